@@ -1,0 +1,59 @@
+# `make help` lists the targets. ./scripts/test is the whole test command.
+GO ?= go
+LINT_VERSION := v2.14.0
+LINT := $(shell $(GO) env GOPATH)/bin/golangci-lint
+
+.DEFAULT_GOAL := help
+.PHONY: help build fmt fmt-check lint test race conformance stress fuzz bench api api-update deps cover
+
+help: ## list the targets
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: ## build everything
+	$(GO) build ./...
+
+fmt: $(LINT) ## format the code
+	$(LINT) fmt ./...
+
+fmt-check: $(LINT) ## fail if the code is not formatted
+	$(LINT) fmt --diff ./...
+
+lint: $(LINT) ## run the linters
+	$(LINT) run ./...
+
+$(LINT):
+	$(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
+
+test: ## all tests, as CI runs them; installs what is missing
+	./scripts/test
+
+race: ## the tests of the library alone, with the race detector
+	$(GO) test -race ./pkg/...
+
+conformance: ## the conformance suite on every backend
+	$(GO) test -race -run 'Conformance|SuiteRejects' ./pkg/dlock/...
+
+stress: ## long random runs, with the full counts
+	DLOCK_STRESS=1 $(GO) test -race -timeout 60m -run 'Stress|Random' -count=1 ./pkg/dlock/... -rapid.checks=10000
+	$(GO) test -race -timeout 60m -count=20 -short ./pkg/dlock/...
+
+fuzz: ## fuzz each entry point for a minute
+	$(GO) test -run '^$$' -fuzz FuzzKey$$ -fuzztime 1m ./pkg/dlock
+	$(GO) test -run '^$$' -fuzz FuzzTTL$$ -fuzztime 1m ./pkg/dlock
+	$(GO) test -run '^$$' -fuzz FuzzKeys$$ -fuzztime 1m ./pkg/dlock/memlock
+
+bench: ## benchmarks, as ratios of the same run
+	$(GO) test -run '^$$' -bench . -benchtime 1x -timeout 15m ./pkg/dlock
+
+api: ## fail if the public API differs from api/
+	./scripts/api check
+
+api-update: ## record the public API in api/
+	./scripts/api update
+
+deps: ## check what each package links
+	./scripts/deps
+
+cover: ## statement coverage of the library
+	$(GO) test -coverpkg=./pkg/dlock -coverprofile=coverage.out ./pkg/dlock/...
+	$(GO) tool cover -func=coverage.out | tail -1

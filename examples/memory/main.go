@@ -1,0 +1,58 @@
+// The memory example shows workers that take turns: five of them want one key,
+// one at a time has it, and each is given it in the order in which it asked.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/memlock"
+)
+
+func main() {
+	if err := run(context.Background()); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context) error {
+	client, err := dlock.New(&dlock.Config{Backend: "memory"}, dlock.WithBackend(memlock.New()))
+	if err != nil {
+		return err
+	}
+	start := time.Now()
+	say := func(worker int, format string, args ...any) {
+		fmt.Printf("%6s  worker %d  %s\n", time.Since(start).Round(10*time.Millisecond), worker, fmt.Sprintf(format, args...))
+	}
+	var workers sync.WaitGroup
+	failed := make(chan error, 5)
+	for worker := range 5 {
+		workers.Go(func() {
+			say(worker, "wants the lock")
+			err := client.Do(ctx, "printer", func(ctx context.Context) error {
+				guard, _ := dlock.FromContext(ctx)
+				say(worker, "has it, with fencing token %d", guard.Token())
+				select {
+				case <-time.After(200 * time.Millisecond): // the work
+				case <-ctx.Done(): // the lock was lost: stop
+				}
+				say(worker, "is done")
+				return ctx.Err()
+			})
+			if err != nil {
+				failed <- err
+			}
+		})
+	}
+	workers.Wait()
+	close(failed)
+	if err := <-failed; err != nil {
+		return err
+	}
+	return client.Close()
+}

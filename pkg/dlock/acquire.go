@@ -1,0 +1,319 @@
+package dlock
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// Acquire waits for key until ctx ends and returns a Guard for it. The context
+// bounds the wait only; the hold ends with Unlock. Goroutines of one Client
+// contend with each other as with anybody else.
+//
+// If ctx carries a Guard of the same key, waiting would never end: the error is
+// ErrLockAlreadyHeld.
+func (c *Client) Acquire(ctx context.Context, key string, opts ...LockOption) (*Guard, error) {
+	return c.guarded(ctx, "acquire", key, opts)
+}
+
+// TryAcquire returns a Guard if key is free. If it is taken the error is
+// ErrLockHeldByOther and, where the backend can tell, says who has it, at the
+// price of a second call; TryLock does without.
+func (c *Client) TryAcquire(ctx context.Context, key string, opts ...LockOption) (*Guard, error) {
+	return c.guarded(ctx, "try acquire", key, append(opts[:len(opts):len(opts)], WithWait(0)))
+}
+
+func (c *Client) guarded(ctx context.Context, op, key string, opts []LockOption) (*Guard, error) {
+	s, err := c.check(ctx, key, opts)
+	if err != nil {
+		return nil, fail(op, key, err)
+	}
+	if c.holding(ctx, key) != nil {
+		return nil, fail(op, key, fmt.Errorf("%w: the context carries its Guard", ErrLockAlreadyHeld))
+	}
+	g, err := c.acquire(ctx, key, &s)
+	if err != nil {
+		return nil, c.busy(ctx, fail(op, key, err))
+	}
+	return g, nil
+}
+
+// check refuses bad input before anything is sent.
+func (c *Client) check(ctx context.Context, key string, opts []LockOption) (lockSettings, error) {
+	if ctx == nil {
+		return lockSettings{}, fmt.Errorf("%w: context is nil", ErrInvalidConfig)
+	}
+	if err := checkKey(key); err != nil {
+		return lockSettings{}, err
+	}
+	return c.settings(opts)
+}
+
+// errPlaceLost: the backend dropped a claim that waited, for instance because
+// this process was stopped for longer than a heartbeat.
+var errPlaceLost = fmt.Errorf("%w: the place in the queue was lost", ErrLockHeldByOther)
+
+// acquire files claims until one is granted. Usually the first is; only when it
+// loses its place another follows, at the end of the queue.
+func (c *Client) acquire(ctx context.Context, key string, s *lockSettings) (*Guard, error) {
+	if ctx.Err() != nil {
+		return nil, ctxError(ctx)
+	}
+	if err := c.enter(); err != nil {
+		return nil, err
+	}
+	defer c.leave()
+	a := acquisition{client: c, settings: s, started: c.now(), deadline: never}
+	if s.bounded && s.wait > 0 {
+		a.deadline = after(a.started, s.wait)
+	}
+	for {
+		g, err := a.file(ctx, key)
+		if !errors.Is(err, errPlaceLost) {
+			return g, err
+		}
+		if err := a.backOff(ctx, err); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// An acquisition is one call that wants a key.
+type acquisition struct {
+	client   *Client
+	settings *lockSettings
+	started  int64
+	deadline int64 // of WithWait
+	failures int   // in a row
+}
+
+// file files one claim, asking again with the same ID until the backend
+// answers, and waits for the grant.
+func (a *acquisition) file(ctx context.Context, key string) (*Guard, error) {
+	g := a.register(key)
+	for {
+		st, sent, err := a.send(ctx, g)
+		if err == nil {
+			a.failures = 0
+			if err := a.placed(ctx, g, st, sent); err != nil {
+				return nil, a.abandon(g, err)
+			}
+			a.client.logAcquired(&g.claim, time.Duration(a.client.now()-a.started))
+			return g, nil
+		}
+		class := driver.ClassOf(err)
+		if class == driver.Fatal {
+			return nil, a.abandon(g, err)
+		}
+		if class == driver.Ambiguous {
+			a.unanswered(g, sent)
+		}
+		if err := a.backOff(ctx, err); err != nil {
+			if class == driver.Ambiguous {
+				err = fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
+			}
+			return nil, a.abandon(g, err)
+		}
+	}
+}
+
+// unanswered notes an attempt that may yet arrive: the claim is barred when it
+// is released, and a push may be of a grant that is long over.
+func (a *acquisition) unanswered(g *Guard, s sent) {
+	a.client.mu.Lock()
+	defer a.client.unlock()
+	g.unsettled, g.pushed = true, false
+	a.client.mayArrive(&g.claim, s)
+}
+
+// register makes a claim known before it is filed: the push of its grant may
+// beat the answer.
+func (a *acquisition) register(key string) *Guard {
+	c, s := a.client, a.settings
+	g := &Guard{claim: claim{
+		client: c, key: key, id: newID(), ttl: s.ttl, margin: s.margin, noRenew: s.noRenew,
+		slot: -1, renewAt: never, span: s.ttl,
+	}}
+	g.self = &g.claim
+	if s.minHold > 0 || s.maxHold > 0 {
+		g.limits = &limits{s.minHold, s.maxHold}
+	}
+	c.mu.Lock()
+	c.claims[g.id] = &g.claim
+	c.mu.Unlock()
+	return g
+}
+
+func newID() string {
+	var raw [16]byte
+	_, _ = rand.Read(raw[:]) // never fails; see its documentation
+	var text [32]byte
+	hex.Encode(text[:], raw[:])
+	return string(text[:])
+}
+
+// attemptBound is the longest that one attempt to file may take.
+const attemptBound = 2 * time.Second
+
+func (a *acquisition) send(ctx context.Context, g *Guard) (driver.State, sent, error) {
+	c, s := a.client, a.settings
+	bound := min(s.ttl, attemptBound)
+	if a.deadline != never {
+		bound = min(bound, time.Duration(max(a.deadline-c.now(), 0)))
+	}
+	cctx, cancel := c.callContext(ctx, bound)
+	defer cancel()
+	left := c.sending(s.ttl)
+	st, err := c.store.Acquire(cctx, driver.Request{
+		Ref:  driver.Ref{Key: g.key, ID: g.id, TTL: s.ttl},
+		Mode: driver.Exclusive, Wait: s.waits(), Info: s.info,
+	})
+	if err == nil && st.Phase == driver.Unknown {
+		err = errors.New("the backend gave no answer")
+	}
+	if cctx.Err() != nil && ctx.Err() == nil && err != nil {
+		err = fmt.Errorf("no answer within %v", bound) // our bound, not the caller's
+	}
+	return st, left, err
+}
+
+// placed takes in the first answer, and waits if it must.
+func (a *acquisition) placed(ctx context.Context, g *Guard, st driver.State, s sent) error {
+	c := a.client
+	c.mu.Lock()
+	stays := c.answered(&g.claim, st, s)
+	closed := c.closed
+	taken := !closed && g.phase == granted && c.take(&g.claim)
+	if stays && !taken {
+		g.wait = &wait{changed: make(chan struct{}, 1), ahead: st.Ahead}
+	}
+	c.unlock()
+	switch {
+	case closed:
+		return ErrClosed
+	case taken:
+		return nil
+	case stays && a.settings.waits():
+		return a.await(ctx, g)
+	case stays:
+		return fmt.Errorf("%w: the answer took longer than the lease", ErrUnknownOutcome)
+	case a.settings.waits():
+		return errPlaceLost
+	}
+	return ErrLockHeldByOther
+}
+
+// await waits until the claim is granted, or something ends the wait.
+func (a *acquisition) await(ctx context.Context, g *Guard) error {
+	c := a.client
+	var timeUp <-chan time.Time
+	if a.deadline != never {
+		t := time.NewTimer(time.Duration(a.deadline - c.now()))
+		defer t.Stop()
+		timeUp = t.C
+	}
+	changed := g.wait.changed
+	for {
+		select {
+		case <-changed:
+			if over, err := a.look(g); over {
+				return err
+			}
+		case <-ctx.Done():
+			return ctxError(ctx)
+		case <-timeUp:
+			return ErrLockHeldByOther
+		case <-c.closing.Done():
+			return ErrClosed
+		}
+	}
+}
+
+// look reports whether the wait is over.
+func (a *acquisition) look(g *Guard) (bool, error) {
+	c := a.client
+	c.mu.Lock()
+	defer c.unlock()
+	switch {
+	case c.closed:
+		return true, ErrClosed
+	case g.phase == ended:
+		return true, errPlaceLost
+	case g.phase == granted:
+		return c.take(&g.claim), nil
+	case c.cfg.MaxRetries > 0 && int(g.failures) > c.cfg.MaxRetries:
+		return true, fmt.Errorf("%w: after %d attempts: %w", ErrUnknownOutcome, g.failures, g.wait.err)
+	}
+	return false, nil
+}
+
+// abandon takes a claim back, in the background and whatever state it is in: a
+// grant that came together with a cancellation too. It returns err.
+func (a *acquisition) abandon(g *Guard, err error) error {
+	c := a.client
+	c.mu.Lock()
+	defer c.unlock()
+	stored := g.unsettled || (g.phase != ended && g.phase != filing)
+	if g.phase != ended {
+		c.finish(&g.claim, nil)
+	}
+	if stored {
+		c.settle(&g.claim)
+	}
+	return err
+}
+
+// backOff pauses after a backend error. It returns why there is no next attempt.
+func (a *acquisition) backOff(ctx context.Context, cause error) error {
+	c := a.client
+	a.failures++
+	if !a.settings.waits() || (c.cfg.MaxRetries > 0 && a.failures > c.cfg.MaxRetries) {
+		if ctx.Err() == nil {
+			return cause
+		}
+	}
+	pause := int64(c.pause(a.failures - 1))
+	t := time.NewTimer(time.Duration(min(pause, max(a.deadline-c.now(), 0))))
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return fmt.Errorf("%w (last error: %v)", ctxError(ctx), cause) //nolint:errorlint // only the context ended the call
+	case <-c.closing.Done():
+		return ErrClosed
+	case <-t.C:
+		if c.now() >= a.deadline {
+			return cause
+		}
+		return nil
+	}
+}
+
+// busy adds the holder to the error of a caller that found the key taken, if
+// the backend can tell.
+func (c *Client) busy(ctx context.Context, err error) error {
+	var e *Error
+	admin, ok := c.store.(driver.Admin)
+	if !ok || !errors.Is(err, ErrLockHeldByOther) || !errors.As(err, &e) || c.enter() != nil {
+		return err
+	}
+	defer c.leave()
+	cctx, cancel := c.callContext(ctx, time.Second)
+	defer cancel()
+	claims, lookErr := admin.Inspect(cctx, e.Key)
+	for i := range claims {
+		switch {
+		case lookErr != nil:
+		case claims[i].Phase == driver.Queued:
+			e.Waiting++
+		case e.Holder == nil:
+			claims[i].ID = ""
+			e.Holder = &claims[i]
+		}
+	}
+	return err
+}

@@ -1,0 +1,322 @@
+package dlock
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// A phase is where a claim stands in this process. It never goes backwards,
+// but for granted: a grant that was not picked up in time is queued again, and
+// the next renewal decides.
+type phase uint8
+
+const (
+	filing    phase = iota // no answer yet
+	queued                 // the backend says that it waits
+	granted                // the backend has given the key; its caller has not yet taken it
+	held                   // its caller has it
+	lingering              // unlocked, but inside its minimum hold
+	ended
+)
+
+// A claim is one caller's wish for one key, from before it is filed until it is
+// over. It is part of its Guard. It is kept small: 100,000 of them are a normal
+// day.
+type claim struct {
+	client *Client
+	self   *claim // itself; a copied Guard has another's
+	key    string
+	id     string
+
+	// Under client.mu.
+	ttl       time.Duration
+	margin    time.Duration // as asked for; see validity
+	span      time.Duration // the lease that the last answered call gave
+	shortest  time.Duration // the least TTL of a call that was not answered, and may yet arrive
+	lateBy    int64         // when such a call cannot arrive any more
+	token     int64
+	valid     int64 // the local end of ownership, should it be held now
+	slept     int64 // suspended time when the call was sent that valid counts from
+	since     int64 // when it was granted, then when it was acquired
+	renewAt   int64
+	wakeAt    int64 // when the scheduler looks at it: the first of all that is due
+	slot      int32 // its place in the timeline, -1 if none
+	failures  int32 // backend errors in a row
+	phase     phase
+	pushed    bool // a grant arrived before the answer that tells its deadline
+	unsettled bool // some attempt to file it was never answered
+	noRenew   bool
+	flying    bool // a renewal of it is under way
+	again     bool // and does not count: renew once more when it has landed
+	exact     bool // renewing before renewAt is of no use
+	swept     bool // it was lost, and its Unlock has cleaned up
+	parked    bool // its renewal waits for another of its class
+	limits    *limits
+	wait      *wait
+	life      *life
+}
+
+// limits are the bounds of a hold that has any.
+type limits struct{ minHold, maxHold time.Duration }
+
+// A wait is what a caller waits on while its claim is queued, or while it is
+// extended.
+type wait struct {
+	changed chan struct{} // buffered by one; something is new
+	err     error         // the last backend error
+	ahead   int
+}
+
+// A life is what somebody asked to know about the end of a claim.
+type life struct {
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	cause  error // why it ended; nil if it was released
+}
+
+func (w *wait) signal() {
+	select {
+	case w.changed <- struct{}{}:
+	default:
+	}
+}
+
+func (cl *claim) ref() driver.Ref {
+	return driver.Ref{Key: cl.key, ID: cl.id, TTL: cl.ttl, Unsettled: cl.unsettled}
+}
+
+// certain is how much of a lease can be counted on: a call with a shorter TTL
+// that was never answered may arrive late and cut the deadline. After as long as
+// an ID stays barred, it is taken for lost.
+func (cl *claim) certain(lease time.Duration) time.Duration {
+	if cl.shortest == 0 {
+		return lease
+	}
+	if cl.client.now() > cl.lateBy {
+		cl.shortest = 0
+		return lease
+	}
+	return min(lease, cl.shortest)
+}
+
+// mayArrive notes a call that was not answered. The deadline that it will have
+// set, if it arrives, counts from its sending at the earliest.
+func (c *Client) mayArrive(cl *claim, s sent) {
+	if cl.shortest == 0 || s.ttl < cl.shortest {
+		cl.shortest = s.ttl
+	}
+	cl.lateBy = max(cl.lateBy, after(c.now(), driver.BarFor(s.ttl)))
+	cl.capValidity(s)
+}
+
+// capValidity is for a call that may shorten the lease: from its sending on,
+// until it is answered, no more is believed than it may leave.
+func (cl *claim) capValidity(s sent) {
+	if cl.valid != never {
+		cl.valid = min(cl.valid, after(s.at, s.ttl-cl.marginOf(s.ttl)))
+	}
+}
+
+func (cl *claim) marginOf(lease time.Duration) time.Duration {
+	return max(lease/20, 2*time.Millisecond, cl.margin)
+}
+
+// interval is how long after a call was sent the next renewal is due. It goes
+// by the lease that the claim really has: a waiter that was just granted the
+// key has the rest of a heartbeat, and a longer TTL that was asked for counts
+// when the backend has agreed.
+func (cl *claim) interval() time.Duration {
+	i := cl.certain(cl.span) / 3
+	if r := cl.client.cfg.RenewInterval; r > 0 && cl.phase >= held {
+		i = min(i, r)
+	}
+	return i
+}
+
+// patience is how long one attempt to renew may take: a quarter of the lease,
+// so that one which hangs leaves time for two more.
+func (cl *claim) patience() time.Duration { return cl.certain(min(cl.span, cl.ttl)) / 4 }
+
+// A sent call is when a call left, by both clocks, and with which TTL.
+type sent struct {
+	at, slept int64
+	ttl       time.Duration
+}
+
+func (c *Client) sending(ttl time.Duration) sent {
+	return sent{at: c.now(), slept: c.sleptSoFar(), ttl: ttl}
+}
+
+// answered takes in what the backend said of a claim, and reports whether the
+// claim is still there. The caller judges what Gone means.
+func (c *Client) answered(cl *claim, st driver.State, s sent) bool {
+	cl.failures = 0
+	switch st.Phase {
+	case driver.Held:
+		if cl.phase >= held && st.Token != cl.token {
+			return false // a later grant than ours: ours is over
+		}
+		c.moveDeadline(cl, st, s)
+		if cl.phase < held {
+			c.grant(cl, st.Token)
+		}
+	case driver.Queued:
+		if cl.phase >= granted && s.at > cl.since {
+			return false // asked after it was ours: it has been taken away
+		}
+		c.moveDeadline(cl, st, s)
+		c.standInLine(cl, st, s)
+	case driver.Gone:
+		return false
+	case driver.Unknown:
+		return true
+	}
+	c.place(cl)
+	return true
+}
+
+// standInLine is for a claim that waits, or waited when the call was answered.
+func (c *Client) standInLine(cl *claim, st driver.State, s sent) {
+	if cl.wait != nil {
+		cl.wait.ahead = st.Ahead
+	}
+	if cl.phase == filing {
+		cl.phase = queued
+	}
+	if cl.pushed && cl.phase == queued {
+		c.grant(cl, cl.token)
+	}
+	if soon := after(s.at, max(st.Recheck, time.Millisecond)); st.Recheck > 0 && cl.phase == queued && soon < cl.renewAt {
+		cl.renewAt, cl.exact = soon, true
+	}
+}
+
+// moveDeadline counts the claim's validity anew from a call that was answered.
+// Only such a call moves a deadline, so a grant that is pushed later finds the
+// right one here.
+func (c *Client) moveDeadline(cl *claim, st driver.State, s sent) {
+	cl.span = s.ttl
+	if st.Phase == driver.Queued {
+		cl.span = driver.Heartbeat(s.ttl)
+	}
+	cl.renewAt, cl.exact = after(s.at, cl.interval()), false
+	if st.Phase == driver.Held && cl.noRenew && s.ttl == cl.ttl {
+		cl.renewAt = never
+	}
+	if st.Until.IsZero() {
+		cl.valid = never
+		return
+	}
+	certain := cl.certain(cl.span)
+	valid := c.at(st.Until) - int64(cl.span-certain) - int64(cl.marginOf(certain))
+	if st.Phase == driver.Queued && cl.phase >= granted {
+		valid = max(valid, cl.valid) // answered before the grant that has overtaken it
+	}
+	cl.valid, cl.slept = valid, s.slept
+}
+
+// expired reports whether ownership is over by the local clocks.
+func (cl *claim) expired() bool { return cl.remaining() <= 0 }
+
+func (cl *claim) remaining() time.Duration {
+	if cl.valid == never {
+		return time.Duration(never)
+	}
+	left := cl.valid - cl.client.now()
+	if c := cl.client; c.slept != nil {
+		if grown := c.slept() - cl.slept; grown > suspendNoise {
+			left -= grown
+		}
+	}
+	return time.Duration(left)
+}
+
+// grant records that the backend gave the key to a claim that nobody has taken
+// yet. A grant whose validity has passed is not delivered: the renewal that is
+// due now decides.
+func (c *Client) grant(cl *claim, token int64) {
+	cl.token, cl.pushed, cl.since = token, false, c.now()
+	if cl.expired() {
+		cl.phase = queued
+		c.renewNow(cl)
+		return
+	}
+	cl.phase = granted
+	if cl.noRenew && cl.renewAt != never {
+		cl.renewAt, cl.exact = c.now(), true // what is left of a heartbeat becomes the TTL, once
+	}
+	if cl.wait != nil {
+		cl.wait.signal()
+	}
+}
+
+// take gives a granted claim to its caller, unless its validity has passed.
+func (c *Client) take(cl *claim) bool {
+	if cl.expired() {
+		cl.phase = queued
+		c.renewNow(cl)
+		return false
+	}
+	cl.phase, cl.since, cl.wait = held, c.now(), nil
+	c.place(cl)
+	return true
+}
+
+// finish takes a claim out of the engine. cause is nil if it was released.
+// Those who asked learn of it in unlock.
+func (c *Client) finish(cl *claim, cause error) {
+	cl.phase = ended
+	delete(c.claims, cl.id)
+	c.timeline.remove(cl)
+	if cause != nil {
+		c.lifeOf(cl).cause = cause
+	}
+	if l := cl.life; l != nil && l.cancel != nil {
+		c.over = append(c.over, l)
+	}
+	if cl.wait != nil {
+		cl.wait.signal()
+	}
+}
+
+// lose finishes a held claim whose ownership ended by itself.
+func (c *Client) lose(cl *claim, why string) {
+	c.finish(cl, &Error{Op: "hold", Key: cl.key, Err: fmt.Errorf("%w: %s", ErrOwnershipLost, why)})
+	c.logLoss(cl, why)
+}
+
+// unlock frees mu, and then does what must not be done under it: it ends the
+// contexts of the claims that are over, before anything of theirs is released;
+// it starts clean-up; and it writes what there is to log.
+func (c *Client) unlock() {
+	over, reports, settlers := c.over, c.reports, c.hireSettlers()
+	c.over, c.reports = nil, nil
+	c.mu.Unlock()
+	for _, l := range over {
+		l.cancel(l.cause)
+	}
+	for range settlers {
+		c.workers.Go(c.settleSome)
+	}
+	for _, report := range reports {
+		c.safely(report)
+	}
+}
+
+func (c *Client) lifeOf(cl *claim) *life {
+	if cl.life == nil {
+		cl.life = &life{}
+	}
+	return cl.life
+}
+
+// cause is why an ended claim was lost or closed, nil if it was released.
+func (cl *claim) cause() error {
+	if cl.life == nil {
+		return nil
+	}
+	return cl.life.cause
+}

@@ -1,0 +1,229 @@
+package dlock
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/clog"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// A Locker locks keys on behalf of a whole process. Client implements it.
+type Locker interface {
+	// Lock waits for key until ctx ends. See Client.Lock.
+	Lock(ctx context.Context, key string, opts ...LockOption) error
+	// TryLock does not wait. See Client.TryLock.
+	TryLock(ctx context.Context, key string, opts ...LockOption) (bool, error)
+	// Unlock releases what Lock or TryLock took. See Client.Unlock.
+	Unlock(ctx context.Context, key string) error
+	// Close releases everything. See Client.Close.
+	Close() error
+}
+
+// A Client takes locks on one backend. It is safe for concurrent use, and one
+// goroutine of it serves any number of locks.
+type Client struct {
+	cfg   Config
+	caps  driver.Caps
+	store driver.Driver
+	log   clog.Logger
+	info  driver.Info
+	admin bool
+	epoch time.Time    // zero of the monotonic clock that now reads
+	slept func() int64 // nil unless suspended time counts; see clock.go
+
+	kick      chan struct{}   // wakes the scheduler: something is due earlier
+	closing   context.Context // ends when Close begins; every backend call but clean-up ends with it
+	hangUp    context.CancelFunc
+	cleanup   context.Context // ends when Close stops cleaning up
+	giveUp    context.CancelFunc
+	stop      chan struct{}  // ends the scheduler
+	workers   sync.WaitGroup // scheduler, renewals, clean-up
+	closeOnce sync.Once
+	closeErr  error
+
+	mu          sync.Mutex
+	closed      bool
+	calls       sync.WaitGroup    // acquisitions and releases under way; Add under mu
+	claims      map[string]*claim // by ID: everything filed and not over
+	keyed       map[string]*hold  // by key: what Lock and TryLock took
+	timeline    timeline
+	flights     [65]flight // by renewal class
+	settling    settling
+	sleptBefore int64    // suspended time when the scheduler last looked
+	alarm       int64    // when the scheduler wakes by itself
+	over        []*life  // ended under mu, to be told in unlock
+	reports     []func() // log lines that came up under mu, to be written in unlock
+}
+
+var _ Locker = (*Client)(nil)
+
+// New returns a Client on the backend that cfg names and an option brings:
+// WithRedisConnector, WithEtcdConnector or WithBackend. It does no I/O. Close
+// the Client; what was injected stays yours.
+func New(cfg *Config, opts ...Option) (*Client, error) {
+	c, err := build(cfg, opts)
+	return c, fail("new", "", err)
+}
+
+// NewRedis returns a Client on Redis.
+func NewRedis(conn RedisConnector, cfg *Config, opts ...Option) (*Client, error) {
+	return newOn("redis", cfg, append([]Option{WithRedisConnector(conn)}, opts...))
+}
+
+// NewEtcd returns a Client on etcd.
+func NewEtcd(conn EtcdConnector, cfg *Config, opts ...Option) (*Client, error) {
+	return newOn("etcd", cfg, append([]Option{WithEtcdConnector(conn)}, opts...))
+}
+
+func newOn(backend string, cfg *Config, opts []Option) (*Client, error) {
+	if cfg != nil && cfg.Backend == "" {
+		named := *cfg
+		named.Backend = backend
+		cfg = &named
+	}
+	return New(cfg, opts...)
+}
+
+func build(cfg *Config, opts []Option) (*Client, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	full := cfg.withDefaults()
+	o, err := collect(opts)
+	if err != nil {
+		return nil, err
+	}
+	store, err := o.open(&full)
+	if err != nil {
+		return nil, err
+	}
+	c := &Client{
+		cfg: full, caps: store.Caps(), store: store, admin: o.admin,
+		log:    o.log.WithNamespace("dlock").With(clog.String("component", "dlock")),
+		info:   self(),
+		epoch:  time.Now(),
+		alarm:  never,
+		kick:   make(chan struct{}, 1),
+		stop:   make(chan struct{}),
+		claims: map[string]*claim{}, keyed: map[string]*hold{},
+	}
+	if c.caps.Remote {
+		c.slept = suspendedTime
+	}
+	if o.clock != nil {
+		c.slept = o.clock
+	}
+	c.sleptBefore = c.sleptSoFar()
+	c.closing, c.hangUp = context.WithCancel(context.Background())
+	c.cleanup, c.giveUp = context.WithCancel(context.Background())
+	c.workers.Go(c.schedule)
+	return c, nil
+}
+
+// self describes this process to those who inspect its claims.
+func self() driver.Info {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return driver.Info{Owner: filepath.Base(os.Args[0]), Host: host, PID: os.Getpid()}
+}
+
+// closeBound is how long Close tries to release what is held.
+const closeBound = 2 * time.Second
+
+// Close ends the contexts of all guards, answers every waiter with ErrClosed,
+// stops renewal, and releases everything concurrently. What the backend does not
+// confirm within two seconds is left to its lease, and Close says so with
+// ErrUnknownOutcome. It returns when no goroutine of the Client is left. The
+// injected client stays open. A second Close waits for the first and returns the
+// same.
+func (c *Client) Close() error {
+	c.closeOnce.Do(func() { c.closeErr = fail("close", "", c.shutdown()) })
+	return c.closeErr
+}
+
+func (c *Client) shutdown() error {
+	c.mu.Lock()
+	c.closed = true
+	c.endAll()
+	c.unlock() // guards learn of it before anything is sent
+	c.hangUp() // waiters and calls under way return, and leave what they cannot settle
+	c.calls.Wait()
+
+	bound := time.AfterFunc(closeBound, c.giveUp)
+	left := c.settleAll()
+	bound.Stop()
+	c.giveUp()
+	close(c.stop)
+	c.workers.Wait()
+	err := c.store.Close()
+	if left > 0 {
+		unsettled := fmt.Errorf("%w: %d claims are left to their leases", ErrUnknownOutcome, left)
+		if err != nil {
+			return fmt.Errorf("%w; %w", unsettled, err)
+		}
+		return unsettled
+	}
+	return err
+}
+
+// endAll ends every claim that is held and hands it to clean-up. Claims that are
+// still being acquired are left to the calls that wait for them.
+func (c *Client) endAll() {
+	for _, cl := range c.claims {
+		switch cl.phase {
+		case held:
+			c.finish(cl, ErrClosed)
+			c.settle(cl)
+		case lingering:
+			c.finish(cl, nil)
+			if !c.caps.Lease {
+				c.settle(cl)
+			}
+		case filing, queued, granted, ended:
+		}
+	}
+}
+
+// enter registers a call that may leave a claim behind; leave ends it.
+func (c *Client) enter() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return ErrClosed
+	}
+	c.calls.Add(1)
+	return nil
+}
+
+func (c *Client) leave() { c.calls.Done() }
+
+// untilClose returns a ctx that also ends when the Client closes.
+func (c *Client) untilClose(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	unlink := context.AfterFunc(c.closing, cancel)
+	return ctx, func() {
+		unlink()
+		cancel()
+	}
+}
+
+// callContext bounds one call to a remote backend, which also ends when the
+// Client closes. A local backend answers at once and needs neither.
+func (c *Client) callContext(ctx context.Context, bound time.Duration) (context.Context, func()) {
+	if !c.caps.Remote {
+		return ctx, func() {}
+	}
+	ctx, unlink := c.untilClose(ctx)
+	ctx, cancel := context.WithTimeout(ctx, bound)
+	return ctx, func() {
+		cancel()
+		unlink()
+	}
+}

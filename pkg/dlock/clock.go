@@ -1,0 +1,53 @@
+package dlock
+
+import (
+	"math"
+	"math/rand/v2"
+	"time"
+)
+
+// Times inside the engine are nanoseconds of the monotonic clock since the
+// Client was made: half the size of a time.Time, and comparable.
+//
+// The monotonic clock stands still while a Linux machine is suspended; leases
+// on a server do not. So a Client on a remote backend also reads how long the
+// machine has slept in all, notes that with every answer, and moves a validity
+// forward by what was slept since.
+
+const never = math.MaxInt64
+
+// sleepCheck is how long a machine that woke up may go on before its guards
+// learn of it without being asked; suspendNoise is what reading two clocks
+// one after the other may differ by.
+const (
+	sleepCheck   = int64(500 * time.Millisecond)
+	suspendNoise = int64(5 * time.Millisecond)
+)
+
+func (c *Client) now() int64 { return int64(time.Since(c.epoch)) }
+
+func (c *Client) at(t time.Time) int64 { return int64(t.Sub(c.epoch)) }
+
+// sleptSoFar is how long this machine has been suspended in all, or 0 where
+// that does not count.
+func (c *Client) sleptSoFar() int64 {
+	if c.slept == nil {
+		return 0
+	}
+	return c.slept()
+}
+
+// after adds without overflow.
+func after(at int64, d time.Duration) int64 {
+	if at > never-int64(d) {
+		return never
+	}
+	return at + int64(d)
+}
+
+// pause is how long to wait after the nth failure in a row: doubling from the
+// retry interval up to one second, spread by a quarter either way.
+func (c *Client) pause(n int) time.Duration {
+	d := min(c.cfg.RetryInterval<<min(n, 10), max(maxPause, c.cfg.RetryInterval))
+	return d - d/4 + rand.N(d/2+1)
+}

@@ -1,0 +1,60 @@
+package driver
+
+import "errors"
+
+// Errors that a Driver returns, wrapped or as they are; package dlock exports
+// them under the same names. All three are Fatal: nothing was stored.
+var (
+	// ErrUnsupported: the backend cannot do what was asked.
+	ErrUnsupported error = &sentinel{"unsupported", "not supported by this backend"}
+	// ErrInvalidKey: the backend cannot store a claim under this name.
+	ErrInvalidKey error = &sentinel{"invalid_key", "invalid key"}
+	// ErrInvalidTTL: the backend cannot keep this TTL.
+	ErrInvalidTTL error = &sentinel{"invalid_ttl", "invalid TTL"}
+)
+
+// A sentinel carries a machine-readable code as package xerrors reads it.
+type sentinel struct{ code, text string }
+
+func (s *sentinel) Error() string { return s.text }
+func (s *sentinel) Code() string  { return s.code }
+
+// A Class says what an error means for the call that met it.
+type Class uint8
+
+const (
+	// Ambiguous: the call may have been carried out, or may yet be. This is
+	// the class of every error that says nothing else.
+	Ambiguous Class = iota
+	// Transient: the call was not carried out; asking again may help.
+	Transient
+	// Fatal: the call was not carried out, and asking again will not help.
+	Fatal
+)
+
+type classified struct {
+	error
+	class Class
+}
+
+func (c *classified) Unwrap() error { return c.error }
+
+// Classify marks err with a class. Classify(nil, c) is nil.
+func Classify(err error, c Class) error {
+	if err == nil {
+		return nil
+	}
+	return &classified{err, c}
+}
+
+// ClassOf returns the class that err was marked with.
+func ClassOf(err error) Class {
+	var c *classified
+	switch {
+	case errors.As(err, &c):
+		return c.class
+	case errors.Is(err, ErrUnsupported), errors.Is(err, ErrInvalidKey), errors.Is(err, ErrInvalidTTL):
+		return Fatal
+	}
+	return Ambiguous
+}

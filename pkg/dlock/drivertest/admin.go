@@ -1,0 +1,139 @@
+package drivertest
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// admin returns the Admin of d, or nil if the harness says that there is none.
+func (s *suite) admin(d driver.Driver) driver.Admin {
+	s.Helper()
+	a, ok := d.(driver.Admin)
+	if ok == s.NoAdmin {
+		s.Fatalf("the driver is an Admin: %v, the harness says %v", ok, !s.NoAdmin)
+	}
+	return a
+}
+
+func adminList(s *suite) {
+	d := s.open()
+	a := s.admin(d)
+	if a == nil {
+		return
+	}
+	var want []string
+	for i := range 25 {
+		key := fmt.Sprintf("list:%02d", i)
+		want = append(want, key)
+		s.file(d, request(s.ref(key)), driver.Held)
+	}
+	s.file(d, request(s.ref("else")), driver.Held)
+	freed := s.ref("list:free")
+	s.file(d, request(freed), driver.Held)
+	s.release(d, freed, driver.Held)
+
+	var got []string
+	for cursor, pages := "", 0; ; pages++ {
+		keys, next, err := a.List(s.ctx, "list:", cursor, 10)
+		if err != nil || pages > 1000 {
+			s.Fatalf("page %d: %v", pages, err)
+		}
+		if len(keys) > 10 {
+			s.Errorf("%d keys on a page of 10", len(keys))
+		}
+		got = append(got, keys...)
+		if next == "" {
+			break
+		}
+		cursor = next
+	}
+	slices.Sort(got)
+	if got = slices.Compact(got); !slices.Equal(got, want) {
+		s.Errorf("listed %q, want %q", got, want)
+	}
+}
+
+func adminInspect(s *suite) {
+	d := s.open()
+	a := s.admin(d)
+	if a == nil {
+		return
+	}
+	if claims, err := a.Inspect(s.ctx, "free"); err != nil || len(claims) != 0 {
+		s.Errorf("a free key: %v, %v", claims, err)
+	}
+	info := driver.Info{Owner: "api-7", Host: "host", PID: 311, Purpose: "purpose"}
+	refs := []driver.Ref{s.ref("k"), s.ref("k"), s.ref("k"), s.ref("k")}
+	st := driver.State{}
+	for i, r := range refs {
+		got, err := d.Acquire(s.ctx, driver.Request{Ref: r, Wait: true, Info: info})
+		if err != nil {
+			s.Fatal(err)
+		}
+		if i == 0 {
+			st = got
+		}
+	}
+	claims, err := a.Inspect(s.ctx, "k")
+	if err != nil || len(claims) < 1 {
+		s.Fatalf("Inspect = %v, %v", claims, err)
+	}
+	if c := claims[0]; c.Phase != driver.Held || c.Token != st.Token || c.Info != info || c.ID != refs[0].ID {
+		s.Errorf("the holder is shown as %v %+v", c, c.Info)
+	}
+	if left := claims[0].Left; s.Caps.Lease && (left <= 0 || left > refs[0].TTL) {
+		s.Errorf("%v of a lease of %v are left", left, refs[0].TTL)
+	}
+	if !s.Caps.FIFO {
+		return
+	}
+	if len(claims) != len(refs) {
+		s.Fatalf("%d claims are shown of %d", len(claims), len(refs))
+	}
+	for i, c := range claims[1:] {
+		if c.Phase != driver.Queued || c.ID != refs[i+1].ID || c.Token != 0 {
+			s.Errorf("place %d of the queue is shown as %v", i, c)
+		}
+	}
+}
+
+func adminEvict(s *suite) {
+	d, other := s.open(), s.open()
+	a := s.admin(d)
+	if a == nil {
+		return
+	}
+	holder, waiter := s.ref("k"), s.ref("k")
+	st := s.file(other, request(holder), driver.Held)
+	evict := func(id string, token int64, want driver.Phase) {
+		s.Helper()
+		if got, err := a.Evict(s.ctx, "k", id, token); err != nil || got.Phase != want {
+			s.Errorf("Evict = %v, %v, want %v", got.Phase, err, want)
+		}
+	}
+	if s.NoEvict {
+		if _, err := a.Evict(s.ctx, "k", holder.ID, st.Token); !errors.Is(err, driver.ErrUnsupported) {
+			s.Errorf("Evict: %v", err)
+		}
+		s.renew(other, holder, driver.Held)
+		return
+	}
+	s.file(other, waiting(waiter), driver.Queued)
+	evict(holder.ID, st.Token-1, driver.Gone) // a stale token
+	evict(newID(), st.Token, driver.Gone)     // another claim
+	s.renew(other, holder, driver.Held)
+	evict(holder.ID, st.Token, driver.Held)
+	s.renew(other, holder, driver.Gone)
+	next := s.granted(other, waiter, s.patience())
+	if s.Caps.Fencing && next.Token <= st.Token {
+		s.Errorf("token %d after %d was evicted", next.Token, st.Token)
+	}
+	queued := s.ref("k")
+	s.file(other, waiting(queued), driver.Queued)
+	evict(queued.ID, 0, driver.Queued)
+	s.renew(other, queued, driver.Gone)
+	s.renew(other, waiter, driver.Held)
+}

@@ -1,0 +1,425 @@
+package drivertest_test
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// backend is what a broken backend breaks: a memory driver with everything.
+type backend interface {
+	driver.Driver
+	driver.Admin
+}
+
+// broken are backends that each break one promise, and the case of the suite
+// that must notice.
+var broken = map[string]struct {
+	caughtBy string
+	make     func(backend) driver.Driver
+}{
+	"caps that promise too much":        {"Caps", func(b backend) driver.Driver { return &boaster{backend: b} }},
+	"until counted from the answer":     {"UntilIsPessimistic", func(b backend) driver.Driver { return &optimist{backend: b} }},
+	"until of another hour":             {"Filing", func(b backend) driver.Driver { return &dreamer{backend: b} }},
+	"a new claim for every attempt":     {"RepeatFiling", func(b backend) driver.Driver { return &renamer{backend: b} }},
+	"bars forgotten":                    {"BarredID", func(b backend) driver.Driver { return &forgiver{backend: b} }},
+	"anybody may release":               {"OnlyTheHolderReleases", func(b backend) driver.Driver { return &thief{backend: b} }},
+	"release always says held":          {"ReleaseInAnyPhase", func(b backend) driver.Driver { return &yesman{backend: b} }},
+	"waiters cannot cancel":             {"CancelInQueue", func(b backend) driver.Driver { return &clinger{backend: b} }},
+	"whoever asks first gets it":        {"Order", func(b backend) driver.Driver { return newPoller(b) }},
+	"grants are not pushed":             {"Push", func(b backend) driver.Driver { return newMute(b) }},
+	"pushes name another claim":         {"Push", func(b backend) driver.Driver { return newGossip(b) }},
+	"dead waiters stay in the queue":    {"GhostHeads", func(b backend) driver.Driver { return &undead{backend: b} }},
+	"waiters are not renewed":           {"PatientWaiter", func(b backend) driver.Driver { return &impatient{backend: b} }},
+	"only the first of a batch":         {"MixedBatch", func(b backend) driver.Driver { return &lazy{backend: b} }},
+	"renewal creates":                   {"RenewalNeverCreates", func(b backend) driver.Driver { return &reviver{backend: b} }},
+	"renewal revives what has expired":  {"SilentHolder", func(b backend) driver.Driver { return &reviver{backend: b} }},
+	"leases never end":                  {"SilentHolder", func(b backend) driver.Driver { return &immortal{backend: b} }},
+	"renewal extends nothing":           {"RenewalKeeps", func(b backend) driver.Driver { return &idler{backend: b} }},
+	"a grant starts a new lease":        {"GrantKeepsDeadline", func(b backend) driver.Driver { return newGenerous(b) }},
+	"fences repeat":                     {"FenceIncreases", func(b backend) driver.Driver { return &stutterer{backend: b} }},
+	"ranges of fences overlap":          {"FenceRange", func(b backend) driver.Driver { return &miser{backend: b} }},
+	"readers exclude each other":        {"ReadersTogether", func(b backend) driver.Driver { return &hermit{backend: b} }},
+	"one permit too many":               {"PermitsWithinLimit", func(b backend) driver.Driver { return &host{backend: b} }},
+	"list shows other prefixes":         {"AdminList", func(b backend) driver.Driver { return &blabber{backend: b} }},
+	"queue shown in reverse":            {"AdminInspect", func(b backend) driver.Driver { return &mirror{backend: b} }},
+	"evict without comparing":           {"AdminEvict", func(b backend) driver.Driver { return &bouncer{backend: b} }},
+	"keys differ only in case":          {"HostileKeys", func(b backend) driver.Driver { return &folder{backend: b} }},
+	"keys cut at the slash":             {"HostileKeys", func(b backend) driver.Driver { return &cutter{backend: b} }},
+	"two holders at a time":             {"MutualExclusion", func(b backend) driver.Driver { return &sharer{backend: b} }},
+	"close leaves events open":          {"Close", func(b backend) driver.Driver { return newLeaver(b) }},
+	"dead contexts are ignored":         {"DeadContext", func(b backend) driver.Driver { return &stubborn{backend: b} }},
+	"unknown modes taken for exclusive": {"UnsupportedModes", func(b backend) driver.Driver { return &pleaser{backend: b} }},
+}
+
+type boaster struct{ backend }
+
+func (b *boaster) Caps() driver.Caps {
+	c := b.backend.Caps()
+	c.MinTTL = time.Nanosecond
+	return c
+}
+
+type optimist struct{ backend }
+
+func (b *optimist) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
+	st, err := b.backend.Acquire(ctx, r)
+	if st.Phase == driver.Held {
+		st.Until = st.Until.Add(20 * time.Millisecond) // as long as the way back may take
+	}
+	return st, err
+}
+
+type dreamer struct{ backend }
+
+func (b *dreamer) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
+	st, err := b.backend.Acquire(ctx, r)
+	st.Until = st.Until.Add(time.Hour)
+	return st, err
+}
+
+type renamer struct {
+	backend
+	mu sync.Mutex
+	n  int
+}
+
+func (b *renamer) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
+	b.mu.Lock()
+	b.n++
+	if b.n > 1 {
+		r.ID += "again"
+	}
+	b.mu.Unlock()
+	return b.backend.Acquire(ctx, r)
+}
+
+type forgiver struct{ backend }
+
+func (b *forgiver) Release(ctx context.Context, r driver.Ref) (driver.State, error) {
+	r.Unsettled = false
+	return b.backend.Release(ctx, r)
+}
+
+type thief struct{ backend }
+
+func (b *thief) Release(ctx context.Context, r driver.Ref) (driver.State, error) {
+	st, err := b.backend.Release(ctx, r)
+	claims, _ := b.Inspect(ctx, r.Key)
+	if st.Phase == driver.Gone && len(claims) > 0 {
+		_, _ = b.backend.Release(ctx, driver.Ref{Key: r.Key, ID: claims[0].ID})
+	}
+	return st, err
+}
+
+type yesman struct{ backend }
+
+func (b *yesman) Release(ctx context.Context, r driver.Ref) (driver.State, error) {
+	st, err := b.backend.Release(ctx, r)
+	st.Phase = driver.Held
+	return st, err
+}
+
+type clinger struct{ backend }
+
+func (b *clinger) Release(ctx context.Context, r driver.Ref) (driver.State, error) {
+	claims, _ := b.Inspect(ctx, r.Key)
+	for _, c := range claims {
+		if c.ID == r.ID && c.Phase == driver.Queued {
+			return driver.State{Phase: driver.Queued}, nil
+		}
+	}
+	return b.backend.Release(ctx, r)
+}
+
+// poller has no queue: waiters try again whenever they renew.
+type poller struct {
+	backend
+	mu      sync.Mutex
+	waiting map[string]driver.Request
+}
+
+func newPoller(b backend) *poller { return &poller{backend: b, waiting: map[string]driver.Request{}} }
+
+func (b *poller) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
+	wait := r.Wait
+	r.Wait = false
+	st, err := b.backend.Acquire(ctx, r)
+	if wait && err == nil && st.Phase == driver.Gone {
+		b.mu.Lock()
+		b.waiting[r.ID] = r
+		b.mu.Unlock()
+		return driver.State{Phase: driver.Queued, Ahead: 1, Until: time.Now().Add(driver.Heartbeat(r.TTL))}, nil
+	}
+	return st, err
+}
+
+func (b *poller) Renew(ctx context.Context, refs []driver.Ref) ([]driver.State, error) {
+	states, err := b.backend.Renew(ctx, refs)
+	for i := range states {
+		b.mu.Lock()
+		r, ok := b.waiting[refs[i].ID]
+		b.mu.Unlock()
+		if !ok || states[i].Phase != driver.Gone {
+			continue
+		}
+		r.Wait = true
+		states[i], err = b.Acquire(ctx, r)
+	}
+	return states, err
+}
+
+func (b *poller) Release(ctx context.Context, r driver.Ref) (driver.State, error) {
+	st, err := b.backend.Release(ctx, r)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if _, ok := b.waiting[r.ID]; ok && st.Phase == driver.Gone {
+		st.Phase = driver.Queued
+	}
+	delete(b.waiting, r.ID)
+	return st, err
+}
+
+// relay passes pushes on through a channel of its own.
+type relay struct {
+	backend
+	events chan driver.Event
+	once   sync.Once
+}
+
+func relayed(b backend, change func(driver.Event) (driver.Event, bool)) *relay {
+	r := &relay{backend: b, events: make(chan driver.Event, 1024)}
+	go func() {
+		defer close(r.events)
+		for ev := range b.Events() {
+			if ev, ok := change(ev); ok {
+				r.events <- ev
+			}
+		}
+	}()
+	return r
+}
+
+func (r *relay) Events() <-chan driver.Event { return r.events }
+
+func newMute(b backend) driver.Driver {
+	return relayed(b, func(ev driver.Event) (driver.Event, bool) { return ev, false })
+}
+
+func newGossip(b backend) driver.Driver {
+	return relayed(b, func(ev driver.Event) (driver.Event, bool) {
+		ev.ID = strings.Repeat("0", 32)
+		return ev, true
+	})
+}
+
+type undead struct{ backend }
+
+func (b *undead) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
+	if r.Wait {
+		ttl := r.TTL
+		r.TTL = 3 * time.Second // the longest heartbeat there is
+		st, err := b.backend.Acquire(ctx, r)
+		st.Until = st.Until.Add(driver.Heartbeat(ttl) - 3*time.Second)
+		return st, err
+	}
+	return b.backend.Acquire(ctx, r)
+}
+
+type impatient struct{ backend }
+
+func (b *impatient) Renew(ctx context.Context, refs []driver.Ref) ([]driver.State, error) {
+	var holders []driver.Ref
+	for _, r := range refs {
+		if claims, _ := b.Inspect(ctx, r.Key); len(claims) > 0 && claims[0].ID == r.ID {
+			holders = append(holders, r)
+		}
+	}
+	if len(holders) == len(refs) {
+		return b.backend.Renew(ctx, refs)
+	}
+	states := make([]driver.State, len(refs))
+	for i, r := range refs {
+		states[i] = driver.State{Phase: driver.Gone}
+		claims, _ := b.Inspect(ctx, r.Key)
+		for _, c := range claims {
+			if c.ID == r.ID {
+				states[i] = driver.State{Phase: c.Phase, Token: c.Token, Until: time.Now().Add(c.Left)}
+			}
+		}
+	}
+	return states, nil
+}
+
+type lazy struct{ backend }
+
+func (b *lazy) Renew(ctx context.Context, refs []driver.Ref) ([]driver.State, error) {
+	states := make([]driver.State, len(refs))
+	if len(refs) == 0 {
+		return states, nil
+	}
+	first, err := b.backend.Renew(ctx, refs[:1])
+	for i := range states {
+		states[i] = first[0]
+	}
+	return states, err
+}
+
+type reviver struct{ backend }
+
+func (b *reviver) Renew(ctx context.Context, refs []driver.Ref) ([]driver.State, error) {
+	states, err := b.backend.Renew(ctx, refs)
+	for i := range states {
+		if states[i].Phase == driver.Gone {
+			states[i], err = b.Acquire(ctx, driver.Request{Ref: refs[i]})
+		}
+	}
+	return states, err
+}
+
+type immortal struct{ backend }
+
+func (b *immortal) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
+	ttl := r.TTL
+	r.TTL = 24 * time.Hour
+	st, err := b.backend.Acquire(ctx, r)
+	st.Until = st.Until.Add(ttl - r.TTL)
+	return st, err
+}
+
+type idler struct{ backend }
+
+func (b *idler) Renew(ctx context.Context, refs []driver.Ref) ([]driver.State, error) {
+	states := make([]driver.State, len(refs))
+	for i, r := range refs {
+		states[i] = driver.State{Phase: driver.Gone}
+		claims, _ := b.Inspect(ctx, r.Key)
+		for _, c := range claims {
+			if c.ID == r.ID {
+				states[i] = driver.State{Phase: c.Phase, Token: c.Token, Until: time.Now().Add(r.TTL)}
+			}
+		}
+	}
+	return states, nil
+}
+
+// generous renews a claim when it is granted, as if the grant were a call.
+func newGenerous(b backend) driver.Driver {
+	return relayed(b, func(ev driver.Event) (driver.Event, bool) {
+		_, _ = b.Renew(context.Background(), []driver.Ref{{Key: ev.Key, ID: ev.ID, TTL: 10 * time.Second}})
+		return ev, true
+	})
+}
+
+type stutterer struct{ backend }
+
+func (b *stutterer) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
+	st, err := b.backend.Acquire(ctx, r)
+	if st.Token > 0 {
+		st.Token = (st.Token + 1) / 2
+	}
+	return st, err
+}
+
+type miser struct{ backend }
+
+func (b *miser) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
+	r.Fences = 0
+	return b.backend.Acquire(ctx, r)
+}
+
+type hermit struct{ backend }
+
+func (b *hermit) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
+	if r.Mode == driver.Shared {
+		r.Mode = driver.Exclusive
+	}
+	return b.backend.Acquire(ctx, r)
+}
+
+type host struct{ backend }
+
+func (b *host) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
+	if r.Mode == driver.Permit {
+		r.Limit++
+	}
+	return b.backend.Acquire(ctx, r)
+}
+
+type blabber struct{ backend }
+
+func (b *blabber) List(ctx context.Context, _, cursor string, limit int) ([]string, string, error) {
+	return b.backend.List(ctx, "", cursor, limit)
+}
+
+type mirror struct{ backend }
+
+func (b *mirror) Inspect(ctx context.Context, key string) ([]driver.Claim, error) {
+	claims, err := b.backend.Inspect(ctx, key)
+	for i, j := 1, len(claims)-1; i < j; i, j = i+1, j-1 {
+		claims[i], claims[j] = claims[j], claims[i]
+	}
+	return claims, err
+}
+
+type bouncer struct{ backend }
+
+func (b *bouncer) Evict(ctx context.Context, key, _ string, _ int64) (driver.State, error) {
+	claims, err := b.Inspect(ctx, key)
+	if err != nil || len(claims) == 0 {
+		return driver.State{Phase: driver.Gone}, err
+	}
+	return b.backend.Evict(ctx, key, claims[0].ID, claims[0].Token)
+}
+
+type folder struct{ backend }
+
+func (b *folder) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
+	r.Key = strings.ToLower(r.Key)
+	return b.backend.Acquire(ctx, r)
+}
+
+type cutter struct{ backend }
+
+func (b *cutter) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
+	if head, _, ok := strings.Cut(r.Key, "/"); ok && head != "" {
+		r.Key = head
+	}
+	return b.backend.Acquire(ctx, r)
+}
+
+type sharer struct{ backend }
+
+func (b *sharer) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
+	r.Mode, r.Limit = driver.Permit, 2
+	return b.backend.Acquire(ctx, r)
+}
+
+type leaver struct {
+	backend
+	events chan driver.Event
+}
+
+func newLeaver(b backend) driver.Driver {
+	return &leaver{backend: b, events: make(chan driver.Event)}
+}
+
+func (b *leaver) Events() <-chan driver.Event { return b.events }
+
+type stubborn struct{ backend }
+
+func (b *stubborn) Acquire(_ context.Context, r driver.Request) (driver.State, error) {
+	return b.backend.Acquire(context.Background(), r)
+}
+
+type pleaser struct{ backend }
+
+func (b *pleaser) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
+	if r.Mode > driver.Permit {
+		r.Mode = driver.Exclusive
+	}
+	return b.backend.Acquire(ctx, r)
+}

@@ -1,0 +1,255 @@
+// Package drivertest is the conformance suite of lock backends. Whoever writes
+// a driver.Driver runs it from a test of his own:
+//
+//	func TestConformance(t *testing.T) {
+//		drivertest.Run(t, func(t *testing.T) *drivertest.Harness {
+//			return &drivertest.Harness{Caps: caps, Open: open}
+//		})
+//	}
+//
+// What the Caps of a Harness lack is not skipped: the suite asserts that the
+// backend says ErrUnsupported, or behaves as documented without it.
+package drivertest
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"os/exec"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// A Harness is a fresh store for one case, and a way to it.
+type Harness struct {
+	// Caps is what the backend promises. The driver must say the same.
+	Caps driver.Caps
+	// Open returns another driver on the same store, as another process would
+	// have one. The suite closes it.
+	Open func(t *testing.T, o driver.Options) driver.Driver
+	// TTL is a lease that the suite lets run out: long enough for a few calls
+	// on a busy machine. The default is 600 ms, or MinTTL if that is longer.
+	TTL time.Duration
+	// Slack is how much later than due a lease may end: 250 ms unless said
+	// otherwise.
+	Slack time.Duration
+	// Grants is over how many grants fences must increase: 10,000 unless said
+	// otherwise.
+	Grants int
+	// NoAdmin says that the driver is no driver.Admin; NoEvict that Evict is
+	// unsupported.
+	NoAdmin, NoEvict bool
+	// Child returns a command that runs Child of this package on the same
+	// store. A store that outlives a process needs one.
+	Child func(t *testing.T) *exec.Cmd
+}
+
+// An Option changes how the suite runs.
+type Option func(*config)
+
+type config struct{ virtual bool }
+
+// InVirtualTime runs every case in a bubble of testing/synctest, where leases
+// run out at once. It is for backends without I/O.
+func InVirtualTime() Option { return func(c *config) { c.virtual = true } }
+
+// Run checks a backend. newHarness is called once per case.
+func Run(t *testing.T, newHarness func(*testing.T) *Harness, opts ...Option) {
+	var c config
+	for _, o := range opts {
+		o(&c)
+	}
+	for _, cs := range cases {
+		body := func(t *testing.T) { cs.run(newSuite(t, newHarness(t))) }
+		t.Run(cs.name, func(t *testing.T) {
+			if c.virtual {
+				synctest.Test(t, body)
+				return
+			}
+			body(t)
+		})
+	}
+}
+
+var cases = []struct {
+	name string
+	run  func(*suite)
+}{
+	{"Caps", caps},
+	{"Filing", filing},
+	{"RepeatFiling", repeatFiling},
+	{"BarredID", barredID},
+	{"ReleaseInAnyPhase", releaseInAnyPhase},
+	{"OnlyTheHolderReleases", onlyTheHolderReleases},
+	{"DeadContext", deadContext},
+	{"Close", closing},
+	{"Order", order},
+	{"HandOff", handOff},
+	{"Push", push},
+	{"UnreadPushes", unreadPushes},
+	{"CancelInQueue", cancelInQueue},
+	{"GhostHeads", ghostHeads},
+	{"PatientWaiter", patientWaiter},
+	{"MixedBatch", mixedBatch},
+	{"RenewalNeverCreates", renewalNeverCreates},
+	{"SilentHolder", silentHolder},
+	{"RenewalKeeps", renewalKeeps},
+	{"RenewalSetsTTL", renewalSetsTTL},
+	{"UntilIsPessimistic", untilIsPessimistic},
+	{"GrantKeepsDeadline", grantKeepsDeadline},
+	{"FenceIncreases", fenceIncreases},
+	{"FenceRange", fenceRange},
+	{"UnsupportedModes", unsupportedModes},
+	{"ReadersTogether", readersTogether},
+	{"WriterIsNotStarved", writerIsNotStarved},
+	{"PermitsWithinLimit", permitsWithinLimit},
+	{"PermitsOfAnotherLimit", permitsOfAnotherLimit},
+	{"AdminList", adminList},
+	{"AdminInspect", adminInspect},
+	{"AdminEvict", adminEvict},
+	{"HostileKeys", hostileKeys},
+	{"Prefixes", prefixes},
+	{"MutualExclusion", mutualExclusion},
+	{"Crash", crash},
+}
+
+// A suite is one case at work.
+type suite struct {
+	*testing.T
+	*Harness
+	ctx context.Context
+}
+
+func newSuite(t *testing.T, h *Harness) *suite {
+	t.Helper()
+	if h.TTL == 0 {
+		h.TTL = max(600*time.Millisecond, h.Caps.MinTTL)
+	}
+	if h.Slack == 0 {
+		h.Slack = 250 * time.Millisecond
+	}
+	if h.Grants == 0 {
+		h.Grants = 10_000
+	}
+	return &suite{T: t, Harness: h, ctx: context.Background()}
+}
+
+// open returns a driver, which is closed when the case ends.
+func (s *suite) open() driver.Driver { return s.openAs(driver.Options{Prefix: "suite:"}) }
+
+func (s *suite) openAs(o driver.Options) driver.Driver {
+	s.Helper()
+	o.Logger = discard
+	d := s.Open(s.T, o)
+	s.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			s.Errorf("Close: %v", err)
+		}
+	})
+	return d
+}
+
+// ref returns a new claim on key with a lease that will not run out.
+func (s *suite) ref(key string) driver.Ref {
+	return driver.Ref{Key: key, ID: newID(), TTL: max(time.Minute, s.Caps.MinTTL)}
+}
+
+// brief is ref with the lease that the case lets run out.
+func (s *suite) brief(key string) driver.Ref {
+	r := s.ref(key)
+	r.TTL = s.TTL
+	return r
+}
+
+func newID() string {
+	var raw [16]byte
+	_, _ = rand.Read(raw[:])
+	return hex.EncodeToString(raw[:])
+}
+
+// request files without waiting; waiting files and waits.
+func request(r driver.Ref) driver.Request { return driver.Request{Ref: r} }
+func waiting(r driver.Ref) driver.Request { return driver.Request{Ref: r, Wait: true} }
+
+// file files a claim and asserts what becomes of it.
+func (s *suite) file(d driver.Driver, r driver.Request, want driver.Phase) driver.State {
+	s.Helper()
+	st, err := d.Acquire(s.ctx, r)
+	if err != nil {
+		s.Fatalf("Acquire(%q): %v", r.Key, err)
+	}
+	if st.Phase != want {
+		s.Fatalf("Acquire(%q) = %v, want %v", r.Key, st.Phase, want)
+	}
+	return st
+}
+
+// renew renews one claim and asserts its phase.
+func (s *suite) renew(d driver.Driver, r driver.Ref, want driver.Phase) driver.State {
+	s.Helper()
+	st := s.look(d, r)
+	if st.Phase != want {
+		s.Fatalf("Renew(%q) = %v, want %v", r.Key, st.Phase, want)
+	}
+	return st
+}
+
+func (s *suite) look(d driver.Driver, r driver.Ref) driver.State {
+	s.Helper()
+	states, err := d.Renew(s.ctx, []driver.Ref{r})
+	if err != nil || len(states) != 1 {
+		s.Fatalf("Renew(%q) = %v, %v", r.Key, states, err)
+	}
+	return states[0]
+}
+
+// release releases a claim and asserts the phase that was found.
+func (s *suite) release(d driver.Driver, r driver.Ref, want driver.Phase) {
+	s.Helper()
+	st, err := d.Release(s.ctx, r)
+	if err != nil {
+		s.Fatalf("Release(%q): %v", r.Key, err)
+	}
+	if st.Phase != want {
+		s.Fatalf("Release(%q) found %v, want %v", r.Key, st.Phase, want)
+	}
+}
+
+// granted renews a claim until it is held.
+func (s *suite) granted(d driver.Driver, r driver.Ref, within time.Duration) driver.State {
+	s.Helper()
+	var last driver.State
+	s.eventually(within, "the claim is granted", func() bool {
+		last = s.look(d, r)
+		return last.Phase == driver.Held
+	})
+	return last
+}
+
+// takes tries new claims on key until one is granted, and returns it.
+func (s *suite) takes(d driver.Driver, key string, within time.Duration) driver.Ref {
+	s.Helper()
+	var r driver.Ref
+	s.eventually(within, "the key comes free", func() bool {
+		r = s.ref(key)
+		st, err := d.Acquire(s.ctx, request(r))
+		return err == nil && st.Phase == driver.Held
+	})
+	return r
+}
+
+// eventually polls, since a lease ends without telling anybody.
+func (s *suite) eventually(within time.Duration, what string, ok func() bool) {
+	s.Helper()
+	for end := time.Now().Add(within); !ok(); elapse(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			s.Fatalf("not within %v: %s", within, what)
+		}
+	}
+}
+
+// elapse lets time pass, as leases need it.
+func elapse(d time.Duration) { <-time.After(d) }

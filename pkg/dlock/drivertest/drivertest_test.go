@@ -1,0 +1,82 @@
+package drivertest_test
+
+import (
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/drivertest"
+	"github.com/ceyewan/genesis/pkg/dlock/memlock"
+)
+
+// chosen names the broken backend on which a child process runs the suite.
+const chosen = "DRIVERTEST_BROKEN"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(chosen) != "" {
+		os.Exit(m.Run()) // a broken backend may leak what it likes
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// TestSubject is the suite on the broken backend that the environment names, or
+// on the sound one.
+func TestSubject(t *testing.T) {
+	change := broken[os.Getenv(chosen)].make
+	drivertest.Run(t, func(*testing.T) *drivertest.Harness {
+		store := memlock.New()
+		open := func(t *testing.T, o driver.Options) driver.Driver {
+			t.Helper()
+			d, err := store.Open(o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if change == nil {
+				return d
+			}
+			return change(d.(backend))
+		}
+		sound, _ := store.Open(driver.Options{})
+		defer func() { _ = sound.Close() }()
+		return &drivertest.Harness{Caps: sound.Caps(), Open: open, Grants: 1000}
+	}, drivertest.InVirtualTime())
+}
+
+var failed = regexp.MustCompile(`(?m)^\s*--- FAIL: TestSubject/(\w+)`)
+
+// TestSuiteRejectsBrokenBackends: the suite finds every broken backend, and by
+// the case that is about what it breaks.
+func TestSuiteRejectsBrokenBackends(t *testing.T) {
+	if len(broken) < 12 {
+		t.Fatalf("only %d broken backends", len(broken))
+	}
+	for name, b := range broken {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestSubject$/^"+b.caughtBy+"$", "-test.timeout=60s")
+			cmd.Env = append(os.Environ(), chosen+"="+name)
+			out, err := cmd.CombinedOutput()
+			if err == nil {
+				t.Fatalf("the suite passed:\n%s", out)
+			}
+			var cases []string
+			for _, m := range failed.FindAllStringSubmatch(string(out), -1) {
+				cases = append(cases, m[1])
+			}
+			if !slices.Contains(cases, b.caughtBy) {
+				t.Errorf("%s did not fail, but %v:\n%s", b.caughtBy, cases, tail(string(out)))
+			}
+		})
+	}
+}
+
+func tail(out string) string {
+	lines := strings.Split(out, "\n")
+	return strings.Join(lines[max(0, len(lines)-30):], "\n")
+}

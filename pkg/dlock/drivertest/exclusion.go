@@ -1,0 +1,75 @@
+package drivertest
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// mutualExclusion: contenders with drivers of their own enter one section, and
+// never two at a time. Some cancel while they wait.
+func mutualExclusion(s *suite) {
+	const contenders, rounds = 6, 15
+	var inside, overlaps, entered atomic.Int32
+	var last atomic.Int64
+	var wg sync.WaitGroup
+	for i := range contenders {
+		d := s.open()
+		wg.Go(func() {
+			for round := range rounds {
+				r := s.ref("k")
+				st, err := d.Acquire(s.ctx, waiting(r))
+				if err != nil {
+					s.Errorf("Acquire: %v", err)
+					return
+				}
+				if st.Phase == driver.Queued && (round+i)%5 == 0 {
+					s.cancel(d, r)
+					continue
+				}
+				for st.Phase == driver.Queued {
+					elapse(time.Millisecond)
+					states, err := d.Renew(s.ctx, []driver.Ref{r})
+					if err != nil {
+						s.Errorf("Renew: %v", err)
+						return
+					}
+					st = states[0]
+				}
+				if st.Phase != driver.Held {
+					s.Errorf("a waiting claim is %v", st.Phase)
+					return
+				}
+				if inside.Add(1) != 1 {
+					overlaps.Add(1)
+				}
+				if before := last.Swap(st.Token); s.Caps.Fencing && before >= st.Token {
+					s.Errorf("token %d entered after %d", st.Token, before)
+				}
+				entered.Add(1)
+				elapse(time.Millisecond)
+				inside.Add(-1)
+				s.cancel(d, r)
+			}
+		})
+	}
+	wg.Wait()
+	if n := overlaps.Load(); n > 0 {
+		s.Errorf("%d overlaps in %d entries", n, entered.Load())
+	}
+	if entered.Load() == 0 {
+		s.Error("nobody entered")
+	}
+	s.file(s.open(), request(s.ref("k")), driver.Held)
+}
+
+// cancel releases whatever the claim has become; it may be called from any
+// goroutine.
+func (s *suite) cancel(d driver.Driver, r driver.Ref) {
+	st, err := d.Release(s.ctx, r)
+	if err != nil || (st.Phase != driver.Held && st.Phase != driver.Queued) {
+		s.Errorf("Release found %v, %v", st.Phase, err)
+	}
+}

@@ -1,0 +1,60 @@
+package drivertest
+
+import (
+	"errors"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// fenceIncreases: every grant of a key has a greater token than all before,
+// whether it came by filing, by hand-off, or after the key was long free.
+func fenceIncreases(s *suite) {
+	if !s.Caps.Fencing {
+		s.file(s.open(), request(s.ref("k")), driver.Held)
+		return // Filing asserts that there is no token
+	}
+	ds := []driver.Driver{s.open(), s.open()}
+	last := int64(0)
+	check := func(st driver.State) {
+		s.Helper()
+		if st.Token <= last {
+			s.Fatalf("token %d after %d", st.Token, last)
+		}
+		last = st.Token
+	}
+	for i := 0; i < s.Grants; i += 2 {
+		holder, waiter := s.ref("k"), s.ref("k")
+		check(s.file(ds[0], request(holder), driver.Held))
+		if i%64 != 0 {
+			s.release(ds[0], holder, driver.Held)
+			check(s.file(ds[1], request(waiter), driver.Held))
+		} else {
+			s.file(ds[1], waiting(waiter), driver.Queued)
+			s.release(ds[0], holder, driver.Held)
+			check(s.granted(ds[1], waiter, s.patience()))
+		}
+		s.release(ds[1], waiter, driver.Held)
+	}
+}
+
+func fenceRange(s *suite) {
+	d := s.open()
+	r := driver.Request{Ref: s.ref("k"), Fences: 100}
+	if !s.Caps.FenceRange {
+		if _, err := d.Acquire(s.ctx, r); !errors.Is(err, driver.ErrUnsupported) {
+			s.Errorf("a range of fences: %v", err)
+		}
+		s.file(d, request(s.ref("k")), driver.Held) // nothing was stored
+		return
+	}
+	st := s.file(d, r, driver.Held)
+	queued := driver.Request{Ref: s.ref("k"), Fences: 100, Wait: true}
+	s.file(d, queued, driver.Queued)
+	s.release(d, r.Ref, driver.Held)
+	second := s.granted(d, queued.Ref, s.patience())
+	s.release(d, queued.Ref, driver.Held)
+	third := s.file(d, request(s.ref("k")), driver.Held)
+	if second.Token < st.Token+100 || third.Token < second.Token+100 {
+		s.Errorf("tokens %d, %d, %d do not leave room for 100 each", st.Token, second.Token, third.Token)
+	}
+}

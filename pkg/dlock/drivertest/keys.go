@@ -1,0 +1,148 @@
+package drivertest
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// Nasty are key names that are valid and have hurt somebody: separators, glob
+// and path characters, hash tags, fragments of protocols and scripts.
+var Nasty = []string{
+	"a", "a/b", "a/b/c", "/a", "a/", "//", ".", "..", "../a", "a/../b", "a.b", "a:b", "a b", " a", "a ",
+	"{a}", "{a}b", "b{a}", "{", "}", "{}", "}{", "{}a", "a{b", "a}b", "{{a}}", "{a}{b}", "}a{", "a{}b{c}",
+	"*", "?", "[a]", "a*", "\\", "\\a", "a\\b", "%", "%2F", "a%2Fb", "%00", "&", "a&b=c", "#", "~", "`", "$HOME", "$(a)", "'", "\"", "''",
+	"return redis.call('FLUSHALL')", "\"]] os.exit() --", "KEYS[1]", "*1$4PING", "-ERR", "+OK",
+	"a-b", "a_b", "A", "Ä", "ä", "a\u0308", "а", "α", "日本", "🔒", "\u202e", "\u200b", "a\u200b", "\ufeff", "\ufffd", "ﬀ", "ß", "İ", "ı",
+	"queue", "fence", "lock", "con", "nul", "-", "--", "-rf", "0", "00", "-1", "1e3", "true", "null", "nil",
+	strings.Repeat("a", 255), strings.Repeat("a", 256), strings.Repeat("a", 1024), strings.Repeat("/", 512), strings.Repeat("é", 512),
+}
+
+// hostileKeys: names are independent of each other, whatever they look like,
+// and come back as they were.
+func hostileKeys(s *suite) {
+	d, other := s.open(), s.open()
+	names := append([]string(nil), Nasty...)
+	rng := rand.New(rand.NewPCG(1, 2))
+	for range 300 {
+		names = append(names, randomKey(rng))
+	}
+	held := map[string]driver.Ref{}
+	for _, name := range names {
+		if _, ok := held[name]; ok {
+			continue
+		}
+		r := s.ref(name)
+		st, err := d.Acquire(s.ctx, request(r))
+		if errors.Is(err, driver.ErrInvalidKey) {
+			continue // refused, for good: it is the backend's right
+		}
+		if err != nil || st.Phase != driver.Held {
+			s.Fatalf("Acquire(%q) = %v, %v, though no such key is held", name, st.Phase, err)
+		}
+		held[name] = r
+	}
+	s.checkListed(d, held)
+	for name, r := range held {
+		s.file(other, request(s.ref(name)), driver.Gone)
+		s.release(d, r, driver.Held)
+		s.file(other, request(s.ref(name)), driver.Held)
+	}
+}
+
+func (s *suite) checkListed(d driver.Driver, held map[string]driver.Ref) {
+	s.Helper()
+	a := s.admin(d)
+	if a == nil {
+		return
+	}
+	listed := map[string]bool{}
+	for cursor := ""; ; {
+		keys, next, err := a.List(s.ctx, "", cursor, 100)
+		if err != nil {
+			s.Fatalf("List: %v", err)
+		}
+		for _, k := range keys {
+			listed[k] = true
+			if _, ok := held[k]; !ok {
+				s.Errorf("%q is listed, and was never taken", k)
+			}
+		}
+		if next == "" {
+			break
+		}
+		cursor = next
+	}
+	for name, r := range held {
+		if !listed[name] {
+			s.Errorf("%q is held and not listed", name)
+		}
+		claims, err := a.Inspect(s.ctx, name)
+		if err != nil || len(claims) != 1 || claims[0].ID != r.ID {
+			s.Errorf("Inspect(%q) = %v, %v", name, claims, err)
+		}
+	}
+}
+
+func randomKey(rng *rand.Rand) string {
+	const alphabet = "ab/{}:.*?[]\\%$ -_é日🔒"
+	letters := []rune(alphabet)
+	key := make([]rune, 1+rng.IntN(12))
+	for i := range key {
+		key[i] = letters[rng.IntN(len(letters))]
+	}
+	return string(key)
+}
+
+// prefixes: drivers with different prefixes do not meet, and one prefix inside
+// another shows through only as part of its names.
+func prefixes(s *suite) {
+	a, b, none := s.openAs(driver.Options{Prefix: "a:"}), s.openAs(driver.Options{Prefix: "b:"}), s.openAs(driver.Options{})
+	s.file(a, request(s.ref("k")), driver.Held)
+	s.file(b, request(s.ref("k")), driver.Held)
+	s.file(none, request(s.ref("k")), driver.Held)
+	s.file(s.openAs(driver.Options{Prefix: "a:"}), request(s.ref("k")), driver.Gone)
+	if admin := s.admin(b); admin != nil {
+		keys, _, err := admin.List(s.ctx, "", "", 10)
+		if err != nil || fmt.Sprint(keys) != "[k]" {
+			s.Errorf("below its prefix b sees %q, %v", keys, err)
+		}
+	}
+}
+
+// FuzzKeys fuzzes key names against a backend: a valid name is either refused
+// as ErrInvalidKey or works exactly, next to any other name.
+func FuzzKeys(f *testing.F, newHarness func(*testing.T) *Harness) {
+	for i, name := range Nasty {
+		f.Add(name, Nasty[(i+1)%len(Nasty)])
+	}
+	f.Fuzz(func(t *testing.T, one, two string) {
+		if !valid(one) || !valid(two) || one == two {
+			return
+		}
+		s := newSuite(t, newHarness(t))
+		d := s.open()
+		for _, name := range []string{one, two} {
+			r := s.ref(name)
+			st, err := d.Acquire(s.ctx, request(r))
+			if errors.Is(err, driver.ErrInvalidKey) {
+				return
+			}
+			if err != nil || st.Phase != driver.Held {
+				t.Fatalf("Acquire(%q) beside %q: %v, %v", name, one, st.Phase, err)
+			}
+			defer s.release(d, r, driver.Held)
+		}
+	})
+}
+
+// valid is what the engine lets through to a driver.
+func valid(key string) bool {
+	return key != "" && len(key) <= 1024 && utf8.ValidString(key) && strings.IndexFunc(key, unicode.IsControl) < 0
+}

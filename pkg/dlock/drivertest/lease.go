@@ -1,0 +1,136 @@
+package drivertest
+
+import (
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// mixedBatch: one call renews claims in every phase and of several keys, and
+// result i answers ref i.
+func mixedBatch(s *suite) {
+	d := s.open()
+	held, queued, absent, released, other := s.ref("k"), s.ref("k"), s.ref("k"), s.ref("r"), s.ref("k2")
+	s.file(d, request(held), driver.Held)
+	s.file(d, waiting(queued), driver.Queued)
+	s.file(d, request(released), driver.Held)
+	s.release(d, released, driver.Held)
+	s.file(d, request(other), driver.Held)
+	foreign := held
+	foreign.Key = "k2" // the ID of a claim on another key
+
+	refs := []driver.Ref{absent, queued, other, released, held, foreign, s.ref("k3")}
+	want := []driver.Phase{driver.Gone, driver.Queued, driver.Held, driver.Gone, driver.Held, driver.Gone, driver.Gone}
+	states, err := d.Renew(s.ctx, refs)
+	if err != nil || len(states) != len(refs) {
+		s.Fatalf("Renew of %d claims = %d states, %v", len(refs), len(states), err)
+	}
+	for i, st := range states {
+		if st.Phase != want[i] {
+			s.Errorf("claim %d is %v, want %v", i, st.Phase, want[i])
+		}
+	}
+	if states, err := d.Renew(s.ctx, nil); err != nil || len(states) != 0 {
+		s.Errorf("Renew of nothing = %v, %v", states, err)
+	}
+}
+
+func renewalNeverCreates(s *suite) {
+	d := s.open()
+	r := s.ref("k")
+	s.renew(d, r, driver.Gone)
+	s.file(d, request(s.ref("k")), driver.Held)
+	s.renew(d, r, driver.Gone)
+}
+
+// silentHolder: with a lease, a silent holder is gone when it has run out, for
+// good; without one it keeps the key as long as its process lives.
+func silentHolder(s *suite) {
+	d, other := s.open(), s.open()
+	silent := s.brief("k")
+	s.file(d, request(silent), driver.Held)
+	if !s.Caps.Lease {
+		elapse(3 * s.TTL)
+		s.file(other, request(s.ref("k")), driver.Gone)
+		s.renew(d, silent, driver.Held)
+		return
+	}
+	next := s.takes(other, "k", s.TTL+s.Slack)
+	s.renew(d, silent, driver.Gone)
+	s.release(d, silent, driver.Gone)
+	s.renew(other, next, driver.Held)
+	s.release(other, next, driver.Held)
+	s.renew(d, silent, driver.Gone) // nobody has it, and still it is not revived
+	s.file(other, request(s.ref("k")), driver.Held)
+}
+
+func renewalKeeps(s *suite) {
+	d, other := s.open(), s.open()
+	r := s.brief("k")
+	st := s.file(d, request(r), driver.Held)
+	for range 6 {
+		elapse(s.TTL / 2)
+		if now := s.renew(d, r, driver.Held); now.Token != st.Token {
+			s.Errorf("renewal changed the token from %d to %d", st.Token, now.Token)
+		}
+	}
+	s.file(other, request(s.ref("k")), driver.Gone)
+}
+
+// renewalSetsTTL: a renewal counts with the TTL of its own Ref, longer or
+// shorter than before.
+func renewalSetsTTL(s *suite) {
+	if !s.Caps.Lease {
+		return // the TTL is accepted and means nothing
+	}
+	d, other := s.open(), s.open()
+	r := s.brief("k")
+	s.file(d, request(r), driver.Held)
+	r.TTL = 4 * s.TTL
+	before := time.Now()
+	s.checkUntil(s.renew(d, r, driver.Held), before, r.TTL)
+	elapse(2 * s.TTL)
+	s.file(other, request(s.ref("k")), driver.Gone)
+	r.TTL = s.TTL
+	s.renew(d, r, driver.Held)
+	s.takes(other, "k", s.TTL+s.Slack)
+}
+
+// untilIsPessimistic: nobody gets the key before the Until of its holder.
+func untilIsPessimistic(s *suite) {
+	if !s.Caps.Lease {
+		return // Filing asserts that Until is zero
+	}
+	d, other := s.open(), s.open()
+	for range 3 {
+		r := s.brief("k")
+		st := s.file(d, request(r), driver.Held)
+		next := s.takes(other, "k", s.TTL+s.Slack)
+		if early := time.Until(st.Until); early > 0 {
+			s.Errorf("the key passed on %v before Until", early)
+		}
+		s.release(other, next, driver.Held)
+	}
+}
+
+// grantKeepsDeadline: a waiter that falls silent after filing is granted what
+// is left of its heartbeat, and not a lease from the grant on.
+func grantKeepsDeadline(s *suite) {
+	if !s.Caps.Lease {
+		return
+	}
+	d, other := s.open(), s.open()
+	holder, waiter := s.ref("k"), s.brief("k")
+	s.file(d, request(holder), driver.Held)
+	filed := time.Now()
+	st := s.file(other, waiting(waiter), driver.Queued)
+	elapse(driver.Heartbeat(s.TTL) / 2)
+	s.release(d, holder, driver.Held)
+	s.takes(d, "k", s.TTL+s.Slack)
+	if early := time.Until(st.Until); early > 0 && s.Caps.FIFO {
+		s.Errorf("the key passed on %v before the waiter's Until", early)
+	}
+	if took := time.Since(filed); took > driver.Heartbeat(s.TTL)*5/4+s.Slack {
+		s.Errorf("a waiter that was silent for %v had the key until then; its heartbeat is %v", took, driver.Heartbeat(s.TTL))
+	}
+}

@@ -1,0 +1,92 @@
+package dlock
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/xerrors"
+)
+
+// What can go wrong. Every error of this package wraps one of these, a
+// context's error, or the backend's own error; test with errors.Is. Each has a
+// stable code, which xerrors.CodeOf returns.
+var (
+	// ErrConfigNil: no Config was given.
+	ErrConfigNil = xerrors.New("config_nil", "config is nil")
+	// ErrConnectorNil: the backend was chosen, but nothing to reach it with.
+	ErrConnectorNil = xerrors.New("connector_nil", "connector is nil")
+	// ErrInvalidConfig: a setting, an option or an argument is out of range.
+	ErrInvalidConfig = xerrors.New("invalid_config", "invalid configuration")
+	// ErrInvalidKey: the key is empty, too long, or not printable UTF-8, or the
+	// backend cannot store it.
+	ErrInvalidKey = driver.ErrInvalidKey
+	// ErrInvalidTTL: the TTL is below what the backend can keep, or above 24 h.
+	ErrInvalidTTL = driver.ErrInvalidTTL
+	// ErrLockNotHeld: there is nothing to unlock.
+	ErrLockNotHeld = xerrors.New("lock_not_held", "lock is not held")
+	// ErrLockAlreadyHeld: this Client holds the key, or is acquiring it.
+	ErrLockAlreadyHeld = xerrors.New("lock_already_held", "lock is already held by this Client")
+	// ErrLockHeldByOther: somebody else holds the key and the wait is over.
+	ErrLockHeldByOther = xerrors.New("lock_held_by_other", "lock is held by another")
+	// ErrOwnershipLost: the lock was ours, and it ended before it was
+	// unlocked. Part of the guarded work may have overlapped with another's.
+	ErrOwnershipLost = xerrors.New("ownership_lost", "ownership of the lock was lost")
+	// ErrUnknownOutcome: the backend did not answer. We clean up in the
+	// background; whatever is left ends with the TTL.
+	ErrUnknownOutcome = xerrors.New("unknown_outcome", "outcome is unknown")
+	// ErrUnsupported: this backend cannot do it, or it was not switched on.
+	ErrUnsupported = driver.ErrUnsupported
+	// ErrClosed: the Client is closed.
+	ErrClosed = xerrors.New("closed", "client is closed")
+)
+
+// An Error says which operation failed on which key, and why. Where the
+// holder is known, it says who is in the way.
+type Error struct {
+	Op  string
+	Key string
+	Err error
+	// Holder is a claim that holds the key, if it is known, and Waiting is how
+	// many claims queued for it.
+	Holder  *Claim
+	Waiting int
+}
+
+func (e *Error) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "dlock: %s", e.Op)
+	if e.Key != "" {
+		fmt.Fprintf(&b, " %q", e.Key)
+	}
+	fmt.Fprintf(&b, ": %v", e.Err)
+	if h := e.Holder; h != nil {
+		who := h.Info.Owner
+		if h.Info.Host != "" {
+			who = strings.TrimPrefix(who+"@"+h.Info.Host, "@")
+		}
+		fmt.Fprintf(&b, " (held by %s pid %d for %s, %d waiting)", who, h.Info.PID, h.Age.Round(time.Millisecond), e.Waiting)
+	}
+	return b.String()
+}
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// fail wraps err for the caller; nil stays nil.
+func fail(op, key string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &Error{Op: op, Key: key, Err: err}
+}
+
+// ctxError is why ctx ended: its Err, and its cause where that says more.
+func ctxError(ctx context.Context) error {
+	err, cause := ctx.Err(), context.Cause(ctx)
+	if cause == nil || cause == err { //nolint:errorlint // identity, not kind
+		return err
+	}
+	return fmt.Errorf("%w: %w", err, cause)
+}

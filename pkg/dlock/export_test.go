@@ -1,0 +1,16 @@
+package dlock
+
+import "time"
+
+// WithSleptClock injects the clock of suspended time, as for a remote backend.
+func WithSleptClock(slept func() time.Duration) Option {
+	return func(o *options) { o.clock = func() int64 { return int64(slept()) } }
+}
+
+// Entries is how much the Client keeps in memory: claims, keyed locks, timeline
+// entries, and claims to be settled.
+func (c *Client) Entries() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.claims) + len(c.keyed) + len(c.timeline) + c.settling.count()
+}

@@ -1,0 +1,216 @@
+package dlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// A Guard is the ownership of one lock, by handle: whoever has it may unlock
+// it. It must not be copied; a copy, like the zero Guard, holds nothing.
+type Guard struct {
+	_ noCopy
+	claim
+}
+
+// noCopy makes go vet find copies.
+type noCopy struct{}
+
+func (*noCopy) Lock()   {}
+func (*noCopy) Unlock() {}
+
+// usable reports whether g came from a Client and was not copied.
+func (g *Guard) usable() bool { return g != nil && g.self == &g.claim && g.self != nil }
+
+// Key returns the name of the lock.
+func (g *Guard) Key() string {
+	if !g.usable() {
+		return ""
+	}
+	return g.key
+}
+
+// Token returns the fencing token: greater than that of every holder before, in
+// this backend. Hand it to whatever you write to and let that refuse a smaller
+// one. It is 0 if the backend has no fencing.
+func (g *Guard) Token() int64 {
+	if !g.usable() {
+		return 0
+	}
+	return g.token // fixed before the Guard was handed out
+}
+
+// Remaining returns how long ownership lasts if nothing is renewed any more; 0
+// if it is over. A backend without a lease has no end.
+func (g *Guard) Remaining() time.Duration {
+	if !g.usable() {
+		return 0
+	}
+	c := g.client
+	c.mu.Lock()
+	defer c.unlock()
+	if g.phase != held {
+		return 0
+	}
+	left := g.remaining()
+	if left <= 0 {
+		c.lose(&g.claim, "the lease was not renewed in time")
+		return 0
+	}
+	return left
+}
+
+// Context returns a context that ends when ownership ends: by Unlock, by Close,
+// or by a loss. context.Cause then tells why. It carries the Guard, for
+// FromContext and for re-entry. Asking for it makes it; a lock whose context
+// nobody asks for has none.
+func (g *Guard) Context() context.Context {
+	if !g.usable() {
+		ctx, cancel := context.WithCancelCause(context.Background())
+		cancel(fail("context", "", ErrLockNotHeld))
+		return ctx
+	}
+	c := g.client
+	c.mu.Lock()
+	defer c.unlock()
+	l := c.lifeOf(&g.claim)
+	if l.ctx == nil {
+		l.ctx, l.cancel = context.WithCancelCause(marked(context.Background(), g))
+		if g.phase != held {
+			c.over = append(c.over, l)
+		}
+	}
+	return l.ctx
+}
+
+// WithContext returns a child of parent that also ends when ownership does, with
+// the loss as its cause. Call cancel when the work is done.
+func (g *Guard) WithContext(parent context.Context) (context.Context, context.CancelFunc) {
+	if parent == nil {
+		parent = context.Background()
+	}
+	ctx, cancel := context.WithCancelCause(marked(both{g.Context(), parent}, g))
+	end := func() { cancel(nil) }
+	if at, ok := parent.Deadline(); ok { // so that ctx.Err says that it was the deadline
+		var stop context.CancelFunc
+		ctx, stop = context.WithDeadline(ctx, at)
+		end = func() { stop(); cancel(nil) }
+	}
+	follow := func() {
+		if !errors.Is(parent.Err(), context.DeadlineExceeded) {
+			cancel(context.Cause(parent))
+		}
+	}
+	if parent.Err() != nil {
+		follow()
+	}
+	unlink := context.AfterFunc(parent, follow)
+	return ctx, func() { unlink(); end() }
+}
+
+// both ends with the guard's context and has the values and the deadline of
+// parent. The guard is asked first, so that the standard library links its
+// children to it directly and a loss reaches them without another goroutine.
+type both struct {
+	context.Context // the guard's
+	parent          context.Context
+}
+
+func (b both) Deadline() (time.Time, bool) { return b.parent.Deadline() }
+
+func (b both) Value(key any) any {
+	if _, ours := key.(markKey); !ours {
+		if v := b.Context.Value(key); v != nil {
+			return v
+		}
+	}
+	return b.parent.Value(key)
+}
+
+// Done returns a channel that is closed when ownership ends.
+func (g *Guard) Done() <-chan struct{} { return g.Context().Done() }
+
+// Extend sets the TTL to ttl from now on, and returns when the backend has
+// agreed. With WithoutRenewal it is the only renewal there is. If ctx ends
+// first the outcome is unknown, and the renewals that follow settle it.
+func (g *Guard) Extend(ctx context.Context, ttl time.Duration) error {
+	if !g.usable() {
+		return fail("extend", "", fmt.Errorf("%w: zero or copied Guard", ErrLockNotHeld))
+	}
+	return fail("extend", g.key, g.client.extend(ctx, g, ttl))
+}
+
+func (c *Client) extend(ctx context.Context, g *Guard, ttl time.Duration) error {
+	if ctx == nil {
+		return fmt.Errorf("%w: context is nil", ErrInvalidConfig)
+	}
+	if err := checkTTL(ttl, max(c.caps.MinTTL, 2*g.margin)); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	if g.phase != held || g.expired() {
+		defer c.unlock()
+		if g.phase == held {
+			c.lose(&g.claim, "the lease was not renewed in time")
+		}
+		return c.goneError(g)
+	}
+	g.ttl = ttl
+	if g.wait == nil {
+		g.wait = &wait{changed: make(chan struct{}, 1)}
+	}
+	w := g.wait
+	c.renewNow(&g.claim)
+	c.unlock()
+	return c.awaitExtension(ctx, g, w)
+}
+
+// awaitExtension waits until a renewal with the new TTL was answered, which
+// takes w off the claim.
+func (c *Client) awaitExtension(ctx context.Context, g *Guard, w *wait) error {
+	for {
+		select {
+		case <-w.changed:
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", ErrUnknownOutcome, ctxError(ctx))
+		}
+		c.mu.Lock()
+		over, extended, err := g.phase != held, g.wait != w, c.goneError(g)
+		c.unlock()
+		if over || extended {
+			w.signal() // for another Extend that waits on the same
+		}
+		switch {
+		case over:
+			return err
+		case extended:
+			return nil
+		}
+	}
+}
+
+// goneError is why a claim cannot be used any more.
+func (c *Client) goneError(g *Guard) error {
+	if cause := g.cause(); cause != nil {
+		return cause
+	}
+	return ErrLockNotHeld
+}
+
+// Unlock ends ownership and releases the lock. The Guard's context ends first.
+//
+// With a live ctx it returns when ctx ends, and releasing goes on. With a ctx
+// that was dead before, as in a deferred call, it still releases, within a third
+// of the TTL and at most two seconds. ErrOwnershipLost means that the lock had
+// ended before; ErrUnknownOutcome that the backend did not confirm, and clean-up
+// goes on. Unlocking a second time is ErrLockNotHeld and touches nothing.
+func (g *Guard) Unlock(ctx context.Context) error {
+	if !g.usable() {
+		return fail("unlock", "", fmt.Errorf("%w: zero or copied Guard", ErrLockNotHeld))
+	}
+	if ctx == nil {
+		return fail("unlock", g.key, fmt.Errorf("%w: context is nil", ErrInvalidConfig))
+	}
+	return fail("unlock", g.key, g.client.release(ctx, g))
+}

@@ -1,0 +1,154 @@
+package dlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// A hold is a key that Lock or TryLock took, or is about to take.
+type hold struct {
+	guard    *Guard // nil while it is being acquired
+	owner    *mark  // nil: nobody can re-enter but through the Guard's context
+	count    int    // how many Unlocks it takes
+	borrowed bool   // the Guard was acquired by somebody else, who unlocks it
+}
+
+// Lock waits for key until ctx ends and takes it for the whole process. ctx
+// bounds the wait only.
+//
+// A key that this Client has, or is taking, is ErrLockAlreadyHeld at once:
+// between goroutines use Acquire, or re-entry by OwnerContext for a call inside
+// a call. After a loss it is ErrOwnershipLost until the Unlock that is still due
+// was made, so that nobody unlocks what another has locked.
+func (c *Client) Lock(ctx context.Context, key string, opts ...LockOption) error {
+	const op = "lock"
+	s, err := c.check(ctx, key, opts)
+	if err != nil {
+		return fail(op, key, err)
+	}
+	return c.busy(ctx, fail(op, key, c.lock(ctx, key, &s)))
+}
+
+// TryLock takes key if it is free, and reports whether it did. A key that
+// somebody else holds is (false, nil); one that this Client holds is
+// ErrLockAlreadyHeld, as for Lock.
+func (c *Client) TryLock(ctx context.Context, key string, opts ...LockOption) (bool, error) {
+	const op = "try lock"
+	s, err := c.check(ctx, key, opts)
+	if err != nil {
+		return false, fail(op, key, err)
+	}
+	s.wait, s.bounded = 0, true
+	err = c.lock(ctx, key, &s)
+	if errors.Is(err, ErrLockHeldByOther) {
+		return false, nil
+	}
+	return err == nil, fail(op, key, err)
+}
+
+func (c *Client) lock(ctx context.Context, key string, s *lockSettings) error {
+	outer := c.holding(ctx, key)
+	h, err := c.claimKey(ctx, key, outer)
+	if h == nil || err != nil {
+		return err
+	}
+	g, err := c.acquire(ctx, key, s)
+	c.mu.Lock()
+	defer c.unlock()
+	if err != nil {
+		delete(c.keyed, key)
+		return err
+	}
+	h.guard = g
+	return nil
+}
+
+// claimKey enters key into the table, and returns what it entered if the key is
+// yet to be acquired. outer is a Guard of the key that the caller runs under.
+func (c *Client) claimKey(ctx context.Context, key string, outer *Guard) (*hold, error) {
+	c.mu.Lock()
+	defer c.unlock()
+	if c.closed {
+		return nil, ErrClosed
+	}
+	h := c.keyed[key]
+	switch {
+	case h != nil:
+		return nil, c.reenter(ctx, h)
+	case outer == nil:
+		h = &hold{owner: ownerIn(ctx), count: 1}
+		c.keyed[key] = h
+		return h, nil
+	case !c.cfg.EnableReentrant:
+		return nil, fmt.Errorf("%w, by the Guard that the context carries", ErrLockAlreadyHeld)
+	}
+	c.keyed[key] = &hold{guard: outer, owner: ownerIn(ctx), count: 1, borrowed: true}
+	return nil, nil
+}
+
+// reenter counts another Lock of a key that is in the table, if it may.
+func (c *Client) reenter(ctx context.Context, h *hold) error {
+	switch {
+	case h.guard != nil && h.guard.phase == held && h.guard.expired():
+		c.lose(&h.guard.claim, "the lease was not renewed in time")
+		return h.guard.cause()
+	case h.guard != nil && h.guard.phase != held:
+		return c.goneError(h.guard)
+	case h.guard == nil || !c.cfg.EnableReentrant || !h.ownedBy(ctx):
+		return fmt.Errorf("%w; use Acquire between goroutines", ErrLockAlreadyHeld)
+	}
+	h.count++
+	return nil
+}
+
+// Unlock releases what Lock or TryLock took; after re-entry, the last of as many
+// Unlocks does. It answers as Guard.Unlock does. A key that is not locked is
+// ErrLockNotHeld.
+func (c *Client) Unlock(ctx context.Context, key string) error {
+	const op = "unlock"
+	if ctx == nil {
+		return fail(op, key, fmt.Errorf("%w: context is nil", ErrInvalidConfig))
+	}
+	g, err := c.lastUnlock(key)
+	if g == nil || err != nil {
+		return fail(op, key, err)
+	}
+	return fail(op, key, c.release(ctx, g))
+}
+
+// lastUnlock counts down, and returns the Guard that is now to be released.
+func (c *Client) lastUnlock(key string) (*Guard, error) {
+	c.mu.Lock()
+	defer c.unlock()
+	h := c.keyed[key]
+	switch {
+	case h == nil && c.closed:
+		return nil, ErrClosed
+	case h == nil, h.guard == nil:
+		return nil, ErrLockNotHeld
+	}
+	if h.count--; h.count > 0 {
+		return nil, nil
+	}
+	delete(c.keyed, key)
+	if !h.borrowed {
+		return h.guard, nil
+	}
+	if h.guard.phase != held {
+		return nil, c.goneError(h.guard)
+	}
+	return nil, nil
+}
+
+// Held returns the Guard behind a keyed lock: its context, its token, its
+// remaining time.
+func (c *Client) Held(key string) (*Guard, bool) {
+	c.mu.Lock()
+	defer c.unlock()
+	h := c.keyed[key]
+	if h == nil || h.guard == nil || h.guard.phase != held {
+		return nil, false
+	}
+	return h.guard, true
+}

@@ -1,0 +1,142 @@
+package dlock
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// A LockOption shapes one acquisition.
+type LockOption func(*lockSettings)
+
+// WithTTL sets the lease: how long the lock outlives its process. While the
+// process lives, the lock is renewed every third of it.
+func WithTTL(ttl time.Duration) LockOption {
+	return func(s *lockSettings) { s.ttl = ttl }
+}
+
+// WithWait bounds the wait for the key, whatever the context allows. When it is
+// over the error is ErrLockHeldByOther. 0 means to try once.
+func WithWait(longest time.Duration) LockOption {
+	return func(s *lockSettings) { s.wait, s.bounded = longest, true }
+}
+
+// WithInfo tells people who inspect the key who holds it and what for. Empty
+// fields keep the defaults: the program's name, the host's name, the process ID.
+func WithInfo(info Info) LockOption {
+	return func(s *lockSettings) { s.info = info }
+}
+
+// WithoutRenewal lets the lock end with its TTL unless Extend is called.
+func WithoutRenewal() LockOption {
+	return func(s *lockSettings) { s.noRenew = true }
+}
+
+// WithMinHold keeps the key taken for at least this long after it was
+// acquired, even if it is unlocked sooner: Unlock returns at once and the key
+// is released when the time has come. It keeps a short job from running once on
+// every host whose clock is a little late. Closing the Client inside this time
+// leaves the key to its lease.
+func WithMinHold(least time.Duration) LockOption {
+	return func(s *lockSettings) { s.minHold = least }
+}
+
+// WithMaxHold ends the ownership after this long, as a loss: renewal stops and
+// the lease runs out. It keeps a forgotten lock from living for ever.
+func WithMaxHold(longest time.Duration) LockOption {
+	return func(s *lockSettings) { s.maxHold = longest }
+}
+
+// WithMargin raises how long before the end of the lease the holder's
+// ownership ends. The default is a twentieth of the lease and at least 2 ms;
+// the most is half of the TTL.
+func WithMargin(margin time.Duration) LockOption {
+	return func(s *lockSettings) { s.margin = margin }
+}
+
+type lockSettings struct {
+	ttl, wait, minHold, maxHold, margin time.Duration
+
+	info    driver.Info
+	bounded bool // by WithWait
+	noRenew bool
+}
+
+// waits reports whether the claim may queue.
+func (s *lockSettings) waits() bool { return !s.bounded || s.wait > 0 }
+
+// settings applies opts to the defaults and checks the result.
+func (c *Client) settings(opts []LockOption) (lockSettings, error) {
+	if len(opts) == 0 {
+		return lockSettings{ttl: c.cfg.DefaultTTL, info: c.info}, nil
+	}
+	return c.applied(opts)
+}
+
+func (c *Client) applied(opts []LockOption) (lockSettings, error) {
+	s := lockSettings{ttl: c.cfg.DefaultTTL}
+	for i, opt := range opts {
+		if opt == nil {
+			return s, fmt.Errorf("%w: lock option %d is nil", ErrInvalidConfig, i)
+		}
+		opt(&s)
+	}
+	if err := c.checkSettings(&s); err != nil {
+		return s, err
+	}
+	s.info = c.describe(s.info)
+	return s, nil
+}
+
+func (c *Client) checkSettings(s *lockSettings) error {
+	if err := checkTTL(s.ttl, c.caps.MinTTL); err != nil {
+		return err
+	}
+	for _, span := range []struct {
+		name    string
+		d, most time.Duration
+	}{
+		{"WithWait", s.wait, maxDuration},
+		{"WithMinHold", s.minHold, maxDuration},
+		{"WithMaxHold", s.maxHold, maxDuration},
+		{"WithMargin", s.margin, s.ttl / 2},
+	} {
+		if err := checkSpan(span.name, span.d, span.most); err != nil {
+			return err
+		}
+	}
+	if s.maxHold > 0 && s.minHold > s.maxHold {
+		return fmt.Errorf("%w: WithMinHold %v is above WithMaxHold %v", ErrInvalidConfig, s.minHold, s.maxHold)
+	}
+	return checkInfo(s.info)
+}
+
+// maxInfo bounds what one claim may store about its owner.
+const maxInfo = 256
+
+func checkInfo(i driver.Info) error {
+	for _, f := range []struct{ name, value string }{{"Owner", i.Owner}, {"Host", i.Host}, {"Purpose", i.Purpose}} {
+		if len(f.value) > maxInfo {
+			return fmt.Errorf("%w: Info.%s has %d bytes, more than %d", ErrInvalidConfig, f.name, len(f.value), maxInfo)
+		}
+		if err := checkName(f.value); err != nil {
+			return fmt.Errorf("%w: Info.%s: %w", ErrInvalidConfig, f.name, err)
+		}
+	}
+	return nil
+}
+
+// describe fills the empty fields of i with what the Client knows of itself.
+func (c *Client) describe(i driver.Info) driver.Info {
+	if i.Owner == "" {
+		i.Owner = c.info.Owner
+	}
+	if i.Host == "" {
+		i.Host = c.info.Host
+	}
+	if i.PID == 0 {
+		i.PID = c.info.PID
+	}
+	return i
+}

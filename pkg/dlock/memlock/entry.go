@@ -1,0 +1,241 @@
+package memlock
+
+import (
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// An entry is everything about one key that has claims.
+type entry struct {
+	name    string
+	holders list
+	queue   list
+	filed   int64              // claims ever queued here; numbers them
+	index   map[string]*record // by claim ID, once scanning would be slow
+}
+
+// A record is one claim. It is in exactly one list of its entry.
+type record struct {
+	id         string
+	owner      *memory
+	entry      *entry
+	info       *driver.Info
+	prev, next *record
+	deadline   time.Duration // on the Store's clock
+	since      time.Duration // when it reached its phase
+	token      int64
+	number     int64
+	limit      int32
+	fences     int32
+	mode       driver.Mode
+	phase      driver.Phase
+}
+
+// indexFrom is how many claims an entry has before it is worth an index.
+const indexFrom = 8
+
+// entry returns the entry of name, which dropIfEmpty removes again if nothing
+// is filed there.
+func (s *Store) entry(name string) *entry {
+	e := s.keys[name]
+	if e == nil {
+		e = &entry{name: name}
+		s.keys[name] = e
+	}
+	return e
+}
+
+func (s *Store) dropIfEmpty(e *entry) bool {
+	if e.holders.head != nil || e.queue.head != nil {
+		return false
+	}
+	delete(s.keys, e.name)
+	return true
+}
+
+// settle drops the holders whose deadline has passed, then grants from the
+// head of the queue, dropping dead heads, until the head does not fit.
+func (s *Store) settle(e *entry, now time.Duration) {
+	for c := e.holders.head; c != nil; {
+		next := c.next
+		if c.deadline <= now {
+			e.drop(c)
+		}
+		c = next
+	}
+	for c := e.queue.head; c != nil; c = e.queue.head {
+		if c.deadline <= now {
+			e.drop(c)
+			continue
+		}
+		if !e.fits(c.mode, int(c.limit)) {
+			return
+		}
+		s.grant(e, c, now)
+		c.owner.push(driver.Event{Key: c.key(), ID: c.id, State: driver.State{Phase: driver.Held, Token: c.token}})
+	}
+}
+
+// grant moves a queued claim to the holders. Its deadline stays.
+func (s *Store) grant(e *entry, c *record, now time.Duration) {
+	s.fence++
+	c.token = s.fence
+	s.fence += int64(c.fences) - 1
+	e.queue.remove(c)
+	c.phase, c.since = driver.Held, now
+	e.holders.append(c)
+}
+
+// remove takes away the claim of this ID if it is alive and matches, and
+// grants to the next.
+func (s *Store) remove(name, id string, now time.Duration, matches func(*record) bool) driver.State {
+	e := s.keys[name]
+	if e == nil {
+		return driver.State{Phase: driver.Gone}
+	}
+	defer s.dropIfEmpty(e)
+	s.settle(e, now)
+	c := e.find(id, now)
+	if c == nil || !matches(c) {
+		return driver.State{Phase: driver.Gone}
+	}
+	e.drop(c)
+	s.settle(e, now)
+	return driver.State{Phase: c.phase, Token: c.token}
+}
+
+// fits is the one rule of all modes; see driver.Mode.
+func (e *entry) fits(m driver.Mode, limit int) bool {
+	h := e.holders.head
+	switch {
+	case h == nil:
+		return true
+	case m == driver.Exclusive || h.mode != m:
+		return false
+	case m == driver.Shared:
+		return true
+	}
+	return int(h.limit) == limit && e.holders.n < limit
+}
+
+func (e *entry) enqueue(c *record) {
+	e.filed++
+	c.number = e.filed
+	e.queue.append(c)
+	switch n := e.holders.n + e.queue.n; {
+	case e.index != nil:
+		e.index[c.id] = c
+	case n > indexFrom:
+		e.index = make(map[string]*record, 2*n)
+		for _, l := range []*list{&e.holders, &e.queue} {
+			for c := l.head; c != nil; c = c.next {
+				e.index[c.id] = c
+			}
+		}
+	}
+}
+
+// find returns the living claim of this ID, or nil. settle drops the dead at the
+// head of the queue; one behind a living head is dropped here, when it comes back.
+func (e *entry) find(id string, now time.Duration) *record {
+	c := e.lookup(id)
+	if c != nil && c.deadline <= now {
+		e.drop(c)
+		return nil
+	}
+	return c
+}
+
+func (e *entry) lookup(id string) *record {
+	if e.index != nil {
+		return e.index[id]
+	}
+	for _, l := range []*list{&e.holders, &e.queue} {
+		for c := l.head; c != nil; c = c.next {
+			if c.id == id {
+				return c
+			}
+		}
+	}
+	return nil
+}
+
+func (e *entry) drop(c *record) {
+	if c.phase == driver.Held {
+		e.holders.remove(c)
+	} else {
+		e.queue.remove(c)
+	}
+	delete(e.index, c.id)
+}
+
+// state tells of a claim whose call was sent at sent.
+func (e *entry) state(c *record, sent time.Time, now, ttl time.Duration) driver.State {
+	if c.phase == driver.Held {
+		return driver.State{Phase: driver.Held, Token: c.token, Until: sent.Add(ttl)}
+	}
+	st := driver.State{Phase: driver.Queued, Until: sent.Add(driver.Heartbeat(ttl))}
+	st.Ahead = e.holders.n + int(c.number-e.queue.head.number)
+	if c == e.queue.head {
+		st.Recheck = e.earliestEnd() - now + time.Millisecond
+	}
+	return st
+}
+
+// earliestEnd is when the first holder would be gone if all fell silent.
+func (e *entry) earliestEnd() time.Duration {
+	end := e.holders.head.deadline
+	for c := e.holders.head.next; c != nil; c = c.next {
+		end = min(end, c.deadline)
+	}
+	return end
+}
+
+func (c *record) key() string { return c.entry.name[len(c.owner.prefix):] }
+
+func (c *record) restart(now, ttl time.Duration) {
+	if c.phase == driver.Queued {
+		ttl = driver.Heartbeat(ttl)
+	}
+	c.deadline = now + ttl
+}
+
+func (c *record) show(now time.Duration) driver.Claim {
+	return driver.Claim{
+		ID: c.id, Phase: c.phase, Mode: c.mode, Limit: int(c.limit), Token: c.token,
+		Info: *c.info, Age: now - c.since, Left: c.deadline - now,
+	}
+}
+
+// A list is an intrusive doubly linked list of records.
+type list struct {
+	head, tail *record
+	n          int
+}
+
+func (l *list) append(c *record) {
+	c.prev, c.next = l.tail, nil
+	if l.tail == nil {
+		l.head = c
+	} else {
+		l.tail.next = c
+	}
+	l.tail = c
+	l.n++
+}
+
+func (l *list) remove(c *record) {
+	if c.prev == nil {
+		l.head = c.next
+	} else {
+		c.prev.next = c.next
+	}
+	if c.next == nil {
+		l.tail = c.prev
+	} else {
+		c.next.prev = c.prev
+	}
+	c.prev, c.next = nil, nil
+	l.n--
+}

@@ -1,0 +1,275 @@
+// Package memlock keeps locks in the memory of one process. It is the
+// reference backend: it has every mode and every capability, and it is correct
+// under the virtual time of testing/synctest. Use it in tests and wherever all
+// contenders live in one process.
+package memlock
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// A Store holds the claims of any number of Clients. It is a driver.Opener:
+// Clients that are opened on one Store exclude each other, as processes do that
+// share a server. It owns no goroutine and no timer, and needs no Close.
+type Store struct {
+	epoch time.Time
+
+	mu      sync.Mutex
+	keys    map[string]*entry
+	barred  map[string]time.Duration // claim ID -> when the bar ends
+	sweepAt int                      // size of barred at which ended bars are dropped
+	fence   int64
+}
+
+// New returns an empty Store.
+func New() *Store {
+	return &Store{epoch: time.Now(), keys: map[string]*entry{}, barred: map[string]time.Duration{}, sweepAt: 64}
+}
+
+// Open returns a driver on the Store.
+func (s *Store) Open(o driver.Options) (driver.Driver, error) {
+	return &memory{store: s, prefix: o.Prefix, events: make(chan driver.Event, 256), info: &driver.Info{}}, nil
+}
+
+// now is the Store's clock, as a server has one of its own.
+func (s *Store) now() time.Duration { return time.Since(s.epoch) }
+
+func (s *Store) bar(id string, now, ttl time.Duration) {
+	s.barred[id] = now + driver.BarFor(ttl)
+	if len(s.barred) < s.sweepAt {
+		return
+	}
+	for id, end := range s.barred {
+		if end <= now {
+			delete(s.barred, id)
+		}
+	}
+	s.sweepAt = 2*len(s.barred) + 64
+}
+
+func (s *Store) isBarred(id string, now time.Duration) bool {
+	end, ok := s.barred[id]
+	return ok && end > now
+}
+
+// memory is the driver of one Client.
+type memory struct {
+	store  *Store
+	prefix string
+	events chan driver.Event
+
+	// Under store.mu.
+	closed bool
+	info   *driver.Info // the last one filed: a Client's claims mostly share it
+}
+
+func (m *memory) Caps() driver.Caps {
+	return driver.Caps{
+		Name: "memory", Lease: true, Fencing: true, FenceRange: true, FIFO: true, Push: true,
+		Modes:  []driver.Mode{driver.Exclusive, driver.Shared, driver.Permit},
+		MinTTL: time.Millisecond,
+	}
+}
+
+func (m *memory) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
+	if err := ctx.Err(); err != nil {
+		return driver.State{}, err
+	}
+	if r.Mode > driver.Permit || (r.Mode == driver.Permit && r.Limit < 1) {
+		return driver.State{}, fmt.Errorf("%w: %s of %d", driver.ErrUnsupported, r.Mode, r.Limit)
+	}
+	sent := time.Now()
+	s := m.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now()
+	if s.isBarred(r.ID, now) {
+		return driver.State{Phase: driver.Gone}, nil
+	}
+	e := s.entry(m.prefix + r.Key)
+	defer s.dropIfEmpty(e)
+	s.settle(e, now)
+	if c := e.find(r.ID, now); c != nil {
+		c.restart(now, r.TTL)
+		return e.state(c, sent, now, r.TTL), nil
+	}
+	fits := e.queue.head == nil && e.fits(r.Mode, r.Limit)
+	if !fits && !r.Wait {
+		return driver.State{Phase: driver.Gone}, nil
+	}
+	c := &record{
+		id: r.ID, owner: m, entry: e, info: m.intern(r.Info), since: now,
+		mode: r.Mode, limit: int32(r.Limit), fences: int32(max(r.Fences, 1)), phase: driver.Queued,
+	}
+	e.enqueue(c)
+	if fits {
+		s.grant(e, c, now)
+	}
+	c.restart(now, r.TTL)
+	return e.state(c, sent, now, r.TTL), nil
+}
+
+func (m *memory) Renew(ctx context.Context, refs []driver.Ref) ([]driver.State, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	sent := time.Now()
+	s := m.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now()
+	states := make([]driver.State, len(refs))
+	for i, r := range refs {
+		states[i] = driver.State{Phase: driver.Gone}
+		e := s.keys[m.prefix+r.Key]
+		if e == nil {
+			continue
+		}
+		s.settle(e, now)
+		if c := e.find(r.ID, now); c != nil {
+			c.restart(now, r.TTL)
+			states[i] = e.state(c, sent, now, r.TTL)
+		}
+		s.dropIfEmpty(e)
+	}
+	return states, nil
+}
+
+func (m *memory) Release(ctx context.Context, r driver.Ref) (driver.State, error) {
+	if err := ctx.Err(); err != nil {
+		return driver.State{}, err
+	}
+	s := m.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now()
+	if r.Unsettled {
+		s.bar(r.ID, now, r.TTL)
+	}
+	return s.remove(m.prefix+r.Key, r.ID, now, func(*record) bool { return true }), nil
+}
+
+func (m *memory) Events() <-chan driver.Event { return m.events }
+
+func (m *memory) Close() error {
+	m.store.mu.Lock()
+	defer m.store.mu.Unlock()
+	if !m.closed {
+		m.closed = true
+		close(m.events)
+	}
+	return nil
+}
+
+func (m *memory) List(ctx context.Context, prefix, cursor string, limit int) ([]string, string, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, "", err
+	}
+	s := m.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now()
+	var keys []string
+	for name, e := range s.keys {
+		key, ours := strings.CutPrefix(name, m.prefix)
+		if !ours || key <= cursor || !strings.HasPrefix(key, prefix) {
+			continue
+		}
+		s.settle(e, now)
+		if !s.dropIfEmpty(e) {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	if limit < 1 || len(keys) <= limit {
+		return keys, "", nil
+	}
+	return keys[:limit], keys[limit-1], nil
+}
+
+func (m *memory) Inspect(ctx context.Context, key string) ([]driver.Claim, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	s := m.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.keys[m.prefix+key]
+	if e == nil {
+		return nil, nil
+	}
+	now := s.now()
+	s.settle(e, now)
+	defer s.dropIfEmpty(e)
+	var claims []driver.Claim
+	for _, l := range []*list{&e.holders, &e.queue} {
+		for c := l.head; c != nil; c = c.next {
+			if c.deadline > now {
+				claims = append(claims, c.show(now))
+			}
+		}
+	}
+	return claims, nil
+}
+
+func (m *memory) Evict(ctx context.Context, key, id string, token int64) (driver.State, error) {
+	if err := ctx.Err(); err != nil {
+		return driver.State{}, err
+	}
+	s := m.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var evicted *record
+	st := s.remove(m.prefix+key, id, s.now(), func(c *record) bool {
+		evicted = c
+		return c.token == token
+	})
+	if st.Phase != driver.Gone {
+		evicted.owner.push(driver.Event{Key: evicted.key(), ID: id, State: driver.State{Phase: driver.Gone}})
+	}
+	return st, nil
+}
+
+// Check says what memory can never give.
+func (m *memory) Check(context.Context) ([]driver.Finding, error) {
+	return []driver.Finding{{
+		Level: driver.Warning, Name: "scope",
+		Detail: "locks are kept in the memory of this process and exclude nobody outside it",
+		Cure:   "choose the redis, etcd or file backend for contenders in several processes",
+	}}, nil
+}
+
+// push never blocks: if the Client does not keep up, one event makes room for
+// the one without ID, by which the Client knows that it has missed some. It
+// runs under store.mu, so that nothing is sent after Close.
+func (m *memory) push(ev driver.Event) {
+	if m.closed {
+		return
+	}
+	for {
+		select {
+		case m.events <- ev:
+			return
+		default:
+		}
+		select {
+		case <-m.events:
+			ev = driver.Event{}
+		default:
+		}
+	}
+}
+
+func (m *memory) intern(i driver.Info) *driver.Info {
+	if i != *m.info {
+		m.info = &i
+	}
+	return m.info
+}

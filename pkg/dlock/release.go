@@ -1,0 +1,128 @@
+package dlock
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// releaseBound is the longest that a release is tried before the caller is let
+// go and clean-up takes over.
+func releaseBound(ttl time.Duration) time.Duration { return min(ttl/3, 2*time.Second) }
+
+// release ends the ownership of a claim and takes it from the backend. The
+// guard's context ends before anything is sent. A release does not wait for a
+// renewal under way, whose late answer is dropped.
+func (c *Client) release(ctx context.Context, g *Guard) error {
+	send, err := c.endHeld(g)
+	if !send {
+		return err
+	}
+	defer c.leave()
+	err = c.sendRelease(ctx, &g.claim)
+	if err == nil {
+		c.logReleased(&g.claim, time.Duration(c.now()-g.since))
+	}
+	return err
+}
+
+// endHeld ends a claim locally and reports whether it is to be released now. If
+// so, the caller must leave.
+func (c *Client) endHeld(g *Guard) (send bool, err error) {
+	c.mu.Lock()
+	defer c.unlock()
+	if g.phase == held && g.expired() {
+		c.lose(&g.claim, "it was unlocked after its lease")
+	}
+	if h := c.keyed[g.key]; h != nil && h.guard == g {
+		delete(c.keyed, g.key)
+	}
+	if g.phase != held {
+		return false, c.endedError(g)
+	}
+	if l := g.limits; l != nil && c.now() < after(g.since, l.minHold) {
+		g.phase = lingering
+		if g.noRenew { // the key is kept for the least hold, not for the holder
+			g.noRenew, g.renewAt, g.exact = false, c.now(), true
+		}
+		if life := g.life; life != nil && life.cancel != nil {
+			c.over = append(c.over, life)
+		}
+		c.place(&g.claim)
+		return false, nil
+	}
+	c.finish(&g.claim, nil)
+	c.calls.Add(1)
+	return true, nil
+}
+
+// endedError is what unlocking a claim that is over returns. If it was lost by
+// our clock alone, the backend may still have it, and its holder is done now.
+func (c *Client) endedError(g *Guard) error {
+	cause := g.cause()
+	if cause == nil {
+		return ErrLockNotHeld
+	}
+	if !c.closed && !g.swept {
+		g.swept = true
+		c.settle(&g.claim)
+	}
+	return cause
+}
+
+// sendRelease tries until the backend answers, the caller's context ends or the
+// bound is reached; in the last two cases clean-up goes on. A context that was
+// dead from the start does not count: it is the usual case of a deferred Unlock.
+func (c *Client) sendRelease(ctx context.Context, cl *claim) error {
+	if ctx.Err() != nil {
+		ctx = context.WithoutCancel(ctx)
+	}
+	bound := releaseBound(cl.ttl)
+	limit := after(c.now(), bound)
+	unanswered := false
+	for n := 0; ; n++ {
+		cctx, cancel := c.callContext(ctx, min(bound, time.Duration(max(limit-c.now(), 0))))
+		st, err := c.store.Release(cctx, cl.ref())
+		cancel()
+		if err == nil {
+			return c.judge(cl, st, unanswered)
+		}
+		unanswered = unanswered || driver.ClassOf(err) == driver.Ambiguous
+		if err := c.retryRelease(ctx, err, n, limit); err != nil {
+			c.mu.Lock()
+			c.settle(cl)
+			c.unlock()
+			return err
+		}
+	}
+}
+
+// judge says what the answer to a release means. After an attempt that was not
+// answered, Gone is what that attempt left behind, unless the lease is over.
+func (c *Client) judge(cl *claim, st driver.State, repeated bool) error {
+	if st.Phase != driver.Gone || (repeated && !cl.expired()) {
+		return nil
+	}
+	return fmt.Errorf("%w: the backend did not know it any more", ErrOwnershipLost)
+}
+
+// retryRelease pauses before the next attempt, or says why there is none.
+func (c *Client) retryRelease(ctx context.Context, cause error, n int, limit int64) error {
+	if driver.ClassOf(cause) != driver.Fatal {
+		t := time.NewTimer(min(c.pause(n), time.Duration(max(limit-c.now(), 0))))
+		defer t.Stop()
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			return fmt.Errorf("%w: releasing goes on: %w", ErrUnknownOutcome, ctxError(ctx))
+		case <-c.closing.Done():
+			return fmt.Errorf("%w: %w", ErrUnknownOutcome, ErrClosed)
+		}
+		if c.now() < limit {
+			return nil
+		}
+	}
+	return fmt.Errorf("%w: releasing goes on: %v", ErrUnknownOutcome, cause) //nolint:errorlint // a timeout in it is not the caller's
+}

@@ -1,0 +1,156 @@
+package dlock
+
+import (
+	"context"
+	"math/bits"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// A flight is the renewal of all claims of one class that are due. Claims are
+// of one class if their leases, and so the time that an attempt may take, are
+// within a factor of two: that bounds the number of flights however many TTLs
+// are in use, and no claim waits for the patience of a much longer one. At most
+// one flight of a class is in the air; what comes due meanwhile waits for it to
+// land.
+type flight struct {
+	airborne bool
+	boarding []*claim
+	failures int
+}
+
+func class(cl *claim) int { return bits.Len64(uint64(cl.patience())) }
+
+// board puts a claim on the next flight of its class.
+func (c *Client) board(cl *claim) {
+	f := &c.flights[class(cl)]
+	f.boarding = append(f.boarding, cl)
+	cl.parked = true
+	c.place(cl)
+}
+
+// renewNow makes a claim due at once. If a renewal is under way, it may have
+// been answered before what we want to know of, and is repeated.
+func (c *Client) renewNow(cl *claim) {
+	cl.renewAt, cl.again, cl.exact = c.now(), cl.flying, true
+	c.place(cl)
+}
+
+// renewable reports whether the engine may renew the claim unasked.
+func (cl *claim) renewable() bool { return !cl.noRenew || cl.phase < held }
+
+func (c *Client) launchAll() {
+	if c.closed {
+		return
+	}
+	for i := range c.flights {
+		if f := &c.flights[i]; !f.airborne && len(f.boarding) > 0 {
+			c.launch(f)
+		}
+	}
+}
+
+// launch sends the renewal of everything that has boarded and is not over.
+func (c *Client) launch(f *flight) {
+	batch := make([]*claim, 0, len(f.boarding))
+	refs := make([]driver.Ref, 0, len(f.boarding))
+	bound, s := maxTTL, c.sending(0)
+	for _, cl := range f.boarding {
+		cl.parked = false
+		if cl.phase == ended {
+			continue
+		}
+		cl.flying = true
+		batch = append(batch, cl)
+		refs = append(refs, cl.ref())
+		bound = min(bound, cl.patience())
+		if s.ttl = cl.ttl; s.ttl < cl.span && cl.phase >= held {
+			cl.capValidity(s)
+		}
+		c.place(cl)
+	}
+	clear(f.boarding)
+	f.boarding = f.boarding[:0]
+	if len(batch) == 0 {
+		return
+	}
+	f.airborne = true
+	c.workers.Go(func() { c.fly(f, batch, refs, bound) })
+}
+
+func (c *Client) fly(f *flight, batch []*claim, refs []driver.Ref, bound time.Duration) {
+	ctx, cancel := context.WithTimeout(c.closing, bound)
+	s := c.sending(0)
+	states, err := c.store.Renew(ctx, refs)
+	cancel()
+	c.land(f, batch, refs, states, err, s)
+}
+
+// land takes in what a flight brought back. Answers for claims that are over by
+// now are dropped.
+func (c *Client) land(f *flight, batch []*claim, refs []driver.Ref, states []driver.State, err error, s sent) {
+	c.mu.Lock()
+	defer c.unlock()
+	f.airborne = false
+	failed := 0
+	defer c.kickScheduler()
+	for i, cl := range batch {
+		cl.flying = false
+		if cl.phase == ended {
+			continue
+		}
+		st := driver.State{}
+		if err == nil && i < len(states) {
+			st = states[i]
+		}
+		s.ttl = refs[i].TTL
+		if st.Phase == driver.Unknown {
+			failed++
+			c.unanswered(cl, f, err, s)
+			continue
+		}
+		c.renewed(cl, st, s)
+		if cl.again && cl.phase != ended {
+			c.renewNow(cl)
+		}
+	}
+	if failed == 0 {
+		f.failures = 0
+	} else {
+		f.failures++
+		c.logRenewFailed(failed, len(batch), err)
+	}
+}
+
+// renewed applies a definite answer.
+func (c *Client) renewed(cl *claim, st driver.State, s sent) {
+	stays := c.answered(cl, st, s)
+	switch {
+	case stays:
+		if cl.wait != nil && cl.phase >= held && s.ttl == cl.ttl {
+			cl.wait.signal() // an Extend waits for this
+			cl.wait = nil
+		}
+	case cl.phase == held:
+		c.lose(cl, "the backend says that it is not ours")
+	default:
+		c.finish(cl, nil) // the place in the queue is lost, or a lingering hold is over
+	}
+}
+
+// unanswered is not a loss: the renewal is tried again until validity ends.
+func (c *Client) unanswered(cl *claim, f *flight, err error, s sent) {
+	c.mayArrive(cl, s)
+	cl.failures++
+	if cl.wait != nil {
+		cl.wait.err = err
+		cl.wait.signal()
+	}
+	pause := c.pause(f.failures)
+	if cl.phase >= held && cl.valid != never { // sooner and sooner as the end comes near
+		pause = min(pause, max(cl.remaining()/4, 5*time.Millisecond))
+	}
+	cl.renewAt, cl.exact = max(c.now(), after(s.at, pause)), true // an attempt that hung was pause enough
+	c.place(cl)
+}

@@ -1,0 +1,170 @@
+package dlock
+
+import (
+	"fmt"
+	"time"
+)
+
+// schedule is the one goroutine that keeps all claims: it starts renewals,
+// ends what has run out, and delivers what the backend pushes. It makes no call
+// to the backend itself, so nothing can keep it from noticing that a validity
+// has passed.
+func (c *Client) schedule() {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	events := c.store.Events()
+	looked := c.now()
+	for {
+		select {
+		case <-c.stop:
+			return
+		case ev, ok := <-events:
+			if !ok {
+				events = nil
+				continue
+			}
+			c.dispatch(ev)
+		case <-c.kick:
+		case <-timer.C:
+		}
+		c.mu.Lock()
+		if now := c.now(); c.slept != nil && now-looked >= sleepCheck {
+			looked = now
+			c.wakeUp()
+		}
+		next := c.tick()
+		c.unlock()
+		timer.Reset(next)
+	}
+}
+
+// place puts a claim where the scheduler will look at it in time.
+func (c *Client) place(cl *claim) {
+	cl.wakeAt = never
+	if !cl.flying && !cl.parked {
+		cl.wakeAt = cl.renewAt
+	}
+	if cl.phase == held || cl.phase == lingering {
+		cl.wakeAt = min(cl.wakeAt, cl.valid, cl.holdEnd())
+	}
+	c.timeline.put(cl)
+	if c.timeline.first() == cl && cl.wakeAt < c.alarm {
+		c.alarm = cl.wakeAt
+		c.kickScheduler()
+	}
+}
+
+func (c *Client) kickScheduler() {
+	select {
+	case c.kick <- struct{}{}:
+	default:
+	}
+}
+
+// holdEnd is when the longest hold is over, or the least one of a claim that is
+// unlocked.
+func (cl *claim) holdEnd() int64 {
+	switch l := cl.limits; {
+	case l == nil:
+		return never
+	case cl.phase == lingering:
+		return after(cl.since, l.minHold)
+	case l.maxHold > 0:
+		return after(cl.since, l.maxHold)
+	}
+	return never
+}
+
+// tick does everything that is due, and returns the time until the next.
+func (c *Client) tick() time.Duration {
+	now := c.now()
+	c.alarm = 0 // awake: place need not kick
+	c.runDue(now)
+	c.launchAll()
+	c.alarm = never
+	if cl := c.timeline.first(); cl != nil {
+		c.alarm = cl.wakeAt
+		if c.slept != nil {
+			c.alarm = min(c.alarm, after(now, time.Duration(sleepCheck)))
+		}
+	}
+	return time.Duration(min(c.alarm, after(now, time.Hour)) - now)
+}
+
+// runDue handles every claim whose time has come. Once a renewal is due, others
+// that will be soon join it, so that claims which were filed one after the other
+// come to be renewed together.
+func (c *Client) runDue(now int64) {
+	boarded := false
+	for cl := c.timeline.first(); cl != nil; cl = c.timeline.first() {
+		switch {
+		case cl.wakeAt <= now:
+			c.handle(cl, now)
+			boarded = boarded || cl.parked
+		case boarded && cl.joins(now):
+			c.board(cl)
+		default:
+			return
+		}
+	}
+}
+
+// joins reports whether a claim may be renewed now, up to an eighth of its
+// interval early.
+func (cl *claim) joins(now int64) bool {
+	return cl.wakeAt == cl.renewAt && !cl.exact && !cl.flying && !cl.parked && cl.wakeAt <= after(now, cl.interval()/8)
+}
+
+func (c *Client) handle(cl *claim, now int64) {
+	active := cl.phase == held || cl.phase == lingering
+	switch {
+	case active && cl.valid <= now:
+		c.expire(cl)
+	case active && cl.holdEnd() <= now:
+		c.endHold(cl)
+	default:
+		c.board(cl)
+	}
+}
+
+func (c *Client) expire(cl *claim) {
+	if cl.phase == lingering {
+		c.finish(cl, nil)
+		return
+	}
+	c.lose(cl, "the lease was not renewed in time")
+}
+
+// endHold is the end of a longest hold, which is a loss and leaves the holder
+// the rest of its lease to stop, or of a least hold, which is the release.
+func (c *Client) endHold(cl *claim) {
+	if cl.phase == lingering {
+		c.finish(cl, nil)
+		c.settle(cl)
+		return
+	}
+	c.lose(cl, fmt.Sprintf("it was held for its longest time of %v", cl.limits.maxHold))
+	if !c.caps.Lease {
+		c.settle(cl)
+	}
+}
+
+// wakeUp looks whether the machine was suspended since it last looked: the time
+// slept counts against every validity reckoned until then.
+func (c *Client) wakeUp() {
+	slept := c.slept()
+	if slept-c.sleptBefore <= suspendNoise {
+		return
+	}
+	c.sleptBefore = slept
+	for _, cl := range append(timeline(nil), c.timeline...) {
+		if grown := slept - cl.slept; grown > suspendNoise && cl.valid != never {
+			cl.valid -= grown
+			cl.slept = slept
+			if cl.renewable() {
+				cl.renewAt, cl.exact = c.now(), true
+			}
+			c.place(cl)
+		}
+	}
+}

@@ -1,0 +1,165 @@
+package dlock
+
+import (
+	"context"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// settling is the clean-up of claims that are over here and may not be at the
+// backend: waiters that went away, attempts that were never answered, releases
+// that failed. It never uses a caller's context, and it never gives up before
+// the lease would have ended the claim anyway.
+type settling struct {
+	ready   []settlement // from first on
+	first   int
+	later   []settlement // failed, and to be tried again when their time has come
+	workers int
+	idle    chan struct{} // closed when the last worker leaves, if Close waits for it
+}
+
+type settlement struct {
+	ref     driver.Ref
+	tries   int
+	notSoon int64 // no attempt before this
+	giveUp  int64
+}
+
+// settlers is how many settlements are tried at a time, settlePause the longest
+// pause between two attempts at one: what a healed network still holds of us is
+// gone within a second.
+const (
+	settlers    = 32
+	settlePause = 250 * time.Millisecond
+	settleBound = time.Second
+)
+
+// settle hands a claim that is finished to clean-up. It runs under mu; unlock
+// starts the work.
+func (c *Client) settle(cl *claim) {
+	c.settling.ready = append(c.settling.ready, settlement{ref: cl.ref(), giveUp: after(c.now(), driver.BarFor(cl.ttl))})
+}
+
+// hireSettlers returns how many more workers there should be, and counts them.
+func (c *Client) hireSettlers() int {
+	q := &c.settling
+	n := min(q.count(), settlers) - q.workers
+	if n <= 0 || c.cleanup.Err() != nil {
+		return 0
+	}
+	if q.workers > 0 {
+		n = min(n, len(q.ready)-q.first) // one worker is enough to wait for what is later
+	}
+	q.workers += n
+	return n
+}
+
+func (q *settling) count() int { return len(q.ready) - q.first + len(q.later) }
+
+// settleSome settles until nothing is pending. The last worker also waits for
+// what is to be tried again.
+func (c *Client) settleSome() {
+	for {
+		c.mu.Lock()
+		s, wait, ok := c.settling.next(c.now())
+		if !ok || c.cleanup.Err() != nil {
+			if ok && wait == 0 {
+				c.settling.ready = append(c.settling.ready, s)
+			}
+			c.leaveSettling()
+			c.unlock()
+			return
+		}
+		c.unlock()
+		if wait == 0 {
+			c.settleOne(s)
+			continue
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-t.C:
+		case <-c.cleanup.Done():
+		}
+		t.Stop()
+	}
+}
+
+func (c *Client) leaveSettling() {
+	q := &c.settling
+	q.workers--
+	if q.workers == 0 && q.idle != nil {
+		close(q.idle)
+		q.idle = nil
+	}
+}
+
+// next takes the first settlement whose time has come, or says how long there
+// is none. A worker that would have to wait leaves if it is not the last.
+func (q *settling) next(now int64) (s settlement, wait time.Duration, ok bool) {
+	if q.first == len(q.ready) {
+		wait = q.refill(now)
+	}
+	if q.first < len(q.ready) {
+		s, q.ready[q.first] = q.ready[q.first], settlement{}
+		q.first++
+		return s, 0, true
+	}
+	return settlement{}, wait, len(q.later) > 0 && q.workers == 1
+}
+
+// refill makes ready what was for later and is due, and returns when the next
+// is, rounded so that many of them are looked at together.
+func (q *settling) refill(now int64) time.Duration {
+	q.ready, q.first = q.ready[:0], 0
+	if len(q.later) == 0 {
+		q.ready, q.later = nil, nil
+		return 0
+	}
+	kept, soonest := q.later[:0], int64(never)
+	for _, s := range q.later {
+		if s.notSoon <= now {
+			q.ready = append(q.ready, s)
+			continue
+		}
+		kept, soonest = append(kept, s), min(soonest, s.notSoon)
+	}
+	q.later = kept
+	return max(time.Duration(soonest-now), 10*time.Millisecond)
+}
+
+func (c *Client) settleOne(s settlement) {
+	ctx, cancel := context.WithTimeout(c.cleanup, settleBound)
+	_, err := c.store.Release(ctx, s.ref)
+	cancel()
+	if err == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.unlock()
+	now := c.now()
+	if driver.ClassOf(err) == driver.Fatal || now >= s.giveUp {
+		c.logGaveUp(s.ref.Key, err)
+		return
+	}
+	s.notSoon = after(now, min(c.pause(s.tries), settlePause))
+	s.tries++
+	c.settling.later = append(c.settling.later, s)
+}
+
+// settleAll waits until everything is settled or clean-up is told to give up,
+// and returns how much is left.
+func (c *Client) settleAll() int {
+	c.mu.Lock()
+	idle := make(chan struct{})
+	if c.settling.workers == 0 {
+		close(idle)
+	} else {
+		c.settling.idle = idle
+	}
+	c.unlock()
+	<-idle
+	c.mu.Lock()
+	defer c.unlock()
+	return c.settling.count()
+}

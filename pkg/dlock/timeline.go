@@ -1,0 +1,74 @@
+package dlock
+
+// A timeline is a binary heap of claims, the one that is due first on top. Each
+// claim knows its slot, so that a change costs a logarithm and no search.
+type timeline []*claim
+
+func (t timeline) first() *claim {
+	if len(t) == 0 {
+		return nil
+	}
+	return t[0]
+}
+
+// put adds a claim, or moves it after its wakeAt has changed.
+func (t *timeline) put(cl *claim) {
+	if cl.slot < 0 {
+		cl.slot = int32(len(*t))
+		*t = append(*t, cl)
+	}
+	if !t.up(int(cl.slot)) {
+		t.down(int(cl.slot))
+	}
+}
+
+func (t *timeline) remove(cl *claim) {
+	i := int(cl.slot)
+	if i < 0 {
+		return
+	}
+	last := len(*t) - 1
+	t.swap(i, last)
+	(*t)[last] = nil
+	*t = (*t)[:last]
+	cl.slot = -1
+	if i < last && !t.up(i) {
+		t.down(i)
+	}
+	if cap(*t) > 1024 && len(*t) < cap(*t)/4 {
+		*t = append(make(timeline, 0, cap(*t)/2), *t...)
+	}
+}
+
+func (t timeline) swap(i, j int) {
+	t[i], t[j] = t[j], t[i]
+	t[i].slot, t[j].slot = int32(i), int32(j)
+}
+
+func (t timeline) up(i int) (moved bool) {
+	for i > 0 {
+		parent := (i - 1) / 2
+		if t[parent].wakeAt <= t[i].wakeAt {
+			break
+		}
+		t.swap(i, parent)
+		i, moved = parent, true
+	}
+	return moved
+}
+
+func (t timeline) down(i int) {
+	for {
+		least := i
+		for child := 2*i + 1; child <= 2*i+2 && child < len(t); child++ {
+			if t[child].wakeAt < t[least].wakeAt {
+				least = child
+			}
+		}
+		if least == i {
+			return
+		}
+		t.swap(i, least)
+		i = least
+	}
+}

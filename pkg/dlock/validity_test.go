@@ -1,0 +1,437 @@
+package dlock_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/faultdriver"
+	"github.com/ceyewan/genesis/pkg/dlock/memlock"
+)
+
+const second = time.Second
+
+// Renewal keeps a lock for many times its TTL.
+func TestRenewalKeepsTheLock(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		c := client(t, memlock.New(), dlock.Config{})
+		g := acquire(t, c, "k", dlock.WithTTL(2*second))
+		for range 100 {
+			elapse(second)
+			alive(t, g)
+		}
+		unlock(t, g)
+		ended(t, g, context.Canceled)
+		free(t, c, "k")
+	})
+}
+
+// B2: renewals that hang do not keep the loss from being noticed: it fires
+// before the lease can end, counted from the last renewal that was sent, and
+// not much earlier.
+func TestLossBeforeTheLeaseEndsWhenRenewalsHang(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		_, faults := faulty()
+		c := client(t, faults, dlock.Config{})
+		const ttl = 2 * second
+		start := time.Now()
+		g := acquire(t, c, "k", dlock.WithTTL(ttl))
+		faults.Add(faultdriver.Rule{Op: faultdriver.Renew, Fault: faultdriver.LoseRequest, Hang: true})
+		<-g.Done()
+		after, margin := time.Since(start), ttl/20
+		if after > ttl || after < ttl-margin-50*time.Millisecond {
+			t.Errorf("lost after %v of %v", after, ttl)
+		}
+		ended(t, g, dlock.ErrOwnershipLost)
+		if n := faults.Injected(faultdriver.LoseRequest); n < 3 {
+			t.Errorf("only %d renewals were tried", n)
+		}
+		wantErr(t, g.Unlock(ctx), dlock.ErrOwnershipLost)
+	})
+}
+
+// B3: validity counts from when a call was sent, not from its answer.
+func TestValidityCountsFromTheSending(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		_, faults := faulty(faultdriver.Rule{Op: faultdriver.Acquire, Fault: faultdriver.DelayAnswer, Delay: 900 * time.Millisecond})
+		c := client(t, faults, dlock.Config{})
+		start := time.Now()
+		g := acquire(t, c, "k", dlock.WithTTL(2*second), dlock.WithoutRenewal())
+		if left := g.Remaining(); left > 1100*time.Millisecond-100*time.Millisecond {
+			t.Errorf("%v left of a lease of 2s that was asked for %v ago", left, time.Since(start))
+		}
+		<-g.Done()
+		if took := time.Since(start); took > 2*second {
+			t.Errorf("lost after %v", took)
+		}
+	})
+}
+
+// The same for renewals whose answers are late: the loss precedes the server's
+// own expiry, whenever the network dies.
+func TestLossPrecedesExpiryWithLateAnswers(t *testing.T) {
+	for i := range 20 {
+		virtual(t, func(t *testing.T) {
+			store, faults := faulty(faultdriver.Rule{Op: faultdriver.Renew, Fault: faultdriver.DelayAnswer, Delay: 300 * time.Millisecond})
+			c, other := client(t, faults, dlock.Config{}), client(t, store, dlock.Config{})
+			g := acquire(t, c, "k", dlock.WithTTL(2*second))
+			elapse(time.Duration(i) * 173 * time.Millisecond)
+			faults.Add(faultdriver.Rule{Op: faultdriver.Renew, Fault: faultdriver.LoseAnswer, Hang: true, Times: 1})
+			faults.Add(faultdriver.Rule{Op: faultdriver.Renew, Fault: faultdriver.LoseRequest, Hang: true, Skip: 1})
+			next := acquire(t, other, "k") // waits for the server's expiry
+			ended(t, g, dlock.ErrOwnershipLost)
+			unlock(t, next)
+		})
+	}
+}
+
+// B1: an outage of up to half the TTL is no loss, wherever it falls.
+func TestOutageOfHalfTheTTLIsNoLoss(t *testing.T) {
+	for i := range times(40, 300) {
+		virtual(t, func(t *testing.T) {
+			_, faults := faulty()
+			c := client(t, faults, dlock.Config{})
+			g := acquire(t, c, "k", dlock.WithTTL(2*second))
+			elapse(time.Duration(i) * 31 * time.Millisecond)
+			faults.Add(faultdriver.Rule{Op: faultdriver.Renew, Fault: faultdriver.LoseRequest, Hang: i%2 == 0})
+			elapse(time.Duration(200+i*20%800) * time.Millisecond)
+			faults.Clear()
+			for range 20 {
+				elapse(second / 4)
+				alive(t, g)
+			}
+			unlock(t, g)
+		})
+	}
+}
+
+// An error reply, once, is no loss either; and renewal goes on afterwards.
+func TestFailedRenewalIsNoLoss(t *testing.T) {
+	for _, fault := range []faultdriver.Fault{faultdriver.Fail, faultdriver.LoseRequest, faultdriver.LoseAnswer, faultdriver.Blank, faultdriver.Duplicate} {
+		virtual(t, func(t *testing.T) {
+			_, faults := faulty(faultdriver.Rule{Op: faultdriver.Renew, Fault: fault, Times: 1})
+			c := client(t, faults, dlock.Config{})
+			g := acquire(t, c, "k", dlock.WithTTL(second))
+			elapse(10 * second)
+			alive(t, g)
+			if faults.Injected(fault) != 1 {
+				t.Errorf("fault %d did not happen", fault)
+			}
+		})
+	}
+}
+
+// A part of the backend that does not answer harms only its own claims.
+func TestStalledPartHarmsOnlyItsOwnClaims(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		_, faults := faulty(faultdriver.Rule{Op: faultdriver.Renew, Fault: faultdriver.Blank, Key: "stalled"})
+		c := client(t, faults, dlock.Config{})
+		stalled := acquire(t, c, "stalled", dlock.WithTTL(2*second), dlock.WithoutRenewal())
+		_ = stalled
+		bad, good := acquire(t, c, "stalled2", dlock.WithTTL(2*second)), acquire(t, c, "good", dlock.WithTTL(2*second))
+		faults.Add(faultdriver.Rule{Op: faultdriver.Renew, Fault: faultdriver.Blank, Key: "stalled2"})
+		elapse(10 * second)
+		alive(t, good)
+		if bad.Remaining() > 0 {
+			t.Error("a lock whose renewals were never answered is still held")
+		}
+	})
+}
+
+// A definite "not yours" is a loss at once: here by eviction, which is pushed,
+// and by a push that got lost, within one renewal.
+func TestEvictionIsALoss(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		virtual(t, func(t *testing.T) {
+			store, faults := faulty()
+			if lost {
+				faults.Add(faultdriver.Rule{Op: faultdriver.Push, Fault: faultdriver.LosePush})
+			}
+			c, admin := client(t, faults, dlock.Config{}), client(t, store, dlock.Config{})
+			g := acquire(t, c, "k", dlock.WithTTL(3*second))
+			a, err := admin.Admin()
+			if err != nil {
+				t.Fatal(err)
+			}
+			wantErr(t, a.Evict(ctx, "k", g.Token()+1), dlock.ErrLockNotHeld)
+			alive(t, g)
+			start := time.Now()
+			if err := a.Evict(ctx, "k", g.Token()); err != nil {
+				t.Fatal(err)
+			}
+			<-g.Done()
+			if took := time.Since(start); (lost && took > second) || (!lost && took > 10*time.Millisecond) {
+				t.Errorf("noticed after %v", took)
+			}
+			wantErr(t, g.Unlock(ctx), dlock.ErrOwnershipLost)
+			wantErr(t, g.Unlock(ctx), dlock.ErrOwnershipLost)
+		})
+	}
+}
+
+// B12: time that the machine slept counts against the lease.
+func TestSuspendedMachineLosesItsLocks(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		var slept atomic.Int64
+		c := client(t, memlock.New(), dlock.Config{}, dlock.WithSleptClock(func() time.Duration { return time.Duration(slept.Load()) }))
+		asked, unasked := acquire(t, c, "asked"), acquire(t, c, "unasked")
+		long := acquire(t, c, "long", dlock.WithTTL(3*time.Hour), dlock.WithoutRenewal())
+		slept.Add(int64(time.Hour))
+		if left := asked.Remaining(); left != 0 {
+			t.Errorf("%v left after an hour of sleep", left)
+		}
+		ended(t, asked, dlock.ErrOwnershipLost)
+		elapse(600 * time.Millisecond)
+		ended(t, unasked, dlock.ErrOwnershipLost)
+		if left := long.Remaining(); left > 2*time.Hour || left < 110*time.Minute {
+			t.Errorf("%v left of three hours after one was slept", left)
+		}
+		fresh := acquire(t, c, "fresh")
+		elapse(time.Minute)
+		alive(t, fresh)
+		wantErr(t, unasked.Unlock(ctx), dlock.ErrOwnershipLost)
+	})
+}
+
+func TestSleepNoiseIsNoLoss(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		var reads atomic.Int64
+		noisy := func() time.Duration { return time.Duration(reads.Add(1)%5) * time.Millisecond }
+		c := client(t, memlock.New(), dlock.Config{}, dlock.WithSleptClock(noisy))
+		g := acquire(t, c, "k", dlock.WithTTL(200*time.Millisecond))
+		elapse(time.Minute)
+		alive(t, g)
+	})
+}
+
+func TestWithoutRenewalEndsWithItsTTL(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		c := client(t, memlock.New(), dlock.Config{})
+		start := time.Now()
+		g := acquire(t, c, "k", dlock.WithTTL(second), dlock.WithoutRenewal())
+		<-g.Done()
+		if took := time.Since(start); took != 950*time.Millisecond {
+			t.Errorf("over after %v of 1s", took)
+		}
+	})
+}
+
+// A lock without renewal that had to wait gets its whole TTL all the same.
+func TestWithoutRenewalAfterAWait(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		c := client(t, memlock.New(), dlock.Config{})
+		first := acquire(t, c, "k")
+		got := async(func() *dlock.Guard { return acquire(t, c, "k", dlock.WithTTL(30*second), dlock.WithoutRenewal()) })
+		elapse(20 * second)
+		unlock(t, first)
+		g, start := <-got, time.Now()
+		<-g.Done()
+		if took := time.Since(start); took < 28*second || took > 29*second {
+			t.Errorf("over after %v of 30s", took)
+		}
+	})
+}
+
+func TestExtend(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		c := client(t, memlock.New(), dlock.Config{})
+		g := acquire(t, c, "k", dlock.WithTTL(second), dlock.WithoutRenewal())
+		elapse(second / 2)
+		if err := g.Extend(ctx, 20*second); err != nil {
+			t.Fatal(err)
+		}
+		if left := g.Remaining(); left != 19*second {
+			t.Errorf("%v left after an extension to 20s", left)
+		}
+		elapse(15 * second)
+		if err := g.Extend(ctx, second); err != nil {
+			t.Fatal(err)
+		}
+		if left := g.Remaining(); left != 950*time.Millisecond {
+			t.Errorf("%v left after shortening to 1s", left)
+		}
+		wantErr(t, g.Extend(ctx, 0), dlock.ErrInvalidTTL)
+		wantErr(t, g.Extend(ctx, 25*time.Hour), dlock.ErrInvalidTTL)
+		<-g.Done()
+		wantErr(t, g.Extend(ctx, second), dlock.ErrOwnershipLost)
+	})
+}
+
+func TestExtendIsRenewedFromThenOn(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		_, faults := faulty()
+		c := client(t, faults, dlock.Config{})
+		g := acquire(t, c, "k", dlock.WithTTL(second))
+		elapse(300 * time.Millisecond)
+		if err := g.Extend(ctx, time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		before := faults.Calls(faultdriver.Renew)
+		elapse(time.Hour)
+		alive(t, g)
+		if n := faults.Calls(faultdriver.Renew) - before; n > 200 {
+			t.Errorf("%d renewals in an hour of a TTL of a minute", n)
+		}
+		unlock(t, g)
+		wantErr(t, g.Extend(ctx, second), dlock.ErrLockNotHeld)
+	})
+}
+
+// An Extend whose renewal is not answered ends with its context, as unknown, and
+// a shorter lease that may yet arrive is believed rather than the longer one.
+func TestExtendUnanswered(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		_, faults := faulty()
+		c := client(t, faults, dlock.Config{})
+		g := acquire(t, c, "k", dlock.WithTTL(time.Minute))
+		faults.Add(faultdriver.Rule{Op: faultdriver.Renew, Fault: faultdriver.LoseAnswer, Hang: true})
+		short, cancel := context.WithTimeout(ctx, second)
+		defer cancel()
+		wantErr(t, g.Extend(short, 4*second), dlock.ErrUnknownOutcome, context.DeadlineExceeded)
+		faults.Clear()
+		if err := g.Extend(ctx, time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		if left := g.Remaining(); left > 4*second {
+			t.Errorf("%v are believed, though a renewal with 4s may be on its way", left)
+		}
+		elapse(time.Minute)
+		alive(t, g)
+	})
+}
+
+func TestMaxHoldIsALoss(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		store := memlock.New()
+		c, other := client(t, store, dlock.Config{}), client(t, store, dlock.Config{})
+		start := time.Now()
+		g := acquire(t, c, "k", dlock.WithTTL(2*second), dlock.WithMaxHold(7*second))
+		<-g.Done()
+		if took := time.Since(start); took != 7*second {
+			t.Errorf("over after %v of 7s", took)
+		}
+		ended(t, g, dlock.ErrOwnershipLost)
+		next := acquire(t, other, "k") // nobody unlocks: the lease ends it
+		if took := time.Since(start); took > 9*second+100*time.Millisecond {
+			t.Errorf("free only after %v", took)
+		}
+		wantErr(t, g.Unlock(ctx), dlock.ErrOwnershipLost)
+		synctest.Wait()
+		alive(t, next)
+	})
+}
+
+func TestMinHoldKeepsTheKey(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		store := memlock.New()
+		c, other := client(t, store, dlock.Config{}), client(t, store, dlock.Config{})
+		start := time.Now()
+		g := acquire(t, c, "k", dlock.WithTTL(2*second), dlock.WithMinHold(10*second))
+		unlock(t, g)
+		ended(t, g, context.Canceled)
+		wantErr(t, g.Unlock(ctx), dlock.ErrLockNotHeld)
+		next := acquire(t, other, "k")
+		if took := time.Since(start); took < 10*second || took > 10*second+10*time.Millisecond {
+			t.Errorf("free after %v of 10s", took)
+		}
+		unlock(t, next)
+		late := acquire(t, c, "k", dlock.WithMinHold(second))
+		elapse(2 * second)
+		unlock(t, late)
+		free(t, c, "k")
+	})
+}
+
+// Closing inside a minimum hold leaves the key to its lease.
+func TestMinHoldAndClose(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		store := memlock.New()
+		c, other := client(t, store, dlock.Config{}), client(t, store, dlock.Config{})
+		g := acquire(t, c, "k", dlock.WithTTL(2*second), dlock.WithMinHold(time.Minute))
+		unlock(t, g)
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if len(inspect(t, other, "k")) != 1 {
+			t.Error("the key is free though its minimum hold is not over")
+		}
+		elapse(2 * second)
+		free(t, other, "k")
+	})
+}
+
+func TestMarginEndsOwnershipEarlier(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		c := client(t, memlock.New(), dlock.Config{})
+		start := time.Now()
+		g := acquire(t, c, "k", dlock.WithTTL(4*second), dlock.WithoutRenewal(), dlock.WithMargin(second))
+		<-g.Done()
+		if took := time.Since(start); took != 3*second {
+			t.Errorf("over after %v of 4s with a margin of 1s", took)
+		}
+	})
+}
+
+// A waiter is granted what is left of a heartbeat; a margin as long as that, or
+// a TTL whose twentieth is, must not swallow the grant.
+func TestLongLeasesAreHandedOver(t *testing.T) {
+	for _, opts := range [][]dlock.LockOption{
+		{dlock.WithTTL(10 * time.Minute)},
+		{dlock.WithTTL(24 * time.Hour)},
+		{dlock.WithTTL(10 * second), dlock.WithMargin(4 * second)},
+	} {
+		virtual(t, func(t *testing.T) {
+			c := client(t, memlock.New(), dlock.Config{})
+			first := acquire(t, c, "k", opts...)
+			got := async(func() *dlock.Guard { return acquire(t, c, "k", opts...) })
+			elapse(time.Minute)
+			unlock(t, first)
+			start := time.Now()
+			g := <-got
+			if took := time.Since(start); took > 10*time.Millisecond {
+				t.Errorf("handed over after %v", took)
+			}
+			elapse(5 * second)
+			alive(t, g)
+		})
+	}
+}
+
+// One goroutine and few calls renew any number of locks.
+func TestRenewalIsBatched(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		_, faults := faulty()
+		c := client(t, faults, dlock.Config{})
+		for i := range 1000 {
+			acquire(t, c, string(rune(0x4e00+i)), dlock.WithTTL(30*second))
+			elapse(10 * time.Millisecond)
+		}
+		elapse(time.Minute)
+		before := faults.Calls(faultdriver.Renew)
+		elapse(10 * time.Minute)
+		if n := faults.Calls(faultdriver.Renew) - before; n > 70*10 {
+			t.Errorf("%d renewal calls in ten minutes for 1000 locks of one TTL", n)
+		}
+	})
+}
+
+// Any mix of TTLs is renewed in time.
+func TestManyTTLs(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		c := client(t, memlock.New(), dlock.Config{})
+		var guards []*dlock.Guard
+		for i := range 200 {
+			ttl := time.Duration(50+i*i*7) * time.Millisecond
+			guards = append(guards, acquire(t, c, string(rune(0x4e00+i)), dlock.WithTTL(ttl)))
+		}
+		for range 50 {
+			elapse(777 * time.Millisecond)
+			for _, g := range guards {
+				alive(t, g)
+			}
+		}
+	})
+}
