@@ -68,7 +68,7 @@ func (c *Client) acquire(ctx context.Context, key string, s *lockSettings) (*Gua
 		return nil, err
 	}
 	defer c.leave()
-	a := acquisition{client: c, settings: s, started: c.now(), deadline: never}
+	a := acquisition{client: c, settings: *s, started: c.now(), deadline: never}
 	if s.bounded && s.wait > 0 {
 		a.deadline = after(a.started, s.wait)
 	}
@@ -86,10 +86,11 @@ func (c *Client) acquire(ctx context.Context, key string, s *lockSettings) (*Gua
 // An acquisition is one call that wants a key.
 type acquisition struct {
 	client   *Client
-	settings *lockSettings
+	settings lockSettings
 	started  int64
 	deadline int64 // of WithWait
 	failures int   // in a row
+	sends    int
 }
 
 // file files one claim, asking again with the same ID until the backend
@@ -103,7 +104,7 @@ func (a *acquisition) file(ctx context.Context, key string) (*Guard, error) {
 			if err := a.placed(ctx, g, st, sent); err != nil {
 				return nil, a.abandon(g, err)
 			}
-			a.client.logAcquired(&g.claim, time.Duration(a.client.now()-a.started))
+			a.client.logAcquired(&g.claim, a.started)
 			return g, nil
 		}
 		class := driver.ClassOf(err)
@@ -134,7 +135,7 @@ func (a *acquisition) unanswered(g *Guard, s sent) {
 // register makes a claim known before it is filed: the push of its grant may
 // beat the answer.
 func (a *acquisition) register(key string) *Guard {
-	c, s := a.client, a.settings
+	c, s := a.client, &a.settings
 	g := &Guard{claim: claim{
 		client: c, key: key, id: newID(), ttl: s.ttl, margin: s.margin, noRenew: s.noRenew,
 		slot: -1, renewAt: never, span: s.ttl,
@@ -161,14 +162,17 @@ func newID() string {
 const attemptBound = 2 * time.Second
 
 func (a *acquisition) send(ctx context.Context, g *Guard) (driver.State, sent, error) {
-	c, s := a.client, a.settings
+	c, s := a.client, &a.settings
 	bound := min(s.ttl, attemptBound)
 	if a.deadline != never {
 		bound = min(bound, time.Duration(max(a.deadline-c.now(), 0)))
 	}
 	cctx, cancel := c.callContext(ctx, bound)
 	defer cancel()
-	left := c.sending(s.ttl)
+	left := sent{at: a.started, slept: c.sleptSoFar(), ttl: s.ttl}
+	if a.sends++; a.sends > 1 {
+		left.at = c.now()
+	}
 	st, err := c.store.Acquire(cctx, driver.Request{
 		Ref:  driver.Ref{Key: g.key, ID: g.id, TTL: s.ttl},
 		Mode: driver.Exclusive, Wait: s.waits(), Info: s.info,
@@ -186,9 +190,10 @@ func (a *acquisition) send(ctx context.Context, g *Guard) (driver.State, sent, e
 func (a *acquisition) placed(ctx context.Context, g *Guard, st driver.State, s sent) error {
 	c := a.client
 	c.mu.Lock()
-	stays := c.answered(&g.claim, st, s)
+	now := c.now()
+	stays := c.answered(&g.claim, st, s, now)
 	closed := c.closed
-	taken := !closed && g.phase == granted && c.take(&g.claim)
+	taken := !closed && g.phase == granted && c.take(&g.claim, now)
 	if stays && !taken {
 		g.wait = &wait{changed: make(chan struct{}, 1), ahead: st.Ahead}
 	}
@@ -245,7 +250,7 @@ func (a *acquisition) look(g *Guard) (bool, error) {
 	case g.phase == ended:
 		return true, errPlaceLost
 	case g.phase == granted:
-		return c.take(&g.claim), nil
+		return c.take(&g.claim, c.now()), nil
 	case c.cfg.MaxRetries > 0 && int(g.failures) > c.cfg.MaxRetries:
 		return true, fmt.Errorf("%w: after %d attempts: %w", ErrUnknownOutcome, g.failures, g.wait.err)
 	}

@@ -152,7 +152,7 @@ func (c *Client) sending(ttl time.Duration) sent {
 
 // answered takes in what the backend said of a claim, and reports whether the
 // claim is still there. The caller judges what Gone means.
-func (c *Client) answered(cl *claim, st driver.State, s sent) bool {
+func (c *Client) answered(cl *claim, st driver.State, s sent, now int64) bool {
 	cl.failures = 0
 	switch st.Phase {
 	case driver.Held:
@@ -161,14 +161,14 @@ func (c *Client) answered(cl *claim, st driver.State, s sent) bool {
 		}
 		c.moveDeadline(cl, st, s)
 		if cl.phase < held {
-			c.grant(cl, st.Token)
+			c.grant(cl, st.Token, now)
 		}
 	case driver.Queued:
 		if cl.phase >= granted && s.at > cl.since {
 			return false // asked after it was ours: it has been taken away
 		}
 		c.moveDeadline(cl, st, s)
-		c.standInLine(cl, st, s)
+		c.standInLine(cl, st, s, now)
 	case driver.Gone:
 		return false
 	case driver.Unknown:
@@ -179,7 +179,7 @@ func (c *Client) answered(cl *claim, st driver.State, s sent) bool {
 }
 
 // standInLine is for a claim that waits, or waited when the call was answered.
-func (c *Client) standInLine(cl *claim, st driver.State, s sent) {
+func (c *Client) standInLine(cl *claim, st driver.State, s sent, now int64) {
 	if cl.wait != nil {
 		cl.wait.ahead = st.Ahead
 	}
@@ -187,7 +187,7 @@ func (c *Client) standInLine(cl *claim, st driver.State, s sent) {
 		cl.phase = queued
 	}
 	if cl.pushed && cl.phase == queued {
-		c.grant(cl, cl.token)
+		c.grant(cl, cl.token, now)
 	}
 	if soon := after(s.at, max(st.Recheck, time.Millisecond)); st.Recheck > 0 && cl.phase == queued && soon < cl.renewAt {
 		cl.renewAt, cl.exact = soon, true
@@ -219,13 +219,13 @@ func (c *Client) moveDeadline(cl *claim, st driver.State, s sent) {
 }
 
 // expired reports whether ownership is over by the local clocks.
-func (cl *claim) expired() bool { return cl.remaining() <= 0 }
+func (cl *claim) expired(now int64) bool { return cl.remaining(now) <= 0 }
 
-func (cl *claim) remaining() time.Duration {
+func (cl *claim) remaining(now int64) time.Duration {
 	if cl.valid == never {
 		return time.Duration(never)
 	}
-	left := cl.valid - cl.client.now()
+	left := cl.valid - now
 	if c := cl.client; c.slept != nil {
 		if grown := c.slept() - cl.slept; grown > suspendNoise {
 			left -= grown
@@ -237,16 +237,16 @@ func (cl *claim) remaining() time.Duration {
 // grant records that the backend gave the key to a claim that nobody has taken
 // yet. A grant whose validity has passed is not delivered: the renewal that is
 // due now decides.
-func (c *Client) grant(cl *claim, token int64) {
-	cl.token, cl.pushed, cl.since = token, false, c.now()
-	if cl.expired() {
+func (c *Client) grant(cl *claim, token, now int64) {
+	cl.token, cl.pushed, cl.since = token, false, now
+	if cl.expired(now) {
 		cl.phase = queued
 		c.renewNow(cl)
 		return
 	}
 	cl.phase = granted
 	if cl.noRenew && cl.renewAt != never {
-		cl.renewAt, cl.exact = c.now(), true // what is left of a heartbeat becomes the TTL, once
+		cl.renewAt, cl.exact = now, true // what is left of a heartbeat becomes the TTL, once
 	}
 	if cl.wait != nil {
 		cl.wait.signal()
@@ -254,13 +254,13 @@ func (c *Client) grant(cl *claim, token int64) {
 }
 
 // take gives a granted claim to its caller, unless its validity has passed.
-func (c *Client) take(cl *claim) bool {
-	if cl.expired() {
+func (c *Client) take(cl *claim, now int64) bool {
+	if cl.expired(now) {
 		cl.phase = queued
 		c.renewNow(cl)
 		return false
 	}
-	cl.phase, cl.since, cl.wait = held, c.now(), nil
+	cl.phase, cl.since, cl.wait = held, now, nil
 	c.place(cl)
 	return true
 }

@@ -31,6 +31,7 @@ type Client struct {
 	caps  driver.Caps
 	store driver.Driver
 	log   clog.Logger
+	quiet bool // nobody injected a logger
 	info  driver.Info
 	admin bool
 	epoch time.Time    // zero of the monotonic clock that now reads
@@ -105,6 +106,7 @@ func build(cfg *Config, opts []Option) (*Client, error) {
 	c := &Client{
 		cfg: full, caps: store.Caps(), store: store, admin: o.admin,
 		log:    o.log.WithNamespace("dlock").With(clog.String("component", "dlock")),
+		quiet:  o.log == clog.Logger{},
 		info:   self(),
 		epoch:  time.Now(),
 		alarm:  never,

@@ -19,7 +19,7 @@ func (c *Client) dispatch(ev driver.Event) {
 	isGrant := ev.State.Phase == driver.Held && !cl.unsettled // else it may be of an earlier attempt, and over
 	switch {
 	case isGrant && cl.phase == queued:
-		c.grant(cl, ev.State.Token)
+		c.grant(cl, ev.State.Token, c.now())
 		c.place(cl)
 	case isGrant && cl.phase == filing:
 		// The answer that tells the deadline is still on its way.

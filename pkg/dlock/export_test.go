@@ -7,10 +7,17 @@ func WithSleptClock(slept func() time.Duration) Option {
 	return func(o *options) { o.clock = func() int64 { return int64(slept()) } }
 }
 
-// Entries is how much the Client keeps in memory: claims, keyed locks, timeline
-// entries, and claims to be settled.
+// Entries is how much the Client keeps in memory: claims, keyed locks and
+// timeline entries.
 func (c *Client) Entries() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return len(c.claims) + len(c.keyed) + len(c.timeline) + c.settling.count()
+	return len(c.claims) + len(c.keyed) + len(c.timeline)
+}
+
+// Unsettled is how many claims wait for clean-up.
+func (c *Client) Unsettled() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.settling.count()
 }

@@ -53,7 +53,7 @@ func (g *Guard) Remaining() time.Duration {
 	if g.phase != held {
 		return 0
 	}
-	left := g.remaining()
+	left := g.remaining(c.now())
 	if left <= 0 {
 		c.lose(&g.claim, "the lease was not renewed in time")
 		return 0
@@ -149,7 +149,7 @@ func (c *Client) extend(ctx context.Context, g *Guard, ttl time.Duration) error 
 		return err
 	}
 	c.mu.Lock()
-	if g.phase != held || g.expired() {
+	if g.phase != held || g.expired(c.now()) {
 		defer c.unlock()
 		if g.phase == held {
 			c.lose(&g.claim, "the lease was not renewed in time")

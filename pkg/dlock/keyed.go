@@ -90,7 +90,7 @@ func (c *Client) claimKey(ctx context.Context, key string, outer *Guard) (*hold,
 // reenter counts another Lock of a key that is in the table, if it may.
 func (c *Client) reenter(ctx context.Context, h *hold) error {
 	switch {
-	case h.guard != nil && h.guard.phase == held && h.guard.expired():
+	case h.guard != nil && h.guard.phase == held && h.guard.expired(c.now()):
 		c.lose(&h.guard.claim, "the lease was not renewed in time")
 		return h.guard.cause()
 	case h.guard != nil && h.guard.phase != held:

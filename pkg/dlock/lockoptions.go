@@ -74,6 +74,9 @@ func (c *Client) settings(opts []LockOption) (lockSettings, error) {
 	return c.applied(opts)
 }
 
+// applied stays out of settings, so that a call without options allocates none.
+//
+//go:noinline
 func (c *Client) applied(opts []LockOption) (lockSettings, error) {
 	s := lockSettings{ttl: c.cfg.DefaultTTL}
 	for i, opt := range opts {

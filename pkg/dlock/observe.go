@@ -16,18 +16,17 @@ func (c *Client) safely(report func()) {
 	report()
 }
 
-func (c *Client) logAcquired(cl *claim, waited time.Duration) {
-	c.safely(func() {
-		if c.log.Enabled(context.Background(), slog.LevelDebug) {
-			c.log.Debug("lock acquired", clog.String("key", cl.key), clog.Int64("fence", cl.token), clog.Duration("wait", waited))
-		}
-	})
-}
+func (c *Client) logAcquired(cl *claim, started int64) { c.logTook("lock acquired", "wait", cl, started) }
+func (c *Client) logReleased(cl *claim)                { c.logTook("lock released", "hold", cl, cl.since) }
 
-func (c *Client) logReleased(cl *claim, hold time.Duration) {
+func (c *Client) logTook(msg, what string, cl *claim, from int64) {
+	if c.quiet {
+		return
+	}
 	c.safely(func() {
 		if c.log.Enabled(context.Background(), slog.LevelDebug) {
-			c.log.Debug("lock released", clog.String("key", cl.key), clog.Int64("fence", cl.token), clog.Duration("hold", hold))
+			took := time.Duration(c.now() - from)
+			c.log.Debug(msg, clog.String("key", cl.key), clog.Int64("fence", cl.token), clog.Duration(what, took))
 		}
 	})
 }

@@ -58,7 +58,7 @@ func (c *Client) holding(ctx context.Context, key string) *Guard {
 func (c *Client) holds(g *Guard) bool {
 	c.mu.Lock()
 	defer c.unlock()
-	return g.phase == held && !g.expired()
+	return g.phase == held && !g.expired(c.now())
 }
 
 // ownerIn is the mark that owns what is locked with ctx: the innermost of

@@ -23,7 +23,7 @@ func (c *Client) release(ctx context.Context, g *Guard) error {
 	defer c.leave()
 	err = c.sendRelease(ctx, &g.claim)
 	if err == nil {
-		c.logReleased(&g.claim, time.Duration(c.now()-g.since))
+		c.logReleased(&g.claim)
 	}
 	return err
 }
@@ -33,7 +33,8 @@ func (c *Client) release(ctx context.Context, g *Guard) error {
 func (c *Client) endHeld(g *Guard) (send bool, err error) {
 	c.mu.Lock()
 	defer c.unlock()
-	if g.phase == held && g.expired() {
+	now := c.now()
+	if g.phase == held && g.expired(now) {
 		c.lose(&g.claim, "it was unlocked after its lease")
 	}
 	if h := c.keyed[g.key]; h != nil && h.guard == g {
@@ -42,10 +43,10 @@ func (c *Client) endHeld(g *Guard) (send bool, err error) {
 	if g.phase != held {
 		return false, c.endedError(g)
 	}
-	if l := g.limits; l != nil && c.now() < after(g.since, l.minHold) {
+	if l := g.limits; l != nil && now < after(g.since, l.minHold) {
 		g.phase = lingering
 		if g.noRenew { // the key is kept for the least hold, not for the holder
-			g.noRenew, g.renewAt, g.exact = false, c.now(), true
+			g.noRenew, g.renewAt, g.exact = false, now, true
 		}
 		if life := g.life; life != nil && life.cancel != nil {
 			c.over = append(c.over, life)
@@ -80,17 +81,23 @@ func (c *Client) sendRelease(ctx context.Context, cl *claim) error {
 		ctx = context.WithoutCancel(ctx)
 	}
 	bound := releaseBound(cl.ttl)
-	limit := after(c.now(), bound)
-	unanswered := false
+	limit, unanswered := int64(0), false
 	for n := 0; ; n++ {
-		cctx, cancel := c.callContext(ctx, min(bound, time.Duration(max(limit-c.now(), 0))))
+		if c.caps.Remote && limit == 0 { // a local backend answers at once, and reading the clock costs more than that
+			limit = after(c.now(), bound)
+		}
+		cctx, cancel := c.callContext(ctx, bound)
 		st, err := c.store.Release(cctx, cl.ref())
 		cancel()
 		if err == nil {
 			return c.judge(cl, st, unanswered)
 		}
 		unanswered = unanswered || driver.ClassOf(err) == driver.Ambiguous
-		if err := c.retryRelease(ctx, err, n, limit); err != nil {
+		if limit == 0 {
+			limit = after(c.now(), bound)
+		}
+		bound = time.Duration(max(limit-c.now(), 0))
+		if err := c.retryRelease(ctx, err, n, bound); err != nil {
 			c.mu.Lock()
 			c.settle(cl)
 			c.unlock()
@@ -102,16 +109,17 @@ func (c *Client) sendRelease(ctx context.Context, cl *claim) error {
 // judge says what the answer to a release means. After an attempt that was not
 // answered, Gone is what that attempt left behind, unless the lease is over.
 func (c *Client) judge(cl *claim, st driver.State, repeated bool) error {
-	if st.Phase != driver.Gone || (repeated && !cl.expired()) {
+	if st.Phase != driver.Gone || (repeated && !cl.expired(c.now())) {
 		return nil
 	}
 	return fmt.Errorf("%w: the backend did not know it any more", ErrOwnershipLost)
 }
 
 // retryRelease pauses before the next attempt, or says why there is none.
-func (c *Client) retryRelease(ctx context.Context, cause error, n int, limit int64) error {
+func (c *Client) retryRelease(ctx context.Context, cause error, n int, left time.Duration) error {
+	pause := c.pause(n)
 	if driver.ClassOf(cause) != driver.Fatal {
-		t := time.NewTimer(min(c.pause(n), time.Duration(max(limit-c.now(), 0))))
+		t := time.NewTimer(min(pause, left))
 		defer t.Stop()
 		select {
 		case <-t.C:
@@ -120,7 +128,7 @@ func (c *Client) retryRelease(ctx context.Context, cause error, n int, limit int
 		case <-c.closing.Done():
 			return fmt.Errorf("%w: %w", ErrUnknownOutcome, ErrClosed)
 		}
-		if c.now() < limit {
+		if pause < left {
 			return nil
 		}
 	}

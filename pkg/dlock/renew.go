@@ -93,7 +93,7 @@ func (c *Client) land(f *flight, batch []*claim, refs []driver.Ref, states []dri
 	c.mu.Lock()
 	defer c.unlock()
 	f.airborne = false
-	failed := 0
+	failed, now := 0, c.now()
 	defer c.kickScheduler()
 	for i, cl := range batch {
 		cl.flying = false
@@ -110,7 +110,7 @@ func (c *Client) land(f *flight, batch []*claim, refs []driver.Ref, states []dri
 			c.unanswered(cl, f, err, s)
 			continue
 		}
-		c.renewed(cl, st, s)
+		c.renewed(cl, st, s, now)
 		if cl.again && cl.phase != ended {
 			c.renewNow(cl)
 		}
@@ -124,8 +124,8 @@ func (c *Client) land(f *flight, batch []*claim, refs []driver.Ref, states []dri
 }
 
 // renewed applies a definite answer.
-func (c *Client) renewed(cl *claim, st driver.State, s sent) {
-	stays := c.answered(cl, st, s)
+func (c *Client) renewed(cl *claim, st driver.State, s sent, now int64) {
+	stays := c.answered(cl, st, s, now)
 	switch {
 	case stays:
 		if cl.wait != nil && cl.phase >= held && s.ttl == cl.ttl {
@@ -149,7 +149,7 @@ func (c *Client) unanswered(cl *claim, f *flight, err error, s sent) {
 	}
 	pause := c.pause(f.failures)
 	if cl.phase >= held && cl.valid != never { // sooner and sooner as the end comes near
-		pause = min(pause, max(cl.remaining()/4, 5*time.Millisecond))
+		pause = min(pause, max(cl.remaining(c.now())/4, 5*time.Millisecond))
 	}
 	cl.renewAt, cl.exact = max(c.now(), after(s.at, pause)), true // an attempt that hung was pause enough
 	c.place(cl)

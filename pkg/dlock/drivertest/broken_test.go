@@ -30,8 +30,8 @@ var broken = map[string]struct {
 	"release always says held":          {"ReleaseInAnyPhase", func(b backend) driver.Driver { return &yesman{backend: b} }},
 	"waiters cannot cancel":             {"CancelInQueue", func(b backend) driver.Driver { return &clinger{backend: b} }},
 	"whoever asks first gets it":        {"Order", func(b backend) driver.Driver { return newPoller(b) }},
-	"grants are not pushed":             {"Push", func(b backend) driver.Driver { return newMute(b) }},
-	"pushes name another claim":         {"Push", func(b backend) driver.Driver { return newGossip(b) }},
+	"grants are not pushed":             {"Push", newMute},
+	"pushes name another claim":         {"Push", newGossip},
 	"dead waiters stay in the queue":    {"GhostHeads", func(b backend) driver.Driver { return &undead{backend: b} }},
 	"waiters are not renewed":           {"PatientWaiter", func(b backend) driver.Driver { return &impatient{backend: b} }},
 	"only the first of a batch":         {"MixedBatch", func(b backend) driver.Driver { return &lazy{backend: b} }},
@@ -39,7 +39,7 @@ var broken = map[string]struct {
 	"renewal revives what has expired":  {"SilentHolder", func(b backend) driver.Driver { return &reviver{backend: b} }},
 	"leases never end":                  {"SilentHolder", func(b backend) driver.Driver { return &immortal{backend: b} }},
 	"renewal extends nothing":           {"RenewalKeeps", func(b backend) driver.Driver { return &idler{backend: b} }},
-	"a grant starts a new lease":        {"GrantKeepsDeadline", func(b backend) driver.Driver { return newGenerous(b) }},
+	"a grant starts a new lease":        {"GrantKeepsDeadline", newGenerous},
 	"fences repeat":                     {"FenceIncreases", func(b backend) driver.Driver { return &stutterer{backend: b} }},
 	"ranges of fences overlap":          {"FenceRange", func(b backend) driver.Driver { return &miser{backend: b} }},
 	"readers exclude each other":        {"ReadersTogether", func(b backend) driver.Driver { return &hermit{backend: b} }},
@@ -50,7 +50,7 @@ var broken = map[string]struct {
 	"keys differ only in case":          {"HostileKeys", func(b backend) driver.Driver { return &folder{backend: b} }},
 	"keys cut at the slash":             {"HostileKeys", func(b backend) driver.Driver { return &cutter{backend: b} }},
 	"two holders at a time":             {"MutualExclusion", func(b backend) driver.Driver { return &sharer{backend: b} }},
-	"close leaves events open":          {"Close", func(b backend) driver.Driver { return newLeaver(b) }},
+	"close leaves events open":          {"Close", newLeaver},
 	"dead contexts are ignored":         {"DeadContext", func(b backend) driver.Driver { return &stubborn{backend: b} }},
 	"unknown modes taken for exclusive": {"UnsupportedModes", func(b backend) driver.Driver { return &pleaser{backend: b} }},
 }
@@ -187,7 +187,6 @@ func (b *poller) Release(ctx context.Context, r driver.Ref) (driver.State, error
 type relay struct {
 	backend
 	events chan driver.Event
-	once   sync.Once
 }
 
 func relayed(b backend, change func(driver.Event) (driver.Event, bool)) *relay {

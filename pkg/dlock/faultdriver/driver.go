@@ -85,7 +85,6 @@ func (d *faulty) relayPushes() {
 			d.send(kept...)
 			kept = nil
 		case <-d.stop:
-			inner = nil
 			return
 		}
 	}

@@ -13,6 +13,7 @@ type entry struct {
 	queue   list
 	filed   int64              // claims ever queued here; numbers them
 	index   map[string]*record // by claim ID, once scanning would be slow
+	first   record             // the claim that the entry was made for: mostly the only one
 }
 
 // A record is one claim. It is in exactly one list of its entry.
@@ -117,6 +118,14 @@ func (e *entry) fits(m driver.Mode, limit int) bool {
 		return true
 	}
 	return int(h.limit) == limit && e.holders.n < limit
+}
+
+// newRecord returns room for a claim.
+func (e *entry) newRecord() *record {
+	if e.filed == 0 {
+		return &e.first
+	}
+	return &record{}
 }
 
 func (e *entry) enqueue(c *record) {

@@ -104,7 +104,8 @@ func (m *memory) Acquire(ctx context.Context, r driver.Request) (driver.State, e
 	if !fits && !r.Wait {
 		return driver.State{Phase: driver.Gone}, nil
 	}
-	c := &record{
+	c := e.newRecord()
+	*c = record{
 		id: r.ID, owner: m, entry: e, info: m.intern(r.Info), since: now,
 		mode: r.Mode, limit: int32(r.Limit), fences: int32(max(r.Fences, 1)), phase: driver.Queued,
 	}
@@ -269,7 +270,8 @@ func (m *memory) push(ev driver.Event) {
 
 func (m *memory) intern(i driver.Info) *driver.Info {
 	if i != *m.info {
-		m.info = &i
+		m.info = new(driver.Info)
+		*m.info = i
 	}
 	return m.info
 }

@@ -2,6 +2,7 @@ package memlock_test
 
 import (
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -24,7 +25,7 @@ func harness(t *testing.T) *drivertest.Harness {
 	}
 	d := open(t, driver.Options{})
 	defer func() { _ = d.Close() }()
-	return &drivertest.Harness{Caps: d.Caps(), Open: open}
+	return &drivertest.Harness{Caps: d.Caps(), Open: open, TTL: 300 * time.Millisecond}
 }
 
 func TestConformance(t *testing.T) { drivertest.Run(t, harness) }

@@ -1,0 +1,517 @@
+package dlock_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/faultdriver"
+	"github.com/ceyewan/genesis/pkg/dlock/memlock"
+)
+
+// A1: answers to a successful acquire are lost, 1 to 5 times in a row: the call
+// succeeds once, as one claim.
+func TestLostAnswersToAcquire(t *testing.T) {
+	for n := range 5 {
+		virtual(t, func(t *testing.T) {
+			store, faults := faulty(faultdriver.Rule{Op: faultdriver.Acquire, Fault: faultdriver.LoseAnswer, Times: n + 1})
+			c, other := client(t, faults, dlock.Config{}), client(t, store, dlock.Config{})
+			g := acquire(t, c, "k")
+			if claims := inspect(t, other, "k"); len(claims) != 1 || claims[0].Token != g.Token() {
+				t.Fatalf("claims %v, token %d", claims, g.Token())
+			}
+			unlock(t, g)
+			free(t, other, "k")
+			if faults.Injected(faultdriver.LoseAnswer) != n+1 {
+				t.Error("the fault did not happen")
+			}
+		})
+	}
+}
+
+// A1, when nothing ever comes back: an unknown outcome, not "busy", and nothing
+// is left a second after the network has healed.
+func TestUnknownOutcomeIsCleanedUp(t *testing.T) {
+	for _, try := range []bool{true, false} {
+		virtual(t, func(t *testing.T) {
+			store, faults := faulty(
+				faultdriver.Rule{Op: faultdriver.Acquire, Fault: faultdriver.LoseAnswer},
+				faultdriver.Rule{Op: faultdriver.Release, Fault: faultdriver.LoseRequest},
+			)
+			c, other := client(t, faults, dlock.Config{MaxRetries: 3}), client(t, store, dlock.Config{})
+			var err error
+			if try {
+				_, err = c.TryLock(ctx, "k")
+			} else {
+				err = c.Lock(ctx, "k")
+			}
+			wantErr(t, err, dlock.ErrUnknownOutcome, faultdriver.ErrInjected)
+			if errors.Is(err, dlock.ErrLockHeldByOther) {
+				t.Errorf("%v", err)
+			}
+			elapse(3 * second)
+			if len(inspect(t, other, "k")) != 1 {
+				t.Fatal("the test does not bite: nothing was left behind")
+			}
+			faults.Clear()
+			elapse(second)
+			free(t, other, "k")
+		})
+	}
+}
+
+// A2: clean-up overtakes an attempt that is still on its way, which must then
+// find its ID barred.
+func TestCleanUpOvertakesTheAttempt(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		store := memlock.New()
+		late := func(ctx context.Context, d driver.Driver, r driver.Request) (driver.State, error) {
+			time.AfterFunc(300*time.Millisecond, func() { _, _ = d.Acquire(context.Background(), r) })
+			<-ctx.Done()
+			return driver.State{}, ctx.Err()
+		}
+		c, other := client(t, &scripted{Opener: store, acquire: late, remote: true}, dlock.Config{}), client(t, store, dlock.Config{})
+		for range 50 {
+			short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+			wantErr(t, c.Lock(short, "k"), context.DeadlineExceeded, dlock.ErrUnknownOutcome)
+			cancel()
+			elapse(2 * second)
+			free(t, other, "k")
+		}
+	})
+}
+
+// A5, E6: calls that are cancelled anywhere leave nothing and acquire nothing.
+func TestCancelledCallsLeaveNothing(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		store, faults := faulty(
+			faultdriver.Rule{Op: faultdriver.Acquire, Fault: faultdriver.Delay, Delay: 20 * time.Millisecond, Chance: 0.5},
+			faultdriver.Rule{Op: faultdriver.Acquire, Fault: faultdriver.DelayAnswer, Delay: 20 * time.Millisecond, Chance: 0.5},
+			faultdriver.Rule{Op: faultdriver.Release, Fault: faultdriver.LoseAnswer, Chance: 0.2},
+		)
+		c, other := client(t, faults, dlock.Config{}), client(t, store, dlock.Config{})
+		rng := rand.New(rand.NewPCG(7, 7))
+		var wg sync.WaitGroup
+		for range times(1000, 5000) {
+			short, cancel := context.WithTimeout(ctx, time.Duration(rng.IntN(50_000))*time.Microsecond)
+			wg.Go(func() {
+				defer cancel()
+				if g, err := c.Acquire(short, "k"); err == nil {
+					elapse(time.Millisecond)
+					_ = g.Unlock(short)
+				} else if !errors.Is(err, context.DeadlineExceeded) {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		faults.Clear()
+		elapse(second)
+		free(t, other, "k")
+		if n := c.Entries() + c.Unsettled(); n != 0 {
+			t.Errorf("%d entries are left", n)
+		}
+	})
+}
+
+// A6: no public method outlives its context, whatever the backend does.
+func TestContextIsHonoured(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		hang := func(op faultdriver.Op) faultdriver.Rule {
+			return faultdriver.Rule{Op: op, Fault: faultdriver.LoseRequest, Hang: true}
+		}
+		_, faults := faulty()
+		c := client(t, faults, dlock.Config{})
+		g, h := acquire(t, c, "held", dlock.WithTTL(time.Hour)), acquire(t, c, "extended", dlock.WithTTL(time.Hour))
+		if err := c.Lock(ctx, "keyed", dlock.WithTTL(time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+		faults.Add(hang(faultdriver.Acquire))
+		faults.Add(hang(faultdriver.Renew))
+		faults.Add(hang(faultdriver.Release))
+		for name, call := range map[string]func(context.Context) error{
+			"Lock":       func(ctx context.Context) error { return c.Lock(ctx, "k") },
+			"TryLock":    func(ctx context.Context) error { _, err := c.TryLock(ctx, "k"); return err },
+			"Acquire":    func(ctx context.Context) error { _, err := c.Acquire(ctx, "k"); return err },
+			"TryAcquire": func(ctx context.Context) error { _, err := c.TryAcquire(ctx, "k"); return err },
+			"Do":         func(ctx context.Context) error { return c.Do(ctx, "k", func(context.Context) error { return nil }) },
+			"Extend":     func(ctx context.Context) error { return h.Extend(ctx, time.Minute) },
+			"Unlock":     func(ctx context.Context) error { return c.Unlock(ctx, "keyed") },
+			"guard":      g.Unlock,
+		} {
+			short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+			start := time.Now()
+			err := call(short)
+			cancel()
+			if took := time.Since(start); took > 300*time.Millisecond || !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s: %v after %v", name, err, took)
+			}
+		}
+	})
+}
+
+// A caller with no deadline is not held for ever by a release that hangs.
+func TestUnlockIsBounded(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		store, faults := faulty(faultdriver.Rule{Op: faultdriver.Release, Fault: faultdriver.LoseRequest, Hang: true})
+		c := client(t, faults, dlock.Config{})
+		g := acquire(t, c, "k", dlock.WithTTL(3*second))
+		dead, cancel := context.WithCancel(ctx)
+		cancel()
+		for _, unlockCtx := range []context.Context{ctx, dead} {
+			start := time.Now()
+			wantErr(t, g.Unlock(unlockCtx), dlock.ErrUnknownOutcome)
+			if took := time.Since(start); took > second+100*time.Millisecond {
+				t.Errorf("Unlock took %v", took)
+			}
+			ended(t, g, context.Canceled)
+			g = acquire(t, c, "k2", dlock.WithTTL(3*second))
+		}
+		faults.Clear()
+		elapse(2 * second)
+		free(t, client(t, store, dlock.Config{}), "k")
+	})
+}
+
+// A3: the answer to an unlock is lost. It is still an unlock, and whoever locks
+// between the attempts keeps the lock.
+func TestLostAnswerToUnlock(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		store, faults := faulty()
+		c, other := client(t, faults, dlock.Config{}), client(t, store, dlock.Config{})
+		for range 200 {
+			faults.Add(faultdriver.Rule{Op: faultdriver.Release, Fault: faultdriver.LoseAnswer, Times: 1})
+			g := acquire(t, c, "k")
+			next := async(func() *dlock.Guard { return acquire(t, other, "k") })
+			synctest.Wait()
+			start := time.Now()
+			done := async(func() error { return g.Unlock(ctx) })
+			h := <-next
+			if took := time.Since(start); took > 100*time.Millisecond {
+				t.Errorf("handed over after %v", took)
+			}
+			if err := <-done; err != nil {
+				t.Fatal(err)
+			}
+			alive(t, h)
+			unlock(t, h)
+		}
+	})
+}
+
+// A4: unlocking after the lease has ended touches nobody else's lock.
+func TestUnlockAfterExpiry(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		store := memlock.New()
+		a, b := client(t, store, dlock.Config{}), client(t, store, dlock.Config{})
+		for range 100 {
+			g := acquire(t, a, "k", dlock.WithTTL(300*time.Millisecond), dlock.WithoutRenewal())
+			elapse(500 * time.Millisecond)
+			h := acquire(t, b, "k", dlock.WithoutRenewal())
+			before := inspect(t, b, "k")
+			wantErr(t, g.Unlock(ctx), dlock.ErrOwnershipLost)
+			synctest.Wait()
+			if after := inspect(t, b, "k"); !slices.Equal(before, after) {
+				t.Fatalf("%v became %v", before, after)
+			}
+			unlock(t, h)
+		}
+	})
+}
+
+// Unlock with a context that has ended, as in a deferred call, releases.
+func TestUnlockWithDeadContext(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		store, faults := faulty()
+		c, other := client(t, faults, dlock.Config{}), client(t, store, dlock.Config{})
+		dead, cancel := context.WithCancel(ctx)
+		g := acquire(t, c, "k")
+		cancel()
+		if err := g.Unlock(dead); err != nil {
+			t.Fatal(err)
+		}
+		free(t, other, "k")
+	})
+}
+
+func TestWaitIsBounded(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		store := memlock.New()
+		a, b := client(t, store, dlock.Config{}), client(t, store, dlock.Config{})
+		g := acquire(t, a, "k", dlock.WithInfo(dlock.Info{Owner: "api-7", Purpose: "test"}))
+		elapse(12 * second)
+		go func() { _ = a.Lock(ctx, "k") }()
+		synctest.Wait()
+		start := time.Now()
+		err := b.Lock(ctx, "k", dlock.WithWait(5*second))
+		wantErr(t, err, dlock.ErrLockHeldByOther)
+		if took := time.Since(start); took != 5*second {
+			t.Errorf("waited %v of 5s", took)
+		}
+		var e *dlock.Error
+		if !errors.As(err, &e) || e.Holder == nil || e.Holder.Info.Owner != "api-7" || e.Holder.Token != g.Token() || e.Waiting < 1 {
+			t.Errorf("the error %v does not say who is in the way", err)
+		}
+		if text := err.Error(); !strings.Contains(text, `lock "k"`) || !strings.Contains(text, "api-7") || !strings.Contains(text, "for 17s") {
+			t.Errorf("%s", text)
+		}
+		start = time.Now()
+		wantErr(t, b.Lock(ctx, "k", dlock.WithWait(0)), dlock.ErrLockHeldByOther)
+		if ok, err := b.TryLock(ctx, "k"); ok || err != nil {
+			t.Errorf("TryLock of a taken key: %v, %v", ok, err)
+		}
+		_, err = b.TryAcquire(ctx, "k")
+		wantErr(t, err, dlock.ErrLockHeldByOther)
+		wantErr(t, b.Do(ctx, "k", func(context.Context) error { return nil }, dlock.WithWait(0)), dlock.ErrLockHeldByOther)
+		if took := time.Since(start); took != 0 {
+			t.Errorf("trying took %v", took)
+		}
+	})
+}
+
+// A cancelled waiter says so, with the cause where there is one.
+func TestCancelledWaiter(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		c := client(t, memlock.New(), dlock.Config{})
+		acquire(t, c, "k")
+		mine := errors.New("shutting down")
+		waiting, cancel := context.WithCancelCause(ctx)
+		got := async(func() error { _, err := c.Acquire(waiting, "k"); return err })
+		synctest.Wait()
+		cancel(mine)
+		wantErr(t, <-got, context.Canceled, mine)
+		synctest.Wait()
+		if n := len(inspect(t, c, "k")); n != 1 {
+			t.Errorf("%d claims are left", n)
+		}
+	})
+}
+
+// E3: with all pushes lost, a hand-over takes a third of a heartbeat at most.
+func TestLostPushesDelayButDoNotHang(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		_, faults := faulty(faultdriver.Rule{Op: faultdriver.Push, Fault: faultdriver.LosePush})
+		c := client(t, faults, dlock.Config{})
+		for range 100 {
+			g := acquire(t, c, "k")
+			got := async(func() *dlock.Guard { return acquire(t, c, "k") })
+			elapse(time.Duration(rand.IntN(3000)) * time.Millisecond)
+			unlock(t, g)
+			start := time.Now()
+			h := <-got
+			if took := time.Since(start); took > second+time.Millisecond {
+				t.Fatalf("handed over after %v", took)
+			}
+			unlock(t, h)
+		}
+	})
+}
+
+// Repeated and reordered pushes confuse nobody.
+func TestRepeatedAndReorderedPushes(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		_, faults := faulty(
+			faultdriver.Rule{Op: faultdriver.Push, Fault: faultdriver.RepeatPush, Chance: 0.5},
+			faultdriver.Rule{Op: faultdriver.Push, Fault: faultdriver.ReorderPush, Chance: 0.5},
+		)
+		c := client(t, faults, dlock.Config{})
+		var inside atomic.Int32
+		var wg sync.WaitGroup
+		for range 30 {
+			wg.Go(func() {
+				for range 10 {
+					g := acquire(t, c, "k")
+					if inside.Add(1) != 1 {
+						t.Error("overlap")
+					}
+					elapse(time.Millisecond)
+					inside.Add(-1)
+					unlock(t, g)
+				}
+			})
+		}
+		wg.Wait()
+	})
+}
+
+// E1: any number of dead waiters ahead cost one heartbeat in all.
+func TestDeadWaitersAhead(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		store := memlock.New()
+		c := client(t, store, dlock.Config{})
+		g := acquire(t, c, "k")
+		d, err := store.Open(driver.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = d.Close() }()
+		for i := range 1000 {
+			id := strings.Repeat("0", 28) + string([]rune{'a' + rune(i/100), 'a' + rune(i/10%10), 'a' + rune(i%10), 'x'})
+			if _, err := d.Acquire(ctx, driver.Request{Ref: driver.Ref{Key: "k", ID: id, TTL: 10 * second}, Wait: true}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got := async(func() *dlock.Guard { return acquire(t, c, "k") })
+		synctest.Wait()
+		unlock(t, g)
+		start := time.Now()
+		<-got
+		if took := time.Since(start); took > 4200*time.Millisecond {
+			t.Errorf("1000 dead waiters cost %v", took)
+		}
+	})
+}
+
+// A process that was stopped for longer than a heartbeat loses its place, and
+// queues again.
+func TestLostPlaceIsFiledAnew(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		store, faults := faulty()
+		c, other := client(t, faults, dlock.Config{}), client(t, store, dlock.Config{})
+		g := acquire(t, other, "k")
+		got := async(func() *dlock.Guard { return acquire(t, c, "k") })
+		elapse(second)
+		faults.Add(faultdriver.Rule{Op: faultdriver.Renew, Fault: faultdriver.LoseRequest})
+		elapse(5 * second)
+		if n := len(inspect(t, other, "k")); n != 1 {
+			t.Fatalf("the test does not bite: %d claims", n)
+		}
+		faults.Clear()
+		elapse(2 * second)
+		unlock(t, g)
+		unlock(t, <-got)
+	})
+}
+
+// MaxRetries bounds backend errors, while filing and while waiting.
+func TestMaxRetries(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		store, faults := faulty(faultdriver.Rule{Op: faultdriver.Acquire, Fault: faultdriver.Fail})
+		c := client(t, faults, dlock.Config{MaxRetries: 4})
+		err := c.Lock(ctx, "k")
+		wantErr(t, err, faultdriver.ErrInjected)
+		if errors.Is(err, dlock.ErrUnknownOutcome) {
+			t.Errorf("%v, though the backend said that it did nothing", err)
+		}
+		if n := faults.Calls(faultdriver.Acquire); n != 5 {
+			t.Errorf("%d attempts for 4 retries", n)
+		}
+		faults.Clear()
+		acquire(t, client(t, store, dlock.Config{}), "k")
+		got := async(func() error { return c.Lock(ctx, "k") })
+		synctest.Wait()
+		faults.Add(faultdriver.Rule{Op: faultdriver.Renew, Fault: faultdriver.Fail})
+		wantErr(t, <-got, faultdriver.ErrInjected, dlock.ErrUnknownOutcome)
+	})
+}
+
+// E9: with the server down, one call makes few attempts.
+func TestBackoff(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		_, faults := faulty(faultdriver.Rule{Op: faultdriver.Acquire, Fault: faultdriver.Fail})
+		c := client(t, faults, dlock.Config{RetryInterval: time.Millisecond})
+		short, cancel := context.WithTimeout(ctx, 10*second)
+		defer cancel()
+		wantErr(t, c.Lock(short, "k"), context.DeadlineExceeded)
+		if n := faults.Calls(faultdriver.Acquire); n > 50 {
+			t.Errorf("%d attempts in 10s", n)
+		}
+	})
+}
+
+// An error that will not pass ends the call at once.
+func TestFatalErrorIsNotRetried(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := 0
+		c := client(t, &scripted{Opener: memlock.New(), acquire: func(context.Context, driver.Driver, driver.Request) (driver.State, error) {
+			n++
+			return driver.State{}, driver.Classify(errNet, driver.Fatal)
+		}}, dlock.Config{})
+		err := c.Lock(ctx, "k")
+		wantErr(t, err, errNet)
+		if n != 1 || errors.Is(err, dlock.ErrUnknownOutcome) {
+			t.Errorf("%d attempts, %v", n, err)
+		}
+		if c.Entries()+c.Unsettled() != 0 {
+			t.Error("something is left")
+		}
+	})
+}
+
+// The push of a grant may beat the answer to the filing.
+func TestPushBeatsTheAnswer(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		store := memlock.New()
+		a := client(t, store, dlock.Config{})
+		g := acquire(t, a, "k")
+		slow := func(ctx context.Context, d driver.Driver, r driver.Request) (driver.State, error) {
+			st, err := d.Acquire(ctx, r)
+			unlock(t, g) // the grant is pushed before Queued is answered
+			elapse(100 * time.Millisecond)
+			return st, err
+		}
+		b := client(t, &scripted{Opener: store, acquire: slow, renew: func(context.Context, driver.Driver, []driver.Ref) ([]driver.State, error) {
+			return nil, errNet // it is the push that counts
+		}}, dlock.Config{})
+		start := time.Now()
+		h := acquire(t, b, "k")
+		if took := time.Since(start); took != 100*time.Millisecond {
+			t.Errorf("acquired after %v", took)
+		}
+		if left := h.Remaining(); left != 2750*time.Millisecond {
+			t.Errorf("%v left: a heartbeat of 3s less a twentieth, counted from the filing 100ms ago", left)
+		}
+	})
+}
+
+// A grant whose validity has passed when it arrives is not delivered by itself.
+func TestStaleGrantIsRenewedFirst(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		store, faults := faulty(faultdriver.Rule{Op: faultdriver.Acquire, Fault: faultdriver.DelayAnswer, Delay: 1900 * time.Millisecond})
+		c := client(t, faults, dlock.Config{})
+		g := acquire(t, c, "k", dlock.WithTTL(1950*time.Millisecond), dlock.WithWait(time.Minute))
+		if g.Remaining() < second {
+			t.Errorf("delivered with %v left", g.Remaining())
+		}
+		_, err := c.TryAcquire(ctx, "k2", dlock.WithTTL(1950*time.Millisecond))
+		wantErr(t, err, dlock.ErrUnknownOutcome)
+		elapse(second)
+		free(t, client(t, store, dlock.Config{}), "k2")
+	})
+}
+
+// FIFO across Clients, as the queue grants.
+func TestOrderOfArrival(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		store := memlock.New()
+		g := acquire(t, client(t, store, dlock.Config{}), "k")
+		var mu sync.Mutex
+		var got []int
+		var wg sync.WaitGroup
+		for i := range 20 {
+			c := client(t, store, dlock.Config{})
+			wg.Go(func() {
+				h := acquire(t, c, "k")
+				mu.Lock()
+				got = append(got, i)
+				mu.Unlock()
+				unlock(t, h)
+			})
+			synctest.Wait()
+		}
+		unlock(t, g)
+		wg.Wait()
+		if !slices.IsSorted(got) || len(got) != 20 {
+			t.Errorf("granted in the order %v", got)
+		}
+	})
+}

@@ -1,0 +1,206 @@
+package dlock_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/faultdriver"
+	"github.com/ceyewan/genesis/pkg/dlock/memlock"
+)
+
+func TestClose(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		store := memlock.New()
+		c, other := client(t, store, dlock.Config{}), client(t, store, dlock.Config{})
+		g := acquire(t, c, "guard")
+		lock(t, c, ctx, "keyed")
+		busy := acquire(t, other, "busy")
+		waiter := async(func() error { return c.Lock(ctx, "busy") })
+		synctest.Wait()
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+		wantErr(t, <-waiter, dlock.ErrClosed)
+		ended(t, g, dlock.ErrClosed)
+		free(t, other, "guard")
+		free(t, other, "keyed")
+		unlock(t, busy)
+		free(t, other, "busy")
+
+		if err := c.Close(); err != nil {
+			t.Errorf("second Close: %v", err)
+		}
+		_, tryErr := c.TryLock(ctx, "k")
+		_, acquireErr := c.Acquire(ctx, "k")
+		_, checkErr := c.Check(ctx)
+		admin, err := c.Admin()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _, listErr := admin.List(ctx, "", "", 1)
+		_, inspectErr := admin.Inspect(ctx, "k")
+		for i, err := range []error{
+			c.Lock(ctx, "k"), tryErr, acquireErr, checkErr, c.Unlock(ctx, "keyed"), g.Unlock(ctx), g.Extend(ctx, second),
+			c.Unlock(ctx, "never"), c.Do(ctx, "k", func(context.Context) error { return nil }), listErr, inspectErr, admin.Evict(ctx, "k", 1),
+		} {
+			if !errors.Is(err, dlock.ErrClosed) {
+				t.Errorf("call %d after Close: %v", i, err)
+			}
+		}
+	})
+}
+
+// D11, E8: Close returns within three seconds though the backend is silent.
+func TestCloseIsBounded(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		_, faults := faulty()
+		c := client(t, faults, dlock.Config{})
+		g := acquire(t, c, "k", dlock.WithTTL(time.Hour))
+		for _, op := range []faultdriver.Op{faultdriver.Acquire, faultdriver.Renew, faultdriver.Release} {
+			faults.Add(faultdriver.Rule{Op: op, Fault: faultdriver.LoseRequest, Hang: true})
+		}
+		waiter := async(func() error { return c.Lock(ctx, "k2") })
+		synctest.Wait()
+		start := time.Now()
+		err := c.Close()
+		wantErr(t, err, dlock.ErrUnknownOutcome)
+		if took := time.Since(start); took > 3*second {
+			t.Errorf("Close took %v", took)
+		}
+		wantErr(t, <-waiter, dlock.ErrClosed)
+		ended(t, g, dlock.ErrClosed)
+	})
+}
+
+// What the driver says when it is closed is passed on.
+func TestCloseReportsTheDriver(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		for _, left := range []bool{false, true} {
+			_, faults := faulty()
+			c, err := dlock.New(&dlock.Config{}, dlock.WithBackend(&closeFails{faults}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			acquire(t, c, "k")
+			if left {
+				faults.Add(faultdriver.Rule{Op: faultdriver.Release, Fault: faultdriver.LoseRequest, Hang: true})
+			}
+			err = c.Close()
+			wantErr(t, err, errNet)
+			if errors.Is(err, dlock.ErrUnknownOutcome) != left {
+				t.Errorf("%v", err)
+			}
+		}
+	})
+}
+
+type closeFails struct{ driver.Opener }
+
+type closeFailsDriver struct{ driver.Driver }
+
+func (o *closeFails) Open(opts driver.Options) (driver.Driver, error) {
+	d, err := o.Opener.Open(opts)
+	return &closeFailsDriver{d}, err
+}
+
+func (d *closeFailsDriver) Close() error { return errors.Join(d.Driver.Close(), errNet) }
+
+// E8: Close at any moment of anything: no claim is left, nobody hangs.
+func TestRandomClose(t *testing.T) {
+	for seed := range times(100, 1000) {
+		virtual(t, func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(uint64(seed), 1))
+			store := memlock.New()
+			faults := faultdriver.New(store, uint64(seed),
+				faultdriver.Rule{Op: faultdriver.Acquire, Fault: faultdriver.Delay, Delay: time.Millisecond, Chance: 0.3},
+				faultdriver.Rule{Op: faultdriver.Acquire, Fault: faultdriver.LoseAnswer, Chance: 0.1},
+				faultdriver.Rule{Op: faultdriver.Release, Fault: faultdriver.DelayAnswer, Delay: time.Millisecond, Chance: 0.3},
+				faultdriver.Rule{Op: faultdriver.Release, Fault: faultdriver.LoseAnswer, Chance: 0.1},
+			).Remote()
+			c, other := client(t, faults, dlock.Config{}), client(t, store, dlock.Config{})
+			var wg sync.WaitGroup
+			for range 8 {
+				pause := time.Duration(rng.IntN(3000)) * time.Microsecond
+				wg.Go(func() {
+					for {
+						g, err := c.Acquire(ctx, "k")
+						if errors.Is(err, dlock.ErrClosed) {
+							return
+						}
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						elapse(pause)
+						_ = g.Unlock(ctx)
+					}
+				})
+			}
+			elapse(time.Duration(rng.IntN(20_000)) * time.Microsecond)
+			start := time.Now()
+			if err := c.Close(); err != nil {
+				t.Errorf("seed %d: %v", seed, err)
+			}
+			if took := time.Since(start); took > 3*second {
+				t.Errorf("seed %d: Close took %v", seed, took)
+			}
+			wg.Wait()
+			if claims := inspect(t, other, "k"); len(claims) > 0 {
+				t.Errorf("seed %d left %v", seed, claims)
+			}
+			if n := c.Entries() + c.Unsettled(); n != 0 {
+				t.Errorf("seed %d left %d entries", seed, n)
+			}
+		})
+	}
+}
+
+// F1, F2, B6: cycles leave nothing behind, whatever the keys.
+func TestCyclesLeaveNothing(t *testing.T) {
+	store, n := memlock.New(), times(100_000, 1_000_000)
+	c := client(t, store, dlock.Config{})
+	for i := range n {
+		key := string(rune(0x4e00+i%20_000)) + string(rune(0x4e00+i/20_000))
+		if i%2 == 0 {
+			unlock(t, acquire(t, c, key))
+			continue
+		}
+		lock(t, c, ctx, key)
+		unlockKey(t, c, key)
+	}
+	if n := c.Entries() + c.Unsettled(); n != 0 {
+		t.Errorf("%d entries are left", n)
+	}
+	a, err := c.Admin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if keys, _, err := a.List(ctx, "", "", 1); err != nil || len(keys) > 0 {
+		t.Errorf("the store has %v, %v", keys, err)
+	}
+}
+
+// B6: nothing is renewed after its release.
+func TestNoRenewalAfterRelease(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		_, faults := faulty()
+		c := client(t, faults, dlock.Config{})
+		for range 1000 {
+			g := acquire(t, c, "k", dlock.WithTTL(50*time.Millisecond))
+			elapse(time.Duration(rand.IntN(100)) * time.Millisecond)
+			unlock(t, g)
+		}
+		before := faults.Calls(faultdriver.Renew)
+		elapse(time.Minute)
+		if n := faults.Calls(faultdriver.Renew) - before; n > 0 {
+			t.Errorf("%d renewals after the last release", n)
+		}
+	})
+}

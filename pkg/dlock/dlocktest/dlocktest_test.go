@@ -1,0 +1,111 @@
+package dlocktest_test
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/dlocktest"
+	"github.com/ceyewan/genesis/pkg/dlock/memlock"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// A job of a user's: it stops when it loses its lock.
+func work(ctx context.Context, locks *dlock.Client) error {
+	return locks.Do(ctx, "job", func(ctx context.Context) error {
+		<-ctx.Done()
+		return context.Cause(ctx)
+	})
+}
+
+func TestWorkStopsWhenTheLockIsLost(t *testing.T) {
+	locks := dlocktest.New(t)
+	done := make(chan error)
+	go func() { done <- work(t.Context(), locks) }()
+	admin, err := locks.Admin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for held := false; !held; {
+		claims, err := admin.Inspect(t.Context(), "job")
+		if err != nil {
+			t.Fatal(err)
+		}
+		held = len(claims) > 0
+	}
+	dlocktest.Lose(t, locks, "job")
+	if err := <-done; !errors.Is(err, dlock.ErrOwnershipLost) {
+		t.Error(err)
+	}
+}
+
+// Two Clients on one store stand for two processes, and virtual time makes a
+// wait of an hour take none.
+func TestTwoProcesses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.New()
+		one := dlocktest.NewOn(t, store, &dlock.Config{})
+		two := dlocktest.NewOn(t, store, &dlock.Config{DefaultTTL: time.Second})
+		if err := one.Lock(t.Context(), "k"); err != nil {
+			t.Fatal(err)
+		}
+		time.AfterFunc(time.Hour, func() { _ = one.Unlock(context.Background(), "k") })
+		start := time.Now()
+		if err := two.Lock(t.Context(), "k"); err != nil {
+			t.Fatal(err)
+		}
+		if waited := time.Since(start); waited != time.Hour {
+			t.Errorf("waited %v", waited)
+		}
+		dlocktest.Lose(t, two, "k")
+		if _, held := two.Held("k"); held {
+			t.Error("held after it was lost")
+		}
+	})
+}
+
+// Misuse fails the test that does it.
+func TestMisuse(t *testing.T) {
+	for name, misuse := range map[string]func(testing.TB){
+		"bad config":  func(tb testing.TB) { dlocktest.NewOn(tb, memlock.New(), nil) },
+		"nobody's":    func(tb testing.TB) { dlocktest.Lose(tb, dlocktest.New(t), "free") },
+		"not allowed": func(tb testing.TB) { dlocktest.Lose(tb, plain(t), "k") },
+	} {
+		r := &recorder{TB: t}
+		done := make(chan struct{})
+		go func() { // Fatal ends the goroutine
+			defer close(done)
+			misuse(r)
+		}()
+		<-done
+		if !r.failed {
+			t.Errorf("%s did not fail", name)
+		}
+	}
+}
+
+func plain(t *testing.T) *dlock.Client {
+	c, err := dlock.New(&dlock.Config{}, dlock.WithBackend(memlock.New()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+type recorder struct {
+	testing.TB
+	failed bool
+}
+
+func (r *recorder) Fatalf(string, ...any) {
+	r.failed = true
+	runtime.Goexit()
+}

@@ -1,0 +1,448 @@
+package dlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/memlock"
+)
+
+// Each test here is a mistake that was made once.
+
+var errNet = errors.New("network")
+
+type renewFunc = func(context.Context, driver.Driver, []driver.Ref) ([]driver.State, error)
+
+// A push overtakes the answer to a renewal that still said Queued: what is left
+// of the heartbeat is renewed in time.
+func TestPushOvertakesQueuedAnswer(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		store, n := memlock.New(), 0
+		late := func(ctx context.Context, d driver.Driver, r []driver.Ref) ([]driver.State, error) {
+			st, err := d.Renew(ctx, r)
+			if n++; n == 2 {
+				elapse(100 * time.Millisecond)
+			}
+			return st, err
+		}
+		a, b := client(t, store, dlock.Config{}), client(t, &scripted{Opener: store, renew: late}, dlock.Config{})
+		g := acquire(t, a, "k")
+		got := async(func() *dlock.Guard { return acquire(t, b, "k") })
+		elapse(2050 * time.Millisecond)
+		unlock(t, g)
+		h := <-got
+		elapse(20 * second)
+		alive(t, h)
+	})
+}
+
+// A shorter lease may have been set by a call that was never answered.
+func TestExtendShorterUnanswered(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		store, dead := memlock.New(), false
+		renew := func(ctx context.Context, d driver.Driver, r []driver.Ref) ([]driver.State, error) {
+			if dead {
+				return nil, errNet
+			}
+			st, err := d.Renew(ctx, r)
+			if dead = r[0].TTL == 10*second; dead {
+				return nil, errNet
+			}
+			return st, err
+		}
+		a, b := client(t, store, dlock.Config{}), client(t, &scripted{Opener: store, renew: renew}, dlock.Config{})
+		g := acquire(t, b, "k", dlock.WithTTL(time.Hour))
+		short, cancel := context.WithTimeout(ctx, second)
+		defer cancel()
+		wantErr(t, g.Extend(short, 10*second), dlock.ErrUnknownOutcome)
+		acquire(t, a, "k")
+		ended(t, g, dlock.ErrOwnershipLost)
+	})
+}
+
+// The same for an attempt to file that arrives late, after an Extend.
+func TestLateAcquireShortens(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		store, n := memlock.New(), 0
+		b := client(t, &scripted{
+			Opener: store,
+			acquire: func(ctx context.Context, d driver.Driver, r driver.Request) (driver.State, error) {
+				if n++; n == 1 {
+					time.AfterFunc(5*second, func() { _, _ = d.Acquire(ctx, r) })
+					return driver.State{}, errNet
+				}
+				return d.Acquire(ctx, r)
+			},
+			renew: func(ctx context.Context, d driver.Driver, r []driver.Ref) ([]driver.State, error) {
+				if time.Since(started) > 2*second {
+					return nil, errNet
+				}
+				return d.Renew(ctx, r)
+			},
+		}, dlock.Config{})
+		started = time.Now()
+		g := acquire(t, b, "k", dlock.WithTTL(10*second))
+		if err := g.Extend(ctx, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		acquire(t, client(t, store, dlock.Config{}), "k")
+		ended(t, g, dlock.ErrOwnershipLost)
+	})
+}
+
+var started time.Time
+
+// A push of a grant to an earlier attempt is not taken for one to a later.
+func TestStalePushAfterRefiling(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		store, n := memlock.New(), 0
+		b := client(t, &scripted{Opener: store, acquire: func(ctx context.Context, d driver.Driver, r driver.Request) (driver.State, error) {
+			switch n++; n {
+			case 1:
+				_, _ = d.Acquire(ctx, r)
+				elapse(2 * second)
+				return driver.State{}, errNet
+			case 2:
+				elapse(2 * second)
+				return driver.State{}, errNet
+			}
+			return d.Acquire(ctx, r)
+		}}, dlock.Config{})
+		a := client(t, store, dlock.Config{})
+		g := acquire(t, a, "k")
+		one := async(func() *dlock.Guard { return acquire(t, b, "k") })
+		elapse(second)
+		two := async(func() *dlock.Guard { return acquire(t, a, "k") })
+		synctest.Wait()
+		unlock(t, g) // grants to b, which does not know yet that it is queued
+		var first *dlock.Guard
+		rest := one
+		select {
+		case first = <-one:
+			rest = two
+		case first = <-two:
+		}
+		elapse(5 * second)
+		select {
+		case other := <-rest:
+			t.Errorf("tokens %d and %d are held together", first.Token(), other.Token())
+		default:
+		}
+		unlock(t, first)
+		<-rest
+	})
+}
+
+// One renewal that hangs does not lose a lock: neither when a longer lease was
+// just asked for, nor when the key was just granted.
+func TestOneHungRenewalIsNoLoss(t *testing.T) {
+	hangOnce := func(hang *atomic.Bool) renewFunc {
+		return func(ctx context.Context, d driver.Driver, r []driver.Ref) ([]driver.State, error) {
+			if hang.CompareAndSwap(true, false) {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+			return d.Renew(ctx, r)
+		}
+	}
+	t.Run("extending", func(t *testing.T) {
+		virtual(t, func(t *testing.T) {
+			var hang atomic.Bool
+			hang.Store(true)
+			c := client(t, &scripted{Opener: memlock.New(), remote: true, renew: hangOnce(&hang)}, dlock.Config{})
+			if err := acquire(t, c, "k").Extend(ctx, time.Hour); err != nil {
+				t.Error(err)
+			}
+		})
+	})
+	t.Run("granted", func(t *testing.T) {
+		virtual(t, func(t *testing.T) {
+			var hang atomic.Bool
+			store := memlock.New()
+			b := client(t, &scripted{Opener: store, remote: true, renew: hangOnce(&hang)}, dlock.Config{})
+			g := acquire(t, client(t, store, dlock.Config{}), "k")
+			got := async(func() *dlock.Guard { return acquire(t, b, "k") })
+			elapse(1500 * time.Millisecond)
+			hang.Store(true)
+			unlock(t, g)
+			h := <-got
+			elapse(20 * second)
+			alive(t, h)
+		})
+	})
+}
+
+// A lock with a long lease whose renewals hang does not hold up one with a short.
+func TestLongLeasesDoNotHoldUpShortOnes(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		renew := func(ctx context.Context, d driver.Driver, r []driver.Ref) ([]driver.State, error) {
+			for _, x := range r {
+				if x.Key == "stalled" {
+					<-ctx.Done()
+					return nil, ctx.Err()
+				}
+			}
+			return d.Renew(ctx, r)
+		}
+		c := client(t, &scripted{Opener: memlock.New(), remote: true, renew: renew}, dlock.Config{RenewInterval: second, DefaultTTL: time.Minute})
+		acquire(t, c, "stalled")
+		elapse(second / 2)
+		g := acquire(t, c, "healthy", dlock.WithTTL(3*second))
+		elapse(10 * second)
+		alive(t, g)
+	})
+}
+
+// Close ends every context before it releases anything.
+func TestCloseEndsContextsFirst(t *testing.T) {
+	done := map[string]<-chan struct{}{}
+	var early atomic.Int64
+	release := func(ctx context.Context, d driver.Driver, r driver.Ref) (driver.State, error) {
+		select {
+		case <-done[r.Key]:
+		default:
+			early.Add(1)
+		}
+		return d.Release(ctx, r)
+	}
+	c := client(t, &scripted{Opener: memlock.New(), release: release}, dlock.Config{})
+	for i := range 300 {
+		g := acquire(t, c, fmt.Sprint(i))
+		done[g.Key()] = g.Done()
+		for range 50 {
+			_, cancel := g.WithContext(ctx)
+			defer cancel()
+		}
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if n := early.Load(); n > 0 {
+		t.Errorf("%d of 300 were released while their contexts lived", n)
+	}
+}
+
+// Closing takes time in proportion to what is held.
+func TestCloseReleasesMany(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		store := memlock.New()
+		c := client(t, store, dlock.Config{})
+		for i := range 20_000 {
+			acquire(t, c, fmt.Sprint(i))
+		}
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+		a, err := client(t, store, dlock.Config{}).Admin()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if keys, _, err := a.List(ctx, "", "", 10); err != nil || len(keys) > 0 {
+			t.Errorf("left behind: %v, %v", keys, err)
+		}
+	})
+}
+
+// A Check that the backend does not answer does not keep Close waiting.
+func TestCheckDoesNotBlockClose(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		check := func(ctx context.Context) ([]driver.Finding, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		c := client(t, &scripted{Opener: memlock.New(), remote: true, check: check}, dlock.Config{})
+		got := async(func() error { _, err := c.Check(ctx); return err })
+		synctest.Wait()
+		start := time.Now()
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(start); took > 3*second {
+			t.Errorf("Close took %v", took)
+		}
+		wantErr(t, <-got, context.Canceled)
+	})
+}
+
+// A waiter that the backend keeps throwing out is told that the key is busy.
+func TestPlaceLostUntilTheWaitIsOver(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		gone := func(context.Context, driver.Driver, driver.Request) (driver.State, error) {
+			return driver.State{Phase: driver.Gone}, nil
+		}
+		c := client(t, &scripted{Opener: memlock.New(), acquire: gone}, dlock.Config{})
+		start := time.Now()
+		_, err := c.Acquire(ctx, "k", dlock.WithWait(second))
+		wantErr(t, err, dlock.ErrLockHeldByOther)
+		if took := time.Since(start); took != second {
+			t.Errorf("waited %v of 1s", took)
+		}
+	})
+}
+
+// A context that has ended before the call sends nothing.
+func TestDeadContextSendsNothing(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		_, faults := faulty()
+		c := client(t, faults, dlock.Config{})
+		dead, cancel := context.WithCancel(ctx)
+		cancel()
+		_, err := c.Acquire(dead, "k")
+		wantErr(t, err, context.Canceled)
+		wantErr(t, c.Lock(dead, "k"), context.Canceled)
+		if errors.Is(err, dlock.ErrUnknownOutcome) || faults.Calls(0)+faults.Calls(2) > 0 {
+			t.Errorf("%v after %d calls", err, faults.Calls(0)+faults.Calls(2))
+		}
+	})
+}
+
+// The right to release is in no error.
+func TestNoClaimIDInErrors(t *testing.T) {
+	c := client(t, memlock.New(), dlock.Config{})
+	acquire(t, c, "k")
+	_, err := c.TryAcquire(ctx, "k")
+	var e *dlock.Error
+	if !errors.As(err, &e) || e.Holder == nil || e.Holder.ID != "" {
+		t.Errorf("%+v", e)
+	}
+	if id := inspect(t, c, "k")[0].ID; id != "" {
+		t.Error("Inspect shows a claim ID")
+	}
+}
+
+// A call that was not answered is taken for lost in the end, and a longer lease
+// is believed again.
+func TestUnansweredCallIsForgotten(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		blip := true
+		renew := func(ctx context.Context, d driver.Driver, r []driver.Ref) ([]driver.State, error) {
+			if blip {
+				blip = false
+				return nil, errNet
+			}
+			return d.Renew(ctx, r)
+		}
+		c := client(t, &scripted{Opener: memlock.New(), renew: renew}, dlock.Config{})
+		g := acquire(t, c, "k")
+		elapse(2 * time.Minute)
+		if err := g.Extend(ctx, time.Hour); err != nil || g.Remaining() < 50*time.Minute {
+			t.Errorf("%v, %v left", err, g.Remaining())
+		}
+	})
+}
+
+// Queued, in answer to a call that was sent after the grant, is a loss.
+func TestQueuedAfterHeldIsALoss(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		store := memlock.New()
+		var late driver.Request
+		var d driver.Driver
+		b := client(t, &scripted{Opener: store, acquire: func(ctx context.Context, inner driver.Driver, r driver.Request) (driver.State, error) {
+			if d == nil {
+				late, d = r, inner
+				return driver.State{}, errNet
+			}
+			return inner.Acquire(ctx, r)
+		}}, dlock.Config{})
+		a := client(t, store, dlock.Config{})
+		g := acquire(t, b, "k", dlock.WithTTL(5*second))
+		got := async(func() *dlock.Guard { return acquire(t, a, "k") })
+		synctest.Wait()
+		if _, err := d.Release(ctx, late.Ref); err != nil { // by an operator: nothing is pushed
+			t.Fatal(err)
+		}
+		<-got
+		if st, err := d.Acquire(ctx, late); err != nil || st.Phase != driver.Queued {
+			t.Fatal(st, err)
+		}
+		elapse(2 * second)
+		ended(t, g, dlock.ErrOwnershipLost)
+	})
+}
+
+// A release that was refused, and then finds nothing, has found a loss.
+func TestRefusedReleaseThenGone(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := 0
+		release := func(ctx context.Context, d driver.Driver, r driver.Ref) (driver.State, error) {
+			if n++; n == 1 {
+				_, _ = d.Release(ctx, r) // somebody deletes it
+				return driver.State{}, driver.Classify(errNet, driver.Transient)
+			}
+			return d.Release(ctx, r)
+		}
+		c := client(t, &scripted{Opener: memlock.New(), release: release}, dlock.Config{})
+		wantErr(t, acquire(t, c, "k").Unlock(ctx), dlock.ErrOwnershipLost)
+	})
+}
+
+func TestDoTellsTheDeadline(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		c := client(t, memlock.New(), dlock.Config{})
+		short, cancel := context.WithTimeout(ctx, second)
+		defer cancel()
+		err := c.Do(short, "k", func(ctx context.Context) error {
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		wantErr(t, err, context.DeadlineExceeded)
+		free(t, c, "k")
+	})
+}
+
+// A lock without renewal is still renewed through its minimum hold.
+func TestMinHoldWithoutRenewal(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		c := client(t, memlock.New(), dlock.Config{})
+		g := acquire(t, c, "k", dlock.WithTTL(second), dlock.WithoutRenewal(), dlock.WithMinHold(10*second))
+		unlock(t, g)
+		elapse(9 * second)
+		if len(inspect(t, c, "k")) != 1 {
+			t.Error("free before its minimum hold is over")
+		}
+		elapse(second + time.Millisecond)
+		free(t, c, "k")
+	})
+}
+
+// A recheck, or a backend that fails at once, makes no hot loop.
+func TestNoHotLoop(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		var calls atomic.Int64
+		var fails atomic.Bool
+		renew := func(ctx context.Context, d driver.Driver, r []driver.Ref) ([]driver.State, error) {
+			calls.Add(1)
+			if fails.Load() {
+				return nil, errNet
+			}
+			st, err := d.Renew(ctx, r)
+			for i := range st {
+				st[i].Recheck = 300 * time.Millisecond
+			}
+			return st, err
+		}
+		store := memlock.New()
+		acquire(t, client(t, store, dlock.Config{}), "k")
+		c := client(t, &scripted{Opener: store, renew: renew}, dlock.Config{})
+		waited, cancel := context.WithCancel(ctx)
+		got := async(func() error { return c.Lock(waited, "k") })
+		elapse(10 * second)
+		if n := calls.Swap(0); n > 40 {
+			t.Errorf("%d renewals in 10s with a recheck of 300ms", n)
+		}
+		fails.Store(true)
+		elapse(10 * second)
+		if n := calls.Load(); n > 200 {
+			t.Errorf("%d attempts in 10s by one waiter while the backend is down", n)
+		}
+		cancel()
+		wantErr(t, <-got, context.Canceled)
+	})
+}
