@@ -137,7 +137,7 @@ func (a *acquisition) unanswered(g *Guard, s sent) {
 func (a *acquisition) register(key string) *Guard {
 	c, s := a.client, &a.settings
 	g := &Guard{claim: claim{
-		client: c, key: key, id: newID(), ttl: s.ttl, margin: s.margin, noRenew: s.noRenew,
+		client: c, key: key, ttl: s.ttl, margin: s.margin, noRenew: s.noRenew,
 		slot: -1, renewAt: never, span: s.ttl,
 	}}
 	g.self = &g.claim
@@ -145,16 +145,26 @@ func (a *acquisition) register(key string) *Guard {
 		g.limits = &limits{s.minHold, s.maxHold}
 	}
 	c.mu.Lock()
+	g.id = c.ids.next()
 	c.claims[g.id] = &g.claim
 	c.mu.Unlock()
 	return g
 }
 
-func newID() string {
-	var raw [16]byte
-	_, _ = rand.Read(raw[:]) // never fails; see its documentation
+// idSource draws randomness for several IDs at a time, since asking for it costs
+// more than the rest of an ID.
+type idSource struct {
+	raw  [32 * 16]byte
+	used int
+}
+
+func (s *idSource) next() string {
+	if s.used == 0 {
+		_, _ = rand.Read(s.raw[:]) // never fails; see its documentation
+	}
 	var text [32]byte
-	hex.Encode(text[:], raw[:])
+	hex.Encode(text[:], s.raw[s.used:s.used+16])
+	s.used = (s.used + 16) % len(s.raw)
 	return string(text[:])
 }
 

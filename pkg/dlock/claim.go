@@ -51,7 +51,6 @@ type claim struct {
 	noRenew   bool
 	flying    bool // a renewal of it is under way
 	again     bool // and does not count: renew once more when it has landed
-	exact     bool // renewing before renewAt is of no use
 	swept     bool // it was lost, and its Unlock has cleaned up
 	parked    bool // its renewal waits for another of its class
 	limits    *limits
@@ -109,12 +108,6 @@ func (c *Client) mayArrive(cl *claim, s sent) {
 		cl.shortest = s.ttl
 	}
 	cl.lateBy = max(cl.lateBy, after(c.now(), driver.BarFor(s.ttl)))
-	cl.capValidity(s)
-}
-
-// capValidity is for a call that may shorten the lease: from its sending on,
-// until it is answered, no more is believed than it may leave.
-func (cl *claim) capValidity(s sent) {
 	if cl.valid != never {
 		cl.valid = min(cl.valid, after(s.at, s.ttl-cl.marginOf(s.ttl)))
 	}
@@ -137,7 +130,8 @@ func (cl *claim) interval() time.Duration {
 }
 
 // patience is how long one attempt to renew may take: a quarter of the lease,
-// so that one which hangs leaves time for two more.
+// so that one which hangs leaves time for two more; and of the TTL that is asked
+// for if that is shorter, so that we give up before it could run out.
 func (cl *claim) patience() time.Duration { return cl.certain(min(cl.span, cl.ttl)) / 4 }
 
 // A sent call is when a call left, by both clocks, and with which TTL.
@@ -190,7 +184,7 @@ func (c *Client) standInLine(cl *claim, st driver.State, s sent, now int64) {
 		c.grant(cl, cl.token, now)
 	}
 	if soon := after(s.at, max(st.Recheck, time.Millisecond)); st.Recheck > 0 && cl.phase == queued && soon < cl.renewAt {
-		cl.renewAt, cl.exact = soon, true
+		cl.renewAt = soon
 	}
 }
 
@@ -202,7 +196,7 @@ func (c *Client) moveDeadline(cl *claim, st driver.State, s sent) {
 	if st.Phase == driver.Queued {
 		cl.span = driver.Heartbeat(s.ttl)
 	}
-	cl.renewAt, cl.exact = after(s.at, cl.interval()), false
+	cl.renewAt = after(s.at, cl.interval())
 	if st.Phase == driver.Held && cl.noRenew && s.ttl == cl.ttl {
 		cl.renewAt = never
 	}
@@ -246,7 +240,7 @@ func (c *Client) grant(cl *claim, token, now int64) {
 	}
 	cl.phase = granted
 	if cl.noRenew && cl.renewAt != never {
-		cl.renewAt, cl.exact = now, true // what is left of a heartbeat becomes the TTL, once
+		cl.renewAt = now // what is left of a heartbeat becomes the TTL, once
 	}
 	if cl.wait != nil {
 		cl.wait.signal()

@@ -49,7 +49,8 @@ type Client struct {
 
 	mu          sync.Mutex
 	closed      bool
-	calls       sync.WaitGroup    // acquisitions and releases under way; Add under mu
+	calls       sync.WaitGroup // acquisitions and releases under way; Add under mu
+	ids         idSource
 	claims      map[string]*claim // by ID: everything filed and not over
 	keyed       map[string]*hold  // by key: what Lock and TryLock took
 	timeline    timeline

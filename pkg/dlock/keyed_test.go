@@ -121,6 +121,9 @@ func TestUnlockThroughTheGuard(t *testing.T) {
 		lock(t, c, ctx, "k")
 		g, _ := c.Held("k")
 		unlock(t, g)
+		if n := c.Entries(); n != 0 {
+			t.Errorf("%d entries are left", n)
+		}
 		wantErr(t, c.Unlock(ctx, "k"), dlock.ErrLockNotHeld)
 		lock(t, c, ctx, "k")
 		wantErr(t, g.Unlock(ctx), dlock.ErrLockNotHeld)

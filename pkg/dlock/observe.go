@@ -16,8 +16,10 @@ func (c *Client) safely(report func()) {
 	report()
 }
 
-func (c *Client) logAcquired(cl *claim, started int64) { c.logTook("lock acquired", "wait", cl, started) }
-func (c *Client) logReleased(cl *claim)                { c.logTook("lock released", "hold", cl, cl.since) }
+func (c *Client) logAcquired(cl *claim, started int64) {
+	c.logTook("lock acquired", "wait", cl, started)
+}
+func (c *Client) logReleased(cl *claim) { c.logTook("lock released", "hold", cl, cl.since) }
 
 func (c *Client) logTook(msg, what string, cl *claim, from int64) {
 	if c.quiet {

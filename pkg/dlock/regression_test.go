@@ -140,6 +140,33 @@ func TestStalePushAfterRefiling(t *testing.T) {
 	})
 }
 
+// The same if that push is so late that the later attempt is queued by then.
+func TestLatePushAfterRefiling(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		store, events, n := memlock.New(), make(chan driver.Event), 0
+		var id string
+		b := client(t, &scripted{Opener: store, events: events, acquire: func(ctx context.Context, d driver.Driver, r driver.Request) (driver.State, error) {
+			if n++; n == 1 {
+				id = r.ID
+				return driver.State{}, errNet
+			}
+			return d.Acquire(ctx, r)
+		}}, dlock.Config{})
+		g := acquire(t, client(t, store, dlock.Config{}), "k")
+		got := async(func() *dlock.Guard { return acquire(t, b, "k") })
+		elapse(second)
+		events <- driver.Event{Key: "k", ID: id, State: driver.State{Phase: driver.Held, Token: g.Token() + 1}}
+		elapse(second)
+		select {
+		case <-got:
+			t.Error("a stale push was taken for a grant")
+		default:
+		}
+		unlock(t, g)
+		unlock(t, <-got)
+	})
+}
+
 // One renewal that hangs does not lose a lock: neither when a longer lease was
 // just asked for, nor when the key was just granted.
 func TestOneHungRenewalIsNoLoss(t *testing.T) {

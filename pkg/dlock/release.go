@@ -46,7 +46,7 @@ func (c *Client) endHeld(g *Guard) (send bool, err error) {
 	if l := g.limits; l != nil && now < after(g.since, l.minHold) {
 		g.phase = lingering
 		if g.noRenew { // the key is kept for the least hold, not for the holder
-			g.noRenew, g.renewAt, g.exact = false, now, true
+			g.noRenew, g.renewAt = false, now
 		}
 		if life := g.life; life != nil && life.cancel != nil {
 			c.over = append(c.over, life)

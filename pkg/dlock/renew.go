@@ -33,7 +33,7 @@ func (c *Client) board(cl *claim) {
 // renewNow makes a claim due at once. If a renewal is under way, it may have
 // been answered before what we want to know of, and is repeated.
 func (c *Client) renewNow(cl *claim) {
-	cl.renewAt, cl.again, cl.exact = c.now(), cl.flying, true
+	cl.renewAt, cl.again = c.now(), cl.flying
 	c.place(cl)
 }
 
@@ -55,7 +55,7 @@ func (c *Client) launchAll() {
 func (c *Client) launch(f *flight) {
 	batch := make([]*claim, 0, len(f.boarding))
 	refs := make([]driver.Ref, 0, len(f.boarding))
-	bound, s := maxTTL, c.sending(0)
+	bound := maxTTL
 	for _, cl := range f.boarding {
 		cl.parked = false
 		if cl.phase == ended {
@@ -65,9 +65,6 @@ func (c *Client) launch(f *flight) {
 		batch = append(batch, cl)
 		refs = append(refs, cl.ref())
 		bound = min(bound, cl.patience())
-		if s.ttl = cl.ttl; s.ttl < cl.span && cl.phase >= held {
-			cl.capValidity(s)
-		}
 		c.place(cl)
 	}
 	clear(f.boarding)
@@ -151,6 +148,6 @@ func (c *Client) unanswered(cl *claim, f *flight, err error, s sent) {
 	if cl.phase >= held && cl.valid != never { // sooner and sooner as the end comes near
 		pause = min(pause, max(cl.remaining(c.now())/4, 5*time.Millisecond))
 	}
-	cl.renewAt, cl.exact = max(c.now(), after(s.at, pause)), true // an attempt that hung was pause enough
+	cl.renewAt = max(c.now(), after(s.at, pause)) // an attempt that hung was pause enough
 	c.place(cl)
 }

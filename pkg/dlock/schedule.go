@@ -112,7 +112,7 @@ func (c *Client) runDue(now int64) {
 // joins reports whether a claim may be renewed now, up to an eighth of its
 // interval early.
 func (cl *claim) joins(now int64) bool {
-	return cl.wakeAt == cl.renewAt && !cl.exact && !cl.flying && !cl.parked && cl.wakeAt <= after(now, cl.interval()/8)
+	return cl.wakeAt == cl.renewAt && !cl.flying && !cl.parked && cl.wakeAt <= after(now, cl.interval()/8)
 }
 
 func (c *Client) handle(cl *claim, now int64) {
@@ -162,7 +162,7 @@ func (c *Client) wakeUp() {
 			cl.valid -= grown
 			cl.slept = slept
 			if cl.renewable() {
-				cl.renewAt, cl.exact = c.now(), true
+				cl.renewAt = c.now()
 			}
 			c.place(cl)
 		}

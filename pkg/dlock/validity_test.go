@@ -189,6 +189,9 @@ func TestSuspendedMachineLosesItsLocks(t *testing.T) {
 		if left := long.Remaining(); left > 2*time.Hour || left < 110*time.Minute {
 			t.Errorf("%v left of three hours after one was slept", left)
 		}
+		direct := acquire(t, c, "direct")
+		slept.Add(int64(time.Minute))
+		wantErr(t, direct.Unlock(ctx), dlock.ErrOwnershipLost)
 		fresh := acquire(t, c, "fresh")
 		elapse(time.Minute)
 		alive(t, fresh)

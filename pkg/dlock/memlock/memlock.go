@@ -38,8 +38,10 @@ func (s *Store) Open(o driver.Options) (driver.Driver, error) {
 	return &memory{store: s, prefix: o.Prefix, events: make(chan driver.Event, 256), info: &driver.Info{}}, nil
 }
 
-// now is the Store's clock, as a server has one of its own.
-func (s *Store) now() time.Duration { return time.Since(s.epoch) }
+// at and now are the Store's clock, as a server has one of its own. It runs
+// with the clients', so the time at which a call was sent serves for both.
+func (s *Store) at(t time.Time) time.Duration { return t.Sub(s.epoch) }
+func (s *Store) now() time.Duration           { return time.Since(s.epoch) }
 
 func (s *Store) bar(id string, now, ttl time.Duration) {
 	s.barred[id] = now + driver.BarFor(ttl)
@@ -89,7 +91,7 @@ func (m *memory) Acquire(ctx context.Context, r driver.Request) (driver.State, e
 	s := m.store
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := s.now()
+	now := s.at(sent)
 	if s.isBarred(r.ID, now) {
 		return driver.State{Phase: driver.Gone}, nil
 	}
@@ -125,7 +127,7 @@ func (m *memory) Renew(ctx context.Context, refs []driver.Ref) ([]driver.State, 
 	s := m.store
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := s.now()
+	now := s.at(sent)
 	states := make([]driver.State, len(refs))
 	for i, r := range refs {
 		states[i] = driver.State{Phase: driver.Gone}

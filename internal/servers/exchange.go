@@ -1,0 +1,72 @@
+package servers
+
+// request takes the action for one request. What it expects of the server is
+// entered before the server can have seen the request.
+func (c *conn) request(data []byte, args []string) {
+	c.traffic.requests.Add(1)
+	action := c.faults.decide(args)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.resp && len(args) > 0 {
+		c.enter(action, args)
+	} else if action.verb == verbDropReply {
+		c.doomed = true
+	}
+	switch action.verb {
+	case verbForward, verbDropReply:
+		c.up.push(unit{data: data})
+	case verbTwice:
+		c.up.push(unit{data: data})
+		c.up.push(unit{data: data})
+	case verbSwallow, verbError: // the server never sees it
+	}
+}
+
+// enter tells the ledger what reply a command will get.
+func (c *conn) enter(action Action, args []string) {
+	switch action.verb {
+	case verbForward:
+		c.ledger.expect(args, expected{})
+	case verbDropReply:
+		c.ledger.expect(args, expected{drop: true})
+	case verbTwice:
+		c.ledger.expect(args, expected{})
+		c.ledger.expect(args, expected{hide: true})
+	case verbError:
+		c.ledger.answer([]byte("-" + action.text + "\r\n"))
+		c.answerCanned()
+	case verbSwallow: // nothing will come
+	}
+}
+
+// reply passes on what the server sent, if it may; false means hang up. Bytes
+// that are no whole reply are passed on as they are.
+func (c *conn) reply(data []byte, whole bool) bool {
+	state, _ := c.faults.look()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !whole {
+		if c.doomed {
+			return false
+		}
+		c.down.push(unit{data: data})
+		return true
+	}
+	reply := shapeOf(data)
+	verdict := c.ledger.settle(reply)
+	if state.mute && isMessage(reply) && c.ledger.isPush(reply) {
+		verdict = hide
+	}
+	if verdict == pass {
+		c.down.push(unit{data: data})
+	}
+	c.answerCanned()
+	return verdict != hangUp
+}
+
+// answerCanned sends the answers of the proxy whose turn it is.
+func (c *conn) answerCanned() {
+	for _, answer := range c.ledger.canned() {
+		c.down.push(unit{data: answer})
+	}
+}

@@ -1,0 +1,89 @@
+package servers
+
+import (
+	"strings"
+	"sync"
+	"time"
+)
+
+// A way is a direction through the proxy.
+type way uint8
+
+const (
+	toServer way = iota
+	toClient
+)
+
+// faults is what is wrong with a proxy at the moment.
+type faults struct {
+	mu      sync.Mutex
+	now     faultSet
+	changed chan struct{} // closed and replaced at every change
+}
+
+// A faultSet is everything that Heal clears: its zero value is no fault.
+type faultSet struct {
+	lines     [2]lineState // by way
+	refuse    bool
+	late      bool // deliver what a client wrote before it closed
+	mute      bool // drop published messages
+	dropReply int  // for so many requests to come
+	duplicate int  // so many requests to come
+	rule      Rule
+}
+
+// A lineState is what is wrong with one direction.
+type lineState struct {
+	delay time.Duration
+	hole  bool
+}
+
+func newFaults() *faults { return &faults{changed: make(chan struct{})} }
+
+// set changes the faults and wakes everybody who waits under the old ones.
+func (f *faults) set(change func(*faultSet)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change(&f.now)
+	close(f.changed)
+	f.changed = make(chan struct{})
+}
+
+// look returns the faults and a channel that is closed when they change.
+func (f *faults) look() (faultSet, <-chan struct{}) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.now, f.changed
+}
+
+// decide says what to do with one request. args is nil if the proxy does not
+// know what the bytes mean. The rule comes first; the counts apply to what it
+// forwards.
+func (f *faults) decide(args []string) Action {
+	if state, _ := f.look(); state.rule != nil && len(args) > 0 {
+		// Not under the lock: a rule may well change the faults.
+		cmd := append([]string{strings.ToUpper(args[0])}, args[1:]...)
+		if action := state.rule(cmd); action.verb != verbForward {
+			return action
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case take(&f.now.dropReply):
+		return DropReply
+	case take(&f.now.duplicate):
+		return Twice
+	default:
+		return Forward
+	}
+}
+
+// take counts down to zero and says whether there was something left.
+func take(left *int) bool {
+	if *left <= 0 {
+		return false
+	}
+	*left--
+	return true
+}

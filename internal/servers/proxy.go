@@ -1,0 +1,163 @@
+package servers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// acceptRetry is the pause after a failed accept, as for want of descriptors.
+const acceptRetry = 10 * time.Millisecond
+
+// A Proxy is a TCP proxy on a loopback port whose faults can be changed while
+// it runs. They act on open and on new connections alike. Its methods may be
+// called from any goroutine.
+//
+// Delays and black holes neither reorder nor lose bytes: as with TCP over a bad
+// network, what is held back arrives when the fault is gone, unless the
+// connection is closed before.
+//
+// A request is a command if the client speaks the protocol of Redis, which
+// its first byte tells, and else a chunk of bytes as read. Mind that a new
+// connection begins with commands of the client's own, such as HELLO.
+type Proxy struct {
+	listener *net.TCPListener
+	port     *port
+	faults   *faults
+	traffic  traffic
+	accepted atomic.Int64
+
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	mu     sync.Mutex
+	target string
+	conns  map[*conn]struct{}
+}
+
+// StartProxy starts a proxy without faults in front of target, which need not
+// listen yet.
+func StartProxy(target string) (*Proxy, error) {
+	var err error
+	for range startTries {
+		var reserved *port
+		if reserved, err = reservePort(); err != nil {
+			break
+		}
+		var listener net.Listener
+		if listener, err = net.Listen("tcp4", reserved.addr()); err == nil {
+			return startProxy(listener.(*net.TCPListener), reserved, target), nil
+		}
+		reserved.release()
+	}
+	return nil, fmt.Errorf("start proxy: %w", err)
+}
+
+func startProxy(listener *net.TCPListener, reserved *port, target string) *Proxy {
+	p := &Proxy{
+		listener: listener,
+		port:     reserved,
+		faults:   newFaults(),
+		target:   target,
+		conns:    make(map[*conn]struct{}),
+	}
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	p.wg.Go(p.accept)
+	return p
+}
+
+func (p *Proxy) accept() {
+	for {
+		client, err := p.listener.AcceptTCP()
+		switch {
+		case errors.Is(err, net.ErrClosed):
+			return
+		case err != nil:
+			pause(p.ctx, acceptRetry)
+		default:
+			p.admit(client)
+		}
+	}
+}
+
+func (p *Proxy) admit(client *net.TCPConn) {
+	if state, _ := p.faults.look(); state.refuse {
+		client.Close()
+		return
+	}
+	p.accepted.Add(1)
+	c := newConn(p.ctx, client, p.faults, &p.traffic)
+	p.mu.Lock()
+	p.conns[c] = struct{}{}
+	target := p.target
+	p.mu.Unlock()
+	p.wg.Go(func() {
+		c.run(target)
+		p.mu.Lock()
+		delete(p.conns, c)
+		p.mu.Unlock()
+	})
+}
+
+// Close cuts all connections, ends the proxy and waits for its goroutines.
+// Closing twice is harmless.
+func (p *Proxy) Close() error {
+	p.cancel()
+	err := p.listener.Close()
+	p.Cut()
+	p.wg.Wait()
+	p.port.release()
+	if errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+// Addr is where clients connect.
+func (p *Proxy) Addr() string { return p.port.addr() }
+
+// Retarget sends new connections to another server. Open ones stay where they
+// are; Cut gets rid of them.
+func (p *Proxy) Retarget(addr string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.target = addr
+}
+
+// Cut closes all connections now, on both sides. What was on the way is lost.
+// New connections are welcome.
+func (p *Proxy) Cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.conns {
+		c.kill()
+	}
+}
+
+// Connections is how many connections were accepted so far.
+func (p *Proxy) Connections() int { return int(p.accepted.Load()) }
+
+// Open is how many connections there are now.
+func (p *Proxy) Open() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.conns)
+}
+
+// BytesUp is how many bytes were written to servers.
+func (p *Proxy) BytesUp() int64 { return p.traffic.bytes[toServer].Load() }
+
+// BytesDown is how many bytes were written to clients.
+func (p *Proxy) BytesDown() int64 { return p.traffic.bytes[toClient].Load() }
+
+// Requests is how many requests were read from clients.
+func (p *Proxy) Requests() int64 { return p.traffic.requests.Load() }
+
+// Heal clears all faults, rules and counts. What was held back flows again.
+// An action already taken for a request is not taken back.
+func (p *Proxy) Heal() { p.faults.set(func(f *faultSet) { *f = faultSet{} }) }

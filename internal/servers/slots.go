@@ -1,0 +1,162 @@
+package servers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Slot returns the hash slot of a key.
+func (c *Cluster) Slot(ctx context.Context, key string) (int, error) {
+	return onAny(ctx, c.nodes, func(ctx context.Context, client *redis.Client) (int, error) {
+		slot, err := client.ClusterKeySlot(ctx, key).Result()
+		return int(slot), err
+	})
+}
+
+// NodeFor returns the master that serves the key, as the first node that
+// answers sees it.
+func (c *Cluster) NodeFor(ctx context.Context, key string) (*Redis, error) {
+	slot, err := c.Slot(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	return c.Owner(ctx, slot)
+}
+
+// Owner returns the master that serves the slot.
+func (c *Cluster) Owner(ctx context.Context, slot int) (*Redis, error) {
+	ranges, err := onAny(ctx, c.nodes, func(ctx context.Context, client *redis.Client) ([]redis.ClusterSlot, error) {
+		return client.ClusterSlots(ctx).Result() //nolint:staticcheck // its successor does not exist before Redis 7
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range ranges {
+		if r.Start <= slot && slot <= r.End && len(r.Nodes) > 0 {
+			if node := c.Node(r.Nodes[0].Addr); node != nil {
+				return node, nil
+			}
+		}
+	}
+	return nil, fmt.Errorf("nobody serves slot %d", slot)
+}
+
+// Masters returns the nodes that are masters now, as each of the running
+// ones sees itself.
+func (c *Cluster) Masters(ctx context.Context) ([]*Redis, error) {
+	var masters []*Redis
+	for _, node := range c.nodes {
+		if !node.Running() {
+			continue
+		}
+		info, err := node.info(ctx, "replication")
+		if err != nil {
+			return nil, err
+		}
+		if infoField(info, "role") == "master" {
+			masters = append(masters, node)
+		}
+	}
+	return masters, nil
+}
+
+func (c *Cluster) id(node *Redis) (string, error) {
+	for i := range c.nodes {
+		if c.nodes[i] == node {
+			return c.ids[i], nil
+		}
+	}
+	return "", errors.New("not a node of this cluster")
+}
+
+const keysPerMove = 100
+
+// MigrateSlot moves a slot with all its keys from one master to another while
+// clients use it: BeginMigration, MoveSlotKeys and FinishMigration in a row.
+func (c *Cluster) MigrateSlot(ctx context.Context, slot int, from, to *Redis) error {
+	for _, step := range []func(context.Context, int, *Redis, *Redis) error{
+		c.BeginMigration, c.MoveSlotKeys, c.FinishMigration,
+	} {
+		if err := step(ctx, slot, from, to); err != nil {
+			return fmt.Errorf("migrate slot %d: %w", slot, err)
+		}
+	}
+	return nil
+}
+
+// BeginMigration opens the slot at both ends. From here on the old master
+// answers ASK for keys that it does not have, and commands on several keys
+// get TRYAGAIN when only some have moved.
+func (c *Cluster) BeginMigration(ctx context.Context, slot int, from, to *Redis) error {
+	fromID, err := c.id(from)
+	if err != nil {
+		return err
+	}
+	toID, err := c.id(to)
+	if err != nil {
+		return err
+	}
+	// Importing first: the old master must not send clients to a node that
+	// would send them back.
+	if err := to.tell(ctx, []any{"CLUSTER", "SETSLOT", slot, "IMPORTING", fromID}); err != nil {
+		return err
+	}
+	return from.tell(ctx, []any{"CLUSTER", "SETSLOT", slot, "MIGRATING", toID})
+}
+
+// MoveSlotKeys moves all keys of an opened slot.
+func (c *Cluster) MoveSlotKeys(ctx context.Context, slot int, from, to *Redis) error {
+	for {
+		keys, err := onNode(ctx, from, func(ctx context.Context, client *redis.Client) ([]string, error) {
+			return client.ClusterGetKeysInSlot(ctx, slot, keysPerMove).Result()
+		})
+		if err != nil || len(keys) == 0 {
+			return err
+		}
+		if err := c.MoveKeys(ctx, from, to, keys...); err != nil {
+			return err
+		}
+	}
+}
+
+// MoveKeys moves some keys of an opened slot, so that a slot can be left half
+// moved.
+func (c *Cluster) MoveKeys(ctx context.Context, from, to *Redis, keys ...string) error {
+	command := []any{"MIGRATE", loopback, to.ports[0].number, "", 0, 5000, "KEYS"}
+	for _, key := range keys {
+		command = append(command, key)
+	}
+	return from.tell(ctx, command)
+}
+
+// FinishMigration gives the slot to its new master and tells every master, so
+// that no client is sent the old way. Keys that were not moved are lost to
+// clients, and the old master refuses while it has any.
+func (c *Cluster) FinishMigration(ctx context.Context, slot int, from, to *Redis) error {
+	toID, err := c.id(to)
+	if err != nil {
+		return err
+	}
+	masters, err := c.Masters(ctx)
+	if err != nil {
+		return err
+	}
+	// The new master first: if the old one gave the slot away before, nobody
+	// would serve it if we failed in between.
+	for _, node := range append([]*Redis{to, from}, masters...) {
+		if err := node.tell(ctx, []any{"CLUSTER", "SETSLOT", slot, "NODE", toID}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// CancelMigration closes an opened slot at both ends and leaves it where it
+// was. Keys that have moved stay where they are, out of reach.
+func (c *Cluster) CancelMigration(ctx context.Context, slot int, from, to *Redis) error {
+	stable := []any{"CLUSTER", "SETSLOT", slot, "STABLE"}
+	return errors.Join(from.tell(ctx, stable), to.tell(ctx, stable))
+}

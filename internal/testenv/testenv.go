@@ -1,0 +1,118 @@
+// Package testenv gives tests real servers and a faulty network, and takes
+// them away when the test ends. A test fails if one of its servers cannot be
+// stopped or has ended without being asked to.
+//
+// Where redis-server is not installed, such tests are skipped, except where
+// they must not be: with DLOCK_TEST_REQUIRE=1 or CI in the environment they
+// fail.
+package testenv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/ceyewan/genesis/internal/servers"
+)
+
+// RequireEnv set to 1 makes a missing server a failure instead of a skip.
+const RequireEnv = "DLOCK_TEST_REQUIRE"
+
+const (
+	startWithin = 60 * time.Second
+	pollEvery   = 5 * time.Millisecond
+)
+
+// Redis starts a server for this test; args win over the defaults, which are
+// a server without persistence.
+func Redis(tb testing.TB, args ...string) *servers.Redis {
+	tb.Helper()
+	return start(tb, func(ctx context.Context) (*servers.Redis, error) {
+		return servers.StartRedis(ctx, servers.RedisOptions{Args: args})
+	})
+}
+
+// Sentinel starts a master, two replicas and three sentinels for this test.
+func Sentinel(tb testing.TB) *servers.Sentinel {
+	tb.Helper()
+	return start(tb, func(ctx context.Context) (*servers.Sentinel, error) {
+		return servers.StartSentinel(ctx, 2)
+	})
+}
+
+// Cluster starts a cluster of three masters for this test.
+func Cluster(tb testing.TB) *servers.Cluster {
+	tb.Helper()
+	return ClusterWithReplicas(tb, 0)
+}
+
+// ClusterWithReplicas starts a cluster of three masters with this many
+// replicas each.
+func ClusterWithReplicas(tb testing.TB, perMaster int) *servers.Cluster {
+	tb.Helper()
+	return start(tb, func(ctx context.Context) (*servers.Cluster, error) {
+		return servers.StartCluster(ctx, perMaster)
+	})
+}
+
+// Proxy starts a proxy in front of addr for this test. It is closed before
+// the server that was started before it.
+func Proxy(tb testing.TB, addr string) *servers.Proxy {
+	tb.Helper()
+	p, err := servers.StartProxy(addr)
+	if err != nil {
+		tb.Fatalf("proxy: %v", err)
+	}
+	tb.Cleanup(func() { check(tb, p.Close()) })
+	return p
+}
+
+// Eventually polls cond until it is true and fails the test if that takes
+// longer than within. what says what is waited for.
+func Eventually(tb testing.TB, within time.Duration, what string, cond func() bool) {
+	tb.Helper()
+	for end := time.Now().Add(within); !cond(); time.Sleep(pollEvery) {
+		if time.Now().After(end) {
+			tb.Fatalf("not within %v: %s", within, what)
+		}
+	}
+}
+
+type stopper interface{ Stop() error }
+
+func start[S stopper](tb testing.TB, begin func(context.Context) (S, error)) S {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), startWithin)
+	defer cancel()
+	server, err := begin(ctx)
+	if err != nil {
+		giveUp(tb, err)
+	}
+	tb.Cleanup(func() { check(tb, server.Stop()) })
+	return server
+}
+
+func check(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Errorf("cleaning up: %v", err)
+	}
+}
+
+// giveUp ends the test. A skip also goes to standard error: go test shows the
+// reason of a skip only when asked for.
+func giveUp(tb testing.TB, err error) {
+	tb.Helper()
+	if !errors.Is(err, servers.ErrNotInstalled) || required() {
+		tb.Fatal(err)
+	}
+	fmt.Fprintf(os.Stderr, "SKIP %s: %v\n", tb.Name(), err)
+	tb.Skip(err)
+}
+
+func required() bool {
+	return os.Getenv(RequireEnv) == "1" || os.Getenv("CI") != ""
+}
