@@ -74,8 +74,9 @@ type Driver interface {
 
 	// Events delivers changes of this Driver's own claims, best effort: an
 	// event may be late, lost or repeated. State.Until of an event is unused,
-	// since a grant moves no deadline. An Event without ID says that others
-	// may have been lost: renew everything. Close closes the channel.
+	// since a grant moves no deadline. Phase Unknown asks that the claim be
+	// renewed, an Event without ID that everything be: others may have been
+	// lost. Close closes the channel.
 	Events() <-chan Event
 
 	// Close ends the Driver's own goroutines and waits for them. It releases

@@ -1,0 +1,76 @@
+package redislock
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// layout is the version of what is stored; see docs/backends/redis.md.
+const layout = 1
+
+// separator begins every suffix. No name contains it: the engine refuses control
+// characters in keys and prefixes.
+const separator = "\x01"
+
+// names are the keys of one lock. They share a slot of a cluster.
+type names struct{ lock, fence, queue, waiters, bars string }
+
+func (n names) bar(id string) string { return n.bars + id }
+
+// namesOf places the siblings of a lock in its slot. The lock itself keeps the
+// name that the user chose, byte for byte, so that plain clients meet it.
+func (d *redisDriver) namesOf(key string) (names, error) {
+	lock := d.prefix + key
+	base, placed := siblings(lock)
+	if !placed && d.cluster != nil {
+		return names{}, fmt.Errorf("%w: %q has braces that leave no place for its queue on a cluster", driver.ErrInvalidKey, key)
+	}
+	return names{
+		lock: lock, fence: base + separator + "f", queue: base + separator + "q",
+		waiters: base + separator + "w", bars: base + separator + "b",
+	}, nil
+}
+
+// siblings returns what the names of the siblings begin with, and whether they
+// are in the slot of lock: with a hash tag in the name they share it; without a
+// closing brace the whole name becomes the tag; other names cannot be placed.
+func siblings(lock string) (base string, placed bool) {
+	if tag := hashTag(lock); tag != lock {
+		return lock, true
+	}
+	if !strings.Contains(lock, "}") {
+		return "{" + lock + "}", true
+	}
+	return lock, false
+}
+
+// hashTag is the part of a key that decides its slot.
+func hashTag(key string) string {
+	if _, after, ok := strings.Cut(key, "{"); ok {
+		if tag, _, ok := strings.Cut(after, "}"); ok && tag != "" {
+			return tag
+		}
+	}
+	return key
+}
+
+// slots is the number of slots of a cluster.
+const slots = 16384
+
+// slotOf is CRC16 (XMODEM) of the hash tag, as the cluster specification has it.
+func slotOf(key string) int {
+	crc := uint16(0)
+	for _, c := range []byte(hashTag(key)) {
+		crc ^= uint16(c) << 8
+		for range 8 {
+			if crc&0x8000 != 0 {
+				crc = crc<<1 ^ 0x1021
+			} else {
+				crc <<= 1
+			}
+		}
+	}
+	return int(crc) % slots
+}

@@ -1,0 +1,82 @@
+-- Shared by the scripts that follow it. Layout 1:
+--   lock     string  "<id> <token> <since ms> <channel> <info>", expires with the lease
+--   queue    zset    id -> order of arrival
+--   waiters  hash    id -> "<deadline us> <since ms> <fences> <channel> <info>"
+--   fence    string  the last token of this lock, kept for a day
+--   bar      string  an id that must not be filed any more
+-- <info> comes last and may hold anything. A channel of "-" means no pushes.
+-- Times are the server's. Numbers are printed with %.0f: Lua's own way loses digits.
+
+local KEEP_MS = 60000        -- how long an untouched queue is kept
+local FENCE_MS = 86400000
+local SKIPS = 64             -- waiters without a listener that are passed over
+
+local function digits(n) return string.format('%.0f', n) end
+
+local function clock()
+  local t = redis.call('TIME')
+  return t[1] * 1000000 + t[2]
+end
+
+local function owner(value) return value and string.sub(value, 1, 32) end
+
+local function token_of(value) return string.match(value, '^%x+ (%d+) ') end
+
+-- push tells a process of a change and returns how many heard it.
+local function push(publish, channel, ...)
+  if channel == '-' then return 0 end
+  local n = redis.pcall(publish, channel, table.concat({...}, '\1'))
+  if type(n) ~= 'number' then return 0 end
+  return n
+end
+
+-- hold makes a claim the holder of a free lock.
+local function hold(lock, fence, id, token, fences, now, channel, info, px)
+  redis.call('SET', fence, digits(token + fences - 1), 'PX', FENCE_MS)
+  redis.call('SET', lock, id .. ' ' .. digits(token) .. ' ' .. digits(now / 1000) .. ' ' .. channel .. ' ' .. info, 'PX', px)
+end
+
+local function drop(queue, waiters, id)
+  redis.call('ZREM', queue, id)
+  redis.call('HDEL', waiters, id)
+end
+
+-- settle gives a free lock to the first living waiter, for what is left of its
+-- heartbeat. Dead waiters are dropped. Those whose process does not listen are
+-- passed over, unless nobody does: then the first of them finds out by itself.
+local function settle(lock, queue, waiters, fence, publish, now)
+  local token, silent = nil, nil
+  local place = 0
+  while place < SKIPS do
+    local id = redis.call('ZRANGE', queue, place, place)[1]
+    if not id then break end
+    local deadline, fences, channel, info
+    local record = redis.call('HGET', waiters, id)
+    if record then deadline, fences, channel, info = string.match(record, '^(%d+) %d+ (%d+) (%S+) (.*)$') end
+    if not deadline or tonumber(deadline) <= now then
+      drop(queue, waiters, id)
+    else
+      token = token or math.max(tonumber(redis.call('GET', fence) or '0') + 1, now)
+      local claim = {id, tonumber(deadline), tonumber(fences), channel, info}
+      if push(publish, channel, 'held', lock, id, digits(token)) > 0 then
+        silent = claim
+        break
+      end
+      silent = silent or claim
+      place = place + 1
+    end
+  end
+  if not silent then return end
+  drop(queue, waiters, silent[1])
+  hold(lock, fence, silent[1], token, silent[3], now, silent[4], silent[5], math.ceil((silent[2] - now) / 1000))
+end
+
+-- queued is the state of a waiter: its phase, how many are before it, and in how
+-- many milliseconds to ask again, for the first in the queue.
+local function queued(lock, queue, id)
+  local rank = redis.call('ZRANK', queue, id)
+  local recheck = 0
+  if rank == 0 then recheck = math.max(redis.call('PTTL', lock), 0) + 2 end
+  return {'queued', id, '0', rank + 1, recheck}
+end
+

@@ -1,0 +1,44 @@
+-- Renews claims on one lock, in any phase, drops dead heads and grants. Works at
+-- maxmemory: it begins with a write that is always allowed.
+-- KEYS lock, fence, queue, waiters
+-- ARGV publish command, echo, then id, ttl ms and heartbeat ms of each claim
+-- Returns {echo, {phase, id, token, ahead, recheck ms}...}.
+local lock, fence, queue, waiters = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local publish = ARGV[1]
+
+redis.call('PEXPIRE', queue, KEEP_MS)
+redis.call('PEXPIRE', waiters, KEEP_MS)
+local now = clock()
+local record = {}
+for i = 3, #ARGV, 3 do
+  local id = ARGV[i]
+  local was = redis.call('HGET', waiters, id)
+  if was then
+    local deadline, rest = string.match(was, '^(%d+)( .*)$')
+    if tonumber(deadline) <= now then
+      drop(queue, waiters, id)
+    else
+      record[id] = true
+      redis.call('HSET', waiters, id, digits(now + ARGV[i + 2] * 1000) .. rest)
+    end
+  end
+end
+
+local value = redis.call('GET', lock)
+if not value then
+  settle(lock, queue, waiters, fence, publish, now)
+  value = redis.call('GET', lock)
+end
+local answers = {ARGV[2]}
+for i = 3, #ARGV, 3 do
+  local id = ARGV[i]
+  if owner(value) == id then
+    redis.call('PEXPIRE', lock, ARGV[i + 1])
+    answers[#answers + 1] = {'held', id, token_of(value), 0, 0}
+  elseif record[id] then
+    answers[#answers + 1] = queued(lock, queue, id)
+  else
+    answers[#answers + 1] = {'gone', id, '0', 0, 0}
+  end
+end
+return answers

@@ -1,0 +1,206 @@
+package redislock
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// A listener receives what scripts publish to this process: one subscription for
+// all locks of a server, or, on a cluster, one for each slot in which something
+// waits. It is opened when the first claim has queued, and whatever may have been
+// missed before it stood, or while it was broken, is asked for.
+type listener struct {
+	driver *redisDriver
+
+	mu    sync.Mutex
+	ears  map[int]*ear // by slot; 0 without a cluster
+	ended bool
+}
+
+// An ear is one subscription.
+type ear struct {
+	slot    int
+	channel string
+	pubsub  *redis.PubSub
+}
+
+// channelFor is where the claims of this process on lock want to be told.
+func (d *redisDriver) channelFor(lock string) string {
+	if d.cluster == nil {
+		return "dlock:" + d.me
+	}
+	return slotChannel(slotOf(lock), d.me)
+}
+
+// slotChannel is a channel that lives in a slot of a cluster.
+func slotChannel(slot int, me string) string { return "{" + tagOf(slot) + "}dlock:" + me }
+
+// tagOf finds a hash tag of a slot. It is searched for once.
+func tagOf(slot int) string {
+	if tag, ok := tags.Load(slot); ok {
+		return tag.(string) //nolint:forcetypeassert // only strings are stored
+	}
+	for i := 0; ; i++ {
+		if tag := strconv.FormatInt(int64(i), 36); slotOf(tag) == slot {
+			tags.Store(slot, tag)
+			return tag
+		}
+	}
+}
+
+var tags sync.Map // slot -> tag
+
+// want sees to it that pushes for a slot are heard.
+func (l *listener) want(slot int) {
+	d := l.driver
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended || l.ears[slot] != nil {
+		return
+	}
+	e := &ear{slot: slot, channel: "dlock:" + d.me}
+	if d.cluster == nil {
+		e.pubsub = d.client.Subscribe(d.ctx)
+	} else {
+		e.channel = slotChannel(slot, d.me)
+		e.pubsub = d.cluster.SSubscribe(d.ctx)
+	}
+	if l.ears == nil {
+		l.ears = map[int]*ear{}
+	}
+	l.ears[slot] = e
+	d.work.Go(func() { l.listen(e) })
+}
+
+// close ends all subscriptions; those who listen then return.
+func (l *listener) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ended = true
+	for _, e := range l.ears {
+		_ = e.pubsub.Close()
+	}
+}
+
+// listen subscribes and passes on what comes, again and again.
+func (l *listener) listen(e *ear) {
+	d := l.driver
+	pause := 10 * time.Millisecond
+	if err := l.subscribe(e); err != nil {
+		d.log.Debug("subscribing failed", "error", err)
+	}
+	for d.ctx.Err() == nil {
+		msg, err := e.pubsub.Receive(d.ctx)
+		if err != nil {
+			if d.ctx.Err() != nil {
+				return
+			}
+			d.log.Debug("subscription broken", "error", err)
+			if !d.sleep(pause) {
+				return
+			}
+			pause = min(2*pause, time.Second)
+			continue
+		}
+		pause = 10 * time.Millisecond
+		switch m := msg.(type) {
+		case *redis.Subscription: // it stands (again)
+			if strings.HasSuffix(m.Kind, "unsubscribe") { // a slot has moved away
+				_ = l.subscribe(e)
+				continue
+			}
+			d.recheck(e.slot)
+		case *redis.Message:
+			d.heard(m.Payload)
+		}
+	}
+}
+
+func (l *listener) subscribe(e *ear) error {
+	ctx, cancel := context.WithTimeout(l.driver.ctx, 2*time.Second)
+	defer cancel()
+	if l.driver.cluster != nil {
+		return e.pubsub.SSubscribe(ctx, e.channel)
+	}
+	return e.pubsub.Subscribe(ctx, e.channel)
+}
+
+func (d *redisDriver) sleep(t time.Duration) bool {
+	timer := time.NewTimer(t)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-d.ctx.Done():
+		return false
+	}
+}
+
+// recheck asks for everything of a slot that waits: a grant may have been
+// published when nobody heard.
+func (d *redisDriver) recheck(slot int) {
+	d.mu.Lock()
+	var waiting []driver.Event
+	for id, w := range d.waiting {
+		if d.cluster == nil || w.slot == slot {
+			waiting = append(waiting, driver.Event{Key: w.key, ID: id})
+		}
+	}
+	d.mu.Unlock()
+	for _, ev := range waiting {
+		d.emit(ev)
+	}
+}
+
+// heard passes on a push: phase, lock, id and token.
+func (d *redisDriver) heard(payload string) {
+	part := strings.Split(payload, separator)
+	if len(part) != 4 || !strings.HasPrefix(part[1], d.prefix) {
+		return
+	}
+	ev := driver.Event{Key: part[1][len(d.prefix):], ID: part[2]}
+	ev.State.Token, _ = strconv.ParseInt(part[3], 10, 64)
+	switch part[0] {
+	case "held":
+		if d.settings.replicas > 0 {
+			ev.State.Token = 0 // the renewal that follows waits for the replicas
+			break
+		}
+		ev.State.Phase = driver.Held
+		d.mu.Lock()
+		delete(d.waiting, ev.ID)
+		d.mu.Unlock()
+	case "gone":
+		ev.State.Phase = driver.Gone
+	case "free":
+		time.AfterFunc(d.settings.gap, func() { d.emit(ev) })
+		return
+	}
+	d.emit(ev)
+}
+
+// emit never blocks: an engine that does not keep up loses one push, and is told
+// by the one without ID.
+func (d *redisDriver) emit(ev driver.Event) {
+	d.eventMu.Lock()
+	defer d.eventMu.Unlock()
+	for !d.closed {
+		select {
+		case d.events <- ev:
+			return
+		default:
+		}
+		select {
+		case <-d.events:
+			ev = driver.Event{}
+		default:
+		}
+	}
+}

@@ -1,0 +1,260 @@
+// Package redislock keeps locks in Redis: a single server, a master watched by
+// sentinels, or a cluster, through one go-redis client.
+//
+// A lock is a plain string key with an expiry, so that every client which locks
+// with SET NX PX excludes us and is excluded. Beside it stand a queue, in which
+// waiters are granted the key in the order in which they came, and the last
+// fencing token. docs/backends/redis.md has the layout, and says what Redis can
+// promise and what it cannot.
+package redislock
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// An Option changes how locks are kept.
+type Option func(*settings)
+
+// WithMinReplicas lets a grant or a renewal count only when n replicas have
+// confirmed it, each time within the given bound. It narrows the window in which
+// a failover gives one lock to two holders, and does not close it: WAIT is not
+// consensus. It costs a round trip to the replicas, and hand-overs one more to
+// the server.
+func WithMinReplicas(n int, within time.Duration) Option {
+	return func(s *settings) { s.replicas, s.replicaWait = n, within }
+}
+
+// WithPlainClients leaves a key free for a while between two of our holders, so
+// that clients which poll with SET NX get their share. Without it they are served
+// only when none of ours waits. It is meant for migrations: it costs that much
+// time at every hand-over.
+func WithPlainClients(gap time.Duration) Option {
+	return func(s *settings) { s.gap = gap }
+}
+
+type settings struct {
+	replicas    int
+	replicaWait time.Duration
+	gap         time.Duration
+}
+
+// New returns a backend on client, which stays open when locks are closed.
+func New(client redis.UniversalClient, opts ...Option) driver.Opener {
+	o := &opener{client: client}
+	for _, opt := range opts {
+		opt(&o.settings)
+	}
+	return o
+}
+
+type opener struct {
+	client   redis.UniversalClient
+	settings settings
+}
+
+// Open does no I/O.
+func (o *opener) Open(opts driver.Options) (driver.Driver, error) {
+	switch s := o.settings; {
+	case o.client == nil:
+		return nil, fmt.Errorf("redislock: the client is nil")
+	case s.replicas < 0 || s.replicaWait < 0 || (s.replicas > 0 && s.replicaWait == 0):
+		return nil, fmt.Errorf("redislock: WithMinReplicas(%d, %v) is out of range", s.replicas, s.replicaWait)
+	case s.gap < 0 || s.gap > driver.Heartbeat(time.Hour):
+		return nil, fmt.Errorf("redislock: WithPlainClients(%v) is not between 0 and 3s", s.gap)
+	}
+	d := &redisDriver{
+		client: o.client, settings: o.settings, prefix: opts.Prefix, log: opts.Logger,
+		publish: "PUBLISH", waiting: map[string]waiter{}, events: make(chan driver.Event, 1024),
+	}
+	switch c := o.client.(type) {
+	case *redis.ClusterClient:
+		d.cluster, d.publish, d.prompt = c, "SPUBLISH", c.Options().ContextTimeoutEnabled
+	case *redis.Client:
+		d.prompt = c.Options().ContextTimeoutEnabled
+	default:
+		return nil, fmt.Errorf("%w: redislock needs a client of one server, of sentinels or of a cluster, not %T", driver.ErrUnsupported, c)
+	}
+	d.me = newName()
+	d.ctx, d.cancel = context.WithCancel(context.Background())
+	d.lanes.driver = d
+	d.listener.driver = d
+	return d, nil
+}
+
+// newName makes the name of a driver's channel.
+func newName() string {
+	var raw [8]byte
+	_, _ = rand.Read(raw[:])
+	return hex.EncodeToString(raw[:])
+}
+
+// capacities are what Redis can do.
+func capacities() driver.Caps {
+	return driver.Caps{
+		Name: "redis", Lease: true, Remote: true, Fencing: true, FenceRange: true, FIFO: true, Push: true,
+		Modes: []driver.Mode{driver.Exclusive}, MinTTL: 10 * time.Millisecond,
+	}
+}
+
+func (d *redisDriver) Caps() driver.Caps { return capacities() }
+
+func (d *redisDriver) Events() <-chan driver.Event { return d.events }
+
+// Close ends the subscription and what is still on its way.
+func (d *redisDriver) Close() error {
+	d.closeOnce.Do(func() {
+		d.cancel()
+		d.listener.close()
+		d.work.Wait()
+		d.eventMu.Lock()
+		defer d.eventMu.Unlock()
+		d.closed = true
+		close(d.events)
+	})
+	return nil
+}
+
+type redisDriver struct {
+	client   redis.UniversalClient
+	cluster  *redis.ClusterClient // nil if it is none
+	settings settings
+	prefix   string
+	log      logger
+	publish  string
+	me       string // names our channels
+	prompt   bool   // the client honours contexts
+	lanes    lanes
+	listener listener
+
+	ctx       context.Context // ends with Close
+	cancel    context.CancelFunc
+	work      sync.WaitGroup
+	closeOnce sync.Once
+
+	mu      sync.Mutex
+	waiting map[string]waiter // by claim ID: what we have queued
+
+	eventMu sync.Mutex
+	closed  bool
+	events  chan driver.Event
+}
+
+// A waiter is a claim of ours that is queued.
+type waiter struct {
+	key  string
+	slot int
+}
+
+func millis(d time.Duration) string {
+	return strconv.FormatInt(int64((d+time.Millisecond-1)/time.Millisecond), 10)
+}
+
+func (d *redisDriver) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
+	if !capacities().Supports(r.Mode) {
+		return driver.State{}, fmt.Errorf("%w: mode %s", driver.ErrUnsupported, r.Mode)
+	}
+	n, err := d.namesOf(r.Key)
+	if err != nil {
+		return driver.State{}, err
+	}
+	wait := "0"
+	if r.Wait {
+		wait = "1"
+	}
+	sent := time.Now()
+	cmd := acquireScript.command(ctx,
+		[]string{n.lock, n.fence, n.bar(r.ID), n.queue, n.waiters},
+		r.ID, millis(r.TTL), millis(driver.Heartbeat(r.TTL)), wait, max(r.Fences, 1), d.publish, d.channelFor(n.lock), encodeInfo(r.Info))
+	var reply any
+	var short error // too few replicas have it
+	if d.settings.replicas > 0 {
+		reply, short, err = d.callReplicated(ctx, n.lock, cmd)
+	} else {
+		reply, err = d.call(ctx, cmd)
+	}
+	if err != nil {
+		return driver.State{}, err
+	}
+	st, err := parseState(reply, r.Ref, sent)
+	if err != nil {
+		return driver.State{}, err
+	}
+	if st.Phase == driver.Held && short != nil {
+		d.undo(ctx, r.Ref)
+		return driver.State{}, short
+	}
+	d.note(r.Ref, n.lock, st.Phase)
+	return st, nil
+}
+
+// note keeps the table of what is queued, and listens once there is anything.
+func (d *redisDriver) note(r driver.Ref, lock string, p driver.Phase) {
+	d.mu.Lock()
+	w, had := d.waiting[r.ID]
+	if p == driver.Queued {
+		w = waiter{key: r.Key}
+		if d.cluster != nil {
+			w.slot = slotOf(lock)
+		}
+		d.waiting[r.ID] = w
+	} else if had {
+		delete(d.waiting, r.ID)
+	}
+	d.mu.Unlock()
+	if p == driver.Queued && !had {
+		d.listener.want(w.slot)
+	}
+}
+
+// undo takes back a claim that too few replicas have confirmed.
+func (d *redisDriver) undo(ctx context.Context, r driver.Ref) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(r.TTL/3, 2*time.Second))
+	defer cancel()
+	if _, err := d.Release(ctx, r); err != nil {
+		d.log.Warn("claim without replicas not released", "key", r.Key, "error", err)
+	}
+}
+
+func (d *redisDriver) Release(ctx context.Context, r driver.Ref) (driver.State, error) {
+	bar := "0"
+	if r.Unsettled {
+		bar = millis(driver.BarFor(r.TTL))
+	}
+	return d.remove(ctx, r.Key, r.ID, bar, "")
+}
+
+// Evict is a release that the token must match, and of which the owner is told.
+func (d *redisDriver) Evict(ctx context.Context, key, id string, token int64) (driver.State, error) {
+	return d.remove(ctx, key, id, "0", strconv.FormatInt(token, 10))
+}
+
+func (d *redisDriver) remove(ctx context.Context, key, id, bar, token string) (driver.State, error) {
+	n, err := d.namesOf(key)
+	if err != nil {
+		return driver.State{}, err
+	}
+	gap := "0"
+	if d.settings.gap > 0 {
+		gap = "1"
+	}
+	reply, err := d.call(ctx, releaseScript.command(ctx,
+		[]string{n.lock, n.fence, n.bar(id), n.queue, n.waiters}, id, bar, d.publish, gap, token))
+	if err != nil {
+		return driver.State{}, err
+	}
+	st, err := parseState(reply, driver.Ref{Key: key, ID: id}, time.Time{})
+	if err == nil {
+		d.note(driver.Ref{Key: key, ID: id}, n.lock, driver.Gone)
+	}
+	return st, err
+}

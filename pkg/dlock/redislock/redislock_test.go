@@ -1,0 +1,76 @@
+package redislock_test
+
+import (
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/drivertest"
+	"github.com/ceyewan/genesis/pkg/dlock/redislock"
+)
+
+// childAddrs tells a child process of the suite where the servers are.
+const childAddrs = "REDISLOCK_TEST_ADDRS"
+
+func TestMain(m *testing.M) {
+	if drivertest.IsChild() {
+		d, err := redislock.New(redis.NewClient(&redis.Options{Addr: os.Getenv(childAddrs)})).Open(driver.Options{Prefix: os.Getenv("REDISLOCK_TEST_PREFIX")})
+		if err != nil {
+			panic(err)
+		}
+		drivertest.Child(d)
+	}
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial"))
+}
+
+// caps are what the harness expects of Redis.
+var caps = driver.Caps{
+	Name: "redis", Lease: true, Remote: true, Fencing: true, FenceRange: true, FIFO: true, Push: true,
+	Modes: []driver.Mode{driver.Exclusive}, MinTTL: 10 * time.Millisecond,
+}
+
+// harness is the suite on a client. Every case begins with an empty store.
+func harness(client redis.UniversalClient, addr string, empty func(*testing.T), opts ...redislock.Option) func(*testing.T) *drivertest.Harness {
+	return func(t *testing.T) *drivertest.Harness {
+		empty(t)
+		return &drivertest.Harness{
+			Caps: caps, TTL: 600 * time.Millisecond, Slack: 400 * time.Millisecond, Grants: 2000,
+			Open: func(t *testing.T, o driver.Options) driver.Driver {
+				t.Helper()
+				d, err := redislock.New(client, opts...).Open(o)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return d
+			},
+			Child: func(t *testing.T) *exec.Cmd {
+				t.Helper()
+				cmd := exec.CommandContext(t.Context(), os.Args[0])
+				cmd.Env = append(os.Environ(), childAddrs+"="+addr, "REDISLOCK_TEST_PREFIX=suite:")
+				return cmd
+			},
+		}
+	}
+}
+
+func flush(client *redis.Client) func(*testing.T) {
+	return func(t *testing.T) {
+		t.Helper()
+		if err := client.FlushAll(t.Context()).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestConformanceSingle(t *testing.T) {
+	server := testenv.Redis(t)
+	client := server.Client()
+	defer func() { _ = client.Close() }()
+	drivertest.Run(t, harness(client, server.Addr(), flush(client)))
+}

@@ -1,0 +1,249 @@
+package redislock
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// A renewal is one call of Renew at work.
+type renewal struct {
+	driver *redisDriver
+	refs   []driver.Ref
+	sent   time.Time
+
+	mu       sync.Mutex
+	states   []driver.State
+	answered int
+	err      error // the last
+}
+
+// Renew renews what is held by many keys a script, and what is queued by key.
+// Commands go out in pipelines, side by side for each master of a cluster, and
+// whatever was answered when ctx ends counts.
+func (d *redisDriver) Renew(ctx context.Context, refs []driver.Ref) ([]driver.State, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if len(refs) == 0 {
+		return nil, nil
+	}
+	r := &renewal{driver: d, refs: refs, sent: time.Now(), states: make([]driver.State, len(refs))}
+	done := make(chan struct{})
+	groups := r.group(ctx)
+	d.work.Go(func() {
+		defer close(done)
+		var wg sync.WaitGroup
+		for _, g := range groups {
+			wg.Go(func() { r.run(ctx, g) })
+		}
+		wg.Wait()
+	})
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.answered == 0 {
+		if r.err == nil {
+			r.err = ctx.Err()
+		}
+		return nil, r.err
+	}
+	return append([]driver.State(nil), r.states...), nil
+}
+
+// A batch is claims that one script renews.
+type batch struct {
+	claims []int // their places in refs
+	queued bool  // by renew.lua, on one lock; else by hold.lua
+}
+
+// batchMost is how many claims one script renews: the server does nothing else
+// meanwhile. pipeMost is how many scripts go out together.
+const (
+	batchMost = 128
+	pipeMost  = 32
+)
+
+// group sorts the claims into batches, by the master that has them and, on a
+// cluster, by slot.
+func (r *renewal) group(ctx context.Context) map[string][]*batch {
+	d := r.driver
+	groups := map[string][]*batch{}
+	open := map[string]*batch{} // the batch that takes more, by what its claims share
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for i, ref := range r.refs {
+		_, queued := d.waiting[ref.ID]
+		share := "held"
+		if queued {
+			share = "queued" + separator + ref.Key
+		} else if d.cluster != nil {
+			share += strconv.Itoa(slotOf(d.prefix + ref.Key))
+		}
+		b := open[share]
+		if b == nil || len(b.claims) == batchMost {
+			b = &batch{queued: queued}
+			open[share] = b
+			node := d.nodeOf(ctx, d.prefix+ref.Key)
+			groups[node] = append(groups[node], b)
+		}
+		b.claims = append(b.claims, i)
+	}
+	return groups
+}
+
+// nodeOf names the master of a key, as far as we know.
+func (d *redisDriver) nodeOf(ctx context.Context, lock string) string {
+	if d.cluster == nil {
+		return ""
+	}
+	node, err := d.cluster.MasterForKey(ctx, lock)
+	if err != nil {
+		return ""
+	}
+	return node.Options().Addr
+}
+
+// run renews the batches of one master, a pipeline at a time. Claims that turn
+// out not to be held are looked for in their queues.
+func (r *renewal) run(ctx context.Context, batches []*batch) {
+	for len(batches) > 0 && ctx.Err() == nil {
+		n := min(len(batches), pipeMost)
+		rest := r.send(ctx, batches[:n])
+		batches = append(batches[n:], rest...)
+	}
+}
+
+// send runs some batches in one pipeline, and returns what is to be asked in
+// another way.
+func (r *renewal) send(ctx context.Context, batches []*batch) []*batch {
+	cmds := make([]*command, len(batches))
+	for i, b := range batches {
+		cmds[i] = r.command(ctx, b)
+	}
+	short := r.driver.pipeline(ctx, r.driver.prefix+r.refs[batches[0].claims[0]].Key, cmds)
+	var rest []*batch
+	for i, b := range batches {
+		err := cmds[i].Err()
+		switch {
+		case err != nil && b.splits(err):
+			rest = append(rest, b.split()...)
+		case err != nil:
+			r.fail(classify(err))
+		case short != nil:
+			r.fail(short)
+		case b.queued:
+			r.takeStates(b, cmds[i].Val())
+		default:
+			rest = append(rest, r.takeTokens(b, cmds[i].Val())...)
+		}
+	}
+	return rest
+}
+
+// splits reports whether a proxy in between refused several keys at once.
+func (b *batch) splits(err error) bool {
+	return len(b.claims) > 1 && !b.queued && errors.Is(classify(err), driver.ErrInvalidKey)
+}
+
+func (b *batch) split() []*batch {
+	var single []*batch
+	for _, i := range b.claims {
+		single = append(single, &batch{claims: []int{i}})
+	}
+	return single
+}
+
+func (r *renewal) command(ctx context.Context, b *batch) *command {
+	d := r.driver
+	if !b.queued {
+		keys, args := make([]string, len(b.claims)), make([]any, 1, 1+2*len(b.claims))
+		args[0] = d.me
+		for i, c := range b.claims {
+			keys[i] = d.prefix + r.refs[c].Key
+			args = append(args, r.refs[c].ID, millis(r.refs[c].TTL))
+		}
+		return holdScript.command(ctx, keys, args...)
+	}
+	n, _ := d.namesOf(r.refs[b.claims[0]].Key) // it was filed, so it has a place
+	args := []any{d.publish, d.me}
+	for _, c := range b.claims {
+		ref := r.refs[c]
+		args = append(args, ref.ID, millis(ref.TTL), millis(driver.Heartbeat(ref.TTL)))
+	}
+	return renewScript.command(ctx, []string{n.lock, n.fence, n.queue, n.waiters}, args...)
+}
+
+// takeTokens reads the answer of hold.lua, and returns the claims that were not
+// held, each to be asked for in its queue.
+func (r *renewal) takeTokens(b *batch, reply any) (rest []*batch) {
+	list, ok := reply.([]any)
+	if !ok || len(list) != len(b.claims)+1 || text(list[0]) != r.driver.me {
+		r.fail(ErrReply)
+		return nil
+	}
+	byKey := map[string]*batch{}
+	for i, c := range b.claims {
+		token, err := strconv.ParseInt(text(list[i+1]), 10, 64)
+		if err != nil {
+			q := byKey[r.refs[c].Key]
+			if q == nil {
+				q = &batch{queued: true}
+				byKey[r.refs[c].Key] = q
+				rest = append(rest, q)
+			}
+			q.claims = append(q.claims, c)
+			continue
+		}
+		r.set(c, driver.State{Phase: driver.Held, Token: token, Until: r.sent.Add(r.refs[c].TTL)})
+	}
+	return rest
+}
+
+// takeStates reads the answer of renew.lua.
+func (r *renewal) takeStates(b *batch, reply any) {
+	list, ok := reply.([]any)
+	if !ok || len(list) != len(b.claims)+1 || text(list[0]) != r.driver.me {
+		r.fail(ErrReply)
+		return
+	}
+	for i, c := range b.claims {
+		st, err := parseState(list[i+1], r.refs[c], r.sent)
+		if err != nil {
+			r.fail(err)
+			continue
+		}
+		r.set(c, st)
+	}
+}
+
+func (r *renewal) set(i int, st driver.State) {
+	ref := r.refs[i]
+	if st.Phase != driver.Held || r.driver.isWaiting(ref.ID) {
+		r.driver.note(ref, r.driver.prefix+ref.Key, st.Phase)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.states[i] = st
+	r.answered++
+}
+
+func (d *redisDriver) isWaiting(id string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	_, ok := d.waiting[id]
+	return ok
+}
+
+func (r *renewal) fail(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.err = err
+}

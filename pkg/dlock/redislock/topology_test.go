@@ -1,0 +1,80 @@
+package redislock_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/dlock/drivertest"
+	"github.com/ceyewan/genesis/pkg/dlock/redislock"
+)
+
+func TestConformanceSentinel(t *testing.T) {
+	s := testenv.Sentinel(t)
+	master, err := s.Master(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := redis.NewFailoverClient(&redis.FailoverOptions{MasterName: servers.MasterName, SentinelAddrs: s.SentinelAddrs(), ContextTimeoutEnabled: true})
+	defer func() { _ = client.Close() }()
+	drivertest.Run(t, harness(client, master.Addr(), flush(client)))
+}
+
+// With replicas that must confirm, everything still holds.
+func TestConformanceMinReplicas(t *testing.T) {
+	s := testenv.Sentinel(t)
+	master, err := s.Master(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := master.Client()
+	defer func() { _ = client.Close() }()
+	h := harness(client, master.Addr(), flush(client), redislock.WithMinReplicas(1, time.Second))
+	drivertest.Run(t, func(t *testing.T) *drivertest.Harness {
+		harness := h(t)
+		harness.Grants = 500
+		return harness
+	})
+}
+
+func clusterClient(t *testing.T, c *servers.Cluster) *redis.ClusterClient {
+	t.Helper()
+	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: c.Addrs(), ContextTimeoutEnabled: true})
+	t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+func TestConformanceCluster(t *testing.T) {
+	c := testenv.Cluster(t)
+	client := clusterClient(t, c)
+	empty := func(t *testing.T) {
+		t.Helper()
+		if err := client.ForEachMaster(t.Context(), func(ctx context.Context, m *redis.Client) error { return m.FlushAll(ctx).Err() }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	node, err := c.NodeFor(t.Context(), "suite:k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	drivertest.Run(t, harness(client, node.Addr(), empty))
+}
+
+// The suite through a proxy, by a client that does not heed contexts.
+func TestConformanceProxy(t *testing.T) {
+	server := testenv.Redis(t)
+	proxy := testenv.Proxy(t, server.Addr())
+	client := redis.NewClient(&redis.Options{Addr: proxy.Addr()})
+	defer func() { _ = client.Close() }()
+	proxy.Delay(time.Millisecond, time.Millisecond)
+	h := harness(client, server.Addr(), flush(client))
+	drivertest.Run(t, func(t *testing.T) *drivertest.Harness {
+		harness := h(t)
+		harness.Grants = 300
+		return harness
+	})
+}
