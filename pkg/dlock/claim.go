@@ -233,7 +233,7 @@ func (cl *claim) remaining(now int64) time.Duration {
 // due now decides.
 func (c *Client) grant(cl *claim, token, now int64) {
 	cl.token, cl.pushed, cl.since = token, false, now
-	if cl.expired(now) {
+	if cl.valid <= now { // take looks at the other clock too
 		cl.phase = queued
 		c.renewNow(cl)
 		return

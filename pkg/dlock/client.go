@@ -37,6 +37,7 @@ type Client struct {
 	epoch time.Time    // zero of the monotonic clock that now reads
 	slept func() int64 // nil unless suspended time counts; see clock.go
 
+	bounds    bounds
 	kick      chan struct{}   // wakes the scheduler: something is due earlier
 	closing   context.Context // ends when Close begins; every backend call but clean-up ends with it
 	hangUp    context.CancelFunc
@@ -116,7 +117,7 @@ func build(cfg *Config, opts []Option) (*Client, error) {
 		claims: map[string]*claim{}, keyed: map[string]*hold{},
 	}
 	if c.caps.Remote {
-		c.slept = suspendedTime
+		c.slept = func() int64 { return suspendedTime(c.now) }
 	}
 	if o.clock != nil {
 		c.slept = o.clock
@@ -206,27 +207,3 @@ func (c *Client) enter() error {
 }
 
 func (c *Client) leave() { c.calls.Done() }
-
-// untilClose returns a ctx that also ends when the Client closes.
-func (c *Client) untilClose(ctx context.Context) (context.Context, func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	unlink := context.AfterFunc(c.closing, cancel)
-	return ctx, func() {
-		unlink()
-		cancel()
-	}
-}
-
-// callContext bounds one call to a remote backend, which also ends when the
-// Client closes. A local backend answers at once and needs neither.
-func (c *Client) callContext(ctx context.Context, bound time.Duration) (context.Context, func()) {
-	if !c.caps.Remote {
-		return ctx, func() {}
-	}
-	ctx, unlink := c.untilClose(ctx)
-	ctx, cancel := context.WithTimeout(ctx, bound)
-	return ctx, func() {
-		cancel()
-		unlink()
-	}
-}

@@ -6,14 +6,15 @@ import (
 )
 
 // suspendedTime is the boot-time clock, which runs on in suspend, less the
-// monotonic clock, which does not. The monotonic clock is read on both sides,
-// and a reading that was torn apart by the scheduler is repeated.
-func suspendedTime() int64 {
+// monotonic clock, which does not. It counts from an arbitrary point; only its
+// growth means anything. The monotonic clock is read on both sides, and a reading
+// that was torn apart by the scheduler is repeated.
+func suspendedTime(monotonic func() int64) int64 {
 	var best, narrowest int64
 	for try := range 4 {
-		before := readClock(clockMonotonic)
-		boot := readClock(clockBoottime)
-		width := readClock(clockMonotonic) - before
+		before := monotonic()
+		boot := bootTime()
+		width := monotonic() - before
 		if try == 0 || width < narrowest {
 			best, narrowest = boot-before, width
 		}
@@ -24,15 +25,12 @@ func suspendedTime() int64 {
 	return best
 }
 
-const (
-	clockMonotonic = 1
-	clockBoottime  = 7
-)
+const clockBoottime = 7
 
-func readClock(id uintptr) int64 {
+func bootTime() int64 {
 	var ts syscall.Timespec
-	if _, _, errno := syscall.RawSyscall(syscall.SYS_CLOCK_GETTIME, id, uintptr(unsafe.Pointer(&ts)), 0); errno != 0 {
-		return 0 // both clocks then read 0: no suspension is seen
+	if _, _, errno := syscall.RawSyscall(syscall.SYS_CLOCK_GETTIME, clockBoottime, uintptr(unsafe.Pointer(&ts)), 0); errno != 0 {
+		return 0 // then the difference only shrinks: no suspension is seen
 	}
 	return ts.Nano()
 }

@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -133,6 +134,7 @@ type redisDriver struct {
 	publish  string
 	me       string // names our channels
 	prompt   bool   // the client honours contexts
+	lastInfo atomic.Pointer[encodedInfo]
 	lanes    lanes
 	listener listener
 
@@ -140,6 +142,7 @@ type redisDriver struct {
 	cancel    context.CancelFunc
 	work      sync.WaitGroup
 	closeOnce sync.Once
+	warned    sync.Once
 
 	mu      sync.Mutex
 	waiting map[string]waiter // by claim ID: what we have queued
@@ -174,7 +177,7 @@ func (d *redisDriver) Acquire(ctx context.Context, r driver.Request) (driver.Sta
 	sent := time.Now()
 	cmd := acquireScript.command(ctx,
 		[]string{n.lock, n.fence, n.bar(r.ID), n.queue, n.waiters},
-		r.ID, millis(r.TTL), millis(driver.Heartbeat(r.TTL)), wait, max(r.Fences, 1), d.publish, d.channelFor(n.lock), encodeInfo(r.Info))
+		r.ID, millis(r.TTL), millis(driver.Heartbeat(r.TTL)), wait, max(r.Fences, 1), d.publish, d.channelFor(n.lock), d.encodeInfo(r.Info))
 	var reply any
 	var short error // too few replicas have it
 	if d.settings.replicas > 0 {
@@ -194,6 +197,7 @@ func (d *redisDriver) Acquire(ctx context.Context, r driver.Request) (driver.Sta
 		return driver.State{}, short
 	}
 	d.note(r.Ref, n.lock, st.Phase)
+	d.warnOnce()
 	return st, nil
 }
 

@@ -62,12 +62,22 @@ type info struct {
 	Purpose string `json:"w,omitempty"`
 }
 
-func encodeInfo(i driver.Info) string {
+// encodeInfo remembers the last one: a process mostly files the same.
+func (d *redisDriver) encodeInfo(i driver.Info) string {
+	if last := d.lastInfo.Load(); last != nil && last.info == i {
+		return last.text
+	}
 	raw, err := json.Marshal(info(i))
 	if err != nil {
 		return "{}" // strings and a number always marshal
 	}
+	d.lastInfo.Store(&encodedInfo{i, string(raw)})
 	return string(raw)
+}
+
+type encodedInfo struct {
+	info driver.Info
+	text string
 }
 
 func decodeInfo(raw string) driver.Info {

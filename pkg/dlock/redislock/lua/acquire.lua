@@ -6,33 +6,29 @@ local lock, fence, bar, queue, waiters = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEY
 local id, ttl, heartbeat, wait, fences = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1', tonumber(ARGV[5])
 local publish, channel, info = ARGV[6], ARGV[7], ARGV[8]
 
-local stored = redis.call('MGET', lock, fence, bar)
-if stored[3] then return {'gone', id, '0', 0, 0} end
-local value = stored[1]
+-- Nobody has it, nobody waits, nobody barred it: the usual case, in few steps.
+if redis.call('EXISTS', lock, queue, bar) == 0 then
+  local now = clock()
+  local token = next_token(fence, fences, now)
+  hold(lock, id, token, now, channel, info, ttl)
+  return {'held', id, digits(token), 0, 0}
+end
+
+if redis.call('EXISTS', bar) == 1 then return {'gone', id, '0', 0, 0} end
+local now = clock()
+local value = redis.call('GET', lock)
+if not value then
+  settle(lock, queue, waiters, fence, publish, now)
+  value = redis.call('GET', lock)
+end
+if not value then -- all who waited were dead
+  local token = next_token(fence, fences, now)
+  hold(lock, id, token, now, channel, info, ttl)
+  return {'held', id, digits(token), 0, 0}
+end
 if owner(value) == id then
   redis.call('PEXPIRE', lock, ttl)
   return {'held', id, token_of(value), 0, 0}
-end
-
-local waiting = redis.call('EXISTS', queue) == 1
-local now = clock()
-if not value and waiting then
-  settle(lock, queue, waiters, fence, publish, now)
-  value = redis.call('GET', lock)
-  if owner(value) == id then
-    redis.call('PEXPIRE', lock, ttl)
-    return {'held', id, token_of(value), 0, 0}
-  end
-  stored[2] = redis.call('GET', fence)
-end
-
-if not value then
-  local token = math.max(tonumber(stored[2] or '0') + 1, now)
-  if redis.call('EXISTS', lock) == 1 then -- MGET does not see what is no string
-    return redis.error_reply('WRONGTYPE the key holds no lock')
-  end
-  hold(lock, fence, id, token, fences, now, channel, info, ttl)
-  return {'held', id, digits(token), 0, 0}
 end
 
 if not wait then return {'gone', id, '0', 0, 0} end

@@ -30,9 +30,19 @@ local function push(publish, channel, ...)
   return n
 end
 
+-- next_token takes the next token and reserves as many as are asked for. A counter
+-- that is new, or was lost, goes on from the time in microseconds: more than any
+-- counter that began earlier has reached. It needs no care while it counts, and
+-- is forgotten after a day.
+local function next_token(fence, fences, now)
+  local last = redis.call('INCRBY', fence, fences)
+  if last > fences then return last - fences + 1 end
+  redis.call('SET', fence, digits(now + fences - 1), 'PX', FENCE_MS)
+  return now
+end
+
 -- hold makes a claim the holder of a free lock.
-local function hold(lock, fence, id, token, fences, now, channel, info, px)
-  redis.call('SET', fence, digits(token + fences - 1), 'PX', FENCE_MS)
+local function hold(lock, id, token, now, channel, info, px)
   redis.call('SET', lock, id .. ' ' .. digits(token) .. ' ' .. digits(now / 1000) .. ' ' .. channel .. ' ' .. info, 'PX', px)
 end
 
@@ -45,7 +55,7 @@ end
 -- heartbeat. Dead waiters are dropped. Those whose process does not listen are
 -- passed over, unless nobody does: then the first of them finds out by itself.
 local function settle(lock, queue, waiters, fence, publish, now)
-  local token, silent = nil, nil
+  local silent = nil
   local place = 0
   while place < SKIPS do
     local id = redis.call('ZRANGE', queue, place, place)[1]
@@ -56,8 +66,8 @@ local function settle(lock, queue, waiters, fence, publish, now)
     if not deadline or tonumber(deadline) <= now then
       drop(queue, waiters, id)
     else
-      token = token or math.max(tonumber(redis.call('GET', fence) or '0') + 1, now)
-      local claim = {id, tonumber(deadline), tonumber(fences), channel, info}
+      local token = next_token(fence, tonumber(fences), now)
+      local claim = {id, tonumber(deadline), token, channel, info}
       if push(publish, channel, 'held', lock, id, digits(token)) > 0 then
         silent = claim
         break
@@ -68,7 +78,7 @@ local function settle(lock, queue, waiters, fence, publish, now)
   end
   if not silent then return end
   drop(queue, waiters, silent[1])
-  hold(lock, fence, silent[1], token, silent[3], now, silent[4], silent[5], math.ceil((silent[2] - now) / 1000))
+  hold(lock, silent[1], silent[3], now, silent[4], silent[5], math.ceil((silent[2] - now) / 1000))
 end
 
 -- queued is the state of a waiter: its phase, how many are before it, and in how

@@ -1,0 +1,101 @@
+package redislock_test
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/clog"
+	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/redislock"
+)
+
+func check(t *testing.T, opts []redislock.Option, args ...string) map[string]driver.Finding {
+	t.Helper()
+	client := testenv.Redis(t, args...).Client()
+	defer func() { _ = client.Close() }()
+	locks, err := dlock.New(&dlock.Config{}, dlock.WithBackend(redislock.New(client, opts...)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = locks.Close() }()
+	findings, err := locks.Check(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	byName := map[string]driver.Finding{}
+	for _, f := range findings {
+		byName[f.Name] = f
+		if f.Level > driver.OK && f.Cure == "" {
+			t.Errorf("%s has no cure", f.Name)
+		}
+	}
+	return byName
+}
+
+func TestCheck(t *testing.T) {
+	for _, tc := range []struct {
+		name, finding string
+		level         driver.Level
+		opts          []redislock.Option
+		args          []string
+	}{
+		{name: "as it should be", finding: "eviction-policy", level: driver.OK, args: []string{"--maxmemory-policy", "noeviction"}},
+		{name: "evicts", finding: "eviction-policy", level: driver.Unsafe, args: []string{"--maxmemory-policy", "volatile-lru", "--maxmemory", "50mb"}},
+		{name: "would evict", finding: "eviction-policy", level: driver.Warning, args: []string{"--maxmemory-policy", "allkeys-lru"}},
+		{name: "forgets", finding: "persistence", level: driver.Warning},
+		{name: "keeps", finding: "persistence", level: driver.OK, args: []string{"--appendonly", "yes"}},
+		{name: "too few replicas", finding: "replication", level: driver.Unsafe, opts: []redislock.Option{redislock.WithMinReplicas(1, time.Second)}},
+		{name: "alone", finding: "replication", level: driver.OK},
+		{name: "replica", finding: "replication", level: driver.Unsafe, args: []string{"--replicaof", "127.0.0.1", "1"}},
+		{name: "version", finding: "version", level: driver.OK},
+		{name: "near", finding: "round-trip", level: driver.OK},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if f := check(t, tc.opts, tc.args...)[tc.finding]; f.Level != tc.level || f.Detail == "" {
+				t.Errorf("%+v, want level %v", f, tc.level)
+			}
+		})
+	}
+}
+
+// C6: the first use of a server that evicts is warned of.
+func TestFirstUseWarns(t *testing.T) {
+	client := testenv.Redis(t, "--maxmemory-policy", "allkeys-lru", "--maxmemory", "50mb").Client()
+	defer func() { _ = client.Close() }()
+	log := &lines{}
+	locks, err := dlock.New(&dlock.Config{}, dlock.WithBackend(redislock.New(client)), dlock.WithLogger(clog.FromSlog(slog.New(slog.NewTextHandler(log, nil)))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = locks.Close() }()
+	if err := locks.Lock(context.Background(), "k"); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Eventually(t, 5*time.Second, "a warning", func() bool {
+		return strings.Contains(log.String(), "redis is not safe for locks") && strings.Contains(log.String(), "noeviction")
+	})
+}
+
+// lines is a writer that may be read meanwhile.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
