@@ -48,7 +48,7 @@ func (d *redisDriver) Inspect(ctx context.Context, key string) ([]driver.Claim, 
 	return claims, nil
 }
 
-// holder reads "<id> <token> <since ms> <channel> <info>". A plain client's value
+// holder reads "<id> <token> <since> <channel> <info>". A plain client's value
 // is no such thing, and is shown as a holder of whom nothing is known.
 func holder(value string, now int64, left time.Duration) driver.Claim {
 	c := driver.Claim{Phase: driver.Held, Left: max(left, 0)}
@@ -62,7 +62,7 @@ func holder(value string, now int64, left time.Duration) driver.Claim {
 	return c
 }
 
-// queuer reads "<deadline us> <since ms> <fences> <channel> <info>".
+// queuer reads "<deadline us> <since> <fences> <channel> <info>".
 func queuer(id, record string, now int64) driver.Claim {
 	c := driver.Claim{ID: id, Phase: driver.Queued}
 	part := strings.SplitN(record, " ", 5)
@@ -75,9 +75,12 @@ func queuer(id, record string, now int64) driver.Claim {
 	return c
 }
 
-func since(ms string, now int64) time.Duration {
-	at, _ := strconv.ParseInt(ms, 10, 64)
-	return max(time.Duration(now-at*1000)*time.Microsecond, 0)
+// since reads seconds and microseconds with a dot between.
+func since(at string, now int64) time.Duration {
+	seconds, micros, _ := strings.Cut(at, ".")
+	s, _ := strconv.ParseInt(seconds, 10, 64)
+	us, _ := strconv.ParseInt(micros, 10, 64)
+	return max(time.Duration(now-s*1_000_000-us)*time.Microsecond, 0)
 }
 
 // List scans, a master after the other. A cursor is where the scan of a master

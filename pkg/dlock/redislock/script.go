@@ -30,16 +30,17 @@ var (
 type script struct{ hash, source string }
 
 func newScript(source string) *script {
+	source = strings.Replace(source, "--@common\n", commonLua, 1)
 	sum := sha1.Sum([]byte(source)) //nolint:gosec // the server's way to name scripts
 	return &script{hex.EncodeToString(sum[:]), source}
 }
 
 var (
-	acquireScript = newScript(commonLua + acquireLua)
+	acquireScript = newScript(acquireLua)
 	holdScript    = newScript(holdLua)
-	renewScript   = newScript(commonLua + renewLua)
-	releaseScript = newScript(commonLua + releaseLua)
-	inspectScript = newScript(commonLua + inspectLua)
+	renewScript   = newScript(renewLua)
+	releaseScript = newScript(releaseLua)
+	inspectScript = newScript(inspectLua)
 )
 
 // A command is a call of a script. The client must not send it again by itself:

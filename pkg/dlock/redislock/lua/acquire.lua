@@ -1,46 +1,53 @@
 -- Files a claim. An id that is stored keeps its place, and its deadline restarts.
 -- KEYS lock, fence, bar, queue, waiters
 -- ARGV id, ttl ms, heartbeat ms, wait (0|1), fences, publish command, channel, info
--- Returns {phase, id, token, ahead, recheck ms}.
-local lock, fence, bar, queue, waiters = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local id, ttl, heartbeat, wait, fences = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1', tonumber(ARGV[5])
-local publish, channel, info = ARGV[6], ARGV[7], ARGV[8]
+-- Returns {phase, id, token} or, for a waiter, {phase, id, token, ahead, recheck ms}.
+local lock, fence, queue, id = KEYS[1], KEYS[2], KEYS[4], ARGV[1]
 
--- Nobody has it, nobody waits, nobody barred it: the usual case, in few steps.
-if redis.call('EXISTS', lock, queue, bar) == 0 then
-  local now = clock()
-  local token = next_token(fence, fences, now)
-  hold(lock, id, token, now, channel, info, ttl)
-  return {'held', id, digits(token), 0, 0}
+-- Nobody has it, nobody waits, nobody barred it: the usual case, in few steps and
+-- before anything else is prepared.
+if redis.call('EXISTS', lock, queue, KEYS[3]) == 0 then
+  local fences = tonumber(ARGV[5])
+  local t = redis.call('TIME')
+  local last = redis.call('INCRBY', fence, fences)
+  if last <= fences then -- see next_token
+    last = t[1] * 1000000 + t[2] + fences - 1
+    redis.call('SET', fence, string.format('%.0f', last), 'PX', 86400000)
+  end
+  local token = string.format('%.0f', last - fences + 1)
+  redis.call('SET', lock, id .. ' ' .. token .. ' ' .. t[1] .. '.' .. t[2] .. ' ' .. ARGV[7] .. ' ' .. ARGV[8], 'PX', ARGV[2])
+  return {'held', id, token}
 end
 
-if redis.call('EXISTS', bar) == 1 then return {'gone', id, '0', 0, 0} end
-local now = clock()
+--@common
+local waiters, ttl, fences, publish, channel, info = KEYS[5], ARGV[2], tonumber(ARGV[5]), ARGV[6], ARGV[7], ARGV[8]
+
+if redis.call('EXISTS', KEYS[3]) == 1 then return {'gone', id, '0'} end
 local value = redis.call('GET', lock)
 if not value then
-  settle(lock, queue, waiters, fence, publish, now)
+  settle(lock, queue, waiters, fence, publish)
   value = redis.call('GET', lock)
 end
+local now, since = clock()
 if not value then -- all who waited were dead
   local token = next_token(fence, fences, now)
-  hold(lock, id, token, now, channel, info, ttl)
-  return {'held', id, digits(token), 0, 0}
+  hold(lock, id, token, since, channel, info, ttl)
+  return {'held', id, token}
 end
 if owner(value) == id then
   redis.call('PEXPIRE', lock, ttl)
-  return {'held', id, token_of(value), 0, 0}
+  return {'held', id, token_of(value)}
 end
 
-if not wait then return {'gone', id, '0', 0, 0} end
-local since = digits(now / 1000)
+if ARGV[4] ~= '1' then return {'gone', id, '0'} end
 local record = redis.call('HGET', waiters, id)
 if record then
-  since = string.match(record, '^%d+ (%d+) ')
+  since = string.match(record, '^%d+ (%S+) ')
 else
   local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')
   redis.call('ZADD', queue, math.max(now, tonumber(last[2] or '0') + 1), id)
 end
-redis.call('HSET', waiters, id, digits(now + heartbeat * 1000) .. ' ' .. since .. ' ' .. digits(fences) .. ' ' .. channel .. ' ' .. info)
+redis.call('HSET', waiters, id, digits(now + ARGV[3] * 1000) .. ' ' .. since .. ' ' .. digits(fences) .. ' ' .. channel .. ' ' .. info)
 redis.call('PEXPIRE', queue, KEEP_MS)
 redis.call('PEXPIRE', waiters, KEEP_MS)
 return queued(lock, queue, id)

@@ -1,21 +1,22 @@
--- Shared by the scripts that follow it. Layout 1:
---   lock     string  "<id> <token> <since ms> <channel> <info>", expires with the lease
+-- Shared by the scripts; stands where they say --@common. Layout 1:
+--   lock     string  "<id> <token> <since> <channel> <info>", expires with the lease
 --   queue    zset    id -> order of arrival
---   waiters  hash    id -> "<deadline us> <since ms> <fences> <channel> <info>"
+--   waiters  hash    id -> "<deadline us> <since> <fences> <channel> <info>"
 --   fence    string  the last token of this lock, kept for a day
 --   bar      string  an id that must not be filed any more
--- <info> comes last and may hold anything. A channel of "-" means no pushes.
--- Times are the server's. Numbers are printed with %.0f: Lua's own way loses digits.
+-- <since> is seconds and microseconds with a dot between. <info> comes last and may
+-- hold anything. A channel of "-" means no pushes. Times are the server's. Numbers
+-- are printed with %.0f: Lua's own way loses digits.
 
 local KEEP_MS = 60000        -- how long an untouched queue is kept
-local FENCE_MS = 86400000
 local SKIPS = 64             -- waiters without a listener that are passed over
 
 local function digits(n) return string.format('%.0f', n) end
 
+-- clock is the time in microseconds, and as <since>.
 local function clock()
   local t = redis.call('TIME')
-  return t[1] * 1000000 + t[2]
+  return t[1] * 1000000 + t[2], t[1] .. '.' .. t[2]
 end
 
 local function owner(value) return value and string.sub(value, 1, 32) end
@@ -31,19 +32,18 @@ local function push(publish, channel, ...)
 end
 
 -- next_token takes the next token and reserves as many as are asked for. A counter
--- that is new, or was lost, goes on from the time in microseconds: more than any
--- counter that began earlier has reached. It needs no care while it counts, and
--- is forgotten after a day.
+-- that is new, or was lost, goes on from the time: more than any counter that began
+-- earlier has reached. It needs no care while it counts, and is forgotten after a day.
 local function next_token(fence, fences, now)
   local last = redis.call('INCRBY', fence, fences)
-  if last > fences then return last - fences + 1 end
-  redis.call('SET', fence, digits(now + fences - 1), 'PX', FENCE_MS)
-  return now
+  if last > fences then return digits(last - fences + 1) end
+  redis.call('SET', fence, digits(now + fences - 1), 'PX', 86400000)
+  return digits(now)
 end
 
 -- hold makes a claim the holder of a free lock.
-local function hold(lock, id, token, now, channel, info, px)
-  redis.call('SET', lock, id .. ' ' .. digits(token) .. ' ' .. digits(now / 1000) .. ' ' .. channel .. ' ' .. info, 'PX', px)
+local function hold(lock, id, token, since, channel, info, px)
+  redis.call('SET', lock, id .. ' ' .. token .. ' ' .. since .. ' ' .. channel .. ' ' .. info, 'PX', px)
 end
 
 local function drop(queue, waiters, id)
@@ -54,31 +54,32 @@ end
 -- settle gives a free lock to the first living waiter, for what is left of its
 -- heartbeat. Dead waiters are dropped. Those whose process does not listen are
 -- passed over, unless nobody does: then the first of them finds out by itself.
-local function settle(lock, queue, waiters, fence, publish, now)
-  local silent = nil
+local function settle(lock, queue, waiters, fence, publish)
+  local now, since = clock()
+  local next = nil
   local place = 0
   while place < SKIPS do
     local id = redis.call('ZRANGE', queue, place, place)[1]
     if not id then break end
     local deadline, fences, channel, info
     local record = redis.call('HGET', waiters, id)
-    if record then deadline, fences, channel, info = string.match(record, '^(%d+) %d+ (%d+) (%S+) (.*)$') end
+    if record then deadline, fences, channel, info = string.match(record, '^(%d+) %S+ (%d+) (%S+) (.*)$') end
     if not deadline or tonumber(deadline) <= now then
       drop(queue, waiters, id)
     else
       local token = next_token(fence, tonumber(fences), now)
-      local claim = {id, tonumber(deadline), token, channel, info}
-      if push(publish, channel, 'held', lock, id, digits(token)) > 0 then
-        silent = claim
+      local claim = {id, token, channel, info, math.ceil((tonumber(deadline) - now) / 1000)}
+      if push(publish, channel, 'held', lock, id, token) > 0 then
+        next = claim
         break
       end
-      silent = silent or claim
+      next = next or claim
       place = place + 1
     end
   end
-  if not silent then return end
-  drop(queue, waiters, silent[1])
-  hold(lock, silent[1], silent[3], now, silent[4], silent[5], math.ceil((silent[2] - now) / 1000))
+  if not next then return end
+  drop(queue, waiters, next[1])
+  hold(lock, next[1], next[2], since, next[3], next[4], next[5])
 end
 
 -- queued is the state of a waiter: its phase, how many are before it, and in how

@@ -1,8 +1,10 @@
 -- Shows the claims on a lock. Writes nothing.
 -- KEYS lock, queue, waiters
 -- Returns {now us, value or "", pttl, id, record, id, record...}, the queue in order.
+--@common
 local lock, queue, waiters = KEYS[1], KEYS[2], KEYS[3]
-local shown = {digits(clock()), redis.call('GET', lock) or '', redis.call('PTTL', lock)}
+local now = clock()
+local shown = {digits(now), redis.call('GET', lock) or '', redis.call('PTTL', lock)}
 for _, id in ipairs(redis.call('ZRANGE', queue, 0, -1)) do
   shown[#shown + 1] = id
   shown[#shown + 1] = redis.call('HGET', waiters, id) or ''

@@ -2,7 +2,8 @@
 -- maxmemory: it begins with a write that is always allowed.
 -- KEYS lock, fence, queue, waiters
 -- ARGV publish command, echo, then id, ttl ms and heartbeat ms of each claim
--- Returns {echo, {phase, id, token, ahead, recheck ms}...}.
+-- Returns {echo, state...}, each state as acquire.lua returns it.
+--@common
 local lock, fence, queue, waiters = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local publish = ARGV[1]
 
@@ -26,7 +27,7 @@ end
 
 local value = redis.call('GET', lock)
 if not value then
-  settle(lock, queue, waiters, fence, publish, now)
+  settle(lock, queue, waiters, fence, publish)
   value = redis.call('GET', lock)
 end
 local answers = {ARGV[2]}
@@ -34,11 +35,11 @@ for i = 3, #ARGV, 3 do
   local id = ARGV[i]
   if owner(value) == id then
     redis.call('PEXPIRE', lock, ARGV[i + 1])
-    answers[#answers + 1] = {'held', id, token_of(value), 0, 0}
+    answers[#answers + 1] = {'held', id, token_of(value)}
   elseif record[id] then
     answers[#answers + 1] = queued(lock, queue, id)
   else
-    answers[#answers + 1] = {'gone', id, '0', 0, 0}
+    answers[#answers + 1] = {'gone', id, '0'}
   end
 end
 return answers
