@@ -62,7 +62,11 @@ func (e *Error) Error() string {
 		fmt.Fprintf(&b, " %q", e.Key)
 	}
 	fmt.Fprintf(&b, ": %v", e.Err)
-	if h := e.Holder; h != nil {
+	switch h := e.Holder; {
+	case h == nil:
+	case h.Info == Info{}:
+		fmt.Fprintf(&b, " (held by a client that says nothing of itself, %d waiting)", e.Waiting)
+	default:
 		who := h.Info.Owner
 		if h.Info.Host != "" {
 			who = strings.TrimPrefix(who+"@"+h.Info.Host, "@")

@@ -37,7 +37,7 @@ func (d *redisDriver) Inspect(ctx context.Context, key string) ([]driver.Claim, 
 		return nil, fmt.Errorf("%w: time %q", ErrReply, text(list[0]))
 	}
 	var claims []driver.Claim
-	if value := text(list[1]); value != "" {
+	if value, held := strings.CutPrefix(text(list[1]), "="); held {
 		claims = append(claims, holder(value, now, time.Duration(number(list[2]))*time.Millisecond))
 	}
 	for i := 3; i+1 < len(list); i += 2 {

@@ -15,7 +15,7 @@ const layout = 1
 const separator = "\x01"
 
 // names are the keys of one lock. They share a slot of a cluster.
-type names struct{ lock, fence, queue, waiters, bars string }
+type names struct{ lock, fence, queue, waiters, gap, bars string }
 
 func (n names) bar(id string) string { return n.bars + id }
 
@@ -29,7 +29,7 @@ func (d *redisDriver) namesOf(key string) (names, error) {
 	}
 	return names{
 		lock: lock, fence: base + separator + "f", queue: base + separator + "q",
-		waiters: base + separator + "w", bars: base + separator + "b",
+		waiters: base + separator + "w", gap: base + separator + "g", bars: base + separator + "b",
 	}, nil
 }
 

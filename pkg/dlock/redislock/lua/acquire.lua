@@ -1,12 +1,13 @@
 -- Files a claim. An id that is stored keeps its place, and its deadline restarts.
--- KEYS lock, fence, bar, queue, waiters
--- ARGV id, ttl ms, heartbeat ms, wait (0|1), fences, publish command, channel, info
+-- KEYS lock, fence, bar, queue, waiters, gap
+-- ARGV id, ttl ms, heartbeat ms, wait (0|1), fences, publish command, channel, info,
+--      plain (1: beside plain clients)
 -- Returns {phase, id, token} or, for a waiter, {phase, id, token, ahead, recheck ms}.
 local lock, fence, queue, id = KEYS[1], KEYS[2], KEYS[4], ARGV[1]
 
 -- Nobody has it, nobody waits, nobody barred it: the usual case, in few steps and
 -- before anything else is prepared.
-if redis.call('EXISTS', lock, queue, KEYS[3]) == 0 then
+if redis.call('EXISTS', lock, queue, KEYS[3], KEYS[6]) == 0 then
   local fences = tonumber(ARGV[5])
   local t = redis.call('TIME')
   local last = redis.call('INCRBY', fence, fences)
@@ -22,32 +23,30 @@ end
 --@common
 local waiters, ttl, fences, publish, channel, info = KEYS[5], ARGV[2], tonumber(ARGV[5]), ARGV[6], ARGV[7], ARGV[8]
 
-if redis.call('EXISTS', KEYS[3]) == 1 then return {'gone', id, '0'} end
-local value = redis.call('GET', lock)
-if not value then
+local stored = redis.call('MGET', lock, KEYS[3])
+if stored[2] then return {'gone', id, '0'} end
+local value, free = stored[1], not stored[1] and redis.call('EXISTS', KEYS[6]) == 0
+if free then
   settle(lock, queue, waiters, fence, publish)
-  value = redis.call('GET', lock)
+  value = redis.call('GET', lock) -- fails if it is no string: MGET does not see that
 end
 local now, since = clock()
-if not value then -- all who waited were dead
+if free and not value then -- all who waited were dead
   local token = next_token(fence, fences, now)
   hold(lock, id, token, since, channel, info, ttl)
   return {'held', id, token}
 end
-if owner(value) == id then
+if value and owner(value) == id then
   redis.call('PEXPIRE', lock, ttl)
   return {'held', id, token_of(value)}
 end
 
 if ARGV[4] ~= '1' then return {'gone', id, '0'} end
-local record = redis.call('HGET', waiters, id)
-if record then
-  since = string.match(record, '^%d+ (%S+) ')
-else
-  local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')
-  redis.call('ZADD', queue, math.max(now, tonumber(last[2] or '0') + 1), id)
-end
-redis.call('HSET', waiters, id, digits(now + ARGV[3] * 1000) .. ' ' .. since .. ' ' .. digits(fences) .. ' ' .. channel .. ' ' .. info)
+local new = redis.call('ZADD', queue, 'NX', now, id) == 1
+if not new then since = string.match(redis.call('HGET', waiters, id) or '', '^%d+ (%S+) ') or since end
+redis.call('HSET', waiters, id, digits(now + ARGV[3] * 1000) .. ' ' .. since .. ' ' .. ARGV[5] .. ' ' .. channel .. ' ' .. info)
+local ahead = redis.call('ZCARD', queue)
+if new and ahead > 1 then return {'queued', id, '0', ahead, 0} end
 redis.call('PEXPIRE', queue, KEEP_MS)
 redis.call('PEXPIRE', waiters, KEEP_MS)
-return queued(lock, queue, id)
+return queued(lock, queue, KEYS[6], ARGV[9] == '1', id)

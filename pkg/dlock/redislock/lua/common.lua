@@ -4,6 +4,7 @@
 --   waiters  hash    id -> "<deadline us> <since> <fences> <channel> <info>"
 --   fence    string  the last token of this lock, kept for a day
 --   bar      string  an id that must not be filed any more
+--   gap      string  there while the key is left free for plain clients
 -- <since> is seconds and microseconds with a dot between. <info> comes last and may
 -- hold anything. A channel of "-" means no pushes. Times are the server's. Numbers
 -- are printed with %.0f: Lua's own way loses digits.
@@ -54,18 +55,19 @@ end
 -- settle gives a free lock to the first living waiter, for what is left of its
 -- heartbeat. Dead waiters are dropped. Those whose process does not listen are
 -- passed over, unless nobody does: then the first of them finds out by itself.
-local function settle(lock, queue, waiters, fence, publish)
+-- popped is what ZPOPMIN has already taken off the queue, if anything.
+local function settle(lock, queue, waiters, fence, publish, popped)
   local now, since = clock()
   local next = nil
-  local place = 0
-  while place < SKIPS do
-    local id = redis.call('ZRANGE', queue, place, place)[1]
-    if not id then break end
-    local deadline, fences, channel, info
+  local passed = {}
+  popped = popped or redis.call('ZPOPMIN', queue)
+  while popped[1] do
+    local id, order = popped[1], popped[2]
     local record = redis.call('HGET', waiters, id)
+    local deadline, fences, channel, info
     if record then deadline, fences, channel, info = string.match(record, '^(%d+) %S+ (%d+) (%S+) (.*)$') end
     if not deadline or tonumber(deadline) <= now then
-      drop(queue, waiters, id)
+      redis.call('HDEL', waiters, id)
     else
       local token = next_token(fence, tonumber(fences), now)
       local claim = {id, token, channel, info, math.ceil((tonumber(deadline) - now) / 1000)}
@@ -73,21 +75,36 @@ local function settle(lock, queue, waiters, fence, publish)
         next = claim
         break
       end
-      next = next or claim
-      place = place + 1
+      passed[#passed + 1] = {order, claim}
+      if #passed == SKIPS then break end
+    end
+    popped = redis.call('ZPOPMIN', queue)
+  end
+  for i, p in ipairs(passed) do
+    if not next then
+      next = p[2]
+    else
+      redis.call('ZADD', queue, p[1], p[2][1])
     end
   end
   if not next then return end
-  drop(queue, waiters, next[1])
+  redis.call('HDEL', waiters, next[1])
   hold(lock, next[1], next[2], since, next[3], next[4], next[5])
+  if #passed > 0 then redis.call('PEXPIRE', queue, KEEP_MS) end
 end
 
 -- queued is the state of a waiter: its phase, how many are before it, and in how
--- many milliseconds to ask again, for the first in the queue.
-local function queued(lock, queue, id)
+-- many milliseconds to ask again: when the holder's lease will have ended, for the
+-- first in the queue; 0 if nothing can be said. Beside plain clients, who tell
+-- nobody when they leave, it asks often.
+local function queued(lock, queue, gap, plain, id)
   local rank = redis.call('ZRANK', queue, id)
   local recheck = 0
-  if rank == 0 then recheck = math.max(redis.call('PTTL', lock), 0) + 2 end
+  if rank == 0 then
+    local left = math.max(redis.call('PTTL', lock), redis.call('PTTL', gap))
+    if left >= 0 then recheck = left + 2 end
+    if plain and (recheck == 0 or recheck > 50) then recheck = 50 end
+  end
   return {'queued', id, '0', rank + 1, recheck}
 end
 

@@ -1,7 +1,7 @@
 -- Renews claims on one lock, in any phase, drops dead heads and grants. Works at
 -- maxmemory: it begins with a write that is always allowed.
--- KEYS lock, fence, queue, waiters
--- ARGV publish command, echo, then id, ttl ms and heartbeat ms of each claim
+-- KEYS lock, fence, queue, waiters, gap
+-- ARGV publish command, echo, plain (1: beside plain clients), then id, ttl ms and heartbeat ms of each claim
 -- Returns {echo, state...}, each state as acquire.lua returns it.
 --@common
 local lock, fence, queue, waiters = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -11,7 +11,7 @@ redis.call('PEXPIRE', queue, KEEP_MS)
 redis.call('PEXPIRE', waiters, KEEP_MS)
 local now = clock()
 local record = {}
-for i = 3, #ARGV, 3 do
+for i = 4, #ARGV, 3 do
   local id = ARGV[i]
   local was = redis.call('HGET', waiters, id)
   if was then
@@ -26,18 +26,18 @@ for i = 3, #ARGV, 3 do
 end
 
 local value = redis.call('GET', lock)
-if not value then
+if not value and redis.call('EXISTS', KEYS[5]) == 0 then
   settle(lock, queue, waiters, fence, publish)
   value = redis.call('GET', lock)
 end
 local answers = {ARGV[2]}
-for i = 3, #ARGV, 3 do
+for i = 4, #ARGV, 3 do
   local id = ARGV[i]
   if owner(value) == id then
     redis.call('PEXPIRE', lock, ARGV[i + 1])
     answers[#answers + 1] = {'held', id, token_of(value)}
   elseif record[id] then
-    answers[#answers + 1] = queued(lock, queue, id)
+    answers[#answers + 1] = queued(lock, queue, KEYS[5], ARGV[3] == '1', id)
   else
     answers[#answers + 1] = {'gone', id, '0'}
   end

@@ -1,0 +1,100 @@
+package interop_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// stranger asserts that a claim is a holder of whom nothing is known but the
+// time that is left.
+func stranger(t *testing.T, cl dlock.Claim) {
+	t.Helper()
+	if cl.Left <= 0 || cl.Left > lease {
+		t.Fatalf("%v of a lease of %v are left", cl.Left, lease)
+	}
+	cl.Left = 0
+	if want := (dlock.Claim{Phase: driver.Held}); cl != want {
+		t.Fatalf("the holder is %#v", cl)
+	}
+}
+
+func TestInspectTheirs(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, client *redis.Client, r rival) {
+		c := ours(t, client)
+		h := obtain(t, client, r, "k", lease)
+		claims, err := admin(t, c).Inspect(t.Context(), "k")
+		if err != nil || len(claims) != 1 {
+			t.Fatalf("%v, %v", claims, err)
+		}
+		stranger(t, claims[0])
+
+		done := waiting(t, c, "k")
+		claims, err = admin(t, c).Inspect(t.Context(), "k")
+		if err != nil || len(claims) != 2 {
+			t.Fatalf("%v, %v", claims, err)
+		}
+		stranger(t, claims[0])
+		if claims[1].Phase != driver.Queued || claims[1].Info.PID == 0 {
+			t.Fatalf("the waiter is %#v", claims[1])
+		}
+		released(t, h, true)
+		within(t, recheck+slack, "ours has the key after their release", done)
+	})
+}
+
+func TestBusyErrorNamesNobody(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, client *redis.Client, r rival) {
+		c := ours(t, client)
+		obtain(t, client, r, "k", lease)
+		g, err := c.TryAcquire(t.Context(), "k")
+		wantErr(t, err, dlock.ErrLockHeldByOther)
+		var e *dlock.Error
+		if g != nil || !errors.As(err, &e) || e.Key != "k" || e.Waiting != 0 || e.Holder == nil {
+			t.Fatalf("%v, %#v", g, err)
+		}
+		stranger(t, *e.Holder)
+		if err.Error() == "" {
+			t.Fatal("no message")
+		}
+	})
+}
+
+// A plain lock has no token to be evicted with.
+func TestEvictSparesTheirs(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, client *redis.Client, r rival) {
+		c := ours(t, client)
+		h := obtain(t, client, r, "k", lease)
+		value := stored(t, client, "k")
+		for _, token := range []int64{0, 1} {
+			wantErr(t, admin(t, c).Evict(t.Context(), "k", token), dlock.ErrLockNotHeld)
+		}
+		untouched(t, client, "k", value)
+		released(t, h, true)
+	})
+}
+
+// A lock is a key that is there, whatever its value.
+func TestInspectEmptyValue(t *testing.T) {
+	t.Parallel()
+	client := server(t)
+	c := ours(t, client)
+	if err := client.Set(t.Context(), "k", "", lease).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if ok, err := c.TryLock(t.Context(), "k"); ok || err != nil {
+		t.Fatalf("%v, %v", ok, err)
+	}
+	claims, err := admin(t, c).Inspect(t.Context(), "k")
+	if err != nil || len(claims) != 1 {
+		t.Fatalf("a key that is taken has the claims %v, %v", claims, err)
+	}
+	stranger(t, claims[0])
+}
