@@ -31,19 +31,21 @@ race: ## the tests of the library alone, with the race detector
 	$(GO) test -race ./pkg/...
 
 conformance: ## the conformance suite on every backend
-	$(GO) test -race -run 'Conformance|SuiteRejects' ./pkg/dlock/...
+	DLOCK_TEST_REQUIRE=1 $(GO) test -race -run 'Conformance|SuiteRejects' ./pkg/dlock/...
 
 stress: ## long random runs, with the full counts
-	DLOCK_STRESS=1 $(GO) test -race -timeout 60m -run 'Stress|Random' -count=1 ./pkg/dlock/... -rapid.checks=10000
-	$(GO) test -race -timeout 60m -count=20 -short ./pkg/dlock/...
+	DLOCK_STRESS=1 $(GO) test -race -timeout 60m -count=1 ./pkg/dlock -rapid.checks=10000
+	DLOCK_STRESS=1 DLOCK_TEST_REQUIRE=1 $(GO) test -race -timeout 60m -count=1 ./pkg/dlock/redislock
+	$(GO) test -race -timeout 60m -count=20 ./pkg/dlock ./pkg/dlock/memlock ./pkg/dlock/faultdriver
 
 fuzz: ## fuzz each entry point for a minute
 	$(GO) test -run '^$$' -fuzz FuzzKey$$ -fuzztime 1m ./pkg/dlock
 	$(GO) test -run '^$$' -fuzz FuzzTTL$$ -fuzztime 1m ./pkg/dlock
 	$(GO) test -run '^$$' -fuzz FuzzKeys$$ -fuzztime 1m ./pkg/dlock/memlock
+	$(GO) test -run '^$$' -fuzz FuzzReply$$ -fuzztime 1m ./pkg/dlock/redislock
 
 bench: ## benchmarks, as ratios of the same run
-	$(GO) test -run '^$$' -bench . -benchtime 1x -timeout 15m ./pkg/dlock
+	$(GO) test -run '^$$' -bench . -benchtime 1x -timeout 15m ./pkg/dlock ./pkg/dlock/redislock
 
 api: ## fail if the public API differs from api/
 	./scripts/api check

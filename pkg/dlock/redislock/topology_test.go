@@ -9,7 +9,9 @@ import (
 
 	"github.com/ceyewan/genesis/internal/servers"
 	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
 	"github.com/ceyewan/genesis/pkg/dlock/drivertest"
+	"github.com/ceyewan/genesis/pkg/dlock/faultdriver"
 	"github.com/ceyewan/genesis/pkg/dlock/redislock"
 )
 
@@ -77,4 +79,35 @@ func TestConformanceProxy(t *testing.T) {
 		harness.Grants = 300
 		return harness
 	})
+}
+
+// The suite with calls that arrive twice, and pushes that do so or come late.
+func TestConformanceFaults(t *testing.T) {
+	server := testenv.Redis(t)
+	client := server.Client()
+	defer func() { _ = client.Close() }()
+	faults := faultdriver.New(redislock.New(client), 7,
+		faultdriver.Rule{Op: faultdriver.Acquire, Fault: faultdriver.Duplicate, Chance: 0.3},
+		faultdriver.Rule{Op: faultdriver.Renew, Fault: faultdriver.Duplicate, Chance: 0.3},
+		faultdriver.Rule{Op: faultdriver.Release, Fault: faultdriver.Duplicate, Chance: 0.3},
+		faultdriver.Rule{Op: faultdriver.Push, Fault: faultdriver.RepeatPush, Chance: 0.3},
+		faultdriver.Rule{Op: faultdriver.Push, Fault: faultdriver.ReorderPush, Chance: 0.3},
+	)
+	h := harness(client, server.Addr(), flush(client))
+	drivertest.Run(t, func(t *testing.T) *drivertest.Harness {
+		harness := h(t)
+		harness.Grants = 500
+		harness.Open = func(t *testing.T, o driver.Options) driver.Driver {
+			t.Helper()
+			d, err := faults.Open(o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return d
+		}
+		return harness
+	})
+	if faults.Injected(faultdriver.Duplicate) == 0 {
+		t.Error("no fault happened")
+	}
 }

@@ -8,14 +8,14 @@ local lock, fence, queue, id = KEYS[1], KEYS[2], KEYS[4], ARGV[1]
 -- Nobody has it, nobody waits, nobody barred it: the usual case, in few steps and
 -- before anything else is prepared.
 if redis.call('EXISTS', lock, queue, KEYS[3], KEYS[6]) == 0 then
-  local fences = tonumber(ARGV[5])
   local t = redis.call('TIME')
-  local last = redis.call('INCRBY', fence, fences)
-  if last <= fences then -- see next_token
-    last = t[1] * 1000000 + t[2] + fences - 1
-    redis.call('SET', fence, string.format('%.0f', last), 'PX', 86400000)
+  local now, more = t[1] * 1000000 + t[2], ARGV[5] - 1
+  local token = string.format('%.0f', now)
+  local last = redis.call('SET', fence, more == 0 and token or string.format('%.0f', now + more), 'PX', 86400000, 'GET')
+  if last and tonumber(last) >= now then -- see next_token
+    token = string.format('%.0f', last + 1)
+    redis.call('SET', fence, string.format('%.0f', last + 1 + more), 'PX', 86400000)
   end
-  local token = string.format('%.0f', last - fences + 1)
   redis.call('SET', lock, id .. ' ' .. token .. ' ' .. t[1] .. '.' .. t[2] .. ' ' .. ARGV[7] .. ' ' .. ARGV[8], 'PX', ARGV[2])
   return {'held', id, token}
 end

@@ -32,14 +32,14 @@ local function push(publish, channel, ...)
   return n
 end
 
--- next_token takes the next token and reserves as many as are asked for. A counter
--- that is new, or was lost, goes on from the time: more than any counter that began
--- earlier has reached. It needs no care while it counts, and is forgotten after a day.
+-- next_token takes the next token, max(last + 1, time), and reserves as many as are
+-- asked for. The time keeps tokens increasing when the counter was lost or, after a
+-- failover, is old; the counter does when the clock was set back.
 local function next_token(fence, fences, now)
-  local last = redis.call('INCRBY', fence, fences)
-  if last > fences then return digits(last - fences + 1) end
-  redis.call('SET', fence, digits(now + fences - 1), 'PX', 86400000)
-  return digits(now)
+  local last = redis.call('SET', fence, digits(now + fences - 1), 'PX', 86400000, 'GET')
+  if not last or tonumber(last) < now then return digits(now) end
+  redis.call('SET', fence, digits(last + fences), 'PX', 86400000)
+  return digits(last + 1)
 end
 
 -- hold makes a claim the holder of a free lock.

@@ -1,0 +1,165 @@
+package redislock
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// The slots that the cluster specification and real servers give.
+func TestSlots(t *testing.T) {
+	for key, want := range map[string]int{"123456789": 12739, "foo": 12182, "{foo}bar": 12182, "bar{foo}": 12182, "": 0, "a": 15495} {
+		if got := slotOf(key); got != want {
+			t.Errorf("slot of %q is %d, want %d", key, got, want)
+		}
+	}
+	for _, slot := range []int{0, 1, 8191, 16383} {
+		if got := slotOf(slotChannel(slot, "me")); got != slot {
+			t.Errorf("the channel of slot %d is in slot %d", slot, got)
+		}
+	}
+}
+
+// C10: the keys of a lock share its slot, or the name is refused on a cluster.
+func TestSiblingsShareTheSlot(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		base   string
+		placed bool
+	}{
+		{"plain", "{plain}", true},
+		{"{tag}x", "{tag}x", true},
+		{"x{tag}", "x{tag}", true},
+		{"a{b", "{a{b}", true},
+		{"{{x}}", "{{x}}", true},
+		{"{}", "{}", false},
+		{"}{", "}{", false},
+		{"a}b", "a}b", false},
+		{"{}a{b}", "{}a{b}", false},
+	} {
+		base, placed := siblings(tc.name)
+		if base != tc.base || placed != tc.placed {
+			t.Errorf("siblings of %q: %q, %v", tc.name, base, placed)
+		}
+		if placed && slotOf(base+separator+"q") != slotOf(tc.name) {
+			t.Errorf("%q and its queue are in different slots", tc.name)
+		}
+	}
+	d := &redisDriver{cluster: &redis.ClusterClient{}}
+	if _, err := d.namesOf("a}b"); !errors.Is(err, driver.ErrInvalidKey) {
+		t.Errorf("a name that cannot be placed: %v", err)
+	}
+}
+
+func TestClassify(t *testing.T) {
+	for text, want := range map[string]struct {
+		err   error
+		class driver.Class
+	}{
+		"OOM command not allowed":                          {ErrOutOfMemory, driver.Transient},
+		"READONLY You can't write":                         {ErrNotReady, driver.Transient},
+		"BUSY Redis is busy running a script":              {ErrNotReady, driver.Transient},
+		"NOPERM no permissions":                            {ErrDenied, driver.Fatal},
+		"WRONGTYPE Operation against a key":                {ErrNotALock, driver.Fatal},
+		"CROSSSLOT Keys in request":                        {driver.ErrInvalidKey, driver.Fatal},
+		"ERR Error running script: -OOM command not":       {ErrOutOfMemory, driver.Transient},
+		"ERR user_script:1: WRONGTYPE Operation against a": {ErrNotALock, driver.Fatal},
+		"ERR something else":                               {nil, driver.Fatal},
+	} {
+		err := classify(replyError(text))
+		if driver.ClassOf(err) != want.class || (want.err != nil && !errors.Is(err, want.err)) {
+			t.Errorf("%q became %v, class %d", text, err, driver.ClassOf(err))
+		}
+	}
+	if err := classify(io.EOF); !errors.Is(err, io.EOF) || driver.ClassOf(err) != driver.Ambiguous {
+		t.Errorf("EOF became %v", err)
+	}
+	if classify(nil) != nil {
+		t.Error("nil became an error")
+	}
+}
+
+type replyError string
+
+func (e replyError) Error() string { return string(e) }
+func (replyError) RedisError()     {}
+
+func TestCursor(t *testing.T) {
+	at := position{2, 77, "a key"}
+	if got, err := parseCursor(at.String()); err != nil || got != at {
+		t.Errorf("%+v, %v", got, err)
+	}
+	for _, bad := range []string{"x", "1", "1 2", "a 2 k", "1 b k", "-1 2 k"} {
+		if _, err := parseCursor(bad); driver.ClassOf(err) != driver.Fatal || err == nil {
+			t.Errorf("%q: %v", bad, err)
+		}
+	}
+}
+
+func TestOpenRefusesBadSettings(t *testing.T) {
+	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	defer func() { _ = client.Close() }()
+	ring := redis.NewRing(&redis.RingOptions{})
+	defer func() { _ = ring.Close() }()
+	for name, o := range map[string]driver.Opener{
+		"nil client":       New(nil),
+		"negative":         New(client, WithMinReplicas(-1, time.Second)),
+		"no time":          New(client, WithMinReplicas(1, 0)),
+		"gap too long":     New(client, WithPlainClients(time.Minute)),
+		"negative gap":     New(client, WithPlainClients(-1)),
+		"a ring of caches": New(ring),
+	} {
+		if d, err := o.Open(driver.Options{Logger: slog.New(slog.DiscardHandler)}); err == nil || d != nil {
+			t.Errorf("%s: %v, %v", name, d, err)
+		}
+	}
+}
+
+// A reply is taken for ours only if it says so.
+func FuzzReply(f *testing.F) {
+	f.Add("held", "id", "12", int64(0), int64(0), 5)
+	f.Add("queued", "id", "0", int64(3), int64(-7), 5)
+	f.Add("gone", "other", "x", int64(1), int64(1), 2)
+	f.Fuzz(func(t *testing.T, phase, id, token string, ahead, recheck int64, n int) {
+		list := []any{phase, id, token, ahead, recheck}
+		var reply any = list[:min(max(n, 0), 5)]
+		if n == 7 {
+			reply = phase
+		}
+		r := driver.Ref{Key: "k", ID: "id", TTL: 3 * time.Second}
+		sent := time.Now()
+		st, err := parseState(reply, r, sent)
+		if err != nil {
+			if !errors.Is(err, ErrReply) || driver.ClassOf(err) != driver.Ambiguous {
+				t.Errorf("%v", err)
+			}
+			return
+		}
+		if id != "id" || fmt.Sprint(st.Phase) != phase || (st.Phase == driver.Held && !st.Until.Equal(sent.Add(r.TTL))) || st.Recheck < 0 && st.Phase == driver.Queued {
+			t.Errorf("%q became %+v", list, st)
+		}
+	})
+}
+
+// H1: scripts are fixed, and say which keys and arguments they take.
+func TestScriptHeaders(t *testing.T) {
+	for name, source := range map[string]string{"acquire": acquireLua, "hold": holdLua, "renew": renewLua, "release": releaseLua, "inspect": inspectLua} {
+		head := strings.Split(source, "\nlocal ")[0]
+		if !strings.Contains(head, "-- KEYS lock") || !strings.Contains(head, "-- Returns ") {
+			t.Errorf("%s.lua has no header", name)
+		}
+	}
+	hashes := []string{acquireScript.hash, holdScript.hash, renewScript.hash, releaseScript.hash, inspectScript.hash}
+	if slices.Sort(hashes); len(slices.Compact(hashes)) != 5 {
+		t.Error("two scripts are the same")
+	}
+}
