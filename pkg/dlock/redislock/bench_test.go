@@ -256,7 +256,6 @@ func BenchmarkHeld(b *testing.B) {
 	client := benchClient(b, testenv.Redis(b).Addr(), 16)
 	locks := benchLocks(b, client, dlock.Config{DefaultTTL: 30 * time.Second})
 	ctx := context.Background()
-	goroutines := 0
 	guards := make([]*dlock.Guard, n)
 	var wg sync.WaitGroup
 	for w := range 64 {
@@ -272,7 +271,7 @@ func BenchmarkHeld(b *testing.B) {
 		})
 	}
 	wg.Wait()
-	goroutines = runtime.NumGoroutine()
+	goroutines := runtime.NumGoroutine()
 	runtime.GC()
 	const minutes = 1
 	before, start := cpu(), time.Now()

@@ -7,8 +7,8 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// layout is the version of what is stored; see docs/backends/redis.md.
-const layout = 1
+// What is stored is layout 1 of docs/backends/redis.md. A change of it is a new
+// number, and new suffixes.
 
 // separator begins every suffix. No name contains it: the engine refuses control
 // characters in keys and prefixes.

@@ -33,7 +33,7 @@ func (d *redisDriver) pipeline(ctx context.Context, lock string, cmds []*command
 // exec is one trip. WAIT speaks of the writes of its own connection, so it goes
 // in the same pipeline, and on a cluster to the master itself.
 func (d *redisDriver) exec(ctx context.Context, lock string, cmds []*command) error {
-	var client redis.UniversalClient = d.client
+	client := d.client
 	if d.settings.replicas > 0 && d.cluster != nil {
 		master, err := d.cluster.MasterForKey(ctx, lock)
 		if err != nil {

@@ -2,6 +2,8 @@ package redislock
 
 import (
 	"context"
+	"errors"
+	"net"
 	"strconv"
 	"strings"
 	"sync"
@@ -66,17 +68,22 @@ func (l *listener) want(slot int) {
 		return
 	}
 	e := &ear{slot: slot, channel: "dlock:" + d.me}
-	if d.cluster == nil {
-		e.pubsub = d.client.Subscribe(d.ctx)
-	} else {
+	if d.cluster != nil {
 		e.channel = slotChannel(slot, d.me)
-		e.pubsub = d.cluster.SSubscribe(d.ctx)
 	}
+	e.pubsub = l.open()
 	if l.ears == nil {
 		l.ears = map[int]*ear{}
 	}
 	l.ears[slot] = e
 	d.work.Go(func() { l.listen(e) })
+}
+
+func (l *listener) open() *redis.PubSub {
+	if c := l.driver.cluster; c != nil {
+		return c.SSubscribe(l.driver.ctx)
+	}
+	return l.driver.client.Subscribe(l.driver.ctx)
 }
 
 // close ends all subscriptions; those who listen then return.
@@ -89,38 +96,88 @@ func (l *listener) close() {
 	}
 }
 
+// quiet is how long a subscription may say nothing before it is asked whether it
+// lives: a link that is half open would never tell.
+const quiet = 5 * time.Second
+
 // listen subscribes and passes on what comes, again and again.
 func (l *listener) listen(e *ear) {
 	d := l.driver
-	pause := 10 * time.Millisecond
 	if err := l.subscribe(e); err != nil {
 		d.log.Debug("subscribing failed", "error", err)
 	}
+	pause, asked := 10*time.Millisecond, false
 	for d.ctx.Err() == nil {
-		msg, err := e.pubsub.Receive(d.ctx)
-		if err != nil {
-			if d.ctx.Err() != nil {
+		msg, err := e.pubsub.ReceiveTimeout(d.ctx, quiet)
+		var late net.Error
+		switch {
+		case err == nil:
+			pause, asked = 10*time.Millisecond, false
+			l.take(e, msg)
+		case errors.As(err, &late) && late.Timeout() && !asked:
+			if l.forget(e) {
 				return
 			}
+			asked = true
+			_ = e.pubsub.Ping(d.ctx) // the answer, or its absence, will tell
+		case asked:
+			asked = false
+			l.reopen(e)
+		default:
 			d.log.Debug("subscription broken", "error", err)
 			if !d.sleep(pause) {
 				return
 			}
 			pause = min(2*pause, time.Second)
-			continue
-		}
-		pause = 10 * time.Millisecond
-		switch m := msg.(type) {
-		case *redis.Subscription: // it stands (again)
-			if strings.HasSuffix(m.Kind, "unsubscribe") { // a slot has moved away
-				_ = l.subscribe(e)
-				continue
-			}
-			d.recheck(e.slot)
-		case *redis.Message:
-			d.heard(m.Payload)
 		}
 	}
+}
+
+// take handles what a subscription brought.
+func (l *listener) take(e *ear, msg any) {
+	switch m := msg.(type) {
+	case *redis.Subscription:
+		if strings.HasSuffix(m.Kind, "unsubscribe") { // its slot has moved away
+			l.reopen(e)
+			return
+		}
+		l.driver.recheck(e.slot) // it stands, perhaps again
+	case *redis.Message:
+		l.driver.heard(m.Payload)
+	}
+}
+
+// reopen replaces a subscription that is dead or in the wrong place.
+func (l *listener) reopen(e *ear) {
+	l.mu.Lock()
+	_ = e.pubsub.Close()
+	if !l.ended {
+		e.pubsub = l.open()
+	}
+	l.mu.Unlock()
+	if err := l.subscribe(e); err != nil {
+		l.driver.log.Debug("subscribing failed", "error", err)
+	}
+}
+
+// forget ends a subscription of a cluster if nothing waits in its slot any more.
+func (l *listener) forget(e *ear) bool {
+	d := l.driver
+	if d.cluster == nil {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, w := range d.waiting {
+		if w.slot == e.slot {
+			return false
+		}
+	}
+	delete(l.ears, e.slot)
+	_ = e.pubsub.Close()
+	return true
 }
 
 func (l *listener) subscribe(e *ear) error {

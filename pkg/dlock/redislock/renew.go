@@ -3,6 +3,7 @@ package redislock
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -32,7 +33,7 @@ func (d *redisDriver) Renew(ctx context.Context, refs []driver.Ref) ([]driver.St
 	if len(refs) == 0 {
 		return nil, nil
 	}
-	r := &renewal{driver: d, refs: refs, sent: time.Now(), states: make([]driver.State, len(refs))}
+	r := &renewal{driver: d, refs: slices.Clone(refs), sent: time.Now(), states: make([]driver.State, len(refs))}
 	done := make(chan struct{})
 	groups := r.group(ctx)
 	d.work.Go(func() {
@@ -55,7 +56,7 @@ func (d *redisDriver) Renew(ctx context.Context, refs []driver.Ref) ([]driver.St
 		}
 		return nil, r.err
 	}
-	return append([]driver.State(nil), r.states...), nil
+	return slices.Clone(r.states), nil
 }
 
 // A batch is claims that one script renews.
@@ -74,22 +75,19 @@ const (
 // group sorts the claims into batches, by the master that has them and, on a
 // cluster, by slot.
 func (r *renewal) group(ctx context.Context) map[string][]*batch {
-	d := r.driver
+	d, queued := r.driver, r.queued()
 	groups := map[string][]*batch{}
 	open := map[string]*batch{} // the batch that takes more, by what its claims share
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	for i, ref := range r.refs {
-		_, queued := d.waiting[ref.ID]
 		share := "held"
-		if queued {
+		if queued[i] {
 			share = "queued" + separator + ref.Key
 		} else if d.cluster != nil {
 			share += strconv.Itoa(slotOf(d.prefix + ref.Key))
 		}
 		b := open[share]
 		if b == nil || len(b.claims) == batchMost {
-			b = &batch{queued: queued}
+			b = &batch{queued: queued[i]}
 			open[share] = b
 			node := d.nodeOf(ctx, d.prefix+ref.Key)
 			groups[node] = append(groups[node], b)
@@ -97,6 +95,17 @@ func (r *renewal) group(ctx context.Context) map[string][]*batch {
 		b.claims = append(b.claims, i)
 	}
 	return groups
+}
+
+// queued says which claims wait, as far as we know.
+func (r *renewal) queued() []bool {
+	r.driver.mu.Lock()
+	defer r.driver.mu.Unlock()
+	queued := make([]bool, len(r.refs))
+	for i, ref := range r.refs {
+		_, queued[i] = r.driver.waiting[ref.ID]
+	}
+	return queued
 }
 
 // nodeOf names the master of a key, as far as we know.
