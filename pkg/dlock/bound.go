@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
 // Every call to a remote backend is bounded in time and ends when the Client
@@ -29,33 +31,34 @@ func (c *Client) callContext(ctx context.Context, bound time.Duration) (context.
 			cancel()
 		}
 	case ctx.Done() == nil:
-		return valued{c.bounds.shared(c.closing, bound), ctx}, func() {}
+		return driver.Uncancelled{Context: c.bounds.shared(c.closing, bound), Values: ctx}, func() {}
 	}
 	return follow(ctx, c.bounds.shared(c.closing, bound))
 }
 
-// follow returns a child of ctx that also ends with other.
+// follow returns a child of ctx that also ends with other, and knows the deadline
+// of both.
 func follow(ctx, other context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	unlink := context.AfterFunc(other, cancel)
+	if at, ok := other.Deadline(); ok {
+		if own, has := ctx.Deadline(); !has || at.Before(own) {
+			ctx = dated{ctx, at}
+		}
+	}
 	return ctx, func() {
 		unlink()
 		cancel()
 	}
 }
 
-// valued ends with its Context and has the values of another.
-type valued struct {
+// dated is a context that ends at a time which somebody else sees to.
+type dated struct {
 	context.Context
-	values context.Context
+	at time.Time
 }
 
-func (v valued) Value(key any) any {
-	if value := v.values.Value(key); value != nil {
-		return value
-	}
-	return v.Context.Value(key)
-}
+func (d dated) Deadline() (time.Time, bool) { return d.at, true }
 
 // shareFrom is the shortest bound that is shared: a shared one may end up to a
 // quarter early.

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ceyewan/genesis/pkg/clog"
@@ -43,6 +44,7 @@ type Client struct {
 	hangUp    context.CancelFunc
 	cleanup   context.Context // ends when Close stops cleaning up
 	giveUp    context.CancelFunc
+	closeBy   atomic.Int64   // when Close gives up; no clean-up call lasts longer
 	stop      chan struct{}  // ends the scheduler
 	workers   sync.WaitGroup // scheduler, renewals, clean-up
 	closeOnce sync.Once
@@ -124,6 +126,7 @@ func build(cfg *Config, opts []Option) (*Client, error) {
 	}
 	c.sleptBefore = c.sleptSoFar()
 	c.closing, c.hangUp = context.WithCancel(context.Background())
+	c.closeBy.Store(never)
 	c.cleanup, c.giveUp = context.WithCancel(context.Background())
 	c.workers.Go(c.schedule)
 	return c, nil
@@ -158,9 +161,9 @@ func (c *Client) shutdown() error {
 	c.endAll()
 	c.unlock() // guards learn of it before anything is sent
 	c.hangUp() // waiters and calls under way return, and leave what they cannot settle
-	c.calls.Wait()
-
+	c.closeBy.Store(after(c.now(), closeBound))
 	bound := time.AfterFunc(closeBound, c.giveUp)
+	c.calls.Wait()
 	left := c.settleAll()
 	bound.Stop()
 	c.giveUp()

@@ -129,7 +129,7 @@ func (q *settling) refill(now int64) time.Duration {
 }
 
 func (c *Client) settleOne(s settlement) {
-	ctx, cancel := context.WithTimeout(c.cleanup, settleBound)
+	ctx, cancel := context.WithTimeout(c.cleanup, min(settleBound, time.Duration(c.closeBy.Load()-c.now())))
 	_, err := c.store.Release(ctx, s.ref)
 	cancel()
 	if err == nil {

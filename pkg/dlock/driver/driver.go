@@ -192,6 +192,23 @@ func (c Caps) Supports(m Mode) bool {
 	return false
 }
 
+// Uncancelled is a context that ends at its deadline, and sooner only if the
+// Client closes. A Driver whose client heeds deadlines and not cancellation may
+// make a call under it without watching Done.
+type Uncancelled struct {
+	context.Context
+	// Values is where Value looks first.
+	Values context.Context
+}
+
+// Value looks in both contexts.
+func (u Uncancelled) Value(key any) any {
+	if v := u.Values.Value(key); v != nil {
+		return v
+	}
+	return u.Context.Value(key)
+}
+
 // Heartbeat is how long a queued claim lives without renewal.
 func Heartbeat(ttl time.Duration) time.Duration { return min(ttl, 3*time.Second) }
 

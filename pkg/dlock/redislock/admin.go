@@ -87,26 +87,36 @@ func since(at string, now int64) time.Duration {
 // stands, and the last key that was returned of that step, since a step may bring
 // more keys than are asked for.
 func (d *redisDriver) List(ctx context.Context, prefix, cursor string, limit int) ([]string, string, error) {
-	nodes, err := d.masters(ctx)
-	if err != nil {
-		return nil, "", classify(err)
-	}
 	at, err := parseCursor(cursor)
 	if err != nil {
 		return nil, "", err
+	}
+	p, err := await(ctx, d, func() (page, error) { return d.list(ctx, prefix, at, limit) })
+	return p.keys, p.next, err
+}
+
+type page struct {
+	keys []string
+	next string
+}
+
+func (d *redisDriver) list(ctx context.Context, prefix string, at position, limit int) (page, error) {
+	nodes, err := d.masters(ctx)
+	if err != nil {
+		return page{}, classify(err)
 	}
 	var keys []string
 	for at.node < len(nodes) {
 		step, next, err := d.scan(ctx, nodes[at.node], prefix, at.scan, limit)
 		if err != nil {
-			return nil, "", classify(err)
+			return page{}, classify(err)
 		}
 		for _, k := range step {
 			if k <= at.last {
 				continue
 			}
 			if len(keys) == limit {
-				return keys, at.String(), nil
+				return page{keys, at.String()}, nil
 			}
 			keys, at.last = append(keys, k), k
 		}
@@ -115,10 +125,10 @@ func (d *redisDriver) List(ctx context.Context, prefix, cursor string, limit int
 			at.node++
 		}
 		if len(keys) == limit && at.node < len(nodes) {
-			return keys, at.String(), nil
+			return page{keys, at.String()}, nil
 		}
 	}
-	return keys, "", nil
+	return page{keys, ""}, nil
 }
 
 type position struct {
@@ -151,6 +161,8 @@ func parseCursor(s string) (p position, err error) {
 // scan does one step on one master and returns the locks of ours that it met, in
 // order.
 func (d *redisDriver) scan(ctx context.Context, node redis.Cmdable, prefix string, at uint64, limit int) ([]string, uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, busBound)
+	defer cancel()
 	found, next, err := node.ScanType(ctx, at, escapeGlob(d.prefix+prefix)+"*", int64(max(limit, 100)), "string").Result()
 	if err != nil || len(found) == 0 {
 		return nil, next, err
@@ -193,6 +205,8 @@ func (d *redisDriver) masters(ctx context.Context) ([]redis.Cmdable, error) {
 	if d.cluster == nil {
 		return []redis.Cmdable{d.client}, nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, busBound)
+	defer cancel()
 	byAddr := make(chan *redis.Client, slots)
 	err := d.cluster.ForEachMaster(ctx, func(_ context.Context, c *redis.Client) error {
 		byAddr <- c

@@ -16,24 +16,38 @@ import (
 // Check looks at every master for what makes locks unsafe. It needs INFO and
 // PING, and no more rights.
 func (d *redisDriver) Check(ctx context.Context) ([]driver.Finding, error) {
+	return await(ctx, d, func() ([]driver.Finding, error) { return d.check(ctx) })
+}
+
+func (d *redisDriver) check(ctx context.Context) ([]driver.Finding, error) {
 	nodes, err := d.masters(ctx)
 	if err != nil {
 		return nil, classify(err)
 	}
 	var all []driver.Finding
 	for _, node := range nodes {
-		raw, err := node.Info(ctx).Result()
+		findings, err := d.checkNode(ctx, node)
 		if err != nil {
 			return nil, classify(err)
 		}
-		trip, err := roundTrip(ctx, node)
-		if err != nil {
-			return nil, classify(err)
-		}
-		info := parseInfo(raw)
-		all = append(all, d.version(info), eviction(info), persistence(info), d.replication(info), trip)
+		all = append(all, findings...)
 	}
 	return all, nil
+}
+
+func (d *redisDriver) checkNode(ctx context.Context, node redis.Cmdable) ([]driver.Finding, error) {
+	ctx, cancel := context.WithTimeout(ctx, busBound)
+	defer cancel()
+	raw, err := node.Info(ctx).Result()
+	if err != nil {
+		return nil, err
+	}
+	trip, err := roundTrip(ctx, node)
+	if err != nil {
+		return nil, err
+	}
+	info := parseInfo(raw)
+	return []driver.Finding{d.version(info), eviction(info), persistence(info), d.replication(info), trip}, nil
 }
 
 func parseInfo(raw string) map[string]string {

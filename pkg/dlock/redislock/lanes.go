@@ -7,12 +7,18 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
 // lanes carry calls to the server. A call that finds a free lane goes at once and
 // alone. When all are busy, calls gather, and the lane that comes back first
 // takes all of them in one pipeline. So a lone call never waits, and many share
 // round trips and system calls.
+//
+// go-redis heeds deadlines, if it was told to, and never cancellation. So only a
+// call that is not cancelled is made by its own goroutine; for all others another
+// one waits.
 type lanes struct {
 	driver *redisDriver
 
@@ -23,9 +29,10 @@ type lanes struct {
 
 // A passenger is a call that waits for a lane.
 type passenger struct {
-	cmd  *command
-	done chan struct{}
-	gone bool // its caller has left; under lanes.mu
+	cmd   *command
+	until time.Time
+	done  chan struct{}
+	gone  bool // its caller has left; under lanes.mu
 }
 
 // lanesMax is how many round trips are under way at a time, busMost how many
@@ -53,17 +60,21 @@ func (d *redisDriver) call(ctx context.Context, cmd *command) (any, error) {
 }
 
 func (l *lanes) carry(ctx context.Context, cmd *command) error {
+	_, calm := ctx.(driver.Uncancelled)
 	l.mu.Lock()
-	if l.busy < lanesMax && l.driver.prompt {
+	if l.busy < lanesMax && l.driver.prompt && calm {
 		l.busy++
 		l.mu.Unlock()
 		err := l.driver.client.Process(ctx, cmd)
 		l.release()
 		return err
 	}
-	p := &passenger{cmd: cmd, done: make(chan struct{})}
+	p := &passenger{cmd: cmd, done: make(chan struct{}), until: time.Now().Add(busBound)}
+	if at, ok := ctx.Deadline(); ok && at.Before(p.until) {
+		p.until = at
+	}
 	l.waiting = append(l.waiting, p)
-	if l.busy < lanesMax { // the client does not heed contexts: somebody else must wait for it
+	if l.busy < lanesMax {
 		l.busy++
 		l.start()
 	}
@@ -101,21 +112,27 @@ func (l *lanes) start() {
 	})
 }
 
-// busBound is how long a pipeline may take. Its callers have bounds of their own;
-// this one frees the lane.
-const busBound = 5 * time.Second
+// busBound is the longest that a trip may take, and so the longest that Close
+// waits for one: nothing else ends a call that the client has begun.
+const busBound = 750 * time.Millisecond
 
+// drive makes a trip with all whose callers still wait. It lasts as long as the
+// most patient of them.
 func (l *lanes) drive(bus []*passenger) {
-	ctx, cancel := context.WithTimeout(l.driver.ctx, busBound)
-	defer cancel()
 	l.mu.Lock()
 	riders := make([]*passenger, 0, len(bus))
+	var until time.Time
 	for _, p := range bus {
 		if !p.gone {
 			riders = append(riders, p)
+			if p.until.After(until) {
+				until = p.until
+			}
 		}
 	}
 	l.mu.Unlock()
+	ctx, cancel := context.WithDeadline(l.driver.ctx, until)
+	defer cancel()
 	if len(riders) == 1 {
 		_ = l.driver.client.Process(ctx, riders[0].cmd) // the command has its error
 	} else if len(riders) > 1 {
@@ -127,5 +144,26 @@ func (l *lanes) drive(bus []*passenger) {
 	}
 	for _, p := range riders {
 		close(p.done)
+	}
+}
+
+// await runs f beside, since the client may not heed ctx, and returns when either
+// is over.
+func await[T any](ctx context.Context, d *redisDriver, f func() (T, error)) (T, error) {
+	type result struct {
+		value T
+		err   error
+	}
+	done := make(chan result, 1)
+	d.work.Go(func() {
+		v, err := f()
+		done <- result{v, err}
+	})
+	select {
+	case r := <-done:
+		return r.value, r.err
+	case <-ctx.Done():
+		var none T
+		return none, ctx.Err()
 	}
 }

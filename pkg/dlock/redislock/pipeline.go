@@ -33,6 +33,8 @@ func (d *redisDriver) pipeline(ctx context.Context, lock string, cmds []*command
 // exec is one trip. WAIT speaks of the writes of its own connection, so it goes
 // in the same pipeline, and on a cluster to the master itself.
 func (d *redisDriver) exec(ctx context.Context, lock string, cmds []*command) error {
+	ctx, cancel := context.WithTimeout(ctx, busBound+d.settings.replicaWait)
+	defer cancel()
 	client := d.client
 	if d.settings.replicas > 0 && d.cluster != nil {
 		master, err := d.cluster.MasterForKey(ctx, lock)
@@ -59,18 +61,24 @@ func (d *redisDriver) exec(ctx context.Context, lock string, cmds []*command) er
 	return err
 }
 
+// replicated is a reply, and why it does not count if too few replicas have it.
+type replicated struct {
+	reply any
+	short error
+}
+
 // callReplicated runs one command and waits for the replicas.
-func (d *redisDriver) callReplicated(ctx context.Context, lock string, cmd *command) (reply any, short, err error) {
+func (d *redisDriver) callReplicated(ctx context.Context, lock string, cmd *command) (replicated, error) {
 	if err := ctx.Err(); err != nil {
-		return nil, nil, err
+		return replicated{}, err
 	}
 	cmds := []*command{cmd}
-	short = d.pipeline(ctx, lock, cmds)
+	short := d.pipeline(ctx, lock, cmds)
 	if err := cmds[0].Err(); err != nil && !errors.Is(err, redis.Nil) {
 		if d.cluster != nil {
 			d.cluster.ReloadState(ctx) // a master that has moved answers so for ever
 		}
-		return nil, nil, classify(err)
+		return replicated{}, classify(err)
 	}
-	return cmds[0].Val(), short, nil
+	return replicated{cmds[0].Val(), short}, nil
 }

@@ -100,63 +100,65 @@ func (l *listener) close() {
 // lives: a link that is half open would never tell.
 const quiet = 5 * time.Second
 
-// listen subscribes and passes on what comes, again and again.
+// listen subscribes and passes on what comes, again and again. Only subscribe may
+// open a connection: it has a bound, so that Close does not wait for a dead link.
 func (l *listener) listen(e *ear) {
 	d := l.driver
-	if err := l.subscribe(e); err != nil {
-		d.log.Debug("subscribing failed", "error", err)
-	}
-	pause, asked := 10*time.Millisecond, false
+	pause, up, asked := 10*time.Millisecond, false, false
 	for d.ctx.Err() == nil {
+		if !up {
+			if err := l.subscribe(e); err != nil {
+				d.log.Debug("subscribing failed", "error", err)
+				if !d.sleep(pause) {
+					return
+				}
+				pause = min(2*pause, time.Second)
+				continue
+			}
+			up, asked = true, false
+		}
 		msg, err := e.pubsub.ReceiveTimeout(d.ctx, quiet)
 		var late net.Error
 		switch {
 		case err == nil:
 			pause, asked = 10*time.Millisecond, false
-			l.take(e, msg)
+			up = l.take(e, msg)
 		case errors.As(err, &late) && late.Timeout() && !asked:
 			if l.forget(e) {
 				return
 			}
 			asked = true
 			_ = e.pubsub.Ping(d.ctx) // the answer, or its absence, will tell
-		case asked:
-			asked = false
-			l.reopen(e)
 		default:
 			d.log.Debug("subscription broken", "error", err)
-			if !d.sleep(pause) {
-				return
-			}
-			pause = min(2*pause, time.Second)
+			l.reopen(e)
+			up = false
 		}
 	}
 }
 
-// take handles what a subscription brought.
-func (l *listener) take(e *ear, msg any) {
+// take handles what a subscription brought, and reports whether it still stands.
+func (l *listener) take(e *ear, msg any) bool {
 	switch m := msg.(type) {
 	case *redis.Subscription:
 		if strings.HasSuffix(m.Kind, "unsubscribe") { // its slot has moved away
 			l.reopen(e)
-			return
+			return false
 		}
 		l.driver.recheck(e.slot) // it stands, perhaps again
 	case *redis.Message:
 		l.driver.heard(m.Payload)
 	}
+	return true
 }
 
 // reopen replaces a subscription that is dead or in the wrong place.
 func (l *listener) reopen(e *ear) {
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	_ = e.pubsub.Close()
 	if !l.ended {
 		e.pubsub = l.open()
-	}
-	l.mu.Unlock()
-	if err := l.subscribe(e); err != nil {
-		l.driver.log.Debug("subscribing failed", "error", err)
 	}
 }
 
@@ -181,7 +183,7 @@ func (l *listener) forget(e *ear) bool {
 }
 
 func (l *listener) subscribe(e *ear) error {
-	ctx, cancel := context.WithTimeout(l.driver.ctx, 2*time.Second)
+	ctx, cancel := context.WithTimeout(l.driver.ctx, busBound)
 	defer cancel()
 	if l.driver.cluster != nil {
 		return e.pubsub.SSubscribe(ctx, e.channel)

@@ -83,7 +83,9 @@ func (o *opener) Open(opts driver.Options) (driver.Driver, error) {
 	case *redis.ClusterClient:
 		d.cluster, d.publish, d.prompt = c, "SPUBLISH", c.Options().ContextTimeoutEnabled
 	case *redis.Client:
-		d.prompt = c.Options().ContextTimeoutEnabled
+		if d.prompt = c.Options().ContextTimeoutEnabled; !d.prompt {
+			d.client = c.WithTimeout(busBound) // the same connections; only its own time-outs end a call
+		}
 	default:
 		return nil, fmt.Errorf("%w: redislock needs a client of one server, of sentinels or of a cluster, not %T", driver.ErrUnsupported, c)
 	}
@@ -183,7 +185,9 @@ func (d *redisDriver) Acquire(ctx context.Context, r driver.Request) (driver.Sta
 	var reply any
 	var short error // too few replicas have it
 	if d.settings.replicas > 0 {
-		reply, short, err = d.callReplicated(ctx, n.lock, cmd)
+		var answer replicated
+		answer, err = await(ctx, d, func() (replicated, error) { return d.callReplicated(ctx, n.lock, cmd) })
+		reply, short = answer.reply, answer.short
 	} else {
 		reply, err = d.call(ctx, cmd)
 	}

@@ -23,12 +23,12 @@ end
 --@common
 local waiters, ttl, fences, publish, channel, info = KEYS[5], ARGV[2], tonumber(ARGV[5]), ARGV[6], ARGV[7], ARGV[8]
 
-local stored = redis.call('MGET', lock, KEYS[3])
-if stored[2] then return {'gone', id, '0'} end
-local value, free = stored[1], not stored[1] and redis.call('EXISTS', KEYS[6]) == 0
+if redis.call('EXISTS', KEYS[3]) == 1 then return {'gone', id, '0'} end
+local value = redis.call('GET', lock) -- fails, before anything is written, if it is no string
+local free = not value and redis.call('EXISTS', KEYS[6]) == 0
 if free then
   settle(lock, queue, waiters, fence, publish)
-  value = redis.call('GET', lock) -- fails if it is no string: MGET does not see that
+  value = redis.call('GET', lock)
 end
 local now, since = clock()
 if free and not value then -- all who waited were dead
@@ -42,7 +42,8 @@ if value and owner(value) == id then
 end
 
 if ARGV[4] ~= '1' then return {'gone', id, '0'} end
-local new = redis.call('ZADD', queue, 'NX', now, id) == 1
+local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES') -- in order of arrival, though the clock be set back
+local new = redis.call('ZADD', queue, 'NX', math.max(now, tonumber(last[2] or '0') + 1), id) == 1
 if not new then since = string.match(redis.call('HGET', waiters, id) or '', '^%d+ (%S+) ') or since end
 redis.call('HSET', waiters, id, digits(now + ARGV[3] * 1000) .. ' ' .. since .. ' ' .. ARGV[5] .. ' ' .. channel .. ' ' .. info)
 local ahead = redis.call('ZCARD', queue)

@@ -1,0 +1,328 @@
+package redislock_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/redislock"
+)
+
+// cehSlack is what a busy machine may add to a bound in time.
+const cehSlack = 250 * time.Millisecond
+
+// cehTimes is how often a scenario runs: few in CI, all under stress.
+func cehTimes(ci, full int) int {
+	if os.Getenv("DLOCK_STRESS") == "1" {
+		return full
+	}
+	return ci
+}
+
+// cehDial returns a client as a user makes one.
+func cehDial(t testing.TB, addr string) *redis.Client {
+	t.Helper()
+	c := redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true})
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// cehLocks returns a Client on a backend, which the end of the test closes.
+func cehLocks(t testing.TB, b driver.Opener, cfg dlock.Config, opts ...dlock.Option) *dlock.Client {
+	t.Helper()
+	c, err := dlock.New(&cfg, append([]dlock.Option{dlock.WithBackend(b), dlock.WithAdmin()}, opts...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// cehNew is a Client with defaults on a redis client of its own.
+func cehNew(t testing.TB, addr string) *dlock.Client {
+	t.Helper()
+	return cehLocks(t, redislock.New(cehDial(t, addr)), dlock.Config{})
+}
+
+func cehCheck(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func cehWant(t testing.TB, err error, want ...error) {
+	t.Helper()
+	for _, w := range want {
+		if !errors.Is(err, w) {
+			t.Fatalf("error is %v, want %v", err, w)
+		}
+	}
+}
+
+func cehAcquire(t testing.TB, c *dlock.Client, key string, opts ...dlock.LockOption) *dlock.Guard {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	g, err := c.Acquire(ctx, key, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+func cehUnlock(t testing.TB, g *dlock.Guard) {
+	t.Helper()
+	if err := g.Unlock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func cehAlive(t testing.TB, g *dlock.Guard) {
+	t.Helper()
+	if err := g.Context().Err(); err != nil || g.Remaining() <= 0 {
+		t.Fatalf("the guard of %q is over: %v", g.Key(), context.Cause(g.Context()))
+	}
+}
+
+// cehLost asserts that the guard is lost within a time that counts from start.
+func cehLost(t testing.TB, g *dlock.Guard, start time.Time, within time.Duration) {
+	t.Helper()
+	select {
+	case <-g.Done():
+	case <-time.After(within + 10*time.Second):
+	}
+	took := time.Since(start)
+	cehWant(t, context.Cause(g.Context()), dlock.ErrOwnershipLost)
+	if took > within {
+		t.Fatalf("lost after %v, want at most %v", took, within)
+	}
+}
+
+func cehInspect(t testing.TB, c *dlock.Client, key string) []dlock.Claim {
+	t.Helper()
+	a, err := c.Admin()
+	cehCheck(t, err)
+	claims, err := a.Inspect(t.Context(), key)
+	cehCheck(t, err)
+	return claims
+}
+
+// cehQueued is how many wait for key.
+func cehQueued(t testing.TB, c *dlock.Client, key string) int {
+	t.Helper()
+	n := 0
+	for _, cl := range cehInspect(t, c, key) {
+		if cl.Phase == driver.Queued {
+			n++
+		}
+	}
+	return n
+}
+
+// A cehGot is how a call that waited ended.
+type cehGot struct {
+	guard *dlock.Guard
+	err   error
+	at    time.Time
+}
+
+// cehAwait starts to wait for key and returns when the server has it queued.
+func cehAwait(t testing.TB, c *dlock.Client, key string, opts ...dlock.LockOption) <-chan cehGot {
+	t.Helper()
+	before := cehQueued(t, c, key)
+	ch := make(chan cehGot, 1)
+	ctx := t.Context()
+	go func() {
+		g, err := c.Acquire(ctx, key, opts...)
+		ch <- cehGot{g, err, time.Now()}
+	}()
+	testenv.Eventually(t, 10*time.Second, "the claim is queued", func() bool { return cehQueued(t, c, key) > before })
+	return ch
+}
+
+// cehGrant waits for the end of a wait, which must be a grant.
+func cehGrant(t testing.TB, ch <-chan cehGot, within time.Duration) cehGot {
+	t.Helper()
+	select {
+	case got := <-ch:
+		cehCheck(t, got.err)
+		return got
+	case <-time.After(within):
+		t.Fatalf("not granted within %v", within)
+		return cehGot{}
+	}
+}
+
+// cehInfo is one field of INFO.
+func cehInfo(t testing.TB, c redis.Cmdable, section, field string) string {
+	t.Helper()
+	text, err := c.Info(t.Context(), section).Result()
+	cehCheck(t, err)
+	for line := range strings.Lines(text) {
+		if value, ok := strings.CutPrefix(line, field+":"); ok {
+			return strings.TrimSpace(value)
+		}
+	}
+	return ""
+}
+
+// cehErrors is how often the server has answered with errors of this word.
+func cehErrors(t testing.TB, c redis.Cmdable, word string) int {
+	t.Helper()
+	n, _ := strconv.Atoi(strings.TrimPrefix(cehInfo(t, c, "errorstats", "errorstat_"+word), "count="))
+	return n
+}
+
+// cehCalls is how often clients have called a command.
+func cehCalls(t testing.TB, c redis.Cmdable, name string) int {
+	t.Helper()
+	stat := strings.TrimPrefix(cehInfo(t, c, "commandstats", "cmdstat_"+name), "calls=")
+	stat, _, _ = strings.Cut(stat, ",")
+	n, _ := strconv.Atoi(stat)
+	return n
+}
+
+// cehOnce answers the next script call of an operation with an error, and
+// counts how often it did.
+func cehOnce(t testing.TB, p *servers.Proxy, op, reply string) *atomic.Int64 {
+	t.Helper()
+	hashes, count := redislock.CEHScripts(op), new(atomic.Int64)
+	p.Intercept(func(cmd []string) servers.Action {
+		if cmd[0] == "EVALSHA" && hashes[cmd[1]] != "" && count.CompareAndSwap(0, 1) {
+			return servers.ReplyError(reply)
+		}
+		return servers.Forward
+	})
+	return count
+}
+
+// cehPair starts a master and a replica that is in sync.
+func cehPair(t testing.TB) (master, replica *servers.Redis) {
+	t.Helper()
+	master, replica = testenv.Redis(t), testenv.Redis(t)
+	cehReplicaOf(t, replica, master)
+	return master, replica
+}
+
+func cehReplicaOf(t testing.TB, replica, master *servers.Redis) {
+	t.Helper()
+	host, port := "NO", "ONE"
+	if master != nil {
+		var err error
+		host, port, err = net.SplitHostPort(master.Addr())
+		cehCheck(t, err)
+	}
+	c := replica.Client()
+	defer c.Close()
+	cehCheck(t, c.Do(t.Context(), "REPLICAOF", host, port).Err())
+	if master == nil {
+		return
+	}
+	testenv.Eventually(t, 20*time.Second, "the replica is in sync", func() bool {
+		return cehInfo(t, c, "replication", "master_link_status") == "up"
+	})
+	cehReplicaHas(t, master)
+}
+
+// cehReplicaHas waits until a replica has everything that the master has.
+func cehReplicaHas(t testing.TB, master *servers.Redis) {
+	t.Helper()
+	m := master.Client()
+	defer m.Close()
+	testenv.Eventually(t, 20*time.Second, "the replica confirms", func() bool {
+		return m.Set(t.Context(), "synced", 1, 0).Err() == nil && m.Do(t.Context(), "WAIT", 1, 100).Val() == int64(1)
+	})
+}
+
+// cehIsolate stops replicas and cuts their links, so that they never hear what the
+// master does from now on, not even from a buffer.
+func cehIsolate(t testing.TB, master *servers.Redis, replicas ...*servers.Redis) {
+	t.Helper()
+	for _, r := range replicas {
+		cehCheck(t, r.Pause())
+	}
+	c := master.Client()
+	defer c.Close()
+	if n := c.Do(t.Context(), "CLIENT", "KILL", "TYPE", "REPLICA").Val(); n != int64(len(replicas)) {
+		t.Fatalf("%v links cut, not %d", n, len(replicas))
+	}
+	cehCheck(t, c.Set(t.Context(), "unheard", 1, 0).Err())
+	if n := c.Do(t.Context(), "WAIT", 1, 50).Val(); n != int64(0) {
+		t.Fatalf("WAIT = %v: a replica still listens", n)
+	}
+}
+
+// A cehFence is a store that refuses writes with a smaller token.
+type cehFence struct {
+	mu   sync.Mutex
+	last int64
+}
+
+func (f *cehFence) write(token int64) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if token <= f.last { // every holder writes once
+		return fmt.Errorf("fenced: %d after %d", token, f.last)
+	}
+	f.last = token
+	return nil
+}
+
+// cehKeys are all keys of a server.
+func cehKeys(t testing.TB, c *redis.Client) []string {
+	t.Helper()
+	var keys []string
+	it := c.Scan(t.Context(), 0, "*", 1000).Iterator()
+	for it.Next(t.Context()) {
+		keys = append(keys, it.Val())
+	}
+	cehCheck(t, it.Err())
+	return keys
+}
+
+// cehLeft are the keys of claims: everything but fences and bars.
+func cehLeft(t testing.TB, c *redis.Client) []string {
+	t.Helper()
+	var left []string
+	for _, k := range cehKeys(t, c) {
+		if _, suffix, ok := strings.Cut(k, "\x01"); ok && (suffix == "f" || strings.HasPrefix(suffix, "b")) {
+			continue
+		}
+		left = append(left, k)
+	}
+	return left
+}
+
+// A cehText collects what is written to it.
+type cehText struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (w *cehText) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.buf.Write(p)
+}
+
+func (w *cehText) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.buf.String()
+}

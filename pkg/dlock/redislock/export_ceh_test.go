@@ -1,0 +1,20 @@
+package redislock
+
+// CEHKeys are the keys of a lock, the lock itself first, and whether a cluster
+// has a place for them.
+func CEHKeys(prefix, key string) ([]string, bool) {
+	_, placed := siblings(prefix + key)
+	n, err := (&redisDriver{prefix: prefix}).namesOf(key)
+	return []string{n.lock, n.fence, n.queue, n.waiters, n.bar("id"), n.gap}, placed && err == nil
+}
+
+// CEHScripts are the names and the sources of the scripts of an operation.
+func CEHScripts(op string) map[string]string {
+	named := map[string]string{}
+	for _, s := range map[string][]*script{
+		"acquire": {acquireScript}, "renew": {renewScript, holdScript}, "release": {releaseScript}, "inspect": {inspectScript},
+	}[op] {
+		named[s.hash] = s.source
+	}
+	return named
+}

@@ -1,0 +1,917 @@
+package redislock_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/dlock"
+)
+
+// The server stands still for up to half of the lease, and nobody loses a lock.
+func TestB1ServerPauseIsNoLoss(t *testing.T) {
+	t.Parallel()
+	server := testenv.Redis(t)
+	direct := abDirect(t, server)
+	const ttl, holders = 2 * time.Second, 20
+	rng := rand.New(rand.NewPCG(1, 1))
+	var guards []*dlock.Guard
+	for i := range holders {
+		c := abClient(t, server.Addr(), dlock.Config{DefaultTTL: ttl})
+		guards = append(guards, abAcquire(t, c, fmt.Sprintf("k%d", i)))
+		abElapse(ttl / 3 / holders) // so that their renewals are spread
+	}
+	tokens := map[string]int64{}
+	for _, g := range guards {
+		tokens[g.Key()] = g.Token()
+	}
+	paused := time.Duration(0)
+	for i := range abTimes(3, 15) { // 15 x 20 are 300 runs
+		d := ttl/10 + time.Duration(rng.Int64N(int64(ttl/2-ttl/10)))
+		if i == 0 {
+			d = ttl / 2
+		}
+		if err := server.Pause(); err != nil {
+			t.Fatal(err)
+		}
+		short, cancel := context.WithTimeout(abCtx, d)
+		if err := direct.Ping(short).Err(); err == nil {
+			t.Error("the server answers: the fault did not happen")
+		}
+		<-short.Done()
+		cancel()
+		paused += d
+		if err := server.Resume(); err != nil {
+			t.Fatal(err)
+		}
+		abElapse(ttl/3 + 50*time.Millisecond) // every lock is renewed again
+		for _, g := range guards {
+			abAlive(t, g)
+			if token := abToken(t, direct, g.Key()); token != tokens[g.Key()] {
+				t.Fatalf("pause %v: the server has token %d, the guard %d", d, token, g.Token())
+			}
+		}
+	}
+	t.Logf("paused for %v", paused)
+	for _, g := range guards {
+		abUnlock(t, g)
+	}
+}
+
+// One error of each kind that passes is answered to a renewal, and to half a
+// lease of renewals: no loss.
+func TestB1TransientErrorIsNoLoss(t *testing.T) {
+	t.Parallel()
+	server := testenv.Redis(t)
+	const ttl = 1200 * time.Millisecond
+	errs := []string{
+		"BUSY Redis is busy running a script.", "LOADING Redis is loading the dataset in memory", "READONLY You can't write against a read only replica.",
+		"CLUSTERDOWN The cluster is down", "TRYAGAIN Multiple keys request during rehashing of slot", "MASTERDOWN Link with MASTER is down",
+		"NOREPLICAS Not enough good replicas to write.", "NOSCRIPT No matching script.", "OOM command not allowed when used memory > 'maxmemory'.",
+		"MISCONF Errors writing to the AOF file", "MOVED 1 127.0.0.1:1", "",
+	}
+	type held struct {
+		word string
+		g    *dlock.Guard
+		hit  *abHit
+	}
+	var holds []held
+	for _, most := range []int{1, 1000} {
+		for _, text := range errs {
+			proxy := testenv.Proxy(t, server.Addr())
+			c := abClient(t, proxy.Addr(), dlock.Config{DefaultTTL: ttl, RetryInterval: 50 * time.Millisecond})
+			word, _, _ := strings.Cut(text, " ")
+			g := abAcquire(t, c, fmt.Sprintf("%s%d", word, most))
+			action := servers.ReplyError(text)
+			if text == "" { // the connection breaks
+				action = servers.DropReply
+			}
+			hit := abHitNext(proxy, most, action, abHolding)
+			holds = append(holds, held{word, g, hit})
+			if most > 1 {
+				first := func() bool { return hit.hits.Load() > 0 }
+				time.AfterFunc(ttl/3+ttl/2-100*time.Millisecond, func() {
+					if !first() {
+						t.Errorf("%s: the fault did not happen", word)
+					}
+					proxy.Heal()
+				})
+			}
+		}
+	}
+	abElapse(3 * ttl)
+	for _, h := range holds {
+		if h.hit.hits.Load() == 0 || h.hit.most == 1 && h.hit.seen.Load() < 2 {
+			t.Errorf("%s: %d errors, %d renewals: the fault did not happen", h.word, h.hit.hits.Load(), h.hit.seen.Load())
+		}
+		abAlive(t, h.g)
+		if err := h.g.Unlock(abCtx); err != nil {
+			t.Errorf("%s: %v", h.word, err)
+		}
+	}
+}
+
+// The link dies right after a lock was acquired or renewed: the loss is told
+// before the lease ends on the server, and not long before.
+func TestB2DeadLinkIsLostInTime(t *testing.T) {
+	t.Parallel()
+	server := testenv.Redis(t)
+	proxy := testenv.Proxy(t, server.Addr())
+	const ttl, holders = 2 * time.Second, 10
+	margin := ttl / 20
+	var sent [holders]atomic.Int64 // when the last renewal passed, ns since abEpoch
+	proxy.Intercept(func(cmd []string) servers.Action {
+		if abKindOf(cmd) == abHolding {
+			var i int
+			if _, err := fmt.Sscanf(cmd[3], "k%d", &i); err == nil {
+				sent[i].Store(int64(time.Since(abEpoch)))
+			}
+		}
+		return servers.Forward
+	})
+	for round := range abTimes(1, 10) {
+		var guards [holders]*dlock.Guard
+		for i := range holders {
+			if i == holders/2 {
+				abElapse(ttl) // the first half has been renewed some times
+			}
+			c := abClient(t, proxy.Addr(), dlock.Config{DefaultTTL: ttl})
+			abWarm(t, c)
+			sent[i].Store(int64(time.Since(abEpoch)))
+			guards[i] = abAcquire(t, c, fmt.Sprintf("k%d", i))
+		}
+		testenv.Eventually(t, 5*time.Second, "no renewal is on its way", func() bool {
+			for i := range sent {
+				since := time.Since(abEpoch) - time.Duration(sent[i].Load())
+				if since < 20*time.Millisecond || since > ttl/3-20*time.Millisecond {
+					return false
+				}
+			}
+			return true
+		})
+		proxy.BlackHole(true)
+		down := proxy.BytesDown()
+		var last [holders]time.Time
+		var losses [holders]abLoss
+		for i := range sent {
+			losses[i] = abWatchLoss(guards[i])
+			last[i] = abEpoch.Add(time.Duration(sent[i].Load()))
+		}
+		for i, g := range guards {
+			defer g.Unlock(abCtx)
+			after := losses[i].when(t).Sub(last[i])
+			if after > ttl || after < ttl-margin-50*time.Millisecond {
+				t.Errorf("round %d: lost %v after the last renewal, want %v to %v", round, after, ttl-margin-50*time.Millisecond, ttl)
+			}
+			abWant(t, context.Cause(g.Context()), dlock.ErrOwnershipLost)
+			if g.Remaining() != 0 {
+				t.Error("a lost guard has time remaining")
+			}
+		}
+		if proxy.BytesDown() != down {
+			t.Error("the link was not dead")
+		}
+		proxy.BlackHole(false)
+	}
+}
+
+// Answers to renewals come late, and then none: the loss is told before the key
+// dies on the server.
+func TestB3LossBeforeServerExpiry(t *testing.T) {
+	t.Parallel()
+	server := testenv.Redis(t)
+	direct := abDirect(t, server)
+	const ttl, holders = 2 * time.Second, 10
+	rng := rand.New(rand.NewPCG(3, 3))
+	for round := range abTimes(2, 10) {
+		proxy := testenv.Proxy(t, server.Addr())
+		type held struct {
+			g    *dlock.Guard
+			lost abLoss
+			dies time.Time
+		}
+		var holds [holders]held
+		for i := range holders {
+			c := abClient(t, proxy.Addr(), dlock.Config{DefaultTTL: ttl})
+			abWarm(t, c)
+			g := abAcquire(t, c, fmt.Sprintf("k%d-%d", round, i))
+			holds[i] = held{g: g, lost: abWatchLoss(g)}
+			abElapse(ttl / 3 / holders)
+		}
+		late := 350 * time.Millisecond // an attempt has a quarter of the lease
+		until := ttl/3 + late + time.Duration(rng.Int64N(int64(ttl/6)))
+		if round%2 == 1 {
+			late, until = 1500*time.Millisecond, ttl/3+100*time.Millisecond // carried out, and not answered in time
+		}
+		proxy.Delay(0, late)
+		abElapse(until)
+		proxy.BlackHole(true)
+		fresh := 0
+		for i := range holds {
+			asked := time.Now()
+			left := abPTTL(t, direct, holds[i].g.Key())
+			if left <= 0 && holds[i].g.Remaining() > 0 {
+				t.Fatalf("%s is dead on the server and valid here", holds[i].g.Key())
+			}
+			if left > ttl/2 {
+				fresh++ // it was renewed while answers were late
+			}
+			holds[i].dies = asked.Add(left)
+		}
+		if fresh == 0 {
+			t.Error("nothing was renewed while answers were late: the fault did not happen")
+		}
+		for _, h := range holds {
+			at := h.lost.when(t)
+			if !at.Before(h.dies) {
+				t.Errorf("answers late by %v: %s died on the server %v before the loss was told", late, h.g.Key(), at.Sub(h.dies))
+			}
+		}
+		proxy.Heal()
+		for _, h := range holds {
+			abWant(t, h.g.Unlock(abCtx), dlock.ErrOwnershipLost)
+		}
+	}
+}
+
+const abChildEnv = "REDISLOCK_AB_CHILD"
+
+// TestHelperProcessAB is the other process of TestB4: it holds locks, and writes
+// when it is told to, without asking whether it still holds them.
+func TestHelperProcessAB(t *testing.T) {
+	addr := os.Getenv(abChildEnv)
+	if addr == "" {
+		return
+	}
+	c := abClient(t, addr, dlock.Config{DefaultTTL: abChildTTL})
+	rdb := redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true})
+	defer rdb.Close()
+	store := abStore{rdb}
+	var guards []*dlock.Guard
+	in := bufio.NewScanner(os.Stdin)
+	for in.Scan() {
+		verb, arg, _ := strings.Cut(in.Text(), " ")
+		switch verb {
+		case "hold":
+			guards = append(guards, abAcquire(t, c, arg))
+			fmt.Printf("AB held %d\n", guards[len(guards)-1].Token())
+		case "write":
+			taken, lost := 0, 0
+			for _, g := range guards {
+				ok, err := store.write(g.Key(), g.Token(), "stale")
+				if err != nil {
+					t.Fatal(err)
+				}
+				if ok {
+					taken++
+				}
+			}
+			for _, g := range guards {
+				if g.Remaining() == 0 && errors.Is(g.Unlock(abCtx), dlock.ErrOwnershipLost) {
+					lost++
+				}
+			}
+			guards = nil
+			fmt.Printf("AB wrote %d %d\n", taken, lost)
+		}
+	}
+}
+
+const abChildTTL = 500 * time.Millisecond
+
+// A holder is paused for twice its lease and then writes: a store that checks the
+// fence refuses it, and one that does not is corrupted.
+func TestB4PausedHolderIsFenced(t *testing.T) {
+	server := testenv.Redis(t)
+	store := abStore{abDirect(t, server)}
+	c := abClient(t, server.Addr(), dlock.Config{DefaultTTL: 10 * time.Second})
+	child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestHelperProcessAB$")
+	child.Env = append(os.Environ(), abChildEnv+"="+server.Addr())
+	child.Stderr = os.Stderr
+	stdin, err := child.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := child.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = stdin.Close()
+		_, _ = io.Copy(io.Discard, stdout)
+		if err := child.Wait(); err != nil {
+			t.Error(err)
+		}
+	}()
+	out := bufio.NewScanner(stdout)
+	ask := func(answer, format string, args ...any) string {
+		t.Helper()
+		fmt.Fprintf(stdin, format+"\n", args...)
+		for answer != "" && out.Scan() {
+			if rest, ok := strings.CutPrefix(out.Text(), "AB "+answer+" "); ok {
+				return rest
+			}
+		}
+		return ""
+	}
+	signal := func(s syscall.Signal) {
+		t.Helper()
+		if err := child.Process.Signal(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const keys = 20
+	corrupted, refused := 0, 0
+	for round := range abTimes(2, 25) { // 25 x 20 are 500 stale writes
+		var stale [keys]int64
+		key := func(i int) string { return fmt.Sprintf("k%d-%d", round, i) }
+		for i := range keys {
+			if _, err := fmt.Sscan(ask("held", "hold %s", key(i)), &stale[i]); err != nil {
+				t.Fatal("the child does not hold: ", err)
+			}
+		}
+		signal(syscall.SIGSTOP)
+		abElapse(2 * abChildTTL)
+		for i := range keys {
+			g := abAcquire(t, c, key(i))
+			if g.Token() <= stale[i] {
+				t.Errorf("token %d after %d", g.Token(), stale[i])
+			}
+			if ok, err := store.write(key(i), g.Token(), "good"); !ok || err != nil {
+				t.Fatalf("the write of the holder was refused: %v", err)
+			}
+			defer g.Unlock(abCtx)
+		}
+		ask("", "write")
+		signal(syscall.SIGCONT)
+		taken, lost := -1, -1
+		if _, err := fmt.Sscan(ask("wrote", ""), &taken, &lost); err != nil {
+			t.Fatal("the child did not write: ", err)
+		}
+		if taken != 0 || lost != keys {
+			t.Errorf("%d stale writes were taken; %d of %d locks are told as lost", taken, lost, keys)
+		}
+		for i := range keys {
+			fenced, plain := store.read(key(i))
+			if fenced != "good" {
+				t.Errorf("the fenced value is %q", fenced)
+			}
+			if plain == "stale" {
+				corrupted++
+			}
+		}
+		refused += keys - taken
+	}
+	if corrupted == 0 {
+		t.Error("without a fence nothing was corrupted: the test does not bite")
+	}
+	t.Logf("%d stale writes refused; without a fence %d were taken", refused, corrupted)
+}
+
+// Tokens increase through the loss of the counter and of the whole server.
+func TestB5FenceNeverGoesBack(t *testing.T) {
+	server := testenv.Redis(t)
+	direct := abDirect(t, server)
+	const workers = 3
+	var mu sync.Mutex
+	last, n, deleted := int64(0), 0, 0
+	note := func(token int64) {
+		mu.Lock()
+		defer mu.Unlock()
+		if token <= last {
+			t.Errorf("token %d after %d", token, last)
+		}
+		last = token
+		n++
+	}
+	var clients []*dlock.Client
+	for range workers {
+		clients = append(clients, abClient(t, server.Addr(), dlock.Config{DefaultTTL: 5 * time.Second, RetryInterval: 10 * time.Millisecond}))
+	}
+	rounds, each := abTimes(4, 10), abTimes(150, 334)
+	for range rounds {
+		var wg sync.WaitGroup
+		for w, c := range clients {
+			wg.Go(func() {
+				rng := rand.New(rand.NewPCG(5, uint64(w)))
+				for range each {
+					g, err := c.Acquire(abCtx, "k")
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					note(g.Token())
+					if rng.IntN(4) == 0 && direct.Del(abCtx, abFence("k")).Val() == 1 {
+						mu.Lock()
+						deleted++
+						mu.Unlock()
+					}
+					if err := g.Unlock(abCtx); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		g := abAcquire(t, clients[0], "k")
+		note(g.Token())
+		if err := server.Restart(abCtx, false); err != nil {
+			t.Fatal(err)
+		}
+		if stored := direct.DBSize(abCtx).Val(); stored > 5 {
+			t.Errorf("the server came back with %d keys: the fault did not happen", stored)
+		}
+		next := abAcquire(t, clients[1], "k")
+		note(next.Token())
+		abWant(t, g.Unlock(abCtx), dlock.ErrOwnershipLost)
+		abUnlock(t, next)
+	}
+	if deleted == 0 {
+		t.Error("the counter was never deleted: the fault did not happen")
+	}
+	t.Logf("%d tokens, %d deletions, %d restarts", n, deleted, rounds)
+}
+
+// The server comes back with an old snapshot, in which the counter stands where it
+// stood long ago.
+func TestB5FenceAfterOldSnapshot(t *testing.T) {
+	server := testenv.Redis(t)
+	direct := abDirect(t, server)
+	c := abClient(t, server.Addr(), dlock.Config{DefaultTTL: 5 * time.Second, RetryInterval: 10 * time.Millisecond})
+	last := int64(0)
+	take := func() {
+		t.Helper()
+		g := abAcquire(t, c, "k")
+		if g.Token() <= last {
+			t.Errorf("token %d after %d", g.Token(), last)
+		}
+		last = max(last, g.Token())
+		abUnlock(t, g)
+	}
+	for range abTimes(3, 20) {
+		take()
+		if err := direct.Save(abCtx).Err(); err != nil {
+			t.Fatal(err)
+		}
+		old := abGet(t, direct, abFence("k"))
+		for range 10 {
+			take()
+		}
+		if err := server.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		if err := server.Restart(abCtx, true); err != nil {
+			t.Fatal(err)
+		}
+		if now := abGet(t, direct, abFence("k")); now != old {
+			t.Errorf("the counter came back as %q, not as %q: the fault did not happen", now, old)
+		}
+		take()
+	}
+}
+
+// A replica that lags behind becomes the master.
+func TestB5FenceAfterFailover(t *testing.T) {
+	for range abTimes(2, 10) {
+		master, replica := testenv.Redis(t), testenv.Redis(t)
+		link, proxy := testenv.Proxy(t, master.Addr()), testenv.Proxy(t, master.Addr())
+		promoted, direct := abDirect(t, replica), abDirect(t, master)
+		host, port, _ := strings.Cut(link.Addr(), ":")
+		if err := promoted.SlaveOf(abCtx, host, port).Err(); err != nil {
+			t.Fatal(err)
+		}
+		c := abClient(t, proxy.Addr(), dlock.Config{DefaultTTL: 5 * time.Second, RetryInterval: 10 * time.Millisecond})
+		last := int64(0)
+		take := func() {
+			t.Helper()
+			g := abAcquire(t, c, "k")
+			if g.Token() <= last {
+				t.Errorf("token %d after %d", g.Token(), last)
+			}
+			last = max(last, g.Token())
+			abUnlock(t, g)
+		}
+		take()
+		testenv.Eventually(t, 20*time.Second, "the replica has the counter", func() bool {
+			return promoted.Get(abCtx, abFence("k")).Val() == abGet(t, direct, abFence("k"))
+		})
+		link.BlackHole(true)
+		for range 10 {
+			take()
+		}
+		if err := master.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		link.Cut()
+		if err := promoted.SlaveOf(abCtx, "NO", "ONE").Err(); err != nil {
+			t.Fatal(err)
+		}
+		if now := abGet(t, promoted, abFence("k")); now == fmt.Sprint(last) {
+			t.Error("the replica did not lag: the fault did not happen")
+		}
+		proxy.Retarget(replica.Addr())
+		proxy.Cut()
+		take()
+	}
+}
+
+// Locks that live about as long as their renewal interval are taken and given
+// back: then nothing is stored, and the server hears nothing of them.
+func TestB6RenewalEndsWithUnlock(t *testing.T) {
+	server := testenv.Redis(t)
+	direct, monitor := abDirect(t, server), abWatch(t, server)
+	const ttl, workers = 50 * time.Millisecond, 20
+	c := abClient(t, server.Addr(), dlock.Config{DefaultTTL: ttl})
+	each := abTimes(60, 500)
+	var lost atomic.Int64
+	var wg sync.WaitGroup
+	for w := range workers {
+		wg.Go(func() {
+			rng := rand.New(rand.NewPCG(6, uint64(w)))
+			for range each {
+				g, err := c.Acquire(abCtx, fmt.Sprintf("k%d", w))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if hold := rng.IntN(4); hold > 0 {
+					abElapse(ttl/3*time.Duration(hold)/2 - time.Duration(rng.IntN(int(2*time.Millisecond))))
+				}
+				err = g.Unlock(abCtx)
+				if errors.Is(err, dlock.ErrOwnershipLost) {
+					lost.Add(1) // this machine stood still for a lease
+				} else if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	quiet := len(monitor.all(t, direct))
+	abElapse(5 * ttl)
+	if left := abLeft(t, direct); len(left) != 0 {
+		t.Errorf("left: %q", left)
+	}
+	all := monitor.all(t, direct)
+	released, renewals, late := map[string]time.Duration{}, 0, 0
+	var kind abKind
+	for i, s := range all {
+		if s.lua { // by the script before it
+			if verb := strings.ToUpper(s.cmd[0]); kind == abHolding && verb != "GET" && verb != "PEXPIRE" {
+				t.Fatalf("a renewal does more than renew: %q", s.cmd)
+			}
+			continue
+		}
+		kind = abKindOf(s.cmd)
+		if i > quiet && kind != abOther {
+			t.Errorf("a %s after all is unlocked", kind)
+		}
+		for _, id := range abIDs(s.cmd) {
+			at, over := released[id]
+			switch {
+			case kind == abReleasing:
+				released[id] = s.at
+			case kind == abHolding || kind == abRenewing:
+				renewals++
+				if over { // it was on its way when the release was sent
+					late++
+					if s.at-at > ttl {
+						t.Errorf("a %s %v after the release", kind, s.at-at)
+					}
+				}
+			}
+		}
+	}
+	if renewals == 0 || len(released) < workers*each-int(lost.Load()) {
+		t.Errorf("%d renewals, %d releases of %d: the test does not bite", renewals, len(released), workers*each)
+	}
+	if n := int(lost.Load()); n > workers*each/50+2 {
+		t.Errorf("%d of %d holds were lost", n, workers*each)
+	}
+	t.Logf("%d holds, %d lost, %d renewals, of which %d crossed the release", workers*each, lost.Load(), renewals, late)
+}
+
+// The owner panics, is cancelled, or forgets: the key does not stay.
+func TestB7DeadOwner(t *testing.T) {
+	server := testenv.Redis(t)
+	direct := abDirect(t, server)
+	c := abClient(t, server.Addr(), dlock.Config{DefaultTTL: 20 * time.Second})
+	abWarm(t, c)
+	held := func() {
+		if abGet(t, direct, "k") == "" {
+			t.Error("the key is not held: the test does not bite")
+		}
+	}
+	free := func(what string, since time.Time, within time.Duration) {
+		t.Helper()
+		testenv.Eventually(t, 5*time.Second, what+": the key is free", func() bool { return abGet(t, direct, "k") == "" })
+		if took := time.Since(since); took > within {
+			t.Errorf("%s: the key was free after %v, want %v", what, took, within)
+		}
+	}
+	for range abTimes(10, 100) {
+		var at time.Time
+		func() {
+			defer func() {
+				if r := recover(); r != "work failed" {
+					t.Errorf("recovered %v", r)
+				}
+			}()
+			_ = c.Do(abCtx, "k", func(context.Context) error {
+				held()
+				at = time.Now()
+				panic("work failed")
+			})
+		}()
+		free("panic", at, 100*time.Millisecond)
+
+		ctx, cancel := context.WithCancel(abCtx)
+		err := c.Do(ctx, "k", func(inner context.Context) error {
+			held()
+			at = time.Now()
+			cancel()
+			<-inner.Done()
+			return inner.Err()
+		})
+		abWant(t, err, context.Canceled)
+		free("cancel", at, 100*time.Millisecond)
+	}
+
+	const ttl, longest = 300 * time.Millisecond, 500 * time.Millisecond
+	for range abTimes(2, 20) {
+		at := time.Now()
+		g, err := c.Acquire(abCtx, "k", dlock.WithTTL(ttl), dlock.WithMaxHold(longest))
+		if err != nil {
+			t.Fatal(err)
+		}
+		lost := abWatchLoss(g)
+		abElapse(ttl + 50*time.Millisecond)
+		held() // it was renewed
+		if d := lost.when(t).Sub(at); d < longest {
+			t.Errorf("lost after %v", d)
+		}
+		free("dropped", at, longest+ttl)
+	}
+}
+
+// A renewal, asked for or not, does not bring back what has expired.
+func TestB8RenewalDoesNotResurrect(t *testing.T) {
+	server := testenv.Redis(t)
+	direct := abDirect(t, server)
+	a, b := abClient(t, server.Addr(), dlock.Config{DefaultTTL: time.Minute}), abClient(t, server.Addr(), dlock.Config{})
+	for i := range abTimes(150, 1000) {
+		key := fmt.Sprintf("k%d", i)
+		var opts []dlock.LockOption
+		if i%2 == 0 {
+			opts = append(opts, dlock.WithoutRenewal())
+		}
+		g := abAcquire(t, a, key, opts...)
+		if direct.PExpire(abCtx, key, time.Millisecond).Val() != true {
+			t.Fatal("nothing to expire")
+		}
+		testenv.Eventually(t, 5*time.Second, "the lock expires", func() bool { return direct.Exists(abCtx, key).Val() == 0 })
+		holds := i % 3
+		var other *dlock.Guard
+		if holds > 0 { // 0: nobody else took it
+			other = abAcquire(t, b, key)
+			if holds == 1 {
+				abUnlock(t, other)
+			}
+		}
+		abWant(t, g.Extend(abCtx, time.Minute), dlock.ErrOwnershipLost)
+		abWant(t, context.Cause(g.Context()), dlock.ErrOwnershipLost)
+		if g.Remaining() != 0 {
+			t.Error("a lost guard has time remaining")
+		}
+		if holds < 2 && abGet(t, direct, key) != "" {
+			t.Fatal("the renewal brought the lock back")
+		}
+		if holds == 2 {
+			if abToken(t, direct, key) != other.Token() {
+				t.Fatal("the renewal took the lock of another")
+			}
+			abUnlock(t, other)
+		}
+		abWant(t, g.Unlock(abCtx), dlock.ErrOwnershipLost)
+	}
+	if left := abLeft(t, direct); len(left) != 0 {
+		t.Errorf("left: %q", left)
+	}
+}
+
+// Whatever TTL is asked for is refused, or kept to the millisecond.
+func TestB9TTLIsKeptOrRefused(t *testing.T) {
+	server := testenv.Redis(t)
+	direct := abDirect(t, server)
+	c := abClient(t, server.Addr(), dlock.Config{})
+	rng := rand.New(rand.NewPCG(9, 9))
+	const least, most = 10 * time.Millisecond, 24 * time.Hour
+	ttls := []time.Duration{
+		0, -1, 1, -5 * time.Millisecond, 999 * time.Microsecond, time.Millisecond, least - 1, least, least + 1, 999 * time.Millisecond,
+		time.Second, time.Second + 1, 1500*time.Millisecond + 500*time.Microsecond, most - 1, most, most + 1,
+		math.MaxInt64, math.MinInt64, math.MaxInt64 / 1000, 9_000_000_001 * time.Second / 1000,
+	}
+	accepted, refused := 0, 0
+	for i := range abTimes(1500, 50_000) {
+		ttl := time.Duration(rng.Int64N(1 << (1 + rng.IntN(62))))
+		if i < len(ttls) {
+			ttl = ttls[i]
+		}
+		if i%7 == 3 {
+			ttl = least + time.Duration(rng.Int64N(int64(2*time.Minute)))
+		}
+		valid := ttl >= least && ttl <= most
+		asked := time.Now()
+		g, err := c.TryAcquire(abCtx, "k", dlock.WithTTL(ttl), dlock.WithoutRenewal())
+		if !valid {
+			refused++
+			abWant(t, err, dlock.ErrInvalidTTL)
+			if abGet(t, direct, "k") != "" {
+				t.Fatalf("%v was refused, and is stored", ttl)
+			}
+			continue
+		}
+		if err != nil && ttl > time.Second {
+			t.Fatalf("TTL %v: %v", ttl, err)
+		}
+		if err != nil { // it ran out before the answer came
+			continue
+		}
+		accepted++
+		remaining := g.Remaining()
+		left := abPTTL(t, direct, "k")
+		took := time.Since(asked)
+		gone := left == -2 && took >= ttl-time.Millisecond
+		if left == -1 || left > ttl+time.Millisecond || !gone && left < ttl-took-time.Millisecond {
+			t.Fatalf("TTL %v: %v left after %v", ttl, left, took)
+		}
+		if remaining > ttl {
+			t.Fatalf("TTL %v: the guard believes in %v", ttl, remaining)
+		}
+		if err := g.Unlock(abCtx); err != nil && ttl > time.Second {
+			t.Fatalf("TTL %v: %v", ttl, err)
+		}
+		testenv.Eventually(t, 5*time.Second, "the key is free", func() bool { return abGet(t, direct, "k") == "" })
+	}
+	if accepted == 0 || refused == 0 {
+		t.Errorf("%d accepted, %d refused", accepted, refused)
+	}
+	// Extending obeys the same bounds.
+	g := abAcquire(t, c, "k")
+	for _, ttl := range ttls {
+		err := g.Extend(abCtx, ttl)
+		if ttl < least || ttl > most {
+			abWant(t, err, dlock.ErrInvalidTTL)
+		} else if ttl >= 100*time.Millisecond {
+			if err != nil {
+				t.Fatalf("extend by %v: %v", ttl, err)
+			}
+			if left := abPTTL(t, direct, "k"); left <= 0 || left > ttl+time.Millisecond || left < ttl-time.Second {
+				t.Fatalf("extended by %v: %v left", ttl, left)
+			}
+		} else if errors.Is(err, dlock.ErrOwnershipLost) {
+			g = abAcquire(t, c, "k") // so short a lease may run out on a busy machine
+		}
+	}
+}
+
+// No time of the client's clock is sent, and no expiry at a fixed time is set.
+func TestB10NoClientClock(t *testing.T) {
+	server := testenv.Redis(t)
+	direct, monitor := abDirect(t, server), abWatch(t, server)
+	c := abClient(t, server.Addr(), dlock.Config{DefaultTTL: 300 * time.Millisecond})
+	other := abClient(t, server.Addr(), dlock.Config{DefaultTTL: 5 * time.Second})
+	admin, err := other.Admin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range abTimes(2, 20) {
+		g := abAcquire(t, c, "k")
+		granted := make(chan *dlock.Guard, 1)
+		go func() {
+			next, err := other.Acquire(abCtx, "k")
+			if err != nil {
+				t.Error(err)
+			}
+			granted <- next
+		}()
+		testenv.Eventually(t, 10*time.Second, "somebody waits", func() bool { return direct.ZCard(abCtx, "{k}\x01q").Val() == 1 })
+		short, cancel := context.WithTimeout(abCtx, 20*time.Millisecond)
+		_ = c.Lock(short, "k")
+		cancel()
+		_, _ = c.TryAcquire(abCtx, "k")
+		abElapse(250 * time.Millisecond) // renewals
+		if i%2 == 0 {
+			abUnlock(t, g)
+		} else if err := admin.Evict(abCtx, "k", g.Token()); err != nil {
+			t.Error(err)
+		}
+		next := <-granted
+		if next == nil {
+			t.FailNow()
+		}
+		if err := next.Extend(abCtx, 10*time.Second); err != nil {
+			t.Error(err)
+		}
+		if _, _, err := admin.List(abCtx, "", "", 10); err != nil {
+			t.Error(err)
+		}
+		abUnlock(t, next)
+	}
+	kinds := map[abKind]int{}
+	now := float64(time.Now().Unix())
+	for _, s := range monitor.all(t, direct) {
+		if !s.lua {
+			kinds[abKindOf(s.cmd)]++
+		}
+		for i, word := range s.cmd {
+			switch strings.ToUpper(word) {
+			case "PXAT", "EXAT", "EXPIREAT", "PEXPIREAT":
+				t.Errorf("an expiry at a fixed time: %q", s.cmd)
+			}
+			number, err := strconv.ParseFloat(word, 64)
+			if s.lua || i < 3 || err != nil {
+				continue
+			}
+			for _, unit := range []float64{1, 1e3, 1e6, 1e9} {
+				if math.Abs(number/unit-now) < 366*24*3600 {
+					if s.cmd[0] == "evalsha" && abKindOf(s.cmd) == abReleasing && i == len(s.cmd)-1 {
+						continue // an eviction names the token, which the server made
+					}
+					t.Errorf("a clock's time %s in %q", word, s.cmd)
+				}
+			}
+		}
+	}
+	for _, kind := range []abKind{abAcquiring, abHolding, abReleasing, abRenewing, abLooking} {
+		if kinds[kind] == 0 {
+			t.Errorf("no %s was seen: the test does not bite", kind)
+		}
+	}
+}
+
+// The server's clock jumps and a held lock is gone: the holder learns of it at its
+// next renewal, and its writes are refused.
+func TestB11ServerClockJump(t *testing.T) {
+	t.Parallel()
+	server := testenv.Redis(t)
+	direct := abDirect(t, server)
+	store := abStore{direct}
+	const ttl, holders = 1500 * time.Millisecond, 10
+	a, b := abClient(t, server.Addr(), dlock.Config{DefaultTTL: ttl}), abClient(t, server.Addr(), dlock.Config{DefaultTTL: time.Minute})
+	rng := rand.New(rand.NewPCG(11, 11))
+	for round := range abTimes(2, 20) {
+		var guards [holders]*dlock.Guard
+		var lost [holders]abLoss
+		for i := range holders {
+			guards[i] = abAcquire(t, a, fmt.Sprintf("k%d-%d", round, i))
+			lost[i] = abWatchLoss(guards[i])
+		}
+		abElapse(time.Duration(rng.Int64N(int64(ttl))))
+		jumped := time.Now()
+		for _, g := range guards {
+			if !direct.PExpire(abCtx, g.Key(), time.Millisecond).Val() {
+				t.Fatal("nothing to expire: the fault did not happen")
+			}
+		}
+		for i, g := range guards {
+			next := abAcquire(t, b, g.Key())
+			if ok, err := store.write(g.Key(), next.Token(), "good"); !ok || err != nil {
+				t.Errorf("the write of the holder was refused: %v", err)
+			}
+			if ok, err := store.write(g.Key(), g.Token(), "stale"); ok || err != nil {
+				t.Errorf("a stale write was taken: %v", err)
+			}
+			// One renewal interval, and 100 ms for the round trip on a busy machine.
+			if took := lost[i].when(t).Sub(jumped); took > ttl/3+100*time.Millisecond {
+				t.Errorf("lost %v after the jump, want %v", took, ttl/3)
+			}
+			abWant(t, context.Cause(g.Context()), dlock.ErrOwnershipLost)
+			abWant(t, g.Unlock(abCtx), dlock.ErrOwnershipLost)
+			if abToken(t, direct, g.Key()) != next.Token() {
+				t.Error("the lock of the next was touched")
+			}
+			abUnlock(t, next)
+		}
+	}
+}

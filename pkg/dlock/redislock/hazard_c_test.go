@@ -1,0 +1,791 @@
+package redislock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/clog"
+	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/redislock"
+)
+
+// C1: a failover to a replica that has not heard of the lock gives it to a
+// second holder. Only the fence stops the first.
+func TestC1FailoverDoubleHold(t *testing.T) {
+	t.Parallel()
+	for run := range cehTimes(2, 50) {
+		master, replica := cehPair(t)
+		a := cehNew(t, master.Addr())
+		for range 3 * run { // a lock that is new, and one whose fence the replica knows
+			cehUnlock(t, cehAcquire(t, a, "k"))
+		}
+		cehReplicaHas(t, master)
+		cehIsolate(t, master, replica)
+		first := cehAcquire(t, a, "k", dlock.WithTTL(time.Minute))
+		cehCheck(t, master.Kill())
+		cehCheck(t, replica.Resume())
+		cehReplicaOf(t, replica, nil)
+		second, err := cehNew(t, replica.Addr()).TryAcquire(t.Context(), "k")
+		cehCheck(t, err)
+		cehAlive(t, first)
+		cehAlive(t, second) // both hold: Redis cannot do better without replicas that confirm
+		var store cehFence
+		cehCheck(t, store.write(second.Token()))
+		if err := store.write(first.Token()); err == nil {
+			t.Errorf("a stale write was accepted: token %d of the first holder is not below %d of the second", first.Token(), second.Token())
+		} else if second.Token() <= first.Token() {
+			t.Errorf("run %d: token %d after %d: the store cannot tell the holders apart", run, second.Token(), first.Token())
+		}
+		cehCheck(t, master.Restart(t.Context(), false)) // so that closing need not wait for it
+	}
+}
+
+// C1: with replicas that must confirm, nobody holds what a replica has not
+// heard of.
+func TestC1MinReplicas(t *testing.T) {
+	t.Parallel()
+	for range cehTimes(2, 50) {
+		master, replica := cehPair(t)
+		client := cehDial(t, master.Addr())
+		a := cehLocks(t, redislock.New(client, redislock.WithMinReplicas(1, 100*time.Millisecond)), dlock.Config{})
+		cehUnlock(t, cehAcquire(t, a, "k")) // works while the replica does
+		cehIsolate(t, master, replica)
+		_, err := a.TryAcquire(t.Context(), "k")
+		cehWant(t, err, redislock.ErrReplicas)
+		if n := client.Exists(t.Context(), "k").Val(); n != 0 {
+			t.Error("the claim that was refused is still stored")
+		}
+		short, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		_, err = a.Acquire(short, "k")
+		cancel()
+		cehWant(t, err, context.DeadlineExceeded)
+		cehCheck(t, master.Kill())
+		cehCheck(t, replica.Resume())
+		cehReplicaOf(t, replica, nil)
+		second, err := cehNew(t, replica.Addr()).TryAcquire(t.Context(), "k")
+		cehCheck(t, err) // one holder, since the first was refused
+		cehAlive(t, second)
+		cehCheck(t, master.Restart(t.Context(), false))
+	}
+}
+
+// C1: a holder whose renewals are not confirmed any more is lost before the
+// replica, which is promoted, lets another in.
+func TestC1MinReplicasRenewal(t *testing.T) {
+	t.Parallel()
+	const ttl = 1500 * time.Millisecond
+	for range cehTimes(1, 50) {
+		master, replica := cehPair(t)
+		a := cehLocks(t, redislock.New(cehDial(t, master.Addr()), redislock.WithMinReplicas(1, 100*time.Millisecond)), dlock.Config{})
+		first := cehAcquire(t, a, "k", dlock.WithTTL(ttl))
+		cehIsolate(t, master, replica)
+		paused := time.Now()
+		m := cehDial(t, master.Addr())
+		testenv.Eventually(t, ttl, "a renewal has reached the master alone", func() bool {
+			return time.Since(paused) > ttl/2 && m.PTTL(t.Context(), "k").Val() > ttl/2
+		})
+		cehCheck(t, master.Kill())
+		cehCheck(t, replica.Resume())
+		cehReplicaOf(t, replica, nil)
+		b := cehNew(t, replica.Addr())
+		second := cehAcquire(t, b, "k")
+		select {
+		case <-first.Done():
+		default:
+			t.Error("two hold")
+		}
+		if second.Token() <= first.Token() {
+			t.Errorf("token %d after %d", second.Token(), first.Token())
+		}
+		cehCheck(t, master.Restart(t.Context(), false))
+	}
+}
+
+// C1 with sentinels: the key that a replica had to confirm has no second
+// holder, the one that none had to has.
+func TestC1Sentinel(t *testing.T) {
+	t.Parallel()
+	for range cehTimes(1, 50) {
+		s := testenv.Sentinel(t)
+		open := func(opts ...redislock.Option) *dlock.Client {
+			client := redis.NewFailoverClient(&redis.FailoverOptions{
+				MasterName: servers.MasterName, SentinelAddrs: s.SentinelAddrs(), ContextTimeoutEnabled: true,
+			})
+			t.Cleanup(func() { _ = client.Close() })
+			return cehLocks(t, redislock.New(client, opts...), dlock.Config{})
+		}
+		safe, plain, other := open(redislock.WithMinReplicas(1, 100*time.Millisecond)), open(), open()
+		cehUnlock(t, cehAcquire(t, safe, "safe"))
+		cehUnlock(t, cehAcquire(t, plain, "plain"))
+		replicas, err := s.Replicas(t.Context())
+		cehCheck(t, err)
+		master, err := s.Master(t.Context())
+		cehCheck(t, err)
+		cehIsolate(t, master, replicas...)
+		_, err = safe.TryAcquire(t.Context(), "safe", dlock.WithTTL(time.Minute))
+		cehWant(t, err, redislock.ErrReplicas)
+		first := cehAcquire(t, plain, "plain", dlock.WithTTL(time.Minute))
+		old, err := s.KillMaster(t.Context())
+		cehCheck(t, err)
+		for _, r := range replicas {
+			cehCheck(t, r.Resume())
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
+		defer cancel()
+		_, err = s.AwaitFailover(ctx, old)
+		cehCheck(t, err)
+		cehAlive(t, cehAcquire(t, other, "safe"))
+		second := cehAcquire(t, other, "plain")
+		cehAlive(t, first) // the double hold
+		if second.Token() <= first.Token() {
+			t.Errorf("token %d after %d", second.Token(), first.Token())
+		}
+	}
+}
+
+// C2: a server that comes back empty: the holder learns of it at its next
+// renewal, and its token is below that of the next.
+func TestC2RestartWithoutPersistence(t *testing.T) {
+	t.Parallel()
+	const ttl = 3 * time.Second
+	for range cehTimes(2, 50) {
+		server := testenv.Redis(t)
+		first := cehAcquire(t, cehNew(t, server.Addr()), "k", dlock.WithTTL(ttl))
+		cehCheck(t, server.Restart(t.Context(), false))
+		back := time.Now()
+		second, err := cehNew(t, server.Addr()).TryAcquire(t.Context(), "k")
+		cehCheck(t, err) // the lock was lost with the server
+		cehLost(t, first, back, ttl/3+cehSlack)
+		cehWant(t, first.Unlock(t.Context()), dlock.ErrOwnershipLost)
+		if second.Token() <= first.Token() {
+			t.Errorf("token %d after %d", second.Token(), first.Token())
+		}
+		cehUnlock(t, second)
+	}
+}
+
+// C2: with an append-only file that is written first, locks outlive the server.
+func TestC2RestartWithPersistence(t *testing.T) {
+	t.Parallel()
+	const ttl = 3 * time.Second
+	server := testenv.Redis(t, "--appendonly", "yes", "--appendfsync", "always")
+	a, b := cehNew(t, server.Addr()), cehNew(t, server.Addr())
+	first := cehAcquire(t, a, "k", dlock.WithTTL(ttl))
+	waiter := cehAwait(t, b, "k", dlock.WithTTL(ttl))
+	pid := server.Pid()
+	cehCheck(t, server.Kill())
+	cehCheck(t, server.Restart(t.Context(), true))
+	if server.Pid() == pid {
+		t.Fatal("the server was not restarted")
+	}
+	direct := cehDial(t, server.Addr())
+	last := direct.PTTL(t.Context(), "k").Val()
+	testenv.Eventually(t, ttl/3+cehSlack, "the lock is renewed", func() bool {
+		left := direct.PTTL(t.Context(), "k").Val()
+		renewed := left > last+50*time.Millisecond
+		last = left
+		return renewed
+	})
+	cehAlive(t, first)
+	cehUnlock(t, first)
+	cehUnlock(t, cehGrant(t, waiter, ttl/3+cehSlack).guard) // its subscription stands again, or it asks
+}
+
+// C6: a server that evicts takes the lock away; the holder learns of it at its
+// next renewal.
+func TestC6Eviction(t *testing.T) {
+	t.Parallel()
+	const ttl = 6 * time.Second
+	server := testenv.Redis(t, "--maxmemory", "4mb", "--maxmemory-policy", "volatile-lru")
+	direct := cehDial(t, server.Addr())
+	for range cehTimes(1, 10) {
+		text := new(cehText)
+		c := cehLocks(t, redislock.New(cehDial(t, server.Addr())), dlock.Config{}, dlock.WithLogger(clog.FromSlog(slog.New(slog.NewTextHandler(text, nil)))))
+		first := cehAcquire(t, c, "k", dlock.WithTTL(ttl))
+		testenv.Eventually(t, 2*time.Second, "the first use warns", func() bool { return strings.Contains(text.String(), "eviction-policy") })
+		findings, err := c.Check(t.Context())
+		cehCheck(t, err)
+		if !slices.ContainsFunc(findings, func(f dlock.Finding) bool { return f.Name == "eviction-policy" && f.Level == driver.Unsafe }) {
+			t.Errorf("Check: %v", findings)
+		}
+		junk, n := strings.Repeat("x", 1000), 0
+		testenv.Eventually(t, 30*time.Second, "the lock is evicted", func() bool {
+			_, err := direct.Pipelined(t.Context(), func(p redis.Pipeliner) error {
+				for range 200 {
+					n++
+					p.Set(t.Context(), fmt.Sprintf("cache:%d", n), junk, time.Hour)
+				}
+				return nil
+			})
+			cehCheck(t, err)
+			return direct.Exists(t.Context(), "k").Val() == 0
+		})
+		gone := time.Now()
+		if cehInfo(t, direct, "stats", "evicted_keys") == "0" {
+			t.Fatal("nothing was evicted")
+		}
+		cehLost(t, first, gone, ttl/3+cehSlack)
+		cehWant(t, first.Unlock(t.Context()), dlock.ErrOwnershipLost)
+	}
+}
+
+// C7: a server that is full: nothing new is stored, and the error says why; what
+// is there is renewed, released, waits on and is handed over.
+func TestC7OutOfMemory(t *testing.T) {
+	t.Parallel()
+	const ttl = 900 * time.Millisecond
+	server := testenv.Redis(t, "--maxmemory-policy", "noeviction")
+	direct := cehDial(t, server.Addr())
+	a, b := cehNew(t, server.Addr()), cehNew(t, server.Addr())
+	first := cehAcquire(t, a, "k", dlock.WithTTL(ttl))
+	waiter := cehAwait(t, b, "k", dlock.WithTTL(ttl))
+	cehCheck(t, direct.ConfigSet(t.Context(), "maxmemory", "1").Err())
+	full := time.Now()
+
+	_, err := a.TryAcquire(t.Context(), "other")
+	cehWant(t, err, redislock.ErrOutOfMemory)
+	_, err = a.TryLock(t.Context(), "other")
+	cehWant(t, err, redislock.ErrOutOfMemory)
+	if errors.Is(err, dlock.ErrUnknownOutcome) {
+		t.Errorf("nothing was stored, and that is certain: %v", err)
+	}
+	if cehErrors(t, direct, "OOM") == 0 {
+		t.Fatal("the server was not out of memory")
+	}
+	<-time.After(3 * ttl) // the leases would have run out three times
+	cehAlive(t, first)
+	claims := cehInspect(t, b, "k")
+	if len(claims) != 2 || claims[1].Age < time.Since(full)-cehSlack {
+		t.Fatalf("the waiter has lost its place: %v", claims)
+	}
+	cehUnlock(t, first)
+	second := cehGrant(t, waiter, cehSlack).guard
+	<-time.After(ttl)
+	cehAlive(t, second)
+	cehUnlock(t, second)
+
+	// And who waits for memory gets the lock when there is some.
+	pending := make(chan error, 1)
+	go func() { pending <- a.Lock(t.Context(), "other") }()
+	before := cehErrors(t, direct, "OOM")
+	testenv.Eventually(t, 5*time.Second, "the call tries", func() bool { return cehErrors(t, direct, "OOM") > before })
+	cehCheck(t, direct.ConfigSet(t.Context(), "maxmemory", "0").Err())
+	select {
+	case err := <-pending:
+		cehCheck(t, err)
+	case <-time.After(3 * time.Second):
+		t.Fatal("the call did not notice")
+	}
+}
+
+// C8: a server that forgets the scripts all the time is never noticed.
+func TestC8ScriptFlush(t *testing.T) {
+	server := testenv.Redis(t)
+	direct := cehDial(t, server.Addr())
+	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(cehTimes(3, 60))*time.Second)
+	defer cancel()
+	longer, giveUp := context.WithTimeout(t.Context(), time.Duration(cehTimes(3, 60)+15)*time.Second)
+	defer giveUp() // nobody waits as long as that
+	var wg sync.WaitGroup
+	var flushes, handed atomic.Int64
+	wg.Go(func() {
+		tick := time.NewTicker(50 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				if direct.ScriptFlush(longer).Err() == nil {
+					flushes.Add(1)
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	for i := range 6 {
+		c := cehNew(t, server.Addr())
+		wg.Go(func() { // contended and short
+			for ctx.Err() == nil {
+				err := c.Do(longer, fmt.Sprintf("k%d", i%2), func(context.Context) error { return nil })
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				handed.Add(1)
+			}
+		})
+		wg.Go(func() { // held over many renewals
+			for ctx.Err() == nil {
+				err := c.Do(longer, fmt.Sprintf("long%d", i), func(inner context.Context) error {
+					select {
+					case <-inner.Done():
+					case <-time.After(1500 * time.Millisecond):
+					}
+					return context.Cause(inner)
+				}, dlock.WithTTL(900*time.Millisecond))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n := cehErrors(t, direct, "NOSCRIPT"); flushes.Load() == 0 || n < int(flushes.Load())/2 {
+		t.Errorf("%d flushes made %d calls fail: the test does not bite", flushes.Load(), n)
+	}
+	t.Logf("%d flushes, %d NOSCRIPT, %d short locks", flushes.Load(), cehErrors(t, direct, "NOSCRIPT"), handed.Load())
+}
+
+// cehReplies are the errors that say "not now".
+var cehReplies = []string{
+	"READONLY You can't write against a read only replica.",
+	"LOADING Redis is loading the dataset in memory",
+	"MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+	"CLUSTERDOWN The cluster is down",
+	"MOVED 3999 127.0.0.1:1",
+	"ASK 3999 127.0.0.1:1",
+	"TRYAGAIN Multiple keys request during rehashing of slot",
+	"BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
+	"NOREPLICAS Not enough good replicas to write.",
+	"MISCONF Redis is configured to save RDB snapshots",
+	"OOM command not allowed when used memory > 'maxmemory'.",
+}
+
+// C9: each of them, once, to each kind of call: no loss, no error where there is
+// time to ask again, the right error where there is not.
+func TestC9ErrorReplies(t *testing.T) {
+	t.Parallel()
+	const ttl = 600 * time.Millisecond
+	server := testenv.Redis(t)
+	other := cehNew(t, server.Addr())
+	for _, reply := range cehReplies {
+		word, _, _ := strings.Cut(reply, " ")
+		t.Run(word, func(t *testing.T) {
+			t.Parallel()
+			proxy := testenv.Proxy(t, server.Addr())
+			c := cehLocks(t, redislock.New(cehDial(t, proxy.Addr())), dlock.Config{DefaultTTL: ttl, RetryInterval: 20 * time.Millisecond})
+			want := redislock.ErrNotReady
+			if word == "OOM" {
+				want = redislock.ErrOutOfMemory
+			}
+			key := "k" + word
+			happened := func(n *atomic.Int64) {
+				t.Helper()
+				if n.Load() != 1 {
+					t.Fatal("the fault did not happen")
+				}
+			}
+
+			n := cehOnce(t, proxy, "acquire", reply)
+			_, err := c.TryAcquire(t.Context(), key)
+			cehWant(t, err, want)
+			if driver.ClassOf(err) != driver.Transient || errors.Is(err, dlock.ErrUnknownOutcome) || errors.Is(err, dlock.ErrLockHeldByOther) {
+				t.Errorf("the lock was not taken, and that is certain: %v", err)
+			}
+			happened(n)
+			if claims := cehInspect(t, other, key); len(claims) != 0 {
+				t.Errorf("claims %v", claims)
+			}
+
+			n = cehOnce(t, proxy, "acquire", reply)
+			g := cehAcquire(t, c, key)
+			happened(n)
+
+			n = cehOnce(t, proxy, "renew", reply)
+			testenv.Eventually(t, ttl, "a renewal is refused", func() bool { return n.Load() == 1 })
+			<-time.After(ttl) // without a renewal it would be over
+			cehAlive(t, g)
+			if claims := cehInspect(t, other, key); len(claims) != 1 || claims[0].Token != g.Token() {
+				t.Errorf("claims %v", claims)
+			}
+
+			n = cehOnce(t, proxy, "release", reply)
+			cehUnlock(t, g)
+			happened(n)
+			if claims := cehInspect(t, other, key); len(claims) != 0 {
+				t.Errorf("claims %v", claims)
+			}
+		})
+	}
+}
+
+// C9: what will not get better is said at once.
+func TestC9FatalReplies(t *testing.T) {
+	t.Parallel()
+	server := testenv.Redis(t)
+	proxy := testenv.Proxy(t, server.Addr())
+	c := cehNew(t, proxy.Addr())
+	for reply, want := range map[string]error{
+		"NOPERM this user has no permissions to run the 'evalsha' command": redislock.ErrDenied,
+		"NOAUTH Authentication required.":                                  redislock.ErrDenied,
+		"WRONGPASS invalid username-password pair or user is disabled.":    redislock.ErrDenied,
+		"WRONGTYPE Operation against a key holding the wrong kind":         redislock.ErrNotALock,
+		"CROSSSLOT Keys in request don't hash to the same slot":            dlock.ErrInvalidKey,
+		"ERR something new": nil,
+	} {
+		n := cehOnce(t, proxy, "acquire", reply)
+		began := time.Now()
+		g, err := c.Acquire(t.Context(), "k")
+		if err == nil {
+			t.Fatalf("%s: acquired %v", reply, g.Key())
+		}
+		if want != nil {
+			cehWant(t, err, want)
+		}
+		if n.Load() != 1 || driver.ClassOf(err) != driver.Fatal || time.Since(began) > time.Second {
+			t.Errorf("%s: %v after %v, %d times", reply, err, time.Since(began), n.Load())
+		}
+	}
+}
+
+// C9: a master that is made a replica while it is used: holders follow to the
+// new one within a renewal interval and lose nothing.
+func TestC9Demotion(t *testing.T) {
+	t.Parallel()
+	const ttl = 9 * time.Second
+	s := testenv.Sentinel(t)
+	client := redis.NewFailoverClient(&redis.FailoverOptions{
+		MasterName: servers.MasterName, SentinelAddrs: s.SentinelAddrs(), ContextTimeoutEnabled: true,
+	})
+	defer client.Close()
+	c := cehLocks(t, redislock.New(client), dlock.Config{})
+	for range cehTimes(1, 10) {
+		g := cehAcquire(t, c, "k", dlock.WithTTL(ttl))
+		old, err := s.Master(t.Context())
+		cehCheck(t, err)
+		direct := cehDial(t, old.Addr())
+		testenv.Eventually(t, 5*time.Second, "the replicas have it", func() bool {
+			return direct.Do(t.Context(), "WAIT", 2, 100).Val() == int64(2)
+		})
+		load, stop := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		var done atomic.Int64
+		for i := range 3 {
+			wg.Go(func() {
+				for load.Err() == nil {
+					err := c.Do(load, fmt.Sprintf("load%d", i), func(context.Context) error { done.Add(1); return nil }, dlock.WithTTL(2*time.Second)) // a release that the switch loses costs one TTL
+					if err != nil && !errors.Is(err, dlock.ErrOwnershipLost) && load.Err() == nil {
+						t.Error(err) // a hold that fell into the switch may be lost; nothing else may go wrong
+					}
+				}
+			})
+		}
+		testenv.Eventually(t, 5*time.Second, "load", func() bool { return done.Load() > 10 })
+		sentinel := redis.NewSentinelClient(&redis.Options{Addr: s.SentinelAddrs()[0]})
+		testenv.Eventually(t, 20*time.Second, "a failover begins", func() bool {
+			return sentinel.Failover(t.Context(), servers.MasterName).Err() == nil
+		})
+		_ = sentinel.Close()
+		ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
+		master, err := s.AwaitFailover(ctx, old)
+		cancel()
+		cehCheck(t, err)
+		now := cehDial(t, master.Addr())
+		last := now.PTTL(t.Context(), "k").Val()
+		testenv.Eventually(t, ttl/3+cehSlack, "the holder has followed", func() bool {
+			left := now.PTTL(t.Context(), "k").Val()
+			renewed := left > last+50*time.Millisecond
+			last = left
+			return renewed
+		})
+		before := done.Load()
+		testenv.Eventually(t, 5*time.Second, "load on the new master", func() bool { return done.Load() > before+10 })
+		stop()
+		wg.Wait()
+		testenv.Eventually(t, 20*time.Second, "the old master is a replica", func() bool {
+			return cehInfo(t, direct, "replication", "role") == "slave"
+		})
+		cehAlive(t, g)
+		cehUnlock(t, g)
+	}
+}
+
+// C9: a slot moves to another master while its locks are held, waited for and
+// renewed.
+func TestC9SlotMigration(t *testing.T) {
+	t.Parallel()
+	const ttl = 1500 * time.Millisecond
+	cl := testenv.Cluster(t)
+	c := cehLocks(t, redislock.New(clusterClient(t, cl)), dlock.Config{DefaultTTL: ttl})
+	other := cehLocks(t, redislock.New(clusterClient(t, cl)), dlock.Config{DefaultTTL: ttl})
+	for round := range cehTimes(1, 20) {
+		key := fmt.Sprintf("{tag}%d", round)
+		slot, err := cl.Slot(t.Context(), key)
+		cehCheck(t, err)
+		from, err := cl.Owner(t.Context(), slot)
+		cehCheck(t, err)
+		masters, err := cl.Masters(t.Context())
+		cehCheck(t, err)
+		to := masters[0]
+		if to == from {
+			to = masters[1]
+		}
+		first := cehAcquire(t, c, key)
+		waiter := cehAwait(t, other, key)
+		cehCheck(t, cl.BeginMigration(t.Context(), slot, from, to))
+		cehCheck(t, cl.MoveKeys(t.Context(), from, to, key)) // the lock has moved, its queue has not
+		half, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		_, err = c.Acquire(half, key)
+		cancel()
+		cehWant(t, err, context.DeadlineExceeded)
+		if !strings.Contains(err.Error(), "TRYAGAIN") && !strings.Contains(err.Error(), "ASK") {
+			t.Errorf("the slot was not half moved: %v", err)
+		}
+		cehCheck(t, cl.MoveSlotKeys(t.Context(), slot, from, to))
+		cehCheck(t, cl.FinishMigration(t.Context(), slot, from, to))
+		<-time.After(ttl) // over at least two renewals
+		cehAlive(t, first)
+		cehUnlock(t, first)
+		second := cehGrant(t, waiter, ttl/3+cehSlack).guard
+		if owner, err := cl.Owner(t.Context(), slot); err != nil || owner != to {
+			t.Fatalf("the slot did not move: %v", err)
+		}
+		cehUnlock(t, second)
+	}
+}
+
+// cehBraces are names that have hurt somebody, then random ones.
+func cehBraces(n int) []string {
+	names := []string{"a", "{}", "}{", "a{b", "{{x}}", "{x}", "a{x}b", "{}{x}", "{x}{y}", "}", "{", "a}b", "}a{b}", "{}}", "{{}}", "a{}b", "foo{}{bar}", "foo{{bar}}zap", "foo{bar}{zap}"}
+	rng := rand.New(rand.NewPCG(10, 10))
+	alphabet := []string{"{", "}", "a", "b", ":", "*", "é", " "}
+	for len(names) < n {
+		var b strings.Builder
+		for range 1 + rng.IntN(10) {
+			b.WriteString(alphabet[rng.IntN(len(alphabet))])
+		}
+		names = append(names, b.String())
+	}
+	return names
+}
+
+// C10: all keys of a lock share a slot of the cluster, or the name is refused;
+// no call is ever CROSSSLOT.
+func TestC10Slots(t *testing.T) {
+	t.Parallel()
+	cl := testenv.Cluster(t)
+	node := cehDial(t, cl.Nodes()[0].Addr())
+	names := cehBraces(cehTimes(4000, 20_000))
+	placed := 0
+	for len(names) > 0 {
+		n := min(len(names), 500)
+		batch := names[:n]
+		names = names[n:]
+		var expect [][]string
+		pipe := node.Pipeline()
+		for _, name := range batch {
+			keys, ok := redislock.CEHKeys("p:", name)
+			if !ok {
+				continue
+			}
+			expect = append(expect, keys)
+			for _, k := range keys {
+				pipe.ClusterKeySlot(t.Context(), k)
+			}
+		}
+		slots, err := pipe.Exec(t.Context())
+		cehCheck(t, err)
+		for i, keys := range expect {
+			placed++
+			for j := range keys {
+				if got, want := slots[i*len(keys)+j].(*redis.IntCmd).Val(), slots[i*len(keys)].(*redis.IntCmd).Val(); got != want {
+					t.Fatalf("%q is in slot %d, %q in %d", keys[j], got, keys[0], want)
+				}
+			}
+		}
+	}
+	if placed < cehTimes(1000, 5000) {
+		t.Errorf("only %d names have a place", placed)
+	}
+}
+
+// C10 through the client: on the names of the siblings nothing is CROSSSLOT.
+func TestC10Cluster(t *testing.T) {
+	t.Parallel()
+	cl := testenv.Cluster(t)
+	c := cehLocks(t, redislock.New(clusterClient(t, cl)), dlock.Config{Prefix: "p:"})
+	other := cehLocks(t, redislock.New(clusterClient(t, cl)), dlock.Config{Prefix: "p:"})
+	held, refused := map[string]*dlock.Guard{}, 0
+	for i, name := range cehBraces(cehTimes(300, 5000)) {
+		if held[name] != nil {
+			continue
+		}
+		g, err := c.TryAcquire(t.Context(), name)
+		if _, ok := redislock.CEHKeys("p:", name); !ok {
+			cehWant(t, err, dlock.ErrInvalidKey)
+			refused++
+			continue
+		}
+		if err != nil {
+			t.Fatalf("%q: %v", name, err)
+		}
+		if ok, err := other.TryLock(t.Context(), name); ok || err != nil {
+			t.Fatalf("%q: %v, %v", name, ok, err)
+		}
+		if i%10 == 0 { // through the queue as well
+			waiter := cehAwait(t, other, name)
+			cehUnlock(t, g)
+			g = cehGrant(t, waiter, 2*time.Second).guard
+			cehCheck(t, g.Extend(t.Context(), time.Minute))
+		}
+		held[name] = g
+	}
+	for _, g := range held {
+		cehUnlock(t, g)
+	}
+	if refused == 0 || len(held) < 50 {
+		t.Errorf("%d names refused, %d taken", refused, len(held))
+	}
+	for _, node := range cl.Nodes() {
+		if n := cehErrors(t, cehDial(t, node.Addr()), "CROSSSLOT"); n != 0 {
+			t.Errorf("%d CROSSSLOT at %s", n, node.Addr())
+		}
+	}
+}
+
+// C11: ownership is asked of masters only, even by a client that reads from
+// replicas.
+func TestC11StoppedReplicas(t *testing.T) {
+	t.Parallel()
+	cl := testenv.ClusterWithReplicas(t, 1)
+	writer := clusterClient(t, cl)
+	listed := func(n *servers.Redis) bool {
+		ranges, err := cehDial(t, n.Addr()).ClusterSlots(t.Context()).Result() //nolint:staticcheck // as the client asks
+		return err == nil && !slices.ContainsFunc(ranges, func(r redis.ClusterSlot) bool { return len(r.Nodes) < 2 })
+	}
+	for _, node := range cl.Nodes() { // a replica is named to clients only once something was replicated
+		testenv.Eventually(t, 20*time.Second, "the replicas are in use", func() bool {
+			for i := range 10 {
+				cehCheck(t, writer.Set(t.Context(), fmt.Sprint("data", i), 1, 0).Err())
+			}
+			return listed(node)
+		})
+	}
+	connect := func() *redis.ClusterClient {
+		client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: cl.Addrs(), ContextTimeoutEnabled: true, ReadOnly: true})
+		t.Cleanup(func() { _ = client.Close() })
+		return client
+	}
+	reader := connect()
+	readsFail := func() bool {
+		for i := range 30 {
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			err := reader.Get(ctx, fmt.Sprint("read", i)).Err()
+			cancel()
+			if err != nil && !errors.Is(err, redis.Nil) {
+				return true
+			}
+		}
+		return false
+	}
+	open := func() *dlock.Client {
+		client := connect()
+		return cehLocks(t, redislock.New(client), dlock.Config{DefaultTTL: 900 * time.Millisecond})
+	}
+	a, b := open(), open()
+	cehUnlock(t, cehAcquire(t, a, "warm"))
+	cehUnlock(t, cehAcquire(t, b, "warm"))
+	for i := range 30 { // it learns who reads where
+		if err := reader.Get(t.Context(), fmt.Sprint("read", i)).Err(); !errors.Is(err, redis.Nil) {
+			t.Fatal(err)
+		}
+	}
+	masters, err := cl.Masters(t.Context())
+	cehCheck(t, err)
+	stopped := 0
+	for _, node := range cl.Nodes() {
+		isMaster := false
+		for _, m := range masters {
+			isMaster = isMaster || m == node
+		}
+		if !isMaster {
+			cehCheck(t, node.Pause())
+			stopped++
+		}
+	}
+	if stopped != 3 || !readsFail() {
+		t.Fatalf("%d replicas stopped, and plain reads do not mind", stopped)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	for i := range 10 {
+		key := fmt.Sprintf("k%d", i)
+		began := time.Now()
+		g, err := a.Acquire(ctx, key)
+		cehCheck(t, err)
+		if ok, err := b.TryLock(ctx, key); ok || err != nil {
+			t.Fatalf("%v, %v", ok, err)
+		}
+		if claims := cehInspect(t, b, key); len(claims) != 1 || claims[0].Token != g.Token() {
+			t.Errorf("claims %v", claims)
+		}
+		cehUnlock(t, g)
+		if claims := cehInspect(t, b, key); len(claims) != 0 {
+			t.Errorf("claims %v", claims)
+		}
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("it took %v: somebody asked a replica", took)
+		}
+	}
+	g := cehAcquire(t, a, "long")
+	<-time.After(1800 * time.Millisecond)
+	cehAlive(t, g)
+}
+
+// C12: operators delete, rename, overwrite and flush: the holder learns of it at
+// its next renewal, and whoever waits goes on.
+func TestC12Operators(t *testing.T) {
+	t.Parallel()
+	const ttl = 1500 * time.Millisecond
+	for name, act := range map[string]func(context.Context, *redis.Client) error{
+		"FlushAll":  func(ctx context.Context, c *redis.Client) error { return c.FlushAll(ctx).Err() },
+		"Del":       func(ctx context.Context, c *redis.Client) error { return c.Del(ctx, "k").Err() },
+		"Unlink":    func(ctx context.Context, c *redis.Client) error { return c.Unlink(ctx, "k").Err() },
+		"Rename":    func(ctx context.Context, c *redis.Client) error { return c.Rename(ctx, "k", "moved").Err() },
+		"Overwrite": func(ctx context.Context, c *redis.Client) error { return c.Set(ctx, "k", "mine", time.Second).Err() },
+		"Expire":    func(ctx context.Context, c *redis.Client) error { return c.PExpire(ctx, "k", time.Millisecond).Err() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := testenv.Redis(t)
+			direct := cehDial(t, server.Addr())
+			a, b := cehNew(t, server.Addr()), cehNew(t, server.Addr())
+			for round := range cehTimes(2, 20) {
+				g := cehAcquire(t, a, "k", dlock.WithTTL(ttl))
+				cehCheck(t, a.Lock(t.Context(), "keyed", dlock.WithTTL(ttl)))
+				var waiter <-chan cehGot
+				if round%2 == 1 {
+					waiter = cehAwait(t, b, "k", dlock.WithTTL(ttl))
+				}
+				cehCheck(t, act(t.Context(), direct))
+				cehLost(t, g, time.Now(), ttl/3+cehSlack)
+				cehWant(t, g.Unlock(t.Context()), dlock.ErrOwnershipLost)
+				if waiter != nil {
+					second := cehGrant(t, waiter, 3*time.Second).guard
+					if second.Token() <= g.Token() {
+						t.Errorf("token %d after %d", second.Token(), g.Token())
+					}
+					cehUnlock(t, second)
+				}
+				if err := a.Unlock(t.Context(), "keyed"); err != nil {
+					cehWant(t, err, dlock.ErrOwnershipLost)
+				}
+			}
+		})
+	}
+}

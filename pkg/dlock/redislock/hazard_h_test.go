@@ -1,0 +1,454 @@
+package redislock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/clog"
+	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/drivertest"
+	"github.com/ceyewan/genesis/pkg/dlock/redislock"
+)
+
+// What a user of locks needs beside the commands of the scripts.
+var (
+	cehACLPush    = strings.Fields("+publish +subscribe")
+	cehACLAdmin   = strings.Fields("+scan +getrange") // Admin.List
+	cehACLCheck   = strings.Fields("+info +ping")     // Client.Check, and the warning at the first use
+	cehACLCluster = strings.Fields("+spublish +ssubscribe +sunsubscribe +cluster|slots +cluster|shards +command")
+)
+
+// cehACL are the commands of the scripts, as rules.
+func cehACL(t testing.TB) []string {
+	t.Helper()
+	rules := []string{"-@all", "+eval", "+evalsha"}
+	for _, op := range []string{"acquire", "renew", "release", "inspect"} {
+		for _, source := range redislock.CEHScripts(op) {
+			for _, m := range regexp.MustCompile(`redis\.p?call\('(\w+)'`).FindAllStringSubmatch(source, -1) {
+				rules = append(rules, "+"+strings.ToLower(m[1]))
+			}
+		}
+	}
+	slices.Sort(rules[1:])
+	return slices.Compact(rules)
+}
+
+// cehPatterns are the names that locks below a prefix use.
+func cehPatterns(prefix string) []string { return []string{"~" + prefix + "*", "~{" + prefix + "*"} }
+
+func cehSetUser(t testing.TB, admin redis.Cmdable, name string, rules ...[]string) {
+	t.Helper()
+	args := []any{"ACL", "SETUSER", name, "on", "resetkeys", "resetchannels"}
+	for _, r := range slices.Concat(rules...) {
+		args = append(args, r)
+	}
+	cehCheck(t, admin.(interface {
+		Do(ctx context.Context, args ...any) *redis.Cmd
+	}).Do(t.Context(), args...).Err())
+}
+
+// H1: the whole suite, by users who may do nothing else.
+func TestH1MinimalACL(t *testing.T) {
+	t.Parallel()
+	server := testenv.Redis(t)
+	first := cehDial(t, server.Addr())
+	cehCheck(t, first.Do(t.Context(), "ACL", "SETUSER", "root", "on", ">rootpw", "~*", "&*", "+@all").Err())
+	admin := redis.NewClient(&redis.Options{Addr: server.Addr(), Username: "root", Password: "rootpw", ContextTimeoutEnabled: true})
+	defer admin.Close()
+	// The suite also uses the prefixes "a:" and "b:", and a key "k" without any.
+	rules := slices.Concat(cehACL(t), cehACLPush, cehACLAdmin, cehACLCheck, cehPatterns("suite:"), cehPatterns("a:"), cehPatterns("b:"), []string{"~k", "~{k}*", "&dlock:*"})
+	t.Log("ACL SETUSER locks on >secret resetkeys resetchannels", strings.Join(rules, " "))
+	cehSetUser(t, admin, "locks", []string{">secret"}, rules)
+	cehSetUser(t, admin, "default", rules) // as whom the child processes of the suite come
+	client := redis.NewClient(&redis.Options{Addr: server.Addr(), Username: "locks", Password: "secret", ContextTimeoutEnabled: true})
+	defer client.Close()
+	for _, forbidden := range []*redis.Cmd{
+		client.Do(t.Context(), "FLUSHALL"), client.Do(t.Context(), "SET", "stranger", "1"), client.Do(t.Context(), "CONFIG", "GET", "*"),
+		client.Do(t.Context(), "PUBLISH", "stranger", "1"), client.Do(t.Context(), "KEYS", "*"),
+	} {
+		if err := forbidden.Err(); err == nil || !strings.HasPrefix(err.Error(), "NOPERM") {
+			t.Fatalf("%v: %v: the user is not restricted", forbidden.Args(), err)
+		}
+	}
+	cehCheck(t, admin.Do(t.Context(), "ACL", "LOG", "RESET").Err())
+	drivertest.Run(t, func(t *testing.T) *drivertest.Harness {
+		cehCheck(t, admin.FlushAll(t.Context()).Err())
+		return &drivertest.Harness{
+			Caps: caps, TTL: 600 * time.Millisecond, Slack: 400 * time.Millisecond, Grants: cehTimes(300, 2000),
+			Open: func(t *testing.T, o driver.Options) driver.Driver {
+				t.Helper()
+				d, err := redislock.New(client).Open(o)
+				cehCheck(t, err)
+				return d
+			},
+			Child: func(t *testing.T) *exec.Cmd {
+				t.Helper()
+				cmd := exec.CommandContext(t.Context(), os.Args[0])
+				cmd.Env = append(os.Environ(), childAddrs+"="+server.Addr(), "REDISLOCK_TEST_PREFIX=suite:")
+				return cmd
+			},
+		}
+	})
+	c := cehLocks(t, redislock.New(client), dlock.Config{Prefix: "suite:"})
+	if _, err := c.Check(t.Context()); err != nil {
+		t.Error(err)
+	}
+	log, err := admin.ACLLog(t.Context(), 100).Result()
+	cehCheck(t, err)
+	for _, entry := range log {
+		if !strings.HasPrefix(entry.Object, "client") { // which go-redis tries by itself
+			t.Errorf("%s was denied %s (%s)", entry.Username, entry.Object, entry.Reason)
+		}
+	}
+}
+
+// H1 on a cluster.
+func TestH1MinimalACLCluster(t *testing.T) {
+	t.Parallel()
+	cl := testenv.Cluster(t)
+	rules := slices.Concat([]string{">secret"}, cehACL(t), cehACLAdmin, cehACLCheck, cehACLCluster, cehPatterns("p:"), []string{"&{*}dlock:*"})
+	for _, node := range cl.Nodes() {
+		cehSetUser(t, cehDial(t, node.Addr()), "locks", rules)
+	}
+	open := func() *dlock.Client {
+		client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: cl.Addrs(), Username: "locks", Password: "secret", ContextTimeoutEnabled: true})
+		t.Cleanup(func() { _ = client.Close() })
+		return cehLocks(t, redislock.New(client), dlock.Config{Prefix: "p:", DefaultTTL: 900 * time.Millisecond})
+	}
+	a, b := open(), open()
+	for i := range 6 {
+		key := fmt.Sprint("k", i)
+		g := cehAcquire(t, a, key)
+		ch := cehAwait(t, b, key)
+		cehUnlock(t, g)
+		cehUnlock(t, cehGrant(t, ch, time.Second).guard)
+	}
+	g := cehAcquire(t, a, "renewed")
+	<-time.After(time.Second)
+	cehAlive(t, g)
+	admin, err := a.Admin()
+	cehCheck(t, err)
+	if keys, _, err := admin.List(t.Context(), "", "", 10); err != nil || len(keys) != 1 {
+		t.Errorf("%q, %v", keys, err)
+	}
+	_, err = a.Check(t.Context())
+	cehCheck(t, err)
+	for _, node := range cl.Nodes() {
+		log, err := cehDial(t, node.Addr()).ACLLog(t.Context(), 100).Result()
+		cehCheck(t, err)
+		for _, entry := range log {
+			if !strings.HasPrefix(entry.Object, "client") {
+				t.Errorf("%s was denied %s (%s)", entry.Username, entry.Object, entry.Reason)
+			}
+		}
+	}
+}
+
+// H2: no claim ID and no password in logs and errors, whatever goes wrong.
+func TestH2Redaction(t *testing.T) {
+	t.Parallel()
+	const password = "swordfish-4711"
+	server := testenv.Redis(t)
+	cehCheck(t, cehDial(t, server.Addr()).ConfigSet(t.Context(), "requirepass", password).Err())
+	proxy := testenv.Proxy(t, server.Addr())
+	client := redis.NewClient(&redis.Options{Addr: proxy.Addr(), Password: password, ContextTimeoutEnabled: true})
+	defer client.Close()
+	text := new(cehText)
+	logger := slog.New(slog.NewTextHandler(text, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	c := cehLocks(t, redislock.New(client), dlock.Config{DefaultTTL: 300 * time.Millisecond, MaxRetries: 2}, dlock.WithLogger(clog.FromSlog(logger)))
+	other := cehLocks(t, redislock.New(client), dlock.Config{DefaultTTL: 300 * time.Millisecond}, dlock.WithLogger(clog.FromSlog(logger)))
+
+	var mu sync.Mutex
+	ids, faults := map[string]bool{}, 0
+	rng := rand.New(rand.NewPCG(2, 2))
+	acquire := redislock.CEHScripts("acquire")
+	proxy.Intercept(func(cmd []string) servers.Action {
+		mu.Lock()
+		defer mu.Unlock()
+		if cmd[0] != "EVALSHA" {
+			return servers.Forward
+		}
+		if acquire[cmd[1]] != "" {
+			if keys, err := strconv.Atoi(cmd[2]); err == nil {
+				ids[cmd[3+keys]] = true
+			}
+		}
+		faults++
+		switch rng.IntN(12) {
+		case 0:
+			return servers.DropReply
+		case 1:
+			return servers.ReplyError(cehReplies[rng.IntN(len(cehReplies))])
+		case 2:
+			return servers.ReplyError("ERR odd")
+		case 3:
+			return servers.ReplyError("NOPERM no")
+		}
+		faults--
+		return servers.Forward
+	})
+	errs := 0
+	note := func(err error) {
+		if err != nil {
+			errs++
+			fmt.Fprintf(text, "%v %+v %#v\n", err, err, err.Error())
+			var e *dlock.Error
+			if errors.As(err, &e) && e.Holder != nil {
+				fmt.Fprintf(text, "%v %+v\n", e.Holder, *e.Holder)
+				logger.Warn("held", "by", *e.Holder)
+			}
+		}
+	}
+	for i := range cehTimes(300, 10_000) {
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		key := fmt.Sprint("k", i%3)
+		g, err := c.TryAcquire(ctx, key)
+		note(err)
+		_, err = other.TryAcquire(ctx, key, dlock.WithMaxHold(time.Millisecond))
+		note(err)
+		if i%20 == 0 {
+			_, err = other.Acquire(ctx, key, dlock.WithWait(20*time.Millisecond))
+			note(err)
+		}
+		if a, err := c.Admin(); err == nil {
+			claims, err := a.Inspect(ctx, key)
+			note(err)
+			fmt.Fprintf(text, "%v %+v\n", claims, claims)
+			if g != nil && i%7 == 0 {
+				note(a.Evict(ctx, key, g.Token()))
+			}
+			_, _, err = a.List(ctx, "", "", 10)
+			note(err)
+		}
+		if g != nil {
+			note(g.Extend(ctx, 200*time.Millisecond))
+			note(g.Unlock(ctx))
+			note(g.Unlock(ctx))
+			fmt.Fprintf(text, "%v\n", context.Cause(g.Context()))
+		}
+		cancel()
+	}
+	wrong := redis.NewClient(&redis.Options{Addr: server.Addr(), Password: password + "x", ContextTimeoutEnabled: true})
+	defer wrong.Close()
+	_, err := cehLocks(t, redislock.New(wrong), dlock.Config{}, dlock.WithLogger(clog.FromSlog(logger))).TryLock(t.Context(), "k")
+	cehWant(t, err, redislock.ErrDenied)
+	note(err)
+	proxy.Heal()
+	note(c.Close())
+	note(other.Close())
+
+	mu.Lock()
+	defer mu.Unlock()
+	all := text.String()
+	if len(ids) < 100 || faults < 50 || errs < 50 || !strings.Contains(all, "level=") {
+		t.Fatalf("%d IDs, %d faults, %d errors, %d bytes: the test does not bite", len(ids), faults, errs, len(all))
+	}
+	for id := range ids {
+		if len(id) != 32 {
+			t.Fatalf("%q is no ID", id)
+		}
+		if at := strings.Index(all, id); at >= 0 {
+			t.Fatalf("an ID leaks: %s", all[max(0, at-200):at+40])
+		}
+	}
+	if found := regexp.MustCompile(`(^|[^0-9a-f])[0-9a-f]{32}([^0-9a-f]|$)`).FindString(all); found != "" {
+		t.Errorf("something like an ID: %q", found)
+	}
+	if at := strings.Index(all, password); at >= 0 {
+		t.Errorf("the password leaks: %s", all[max(0, at-200):at+40])
+	}
+}
+
+// H5: every name is refused for good, or works exactly; nothing is stored outside
+// the prefix.
+func TestH5Names(t *testing.T) {
+	t.Parallel()
+	const prefix = "p*[x]:"
+	server := testenv.Redis(t)
+	direct := cehDial(t, server.Addr())
+	c := cehLocks(t, redislock.New(cehDial(t, server.Addr())), dlock.Config{Prefix: prefix, DefaultTTL: time.Minute})
+	other := cehLocks(t, redislock.New(cehDial(t, server.Addr())), dlock.Config{Prefix: prefix, DefaultTTL: time.Minute})
+	names := append([]string{
+		"", strings.Repeat("x", 64<<10), strings.Repeat("x", 1025), "\x00", "a\x00b", "a\r\nb", "a\nb", "\x7f", "\u0085", "\x01", "k\x01q",
+		"\xff", "a\xc3", "\xed\xa0\x80", "*3\r\n$3\r\nSET\r\n", "p*[x]:a", "{p*[x]:a}",
+	}, drivertest.Nasty...)
+	letters := []rune("ab/{}:.*?[]\\%$ -_éа日🔒\u202e\x00\x01\n\r\u0085")
+	rng := rand.New(rand.NewPCG(5, 5))
+	for len(names) < cehTimes(3000, 50_000) {
+		raw := make([]rune, 1+rng.IntN(12))
+		for i := range raw {
+			raw[i] = letters[rng.IntN(len(letters))]
+		}
+		name := string(raw)
+		if rng.IntN(10) == 0 {
+			name = name[:rng.IntN(len(name))+1] // may cut a character in two
+		}
+		names = append(names, name)
+	}
+	held, refused := map[string]*dlock.Guard{}, 0
+	for _, name := range names {
+		if held[name] != nil {
+			continue
+		}
+		valid := name != "" && len(name) <= 1024 && utf8.ValidString(name) && strings.IndexFunc(name, unicode.IsControl) < 0
+		g, err := c.TryAcquire(t.Context(), name)
+		if !valid {
+			cehWant(t, err, dlock.ErrInvalidKey)
+			_, again := other.TryLock(t.Context(), name)
+			cehWant(t, again, dlock.ErrInvalidKey)
+			refused++
+			continue
+		}
+		if err != nil {
+			t.Fatalf("%q: %v", name, err)
+		}
+		held[name] = g
+	}
+	if refused < 100 || len(held) < 500 {
+		t.Fatalf("%d refused, %d taken", refused, len(held))
+	}
+	for name := range held {
+		if n := direct.Exists(t.Context(), prefix+name).Val(); n != 1 {
+			t.Fatalf("%q is not stored under its name", name)
+		}
+	}
+	for _, k := range cehKeys(t, direct) {
+		bare, isLock := strings.CutPrefix(k, prefix)
+		switch {
+		case isLock && held[bare] != nil:
+		case strings.Contains(k, "\x01") && (isLock || strings.HasPrefix(k, "{"+prefix)):
+		default:
+			t.Errorf("%q is stored", k)
+		}
+	}
+	admin, err := other.Admin()
+	cehCheck(t, err)
+	listed := map[string]bool{}
+	for cursor, first := "", true; first || cursor != ""; first = false {
+		keys, next, err := admin.List(t.Context(), "", cursor, 500)
+		cehCheck(t, err)
+		for _, k := range keys {
+			if listed[k] = true; held[k] == nil {
+				t.Errorf("%q is listed, and nobody holds it", k)
+			}
+		}
+		cursor = next
+	}
+	for name, g := range held {
+		if !listed[name] || g.Key() != name {
+			t.Errorf("%q is not listed, or called %q", name, g.Key())
+		}
+		if ok, err := other.TryLock(t.Context(), name); ok || err != nil {
+			t.Errorf("%q: %v, %v", name, ok, err)
+		}
+		cehUnlock(t, g)
+	}
+	if left := cehLeft(t, direct); len(left) != 0 {
+		t.Errorf("left: %q", left)
+	}
+}
+
+// H7: a key that holds other data is refused by name, at once, and the data are
+// not touched; not even when locks wait there already.
+func TestH7OtherData(t *testing.T) {
+	t.Parallel()
+	server := testenv.Redis(t)
+	direct := cehDial(t, server.Addr())
+	c := cehNew(t, server.Addr())
+	ctx := t.Context()
+	for kind, put := range map[string]func(to redis.Cmdable, key string) error{
+		"list": func(to redis.Cmdable, k string) error { return to.RPush(ctx, k, "a", "b").Err() },
+		"hash": func(to redis.Cmdable, k string) error { return to.HSet(ctx, k, "f", "v").Err() },
+		"set":  func(to redis.Cmdable, k string) error { return to.SAdd(ctx, k, "m").Err() },
+		"zset": func(to redis.Cmdable, k string) error { return to.ZAdd(ctx, k, redis.Z{Score: 1, Member: "m"}).Err() },
+		"stream": func(to redis.Cmdable, k string) error {
+			return to.XAdd(ctx, &redis.XAddArgs{Stream: k, Values: []string{"f", "v"}}).Err()
+		},
+	} {
+		cehCheck(t, put(direct, kind))
+		before := direct.Dump(ctx, kind).Val()
+		untouched := func(key, before string) {
+			t.Helper()
+			if now := direct.Dump(ctx, key).Val(); now != before || direct.PTTL(ctx, key).Val() != -1 {
+				t.Errorf("%s: the data were touched", key)
+			}
+		}
+		_, err := c.TryAcquire(ctx, kind)
+		cehWant(t, err, redislock.ErrNotALock)
+		began := time.Now()
+		_, err = c.Acquire(ctx, kind)
+		cehWant(t, err, redislock.ErrNotALock)
+		if d := time.Since(began); d > time.Second {
+			t.Errorf("%s: refused after %v", kind, d)
+		}
+		untouched(kind, before)
+
+		// The same under a lock that is held and waited for.
+		key := kind + ":taken"
+		g := cehAcquire(t, c, key, dlock.WithTTL(900*time.Millisecond))
+		short, cancel := context.WithTimeout(ctx, 2*time.Second)
+		ended := make(chan error, 1)
+		go func() { _, err := c.Acquire(short, key, dlock.WithTTL(900*time.Millisecond)); ended <- err }()
+		testenv.Eventually(t, 5*time.Second, "one waits", func() bool { return cehQueued(t, c, key) == 1 })
+		_, err = direct.TxPipelined(ctx, func(tx redis.Pipeliner) error {
+			tx.Del(ctx, key)
+			return put(tx, key)
+		})
+		cehCheck(t, err)
+		before = direct.Dump(ctx, key).Val()
+		_, err = cehNew(t, server.Addr()).TryAcquire(ctx, key)
+		cehWant(t, err, redislock.ErrNotALock)
+		if err := g.Unlock(ctx); err == nil {
+			t.Errorf("%s: an Unlock of what was overwritten succeeded", kind)
+		}
+		cancel()
+		if err := <-ended; err == nil {
+			t.Errorf("%s: the waiter got a lock", kind)
+		}
+		untouched(key, before)
+	}
+
+	// A string is a lock of a plain client, whatever it says.
+	cehCheck(t, direct.Set(ctx, "string", "plain", 0).Err())
+	if ok, err := c.TryLock(ctx, "string"); ok || err != nil {
+		t.Errorf("%v, %v", ok, err)
+	}
+	if v := direct.Get(ctx, "string").Val(); v != "plain" {
+		t.Errorf("the string is %q", v)
+	}
+
+	// Data where the siblings belong.
+	keys, _ := redislock.CEHKeys("", "sibling")
+	for i, sibling := range keys[2:4] {
+		cehCheck(t, direct.RPush(ctx, sibling, "a").Err())
+		g, err := c.TryAcquire(ctx, "sibling")
+		if err == nil { // nobody has looked there yet
+			_, err = cehNew(t, server.Addr()).Acquire(ctx, "sibling", dlock.WithWait(time.Second))
+			_ = g.Unlock(ctx)
+		}
+		cehWant(t, err, redislock.ErrNotALock)
+		if n := direct.LLen(ctx, sibling).Val(); n != 1 {
+			t.Errorf("sibling %d was touched", i)
+		}
+		cehCheck(t, direct.Del(ctx, sibling, "sibling").Err())
+	}
+}
