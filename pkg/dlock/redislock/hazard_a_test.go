@@ -67,6 +67,7 @@ func TestA1UnknownOutcomeIsCleanedUp(t *testing.T) {
 				if cmd[3] == key {
 					proxy.BlackHoleUp(true)
 				}
+			default:
 			}
 			return servers.Forward
 		})
@@ -139,6 +140,7 @@ func TestA2CleanUpOvertakesAcquire(t *testing.T) {
 			if released[abIDs(s.cmd)[0]] {
 				overtaken++
 			}
+		default:
 		}
 	}
 	if overtaken < clients*n*9/10 || late.Load() < clients*int64(n) {

@@ -497,7 +497,7 @@ func TestB5FenceAfterFailover(t *testing.T) {
 		link, proxy := testenv.Proxy(t, master.Addr()), testenv.Proxy(t, master.Addr())
 		promoted, direct := abDirect(t, replica), abDirect(t, master)
 		host, port, _ := strings.Cut(link.Addr(), ":")
-		if err := promoted.SlaveOf(abCtx, host, port).Err(); err != nil {
+		if err := promoted.ReplicaOf(abCtx, host, port).Err(); err != nil {
 			t.Fatal(err)
 		}
 		c := abClient(t, proxy.Addr(), dlock.Config{DefaultTTL: 5 * time.Second, RetryInterval: 10 * time.Millisecond})
@@ -523,7 +523,7 @@ func TestB5FenceAfterFailover(t *testing.T) {
 			t.Fatal(err)
 		}
 		link.Cut()
-		if err := promoted.SlaveOf(abCtx, "NO", "ONE").Err(); err != nil {
+		if err := promoted.ReplicaOf(abCtx, "NO", "ONE").Err(); err != nil {
 			t.Fatal(err)
 		}
 		if now := abGet(t, promoted, abFence("k")); now == fmt.Sprint(last) {
@@ -588,10 +588,10 @@ func TestB6RenewalEndsWithUnlock(t *testing.T) {
 		}
 		for _, id := range abIDs(s.cmd) {
 			at, over := released[id]
-			switch {
-			case kind == abReleasing:
+			switch kind {
+			case abReleasing:
 				released[id] = s.at
-			case kind == abHolding || kind == abRenewing:
+			case abHolding, abRenewing:
 				renewals++
 				if over { // it was on its way when the release was sent
 					late++
@@ -599,6 +599,7 @@ func TestB6RenewalEndsWithUnlock(t *testing.T) {
 						t.Errorf("a %s %v after the release", kind, s.at-at)
 					}
 				}
+			default:
 			}
 		}
 	}
@@ -780,16 +781,17 @@ func TestB9TTLIsKeptOrRefused(t *testing.T) {
 	g := abAcquire(t, c, "k")
 	for _, ttl := range ttls {
 		err := g.Extend(abCtx, ttl)
-		if ttl < least || ttl > most {
+		switch {
+		case ttl < least || ttl > most:
 			abWant(t, err, dlock.ErrInvalidTTL)
-		} else if ttl >= 100*time.Millisecond {
+		case ttl >= 100*time.Millisecond:
 			if err != nil {
 				t.Fatalf("extend by %v: %v", ttl, err)
 			}
 			if left := abPTTL(t, direct, "k"); left <= 0 || left > ttl+time.Millisecond || left < ttl-time.Second {
 				t.Fatalf("extended by %v: %v left", ttl, left)
 			}
-		} else if errors.Is(err, dlock.ErrOwnershipLost) {
+		case errors.Is(err, dlock.ErrOwnershipLost):
 			g = abAcquire(t, c, "k") // so short a lease may run out on a busy machine
 		}
 	}
