@@ -229,14 +229,21 @@ func (s *suite) granted(d driver.Driver, r driver.Ref, within time.Duration) dri
 	return last
 }
 
-// takes tries new claims on key until one is granted, and returns it.
+// takes tries new claims on key until one is granted, and returns it. What was not
+// granted is released: a repetition of it may have been.
 func (s *suite) takes(d driver.Driver, key string, within time.Duration) driver.Ref {
 	s.Helper()
 	var r driver.Ref
 	s.eventually(within, "the key comes free", func() bool {
 		r = s.ref(key)
 		st, err := d.Acquire(s.ctx, request(r))
-		return err == nil && st.Phase == driver.Held
+		if err == nil && st.Phase == driver.Held {
+			return true
+		}
+		if _, err := d.Release(s.ctx, r); err != nil {
+			s.Errorf("Release(%q): %v", key, err)
+		}
+		return false
 	})
 	return r
 }
