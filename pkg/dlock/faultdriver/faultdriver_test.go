@@ -110,33 +110,37 @@ func (p *persistent) Release(ctx context.Context, r driver.Ref) (driver.State, e
 	return again(ctx, func() (driver.State, error) { return p.Driver.Release(ctx, r) })
 }
 
-// Each fault does what it says.
-func TestFaults(t *testing.T) {
-	ctx := context.Background()
-	ref := func(id string) driver.Ref { return driver.Ref{Key: "k", ID: id, TTL: time.Minute} }
-	open := func(t *testing.T, rules ...faultdriver.Rule) (*faultdriver.Faults, driver.Driver, driver.Driver) {
-		t.Helper()
-		store := memlock.New()
-		f := faultdriver.New(store, 1, rules...)
-		d, err := f.Open(driver.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		truth, err := store.Open(driver.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _, _ = d.Close(), truth.Close() })
-		return f, d, truth
+func ref(id string) driver.Ref { return driver.Ref{Key: "k", ID: id, TTL: time.Minute} }
+
+// open returns a faulty driver, and one that sees what is really stored.
+func open(t *testing.T, rules ...faultdriver.Rule) (f *faultdriver.Faults, d, truth driver.Driver) {
+	t.Helper()
+	store := memlock.New()
+	f = faultdriver.New(store, 1, rules...)
+	d, err := f.Open(driver.Options{})
+	if err != nil {
+		t.Fatal(err)
 	}
-	stored := func(t *testing.T, truth driver.Driver) int {
-		t.Helper()
-		claims, err := truth.(driver.Admin).Inspect(ctx, "k")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return len(claims)
+	truth, err = store.Open(driver.Options{})
+	if err != nil {
+		t.Fatal(err)
 	}
+	t.Cleanup(func() { _, _ = d.Close(), truth.Close() })
+	return f, d, truth
+}
+
+func stored(t *testing.T, truth driver.Driver) int {
+	t.Helper()
+	claims, err := truth.(driver.Admin).Inspect(ctx, "k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(claims)
+}
+
+var ctx = context.Background()
+
+func TestLostCalls(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		fault  faultdriver.Fault
@@ -161,92 +165,96 @@ func TestFaults(t *testing.T) {
 			}
 		})
 	}
-	t.Run("delays, hanging, skipping, keys", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			f, d, _ := open(t,
-				faultdriver.Rule{Op: faultdriver.Acquire, Fault: faultdriver.Delay, Delay: time.Second, Skip: 1, Times: 1},
-				faultdriver.Rule{Op: faultdriver.Release, Fault: faultdriver.DelayAnswer, Delay: time.Second, Key: "k"},
-				faultdriver.Rule{Op: faultdriver.Renew, Fault: faultdriver.LoseAnswer, Hang: true},
-			)
-			timed := func(want time.Duration, call func(context.Context) error) {
-				t.Helper()
-				short, cancel := context.WithTimeout(ctx, 5*time.Second)
-				defer cancel()
-				start := time.Now()
-				err := call(short)
-				if took := time.Since(start); took != want || (want == 5*time.Second) != errors.Is(err, context.DeadlineExceeded) {
-					t.Errorf("%v after %v, want %v", err, took, want)
-				}
+}
+
+func TestDelaysAndSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, d, _ := open(t,
+			faultdriver.Rule{Op: faultdriver.Acquire, Fault: faultdriver.Delay, Delay: time.Second, Skip: 1, Times: 1},
+			faultdriver.Rule{Op: faultdriver.Release, Fault: faultdriver.DelayAnswer, Delay: time.Second, Key: "k"},
+			faultdriver.Rule{Op: faultdriver.Renew, Fault: faultdriver.LoseAnswer, Hang: true},
+		)
+		timed := func(want time.Duration, call func(context.Context) error) {
+			t.Helper()
+			short, cancel := context.WithTimeout(ctx, 5*time.Second)
+			defer cancel()
+			start := time.Now()
+			err := call(short)
+			if took := time.Since(start); took != want || (want == 5*time.Second) != errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%v after %v, want %v", err, took, want)
 			}
-			try := func(ctx context.Context) error { _, err := d.Acquire(ctx, driver.Request{Ref: ref("1")}); return err }
-			timed(0, try)
-			timed(time.Second, try)
-			timed(0, try)
-			timed(5*time.Second, func(ctx context.Context) error { _, err := d.Renew(ctx, []driver.Ref{ref("1")}); return err })
-			timed(time.Second, func(ctx context.Context) error { _, err := d.Release(ctx, ref("1")); return err })
-			timed(0, func(ctx context.Context) error {
-				_, err := d.Release(ctx, driver.Ref{Key: "other", ID: "1", TTL: time.Minute})
-				return err
-			})
-			f.Clear()
-			timed(0, func(ctx context.Context) error { _, err := d.Renew(ctx, []driver.Ref{ref("1")}); return err })
+		}
+		try := func(ctx context.Context) error { _, err := d.Acquire(ctx, driver.Request{Ref: ref("1")}); return err }
+		timed(0, try)
+		timed(time.Second, try)
+		timed(0, try)
+		timed(5*time.Second, func(ctx context.Context) error { _, err := d.Renew(ctx, []driver.Ref{ref("1")}); return err })
+		timed(time.Second, func(ctx context.Context) error { _, err := d.Release(ctx, ref("1")); return err })
+		timed(0, func(ctx context.Context) error {
+			_, err := d.Release(ctx, driver.Ref{Key: "other", ID: "1", TTL: time.Minute})
+			return err
 		})
+		f.Clear()
+		timed(0, func(ctx context.Context) error { _, err := d.Renew(ctx, []driver.Ref{ref("1")}); return err })
 	})
-	t.Run("blank", func(t *testing.T) {
-		_, d, _ := open(t, faultdriver.Rule{Op: faultdriver.Renew, Fault: faultdriver.Blank, Key: "k"})
-		other := driver.Ref{Key: "other", ID: "1", TTL: time.Minute}
-		for _, r := range []driver.Ref{ref("1"), other} {
-			if _, err := d.Acquire(ctx, driver.Request{Ref: r}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		states, err := d.Renew(ctx, []driver.Ref{ref("1"), other})
-		if err != nil || states[0].Phase != driver.Unknown || states[1].Phase != driver.Held {
-			t.Errorf("%v, %v", states, err)
-		}
-	})
-	t.Run("pushes", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			f, d, _ := open(t)
-			grant := func(waiter string, rule faultdriver.Rule) {
-				t.Helper()
-				f.Clear()
-				f.Add(rule)
-				for _, id := range []string{"holder" + waiter, waiter} {
-					r := driver.Ref{Key: "k" + waiter, ID: id, TTL: time.Minute}
-					if _, err := d.Acquire(ctx, driver.Request{Ref: r, Wait: true}); err != nil {
-						t.Fatal(err)
-					}
-				}
-				if _, err := d.Release(ctx, driver.Ref{Key: "k" + waiter, ID: "holder" + waiter}); err != nil {
-					t.Fatal(err)
-				}
-				synctest.Wait()
-			}
-			grant("lost", faultdriver.Rule{Op: faultdriver.Push, Fault: faultdriver.LosePush})
-			grant("late", faultdriver.Rule{Op: faultdriver.Push, Fault: faultdriver.ReorderPush, Times: 1})
-			grant("twice", faultdriver.Rule{Op: faultdriver.Push, Fault: faultdriver.RepeatPush, Times: 1})
-			grant("kept", faultdriver.Rule{Op: faultdriver.Push, Fault: faultdriver.ReorderPush, Times: 1})
-			for _, want := range []string{"twice", "twice", "late", "kept"} {
-				if ev := <-d.Events(); ev.ID != want {
-					t.Errorf("pushed %q, want %q", ev.ID, want)
-				}
-			}
-		})
-	})
-	t.Run("open fails, remote caps, no admin", func(t *testing.T) {
-		if _, err := faultdriver.New(bare{err: faultdriver.ErrInjected}, 1).Open(driver.Options{}); !errors.Is(err, faultdriver.ErrInjected) {
-			t.Error(err)
-		}
-		d, err := faultdriver.New(bare{}, 1).Remote().Open(driver.Options{})
-		if err != nil {
+}
+
+func TestBlank(t *testing.T) {
+	_, d, _ := open(t, faultdriver.Rule{Op: faultdriver.Renew, Fault: faultdriver.Blank, Key: "k"})
+	other := driver.Ref{Key: "other", ID: "1", TTL: time.Minute}
+	for _, r := range []driver.Ref{ref("1"), other} {
+		if _, err := d.Acquire(ctx, driver.Request{Ref: r}); err != nil {
 			t.Fatal(err)
 		}
-		defer func() { _ = d.Close() }()
-		if _, ok := d.(driver.Admin); ok || !d.Caps().Remote {
-			t.Errorf("admin %v, %+v", ok, d.Caps())
+	}
+	states, err := d.Renew(ctx, []driver.Ref{ref("1"), other})
+	if err != nil || states[0].Phase != driver.Unknown || states[1].Phase != driver.Held {
+		t.Errorf("%v, %v", states, err)
+	}
+}
+
+func TestPushFaults(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, d, _ := open(t)
+		grant := func(waiter string, rule faultdriver.Rule) {
+			t.Helper()
+			f.Clear()
+			f.Add(rule)
+			for _, id := range []string{"holder" + waiter, waiter} {
+				r := driver.Ref{Key: "k" + waiter, ID: id, TTL: time.Minute}
+				if _, err := d.Acquire(ctx, driver.Request{Ref: r, Wait: true}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := d.Release(ctx, driver.Ref{Key: "k" + waiter, ID: "holder" + waiter}); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		grant("lost", faultdriver.Rule{Op: faultdriver.Push, Fault: faultdriver.LosePush})
+		grant("late", faultdriver.Rule{Op: faultdriver.Push, Fault: faultdriver.ReorderPush, Times: 1})
+		grant("twice", faultdriver.Rule{Op: faultdriver.Push, Fault: faultdriver.RepeatPush, Times: 1})
+		grant("kept", faultdriver.Rule{Op: faultdriver.Push, Fault: faultdriver.ReorderPush, Times: 1})
+		for _, want := range []string{"twice", "twice", "late", "kept"} {
+			if ev := <-d.Events(); ev.ID != want {
+				t.Errorf("pushed %q, want %q", ev.ID, want)
+			}
 		}
 	})
+}
+
+func TestOpen(t *testing.T) {
+	if _, err := faultdriver.New(bare{err: faultdriver.ErrInjected}, 1).Open(driver.Options{}); !errors.Is(err, faultdriver.ErrInjected) {
+		t.Error(err)
+	}
+	d, err := faultdriver.New(bare{}, 1).Remote().Open(driver.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = d.Close() }()
+	if _, ok := d.(driver.Admin); ok || !d.Caps().Remote {
+		t.Errorf("admin %v, %+v", ok, d.Caps())
+	}
 }
 
 // bare is memory without Admin.
