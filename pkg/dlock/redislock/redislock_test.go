@@ -1,6 +1,7 @@
 package redislock_test
 
 import (
+	"context"
 	"os"
 	"os/exec"
 	"testing"
@@ -26,8 +27,13 @@ func TestMain(m *testing.M) {
 		}
 		drivertest.Child(d)
 	}
+	redis.SetLogger(silent{}) // it reports every fault that the tests inject
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial"))
 }
+
+type silent struct{}
+
+func (silent) Printf(context.Context, string, ...any) {}
 
 // caps are what the harness expects of Redis.
 var caps = driver.Caps{
