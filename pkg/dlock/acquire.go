@@ -205,7 +205,7 @@ func (a *acquisition) placed(ctx context.Context, g *Guard, st driver.State, s s
 	closed := c.closed
 	taken := !closed && g.phase == granted && c.take(&g.claim, now)
 	if stays && !taken {
-		g.wait = &wait{changed: make(chan struct{}, 1), ahead: st.Ahead}
+		g.wait = &wait{changed: make(chan struct{}, 1)}
 	}
 	c.unlock()
 	switch {

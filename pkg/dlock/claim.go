@@ -66,7 +66,6 @@ type limits struct{ minHold, maxHold time.Duration }
 type wait struct {
 	changed chan struct{} // buffered by one; something is new
 	err     error         // the last backend error
-	ahead   int
 }
 
 // A life is what somebody asked to know about the end of a claim.
@@ -174,9 +173,6 @@ func (c *Client) answered(cl *claim, st driver.State, s sent, now int64) bool {
 
 // standInLine is for a claim that waits, or waited when the call was answered.
 func (c *Client) standInLine(cl *claim, st driver.State, s sent, now int64) {
-	if cl.wait != nil {
-		cl.wait.ahead = st.Ahead
-	}
 	if cl.phase == filing {
 		cl.phase = queued
 	}
