@@ -16,7 +16,7 @@ import (
 
 // A listener receives what scripts publish to this process: one subscription for
 // all locks of a server, or, on a cluster, one for each slot in which something
-// waits. It is opened when the first claim has queued, and whatever may have been
+// waits. It is opened before the first claim queues, and whatever may have been
 // missed before it stood, or while it was broken, is asked for.
 type listener struct {
 	driver *redisDriver
@@ -31,6 +31,8 @@ type ear struct {
 	slot    int
 	channel string
 	pubsub  *redis.PubSub
+	tried   chan struct{} // closed once it stands, or has failed for the first time
+	try     sync.Once
 }
 
 // channelFor is where the claims of this process on lock want to be told.
@@ -59,15 +61,49 @@ func tagOf(slot int) string {
 
 var tags sync.Map // slot -> tag
 
-// want sees to it that pushes for a slot are heard.
-func (l *listener) want(slot int) {
+// ready reports whether pushes for a slot are heard, or cannot be for now.
+func (l *listener) ready(slot int) bool {
+	l.mu.Lock()
+	e := l.ears[slot]
+	l.mu.Unlock()
+	if e == nil {
+		return false
+	}
+	select {
+	case <-e.tried:
+		return true
+	default:
+		return false
+	}
+}
+
+// await opens the subscription of a slot and returns when it stands or could not
+// be made; claims then queue without pushes.
+func (l *listener) await(ctx context.Context, slot int) {
+	e := l.want(slot)
+	if e == nil {
+		return
+	}
+	bound := time.NewTimer(busBound)
+	defer bound.Stop()
+	select {
+	case <-e.tried:
+	case <-ctx.Done():
+	case <-l.driver.ctx.Done():
+	case <-bound.C:
+		e.settle()
+	}
+}
+
+// want sees to it that pushes for a slot are heard. It returns nil when closed.
+func (l *listener) want(slot int) *ear {
 	d := l.driver
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ended || l.ears[slot] != nil {
-		return
+		return l.ears[slot]
 	}
-	e := &ear{slot: slot, channel: "dlock:" + d.me}
+	e := &ear{slot: slot, channel: "dlock:" + d.me, tried: make(chan struct{})}
 	if d.cluster != nil {
 		e.channel = slotChannel(slot, d.me)
 	}
@@ -77,7 +113,11 @@ func (l *listener) want(slot int) {
 	}
 	l.ears[slot] = e
 	d.work.Go(func() { l.listen(e) })
+	return e
 }
+
+// settle lets those queue who waited for the subscription.
+func (e *ear) settle() { e.try.Do(func() { close(e.tried) }) }
 
 func (l *listener) open() *redis.PubSub {
 	if c := l.driver.cluster; c != nil {
@@ -108,6 +148,7 @@ func (l *listener) listen(e *ear) {
 	for d.ctx.Err() == nil {
 		if !up {
 			if err := l.subscribe(e); err != nil {
+				e.settle()
 				d.log.Debug("subscribing failed", "error", err)
 				if !d.sleep(pause) {
 					return
@@ -130,6 +171,7 @@ func (l *listener) listen(e *ear) {
 			asked = true
 			_ = e.pubsub.Ping(d.ctx) // the answer, or its absence, will tell
 		default:
+			e.settle()
 			d.log.Debug("subscription broken", "error", err)
 			l.reopen(e)
 			up = false
@@ -145,6 +187,7 @@ func (l *listener) take(e *ear, msg any) bool {
 			l.reopen(e)
 			return false
 		}
+		e.settle()
 		l.driver.recheck(e.slot) // it stands, perhaps again
 	case *redis.Message:
 		l.driver.heard(m.Payload)

@@ -174,16 +174,30 @@ func (d *redisDriver) Acquire(ctx context.Context, r driver.Request) (driver.Sta
 	if err != nil {
 		return driver.State{}, err
 	}
+	if slot := d.slotOf(n.lock); r.Wait && !d.listener.ready(slot) {
+		// A release passes over those who do not hear it, so nobody queues before it
+		// listens: it would lose its turn to who came later.
+		st, err := d.file(ctx, r, n, "0")
+		if err != nil || st.Phase == driver.Held {
+			return st, err
+		}
+		d.listener.await(ctx, slot)
+	}
 	wait := "0"
 	if r.Wait {
 		wait = "1"
 	}
+	return d.file(ctx, r, n, wait)
+}
+
+// file sends a claim.
+func (d *redisDriver) file(ctx context.Context, r driver.Request, n names, wait string) (driver.State, error) {
 	sent := time.Now()
 	cmd := acquireScript.command(ctx,
 		[]string{n.lock, n.fence, n.bar(r.ID), n.queue, n.waiters, n.gap},
 		r.ID, millis(r.TTL), millis(driver.Heartbeat(r.TTL)), wait, max(r.Fences, 1), d.publish, d.channelFor(n.lock), d.encodeInfo(r.Info), d.plain())
 	var reply any
-	var short error // too few replicas have it
+	var err, short error // short: too few replicas have it
 	if d.settings.replicas > 0 {
 		var answer replicated
 		answer, err = await(ctx, d, func() (replicated, error) { return d.callReplicated(ctx, n.lock, cmd) })
@@ -220,18 +234,23 @@ func (d *redisDriver) note(r driver.Ref, lock string, p driver.Phase) {
 	d.mu.Lock()
 	w, had := d.waiting[r.ID]
 	if p == driver.Queued {
-		w = waiter{key: r.Key}
-		if d.cluster != nil {
-			w.slot = slotOf(lock)
-		}
+		w = waiter{key: r.Key, slot: d.slotOf(lock)}
 		d.waiting[r.ID] = w
 	} else if had {
 		delete(d.waiting, r.ID)
 	}
 	d.mu.Unlock()
 	if p == driver.Queued && !had {
-		d.listener.want(w.slot)
+		_ = d.listener.want(w.slot)
 	}
+}
+
+// slotOf is the slot of a lock on a cluster, and 0 without one.
+func (d *redisDriver) slotOf(lock string) int {
+	if d.cluster == nil {
+		return 0
+	}
+	return slotOf(lock)
 }
 
 // undo takes back a claim that too few replicas have confirmed.
