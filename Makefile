@@ -4,7 +4,7 @@ LINT_VERSION := v2.14.0
 LINT := $(shell $(GO) env GOPATH)/bin/golangci-lint
 
 .DEFAULT_GOAL := help
-.PHONY: help build fmt fmt-check lint test race conformance stress fuzz bench api api-update deps cover
+.PHONY: help build fmt fmt-check lint test race conformance stress fuzz bench api api-update deps cover etcd
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,6 +27,9 @@ $(LINT):
 test: ## all tests, as CI runs them; installs what is missing
 	./scripts/test
 
+etcd: ## build etcd and etcdctl for the tests into build/bin
+	./scripts/etcd
+
 race: ## the tests of the library alone, with the race detector
 	$(GO) test -race ./pkg/...
 
@@ -36,6 +39,7 @@ conformance: ## the conformance suite on every backend
 stress: ## long random runs, with the full counts
 	DLOCK_STRESS=1 $(GO) test -race -timeout 60m -count=1 ./pkg/dlock -rapid.checks=10000
 	DLOCK_STRESS=1 DLOCK_TEST_REQUIRE=1 $(GO) test -race -timeout 60m -count=1 ./pkg/dlock/redislock
+	DLOCK_STRESS=1 DLOCK_TEST_REQUIRE=1 $(GO) test -race -timeout 90m -count=1 ./pkg/dlock/etcdlock
 	$(GO) test -race -timeout 60m -count=20 ./pkg/dlock ./pkg/dlock/memlock ./pkg/dlock/faultdriver
 
 fuzz: ## fuzz each entry point for a minute
@@ -45,7 +49,7 @@ fuzz: ## fuzz each entry point for a minute
 	$(GO) test -run '^$$' -fuzz FuzzReply$$ -fuzztime 1m ./pkg/dlock/redislock
 
 bench: ## benchmarks, as ratios of the same run
-	$(GO) test -run '^$$' -bench . -benchtime 1x -timeout 15m ./pkg/dlock ./pkg/dlock/redislock
+	$(GO) test -run '^$$' -bench . -benchtime 1x -timeout 15m ./pkg/dlock ./pkg/dlock/redislock ./pkg/dlock/etcdlock
 
 api: ## fail if the public API differs from api/
 	./scripts/api check

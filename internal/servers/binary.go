@@ -5,29 +5,79 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 )
 
-// BinaryEnv names the environment variable that holds the path of the
-// redis-server to run; without it, redis-server is looked up in PATH.
-const BinaryEnv = "DLOCK_REDIS_SERVER"
+// These environment variables hold the paths of the binaries to run. Without
+// them redis-server is looked up in PATH, and etcd and etcdctl first among
+// those that scripts/etcd has built.
+const (
+	BinaryEnv  = "DLOCK_REDIS_SERVER"
+	EtcdEnv    = "DLOCK_TEST_ETCD"
+	EtcdctlEnv = "DLOCK_TEST_ETCDCTL"
+)
 
-// ErrNotInstalled: there is no redis-server to run. Its text says what to do.
-var ErrNotInstalled = errors.New(`redis-server (7.0 or newer) is not installed
+// ErrNotInstalled: a binary that is needed is not there. The text of the error
+// that wraps it says what to do.
+var ErrNotInstalled = errors.New("not installed")
+
+const redisAdvice = `redis-server (7.0 or newer) is needed
 	Debian, Ubuntu: apt-get install redis-server
 	Fedora:         dnf install redis (or valkey-compat-redis)
 	Alpine:         apk add redis
 	macOS:          brew install redis
-or set ` + BinaryEnv + ` to the path of the binary`)
+or set ` + BinaryEnv + ` to the path of the binary`
 
-// redisBinary finds the server to run.
 func redisBinary() (string, error) {
-	name := "redis-server"
-	if env := os.Getenv(BinaryEnv); env != "" {
-		name = env
+	return find(BinaryEnv, redisAdvice, "redis-server")
+}
+
+func etcdBinary() (string, error) { return builtBinary("etcd", EtcdEnv) }
+
+// Etcdctl is the path of etcdctl, or ErrNotInstalled.
+func Etcdctl() (string, error) { return builtBinary("etcdctl", EtcdctlEnv) }
+
+func builtBinary(name, env string) (string, error) {
+	advice := name + " is needed: run ./scripts/etcd, or set " + env + " to the path of the binary"
+	if root, ok := moduleRoot(); ok {
+		return find(env, advice, filepath.Join(root, "build", "bin", name), name)
 	}
-	path, err := exec.LookPath(name)
-	if err != nil {
-		return "", fmt.Errorf("%w (%w)", ErrNotInstalled, err)
+	return find(env, advice, name)
+}
+
+// find returns the binary that env names or, if it names none, the first that
+// exists.
+func find(env, advice string, names ...string) (string, error) {
+	if name := os.Getenv(env); name != "" {
+		names = []string{name}
 	}
-	return path, nil
+	var errs []error
+	for _, name := range names {
+		path, err := exec.LookPath(name)
+		if err == nil {
+			return filepath.Abs(path)
+		}
+		errs = append(errs, err)
+	}
+	return "", fmt.Errorf("%w: %s (%w)", ErrNotInstalled, advice, errors.Join(errs...))
+}
+
+var moduleLine = regexp.MustCompile(`(?m)^module github\.com/ceyewan/genesis$`)
+
+// moduleRoot is the nearest directory above this one that holds this module,
+// as it does in tests and in programs run from a checkout.
+func moduleRoot() (string, bool) {
+	dir, err := os.Getwd()
+	for err == nil {
+		if text, err := os.ReadFile(filepath.Join(dir, "go.mod")); err == nil && moduleLine.Match(text) {
+			return dir, true
+		}
+		parent := filepath.Dir(dir)
+		if parent == dir {
+			break
+		}
+		dir = parent
+	}
+	return "", false
 }

@@ -7,8 +7,9 @@ import (
 	"io"
 	"net"
 	"sync"
-	"sync/atomic"
 	"time"
+
+	"golang.org/x/net/http2"
 )
 
 // A conn is one client's connection and the one to the server behind it.
@@ -16,8 +17,9 @@ import (
 // out of it; run waits for all four.
 //
 // A connection whose client begins with an array is taken for RESP: it is cut
-// into commands and replies, and the ledger tells which belong together.
-// Any other is passed on in chunks as they come.
+// into commands and replies, and the ledger tells which belong together. One
+// that begins with the preface of HTTP/2 is cut into frames. Any other is
+// passed on in chunks as they come.
 type conn struct {
 	faults   *faults
 	traffic  *traffic
@@ -28,19 +30,25 @@ type conn struct {
 	mu     sync.Mutex // also keeps the order of what is pushed into down
 	client *net.TCPConn
 	server *net.TCPConn // nil until it is dialed
-	resp   bool
+	speech speech
 	ledger ledger
-	doomed bool // not RESP: hang up when the server says something
+	calls  calls
+	spoken bool // the server has said something
+	doomed bool // only bytes: hang up when the server says something
 }
 
-// traffic counts what all connections of a proxy have carried.
-type traffic struct {
-	requests atomic.Int64
-	bytes    [2]atomic.Int64 // by way
-}
+// A speech is the protocol of a connection.
+type speech uint8
+
+const (
+	speechBytes speech = iota // one that we do not understand
+	speechRESP
+	speechHTTP2
+)
 
 func newConn(ctx context.Context, client *net.TCPConn, f *faults, t *traffic) *conn {
 	c := &conn{faults: f, traffic: t, client: client, up: newLine(), down: newLine()}
+	c.calls.open = make(map[uint32]*call)
 	c.ctx, c.cancel = context.WithCancel(ctx)
 	return c
 }
@@ -147,7 +155,9 @@ func (c *conn) idle(l *line, changed <-chan struct{}, wait time.Duration) {
 
 func (c *conn) readClient() {
 	in := bufio.NewReader(c.client)
-	c.detect(in)
+	if c.detect(in) == speechHTTP2 {
+		c.readCalls(in)
+	}
 	for c.up.awaitRoom(c.ctx.Done()) {
 		data, args, err := c.nextRequest(in)
 		if len(data) > 0 {
@@ -157,35 +167,50 @@ func (c *conn) readClient() {
 			break
 		}
 	}
+	c.calls.holds.Wait()
 	state, _ := c.faults.look()
 	c.up.finish(state.lines[toServer], state.late)
 }
 
-// detect decides by the client's first byte whether it speaks RESP. It does
-// so before anything is passed on, hence before any reply is read.
-func (c *conn) detect(in *bufio.Reader) {
-	first, err := in.Peek(1)
+// detect decides by what the client says first, before anything is passed on.
+// It gives up understanding HTTP/2 if the server has spoken even before that,
+// as frames can be told only from the beginning.
+func (c *conn) detect(in *bufio.Reader) speech {
+	found := speechBytes
+	if first, err := in.Peek(1); err == nil && first[0] == '*' {
+		found = speechRESP
+	} else if speaksHTTP2(in) {
+		found = speechHTTP2
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.resp = err == nil && first[0] == '*'
+	if found == speechHTTP2 {
+		if c.spoken {
+			return speechBytes
+		}
+		c.up.push(unit{data: []byte(http2.ClientPreface)})
+		_, _ = in.Discard(len(http2.ClientPreface)) // it is in the buffer
+	}
+	c.speech = found
+	return found
 }
 
-func (c *conn) speaksRESP() bool {
+func (c *conn) speaks() speech {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.resp
+	return c.speech
 }
 
 // giveUpRESP goes on with bytes: replies cannot be matched from here on.
 func (c *conn) giveUpRESP() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.resp = false
+	c.speech = speechBytes
 }
 
 // nextRequest reads a command, or a chunk with nil args.
 func (c *conn) nextRequest(in *bufio.Reader) (data []byte, args []string, err error) {
-	if !c.speaksRESP() {
+	if c.speaks() != speechRESP {
 		data, err = readChunk(in)
 		return data, nil, err
 	}
@@ -210,27 +235,37 @@ func readChunk(in *bufio.Reader) ([]byte, error) {
 func (c *conn) readServer() {
 	in := bufio.NewReader(c.server)
 	for c.down.awaitRoom(c.ctx.Done()) {
-		data, whole, err := c.nextReply(in)
-		if len(data) > 0 && !c.reply(data, whole) || err != nil {
+		if _, err := in.Peek(1); err != nil || !c.readReply(in) {
 			break
 		}
 	}
 	c.down.push(unit{end: true})
 }
 
-// nextReply reads a whole reply, or a chunk that may be anything.
-func (c *conn) nextReply(in *bufio.Reader) (data []byte, whole bool, err error) {
-	if _, err := in.Peek(1); err != nil {
-		return nil, false, err
+// readReply reads and handles a whole reply or frame, or a chunk that may be
+// anything; false means hang up.
+func (c *conn) readReply(in *bufio.Reader) bool {
+	switch c.hear() {
+	case speechHTTP2:
+		frame, err := readServerFrame(in)
+		return c.serverFrame(frame) && err == nil
+	case speechRESP:
+		data, err := readFrame(in)
+		malformed := errors.Is(err, errMalformed)
+		if malformed {
+			c.giveUpRESP()
+		}
+		return (len(data) == 0 || c.reply(data, err == nil)) && (err == nil || malformed)
+	default:
+		data, err := readChunk(in)
+		return c.reply(data, false) && err == nil
 	}
-	if !c.speaksRESP() {
-		data, err = readChunk(in)
-		return data, false, err
-	}
-	data, err = readFrame(in)
-	if errors.Is(err, errMalformed) {
-		c.giveUpRESP()
-		return data, false, nil
-	}
-	return data, err == nil, err
+}
+
+// hear says in which protocol to take what the server is saying.
+func (c *conn) hear() speech {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.spoken = true
+	return c.speech
 }

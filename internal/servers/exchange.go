@@ -7,7 +7,7 @@ func (c *conn) request(data []byte, args []string) {
 	action := c.faults.decide(args)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.resp && len(args) > 0 {
+	if c.speech == speechRESP && len(args) > 0 {
 		c.enter(action, args)
 	} else if action.verb == verbDropReply {
 		c.doomed = true

@@ -19,6 +19,7 @@ type faults struct {
 	mu      sync.Mutex
 	now     faultSet
 	changed chan struct{} // closed and replaced at every change
+	healed  chan struct{} // the same, at every heal
 }
 
 // A faultSet is everything that Heal clears: its zero value is no fault.
@@ -30,6 +31,7 @@ type faultSet struct {
 	dropReply int  // for so many requests to come
 	duplicate int  // so many requests to come
 	rule      Rule
+	calls     []*callFault
 }
 
 // A lineState is what is wrong with one direction.
@@ -38,7 +40,9 @@ type lineState struct {
 	hole  bool
 }
 
-func newFaults() *faults { return &faults{changed: make(chan struct{})} }
+func newFaults() *faults {
+	return &faults{changed: make(chan struct{}), healed: make(chan struct{})}
+}
 
 // set changes the faults and wakes everybody who waits under the old ones.
 func (f *faults) set(change func(*faultSet)) {
@@ -47,6 +51,15 @@ func (f *faults) set(change func(*faultSet)) {
 	change(&f.now)
 	close(f.changed)
 	f.changed = make(chan struct{})
+}
+
+// heal clears the faults.
+func (f *faults) heal() {
+	f.set(func(now *faultSet) {
+		*now = faultSet{}
+		close(f.healed)
+		f.healed = make(chan struct{})
+	})
 }
 
 // look returns the faults and a channel that is closed when they change.
@@ -77,6 +90,19 @@ func (f *faults) decide(args []string) Action {
 	default:
 		return Forward
 	}
+}
+
+// decideCall says what to do with one call of gRPC, and returns a channel that
+// is closed when that is healed.
+func (f *faults) decideCall(path string) (callFault, <-chan struct{}) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, fault := range f.now.calls {
+		if fault.path == path && take(&fault.left) {
+			return *fault, f.healed
+		}
+	}
+	return callFault{drop: take(&f.now.dropReply)}, f.healed
 }
 
 // take counts down to zero and says whether there was something left.

@@ -28,7 +28,7 @@ func startAll(ctx context.Context, n int, start func(context.Context) (*Redis, e
 }
 
 // stopAll stops the servers at once.
-func stopAll(nodes []*Redis) error {
+func stopAll[S interface{ Stop() error }](nodes []S) error {
 	errs := make([]error, len(nodes))
 	var wg sync.WaitGroup
 	for i, node := range nodes {

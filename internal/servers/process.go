@@ -33,6 +33,8 @@ type ProcessOptions struct {
 	// Files are written into the directory before the first start only, so
 	// that what the process rewrites itself survives a Restart.
 	Files map[string]string
+	// Abrupt has Stop send SIGKILL at once.
+	Abrupt bool
 }
 
 // A Process is a child process that can be stopped, killed, paused and
@@ -227,10 +229,10 @@ func (p *Process) kill(r *run) error {
 	return nil
 }
 
-// Stop ends the process for good: SIGTERM, and SIGKILL if that takes too
-// long. It removes the directory if it is ours. Stopping twice is harmless.
-// Stop reports a process that had ended without being asked to, because
-// whatever ran against it meant something else than it seemed to.
+// Stop ends the process for good: SIGTERM unless it is Abrupt, and SIGKILL if
+// that takes too long. It removes the directory if it is ours. Stopping twice
+// is harmless. Stop reports a process that had ended without being asked to,
+// because whatever ran against it meant something else than it seemed to.
 func (p *Process) Stop() error {
 	p.life.Lock()
 	defer p.life.Unlock()
@@ -246,6 +248,9 @@ func (p *Process) terminate(r *run) error {
 		return p.unasked(r)
 	}
 	r.asked.Store(true)
+	if p.opts.Abrupt {
+		return p.kill(r)
+	}
 	// A stopped process takes SIGTERM only once it is continued.
 	if r.signal(syscall.SIGTERM) == nil && r.signal(sigCont) == nil && r.endsWithin(stopBound) {
 		return nil

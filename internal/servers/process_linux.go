@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -15,31 +17,35 @@ func childAttr() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
-// awaitStopped waits until the main thread is stopped: kill(2) returns before
-// a thread that is running on another CPU has taken the signal.
+// awaitStopped waits until all threads are stopped: kill(2) returns before
+// those that are running on other CPUs have taken the signal.
 func awaitStopped(pid int, bound time.Duration) error {
 	for end := time.Now().Add(bound); time.Now().Before(end); time.Sleep(time.Millisecond) {
-		switch state := processState(pid); state {
-		case 'T', 't':
-			return nil
-		case 0, 'Z', 'X':
+		states := threadStates(pid)
+		if strings.Trim(states, "ZX") == "" {
 			return os.ErrProcessDone
+		}
+		if strings.Trim(states, "Tt") == "" {
+			return nil
 		}
 	}
 	return fmt.Errorf("pid %d is not stopped after %v", pid, bound)
 }
 
-// processState is the state letter that the kernel shows for pid, 0 if there
-// is no such process.
-func processState(pid int) byte {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0
+// threadStates are the state letters that the kernel shows for the threads of
+// pid, none if there is no such process.
+func threadStates(pid int) string {
+	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid)) // the pattern is well-formed
+	var states []byte
+	for _, file := range files {
+		stat, err := os.ReadFile(file)
+		if err != nil {
+			continue // the thread has ended
+		}
+		// The name before the state is in parentheses and may contain anything.
+		if i := bytes.LastIndexByte(stat, ')'); i >= 0 && i+2 < len(stat) {
+			states = append(states, stat[i+2])
+		}
 	}
-	// The name before the state is in parentheses and may contain anything.
-	i := bytes.LastIndexByte(stat, ')')
-	if i < 0 || i+2 >= len(stat) {
-		return 0
-	}
-	return stat[i+2]
+	return string(states)
 }

@@ -21,9 +21,10 @@ const acceptRetry = 10 * time.Millisecond
 // network, what is held back arrives when the fault is gone, unless the
 // connection is closed before.
 //
-// A request is a command if the client speaks the protocol of Redis, which
-// its first byte tells, and else a chunk of bytes as read. Mind that a new
-// connection begins with commands of the client's own, such as HELLO.
+// The first bytes of a client tell what it speaks. A request is a command in
+// the protocol of Redis, a call in gRPC, and else a chunk of bytes as read. Mind
+// that a new connection to Redis begins with commands of the client's own, such
+// as HELLO.
 type Proxy struct {
 	listener *net.TCPListener
 	port     *port
@@ -149,15 +150,6 @@ func (p *Proxy) Open() int {
 	return len(p.conns)
 }
 
-// BytesUp is how many bytes were written to servers.
-func (p *Proxy) BytesUp() int64 { return p.traffic.bytes[toServer].Load() }
-
-// BytesDown is how many bytes were written to clients.
-func (p *Proxy) BytesDown() int64 { return p.traffic.bytes[toClient].Load() }
-
-// Requests is how many requests were read from clients.
-func (p *Proxy) Requests() int64 { return p.traffic.requests.Load() }
-
 // Heal clears all faults, rules and counts. What was held back flows again.
 // An action already taken for a request is not taken back.
-func (p *Proxy) Heal() { p.faults.set(func(f *faultSet) { *f = faultSet{} }) }
+func (p *Proxy) Heal() { p.faults.heal() }

@@ -14,7 +14,8 @@ func (p *Proxy) Delay(up, down time.Duration) {
 // DeliverAfterClose decides what becomes of bytes that a delay or a black hole
 // holds back when the client closes its connection: on, they still reach the
 // server when their time comes, and the end after them; off, they are lost,
-// and a delay does not hold back the end.
+// and a delay does not hold back the end. A server of gRPC may drop a call when
+// the end comes right behind it; for calls see HoldGRPC.
 func (p *Proxy) DeliverAfterClose(on bool) {
 	p.faults.set(func(f *faultSet) { f.late = on })
 }
@@ -49,8 +50,9 @@ func (p *Proxy) DropReplies(n int) {
 	p.faults.set(func(f *faultSet) { f.dropReply = n })
 }
 
-// Duplicate sends the next n requests twice. A Redis client sees the first
-// reply only; without framing, it sees whatever the server says to both.
+// Duplicate sends the next n requests twice, except calls of gRPC. A Redis
+// client sees the first reply only; without framing, it sees whatever the
+// server says to both.
 func (p *Proxy) Duplicate(n int) {
 	p.faults.set(func(f *faultSet) { f.duplicate = n })
 }

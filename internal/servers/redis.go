@@ -28,8 +28,7 @@ type RedisOptions struct {
 // for life, through Kill and Restart. Its methods may be called from any
 // goroutine.
 type Redis struct {
-	proc     *Process
-	ports    []*port // the first one is for clients
+	server
 	password string
 }
 
@@ -72,21 +71,6 @@ func dataArgs(p *port, extra []string) []string {
 	}, extra)
 }
 
-// Addr is where clients connect.
-func (r *Redis) Addr() string { return r.ports[0].addr() }
-
-// Pid is the process id of the present or last life.
-func (r *Redis) Pid() int { return r.proc.Pid() }
-
-// Dir is the data directory.
-func (r *Redis) Dir() string { return r.proc.Dir() }
-
-// Log is the end of the server's log.
-func (r *Redis) Log() string { return r.proc.Log() }
-
-// Running says whether the process exists; a paused one does.
-func (r *Redis) Running() bool { return r.proc.Running() }
-
 // Client returns a new client of this server, which the caller closes. It
 // hides nothing: no retries, neither of commands nor of dials, and deadlines
 // of contexts count.
@@ -110,16 +94,6 @@ func (r *Redis) options(addr string) *redis.Options {
 		},
 	}
 }
-
-// Pause stops the server with SIGSTOP: connections stay open and the kernel
-// accepts new ones, but nothing is answered.
-func (r *Redis) Pause() error { return r.proc.Pause() }
-
-// Resume lets a paused server go on with everything that was sent meanwhile.
-func (r *Redis) Resume() error { return r.proc.Resume() }
-
-// Kill ends the server with SIGKILL: what was not persisted is lost.
-func (r *Redis) Kill() error { return r.proc.Kill() }
 
 // Restart starts the server again on the same port, ending it first if it
 // runs, and returns when it answers.
@@ -169,33 +143,4 @@ func (r *Redis) endSaved(ctx context.Context) error {
 		return err
 	}
 	return r.proc.awaitEnd(ctx)
-}
-
-// startAgain starts the process until the port can be bound: somebody who
-// took it while the server was down may give it back.
-func (r *Redis) startAgain(ctx context.Context) error {
-	for {
-		if err := r.proc.Restart(); err != nil {
-			return err
-		}
-		err := r.awaitReady(ctx)
-		if !errors.Is(err, errPortTaken) {
-			return err
-		}
-		if !pause(ctx, startRetry) {
-			return err
-		}
-	}
-}
-
-// Stop ends the server for good and gives back its port and its directory.
-// It reports a server that had ended without being asked to. Stopping twice
-// is harmless.
-func (r *Redis) Stop() error {
-	err := r.proc.Stop()
-	releasePorts(r.ports)
-	if err != nil {
-		return fmt.Errorf("stop redis %s: %w", r.Addr(), err)
-	}
-	return nil
 }

@@ -2,9 +2,8 @@
 // them away when the test ends. A test fails if one of its servers cannot be
 // stopped or has ended without being asked to.
 //
-// Where redis-server is not installed, such tests are skipped, except where
-// they must not be: with DLOCK_TEST_REQUIRE=1 or CI in the environment they
-// fail.
+// Where a server is not installed, such tests are skipped, except where they
+// must not be: with DLOCK_TEST_REQUIRE=1 or CI in the environment they fail.
 package testenv
 
 import (
@@ -56,6 +55,33 @@ func ClusterWithReplicas(tb testing.TB, perMaster int) *servers.Cluster {
 	return start(tb, func(ctx context.Context) (*servers.Cluster, error) {
 		return servers.StartCluster(ctx, perMaster)
 	})
+}
+
+// Etcd starts a server for this test; args win over the defaults, which are
+// those of servers.EtcdOptions.
+func Etcd(tb testing.TB, args ...string) *servers.Etcd {
+	tb.Helper()
+	return start(tb, func(ctx context.Context) (*servers.Etcd, error) {
+		return servers.StartEtcd(ctx, servers.EtcdOptions{Args: args})
+	})
+}
+
+// EtcdCluster starts a cluster of three servers for this test.
+func EtcdCluster(tb testing.TB) *servers.EtcdCluster {
+	tb.Helper()
+	return start(tb, func(ctx context.Context) (*servers.EtcdCluster, error) {
+		return servers.StartEtcdCluster(ctx, 3, servers.EtcdOptions{})
+	})
+}
+
+// Etcdctl is the path of etcdctl.
+func Etcdctl(tb testing.TB) string {
+	tb.Helper()
+	path, err := servers.Etcdctl()
+	if err != nil {
+		giveUp(tb, err)
+	}
+	return path
 }
 
 // Proxy starts a proxy in front of addr for this test. It is closed before

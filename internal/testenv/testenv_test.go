@@ -59,27 +59,37 @@ func observe(t *testing.T, test func(tb testing.TB)) *witness {
 }
 
 func TestMissingServer(t *testing.T) {
-	for _, c := range []struct {
-		name, require, ci string
-		fatal             bool
+	for _, server := range []struct {
+		name, env, advice string
+		start             func(testing.TB)
 	}{
-		{"skips", "", "", false},
-		{"fails when required", "1", "", true},
-		{"fails in CI", "", "true", true},
+		{"redis", servers.BinaryEnv, "apt-get install redis-server", func(tb testing.TB) { Redis(tb) }},
+		{"etcd", servers.EtcdEnv, "run ./scripts/etcd", func(tb testing.TB) { Etcd(tb) }},
+		{"etcd cluster", servers.EtcdEnv, "run ./scripts/etcd", func(tb testing.TB) { EtcdCluster(tb) }},
+		{"etcdctl", servers.EtcdctlEnv, "run ./scripts/etcd", func(tb testing.TB) { Etcdctl(tb) }},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Setenv(servers.BinaryEnv, "no-such-redis-server")
-			t.Setenv(RequireEnv, c.require)
-			t.Setenv("CI", c.ci)
-			w := observe(t, func(tb testing.TB) { Redis(tb) })
-			said, other := w.skipped, w.failed
-			if c.fatal {
-				said, other = other, said
-			}
-			if !strings.Contains(said, "apt-get install redis-server") || other != "" {
-				t.Errorf("skipped %q, failed %q", w.skipped, w.failed)
-			}
-		})
+		for _, c := range []struct {
+			name, require, ci string
+			fatal             bool
+		}{
+			{"skips", "", "", false},
+			{"fails when required", "1", "", true},
+			{"fails in CI", "", "true", true},
+		} {
+			t.Run(server.name+" "+c.name, func(t *testing.T) {
+				t.Setenv(server.env, "no-such-binary")
+				t.Setenv(RequireEnv, c.require)
+				t.Setenv("CI", c.ci)
+				w := observe(t, server.start)
+				said, other := w.skipped, w.failed
+				if c.fatal {
+					said, other = other, said
+				}
+				if !strings.Contains(said, server.advice) || other != "" {
+					t.Errorf("skipped %q, failed %q", w.skipped, w.failed)
+				}
+			})
+		}
 	}
 }
 

@@ -1,0 +1,155 @@
+package servers
+
+import (
+	"bufio"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+)
+
+// calls are those of one connection that the server has not answered yet, by
+// stream. The connection's lock guards them.
+type calls struct {
+	open map[uint32]*call
+	anew bool // write headers anew, see headers
+	// holds are the goroutines that deliver calls later. The reader of the
+	// client starts them and waits for them before it passes on the end.
+	holds sync.WaitGroup
+}
+
+// A call is one request of gRPC.
+type call struct {
+	fault    callFault
+	held     [][]byte // frames to be delivered later
+	holding  bool
+	answered chan struct{}
+}
+
+// A callFault is what happens to the next calls of one path.
+type callFault struct {
+	path  string
+	left  int
+	drop  bool
+	delay time.Duration
+	until <-chan struct{}
+}
+
+func (f *callFault) holds() bool { return f.delay > 0 || f.until != nil }
+
+// readCalls passes on what an HTTP/2 client sends, until its end or until it
+// is no longer understood.
+func (c *conn) readCalls(in *bufio.Reader) {
+	reader := newFrameReader(in)
+	for c.up.awaitRoom(c.ctx.Done()) {
+		wire, frame, err := reader.next()
+		if err != nil {
+			c.up.push(unit{data: wire})
+			return
+		}
+		c.clientFrame(wire, frame)
+	}
+}
+
+func (c *conn) clientFrame(wire []byte, frame http2.Frame) {
+	stream := frame.Header().StreamID
+	if head, ok := frame.(*http2.MetaHeadersFrame); ok {
+		held := c.begin(stream, head.PseudoValue("path"))
+		wire = c.calls.headers(wire, head, held)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	open := c.calls.open[stream]
+	switch frame.(type) {
+	case *http2.DataFrame:
+		if open != nil && open.holding {
+			open.held = append(open.held, wire)
+			return
+		}
+	case *http2.RSTStreamFrame:
+		// The client gives up. A call that travels late must not be
+		// overtaken by that, or the server would not carry it out.
+		if open != nil && open.fault.holds() {
+			return
+		}
+		delete(c.calls.open, stream)
+	}
+	c.up.push(unit{data: wire})
+}
+
+// begin enters a call and says whether it is held.
+func (c *conn) begin(stream uint32, path string) (held bool) {
+	c.traffic.call(path)
+	fault, healed := c.faults.decideCall(path)
+	open := &call{fault: fault, holding: fault.holds(), answered: make(chan struct{})}
+	c.mu.Lock()
+	c.calls.open[stream] = open
+	c.mu.Unlock()
+	if fault.holds() {
+		c.calls.holds.Go(func() { c.hold(open, healed) })
+	}
+	return fault.holds()
+}
+
+// headers returns what to send for the headers of a call. They go to the server
+// at once in any case, as streams have to begin in order. But of a call that is
+// held the server must not learn the deadline, which it would count from here.
+// That changes what later headers may refer to: from the first such call on,
+// they are written anew in a form that refers to nothing.
+func (c *calls) headers(wire []byte, head *http2.MetaHeadersFrame, held bool) []byte {
+	c.anew = c.anew || held
+	if !c.anew {
+		return wire
+	}
+	fields := slices.Clone(head.Fields)
+	if held {
+		fields = slices.DeleteFunc(fields, func(f hpack.HeaderField) bool { return f.Name == "grpc-timeout" })
+	}
+	return headersFrame(head.StreamID, head.StreamEnded(), fields)
+}
+
+// hold delivers a call when its time has come, and returns when the server
+// has answered: a server drops what it is working on when the connection ends.
+func (c *conn) hold(open *call, healed <-chan struct{}) {
+	var due <-chan time.Time
+	if open.fault.delay > 0 {
+		timer := time.NewTimer(open.fault.delay)
+		defer timer.Stop()
+		due = timer.C
+	}
+	select {
+	case <-due:
+	case <-open.fault.until:
+	case <-healed:
+	case <-c.ctx.Done():
+		return
+	}
+	c.mu.Lock()
+	for _, wire := range open.held {
+		c.up.push(unit{data: wire})
+	}
+	open.held, open.holding = nil, false
+	c.mu.Unlock()
+	select {
+	case <-open.answered:
+	case <-c.ctx.Done():
+	}
+}
+
+// serverFrame passes on a frame, if it may; false means hang up.
+func (c *conn) serverFrame(wire []byte) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	stream := replied(wire)
+	if open := c.calls.open[stream]; open != nil {
+		delete(c.calls.open, stream)
+		close(open.answered)
+		if open.fault.drop {
+			return false
+		}
+	}
+	c.down.push(unit{data: wire})
+	return true
+}

@@ -1,0 +1,47 @@
+package servers
+
+import (
+	"math"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Faults for calls of gRPC are set by their path, such as
+// "/etcdserverpb.KV/Txn". Those for the same path take effect one after the
+// other, as each is used up.
+
+// DropGRPC has the next n calls of this path carried out and, when the server
+// answers one, closes the client's connection instead of passing on any of
+// the answer. Other calls on that connection are lost with it. Of a stream, it
+// is the first answer that counts.
+func (p *Proxy) DropGRPC(path string, n int) {
+	p.addCallFault(callFault{path: path, left: n, drop: true})
+}
+
+// HoldGRPC keeps the next n calls of this path from the server until release
+// is called or the proxy is healed, while others pass. They reach the server
+// then, even if their client has given them up or closed its connection, and
+// the server's connection stays open until it has answered them.
+func (p *Proxy) HoldGRPC(path string, n int) (release func()) {
+	until := make(chan struct{})
+	p.addCallFault(callFault{path: path, left: n, until: until})
+	return sync.OnceFunc(func() { close(until) })
+}
+
+// DelayGRPC holds all calls of this path to come, each for this long, as
+// HoldGRPC does; 0 ends that. Calls on the way are not affected.
+func (p *Proxy) DelayGRPC(path string, d time.Duration) {
+	p.faults.set(func(f *faultSet) {
+		f.calls = slices.DeleteFunc(slices.Clone(f.calls), func(old *callFault) bool {
+			return old.path == path && old.delay > 0
+		})
+	})
+	if d > 0 {
+		p.addCallFault(callFault{path: path, left: math.MaxInt, delay: d})
+	}
+}
+
+func (p *Proxy) addCallFault(fault callFault) {
+	p.faults.set(func(f *faultSet) { f.calls = append(slices.Clip(f.calls), &fault) })
+}
