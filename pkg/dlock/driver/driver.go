@@ -129,6 +129,9 @@ type Request struct {
 	Limit int
 	// Wait queues the claim if it cannot be granted at once.
 	Wait bool
+	// Fixed says that the claim is not to be renewed once it is held, but for
+	// its grant: a backend that renews claims together keeps it apart.
+	Fixed bool
 	// Fences is how many consecutive tokens the grant reserves, the first of
 	// which is State.Token; 0 counts as 1. More needs Caps.FenceRange.
 	Fences int

@@ -74,7 +74,7 @@ func (s *Store) settle(e *entry, now time.Duration) {
 			return
 		}
 		s.grant(e, c, now)
-		c.owner.push(driver.Event{Key: c.key(), ID: c.id, State: driver.State{Phase: driver.Held, Token: c.token}})
+		c.owner.Send(driver.Event{Key: c.key(), ID: c.id, State: driver.State{Phase: driver.Held, Token: c.token}})
 	}
 }
 

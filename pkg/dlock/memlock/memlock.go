@@ -35,7 +35,7 @@ func New() *Store {
 
 // Open returns a driver on the Store.
 func (s *Store) Open(o driver.Options) (driver.Driver, error) {
-	return &memory{store: s, prefix: o.Prefix, events: make(chan driver.Event, 256), info: &driver.Info{}}, nil
+	return &memory{store: s, prefix: o.Prefix, Outbox: driver.NewOutbox(256), info: &driver.Info{}}, nil
 }
 
 // at and now are the Store's clock, as a server has one of its own. It runs
@@ -65,11 +65,9 @@ func (s *Store) isBarred(id string, now time.Duration) bool {
 type memory struct {
 	store  *Store
 	prefix string
-	events chan driver.Event
+	*driver.Outbox
 
-	// Under store.mu.
-	closed bool
-	info   *driver.Info // the last one filed: a Client's claims mostly share it
+	info *driver.Info // under store.mu: the last one filed: a Client's claims mostly share it
 }
 
 func (m *memory) Caps() driver.Caps {
@@ -159,15 +157,8 @@ func (m *memory) Release(ctx context.Context, r driver.Ref) (driver.State, error
 	return s.remove(m.prefix+r.Key, r.ID, now, func(*record) bool { return true }), nil
 }
 
-func (m *memory) Events() <-chan driver.Event { return m.events }
-
 func (m *memory) Close() error {
-	m.store.mu.Lock()
-	defer m.store.mu.Unlock()
-	if !m.closed {
-		m.closed = true
-		close(m.events)
-	}
+	m.Outbox.Close()
 	return nil
 }
 
@@ -235,7 +226,7 @@ func (m *memory) Evict(ctx context.Context, key, id string, token int64) (driver
 		return c.token == token
 	})
 	if st.Phase != driver.Gone {
-		evicted.owner.push(driver.Event{Key: evicted.key(), ID: id, State: driver.State{Phase: driver.Gone}})
+		evicted.owner.Send(driver.Event{Key: evicted.key(), ID: id, State: driver.State{Phase: driver.Gone}})
 	}
 	return st, nil
 }
@@ -247,27 +238,6 @@ func (m *memory) Check(context.Context) ([]driver.Finding, error) {
 		Detail: "locks are kept in the memory of this process and exclude nobody outside it",
 		Cure:   "choose the redis, etcd or file backend for contenders in several processes",
 	}}, nil
-}
-
-// push never blocks: if the Client does not keep up, one event makes room for
-// the one without ID, by which the Client knows that it has missed some. It
-// runs under store.mu, so that nothing is sent after Close.
-func (m *memory) push(ev driver.Event) {
-	if m.closed {
-		return
-	}
-	for {
-		select {
-		case m.events <- ev:
-			return
-		default:
-		}
-		select {
-		case <-m.events:
-			ev = driver.Event{}
-		default:
-		}
-	}
 }
 
 func (m *memory) intern(i driver.Info) *driver.Info {

@@ -4,26 +4,20 @@ import (
 	"context"
 	"fmt"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/ceyewan/genesis/internal/measure"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/redislock"
 )
-
-// Benchmarks compare us with a yardstick in the same run, in turns, and report
-// the median of the ratios with the smallest and the largest.
-
-const benchRounds = 9
 
 func benchClient(b *testing.B, addr string, pool int) *redis.Client {
 	b.Helper()
@@ -40,33 +34,6 @@ func benchLocks(b *testing.B, client redis.UniversalClient, cfg dlock.Config) *d
 	}
 	b.Cleanup(func() { _ = c.Close() })
 	return c
-}
-
-// spread reports the median of some figures, with the smallest and the largest.
-func spread(b *testing.B, name string, figures []float64) {
-	b.Helper()
-	slices.Sort(figures)
-	b.ReportMetric(figures[len(figures)/2], name)
-	b.ReportMetric(figures[0], name+"-min")
-	b.ReportMetric(figures[len(figures)-1], name+"-max")
-}
-
-// pace runs pairs in goroutines for a while and returns how many a second.
-func pace(goroutines int, d time.Duration, pair func(worker int)) float64 {
-	var n atomic.Int64
-	var wg sync.WaitGroup
-	end := time.Now().Add(d)
-	start := time.Now()
-	for w := range goroutines {
-		wg.Go(func() {
-			for time.Now().Before(end) {
-				pair(w)
-				n.Add(1)
-			}
-		})
-	}
-	wg.Wait()
-	return float64(n.Load()) / time.Since(start).Seconds()
 }
 
 var compareDelete = redis.NewScript(`if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`)
@@ -101,86 +68,18 @@ func BenchmarkUncontended(b *testing.B) {
 					b.Error(err)
 				}
 			}
-			pace(goroutines, 300*time.Millisecond, ours)
-			pace(goroutines, 300*time.Millisecond, raw)
+			measure.Pace(goroutines, 300*time.Millisecond, ours)
+			measure.Pace(goroutines, 300*time.Millisecond, raw)
 			var ratios, mine, theirs []float64
-			for range benchRounds {
-				o, r := pace(goroutines, 300*time.Millisecond, ours), pace(goroutines, 300*time.Millisecond, raw)
+			for range measure.Rounds {
+				o, r := measure.Pace(goroutines, 300*time.Millisecond, ours), measure.Pace(goroutines, 300*time.Millisecond, raw)
 				ratios, mine, theirs = append(ratios, o/r), append(mine, o), append(theirs, r)
 			}
-			spread(b, "x-raw", ratios)
-			spread(b, "pairs/s", mine)
-			spread(b, "raw/s", theirs)
-			b.ReportMetric(0, "ns/op")
+			measure.Spread(b, "x-raw", ratios)
+			measure.Spread(b, "pairs/s", mine)
+			measure.Spread(b, "raw/s", theirs)
 		})
 	}
-}
-
-// A contest is how 64 clients shared one key. waitP99 is weighted by waiting time:
-// 99 % of all the time that was waited went into shorter waits. Counting waits
-// instead would reward whoever lets a few clients go round and the others starve.
-type contest struct {
-	rate, fairness, p50, waitP99 float64
-	entries                      int
-}
-
-// contend lets every worker take the key again and again. enter returns how to
-// leave. Times are seconds.
-func contend(workers int, d time.Duration, enter func(w int) func()) contest {
-	counts := make([]int, workers)
-	handoffs, waits := make([][]float64, workers), make([][]float64, workers)
-	var left atomic.Int64 // when the last holder began to leave
-	var wg sync.WaitGroup
-	begin := time.Now()
-	for w := range workers {
-		wg.Go(func() {
-			for time.Since(begin) < d {
-				asked := time.Now()
-				leave := enter(w)
-				now := time.Now()
-				if leave == nil { // a wait that was still open in the end counts too
-					waits[w] = append(waits[w], now.Sub(asked).Seconds())
-					return
-				}
-				if at := left.Load(); at != 0 {
-					handoffs[w] = append(handoffs[w], now.Sub(begin).Seconds()-time.Duration(at).Seconds())
-				}
-				waits[w] = append(waits[w], now.Sub(asked).Seconds())
-				counts[w]++
-				left.Store(int64(time.Since(begin)))
-				leave()
-			}
-		})
-	}
-	wg.Wait()
-	took := time.Since(begin).Seconds()
-	c := contest{}
-	var all, wait []float64
-	for w := range workers {
-		c.entries += counts[w]
-		all, wait = append(all, handoffs[w]...), append(wait, waits[w]...)
-	}
-	slices.Sort(all)
-	slices.Sort(wait)
-	c.rate = float64(c.entries) / took
-	c.fairness = float64(slices.Min(counts)) / float64(max(slices.Max(counts), 1))
-	if len(all) > 0 {
-		c.p50, c.waitP99 = all[len(all)/2], weighted(wait, 0.99)
-	}
-	return c
-}
-
-func weighted(sorted []float64, share float64) float64 {
-	total, sum := 0.0, 0.0
-	for _, w := range sorted {
-		total += w
-	}
-	for _, w := range sorted {
-		if sum += w; sum >= share*total {
-			return w
-		}
-	}
-	return 0
 }
 
 // requests is how many commands clients have sent for locking.
@@ -247,27 +146,26 @@ func BenchmarkHotKey(b *testing.B) {
 		return nil
 	}
 	admin.LPush(ctx, "token", "1")
-	contend(workers, d, ours)
-	contend(workers, d, token)
+	measure.Contend(workers, d, ours)
+	measure.Contend(workers, d, token)
 	var rate, ratio, fair, reqs, p50, handoff, poll []float64
-	for range benchRounds {
+	for range measure.Rounds {
 		before := requests(b, admin)
-		o := contend(workers, d, ours)
-		reqs = append(reqs, (requests(b, admin)-before)/float64(o.entries))
-		t := contend(workers, d, token)
+		o := measure.Contend(workers, d, ours)
+		reqs = append(reqs, (requests(b, admin)-before)/float64(o.Entries))
+		t := measure.Contend(workers, d, token)
 		stop.Store(time.Now().Add(d).UnixNano())
-		p := contend(workers, d, poller)
-		rate, ratio, fair = append(rate, o.rate), append(ratio, o.rate/t.rate), append(fair, o.fairness)
-		p50, handoff, poll = append(p50, o.p50/t.p50), append(handoff, o.p50*1e6), append(poll, p.waitP99/o.waitP99)
+		p := measure.Contend(workers, d, poller)
+		rate, ratio, fair = append(rate, o.Rate), append(ratio, o.Rate/t.Rate), append(fair, o.Fairness)
+		p50, handoff, poll = append(p50, o.HandOffP50/t.HandOffP50), append(handoff, o.HandOffP50*1e6), append(poll, p.WaitP99/o.WaitP99)
 	}
-	spread(b, "acquisitions/s", rate)
-	spread(b, "x-blpop", ratio)
-	spread(b, "min/max-share", fair)
-	spread(b, "requests/acq", reqs)
-	spread(b, "handoff-p50-x-blpop", p50)
-	spread(b, "handoff-p50-us", handoff)
-	spread(b, "poller-wait-p99-x-ours", poll)
-	b.ReportMetric(0, "ns/op")
+	measure.Spread(b, "acquisitions/s", rate)
+	measure.Spread(b, "x-blpop", ratio)
+	measure.Spread(b, "min/max-share", fair)
+	measure.Spread(b, "requests/acq", reqs)
+	measure.Spread(b, "handoff-p50-x-blpop", p50)
+	measure.Spread(b, "handoff-p50-us", handoff)
+	measure.Spread(b, "poller-wait-p99-x-ours", poll)
 }
 
 // BenchmarkHeld is what 100,000 held locks cost the client.
@@ -294,9 +192,9 @@ func BenchmarkHeld(b *testing.B) {
 	goroutines := runtime.NumGoroutine()
 	runtime.GC()
 	const minutes = 1
-	before, start := cpu(), time.Now()
+	before, start := measure.CPU(), time.Now()
 	<-time.After(minutes * time.Minute)
-	used := (cpu() - before).Seconds() / time.Since(start).Seconds()
+	used := (measure.CPU() - before).Seconds() / time.Since(start).Seconds()
 	lost := 0
 	for _, g := range guards {
 		if g.Remaining() <= 0 {
@@ -307,10 +205,4 @@ func BenchmarkHeld(b *testing.B) {
 	b.ReportMetric(float64(lost), "lost")
 	b.ReportMetric(float64(goroutines), "goroutines")
 	b.ReportMetric(0, "ns/op")
-}
-
-func cpu() time.Duration {
-	var u syscall.Rusage
-	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

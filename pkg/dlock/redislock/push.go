@@ -257,7 +257,7 @@ func (d *redisDriver) recheck(slot int) {
 	}
 	d.mu.Unlock()
 	for _, ev := range waiting {
-		d.emit(ev)
+		d.Send(ev)
 	}
 }
 
@@ -282,27 +282,8 @@ func (d *redisDriver) heard(payload string) {
 	case "gone":
 		ev.State.Phase = driver.Gone
 	case "free":
-		time.AfterFunc(d.settings.gap, func() { d.emit(ev) })
+		time.AfterFunc(d.settings.gap, func() { d.Send(ev) })
 		return
 	}
-	d.emit(ev)
-}
-
-// emit never blocks: an engine that does not keep up loses one push, and is told
-// by the one without ID.
-func (d *redisDriver) emit(ev driver.Event) {
-	d.eventMu.Lock()
-	defer d.eventMu.Unlock()
-	for !d.closed {
-		select {
-		case d.events <- ev:
-			return
-		default:
-		}
-		select {
-		case <-d.events:
-			ev = driver.Event{}
-		default:
-		}
-	}
+	d.Send(ev)
 }

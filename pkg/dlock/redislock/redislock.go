@@ -77,7 +77,7 @@ func (o *opener) Open(opts driver.Options) (driver.Driver, error) {
 	}
 	d := &redisDriver{
 		client: o.client, settings: o.settings, prefix: opts.Prefix, log: opts.Logger,
-		publish: "PUBLISH", waiting: map[string]waiter{}, events: make(chan driver.Event, 1024),
+		publish: "PUBLISH", waiting: map[string]waiter{}, Outbox: driver.NewOutbox(1024),
 	}
 	switch c := o.client.(type) {
 	case *redis.ClusterClient:
@@ -113,23 +113,19 @@ func capacities() driver.Caps {
 
 func (d *redisDriver) Caps() driver.Caps { return capacities() }
 
-func (d *redisDriver) Events() <-chan driver.Event { return d.events }
-
 // Close ends the subscription and what is still on its way.
 func (d *redisDriver) Close() error {
 	d.closeOnce.Do(func() {
 		d.cancel()
 		d.listener.close()
 		d.work.Wait()
-		d.eventMu.Lock()
-		defer d.eventMu.Unlock()
-		d.closed = true
-		close(d.events)
+		d.Outbox.Close()
 	})
 	return nil
 }
 
 type redisDriver struct {
+	*driver.Outbox
 	client   redis.UniversalClient
 	cluster  *redis.ClusterClient // nil if it is none
 	settings settings
@@ -150,10 +146,6 @@ type redisDriver struct {
 
 	mu      sync.Mutex
 	waiting map[string]waiter // by claim ID: what we have queued
-
-	eventMu sync.Mutex
-	closed  bool
-	events  chan driver.Event
 }
 
 // A waiter is a claim of ours that is queued.
