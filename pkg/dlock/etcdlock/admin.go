@@ -1,0 +1,164 @@
+package etcdlock
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// pageMost is how many keys List reads at a time.
+const pageMost = 500
+
+// List walks through the names in their order. A cursor is the last one.
+func (d *etcdDriver) List(ctx context.Context, prefix, cursor string, limit int) ([]string, string, error) {
+	start := d.prefix + Name(prefix)
+	end := clientv3.GetPrefixRangeEnd(start)
+	if start == "" {
+		start, end = "\x00", "\x00" // everything
+	}
+	if cursor != "" {
+		start = d.behind(Name(cursor))
+	}
+	var keys []string
+	for {
+		resp, err := d.client.Get(ctx, start, clientv3.WithRange(end), clientv3.WithLimit(pageMost))
+		if err != nil {
+			return nil, "", classify(err)
+		}
+		for _, kv := range resp.Kvs {
+			start = string(kv.Key) + "\x00"
+			key, ok := d.lockOf(kv)
+			if !ok || (len(keys) > 0 && keys[len(keys)-1] == key) {
+				continue
+			}
+			if len(keys) == limit {
+				return keys, keys[limit-1], nil
+			}
+			keys = append(keys, key)
+			start = d.behind(Name(key))
+		}
+		if !resp.More {
+			return keys, "", nil
+		}
+	}
+}
+
+// behind is where the keys begin that come after all of a lock.
+func (d *etcdDriver) behind(name string) string { return d.prefix + name + string(rune('/'+1)) }
+
+// lockOf is the lock that a key is a claim on.
+func (d *etcdDriver) lockOf(kv *mvccpb.KeyValue) (string, bool) {
+	name, _, _ := strings.Cut(strings.TrimPrefix(string(kv.Key), d.prefix), "/")
+	key, ok := keyOf(name)
+	claims, _ := sift(d.prefix+name+"/", []*mvccpb.KeyValue{kv}, true)
+	return key, ok && len(claims) == 1
+}
+
+// Inspect reads the line of a lock. Its first claim is the holder.
+func (d *etcdDriver) Inspect(ctx context.Context, key string) ([]driver.Claim, error) {
+	line := d.lineOf(key)
+	stored, err := d.readLine(ctx, line)
+	if err != nil {
+		return nil, classify(err)
+	}
+	var claims []driver.Claim
+	left := map[int64]time.Duration{}
+	for _, kv := range stored {
+		c := describe(kv, line)
+		if len(claims) == 0 {
+			c.Phase, c.Token = driver.Held, kv.CreateRevision
+		}
+		if _, asked := left[kv.Lease]; !asked && len(left) < leasesShown {
+			if left[kv.Lease], err = d.timeLeft(ctx, kv.Lease); err != nil {
+				return nil, err
+			}
+		}
+		c.Left = left[kv.Lease]
+		claims = append(claims, c)
+	}
+	return claims, nil
+}
+
+// leasesShown is of how many leases Inspect asks how much is left; it is a call
+// for each.
+const leasesShown = 16
+
+// describe reads a claim. Of one that is not ours nothing is known.
+func describe(kv *mvccpb.KeyValue, line string) driver.Claim {
+	c := driver.Claim{ID: idOf(kv, line), Phase: driver.Queued}
+	if r := recordOf(kv); !r.Created.IsZero() {
+		c.Info, c.Age = r.Info, max(time.Since(r.Created), 0)
+	}
+	return c
+}
+
+func recordOf(kv *mvccpb.KeyValue) (r record) {
+	if json.Unmarshal(kv.Value, &r) != nil {
+		return record{}
+	}
+	return r
+}
+
+func (d *etcdDriver) timeLeft(ctx context.Context, id int64) (time.Duration, error) {
+	resp, err := d.client.TimeToLive(ctx, clientv3.LeaseID(id))
+	if err != nil {
+		return 0, classify(err)
+	}
+	return max(time.Duration(resp.TTL)*time.Second, 0), nil
+}
+
+// Evict deletes a claim if it still is what was seen: the holder with this fence,
+// or, with 0, one that waits.
+func (d *etcdDriver) Evict(ctx context.Context, key, id string, token int64) (driver.State, error) {
+	f, err := d.find(ctx, key, id)
+	if err != nil {
+		return driver.State{}, classify(err)
+	}
+	gone := driver.State{Phase: driver.Gone}
+	if f.kv == nil {
+		return gone, nil
+	}
+	still := []clientv3.Cmp{createdAt(f.kv)}
+	if f.before == nil {
+		if token != f.kv.CreateRevision {
+			return gone, nil
+		}
+	} else {
+		if token != 0 {
+			return gone, nil
+		}
+		still = append(still, createdAt(f.before)) // so it still waits
+	}
+	resp, err := d.client.Txn(ctx).If(still...).Then(clientv3.OpDelete(string(f.kv.Key))).Commit()
+	if err != nil {
+		return driver.State{}, classify(err)
+	}
+	if !resp.Succeeded {
+		return gone, nil
+	}
+	d.mu.Lock()
+	c := d.claims[id]
+	d.mu.Unlock()
+	if c != nil && c.key == key {
+		d.evicted(c)
+	}
+	return driver.State{Phase: f.phase()}, nil
+}
+
+// evicted tells the engine that a claim of its own was taken away.
+func (d *etcdDriver) evicted(c *claim) {
+	d.mu.Lock()
+	d.forget(c)
+	d.mu.Unlock()
+	d.Send(driver.Event{Key: c.key, ID: c.id, State: driver.State{Phase: driver.Gone}})
+}
+
+func createdAt(kv *mvccpb.KeyValue) clientv3.Cmp {
+	return created(string(kv.Key), kv.CreateRevision)
+}

@@ -1,0 +1,149 @@
+package etcdlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// Check looks at the members that the client knows for what makes locks unsafe. It
+// needs no rights but, for the alarms, those of root where etcd has users.
+func (d *etcdDriver) Check(ctx context.Context) ([]driver.Finding, error) {
+	var all []driver.Finding
+	reached := 0
+	for _, endpoint := range d.client.Endpoints() {
+		f, err := d.checkMember(ctx, endpoint)
+		if err == nil {
+			reached++
+		} else if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		all = append(all, f)
+	}
+	if reached == 0 {
+		return nil, fmt.Errorf("%w: no member answers", ErrNotReady)
+	}
+	members, err := d.client.MemberList(ctx)
+	if err != nil {
+		return nil, classify(err)
+	}
+	all = append(all, d.members(members.Members), d.alarms(ctx))
+	trip, err := d.roundTrip(ctx)
+	if err != nil {
+		return nil, classify(err)
+	}
+	return append(all, trip), nil
+}
+
+// memberBound is how long a single member may take to answer.
+const memberBound = 2 * time.Second
+
+func (d *etcdDriver) checkMember(ctx context.Context, endpoint string) (driver.Finding, error) {
+	ctx, cancel := context.WithTimeout(ctx, memberBound)
+	defer cancel()
+	st, err := d.client.Status(ctx, endpoint)
+	if err != nil {
+		return driver.Finding{
+			Level: driver.Warning, Name: "member", Detail: endpoint + " does not answer: " + err.Error(),
+			Cure: "see to it that the member runs and can be reached, or take it out of the client's endpoints",
+		}, err
+	}
+	f := judgeVersion(st.Version)
+	f.Detail = endpoint + " runs " + f.Detail
+	if st.Leader == 0 && f.Level == driver.OK {
+		f.Level, f.Detail, f.Cure = driver.Unsafe, f.Detail+" and has no leader", "restore the quorum: without it no lock is granted, renewed or released"
+	}
+	return f, nil
+}
+
+// judgeVersion knows the releases in which a leader that has lost its office could
+// revoke leases that live.
+func judgeVersion(version string) driver.Finding {
+	f := driver.Finding{Name: "version", Detail: "etcd " + version}
+	part := strings.SplitN(version, ".", 3)
+	number := [3]int{}
+	for i := range part {
+		digits, _, _ := strings.Cut(part[i], "-")
+		number[i], _ = strconv.Atoi(digits)
+	}
+	switch {
+	case slices.Compare(number[:], []int{3, 4, 0}) < 0:
+		f.Level, f.Cure = driver.Unsafe, "use etcd 3.5.13 or newer: this one is neither tested nor maintained"
+	case number[1] == 4 && number[2] < 31, number[1] == 5 && number[2] < 13:
+		f.Level, f.Cure = driver.Unsafe, "use etcd 3.4.31, 3.5.13 or newer: before, a leader that was cut off could revoke the leases of living holders"
+	}
+	return f
+}
+
+func (d *etcdDriver) members(all []*pb.Member) driver.Finding {
+	voters := 0
+	for _, m := range all {
+		if !m.IsLearner {
+			voters++
+		}
+	}
+	endpoints := len(d.client.Endpoints())
+	f := driver.Finding{Name: "members", Detail: fmt.Sprintf("%d voting members, %d endpoints in the client", voters, endpoints)}
+	switch {
+	case voters < 3:
+		f.Level, f.Cure = driver.Warning, "run three or five members: with fewer, the loss of one stops all locks"
+	case voters%2 == 0:
+		f.Level, f.Cure = driver.Warning, "run an odd number of members: one more does not survive more failures"
+	case endpoints < 2:
+		f.Level, f.Cure = driver.Warning, "give the client the endpoints of all members: if the one it knows is cut off, so are its locks"
+	}
+	return f
+}
+
+func (d *etcdDriver) alarms(ctx context.Context) driver.Finding {
+	f := driver.Finding{Name: "alarms", Detail: "none"}
+	resp, err := d.client.AlarmList(ctx)
+	if err != nil {
+		f.Detail = "not known: " + err.Error()
+		if !errors.Is(classify(err), ErrDenied) {
+			f.Level, f.Cure = driver.Warning, "look with: etcdctl alarm list"
+		}
+		return f
+	}
+	for _, a := range resp.Alarms {
+		f.Level, f.Detail = driver.Unsafe, a.Alarm.String()
+		f.Cure = "compact and defragment, raise the quota, then: etcdctl alarm disarm"
+		if a.Alarm == pb.AlarmType_CORRUPT {
+			f.Cure = "members differ in their data: replace the corrupt one"
+		}
+	}
+	return f
+}
+
+// slowTrip is a round trip with which the usual TTL of some seconds is less than
+// ten of them.
+const slowTrip = 200 * time.Millisecond
+
+// roundTrip measures reads that need the agreement of the cluster.
+func (d *etcdDriver) roundTrip(ctx context.Context) (driver.Finding, error) {
+	var trips []time.Duration
+	for range 5 {
+		start := time.Now()
+		if _, err := d.client.Get(ctx, d.barKey("check"), clientv3.WithCountOnly()); err != nil {
+			return driver.Finding{}, err
+		}
+		trips = append(trips, time.Since(start))
+	}
+	slices.Sort(trips)
+	median := trips[len(trips)/2]
+	f := driver.Finding{Name: "round-trip", Detail: "median " + median.Round(time.Microsecond).String()}
+	f.Cure = "choose a TTL of at least " + max(10*median, 5*time.Second).Round(time.Millisecond).String()
+	if median > slowTrip {
+		f.Level = driver.Warning
+	}
+	return f, nil
+}

@@ -1,0 +1,178 @@
+// Package etcdlock keeps locks in etcd.
+//
+// Every claim is a key of its own below the name of its lock, attached to a
+// lease, and the oldest one holds: the order of creation is the queue, and the
+// revision of creation is the fencing token. That is also how concurrency.Mutex
+// and etcdctl lock work, so they exclude us and are excluded on the same name; see
+// Name. docs/backends/etcd.md has the layout, and says what etcd can promise and
+// what it cannot.
+package etcdlock
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// New returns a backend on client, which stays open when locks are closed.
+func New(client *clientv3.Client) driver.Opener { return &opener{client} }
+
+type opener struct{ client *clientv3.Client }
+
+// Open does no I/O.
+func (o *opener) Open(opts driver.Options) (driver.Driver, error) {
+	if o.client == nil {
+		return nil, errors.New("etcdlock: the client is nil")
+	}
+	d := &etcdDriver{
+		Outbox: driver.NewOutbox(1024),
+		client: o.client, lessor: pb.NewLeaseClient(o.client.ActiveConnection()),
+		prefix: opts.Prefix, log: opts.Logger, me: newName(), numbers: map[string]*numbers{},
+		claims: map[string]*claim{}, owns: map[string]*claim{}, leases: map[int64]*lease{}, grants: map[int64]*shared[*lease]{}, lines: map[string]*line{},
+	}
+	d.ctx, d.cancel = context.WithCancel(clientv3.WithRequireLeader(context.Background()))
+	return d, nil
+}
+
+// newName makes the name of a driver. It looks like a lease, as others name theirs.
+func newName() string {
+	var raw [8]byte
+	_, _ = rand.Read(raw[:])
+	return hex.EncodeToString(raw[:])
+}
+
+type etcdDriver struct {
+	*driver.Outbox
+	client *clientv3.Client
+	lessor pb.LeaseClient // the client's own keep-alive calls repeat themselves without a pause
+	prefix string
+	me     string // names the keys of our claims
+	log    *slog.Logger
+	bars   barLease
+
+	ctx       context.Context // ends with Close
+	cancel    context.CancelFunc
+	work      sync.WaitGroup
+	closeOnce sync.Once
+
+	mu      sync.Mutex
+	claims  map[string]*claim         // by ID: filed by us, and not known to be gone
+	owns    map[string]*claim         // the same by their keys
+	leases  map[int64]*lease          // by seconds: what new claims join
+	grants  map[int64]*shared[*lease] // by seconds: leases that are being made
+	lines   map[string]*line          // by key: where claims of ours wait, or did lately
+	numbers map[string]*numbers       // by key
+}
+
+// A claim is one that this driver has filed, or has tried to.
+type claim struct {
+	key, id string
+	own     string // its key in etcd
+	number  int
+	fixed   bool
+
+	// Under etcdDriver.mu.
+	position        // Phase Unknown until it was answered
+	text     string // its value, until then
+	lease    *lease
+	other    *lease        // on which it may be as well: a move there was not answered,
+	otherBy  time.Time     // and may arrive until then
+	seen     time.Time     // when its last Acquire or Renew was sent
+	span     time.Duration // for how long it may be silent after that
+	swept    bool
+	open     bool // some attempt to file it was never answered
+	tainted  bool // something may yet arrive that deletes whatever is at its key
+}
+
+// A position is where a claim stands in its line.
+type position struct {
+	phase     driver.Phase
+	rev       int64  // of the claim's creation; 0 while that is not known
+	before    string // the claim before it, while it is queued
+	beforeRev int64
+	ahead     int
+	asOf      int64 // the revision at which that was so
+}
+
+// minTTL is the shortest TTL that may be asked for. A server grants more if its
+// election timeout needs it: two seconds by default.
+const minTTL = time.Second
+
+func capacities() driver.Caps {
+	return driver.Caps{
+		Name: "etcd", Lease: true, Remote: true, Fencing: true, FIFO: true, Push: true,
+		Modes: []driver.Mode{driver.Exclusive}, MinTTL: minTTL,
+	}
+}
+
+func (d *etcdDriver) Caps() driver.Caps { return capacities() }
+
+// closeBound is how long Close may take to give back leases that nothing uses.
+const closeBound = 300 * time.Millisecond
+
+// Close ends what is under way. A lease with a claim on it is left to run out,
+// since Close releases no claim; the others are revoked.
+func (d *etcdDriver) Close() error {
+	d.closeOnce.Do(func() {
+		d.cancel()
+		d.work.Wait()
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(d.ctx), closeBound)
+		defer cancel()
+		var wg sync.WaitGroup
+		for _, l := range d.leases {
+			if len(l.claims) == 0 && !l.over(time.Now()) {
+				wg.Go(func() { d.revoke(ctx, l) })
+			}
+		}
+		wg.Wait()
+		d.Outbox.Close()
+	})
+	return nil
+}
+
+func (d *etcdDriver) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
+	switch {
+	case ctx.Err() != nil:
+		return driver.State{}, ctx.Err()
+	case !capacities().Supports(r.Mode):
+		return driver.State{}, fmt.Errorf("%w: mode %s", driver.ErrUnsupported, r.Mode)
+	case r.Fences > 1:
+		return driver.State{}, fmt.Errorf("%w: a range of %d fences", driver.ErrUnsupported, r.Fences)
+	}
+	ctx = clientv3.WithRequireLeader(ctx) // a member that is cut off says so at once
+	for {
+		c, err := d.enter(ctx, r)
+		if err != nil {
+			return driver.State{}, err
+		}
+		st, err := d.file(ctx, c, r)
+		if err == nil {
+			return st, nil
+		}
+		d.mu.Lock()
+		gone := errors.Is(err, errLeaseGone)
+		switch {
+		case gone:
+			d.bury(c.lease) // a claim on another one may still be filed
+			d.forget(c)
+		case driver.ClassOf(err) == driver.Ambiguous:
+			c.open = true
+		case c.rev == 0 && !c.open:
+			d.forget(c) // nothing was stored, and nobody will release it
+		}
+		d.mu.Unlock()
+		if !gone {
+			return driver.State{}, err
+		}
+	}
+}

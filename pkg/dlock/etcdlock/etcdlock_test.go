@@ -1,0 +1,87 @@
+package etcdlock_test
+
+import (
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/goleak"
+	"go.uber.org/zap"
+
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/drivertest"
+	"github.com/ceyewan/genesis/pkg/dlock/etcdlock"
+)
+
+// childEndpoints tells a child process of the suite where the servers are.
+const childEndpoints = "ETCDLOCK_TEST_ENDPOINTS"
+
+func TestMain(m *testing.M) {
+	if drivertest.IsChild() {
+		client, err := clientv3.New(clientv3.Config{Endpoints: strings.Split(os.Getenv(childEndpoints), ","), Logger: zap.NewNop()})
+		if err != nil {
+			panic(err)
+		}
+		d, err := etcdlock.New(client).Open(driver.Options{Prefix: "suite:"})
+		if err != nil {
+			panic(err)
+		}
+		drivertest.Child(d)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// dial returns a client that is closed when the test ends. It reports none of the
+// faults that tests inject.
+func dial(tb testing.TB, endpoints ...string) *clientv3.Client {
+	tb.Helper()
+	client, err := clientv3.New(clientv3.Config{Endpoints: endpoints, Logger: zap.NewNop()})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+// caps are what the harness expects of etcd.
+var caps = driver.Caps{
+	Name: "etcd", Lease: true, Remote: true, Fencing: true, FIFO: true, Push: true,
+	Modes: []driver.Mode{driver.Exclusive}, MinTTL: time.Second,
+}
+
+// harness is the suite on some servers. Every case begins with an empty store.
+func harness(direct *clientv3.Client, client *clientv3.Client, endpoints []string) func(*testing.T) *drivertest.Harness {
+	return func(t *testing.T) *drivertest.Harness {
+		if _, err := direct.Delete(t.Context(), "\x00", clientv3.WithFromKey()); err != nil {
+			t.Fatal(err)
+		}
+		return &drivertest.Harness{
+			Caps: caps, TTL: time.Second, Slack: 1500 * time.Millisecond, Grants: 1000,
+			Open: func(t *testing.T, o driver.Options) driver.Driver {
+				t.Helper()
+				d, err := etcdlock.New(client).Open(o)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return d
+			},
+			Child: func(t *testing.T) *exec.Cmd {
+				t.Helper()
+				cmd := exec.CommandContext(t.Context(), os.Args[0])
+				cmd.Env = append(os.Environ(), childEndpoints+"="+strings.Join(endpoints, ","))
+				return cmd
+			},
+		}
+	}
+}
+
+func TestConformanceSingle(t *testing.T) {
+	t.Parallel()
+	server := testenv.Etcd(t)
+	client := dial(t, server.Endpoint())
+	drivertest.Run(t, harness(client, client, []string{server.Endpoint()}))
+}

@@ -1,0 +1,255 @@
+package etcdlock
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// A lease keeps claims. Those with one TTL share a lease, so that a keep-alive is
+// one however many locks are held; a claim that is not renewed has its own.
+type lease struct {
+	id      clientv3.LeaseID
+	seconds int64 // as asked for
+	alive   shared[struct{}]
+
+	// Under etcdDriver.mu.
+	ttl     time.Duration // as granted
+	renewed time.Time     // when the last call was sent that the server answered
+	dead    bool          // the server does not know it any more
+	claims  map[string]*claim
+}
+
+// seconds is a TTL as etcd counts it.
+func seconds(ttl time.Duration) int64 {
+	return int64((ttl + time.Second - 1) / time.Second)
+}
+
+// end is when the lease is over at the earliest.
+func (l *lease) end() time.Time { return l.renewed.Add(l.ttl) }
+
+// over reports whether the lease may have ended.
+func (l *lease) over(now time.Time) bool { return l.dead || !now.Before(l.end()) }
+
+// aged reports whether so much of the lease has passed that a claim that joins it
+// would be short of time.
+func (l *lease) aged(now time.Time) bool { return now.Sub(l.renewed) > l.ttl/3 }
+
+// bound is how long a call that a lease depends on may take.
+func bound(secs int64) time.Duration {
+	return min(time.Duration(secs)*time.Second, 2*time.Second)
+}
+
+// enter returns a claim that can be filed: the one that was filed under this ID
+// before, as long as its lease lives, or a new one.
+func (d *etcdDriver) enter(ctx context.Context, r driver.Request) (*claim, error) {
+	secs := seconds(r.TTL)
+	d.mu.Lock()
+	if c := d.claims[r.ID]; c != nil && c.key == r.Key && !c.lease.dead {
+		d.mu.Unlock()
+		return c, nil
+	}
+	d.mu.Unlock()
+	l, err := d.leaseFor(ctx, secs, r.Fixed)
+	if err != nil {
+		return nil, unsent(err)
+	}
+	c := &claim{key: r.Key, id: r.ID, fixed: r.Fixed, lease: l, seen: time.Now()}
+	c.text = c.value(r.Info)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if old := d.claims[r.ID]; old != nil {
+		d.forget(old)
+	}
+	c.span, c.number = l.ttl, d.number(r.Key)
+	c.own = d.ownKey(c.key, c.number)
+	d.claims[r.ID], d.owns[c.own] = c, c
+	l.claims[r.ID] = c
+	return c, nil
+}
+
+// leaseFor returns the lease of a TTL, and makes one if there is none that lives.
+func (d *etcdDriver) leaseFor(ctx context.Context, secs int64, own bool) (*lease, error) {
+	if own {
+		return d.grant(ctx, secs)
+	}
+	d.mu.Lock()
+	if l := d.leases[secs]; l != nil && !l.over(time.Now()) {
+		d.mu.Unlock()
+		return l, nil
+	}
+	call := d.grants[secs]
+	if call == nil {
+		call = &shared[*lease]{}
+		d.grants[secs] = call
+	}
+	d.mu.Unlock()
+	return call.do(ctx, d, bound(secs), func(ctx context.Context) (*lease, error) {
+		d.mu.Lock()
+		l := d.leases[secs] // perhaps somebody else's call has just ended
+		d.mu.Unlock()
+		if l != nil && !l.over(time.Now()) {
+			return l, nil
+		}
+		l, err := d.grant(ctx, secs)
+		if err != nil {
+			return nil, err
+		}
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.leases[secs] = l
+		d.prune()
+		return l, nil
+	})
+}
+
+// prune forgets the claims that nobody asks for any more and whose lease is long
+// over: the engine has given up releasing them. It runs under mu.
+func (d *etcdDriver) prune() {
+	for _, c := range d.claims {
+		if last := driver.BarFor(c.lease.ttl); time.Since(c.seen) > last && time.Since(c.lease.end()) > last {
+			d.forget(c)
+		}
+	}
+}
+
+func (d *etcdDriver) grant(ctx context.Context, secs int64) (*lease, error) {
+	sent := time.Now()
+	resp, err := d.client.Grant(ctx, secs)
+	if err != nil {
+		return nil, err
+	}
+	return &lease{id: resp.ID, seconds: secs, ttl: time.Duration(resp.TTL) * time.Second, renewed: sent, claims: map[string]*claim{}}, nil
+}
+
+// bury stops new claims from joining a lease that is gone. It runs under mu.
+func (d *etcdDriver) bury(l *lease) {
+	l.dead = true
+	if d.leases[l.seconds] == l {
+		delete(d.leases, l.seconds)
+	}
+}
+
+// keepAlive restarts the deadline of a lease. It asks again while there is time: a
+// member that hangs is not the only one. errLeaseGone says that the server does
+// not know the lease.
+func (d *etcdDriver) keepAlive(ctx context.Context, l *lease) error {
+	limit := bound(l.seconds)
+	_, err := l.alive.do(ctx, d, limit, func(ctx context.Context) (struct{}, error) {
+		for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+			err := d.keepAliveOnce(ctx, l, min(l.ttl/6, limit/2))
+			if err == nil || errors.Is(err, errLeaseGone) || driver.ClassOf(err) == driver.Fatal {
+				return struct{}{}, err
+			}
+			if !sleep(ctx, pause) {
+				return struct{}{}, err
+			}
+		}
+	})
+	return err
+}
+
+func (d *etcdDriver) keepAliveOnce(ctx context.Context, l *lease, within time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	sent := time.Now()
+	stream, err := d.lessor.LeaseKeepAlive(ctx)
+	if err != nil {
+		return classify(err)
+	}
+	if err := stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(l.id)}); err != nil {
+		return classify(err)
+	}
+	resp, err := stream.Recv()
+	if err != nil {
+		return classify(err)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if resp.TTL <= 0 {
+		d.bury(l)
+		return classify(rpctypes.ErrLeaseNotFound)
+	}
+	l.renewed, l.ttl = sent, time.Duration(resp.TTL)*time.Second
+	return nil
+}
+
+// sweep releases the claims on a lease that have been silent for too long: the
+// lease lives on for the sake of others, and would keep them for ever.
+func (d *etcdDriver) sweep(l *lease) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now := time.Now()
+	for _, c := range l.claims {
+		if c.swept || now.Sub(c.seen) <= c.span+min(c.span/3, time.Second) {
+			continue
+		}
+		c.swept = true
+		ref := driver.Ref{Key: c.key, ID: c.id, TTL: l.ttl, Unsettled: true}
+		d.work.Go(func() {
+			ctx, cancel := context.WithTimeout(d.ctx, time.Second)
+			defer cancel()
+			if _, err := d.Release(ctx, ref); err != nil {
+				d.log.Warn("a silent claim could not be removed", "key", c.key, "error", err)
+				d.mu.Lock()
+				c.swept = false
+				d.mu.Unlock()
+			}
+		})
+	}
+}
+
+// forget drops a claim that is gone, or was never stored. It runs under mu.
+func (d *etcdDriver) forget(c *claim) {
+	if d.claims[c.id] != c {
+		return
+	}
+	delete(d.claims, c.id)
+	delete(d.owns, c.own)
+	delete(c.lease.claims, c.id)
+	d.giveNumber(c)
+	if c.other != nil {
+		delete(c.other.claims, c.id)
+	}
+	d.leaveLine(c)
+	if c.fixed {
+		d.giveBack(c.lease)
+	}
+}
+
+// giveBack revokes the lease of a single claim, without waiting for it.
+func (d *etcdDriver) giveBack(l *lease) {
+	if l.dead {
+		return
+	}
+	l.dead = true
+	d.work.Go(func() {
+		ctx, cancel := context.WithTimeout(d.ctx, bound(l.seconds))
+		defer cancel()
+		d.revoke(ctx, l)
+	})
+}
+
+// revoke gives back a lease. If it cannot, the lease runs out by itself.
+func (d *etcdDriver) revoke(ctx context.Context, l *lease) {
+	if _, err := d.client.Revoke(ctx, l.id); err != nil {
+		d.log.Debug("a lease is left to run out", "error", err)
+	}
+}
+
+func sleep(ctx context.Context, t time.Duration) bool {
+	timer := time.NewTimer(t)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,308 @@
+package etcdlock
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// A renewal is one call of Renew at work. A keep-alive proves a lease and not a
+// key, so every claim's key is read as well.
+type renewal struct {
+	driver *etcdDriver
+	sent   time.Time
+	states []driver.State
+
+	mu   sync.Mutex
+	errs map[*lease]error // of keep-alives that failed
+	err  error            // the last of any call
+}
+
+// A visit is the renewal of one claim.
+type visit struct {
+	*claim
+	index  int
+	was    position
+	near   bool  // read its place, since it will be served soon
+	unsure bool  // on which lease it is
+	target int64 // the seconds of its TTL
+
+	is       position
+	attached int64 // to this lease
+	answered bool
+}
+
+// Renew keeps the leases alive and reads the keys, side by side.
+func (d *etcdDriver) Renew(ctx context.Context, refs []driver.Ref) ([]driver.State, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	ctx = clientv3.WithRequireLeader(ctx)
+	r := &renewal{driver: d, sent: time.Now(), states: make([]driver.State, len(refs)), errs: map[*lease]error{}}
+	visits, leases := r.sort(refs)
+	var wg sync.WaitGroup
+	for _, l := range leases {
+		wg.Go(func() { r.keepAlive(ctx, l) })
+	}
+	wg.Go(func() { r.read(ctx, visits) })
+	wg.Wait()
+	r.conclude(ctx, visits)
+	for _, l := range leases {
+		if r.errs[l] == nil {
+			d.sweep(l)
+		}
+	}
+	for _, st := range r.states {
+		if st.Phase != driver.Unknown {
+			return r.states, nil
+		}
+	}
+	return r.states, r.err
+}
+
+// sort finds the claims and the leases that are to be kept alive for them. What we
+// have not filed is not there.
+func (r *renewal) sort(refs []driver.Ref) (visits []*visit, leases []*lease) {
+	d := r.driver
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	seen := map[*lease]bool{}
+	keep := func(l *lease) {
+		if l != nil && !seen[l] {
+			seen[l] = true
+			leases = append(leases, l)
+		}
+	}
+	for i, ref := range refs {
+		c := d.claims[ref.ID]
+		if c == nil || c.key != ref.Key {
+			r.states[i] = driver.State{Phase: driver.Gone}
+			continue
+		}
+		c.seen = r.sent // it is not silent, whatever becomes of this call
+		v := &visit{claim: c, index: i, was: c.position, target: seconds(ref.TTL)}
+		v.unsure = c.other != nil
+		v.near = c.phase != driver.Held && (c.before == "" || c.ahead < near)
+		visits = append(visits, v)
+		keep(c.lease)
+		keep(c.other)
+	}
+	return visits, leases
+}
+
+func (r *renewal) keepAlive(ctx context.Context, l *lease) {
+	if err := r.driver.keepAlive(ctx, l); err != nil {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.errs[l], r.err = err, err
+	}
+}
+
+func (r *renewal) fail(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.err = err
+}
+
+// opsMost is how many operations a server takes in one transaction, readers how
+// many of those are under way at a time.
+const (
+	opsMost = 128
+	readers = 8
+)
+
+// ops are what is read of a claim.
+func (v *visit) ops(d *etcdDriver) []clientv3.Op {
+	own := clientv3.OpGet(v.own, clientv3.WithKeysOnly())
+	if v.unsure {
+		own = clientv3.OpGet(v.own) // with its lease, which keys alone do not come with
+	}
+	switch {
+	case v.was.phase == driver.Held || v.was.rev == 0:
+		return []clientv3.Op{own}
+	case v.near:
+		return []clientv3.Op{own, nearest(d.lineOf(v.key), v.was.rev)}
+	}
+	return []clientv3.Op{own, clientv3.OpGet(v.was.before, clientv3.WithKeysOnly())}
+}
+
+// read asks for all claims, many in one transaction.
+func (r *renewal) read(ctx context.Context, visits []*visit) {
+	var wg sync.WaitGroup
+	turn := make(chan struct{}, readers)
+	for len(visits) > 0 {
+		var ops []clientv3.Op
+		n := 0
+		for n < len(visits) && len(ops)+2 <= opsMost {
+			ops = append(ops, visits[n].ops(r.driver)...)
+			n++
+		}
+		batch := visits[:n]
+		visits = visits[n:]
+		turn <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-turn }()
+			r.readBatch(ctx, batch, ops)
+		})
+	}
+	wg.Wait()
+}
+
+func (r *renewal) readBatch(ctx context.Context, batch []*visit, ops []clientv3.Op) {
+	resp, err := r.driver.client.Txn(ctx).Then(ops...).Commit()
+	if err != nil {
+		r.fail(classify(err))
+		return
+	}
+	answers := resp.Responses
+	for _, v := range batch {
+		n := len(v.ops(r.driver))
+		if err := r.take(ctx, v, answers[:n], resp.Header.Revision); err != nil {
+			r.fail(err)
+		} else {
+			v.answered = true
+		}
+		answers = answers[n:]
+	}
+}
+
+// take reads the answer for one claim, and looks again if that does not tell all.
+func (r *renewal) take(ctx context.Context, v *visit, answers []*pb.ResponseOp, rev int64) error {
+	d := r.driver
+	own := answers[0].GetResponseRange().Kvs
+	if len(own) == 0 || (v.was.rev != 0 && own[0].CreateRevision != v.was.rev) {
+		v.is = position{phase: driver.Gone}
+		return nil
+	}
+	v.attached = own[0].Lease
+	since := own[0].CreateRevision
+	var err error
+	switch {
+	case v.was.phase == driver.Held:
+		v.is = v.was
+		return nil
+	case len(answers) == 1:
+	case v.near:
+		var sure bool
+		if v.is, sure = place(v.own, d.lineOf(v.key), since, answers[1].GetResponseRange().Kvs, false); sure {
+			v.is.asOf = rev
+			return nil
+		}
+	default:
+		if b := answers[1].GetResponseRange().Kvs; len(b) > 0 && b[0].CreateRevision == v.was.beforeRev {
+			v.is = v.was
+			v.is.asOf = rev
+			return nil
+		}
+	}
+	v.is, err = d.look(ctx, v.claim, since)
+	return err
+}
+
+// conclude says what became of each claim.
+func (r *renewal) conclude(ctx context.Context, visits []*visit) {
+	d := r.driver
+	for _, v := range visits {
+		switch {
+		case !v.answered:
+		case v.is.phase == driver.Gone:
+			r.states[v.index] = d.settle(v.claim, v.is, r.sent)
+		case d.misplaced(v):
+			if err := d.move(ctx, v); err != nil {
+				r.fail(err)
+				continue
+			}
+			r.states[v.index] = d.settle(v.claim, v.is, r.sent)
+		case r.kept(v.claim):
+			r.states[v.index] = d.settle(v.claim, v.is, r.sent)
+		}
+	}
+}
+
+// kept reports whether every lease was kept alive that the claim may be attached
+// to. A lease that is gone while the key is there is none of them: the server is
+// about to delete the key, or a move is never to arrive.
+func (r *renewal) kept(c *claim) bool {
+	d := r.driver
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if c.other != nil && (errors.Is(r.errs[c.other], errLeaseGone) || r.sent.After(c.otherBy)) {
+		delete(c.other.claims, c.id)
+		c.other = nil
+	}
+	return r.errs[c.lease] == nil && (c.other == nil || r.errs[c.other] == nil)
+}
+
+// misplaced reports whether a claim has to change its lease, since its TTL is
+// another one now. A move that was not answered and has arrived is taken over.
+func (d *etcdDriver) misplaced(v *visit) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c := v.claim
+	if v.unsure && c.other != nil && v.attached == int64(c.other.id) {
+		c.lease, c.other = c.other, c.lease
+	}
+	return c.lease.seconds != v.target
+}
+
+// move attaches a claim to the lease of its TTL. The key keeps its revision of
+// creation, and so its place and its fence.
+func (d *etcdDriver) move(ctx context.Context, v *visit) error {
+	c := v.claim
+	to, err := d.leaseFor(ctx, v.target, c.fixed)
+	if err != nil {
+		return unsent(err)
+	}
+	d.mu.Lock()
+	aged := to.aged(time.Now())
+	d.mu.Unlock()
+	if aged {
+		if err := d.keepAlive(ctx, to); err != nil {
+			return err
+		}
+	}
+	resp, err := d.client.Txn(ctx).
+		If(created(c.own, v.is.rev)).
+		Then(clientv3.OpPut(c.own, "", clientv3.WithIgnoreValue(), clientv3.WithLease(to.id))).
+		Commit()
+	err = classify(err)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case errors.Is(err, errLeaseGone):
+		to.dead = true
+		return err
+	case err != nil: // it may yet arrive, so both leases are kept
+		if c.other != nil {
+			delete(c.other.claims, c.id)
+		}
+		c.other, c.otherBy = to, time.Now().Add(driver.BarFor(to.ttl))
+		to.claims[c.id] = c
+		return err
+	case !resp.Succeeded:
+		v.is = position{phase: driver.Gone}
+		return nil
+	}
+	d.attach(c, to)
+	return nil
+}
+
+// attach notes that a claim is on another lease now. It runs under mu.
+func (d *etcdDriver) attach(c *claim, to *lease) {
+	from := c.lease
+	if from == to {
+		return
+	}
+	delete(from.claims, c.id)
+	c.lease = to
+	to.claims[c.id] = c
+	if c.fixed {
+		d.giveBack(from)
+	}
+}

@@ -1,0 +1,65 @@
+package etcdlock_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/drivertest"
+	"github.com/ceyewan/genesis/pkg/dlock/etcdlock"
+	"github.com/ceyewan/genesis/pkg/dlock/faultdriver"
+)
+
+func TestConformanceCluster(t *testing.T) {
+	t.Parallel()
+	cluster := testenv.EtcdCluster(t)
+	client := dial(t, cluster.Endpoints()...)
+	drivertest.Run(t, harness(client, client, cluster.Endpoints()))
+}
+
+// The suite through a slow network.
+func TestConformanceProxy(t *testing.T) {
+	t.Parallel()
+	server := testenv.Etcd(t)
+	proxy := testenv.Proxy(t, server.Addr())
+	client := dial(t, "http://"+proxy.Addr())
+	proxy.Delay(time.Millisecond, time.Millisecond)
+	h := harness(dial(t, server.Endpoint()), client, []string{server.Endpoint()})
+	drivertest.Run(t, func(t *testing.T) *drivertest.Harness {
+		harness := h(t)
+		harness.Grants = 300
+		return harness
+	})
+}
+
+// The suite with calls that arrive twice, and pushes that do so or come late.
+func TestConformanceFaults(t *testing.T) {
+	t.Parallel()
+	server := testenv.Etcd(t)
+	client := dial(t, server.Endpoint())
+	faults := faultdriver.New(etcdlock.New(client), 7,
+		faultdriver.Rule{Op: faultdriver.Acquire, Fault: faultdriver.Duplicate, Chance: 0.3},
+		faultdriver.Rule{Op: faultdriver.Renew, Fault: faultdriver.Duplicate, Chance: 0.3},
+		faultdriver.Rule{Op: faultdriver.Release, Fault: faultdriver.Duplicate, Chance: 0.3},
+		faultdriver.Rule{Op: faultdriver.Push, Fault: faultdriver.RepeatPush, Chance: 0.3},
+		faultdriver.Rule{Op: faultdriver.Push, Fault: faultdriver.ReorderPush, Chance: 0.3},
+	)
+	h := harness(client, client, []string{server.Endpoint()})
+	drivertest.Run(t, func(t *testing.T) *drivertest.Harness {
+		harness := h(t)
+		harness.Grants = 500
+		harness.Open = func(t *testing.T, o driver.Options) driver.Driver {
+			t.Helper()
+			d, err := faults.Open(o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return d
+		}
+		return harness
+	})
+	if faults.Injected(faultdriver.Duplicate) == 0 {
+		t.Error("no fault happened")
+	}
+}
