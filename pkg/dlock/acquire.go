@@ -58,9 +58,22 @@ func (c *Client) check(ctx context.Context, key string, opts []LockOption) (lock
 // this process was stopped for longer than a heartbeat.
 var errPlaceLost = fmt.Errorf("%w: the place in the queue was lost", ErrLockHeldByOther)
 
-// acquire files claims until one is granted. Usually the first is; only when it
-// loses its place another follows, at the end of the queue.
+// acquire is seek, observed.
 func (c *Client) acquire(ctx context.Context, key string, s *lockSettings) (*Guard, error) {
+	if c.meters == nil && c.tracer == nil {
+		return c.seek(ctx, key, s)
+	}
+	started := c.now()
+	traced, span := c.traceAcquire(ctx, key, s)
+	g, err := c.seek(traced, key, s)
+	c.measureAcquire(traced, started, err)
+	c.endAcquire(ctx, span, g, err)
+	return g, err
+}
+
+// seek files claims until one is granted. Usually the first is; only when it
+// loses its place another follows, at the end of the queue.
+func (c *Client) seek(ctx context.Context, key string, s *lockSettings) (*Guard, error) {
 	if ctx.Err() != nil {
 		return nil, ctxError(ctx)
 	}
@@ -137,7 +150,7 @@ func (a *acquisition) unanswered(g *Guard, s sent) {
 func (a *acquisition) register(key string) *Guard {
 	c, s := a.client, &a.settings
 	g := &Guard{claim: claim{
-		client: c, key: key, ttl: s.ttl, margin: s.margin, noRenew: s.noRenew,
+		client: c, key: key, owner: s.info.Owner, ttl: s.ttl, margin: s.margin, noRenew: s.noRenew,
 		slot: -1, renewAt: never, span: s.ttl,
 	}}
 	g.self = &g.claim
@@ -185,7 +198,7 @@ func (a *acquisition) send(ctx context.Context, g *Guard) (driver.State, sent, e
 	}
 	st, err := c.store.Acquire(cctx, driver.Request{
 		Ref:  driver.Ref{Key: g.key, ID: g.id, TTL: s.ttl},
-		Mode: driver.Exclusive, Wait: s.waits(), Info: s.info,
+		Mode: driver.Exclusive, Wait: s.waits(), Fixed: s.noRenew, Info: s.info,
 	})
 	if err == nil && st.Phase == driver.Unknown {
 		err = errors.New("the backend gave no answer")
@@ -233,10 +246,16 @@ func (a *acquisition) await(ctx context.Context, g *Guard) error {
 		timeUp = t.C
 	}
 	changed := g.wait.changed
+	c.measureWaiting(ctx, 1)
+	defer c.measureWaiting(ctx, -1)
+	c.linkHolder(ctx, g.key)
 	for {
 		select {
 		case <-changed:
 			if over, err := a.look(g); over {
+				if err == nil {
+					c.measureHandOff(ctx)
+				}
 				return err
 			}
 		case <-ctx.Done():

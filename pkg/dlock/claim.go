@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
@@ -30,6 +32,7 @@ type claim struct {
 	self   *claim // itself; a copied Guard has another's
 	key    string
 	id     string
+	owner  string // for the log
 
 	// Under client.mu.
 	ttl       time.Duration
@@ -73,6 +76,7 @@ type life struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	cause  error // why it ended; nil if it was released
+	span   trace.Span
 }
 
 func (w *wait) signal() {
@@ -251,6 +255,7 @@ func (c *Client) take(cl *claim, now int64) bool {
 		return false
 	}
 	cl.phase, cl.since, cl.wait = held, now, nil
+	c.measure(measurement{of: measuredHeld, n: 1})
 	c.place(cl)
 	return true
 }
@@ -258,13 +263,17 @@ func (c *Client) take(cl *claim, now int64) bool {
 // finish takes a claim out of the engine. cause is nil if it was released.
 // Those who asked learn of it in unlock.
 func (c *Client) finish(cl *claim, cause error) {
+	if cl.phase == held || cl.phase == lingering {
+		c.measure(measurement{of: measuredHeld, n: -1})
+		c.measure(measurement{of: measuredHold, value: time.Duration(c.now() - cl.since), label: resultOf(cause, resultReleased)})
+	}
 	cl.phase = ended
 	delete(c.claims, cl.id)
 	c.timeline.remove(cl)
 	if cause != nil {
 		c.lifeOf(cl).cause = cause
 	}
-	if l := cl.life; l != nil && l.cancel != nil {
+	if l := cl.life; l != nil && (l.cancel != nil || l.span != nil) {
 		c.over = append(c.over, l)
 	}
 	if cl.wait != nil {
@@ -273,8 +282,9 @@ func (c *Client) finish(cl *claim, cause error) {
 }
 
 // lose finishes a held claim whose ownership ended by itself.
-func (c *Client) lose(cl *claim, why string) {
+func (c *Client) lose(cl *claim, reason, why string) {
 	c.finish(cl, &Error{Op: "hold", Key: cl.key, Err: fmt.Errorf("%w: %s", ErrOwnershipLost, why)})
+	c.measure(measurement{of: measuredLoss, label: reason})
 	c.logLoss(cl, why)
 }
 
@@ -282,17 +292,27 @@ func (c *Client) lose(cl *claim, why string) {
 // contexts of the claims that are over, before anything of theirs is released;
 // it starts clean-up; and it writes what there is to log.
 func (c *Client) unlock() {
-	over, reports, settlers := c.over, c.reports, c.hireSettlers()
-	c.over, c.reports = nil, nil
+	over, reports, measured, settlers := c.over, c.reports, c.measured, c.hireSettlers()
+	c.over, c.reports, c.measured = nil, nil, nil
 	c.mu.Unlock()
 	for _, l := range over {
-		l.cancel(l.cause)
+		if l.cancel != nil {
+			l.cancel(l.cause)
+		}
 	}
 	for range settlers {
 		c.workers.Go(c.settleSome)
 	}
 	for _, report := range reports {
 		c.safely(report)
+	}
+	for _, m := range measured {
+		c.safely(func() { c.meters.record(m) })
+	}
+	for _, l := range over {
+		if l.span != nil {
+			c.safely(func() { endSpan(l.span, l.cause) })
+		}
 	}
 }
 

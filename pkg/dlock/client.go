@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/ceyewan/genesis/pkg/clog"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
@@ -35,6 +37,10 @@ type Client struct {
 	quiet bool // nobody injected a logger
 	info  driver.Info
 	admin bool
+
+	meters *meters      // nil without a meter
+	tracer trace.Tracer // nil without one
+
 	epoch time.Time    // zero of the monotonic clock that now reads
 	slept func() int64 // nil unless suspended time counts; see clock.go
 
@@ -63,6 +69,7 @@ type Client struct {
 	alarm       int64    // when the scheduler wakes by itself
 	over        []*life  // ended under mu, to be told in unlock
 	reports     []func() // log lines that came up under mu, to be written in unlock
+	measured    []measurement
 }
 
 var _ Locker = (*Client)(nil)
@@ -128,6 +135,12 @@ func build(cfg *Config, opts []Option) (*Client, error) {
 	c.closing, c.hangUp = context.WithCancel(context.Background())
 	c.closeBy.Store(never)
 	c.cleanup, c.giveUp = context.WithCancel(context.Background())
+	c.tracer = o.tracer
+	if o.meter != nil {
+		if c.meters, err = newMeters(o.meter, c.caps.Name); err != nil {
+			return nil, closeAfter(store, err)
+		}
+	}
 	c.workers.Go(c.schedule)
 	return c, nil
 }

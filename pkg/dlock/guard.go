@@ -55,7 +55,7 @@ func (g *Guard) Remaining() time.Duration {
 	}
 	left := g.remaining(c.now())
 	if left <= 0 {
-		c.lose(&g.claim, "the lease was not renewed in time")
+		c.lose(&g.claim, lossExpired, "the lease was not renewed in time")
 		return 0
 	}
 	return left
@@ -152,7 +152,7 @@ func (c *Client) extend(ctx context.Context, g *Guard, ttl time.Duration) error 
 	if g.phase != held || g.expired(c.now()) {
 		defer c.unlock()
 		if g.phase == held {
-			c.lose(&g.claim, "the lease was not renewed in time")
+			c.lose(&g.claim, lossExpired, "the lease was not renewed in time")
 		}
 		return c.goneError(g)
 	}

@@ -91,7 +91,7 @@ func (c *Client) claimKey(ctx context.Context, key string, outer *Guard) (*hold,
 func (c *Client) reenter(ctx context.Context, h *hold) error {
 	switch {
 	case h.guard != nil && h.guard.phase == held && h.guard.expired(c.now()):
-		c.lose(&h.guard.claim, "the lease was not renewed in time")
+		c.lose(&h.guard.claim, lossExpired, "the lease was not renewed in time")
 		return h.guard.cause()
 	case h.guard != nil && h.guard.phase != held:
 		return c.goneError(h.guard)

@@ -26,24 +26,24 @@ func (c *Client) logTook(msg, what string, cl *claim, from int64) {
 		return
 	}
 	c.safely(func() {
-		if c.log.Enabled(context.Background(), slog.LevelDebug) {
+		if c.log.Enabled(context.Background(), slog.LevelInfo) {
 			took := time.Duration(c.now() - from)
-			c.log.Debug(msg, clog.String("key", cl.key), clog.Int64("fence", cl.token), clog.Duration(what, took))
+			c.log.Info(msg, clog.String("key", cl.key), clog.String("owner", cl.owner), clog.Int64("fence", cl.token), clog.Duration(what, took))
 		}
 	})
 }
 
 func (c *Client) logUnconfirmed(cl *claim, err error) {
 	c.safely(func() {
-		c.log.Warn("release not confirmed", clog.String("key", cl.key), clog.Int64("fence", cl.token), clog.Error(err))
+		c.log.Warn("release not confirmed", clog.String("key", cl.key), clog.String("owner", cl.owner), clog.Int64("fence", cl.token), clog.Error(err))
 	})
 }
 
 // logLoss and logRenewFailed run under mu, and write when it is free.
 func (c *Client) logLoss(cl *claim, why string) {
-	key, token, hold := cl.key, cl.token, time.Duration(c.now()-cl.since)
+	key, owner, token, hold := cl.key, cl.owner, cl.token, time.Duration(c.now()-cl.since)
 	c.reports = append(c.reports, func() {
-		c.log.Warn("ownership lost", clog.String("key", key), clog.Int64("fence", token),
+		c.log.Warn("ownership lost", clog.String("key", key), clog.String("owner", owner), clog.Int64("fence", token),
 			clog.Duration("hold", hold), clog.String("reason", why))
 	})
 }

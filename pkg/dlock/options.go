@@ -4,6 +4,9 @@ import (
 	"fmt"
 	"reflect"
 
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/ceyewan/genesis/pkg/clog"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
@@ -21,6 +24,16 @@ type EtcdConnector interface{ EtcdLocks() driver.Opener }
 // logger that panics does not disturb the locks.
 func WithLogger(l clog.Logger) Option {
 	return func(o *options) { o.log = l }
+}
+
+// WithMeter measures what the Client does; see docs/observability.md.
+func WithMeter(m metric.Meter) Option {
+	return func(o *options) { o.meter = m }
+}
+
+// WithTracer traces acquisitions, holds and releases; see docs/observability.md.
+func WithTracer(t trace.Tracer) Option {
+	return func(o *options) { o.tracer = t }
 }
 
 // WithRedisConnector offers Redis as a backend.
@@ -59,6 +72,8 @@ func WithAdmin() Option {
 
 type options struct {
 	log    clog.Logger
+	meter  metric.Meter
+	tracer trace.Tracer
 	admin  bool
 	offers []offer
 	clock  func() int64 // tests: replaces the clock of suspended time

@@ -21,7 +21,10 @@ func (c *Client) release(ctx context.Context, g *Guard) error {
 		return err
 	}
 	defer c.leave()
-	err = c.sendRelease(ctx, &g.claim)
+	traced, span := c.traceRelease(ctx, &g.claim)
+	err = c.sendRelease(traced, &g.claim)
+	c.measureRelease(traced, err)
+	endSpan(span, err)
 	if err == nil {
 		c.logReleased(&g.claim)
 	}
@@ -35,7 +38,7 @@ func (c *Client) endHeld(g *Guard) (send bool, err error) {
 	defer c.unlock()
 	now := c.now()
 	if g.phase == held && g.expired(now) {
-		c.lose(&g.claim, "it was unlocked after its lease")
+		c.lose(&g.claim, lossUnlocked, "it was unlocked after its lease")
 	}
 	if h := c.keyed[g.key]; h != nil && h.guard == g {
 		delete(c.keyed, g.key)

@@ -101,6 +101,9 @@ func (c *Client) land(f *flight, batch []*claim, refs []driver.Ref, states []dri
 		if err == nil && i < len(states) {
 			st = states[i]
 		}
+		if c.meters != nil && cl.phase >= held && cl.valid != never {
+			c.measure(measurement{of: measuredSlack, value: cl.remaining(now)})
+		}
 		s.ttl = refs[i].TTL
 		if st.Phase == driver.Unknown {
 			failed++
@@ -112,6 +115,8 @@ func (c *Client) land(f *flight, batch []*claim, refs []driver.Ref, states []dri
 			c.renewNow(cl)
 		}
 	}
+	c.measure(measurement{of: measuredRenewals, n: len(batch) - failed, label: resultOK})
+	c.measure(measurement{of: measuredRenewals, n: failed, label: resultFailed})
 	if failed == 0 {
 		f.failures = 0
 	} else {
@@ -130,7 +135,7 @@ func (c *Client) renewed(cl *claim, st driver.State, s sent, now int64) {
 			cl.wait = nil
 		}
 	case cl.phase == held:
-		c.lose(cl, "the backend says that it is not ours")
+		c.lose(cl, lossTaken, "the backend says that it is not ours")
 	default:
 		c.finish(cl, nil) // the place in the queue is lost, or a lingering hold is over
 	}

@@ -132,7 +132,7 @@ func (c *Client) expire(cl *claim) {
 		c.finish(cl, nil)
 		return
 	}
-	c.lose(cl, "the lease was not renewed in time")
+	c.lose(cl, lossExpired, "the lease was not renewed in time")
 }
 
 // endHold is the end of a longest hold, which is a loss and leaves the holder
@@ -143,7 +143,7 @@ func (c *Client) endHold(cl *claim) {
 		c.settle(cl)
 		return
 	}
-	c.lose(cl, fmt.Sprintf("it was held for its longest time of %v", cl.limits.maxHold))
+	c.lose(cl, lossMaxHold, fmt.Sprintf("it was held for its longest time of %v", cl.limits.maxHold))
 	if !c.caps.Lease {
 		c.settle(cl)
 	}

@@ -54,6 +54,8 @@ type Info struct {
 	Host    string `json:"host,omitempty"`
 	PID     int    `json:"pid,omitempty"`
 	Purpose string `json:"purpose,omitempty"`
+	// Trace is the W3C traceparent of the acquisition, if it is traced.
+	Trace string `json:"trace,omitempty"`
 }
 
 // A Claim is what Inspect shows of a claim. Its ID is left out of JSON and of

@@ -60,6 +60,7 @@ type info struct {
 	Host    string `json:"h,omitempty"`
 	PID     int    `json:"p,omitempty"`
 	Purpose string `json:"w,omitempty"`
+	Trace   string `json:"t,omitempty"`
 }
 
 // encodeInfo remembers the last one: a process mostly files the same.

@@ -1,0 +1,219 @@
+package dlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/ceyewan/genesis/pkg/xerrors"
+)
+
+// meters are the instruments of a Client. Their attributes have few values, and
+// none of them is a key. A nil *meters measures nothing.
+type meters struct {
+	acquisitions, releases, renewals, losses, handoffs metric.Int64Counter
+	held, waiting                                      metric.Int64UpDownCounter
+	wait, hold, slack                                  metric.Float64Histogram
+
+	backend attribute.KeyValue
+	counts  map[label]metric.MeasurementOption // the attributes, made once
+}
+
+// A label is one value of the one attribute that an instrument has.
+type label struct{ name, value string }
+
+// The values that are not codes of errors.
+const (
+	resultAcquired = "acquired"
+	resultReleased = "released"
+	resultOK       = "ok"
+	resultFailed   = "failed"
+	resultError    = "error"
+)
+
+// The reasons of a loss.
+const (
+	lossExpired  = "not_renewed"
+	lossTaken    = "taken_away"
+	lossMaxHold  = "max_hold"
+	lossUnlocked = "unlocked_late"
+)
+
+// endings are what a call can end with.
+var endings = []string{
+	resultAcquired, resultReleased, resultError, "canceled", "deadline_exceeded",
+	"lock_held_by_other", "lock_not_held", "ownership_lost", "unknown_outcome", "closed", "unsupported", "invalid_key", "invalid_ttl",
+}
+
+// resultOf names the end of a call by the code of its error.
+func resultOf(err error, good string) string {
+	code := xerrors.CodeOf(err)
+	switch {
+	case err == nil:
+		return good
+	case errors.Is(err, ErrUnknownOutcome):
+		return "unknown_outcome"
+	case errors.Is(err, context.Canceled):
+		return "canceled"
+	case errors.Is(err, context.DeadlineExceeded):
+		return "deadline_exceeded"
+	case code == "":
+		return resultError
+	}
+	return code
+}
+
+// seconds are bounds for times from below a millisecond to minutes.
+var seconds = metric.WithExplicitBucketBoundaries(.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300)
+
+func newMeters(m metric.Meter, backend string) (*meters, error) {
+	ms := &meters{backend: attribute.String("backend", backend), counts: map[label]metric.MeasurementOption{}}
+	var errs []error
+	counter := func(to *metric.Int64Counter, name, unit, text string) {
+		var err error
+		*to, err = m.Int64Counter(name, metric.WithUnit(unit), metric.WithDescription(text))
+		errs = append(errs, err)
+	}
+	level := func(to *metric.Int64UpDownCounter, name, unit, text string) {
+		var err error
+		*to, err = m.Int64UpDownCounter(name, metric.WithUnit(unit), metric.WithDescription(text))
+		errs = append(errs, err)
+	}
+	histogram := func(to *metric.Float64Histogram, name, text string) {
+		var err error
+		*to, err = m.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(text), seconds)
+		errs = append(errs, err)
+	}
+	counter(&ms.acquisitions, "dlock.acquisitions", "{call}", "Calls that wanted a lock, by result.")
+	counter(&ms.releases, "dlock.releases", "{call}", "Calls that released a lock, by result.")
+	counter(&ms.renewals, "dlock.renewals", "{renewal}", "Renewals of held and waiting claims, by result.")
+	counter(&ms.losses, "dlock.losses", "{lock}", "Locks whose ownership ended by itself, by reason.")
+	counter(&ms.handoffs, "dlock.handoffs", "{lock}", "Locks that were granted to a waiter.")
+	histogram(&ms.wait, "dlock.wait.duration", "Time from the call to its end, by result.")
+	histogram(&ms.hold, "dlock.hold.duration", "Time from the acquisition to the end of ownership, by how it ended.")
+	histogram(&ms.slack, "dlock.renewal.slack", "Validity that was left when a renewal was answered.")
+	level(&ms.held, "dlock.held", "{lock}", "Locks that are held now.")
+	level(&ms.waiting, "dlock.waiting", "{call}", "Calls that wait for a lock now.")
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("%w: meter: %w", ErrInvalidConfig, err)
+	}
+	ms.zero()
+	return ms, nil
+}
+
+// zero makes all attributes, and every counter begin at zero, so that dashboards
+// show what has not happened yet.
+func (ms *meters) zero() {
+	ctx := context.Background()
+	for _, l := range endings {
+		ms.acquisitions.Add(ctx, 0, ms.with("result", l))
+		ms.releases.Add(ctx, 0, ms.with("result", l))
+		ms.with("end", l)
+	}
+	for _, l := range []string{resultOK, resultFailed} {
+		ms.renewals.Add(ctx, 0, ms.with("result", l))
+	}
+	for _, l := range []string{lossExpired, lossTaken, lossMaxHold, lossUnlocked} {
+		ms.losses.Add(ctx, 0, ms.with("reason", l))
+	}
+	ms.handoffs.Add(ctx, 0, ms.with("", ""))
+	ms.held.Add(ctx, 0, ms.with("", ""))
+	ms.waiting.Add(ctx, 0, ms.with("", ""))
+}
+
+// with returns attributes. After zero it only reads.
+func (ms *meters) with(name, value string) metric.MeasurementOption {
+	l := label{name, value}
+	if o, ok := ms.counts[l]; ok {
+		return o
+	}
+	set := []attribute.KeyValue{ms.backend}
+	if name != "" {
+		set = append(set, attribute.String(name, value))
+	}
+	ms.counts[l] = metric.WithAttributeSet(attribute.NewSet(set...))
+	return ms.counts[l]
+}
+
+// ending is with for the end of a call; what is not foreseen is "error".
+func (ms *meters) ending(name, value string) metric.MeasurementOption {
+	if o, ok := ms.counts[label{name, value}]; ok {
+		return o
+	}
+	return ms.counts[label{name, resultError}]
+}
+
+// A measurement came up under mu, and is recorded in unlock.
+type measurement struct {
+	of    measured
+	value time.Duration
+	n     int
+	label string
+}
+
+type measured uint8
+
+const (
+	measuredHold measured = iota
+	measuredLoss
+	measuredRenewals
+	measuredSlack
+	measuredHeld
+)
+
+func (c *Client) measure(m measurement) {
+	if c.meters != nil {
+		c.measured = append(c.measured, m)
+	}
+}
+
+func (ms *meters) record(m measurement) {
+	ctx := context.Background()
+	switch m.of {
+	case measuredHold:
+		ms.hold.Record(ctx, m.value.Seconds(), ms.ending("end", m.label))
+	case measuredLoss:
+		ms.losses.Add(ctx, 1, ms.with("reason", m.label))
+	case measuredRenewals:
+		ms.renewals.Add(ctx, int64(m.n), ms.with("result", m.label))
+	case measuredHeld:
+		ms.held.Add(ctx, int64(m.n), ms.with("", ""))
+	case measuredSlack:
+		ms.slack.Record(ctx, m.value.Seconds(), ms.with("", ""))
+	}
+}
+
+// measureAcquire counts a call that wanted a lock.
+func (c *Client) measureAcquire(ctx context.Context, started int64, err error) {
+	ms := c.meters
+	if ms == nil {
+		return
+	}
+	c.safely(func() {
+		o := ms.ending("result", resultOf(err, resultAcquired))
+		ms.acquisitions.Add(ctx, 1, o)
+		ms.wait.Record(ctx, time.Duration(c.now()-started).Seconds(), o)
+	})
+}
+
+func (c *Client) measureRelease(ctx context.Context, err error) {
+	if ms := c.meters; ms != nil {
+		c.safely(func() { ms.releases.Add(ctx, 1, ms.ending("result", resultOf(err, resultReleased))) })
+	}
+}
+
+func (c *Client) measureHandOff(ctx context.Context) {
+	if ms := c.meters; ms != nil {
+		c.safely(func() { ms.handoffs.Add(ctx, 1, ms.with("", "")) })
+	}
+}
+
+func (c *Client) measureWaiting(ctx context.Context, n int64) {
+	if ms := c.meters; ms != nil {
+		c.safely(func() { ms.waiting.Add(ctx, n, ms.with("", "")) })
+	}
+}

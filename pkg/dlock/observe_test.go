@@ -1,0 +1,359 @@
+package dlock_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"github.com/ceyewan/genesis/pkg/clog"
+	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/memlock"
+)
+
+func eventually(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); !cond(); elapse(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not in time: %s", what)
+		}
+	}
+}
+
+// An observatory collects everything that Clients report.
+type observatory struct {
+	reader *sdkmetric.ManualReader
+	spans  *tracetest.SpanRecorder
+	mu     sync.Mutex
+	log    bytes.Buffer
+	opts   []dlock.Option
+}
+
+func (o *observatory) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.log.Write(p)
+}
+
+func (o *observatory) lines() []string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return strings.Split(strings.TrimSpace(o.log.String()), "\n")
+}
+
+func observe(t *testing.T) *observatory {
+	t.Helper()
+	o := &observatory{reader: sdkmetric.NewManualReader(), spans: tracetest.NewSpanRecorder()}
+	meters := sdkmetric.NewMeterProvider(sdkmetric.WithReader(o.reader))
+	tracers := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(o.spans))
+	t.Cleanup(func() {
+		_ = meters.Shutdown(context.Background())
+		_ = tracers.Shutdown(context.Background())
+	})
+	o.opts = []dlock.Option{
+		dlock.WithLogger(clog.FromSlog(slog.New(slog.NewTextHandler(o, nil))).WithNamespace("app")),
+		dlock.WithMeter(meters.Meter("test")), dlock.WithTracer(tracers.Tracer("test")),
+	}
+	return o
+}
+
+func (o *observatory) client(t *testing.T, backend driver.Opener, cfg dlock.Config) *dlock.Client {
+	t.Helper()
+	c, err := dlock.New(&cfg, append(o.opts, dlock.WithBackend(backend))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// read returns the value of a metric with one attribute beside the backend, the
+// count for a histogram. ok is false if there is none.
+func (o *observatory) read(t *testing.T, name, attr, value string) (n int64, ok bool) {
+	t.Helper()
+	var all metricdata.ResourceMetrics
+	if err := o.reader.Collect(context.Background(), &all); err != nil {
+		t.Fatal(err)
+	}
+	matches := func(set attribute.Set) bool {
+		b, _ := set.Value("backend")
+		v, _ := set.Value(attribute.Key(attr))
+		return b.AsString() == "memory" && v.AsString() == value
+	}
+	for _, scope := range all.ScopeMetrics {
+		for _, m := range scope.Metrics {
+			if m.Name != name {
+				continue
+			}
+			switch data := m.Data.(type) {
+			case metricdata.Sum[int64]:
+				for _, p := range data.DataPoints {
+					if matches(p.Attributes) {
+						n, ok = n+p.Value, true
+					}
+				}
+			case metricdata.Histogram[float64]:
+				for _, p := range data.DataPoints {
+					if matches(p.Attributes) {
+						n, ok = n+int64(p.Count), true
+					}
+				}
+			default:
+				t.Fatalf("%s is a %T", name, m.Data)
+			}
+		}
+	}
+	return n, ok
+}
+
+func (o *observatory) want(t *testing.T, name, attr, value string, want int64) {
+	t.Helper()
+	if got, ok := o.read(t, name, attr, value); got != want || !ok {
+		t.Errorf("%s{%s=%q} = %d, %v; want %d", name, attr, value, got, ok, want)
+	}
+}
+
+// A dashboard shows zero for what has not happened yet, and afterwards what has.
+func TestMetrics(t *testing.T) {
+	o, store := observe(t), memlock.New()
+	c, other := o.client(t, store, dlock.Config{}), o.client(t, store, dlock.Config{})
+	for _, name := range []string{"acquired", "lock_held_by_other", "canceled", "unknown_outcome", "error"} {
+		o.want(t, "dlock.acquisitions", "result", name, 0)
+	}
+	o.want(t, "dlock.losses", "reason", "not_renewed", 0)
+	o.want(t, "dlock.renewals", "result", "failed", 0)
+	o.want(t, "dlock.handoffs", "", "", 0)
+	o.want(t, "dlock.held", "", "", 0)
+
+	ctx := context.Background()
+	g := acquire(t, c, "k")
+	if _, err := other.TryAcquire(ctx, "k"); !errors.Is(err, dlock.ErrLockHeldByOther) {
+		t.Fatal(err)
+	}
+	brief, cancel := context.WithCancel(ctx)
+	done := make(chan error)
+	go func() {
+		_, err := other.Acquire(brief, "k")
+		done <- err
+	}()
+	eventually(t, "it waits", func() bool { n, _ := o.read(t, "dlock.waiting", "", ""); return n == 1 })
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	go func() {
+		g, err := other.Acquire(ctx, "k")
+		if err == nil {
+			err = g.Unlock(ctx)
+		}
+		done <- err
+	}()
+	eventually(t, "it waits", func() bool { n, _ := o.read(t, "dlock.waiting", "", ""); return n == 1 })
+	o.want(t, "dlock.held", "", "", 1)
+	if err := errors.Join(g.Unlock(ctx), <-done); err != nil {
+		t.Fatal(err)
+	}
+	lost := acquire(t, c, "lost", dlock.WithMaxHold(time.Millisecond))
+	<-lost.Done()
+
+	eventually(t, "the loss is counted", func() bool { n, _ := o.read(t, "dlock.losses", "reason", "max_hold"); return n == 1 })
+	o.want(t, "dlock.acquisitions", "result", "acquired", 3)
+	o.want(t, "dlock.acquisitions", "result", "lock_held_by_other", 1)
+	o.want(t, "dlock.acquisitions", "result", "canceled", 1)
+	o.want(t, "dlock.wait.duration", "result", "acquired", 3)
+	o.want(t, "dlock.handoffs", "", "", 1)
+	o.want(t, "dlock.releases", "result", "released", 2)
+	o.want(t, "dlock.hold.duration", "end", "released", 2)
+	o.want(t, "dlock.hold.duration", "end", "ownership_lost", 1)
+	o.want(t, "dlock.held", "", "", 0)
+	o.want(t, "dlock.waiting", "", "", 0)
+}
+
+// Renewals are counted, with what was left of the lease.
+func TestRenewalMetrics(t *testing.T) {
+	o := observe(t)
+	c := o.client(t, memlock.New(), dlock.Config{DefaultTTL: 60 * time.Millisecond})
+	acquire(t, c, "k")
+	eventually(t, "it is renewed", func() bool { n, _ := o.read(t, "dlock.renewals", "result", "ok"); return n >= 3 })
+	if n, _ := o.read(t, "dlock.renewal.slack", "", ""); n < 3 {
+		t.Errorf("the slack of %d renewals was recorded", n)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	o.want(t, "dlock.hold.duration", "end", "closed", 1)
+	o.want(t, "dlock.held", "", "", 0)
+}
+
+func (o *observatory) span(t *testing.T, name string, nth int) sdktrace.ReadOnlySpan {
+	t.Helper()
+	for _, s := range o.spans.Ended() {
+		if s.Name() == name {
+			if nth == 0 {
+				return s
+			}
+			nth--
+		}
+	}
+	t.Fatalf("there is no span %s", name)
+	return nil
+}
+
+func attrs(s sdktrace.ReadOnlySpan) map[attribute.Key]string {
+	m := map[attribute.Key]string{}
+	for _, kv := range s.Attributes() {
+		m[kv.Key] = kv.Value.Emit()
+	}
+	return m
+}
+
+// A waiter's span is linked to the acquisition that it waited for, in whatever
+// process that was; the hold is a span of its own and tells how it ended.
+func TestSpans(t *testing.T) {
+	o, store := observe(t), memlock.New()
+	c, other := o.client(t, store, dlock.Config{}), o.client(t, store, dlock.Config{})
+	ctx := context.Background()
+	g := acquire(t, c, "k")
+	done := make(chan *dlock.Guard)
+	go func() {
+		g, err := other.Acquire(ctx, "k")
+		if err != nil {
+			t.Error(err)
+		}
+		done <- g
+	}()
+	eventually(t, "it waits", func() bool { n, _ := o.read(t, "dlock.waiting", "", ""); return n == 1 })
+	if err := g.Unlock(ctx); err != nil {
+		t.Fatal(err)
+	}
+	waiter := <-done
+	first, second := o.span(t, "dlock.acquire", 0), o.span(t, "dlock.acquire", 1)
+	links := second.Links()
+	if len(links) != 1 || links[0].SpanContext.SpanID() != first.SpanContext().SpanID() || links[0].SpanContext.TraceID() != first.SpanContext().TraceID() {
+		t.Errorf("the waiter has the links %v", links)
+	}
+	if a := attrs(first); a["dlock.key"] != "k" || a["dlock.backend"] != "memory" {
+		t.Errorf("acquire has %v", a)
+	}
+	hold := o.span(t, "dlock.hold", 0)
+	if a := attrs(hold); a["dlock.fence"] != fmt.Sprint(g.Token()) || len(hold.Links()) != 1 {
+		t.Errorf("hold has %v, links %v", a, hold.Links())
+	}
+	if a := attrs(o.span(t, "dlock.release", 0)); a["dlock.fence"] != fmt.Sprint(g.Token()) {
+		t.Errorf("release has %v", a)
+	}
+	if _, err := c.TryAcquire(ctx, "k"); !errors.Is(err, dlock.ErrLockHeldByOther) {
+		t.Fatal(err)
+	}
+	if busy := o.span(t, "dlock.acquire", 2); attrs(busy)["dlock.result"] != "lock_held_by_other" || busy.Status().Code == codes.Error {
+		t.Errorf("a busy key is %v %v", attrs(busy), busy.Status())
+	}
+	if err := other.Close(); err != nil {
+		t.Fatal(err)
+	}
+	<-waiter.Done()
+	if end := o.span(t, "dlock.hold", 1); attrs(end)["dlock.result"] != "closed" || end.Status().Code != codes.Error {
+		t.Errorf("a hold that ended with its Client is %v %v", attrs(end), end.Status())
+	}
+}
+
+func TestLogLines(t *testing.T) {
+	o := observe(t)
+	c := o.client(t, memlock.New(), dlock.Config{})
+	g := acquire(t, c, "order:123", dlock.WithInfo(dlock.Info{Owner: "api-7"}))
+	if err := g.Unlock(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	<-acquire(t, c, "lost", dlock.WithMaxHold(time.Millisecond)).Done()
+	eventually(t, "the loss is logged", func() bool { return len(o.lines()) >= 4 })
+	for i, want := range []string{
+		`level=INFO msg="lock acquired" .*namespace=app\.dlock .*key=order:123 owner=api-7 fence=1 wait=\S+$`,
+		`level=INFO msg="lock released" .*key=order:123 owner=api-7 fence=1 hold=\S+$`,
+		`level=INFO msg="lock acquired" .*component=dlock .*key=lost `,
+		`level=WARN msg="ownership lost" .*key=lost owner=\S+ fence=2 hold=\S+ reason="it was held for its longest time of 1ms"$`,
+	} {
+		if line := o.lines()[i]; !regexp.MustCompile(want).MatchString(line) {
+			t.Errorf("line %d is\n%s\nand should match\n%s", i, line, want)
+		}
+	}
+}
+
+// A witness remembers the IDs that it has seen.
+type witness struct {
+	driver.Opener
+	driver.Driver
+	mu  sync.Mutex
+	ids []string
+}
+
+func (w *witness) Open(o driver.Options) (driver.Driver, error) {
+	d, err := w.Opener.Open(o)
+	w.Driver = d
+	return w, err
+}
+
+func (w *witness) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
+	w.mu.Lock()
+	w.ids = append(w.ids, r.ID)
+	w.mu.Unlock()
+	return w.Driver.Acquire(ctx, r)
+}
+
+// H2: the ID of a claim is the right to release it, and is reported nowhere.
+func TestIDsAreNotReported(t *testing.T) {
+	const operations = 10_000
+	o, w := observe(t), &witness{Opener: memlock.New()}
+	c := o.client(t, w, dlock.Config{DefaultTTL: 50 * time.Millisecond})
+	ctx := context.Background()
+	for i := range operations {
+		key := fmt.Sprintf("k%d", i%7)
+		if i%100 == 0 {
+			key = "kept" // once it is held, all others fail
+		}
+		g, err := c.TryAcquire(ctx, key)
+		if err != nil {
+			fmt.Fprintln(o, err)
+			continue
+		}
+		if key != "kept" {
+			unlock(t, g)
+		}
+	}
+	var all metricdata.ResourceMetrics
+	if err := o.reader.Collect(ctx, &all); err != nil {
+		t.Fatal(err)
+	}
+	var reported strings.Builder
+	fmt.Fprintf(&reported, "%s\n%+v", strings.Join(o.lines(), "\n"), all)
+	for _, s := range o.spans.Ended() {
+		fmt.Fprint(&reported, s.Name(), s.Attributes(), s.Status(), s.Events())
+	}
+	seen := map[string]bool{}
+	for _, word := range regexp.MustCompile(`[0-9a-f]{32,}`).FindAllString(reported.String(), -1) {
+		for i := range len(word) - 31 {
+			seen[word[i:i+32]] = true
+		}
+	}
+	for _, id := range w.ids {
+		if seen[id] {
+			t.Fatalf("the ID %s is reported", id)
+		}
+	}
+	if len(w.ids) < operations || !strings.Contains(reported.String(), "lock acquired") {
+		t.Errorf("%d IDs, %d bytes: the test does not bite", len(w.ids), reported.Len())
+	}
+}
