@@ -1,101 +1,130 @@
-// Package clog is a thin structured logger over log/slog: typed fields and
-// dotted namespaces, and no engine of its own. A Logger is built from any
-// *slog.Logger and gives one back.
+// Package clog is a thin structured logger over log/slog: typed fields, dotted
+// namespaces, a level that can change while the program runs, and no engine of
+// its own. A Logger is made by New from data, or by FromSlog from any
+// *slog.Logger, and Slog gives one back.
 package clog
 
 import (
 	"context"
 	"log/slog"
+	"runtime"
+	"slices"
 	"time"
 )
 
-// A Field is one key and value of a log line.
-type Field = slog.Attr
+// namespaceKey is the key under which a line carries its namespace.
+const namespaceKey = "namespace"
 
-// String returns a field with a string value.
-func String(key, value string) Field { return slog.String(key, value) }
+// background is for lines whose caller gave no context.
+var background = context.Background()
 
-// Int returns a field with an int value.
-func Int(key string, value int) Field { return slog.Int(key, value) }
+// A Logger writes structured lines. The zero Logger discards them. Loggers are
+// values: what derives from one leaves it as it was.
+type Logger struct{ core *core }
 
-// Int64 returns a field with an int64 value.
-func Int64(key string, value int64) Field { return slog.Int64(key, value) }
-
-// Duration returns a field with a duration value.
-func Duration(key string, value time.Duration) Field { return slog.Duration(key, value) }
-
-// Error returns the field "error"; a nil err has an empty text.
-func Error(err error) Field {
-	if err == nil {
-		return slog.String("error", "")
-	}
-	return slog.String("error", err.Error())
-}
-
-// A Logger writes structured lines. The zero Logger discards them.
-type Logger struct {
-	slog      *slog.Logger
+// A core never changes. It keeps the fields apart from root, because the
+// namespace is written before them, also one that is added later.
+type core struct {
+	root      *slog.Logger
+	level     *slog.LevelVar // nil if the level is not ours
 	namespace string
-}
-
-// FromSlog returns a Logger that writes to l; nil discards.
-func FromSlog(l *slog.Logger) Logger { return Logger{slog: l} }
-
-// Slog returns a *slog.Logger that writes where l writes, with its namespace
-// and fields. It is never nil.
-func (l Logger) Slog() *slog.Logger {
-	switch {
-	case l.slog == nil:
-		return slog.New(slog.DiscardHandler)
-	case l.namespace == "":
-		return l.slog
-	}
-	return l.slog.With("namespace", l.namespace)
+	fields    []Field
+	out       slog.Handler // root with the namespace and the fields
 }
 
 // WithNamespace appends name to the namespace, joined with a dot.
 func (l Logger) WithNamespace(name string) Logger {
-	if l.namespace != "" && name != "" {
-		name = l.namespace + "." + name
+	if l.core == nil || name == "" {
+		return l
 	}
-	if name != "" {
-		l.namespace = name
+	if l.core.namespace != "" {
+		name = l.core.namespace + "." + name
 	}
-	return l
+	return Logger{l.core.derive(name, l.core.fields)}
 }
 
-// With returns a Logger that adds fields to every line.
+// With returns a Logger that adds fields to every line, after its namespace.
 func (l Logger) With(fields ...Field) Logger {
-	if l.slog != nil {
-		l.slog = slog.New(l.slog.Handler().WithAttrs(fields))
+	if l.core == nil || len(fields) == 0 {
+		return l
 	}
-	return l
+	return Logger{l.core.derive(l.core.namespace, slices.Concat(l.core.fields, fields))}
+}
+
+// SetLevel sets the least level that is written, for all Loggers that come from
+// the same New. It does nothing to a Logger from FromSlog, where the level is
+// the handler's own.
+func (l Logger) SetLevel(level slog.Level) {
+	if l.core != nil && l.core.level != nil {
+		l.core.level.Set(level)
+	}
 }
 
 // Enabled reports whether a line of this level would be written.
 func (l Logger) Enabled(ctx context.Context, level slog.Level) bool {
-	return l.slog != nil && l.slog.Enabled(ctx, level)
+	return l.core != nil && l.core.out.Enabled(ctx, level)
 }
 
 // Debug writes a line of level debug.
-func (l Logger) Debug(msg string, fields ...Field) { l.log(slog.LevelDebug, msg, fields) }
+func (l Logger) Debug(msg string, fields ...Field) {
+	l.log(background, slog.LevelDebug, msg, fields)
+}
 
 // Info writes a line of level info.
-func (l Logger) Info(msg string, fields ...Field) { l.log(slog.LevelInfo, msg, fields) }
+func (l Logger) Info(msg string, fields ...Field) {
+	l.log(background, slog.LevelInfo, msg, fields)
+}
 
 // Warn writes a line of level warn.
-func (l Logger) Warn(msg string, fields ...Field) { l.log(slog.LevelWarn, msg, fields) }
+func (l Logger) Warn(msg string, fields ...Field) {
+	l.log(background, slog.LevelWarn, msg, fields)
+}
 
 // Error writes a line of level error.
-func (l Logger) Error(msg string, fields ...Field) { l.log(slog.LevelError, msg, fields) }
+func (l Logger) Error(msg string, fields ...Field) {
+	l.log(background, slog.LevelError, msg, fields)
+}
 
-func (l Logger) log(level slog.Level, msg string, fields []Field) {
-	ctx := context.Background()
+// DebugContext is Debug for handlers that take something from ctx.
+func (l Logger) DebugContext(ctx context.Context, msg string, fields ...Field) {
+	l.log(ctx, slog.LevelDebug, msg, fields)
+}
+
+// InfoContext is Info for handlers that take something from ctx.
+func (l Logger) InfoContext(ctx context.Context, msg string, fields ...Field) {
+	l.log(ctx, slog.LevelInfo, msg, fields)
+}
+
+// WarnContext is Warn for handlers that take something from ctx.
+func (l Logger) WarnContext(ctx context.Context, msg string, fields ...Field) {
+	l.log(ctx, slog.LevelWarn, msg, fields)
+}
+
+// ErrorContext is Error for handlers that take something from ctx.
+func (l Logger) ErrorContext(ctx context.Context, msg string, fields ...Field) {
+	l.log(ctx, slog.LevelError, msg, fields)
+}
+
+// log is called by the exported methods directly: the third frame is their
+// caller, which is the source of the line.
+func (l Logger) log(ctx context.Context, level slog.Level, msg string, fields []Field) {
 	if !l.Enabled(ctx, level) {
 		return
 	}
-	if l.namespace != "" {
-		fields = append([]Field{slog.String("namespace", l.namespace)}, fields...)
+	var pc [1]uintptr
+	runtime.Callers(3, pc[:])
+	record := slog.NewRecord(time.Now(), level, msg, pc[0])
+	record.AddAttrs(fields...)
+	_ = l.core.out.Handle(ctx, record)
+}
+
+func (c *core) derive(namespace string, fields []Field) *core {
+	out := c.root.Handler()
+	if namespace != "" {
+		out = out.WithAttrs([]slog.Attr{slog.String(namespaceKey, namespace)})
 	}
-	l.slog.LogAttrs(ctx, level, msg, fields...)
+	if len(fields) > 0 {
+		out = out.WithAttrs(fields)
+	}
+	return &core{root: c.root, level: c.level, namespace: namespace, fields: fields, out: out}
 }

@@ -73,7 +73,7 @@ func (c *Client) linkHolder(ctx context.Context, key string) {
 	if err != nil || len(claims) == 0 || claims[0].Phase != driver.Held {
 		return
 	}
-	holder := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{"traceparent": claims[0].Info.Trace})
+	holder := propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{"traceparent": claims[0].Info.Trace})
 	if sc := trace.SpanContextFromContext(holder); sc.IsValid() && sc.SpanID() != span.SpanContext().SpanID() {
 		span.AddLink(trace.Link{SpanContext: sc, Attributes: []attribute.KeyValue{attribute.String("dlock.link", "holder")}})
 	}

@@ -3,10 +3,15 @@ package xerrors_test
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"testing"
+
+	"go.uber.org/goleak"
 
 	"github.com/ceyewan/genesis/pkg/xerrors"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestCodes(t *testing.T) {
 	busy := xerrors.New("busy", "it is taken")
@@ -21,5 +26,23 @@ func TestCodes(t *testing.T) {
 	}
 	if errors.Is(busy, xerrors.New("busy", "it is taken")) {
 		t.Error("two sentinels of one code are the same error")
+	}
+}
+
+func TestWithCode(t *testing.T) {
+	busy := xerrors.New("busy", "it is taken")
+	err := fmt.Errorf("outer: %w", xerrors.WithCode(fmt.Errorf("disk 7: %w", &fs.PathError{Op: "open", Path: "x", Err: busy}), "disk_failed"))
+	if got := xerrors.CodeOf(err); got != "disk_failed" {
+		t.Errorf("the code is %q", got)
+	}
+	if got := err.Error(); got != "outer: disk 7: open x: it is taken" {
+		t.Errorf("the text is %q", got)
+	}
+	var path *fs.PathError
+	if !errors.Is(err, busy) || !errors.As(err, &path) {
+		t.Error("what was wrapped is not found")
+	}
+	if err := xerrors.WithCode(nil, "none"); err != nil {
+		t.Errorf("nil became %v", err)
 	}
 }

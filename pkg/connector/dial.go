@@ -1,0 +1,96 @@
+package connector
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// A dialer opens connections until its life ends. Unlike the one of go-redis it
+// heeds the context while it shakes hands, and says when it is TLS that fails.
+type dialer struct {
+	life  context.Context
+	tls   *tls.Config // nil without
+	bound time.Duration
+}
+
+// keepAlive notices a peer that has vanished within half a minute.
+var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}
+
+func (d *dialer) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	if d.life.Err() != nil {
+		return nil, ErrClosed
+	}
+	ctx, cancel := context.WithTimeout(ctx, d.bound)
+	defer cancel()
+	defer context.AfterFunc(d.life, cancel)() //nolint:contextcheck // whichever ends first
+	nd := net.Dialer{KeepAliveConfig: keepAlive}
+	conn, err := nd.DialContext(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	if d.tls == nil {
+		return conn, nil
+	}
+	secured := tls.Client(conn, d.tlsFor(addr))
+	if err := secured.HandshakeContext(ctx); err != nil {
+		_ = conn.Close()
+		return nil, handshakeError(err)
+	}
+	return secured, nil
+}
+
+// alertWithin is how soon a server says that it does not like our certificate: after
+// the handshake, with TLS 1.3, and what we write meanwhile may make us miss it.
+const alertWithin = 200 * time.Millisecond
+
+// explain dials again, to find out why there is no connection; nil if it finds no
+// reason.
+func (d *dialer) explain(ctx context.Context, addrs []string) error {
+	causes := make([]error, len(addrs))
+	var wg sync.WaitGroup
+	for i, addr := range addrs {
+		wg.Go(func() { causes[i] = d.probe(ctx, addr) })
+	}
+	wg.Wait()
+	return errors.Join(causes...)
+}
+
+func (d *dialer) probe(ctx context.Context, addr string) error {
+	conn, err := d.dial(ctx, "tcp", addr)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	if d.tls == nil {
+		return nil
+	}
+	_ = conn.SetReadDeadline(time.Now().Add(alertWithin))
+	if _, err = conn.Read(make([]byte, 1)); isTLS(err) {
+		return handshakeError(err)
+	}
+	return nil
+}
+
+func (d *dialer) tlsFor(addr string) *tls.Config {
+	if d.tls.ServerName != "" {
+		return d.tls
+	}
+	cfg := d.tls.Clone()
+	cfg.ServerName, _, _ = net.SplitHostPort(addr)
+	return cfg
+}
+
+// handshakeError tells broken TLS from a broken network. Nothing was sent yet, and
+// asking again is useless.
+func handshakeError(err error) error {
+	if !isTLS(err) && (netKind(err) != nil || errors.Is(err, context.Canceled)) {
+		return err
+	}
+	return driver.Classify(typed(err, ErrTLS), driver.Fatal)
+}

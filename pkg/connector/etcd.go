@@ -1,0 +1,161 @@
+package connector
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/etcdlock"
+)
+
+// An Etcd owns a client of an etcd cluster. Its methods may be called from any
+// goroutine.
+type Etcd struct {
+	link   *link
+	client *clientv3.Client
+	dialer *dialer // for finding out why the client cannot connect
+}
+
+var _ dlock.EtcdConnector = (*Etcd)(nil)
+
+// NewEtcd checks cfg and reads the files that it names. It touches no network, and
+// does not keep cfg.
+func NewEtcd(cfg *EtcdConfig, opts ...Option) (*Etcd, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	o, err := collect(opts)
+	if err != nil {
+		return nil, err
+	}
+	if len(o.redis) > 0 {
+		return nil, invalid("WithRedisLockOptions", "is not for etcd")
+	}
+	full := cfg.withDefaults()
+	var secure *tls.Config
+	if full.secure() {
+		if full.TLS == nil {
+			full.TLS = &TLSConfig{}
+		}
+		if secure, err = full.TLS.load(); err != nil {
+			return nil, err
+		}
+	}
+	e := &Etcd{link: newLink("etcd", full.addrs(), full.ConnectTimeout, o.log, full.Password)}
+	e.dialer = &dialer{life: e.link.life, bound: full.DialTimeout, tls: secure}
+	if e.client, err = newEtcdClient(&full, secure, o); err != nil {
+		return nil, clean(invalid("Endpoints", "are refused by the client: %w", err), e.link.secrets)
+	}
+	e.link.ask, e.link.shut = e.read, e.client.Close
+	return e, nil
+}
+
+// reconnect is how a client comes back to a member that was gone. gRPC's own way is
+// to pause for up to two minutes.
+var reconnect = backoff.Config{BaseDelay: 200 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 3 * time.Second}
+
+// newEtcdClient does no I/O, though clientv3.New would for a user: it would ask for
+// a token. With a token it does not, and when that one is refused, the client gets
+// another with the name and password that it finds in itself.
+func newEtcdClient(cfg *EtcdConfig, secure *tls.Config, o *options) (*clientv3.Client, error) {
+	c := clientv3.Config{
+		Endpoints:            cfg.Endpoints,
+		TLS:                  secure,
+		DialTimeout:          cfg.DialTimeout,
+		DialKeepAliveTime:    cfg.DialKeepAliveTime,
+		DialKeepAliveTimeout: cfg.DialKeepAliveTimeout,
+		Logger:               zapLogger(o.log),
+		DialOptions: []grpc.DialOption{
+			grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect, MinConnectTimeout: cfg.DialTimeout}),
+		},
+	}
+	if secure != nil && secure.ServerName != "" {
+		c.DialOptions = append(c.DialOptions, grpc.WithAuthority(secure.ServerName)) // else the endpoint's name wins
+	}
+	if cfg.Username != "" {
+		c.Token = "none yet"
+	}
+	client, err := clientv3.New(c)
+	if err != nil {
+		return nil, err
+	}
+	client.Token, client.Username, client.Password = "", cfg.Username, cfg.Password
+	return client, nil
+}
+
+// Connect finds out whether some member answers, has a leader and lets us in. What
+// the user may do is seen only when he does it. It returns within ConnectTimeout
+// and when ctx ends. Nobody has to call it, and calling it again just asks again.
+func (e *Etcd) Connect(ctx context.Context) error { return e.link.connect(ctx) }
+
+// HealthCheck is Connect for those who ask all the time.
+func (e *Etcd) HealthCheck(ctx context.Context) error { return e.link.try(ctx, "health check") }
+
+// GetClient returns the client, which stays the connector's own: do not close it.
+func (e *Etcd) GetClient() *clientv3.Client { return e.client }
+
+// EtcdLocks is for dlock.NewEtcd.
+func (e *Etcd) EtcdLocks() driver.Opener { return etcdlock.New(e.client) }
+
+// Close closes the client. Calls under way end with an error. Closing again does
+// nothing.
+func (e *Etcd) Close() error { return e.link.close() }
+
+// String says what is connected, and no secret.
+func (e *Etcd) String() string { return e.link.describe() }
+
+// GoString is String.
+func (e *Etcd) GoString() string { return e.String() }
+
+// read asks for a key that nobody needs to have or may read. It goes around the
+// client's own methods: they would wait for a connection until the context ends.
+func (e *Etcd) read(ctx context.Context) error {
+	kv := pb.NewKVClient(e.client.ActiveConnection())
+	_, err := kv.Range(clientv3.WithRequireLeader(ctx), &pb.RangeRequest{Key: []byte("health"), CountOnly: true})
+	err = rpctypes.Error(err)
+	switch {
+	case err == nil, errors.Is(err, rpctypes.ErrPermissionDenied):
+		return nil
+	case status.Code(err) == codes.Unavailable:
+		return e.unreached(ctx, err)
+	}
+	return typed(err, etcdKind(err))
+}
+
+// unreached finds the reason why there is no connection: gRPC has only a text.
+func (e *Etcd) unreached(ctx context.Context, err error) error {
+	if cause := e.dialer.explain(ctx, e.link.addrs); cause != nil {
+		return fmt.Errorf("%w (%w)", cause, err)
+	}
+	return typed(err, ErrUnreachable)
+}
+
+func etcdKind(err error) error {
+	var reply rpctypes.EtcdError
+	switch {
+	case errors.Is(err, rpctypes.ErrAuthFailed), errors.Is(err, rpctypes.ErrUserEmpty):
+		return ErrDenied
+	case !errors.As(err, &reply):
+		return nil
+	}
+	switch reply.Code() {
+	case codes.Unauthenticated, codes.PermissionDenied:
+		return ErrDenied
+	case codes.Unavailable, codes.ResourceExhausted:
+		return ErrNotReady
+	default:
+		return nil
+	}
+}

@@ -1,0 +1,176 @@
+package connector_test
+
+import (
+	"errors"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/connector"
+	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/etcdlock"
+)
+
+func TestEtcd(t *testing.T) {
+	t.Parallel()
+	server := testenv.Etcd(t)
+	log, lines := debugLog()
+	c := newEtcd(t, connector.EtcdConfig{Endpoints: []string{server.Endpoint()}}, connector.WithLogger(log))
+	mustConnect(t, c)
+	lockOnce(t, func() (*dlock.Client, error) { return dlock.NewEtcd(c, &dlock.Config{}, dlock.WithLogger(log)) })
+	if _, err := c.GetClient().Put(t.Context(), "data", "x"); err != nil {
+		t.Fatalf("the locks have closed the client: %v", err)
+	}
+	t.Run("user without need", func(t *testing.T) {
+		c := newEtcd(t, connector.EtcdConfig{Endpoints: []string{server.Addr()}, Username: "root", Password: password})
+		mustConnect(t, c)
+	})
+	closedFor(t, c)
+	if c.GetClient().Ctx().Err() == nil {
+		t.Fatal("the client is open")
+	}
+	if text := lines(); !strings.Contains(text, `"msg":"connected"`) || !strings.Contains(text, "retrying of unary invoker") {
+		t.Fatalf("log: %s", text)
+	}
+	etcdComesBack(t, server)
+}
+
+func etcdComesBack(t *testing.T, server *servers.Etcd) {
+	t.Helper()
+	c := newEtcd(t, connector.EtcdConfig{Endpoints: []string{server.Endpoint()}, ConnectTimeout: time.Second})
+	mustConnect(t, c)
+	if err := server.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Eventually(t, time.Second, "unreachable", func() bool {
+		return errors.Is(c.HealthCheck(t.Context()), connector.ErrUnreachable)
+	})
+	if err := server.Restart(t.Context(), true); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Eventually(t, 5*time.Second, "healthy again", func() bool { return c.HealthCheck(t.Context()) == nil })
+}
+
+// etcdWithUsers has a root, and a user who may use the keys below p:.
+func etcdWithUsers(t *testing.T) *servers.Etcd {
+	t.Helper()
+	server := testenv.Etcd(t, "--bcrypt-cost", "4")
+	admin := newEtcd(t, connector.EtcdConfig{Endpoints: []string{server.Endpoint()}}).GetClient()
+	read := clientv3.PermissionType(clientv3.PermReadWrite)
+	for _, step := range []func() error{
+		func() error { _, err := admin.UserAdd(t.Context(), "root", password); return err },
+		func() error { _, err := admin.UserGrantRole(t.Context(), "root", "root"); return err },
+		func() error { _, err := admin.RoleAdd(t.Context(), "locks"); return err },
+		func() error {
+			_, err := admin.RoleGrantPermission(t.Context(), "locks", "p:", clientv3.GetPrefixRangeEnd("p:"), read)
+			return err
+		},
+		func() error { _, err := admin.UserAdd(t.Context(), "locks", password); return err },
+		func() error { _, err := admin.UserGrantRole(t.Context(), "locks", "locks"); return err },
+		func() error { _, err := admin.AuthEnable(t.Context()); return err },
+	} {
+		if err := step(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return server
+}
+
+func TestEtcdUsers(t *testing.T) {
+	t.Parallel()
+	server := etcdWithUsers(t)
+	log, lines := debugLog()
+	cfg := connector.EtcdConfig{Endpoints: []string{server.Endpoint()}, Username: "locks", Password: password}
+	c := newEtcd(t, cfg, connector.WithLogger(log))
+	mustConnect(t, c)
+	lockOnce(t, func() (*dlock.Client, error) {
+		return dlock.NewEtcd(c, &dlock.Config{Prefix: "p:"}, dlock.WithLogger(log))
+	})
+	t.Run("without Connect", func(t *testing.T) {
+		c := newEtcd(t, cfg, connector.WithLogger(log))
+		lockOnce(t, func() (*dlock.Client, error) { return dlock.NewEtcd(c, &dlock.Config{Prefix: "p:"}) })
+	})
+	t.Run("other keys", func(t *testing.T) {
+		locks, err := dlock.NewEtcd(c, &dlock.Config{Prefix: "q:"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer locks.Close()
+		if err := locks.Lock(t.Context(), "key"); !errors.Is(err, etcdlock.ErrDenied) {
+			t.Errorf("got %v", err)
+		}
+	})
+	for name, cfg := range map[string]connector.EtcdConfig{
+		"nobody":         {},
+		"wrong password": {Username: "locks", Password: "wrong-" + password},
+		"unknown user":   {Username: "stranger", Password: "wrong-" + password},
+	} {
+		t.Run(name, func(t *testing.T) {
+			proxy := testenv.Proxy(t, server.Addr())
+			cfg.Endpoints = []string{proxy.Addr()}
+			err := refused(t, newEtcd(t, cfg, connector.WithLogger(log)), connector.ErrDenied, 2*time.Second)
+			if strings.Contains(err.Error(), password) {
+				t.Errorf("password in %v", err)
+			}
+			if n := proxy.Connections(); n > handful {
+				t.Errorf("%d connections", n)
+			}
+		})
+	}
+	if strings.Contains(lines(), password) {
+		t.Error("password in the log")
+	}
+}
+
+func TestEtcdTLS(t *testing.T) {
+	t.Parallel()
+	server := testenv.Etcd(t)
+	open := func(t *testing.T, addr string, tls *connector.TLSConfig) conn {
+		return newEtcd(t, connector.EtcdConfig{Endpoints: []string{addr}, TLS: tls, ConnectTimeout: time.Second})
+	}
+	testTLS(t, server.Addr(), open)
+	t.Run("https", func(t *testing.T) {
+		ca := newAuthority(t)
+		cert, key := ca.issue("127.0.0.1", time.Now().Add(time.Hour))
+		front := newFront(t, server.Addr(), cert, key, nil)
+		c := newEtcd(t, connector.EtcdConfig{Endpoints: []string{"https://" + front.addr()}, TLS: &connector.TLSConfig{CAFile: ca.file}})
+		lockOnce(t, func() (*dlock.Client, error) { return dlock.NewEtcd(c, &dlock.Config{}) })
+		refused(t, open(t, "https://"+front.addr(), nil), connector.ErrTLS, time.Second)
+	})
+}
+
+func TestEtcdUnreachable(t *testing.T) {
+	t.Run("nobody", func(t *testing.T) {
+		c := newEtcd(t, connector.EtcdConfig{Endpoints: []string{nobody(t), nobody(t)}, Username: "root", Password: password})
+		if err := refused(t, c, connector.ErrUnreachable, time.Second); !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Errorf("no cause: %v", err)
+		}
+	})
+	t.Run("hangs up", func(t *testing.T) {
+		door := shutDoor(t)
+		c := newEtcd(t, connector.EtcdConfig{Endpoints: []string{door.addr()}})
+		refused(t, c, connector.ErrUnreachable, time.Second)
+		if n := door.knocks.Load(); n > 2*handful {
+			t.Errorf("%d connections", n)
+		}
+	})
+	t.Run("half-open", func(t *testing.T) {
+		t.Parallel()
+		proxy := halfOpen(t)
+		c := newEtcd(t, connector.EtcdConfig{Endpoints: []string{proxy.Addr()}, ConnectTimeout: short})
+		refused(t, c, connector.ErrTimeout, short)
+		if n := proxy.Connections(); n > 2*handful {
+			t.Errorf("%d connections", n)
+		}
+	})
+}
+
+func TestEtcdContext(t *testing.T) {
+	proxy := halfOpen(t)
+	testContext(t, newEtcd(t, connector.EtcdConfig{Endpoints: []string{proxy.Addr()}}))
+}

@@ -1,0 +1,112 @@
+package connector
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/clog"
+)
+
+// A link is what all connectors have in common: it asks the server within a bound,
+// and it closes the client once.
+type link struct {
+	name    string // redis or etcd
+	addrs   []string
+	bound   time.Duration
+	log     clog.Logger
+	secrets []string
+	ask     func(context.Context) error
+	shut    func() error
+
+	life     context.Context // ends with Close
+	end      context.CancelFunc
+	once     sync.Once
+	closeErr error
+
+	mu    sync.Mutex // orders calls.Go before calls.Wait
+	calls sync.WaitGroup
+}
+
+func newLink(name string, addrs []string, bound time.Duration, log clog.Logger, secrets ...string) *link {
+	l := &link{name: name, addrs: addrs, bound: bound, secrets: secrets}
+	l.log = log.WithNamespace("connector").With(clog.String("connector", name), clog.String("addr", l.where()))
+	l.life, l.end = context.WithCancel(context.Background())
+	return l
+}
+
+func (l *link) where() string { return strings.Join(l.addrs, ",") }
+
+func (l *link) describe() string { return l.name + " " + l.where() }
+
+func (l *link) connect(ctx context.Context) error {
+	if err := l.try(ctx, "connect"); err != nil {
+		return err
+	}
+	l.log.Info("connected") //nolint:contextcheck // a Logger takes none
+	return nil
+}
+
+// try asks once. It returns when ctx ends, though a client may not heed that.
+func (l *link) try(ctx context.Context, op string) error {
+	ctx, cancel := context.WithTimeout(ctx, l.bound)
+	defer cancel()
+	defer context.AfterFunc(l.life, cancel)() //nolint:contextcheck // whichever ends first
+	answer := make(chan error, 1)
+	if !l.start(func() { answer <- l.ask(ctx) }) {
+		return l.fail(op, ErrClosed)
+	}
+	var err error
+	select {
+	case err = <-answer:
+		if end := ended(ctx); err != nil && end != nil {
+			err = fmt.Errorf("%w: %w", end, err)
+		}
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	switch {
+	case err == nil:
+		return nil
+	case l.life.Err() != nil:
+		return l.fail(op, ErrClosed)
+	}
+	return l.fail(op, err)
+}
+
+// ended is ctx.Err, also when a socket with the same deadline was faster.
+func ended(ctx context.Context) error {
+	if end, ok := ctx.Deadline(); ok && !time.Now().Before(end) {
+		return context.DeadlineExceeded
+	}
+	return ctx.Err()
+}
+
+func (l *link) start(call func()) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.life.Err() != nil {
+		return false
+	}
+	l.calls.Go(call)
+	return true
+}
+
+func (l *link) close() error {
+	l.once.Do(func() {
+		l.mu.Lock()
+		l.end()
+		l.mu.Unlock()
+		l.closeErr = l.shut()
+		l.calls.Wait()
+		l.log.Info("closed")
+	})
+	return l.closeErr
+}
+
+func (l *link) fail(op string, err error) error {
+	err = fmt.Errorf("connector: %s: %s: %w", l.describe(), op, typed(err, netKind(err)))
+	return clean(err, l.secrets)
+}

@@ -1,0 +1,210 @@
+package connector_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+
+	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/clog"
+	"github.com/ceyewan/genesis/pkg/connector"
+	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/xerrors"
+)
+
+func TestMain(m *testing.M) {
+	redis.SetLogger(silent{}) // it reports every fault that the tests inject
+	goleak.VerifyTestMain(m)
+}
+
+type silent struct{}
+
+func (silent) Printf(context.Context, string, ...any) {}
+
+// A conn is any connector.
+type conn interface {
+	Connect(context.Context) error
+	HealthCheck(context.Context) error
+	Close() error
+}
+
+const (
+	short   = 400 * time.Millisecond // a ConnectTimeout that is meant to pass
+	overrun = 300 * time.Millisecond // how far a call may exceed its bound here
+	handful = 3                      // connections that one Connect may make
+)
+
+func newRedis(t *testing.T, cfg connector.RedisConfig, opts ...connector.Option) *connector.Redis {
+	t.Helper()
+	c, err := connector.NewRedis(&cfg, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { closeOnce(t, c) })
+	return c
+}
+
+func newEtcd(t *testing.T, cfg connector.EtcdConfig, opts ...connector.Option) *connector.Etcd {
+	t.Helper()
+	c, err := connector.NewEtcd(&cfg, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { closeOnce(t, c) })
+	return c
+}
+
+func closeOnce(t *testing.T, c conn) {
+	t.Helper()
+	if err := c.Close(); err != nil {
+		t.Errorf("close: %v", err)
+	}
+}
+
+func mustConnect(t *testing.T, c conn) {
+	t.Helper()
+	if err := errors.Join(c.Connect(t.Context()), c.Connect(t.Context()), c.HealthCheck(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// refused checks that Connect fails in time with this kind of error, and returns
+// it.
+func refused(t *testing.T, c conn, kind error, within time.Duration) error {
+	t.Helper()
+	began := time.Now()
+	err := c.Connect(t.Context())
+	if took := time.Since(began); took > within+overrun {
+		t.Errorf("took %v, allowed were %v", took, within)
+	}
+	if !errors.Is(err, kind) || xerrors.CodeOf(err) != xerrors.CodeOf(kind) {
+		t.Fatalf("got %v (code %q), want %v", err, xerrors.CodeOf(err), kind)
+	}
+	if !strings.HasPrefix(err.Error(), "connector: ") {
+		t.Errorf("%v", err)
+	}
+	if err := c.HealthCheck(t.Context()); !errors.Is(err, kind) {
+		t.Errorf("health check: got %v, want %v", err, kind)
+	}
+	return err
+}
+
+// lockOnce takes a lock, has a second one wait for it, and closes both clients.
+func lockOnce(t *testing.T, open func() (*dlock.Client, error)) {
+	t.Helper()
+	var clients [2]*dlock.Client
+	for i := range clients {
+		var err error
+		if clients[i], err = open(); err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if err := clients[i].Close(); err != nil {
+				t.Errorf("close: %v", err)
+			}
+		}()
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := clients[0].Lock(ctx, "key"); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := clients[1].TryLock(ctx, "key"); got || err != nil {
+		t.Fatalf("second lock: %v, %v", got, err)
+	}
+	waiter := make(chan error, 1)
+	go func() { waiter <- clients[1].Lock(ctx, "key") }()
+	if err := clients[0].Unlock(ctx, "key"); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-waiter; err != nil {
+		t.Fatal(err)
+	}
+	if err := clients[1].Unlock(ctx, "key"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// closedFor checks what is left after Close.
+func closedFor(t *testing.T, c conn) {
+	t.Helper()
+	if err := errors.Join(c.Close(), c.Close()); err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range []error{c.Connect(t.Context()), c.HealthCheck(t.Context())} {
+		if !errors.Is(err, connector.ErrClosed) || xerrors.CodeOf(err) != "closed" {
+			t.Fatalf("after Close: %v", err)
+		}
+	}
+}
+
+// A door takes connections and closes them at once; it counts them.
+type door struct {
+	net.Listener
+	knocks atomic.Int64
+}
+
+func shutDoor(t *testing.T) *door {
+	t.Helper()
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &door{Listener: l}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			d.knocks.Add(1)
+			c.Close()
+		}
+	}()
+	t.Cleanup(func() { l.Close(); <-done })
+	return d
+}
+
+func (d *door) addr() string { return d.Listener.Addr().String() }
+
+// nobody is an address where nothing listens.
+func nobody(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// halfOpen is a host that takes connections and never answers; it counts them.
+func halfOpen(t *testing.T) *servers.Proxy {
+	t.Helper()
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	proxy := testenv.Proxy(t, l.Addr().String())
+	proxy.BlackHole(true)
+	return proxy
+}
+
+// debugLog returns a logger and what it has written so far.
+func debugLog() (clog.Logger, func() string) {
+	var text syncBuffer
+	h := slog.NewJSONHandler(&text, &slog.HandlerOptions{Level: slog.LevelDebug})
+	return clog.FromSlog(slog.New(h)), text.String
+}

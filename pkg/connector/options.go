@@ -1,0 +1,43 @@
+package connector
+
+import (
+	"github.com/ceyewan/genesis/pkg/clog"
+	"github.com/ceyewan/genesis/pkg/dlock/redislock"
+)
+
+// An Option gives a connector what is not configuration.
+type Option func(*options)
+
+// WithLogger sets where the connector writes its log, and the etcd client its own,
+// the latter at debug level. Without it there is none. (go-redis logs for all its
+// clients together, see redis.SetLogger.)
+func WithLogger(l clog.Logger) Option {
+	return func(o *options) { o.log = l }
+}
+
+// WithRedisLockOptions sets how locks are kept on this connector, for instance
+// with redislock.WithMinReplicas. NewEtcd refuses it.
+func WithRedisLockOptions(opts ...redislock.Option) Option {
+	return func(o *options) { o.redis = append(o.redis, opts...) }
+}
+
+type options struct {
+	log   clog.Logger
+	redis []redislock.Option
+}
+
+func collect(opts []Option) (*options, error) {
+	o := &options{}
+	for i, opt := range opts {
+		if opt == nil {
+			return nil, invalid("option", "%d is nil", i)
+		}
+		opt(o)
+	}
+	for i, opt := range o.redis {
+		if opt == nil {
+			return nil, invalid("WithRedisLockOptions", "option %d is nil", i)
+		}
+	}
+	return o, nil
+}

@@ -1,0 +1,152 @@
+package connector
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/redislock"
+)
+
+// A Redis owns a client of one server, of a master watched by sentinels, or of a
+// cluster. Its methods may be called from any goroutine.
+type Redis struct {
+	link   *link
+	dialer *dialer
+	client func() redis.UniversalClient // makes it at the first call
+	locks  []redislock.Option
+}
+
+var _ dlock.RedisConnector = (*Redis)(nil)
+
+// NewRedis checks cfg and reads the files that it names. It touches no network, and
+// does not keep cfg.
+func NewRedis(cfg *RedisConfig, opts ...Option) (*Redis, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	o, err := collect(opts)
+	if err != nil {
+		return nil, err
+	}
+	full := cfg.withDefaults()
+	l := newLink("redis", full.Addrs, full.ConnectTimeout, o.log, full.Password, full.SentinelPassword)
+	r := &Redis{link: l, locks: o.redis, dialer: &dialer{life: l.life, bound: full.DialTimeout}}
+	if full.TLS.on() {
+		if r.dialer.tls, err = full.TLS.load(); err != nil {
+			return nil, err
+		}
+	}
+	universal := universalOptions(&full, r.dialer)
+	r.client = sync.OnceValue(func() redis.UniversalClient { return redis.NewUniversalClient(universal) })
+	l.ask = r.ping
+	l.shut = func() error { return r.client().Close() }
+	return r, nil
+}
+
+func universalOptions(cfg *RedisConfig, d *dialer) *redis.UniversalOptions {
+	retries := cfg.MaxRetries
+	if retries == 0 {
+		retries = -1 // 0 would be three
+	}
+	return &redis.UniversalOptions{
+		Addrs:                 cfg.Addrs,
+		MasterName:            cfg.MasterName,
+		IsClusterMode:         cfg.Cluster,
+		Username:              cfg.Username,
+		Password:              cfg.Password,
+		SentinelUsername:      cfg.SentinelUsername,
+		SentinelPassword:      cfg.SentinelPassword,
+		DB:                    cfg.DB,
+		PoolSize:              cfg.PoolSize,
+		MinIdleConns:          cfg.MinIdleConns,
+		MaxRetries:            retries,
+		Dialer:                d.dial,
+		TLSConfig:             d.tls, // for those who look; the dialer has seen to it
+		DialTimeout:           cfg.DialTimeout,
+		DialerRetries:         1,
+		ReadTimeout:           cfg.ReadTimeout,
+		WriteTimeout:          cfg.WriteTimeout,
+		ContextTimeoutEnabled: true,
+		// A user who may do no more than lock may not do these.
+		DisableIdentity:          true,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	}
+}
+
+// Connect finds out whether the server answers and lets us in; on a cluster, every
+// master. It returns within ConnectTimeout and when ctx ends. Nobody has to call
+// it, and calling it again just asks again.
+func (r *Redis) Connect(ctx context.Context) error { return r.link.connect(ctx) }
+
+// HealthCheck is Connect for those who ask all the time.
+func (r *Redis) HealthCheck(ctx context.Context) error { return r.link.try(ctx, "health check") }
+
+// GetClient returns the client, which stays the connector's own: do not close it.
+func (r *Redis) GetClient() redis.UniversalClient { return r.client() }
+
+// RedisLocks is for dlock.NewRedis.
+func (r *Redis) RedisLocks() driver.Opener { return redislock.New(r.client(), r.locks...) }
+
+// Close closes the client. Calls under way end with an error. Closing again does
+// nothing.
+func (r *Redis) Close() error { return r.link.close() }
+
+// String says what is connected, and no secret.
+func (r *Redis) String() string { return r.link.describe() }
+
+// GoString is String.
+func (r *Redis) GoString() string { return r.String() }
+
+func (r *Redis) ping(ctx context.Context) (err error) {
+	client := r.client()
+	if cluster, ok := client.(*redis.ClusterClient); ok {
+		err = cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error {
+			return node.Ping(ctx).Err()
+		})
+	} else {
+		err = client.Ping(ctx).Err()
+	}
+	if r.dialer.tls != nil && errors.Is(netKind(err), ErrUnreachable) {
+		if cause := r.dialer.explain(ctx, r.link.addrs); cause != nil {
+			return fmt.Errorf("%w (%w)", cause, err)
+		}
+	}
+	return typed(err, redisKind(err))
+}
+
+// redisKinds is what the first word of an error reply means.
+var redisKinds = map[string]error{
+	"NOAUTH": ErrDenied, "WRONGPASS": ErrDenied, "NOPERM": ErrDenied, "DENIED": ErrDenied,
+	"LOADING": ErrNotReady, "MASTERDOWN": ErrNotReady, "CLUSTERDOWN": ErrNotReady, "BUSY": ErrNotReady,
+	"MISCONF": ErrNotReady, "NOREPLICAS": ErrNotReady,
+}
+
+// redisMisfits are replies which say that the configuration is for another server.
+var redisMisfits = []string{"cluster support disabled", "DB index is out of range"}
+
+func redisKind(err error) error {
+	var reply redis.Error
+	switch {
+	case errors.Is(err, redis.Nil):
+		return invalid("MasterName", "is not known to the sentinels")
+	case errors.Is(err, redis.ErrPoolTimeout):
+		return ErrTimeout
+	case !errors.As(err, &reply):
+		return nil
+	}
+	for _, text := range redisMisfits {
+		if strings.Contains(reply.Error(), text) {
+			return ErrInvalidConfig
+		}
+	}
+	word, _, _ := strings.Cut(reply.Error(), " ")
+	return redisKinds[word]
+}

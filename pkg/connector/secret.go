@@ -1,0 +1,30 @@
+package connector
+
+import "strings"
+
+// hidden stands for a password wherever a configuration is shown.
+const hidden = "[hidden]"
+
+func hide(secret string) string {
+	if secret == "" {
+		return ""
+	}
+	return hidden
+}
+
+// hideUsers takes user and password out of addresses that are URLs. Such an
+// address is invalid, and may yet be printed.
+func hideUsers(addrs []string) []string {
+	var shown []string
+	for _, a := range addrs {
+		shown = append(shown, hideUser(a))
+	}
+	return shown
+}
+
+func hideUser(addr string) string {
+	if i := strings.LastIndexByte(addr, '@'); i >= 0 {
+		return hidden + addr[i:]
+	}
+	return addr
+}

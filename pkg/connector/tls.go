@@ -1,0 +1,83 @@
+package connector
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"os"
+)
+
+// TLSConfig says how to speak TLS. Any field that is set switches it on; the zero
+// value, like none at all, leaves it off.
+type TLSConfig struct {
+	// Enabled alone is TLS with the certificate authorities of the system.
+	Enabled bool `json:"enabled" yaml:"enabled" mapstructure:"enabled" env:"ENABLED"`
+	// CAFile has the authorities to trust instead of the system's, in PEM.
+	CAFile string `json:"ca_file" yaml:"ca_file" mapstructure:"ca_file" env:"CA_FILE"`
+	// CertFile and KeyFile are our own certificate, in PEM. They are read again
+	// for every connection, so that a new certificate needs no restart.
+	CertFile string `json:"cert_file" yaml:"cert_file" mapstructure:"cert_file" env:"CERT_FILE"`
+	KeyFile  string `json:"key_file" yaml:"key_file" mapstructure:"key_file" env:"KEY_FILE"`
+	// ServerName is the name in the certificate of every server, if it is not the
+	// host that is dialled. Sentinels and clusters mostly name servers by address.
+	ServerName string `json:"server_name" yaml:"server_name" mapstructure:"server_name" env:"SERVER_NAME"`
+	// InsecureSkipVerify accepts any certificate, and thereby anybody.
+	InsecureSkipVerify bool `json:"insecure_skip_verify" yaml:"insecure_skip_verify" mapstructure:"insecure_skip_verify" env:"INSECURE_SKIP_VERIFY"`
+	// MinVersion is 1.2, the default, or 1.3.
+	MinVersion string `json:"min_version" yaml:"min_version" mapstructure:"min_version" env:"MIN_VERSION"`
+}
+
+// String makes the fields visible behind a pointer.
+func (t TLSConfig) String() string {
+	type plain TLSConfig
+	return fmt.Sprintf("%+v", plain(t))
+}
+
+func (t *TLSConfig) on() bool { return t != nil && *t != TLSConfig{} }
+
+var tlsVersions = map[string]uint16{"": tls.VersionTLS12, "1.2": tls.VersionTLS12, "1.3": tls.VersionTLS13}
+
+func (t *TLSConfig) validate() error {
+	if t == nil {
+		return nil
+	}
+	if tlsVersions[t.MinVersion] == 0 {
+		return invalid("TLS.MinVersion", "%q is neither 1.2 nor 1.3", t.MinVersion)
+	}
+	if (t.CertFile == "") != (t.KeyFile == "") {
+		return invalid("TLS.CertFile", "and TLS.KeyFile need each other")
+	}
+	return nil
+}
+
+// load reads the files.
+func (t *TLSConfig) load() (*tls.Config, error) {
+	cfg := &tls.Config{
+		ServerName:         t.ServerName,
+		InsecureSkipVerify: t.InsecureSkipVerify,
+		MinVersion:         tlsVersions[t.MinVersion],
+	}
+	if t.CAFile != "" {
+		pem, err := os.ReadFile(t.CAFile)
+		if err != nil {
+			return nil, invalid("TLS.CAFile", "cannot be read: %w", err)
+		}
+		cfg.RootCAs = x509.NewCertPool()
+		if !cfg.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, invalid("TLS.CAFile", "has no certificate in it")
+		}
+	}
+	if t.CertFile != "" {
+		pair := *t
+		if _, err := pair.own(nil); err != nil {
+			return nil, invalid("TLS.CertFile", "or TLS.KeyFile is no good: %w", err)
+		}
+		cfg.GetClientCertificate = pair.own
+	}
+	return cfg, nil
+}
+
+func (t *TLSConfig) own(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+	cert, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
+	return &cert, err
+}

@@ -1,0 +1,175 @@
+// Package container puts the parts of a service together: it reads one
+// configuration, makes the connector that its backend needs, and the lock Client on
+// it. What is injected stays the injector's; what the Container makes, it closes.
+//
+//	cfg, err := container.Load("service.yaml")
+//	if err != nil {
+//		return err
+//	}
+//	app, err := container.New(cfg, container.WithLogger(logger))
+//	if err != nil {
+//		return err
+//	}
+//	defer app.Close()
+//	err = app.DLock.Do(ctx, "report", makeReport)
+//
+// The package links the clients of all backends. Who wants a small program uses
+// dlock.New with one backend.
+package container
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/metric/noop"
+	"go.opentelemetry.io/otel/trace"
+	notrace "go.opentelemetry.io/otel/trace/noop"
+
+	"github.com/ceyewan/genesis/pkg/clog"
+	"github.com/ceyewan/genesis/pkg/connector"
+	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/memlock"
+)
+
+// A Container holds the parts of a service. None of its fields is nil.
+type Container struct {
+	Log    clog.Logger
+	Meter  metric.Meter
+	Tracer trace.Tracer
+	DLock  *dlock.Client
+
+	made      []part // in the order in which they were made
+	closeOnce sync.Once
+	closeErr  error
+}
+
+// A part is something that the Container has made.
+type part struct {
+	name    string
+	close   func() error
+	connect func(context.Context) error // nil if there is nothing to connect
+}
+
+// An Option injects a collaborator, which the Container never closes.
+type Option func(*settings)
+
+type settings struct {
+	log    *clog.Logger
+	meter  metric.Meter
+	tracer trace.Tracer
+	locks  []dlock.Option
+}
+
+// WithLogger replaces the logger of Config.Log.
+func WithLogger(l clog.Logger) Option { return func(s *settings) { s.log = &l } }
+
+// WithMeter has everything measured; without it, nothing is.
+func WithMeter(m metric.Meter) Option { return func(s *settings) { s.meter = m } }
+
+// WithTracer has everything traced; without it, nothing is.
+func WithTracer(t trace.Tracer) Option { return func(s *settings) { s.tracer = t } }
+
+// WithDLockOptions passes options on to the lock Client, such as dlock.WithAdmin.
+func WithDLockOptions(opts ...dlock.Option) Option {
+	return func(s *settings) { s.locks = append(s.locks, opts...) }
+}
+
+// New builds everything, and touches no network; see Connect. If something cannot
+// be built, what was made before is closed again.
+func New(cfg *Config, opts ...Option) (*Container, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("container: %w", err)
+	}
+	s := settings{meter: noop.Meter{}, tracer: notrace.Tracer{}}
+	for i, opt := range opts {
+		if opt == nil {
+			return nil, fmt.Errorf("container: %w: option %d is nil", ErrInvalidConfig, i)
+		}
+		opt(&s)
+	}
+	c := &Container{Meter: s.meter, Tracer: s.tracer}
+	if s.log != nil {
+		c.Log = *s.log
+	} else {
+		c.Log = clog.New(&cfg.Log)
+	}
+	if err := c.build(cfg, &s); err != nil {
+		return nil, fmt.Errorf("container: %w", errors.Join(err, c.Close()))
+	}
+	return c, nil
+}
+
+func (c *Container) build(cfg *Config, s *settings) error {
+	backend, err := c.backend(cfg)
+	if err != nil {
+		return err
+	}
+	opts := []dlock.Option{dlock.WithLogger(c.Log), dlock.WithBackend(backend)}
+	if _, silent := s.meter.(noop.Meter); !silent {
+		opts = append(opts, dlock.WithMeter(s.meter))
+	}
+	if _, silent := s.tracer.(notrace.Tracer); !silent {
+		opts = append(opts, dlock.WithTracer(s.tracer))
+	}
+	c.DLock, err = dlock.New(&cfg.DLock, append(opts, s.locks...)...)
+	if err != nil {
+		return err
+	}
+	c.made = append(c.made, part{name: "dlock", close: c.DLock.Close})
+	return nil
+}
+
+// backend makes what the locks are kept in.
+func (c *Container) backend(cfg *Config) (driver.Opener, error) {
+	log := connector.WithLogger(c.Log)
+	switch cfg.DLock.Backend {
+	case "redis":
+		conn, err := connector.NewRedis(cfg.Redis, log)
+		if err != nil {
+			return nil, err
+		}
+		c.made = append(c.made, part{"redis", conn.Close, conn.Connect})
+		return conn.RedisLocks(), nil
+	case "etcd":
+		conn, err := connector.NewEtcd(cfg.Etcd, log)
+		if err != nil {
+			return nil, err
+		}
+		c.made = append(c.made, part{"etcd", conn.Close, conn.Connect})
+		return conn.EtcdLocks(), nil
+	}
+	return memlock.New(), nil
+}
+
+// Connect finds out whether everything can be reached. Nobody has to call it:
+// connections are made when they are first used.
+func (c *Container) Connect(ctx context.Context) error {
+	for _, p := range c.made {
+		if p.connect == nil {
+			continue
+		}
+		if err := p.connect(ctx); err != nil {
+			return fmt.Errorf("container: %s: %w", p.name, err)
+		}
+	}
+	return nil
+}
+
+// Close closes what was made, the last first, and goes on if something fails. A
+// second Close returns the same.
+func (c *Container) Close() error {
+	c.closeOnce.Do(func() {
+		var errs []error
+		for i := len(c.made) - 1; i >= 0; i-- {
+			if err := c.made[i].close(); err != nil {
+				errs = append(errs, fmt.Errorf("close %s: %w", c.made[i].name, err))
+			}
+		}
+		c.closeErr = errors.Join(errs...)
+	})
+	return c.closeErr
+}

@@ -1,0 +1,75 @@
+package otlp
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	"google.golang.org/protobuf/proto"
+)
+
+// maxAnswer is how much of an answer is read: it is a few bytes.
+const maxAnswer = 64 << 10
+
+// A sender is what both exporters send through. Its connections are its own, so
+// that Shutdown can close them.
+type sender struct {
+	client  *http.Client
+	timeout time.Duration
+}
+
+func newSender(cfg Config) *sender {
+	transport := &http.Transport{
+		Proxy:               http.ProxyFromEnvironment,
+		DialContext:         (&net.Dialer{KeepAlive: 30 * time.Second}).DialContext,
+		TLSClientConfig:     cfg.TLS.Clone(),
+		ForceAttemptHTTP2:   true,
+		MaxIdleConnsPerHost: 2,
+		IdleConnTimeout:     90 * time.Second,
+	}
+	return &sender{
+		client: &http.Client{
+			Transport:     discreet{transport},
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // headers go to Endpoint alone
+		},
+		timeout: cmp.Or(cfg.Timeout, defaultTimeout),
+	}
+}
+
+// discreet lets nothing of what a collector writes reach an error, and so a log:
+// some repeat the headers. The status says enough, and takes the body's place.
+type discreet struct{ *http.Transport }
+
+func (d discreet) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := d.Transport.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	_ = resp.Body.Close()
+	if err != nil {
+		return nil, err
+	}
+	if n := rejected(resp, answer); n > 0 {
+		return nil, fmt.Errorf("the collector rejected %d items", n)
+	}
+	resp.Status = fmt.Sprintf("%d %s", resp.StatusCode, http.StatusText(resp.StatusCode))
+	resp.Header.Set("Content-Type", "text/plain")
+	resp.Body = io.NopCloser(strings.NewReader(resp.Status))
+	return resp, nil
+}
+
+// rejected returns how many spans or data points a collector refused while it
+// took the rest. The answers for traces and for metrics have the same form.
+func rejected(resp *http.Response, answer []byte) int64 {
+	var a collector.ExportTraceServiceResponse
+	if resp.StatusCode/100 != 2 || resp.Header.Get("Content-Type") != "application/x-protobuf" || proto.Unmarshal(answer, &a) != nil {
+		return 0
+	}
+	return a.GetPartialSuccess().GetRejectedSpans()
+}
