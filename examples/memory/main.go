@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"sync"
 	"time"
@@ -14,20 +15,20 @@ import (
 )
 
 func main() {
-	if err := run(context.Background()); err != nil {
+	if err := run(context.Background(), os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context) error {
+func run(ctx context.Context, out io.Writer) error {
 	client, err := dlock.New(&dlock.Config{Backend: "memory"}, dlock.WithBackend(memlock.New()))
 	if err != nil {
 		return err
 	}
 	start := time.Now()
 	say := func(worker int, format string, args ...any) {
-		fmt.Printf("%6s  worker %d  %s\n", time.Since(start).Round(10*time.Millisecond), worker, fmt.Sprintf(format, args...))
+		fmt.Fprintf(out, "%6s  worker %d  %s\n", time.Since(start).Round(10*time.Millisecond), worker, fmt.Sprintf(format, args...))
 	}
 	var workers sync.WaitGroup
 	failed := make(chan error, 5)
