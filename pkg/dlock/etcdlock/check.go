@@ -32,20 +32,34 @@ func (d *etcdDriver) Check(ctx context.Context) ([]driver.Finding, error) {
 	if reached == 0 {
 		return nil, fmt.Errorf("%w: no member answers", ErrNotReady)
 	}
+	bounded, cancel := context.WithTimeout(clientv3.WithRequireLeader(ctx), clusterBound)
+	defer cancel()
+	whole, err := d.checkCluster(bounded)
+	if err != nil && ctx.Err() == nil && bounded.Err() != nil {
+		err = fmt.Errorf("%w: no answer within %v", ErrNotReady, clusterBound)
+	}
+	return append(all, whole...), err
+}
+
+// checkCluster looks at what takes the agreement of the members.
+func (d *etcdDriver) checkCluster(ctx context.Context) ([]driver.Finding, error) {
 	members, err := d.client.MemberList(ctx)
 	if err != nil {
 		return nil, classify(err)
 	}
-	all = append(all, d.members(members.Members), d.alarms(ctx))
 	trip, err := d.roundTrip(ctx)
 	if err != nil {
 		return nil, classify(err)
 	}
-	return append(all, trip), nil
+	return []driver.Finding{d.members(members.Members), d.alarms(ctx), trip}, nil
 }
 
-// memberBound is how long a single member may take to answer.
-const memberBound = 2 * time.Second
+// memberBound is how long a single member may take to answer, clusterBound all of
+// them together.
+const (
+	memberBound  = 2 * time.Second
+	clusterBound = 5 * time.Second
+)
 
 func (d *etcdDriver) checkMember(ctx context.Context, endpoint string) (driver.Finding, error) {
 	ctx, cancel := context.WithTimeout(ctx, memberBound)

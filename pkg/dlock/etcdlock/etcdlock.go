@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -38,7 +39,7 @@ func (o *opener) Open(opts driver.Options) (driver.Driver, error) {
 		Outbox: driver.NewOutbox(1024),
 		client: o.client, lessor: pb.NewLeaseClient(o.client.ActiveConnection()),
 		prefix: opts.Prefix, log: opts.Logger, me: newName(), numbers: map[string]*numbers{},
-		claims: map[string]*claim{}, owns: map[string]*claim{}, leases: map[int64]*lease{}, grants: map[int64]*shared[*lease]{}, lines: map[string]*line{},
+		claims: map[string]*claim{}, owns: map[string]*claim{}, leases: map[int64]*lease{}, grants: map[int64]*shared[*lease]{}, lines: map[string]*line{}, doomed: map[*lease]bool{},
 	}
 	d.ctx, d.cancel = context.WithCancel(clientv3.WithRequireLeader(context.Background()))
 	return d, nil
@@ -72,6 +73,8 @@ type etcdDriver struct {
 	grants  map[int64]*shared[*lease] // by seconds: leases that are being made
 	lines   map[string]*line          // by key: where claims of ours wait, or did lately
 	numbers map[string]*numbers       // by key
+	doomed  map[*lease]bool           // to be revoked
+	nudged  time.Time
 }
 
 // A claim is one that this driver has filed, or has tried to.
@@ -131,8 +134,11 @@ func (d *etcdDriver) Close() error {
 		var wg sync.WaitGroup
 		for _, l := range d.leases {
 			if len(l.claims) == 0 && !l.over(time.Now()) {
-				wg.Go(func() { d.revoke(ctx, l) })
+				d.doomed[l] = true
 			}
+		}
+		for l := range maps.Clone(d.doomed) {
+			wg.Go(func() { d.revoke(ctx, l) })
 		}
 		wg.Wait()
 		d.Outbox.Close()
@@ -153,6 +159,7 @@ func (d *etcdDriver) Acquire(ctx context.Context, r driver.Request) (driver.Stat
 	for {
 		c, err := d.enter(ctx, r)
 		if err != nil {
+			d.nudge()
 			return driver.State{}, err
 		}
 		st, err := d.file(ctx, c, r)
@@ -172,6 +179,7 @@ func (d *etcdDriver) Acquire(ctx context.Context, r driver.Request) (driver.Stat
 		}
 		d.mu.Unlock()
 		if !gone {
+			d.nudge()
 			return driver.State{}, err
 		}
 	}

@@ -147,6 +147,7 @@ func (d *etcdDriver) keepAlive(ctx context.Context, l *lease) error {
 			if err == nil || errors.Is(err, errLeaseGone) || driver.ClassOf(err) == driver.Fatal {
 				return struct{}{}, err
 			}
+			d.nudge()
 			if !sleep(ctx, pause) {
 				return struct{}{}, err
 			}
@@ -229,6 +230,7 @@ func (d *etcdDriver) giveBack(l *lease) {
 		return
 	}
 	l.dead = true
+	d.doomed[l] = true
 	d.work.Go(func() {
 		ctx, cancel := context.WithTimeout(d.ctx, bound(l.seconds))
 		defer cancel()
@@ -239,9 +241,27 @@ func (d *etcdDriver) giveBack(l *lease) {
 // revoke gives back a lease. If it cannot, the lease runs out by itself.
 func (d *etcdDriver) revoke(ctx context.Context, l *lease) {
 	if _, err := d.client.Revoke(ctx, l.id); err != nil {
-		d.log.Debug("a lease is left to run out", "error", err)
+		d.log.Debug("a lease was not revoked", "error", err)
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.doomed, l)
+}
+
+// nudge lets the client connect again at once. Left to itself it waits for longer
+// and longer, and a lease runs out although the server is back.
+func (d *etcdDriver) nudge() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if now := time.Now(); now.Sub(d.nudged) > nudgePause {
+		d.nudged = now
+		d.client.ActiveConnection().ResetConnectBackoff()
 	}
 }
+
+// nudgePause is the least time between two attempts to connect.
+const nudgePause = 250 * time.Millisecond
 
 func sleep(ctx context.Context, t time.Duration) bool {
 	timer := time.NewTimer(t)

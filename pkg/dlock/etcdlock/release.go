@@ -38,6 +38,10 @@ func (d *etcdDriver) Release(ctx context.Context, r driver.Ref) (driver.State, e
 		phase, err = d.removeUnknown(ctx, r)
 	}
 	if err != nil {
+		if c != nil && errors.Is(err, ErrNoSpace) { // for the bar; what is there can still be deleted
+			_, _ = d.client.Txn(ctx).If(d.still(c)).Then(clientv3.OpDelete(c.own)).Commit()
+		}
+		d.nudge()
 		return driver.State{}, err
 	}
 	if c != nil {

@@ -16,6 +16,8 @@ type server struct {
 	line  *line
 	watch watch
 	empty time.Time // since when nobody waits
+
+	looked int64 // the claim of ours, by its revision, that was looked for last
 }
 
 // A watch tells when one key is deleted. It begins now, not in the past: there,
@@ -93,7 +95,10 @@ func (s *server) serve(c *claim, p position) error {
 		if s.known(p.before, p.beforeRev) {
 			return s.next(0)
 		}
-		return s.advance(c, 0)
+		if s.looked != p.beforeRev {
+			s.looked = p.beforeRev
+			return s.advance(c, 0)
+		} // it is there, and its filing was not answered
 	}
 	if s.watch.key != p.before {
 		s.stop()
