@@ -28,7 +28,7 @@ type Config struct {
 	// AddSource writes the file and line of the caller.
 	AddSource bool `json:"add_source" yaml:"add_source" mapstructure:"add_source"`
 	// Output is where lines go, one Write for each; nil is standard error.
-	Output io.Writer `json:"-" yaml:"-" mapstructure:"-"`
+	Output io.Writer `json:"-" yaml:"-" mapstructure:"-" env:"-"`
 }
 
 // New returns a Logger; a nil cfg means the defaults. New never fails: in place

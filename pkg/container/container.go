@@ -35,12 +35,15 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/memlock"
 )
 
-// A Container holds the parts of a service. None of its fields is nil.
+// A Container holds the parts of a service.
 type Container struct {
 	Log    clog.Logger
-	Meter  metric.Meter
-	Tracer trace.Tracer
+	Meter  metric.Meter // never nil
+	Tracer trace.Tracer // never nil
 	DLock  *dlock.Client
+	// Redis or Etcd is the connector that the backend needs, and the other nil.
+	Redis *connector.Redis
+	Etcd  *connector.Etcd
 
 	made      []part // in the order in which they were made
 	closeOnce sync.Once
@@ -62,6 +65,7 @@ type settings struct {
 	meter  metric.Meter
 	tracer trace.Tracer
 	locks  []dlock.Option
+	conns  []connector.Option
 }
 
 // WithLogger replaces the logger of Config.Log.
@@ -76,6 +80,12 @@ func WithTracer(t trace.Tracer) Option { return func(s *settings) { s.tracer = t
 // WithDLockOptions passes options on to the lock Client, such as dlock.WithAdmin.
 func WithDLockOptions(opts ...dlock.Option) Option {
 	return func(s *settings) { s.locks = append(s.locks, opts...) }
+}
+
+// WithConnectorOptions passes options on to the connector, such as
+// connector.WithRedisLockOptions.
+func WithConnectorOptions(opts ...connector.Option) Option {
+	return func(s *settings) { s.conns = append(s.conns, opts...) }
 }
 
 // New builds everything, and touches no network; see Connect. If something cannot
@@ -104,7 +114,7 @@ func New(cfg *Config, opts ...Option) (*Container, error) {
 }
 
 func (c *Container) build(cfg *Config, s *settings) error {
-	backend, err := c.backend(cfg)
+	backend, err := c.backend(cfg, append([]connector.Option{connector.WithLogger(c.Log)}, s.conns...))
 	if err != nil {
 		return err
 	}
@@ -124,21 +134,22 @@ func (c *Container) build(cfg *Config, s *settings) error {
 }
 
 // backend makes what the locks are kept in.
-func (c *Container) backend(cfg *Config) (driver.Opener, error) {
-	log := connector.WithLogger(c.Log)
+func (c *Container) backend(cfg *Config, opts []connector.Option) (driver.Opener, error) {
 	switch cfg.DLock.Backend {
 	case "redis":
-		conn, err := connector.NewRedis(cfg.Redis, log)
+		conn, err := connector.NewRedis(cfg.Redis, opts...)
 		if err != nil {
 			return nil, err
 		}
+		c.Redis = conn
 		c.made = append(c.made, part{"redis", conn.Close, conn.Connect})
 		return conn.RedisLocks(), nil
 	case "etcd":
-		conn, err := connector.NewEtcd(cfg.Etcd, log)
+		conn, err := connector.NewEtcd(cfg.Etcd, opts...)
 		if err != nil {
 			return nil, err
 		}
+		c.Etcd = conn
 		c.made = append(c.made, part{"etcd", conn.Close, conn.Connect})
 		return conn.EtcdLocks(), nil
 	}

@@ -129,15 +129,19 @@ func TestLoadRefuses(t *testing.T) {
 	if _, err := container.Load(filepath.Join(t.TempDir(), "none.yaml")); !errors.Is(err, os.ErrNotExist) || !errors.Is(err, container.ErrInvalidConfig) {
 		t.Errorf("no file: %v", err)
 	}
-	t.Setenv("GENESIS_DLOCK_BAKEND", "redis")
-	if _, err := container.Load(""); !errors.Is(err, container.ErrInvalidConfig) || !strings.Contains(err.Error(), "GENESIS_DLOCK_BAKEND is not known") {
-		t.Errorf("unknown variable: %v", err)
+	for _, name := range []string{"GENESIS_DLOCK_BAKEND", "GENESIS_LOG_OUTPUT"} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv(name, "redis")
+			if _, err := container.Load(""); !errors.Is(err, container.ErrInvalidConfig) || !strings.Contains(err.Error(), name+" is not known") {
+				t.Errorf("unknown variable: %v", err)
+			}
+		})
 	}
 }
 
 func TestBadVariable(t *testing.T) {
 	t.Setenv("GENESIS_DLOCK_MAX_RETRIES", "hunter2")
-	if _, err := container.Load(""); !errors.Is(err, container.ErrInvalidConfig) || strings.Contains(err.Error(), "hunter2") {
+	if _, err := container.Load(""); !errors.Is(err, container.ErrInvalidConfig) || !strings.HasSuffix(err.Error(), "GENESIS_DLOCK_MAX_RETRIES is not a int") {
 		t.Errorf("a bad number: %v", err)
 	}
 }
@@ -188,6 +192,9 @@ func TestBackends(t *testing.T) {
 		}
 		if err := c.DLock.Do(ctx, "k", func(context.Context) error { return nil }); err != nil {
 			t.Errorf("%s: %v", backend, err)
+		}
+		if (c.Redis != nil) != (backend == "redis") || (c.Etcd != nil) != (backend == "etcd") {
+			t.Errorf("%s has the connectors %v and %v", backend, c.Redis, c.Etcd)
 		}
 		if _, err := c.DLock.Admin(); err != nil {
 			t.Errorf("%s: the option was not passed on: %v", backend, err)

@@ -139,16 +139,21 @@ func parse(to any, prefix string, vars map[string]string, known map[string]bool)
 		known[f.Key] = true
 	}
 	if err := env.ParseWithOptions(to, opts); err != nil {
-		return badVariable(err)
+		return badVariable(err, fields)
 	}
 	return nil
 }
 
-// badVariable names the field and leaves out its value.
-func badVariable(err error) error {
+// badVariable names the variable and leaves out its value.
+func badVariable(err error, fields []env.FieldParams) error {
 	var bad env.ParseError
-	if errors.As(err, &bad) {
-		return fmt.Errorf("%s is not a %s", bad.Name, bad.Type)
+	if !errors.As(err, &bad) {
+		return err
 	}
-	return err
+	for _, f := range fields {
+		if strings.EqualFold(strings.ReplaceAll(f.OwnKey, "_", ""), bad.Name) {
+			return fmt.Errorf("%s is not a %s", f.Key, bad.Type)
+		}
+	}
+	return fmt.Errorf("%s is not a %s", bad.Name, bad.Type)
 }

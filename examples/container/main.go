@@ -1,0 +1,62 @@
+// The container example is a service of which several processes run, and one at a
+// time works. One value of its configuration says where the locks are kept:
+//
+//	go run ./examples/container                               # in Redis
+//	GENESIS_DLOCK_BACKEND=etcd go run ./examples/container    # in etcd
+//
+// Start it twice, and stop it with Ctrl-C. With -metrics localhost:9464 it shows what
+// it does at http://localhost:9464/metrics.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/container"
+)
+
+func main() {
+	config := flag.String("config", "examples/container/service.yaml", "configuration `file`")
+	metrics := flag.String("metrics", "", "`host:port` to serve /metrics at; none if empty")
+	task := flag.Duration("work", time.Second, "how long a turn takes")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Stdout, *config, *metrics, *task)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, out io.Writer, config, metrics string, task time.Duration) (err error) {
+	cfg, err := container.Load(config) // the file, and then the environment
+	if err != nil {
+		return err
+	}
+	var opts []container.Option
+	if metrics != "" {
+		meter, stop, err := serveMetrics(out, metrics)
+		if err != nil {
+			return err
+		}
+		defer stop()
+		opts = append(opts, container.WithMeter(meter))
+	}
+	app, err := container.New(cfg, opts...) // makes what the backend needs, and the locks on it
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, app.Close()) }() // releases, then closes what New has made
+	if err := app.Connect(ctx); err != nil {
+		return fmt.Errorf("%w\nIs the server there? Its address is in %s, in GENESIS_REDIS_ADDR or in GENESIS_ETCD_ENDPOINTS", err, config)
+	}
+	return serve(ctx, app, out, task)
+}

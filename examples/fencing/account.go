@@ -1,0 +1,48 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	_ "modernc.org/sqlite" // SQLite in Go, by the name "sqlite"
+)
+
+var errFenced = errors.New("refused: somebody with a greater token was here")
+
+// open opens the database. If it is new, it has one account, with 100 in it.
+func open(ctx context.Context, file string) (*sql.DB, error) {
+	db, err := sql.Open("sqlite", "file:"+file+"?_pragma=busy_timeout(5000)")
+	if err != nil {
+		return nil, err
+	}
+	_, err = db.ExecContext(ctx, `
+		CREATE TABLE IF NOT EXISTS accounts (id INTEGER PRIMARY KEY, balance INTEGER NOT NULL, fence INTEGER NOT NULL DEFAULT 0);
+		INSERT OR IGNORE INTO accounts (id, balance) VALUES (1, 100);`)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("database %s: %w", file, err), db.Close())
+	}
+	return db, nil
+}
+
+// withdraw takes amount from the account, on behalf of the lock's holder that has this
+// token. One statement compares and writes, so that nothing can come in between.
+func withdraw(ctx context.Context, db *sql.DB, token, amount int64) error {
+	result, err := db.ExecContext(ctx,
+		`UPDATE accounts SET balance = balance - ?, fence = ? WHERE id = ? AND fence <= ?`,
+		amount, token, 1, token)
+	if err != nil {
+		return err
+	}
+	rows, err := result.RowsAffected()
+	if err == nil && rows == 0 {
+		err = errFenced // nothing was written: stop
+	}
+	return err
+}
+
+func balance(ctx context.Context, db *sql.DB) (left int64, err error) {
+	err = db.QueryRowContext(ctx, `SELECT balance FROM accounts WHERE id = ?`, 1).Scan(&left)
+	return left, err
+}

@@ -1,0 +1,72 @@
+// The http example is an HTTP service that builds reports, each by one request at a
+// time, however many processes of it there are. A request that comes meanwhile is
+// answered 409; one that could not get or keep its lock, 503.
+//
+//	go run ./examples/http &
+//	curl -i -X POST localhost:8080/reports/july
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/connector"
+	"github.com/ceyewan/genesis/pkg/dlock"
+)
+
+func main() {
+	addr := flag.String("addr", "localhost:6379", "`host:port` of the Redis server")
+	listen := flag.String("listen", "localhost:8080", "`host:port` to serve at")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Stdout, *addr, *listen)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, out io.Writer, addr, listen string) error {
+	conn, err := connector.NewRedis(&connector.RedisConfig{Addr: addr})
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if err := conn.Connect(ctx); err != nil {
+		return fmt.Errorf("%w\nIs Redis there? Start it with \"redis-server\", or name another one with -addr", err)
+	}
+	locks, err := dlock.NewRedis(conn, &dlock.Config{Prefix: "example:"})
+	if err != nil {
+		return err
+	}
+	defer locks.Close() // releases what requests still hold
+
+	mux := http.NewServeMux()
+	mux.Handle("POST /reports/{name}", &reports{locks, build})
+	server := &http.Server{Addr: listen, Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	fmt.Fprintln(out, "try: curl -i -X POST", listen+"/reports/july")
+	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
+	if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// build stands for work of some seconds that heeds its context.
+func build(ctx context.Context, _ string) error {
+	select {
+	case <-time.After(3 * time.Second):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

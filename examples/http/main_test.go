@@ -1,0 +1,183 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/connector"
+	"github.com/ceyewan/genesis/pkg/dlock"
+)
+
+func TestMain(m *testing.M) {
+	redis.SetLogger(silent{}) // it reports what the tests do to its server
+	goleak.VerifyTestMain(m)
+}
+
+type silent struct{}
+
+func (silent) Printf(context.Context, string, ...any) {}
+
+// client returns locks as the example has them, but with a lease that is short
+// enough to see it lost.
+func client(t *testing.T, addr string) *dlock.Client {
+	t.Helper()
+	conn, err := connector.NewRedis(&connector.RedisConfig{Addr: addr})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	locks, err := dlock.NewRedis(conn, &dlock.Config{Prefix: "example:", DefaultTTL: 3 * time.Second}, dlock.WithAdmin())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { locks.Close() })
+	return locks
+}
+
+// serve serves reports that are built by build.
+func serve(t *testing.T, locks *dlock.Client, build func(context.Context, string) error) string {
+	t.Helper()
+	mux := http.NewServeMux()
+	mux.Handle("POST /reports/{name}", &reports{locks, build})
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+// post returns the status and the text of the answer.
+func post(t *testing.T, url string) (int, string) {
+	t.Helper()
+	resp, err := http.Post(url, "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer http.DefaultClient.CloseIdleConnections()
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if busy := resp.StatusCode == http.StatusConflict || resp.StatusCode == http.StatusServiceUnavailable; busy != (resp.Header.Get("Retry-After") != "") {
+		t.Errorf("status %d, Retry-After %q", resp.StatusCode, resp.Header.Get("Retry-After"))
+	}
+	return resp.StatusCode, strings.TrimSpace(string(text))
+}
+
+func wants(t *testing.T, url string, status int, text string) {
+	t.Helper()
+	if gotStatus, got := post(t, url); gotStatus != status || got != text {
+		t.Errorf("answer is %d %s", gotStatus, got)
+	}
+}
+
+func TestAnswers(t *testing.T) {
+	t.Parallel()
+	addr := testenv.Redis(t).Addr()
+	locks, other := client(t, addr), client(t, addr)
+	url := serve(t, locks, func(_ context.Context, name string) error {
+		if name == "bad" {
+			return errors.New("no data")
+		}
+		return nil
+	})
+	wants(t, url+"/reports/july", 200, "built july")
+	wants(t, url+"/reports/bad", 500, "the report could not be built")
+	wants(t, url+"/reports/%01", 400, "no report has such a name")
+
+	if err := other.Lock(t.Context(), "report:july"); err != nil {
+		t.Fatal(err)
+	}
+	wants(t, url+"/reports/july", 409, "somebody builds this report now")
+	wants(t, url+"/reports/june", 200, "built june")
+	if err := other.Unlock(t.Context(), "report:july"); err != nil {
+		t.Fatal(err)
+	}
+	wants(t, url+"/reports/july", 200, "built july")
+}
+
+// An operator takes the lock away: the context of the work ends.
+func TestLoss(t *testing.T) {
+	t.Parallel()
+	addr := testenv.Redis(t).Addr()
+	admin, err := client(t, addr).Admin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	url := serve(t, client(t, addr), func(ctx context.Context, _ string) error {
+		guard, _ := dlock.FromContext(ctx)
+		if err := admin.Evict(ctx, guard.Key(), guard.Token()); err != nil {
+			t.Error(err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(10 * time.Second):
+			t.Error("the context did not end")
+		}
+		return nil
+	})
+	wants(t, url+"/reports/july", 503, "the lock was lost, the report may be incomplete")
+}
+
+// The client goes away: the work ends, and the lock is released.
+func TestClientGone(t *testing.T) {
+	t.Parallel()
+	locks := client(t, testenv.Redis(t).Addr())
+	ctx, leave := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	url := serve(t, locks, func(ctx context.Context, _ string) error {
+		leave()
+		<-ctx.Done()
+		ended <- context.Cause(ctx)
+		return ctx.Err()
+	})
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/reports/july", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp, err := http.DefaultClient.Do(req); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v, %v", resp, err)
+	}
+	if cause := <-ended; !errors.Is(cause, context.Canceled) || errors.Is(cause, dlock.ErrOwnershipLost) {
+		t.Errorf("the work ended because of %v", cause)
+	}
+	if err := locks.Lock(t.Context(), "report:july", dlock.WithWait(10*time.Second)); err != nil {
+		t.Errorf("the lock was not released: %v", err)
+	}
+}
+
+// Redis is silent: the answer comes all the same.
+func TestSilence(t *testing.T) {
+	t.Parallel()
+	proxy := testenv.Proxy(t, testenv.Redis(t).Addr())
+	url := serve(t, client(t, proxy.Addr()), func(context.Context, string) error { return nil })
+	wants(t, url+"/reports/july", 200, "built july")
+	proxy.BlackHole(true)
+	wants(t, url+"/reports/july", 503, "no lock can be had now")
+	proxy.Heal()
+}
+
+func TestRun(t *testing.T) {
+	t.Parallel()
+	ctx, stop := context.WithCancel(t.Context())
+	if err := run(ctx, writer(stop), testenv.Redis(t).Addr(), "127.0.0.1:0"); err != nil {
+		t.Errorf("stopped with %v", err)
+	}
+	if err := run(t.Context(), io.Discard, "localhost:1", "127.0.0.1:0"); !errors.Is(err, connector.ErrUnreachable) || !strings.Contains(err.Error(), "redis-server") {
+		t.Errorf("error is %v", err)
+	}
+}
+
+// A writer calls itself when something is written.
+type writer func()
+
+func (w writer) Write(p []byte) (int, error) { w(); return len(p), nil }

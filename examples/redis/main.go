@@ -1,0 +1,71 @@
+// The redis example takes a lock that is kept in a Redis server, works under it and
+// gives it back. Start it twice at the same time, and see the second one wait:
+//
+//	go run ./examples/redis & go run ./examples/redis
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/connector"
+	"github.com/ceyewan/genesis/pkg/dlock"
+)
+
+func main() {
+	addr := flag.String("addr", "localhost:6379", "`host:port` of the Redis server")
+	flag.Parse()
+	if err := run(context.Background(), os.Stdout, *addr); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, out io.Writer, addr string) error {
+	// The connector makes a client and owns it. Nothing is sent yet.
+	conn, err := connector.NewRedis(&connector.RedisConfig{Addr: addr})
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	// Nobody has to call Connect; it says early what would go wrong later.
+	if err := conn.Connect(ctx); err != nil {
+		return fmt.Errorf("%w\nIs Redis there? Start it with \"redis-server\", or name another one with -addr", err)
+	}
+	locks, err := dlock.NewRedis(conn, &dlock.Config{Prefix: "example:"})
+	if err != nil {
+		return err
+	}
+	defer locks.Close() // before conn
+
+	fmt.Fprintln(out, "waiting for the lock")
+	guard, err := locks.Acquire(ctx, "report", dlock.WithWait(time.Minute)) // ctx bounds the wait, not the hold
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(out, "the lock is ours, with fencing token", guard.Token())
+	err = work(guard.Context(), out)
+	if err == nil {
+		err = store(guard.Context(), conn.GetClient(), guard.Token(), "done")
+	}
+	// Unlock says if the lock was lost before: then somebody else may have worked too.
+	return errors.Join(err, guard.Unlock(ctx))
+}
+
+// work takes a while. It stops when its context ends, since the lock is lost then.
+func work(ctx context.Context, out io.Writer) error {
+	for step := 1; step <= 3; step++ {
+		select {
+		case <-time.After(200 * time.Millisecond):
+			fmt.Fprintf(out, "step %d of 3\n", step)
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
