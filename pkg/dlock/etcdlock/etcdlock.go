@@ -42,6 +42,7 @@ func (o *opener) Open(opts driver.Options) (driver.Driver, error) {
 		claims: map[string]*claim{}, owns: map[string]*claim{}, leases: map[int64]*lease{}, grants: map[int64]*shared[*lease]{}, lines: map[string]*line{}, doomed: map[*lease]bool{},
 	}
 	d.ctx, d.cancel = context.WithCancel(clientv3.WithRequireLeader(context.Background()))
+	d.work.Go(d.reconnect)
 	return d, nil
 }
 
@@ -74,7 +75,6 @@ type etcdDriver struct {
 	lines   map[string]*line          // by key: where claims of ours wait, or did lately
 	numbers map[string]*numbers       // by key
 	doomed  map[*lease]bool           // to be revoked
-	nudged  time.Time
 }
 
 // A claim is one that this driver has filed, or has tried to.
@@ -159,7 +159,6 @@ func (d *etcdDriver) Acquire(ctx context.Context, r driver.Request) (driver.Stat
 	for {
 		c, err := d.enter(ctx, r)
 		if err != nil {
-			d.nudge()
 			return driver.State{}, err
 		}
 		st, err := d.file(ctx, c, r)
@@ -179,7 +178,6 @@ func (d *etcdDriver) Acquire(ctx context.Context, r driver.Request) (driver.Stat
 		}
 		d.mu.Unlock()
 		if !gone {
-			d.nudge()
 			return driver.State{}, err
 		}
 	}

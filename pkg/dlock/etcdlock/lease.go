@@ -8,6 +8,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/connectivity"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
@@ -142,12 +143,11 @@ func (d *etcdDriver) bury(l *lease) {
 func (d *etcdDriver) keepAlive(ctx context.Context, l *lease) error {
 	limit := bound(l.seconds)
 	_, err := l.alive.do(ctx, d, limit, func(ctx context.Context) (struct{}, error) {
-		for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+		for pause := 10 * time.Millisecond; ; pause = min(2*pause, l.ttl/20) {
 			err := d.keepAliveOnce(ctx, l, min(l.ttl/6, limit/2))
 			if err == nil || errors.Is(err, errLeaseGone) || driver.ClassOf(err) == driver.Fatal {
 				return struct{}{}, err
 			}
-			d.nudge()
 			if !sleep(ctx, pause) {
 				return struct{}{}, err
 			}
@@ -249,19 +249,27 @@ func (d *etcdDriver) revoke(ctx context.Context, l *lease) {
 	delete(d.doomed, l)
 }
 
-// nudge lets the client connect again at once. Left to itself it waits for longer
-// and longer, and a lease runs out although the server is back.
-func (d *etcdDriver) nudge() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if now := time.Now(); now.Sub(d.nudged) > nudgePause {
-		d.nudged = now
-		d.client.ActiveConnection().ResetConnectBackoff()
+// reconnect keeps the client from waiting longer and longer, up to two minutes,
+// before it connects again: leases would run out although the server is back.
+func (d *etcdDriver) reconnect() {
+	conn := d.client.ActiveConnection()
+	for {
+		state := conn.GetState()
+		switch {
+		case state != connectivity.TransientFailure:
+			if !conn.WaitForStateChange(d.ctx, state) {
+				return
+			}
+		case !sleep(d.ctx, reconnectEvery):
+			return
+		default:
+			conn.ResetConnectBackoff()
+		}
 	}
 }
 
-// nudgePause is the least time between two attempts to connect.
-const nudgePause = 250 * time.Millisecond
+// reconnectEvery is how often it is made to try.
+const reconnectEvery = 250 * time.Millisecond
 
 func sleep(ctx context.Context, t time.Duration) bool {
 	timer := time.NewTimer(t)

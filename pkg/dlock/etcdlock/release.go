@@ -41,7 +41,6 @@ func (d *etcdDriver) Release(ctx context.Context, r driver.Ref) (driver.State, e
 		if c != nil && errors.Is(err, ErrNoSpace) { // for the bar; what is there can still be deleted
 			_, _ = d.client.Txn(ctx).If(d.still(c)).Then(clientv3.OpDelete(c.own)).Commit()
 		}
-		d.nudge()
 		return driver.State{}, err
 	}
 	if c != nil {
@@ -56,17 +55,22 @@ func (d *etcdDriver) Release(ctx context.Context, r driver.Ref) (driver.State, e
 // it deletes, so that it costs least; if it is not answered, and may yet arrive, the
 // claim's key is not used again.
 func (d *etcdDriver) delete(ctx context.Context, c *claim) (driver.Phase, error) {
+	d.taint(c, true) // before it is sent: something else may end the claim meanwhile
 	resp, err := d.client.Delete(ctx, c.own)
 	if err != nil {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		c.tainted = true
 		return driver.Unknown, classify(err)
 	}
+	d.taint(c, false)
 	if resp.Deleted == 0 {
 		return driver.Gone, nil
 	}
 	return driver.Held, nil
+}
+
+func (d *etcdDriver) taint(c *claim, is bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c.tainted = is
 }
 
 // still holds while a claim's key is that of the claim: a release that arrives late

@@ -1,0 +1,878 @@
+package etcdlock_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/etcdlock"
+)
+
+// abPause stops a server for some time, in which it must not answer.
+func abPause(t *testing.T, server *servers.Etcd, direct *clientv3.Client, d time.Duration) {
+	t.Helper()
+	if err := server.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(abCtx, d)
+	defer cancel()
+	if _, err := direct.Get(ctx, "k"); err == nil {
+		t.Error("the server answers: the fault did not happen")
+	}
+	<-ctx.Done()
+	if err := server.Resume(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// abRenewed waits until a guard has been renewed lately. It is a failure if it is
+// lost instead, unless this machine had no time for us since then.
+func abRenewed(t *testing.T, g *dlock.Guard, ttl time.Duration, metronome *abMetronome, since time.Time) bool {
+	t.Helper()
+	left := time.Duration(0)
+	testenv.Eventually(t, 2*ttl, "the lock is renewed again", func() bool {
+		left = g.Remaining()
+		return left == 0 || left > ttl*3/4
+	})
+	if lost := metronome.lost(since); left == 0 && lost > abStarved {
+		t.Logf("%q is lost, as are %v of our time", g.Key(), lost)
+		return false
+	}
+	abAlive(t, g)
+	return left > 0
+}
+
+// The server stands still for up to half of the lease, and nobody loses a lock.
+func TestB1ServerPauseIsNoLoss(t *testing.T) {
+	t.Parallel()
+	server := testenv.Etcd(t)
+	direct := dial(t, server.Endpoint())
+	const ttl, holders = 5 * time.Second, 20
+	rng, metronome := rand.New(rand.NewPCG(1, 1)), abListen(t)
+	var guards []*dlock.Guard
+	for i := range holders {
+		c := abClient(t, server.Endpoint(), dlock.Config{DefaultTTL: ttl})
+		guards = append(guards, abAcquire(t, c, fmt.Sprintf("k%d", i)))
+		abElapse(ttl / 3 / holders) // so that their renewals are spread
+	}
+	paused := time.Duration(0)
+	for i := range abTimes(2, 15) { // 15 x 20 are 300 runs
+		d := ttl/10 + time.Duration(rng.Int64N(int64(ttl/2-ttl/10)))
+		if i == 0 {
+			d = ttl / 2
+		}
+		started := time.Now()
+		abPause(t, server, direct, d)
+		paused += d
+		guards = slices.DeleteFunc(guards, func(g *dlock.Guard) bool {
+			renewed := abRenewed(t, g, ttl, metronome, started)
+			if token := abToken(t, direct, g.Key()); renewed && token != g.Token() {
+				t.Errorf("pause %v: the server has token %d, the guard %d", d, token, g.Token())
+			}
+			return !renewed
+		})
+	}
+	t.Logf("paused for %v", paused)
+	for _, g := range guards {
+		abUnlock(t, g)
+	}
+}
+
+// A lock joins the lease of one that was released some time ago. That is no reason
+// to lose it sooner.
+func TestB1ServerPauseAfterJoiningLease(t *testing.T) {
+	t.Parallel()
+	server := testenv.Etcd(t)
+	direct := dial(t, server.Endpoint())
+	const ttl = 5 * time.Second
+	metronome, started := abListen(t), time.Now()
+	var guards []*dlock.Guard
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	for i := range 4 { // the lease is up to three tenths of its TTL old
+		c := abClient(t, server.Endpoint(), dlock.Config{DefaultTTL: ttl})
+		abWarm(t, c)
+		wg.Go(func() {
+			abElapse(ttl * time.Duration(i) / 10)
+			g, err := c.Acquire(abCtx, fmt.Sprintf("k%d", i))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			guards = append(guards, g)
+		})
+	}
+	wg.Wait()
+	abElapse(ttl/3 - 100*time.Millisecond) // the last one is about to be renewed
+	abPause(t, server, direct, ttl/2)
+	for _, g := range guards {
+		if abRenewed(t, g, ttl, metronome, started) {
+			abUnlock(t, g)
+		}
+	}
+}
+
+// An abB1 answers the renewals of one holder with errors.
+type abB1 struct {
+	name string
+	err  error
+	span time.Duration // 0: once for each kind of call
+
+	g     *dlock.Guard
+	mu    sync.Mutex
+	armed bool
+	first time.Time
+	hits  map[string]int // by path
+}
+
+func (b *abB1) fault(path string) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.armed || (path != abTxn && path != abKeepAlive) {
+		return nil
+	}
+	if b.first.IsZero() {
+		b.first = time.Now()
+	}
+	if b.hits[path] > 0 && time.Since(b.first) >= b.span {
+		return nil
+	}
+	b.hits[path]++
+	return b.err
+}
+
+func (b *abB1) arm() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.armed = true
+}
+
+// check judges the holder some time after the last error.
+func (b *abB1) check(t *testing.T, direct *clientv3.Client, ttl time.Duration, metronome *abMetronome) {
+	t.Helper()
+	b.mu.Lock()
+	txns, alives := b.hits[abTxn], b.hits[abKeepAlive]
+	b.armed = false
+	first := b.first
+	b.mu.Unlock()
+	if txns == 0 || alives == 0 || b.span > 0 && txns+alives < 4 {
+		t.Errorf("%s: %d and %d errors: the fault did not happen", b.name, txns, alives)
+	}
+	if !abRenewed(t, b.g, ttl, metronome, first) {
+		return
+	}
+	if token := abToken(t, direct, b.g.Key()); token != b.g.Token() {
+		t.Errorf("%s: the server has token %d, the guard %d", b.name, token, b.g.Token())
+	}
+	if err := b.g.Unlock(abCtx); err != nil {
+		t.Errorf("%s: %v", b.name, err)
+	}
+}
+
+// One error of each kind that passes is answered to a renewal, and to half a
+// lease of renewals: no loss.
+func TestB1TransientErrorIsNoLoss(t *testing.T) {
+	t.Parallel()
+	server := testenv.Etcd(t)
+	direct := dial(t, server.Endpoint())
+	const ttl = 3 * time.Second
+	metronome := abListen(t)
+	var holds []*abB1
+	for _, err := range []error{
+		rpctypes.ErrGRPCNoLeader, rpctypes.ErrGRPCLeaderChanged, rpctypes.ErrGRPCNotLeader, rpctypes.ErrGRPCStopped,
+		rpctypes.ErrGRPCTimeout, rpctypes.ErrGRPCTimeoutDueToLeaderFail, rpctypes.ErrGRPCTimeoutDueToConnectionLost,
+		rpctypes.ErrGRPCUnhealthy, rpctypes.ErrGRPCRequestTooManyRequests, rpctypes.ErrGRPCNoSpace,
+		status.Error(codes.Unavailable, "transport is closing"), status.Error(codes.DeadlineExceeded, "too late"),
+		status.Error(codes.Canceled, "stream terminated"), status.Error(codes.Internal, "broken frame"),
+		status.Error(codes.Unknown, "a proxy says so"), io.ErrUnexpectedEOF,
+	} {
+		for _, span := range []time.Duration{0, ttl/2 - 100*time.Millisecond} {
+			b := &abB1{name: fmt.Sprintf("%v, for %v", err, span), err: err, span: span, hits: map[string]int{}}
+			spy := &abSpy{fault: b.fault}
+			c := abClientOn(t, spy.dial(t, server.Endpoint()), dlock.Config{DefaultTTL: ttl, RetryInterval: 50 * time.Millisecond})
+			b.g = abAcquire(t, c, fmt.Sprintf("k%d", len(holds)))
+			b.arm()
+			holds = append(holds, b)
+		}
+	}
+	abElapse(2 * ttl)
+	for _, b := range holds {
+		b.check(t, direct, ttl, metronome)
+	}
+}
+
+// An abLink is a holder with a network of its own.
+type abLink struct {
+	spy   abSpy
+	proxy *servers.Proxy
+	g     *dlock.Guard
+	own   string // its key in etcd
+	lost  abLoss
+	sent  time.Time     // when the last call left that its lease counts from
+	late  time.Duration // that answers come
+}
+
+func abLinkTo(t *testing.T, server *servers.Etcd, direct *clientv3.Client, key string, ttl time.Duration) *abLink {
+	t.Helper()
+	l := &abLink{proxy: testenv.Proxy(t, server.Addr())}
+	c := abClientOn(t, l.spy.dial(t, abVia(l.proxy)), dlock.Config{DefaultTTL: ttl})
+	l.g = abAcquire(t, c, key)
+	l.own = string(abLine(t, direct, key)[0].Key)
+	l.lost = abWatchLoss(l.g)
+	return l
+}
+
+// A renewal gets stuck on its way, all of it or a part: the next one passes it.
+func TestB1HungRenewalIsNoLoss(t *testing.T) {
+	t.Parallel()
+	server := testenv.Etcd(t)
+	direct := dial(t, server.Endpoint())
+	const ttl = 3 * time.Second
+	metronome := abListen(t)
+	for range abTimes(1, 10) {
+		var links []*abLink
+		var before []abCount
+		hung := [][]string{{abKeepAlive}, {abTxn}, {abKeepAlive, abTxn}}
+		for i, paths := range hung {
+			l := abLinkTo(t, server, direct, fmt.Sprintf("k%d", i), ttl)
+			links, before = append(links, l), append(before, abNote(l.proxy))
+			for _, path := range paths {
+				l.proxy.HoldGRPC(path, 1)
+			}
+		}
+		started := time.Now()
+		abElapse(2 * ttl)
+		for i, l := range links {
+			if !abRenewed(t, l.g, ttl, metronome, started) {
+				continue
+			}
+			for _, path := range hung[i] {
+				if n := before[i].since(path); n < 2 {
+					t.Errorf("%d calls of %s: the fault did not happen", n, path)
+				}
+			}
+			if token := abToken(t, direct, l.g.Key()); token != l.g.Token() {
+				t.Errorf("%q: the server has token %d, the guard %d", hung[i], token, l.g.Token())
+			}
+			l.proxy.Heal()
+			abUnlock(t, l.g)
+		}
+	}
+}
+
+// The link dies right after a lock was acquired or renewed: the loss is told
+// before the lease ends on the server, and not long before.
+func TestB2DeadLinkIsLostInTime(t *testing.T) {
+	t.Parallel()
+	server := testenv.Etcd(t)
+	direct := dial(t, server.Endpoint())
+	const ttl, holders = 2 * time.Second, 10
+	const margin = ttl / 20
+	metronome := abListen(t)
+	for round := range abTimes(1, 10) {
+		var links [holders]*abLink
+		for i := range links {
+			if i == holders/2 {
+				abElapse(ttl) // the first half has been renewed some times
+			}
+			links[i] = abLinkTo(t, server, direct, fmt.Sprintf("k%d-%d", round, i), ttl)
+		}
+		for _, l := range links {
+			testenv.Eventually(t, 5*time.Second, "no renewal is on its way", func() (quiet bool) {
+				l.sent, quiet = l.spy.last(ttl / 3)
+				return quiet
+			})
+			l.proxy.BlackHole(true)
+		}
+		for _, l := range links {
+			lost := l.lost.when(t)
+			after := lost.Sub(l.sent)
+			if after > ttl+metronome.lost(lost.Add(-ttl/2)) || after < ttl-margin-50*time.Millisecond {
+				t.Errorf("round %d: lost %v after the last renewal, want %v to %v", round, after, ttl-margin-50*time.Millisecond, ttl)
+			}
+			abWant(t, context.Cause(l.g.Context()), dlock.ErrOwnershipLost)
+			if l.g.Remaining() != 0 {
+				t.Error("a lost guard has time remaining")
+			}
+			if sent, _ := l.spy.last(ttl); sent != l.sent {
+				t.Error("a renewal was answered: the link was not dead")
+			}
+			l.proxy.Heal()
+		}
+	}
+}
+
+// Answers to keep-alives come late, and then none: the loss is told before the
+// server deletes the key.
+func TestB3LossBeforeServerExpiry(t *testing.T) {
+	t.Parallel()
+	server := testenv.Etcd(t)
+	direct := dial(t, server.Endpoint())
+	watcher, metronome := abWatch(t, direct), abListen(t)
+	const ttl = 5 * time.Second
+	lates := []time.Duration{
+		700 * time.Millisecond,  // just in time: an attempt has a sixth of the lease
+		1500 * time.Millisecond, // carried out, and not answered in time
+	}
+	for round := range abTimes(1, 5) {
+		var links [20]*abLink
+		for i := range links {
+			links[i] = abLinkTo(t, server, direct, fmt.Sprintf("k%d-%d", round, i), ttl)
+			links[i].late = lates[i%2]
+			links[i].proxy.Delay(0, links[i].late)
+			abElapse(ttl / 60)
+		}
+		abElapse(ttl/3 + lates[1]) // each has been renewed since, on the server
+		var wg sync.WaitGroup
+		for _, l := range links {
+			wg.Go(func() {
+				for quiet := l.late > ttl/6; !quiet; abElapse(5 * time.Millisecond) {
+					l.sent, quiet = l.spy.last(ttl / 3)
+				}
+				l.proxy.BlackHole(true)
+			})
+		}
+		wg.Wait()
+		for _, l := range links {
+			l.lostBefore(t, watcher, metronome, ttl)
+			l.proxy.Heal()
+			abWant(t, l.g.Unlock(abCtx), dlock.ErrOwnershipLost)
+		}
+	}
+}
+
+// lostBefore checks that a loss was told before the server deleted the key.
+func (l *abLink) lostBefore(t *testing.T, watcher *abWatcher, metronome *abMetronome, ttl time.Duration) {
+	t.Helper()
+	lost, died := l.lost.when(t), watcher.when(t, l.own)
+	if late := metronome.lost(lost.Add(-ttl / 10)); !lost.Add(-late).Before(died) {
+		t.Errorf("answers late by %v: the server deleted the claim %v before the loss was told", l.late, lost.Sub(died))
+	}
+	if slowest := l.spy.longest(); (slowest >= l.late) != (l.late < ttl/6) {
+		t.Errorf("answers late by %v: the slowest took %v: the fault did not happen", l.late, slowest)
+	}
+	if since := died.Sub(lost); l.late > ttl/6 && since < ttl/6 {
+		t.Errorf("the server deleted the claim %v after the loss: it was not renewed without an answer", since)
+	}
+}
+
+// Keep-alives do not arrive, and everything else does: no lock that joins the lease
+// outlives it.
+func TestB3OnlyKeepAlivesAreLost(t *testing.T) {
+	t.Parallel()
+	server := testenv.Etcd(t)
+	proxy, direct := testenv.Proxy(t, server.Addr()), dial(t, server.Endpoint())
+	watcher, metronome := abWatch(t, direct), abListen(t)
+	const ttl = 3 * time.Second
+	c := abClient(t, abVia(proxy), dlock.Config{DefaultTTL: ttl, RetryInterval: 20 * time.Millisecond})
+	abWarm(t, c)
+	was := abNote(proxy)
+	proxy.HoldGRPC(abKeepAlive, 1_000_000)
+	var owns []string
+	var losses []abLoss
+	n, refused := abTimes(15, 100), 0
+	for i := range n {
+		key := fmt.Sprintf("k%d", i)
+		g, err := c.Acquire(abCtx, key, dlock.WithWait(ttl/10))
+		if err != nil { // the lease is too old, and cannot be kept
+			refused++
+			abWant(t, err, dlock.ErrUnknownOutcome)
+			continue
+		}
+		if line := abLine(t, direct, key); len(line) > 0 {
+			owns, losses = append(owns, string(line[0].Key)), append(losses, abWatchLoss(g))
+		} else if left := g.Remaining(); left > 0 {
+			t.Errorf("%s is not stored, and believed in for %v", key, left)
+		}
+		abElapse(ttl / 15)
+	}
+	for i, own := range owns {
+		lost, died := losses[i].when(t), watcher.when(t, own)
+		if late := metronome.lost(lost.Add(-ttl / 10)); !lost.Add(-late).Before(died) {
+			t.Errorf("the server deleted a claim %v before the loss was told", lost.Sub(died))
+		}
+	}
+	if was.since(abKeepAlive) == 0 || refused == 0 || refused == n {
+		t.Errorf("%d keep-alives, %d of %d locks refused: the fault did not happen", was.since(abKeepAlive), refused, n)
+	}
+}
+
+// An abStore is something that locks guard: a value with a fence, one that is
+// written only while the lock is held, and one without either.
+type abStore struct{ client *clientv3.Client }
+
+func (s abStore) at(key, place string) string { return "store/" + key + "/" + place }
+
+// create makes a place for a value, with a fence that anybody passes.
+func (s abStore) create(key string) error {
+	_, err := s.client.Put(abCtx, s.at(key, "fence"), abPadded(0))
+	return err
+}
+
+// abPadded is a number that compares as its text does.
+func abPadded(n int64) string { return fmt.Sprintf("%020d", n) }
+
+// write puts a value in all three places, and reports which of the first two took
+// it.
+func (s abStore) write(key string, token int64, still clientv3.Cmp, value string) (fenced, owned bool, err error) {
+	if _, err = s.client.Put(abCtx, s.at(key, "plain"), value); err != nil {
+		return false, false, err
+	}
+	resp, err := s.client.Txn(abCtx).
+		If(clientv3.Compare(clientv3.Value(s.at(key, "fence")), "<", abPadded(token+1))).
+		Then(clientv3.OpPut(s.at(key, "fence"), abPadded(token)), clientv3.OpPut(s.at(key, "fenced"), value)).
+		Commit()
+	if err != nil {
+		return false, false, err
+	}
+	fenced = resp.Succeeded
+	if resp, err = s.client.Txn(abCtx).If(still).Then(clientv3.OpPut(s.at(key, "owned"), value)).Commit(); err != nil {
+		return false, false, err
+	}
+	return fenced, resp.Succeeded, nil
+}
+
+func (s abStore) read(t *testing.T, key, place string) string {
+	t.Helper()
+	resp, err := s.client.Get(abCtx, s.at(key, place))
+	if err != nil || len(resp.Kvs) != 1 {
+		t.Fatalf("%s of %s: %v, %v", place, key, resp, err)
+	}
+	return string(resp.Kvs[0].Value)
+}
+
+// An abHeld is a lock with what its writes go by.
+type abHeld struct {
+	g     *dlock.Guard
+	still clientv3.Cmp
+}
+
+func abHoldFor(t *testing.T, c *dlock.Client, client *clientv3.Client, key string) abHeld {
+	t.Helper()
+	g := abAcquire(t, c, key)
+	still, err := etcdlock.Owner(abCtx, client, etcdlock.Name(key), g.Token())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return abHeld{g, still}
+}
+
+const (
+	abChildEnv = "ETCDLOCK_AB_CHILD"
+	abChildTTL = time.Second
+)
+
+// TestHelperProcessAB is the other process of TestB4: it holds locks, and writes
+// when it is told to, without asking whether it still holds them.
+func TestHelperProcessAB(t *testing.T) {
+	endpoint := os.Getenv(abChildEnv)
+	if endpoint == "" {
+		return
+	}
+	client := dial(t, endpoint)
+	c := abClientOn(t, client, dlock.Config{DefaultTTL: abChildTTL})
+	var holds []abHeld
+	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+		verb, arg, _ := strings.Cut(in.Text(), " ")
+		switch verb {
+		case "hold":
+			h := abHoldFor(t, c, client, arg)
+			holds = append(holds, h)
+			fmt.Printf("AB held %d\n", h.g.Token())
+		case "write":
+			taken, lost := 0, 0
+			for _, h := range holds {
+				fenced, owned, err := abStore{client}.write(h.g.Key(), h.g.Token(), h.still, "stale")
+				if err != nil {
+					t.Fatal(err)
+				}
+				if fenced || owned {
+					taken++
+				}
+			}
+			for _, h := range holds {
+				if h.g.Remaining() == 0 && errors.Is(h.g.Unlock(abCtx), dlock.ErrOwnershipLost) {
+					lost++
+				}
+			}
+			holds = nil
+			fmt.Printf("AB wrote %d %d\n", taken, lost)
+		}
+	}
+}
+
+// An abChild is a process of TestHelperProcessAB.
+type abChild struct {
+	*exec.Cmd
+	in  io.WriteCloser
+	out *bufio.Scanner
+}
+
+func abStartChild(t *testing.T, server *servers.Etcd) *abChild {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	t.Cleanup(cancel)
+	c := &abChild{Cmd: exec.CommandContext(ctx, os.Args[0], "-test.run=^TestHelperProcessAB$")}
+	c.Env = append(os.Environ(), abChildEnv+"="+server.Endpoint())
+	c.Stderr = os.Stderr
+	var err error
+	if c.in, err = c.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	c.out = bufio.NewScanner(out)
+	return c
+}
+
+// end lets the child run out, and reports whether it failed.
+func (c *abChild) end(t *testing.T) {
+	t.Helper()
+	_ = c.in.Close()
+	for c.out.Scan() { // it must not be stopped by a full pipe
+	}
+	if err := c.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+func (c *abChild) tell(format string, args ...any) { fmt.Fprintf(c.in, format+"\n", args...) }
+
+// answer scans what the child says with this word.
+func (c *abChild) answer(t *testing.T, word string, into ...any) {
+	t.Helper()
+	for c.out.Scan() {
+		if rest, ok := strings.CutPrefix(c.out.Text(), "AB "+word+" "); ok {
+			if _, err := fmt.Sscan(rest, into...); err != nil {
+				t.Fatal(err)
+			}
+			return
+		}
+	}
+	t.Fatalf("the child has not %s", word)
+}
+
+func (c *abChild) signal(t *testing.T, s syscall.Signal) {
+	t.Helper()
+	if err := c.Process.Signal(s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A holder is paused for twice its lease and then writes: a store that checks the
+// fence refuses it, as does a transaction that asks for the owner, and one that
+// does neither is corrupted.
+func TestB4PausedHolderIsFenced(t *testing.T) {
+	t.Parallel()
+	server := testenv.Etcd(t)
+	client := dial(t, server.Endpoint())
+	store, c := abStore{client}, abClientOn(t, client, dlock.Config{DefaultTTL: 10 * time.Second})
+	child := abStartChild(t, server)
+	defer child.end(t)
+	const keys = 20
+	corrupted, refused := 0, 0
+	for round := range abTimes(1, 25) { // 25 x 20 are 500 stale writes
+		var stale [keys]int64
+		key := func(i int) string { return fmt.Sprintf("k%d-%d", round, i) }
+		for i := range keys {
+			if err := store.create(key(i)); err != nil {
+				t.Fatal(err)
+			}
+			child.tell("hold %s", key(i))
+			child.answer(t, "held", &stale[i])
+		}
+		child.signal(t, syscall.SIGSTOP)
+		abElapse(2 * abChildTTL)
+		for i := range keys {
+			h := abHoldFor(t, c, client, key(i))
+			defer h.g.Unlock(abCtx)
+			if h.g.Token() <= stale[i] {
+				t.Errorf("token %d after %d", h.g.Token(), stale[i])
+			}
+			if fenced, owned, err := store.write(key(i), h.g.Token(), h.still, "good"); !fenced || !owned || err != nil {
+				t.Fatalf("the write of the holder was refused: %v, %v, %v", fenced, owned, err)
+			}
+		}
+		child.tell("write")
+		child.signal(t, syscall.SIGCONT)
+		var taken, lost int
+		child.answer(t, "wrote", &taken, &lost)
+		if taken != 0 || lost != keys {
+			t.Errorf("%d stale writes were taken; %d of %d locks are told as lost", taken, lost, keys)
+		}
+		refused += keys - taken
+		for i := range keys {
+			if fenced, owned := store.read(t, key(i), "fenced"), store.read(t, key(i), "owned"); fenced != "good" || owned != "good" {
+				t.Errorf("the fenced value is %q, the owned one %q", fenced, owned)
+			}
+			if store.read(t, key(i), "plain") == "stale" {
+				corrupted++
+			}
+		}
+	}
+	if corrupted == 0 {
+		t.Error("without a fence nothing was corrupted: the test does not bite")
+	}
+	t.Logf("%d stale writes refused; without a fence %d were taken", refused, corrupted)
+}
+
+// The owner panics, or its context ends: the key does not stay.
+func TestB7DeadOwner(t *testing.T) {
+	t.Parallel()
+	server := testenv.Etcd(t)
+	direct := dial(t, server.Endpoint())
+	watcher, metronome := abWatch(t, direct), abListen(t)
+	c := abClient(t, server.Endpoint(), dlock.Config{DefaultTTL: time.Minute})
+	abWarm(t, c)
+	for i := range abTimes(20, 200) {
+		var at time.Time
+		own, key := "", fmt.Sprintf("k%d", i)
+		ctx, cancel := context.WithCancel(abCtx)
+		panicked := func() (r any) {
+			defer func() { r = recover() }()
+			abWant(t, c.Do(ctx, key, func(inner context.Context) error {
+				own = string(abLine(t, direct, key)[0].Key) // it is held
+				if at = time.Now(); i%2 == 0 {
+					panic("work failed")
+				}
+				cancel()
+				<-inner.Done()
+				return inner.Err()
+			}), context.Canceled)
+			return nil
+		}()
+		cancel()
+		if (i%2 == 0) != (panicked == "work failed") {
+			t.Errorf("recovered %v", panicked)
+		}
+		if took := watcher.when(t, own).Sub(at); took > 100*time.Millisecond+metronome.lost(at) {
+			t.Errorf("the key was free after %v", took)
+		}
+	}
+}
+
+// The owner forgets its lock, which has a longest hold: the key does not stay,
+// whether the lease goes with it or lives on for another lock.
+func TestB7ForgottenLock(t *testing.T) {
+	t.Parallel()
+	server := testenv.Etcd(t)
+	direct := dial(t, server.Endpoint())
+	watcher := abWatch(t, direct)
+	const ttl, longest, rounds = 2 * time.Second, 2500 * time.Millisecond, 5
+	for range abTimes(1, 10) {
+		var owns []string
+		var lost []abLoss
+		var others []*dlock.Guard
+		at := time.Now()
+		for i := range rounds {
+			for _, shared := range []bool{false, true} {
+				c := abClient(t, server.Endpoint(), dlock.Config{DefaultTTL: ttl})
+				key := fmt.Sprintf("k%d-%v", i, shared)
+				g := abAcquire(t, c, key, dlock.WithMaxHold(longest))
+				owns, lost = append(owns, string(abLine(t, direct, key)[0].Key)), append(lost, abWatchLoss(g))
+				if shared {
+					others = append(others, abAcquire(t, c, key+"-other"))
+				}
+			}
+		}
+		done := time.Now()
+		for i := range owns {
+			if d := lost[i].when(t).Sub(at); d < longest {
+				t.Errorf("lost after %v", d)
+			}
+			// A server of etcd ends a lease up to 1.5 s late.
+			freed := watcher.when(t, owns[i])
+			if d := freed.Sub(done); d > longest+ttl+1500*time.Millisecond {
+				t.Errorf("the key was free after %v, want %v", d, longest+ttl)
+			}
+			if d := freed.Sub(at); d < longest {
+				t.Errorf("the key was free after %v: it was not renewed", d)
+			}
+		}
+		for _, g := range others {
+			abAlive(t, g)
+			abUnlock(t, g)
+		}
+	}
+}
+
+// Whatever TTL is asked for is refused, or granted, rounded up to whole seconds and
+// to what the server grants at least.
+func TestB9TTLIsKeptOrRefused(t *testing.T) {
+	t.Parallel()
+	for least, args := range map[time.Duration][]string{
+		time.Second:     nil,
+		2 * time.Second: {"--heartbeat-interval", "100", "--election-timeout", "1000"},
+	} {
+		t.Run(least.String(), func(t *testing.T) {
+			t.Parallel()
+			server := testenv.Etcd(t, args...)
+			b9 := &abB9{least: least, direct: dial(t, server.Endpoint()), c: abClient(t, server.Endpoint(), dlock.Config{})}
+			judge := b9.runOut(t, abWatch(t, b9.direct))
+			rng := rand.New(rand.NewPCG(9, 9))
+			for i := range abTimes(800, 50_000) {
+				ttl := time.Duration(rng.Int64N(1 << (1 + rng.IntN(62))))
+				switch {
+				case i < len(abTTLs):
+					ttl = abTTLs[i]
+				case i%7 == 3:
+					ttl = abLeastTTL + time.Duration(rng.Int64N(int64(2*time.Minute)))
+				}
+				b9.ask(t, ttl, i)
+			}
+			if b9.accepted == 0 || b9.refused == 0 {
+				t.Errorf("%d accepted, %d refused", b9.accepted, b9.refused)
+			}
+			b9.extend(t)
+			judge()
+			if left := abLeft(t, b9.direct); len(left) != 0 {
+				t.Errorf("left: %q", left)
+			}
+		})
+	}
+}
+
+const abLeastTTL, abMostTTL = time.Second, 24 * time.Hour
+
+var abTTLs = []time.Duration{
+	0, -1, 1, -5 * time.Second, 999 * time.Microsecond, 999 * time.Millisecond, abLeastTTL - 1, abLeastTTL, abLeastTTL + 1,
+	1500 * time.Millisecond, 2*time.Second - 1, 2 * time.Second, 2*time.Second + 1, abMostTTL - 1, abMostTTL, abMostTTL + 1,
+	math.MaxInt64, math.MinInt64, math.MaxInt64 / 1000, math.MaxInt64 - time.Second + 2, 9_000_000_001,
+}
+
+// An abB9 asks a server for leases.
+type abB9 struct {
+	least             time.Duration // that the server grants
+	direct            *clientv3.Client
+	c                 *dlock.Client
+	accepted, refused int
+}
+
+func (b *abB9) valid(ttl time.Duration) bool { return ttl >= abLeastTTL && ttl <= abMostTTL }
+
+// ask acquires with a TTL, alternately on a lease of its own and on a shared one.
+func (b *abB9) ask(t *testing.T, ttl time.Duration, i int) {
+	t.Helper()
+	opts := []dlock.LockOption{dlock.WithTTL(ttl)}
+	if i%2 == 0 {
+		opts = append(opts, dlock.WithoutRenewal())
+	}
+	g, err := b.c.TryAcquire(abCtx, "k", opts...)
+	if !b.valid(ttl) {
+		b.refused++
+		abWant(t, err, dlock.ErrInvalidTTL)
+		return
+	}
+	if err != nil {
+		t.Fatalf("TTL %v: %v", ttl, err)
+	}
+	b.accepted++
+	b.check(t, g, ttl)
+	if err := g.Unlock(abCtx); err != nil && ttl > 5*time.Second { // a short one may run out on a busy machine
+		t.Fatalf("TTL %v: %v", ttl, err)
+	}
+	abFree(t, b.direct, "k", "the key is free", 10*time.Second)
+}
+
+// check compares what the server has with what was asked for.
+func (b *abB9) check(t *testing.T, g *dlock.Guard, ttl time.Duration) {
+	t.Helper()
+	remaining, line := g.Remaining(), abLine(t, b.direct, "k")
+	if len(line) == 0 && ttl <= 5*time.Second {
+		return // it has run out already
+	}
+	lease, err := b.direct.TimeToLive(abCtx, clientv3.LeaseID(line[0].Lease))
+	if err != nil || line[0].Lease == 0 {
+		t.Fatalf("TTL %v: the claim has no lease: %v", ttl, err)
+	}
+	granted := time.Duration(lease.GrantedTTL) * time.Second
+	if granted < ttl || granted >= max(ttl+time.Second, b.least+1) {
+		t.Fatalf("TTL %v: the server granted %v", ttl, granted)
+	}
+	if remaining > granted {
+		t.Fatalf("TTL %v: the guard believes in %v, the server has granted %v", ttl, remaining, granted)
+	}
+}
+
+// extend checks that extending obeys the same bounds.
+func (b *abB9) extend(t *testing.T) {
+	t.Helper()
+	for _, opts := range [][]dlock.LockOption{nil, {dlock.WithoutRenewal()}} {
+		opts = append(opts, dlock.WithTTL(time.Minute))
+		g := abAcquire(t, b.c, "k", opts...)
+		for _, ttl := range abTTLs {
+			switch err := g.Extend(abCtx, ttl); {
+			case !b.valid(ttl):
+				abWant(t, err, dlock.ErrInvalidTTL)
+			case errors.Is(err, dlock.ErrOwnershipLost) && ttl <= 5*time.Second:
+				g = abAcquire(t, b.c, "k", opts...) // so short a lease may run out on a busy machine
+			case err != nil:
+				t.Fatalf("extend by %v: %v", ttl, err)
+			default:
+				b.check(t, g, ttl)
+			}
+		}
+		abUnlock(t, g)
+	}
+}
+
+// runOut acquires locks that run out, and returns what checks later that they
+// lasted as long as was asked for, and not much longer.
+func (b *abB9) runOut(t *testing.T, watcher *abWatcher) (judge func()) {
+	t.Helper()
+	type lease struct {
+		ttl         time.Duration
+		asked, done time.Time
+		own         string
+	}
+	var leases []lease
+	for i, ttl := range []time.Duration{time.Second, time.Second + 1, 1500 * time.Millisecond, 2 * time.Second, 2500 * time.Millisecond} {
+		l, key := lease{ttl: ttl, asked: time.Now()}, fmt.Sprintf("out%d", i)
+		abAcquire(t, b.c, key, dlock.WithTTL(ttl), dlock.WithoutRenewal())
+		l.done = time.Now()
+		if line := abLine(t, b.direct, key); len(line) > 0 {
+			l.own = string(line[0].Key)
+			leases = append(leases, l)
+		} else if took := time.Since(l.asked); took < ttl {
+			t.Errorf("TTL %v: it has run out after %v", ttl, took)
+		}
+	}
+	return func() {
+		for _, l := range leases {
+			at := watcher.when(t, l.own)
+			if lasted := at.Sub(l.asked); lasted < l.ttl {
+				t.Errorf("TTL %v: the server let it last %v", l.ttl, lasted)
+			}
+			if lasted := at.Sub(l.done); lasted > max(l.ttl+time.Second, b.least)+1500*time.Millisecond {
+				t.Errorf("TTL %v: the server let it last %v", l.ttl, lasted)
+			}
+		}
+	}
+}

@@ -1,0 +1,744 @@
+package etcdlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
+
+	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/etcdlock"
+)
+
+// D1: goroutines of one Client share a lease, and yet never hold together.
+func TestD1OneLeaseTwoClaims(t *testing.T) {
+	t.Parallel()
+	server := testenv.Etcd(t)
+	direct, c := dial(t, server.Endpoint()), deNew(t, server.Endpoint())
+	first := deAcquire(t, c, "k")
+	second := deAwait(t, c, direct, "k")
+	if line := deLine(t, direct, "k"); len(line) != 2 || line[0].Lease != line[1].Lease {
+		t.Fatalf("the claims do not share a lease: %v", line)
+	}
+	deIdle(t, second)
+	deUnlock(t, first)
+	deUnlock(t, deGrant(t, second, 10*time.Second).guard)
+	rounds := deTimes(150, 1000)
+	var section deSection
+	var last atomic.Int64
+	var wg sync.WaitGroup
+	// A hand-over that only a renewal brings takes longer.
+	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(2*rounds)*100*time.Millisecond)
+	defer cancel()
+	for range 2 {
+		wg.Go(func() {
+			for range rounds {
+				g, err := c.Acquire(ctx, "k")
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				section.enter()
+				if before := last.Swap(g.Token()); before >= g.Token() {
+					t.Errorf("token %d after %d", g.Token(), before)
+				}
+				<-time.After(100 * time.Microsecond)
+				section.leave()
+				if err := g.Unlock(t.Context()); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	section.judge(t, 2*rounds)
+}
+
+// D2: a claim that was stored, and whose caller has given up before it learned of
+// that, is gone a second after the network heals.
+func TestD2GhostContender(t *testing.T) {
+	t.Parallel()
+	server := testenv.Etcd(t)
+	proxy := testenv.Proxy(t, server.Addr())
+	direct := dial(t, server.Endpoint())
+	c, other := deNew(t, deURL(proxy)), deNew(t, server.Endpoint())
+	for i := range deTimes(8, 200) {
+		key := fmt.Sprint("k", i)
+		deUnlock(t, deAcquire(t, c, "warm")) // it has a connection and a lease
+		proxy.BlackHoleDown(true)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		errs := make(chan error, 1)
+		go func() { _, err := c.Acquire(ctx, key); errs <- err }()
+		testenv.Eventually(t, 10*time.Second, "the claim is stored", func() bool { return len(deLine(t, direct, key)) == 1 })
+		proxy.BlackHole(true) // clean-up does not come through either
+		cancel()
+		deWant(t, <-errs, context.Canceled, dlock.ErrUnknownOutcome)
+		if len(deLine(t, direct, key)) != 1 {
+			t.Fatal("there is no ghost: the fault did not happen")
+		}
+		if i%2 == 0 {
+			proxy.Cut()
+		}
+		proxy.Heal()
+		testenv.Eventually(t, time.Second+deSlack, "the ghost is gone", func() bool { return len(deLine(t, direct, key)) == 0 })
+		deUnlock(t, deTry(t, other, key))
+	}
+}
+
+// D2: a claim whose answers are lost is one claim, however often it is sent.
+func TestD2LostReplies(t *testing.T) {
+	t.Parallel()
+	for range deTimes(1, 40) {
+		server := testenv.Etcd(t)
+		proxy := testenv.Proxy(t, server.Addr())
+		direct, c := dial(t, server.Endpoint()), deNew(t, deURL(proxy))
+		for n := range deTimes(3, 5) {
+			deUnlock(t, deAcquire(t, c, "warm"))
+			sent, written := proxy.GRPCCalls()[deTxnPath], deRevision(t, direct)
+			proxy.DropGRPC(deTxnPath, n+1)
+			g := deAcquire(t, c, "k")
+			if sent = proxy.GRPCCalls()[deTxnPath] - sent; sent < n+2 {
+				t.Fatalf("%d calls, so not all of %d replies were lost", sent, n+1)
+			}
+			if written = deRevision(t, direct) - written; written != 1 {
+				t.Errorf("it was written %d times", written)
+			}
+			line := deLine(t, direct, "k")
+			if len(line) != 1 || line[0].CreateRevision != g.Token() {
+				t.Fatalf("token %d, stored: %v", g.Token(), line)
+			}
+			deUnlock(t, g)
+			if left := deLeft(t, direct); len(left) != 0 {
+				t.Fatalf("left: %q", left)
+			}
+		}
+	}
+}
+
+// D3: a waiter whose lease ends in the queue stands in it again within a second,
+// and does not get the lock meanwhile.
+func TestD3LeaseEndsInTheQueue(t *testing.T) {
+	t.Parallel()
+	server := testenv.Etcd(t)
+	direct := dial(t, server.Endpoint())
+	holder, waiter := deNew(t, server.Endpoint()), deNew(t, server.Endpoint())
+	for i := range deTimes(2, 50) {
+		key := fmt.Sprint("k", i)
+		g := deAcquire(t, holder, key)
+		ch := deAwait(t, waiter, direct, key, dlock.WithTTL(1500*time.Millisecond))
+		was := deLine(t, direct, key)[1]
+		_, err := direct.Revoke(t.Context(), clientv3.LeaseID(was.Lease))
+		deCheck(t, err)
+		if len(deLine(t, direct, key)) != 1 {
+			t.Fatal("the waiter did not lose its place")
+		}
+		testenv.Eventually(t, time.Second+deSlack, "it queues again", func() bool {
+			deIdle(t, ch)
+			line := deLine(t, direct, key)
+			return len(line) == 2 && line[1].Lease != was.Lease
+		})
+		deIdle(t, ch)
+		deAlive(t, g)
+		deUnlock(t, g)
+		next := deGrant(t, ch, 10*time.Second).guard
+		if line := deLine(t, direct, key); len(line) != 1 || line[0].CreateRevision != next.Token() {
+			t.Errorf("granted without a key: token %d, stored: %v", next.Token(), line)
+		}
+		deUnlock(t, next)
+	}
+}
+
+// D3: a waiter that lost its key is told so when its turn comes, and not that it is
+// the first, though nothing has renewed it.
+func TestD3NeverFirstWithoutKey(t *testing.T) {
+	t.Parallel()
+	server := testenv.Etcd(t)
+	direct := dial(t, server.Endpoint())
+	a, b := deOpen(t, direct), deOpen(t, dial(t, server.Endpoint()))
+	n := deTimes(10, 200)
+	for i := range n {
+		key := fmt.Sprint("k", i)
+		if st := deFile(t, a, deRef(key, i)); st.Phase != driver.Held {
+			t.Fatal(st)
+		}
+		if st := deFile(t, b, deRef(key, n+i)); st.Phase != driver.Queued {
+			t.Fatal(st)
+		}
+	}
+	testenv.Eventually(t, 10*time.Second, "the watches stand", func() bool { return deWatchers(t, server.Endpoint()) == n })
+	_, err := direct.Revoke(t.Context(), clientv3.LeaseID(deLine(t, direct, "k0")[1].Lease)) // of all that wait
+	deCheck(t, err)
+	if left := deLeft(t, direct); len(left) != n {
+		t.Fatalf("%d keys are left, not %d", len(left), n)
+	}
+	for i := range n {
+		ref := deRef(fmt.Sprint("k", i), i)
+		if st, err := a.Release(t.Context(), ref); err != nil || st.Phase != driver.Held {
+			t.Fatal(st, err)
+		}
+		if ev := deEvent(t, b, 5*time.Second); ev.Key != ref.Key || ev.State.Phase != driver.Gone {
+			t.Fatalf("told %v of a claim on %q without a key", ev.State.Phase, ev.Key)
+		}
+	}
+}
+
+// deBreaking compacts the history to its head all the time, and cuts connections
+// now and then, until stop is called.
+func deBreaking(t *testing.T, direct *clientv3.Client, proxy *servers.Proxy) (stop func() (compactions, cuts int)) {
+	t.Helper()
+	done, over := make(chan struct{}), make(chan struct{})
+	compactions, cuts := 0, 0
+	ctx := context.WithoutCancel(t.Context())
+	go func() {
+		defer close(over)
+		for n := 1; ; n++ {
+			select {
+			case <-done:
+				return
+			case <-time.After(100 * time.Millisecond):
+			}
+			if resp, err := direct.Put(ctx, "tick", ""); err == nil {
+				if _, err := direct.Compact(ctx, resp.Header.Revision); err == nil {
+					compactions++
+				}
+			}
+			if n%5 == 0 {
+				proxy.Cut()
+				cuts++
+			}
+		}
+	}()
+	return func() (int, int) {
+		close(done)
+		<-over
+		return compactions, cuts
+	}
+}
+
+// deEnded counts the watches that end because their past was compacted away, until
+// ctx ends.
+func deEnded(ctx context.Context, client *clientv3.Client) <-chan int {
+	result := make(chan int, 1)
+	go func() {
+		n := 0
+		for ctx.Err() == nil {
+			for resp := range client.Watch(ctx, "control") {
+				if resp.CompactRevision != 0 {
+					n++
+				}
+			}
+		}
+		result <- n
+	}()
+	return result
+}
+
+// D4: while the history is compacted under the watches and connections break, every
+// hand-over takes place, and no contender is left behind.
+func TestD4Upheaval(t *testing.T) {
+	t.Parallel()
+	const waiters = 8
+	server := testenv.Etcd(t)
+	proxy := testenv.Proxy(t, server.Addr())
+	direct := dial(t, server.Endpoint())
+	span := time.Duration(deTimes(3, 300)) * time.Second
+	ctx, cancel := context.WithTimeout(t.Context(), span)
+	defer cancel()
+	patience, cancel := context.WithTimeout(t.Context(), span+20*time.Second)
+	defer cancel()
+	ended, stop := deEnded(ctx, dial(t, deURL(proxy))), deBreaking(t, direct, proxy)
+	var wg sync.WaitGroup
+	var section deSection
+	var worst, freed atomic.Int64
+	epoch := time.Now()
+	for i := range waiters {
+		c := deNew(t, deURL(proxy))
+		wg.Go(func() {
+			for n := i; ctx.Err() == nil; n++ {
+				g, err := c.Acquire(patience, "k")
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if since := freed.Load(); since > 0 {
+					worst.Store(max(worst.Load(), int64(time.Since(epoch))-since)) // the lock guards it
+				}
+				section.enter()
+				if n%8 == 0 { // a watch for it is cut and compacted away
+					<-time.After(700 * time.Millisecond)
+				}
+				section.leave()
+				err = g.Unlock(t.Context())
+				freed.Store(int64(time.Since(epoch)))
+				if err != nil && !errors.Is(err, dlock.ErrUnknownOutcome) {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	compactions, cuts := stop()
+	_, err := direct.Delete(t.Context(), "tick")
+	deCheck(t, err)
+	testenv.Eventually(t, time.Second+deSlack, "no contender is left", func() bool { return len(deLeft(t, direct)) == 0 })
+	section.judge(t, 2*waiters)
+	if n := <-ended; n == 0 || compactions < 5 || cuts < 2 {
+		t.Errorf("%d compactions, %d cuts, %d watches ended: the test does not bite", compactions, cuts, n)
+	}
+	t.Logf("%d hand-overs, %d compactions, %d cuts; worst %v", section.entries, compactions, cuts, time.Duration(worst.Load()))
+	if w := time.Duration(worst.Load()); w > 2*time.Second {
+		t.Errorf("a free lock was taken after %v", w)
+	}
+}
+
+// D4: a watch that cannot go on, because what it has missed was compacted away, is
+// begun anew. Nobody renews here, so nothing else can bring the grant.
+func TestD4CompactedWatch(t *testing.T) {
+	t.Parallel()
+	server := testenv.Etcd(t)
+	proxy := testenv.Proxy(t, server.Addr())
+	direct, shaky := dial(t, server.Endpoint()), dial(t, deURL(proxy))
+	a, b := deOpen(t, direct), deOpen(t, shaky)
+	n := deTimes(5, 100)
+	for i := range n {
+		key := fmt.Sprint("k", i)
+		deFile(t, a, deRef(key, i))
+		if st := deFile(t, b, deRef(key, n+i)); st.Phase != driver.Queued {
+			t.Fatal(st)
+		}
+	}
+	control := shaky.Watch(t.Context(), "control", clientv3.WithCreatedNotify())
+	if resp := <-control; !resp.Created {
+		t.Fatal("the control watch does not stand")
+	}
+	testenv.Eventually(t, 10*time.Second, "the watches stand", func() bool { return deWatchers(t, server.Endpoint()) == n+1 })
+	proxy.BlackHole(true)
+	proxy.Cut()
+	testenv.Eventually(t, 10*time.Second, "the watches are cut", func() bool { return deWatchers(t, server.Endpoint()) == 0 })
+	for i := range n {
+		_, err := a.Release(t.Context(), deRef(fmt.Sprint("k", i), i))
+		deCheck(t, err)
+	}
+	resp, err := direct.Put(t.Context(), "tick", "")
+	deCheck(t, err)
+	_, err = direct.Compact(t.Context(), resp.Header.Revision)
+	deCheck(t, err)
+	proxy.Heal()
+	granted := map[string]bool{}
+	for range n {
+		ev := deEvent(t, b, 10*time.Second)
+		if ev.State.Phase != driver.Held {
+			t.Fatalf("told %v", ev.State.Phase)
+		}
+		granted[ev.Key] = true
+	}
+	if len(granted) != n {
+		t.Errorf("only %d of %d were granted", len(granted), n)
+	}
+	if resp := <-control; resp.CompactRevision == 0 {
+		t.Errorf("the control watch goes on, so nothing was compacted away: %v", resp.Err())
+	}
+}
+
+// D5: when a holder dies together with the leader, its lease starts anew with the
+// next leader; it is over after 2T and an election.
+func TestD5LeaderAndHolderDie(t *testing.T) {
+	t.Parallel()
+	const ttl = 2 * time.Second
+	for range deTimes(1, 30) {
+		cluster := testenv.EtcdCluster(t)
+		direct := dial(t, cluster.Endpoints()...)
+		holder := deChild(t, 1, ttl, cluster.Endpoints()...)
+		ch := deAwait(t, deNew(t, cluster.Endpoints()...), direct, "k", dlock.WithTTL(ttl))
+		if line := deLine(t, direct, "k"); !strings.Contains(string(line[0].Value), fmt.Sprintf(`"pid":%d,`, holder.Pid)) {
+			t.Fatalf("the child does not hold: %v", line)
+		}
+		leader, err := cluster.WaitLeader(t.Context())
+		deCheck(t, err)
+		deIdle(t, ch)
+		deCheck(t, leader.Kill())
+		deCheck(t, holder.Kill())
+		began := time.Now()
+		got := deGrant(t, ch, 60*time.Second)
+		next, err := cluster.WaitLeader(t.Context())
+		deCheck(t, err)
+		if next == leader {
+			t.Fatal("the leader did not change")
+		}
+		took := got.at.Sub(began)
+		t.Logf("after %v", took)
+		if took > 2*ttl+3*time.Second {
+			t.Errorf("the next waiter had to wait %v", took)
+		}
+		deUnlock(t, got.guard)
+	}
+}
+
+// D6: a leader that is stopped, deposed and wakes up again revokes no lease that
+// lives.
+func TestD6StaleLeader(t *testing.T) {
+	t.Parallel()
+	const ttl, pause = 5 * time.Second, 3 * time.Second
+	cluster := testenv.EtcdCluster(t)
+	var guards []*dlock.Guard
+	for i := range 4 {
+		guards = append(guards, deAcquire(t, deNew(t, cluster.Endpoints()...), fmt.Sprint("k", i), dlock.WithTTL(ttl)))
+	}
+	for range deTimes(2, 100) {
+		leader, err := cluster.WaitLeader(t.Context())
+		deCheck(t, err)
+		deCheck(t, leader.Pause())
+		over := time.After(pause)
+		next, err := cluster.WaitLeader(t.Context())
+		deCheck(t, err)
+		if next == leader {
+			t.Fatal("the leader was not deposed")
+		}
+		<-over
+		deCheck(t, leader.Resume())
+		deRenewed(t, guards...)
+	}
+	for _, g := range guards {
+		deUnlock(t, g) // which says so if the server had dropped it
+	}
+}
+
+// D7: a keep-alive proves a lease and not a key. One that was deleted behind our
+// back is missed at the next renewal, while others on the lease live on.
+func TestD7KeyDeletedOutside(t *testing.T) {
+	t.Parallel()
+	const ttl = 3 * time.Second
+	server := testenv.Etcd(t)
+	direct, c := dial(t, server.Endpoint()), deNew(t, server.Endpoint())
+	for i := range deTimes(1, 50) {
+		key := fmt.Sprint("k", i)
+		g, other := deAcquire(t, c, key, dlock.WithTTL(ttl)), deAcquire(t, c, "other", dlock.WithTTL(ttl))
+		own := deLine(t, direct, key)[0]
+		began := time.Now()
+		resp, err := direct.Delete(t.Context(), string(own.Key))
+		if err != nil || resp.Deleted != 1 {
+			t.Fatal(resp, err)
+		}
+		deLost(t, g, began, ttl/3+deSlack)
+		left, err := direct.TimeToLive(t.Context(), clientv3.LeaseID(own.Lease))
+		if err != nil || left.TTL <= 0 {
+			t.Fatalf("the lease is over as well: %v, %v", left, err)
+		}
+		deAlive(t, other)
+		deUnlock(t, other)
+		deWant(t, g.Unlock(t.Context()), dlock.ErrOwnershipLost)
+	}
+}
+
+// D7: all members are gone for half a TTL, and nothing is lost.
+func TestD7AllMembersDown(t *testing.T) {
+	t.Parallel()
+	const ttl, clients = 5 * time.Second, 8
+	for range deTimes(1, 20) {
+		server := testenv.Etcd(t)
+		proxy := testenv.Proxy(t, server.Addr())
+		var guards []*dlock.Guard
+		for i := range clients {
+			guards = append(guards, deAcquire(t, deNew(t, deURL(proxy)), fmt.Sprint("k", i), dlock.WithTTL(ttl)))
+		}
+		up := time.After(ttl / 2)
+		proxy.Refuse(true) // so that it is down for as long as we want
+		deCheck(t, server.Kill())
+		deCheck(t, server.Restart(t.Context(), true))
+		proxy.Cut()
+		for _, g := range guards {
+			deAlive(t, g)
+		}
+		<-up
+		proxy.Heal()
+		deRenewed(t, guards...)
+		for _, g := range guards {
+			deUnlock(t, g)
+		}
+	}
+}
+
+// D8: after an outage of more than a TTL what was held is lost, and locking works
+// again within two seconds.
+func TestD8LeaseIsReplaced(t *testing.T) {
+	t.Parallel()
+	const ttl = 2 * time.Second
+	server := testenv.Etcd(t)
+	hole, refusing := testenv.Proxy(t, server.Addr()), testenv.Proxy(t, server.Addr())
+	direct := dial(t, server.Endpoint())
+	proxies := []*servers.Proxy{hole, refusing}
+	clients := []*dlock.Client{deNew(t, deURL(hole)), deNew(t, deURL(refusing))}
+	for range deTimes(1, 20) {
+		var guards []*dlock.Guard
+		for i, c := range clients {
+			guards = append(guards, deAcquire(t, c, fmt.Sprint("k", i), dlock.WithTTL(ttl)))
+		}
+		began := time.Now()
+		hole.BlackHole(true)
+		refusing.Refuse(true)
+		refusing.Cut()
+		leases := []int64{deLine(t, direct, "k0")[0].Lease, deLine(t, direct, "k1")[0].Lease}
+		for _, g := range guards {
+			deLost(t, g, began, ttl+deSlack)
+		}
+		for _, lease := range leases {
+			testenv.Eventually(t, ttl+3*time.Second, "the server drops the lease", func() bool {
+				left, err := direct.TimeToLive(t.Context(), clientv3.LeaseID(lease))
+				return err == nil && left.TTL < 0
+			})
+		}
+		for i, c := range clients {
+			key := fmt.Sprint("k", i)
+			proxies[i].Heal()
+			healed := time.Now()
+			next := deAcquire(t, c, key, dlock.WithTTL(ttl))
+			if took := time.Since(healed); took > 2*time.Second+deSlack {
+				t.Errorf("%s: locking works again after %v", key, took)
+			}
+			if now := deLine(t, direct, key)[0].Lease; now == leases[i] {
+				t.Errorf("%s: the lease is the same", key)
+			}
+			deUnlock(t, next)
+		}
+	}
+}
+
+// D8: a lease that is revoked takes with it what is on it and nothing else, and is
+// replaced.
+func TestD8OtherLeasesLive(t *testing.T) {
+	t.Parallel()
+	const ttl = 3 * time.Second
+	server := testenv.Etcd(t)
+	direct, c := dial(t, server.Endpoint()), deNew(t, server.Endpoint())
+	lost := []*dlock.Guard{deAcquire(t, c, "a", dlock.WithTTL(ttl)), deAcquire(t, c, "b", dlock.WithTTL(ttl))}
+	kept := []*dlock.Guard{
+		deAcquire(t, c, "longer", dlock.WithTTL(2*ttl)),
+		deAcquire(t, c, "alone", dlock.WithTTL(4*ttl), dlock.WithoutRenewal()),
+		deAcquire(t, deNew(t, server.Endpoint()), "elsewhere", dlock.WithTTL(ttl)),
+	}
+	lease := deLine(t, direct, "a")[0].Lease
+	began := time.Now()
+	_, err := direct.Revoke(t.Context(), clientv3.LeaseID(lease))
+	deCheck(t, err)
+	for _, g := range lost {
+		deLost(t, g, began, ttl/3+deSlack)
+		deWant(t, g.Unlock(t.Context()), dlock.ErrOwnershipLost)
+	}
+	again := deTry(t, c, "a", dlock.WithTTL(ttl))
+	if now := deLine(t, direct, "a")[0].Lease; now == lease {
+		t.Error("the lease is the same")
+	}
+	deRenewed(t, again)
+	deUnlock(t, again)
+	for _, g := range kept {
+		deAlive(t, g)
+		deUnlock(t, g)
+	}
+}
+
+// deNames are names that an encoding could mix up: parts of each other, escapes of
+// each other, and such as the keys of claims and bars look.
+func deNames(n int) []string {
+	id := strings.Repeat("0123456789abcdef", 2)
+	names := []string{
+		"%", "%%", "%2", "%2F", "%2f", "%25", "%252F", "%bar", "%bar/" + id, "/", "//", ".", "..", "../a", " ", "a ", "a", "A",
+		"a-", "a-dlock0", "a.", "a0", "a\u00a0", "é", "e\u0301", "日本", "\U0001f512", "*", "?", "{a}", "'", `"`, `\`, "$(a)", "a\u200b",
+	}
+	parts := []string{"", "a", "b", "%2F", "%25", "beef", "694d8f3a", "694d8f3a-dlock0", id, "-"}
+	for _, x := range parts {
+		for _, y := range parts {
+			names = append(names, "a/"+x+"/"+y, "a%2F"+x+"%2F"+y, "a/"+x+y)
+		}
+	}
+	seen := map[string]bool{}
+	var distinct []string
+	for _, name := range names {
+		if !seen[name] && len(distinct) < n {
+			seen[name] = true
+			distinct = append(distinct, name)
+		}
+	}
+	return distinct
+}
+
+// D9: whatever the names are, they are locks of their own: for us, for the mutexes
+// of others, and in lists.
+func TestD9Names(t *testing.T) {
+	t.Parallel()
+	server := testenv.Etcd(t)
+	direct, c := dial(t, server.Endpoint()), deNew(t, server.Endpoint())
+	session, err := concurrency.NewSession(dial(t, server.Endpoint()))
+	deCheck(t, err)
+	names := deNames(300)
+	if len(names) < 250 {
+		t.Fatalf("only %d names", len(names))
+	}
+	guards := map[string]*dlock.Guard{}
+	for _, name := range names {
+		guards[name] = deTry(t, c, name)
+		if line := deLine(t, direct, name); len(line) != 1 {
+			t.Fatalf("%d keys below the name of %q", len(line), name)
+		}
+	}
+	admin, err := c.Admin()
+	deCheck(t, err)
+	listed, cursor := map[string]bool{}, ""
+	for more := true; more; more = cursor != "" {
+		var page []string
+		page, cursor, err = admin.List(t.Context(), "", cursor, 40)
+		deCheck(t, err)
+		for _, name := range page {
+			listed[name] = true
+		}
+	}
+	for _, name := range names { // all others are held
+		if !listed[name] {
+			t.Errorf("%q is not listed", name)
+		}
+		m := concurrency.NewMutex(session, etcdlock.Name(name))
+		if err := m.TryLock(t.Context()); !errors.Is(err, concurrency.ErrLocked) {
+			t.Errorf("%q is held, and a Mutex gets %v", name, err)
+		}
+		deUnlock(t, guards[name])
+		if err := m.TryLock(t.Context()); err != nil {
+			t.Errorf("%q is free, and a Mutex gets %v", name, err)
+		}
+		deCheck(t, m.Unlock(t.Context()))
+		guards[name] = deTry(t, c, name)
+	}
+	if len(listed) != len(names) {
+		t.Errorf("%d names are listed, not %d", len(listed), len(names))
+	}
+}
+
+// D10: a client that knows only a member which is cut off from the others is told
+// so.
+func TestD10IsolatedMember(t *testing.T) {
+	t.Parallel()
+	const ttl = 2 * time.Second
+	cluster := testenv.EtcdCluster(t)
+	nodes := cluster.Nodes()
+	c := deNew(t, nodes[0].Endpoint())
+	deUnlock(t, deAcquire(t, c, "warm", dlock.WithTTL(time.Hour))) // makes a lease that outlasts the fault
+	for range deTimes(1, 10) {
+		g := deAcquire(t, c, "held", dlock.WithTTL(ttl))
+		busy := deAcquire(t, c, "busy", dlock.WithTTL(ttl))
+		waiter := make(chan error, 1)
+		ctx, cancel := context.WithTimeout(t.Context(), ttl)
+		began := time.Now()
+		go func() { _, err := c.Acquire(ctx, "busy"); waiter <- err }()
+		deCheck(t, nodes[1].Pause())
+		deCheck(t, nodes[2].Pause())
+		_, err := c.TryAcquire(t.Context(), "new", dlock.WithTTL(ttl))
+		if took := time.Since(began); err == nil || took > ttl {
+			t.Errorf("a member without a majority says %v after %v", err, took)
+		}
+		deLost(t, g, began, ttl+deSlack/2)
+		deLost(t, busy, began, ttl+deSlack/2)
+		deWant(t, <-waiter, context.DeadlineExceeded)
+		cancel()
+		if took := time.Since(began); took > ttl+deSlack {
+			t.Errorf("a waiter returned after %v", took)
+		}
+		_, err = c.TryAcquire(t.Context(), "new", dlock.WithTTL(time.Hour))
+		deWant(t, err, etcdlock.ErrNotReady) // it knows by now
+		deCheck(t, nodes[1].Resume())
+		deCheck(t, nodes[2].Resume())
+		deUnlock(t, deAcquire(t, c, "new", dlock.WithTTL(ttl)))
+	}
+}
+
+// D11: closing takes no longer than three seconds when all members are stopped.
+func TestD11CloseWithoutMembers(t *testing.T) {
+	t.Parallel()
+	for range deTimes(1, 20) {
+		server := testenv.Etcd(t)
+		direct := dial(t, server.Endpoint())
+		c := deNew(t, server.Endpoint())
+		held := []*dlock.Guard{deAcquire(t, c, "k"), deAcquire(t, c, "fixed", dlock.WithoutRenewal())}
+		deUnlock(t, deAcquire(t, c, "unused", dlock.WithTTL(time.Minute))) // a lease that can be given back
+		queued := deAwait(t, c, direct, "k")
+		deCheck(t, server.Pause())
+		filing := make(chan error, 1)
+		go func() { filing <- c.Lock(context.Background(), "new") }()
+		deWant(t, deClose(t, c), dlock.ErrUnknownOutcome)
+		deWant(t, (<-queued).err, dlock.ErrClosed)
+		deWant(t, <-filing, dlock.ErrClosed)
+		for _, g := range held {
+			deWant(t, context.Cause(g.Context()), dlock.ErrClosed)
+		}
+		deCheck(t, server.Resume())
+	}
+}
+
+// D13: locks are many and leases few, and none of them is left.
+func TestD13Leases(t *testing.T) {
+	t.Parallel()
+	server := testenv.Etcd(t)
+	direct := dial(t, server.Endpoint())
+	_, err := direct.Grant(t.Context(), 3600) // somebody else's
+	deCheck(t, err)
+	baseline := deLeases(t, direct)
+	const workers = 8
+	each := deTimes(2000, 20_000) / workers
+	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(workers*each)*30*time.Millisecond)
+	defer cancel()
+	var wg sync.WaitGroup
+	c := deNew(t, server.Endpoint())
+	for i := range workers {
+		wg.Go(func() {
+			for n := range each {
+				opts := []dlock.LockOption{dlock.WithTTL(time.Hour)}
+				if n%20 == 0 {
+					opts = append(opts, dlock.WithoutRenewal()) // has a lease of its own
+				}
+				g, err := c.Acquire(ctx, fmt.Sprint("k", i%4), opts...)
+				if err == nil {
+					err = g.Unlock(t.Context())
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if made := deMetric(t, server.Endpoint(), "etcd_debugging_lease_granted_total"); made < workers*each/20 {
+		t.Errorf("only %d leases were made: the test does not bite", made)
+	}
+	testenv.Eventually(t, 5*time.Second, "one lease is left to the Client", func() bool { return deLeases(t, direct) == baseline+1 })
+	deCheck(t, c.Close())
+	if n := deLeases(t, direct); n != baseline {
+		t.Errorf("%d leases are left, and there were %d", n, baseline)
+	}
+}
+
+// D13: closing leaves no lease either that is being given back.
+func TestD13CloseAtOnce(t *testing.T) {
+	t.Parallel()
+	server := testenv.Etcd(t)
+	proxy := testenv.Proxy(t, server.Addr())
+	direct, client := dial(t, server.Endpoint()), dial(t, deURL(proxy))
+	proxy.Delay(10*time.Millisecond, 0)
+	for range deTimes(3, 100) {
+		c := deOn(t, client, dlock.Config{DefaultTTL: time.Hour})
+		deUnlock(t, deAcquire(t, c, "k"))
+		deUnlock(t, deAcquire(t, c, "fixed", dlock.WithoutRenewal()))
+		deCheck(t, c.Close())
+		if n := deLeases(t, direct); n != 0 {
+			t.Fatalf("%d leases are left for an hour", n)
+		}
+	}
+}
