@@ -197,6 +197,9 @@ func (c *Client) moveDeadline(cl *claim, st driver.State, s sent) {
 		cl.span = driver.Heartbeat(s.ttl)
 	}
 	cl.renewAt = after(s.at, cl.interval())
+	if !st.Until.IsZero() { // a lease that the claim has joined may be older than the call
+		cl.renewAt = min(cl.renewAt, max(s.at, c.at(st.Until)-int64(cl.span-cl.interval())))
+	}
 	if st.Phase == driver.Held && cl.noRenew && s.ttl == cl.ttl {
 		cl.renewAt = never
 	}

@@ -213,13 +213,13 @@ func TestE3WatchBeginsLate(t *testing.T) {
 }
 
 // E3: with watches it takes no time. The machine may be busy with others: one
-// round of three must meet the mark.
+// round of five must meet the mark.
 func TestE3Watches(t *testing.T) {
 	server := testenv.Etcd(t)
 	direct := dial(t, server.Endpoint())
 	two := []*dlock.Client{deNew(t, server.Endpoint()), deNew(t, server.Endpoint())}
 	var p99 time.Duration
-	for range 3 {
+	for range 5 {
 		var took []time.Duration
 		g, hopeless := deAcquire(t, two[0], "k"), time.Now().Add(time.Duration(deTimes(10, 100))*time.Second)
 		for i := range deTimes(100, 1000) {
