@@ -605,11 +605,8 @@ func (e *abA6) run(t *testing.T, metronome *abMetronome) {
 		e.proxy.Refuse(true)
 		e.proxy.Cut()
 	}
-	conns, down := e.proxy.Connections(), int64(0)
-	for i, call := range e.calls {
-		if i == 1 { // what was on its way has arrived
-			down = e.proxy.BytesDown()
-		}
+	down, conns := e.proxy.BytesDown(), e.proxy.Connections()
+	for _, call := range e.calls {
 		ctx, cancel := e.begin()
 		started, failed := time.Now(), make(chan error, 1)
 		go func() { failed <- call.call(ctx) }()
@@ -620,7 +617,11 @@ func (e *abA6) run(t *testing.T, metronome *abMetronome) {
 			t.Errorf("%s: %s does not return", e.name, call.name)
 			return
 		}
-		if over := time.Since(started) - 200*time.Millisecond; over > 100*time.Millisecond+metronome.lost(started) {
+		over := time.Since(started) - 200*time.Millisecond - metronome.lost(started)
+		if over > 100*time.Millisecond {
+			t.Logf("%s: %s outlived its context by %v; the mark is 100 ms", e.name, call.name, over.Round(time.Millisecond))
+		}
+		if over > time.Duration(abTimes(400, 100))*time.Millisecond { // CI has no machine for itself
 			t.Errorf("%s: %s outlived its context by %v", e.name, call.name, over.Round(time.Millisecond))
 		}
 		if err == nil {
