@@ -94,8 +94,9 @@ func (d *etcdDriver) leaseFor(ctx context.Context, secs int64, own bool) (*lease
 	return call.do(ctx, d, bound(secs), func(ctx context.Context) (*lease, error) {
 		d.mu.Lock()
 		l := d.leases[secs] // perhaps somebody else's call has just ended
+		usable := l != nil && !l.over(time.Now())
 		d.mu.Unlock()
-		if l != nil && !l.over(time.Now()) {
+		if usable {
 			return l, nil
 		}
 		l, err := d.grant(ctx, secs)
