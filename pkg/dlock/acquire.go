@@ -150,7 +150,7 @@ func (a *acquisition) unanswered(g *Guard, s sent) {
 func (a *acquisition) register(key string) *Guard {
 	c, s := a.client, &a.settings
 	g := &Guard{claim: claim{
-		client: c, key: key, owner: s.info.Owner, ttl: s.ttl, margin: s.margin, noRenew: s.noRenew,
+		client: c, key: key, owner: s.info.Owner, ttl: s.ttl, margin: s.margin, noRenew: s.noRenew, mode: s.mode,
 		slot: -1, renewAt: never, span: s.ttl,
 	}}
 	g.self = &g.claim
@@ -198,7 +198,7 @@ func (a *acquisition) send(ctx context.Context, g *Guard) (driver.State, sent, e
 	}
 	st, err := c.store.Acquire(cctx, driver.Request{
 		Ref:  driver.Ref{Key: g.key, ID: g.id, TTL: s.ttl},
-		Mode: driver.Exclusive, Wait: s.waits(), Fixed: s.noRenew, Info: s.info,
+		Mode: s.mode, Limit: s.limit, Wait: s.waits(), Fixed: s.noRenew, Info: s.info,
 	})
 	if err == nil && st.Phase == driver.Unknown {
 		err = errors.New("the backend gave no answer")

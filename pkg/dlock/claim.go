@@ -49,6 +49,7 @@ type claim struct {
 	slot      int32 // its place in the timeline, -1 if none
 	failures  int32 // backend errors in a row
 	phase     phase
+	mode      driver.Mode // as asked for, and never changed
 	pushed    bool // a grant arrived before the answer that tells its deadline
 	unsettled bool // some attempt to file it was never answered
 	noRenew   bool

@@ -147,6 +147,8 @@ func TestBadCalls(t *testing.T) {
 			"min above max hold":  {do(ctx, "k", dlock.WithMinHold(2*second), dlock.WithMaxHold(second)), dlock.ErrInvalidConfig, "WithMaxHold"},
 			"margin over the TTL": {do(ctx, "k", dlock.WithTTL(second), dlock.WithMargin(second)), dlock.ErrInvalidConfig, "WithMargin"},
 			"negative margin":     {do(ctx, "k", dlock.WithMargin(-1)), dlock.ErrInvalidConfig, "WithMargin"},
+			"no permits":          {do(ctx, "k", dlock.WithPermits(0)), dlock.ErrInvalidConfig, "WithPermits 0"},
+			"too many permits":    {do(ctx, "k", dlock.WithPermits(1<<20+1)), dlock.ErrInvalidConfig, "WithPermits"},
 			"long owner":          {do(ctx, "k", dlock.WithInfo(dlock.Info{Owner: long})), dlock.ErrInvalidConfig, "Info.Owner"},
 			"control in purpose":  {do(ctx, "k", dlock.WithInfo(dlock.Info{Purpose: "\x1b[2J"})), dlock.ErrInvalidConfig, "Info.Purpose"},
 		} {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
 // A hold is a key that Lock or TryLock took, or is about to take.
@@ -49,7 +51,7 @@ func (c *Client) TryLock(ctx context.Context, key string, opts ...LockOption) (b
 
 func (c *Client) lock(ctx context.Context, key string, s *lockSettings) error {
 	outer := c.holding(ctx, key)
-	h, err := c.claimKey(ctx, key, outer)
+	h, err := c.claimKey(ctx, key, s.mode, outer)
 	if h == nil || err != nil {
 		return err
 	}
@@ -66,7 +68,7 @@ func (c *Client) lock(ctx context.Context, key string, s *lockSettings) error {
 
 // claimKey enters key into the table, and returns what it entered if the key is
 // yet to be acquired. outer is a Guard of the key that the caller runs under.
-func (c *Client) claimKey(ctx context.Context, key string, outer *Guard) (*hold, error) {
+func (c *Client) claimKey(ctx context.Context, key string, mode driver.Mode, outer *Guard) (*hold, error) {
 	c.mu.Lock()
 	defer c.unlock()
 	if c.closed {
@@ -75,7 +77,7 @@ func (c *Client) claimKey(ctx context.Context, key string, outer *Guard) (*hold,
 	h := c.keyed[key]
 	switch {
 	case h != nil:
-		return nil, c.reenter(ctx, h)
+		return nil, c.reenter(ctx, h, mode)
 	case outer == nil:
 		h = &hold{owner: ownerIn(ctx), count: 1}
 		c.keyed[key] = h
@@ -83,12 +85,15 @@ func (c *Client) claimKey(ctx context.Context, key string, outer *Guard) (*hold,
 	case !c.cfg.EnableReentrant:
 		return nil, fmt.Errorf("%w, by the Guard that the context carries", ErrLockAlreadyHeld)
 	}
+	if err := covers(outer, mode); err != nil {
+		return nil, err
+	}
 	c.keyed[key] = &hold{guard: outer, owner: ownerIn(ctx), count: 1, borrowed: true}
 	return nil, nil
 }
 
 // reenter counts another Lock of a key that is in the table, if it may.
-func (c *Client) reenter(ctx context.Context, h *hold) error {
+func (c *Client) reenter(ctx context.Context, h *hold, mode driver.Mode) error {
 	switch {
 	case h.guard != nil && h.guard.phase == held && h.guard.expired(c.now()):
 		c.lose(&h.guard.claim, lossExpired, "the lease was not renewed in time")
@@ -98,8 +103,20 @@ func (c *Client) reenter(ctx context.Context, h *hold) error {
 	case h.guard == nil || !c.cfg.EnableReentrant || !h.ownedBy(ctx):
 		return fmt.Errorf("%w; use Acquire between goroutines", ErrLockAlreadyHeld)
 	}
+	if err := covers(h.guard, mode); err != nil {
+		return err
+	}
 	h.count++
 	return nil
+}
+
+// covers refuses to make a held lock a stronger one: two readers that both wait to
+// become the writer would wait for ever.
+func covers(g *Guard, mode driver.Mode) error {
+	if g.mode == driver.Exclusive || g.mode == mode {
+		return nil
+	}
+	return fmt.Errorf("%w as %s, which cannot become %s", ErrLockAlreadyHeld, g.mode, mode)
 }
 
 // Unlock releases what Lock or TryLock took; after re-entry, the last of as many

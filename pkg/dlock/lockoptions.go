@@ -55,9 +55,25 @@ func WithMargin(margin time.Duration) LockOption {
 	return func(s *lockSettings) { s.margin = margin }
 }
 
+// WithShared takes the key together with others who do the same, as readers do;
+// whoever takes it without waits until none is left. A backend that cannot is
+// ErrUnsupported.
+func WithShared() LockOption {
+	return func(s *lockSettings) { s.mode, s.limit = driver.Shared, 0 }
+}
+
+// WithPermits takes one of limit permits of the key: at most that many hold it at
+// a time. All must name the same limit, or they wait for each other. A backend
+// that cannot is ErrUnsupported.
+func WithPermits(limit int) LockOption {
+	return func(s *lockSettings) { s.mode, s.limit = driver.Permit, limit }
+}
+
 type lockSettings struct {
 	ttl, wait, minHold, maxHold, margin time.Duration
 
+	mode    driver.Mode
+	limit   int // of permits
 	info    driver.Info
 	bounded bool // by WithWait
 	noRenew bool
@@ -112,8 +128,17 @@ func (c *Client) checkSettings(s *lockSettings) error {
 	if s.maxHold > 0 && s.minHold > s.maxHold {
 		return fmt.Errorf("%w: WithMinHold %v is above WithMaxHold %v", ErrInvalidConfig, s.minHold, s.maxHold)
 	}
+	if s.mode == driver.Permit && (s.limit < 1 || s.limit > maxPermits) {
+		return fmt.Errorf("%w: WithPermits %d is not between 1 and %d", ErrInvalidConfig, s.limit, maxPermits)
+	}
+	if !c.caps.Supports(s.mode) {
+		return fmt.Errorf("%w: %s locks on %s", ErrUnsupported, s.mode, c.caps.Name)
+	}
 	return checkInfo(s.info)
 }
+
+// maxPermits bounds WithPermits: a backend may look at each of them.
+const maxPermits = 1 << 20
 
 // maxInfo bounds what one claim may store about its owner.
 const maxInfo = 256
