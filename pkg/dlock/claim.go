@@ -50,8 +50,8 @@ type claim struct {
 	failures  int32 // backend errors in a row
 	phase     phase
 	mode      driver.Mode // as asked for, and never changed
-	pushed    bool // a grant arrived before the answer that tells its deadline
-	unsettled bool // some attempt to file it was never answered
+	pushed    bool        // a grant arrived before the answer that tells its deadline
+	unsettled bool        // some attempt to file it was never answered
 	noRenew   bool
 	flying    bool // a renewal of it is under way
 	again     bool // and does not count: renew once more when it has landed
