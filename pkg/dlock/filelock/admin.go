@@ -1,0 +1,219 @@
+package filelock
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// List reads the names of the files, and looks which of them are locked. A cursor
+// is the last key.
+func (d *fileDriver) List(ctx context.Context, prefix, cursor string, limit int) ([]string, string, error) {
+	dir, err := d.directory(time.Now())
+	if err != nil {
+		return nil, "", classify(err)
+	}
+	candidates, err := d.candidates(dir, prefix, cursor)
+	if err != nil {
+		return nil, "", classify(err)
+	}
+	var keys []string
+	for _, key := range candidates {
+		if err := ctx.Err(); err != nil {
+			return nil, "", err
+		}
+		claims, err := dir.holders(ctx, baseOf(d.prefix+key))
+		switch {
+		case err != nil:
+			return nil, "", classify(err)
+		case len(claims) == 0:
+		case len(keys) == limit && limit > 0:
+			return keys, keys[limit-1], nil
+		default:
+			keys = append(keys, key)
+		}
+	}
+	return keys, "", nil
+}
+
+// candidates are the keys behind cursor that have files, in their order.
+func (d *fileDriver) candidates(dir *directory, prefix, cursor string) ([]string, error) {
+	names, err := dir.names()
+	if err != nil {
+		return nil, err
+	}
+	var keys []string
+	for _, name := range names {
+		base, ok := strings.CutSuffix(name, lockSuffix)
+		if !ok {
+			continue
+		}
+		full, ok := keyOf(base)
+		if strings.HasPrefix(base, hashMark) {
+			full, ok = dir.keyInside(base)
+		}
+		key, ours := strings.CutPrefix(full, d.prefix)
+		if ok && ours && key > cursor && strings.HasPrefix(key, prefix) {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	return keys, nil
+}
+
+// keyInside is the key that a file with a hashed name is for.
+func (dir *directory) keyInside(base string) (string, bool) {
+	fd, err := openToRead(dir, base+lockSuffix)
+	if err != nil {
+		return "", false
+	}
+	defer closeFile(fd)
+	_, h, err := readWhole(fd)
+	return h.Key, err == nil && baseOf(h.Key) == base
+}
+
+// Inspect shows the holders. Those who wait are known to their own processes only.
+func (d *fileDriver) Inspect(ctx context.Context, key string) ([]driver.Claim, error) {
+	dir, err := d.directory(time.Now())
+	if err != nil {
+		return nil, classify(err)
+	}
+	claims, err := dir.holders(ctx, baseOf(d.prefix+key))
+	return claims, classify(err)
+}
+
+// Evict is unsupported: only the kernel, or its process, ends a lock.
+func (d *fileDriver) Evict(context.Context, string, string, int64) (driver.State, error) {
+	return driver.State{}, fmt.Errorf("%w: end the process that holds the lock", driver.ErrUnsupported)
+}
+
+// holders looks who has a lock, by trying to lock its files for a moment. Under the
+// guard that disturbs nobody.
+func (dir *directory) holders(ctx context.Context, base string) ([]driver.Claim, error) {
+	main, err := openToRead(dir, base+lockSuffix)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer closeFile(main)
+	guard, err := dir.guard(ctx, base, callTries)
+	if err != nil {
+		return nil, err
+	}
+	defer closeFile(guard)
+	alone, err := isLocked(main)
+	if err != nil {
+		return nil, err
+	}
+	rec, h, err := readWhole(main)
+	switch {
+	case err != nil:
+		return nil, err
+	case alone && rec.mode == driver.Exclusive:
+		return []driver.Claim{show(&rec, &h)}, nil
+	case alone: // by somebody who writes no record
+		return []driver.Claim{{Phase: driver.Held}}, nil
+	case rec.mode == driver.Exclusive:
+		return nil, nil
+	}
+	return dir.slotHolders(base)
+}
+
+// slotHolders are those that have the lock together, in the order of their tokens. Slots
+// are made one after the other, so the first that is missing is the end.
+func (dir *directory) slotHolders(base string) ([]driver.Claim, error) {
+	var claims []driver.Claim
+	for n := range most {
+		fd, err := openToRead(dir, slotName(base, n))
+		if errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		taken, err := isLocked(fd)
+		if taken {
+			var rec record
+			var h holder
+			if rec, h, err = readWhole(fd); err == nil {
+				claims = append(claims, show(&rec, &h))
+			}
+		}
+		closeFile(fd)
+		if err != nil {
+			return nil, err
+		}
+	}
+	slices.SortFunc(claims, func(a, b driver.Claim) int { return cmp.Compare(a.Token, b.Token) })
+	return claims, nil
+}
+
+func isLocked(fd int) (bool, error) {
+	free, err := lock(fd, shared)
+	if free {
+		unlock(fd)
+	}
+	return !free, err
+}
+
+func show(rec *record, h *holder) driver.Claim {
+	return driver.Claim{
+		ID: h.ID, Phase: driver.Held, Mode: rec.mode, Limit: rec.limit, Token: h.Token, Info: h.Info,
+		Age: max(0, time.Since(time.UnixMicro(rec.since))),
+	}
+}
+
+// readWhole reads all of a record. A holder may be writing it: then it is read again.
+// One that died over it has left no name.
+func readWhole(fd int) (rec record, h holder, err error) {
+	buf := make([]byte, 32<<10) // more than the largest key and owner take
+	for range 10 {
+		n, err := readAt(fd, buf, 0)
+		if err != nil {
+			return rec, h, err
+		}
+		if rec, err = parse(buf[:n]); err != nil || n <= headSize {
+			return rec, h, err
+		}
+		line, _, _ := bytes.Cut(buf[headSize:n], []byte("\n"))
+		if err = json.Unmarshal(line, &h); err == nil {
+			return rec, h, nil
+		}
+	}
+	return rec, holder{}, nil
+}
+
+// Check judges the directory.
+func (d *fileDriver) Check(context.Context) ([]driver.Finding, error) {
+	dir, err := d.directory(time.Now())
+	if err != nil {
+		return nil, err
+	}
+	fsys := driver.Finding{Name: "file-system", Detail: d.path + " is on " + dir.fsName}
+	if !dir.local {
+		fsys.Level, fsys.Cure = driver.Unsafe, "use a directory of this host alone"
+	}
+	access := driver.Finding{Name: "directory", Detail: "only its owner can write to " + d.path}
+	if dir.state.open {
+		access.Level, access.Detail = driver.Warning, "any user can take any lock in "+d.path
+		access.Cure = "use a directory of your own"
+	}
+	d.listen.Do(func() { d.signals = d.store.signals(d.log) })
+	wakeUp := driver.Finding{Name: "wake-up", Detail: "waiters are told when a file is closed"}
+	if _, polls := d.signals.(poller); polls {
+		wakeUp.Level, wakeUp.Detail = driver.Warning, fmt.Sprintf("waiters look every %v", lastPoll)
+		wakeUp.Cure = "on Linux, raise fs.inotify.max_user_instances"
+	}
+	return []driver.Finding{fsys, access, wakeUp}, nil
+}

@@ -1,0 +1,223 @@
+package filelock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+type fileDriver struct {
+	*driver.Outbox
+	store  *Store
+	path   string
+	prefix string
+	log    *slog.Logger
+
+	lastInfo atomic.Pointer[encodedInfo]
+	dir      atomic.Pointer[directory] // nil until it is needed
+	dirMu    sync.Mutex
+	dirs     []*directory // under dirMu: all that were opened
+
+	listen  sync.Once
+	signals signals // once something has waited
+
+	work      sync.WaitGroup
+	closeOnce sync.Once
+
+	mu      sync.Mutex
+	lines   map[string]*line   // by key
+	idle    []*line            // lines without claims, the oldest first
+	armed   map[*line]struct{} // lines that wait for something to happen outside
+	watched map[int]*line      // by watch
+	running bool               // the goroutine that waits for all
+	asleep  time.Time          // until when it sleeps
+	closed  bool
+}
+
+func (d *fileDriver) Caps() driver.Caps {
+	return driver.Caps{
+		Name: "file", Fencing: true, FenceRange: true, Push: true,
+		Modes: []driver.Mode{driver.Exclusive, driver.Shared, driver.Permit}, MinTTL: time.Millisecond,
+	}
+}
+
+// most is the largest number of permits, and of fences at a time.
+const most = 1 << 30
+
+func (d *fileDriver) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
+	switch {
+	case ctx.Err() != nil:
+		return driver.State{}, ctx.Err()
+	case r.Mode > driver.Permit || (r.Mode == driver.Permit && r.Limit < 1) || r.Limit > most:
+		return driver.State{}, fmt.Errorf("%w: %s of %d", driver.ErrUnsupported, r.Mode, r.Limit)
+	case r.Fences > most:
+		return driver.State{}, fmt.Errorf("%w: a range of %d fences", driver.ErrUnsupported, r.Fences)
+	case r.Key == "":
+		return driver.State{}, fmt.Errorf("%w: empty", driver.ErrInvalidKey)
+	case d.store.bars.has(r.ID):
+		return driver.State{Phase: driver.Gone}, nil
+	}
+	l := d.enter(r.Key)
+	gained := 0
+	defer func() { d.leave(l, gained) }()
+	if c := l.find(r.ID); c != nil {
+		return c.state(), nil
+	}
+	c := newClaim(l, &r)
+	out, err := d.join(ctx, c)
+	switch {
+	case err != nil:
+		c.putBack()
+		return driver.State{}, classify(err)
+	case out == granted:
+		l.hold(c)
+	case r.Wait:
+		if l.enqueue(c); l.waiting[0] == c && !l.taken() {
+			d.rest(l)
+		}
+	default:
+		c.putBack()
+		return driver.State{Phase: driver.Gone}, nil
+	}
+	gained = 1
+	return c.state(), nil
+}
+
+// join takes the lock for a claim that has just come, unless others of this driver
+// come before it.
+func (d *fileDriver) join(ctx context.Context, c *claim) (outcome, error) {
+	_ = d.serve(ctx, c.line) // what fails for them, fails for c too
+	if len(c.line.waiting) > 0 || c.line.taken() {
+		return refused, nil
+	}
+	return d.attempt(ctx, c, callTries)
+}
+
+func (d *fileDriver) Renew(ctx context.Context, refs []driver.Ref) ([]driver.State, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	states := make([]driver.State, len(refs))
+	var firstErr error
+	answered := 0
+	for i, r := range refs {
+		if ctx.Err() != nil {
+			break
+		}
+		st, err := d.confirm(ctx, r)
+		if err == nil {
+			states[i] = st
+			answered++
+		} else if firstErr == nil {
+			firstErr = classify(err)
+		}
+	}
+	if answered == 0 && firstErr != nil {
+		return nil, firstErr
+	}
+	return states, nil
+}
+
+// confirm looks whether the file of a claim is still the one that counts.
+func (d *fileDriver) confirm(ctx context.Context, r driver.Ref) (driver.State, error) {
+	l := d.enter(r.Key)
+	gained := 0
+	defer func() { d.leave(l, gained) }()
+	c := l.find(r.ID)
+	if c == nil {
+		return driver.State{Phase: driver.Gone}, nil
+	}
+	if c.phase == driver.Queued {
+		if c == l.waiting[0] {
+			if err := d.serve(ctx, l); err != nil && c.phase == driver.Queued {
+				return driver.State{}, err
+			}
+		}
+		return c.state(), nil
+	}
+	there, err := d.isThere(c)
+	if err != nil {
+		return driver.State{}, err
+	}
+	if !there { // removed from outside: whoever comes next gets a new file
+		d.forget(c)
+		d.lostSight(l)
+		gained = -1
+		_ = d.serve(ctx, l) // what fails is tried again
+	}
+	return c.state(), nil
+}
+
+func (d *fileDriver) isThere(c *claim) (bool, error) {
+	there, err := isAt(c.main.fd, pathIn(d.path, c.line.base+lockSuffix))
+	if err != nil || !there || c.slot < 0 {
+		return there, err
+	}
+	return isAt(c.slot, pathIn(d.path, slotName(c.line.base, c.slotNumber)))
+}
+
+func (d *fileDriver) Release(ctx context.Context, r driver.Ref) (driver.State, error) {
+	if err := ctx.Err(); err != nil {
+		return driver.State{}, err
+	}
+	if r.Unsettled {
+		d.store.bars.add(r.ID, r.TTL)
+	}
+	l := d.enter(r.Key)
+	gained := 0
+	defer func() { d.leave(l, gained) }()
+	c := l.find(r.ID)
+	if c == nil {
+		return driver.State{Phase: driver.Gone}, nil
+	}
+	found := driver.State{Phase: c.phase, Token: c.token}
+	d.forget(c)
+	gained = -1
+	_ = d.serve(ctx, l) // what fails is tried again
+	return found, nil
+}
+
+// Close closes all files, as the end of the process would.
+func (d *fileDriver) Close() error {
+	d.closeOnce.Do(func() {
+		d.store.mu.Lock()
+		delete(d.store.drivers, d)
+		d.store.mu.Unlock()
+		d.stopWatching()
+		for _, l := range d.lines {
+			l.close()
+		}
+		for _, dir := range d.dirs {
+			closeFile(dir.fd)
+		}
+		d.Outbox.Close()
+	})
+	return nil
+}
+
+// fatal are errors that asking again does not cure.
+var fatal = []error{
+	ErrUnsafe, ErrNotALock, fs.ErrPermission, syscall.EROFS, syscall.ELOOP, syscall.ENOTDIR, syscall.EISDIR, syscall.ENAMETOOLONG,
+}
+
+// classify says what an error means for a claim. Calls of the kernel are answered, so
+// whatever it was, nothing was stored.
+func classify(err error) error {
+	for _, f := range fatal {
+		if errors.Is(err, f) {
+			return driver.Classify(err, driver.Fatal)
+		}
+	}
+	if driver.ClassOf(err) == driver.Ambiguous {
+		return driver.Classify(err, driver.Transient)
+	}
+	return err
+}

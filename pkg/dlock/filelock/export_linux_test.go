@@ -1,0 +1,6 @@
+package filelock
+
+var (
+	JudgeMagic  = judgeMagic
+	ParseEvents = parseEvents
+)

@@ -1,0 +1,195 @@
+package filelock_test
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/drivertest"
+	"github.com/ceyewan/genesis/pkg/dlock/filelock"
+)
+
+const (
+	// childDir tells a child process where the locks are, childRole what to do.
+	childDir  = "FILELOCK_TEST_DIR"
+	childRole = "FILELOCK_TEST_ROLE"
+)
+
+// roles are what child processes do.
+var roles = map[string]func(d driver.Driver){}
+
+func TestMain(m *testing.M) {
+	if drivertest.IsChild() {
+		drivertest.Child(childDriver("suite:"))
+	}
+	if role := roles[os.Getenv(childRole)]; role != nil {
+		d := childDriver("")
+		role(d)
+		_ = d.Close()
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func childDriver(prefix string) driver.Driver {
+	d, err := filelock.New(os.Getenv(childDir)).Open(driver.Options{Prefix: prefix, Logger: quiet})
+	if err != nil {
+		panic(err)
+	}
+	return d
+}
+
+var (
+	ctx   = context.Background()
+	quiet = slog.New(slog.DiscardHandler)
+	// caps are what the harness expects of files.
+	caps = driver.Caps{
+		Name: "file", Fencing: true, FenceRange: true, Push: true,
+		Modes: []driver.Mode{driver.Exclusive, driver.Shared, driver.Permit}, MinTTL: time.Millisecond,
+	}
+)
+
+// harness is the suite in a directory of its own.
+func harness(change func(*filelock.Store)) func(*testing.T) *drivertest.Harness {
+	return func(t *testing.T) *drivertest.Harness {
+		dir := filepath.Join(t.TempDir(), "locks")
+		store := filelock.New(dir)
+		change(store)
+		return &drivertest.Harness{
+			Caps: caps, TTL: 300 * time.Millisecond, NoEvict: true, Grants: 5000,
+			Open: func(t *testing.T, o driver.Options) driver.Driver {
+				t.Helper()
+				return open(t, store, o)
+			},
+			Child: func(t *testing.T) *exec.Cmd {
+				t.Helper()
+				return process(t, dir, "")
+			},
+		}
+	}
+}
+
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	drivertest.Run(t, harness(func(*filelock.Store) {}))
+}
+
+// Elsewhere than on Linux, and when there are no watches left, files are polled.
+func TestConformancePolling(t *testing.T) {
+	t.Parallel()
+	drivertest.Run(t, harness(func(s *filelock.Store) { s.Polling() }))
+}
+
+func FuzzKeys(f *testing.F) { drivertest.FuzzKeys(f, harness(func(*filelock.Store) {})) }
+
+// open returns a driver that the caller closes.
+func open(t testing.TB, store *filelock.Store, o driver.Options) driver.Driver {
+	t.Helper()
+	o.Logger = quiet
+	d, err := store.Open(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// newDriver returns a driver on a directory, with a Store of its own as in another
+// process, that is closed when the test ends.
+func newDriver(t testing.TB, dir string, opts ...filelock.Option) driver.Driver {
+	t.Helper()
+	d := open(t, filelock.New(dir, opts...), driver.Options{})
+	t.Cleanup(func() { _ = d.Close() })
+	return d
+}
+
+// process is another process on a directory. It is killed when the test ends.
+func process(t testing.TB, dir, role string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Args[0])
+	cmd.Env = append(os.Environ(), childDir+"="+dir, childRole+"="+role)
+	cmd.Stderr = os.Stderr
+	return cmd
+}
+
+func ref(key string) driver.Ref {
+	var raw [16]byte
+	_, _ = rand.Read(raw[:])
+	return driver.Ref{Key: key, ID: hex.EncodeToString(raw[:]), TTL: 10 * time.Second}
+}
+
+func file(t testing.TB, d driver.Driver, r driver.Request, want driver.Phase) driver.State {
+	t.Helper()
+	st, err := d.Acquire(ctx, r)
+	if err != nil || st.Phase != want {
+		t.Fatalf("Acquire(%q) = %v, %v, want %v", r.Key, st.Phase, err, want)
+	}
+	return st
+}
+
+func try(key string) driver.Request  { return driver.Request{Ref: ref(key)} }
+func wait(key string) driver.Request { return driver.Request{Ref: ref(key), Wait: true} }
+
+func release(t testing.TB, d driver.Driver, r driver.Ref) {
+	t.Helper()
+	if st, err := d.Release(ctx, r); err != nil || st.Phase == driver.Gone {
+		t.Fatalf("Release(%q) = %v, %v", r.Key, st.Phase, err)
+	}
+}
+
+// granted waits for the push of a grant, as the engine does.
+func granted(t testing.TB, d driver.Driver, r driver.Ref) driver.State {
+	t.Helper()
+	st, ok := await(d, r.ID, 10*time.Second)
+	if !ok {
+		t.Fatalf("%q is not granted", r.Key)
+	}
+	return st
+}
+
+func await(d driver.Driver, id string, within time.Duration) (driver.State, bool) {
+	late := time.After(within)
+	for {
+		select {
+		case ev := <-d.Events():
+			if ev.ID == id && ev.State.Phase == driver.Held {
+				return ev.State, true
+			}
+		case <-late:
+			return driver.State{}, false
+		}
+	}
+}
+
+// take is Acquire that waits; it is for child processes.
+func take(d driver.Driver, r driver.Request) driver.State {
+	r.Wait = true
+	st, err := d.Acquire(ctx, r)
+	if err != nil {
+		panic(err)
+	}
+	if st.Phase == driver.Queued {
+		var ok bool
+		if st, ok = await(d, r.ID, time.Minute); !ok {
+			panic("not granted")
+		}
+	}
+	return st
+}
+
+func phase(t testing.TB, d driver.Driver, r driver.Ref) driver.Phase {
+	t.Helper()
+	states, err := d.Renew(ctx, []driver.Ref{r})
+	if err != nil || len(states) != 1 {
+		t.Fatal(states, err)
+	}
+	return states[0].Phase
+}

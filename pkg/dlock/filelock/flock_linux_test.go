@@ -1,0 +1,97 @@
+package filelock_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/filelock"
+)
+
+// Whoever locks the file with flock alone, as flock(1) does, excludes us and is
+// excluded.
+func TestPlainFlock(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "locks")
+	d := newDriver(t, dir)
+	held := try("k")
+	file(t, d, held, driver.Held)
+	f, err := os.Open(filepath.Join(dir, filelock.Name("k")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	flock := func(how int) error { return unix.Flock(int(f.Fd()), how|unix.LOCK_NB) }
+	if err := flock(unix.LOCK_EX); err != unix.EWOULDBLOCK { //nolint:errorlint // a system call
+		t.Errorf("flock of a held lock: %v", err)
+	}
+	release(t, d, held.Ref)
+	if err := flock(unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	file(t, d, try("k"), driver.Gone)
+	file(t, d, driver.Request{Ref: ref("k"), Mode: driver.Shared}, driver.Gone)
+	w := wait("k")
+	file(t, d, w, driver.Queued)
+	if err := flock(unix.LOCK_UN); err != nil {
+		t.Fatal(err)
+	}
+	granted(t, d, w.Ref)
+	release(t, d, w.Ref)
+	if err := flock(unix.LOCK_SH); err != nil {
+		t.Fatal(err)
+	}
+	file(t, d, try("k"), driver.Gone)
+	file(t, d, driver.Request{Ref: ref("k"), Mode: driver.Permit, Limit: 5}, driver.Gone)
+	file(t, d, driver.Request{Ref: ref("k"), Mode: driver.Shared}, driver.Held)
+}
+
+// A waiter that has been at rest is told when flock(1) ends, which opens the file only to
+// read it. A holder that unlocks and keeps the file open is noticed a little later.
+func TestFlockCommandEnds(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		end    func(*os.File) error
+		within time.Duration
+	}{
+		"it ends":    {func(f *os.File) error { return f.Close() }, 100 * time.Millisecond},
+		"it unlocks": {func(f *os.File) error { return unix.Flock(int(f.Fd()), unix.LOCK_UN) }, 450 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const n = 5
+			dir := mkdir(t, 0o700)
+			d := newDriver(t, dir)
+			var holders []*os.File
+			var waits []driver.Request
+			for i := range n {
+				w := wait(fmt.Sprint("k", i))
+				path := filepath.Join(dir, filelock.Name(w.Key))
+				if err := os.WriteFile(path, nil, 0o600); err != nil {
+					t.Fatal(err)
+				}
+				holders, waits = append(holders, flocked(t, path)), append(waits, w)
+				file(t, d, w, driver.Queued)
+			}
+			<-time.After(time.Second) // by now it seldom looks
+			took := make([]time.Duration, n)
+			for i, f := range holders {
+				began := time.Now()
+				if err := tc.end(f); err != nil {
+					t.Fatal(err)
+				}
+				granted(t, d, waits[i].Ref)
+				took[i] = time.Since(began)
+			}
+			if slices.Min(took) > tc.within {
+				t.Errorf("all took more than %v: %v", tc.within, took)
+			}
+		})
+	}
+}

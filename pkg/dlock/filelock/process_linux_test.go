@@ -1,0 +1,311 @@
+package filelock_test
+
+import (
+	"bufio"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+func init() {
+	roles["count"], roles["modes"], roles["contend"], roles["read"] = count, modes, contend, read
+	roles["hold"] = hold
+}
+
+// monotonic is a clock that all processes share.
+func monotonic() int64 {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		panic(err)
+	}
+	return ts.Nano()
+}
+
+// run starts n processes of a role and returns what they print, once they have ended.
+func run(t *testing.T, dir, role string, n int) [][]string {
+	t.Helper()
+	cmds, outs := make([]*exec.Cmd, n), make([]strings.Builder, n)
+	for i := range cmds {
+		cmds[i] = process(t, dir, role)
+		cmds[i].Stdout = &outs[i]
+		if err := cmds[i].Start(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lines := make([][]string, n)
+	for i, cmd := range cmds {
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("process %d: %v", i, err)
+		}
+		lines[i] = strings.Fields(outs[i].String())
+	}
+	return lines
+}
+
+const increments = 150
+
+// count adds to a number in a file, without any care of its own.
+func count(d driver.Driver) {
+	path := os.Getenv(childDir) + ".count"
+	for range increments {
+		r := ref("count")
+		fmt.Println(take(d, driver.Request{Ref: r}).Token)
+		text, _ := os.ReadFile(path)
+		n, _ := strconv.Atoi(string(text))
+		if err := os.WriteFile(path, strconv.AppendInt(nil, int64(n+1), 10), 0o600); err != nil {
+			panic(err)
+		}
+		if _, err := d.Release(ctx, r); err != nil {
+			panic(err)
+		}
+	}
+}
+
+// Eight processes lose no update, and no two get one token.
+func TestCounter(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "locks")
+	tokens := slices.Concat(run(t, dir, "count", 8)...)
+	text, err := os.ReadFile(dir + ".count")
+	if err != nil || string(text) != strconv.Itoa(8*increments) {
+		t.Errorf("%s of %d increments, %v", text, 8*increments, err)
+	}
+	slices.Sort(tokens)
+	if n := len(slices.Compact(tokens)); n != 8*increments {
+		t.Errorf("%d different tokens of %d", n, 8*increments)
+	}
+}
+
+// modes enters in all modes, and says when it was inside.
+func modes(d driver.Driver) {
+	rng := rand.New(rand.NewPCG(uint64(os.Getpid()), 1))
+	for range 150 {
+		r := driver.Request{Ref: ref("modes"), Mode: driver.Mode(rng.IntN(3))}
+		if r.Mode == driver.Permit {
+			r.Limit = 2 + rng.IntN(2)
+		}
+		st := take(d, r)
+		entered := monotonic()
+		<-time.After(time.Duration(rng.IntN(300)) * time.Microsecond)
+		left := monotonic()
+		if _, err := d.Release(ctx, r.Ref); err != nil {
+			panic(err)
+		}
+		fmt.Printf("%d,%d,%d,%d,%d\n", r.Mode, r.Limit, entered, left, st.Token)
+	}
+}
+
+// A visit is one stay inside.
+type visit struct {
+	mode          driver.Mode
+	limit         int
+	entered, left int64
+	token         int64
+}
+
+// Readers, writers and permits of several limits in six processes: nobody is inside
+// with somebody that does not fit, and tokens increase.
+func TestModesAcrossProcesses(t *testing.T) {
+	t.Parallel()
+	var visits []visit
+	for _, line := range slices.Concat(run(t, filepath.Join(t.TempDir(), "locks"), "modes", 6)...) {
+		var v visit
+		if _, err := fmt.Sscanf(line, "%d,%d,%d,%d,%d", &v.mode, &v.limit, &v.entered, &v.left, &v.token); err != nil {
+			t.Fatal(line, err)
+		}
+		visits = append(visits, v)
+	}
+	if len(visits) != 6*150 {
+		t.Fatalf("%d visits", len(visits))
+	}
+	slices.SortFunc(visits, func(a, b visit) int { return int(a.token - b.token) })
+	for i, a := range visits {
+		for _, b := range visits[i+1:] {
+			fit := a.mode == b.mode && a.limit == b.limit && a.mode != driver.Exclusive
+			if a.token == b.token || (!fit && b.entered < a.left) {
+				t.Fatalf("%+v came before %+v had left", b, a)
+			}
+		}
+	}
+	most := checkPermits(t, visits)
+	if most[driver.Shared] < 2 || most[driver.Permit] < 2 {
+		t.Errorf("at most %v were together: nothing was shared", most)
+	}
+}
+
+// checkPermits returns how many were inside together in each mode.
+func checkPermits(t *testing.T, visits []visit) map[driver.Mode]int {
+	t.Helper()
+	slices.SortFunc(visits, func(a, b visit) int { return int(a.entered - b.entered) })
+	most := map[driver.Mode]int{}
+	var inside []visit
+	for _, v := range visits {
+		inside = append(slices.DeleteFunc(inside, func(o visit) bool { return o.left <= v.entered }), v)
+		most[v.mode] = max(most[v.mode], len(inside))
+		if v.mode == driver.Permit && len(inside) > v.limit {
+			t.Errorf("%d permits of %d", len(inside), v.limit)
+		}
+	}
+	return most
+}
+
+// A killed process frees its lock, and a waiter has it within milliseconds.
+func TestCrashRelease(t *testing.T) {
+	t.Parallel()
+	const rounds = 20
+	dir := filepath.Join(t.TempDir(), "locks")
+	d := newDriver(t, dir)
+	var took []time.Duration
+	for round := range rounds {
+		r := driver.Request{Ref: ref("crash"), Wait: true, Mode: driver.Mode(round % 3)}
+		if r.Mode == driver.Permit {
+			r.Limit = 1
+		}
+		cmd, _ := holder(t, dir, "crash", r.Mode)
+		w := wait("crash")
+		file(t, d, w, driver.Queued)
+		<-time.After(20 * time.Millisecond) // it is at rest then
+		began := time.Now()
+		if err := cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		granted(t, d, w.Ref)
+		took = append(took, time.Since(began))
+		_ = cmd.Wait()
+		release(t, d, w.Ref)
+	}
+	slices.Sort(took)
+	t.Logf("crash release: p50 %v, max %v", took[rounds/2], took[rounds-1])
+	if took[rounds-1] > time.Second || took[rounds/2] > 100*time.Millisecond {
+		t.Errorf("it took %v, and up to %v", took[rounds/2], took[rounds-1])
+	}
+}
+
+const (
+	holdKey  = "FILELOCK_TEST_KEY"
+	holdMode = "FILELOCK_TEST_MODE"
+)
+
+// hold takes a lock, says so, and releases it when it is told to.
+func hold(d driver.Driver) {
+	mode, _ := strconv.Atoi(os.Getenv(holdMode))
+	r := driver.Request{Ref: ref(os.Getenv(holdKey)), Mode: driver.Mode(mode), Info: driver.Info{Owner: "child", PID: os.Getpid()}}
+	if r.Mode == driver.Permit {
+		r.Limit = 1
+	}
+	fmt.Println(take(d, r).Token)
+	_, _ = os.Stdin.Read(make([]byte, 1))
+	if _, err := d.Release(ctx, r.Ref); err != nil {
+		panic(err)
+	}
+}
+
+// holder is a process that has a lock, and what it says.
+func holder(t testing.TB, dir, key string, mode driver.Mode) (*exec.Cmd, string) {
+	t.Helper()
+	cmd := process(t, dir, "hold")
+	cmd.Env = append(cmd.Env, holdKey+"="+key, holdMode+"="+strconv.Itoa(int(mode)))
+	if _, err := cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	said, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cmd, strings.TrimSpace(said)
+}
+
+// contend takes a lock again and again for a while, and says how often it had it.
+func contend(d driver.Driver) {
+	n := 0
+	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); n++ {
+		r := ref("contend")
+		take(d, driver.Request{Ref: r})
+		if _, err := d.Release(ctx, r); err != nil {
+			panic(err)
+		}
+	}
+	fmt.Println(n)
+}
+
+// E5: nobody starves among processes that all want one lock all the time.
+func TestFairShares(t *testing.T) {
+	const processes = 4
+	var shares []int
+	total := 0
+	for _, said := range run(t, filepath.Join(t.TempDir(), "locks"), "contend", processes) {
+		n, err := strconv.Atoi(said[0])
+		if err != nil {
+			t.Fatal(said)
+		}
+		shares, total = append(shares, n), total+n
+	}
+	t.Logf("shares %v", shares)
+	if least := slices.Min(shares); least < total/processes/3 {
+		t.Errorf("one had the lock %d times, and all together %d", least, total)
+	}
+}
+
+// read holds a shared lock most of the time, until it is killed.
+func read(d driver.Driver) {
+	fmt.Println("reading")
+	for {
+		r := ref("starve")
+		take(d, driver.Request{Ref: r, Mode: driver.Shared})
+		<-time.After(10 * time.Millisecond)
+		if _, err := d.Release(ctx, r); err != nil {
+			panic(err)
+		}
+	}
+}
+
+// G2: readers who come and go in other processes do not keep a writer out.
+func TestWriterAmongReaders(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "locks")
+	for range 4 {
+		cmd := process(t, dir, "read")
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+		if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d := newDriver(t, dir)
+	for range 5 {
+		w := wait("starve")
+		began := time.Now()
+		if st := file(t, d, w, driver.Queued); st.Phase == driver.Queued {
+			granted(t, d, w.Ref)
+		}
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("the writer had to wait %v", took)
+		}
+		release(t, d, w.Ref)
+		<-time.After(5 * time.Millisecond)
+	}
+}

@@ -1,0 +1,280 @@
+package filelock_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/filelock"
+)
+
+// refuses asserts that a Store takes no lock, for good and for this reason.
+func refuses(t *testing.T, store *filelock.Store, why error) {
+	t.Helper()
+	d := open(t, store, driver.Options{})
+	defer func() { _ = d.Close() }()
+	for _, r := range []driver.Request{try("k"), wait("k"), {Ref: ref("k"), Mode: driver.Shared}} {
+		st, err := d.Acquire(ctx, r)
+		if !errors.Is(err, why) || driver.ClassOf(err) != driver.Fatal {
+			t.Errorf("Acquire = %v, %v (class %d), want %v", st.Phase, err, driver.ClassOf(err), why)
+		}
+	}
+	if phase(t, d, ref("k")) != driver.Gone {
+		t.Error("something was stored")
+	}
+}
+
+func accepts(t *testing.T, store *filelock.Store) {
+	t.Helper()
+	d := open(t, store, driver.Options{})
+	defer func() { _ = d.Close() }()
+	file(t, d, try("k"), driver.Held)
+}
+
+func mkdir(t *testing.T, perm os.FileMode) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "locks")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, perm); err != nil { // whatever the umask is
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func TestPermissions(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "a", "b")
+	d := newDriver(t, dir)
+	if _, err := os.Stat(dir); err == nil {
+		t.Error("Open has made the directory")
+	}
+	file(t, d, driver.Request{Ref: ref("k"), Mode: driver.Shared}, driver.Held)
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) != 3 {
+		t.Fatalf("%v, %v: want a lock, a slot and a guard", entries, err)
+	}
+	for _, e := range entries {
+		if st, err := e.Info(); err != nil || st.Mode() != 0o600 {
+			t.Errorf("%s is %v, %v", e.Name(), st.Mode(), err)
+		}
+	}
+	if st, err := os.Stat(dir); err != nil || st.Mode().Perm() != 0o700 {
+		t.Errorf("the directory is %v, %v", st.Mode(), err)
+	}
+}
+
+func TestDirectoryOfOthers(t *testing.T) {
+	t.Parallel()
+	me := os.Geteuid()
+	for _, tc := range []struct {
+		name   string
+		perm   os.FileMode
+		uid    int
+		shared bool
+		safe   bool
+	}{
+		{name: "ours", perm: 0o700, uid: me, safe: true},
+		{name: "others can read", perm: 0o755, uid: me, safe: true},
+		{name: "the group can write", perm: 0o770, uid: me},
+		{name: "all can write", perm: 0o777, uid: me},
+		{name: "all can write, and it is sticky", perm: 0o777 | os.ModeSticky, uid: me},
+		{name: "somebody else's", perm: 0o755, uid: me + 1},
+		{name: "shared and ours", perm: 0o700, uid: me, shared: true, safe: true},
+		{name: "shared and sticky", perm: 0o777 | os.ModeSticky, uid: me, shared: true, safe: true},
+		{name: "shared and not sticky", perm: 0o777, uid: me, shared: true},
+		{name: "shared and a third's", perm: 0o777 | os.ModeSticky, uid: me + 1, shared: true, safe: me == 0}, // it is root's then
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var opts []filelock.Option
+			if tc.shared {
+				opts = append(opts, filelock.WithSharedDir())
+			}
+			store := filelock.New(mkdir(t, tc.perm), opts...).AsUser(tc.uid)
+			if tc.safe {
+				accepts(t, store)
+			} else {
+				refuses(t, store, filelock.ErrUnsafe)
+			}
+		})
+	}
+}
+
+// In a shared directory everybody can take a lock, whatever the umask is.
+func TestSharedFiles(t *testing.T) {
+	t.Parallel()
+	dir := mkdir(t, 0o777|os.ModeSticky)
+	d := newDriver(t, dir, filelock.WithSharedDir())
+	file(t, d, try("k"), driver.Held)
+	if st, err := os.Stat(filepath.Join(dir, filelock.Name("k"))); err != nil || st.Mode().Perm() != 0o666 {
+		t.Errorf("%v, %v", st.Mode(), err)
+	}
+}
+
+func TestNetworkFileSystems(t *testing.T) {
+	t.Parallel()
+	for magic, want := range map[int64]bool{
+		unix.NFS_SUPER_MAGIC: false, unix.SMB_SUPER_MAGIC: false, unix.SMB2_SUPER_MAGIC: false, unix.CIFS_SUPER_MAGIC: false,
+		unix.V9FS_MAGIC: false, unix.FUSE_SUPER_MAGIC: false, unix.CEPH_SUPER_MAGIC: false, 0x0bd00bd0: false, 0x01161970: false,
+		unix.EXT4_SUPER_MAGIC: true, unix.XFS_SUPER_MAGIC: true, unix.TMPFS_MAGIC: true, unix.OVERLAYFS_SUPER_MAGIC: true, 0x12345: true,
+	} {
+		if name, local, err := filelock.JudgeMagic(uint32(magic)); err != nil || local != want || name == "" {
+			t.Errorf("%#x is %q, local %v, %v", magic, name, local, err)
+		}
+	}
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	refuses(t, filelock.New(dir).OnFS("nfs", false), filelock.ErrNetworkFS)
+	refuses(t, filelock.New(dir).OnFS("nfs", false), driver.ErrUnsupported)
+	accepts(t, filelock.New(dir, filelock.WithNetworkFS()).OnFS("nfs", false))
+	d := open(t, filelock.New(dir, filelock.WithNetworkFS()).OnFS("nfs", false), driver.Options{})
+	defer func() { _ = d.Close() }()
+	if found, err := d.(driver.Checker).Check(ctx); err != nil || found[0].Name != "file-system" || found[0].Level != driver.Unsafe {
+		t.Errorf("Check = %+v, %v", found, err)
+	}
+}
+
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	d := newDriver(t, filepath.Join(t.TempDir(), "locks"))
+	found, err := d.(driver.Checker).Check(ctx)
+	if err != nil || len(found) != 3 {
+		t.Fatalf("%+v, %v", found, err)
+	}
+	for _, f := range found {
+		if f.Level != driver.OK {
+			t.Errorf("%+v", f)
+		}
+	}
+	polling := open(t, filelock.New(filepath.Join(t.TempDir(), "locks")).Polling(), driver.Options{})
+	defer func() { _ = polling.Close() }()
+	if found, err := polling.(driver.Checker).Check(ctx); err != nil || found[2].Name != "wake-up" || found[2].Level != driver.Warning {
+		t.Errorf("Check without watches = %+v, %v", found, err)
+	}
+}
+
+// A file that somebody has planted under the name of a lock is not touched.
+func TestPlantedFiles(t *testing.T) {
+	t.Parallel()
+	for name, plant := range map[string]func(path, target string) error{
+		"a symbolic link":          func(path, target string) error { return os.Symlink(target, path) },
+		"a link to nothing":        func(path, target string) error { return os.Symlink(target+".none", path) },
+		"a hard link":              func(path, target string) error { return os.Link(target, path) },
+		"a pipe":                   func(path, _ string) error { return unix.Mkfifo(path, 0o600) },
+		"a directory":              func(path, _ string) error { return os.Mkdir(path, 0o700) },
+		"other data":               func(path, _ string) error { return os.WriteFile(path, []byte("precious"), 0o600) },
+		"data that begins as ours": func(path, _ string) error { return os.WriteFile(path, []byte(filelock.Magic+"precious"), 0o600) },
+	} {
+		for _, file := range []string{filelock.Name("k"), filelock.BaseOf("k") + ".0", filelock.GuardName(filelock.BaseOf("k"))} {
+			t.Run(name+" at "+file, func(t *testing.T) {
+				dir := mkdir(t, 0o700)
+				target, path := dir+".target", filepath.Join(dir, file)
+				if err := os.WriteFile(target, []byte("precious"), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				if err := plant(path, target); err != nil {
+					t.Fatal(err)
+				}
+				d := newDriver(t, dir)
+				st, err := d.Acquire(ctx, driver.Request{Ref: ref("k"), Mode: driver.Shared, Wait: true})
+				if strings.HasPrefix(file, ".guard") && err == nil {
+					return // nothing is written there
+				}
+				if err == nil || driver.ClassOf(err) != driver.Fatal {
+					t.Errorf("Acquire = %v, %v", st.Phase, err)
+				}
+				for _, p := range []string{target, path} {
+					if st, err := os.Stat(p); err != nil || !st.Mode().IsRegular() {
+						continue
+					}
+					if text, err := os.ReadFile(p); err == nil && !strings.HasSuffix(string(text), "precious") {
+						t.Errorf("%s became %q", p, text)
+					}
+				}
+				if _, err := os.Lstat(target + ".none"); err == nil {
+					t.Error("the target of the link was made")
+				}
+			})
+		}
+	}
+}
+
+// A hard link is refused though its content would do.
+func TestHardLink(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{filelock.Name("k"), filelock.BaseOf("k") + ".0"} {
+		dir := mkdir(t, 0o700)
+		if err := os.WriteFile(dir+".target", nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Link(dir+".target", filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+		st, err := newDriver(t, dir).Acquire(ctx, driver.Request{Ref: ref("k"), Mode: driver.Shared})
+		if !errors.Is(err, filelock.ErrUnsafe) || driver.ClassOf(err) != driver.Fatal {
+			t.Errorf("%s: Acquire = %v, %v", name, st.Phase, err)
+		}
+		if text, err := os.ReadFile(dir + ".target"); err != nil || len(text) > 0 {
+			t.Errorf("%s: the target became %q, %v", name, text, err)
+		}
+	}
+}
+
+// A waiter writes to nothing but a lock, either.
+func TestWaiterLeavesOtherDataAlone(t *testing.T) {
+	t.Parallel()
+	dir := mkdir(t, 0o700)
+	path := filepath.Join(dir, filelock.Name("k"))
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	if _, err := f.WriteString("precious"); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	d := newDriver(t, dir)
+	if st, err := d.Acquire(ctx, wait("k")); !errors.Is(err, filelock.ErrNotALock) {
+		t.Errorf("Acquire = %v, %v", st.Phase, err)
+	}
+	if text, _ := os.ReadFile(path); string(text) != "precious" {
+		t.Errorf("it became %q", text)
+	}
+}
+
+func TestDirectoryIsALink(t *testing.T) {
+	t.Parallel()
+	dir := mkdir(t, 0o700)
+	if err := os.Symlink(dir, dir+".link"); err != nil {
+		t.Fatal(err)
+	}
+	refuses(t, filelock.New(dir+".link"), filelock.ErrUnsafe)
+	refuses(t, filelock.New(dir+".link/"), filelock.ErrUnsafe)
+}
+
+func TestDirectoryIsAFile(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d := open(t, filelock.New(path), driver.Options{})
+	defer func() { _ = d.Close() }()
+	if _, err := d.Acquire(ctx, try("k")); driver.ClassOf(err) != driver.Fatal {
+		t.Error(err)
+	}
+	if _, err := filelock.New("").Open(driver.Options{}); err == nil {
+		t.Error("no directory at all is accepted")
+	}
+}

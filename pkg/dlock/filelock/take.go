@@ -1,0 +1,250 @@
+package filelock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// How processes get along, by what they do to the files of a lock:
+//
+//   - The lock file is locked by its holder, exclusively, or shared by several.
+//   - Each of several holders has a slot too, a file that it locks exclusively. So
+//     permits are counted, and it can be seen which of them live.
+//   - Who joins others, looks at them or removes files has the guard for some
+//     microseconds. Who wants the lock alone needs none: flock decides.
+//   - Who is refused and waits writes a mark, the first line of the lock file. Because of
+//     the mark the holder closes the file when it leaves, which wakes every waiter, and
+//     those who came later leave the free lock to the waiter for a moment, the courtesy.
+//   - Without a mark a holder that leaves keeps the file open, as the spare of its
+//     process: opening and closing cost more than the rest.
+//
+// Only flock excludes. Marks and courtesy are about order and speed, and a mark that is
+// lost or false costs milliseconds.
+
+// An outcome is what came of an attempt to take a lock.
+type outcome uint8
+
+const (
+	refused  outcome = iota // somebody has it
+	deferred                // others go first, or all places are taken
+	granted
+)
+
+// An attempt is for one claim. It may wait for the guard, but never for the lock.
+type attempt struct {
+	*fileDriver
+	*claim
+	dir   *directory
+	tries int // for the guard
+	now   time.Time
+}
+
+// attempt tries to take the lock for c. What it has opened stays with c.
+func (d *fileDriver) attempt(ctx context.Context, c *claim, tries int) (out outcome, err error) {
+	a := attempt{fileDriver: d, claim: c, tries: tries, now: time.Now()}
+	for range 100 {
+		if a.dir, err = d.directory(a.now); err != nil {
+			return refused, err
+		}
+		if c.mode == driver.Exclusive {
+			out, err = a.alone(ctx)
+		} else {
+			out, err = a.together(ctx)
+		}
+		if err == nil && out == granted {
+			return out, nil
+		}
+		c.unlock()
+		if err == nil && out == refused && c.wait {
+			var unheard bool
+			if unheard, err = a.mark(); unheard {
+				continue // the holder may have left before it could see the mark
+			}
+		}
+		if !errors.Is(err, errRemoved) && !errors.Is(err, fs.ErrNotExist) {
+			return out, err
+		}
+		d.lostSight(c.line) // another file counts now
+		c.close()
+	}
+	if err != nil {
+		err = fmt.Errorf("filelock: %s: again and again: %w", c.line.base, err)
+	}
+	return refused, err
+}
+
+var errRemoved = errors.New("the file is removed")
+
+// open opens the lock file. A claim keeps it open until it is over, since closing it
+// wakes every waiter.
+func (a *attempt) open() error {
+	if a.main.fd >= 0 {
+		return nil
+	}
+	if a.line.spare.fd >= 0 {
+		a.main, a.line.spare = a.line.spare, noFile
+		return nil
+	}
+	fd, err := openFile(a.dir, a.line.base+lockSuffix)
+	if err == nil {
+		a.main = file{fd, a.now}
+	}
+	return err
+}
+
+// alone takes the lock if nobody has it.
+func (a *attempt) alone(ctx context.Context) (outcome, error) {
+	if a.yielding() {
+		return deferred, nil
+	}
+	if err := a.open(); err != nil {
+		return refused, err
+	}
+	free, err := lock(a.main.fd, exclusive)
+	if err == nil && !free && !a.wait {
+		free, err = a.surely(ctx)
+	}
+	if err != nil || !free {
+		return refused, err
+	}
+	rec, size, err := a.readMain()
+	if err != nil {
+		return refused, err
+	}
+	if a.yields(&rec) {
+		return deferred, nil
+	}
+	rec.begin(a.claim, a.now)
+	a.token, a.since = rec.next(a.fences, a.now), rec.since
+	if err := a.write(a.main.fd, &rec, size, true); err != nil {
+		return refused, err
+	}
+	return granted, nil
+}
+
+// surely tries once more while nobody can be looking at the file only to see
+// whether it is locked. Without the guard the first answer counts.
+func (a *attempt) surely(ctx context.Context) (bool, error) {
+	guard, err := a.dir.guard(ctx, a.line.base, a.tries)
+	if errors.Is(err, errGuarded) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer closeFile(guard)
+	return lock(a.main.fd, exclusive)
+}
+
+// together takes the lock with others of the same kind: all have it shared, and each
+// has a slot. The guard keeps those who come together apart.
+func (a *attempt) together(ctx context.Context) (outcome, error) {
+	if a.yielding() {
+		return deferred, nil
+	}
+	guard, err := a.dir.guard(ctx, a.line.base, a.tries)
+	if errors.Is(err, errGuarded) && a.phase == driver.Queued {
+		return deferred, nil
+	}
+	if err != nil {
+		return refused, err
+	}
+	defer closeFile(guard)
+	if err := a.open(); err != nil {
+		return refused, err
+	}
+	a.now = time.Now()
+	free, err := lock(a.main.fd, exclusive)
+	if err == nil && !free {
+		var joined bool
+		if joined, err = lock(a.main.fd, shared); err == nil && !joined {
+			return refused, nil
+		}
+	}
+	if err != nil {
+		return refused, err
+	}
+	return a.admit(free)
+}
+
+// admit finds a place among the holders, under the guard and with the file locked.
+func (a *attempt) admit(free bool) (outcome, error) {
+	rec, size, err := a.readMain()
+	if err != nil {
+		return refused, err
+	}
+	switch {
+	case free && a.yields(&rec):
+		return deferred, nil
+	case free, rec.mode == driver.Exclusive && a.mode == driver.Shared: // or it is shared by somebody who writes no record
+		rec.begin(a.claim, a.now)
+	case rec.mode != a.mode || rec.limit != a.limit:
+		return refused, nil
+	case rec.awaited(a.arrived, a.now):
+		return deferred, nil
+	}
+	a.token, a.since = rec.next(a.fences, a.now), rec.since
+	if err := a.takeSlot(); err != nil || a.slot < 0 {
+		return deferred, err
+	}
+	if err := a.write(a.main.fd, &rec, size, false); err != nil || !free {
+		return granted, err
+	}
+	if kept, err := lock(a.main.fd, shared); err != nil || !kept { // flock unlocks in between, so somebody may have come
+		return refused, err
+	}
+	return granted, nil
+}
+
+// takeSlot finds the first slot that nobody has, and says there who we are. If all are
+// taken, a.slot stays negative.
+func (a *attempt) takeSlot() error {
+	slots := a.limit
+	if a.mode == driver.Shared {
+		slots = most
+	}
+	for n := range slots {
+		fd, err := a.dir.lockNew(slotName(a.line.base, n))
+		if errors.Is(err, errLocked) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		a.slot, a.slotNumber = fd, n
+		was, size, err := read(fd)
+		if err != nil {
+			return err
+		}
+		was.begin(a.claim, a.now)
+		was.fence = a.token
+		return a.write(fd, &was, size, true)
+	}
+	return nil
+}
+
+// yields reports whether a claim that may wait leaves a lock that it could have to
+// another one, and starts its courtesy.
+func (a *attempt) yields(rec *record) bool {
+	if !a.wait || !rec.awaited(a.arrived, a.now) {
+		return false
+	}
+	if a.yieldUntil.IsZero() {
+		a.yieldUntil = a.now.Add(courtesy)
+	}
+	return a.now.Before(a.yieldUntil)
+}
+
+// yielding is yields without touching the lock, once the courtesy has begun.
+func (a *attempt) yielding() bool {
+	if a.main.fd < 0 || !a.now.Before(a.yieldUntil) {
+		return false
+	}
+	rec, _, err := read(a.main.fd)
+	return err == nil && rec.awaited(a.arrived, a.now)
+}
