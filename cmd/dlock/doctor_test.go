@@ -1,0 +1,131 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ceyewan/genesis/internal/testenv"
+)
+
+type diagnosis struct {
+	Backend, Where, Level string
+	Findings              []struct{ Level, Name, Detail, Cure string }
+}
+
+func diagnose(t *testing.T, backend string, args ...string) (d diagnosis, levels map[string]string, code int) {
+	t.Helper()
+	out, errs, code := dlock(t, backend, append([]string{"doctor", "--json"}, args...)...)
+	if err := json.Unmarshal([]byte(out), &d); err != nil {
+		t.Fatalf("exit %d, %v: %s%s", code, err, out, errs)
+	}
+	levels = map[string]string{}
+	for _, f := range d.Findings {
+		levels[f.Name] = f.Level
+		if f.Detail == "" || (f.Level != "ok" && f.Cure == "") {
+			t.Errorf("%+v", f)
+		}
+	}
+	return d, levels, code
+}
+
+func TestDoctor(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, backend, name string) {
+		d, levels, code := diagnose(t, backend)
+		if code != 0 || d.Backend != name || d.Where != backend || levels["latency"] != "ok" || levels["permissions"] != "ok" {
+			t.Errorf("exit %d, %+v", code, d)
+		}
+		own := map[string][]string{
+			"file": {"file-system", "directory", "wake-up"}, "redis": {"version", "eviction-policy", "persistence", "replication"},
+			"etcd": {"version", "members", "alarms"},
+		}
+		for _, f := range own[name] {
+			if levels[f] == "" {
+				t.Errorf("no %s in %+v", f, d)
+			}
+		}
+		if out, _, _ := dlock(t, backend, "ls"); strings.Count(out, "\n") != 1 {
+			t.Errorf("doctor has left a lock:\n%s", out)
+		}
+	})
+}
+
+func TestDoctorUnsafe(t *testing.T) {
+	t.Parallel()
+	r := testenv.Redis(t, "--maxmemory-policy", "volatile-lru", "--maxmemory", "50mb")
+	d, levels, code := diagnose(t, "redis://"+r.Addr())
+	if code != 1 || d.Level != "unsafe" || levels["eviction-policy"] != "unsafe" {
+		t.Errorf("exit %d, %+v", code, d)
+	}
+	out, _, code := dlock(t, "redis://"+r.Addr(), "doctor")
+	if code != 1 || strings.Contains(out, "\x1b") {
+		t.Errorf("exit %d, %q", code, out)
+	}
+	contains(t, out, "unsafe   eviction-policy", "set maxmemory-policy noeviction", "NOT safe")
+	cmd := command("redis://"+r.Addr(), "doctor")
+	cmd.Env = append(cmd.Env, "TERM=xterm")
+	s := onTerminal(t, cmd)
+	if code := exitOf(cmd); code != 1 {
+		t.Errorf("exit %d", code)
+	}
+	s.shows(t, "\x1b[31munsafe \x1b[0m")
+}
+
+// What a user may not do is found, and named.
+func TestDoctorPermissions(t *testing.T) {
+	t.Parallel()
+	r := testenv.Redis(t)
+	client := r.Client()
+	defer client.Close()
+	for user, rights := range map[string][]any{
+		"reader": {"+@read", "+info", "+ping", "+evalsha", "+eval", "+time", "+@connection"},
+		"clerk":  {"+@all", "-scan", "-keys", "-info"},
+	} {
+		rule := append([]any{"ACL", "SETUSER", user, "on", ">secret", "~*", "&*"}, rights...)
+		if err := client.Do(t.Context(), rule...).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d, levels, code := diagnose(t, "redis://reader:secret@"+r.Addr())
+	if code != 1 || levels["permissions"] != "unsafe" || !strings.Contains(d.Findings[len(d.Findings)-1].Detail+d.Findings[len(d.Findings)-2].Detail, "cannot lock") {
+		t.Errorf("reader: exit %d, %+v", code, d)
+	}
+	if strings.Contains(d.Where, "secret") {
+		t.Errorf("the password is shown: %s", d.Where)
+	}
+	d, levels, code = diagnose(t, "redis://clerk:secret@"+r.Addr())
+	if code != 0 || levels["permissions"] != "warning" || levels["settings"] != "warning" || levels["latency"] != "ok" {
+		t.Errorf("clerk: exit %d, %+v", code, d)
+	}
+}
+
+// A TTL is judged by how far away the backend is.
+func TestDoctorLatency(t *testing.T) {
+	t.Parallel()
+	p := testenv.Proxy(t, testenv.Redis(t).Addr())
+	p.Delay(25*time.Millisecond, 25*time.Millisecond)
+	for ttl, want := range map[string]string{"100s": "ok", "800ms": "warning", "200ms": "unsafe"} {
+		t.Run(ttl, func(t *testing.T) {
+			t.Parallel()
+			if d, levels, _ := diagnose(t, "redis://"+p.Addr(), "--ttl", ttl); levels["latency"] != want {
+				t.Errorf("%+v", d)
+			}
+		})
+	}
+}
+
+// A key that is in use is nothing to try locks on.
+func TestDoctorKeyInUse(t *testing.T) {
+	t.Parallel()
+	backend := files(t)
+	_, token := holds(t, backend, "ann", "k")
+	_, errs, code := dlock(t, backend, "doctor", "--key", "k")
+	if code != 75 || !strings.Contains(errs, "ann@") {
+		t.Errorf("exit %d, %s", code, errs)
+	}
+	if s := seen(t, backend, "k"); s.Fence != token {
+		t.Errorf("%+v", s)
+	}
+}

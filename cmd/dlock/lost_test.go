@@ -1,0 +1,270 @@
+package main
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.etcd.io/etcd/client/v3"
+
+	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/testenv"
+)
+
+// How long locks last in these tests. etcd counts in seconds, of which it has two at
+// least.
+const (
+	shortTTL   = 2 * time.Second
+	shortGrace = 500 * time.Millisecond
+)
+
+var short = []string{"--ttl", "2s", "--grace", "500ms"}
+
+func shortly(key string) []string { return append(short[:len(short):len(short)], key) }
+
+// A lease is a backend with a server that can fail.
+type lease struct {
+	backend string         // past the proxy
+	faulty  string         // through the proxy
+	proxy   *servers.Proxy // to the server
+	server  interface {
+		Pause() error
+		Resume() error
+		Kill() error
+	}
+	remove func(t *testing.T, key string) // takes a lock away, as an operator would
+}
+
+func onLeases(t *testing.T, test func(t *testing.T, l *lease)) {
+	t.Run("redis", func(t *testing.T) {
+		t.Parallel()
+		r := testenv.Redis(t)
+		p := testenv.Proxy(t, r.Addr())
+		test(t, &lease{
+			backend: "redis://" + r.Addr(), faulty: "redis://" + p.Addr(), proxy: p, server: r,
+			remove: func(t *testing.T, key string) {
+				client := r.Client()
+				defer client.Close()
+				if n, err := client.Del(t.Context(), key).Result(); n != 1 || err != nil {
+					t.Fatalf("DEL: %d, %v", n, err)
+				}
+			},
+		})
+	})
+	t.Run("etcd", func(t *testing.T) {
+		t.Parallel()
+		e := testenv.Etcd(t)
+		p := testenv.Proxy(t, e.Addr())
+		test(t, &lease{
+			backend: "etcd://" + e.Addr(), faulty: "etcd://" + p.Addr(), proxy: p, server: e,
+			remove: func(t *testing.T, key string) {
+				client, err := clientv3.New(clientv3.Config{Endpoints: []string{e.Endpoint()}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer client.Close()
+				if r, err := client.Delete(t.Context(), key+"/", clientv3.WithPrefix()); err != nil || r.Deleted != 1 {
+					t.Fatalf("delete: %v, %v", r, err)
+				}
+			},
+		})
+	})
+}
+
+// handOver asserts that the next holder finds nobody alive.
+func handOver(t *testing.T, next, holder *wrapped) {
+	t.Helper()
+	next.says(t, "alone")
+	if code := holder.ends(t); code != 76 || !strings.Contains(holder.stderr.String(), "could not be renewed") {
+		t.Errorf("exit %d, %s", code, holder.stderr.String())
+	}
+	if code := next.ends(t); code != 0 {
+		t.Errorf("the next one's exit is %d, %s", code, next.stderr.String())
+	}
+}
+
+// times is how many commands are run at once, and how often.
+func times() (width, rounds int) {
+	if stress() {
+		return 5, 20
+	}
+	return 3, 1
+}
+
+// If renewals fail, the command is dead before somebody else can start: it ignores
+// TERM, and has a child of its own.
+func TestLostByBlackHole(t *testing.T) {
+	t.Parallel()
+	onLeases(t, func(t *testing.T, l *lease) {
+		width, rounds := times()
+		for range rounds {
+			var holders, nexts []*wrapped
+			for i := range width {
+				key, witness := fmt.Sprint("k", i), filepath.Join(t.TempDir(), "w")
+				h := wrap(t, l.faulty, "stubborn", witness, shortly(key)...)
+				h.says(t, "ready")
+				next := wrap(t, l.backend, "brief", witness, shortly(key)...)
+				holders, nexts = append(holders, h), append(nexts, next)
+			}
+			l.proxy.BlackHole(true)
+			for i := range width {
+				handOver(t, nexts[i], holders[i])
+			}
+			l.proxy.Heal()
+		}
+	})
+}
+
+// The same with a server that does not answer for a while.
+func TestLostByPause(t *testing.T) {
+	t.Parallel()
+	onLeases(t, func(t *testing.T, l *lease) {
+		width, rounds := times()
+		for range rounds {
+			var holders []*wrapped
+			var witnesses []string
+			for i := range width {
+				witness := filepath.Join(t.TempDir(), "w")
+				h := wrap(t, l.backend, "stubborn", witness, shortly(fmt.Sprint("k", i))...)
+				h.says(t, "ready")
+				holders, witnesses = append(holders, h), append(witnesses, witness)
+			}
+			if err := l.server.Pause(); err != nil {
+				t.Fatal(err)
+			}
+			for i := range width {
+				diesWithin(t, witnesses[i], shortTTL+time.Second)
+			}
+			if err := l.server.Resume(); err != nil {
+				t.Fatal(err)
+			}
+			for i := range width {
+				handOver(t, wrap(t, l.backend, "brief", witnesses[i], shortly(fmt.Sprint("k", i))...), holders[i])
+			}
+		}
+	})
+}
+
+// TERM comes one grace period before the end: who obeys it has time to finish.
+func TestLostIsToldBefore(t *testing.T) {
+	t.Parallel()
+	onLeases(t, func(t *testing.T, l *lease) {
+		witness := filepath.Join(t.TempDir(), "w")
+		h := wrap(t, l.faulty, "obedient", witness, shortly("k")...)
+		h.says(t, "ready")
+		l.proxy.BlackHole(true)
+		h.says(t, "caught terminated")
+		if code := h.ends(t); code != 76 {
+			t.Errorf("exit %d, %s", code, h.stderr.String())
+		}
+	})
+}
+
+// A lock that is deleted or evicted ends the command within a renewal interval and
+// the grace period.
+func TestLostByDeletion(t *testing.T) {
+	t.Parallel()
+	onLeases(t, func(t *testing.T, l *lease) {
+		for _, mode := range []string{"obedient", "stubborn"} {
+			witness := filepath.Join(t.TempDir(), "w")
+			h := wrap(t, l.backend, mode, witness, shortly("k")...)
+			h.says(t, "ready")
+			l.remove(t, "k")
+			diesWithin(t, witness, shortTTL/3+shortGrace+busy)
+			if code := h.ends(t); code != 76 || !strings.Contains(h.stderr.String(), "ownership of the lock was lost") {
+				t.Errorf("exit %d, %s", code, h.stderr.String())
+			}
+		}
+	})
+}
+
+// busy is what a machine with too much to do may add to a bound.
+const busy = time.Second
+
+// The server dies for good: the command ends all the same.
+func TestLostServer(t *testing.T) {
+	t.Parallel()
+	onLeases(t, func(t *testing.T, l *lease) {
+		witness := filepath.Join(t.TempDir(), "w")
+		h := wrap(t, l.backend, "stubborn", witness, shortly("k")...)
+		h.says(t, "ready")
+		if err := l.server.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		diesWithin(t, witness, shortTTL+busy)
+		if code := h.ends(t); code != 76 {
+			t.Errorf("exit %d, %s", code, h.stderr.String())
+		}
+	})
+}
+
+// With --on-lost warn the command goes on, and its own code counts.
+func TestLostWarns(t *testing.T) {
+	t.Parallel()
+	onLeases(t, func(t *testing.T, l *lease) {
+		witness := filepath.Join(t.TempDir(), "w")
+		h := wrap(t, l.backend, "obedient", witness, append([]string{"--on-lost", "warn", "--json"}, shortly("k")...)...)
+		h.says(t, "ready")
+		l.remove(t, "k")
+		awaitEvent(t, h, "lost")
+		if isFree(t, witness) {
+			t.Error("the command has ended")
+		}
+		_ = h.Process.Signal(syscall.SIGTERM)
+		h.says(t, "caught terminated")
+		if code := h.ends(t); code != 7 {
+			t.Errorf("exit %d, %s", code, h.stderr.String())
+		}
+	})
+}
+
+// Whoever kills the wrapper kills the command too, where the lock would pass on
+// otherwise (F5).
+func TestWrapperKilled(t *testing.T) {
+	t.Parallel()
+	onLeases(t, func(t *testing.T, l *lease) {
+		witness := filepath.Join(t.TempDir(), "w")
+		h := wrap(t, l.backend, "stubborn", witness, shortly("k")...)
+		h.says(t, "ready")
+		_ = h.Process.Kill()
+		diesWithin(t, witness, 100*time.Millisecond+busy)
+		wrap(t, l.backend, "brief", witness, shortly("k")...).says(t, "alone")
+	})
+}
+
+// A wrapper that is stopped cannot renew. Its guardian ends the command when the
+// lock is over, and the wrapper says so when it goes on.
+func TestWrapperStopped(t *testing.T) {
+	t.Parallel()
+	onLeases(t, func(t *testing.T, l *lease) {
+		witness := filepath.Join(t.TempDir(), "w")
+		h := wrap(t, l.backend, "stubborn", witness, shortly("k")...)
+		h.says(t, "ready")
+		next := wrap(t, l.backend, "brief", witness, shortly("k")...)
+		_ = h.Process.Signal(syscall.SIGSTOP)
+		next.says(t, "alone")
+		_ = h.Process.Signal(syscall.SIGCONT)
+		if code := h.ends(t); code != 76 {
+			t.Errorf("exit %d, %s", code, h.stderr.String())
+		}
+	})
+}
+
+// On files the lock stays with the command if the wrapper dies.
+func TestFileLockStaysWithCommand(t *testing.T) {
+	t.Parallel()
+	backend, witness := files(t), filepath.Join(t.TempDir(), "w")
+	h := wrap(t, backend, "stubborn", witness, "k")
+	h.says(t, "ready")
+	_ = h.Process.Kill()
+	_, _ = h.Process.Wait()
+	if _, _, code := dlock(t, backend, "run", "--wait", "300ms", "k", "--", "true"); code != 75 {
+		t.Errorf("the lock passed on though the command lives: exit %d", code)
+	}
+	next := wrap(t, backend, "brief", witness, "k")
+	killChild(witness)
+	next.says(t, "alone")
+}

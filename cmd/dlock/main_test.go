@@ -1,0 +1,73 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+// program is the command, built as a user would build it, with the race detector.
+var program string
+
+func TestMain(m *testing.M) {
+	if mode := os.Getenv(childMode); mode != "" {
+		os.Exit(beChild(mode))
+	}
+	dir, err := os.MkdirTemp("", "dlock-cmd-")
+	if err == nil {
+		program = filepath.Join(dir, "dlock")
+		var out []byte
+		if out, err = exec.Command("go", "build", "-race", "-o", program, ".").CombinedOutput(); err != nil {
+			err = fmt.Errorf("%w: %s", err, out)
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	for _, name := range []string{"DLOCK_BACKEND", "DLOCK_CONFIG", "DLOCK_PASSWORD", "NO_COLOR"} {
+		_ = os.Unsetenv(name)
+	}
+	_ = os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE")) // or every call takes a second longer
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		_ = os.RemoveAll(dir)
+		os.Exit(code)
+	}))
+}
+
+// files is the URL of a fresh directory of locks.
+func files(t testing.TB) string {
+	t.Helper()
+	return "file://" + filepath.Join(t.TempDir(), "locks")
+}
+
+// command is a call of dlock on a backend, by its environment.
+func command(backend string, args ...string) *exec.Cmd {
+	cmd := exec.Command(program, args...)
+	cmd.Env = append(os.Environ(), "DLOCK_BACKEND="+backend)
+	return cmd
+}
+
+// dlock calls the command to its end.
+func dlock(t testing.TB, backend string, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	return finish(t, command(backend, args...))
+}
+
+func finish(t testing.TB, cmd *exec.Cmd) (stdout, stderr string, code int) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
+}

@@ -1,0 +1,205 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ceyewan/genesis/internal/testenv"
+)
+
+// onEach runs a test on every kind of backend that the command has.
+func onEach(t *testing.T, test func(t *testing.T, backend, name string)) {
+	t.Run("file", func(t *testing.T) { t.Parallel(); test(t, files(t), "file") })
+	t.Run("redis", func(t *testing.T) { t.Parallel(); test(t, "redis://"+testenv.Redis(t).Addr(), "redis") })
+	t.Run("etcd", func(t *testing.T) { t.Parallel(); test(t, "etcd://"+testenv.Etcd(t).Addr(), "etcd") })
+}
+
+func TestRun(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, backend, name string) {
+		out, errs, code := dlock(t, backend, "run", "hello", "--", "sh", "-c", `echo "$DLOCK_KEY $DLOCK_BACKEND_NAME"; echo "$DLOCK_TOKEN" >&2; exit 3`)
+		if code != 3 || out != "hello "+name+"\n" {
+			t.Errorf("exit %d, %q", code, out)
+		}
+		first, err := strconv.ParseInt(strings.TrimSpace(errs), 10, 64)
+		if err != nil || first <= 0 {
+			t.Errorf("token %q", errs)
+		}
+		out, _, _ = dlock(t, backend, "run", "hello", "sh", "-c", "echo $DLOCK_TOKEN") // without the two dashes
+		if second, err := strconv.ParseInt(strings.TrimSpace(out), 10, 64); err != nil || second <= first {
+			t.Errorf("tokens %d, then %q", first, out)
+		}
+		if _, errs, code := dlock(t, backend, "run", "hello", "--", "sh", "-c", "kill -9 $$"); code != 128+9 || errs != "" {
+			t.Errorf("a command that was killed: exit %d, %q", code, errs)
+		}
+	})
+}
+
+// What cannot be run is told before anybody waits for the lock.
+func TestRunCommandNotThere(t *testing.T) {
+	t.Parallel()
+	script := filepath.Join(t.TempDir(), "script")
+	if err := os.WriteFile(script, []byte("not a program"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	directory := t.TempDir()
+	backend := files(t)
+	witness := filepath.Join(t.TempDir(), "w")
+	wrap(t, backend, "obedient", witness, "k").says(t, "ready")
+	for name, want := range map[string]int{"no-such-command": 127, "./no/such/file": 127, script: 126, directory: 126} {
+		if _, errs, code := dlock(t, backend, "run", "k", "--", name); code != want || !strings.Contains(errs, name) {
+			t.Errorf("%s: exit %d, %q", name, code, errs)
+		}
+	}
+	if err := os.Chmod(script, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, errs, code := dlock(t, backend, "run", "other", "--", script); code != 126 || !strings.Contains(errs, "exec format") {
+		t.Errorf("a file that is no program: exit %d, %q", code, errs)
+	}
+}
+
+func TestRunStandardInput(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, backend, _ string) {
+		cmd := command(backend, "run", "pipe", "--", "tr", "a-z", "A-Z")
+		cmd.Stdin = strings.NewReader(strings.Repeat("some text\n", 10_000))
+		if out, _, code := finish(t, cmd); code != 0 || out != strings.Repeat("SOME TEXT\n", 10_000) {
+			t.Errorf("exit %d, %d bytes", code, len(out))
+		}
+	})
+}
+
+func TestRunBusy(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, backend, _ string) {
+		witness := filepath.Join(t.TempDir(), "w")
+		holder := wrap(t, backend, "obedient", witness, "k")
+		holder.says(t, "ready")
+		for _, flags := range [][]string{{"--try"}, {"-n"}, {"--wait", "100ms"}, {"--wait", "0"}} {
+			args := append(append([]string{"run"}, flags...), "k", "--", "echo", "ran")
+			out, errs, code := dlock(t, backend, args...)
+			if code != 75 || out != "" || !strings.Contains(errs, "held by") || !strings.Contains(errs, strconv.Itoa(holder.Process.Pid)) {
+				t.Errorf("%v: exit %d, %q, %q", flags, code, out, errs)
+			}
+		}
+		waiter := wrap(t, backend, "brief", witness, "k")
+		if err := holder.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		holder.says(t, "caught terminated")
+		waiter.says(t, "alone")
+		if code := holder.ends(t); code != 7 {
+			t.Errorf("the holder's exit is %d", code)
+		}
+		if code := waiter.ends(t); code != 0 {
+			t.Errorf("the waiter's exit is %d", code)
+		}
+	})
+}
+
+// A crowd of processes increments a number in a file, one after the other.
+func TestRunCrowd(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, backend, name string) {
+		crowd := 100
+		if name != "file" && !stress() {
+			crowd = 15
+		}
+		path := filepath.Join(t.TempDir(), "number")
+		if err := os.WriteFile(path, []byte("0\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		limit := make(chan struct{}, 25) // or this machine does nothing but start processes
+		var all sync.WaitGroup
+		for range crowd {
+			limit <- struct{}{}
+			all.Go(func() {
+				defer func() { <-limit }()
+				_, errs, code := dlock(t, backend, "run", "-q", "k", "--", "sh", "-c", `n=$(cat "$0"); : > "$0"; echo $((n+1)) > "$0"; echo "in $DLOCK_TOKEN out $DLOCK_TOKEN" >> "$0.log"`, path)
+				if code != 0 {
+					t.Errorf("exit %d, %s", code, errs)
+				}
+			})
+		}
+		all.Wait()
+		if got, err := os.ReadFile(path); err != nil || strings.TrimSpace(string(got)) != strconv.Itoa(crowd) {
+			t.Errorf("%d increments made %q (%v)", crowd, got, err)
+		}
+		log, err := os.ReadFile(path + ".log")
+		if err != nil {
+			t.Fatal(err)
+		}
+		last := int64(0)
+		for line := range strings.Lines(string(log)) {
+			var in, out int64
+			if n, _ := fmt.Sscanf(line, "in %d out %d\n", &in, &out); n != 2 || in != out || in <= last {
+				t.Errorf("line %q after token %d", line, last)
+			}
+			last = in
+		}
+	})
+}
+
+func TestRunShared(t *testing.T) {
+	t.Parallel()
+	backend := files(t)
+	dir := t.TempDir()
+	one := wrap(t, backend, "obedient", filepath.Join(dir, "1"), "--shared", "k")
+	two := wrap(t, backend, "obedient", filepath.Join(dir, "2"), "--shared", "k")
+	one.says(t, "ready")
+	two.says(t, "ready")
+	if _, _, code := dlock(t, backend, "run", "--try", "k", "--", "true"); code != 75 {
+		t.Errorf("a writer beside readers: exit %d", code)
+	}
+	three := wrap(t, backend, "obedient", filepath.Join(dir, "3"), "--permits", "1", "other")
+	three.says(t, "ready")
+	if _, _, code := dlock(t, backend, "run", "--try", "--permits", "1", "other", "--", "true"); code != 75 {
+		t.Errorf("a second permit of one: exit %d", code)
+	}
+	redis := "redis://" + testenv.Redis(t).Addr()
+	if _, errs, code := dlock(t, redis, "run", "--shared", "k", "--", "true"); code != 64 || !strings.Contains(errs, "shared locks on redis") {
+		t.Errorf("readers on a backend that has none: exit %d, %s", code, errs)
+	}
+}
+
+// A job that is over sooner keeps the lock, so that the others find it taken.
+func TestRunMinHold(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, backend, _ string) {
+		began := time.Now()
+		if _, _, code := dlock(t, backend, "run", "--min-hold", "700ms", "k", "--", "true"); code != 0 {
+			t.Errorf("exit %d", code)
+		}
+		if took := time.Since(began); took < 700*time.Millisecond {
+			t.Errorf("the lock was given back after %v", took)
+		}
+		if _, errs, code := dlock(t, backend, "run", "--try", "k", "--", "true"); code != 0 {
+			t.Errorf("afterwards: exit %d, %s", code, errs)
+		}
+	})
+}
+
+// A job that takes too long is ended, and keeps the lock until it has.
+func TestRunMaxHold(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, backend, _ string) {
+		witness := filepath.Join(t.TempDir(), "w")
+		holder := wrap(t, backend, "stubborn", witness, "--max-hold", "500ms", "--grace", "300ms", "k")
+		holder.says(t, "ready")
+		next := wrap(t, backend, "brief", witness, "k")
+		next.says(t, "alone")
+		if code := holder.ends(t); code != 76 || !strings.Contains(holder.stderr.String(), "--max-hold") {
+			t.Errorf("exit %d, %s", code, holder.stderr.String())
+		}
+	})
+}
+
+func stress() bool { return os.Getenv("DLOCK_STRESS") != "" }

@@ -1,0 +1,10 @@
+//go:build !filesonly
+
+package main
+
+import (
+	"github.com/ceyewan/genesis/internal/cli"
+	"github.com/ceyewan/genesis/internal/cli/remote"
+)
+
+func schemes() map[string]cli.Scheme { return remote.Schemes() }

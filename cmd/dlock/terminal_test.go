@@ -1,0 +1,166 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/creack/pty"
+
+	"github.com/ceyewan/genesis/internal/testenv"
+)
+
+// A screen is what a command has written to its terminal.
+type screen struct {
+	*os.File
+	mu   sync.Mutex
+	text strings.Builder
+	done chan struct{}
+}
+
+// onTerminal starts a command on a terminal of its own.
+func onTerminal(t testing.TB, cmd *exec.Cmd) *screen {
+	t.Helper()
+	f, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 24, Cols: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &screen{File: f, done: make(chan struct{})}
+	go func() {
+		defer close(s.done)
+		buf := make([]byte, 4096)
+		for {
+			n, err := f.Read(buf)
+			s.mu.Lock()
+			s.text.Write(buf[:n])
+			s.mu.Unlock()
+			if err != nil { // the terminal is gone with its last process
+				return
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		_ = f.Close()
+		<-s.done
+	})
+	return s
+}
+
+func (s *screen) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.String()
+}
+
+// shows waits until something was written.
+func (s *screen) shows(t testing.TB, what string) {
+	t.Helper()
+	testenv.Eventually(t, 15*time.Second, "the terminal shows "+what, func() bool { return strings.Contains(s.String(), what) })
+}
+
+func exitOf(cmd *exec.Cmd) int {
+	_ = cmd.Wait()
+	return cmd.ProcessState.ExitCode()
+}
+
+// Who waits at a terminal sees whom he waits for, and the line is gone when the
+// command starts.
+func TestTerminalShowsTheWait(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, backend, name string) {
+		holder := wrap(t, backend, "obedient", filepath.Join(t.TempDir(), "w"), "k")
+		holder.says(t, "ready")
+		cmd := command(backend, "run", "k", "--", "echo", "it is my turn")
+		s := onTerminal(t, cmd)
+		s.shows(t, `waiting for "k", held by `)
+		s.shows(t, "[1.") // it goes on counting
+		_ = holder.Process.Signal(syscall.SIGTERM)
+		s.shows(t, "it is my turn")
+		if code := exitOf(cmd); code != 0 {
+			t.Errorf("exit %d", code)
+		}
+		text := s.String()
+		if i := strings.Index(text, "it is my turn"); !strings.HasSuffix(text[:i], "\r\x1b[K") {
+			t.Errorf("%s: the line is still there: %q", name, text)
+		}
+	})
+}
+
+// Control-C reaches the command, which has the terminal, and reads from it.
+func TestTerminalBelongsToTheCommand(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, backend, _ string) {
+		cmd := command(backend, "run", "k", "--", "sh", "-c", `trap "echo got INT; exit 5" INT; read line; echo "read $line"; echo ready; while :; do sleep 0.05; done`)
+		s := onTerminal(t, cmd)
+		if _, err := s.Write([]byte("hello\n")); err != nil {
+			t.Fatal(err)
+		}
+		s.shows(t, "read hello")
+		s.shows(t, "ready")
+		if _, err := s.Write([]byte{3}); err != nil {
+			t.Fatal(err)
+		}
+		s.shows(t, "got INT")
+		if code := exitOf(cmd); code != 5 {
+			t.Errorf("exit %d: %s", code, s)
+		}
+	})
+}
+
+// Control-C ends the wait, too.
+func TestTerminalInterruptsTheWait(t *testing.T) {
+	t.Parallel()
+	backend := files(t)
+	wrap(t, backend, "obedient", filepath.Join(t.TempDir(), "w"), "k").says(t, "ready")
+	cmd := command(backend, "run", "k", "--", "echo", "never")
+	s := onTerminal(t, cmd)
+	s.shows(t, "waiting")
+	if _, err := s.Write([]byte{3}); err != nil {
+		t.Fatal(err)
+	}
+	if code := exitOf(cmd); code != 130 || strings.Contains(s.String(), "never") {
+		t.Errorf("exit %d: %s", code, s)
+	}
+}
+
+// Control-Z gives the terminal back to a shell with job control, and fg goes on.
+func TestTerminalSuspends(t *testing.T) {
+	t.Parallel()
+	bash, err := exec.LookPath("bash")
+	if err != nil {
+		t.Skip("there is no bash, whose job control this needs")
+	}
+	cmd := command(files(t), "--norc", "--noprofile", "-i")
+	cmd.Path, cmd.Args[0] = bash, "bash"
+	cmd.Env = append(cmd.Env, "PS1=prompt> ", "HISTFILE=", "P="+program, "TERM=dumb")
+	s := onTerminal(t, cmd)
+	s.shows(t, "prompt> ")
+	send := func(text string) {
+		if _, err := s.Write([]byte(text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	send("$P run k -- sh -c 'echo one; read a; echo \"two $a\"'\n")
+	s.shows(t, "\none\r\n")
+	send("\x1a")
+	s.shows(t, "Stopped")
+	send("$P run --try k -- true; echo busy $?\n")
+	s.shows(t, "busy 75")
+	send("fg\n")
+	s.shows(t, "fg\r\n")
+	send("more\n")
+	s.shows(t, "two more")
+	send("$P run --try k -- true; echo free $?\n")
+	s.shows(t, "free 0")
+	send("exit\n")
+	if code := exitOf(cmd); code != 0 {
+		t.Errorf("exit %d: %s", code, s)
+	}
+}

@@ -1,0 +1,113 @@
+package bench
+
+import (
+	"slices"
+	"time"
+)
+
+// A Round is what one round has measured. Times are seconds.
+type Round struct {
+	Seconds      float64 `json:"seconds"`
+	Acquisitions int     `json:"acquisitions"`
+	// OpenWaits are the waits that had not ended when the round did.
+	OpenWaits int     `json:"open_waits"`
+	Wait      Waits   `json:"wait_seconds"`
+	Rate      float64 `json:"acquisitions_per_second"`
+	// Fairness is the smallest share of a client to the largest.
+	Fairness float64 `json:"fairness"`
+	// Commands and CPU are per acquisition; nil if nobody counts, or for want of one.
+	Commands *float64 `json:"commands_per_acquisition"`
+	CPU      *float64 `json:"cpu_seconds_per_acquisition"`
+	// Shares are the acquisitions of each client.
+	Shares []int `json:"shares"`
+}
+
+// Waits are the waits of one round, those that were open in the end included.
+type Waits struct {
+	Mean float64 `json:"mean"`
+	P70  float64 `json:"p70"`
+	P90  float64 `json:"p90"`
+	P99  float64 `json:"p99"`
+	Max  float64 `json:"max"`
+	// P99ByTime weighs each wait by its length: 99 % of all the time that was waited
+	// went into waits that were not longer. It sees a few who starve beside many who
+	// go round, where counting waits does not.
+	P99ByTime float64 `json:"p99_by_time"`
+}
+
+// A Spread is the median of some rounds, with the smallest and the largest.
+type Spread struct {
+	Median float64 `json:"median"`
+	Min    float64 `json:"min"`
+	Max    float64 `json:"max"`
+}
+
+// measured sums a round up when all its workers have ended.
+func (r *round) measured(cpu time.Duration, sent int64) Round {
+	m := Round{Seconds: r.end.Seconds()}
+	var waits []time.Duration
+	for _, w := range r.workers {
+		waits = append(waits, w.waits...)
+		m.Shares = append(m.Shares, w.turns)
+		m.Acquisitions += w.turns
+		m.OpenWaits += w.open
+	}
+	m.Wait = waitsOf(waits)
+	m.Rate = float64(m.Acquisitions) / m.Seconds
+	m.Fairness = float64(slices.Min(m.Shares)) / float64(max(slices.Max(m.Shares), 1))
+	if m.Acquisitions > 0 {
+		m.CPU = each(cpu.Seconds(), m.Acquisitions)
+		if r.Sent != nil {
+			m.Commands = each(float64(sent), m.Acquisitions)
+		}
+	}
+	return m
+}
+
+func each(sum float64, n int) *float64 {
+	v := sum / float64(n)
+	return &v
+}
+
+func waitsOf(waits []time.Duration) Waits {
+	if len(waits) == 0 {
+		return Waits{}
+	}
+	slices.Sort(waits)
+	sum := 0.0
+	for _, w := range waits {
+		sum += w.Seconds()
+	}
+	return Waits{
+		Mean: sum / float64(len(waits)), Max: waits[len(waits)-1].Seconds(),
+		P70: percentile(waits, 70), P90: percentile(waits, 90), P99: percentile(waits, 99),
+		P99ByTime: byTime(waits, 0.99*sum),
+	}
+}
+
+// percentile is the smallest value that is not below p per cent of all.
+func percentile(sorted []time.Duration, p int) float64 {
+	rank := (len(sorted)*p + 99) / 100
+	return sorted[max(rank, 1)-1].Seconds()
+}
+
+// byTime is the wait at which all waits up to it have lasted so many seconds together.
+func byTime(sorted []time.Duration, seconds float64) float64 {
+	sum := 0.0
+	for _, w := range sorted {
+		if sum += w.Seconds(); sum >= seconds {
+			return w.Seconds()
+		}
+	}
+	return sorted[len(sorted)-1].Seconds()
+}
+
+// spread is nil if there is nothing to spread.
+func spread(values []float64) *Spread {
+	if len(values) == 0 {
+		return nil
+	}
+	slices.Sort(values)
+	n := len(values)
+	return &Spread{Median: (values[(n-1)/2] + values[n/2]) / 2, Min: values[0], Max: values[n-1]}
+}

@@ -1,0 +1,113 @@
+package cli
+
+import (
+	"errors"
+	"os"
+	"os/signal"
+	"runtime"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// A child is the command and everything that it starts: a process group of its own.
+type child struct {
+	pid     int
+	ended   chan syscall.WaitStatus
+	stopped chan struct{} // by its terminal; suspend answers
+	resume  chan struct{}
+
+	terminal int // the descriptor of the terminal that it was given, or -1
+}
+
+// startChild starts the command. A mortal one is killed by the kernel, where that
+// can be had, when we die.
+func startChild(r *run, files []*os.File, mortal bool) (*child, error) {
+	c := &child{
+		ended: make(chan syscall.WaitStatus, 1), stopped: make(chan struct{}), resume: make(chan struct{}), terminal: -1,
+	}
+	attr := &syscall.ProcAttr{Env: r.environment(), Sys: &syscall.SysProcAttr{Setpgid: true}}
+	for _, f := range append([]*os.File{r.stdin, r.stdout, r.stderr}, files...) {
+		attr.Files = append(attr.Files, f.Fd())
+	}
+	if mortal {
+		dieWithParent(attr.Sys)
+	}
+	if hasTerminal(int(r.stdin.Fd())) {
+		c.terminal = int(r.stdin.Fd())
+		attr.Sys.Foreground, attr.Sys.Ctty = true, c.terminal
+	}
+	started := make(chan error)
+	go c.live(r, attr, started)
+	return c, <-started
+}
+
+// live is the child's life, on one thread: the kernel takes the end of the thread
+// that started it for the end of its parent.
+func (c *child) live(r *run, attr *syscall.ProcAttr, started chan<- error) {
+	runtime.LockOSThread()
+	pid, err := syscall.ForkExec(r.path, r.args, attr) // os.StartProcess would first try out what we do not need
+	if err != nil {
+		started <- err
+		return
+	}
+	c.pid = pid
+	if c.terminal >= 0 {
+		signal.Ignore(syscall.SIGTTOU) // or we would be stopped for taking the terminal back
+	}
+	started <- nil
+	var st syscall.WaitStatus
+	for {
+		_, err := syscall.Wait4(c.pid, &st, syscall.WUNTRACED, nil)
+		switch {
+		case errors.Is(err, syscall.EINTR):
+		case err == nil && st.Stopped():
+			if c.terminal >= 0 {
+				c.stopped <- struct{}{}
+				<-c.resume
+			}
+		default:
+			c.ended <- st
+			return
+		}
+	}
+}
+
+// signal sends a signal to the command and all its children.
+func (c *child) signal(s os.Signal) {
+	if n, ok := s.(syscall.Signal); ok {
+		_ = syscall.Kill(-c.pid, n) // it may be gone
+	}
+}
+
+func (c *child) kill() { c.signal(syscall.SIGKILL) }
+
+// suspend stops us with the command, so that the shell takes the terminal, and goes
+// on with it when we are continued.
+func (c *child) suspend() {
+	continued := make(chan os.Signal, 1)
+	signal.Notify(continued, syscall.SIGCONT)
+	defer signal.Stop(continued)
+	c.takeTerminal()
+	_ = syscall.Kill(0, syscall.SIGSTOP)
+	<-continued // we may run on for a moment before we stop
+	if hasTerminal(c.terminal) {
+		_ = unix.IoctlSetPointerInt(c.terminal, unix.TIOCSPGRP, c.pid)
+	}
+	c.signal(syscall.SIGCONT)
+	c.resume <- struct{}{}
+}
+
+// takeTerminal makes the terminal ours again.
+func (c *child) takeTerminal() {
+	if c.terminal >= 0 {
+		_ = unix.IoctlSetPointerInt(c.terminal, unix.TIOCSPGRP, unix.Getpgrp())
+	}
+}
+
+// hasTerminal reports whether fd is our terminal and we are in its foreground, so
+// that we can hand that on.
+func hasTerminal(fd int) bool {
+	front, err := unix.IoctlGetInt(fd, unix.TIOCGPGRP)
+	return err == nil && front == unix.Getpgrp()
+}

@@ -1,0 +1,106 @@
+// Package cli is the command dlock: it runs programs under a lock, and shows locks
+// to operators. It links no client of a server; whoever calls Main brings the
+// backends.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// A world is everything that a command touches outside of itself.
+type world struct {
+	stdin          *os.File
+	stdout, stderr *os.File
+	getenv         func(string) string
+	schemes        map[string]Scheme
+
+	backend, config string // flags of every command
+	verbose         bool
+}
+
+// Main runs the command with these arguments and returns its exit code. schemes
+// are the backends that it can reach beside files.
+func Main(args []string, schemes map[string]Scheme) int {
+	if len(args) > 0 && args[0] == guardianCommand {
+		return guard(os.Stdin, args[1:])
+	}
+	w := &world{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv, schemes: schemes}
+	root := w.root()
+	root.SetArgs(args)
+	return w.exitCode(root.ExecuteContext(context.Background()))
+}
+
+func (w *world) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "dlock",
+		Short: "Run anything under a lock, on no server at all or on Redis or etcd",
+		Long: `dlock runs a command while it holds a lock, and shows who holds which.
+
+Without --backend, locks are files of this host: no server is needed. With it,
+they are kept in Redis or etcd and hold for every host that uses the same server.`,
+		Example: `  dlock run backup -- tar czf /backup/home.tgz /home
+  dlock run --try nightly -- ./report.sh
+  DLOCK_BACKEND=redis://localhost dlock run deploy -- make deploy
+  dlock ls`,
+		SilenceErrors: true, SilenceUsage: true,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetOut(w.stdout)
+	root.SetErr(w.stderr)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, "%w", err) })
+	flags := root.PersistentFlags()
+	flags.StringVarP(&w.backend, "backend", "b", "", "where locks are kept, as a URL; see `dlock help backends` (DLOCK_BACKEND)")
+	flags.StringVar(&w.config, "config", "", "a configuration `file` of the service instead of a URL (DLOCK_CONFIG)")
+	flags.BoolVarP(&w.verbose, "verbose", "v", false, "write the log of the lock client to standard error")
+	root.AddCommand(w.completesKey(w.runCommand()), w.lsCommand(), w.showCommand(), w.watchCommand(), w.evictCommand(), w.benchCommand(),
+		w.doctorCommand(), w.versionCommand(), backendsTopic())
+	for _, c := range root.Commands() {
+		checkArgs(c)
+	}
+	return root
+}
+
+// checkArgs makes wrong arguments an error of usage.
+func checkArgs(c *cobra.Command) {
+	if check := c.Args; check != nil {
+		c.Args = func(cmd *cobra.Command, args []string) error {
+			if err := check(cmd, args); err != nil {
+				return usage(cmd, "%w", err)
+			}
+			return nil
+		}
+	}
+}
+
+// exitCode tells what went wrong, and what to return for it.
+func (w *world) exitCode(err error) int {
+	var e *exit
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &e):
+		if e.err != nil {
+			w.say("%v", e.err)
+		}
+		return e.code
+	default: // of cobra: a command that does not exist
+		w.say("%v", err)
+		return ExitUsage
+	}
+}
+
+// say writes a line for people to standard error. Errors of the lock client say
+// themselves whose they are.
+func (w *world) say(format string, args ...any) {
+	fmt.Fprintln(w.stderr, "dlock: "+strings.TrimPrefix(fmt.Sprintf(format, args...), "dlock: "))
+}
+
+// print writes to standard output.
+func (w *world) print(format string, args ...any) { fmt.Fprintf(w.stdout, format, args...) }

@@ -1,0 +1,90 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ceyewan/genesis/pkg/clog"
+	"github.com/ceyewan/genesis/pkg/dlock"
+)
+
+// A session is a Client on a Backend for as long as one call of the command lasts.
+type session struct {
+	*Backend
+	client *dlock.Client
+}
+
+// patience is how many errors of a backend in a row a call endures: some seconds,
+// since somebody sits before it. Connect has found the backend a moment ago.
+const patience = 10
+
+// connect opens the backend, finds out whether it answers, and makes a Client on it.
+func (w *world) connect(cmd *cobra.Command, log clog.Logger) (*session, error) {
+	b, err := w.open(cmd, log)
+	if err != nil {
+		return nil, err
+	}
+	s := &session{Backend: b}
+	if b.Connect != nil {
+		if err := b.Connect(cmd.Context()); err != nil {
+			s.close()
+			return nil, &exit{ExitBackend, err}
+		}
+	}
+	cfg := b.Config
+	if cfg.MaxRetries == 0 {
+		cfg.MaxRetries = patience
+	}
+	cfg.Backend = b.Name
+	s.client, err = dlock.New(&cfg, dlock.WithBackend(b.Opener), dlock.WithAdmin(), dlock.WithLogger(log))
+	if err != nil {
+		s.close()
+		return nil, backendError(err)
+	}
+	return s, nil
+}
+
+// close gives everything back, the locks first.
+func (s *session) close() error {
+	var errs []error
+	if s.client != nil {
+		errs = append(errs, s.client.Close())
+	}
+	if s.Close != nil {
+		errs = append(errs, s.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// logger is where the lock client writes: nowhere, unless somebody wants to read it.
+func (w *world) logger() clog.Logger {
+	if !w.verbose {
+		return clog.Logger{}
+	}
+	return clog.New(&clog.Config{Level: "debug", Format: "console", Output: w.stderr})
+}
+
+// admin is the Admin of a session.
+func (s *session) admin() (*dlock.Admin, error) {
+	a, err := s.client.Admin()
+	if err != nil {
+		return nil, backendError(fmt.Errorf("%s cannot show its locks: %w", s.Name, err))
+	}
+	return a, nil
+}
+
+// inspect is who has a key and who waits for it, as far as can be told.
+func (s *session) inspect(ctx context.Context, key string) []dlock.Claim {
+	a, err := s.client.Admin()
+	if err != nil {
+		return nil
+	}
+	claims, err := a.Inspect(ctx, key)
+	if err != nil {
+		return nil
+	}
+	return claims
+}

@@ -1,0 +1,226 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/user"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ceyewan/genesis/pkg/clog"
+	"github.com/ceyewan/genesis/pkg/dlock"
+)
+
+// An eviction is one call of dlock evict.
+type eviction struct {
+	*world
+	*locks
+	key         string
+	token       int64
+	yes, asJSON bool
+	log         clog.Logger
+}
+
+func (w *world) evictCommand() *cobra.Command {
+	e := &eviction{world: w}
+	cmd := &cobra.Command{
+		Use:   "evict KEY",
+		Short: "Take a lock away from its holder",
+		Long: `Evict ends a lock that its holder does not give back, and hands it to the next.
+
+The holder is not asked. It learns of it when it renews the lock, a third of its TTL
+later at most, and until then goes on as if it had the lock. Where two at a time do
+harm, end the holder itself first, or be sure that what it writes to compares tokens.
+
+On a terminal, evict shows the holder and asks. Elsewhere, and with --json, it needs
+--yes and the --token that was seen in ` + "`dlock show`" + `: if the lock has passed on
+since, nothing is done. Who evicted whom is written to standard error, whether it
+succeeded or not.
+
+Locks that are files end with their process only; evict says which that is.
+
+Exit codes: 0 evicted; 64 wrong arguments, or the backend cannot evict; 69 the backend
+fails; 75 the lock is not held, or not with this token, or you said no.`,
+		Example: `  dlock evict deploy
+  dlock evict --yes --token "$(dlock show --json deploy | jq .fence)" deploy`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			e.key = args[0]
+			return e.do(cmd)
+		},
+	}
+	f := cmd.Flags()
+	f.BoolVarP(&e.yes, "yes", "y", false, "do not ask; needs --token")
+	f.Int64Var(&e.token, "token", 0, "the fencing token of the holder that was seen")
+	f.BoolVar(&e.asJSON, "json", false, "write what was done to standard error as lines of JSON; needs --yes")
+	return w.completesKey(cmd)
+}
+
+// check refuses to take away what nobody has looked at.
+func (e *eviction) check(cmd *cobra.Command) error {
+	seen := cmd.Flags().Changed("token")
+	asks := isTerminal(e.stdin) && isTerminal(e.stderr) && !e.asJSON
+	switch {
+	case seen && e.token < 1:
+		return usage(cmd, "--token %d is below 1", e.token)
+	case e.yes && !seen:
+		return usage(cmd, "--yes needs --token: that of the holder that you have seen")
+	case !e.yes && !asks:
+		return usage(cmd, "there is nobody to ask: --yes and --token are needed")
+	}
+	return nil
+}
+
+func (e *eviction) do(cmd *cobra.Command) error {
+	if err := e.check(cmd); err != nil {
+		return err
+	}
+	e.log = e.audit()
+	s, err := e.connect(cmd, e.log)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = s.close() }()
+	if e.locks, err = s.locks(); err != nil {
+		return err
+	}
+	claims, err := e.claims(cmd.Context(), e.key)
+	if err != nil {
+		return backendError(err)
+	}
+	k := e.of(e.key, claims)
+	victim, err := e.choose(cmd, &k)
+	if err != nil {
+		return err
+	}
+	if err := e.possible(&victim); err != nil {
+		return err
+	}
+	if !e.yes && !e.confirmed(&k, &victim) {
+		return exitWith(ExitNotAcquired, "nothing was changed")
+	}
+	return e.evict(cmd.Context(), &victim)
+}
+
+// audit is where evictions are written, by the engine and by us.
+func (e *eviction) audit() clog.Logger {
+	cfg := clog.Config{Level: "warn", Format: "text", Output: e.stderr}
+	if e.asJSON {
+		cfg.Format = "json"
+	}
+	if e.verbose {
+		cfg.Level = "debug"
+	}
+	return clog.New(&cfg)
+}
+
+// choose finds the holder that is meant.
+func (e *eviction) choose(cmd *cobra.Command, k *lock) (claim, error) {
+	if len(k.Holders) == 0 {
+		return claim{}, e.refused(&claim{Token: e.token}, fmt.Errorf("%s is not held", safe(e.key)))
+	}
+	if e.token == 0 {
+		if len(k.Holders) > 1 {
+			return claim{}, usage(cmd, "%s has %d holders: say which with --token, as `dlock show` has them", safe(e.key), len(k.Holders))
+		}
+		return k.Holders[0], nil
+	}
+	for _, h := range k.Holders {
+		if h.Token == e.token {
+			return h, nil
+		}
+	}
+	first := &k.Holders[0]
+	return claim{}, e.refused(&claim{Token: e.token}, fmt.Errorf("%s is not held with token %d, but with %d by %s: nothing was changed",
+		safe(e.key), e.token, first.Token, first.who()))
+}
+
+// possible refuses what no backend could do, and says what can be done instead.
+func (e *eviction) possible(victim *claim) error {
+	switch {
+	case e.Name == "file" && victim.PID == 0:
+		return exitWith(ExitUsage, "locks that are files end with their process. %s is held by a program that did not say who it is: `lslocks` may show it", safe(e.key))
+	case e.Name == "file":
+		return exitWith(ExitUsage, "locks that are files end with their process. %s is held by %s: on that host, end it with `kill %d`",
+			safe(e.key), victim.who(), victim.PID)
+	case victim.Token == 0:
+		return exitWith(ExitUsage, "%s is held by another library, which gave it no token: remove it with the tools of %s", safe(e.key), e.Name)
+	}
+	return nil
+}
+
+// confirmed shows what would be done, and asks.
+func (e *eviction) confirmed(k *lock, victim *claim) bool {
+	p := e.palette(e.stderr)
+	lines := []string{
+		fmt.Sprintf("%s is held by %s", p.paint(strong, safe(e.key)), p.paint(strong, victim.who())),
+		fmt.Sprintf("  %s, token %d, held for %s, lease left %s", k.mode(), victim.Token, victim.ageCell().text, victim.leftCell().text),
+		"  " + next(k),
+		"The holder is not asked. It goes on until it notices, a third of its TTL later at most.",
+	}
+	fmt.Fprintf(e.stderr, "%s\nTake the lock away? [y/N] ", strings.Join(lines, "\n"))
+	answer, err := bufio.NewReader(e.stdin).ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return false
+	}
+	answer = strings.ToLower(strings.TrimSpace(answer))
+	return answer == "y" || answer == "yes"
+}
+
+func next(k *lock) string {
+	if len(k.queue) == 0 {
+		return "nobody waits for it"
+	}
+	return fmt.Sprintf("%d waiting, the next is %s", len(k.queue), k.queue[0].who())
+}
+
+// evict does it. The token is compared by the backend, in the same step.
+func (e *eviction) evict(ctx context.Context, victim *claim) error {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	err := e.admin.Evict(ctx, e.key, victim.Token)
+	switch {
+	case err == nil:
+		e.record("evicted", victim)
+		return nil
+	case errors.Is(err, dlock.ErrLockNotHeld):
+		return e.refused(victim, fmt.Errorf("%s has passed on meanwhile: nothing was changed", safe(e.key)))
+	}
+	e.record("unknown", victim, clog.Error(err))
+	return backendError(err)
+}
+
+// refused is for a lock that is not what was seen. What the record says is not said
+// twice to a program.
+func (e *eviction) refused(victim *claim, err error) error {
+	e.record("refused", victim, clog.Error(err))
+	if e.asJSON {
+		err = nil
+	}
+	return &exit{ExitNotAcquired, err}
+}
+
+// record is for those who ask later who it was.
+func (e *eviction) record(result string, victim *claim, more ...clog.Field) {
+	host, _ := os.Hostname()
+	e.log.Warn("eviction by an operator", append([]clog.Field{
+		clog.String("result", result), clog.String("backend", e.Where), clog.String("key", e.key), clog.Int64("fence", victim.Token),
+		clog.String("owner", victim.Owner), clog.String("host", victim.Host), clog.Int("pid", victim.PID),
+		clog.String("by", operator()), clog.Int("by_uid", os.Getuid()), clog.String("by_host", host),
+	}, more...)...)
+}
+
+// operator is who runs this, as the system knows it; the environment could lie.
+func operator() string {
+	uid := strconv.Itoa(os.Getuid())
+	if u, err := user.LookupId(uid); err == nil {
+		return u.Username
+	}
+	return "uid-" + uid
+}

@@ -1,0 +1,81 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ceyewan/genesis/pkg/dlock"
+)
+
+// The exit codes, beside that of the command that was run. The first four are those
+// of sysexits.h, the last two those of a shell.
+const (
+	ExitFinding     = 1  // doctor has found something unsafe
+	ExitUsage       = 64 // the arguments are wrong; nothing was done
+	ExitBackend     = 69 // the backend cannot be reached, or refuses
+	ExitNotAcquired = 75 // somebody else has the lock
+	ExitLost        = 76 // the lock was lost, and the command ended for it
+	ExitCannotRun   = 126
+	ExitNotFound    = 127
+	exitSignal      = 128 // plus the number of the signal
+)
+
+// An exit is an error with a code. Without a cause nothing is said.
+type exit struct {
+	code int
+	err  error
+}
+
+func (e *exit) Error() string {
+	if e.err == nil {
+		return fmt.Sprintf("exit %d", e.code)
+	}
+	return e.err.Error()
+}
+
+func (e *exit) Unwrap() error { return e.err }
+
+func exitWith(code int, format string, args ...any) error {
+	return &exit{code, fmt.Errorf(format, args...)}
+}
+
+// usage is an error of whoever called the command.
+func usage(cmd *cobra.Command, format string, args ...any) error {
+	return &exit{ExitUsage, fmt.Errorf(format+"\nTry: %s --help", append(args, cmd.CommandPath())...)}
+}
+
+// backendError gives an error of the lock client its code.
+func backendError(err error) error {
+	var already *exit
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &already):
+		return err
+	case errors.Is(err, dlock.ErrLockHeldByOther):
+		return &exit{ExitNotAcquired, err}
+	case errors.Is(err, dlock.ErrOwnershipLost):
+		return &exit{ExitLost, err}
+	case isUsage(err):
+		return &exit{ExitUsage, err}
+	case errors.Is(err, context.Canceled):
+		var s signalled
+		if errors.As(err, &s) {
+			return &exit{exitSignal + int(s.number()), nil}
+		}
+	}
+	return &exit{ExitBackend, err}
+}
+
+// isUsage reports whether asking otherwise would help.
+func isUsage(err error) bool {
+	for _, kind := range []error{dlock.ErrInvalidConfig, dlock.ErrInvalidKey, dlock.ErrInvalidTTL, dlock.ErrUnsupported} {
+		if errors.Is(err, kind) {
+			return true
+		}
+	}
+	return false
+}

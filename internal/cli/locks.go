@@ -1,0 +1,171 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// A lock is what is shown of a key. Its JSON is documented in docs/cli.md.
+type lock struct {
+	Key     string  `json:"key"`
+	Mode    string  `json:"mode,omitempty"`
+	Limit   int     `json:"limit,omitempty"` // of permits
+	Fence   int64   `json:"fence,omitempty"` // the greatest token of the holders
+	Holders []claim `json:"holders"`
+	Waiters *int    `json:"waiters"` // nil where the backend does not know
+	Error   string  `json:"error,omitempty"`
+
+	queue []claim
+}
+
+// A claim is a holder or a waiter.
+type claim struct {
+	Mode  string `json:"mode"`
+	Limit int    `json:"limit,omitempty"`
+	Token int64  `json:"token,omitempty"`
+	dlock.Info
+	Held    *float64 `json:"held_for_seconds,omitempty"`
+	Waiting *float64 `json:"waiting_for_seconds,omitempty"`
+	Left    *float64 `json:"lease_left_seconds"` // nil without a lease, or if it is not known
+
+	age, left time.Duration
+}
+
+// locks are those of a backend.
+type locks struct {
+	*session
+	admin *dlock.Admin
+}
+
+// answerWithin bounds a question to the backend.
+const answerWithin = 10 * time.Second
+
+func (s *session) locks() (*locks, error) {
+	a, err := s.admin()
+	if err != nil {
+		return nil, err
+	}
+	return &locks{s, a}, nil
+}
+
+// page is how many keys are asked for, and held in memory, at a time.
+const page = 500
+
+// pages calls do with the keys that begin with prefix, page by page, each in order;
+// limit is how many keys at most, 0 for all. next is where to go on.
+func (l *locks) pages(ctx context.Context, prefix, cursor string, limit int, do func(keys []string) error) (next string, err error) {
+	for seen := 0; ; {
+		most := page
+		if limit > 0 {
+			most = min(most, limit-seen)
+		}
+		keys, next, err := l.list(ctx, prefix, cursor, most)
+		if err != nil {
+			return "", err
+		}
+		slices.Sort(keys)
+		if err := do(slices.Compact(keys)); err != nil {
+			return "", err
+		}
+		if seen += len(keys); next == "" || seen == limit {
+			return next, nil
+		}
+		cursor = next
+	}
+}
+
+func (l *locks) list(ctx context.Context, prefix, cursor string, most int) ([]string, string, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	keys, next, err := l.admin.List(ctx, prefix, cursor, most)
+	return keys, next, backendError(err)
+}
+
+// abreast is how many keys are looked at at a time.
+const abreast = 16
+
+// read looks at keys, and leaves out those that are free by now.
+func (l *locks) read(ctx context.Context, keys []string) ([]lock, error) {
+	found, errs := make([]lock, len(keys)), make([]error, len(keys))
+	var work sync.WaitGroup
+	free := make(chan struct{}, abreast)
+	for i, key := range keys {
+		free <- struct{}{}
+		work.Go(func() {
+			found[i], errs[i] = l.lookAt(ctx, key)
+			<-free
+		})
+	}
+	work.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return nil, backendError(err)
+		}
+	}
+	return slices.DeleteFunc(found, func(k lock) bool { return k.isFree() }), nil
+}
+
+// lookAt is one lock. A key that cannot be read for what it is, say one of somebody
+// else that has control characters, does not hide the others.
+func (l *locks) lookAt(ctx context.Context, key string) (lock, error) {
+	claims, err := l.claims(ctx, key)
+	switch {
+	case err != nil && driver.ClassOf(err) == driver.Fatal, isUsage(err):
+		var e *dlock.Error
+		if errors.As(err, &e) {
+			err = e.Err // the key is shown anyway
+		}
+		return lock{Key: key, Holders: []claim{}, Error: err.Error()}, nil
+	case err != nil:
+		return lock{}, err
+	}
+	return l.of(key, claims), nil
+}
+
+func (l *locks) claims(ctx context.Context, key string) ([]dlock.Claim, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	return l.admin.Inspect(ctx, key)
+}
+
+func (l *locks) of(key string, claims []dlock.Claim) lock {
+	k := lock{Key: key, Holders: []claim{}, queue: []claim{}}
+	for i := range claims {
+		c := shown(&claims[i])
+		if claims[i].Phase != driver.Held {
+			k.queue = append(k.queue, c)
+			continue
+		}
+		k.Holders = append(k.Holders, c)
+		k.Mode, k.Limit, k.Fence = c.Mode, c.Limit, max(k.Fence, c.Token)
+	}
+	if n := len(k.queue); l.Name != "file" { // whose waiters are known to their own processes only
+		k.Waiters = &n
+	}
+	return k
+}
+
+func shown(from *dlock.Claim) claim {
+	c := claim{Mode: from.Mode.String(), Limit: from.Limit, Token: from.Token, Info: from.Info, age: from.Age, left: from.Left}
+	if from.Age > 0 || from.Info != (dlock.Info{}) { // of a claim of another library nothing is known
+		age := seconds(from.Age)
+		if c.Held = &age; from.Phase != driver.Held {
+			c.Held, c.Waiting = nil, &age
+		}
+	}
+	if from.Left > 0 {
+		left := seconds(from.Left)
+		c.Left = &left
+	}
+	return c
+}
+
+func seconds(d time.Duration) float64 { return float64(d.Milliseconds()) / 1000 }
+
+func (k *lock) isFree() bool { return len(k.Holders) == 0 && len(k.queue) == 0 && k.Error == "" }

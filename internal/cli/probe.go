@@ -1,0 +1,153 @@
+package cli
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// What doctor finds out by doing it, on every backend alike.
+
+// pairs is how often doctor takes and releases a lock.
+const pairs = 7
+
+// A probe takes locks on a key that nobody uses.
+type probe struct {
+	*diagnosis
+	key     string
+	took    []time.Duration
+	refused []dlock.Finding
+	leased  bool
+}
+
+// try is an error only if the question makes no sense.
+func (d *diagnosis) try(ctx context.Context) ([]dlock.Finding, error) {
+	p := &probe{diagnosis: d, key: d.diagnosisKey()}
+	for range pairs {
+		err := p.pair(ctx)
+		if isUsage(err) || errors.Is(err, dlock.ErrLockHeldByOther) {
+			return nil, fmt.Errorf("trying a lock: %w", err)
+		}
+		if len(p.refused) > 0 {
+			break
+		}
+	}
+	p.look(ctx)
+	return append(p.refused, p.findings()...), nil
+}
+
+func (d *diagnosis) diagnosisKey() string {
+	if d.key != "" {
+		return d.key
+	}
+	return "dlock-doctor-" + rand.Text()[:12]
+}
+
+// pair takes the lock, renews and releases it, and measures all but the renewal.
+func (p *probe) pair(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	start := time.Now()
+	g, err := p.client.TryAcquire(ctx, p.key, dlock.WithTTL(p.ttl), dlock.WithoutRenewal())
+	if err != nil {
+		return p.failed("lock", err)
+	}
+	took := time.Since(start)
+	p.leased = g.Remaining() <= p.ttl
+	if err := p.renew(ctx, g); err != nil {
+		err = p.failed("renew", err)
+		return errors.Join(err, g.Unlock(context.WithoutCancel(ctx)))
+	}
+	start = time.Now()
+	if err := g.Unlock(ctx); err != nil {
+		return p.failed("release", err)
+	}
+	p.took = append(p.took, took+time.Since(start))
+	return nil
+}
+
+func (p *probe) renew(ctx context.Context, g *dlock.Guard) error {
+	if !p.leased {
+		return nil
+	}
+	return g.Extend(ctx, p.ttl)
+}
+
+// look finds out whether an operator could look at locks.
+func (p *probe) look(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	admin, err := p.client.Admin()
+	if err != nil {
+		return // a backend that cannot show its locks permits nothing of that
+	}
+	if _, _, err := admin.List(ctx, p.key, "", 1); err != nil {
+		_ = p.failed("list", err)
+	}
+	if _, err := admin.Inspect(ctx, p.key); err != nil {
+		_ = p.failed("inspect", err)
+	}
+}
+
+// failed keeps what could not be done. Locks need the first three; operators the
+// others.
+func (p *probe) failed(what string, err error) error {
+	f := dlock.Finding{Level: driver.Unsafe, Name: "permissions", Detail: "cannot " + what + ": " + err.Error(), Cure: "see docs/backends for what this backend must permit"}
+	if what == "list" || what == "inspect" {
+		f.Level, f.Cure = driver.Warning, "permit it to those who look after locks; locks themselves do not need it"
+	}
+	if errors.Is(err, dlock.ErrOwnershipLost) {
+		f.Name, f.Detail = "latency", fmt.Sprintf("with a TTL of %v a lock was lost before it could be renewed", p.ttl)
+		f.Cure = "use a longer TTL, or a backend that is nearer"
+	}
+	p.refused = append(p.refused, f)
+	return err
+}
+
+func (p *probe) findings() []dlock.Finding {
+	var all []dlock.Finding
+	if len(p.took) > 0 {
+		all = append(all, p.latency())
+	}
+	if len(p.refused) == 0 {
+		what := "can lock, renew, release, list and inspect"
+		if !p.leased {
+			what = "can lock, release, list and inspect"
+		}
+		all = append(all, dlock.Finding{Name: "permissions", Detail: what})
+	}
+	return all
+}
+
+// latency compares what a lock takes with the TTL. A renewal is sent when a third of
+// the TTL has passed, and must be answered before the rest has.
+func (p *probe) latency() dlock.Finding {
+	slices.Sort(p.took)
+	median, slowest := p.took[len(p.took)/2], p.took[len(p.took)-1]
+	f := dlock.Finding{Name: "latency", Detail: fmt.Sprintf("lock and release take %v, at most %v", precise(median), precise(slowest))}
+	if !p.leased {
+		f.Detail += "; there is no lease to renew"
+		return f
+	}
+	f.Detail += fmt.Sprintf(", beside a TTL of %v", p.ttl)
+	switch {
+	case median > p.ttl/3:
+		f.Level, f.Cure = driver.Unsafe, fmt.Sprintf("use a TTL of at least %v, or a backend that is nearer: locks would be lost while they are held", longer(slowest))
+	case slowest > p.ttl/10:
+		f.Level, f.Cure = driver.Warning, fmt.Sprintf("use a TTL of at least %v: a pause could lose a lock", longer(slowest))
+	}
+	return f
+}
+
+func precise(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond) }
+
+// longer is ten times a delay, in whole seconds.
+func longer(d time.Duration) time.Duration {
+	return (10*d + time.Second - 1).Truncate(time.Second)
+}

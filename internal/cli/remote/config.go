@@ -1,0 +1,45 @@
+package remote
+
+import (
+	"fmt"
+
+	"github.com/ceyewan/genesis/internal/cli"
+	"github.com/ceyewan/genesis/pkg/clog"
+	"github.com/ceyewan/genesis/pkg/connector"
+	"github.com/ceyewan/genesis/pkg/container"
+)
+
+// openConfig is the backend of a service, by the file that configures it.
+func openConfig(u *cli.URL, log clog.Logger) (*cli.Backend, error) {
+	cfg, err := container.Load(u.Path)
+	if err != nil {
+		return nil, err
+	}
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("%s: %w", u.Path, err)
+	}
+	b, err := configured(cfg, connector.WithLogger(log))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", u.Path, err)
+	}
+	b.Config = cfg.DLock
+	return b, nil
+}
+
+func configured(cfg *container.Config, opts ...connector.Option) (*cli.Backend, error) {
+	switch cfg.DLock.Backend {
+	case "redis":
+		conn, err := connector.NewRedis(cfg.Redis, opts...)
+		if err != nil {
+			return nil, err
+		}
+		return ofRedis(conn), nil
+	case "etcd":
+		conn, err := connector.NewEtcd(cfg.Etcd, opts...)
+		if err != nil {
+			return nil, err
+		}
+		return ofEtcd(conn), nil
+	}
+	return nil, fmt.Errorf("dlock.backend is %s, whose locks no other process can see", cfg.DLock.Backend)
+}

@@ -1,0 +1,53 @@
+package remote
+
+import (
+	"context"
+	"net"
+	"sync/atomic"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// traffic counts the commands that a client sends. The server could tell as well, but
+// of all its clients together, and not to everybody.
+func traffic(client redis.UniversalClient) func() func() int64 {
+	return func() func() int64 {
+		c := &counter{}
+		client.AddHook(c)
+		return c.sent.Load
+	}
+}
+
+type counter struct{ sent atomic.Int64 }
+
+func (*counter) DialHook(next redis.DialHook) redis.DialHook {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) { return next(ctx, network, addr) }
+}
+
+func (c *counter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		c.sent.Add(1)
+		return next(ctx, cmd)
+	}
+}
+
+func (c *counter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		c.sent.Add(int64(len(cmds)))
+		return next(ctx, cmds)
+	}
+}
+
+// forget removes the last token of a lock, which Redis would keep for a day. See the
+// layout in docs/backends/redis.md: the name of the lock is a tag of its own, or has
+// one.
+func forget(client redis.UniversalClient) func(context.Context, string) error {
+	return func(ctx context.Context, lock string) error {
+		for _, fence := range []string{lock + "\x01f", "{" + lock + "}\x01f"} {
+			if err := client.Del(ctx, fence).Err(); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}

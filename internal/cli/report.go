@@ -1,0 +1,196 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// An event is something that happened to a run.
+type event struct {
+	Time    time.Time  `json:"time"`
+	What    string     `json:"event"`
+	Key     string     `json:"key"`
+	Token   int64      `json:"token,omitempty"`
+	Holder  *holder    `json:"holder,omitempty"`
+	Ahead   *int       `json:"ahead,omitempty"`
+	Code    *int       `json:"code,omitempty"`
+	Error   string     `json:"error,omitempty"`
+	Waiting *time.Time `json:"waiting_since,omitempty"`
+}
+
+// A holder is who has a lock.
+type holder struct {
+	dlock.Info
+	Seconds float64 `json:"held_for_seconds"`
+}
+
+// A reporter tells people, or programs, what happens to a run.
+type reporter struct {
+	key      string
+	out      io.Writer
+	asJSON   bool
+	quiet    bool
+	terminal bool
+	patience time.Duration // before a wait is worth a word
+}
+
+func newReporter(r *run) reporter {
+	rep := reporter{key: r.key, out: r.stderr, asJSON: r.asJSON, quiet: r.quiet, terminal: isTerminal(r.stderr), patience: time.Second}
+	if rep.terminal {
+		rep.patience = 200 * time.Millisecond
+	}
+	return rep
+}
+
+// loud are the events that are told to people; the others are seen anyway.
+var loud = map[string]string{
+	"lost":        "the lock was lost, and the command goes on: %s",
+	"ending":      "ending the command: %s",
+	"unconfirmed": "the lock may stay until its TTL has passed: %s",
+}
+
+func (r *reporter) event(e event) {
+	if r.asJSON {
+		e.Time, e.Key = time.Now(), r.key
+		_ = json.NewEncoder(r.out).Encode(e) // standard error may be closed
+		return
+	}
+	if text, ok := loud[e.What]; ok && !r.quiet {
+		fmt.Fprintf(r.out, "dlock: "+text+"\n", e.Error)
+	}
+}
+
+// waits tells about the wait until stop is called: a line that changes on a terminal,
+// one line elsewhere.
+func (r *reporter) waits(s *session, key string) (stop func()) {
+	if r.quiet {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var done sync.WaitGroup
+	done.Go(func() { r.watch(ctx, s, key) })
+	return func() {
+		cancel()
+		done.Wait()
+	}
+}
+
+func (r *reporter) watch(ctx context.Context, s *session, key string) {
+	since := time.Now()
+	t := time.NewTimer(r.patience)
+	defer t.Stop()
+	shown := false
+	for {
+		select {
+		case <-ctx.Done():
+			if shown && r.terminal && !r.asJSON {
+				fmt.Fprint(r.out, clearLine)
+			}
+			return
+		case <-t.C:
+		}
+		claims := s.inspect(ctx, key)
+		if ctx.Err() != nil {
+			continue
+		}
+		r.waiting(claims, since)
+		if shown = true; !r.terminal || r.asJSON {
+			<-ctx.Done()
+			return
+		}
+		t.Reset(time.Second)
+	}
+}
+
+const clearLine = "\r\x1b[K"
+
+func (r *reporter) waiting(claims []dlock.Claim, since time.Time) {
+	who, ahead := inTheWay(claims)
+	if r.asJSON {
+		e := event{What: "waiting", Waiting: &since}
+		if who != nil {
+			e.Holder, e.Ahead = &holder{who.Info, who.Age.Seconds()}, &ahead
+		}
+		r.event(e)
+		return
+	}
+	line := fmt.Sprintf("dlock: waiting for %q", r.key)
+	if who != nil {
+		line += ", held by " + describe(who.Info) + " for " + age(who.Age)
+	}
+	if ahead > 0 {
+		line += fmt.Sprintf(", %d ahead", ahead)
+	}
+	if r.terminal {
+		line += " [" + age(time.Since(since)) + "]"
+		fmt.Fprint(r.out, clearLine+cut(line, width(r.out)-1))
+		return
+	}
+	fmt.Fprintln(r.out, line)
+}
+
+// inTheWay is a holder, and how many wait before us: our own claim is the one of
+// this process.
+func inTheWay(claims []dlock.Claim) (who *dlock.Claim, ahead int) {
+	host, _ := os.Hostname()
+	for i := range claims {
+		c := &claims[i]
+		switch {
+		case c.Phase == driver.Held && who == nil:
+			who = c
+		case c.Phase == driver.Queued && c.Info.PID == os.Getpid() && c.Info.Host == host:
+			return who, ahead
+		case c.Phase == driver.Queued:
+			ahead++
+		}
+	}
+	return who, 0
+}
+
+// describe is an owner for people: ann@web-1 pid 311 (make).
+func describe(i dlock.Info) string {
+	who := i.Owner
+	if i.Host != "" {
+		who = strings.TrimPrefix(who+"@"+i.Host, "@")
+	}
+	if i.PID != 0 {
+		who += fmt.Sprintf(" pid %d", i.PID)
+	}
+	if i.Purpose != "" {
+		who += " (" + i.Purpose + ")"
+	}
+	if who == "" {
+		return "somebody who says nothing of himself"
+	}
+	return who
+}
+
+// age is a duration for people: two figures are enough.
+func age(d time.Duration) string {
+	switch {
+	case d < time.Second:
+		return d.Round(time.Millisecond).String()
+	case d < time.Minute:
+		return d.Round(100 * time.Millisecond).String()
+	case d < 24*time.Hour:
+		return d.Round(time.Second).String()
+	}
+	return fmt.Sprintf("%dd%dh", int(d.Hours())/24, int(d.Hours())%24)
+}
+
+// cut shortens a line to n columns.
+func cut(line string, n int) string {
+	if runes := []rune(line); n > 1 && len(runes) > n {
+		return string(runes[:n-1]) + "…"
+	}
+	return line
+}

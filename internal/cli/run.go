@@ -1,0 +1,311 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ceyewan/genesis/pkg/dlock"
+)
+
+// A run is one call of dlock run.
+type run struct {
+	*world
+	cmd  *cobra.Command
+	key  string
+	args []string // the command and its arguments
+	path string   // where the command is
+
+	try, shared, quiet, asJSON bool
+
+	permits int
+	wait    time.Duration
+	ttl     time.Duration
+	grace   time.Duration // from asking the command to end to killing it
+	minHold time.Duration
+	maxHold time.Duration
+	onLost  string
+
+	*session
+	reporter reporter
+	guard    *dlock.Guard
+	taken    time.Time
+
+	guardianGone func() // waits for the guardian; nil if there was none
+}
+
+const (
+	defaultRunTTL = 30 * time.Second
+	defaultGrace  = 5 * time.Second
+)
+
+func (w *world) runCommand() *cobra.Command {
+	r := &run{world: w}
+	cmd := &cobra.Command{
+		Use:   "run [flags] KEY -- COMMAND [ARG...]",
+		Short: "Run a command while holding a lock",
+		Long: `Run waits for the lock KEY, runs the command, and releases the lock when the command
+has ended. It exits with the command's own code.
+
+Standard input, output and error are those of the command. Signals are passed on to
+it and to all its children, which are a process group of their own. The command
+finds DLOCK_KEY, DLOCK_TOKEN (the fencing token: give it to what you write to, and
+let that refuse a smaller one) and DLOCK_BACKEND_NAME in its environment.
+
+If the lock cannot be renewed, the command is sent TERM one grace period before the
+lock could pass to somebody else, and KILL when it could. If the lock is taken away,
+TERM follows within a third of the TTL, and KILL one grace period later.
+
+Exit codes other than the command's own:
+  64   wrong arguments              75   somebody else has the lock
+  69   the backend fails            76   the lock was lost, and the command ended
+  126  the command cannot be run    127  the command is not found
+  128+N the command, or the wait for the lock, was ended by signal N`,
+		Example: `  dlock run backup -- tar czf /backup/home.tgz /home
+  dlock run --try nightly -- ./report.sh      # exit 75 at once if it runs already
+  dlock run --wait 30s deploy -- make deploy
+  dlock run --shared data -- ./read.sh        # together with other readers
+  dlock run --permits 3 gpu -- ./train.sh     # at most three at a time`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) < 2 || (len(args) == 2 && args[1] == "--") {
+				return errors.New("a KEY and a COMMAND are needed")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			r.cmd, r.key, r.args = cmd, args[0], args[1:]
+			if r.args[0] == "--" {
+				r.args = r.args[1:]
+			}
+			return r.do()
+		},
+	}
+	r.flags(cmd)
+	return cmd
+}
+
+func (r *run) flags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.SetInterspersed(false) // what follows KEY belongs to the command
+	f.BoolVarP(&r.try, "try", "n", false, "do not wait: exit 75 if the lock is taken")
+	f.DurationVarP(&r.wait, "wait", "w", 0, "wait at most this long, then exit 75")
+	f.DurationVar(&r.ttl, "ttl", defaultRunTTL, "how long the lock outlives this process, at least three times --grace; files need none")
+	f.BoolVarP(&r.shared, "shared", "s", false, "hold together with others who do the same; those who do not wait for all of them")
+	f.IntVar(&r.permits, "permits", 0, "at most `N` hold at a time; all must say the same N")
+	f.DurationVar(&r.minHold, "min-hold", 0, "keep the lock for at least this long, so that a short job runs once though clocks differ")
+	f.DurationVar(&r.maxHold, "max-hold", 0, "end the command after this long, and exit 76")
+	f.DurationVar(&r.grace, "grace", defaultGrace, "from TERM to KILL; a third of --ttl if that is less")
+	f.StringVar(&r.onLost, "on-lost", "kill", "what to do with the command if the lock is lost: kill or warn")
+	f.BoolVarP(&r.quiet, "quiet", "q", false, "say nothing but errors")
+	f.BoolVar(&r.asJSON, "json", false, "write what happens to standard error as lines of JSON")
+}
+
+// check refuses what cannot be meant, before anything is done.
+func (r *run) check() error {
+	changed := r.cmd.Flags().Changed
+	if !changed("grace") {
+		r.grace = min(r.grace, r.ttl/3)
+	}
+	switch {
+	case r.try && changed("wait"):
+		return errors.New("--try and --wait exclude each other")
+	case r.shared && changed("permits"):
+		return errors.New("--shared and --permits exclude each other")
+	case changed("permits") && r.permits < 1:
+		return fmt.Errorf("--permits %d is below 1", r.permits)
+	case r.wait < 0, r.minHold < 0, r.maxHold < 0:
+		return errors.New("--wait, --min-hold and --max-hold cannot be negative")
+	case r.ttl <= 0:
+		return fmt.Errorf("--ttl %v is not positive", r.ttl)
+	case r.grace < 0:
+		return fmt.Errorf("--grace %v is negative", r.grace)
+	case r.ttl < 3*r.grace:
+		return fmt.Errorf("--ttl %v is less than three times --grace %v: there would be no time to end the command before the lock passes on", r.ttl, r.grace)
+	case r.maxHold > 0 && r.minHold > r.maxHold:
+		return fmt.Errorf("--min-hold %v is above --max-hold %v", r.minHold, r.maxHold)
+	case r.onLost != "kill" && r.onLost != "warn":
+		return fmt.Errorf("--on-lost %q is neither kill nor warn", r.onLost)
+	}
+	return nil
+}
+
+func (r *run) do() (err error) {
+	if err := r.check(); err != nil {
+		return usage(r.cmd, "%w", err)
+	}
+	if r.path, err = find(r.args[0]); err != nil {
+		return err
+	}
+	r.reporter = newReporter(r)
+	if r.session, err = r.connect(r.cmd, r.logger()); err != nil {
+		return err
+	}
+	defer r.giveBack()
+	signals := listen()
+	defer signal.Stop(signals)
+	if err := r.acquire(signals); err != nil {
+		return backendError(err)
+	}
+	code, err := r.supervise(signals)
+	if err != nil {
+		return err
+	}
+	r.linger(signals)
+	return r.finish(code)
+}
+
+// find looks for the command before anybody waits for it.
+func find(name string) (string, error) {
+	path, err := exec.LookPath(name)
+	if errors.Is(err, exec.ErrDot) {
+		err = nil
+	}
+	switch {
+	case err == nil:
+		return path, nil
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EISDIR):
+		return "", exitWith(ExitCannotRun, "%s: cannot be run: %w", name, errors.Unwrap(err))
+	default:
+		return "", exitWith(ExitNotFound, "%s: command not found", name)
+	}
+}
+
+// acquire waits for the lock. A signal ends the wait.
+func (r *run) acquire(signals <-chan os.Signal) error {
+	ctx, cancel := context.WithCancelCause(r.cmd.Context())
+	defer cancel(nil)
+	watching := make(chan struct{})
+	defer close(watching)
+	go func() {
+		for {
+			select {
+			case s := <-signals:
+				if ends(s) {
+					cancel(signalled{s})
+					return
+				}
+			case <-watching:
+				return
+			}
+		}
+	}()
+	stop := r.reporter.waits(r.session, r.key)
+	g, err := r.client.Acquire(ctx, r.key, r.options()...)
+	stop()
+	if err != nil {
+		return err
+	}
+	r.guard, r.taken = g, time.Now()
+	if err := r.lengthen(ctx); err != nil {
+		return err
+	}
+	r.reporter.event(event{What: "acquired", Token: g.Token()})
+	return nil
+}
+
+// lengthen waits for the whole lease. Who has waited for a lock gets it for what is
+// left of a heartbeat, which may be less than the command would need to end.
+func (r *run) lengthen(ctx context.Context) error {
+	if r.guard.Remaining() > r.ttl*2/3 {
+		return nil
+	}
+	return r.guard.Extend(ctx, r.ttl)
+}
+
+func (r *run) options() []dlock.LockOption {
+	opts := []dlock.LockOption{
+		dlock.WithTTL(r.ttl),
+		dlock.WithInfo(dlock.Info{Owner: userName(r.getenv), Purpose: filepath.Base(r.args[0])}),
+	}
+	switch {
+	case r.try:
+		opts = append(opts, dlock.WithWait(0))
+	case r.wait > 0, r.cmd.Flags().Changed("wait"):
+		opts = append(opts, dlock.WithWait(r.wait))
+	}
+	switch {
+	case r.shared:
+		opts = append(opts, dlock.WithShared())
+	case r.permits > 0:
+		opts = append(opts, dlock.WithPermits(r.permits))
+	}
+	return opts
+}
+
+// userName is who runs the command, for those who wait.
+func userName(getenv func(string) string) string {
+	for _, name := range []string{"USER", "LOGNAME"} {
+		if u := getenv(name); u != "" && len(u) < 100 {
+			return u
+		}
+	}
+	return "uid-" + strconv.Itoa(os.Getuid())
+}
+
+// environment is what the command finds beside ours.
+func (r *run) environment() []string {
+	return append(os.Environ(),
+		"DLOCK_KEY="+r.key,
+		"DLOCK_TOKEN="+strconv.FormatInt(r.guard.Token(), 10),
+		"DLOCK_BACKEND_NAME="+r.Name,
+	)
+}
+
+// linger keeps the lock for as long as --min-hold asks. A signal ends it.
+func (r *run) linger(signals <-chan os.Signal) {
+	left := time.Until(r.taken.Add(r.minHold))
+	if left <= 0 {
+		return
+	}
+	t := time.NewTimer(left)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+			return
+		case <-r.guard.Done():
+			return
+		case s := <-signals:
+			if ends(s) {
+				return
+			}
+		}
+	}
+}
+
+// finish releases the lock. A lock that was lost meanwhile is told, since somebody
+// else may have done the same work.
+func (r *run) finish(code int) error {
+	err := r.guard.Unlock(context.WithoutCancel(r.cmd.Context()))
+	switch {
+	case errors.Is(err, dlock.ErrOwnershipLost) && r.onLost == "kill":
+		r.reporter.event(event{What: "lost", Error: err.Error()})
+		return &exit{ExitLost, fmt.Errorf("the lock was lost before the command ended: %w", err)}
+	case err != nil:
+		r.reporter.event(event{What: "unconfirmed", Error: err.Error()})
+	}
+	if code != 0 {
+		return &exit{code, nil}
+	}
+	return nil
+}
+
+// giveBack ends the session, and the lock with it if it is still there.
+func (r *run) giveBack() {
+	if err := r.session.close(); err != nil {
+		r.reporter.event(event{What: "unconfirmed", Error: err.Error()})
+	}
+	if r.guardianGone != nil {
+		r.guardianGone()
+	}
+}

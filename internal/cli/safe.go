@@ -1,0 +1,55 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf16"
+)
+
+// Keys and owners come from a store in which others may write too. What is not to be
+// seen could steer the terminal of whoever looks, so it is shown as an escape.
+
+// safe is s for a terminal and for a line of a table.
+func safe(s string) string {
+	if !strings.ContainsFunc(s, hidden) {
+		return s
+	}
+	quoted := strconv.Quote(s)
+	return quoted[1 : len(quoted)-1]
+}
+
+func hidden(r rune) bool { return !unicode.IsPrint(r) || r == unicode.ReplacementChar }
+
+// writeJSON writes v as one line, which no terminal takes for more than text.
+func writeJSON(out io.Writer, v any) error {
+	raw, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	var b strings.Builder
+	for _, r := range string(raw) { // what is hidden can only be inside of a string
+		if !hidden(r) {
+			b.WriteRune(r)
+			continue
+		}
+		for _, unit := range utf16.Encode([]rune{r}) {
+			fmt.Fprintf(&b, `\u%04x`, unit)
+		}
+	}
+	return written(io.WriteString(out, b.String()+"\n"))
+}
+
+// exitOutput is that of sysexits.h for output that nobody takes.
+const exitOutput = 74
+
+// written gives an error of writing its code.
+func written(_ int, err error) error {
+	if err != nil {
+		return &exit{exitOutput, err}
+	}
+	return nil
+}

@@ -1,0 +1,45 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// passedOn are the signals that go to the command.
+var passedOn = []os.Signal{
+	syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2,
+	syscall.SIGWINCH, syscall.SIGCONT,
+}
+
+// listen begins to receive signals. Those that we were told to ignore, as nohup does,
+// stay ignored, by us and by the command.
+func listen() chan os.Signal {
+	c := make(chan os.Signal, 16)
+	for _, s := range passedOn {
+		if !signal.Ignored(s) {
+			signal.Notify(c, s)
+		}
+	}
+	return c
+}
+
+// ends reports whether a signal means that we should stop.
+func ends(s os.Signal) bool {
+	switch s {
+	case syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT:
+		return true
+	}
+	return false
+}
+
+// signalled is why a wait was given up.
+type signalled struct{ os.Signal }
+
+func (s signalled) Error() string { return fmt.Sprintf("signal: %v", s.Signal) }
+
+func (s signalled) number() syscall.Signal {
+	n, _ := s.Signal.(syscall.Signal)
+	return n
+}

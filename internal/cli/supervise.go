@@ -1,0 +1,160 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock/filelock"
+)
+
+// A supervisor sees to it that the command does not outlive the lock.
+type supervisor struct {
+	*run
+	child    *child
+	guardian *guardian
+
+	validUntil time.Time // when the lock ends if nothing is renewed; zero: never
+	killAt     time.Time // zero: nothing is wrong
+	killed     bool
+	why        error // why the command is being ended
+}
+
+// supervise runs the command until it has ended, and returns its exit code.
+func (r *run) supervise(signals <-chan os.Signal) (int, error) {
+	s := &supervisor{run: r}
+	if err := s.start(); err != nil {
+		return 0, err
+	}
+	defer func() { r.guardianGone = s.guardian.dismiss() }()
+	over := s.longest()
+	lost := r.guard.Done()
+	timer := time.NewTimer(s.look())
+	defer timer.Stop()
+	for {
+		select {
+		case st := <-s.child.ended:
+			s.child.takeTerminal()
+			return s.result(st)
+		case sig := <-signals:
+			s.child.signal(sig)
+			continue
+		case <-lost:
+			lost = nil
+			s.lost()
+		case <-over:
+			s.end(fmt.Errorf("the command ran longer than --max-hold %v", r.maxHold), time.Now().Add(r.grace))
+		case <-s.child.stopped:
+			s.child.suspend()
+			continue // a lock that was lost meanwhile is found by the timer
+		case <-timer.C:
+		}
+		timer.Reset(s.look())
+	}
+}
+
+// start starts the command: with the lock's own descriptors if it is a file, so that
+// the lock is held for as long as the command runs, whatever becomes of us; and with
+// a guardian if it has a lease, so that the command ends with us.
+func (s *supervisor) start() (err error) {
+	var files []*os.File
+	store, isFile := s.Opener.(*filelock.Store)
+	if isFile {
+		if files, err = store.Descriptors(s.guard.Key(), s.guard.Token()); err != nil {
+			return &exit{ExitBackend, err}
+		}
+	}
+	s.child, err = startChild(s.run, files, !isFile)
+	for _, f := range files {
+		_ = f.Close()
+	}
+	if err != nil {
+		return exitWith(ExitCannotRun, "%s: %w", s.args[0], err)
+	}
+	if !isFile && s.onLost == "kill" {
+		s.guardian = callGuardian(s.child.pid)
+	}
+	return nil
+}
+
+// longest is when the command has run for as long as it may.
+func (s *supervisor) longest() <-chan time.Time {
+	if s.maxHold == 0 {
+		return nil
+	}
+	return time.After(time.Until(s.taken.Add(s.maxHold)))
+}
+
+// look does what is due, and returns when to look again.
+func (s *supervisor) look() time.Duration {
+	left := s.guard.Remaining()
+	now := time.Now()
+	lease := left > 0 && left < 1<<62
+	if lease {
+		s.validUntil = now.Add(left)
+		s.guardian.expect(left)
+	}
+	if lease && s.onLost == "kill" && left <= s.grace && s.killAt.IsZero() {
+		s.end(errors.New("the lock could not be renewed"), s.validUntil)
+	}
+	switch {
+	case !s.killAt.IsZero() && !s.killed && !now.Before(s.killAt):
+		s.killed = true
+		s.child.kill()
+		return time.Hour
+	case !s.killAt.IsZero() && !s.killed:
+		return s.killAt.Sub(now)
+	case lease:
+		return min(left-s.grace, s.ttl/6)
+	}
+	return time.Hour
+}
+
+// lost is for a lock that has ended. If its time had run out it may have passed on
+// already, and the command is killed; else it was taken from us just now.
+func (s *supervisor) lost() {
+	cause := context.Cause(s.guard.Context())
+	if s.onLost == "warn" {
+		s.reporter.event(event{What: "lost", Error: cause.Error()})
+		return
+	}
+	at := time.Now().Add(s.grace)
+	if !s.killAt.IsZero() || (!s.validUntil.IsZero() && !time.Now().Before(s.validUntil)) {
+		at = time.Now()
+	}
+	s.end(cause, at)
+}
+
+// end asks the command to end, and has it killed at a time, or before if that was
+// said before.
+func (s *supervisor) end(why error, killAt time.Time) {
+	if s.killAt.IsZero() {
+		s.why = why
+		s.reporter.event(event{What: "ending", Error: why.Error()})
+		if killAt.After(time.Now()) {
+			s.child.signal(syscall.SIGTERM)
+			s.child.signal(syscall.SIGCONT) // who is stopped does not hear
+		}
+		s.killAt = killAt
+	}
+	if killAt.Before(s.killAt) {
+		s.killAt = killAt
+	}
+}
+
+// result is what the command's end means.
+func (s *supervisor) result(st syscall.WaitStatus) (int, error) {
+	code := st.ExitStatus()
+	if st.Signaled() {
+		code = exitSignal + int(st.Signal())
+	}
+	s.reporter.event(event{What: "ended", Code: &code})
+	if s.why != nil {
+		s.linger(nil)
+		return 0, exitWith(ExitLost, "the command was ended: %w", s.why)
+	}
+	return code, nil
+}

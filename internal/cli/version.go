@@ -1,0 +1,59 @@
+package cli
+
+import (
+	"encoding/json"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+)
+
+// versionOf is what the build knows of itself.
+type versionOf struct {
+	Version  string `json:"version"`
+	Revision string `json:"revision,omitempty"`
+	Modified bool   `json:"modified,omitempty"`
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
+}
+
+func (w *world) versionCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use: "version", Short: "Show the version", Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			v := version()
+			if asJSON {
+				return json.NewEncoder(w.stdout).Encode(v)
+			}
+			w.print("dlock %s", v.Version)
+			if v.Revision != "" {
+				w.print(" (%s)", v.Revision)
+			}
+			w.print(", %s, %s\n", v.Go, v.Platform)
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON")
+	return cmd
+}
+
+func version() versionOf {
+	v := versionOf{Version: "(devel)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return v
+	}
+	if info.Main.Version != "" {
+		v.Version = info.Main.Version
+	}
+	for _, s := range info.Settings {
+		switch s.Key {
+		case "vcs.revision":
+			v.Revision = s.Value
+		case "vcs.modified":
+			v.Modified = s.Value == "true"
+		}
+	}
+	return v
+}
