@@ -75,7 +75,7 @@ type Client struct {
 var _ Locker = (*Client)(nil)
 
 // New returns a Client on the backend that cfg names and an option brings:
-// WithRedisConnector, WithEtcdConnector or WithBackend. It does no I/O. Close
+// WithRedisConnector, WithEtcdConnector, WithRedlockConnector or WithBackend. It does no I/O. Close
 // the Client; what was injected stays yours.
 func New(cfg *Config, opts ...Option) (*Client, error) {
 	c, err := build(cfg, opts)
@@ -90,6 +90,11 @@ func NewRedis(conn RedisConnector, cfg *Config, opts ...Option) (*Client, error)
 // NewEtcd returns a Client on etcd.
 func NewEtcd(conn EtcdConnector, cfg *Config, opts ...Option) (*Client, error) {
 	return newOn("etcd", cfg, append([]Option{WithEtcdConnector(conn)}, opts...))
+}
+
+// NewRedlock returns a Client on several independent Redis servers.
+func NewRedlock(conn RedlockConnector, cfg *Config, opts ...Option) (*Client, error) {
+	return newOn("redlock", cfg, append([]Option{WithRedlockConnector(conn)}, opts...))
 }
 
 func newOn(backend string, cfg *Config, opts []Option) (*Client, error) {

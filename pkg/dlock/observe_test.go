@@ -357,3 +357,19 @@ func TestIDsAreNotReported(t *testing.T) {
 		t.Errorf("%d IDs, %d bytes: the test does not bite", len(w.ids), reported.Len())
 	}
 }
+
+// What another process has written about its span may be anything.
+func TestForeignTraceParent(t *testing.T) {
+	good := "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	if sc := dlock.SpanOf(good); !sc.IsValid() || !sc.IsRemote() || !sc.IsSampled() || dlock.TraceParent(sc) != good {
+		t.Errorf("%s: %+v", good, sc)
+	}
+	for _, bad := range []string{
+		"", "-", "---", "00-00-00-00", strings.Replace(good, "00-", "01-", 1), good + "-x", strings.ToUpper(good),
+		strings.Replace(good, "b7ad6b7169203331", "0000000000000000", 1), good[:len(good)-2] + "zz", good[:len(good)-1],
+	} {
+		if sc := dlock.SpanOf(bad); sc.IsValid() {
+			t.Errorf("%q: %+v", bad, sc)
+		}
+	}
+}

@@ -20,6 +20,10 @@ type RedisConnector interface{ RedisLocks() driver.Opener }
 // An EtcdConnector opens locks on an etcd client that it owns.
 type EtcdConnector interface{ EtcdLocks() driver.Opener }
 
+// A RedlockConnector opens locks on the clients of several independent Redis servers,
+// which it owns.
+type RedlockConnector interface{ RedlockLocks() driver.Opener }
+
 // WithLogger sets where the Client writes its log; without it, nowhere. A
 // logger that panics does not disturb the locks.
 func WithLogger(l clog.Logger) Option {
@@ -55,6 +59,17 @@ func WithEtcdConnector(conn EtcdConnector) Option {
 			return
 		}
 		o.offer("etcd", conn.EtcdLocks())
+	}
+}
+
+// WithRedlockConnector offers several Redis servers as a backend.
+func WithRedlockConnector(conn RedlockConnector) Option {
+	return func(o *options) {
+		if isNil(conn) {
+			o.offer("redlock", nil)
+			return
+		}
+		o.offer("redlock", conn.RedlockLocks())
 	}
 }
 

@@ -3,11 +3,13 @@ package dlock
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strconv"
+	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
-	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
@@ -31,9 +33,7 @@ func (c *Client) traceAcquire(ctx context.Context, key string, s *lockSettings) 
 	}
 	ctx, span := c.tracer.Start(ctx, "dlock.acquire", trace.WithSpanKind(trace.SpanKindClient), c.spanOptions(key))
 	if span.IsRecording() {
-		carrier := propagation.MapCarrier{}
-		propagation.TraceContext{}.Inject(ctx, carrier)
-		s.info.Trace = carrier["traceparent"]
+		s.info.Trace = traceParent(span.SpanContext())
 	}
 	return ctx, span
 }
@@ -73,10 +73,32 @@ func (c *Client) linkHolder(ctx context.Context, key string) {
 	if err != nil || len(claims) == 0 || claims[0].Phase != driver.Held {
 		return
 	}
-	holder := propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{"traceparent": claims[0].Info.Trace})
-	if sc := trace.SpanContextFromContext(holder); sc.IsValid() && sc.SpanID() != span.SpanContext().SpanID() {
+	if sc := spanOf(claims[0].Info.Trace); sc.IsValid() {
 		span.AddLink(trace.Link{SpanContext: sc, Attributes: []attribute.KeyValue{attribute.String("dlock.link", "holder")}})
 	}
+}
+
+// traceParent and spanOf write and read a W3C traceparent. OpenTelemetry's own come
+// with net/http, which programs that speak no HTTP need not initialise.
+func traceParent(sc trace.SpanContext) string {
+	return fmt.Sprintf("00-%s-%s-%s", sc.TraceID(), sc.SpanID(), sc.TraceFlags()&trace.FlagsSampled)
+}
+
+// spanOf is not valid if the text is not one.
+func spanOf(parent string) trace.SpanContext {
+	parts := strings.Split(parent, "-")
+	if len(parts) != 4 || parts[0] != "00" || len(parts[3]) != 2 {
+		return trace.SpanContext{}
+	}
+	traceID, errTrace := trace.TraceIDFromHex(parts[1])
+	spanID, errSpan := trace.SpanIDFromHex(parts[2])
+	flags, errFlags := strconv.ParseUint(parts[3], 16, 8)
+	if errors.Join(errTrace, errSpan, errFlags) != nil {
+		return trace.SpanContext{}
+	}
+	return trace.NewSpanContext(trace.SpanContextConfig{
+		TraceID: traceID, SpanID: spanID, TraceFlags: trace.TraceFlags(flags), Remote: true,
+	})
 }
 
 func (c *Client) traceRelease(ctx context.Context, cl *claim) (context.Context, trace.Span) {
