@@ -71,9 +71,17 @@ func (c *Client) acquire(ctx context.Context, key string, s *lockSettings) (*Gua
 	return g, err
 }
 
-// seek files claims until one is granted. Usually the first is; only when it
-// loses its place another follows, at the end of the queue.
+// seek gets a lock, in a line of this Client or alone.
 func (c *Client) seek(ctx context.Context, key string, s *lockSettings) (*Guard, error) {
+	if c.cfg.LocalBatch > 0 && s.relayed() {
+		return c.join(ctx, key, s)
+	}
+	return c.seekAlone(ctx, key, s)
+}
+
+// seekAlone files claims until one is granted. Usually the first is; only when it
+// loses its place another follows, at the end of the queue.
+func (c *Client) seekAlone(ctx context.Context, key string, s *lockSettings) (*Guard, error) {
 	if ctx.Err() != nil {
 		return nil, ctxError(ctx)
 	}
@@ -198,7 +206,7 @@ func (a *acquisition) send(ctx context.Context, g *Guard) (driver.State, sent, e
 	}
 	st, err := c.store.Acquire(cctx, driver.Request{
 		Ref:  driver.Ref{Key: g.key, ID: g.id, TTL: s.ttl},
-		Mode: s.mode, Limit: s.limit, Wait: s.waits(), Fixed: s.noRenew, Info: s.info,
+		Mode: s.mode, Limit: s.limit, Wait: s.waits(), Fixed: s.noRenew, Fences: s.fences, Info: s.info,
 	})
 	if err == nil && st.Phase == driver.Unknown {
 		err = errors.New("the backend gave no answer")
@@ -246,8 +254,10 @@ func (a *acquisition) await(ctx context.Context, g *Guard) error {
 		timeUp = t.C
 	}
 	changed := g.wait.changed
-	c.measureWaiting(ctx, 1)
-	defer c.measureWaiting(ctx, -1)
+	if a.settings.fences == 0 { // else those in line are counted
+		c.measureWaiting(ctx, 1)
+		defer c.measureWaiting(ctx, -1)
+	}
 	c.linkHolder(ctx, g.key)
 	for {
 		select {

@@ -48,6 +48,7 @@ type claim struct {
 	wakeAt    int64 // when the scheduler looks at it: the first of all that is due
 	slot      int32 // its place in the timeline, -1 if none
 	failures  int32 // backend errors in a row
+	passed    int32 // how often a relay has passed it on; each time the token grew by one
 	phase     phase
 	mode      driver.Mode // as asked for, and never changed
 	pushed    bool        // a grant arrived before the answer that tells its deadline
@@ -58,6 +59,7 @@ type claim struct {
 	swept     bool // it was lost, and its Unlock has cleaned up
 	parked    bool // its renewal waits for another of its class
 	limits    *limits
+	relay     *relay // nil unless the lock may be passed on
 	wait      *wait
 	life      *life
 }
@@ -154,7 +156,7 @@ func (c *Client) answered(cl *claim, st driver.State, s sent, now int64) bool {
 	cl.failures = 0
 	switch st.Phase {
 	case driver.Held:
-		if cl.phase >= held && st.Token != cl.token {
+		if cl.phase >= held && st.Token != cl.token-int64(cl.passed) {
 			return false // a later grant than ours: ours is over
 		}
 		c.moveDeadline(cl, st, s)
@@ -272,6 +274,9 @@ func (c *Client) finish(cl *claim, cause error) {
 		c.measure(measurement{of: measuredHold, value: time.Duration(c.now() - cl.since), label: resultOf(cause, resultReleased)})
 	}
 	cl.phase = ended
+	if cl.relay != nil && cause != nil { // else whoever releases it says so when he has
+		cl.relay.over()
+	}
 	delete(c.claims, cl.id)
 	c.timeline.remove(cl)
 	if cause != nil {

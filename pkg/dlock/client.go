@@ -62,6 +62,7 @@ type Client struct {
 	ids         idSource
 	claims      map[string]*claim // by ID: everything filed and not over
 	keyed       map[string]*hold  // by key: what Lock and TryLock took
+	relays      map[relayName]*relay
 	timeline    timeline
 	flights     [65]flight // by renewal class
 	settling    settling

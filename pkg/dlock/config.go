@@ -27,6 +27,13 @@ type Config struct {
 	// EnableReentrant lets the owner of a keyed lock take it again; see
 	// OwnerContext.
 	EnableReentrant bool `json:"enable_reentrant" yaml:"enable_reentrant" mapstructure:"enable_reentrant"`
+	// LocalBatch lets goroutines of this Client that wait for the same key pass
+	// the lock on among themselves, without asking the backend, at most this many
+	// times in a row and for a few milliseconds, before others have their turn.
+	// Every holder still has a token of its own, greater than the last. It needs a
+	// backend that can reserve tokens: redis, file, memory. 0 is strict order of
+	// arrival across all processes.
+	LocalBatch int `json:"local_batch" yaml:"local_batch" mapstructure:"local_batch"`
 	// RequireFair refuses a backend that does not grant in order of arrival.
 	RequireFair bool `json:"require_fair" yaml:"require_fair" mapstructure:"require_fair"`
 }
@@ -38,6 +45,7 @@ const (
 	maxTTL               = 24 * time.Hour
 	maxPause             = time.Second
 	maxDuration          = 365 * 24 * time.Hour
+	maxLocalBatch        = 1 << 16
 )
 
 // Validate returns nil if New would accept the values of c. The limits of the
@@ -68,6 +76,9 @@ func (c *Config) Validate() error {
 	}
 	if r := c.RenewInterval; r != 0 && (r < time.Millisecond || r > ttl/3) {
 		return fmt.Errorf("%w: RenewInterval %v is not between 1ms and a third of DefaultTTL (%v)", ErrInvalidConfig, r, ttl/3)
+	}
+	if c.LocalBatch < 0 || c.LocalBatch > maxLocalBatch {
+		return fmt.Errorf("%w: LocalBatch %d is not between 0 and %d", ErrInvalidConfig, c.LocalBatch, maxLocalBatch)
 	}
 	if c.MaxRetries < 0 {
 		return fmt.Errorf("%w: MaxRetries %d is negative", ErrInvalidConfig, c.MaxRetries)

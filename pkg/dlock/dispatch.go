@@ -25,7 +25,7 @@ func (c *Client) dispatch(ev driver.Event) {
 		// The answer that tells the deadline is still on its way.
 		cl.pushed, cl.token = true, ev.State.Token
 	case ev.State.Phase == driver.Queued, cl.phase == filing:
-	case ev.State.Phase == driver.Held && ev.State.Token == cl.token:
+	case ev.State.Phase == driver.Held && ev.State.Token == cl.token-int64(cl.passed):
 		// Said twice.
 	default:
 		c.renewNow(cl)

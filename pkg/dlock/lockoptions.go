@@ -74,6 +74,7 @@ type lockSettings struct {
 
 	mode    driver.Mode
 	limit   int // of permits
+	fences  int // of a relay: tokens to reserve
 	info    driver.Info
 	bounded bool // by WithWait
 	noRenew bool

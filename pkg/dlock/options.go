@@ -151,6 +151,9 @@ func fits(cfg *Config, caps driver.Caps) error {
 	if cfg.RequireFair && !caps.FIFO {
 		return fmt.Errorf("%w: RequireFair, but %s does not grant in order of arrival", ErrUnsupported, caps.Name)
 	}
+	if err := checkBatch(cfg, caps); err != nil {
+		return err
+	}
 	if err := checkTTL(cfg.DefaultTTL, caps.MinTTL); err != nil {
 		return fmt.Errorf("%w: DefaultTTL: %w", ErrInvalidConfig, err)
 	}

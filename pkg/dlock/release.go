@@ -21,6 +21,9 @@ func (c *Client) release(ctx context.Context, g *Guard) error {
 		return err
 	}
 	defer c.leave()
+	if r := g.relay; r != nil {
+		defer r.over() // what follows finds the key free, or waits for others
+	}
 	traced, span := c.traceRelease(ctx, &g.claim)
 	err = c.sendRelease(traced, &g.claim)
 	c.measureRelease(traced, err)
@@ -56,6 +59,12 @@ func (c *Client) endHeld(g *Guard) (send bool, err error) {
 		}
 		c.place(&g.claim)
 		return false, nil
+	}
+	if r := g.relay; r != nil {
+		if r.pass(g, now) {
+			c.reports = append(c.reports, func() { c.logReleased(&g.claim) })
+			return false, nil
+		}
 	}
 	c.finish(&g.claim, nil)
 	c.calls.Add(1)

@@ -1,0 +1,333 @@
+package dlock_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/faultdriver"
+	"github.com/ceyewan/genesis/pkg/dlock/memlock"
+)
+
+// inLine starts calls that wait for a key one after the other, so that their order is
+// known.
+func inLine(t *testing.T, c *dlock.Client, ctx context.Context, key string, n int) []chan *dlock.Guard { //nolint:revive // the test comes first
+	t.Helper()
+	var all []chan *dlock.Guard
+	for range n {
+		got := make(chan *dlock.Guard, 1)
+		go func() {
+			g, _ := c.Acquire(ctx, key)
+			got <- g
+		}()
+		all = append(all, got)
+		synctest.Wait()
+	}
+	return all
+}
+
+// The lock goes from hand to hand with one call of the backend for the whole turn,
+// in order, and every holder has a greater token than the last.
+func TestRelay(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		_, faults := faulty()
+		c := client(t, faults, dlock.Config{LocalBatch: 4})
+		other := client(t, faults, dlock.Config{})
+		first := acquire(t, c, "k")
+		runners := inLine(t, c, ctx, "k", 7)
+		stranger := async(func() *dlock.Guard { return acquire(t, other, "k") })
+		synctest.Wait()
+		calls := faults.Calls(faultdriver.Acquire) + faults.Calls(faultdriver.Release)
+		token := first.Token()
+		unlock(t, first)
+		for _, got := range runners[:4] {
+			synctest.Wait()
+			g := <-got
+			if g.Token() <= token || g.Key() != "k" || g.Remaining() <= 0 {
+				t.Errorf("token %d after %d, %v left", g.Token(), token, g.Remaining())
+			}
+			alive(t, g)
+			token = g.Token()
+			unlock(t, g)
+			ended(t, g, context.Canceled)
+			wantErr(t, g.Unlock(ctx), dlock.ErrLockNotHeld)
+		}
+		synctest.Wait()
+		if now := faults.Calls(faultdriver.Acquire) + faults.Calls(faultdriver.Release); now != calls+2 {
+			t.Errorf("%d calls for a turn, not one release and one claim for the next", now-calls)
+		}
+		ended(t, first, context.Canceled)
+		g := <-stranger // the turn is over: others come before those who still wait
+		if g.Token() <= token {
+			t.Errorf("token %d after %d", g.Token(), token)
+		}
+		token = g.Token()
+		unlock(t, g)
+		for _, got := range runners[4:] {
+			g := <-got
+			if g.Token() <= token {
+				t.Errorf("token %d after %d", g.Token(), token)
+			}
+			token = g.Token()
+			unlock(t, g)
+		}
+		synctest.Wait()
+		free(t, c, "k")
+	})
+}
+
+// A turn has an end in time, too.
+func TestRelayTurnEnds(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		store := memlock.New()
+		c, other := client(t, store, dlock.Config{LocalBatch: 1000}), client(t, store, dlock.Config{})
+		first := acquire(t, c, "k")
+		runners := inLine(t, c, ctx, "k", 1)
+		stranger := async(func() *dlock.Guard { return acquire(t, other, "k") })
+		synctest.Wait()
+		elapse(6 * time.Millisecond)
+		unlock(t, first)
+		unlock(t, <-stranger)
+		unlock(t, <-runners[0])
+	})
+}
+
+// Whoever gives up leaves the place in the queue to those behind him.
+func TestRelayKeepsItsPlace(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		store := memlock.New()
+		c, other := client(t, store, dlock.Config{LocalBatch: 8}), client(t, store, dlock.Config{})
+		holder := acquire(t, other, "k")
+		impatient, cancel := context.WithCancel(ctx)
+		first := inLine(t, c, impatient, "k", 1)
+		second := inLine(t, c, ctx, "k", 1)
+		stranger := async(func() *dlock.Guard { return acquire(t, other, "k") })
+		synctest.Wait()
+		cancel()
+		if g := <-first[0]; g != nil {
+			t.Error("a call that was given up has the lock")
+		}
+		unlock(t, holder)
+		unlock(t, <-second[0])
+		unlock(t, <-stranger)
+	})
+}
+
+// If nobody is left in line, nothing is left in the backend.
+func TestRelayGivesUp(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		store := memlock.New()
+		c, other := client(t, store, dlock.Config{LocalBatch: 8}), client(t, store, dlock.Config{})
+		holder := acquire(t, other, "k")
+		impatient, cancel := context.WithCancel(ctx)
+		all := inLine(t, c, impatient, "k", 3)
+		_, err := c.Acquire(ctx, "k", dlock.WithWait(time.Second))
+		wantErr(t, err, dlock.ErrLockHeldByOther)
+		cancel()
+		for _, got := range all {
+			<-got
+		}
+		synctest.Wait()
+		if claims := inspect(t, c, "k"); len(claims) != 1 {
+			t.Errorf("claims %v", claims)
+		}
+		unlock(t, holder)
+		free(t, c, "k")
+		if n := c.Entries(); n != 0 {
+			t.Errorf("%d entries are left", n)
+		}
+	})
+}
+
+// A lock that was passed on is renewed like any other.
+func TestRelayRenews(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		c := client(t, memlock.New(), dlock.Config{LocalBatch: 8, DefaultTTL: 3 * second})
+		first := acquire(t, c, "k")
+		runners := inLine(t, c, ctx, "k", 2)
+		unlock(t, first)
+		g := <-runners[0]
+		elapse(100 * second)
+		alive(t, g)
+		unlock(t, g)
+		h := <-runners[1]
+		if h.Token() <= g.Token() {
+			t.Errorf("token %d after %d", h.Token(), g.Token())
+		}
+		last := inLine(t, c, ctx, "k", 1)
+		if err := h.Extend(ctx, 10*second); err != nil {
+			t.Fatal(err)
+		}
+		unlock(t, h) // a lease that nobody else has asked for is not passed on
+		g = <-last[0]
+		if left := g.Remaining(); left > 3*second || g.Token() <= h.Token() {
+			t.Errorf("%v left, token %d after %d", left, g.Token(), h.Token())
+		}
+		unlock(t, g)
+	})
+}
+
+// A loss ends the turn of one holder, and the next one gets a claim of its own.
+func TestRelayLoss(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		c := client(t, memlock.New(), dlock.Config{LocalBatch: 8})
+		first := acquire(t, c, "k")
+		runners := inLine(t, c, ctx, "k", 2)
+		unlock(t, first)
+		g := <-runners[0]
+		a, err := c.Admin()
+		if err != nil {
+			t.Fatal(err)
+		}
+		claims := inspect(t, c, "k")
+		if err := a.Evict(ctx, "k", claims[0].Token); err != nil {
+			t.Fatal(err)
+		}
+		h := <-runners[1]
+		ended(t, g, dlock.ErrOwnershipLost)
+		if h.Token() <= g.Token() {
+			t.Errorf("token %d after %d", h.Token(), g.Token())
+		}
+		wantErr(t, g.Unlock(ctx), dlock.ErrOwnershipLost)
+		alive(t, h)
+		unlock(t, h)
+		synctest.Wait()
+		free(t, c, "k")
+	})
+}
+
+// A lease that cannot be renewed is not passed on.
+func TestRelayIsCareful(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		_, faults := faulty()
+		c := client(t, faults, dlock.Config{LocalBatch: 8, DefaultTTL: 12 * time.Millisecond})
+		first := acquire(t, c, "k")
+		runners := inLine(t, c, ctx, "k", 1)
+		faults.Add(faultdriver.Rule{Op: faultdriver.Renew, Fault: faultdriver.Fail})
+		elapse(4500 * time.Microsecond) // the turn is not over, and a renewal was due
+		if faults.Injected(faultdriver.Fail) == 0 {
+			t.Fatal("no renewal has failed")
+		}
+		releases := faults.Calls(faultdriver.Release)
+		unlock(t, first)
+		g := <-runners[0]
+		if faults.Calls(faultdriver.Release) != releases+1 {
+			t.Error("passed on, though its renewal had failed")
+		}
+		unlock(t, g)
+	})
+}
+
+func TestRelayClose(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		c := client(t, memlock.New(), dlock.Config{LocalBatch: 8})
+		g := acquire(t, c, "k")
+		errs := make(chan error, 3)
+		for range 3 {
+			go func() {
+				_, err := c.Acquire(ctx, "k")
+				errs <- err
+			}()
+		}
+		synctest.Wait()
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+		for range 3 {
+			wantErr(t, <-errs, dlock.ErrClosed)
+		}
+		ended(t, g, dlock.ErrClosed)
+	})
+}
+
+// Calls that ask for something else do not share a claim.
+func TestRelayOfEqualsOnly(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		_, faults := faulty()
+		c := client(t, faults, dlock.Config{LocalBatch: 8})
+		for name, opt := range map[string]dlock.LockOption{
+			"TTL": dlock.WithTTL(second), "margin": dlock.WithMargin(second), "owner": dlock.WithInfo(dlock.Info{Owner: "another"}),
+			"no renewal": dlock.WithoutRenewal(), "least hold": dlock.WithMinHold(time.Millisecond), "longest hold": dlock.WithMaxHold(time.Hour),
+			"shared": dlock.WithShared(), "permit": dlock.WithPermits(1),
+		} {
+			first := acquire(t, c, name)
+			got := async(func() *dlock.Guard { return acquire(t, c, name, opt) })
+			synctest.Wait()
+			if claims := inspect(t, c, name); len(claims) != 2 {
+				t.Errorf("%s: claims %v", name, claims)
+			}
+			unlock(t, first)
+			unlock(t, <-got)
+		}
+		g := acquire(t, c, "k")
+		_, err := c.TryAcquire(ctx, "k")
+		wantErr(t, err, dlock.ErrLockHeldByOther)
+		unlock(t, g)
+	})
+}
+
+func TestRelayNeedsTokens(t *testing.T) {
+	store := &scripted{Opener: memlock.New(), caps: func(c *driver.Caps) { c.FenceRange = false }}
+	_, err := dlock.New(&dlock.Config{LocalBatch: 1}, dlock.WithBackend(store))
+	if !errors.Is(err, dlock.ErrUnsupported) || !strings.Contains(err.Error(), "LocalBatch") {
+		t.Error(err)
+	}
+	for _, n := range []int{-1, 1<<16 + 1} {
+		_, err := dlock.New(&dlock.Config{LocalBatch: n}, dlock.WithBackend(memlock.New()))
+		wantErr(t, err, dlock.ErrInvalidConfig)
+	}
+}
+
+// Many goroutines of several Clients, some of which give up at any moment: never two
+// at a time, tokens only grow, and nothing is left.
+func TestRelayRandom(t *testing.T) {
+	store := memlock.New()
+	var clients []*dlock.Client
+	for range 3 {
+		clients = append(clients, client(t, store, dlock.Config{LocalBatch: 5}))
+	}
+	var inside, last, taken atomic.Int64
+	var all sync.WaitGroup
+	for i := range 24 {
+		random := rand.New(rand.NewPCG(1, uint64(i)))
+		all.Go(func() {
+			for range times(300, 10_000) {
+				ctx, cancel := context.WithTimeout(ctx, time.Duration(random.IntN(3000))*time.Microsecond)
+				g, err := clients[i%3].Acquire(ctx, "k")
+				if err == nil {
+					taken.Add(1)
+					if inside.Add(1) != 1 {
+						t.Error("two at a time")
+					}
+					if before := last.Swap(g.Token()); before >= g.Token() {
+						t.Errorf("token %d after %d", g.Token(), before)
+					}
+					inside.Add(-1)
+					if err := g.Unlock(ctx); err != nil {
+						t.Error(err)
+					}
+				}
+				cancel()
+			}
+		})
+	}
+	all.Wait()
+	if taken.Load() == 0 {
+		t.Error("nobody ever had the lock")
+	}
+	eventually(t, "everything is settled", func() bool {
+		left := len(inspect(t, clients[0], "k"))
+		for _, c := range clients {
+			left += c.Entries() + c.Unsettled()
+		}
+		return left == 0
+	})
+}
