@@ -145,13 +145,26 @@ func TestUsage(t *testing.T) {
 	t.Parallel()
 	backend := files(t)
 	for _, args := range [][]string{
-		{"nonsense"}, {"run"}, {"run", "k"}, {"run", "k", "--"}, {"run", "--nonsense", "k", "true"},
-		{"run", "--try", "--wait", "1s", "k", "true"}, {"run", "--shared", "--permits", "2", "k", "true"},
-		{"run", "--permits", "0", "k", "true"}, {"run", "--permits", "-1", "k", "true"}, {"run", "--wait", "-1s", "k", "true"},
-		{"run", "--ttl", "14s", "--grace", "5s", "k", "true"}, {"run", "--ttl", "0", "k", "true"}, {"run", "--grace", "-1s", "k", "true"},
-		{"run", "--min-hold", "2s", "--max-hold", "1s", "k", "true"}, {"run", "--on-lost", "pray", "k", "true"},
-		{"run", "", "true"}, {"run", "a\nb", "true"}, {"run", "--ttl", "48h", "k", "true"},
-		{"run", "--backend", "mysql://h", "k", "true"}, {"run", "--backend", "file:///x?y=1", "k", "true"},
+		{"nonsense"},
+		{"run"},
+		{"run", "k"},
+		{"run", "k", "--"},
+		{"run", "--nonsense", "k", "true"},
+		{"run", "--try", "--wait", "1s", "k", "true"},
+		{"run", "--shared", "--permits", "2", "k", "true"},
+		{"run", "--permits", "0", "k", "true"},
+		{"run", "--permits", "-1", "k", "true"},
+		{"run", "--wait", "-1s", "k", "true"},
+		{"run", "--ttl", "14s", "--grace", "5s", "k", "true"},
+		{"run", "--ttl", "0", "k", "true"},
+		{"run", "--grace", "-1s", "k", "true"},
+		{"run", "--min-hold", "2s", "--max-hold", "1s", "k", "true"},
+		{"run", "--on-lost", "pray", "k", "true"},
+		{"run", "", "true"},
+		{"run", "a\nb", "true"},
+		{"run", "--ttl", "48h", "k", "true"},
+		{"run", "--backend", "mysql://h", "k", "true"},
+		{"run", "--backend", "file:///x?y=1", "k", "true"},
 		{"version", "extra"},
 	} {
 		if out, errs, code := dlock(t, backend, args...); code != 64 || out != "" || !strings.HasPrefix(errs, "dlock: ") {

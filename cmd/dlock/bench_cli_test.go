@@ -175,6 +175,9 @@ func TestBenchOnRedis(t *testing.T) {
 		if c := m.Commands.Median; len(m.Rounds) != 3 || c < 1.5 || c > 10 {
 			t.Errorf("%d rounds, %v commands", len(m.Rounds), c)
 		}
+		if m.Clients == 6 && m.Section > 0 && m.OpenWaits == 0 {
+			t.Error("nobody waited when a round ended")
+		}
 	}
 	if e := r.Exclusion; !e.Held || e.Acquisitions < turns || e.Overlaps+e.Losses+e.OutOfOrder != 0 {
 		t.Errorf("%+v", e)

@@ -38,8 +38,8 @@ func TestDoctor(t *testing.T) {
 			t.Errorf("exit %d, %+v", code, d)
 		}
 		own := map[string][]string{
-			"file": {"file-system", "directory", "wake-up"}, "redis": {"version", "eviction-policy", "persistence", "replication"},
-			"etcd": {"version", "members", "alarms"},
+			"file": {"file-system", "directory", "wake-up"}, "redis": {"version", "eviction-policy", "persistence", "replication", "clock"},
+			"etcd": {"version", "members", "alarms", "cluster", "space"},
 		}
 		for _, f := range own[name] {
 			if levels[f] == "" {

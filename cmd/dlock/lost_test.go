@@ -164,16 +164,16 @@ func TestLostIsToldBefore(t *testing.T) {
 }
 
 // A lock that is deleted or evicted ends the command within a renewal interval and
-// the grace period.
+// the grace period. The TTL is longer here: it must not be what ends the command.
 func TestLostByDeletion(t *testing.T) {
 	t.Parallel()
 	onLeases(t, func(t *testing.T, l *lease) {
 		for _, mode := range []string{"obedient", "stubborn"} {
 			witness := filepath.Join(t.TempDir(), "w")
-			h := wrap(t, l.backend, mode, witness, shortly("k")...)
+			h := wrap(t, l.backend, mode, witness, "--ttl", "9s", "--grace", "500ms", "k")
 			h.says(t, "ready")
 			l.remove(t, "k")
-			diesWithin(t, witness, shortTTL/3+shortGrace+busy)
+			diesWithin(t, witness, 3*time.Second+shortGrace+busy)
 			if code := h.ends(t); code != 76 || !strings.Contains(h.stderr.String(), "ownership of the lock was lost") {
 				t.Errorf("exit %d, %s", code, h.stderr.String())
 			}

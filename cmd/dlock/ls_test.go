@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ceyewan/genesis/internal/servers"
 	"github.com/ceyewan/genesis/internal/testenv"
 )
 
@@ -56,7 +57,7 @@ func TestLsPages(t *testing.T) {
 		}
 		var got []string
 		cursor := ""
-		for {
+		for range 2 * len(want) { // or it never ends
 			out, errs, code := dlock(t, backend, "ls", "--json", "--limit", "2", "--after", cursor)
 			page := decode(t, out)
 			if code != 0 || len(page) > 2 {
@@ -78,6 +79,22 @@ func TestLsPages(t *testing.T) {
 			t.Errorf("%q, want %q", got, want)
 		}
 	})
+}
+
+// A reply that is lost is asked for again.
+func TestLsInsists(t *testing.T) {
+	t.Parallel()
+	r := testenv.Redis(t)
+	holds(t, "redis://"+r.Addr(), "ann", "k")
+	p := testenv.Proxy(t, r.Addr())
+	p.Intercept(servers.Next(2, servers.DropReply, "evalsha"))
+	if out, errs, code := dlock(t, "redis://"+p.Addr(), "ls"); code != 0 || !strings.Contains(out, "ann@") {
+		t.Errorf("exit %d, %s%s", code, out, errs)
+	}
+	p.Intercept(servers.Every(servers.DropReply, "evalsha"))
+	if out, errs, code := dlock(t, "redis://"+p.Addr(), "ls"); code != 69 || errs == "" {
+		t.Errorf("exit %d, %s%s", code, out, errs)
+	}
 }
 
 func TestLsSharedAndPermits(t *testing.T) {

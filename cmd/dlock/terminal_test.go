@@ -130,6 +130,23 @@ func TestTerminalInterruptsTheWait(t *testing.T) {
 	}
 }
 
+// A script that calls dlock has the terminal again afterwards.
+func TestTerminalComesBack(t *testing.T) {
+	t.Parallel()
+	cmd := command(files(t), "-c", `"$P" run k -- true; echo over; read line; echo "read $line"`)
+	cmd.Path, cmd.Args[0] = "/bin/sh", "sh"
+	cmd.Env = append(cmd.Env, "P="+program)
+	s := onTerminal(t, cmd)
+	s.shows(t, "over")
+	if _, err := s.Write([]byte("hello\n")); err != nil {
+		t.Fatal(err)
+	}
+	s.shows(t, "read hello")
+	if code := exitOf(cmd); code != 0 {
+		t.Errorf("exit %d: %s", code, s)
+	}
+}
+
 // Control-Z gives the terminal back to a shell with job control, and fg goes on.
 func TestTerminalSuspends(t *testing.T) {
 	t.Parallel()

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/json"
 	"fmt"
+	"os"
 	"os/exec"
 	"regexp"
 	"strconv"
@@ -23,7 +24,7 @@ func watched(t *testing.T, backend string, args ...string) (*screen, *exec.Cmd) 
 	cmd := exec.Command("sh", append([]string{
 		"-c", `stty -g; sh -c 'echo pid=$$; exec "$@"' sh "$@"; echo "code=$?"; stty -g; echo over`, "sh", program, "watch", "--interval", "100ms",
 	}, args...)...)
-	cmd.Env = append(command(backend).Env, "TERM=xterm", "NO_COLOR=1")
+	cmd.Env = append(os.Environ(), "DLOCK_BACKEND="+backend, "TERM=xterm", "NO_COLOR=1")
 	s := onTerminal(t, cmd)
 	s.shows(t, "q ends")
 	return s, cmd
@@ -125,12 +126,12 @@ func TestWatchResizes(t *testing.T) {
 		f := s.frame()
 		return strings.Contains(f, "and 4 more") && strings.Contains(f, "key-3") && !strings.Contains(f, "key-4")
 	})
-	lines := strings.Split(s.frame(), "\x1b[K\r\n")
-	if len(lines) > 8 {
+	lines := strings.Split(s.frame(), "\r\n\x1b[K") // cleared first, or the last column would go
+	if len(lines) != 8 {
 		t.Errorf("%d lines: %q", len(lines), lines)
 	}
 	for _, l := range lines {
-		if n := len([]rune(strings.TrimSuffix(l, "\x1b[J"))); n > 60 {
+		if n := len([]rune(strings.TrimSuffix(strings.TrimPrefix(l, "\x1b[K"), "\x1b[J"))); n > 60 {
 			t.Errorf("%d columns: %q", n, l)
 		}
 	}

@@ -139,7 +139,7 @@ func (c *contest) fight(ctx context.Context) (*bench.Report, error) {
 		c.plan.Key = throwAway()
 	}
 	defer c.disband(random)
-	if err := c.assemble(); err != nil {
+	if err := c.assemble(); err != nil { //nolint:contextcheck // the command has the context
 		return nil, err
 	}
 	watch := newSpectator(c)

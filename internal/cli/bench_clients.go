@@ -92,7 +92,7 @@ func (c *contest) disband(random bool) {
 	if random && last.Forget != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 		defer cancel()
-		_ = last.Forget(ctx, last.Config.Prefix+c.plan.Key) // it ends by itself, or is an empty file
+		_ = last.Forget(ctx, last.Config.Prefix+c.plan.Key) // little stays, and nobody waits for it
 	}
 	_ = last.close()
 }

@@ -28,7 +28,7 @@ func newSpectator(c *contest) *spectator {
 		return s
 	}
 	rounds := c.plan.Rounds * len(c.plan.Clients) * len(c.plan.Sections)
-	c.say("%d rounds of %v on %s, key %s", rounds, c.plan.Duration, c.sessions[0].Where, c.plan.Key)
+	c.say("%d rounds of %v on %s, key %s", rounds, c.plan.Duration, c.sessions[0].Where, safe(c.plan.Key))
 	if s.live {
 		s.wg.Go(s.watch)
 	}

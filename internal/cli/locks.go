@@ -81,9 +81,12 @@ func (l *locks) pages(ctx context.Context, prefix, cursor string, limit int, do 
 }
 
 func (l *locks) list(ctx context.Context, prefix, cursor string, most int) ([]string, string, error) {
-	ctx, cancel := context.WithTimeout(ctx, answerWithin)
-	defer cancel()
-	keys, next, err := l.admin.List(ctx, prefix, cursor, most)
+	var keys []string
+	var next string
+	err := insist(ctx, func(ctx context.Context) (err error) {
+		keys, next, err = l.admin.List(ctx, prefix, cursor, most)
+		return err
+	})
 	return keys, next, backendError(err)
 }
 
@@ -129,9 +132,31 @@ func (l *locks) lookAt(ctx context.Context, key string) (lock, error) {
 }
 
 func (l *locks) claims(ctx context.Context, key string) ([]dlock.Claim, error) {
+	var claims []dlock.Claim
+	err := insist(ctx, func(ctx context.Context) (err error) {
+		claims, err = l.admin.Inspect(ctx, key)
+		return err
+	})
+	return claims, err
+}
+
+// insist asks again where that may help, so that one reply out of a hundred thousand
+// that is lost does not end a list.
+func insist(ctx context.Context, ask func(context.Context) error) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
-	return l.admin.Inspect(ctx, key)
+	for pause := 50 * time.Millisecond; pause < 500*time.Millisecond; pause *= 2 {
+		err = ask(ctx)
+		if err == nil || isUsage(err) || driver.ClassOf(err) == driver.Fatal {
+			return err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return err
+		}
+	}
+	return err
 }
 
 func (l *locks) of(key string, claims []dlock.Claim) lock {

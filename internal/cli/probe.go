@@ -28,11 +28,15 @@ type probe struct {
 
 // try is an error only if the question makes no sense.
 func (d *diagnosis) try(ctx context.Context) ([]dlock.Finding, error) {
-	p := &probe{diagnosis: d, key: d.diagnosisKey()}
-	for range pairs {
+	p := &probe{diagnosis: d}
+	for n := range 1 + pairs {
+		p.key = d.diagnosisKey()
 		err := p.pair(ctx)
-		if isUsage(err) || errors.Is(err, dlock.ErrLockHeldByOther) {
+		if isUsage(err) || (n == 0 && errors.Is(err, dlock.ErrLockHeldByOther)) {
 			return nil, fmt.Errorf("trying a lock: %w", err)
+		}
+		if n == 0 && (err == nil || tooSlow(err)) {
+			p.took, p.refused = nil, nil // connections are made and scripts loaded only once
 		}
 		if len(p.refused) > 0 {
 			break
@@ -42,6 +46,8 @@ func (d *diagnosis) try(ctx context.Context) ([]dlock.Finding, error) {
 	return append(p.refused, p.findings()...), nil
 }
 
+// diagnosisKey is another one each time: a lock that could not be released in time is
+// not in the way of the next.
 func (d *diagnosis) diagnosisKey() string {
 	if d.key != "" {
 		return d.key
@@ -102,17 +108,28 @@ func (p *probe) failed(what string, err error) error {
 	if what == "list" || what == "inspect" {
 		f.Level, f.Cure = driver.Warning, "permit it to those who look after locks; locks themselves do not need it"
 	}
-	if errors.Is(err, dlock.ErrOwnershipLost) {
-		f.Name, f.Detail = "latency", fmt.Sprintf("with a TTL of %v a lock was lost before it could be renewed", p.ttl)
+	if tooSlow(err) {
+		f.Name, f.Detail = "latency", fmt.Sprintf("with a TTL of %v: could not %s in time: %v", p.ttl, what, err)
 		f.Cure = "use a longer TTL, or a backend that is nearer"
 	}
 	p.refused = append(p.refused, f)
 	return err
 }
 
+// tooSlow is for what might have succeeded with more time. A key that is held may be
+// so by a try before, whose release was not answered.
+func tooSlow(err error) bool {
+	for _, kind := range []error{dlock.ErrOwnershipLost, dlock.ErrUnknownOutcome, dlock.ErrLockHeldByOther, context.DeadlineExceeded} {
+		if errors.Is(err, kind) {
+			return true
+		}
+	}
+	return false
+}
+
 func (p *probe) findings() []dlock.Finding {
 	var all []dlock.Finding
-	if len(p.took) > 0 {
+	if len(p.took) == pairs {
 		all = append(all, p.latency())
 	}
 	if len(p.refused) == 0 {

@@ -76,7 +76,7 @@ Exit codes other than the command's own:
   dlock run --wait 30s deploy -- make deploy
   dlock run --shared data -- ./read.sh        # together with other readers
   dlock run --permits 3 gpu -- ./train.sh     # at most three at a time`,
-		Args: func(cmd *cobra.Command, args []string) error {
+		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) < 2 || (len(args) == 2 && args[1] == "--") {
 				return errors.New("a KEY and a COMMAND are needed")
 			}
@@ -302,7 +302,7 @@ func (r *run) finish(code int) error {
 
 // giveBack ends the session, and the lock with it if it is still there.
 func (r *run) giveBack() {
-	if err := r.session.close(); err != nil {
+	if err := r.close(); err != nil {
 		r.reporter.event(event{What: "unconfirmed", Error: err.Error()})
 	}
 	if r.guardianGone != nil {

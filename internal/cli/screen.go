@@ -25,7 +25,7 @@ const (
 	enterScreen = "\x1b[?1049h\x1b[?25l\x1b[?7l"
 	leaveScreen = "\x1b[?7h\x1b[?25h\x1b[?1049l"
 	home        = "\x1b[H"
-	endOfLine   = "\x1b[K\r\n"
+	clearToEnd  = "\x1b[K"
 	clearBelow  = "\x1b[J"
 )
 
@@ -98,7 +98,9 @@ func (s *screen) show(now sight) error {
 		return err
 	}
 	b.WriteString(s.palette.paint(dim, rest(now, len(shown))))
-	frame := home + strings.ReplaceAll(b.String(), "\n", endOfLine) + clearBelow
+	// A line is cleared before it is written: after the last column, the cursor still
+	// stands on it.
+	frame := home + clearToEnd + strings.ReplaceAll(b.String(), "\n", "\r\n"+clearToEnd) + clearBelow
 	return written(io.WriteString(s.out, frame))
 }
 
