@@ -13,5 +13,5 @@
 // whether that will work, and what is wrong if it will not.
 //
 // The package links both clients. Who wants only one of them gives his own to
-// redislock.New or etcdlock.New.
+// redislock.New, redlock.New or etcdlock.New.
 package connector

@@ -43,6 +43,9 @@ func NewEtcd(cfg *EtcdConfig, opts ...Option) (*Etcd, error) {
 	if len(o.redis) > 0 {
 		return nil, invalid("WithRedisLockOptions", "is not for etcd")
 	}
+	if len(o.redlock) > 0 {
+		return nil, invalid("WithRedlockOptions", "is not for etcd")
+	}
 	full := cfg.withDefaults()
 	var secure *tls.Config
 	if full.secure() {

@@ -3,6 +3,7 @@ package connector
 import (
 	"github.com/ceyewan/genesis/pkg/clog"
 	"github.com/ceyewan/genesis/pkg/dlock/redislock"
+	"github.com/ceyewan/genesis/pkg/dlock/redlock"
 )
 
 // An Option gives a connector what is not configuration.
@@ -16,14 +17,21 @@ func WithLogger(l clog.Logger) Option {
 }
 
 // WithRedisLockOptions sets how locks are kept on this connector, for instance
-// with redislock.WithMinReplicas. NewEtcd refuses it.
+// with redislock.WithMinReplicas. NewEtcd and NewRedlock refuse it.
 func WithRedisLockOptions(opts ...redislock.Option) Option {
 	return func(o *options) { o.redis = append(o.redis, opts...) }
 }
 
+// WithRedlockOptions sets how locks are kept on this connector, for instance with
+// redlock.WithDrift. Only NewRedlock takes it.
+func WithRedlockOptions(opts ...redlock.Option) Option {
+	return func(o *options) { o.redlock = append(o.redlock, opts...) }
+}
+
 type options struct {
-	log   clog.Logger
-	redis []redislock.Option
+	log     clog.Logger
+	redis   []redislock.Option
+	redlock []redlock.Option
 }
 
 func collect(opts []Option) (*options, error) {
@@ -37,6 +45,11 @@ func collect(opts []Option) (*options, error) {
 	for i, opt := range o.redis {
 		if opt == nil {
 			return nil, invalid("WithRedisLockOptions", "option %d is nil", i)
+		}
+	}
+	for i, opt := range o.redlock {
+		if opt == nil {
+			return nil, invalid("WithRedlockOptions", "option %d is nil", i)
 		}
 	}
 	return o, nil

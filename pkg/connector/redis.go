@@ -36,6 +36,9 @@ func NewRedis(cfg *RedisConfig, opts ...Option) (*Redis, error) {
 	if err != nil {
 		return nil, err
 	}
+	if len(o.redlock) > 0 {
+		return nil, invalid("WithRedlockOptions", "is not for one server")
+	}
 	full := cfg.withDefaults()
 	l := newLink("redis", full.Addrs, full.ConnectTimeout, o.log, full.Password, full.SentinelPassword)
 	r := &Redis{link: l, locks: o.redis, dialer: &dialer{life: l.life, bound: full.DialTimeout}}

@@ -27,7 +27,12 @@ type Config struct {
 	Redis *connector.RedisConfig `json:"redis,omitempty" yaml:"redis,omitempty" mapstructure:"redis"`
 	// Etcd is needed by the backend etcd.
 	Etcd *connector.EtcdConfig `json:"etcd,omitempty" yaml:"etcd,omitempty" mapstructure:"etcd"`
-	// DLock are the locks: the backend redis, etcd or memory, and their defaults.
+	// Redlock is needed by the backend redlock.
+	Redlock *connector.RedlockConfig `json:"redlock,omitempty" yaml:"redlock,omitempty" mapstructure:"redlock"`
+	// File is needed by the backend file.
+	File *FileConfig `json:"file,omitempty" yaml:"file,omitempty" mapstructure:"file"`
+	// DLock are the locks: the backend redis, etcd, redlock, file or memory, and their
+	// defaults.
 	DLock dlock.Config `json:"dlock" yaml:"dlock" mapstructure:"dlock"`
 }
 
@@ -65,11 +70,23 @@ func (c *Config) validateBackend() error {
 		if err := c.Etcd.Validate(); err != nil {
 			return fmt.Errorf("%w: etcd: %w", ErrInvalidConfig, err)
 		}
+	case "redlock":
+		if c.Redlock == nil {
+			return missing(b)
+		}
+		if err := c.Redlock.Validate(); err != nil {
+			return fmt.Errorf("%w: redlock: %w", ErrInvalidConfig, err)
+		}
+	case "file":
+		if c.File == nil {
+			return missing(b)
+		}
+		if err := c.File.Validate(); err != nil {
+			return fmt.Errorf("%w: file: %w", ErrInvalidConfig, err)
+		}
 	case "memory":
 	case "":
-		return fmt.Errorf("%w: dlock.backend is not set: redis, etcd or memory", ErrInvalidConfig)
-	default:
-		return fmt.Errorf("%w: dlock.backend %s is not here yet", ErrInvalidConfig, b)
+		return fmt.Errorf("%w: dlock.backend is not set: redis, etcd, redlock, file or memory", ErrInvalidConfig)
 	}
 	return nil
 }

@@ -41,9 +41,11 @@ type Container struct {
 	Meter  metric.Meter // never nil
 	Tracer trace.Tracer // never nil
 	DLock  *dlock.Client
-	// Redis or Etcd is the connector that the backend needs, and the other nil.
-	Redis *connector.Redis
-	Etcd  *connector.Etcd
+	// Redis, Etcd or Redlock is the connector that the backend needs, and the others
+	// are nil.
+	Redis   *connector.Redis
+	Etcd    *connector.Etcd
+	Redlock *connector.Redlock
 
 	made      []part // in the order in which they were made
 	closeOnce sync.Once
@@ -152,6 +154,16 @@ func (c *Container) backend(cfg *Config, opts []connector.Option) (driver.Opener
 		c.Etcd = conn
 		c.made = append(c.made, part{"etcd", conn.Close, conn.Connect})
 		return conn.EtcdLocks(), nil
+	case "redlock":
+		conn, err := connector.NewRedlock(cfg.Redlock, opts...)
+		if err != nil {
+			return nil, err
+		}
+		c.Redlock = conn
+		c.made = append(c.made, part{"redlock", conn.Close, conn.Connect})
+		return conn.RedlockLocks(), nil
+	case "file":
+		return cfg.File.Store(), nil
 	}
 	return memlock.New(), nil
 }

@@ -155,7 +155,7 @@ func TestValidate(t *testing.T) {
 		"dlock.backend is not set":      {},
 		"the section redis is missing":  {DLock: dlock.Config{Backend: "redis"}},
 		"the section etcd is missing":   {DLock: dlock.Config{Backend: "etcd"}},
-		"dlock.backend file is not":     {DLock: dlock.Config{Backend: "file"}},
+		"the section file is missing":   {DLock: dlock.Config{Backend: "file"}},
 		"none of redis":                 {DLock: dlock.Config{Backend: "zookeeper"}},
 		"redis: ":                       {DLock: dlock.Config{Backend: "redis"}, Redis: &connector.RedisConfig{}},
 		"etcd: ":                        {DLock: dlock.Config{Backend: "etcd"}, Etcd: &connector.EtcdConfig{}},

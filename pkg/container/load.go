@@ -14,7 +14,6 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/ceyewan/genesis/pkg/clog"
-	"github.com/ceyewan/genesis/pkg/connector"
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
 
@@ -77,6 +76,22 @@ func plain(text string) string {
 	return strings.Join(strings.Fields(text), " ")
 }
 
+// section sets what the environment sets of a section, which begins with its first
+// variable.
+func section[T any](to **T, prefix string, vars map[string]string, known map[string]bool) error {
+	s := *to
+	if s == nil {
+		s = new(T)
+	}
+	if err := parse(s, EnvPrefix+prefix, vars, known); err != nil {
+		return err
+	}
+	if names(vars, EnvPrefix+prefix) {
+		*to = s
+	}
+	return nil
+}
+
 // fromEnv sets what the environment sets. Sections that it does not name stay as
 // they are, also if they are nil.
 func fromEnv(cfg *Config, environ []string) error {
@@ -87,29 +102,18 @@ func fromEnv(cfg *Config, environ []string) error {
 		}
 	}
 	known := map[string]bool{}
-	read := func(to any, prefix string) error { return parse(to, prefix, vars, known) }
 	plain := struct {
 		Log   *clog.Config  `envPrefix:"LOG_"`
 		DLock *dlock.Config `envPrefix:"DLOCK_"`
 	}{&cfg.Log, &cfg.DLock}
-	if err := read(&plain, EnvPrefix); err != nil {
+	if err := parse(&plain, EnvPrefix, vars, known); err != nil {
 		return err
 	}
-	redis, etcd := cfg.Redis, cfg.Etcd
-	if redis == nil {
-		redis = &connector.RedisConfig{}
-	}
-	if etcd == nil {
-		etcd = &connector.EtcdConfig{}
-	}
-	if err := errors.Join(read(redis, EnvPrefix+"REDIS_"), read(etcd, EnvPrefix+"ETCD_")); err != nil {
+	if err := errors.Join(
+		section(&cfg.Redis, "REDIS_", vars, known), section(&cfg.Etcd, "ETCD_", vars, known),
+		section(&cfg.Redlock, "REDLOCK_", vars, known), section(&cfg.File, "FILE_", vars, known),
+	); err != nil {
 		return err
-	}
-	if names(vars, EnvPrefix+"REDIS_") {
-		cfg.Redis = redis
-	}
-	if names(vars, EnvPrefix+"ETCD_") {
-		cfg.Etcd = etcd
 	}
 	for name := range vars {
 		if !known[name] {

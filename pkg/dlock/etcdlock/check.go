@@ -19,19 +19,20 @@ import (
 // needs no rights but, for the alarms, those of root where etcd has users.
 func (d *etcdDriver) Check(ctx context.Context) ([]driver.Finding, error) {
 	var all []driver.Finding
-	reached := 0
+	var reached []*clientv3.StatusResponse
 	for _, endpoint := range d.client.Endpoints() {
-		f, err := d.checkMember(ctx, endpoint)
+		f, st, err := d.checkMember(ctx, endpoint)
 		if err == nil {
-			reached++
+			reached = append(reached, st)
 		} else if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
 		all = append(all, f)
 	}
-	if reached == 0 {
+	if len(reached) == 0 {
 		return nil, fmt.Errorf("%w: no member answers", ErrNotReady)
 	}
+	all = append(all, oneCluster(reached), space(reached))
 	bounded, cancel := context.WithTimeout(clientv3.WithRequireLeader(ctx), clusterBound)
 	defer cancel()
 	whole, err := d.checkCluster(bounded)
@@ -61,7 +62,7 @@ const (
 	clusterBound = 5 * time.Second
 )
 
-func (d *etcdDriver) checkMember(ctx context.Context, endpoint string) (driver.Finding, error) {
+func (d *etcdDriver) checkMember(ctx context.Context, endpoint string) (driver.Finding, *clientv3.StatusResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, memberBound)
 	defer cancel()
 	st, err := d.client.Status(ctx, endpoint)
@@ -69,14 +70,53 @@ func (d *etcdDriver) checkMember(ctx context.Context, endpoint string) (driver.F
 		return driver.Finding{
 			Level: driver.Warning, Name: "member", Detail: endpoint + " does not answer: " + err.Error(),
 			Cure: "see to it that the member runs and can be reached, or take it out of the client's endpoints",
-		}, err
+		}, nil, err
 	}
 	f := judgeVersion(st.Version)
 	f.Detail = endpoint + " runs " + f.Detail
 	if st.Leader == 0 && f.Level == driver.OK {
 		f.Level, f.Detail, f.Cure = driver.Unsafe, f.Detail+" and has no leader", "restore the quorum: without it no lock is granted, renewed or released"
 	}
-	return f, nil
+	return f, st, nil
+}
+
+// oneCluster finds endpoints that do not belong together: each of their clusters
+// would give out every lock.
+func oneCluster(members []*clientv3.StatusResponse) driver.Finding {
+	var ids []uint64
+	for _, st := range members {
+		if !slices.Contains(ids, st.Header.ClusterId) {
+			ids = append(ids, st.Header.ClusterId)
+		}
+	}
+	f := driver.Finding{Name: "cluster", Detail: "the endpoints belong to one cluster"}
+	if n := len(ids); n > 1 {
+		f.Level, f.Detail = driver.Unsafe, fmt.Sprintf("the endpoints belong to %d clusters", n)
+		f.Cure = "give the client the endpoints of one cluster: each of them gives the same lock to somebody else"
+	}
+	return f
+}
+
+// nearlyFull is how much of its quota a member may use before it is worth a word.
+const nearlyFull = 0.8
+
+// space judges how near the fullest member is to the alarm that stops all locks. A
+// server before 3.6 does not tell its quota.
+func space(members []*clientv3.StatusResponse) driver.Finding {
+	var fullest float64
+	for _, st := range members {
+		if st.DbSizeQuota > 0 {
+			fullest = max(fullest, float64(st.DbSize)/float64(st.DbSizeQuota))
+		}
+	}
+	f := driver.Finding{Name: "space", Detail: fmt.Sprintf("%.0f%% of the quota in use", 100*fullest)}
+	switch {
+	case fullest == 0:
+		f.Detail = "the quota is not known"
+	case fullest > nearlyFull:
+		f.Level, f.Cure = driver.Warning, "compact and defragment, or raise the quota: a full member takes no locks"
+	}
+	return f
 }
 
 // judgeVersion knows the releases in which a leader that has lost its office could

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
 )
 
 type logger interface {
@@ -24,7 +25,7 @@ func (d *redisDriver) Inspect(ctx context.Context, key string) ([]driver.Claim, 
 	if err != nil {
 		return nil, err
 	}
-	reply, err := d.call(ctx, inspectScript.command(ctx, []string{n.lock, n.queue, n.waiters}))
+	reply, err := d.call(ctx, inspectScript.Command(ctx, []string{n.lock, n.queue, n.waiters}))
 	if err != nil {
 		return nil, err
 	}
@@ -32,55 +33,20 @@ func (d *redisDriver) Inspect(ctx context.Context, key string) ([]driver.Claim, 
 	if !ok || len(list) < 3 {
 		return nil, fmt.Errorf("%w: %T", ErrReply, reply)
 	}
-	now, err := strconv.ParseInt(text(list[0]), 10, 64)
+	now, err := strconv.ParseInt(redisnode.Text(list[0]), 10, 64)
 	if err != nil {
-		return nil, fmt.Errorf("%w: time %q", ErrReply, text(list[0]))
+		return nil, fmt.Errorf("%w: time %q", ErrReply, redisnode.Text(list[0]))
 	}
 	var claims []driver.Claim
-	if value, held := strings.CutPrefix(text(list[1]), "="); held {
-		claims = append(claims, holder(value, now, time.Duration(number(list[2]))*time.Millisecond))
+	if value, held := strings.CutPrefix(redisnode.Text(list[1]), "="); held {
+		claims = append(claims, redisnode.Holder(value, now, time.Duration(redisnode.Number(list[2]))*time.Millisecond))
 	}
 	for i := 3; i+1 < len(list); i += 2 {
-		if c := queuer(text(list[i]), text(list[i+1]), now); c.Left > 0 {
+		if c := redisnode.Waiter(redisnode.Text(list[i]), redisnode.Text(list[i+1]), now); c.Left > 0 {
 			claims = append(claims, c)
 		}
 	}
 	return claims, nil
-}
-
-// holder reads "<id> <token> <since> <channel> <info>". A plain client's value
-// is no such thing, and is shown as a holder of whom nothing is known.
-func holder(value string, now int64, left time.Duration) driver.Claim {
-	c := driver.Claim{Phase: driver.Held, Left: max(left, 0)}
-	part := strings.SplitN(value, " ", 5)
-	if len(part) != 5 || len(part[0]) != 32 {
-		return c
-	}
-	c.ID, c.Info = part[0], decodeInfo(part[4])
-	c.Token, _ = strconv.ParseInt(part[1], 10, 64)
-	c.Age = since(part[2], now)
-	return c
-}
-
-// queuer reads "<deadline us> <since> <fences> <channel> <info>".
-func queuer(id, record string, now int64) driver.Claim {
-	c := driver.Claim{ID: id, Phase: driver.Queued}
-	part := strings.SplitN(record, " ", 5)
-	if len(part) != 5 {
-		return c
-	}
-	deadline, _ := strconv.ParseInt(part[0], 10, 64)
-	c.Left = time.Duration(deadline-now) * time.Microsecond
-	c.Age, c.Info = since(part[1], now), decodeInfo(part[4])
-	return c
-}
-
-// since reads seconds and microseconds with a dot between.
-func since(at string, now int64) time.Duration {
-	seconds, micros, _ := strings.Cut(at, ".")
-	s, _ := strconv.ParseInt(seconds, 10, 64)
-	us, _ := strconv.ParseInt(micros, 10, 64)
-	return max(time.Duration(now-s*1_000_000-us)*time.Microsecond, 0)
 }
 
 // List scans, a master after the other. A cursor is where the scan of a master
@@ -103,13 +69,13 @@ type page struct {
 func (d *redisDriver) list(ctx context.Context, prefix string, at position, limit int) (page, error) {
 	nodes, err := d.masters(ctx)
 	if err != nil {
-		return page{}, classify(err)
+		return page{}, redisnode.Classify(err)
 	}
 	var keys []string
 	for at.node < len(nodes) {
-		step, next, err := d.scan(ctx, nodes[at.node], prefix, at.scan, limit)
+		step, next, err := d.scan(ctx, nodes[at.node], prefix, at, limit)
 		if err != nil {
-			return page{}, classify(err)
+			return page{}, redisnode.Classify(err)
 		}
 		for _, k := range step {
 			if k <= at.last {
@@ -158,46 +124,15 @@ func parseCursor(s string) (p position, err error) {
 	return p, nil
 }
 
-// scan does one step on one master and returns the locks of ours that it met, in
-// order.
-func (d *redisDriver) scan(ctx context.Context, node redis.Cmdable, prefix string, at uint64, limit int) ([]string, uint64, error) {
+// scan does one step on one master and returns the locks of ours that it met.
+func (d *redisDriver) scan(ctx context.Context, node redis.Cmdable, prefix string, at position, limit int) ([]string, uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, busBound)
 	defer cancel()
-	found, next, err := node.ScanType(ctx, at, escapeGlob(d.prefix+prefix)+"*", int64(max(limit, 100)), "string").Result()
-	if err != nil || len(found) == 0 {
-		return nil, next, err
+	keys, next, err := redisnode.Scan(ctx, node, d.prefix+prefix, at.scan, max(limit, 100))
+	for i, k := range keys {
+		keys[i] = strings.TrimPrefix(k, d.prefix)
 	}
-	found = slices.DeleteFunc(found, func(k string) bool { return strings.Contains(k, separator) })
-	values, err := node.Pipelined(ctx, func(p redis.Pipeliner) error {
-		for _, k := range found {
-			p.GetRange(ctx, k, 0, 63)
-		}
-		return nil
-	})
-	var keys []string
-	for i, v := range values {
-		s, isString := v.(*redis.StringCmd)
-		if isString && s.Err() == nil && isOurs(s.Val()) {
-			keys = append(keys, strings.TrimPrefix(found[i], d.prefix))
-		}
-	}
-	if err != nil && len(keys) == 0 && len(found) > 0 {
-		return nil, next, err
-	}
-	slices.Sort(keys)
-	return keys, next, nil
-}
-
-// isOurs reports whether a value begins as ours do.
-func isOurs(value string) bool {
-	if len(value) < 34 || value[32] != ' ' {
-		return false
-	}
-	return strings.Trim(value[:32], "0123456789abcdef") == ""
-}
-
-func escapeGlob(s string) string {
-	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`).Replace(s)
+	return keys, next, err
 }
 
 // masters are the servers that have keys, in a fixed order.

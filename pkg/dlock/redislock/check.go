@@ -3,18 +3,17 @@ package redislock
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
 )
 
-// Check looks at every master for what makes locks unsafe. It needs INFO and
-// PING, and no more rights.
+// Check looks at every master for what makes locks unsafe. It needs INFO and PING;
+// without TIME and, on a cluster, CLUSTER it knows less.
 func (d *redisDriver) Check(ctx context.Context) ([]driver.Finding, error) {
 	return await(ctx, d, func() ([]driver.Finding, error) { return d.check(ctx) })
 }
@@ -22,13 +21,18 @@ func (d *redisDriver) Check(ctx context.Context) ([]driver.Finding, error) {
 func (d *redisDriver) check(ctx context.Context) ([]driver.Finding, error) {
 	nodes, err := d.masters(ctx)
 	if err != nil {
-		return nil, classify(err)
+		return nil, redisnode.Classify(err)
 	}
 	var all []driver.Finding
 	for _, node := range nodes {
 		findings, err := d.checkNode(ctx, node)
 		if err != nil {
-			return nil, classify(err)
+			return nil, redisnode.Classify(err)
+		}
+		if one, ok := node.(*redis.Client); ok && len(nodes) > 1 {
+			for i := range findings {
+				findings[i].Detail = one.Options().Addr + ": " + findings[i].Detail
+			}
 		}
 		all = append(all, findings...)
 	}
@@ -42,62 +46,68 @@ func (d *redisDriver) checkNode(ctx context.Context, node redis.Cmdable) ([]driv
 	if err != nil {
 		return nil, err
 	}
-	trip, err := roundTrip(ctx, node)
+	trip, err := redisnode.RoundTrip(ctx, node)
 	if err != nil {
 		return nil, err
 	}
-	info := parseInfo(raw)
-	return []driver.Finding{d.version(info), eviction(info), persistence(info), d.replication(info), trip}, nil
-}
-
-func parseInfo(raw string) map[string]string {
-	info := map[string]string{}
-	for line := range strings.Lines(raw) {
-		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
-			info[name] = value
-		}
+	info := redisnode.ParseInfo(raw)
+	all := []driver.Finding{d.version(info), redisnode.Eviction(info), redisnode.Persistence(info), d.replication(info), clock(ctx, node), trip}
+	if info["cluster_enabled"] == "1" {
+		all = append(all, allSlots(ctx, node))
 	}
-	return info
+	return all, nil
 }
 
-func (d *redisDriver) version(info map[string]string) driver.Finding {
-	v := info["redis_version"]
-	f := driver.Finding{Name: "version", Detail: "Redis " + v}
-	major, minor, _ := strings.Cut(v, ".")
-	m, _ := strconv.Atoi(major)
-	n, _ := strconv.Atoi(strings.SplitN(minor, ".", 2)[0])
-	switch {
-	case m < 6 || (m == 6 && n < 2):
-		f.Level, f.Cure = driver.Unsafe, "use Redis 6.2 or newer: this one is neither tested nor maintained"
-	case d.cluster != nil && m < 7:
+// clockMost is how far a clock may be from ours before it is worth a word.
+const clockMost = time.Second
+
+// clock compares the server's clock with ours. Locks last as long as they should
+// whatever it shows; tokens are taken from it when their counter is lost.
+func clock(ctx context.Context, node redis.Cmdable) driver.Finding {
+	before := time.Now()
+	at, err := node.Time(ctx).Result()
+	if err != nil {
+		return driver.Finding{Name: "clock", Detail: "not known: " + err.Error()}
+	}
+	between := time.Since(before)
+	return judgeClock(at.Sub(before.Add(between/2)).Abs(), between)
+}
+
+func judgeClock(apart, between time.Duration) driver.Finding {
+	f := driver.Finding{Name: "clock"}
+	f.Detail = fmt.Sprintf("%v apart from ours, give or take %v", apart.Round(time.Millisecond), between.Round(time.Millisecond))
+	if apart > clockMost+between {
+		f.Level, f.Cure = driver.Warning, "set the clocks by NTP: a server that has lost its data, or takes over from one, takes its tokens from its clock"
+	}
+	return f
+}
+
+// allSlots judges whether the cluster, as this node sees it, serves all keys.
+func allSlots(ctx context.Context, node redis.Cmdable) driver.Finding {
+	f := driver.Finding{Name: "slots"}
+	raw, err := node.ClusterInfo(ctx).Result()
+	if err != nil {
+		f.Detail = "not known: " + err.Error()
+		return f
+	}
+	info := redisnode.ParseInfo(raw)
+	served, _ := strconv.Atoi(info["cluster_slots_ok"])
+	f.Detail = fmt.Sprintf("the cluster is in state %s, and %d of %d slots are served", info["cluster_state"], served, slots)
+	if info["cluster_state"] != "ok" || served < slots {
+		f.Level, f.Cure = driver.Unsafe, "give every slot a master that runs: locks on the others are neither granted nor renewed"
+	}
+	return f
+}
+
+func (d *redisDriver) version(info redisnode.Info) driver.Finding {
+	f := redisnode.Version(info)
+	if f.Level == driver.OK && d.cluster != nil && info.Before(7, 0) {
 		f.Level, f.Cure = driver.Warning, "use Redis 7 or newer on a cluster: before it waiters are not told when they get the key, and find out within a second"
 	}
 	return f
 }
 
-func eviction(info map[string]string) driver.Finding {
-	policy, limit := info["maxmemory_policy"], info["maxmemory"]
-	f := driver.Finding{Name: "eviction-policy", Detail: "maxmemory-policy " + policy}
-	if policy == "noeviction" {
-		return f
-	}
-	f.Level, f.Cure = driver.Unsafe, "set maxmemory-policy noeviction: locks have an expiry, so every other policy may evict them while they are held"
-	if limit == "0" {
-		f.Level, f.Detail = driver.Warning, f.Detail+", without a limit of memory"
-	}
-	return f
-}
-
-func persistence(info map[string]string) driver.Finding {
-	f := driver.Finding{Name: "persistence", Detail: "append-only file on"}
-	if info["aof_enabled"] != "1" {
-		f.Level, f.Detail = driver.Warning, "append-only file off"
-		f.Cure = "a server that restarts forgets its locks: set appendonly yes and appendfsync always, or keep it down for longer than the longest TTL"
-	}
-	return f
-}
-
-func (d *redisDriver) replication(info map[string]string) driver.Finding {
+func (d *redisDriver) replication(info redisnode.Info) driver.Finding {
 	replicas, _ := strconv.Atoi(info["connected_slaves"])
 	f := driver.Finding{Name: "replication", Detail: fmt.Sprintf("%s with %d replicas", info["role"], replicas)}
 	switch {
@@ -109,28 +119,6 @@ func (d *redisDriver) replication(info map[string]string) driver.Finding {
 		f.Level, f.Cure = driver.Warning, "a failover may give a lock to two holders: use WithMinReplicas to narrow the window, and fencing tokens to be safe"
 	}
 	return f
-}
-
-// slowTrip is a round trip with which the usual TTL of some seconds is less than
-// ten of them.
-const slowTrip = 200 * time.Millisecond
-
-func roundTrip(ctx context.Context, node redis.Cmdable) (driver.Finding, error) {
-	var trips []time.Duration
-	for range 5 {
-		start := time.Now()
-		if err := node.Ping(ctx).Err(); err != nil {
-			return driver.Finding{}, err
-		}
-		trips = append(trips, time.Since(start))
-	}
-	slices.Sort(trips)
-	median := trips[len(trips)/2]
-	f := driver.Finding{Name: "round-trip", Detail: "median " + median.Round(time.Microsecond).String()}
-	if f.Cure = "choose a TTL of at least " + (10 * median).Round(time.Millisecond).String(); median > slowTrip {
-		f.Level = driver.Warning
-	}
-	return f, nil
 }
 
 // warnOnce looks at the eviction policy in the background when the first lock is

@@ -1,9 +1,11 @@
 package redislock
 
+import "github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
+
 // CEHKeys are the keys of a lock, the lock itself first, and whether a cluster
 // has a place for them.
 func CEHKeys(prefix, key string) ([]string, bool) {
-	_, placed := siblings(prefix + key)
+	_, placed := redisnode.Siblings(prefix + key)
 	n, err := (&redisDriver{prefix: prefix}).namesOf(key)
 	return []string{n.lock, n.fence, n.queue, n.waiters, n.bar("id"), n.gap}, placed && err == nil
 }
@@ -11,10 +13,10 @@ func CEHKeys(prefix, key string) ([]string, bool) {
 // CEHScripts are the names and the sources of the scripts of an operation.
 func CEHScripts(op string) map[string]string {
 	named := map[string]string{}
-	for _, s := range map[string][]*script{
+	for _, s := range map[string][]*redisnode.Script{
 		"acquire": {acquireScript}, "renew": {renewScript, holdScript}, "release": {releaseScript}, "inspect": {inspectScript},
 	}[op] {
-		named[s.hash] = s.source
+		named[s.Hash] = s.Source
 	}
 	return named
 }

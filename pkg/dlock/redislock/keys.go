@@ -2,17 +2,15 @@ package redislock
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
 )
 
 // What is stored is layout 1 of docs/backends/redis.md. A change of it is a new
 // number, and new suffixes.
 
-// separator begins every suffix. No name contains it: the engine refuses control
-// characters in keys and prefixes.
-const separator = "\x01"
+const separator = redisnode.Separator
 
 // names are the keys of one lock. They share a slot of a cluster.
 type names struct{ lock, fence, queue, waiters, gap, bars string }
@@ -23,7 +21,7 @@ func (n names) bar(id string) string { return n.bars + id }
 // name that the user chose, byte for byte, so that plain clients meet it.
 func (d *redisDriver) namesOf(key string) (names, error) {
 	lock := d.prefix + key
-	base, placed := siblings(lock)
+	base, placed := redisnode.Siblings(lock)
 	if !placed && d.cluster != nil {
 		return names{}, fmt.Errorf("%w: %q has braces that leave no place for its queue on a cluster", driver.ErrInvalidKey, key)
 	}
@@ -33,36 +31,13 @@ func (d *redisDriver) namesOf(key string) (names, error) {
 	}, nil
 }
 
-// siblings returns what the names of the siblings begin with, and whether they
-// are in the slot of lock: with a hash tag in the name they share it; without a
-// closing brace the whole name becomes the tag; other names cannot be placed.
-func siblings(lock string) (base string, placed bool) {
-	if tag := hashTag(lock); tag != lock {
-		return lock, true
-	}
-	if !strings.Contains(lock, "}") {
-		return "{" + lock + "}", true
-	}
-	return lock, false
-}
-
-// hashTag is the part of a key that decides its slot.
-func hashTag(key string) string {
-	if _, after, ok := strings.Cut(key, "{"); ok {
-		if tag, _, ok := strings.Cut(after, "}"); ok && tag != "" {
-			return tag
-		}
-	}
-	return key
-}
-
 // slots is the number of slots of a cluster.
 const slots = 16384
 
 // slotOf is CRC16 (XMODEM) of the hash tag, as the cluster specification has it.
 func slotOf(key string) int {
 	crc := uint16(0)
-	for _, c := range []byte(hashTag(key)) {
+	for _, c := range []byte(redisnode.HashTag(key)) {
 		crc ^= uint16(c) << 8
 		for range 8 {
 			if crc&0x8000 != 0 {

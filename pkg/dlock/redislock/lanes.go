@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
 )
 
 // lanes carry calls to the server. A call that finds a free lane goes at once and
@@ -49,12 +50,12 @@ func (d *redisDriver) call(ctx context.Context, cmd *command) (any, error) {
 		return nil, err
 	}
 	err := d.lanes.carry(ctx, cmd)
-	if isNoScript(err) {
-		cmd = cmd.whole(ctx)
+	if redisnode.IsNoScript(err) {
+		cmd = cmd.Whole(ctx)
 		err = d.lanes.carry(ctx, cmd)
 	}
 	if err != nil && !errors.Is(err, redis.Nil) {
-		return nil, classify(err)
+		return nil, redisnode.Classify(err)
 	}
 	return cmd.Val(), nil
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
 )
 
 // pipeline sends commands together, again for those whose script the server did
@@ -18,8 +19,8 @@ func (d *redisDriver) pipeline(ctx context.Context, lock string, cmds []*command
 		short = d.exec(ctx, lock, todo)
 		todo = nil
 		for i, c := range cmds {
-			if isNoScript(c.Err()) {
-				cmds[i] = c.whole(ctx)
+			if redisnode.IsNoScript(c.Err()) {
+				cmds[i] = c.Whole(ctx)
 				todo = append(todo, cmds[i])
 			}
 		}
@@ -78,7 +79,7 @@ func (d *redisDriver) callReplicated(ctx context.Context, lock string, cmd *comm
 		if d.cluster != nil {
 			d.cluster.ReloadState(ctx) // a master that has moved answers so for ever
 		}
-		return replicated{}, classify(err)
+		return replicated{}, redisnode.Classify(err)
 	}
 	return replicated{cmds[0].Val(), short}, nil
 }

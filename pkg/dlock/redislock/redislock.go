@@ -15,12 +15,12 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
 )
 
 // An Option changes how locks are kept.
@@ -134,7 +134,7 @@ type redisDriver struct {
 	publish  string
 	me       string // names our channels
 	prompt   bool   // the client honours contexts
-	lastInfo atomic.Pointer[encodedInfo]
+	info     redisnode.InfoText
 	lanes    lanes
 	listener listener
 
@@ -185,9 +185,9 @@ func (d *redisDriver) Acquire(ctx context.Context, r driver.Request) (driver.Sta
 // file sends a claim.
 func (d *redisDriver) file(ctx context.Context, r driver.Request, n names, wait string) (driver.State, error) {
 	sent := time.Now()
-	cmd := acquireScript.command(ctx,
+	cmd := acquireScript.Command(ctx,
 		[]string{n.lock, n.fence, n.bar(r.ID), n.queue, n.waiters, n.gap},
-		r.ID, millis(r.TTL), millis(driver.Heartbeat(r.TTL)), wait, max(r.Fences, 1), d.publish, d.channelFor(n.lock), d.encodeInfo(r.Info), d.plain())
+		r.ID, millis(r.TTL), millis(driver.Heartbeat(r.TTL)), wait, max(r.Fences, 1), d.publish, d.channelFor(n.lock), d.info.Encode(r.Info), d.plain())
 	var reply any
 	var err, short error // short: too few replicas have it
 	if d.settings.replicas > 0 {
@@ -272,7 +272,7 @@ func (d *redisDriver) remove(ctx context.Context, key, id, bar, token string) (d
 	if err != nil {
 		return driver.State{}, err
 	}
-	reply, err := d.call(ctx, releaseScript.command(ctx,
+	reply, err := d.call(ctx, releaseScript.Command(ctx,
 		[]string{n.lock, n.fence, n.bar(id), n.queue, n.waiters, n.gap}, id, bar, d.publish, millis(d.settings.gap), token))
 	if err != nil {
 		return driver.State{}, err

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
 )
 
 // A renewal is one call of Renew at work.
@@ -145,7 +146,7 @@ func (r *renewal) send(ctx context.Context, batches []*batch) []*batch {
 		case err != nil && b.splits(err):
 			rest = append(rest, b.split()...)
 		case err != nil:
-			r.fail(classify(err))
+			r.fail(redisnode.Classify(err))
 		case short != nil:
 			r.fail(short)
 		case b.queued:
@@ -159,7 +160,7 @@ func (r *renewal) send(ctx context.Context, batches []*batch) []*batch {
 
 // splits reports whether a proxy in between refused several keys at once.
 func (b *batch) splits(err error) bool {
-	return len(b.claims) > 1 && !b.queued && errors.Is(classify(err), driver.ErrInvalidKey)
+	return len(b.claims) > 1 && !b.queued && errors.Is(redisnode.Classify(err), driver.ErrInvalidKey)
 }
 
 func (b *batch) split() []*batch {
@@ -179,7 +180,7 @@ func (r *renewal) command(ctx context.Context, b *batch) *command {
 			keys[i] = d.prefix + r.refs[c].Key
 			args = append(args, r.refs[c].ID, millis(r.refs[c].TTL))
 		}
-		return holdScript.command(ctx, keys, args...)
+		return holdScript.Command(ctx, keys, args...)
 	}
 	n, _ := d.namesOf(r.refs[b.claims[0]].Key) // it was filed, so it has a place
 	args := []any{d.publish, d.me, d.plain()}
@@ -187,20 +188,20 @@ func (r *renewal) command(ctx context.Context, b *batch) *command {
 		ref := r.refs[c]
 		args = append(args, ref.ID, millis(ref.TTL), millis(driver.Heartbeat(ref.TTL)))
 	}
-	return renewScript.command(ctx, []string{n.lock, n.fence, n.queue, n.waiters, n.gap}, args...)
+	return renewScript.Command(ctx, []string{n.lock, n.fence, n.queue, n.waiters, n.gap}, args...)
 }
 
 // takeTokens reads the answer of hold.lua, and returns the claims that were not
 // held, each to be asked for in its queue.
 func (r *renewal) takeTokens(b *batch, reply any) (rest []*batch) {
 	list, ok := reply.([]any)
-	if !ok || len(list) != len(b.claims)+1 || text(list[0]) != r.driver.me {
+	if !ok || len(list) != len(b.claims)+1 || redisnode.Text(list[0]) != r.driver.me {
 		r.fail(ErrReply)
 		return nil
 	}
 	byKey := map[string]*batch{}
 	for i, c := range b.claims {
-		token, err := strconv.ParseInt(text(list[i+1]), 10, 64)
+		token, err := strconv.ParseInt(redisnode.Text(list[i+1]), 10, 64)
 		if err != nil {
 			q := byKey[r.refs[c].Key]
 			if q == nil {
@@ -219,7 +220,7 @@ func (r *renewal) takeTokens(b *batch, reply any) (rest []*batch) {
 // takeStates reads the answer of renew.lua.
 func (r *renewal) takeStates(b *batch, reply any) {
 	list, ok := reply.([]any)
-	if !ok || len(list) != len(b.claims)+1 || text(list[0]) != r.driver.me {
+	if !ok || len(list) != len(b.claims)+1 || redisnode.Text(list[0]) != r.driver.me {
 		r.fail(ErrReply)
 		return
 	}

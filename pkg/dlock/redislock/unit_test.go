@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
 )
 
 // The slots that the cluster specification and real servers give.
@@ -46,7 +47,7 @@ func TestSiblingsShareTheSlot(t *testing.T) {
 		{"a}b", "a}b", false},
 		{"{}a{b}", "{}a{b}", false},
 	} {
-		base, placed := siblings(tc.name)
+		base, placed := redisnode.Siblings(tc.name)
 		if base != tc.base || placed != tc.placed {
 			t.Errorf("siblings of %q: %q, %v", tc.name, base, placed)
 		}
@@ -75,15 +76,15 @@ func TestClassify(t *testing.T) {
 		"ERR user_script:1: WRONGTYPE Operation against a": {ErrNotALock, driver.Fatal},
 		"ERR something else":                               {nil, driver.Fatal},
 	} {
-		err := classify(replyError(text))
+		err := redisnode.Classify(replyError(text))
 		if driver.ClassOf(err) != want.class || (want.err != nil && !errors.Is(err, want.err)) {
 			t.Errorf("%q became %v, class %d", text, err, driver.ClassOf(err))
 		}
 	}
-	if err := classify(io.EOF); !errors.Is(err, io.EOF) || driver.ClassOf(err) != driver.Ambiguous {
+	if err := redisnode.Classify(io.EOF); !errors.Is(err, io.EOF) || driver.ClassOf(err) != driver.Ambiguous {
 		t.Errorf("EOF became %v", err)
 	}
-	if classify(nil) != nil {
+	if redisnode.Classify(nil) != nil {
 		t.Error("nil became an error")
 	}
 }
@@ -158,7 +159,7 @@ func TestScriptHeaders(t *testing.T) {
 			t.Errorf("%s.lua has no header", name)
 		}
 	}
-	hashes := []string{acquireScript.hash, holdScript.hash, renewScript.hash, releaseScript.hash, inspectScript.hash}
+	hashes := []string{acquireScript.Hash, holdScript.Hash, renewScript.Hash, releaseScript.Hash, inspectScript.Hash}
 	if slices.Sort(hashes); len(slices.Compact(hashes)) != 5 {
 		t.Error("two scripts are the same")
 	}

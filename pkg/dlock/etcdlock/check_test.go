@@ -1,0 +1,46 @@
+package etcdlock_test
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// Endpoints of two clusters are two stores of locks.
+func TestCheckTwoClusters(t *testing.T) {
+	t.Parallel()
+	one, other := testenv.Etcd(t), testenv.Etcd(t)
+	deCheckup(t, deNew(t, one.Endpoint()), map[string]driver.Level{"cluster": driver.OK, "space": driver.OK})
+	findings := deCheckup(t, deNew(t, one.Endpoint(), other.Endpoint()), map[string]driver.Level{"cluster": driver.Unsafe})
+	if f := deFinding(t, findings, "cluster"); !strings.Contains(f.Detail, "2 clusters") {
+		t.Errorf("%+v", f)
+	}
+}
+
+// A member that is nearly full is named before it takes no locks any more.
+func TestCheckSpace(t *testing.T) {
+	t.Parallel()
+	server := testenv.Etcd(t, "--quota-backend-bytes", "4194304")
+	client, c := dial(t, server.Endpoint()), deNew(t, server.Endpoint())
+	deCheckup(t, c, map[string]driver.Level{"space": driver.OK})
+	for i := 0; used(t, client, server.Endpoint()) < 4194304*83/100; i++ {
+		_, err := client.Put(t.Context(), "ballast/"+strconv.Itoa(i), strings.Repeat("y", 64<<10))
+		deCheck(t, err)
+	}
+	findings := deCheckup(t, c, map[string]driver.Level{"alarms": driver.OK, "space": driver.Warning})
+	if f := deFinding(t, findings, "space"); !strings.Contains(f.Detail, "% of the quota") {
+		t.Errorf("%+v", f)
+	}
+}
+
+func used(t *testing.T, client *clientv3.Client, endpoint string) int64 {
+	t.Helper()
+	st, err := client.Status(t.Context(), endpoint)
+	deCheck(t, err)
+	return st.DbSize
+}

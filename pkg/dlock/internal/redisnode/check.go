@@ -1,0 +1,91 @@
+package redisnode
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// Info is what a server says of itself.
+type Info map[string]string
+
+// ParseInfo reads the reply of INFO.
+func ParseInfo(raw string) Info {
+	info := Info{}
+	for line := range strings.Lines(raw) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+			info[name] = value
+		}
+	}
+	return info
+}
+
+// Before reports whether the server is older than a version.
+func (i Info) Before(major, minor int) bool {
+	a, rest, _ := strings.Cut(i["redis_version"], ".")
+	m, _ := strconv.Atoi(a)
+	n, _ := strconv.Atoi(strings.SplitN(rest, ".", 2)[0])
+	return m < major || (m == major && n < minor)
+}
+
+// Version judges how old the server is.
+func Version(info Info) driver.Finding {
+	f := driver.Finding{Name: "version", Detail: "Redis " + info["redis_version"]}
+	if info.Before(6, 2) {
+		f.Level, f.Cure = driver.Unsafe, "use Redis 6.2 or newer: this one is neither tested nor maintained"
+	}
+	return f
+}
+
+// Eviction judges whether held locks may be evicted.
+func Eviction(info Info) driver.Finding {
+	policy, limit := info["maxmemory_policy"], info["maxmemory"]
+	f := driver.Finding{Name: "eviction-policy", Detail: "maxmemory-policy " + policy}
+	if policy == "noeviction" {
+		return f
+	}
+	f.Level, f.Cure = driver.Unsafe, "set maxmemory-policy noeviction: locks have an expiry, so every other policy may evict them while they are held"
+	if limit == "0" {
+		f.Level, f.Detail = driver.Warning, f.Detail+", without a limit of memory"
+	}
+	return f
+}
+
+// Persistence judges what a restart forgets.
+func Persistence(info Info) driver.Finding {
+	f := driver.Finding{Name: "persistence", Detail: "append-only file on"}
+	if info["aof_enabled"] != "1" {
+		f.Level, f.Detail = driver.Warning, "append-only file off"
+		f.Cure = "a server that restarts forgets its locks: set appendonly yes and appendfsync always, or keep it down for longer than the longest TTL"
+	}
+	return f
+}
+
+// slowTrip is a round trip with which the usual TTL of some seconds is less than
+// ten of them.
+const slowTrip = 200 * time.Millisecond
+
+// RoundTrip measures the way to a server.
+func RoundTrip(ctx context.Context, node redis.Cmdable) (driver.Finding, error) {
+	var trips []time.Duration
+	for range 5 {
+		start := time.Now()
+		if err := node.Ping(ctx).Err(); err != nil {
+			return driver.Finding{}, err
+		}
+		trips = append(trips, time.Since(start))
+	}
+	slices.Sort(trips)
+	median := trips[len(trips)/2]
+	f := driver.Finding{Name: "round-trip", Detail: "median " + median.Round(time.Microsecond).String()}
+	if f.Cure = "choose a TTL of at least " + (10 * median).Round(time.Millisecond).String(); median > slowTrip {
+		f.Level = driver.Warning
+	}
+	return f, nil
+}

@@ -1,0 +1,94 @@
+package redisnode
+
+import (
+	"encoding/json"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// Holder reads "<id> <token> <since> <channel> <info>". A plain client's value
+// is no such thing, and is shown as a holder of whom nothing is known.
+func Holder(value string, now int64, left time.Duration) driver.Claim {
+	c := driver.Claim{Phase: driver.Held, Left: max(left, 0)}
+	part := strings.SplitN(value, " ", 5)
+	if len(part) != 5 || len(part[0]) != 32 {
+		return c
+	}
+	c.ID, c.Info = part[0], DecodeInfo(part[4])
+	c.Token, _ = strconv.ParseInt(part[1], 10, 64)
+	c.Age = since(part[2], now)
+	return c
+}
+
+// Waiter reads "<deadline us> <since> <fences> <channel> <info>".
+func Waiter(id, record string, now int64) driver.Claim {
+	c := driver.Claim{ID: id, Phase: driver.Queued}
+	part := strings.SplitN(record, " ", 5)
+	if len(part) != 5 {
+		return c
+	}
+	deadline, _ := strconv.ParseInt(part[0], 10, 64)
+	c.Left = time.Duration(deadline-now) * time.Microsecond
+	c.Age, c.Info = since(part[1], now), DecodeInfo(part[4])
+	return c
+}
+
+// since reads seconds and microseconds with a dot between.
+func since(at string, now int64) time.Duration {
+	seconds, micros, _ := strings.Cut(at, ".")
+	s, _ := strconv.ParseInt(seconds, 10, 64)
+	us, _ := strconv.ParseInt(micros, 10, 64)
+	return max(time.Duration(now-s*1_000_000-us)*time.Microsecond, 0)
+}
+
+// IsOurs reports whether a value begins as ours do.
+func IsOurs(value string) bool {
+	if len(value) < 34 || value[32] != ' ' {
+		return false
+	}
+	return strings.Trim(value[:32], "0123456789abcdef") == ""
+}
+
+// info is what is stored of a driver.Info, in short.
+type info struct {
+	Owner   string `json:"o,omitempty"`
+	Host    string `json:"h,omitempty"`
+	PID     int    `json:"p,omitempty"`
+	Purpose string `json:"w,omitempty"`
+	Trace   string `json:"t,omitempty"`
+}
+
+// An InfoText turns an Info into what is stored. It remembers the last one: a
+// process mostly files the same.
+type InfoText struct{ last atomic.Pointer[encodedInfo] }
+
+// Encode returns JSON.
+func (t *InfoText) Encode(i driver.Info) string {
+	if last := t.last.Load(); last != nil && last.info == i {
+		return last.text
+	}
+	raw, err := json.Marshal(info(i))
+	if err != nil {
+		return "{}" // strings and a number always marshal
+	}
+	t.last.Store(&encodedInfo{i, string(raw)})
+	return string(raw)
+}
+
+type encodedInfo struct {
+	info driver.Info
+	text string
+}
+
+// DecodeInfo reads what Encode returned, and nothing out of anything else.
+func DecodeInfo(raw string) driver.Info {
+	var i info
+	if err := json.Unmarshal([]byte(raw), &i); err != nil {
+		return driver.Info{}
+	}
+	return driver.Info(i)
+}

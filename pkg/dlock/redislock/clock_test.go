@@ -1,0 +1,25 @@
+package redislock
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// A clock is judged by no more than is known of it.
+func TestJudgeClock(t *testing.T) {
+	for _, tc := range []struct {
+		name           string
+		apart, between time.Duration
+		want           driver.Level
+	}{
+		{name: "right", apart: time.Millisecond, between: 2 * time.Millisecond, want: driver.OK},
+		{name: "wrong", apart: 3 * time.Second, between: 2 * time.Millisecond, want: driver.Warning},
+		{name: "slow to answer", apart: 3 * time.Second, between: 6 * time.Second, want: driver.OK},
+	} {
+		if f := judgeClock(tc.apart, tc.between); f.Level != tc.want || f.Name != "clock" || (f.Level != driver.OK) != (f.Cure != "") {
+			t.Errorf("%s: %+v", tc.name, f)
+		}
+	}
+}

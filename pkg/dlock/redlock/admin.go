@@ -1,0 +1,271 @@
+package redlock
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
+)
+
+// Inspect shows who has the lock on a majority of the nodes as the holder. Whoever has
+// it on fewer wants it and does not have it, and is shown among those who wait, with
+// the token that it may have had. It waits for all nodes, since a minority matters here.
+func (d *redDriver) Inspect(ctx context.Context, key string) ([]driver.Claim, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	n := d.namesOf(key)
+	answers := make(chan answer, len(d.nodes))
+	d.ask(d.nodes, d.settings.longest(), n.lock, func(ctx context.Context, _ *node) *redisnode.Command {
+		return inspectScript.Command(ctx, []string{n.lock, n.waiters}, n.lock)
+	}, answers)
+	s := sight{claims: map[string]*seen{}}
+	var t tally
+	for heard := 0; heard < len(d.nodes); heard++ {
+		select {
+		case a := <-answers:
+			if a.err != nil {
+				t.add(a.err)
+				continue
+			}
+			s.add(a)
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	if s.nodes < d.majority {
+		return nil, t.noQuorum(len(d.nodes), d.majority, false)
+	}
+	return s.show(d.majority), nil
+}
+
+// A sight is what nodes show of one lock.
+type sight struct {
+	nodes  int
+	claims map[string]*seen // by ID, or by the value of a plain client
+}
+
+// seen is one claim, as several nodes have it.
+type seen struct {
+	driver.Claim
+	on     int             // nodes that have stored it
+	leases []time.Duration // what is left on each
+}
+
+func (s *sight) add(a answer) {
+	if len(a.reply) < 4 {
+		return
+	}
+	s.nodes++
+	now, _ := strconv.ParseInt(redisnode.Text(a.reply[1]), 10, 64)
+	if value, ok := strings.CutPrefix(redisnode.Text(a.reply[2]), "="); ok {
+		left := time.Duration(redisnode.Number(a.reply[3])) * time.Millisecond
+		s.store(value, redisnode.Holder(value, now, left))
+	}
+	for i := 4; i+1 < len(a.reply); i += 2 {
+		c := redisnode.Waiter(redisnode.Text(a.reply[i]), redisnode.Text(a.reply[i+1]), now)
+		if had := s.claims[c.ID]; c.Left > 0 && (had == nil || had.on == 0) {
+			s.claims[c.ID] = &seen{Claim: c}
+		}
+	}
+}
+
+func (s *sight) store(value string, c driver.Claim) {
+	name := c.ID
+	if name == "" {
+		name = value
+	}
+	had := s.claims[name]
+	if had == nil || had.on == 0 {
+		had = &seen{Claim: c}
+		s.claims[name] = had
+	}
+	had.on++
+	had.leases = append(had.leases, c.Left)
+	had.Token, had.Age = max(had.Token, c.Token), max(had.Age, c.Age)
+}
+
+// show returns the holder, if there is one, and then the others, the oldest first.
+func (s *sight) show(majority int) []driver.Claim {
+	var shown []driver.Claim
+	for _, c := range s.claims {
+		if c.on > 0 && c.on < majority {
+			c.Phase = driver.Queued
+		}
+		if c.on > 0 { // the lease that ends the majority
+			slices.Sort(c.leases)
+			c.Left = c.leases[max(len(c.leases)-majority, 0)]
+		}
+		shown = append(shown, c.Claim)
+	}
+	slices.SortFunc(shown, func(a, b driver.Claim) int {
+		return cmp.Or(-cmp.Compare(a.Phase, b.Phase), -cmp.Compare(a.Age, b.Age), cmp.Compare(a.ID, b.ID))
+	})
+	return shown
+}
+
+// List scans as many nodes as must meet every lock that a majority has, and returns
+// those that one has. A cursor is the place in the order of the nodes, the cursor of
+// that one's scan, and the last key of the step, since a step may bring more keys than
+// are asked for.
+func (d *redDriver) List(ctx context.Context, prefix, cursor string, limit int) ([]string, string, error) {
+	at, err := parseCursor(cursor)
+	if err != nil {
+		return nil, "", err
+	}
+	type page struct {
+		keys []string
+		next string
+		err  error
+	}
+	done := make(chan page, 1)
+	d.work.Go(func() {
+		keys, next, err := d.list(ctx, prefix, at, limit)
+		done <- page{keys, next, err}
+	})
+	select {
+	case p := <-done:
+		return p.keys, p.next, p.err
+	case <-ctx.Done():
+		return nil, "", ctx.Err()
+	}
+}
+
+func (d *redDriver) list(ctx context.Context, prefix string, at position, limit int) ([]string, string, error) {
+	var keys []string
+	var t tally
+	for at.node < len(d.nodes) && at.done < d.majority {
+		step, next, err := d.scan(ctx, d.nodes[at.node], prefix, at.scan, max(limit, 100))
+		if err != nil {
+			t.add(err)
+			at = position{node: at.node + 1, done: at.done}
+			continue
+		}
+		for _, k := range step {
+			if k <= at.last {
+				continue
+			}
+			if len(keys) == limit {
+				return keys, at.String(), nil
+			}
+			keys, at.last = append(keys, k), k
+		}
+		at.scan, at.last = next, ""
+		if next == 0 {
+			at = position{node: at.node + 1, done: at.done + 1}
+		}
+		if len(keys) == limit && at.done < d.majority {
+			return keys, at.String(), nil
+		}
+	}
+	if at.done < d.majority {
+		return nil, "", t.noQuorum(len(d.nodes), d.majority, false)
+	}
+	return keys, "", nil
+}
+
+// scan does one step on one node, and returns the keys that a majority has and no
+// earlier node has shown.
+func (d *redDriver) scan(ctx context.Context, n *node, prefix string, at uint64, count int) ([]string, uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, d.settings.longest())
+	defer cancel()
+	found, next, err := redisnode.Scan(ctx, n.client, d.prefix+prefix, at, count)
+	if err != nil || len(found) == 0 {
+		return nil, next, redisnode.Classify(err)
+	}
+	owners := d.ownersOf(ctx, found)
+	var keys []string
+	for i, lock := range found {
+		if d.isShownBy(n, owners[i]) {
+			keys = append(keys, strings.TrimPrefix(lock, d.prefix))
+		}
+	}
+	return keys, next, nil
+}
+
+// ownersOf returns who has each lock on each node, "" where nobody or not known.
+func (d *redDriver) ownersOf(ctx context.Context, locks []string) [][]string {
+	owners := make([][]string, len(locks))
+	for i := range owners {
+		owners[i] = make([]string, len(d.nodes))
+	}
+	type column struct {
+		node   int
+		values []string
+	}
+	columns := make(chan column, len(d.nodes))
+	for _, n := range d.nodes {
+		d.work.Go(func() { columns <- column{n.at, n.ownersOf(ctx, locks)} })
+	}
+	for range d.nodes {
+		c := <-columns
+		for i, v := range c.values {
+			owners[i][c.node] = v
+		}
+	}
+	return owners
+}
+
+func (n *node) ownersOf(ctx context.Context, locks []string) []string {
+	pipe := n.client.Pipeline()
+	for _, lock := range locks {
+		pipe.GetRange(ctx, lock, 0, 31)
+	}
+	cmds, _ := pipe.Exec(ctx) // what failed is empty
+	var owners []string
+	for _, c := range cmds {
+		owners = append(owners, c.(*redis.StringCmd).Val()) //nolint:forcetypeassert // GETRANGE has no other
+	}
+	return owners
+}
+
+// isShownBy reports whether a majority has the same owner, and n is the first of its
+// nodes.
+func (d *redDriver) isShownBy(n *node, owners []string) bool {
+	mine, same, first := owners[n.at], 0, -1
+	for i, o := range owners {
+		if o == mine && o != "" {
+			same++
+			if first < 0 {
+				first = i
+			}
+		}
+	}
+	return same >= d.majority && first == n.at
+}
+
+type position struct {
+	node, done int
+	scan       uint64
+	last       string
+}
+
+func (p position) String() string {
+	return fmt.Sprintf("%d %d %d %s", p.node, p.done, p.scan, p.last)
+}
+
+func parseCursor(s string) (p position, err error) {
+	if s == "" {
+		return p, nil
+	}
+	part := strings.SplitN(s, " ", 4)
+	bad := driver.Classify(fmt.Errorf("redlock: %q is no cursor", s), driver.Fatal)
+	if len(part) != 4 {
+		return p, bad
+	}
+	node, e1 := strconv.Atoi(part[0])
+	done, e2 := strconv.Atoi(part[1])
+	scan, e3 := strconv.ParseUint(part[2], 10, 64)
+	if e1 != nil || e2 != nil || e3 != nil || node < 0 || done < 0 {
+		return p, bad
+	}
+	return position{node, done, scan, part[3]}, nil
+}

@@ -1,0 +1,94 @@
+package redlock_test
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ceyewan/genesis/internal/measure"
+	"github.com/ceyewan/genesis/pkg/dlock"
+)
+
+// pair takes and gives back a lock.
+func pair(b *testing.B, c *dlock.Client, key string) {
+	g, err := c.Acquire(context.Background(), key)
+	if err != nil {
+		b.Error(err)
+		return
+	}
+	if err := g.Unlock(context.Background()); err != nil {
+		b.Error(err)
+	}
+}
+
+// median is the median time of some pairs.
+func median(b *testing.B, c *dlock.Client, n int) time.Duration {
+	took := make([]time.Duration, n)
+	for i := range took {
+		begun := time.Now()
+		pair(b, c, "bench")
+		took[i] = time.Since(begun)
+	}
+	slices.Sort(took)
+	return took[n/2]
+}
+
+var compareDelete = redis.NewScript(`if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`)
+
+// BenchmarkUncontended is a fenced pair of ours on three and five servers beside SET NX PX
+// and compare-and-delete on one of them.
+func BenchmarkUncontended(b *testing.B) {
+	for _, nodes := range []int{3, 5} {
+		for _, goroutines := range []int{1, 16} {
+			b.Run(strconv.Itoa(nodes)+"x"+strconv.Itoa(goroutines), func(b *testing.B) {
+				s := start(b, nodes).straight(b)
+				c := locksOn(b, s.clients, dlock.Config{})
+				ours := func(w int) { pair(b, c, "bench"+strconv.Itoa(w)) }
+				raw := func(w int) {
+					ctx, key := context.Background(), "raw"+strconv.Itoa(w)
+					if err := s.clients[0].SetNX(ctx, key, "v", 10*time.Second).Err(); err != nil {
+						b.Error(err)
+					}
+					if err := compareDelete.Run(ctx, s.clients[0], []string{key}, "v").Err(); err != nil {
+						b.Error(err)
+					}
+				}
+				measure.Pace(goroutines, 300*time.Millisecond, ours)
+				measure.Pace(goroutines, 300*time.Millisecond, raw)
+				var ratios, mine []float64
+				for range measure.Rounds {
+					o, r := measure.Pace(goroutines, 300*time.Millisecond, ours), measure.Pace(goroutines, 300*time.Millisecond, raw)
+					ratios, mine = append(ratios, o/r), append(mine, o)
+				}
+				measure.Spread(b, "x-raw-one", ratios)
+				measure.Spread(b, "pairs/s", mine)
+			})
+		}
+	}
+}
+
+// BenchmarkBlackHole is the median time of a pair with one of five servers black-holed,
+// beside that with all alive, in turns on the same servers.
+func BenchmarkBlackHole(b *testing.B) {
+	s := start(b, 5)
+	alive, crippled := s.locks(b, dlock.Config{}), s.locks(b, dlock.Config{})
+	const pairs = 100
+	median(b, alive, pairs)
+	median(b, crippled, pairs)
+	var ratios, hole, whole []float64
+	for range measure.Rounds {
+		w := median(b, alive, pairs)
+		s.proxies[4].BlackHole(true)
+		h := median(b, crippled, pairs)
+		s.proxies[4].BlackHole(false)
+		median(b, alive, pairs/4) // what was held back has arrived
+		ratios, hole, whole = append(ratios, h.Seconds()/w.Seconds()), append(hole, h.Seconds()*1e6), append(whole, w.Seconds()*1e6)
+	}
+	measure.Spread(b, "x-alive", ratios)
+	measure.Spread(b, "hole-us", hole)
+	measure.Spread(b, "alive-us", whole)
+}

@@ -1,0 +1,158 @@
+package redlock_test
+
+import (
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// level is that of the first finding of a name whose detail has a text in it.
+func level(t *testing.T, c *dlock.Client, name, text string) driver.Level {
+	t.Helper()
+	findings, err := c.Check(t.Context())
+	check(t, err)
+	for _, f := range findings {
+		if f.Name == name && strings.Contains(f.Detail, text) {
+			return f.Level
+		}
+	}
+	t.Fatalf("no finding %s with %q in %v", name, text, findings)
+	return driver.OK
+}
+
+func is(t *testing.T, got, want driver.Level) {
+	t.Helper()
+	if got != want {
+		t.Errorf("level is %v, want %v", got, want)
+	}
+}
+
+func TestCheck(t *testing.T) {
+	s := start(t, 3)
+	c := s.locks(t, dlock.Config{})
+	is(t, level(t, c, "nodes", "3 of 3"), driver.OK)
+	is(t, level(t, c, "independence", "own"), driver.OK)
+	is(t, level(t, c, "clocks", "apart"), driver.OK)
+	is(t, level(t, c, "persistence", s.proxies[1].Addr()), driver.Warning)
+	is(t, level(t, c, "eviction-policy", s.proxies[1].Addr()), driver.OK)
+	check(t, s.direct[1].ConfigSet(t.Context(), "maxmemory-policy", "allkeys-lru").Err())
+	check(t, s.direct[1].ConfigSet(t.Context(), "maxmemory", "100mb").Err())
+	is(t, level(t, c, "eviction-policy", s.proxies[1].Addr()), driver.Unsafe)
+
+	host, port, err := net.SplitHostPort(s.servers[0].Addr())
+	check(t, err)
+	check(t, s.direct[2].Do(t.Context(), "REPLICAOF", host, port).Err())
+	is(t, level(t, c, "independence", s.proxies[2].Addr()), driver.Unsafe)
+	check(t, s.servers[2].Kill())
+	is(t, level(t, c, "nodes", "2 of 3"), driver.Warning)
+	check(t, s.servers[1].Kill())
+	is(t, level(t, c, "nodes", "1 of 3"), driver.Unsafe)
+}
+
+// One server behind three addresses is found out.
+func TestCheckFindsOneServerTwice(t *testing.T) {
+	server := testenv.Redis(t)
+	var clients []redis.UniversalClient
+	for range 3 {
+		c := server.ClientAt(testenv.Proxy(t, server.Addr()).Addr())
+		defer c.Close()
+		clients = append(clients, c)
+	}
+	is(t, level(t, locksOn(t, clients, dlock.Config{}), "independence", "same server"), driver.Unsafe)
+}
+
+// A claim that only a minority has is shown as one that waits, and is not listed.
+func TestInspectPartial(t *testing.T) {
+	s := start(t, 3)
+	c := s.locks(t, dlock.Config{})
+	admin, err := c.Admin()
+	check(t, err)
+	g := acquire(t, c, "k")
+	testenv.Eventually(t, 5*time.Second, "all nodes have it", func() bool { return s.isOnAll(t, "k") })
+	shows := func(phase driver.Phase, listed int) {
+		t.Helper()
+		claims, err := admin.Inspect(t.Context(), "k")
+		check(t, err)
+		keys, _, err := admin.List(t.Context(), "", "", 10)
+		check(t, err)
+		if len(claims) != 1 || claims[0].Phase != phase || claims[0].Token != g.Token() || len(keys) != listed {
+			t.Errorf("shown are %v, listed %q", claims, keys)
+		}
+	}
+	shows(driver.Held, 1)
+	check(t, s.direct[0].Del(t.Context(), "k").Err())
+	shows(driver.Held, 1)
+	check(t, s.direct[1].Del(t.Context(), "k").Err())
+	shows(driver.Queued, 0)
+}
+
+// Renewals and releases work on servers at maxmemory; nothing new is stored.
+func TestOutOfMemory(t *testing.T) {
+	s := start(t, 3)
+	c := s.locks(t, dlock.Config{DefaultTTL: 2 * time.Second})
+	g := acquire(t, c, "k")
+	for _, d := range s.direct {
+		check(t, d.ConfigSet(t.Context(), "maxmemory", "1").Err())
+	}
+	_, err := c.TryLock(t.Context(), "other")
+	if err == nil || !strings.Contains(err.Error(), "out of memory") {
+		t.Errorf("a new lock: %v", err)
+	}
+	check(t, g.Extend(t.Context(), 3*time.Second))
+	unlock(t, g)
+	soon(t, "nothing is left", func() bool { return len(s.left(t)) == 0 })
+}
+
+// The rights that docs/backends/redlock.md names are enough.
+func TestFewRights(t *testing.T) {
+	s := start(t, 3)
+	var clients []redis.UniversalClient
+	for i, server := range s.servers {
+		words := strings.Fields("ACL SETUSER locks on >secret resetkeys resetchannels -@all " +
+			"+eval +evalsha +get +set +del +exists +pexpire +pttl +time +hget +hset +hdel +hlen +hgetall " +
+			"+publish +subscribe +unsubscribe +pubsub|numsub +ping +info +scan +getrange ~p:* ~{p:* &dlock:*")
+		var args []any
+		for _, w := range words {
+			args = append(args, w)
+		}
+		check(t, s.direct[i].Do(t.Context(), args...).Err())
+		c := redis.NewClient(&redis.Options{
+			Addr: server.Addr(), Username: "locks", Password: "secret", ContextTimeoutEnabled: true, DisableIdentity: true,
+			MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+		})
+		defer c.Close()
+		clients = append(clients, c)
+	}
+	a, b := locksOn(t, clients, dlock.Config{Prefix: "p:"}), locksOn(t, clients, dlock.Config{Prefix: "p:"})
+	g := acquire(t, a, "k")
+	done := make(chan error, 1)
+	go func() { done <- b.Lock(t.Context(), "k") }()
+	admin, err := a.Admin()
+	check(t, err)
+	testenv.Eventually(t, 5*time.Second, "the waiter is seen", func() bool {
+		claims, err := admin.Inspect(t.Context(), "k")
+		return err == nil && len(claims) == 2
+	})
+	keys, _, err := admin.List(t.Context(), "", "", 10)
+	if err != nil || len(keys) != 1 {
+		t.Errorf("listed %q, %v", keys, err)
+	}
+	check(t, g.Extend(t.Context(), 20*time.Second))
+	unlock(t, g)
+	check(t, <-done)
+	_, err = a.Check(t.Context())
+	check(t, err)
+	for i, c := range s.direct {
+		if n := c.Do(t.Context(), "ACL", "LOG").Val(); len(n.([]any)) > 0 {
+			t.Errorf("node %d denied %v", i, n)
+		}
+	}
+}

@@ -1,0 +1,148 @@
+package redlock_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/redlock"
+)
+
+var quietLog = slog.New(slog.DiscardHandler)
+
+// times is how often a scenario runs: few in CI, all under stress.
+func times(ci, full int) int {
+	if os.Getenv("DLOCK_STRESS") == "1" {
+		return full
+	}
+	return ci
+}
+
+func check(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
+}
+
+func want(tb testing.TB, err error, all ...error) {
+	tb.Helper()
+	for _, w := range all {
+		if !errors.Is(err, w) {
+			tb.Fatalf("error is %v, want %v", err, w)
+		}
+	}
+}
+
+// locks returns a Client with connections of its own, which the end of the test closes.
+func (s *set) locks(tb testing.TB, cfg dlock.Config, opts ...redlock.Option) *dlock.Client {
+	tb.Helper()
+	return locksOn(tb, s.dial(tb), cfg, opts...)
+}
+
+func locksOn(tb testing.TB, clients []redis.UniversalClient, cfg dlock.Config, opts ...redlock.Option) *dlock.Client {
+	tb.Helper()
+	c, err := dlock.New(&cfg, dlock.WithBackend(redlock.New(clients, opts...)), dlock.WithAdmin())
+	check(tb, err)
+	tb.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+func acquire(tb testing.TB, c *dlock.Client, key string, opts ...dlock.LockOption) *dlock.Guard {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	g, err := c.Acquire(ctx, key, opts...)
+	check(tb, err)
+	return g
+}
+
+func unlock(tb testing.TB, g *dlock.Guard) {
+	tb.Helper()
+	check(tb, g.Unlock(context.Background()))
+}
+
+// warm makes all nodes know the scripts, and the Client have its connections.
+func warm(tb testing.TB, c *dlock.Client) {
+	tb.Helper()
+	for range 3 {
+		g := acquire(tb, c, "warm")
+		check(tb, g.Extend(context.Background(), 20*time.Second))
+		unlock(tb, g)
+	}
+}
+
+// stored is what a node has under a lock, "" if nothing.
+func (s *set) stored(tb testing.TB, i int, lock string) string {
+	tb.Helper()
+	v, err := s.direct[i].Get(context.Background(), lock).Result()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		tb.Fatal(err)
+	}
+	return v
+}
+
+// holders is how many nodes have something under a lock.
+func (s *set) holders(tb testing.TB, lock string) (n int) {
+	tb.Helper()
+	for i := range s.servers {
+		if s.servers[i].Running() && s.stored(tb, i, lock) != "" {
+			n++
+		}
+	}
+	return n
+}
+
+// left are the locks that are stored anywhere: everything but siblings.
+func (s *set) left(tb testing.TB) (all []string) {
+	tb.Helper()
+	for i, c := range s.direct {
+		if !s.servers[i].Running() {
+			continue
+		}
+		keys, err := c.Keys(context.Background(), "*").Result()
+		check(tb, err)
+		for _, k := range keys {
+			if !strings.Contains(k, "\x01") {
+				all = append(all, k)
+			}
+		}
+	}
+	return all
+}
+
+// calls reports whether a command calls a script on a lock.
+func calls(cmd []string, script, lock string) bool {
+	return len(cmd) > 3 && cmd[0] == "EVALSHA" && cmd[1] == redlock.Scripts[script] && cmd[3] == lock
+}
+
+// intercept sets a rule on every proxy.
+func (s *set) intercept(rule func(node int, cmd []string) servers.Action) {
+	for i, p := range s.proxies {
+		p.Intercept(func(cmd []string) servers.Action { return rule(i, cmd) })
+	}
+}
+
+func (s *set) heal() {
+	for _, p := range s.proxies {
+		p.Heal()
+	}
+}
+
+// soon polls for what must be so within a second after a fault has ended.
+func soon(tb testing.TB, what string, cond func() bool) {
+	tb.Helper()
+	testenv.Eventually(tb, time.Second+500*time.Millisecond, what, cond)
+}
+
+// elapse lets time pass where time itself is the subject.
+func elapse(d time.Duration) { <-time.After(d) }

@@ -1,0 +1,14 @@
+package redlock
+
+import "github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
+
+// Scripts are the hashes of the scripts, by their names.
+var Scripts = map[string]string{}
+
+func init() {
+	for name, s := range map[string]*redisnode.Script{
+		"acquire": acquireScript, "confirm": confirmScript, "renew": renewScript, "wait": waitScript, "release": releaseScript, "inspect": inspectScript,
+	} {
+		Scripts[name] = s.Hash
+	}
+}

@@ -1,0 +1,155 @@
+package redlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/pkg/dlock"
+)
+
+// The tests TestA…, TestB… and TestC… are named after the hazards that they make happen.
+
+// Answers to a successful acquire are lost on a majority of the nodes, in either phase:
+// the call succeeds once, and leaves nothing behind.
+func TestA1LostReplies(t *testing.T) {
+	s := start(t, 3)
+	c := s.locks(t, dlock.Config{DefaultTTL: 20 * time.Second, RetryInterval: 5 * time.Millisecond})
+	warm(t, c)
+	last := int64(0)
+	for i := range times(12, 200) {
+		script := []string{"acquire", "confirm"}[i%2]
+		var lost [3]atomic.Int64
+		s.intercept(func(node int, cmd []string) servers.Action {
+			if node < 2 && calls(cmd, script, "k") && lost[node].Add(1) <= int64(i%3+1) {
+				return servers.DropReply
+			}
+			return servers.Forward
+		})
+		g := acquire(t, c, "k")
+		if lost[0].Load() == 0 || lost[1].Load() == 0 {
+			t.Fatal("no reply was lost")
+		}
+		if g.Token() <= last {
+			t.Fatalf("token %d after %d", g.Token(), last)
+		}
+		last = g.Token()
+		s.heal()
+		unlock(t, g)
+		soon(t, "nothing is left", func() bool { return len(s.left(t)) == 0 })
+	}
+}
+
+// Nothing comes back from a majority: the outcome is unknown and not "busy", and every
+// node is free again at most a second after the network has healed.
+func TestA1UnknownOutcomeIsCleanedUp(t *testing.T) {
+	s := start(t, 3)
+	c := s.locks(t, dlock.Config{DefaultTTL: 20 * time.Second, RetryInterval: 5 * time.Millisecond, MaxRetries: 1})
+	for i := range times(3, 40) {
+		warm(t, c)
+		key := fmt.Sprintf("k%d", i)
+		s.intercept(func(node int, cmd []string) servers.Action {
+			switch {
+			case node < 2 && calls(cmd, "acquire", key):
+				return servers.DropReply
+			case calls(cmd, "release", key): // clean-up does not get through either
+				return servers.Swallow
+			}
+			return servers.Forward
+		})
+		_, err := c.TryLock(context.Background(), key)
+		want(t, err, dlock.ErrUnknownOutcome)
+		if errors.Is(err, dlock.ErrLockHeldByOther) || s.holders(t, key) == 0 {
+			t.Fatalf("the fault did not happen, or was told as %v", err)
+		}
+		s.heal()
+		soon(t, "nothing is left", func() bool { return len(s.left(t)) == 0 })
+	}
+}
+
+// Clean-up on another connection overtakes attempts, which arrive late and must find
+// their ID barred, on every node.
+func TestA2CleanUpOvertakesAcquire(t *testing.T) {
+	s := start(t, 3)
+	c := s.locks(t, dlock.Config{DefaultTTL: 20 * time.Second})
+	warm(t, c)
+	for _, p := range s.proxies {
+		p.DeliverAfterClose(true)
+	}
+	var late atomic.Int64
+	s.intercept(func(_ int, cmd []string) servers.Action {
+		if len(cmd) > 3 && calls(cmd, "acquire", cmd[3]) && cmd[3] != "warm" {
+			elapse(800 * time.Millisecond) // longer than anybody waits for a node
+			late.Add(1)
+		}
+		return servers.Forward
+	})
+	n := times(5, 70)
+	for i := range n {
+		short, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+		want(t, c.Lock(short, fmt.Sprintf("k%d", i)), context.DeadlineExceeded)
+		cancel()
+	}
+	elapse(2 * time.Second)
+	if left := s.left(t); len(left) > 0 || late.Load() < int64(n) {
+		t.Errorf("%d attempts came late, and left %q", late.Load(), left)
+	}
+}
+
+// A6: on half-open links every call returns when its context ends.
+func TestA6ContextsCount(t *testing.T) {
+	s := start(t, 3)
+	c := s.locks(t, dlock.Config{DefaultTTL: 20 * time.Second})
+	warm(t, c)
+	held := acquire(t, c, "held")
+	admin, err := c.Admin()
+	check(t, err)
+	for _, p := range s.proxies {
+		p.BlackHole(true)
+	}
+	const bound = 200 * time.Millisecond
+	for name, call := range map[string]func(context.Context) error{
+		"Lock":    func(ctx context.Context) error { return c.Lock(ctx, "a") },
+		"TryLock": func(ctx context.Context) error { _, err := c.TryLock(ctx, "b"); return err },
+		"Unlock":  held.Unlock,
+		"Check":   func(ctx context.Context) error { _, err := c.Check(ctx); return err },
+		"Inspect": func(ctx context.Context) error { _, err := admin.Inspect(ctx, "held"); return err },
+		"List":    func(ctx context.Context) error { _, _, err := admin.List(ctx, "", "", 10); return err },
+	} {
+		ctx, cancel := context.WithTimeout(context.Background(), bound)
+		begun := time.Now()
+		err := call(ctx)
+		cancel()
+		took := time.Since(begun)
+		if err == nil || took > bound+100*time.Millisecond+slack {
+			t.Errorf("%s: %v after %v", name, err, took)
+		}
+	}
+	s.heal()
+}
+
+// Nobody waits for a node that is dead: a pair takes less than that node's time-out.
+func TestDeadNodeIsNotWaitedFor(t *testing.T) {
+	s := start(t, 5)
+	c := s.locks(t, dlock.Config{DefaultTTL: 30 * time.Second})
+	warm(t, c)
+	s.proxies[2].BlackHole(true)
+	quick := 0
+	for range 5 {
+		begun := time.Now()
+		unlock(t, acquire(t, c, "k"))
+		if time.Since(begun) < 400*time.Millisecond {
+			quick++
+		}
+	}
+	if quick < 3 {
+		t.Errorf("only %d of 5 pairs took less than 400 ms", quick)
+	}
+}
+
+// slack is what a busy machine may add to a bound in time.
+const slack = 150 * time.Millisecond

@@ -1,0 +1,88 @@
+package redlock_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/dlock"
+)
+
+// B1: a majority that is silent for half a lease is no loss.
+func TestB1SilenceIsNoLoss(t *testing.T) {
+	s := start(t, 3)
+	c := s.locks(t, dlock.Config{DefaultTTL: 2 * time.Second})
+	g := acquire(t, c, "k")
+	for range times(2, 50) {
+		check(t, s.servers[0].Pause())
+		check(t, s.servers[1].Pause())
+		elapse(900 * time.Millisecond)
+		check(t, s.servers[0].Resume())
+		check(t, s.servers[1].Resume())
+		testenv.Eventually(t, 2*time.Second, "it is renewed", func() bool { return g.Remaining() > 1500*time.Millisecond })
+	}
+	unlock(t, g)
+}
+
+// B2: the links hang right after the lock was taken. The loss is told before a node could
+// give the lock away, and not much earlier.
+func TestB2HangingRenewal(t *testing.T) {
+	s := start(t, 3)
+	c := s.locks(t, dlock.Config{})
+	warm(t, c)
+	const ttl = 2 * time.Second
+	sent := time.Now()
+	g := acquire(t, c, "k", dlock.WithTTL(ttl))
+	taken := time.Now()
+	for _, p := range s.proxies {
+		p.BlackHole(true)
+	}
+	<-g.Done()
+	lost := time.Now()
+	want(t, context.Cause(g.Context()), dlock.ErrOwnershipLost)
+	if lost.After(taken.Add(ttl)) || lost.Before(sent.Add(ttl-ttl/20-ttl/50-200*time.Millisecond)) {
+		t.Errorf("lost %v after it was asked for and %v after it was taken", lost.Sub(sent), lost.Sub(taken))
+	}
+	if n := s.holders(t, "k"); n < 2 && lost.Before(sent.Add(ttl)) {
+		t.Errorf("only %d nodes still had it", n)
+	}
+	s.heal()
+}
+
+// B8: a lock that has run out on a majority does not come back, though a node has it.
+func TestB8NothingComesBack(t *testing.T) {
+	s := start(t, 3)
+	c := s.locks(t, dlock.Config{})
+	for range times(5, 200) {
+		g := acquire(t, c, "k")
+		testenv.Eventually(t, 5*time.Second, "all nodes have it", func() bool { return s.holders(t, "k") == 3 })
+		check(t, s.direct[0].Del(t.Context(), "k").Err())
+		check(t, s.direct[2].Del(t.Context(), "k").Err())
+		want(t, g.Extend(t.Context(), 20*time.Second), dlock.ErrOwnershipLost)
+		if n := s.holders(t, "k"); n > 1 {
+			t.Fatalf("%d nodes have it again", n)
+		}
+		_ = g.Unlock(t.Context()) // cleans up the one that is left
+		soon(t, "nothing is left", func() bool { return len(s.left(t)) == 0 })
+	}
+}
+
+// A minority that lost the lock gets it back from the holder.
+func TestMinorityIsFilled(t *testing.T) {
+	s := start(t, 5)
+	c := s.locks(t, dlock.Config{DefaultTTL: 900 * time.Millisecond})
+	g := acquire(t, c, "k")
+	for range times(3, 30) {
+		testenv.Eventually(t, 5*time.Second, "all nodes have it", func() bool { return s.holders(t, "k") == 5 })
+		check(t, s.direct[1].Del(t.Context(), "k").Err())
+		check(t, s.direct[4].Del(t.Context(), "k").Err())
+	}
+	testenv.Eventually(t, 5*time.Second, "all nodes have it", func() bool { return s.holders(t, "k") == 5 })
+	for i := range 5 {
+		if a, b := s.stored(t, i, "{k}\x01f"), s.stored(t, 0, "{k}\x01f"); a != b {
+			t.Errorf("node %d has the token %s, and node 0 %s", i, a, b)
+		}
+	}
+	unlock(t, g)
+}

@@ -1,0 +1,157 @@
+package redlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/redlock"
+)
+
+// A room counts who is inside at the same time.
+type room struct{ inside, overlaps, entries atomic.Int64 }
+
+// stay holds a lock inside the room for a while, or until it is lost.
+func (r *room) stay(g *dlock.Guard, most time.Duration) {
+	if r.inside.Add(1) != 1 {
+		r.overlaps.Add(1)
+	}
+	r.entries.Add(1)
+	select {
+	case <-g.Done():
+	case <-time.After(most):
+	}
+	r.inside.Add(-1)
+}
+
+// C3: single nodes come back empty, at least two leases apart and while all nodes have
+// the lock: nobody else ever gets in.
+func TestC3EmptyRestarts(t *testing.T) {
+	for _, n := range []int{3, 5} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			t.Parallel()
+			s := start(t, n)
+			const ttl = 600 * time.Millisecond
+			var r room
+			ctx, cancel := context.WithCancel(t.Context())
+			var wg sync.WaitGroup
+			for range 3 {
+				c := s.locks(t, dlock.Config{DefaultTTL: ttl})
+				wg.Go(func() {
+					for ctx.Err() == nil {
+						g, err := c.Acquire(ctx, "k")
+						if err != nil {
+							continue
+						}
+						r.stay(g, 3*ttl)
+						_ = g.Unlock(context.Background()) // it may be lost
+					}
+				})
+			}
+			for range times(2, 100) {
+				testenv.Eventually(t, 20*time.Second, "all nodes have one lock", func() bool { return s.isOnAll(t, "k") })
+				check(t, s.servers[rand.IntN(n)].Restart(t.Context(), false))
+				elapse(2 * ttl)
+			}
+			cancel()
+			wg.Wait()
+			if o := r.overlaps.Load(); o > 0 || r.entries.Load() < 2 {
+				t.Errorf("%d overlaps in %d entries", o, r.entries.Load())
+			}
+		})
+	}
+}
+
+// isOnAll reports whether all nodes have the same claim.
+func (s *set) isOnAll(tb testing.TB, lock string) bool {
+	tb.Helper()
+	first := s.stored(tb, 0, lock)
+	for i := range s.servers {
+		if v := s.stored(tb, i, lock); len(v) < 32 || v[:32] != first[:min(32, len(first))] {
+			return false
+		}
+	}
+	return true
+}
+
+// C4: two of five nodes are slow and one is dead. A round that cannot win leaves nothing
+// on a node that can be reached, and one that wins has validity left.
+func TestC4SlowNodes(t *testing.T) {
+	s := start(t, 5)
+	const ttl = 2 * time.Second
+	d, err := redlock.New(s.clients).Open(driver.Options{Logger: quietLog})
+	check(t, err)
+	defer func() { _ = d.Close() }()
+	s.proxies[4].BlackHole(true)
+	won, lost := 0, 0
+	for i := range times(6, 100) {
+		delay := ttl / 4 // there, and back
+		if i%2 == 1 {
+			delay = time.Duration(rand.Int64N(int64(ttl / 200)))
+		}
+		for _, p := range s.proxies[2:4] {
+			p.Delay(delay, delay)
+		}
+		ref := driver.Ref{Key: "k", ID: fmt.Sprintf("%032x", i), TTL: ttl}
+		st, err := d.Acquire(t.Context(), driver.Request{Ref: ref})
+		switch {
+		case err == nil && st.Phase == driver.Held:
+			won++
+			if left := time.Until(st.Until); left <= 0 {
+				t.Errorf("won with %v left", left)
+			}
+			if n := s.keepUntil(t, "k", st.Until); n < 3 {
+				t.Errorf("only %d nodes keep it until it is said to end", n)
+			}
+		case err == nil && st.Phase != driver.Gone, errors.Is(err, context.Canceled):
+			t.Fatalf("%v, %v", st, err)
+		default:
+			lost++
+		}
+		if err == nil && st.Phase == driver.Held {
+			_, err := d.Release(t.Context(), ref)
+			check(t, err)
+		}
+		testenv.Eventually(t, 2*delay+time.Second, "nothing is left", func() bool { return s.holders(t, "k") == 0 })
+	}
+	if won == 0 || lost == 0 {
+		t.Errorf("won %d, lost %d: one of the two was not tried", won, lost)
+	}
+}
+
+// keepUntil is how many nodes keep a lock until a time at least.
+func (s *set) keepUntil(tb testing.TB, lock string, until time.Time) (n int) {
+	tb.Helper()
+	for _, c := range s.direct {
+		left, err := c.PTTL(context.Background(), lock).Result()
+		check(tb, err)
+		if left > 0 && !time.Now().Add(left+time.Millisecond).Before(until) {
+			n++
+		}
+	}
+	return n
+}
+
+// C5: what must be counted on each node does not add up over nodes.
+func TestC5NothingShared(t *testing.T) {
+	s := start(t, 3)
+	d, err := redlock.New(s.clients).Open(driver.Options{Logger: quietLog})
+	check(t, err)
+	defer func() { _ = d.Close() }()
+	for _, r := range []driver.Request{{Mode: driver.Shared}, {Mode: driver.Permit, Limit: 2}, {Fences: 2}} {
+		r.Ref = driver.Ref{Key: "k", ID: fmt.Sprintf("%032x", 1), TTL: time.Second}
+		_, err := d.Acquire(t.Context(), r)
+		want(t, err, driver.ErrUnsupported)
+	}
+	if left := s.left(t); len(left) > 0 {
+		t.Errorf("stored %q", left)
+	}
+}

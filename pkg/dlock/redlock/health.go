@@ -1,0 +1,80 @@
+package redlock
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// errSilent: a call was not sent, since the node has not answered the last ones.
+var errSilent = driver.Classify(errors.New("the server has not answered lately"), driver.Transient)
+
+const (
+	// silentAfter is how many calls in a row a node may leave unanswered.
+	silentAfter = 3
+	// probeEvery is how often a silent node is tried at most.
+	probeEvery = 20 * time.Millisecond
+)
+
+// A health keeps calls away from a node that does not answer: each of them would cost a
+// connection and a time-out, and with many locks that is more than all the rest. One
+// call at a time still goes through, and the first answer ends it.
+type health struct {
+	mu       sync.Mutex
+	missed   int // in a row
+	underway int
+	probed   time.Time
+}
+
+// admits reports whether a call may go out; one that must does in any case.
+func (h *health) admits(must bool) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.missed >= silentAfter && !must {
+		if h.underway > 0 || time.Since(h.probed) < probeEvery {
+			return false
+		}
+		h.probed = time.Now()
+	}
+	h.underway++
+	return true
+}
+
+// isShort reports whether so many nodes are silent that none of them can be spared: on a
+// machine that is busy, all may seem to be.
+func (d *redDriver) isShort() bool {
+	silent := 0
+	for _, n := range d.nodes {
+		if n.health.isSilent() {
+			silent++
+		}
+	}
+	return silent > len(d.nodes)-d.majority
+}
+
+func (h *health) isSilent() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.missed >= silentAfter
+}
+
+func (h *health) note(answered bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.underway--
+	if h.missed++; answered {
+		h.missed = 0
+	}
+}
+
+// heard is note for a call that did not ask for admission.
+func (h *health) heard(answered bool) {
+	if !answered {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.missed = 0
+}

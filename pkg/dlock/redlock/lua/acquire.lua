@@ -1,0 +1,38 @@
+-- Stores a claim on this node, if the lock is free here. A claim that is stored
+-- already takes the new round and its lease starts again; a call of an older round
+-- changes nothing.
+-- KEYS lock, fence, bar, waiters
+-- ARGV id, round, ttl ms, token, heartbeat ms (0: does not wait), info
+-- A token of 0 asks for a candidate. Any other says that the claim has won by that
+-- token on a majority of nodes, and this one is to have it as well.
+-- Returns {answer, id, number, other, pttl}: "ours" with the candidate or the token;
+-- "taken" with the owner's first 32 characters and the time left; "barred"; "stale".
+--@common
+local lock, fence, id, round, token = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[4]
+
+if redis.call('EXISTS', KEYS[3]) == 1 then return {'barred', id, '0'} end
+local value = redis.call('GET', lock) -- fails, before anything is written, if it is no string
+local t = redis.call('TIME')
+if value and owner(value) ~= id then
+  if ARGV[5] ~= '0' then show(KEYS[4], id, ARGV[5], t, ARGV[6]) end
+  return {'taken', id, '0', owner(value), redis.call('PTTL', lock)}
+end
+local since = t[1] .. '.' .. t[2]
+if value then
+  local was, at, stored = string.match(value, '^%x+ (%d+) (%S+) (%d+) ')
+  if stored and tonumber(stored) > tonumber(round) then return {'stale', id, '0'} end
+  since = at or since
+  if token ~= '0' then -- it may have a longer lease by now
+    redis.call('SET', lock, record(id, token, since, round, ARGV[6]), 'KEEPTTL')
+    if redis.call('PTTL', lock) < tonumber(ARGV[3]) then redis.call('PEXPIRE', lock, ARGV[3]) end
+    raise(fence, token)
+    return {'ours', id, token}
+  end
+end
+redis.call('SET', lock, record(id, token, since, round, ARGV[6]), 'PX', ARGV[3])
+if token ~= '0' then
+  raise(fence, token)
+  return {'ours', id, token}
+end
+local now, last = t[1] * 1000000 + t[2], tonumber(redis.call('GET', fence) or '0')
+return {'ours', id, digits(math.max(last + 1, now))}

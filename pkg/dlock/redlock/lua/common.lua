@@ -1,0 +1,42 @@
+-- Shared by the scripts; stands where they say --@common. Layout 1:
+--   lock     string  "<id> <token> <since> <round> <info>", expires with the lease;
+--                    the token is 0 until the claim has won
+--   fence    string  the highest token that won here, kept for a day
+--   bar      string  an id that must not be stored any more
+--   waiters  hash    id -> "<deadline us> <since> <fences> <channel> <info>"; only shown
+-- <since> is seconds and microseconds with a dot between. <info> comes last and may
+-- hold anything. Times are the server's. Numbers are printed with %.0f: Lua's own way
+-- loses digits.
+
+local KEEP_MS = 60000    -- how long untouched waiters are kept
+local FENCE_MS = 86400000
+
+local function digits(n) return string.format('%.0f', n) end
+
+local function owner(value) return value and string.sub(value, 1, 32) end
+
+local function record(id, token, since, round, info)
+  return id .. ' ' .. token .. ' ' .. since .. ' ' .. round .. ' ' .. info
+end
+
+-- raise keeps the highest token.
+local function raise(fence, token)
+  local last = tonumber(redis.call('GET', fence) or '0')
+  if last < tonumber(token) then redis.call('SET', fence, token, 'PX', FENCE_MS) end
+end
+
+-- show lets others see who waits. Nobody is served by it, so it may fail.
+local function show(waiters, id, heartbeat_ms, t, info)
+  local now = t[1] * 1000000 + t[2]
+  local since = t[1] .. '.' .. t[2]
+  local was = redis.call('HGET', waiters, id)
+  if was then since = string.match(was, '^%d+ (%S+) ') or since end
+  redis.pcall('HSET', waiters, id, digits(now + heartbeat_ms * 1000) .. ' ' .. since .. ' 1 - ' .. info)
+  redis.call('PEXPIRE', waiters, KEEP_MS)
+  if redis.call('HLEN', waiters) % 64 ~= 0 then return end
+  local all = redis.call('HGETALL', waiters)
+  for i = 1, #all, 2 do
+    local deadline = string.match(all[i + 1], '^(%d+) ')
+    if not deadline or tonumber(deadline) <= now then redis.call('HDEL', waiters, all[i]) end
+  end
+end

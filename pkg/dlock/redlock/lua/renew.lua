@@ -1,0 +1,29 @@
+-- Renews claims that are stored on this node, and stores none. Works at maxmemory:
+-- it begins with PEXPIRE. A lease is never shortened unless that is asked for, so that
+-- a late call does no harm.
+-- KEYS lock, fence of each claim
+-- ARGV echo, then id, ttl ms, token (0: not known), shorten (0|1) of each
+-- Returns {echo, answer...}: the token if the claim is stored, "" if nothing is, "-" if
+-- something else is.
+--@common
+local answers = {ARGV[1]}
+for i = 1, #KEYS / 2 do
+  local lock, fence = KEYS[2 * i - 1], KEYS[2 * i]
+  local id, ttl, token = ARGV[4 * i - 2], ARGV[4 * i - 1], ARGV[4 * i]
+  local value = redis.pcall('GET', lock)
+  if value == false then
+    answers[i + 1] = ''
+  elseif type(value) ~= 'string' or owner(value) ~= id then
+    answers[i + 1] = '-'
+  else
+    if ARGV[4 * i + 1] == '1' or redis.call('PTTL', lock) < tonumber(ttl) then redis.call('PEXPIRE', lock, ttl) end
+    local was, since, round, info = string.match(value, '^%x+ (%d+) (%S+) (%d+) (.*)$')
+    if was and token ~= '0' and was ~= token then -- this node has missed that it won
+      raise(fence, token)
+      redis.call('SET', lock, record(id, token, since, round, info), 'KEEPTTL')
+      was = token
+    end
+    answers[i + 1] = was or '0'
+  end
+end
+return answers

@@ -1,0 +1,127 @@
+package redlock
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
+)
+
+// A node is one of the servers.
+type node struct {
+	at     int
+	addr   string
+	client *redis.Client
+	driver *redDriver
+	ear    ear
+	health health
+
+	mu       sync.Mutex
+	leftover []leftover // what is to be removed from it; see sweep.go
+	sweeping bool
+}
+
+// An answer is what one node said to a call.
+type answer struct {
+	node  *node
+	reply []any
+	err   error
+}
+
+// word is the first element of a reply, "" if there was none.
+func (a answer) word() string {
+	if a.err != nil {
+		return ""
+	}
+	return redisnode.Text(a.reply[0])
+}
+
+// number is the third element of a reply.
+func (a answer) number() int64 {
+	n, _ := strconv.ParseInt(redisnode.Text(a.reply[2]), 10, 64)
+	return n
+}
+
+// A call makes the command for one node. It is called on the goroutine of the caller.
+type call func(ctx context.Context, n *node) *redisnode.Command
+
+// ask sends a call to some nodes at once. Each gives exactly one answer, at the latest
+// when bound has passed: to the channel, which has room for all of them, so that
+// nobody has to wait for the last. Calls belong to the driver and not to the caller,
+// whose context ends none of them. echo must be the second element of a reply, or
+// with a list of answers the first, so that no reply is taken for that of another.
+func (d *redDriver) ask(nodes []*node, bound time.Duration, echo string, make call, to chan<- answer) {
+	if len(nodes) == 0 {
+		return
+	}
+	t, must := &trip{}, d.isShort()
+	t.ctx, t.end = context.WithTimeout(context.Background(), bound)
+	t.left.Store(int64(len(nodes)))
+	for _, n := range nodes {
+		cmd := make(t.ctx, n)
+		d.work.Go(func() {
+			to <- n.run(t.ctx, cmd, echo, must)
+			if t.left.Add(-1) == 0 {
+				t.end()
+			}
+		})
+	}
+}
+
+// A trip is calls that end together.
+type trip struct {
+	ctx  context.Context
+	end  context.CancelFunc
+	left atomic.Int64
+}
+
+// run makes one call, or none to a node that is silent unless it must. A server that does not know the script gets it whole.
+func (n *node) run(ctx context.Context, cmd *redisnode.Command, echo string, must bool) answer {
+	if !n.health.admits(must) {
+		return answer{node: n, err: errSilent}
+	}
+	err := n.client.Process(ctx, cmd)
+	if redisnode.IsNoScript(err) {
+		cmd = cmd.Whole(ctx)
+		err = n.client.Process(ctx, cmd)
+	}
+	a := n.judge(cmd, err, echo)
+	n.health.note(a.err == nil || driver.ClassOf(a.err) != driver.Ambiguous)
+	return a
+}
+
+func (n *node) judge(cmd *redisnode.Command, err error, echo string) answer {
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return answer{node: n, err: redisnode.Classify(err)}
+	}
+	reply, ok := cmd.Val().([]any)
+	if !ok || len(reply) == 0 || (redisnode.Text(reply[0]) != echo && (len(reply) < 3 || redisnode.Text(reply[1]) != echo)) {
+		return answer{node: n, err: redisnode.ErrReply}
+	}
+	return answer{node: n, reply: reply}
+}
+
+// names are the keys and the channel of one lock.
+type names struct{ lock, fence, waiters, bars, channel string }
+
+func (n *names) bar(id string) string { return n.bars + id }
+
+// namesOf names the siblings as package redislock does, so that fences are shared by
+// who moves from one server to several.
+func (d *redDriver) namesOf(key string) names {
+	lock := d.prefix + key
+	base, _ := redisnode.Siblings(lock)
+	base += redisnode.Separator
+	return names{lock: lock, fence: base + "f", waiters: base + "w", bars: base + "b", channel: channelPrefix + lock}
+}
+
+func millis(d time.Duration) string {
+	return strconv.FormatInt(int64((d+time.Millisecond-1)/time.Millisecond), 10)
+}

@@ -1,0 +1,280 @@
+package redlock
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
+)
+
+// channelPrefix stands before the name of a lock in the channel on which nodes tell
+// that it was taken or is free.
+const channelPrefix = "dlock:"
+
+// An ear hears what one node publishes about the locks that this driver waits for. It
+// has one connection. What it hears is a hint: who hears nothing asks now and then.
+type ear struct {
+	node *node
+
+	mu      sync.Mutex
+	pubsub  *redis.PubSub        // nil before the first wish
+	wanted  map[string]time.Time // by channel: when it was last wished for
+	heard   map[string]bool      // the channels that are subscribed
+	pruned  time.Time
+	stirred chan struct{}
+	ended   bool
+}
+
+const (
+	// quiet is how long a subscription may say nothing before it is asked whether it
+	// lives: a link that is half open would never tell.
+	quiet = 5 * time.Second
+	// linger is how long a channel is heard after the last wish for it.
+	linger = 10 * time.Second
+)
+
+// listen sees to it that a claim which waits is told. It runs under redDriver.mu.
+func (d *redDriver) listen(c *claim) {
+	if d.closed {
+		return
+	}
+	for _, n := range d.nodes {
+		n.ear.want(c.channel)
+	}
+}
+
+func (e *ear) want(channel string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.ended {
+		return
+	}
+	if e.wanted == nil {
+		e.wanted, e.heard, e.stirred = map[string]time.Time{}, map[string]bool{}, make(chan struct{}, 1)
+		e.pubsub = e.node.client.Subscribe(e.node.driver.ctx)
+		e.node.driver.work.Go(e.run)
+	}
+	_, had := e.wanted[channel]
+	e.wanted[channel] = time.Now()
+	if !had {
+		e.node.driver.work.Go(func() { _ = e.subscribe(e.current(), channel) }) // if it fails, run does it
+	}
+	select {
+	case e.stirred <- struct{}{}:
+	default:
+	}
+}
+
+// count is how many of a channel's listeners on this node are we.
+func (e *ear) count(channel string) int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.heard[channel] {
+		return 1
+	}
+	return 0
+}
+
+func (e *ear) close() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.ended = true
+	if e.pubsub != nil {
+		_ = e.pubsub.Close()
+	}
+}
+
+func (e *ear) current() *redis.PubSub {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.pubsub
+}
+
+// run subscribes and passes on what comes, again and again. Only subscribe opens a
+// connection: it has a bound, so that Close does not wait for a dead link.
+func (e *ear) run() {
+	d := e.node.driver
+	pause, up, asked := 10*time.Millisecond, false, false
+	for d.ctx.Err() == nil {
+		if !up {
+			channels := e.channels()
+			if len(channels) == 0 {
+				e.rest()
+				continue
+			}
+			if err := e.subscribe(e.current(), channels...); err != nil {
+				d.log.Debug("subscribing failed", "node", e.node.addr, "error", err)
+				e.reopen()
+				d.sleep(pause)
+				pause = min(2*pause, time.Second)
+				continue
+			}
+			up, asked = true, false
+		}
+		msg, err := e.current().ReceiveTimeout(d.ctx, quiet)
+		var late net.Error
+		switch {
+		case err == nil:
+			pause, asked = 10*time.Millisecond, false
+			e.take(msg)
+		case errors.As(err, &late) && late.Timeout() && !asked:
+			asked = true
+			_ = e.current().Ping(d.ctx) // the answer, or its absence, will tell
+		default:
+			d.log.Debug("subscription broken", "node", e.node.addr, "error", err)
+			e.reopen()
+			up = false
+		}
+		e.prune()
+	}
+}
+
+// rest waits for a wish.
+func (e *ear) rest() {
+	select {
+	case <-e.stirred:
+	case <-e.node.driver.ctx.Done():
+	}
+}
+
+func (e *ear) channels() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var all []string
+	for c := range e.wanted {
+		all = append(all, c)
+	}
+	return all
+}
+
+func (e *ear) subscribe(pubsub *redis.PubSub, channels ...string) error {
+	ctx, cancel := context.WithTimeout(e.node.driver.ctx, e.node.driver.settings.longest())
+	defer cancel()
+	return pubsub.Subscribe(ctx, channels...)
+}
+
+// reopen replaces a subscription that is dead.
+func (e *ear) reopen() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	_ = e.pubsub.Close()
+	clear(e.heard)
+	if !e.ended {
+		e.pubsub = e.node.client.Subscribe(e.node.driver.ctx)
+	}
+}
+
+// prune gives up channels for which there was no wish for long.
+func (e *ear) prune() {
+	e.mu.Lock()
+	now := time.Now()
+	if now.Sub(e.pruned) < linger/4 {
+		e.mu.Unlock()
+		return
+	}
+	e.pruned = now
+	var idle []string
+	for c, at := range e.wanted {
+		if now.Sub(at) > linger {
+			idle = append(idle, c)
+			delete(e.wanted, c)
+			delete(e.heard, c)
+		}
+	}
+	pubsub := e.pubsub
+	e.mu.Unlock()
+	if len(idle) > 0 {
+		ctx, cancel := context.WithTimeout(e.node.driver.ctx, e.node.driver.settings.longest())
+		defer cancel()
+		_ = pubsub.Unsubscribe(ctx, idle...) // if it fails, so will the next reading
+	}
+}
+
+// take handles what a subscription brought.
+func (e *ear) take(msg any) {
+	d := e.node.driver
+	switch m := msg.(type) {
+	case *redis.Subscription:
+		if m.Kind == "subscribe" && e.stands(m.Channel) {
+			d.stands(m.Channel)
+		}
+	case *redis.Message:
+		d.told(m.Channel, m.Payload)
+	}
+}
+
+// stands notes that a channel is heard, and reports whether that is new.
+func (e *ear) stands(channel string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if _, wanted := e.wanted[channel]; !wanted || e.heard[channel] {
+		return false
+	}
+	e.heard[channel] = true
+	return true
+}
+
+// lineOf returns the line that a channel is about, nil if nobody waits there. It runs
+// under mu.
+func (d *redDriver) lineOf(channel string) *line {
+	key, ok := strings.CutPrefix(channel, channelPrefix+d.prefix)
+	if l := d.lines[key]; ok && l != nil && len(l.waiting) > 0 {
+		return l
+	}
+	return nil
+}
+
+// stands is for a channel that is heard from now on: what was said before went by. It
+// is asked for when a majority of the nodes is heard, and not once for each.
+func (d *redDriver) stands(channel string) {
+	heard := 0
+	for _, n := range d.nodes {
+		heard += n.ear.count(channel)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if l := d.lineOf(channel); l != nil && heard == d.majority {
+		d.nudge(l)
+	}
+}
+
+// told is for what a node has published: "taken" and the token, or "free", the token
+// and how many hear of it. The lock is tried when the first node says that it is free,
+// and again when a majority has.
+func (d *redDriver) told(channel, payload string) {
+	part := strings.Split(payload, redisnode.Separator)
+	if len(part) < 2 {
+		return
+	}
+	token, err := strconv.ParseInt(part[1], 10, 64)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	l := d.lineOf(channel)
+	if l == nil || err != nil {
+		return
+	}
+	if part[0] == "taken" {
+		if token > l.taken {
+			l.taken = token
+			l.stopTimer()
+		}
+		return
+	}
+	if token < l.taken || token < l.freed || len(part) < 3 {
+		return
+	}
+	if token > l.freed {
+		l.freed, l.frees = token, 0
+	}
+	if l.frees++; l.frees == 1 || l.frees == d.majority {
+		others, _ := strconv.Atoi(part[2])
+		d.nudgeLater(l, d.window(others))
+	}
+}

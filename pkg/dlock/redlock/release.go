@@ -1,0 +1,206 @@
+package redlock
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
+)
+
+// Release removes a claim from all nodes and returns when a majority has answered. The
+// others are seen to in the background.
+func (d *redDriver) Release(ctx context.Context, r driver.Ref) (driver.State, error) {
+	if err := ctx.Err(); err != nil {
+		return driver.State{}, err
+	}
+	c, was := d.retire(r)
+	rem := d.removal(r.Key, r.ID, r.TTL)
+	for i := range d.nodes {
+		if r.Unsettled || (c != nil && rem.isOpen(c, i)) {
+			rem.bars[i] = driver.BarFor(r.TTL)
+		}
+	}
+	rem.retry = true
+	st, err := rem.run(ctx)
+	d.freed(c, r.Key, rem)
+	if err == nil && was == driver.Queued {
+		st = driver.State{Phase: driver.Queued}
+	}
+	return st, err
+}
+
+// Evict is a release that the token must match. A claim that waits is barred, and
+// finds out when it next asks.
+func (d *redDriver) Evict(ctx context.Context, key, id string, token int64) (driver.State, error) {
+	if err := ctx.Err(); err != nil {
+		return driver.State{}, err
+	}
+	rem := d.removal(key, id, driver.BarFor(0))
+	rem.must = strconv.FormatInt(token, 10)
+	if token == 0 {
+		for i := range rem.bars {
+			rem.bars[i] = driver.BarFor(0)
+		}
+	}
+	return rem.run(ctx)
+}
+
+// retire ends a claim in this driver, so that nothing more is stored for it. The next
+// in line is told only when the nodes have been.
+func (d *redDriver) retire(r driver.Ref) (*claim, driver.Phase) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c := d.claims[claimID{r.Key, r.ID}]
+	if c == nil {
+		return nil, driver.Gone
+	}
+	was := c.phase
+	if was == driver.Queued {
+		if time.Now().After(c.until) {
+			was = driver.Gone
+		}
+		d.drop(c)
+		return c, was
+	}
+	c.phase = driver.Gone
+	delete(d.claims, claimID{r.Key, r.ID})
+	return c, was
+}
+
+// freed lets the next in line try, and others first if there are any.
+func (d *redDriver) freed(c *claim, key string, rem *removal) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	others := rem.listeners
+	if others > 0 {
+		if len(d.yields) >= yieldsMost {
+			clear(d.yields)
+		}
+		d.yields[key] = time.Now().Add(scatter(d.window(others + 1)))
+	}
+	l := d.lines[key]
+	if l == nil || c == nil || l.holder != c {
+		return
+	}
+	l.holder = nil
+	if others > 0 {
+		d.nudgeLater(l, d.window(others+1))
+	} else {
+		d.nudge(l)
+	}
+	d.closeLine(l)
+}
+
+// yieldsMost is how many keys are remembered for having been given up to others.
+const yieldsMost = 1024
+
+// A removal takes a claim from all nodes.
+type removal struct {
+	driver *redDriver
+	names
+	id    string
+	ttl   time.Duration
+	must  string          // the token that must match, "" for any
+	bars  []time.Duration // by node
+	retry bool            // nodes that do not answer are asked again in the background
+
+	held, queued, gone int
+	listeners          int // of other processes, at most on any node
+	tally              tally
+}
+
+func (d *redDriver) removal(key, id string, ttl time.Duration) *removal {
+	return &removal{driver: d, names: d.namesOf(key), id: id, ttl: ttl, bars: make([]time.Duration, len(d.nodes))}
+}
+
+func (m *removal) isOpen(c *claim, node int) bool {
+	m.driver.mu.Lock()
+	defer m.driver.mu.Unlock()
+	return c.open[node] > 0
+}
+
+func (m *removal) run(ctx context.Context) (driver.State, error) {
+	d := m.driver
+	answers := make(chan answer, len(d.nodes))
+	d.ask(d.nodes, d.bound(m.ttl), m.id, func(ctx context.Context, n *node) *redisnode.Command {
+		return releaseScript.Command(ctx, []string{m.lock, m.bar(m.id), m.waiters}, m.id, millis(m.bars[n.at]), "-1", m.must, m.channel)
+	}, answers)
+	for heard := 0; heard < len(d.nodes); heard++ {
+		select {
+		case a := <-answers:
+			m.take(a)
+		case <-ctx.Done():
+			m.watch(answers, len(d.nodes)-heard)
+			return driver.State{}, ctx.Err()
+		}
+		if st, sure := m.verdict(len(d.nodes) - heard - 1); sure {
+			m.watch(answers, len(d.nodes)-heard-1)
+			return st, nil
+		}
+	}
+	return driver.State{}, m.tally.noQuorum(len(d.nodes), d.majority, true)
+}
+
+// bound is how long one node may take to release a claim.
+func (d *redDriver) bound(ttl time.Duration) time.Duration {
+	if ttl <= 0 {
+		return d.settings.longest()
+	}
+	return d.settings.patience(ttl)
+}
+
+// verdict says what was found, if it is certain or will not become more so. A claim
+// that a majority did not have was not held, whatever the others had.
+func (m *removal) verdict(left int) (driver.State, bool) {
+	majority := m.driver.majority
+	switch {
+	case m.held >= majority:
+		return driver.State{Phase: driver.Held}, true
+	case m.gone+m.queued >= majority && m.queued > 0:
+		return driver.State{Phase: driver.Queued}, true
+	case m.gone+m.queued >= majority:
+		return driver.State{Phase: driver.Gone}, true
+	case left == 0 && m.held+m.gone+m.queued >= majority:
+		return driver.State{Phase: driver.Held}, true
+	}
+	return driver.State{}, false
+}
+
+func (m *removal) take(a answer) {
+	switch a.word() {
+	case "held":
+		m.held++
+		if len(a.reply) > 3 {
+			m.listeners = max(m.listeners, int(redisnode.Number(a.reply[3]))-a.node.ear.count(m.channel))
+		}
+	case "queued":
+		m.queued++
+	case "gone":
+		m.gone++
+	default:
+		m.tally.add(a.err)
+		m.again(a.node)
+	}
+}
+
+// watch waits in the background for the nodes that have not answered.
+func (m *removal) watch(answers <-chan answer, left int) {
+	if left == 0 {
+		return
+	}
+	m.driver.work.Go(func() {
+		for range left {
+			if a := <-answers; a.err != nil {
+				m.again(a.node)
+			}
+		}
+	})
+}
+
+func (m *removal) again(n *node) {
+	if m.retry {
+		n.leave(leftover{names: m.names, id: m.id, bar: m.bars[n.at], by: time.Now().Add(driver.BarFor(m.ttl))})
+	}
+}

@@ -1,0 +1,328 @@
+package redlock
+
+import (
+	"context"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
+)
+
+// A round is one attempt to win a lock, in two phases that run into each other.
+//
+// First every node is asked to store the claim, and answers with a candidate for the
+// token. Once a majority has stored it, the highest candidate becomes the token, and
+// is written to every node that has stored the claim; a node that answers the first
+// phase late gets it then. The lock is won when a majority has taken the token.
+//
+// A node takes a token only if it is greater than every one that it took before, and
+// only while it has the claim stored by this very round. Two majorities share a node;
+// so of two locks that were won, the one whose token that node took second has the
+// greater one. docs/adr/0010-redlock-fencing.md has the whole argument.
+type round struct {
+	driver *redDriver
+	claim  *claim
+	number int64
+	sent   time.Time
+	ttl    time.Duration
+	until  time.Time
+	bound  time.Duration // of each call
+
+	votes     []ballot
+	candidate int64 // the highest so far
+	token     int64
+	raises    int
+	tally     tally
+	owners    map[string]int // of nodes that are taken
+	left      time.Duration  // until the first of these leases ends
+	impatient bool           // who has not answered by now does not count
+	first     chan answer
+	second    chan answer
+	waiting   int // answers that are still to come, of both
+}
+
+// A ballot is what is known of one node.
+type ballot uint8
+
+const (
+	pending    ballot = iota // has not answered
+	failed                   // did not answer, or with an error
+	unfit                    // has stored the claim by another round, or lost it
+	taken                    // another has it
+	barred                   // the claim is not to be stored any more
+	stored                   // has the claim, and not the token
+	confirming               // was sent the token
+	confirmed                // has both
+)
+
+// An outcome is how a round ended.
+type outcome struct {
+	won    bool
+	token  int64
+	until  time.Time
+	barred bool
+	split  bool // nobody has a majority, or somebody is just leaving
+	left   time.Duration
+	err    error
+}
+
+// raisesMost is how often a round may choose a greater token.
+const raisesMost = 4
+
+// contend makes one round. It returns as soon as the outcome is certain; the nodes
+// that have not answered by then are seen to in the background.
+func (d *redDriver) contend(ctx context.Context, c *claim) outcome {
+	n, ttl := len(d.nodes), d.ttlOf(c)
+	r := &round{
+		driver: d, claim: c, number: d.rounds.Add(1), sent: time.Now(), ttl: ttl,
+		bound: d.settings.patience(ttl), votes: make([]ballot, n), owners: map[string]int{},
+		first: make(chan answer, n), second: make(chan answer, n*(raisesMost+2)),
+	}
+	r.until = d.settings.until(r.sent, r.ttl)
+	r.file()
+	out := r.run(ctx)
+	if out.won {
+		d.pace.add(time.Since(r.sent))
+	} else {
+		r.takeBack()
+	}
+	if r.waiting > 0 {
+		d.work.Go(func() { r.drain(out.won) })
+	} else if out.won {
+		r.fill()
+	}
+	return out
+}
+
+// file is the first phase.
+func (r *round) file() {
+	d, c := r.driver, r.claim
+	heartbeat := "0"
+	if c.waits {
+		heartbeat = millis(driver.Heartbeat(r.ttl))
+	}
+	d.opened(c, d.nodes)
+	r.waiting += len(d.nodes)
+	d.ask(d.nodes, r.bound, c.id, func(ctx context.Context, _ *node) *redisnode.Command {
+		return acquireScript.Command(ctx, []string{c.lock, c.fence, c.bar(c.id), c.waiters},
+			c.id, r.number, millis(r.ttl), "0", heartbeat, c.info)
+	}, r.first)
+}
+
+// run takes answers until they decide.
+func (r *round) run(ctx context.Context) outcome {
+	var grace <-chan time.Time
+	for {
+		if out, over := r.verdict(); over {
+			return out
+		}
+		if grace == nil && r.isTorn() {
+			t := time.NewTimer(max(2*time.Since(r.sent), 5*time.Millisecond))
+			defer t.Stop()
+			grace = t.C
+		}
+		select {
+		case a := <-r.first:
+			r.takeFirst(a)
+			r.confirm()
+		case a := <-r.second:
+			r.takeSecond(a)
+		case <-grace:
+			r.impatient = true
+		case <-ctx.Done():
+			return outcome{err: ctx.Err()}
+		}
+	}
+}
+
+func (r *round) count(of ...ballot) (n int) {
+	for _, v := range r.votes {
+		for _, b := range of {
+			if v == b {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// isTorn reports whether a majority has answered without deciding: a node that is
+// dead is then not waited for to the end.
+func (r *round) isTorn() bool {
+	return r.token == 0 && r.count(stored, taken, unfit) >= r.driver.majority
+}
+
+// verdict says whether the round is decided.
+func (r *round) verdict() (outcome, bool) {
+	majority := r.driver.majority
+	possible := r.count(stored, confirming, confirmed)
+	if !r.impatient {
+		possible += r.count(pending)
+	}
+	switch {
+	case r.count(barred) > 0:
+		return outcome{barred: true}, true
+	case r.count(confirmed) >= majority && !time.Now().Before(r.until):
+		return outcome{err: ErrTooLate}, true
+	case r.count(confirmed) >= majority:
+		return outcome{won: true, token: r.token, until: r.until}, true
+	case possible >= majority:
+		return outcome{}, false
+	case !r.impatient && r.count(pending) > 0 && r.count(taken, stored, confirming, confirmed, unfit) < majority:
+		return outcome{}, false // whether others have it is still to be heard
+	case r.count(taken, stored, confirming, confirmed, unfit) < majority:
+		return outcome{err: r.tally.noQuorum(len(r.votes), majority, r.count(stored, confirming, confirmed) > 0)}, true
+	}
+	most := 0
+	for _, n := range r.owners {
+		most = max(most, n)
+	}
+	return outcome{split: most < majority || r.count(stored, confirming, confirmed, unfit) > 0, left: r.left}, true
+}
+
+func (r *round) takeFirst(a answer) {
+	r.waiting--
+	r.driver.answered(r.claim, a)
+	vote := &r.votes[a.node.at]
+	switch a.word() {
+	case "ours":
+		*vote = stored
+		if r.token == 0 {
+			r.candidate = max(r.candidate, a.number())
+		}
+	case "taken":
+		*vote = taken
+		if len(a.reply) < 5 {
+			break
+		}
+		r.owners[redisnode.Text(a.reply[3])]++
+		if left := time.Duration(redisnode.Number(a.reply[4])) * time.Millisecond; r.left == 0 || left < r.left {
+			r.left = max(left, 0)
+		}
+	case "barred":
+		*vote = barred
+	case "stale":
+		*vote = unfit
+	default:
+		*vote = failed
+		r.tally.add(a.err)
+	}
+}
+
+// confirm is the second phase, for those nodes that are ready for it.
+func (r *round) confirm() {
+	if r.token == 0 {
+		if r.count(stored) < r.driver.majority {
+			return
+		}
+		r.token = r.candidate
+	}
+	r.sendToken(stored)
+}
+
+// sendToken writes the token to nodes with one of these ballots.
+func (r *round) sendToken(to ...ballot) {
+	d, c := r.driver, r.claim
+	var nodes []*node
+	for i, v := range r.votes {
+		for _, b := range to {
+			if v == b {
+				nodes = append(nodes, d.nodes[i])
+			}
+		}
+	}
+	for _, n := range nodes {
+		r.votes[n.at] = confirming
+	}
+	r.waiting += len(nodes)
+	token := r.token
+	d.ask(nodes, r.bound, c.id, func(ctx context.Context, _ *node) *redisnode.Command {
+		return confirmScript.Command(ctx, []string{c.lock, c.fence, c.waiters}, c.id, r.number, token, c.channel)
+	}, r.second)
+}
+
+func (r *round) takeSecond(a answer) {
+	r.waiting--
+	vote := &r.votes[a.node.at]
+	switch a.word() {
+	case "held":
+		if a.number() == r.token {
+			*vote = confirmed
+		}
+	case "lost":
+		*vote = unfit
+	case "higher": // by a claim that did not win, or whose majority we have not met
+		if a.number() < r.token {
+			return // the greater token is on its way
+		}
+		if r.raises++; r.raises > raisesMost {
+			*vote = unfit
+			return
+		}
+		r.token = a.number() + 1
+		r.sendToken(stored, confirming, confirmed)
+	default:
+		*vote = failed
+		r.tally.add(a.err)
+	}
+}
+
+// takeBack removes what a lost round has stored, also where no answer came: it may
+// have been stored all the same. What a later round stores stays.
+func (r *round) takeBack() {
+	for i, v := range r.votes {
+		if v == pending || v == failed || v >= stored {
+			r.takeBackFrom(r.driver.nodes[i])
+		}
+	}
+}
+
+func (r *round) takeBackFrom(n *node) {
+	c := r.claim
+	n.leave(leftover{names: c.names, id: c.id, round: r.number, by: time.Now().Add(r.ttl + slowest)})
+}
+
+// drain sees to the nodes that answer after the outcome was certain.
+func (r *round) drain(won bool) {
+	for r.waiting > 0 {
+		select {
+		case a := <-r.first:
+			r.takeFirst(a)
+			switch {
+			case r.votes[a.node.at] != stored:
+			case won && r.isWanted():
+				r.sendToken(stored)
+			default:
+				r.takeBackFrom(a.node)
+			}
+		case a := <-r.second:
+			if won || a.word() != "higher" {
+				r.takeSecond(a)
+			} else {
+				r.waiting--
+			}
+		}
+	}
+	if won {
+		r.fill()
+	}
+}
+
+// isWanted reports whether the claim is held and so should be on all nodes.
+func (r *round) isWanted() bool {
+	d := r.driver
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return r.claim.phase == driver.Held && !d.closed
+}
+
+// fill tries once more to have the lock on all nodes. The next renewal does the same.
+func (r *round) fill() {
+	var missing []*node
+	for i, v := range r.votes {
+		if v != confirmed && v != barred {
+			missing = append(missing, r.driver.nodes[i])
+		}
+	}
+	r.driver.fill(r.claim, missing)
+}

@@ -1,0 +1,103 @@
+package redlock
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
+)
+
+const (
+	someID  = "0123456789abcdef0123456789abcdef"
+	otherID = "fedcba9876543210fedcba9876543210"
+)
+
+// one is a node by itself.
+type one struct {
+	*testing.T
+	node *node
+	n    names
+}
+
+func startOne(t *testing.T) *one {
+	t.Helper()
+	client := testenv.Redis(t).Client()
+	t.Cleanup(func() { _ = client.Close() })
+	return &one{t, &node{client: client}, (&redDriver{}).namesOf("k")}
+}
+
+// call runs a script for a claim, and checks the first and the third element of the reply.
+func (o *one) call(s *redisnode.Script, keys []string, id string, args []any, word, number string) {
+	o.Helper()
+	a := o.node.run(context.Background(), s.Command(context.Background(), keys, append([]any{id}, args...)...), id, true)
+	if a.err != nil {
+		o.Fatal(a.err)
+	}
+	if a.word() != word || (number != "" && redisnode.Text(a.reply[2]) != number) {
+		o.Errorf("the answer is %q, want %s %s", a.reply, word, number)
+	}
+}
+
+func (o *one) acquire(id string, round int, token, word string) {
+	o.Helper()
+	o.call(acquireScript, []string{o.n.lock, o.n.fence, o.n.bar(id), o.n.waiters}, id, []any{round, 10_000, token, 0, "{}"}, word, "")
+}
+
+func (o *one) confirm(id string, round, token int, word, number string) {
+	o.Helper()
+	o.call(confirmScript, []string{o.n.lock, o.n.fence, o.n.waiters}, id, []any{round, token, o.n.channel}, word, number)
+}
+
+func (o *one) release(id string, bar, round int, must, word string) {
+	o.Helper()
+	o.call(releaseScript, []string{o.n.lock, o.n.bar(id), o.n.waiters}, id, []any{bar, round, must, o.n.channel}, word, "")
+}
+
+// A node takes a token only if it is greater than all it took before: that alone makes
+// tokens increase.
+func TestNodeRefusesSmallerToken(t *testing.T) {
+	o := startOne(t)
+	o.acquire(someID, 1, "0", "ours")
+	o.confirm(someID, 1, 100, "held", "100")
+	o.confirm(someID, 1, 100, "held", "100") // once more, by a repetition
+	o.release(someID, 0, -1, "", "held")
+	o.acquire(otherID, 1, "0", "ours")
+	o.confirm(otherID, 1, 99, "higher", "100")
+	o.confirm(otherID, 1, 100, "higher", "100")
+	o.confirm(otherID, 1, 101, "held", "101")
+}
+
+// A call of an older round neither removes nor changes what a later one has stored.
+func TestOldRoundsAreHarmless(t *testing.T) {
+	o := startOne(t)
+	o.acquire(someID, 2, "0", "ours")
+	o.release(someID, 0, 1, "", "gone")
+	o.acquire(someID, 1, "0", "stale")
+	o.confirm(someID, 1, 100, "lost", "")
+	o.confirm(someID, 2, 100, "held", "100")
+	o.release(someID, 0, 2, "", "held")
+}
+
+// A claim that is barred is not stored, neither by a round nor to fill a node.
+func TestBarredClaimIsNotStored(t *testing.T) {
+	o := startOne(t)
+	o.release(someID, 60_000, -1, "", "gone")
+	o.acquire(someID, 1, "0", "barred")
+	o.acquire(someID, 1, "100", "barred")
+	o.acquire(otherID, 1, "0", "ours")
+}
+
+// A late call to fill a node does not shorten a lease that was renewed since.
+func TestFillNeverShortens(t *testing.T) {
+	o := startOne(t)
+	o.acquire(someID, 1, "100", "ours")
+	if err := o.node.client.PExpire(t.Context(), o.n.lock, time.Minute).Err(); err != nil {
+		t.Fatal(err)
+	}
+	o.acquire(someID, 2, "100", "ours")
+	if left := o.node.client.PTTL(t.Context(), o.n.lock).Val(); left < 30*time.Second {
+		t.Errorf("%v are left", left)
+	}
+}

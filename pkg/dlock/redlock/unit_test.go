@@ -1,0 +1,119 @@
+package redlock
+
+import (
+	"errors"
+	"log/slog"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+func TestOpenRefuses(t *testing.T) {
+	client := func(addr string) redis.UniversalClient {
+		c := redis.NewClient(&redis.Options{Addr: addr})
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
+	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"c:1"}})
+	t.Cleanup(func() { _ = cluster.Close() })
+	ring := redis.NewRing(&redis.RingOptions{})
+	t.Cleanup(func() { _ = ring.Close() })
+	a, b, c, d := client("a:1"), client("b:1"), client("c:1"), client("d:1")
+	three := []redis.UniversalClient{a, b, c}
+	for reason, o := range map[string]driver.Opener{
+		"0 servers":                New(nil),
+		"1 servers":                New(three[:1]),
+		"4 servers":                New([]redis.UniversalClient{a, b, c, d}),
+		"client 1 is nil":          New([]redis.UniversalClient{a, nil, c}),
+		"client 2 is nil":          New([]redis.UniversalClient{a, b, (*redis.Client)(nil)}),
+		"clients 0 and 2 are":      New([]redis.UniversalClient{a, b, a}),
+		"clients 1 and 2 are":      New([]redis.UniversalClient{a, b, client("b:1")}),
+		"client 2 is one of a clu": New([]redis.UniversalClient{a, b, cluster}),
+		"client 0 is a *redis.Rin": New([]redis.UniversalClient{ring, b, c}),
+		"WithDrift(-1)":            New(three, WithDrift(-1)),
+		"WithDrift(NaN)":           New(three, WithDrift(math.NaN())),
+		"WithDrift(0.9)":           New(three, WithDrift(0.9)),
+		"WithNodeTimeout(-1ns)":    New(three, WithNodeTimeout(-1)),
+		"WithNodeTimeout(1m0s)":    New(three, WithNodeTimeout(time.Minute)),
+	} {
+		got, err := o.Open(driver.Options{Logger: slog.New(slog.DiscardHandler)})
+		if !errors.Is(err, ErrNodes) || got != nil || !strings.Contains(err.Error(), reason) {
+			t.Errorf("%s: %v, %v", reason, got, err)
+		}
+	}
+}
+
+// Validity is shortened by the drift and by what rounding takes, and a node may take only
+// a small part of a lease.
+func TestValidity(t *testing.T) {
+	s := settings{drift: 0.01}
+	sent := time.Now()
+	if got := s.until(sent, 10*time.Second).Sub(sent); got != 9898*time.Millisecond {
+		t.Errorf("%v of 10 s are valid", got)
+	}
+	for ttl, want := range map[time.Duration]time.Duration{
+		100 * time.Millisecond: 20 * time.Millisecond, 800 * time.Millisecond: 100 * time.Millisecond, time.Hour: slowest,
+	} {
+		if got := s.patience(ttl); got != want || got > ttl/4 {
+			t.Errorf("with a TTL of %v a node has %v, want %v", ttl, got, want)
+		}
+	}
+}
+
+// What too few answers mean for the caller.
+func TestNoQuorum(t *testing.T) {
+	unsent, unknown, denied := driver.Classify(errors.New("down"), driver.Transient), errors.New("EOF"), driver.Classify(ErrDenied, driver.Fatal)
+	for name, tc := range map[string]struct {
+		errs   []error
+		stored bool
+		want   driver.Class
+	}{
+		"nothing was sent":        {[]error{unsent, unsent}, false, driver.Transient},
+		"one may have it":         {[]error{unsent, unknown}, false, driver.Ambiguous},
+		"one has it":              {[]error{unsent, unsent}, true, driver.Ambiguous},
+		"a majority denies":       {[]error{denied, denied}, false, driver.Fatal},
+		"a minority denies":       {[]error{denied, unsent}, false, driver.Transient},
+		"a majority denies later": {[]error{unknown, denied, denied}, true, driver.Fatal},
+	} {
+		var y tally
+		for _, err := range tc.errs {
+			y.add(err)
+		}
+		err := y.noQuorum(3, 2, tc.stored)
+		if driver.ClassOf(err) != tc.want || !errors.Is(err, ErrNoQuorum) {
+			t.Errorf("%s: %v, class %d", name, err, driver.ClassOf(err))
+		}
+	}
+}
+
+func TestCursor(t *testing.T) {
+	at := position{2, 1, 77, "a key"}
+	if got, err := parseCursor(at.String()); err != nil || got != at {
+		t.Errorf("%+v, %v", got, err)
+	}
+	for _, bad := range []string{"x", "1 2 3", "a 2 3 k", "1 b 3 k", "1 2 c k", "-1 2 3 k"} {
+		if _, err := parseCursor(bad); driver.ClassOf(err) != driver.Fatal || err == nil {
+			t.Errorf("%q: %v", bad, err)
+		}
+	}
+}
+
+// H1: scripts are fixed, and say which keys and arguments they take.
+func TestScriptHeaders(t *testing.T) {
+	for name, source := range map[string]string{
+		"acquire": acquireLua, "confirm": confirmLua, "renew": renewLua, "wait": waitLua, "release": releaseLua, "inspect": inspectLua,
+	} {
+		head := strings.Split(source, "\nlocal ")[0]
+		if !strings.Contains(head, "-- KEYS ") || !strings.Contains(head, "-- ARGV ") || !strings.Contains(head, "-- Returns ") {
+			t.Errorf("%s.lua has no header", name)
+		}
+	}
+	if len(Scripts) != 6 {
+		t.Error("two scripts are the same")
+	}
+}

@@ -1,0 +1,121 @@
+package interop_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/go-redsync/redsync/v4"
+	syncredis "github.com/go-redsync/redsync/v4/redis"
+	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/redlock"
+)
+
+// nodes starts independent servers and returns clients of them.
+func nodes(t *testing.T, n int) []redis.UniversalClient {
+	t.Helper()
+	var clients []redis.UniversalClient
+	for range n {
+		clients = append(clients, server(t))
+	}
+	return clients
+}
+
+// oursOn returns a Client of this library on several servers.
+func oursOn(t *testing.T, clients []redis.UniversalClient) *dlock.Client {
+	t.Helper()
+	c, err := dlock.New(&dlock.Config{}, dlock.WithBackend(redlock.New(clients)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// redsyncOn is a mutex of redsync on the same servers, with the same majority.
+func redsyncOn(clients []redis.UniversalClient, key string, opts ...redsync.Option) *redsync.Mutex {
+	var pools []syncredis.Pool
+	for _, c := range clients {
+		pools = append(pools, goredis.NewPool(c))
+	}
+	return redsync.New(pools...).NewMutex(key, append([]redsync.Option{redsync.WithExpiry(lease)}, opts...)...)
+}
+
+func TestRedlockExcludesRedsync(t *testing.T) {
+	t.Parallel()
+	clients := nodes(t, 3)
+	c := oursOn(t, clients)
+	if err := c.Lock(t.Context(), "k"); err != nil {
+		t.Fatal(err)
+	}
+	m := redsyncOn(clients, "k")
+	var taken *redsync.ErrTaken
+	if err := m.TryLockContext(t.Context()); !errors.As(err, &taken) {
+		t.Fatalf("redsync got a key that is taken: %v", err)
+	}
+	if err := c.Unlock(t.Context(), "k"); err != nil { // not disturbed by the attempt
+		t.Fatal(err)
+	}
+	if err := redsyncOn(clients, "k", redsync.WithTries(50), redsync.WithRetryDelay(10*time.Millisecond)).LockContext(t.Context()); err != nil {
+		t.Fatalf("redsync did not get a free key: %v", err)
+	}
+}
+
+func TestRedsyncExcludesRedlock(t *testing.T) {
+	t.Parallel()
+	clients := nodes(t, 5)
+	c := oursOn(t, clients)
+	m := redsyncOn(clients, "k")
+	if err := m.LockContext(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if ok, err := c.TryLock(t.Context(), "k"); ok || err != nil {
+		t.Fatalf("ours got a key that is taken: %v, %v", ok, err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- c.Lock(t.Context(), "k") }()
+	elapse(100 * time.Millisecond)
+	if ok, err := m.ExtendContext(t.Context()); !ok || err != nil {
+		t.Fatalf("their lock was disturbed: %v, %v", ok, err)
+	}
+	if ok, err := m.UnlockContext(t.Context()); !ok || err != nil {
+		t.Fatalf("their lock was disturbed: %v, %v", ok, err)
+	}
+	within(t, recheck+slack, "ours has the key after their release", done)
+}
+
+// Both contend for one key, each with several clients: nobody meets anybody inside.
+func TestRedlockAndRedsyncTogether(t *testing.T) {
+	t.Parallel()
+	clients := nodes(t, 3)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	var d detector
+	entered := make([]int, 4)
+	crew(4, func(i int) {
+		for ctx.Err() == nil {
+			if i < 2 {
+				c := oursOn(t, clients)
+				if c.Lock(ctx, "k") == nil {
+					d.hold(time.Millisecond)
+					entered[i]++
+					_ = c.Unlock(context.Background(), "k")
+				}
+				continue
+			}
+			m := redsyncOn(clients, "k", redsync.WithTries(20), redsync.WithRetryDelay(10*time.Millisecond))
+			if m.LockContext(ctx) == nil {
+				d.hold(time.Millisecond)
+				entered[i]++
+				_, _ = m.UnlockContext(context.Background())
+			}
+		}
+	}).Wait()
+	if d.overlaps.Load() > 0 || entered[0]+entered[1] == 0 || entered[2]+entered[3] == 0 {
+		t.Errorf("%d overlaps, entries %v", d.overlaps.Load(), entered)
+	}
+}
