@@ -56,7 +56,7 @@ they are kept in Redis or etcd and hold for every host that uses the same server
 	root.SetErr(w.stderr)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, "%w", err) })
 	flags := root.PersistentFlags()
-	flags.StringVarP(&w.backend, "backend", "b", "", "where locks are kept, as a URL; see `dlock help backends` (DLOCK_BACKEND)")
+	flags.StringVarP(&w.backend, "backend", "b", "", "where locks are kept, as a `URL`; dlock help backends lists them (DLOCK_BACKEND)")
 	flags.StringVar(&w.config, "config", "", "a configuration `file` of the service instead of a URL (DLOCK_CONFIG)")
 	flags.BoolVarP(&w.verbose, "verbose", "v", false, "write the log of the lock client to standard error")
 	root.AddCommand(w.completesKey(w.runCommand()), w.lsCommand(), w.showCommand(), w.watchCommand(), w.evictCommand(), w.benchCommand(),
@@ -99,7 +99,10 @@ func (w *world) exitCode(err error) int {
 // say writes a line for people to standard error. Errors of the lock client say
 // themselves whose they are.
 func (w *world) say(format string, args ...any) {
-	fmt.Fprintln(w.stderr, "dlock: "+strings.TrimPrefix(fmt.Sprintf(format, args...), "dlock: "))
+	text := strings.TrimPrefix(fmt.Sprintf(format, args...), "dlock: ")
+	for line := range strings.SplitSeq("dlock: "+text, "\n") {
+		fmt.Fprintln(w.stderr, safe(line)) // it may name an owner, who may be anybody
+	}
 }
 
 // print writes to standard output.

@@ -125,7 +125,7 @@ func (r *reporter) waiting(claims []dlock.Claim, since time.Time) {
 	}
 	line := fmt.Sprintf("dlock: waiting for %q", r.key)
 	if who != nil {
-		line += ", held by " + describe(who.Info) + " for " + age(who.Age)
+		line += ", held by " + safe(describe(who.Info)) + " for " + age(who.Age)
 	}
 	if ahead > 0 {
 		line += fmt.Sprintf(", %d ahead", ahead)

@@ -40,6 +40,14 @@ func configured(cfg *container.Config, opts ...connector.Option) (*cli.Backend, 
 			return nil, err
 		}
 		return ofEtcd(conn), nil
+	case "redlock":
+		conn, err := connector.NewRedlock(cfg.Redlock, opts...)
+		if err != nil {
+			return nil, err
+		}
+		return ofRedlock(conn), nil
+	case "file":
+		return &cli.Backend{Name: "file", Where: "file://" + cfg.File.Dir, Opener: cfg.File.Store()}, nil
 	}
 	return nil, fmt.Errorf("dlock.backend is %s, whose locks no other process can see", cfg.DLock.Backend)
 }

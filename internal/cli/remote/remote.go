@@ -1,5 +1,5 @@
 // Package remote is the backends of the command dlock that need a client: Redis in
-// all its forms, and etcd.
+// all its forms, redlock, and etcd.
 package remote
 
 import (
@@ -29,6 +29,7 @@ func Schemes() map[string]cli.Scheme {
 		"rediss+sentinel": openSentinel,
 		"redis+cluster":   openCluster,
 		"rediss+cluster":  openCluster,
+		"redlock":         openRedlock,
 		"etcd":            openEtcd,
 		"etcds":           openEtcd,
 		cli.ConfigScheme:  openConfig,
@@ -111,6 +112,29 @@ func ofRedis(conn *connector.Redis) *cli.Backend {
 	b := &cli.Backend{Name: "redis", Where: conn.String(), Opener: conn.RedisLocks(), Connect: conn.Connect, Close: conn.Close}
 	b.Count, b.Forget = traffic(conn.GetClient()), forget(conn.GetClient())
 	return b
+}
+
+// openRedlock is redlock://user@h1,h2,h3/0.
+func openRedlock(u *cli.URL, log clog.Logger) (*cli.Backend, error) {
+	password, err := secret(u)
+	if err != nil {
+		return nil, err
+	}
+	cfg := &connector.RedlockConfig{Addrs: u.WithPort("6379"), Username: u.User, Password: password, TLS: secured(u, false)}
+	if cfg.DB, err = database(u.Path); err != nil {
+		return nil, err
+	}
+	conn, err := connector.NewRedlock(cfg, connector.WithLogger(log))
+	if err != nil {
+		return nil, err
+	}
+	b := ofRedlock(conn)
+	b.Where, b.Config.Prefix = where(u), u.Param("prefix")
+	return b, nil
+}
+
+func ofRedlock(conn *connector.Redlock) *cli.Backend {
+	return &cli.Backend{Name: "redlock", Where: conn.String(), Opener: conn.RedlockLocks(), Connect: conn.Connect, Close: conn.Close}
 }
 
 // openEtcd is etcd://h1,h2.
