@@ -68,6 +68,17 @@ func TestTopologies(t *testing.T) {
 		}
 		excludes(t, fmt.Sprintf("redis+sentinel://%s/%s", strings.Join(hosts, ","), servers.MasterName))
 	})
+	t.Run("redlock", func(t *testing.T) {
+		t.Parallel()
+		var hosts []string
+		for range 3 {
+			hosts = append(hosts, testenv.Redis(t).Addr())
+		}
+		excludes(t, "redlock://"+strings.Join(hosts, ","))
+		if _, errs, code := dlock(t, "redlock://"+strings.Join(hosts[:2], ","), "run", "k", "--", "true"); code != 64 || !strings.Contains(errs, "odd number") {
+			t.Errorf("two servers: exit %d, %s", code, errs)
+		}
+	})
 	t.Run("cluster", func(t *testing.T) {
 		t.Parallel()
 		var hosts []string

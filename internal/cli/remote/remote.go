@@ -134,7 +134,9 @@ func openRedlock(u *cli.URL, log clog.Logger) (*cli.Backend, error) {
 }
 
 func ofRedlock(conn *connector.Redlock) *cli.Backend {
-	return &cli.Backend{Name: "redlock", Where: conn.String(), Opener: conn.RedlockLocks(), Connect: conn.Connect, Close: conn.Close}
+	b := &cli.Backend{Name: "redlock", Where: conn.String(), Opener: conn.RedlockLocks(), Connect: conn.Connect, Close: conn.Close}
+	b.Count, b.Forget = traffic(conn.GetClients()...), forget(conn.GetClients()...)
+	return b
 }
 
 // openEtcd is etcd://h1,h2.

@@ -2,18 +2,21 @@ package remote
 
 import (
 	"context"
+	"errors"
 	"net"
 	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
 )
 
-// traffic counts the commands that a client sends. The server could tell as well, but
+// traffic counts the commands that clients send. The server could tell as well, but
 // of all its clients together, and not to everybody.
-func traffic(client redis.UniversalClient) func() func() int64 {
+func traffic(clients ...redis.UniversalClient) func() func() int64 {
 	return func() func() int64 {
 		c := &counter{}
-		client.AddHook(c)
+		for _, client := range clients {
+			client.AddHook(c)
+		}
 		return c.sent.Load
 	}
 }
@@ -41,13 +44,14 @@ func (c *counter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 // forget removes the last token of a lock, which Redis would keep for a day. See the
 // layout in docs/backends/redis.md: the name of the lock is a tag of its own, or has
 // one.
-func forget(client redis.UniversalClient) func(context.Context, string) error {
+func forget(clients ...redis.UniversalClient) func(context.Context, string) error {
 	return func(ctx context.Context, lock string) error {
-		for _, fence := range []string{lock + "\x01f", "{" + lock + "}\x01f"} {
-			if err := client.Del(ctx, fence).Err(); err != nil {
-				return err
+		var errs []error
+		for _, client := range clients {
+			for _, fence := range []string{lock + "\x01f", "{" + lock + "}\x01f"} {
+				errs = append(errs, client.Del(ctx, fence).Err())
 			}
 		}
-		return nil
+		return errors.Join(errs...)
 	}
 }
