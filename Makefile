@@ -4,7 +4,7 @@ LINT_VERSION := v2.14.0
 LINT := $(shell $(GO) env GOPATH)/bin/golangci-lint
 
 .DEFAULT_GOAL := help
-.PHONY: help build fmt fmt-check lint test race conformance stress fuzz bench api api-update deps cover etcd
+.PHONY: help build fmt fmt-check lint test race conformance stress fuzz bench api api-update deps cover etcd bench-start
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,8 @@ stress: ## long random runs, with the full counts
 	DLOCK_STRESS=1 $(GO) test -race -timeout 60m -count=1 ./pkg/dlock -rapid.checks=10000
 	DLOCK_STRESS=1 DLOCK_TEST_REQUIRE=1 $(GO) test -race -timeout 60m -count=1 ./pkg/dlock/redislock
 	DLOCK_STRESS=1 DLOCK_TEST_REQUIRE=1 $(GO) test -race -timeout 90m -count=1 ./pkg/dlock/etcdlock
+	DLOCK_STRESS=1 DLOCK_TEST_REQUIRE=1 $(GO) test -race -timeout 60m -count=1 ./pkg/dlock/redlock
+	DLOCK_STRESS=1 DLOCK_TEST_REQUIRE=1 $(GO) test -race -timeout 30m -count=1 ./pkg/dlock/filelock ./cmd/dlock
 	$(GO) test -race -timeout 60m -count=20 ./pkg/dlock ./pkg/dlock/memlock ./pkg/dlock/faultdriver
 
 fuzz: ## fuzz each entry point for a minute
@@ -49,7 +51,10 @@ fuzz: ## fuzz each entry point for a minute
 	$(GO) test -run '^$$' -fuzz FuzzReply$$ -fuzztime 1m ./pkg/dlock/redislock
 
 bench: ## benchmarks, as ratios of the same run
-	$(GO) test -run '^$$' -bench . -benchtime 1x -timeout 15m ./pkg/dlock ./pkg/dlock/redislock ./pkg/dlock/etcdlock
+	$(GO) test -run '^$$' -bench . -benchtime 1x -timeout 15m ./pkg/dlock ./pkg/dlock/filelock ./pkg/dlock/redislock ./pkg/dlock/redlock ./pkg/dlock/etcdlock
+
+bench-start: ## how long dlock run takes to start, beside flock
+	./scripts/bench-start
 
 api: ## fail if the public API differs from api/
 	./scripts/api check
