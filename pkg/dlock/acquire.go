@@ -135,6 +135,7 @@ func (a *acquisition) file(ctx context.Context, key string) (*Guard, error) {
 		if class == driver.Ambiguous {
 			a.unanswered(g, sent)
 		}
+		a.client.logTrouble(key, a.failures+1, err)
 		if err := a.backOff(ctx, err); err != nil {
 			if class == driver.Ambiguous {
 				err = fmt.Errorf("%w: %w", ErrUnknownOutcome, err)

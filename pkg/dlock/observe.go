@@ -33,6 +33,17 @@ func (c *Client) logTook(msg, what string, cl *claim, from int64) {
 	})
 }
 
+// logTrouble is for a call that goes on trying: it would wait without a word else. It
+// speaks less and less often.
+func (c *Client) logTrouble(key string, failures int, err error) {
+	if c.quiet || failures&(failures-1) != 0 {
+		return
+	}
+	c.safely(func() {
+		c.log.Warn("backend fails", clog.String("key", key), clog.Int("attempts", failures), clog.Error(err))
+	})
+}
+
 func (c *Client) logUnconfirmed(cl *claim, err error) {
 	c.safely(func() {
 		c.log.Warn("release not confirmed", clog.String("key", cl.key), clog.String("owner", cl.owner), clog.Int64("fence", cl.token), clog.Error(err))

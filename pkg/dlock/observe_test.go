@@ -22,6 +22,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/clog"
 	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/faultdriver"
 	"github.com/ceyewan/genesis/pkg/dlock/memlock"
 )
 
@@ -289,6 +290,25 @@ func TestLogLines(t *testing.T) {
 		if line := o.lines()[i]; !regexp.MustCompile(want).MatchString(line) {
 			t.Errorf("line %d is\n%s\nand should match\n%s", i, line, want)
 		}
+	}
+}
+
+// A call that goes on trying says why, less and less often.
+func TestTroubleIsLogged(t *testing.T) {
+	o := observe(t)
+	_, faults := faulty(faultdriver.Rule{Op: faultdriver.Acquire, Fault: faultdriver.Fail, Times: 9})
+	c := o.client(t, faults, dlock.Config{RetryInterval: time.Millisecond})
+	if err := acquire(t, c, "k").Unlock(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	var told []string
+	for _, line := range o.lines() {
+		if m := regexp.MustCompile(`level=WARN msg="backend fails" .*key=k attempts=(\d+) error=\S`).FindStringSubmatch(line); m != nil {
+			told = append(told, m[1])
+		}
+	}
+	if got := strings.Join(told, " "); got != "1 2 4 8" {
+		t.Errorf("told at the attempts %s, in %q", got, o.lines())
 	}
 }
 
