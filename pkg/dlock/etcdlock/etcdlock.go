@@ -92,7 +92,8 @@ type claim struct {
 	otherBy  time.Time     // and may arrive until then
 	seen     time.Time     // when its last Acquire or Renew was sent
 	span     time.Duration // for how long it may be silent after that
-	swept    bool
+	swept    bool          // it was silent for longer, and is gone, whatever the server still has
+	sweeping bool
 	open     bool // some attempt to file it was never answered
 	tainted  bool // something may yet arrive that deletes whatever is at its key
 }

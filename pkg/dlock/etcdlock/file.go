@@ -35,7 +35,7 @@ func (c *claim) value(i driver.Info) string {
 func (d *etcdDriver) file(ctx context.Context, c *claim, r driver.Request) (driver.State, error) {
 	sent := time.Now()
 	d.mu.Lock()
-	l, repeated := c.lease, c.seen.Before(sent) && c.rev != 0
+	l, repeated := c.lease, c.rev != 0
 	join := repeated || l.aged(sent)
 	f := filing{
 		claim: c, line: d.lineOf(c.key), bar: d.barKey(c.id), lease: l.id, text: c.text, rev: c.rev,
@@ -184,6 +184,9 @@ func (d *etcdDriver) settle(c *claim, p position, sent time.Time) driver.State {
 	if d.claims[c.id] != c || p.phase == driver.Gone {
 		d.forget(c)
 		return driver.State{Phase: driver.Gone}
+	}
+	if c.swept {
+		return driver.State{Phase: driver.Gone} // it is forgotten when the sweep has succeeded
 	}
 	d.stand(c, p)
 	if c.seen = sent; c.phase == driver.Held {

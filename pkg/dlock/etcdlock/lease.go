@@ -53,6 +53,7 @@ func (d *etcdDriver) enter(ctx context.Context, r driver.Request) (*claim, error
 	secs := seconds(r.TTL)
 	d.mu.Lock()
 	if c := d.claims[r.ID]; c != nil && c.key == r.Key && !c.lease.dead {
+		c.seen = time.Now() // it is not silent, whatever becomes of this call
 		d.mu.Unlock()
 		return c, nil
 	}
@@ -183,16 +184,17 @@ func (d *etcdDriver) keepAliveOnce(ctx context.Context, l *lease, within time.Du
 }
 
 // sweep releases the claims on a lease that have been silent for too long: the
-// lease lives on for the sake of others, and would keep them for ever.
+// lease lives on for the sake of others, and would keep them for ever. Once that was
+// tried, the claim is gone: the attempt may arrive at any time.
 func (d *etcdDriver) sweep(l *lease) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now := time.Now()
 	for _, c := range l.claims {
-		if c.swept || now.Sub(c.seen) <= c.span+min(c.span/3, time.Second) {
+		if c.sweeping || (!c.swept && now.Sub(c.seen) <= c.span+min(c.span/3, time.Second)) {
 			continue
 		}
-		c.swept = true
+		c.swept, c.sweeping = true, true
 		ref := driver.Ref{Key: c.key, ID: c.id, TTL: l.ttl, Unsettled: true}
 		d.work.Go(func() {
 			ctx, cancel := context.WithTimeout(d.ctx, time.Second)
@@ -200,7 +202,7 @@ func (d *etcdDriver) sweep(l *lease) {
 			if _, err := d.Release(ctx, ref); err != nil {
 				d.log.Warn("a silent claim could not be removed", "key", c.key, "error", err)
 				d.mu.Lock()
-				c.swept = false
+				c.sweeping = false
 				d.mu.Unlock()
 			}
 		})

@@ -148,7 +148,7 @@ func (d *etcdDriver) leaveLine(c *claim) {
 // tell pushes what became of a claim that waits.
 func (d *etcdDriver) tell(c *claim, p position) {
 	d.mu.Lock()
-	if d.claims[c.id] != c || c.phase == driver.Held {
+	if d.claims[c.id] != c || c.phase == driver.Held || c.swept {
 		d.mu.Unlock()
 		return
 	}

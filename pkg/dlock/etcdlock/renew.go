@@ -85,6 +85,11 @@ func (r *renewal) sort(refs []driver.Ref) (visits []*visit, leases []*lease) {
 			r.states[i] = driver.State{Phase: driver.Gone}
 			continue
 		}
+		if c.swept {
+			r.states[i] = driver.State{Phase: driver.Gone}
+			keep(c.lease) // so that the sweep is repeated
+			continue
+		}
 		c.seen = r.sent // it is not silent, whatever becomes of this call
 		v := &visit{claim: c, index: i, was: c.position, target: seconds(ref.TTL)}
 		v.unsure = c.other != nil

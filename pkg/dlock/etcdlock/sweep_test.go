@@ -1,0 +1,114 @@
+package etcdlock_test
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/etcdlock"
+)
+
+// A claim that is being filed again and again is not silent, though none of the
+// attempts was answered: the sweep must not delete what the last attempt was granted.
+func TestSweepSparesAClaimThatIsBeingFiled(t *testing.T) {
+	server := testenv.Etcd(t)
+	proxy := testenv.Proxy(t, server.Addr())
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{proxy.Addr()}, Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	d, err := etcdlock.New(client).Open(driver.Options{Prefix: "p:", Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	const ttl = 2 * time.Second
+	other := driver.Ref{Key: "other", ID: strings.Repeat("a", 32), TTL: ttl}
+	mine := driver.Ref{Key: "mine", ID: strings.Repeat("b", 32), TTL: ttl}
+	if st, err := d.Acquire(t.Context(), driver.Request{Ref: other}); err != nil || st.Phase != driver.Held {
+		t.Fatal(st, err)
+	}
+	land := proxy.HoldGRPC("/etcdserverpb.Lease/LeaseGrant", 1) // the sweep's bar
+	for end := time.Now().Add(ttl + ttl/3 + 200*time.Millisecond); time.Now().Before(end); {
+		release := proxy.HoldGRPC("/etcdserverpb.KV/Txn", 1)
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		if _, err := d.Acquire(ctx, driver.Request{Ref: mine}); err == nil {
+			t.Fatal("the attempt was answered")
+		}
+		cancel()
+		release()
+		if _, err := d.Renew(t.Context(), []driver.Ref{other}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	st, err := d.Acquire(t.Context(), driver.Request{Ref: mine})
+	if err != nil || st.Phase != driver.Held {
+		t.Fatal(st, err)
+	}
+	land()
+	deleted := client.Watch(t.Context(), "p:mine/", clientv3.WithPrefix(), clientv3.WithFilterPut(), clientv3.WithRev(st.Token))
+	select {
+	case <-deleted:
+		t.Fatalf("the claim was deleted %v before its end", time.Until(st.Until))
+	case <-time.After(time.Until(st.Until) - 200*time.Millisecond):
+	}
+}
+
+// A claim that was silent for too long is gone as soon as its removal was tried: that
+// may arrive at any time.
+func TestSweptClaimIsGone(t *testing.T) {
+	server := testenv.Etcd(t)
+	proxy := testenv.Proxy(t, server.Addr())
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{proxy.Addr()}, Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	d, err := etcdlock.New(client).Open(driver.Options{Prefix: "p:", Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	const ttl = 2 * time.Second
+	other := driver.Ref{Key: "other", ID: strings.Repeat("a", 32), TTL: ttl}
+	mine := driver.Ref{Key: "mine", ID: strings.Repeat("b", 32), TTL: ttl}
+	for _, r := range []driver.Ref{other, mine} {
+		if st, err := d.Acquire(t.Context(), driver.Request{Ref: r}); err != nil || st.Phase != driver.Held {
+			t.Fatal(st, err)
+		}
+	}
+	// The sweep's bar needs a lease, which it does not get: nothing is removed yet.
+	granted := proxy.HoldGRPC("/etcdserverpb.Lease/LeaseGrant", 1)
+	silent := time.Now().Add(ttl + ttl/3 + 100*time.Millisecond)
+	testenv.Eventually(t, 10*time.Second, "the sweep begins", func() bool {
+		if _, err := d.Renew(t.Context(), []driver.Ref{other}); err != nil {
+			t.Fatal(err)
+		}
+		return time.Now().After(silent) && proxy.GRPCCalls()["/etcdserverpb.Lease/LeaseGrant"] > 1
+	})
+	for _, ask := range []func() (driver.State, error){
+		func() (driver.State, error) {
+			states, err := d.Renew(t.Context(), []driver.Ref{mine})
+			return states[0], err
+		},
+		func() (driver.State, error) { return d.Acquire(t.Context(), driver.Request{Ref: mine}) },
+	} {
+		if st, err := ask(); err != nil || st.Phase != driver.Gone {
+			t.Errorf("%v, %v, though it is being removed", st, err)
+		}
+	}
+	granted()
+	testenv.Eventually(t, 10*time.Second, "the claim is removed", func() bool {
+		_, _ = d.Renew(t.Context(), []driver.Ref{other})
+		got, err := client.Get(t.Context(), "p:mine/", clientv3.WithPrefix(), clientv3.WithCountOnly())
+		return err == nil && got.Count == 0
+	})
+}
