@@ -4,7 +4,7 @@ LINT_VERSION := v2.14.0
 LINT := $(shell $(GO) env GOPATH)/bin/golangci-lint
 
 .DEFAULT_GOAL := help
-.PHONY: help build fmt fmt-check lint test race conformance stress fuzz bench api api-update deps cover etcd bench-start
+.PHONY: help build fmt fmt-check lint test race conformance stress fuzz bench api api-update deps cover etcd bench-start lab lab-night lab-mutants
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,15 @@ bench: ## benchmarks, as ratios of the same run
 
 bench-start: ## how long dlock run takes to start, beside flock
 	./scripts/bench-start
+
+lab: etcd ## the fault lab on all topologies, about ten minutes
+	$(GO) run ./lab run -duration 30s
+
+lab-night: etcd ## the fault lab until the nightly figures are full; goes on where it stopped
+	$(GO) run ./lab run -resume -seeds 20 -duration 60s -goals nightly -budget 6h
+
+lab-mutants: etcd ## that each deliberately broken variant is caught
+	$(GO) run ./lab mutants -duration 10s
 
 api: ## fail if the public API differs from api/
 	./scripts/api check

@@ -1,0 +1,120 @@
+// Package event is the log of a trial: what workers and the lab did, and when, on
+// the clock that they share.
+package event
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+
+	"github.com/ceyewan/genesis/lab/internal/mono"
+)
+
+// A Kind says what happened.
+type Kind string
+
+// What workers log. An attempt is one call of Acquire and all that follows from it.
+const (
+	Start    Kind = "start"    // the process is ready
+	Call     Kind = "call"     // Acquire is about to be called
+	Enter    Kind = "enter"    // it returned a Guard; the section begins
+	Failed   Kind = "failed"   // it returned an error, in Note
+	Exit     Kind = "exit"     // the section is over; Note is Done or Lost, which was learned Dur before
+	Released Kind = "released" // Unlock returned; Note is its error
+	Stall    Kind = "stall"    // the process was not scheduled for Dur, until At
+	Stop     Kind = "stop"     // the Client was closed in good order
+)
+
+// What the lab logs.
+const (
+	Fault Kind = "fault" // Note tells which; Worker is set if it struck a process
+	Heal  Kind = "heal"
+)
+
+// The notes of Exit.
+const (
+	Done = "done"
+	Lost = "lost"
+)
+
+// An Event is one line of the log.
+type Event struct {
+	At      int64  `json:"at"`
+	Kind    Kind   `json:"kind"`
+	Worker  string `json:"worker,omitempty"`
+	PID     int    `json:"pid,omitempty"`
+	Key     string `json:"key,omitempty"`
+	Attempt string `json:"attempt,omitempty"`
+	Fence   int64  `json:"fence,omitempty"`
+	Dur     int64  `json:"dur,omitempty"`
+	Note    string `json:"note,omitempty"`
+}
+
+// A Log is a file to which several processes append.
+type Log struct {
+	file   *os.File
+	worker string
+	pid    int
+}
+
+// Open opens the log for appending on behalf of worker.
+func Open(path, worker string) (*Log, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	return &Log{file: f, worker: worker, pid: os.Getpid()}, nil
+}
+
+// Add writes one event, stamped now if it has no time. One write is one line, which
+// the kernel does not mix with those of others.
+func (l *Log) Add(e Event) {
+	if e.At == 0 {
+		e.At = mono.Now()
+	}
+	if e.Worker == "" {
+		e.Worker = l.worker
+	}
+	if e.PID == 0 {
+		e.PID = l.pid
+	}
+	line, err := json.Marshal(e)
+	if err == nil {
+		_, err = l.file.Write(append(line, '\n'))
+	}
+	if err != nil {
+		panic(fmt.Sprintf("lab: the log of events: %v", err)) // a trial without its log proves nothing
+	}
+}
+
+// Close closes the file.
+func (l *Log) Close() error { return l.file.Close() }
+
+// Read returns all events of a log in the order of their times. The last line of
+// a process that was killed may be torn; only such a line may be.
+func Read(path string) ([]Event, error) {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var all []Event
+	lines := bufio.NewScanner(bytes.NewReader(raw))
+	lines.Buffer(nil, 1<<20)
+	torn := 0
+	for lines.Scan() {
+		var e Event
+		if json.Unmarshal(lines.Bytes(), &e) != nil {
+			torn++
+			continue
+		}
+		all = append(all, e)
+	}
+	if torn > 16 {
+		return nil, fmt.Errorf("%d torn lines in the log of events", torn)
+	}
+	slices.SortStableFunc(all, func(a, b Event) int { return int(min(max(a.At-b.At, -1), 1)) })
+	return all, lines.Err()
+}

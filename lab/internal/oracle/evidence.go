@@ -1,0 +1,152 @@
+// Package oracle judges what happened in a trial.
+package oracle
+
+import (
+	"time"
+
+	"github.com/ceyewan/genesis/lab/internal/event"
+	"github.com/ceyewan/genesis/lab/internal/schedule"
+	"github.com/ceyewan/genesis/lab/internal/store"
+	"github.com/ceyewan/genesis/lab/internal/watch"
+)
+
+// Evidence is everything that is known of a trial.
+type Evidence struct {
+	Topology string
+	Mode     schedule.Mode
+	TTL      time.Duration
+	From, To int64 // when workers were at work
+	Events   []event.Event
+	Faults   []Struck
+	Writes   []store.Write
+	Counts   store.Counts
+	Deaths   []watch.Death
+	Ghosts   []Ghost
+}
+
+// A Struck fault is one that was carried out.
+type Struck struct {
+	schedule.Fault
+	From, To int64
+	Worker   string // whom it struck, if it was one
+}
+
+// A Ghost is a claim that was stored though its process had closed its Client in
+// good order, or one that has no end (nothing Left).
+type Ghost struct {
+	Key   string
+	PID   int
+	Phase string
+	Left  time.Duration
+}
+
+// A Violation is something that must not happen. From and To are when.
+type Violation struct {
+	Oracle string `json:"oracle"`
+	Key    string `json:"key,omitempty"`
+	Detail string `json:"detail"`
+	From   int64  `json:"from,omitempty"`
+	To     int64  `json:"to,omitempty"`
+	// Stalled: the machine did not give a process its time around then, so that
+	// the trial was not inside the assumptions.
+	Stalled bool `json:"stalled,omitempty"`
+}
+
+// A Section is one attempt: a call of Acquire and what came of it.
+type Section struct {
+	Attempt, Key, Worker string
+	Call                 int64
+	Enter                int64 // 0: never
+	Exit                 int64 // or when its process was killed
+	Learned              int64 // of the loss; Exit if there was none
+	Released             int64 // 0: never returned
+	Fence                int64
+	Failed, Unlock       string // errors
+	Lost, Killed         bool
+}
+
+// Sections puts the events of each attempt together.
+func (e *Evidence) Sections() []*Section {
+	var all []*Section
+	byAttempt := map[string]*Section{}
+	open := map[string]map[*Section]bool{} // by worker
+	for _, ev := range e.Events {
+		if ev.Kind == event.Call {
+			s := &Section{Attempt: ev.Attempt, Key: ev.Key, Worker: ev.Worker, Call: ev.At}
+			all, byAttempt[ev.Attempt] = append(all, s), s
+			if open[ev.Worker] == nil {
+				open[ev.Worker] = map[*Section]bool{}
+			}
+			open[ev.Worker][s] = true
+			continue
+		}
+		if s := byAttempt[ev.Attempt]; s != nil && s.take(ev) {
+			delete(open[ev.Worker], s)
+		}
+	}
+	for worker, left := range open {
+		at := e.killed(worker)
+		for s := range left {
+			s.die(at)
+		}
+	}
+	return all
+}
+
+// take applies an event and reports whether it was the last of the attempt.
+func (s *Section) take(ev event.Event) (last bool) {
+	switch ev.Kind {
+	case event.Enter:
+		s.Enter, s.Fence = ev.At, ev.Fence
+	case event.Exit:
+		s.Exit, s.Learned, s.Lost = ev.At, ev.At-ev.Dur, ev.Note == event.Lost
+	case event.Failed:
+		s.Failed = ev.Note
+		s.Exit = ev.At
+		return true
+	case event.Released:
+		s.Released, s.Unlock = ev.At, ev.Note
+		return true
+	default:
+	}
+	return false
+}
+
+// die ends an attempt whose process ended. What it had not done by then it never did.
+func (s *Section) die(at int64) {
+	s.Killed = true
+	if s.Exit == 0 {
+		s.Exit, s.Learned = at, at
+	}
+}
+
+// killed is when a worker was killed, or the end of the trial.
+func (e *Evidence) killed(worker string) int64 {
+	for _, f := range e.Faults {
+		if f.Kind == schedule.WorkerKill && f.Worker == worker {
+			return f.From
+		}
+	}
+	return e.To
+}
+
+// byKey groups the attempts that were granted, or all of them.
+func byKey(sections []*Section, granted bool) map[string][]*Section {
+	groups := map[string][]*Section{}
+	for _, s := range sections {
+		if !granted || s.Enter != 0 {
+			groups[s.Key] = append(groups[s.Key], s)
+		}
+	}
+	return groups
+}
+
+// asleep says whether a worker was stopped at some time in an interval.
+func (e *Evidence) asleep(worker string, from, to int64) bool {
+	for _, f := range e.Faults {
+		if f.Worker == worker && f.Kind != schedule.WorkerKill && f.From <= to && f.To >= from {
+			return true
+		}
+	}
+	return false
+}

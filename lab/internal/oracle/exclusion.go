@@ -1,0 +1,94 @@
+package oracle
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// overlaps finds sections of one key that were entered before another had been left.
+func overlaps(sections []*Section) (found []Violation) {
+	for key, group := range byKey(sections, true) {
+		slices.SortFunc(group, func(a, b *Section) int { return compare(a.Enter, b.Enter) })
+		last := group[0]
+		for _, s := range group[1:] {
+			if s.Enter < last.Exit {
+				end := min(s.Exit, last.Exit)
+				found = append(found, Violation{
+					Oracle: "overlap", Key: key, From: s.Enter, To: end,
+					Detail: fmt.Sprintf("%s (fence %d) and %s (fence %d) were inside together for %v", last.Attempt, last.Fence, s.Attempt, s.Fence, time.Duration(end-s.Enter)),
+				})
+			}
+			if s.Exit > last.Exit {
+				last = s
+			}
+		}
+	}
+	return found
+}
+
+func compare(a, b int64) int { return int(min(max(a-b, -1), 1)) }
+
+// fences finds tokens that do not grow: whoever calls after another was granted the
+// lock must get a greater one.
+func fences(sections []*Section) (found []Violation) {
+	for key, group := range byKey(sections, true) {
+		granted := slices.Clone(group)
+		slices.SortFunc(group, func(a, b *Section) int { return compare(a.Call, b.Call) })
+		slices.SortFunc(granted, func(a, b *Section) int { return compare(a.Enter, b.Enter) })
+		var greatest *Section // among those granted before the call
+		next := 0
+		for _, s := range group {
+			for ; next < len(granted) && granted[next].Enter < s.Call; next++ {
+				if greatest == nil || granted[next].Fence > greatest.Fence {
+					greatest = granted[next]
+				}
+			}
+			if greatest != nil && s.Fence <= greatest.Fence {
+				found = append(found, Violation{
+					Oracle: "fence", Key: key, From: s.Call, To: s.Enter,
+					Detail: fmt.Sprintf("%s got %d after %s had got %d", s.Attempt, s.Fence, greatest.Attempt, greatest.Fence),
+				})
+			}
+		}
+	}
+	return found
+}
+
+// stale finds writes that the fenced store accepted though somebody who came later
+// had written before.
+func (e *Evidence) stale(sections []*Section) (found []Violation) {
+	byAttempt := map[string]*Section{}
+	for _, s := range sections {
+		byAttempt[s.Attempt] = s
+	}
+	latest := map[string]*Section{} // by key: of those who wrote, who called last
+	for _, w := range e.Writes {
+		s := byAttempt[w.Attempt]
+		if s == nil || s.Enter == 0 {
+			continue
+		}
+		if before := latest[w.Key]; before != nil && before.Call > s.Enter {
+			found = append(found, Violation{
+				Oracle: "stale-write", Key: w.Key, From: w.At, To: w.At,
+				Detail: fmt.Sprintf("the write of %s (fence %d) was accepted after that of %s (fence %d)", s.Attempt, s.Fence, before.Attempt, before.Fence),
+			})
+		}
+		if before := latest[w.Key]; before == nil || s.Call > before.Call {
+			latest[w.Key] = s
+		}
+	}
+	if n := e.Counts.FencedLost; n > 0 {
+		found = append(found, Violation{Oracle: "stale-write", Detail: fmt.Sprintf("%d updates of the fenced store were lost", n)})
+	}
+	return found
+}
+
+// unfenced judges the store that does not look at tokens. Inside the assumptions the
+// lock alone must have kept it right.
+func (e *Evidence) unfenced() (found []Violation) {
+	if e.Counts.UnfencedLost > 0 {
+		found = append(found, Violation{Oracle: "store", From: e.From, To: e.To, Detail: fmt.Sprintf("%d updates of the unfenced store were lost", e.Counts.UnfencedLost)})
+	}
+	return found
+}

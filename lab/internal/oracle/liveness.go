@@ -1,0 +1,146 @@
+package oracle
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ceyewan/genesis/lab/internal/schedule"
+)
+
+// idleBound is how long a lock may be free while somebody waits for it and no server
+// is disturbed: the lease of a holder that died, and some.
+func (e *Evidence) idleBound() time.Duration {
+	switch e.Topology {
+	case schedule.Etcd3:
+		return 2*e.TTL + 4*time.Second // a new leader restarts leases
+	case schedule.Etcd1:
+		return e.TTL + 3*time.Second
+	}
+	return e.TTL + 2*time.Second
+}
+
+// idle finds waiters whom nobody served though the lock was free. Only keys whose
+// locks all have the same lease are judged.
+func (e *Evidence) idle(sections []*Section) (found []Violation) {
+	for key, group := range byKey(sections, false) {
+		if strings.HasPrefix(key, "quick") {
+			continue
+		}
+		inside := spans(group)
+		for _, s := range group {
+			from, to := longestGap(s.Call, waitedUntil(s), inside)
+			if free := to - from - e.disturbed(s.Worker, from, to, grace); free > int64(e.idleBound()) {
+				found = append(found, Violation{
+					Oracle: "idle", Key: key, From: from, To: to,
+					Detail: fmt.Sprintf("%s waited while the lock was free for %v, %v of it undisturbed", s.Attempt, time.Duration(to-from), time.Duration(free)),
+				})
+				break
+			}
+		}
+	}
+	return found
+}
+
+func waitedUntil(s *Section) int64 {
+	if s.Enter != 0 {
+		return s.Enter
+	}
+	return s.Exit
+}
+
+type span struct{ from, to int64 }
+
+// spans are when somebody was inside, in order.
+func spans(group []*Section) (all []span) {
+	for _, s := range group {
+		if s.Enter != 0 {
+			all = append(all, span{s.Enter, max(s.Exit, s.Released)})
+		}
+	}
+	slices.SortFunc(all, func(a, b span) int { return compare(a.from, b.from) })
+	return all
+}
+
+// longestGap is the longest time between from and to in which nobody was inside.
+func longestGap(from, to int64, inside []span) (gapFrom, gapTo int64) {
+	at := from
+	for _, in := range inside {
+		if in.to <= at || in.from >= to {
+			continue
+		}
+		if in.from-at > gapTo-gapFrom {
+			gapFrom, gapTo = at, in.from
+		}
+		at = max(at, in.to)
+	}
+	if to-at > gapTo-gapFrom {
+		gapFrom, gapTo = at, to
+	}
+	return gapFrom, gapTo
+}
+
+// grace is how long clients may take to find their servers again.
+const grace = 2 * time.Second
+
+// disturbed is how much of an interval faults took, of those that keep a healthy
+// waiter from being served.
+func (e *Evidence) disturbed(worker string, from, to int64, grace time.Duration) (sum int64) {
+	at := from
+	for _, f := range e.Faults {
+		struck := f.Worker == worker && f.Kind != schedule.WorkerKill
+		if f.Kind.OnWorkers() && !struck {
+			continue
+		}
+		switch f.Kind {
+		case schedule.ScriptFlush, schedule.Compact, schedule.Mute:
+			continue
+		default:
+		}
+		begin, end := max(at, f.From), min(to, f.To+int64(grace))
+		if end > begin {
+			sum += end - begin
+			at = end
+		}
+	}
+	return sum
+}
+
+// recoveries are the times from the death of a holder to the next one, where somebody
+// was waiting and no server was disturbed.
+func (e *Evidence) recoveries(sections []*Section) (all []time.Duration) {
+	for key, group := range byKey(sections, false) {
+		if strings.HasPrefix(key, "quick") {
+			continue
+		}
+		for _, dead := range group {
+			if !dead.Killed || dead.Enter == 0 || dead.Released != 0 || dead.Exit >= e.To {
+				continue
+			}
+			if next := successor(group, dead); next != nil && e.disturbed("", dead.Exit, next.Enter, 0) == 0 {
+				all = append(all, time.Duration(next.Enter-dead.Exit))
+			}
+		}
+	}
+	return all
+}
+
+// successor is who was granted the lock next, if somebody had been waiting since the
+// holder died.
+func successor(group []*Section, dead *Section) (next *Section) {
+	waited := false
+	for _, s := range group {
+		if s == dead || s.Killed {
+			continue
+		}
+		waited = waited || (s.Call < dead.Exit && waitedUntil(s) > dead.Exit)
+		if s.Enter > dead.Exit && (next == nil || s.Enter < next.Enter) {
+			next = s
+		}
+	}
+	if !waited {
+		return nil
+	}
+	return next
+}

@@ -1,0 +1,96 @@
+package oracle
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/ceyewan/genesis/lab/internal/schedule"
+	"github.com/ceyewan/genesis/lab/internal/watch"
+	"github.com/ceyewan/genesis/pkg/dlock"
+)
+
+// learnWithin is how soon a holder learns that an operator, or a restart without
+// data, took its lock away: one renewal, on a busy machine.
+func (e *Evidence) learnWithin() int64 { return int64(e.TTL/3 + 1200*time.Millisecond) }
+
+// lateLosses finds holders who believed in their lock when the server had dropped it:
+// by its expiry, at all; taken away by others, for longer than a renewal takes.
+func (e *Evidence) lateLosses(sections []*Section) (found []Violation, judged int) {
+	byFence := map[string]*Section{}
+	for _, s := range sections {
+		if s.Enter != 0 {
+			byFence[fmt.Sprint(s.Key, " ", s.Fence)] = s
+		}
+	}
+	for _, d := range e.Deaths {
+		s := byFence[fmt.Sprint(d.Key, " ", d.Fence)]
+		if s == nil || s.Killed || e.moving(d) || e.asleep(s.Worker, s.Enter, s.Learned) {
+			continue
+		}
+		if s.Lost {
+			judged++
+		}
+		if bound := d.At + e.allowance(d.Cause); bound < s.Learned {
+			found = append(found, e.late(s, d.At, "the server had dropped the lock ("+d.Cause+")"))
+		}
+	}
+	for _, f := range e.Faults {
+		if f.Kind != schedule.ServerEmpty || e.Topology != schedule.Single {
+			continue
+		}
+		for _, s := range sections {
+			if s.Enter != 0 && s.Enter < f.From && f.To+e.learnWithin() < s.Learned && !s.Killed && !e.asleep(s.Worker, s.Enter, s.Learned) {
+				found = append(found, e.late(s, f.To, "the server had come back without the lock"))
+			}
+		}
+	}
+	return found, judged
+}
+
+// allowance is what a holder may be late by. Beyond the assumptions others take
+// locks away; the server itself never does before the holder has given up.
+func (e *Evidence) allowance(cause string) int64 {
+	if e.Mode == schedule.Beyond && cause != "expired" {
+		return e.learnWithin()
+	}
+	return 0
+}
+
+// moving says whether a key was dropped because it moved to another server.
+func (e *Evidence) moving(d watch.Death) bool {
+	return e.Topology == schedule.Cluster && d.Cause != "expired"
+}
+
+func (e *Evidence) late(s *Section, from int64, why string) Violation {
+	return Violation{
+		Oracle: "late-loss", Key: s.Key, From: from, To: s.Learned,
+		Detail: fmt.Sprintf("%s (fence %d) believed in its lock for %v after %s", s.Attempt, s.Fence, time.Duration(s.Learned-from), why),
+	}
+}
+
+// falseLosses finds locks that were lost, inside the assumptions, though no fault
+// could have cost them.
+func (e *Evidence) falseLosses(sections []*Section) (found []Violation) {
+	for _, s := range sections {
+		lost := s.Lost || s.Unlock == dlock.ErrOwnershipLost.Error()
+		if s.Enter == 0 || !lost || s.Killed || e.gravely(s) {
+			continue
+		}
+		found = append(found, Violation{
+			Oracle: "false-loss", Key: s.Key, From: s.Enter, To: max(s.Exit, s.Released),
+			Detail: fmt.Sprintf("%s (fence %d) lost its lock after %v without a fault that explains it", s.Attempt, s.Fence, time.Duration(s.Exit-s.Enter)),
+		})
+	}
+	return found
+}
+
+// gravely says whether a fault that may cost a lock struck in its time, or so shortly
+// before that its consequences did.
+func (e *Evidence) gravely(s *Section) bool {
+	for _, f := range e.Faults {
+		if !f.Harmless(e.TTL) && f.From <= max(s.Exit, s.Released) && f.To+int64(e.TTL) >= s.Enter {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,143 @@
+package oracle
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/ceyewan/genesis/lab/internal/event"
+	"github.com/ceyewan/genesis/lab/internal/schedule"
+)
+
+// A Verdict is the judgement of a trial, and its figures.
+type Verdict struct {
+	Operations  int `json:"operations"` // acquisitions that were asked for
+	Sections    int `json:"sections"`   // that were granted
+	Checked     int `json:"checked"`    // operations through the model
+	Unchecked   int `json:"unchecked"`  // left to the other oracles
+	Overlaps    int `json:"overlaps"`   // beyond the assumptions they are no violation
+	Losses      int `json:"losses"`
+	LossesTimed int `json:"losses_timed"` // whose end at the server was seen
+	LateLosses  int `json:"late_losses"`
+	FalseLosses int `json:"false_losses"`
+	Fences      int `json:"fence_regressions"`
+	Stale       int `json:"stale_accepted"`
+	Rejected    int `json:"stale_rejected"`
+	Corrupted   int `json:"unfenced_lost_updates"`
+	Ghosts      int `json:"ghosts"`
+	Stalls      int `json:"stalls"`
+
+	Recoveries []time.Duration `json:"recoveries,omitempty"`
+	Violations []Violation     `json:"violations,omitempty"`
+	// Noted are the first overlaps beyond the assumptions.
+	Noted []Violation `json:"noted,omitempty"`
+}
+
+// Passed says that nothing happened that must not.
+func (v *Verdict) Passed() bool { return len(v.Violations) == 0 }
+
+// Stalled says that something did, and that each time the machine may have been to blame. The
+// trial proves nothing and is repeated.
+func (v *Verdict) Stalled() bool {
+	for _, x := range v.Violations {
+		if !x.Stalled {
+			return false
+		}
+	}
+	return len(v.Violations) > 0
+}
+
+// Judge runs all oracles.
+func (e *Evidence) Judge(minRate float64) *Verdict {
+	sections := e.Sections()
+	v := &Verdict{Operations: len(sections), Rejected: e.Counts.Rejected, Corrupted: e.Counts.UnfencedLost, Ghosts: len(e.Ghosts)}
+	for _, s := range sections {
+		if s.Enter != 0 {
+			v.Sections++
+		}
+		if s.Lost && s.Enter != 0 {
+			v.Losses++
+		}
+	}
+	over, fence, stale := overlaps(sections), fences(sections), e.stale(sections)
+	late, timed := e.lateLosses(sections)
+	history, checked, left := e.history(sections)
+	v.Overlaps, v.Fences, v.Stale, v.LateLosses, v.LossesTimed = len(over), len(fence), len(stale), len(late), timed
+	v.Checked, v.Unchecked, v.Recoveries = checked, left, e.recoveries(sections)
+	v.Violations = append(append(append(fence, stale...), late...), history...)
+	if e.Mode != schedule.Beyond {
+		lost := e.falseLosses(sections)
+		v.FalseLosses = len(lost)
+		v.Violations = append(append(append(over, v.Violations...), lost...), e.unfenced()...)
+	} else {
+		slices.SortFunc(over, func(a, b Violation) int { return compare(a.From, b.From) })
+		v.Noted = over[:min(len(over), 20)]
+	}
+	v.Violations = append(append(v.Violations, e.idle(sections)...), e.ghosts()...)
+	v.Violations = append(v.Violations, e.rate(v.Sections, minRate)...)
+	v.Stalls = e.excuse(v.Violations)
+	return v
+}
+
+func (e *Evidence) ghosts() (found []Violation) {
+	for _, g := range e.Ghosts {
+		why := fmt.Sprintf("a %s claim of process %d, which had closed its Client, is left for %v", g.Phase, g.PID, g.Left)
+		if g.Left <= 0 {
+			why = fmt.Sprintf("a %s claim of process %d has no end", g.Phase, g.PID)
+		}
+		found = append(found, Violation{Oracle: "ghost", Key: g.Key, Detail: why})
+	}
+	return found
+}
+
+// rate refuses trials in which too little happened to prove anything.
+func (e *Evidence) rate(sections int, least float64) []Violation {
+	got := float64(sections) / time.Duration(e.To-e.From).Seconds()
+	if got >= least {
+		return nil
+	}
+	return []Violation{{Oracle: "rate", From: e.From, To: e.To, Detail: fmt.Sprintf("%.1f sections per second, at least %.1f are needed", got, least)}}
+}
+
+// excuse marks violations at which some process was not scheduled for longer than the
+// margin of a lock, unless it was the lab that stopped it. It returns how many such
+// stalls there were in all.
+func (e *Evidence) excuse(found []Violation) (stalls int) {
+	margin := int64(e.TTL / 20)
+	for _, ev := range e.Events {
+		if ev.Kind != event.Stall || ev.Dur < margin || e.asleep(ev.Worker, ev.At-ev.Dur, ev.At) {
+			continue
+		}
+		stalls++
+		for i := range found {
+			x := &found[i]
+			if x.From != 0 && ev.At-ev.Dur <= x.To && ev.At >= x.From-int64(e.TTL) && excusable[x.Oracle] {
+				x.Stalled = true
+			}
+		}
+	}
+	for i := range found {
+		if x := &found[i]; x.Oracle == "history" || x.Oracle == "store" {
+			x.Stalled = explained(found, x)
+		}
+	}
+	return stalls
+}
+
+// explained says whether overlaps explain what a whole history or a store shows, and
+// the machine explains all of those.
+func explained(found []Violation, x *Violation) bool {
+	some := false
+	for _, o := range found {
+		if o.Oracle == "overlap" && (x.Key == "" || o.Key == x.Key) {
+			if some = o.Stalled; !some {
+				return false
+			}
+		}
+	}
+	return some
+}
+
+// excusable are the oracles that a busy machine can mislead. Tokens, what the stores
+// and the servers keep, are the same however slow it is.
+var excusable = map[string]bool{"overlap": true, "late-loss": true, "false-loss": true, "idle": true, "rate": true}

@@ -1,0 +1,169 @@
+package result
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/ceyewan/genesis/lab/internal/mutant"
+	"github.com/ceyewan/genesis/lab/internal/schedule"
+)
+
+// A Figure is one number with the goal that it is held against.
+type Figure struct {
+	Name  string  `json:"name"`
+	Value float64 `json:"value"`
+	Goal  string  `json:"goal"`
+	OK    bool    `json:"ok"`
+}
+
+// A Summary is what all results together say.
+type Summary struct {
+	Date    time.Time `json:"date"`
+	Column  string    `json:"column"` // of goals: pr or nightly
+	Figures []Figure  `json:"figures"`
+	Failing []string  `json:"failing,omitempty"` // seeds to replay
+}
+
+// OK says that all goals are met and no seed fails.
+func (s Summary) OK() bool {
+	return len(s.Failing) == 0 && !slices.ContainsFunc(s.Figures, func(f Figure) bool { return !f.OK })
+}
+
+// goals are the columns of the plan.
+type goals struct{ schedules, operations, losses, mutants int }
+
+var columns = map[string]goals{
+	"pr":      {schedules: 1, operations: 20_000, losses: 20, mutants: 5},
+	"nightly": {schedules: 40, operations: 1_000_000, losses: 300, mutants: 20},
+}
+
+type adder struct {
+	Summary
+	trials []Result
+}
+
+func (a *adder) add(name string, value float64, goal string, ok bool) {
+	a.Figures = append(a.Figures, Figure{name, value, goal, ok})
+}
+
+func (a *adder) sum(of func(Result) int) (n int) {
+	for _, r := range a.trials {
+		n += of(r)
+	}
+	return n
+}
+
+func (a *adder) atLeast(name string, n, goal int) {
+	a.add(name, float64(n), fmt.Sprintf(">= %d", goal), n >= goal)
+}
+
+func (a *adder) none(name string, n int) { a.add(name, float64(n), "0", n == 0) }
+
+// Summarise adds up everything in the folder and stores the summary there. Trials of
+// topologies that are not named need not be there.
+func (f Folder) Summarise(column string, topologies []string) (Summary, error) {
+	trials, mutants, err := f.Load()
+	if err != nil {
+		return Summary{}, err
+	}
+	a := &adder{Summary: Summary{Date: time.Now().UTC(), Column: column}}
+	stalled := 0
+	for _, r := range trials {
+		if r.Status() == "stalled" {
+			stalled++
+			continue
+		}
+		if r.Status() == "failed" {
+			a.Failing = append(a.Failing, r.String())
+		}
+		a.trials = append(a.trials, r)
+	}
+	a.amounts(columns[column], topologies)
+	a.promises()
+	a.recovery("redis", 250*time.Millisecond)
+	a.recovery("etcd", 1500*time.Millisecond)
+	a.mutants(columns[column], mutants)
+	a.add("trials that the machine stalled, not counted", float64(stalled), "-", true)
+	return a.Summary, writeJSON(filepath.Join(string(f), "summary.json"), a.Summary)
+}
+
+// amounts are how much was tried.
+func (a *adder) amounts(g goals, topologies []string) {
+	for _, topology := range topologies {
+		n := a.sum(func(r Result) int { return one(r.Topology == topology) })
+		a.atLeast("schedules "+topology, n, g.schedules)
+	}
+	a.atLeast("lock operations", a.sum(func(r Result) int { return r.Verdict.Operations }), g.operations)
+	a.atLeast("operations through the model", a.sum(func(r Result) int { return r.Verdict.Checked }), g.operations)
+	a.add("operations beyond the model's limit", float64(a.sum(func(r Result) int { return r.Verdict.Unchecked })), "-", true)
+	a.add("faults", float64(a.sum(func(r Result) int { return total(r.Faults) })), "-", true)
+}
+
+// promises are what must never happen, and the proof that it could have.
+func (a *adder) promises() {
+	a.none("overlaps inside the assumptions", a.sum(func(r Result) int { return inside(r, r.Verdict.Overlaps) }))
+	a.none("stale fenced writes accepted", a.sum(func(r Result) int { return r.Verdict.Stale }))
+	a.none("fence regressions", a.sum(func(r Result) int { return r.Verdict.Fences }))
+	a.none("ghosts 1 s after the end", a.sum(func(r Result) int { return r.Verdict.Ghosts }))
+	a.none("losses later than the server's", a.sum(func(r Result) int { return r.Verdict.LateLosses }))
+	a.add("losses whose end at the server was seen", float64(a.sum(func(r Result) int { return r.Verdict.LossesTimed })), "-", true)
+	a.none("false losses", a.sum(func(r Result) int { return r.Verdict.FalseLosses }))
+	a.none("lost updates of the unfenced store inside", a.sum(func(r Result) int { return inside(r, r.Verdict.Corrupted) }))
+	beyond := a.sum(func(r Result) int { return r.Verdict.Corrupted - inside(r, r.Verdict.Corrupted) })
+	a.atLeast("lost updates of the unfenced store beyond (the faults bite)", beyond, 1)
+	a.atLeast("stale writes that the fence refused", a.sum(func(r Result) int { return r.Verdict.Rejected }), 1)
+	a.add("overlaps beyond the assumptions, as documented", float64(a.sum(func(r Result) int { return r.Verdict.Overlaps - inside(r, r.Verdict.Overlaps) })), "-", true)
+}
+
+// recovery is how long after the SIGKILL of a holder the next one enters.
+func (a *adder) recovery(backend string, more time.Duration) {
+	var all []time.Duration
+	ttl := time.Duration(0)
+	for _, r := range a.trials {
+		if (r.Topology == schedule.Etcd1 || r.Topology == schedule.Etcd3) == (backend == "etcd") {
+			all, ttl = append(all, r.Verdict.Recoveries...), schedule.TTL(r.Topology)
+		}
+	}
+	if len(all) == 0 {
+		return
+	}
+	slices.Sort(all)
+	p99 := all[(len(all)*99-1)/100]
+	a.add(fmt.Sprintf("holder killed to next holder, %s, p99 of %d, seconds", backend, len(all)), p99.Seconds(),
+		fmt.Sprintf("<= %.2f", (ttl+more).Seconds()), p99 <= ttl+more)
+}
+
+// mutants counts the broken variants of which some seed was caught.
+func (a *adder) mutants(g goals, all []Result) {
+	if len(all) == 0 {
+		return
+	}
+	caught := map[string]bool{}
+	for _, r := range all {
+		caught[r.Mutant] = caught[r.Mutant] || r.Status() == "failed"
+	}
+	n := 0
+	for name, yes := range caught {
+		n += one(yes && name != mutant.Control.Name)
+	}
+	a.atLeast("mutants caught", n, g.mutants)
+	a.add("mutation score, percent", 100*float64(n)/float64(len(mutant.All)), "100", n == len(mutant.All))
+}
+
+func inside(r Result, n int) int { return n * one(r.Mode != schedule.Beyond) }
+
+func one(yes bool) int {
+	if yes {
+		return 1
+	}
+	return 0
+}
+
+func total(of map[string]int) (n int) {
+	for _, k := range of {
+		n += k
+	}
+	return n
+}

@@ -1,0 +1,78 @@
+// Package schedule decides which faults strike when: a pure function of a seed, a
+// topology and a mode.
+package schedule
+
+import (
+	"fmt"
+	"time"
+)
+
+// A Kind is a way to disturb servers, the network or workers.
+type Kind string
+
+// The network, where clients go through a proxy.
+const (
+	Delay       Kind = "delay"        // everything takes Param longer each way
+	Cut         Kind = "cut"          // connections are closed, several times
+	BlackHole   Kind = "black-hole"   // nothing passes
+	ReplyHole   Kind = "reply-hole"   // requests pass, replies do not
+	DropReplies Kind = "drop-replies" // single requests are carried out, and the connection closed
+	LateCalls   Kind = "late-calls"   // single requests arrive after others that were sent later
+	LagHole     Kind = "lag-hole"     // replies come Param late for a while, then nothing passes
+	Mute        Kind = "mute"         // published messages are dropped
+)
+
+// Servers.
+const (
+	ServerPause   Kind = "server-pause"   // SIGSTOP
+	ServerRestart Kind = "server-restart" // SIGKILL, and back with its data
+	ServerEmpty   Kind = "server-empty"   // SIGKILL, and back without data
+	LeaderKill    Kind = "leader-kill"    // SIGKILL of etcd's leader, and back with its data
+	LeaderPause   Kind = "leader-pause"   // SIGSTOP of etcd's leader
+	Failover      Kind = "failover"       // SIGKILL of a Redis master until a replica took over
+	ClientKill    Kind = "client-kill"    // the server closes all connections
+	ScriptFlush   Kind = "script-flush"
+	Compact       Kind = "compact"
+	SlotMigration Kind = "slot-migration"
+	LeaseRevoke   Kind = "lease-revoke" // of somebody's lease
+	KeyDelete     Kind = "key-delete"   // of somebody's lock
+)
+
+// Workers.
+const (
+	WorkerKill  Kind = "worker-kill"  // SIGKILL, and another takes its place
+	WorkerPause Kind = "worker-pause" // SIGSTOP for less than the lease
+	WorkerSleep Kind = "worker-sleep" // SIGSTOP for longer than the lease
+)
+
+// A Fault strikes at At after the start of a trial and is healed For later.
+type Fault struct {
+	At     time.Duration `json:"at"`
+	For    time.Duration `json:"for"`
+	Kind   Kind          `json:"kind"`
+	Target int           `json:"target"` // which server, worker or key, modulo their number
+	Param  time.Duration `json:"param,omitempty"`
+}
+
+func (f Fault) String() string {
+	s := fmt.Sprintf("%7.3fs %-14s for %5.3fs at %d", f.At.Seconds(), f.Kind, f.For.Seconds(), f.Target)
+	if f.Param > 0 {
+		s += fmt.Sprintf(" (%v)", f.Param)
+	}
+	return s
+}
+
+// OnWorkers says whether the fault strikes a worker and not a server.
+func (k Kind) OnWorkers() bool { return k == WorkerKill || k == WorkerPause || k == WorkerSleep }
+
+// Harmless says whether a fault may never cost a holder its lock.
+func (f Fault) Harmless(ttl time.Duration) bool {
+	switch f.Kind {
+	case ScriptFlush, Compact, Mute, ClientKill, Cut, DropReplies, SlotMigration, WorkerKill:
+		return true
+	case Delay, WorkerPause, ServerPause:
+		return f.For <= ttl/2
+	default:
+		return false
+	}
+}

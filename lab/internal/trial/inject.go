@@ -1,0 +1,85 @@
+package trial
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/ceyewan/genesis/lab/internal/event"
+	"github.com/ceyewan/genesis/lab/internal/mono"
+	"github.com/ceyewan/genesis/lab/internal/oracle"
+	"github.com/ceyewan/genesis/lab/internal/schedule"
+)
+
+const healWithin = time.Minute
+
+// inject carries out a plan. When a fault took longer to heal than planned, all that
+// follows is later by that much.
+func (t *trial) inject(ctx context.Context, plan []schedule.Fault) error {
+	begin := time.Now()
+	for i, f := range plan {
+		if err := sleepUntil(ctx, begin.Add(f.At)); err != nil {
+			return err
+		}
+		t.progress("fault %d of %d: %s for %v", i+1, len(plan), f.Kind, f.For)
+		struck, err := t.strike(ctx, f)
+		if err != nil {
+			return fmt.Errorf("fault %v: %w", f, err)
+		}
+		t.evidence.Faults = append(t.evidence.Faults, struck)
+		if late := time.Since(begin) - f.At - f.For; late > 0 {
+			begin = begin.Add(late)
+		}
+	}
+	return sleepUntil(ctx, begin.Add(t.spec.Length))
+}
+
+func sleepUntil(ctx context.Context, at time.Time) error {
+	timer := time.NewTimer(time.Until(at))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// strike makes a fault, waits, and heals it.
+func (t *trial) strike(ctx context.Context, f schedule.Fault) (oracle.Struck, error) {
+	s := oracle.Struck{Fault: f, From: mono.Now()}
+	begin := time.Now()
+	inject := t.top.Inject
+	if f.Kind.OnWorkers() {
+		position := f.Target % len(t.crew.mates)
+		s.Worker = t.crew.mates[position].name
+		inject = t.crew.inject
+	}
+	t.log.Add(event.Event{At: s.From, Kind: event.Fault, Note: string(f.Kind)})
+	heal, err := inject(ctx, f)
+	if err != nil {
+		return s, err
+	}
+	err = sleepUntil(ctx, begin.Add(f.For))
+	healing, cancel := context.WithTimeout(context.WithoutCancel(ctx), healWithin)
+	defer cancel()
+	if healErr := heal(healing); err == nil {
+		err = healErr
+	}
+	s.To = mono.Now()
+	t.log.Add(event.Event{At: s.To, Kind: event.Heal, Note: string(f.Kind)})
+	return s, err
+}
+
+// inject strikes one worker.
+func (c *crew) inject(_ context.Context, f schedule.Fault) (func(context.Context) error, error) {
+	position := f.Target % len(c.mates)
+	m := c.mates[position]
+	if f.Kind == schedule.WorkerKill {
+		if err := m.Kill(); err != nil {
+			return nil, err
+		}
+		return func(context.Context) error { return c.replace(position) }, nil
+	}
+	return func(context.Context) error { return m.Resume() }, m.Pause()
+}

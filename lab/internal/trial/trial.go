@@ -1,0 +1,175 @@
+// Package trial runs one schedule against one topology and judges what happened.
+package trial
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/ceyewan/genesis/lab/internal/event"
+	"github.com/ceyewan/genesis/lab/internal/mono"
+	"github.com/ceyewan/genesis/lab/internal/oracle"
+	"github.com/ceyewan/genesis/lab/internal/schedule"
+	"github.com/ceyewan/genesis/lab/internal/store"
+	"github.com/ceyewan/genesis/lab/internal/topology"
+	"github.com/ceyewan/genesis/lab/internal/watch"
+)
+
+// A Spec says what to run. Together with the code it is all that a replay needs.
+type Spec struct {
+	Seed     uint64        `json:"seed"`
+	Topology string        `json:"topology"`
+	Mode     schedule.Mode `json:"mode"`
+	Length   time.Duration `json:"length"`
+	Mutant   string        `json:"mutant,omitempty"`
+}
+
+func (s Spec) String() string {
+	text := fmt.Sprintf("%s/%s seed %d, %v", s.Topology, s.Mode, s.Seed, s.Length)
+	if s.Mutant != "" {
+		text += ", mutant " + s.Mutant
+	}
+	return text
+}
+
+// A Progress hears what a trial does.
+type Progress func(format string, args ...any)
+
+// minRate is how many sections per second a trial must have to prove anything.
+const minRate = 5
+
+// workers is how many processes lock at a time.
+const workers = 4
+
+// A trial is one run of a Spec.
+type trial struct {
+	spec     Spec
+	dir      string
+	started  int64
+	top      topology.Topology
+	store    *store.Store
+	watcher  *watch.Watcher
+	log      *event.Log
+	crew     *crew
+	progress Progress
+	evidence *oracle.Evidence
+}
+
+// Run carries out a Spec. The evidence is returned for the report.
+func Run(ctx context.Context, spec Spec, progress Progress) (*oracle.Verdict, *oracle.Evidence, error) {
+	plan, err := schedule.Plan(spec.Seed, spec.Topology, spec.Mode, spec.Length)
+	if err != nil {
+		return nil, nil, err
+	}
+	dir, err := os.MkdirTemp("", "dlock-lab-*")
+	if err != nil {
+		return nil, nil, err
+	}
+	defer os.RemoveAll(dir)
+	t := &trial{spec: spec, dir: dir, progress: progress, evidence: &oracle.Evidence{
+		Topology: spec.Topology, Mode: spec.Mode, TTL: schedule.TTL(spec.Topology),
+	}}
+	err = t.begin(ctx)
+	if err == nil {
+		err = t.work(ctx, plan)
+	}
+	if err = errors.Join(err, t.finish()); err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", spec, err)
+	}
+	return t.evidence.Judge(minRate), t.evidence, nil
+}
+
+const startWithin = time.Minute
+
+// begin starts everything but the workers.
+func (t *trial) begin(ctx context.Context) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, startWithin)
+	defer cancel()
+	if t.top, err = topology.Start(ctx, t.spec.Topology, t.spec.Mode); err != nil {
+		return err
+	}
+	if t.store, err = store.Listen(filepath.Join(t.dir, "store")); err != nil {
+		return err
+	}
+	if t.log, err = event.Open(t.logPath(), "lab"); err != nil {
+		return err
+	}
+	t.watcher = watch.Start(t.top)
+	t.started = mono.Now()
+	t.crew = &crew{trial: t}
+	return nil
+}
+
+func (t *trial) logPath() string { return filepath.Join(t.dir, "events") }
+
+// work lets workers work under faults, stops them, and looks for what they left.
+func (t *trial) work(ctx context.Context, plan []schedule.Fault) error {
+	if err := t.crew.start(ctx, workers); err != nil {
+		return err
+	}
+	stalls := t.watchScheduling()
+	defer stalls()
+	t.evidence.From = mono.Now()
+	err := t.inject(ctx, plan)
+	t.evidence.To = mono.Now()
+	if err = errors.Join(err, t.crew.stop()); err != nil {
+		return err
+	}
+	t.evidence.Ghosts, err = t.ghosts(ctx)
+	return err
+}
+
+// watchScheduling logs when the lab itself, which is the network and the store of
+// the workers, was not given the processor.
+func (t *trial) watchScheduling() (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(10 * time.Millisecond)
+		defer tick.Stop()
+		for last := mono.Now(); ; {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			now := mono.Now()
+			if gap := now - last; gap > int64(100*time.Millisecond) {
+				t.log.Add(event.Event{At: now, Kind: event.Stall, Dur: gap})
+			}
+			last = now
+		}
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
+}
+
+// finish stops everything that runs and collects the evidence.
+func (t *trial) finish() (err error) {
+	if t.crew != nil {
+		t.crew.killAll()
+	}
+	if t.watcher != nil {
+		t.evidence.Deaths = t.watcher.Stop()
+	}
+	if t.top != nil {
+		err = errors.Join(err, t.top.Stop())
+	}
+	if t.store != nil {
+		t.evidence.Writes, t.evidence.Counts = t.store.Log()
+		_ = t.store.Close()
+	}
+	if t.log != nil {
+		_ = t.log.Close()
+		var readErr error
+		t.evidence.Events, readErr = event.Read(t.logPath())
+		err = errors.Join(err, readErr)
+	}
+	return err
+}

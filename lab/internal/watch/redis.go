@@ -1,0 +1,168 @@
+package watch
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ceyewan/genesis/lab/internal/worker"
+)
+
+const channel = "__keyspace@0__:"
+
+// redis follows the keyspace events of one server, through its restarts.
+func (w *Watcher) redis(ctx context.Context, addr string) {
+	for ctx.Err() == nil {
+		if conn, err := net.DialTimeout("tcp", addr, time.Second); err == nil {
+			stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+			l := &listener{conn: conn, in: bufio.NewReader(conn), add: w.add, locks: map[string]*lock{}}
+			l.follow()
+			stop()
+			_ = conn.Close()
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// A listener asks for values on the connection on which it hears of changes, as
+// RESP3 allows: there, answers and messages come in the order in which the server
+// carried things out, so that a value is known to be that of the last change heard.
+type listener struct {
+	conn  net.Conn
+	in    *bufio.Reader
+	add   func(key string, fence int64, cause string)
+	locks map[string]*lock
+	asked []question // whose answers are still to come
+}
+
+// A lock is what is known of one key. Each time it is set is a new generation.
+type lock struct {
+	generation int
+	fence      int64 // 0: not known
+}
+
+type question struct {
+	key        string
+	generation int
+}
+
+func (l *listener) follow() {
+	if l.send("HELLO", "3") != nil || l.send("PSUBSCRIBE", channel+worker.Prefix+"*") != nil {
+		return
+	}
+	if first, err := l.read(); err != nil || first == nil { // what HELLO says
+		return
+	}
+	for {
+		got, err := l.read()
+		if err != nil {
+			return
+		}
+		switch v := got.(type) {
+		case push:
+			if len(v) == 4 && v[0] == "pmessage" {
+				l.change(strings.TrimPrefix(fmt.Sprint(v[2]), channel), fmt.Sprint(v[3]))
+			}
+		default:
+			l.answered(v)
+		}
+	}
+}
+
+// change takes in an event. Keys beside the locks have a byte that no lock has.
+func (l *listener) change(key, what string) {
+	if strings.ContainsAny(key, "{\x01") {
+		return
+	}
+	one := l.locks[key]
+	if one == nil {
+		one = &lock{}
+		l.locks[key] = one
+	}
+	switch what {
+	case "set", "restore":
+		one.generation++
+		one.fence = 0
+		l.asked = append(l.asked, question{key, one.generation})
+		_ = l.send("GET", key)
+	case "del", "expired", "evicted":
+		if one.fence != 0 {
+			l.add(key, one.fence, what)
+		}
+		one.generation++
+		one.fence = 0
+	}
+}
+
+// answered takes in the value "<id> <token> …" of the oldest question.
+func (l *listener) answered(value any) {
+	if len(l.asked) == 0 {
+		return
+	}
+	q := l.asked[0]
+	l.asked = l.asked[1:]
+	one := l.locks[q.key]
+	text, _ := value.(string)
+	part := strings.SplitN(text, " ", 3)
+	if one.generation == q.generation && len(part) >= 2 {
+		one.fence, _ = strconv.ParseInt(part[1], 10, 64)
+	}
+}
+
+func (l *listener) send(words ...string) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "*%d\r\n", len(words))
+	for _, w := range words {
+		fmt.Fprintf(&b, "$%d\r\n%s\r\n", len(w), w)
+	}
+	_, err := io.WriteString(l.conn, b.String())
+	return err
+}
+
+// push is what a server says unasked.
+type push []any
+
+// read takes one value of RESP3.
+func (l *listener) read() (any, error) {
+	line, err := l.in.ReadString('\n')
+	if err != nil || len(line) < 3 {
+		return nil, fmt.Errorf("watcher: %w", err)
+	}
+	kind, rest := line[0], strings.TrimRight(line[1:], "\r\n")
+	switch kind {
+	case '$', '=':
+		n, err := strconv.Atoi(rest)
+		if err != nil || n < 0 {
+			return "", err
+		}
+		body := make([]byte, n+2)
+		_, err = io.ReadFull(l.in, body)
+		return string(body[:n]), err
+	case '*', '~', '>', '%':
+		n, err := strconv.Atoi(rest)
+		if kind == '%' {
+			n *= 2
+		}
+		all := make(push, 0, max(n, 0))
+		for range n {
+			v, err := l.read()
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, v)
+		}
+		if kind != '>' {
+			return []any(all), err
+		}
+		return all, err
+	}
+	return rest, nil
+}

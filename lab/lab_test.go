@@ -1,0 +1,120 @@
+package main
+
+import (
+	_ "embed"
+	"encoding/json"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/lab/internal/mutant"
+	"github.com/ceyewan/genesis/lab/internal/oracle"
+	"github.com/ceyewan/genesis/lab/internal/report"
+	"github.com/ceyewan/genesis/lab/internal/result"
+	"github.com/ceyewan/genesis/lab/internal/trial"
+)
+
+// Workers are this binary again.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "worker" {
+		main()
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+//go:embed testdata/seeds.json
+var storedSeeds []byte
+
+// A stored seed is a trial that is replayed for ever: one that failed once, a slice
+// of a healthy topology, or one that has caught a mutant.
+type stored struct {
+	trial.Spec
+	// Oracle is one that catches the mutant in this seed.
+	Oracle string `json:"oracle,omitempty"`
+	// Always: not only with DLOCK_STRESS=1.
+	Always bool `json:"always,omitempty"`
+}
+
+func seeds(t *testing.T) (all []stored) {
+	t.Helper()
+	if err := json.Unmarshal(storedSeeds, &all); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// Replays run two at a time: a schedule is mostly waiting.
+func TestStoredSeeds(t *testing.T) {
+	for _, s := range seeds(t) {
+		if !s.Always && os.Getenv("DLOCK_STRESS") == "" {
+			continue
+		}
+		t.Run(strings.ReplaceAll(result.Result{Spec: s.Spec}.Name(), "/", "-"), func(t *testing.T) {
+			t.Parallel()
+			if s.Mutant == "" {
+				passes(t, s)
+			} else {
+				isCaught(t, s)
+			}
+		})
+	}
+}
+
+func passes(t *testing.T, s stored) {
+	r := replaySeed(t, s)
+	switch r.Status() {
+	case "failed":
+		t.Errorf("%s: %+v", report.Replay(r), r.Verdict.Violations)
+	case "stalled":
+		t.Logf("the machine stalled it %d times, so it proves nothing: %+v", r.Repeats+1, r.Verdict.Violations)
+	}
+	if r.Verdict.Sections == 0 || r.Verdict.Checked == 0 {
+		t.Errorf("nothing was locked: %+v", r.Verdict)
+	}
+}
+
+// isCaught tries a few times: schedules repeat exactly, what processes do under them
+// does not.
+func isCaught(t *testing.T, s stored) {
+	var last result.Result
+	for range 3 {
+		last = replaySeed(t, s)
+		if slices.ContainsFunc(last.Verdict.Violations, func(x oracle.Violation) bool { return x.Oracle == s.Oracle }) {
+			return
+		}
+	}
+	t.Errorf("%s: the oracle %q saw nothing, only %+v", report.Replay(last), s.Oracle, last.Verdict.Violations)
+}
+
+func replaySeed(t *testing.T, s stored) result.Result {
+	t.Helper()
+	if strings.HasPrefix(s.Topology, "etcd") {
+		testenv.Etcd(t)
+	} else {
+		testenv.Redis(t)
+	}
+	r, err := conduct(t.Context(), "["+t.Name()+"]", s.Spec, result.Folder(t.TempDir()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestEveryMutantHasASeed(t *testing.T) {
+	all := seeds(t)
+	for _, m := range mutant.All {
+		if !slices.ContainsFunc(all, func(s stored) bool { return s.Mutant == m.Name && s.Oracle != "" }) {
+			t.Errorf("no stored seed catches %s", m.Name)
+		}
+	}
+	for _, s := range all {
+		if s.Mutant != "" && s.Length > 12e9 {
+			t.Errorf("the seed of %s takes %v", s.Mutant, s.Length)
+		}
+	}
+}

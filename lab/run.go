@@ -1,0 +1,158 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/ceyewan/genesis/lab/internal/report"
+	"github.com/ceyewan/genesis/lab/internal/result"
+	"github.com/ceyewan/genesis/lab/internal/schedule"
+	"github.com/ceyewan/genesis/lab/internal/trial"
+)
+
+// repeats is how often a trial is run again when the machine stalled it.
+const repeats = 3
+
+// options are the flags of a series of trials.
+type options struct {
+	folder     result.Folder
+	topologies []string
+	modes      []string
+	length     time.Duration
+	first      uint64
+	seeds      uint64
+	budget     time.Duration
+	resume     bool
+	column     string
+}
+
+func parseRun(args []string) (o options, err error) {
+	f := flag.NewFlagSet("run", flag.ContinueOnError)
+	folder := f.String("results", "lab/results", "folder of results")
+	topologies := f.String("topologies", strings.Join(schedule.Topologies, ","), "which of them")
+	modes := f.String("modes", string(schedule.Inside)+","+string(schedule.Beyond), "inside or beyond the assumptions, or kills: of workers only")
+	f.DurationVar(&o.length, "duration", 30*time.Second, "length of a schedule")
+	f.Uint64Var(&o.first, "first", 1, "first seed")
+	f.Uint64Var(&o.seeds, "seeds", 1, "number of seeds for each topology and mode")
+	f.DurationVar(&o.budget, "budget", 0, "begin no schedule after this long; 0: no limit")
+	f.BoolVar(&o.resume, "resume", false, "leave out seeds that have a result")
+	f.StringVar(&o.column, "goals", "pr", "pr or nightly")
+	err = f.Parse(args)
+	o.folder, o.topologies, o.modes = result.Folder(*folder), strings.Split(*topologies, ","), strings.Split(*modes, ",")
+	return o, err
+}
+
+// run goes through seeds, for each through all topologies, so that a series that is
+// cut short has seen all of them.
+func run(ctx context.Context, args []string) error {
+	o, err := parseRun(args)
+	if err != nil {
+		return err
+	}
+	begin := time.Now()
+	all := o.specs()
+	for i, spec := range all {
+		if _, done := o.folder.Find(spec); o.resume && done {
+			continue
+		}
+		if ctx.Err() != nil || (o.budget > 0 && time.Since(begin) > o.budget) {
+			break
+		}
+		label := fmt.Sprintf("[%d/%d %s]", i+1, len(all), time.Since(begin).Round(time.Second))
+		if _, err := conduct(ctx, label, spec, o.folder); err != nil && ctx.Err() == nil {
+			return err
+		}
+	}
+	return conclude(o.folder, o.column, o.topologies)
+}
+
+func (o options) specs() (all []trial.Spec) {
+	for seed := o.first; seed < o.first+o.seeds; seed++ {
+		for _, topology := range o.topologies {
+			for _, mode := range o.modes {
+				all = append(all, trial.Spec{Seed: seed, Topology: topology, Mode: schedule.Mode(mode), Length: o.length})
+			}
+		}
+	}
+	return all
+}
+
+// conduct runs a trial until the machine lets it, a few times at most, and stores
+// what it showed.
+func conduct(ctx context.Context, label string, spec trial.Spec, folder result.Folder) (result.Result, error) {
+	for n := 0; ; n++ {
+		say := func(format string, args ...any) { fmt.Printf("%s %s: %s\n", label, spec, fmt.Sprintf(format, args...)) }
+		v, e, err := trial.Run(ctx, spec, say)
+		if err != nil {
+			return result.Result{}, err
+		}
+		r := result.New(spec, v, e, n)
+		if r.Status() == "failed" {
+			r.Timeline = report.Timeline(e, v)
+		}
+		say("%s: %d operations, %d sections, %d through the model, %d overlaps, %d losses, %d stale writes refused", strings.ToUpper(r.Status()),
+			v.Operations, v.Sections, v.Checked, v.Overlaps, v.Losses, v.Rejected)
+		for i, x := range v.Violations {
+			if i == 5 {
+				say("  and %d more", len(v.Violations)-i)
+				break
+			}
+			say("  %s %s: %s", x.Oracle, x.Key, x.Detail)
+		}
+		if r.Status() != "stalled" || n == repeats {
+			return r, folder.Save(r)
+		}
+	}
+}
+
+// conclude writes the summary and the report, and fails if the figures do.
+func conclude(folder result.Folder, column string, topologies []string) error {
+	s, err := folder.Summarise(column, topologies)
+	if err != nil {
+		return err
+	}
+	for _, f := range s.Figures {
+		mark := "ok  "
+		if !f.OK {
+			mark = "MISS"
+		}
+		fmt.Printf("%s %-70s %12.6g   goal %s\n", mark, f.Name, f.Value, f.Goal)
+	}
+	if err := report.Write(folder, s); err != nil {
+		return err
+	}
+	for _, spec := range s.Failing {
+		fmt.Fprintln(os.Stderr, "failing:", spec)
+	}
+	if !s.OK() {
+		return fmt.Errorf("goals were missed; %s has the details", folder+"/report.html")
+	}
+	return nil
+}
+
+// replay runs one seed and shows its timeline.
+func replay(ctx context.Context, args []string) error {
+	spec, err := specFlags("replay", args)
+	if err != nil {
+		return err
+	}
+	r, err := conduct(ctx, "[replay]", spec, result.Folder(os.TempDir()+"/dlock-lab"))
+	if err != nil {
+		return err
+	}
+	if r.Timeline != "" {
+		path := os.TempDir() + "/dlock-lab-" + r.Name() + ".html"
+		if err := os.WriteFile(path, []byte(report.Page(r)), 0o644); err != nil {
+			return err
+		}
+		fmt.Println("timeline:", path)
+	}
+	if r.Status() == "failed" && spec.Mutant == "" {
+		return fmt.Errorf("%s failed", spec)
+	}
+	return nil
+}
