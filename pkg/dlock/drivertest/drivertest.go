@@ -16,6 +16,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"os/exec"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -50,11 +51,36 @@ type Harness struct {
 // An Option changes how the suite runs.
 type Option func(*config)
 
-type config struct{ virtual bool }
+type config struct {
+	virtual      bool
+	only, except []string
+}
 
 // InVirtualTime runs every case in a bubble of testing/synctest, where leases
 // run out at once. It is for backends without I/O.
 func InVirtualTime() Option { return func(c *config) { c.virtual = true } }
+
+// Only runs the cases with these names, for a backend that is tested in several
+// settings: in one of them all cases should run.
+func Only(names ...string) Option { return func(c *config) { c.only = names } }
+
+// Except runs all cases but those with these names.
+func Except(names ...string) Option { return func(c *config) { c.except = names } }
+
+// selects reports whether a case is to run.
+func (c *config) selects(name string) bool {
+	return (c.only == nil || slices.Contains(c.only, name)) && !slices.Contains(c.except, name)
+}
+
+// validate fails a test that names a case which does not exist.
+func (c *config) validate(t *testing.T) {
+	t.Helper()
+	for _, name := range append(slices.Clone(c.only), c.except...) {
+		if !slices.ContainsFunc(cases, func(cs testCase) bool { return cs.name == name }) {
+			t.Fatalf("drivertest: there is no case %q", name)
+		}
+	}
+}
 
 // Run checks a backend. newHarness is called once per case.
 func Run(t *testing.T, newHarness func(*testing.T) *Harness, opts ...Option) {
@@ -62,7 +88,11 @@ func Run(t *testing.T, newHarness func(*testing.T) *Harness, opts ...Option) {
 	for _, o := range opts {
 		o(&c)
 	}
+	c.validate(t)
 	for _, cs := range cases {
+		if !c.selects(cs.name) {
+			continue
+		}
 		body := func(t *testing.T) { cs.run(newSuite(t, newHarness(t))) }
 		t.Run(cs.name, func(t *testing.T) {
 			if c.virtual {
@@ -74,10 +104,12 @@ func Run(t *testing.T, newHarness func(*testing.T) *Harness, opts ...Option) {
 	}
 }
 
-var cases = []struct {
+type testCase struct {
 	name string
 	run  func(*suite)
-}{
+}
+
+var cases = []testCase{
 	{"Caps", caps},
 	{"Filing", filing},
 	{"RepeatFiling", repeatFiling},

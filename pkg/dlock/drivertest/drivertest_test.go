@@ -80,3 +80,33 @@ func tail(out string) string {
 	lines := strings.Split(out, "\n")
 	return strings.Join(lines[max(0, len(lines)-30):], "\n")
 }
+
+// A backend that is tested in several settings may choose its cases.
+func TestChosenCases(t *testing.T) {
+	ran := func(opts ...drivertest.Option) (names []string) {
+		drivertest.Run(t, func(t *testing.T) *drivertest.Harness {
+			_, name, _ := strings.Cut(t.Name(), "/")
+			names = append(names, strings.Split(name, "#")[0])
+			store := memlock.New()
+			open := func(t *testing.T, o driver.Options) driver.Driver {
+				t.Helper()
+				d, err := store.Open(o)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return d
+			}
+			sound, _ := store.Open(driver.Options{})
+			defer func() { _ = sound.Close() }()
+			return &drivertest.Harness{Caps: sound.Caps(), Open: open, Grants: 10}
+		}, append(opts, drivertest.InVirtualTime())...)
+		return names
+	}
+	all := ran()
+	if only := ran(drivertest.Only("HandOff", "Caps")); !slices.Equal(only, []string{"Caps", "HandOff"}) {
+		t.Errorf("ran %q", only)
+	}
+	if rest := ran(drivertest.Except("Caps")); len(rest) != len(all)-1 || slices.Contains(rest, "Caps") {
+		t.Errorf("ran %d of %d: %q", len(rest), len(all), rest)
+	}
+}

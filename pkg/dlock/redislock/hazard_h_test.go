@@ -34,7 +34,7 @@ var (
 	cehACLPush    = strings.Fields("+publish +subscribe")
 	cehACLAdmin   = strings.Fields("+scan +getrange") // Admin.List
 	cehACLCheck   = strings.Fields("+info +ping")     // Client.Check, and the warning at the first use
-	cehACLCluster = strings.Fields("+spublish +ssubscribe +sunsubscribe +cluster|slots +cluster|shards +command")
+	cehACLCluster = strings.Fields("+spublish +ssubscribe +sunsubscribe +cluster|slots +cluster|shards +cluster|info +command")
 )
 
 // cehACL are the commands of the scripts, as rules.

@@ -212,7 +212,7 @@ func (d *redDriver) showWaiting(ctx context.Context, claims []*claim) []bool {
 		bound = min(bound, d.settings.patience(ttl))
 	}
 	answers := make(chan answer, len(d.nodes))
-	d.ask(d.nodes, bound, echo, func(ctx context.Context, _ *node) *redisnode.Command {
+	d.ask(d.nodes, d.majority, bound, echo, func(ctx context.Context, _ *node) *redisnode.Command {
 		return waitScript.Command(ctx, keys, args...)
 	}, answers)
 	barred := make([]bool, len(claims))

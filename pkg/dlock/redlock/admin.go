@@ -24,7 +24,7 @@ func (d *redDriver) Inspect(ctx context.Context, key string) ([]driver.Claim, er
 	}
 	n := d.namesOf(key)
 	answers := make(chan answer, len(d.nodes))
-	d.ask(d.nodes, d.settings.longest(), n.lock, func(ctx context.Context, _ *node) *redisnode.Command {
+	d.ask(d.nodes, d.majority, d.settings.longest(), n.lock, func(ctx context.Context, _ *node) *redisnode.Command {
 		return inspectScript.Command(ctx, []string{n.lock, n.waiters}, n.lock)
 	}, answers)
 	s := sight{claims: map[string]*seen{}}

@@ -94,25 +94,9 @@ func TestInspectPartial(t *testing.T) {
 	shows(driver.Queued, 0)
 }
 
-// Renewals and releases work on servers at maxmemory; nothing new is stored.
-func TestOutOfMemory(t *testing.T) {
-	s := start(t, 3)
-	c := s.locks(t, dlock.Config{DefaultTTL: 2 * time.Second})
-	g := acquire(t, c, "k")
-	for _, d := range s.direct {
-		check(t, d.ConfigSet(t.Context(), "maxmemory", "1").Err())
-	}
-	_, err := c.TryLock(t.Context(), "other")
-	if err == nil || !strings.Contains(err.Error(), "out of memory") {
-		t.Errorf("a new lock: %v", err)
-	}
-	check(t, g.Extend(t.Context(), 3*time.Second))
-	unlock(t, g)
-	soon(t, "nothing is left", func() bool { return len(s.left(t)) == 0 })
-}
-
 // The rights that docs/backends/redlock.md names are enough.
 func TestFewRights(t *testing.T) {
+	t.Parallel()
 	s := start(t, 3)
 	var clients []redis.UniversalClient
 	for i, server := range s.servers {

@@ -28,19 +28,22 @@ func TestContendersMakeProgress(t *testing.T) {
 	counts := make([]atomic.Int64, contenders)
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
-	n := int64(times(320, 10_000))
+	n := int64(times(160, 10_000))
+	var served atomic.Int64 // those who were inside
 	var wg sync.WaitGroup
 	for i := range contenders {
 		c := locksOn(t, s.clients, dlock.Config{})
 		wg.Go(func() {
-			for ctx.Err() == nil && r.entries.Load() < n {
+			for ctx.Err() == nil && (r.entries.Load() < n || served.Load() < contenders) {
 				g, err := c.Acquire(ctx, "k")
 				if err != nil {
 					t.Errorf("contender %d: %v", i, err)
 					return
 				}
 				r.stay(g, time.Millisecond)
-				counts[i].Add(1)
+				if counts[i].Add(1) == 1 {
+					served.Add(1)
+				}
 				unlock(t, g)
 			}
 		})
@@ -99,10 +102,11 @@ func TestProcessesExclude(t *testing.T) {
 // made, how many the least of its Clients made, and how many overlaps it saw.
 func contend(clients []redis.UniversalClient) {
 	oracle := redis.NewClient(&redis.Options{Addr: os.Getenv(childOracle)})
-	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(times(3, 60))*time.Second)
+	end := time.Now().Add(time.Duration(times(3, 60)) * time.Second)
+	ctx, cancel := context.WithDeadline(context.Background(), end.Add(30*time.Second)) // it is a fault to need that
 	defer cancel()
 	counts := make([]int, childRuns)
-	var overlaps atomic.Int64
+	var overlaps, served atomic.Int64
 	var wg sync.WaitGroup
 	for i := range childRuns {
 		c, err := dlock.New(&dlock.Config{}, dlock.WithBackend(redlock.New(clients)))
@@ -110,7 +114,7 @@ func contend(clients []redis.UniversalClient) {
 			panic(err)
 		}
 		wg.Go(func() {
-			for {
+			for time.Now().Before(end) || served.Load() < childRuns {
 				g, err := c.Acquire(ctx, "k")
 				if err != nil {
 					break
@@ -118,7 +122,9 @@ func contend(clients []redis.UniversalClient) {
 				if oracle.Incr(context.Background(), "inside").Val() != 1 {
 					overlaps.Add(1)
 				}
-				counts[i]++
+				if counts[i]++; counts[i] == 1 {
+					served.Add(1)
+				}
 				oracle.Decr(context.Background(), "inside")
 				_ = g.Unlock(context.Background())
 			}

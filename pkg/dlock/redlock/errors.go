@@ -64,8 +64,8 @@ func (s *settings) validate() error {
 	switch {
 	case !(s.drift >= 0 && s.drift <= 0.5): // so NaN is refused
 		return fmt.Errorf("%w: WithDrift(%v) is not between 0 and 0.5", ErrNodes, s.drift)
-	case s.nodeTimeout < 0 || (s.nodeTimeout > 0 && s.nodeTimeout < time.Millisecond) || s.nodeTimeout > slowest:
-		return fmt.Errorf("%w: WithNodeTimeout(%v) is not between 1ms and %v", ErrNodes, s.nodeTimeout, slowest)
+	case s.nodeTimeout < 0 || (s.nodeTimeout > 0 && s.nodeTimeout < time.Millisecond) || s.nodeTimeout > longestMost:
+		return fmt.Errorf("%w: WithNodeTimeout(%v) is not between 1ms and %v", ErrNodes, s.nodeTimeout, longestMost)
 	}
 	return nil
 }

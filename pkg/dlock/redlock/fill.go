@@ -20,7 +20,7 @@ func (d *redDriver) fill(c *claim, nodes []*node) {
 	d.opened(c, nodes)
 	answers := make(chan answer, len(nodes))
 	number := d.rounds.Add(1)
-	d.ask(nodes, min(d.settings.patience(d.ttlOf(c)), left), c.id, func(ctx context.Context, _ *node) *redisnode.Command {
+	d.ask(nodes, 0, min(d.settings.patience(d.ttlOf(c)), left), c.id, func(ctx context.Context, _ *node) *redisnode.Command {
 		return acquireScript.Command(ctx, []string{c.lock, c.fence, c.bar(c.id), c.waiters}, c.id, number, millis(left), token, "0", c.info)
 	}, answers)
 	d.work.Go(func() {

@@ -11,6 +11,7 @@ import (
 
 // B1: a majority that is silent for half a lease is no loss.
 func TestB1SilenceIsNoLoss(t *testing.T) {
+	t.Parallel()
 	s := start(t, 3)
 	c := s.locks(t, dlock.Config{DefaultTTL: 2 * time.Second})
 	g := acquire(t, c, "k")
@@ -28,6 +29,7 @@ func TestB1SilenceIsNoLoss(t *testing.T) {
 // B2: the links hang right after the lock was taken. The loss is told before a node could
 // give the lock away, and not much earlier.
 func TestB2HangingRenewal(t *testing.T) {
+	t.Parallel()
 	s := start(t, 3)
 	c := s.locks(t, dlock.Config{})
 	warm(t, c)
@@ -44,7 +46,7 @@ func TestB2HangingRenewal(t *testing.T) {
 	if lost.After(taken.Add(ttl)) || lost.Before(sent.Add(ttl-ttl/20-ttl/50-200*time.Millisecond)) {
 		t.Errorf("lost %v after it was asked for and %v after it was taken", lost.Sub(sent), lost.Sub(taken))
 	}
-	if n := s.holders(t, "k"); n < 2 && lost.Before(sent.Add(ttl)) {
+	if n := s.holders(t, "k"); n < 2 && time.Now().Before(sent.Add(ttl)) { // looking takes time, too
 		t.Errorf("only %d nodes still had it", n)
 	}
 	s.heal()
@@ -70,6 +72,7 @@ func TestB8NothingComesBack(t *testing.T) {
 
 // A minority that lost the lock gets it back from the holder.
 func TestMinorityIsFilled(t *testing.T) {
+	t.Parallel()
 	s := start(t, 5)
 	c := s.locks(t, dlock.Config{DefaultTTL: 900 * time.Millisecond})
 	g := acquire(t, c, "k")

@@ -14,8 +14,10 @@ var errSilent = driver.Classify(errors.New("the server has not answered lately")
 const (
 	// silentAfter is how many calls in a row a node may leave unanswered.
 	silentAfter = 3
-	// probeEvery is how often a silent node is tried at most.
-	probeEvery = 20 * time.Millisecond
+	// probeSoonest and probeLatest are how often a silent node is tried at most: less
+	// often the longer it is silent.
+	probeSoonest = 20 * time.Millisecond
+	probeLatest  = 250 * time.Millisecond
 )
 
 // A health keeps calls away from a node that does not answer: each of them would cost a
@@ -28,12 +30,12 @@ type health struct {
 	probed   time.Time
 }
 
-// admits reports whether a call may go out; one that must does in any case.
-func (h *health) admits(must bool) bool {
+// admits reports whether a call may go out.
+func (h *health) admits() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.missed >= silentAfter && !must {
-		if h.underway > 0 || time.Since(h.probed) < probeEvery {
+	if h.missed >= silentAfter {
+		if h.underway > 0 || time.Since(h.probed) < h.pause() {
 			return false
 		}
 		h.probed = time.Now()
@@ -42,16 +44,16 @@ func (h *health) admits(must bool) bool {
 	return true
 }
 
-// isShort reports whether so many nodes are silent that none of them can be spared: on a
-// machine that is busy, all may seem to be.
-func (d *redDriver) isShort() bool {
-	silent := 0
-	for _, n := range d.nodes {
-		if n.health.isSilent() {
-			silent++
-		}
-	}
-	return silent > len(d.nodes)-d.majority
+// pause is how long a silent node is left alone. It runs under mu.
+func (h *health) pause() time.Duration {
+	return min(probeSoonest<<min(h.missed-silentAfter, 8), probeLatest)
+}
+
+// press is for a call that goes out without being admitted: the node is needed.
+func (h *health) press() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.underway++
 }
 
 func (h *health) isSilent() bool {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -55,38 +54,37 @@ type call func(ctx context.Context, n *node) *redisnode.Command
 // ask sends a call to some nodes at once. Each gives exactly one answer, at the latest
 // when bound has passed: to the channel, which has room for all of them, so that
 // nobody has to wait for the last. Calls belong to the driver and not to the caller,
-// whose context ends none of them. echo must be the second element of a reply, or
-// with a list of answers the first, so that no reply is taken for that of another.
-func (d *redDriver) ask(nodes []*node, bound time.Duration, echo string, make call, to chan<- answer) {
+// whose context ends none of them. A node that is silent is spared as long as need
+// others answer. echo must be the second element of a reply, or with a list of answers
+// the first, so that no reply is taken for that of another.
+func (d *redDriver) ask(nodes []*node, need int, bound time.Duration, echo string, make call, to chan<- answer) {
 	if len(nodes) == 0 {
 		return
 	}
-	t, must := &trip{}, d.isShort()
-	t.ctx, t.end = context.WithTimeout(context.Background(), bound)
-	t.left.Store(int64(len(nodes)))
+	t := newTrip(len(nodes), need, bound)
 	for _, n := range nodes {
 		cmd := make(t.ctx, n)
 		d.work.Go(func() {
-			to <- n.run(t.ctx, cmd, echo, must)
-			if t.left.Add(-1) == 0 {
-				t.end()
-			}
+			a := n.visit(t, cmd, echo)
+			t.note(a.err)
+			to <- a
 		})
 	}
 }
 
-// A trip is calls that end together.
-type trip struct {
-	ctx  context.Context
-	end  context.CancelFunc
-	left atomic.Int64
+// visit makes one call of a trip, or none to a node that is silent and not needed.
+func (n *node) visit(t *trip, cmd *redisnode.Command, echo string) answer {
+	if !n.health.admits() {
+		if t.spares() {
+			return answer{node: n, err: errSilent}
+		}
+		n.health.press()
+	}
+	return n.run(t.ctx, cmd, echo)
 }
 
-// run makes one call, or none to a node that is silent unless it must. A server that does not know the script gets it whole.
-func (n *node) run(ctx context.Context, cmd *redisnode.Command, echo string, must bool) answer {
-	if !n.health.admits(must) {
-		return answer{node: n, err: errSilent}
-	}
+// run makes one call. A server that does not know the script gets it whole.
+func (n *node) run(ctx context.Context, cmd *redisnode.Command, echo string) answer {
 	err := n.client.Process(ctx, cmd)
 	if redisnode.IsNoScript(err) {
 		cmd = cmd.Whole(ctx)

@@ -202,8 +202,8 @@ func (e *ear) take(msg any) {
 	d := e.node.driver
 	switch m := msg.(type) {
 	case *redis.Subscription:
-		if m.Kind == "subscribe" && e.stands(m.Channel) {
-			d.stands(m.Channel)
+		if m.Kind == "subscribe" {
+			d.stands(e, m.Channel)
 		}
 	case *redis.Message:
 		d.told(m.Channel, m.Payload)
@@ -231,15 +231,19 @@ func (d *redDriver) lineOf(channel string) *line {
 	return nil
 }
 
-// stands is for a channel that is heard from now on: what was said before went by. It
-// is asked for when a majority of the nodes is heard, and not once for each.
-func (d *redDriver) stands(channel string) {
+// stands is for a channel that an ear hears from now on: what was said before went by.
+// The line is asked to look when a majority of the nodes is heard, and not once for each.
+// Ears are counted under mu, so that one of them is the last of the majority.
+func (d *redDriver) stands(e *ear, channel string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !e.stands(channel) {
+		return
+	}
 	heard := 0
 	for _, n := range d.nodes {
 		heard += n.ear.count(channel)
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	if l := d.lineOf(channel); l != nil && heard == d.majority {
 		d.nudge(l)
 	}
@@ -261,10 +265,10 @@ func (d *redDriver) told(channel, payload string) {
 		return
 	}
 	if part[0] == "taken" {
-		if token > l.taken {
-			l.taken = token
+		if token > l.freed { // else a node tells late what is over
 			l.stopTimer()
 		}
+		l.taken = max(l.taken, token)
 		return
 	}
 	if token < l.taken || token < l.freed || len(part) < 3 {

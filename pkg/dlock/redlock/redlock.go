@@ -29,40 +29,37 @@ type Option func(*settings)
 // TTL that is not counted on: 0.01 unless said otherwise.
 func WithDrift(share float64) Option { return func(s *settings) { s.drift = share } }
 
-// WithNodeTimeout sets how long one server may take to answer. Without it that is an
-// eighth of the TTL, at least 20 ms and at most 500 ms. It never exceeds a quarter of
-// the TTL.
+// WithNodeTimeout sets how long one server may take to answer: 500 ms unless said
+// otherwise, and never more than a quarter of the TTL. Close, and what is cleaned up
+// after a server comes back, may have to wait as long.
 func WithNodeTimeout(d time.Duration) Option { return func(s *settings) { s.nodeTimeout = d } }
 
 type settings struct {
 	drift       float64
-	nodeTimeout time.Duration // 0: by the TTL
+	nodeTimeout time.Duration // 0: the usual
 }
 
 const (
-	// slowest is the longest that a call to one server may take, and so the longest
-	// that Close waits for one: nothing else ends a call that the client has begun.
-	slowest = 500 * time.Millisecond
-	// quickest leaves a server that is well the time for a pause of its own.
-	quickest = 20 * time.Millisecond
+	// usual is how long a call to one server may take unless the user says otherwise,
+	// and longestMost is what he may say. Nothing else ends a call that the client has
+	// begun, so Close waits for it.
+	usual       = 500 * time.Millisecond
+	longestMost = 5 * time.Second
 	// coarse is what the rounding of expiries may take, as the algorithm has it.
 	coarse = 2 * time.Millisecond
 )
 
-// patience is how long a server may take to answer about a claim.
-func (s *settings) patience(ttl time.Duration) time.Duration {
-	if s.nodeTimeout > 0 {
-		return min(s.nodeTimeout, ttl/4)
-	}
-	return min(max(ttl/8, quickest), slowest, ttl/4)
-}
+// patience is how long a server may take to answer about a claim. Two such calls win a
+// lock, and leave half of the lease. Nobody waits for a server that is dead as long as
+// a majority answers, so a shorter time would only make false alarms.
+func (s *settings) patience(ttl time.Duration) time.Duration { return min(s.longest(), ttl/4) }
 
 // longest is how long a server may take to answer about anything.
 func (s *settings) longest() time.Duration {
 	if s.nodeTimeout > 0 {
 		return s.nodeTimeout
 	}
-	return slowest
+	return usual
 }
 
 // until is when a lease that was asked for at sent is over by the fastest clock.

@@ -124,7 +124,7 @@ func (m *removal) isOpen(c *claim, node int) bool {
 func (m *removal) run(ctx context.Context) (driver.State, error) {
 	d := m.driver
 	answers := make(chan answer, len(d.nodes))
-	d.ask(d.nodes, d.bound(m.ttl), m.id, func(ctx context.Context, n *node) *redisnode.Command {
+	d.ask(d.nodes, d.majority, d.bound(m.ttl), m.id, func(ctx context.Context, n *node) *redisnode.Command {
 		return releaseScript.Command(ctx, []string{m.lock, m.bar(m.id), m.waiters}, m.id, millis(m.bars[n.at]), "-1", m.must, m.channel)
 	}, answers)
 	for heard := 0; heard < len(d.nodes); heard++ {

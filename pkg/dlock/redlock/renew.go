@@ -204,7 +204,7 @@ func (h *holding) send() {
 	d, echo := h.driver, h.refs[h.batch[0]].ID
 	keys, args := make([]string, 0, 2*len(h.batch)), make([]any, 1, 1+4*len(h.batch))
 	args[0] = echo
-	bound := slowest
+	bound := d.settings.longest()
 	for _, i := range h.batch {
 		ref, names := h.refs[i], d.namesOf(h.refs[i].Key)
 		token, shorten := d.renewing(h.claims[i], ref.TTL)
@@ -212,7 +212,7 @@ func (h *holding) send() {
 		args = append(args, ref.ID, millis(ref.TTL), token, shorten)
 		bound = min(bound, d.settings.patience(ref.TTL))
 	}
-	d.ask(d.nodes, bound, echo, func(ctx context.Context, _ *node) *redisnode.Command {
+	d.ask(d.nodes, d.majority, bound, echo, func(ctx context.Context, _ *node) *redisnode.Command {
 		return renewScript.Command(ctx, keys, args...)
 	}, h.answers)
 }

@@ -103,7 +103,7 @@ func (r *round) file() {
 	}
 	d.opened(c, d.nodes)
 	r.waiting += len(d.nodes)
-	d.ask(d.nodes, r.bound, c.id, func(ctx context.Context, _ *node) *redisnode.Command {
+	d.ask(d.nodes, d.majority, r.bound, c.id, func(ctx context.Context, _ *node) *redisnode.Command {
 		return acquireScript.Command(ctx, []string{c.lock, c.fence, c.bar(c.id), c.waiters},
 			c.id, r.number, millis(r.ttl), "0", heartbeat, c.info)
 	}, r.first)
@@ -236,7 +236,7 @@ func (r *round) sendToken(to ...ballot) {
 	}
 	r.waiting += len(nodes)
 	token := r.token
-	d.ask(nodes, r.bound, c.id, func(ctx context.Context, _ *node) *redisnode.Command {
+	d.ask(nodes, d.majority, r.bound, c.id, func(ctx context.Context, _ *node) *redisnode.Command {
 		return confirmScript.Command(ctx, []string{c.lock, c.fence, c.waiters}, c.id, r.number, token, c.channel)
 	}, r.second)
 }
@@ -279,7 +279,7 @@ func (r *round) takeBack() {
 
 func (r *round) takeBackFrom(n *node) {
 	c := r.claim
-	n.leave(leftover{names: c.names, id: c.id, round: r.number, by: time.Now().Add(r.ttl + slowest)})
+	n.leave(leftover{names: c.names, id: c.id, round: r.number, by: time.Now().Add(r.ttl + r.bound)})
 }
 
 // drain sees to the nodes that answer after the outcome was certain.

@@ -31,7 +31,7 @@ func startOne(t *testing.T) *one {
 // call runs a script for a claim, and checks the first and the third element of the reply.
 func (o *one) call(s *redisnode.Script, keys []string, id string, args []any, word, number string) {
 	o.Helper()
-	a := o.node.run(context.Background(), s.Command(context.Background(), keys, append([]any{id}, args...)...), id, true)
+	a := o.node.run(context.Background(), s.Command(context.Background(), keys, append([]any{id}, args...)...), id)
 	if a.err != nil {
 		o.Fatal(a.err)
 	}
@@ -99,5 +99,35 @@ func TestFillNeverShortens(t *testing.T) {
 	o.acquire(someID, 2, "100", "ours")
 	if left := o.node.client.PTTL(t.Context(), o.n.lock).Val(); left < 30*time.Second {
 		t.Errorf("%v are left", left)
+	}
+}
+
+// A release bars the claim also on a server that is full, whatever it finds and whatever
+// round it names: the attempt that may still arrive must not be stored when there is
+// memory again.
+func TestBarsAtMaxmemory(t *testing.T) {
+	for name, round := range map[string]int{"of any round": -1, "of one round": 5} {
+		t.Run(name, func(t *testing.T) {
+			o := startOne(t)
+			o.acquire(otherID, 1, "0", "ours")
+			o.release(otherID, 0, -1, "", "held") // the scripts are known
+			o.limit("1")
+			o.release(someID, 60_000, round, "", "gone")
+			o.limit("0")
+			o.acquire(someID, 1, "0", "barred")
+			o.acquire(otherID, 2, "0", "ours")
+			o.limit("1")
+			o.release(otherID, 60_000, round, "", "held")
+			o.limit("0")
+			o.acquire(otherID, 3, "0", "barred")
+		})
+	}
+}
+
+// limit sets maxmemory.
+func (o *one) limit(bytes string) {
+	o.Helper()
+	if err := o.node.client.ConfigSet(context.Background(), "maxmemory", bytes).Err(); err != nil {
+		o.Fatal(err)
 	}
 }

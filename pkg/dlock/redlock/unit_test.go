@@ -57,7 +57,7 @@ func TestValidity(t *testing.T) {
 		t.Errorf("%v of 10 s are valid", got)
 	}
 	for ttl, want := range map[time.Duration]time.Duration{
-		100 * time.Millisecond: 20 * time.Millisecond, 800 * time.Millisecond: 100 * time.Millisecond, time.Hour: slowest,
+		100 * time.Millisecond: 25 * time.Millisecond, 800 * time.Millisecond: 200 * time.Millisecond, time.Hour: usual,
 	} {
 		if got := s.patience(ttl); got != want || got > ttl/4 {
 			t.Errorf("with a TTL of %v a node has %v, want %v", ttl, got, want)

@@ -1,0 +1,181 @@
+package redlock_test
+
+import (
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/redlock"
+)
+
+// These tests speak to the driver itself: the engine asks again, and cleans up again, so
+// that it would hide what they are about.
+
+func (s *set) open(tb testing.TB) driver.Driver {
+	tb.Helper()
+	d, err := redlock.New(s.clients).Open(driver.Options{Logger: quietLog})
+	check(tb, err)
+	tb.Cleanup(func() { _ = d.Close() })
+	return d
+}
+
+// claim is the n-th on the key k, with a lease that does not run out.
+func claim(n int) driver.Ref {
+	return driver.Ref{Key: "k", ID: fmt.Sprintf("%032x", n), TTL: time.Minute}
+}
+
+func file(tb testing.TB, d driver.Driver, r driver.Request, phase driver.Phase) {
+	tb.Helper()
+	st, err := d.Acquire(tb.Context(), r)
+	if err != nil || st.Phase != phase {
+		tb.Fatalf("filing: %v, %v, want %v", st.Phase, err, phase)
+	}
+}
+
+// phase renews a claim, and says what it is.
+func phase(tb testing.TB, d driver.Driver, r driver.Ref) driver.Phase {
+	tb.Helper()
+	states, err := d.Renew(tb.Context(), []driver.Ref{r})
+	check(tb, err)
+	return states[0].Phase
+}
+
+func release(tb testing.TB, d driver.Driver, r driver.Ref, found driver.Phase) {
+	tb.Helper()
+	st, err := d.Release(tb.Context(), r)
+	if err != nil || st.Phase != found {
+		tb.Fatalf("releasing: found %v, %v, want %v", st.Phase, err, found)
+	}
+}
+
+// told waits until a driver is told to look at a claim.
+func told(tb testing.TB, d driver.Driver, r driver.Ref, what string) {
+	tb.Helper()
+	for end := time.After(10 * time.Second); ; {
+		select {
+		case ev := <-d.Events():
+			if ev.ID == r.ID {
+				return
+			}
+		case <-end:
+			tb.Fatalf("never told: %s", what)
+		}
+	}
+}
+
+// A waiter of another process is told by the nodes that the lock is free. It does not ask
+// by itself here, so nothing else could tell it.
+func TestWaiterIsTold(t *testing.T) {
+	s := start(t, 3)
+	holder, waiter := s.open(t), s.open(t)
+	for i := range times(3, 100) {
+		held, waits := claim(2*i), claim(2*i+1)
+		file(t, holder, driver.Request{Ref: held}, driver.Held)
+		file(t, waiter, driver.Request{Ref: waits, Wait: true}, driver.Queued)
+		if i == 0 {
+			told(t, waiter, waits, "that a majority of the subscriptions stands")
+		}
+		if p := phase(t, waiter, waits); p != driver.Queued {
+			t.Fatalf("the waiter is %v", p)
+		}
+		release(t, holder, held, driver.Held)
+		told(t, waiter, waits, "that the lock is free")
+		testenv.Eventually(t, 5*time.Second, "the waiter has it", func() bool { return phase(t, waiter, waits) == driver.Held })
+		release(t, waiter, waits, driver.Held)
+	}
+}
+
+// A gate keeps releases of the lock k from some nodes, and counts them.
+type gate struct {
+	opened  chan struct{}
+	arrived atomic.Int64
+}
+
+// shut makes releases wait before a node until the gate opens.
+func (s *set) shut(node int) *gate {
+	g := &gate{opened: make(chan struct{})}
+	s.proxies[node].Intercept(func(cmd []string) servers.Action {
+		if calls(cmd, "release", "k") {
+			g.arrived.Add(1)
+			<-g.opened
+		}
+		return servers.Forward
+	})
+	return g
+}
+
+// A claim that waits makes many rounds. When the clean-up of a lost one arrives late, it
+// leaves what a later one has stored, and was counted.
+func TestLateCleanUpSparesLaterRounds(t *testing.T) {
+	s := start(t, 3)
+	d := s.open(t)
+	file(t, d, driver.Request{Ref: claim(0)}, driver.Held) // all nodes know the scripts
+	release(t, d, claim(0), driver.Held)
+	for i := 1; i <= times(3, 40); i++ {
+		late := s.shut(2)
+		for _, c := range s.direct[:2] {
+			check(t, c.Set(t.Context(), "k", "another's", time.Minute).Err())
+		}
+		file(t, d, driver.Request{Ref: claim(i), Wait: true}, driver.Queued) // stored on node 2, and lost
+		testenv.Eventually(t, 5*time.Second, "clean-up is on its way", func() bool { return late.arrived.Load() > 0 })
+		for _, c := range s.direct[:2] {
+			check(t, c.Del(t.Context(), "k").Err())
+		}
+		testenv.Eventually(t, 5*time.Second, "a later round wins", func() bool { return phase(t, d, claim(i)) == driver.Held })
+		testenv.Eventually(t, 5*time.Second, "all nodes have it", func() bool { return s.isOnAll(t, "k") })
+		was := s.scripts(t, 2)
+		close(late.opened)
+		testenv.Eventually(t, 5*time.Second, "clean-up arrives", func() bool { return s.scripts(t, 2) > was })
+		if v := s.stored(t, 2, "k"); !strings.HasPrefix(v, claim(i).ID) {
+			t.Errorf("clean-up of a lost round took the lock from a node, which has %q", v)
+		}
+		s.heal()
+		release(t, d, claim(i), driver.Held)
+		testenv.Eventually(t, 5*time.Second, "nothing is left", func() bool { return len(s.left(t)) == 0 })
+	}
+}
+
+// scripts is how many scripts a node has run.
+func (s *set) scripts(tb testing.TB, node int) int {
+	tb.Helper()
+	var n int
+	raw, err := s.direct[node].Info(tb.Context(), "commandstats").Result()
+	check(tb, err)
+	_, after, _ := strings.Cut(raw, "cmdstat_evalsha:calls=")
+	_, err = fmt.Sscanf(after, "%d", &n)
+	check(tb, err)
+	return n
+}
+
+// Clean-up does not give up: a node that is out of reach for a while has nothing of ours
+// a second after it is back.
+func TestC4CleanUpGoesOn(t *testing.T) {
+	t.Parallel()
+	s := start(t, 3)
+	d := s.open(t)
+	for i := range times(1, 20) {
+		for _, c := range s.direct[:2] {
+			check(t, c.Set(t.Context(), "k", "another's", time.Minute).Err())
+		}
+		var lost atomic.Int64
+		s.proxies[2].Intercept(func(cmd []string) servers.Action {
+			if calls(cmd, "release", "k") {
+				lost.Add(1)
+				return servers.Swallow
+			}
+			return servers.Forward
+		})
+		file(t, d, driver.Request{Ref: claim(i)}, driver.Gone)
+		testenv.Eventually(t, 10*time.Second, "clean-up has failed three times", func() bool { return lost.Load() >= 3 })
+		if s.stored(t, 2, "k") == "" {
+			t.Fatal("the fault did not happen: nothing was left behind")
+		}
+		s.heal()
+		soon(t, "nothing is left", func() bool { return s.stored(t, 2, "k") == "" })
+	}
+}

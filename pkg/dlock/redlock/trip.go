@@ -1,0 +1,81 @@
+package redlock
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+// A trip is calls to several nodes that end together. It knows whether the caller can
+// do without a node that is silent: such a one is asked after all when too many of the
+// others fail, or are slow. So a node that only seems dead, on a machine that is busy,
+// is never missing in a majority.
+type trip struct {
+	ctx   context.Context
+	end   context.CancelFunc
+	bound time.Duration
+
+	mu       sync.Mutex
+	need     int // so many answers decide
+	left     int // calls without an answer
+	hope     int // nodes that have answered or are being asked
+	answered int
+	enough   chan struct{} // closed when so many have answered
+	short    chan struct{} // closed when so many cannot without those that are spared
+	isShort  bool
+}
+
+func newTrip(nodes, need int, bound time.Duration) *trip {
+	t := &trip{bound: bound, need: need, left: nodes, hope: nodes, enough: make(chan struct{}), short: make(chan struct{})}
+	t.ctx, t.end = context.WithTimeout(context.Background(), bound)
+	if need <= 0 {
+		close(t.enough)
+	}
+	return t
+}
+
+// note takes in how a call ended.
+func (t *trip) note(err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.left--; t.left == 0 {
+		t.end()
+	}
+	switch {
+	case err == nil:
+		if t.answered++; t.answered == t.need {
+			close(t.enough)
+		}
+	case !errors.Is(err, errSilent): // one that was spared does not count already
+		t.lower()
+	}
+}
+
+// lower takes one node less into account. It runs under mu.
+func (t *trip) lower() {
+	if t.hope--; t.hope < t.need && !t.isShort {
+		t.isShort = true
+		close(t.short)
+	}
+}
+
+// spares waits until it is clear whether a node need not be asked, and reports that. If
+// the others take long, it leaves enough time to ask it.
+func (t *trip) spares() bool {
+	t.mu.Lock()
+	t.lower()
+	t.mu.Unlock()
+	timer := time.NewTimer(t.bound / 4)
+	defer timer.Stop()
+	select {
+	case <-t.enough:
+		return true
+	case <-t.short:
+	case <-timer.C:
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.hope++ // it counts again
+	return false
+}

@@ -1,0 +1,131 @@
+package redlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// spared tells, when it is certain, whether a trip spares a node.
+func spared(t *trip) <-chan bool {
+	done := make(chan bool, 1)
+	go func() { done <- t.spares() }()
+	return done
+}
+
+func TestTripSparesWhatItDoesNotNeed(t *testing.T) {
+	trip := newTrip(3, 2, time.Hour)
+	defer trip.end()
+	silent := spared(trip)
+	trip.note(nil)
+	select {
+	case <-silent:
+		t.Fatal("it was decided too early")
+	case <-time.After(10 * time.Millisecond):
+	}
+	trip.note(nil)
+	if !<-silent {
+		t.Error("a silent node was asked, though a majority had answered")
+	}
+	trip.note(errSilent)
+	if trip.ctx.Err() == nil {
+		t.Error("the trip goes on after the last answer")
+	}
+}
+
+func TestTripNeedsSilentNodes(t *testing.T) {
+	lost := errors.New("EOF")
+	for name, make := range map[string]func() *trip{
+		"another fails": func() *trip {
+			trip := newTrip(3, 2, time.Hour)
+			trip.note(lost)
+			return trip
+		},
+		"the others are too few":  func() *trip { return newTrip(2, 2, time.Hour) },
+		"the others take so long": func() *trip { return newTrip(3, 2, 40*time.Millisecond) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			trip := make()
+			defer trip.end()
+			select {
+			case is := <-spared(trip):
+				if is {
+					t.Error("a node was spared that is needed")
+				}
+			case <-time.After(5 * time.Second):
+				t.Fatal("it is not decided")
+			}
+		})
+	}
+	optional := newTrip(1, 0, time.Hour)
+	defer optional.end()
+	if !optional.spares() {
+		t.Error("a silent node was asked that nobody needs")
+	}
+}
+
+// The longer a node is silent, the less often it is tried, and one answer ends it.
+func TestSilentNodesAreLeftAlone(t *testing.T) {
+	var h health
+	for range silentAfter + 20 {
+		h.press()
+		h.note(false)
+	}
+	if !h.isSilent() || h.pause() != probeLatest {
+		t.Errorf("silent: %v, tried every %v", h.isSilent(), h.pause())
+	}
+	if !h.admits() || h.admits() {
+		t.Error("not one call at a time is admitted")
+	}
+	h.note(true)
+	if h.isSilent() || !h.admits() {
+		t.Error("an answer did not end it")
+	}
+}
+
+// Nodes that only seem to be dead, as all may on a busy machine, are asked when another
+// really is: they are never missing in a majority.
+func TestSeeminglyDeadNodesAreAsked(t *testing.T) {
+	var clients []redis.UniversalClient
+	var proxies []*servers.Proxy
+	for range 3 {
+		server := testenv.Redis(t)
+		p := testenv.Proxy(t, server.Addr())
+		c := server.ClientAt(p.Addr())
+		defer c.Close()
+		clients, proxies = append(clients, c), append(proxies, p)
+	}
+	opened, err := New(clients).Open(driver.Options{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := opened.(*redDriver)
+	defer func() { _ = d.Close() }()
+	proxies[0].BlackHole(true)
+	for i := range 5 {
+		for _, n := range d.nodes {
+			n.health.mu.Lock()
+			n.health.missed, n.health.probed = 0, time.Now()
+			if n.at > 0 {
+				n.health.missed = silentAfter + 10
+			}
+			n.health.mu.Unlock()
+		}
+		r := driver.Ref{Key: "k", ID: fmt.Sprintf("%032x", i), TTL: time.Minute}
+		if st, err := d.Acquire(context.Background(), driver.Request{Ref: r}); err != nil || st.Phase != driver.Held {
+			t.Fatalf("acquired: %v, %v", st.Phase, err)
+		}
+		if st, err := d.Release(context.Background(), r); err != nil || st.Phase != driver.Held {
+			t.Fatalf("released: %v, %v", st.Phase, err)
+		}
+	}
+}
