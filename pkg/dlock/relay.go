@@ -28,6 +28,7 @@ type relay struct {
 	passes int                // left in this turn
 	ends   int64              // of this turn
 	giveUp context.CancelFunc // of the claim that is being sought; nil if none is
+	gaveUp bool               // it was given up, since nobody waited
 }
 
 // A relayName is what must be the same for those who share a claim.
@@ -125,6 +126,7 @@ func (r *relay) leave(run *runner) {
 	if i := slices.Index(r.line, run); i >= 0 {
 		r.line = slices.Delete(r.line, i, i+1)
 		if len(r.line) == 0 && r.giveUp != nil {
+			r.gaveUp = true
 			r.giveUp()
 		}
 		return
@@ -176,11 +178,14 @@ func (r *relay) begin(g *Guard, err error) bool {
 	c := r.client
 	c.mu.Lock()
 	defer c.unlock()
+	gaveUp := r.gaveUp
 	r.giveUp()
-	r.giveUp = nil
+	r.giveUp, r.gaveUp = nil, false
 	switch {
+	case err != nil && gaveUp: // whoever has joined since is searched for anew
+		return false
 	case err != nil:
-		r.fail(err) // of nobody, if the search was given up because nobody waits
+		r.fail(err)
 		return false
 	case g.phase != held: // lost, or closed, before anybody has it
 		return false

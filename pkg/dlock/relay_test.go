@@ -121,6 +121,39 @@ func TestRelayKeepsItsPlace(t *testing.T) {
 	})
 }
 
+// Who joins while the search for others is being given up is not answered with their
+// cancellation.
+func TestRelayJoinedWhileGivingUp(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		gate := make(chan struct{})
+		var slow atomic.Bool
+		store := &scripted{Opener: memlock.New(), acquire: func(ctx context.Context, d driver.Driver, r driver.Request) (driver.State, error) {
+			if slow.Swap(false) {
+				<-gate // heeds no context
+			}
+			return d.Acquire(ctx, r)
+		}}
+		c := client(t, store, dlock.Config{LocalBatch: 8})
+		slow.Store(true)
+		impatient, cancel := context.WithCancel(ctx)
+		first := inLine(t, c, impatient, "k", 1)
+		cancel()
+		<-first[0]
+		second := async(func() error {
+			g, err := c.Acquire(ctx, "k")
+			if err == nil {
+				err = g.Unlock(ctx)
+			}
+			return err
+		})
+		synctest.Wait()
+		close(gate)
+		if err := <-second; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // If nobody is left in line, nothing is left in the backend.
 func TestRelayGivesUp(t *testing.T) {
 	virtual(t, func(t *testing.T) {
@@ -311,7 +344,7 @@ func TestRelayRandom(t *testing.T) {
 						t.Errorf("token %d after %d", g.Token(), before)
 					}
 					inside.Add(-1)
-					if err := g.Unlock(ctx); err != nil {
+					if err := g.Unlock(context.Background()); err != nil {
 						t.Error(err)
 					}
 				}
