@@ -4,7 +4,7 @@ LINT_VERSION := v2.14.0
 LINT := $(shell $(GO) env GOPATH)/bin/golangci-lint
 
 .DEFAULT_GOAL := help
-.PHONY: help build fmt fmt-check lint test race conformance stress fuzz bench api api-update deps cover etcd bench-start lab lab-night lab-mutants
+.PHONY: help build fmt fmt-check lint test race conformance stress fuzz bench api api-update deps cover etcd bench-start bench-quick bench-go lab lab-night lab-mutants
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,7 +50,13 @@ fuzz: ## fuzz each entry point for a minute
 	$(GO) test -run '^$$' -fuzz FuzzKeys$$ -fuzztime 1m ./pkg/dlock/memlock
 	$(GO) test -run '^$$' -fuzz FuzzReply$$ -fuzztime 1m ./pkg/dlock/redislock
 
-bench: ## benchmarks, as ratios of the same run
+bench: ## every peer, one run, about a quarter of an hour; see docs/benchmark.md
+	cd bench && $(GO) run . -out results
+
+bench-quick: ## the same with three rounds, for a look
+	cd bench && $(GO) run . -quick -out results
+
+bench-go: ## the benchmarks inside the packages, as ratios of the same run
 	$(GO) test -run '^$$' -bench . -benchtime 1x -timeout 15m ./pkg/dlock ./pkg/dlock/filelock ./pkg/dlock/redislock ./pkg/dlock/redlock ./pkg/dlock/etcdlock
 
 bench-start: ## how long dlock run takes to start, beside flock

@@ -66,6 +66,9 @@ func (d *fileDriver) attempt(ctx context.Context, c *claim, tries int) (out outc
 				continue // the holder may have left before it could see the mark
 			}
 		}
+		if errors.Is(err, ErrNotALock) || errors.Is(err, ErrUnsafe) { // people must know which
+			err = fmt.Errorf("filelock: %s: %w", pathIn(a.dir.path, c.line.base+lockSuffix), err)
+		}
 		if !errors.Is(err, errRemoved) && !errors.Is(err, fs.ErrNotExist) {
 			return out, err
 		}

@@ -1,0 +1,34 @@
+package report
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+)
+
+// The files of a report.
+const (
+	SummaryFile  = "summary.json"
+	MarkdownFile = "results.md"
+	PageFile     = "index.html"
+)
+
+// Write puts the summary, the Markdown and the page into a directory, which is made if
+// it is not there.
+func (r *Report) Write(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	summary, err := json.MarshalIndent(r, "", " ")
+	if err != nil {
+		return err
+	}
+	for name, text := range map[string][]byte{
+		SummaryFile: append(summary, '\n'), MarkdownFile: []byte(r.Markdown()), PageFile: []byte(r.Page()),
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}

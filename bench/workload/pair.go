@@ -1,0 +1,72 @@
+package workload
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// A Pace is a round of uncontended pairs: each goroutine of one client locks and
+// unlocks a key of its own, again and again.
+type Pace struct {
+	Goroutines int           `json:"goroutines"`
+	For        time.Duration `json:"for"`
+}
+
+// A Speed is what a Pace came to. CPU is per pair.
+type Speed struct {
+	Pairs   float64 `json:"pairs_per_second"`
+	P50     float64 `json:"p50"` // of a pair, counted
+	P99     float64 `json:"p99"`
+	Client  float64 `json:"client_cpu"`
+	Server  float64 `json:"server_cpu"`
+	Trouble Trouble `json:"trouble"`
+}
+
+func (w *worker) pace(p Pace) (*Speed, error) {
+	runs := make([]runner, p.Goroutines)
+	var wg sync.WaitGroup
+	m := startMeter(w.servers)
+	begin := time.Now()
+	for i := range runs {
+		wg.Go(func() { w.pairs(&runs[i], "pair:"+w.mark+strconv.Itoa(i), begin.Add(p.For)) })
+	}
+	wg.Wait()
+	took := time.Since(begin).Seconds()
+	s := &Speed{}
+	s.Client, s.Server = m.read()
+	var all []float64
+	for i := range runs {
+		all = append(all, runs[i].waits...)
+		s.Trouble.Add(&runs[i].trouble)
+	}
+	slices.Sort(all)
+	s.Pairs, s.P50, s.P99 = float64(len(all))/took, percentile(all, 0.5), percentile(all, 0.99)
+	s.Client /= float64(max(len(all), 1))
+	s.Server /= float64(max(len(all), 1))
+	return s, nil
+}
+
+// pairBound is how long after the round a call may return; nobody else wants the key.
+const pairBound = 2 * time.Second
+
+func (w *worker) pairs(r *runner, key string, until time.Time) {
+	ctx, cancel := context.WithDeadline(context.Background(), until.Add(pairBound))
+	defer cancel()
+	for at := time.Now(); at.Before(until); {
+		lock, err := w.clients[0].Lock(ctx, key)
+		if err == nil {
+			err = lock.Unlock(ctx)
+		}
+		now := time.Now()
+		if err != nil {
+			r.trouble.Errors++
+			r.trouble.First = err.Error()
+		} else {
+			r.waits = append(r.waits, now.Sub(at).Seconds())
+		}
+		at = now
+	}
+}

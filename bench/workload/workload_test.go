@@ -1,0 +1,136 @@
+package workload
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/ceyewan/genesis/bench/peer"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// A queue is a fair lock in memory; with broken set, one that excludes nobody.
+type queue struct {
+	mu     *sync.Mutex
+	broken bool
+	fails  *atomic.Int64 // so many calls to come
+}
+
+func (q queue) Lock(context.Context, string) (peer.Lock, error) {
+	if q.fails != nil && q.fails.Add(-1) >= 0 {
+		return nil, peer.ErrGaveUp
+	}
+	if !q.broken {
+		q.mu.Lock()
+	}
+	return q, nil
+}
+
+func (q queue) Unlock(context.Context) error {
+	if !q.broken {
+		q.mu.Unlock()
+	}
+	return nil
+}
+
+func (q queue) Close() error { return nil }
+
+func contendOn(t *testing.T, q queue, section time.Duration) *Outcome {
+	t.Helper()
+	w := &worker{}
+	for range 4 {
+		w.clients = append(w.clients, q)
+	}
+	o, err := w.contend(Contest{Key: "k", Clients: 4, Section: section, For: 30 * time.Millisecond, Witness: filepath.Join(t.TempDir(), "witness")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+func TestOverlapsAreSeen(t *testing.T) {
+	if o := contendOn(t, queue{mu: &sync.Mutex{}}, time.Millisecond); o.Trouble.Overlaps != 0 || sum(o.Shares) == 0 {
+		t.Errorf("%+v", o)
+	}
+	if o := contendOn(t, queue{broken: true}, time.Millisecond); o.Trouble.Overlaps == 0 {
+		t.Errorf("not seen: %+v", o)
+	}
+}
+
+func TestErrorsAreSeen(t *testing.T) {
+	q := queue{mu: &sync.Mutex{}, fails: &atomic.Int64{}}
+	q.fails.Store(3)
+	if o := contendOn(t, q, 0); o.Trouble.GaveUp != 3 || o.Trouble.Errors != 0 || sum(o.Shares) == 0 {
+		t.Errorf("%+v", o)
+	}
+}
+
+// Waits that are open at the end count, and who starves is not hidden by the many
+// short waits of others.
+func TestWaitsAreWeighted(t *testing.T) {
+	var waits []float64
+	for range 999 {
+		waits = append(waits, 0.001)
+	}
+	waits = append(waits, 60)
+	c := &contest{Contest: Contest{Clients: 1}, runners: []*runner{{waits: waits, handOffs: waits}}}
+	if o := c.outcome(); o.Waits.P50 != 60 || o.HandOffs.P50 != 0.001 {
+		t.Errorf("%+v", o)
+	}
+	if w := weigh(waits, byTime); w.P50 != 60 || w.P99 != 60 || w.Max != 60 {
+		t.Errorf("%+v", w)
+	}
+	if w := weigh(waits, percentile); w.P99 != 0.001 || w.Max != 60 {
+		t.Errorf("%+v", w)
+	}
+	if n := starved([]int{10, 0, 10}); n != 1 {
+		t.Error(n)
+	}
+	if n := starved([]int{1, 0, 1}); n != 0 {
+		t.Error("a short round starves nobody", n)
+	}
+	if e := MinToMax([][]int{{1, 2}, {2, 1}}); e != 1 {
+		t.Error(e)
+	}
+}
+
+// A holder that keeps the key for the whole round leaves the others with open waits.
+func TestOpenWaitsCount(t *testing.T) {
+	o := contendOn(t, queue{mu: &sync.Mutex{}}, 50*time.Millisecond)
+	if sum(o.Shares) > 2 || o.Waits.P50 < 0.02 || o.Waits.Max > o.Seconds {
+		t.Errorf("%+v", o)
+	}
+}
+
+func TestRange(t *testing.T) {
+	if r := RangeOf([]float64{4, 1, 2, 3}); r != (Range{2.5, 1, 4, 4}) {
+		t.Error(r)
+	}
+	if r := RangeOf(nil); r != (Range{}) {
+		t.Error(r)
+	}
+}
+
+func TestWitnessIsShared(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "witness")
+	a, errA := openWitness(path)
+	b, errB := openWitness(path)
+	if err := errors.Join(errA, errB); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _, _ = a.close(), b.close() }()
+	if a.enter(1) || !b.enter(2) {
+		t.Error("another mapping does not see who is inside")
+	}
+	a.leave(1) // it is 2 who is inside now
+	if !a.enter(3) {
+		t.Error("who has left has taken another along")
+	}
+}
