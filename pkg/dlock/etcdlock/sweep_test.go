@@ -18,6 +18,7 @@ import (
 // A claim that is being filed again and again is not silent, though none of the
 // attempts was answered: the sweep must not delete what the last attempt was granted.
 func TestSweepSparesAClaimThatIsBeingFiled(t *testing.T) {
+	t.Parallel()
 	server := testenv.Etcd(t)
 	proxy := testenv.Proxy(t, server.Addr())
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{proxy.Addr()}, Logger: zap.NewNop()})
@@ -65,6 +66,7 @@ func TestSweepSparesAClaimThatIsBeingFiled(t *testing.T) {
 // A claim that was silent for too long is gone as soon as its removal was tried: that
 // may arrive at any time.
 func TestSweptClaimIsGone(t *testing.T) {
+	t.Parallel()
 	server := testenv.Etcd(t)
 	proxy := testenv.Proxy(t, server.Addr())
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{proxy.Addr()}, Logger: zap.NewNop()})
