@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -83,8 +84,26 @@ func alone(witness string) (*os.File, bool) {
 type wrapped struct {
 	*exec.Cmd
 	out    *bufio.Reader
-	stderr strings.Builder
+	stderr transcript
 	pipe   io.Closer
+}
+
+// A transcript can be read while it is written.
+type transcript struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *transcript) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *transcript) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
 }
 
 // wrap starts dlock run with a child of this kind.

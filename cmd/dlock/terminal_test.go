@@ -5,7 +5,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -18,8 +17,7 @@ import (
 // A screen is what a command has written to its terminal.
 type screen struct {
 	*os.File
-	mu   sync.Mutex
-	text strings.Builder
+	seen transcript
 	done chan struct{}
 }
 
@@ -36,9 +34,7 @@ func onTerminal(t testing.TB, cmd *exec.Cmd) *screen {
 		buf := make([]byte, 4096)
 		for {
 			n, err := f.Read(buf)
-			s.mu.Lock()
-			s.text.Write(buf[:n])
-			s.mu.Unlock()
+			_, _ = s.seen.Write(buf[:n])
 			if err != nil { // the terminal is gone with its last process
 				return
 			}
@@ -53,11 +49,7 @@ func onTerminal(t testing.TB, cmd *exec.Cmd) *screen {
 	return s
 }
 
-func (s *screen) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.text.String()
-}
+func (s *screen) String() string { return s.seen.String() }
 
 // shows waits until something was written.
 func (s *screen) shows(t testing.TB, what string) {
