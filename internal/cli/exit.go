@@ -10,12 +10,13 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
 
-// The exit codes, beside that of the command that was run. The first four are those
+// The exit codes, beside that of the command that was run. Those from 64 to 76 are
 // of sysexits.h, the last two those of a shell.
 const (
 	ExitFinding     = 1  // doctor has found something unsafe
 	ExitUsage       = 64 // the arguments are wrong; nothing was done
 	ExitBackend     = 69 // the backend cannot be reached, or refuses
+	ExitOutput      = 74 // nobody takes our output
 	ExitNotAcquired = 75 // somebody else has the lock
 	ExitLost        = 76 // the lock was lost, and the command ended for it
 	ExitCannotRun   = 126

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -61,7 +60,7 @@ var loud = map[string]string{
 func (r *reporter) event(e event) {
 	if r.asJSON {
 		e.Time, e.Key = time.Now(), r.key
-		_ = json.NewEncoder(r.out).Encode(e) // standard error may be closed
+		_ = writeJSON(r.out, e) // standard error may be closed
 		return
 	}
 	if text, ok := loud[e.What]; ok && !r.quiet {

@@ -43,13 +43,10 @@ func writeJSON(out io.Writer, v any) error {
 	return written(io.WriteString(out, b.String()+"\n"))
 }
 
-// exitOutput is that of sysexits.h for output that nobody takes.
-const exitOutput = 74
-
 // written gives an error of writing its code.
 func written(_ int, err error) error {
 	if err != nil {
-		return &exit{exitOutput, err}
+		return &exit{ExitOutput, err}
 	}
 	return nil
 }

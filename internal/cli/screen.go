@@ -36,7 +36,7 @@ func openScreen(v *watch) (view, <-chan byte, error) {
 	if isTerminal(v.stdin) {
 		cooked, err := term.MakeRaw(int(v.stdin.Fd()))
 		if err != nil {
-			return nil, nil, &exit{exitOutput, err}
+			return nil, nil, &exit{ExitOutput, err}
 		}
 		s.cooked, keys = cooked, make(chan byte)
 		go hear(v.stdin, keys)

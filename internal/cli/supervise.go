@@ -88,11 +88,14 @@ func (s *supervisor) longest() <-chan time.Time {
 	return time.After(time.Until(s.taken.Add(s.maxHold)))
 }
 
+// endless is more than any lease: what Remaining returns without one is longer still.
+const endless = 1 << 62
+
 // look does what is due, and returns when to look again.
 func (s *supervisor) look() time.Duration {
 	left := s.guard.Remaining()
 	now := time.Now()
-	lease := left > 0 && left < 1<<62
+	lease := left > 0 && left < endless
 	if lease {
 		s.validUntil = now.Add(left)
 		s.guardian.expect(left)
@@ -153,7 +156,6 @@ func (s *supervisor) result(st syscall.WaitStatus) (int, error) {
 	}
 	s.reporter.event(event{What: "ended", Code: &code})
 	if s.why != nil {
-		s.linger(nil)
 		return 0, exitWith(ExitLost, "the command was ended: %w", s.why)
 	}
 	return code, nil

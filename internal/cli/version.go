@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"encoding/json"
 	"runtime"
 	"runtime/debug"
 
@@ -24,7 +23,7 @@ func (w *world) versionCommand() *cobra.Command {
 		RunE: func(*cobra.Command, []string) error {
 			v := version()
 			if asJSON {
-				return json.NewEncoder(w.stdout).Encode(v)
+				return writeJSON(w.stdout, v)
 			}
 			w.print("dlock %s", v.Version)
 			if v.Revision != "" {

@@ -10,27 +10,34 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"github.com/ceyewan/genesis/internal/servers"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 	"github.com/ceyewan/genesis/pkg/dlock/etcdlock"
 )
 
-// A claim that is being filed again and again is not silent, though none of the
-// attempts was answered: the sweep must not delete what the last attempt was granted.
-func TestSweepSparesAClaimThatIsBeingFiled(t *testing.T) {
-	t.Parallel()
-	server := testenv.Etcd(t)
-	proxy := testenv.Proxy(t, server.Addr())
+// swept returns a driver behind a proxy, and the client that it uses.
+func swept(t *testing.T) (*clientv3.Client, *servers.Proxy, driver.Driver) {
+	t.Helper()
+	proxy := testenv.Proxy(t, testenv.Etcd(t).Addr())
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{proxy.Addr()}, Logger: zap.NewNop()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer client.Close()
+	t.Cleanup(func() { _ = client.Close() })
 	d, err := etcdlock.New(client).Open(driver.Options{Prefix: "p:", Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer d.Close()
+	t.Cleanup(func() { _ = d.Close() })
+	return client, proxy, d
+}
+
+// A claim that is being filed again and again is not silent, though none of the
+// attempts was answered: the sweep must not delete what the last attempt was granted.
+func TestSweepSparesAClaimThatIsBeingFiled(t *testing.T) {
+	t.Parallel()
+	client, proxy, d := swept(t)
 	const ttl = 2 * time.Second
 	other := driver.Ref{Key: "other", ID: strings.Repeat("a", 32), TTL: ttl}
 	mine := driver.Ref{Key: "mine", ID: strings.Repeat("b", 32), TTL: ttl}
@@ -67,18 +74,7 @@ func TestSweepSparesAClaimThatIsBeingFiled(t *testing.T) {
 // may arrive at any time.
 func TestSweptClaimIsGone(t *testing.T) {
 	t.Parallel()
-	server := testenv.Etcd(t)
-	proxy := testenv.Proxy(t, server.Addr())
-	client, err := clientv3.New(clientv3.Config{Endpoints: []string{proxy.Addr()}, Logger: zap.NewNop()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	d, err := etcdlock.New(client).Open(driver.Options{Prefix: "p:", Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Close()
+	client, proxy, d := swept(t)
 	const ttl = 2 * time.Second
 	other := driver.Ref{Key: "other", ID: strings.Repeat("a", 32), TTL: ttl}
 	mine := driver.Ref{Key: "mine", ID: strings.Repeat("b", 32), TTL: ttl}
