@@ -4,7 +4,7 @@ LINT_VERSION := v2.14.0
 LINT := $(shell $(GO) env GOPATH)/bin/golangci-lint
 
 .DEFAULT_GOAL := help
-.PHONY: help build fmt fmt-check lint test race conformance stress fuzz bench api api-update deps cover etcd bench-start bench-quick bench-go lab lab-night lab-mutants
+.PHONY: help build fmt fmt-check lint test race conformance stress fuzz bench api api-update deps cover etcd bench-start bench-quick bench-go lab lab-night lab-load lab-mutants
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,7 +66,13 @@ lab: etcd ## the fault lab on all topologies, about ten minutes
 	$(GO) run ./lab run -duration 30s
 
 lab-night: etcd ## the fault lab until the nightly figures are full; goes on where it stopped
-	$(GO) run ./lab run -resume -seeds 20 -duration 60s -goals nightly -budget 6h
+	-$(GO) run ./lab run -resume -modes calm -duration 20s
+	-$(GO) run ./lab run -resume -modes kills -topologies etcd-3 -seeds 10 -duration 60s -at-once 3 -rest 150ms
+	-$(GO) run ./lab run -resume -modes kills -topologies single,sentinel,cluster,redlock-3,redlock-5,etcd-1 -seeds 2 -duration 60s -at-once 3 -rest 150ms
+	$(GO) run ./lab run -resume -seeds 20 -duration 60s -goals nightly -at-once 3 -rest 150ms -budget 6h
+
+lab-load: ## many waiters, names and held locks, with restarts of the server
+	$(GO) run ./lab load
 
 lab-mutants: etcd ## that each deliberately broken variant is caught
 	$(GO) run ./lab mutants -duration 10s

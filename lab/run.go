@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ceyewan/genesis/lab/internal/report"
@@ -27,6 +29,8 @@ type options struct {
 	seeds      uint64
 	budget     time.Duration
 	resume     bool
+	atOnce     int
+	rest       time.Duration
 	column     string
 }
 
@@ -34,12 +38,14 @@ func parseRun(args []string) (o options, err error) {
 	f := flag.NewFlagSet("run", flag.ContinueOnError)
 	folder := f.String("results", "lab/results", "folder of results")
 	topologies := f.String("topologies", strings.Join(schedule.Topologies, ","), "which of them")
-	modes := f.String("modes", string(schedule.Inside)+","+string(schedule.Beyond), "inside or beyond the assumptions, or kills: of workers only")
+	modes := f.String("modes", string(schedule.Inside)+","+string(schedule.Beyond), "inside or beyond the assumptions; kills: of workers only; calm: nothing")
 	f.DurationVar(&o.length, "duration", 30*time.Second, "length of a schedule")
 	f.Uint64Var(&o.first, "first", 1, "first seed")
 	f.Uint64Var(&o.seeds, "seeds", 1, "number of seeds for each topology and mode")
 	f.DurationVar(&o.budget, "budget", 0, "begin no schedule after this long; 0: no limit")
 	f.BoolVar(&o.resume, "resume", false, "leave out seeds that have a result")
+	f.IntVar(&o.atOnce, "at-once", 1, "how many schedules run at a time")
+	f.DurationVar(&o.rest, "rest", trial.DefaultRest, "how long a worker rests at most between two locks; more where several run at a time")
 	f.StringVar(&o.column, "goals", "pr", "pr or nightly")
 	err = f.Parse(args)
 	o.folder, o.topologies, o.modes = result.Folder(*folder), strings.Split(*topologies, ","), strings.Split(*modes, ",")
@@ -53,28 +59,48 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	begin := time.Now()
-	all := o.specs()
-	for i, spec := range all {
-		if _, done := o.folder.Find(spec); o.resume && done {
-			continue
-		}
-		if ctx.Err() != nil || (o.budget > 0 && time.Since(begin) > o.budget) {
-			break
-		}
-		label := fmt.Sprintf("[%d/%d %s]", i+1, len(all), time.Since(begin).Round(time.Second))
-		if _, err := conduct(ctx, label, spec, o.folder); err != nil && ctx.Err() == nil {
-			return err
-		}
+	if err := o.conductAll(ctx); err != nil {
+		return err
 	}
 	return conclude(o.folder, o.column, o.topologies)
+}
+
+// conductAll runs all trials, so many at a time. One that cannot be run ends all.
+func (o options) conductAll(ctx context.Context) error {
+	begin, all := time.Now(), o.specs()
+	work, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var next atomic.Int64
+	var hands sync.WaitGroup
+	for range max(o.atOnce, 1) {
+		hands.Go(func() {
+			for i := next.Add(1); int(i) <= len(all); i = next.Add(1) {
+				spec := all[i-1]
+				if _, done := o.folder.Find(spec); o.resume && done {
+					continue
+				}
+				if work.Err() != nil || (o.budget > 0 && time.Since(begin) > o.budget) {
+					return
+				}
+				label := fmt.Sprintf("[%d/%d %s]", i, len(all), time.Since(begin).Round(time.Second))
+				if _, err := conduct(work, label, spec, o.folder); err != nil && work.Err() == nil {
+					cancel(err)
+				}
+			}
+		})
+	}
+	hands.Wait()
+	if ctx.Err() != nil {
+		return nil // what there is by now is added up
+	}
+	return context.Cause(work)
 }
 
 func (o options) specs() (all []trial.Spec) {
 	for seed := o.first; seed < o.first+o.seeds; seed++ {
 		for _, topology := range o.topologies {
 			for _, mode := range o.modes {
-				all = append(all, trial.Spec{Seed: seed, Topology: topology, Mode: schedule.Mode(mode), Length: o.length})
+				all = append(all, trial.Spec{Seed: seed, Topology: topology, Mode: schedule.Mode(mode), Length: o.length, Rest: o.rest})
 			}
 		}
 	}

@@ -19,13 +19,15 @@ type Kind string
 // What workers log. An attempt is one call of Acquire and all that follows from it.
 const (
 	Start    Kind = "start"    // the process is ready
-	Call     Kind = "call"     // Acquire is about to be called
+	Call     Kind = "call"     // Acquire is about to be called, with Dur of patience
 	Enter    Kind = "enter"    // it returned a Guard; the section begins
 	Failed   Kind = "failed"   // it returned an error, in Note
 	Exit     Kind = "exit"     // the section is over; Note is Done or Lost, which was learned Dur before
 	Released Kind = "released" // Unlock returned; Note is its error
 	Stall    Kind = "stall"    // the process was not scheduled for Dur, until At
 	Stop     Kind = "stop"     // the Client was closed in good order
+	// Ambiguous: a call of the backend, in Note, ended without an answer.
+	Ambiguous Kind = "ambiguous"
 )
 
 // What the lab logs.

@@ -22,6 +22,8 @@ type Evidence struct {
 	Counts   store.Counts
 	Deaths   []watch.Death
 	Ghosts   []Ghost
+	Sights   []Sight
+	Looks    int // how often the lab looked at what is stored
 }
 
 // A Struck fault is one that was carried out.
@@ -56,6 +58,7 @@ type Violation struct {
 type Section struct {
 	Attempt, Key, Worker string
 	Call                 int64
+	Patience             int64 // how long the call may take
 	Enter                int64 // 0: never
 	Exit                 int64 // or when its process was killed
 	Learned              int64 // of the loss; Exit if there was none
@@ -72,7 +75,7 @@ func (e *Evidence) Sections() []*Section {
 	open := map[string]map[*Section]bool{} // by worker
 	for _, ev := range e.Events {
 		if ev.Kind == event.Call {
-			s := &Section{Attempt: ev.Attempt, Key: ev.Key, Worker: ev.Worker, Call: ev.At}
+			s := &Section{Attempt: ev.Attempt, Key: ev.Key, Worker: ev.Worker, Call: ev.At, Patience: ev.Dur}
 			all, byAttempt[ev.Attempt] = append(all, s), s
 			if open[ev.Worker] == nil {
 				open[ev.Worker] = map[*Section]bool{}
@@ -123,7 +126,7 @@ func (s *Section) die(at int64) {
 // killed is when a worker was killed, or the end of the trial.
 func (e *Evidence) killed(worker string) int64 {
 	for _, f := range e.Faults {
-		if f.Kind == schedule.WorkerKill && f.Worker == worker {
+		if f.Kind.Kills() && f.Worker == worker {
 			return f.From
 		}
 	}
@@ -144,7 +147,7 @@ func byKey(sections []*Section, granted bool) map[string][]*Section {
 // asleep says whether a worker was stopped at some time in an interval.
 func (e *Evidence) asleep(worker string, from, to int64) bool {
 	for _, f := range e.Faults {
-		if f.Worker == worker && f.Kind != schedule.WorkerKill && f.From <= to && f.To >= from {
+		if f.Worker == worker && !f.Kind.Kills() && f.From <= to && f.To >= from {
 			return true
 		}
 	}

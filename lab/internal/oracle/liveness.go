@@ -89,7 +89,7 @@ const grace = 2 * time.Second
 func (e *Evidence) disturbed(worker string, from, to int64, grace time.Duration) (sum int64) {
 	at := from
 	for _, f := range e.Faults {
-		struck := f.Worker == worker && f.Kind != schedule.WorkerKill
+		struck := f.Worker == worker && !f.Kind.Kills()
 		if f.Kind.OnWorkers() && !struck {
 			continue
 		}
@@ -105,42 +105,4 @@ func (e *Evidence) disturbed(worker string, from, to int64, grace time.Duration)
 		}
 	}
 	return sum
-}
-
-// recoveries are the times from the death of a holder to the next one, where somebody
-// was waiting and no server was disturbed.
-func (e *Evidence) recoveries(sections []*Section) (all []time.Duration) {
-	for key, group := range byKey(sections, false) {
-		if strings.HasPrefix(key, "quick") {
-			continue
-		}
-		for _, dead := range group {
-			if !dead.Killed || dead.Enter == 0 || dead.Released != 0 || dead.Exit >= e.To {
-				continue
-			}
-			if next := successor(group, dead); next != nil && e.disturbed("", dead.Exit, next.Enter, 0) == 0 {
-				all = append(all, time.Duration(next.Enter-dead.Exit))
-			}
-		}
-	}
-	return all
-}
-
-// successor is who was granted the lock next, if somebody had been waiting since the
-// holder died.
-func successor(group []*Section, dead *Section) (next *Section) {
-	waited := false
-	for _, s := range group {
-		if s == dead || s.Killed {
-			continue
-		}
-		waited = waited || (s.Call < dead.Exit && waitedUntil(s) > dead.Exit)
-		if s.Enter > dead.Exit && (next == nil || s.Enter < next.Enter) {
-			next = s
-		}
-	}
-	if !waited {
-		return nil
-	}
-	return next
 }

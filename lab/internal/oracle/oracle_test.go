@@ -23,8 +23,16 @@ func newStory() *story {
 }
 
 func (s *story) add(at int64, kind event.Kind, worker string, fence int64, note string) {
-	s.Events = append(s.Events, event.Event{At: at * ms, Kind: kind, Worker: worker, Key: "slow-0", Attempt: worker + "/1", Fence: fence, Note: note})
+	s.Events = append(s.Events, event.Event{At: at * ms, Kind: kind, Worker: worker, Key: "slow-0", Attempt: worker + "/1", Fence: fence, Note: note, PID: int(worker[0]), Dur: patience(kind)})
 	slices.SortStableFunc(s.Events, func(a, b event.Event) int { return int(a.At - b.At) })
+}
+
+// patience is that of all calls.
+func patience(kind event.Kind) int64 {
+	if kind == event.Call {
+		return 6000 * ms
+	}
+	return 0
 }
 
 // hold is an attempt in good order.

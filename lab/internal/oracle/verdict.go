@@ -25,9 +25,17 @@ type Verdict struct {
 	Rejected    int `json:"stale_rejected"`
 	Corrupted   int `json:"unfenced_lost_updates"`
 	Ghosts      int `json:"ghosts"`
+	Lingering   int `json:"lingering"`
+	Looks       int `json:"looks"`     // at what is stored after a fault
+	Ambiguous   int `json:"ambiguous"` // calls of the backend that had no answer
+	Endured     int `json:"endured"`   // locks held while a server stood still
 	Stalls      int `json:"stalls"`
 
 	Recoveries []time.Duration `json:"recoveries,omitempty"`
+	Beheaded   []time.Duration `json:"beheaded,omitempty"`  // recoveries without a leader
+	Handovers  []time.Duration `json:"handovers,omitempty"` // only where nothing disturbs
+	Overruns   []time.Duration `json:"overruns,omitempty"`  // the longest ones
+	Overran    int             `json:"overran"`             // calls whose context ended
 	Violations []Violation     `json:"violations,omitempty"`
 	// Noted are the first overlaps beyond the assumptions.
 	Noted []Violation `json:"noted,omitempty"`
@@ -63,7 +71,14 @@ func (e *Evidence) Judge(minRate float64) *Verdict {
 	late, timed := e.lateLosses(sections)
 	history, checked, left := e.history(sections)
 	v.Overlaps, v.Fences, v.Stale, v.LateLosses, v.LossesTimed = len(over), len(fence), len(stale), len(late), timed
-	v.Checked, v.Unchecked, v.Recoveries = checked, left, e.recoveries(sections)
+	v.Checked, v.Unchecked = checked, left
+	v.Recoveries, v.Beheaded = e.recoveries(sections)
+	v.Looks, v.Ambiguous, v.Endured = e.Looks, e.ambiguous(), e.endured(sections)
+	if e.Mode == schedule.Calm {
+		v.Handovers = e.handovers(sections)
+	}
+	lingering, overruns := e.lingering(sections), v.judgeOverruns(e, sections)
+	v.Lingering = len(lingering)
 	v.Violations = append(append(append(fence, stale...), late...), history...)
 	if e.Mode != schedule.Beyond {
 		lost := e.falseLosses(sections)
@@ -74,9 +89,19 @@ func (e *Evidence) Judge(minRate float64) *Verdict {
 		v.Noted = over[:min(len(over), 20)]
 	}
 	v.Violations = append(append(v.Violations, e.idle(sections)...), e.ghosts()...)
+	v.Violations = append(append(v.Violations, lingering...), overruns...)
 	v.Violations = append(v.Violations, e.rate(v.Sections, minRate)...)
 	v.Stalls = e.excuse(v.Violations)
 	return v
+}
+
+// keptOverruns is how many of the longest are kept, for the percentile of all trials.
+const keptOverruns = 20
+
+func (v *Verdict) judgeOverruns(e *Evidence, sections []*Section) []Violation {
+	all, found := e.overruns(sections)
+	v.Overran, v.Overruns = len(all), all[max(len(all)-keptOverruns, 0):]
+	return found
 }
 
 func (e *Evidence) ghosts() (found []Violation) {
@@ -105,7 +130,7 @@ func (e *Evidence) rate(sections int, least float64) []Violation {
 func (e *Evidence) excuse(found []Violation) (stalls int) {
 	margin := int64(e.TTL / 20)
 	for _, ev := range e.Events {
-		if ev.Kind != event.Stall || ev.Dur < margin || e.asleep(ev.Worker, ev.At-ev.Dur, ev.At) {
+		if ev.Kind != event.Stall || ev.Dur < margin || e.made(ev) {
 			continue
 		}
 		stalls++
@@ -124,6 +149,15 @@ func (e *Evidence) excuse(found []Violation) (stalls int) {
 	return stalls
 }
 
+// made says whether the lab itself stopped the process, or disturbed the server.
+func (e *Evidence) made(stall event.Event) bool {
+	from := stall.At - stall.Dur
+	if stall.Worker == Server {
+		return slices.ContainsFunc(e.Faults, func(f Struck) bool { return !f.Kind.OnWorkers() && f.From <= stall.At && f.To >= from })
+	}
+	return e.asleep(stall.Worker, from, stall.At)
+}
+
 // explained says whether overlaps explain what a whole history or a store shows, and
 // the machine explains all of those.
 func explained(found []Violation, x *Violation) bool {
@@ -140,4 +174,4 @@ func explained(found []Violation, x *Violation) bool {
 
 // excusable are the oracles that a busy machine can mislead. Tokens, what the stores
 // and the servers keep, are the same however slow it is.
-var excusable = map[string]bool{"overlap": true, "late-loss": true, "false-loss": true, "idle": true, "rate": true}
+var excusable = map[string]bool{"overlap": true, "late-loss": true, "false-loss": true, "idle": true, "rate": true, "lingering": true, "overrun": true}

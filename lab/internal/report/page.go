@@ -10,6 +10,7 @@ import (
 
 	"github.com/ceyewan/genesis/lab/internal/mutant"
 	"github.com/ceyewan/genesis/lab/internal/result"
+	"github.com/ceyewan/genesis/lab/internal/trial"
 )
 
 //go:embed page.css
@@ -75,6 +76,9 @@ func trialPart(r result.Result) string {
 // Replay is the command that runs a trial again.
 func Replay(r result.Result) string {
 	text := fmt.Sprintf("go run ./lab replay -topology %s -mode %s -seed %d -duration %s", r.Topology, r.Mode, r.Seed, r.Length)
+	if r.Rest != 0 && r.Rest != trial.DefaultRest {
+		text += " -rest " + r.Rest.String()
+	}
 	if r.Mutant != "" {
 		text += " -mutant " + r.Mutant
 	}

@@ -32,11 +32,14 @@ func (s Summary) OK() bool {
 }
 
 // goals are the columns of the plan.
-type goals struct{ schedules, operations, losses, mutants int }
+type goals struct {
+	length                                            time.Duration // of a schedule that counts
+	schedules, operations, losses, ambiguous, mutants int
+}
 
 var columns = map[string]goals{
-	"pr":      {schedules: 1, operations: 20_000, losses: 20, mutants: 5},
-	"nightly": {schedules: 40, operations: 1_000_000, losses: 300, mutants: 20},
+	"pr":      {length: 30 * time.Second, schedules: 1, operations: 20_000, losses: 20, ambiguous: 100, mutants: 5},
+	"nightly": {length: time.Minute, schedules: 40, operations: 1_000_000, losses: 300, ambiguous: 5_000, mutants: 20},
 }
 
 type adder struct {
@@ -81,9 +84,8 @@ func (f Folder) Summarise(column string, topologies []string) (Summary, error) {
 		a.trials = append(a.trials, r)
 	}
 	a.amounts(columns[column], topologies)
-	a.promises()
-	a.recovery("redis", 250*time.Millisecond)
-	a.recovery("etcd", 1500*time.Millisecond)
+	a.promises(columns[column])
+	a.times()
 	a.mutants(columns[column], mutants)
 	a.add("trials that the machine stalled, not counted", float64(stalled), "-", true)
 	return a.Summary, writeJSON(filepath.Join(string(f), "summary.json"), a.Summary)
@@ -92,7 +94,9 @@ func (f Folder) Summarise(column string, topologies []string) (Summary, error) {
 // amounts are how much was tried.
 func (a *adder) amounts(g goals, topologies []string) {
 	for _, topology := range topologies {
-		n := a.sum(func(r Result) int { return one(r.Topology == topology) })
+		n := a.sum(func(r Result) int {
+			return one(r.Topology == topology && r.Length >= g.length && (r.Mode == schedule.Inside || r.Mode == schedule.Beyond))
+		})
 		a.atLeast("schedules "+topology, n, g.schedules)
 	}
 	a.atLeast("lock operations", a.sum(func(r Result) int { return r.Verdict.Operations }), g.operations)
@@ -102,37 +106,22 @@ func (a *adder) amounts(g goals, topologies []string) {
 }
 
 // promises are what must never happen, and the proof that it could have.
-func (a *adder) promises() {
+func (a *adder) promises(g goals) {
 	a.none("overlaps inside the assumptions", a.sum(func(r Result) int { return inside(r, r.Verdict.Overlaps) }))
 	a.none("stale fenced writes accepted", a.sum(func(r Result) int { return r.Verdict.Stale }))
 	a.none("fence regressions", a.sum(func(r Result) int { return r.Verdict.Fences }))
-	a.none("ghosts 1 s after the end", a.sum(func(r Result) int { return r.Verdict.Ghosts }))
+	a.none("ghosts 1 s after a fault was healed, or after the end", a.sum(func(r Result) int { return r.Verdict.Ghosts + r.Verdict.Lingering }))
+	a.atLeast("calls without an answer, of which ghosts might have come", a.sum(func(r Result) int { return r.Verdict.Ambiguous }), g.ambiguous)
+	a.add("looks at what servers store", float64(a.sum(func(r Result) int { return r.Verdict.Looks })), "-", true)
 	a.none("losses later than the server's", a.sum(func(r Result) int { return r.Verdict.LateLosses }))
-	a.add("losses whose end at the server was seen", float64(a.sum(func(r Result) int { return r.Verdict.LossesTimed })), "-", true)
+	a.atLeast("losses whose end at the server was seen", a.sum(func(r Result) int { return r.Verdict.LossesTimed }), g.losses)
 	a.none("false losses", a.sum(func(r Result) int { return r.Verdict.FalseLosses }))
+	a.atLeast("locks held while a server stood still for up to half a lease", a.sum(func(r Result) int { return r.Verdict.Endured }), g.losses)
 	a.none("lost updates of the unfenced store inside", a.sum(func(r Result) int { return inside(r, r.Verdict.Corrupted) }))
 	beyond := a.sum(func(r Result) int { return r.Verdict.Corrupted - inside(r, r.Verdict.Corrupted) })
 	a.atLeast("lost updates of the unfenced store beyond (the faults bite)", beyond, 1)
 	a.atLeast("stale writes that the fence refused", a.sum(func(r Result) int { return r.Verdict.Rejected }), 1)
 	a.add("overlaps beyond the assumptions, as documented", float64(a.sum(func(r Result) int { return r.Verdict.Overlaps - inside(r, r.Verdict.Overlaps) })), "-", true)
-}
-
-// recovery is how long after the SIGKILL of a holder the next one enters.
-func (a *adder) recovery(backend string, more time.Duration) {
-	var all []time.Duration
-	ttl := time.Duration(0)
-	for _, r := range a.trials {
-		if (r.Topology == schedule.Etcd1 || r.Topology == schedule.Etcd3) == (backend == "etcd") {
-			all, ttl = append(all, r.Verdict.Recoveries...), schedule.TTL(r.Topology)
-		}
-	}
-	if len(all) == 0 {
-		return
-	}
-	slices.Sort(all)
-	p99 := all[(len(all)*99-1)/100]
-	a.add(fmt.Sprintf("holder killed to next holder, %s, p99 of %d, seconds", backend, len(all)), p99.Seconds(),
-		fmt.Sprintf("<= %.2f", (ttl+more).Seconds()), p99 <= ttl+more)
 }
 
 // mutants counts the broken variants of which some seed was caught.

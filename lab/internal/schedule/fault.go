@@ -45,6 +45,11 @@ const (
 	WorkerSleep Kind = "worker-sleep" // SIGSTOP for longer than the lease
 )
 
+// Both at once.
+const (
+	Beheading Kind = "beheading" // SIGKILL of etcd's leader and of a worker
+)
+
 // A Fault strikes at At after the start of a trial and is healed For later.
 type Fault struct {
 	At     time.Duration `json:"at"`
@@ -64,6 +69,9 @@ func (f Fault) String() string {
 
 // OnWorkers says whether the fault strikes a worker and not a server.
 func (k Kind) OnWorkers() bool { return k == WorkerKill || k == WorkerPause || k == WorkerSleep }
+
+// Kills says whether the fault ends a worker.
+func (k Kind) Kills() bool { return k == WorkerKill || k == Beheading }
 
 // Harmless says whether a fault may never cost a holder its lock.
 func (f Fault) Harmless(ttl time.Duration) bool {

@@ -71,7 +71,7 @@ func (t *etcd) Inject(ctx context.Context, f schedule.Fault) (healer, error) {
 		return pause(node)
 	case schedule.ServerRestart:
 		return func(ctx context.Context) error { return node.Restart(ctx, true) }, node.Kill()
-	case schedule.LeaderKill, schedule.LeaderPause:
+	case schedule.LeaderKill, schedule.LeaderPause, schedule.Beheading:
 		leader, err := t.WaitLeader(ctx)
 		if err != nil {
 			return nil, err

@@ -1,6 +1,7 @@
 package trial
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,7 +49,7 @@ func (c *crew) spawn(position int) (*mate, error) {
 	orders := worker.Orders{
 		Name: fmt.Sprintf("w%d.%d", position, c.lives), Backend: t.top.Workers(), Store: t.dir + "/store", Log: t.logPath(),
 		Seed: t.spec.Seed + uint64(c.lives)<<32, TTL: t.evidence.TTL, Mode: t.spec.Mode, Started: t.started,
-		Mutant: t.spec.Mutant, Position: position,
+		Mutant: t.spec.Mutant, Position: position, Rest: cmp.Or(t.spec.Rest, DefaultRest), Batch: t.spec.batch(),
 	}
 	p, err := servers.StartProcess(servers.ProcessOptions{Path: self, Args: []string{"worker", orders.Encode()}})
 	return &mate{p, orders.Name}, err

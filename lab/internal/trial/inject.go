@@ -2,6 +2,7 @@ package trial
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -30,6 +31,13 @@ func (t *trial) inject(ctx context.Context, plan []schedule.Fault) error {
 		if late := time.Since(begin) - f.At - f.For; late > 0 {
 			begin = begin.Add(late)
 		}
+		next := begin.Add(t.spec.Length)
+		if i+1 < len(plan) {
+			next = begin.Add(plan[i+1].At)
+		}
+		if err := t.lookAround(ctx, next); err != nil {
+			return err
+		}
 	}
 	return sleepUntil(ctx, begin.Add(t.spec.Length))
 }
@@ -50,10 +58,12 @@ func (t *trial) strike(ctx context.Context, f schedule.Fault) (oracle.Struck, er
 	s := oracle.Struck{Fault: f, From: mono.Now()}
 	begin := time.Now()
 	inject := t.top.Inject
-	if f.Kind.OnWorkers() {
-		position := f.Target % len(t.crew.mates)
-		s.Worker = t.crew.mates[position].name
+	if f.Kind.OnWorkers() || f.Kind.Kills() {
+		s.Worker = t.crew.mates[f.Target%len(t.crew.mates)].name
 		inject = t.crew.inject
+	}
+	if f.Kind == schedule.Beheading {
+		inject = t.behead
 	}
 	t.log.Add(event.Event{At: s.From, Kind: event.Fault, Note: string(f.Kind)})
 	heal, err := inject(ctx, f)
@@ -75,11 +85,24 @@ func (t *trial) strike(ctx context.Context, f schedule.Fault) (oracle.Struck, er
 func (c *crew) inject(_ context.Context, f schedule.Fault) (func(context.Context) error, error) {
 	position := f.Target % len(c.mates)
 	m := c.mates[position]
-	if f.Kind == schedule.WorkerKill {
+	if f.Kind.Kills() {
 		if err := m.Kill(); err != nil {
 			return nil, err
 		}
 		return func(context.Context) error { return c.replace(position) }, nil
 	}
 	return func(context.Context) error { return m.Resume() }, m.Pause()
+}
+
+// behead strikes a worker and, at the same moment, the leader of the servers.
+func (t *trial) behead(ctx context.Context, f schedule.Fault) (func(context.Context) error, error) {
+	back, err := t.top.Inject(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	replace, err := t.crew.inject(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) error { return errors.Join(replace(ctx), back(ctx)) }, nil
 }

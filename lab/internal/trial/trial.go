@@ -25,6 +25,21 @@ type Spec struct {
 	Mode     schedule.Mode `json:"mode"`
 	Length   time.Duration `json:"length"`
 	Mutant   string        `json:"mutant,omitempty"`
+	// Rest is how long a worker rests at most between two locks; 0: DefaultRest.
+	Rest time.Duration `json:"rest,omitempty"`
+}
+
+// DefaultRest keeps one trial busy. Where several run at once they need more rest.
+const DefaultRest = 10 * time.Millisecond
+
+// batch has a quarter of the seeds pass locks on inside of a process, where the
+// backend can.
+func (s Spec) batch() int {
+	ranges := s.Topology == schedule.Single || s.Topology == schedule.Sentinel || s.Topology == schedule.Cluster
+	if ranges && s.Mutant == "" && s.Seed%4 == 0 {
+		return 4
+	}
+	return 0
 }
 
 func (s Spec) String() string {
@@ -52,6 +67,7 @@ type trial struct {
 	top      topology.Topology
 	store    *store.Store
 	watcher  *watch.Watcher
+	lookout  *lookout
 	log      *event.Log
 	crew     *crew
 	progress Progress
@@ -98,6 +114,9 @@ func (t *trial) begin(ctx context.Context) (err error) {
 		return err
 	}
 	t.watcher = watch.Start(t.top)
+	if t.lookout, err = newLookout(t.top.Direct()); err != nil {
+		return err
+	}
 	t.started = mono.Now()
 	t.crew = &crew{trial: t}
 	return nil
@@ -110,8 +129,8 @@ func (t *trial) work(ctx context.Context, plan []schedule.Fault) error {
 	if err := t.crew.start(ctx, workers); err != nil {
 		return err
 	}
-	stalls := t.watchScheduling()
-	defer stalls()
+	defer t.watchScheduling()()
+	defer t.watchServers(t.top.Direct(), watch.Addrs(t.top))()
 	t.evidence.From = mono.Now()
 	err := t.inject(ctx, plan)
 	t.evidence.To = mono.Now()
@@ -138,7 +157,7 @@ func (t *trial) watchScheduling() (stop func()) {
 			case <-tick.C:
 			}
 			now := mono.Now()
-			if gap := now - last; gap > int64(100*time.Millisecond) {
+			if gap := now - last; gap > int64(stall) {
 				t.log.Add(event.Event{At: now, Kind: event.Stall, Dur: gap})
 			}
 			last = now
@@ -157,6 +176,9 @@ func (t *trial) finish() (err error) {
 	}
 	if t.watcher != nil {
 		t.evidence.Deaths = t.watcher.Stop()
+	}
+	if t.lookout != nil {
+		t.lookout.close()
 	}
 	if t.top != nil {
 		err = errors.Join(err, t.top.Stop())

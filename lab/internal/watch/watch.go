@@ -32,6 +32,14 @@ type Watcher struct {
 // A multiNode topology announces servers that the watcher goes to one by one.
 type multiNode interface{ NodeAddrs() []string }
 
+// Addrs are the servers of a topology, one by one.
+func Addrs(t topology.Topology) []string {
+	if m, ok := t.(multiNode); ok {
+		return m.NodeAddrs()
+	}
+	return t.Direct().Addrs
+}
+
 // Start listens to the servers of a topology. It needs no client of the library that
 // is judged. The servers of redlock are not watched: what one of them drops is not
 // the lock's end.
@@ -39,16 +47,12 @@ func Start(t topology.Topology) *Watcher {
 	ctx, cancel := context.WithCancel(context.Background())
 	w := &Watcher{cancel: cancel}
 	direct := t.Direct()
-	addrs := direct.Addrs
-	if m, ok := t.(multiNode); ok {
-		addrs = m.NodeAddrs()
-	}
 	switch direct.Kind {
 	case "etcd":
 		w.work.Go(func() { w.etcd(ctx, direct) })
 	case "redlock":
 	default:
-		for _, a := range addrs {
+		for _, a := range Addrs(t) {
 			w.work.Go(func() { w.redis(ctx, a) })
 		}
 	}

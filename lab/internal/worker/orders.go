@@ -21,6 +21,8 @@ type Orders struct {
 	Started  int64         `json:"started"`  // when the trial began
 	Mutant   string        `json:"mutant"`   // a broken backend in place of ours
 	Position int           `json:"position"` // which of the workers this is
+	Rest     time.Duration `json:"rest"`     // at most, between two locks of a hand
+	Batch    int           `json:"batch"`    // Config.LocalBatch
 }
 
 // A Backend says how to reach the servers of a topology.

@@ -59,7 +59,7 @@ func (w *worker) draw(r *rand.Rand, hand, n int) task {
 
 // attempt locks, works and unlocks. It reports whether the lock was held.
 func (w *worker) attempt(ctx context.Context, t task) bool {
-	w.log.Add(event.Event{Kind: event.Call, Key: t.key, Attempt: t.attempt})
+	w.log.Add(event.Event{Kind: event.Call, Key: t.key, Attempt: t.attempt, Dur: int64(t.patience())})
 	guard, err := w.acquire(ctx, t)
 	if err != nil {
 		w.log.Add(event.Event{Kind: event.Failed, Key: t.key, Attempt: t.attempt, Note: brief(err)})
@@ -73,14 +73,20 @@ func (w *worker) attempt(ctx context.Context, t task) bool {
 	return true
 }
 
-func (w *worker) acquire(ctx context.Context, t task) (*dlock.Guard, error) {
+// patience is how long the call may take. One that does not wait still needs an answer.
+func (t task) patience() time.Duration {
 	if t.wait == 0 {
-		ctx, cancel := context.WithTimeout(ctx, t.ttl)
-		defer cancel()
+		return t.ttl
+	}
+	return t.wait
+}
+
+func (w *worker) acquire(ctx context.Context, t task) (*dlock.Guard, error) {
+	ctx, cancel := context.WithTimeout(ctx, t.patience())
+	defer cancel()
+	if t.wait == 0 {
 		return w.client.TryAcquire(ctx, t.key, dlock.WithTTL(t.ttl))
 	}
-	ctx, cancel := context.WithTimeout(ctx, t.wait)
-	defer cancel()
 	return w.client.Acquire(ctx, t.key, dlock.WithTTL(t.ttl))
 }
 

@@ -50,7 +50,7 @@ func Main(o Orders) error {
 	if err != nil {
 		return err
 	}
-	client, err := dlock.New(&dlock.Config{Prefix: Prefix, DefaultTTL: o.TTL}, dlock.WithBackend(locks))
+	client, err := dlock.New(&dlock.Config{Prefix: Prefix, DefaultTTL: o.TTL, LocalBatch: o.Batch}, dlock.WithBackend(tally(locks, log)))
 	if err != nil {
 		return err
 	}
@@ -81,7 +81,7 @@ func (w *worker) toil(ctx context.Context, hand int) {
 		if !w.attempt(ctx, w.draw(r, hand, n)) {
 			rest(ctx, 20*time.Millisecond)
 		}
-		rest(ctx, time.Duration(r.IntN(10))*time.Millisecond)
+		rest(ctx, time.Duration(r.Int64N(int64(w.orders.Rest))))
 	}
 }
 

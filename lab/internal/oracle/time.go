@@ -1,0 +1,132 @@
+package oracle
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ceyewan/genesis/lab/internal/event"
+	"github.com/ceyewan/genesis/lab/internal/schedule"
+)
+
+// endured counts the locks that were held while a server stood still, for as long as a
+// lock must survive. That none of them was lost is for the oracle of false losses.
+func (e *Evidence) endured(sections []*Section) (n int) {
+	for _, f := range e.Faults {
+		if (f.Kind != schedule.ServerPause && f.Kind != schedule.LeaderPause) || f.For > e.TTL/2 {
+			continue
+		}
+		for _, s := range sections {
+			if s.Enter != 0 && s.Enter < f.From && s.Exit > f.To {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+func (e *Evidence) ambiguous() (n int) {
+	for _, ev := range e.Events {
+		if ev.Kind == event.Ambiguous {
+			n++
+		}
+	}
+	return n
+}
+
+// overrunBound is how long a call may return after its context has ended: 100 ms, and
+// what a worker may have missed without having noticed.
+const overrunBound = 200 * time.Millisecond
+
+// overruns are how late calls returned whose time was up, and those that were too late.
+func (e *Evidence) overruns(sections []*Section) (all []time.Duration, found []Violation) {
+	for _, s := range sections {
+		end := s.Call + s.Patience
+		if s.Failed == "" || s.Exit < end || e.asleep(s.Worker, s.Call, s.Exit) {
+			continue
+		}
+		over := time.Duration(s.Exit - end)
+		all = append(all, over)
+		if over > overrunBound {
+			found = append(found, Violation{
+				Oracle: "overrun", Key: s.Key, From: end, To: s.Exit,
+				Detail: fmt.Sprintf("%s returned %v after its context had ended", s.Attempt, over),
+			})
+		}
+	}
+	slices.Sort(all)
+	return all, found
+}
+
+// handovers are the times from the end of a section to the beginning of the next one,
+// where the next holder was waiting and nothing was disturbed.
+func (e *Evidence) handovers(sections []*Section) (all []time.Duration) {
+	for _, group := range byKey(sections, true) {
+		slices.SortFunc(group, func(a, b *Section) int { return compare(a.Enter, b.Enter) })
+		for i, s := range group[1:] {
+			before := group[i]
+			waited := s.Call < before.Exit-int64(5*time.Millisecond)
+			if waited && before.Released != 0 && !before.Lost && !e.struck(before.Exit-int64(e.TTL), s.Enter, "") {
+				all = append(all, time.Duration(s.Enter-before.Exit))
+			}
+		}
+	}
+	return all
+}
+
+// struck says whether a fault was at work in an interval, other than that of a worker.
+func (e *Evidence) struck(from, to int64, but string) bool {
+	return slices.ContainsFunc(e.Faults, func(f Struck) bool { return f.From <= to && f.To >= from && (but == "" || f.Worker != but) })
+}
+
+// recoveries are the times from the death of a holder to the next one, where somebody
+// was waiting and nothing else happened; beheaded are those where the leader of the
+// servers died at the same moment.
+func (e *Evidence) recoveries(sections []*Section) (all, beheaded []time.Duration) {
+	for key, group := range byKey(sections, false) {
+		if strings.HasPrefix(key, "quick") {
+			continue
+		}
+		for _, dead := range group {
+			if !dead.Killed || dead.Enter == 0 || dead.Released != 0 || dead.Exit >= e.To {
+				continue
+			}
+			next := successor(group, dead)
+			if next == nil {
+				continue
+			}
+			took := time.Duration(next.Enter - dead.Exit)
+			switch {
+			case e.beheaded(dead.Worker):
+				beheaded = append(beheaded, took)
+			case !e.struck(dead.Exit+1, next.Enter, dead.Worker):
+				all = append(all, took)
+			}
+		}
+	}
+	return all, beheaded
+}
+
+func (e *Evidence) beheaded(worker string) bool {
+	return slices.ContainsFunc(e.Faults, func(f Struck) bool { return f.Kind == schedule.Beheading && f.Worker == worker })
+}
+
+// successor is who was granted the lock next, if somebody had been waiting since the
+// holder died.
+func successor(group []*Section, dead *Section) (next *Section) {
+	waited := false
+	for _, s := range group {
+		if s == dead || s.Killed {
+			continue
+		}
+		waited = waited || (s.Call < dead.Exit && waitedUntil(s) > dead.Exit)
+		if s.Enter > dead.Exit && (next == nil || s.Enter < next.Enter) {
+			next = s
+		}
+	}
+	if !waited {
+		return nil
+	}
+	return next
+}

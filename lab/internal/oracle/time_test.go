@@ -1,0 +1,106 @@
+package oracle_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ceyewan/genesis/lab/internal/event"
+	"github.com/ceyewan/genesis/lab/internal/oracle"
+	"github.com/ceyewan/genesis/lab/internal/schedule"
+)
+
+// see is a look that found a claim of a process.
+func (s *story) see(at int64, worker string) {
+	s.Sights = append(s.Sights, oracle.Sight{Before: at * ms, After: (at + 5) * ms, Key: "slow-0", PID: int(worker[0]), Phase: "held", Left: time.Second})
+}
+
+func TestAClaimThatNobodyKnows(t *testing.T) {
+	s := newStory()
+	s.hold("a", 10, 20, 30, 40, 1)
+	s.see(1039, "a")
+	s.expect(t)
+	s.see(1041, "a")
+	if v := s.expect(t, "lingering"); v.Lingering != 1 {
+		t.Errorf("%+v", v)
+	}
+	s.Faults = []oracle.Struck{{Fault: schedule.Fault{Kind: schedule.WorkerKill}, From: 1000 * ms, To: 1010 * ms, Worker: "a"}}
+	s.expect(t)
+}
+
+func TestAClaimOfAFailedCall(t *testing.T) {
+	s := newStory()
+	s.add(10, event.Call, "a", 0, "")
+	s.see(500, "a")
+	s.add(900, event.Failed, "a", 0, "outcome is unknown")
+	s.see(1800, "a")
+	s.expect(t)
+	s.see(2000, "a")
+	s.expect(t, "lingering")
+}
+
+func TestACallThatOutlastsItsContext(t *testing.T) {
+	s := newStory()
+	s.TTL = 5 * time.Second
+	s.add(10, event.Call, "a", 0, "")
+	s.add(6150, event.Failed, "a", 0, "context deadline exceeded")
+	if v := s.expect(t); v.Overran != 1 || v.Overruns[0] != 140*time.Millisecond {
+		t.Errorf("%+v", v)
+	}
+	s.Events[1].At = 6300 * ms
+	s.expect(t, "overrun")
+	s.Faults = []oracle.Struck{{Fault: schedule.Fault{Kind: schedule.WorkerPause}, From: 6000 * ms, To: 6250 * ms, Worker: "a"}}
+	s.expect(t)
+}
+
+func TestLocksThatEndureAStandstill(t *testing.T) {
+	s := newStory()
+	s.hold("a", 10, 20, 3000, 3010, 1)
+	s.hold("b", 10, 3020, 3030, 3040, 2)
+	still := schedule.Fault{Kind: schedule.ServerPause, For: time.Second}
+	s.Faults = []oracle.Struck{{Fault: still, From: 1000 * ms, To: 2000 * ms}}
+	if v := s.expect(t); v.Endured != 1 {
+		t.Errorf("%+v", v)
+	}
+	s.Faults[0].For = 1500 * time.Millisecond
+	if v := s.expect(t); v.Endured != 0 {
+		t.Error("longer than a lock must survive")
+	}
+}
+
+func TestHandovers(t *testing.T) {
+	s := newStory()
+	s.Mode = schedule.Calm
+	s.hold("a", 10, 20, 100, 104, 1)
+	s.hold("b", 30, 107, 200, 210, 2)
+	s.hold("c", 205, 211, 220, 230, 3)
+	v := s.expect(t)
+	if len(v.Handovers) != 1 || v.Handovers[0] != 7*time.Millisecond {
+		t.Errorf("%v", v.Handovers)
+	}
+}
+
+// A server that was not run excuses, unless it was the lab that stood in its way.
+func TestAServerThatStalls(t *testing.T) {
+	s := newStory()
+	s.hold("a", 10, 20, 300, 310, 1)
+	s.hold("b", 15, 290, 320, 330, 2)
+	s.Events = append(s.Events, event.Event{At: 298 * ms, Kind: event.Stall, Worker: oracle.Server, Dur: 150 * ms})
+	if v := s.expect(t, "overlap", "history"); !v.Stalled() {
+		t.Errorf("not excused: %+v", v.Violations)
+	}
+	s.Faults = []oracle.Struck{{Fault: schedule.Fault{Kind: schedule.ServerPause}, From: 140 * ms, To: 298 * ms}}
+	if v := s.expect(t, "overlap", "history"); v.Stalled() {
+		t.Error("a standstill that the lab made excuses nothing")
+	}
+}
+
+func TestRecoveryWithoutALeader(t *testing.T) {
+	s := newStory()
+	s.add(10, event.Call, "a", 0, "")
+	s.add(20, event.Enter, "a", 1, "")
+	s.Faults = []oracle.Struck{{Fault: schedule.Fault{Kind: schedule.Beheading}, From: 500 * ms, To: 900 * ms, Worker: "a"}}
+	s.hold("b", 30, 2100, 2200, 2210, 2)
+	if v := s.expect(t); len(v.Recoveries) != 0 || len(v.Beheaded) != 1 || v.Beheaded[0] != 1600*time.Millisecond {
+		t.Errorf("%+v", v)
+	}
+}

@@ -1,0 +1,101 @@
+package trial
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/ceyewan/genesis/lab/internal/event"
+	"github.com/ceyewan/genesis/lab/internal/mono"
+	"github.com/ceyewan/genesis/lab/internal/oracle"
+	"github.com/ceyewan/genesis/lab/internal/worker"
+)
+
+const (
+	probeEvery = 50 * time.Millisecond
+	stall      = 100 * time.Millisecond
+)
+
+// watchServers logs when a server took long to answer though nothing disturbed it: the
+// machine then did not give it the processor, or the disk.
+func (t *trial) watchServers(b worker.Backend, addrs []string) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var probes sync.WaitGroup
+	if b.Kind == "etcd" {
+		probes.Go(func() {
+			t.probe(ctx, func() error {
+				_, err := t.lookout.clients.Etcd.Get(ctx, "probe")
+				return err
+			})
+		})
+	} else {
+		for _, a := range addrs {
+			p := &pinger{addr: a}
+			probes.Go(func() {
+				defer p.hangUp()
+				t.probe(ctx, p.ping)
+			})
+		}
+	}
+	return func() {
+		cancel()
+		probes.Wait()
+	}
+}
+
+// probe asks a server now and then. Questions that failed say that it was disturbed,
+// and nothing about the machine.
+func (t *trial) probe(ctx context.Context, ask func() error) {
+	tick := time.NewTicker(probeEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		asked := mono.Now()
+		if err := ask(); err != nil {
+			continue
+		}
+		if now := mono.Now(); now-asked > int64(stall) {
+			t.log.Add(event.Event{At: now, Kind: event.Stall, Worker: oracle.Server, Dur: now - asked})
+		}
+	}
+}
+
+// A pinger keeps one connection to one Redis server.
+type pinger struct {
+	addr string
+	conn net.Conn
+	in   *bufio.Reader
+}
+
+func (p *pinger) ping() error {
+	if p.conn == nil {
+		conn, err := net.DialTimeout("tcp", p.addr, time.Second)
+		if err != nil {
+			return err
+		}
+		p.conn, p.in = conn, bufio.NewReader(conn)
+	}
+	_ = p.conn.SetDeadline(time.Now().Add(5 * time.Second))
+	_, err := io.WriteString(p.conn, "PING\r\n")
+	if err == nil {
+		_, err = p.in.ReadString('\n')
+	}
+	if err != nil {
+		p.hangUp()
+	}
+	return err
+}
+
+func (p *pinger) hangUp() {
+	if p.conn != nil {
+		_ = p.conn.Close()
+		p.conn = nil
+	}
+}
