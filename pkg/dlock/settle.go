@@ -26,13 +26,14 @@ type settlement struct {
 	giveUp  int64
 }
 
-// settlers is how many settlements are tried at a time, settlePause the longest
-// pause between two attempts at one: what a healed network still holds of us is
-// gone within a second.
+// settlers is how many settlements are tried at a time, settleBound how long an
+// attempt may take, settlePause the longest pause between two attempts at one: an
+// attempt that hangs when a fault is healed, a pause and the next attempt are less than
+// a second together, so that what a healed network still holds of us is gone by then.
 const (
 	settlers    = 32
-	settlePause = 250 * time.Millisecond
-	settleBound = time.Second
+	settleBound = 600 * time.Millisecond
+	settlePause = 200 * time.Millisecond
 )
 
 // settle hands a claim that is finished to clean-up. It runs under mu; unlock

@@ -27,15 +27,20 @@ func (d *etcdDriver) Release(ctx context.Context, r driver.Ref) (driver.State, e
 	}
 	simple := c != nil && c.phase == driver.Held && !d.waits(r.Key) && !r.Unsettled && !c.tainted
 	d.mu.Unlock()
-	var phase driver.Phase
-	var err error
-	switch {
-	case simple:
-		phase, err = d.delete(ctx, c)
-	case c != nil:
-		phase, err = d.remove(ctx, c, r)
-	default:
-		phase, err = d.removeUnknown(ctx, r)
+	release := func() (driver.Phase, error) {
+		switch {
+		case simple:
+			return d.delete(ctx, c)
+		case c != nil:
+			return d.remove(ctx, c, r)
+		}
+		return d.removeUnknown(ctx, r)
+	}
+	bars := d.bars.current()
+	phase, err := release()
+	if errors.Is(err, errLeaseGone) { // somebody has revoked that of the bars
+		d.bars.lose(bars)
+		phase, err = release()
 	}
 	if err != nil {
 		if c != nil && errors.Is(err, ErrNoSpace) { // for the bar; what is there can still be deleted
@@ -246,6 +251,21 @@ func (b *barLease) lasting(span time.Duration) clientv3.LeaseID {
 		return 0
 	}
 	return b.id
+}
+
+func (b *barLease) current() clientv3.LeaseID {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.id
+}
+
+// lose lets the next bar have a new lease, if this one is still in use.
+func (b *barLease) lose(id clientv3.LeaseID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.id == id {
+		b.id, b.end = 0, time.Time{}
+	}
 }
 
 func (d *etcdDriver) grantBars(ctx context.Context, last time.Duration) error {
