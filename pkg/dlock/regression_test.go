@@ -473,3 +473,47 @@ func TestNoHotLoop(t *testing.T) {
 		wantErr(t, <-got, context.Canceled)
 	})
 }
+
+// Calls hang until their context ends, then the network is healed: whenever that is,
+// what a call left behind is gone within a second.
+func TestCleanUpWithinASecondOfHealing(t *testing.T) {
+	for after := 100 * time.Millisecond; after < 3*second; after += 70 * time.Millisecond {
+		virtual(t, func(t *testing.T) {
+			store := memlock.New()
+			var healed time.Time // zero: the network is well
+			hang := func(ctx context.Context) bool {
+				if healed.IsZero() || !time.Now().Before(healed) {
+					return false
+				}
+				<-ctx.Done()
+				return true
+			}
+			broken := &scripted{Opener: store, remote: true,
+				acquire: func(ctx context.Context, d driver.Driver, r driver.Request) (driver.State, error) {
+					st, err := d.Acquire(ctx, r) // it arrives; its answer does not
+					if hang(ctx) {
+						return driver.State{}, errNet
+					}
+					return st, err
+				},
+				release: func(ctx context.Context, d driver.Driver, r driver.Ref) (driver.State, error) {
+					if hang(ctx) {
+						return driver.State{}, errNet
+					}
+					return d.Release(ctx, r)
+				},
+			}
+			a, b := client(t, broken, dlock.Config{}), client(t, store, dlock.Config{})
+			healed = time.Now().Add(after)
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			defer cancel()
+			if _, err := a.Acquire(ctx, "k"); !errors.Is(err, dlock.ErrUnknownOutcome) {
+				t.Fatal(err)
+			}
+			elapse(time.Until(healed) + second)
+			if ok, err := b.TryLock(t.Context(), "k"); !ok || err != nil {
+				t.Errorf("healed after %v, and the claim is there a second later: %v", after, err)
+			}
+		})
+	}
+}
