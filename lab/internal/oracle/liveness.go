@@ -89,7 +89,8 @@ const grace = 2 * time.Second
 func (e *Evidence) disturbed(worker string, from, to int64, grace time.Duration) (sum int64) {
 	at := from
 	for _, f := range e.Faults {
-		struck := f.Worker == worker && !f.Kind.Kills()
+		// One who sleeps through its lease may be next in line, and then is waited for.
+		struck := (f.Worker == worker && !f.Kind.Kills()) || f.Kind == schedule.WorkerSleep
 		if f.Kind.OnWorkers() && !struck {
 			continue
 		}

@@ -173,7 +173,7 @@ func TestA3LostUnlockReply(t *testing.T) {
 			granted <- grant{g, time.Now()}
 		}()
 		testenv.Eventually(t, 10*time.Second, "somebody waits", func() bool {
-			return direct.ZCard(abCtx, "{k}\x01q").Val() == 1
+			return direct.LLen(abCtx, "{k}\x01q").Val() == 1
 		})
 		hit := abHitNext(proxy, 1, servers.DropReply, abReleasing)
 		if err := g.Unlock(abCtx); err != nil {
@@ -603,7 +603,7 @@ func (c *abSwapConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
-	if !c.s.waiting || n == 0 || p[0] != '*' {
+	if !c.s.waiting || n == 0 || p[0] != '$' {
 		return n, err
 	}
 	switch c.s.mode {

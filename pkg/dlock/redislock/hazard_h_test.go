@@ -439,14 +439,14 @@ func TestH7OtherData(t *testing.T) {
 	// Data where the siblings belong.
 	keys, _ := redislock.CEHKeys("", "sibling")
 	for i, sibling := range keys[2:4] {
-		cehCheck(t, direct.RPush(ctx, sibling, "a").Err())
+		cehCheck(t, direct.SAdd(ctx, sibling, "a").Err())
 		g, err := c.TryAcquire(ctx, "sibling")
 		if err == nil { // nobody has looked there yet
 			_, err = cehNew(t, server.Addr()).Acquire(ctx, "sibling", dlock.WithWait(time.Second))
 			_ = g.Unlock(ctx)
 		}
 		cehWant(t, err, redislock.ErrNotALock)
-		if n := direct.LLen(ctx, sibling).Val(); n != 1 {
+		if n := direct.SCard(ctx, sibling).Val(); n != 1 {
 			t.Errorf("sibling %d was touched", i)
 		}
 		cehCheck(t, direct.Del(ctx, sibling, "sibling").Err())

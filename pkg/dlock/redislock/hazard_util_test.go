@@ -163,10 +163,9 @@ const (
 	abOther     abKind = "other"
 )
 
-// abKindOf tells the scripts apart by what they are given: only those that acquire
-// and release know the key that bars, only an acquire brings an Info, only a
-// renewal of what is held does without a queue, and only inspecting takes nothing
-// but keys.
+// abKindOf tells the scripts apart by what they are given: only an acquire brings an
+// Info, only a release begins with an ID otherwise, only a renewal of what is held does
+// without a queue, and only inspecting takes nothing but keys.
 func abKindOf(cmd []string) abKind {
 	if len(cmd) < 3 || !strings.HasPrefix(strings.ToUpper(cmd[0]), "EVAL") {
 		return abOther
@@ -180,12 +179,12 @@ func abKindOf(cmd []string) abKind {
 		return slices.ContainsFunc(words, func(w string) bool { return strings.Contains(w, part) })
 	}
 	switch {
-	case has(keys, "\x01b") && has(args, `{"`):
+	case has(keys, "\x01q") && has(args, `{"`):
 		return abAcquiring
-	case has(keys, "\x01b"):
-		return abReleasing
 	case has(keys, "\x01q") && len(args) == 0:
 		return abLooking
+	case has(keys, "\x01q") && len(args[0]) == 32:
+		return abReleasing
 	case has(keys, "\x01q"):
 		return abRenewing
 	case len(args) == 1+2*n:

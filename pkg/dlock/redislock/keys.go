@@ -25,10 +25,10 @@ func (d *redisDriver) namesOf(key string) (names, error) {
 	if !placed && d.cluster != nil {
 		return names{}, fmt.Errorf("%w: %q has braces that leave no place for its queue on a cluster", driver.ErrInvalidKey, key)
 	}
-	return names{
-		lock: lock, fence: base + separator + "f", queue: base + separator + "q",
-		waiters: base + separator + "w", gap: base + separator + "g", bars: base + separator + "b",
-	}, nil
+	const f, q, w, g, b = separator + "f", separator + "q", separator + "w", separator + "g", separator + "b"
+	all, each := base+f+base+q+base+w+base+g+base+b, len(base)+len(f) // made in one piece
+	part := func(i int) string { return all[i*each : (i+1)*each] }
+	return names{lock: lock, fence: part(0), queue: part(1), waiters: part(2), gap: part(3), bars: part(4)}, nil
 }
 
 // slots is the number of slots of a cluster.

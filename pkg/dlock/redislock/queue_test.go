@@ -62,7 +62,7 @@ func TestThousandDeadWaiters(t *testing.T) {
 		t.Fatal(err)
 	}
 	testenv.Eventually(t, 5*time.Second, "the living one waits too", func() bool {
-		n, err := client.ZCard(ctx, "{k}\x01q").Result()
+		n, err := client.LLen(ctx, "{k}\x01q").Result()
 		return err == nil && n >= 1001
 	})
 	start := time.Now()
@@ -79,6 +79,43 @@ func TestThousandDeadWaiters(t *testing.T) {
 	if claims, err := admin.Inspect(ctx, "k"); err != nil || len(claims) != 0 {
 		t.Errorf("left behind: %d claims, %v", len(claims), err)
 	}
+}
+
+// A queue that is never empty, and whose waiters are served before they would renew, is
+// not forgotten for that: those who come keep it.
+func TestABusyQueueIsKept(t *testing.T) {
+	t.Parallel()
+	client := testenv.Redis(t).Client()
+	defer func() { _ = client.Close() }()
+	d, err := redislock.New(client).Open(driver.Options{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = d.Close() }()
+	ctx, next := context.Background(), 0
+	file := func(want driver.Phase) driver.Ref {
+		t.Helper()
+		next++
+		r := driver.Ref{Key: "k", ID: fmt.Sprintf("%032x", next), TTL: time.Minute}
+		if st, err := d.Acquire(ctx, driver.Request{Ref: r, Wait: true}); err != nil || st.Phase != want {
+			t.Fatalf("%v, %v", st.Phase, err)
+		}
+		return r
+	}
+	file(driver.Held)
+	file(driver.Queued) // and stays
+	const passed = 30 * time.Second
+	for _, key := range []string{"{k}\x01q", "{k}\x01w"} {
+		if err := client.PExpire(ctx, key, passed).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	testenv.Eventually(t, passed-5*time.Second, "somebody who comes keeps the queue", func() bool {
+		if _, err := d.Release(ctx, file(driver.Queued)); err != nil {
+			t.Fatal(err)
+		}
+		return client.PTTL(ctx, "{k}\x01q").Val() > passed && client.PTTL(ctx, "{k}\x01w").Val() > passed
+	})
 }
 
 // A proxy that refuses several keys at once gets them one by one.

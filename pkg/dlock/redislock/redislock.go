@@ -77,11 +77,12 @@ func (o *opener) Open(opts driver.Options) (driver.Driver, error) {
 	}
 	d := &redisDriver{
 		client: o.client, settings: o.settings, prefix: opts.Prefix, log: opts.Logger,
-		publish: "PUBLISH", waiting: map[string]waiter{}, Outbox: driver.NewOutbox(1024),
+		waiting: map[string]waiter{}, Outbox: driver.NewOutbox(1024),
 	}
 	switch c := o.client.(type) {
 	case *redis.ClusterClient:
-		d.cluster, d.publish, d.prompt = c, "SPUBLISH", c.Options().ContextTimeoutEnabled
+		d.cluster, d.prompt = c, c.Options().ContextTimeoutEnabled
+		d.flags = "s"
 	case *redis.Client:
 		if d.prompt = c.Options().ContextTimeoutEnabled; !d.prompt {
 			d.client = c.WithTimeout(busBound) // the same connections; only its own time-outs end a call
@@ -90,6 +91,9 @@ func (o *opener) Open(opts driver.Options) (driver.Driver, error) {
 		return nil, fmt.Errorf("%w: redislock needs a client of one server, of sentinels or of a cluster, not %T", driver.ErrUnsupported, c)
 	}
 	d.me = newName()
+	if d.cluster == nil {
+		d.info.Before = d.channelFor("") + " "
+	}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	d.lanes.driver = d
 	d.listener.driver = d
@@ -131,7 +135,7 @@ type redisDriver struct {
 	settings settings
 	prefix   string
 	log      logger
-	publish  string
+	flags    string // of scripts: s with sharded channels
 	me       string // names our channels
 	prompt   bool   // the client honours contexts
 	info     redisnode.InfoText
@@ -169,25 +173,26 @@ func (d *redisDriver) Acquire(ctx context.Context, r driver.Request) (driver.Sta
 	if slot := d.slotOf(n.lock); r.Wait && !d.listener.ready(slot) {
 		// A release passes over those who do not hear it, so nobody queues before it
 		// listens: it would lose its turn to who came later.
-		st, err := d.file(ctx, r, n, "0")
+		st, err := d.file(ctx, r, n, false)
 		if err != nil || st.Phase == driver.Held {
 			return st, err
 		}
 		d.listener.await(ctx, slot)
 	}
-	wait := "0"
-	if r.Wait {
-		wait = "1"
-	}
-	return d.file(ctx, r, n, wait)
+	return d.file(ctx, r, n, r.Wait)
 }
 
 // file sends a claim.
-func (d *redisDriver) file(ctx context.Context, r driver.Request, n names, wait string) (driver.State, error) {
-	sent := time.Now()
-	cmd := acquireScript.Command(ctx,
-		[]string{n.lock, n.fence, n.bar(r.ID), n.queue, n.waiters, n.gap},
-		r.ID, millis(r.TTL), millis(driver.Heartbeat(r.TTL)), wait, max(r.Fences, 1), d.publish, d.channelFor(n.lock), d.info.Encode(r.Info), d.plain())
+func (d *redisDriver) file(ctx context.Context, r driver.Request, n names, wait bool) (driver.State, error) {
+	sent, flags := time.Now(), d.flags
+	if wait {
+		flags += "w"
+	}
+	args := append(make([]any, 0, 6), r.ID, millis(r.TTL), millis(driver.Heartbeat(r.TTL)), flags, d.who(n.lock, r.Info))
+	if r.Fences > 1 {
+		args = append(args, r.Fences)
+	}
+	cmd := acquireScript.Command(ctx, d.withGap(n, n.lock, n.fence, n.queue, n.waiters, n.bar(r.ID)), args...)
 	var reply any
 	var err, short error // short: too few replicas have it
 	if d.settings.replicas > 0 {
@@ -213,12 +218,21 @@ func (d *redisDriver) file(ctx context.Context, r driver.Request, n names, wait 
 	return st, nil
 }
 
-// plain tells scripts that plain clients contend.
-func (d *redisDriver) plain() string {
+// withGap adds the gap to keys if we leave one.
+func (d *redisDriver) withGap(n names, keys ...string) []string {
 	if d.settings.gap > 0 {
-		return "1"
+		keys = append(keys, n.gap)
 	}
-	return "0"
+	return keys
+}
+
+// who is where a claim wants to be told, and whose it is. Without a cluster the
+// channel is always the same, and stands before what is stored of an Info already.
+func (d *redisDriver) who(lock string, i driver.Info) string {
+	if d.cluster == nil {
+		return d.info.Encode(i)
+	}
+	return d.channelFor(lock) + " " + d.info.Encode(i)
 }
 
 // note keeps the table of what is queued, and listens once there is anything.
@@ -272,8 +286,11 @@ func (d *redisDriver) remove(ctx context.Context, key, id, bar, token string) (d
 	if err != nil {
 		return driver.State{}, err
 	}
-	reply, err := d.call(ctx, releaseScript.Command(ctx,
-		[]string{n.lock, n.fence, n.bar(id), n.queue, n.waiters, n.gap}, id, bar, d.publish, millis(d.settings.gap), token))
+	keys, args := []string{n.lock, n.fence, n.queue, n.waiters}, []any{id, d.flags}
+	if bar != "0" || token != "" || d.settings.gap > 0 {
+		keys, args = append(keys, n.bar(id), n.gap), append(args, bar, millis(d.settings.gap), token)
+	}
+	reply, err := d.call(ctx, releaseScript.Command(ctx, keys, args...))
 	if err != nil {
 		return driver.State{}, err
 	}

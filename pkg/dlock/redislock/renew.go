@@ -183,12 +183,12 @@ func (r *renewal) command(ctx context.Context, b *batch) *command {
 		return holdScript.Command(ctx, keys, args...)
 	}
 	n, _ := d.namesOf(r.refs[b.claims[0]].Key) // it was filed, so it has a place
-	args := []any{d.publish, d.me, d.plain()}
+	args := []any{d.flags, d.me}
 	for _, c := range b.claims {
 		ref := r.refs[c]
 		args = append(args, ref.ID, millis(ref.TTL), millis(driver.Heartbeat(ref.TTL)))
 	}
-	return renewScript.Command(ctx, []string{n.lock, n.fence, n.queue, n.waiters, n.gap}, args...)
+	return renewScript.Command(ctx, d.withGap(n, n.lock, n.fence, n.queue, n.waiters), args...)
 }
 
 // takeTokens reads the answer of hold.lua, and returns the claims that were not

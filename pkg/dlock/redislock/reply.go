@@ -3,6 +3,7 @@ package redislock
 import (
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
@@ -11,24 +12,27 @@ import (
 
 var phases = map[string]driver.Phase{"queued": driver.Queued, "held": driver.Held, "gone": driver.Gone}
 
-// parseState reads {phase, id, token, ahead, recheck ms}; the last two may be
-// missing. An answer about another claim is never taken for ours.
+// parseState reads "<phase> <id> <token>", of a waiter followed by how many are before
+// it and when to ask again. An answer about another claim is never taken for ours.
 func parseState(reply any, r driver.Ref, sent time.Time) (driver.State, error) {
-	list, ok := reply.([]any)
-	if !ok || len(list) < 3 {
-		return driver.State{}, fmt.Errorf("%w: %T of %d", ErrReply, reply, len(list))
-	}
-	phase, known := phases[redisnode.Text(list[0])]
-	if !known || redisnode.Text(list[1]) != r.ID {
+	text := redisnode.Text(reply)
+	word, rest, _ := strings.Cut(text, " ")
+	id, rest, _ := strings.Cut(rest, " ")
+	phase, known := phases[word]
+	if !known || id != r.ID {
 		return driver.State{}, fmt.Errorf("%w: it is about another claim", ErrReply)
 	}
-	token, err := strconv.ParseInt(redisnode.Text(list[2]), 10, 64)
+	digits, rest, waits := strings.Cut(rest, " ")
+	token, err := strconv.ParseInt(digits, 10, 64)
 	if err != nil {
-		return driver.State{}, fmt.Errorf("%w: token %q", ErrReply, redisnode.Text(list[2]))
+		return driver.State{}, fmt.Errorf("%w: token %q", ErrReply, digits)
 	}
 	st := driver.State{Phase: phase, Token: token}
-	if len(list) >= 5 {
-		st.Ahead, st.Recheck = int(redisnode.Number(list[3])), time.Duration(redisnode.Number(list[4]))*time.Millisecond
+	if waits {
+		ahead, recheck, _ := strings.Cut(rest, " ")
+		ms, _ := strconv.Atoi(recheck)
+		st.Ahead, _ = strconv.Atoi(ahead)
+		st.Recheck = time.Duration(ms) * time.Millisecond
 	}
 	if sent.IsZero() {
 		return st, nil

@@ -64,7 +64,10 @@ type info struct {
 
 // An InfoText turns an Info into what is stored. It remembers the last one: a
 // process mostly files the same.
-type InfoText struct{ last atomic.Pointer[encodedInfo] }
+type InfoText struct {
+	Before string // stands before it
+	last   atomic.Pointer[encodedInfo]
+}
 
 // Encode returns JSON.
 func (t *InfoText) Encode(i driver.Info) string {
@@ -73,10 +76,11 @@ func (t *InfoText) Encode(i driver.Info) string {
 	}
 	raw, err := json.Marshal(info(i))
 	if err != nil {
-		return "{}" // strings and a number always marshal
+		return t.Before + "{}" // strings and a number always marshal
 	}
-	t.last.Store(&encodedInfo{i, string(raw)})
-	return string(raw)
+	text := t.Before + string(raw)
+	t.last.Store(&encodedInfo{i, text})
+	return text
 }
 
 type encodedInfo struct {

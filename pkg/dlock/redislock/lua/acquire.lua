@@ -1,53 +1,71 @@
 -- Files a claim. An id that is stored keeps its place, and its deadline restarts.
--- KEYS lock, fence, bar, queue, waiters, gap
--- ARGV id, ttl ms, heartbeat ms, wait (0|1), fences, publish command, channel, info,
---      plain (1: beside plain clients)
--- Returns {phase, id, token} or, for a waiter, {phase, id, token, ahead, recheck ms}.
-local lock, fence, queue, id = KEYS[1], KEYS[2], KEYS[4], ARGV[1]
+-- KEYS lock, fence, queue, waiters, bar and, beside plain clients, gap
+-- ARGV id, ttl ms, heartbeat ms, flags (w: wait, s: sharded channels), "<channel> <info>"
+--      and, if more than one, fences
+-- Returns a state.
+local lock, fence, queue, bar, gap, id, who = KEYS[1], KEYS[2], KEYS[3], KEYS[5], KEYS[6], ARGV[1], ARGV[5]
 
--- Nobody has it, nobody waits, nobody barred it: the usual case, in few steps and
--- before anything else is prepared.
-if redis.call('EXISTS', lock, queue, KEYS[3], KEYS[6]) == 0 then
+-- Nobody has it, nobody waits, nobody barred it: the usual case.
+local known
+if gap then known = redis.call('EXISTS', lock, queue, bar, gap) else known = redis.call('EXISTS', lock, queue, bar) end
+if known == 0 then
   local t = redis.call('TIME')
-  local now, more = t[1] * 1000000 + t[2], ARGV[5] - 1
+  local now, more = t[1] * 1000000 + t[2], (ARGV[6] or 1) - 1
   local token = string.format('%.0f', now)
-  local last = redis.call('SET', fence, more == 0 and token or string.format('%.0f', now + more), 'PX', 86400000, 'GET')
+  local last = redis.call('SET', fence, more == 0 and token or string.format('%.0f', now + more), 'PX', '86400000', 'GET')
   if last and tonumber(last) >= now then -- see next_token
     token = string.format('%.0f', last + 1)
-    redis.call('SET', fence, string.format('%.0f', last + 1 + more), 'PX', 86400000)
+    redis.call('SET', fence, string.format('%.0f', last + 1 + more), 'PX', '86400000')
   end
-  redis.call('SET', lock, id .. ' ' .. token .. ' ' .. t[1] .. '.' .. t[2] .. ' ' .. ARGV[7] .. ' ' .. ARGV[8], 'PX', ARGV[2])
-  return {'held', id, token}
+  redis.call('SET', lock, id .. ' ' .. token .. ' ' .. t[1] .. '.' .. t[2] .. ' ' .. who, 'PX', ARGV[2])
+  return 'held ' .. id .. ' ' .. token
+end
+
+-- Another has it, others wait: the usual case of a busy lock.
+local waiters, flags, fences = KEYS[4], ARGV[4], ARGV[6] or '1'
+local stored = redis.call('MGET', lock, bar)
+local new = false
+if stored[1] and not stored[2] and string.sub(stored[1], 1, 32) ~= id and string.find(flags, 'w', 1, true) then
+  local t = redis.call('TIME')
+  local record = string.format('%.0f', t[1] * 1000000 + t[2] + ARGV[3] * 1000) .. ' ' .. t[1] .. '.' .. t[2] .. ' ' .. fences .. ' ' .. who
+  new = redis.call('HSETNX', waiters, id, record) == 1
+  if new then
+    local ahead = redis.call('RPUSH', queue, id)
+    -- A busy queue is never empty, and its waiters are served before they renew: so now
+    -- and then somebody who comes keeps it alive, in every sixteenth second.
+    if ahead > 1 and t[1] % 16 ~= 0 then return 'queued ' .. id .. ' 0 ' .. ahead .. ' 0' end
+  end
 end
 
 --@common
-local waiters, ttl, fences, publish, channel, info = KEYS[5], ARGV[2], tonumber(ARGV[5]), ARGV[6], ARGV[7], ARGV[8]
-
-if redis.call('EXISTS', KEYS[3]) == 1 then return {'gone', id, '0'} end
+if redis.call('EXISTS', bar) == 1 then return 'gone ' .. id .. ' 0' end
 local value = redis.call('GET', lock) -- fails, before anything is written, if it is no string
-local free = not value and redis.call('EXISTS', KEYS[6]) == 0
+local free = not value and not open(gap)
 if free then
-  settle(lock, queue, waiters, fence, publish)
+  settle(lock, queue, waiters, fence, publisher(flags))
   value = redis.call('GET', lock)
 end
 local now, since = clock()
 if free and not value then -- all who waited were dead
-  local token = next_token(fence, fences, now)
-  hold(lock, id, token, since, channel, info, ttl)
-  return {'held', id, token}
+  local token = next_token(fence, tonumber(fences), now)
+  hold(lock, id, token, since, who, ARGV[2])
+  return 'held ' .. id .. ' ' .. token
 end
 if value and owner(value) == id then
-  redis.call('PEXPIRE', lock, ttl)
-  return {'held', id, token_of(value)}
+  redis.call('PEXPIRE', lock, ARGV[2])
+  return 'held ' .. id .. ' ' .. token_of(value)
 end
 
-if ARGV[4] ~= '1' then return {'gone', id, '0'} end
-local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES') -- in order of arrival, though the clock be set back
-local new = redis.call('ZADD', queue, 'NX', math.max(now, tonumber(last[2] or '0') + 1), id) == 1
-if not new then since = string.match(redis.call('HGET', waiters, id) or '', '^%d+ (%S+) ') or since end
-redis.call('HSET', waiters, id, digits(now + ARGV[3] * 1000) .. ' ' .. since .. ' ' .. ARGV[5] .. ' ' .. channel .. ' ' .. info)
-local ahead = redis.call('ZCARD', queue)
-if new and ahead > 1 then return {'queued', id, '0', ahead, 0} end
+if not has(flags, 'w') then return 'gone ' .. id .. ' 0' end
+if not new then
+  local old = redis.call('HGET', waiters, id)
+  if old then
+    since = string.match(old, '^%d+ (%S+) ') or since
+  else
+    redis.call('RPUSH', queue, id)
+  end
+  redis.call('HSET', waiters, id, digits(now + ARGV[3] * 1000) .. ' ' .. since .. ' ' .. fences .. ' ' .. who)
+end
 redis.call('PEXPIRE', queue, KEEP_MS)
 redis.call('PEXPIRE', waiters, KEEP_MS)
-return queued(lock, queue, KEYS[6], ARGV[9] == '1', id)
+return queued(lock, queue, gap, id)

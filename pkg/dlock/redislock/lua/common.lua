@@ -1,6 +1,6 @@
 -- Shared by the scripts; stands where they say --@common. Layout 1:
 --   lock     string  "<id> <token> <since> <channel> <info>", expires with the lease
---   queue    zset    id -> order of arrival
+--   queue    list    ids in order of arrival
 --   waiters  hash    id -> "<deadline us> <since> <fences> <channel> <info>"
 --   fence    string  the last token of this lock, kept for a day
 --   bar      string  an id that must not be filed any more
@@ -8,6 +8,12 @@
 -- <since> is seconds and microseconds with a dot between. <info> comes last and may
 -- hold anything. A channel of "-" means no pushes. Times are the server's. Numbers
 -- are printed with %.0f: Lua's own way loses digits.
+--
+-- A state is "<phase> <id> <token>", of a waiter followed by how many are before it, a
+-- hint, and in how many milliseconds to ask again.
+--
+-- Functions are made anew whenever a script runs, so what scripts do most they do by
+-- hand before this point.
 
 local KEEP_MS = 60000        -- how long an untouched queue is kept
 local SKIPS = 64             -- waiters without a listener that are passed over
@@ -23,6 +29,14 @@ end
 local function owner(value) return value and string.sub(value, 1, 32) end
 
 local function token_of(value) return string.match(value, '^%x+ (%d+) ') end
+
+local function has(flags, flag) return string.find(flags, flag, 1, true) ~= nil end
+
+local function publisher(flags) return has(flags, 's') and 'SPUBLISH' or 'PUBLISH' end
+
+-- open says whether the key is left free for plain clients now. Only they who contend
+-- with such clients have a gap.
+local function open(gap) return gap and redis.call('EXISTS', gap) == 1 end
 
 -- push tells a process of a change and returns how many heard it.
 local function push(publish, channel, ...)
@@ -42,69 +56,60 @@ local function next_token(fence, fences, now)
   return digits(last + 1)
 end
 
--- hold makes a claim the holder of a free lock.
-local function hold(lock, id, token, since, channel, info, px)
-  redis.call('SET', lock, id .. ' ' .. token .. ' ' .. since .. ' ' .. channel .. ' ' .. info, 'PX', px)
-end
-
-local function drop(queue, waiters, id)
-  redis.call('ZREM', queue, id)
-  redis.call('HDEL', waiters, id)
+-- hold makes a claim the holder of a free lock. who is "<channel> <info>".
+local function hold(lock, id, token, since, who, px)
+  redis.call('SET', lock, id .. ' ' .. token .. ' ' .. since .. ' ' .. who, 'PX', px)
 end
 
 -- settle gives a free lock to the first living waiter, for what is left of its
 -- heartbeat. Dead waiters are dropped. Those whose process does not listen are
 -- passed over, unless nobody does: then the first of them finds out by itself.
--- popped is what ZPOPMIN has already taken off the queue, if anything.
+-- popped is the id that was already taken off the queue, if any.
 local function settle(lock, queue, waiters, fence, publish, popped)
   local now, since = clock()
   local next = nil
   local passed = {}
-  popped = popped or redis.call('ZPOPMIN', queue)
-  while popped[1] do
-    local id, order = popped[1], popped[2]
+  local id = popped or redis.call('LPOP', queue)
+  while id do
     local record = redis.call('HGET', waiters, id)
-    local deadline, fences, channel, info
-    if record then deadline, fences, channel, info = string.match(record, '^(%d+) %S+ (%d+) (%S+) (.*)$') end
+    local deadline, fences, who, channel
+    if record then deadline, fences, who, channel = string.match(record, '^(%d+) %S+ (%d+) ((%S+) .*)$') end
     if not deadline or tonumber(deadline) <= now then
       redis.call('HDEL', waiters, id)
     else
       local token = next_token(fence, tonumber(fences), now)
-      local claim = {id, token, channel, info, math.ceil((tonumber(deadline) - now) / 1000)}
+      local claim = {id, token, who, math.ceil((tonumber(deadline) - now) / 1000)}
       if push(publish, channel, 'held', lock, id, token) > 0 then
         next = claim
         break
       end
-      passed[#passed + 1] = {order, claim}
+      passed[#passed + 1] = claim
       if #passed == SKIPS then break end
     end
-    popped = redis.call('ZPOPMIN', queue)
+    id = redis.call('LPOP', queue)
   end
-  for i, p in ipairs(passed) do
-    if not next then
-      next = p[2]
-    else
-      redis.call('ZADD', queue, p[1], p[2][1])
-    end
-  end
+  local back = 1
+  if not next and passed[1] then next, back = passed[1], 2 end
+  for i = #passed, back, -1 do redis.call('LPUSH', queue, passed[i][1]) end
   if not next then return end
   redis.call('HDEL', waiters, next[1])
-  hold(lock, next[1], next[2], since, next[3], next[4], next[5])
+  hold(lock, next[1], next[2], since, next[3], next[4])
   if #passed > 0 then redis.call('PEXPIRE', queue, KEEP_MS) end
 end
 
--- queued is the state of a waiter: its phase, how many are before it, and in how
--- many milliseconds to ask again: when the holder's lease will have ended, for the
--- first in the queue; 0 if nothing can be said. Beside plain clients, who tell
--- nobody when they leave, it asks often.
-local function queued(lock, queue, gap, plain, id)
-  local rank = redis.call('ZRANK', queue, id)
-  local recheck = 0
-  if rank == 0 then
-    local left = math.max(redis.call('PTTL', lock), redis.call('PTTL', gap))
+-- queued is the state of a waiter. The first asks again when the holder's lease will
+-- have ended; 0 means that nothing can be said. Beside plain clients, who tell nobody
+-- when they leave, it asks often.
+local function queued(lock, queue, gap, id)
+  local ahead, recheck = 1, 0
+  if redis.call('LINDEX', queue, 0) ~= id then
+    ahead = redis.call('LLEN', queue)
+  else
+    local left = redis.call('PTTL', lock)
+    if gap then left = math.max(left, redis.call('PTTL', gap)) end
     if left >= 0 then recheck = left + 2 end
-    if plain and (recheck == 0 or recheck > 50) then recheck = 50 end
+    if gap and (recheck == 0 or recheck > 50) then recheck = 50 end
   end
-  return {'queued', id, '0', rank + 1, recheck}
+  return 'queued ' .. id .. ' 0 ' .. ahead .. ' ' .. recheck
 end
 

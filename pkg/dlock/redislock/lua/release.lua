@@ -1,52 +1,75 @@
 -- Removes a claim in any phase and gives a lock that it held to the next. Works at
--- maxmemory: it begins with DEL or ZREM.
--- KEYS lock, fence, bar, queue, waiters, gap
--- ARGV id, bar ms (0: no bar), publish command, gap ms (0: hand over; else leave the
---      key free for so long and only tell the next waiter), token that must match
---      ("" : any)
--- Returns {phase found, id, token}.
-local lock, queue, id, must = KEYS[1], KEYS[4], ARGV[1], ARGV[5]
+-- maxmemory: its first write is one that is always allowed.
+-- KEYS lock, fence, queue, waiters and, if there is more to do than to hand over, bar, gap
+-- ARGV id, flags (s: sharded channels) and, with the others, bar ms (0: no bar), gap ms
+--      (0: hand over; else leave the key free for so long and only tell the next
+--      waiter), token that must match ("" : any)
+-- Returns the state that it found.
+local lock, queue, waiters, id, more = KEYS[1], KEYS[3], KEYS[4], ARGV[1], ARGV[3]
+local must = more and ARGV[5] or ''
 
 local found, token, channel, popped = 'gone', '0', '-', nil
 local value = redis.pcall('GET', lock)
 if type(value) ~= 'string' then value = '' end
 if string.sub(value, 1, 32) == id then
-  token = string.match(value, '^%x+ (%d+) ') or '0'
+  token = string.match(value, '^%x+ (%d+) ', 1) or '0'
   if must == '' or must == token then
-    redis.call('DEL', lock)
     found = 'held'
-    -- The usual case ends here, before anything else is prepared.
-    if must == '' and ARGV[2] == '0' and ARGV[4] == '0' then
-      popped = redis.call('ZPOPMIN', queue)
-      if not popped[1] then return {found, id, token} end
+    -- The usual case: give it to the next, who is alive and listens, or to nobody.
+    if not more then
+      popped = redis.call('LPOP', queue)
+      if not popped then
+        redis.call('DEL', lock)
+        return 'held ' .. id .. ' ' .. token
+      end
+      local record = redis.call('HGET', waiters, popped)
+      local t = redis.call('TIME')
+      local now = t[1] * 1000000 + t[2]
+      local deadline, fences, who, listener
+      if record then deadline, fences, who, listener = string.match(record, '^(%d+) %S+ (%d+) ((%S+) .*)$') end
+      if deadline and tonumber(deadline) > now and listener ~= '-' then
+        local granted = string.format('%.0f', now)
+        local last = redis.call('SET', KEYS[2], fences == '1' and granted or string.format('%.0f', now + fences - 1), 'PX', '86400000', 'GET')
+        if last and tonumber(last) >= now then -- see next_token
+          granted = string.format('%.0f', last + 1)
+          redis.call('SET', KEYS[2], string.format('%.0f', last + fences), 'PX', '86400000')
+        end
+        local heard = redis.pcall(string.find(ARGV[2], 's', 1, true) and 'SPUBLISH' or 'PUBLISH', listener, 'held\1' .. lock .. '\1' .. popped .. '\1' .. granted)
+        if type(heard) == 'number' and heard > 0 then
+          redis.call('HDEL', waiters, popped)
+          redis.call('SET', lock, popped .. ' ' .. granted .. ' ' .. t[1] .. '.' .. t[2] .. ' ' .. who, 'PX', math.ceil((tonumber(deadline) - now) / 1000))
+          return 'held ' .. id .. ' ' .. token
+        end
+      end
     end
+    redis.call('DEL', lock)
     channel = string.match(value, '^%x+ %d+ %S+ (%S+)')
   end
 end
 
 --@common
-local fence, waiters, bar_ms, publish = KEYS[2], KEYS[5], tonumber(ARGV[2]), ARGV[3]
+local bar_ms, gap_ms, publish = tonumber(more or 0), tonumber(more and ARGV[4] or 0), publisher(ARGV[2])
 
 if found == 'gone' and (must == '' or must == '0') and owner(value) ~= id then
   local record = redis.call('HGET', waiters, id)
-  if redis.call('ZREM', queue, id) == 1 then
+  if redis.call('LREM', queue, 1, id) == 1 then
     redis.call('HDEL', waiters, id)
     local deadline
     if record then deadline, channel = string.match(record, '^(%d+) %S+ %d+ (%S+)') end
     if deadline and tonumber(deadline) > clock() then found = 'queued' end
   end
 end
-if bar_ms > 0 then redis.call('SET', KEYS[3], '1', 'PX', bar_ms) end
+if bar_ms > 0 then redis.call('SET', KEYS[5], '1', 'PX', bar_ms) end
 if found ~= 'gone' and must ~= '' then push(publish, channel, 'gone', lock, id, token) end
 if found == 'held' then
-  if ARGV[4] ~= '0' then
-    redis.call('SET', KEYS[6], '1', 'PX', ARGV[4])
-    local first = redis.call('ZRANGE', queue, 0, 0)[1]
+  if gap_ms > 0 then
+    redis.call('SET', KEYS[6], '1', 'PX', gap_ms)
+    local first = redis.call('LINDEX', queue, 0)
     local record = first and redis.call('HGET', waiters, first)
     local listener = record and string.match(record, '^%d+ %S+ %d+ (%S+)')
     if listener then push(publish, listener, 'free', lock, first, '0') end
   else
-    settle(lock, queue, waiters, fence, publish, popped)
+    settle(lock, queue, waiters, KEYS[2], publish, popped)
   end
 end
-return {found, id, token}
+return found .. ' ' .. id .. ' ' .. token

@@ -1,23 +1,24 @@
 -- Renews claims on one lock, in any phase, drops dead heads and grants. Works at
 -- maxmemory: it begins with a write that is always allowed.
--- KEYS lock, fence, queue, waiters, gap
--- ARGV publish command, echo, plain (1: beside plain clients), then id, ttl ms and heartbeat ms of each claim
--- Returns {echo, state...}, each state as acquire.lua returns it.
+-- KEYS lock, fence, queue, waiters and, beside plain clients, gap
+-- ARGV flags (s: sharded channels), echo, then id, ttl ms and heartbeat ms of each claim
+-- Returns {echo, state...}.
 --@common
 local lock, fence, queue, waiters = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local publish = ARGV[1]
+local flags = ARGV[1]
 
 redis.call('PEXPIRE', queue, KEEP_MS)
 redis.call('PEXPIRE', waiters, KEEP_MS)
 local now = clock()
 local record = {}
-for i = 4, #ARGV, 3 do
+for i = 3, #ARGV, 3 do
   local id = ARGV[i]
   local was = redis.call('HGET', waiters, id)
   if was then
     local deadline, rest = string.match(was, '^(%d+)( .*)$')
     if tonumber(deadline) <= now then
-      drop(queue, waiters, id)
+      redis.call('LREM', queue, 1, id)
+      redis.call('HDEL', waiters, id)
     else
       record[id] = true
       redis.call('HSET', waiters, id, digits(now + ARGV[i + 2] * 1000) .. rest)
@@ -26,20 +27,20 @@ for i = 4, #ARGV, 3 do
 end
 
 local value = redis.call('GET', lock)
-if not value and redis.call('EXISTS', KEYS[5]) == 0 then
-  settle(lock, queue, waiters, fence, publish)
+if not value and not open(KEYS[5]) then
+  settle(lock, queue, waiters, fence, publisher(flags))
   value = redis.call('GET', lock)
 end
 local answers = {ARGV[2]}
-for i = 4, #ARGV, 3 do
+for i = 3, #ARGV, 3 do
   local id = ARGV[i]
   if owner(value) == id then
     redis.call('PEXPIRE', lock, ARGV[i + 1])
-    answers[#answers + 1] = {'held', id, token_of(value)}
+    answers[#answers + 1] = 'held ' .. id .. ' ' .. token_of(value)
   elseif record[id] then
-    answers[#answers + 1] = queued(lock, queue, KEYS[5], ARGV[3] == '1', id)
+    answers[#answers + 1] = queued(lock, queue, KEYS[5], id)
   else
-    answers[#answers + 1] = {'gone', id, '0'}
+    answers[#answers + 1] = 'gone ' .. id .. ' 0'
   end
 end
 return answers
