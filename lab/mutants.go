@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,21 +20,26 @@ func mutants(ctx context.Context, args []string) error {
 	folder := f.String("results", "lab/results", "folder of results")
 	names := f.String("names", "", "which of them; none: all")
 	length := f.Duration("duration", 12*time.Second, "length of a schedule")
+	hands := f.Int("at-once", 1, "how many mutants are hunted at a time")
 	tries := f.Int("schedules", 20, "within how many schedules each must be caught")
 	if err := f.Parse(args); err != nil {
 		return err
 	}
+	chosen := slices.DeleteFunc(slices.Clone(mutant.All), func(m mutant.Mutant) bool {
+		return *names != "" && !strings.Contains(","+*names+",", ","+m.Name+",")
+	})
+	caught := make([]bool, len(chosen))
+	err := atOnce(ctx, *hands, len(chosen), func(ctx context.Context, i int) (err error) {
+		label := fmt.Sprintf("[%d/%d]", i+1, len(chosen))
+		caught[i], err = hunt(ctx, label, chosen[i], *tries, *length, result.Folder(*folder))
+		return err
+	})
+	if err != nil {
+		return err
+	}
 	missed := []string{}
-	for i, m := range mutant.All {
-		if *names != "" && !strings.Contains(","+*names+",", ","+m.Name+",") {
-			continue
-		}
-		label := fmt.Sprintf("[%d/%d]", i+1, len(mutant.All))
-		caught, err := hunt(ctx, label, m, *tries, *length, result.Folder(*folder))
-		if err != nil {
-			return err
-		}
-		if !caught {
+	for i, m := range chosen {
+		if !caught[i] {
 			missed = append(missed, m.Name)
 		}
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -65,34 +66,42 @@ func run(ctx context.Context, args []string) error {
 	return conclude(o.folder, o.column, o.topologies)
 }
 
-// conductAll runs all trials, so many at a time. One that cannot be run ends all.
+// conductAll runs all trials that there is time for.
 func (o options) conductAll(ctx context.Context) error {
 	begin, all := time.Now(), o.specs()
+	err := atOnce(ctx, o.atOnce, len(all), func(ctx context.Context, i int) error {
+		if _, done := o.folder.Find(all[i]); o.resume && done {
+			return nil
+		}
+		if o.budget > 0 && time.Since(begin) > o.budget {
+			return nil
+		}
+		label := fmt.Sprintf("[%d/%d %s]", i+1, len(all), time.Since(begin).Round(time.Second))
+		_, err := conduct(ctx, label, all[i], o.folder)
+		return err
+	})
+	if errors.Is(err, context.Canceled) {
+		err = nil // we were told to stop: what there is by now is added up
+	}
+	return err
+}
+
+// atOnce does n things, so many at a time, in order. An error ends all.
+func atOnce(ctx context.Context, hands, n int, do func(ctx context.Context, i int) error) error {
 	work, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var next atomic.Int64
-	var hands sync.WaitGroup
-	for range max(o.atOnce, 1) {
-		hands.Go(func() {
-			for i := next.Add(1); int(i) <= len(all); i = next.Add(1) {
-				spec := all[i-1]
-				if _, done := o.folder.Find(spec); o.resume && done {
-					continue
-				}
-				if work.Err() != nil || (o.budget > 0 && time.Since(begin) > o.budget) {
-					return
-				}
-				label := fmt.Sprintf("[%d/%d %s]", i, len(all), time.Since(begin).Round(time.Second))
-				if _, err := conduct(work, label, spec, o.folder); err != nil && work.Err() == nil {
+	var all sync.WaitGroup
+	for range max(hands, 1) {
+		all.Go(func() {
+			for i := int(next.Add(1)) - 1; i < n && work.Err() == nil; i = int(next.Add(1)) - 1 {
+				if err := do(work, i); err != nil {
 					cancel(err)
 				}
 			}
 		})
 	}
-	hands.Wait()
-	if ctx.Err() != nil {
-		return nil // what there is by now is added up
-	}
+	all.Wait()
 	return context.Cause(work)
 }
 

@@ -18,9 +18,32 @@ const (
 	topMargin  = 6.0
 )
 
-// chart is a bar for each peer that has the metric, with a line from the smallest round
-// to the largest. The table has the numbers for those who do not see it.
+// chart is a drawing with a caption. The table has the numbers for those who do not see
+// it.
 func (p *page) chart(c *Case, key string, r *Report) {
+	d := r.draw(c, key)
+	if d.rows == 0 {
+		return
+	}
+	p.charts++
+	id := fmt.Sprintf("chart-%d", p.charts)
+	p.put(`<figure><figcaption>%s <span class="quiet">%s</span></figcaption>`, capital(metric(key).Title), d.hint)
+	p.put(`<svg viewBox="0 0 %g %g" role="img" aria-labelledby="%s"><title id="%s">%s, %s</title>`,
+		chartWidth, d.height, id, id, metric(key).Title, c.Name)
+	p.WriteString(d.bars + "</svg></figure>\n")
+}
+
+// A drawing is the inside of a chart.
+type drawing struct {
+	rows   int
+	height float64
+	hint   string // how to read it
+	bars   string
+}
+
+// draw makes a bar for each peer that has the metric, with a line from the smallest round
+// to the largest.
+func (r *Report) draw(c *Case, key string) drawing {
 	m := metric(key)
 	var rows []*Row
 	for i := range c.Rows {
@@ -28,26 +51,21 @@ func (p *page) chart(c *Case, key string, r *Report) {
 			rows = append(rows, &c.Rows[i])
 		}
 	}
-	if len(rows) == 0 {
-		return
-	}
-	better := "more is better"
+	d := drawing{rows: len(rows), height: topMargin*2 + rowHeight*float64(len(rows)), hint: "more is better"}
 	if m.Lower {
-		better = "less is better"
+		d.hint = "less is better"
+	}
+	if d.rows == 0 {
+		return d
 	}
 	s := scaleOf(rows, key)
 	if s.log {
-		better += "; powers of ten"
+		d.hint += "; powers of ten"
 	}
-	p.charts++
-	id := fmt.Sprintf("chart-%d", p.charts)
-	p.put(`<figure><figcaption>%s <span class="quiet">%s</span></figcaption>`, capital(m.Title), better)
-	p.put(`<svg viewBox="0 0 %g %g" role="img" aria-labelledby="%s"><title id="%s">%s, %s</title>`,
-		chartWidth, topMargin*2+rowHeight*float64(len(rows)), id, id, m.Title, c.Name)
 	for i, row := range rows {
-		p.WriteString(bar(row, row.Values[key], m, &s, topMargin+rowHeight*float64(i), r.kind(row.Peer)))
+		d.bars += bar(row, row.Values[key], m, &s, topMargin+rowHeight*float64(i), r.kind(row.Peer))
 	}
-	p.WriteString("</svg></figure>\n")
+	return d
 }
 
 // kind of a peer is the class of its bar.

@@ -75,8 +75,13 @@ func (r *Report) redisPairs() []goal {
 		goals = append(goals, atLeast(1, r.ratio("pair", one, workload.Pairs, workload.Strict, library),
 			"Redis, uncontended fenced pair, 1 goroutine: pairs/s to %s", library))
 	}
-	return append(goals, atLeast(1.2, r.ratio("pair", many, workload.Pairs, workload.Strict, workload.RawRedis),
+	goals = append(goals, atLeast(1.2, r.ratio("pair", many, workload.Pairs, workload.Strict, workload.RawRedis),
 		"Redis, uncontended fenced pair, 64 goroutines on 64 keys: pairs/s to raw go-redis"))
+	for _, library := range libraries {
+		goals = append(goals, atLeast(1, r.ratio("pair", many, workload.Pairs, workload.Strict, library),
+			"Redis, uncontended fenced pair, 64 goroutines on 64 keys: pairs/s to %s", library))
+	}
+	return goals
 }
 
 func (r *Report) hotGoals() []goal {
@@ -120,16 +125,10 @@ func (r *Report) evenness(name, of, peer string) workload.Range {
 }
 
 func (r *Report) find(name, of, peer string) *Row {
-	for i := range r.Sections {
-		if r.Sections[i].Name != name {
-			continue
-		}
-		for _, c := range r.Sections[i].Cases {
-			for j := range c.Rows {
-				if c.Name == of && c.Rows[j].Peer == peer {
-					return &c.Rows[j]
-				}
-			}
+	c := r.caseOf(name, of)
+	for i := 0; c != nil && i < len(c.Rows); i++ {
+		if c.Rows[i].Peer == peer {
+			return &c.Rows[i]
 		}
 	}
 	return nil

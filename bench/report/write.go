@@ -13,7 +13,7 @@ const (
 	PageFile     = "index.html"
 )
 
-// Write puts the summary, the Markdown and the page into a directory, which is made if
+// Write puts the summary, the Markdown, the page and the pictures into a directory, which is made if
 // it is not there.
 func (r *Report) Write(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -23,9 +23,11 @@ func (r *Report) Write(dir string) error {
 	if err != nil {
 		return err
 	}
-	for name, text := range map[string][]byte{
-		SummaryFile: append(summary, '\n'), MarkdownFile: []byte(r.Markdown()), PageFile: []byte(r.Page()),
-	} {
+	files := map[string][]byte{SummaryFile: append(summary, '\n'), MarkdownFile: []byte(r.Markdown()), PageFile: []byte(r.Page())}
+	for name, picture := range r.Pictures() {
+		files[name] = []byte(picture)
+	}
+	for name, text := range files {
 		if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil {
 			return err
 		}

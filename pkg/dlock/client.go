@@ -13,6 +13,7 @@ import (
 
 	"github.com/ceyewan/genesis/pkg/clog"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/bound"
 )
 
 // A Locker locks keys on behalf of a whole process. Client implements it.
@@ -44,7 +45,7 @@ type Client struct {
 	epoch time.Time    // zero of the monotonic clock that now reads
 	slept func() int64 // nil unless suspended time counts; see clock.go
 
-	bounds    bounds
+	bounds    bound.Shared
 	kick      chan struct{}   // wakes the scheduler: something is due earlier
 	closing   context.Context // ends when Close begins; every backend call but clean-up ends with it
 	hangUp    context.CancelFunc

@@ -488,7 +488,8 @@ func TestCleanUpWithinASecondOfHealing(t *testing.T) {
 				<-ctx.Done()
 				return true
 			}
-			broken := &scripted{Opener: store, remote: true,
+			broken := &scripted{
+				Opener: store, remote: true,
 				acquire: func(ctx context.Context, d driver.Driver, r driver.Request) (driver.State, error) {
 					st, err := d.Acquire(ctx, r) // it arrives; its answer does not
 					if hang(ctx) {

@@ -201,7 +201,7 @@ func TestA3LostUnlockReply(t *testing.T) {
 func TestA3ReacquiredBetweenTwoUnlocks(t *testing.T) {
 	server := testenv.Redis(t)
 	proxy, direct := testenv.Proxy(t, server.Addr()), abDirect(t, server)
-	c := abClient(t, proxy.Addr(), dlock.Config{DefaultTTL: 20 * time.Second, RetryInterval: 50 * time.Millisecond})
+	c := abClient(t, proxy.Addr(), dlock.Config{DefaultTTL: 20 * time.Second, RetryInterval: 150 * time.Millisecond})
 	abWarm(t, c)
 	for range abTimes(20, 200) {
 		g := abAcquire(t, c, "k")

@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/bound"
 	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
 )
 
@@ -22,6 +23,8 @@ import (
 // one waits.
 type lanes struct {
 	driver *redisDriver
+
+	bounds bound.Shared
 
 	mu      sync.Mutex
 	busy    int
@@ -80,15 +83,25 @@ func (l *lanes) carry(ctx context.Context, cmd *command) error {
 		l.start()
 	}
 	l.mu.Unlock()
+	caller, bound := ends(ctx)
 	select {
 	case <-p.done:
 		return cmd.Err()
-	case <-ctx.Done():
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		p.gone = true
-		return ctx.Err()
+	case <-caller:
+	case <-bound:
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p.gone = true
+	return ctx.Err()
+}
+
+// ends are the channels that end a call, of which one may be nil.
+func ends(ctx context.Context) (caller, bound <-chan struct{}) {
+	if j, ok := ctx.(*driver.Joined); ok {
+		return j.Ends()
+	}
+	return ctx.Done(), nil
 }
 
 // release gives a lane to those who wait, or back.
@@ -132,8 +145,12 @@ func (l *lanes) drive(bus []*passenger) {
 		}
 	}
 	l.mu.Unlock()
-	ctx, cancel := context.WithDeadline(l.driver.ctx, until)
-	defer cancel()
+	ctx := l.bounds.Within(l.driver.ctx, busBound)
+	if at, _ := ctx.Deadline(); at.After(until) {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(l.driver.ctx, until)
+		defer cancel()
+	}
 	if len(riders) == 1 {
 		_ = l.driver.client.Process(ctx, riders[0].cmd) // the command has its error
 	} else if len(riders) > 1 {
