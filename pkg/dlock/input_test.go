@@ -9,6 +9,7 @@ import (
 	"math"
 	"reflect"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 	"unicode"
@@ -355,13 +356,16 @@ func FuzzTTL(f *testing.F) {
 	for _, seed := range []int64{0, -1, 1, 999_999, 1e6, 1e7 - 1, 1e7, 999e6, int64(24 * time.Hour), int64(24*time.Hour) + 1, math.MaxInt64, math.MinInt64} {
 		f.Add(seed)
 	}
-	c := dlocktest.New(f)
+	c, tries := dlocktest.New(f), atomic.Int64{}
 	f.Fuzz(func(t *testing.T, n int64) {
 		ttl := time.Duration(n)
-		g, err := c.TryAcquire(ctx, "k", dlock.WithTTL(ttl))
+		g, err := c.TryAcquire(ctx, fmt.Sprint("k", tries.Add(1)), dlock.WithTTL(ttl))
 		if ttl < 10*time.Millisecond || ttl > 24*time.Hour {
 			wantErr(t, err, dlock.ErrInvalidTTL)
 			return
+		}
+		if ttl < second && errors.Is(err, dlock.ErrUnknownOutcome) {
+			return // a busy machine took longer for the call than the lease is
 		}
 		if err != nil {
 			t.Fatal(err)
