@@ -11,30 +11,28 @@ import (
 	"github.com/ceyewan/genesis/lab/internal/event"
 	"github.com/ceyewan/genesis/lab/internal/mono"
 	"github.com/ceyewan/genesis/lab/internal/oracle"
-	"github.com/ceyewan/genesis/lab/internal/worker"
+	"github.com/ceyewan/genesis/lab/internal/watch"
 )
 
-const (
-	probeEvery = 50 * time.Millisecond
-	stall      = 100 * time.Millisecond
-)
+const probeEvery = 50 * time.Millisecond
 
-// watchServers logs when a server took long to answer though nothing disturbed it: the
-// machine then did not give it the processor, or the disk.
-func (t *trial) watchServers(b worker.Backend, addrs []string) (stop func()) {
+// watchMachine logs when the machine did not give its time to the lab itself, which is
+// the network and the store of the workers, or to a server that nothing disturbed.
+func (t *trial) watchMachine() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
-	var probes sync.WaitGroup
-	if b.Kind == "etcd" {
-		probes.Go(func() {
+	var watches sync.WaitGroup
+	watches.Go(func() { t.log.WatchScheduling(ctx) })
+	if t.top.Direct().Kind == "etcd" {
+		watches.Go(func() {
 			t.probe(ctx, func() error {
 				_, err := t.lookout.clients.Etcd.Get(ctx, "probe")
 				return err
 			})
 		})
 	} else {
-		for _, a := range addrs {
+		for _, a := range watch.Addrs(t.top) {
 			p := &pinger{addr: a}
-			probes.Go(func() {
+			watches.Go(func() {
 				defer p.hangUp()
 				t.probe(ctx, p.ping)
 			})
@@ -42,7 +40,7 @@ func (t *trial) watchServers(b worker.Backend, addrs []string) (stop func()) {
 	}
 	return func() {
 		cancel()
-		probes.Wait()
+		watches.Wait()
 	}
 }
 
@@ -61,7 +59,7 @@ func (t *trial) probe(ctx context.Context, ask func() error) {
 		if err := ask(); err != nil {
 			continue
 		}
-		if now := mono.Now(); now-asked > int64(stall) {
+		if now := mono.Now(); now-asked > int64(event.StallFrom) {
 			t.log.Add(event.Event{At: now, Kind: event.Stall, Worker: oracle.Server, Dur: now - asked})
 		}
 	}

@@ -129,8 +129,7 @@ func (t *trial) work(ctx context.Context, plan []schedule.Fault) error {
 	if err := t.crew.start(ctx, workers); err != nil {
 		return err
 	}
-	defer t.watchScheduling()()
-	defer t.watchServers(t.top.Direct(), watch.Addrs(t.top))()
+	defer t.watchMachine()()
 	t.evidence.From = mono.Now()
 	err := t.inject(ctx, plan)
 	t.evidence.To = mono.Now()
@@ -139,34 +138,6 @@ func (t *trial) work(ctx context.Context, plan []schedule.Fault) error {
 	}
 	t.evidence.Ghosts, err = t.ghosts(ctx)
 	return err
-}
-
-// watchScheduling logs when the lab itself, which is the network and the store of
-// the workers, was not given the processor.
-func (t *trial) watchScheduling() (stop func()) {
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		tick := time.NewTicker(10 * time.Millisecond)
-		defer tick.Stop()
-		for last := mono.Now(); ; {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-			}
-			now := mono.Now()
-			if gap := now - last; gap > int64(stall) {
-				t.log.Add(event.Event{At: now, Kind: event.Stall, Dur: gap})
-			}
-			last = now
-		}
-	}()
-	return func() {
-		cancel()
-		<-done
-	}
 }
 
 // finish stops everything that runs and collects the evidence.

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/ceyewan/genesis/lab/internal/event"
-	"github.com/ceyewan/genesis/lab/internal/mono"
 	"github.com/ceyewan/genesis/lab/internal/mutant"
 	"github.com/ceyewan/genesis/lab/internal/store"
 	"github.com/ceyewan/genesis/pkg/dlock"
@@ -66,7 +65,7 @@ func (w *worker) run() error {
 	for hand := range hands {
 		all.Go(func() { w.toil(ctx, hand) })
 	}
-	all.Go(func() { w.watchScheduling(ctx) })
+	all.Go(func() { w.log.WatchScheduling(ctx) })
 	all.Wait()
 	err := w.client.Close()
 	if err == nil || !errors.Is(err, dlock.ErrUnknownOutcome) {
@@ -82,31 +81,6 @@ func (w *worker) toil(ctx context.Context, hand int) {
 			rest(ctx, 20*time.Millisecond)
 		}
 		rest(ctx, time.Duration(r.Int64N(int64(w.orders.Rest))))
-	}
-}
-
-const (
-	tick  = 10 * time.Millisecond
-	stall = 100 * time.Millisecond
-)
-
-// watchScheduling logs when this process was not given the processor: what happens
-// then is the machine's doing.
-func (w *worker) watchScheduling(ctx context.Context) {
-	t := time.NewTicker(tick)
-	defer t.Stop()
-	last := mono.Now()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-t.C:
-		}
-		now := mono.Now()
-		if gap := now - last; gap > int64(stall) {
-			w.log.Add(event.Event{At: now, Kind: event.Stall, Dur: gap})
-		}
-		last = now
 	}
 }
 

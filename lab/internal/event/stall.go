@@ -1,0 +1,32 @@
+package event
+
+import (
+	"context"
+	"time"
+
+	"github.com/ceyewan/genesis/lab/internal/mono"
+)
+
+// StallFrom is the shortest gap that is logged.
+const StallFrom = 100 * time.Millisecond
+
+const lookEvery = 10 * time.Millisecond
+
+// WatchScheduling logs, until ctx ends, when this process was not given the processor:
+// what happens then is the machine's doing.
+func (l *Log) WatchScheduling(ctx context.Context) {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for last := mono.Now(); ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		now := mono.Now()
+		if gap := now - last; gap > int64(StallFrom) {
+			l.Add(Event{At: now, Kind: Stall, Dur: gap})
+		}
+		last = now
+	}
+}
