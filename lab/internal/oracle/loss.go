@@ -73,7 +73,7 @@ func (e *Evidence) late(s *Section, from int64, why string) Violation {
 func (e *Evidence) falseLosses(sections []*Section) (found []Violation) {
 	for _, s := range sections {
 		lost := s.Lost || s.Unlock == dlock.ErrOwnershipLost.Error()
-		if s.Enter == 0 || !lost || s.Killed || e.gravely(s) {
+		if s.Enter == 0 || !lost || s.Killed || e.gravely(s) || e.addUp(s) {
 			continue
 		}
 		found = append(found, Violation{
@@ -82,6 +82,12 @@ func (e *Evidence) falseLosses(sections []*Section) (found []Violation) {
 		})
 	}
 	return found
+}
+
+// addUp says whether faults, of which each alone is harmless, took more than half of the
+// lease before a loss.
+func (e *Evidence) addUp(s *Section) bool {
+	return e.disturbed(s.Worker, s.Learned-int64(e.TTL), s.Learned, 0) > int64(e.TTL)*11/20
 }
 
 // gravely says whether a fault that may cost a lock struck in its time, or so shortly

@@ -92,6 +92,24 @@ func TestAServerThatStalls(t *testing.T) {
 	if v := s.expect(t, "overlap", "history"); v.Stalled() {
 		t.Error("a standstill that the lab made excuses nothing")
 	}
+	s.Faults[0].From = 290 * ms
+	if v := s.expect(t, "overlap", "history"); !v.Stalled() {
+		t.Error("most of it was before the lab's")
+	}
+}
+
+// Two faults that a lock must survive one by one may cost it together.
+func TestFaultsThatAddUp(t *testing.T) {
+	s := newStory()
+	s.add(10, event.Call, "a", 0, "")
+	s.add(20, event.Enter, "a", 1, "")
+	s.add(5000, event.Exit, "a", 1, event.Lost)
+	s.add(5010, event.Released, "a", 0, "ownership of the lock was lost")
+	still := schedule.Fault{Kind: schedule.ServerPause, For: 900 * time.Millisecond}
+	s.Faults = []oracle.Struck{{Fault: still, From: 4000 * ms, To: 4900 * ms}}
+	s.expect(t, "false-loss")
+	s.Faults = append([]oracle.Struck{{Fault: schedule.Fault{Kind: schedule.Cut}, From: 3000 * ms, To: 3800 * ms}}, s.Faults...)
+	s.expect(t)
 }
 
 func TestRecoveryWithoutALeader(t *testing.T) {

@@ -153,7 +153,13 @@ func (e *Evidence) excuse(found []Violation) (stalls int) {
 func (e *Evidence) made(stall event.Event) bool {
 	from := stall.At - stall.Dur
 	if stall.Worker == Server {
-		return slices.ContainsFunc(e.Faults, func(f Struck) bool { return !f.Kind.OnWorkers() && f.From <= stall.At && f.To >= from })
+		left := stall.Dur
+		for _, f := range e.Faults {
+			if !f.Kind.OnWorkers() {
+				left -= max(min(f.To, stall.At)-max(f.From, from), 0)
+			}
+		}
+		return left < int64(e.TTL/20)
 	}
 	return e.asleep(stall.Worker, from, stall.At)
 }
