@@ -63,7 +63,7 @@ bench-start: ## how long dlock run takes to start, beside flock
 	./scripts/bench-start
 
 lab: etcd ## the fault lab on all topologies, about ten minutes
-	$(GO) run ./lab run -duration 30s
+	$(GO) run ./lab run -seeds 2 -duration 30s -at-once 2 -rest 40ms
 
 lab-night: etcd ## the fault lab until the nightly figures are full; goes on where it stopped
 	-$(GO) run ./lab run -resume -modes calm -duration 20s

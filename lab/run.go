@@ -47,8 +47,11 @@ func parseRun(args []string) (o options, err error) {
 	f.BoolVar(&o.resume, "resume", false, "leave out seeds that have a result")
 	f.IntVar(&o.atOnce, "at-once", 1, "how many schedules run at a time")
 	f.DurationVar(&o.rest, "rest", trial.DefaultRest, "how long a worker rests at most between two locks; more where several run at a time")
-	f.StringVar(&o.column, "goals", "pr", "pr or nightly")
+	f.StringVar(&o.column, "goals", "pr", "tests, pr or nightly")
 	err = f.Parse(args)
+	if err == nil && !result.Known(o.column) {
+		err = fmt.Errorf("there are no goals %q", o.column)
+	}
 	o.folder, o.topologies, o.modes = result.Folder(*folder), strings.Split(*topologies, ","), strings.Split(*modes, ",")
 	return o, err
 }
