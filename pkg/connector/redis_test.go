@@ -30,7 +30,7 @@ func redisWithUsers(t *testing.T) *servers.Redis {
 	for _, command := range []string{
 		"ACL SETUSER locks on >" + password + " resetkeys resetchannels -@all " +
 			"+eval +evalsha +get +set +del +exists +pexpire +pttl +time " +
-			"+hget +hset +hdel +zadd +zcard +zpopmin +zrange +zrank +zrem " +
+			"+mget +hget +hset +hsetnx +hdel +rpush +lpush +lpop +lrem +lrange +lindex +llen " +
 			"+publish +subscribe +ping +info +scan +getrange ~p:* ~{p:* &dlock:*",
 		"ACL SETUSER nobody on >" + password + " -@all",
 		"CONFIG SET requirepass " + password,
