@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -34,6 +36,9 @@ func TestMain(m *testing.M) {
 	for _, name := range []string{"DLOCK_BACKEND", "DLOCK_CONFIG", "DLOCK_PASSWORD", "NO_COLOR"} {
 		_ = os.Unsetenv(name)
 	}
+	// Who runs the tests under nohup would have every program here ignore SIGHUP. What is
+	// caught here, they have as it should be.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	_ = os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE")) // or every call takes a second longer
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
 		_ = os.RemoveAll(dir)
