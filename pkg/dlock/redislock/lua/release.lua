@@ -12,7 +12,7 @@ local found, token, channel, popped = 'gone', '0', '-', nil
 local value = redis.pcall('GET', lock)
 if type(value) ~= 'string' then value = '' end
 if string.sub(value, 1, 32) == id then
-  token = string.match(value, '^%x+ (%d+) ', 1) or '0'
+  token = string.match(value, '^%x+ (%d+) ') or '0'
   if must == '' or must == token then
     found = 'held'
     -- The usual case: give it to the next, who is alive and listens, or to nobody.
