@@ -18,9 +18,9 @@ type Sight struct {
 	Left          time.Duration
 }
 
-// settle is how soon after a call returned, and the last fault was healed, nothing of
-// it may be left that it did not grant.
-const settle = int64(time.Second)
+// Settle is how soon after a call returned, and the last fault was healed or a Client
+// closed, nothing of it may be left that it did not grant.
+const Settle = time.Second
 
 // lingering finds claims of which no call knows: all calls of their process on that
 // key had returned, and what was held released, a second before.
@@ -39,7 +39,7 @@ func (e *Evidence) lingering(sections []*Section) (found []Violation) {
 			continue
 		}
 		found = append(found, Violation{
-			Oracle: "lingering", Key: s.Key, From: s.Before - settle, To: s.After,
+			Oracle: "lingering", Key: s.Key, From: s.Before - int64(Settle), To: s.After,
 			Detail: fmt.Sprintf("a %s claim of process %d, which has no call on this key any more, is left for %v", s.Phase, s.PID, s.Left),
 		})
 	}
@@ -56,7 +56,7 @@ func known(sections []*Section, pids map[string]int, s Sight) bool {
 		if one.Failed != "" {
 			end = one.Exit
 		}
-		if end == 0 || end+settle >= s.Before {
+		if end == 0 || end+int64(Settle) >= s.Before {
 			return true
 		}
 	}

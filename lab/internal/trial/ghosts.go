@@ -11,16 +11,12 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// settled is how soon after a fault was healed, or a Client closed, nothing is left of
-// calls that have ended.
-const settled = time.Second
-
 // ghosts looks for claims of workers that ended in good order, and for claims of any
 // that have no end.
 func (t *trial) ghosts(ctx context.Context) (found []oracle.Ghost, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	time.Sleep(settled)
+	time.Sleep(oracle.Settle)
 	events, err := event.Read(t.logPath())
 	if err != nil {
 		return nil, err

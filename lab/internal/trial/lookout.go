@@ -67,10 +67,10 @@ func (l *lookout) each(ctx context.Context, see func(key string, c dlock.Claim))
 // lookAround notes what is stored a second after a fault was healed, if the next one
 // leaves the time. A look that a fault cut short shows nothing.
 func (t *trial) lookAround(ctx context.Context, next time.Time) error {
-	if time.Until(next) < settled+100*time.Millisecond {
+	if time.Until(next) < oracle.Settle+100*time.Millisecond {
 		return nil
 	}
-	if err := sleepUntil(ctx, time.Now().Add(settled)); err != nil {
+	if err := sleepUntil(ctx, time.Now().Add(oracle.Settle)); err != nil {
 		return err
 	}
 	look, cancel := context.WithDeadline(ctx, next)

@@ -9,7 +9,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/internal/bound"
 )
 
-func deadline(t *testing.T, ctx context.Context) time.Time {
+func deadline(ctx context.Context, t *testing.T) time.Time {
 	t.Helper()
 	at, ok := ctx.Deadline()
 	if !ok {
@@ -30,13 +30,13 @@ func TestSharedWithin(t *testing.T) {
 		if s.Within(parent, span) != first {
 			t.Error("the context is not shared")
 		}
-		if other := s.Within(parent, 2*span); other == first || time.Until(deadline(t, other)) != 2*span {
-			t.Errorf("another bound ends in %v", time.Until(deadline(t, other)))
+		if other := s.Within(parent, 2*span); other == first || time.Until(deadline(other, t)) != 2*span {
+			t.Errorf("another bound ends in %v", time.Until(deadline(other, t)))
 		}
 		time.Sleep(time.Millisecond)
 		second := s.Within(parent, span)
-		if second == first || time.Until(deadline(t, second)) != span {
-			t.Errorf("after a quarter it ends in %v", time.Until(deadline(t, second)))
+		if second == first || time.Until(deadline(second, t)) != span {
+			t.Errorf("after a quarter it ends in %v", time.Until(deadline(second, t)))
 		}
 		time.Sleep(3 * span / 4)
 		if synctest.Wait(); first.Err() == nil || second.Err() != nil {
