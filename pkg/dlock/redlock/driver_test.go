@@ -11,6 +11,7 @@ import (
 	"github.com/ceyewan/genesis/internal/servers"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
 	"github.com/ceyewan/genesis/pkg/dlock/redlock"
 )
 
@@ -145,6 +146,31 @@ func TestLateCleanUpSparesLaterRounds(t *testing.T) {
 		release(t, d, claim(i), driver.Held)
 		testenv.Eventually(t, 5*time.Second, "nothing is left", func() bool { return len(s.left(t)) == 0 })
 	}
+}
+
+// A node that a call reached late may show a claim as waiting that is over. Who releases
+// it then must not hear that there was something to release: Unlock would call it a
+// success.
+func TestReleaseIgnoresWhatIsOnlyShown(t *testing.T) {
+	s := start(t, 3)
+	d := s.open(t)
+	shown := func(r driver.Ref) {
+		t.Helper()
+		base, _ := redisnode.Siblings("k")
+		for _, c := range s.direct {
+			check(t, c.HSet(t.Context(), base+redisnode.Separator+"w", r.ID, "9999999999999999 1.1 1 - {}").Err())
+		}
+	}
+	shown(claim(1))
+	release(t, d, claim(1), driver.Gone)
+
+	file(t, d, driver.Request{Ref: claim(2)}, driver.Held)
+	shown(claim(2))
+	for _, c := range s.direct {
+		check(t, c.Del(t.Context(), "k").Err())
+	}
+	release(t, d, claim(2), driver.Gone)
+	testenv.Eventually(t, 5*time.Second, "nothing is left", func() bool { return len(s.left(t)) == 0 })
 }
 
 // scripts is how many scripts a node has run.

@@ -10,7 +10,8 @@ import (
 )
 
 // Release removes a claim from all nodes and returns when a majority has answered. The
-// others are seen to in the background.
+// others are seen to in the background. Whether the claim was waiting only this driver
+// knows; what nodes show of those who wait may be older.
 func (d *redDriver) Release(ctx context.Context, r driver.Ref) (driver.State, error) {
 	if err := ctx.Err(); err != nil {
 		return driver.State{}, err
@@ -25,10 +26,15 @@ func (d *redDriver) Release(ctx context.Context, r driver.Ref) (driver.State, er
 	rem.retry = true
 	st, err := rem.run(ctx)
 	d.freed(c, r.Key, rem)
-	if err == nil && was == driver.Queued {
-		st = driver.State{Phase: driver.Queued}
+	switch {
+	case err != nil:
+		return st, err
+	case was == driver.Queued:
+		return driver.State{Phase: driver.Queued}, nil
+	case st.Phase == driver.Queued: // only shown on a node, which a call has reached late or has yet to reach
+		return driver.State{Phase: driver.Gone}, nil
 	}
-	return st, err
+	return st, nil
 }
 
 // Evict is a release that the token must match. A claim that waits is barred, and
