@@ -135,6 +135,9 @@ func (a *acquisition) file(ctx context.Context, key string) (*Guard, error) {
 		if class == driver.Ambiguous {
 			a.unanswered(g, sent)
 		}
+		if errors.Is(err, driver.ErrHasty) {
+			continue
+		}
 		a.client.logTrouble(key, a.failures+1, err)
 		if err := a.backOff(ctx, err); err != nil {
 			if class == driver.Ambiguous {

@@ -515,3 +515,40 @@ func TestOrderOfArrival(t *testing.T) {
 		}
 	})
 }
+
+// A call that the backend gave up early is made again at once: no time passes, no failure
+// is counted, and the ID is barred in the end.
+func TestHastyCallsAreMadeAgain(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		files, releases, barred := 0, 0, false
+		store := &scripted{
+			Opener: memlock.New(),
+			acquire: func(ctx context.Context, d driver.Driver, r driver.Request) (driver.State, error) {
+				if files++; files == 1 {
+					return driver.State{}, driver.ErrHasty
+				}
+				return d.Acquire(ctx, r)
+			},
+			release: func(ctx context.Context, d driver.Driver, r driver.Ref) (driver.State, error) {
+				barred = r.Unsettled
+				st, err := d.Release(ctx, r)
+				if releases++; releases == 1 {
+					return driver.State{}, driver.ErrHasty // it was carried out
+				}
+				return st, err
+			},
+		}
+		c := client(t, store, dlock.Config{MaxRetries: 1})
+		started := time.Now()
+		ok, err := c.TryLock(t.Context(), "k")
+		if !ok || err != nil {
+			t.Fatalf("TryLock: %v, %v", ok, err)
+		}
+		if err := c.Unlock(t.Context(), "k"); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(started); took != 0 || files != 2 || releases != 2 || !barred {
+			t.Errorf("after %v: filed %d times, released %d times, barred: %v", took, files, releases, barred)
+		}
+	})
+}

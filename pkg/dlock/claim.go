@@ -269,7 +269,7 @@ func (c *Client) take(cl *claim, now int64) bool {
 // finish takes a claim out of the engine. cause is nil if it was released.
 // Those who asked learn of it in unlock.
 func (c *Client) finish(cl *claim, cause error) {
-	if cl.phase == held || cl.phase == lingering {
+	if c.meters != nil && (cl.phase == held || cl.phase == lingering) {
 		c.measure(measurement{of: measuredHeld, n: -1})
 		c.measure(measurement{of: measuredHold, value: time.Duration(c.now() - cl.since), label: resultOf(cause, resultReleased)})
 	}

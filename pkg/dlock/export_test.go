@@ -22,5 +22,12 @@ func (c *Client) Unsettled() int {
 	return c.settling.count()
 }
 
+// Alarm is when the scheduler wakes by itself, and whether it does.
+func (c *Client) Alarm() (time.Duration, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return time.Duration(c.alarm), c.alarm != never
+}
+
 // SpanOf and TraceParent read and write what one process tells another of its span.
 var SpanOf, TraceParent = spanOf, traceParent

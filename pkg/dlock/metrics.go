@@ -51,10 +51,11 @@ var endings = []string{
 
 // resultOf names the end of a call by the code of its error.
 func resultOf(err error, good string) string {
+	if err == nil {
+		return good
+	}
 	code := xerrors.CodeOf(err)
 	switch {
-	case err == nil:
-		return good
 	case errors.Is(err, ErrUnknownOutcome):
 		return "unknown_outcome"
 	case errors.Is(err, context.Canceled):

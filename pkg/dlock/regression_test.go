@@ -518,3 +518,29 @@ func TestCleanUpWithinASecondOfHealing(t *testing.T) {
 		})
 	}
 }
+
+// A hold that is over when the scheduler wakes for it leaves the alarm as it is. Else
+// each of the short holds that follow would wake the scheduler again, which cost more
+// than all the rest of a pair.
+func TestShortHoldsDoNotWakeTheScheduler(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		c := client(t, memlock.New(), dlock.Config{})
+		var first time.Duration
+		for i := range 5 {
+			unlock(t, acquire(t, c, "k"))
+			synctest.Wait()
+			at, set := c.Alarm()
+			if i == 0 {
+				first = at
+			}
+			if !set || at != first {
+				t.Fatalf("hold %d: the alarm is at %v (set: %v), and was at %v", i, at, set, first)
+			}
+			elapse(time.Millisecond)
+		}
+		elapse(20 * second)
+		if at, set := c.Alarm(); set {
+			t.Errorf("with nothing to do, the alarm is set to %v", at)
+		}
+	})
+}

@@ -2,6 +2,7 @@ package dlock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -105,6 +106,9 @@ func (c *Client) sendRelease(ctx context.Context, cl *claim) error {
 			return c.judge(cl, st, unanswered)
 		}
 		unanswered = unanswered || driver.ClassOf(err) == driver.Ambiguous
+		if errors.Is(err, driver.ErrHasty) {
+			continue
+		}
 		if limit == 0 {
 			limit = after(c.now(), bound)
 		}

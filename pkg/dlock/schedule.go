@@ -77,7 +77,7 @@ func (cl *claim) holdEnd() int64 {
 
 // tick does everything that is due, and returns the time until the next.
 func (c *Client) tick() time.Duration {
-	now := c.now()
+	now, was := c.now(), c.alarm
 	c.alarm = 0 // awake: place need not kick
 	c.runDue(now)
 	c.launchAll()
@@ -87,6 +87,10 @@ func (c *Client) tick() time.Duration {
 		if c.slept != nil {
 			c.alarm = min(c.alarm, after(now, time.Duration(sleepCheck)))
 		}
+	} else if was > now {
+		// What it was set for is over already, as a short hold is when we wake. To wake
+		// once in vain costs less than a kick for each of those that follow.
+		c.alarm = was
 	}
 	return time.Duration(min(c.alarm, after(now, time.Hour)) - now)
 }

@@ -13,6 +13,11 @@ var (
 	ErrInvalidTTL error = &sentinel{"invalid_ttl", "invalid TTL"}
 )
 
+// ErrHasty: the Driver gave up a call before its context ended, so as not to outlast a
+// context that is cancelled. The call may have been carried out, or may yet be, and is to be
+// made again at once; the Driver is then more patient. Acquire and Release alone return it.
+var ErrHasty = errors.New("the call was given up early")
+
 // A sentinel carries a machine-readable code as package xerrors reads it.
 type sentinel struct{ code, text string }
 

@@ -25,7 +25,7 @@ func (d *redisDriver) Inspect(ctx context.Context, key string) ([]driver.Claim, 
 	if err != nil {
 		return nil, err
 	}
-	reply, err := d.call(ctx, inspectScript.Command(ctx, []string{n.lock, n.queue, n.waiters}))
+	reply, err := d.call(ctx, inspectScript.Command(ctx, []string{n.lock, n.queue, n.waiters}), patient)
 	if err != nil {
 		return nil, err
 	}

@@ -38,6 +38,81 @@ func benchLocks(b *testing.B, client redis.UniversalClient, cfg dlock.Config) *d
 
 var compareDelete = redis.NewScript(`if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`)
 
+// BenchmarkServerTime is how long the server works for a pair of ours, without and with
+// contention, beside SET NX PX and compare-and-delete. It is what the server says of the
+// commands themselves: receiving and answering them is not in it.
+func BenchmarkServerTime(b *testing.B) {
+	addr := testenv.Redis(b).Addr()
+	ctx, direct := context.Background(), benchClient(b, addr, 4)
+	const clients, pairs = 8, 2000
+	all := make([]*dlock.Client, clients)
+	for i := range all {
+		all[i] = benchLocks(b, benchClient(b, addr, 4), dlock.Config{})
+	}
+	work := func(c *dlock.Client, key string, n int) {
+		for range n {
+			g, err := c.Acquire(ctx, key)
+			if err != nil {
+				b.Error(err)
+				return
+			}
+			if err := g.Unlock(ctx); err != nil {
+				b.Error(err)
+			}
+		}
+	}
+	alone := func() { work(all[0], "alone", pairs) }
+	hot := func() {
+		var wg sync.WaitGroup
+		for _, c := range all {
+			wg.Go(func() { work(c, "hot", pairs/clients) })
+		}
+		wg.Wait()
+	}
+	raw := func() {
+		for range pairs {
+			if err := direct.SetNX(ctx, "raw", "0123456789abcdef0123456789abcdef", 10*time.Second).Err(); err != nil {
+				b.Error(err)
+			}
+			if err := compareDelete.Run(ctx, direct, []string{"raw"}, "0123456789abcdef0123456789abcdef").Err(); err != nil {
+				b.Error(err)
+			}
+		}
+	}
+	var alones, hots, raws, ratios []float64
+	for range measure.Rounds {
+		a, h := serverTime(b, direct, alone, "evalsha"), serverTime(b, direct, hot, "evalsha")
+		r := serverTime(b, direct, raw, "evalsha", "set")
+		alones, hots, raws, ratios = append(alones, a/pairs), append(hots, h/pairs), append(raws, r/pairs), append(ratios, a/r)
+	}
+	measure.Spread(b, "x-raw", ratios)
+	measure.Spread(b, "us/pair", alones)
+	measure.Spread(b, "us/contended-pair", hots)
+	measure.Spread(b, "us/raw-pair", raws)
+}
+
+// serverTime is how many microseconds the server spends in some commands while f runs.
+func serverTime(b *testing.B, direct *redis.Client, f func(), commands ...string) (total float64) {
+	b.Helper()
+	if err := direct.ConfigResetStat(context.Background()).Err(); err != nil {
+		b.Fatal(err)
+	}
+	f()
+	stats, err := direct.Info(context.Background(), "commandstats").Result()
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, name := range commands {
+		var calls, usec float64
+		_, after, _ := strings.Cut(stats, "cmdstat_"+name+":")
+		if _, err := fmt.Sscanf(after, "calls=%g,usec=%g", &calls, &usec); err != nil {
+			b.Fatal(name, err)
+		}
+		total += usec
+	}
+	return total
+}
+
 // BenchmarkUncontended is a fenced pair of ours beside SET NX PX and
 // compare-and-delete by the same client.
 func BenchmarkUncontended(b *testing.B) {

@@ -3,6 +3,8 @@ package redislock
 import (
 	"context"
 	"errors"
+	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,9 +20,11 @@ import (
 // takes all of them in one pipeline. So a lone call never waits, and many share
 // round trips and system calls.
 //
-// go-redis heeds deadlines, if it was told to, and never cancellation. So only a
-// call that is not cancelled is made by its own goroutine; for all others another
-// one waits.
+// go-redis heeds deadlines, if it was told to, and never cancellation. So a call that can
+// be cancelled is left to another goroutine, while its own waits for either end. That
+// costs more than all else in a client. Where the server has lately been quick, the call
+// is therefore made by its own goroutine, on a short leash: if it is not over by then, it
+// is given up and made again the other way.
 type lanes struct {
 	driver *redisDriver
 
@@ -28,8 +32,29 @@ type lanes struct {
 
 	mu      sync.Mutex
 	busy    int
+	quick   int  // trips in a row that were
+	crowded bool // the last trip was shared, so those who come next gather
 	waiting []*passenger
 }
+
+// A manner says whether a call may be given up early, with driver.ErrHasty.
+type manner bool
+
+const (
+	hasty   manner = true
+	patient manner = false
+)
+
+// leash is how much longer than its context a hasty call may take. A trip is quick if it
+// takes far less, and a server if so many in a row are.
+const (
+	leash      = 25 * time.Millisecond
+	quickTrip  = leash / 8
+	quickTrips = 8
+)
+
+// leashes are shared by all drivers: many Clients in one process then need one timer.
+var leashes bound.Shared
 
 // A passenger is a call that waits for a lane.
 type passenger struct {
@@ -48,14 +73,14 @@ const (
 
 // call runs a command and returns its reply, classified. A server that does not
 // know the script gets it whole.
-func (d *redisDriver) call(ctx context.Context, cmd *command) (any, error) {
+func (d *redisDriver) call(ctx context.Context, cmd *command, how manner) (any, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	err := d.lanes.carry(ctx, cmd)
+	err := d.lanes.carry(ctx, cmd, how)
 	if redisnode.IsNoScript(err) {
 		cmd = cmd.Whole(ctx)
-		err = d.lanes.carry(ctx, cmd)
+		err = d.lanes.carry(ctx, cmd, how)
 	}
 	if err != nil && !errors.Is(err, redis.Nil) {
 		return nil, redisnode.Classify(err)
@@ -63,15 +88,13 @@ func (d *redisDriver) call(ctx context.Context, cmd *command) (any, error) {
 	return cmd.Val(), nil
 }
 
-func (l *lanes) carry(ctx context.Context, cmd *command) error {
+func (l *lanes) carry(ctx context.Context, cmd *command, how manner) error {
 	_, calm := ctx.(driver.Uncancelled)
 	l.mu.Lock()
-	if l.busy < lanesMax && l.driver.prompt && calm {
+	if l.busy < lanesMax && l.driver.prompt && !l.crowded && (calm || (how == hasty && l.quick == quickTrips)) {
 		l.busy++
 		l.mu.Unlock()
-		err := l.driver.client.Process(ctx, cmd)
-		l.release()
-		return err
+		return l.walk(ctx, cmd, calm)
 	}
 	p := &passenger{cmd: cmd, done: make(chan struct{}), until: time.Now().Add(busBound)}
 	if at, ok := ctx.Deadline(); ok && at.Before(p.until) {
@@ -96,6 +119,39 @@ func (l *lanes) carry(ctx context.Context, cmd *command) error {
 	return ctx.Err()
 }
 
+// walk makes a call in the goroutine of its caller.
+func (l *lanes) walk(ctx context.Context, cmd *command, calm bool) error {
+	started := time.Now()
+	defer func() { l.release(started) }()
+	if calm {
+		return l.driver.client.Process(ctx, cmd)
+	}
+	tied := driver.Uncancelled{Context: leashes.Within(context.Background(), leash), Values: ctx}
+	end, _ := tied.Deadline()
+	if own, ok := ctx.Deadline(); ok && own.Before(end) {
+		sooner, cancel := context.WithDeadline(l.driver.ctx, own)
+		defer cancel()
+		end, tied.Context = own, sooner
+	}
+	if err := l.driver.client.Process(tied, cmd); err != nil {
+		return hastyError(ctx, err, end)
+	}
+	return nil
+}
+
+// hastyError is what a call on a leash returns: the end of the leash is none of its
+// caller's business.
+func hastyError(ctx context.Context, err error, end time.Time) error {
+	var answer redis.Error
+	switch {
+	case errors.As(err, &answer), time.Now().Before(end):
+		return err
+	case ctx.Err() != nil:
+		return ctx.Err()
+	}
+	return driver.ErrHasty
+}
+
 // ends are the channels that end a call, of which one may be nil.
 func ends(ctx context.Context) (caller, bound <-chan struct{}) {
 	if j, ok := ctx.(*driver.Joined); ok {
@@ -104,10 +160,12 @@ func ends(ctx context.Context) (caller, bound <-chan struct{}) {
 	return ctx.Done(), nil
 }
 
-// release gives a lane to those who wait, or back.
-func (l *lanes) release() {
+// release gives a lane to those who wait, or back, after a trip.
+func (l *lanes) release(started time.Time) {
+	took := time.Since(started)
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.note(took, 1)
 	if len(l.waiting) > 0 && l.driver.ctx.Err() == nil {
 		l.start()
 		return
@@ -115,36 +173,65 @@ func (l *lanes) release() {
 	l.busy--
 }
 
-// start sends off all who wait. It runs under mu.
+// note takes in how long a trip took, and with how many. It runs under mu.
+func (l *lanes) note(took time.Duration, riders int) {
+	l.crowded = riders > 1
+	if took > quickTrip {
+		l.quick = 0
+	} else if l.quick < quickTrips {
+		l.quick++
+	}
+}
+
+// start opens a lane. It runs under mu.
 func (l *lanes) start() {
-	n := min(len(l.waiting), busMost)
-	bus := l.waiting[:n:n]
-	l.waiting = l.waiting[n:]
 	l.driver.work.Go(func() {
-		l.drive(bus)
-		l.release()
+		for took, riders := time.Duration(0), 0; ; {
+			if riders > 1 {
+				runtime.Gosched() // those who just came back are about to come again
+			}
+			bus := l.board(took, riders)
+			if len(bus) == 0 {
+				return
+			}
+			started := time.Now()
+			l.drive(bus)
+			took, riders = time.Since(started), len(bus)
+		}
 	})
+}
+
+// board takes all who wait and whose callers do, after a trip. If there are none, the lane
+// is given back.
+func (l *lanes) board(took time.Duration, riders int) (bus []*passenger) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if riders > 0 {
+		l.note(took, riders)
+	}
+	for len(bus) == 0 && len(l.waiting) > 0 && l.driver.ctx.Err() == nil {
+		n := min(len(l.waiting), busMost)
+		bus = slices.DeleteFunc(l.waiting[:n:n], func(p *passenger) bool { return p.gone })
+		l.waiting = l.waiting[n:]
+	}
+	if len(bus) == 0 {
+		l.busy--
+	}
+	return bus
 }
 
 // busBound is the longest that a trip may take, and so the longest that Close
 // waits for one: nothing else ends a call that the client has begun.
 const busBound = 750 * time.Millisecond
 
-// drive makes a trip with all whose callers still wait. It lasts as long as the
-// most patient of them.
-func (l *lanes) drive(bus []*passenger) {
-	l.mu.Lock()
-	riders := make([]*passenger, 0, len(bus))
+// drive makes a trip. It lasts as long as the most patient of its riders.
+func (l *lanes) drive(riders []*passenger) {
 	var until time.Time
-	for _, p := range bus {
-		if !p.gone {
-			riders = append(riders, p)
-			if p.until.After(until) {
-				until = p.until
-			}
+	for _, p := range riders {
+		if p.until.After(until) {
+			until = p.until
 		}
 	}
-	l.mu.Unlock()
 	ctx := l.bounds.Within(l.driver.ctx, busBound)
 	if at, _ := ctx.Deadline(); at.After(until) {
 		var cancel context.CancelFunc
@@ -153,7 +240,7 @@ func (l *lanes) drive(bus []*passenger) {
 	}
 	if len(riders) == 1 {
 		_ = l.driver.client.Process(ctx, riders[0].cmd) // the command has its error
-	} else if len(riders) > 1 {
+	} else {
 		pipe := l.driver.client.Pipeline()
 		for _, p := range riders {
 			_ = pipe.Process(ctx, p.cmd)

@@ -82,7 +82,6 @@ func (o *opener) Open(opts driver.Options) (driver.Driver, error) {
 	switch c := o.client.(type) {
 	case *redis.ClusterClient:
 		d.cluster, d.prompt = c, c.Options().ContextTimeoutEnabled
-		d.flags = "s"
 	case *redis.Client:
 		if d.prompt = c.Options().ContextTimeoutEnabled; !d.prompt {
 			d.client = c.WithTimeout(busBound) // the same connections; only its own time-outs end a call
@@ -135,7 +134,6 @@ type redisDriver struct {
 	settings settings
 	prefix   string
 	log      logger
-	flags    string // of scripts: s with sharded channels
 	me       string // names our channels
 	prompt   bool   // the client honours contexts
 	info     redisnode.InfoText
@@ -184,11 +182,11 @@ func (d *redisDriver) Acquire(ctx context.Context, r driver.Request) (driver.Sta
 
 // file sends a claim.
 func (d *redisDriver) file(ctx context.Context, r driver.Request, n names, wait bool) (driver.State, error) {
-	sent, flags := time.Now(), d.flags
+	sent, heartbeat := time.Now(), "0"
 	if wait {
-		flags += "w"
+		heartbeat = millis(driver.Heartbeat(r.TTL))
 	}
-	args := append(make([]any, 0, 6), r.ID, millis(r.TTL), millis(driver.Heartbeat(r.TTL)), flags, d.who(n.lock, r.Info))
+	args := append(make([]any, 0, 5), r.ID, millis(r.TTL), heartbeat, d.who(n.lock, r.Info))
 	if r.Fences > 1 {
 		args = append(args, r.Fences)
 	}
@@ -200,7 +198,7 @@ func (d *redisDriver) file(ctx context.Context, r driver.Request, n names, wait 
 		answer, err = await(ctx, d, func() (replicated, error) { return d.callReplicated(ctx, n.lock, cmd) })
 		reply, short = answer.reply, answer.short
 	} else {
-		reply, err = d.call(ctx, cmd)
+		reply, err = d.call(ctx, cmd, hasty)
 	}
 	if err != nil {
 		return driver.State{}, err
@@ -273,24 +271,24 @@ func (d *redisDriver) Release(ctx context.Context, r driver.Ref) (driver.State, 
 	if r.Unsettled {
 		bar = millis(driver.BarFor(r.TTL))
 	}
-	return d.remove(ctx, r.Key, r.ID, bar, "")
+	return d.remove(ctx, r.Key, r.ID, bar, "", hasty)
 }
 
 // Evict is a release that the token must match, and of which the owner is told.
 func (d *redisDriver) Evict(ctx context.Context, key, id string, token int64) (driver.State, error) {
-	return d.remove(ctx, key, id, "0", strconv.FormatInt(token, 10))
+	return d.remove(ctx, key, id, "0", strconv.FormatInt(token, 10), patient)
 }
 
-func (d *redisDriver) remove(ctx context.Context, key, id, bar, token string) (driver.State, error) {
+func (d *redisDriver) remove(ctx context.Context, key, id, bar, token string, how manner) (driver.State, error) {
 	n, err := d.namesOf(key)
 	if err != nil {
 		return driver.State{}, err
 	}
-	keys, args := []string{n.lock, n.fence, n.queue, n.waiters}, []any{id, d.flags}
+	keys, args := []string{n.lock, n.fence, n.queue, n.waiters}, []any{id}
 	if bar != "0" || token != "" || d.settings.gap > 0 {
 		keys, args = append(keys, n.bar(id), n.gap), append(args, bar, millis(d.settings.gap), token)
 	}
-	reply, err := d.call(ctx, releaseScript.Command(ctx, keys, args...))
+	reply, err := d.call(ctx, releaseScript.Command(ctx, keys, args...), how)
 	if err != nil {
 		return driver.State{}, err
 	}

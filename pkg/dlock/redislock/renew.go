@@ -183,7 +183,7 @@ func (r *renewal) command(ctx context.Context, b *batch) *command {
 		return holdScript.Command(ctx, keys, args...)
 	}
 	n, _ := d.namesOf(r.refs[b.claims[0]].Key) // it was filed, so it has a place
-	args := []any{d.flags, d.me}
+	args := []any{d.me}
 	for _, c := range b.claims {
 		ref := r.refs[c]
 		args = append(args, ref.ID, millis(ref.TTL), millis(driver.Heartbeat(ref.TTL)))

@@ -6,8 +6,9 @@
 --   bar      string  an id that must not be filed any more
 --   gap      string  there while the key is left free for plain clients
 -- <since> is seconds and microseconds with a dot between. <info> comes last and may
--- hold anything. A channel of "-" means no pushes. Times are the server's. Numbers
--- are printed with %.0f: Lua's own way loses digits.
+-- hold anything. A channel of "-" means no pushes, one that begins with a brace lives in
+-- a slot of a cluster. Times are the server's. Numbers are printed with %.0f: Lua's own
+-- way loses digits. That is dear, so what the server has as a string stays one.
 --
 -- A state is "<phase> <id> <token>", of a waiter followed by how many are before it, a
 -- hint, and in how many milliseconds to ask again.
@@ -30,18 +31,14 @@ local function owner(value) return value and string.sub(value, 1, 32) end
 
 local function token_of(value) return string.match(value, '^%x+ (%d+) ') end
 
-local function has(flags, flag) return string.find(flags, flag, 1, true) ~= nil end
-
-local function publisher(flags) return has(flags, 's') and 'SPUBLISH' or 'PUBLISH' end
-
 -- open says whether the key is left free for plain clients now. Only they who contend
 -- with such clients have a gap.
 local function open(gap) return gap and redis.call('EXISTS', gap) == 1 end
 
 -- push tells a process of a change and returns how many heard it.
-local function push(publish, channel, ...)
+local function push(channel, ...)
   if channel == '-' then return 0 end
-  local n = redis.pcall(publish, channel, table.concat({...}, '\1'))
+  local n = redis.pcall(string.byte(channel) == 123 and 'SPUBLISH' or 'PUBLISH', channel, table.concat({...}, '\1'))
   if type(n) ~= 'number' then return 0 end
   return n
 end
@@ -65,7 +62,7 @@ end
 -- heartbeat. Dead waiters are dropped. Those whose process does not listen are
 -- passed over, unless nobody does: then the first of them finds out by itself.
 -- popped is the id that was already taken off the queue, if any.
-local function settle(lock, queue, waiters, fence, publish, popped)
+local function settle(lock, queue, waiters, fence, popped)
   local now, since = clock()
   local next = nil
   local passed = {}
@@ -78,8 +75,8 @@ local function settle(lock, queue, waiters, fence, publish, popped)
       redis.call('HDEL', waiters, id)
     else
       local token = next_token(fence, tonumber(fences), now)
-      local claim = {id, token, who, math.ceil((tonumber(deadline) - now) / 1000)}
-      if push(publish, channel, 'held', lock, id, token) > 0 then
+      local claim = {id, token, who, math.ceil((deadline - now) / 1000)}
+      if push(channel, 'held', lock, id, token) > 0 then
         next = claim
         break
       end

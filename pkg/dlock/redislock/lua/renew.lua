@@ -1,17 +1,16 @@
 -- Renews claims on one lock, in any phase, drops dead heads and grants. Works at
 -- maxmemory: it begins with a write that is always allowed.
 -- KEYS lock, fence, queue, waiters and, beside plain clients, gap
--- ARGV flags (s: sharded channels), echo, then id, ttl ms and heartbeat ms of each claim
+-- ARGV echo, then id, ttl ms and heartbeat ms of each claim
 -- Returns {echo, state...}.
 --@common
 local lock, fence, queue, waiters = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local flags = ARGV[1]
 
 redis.call('PEXPIRE', queue, KEEP_MS)
 redis.call('PEXPIRE', waiters, KEEP_MS)
 local now = clock()
 local record = {}
-for i = 3, #ARGV, 3 do
+for i = 2, #ARGV, 3 do
   local id = ARGV[i]
   local was = redis.call('HGET', waiters, id)
   if was then
@@ -28,11 +27,11 @@ end
 
 local value = redis.call('GET', lock)
 if not value and not open(KEYS[5]) then
-  settle(lock, queue, waiters, fence, publisher(flags))
+  settle(lock, queue, waiters, fence)
   value = redis.call('GET', lock)
 end
-local answers = {ARGV[2]}
-for i = 3, #ARGV, 3 do
+local answers = {ARGV[1]}
+for i = 2, #ARGV, 3 do
   local id = ARGV[i]
   if owner(value) == id then
     redis.call('PEXPIRE', lock, ARGV[i + 1])
