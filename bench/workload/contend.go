@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -99,8 +100,10 @@ func (c *contest) run() error {
 	}
 	var wg sync.WaitGroup
 	launch := func() {
-		for i, r := range c.runners {
-			wg.Go(func() { c.goRound(r, identity(i)) })
+		// In another order each time: who begins gets a turn more in a round that is short,
+		// and it would always be the same.
+		for _, i := range rand.Perm(len(c.runners)) {
+			wg.Go(func() { c.goRound(c.runners[i], identity(i)) })
 		}
 	}
 	if err := c.start(launch); err != nil {

@@ -146,8 +146,7 @@ func (r *Run) countRequests(ctx context.Context) error {
 	return nil
 }
 
-// count opens the connections by a short round that does not count: their greetings are
-// no part of a lock.
+// count opens the connections by a short round that does not count.
 func (r *Run) count(ctx context.Context, s *stand, c setting) error {
 	d := min(max(r.Plan.hotFor(s.info.Backend, c.clients, c.section, 0), 2*r.Plan.Shortest), time.Second)
 	if _, err := r.contend(ctx, s, Contest{Clients: c.clients, Section: c.section, For: d / 4, Drain: true}); err != nil {

@@ -42,6 +42,7 @@ type worker struct {
 	failures atomic.Int64 // of calls that were repeated
 	empty    uint64       // memory before locks were held
 	proxies  []*servers.Proxy
+	greeted  atomic.Int64
 }
 
 type request struct {
@@ -179,14 +180,25 @@ func (w *worker) network(n Network) ([]string, error) {
 			return nil, err
 		}
 		p.Delay(n.OneWay, n.OneWay)
+		if n.OneWay == 0 {
+			p.Intercept(func(cmd []string) servers.Action {
+				if slices.Contains(greetings, cmd[0]) {
+					w.greeted.Add(1)
+				}
+				return servers.Forward
+			})
+		}
 		w.proxies, addrs = append(w.proxies, p), append(addrs, p.Addr())
 	}
 	return addrs, nil
 }
 
-// requests is how many requests have passed.
+// greetings are what clients say on a new connection. They may open one at any time.
+var greetings = []string{"AUTH", "CLIENT", "HELLO", "SELECT"}
+
+// requests is how many requests have passed, without greetings.
 func (w *worker) requests(nothing) (int64, error) {
-	var sum int64
+	sum := -w.greeted.Load()
 	for _, p := range w.proxies {
 		sum += p.Requests()
 	}

@@ -133,7 +133,8 @@ func build(cfg *Config, opts []Option) (*Client, error) {
 		claims: map[string]*claim{}, keyed: map[string]*hold{},
 	}
 	if c.caps.Remote {
-		c.slept = func() int64 { return suspendedTime(c.now) }
+		clock := &suspendClock{now: c.now, read: func() int64 { return suspendedTime(c.now) }}
+		c.slept = clock.slept
 	}
 	if o.clock != nil {
 		c.slept = o.clock

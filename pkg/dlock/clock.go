@@ -3,6 +3,7 @@ package dlock
 import (
 	"math"
 	"math/rand/v2"
+	"sync"
 	"time"
 )
 
@@ -35,6 +36,32 @@ func (c *Client) sleptSoFar() int64 {
 		return 0
 	}
 	return c.slept()
+}
+
+// A suspendClock reads how long this machine has been suspended, less often than it is
+// asked: a reading costs more than the rest of a local hand-on.
+type suspendClock struct {
+	now  func() int64
+	read func() int64
+
+	mu    sync.Mutex
+	at    int64
+	value int64
+	known bool
+}
+
+// suspendFresh is how long a reading stays true. To be suspended and woken takes a process
+// longer than that on the monotonic clock too: it is frozen before, and thawed after, the
+// devices of the machine have been put to sleep and woken.
+const suspendFresh = int64(200 * time.Microsecond)
+
+func (s *suspendClock) slept() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now := s.now(); !s.known || now-s.at >= suspendFresh {
+		s.at, s.value, s.known = now, s.read(), true
+	}
+	return s.value
 }
 
 // after adds without overflow.

@@ -7,6 +7,11 @@ func WithSleptClock(slept func() time.Duration) Option {
 	return func(o *options) { o.clock = func() int64 { return int64(slept()) } }
 }
 
+// SuspendClock returns a reader of suspended time on two clocks that a test moves.
+func SuspendClock(now, read func() int64) func() int64 {
+	return (&suspendClock{now: now, read: read}).slept
+}
+
 // Entries is how much the Client keeps in memory: claims, keyed locks and
 // timeline entries.
 func (c *Client) Entries() int {

@@ -438,3 +438,24 @@ func TestManyTTLs(t *testing.T) {
 		}
 	})
 }
+
+// A reading of suspended time stays true for 0.2 ms, and not for longer.
+func TestSuspendedTimeIsReadSometimes(t *testing.T) {
+	now, slept, readings := int64(0), int64(0), 0
+	read := dlock.SuspendClock(func() int64 { return now }, func() int64 {
+		readings++
+		return slept
+	})
+	for range 100 {
+		now += int64(10 * time.Microsecond)
+		read()
+	}
+	if readings != 5 {
+		t.Errorf("%d readings in a millisecond, want 5", readings)
+	}
+	slept = int64(time.Hour)
+	now += int64(200 * time.Microsecond)
+	if got := read(); got != slept {
+		t.Errorf("slept for %v, want %v", time.Duration(got), time.Duration(slept))
+	}
+}
