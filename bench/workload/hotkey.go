@@ -128,17 +128,27 @@ func (r *Run) hotRound(ctx context.Context, name string, round int, s *stand, c 
 }
 
 // countRequests is one round of each case through proxies that count. Waits that are
-// open at its end are served, so that each request belongs to an acquisition.
+// open at its end are served, so that each request belongs to an acquisition; and no
+// other peer is there, since some say something now and then when they have nothing to do.
 func (r *Run) countRequests(ctx context.Context) error {
-	infos := r.some(func(i peer.Info) bool { return waiting(i) && i.Backend == "redis" })
-	all, err := r.stands(ctx, hotName, infos, &r.site.Counted, func(i peer.Info) int { return mostClients(r.hotSettings(i)) })
-	defer func() { pack(all) }()
+	for _, info := range r.some(func(i peer.Info) bool { return waiting(i) && i.Backend == "redis" }) {
+		r.say("hot: counting requests, %s", info.Name)
+		if err := r.countOf(ctx, info); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *Run) countOf(ctx context.Context, info peer.Info) error {
+	settings := r.hotSettings(info)
+	alone, err := r.stands(ctx, hotName, []peer.Info{info}, &r.site.Counted, func(peer.Info) int { return mostClients(settings) })
+	defer func() { pack(alone) }()
 	if err != nil {
 		return err
 	}
-	for _, c := range r.cases(infos, r.hotSettings) {
-		r.say("hot: counting requests, %s", HotCase(c.clients, c.section))
-		err := r.turns(ctx, hotName, 0, all, func(*stand) bool { return true }, func(s *stand) error { return r.count(ctx, s, c) })
+	for _, c := range settings {
+		err := r.turns(ctx, hotName, 0, alone, func(*stand) bool { return true }, func(s *stand) error { return r.count(ctx, s, c) })
 		if err != nil {
 			return err
 		}
