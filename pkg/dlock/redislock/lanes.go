@@ -67,7 +67,7 @@ type passenger struct {
 // lanesMax is how many round trips are under way at a time, busMost how many
 // calls share one.
 const (
-	lanesMax = 4
+	lanesMax = 6
 	busMost  = 128
 )
 
