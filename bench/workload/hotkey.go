@@ -131,7 +131,7 @@ func (r *Run) hotRound(ctx context.Context, name string, round int, s *stand, c 
 // open at its end are served, so that each request belongs to an acquisition; and no
 // other peer is there, since some say something now and then when they have nothing to do.
 func (r *Run) countRequests(ctx context.Context) error {
-	for _, info := range r.some(func(i peer.Info) bool { return waiting(i) && i.Backend == "redis" }) {
+	for _, info := range r.some(func(i peer.Info) bool { return waiting(i) && i.Backend == "redis" && len(r.hotSettings(i)) > 0 }) {
 		r.say("hot: counting requests, %s", info.Name)
 		if err := r.countOf(ctx, info); err != nil {
 			return err

@@ -552,3 +552,25 @@ func TestHastyCallsAreMadeAgain(t *testing.T) {
 		}
 	})
 }
+
+// Clean-up makes a hasty call again at once too.
+func TestHastyCleanUpIsMadeAgain(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		store, releases := memlock.New(), 0
+		g := acquire(t, client(t, store, dlock.Config{}), "k")
+		c := client(t, &scripted{Opener: store, release: func(ctx context.Context, d driver.Driver, r driver.Ref) (driver.State, error) {
+			if releases++; releases == 1 {
+				return driver.State{}, driver.ErrHasty
+			}
+			return d.Release(ctx, r)
+		}}, dlock.Config{})
+		short, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		wantErr(t, c.Lock(short, "k"), context.DeadlineExceeded)
+		synctest.Wait() // and no time passes
+		if n := c.Unsettled(); n != 0 || releases != 2 {
+			t.Errorf("%d claims are left after %d releases", n, releases)
+		}
+		unlock(t, g)
+	})
+}

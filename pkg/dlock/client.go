@@ -133,8 +133,7 @@ func build(cfg *Config, opts []Option) (*Client, error) {
 		claims: map[string]*claim{}, keyed: map[string]*hold{},
 	}
 	if c.caps.Remote {
-		clock := &suspendClock{now: c.now, read: func() int64 { return suspendedTime(c.now) }}
-		c.slept = clock.slept
+		c.slept = suspendedTime(c.now)
 	}
 	if o.clock != nil {
 		c.slept = o.clock

@@ -44,10 +44,12 @@ type suspendClock struct {
 	now  func() int64
 	read func() int64
 
-	mu    sync.Mutex
-	at    int64
-	value int64
-	known bool
+	mu        sync.Mutex
+	at, value int64
+}
+
+func newSuspendClock(now, read func() int64) *suspendClock {
+	return &suspendClock{now: now, read: read, at: -suspendFresh}
 }
 
 // suspendFresh is how long a reading stays true. To be suspended and woken takes a process
@@ -58,8 +60,8 @@ const suspendFresh = int64(200 * time.Microsecond)
 func (s *suspendClock) slept() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if now := s.now(); !s.known || now-s.at >= suspendFresh {
-		s.at, s.value, s.known = now, s.read(), true
+	if now := s.now(); now-s.at >= suspendFresh {
+		s.at, s.value = now, s.read()
 	}
 	return s.value
 }

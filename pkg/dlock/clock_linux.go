@@ -5,11 +5,16 @@ import (
 	"unsafe"
 )
 
-// suspendedTime is the boot-time clock, which runs on in suspend, less the
+// suspendedTime tells how long this machine has been suspended.
+func suspendedTime(monotonic func() int64) func() int64 {
+	return newSuspendClock(monotonic, func() int64 { return readSuspended(monotonic) }).slept
+}
+
+// readSuspended is the boot-time clock, which runs on in suspend, less the
 // monotonic clock, which does not. It counts from an arbitrary point; only its
 // growth means anything. The monotonic clock is read on both sides, and a reading
 // that was torn apart by the scheduler is repeated.
-func suspendedTime(monotonic func() int64) int64 {
+func readSuspended(monotonic func() int64) int64 {
 	var best, narrowest int64
 	for try := range 4 {
 		before := monotonic()

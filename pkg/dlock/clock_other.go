@@ -2,6 +2,6 @@
 
 package dlock
 
-// suspendedTime is 0 where we know of no cheap pair of clocks; docs/support.md
+// suspendedTime is nil where we know of no cheap pair of clocks; docs/support.md
 // says so.
-func suspendedTime(func() int64) int64 { return 0 }
+func suspendedTime(func() int64) func() int64 { return nil }

@@ -9,7 +9,7 @@ func WithSleptClock(slept func() time.Duration) Option {
 
 // SuspendClock returns a reader of suspended time on two clocks that a test moves.
 func SuspendClock(now, read func() int64) func() int64 {
-	return (&suspendClock{now: now, read: read}).slept
+	return newSuspendClock(now, read).slept
 }
 
 // Entries is how much the Client keeps in memory: claims, keyed locks and

@@ -106,13 +106,14 @@ func (c *Client) sendRelease(ctx context.Context, cl *claim) error {
 			return c.judge(cl, st, unanswered)
 		}
 		unanswered = unanswered || driver.ClassOf(err) == driver.Ambiguous
-		if errors.Is(err, driver.ErrHasty) {
-			continue
-		}
 		if limit == 0 {
 			limit = after(c.now(), bound)
 		}
 		bound = time.Duration(max(limit-c.now(), 0))
+		if errors.Is(err, driver.ErrHasty) && bound > 0 {
+			n--
+			continue
+		}
 		if err := c.retryRelease(ctx, err, n, bound); err != nil {
 			c.mu.Lock()
 			c.settle(cl)

@@ -84,13 +84,13 @@ func (c *Client) tick() time.Duration {
 	c.alarm = never
 	if cl := c.timeline.first(); cl != nil {
 		c.alarm = cl.wakeAt
-		if c.slept != nil {
-			c.alarm = min(c.alarm, after(now, time.Duration(sleepCheck)))
-		}
 	} else if was > now {
 		// What it was set for is over already, as a short hold is when we wake. To wake
 		// once in vain costs less than a kick for each of those that follow.
 		c.alarm = was
+	}
+	if c.alarm != never && c.slept != nil {
+		c.alarm = min(c.alarm, after(now, time.Duration(sleepCheck)))
 	}
 	return time.Duration(min(c.alarm, after(now, time.Hour)) - now)
 }

@@ -2,6 +2,7 @@ package dlock
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
@@ -132,6 +133,9 @@ func (q *settling) refill(now int64) time.Duration {
 func (c *Client) settleOne(s settlement) {
 	ctx, cancel := context.WithTimeout(c.cleanup, min(settleBound, time.Duration(c.closeBy.Load()-c.now())))
 	_, err := c.store.Release(ctx, s.ref)
+	for errors.Is(err, driver.ErrHasty) {
+		_, err = c.store.Release(ctx, s.ref)
+	}
 	cancel()
 	if err == nil {
 		return

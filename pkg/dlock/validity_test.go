@@ -439,6 +439,22 @@ func TestManyTTLs(t *testing.T) {
 	})
 }
 
+// The alarm that a short hold left behind does not keep the scheduler from looking twice
+// a second whether the machine has slept.
+func TestSuspensionIsSeenAfterAShortHold(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		var slept atomic.Int64
+		c := client(t, memlock.New(), dlock.Config{DefaultTTL: time.Hour}, dlock.WithSleptClock(func() time.Duration { return time.Duration(slept.Load()) }))
+		unlock(t, acquire(t, c, "short"))
+		synctest.Wait()
+		elapse(time.Millisecond)
+		g := acquire(t, c, "long")
+		slept.Add(int64(2 * time.Hour))
+		elapse(600 * time.Millisecond)
+		ended(t, g, dlock.ErrOwnershipLost)
+	})
+}
+
 // A reading of suspended time stays true for 0.2 ms, and not for longer.
 func TestSuspendedTimeIsReadSometimes(t *testing.T) {
 	now, slept, readings := int64(0), int64(0), 0

@@ -50,7 +50,8 @@ type Driver interface {
 	// the ID is barred. Filing an ID that is stored returns its state and
 	// restarts its deadline; its place and its token stay.
 	//
-	// A mode or a range of fences that Caps does not name is ErrUnsupported.
+	// A mode or a range of fences that Caps does not name is ErrUnsupported. Acquire
+	// and Release alone may return ErrHasty; see there.
 	Acquire(ctx context.Context, r Request) (State, error)
 
 	// Renew restarts the deadline of every claim, held or queued, with the TTL

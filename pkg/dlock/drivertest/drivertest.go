@@ -166,7 +166,9 @@ func newSuite(t *testing.T, h *Harness) *suite {
 	if h.Grants == 0 {
 		h.Grants = 10_000
 	}
-	return &suite{T: t, Harness: h, ctx: context.Background()}
+	// A Driver may be hasty under a context that can be cancelled. The suite asks once.
+	calm := driver.Uncancelled{Context: context.Background(), Values: context.Background()}
+	return &suite{T: t, Harness: h, ctx: calm}
 }
 
 // open returns a driver, which is closed when the case ends.

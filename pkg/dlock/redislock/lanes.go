@@ -15,10 +15,10 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
 )
 
-// lanes carry calls to the server. A call that finds a free lane goes at once and
-// alone. When all are busy, calls gather, and the lane that comes back first
-// takes all of them in one pipeline. So a lone call never waits, and many share
-// round trips and system calls.
+// lanes carry calls to the server. A lone call goes at once and alone. When all lanes
+// are busy, calls gather, and the lane that comes back first takes all of them in one
+// pipeline; then those who come back gather as well. So a lone call never waits, and many
+// share round trips and system calls.
 //
 // go-redis heeds deadlines, if it was told to, and never cancellation. So a call that can
 // be cancelled is left to another goroutine, while its own waits for either end. That
@@ -45,8 +45,9 @@ const (
 	patient manner = false
 )
 
-// leash is how much longer than its context a hasty call may take. A trip is quick if it
-// takes far less, and a server if so many in a row are.
+// leash is how much longer than its context a hasty call may take. It may be up to a
+// quarter shorter. A trip is quick if it is answered in far less, and a server if so many
+// in a row are.
 const (
 	leash      = 25 * time.Millisecond
 	quickTrip  = leash / 8
@@ -78,7 +79,7 @@ func (d *redisDriver) call(ctx context.Context, cmd *command, how manner) (any, 
 		return nil, err
 	}
 	err := d.lanes.carry(ctx, cmd, how)
-	if redisnode.IsNoScript(err) {
+	if redisnode.IsNoScript(err) && ctx.Err() == nil {
 		cmd = cmd.Whole(ctx)
 		err = d.lanes.carry(ctx, cmd, how)
 	}
@@ -122,34 +123,45 @@ func (l *lanes) carry(ctx context.Context, cmd *command, how manner) error {
 // walk makes a call in the goroutine of its caller.
 func (l *lanes) walk(ctx context.Context, cmd *command, calm bool) error {
 	started := time.Now()
-	defer func() { l.release(started) }()
-	if calm {
-		return l.driver.client.Process(ctx, cmd)
+	call, end := ctx, time.Time{}
+	if !calm {
+		tied := leashes.Within(context.Background(), leash)
+		end, _ = tied.Deadline()
+		if own, ok := ctx.Deadline(); ok && own.Before(end) {
+			var cancel context.CancelFunc
+			tied, cancel = context.WithDeadline(l.driver.ctx, own)
+			defer cancel()
+			end = own
+		}
+		call = driver.Uncancelled{Context: tied, Values: ctx}
 	}
-	tied := driver.Uncancelled{Context: leashes.Within(context.Background(), leash), Values: ctx}
-	end, _ := tied.Deadline()
-	if own, ok := ctx.Deadline(); ok && own.Before(end) {
-		sooner, cancel := context.WithDeadline(l.driver.ctx, own)
-		defer cancel()
-		end, tied.Context = own, sooner
+	err := l.driver.client.Process(call, cmd)
+	l.release(time.Since(started), isAnswer(err))
+	if err == nil || calm || isAnswer(err) || time.Now().Before(end) {
+		return err
 	}
-	if err := l.driver.client.Process(tied, cmd); err != nil {
-		return hastyError(ctx, err, end)
-	}
-	return nil
+	return endOf(ctx, end)
 }
 
-// hastyError is what a call on a leash returns: the end of the leash is none of its
-// caller's business.
-func hastyError(ctx context.Context, err error, end time.Time) error {
-	var answer redis.Error
+// endOf is why a call on a leash was ended: by its context, or only by the leash.
+func endOf(ctx context.Context, end time.Time) error {
+	own, ok := ctx.Deadline()
 	switch {
-	case errors.As(err, &answer), time.Now().Before(end):
-		return err
 	case ctx.Err() != nil:
 		return ctx.Err()
+	case ok && !own.After(end): // its timer is about to fire
+		return context.DeadlineExceeded
 	}
 	return driver.ErrHasty
+}
+
+// isAnswer reports whether the server has spoken.
+func isAnswer(err error) bool {
+	if err == nil {
+		return true
+	}
+	var answer redis.Error
+	return errors.As(err, &answer)
 }
 
 // ends are the channels that end a call, of which one may be nil.
@@ -160,12 +172,11 @@ func ends(ctx context.Context) (caller, bound <-chan struct{}) {
 	return ctx.Done(), nil
 }
 
-// release gives a lane to those who wait, or back, after a trip.
-func (l *lanes) release(started time.Time) {
-	took := time.Since(started)
+// release gives a lane to those who wait, or back, after a trip of one.
+func (l *lanes) release(took time.Duration, answered bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.note(took, 1)
+	l.note(took, 1, answered)
 	if len(l.waiting) > 0 && l.driver.ctx.Err() == nil {
 		l.start()
 		return
@@ -173,10 +184,11 @@ func (l *lanes) release(started time.Time) {
 	l.busy--
 }
 
-// note takes in how long a trip took, and with how many. It runs under mu.
-func (l *lanes) note(took time.Duration, riders int) {
+// note takes in how long a trip took, with how many, and whether it had an answer. It
+// runs under mu.
+func (l *lanes) note(took time.Duration, riders int, answered bool) {
 	l.crowded = riders > 1
-	if took > quickTrip {
+	if took > quickTrip || !answered {
 		l.quick = 0
 	} else if l.quick < quickTrips {
 		l.quick++
@@ -186,29 +198,24 @@ func (l *lanes) note(took time.Duration, riders int) {
 // start opens a lane. It runs under mu.
 func (l *lanes) start() {
 	l.driver.work.Go(func() {
-		for took, riders := time.Duration(0), 0; ; {
-			if riders > 1 {
+		for bus := l.board(); len(bus) > 0; bus = l.board() {
+			started := time.Now()
+			answered := l.drive(bus)
+			took := time.Since(started)
+			l.mu.Lock()
+			l.note(took, len(bus), answered)
+			l.mu.Unlock()
+			if len(bus) > 1 {
 				runtime.Gosched() // those who just came back are about to come again
 			}
-			bus := l.board(took, riders)
-			if len(bus) == 0 {
-				return
-			}
-			started := time.Now()
-			l.drive(bus)
-			took, riders = time.Since(started), len(bus)
 		}
 	})
 }
 
-// board takes all who wait and whose callers do, after a trip. If there are none, the lane
-// is given back.
-func (l *lanes) board(took time.Duration, riders int) (bus []*passenger) {
+// board takes all who wait and whose callers do. If there are none, the lane is given back.
+func (l *lanes) board() (bus []*passenger) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if riders > 0 {
-		l.note(took, riders)
-	}
 	for len(bus) == 0 && len(l.waiting) > 0 && l.driver.ctx.Err() == nil {
 		n := min(len(l.waiting), busMost)
 		bus = slices.DeleteFunc(l.waiting[:n:n], func(p *passenger) bool { return p.gone })
@@ -224,8 +231,9 @@ func (l *lanes) board(took time.Duration, riders int) (bus []*passenger) {
 // waits for one: nothing else ends a call that the client has begun.
 const busBound = 750 * time.Millisecond
 
-// drive makes a trip. It lasts as long as the most patient of its riders.
-func (l *lanes) drive(riders []*passenger) {
+// drive makes a trip, and reports whether it had an answer. It lasts as long as the most
+// patient of its riders.
+func (l *lanes) drive(riders []*passenger) bool {
 	var until time.Time
 	for _, p := range riders {
 		if p.until.After(until) {
@@ -247,9 +255,11 @@ func (l *lanes) drive(riders []*passenger) {
 		}
 		_, _ = pipe.Exec(ctx) // each command has its own error
 	}
+	answered := isAnswer(riders[0].cmd.Err()) // before it goes back to its caller
 	for _, p := range riders {
 		close(p.done)
 	}
+	return answered
 }
 
 // await runs f beside, since the client may not heed ctx, and returns when either

@@ -261,7 +261,7 @@ func (d *redisDriver) slotOf(lock string) int {
 func (d *redisDriver) undo(ctx context.Context, r driver.Ref) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(r.TTL/3, 2*time.Second))
 	defer cancel()
-	if _, err := d.Release(ctx, r); err != nil {
+	if _, err := d.remove(ctx, r.Key, r.ID, "0", "", patient); err != nil { // nobody would repeat it
 		d.log.Warn("claim without replicas not released", "key", r.Key, "error", err)
 	}
 }

@@ -37,7 +37,7 @@ local function open(gap) return gap and redis.call('EXISTS', gap) == 1 end
 
 -- push tells a process of a change and returns how many heard it.
 local function push(channel, ...)
-  if channel == '-' then return 0 end
+  if not channel or channel == '-' then return 0 end
   local n = redis.pcall(string.byte(channel) == 123 and 'SPUBLISH' or 'PUBLISH', channel, table.concat({...}, '\1'))
   if type(n) ~= 'number' then return 0 end
   return n
