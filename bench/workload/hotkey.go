@@ -158,7 +158,7 @@ func (r *Run) countOf(ctx context.Context, info peer.Info) error {
 
 // count opens the connections by a short round that does not count.
 func (r *Run) count(ctx context.Context, s *stand, c setting) error {
-	d := min(max(r.Plan.hotFor(s.info.Backend, c.clients, c.section, 0), 2*r.Plan.Shortest), time.Second)
+	d := min(max(r.Plan.hotFor(s.info.Backend, c.clients, c.section, 0), 2*r.Plan.Shortest), 500*time.Millisecond)
 	if _, err := r.contend(ctx, s, Contest{Clients: c.clients, Section: c.section, For: d / 4, Drain: true}); err != nil {
 		return err
 	}

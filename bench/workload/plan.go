@@ -25,9 +25,9 @@ type Plan struct {
 
 // Full is what figures are published from. It takes a quarter of an hour.
 var Full = Plan{
-	Name: "full", Rounds: 9, Pair: 100 * time.Millisecond,
+	Name: "full", Rounds: 9, Pair: 200 * time.Millisecond,
 	Clients: []int{2, 8, 64, 256}, Sections: []time.Duration{0, time.Millisecond}, Turns: 9,
-	Shortest: 200 * time.Millisecond, Longest: 3000 * time.Millisecond, SlowHot: []int{8, 64},
+	Shortest: 200 * time.Millisecond, Longest: 2500 * time.Millisecond, SlowHot: []int{8, 64},
 	HandOff: 250 * time.Millisecond, Batch: 500 * time.Millisecond,
 	Held: []int{10_000, 100_000}, HeldTTL: 30 * time.Second, Keep: 15 * time.Second, CrashTTL: 2 * time.Second,
 	Waiters: []int{1, 100, 10_000}, Growth: 300 * time.Millisecond,
