@@ -15,5 +15,10 @@ func dialGoRedis(addr string) *redis.Client {
 	return redis.NewClient(&redis.Options{Addr: addr, PoolSize: poolSize})
 }
 
+// dialPrompt is a client that heeds deadlines.
+func dialPrompt(addr string) *redis.Client {
+	return redis.NewClient(&redis.Options{Addr: addr, PoolSize: poolSize, ContextTimeoutEnabled: true})
+}
+
 // compareDelete is the usual way to give back a key that was taken with SET NX.
 var compareDelete = redis.NewScript(`if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`)

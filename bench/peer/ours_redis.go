@@ -13,12 +13,12 @@ type ourRedis struct{}
 func (ourRedis) Info() Info {
 	return Info{
 		Name: "dlock-redis", Title: "Genesis DLock on Redis", Backend: "redis", Version: version(goRedis),
-		Setup: "dlock.Config{}: strict FIFO, fenced, TTL 10 s with renewal", Changed: poolChanged, Ours: true, Waits: true, Renews: true,
+		Setup: "dlock.Config{}: strict FIFO, fenced, TTL 10 s with renewal; ContextTimeoutEnabled, as its documentation says", Changed: poolChanged, Ours: true, Waits: true, Renews: true,
 	}
 }
 
 func (ourRedis) Open(_ context.Context, env *Env) (Client, error) {
-	c := dialGoRedis(env.Redis)
+	c := dialPrompt(env.Redis)
 	return openOurs(env, dlock.Config{}, redislock.New(c), c.Close) //nolint:contextcheck // New does no I/O, and takes no context
 }
 
@@ -30,12 +30,12 @@ const localBatch = 64
 func (ourBatch) Info() Info {
 	return Info{
 		Name: "dlock-redis-batch", Title: "Genesis DLock on Redis, LocalBatch 64", Backend: "redis", Version: version(goRedis),
-		Setup: "dlock.Config{LocalBatch: 64}: FIFO among processes by turns of at most 5 ms, fenced", Changed: poolChanged,
+		Setup: "dlock.Config{LocalBatch: 64}: FIFO among processes by turns of at most 5 ms, fenced; ContextTimeoutEnabled", Changed: poolChanged,
 		Ours: true, Waits: true, Renews: true,
 	}
 }
 
 func (ourBatch) Open(_ context.Context, env *Env) (Client, error) {
-	c := dialGoRedis(env.Redis)
+	c := dialPrompt(env.Redis)
 	return openOurs(env, dlock.Config{LocalBatch: localBatch}, redislock.New(c), c.Close) //nolint:contextcheck // New does no I/O, and takes no context
 }

@@ -22,7 +22,7 @@ func (ourRedlock) Info() Info {
 func (ourRedlock) Open(_ context.Context, env *Env) (Client, error) {
 	var nodes []redis.UniversalClient
 	for _, addr := range env.Redlock {
-		nodes = append(nodes, dialGoRedis(addr))
+		nodes = append(nodes, dialPrompt(addr))
 	}
 	closing := func() error {
 		var errs []error

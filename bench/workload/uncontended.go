@@ -2,6 +2,7 @@ package workload
 
 import (
 	"context"
+	"time"
 
 	"github.com/ceyewan/genesis/bench/peer"
 )
@@ -16,17 +17,21 @@ var uncontended = Workload{
 	Name: "pair", Title: "uncontended pair",
 	About:  "One client locks and unlocks keys that nobody else wants; each goroutine has a key of its own. Floors have no queue, no fence and no renewal; PING and the TCP echo lock nothing.",
 	Charts: []string{Pairs}, Floors: pairFloors,
-	run: func(ctx context.Context, r *Run) error { return r.pairs(ctx, "pair", &r.site.Direct, true) },
+	run: func(ctx context.Context, r *Run) error {
+		return r.pairs(ctx, "pair", &r.site.Direct, r.Plan.Pair, true)
+	},
 }
 
 var slowPairs = Workload{
 	Name: "pair-1ms", Title: "uncontended pair, network with a round trip of 1 ms",
 	About:  "The same through a proxy that holds everything back for 0.5 ms in each direction. The two PINGs show what the trip takes in fact. The proxy shares the CPUs.",
 	Charts: []string{Pairs}, Floors: pairFloors,
-	run: func(ctx context.Context, r *Run) error { return r.pairs(ctx, "pair-1ms", &r.site.Slow, false) },
+	run: func(ctx context.Context, r *Run) error {
+		return r.pairs(ctx, "pair-1ms", &r.site.Slow, r.Plan.Pair/2, false)
+	},
 }
 
-func (r *Run) pairs(ctx context.Context, name string, env *peer.Env, files bool) error {
+func (r *Run) pairs(ctx context.Context, name string, env *peer.Env, d time.Duration, files bool) error {
 	infos := r.some(func(i peer.Info) bool { return files || i.Backend != "file" })
 	all, err := r.stands(ctx, name, infos, env, one)
 	defer func() { pack(all) }()
@@ -38,14 +43,14 @@ func (r *Run) pairs(ctx context.Context, name string, env *peer.Env, files bool)
 			if s.broken {
 				continue
 			}
-			if err := s.worker.Call(ctx, 0, "pace", Pace{n, r.Plan.Pair / 4}, nil); err != nil {
+			if err := s.worker.Call(ctx, 0, "pace", Pace{n, d / 4}, nil); err != nil {
 				r.failed(ctx, name, "warm-up", s, err)
 			}
 		}
 	}
 	return r.rounds(ctx, name, all, func(round int, s *stand) error {
 		for _, n := range pairGoroutines {
-			if err := r.pair(ctx, name, round, s, n); err != nil {
+			if err := r.pair(ctx, name, round, s, n, d); err != nil {
 				return err
 			}
 		}
@@ -53,9 +58,9 @@ func (r *Run) pairs(ctx context.Context, name string, env *peer.Env, files bool)
 	})
 }
 
-func (r *Run) pair(ctx context.Context, name string, round int, s *stand, goroutines int) error {
+func (r *Run) pair(ctx context.Context, name string, round int, s *stand, goroutines int, d time.Duration) error {
 	var v Speed
-	if err := s.worker.Call(ctx, r.Plan.Pair, "pace", Pace{goroutines, r.Plan.Pair}, &v); err != nil {
+	if err := s.worker.Call(ctx, d, "pace", Pace{goroutines, d}, &v); err != nil {
 		return err
 	}
 	r.add(Sample{

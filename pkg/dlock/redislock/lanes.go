@@ -21,8 +21,8 @@ import (
 // share round trips and system calls.
 //
 // go-redis heeds deadlines, if it was told to, and never cancellation. So a call that can
-// be cancelled is left to another goroutine, while its own waits for either end. That
-// costs more than all else in a client. Where the server has lately been quick, the call
+// be cancelled, and any other if it was not told, is left to another goroutine, while its
+// own waits for either end. That costs more than all else in a client. Where the server has lately been quick, the call
 // is therefore made by its own goroutine, on a short leash: if it is not over by then, it
 // is given up and made again the other way.
 type lanes struct {
@@ -92,7 +92,9 @@ func (d *redisDriver) call(ctx context.Context, cmd *command, how manner) (any, 
 func (l *lanes) carry(ctx context.Context, cmd *command, how manner) error {
 	_, calm := ctx.(driver.Uncancelled)
 	l.mu.Lock()
-	if l.busy < lanesMax && l.driver.prompt && !l.crowded && (calm || (how == hasty && l.quick == quickTrips)) {
+	calm = calm && l.driver.prompt
+	quick := how == hasty && l.driver.swift != nil && l.quick == quickTrips
+	if l.busy < lanesMax && !l.crowded && (calm || quick) {
 		l.busy++
 		l.mu.Unlock()
 		return l.walk(ctx, cmd, calm)
@@ -123,8 +125,9 @@ func (l *lanes) carry(ctx context.Context, cmd *command, how manner) error {
 // walk makes a call in the goroutine of its caller.
 func (l *lanes) walk(ctx context.Context, cmd *command, calm bool) error {
 	started := time.Now()
-	call, end := ctx, time.Time{}
+	client, call, end := l.driver.client, ctx, time.Time{}
 	if !calm {
+		client = l.driver.swift
 		tied := leashes.Within(context.Background(), leash)
 		end, _ = tied.Deadline()
 		if own, ok := ctx.Deadline(); ok && own.Before(end) {
@@ -135,7 +138,7 @@ func (l *lanes) walk(ctx context.Context, cmd *command, calm bool) error {
 		}
 		call = driver.Uncancelled{Context: tied, Values: ctx}
 	}
-	err := l.driver.client.Process(call, cmd)
+	err := client.Process(call, cmd)
 	l.release(time.Since(started), isAnswer(err))
 	if err == nil || calm || isAnswer(err) || time.Now().Before(end) {
 		return err

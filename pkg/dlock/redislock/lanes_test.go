@@ -2,10 +2,13 @@ package redislock_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/ceyewan/genesis/internal/servers"
 	"github.com/ceyewan/genesis/internal/testenv"
@@ -124,35 +127,39 @@ func TestHastyReleaseIsMadeAgain(t *testing.T) {
 	})
 }
 
-// Haste is not longer than a leash: a call on a dead link ends soon after its context.
+// Haste is not longer than a leash: a call on a dead link ends soon after its context,
+// whether or not the client heeds deadlines.
 func TestHastyCallEndsWithItsContext(t *testing.T) {
-	t.Parallel()
-	server := testenv.Redis(t)
-	proxy := testenv.Proxy(t, server.Addr())
-	c := abClient(t, proxy.Addr(), dlock.Config{DefaultTTL: time.Minute})
-	for range abTimes(5, 50) {
-		ctx, cancel := context.WithCancel(t.Context())
-		abHurry(t, ctx, c)
-		if err := c.Lock(ctx, "k"); err != nil {
-			t.Fatal(err)
-		}
-		proxy.BlackHole(true)
-		time.AfterFunc(5*time.Millisecond, cancel)
-		started := time.Now()
-		abWant(t, c.Unlock(ctx, "k"), context.Canceled, dlock.ErrUnknownOutcome)
-		if over := time.Since(started) - 5*time.Millisecond; over > 100*time.Millisecond {
-			t.Errorf("Unlock outlived its context by %v", over.Round(time.Millisecond))
-		}
-		proxy.Heal()
-		ctx, cancel = context.WithCancel(t.Context())
-		abHurry(t, ctx, c)
-		proxy.BlackHole(true)
-		time.AfterFunc(5*time.Millisecond, cancel)
-		started = time.Now()
-		abWant(t, c.Lock(ctx, "other"), context.Canceled)
-		if over := time.Since(started) - 5*time.Millisecond; over > 100*time.Millisecond {
-			t.Errorf("Lock outlived its context by %v", over.Round(time.Millisecond))
-		}
-		proxy.Heal()
+	for _, heeds := range []bool{true, false} {
+		t.Run(fmt.Sprintf("heeds=%v", heeds), func(t *testing.T) {
+			t.Parallel()
+			server := testenv.Redis(t)
+			proxy := testenv.Proxy(t, server.Addr())
+			c := abClientOf(t, &redis.Options{Addr: proxy.Addr(), ContextTimeoutEnabled: heeds}, dlock.Config{DefaultTTL: time.Minute})
+			for range abTimes(5, 50) {
+				ctx, cancel := context.WithCancel(t.Context())
+				abHurry(t, ctx, c)
+				if err := c.Lock(ctx, "k"); err != nil {
+					t.Fatal(err)
+				}
+				dies(t, proxy, cancel, func() error { return c.Unlock(ctx, "k") }, context.Canceled, dlock.ErrUnknownOutcome)
+				ctx, cancel = context.WithCancel(t.Context())
+				abHurry(t, ctx, c)
+				dies(t, proxy, cancel, func() error { return c.Lock(ctx, "other") }, context.Canceled)
+			}
+		})
+	}
+}
+
+// dies makes a call on a link that has just died, and cancels it.
+func dies(t *testing.T, proxy *servers.Proxy, cancel context.CancelFunc, call func() error, errs ...error) {
+	t.Helper()
+	proxy.BlackHole(true)
+	defer proxy.Heal()
+	time.AfterFunc(5*time.Millisecond, cancel)
+	started := time.Now()
+	abWant(t, call(), errs...)
+	if over := time.Since(started) - 5*time.Millisecond; over > 100*time.Millisecond {
+		t.Errorf("the call outlived its context by %v", over.Round(time.Millisecond))
 	}
 }

@@ -82,9 +82,13 @@ func (o *opener) Open(opts driver.Options) (driver.Driver, error) {
 	switch c := o.client.(type) {
 	case *redis.ClusterClient:
 		d.cluster, d.prompt = c, c.Options().ContextTimeoutEnabled
+		if d.prompt {
+			d.swift = c
+		}
 	case *redis.Client:
+		d.swift = c
 		if d.prompt = c.Options().ContextTimeoutEnabled; !d.prompt {
-			d.client = c.WithTimeout(busBound) // the same connections; only its own time-outs end a call
+			d.client, d.swift = c.WithTimeout(busBound), c.WithTimeout(leash) // the same connections; only time-outs end a call
 		}
 	default:
 		return nil, fmt.Errorf("%w: redislock needs a client of one server, of sentinels or of a cluster, not %T", driver.ErrUnsupported, c)
@@ -134,8 +138,9 @@ type redisDriver struct {
 	settings settings
 	prefix   string
 	log      logger
-	me       string // names our channels
-	prompt   bool   // the client honours contexts
+	me       string                // names our channels
+	prompt   bool                  // the client honours deadlines
+	swift    redis.UniversalClient // ends calls with their leash; nil if it cannot
 	info     redisnode.InfoText
 	lanes    lanes
 	listener listener
