@@ -92,8 +92,8 @@ func (d *redisDriver) call(ctx context.Context, cmd *command, how manner) (any, 
 func (l *lanes) carry(ctx context.Context, cmd *command, how manner) error {
 	_, calm := ctx.(driver.Uncancelled)
 	l.mu.Lock()
+	quick := !calm && how == hasty && l.driver.swift != nil && l.quick == quickTrips
 	calm = calm && l.driver.prompt
-	quick := how == hasty && l.driver.swift != nil && l.quick == quickTrips
 	if l.busy < lanesMax && !l.crowded && (calm || quick) {
 		l.busy++
 		l.mu.Unlock()
@@ -139,8 +139,9 @@ func (l *lanes) walk(ctx context.Context, cmd *command, calm bool) error {
 		call = driver.Uncancelled{Context: tied, Values: ctx}
 	}
 	err := client.Process(call, cmd)
-	l.release(time.Since(started), isAnswer(err))
-	if err == nil || calm || isAnswer(err) || time.Now().Before(end) {
+	answered := isAnswer(err)
+	l.release(time.Since(started), answered)
+	if answered || calm || time.Now().Before(end) {
 		return err
 	}
 	return endOf(ctx, end)
