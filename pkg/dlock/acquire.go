@@ -34,11 +34,11 @@ func (c *Client) guarded(ctx context.Context, op, key string, opts []LockOption)
 		return nil, fail(op, key, err)
 	}
 	if c.holding(ctx, key) != nil {
-		return nil, fail(op, key, fmt.Errorf("%w: the context carries its Guard", ErrLockAlreadyHeld))
+		return nil, fail(op, key, fmt.Errorf("%w: the context carries its Guard or its owner", ErrLockAlreadyHeld))
 	}
 	g, err := c.acquire(ctx, key, &s)
 	if err != nil {
-		return nil, c.busy(ctx, fail(op, key, err))
+		return nil, c.busy(ctx, fail(op, key, err), &s)
 	}
 	return g, nil
 }
@@ -58,30 +58,35 @@ func (c *Client) check(ctx context.Context, key string, opts []LockOption) (lock
 // this process was stopped for longer than a heartbeat.
 var errPlaceLost = fmt.Errorf("%w: the place in the queue was lost", ErrLockHeldByOther)
 
-// acquire is seek, observed.
+// acquire is seek, observed. The user's logger, meter and tracer run before and after
+// it: a call that they hold up does not hold up Close.
 func (c *Client) acquire(ctx context.Context, key string, s *lockSettings) (*Guard, error) {
-	if c.meters == nil && c.tracer == nil {
+	if c.unobserved() {
 		return c.seek(ctx, key, s)
 	}
 	started := c.now()
 	traced, span := c.traceAcquire(ctx, key, s)
 	g, err := c.seek(traced, key, s)
+	if err == nil {
+		c.logAcquired(g, started)
+	}
 	c.measureAcquire(traced, started, err)
 	c.endAcquire(ctx, span, g, err)
+	c.reporter.deliver()
 	return g, err
 }
 
-// seek gets a lock, in a line of this Client or alone.
+// seek gets a lock, in a queue of this Client or alone.
 func (c *Client) seek(ctx context.Context, key string, s *lockSettings) (*Guard, error) {
-	if c.cfg.LocalBatch > 0 && s.relayed() {
+	if c.cfg.LocalBatch > 0 && s.sharesClaim() {
 		return c.join(ctx, key, s)
 	}
-	return c.seekAlone(ctx, key, s)
+	return c.seekAlone(ctx, key, s, nil)
 }
 
 // seekAlone files claims until one is granted. Usually the first is; only when it
 // loses its place another follows, at the end of the queue.
-func (c *Client) seekAlone(ctx context.Context, key string, s *lockSettings) (*Guard, error) {
+func (c *Client) seekAlone(ctx context.Context, key string, s *lockSettings, met *progress) (*Guard, error) {
 	if ctx.Err() != nil {
 		return nil, ctxError(ctx)
 	}
@@ -89,7 +94,7 @@ func (c *Client) seekAlone(ctx context.Context, key string, s *lockSettings) (*G
 		return nil, err
 	}
 	defer c.leave()
-	a := acquisition{client: c, settings: *s, started: c.now(), deadline: never}
+	a := acquisition{client: c, settings: s, met: met, started: c.now(), deadline: never}
 	if s.bounded && s.wait > 0 {
 		a.deadline = after(a.started, s.wait)
 	}
@@ -107,11 +112,41 @@ func (c *Client) seekAlone(ctx context.Context, key string, s *lockSettings) (*G
 // An acquisition is one call that wants a key.
 type acquisition struct {
 	client   *Client
-	settings lockSettings
+	settings *lockSettings
+	met      *progress // nil unless somebody else waits for it
 	started  int64
 	deadline int64 // of WithWait
 	failures int   // in a row
 	sends    int
+}
+
+// progress is what an acquisition has met so far, for those who wait for it. It is
+// kept under mu.
+type progress struct {
+	claim *claim
+	err   error // of the last attempt to file it
+}
+
+// trouble is why the claim may not be waiting for a holder at all.
+func (p *progress) trouble() error {
+	switch {
+	case p.claim == nil:
+		return nil
+	case p.claim.phase == queued:
+		return p.claim.silence()
+	case p.err != nil && p.claim.unsettled:
+		return fmt.Errorf("%w: %w", ErrUnknownOutcome, p.err)
+	}
+	return p.err
+}
+
+// silence is why nothing is known of a claim that was queued: its renewals are not
+// answered.
+func (cl *claim) silence() error {
+	if cl.failures == 0 || cl.wait == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: queued, but %d renewals in a row were not answered: %w", ErrUnknownOutcome, cl.failures, cl.wait.err)
 }
 
 // file files one claim, asking again with the same ID until the backend
@@ -119,60 +154,72 @@ type acquisition struct {
 func (a *acquisition) file(ctx context.Context, key string) (*Guard, error) {
 	g := a.register(key)
 	for {
-		st, sent, err := a.send(ctx, g)
+		st, sent, err := a.send(ctx, g.claim)
 		if err == nil {
 			a.failures = 0
 			if err := a.placed(ctx, g, st, sent); err != nil {
-				return nil, a.abandon(g, err)
+				return nil, a.abandon(g.claim, err)
 			}
-			a.client.logAcquired(&g.claim, a.started)
 			return g, nil
 		}
 		class := driver.ClassOf(err)
-		if class == driver.Fatal {
-			return nil, a.abandon(g, err)
-		}
-		if class == driver.Ambiguous {
-			a.unanswered(g, sent)
-		}
-		if errors.Is(err, driver.ErrHasty) {
+		a.unanswered(g.claim, sent, err, class)
+		switch {
+		case class == driver.Fatal:
+			return nil, a.abandon(g.claim, a.outcome(g.claim, err))
+		case errors.Is(err, driver.ErrHasty):
 			continue
+		case ctx.Err() == nil:
+			a.client.logTrouble(key, a.failures+1, err)
 		}
-		a.client.logTrouble(key, a.failures+1, err)
 		if err := a.backOff(ctx, err); err != nil {
-			if class == driver.Ambiguous {
-				err = fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
-			}
-			return nil, a.abandon(g, err)
+			return nil, a.abandon(g.claim, a.outcome(g.claim, err))
 		}
 	}
 }
 
-// unanswered notes an attempt that may yet arrive: the claim is barred when it
-// is released, and a push may be of a grant that is long over.
-func (a *acquisition) unanswered(g *Guard, s sent) {
+// outcome says that a claim may be stored, if any attempt was not answered.
+func (a *acquisition) outcome(cl *claim, err error) error {
+	if cl.unsettled {
+		return fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
+	}
+	return err
+}
+
+// unanswered records a failed attempt. One that may yet arrive has the claim barred
+// when it is released, and a push may be of a grant that is long over.
+func (a *acquisition) unanswered(cl *claim, s sent, err error, class driver.Class) {
 	a.client.mu.Lock()
-	defer a.client.unlock()
-	g.unsettled, g.pushed = true, false
-	a.client.mayArrive(&g.claim, s)
+	defer a.client.mu.Unlock()
+	if a.met != nil {
+		a.met.err = err
+	}
+	if class == driver.Ambiguous {
+		cl.unsettled, cl.pushed = true, false
+		a.client.mayArrive(cl, s)
+	}
 }
 
 // register makes a claim known before it is filed: the push of its grant may
 // beat the answer.
 func (a *acquisition) register(key string) *Guard {
-	c, s := a.client, &a.settings
-	g := &Guard{claim: claim{
+	c, s := a.client, a.settings
+	g := newGuard(claim{
 		client: c, key: key, owner: s.info.Owner, ttl: s.ttl, margin: s.margin, noRenew: s.noRenew, mode: s.mode,
 		slot: -1, renewAt: never, span: s.ttl,
-	}}
-	g.self = &g.claim
+	})
+	cl := g.claim
 	if s.minHold > 0 || s.maxHold > 0 {
-		g.limits = &limits{s.minHold, s.maxHold}
+		cl.limits = &limits{s.minHold, s.maxHold}
 	}
 	c.mu.Lock()
-	g.id = c.ids.next()
-	c.claims[g.id] = &g.claim
+	cl.id = c.ids.next()
+	c.claims[cl.id] = cl
+	if a.met != nil {
+		a.met.claim = cl
+	}
 	c.mu.Unlock()
+	s.filed = cl.id
 	return g
 }
 
@@ -196,24 +243,20 @@ func (s *idSource) next() string {
 // attemptBound is the longest that one attempt to file may take.
 const attemptBound = 2 * time.Second
 
-func (a *acquisition) send(ctx context.Context, g *Guard) (driver.State, sent, error) {
-	c, s := a.client, &a.settings
-	bound := min(s.ttl, attemptBound)
-	if a.deadline != never {
-		bound = min(bound, time.Duration(max(a.deadline-c.now(), 0)))
-	}
-	cctx, cancel := c.callContext(ctx, bound)
+func (a *acquisition) send(ctx context.Context, cl *claim) (driver.State, sent, error) {
+	c, s := a.client, a.settings
+	cctx, bound, cancel := a.callContext(ctx)
 	defer cancel()
 	left := sent{at: a.started, slept: c.sleptSoFar(), ttl: s.ttl}
 	if a.sends++; a.sends > 1 {
 		left.at = c.now()
 	}
 	st, err := c.store.Acquire(cctx, driver.Request{
-		Ref:  driver.Ref{Key: g.key, ID: g.id, TTL: s.ttl},
+		Ref:  driver.Ref{Key: cl.key, ID: cl.id, TTL: s.ttl},
 		Mode: s.mode, Limit: s.limit, Wait: s.waits(), Fixed: s.noRenew, Fences: s.fences, Info: s.info,
 	})
 	if err == nil && st.Phase == driver.Unknown {
-		err = errors.New("the backend gave no answer")
+		err = errNoAnswer
 	}
 	if cctx.Err() != nil && ctx.Err() == nil && err != nil {
 		err = fmt.Errorf("no answer within %v", bound) // our bound, not the caller's
@@ -221,18 +264,32 @@ func (a *acquisition) send(ctx context.Context, g *Guard) (driver.State, sent, e
 	return st, left, err
 }
 
+// callContext bounds one attempt. What is left of WithWait is another time for each
+// call, and so is never shared.
+func (a *acquisition) callContext(ctx context.Context) (context.Context, time.Duration, func()) {
+	c, bound := a.client, min(a.settings.ttl, attemptBound)
+	if a.deadline != never {
+		if left := time.Duration(max(a.deadline-c.now(), 0)); left < bound {
+			cctx, cancel := c.ownContext(ctx, left)
+			return cctx, left, cancel
+		}
+	}
+	cctx, cancel := c.callContext(ctx, bound)
+	return cctx, bound, cancel
+}
+
 // placed takes in the first answer, and waits if it must.
 func (a *acquisition) placed(ctx context.Context, g *Guard, st driver.State, s sent) error {
-	c := a.client
+	c, cl := a.client, g.claim
 	c.mu.Lock()
 	now := c.now()
-	stays := c.answered(&g.claim, st, s, now)
+	stays := c.answered(cl, st, s, now)
 	closed := c.closed
-	taken := !closed && g.phase == granted && c.take(&g.claim, now)
+	taken := !closed && cl.phase == granted && c.take(cl, now)
 	if stays && !taken {
-		g.wait = &wait{changed: make(chan struct{}, 1)}
+		cl.wait = &wait{changed: make(chan struct{}, 1)}
 	}
-	c.unlock()
+	c.unlockCall()
 	switch {
 	case closed:
 		return ErrClosed
@@ -257,61 +314,72 @@ func (a *acquisition) await(ctx context.Context, g *Guard) error {
 		defer t.Stop()
 		timeUp = t.C
 	}
-	changed := g.wait.changed
-	if a.settings.fences == 0 { // else those in line are counted
-		c.measureWaiting(ctx, 1)
-		defer c.measureWaiting(ctx, -1)
+	changed := g.claim.wait.changed
+	if a.met == nil { // else those who wait for it are counted
+		c.measureWaiting(1)
+		defer c.measureWaiting(-1)
 	}
-	c.linkHolder(ctx, g.key)
+	c.linkHolder(ctx, g.claim.key, a.settings)
 	for {
 		select {
 		case <-changed:
-			if over, err := a.look(g); over {
+			if over, err := a.look(g.claim); over {
 				if err == nil {
-					c.measureHandOff(ctx)
+					c.measureHandOff()
 				}
 				return err
 			}
 		case <-ctx.Done():
 			return ctxError(ctx)
 		case <-timeUp:
-			return ErrLockHeldByOther
+			return a.timeUp(g.claim)
 		case <-c.closing.Done():
 			return ErrClosed
 		}
 	}
 }
 
+// timeUp is the error of a wait that was long enough: somebody else holds the key, as
+// far as the backend has answered.
+func (a *acquisition) timeUp(cl *claim) error {
+	a.client.mu.Lock()
+	defer a.client.unlock()
+	if err := cl.silence(); err != nil {
+		return err
+	}
+	return ErrLockHeldByOther
+}
+
 // look reports whether the wait is over.
-func (a *acquisition) look(g *Guard) (bool, error) {
+func (a *acquisition) look(cl *claim) (bool, error) {
 	c := a.client
 	c.mu.Lock()
-	defer c.unlock()
+	defer c.unlockCall()
 	switch {
 	case c.closed:
 		return true, ErrClosed
-	case g.phase == ended:
+	case cl.phase == ended:
 		return true, errPlaceLost
-	case g.phase == granted:
-		return c.take(&g.claim, c.now()), nil
-	case c.cfg.MaxRetries > 0 && int(g.failures) > c.cfg.MaxRetries:
-		return true, fmt.Errorf("%w: after %d attempts: %w", ErrUnknownOutcome, g.failures, g.wait.err)
+	case cl.phase == granted:
+		return c.take(cl, c.now()), nil
+	case c.cfg.MaxRetries > 0 && int(cl.failures) > c.cfg.MaxRetries:
+		return true, fmt.Errorf("%w: after %d attempts: %w", ErrUnknownOutcome, cl.failures, cl.wait.err)
 	}
 	return false, nil
 }
 
 // abandon takes a claim back, in the background and whatever state it is in: a
 // grant that came together with a cancellation too. It returns err.
-func (a *acquisition) abandon(g *Guard, err error) error {
+func (a *acquisition) abandon(cl *claim, err error) error {
 	c := a.client
 	c.mu.Lock()
 	defer c.unlock()
-	stored := g.unsettled || (g.phase != ended && g.phase != filing)
-	if g.phase != ended {
-		c.finish(&g.claim, nil)
+	stored := cl.unsettled || (cl.phase != ended && cl.phase != filing)
+	if cl.phase != ended {
+		c.finish(cl, nil)
 	}
 	if stored {
-		c.settle(&g.claim)
+		c.settle(cl)
 	}
 	return err
 }
@@ -341,21 +409,32 @@ func (a *acquisition) backOff(ctx context.Context, cause error) error {
 	}
 }
 
+// lookBound is how long a caller that did not get a lock waits to learn who has it,
+// lookBoundLate the same after a WithWait that is over: it is for the error's text.
+const (
+	lookBound     = 250 * time.Millisecond
+	lookBoundLate = 50 * time.Millisecond
+)
+
 // busy adds the holder to the error of a caller that found the key taken, if
-// the backend can tell.
-func (c *Client) busy(ctx context.Context, err error) error {
+// the backend can tell soon.
+func (c *Client) busy(ctx context.Context, err error, s *lockSettings) error {
 	var e *Error
 	admin, ok := c.store.(driver.Admin)
 	if !ok || !errors.Is(err, ErrLockHeldByOther) || !errors.As(err, &e) || c.enter() != nil {
 		return err
 	}
 	defer c.leave()
-	cctx, cancel := c.callContext(ctx, time.Second)
+	bound := lookBound
+	if s.wait > 0 {
+		bound = lookBoundLate
+	}
+	cctx, cancel := c.ownContext(ctx, bound)
 	defer cancel()
 	claims, lookErr := admin.Inspect(cctx, e.Key)
 	for i := range claims {
 		switch {
-		case lookErr != nil:
+		case lookErr != nil, claims[i].ID == s.filed: // our own is being taken back
 		case claims[i].Phase == driver.Queued:
 			e.Waiting++
 		case e.Holder == nil:

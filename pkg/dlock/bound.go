@@ -23,17 +23,25 @@ func (c *Client) callContext(ctx context.Context, bound time.Duration) (context.
 	case !c.caps.Remote:
 		return ctx, func() {}
 	case bound < shareFrom:
-		ctx, cancel := context.WithTimeout(ctx, bound)
-		unlink := context.AfterFunc(c.closing, cancel)
-		return ctx, func() {
-			unlink()
-			cancel()
-		}
+		return c.ownContext(ctx, bound)
 	case ctx.Done() == nil:
 		return driver.Uncancelled{Context: c.bounds.Within(c.closing, bound), Values: ctx}, func() {}
 	}
 	j := driver.Join(ctx, c.bounds.Within(c.closing, bound))
 	return j, j.Part
+}
+
+// ownContext bounds one call, as callContext does, with a timer of its own.
+func (c *Client) ownContext(ctx context.Context, bound time.Duration) (context.Context, func()) {
+	if !c.caps.Remote {
+		return ctx, func() {}
+	}
+	ctx, cancel := context.WithTimeout(ctx, bound)
+	unlink := context.AfterFunc(c.closing, cancel)
+	return ctx, func() {
+		unlink()
+		cancel()
+	}
 }
 
 // follow returns a child of ctx that also ends with other, and knows the deadline

@@ -1,11 +1,9 @@
 package dlock
 
 import (
-	"context"
+	"errors"
 	"fmt"
 	"time"
-
-	"go.opentelemetry.io/otel/trace"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
@@ -19,49 +17,49 @@ const (
 	filing    phase = iota // no answer yet
 	queued                 // the backend says that it waits
 	granted                // the backend has given the key; its caller has not yet taken it
-	held                   // its caller has it
+	held                   // a Guard has it
 	lingering              // unlocked, but inside its minimum hold
 	ended
 )
 
-// A claim is one caller's wish for one key, from before it is filed until it is
-// over. It is part of its Guard. It is kept small: 100,000 of them are a normal
-// day.
+// A claim is one wish for one key, as the backend stores it, from before it is
+// filed until it is over. There is exactly one for each stored claim: whatever
+// call of it is still under way belongs to it, whoever owns it by then. Its owner
+// is a Guard; a local handoff changes the owner and nothing else. It is kept
+// small: 100,000 of them are a normal day.
 type claim struct {
 	client *Client
-	self   *claim // itself; a copied Guard has another's
 	key    string
 	id     string
 	owner  string // for the log
 
 	// Under client.mu.
+	guard     *Guard // its owner; of a held claim the only Guard that holds anything
 	ttl       time.Duration
 	margin    time.Duration // as asked for; see validity
 	span      time.Duration // the lease that the last answered call gave
 	shortest  time.Duration // the least TTL of a call that was not answered, and may yet arrive
 	lateBy    int64         // when such a call cannot arrive any more
-	token     int64
-	valid     int64 // the local end of ownership, should it be held now
-	slept     int64 // suspended time when the call was sent that valid counts from
-	since     int64 // when it was granted, then when it was acquired
+	token     int64         // of the grant; that of the owner is greater by the handoffs since
+	valid     int64         // the local end of ownership, should it be held now; as of slept
+	slept     int64         // suspended time that valid has taken into account
+	granted   int64         // when it was granted
 	renewAt   int64
 	wakeAt    int64 // when the scheduler looks at it: the first of all that is due
 	slot      int32 // its place in the timeline, -1 if none
 	failures  int32 // backend errors in a row
-	passed    int32 // how often a relay has passed it on; each time the token grew by one
 	phase     phase
 	mode      driver.Mode // as asked for, and never changed
 	pushed    bool        // a grant arrived before the answer that tells its deadline
 	unsettled bool        // some attempt to file it was never answered
 	noRenew   bool
+	verify    bool // its next renewal is to find out whether it is still ours, not to lengthen it
 	flying    bool // a renewal of it is under way
 	again     bool // and does not count: renew once more when it has landed
-	swept     bool // it was lost, and its Unlock has cleaned up
 	parked    bool // its renewal waits for another of its class
 	limits    *limits
-	relay     *relay // nil unless the lock may be passed on
+	handoff   *handoff // nil unless the lock may be handed to another goroutine
 	wait      *wait
-	life      *life
 }
 
 // limits are the bounds of a hold that has any.
@@ -71,16 +69,12 @@ type limits struct{ minHold, maxHold time.Duration }
 // extended.
 type wait struct {
 	changed chan struct{} // buffered by one; something is new
+	since   int64         // an Extend is answered by what was sent from then on
 	err     error         // the last backend error
 }
 
-// A life is what somebody asked to know about the end of a claim.
-type life struct {
-	ctx    context.Context
-	cancel context.CancelCauseFunc
-	cause  error // why it ended; nil if it was released
-	span   trace.Span
-}
+// errNoAnswer: the backend said nothing of a claim, and nothing of why.
+var errNoAnswer = errors.New("the backend gave no answer")
 
 func (w *wait) signal() {
 	select {
@@ -89,8 +83,19 @@ func (w *wait) signal() {
 	}
 }
 
+// ref names the claim for a release.
 func (cl *claim) ref() driver.Ref {
 	return driver.Ref{Key: cl.key, ID: cl.id, TTL: cl.ttl, Unsettled: cl.unsettled}
+}
+
+// renewalRef names the claim for a renewal. One that only verifies asks for no more
+// than is left.
+func (cl *claim) renewalRef(now int64) driver.Ref {
+	r := cl.ref()
+	if cl.verify && cl.valid != never {
+		r.TTL = min(max(cl.remaining(now), cl.client.caps.MinTTL, time.Millisecond), cl.ttl)
+	}
+	return r
 }
 
 // certain is how much of a lease can be counted on: a call with a shorter TTL
@@ -107,16 +112,18 @@ func (cl *claim) certain(lease time.Duration) time.Duration {
 	return min(lease, cl.shortest)
 }
 
-// mayArrive notes a call that was not answered. The deadline that it will have
+// mayArrive records a call that was not answered. The deadline that it will have
 // set, if it arrives, counts from its sending at the earliest.
 func (c *Client) mayArrive(cl *claim, s sent) {
 	if cl.shortest == 0 || s.ttl < cl.shortest {
 		cl.shortest = s.ttl
 	}
 	cl.lateBy = max(cl.lateBy, after(c.now(), driver.BarFor(s.ttl)))
-	if cl.valid != never {
-		cl.valid = min(cl.valid, after(s.at, s.ttl-cl.marginOf(s.ttl)))
+	if cl.valid == never {
+		return
 	}
+	c.countSleep(cl)
+	cl.valid = min(cl.valid, after(s.at, s.ttl-cl.marginOf(s.ttl))-c.sleptSince(s.slept))
 }
 
 func (cl *claim) marginOf(lease time.Duration) time.Duration {
@@ -156,7 +163,7 @@ func (c *Client) answered(cl *claim, st driver.State, s sent, now int64) bool {
 	cl.failures = 0
 	switch st.Phase {
 	case driver.Held:
-		if cl.phase >= held && st.Token != cl.token-int64(cl.passed) {
+		if cl.phase >= held && st.Token != cl.token {
 			return false // a later grant than ours: ours is over
 		}
 		c.moveDeadline(cl, st, s)
@@ -164,7 +171,7 @@ func (c *Client) answered(cl *claim, st driver.State, s sent, now int64) bool {
 			c.grant(cl, st.Token, now)
 		}
 	case driver.Queued:
-		if cl.phase >= granted && s.at > cl.since {
+		if cl.phase >= granted && s.at > cl.granted {
 			return false // asked after it was ours: it has been taken away
 		}
 		c.moveDeadline(cl, st, s)
@@ -193,8 +200,14 @@ func (c *Client) standInLine(cl *claim, st driver.State, s sent, now int64) {
 
 // moveDeadline counts the claim's validity anew from a call that was answered.
 // Only such a call moves a deadline, so a grant that is pushed later finds the
-// right one here.
+// right one here. What the machine slept while the call was under way counts
+// against it at once: the scheduler looks only for what is slept from now on.
 func (c *Client) moveDeadline(cl *claim, st driver.State, s sent) {
+	slept := c.sleptSince(s.slept)
+	if cl.verify && st.Phase == driver.Held {
+		c.verified(cl, st, s)
+		return
+	}
 	cl.span = s.ttl
 	if st.Phase == driver.Queued {
 		cl.span = driver.Heartbeat(s.ttl)
@@ -205,17 +218,30 @@ func (c *Client) moveDeadline(cl *claim, st driver.State, s sent) {
 	}
 	if st.Phase == driver.Held && cl.noRenew && s.ttl == cl.ttl {
 		cl.renewAt = never
+	} else if slept > 0 {
+		cl.renewAt = c.now()
 	}
 	if st.Until.IsZero() {
 		cl.valid = never
 		return
 	}
 	certain := cl.certain(cl.span)
-	valid := c.at(st.Until) - int64(cl.span-certain) - int64(cl.marginOf(certain))
-	if st.Phase == driver.Queued && cl.phase >= granted {
-		valid = max(valid, cl.valid) // answered before the grant that has overtaken it
+	valid := c.at(st.Until) - int64(cl.span-certain) - int64(cl.marginOf(certain)) - slept
+	if st.Phase == driver.Queued && cl.phase >= granted { // answered before the grant that has overtaken it
+		c.countSleep(cl)
+		valid = max(valid, cl.valid)
 	}
-	cl.valid, cl.slept = valid, s.slept
+	cl.valid, cl.slept = valid, s.slept+slept
+}
+
+// verified is for a claim that is still ours and is not to last longer for that.
+func (c *Client) verified(cl *claim, st driver.State, s sent) {
+	cl.verify, cl.renewAt = false, never
+	if st.Until.IsZero() || cl.valid == never {
+		return
+	}
+	c.countSleep(cl)
+	cl.valid = min(cl.valid, c.at(st.Until)-int64(cl.marginOf(s.ttl))-c.sleptSince(s.slept))
 }
 
 // expired reports whether ownership is over by the local clocks.
@@ -225,20 +251,14 @@ func (cl *claim) remaining(now int64) time.Duration {
 	if cl.valid == never {
 		return time.Duration(never)
 	}
-	left := cl.valid - now
-	if c := cl.client; c.slept != nil {
-		if grown := c.slept() - cl.slept; grown > suspendNoise {
-			left -= grown
-		}
-	}
-	return time.Duration(left)
+	return time.Duration(cl.valid - now - cl.client.sleptSince(cl.slept))
 }
 
 // grant records that the backend gave the key to a claim that nobody has taken
 // yet. A grant whose validity has passed is not delivered: the renewal that is
 // due now decides.
 func (c *Client) grant(cl *claim, token, now int64) {
-	cl.token, cl.pushed, cl.since = token, false, now
+	cl.token, cl.pushed, cl.granted = token, false, now
 	if cl.valid <= now { // take looks at the other clock too
 		cl.phase = queued
 		c.renewNow(cl)
@@ -253,37 +273,30 @@ func (c *Client) grant(cl *claim, token, now int64) {
 	}
 }
 
-// take gives a granted claim to its caller, unless its validity has passed.
+// take gives a granted claim to its Guard, unless its validity has passed.
 func (c *Client) take(cl *claim, now int64) bool {
 	if cl.expired(now) {
 		cl.phase = queued
 		c.renewNow(cl)
 		return false
 	}
-	cl.phase, cl.since, cl.wait = held, now, nil
-	c.measure(measurement{of: measuredHeld, n: 1})
+	cl.phase, cl.wait, cl.granted = held, nil, now
+	cl.guard.begin(cl.token, now)
 	c.place(cl)
 	return true
 }
 
-// finish takes a claim out of the engine. cause is nil if it was released.
-// Those who asked learn of it in unlock.
+// finish takes a claim out of the engine. cause is nil if it was released. Its
+// Guard's context ends in unlock.
 func (c *Client) finish(cl *claim, cause error) {
-	if c.meters != nil && (cl.phase == held || cl.phase == lingering) {
-		c.measure(measurement{of: measuredHeld, n: -1})
-		c.measure(measurement{of: measuredHold, value: time.Duration(c.now() - cl.since), label: resultOf(cause, resultReleased)})
+	if cl.phase == held || cl.phase == lingering {
+		cl.guard.end(cause)
 	}
 	cl.phase = ended
-	if cl.relay != nil && cause != nil { // else whoever releases it says so when he has
-		cl.relay.over()
-	}
 	delete(c.claims, cl.id)
 	c.timeline.remove(cl)
-	if cause != nil {
-		c.lifeOf(cl).cause = cause
-	}
-	if l := cl.life; l != nil && (l.cancel != nil || l.span != nil) {
-		c.over = append(c.over, l)
+	if cl.handoff != nil && cause != nil { // after a release the next claim is filed when it was answered
+		cl.handoff.turnEnded()
 	}
 	if cl.wait != nil {
 		cl.wait.signal()
@@ -293,49 +306,39 @@ func (c *Client) finish(cl *claim, cause error) {
 // lose finishes a held claim whose ownership ended by itself.
 func (c *Client) lose(cl *claim, reason, why string) {
 	c.finish(cl, &Error{Op: "hold", Key: cl.key, Err: fmt.Errorf("%w: %s", ErrOwnershipLost, why)})
-	c.measure(measurement{of: measuredLoss, label: reason})
-	c.logLoss(cl, why)
+	c.reportLoss(cl.guard, reason, why)
 }
 
-// unlock frees mu, and then does what must not be done under it: it ends the
-// contexts of the claims that are over, before anything of theirs is released;
-// it starts clean-up; and it writes what there is to log.
+// unlock frees mu, and then does what must not be done under it. The contexts of
+// guards that are over end first; only then does clean-up learn of their claims.
+// What there is to report goes to the reporter, which nothing here waits for.
 func (c *Client) unlock() {
-	over, reports, measured, settlers := c.over, c.reports, c.measured, c.hireSettlers()
-	c.over, c.reports, c.measured = nil, nil, nil
+	c.reporter.add(c.unlockReporting())
+}
+
+// unlockCall is unlock for a call of the user's, which delivers its reports itself
+// when it is done.
+func (c *Client) unlockCall() {
+	c.reporter.put(c.unlockReporting())
+}
+
+func (c *Client) unlockReporting() []report {
+	endings, reports, cleanups := c.endings, c.reports, c.cleanups
+	c.endings, c.reports, c.cleanups = nil, nil, nil
+	c.settling.handedOver += len(cleanups)
+	settlers := c.hireSettlers()
 	c.mu.Unlock()
-	for _, l := range over {
-		if l.cancel != nil {
-			l.cancel(l.cause)
-		}
+	for _, e := range endings {
+		e.cancel(e.cause)
+	}
+	if len(cleanups) > 0 {
+		c.mu.Lock()
+		c.settling.add(cleanups)
+		settlers += c.hireSettlers()
+		c.mu.Unlock()
 	}
 	for range settlers {
 		c.workers.Go(c.settleSome)
 	}
-	for _, report := range reports {
-		c.safely(report)
-	}
-	for _, m := range measured {
-		c.safely(func() { c.meters.record(m) })
-	}
-	for _, l := range over {
-		if l.span != nil {
-			c.safely(func() { endSpan(l.span, l.cause) })
-		}
-	}
-}
-
-func (c *Client) lifeOf(cl *claim) *life {
-	if cl.life == nil {
-		cl.life = &life{}
-	}
-	return cl.life
-}
-
-// cause is why an ended claim was lost or closed, nil if it was released.
-func (cl *claim) cause() error {
-	if cl.life == nil {
-		return nil
-	}
-	return cl.life.cause
+	return reports
 }

@@ -39,8 +39,9 @@ type Client struct {
 	info  driver.Info
 	admin bool
 
-	meters *meters      // nil without a meter
-	tracer trace.Tracer // nil without one
+	meters   *meters      // nil without a meter
+	tracer   trace.Tracer // nil without one
+	reporter *reporter
 
 	epoch time.Time    // zero of the monotonic clock that now reads
 	slept func() int64 // nil unless suspended time counts; see clock.go
@@ -63,15 +64,17 @@ type Client struct {
 	ids         idSource
 	claims      map[string]*claim // by ID: everything filed and not over
 	keyed       map[string]*hold  // by key: what Lock and TryLock took
-	relays      map[relayName]*relay
+	handoffs    map[handoffName]*handoff
 	timeline    timeline
 	flights     [65]flight // by renewal class
 	settling    settling
-	sleptBefore int64    // suspended time when the scheduler last looked
-	alarm       int64    // when the scheduler wakes by itself
-	over        []*life  // ended under mu, to be told in unlock
-	reports     []func() // log lines that came up under mu, to be written in unlock
-	measured    []measurement
+	sleptBefore int64 // suspended time when the scheduler last looked
+	alarm       int64 // when the scheduler wakes by itself
+
+	// What came up under mu, for unlock.
+	endings  []ending
+	cleanups []settlement
+	reports  []report
 }
 
 var _ Locker = (*Client)(nil)
@@ -117,12 +120,8 @@ func build(cfg *Config, opts []Option) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	store, err := o.open(&full)
-	if err != nil {
-		return nil, err
-	}
 	c := &Client{
-		cfg: full, caps: store.Caps(), store: store, admin: o.admin,
+		cfg: full, admin: o.admin,
 		log:    o.log.WithNamespace("dlock").With(clog.String("component", "dlock")),
 		quiet:  o.log == clog.Logger{},
 		info:   self(),
@@ -132,6 +131,11 @@ func build(cfg *Config, opts []Option) (*Client, error) {
 		stop:   make(chan struct{}),
 		claims: map[string]*claim{}, keyed: map[string]*hold{},
 	}
+	c.reporter = newReporter(func(m measurement) { c.meters.record(m) }, c.logDropped)
+	if c.store, err = o.open(&full, c.reporter); err != nil {
+		return nil, err
+	}
+	c.caps = c.store.Caps()
 	if c.caps.Remote {
 		c.slept = suspendedTime(c.now)
 	}
@@ -145,7 +149,7 @@ func build(cfg *Config, opts []Option) (*Client, error) {
 	c.tracer = o.tracer
 	if o.meter != nil {
 		if c.meters, err = newMeters(o.meter, c.caps.Name); err != nil {
-			return nil, closeAfter(store, err)
+			return nil, closeAfter(c.store, err)
 		}
 	}
 	c.workers.Go(c.schedule)
@@ -167,8 +171,8 @@ const closeBound = 2 * time.Second
 // Close ends the contexts of all guards, answers every waiter with ErrClosed,
 // stops renewal, and releases everything concurrently. What the backend does not
 // confirm within two seconds is left to its lease, and Close says so with
-// ErrUnknownOutcome. It returns when no goroutine of the Client is left. The
-// injected client stays open. A second Close waits for the first and returns the
+// ErrUnknownOutcome. It returns when no goroutine of the Client is left, but for one
+// that an injected logger, meter or tracer keeps. The injected client stays open. A second Close waits for the first and returns the
 // same.
 func (c *Client) Close() error {
 	c.closeOnce.Do(func() { c.closeErr = fail("close", "", c.shutdown()) })
@@ -190,6 +194,9 @@ func (c *Client) shutdown() error {
 	close(c.stop)
 	c.workers.Wait()
 	err := c.store.Close()
+	if !c.reporter.empty() {
+		c.reporter.flush(max(time.Duration(c.closeBy.Load()-c.now()), closeBound/10))
+	}
 	if left > 0 {
 		unsettled := fmt.Errorf("%w: %d claims are left to their leases", ErrUnknownOutcome, left)
 		if err != nil {

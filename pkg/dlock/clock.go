@@ -38,6 +38,26 @@ func (c *Client) sleptSoFar() int64 {
 	return c.slept()
 }
 
+// sleptSince is how long this machine was suspended since a reading of sleptSoFar.
+func (c *Client) sleptSince(reading int64) int64 {
+	if c.slept == nil {
+		return 0
+	}
+	if grown := c.slept() - reading; grown > suspendNoise {
+		return grown
+	}
+	return 0
+}
+
+// countSleep takes what the machine slept off a claim's validity, and reports whether
+// it has slept.
+func (c *Client) countSleep(cl *claim) bool {
+	grown := c.sleptSince(cl.slept)
+	cl.valid -= grown
+	cl.slept += grown
+	return grown > 0
+}
+
 // A suspendClock reads how long this machine has been suspended, less often than it is
 // asked: a reading costs more than the rest of a local hand-on.
 type suspendClock struct {

@@ -14,6 +14,7 @@ func (c *Client) dispatch(ev driver.Event) {
 	}
 	cl := c.claims[ev.ID]
 	if cl == nil || cl.key != ev.Key {
+		c.takeBack(ev)
 		return
 	}
 	isGrant := ev.State.Phase == driver.Held && !cl.unsettled // else it may be of an earlier attempt, and over
@@ -25,10 +26,19 @@ func (c *Client) dispatch(ev driver.Event) {
 		// The answer that tells the deadline is still on its way.
 		cl.pushed, cl.token = true, ev.State.Token
 	case ev.State.Phase == driver.Queued, cl.phase == filing:
-	case ev.State.Phase == driver.Held && ev.State.Token == cl.token-int64(cl.passed):
+	case ev.State.Phase == driver.Held && ev.State.Token == cl.token:
 		// Said twice.
 	default:
+		cl.verify = !cl.renewable()
 		c.renewNow(cl)
+	}
+}
+
+// takeBack releases a grant to a claim that is over here, or never was: a request that
+// arrived late or twice has made it, and nobody would hold or renew it.
+func (c *Client) takeBack(ev driver.Event) {
+	if ev.State.Phase == driver.Held && !c.closed {
+		c.settleRef(driver.Ref{Key: ev.Key, ID: ev.ID, TTL: c.cfg.DefaultTTL})
 	}
 }
 

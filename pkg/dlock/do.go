@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
 // Do runs fn while it holds key. The context of fn is a child of ctx that also
@@ -25,16 +27,26 @@ func (c *Client) Do(ctx context.Context, key string, fn func(context.Context) er
 		return fail(op, key, err)
 	}
 	if outer := c.holding(ctx, key); outer != nil {
-		if c.cfg.EnableReentrant {
-			return fn(ctx)
-		}
-		return fail(op, key, fmt.Errorf("%w, by the Guard that the context carries", ErrLockAlreadyHeld))
+		return c.doInside(ctx, outer, s.mode, fn)
 	}
 	g, err := c.acquire(ctx, key, &s)
 	if err != nil {
-		return c.busy(ctx, fail(op, key, err))
+		return c.busy(ctx, fail(op, key, err), &s)
 	}
 	return g.run(ctx, fn)
+}
+
+// doInside runs fn under a lock that the caller has already, if that may be.
+func (c *Client) doInside(ctx context.Context, outer *Guard, mode driver.Mode, fn func(context.Context) error) error {
+	if !c.cfg.EnableReentrant {
+		return fail("do", outer.Key(), fmt.Errorf("%w, by the Guard or the owner that the context carries", ErrLockAlreadyHeld))
+	}
+	if err := covers(outer, mode); err != nil {
+		return fail("do", outer.Key(), err)
+	}
+	inner, cancel := outer.WithContext(ctx)
+	defer cancel()
+	return fn(inner)
 }
 
 // run releases in any case, also when fn panics, and then lets the panic pass.
@@ -44,7 +56,7 @@ func (g *Guard) run(ctx context.Context, fn func(context.Context) error) (err er
 		cancel()
 		switch uerr := g.Unlock(ctx); {
 		case errors.Is(uerr, ErrUnknownOutcome):
-			g.client.logUnconfirmed(&g.claim, uerr)
+			g.claim.client.logUnconfirmed(g, uerr)
 		case uerr != nil:
 			err = errors.Join(err, uerr)
 		}

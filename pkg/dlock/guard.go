@@ -5,13 +5,36 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"go.opentelemetry.io/otel/trace"
 )
 
 // A Guard is the ownership of one lock, by handle: whoever has it may unlock
 // it. It must not be copied; a copy, like the zero Guard, holds nothing.
 type Guard struct {
-	_ noCopy
-	claim
+	_     noCopy
+	self  *Guard // itself; a copied Guard has another's
+	claim *claim
+
+	// Under the Client's mu.
+	token int64
+	since int64      // when it was acquired, or handed over
+	own   *ownership // nil: nobody asked
+	swept bool       // it was lost, and its Unlock has cleaned up
+}
+
+// An ownership is what somebody asked to know about the end of a Guard.
+type ownership struct {
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	cause  error // why it ended; nil if it was released
+	span   trace.Span
+}
+
+// An ending is a context that unlock ends, with its cause.
+type ending struct {
+	cancel context.CancelCauseFunc
+	cause  error
 }
 
 // noCopy makes go vet find copies.
@@ -20,15 +43,87 @@ type noCopy struct{}
 func (*noCopy) Lock()   {}
 func (*noCopy) Unlock() {}
 
+// newGuard returns a Guard of a new claim, both in one piece of memory.
+func newGuard(cl claim) *Guard {
+	both := &struct {
+		guard Guard
+		claim claim
+	}{claim: cl}
+	g := &both.guard
+	g.self, g.claim, both.claim.guard = g, &both.claim, g
+	return g
+}
+
+// successor returns the Guard that a claim is handed to.
+func (g *Guard) successor() *Guard {
+	next := &Guard{claim: g.claim}
+	next.self = next
+	return next
+}
+
 // usable reports whether g came from a Client and was not copied.
-func (g *Guard) usable() bool { return g != nil && g.self == &g.claim && g.self != nil }
+func (g *Guard) usable() bool { return g != nil && g.self == g && g.claim != nil }
+
+// holds reports whether g owns its claim, and the claim is held.
+func (g *Guard) holds() bool { return g.claim.guard == g && g.claim.phase == held }
+
+// begin and end are the bounds of a hold. They run under mu.
+func (g *Guard) begin(token, now int64) {
+	g.token, g.since = token, now
+	g.claim.client.measure(measurement{of: measuredHeld, n: 1})
+}
+
+// end has the context end in unlock. cause is nil if the lock was released: whoever
+// releases it knows how the hold ended, and records it.
+func (g *Guard) end(cause error) {
+	c := g.claim.client
+	c.measure(measurement{of: measuredHeld, n: -1})
+	if cause != nil || g.claim.phase == lingering {
+		c.measureHold(g, cause)
+	}
+	if cause != nil {
+		g.ownership().cause = cause
+	}
+	g.endContext(cause)
+}
+
+// endContext ends what was asked for of g. Its span ends when mu is free.
+func (g *Guard) endContext(cause error) {
+	o := g.own
+	if o == nil {
+		return
+	}
+	c := g.claim.client
+	if o.cancel != nil {
+		c.endings = append(c.endings, ending{o.cancel, cause})
+	}
+	if span := o.span; span != nil {
+		o.span = nil
+		c.report(func() { endSpan(span, cause) })
+	}
+}
+
+func (g *Guard) ownership() *ownership {
+	if g.own == nil {
+		g.own = &ownership{}
+	}
+	return g.own
+}
+
+// cause is why a Guard that is over was lost or closed, nil if it was released.
+func (g *Guard) cause() error {
+	if g.own == nil {
+		return nil
+	}
+	return g.own.cause
+}
 
 // Key returns the name of the lock.
 func (g *Guard) Key() string {
 	if !g.usable() {
 		return ""
 	}
-	return g.key
+	return g.claim.key
 }
 
 // Token returns the fencing token: greater than that of every holder before, in
@@ -47,19 +142,22 @@ func (g *Guard) Remaining() time.Duration {
 	if !g.usable() {
 		return 0
 	}
-	c := g.client
+	c := g.claim.client
 	c.mu.Lock()
 	defer c.unlock()
-	if g.phase != held {
+	if !g.holds() {
 		return 0
 	}
-	left := g.remaining(c.now())
+	left := g.claim.remaining(c.now())
 	if left <= 0 {
-		c.lose(&g.claim, lossExpired, "the lease was not renewed in time")
+		c.lose(g.claim, lossExpired, notRenewed)
 		return 0
 	}
 	return left
 }
+
+// notRenewed is why a lock is lost whose lease ran out.
+const notRenewed = "the lease was not renewed in time"
 
 // Context returns a context that ends when ownership ends: by Unlock, by Close,
 // or by a loss. context.Cause then tells why. It carries the Guard, for
@@ -71,17 +169,17 @@ func (g *Guard) Context() context.Context {
 		cancel(fail("context", "", ErrLockNotHeld))
 		return ctx
 	}
-	c := g.client
+	c := g.claim.client
 	c.mu.Lock()
 	defer c.unlock()
-	l := c.lifeOf(&g.claim)
-	if l.ctx == nil {
-		l.ctx, l.cancel = context.WithCancelCause(marked(context.Background(), g))
-		if g.phase != held {
-			c.over = append(c.over, l)
+	o := g.ownership()
+	if o.ctx == nil {
+		o.ctx, o.cancel = context.WithCancelCause(marked(context.Background(), g))
+		if !g.holds() {
+			c.endings = append(c.endings, ending{o.cancel, o.cause})
 		}
 	}
-	return l.ctx
+	return o.ctx
 }
 
 // WithContext returns a child of parent that also ends when ownership does, with
@@ -97,8 +195,9 @@ func (g *Guard) WithContext(parent context.Context) (context.Context, context.Ca
 		ctx, stop = context.WithDeadline(ctx, at)
 		end = func() { stop(); cancel(nil) }
 	}
+	_, dated := parent.Deadline()
 	follow := func() {
-		if !errors.Is(parent.Err(), context.DeadlineExceeded) {
+		if !dated || !errors.Is(parent.Err(), context.DeadlineExceeded) {
 			cancel(context.Cause(parent))
 		}
 	}
@@ -138,30 +237,32 @@ func (g *Guard) Extend(ctx context.Context, ttl time.Duration) error {
 	if !g.usable() {
 		return fail("extend", "", fmt.Errorf("%w: zero or copied Guard", ErrLockNotHeld))
 	}
-	return fail("extend", g.key, g.client.extend(ctx, g, ttl))
+	return fail("extend", g.claim.key, g.claim.client.extend(ctx, g, ttl))
 }
 
 func (c *Client) extend(ctx context.Context, g *Guard, ttl time.Duration) error {
 	if ctx == nil {
 		return fmt.Errorf("%w: context is nil", ErrInvalidConfig)
 	}
-	if err := checkTTL(ttl, max(c.caps.MinTTL, 2*g.margin)); err != nil {
+	if err := checkTTL(ttl, max(c.caps.MinTTL, 2*g.claim.margin)); err != nil {
 		return err
 	}
+	cl := g.claim
 	c.mu.Lock()
-	if g.phase != held || g.expired(c.now()) {
+	if g.holds() && cl.expired(c.now()) {
+		c.lose(cl, lossExpired, notRenewed)
+	}
+	if !g.holds() {
 		defer c.unlock()
-		if g.phase == held {
-			c.lose(&g.claim, lossExpired, "the lease was not renewed in time")
-		}
 		return c.goneError(g)
 	}
-	g.ttl = ttl
-	if g.wait == nil {
-		g.wait = &wait{changed: make(chan struct{}, 1)}
+	cl.ttl, cl.verify = ttl, false
+	if cl.wait == nil {
+		cl.wait = &wait{changed: make(chan struct{}, 1)}
 	}
-	w := g.wait
-	c.renewNow(&g.claim)
+	w := cl.wait
+	w.since = c.now()
+	c.renewNow(cl)
 	c.unlock()
 	return c.awaitExtension(ctx, g, w)
 }
@@ -176,7 +277,7 @@ func (c *Client) awaitExtension(ctx context.Context, g *Guard, w *wait) error {
 			return fmt.Errorf("%w: %w", ErrUnknownOutcome, ctxError(ctx))
 		}
 		c.mu.Lock()
-		over, extended, err := g.phase != held, g.wait != w, c.goneError(g)
+		over, extended, err := !g.holds(), g.claim.wait != w, c.goneError(g)
 		c.unlock()
 		if over || extended {
 			w.signal() // for another Extend that waits on the same
@@ -210,7 +311,7 @@ func (g *Guard) Unlock(ctx context.Context) error {
 		return fail("unlock", "", fmt.Errorf("%w: zero or copied Guard", ErrLockNotHeld))
 	}
 	if ctx == nil {
-		return fail("unlock", g.key, fmt.Errorf("%w: context is nil", ErrInvalidConfig))
+		return fail("unlock", g.claim.key, fmt.Errorf("%w: context is nil", ErrInvalidConfig))
 	}
-	return fail("unlock", g.key, g.client.release(ctx, g))
+	return fail("unlock", g.claim.key, g.claim.client.release(ctx, g))
 }

@@ -29,7 +29,7 @@ func (c *Client) Lock(ctx context.Context, key string, opts ...LockOption) error
 	if err != nil {
 		return fail(op, key, err)
 	}
-	return c.busy(ctx, fail(op, key, c.lock(ctx, key, &s)))
+	return c.busy(ctx, fail(op, key, c.lock(ctx, key, &s)), &s)
 }
 
 // TryLock takes key if it is free, and reports whether it did. A key that
@@ -50,7 +50,7 @@ func (c *Client) TryLock(ctx context.Context, key string, opts ...LockOption) (b
 }
 
 func (c *Client) lock(ctx context.Context, key string, s *lockSettings) error {
-	outer := c.holding(ctx, key)
+	outer := c.carried(ctx, key)
 	h, err := c.claimKey(ctx, key, s.mode, outer)
 	if h == nil || err != nil {
 		return err
@@ -95,10 +95,10 @@ func (c *Client) claimKey(ctx context.Context, key string, mode driver.Mode, out
 // reenter counts another Lock of a key that is in the table, if it may.
 func (c *Client) reenter(ctx context.Context, h *hold, mode driver.Mode) error {
 	switch {
-	case h.guard != nil && h.guard.phase == held && h.guard.expired(c.now()):
-		c.lose(&h.guard.claim, lossExpired, "the lease was not renewed in time")
+	case h.guard != nil && h.guard.holds() && h.guard.claim.expired(c.now()):
+		c.lose(h.guard.claim, lossExpired, notRenewed)
 		return h.guard.cause()
-	case h.guard != nil && h.guard.phase != held:
+	case h.guard != nil && !h.guard.holds():
 		return c.goneError(h.guard)
 	case h.guard == nil || !c.cfg.EnableReentrant || !h.ownedBy(ctx):
 		return fmt.Errorf("%w; use Acquire between goroutines", ErrLockAlreadyHeld)
@@ -113,10 +113,10 @@ func (c *Client) reenter(ctx context.Context, h *hold, mode driver.Mode) error {
 // covers refuses to make a held lock a stronger one: two readers that both wait to
 // become the writer would wait for ever.
 func covers(g *Guard, mode driver.Mode) error {
-	if g.mode == driver.Exclusive || g.mode == mode {
+	if g.claim.mode == driver.Exclusive || g.claim.mode == mode {
 		return nil
 	}
-	return fmt.Errorf("%w as %s, which cannot become %s", ErrLockAlreadyHeld, g.mode, mode)
+	return fmt.Errorf("%w as %s, which cannot become %s", ErrLockAlreadyHeld, g.claim.mode, mode)
 }
 
 // Unlock releases what Lock or TryLock took; after re-entry, the last of as many
@@ -145,14 +145,14 @@ func (c *Client) lastUnlock(key string) (*Guard, error) {
 	case h == nil, h.guard == nil:
 		return nil, ErrLockNotHeld
 	}
-	if h.count--; h.count > 0 {
-		return nil, nil
+	h.count--
+	if h.count == 0 {
+		delete(c.keyed, key)
+		if !h.borrowed {
+			return h.guard, nil
+		}
 	}
-	delete(c.keyed, key)
-	if !h.borrowed {
-		return h.guard, nil
-	}
-	if h.guard.phase != held {
+	if !h.guard.holds() {
 		return nil, c.goneError(h.guard)
 	}
 	return nil, nil
@@ -164,7 +164,7 @@ func (c *Client) Held(key string) (*Guard, bool) {
 	c.mu.Lock()
 	defer c.unlock()
 	h := c.keyed[key]
-	if h == nil || h.guard == nil || h.guard.phase != held {
+	if h == nil || h.guard == nil || !h.guard.holds() {
 		return nil, false
 	}
 	return h.guard, true

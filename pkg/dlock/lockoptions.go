@@ -59,25 +59,28 @@ func WithMargin(margin time.Duration) LockOption {
 // whoever takes it without waits until none is left. A backend that cannot is
 // ErrUnsupported.
 func WithShared() LockOption {
-	return func(s *lockSettings) { s.mode, s.limit = driver.Shared, 0 }
+	return func(s *lockSettings) { s.mode, s.shared = driver.Shared, true }
 }
 
 // WithPermits takes one of limit permits of the key: at most that many hold it at
 // a time. All must name the same limit, or they wait for each other. A backend
 // that cannot is ErrUnsupported.
 func WithPermits(limit int) LockOption {
-	return func(s *lockSettings) { s.mode, s.limit = driver.Permit, limit }
+	return func(s *lockSettings) { s.mode, s.limit, s.permits = driver.Permit, limit, true }
 }
 
 type lockSettings struct {
 	ttl, wait, minHold, maxHold, margin time.Duration
 
 	mode    driver.Mode
-	limit   int // of permits
-	fences  int // of a relay: tokens to reserve
+	limit   int    // of permits
+	fences  int    // of a handoff: tokens to reserve
+	filed   string // the ID of the claim that was filed last
 	info    driver.Info
 	bounded bool // by WithWait
 	noRenew bool
+	shared  bool // WithShared
+	permits bool // WithPermits
 }
 
 // waits reports whether the claim may queue.
@@ -129,6 +132,9 @@ func (c *Client) checkSettings(s *lockSettings) error {
 	if s.maxHold > 0 && s.minHold > s.maxHold {
 		return fmt.Errorf("%w: WithMinHold %v is above WithMaxHold %v", ErrInvalidConfig, s.minHold, s.maxHold)
 	}
+	if s.shared && s.permits {
+		return fmt.Errorf("%w: WithShared with WithPermits", ErrInvalidConfig)
+	}
 	if s.mode == driver.Permit && (s.limit < 1 || s.limit > maxPermits) {
 		return fmt.Errorf("%w: WithPermits %d is not between 1 and %d", ErrInvalidConfig, s.limit, maxPermits)
 	}
@@ -145,7 +151,7 @@ const maxPermits = 1 << 20
 const maxInfo = 256
 
 func checkInfo(i driver.Info) error {
-	for _, f := range []struct{ name, value string }{{"Owner", i.Owner}, {"Host", i.Host}, {"Purpose", i.Purpose}} {
+	for _, f := range []struct{ name, value string }{{"Owner", i.Owner}, {"Host", i.Host}, {"Purpose", i.Purpose}, {"Trace", i.Trace}} {
 		if len(f.value) > maxInfo {
 			return fmt.Errorf("%w: Info.%s has %d bytes, more than %d", ErrInvalidConfig, f.name, len(f.value), maxInfo)
 		}

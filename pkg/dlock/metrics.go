@@ -148,7 +148,7 @@ func (ms *meters) ending(name, value string) metric.MeasurementOption {
 	return ms.counts[label{name, resultError}]
 }
 
-// A measurement came up under mu, and is recorded in unlock.
+// A measurement came up in the engine, and is recorded by the reporter.
 type measurement struct {
 	of    measured
 	value time.Duration
@@ -164,11 +164,22 @@ const (
 	measuredRenewals
 	measuredSlack
 	measuredHeld
+	measuredHandOff
+	measuredWaiting
 )
 
+// measure runs under mu.
 func (c *Client) measure(m measurement) {
 	if c.meters != nil {
-		c.measured = append(c.measured, m)
+		c.reports = append(c.reports, report{measured: m})
+	}
+}
+
+// measureHold records how long a Guard had the lock, and how that ended. It runs
+// under mu.
+func (c *Client) measureHold(g *Guard, cause error) {
+	if c.meters != nil {
+		c.measure(measurement{of: measuredHold, value: time.Duration(c.now() - g.since), label: resultOf(cause, resultReleased)})
 	}
 }
 
@@ -183,18 +194,23 @@ func (ms *meters) record(m measurement) {
 		ms.renewals.Add(ctx, int64(m.n), ms.with("result", m.label))
 	case measuredHeld:
 		ms.held.Add(ctx, int64(m.n), ms.with("", ""))
+	case measuredHandOff:
+		ms.handoffs.Add(ctx, 1, ms.with("", ""))
+	case measuredWaiting:
+		ms.waiting.Add(ctx, int64(m.n), ms.with("", ""))
 	case measuredSlack:
 		ms.slack.Record(ctx, m.value.Seconds(), ms.with("", ""))
 	}
 }
 
-// measureAcquire counts a call that wanted a lock.
+// measureAcquire counts a call that wanted a lock. It runs, as measureRelease does, on
+// the goroutine of the call, and has its context.
 func (c *Client) measureAcquire(ctx context.Context, started int64, err error) {
 	ms := c.meters
 	if ms == nil {
 		return
 	}
-	c.safely(func() {
+	safely(func() {
 		o := ms.ending("result", resultOf(err, resultAcquired))
 		ms.acquisitions.Add(ctx, 1, o)
 		ms.wait.Record(ctx, time.Duration(c.now()-started).Seconds(), o)
@@ -203,18 +219,21 @@ func (c *Client) measureAcquire(ctx context.Context, started int64, err error) {
 
 func (c *Client) measureRelease(ctx context.Context, err error) {
 	if ms := c.meters; ms != nil {
-		c.safely(func() { ms.releases.Add(ctx, 1, ms.ending("result", resultOf(err, resultReleased))) })
+		safely(func() { ms.releases.Add(ctx, 1, ms.ending("result", resultOf(err, resultReleased))) })
 	}
 }
 
-func (c *Client) measureHandOff(ctx context.Context) {
-	if ms := c.meters; ms != nil {
-		c.safely(func() { ms.handoffs.Add(ctx, 1, ms.with("", "")) })
-	}
+// measureHandOff and measureWaiting run inside a call, which Close waits for: so they
+// leave the user's meter to the reporter. The gauge of those who wait is to be seen
+// while they do.
+func (c *Client) measureHandOff() { c.measureInside(measurement{of: measuredHandOff}) }
+
+func (c *Client) measureWaiting(n int) {
+	c.measureInside(measurement{of: measuredWaiting, n: n})
 }
 
-func (c *Client) measureWaiting(ctx context.Context, n int64) {
-	if ms := c.meters; ms != nil {
-		c.safely(func() { ms.waiting.Add(ctx, n, ms.with("", "")) })
+func (c *Client) measureInside(m measurement) {
+	if c.meters != nil {
+		c.reporter.add([]report{{measured: m}})
 	}
 }

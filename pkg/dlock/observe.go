@@ -10,25 +10,26 @@ import (
 
 // What the Client reports. Claim IDs appear in none of it.
 
-// safely keeps a panic of an injected logger away from the locks.
-func (c *Client) safely(report func()) {
-	defer func() { _ = recover() }()
-	report()
-}
+// unobserved reports whether nothing was injected that anything is reported to.
+func (c *Client) unobserved() bool { return c.quiet && c.meters == nil && c.tracer == nil }
 
-func (c *Client) logAcquired(cl *claim, started int64) {
-	c.logTook("lock acquired", "wait", cl, started)
-}
-func (c *Client) logReleased(cl *claim) { c.logTook("lock released", "hold", cl, cl.since) }
+// report queues what came up under mu; unlock sends it to the reporter.
+func (c *Client) report(run func()) { c.reports = append(c.reports, report{run: run}) }
 
-func (c *Client) logTook(msg, what string, cl *claim, from int64) {
+func (c *Client) logAcquired(g *Guard, started int64) {
+	c.logTook("lock acquired", "wait", g, started)
+}
+func (c *Client) logReleased(g *Guard) { c.logTook("lock released", "hold", g, g.since) }
+
+// logTook runs on the goroutine of the user's call.
+func (c *Client) logTook(msg, what string, g *Guard, from int64) {
 	if c.quiet {
 		return
 	}
-	c.safely(func() {
+	safely(func() {
 		if c.log.Enabled(context.Background(), slog.LevelInfo) {
 			took := time.Duration(c.now() - from)
-			c.log.Info(msg, clog.String("key", cl.key), clog.String("owner", cl.owner), clog.Int64("fence", cl.token), clog.Duration(what, took))
+			c.log.Info(msg, clog.String("key", g.claim.key), clog.String("owner", g.claim.owner), clog.Int64("fence", g.token), clog.Duration(what, took))
 		}
 	})
 }
@@ -39,40 +40,82 @@ func (c *Client) logTrouble(key string, failures int, err error) {
 	if c.quiet || failures&(failures-1) != 0 {
 		return
 	}
-	c.safely(func() {
+	c.reporter.add([]report{{run: func() {
 		c.log.Warn("backend fails", clog.String("key", key), clog.Int("attempts", failures), clog.Error(err))
+	}}})
+}
+
+func (c *Client) logUnconfirmed(g *Guard, err error) {
+	if c.quiet {
+		return
+	}
+	safely(func() {
+		c.log.Warn("release not confirmed", clog.String("key", g.claim.key), clog.String("owner", g.claim.owner), clog.Int64("fence", g.token), clog.Error(err))
 	})
 }
 
-func (c *Client) logUnconfirmed(cl *claim, err error) {
-	c.safely(func() {
-		c.log.Warn("release not confirmed", clog.String("key", cl.key), clog.String("owner", cl.owner), clog.Int64("fence", cl.token), clog.Error(err))
-	})
-}
-
-// logLoss and logRenewFailed run under mu, and write when it is free.
-func (c *Client) logLoss(cl *claim, why string) {
-	key, owner, token, hold := cl.key, cl.owner, cl.token, time.Duration(c.now()-cl.since)
-	c.reports = append(c.reports, func() {
+// reportLoss and those that follow run under mu.
+func (c *Client) reportLoss(g *Guard, reason, why string) {
+	c.measure(measurement{of: measuredLoss, label: reason})
+	if c.quiet {
+		return
+	}
+	key, owner, token, hold := g.claim.key, g.claim.owner, g.token, time.Duration(c.now()-g.since)
+	c.report(func() {
 		c.log.Warn("ownership lost", clog.String("key", key), clog.String("owner", owner), clog.Int64("fence", token),
 			clog.Duration("hold", hold), clog.String("reason", why))
 	})
 }
 
 func (c *Client) logRenewFailed(failed, of int, err error) {
-	c.reports = append(c.reports, func() {
-		c.log.Warn("watchdog renew failed", clog.Int("claims", failed), clog.Int("of", of), clog.Error(err))
-	})
+	if !c.quiet {
+		c.report(func() {
+			c.log.Warn("watchdog renew failed", clog.Int("claims", failed), clog.Int("of", of), clog.Error(err))
+		})
+	}
 }
 
 func (c *Client) logGaveUp(key string, err error) {
-	c.reports = append(c.reports, func() {
-		c.log.Error("clean-up gave up; the lease ends the claim", clog.String("key", key), clog.Error(err))
-	})
+	if !c.quiet {
+		c.report(func() {
+			c.log.Error("clean-up gave up; the lease ends the claim", clog.String("key", key), clog.Error(err))
+		})
+	}
+}
+
+func (c *Client) logDropped(reports int) {
+	c.log.Warn("reports dropped: the logger, meter or tracer did not return in time", clog.Int("reports", reports))
+}
+
+// A driverLogger takes the log lines of a Driver, which may come from the path that
+// renews, to the reporter.
+type driverLogger struct {
+	slog.Handler
+	reporter *reporter
+}
+
+// Enabled says yes: the user's handler is asked by the reporter.
+func (driverLogger) Enabled(context.Context, slog.Level) bool { return true }
+
+func (d driverLogger) Handle(_ context.Context, r slog.Record) error {
+	d.reporter.add([]report{{run: func() {
+		if ctx := context.Background(); d.Handler.Enabled(ctx, r.Level) {
+			_ = d.Handler.Handle(ctx, r)
+		}
+	}}})
+	return nil
+}
+
+func (d driverLogger) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return driverLogger{d.Handler.WithAttrs(attrs), d.reporter}
+}
+
+func (d driverLogger) WithGroup(name string) slog.Handler {
+	return driverLogger{d.Handler.WithGroup(name), d.reporter}
 }
 
 func (c *Client) logEvicted(key string, victim Claim) {
-	c.safely(func() {
+	safely(func() {
 		c.log.Warn("lock evicted", clog.String("key", key), clog.Int64("fence", victim.Token),
 			clog.String("owner", victim.Info.Owner), clog.String("host", victim.Info.Host), clog.Int("pid", victim.Info.PID))
 	})

@@ -2,6 +2,7 @@ package dlock
 
 import (
 	"fmt"
+	"log/slog"
 	"reflect"
 
 	"go.opentelemetry.io/otel/metric"
@@ -117,7 +118,7 @@ func collect(opts []Option) (*options, error) {
 }
 
 // open opens the one offer that the config asks for.
-func (o *options) open(cfg *Config) (driver.Driver, error) {
+func (o *options) open(cfg *Config, r *reporter) (driver.Driver, error) {
 	var chosen *offer
 	for i := range o.offers {
 		if n := o.offers[i].name; n != "" && cfg.Backend != "" && n != cfg.Backend {
@@ -134,7 +135,7 @@ func (o *options) open(cfg *Config) (driver.Driver, error) {
 	if chosen == nil || isNil(chosen.opener) {
 		return nil, fmt.Errorf("%w: Backend %q needs a connector or WithBackend", ErrConnectorNil, cfg.Backend)
 	}
-	d, err := chosen.opener.Open(driver.Options{Prefix: cfg.Prefix, Logger: o.log.Slog()})
+	d, err := chosen.opener.Open(driver.Options{Prefix: cfg.Prefix, Logger: o.driverLog(r)})
 	if err != nil {
 		return nil, err
 	}
@@ -142,6 +143,14 @@ func (o *options) open(cfg *Config) (driver.Driver, error) {
 		return nil, closeAfter(d, err)
 	}
 	return d, nil
+}
+
+// driverLog is where a Driver writes: to the reporter, or nowhere.
+func (o *options) driverLog(r *reporter) *slog.Logger {
+	if o.log == (clog.Logger{}) {
+		return o.log.Slog()
+	}
+	return slog.New(driverLogger{o.log.Slog().Handler(), r})
 }
 
 func fits(cfg *Config, caps driver.Caps) error {

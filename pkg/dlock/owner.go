@@ -45,10 +45,25 @@ func markOf(ctx context.Context) *mark {
 	return m
 }
 
-// holding returns the Guard of key that ctx carries and this Client still holds.
+// holding returns the Guard of key that this Client holds on behalf of ctx: one that
+// ctx carries, or the one of a keyed lock that ctx owns.
 func (c *Client) holding(ctx context.Context, key string) *Guard {
+	if g := c.carried(ctx, key); g != nil || markOf(ctx) == nil {
+		return g
+	}
+	c.mu.Lock()
+	defer c.unlock()
+	h := c.keyed[key]
+	if h == nil || h.guard == nil || !h.ownedBy(ctx) || !h.guard.holds() || h.guard.claim.expired(c.now()) {
+		return nil
+	}
+	return h.guard
+}
+
+// carried returns the Guard of key that ctx carries and this Client still holds.
+func (c *Client) carried(ctx context.Context, key string) *Guard {
 	for m := markOf(ctx); m != nil; m = m.outer {
-		if g := m.guard; g != nil && g.client == c && g.key == key && c.holds(g) {
+		if g := m.guard; g != nil && g.claim.client == c && g.claim.key == key && c.holds(g) {
 			return g
 		}
 	}
@@ -58,7 +73,7 @@ func (c *Client) holding(ctx context.Context, key string) *Guard {
 func (c *Client) holds(g *Guard) bool {
 	c.mu.Lock()
 	defer c.unlock()
-	return g.phase == held && !g.expired(c.now())
+	return g.holds() && !g.claim.expired(c.now())
 }
 
 // ownerIn is the mark that owns what is locked with ctx: the innermost of

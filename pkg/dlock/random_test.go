@@ -144,14 +144,16 @@ func (m *machine) Unlock(rt *rapid.T) {
 	case k == nil:
 		expect(rt, err, dlock.ErrLockNotHeld)
 		return
-	case k.count > 1:
-		expect(rt, err, nil)
-		k.count--
-		return
-	case k.lost:
+	case k.lost: // the inner Unlock of a lost lock says so too
 		expect(rt, err, dlock.ErrOwnershipLost)
 	default:
 		expect(rt, err, nil)
+	}
+	if k.count > 1 {
+		k.count--
+		return
+	}
+	if !k.lost {
 		m.holder[w.key] = nil
 	}
 	delete(m.keyed, w)

@@ -13,63 +13,101 @@ import (
 // go and clean-up takes over.
 func releaseBound(ttl time.Duration) time.Duration { return min(ttl/3, 2*time.Second) }
 
-// release ends the ownership of a claim and takes it from the backend. The
-// guard's context ends before anything is sent. A release does not wait for a
-// renewal under way, whose late answer is dropped.
+// release ends the ownership of a Guard and takes its claim from the backend. The
+// Guard's context ends before anything is sent. A release does not wait for a
+// renewal under way, whose late answer is dropped. The user's logger, meter and
+// tracer run when all is done, or before anything is.
 func (c *Client) release(ctx context.Context, g *Guard) error {
-	send, err := c.endHeld(g)
-	if !send {
+	if c.unobserved() {
+		_, err := c.releaseHeld(ctx, g)
 		return err
 	}
-	defer c.leave()
-	if r := g.relay; r != nil {
-		defer r.over() // what follows finds the key free, or waits for others
+	traced, span := c.traceRelease(ctx, g)
+	released, err := c.releaseHeld(traced, g)
+	if released {
+		c.measureRelease(traced, err)
+		if err == nil {
+			c.logReleased(g)
+		}
 	}
-	traced, span := c.traceRelease(ctx, &g.claim)
-	err = c.sendRelease(traced, &g.claim)
-	c.measureRelease(traced, err)
-	endSpan(span, err)
-	if err == nil {
-		c.logReleased(&g.claim)
-	}
+	safely(func() { endSpan(span, err) })
+	c.reporter.deliver()
 	return err
 }
 
-// endHeld ends a claim locally and reports whether it is to be released now. If
-// so, the caller must leave.
-func (c *Client) endHeld(g *Guard) (send bool, err error) {
+// releaseHeld also reports whether g held the lock until then.
+func (c *Client) releaseHeld(ctx context.Context, g *Guard) (bool, error) {
+	end, err := c.endHeld(g)
+	if end != sendRelease {
+		return end != notHeld, err
+	}
+	defer c.leave()
+	err = c.sendRelease(ctx, g.claim)
+	c.released(g, err)
+	return true, err
+}
+
+// released records how the hold of a Guard has ended, and lets the next local waiter
+// file its claim: it finds the key free, or waits for others.
+func (c *Client) released(g *Guard, err error) {
+	if c.unobserved() && g.claim.handoff == nil {
+		return
+	}
 	c.mu.Lock()
-	defer c.unlock()
+	defer c.unlockCall()
+	lost := errors.Is(err, ErrOwnershipLost)
+	if !lost {
+		err = nil
+	}
+	c.measureHold(g, err)
+	if lost {
+		c.reportLoss(g, lossTaken, "the backend did not know it any more when it was unlocked")
+	}
+	if g.claim.handoff != nil {
+		g.claim.handoff.turnEnded()
+	}
+}
+
+// An unlocking is what is left to do when a Guard was unlocked here.
+type unlocking uint8
+
+const (
+	notHeld     unlocking = iota // nothing: it was over
+	done                         // nothing: it was handed on, or lingers
+	sendRelease                  // the claim is to be released now, and the caller must leave
+)
+
+// endHeld ends a Guard locally.
+func (c *Client) endHeld(g *Guard) (unlocking, error) {
+	cl := g.claim
+	c.mu.Lock()
+	defer c.unlockCall()
 	now := c.now()
-	if g.phase == held && g.expired(now) {
-		c.lose(&g.claim, lossUnlocked, "it was unlocked after its lease")
+	if g.holds() && cl.expired(now) {
+		c.lose(cl, lossUnlocked, "it was unlocked after its lease")
 	}
-	if h := c.keyed[g.key]; h != nil && h.guard == g {
-		delete(c.keyed, g.key)
+	if h := c.keyed[cl.key]; h != nil && h.guard == g {
+		delete(c.keyed, cl.key)
 	}
-	if g.phase != held {
-		return false, c.endedError(g)
+	if !g.holds() {
+		return notHeld, c.endedError(g)
 	}
-	if l := g.limits; l != nil && now < after(g.since, l.minHold) {
-		g.phase = lingering
-		if g.noRenew { // the key is kept for the least hold, not for the holder
-			g.noRenew, g.renewAt = false, now
+	if l := cl.limits; l != nil && now < after(g.since, l.minHold) {
+		cl.phase = lingering
+		if cl.noRenew { // the key is kept for the least hold, not for the holder
+			cl.noRenew, cl.renewAt = false, now
 		}
-		if life := g.life; life != nil && life.cancel != nil {
-			c.over = append(c.over, life)
-		}
-		c.place(&g.claim)
-		return false, nil
+		g.endContext(nil)
+		c.place(cl)
+		return done, nil
 	}
-	if r := g.relay; r != nil {
-		if r.pass(g, now) {
-			c.reports = append(c.reports, func() { c.logReleased(&g.claim) })
-			return false, nil
-		}
+	if cl.handoff != nil && cl.handoff.pass(g, now) {
+		c.measureHold(g, nil)
+		return done, nil
 	}
-	c.finish(&g.claim, nil)
+	c.finish(cl, nil)
 	c.calls.Add(1)
-	return true, nil
+	return sendRelease, nil
 }
 
 // endedError is what unlocking a claim that is over returns. If it was lost by
@@ -81,7 +119,7 @@ func (c *Client) endedError(g *Guard) error {
 	}
 	if !c.closed && !g.swept {
 		g.swept = true
-		c.settle(&g.claim)
+		c.settle(g.claim)
 	}
 	return cause
 }

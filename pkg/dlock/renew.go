@@ -1,6 +1,7 @@
 package dlock
 
 import (
+	"cmp"
 	"context"
 	"math/bits"
 	"time"
@@ -56,6 +57,7 @@ func (c *Client) launch(f *flight) {
 	batch := make([]*claim, 0, len(f.boarding))
 	refs := make([]driver.Ref, 0, len(f.boarding))
 	bound := maxTTL
+	now := c.now()
 	for _, cl := range f.boarding {
 		cl.parked = false
 		if cl.phase == ended {
@@ -63,7 +65,7 @@ func (c *Client) launch(f *flight) {
 		}
 		cl.flying = true
 		batch = append(batch, cl)
-		refs = append(refs, cl.ref())
+		refs = append(refs, cl.renewalRef(now))
 		bound = min(bound, cl.patience())
 		c.place(cl)
 	}
@@ -130,7 +132,7 @@ func (c *Client) renewed(cl *claim, st driver.State, s sent, now int64) {
 	stays := c.answered(cl, st, s, now)
 	switch {
 	case stays:
-		if cl.wait != nil && cl.phase >= held && s.ttl == cl.ttl {
+		if cl.wait != nil && cl.phase >= held && s.ttl == cl.ttl && s.at >= cl.wait.since {
 			cl.wait.signal() // an Extend waits for this
 			cl.wait = nil
 		}
@@ -146,12 +148,14 @@ func (c *Client) unanswered(cl *claim, f *flight, err error, s sent) {
 	c.mayArrive(cl, s)
 	cl.failures++
 	if cl.wait != nil {
-		cl.wait.err = err
+		cl.wait.err = cmp.Or(err, errNoAnswer)
 		cl.wait.signal()
 	}
 	pause := c.pause(f.failures)
-	if cl.phase >= held && cl.valid != never { // sooner and sooner as the end comes near
-		pause = min(pause, max(cl.remaining(c.now())/4, 5*time.Millisecond))
+	if left := cl.remaining(c.now()); cl.valid != never && (left > 0 || cl.phase >= held) {
+		// Sooner and sooner as the end comes near, be it of the hold or of the place in
+		// the queue.
+		pause = min(pause, max(left/4, 5*time.Millisecond))
 	}
 	cl.renewAt = max(c.now(), after(s.at, pause)) // an attempt that hung was pause enough
 	c.place(cl)

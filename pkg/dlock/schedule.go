@@ -68,9 +68,9 @@ func (cl *claim) holdEnd() int64 {
 	case l == nil:
 		return never
 	case cl.phase == lingering:
-		return after(cl.since, l.minHold)
+		return after(cl.guard.since, l.minHold)
 	case l.maxHold > 0:
-		return after(cl.since, l.maxHold)
+		return after(cl.guard.since, l.maxHold)
 	}
 	return never
 }
@@ -122,7 +122,7 @@ func (cl *claim) joins(now int64) bool {
 func (c *Client) handle(cl *claim, now int64) {
 	active := cl.phase == held || cl.phase == lingering
 	switch {
-	case active && cl.valid <= now:
+	case active && cl.expired(now):
 		c.expire(cl)
 	case active && cl.holdEnd() <= now:
 		c.endHold(cl)
@@ -136,7 +136,7 @@ func (c *Client) expire(cl *claim) {
 		c.finish(cl, nil)
 		return
 	}
-	c.lose(cl, lossExpired, "the lease was not renewed in time")
+	c.lose(cl, lossExpired, notRenewed)
 }
 
 // endHold is the end of a longest hold, which is a loss and leaves the holder
@@ -162,9 +162,7 @@ func (c *Client) wakeUp() {
 	}
 	c.sleptBefore = slept
 	for _, cl := range append(timeline(nil), c.timeline...) {
-		if grown := slept - cl.slept; grown > suspendNoise && cl.valid != never {
-			cl.valid -= grown
-			cl.slept = slept
+		if cl.valid != never && c.countSleep(cl) {
 			if cl.renewable() {
 				cl.renewAt = c.now()
 			}

@@ -17,7 +17,10 @@ type settling struct {
 	first   int
 	later   []settlement // failed, and to be tried again when their time has come
 	workers int
-	idle    chan struct{} // closed when the last worker leaves, if Close waits for it
+	idle    chan struct{} // closed when nothing is under way, if Close waits for it
+
+	// handedOver is how many are known to unlock alone: contexts end first.
+	handedOver int
 }
 
 type settlement struct {
@@ -37,10 +40,18 @@ const (
 	settlePause = 200 * time.Millisecond
 )
 
-// settle hands a claim that is finished to clean-up. It runs under mu; unlock
-// starts the work.
-func (c *Client) settle(cl *claim) {
-	c.settling.ready = append(c.settling.ready, settlement{ref: cl.ref(), giveUp: after(c.now(), driver.BarFor(cl.ttl))})
+// settle hands a claim that is finished to clean-up. It runs under mu; unlock starts
+// the work when it has ended the contexts of the claim's guards.
+func (c *Client) settle(cl *claim) { c.settleRef(cl.ref()) }
+
+func (c *Client) settleRef(r driver.Ref) {
+	c.cleanups = append(c.cleanups, settlement{ref: r, giveUp: after(c.now(), driver.BarFor(r.TTL))})
+}
+
+// add takes what unlock hands over.
+func (q *settling) add(s []settlement) {
+	q.handedOver -= len(s)
+	q.ready = append(q.ready, s...)
 }
 
 // hireSettlers returns how many more workers there should be, and counts them.
@@ -58,6 +69,8 @@ func (c *Client) hireSettlers() int {
 }
 
 func (q *settling) count() int { return len(q.ready) - q.first + len(q.later) }
+
+func (q *settling) busy() bool { return q.workers > 0 || q.handedOver > 0 }
 
 // settleSome settles until nothing is pending. The last worker also waits for
 // what is to be tried again.
@@ -90,7 +103,7 @@ func (c *Client) settleSome() {
 func (c *Client) leaveSettling() {
 	q := &c.settling
 	q.workers--
-	if q.workers == 0 && q.idle != nil {
+	if !q.busy() && q.idle != nil {
 		close(q.idle)
 		q.idle = nil
 	}
@@ -157,7 +170,7 @@ func (c *Client) settleOne(s settlement) {
 func (c *Client) settleAll() int {
 	c.mu.Lock()
 	idle := make(chan struct{})
-	if c.settling.workers == 0 {
+	if !c.settling.busy() {
 		close(idle)
 	} else {
 		c.settling.idle = idle

@@ -26,14 +26,28 @@ func (c *Client) spanOptions(key string, more ...attribute.KeyValue) trace.SpanS
 	return trace.WithAttributes(append(more, attribute.String("dlock.backend", c.caps.Name), attribute.String("dlock.key", key))...)
 }
 
+// startSpan begins a span on the goroutine of a call. A tracer that panics makes none.
+func (c *Client) startSpan(ctx context.Context, name string, opts ...trace.SpanStartOption) (in context.Context, span trace.Span) {
+	in = ctx
+	safely(func() { in, span = c.tracer.Start(ctx, name, opts...) })
+	if in == nil || span == nil {
+		return ctx, nil
+	}
+	return in, span
+}
+
 // traceAcquire begins the span of an acquisition, and puts it into what is filed.
 func (c *Client) traceAcquire(ctx context.Context, key string, s *lockSettings) (context.Context, trace.Span) {
 	if c.tracer == nil {
 		return ctx, nil
 	}
-	ctx, span := c.tracer.Start(ctx, "dlock.acquire", trace.WithSpanKind(trace.SpanKindClient), c.spanOptions(key))
-	if span.IsRecording() {
-		s.info.Trace = traceParent(span.SpanContext())
+	ctx, span := c.startSpan(ctx, "dlock.acquire", trace.WithSpanKind(trace.SpanKindClient), c.spanOptions(key))
+	if span != nil {
+		safely(func() {
+			if span.IsRecording() {
+				s.info.Trace = traceParent(span.SpanContext())
+			}
+		})
 	}
 	return ctx, span
 }
@@ -44,38 +58,50 @@ func (c *Client) endAcquire(caller context.Context, span trace.Span, g *Guard, e
 	if span == nil {
 		return
 	}
-	endSpan(span, err)
+	safely(func() { endSpan(span, err) })
 	if g == nil {
 		return
 	}
-	_, hold := c.tracer.Start(caller, "dlock.hold", c.spanOptions(g.key, attribute.Int64("dlock.fence", g.token)),
-		trace.WithLinks(trace.Link{SpanContext: span.SpanContext()}))
-	c.mu.Lock()
-	defer c.unlock()
-	if g.phase == ended { // lost before the caller has it
-		c.reports = append(c.reports, func() { endSpan(hold, g.cause()) })
+	var links trace.SpanStartOption
+	safely(func() { links = trace.WithLinks(trace.Link{SpanContext: span.SpanContext()}) })
+	if links == nil {
 		return
 	}
-	c.lifeOf(&g.claim).span = hold
+	_, hold := c.startSpan(caller, "dlock.hold", c.spanOptions(g.claim.key, attribute.Int64("dlock.fence", g.token)), links)
+	if hold == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.unlockCall()
+	if !g.holds() { // lost before the caller has it
+		cause := g.cause()
+		c.report(func() { endSpan(hold, cause) })
+		return
+	}
+	g.ownership().span = hold
 }
 
 // linkHolder links a waiter's span to the acquisition that holds the key, if the
-// backend can show it.
-func (c *Client) linkHolder(ctx context.Context, key string) {
-	span := trace.SpanFromContext(ctx)
+// backend can show it. The waiter does not wait for that.
+func (c *Client) linkHolder(ctx context.Context, key string, s *lockSettings) {
 	admin, ok := c.store.(driver.Admin)
-	if c.tracer == nil || !ok || !span.IsRecording() {
+	if c.tracer == nil || !ok || s.info.Trace == "" {
 		return
 	}
-	cctx, cancel := c.callContext(ctx, linkBound)
-	defer cancel()
-	claims, err := admin.Inspect(cctx, key)
-	if err != nil || len(claims) == 0 || claims[0].Phase != driver.Held {
-		return
-	}
-	if sc := spanOf(claims[0].Info.Trace); sc.IsValid() {
-		span.AddLink(trace.Link{SpanContext: sc, Attributes: []attribute.KeyValue{attribute.String("dlock.link", "holder")}})
-	}
+	span := trace.SpanFromContext(ctx)
+	c.workers.Go(func() {
+		cctx, cancel := c.callContext(context.WithoutCancel(ctx), linkBound)
+		defer cancel()
+		claims, err := admin.Inspect(cctx, key)
+		if err != nil || len(claims) == 0 || claims[0].Phase != driver.Held {
+			return
+		}
+		if sc := spanOf(claims[0].Info.Trace); sc.IsValid() {
+			c.reporter.add([]report{{run: func() {
+				span.AddLink(trace.Link{SpanContext: sc, Attributes: []attribute.KeyValue{attribute.String("dlock.link", "holder")}})
+			}}})
+		}
+	})
 }
 
 // traceParent and spanOf write and read a W3C traceparent. OpenTelemetry's own come
@@ -101,12 +127,12 @@ func spanOf(parent string) trace.SpanContext {
 	})
 }
 
-func (c *Client) traceRelease(ctx context.Context, cl *claim) (context.Context, trace.Span) {
+func (c *Client) traceRelease(ctx context.Context, g *Guard) (context.Context, trace.Span) {
 	if c.tracer == nil {
 		return ctx, nil
 	}
-	return c.tracer.Start(ctx, "dlock.release", trace.WithSpanKind(trace.SpanKindClient),
-		c.spanOptions(cl.key, attribute.Int64("dlock.fence", cl.token)))
+	return c.startSpan(ctx, "dlock.release", trace.WithSpanKind(trace.SpanKindClient),
+		c.spanOptions(g.claim.key, attribute.Int64("dlock.fence", g.token)))
 }
 
 // endSpan ends a span with the code of an error, if there is one.

@@ -1,0 +1,323 @@
+package dlock_test
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/faultdriver"
+	"github.com/ceyewan/genesis/pkg/dlock/memlock"
+)
+
+// Errors and figures say what happened.
+
+// An attempt that was not answered leaves the outcome unknown, whatever came after it.
+func TestUnknownOutcomeSticks(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		store, faults := faulty(
+			faultdriver.Rule{Op: faultdriver.Acquire, Fault: faultdriver.LoseAnswer, Times: 1},
+			faultdriver.Rule{Op: faultdriver.Acquire, Fault: faultdriver.Fail, Skip: 1},
+			faultdriver.Rule{Op: faultdriver.Release, Fault: faultdriver.Fail},
+		)
+		_, err := client(t, faults, dlock.Config{MaxRetries: 2}).Acquire(ctx, "k")
+		if claims := inspect(t, client(t, store, dlock.Config{}), "k"); len(claims) != 1 {
+			t.Fatalf("the backend has %v", claims)
+		}
+		wantErr(t, err, dlock.ErrUnknownOutcome)
+	})
+}
+
+// A backend that fails is not a lock that somebody else holds.
+func TestDeadBackendIsNotHeldByOther(t *testing.T) {
+	for _, batch := range []int{0, 8} {
+		virtual(t, func(t *testing.T) {
+			_, faults := faulty(faultdriver.Rule{Op: faultdriver.Acquire, Fault: faultdriver.Fail})
+			c := client(t, faults, dlock.Config{LocalBatch: batch})
+			_, err := c.Acquire(ctx, "k", dlock.WithWait(second))
+			if err == nil || errors.Is(err, dlock.ErrLockHeldByOther) || !strings.Contains(err.Error(), "injected fault") {
+				t.Errorf("LocalBatch %d: %v", batch, err)
+			}
+		})
+	}
+}
+
+// A backend that falls silent while a claim waits is not one either.
+func TestSilentBackendIsNotHeldByOther(t *testing.T) {
+	for _, batch := range []int{0, 8} {
+		virtual(t, func(t *testing.T) {
+			store, faults := faulty()
+			holder := acquire(t, client(t, store, dlock.Config{}), "k")
+			c := client(t, faults, dlock.Config{LocalBatch: batch})
+			got := async(func() error { _, err := c.Acquire(ctx, "k", dlock.WithWait(20*second)); return err })
+			elapse(second / 2)
+			faults.Add(faultdriver.Rule{Op: faultdriver.Renew, Fault: faultdriver.LoseRequest})
+			faults.Add(faultdriver.Rule{Op: faultdriver.Push, Fault: faultdriver.LosePush})
+			unlock(t, holder)
+			err := <-got
+			wantErr(t, err, dlock.ErrUnknownOutcome)
+			if errors.Is(err, dlock.ErrLockHeldByOther) {
+				t.Errorf("LocalBatch %d: nobody has held the key for 19s: %v", batch, err)
+			}
+		})
+	}
+}
+
+// Close answers everybody who waits in the same way.
+func TestCloseAnswersHandoff(t *testing.T) {
+	for range 100 {
+		virtual(t, func(t *testing.T) {
+			hang := func(ctx context.Context, _ driver.Driver, _ driver.Request) (driver.State, error) {
+				<-ctx.Done()
+				return driver.State{}, ctx.Err()
+			}
+			c := client(t, &scripted{Opener: memlock.New(), acquire: hang, remote: true}, dlock.Config{LocalBatch: 8})
+			got := async(func() error { _, err := c.Acquire(ctx, "k"); return err })
+			elapse(time.Millisecond)
+			_ = async(c.Close)
+			err := <-got
+			if want := `dlock: acquire "k": client is closed`; err == nil || err.Error() != want {
+				t.Fatalf("%v, want %s", err, want)
+			}
+		})
+	}
+}
+
+// A loss that Unlock finds out is counted and logged, and the hold did not end well.
+func TestLossFoundByUnlock(t *testing.T) {
+	o := observe(t)
+	store, faults := faulty(faultdriver.Rule{Op: faultdriver.Push, Fault: faultdriver.LosePush})
+	g := acquire(t, o.client(t, faults, dlock.Config{}), "k")
+	a, _ := client(t, store, dlock.Config{}).Admin()
+	if err := a.Evict(ctx, "k", g.Token()); err != nil {
+		t.Fatal(err)
+	}
+	wantErr(t, g.Unlock(ctx), dlock.ErrOwnershipLost)
+	taken, _ := o.read(t, "dlock.losses", "reason", "taken_away")
+	released, _ := o.read(t, "dlock.hold.duration", "end", "released")
+	lost, _ := o.read(t, "dlock.hold.duration", "end", "ownership_lost")
+	if log := strings.Join(o.lines(), "\n"); taken != 1 || released != 0 || lost != 1 || !strings.Contains(log, "ownership lost") {
+		t.Errorf("losses %d, holds released %d, lost %d\n%s", taken, released, lost, log)
+	}
+}
+
+// A lock that is handed on among goroutines counts as any other.
+func TestHandoffFigures(t *testing.T) {
+	o := observe(t)
+	c := o.client(t, memlock.New(), dlock.Config{LocalBatch: 100})
+	g := acquire(t, c, "k")
+	got := make(chan *dlock.Guard, 5)
+	for range 5 {
+		go func() { got <- acquire(t, c, "k") }()
+	}
+	eventually(t, "they wait", func() bool { n, _ := o.read(t, "dlock.waiting", "", ""); return n == 5 })
+	unlock(t, g)
+	for range 5 {
+		unlock(t, <-got)
+	}
+	figures := map[string]int64{}
+	figures["acquired"], _ = o.read(t, "dlock.acquisitions", "result", "acquired")
+	figures["released"], _ = o.read(t, "dlock.releases", "result", "released")
+	figures["holds"], _ = o.read(t, "dlock.hold.duration", "end", "released")
+	figures["handed over"], _ = o.read(t, "dlock.handoffs", "", "")
+	figures["held"], _ = o.read(t, "dlock.held", "", "")
+	for name, want := range map[string]int64{"acquired": 6, "released": 6, "holds": 6, "handed over": 5, "held": 0} {
+		if figures[name] != want {
+			t.Errorf("%s %d, want %d", name, figures[name], want)
+		}
+	}
+}
+
+// WithWait leaves nothing behind.
+func TestWaitLeavesNoContext(t *testing.T) {
+	heap := func() int64 {
+		runtime.GC()
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	_, faults := faulty()
+	c := client(t, faults, dlock.Config{})
+	unlock(t, acquire(t, c, "k"))
+	before := heap()
+	for range 5000 {
+		unlock(t, acquire(t, c, "k", dlock.WithWait(1900*time.Millisecond)))
+	}
+	if grown := heap() - before; grown > 256<<10 {
+		t.Errorf("5000 pairs leave %d KiB behind", grown>>10)
+	}
+}
+
+// The error of a claim that is not answered names a cause, though none was given.
+func TestBlankAnswerHasACause(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		store, faults := faulty(faultdriver.Rule{Op: faultdriver.Renew, Fault: faultdriver.Blank})
+		acquire(t, client(t, store, dlock.Config{}), "k")
+		_, err := client(t, faults, dlock.Config{MaxRetries: 1}).Acquire(ctx, "k")
+		if err == nil || strings.Contains(err.Error(), "%!") || !strings.Contains(err.Error(), "no answer") {
+			t.Error(err)
+		}
+	})
+}
+
+// slowInspect is a backend that never shows who holds a key.
+type slowInspect struct{ driver.Opener }
+
+type slowAdmin struct {
+	driver.Driver
+	driver.Admin
+}
+
+func (s slowInspect) Open(o driver.Options) (driver.Driver, error) {
+	d, err := s.Opener.Open(o)
+	return &slowAdmin{d, d.(driver.Admin)}, err //nolint:forcetypeassert // memlock is one
+}
+
+func (s *slowAdmin) Caps() driver.Caps {
+	c := s.Driver.Caps()
+	c.Remote = true
+	return c
+}
+
+func (s *slowAdmin) Inspect(ctx context.Context, _ string) ([]driver.Claim, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// To learn who holds a key takes no longer than the caller would wait, and holds up no
+// grant.
+func TestLookForHolderIsBounded(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		store := memlock.New()
+		holder := acquire(t, client(t, store, dlock.Config{}), "k")
+		for _, opts := range [][]dlock.Option{nil, observe(t).opts} {
+			c := client(t, slowInspect{store}, dlock.Config{}, opts...)
+			began := time.Now()
+			wantErr(t, c.Lock(ctx, "k", dlock.WithWait(100*time.Millisecond)), dlock.ErrLockHeldByOther)
+			if took := time.Since(began); took > 200*time.Millisecond {
+				t.Errorf("a wait of 100ms took %v", took)
+			}
+		}
+		c := client(t, slowInspect{store}, dlock.Config{}, observe(t).opts...)
+		got := async(func() *dlock.Guard { return acquire(t, c, "k") })
+		elapse(50 * time.Millisecond)
+		began := time.Now()
+		unlock(t, holder)
+		unlock(t, <-got)
+		if took := time.Since(began); took > 100*time.Millisecond {
+			t.Errorf("the grant took %v", took)
+		}
+	})
+}
+
+// Those who wait are others, not the caller.
+func TestWaitingLeavesOutTheCaller(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		store := memlock.New()
+		acquire(t, client(t, store, dlock.Config{}), "k")
+		slow := func(ctx context.Context, d driver.Driver, r driver.Ref) (driver.State, error) {
+			elapse(second)
+			return d.Release(ctx, r)
+		}
+		err := client(t, &scripted{Opener: store, release: slow}, dlock.Config{}).Lock(ctx, "k", dlock.WithWait(second))
+		var e *dlock.Error
+		if !errors.As(err, &e) || e.Waiting != 0 {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+// A caller that gives up is no failure of the backend.
+func TestCancellationIsNotLogged(t *testing.T) {
+	o := observe(t)
+	asked := make(chan struct{})
+	hang := func(ctx context.Context, _ driver.Driver, _ driver.Request) (driver.State, error) {
+		close(asked)
+		<-ctx.Done()
+		return driver.State{}, ctx.Err()
+	}
+	c := o.client(t, &scripted{Opener: memlock.New(), acquire: hang, remote: true}, dlock.Config{})
+	short, cancel := context.WithCancel(ctx)
+	got := async(func() error { _, err := c.Acquire(short, "k"); return err })
+	<-asked
+	cancel()
+	wantErr(t, <-got, context.Canceled)
+	if log := strings.Join(o.lines(), "\n"); strings.Contains(log, "backend fails") {
+		t.Error(log)
+	}
+}
+
+// Extend returns when a renewal that it caused was answered, not an older one.
+func TestExtendIsNotAnsweredByAnOlderRenewal(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		n := 0
+		renew := func(ctx context.Context, d driver.Driver, r []driver.Ref) ([]driver.State, error) {
+			st, err := d.Renew(ctx, r)
+			if n++; n == 1 {
+				elapse(10 * second)
+			}
+			return st, err
+		}
+		c := client(t, &scripted{Opener: memlock.New(), renew: renew}, dlock.Config{})
+		g := acquire(t, c, "k", dlock.WithTTL(time.Minute))
+		elapse(29 * second)
+		if err := g.Extend(ctx, time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		if left := g.Remaining(); left < 56*second {
+			t.Errorf("Extend to 60s left %v", left)
+		}
+	})
+}
+
+// hidesDeadline is a context as libraries wrap them.
+type hidesDeadline struct{ context.Context }
+
+func (hidesDeadline) Deadline() (time.Time, bool) { return time.Time{}, false }
+
+func TestWithContextFollowsAHiddenDeadline(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		g := acquire(t, client(t, memlock.New(), dlock.Config{}), "k")
+		parent, cancel := context.WithTimeout(ctx, second)
+		defer cancel()
+		child, stop := g.WithContext(hidesDeadline{parent})
+		defer stop()
+		elapse(2 * second)
+		if child.Err() == nil {
+			t.Error("the parent is over, and its child is not")
+		}
+	})
+}
+
+func TestInnerUnlockTellsOfALoss(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		c := client(t, memlock.New(), dlock.Config{EnableReentrant: true})
+		owner := dlock.OwnerContext(ctx)
+		lock(t, c, owner, "k")
+		lock(t, c, owner, "k")
+		a, _ := c.Admin()
+		g, _ := c.Held("k")
+		if err := a.Evict(ctx, "k", g.Token()); err != nil {
+			t.Fatal(err)
+		}
+		<-g.Done()
+		wantErr(t, c.Unlock(ctx, "k"), dlock.ErrOwnershipLost)
+		wantErr(t, c.Unlock(ctx, "k"), dlock.ErrOwnershipLost)
+		wantErr(t, c.Unlock(ctx, "k"), dlock.ErrLockNotHeld)
+	})
+}
+
+func TestContradictingOptions(t *testing.T) {
+	c := client(t, memlock.New(), dlock.Config{})
+	_, err := c.Acquire(ctx, "k", dlock.WithShared(), dlock.WithPermits(2))
+	wantErr(t, err, dlock.ErrInvalidConfig)
+	_, err = c.Acquire(ctx, "k", dlock.WithInfo(dlock.Info{Trace: strings.Repeat("x", 300)}))
+	wantErr(t, err, dlock.ErrInvalidConfig)
+	_, err = c.Acquire(ctx, "k", dlock.WithInfo(dlock.Info{Trace: "a\nb"}))
+	wantErr(t, err, dlock.ErrInvalidConfig)
+}
