@@ -93,7 +93,8 @@ func (cl *claim) ref() driver.Ref {
 func (cl *claim) renewalRef(now int64) driver.Ref {
 	r := cl.ref()
 	if cl.verify && cl.valid != never {
-		r.TTL = min(max(cl.remaining(now), cl.client.caps.MinTTL, time.Millisecond), cl.ttl)
+		left := cl.remaining(now) + cl.marginOf(cl.span)
+		r.TTL = min(max(left, cl.client.caps.MinTTL, time.Millisecond), cl.ttl)
 	}
 	return r
 }
@@ -204,7 +205,7 @@ func (c *Client) standInLine(cl *claim, st driver.State, s sent, now int64) {
 // against it at once: the scheduler looks only for what is slept from now on.
 func (c *Client) moveDeadline(cl *claim, st driver.State, s sent) {
 	slept := c.sleptSince(s.slept)
-	if cl.verify && st.Phase == driver.Held {
+	if cl.verify && st.Phase == driver.Held && s.ttl < cl.ttl {
 		c.verified(cl, st, s)
 		return
 	}
@@ -335,6 +336,7 @@ func (c *Client) unlockReporting() []report {
 		c.mu.Lock()
 		c.settling.add(cleanups)
 		settlers += c.hireSettlers()
+		c.settling.signalIdle()
 		c.mu.Unlock()
 	}
 	for range settlers {

@@ -27,12 +27,12 @@ type Config struct {
 	// EnableReentrant lets the owner of a keyed lock take it again; see
 	// OwnerContext.
 	EnableReentrant bool `json:"enable_reentrant" yaml:"enable_reentrant" mapstructure:"enable_reentrant"`
-	// LocalBatch lets goroutines of this Client that wait for the same key pass
-	// the lock on among themselves, without asking the backend, at most this many
-	// times in a row and for a few milliseconds, before others have their turn.
-	// Every holder still has a token of its own, greater than the last. It needs a
-	// backend that can reserve tokens: redis, file, memory. 0 is strict order of
-	// arrival across all processes.
+	// LocalBatch lets goroutines of this Client that wait for the same key hand the
+	// lock to each other, without asking the backend, at most this many times in a
+	// row, before others have their turn: another process may wait for LocalBatch+1
+	// holds instead of one. Every holder still has a token of its own, greater than
+	// the last. It needs a backend that can reserve tokens: redis, file, memory. 0
+	// is strict order of arrival across all processes, and RequireFair needs it.
 	LocalBatch int `json:"local_batch" yaml:"local_batch" mapstructure:"local_batch"`
 	// RequireFair refuses a backend that does not grant in order of arrival.
 	RequireFair bool `json:"require_fair" yaml:"require_fair" mapstructure:"require_fair"`

@@ -26,7 +26,7 @@ type EtcdConnector interface{ EtcdLocks() driver.Opener }
 type RedlockConnector interface{ RedlockLocks() driver.Opener }
 
 // WithLogger sets where the Client writes its log; without it, nowhere. A
-// logger that panics does not disturb the locks.
+// logger that blocks or panics does not disturb the locks.
 func WithLogger(l clog.Logger) Option {
 	return func(o *options) { o.log = l }
 }

@@ -268,6 +268,13 @@ func TestHintDoesNotRenewFixed(t *testing.T) {
 			began := time.Now()
 			g := acquire(t, c, "k", dlock.WithTTL(10*second), dlock.WithoutRenewal())
 			elapse(5 * second)
+			for range 50 { // however often
+				if evict {
+					break
+				}
+				events <- driver.Event{Key: "k", ID: id}
+				elapse(time.Millisecond)
+			}
 			if evict {
 				a, _ := client(t, store, dlock.Config{}).Admin()
 				if err := a.Evict(ctx, "k", g.Token()); err != nil {

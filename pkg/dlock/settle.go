@@ -103,6 +103,11 @@ func (c *Client) settleSome() {
 func (c *Client) leaveSettling() {
 	q := &c.settling
 	q.workers--
+	q.signalIdle()
+}
+
+// signalIdle lets Close go on if nothing is under way.
+func (q *settling) signalIdle() {
 	if !q.busy() && q.idle != nil {
 		close(q.idle)
 		q.idle = nil
