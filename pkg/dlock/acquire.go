@@ -94,7 +94,8 @@ func (c *Client) seekAlone(ctx context.Context, key string, s *lockSettings, met
 		return nil, err
 	}
 	defer c.leave()
-	a := acquisition{client: c, settings: s, met: met, started: c.now(), deadline: never}
+	a := acquisition{client: c, settings: *s, met: met, started: c.now(), deadline: never}
+	defer func() { s.filed = a.settings.filed }()
 	if s.bounded && s.wait > 0 {
 		a.deadline = after(a.started, s.wait)
 	}
@@ -112,7 +113,7 @@ func (c *Client) seekAlone(ctx context.Context, key string, s *lockSettings, met
 // An acquisition is one call that wants a key.
 type acquisition struct {
 	client   *Client
-	settings *lockSettings
+	settings lockSettings
 	met      *progress // nil unless somebody else waits for it
 	started  int64
 	deadline int64 // of WithWait
@@ -203,14 +204,13 @@ func (a *acquisition) unanswered(cl *claim, s sent, err error, class driver.Clas
 // register makes a claim known before it is filed: the push of its grant may
 // beat the answer.
 func (a *acquisition) register(key string) *Guard {
-	c, s := a.client, a.settings
+	c, s := a.client, &a.settings
 	g := newGuard(claim{
-		client: c, key: key, owner: s.info.Owner, ttl: s.ttl, margin: s.margin, noRenew: s.noRenew, mode: s.mode,
-		slot: -1, renewAt: never, span: s.ttl,
+		client: c, key: key, ttl: s.ttl, noRenew: s.noRenew, mode: s.mode, slot: -1, renewAt: never, span: s.ttl,
 	})
 	cl := g.claim
-	if s.minHold > 0 || s.maxHold > 0 {
-		cl.limits = &limits{s.minHold, s.maxHold}
+	if s.info.Owner != c.info.Owner || s.margin+s.minHold+s.maxHold > 0 {
+		cl.extras = &extras{s.info.Owner, s.margin, s.minHold, s.maxHold}
 	}
 	c.mu.Lock()
 	cl.id = c.ids.next()
@@ -244,7 +244,7 @@ func (s *idSource) next() string {
 const attemptBound = 2 * time.Second
 
 func (a *acquisition) send(ctx context.Context, cl *claim) (driver.State, sent, error) {
-	c, s := a.client, a.settings
+	c, s := a.client, &a.settings
 	cctx, bound, cancel := a.callContext(ctx)
 	defer cancel()
 	left := sent{at: a.started, slept: c.sleptSoFar(), ttl: s.ttl}
@@ -319,7 +319,7 @@ func (a *acquisition) await(ctx context.Context, g *Guard) error {
 		c.measureWaiting(1)
 		defer c.measureWaiting(-1)
 	}
-	c.linkHolder(ctx, g.claim.key, a.settings)
+	c.linkHolder(ctx, g.claim.key, &a.settings)
 	for {
 		select {
 		case <-changed:

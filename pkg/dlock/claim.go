@@ -31,15 +31,12 @@ type claim struct {
 	client *Client
 	key    string
 	id     string
-	owner  string // for the log
 
 	// Under client.mu.
 	guard     *Guard // its owner; of a held claim the only Guard that holds anything
 	ttl       time.Duration
-	margin    time.Duration // as asked for; see validity
 	span      time.Duration // the lease that the last answered call gave
-	shortest  time.Duration // the least TTL of a call that was not answered, and may yet arrive
-	lateBy    int64         // when such a call cannot arrive any more
+	late      *lateCalls    // nil: every call was answered
 	token     int64         // of the grant; that of the owner is greater by the handoffs since
 	valid     int64         // the local end of ownership, should it be held now; as of slept
 	slept     int64         // suspended time that valid has taken into account
@@ -53,17 +50,42 @@ type claim struct {
 	pushed    bool        // a grant arrived before the answer that tells its deadline
 	unsettled bool        // some attempt to file it was never answered
 	noRenew   bool
-	verify    bool // its next renewal is to find out whether it is still ours, not to lengthen it
-	flying    bool // a renewal of it is under way
-	again     bool // and does not count: renew once more when it has landed
-	parked    bool // its renewal waits for another of its class
-	limits    *limits
+	verify    bool     // its next renewal is to find out whether it is still ours, not to lengthen it
+	flying    bool     // a renewal of it is under way
+	again     bool     // and does not count: renew once more when it has landed
+	parked    bool     // its renewal waits for another of its class
+	extras    *extras  // nil: as usual
 	handoff   *handoff // nil unless the lock may be handed to another goroutine
 	wait      *wait
 }
 
-// limits are the bounds of a hold that has any.
-type limits struct{ minHold, maxHold time.Duration }
+// extras are what few claims have: an owner of their own for the log, a margin as asked
+// for, bounds of the hold.
+type extras struct {
+	owner                    string
+	margin, minHold, maxHold time.Duration
+}
+
+func (cl *claim) owner() string {
+	if cl.extras == nil {
+		return cl.client.info.Owner
+	}
+	return cl.extras.owner
+}
+
+func (cl *claim) askedMargin() time.Duration {
+	if cl.extras == nil {
+		return 0
+	}
+	return cl.extras.margin
+}
+
+// lateCalls are calls that were not answered and may yet arrive: the least TTL of
+// them, and when none can arrive any more.
+type lateCalls struct {
+	shortest time.Duration
+	until    int64
+}
 
 // A wait is what a caller waits on while its claim is queued, or while it is
 // extended.
@@ -103,23 +125,24 @@ func (cl *claim) renewalRef(now int64) driver.Ref {
 // that was never answered may arrive late and cut the deadline. After as long as
 // an ID stays barred, it is taken for lost.
 func (cl *claim) certain(lease time.Duration) time.Duration {
-	if cl.shortest == 0 {
+	if cl.late == nil {
 		return lease
 	}
-	if cl.client.now() > cl.lateBy {
-		cl.shortest = 0
+	if cl.client.now() > cl.late.until {
+		cl.late = nil
 		return lease
 	}
-	return min(lease, cl.shortest)
+	return min(lease, cl.late.shortest)
 }
 
 // mayArrive records a call that was not answered. The deadline that it will have
 // set, if it arrives, counts from its sending at the earliest.
 func (c *Client) mayArrive(cl *claim, s sent) {
-	if cl.shortest == 0 || s.ttl < cl.shortest {
-		cl.shortest = s.ttl
+	if cl.late == nil {
+		cl.late = &lateCalls{shortest: s.ttl}
 	}
-	cl.lateBy = max(cl.lateBy, after(c.now(), driver.BarFor(s.ttl)))
+	cl.late.shortest = min(cl.late.shortest, s.ttl)
+	cl.late.until = max(cl.late.until, after(c.now(), driver.BarFor(s.ttl)))
 	if cl.valid == never {
 		return
 	}
@@ -128,7 +151,7 @@ func (c *Client) mayArrive(cl *claim, s sent) {
 }
 
 func (cl *claim) marginOf(lease time.Duration) time.Duration {
-	return max(lease/20, 2*time.Millisecond, cl.margin)
+	return max(lease/20, 2*time.Millisecond, cl.askedMargin())
 }
 
 // interval is how long after a call was sent the next renewal is due. It goes
@@ -287,14 +310,20 @@ func (c *Client) take(cl *claim, now int64) bool {
 	return true
 }
 
-// finish takes a claim out of the engine. cause is nil if it was released. Its
-// Guard's context ends in unlock.
+// finish ends a claim and forgets it. cause is nil if it was released. Its Guard's
+// context ends in unlock.
 func (c *Client) finish(cl *claim, cause error) {
+	c.end(cl, cause)
+	delete(c.claims, cl.id)
+}
+
+// end takes a claim out of the engine. It is still known by its ID: a push for it is
+// not one for a stranger.
+func (c *Client) end(cl *claim, cause error) {
 	if cl.phase == held || cl.phase == lingering {
 		cl.guard.end(cause)
 	}
 	cl.phase = ended
-	delete(c.claims, cl.id)
 	c.timeline.remove(cl)
 	if cl.handoff != nil && cause != nil { // after a release the next claim is filed when it was answered
 		cl.handoff.turnEnded()

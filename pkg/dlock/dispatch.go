@@ -19,6 +19,7 @@ func (c *Client) dispatch(ev driver.Event) {
 	}
 	isGrant := ev.State.Phase == driver.Held && !cl.unsettled // else it may be of an earlier attempt, and over
 	switch {
+	case cl.phase == ended: // its release is under way
 	case isGrant && cl.phase == queued:
 		c.grant(cl, ev.State.Token, c.now())
 		c.place(cl)
@@ -45,7 +46,7 @@ func (c *Client) takeBack(ev driver.Event) {
 // renewAll is for when pushes may have been lost.
 func (c *Client) renewAll() {
 	for _, cl := range c.claims {
-		if cl.phase != filing && cl.renewable() {
+		if cl.phase != filing && cl.phase != ended && cl.renewable() {
 			c.renewNow(cl)
 		}
 	}

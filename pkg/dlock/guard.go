@@ -19,8 +19,7 @@ type Guard struct {
 	// Under the Client's mu.
 	token int64
 	since int64      // when it was acquired, or handed over
-	own   *ownership // nil: nobody asked
-	swept bool       // it was lost, and its Unlock has cleaned up
+	own   *ownership // nil: nobody asked, and it was not lost
 }
 
 // An ownership is what somebody asked to know about the end of a Guard.
@@ -29,6 +28,7 @@ type ownership struct {
 	cancel context.CancelCauseFunc
 	cause  error // why it ended; nil if it was released
 	span   trace.Span
+	swept  bool // it was lost, and its Unlock has cleaned up
 }
 
 // An ending is a context that unlock ends, with its cause.
@@ -244,7 +244,7 @@ func (c *Client) extend(ctx context.Context, g *Guard, ttl time.Duration) error 
 	if ctx == nil {
 		return fmt.Errorf("%w: context is nil", ErrInvalidConfig)
 	}
-	if err := checkTTL(ttl, max(c.caps.MinTTL, 2*g.claim.margin)); err != nil {
+	if err := checkTTL(ttl, max(c.caps.MinTTL, 2*g.claim.askedMargin())); err != nil {
 		return err
 	}
 	cl := g.claim

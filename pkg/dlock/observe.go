@@ -29,7 +29,7 @@ func (c *Client) logTook(msg, what string, g *Guard, from int64) {
 	safely(func() {
 		if c.log.Enabled(context.Background(), slog.LevelInfo) {
 			took := time.Duration(c.now() - from)
-			c.log.Info(msg, clog.String("key", g.claim.key), clog.String("owner", g.claim.owner), clog.Int64("fence", g.token), clog.Duration(what, took))
+			c.log.Info(msg, clog.String("key", g.claim.key), clog.String("owner", g.claim.owner()), clog.Int64("fence", g.token), clog.Duration(what, took))
 		}
 	})
 }
@@ -50,7 +50,7 @@ func (c *Client) logUnconfirmed(g *Guard, err error) {
 		return
 	}
 	safely(func() {
-		c.log.Warn("release not confirmed", clog.String("key", g.claim.key), clog.String("owner", g.claim.owner), clog.Int64("fence", g.token), clog.Error(err))
+		c.log.Warn("release not confirmed", clog.String("key", g.claim.key), clog.String("owner", g.claim.owner()), clog.Int64("fence", g.token), clog.Error(err))
 	})
 }
 
@@ -60,7 +60,7 @@ func (c *Client) reportLoss(g *Guard, reason, why string) {
 	if c.quiet {
 		return
 	}
-	key, owner, token, hold := g.claim.key, g.claim.owner, g.token, time.Duration(c.now()-g.since)
+	key, owner, token, hold := g.claim.key, g.claim.owner(), g.token, time.Duration(c.now()-g.since)
 	c.report(func() {
 		c.log.Warn("ownership lost", clog.String("key", key), clog.String("owner", owner), clog.Int64("fence", token),
 			clog.Duration("hold", hold), clog.String("reason", why))

@@ -371,3 +371,22 @@ func TestContextDuringUnlock(t *testing.T) {
 		}
 	}
 }
+
+// A push that arrives while its claim is being released is no grant of a stranger's:
+// it is not released a second time, which Unlock would take for a loss.
+func TestPushDuringRelease(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		events, releases := make(chan driver.Event), 0
+		release := func(ctx context.Context, d driver.Driver, r driver.Ref) (driver.State, error) {
+			releases++
+			events <- driver.Event{Key: r.Key, ID: r.ID, State: driver.State{Phase: driver.Held, Token: 1}}
+			elapse(second) // whatever the push leads to is done by then
+			return d.Release(ctx, r)
+		}
+		c := client(t, &scripted{Opener: memlock.New(), events: events, release: release}, dlock.Config{})
+		unlock(t, acquire(t, c, "k"))
+		if releases != 1 {
+			t.Errorf("%d releases", releases)
+		}
+	})
+}

@@ -47,14 +47,13 @@ func (c *Client) releaseHeld(ctx context.Context, g *Guard) (bool, error) {
 	return true, err
 }
 
-// released records how the hold of a Guard has ended, and lets the next local waiter
-// file its claim: it finds the key free, or waits for others.
+// released forgets a claim whose release was answered or left to clean-up. It records
+// how the hold of its Guard has ended, and lets the next local waiter file a claim: that
+// finds the key free, or waits for others.
 func (c *Client) released(g *Guard, err error) {
-	if c.unobserved() && g.claim.handoff == nil {
-		return
-	}
 	c.mu.Lock()
 	defer c.unlockCall()
+	delete(c.claims, g.claim.id)
 	lost := errors.Is(err, ErrOwnershipLost)
 	if !lost {
 		err = nil
@@ -92,7 +91,7 @@ func (c *Client) endHeld(g *Guard) (unlocking, error) {
 	if !g.holds() {
 		return notHeld, c.endedError(g)
 	}
-	if l := cl.limits; l != nil && now < after(g.since, l.minHold) {
+	if x := cl.extras; x != nil && now < after(g.since, x.minHold) {
 		cl.phase = lingering
 		if cl.noRenew { // the key is kept for the least hold, not for the holder
 			cl.noRenew, cl.renewAt = false, now
@@ -105,7 +104,7 @@ func (c *Client) endHeld(g *Guard) (unlocking, error) {
 		c.measureHold(g, nil)
 		return done, nil
 	}
-	c.finish(cl, nil)
+	c.end(cl, nil) // and known until the release is answered
 	c.calls.Add(1)
 	return sendRelease, nil
 }
@@ -117,8 +116,8 @@ func (c *Client) endedError(g *Guard) error {
 	if cause == nil {
 		return ErrLockNotHeld
 	}
-	if !c.closed && !g.swept {
-		g.swept = true
+	if !c.closed && !g.own.swept { // which has the cause
+		g.own.swept = true
 		c.settle(g.claim)
 	}
 	return cause

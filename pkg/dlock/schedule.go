@@ -64,13 +64,13 @@ func (c *Client) kickScheduler() {
 // holdEnd is when the longest hold is over, or the least one of a claim that is
 // unlocked.
 func (cl *claim) holdEnd() int64 {
-	switch l := cl.limits; {
-	case l == nil:
+	switch x := cl.extras; {
+	case x == nil:
 		return never
 	case cl.phase == lingering:
-		return after(cl.guard.since, l.minHold)
-	case l.maxHold > 0:
-		return after(cl.guard.since, l.maxHold)
+		return after(cl.guard.since, x.minHold)
+	case x.maxHold > 0:
+		return after(cl.guard.since, x.maxHold)
 	}
 	return never
 }
@@ -147,7 +147,7 @@ func (c *Client) endHold(cl *claim) {
 		c.settle(cl)
 		return
 	}
-	c.lose(cl, lossMaxHold, fmt.Sprintf("it was held for its longest time of %v", cl.limits.maxHold))
+	c.lose(cl, lossMaxHold, fmt.Sprintf("it was held for its longest time of %v", cl.extras.maxHold))
 	if !c.caps.Lease {
 		c.settle(cl)
 	}
