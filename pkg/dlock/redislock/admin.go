@@ -126,7 +126,7 @@ func parseCursor(s string) (p position, err error) {
 
 // scan does one step on one master and returns the locks of ours that it met.
 func (d *redisDriver) scan(ctx context.Context, node redis.Cmdable, prefix string, at position, limit int) ([]string, uint64, error) {
-	ctx, cancel := context.WithTimeout(ctx, busBound)
+	ctx, cancel := context.WithTimeout(ctx, tripTimeout)
 	defer cancel()
 	keys, next, err := redisnode.Scan(ctx, node, d.prefix+prefix, at.scan, max(limit, 100))
 	for i, k := range keys {
@@ -140,7 +140,7 @@ func (d *redisDriver) masters(ctx context.Context) ([]redis.Cmdable, error) {
 	if d.cluster == nil {
 		return []redis.Cmdable{d.client}, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, busBound)
+	ctx, cancel := context.WithTimeout(ctx, tripTimeout)
 	defer cancel()
 	byAddr := make(chan *redis.Client, slots)
 	err := d.cluster.ForEachMaster(ctx, func(_ context.Context, c *redis.Client) error {

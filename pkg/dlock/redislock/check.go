@@ -40,7 +40,7 @@ func (d *redisDriver) check(ctx context.Context) ([]driver.Finding, error) {
 }
 
 func (d *redisDriver) checkNode(ctx context.Context, node redis.Cmdable) ([]driver.Finding, error) {
-	ctx, cancel := context.WithTimeout(ctx, busBound)
+	ctx, cancel := context.WithTimeout(ctx, tripTimeout)
 	defer cancel()
 	raw, err := node.Info(ctx).Result()
 	if err != nil {

@@ -30,22 +30,3 @@ func (d *redisDriver) namesOf(key string) (names, error) {
 	part := func(i int) string { return all[i*each : (i+1)*each] }
 	return names{lock: lock, fence: part(0), queue: part(1), waiters: part(2), gap: part(3), bars: part(4)}, nil
 }
-
-// slots is the number of slots of a cluster.
-const slots = 16384
-
-// slotOf is CRC16 (XMODEM) of the hash tag, as the cluster specification has it.
-func slotOf(key string) int {
-	crc := uint16(0)
-	for _, c := range []byte(redisnode.HashTag(key)) {
-		crc ^= uint16(c) << 8
-		for range 8 {
-			if crc&0x8000 != 0 {
-				crc = crc<<1 ^ 0x1021
-			} else {
-				crc <<= 1
-			}
-		}
-	}
-	return int(crc) % slots
-}

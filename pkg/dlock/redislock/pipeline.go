@@ -10,43 +10,79 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
 )
 
-// pipeline sends commands together, again for those whose script the server did
-// not know; each then has its own error. With MinReplicas, it returns why the
-// answers do not count.
-func (d *redisDriver) pipeline(ctx context.Context, lock string, cmds []*command) (short error) {
-	todo := cmds
-	for range 2 {
-		short = d.exec(ctx, lock, todo)
-		todo = nil
-		for i, c := range cmds {
-			if redisnode.IsNoScript(c.Err()) {
-				cmds[i] = c.Whole(ctx)
-				todo = append(todo, cmds[i])
+// A trip is commands that go to one server in one pipeline.
+type trip struct {
+	client redis.UniversalClient
+	asking bool  // the server has yet to take over the slot
+	cmds   []int // their places
+}
+
+// maxTrips is how often a command is sent that was not carried out: to the master, to
+// the one that it has moved to, and to either with the script whole.
+const maxTrips = 4
+
+// pipeline sends commands of one master together; each then has its own error. Those
+// are sent again whose script the server did not know. With MinReplicas, those are too
+// whose slot has moved, and the result says of each why its answer does not count.
+func (d *redisDriver) pipeline(ctx context.Context, lock string, cmds []*command) (short []error) {
+	short = make([]error, len(cmds))
+	client, err := d.pipelineClient(ctx, lock)
+	if err != nil {
+		for _, c := range cmds {
+			c.SetErr(err)
+		}
+		return short
+	}
+	first := trip{client: client}
+	for i := range cmds {
+		first.cmds = append(first.cmds, i)
+	}
+	todo := []trip{first}
+	for n := 0; n < maxTrips && len(todo) > 0; n++ {
+		var again []trip
+		for _, t := range todo {
+			missing := d.exec(ctx, t, cmds)
+			for _, i := range t.cmds {
+				short[i] = missing
 			}
+			again = append(again, d.again(ctx, t, cmds)...)
 		}
-		if len(todo) == 0 {
-			break
-		}
+		todo = again
 	}
 	return short
 }
 
-// exec is one trip. WAIT speaks of the writes of its own connection, so it goes
-// in the same pipeline, and on a cluster to the master itself.
-func (d *redisDriver) exec(ctx context.Context, lock string, cmds []*command) error {
-	ctx, cancel := context.WithTimeout(ctx, busBound+d.settings.replicaWait)
-	defer cancel()
-	client := d.client
-	if d.settings.replicas > 0 && d.cluster != nil {
-		master, err := d.cluster.MasterForKey(ctx, lock)
-		if err != nil {
-			return err
-		}
-		client = master
+// pipelineClient is where the pipeline of a lock is sent. WAIT speaks of the writes of
+// its own connection, so it is sent to the master itself.
+func (d *redisDriver) pipelineClient(ctx context.Context, lock string) (redis.UniversalClient, error) {
+	switch {
+	case d.settings.replicas == 0:
+		return d.client, nil
+	case d.cluster == nil:
+		return d.replicaClient, nil
 	}
-	pipe := client.Pipeline()
-	for _, c := range cmds {
-		_ = pipe.Process(ctx, c)
+	master, err := d.cluster.MasterForKey(ctx, lock)
+	if err != nil {
+		return nil, err
+	}
+	return d.forReplicas(master), nil
+}
+
+// forReplicas is a client of a master that has the time to wait for its replicas.
+func (d *redisDriver) forReplicas(master *redis.Client) redis.UniversalClient {
+	return master.WithTimeout(tripTimeout + d.settings.replicaWait)
+}
+
+// exec makes a trip, and returns why its answers do not count.
+func (d *redisDriver) exec(ctx context.Context, t trip, cmds []*command) error {
+	ctx, cancel := context.WithTimeout(ctx, tripTimeout+d.settings.replicaWait)
+	defer cancel()
+	pipe := t.client.Pipeline()
+	for _, i := range t.cmds {
+		if t.asking {
+			_ = pipe.Process(ctx, redis.NewCmd(ctx, "asking"))
+		}
+		_ = pipe.Process(ctx, cmds[i])
 	}
 	if d.settings.replicas == 0 {
 		_, _ = pipe.Exec(ctx) // each command has its own error
@@ -62,6 +98,67 @@ func (d *redisDriver) exec(ctx context.Context, lock string, cmds []*command) er
 	return err
 }
 
+// again is where to send what was not carried out.
+func (d *redisDriver) again(ctx context.Context, t trip, cmds []*command) (trips []trip) {
+	unknown := trip{client: t.client, asking: t.asking}
+	moved := map[redirect][]int{}
+	for _, i := range t.cmds {
+		err := cmds[i].Err()
+		if redisnode.IsNoScript(err) {
+			cmds[i] = cmds[i].Whole(ctx)
+			unknown.cmds = append(unknown.cmds, i)
+			continue
+		}
+		to, ok := d.redirected(err)
+		if ok {
+			moved[to] = append(moved[to], i)
+		}
+	}
+	if len(unknown.cmds) > 0 {
+		trips = append(trips, unknown)
+	}
+	for to, places := range moved {
+		node := d.follow(ctx, to, lockOf(cmds[places[0]]))
+		if node != nil {
+			trips = append(trips, trip{client: d.forReplicas(node), asking: to.ask, cmds: places})
+		}
+	}
+	return trips
+}
+
+// A redirect is where a master sends a command, "" if it is none any more.
+type redirect struct {
+	addr string
+	ask  bool
+}
+
+// redirected reads an answer which says that another master has the key. Without
+// MinReplicas go-redis follows it.
+func (d *redisDriver) redirected(err error) (to redirect, ok bool) {
+	if err == nil || d.cluster == nil || d.settings.replicas == 0 {
+		return to, false
+	}
+	to.addr, ok = redis.IsMovedError(err)
+	if ok {
+		return to, true
+	}
+	to.addr, to.ask = redis.IsAskError(err)
+	return to, to.ask || redis.IsReadOnlyError(err)
+}
+
+// follow reloads the state of the cluster and returns the master that is meant; nil if
+// it is not known yet.
+func (d *redisDriver) follow(ctx context.Context, to redirect, lock string) *redis.Client {
+	ctx, cancel := context.WithTimeout(ctx, tripTimeout)
+	defer cancel()
+	node := d.masterAt(ctx, to.addr)
+	if node != nil || to.addr != "" {
+		return node
+	}
+	node, _ = d.cluster.MasterForKey(ctx, lock)
+	return node
+}
+
 // replicated is a reply, and why it does not count if too few replicas have it.
 type replicated struct {
 	reply any
@@ -70,16 +167,18 @@ type replicated struct {
 
 // callReplicated runs one command and waits for the replicas.
 func (d *redisDriver) callReplicated(ctx context.Context, lock string, cmd *command) (replicated, error) {
-	if err := ctx.Err(); err != nil {
+	err := ctx.Err()
+	if err != nil {
 		return replicated{}, err
 	}
 	cmds := []*command{cmd}
 	short := d.pipeline(ctx, lock, cmds)
-	if err := cmds[0].Err(); err != nil && !errors.Is(err, redis.Nil) {
+	err = cmds[0].Err()
+	if err != nil && !errors.Is(err, redis.Nil) {
 		if d.cluster != nil {
-			d.cluster.ReloadState(ctx) // a master that has moved answers so for ever
+			d.cluster.ReloadState(ctx) // a master that has moved answers so forever
 		}
 		return replicated{}, redisnode.Classify(err)
 	}
-	return replicated{cmds[0].Val(), short}, nil
+	return replicated{cmds[0].Val(), short[0]}, nil
 }

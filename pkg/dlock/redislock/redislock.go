@@ -52,6 +52,11 @@ type settings struct {
 }
 
 // New returns a backend on client, which stays open when locks are closed.
+//
+// Give locks a client of their own. On a client that also runs blocking commands such
+// as BLPOP, calls and renewals wait for a connection until locks are lost. The pool
+// needs eight connections for each server; Check says when it has fewer, or when
+// calls have had to wait for one.
 func New(client redis.UniversalClient, opts ...Option) driver.Opener {
 	o := &opener{client: client}
 	for _, opt := range opts {
@@ -81,15 +86,12 @@ func (o *opener) Open(opts driver.Options) (driver.Driver, error) {
 	}
 	switch c := o.client.(type) {
 	case *redis.ClusterClient:
-		d.cluster, d.prompt = c, c.Options().ContextTimeoutEnabled
-		if d.prompt {
-			d.swift = c
+		d.cluster, d.honorsDeadline = c, c.Options().ContextTimeoutEnabled
+		if d.honorsDeadline {
+			d.shortTimeoutClient = c
 		}
 	case *redis.Client:
-		d.swift = c
-		if d.prompt = c.Options().ContextTimeoutEnabled; !d.prompt {
-			d.client, d.swift = c.WithTimeout(busBound), c.WithTimeout(leash) // the same connections; only time-outs end a call
-		}
+		d.setTimeouts(c)
 	default:
 		return nil, fmt.Errorf("%w: redislock needs a client of one server, of sentinels or of a cluster, not %T", driver.ErrUnsupported, c)
 	}
@@ -98,9 +100,22 @@ func (o *opener) Open(opts driver.Options) (driver.Driver, error) {
 		d.info.Before = d.channelFor("") + " "
 	}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
-	d.lanes.driver = d
-	d.listener.driver = d
+	d.pipeliner.driver = d
+	d.subscriptions.driver = d
 	return d, nil
+}
+
+// setTimeouts keeps clients on the connections of c that differ in their time-outs:
+// nothing else ends a call of a client that does not honor deadlines, and WAIT may take
+// longer than a client usually reads.
+func (d *redisDriver) setTimeouts(c *redis.Client) {
+	d.shortTimeoutClient, d.honorsDeadline = c, c.Options().ContextTimeoutEnabled
+	if !d.honorsDeadline {
+		d.client, d.shortTimeoutClient = c.WithTimeout(tripTimeout), c.WithTimeout(attemptTimeout)
+	}
+	if d.settings.replicas > 0 {
+		d.replicaClient = c.WithTimeout(tripTimeout + d.settings.replicaWait)
+	}
 }
 
 // newName makes the name of a driver's channel.
@@ -124,7 +139,7 @@ func (d *redisDriver) Caps() driver.Caps { return capacities() }
 func (d *redisDriver) Close() error {
 	d.closeOnce.Do(func() {
 		d.cancel()
-		d.listener.close()
+		d.subscriptions.close()
 		d.work.Wait()
 		d.Outbox.Close()
 	})
@@ -138,12 +153,15 @@ type redisDriver struct {
 	settings settings
 	prefix   string
 	log      logger
-	me       string                // names our channels
-	prompt   bool                  // the client honours deadlines
-	swift    redis.UniversalClient // ends calls with their leash; nil if it cannot
+	me       string // names our channels
 	info     redisnode.InfoText
-	lanes    lanes
-	listener listener
+
+	honorsDeadline     bool                  // the client was told to
+	shortTimeoutClient redis.UniversalClient // ends calls with their attempt timeout; nil if it cannot
+	replicaClient      redis.UniversalClient // has the time to wait for replicas; nil on a cluster
+	pipeliner          pipeliner             // of the only master, or of masters that are not known
+	byMaster           masterPipeliners      // on a cluster
+	subscriptions      subscriptions
 
 	ctx       context.Context // ends with Close
 	cancel    context.CancelFunc
@@ -173,14 +191,14 @@ func (d *redisDriver) Acquire(ctx context.Context, r driver.Request) (driver.Sta
 	if err != nil {
 		return driver.State{}, err
 	}
-	if slot := d.slotOf(n.lock); r.Wait && !d.listener.ready(slot) {
+	if slot := d.slotOf(n.lock); r.Wait && !d.subscriptions.ready(slot) {
 		// A release passes over those who do not hear it, so nobody queues before it
 		// listens: it would lose its turn to who came later.
 		st, err := d.file(ctx, r, n, false)
 		if err != nil || st.Phase == driver.Held {
 			return st, err
 		}
-		d.listener.await(ctx, slot)
+		d.subscriptions.await(ctx, slot)
 	}
 	return d.file(ctx, r, n, r.Wait)
 }
@@ -250,7 +268,7 @@ func (d *redisDriver) note(r driver.Ref, lock string, p driver.Phase) {
 	}
 	d.mu.Unlock()
 	if p == driver.Queued && !had {
-		_ = d.listener.want(w.slot)
+		_ = d.subscriptions.want(w.slot)
 	}
 }
 

@@ -21,6 +21,7 @@ type renewal struct {
 	mu       sync.Mutex
 	states   []driver.State
 	answered int
+	returned bool  // nobody looks at the answers any more
 	err      error // the last
 }
 
@@ -35,22 +36,10 @@ func (d *redisDriver) Renew(ctx context.Context, refs []driver.Ref) ([]driver.St
 		return nil, nil
 	}
 	r := &renewal{driver: d, refs: slices.Clone(refs), sent: time.Now(), states: make([]driver.State, len(refs))}
-	done := make(chan struct{})
-	groups := r.group(ctx)
-	d.work.Go(func() {
-		defer close(done)
-		var wg sync.WaitGroup
-		for _, g := range groups {
-			wg.Go(func() { r.run(ctx, g) })
-		}
-		wg.Wait()
-	})
-	select {
-	case <-done:
-	case <-ctx.Done():
-	}
+	r.await(ctx, r.group(ctx))
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.returned = true
 	if r.answered == 0 {
 		if r.err == nil {
 			r.err = ctx.Err()
@@ -58,6 +47,67 @@ func (d *redisDriver) Renew(ctx context.Context, refs []driver.Ref) ([]driver.St
 		return nil, r.err
 	}
 	return slices.Clone(r.states), nil
+}
+
+// stalledGrace is how long a master that did not answer lately is waited for at least
+// once the others have answered.
+const stalledGrace = 50 * time.Millisecond
+
+// await renews at all masters side by side. It returns when ctx ends, when all have
+// answered, or when all have that answered lately and a while has passed: what a
+// stalled master has not answered by then stays Unknown and is asked again. Its late
+// answer shows that it is not stalled any more.
+func (r *renewal) await(ctx context.Context, groups map[string][]*batch) {
+	var healthyRuns, stalledRuns sync.WaitGroup
+	healthy, all, waitFor := make(chan struct{}), make(chan struct{}), 0
+	runCtx, cancel := r.outlasting(ctx)
+	for addr, g := range groups {
+		p, runs := r.driver.pipelinerOf(addr), &stalledRuns
+		if !p.stalled.Load() {
+			runs = &healthyRuns
+			waitFor++
+		}
+		runs.Go(func() { r.run(runCtx, p, g) })
+	}
+	r.driver.work.Go(func() {
+		defer cancel()
+		healthyRuns.Wait()
+		close(healthy)
+		stalledRuns.Wait()
+		close(all)
+	})
+	select {
+	case <-healthy:
+	case <-ctx.Done():
+		return
+	}
+	grace := time.Until(r.sent.Add(max(4*time.Since(r.sent), stalledGrace)))
+	if waitFor == 0 {
+		grace = time.Hour // nobody is kept waiting
+	}
+	timer := time.NewTimer(grace)
+	defer timer.Stop()
+	select {
+	case <-all:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// outlasting is a context that ends when ctx would by itself, and not when Renew
+// returns: a connection that is being made to a stalled master is worth finishing.
+func (r *renewal) outlasting(ctx context.Context) (context.Context, context.CancelFunc) {
+	run, cancel := context.WithCancel(ctx)
+	end, ok := ctx.Deadline()
+	if ok {
+		cancel()
+		run, cancel = context.WithDeadline(context.WithoutCancel(ctx), end)
+	}
+	stop := context.AfterFunc(r.driver.ctx, cancel)
+	return run, func() {
+		stop()
+		cancel()
+	}
 }
 
 // A batch is claims that one script renews.
@@ -114,7 +164,7 @@ func (d *redisDriver) nodeOf(ctx context.Context, lock string) string {
 	if d.cluster == nil {
 		return ""
 	}
-	node, err := d.cluster.MasterForKey(ctx, lock)
+	node, err := d.masterFor(ctx, lock)
 	if err != nil {
 		return ""
 	}
@@ -123,22 +173,23 @@ func (d *redisDriver) nodeOf(ctx context.Context, lock string) string {
 
 // run renews the batches of one master, a pipeline at a time. Claims that turn
 // out not to be held are looked for in their queues.
-func (r *renewal) run(ctx context.Context, batches []*batch) {
+func (r *renewal) run(ctx context.Context, p *pipeliner, batches []*batch) {
 	for len(batches) > 0 && ctx.Err() == nil {
 		n := min(len(batches), pipeMost)
-		rest := r.send(ctx, batches[:n])
+		rest := r.send(ctx, p, batches[:n])
 		batches = append(batches[n:], rest...)
 	}
 }
 
 // send runs some batches in one pipeline, and returns what is to be asked in
 // another way.
-func (r *renewal) send(ctx context.Context, batches []*batch) []*batch {
+func (r *renewal) send(ctx context.Context, p *pipeliner, batches []*batch) []*batch {
 	cmds := make([]*command, len(batches))
 	for i, b := range batches {
 		cmds[i] = r.command(ctx, b)
 	}
 	short := r.driver.pipeline(ctx, r.driver.prefix+r.refs[batches[0].claims[0]].Key, cmds)
+	p.stalled.Store(!isAnswer(cmds[0].Err()))
 	var rest []*batch
 	for i, b := range batches {
 		err := cmds[i].Err()
@@ -147,8 +198,8 @@ func (r *renewal) send(ctx context.Context, batches []*batch) []*batch {
 			rest = append(rest, b.split()...)
 		case err != nil:
 			r.fail(redisnode.Classify(err))
-		case short != nil:
-			r.fail(short)
+		case short[i] != nil:
+			r.fail(short[i])
 		case b.queued:
 			r.takeStates(b, cmds[i].Val())
 		default:
@@ -235,6 +286,9 @@ func (r *renewal) takeStates(b *batch, reply any) {
 }
 
 func (r *renewal) set(i int, st driver.State) {
+	if r.isOver() {
+		return // what it says may be out of date, and nobody looks
+	}
 	ref := r.refs[i]
 	if st.Phase != driver.Held || r.driver.isWaiting(ref.ID) {
 		r.driver.note(ref, r.driver.prefix+ref.Key, st.Phase)
@@ -243,6 +297,12 @@ func (r *renewal) set(i int, st driver.State) {
 	defer r.mu.Unlock()
 	r.states[i] = st
 	r.answered++
+}
+
+func (r *renewal) isOver() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.returned
 }
 
 func (d *redisDriver) isWaiting(id string) bool {

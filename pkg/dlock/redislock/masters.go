@@ -1,0 +1,111 @@
+package redislock
+
+import (
+	"context"
+	"maps"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// masterPipeliners are the pipeliners of a cluster, one for each master.
+type masterPipeliners struct {
+	// loaded: go-redis has the state of the cluster, so that to look up a master takes
+	// no I/O any more.
+	loaded atomic.Bool
+
+	mu     sync.Mutex                            // held to replace byAddr
+	byAddr atomic.Pointer[map[string]*pipeliner] // read by every call, so never changed in place
+}
+
+// lockOf is the lock of a command, which all scripts have as their first key.
+func lockOf(cmd *command) string {
+	lock, _ := cmd.Args()[3].(string)
+	return lock
+}
+
+// masterFor is the client of the master that has key, as far as go-redis knows. The
+// first look-up asks a node, in another goroutine, since the client may not honor ctx.
+func (d *redisDriver) masterFor(ctx context.Context, key string) (*redis.Client, error) {
+	if d.byMaster.loaded.Load() {
+		return d.cluster.MasterForKey(ctx, key)
+	}
+	ctx, cancel := context.WithTimeout(ctx, tripTimeout)
+	defer cancel()
+	node, err := await(ctx, d, func() (*redis.Client, error) { return d.cluster.MasterForKey(ctx, key) })
+	if err == nil {
+		d.byMaster.loaded.Store(true)
+	}
+	return node, err
+}
+
+// pipelinerFor is the pipeliner of the master that has lock. Where the master is not
+// known, go-redis finds it or says why not, and the driver's own pipeliner serves.
+func (d *redisDriver) pipelinerFor(ctx context.Context, lock string) *pipeliner {
+	node, err := d.masterFor(ctx, lock)
+	if err != nil {
+		return &d.pipeliner
+	}
+	return d.pipelinerAt(node.Options().Addr)
+}
+
+// pipelinerOf is the pipeliner of the master that nodeOf names.
+func (d *redisDriver) pipelinerOf(addr string) *pipeliner {
+	if addr == "" {
+		return &d.pipeliner
+	}
+	return d.pipelinerAt(addr)
+}
+
+func (d *redisDriver) pipelinerAt(addr string) *pipeliner {
+	m := &d.byMaster
+	known := m.byAddr.Load()
+	if known != nil && (*known)[addr] != nil {
+		return (*known)[addr]
+	}
+	return m.add(d, addr)
+}
+
+// forgetAfter is when a pipeliner is forgotten that is not used: its master has left.
+const forgetAfter = 10 * time.Minute
+
+func (m *masterPipeliners) add(d *redisDriver, addr string) *pipeliner {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	all := map[string]*pipeliner{}
+	known := m.byAddr.Load()
+	if known != nil {
+		if p := (*known)[addr]; p != nil {
+			return p
+		}
+		all = maps.Clone(*known)
+	}
+	maps.DeleteFunc(all, func(_ string, p *pipeliner) bool { return p.idleFor(forgetAfter) })
+	p := &pipeliner{driver: d, used: time.Now()}
+	all[addr] = p
+	m.byAddr.Store(&all)
+	return p
+}
+
+// idleFor reports whether nothing was sent for this long. A call that has looked it up
+// before it is forgotten still goes through.
+func (p *pipeliner) idleFor(long time.Duration) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.inFlight == 0 && time.Since(p.used) > long
+}
+
+// masterAt reloads the state of the cluster and returns the client of the master with
+// this address; nil if the state does not have it.
+func (d *redisDriver) masterAt(ctx context.Context, addr string) *redis.Client {
+	var found atomic.Pointer[redis.Client]
+	_ = d.cluster.ForEachMaster(ctx, func(_ context.Context, c *redis.Client) error {
+		if c.Options().Addr == addr || c.NodeAddress() == addr {
+			found.Store(c)
+		}
+		return nil
+	})
+	return found.Load()
+}

@@ -1,0 +1,309 @@
+package redislock
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/bound"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
+)
+
+// A pipeliner sends calls to one master. A call is sent at once and alone while fewer
+// than maxInFlight are in flight. Otherwise it is pending, and the batch that returns
+// first sends all pending calls in one pipeline; calls that follow a shared batch
+// gather as well. So a lone call never waits, and many share round trips and system
+// calls.
+//
+// A cluster has a pipeliner per master: a master that stalls, or is far away, costs
+// the others nothing.
+//
+// go-redis honors deadlines, if it was told to, and never cancellation. So a call that
+// can be cancelled, and any other if it was not told, is made by another goroutine
+// while its own waits for either end. That costs more than all else in a client. Where
+// this master has lately been quick, the call is therefore made inline, by its own
+// goroutine, with a short attempt timeout: if it is not over by then, it is given up
+// and made again by another goroutine.
+type pipeliner struct {
+	driver *redisDriver
+
+	timeouts bound.Shared
+	stalled  atomic.Bool // the last round trip had no answer
+
+	mu       sync.Mutex
+	inFlight int
+	quick    int  // quick round trips in a row, up to quickTrips
+	batching bool // the last batch was shared, so the calls that come next gather
+	pending  []*pendingCall
+	used     time.Time // when the last round trip ended
+}
+
+// A manner says whether a call may be given up early, with driver.ErrHasty.
+type manner bool
+
+const (
+	hasty   manner = true
+	patient manner = false
+)
+
+// attemptTimeout is how much longer than its context an inline call may take; it may
+// be up to a quarter shorter. A round trip is quick if it takes far less, and a master
+// is if so many in a row are.
+const (
+	attemptTimeout = 25 * time.Millisecond
+	quickTrip      = attemptTimeout / 8
+	quickTrips     = 8
+)
+
+// attemptTimeouts are shared by all drivers: many Clients in one process then need one
+// timer.
+var attemptTimeouts bound.Shared
+
+// A pendingCall waits for a batch.
+type pendingCall struct {
+	cmd       *command
+	until     time.Time
+	done      chan struct{}
+	abandoned bool // its caller has left; under pipeliner.mu
+}
+
+// maxInFlight is how many round trips to a master are in flight at a time, maxBatch
+// how many calls share one.
+const (
+	maxInFlight = 6
+	maxBatch    = 128
+)
+
+// tripTimeout is the longest that a round trip may take, and so the longest that Close
+// waits for one: nothing else ends a call that the client has begun.
+const tripTimeout = 750 * time.Millisecond
+
+// call runs a command and returns its reply, classified. A server that does not
+// know the script gets it whole.
+func (d *redisDriver) call(ctx context.Context, cmd *command, how manner) (any, error) {
+	err := ctx.Err()
+	if err != nil {
+		return nil, err
+	}
+	p := &d.pipeliner
+	if d.cluster != nil {
+		p = d.pipelinerFor(ctx, lockOf(cmd))
+	}
+	err = p.send(ctx, cmd, how)
+	if redisnode.IsNoScript(err) && ctx.Err() == nil {
+		cmd = cmd.Whole(ctx)
+		err = p.send(ctx, cmd, how)
+	}
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return nil, redisnode.Classify(err)
+	}
+	return cmd.Val(), nil
+}
+
+func (p *pipeliner) send(ctx context.Context, cmd *command, how manner) error {
+	_, uncancellable := ctx.(driver.Uncancelled)
+	p.mu.Lock()
+	quick := !uncancellable && how == hasty && p.driver.shortTimeoutClient != nil && p.quick == quickTrips
+	uncancellable = uncancellable && p.driver.honorsDeadline
+	if p.inFlight < maxInFlight && !p.batching && (uncancellable || quick) {
+		p.inFlight++
+		p.mu.Unlock()
+		return p.callInline(ctx, cmd, uncancellable)
+	}
+	c := &pendingCall{cmd: cmd, done: make(chan struct{}), until: time.Now().Add(tripTimeout)}
+	at, ok := ctx.Deadline()
+	if ok && at.Before(c.until) {
+		c.until = at
+	}
+	p.pending = append(p.pending, c)
+	if p.inFlight < maxInFlight {
+		p.inFlight++
+		p.start()
+	}
+	p.mu.Unlock()
+	caller, deadline := ends(ctx)
+	select {
+	case <-c.done:
+		return cmd.Err()
+	case <-caller:
+	case <-deadline:
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c.abandoned = true
+	return ctx.Err()
+}
+
+// callInline makes a call in the goroutine of its caller.
+func (p *pipeliner) callInline(ctx context.Context, cmd *command, uncancellable bool) error {
+	started := time.Now()
+	client, call, end := p.driver.client, ctx, time.Time{}
+	if !uncancellable {
+		client = p.driver.shortTimeoutClient
+		attempt := attemptTimeouts.Within(context.Background(), attemptTimeout)
+		end, _ = attempt.Deadline()
+		own, ok := ctx.Deadline()
+		if ok && own.Before(end) {
+			var cancel context.CancelFunc
+			attempt, cancel = context.WithDeadline(p.driver.ctx, own)
+			defer cancel()
+			end = own
+		}
+		call = driver.Uncancelled{Context: attempt, Values: ctx}
+	}
+	err := client.Process(call, cmd)
+	answered := isAnswer(err)
+	p.finish(started, answered)
+	if answered || uncancellable || time.Now().Before(end) {
+		return err
+	}
+	return endOf(ctx, end)
+}
+
+// endOf is why an inline call was ended: by its context, or only by its attempt timeout.
+func endOf(ctx context.Context, end time.Time) error {
+	own, ok := ctx.Deadline()
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case ok && !own.After(end): // its timer is about to fire
+		return context.DeadlineExceeded
+	}
+	return driver.ErrHasty
+}
+
+// isAnswer reports whether the server has answered.
+func isAnswer(err error) bool {
+	if err == nil {
+		return true
+	}
+	var answer redis.Error
+	return errors.As(err, &answer)
+}
+
+// ends are the channels that end a call, of which one may be nil.
+func ends(ctx context.Context) (caller, deadline <-chan struct{}) {
+	if j, ok := ctx.(*driver.Joined); ok {
+		return j.Ends()
+	}
+	return ctx.Done(), nil
+}
+
+// finish ends the round trip of an inline call, and lets pending calls use its place.
+func (p *pipeliner) finish(started time.Time, answered bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.record(started, 1, answered)
+	if len(p.pending) > 0 && p.driver.ctx.Err() == nil {
+		p.start()
+		return
+	}
+	p.inFlight--
+}
+
+// record keeps how long a round trip took, how many calls shared it, and whether it
+// had an answer. It runs under mu.
+func (p *pipeliner) record(started time.Time, calls int, answered bool) {
+	p.used = time.Now()
+	p.batching = calls > 1
+	if p.stalled.Load() == answered {
+		p.stalled.Store(!answered)
+	}
+	if p.used.Sub(started) > quickTrip || !answered {
+		p.quick = 0
+	} else if p.quick < quickTrips {
+		p.quick++
+	}
+}
+
+// start sends batches until nothing is pending. It runs under mu.
+func (p *pipeliner) start() {
+	p.driver.work.Go(func() {
+		for batch := p.next(); len(batch) > 0; batch = p.next() {
+			started := time.Now()
+			answered := p.flush(batch)
+			p.mu.Lock()
+			p.record(started, len(batch), answered)
+			p.mu.Unlock()
+			if len(batch) > 1 {
+				runtime.Gosched() // those who were just answered are about to call again
+			}
+		}
+	})
+}
+
+// next takes the pending calls whose callers still wait. If there are none, one round
+// trip less is in flight.
+func (p *pipeliner) next() (batch []*pendingCall) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for len(batch) == 0 && len(p.pending) > 0 && p.driver.ctx.Err() == nil {
+		n := min(len(p.pending), maxBatch)
+		batch = slices.DeleteFunc(p.pending[:n:n], func(c *pendingCall) bool { return c.abandoned })
+		p.pending = p.pending[n:]
+	}
+	if len(batch) == 0 {
+		p.inFlight--
+	}
+	return batch
+}
+
+// flush makes a round trip, and reports whether it had an answer. It lasts as long as
+// the latest deadline of its calls.
+func (p *pipeliner) flush(batch []*pendingCall) bool {
+	var until time.Time
+	for _, c := range batch {
+		if c.until.After(until) {
+			until = c.until
+		}
+	}
+	ctx := p.timeouts.Within(p.driver.ctx, tripTimeout)
+	at, _ := ctx.Deadline()
+	if at.After(until) {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(p.driver.ctx, until)
+		defer cancel()
+	}
+	if len(batch) == 1 {
+		_ = p.driver.client.Process(ctx, batch[0].cmd) // the command has its error
+	} else {
+		pipe := p.driver.client.Pipeline()
+		for _, c := range batch {
+			_ = pipe.Process(ctx, c.cmd)
+		}
+		_, _ = pipe.Exec(ctx) // each command has its own error
+	}
+	answered := isAnswer(batch[0].cmd.Err()) // before it goes back to its caller
+	for _, c := range batch {
+		close(c.done)
+	}
+	return answered
+}
+
+// await runs f in another goroutine, since the client may not honor ctx, and returns
+// when either is over.
+func await[T any](ctx context.Context, d *redisDriver, f func() (T, error)) (T, error) {
+	type result struct {
+		value T
+		err   error
+	}
+	done := make(chan result, 1)
+	d.work.Go(func() {
+		v, err := f()
+		done <- result{v, err}
+	})
+	select {
+	case r := <-done:
+		return r.value, r.err
+	case <-ctx.Done():
+		var none T
+		return none, ctx.Err()
+	}
+}

@@ -1,0 +1,263 @@
+package redislock
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// subscriptions receive what scripts publish to this process. Without a cluster there is
+// one channel. On a cluster there is a channel for each slot in which something waits,
+// and the channels of one master share a connection, which is opened at that master
+// itself: a message reaches subscribers at its replicas too, but scripts cannot count
+// them. A channel is subscribed before the first claim of its slot queues, and whatever
+// may have been missed before that, or while a connection was broken, is asked for.
+type subscriptions struct {
+	driver *redisDriver
+
+	mu     sync.Mutex
+	slots  map[int]*slotSubscription // 0 without a cluster
+	conns  map[string]*subscription  // by the address of the master, "" without a cluster
+	warned map[string]bool           // the refusals that were logged
+	ended  bool
+}
+
+// A slotSubscription is the subscription of one channel. Its fields are under
+// subscriptions.mu, but for those that do not change.
+type slotSubscription struct {
+	slot      int
+	channel   string
+	conn      *subscription // nil while its master is looked up
+	confirmed bool          // the server has said that it is subscribed
+	used      time.Time     // when a claim last asked for it, on a cluster
+	pause     backoff       // before it is looked up again
+	tried     chan struct{} // closed once it is confirmed, or has failed for the first time
+	try       sync.Once
+}
+
+// settle lets those claims queue that wait for the subscription.
+func (s *slotSubscription) settle() { s.try.Do(func() { close(s.tried) }) }
+
+// channelFor is where the claims of this process on lock want to be told.
+func (d *redisDriver) channelFor(lock string) string {
+	if d.cluster == nil {
+		return "dlock:" + d.me
+	}
+	return slotChannel(slotOf(lock), d.me)
+}
+
+// ready reports whether pushes for a slot are heard, or cannot be for now.
+func (l *subscriptions) ready(slot int) bool {
+	l.mu.Lock()
+	s := l.slots[slot]
+	if s != nil && l.driver.cluster != nil {
+		s.used = time.Now()
+	}
+	l.mu.Unlock()
+	if s == nil {
+		return false
+	}
+	select {
+	case <-s.tried:
+		return true
+	default:
+		return false
+	}
+}
+
+// listening reports whether the server has confirmed the subscription of a slot, and
+// its connection stands.
+func (l *subscriptions) listening(slot int) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.slots[slot]
+	return s != nil && s.confirmed
+}
+
+// await subscribes to a slot and returns when that is confirmed or could not be done;
+// claims then queue without pushes.
+func (l *subscriptions) await(ctx context.Context, slot int) {
+	s := l.want(slot)
+	if s == nil {
+		return
+	}
+	timer := time.NewTimer(tripTimeout)
+	defer timer.Stop()
+	select {
+	case <-s.tried:
+	case <-ctx.Done():
+	case <-l.driver.ctx.Done():
+	case <-timer.C:
+		s.settle()
+	}
+}
+
+// want sees to it that pushes for a slot are heard. It returns nil when closed.
+func (l *subscriptions) want(slot int) *slotSubscription {
+	d := l.driver
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.slots[slot]
+	if l.ended || s != nil {
+		if s != nil {
+			s.used = time.Now()
+		}
+		return s
+	}
+	s = &slotSubscription{slot: slot, channel: "dlock:" + d.me, used: time.Now(), tried: make(chan struct{})}
+	if d.cluster != nil {
+		s.channel = slotChannel(slot, d.me)
+	}
+	if l.slots == nil {
+		l.slots, l.conns, l.warned = map[int]*slotSubscription{}, map[string]*subscription{}, map[string]bool{}
+	}
+	l.slots[slot] = s
+	d.work.Go(func() { l.place(s, "") })
+	return s
+}
+
+// unheardPause is how often a connection is replaced at most because nobody hears.
+const unheardPause = time.Second
+
+// unheard is told that a master counts no subscriber of the channel of a slot. If we
+// are subscribed, then at a server that is its master no longer: the connection is
+// replaced, and what waits is asked for.
+func (l *subscriptions) unheard(slot int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.slots[slot]
+	if s == nil || !s.confirmed || s.conn == nil || time.Since(s.conn.replaced) < unheardPause {
+		return
+	}
+	s.conn.replaced = time.Now()
+	s.conn.misplaced = true
+	_ = s.conn.pubsub.Close()
+}
+
+// close ends all connections; their goroutines then return.
+func (l *subscriptions) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ended = true
+	for _, c := range l.conns {
+		if c.pubsub != nil {
+			_ = c.pubsub.Close()
+		}
+	}
+}
+
+// place finds the master of a slot and subscribes there. An address says which master
+// it is, if another has told so.
+func (l *subscriptions) place(s *slotSubscription, addr string) {
+	for {
+		client, err := l.masterOf(s, addr)
+		if err == nil {
+			pubsub := l.attach(s, client)
+			if pubsub != nil {
+				_ = l.subscribe(s, pubsub)
+			}
+			return
+		}
+		s.settle()
+		l.driver.log.Debug("no master to subscribe at", "slot", s.slot, "error", err)
+		if !l.driver.sleep(l.pauseOf(s)) {
+			return
+		}
+		addr = ""
+	}
+}
+
+func (l *subscriptions) pauseOf(s *slotSubscription) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return s.pause.next(maxBackoff)
+}
+
+// masterOf is the client of the master of a slot.
+func (l *subscriptions) masterOf(s *slotSubscription, addr string) (*redis.Client, error) {
+	d := l.driver
+	if d.cluster == nil {
+		client, _ := d.client.(*redis.Client) // Open knows no other
+		return client, nil
+	}
+	ctx, cancel := context.WithTimeout(d.ctx, tripTimeout)
+	defer cancel()
+	if addr != "" {
+		client := d.masterAt(ctx, addr)
+		if client != nil {
+			return client, nil
+		}
+	}
+	return d.masterFor(ctx, s.channel)
+}
+
+// attach gives a slot to the connection of a master, which is made if there is none. It
+// returns the connection if that has begun to subscribe without the slot.
+func (l *subscriptions) attach(s *slotSubscription, client *redis.Client) *redis.PubSub {
+	addr := ""
+	if l.driver.cluster != nil {
+		addr = client.Options().Addr
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended || l.slots[s.slot] != s {
+		return nil
+	}
+	c := l.conns[addr]
+	if c == nil {
+		c = &subscription{all: l, addr: addr, client: client, slots: map[int]*slotSubscription{}}
+		l.conns[addr] = c
+		l.driver.work.Go(c.run)
+	}
+	s.conn, s.confirmed = c, false
+	c.slots[s.slot] = s
+	if c.failing {
+		s.settle()
+	}
+	return c.pubsub
+}
+
+// subscribe asks for the channel of one slot: several slots in one command would be
+// refused. If it fails, the connection is closed, and its goroutine sees to the rest.
+func (l *subscriptions) subscribe(s *slotSubscription, pubsub *redis.PubSub) error {
+	ctx, cancel := context.WithTimeout(l.driver.ctx, tripTimeout)
+	defer cancel()
+	var err error
+	if l.driver.cluster != nil {
+		err = pubsub.SSubscribe(ctx, s.channel)
+	} else {
+		err = pubsub.Subscribe(ctx, s.channel)
+	}
+	if err != nil {
+		_ = pubsub.Close()
+	}
+	return err
+}
+
+func (d *redisDriver) sleep(t time.Duration) bool {
+	timer := time.NewTimer(t)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-d.ctx.Done():
+		return false
+	}
+}
+
+// A backoff is a pause that doubles each time.
+type backoff time.Duration
+
+// maxBackoff is the longest pause before the next attempt to subscribe; after a refusal
+// it is maxRefusedBackoff.
+const (
+	maxBackoff        = time.Second
+	maxRefusedBackoff = 30 * time.Second
+)
+
+func (b *backoff) next(most time.Duration) time.Duration {
+	*b = backoff(min(max(2*time.Duration(*b), 10*time.Millisecond), most))
+	return time.Duration(*b)
+}

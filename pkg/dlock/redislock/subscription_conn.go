@@ -1,0 +1,364 @@
+package redislock
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
+)
+
+// A subscription is the connection to one master, and the goroutine that reads it.
+type subscription struct {
+	all    *subscriptions
+	addr   string
+	client *redis.Client
+	pause  backoff
+
+	// under subscriptions.mu
+	pubsub    *redis.PubSub // nil until it is opened
+	slots     map[int]*slotSubscription
+	replaced  time.Time // when it was last closed as misplaced
+	misplaced bool      // it is to be replaced at once
+	failing   bool      // the last attempt has failed
+}
+
+// quiet is how long a connection may say nothing before it is asked whether it lives: a
+// link that is half open would never tell. As often slots are looked at that nothing
+// waits in.
+const quiet = 5 * time.Second
+
+// run keeps the connection until no slot needs it.
+func (c *subscription) run() {
+	d := c.all.driver
+	for d.ctx.Err() == nil {
+		err := c.open()
+		if err == nil {
+			err = c.receive()
+		}
+		misplaced := c.broken()
+		if d.ctx.Err() != nil || !c.needed() {
+			return
+		}
+		if !misplaced && !d.sleep(c.pause.next(c.report(err))) {
+			return
+		}
+		c.all.reload()
+		c.relocate()
+	}
+}
+
+// open subscribes to all slots. Nothing but subscribing may make the connection: it has
+// a timeout, so that Close does not wait for a dead link.
+func (c *subscription) open() error {
+	l, d := c.all, c.all.driver
+	client := c.client
+	if d.cluster != nil && !d.honorsDeadline {
+		client = client.WithTimeout(tripTimeout)
+	}
+	pubsub := client.Subscribe(d.ctx) // makes no connection yet
+	l.mu.Lock()
+	if l.ended {
+		l.mu.Unlock()
+		return errors.Join(redis.ErrClosed, pubsub.Close())
+	}
+	c.pubsub = pubsub
+	var all []*slotSubscription
+	for _, s := range c.slots {
+		all = append(all, s)
+	}
+	l.mu.Unlock()
+	for _, s := range all {
+		err := l.subscribe(s, pubsub)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// noReconnect is over. go-redis would make a broken connection anew by itself, without
+// a timeout and with all channels in one command, which a cluster refuses.
+var noReconnect = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
+
+// receive passes on what comes until the connection breaks or no slot needs it.
+func (c *subscription) receive() error {
+	asked, swept := false, time.Now()
+	fresh := map[int]bool{} // slots that were confirmed, and are to be rechecked
+	for {
+		msg, err := c.pubsub.ReceiveTimeout(noReconnect, quiet)
+		var late net.Error
+		switch {
+		case err == nil:
+			asked = false
+			c.take(msg, fresh)
+		case c.moved(err):
+		case errors.As(err, &late) && late.Timeout() && !asked:
+			asked = true
+			_ = c.pubsub.Ping(noReconnect) // the answer, or its absence, will tell
+		default:
+			return err
+		}
+		if len(fresh) >= maxFresh || (len(fresh) > 0 && c.isComplete()) {
+			c.all.driver.recheck(fresh)
+			clear(fresh)
+		}
+		if time.Since(swept) >= quiet {
+			swept = time.Now()
+			if !c.sweep() {
+				return nil
+			}
+		}
+	}
+}
+
+// maxFresh is how many slots are rechecked together.
+const maxFresh = 64
+
+// take handles a message.
+func (c *subscription) take(msg any, fresh map[int]bool) {
+	d := c.all.driver
+	switch m := msg.(type) {
+	case *redis.Message:
+		d.heard(m.Payload)
+	case *redis.Subscription:
+		if strings.HasSuffix(m.Kind, "unsubscribe") {
+			c.replace(c.slotOf(m.Channel), "") // its slot has moved away
+			break
+		}
+		slot := c.slotOf(m.Channel)
+		if c.confirm(slot) {
+			fresh[slot] = true
+		}
+	}
+}
+
+// confirm records that the channel of a slot is subscribed.
+func (c *subscription) confirm(slot int) bool {
+	l := c.all
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c.pause, c.failing = 0, false
+	s := c.slots[slot]
+	if s == nil {
+		return false
+	}
+	s.confirmed, s.pause = true, 0
+	s.settle()
+	return true
+}
+
+// isComplete reports whether all slots are confirmed.
+func (c *subscription) isComplete() bool {
+	l := c.all
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, s := range c.slots {
+		if !s.confirmed {
+			return false
+		}
+	}
+	return true
+}
+
+// slotOf is the slot of a channel of ours.
+func (c *subscription) slotOf(channel string) int {
+	if c.all.driver.cluster == nil {
+		return 0
+	}
+	return slotOf(channel)
+}
+
+// moved follows the answer that another master has a slot. The answer names both.
+func (c *subscription) moved(err error) bool {
+	addr, ok := redis.IsMovedError(err)
+	if !ok {
+		return false
+	}
+	_, rest, _ := strings.Cut(err.Error(), "MOVED ")
+	digits, _, _ := strings.Cut(rest, " ")
+	slot, bad := strconv.Atoi(digits)
+	if bad != nil {
+		return false
+	}
+	c.replace(slot, addr)
+	return true
+}
+
+// replace gives a slot away, to be subscribed where it is now.
+func (c *subscription) replace(slot int, addr string) {
+	l := c.all
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := c.slots[slot]
+	if s == nil || s.conn != c {
+		return // we have ended it ourselves
+	}
+	delete(c.slots, slot)
+	s.conn, s.confirmed = nil, false
+	pause := s.pause.next(maxBackoff) // the slot may be between two masters that name each other
+	l.driver.work.Go(func() {
+		if addr == "" {
+			l.reload()
+		}
+		if l.driver.sleep(pause) {
+			l.place(s, addr)
+		}
+	})
+}
+
+// reload fetches the state of the cluster.
+func (l *subscriptions) reload() {
+	if l.driver.cluster == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(l.driver.ctx, tripTimeout)
+	defer cancel()
+	_ = l.driver.masterAt(ctx, "")
+}
+
+// sweep ends the subscriptions of slots in which nothing waits, and moves those whose
+// master is another now. It reports whether any is left.
+func (c *subscription) sweep() bool {
+	l, d := c.all, c.all.driver
+	if d.cluster == nil {
+		return true
+	}
+	waiting := d.waitingSlots()
+	var unused []string
+	l.mu.Lock()
+	for slot, s := range c.slots {
+		if !waiting[slot] && time.Since(s.used) >= quiet {
+			delete(c.slots, slot)
+			delete(l.slots, slot)
+			unused = append(unused, s.channel)
+		}
+	}
+	l.mu.Unlock()
+	for _, channel := range unused {
+		_ = c.pubsub.SUnsubscribe(noReconnect, channel)
+	}
+	for slot := range waiting {
+		c.checkMaster(slot)
+	}
+	return c.needed()
+}
+
+// waitingSlots are the slots in which something waits.
+func (d *redisDriver) waitingSlots() map[int]bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	waiting := map[int]bool{}
+	for _, w := range d.waiting {
+		waiting[w.slot] = true
+	}
+	return waiting
+}
+
+// checkMaster moves a slot whose master is another now: a master that has become a
+// replica keeps its subscribers.
+func (c *subscription) checkMaster(slot int) {
+	l := c.all
+	l.mu.Lock()
+	s := c.slots[slot]
+	l.mu.Unlock()
+	if s == nil {
+		return
+	}
+	client, err := l.masterOf(s, "")
+	if err == nil && client.Options().Addr != c.addr {
+		_ = c.pubsub.SUnsubscribe(noReconnect, s.channel)
+		c.replace(slot, "")
+	}
+}
+
+// broken closes the connection and records that no slot of it is subscribed. It reports
+// whether the connection was in the wrong place.
+func (c *subscription) broken() (misplaced bool) {
+	l := c.all
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c.pubsub != nil {
+		_ = c.pubsub.Close()
+		c.pubsub = nil
+	}
+	for _, s := range c.slots {
+		s.confirmed = false
+		s.settle()
+	}
+	misplaced, c.misplaced = c.misplaced, false
+	c.failing = !misplaced
+	return misplaced
+}
+
+// needed reports whether a slot uses the connection; if not, it is forgotten.
+func (c *subscription) needed() bool {
+	l := c.all
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(c.slots) > 0 && !l.ended {
+		return true
+	}
+	if l.conns[c.addr] == c {
+		delete(l.conns, c.addr)
+	}
+	return false
+}
+
+// relocate looks every slot up again. Those whose master is another now are given to
+// its connection.
+func (c *subscription) relocate() {
+	l := c.all
+	l.mu.Lock()
+	var all []*slotSubscription
+	for _, s := range c.slots {
+		all = append(all, s)
+	}
+	l.mu.Unlock()
+	for _, s := range all {
+		client, err := l.masterOf(s, "")
+		switch {
+		case err != nil:
+		case l.driver.cluster != nil && client.Options().Addr != c.addr:
+			c.replace(s.slot, "")
+		default:
+			c.client = client // perhaps another one for the same address
+		}
+	}
+}
+
+// report logs why a connection broke, and returns the longest pause before the next. A
+// refusal is logged once per cause: it lasts until an operator changes something.
+func (c *subscription) report(err error) time.Duration {
+	l, d := c.all, c.all.driver
+	var answer redis.Error
+	if !errors.As(err, &answer) || driver.ClassOf(redisnode.Classify(err)) != driver.Fatal {
+		d.log.Debug("subscription broken", "server", c.addr, "error", err)
+		return maxBackoff
+	}
+	l.mu.Lock()
+	known := l.warned[err.Error()]
+	l.warned[err.Error()] = true
+	l.mu.Unlock()
+	if !known {
+		d.log.Warn("redis refuses to subscribe, so waiters are served late", "server", c.addr, "error", err, "cure", d.subscribeCure())
+	}
+	return maxRefusedBackoff
+}
+
+func (d *redisDriver) subscribeCure() string {
+	if d.cluster != nil {
+		return "use Redis 7 or newer, and allow the user +ssubscribe +sunsubscribe +spublish and the channels &{*}dlock:*"
+	}
+	return "allow the user +subscribe +publish and the channels &dlock:*"
+}

@@ -1,0 +1,358 @@
+package redislock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/redislock"
+)
+
+// clusterLocks is a Client on a cluster, with a redis client of its own.
+func clusterLocks(t *testing.T, o *redis.ClusterOptions, opts ...redislock.Option) *dlock.Client {
+	t.Helper()
+	rdb := redis.NewClusterClient(o)
+	t.Cleanup(func() { _ = rdb.Close() })
+	return cehLocks(t, redislock.New(rdb, opts...), dlock.Config{})
+}
+
+// keyOn is a key that a node of a cluster has.
+func keyOn(t *testing.T, cl *servers.Cluster, node *servers.Redis, hint string) string {
+	t.Helper()
+	for i := 0; ; i++ {
+		key := hint + strconv.Itoa(i)
+		n, err := cl.NodeFor(t.Context(), key)
+		cehCheck(t, err)
+		if n == node {
+			return key
+		}
+	}
+}
+
+// serveWithoutAll lets the nodes of a cluster serve their keys while others are down.
+func serveWithoutAll(t *testing.T, cl *servers.Cluster) {
+	t.Helper()
+	for _, n := range cl.Nodes() {
+		c := n.Client()
+		cehCheck(t, c.ConfigSet(t.Context(), "cluster-require-full-coverage", "no").Err())
+		cehCheck(t, c.ConfigSet(t.Context(), "cluster-node-timeout", "60000").Err())
+		_ = c.Close()
+	}
+}
+
+// pairs is how many pairs a second some keys can be locked and unlocked, and how long
+// the slowest took. Each caller pauses, so that the machine is not the limit.
+func pairs(ctx context.Context, t *testing.T, c *dlock.Client, keys []string, long time.Duration) (rate float64, slowest time.Duration) {
+	t.Helper()
+	var n, most atomic.Int64
+	var wg sync.WaitGroup
+	begun := time.Now()
+	for _, k := range keys {
+		wg.Go(func() {
+			for time.Since(begun) < long {
+				at := time.Now()
+				g, err := c.Acquire(ctx, k, dlock.WithTTL(10*time.Second))
+				if err == nil {
+					err = g.Unlock(ctx)
+				}
+				if err != nil {
+					t.Errorf("%s: %v", k, err)
+					return
+				}
+				n.Add(1)
+				took := int64(time.Since(at))
+				for old := most.Load(); took > old && !most.CompareAndSwap(old, took); old = most.Load() {
+				}
+				abElapse(2 * time.Millisecond)
+			}
+		})
+	}
+	wg.Wait()
+	return float64(n.Load()) / time.Since(begun).Seconds(), time.Duration(most.Load())
+}
+
+// B11: a master that stalls costs the locks of the others nothing, whether or not the
+// client honors deadlines, and Close does not wait for it for long.
+func TestStalledMasterCostsOthersNothing(t *testing.T) {
+	for _, honors := range []bool{true, false} {
+		t.Run(fmt.Sprintf("honors=%v", honors), func(t *testing.T) {
+			cl := testenv.Cluster(t)
+			serveWithoutAll(t, cl)
+			c := clusterLocks(t, &redis.ClusterOptions{Addrs: cl.Addrs(), ContextTimeoutEnabled: honors})
+			nodes := cl.Nodes()
+			var bad, good []string
+			for i := range 8 {
+				bad = append(bad, keyOn(t, cl, nodes[0], fmt.Sprintf("bad%d-", i)))
+				good = append(good, keyOn(t, cl, nodes[1+i%2], fmt.Sprintf("good%d-", i)))
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			pairs(ctx, t, c, append(good, bad...), 200*time.Millisecond)
+			before, _ := pairs(ctx, t, c, good, 1500*time.Millisecond)
+			cehCheck(t, nodes[0].Pause())
+			var stuck sync.WaitGroup
+			for _, k := range bad {
+				for range 8 {
+					stuck.Go(func() { _, _ = c.Acquire(ctx, k) })
+				}
+			}
+			abElapse(100 * time.Millisecond)
+			during, slowest := pairs(ctx, t, c, good, 1500*time.Millisecond)
+			least := 0.5
+			if os.Getenv("DLOCK_STRESS") == "1" {
+				least = 0.9
+			}
+			t.Logf("%.0f pairs/s before, %.0f beside a stalled master, slowest %v", before, during, slowest)
+			if during < least*before {
+				t.Errorf("%.2f of the pairs beside a stalled master, want %.2f", during/before, least)
+			}
+			cancel()
+			stuck.Wait()
+			at := time.Now()
+			_ = c.Close()
+			if took := time.Since(at); took > 8*time.Second {
+				t.Errorf("Close took %v", took)
+			}
+			cehCheck(t, nodes[0].Resume())
+		})
+	}
+}
+
+// A stalled master does not make renewals at the others take longer.
+func TestStalledMasterDelaysNoRenewal(t *testing.T) {
+	cl := testenv.Cluster(t)
+	serveWithoutAll(t, cl)
+	c := clusterLocks(t, &redis.ClusterOptions{Addrs: cl.Addrs(), ContextTimeoutEnabled: true})
+	nodes := cl.Nodes()
+	cehAcquire(t, c, keyOn(t, cl, nodes[0], "bad"), dlock.WithTTL(4*time.Second))
+	g := cehAcquire(t, c, keyOn(t, cl, nodes[1], "good"), dlock.WithTTL(4*time.Second))
+	cehCheck(t, nodes[0].Pause())
+	least, end := 4*time.Second, time.Now().Add(9*time.Second)
+	for time.Now().Before(end) {
+		cehAlive(t, g)
+		least = min(least, g.Remaining())
+		abElapse(5 * time.Millisecond)
+	}
+	cehCheck(t, nodes[0].Resume())
+	t.Logf("%v were left at least", least)
+	cehUnlock(t, g)
+}
+
+// farMaster is a cluster one master of which is far away.
+func farMaster(t *testing.T) (c *dlock.Client, cl *servers.Cluster, far *servers.Proxy) {
+	t.Helper()
+	cl = testenv.Cluster(t)
+	node := cl.Nodes()[0]
+	far = testenv.Proxy(t, node.Addr())
+	c = clusterLocks(t, &redis.ClusterOptions{
+		Addrs: cl.Addrs(), ContextTimeoutEnabled: true,
+		Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if addr == node.Addr() {
+				addr = far.Addr()
+			}
+			return (&net.Dialer{}).DialContext(ctx, network, addr)
+		},
+	})
+	return c, cl, far
+}
+
+// B12: calls to a far master are not given up early because the others are near.
+func TestFarMasterAmongNearOnes(t *testing.T) {
+	c, cl, proxy := farMaster(t)
+	nodes := cl.Nodes()
+	far := keyOn(t, cl, nodes[0], "far")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	cehUnlock(t, cehAcquire(t, c, far))
+	proxy.Delay(40*time.Millisecond, 40*time.Millisecond)
+	near, stop := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	for i := range 3 {
+		k := keyOn(t, cl, nodes[1+i%2], fmt.Sprintf("near%d-", i))
+		wg.Go(func() {
+			for near.Err() == nil {
+				if g, err := c.Acquire(near, k); err == nil {
+					_ = g.Unlock(ctx)
+				}
+			}
+		})
+	}
+	const n = 10
+	var calls atomic.Int64
+	proxy.Intercept(func(cmd []string) servers.Action {
+		if kind := abKindOf(cmd); (kind == abAcquiring || kind == abReleasing) && cmd[3] == far {
+			calls.Add(1)
+		}
+		return servers.Forward
+	})
+	for range 3 {
+		cehUnlock(t, cehAcquire(t, c, far)) // the scripts are known, and connections made
+	}
+	calls.Store(0)
+	conns := proxy.Connections()
+	for range n {
+		g, err := c.Acquire(ctx, far)
+		cehCheck(t, err)
+		abElapse(5 * time.Millisecond)
+		cehCheck(t, g.Unlock(ctx))
+	}
+	stop()
+	wg.Wait()
+	if got := calls.Load(); got != 2*n {
+		t.Errorf("%d calls for %d pairs, want %d", got, n, 2*n)
+	}
+	if made := proxy.Connections() - conns; made > 2 {
+		t.Errorf("%d new connections for %d pairs", made, n)
+	}
+}
+
+// B14: however many slots are waited in, a process has one subscription connection to
+// each master.
+func TestOneSubscriptionPerMaster(t *testing.T) {
+	cl := testenv.Cluster(t)
+	o := func() *redis.ClusterOptions {
+		return &redis.ClusterOptions{Addrs: cl.Addrs(), ContextTimeoutEnabled: true}
+	}
+	a, b := clusterLocks(t, o()), clusterLocks(t, o())
+	const n = 200
+	var guards []*dlock.Guard
+	for i := range n {
+		guards = append(guards, cehAcquire(t, a, fmt.Sprint("k", i)))
+	}
+	granted := make(chan error, n)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for i := range n {
+		go func() {
+			g, err := b.Acquire(ctx, fmt.Sprint("k", i))
+			if err == nil {
+				err = g.Unlock(ctx)
+			}
+			granted <- err
+		}()
+	}
+	testenv.Eventually(t, 30*time.Second, "all wait", func() bool {
+		for i := range n {
+			if cehQueued(t, a, fmt.Sprint("k", i)) != 1 {
+				return false
+			}
+		}
+		return true
+	})
+	for _, node := range cl.Nodes() {
+		if got := subscribers(t, node); got != 1 {
+			t.Errorf("%d subscribed connections to %s, want 1", got, node.Addr())
+		}
+	}
+	for _, g := range guards {
+		cehUnlock(t, g)
+	}
+	for range n {
+		cehCheck(t, <-granted)
+	}
+}
+
+// subscribers is how many connections of a server have subscribed to something.
+func subscribers(t *testing.T, node *servers.Redis) int {
+	t.Helper()
+	c := node.Client()
+	defer c.Close()
+	list, err := c.Do(t.Context(), "CLIENT", "LIST").Text()
+	cehCheck(t, err)
+	n := 0
+	for line := range strings.Lines(list) {
+		if !strings.Contains(line, " sub=0 ") || (strings.Contains(line, " ssub=") && !strings.Contains(line, " ssub=0 ")) || strings.Contains(line, "cmd=ssubscribe") {
+			n++
+		}
+	}
+	return n
+}
+
+// A cluster client that reads from replicas subscribes at masters all the same.
+func TestReadOnlyClientSubscribesAtTheMaster(t *testing.T) {
+	cl := testenv.ClusterWithReplicas(t, 1)
+	for name, o := range map[string]*redis.ClusterOptions{
+		"ReadOnly":       {ReadOnly: true},
+		"RouteByLatency": {RouteByLatency: true},
+		"RouteRandomly":  {RouteRandomly: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o.Addrs, o.ContextTimeoutEnabled = cl.Addrs(), true
+			c := clusterLocks(t, o)
+			for i := range 4 {
+				key := fmt.Sprint(name, i)
+				g := cehAcquire(t, c, key)
+				w := cehAwait(t, c, key)
+				for _, node := range cl.Nodes()[3:] {
+					if n := subscribers(t, node); n != 0 {
+						t.Errorf("%d are subscribed at the replica %s", n, node.Addr())
+					}
+				}
+				cehUnlock(t, g)
+				cehUnlock(t, cehGrant(t, w, 10*time.Second).guard)
+			}
+		})
+	}
+}
+
+// B13: renewals with replicas follow a slot to its new master.
+func TestMinReplicasFollowsASlot(t *testing.T) {
+	cl := testenv.ClusterWithReplicas(t, 1)
+	c := clusterLocks(t, &redis.ClusterOptions{Addrs: cl.Addrs(), ContextTimeoutEnabled: true}, redislock.WithMinReplicas(1, 500*time.Millisecond))
+	const key, ttl = "k", 4 * time.Second
+	g := cehAcquire(t, c, key, dlock.WithTTL(ttl))
+	from, err := cl.NodeFor(t.Context(), key)
+	cehCheck(t, err)
+	to := cl.Nodes()[0]
+	if to == from {
+		to = cl.Nodes()[1]
+	}
+	slot, err := cl.Slot(t.Context(), key)
+	cehCheck(t, err)
+	cehCheck(t, cl.MigrateSlot(t.Context(), slot, from, to))
+	select {
+	case <-g.Done():
+		t.Fatalf("lost though the slot only moved: %v", context.Cause(g.Context()))
+	case <-time.After(2 * ttl):
+	}
+	cehUnlock(t, g)
+	cehUnlock(t, cehAcquire(t, c, key))
+}
+
+// B13: too few replicas are said to be that, by a client with the time-outs of go-redis
+// too, however long they are waited for.
+func TestMinReplicasOutlastsTimeouts(t *testing.T) {
+	server := testenv.Redis(t)
+	cl := testenv.Cluster(t)
+	for _, honors := range []bool{true, false} {
+		for name, rdb := range map[string]redis.UniversalClient{
+			"server":  redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: honors, ReadTimeout: 300 * time.Millisecond}),
+			"cluster": redis.NewClusterClient(&redis.ClusterOptions{Addrs: cl.Addrs(), ContextTimeoutEnabled: honors, ReadTimeout: 300 * time.Millisecond}),
+		} {
+			t.Run(fmt.Sprintf("%s honors=%v", name, honors), func(t *testing.T) {
+				t.Parallel()
+				t.Cleanup(func() { _ = rdb.Close() })
+				c := cehLocks(t, redislock.New(rdb, redislock.WithMinReplicas(1, time.Second)), dlock.Config{MaxRetries: 1})
+				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+				defer cancel()
+				_, err := c.Acquire(ctx, "k", dlock.WithTTL(15*time.Second))
+				if !errors.Is(err, redislock.ErrReplicas) {
+					t.Errorf("%v, want %v", err, redislock.ErrReplicas)
+				}
+			})
+		}
+	}
+}
