@@ -18,10 +18,43 @@ import (
 // A Redis owns a client of one server, of a master watched by sentinels, or of a
 // cluster. Its methods may be called from any goroutine.
 type Redis struct {
-	link   *link
-	dialer *dialer
-	client func() redis.UniversalClient // makes it at the first call
-	locks  []redislock.Option
+	link       *link
+	dialer     *dialer
+	client     func() redis.UniversalClient // makes it at the first call
+	lockClient lazyClient
+	locks      []redislock.Option
+}
+
+// A lazyClient is a client that is made when it is first asked for, and closed only if
+// it was.
+type lazyClient struct {
+	options *redis.UniversalOptions
+
+	mu     sync.Mutex
+	client redis.UniversalClient
+	closed bool
+}
+
+func (l *lazyClient) get() redis.UniversalClient {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.client == nil {
+		l.client = redis.NewUniversalClient(l.options)
+		if l.closed {
+			_ = l.client.Close()
+		}
+	}
+	return l.client
+}
+
+func (l *lazyClient) close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+	if l.client == nil {
+		return nil
+	}
+	return l.client.Close()
 }
 
 var _ dlock.RedisConnector = (*Redis)(nil)
@@ -49,9 +82,21 @@ func NewRedis(cfg *RedisConfig, opts ...Option) (*Redis, error) {
 	}
 	universal := universalOptions(&full, r.dialer)
 	r.client = sync.OnceValue(func() redis.UniversalClient { return redis.NewUniversalClient(universal) })
+	r.lockClient.options = lockOptions(*universal)
 	l.ask = r.ping
-	l.shut = func() error { return r.client().Close() }
+	l.shut = func() error { return errors.Join(r.client().Close(), r.lockClient.close()) }
 	return r, nil
+}
+
+// lockPoolSize is how many connections locks may use for each server: six round trips
+// in flight, renewals, and what operators and Check ask, with room to spare.
+const lockPoolSize = 16
+
+// lockOptions are the options of the client that locks have to themselves.
+func lockOptions(o redis.UniversalOptions) *redis.UniversalOptions {
+	o.PoolSize = lockPoolSize
+	o.MinIdleConns = min(o.MinIdleConns, lockPoolSize)
+	return &o
 }
 
 func universalOptions(cfg *RedisConfig, d *dialer) *redis.UniversalOptions {
@@ -92,13 +137,16 @@ func (r *Redis) Connect(ctx context.Context) error { return r.link.connect(ctx) 
 // HealthCheck is Connect for those who ask all the time.
 func (r *Redis) HealthCheck(ctx context.Context) error { return r.link.try(ctx, "health check") }
 
-// GetClient returns the client, which stays the connector's own: do not close it.
+// GetClient returns the client for your own commands, which stays the connector's own:
+// do not close it.
 func (r *Redis) GetClient() redis.UniversalClient { return r.client() }
 
-// RedisLocks is for dlock.NewRedis.
-func (r *Redis) RedisLocks() driver.Opener { return redislock.New(r.client(), r.locks...) }
+// RedisLocks is for dlock.NewRedis. Locks have a client of their own, with the same
+// options but a pool of 16 connections for each server: they never wait behind the
+// commands of GetClient, of which BLPOP, for instance, keeps its connection for long.
+func (r *Redis) RedisLocks() driver.Opener { return redislock.New(r.lockClient.get(), r.locks...) }
 
-// Close closes the client. Calls under way end with an error. Closing again does
+// Close closes the clients. Calls under way end with an error. Closing again does
 // nothing.
 func (r *Redis) Close() error { return r.link.close() }
 

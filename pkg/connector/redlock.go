@@ -58,8 +58,8 @@ func (r *Redlock) Connect(ctx context.Context) error { return r.link.connect(ctx
 // HealthCheck is Connect for those who ask all the time.
 func (r *Redlock) HealthCheck(ctx context.Context) error { return r.link.try(ctx, "health check") }
 
-// GetClients returns the clients, in the order of the addresses. They stay the
-// connector's own: do not close them.
+// GetClients returns the clients for your own commands, in the order of the addresses.
+// They stay the connector's own: do not close them.
 func (r *Redlock) GetClients() []redis.UniversalClient {
 	clients := make([]redis.UniversalClient, len(r.nodes))
 	for i, n := range r.nodes {
@@ -68,8 +68,15 @@ func (r *Redlock) GetClients() []redis.UniversalClient {
 	return clients
 }
 
-// RedlockLocks is for dlock.NewRedlock.
-func (r *Redlock) RedlockLocks() driver.Opener { return redlock.New(r.GetClients(), r.locks...) }
+// RedlockLocks is for dlock.NewRedlock. Locks have clients of their own, as those of a
+// Redis have.
+func (r *Redlock) RedlockLocks() driver.Opener {
+	clients := make([]redis.UniversalClient, len(r.nodes))
+	for i, n := range r.nodes {
+		clients[i] = n.lockClient.get()
+	}
+	return redlock.New(clients, r.locks...)
+}
 
 // Close closes the clients. Calls under way end with an error. Closing again does
 // nothing.

@@ -36,7 +36,34 @@ func (d *redisDriver) check(ctx context.Context) ([]driver.Finding, error) {
 		}
 		all = append(all, findings...)
 	}
-	return all, nil
+	return append(all, d.pool()), nil
+}
+
+// poolNeeds is how many connections to a server are used at once: round trips in
+// flight, a renewal, and what an operator asks.
+const poolNeeds = maxInFlight + 2
+
+// pool judges whether calls have had to wait for a connection, or may have to: behind
+// the blocking commands of others a renewal comes too late.
+func (d *redisDriver) pool() driver.Finding {
+	var size int
+	var stats *redis.PoolStats
+	if d.cluster != nil {
+		size, stats = d.cluster.Options().PoolSize, d.cluster.PoolStats()
+	} else if c, ok := d.client.(*redis.Client); ok {
+		size, stats = c.Options().PoolSize, c.PoolStats()
+	}
+	return judgePool(size, stats)
+}
+
+func judgePool(size int, stats *redis.PoolStats) driver.Finding {
+	f := driver.Finding{Name: "pool"}
+	f.Detail = fmt.Sprintf("%d connections for each server; %d calls have waited for one, %d in vain", size, stats.WaitCount, stats.Timeouts)
+	if size < poolNeeds || stats.WaitCount > 0 || stats.Timeouts > 0 {
+		f.Level = driver.Warning
+		f.Cure = fmt.Sprintf("give locks a client of their own, with a PoolSize of at least %d: behind other commands a renewal may come too late", poolNeeds)
+	}
+	return f
 }
 
 func (d *redisDriver) checkNode(ctx context.Context, node redis.Cmdable) ([]driver.Finding, error) {

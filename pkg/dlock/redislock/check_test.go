@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/clog"
 	"github.com/ceyewan/genesis/pkg/dlock"
@@ -62,6 +64,48 @@ func TestCheck(t *testing.T) {
 			}
 		})
 	}
+}
+
+// B17: a pool that is too small, or in which calls had to wait, is found.
+func TestCheckPool(t *testing.T) {
+	server := testenv.Redis(t)
+	for _, tc := range []struct {
+		name  string
+		size  int
+		wait  bool
+		level driver.Level
+	}{
+		{name: "enough", size: 16, level: driver.OK},
+		{name: "too few", size: 2, level: driver.Warning},
+		{name: "shared", size: 10, wait: true, level: driver.Warning},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			client := redis.NewClient(&redis.Options{Addr: server.Addr(), PoolSize: tc.size, ContextTimeoutEnabled: true})
+			defer client.Close()
+			locks := cehLocks(t, redislock.New(client), dlock.Config{})
+			if tc.wait {
+				waitForConnection(t, client, tc.size)
+			}
+			findings, err := locks.Check(t.Context())
+			cehCheck(t, err)
+			for _, f := range findings {
+				if f.Name == "pool" && f.Level == tc.level && (f.Cure != "") == (f.Level > driver.OK) {
+					return
+				}
+			}
+			t.Errorf("no pool at level %v in %+v", tc.level, findings)
+		})
+	}
+}
+
+// waitForConnection makes a command wait for a connection of a pool.
+func waitForConnection(t *testing.T, client *redis.Client, size int) {
+	t.Helper()
+	var wg sync.WaitGroup
+	for range size + 1 {
+		wg.Go(func() { _ = client.BLPop(t.Context(), 200*time.Millisecond, "empty").Err() })
+	}
+	wg.Wait()
 }
 
 // C6: the first use of a server that evicts is warned of.

@@ -102,9 +102,18 @@ func (d *redisDriver) call(ctx context.Context, cmd *command, how manner) (any, 
 		err = p.send(ctx, cmd, how)
 	}
 	if err != nil && !errors.Is(err, redis.Nil) {
+		d.suspectSubscription(err, lockOf(cmd))
 		return nil, redisnode.Classify(err)
 	}
 	return cmd.Val(), nil
+}
+
+// suspectSubscription looks for the answer of a master that has become a replica. The
+// subscription may have stayed there too, where scripts do not count it.
+func (d *redisDriver) suspectSubscription(err error, lock string) {
+	if redis.IsReadOnlyError(err) {
+		d.subscriptions.unheard(d.slotOf(lock))
+	}
 }
 
 func (p *pipeliner) send(ctx context.Context, cmd *command, how manner) error {

@@ -197,6 +197,7 @@ func (r *renewal) send(ctx context.Context, p *pipeliner, batches []*batch) []*b
 		case err != nil && b.splits(err):
 			rest = append(rest, b.split()...)
 		case err != nil:
+			r.driver.suspectSubscription(err, lockOf(cmds[i]))
 			r.fail(redisnode.Classify(err))
 		case short[i] != nil:
 			r.fail(short[i])

@@ -1,0 +1,166 @@
+package connector_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/connector"
+	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// occupy blocks all connections of clients that have two each, until stop is called.
+func occupy(t *testing.T, nodes []*servers.Redis, clients ...redis.UniversalClient) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for _, c := range clients {
+		for range 2 {
+			wg.Go(func() {
+				for ctx.Err() == nil {
+					_ = c.BLPop(ctx, time.Minute, "empty").Err()
+				}
+			})
+		}
+	}
+	for _, n := range nodes {
+		admin := n.Client()
+		testenv.Eventually(t, 10*time.Second, "all connections are blocked", func() bool {
+			info, err := admin.Info(t.Context(), "clients").Result()
+			return err == nil && strings.Contains(info, "blocked_clients:2")
+		})
+		_ = admin.Close()
+	}
+	return func() {
+		cancel()
+		for _, n := range nodes {
+			admin := n.Client()
+			_ = admin.RPush(context.Background(), "empty", 1, 2).Err()
+			_ = admin.Close()
+		}
+		wg.Wait()
+	}
+}
+
+// useLocks holds some locks for three leases, and takes and releases others meanwhile.
+func useLocks(t *testing.T, c *dlock.Client) {
+	t.Helper()
+	const ttl = 2 * time.Second
+	ctx, cancel := context.WithTimeout(t.Context(), 3*ttl)
+	defer cancel()
+	var held []*dlock.Guard
+	for i := range 4 {
+		g, err := c.Acquire(ctx, "held"+strconv.Itoa(i), dlock.WithTTL(ttl))
+		if err != nil {
+			t.Errorf("acquire: %v", err)
+			return
+		}
+		held = append(held, g)
+	}
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				g, err := c.Acquire(ctx, fmt.Sprint("other", i))
+				if err == nil {
+					err = g.Unlock(context.WithoutCancel(ctx))
+				}
+				if err != nil && ctx.Err() == nil {
+					t.Errorf("other %d: %v", i, err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for _, g := range held {
+		if g.Context().Err() != nil {
+			t.Errorf("%s is lost: %v", g.Key(), context.Cause(g.Context()))
+		}
+		if err := g.Unlock(t.Context()); err != nil {
+			t.Errorf("unlock %s: %v", g.Key(), err)
+		}
+	}
+}
+
+// B17: locks do not wait behind the blocking commands of the client that the user has.
+func TestRedisLocksHaveTheirOwnPool(t *testing.T) {
+	server := testenv.Redis(t)
+	c := newRedis(t, connector.RedisConfig{Addr: server.Addr(), PoolSize: 2})
+	locks, err := dlock.NewRedis(c, &dlock.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := occupy(t, []*servers.Redis{server}, c.GetClient())
+	useLocks(t, locks)
+	stop()
+	findings, err := locks.Check(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range findings {
+		if f.Name == "pool" && f.Level != 0 {
+			t.Errorf("%+v", f)
+		}
+	}
+	if err := locks.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestRedlockLocksHaveTheirOwnPools(t *testing.T) {
+	var nodes []*servers.Redis
+	var addrs []string
+	for range 3 {
+		n := testenv.Redis(t)
+		nodes, addrs = append(nodes, n), append(addrs, n.Addr())
+	}
+	c := newRedlock(t, connector.RedlockConfig{Addrs: addrs, PoolSize: 2})
+	locks, err := dlock.NewRedlock(c, &dlock.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := occupy(t, nodes, c.GetClients()...)
+	useLocks(t, locks)
+	stop()
+	if err := locks.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// The client of locks is closed with the connector, also one that is asked for later.
+func TestLockClientsAreClosed(t *testing.T) {
+	server := testenv.Redis(t)
+	for _, early := range []bool{true, false} {
+		c, err := connector.NewRedis(&connector.RedisConfig{Addr: server.Addr()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		opener := c.RedisLocks
+		if early {
+			locks := c.RedisLocks()
+			opener = func() driver.Opener { return locks }
+		}
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+		locks, err := dlock.New(&dlock.Config{MaxRetries: 1}, dlock.WithBackend(opener()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := locks.TryLock(t.Context(), "k"); !errors.Is(err, redis.ErrClosed) {
+			t.Errorf("early %v: %v, want a closed client", early, err)
+		}
+		_ = locks.Close()
+	}
+}

@@ -1,0 +1,245 @@
+package redislock
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// A logBuffer is a log that may be read meanwhile.
+type logBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *logBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *logBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
+// open is a driver of its own on a client, and its log.
+func open(t *testing.T, client redis.UniversalClient, opts ...Option) (*redisDriver, *logBuffer) {
+	t.Helper()
+	t.Cleanup(func() { _ = client.Close() })
+	log := &logBuffer{}
+	opened, err := New(client, opts...).Open(driver.Options{Logger: slog.New(slog.NewTextHandler(log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = opened.Close() })
+	d, _ := opened.(*redisDriver)
+	return d, log
+}
+
+func do(t *testing.T, node *servers.Redis, args ...any) *redis.Cmd {
+	t.Helper()
+	c := node.Client()
+	defer c.Close()
+	cmd := c.Do(t.Context(), args...)
+	if cmd.Err() != nil {
+		t.Fatal(args, cmd.Err())
+	}
+	return cmd
+}
+
+// numSub is how many subscribers a server counts.
+func numSub(t *testing.T, node *servers.Redis, command, channel string) int64 {
+	t.Helper()
+	c := node.Client()
+	defer c.Close()
+	var n int64
+	switch counts := c.Do(t.Context(), "PUBSUB", command, channel).Val().(type) {
+	case map[any]any:
+		n, _ = counts[channel].(int64)
+	case []any:
+		if len(counts) == 2 {
+			n, _ = counts[1].(int64)
+		}
+	}
+	return n
+}
+
+// pairBehindOneAddress is a master, its replica, and a proxy that leads to the master.
+func pairBehindOneAddress(t *testing.T) (master, replica *servers.Redis, proxy *servers.Proxy) {
+	t.Helper()
+	master, replica = testenv.Redis(t), testenv.Redis(t)
+	host, port, _ := net.SplitHostPort(master.Addr())
+	do(t, replica, "REPLICAOF", host, port)
+	testenv.Eventually(t, 20*time.Second, "the replica is in sync", func() bool {
+		return strings.Contains(do(t, master, "INFO", "replication").String(), "state=online")
+	})
+	return master, replica, testenv.Proxy(t, master.Addr())
+}
+
+// failover makes the replica the master, and the proxy lead there. Connections that are
+// open stay with the old one.
+func failover(t *testing.T, master, replica *servers.Redis, proxy *servers.Proxy) {
+	t.Helper()
+	host, port, _ := net.SplitHostPort(replica.Addr())
+	do(t, master, "FAILOVER", "TO", host, port)
+	testenv.Eventually(t, 20*time.Second, "the replica is promoted", func() bool {
+		return strings.Contains(do(t, replica, "INFO", "replication").String(), "role:master") &&
+			strings.Contains(do(t, master, "INFO", "replication").String(), "role:slave")
+	})
+	proxy.Retarget(replica.Addr())
+}
+
+// A1: a subscription that stayed with a demoted master is replaced when the new one
+// counts no subscriber, at most once a second, and what waits is asked for.
+func TestUnheardFollowsTheMaster(t *testing.T) {
+	master, replica, proxy := pairBehindOneAddress(t)
+	d, _ := open(t, redis.NewClient(&redis.Options{Addr: proxy.Addr(), ContextTimeoutEnabled: true}))
+	l, channel := &d.subscriptions, d.channelFor("")
+	if l.listening(0) {
+		t.Error("listening before it subscribes")
+	}
+	l.unheard(0) // is harmless
+	l.await(t.Context(), 0)
+	if !l.listening(0) || numSub(t, master, "NUMSUB", channel) != 1 {
+		t.Fatal("not subscribed at the master")
+	}
+	d.mu.Lock()
+	d.waiting["id"] = waiter{key: "k"}
+	d.mu.Unlock()
+	failover(t, master, replica, proxy)
+	if numSub(t, replica, "NUMSUB", channel) != 0 || !l.listening(0) {
+		t.Fatal("it follows by itself, and this shows nothing")
+	}
+	before := proxy.Connections()
+	for range 5 {
+		l.unheard(0)
+	}
+	testenv.Eventually(t, 10*time.Second, "a subscriber at the new master", func() bool {
+		return numSub(t, replica, "NUMSUB", channel) == 1 && l.listening(0)
+	})
+	if ev := <-d.Events(); ev.ID != "id" || ev.State.Phase != driver.Unknown {
+		t.Errorf("the recheck is %+v", ev)
+	}
+	l.unheard(0) // within the same second
+	if made := proxy.Connections() - before; made != 1 {
+		t.Errorf("%d connections were made, want 1", made)
+	}
+}
+
+// A1: calls that meet a demoted master move the subscription too.
+func TestReadOnlyAnswerMovesTheSubscription(t *testing.T) {
+	master, replica, proxy := pairBehindOneAddress(t)
+	d, _ := open(t, redis.NewClient(&redis.Options{Addr: proxy.Addr(), ContextTimeoutEnabled: true}))
+	d.subscriptions.await(t.Context(), 0)
+	r := driver.Request{Ref: driver.Ref{Key: "k", ID: strings.Repeat("a", 32), TTL: 10 * time.Second}}
+	if _, err := d.Acquire(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	failover(t, master, replica, proxy)
+	if _, err := d.Acquire(t.Context(), r); !errors.Is(err, ErrNotReady) {
+		t.Fatalf("the connection led to the old master, and the answer is %v", err)
+	}
+	testenv.Eventually(t, 10*time.Second, "a subscriber at the new master", func() bool {
+		return numSub(t, replica, "NUMSUB", d.channelFor("")) == 1
+	})
+}
+
+// B14: the subscription of a slot follows it to another master.
+func TestSubscriptionFollowsASlot(t *testing.T) {
+	cl := testenv.Cluster(t)
+	d, _ := open(t, redis.NewClusterClient(&redis.ClusterOptions{Addrs: cl.Addrs(), ContextTimeoutEnabled: true}))
+	l, slot := &d.subscriptions, slotOf("k")
+	channel := slotChannel(slot, d.me)
+	d.mu.Lock()
+	d.waiting["id"] = waiter{key: "k", slot: slot}
+	d.mu.Unlock()
+	l.await(t.Context(), slot)
+	if !l.listening(slot) {
+		t.Fatal("not subscribed")
+	}
+	from, err := cl.NodeFor(t.Context(), "k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, to := range cl.Nodes() {
+		if to == from {
+			continue
+		}
+		if err := cl.MigrateSlot(t.Context(), slot, from, to); err != nil {
+			t.Fatal(err)
+		}
+		testenv.Eventually(t, 20*time.Second, "a subscriber at the new master", func() bool {
+			return numSub(t, to, "SHARDNUMSUB", channel) == 1 && l.listening(slot)
+		})
+		from = to
+	}
+}
+
+// B14: a slot in which nothing waits is unsubscribed after a while, and a connection
+// without slots is closed.
+func TestUnusedSlotsAreUnsubscribed(t *testing.T) {
+	t.Parallel()
+	cl := testenv.Cluster(t)
+	d, _ := open(t, redis.NewClusterClient(&redis.ClusterOptions{Addrs: cl.Addrs(), ContextTimeoutEnabled: true}))
+	l, kept := &d.subscriptions, slotOf("kept")
+	d.mu.Lock()
+	d.waiting["id"] = waiter{key: "kept", slot: kept}
+	d.mu.Unlock()
+	for i := range 30 {
+		l.await(t.Context(), slotOf(fmt.Sprint("k", i)))
+	}
+	l.await(t.Context(), kept)
+	testenv.Eventually(t, 6*quiet, "only one subscription is left", func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return len(l.slots) == 1 && len(l.conns) == 1
+	})
+	if !l.listening(kept) || l.listening(slotOf("k0")) {
+		t.Error("the wrong one is left")
+	}
+	node, err := cl.NodeFor(t.Context(), "kept")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := numSub(t, node, "SHARDNUMSUB", slotChannel(kept, d.me)); n != 1 {
+		t.Errorf("%d subscribers, want 1", n)
+	}
+}
+
+// B9: who may not subscribe is told so once, with the cure, and queues nevertheless.
+func TestRefusedSubscriptionIsLogged(t *testing.T) {
+	server := testenv.Redis(t)
+	do(t, server, "ACL", "SETUSER", "deaf", "on", ">x", "~*", "resetchannels", "+@all")
+	d, log := open(t, redis.NewClient(&redis.Options{Addr: server.Addr(), Username: "deaf", Password: "x", ContextTimeoutEnabled: true}))
+	l := &d.subscriptions
+	at := time.Now()
+	l.await(t.Context(), 0)
+	if !l.ready(0) || l.listening(0) {
+		t.Errorf("ready %v, listening %v, after %v", l.ready(0), l.listening(0), time.Since(at))
+	}
+	testenv.Eventually(t, 10*time.Second, "several attempts", func() bool {
+		return strings.Contains(do(t, server, "INFO", "errorstats").String(), "errorstat_NOPERM:count=4")
+	})
+	if !strings.Contains(log.String(), "&dlock:*") {
+		t.Errorf("the cure is not named:\n%s", log)
+	}
+	if n := strings.Count(log.String(), "level=WARN"); n != 1 {
+		t.Errorf("%d warnings:\n%s", n, log)
+	}
+	do(t, server, "ACL", "SETUSER", "deaf", "&dlock:*")
+	testenv.Eventually(t, 60*time.Second, "a subscription once it is allowed", func() bool { return l.listening(0) })
+}
