@@ -127,7 +127,7 @@ func TestHastyReleaseIsMadeAgain(t *testing.T) {
 	})
 }
 
-// Haste is not longer than a leash: a call on a dead link ends soon after its context,
+// An inline call is not longer than its attempt timeout: a call on a dead link ends soon after its context,
 // whether or not the client heeds deadlines.
 func TestHastyCallEndsWithItsContext(t *testing.T) {
 	for _, heeds := range []bool{true, false} {

@@ -1,0 +1,92 @@
+package redislock
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// twoMasters is a driver on a cluster, with a claim at a master that is reached through
+// a proxy, and one at another.
+func twoMasters(t *testing.T) (d *redisDriver, refs []driver.Ref, proxy *servers.Proxy) {
+	t.Helper()
+	cl := testenv.Cluster(t)
+	node := cl.Nodes()[0]
+	proxy = testenv.Proxy(t, node.Addr())
+	d, _ = open(t, redis.NewClusterClient(&redis.ClusterOptions{
+		Addrs: cl.Addrs()[1:], ContextTimeoutEnabled: true,
+		Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if addr == node.Addr() {
+				addr = proxy.Addr()
+			}
+			return (&net.Dialer{}).DialContext(ctx, network, addr)
+		},
+	}))
+	for i := 0; len(refs) < 2; i++ {
+		key := fmt.Sprint("k", i)
+		has, err := cl.NodeFor(t.Context(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if (has == node) != (len(refs) == 0) {
+			continue
+		}
+		r := driver.Ref{Key: key, ID: strings.Repeat(fmt.Sprint(len(refs)), 32), TTL: time.Hour}
+		if _, err := d.Acquire(t.Context(), driver.Request{Ref: r}); err != nil {
+			t.Fatal(err)
+		}
+		refs = append(refs, r)
+	}
+	return d, refs, proxy
+}
+
+// renew renews within a time, and returns the phases and how long it took.
+func renew(t *testing.T, d *redisDriver, refs []driver.Ref, within time.Duration) (through, direct driver.Phase, took time.Duration) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), within)
+	defer cancel()
+	at := time.Now()
+	states, err := d.Renew(ctx, refs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return states[0].Phase, states[1].Phase, time.Since(at)
+}
+
+// B11: a renewal waits for a stalled master once, and then not any more until the
+// master answers again, however far away it is.
+func TestRenewDoesNotWaitForAStalledMaster(t *testing.T) {
+	d, refs, proxy := twoMasters(t)
+	const within = 3 * time.Second
+	if a, b, _ := renew(t, d, refs, within); a != driver.Held || b != driver.Held {
+		t.Fatalf("%v and %v before anything happens", a, b)
+	}
+	proxy.BlackHole(true)
+	renew(t, d, refs, within)
+	for range 3 {
+		a, b, took := renew(t, d, refs, within)
+		if a != driver.Unknown || b != driver.Held || took > 3*tripTimeout/4 {
+			t.Errorf("%v and %v after %v", a, b, took)
+		}
+	}
+	proxy.Heal()
+	proxy.Delay(50*time.Millisecond, 50*time.Millisecond)
+	testenv.Eventually(t, 20*time.Second, "the master that is back is waited for", func() bool {
+		a, b, _ := renew(t, d, refs, within)
+		return a == driver.Held && b == driver.Held
+	})
+	for range 3 {
+		if a, b, took := renew(t, d, refs, within); a != driver.Held || b != driver.Held {
+			t.Errorf("%v and %v after %v from a master that is far away", a, b, took)
+		}
+	}
+}
