@@ -35,7 +35,7 @@ type pipeliner struct {
 	driver *redisDriver
 
 	timeouts bound.Shared
-	stalled  atomic.Bool // the last round trip had no answer
+	stalled  atomic.Bool // a round trip that was not cut short had no answer, and none since
 
 	mu       sync.Mutex
 	inFlight int
@@ -222,10 +222,13 @@ func (p *pipeliner) finish(started time.Time, answered bool) {
 func (p *pipeliner) record(started time.Time, calls int, answered bool) {
 	p.used = time.Now()
 	p.batching = calls > 1
-	if p.stalled.Load() == answered {
-		p.stalled.Store(!answered)
+	took := p.used.Sub(started)
+	if !answered && took > 2*attemptTimeout {
+		p.stalled.Store(true)
+	} else if answered && p.stalled.Load() {
+		p.stalled.Store(false)
 	}
-	if p.used.Sub(started) > quickTrip || !answered {
+	if took > quickTrip || !answered {
 		p.quick = 0
 	} else if p.quick < quickTrips {
 		p.quick++

