@@ -30,8 +30,8 @@ func redisWithUsers(t *testing.T) *servers.Redis {
 	for _, command := range []string{
 		"ACL SETUSER locks on >" + password + " resetkeys resetchannels -@all " +
 			"+eval +evalsha +get +set +del +exists +pexpire +pttl +time " +
-			"+mget +hget +hset +hsetnx +hdel +rpush +lpush +lpop +lrem +lrange +lindex +llen " +
-			"+publish +subscribe +ping +info +scan +getrange ~p:* ~{p:* &dlock:*",
+			"+mget +hget +hset +hsetnx +hdel +hmget +hrandfield +zadd +zpopmin +zrange +zrank +zrem +zcard " +
+			"+publish +subscribe +pubsub|numsub +ping +info +scan +getrange ~p:* ~{p:* &dlock:*",
 		"ACL SETUSER nobody on >" + password + " -@all",
 		"CONFIG SET requirepass " + password,
 	} {

@@ -25,28 +25,50 @@ func (d *redisDriver) Inspect(ctx context.Context, key string) ([]driver.Claim, 
 	if err != nil {
 		return nil, err
 	}
-	reply, err := d.call(ctx, inspectScript.Command(ctx, []string{n.lock, n.queue, n.waiters}), patient)
-	if err != nil {
-		return nil, err
-	}
-	list, ok := reply.([]any)
-	if !ok || len(list) < 3 {
-		return nil, fmt.Errorf("%w: %T", ErrReply, reply)
-	}
-	now, err := strconv.ParseInt(redisnode.Text(list[0]), 10, 64)
-	if err != nil {
-		return nil, fmt.Errorf("%w: time %q", ErrReply, redisnode.Text(list[0]))
-	}
 	var claims []driver.Claim
-	if value, held := strings.CutPrefix(redisnode.Text(list[1]), "="); held {
-		claims = append(claims, redisnode.Holder(value, now, time.Duration(redisnode.Number(list[2]))*time.Millisecond))
-	}
-	for i := 3; i+1 < len(list); i += 2 {
-		if c := redisnode.Waiter(redisnode.Text(list[i]), redisnode.Text(list[i+1]), now); c.Left > 0 {
-			claims = append(claims, c)
+	for from := "-inf"; from != ""; {
+		reply, err := d.call(ctx, inspectScript.Command(ctx, []string{n.lock, n.queue, n.waiters}, from), patient)
+		if err != nil {
+			return nil, err
+		}
+		claims, from, err = appendPage(claims, from, reply)
+		if err != nil {
+			return nil, err
 		}
 	}
 	return claims, nil
+}
+
+// appendPage adds the waiters that inspect.lua has returned, and in the first page the
+// holder. A waiter that is granted between two pages is shown as the waiter it was.
+func appendPage(claims []driver.Claim, from string, reply any) (all []driver.Claim, next string, err error) {
+	list, ok := reply.([]any)
+	if !ok || len(list) < 4 {
+		return nil, "", fmt.Errorf("%w: %T", ErrReply, reply)
+	}
+	now, err := strconv.ParseInt(redisnode.Text(list[0]), 10, 64)
+	if err != nil {
+		return nil, "", fmt.Errorf("%w: time %q", ErrReply, redisnode.Text(list[0]))
+	}
+	if value, held := strings.CutPrefix(redisnode.Text(list[1]), "="); held && from == "-inf" {
+		claims = append(claims, redisnode.Holder(value, now, time.Duration(redisnode.Number(list[2]))*time.Millisecond))
+	}
+	for i := 4; i+1 < len(list); i += 2 {
+		c := redisnode.Waiter(redisnode.Text(list[i]), withoutMark(redisnode.Text(list[i+1])), now)
+		if c.Left > 0 {
+			claims = append(claims, c)
+		}
+	}
+	return claims, redisnode.Text(list[3]), nil
+}
+
+// withoutMark removes the fourth word of a waiter's record, which Redlock's have not.
+func withoutMark(record string) string {
+	part := strings.SplitN(record, " ", 5)
+	if len(part) != 5 {
+		return record
+	}
+	return strings.Join(slices.Delete(part, 3, 4), " ")
 }
 
 // List scans, a master after the other. A cursor is where the scan of a master

@@ -20,6 +20,9 @@ var (
 	ErrNotALock = redisnode.ErrNotALock
 	// ErrReplicas: fewer replicas than MinReplicas have confirmed.
 	ErrReplicas = errors.New("too few replicas have confirmed")
+	// ErrQueueFull: as many claims as a queue may have wait for the key already.
+	// Nothing was stored.
+	ErrQueueFull = errors.New("the queue of the lock is full")
 	// ErrReply: the answer was not to what we had asked.
 	ErrReply = redisnode.ErrReply
 )

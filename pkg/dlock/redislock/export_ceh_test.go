@@ -7,14 +7,14 @@ import "github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
 func CEHKeys(prefix, key string) ([]string, bool) {
 	_, placed := redisnode.Siblings(prefix + key)
 	n, err := (&redisDriver{prefix: prefix}).namesOf(key)
-	return []string{n.lock, n.fence, n.queue, n.waiters, n.bar("id"), n.gap}, placed && err == nil
+	return []string{n.lock, n.fence, n.queue, n.waiters, n.tombstone("id"), n.gap}, placed && err == nil
 }
 
 // CEHScripts are the names and the sources of the scripts of an operation.
 func CEHScripts(op string) map[string]string {
 	named := map[string]string{}
 	for _, s := range map[string][]*redisnode.Script{
-		"acquire": {acquireScript}, "renew": {renewScript, holdScript}, "release": {releaseScript}, "inspect": {inspectScript},
+		"acquire": {acquireScript}, "renew": {renewQueueScript, renewHeldScript}, "release": {releaseScript}, "inspect": {inspectScript},
 	}[op] {
 		named[s.Hash] = s.Source
 	}

@@ -173,7 +173,7 @@ func TestA3LostUnlockReply(t *testing.T) {
 			granted <- grant{g, time.Now()}
 		}()
 		testenv.Eventually(t, 10*time.Second, "somebody waits", func() bool {
-			return direct.LLen(abCtx, "{k}\x01q").Val() == 1
+			return direct.ZCard(abCtx, "{k}\x01z").Val() == 1
 		})
 		hit := abHitNext(proxy, 1, servers.DropReply, abReleasing)
 		if err := g.Unlock(abCtx); err != nil {

@@ -819,7 +819,7 @@ func TestB10NoClientClock(t *testing.T) {
 			}
 			granted <- next
 		}()
-		testenv.Eventually(t, 10*time.Second, "somebody waits", func() bool { return direct.LLen(abCtx, "{k}\x01q").Val() == 1 })
+		testenv.Eventually(t, 10*time.Second, "somebody waits", func() bool { return direct.ZCard(abCtx, "{k}\x01z").Val() == 1 })
 		short, cancel := context.WithTimeout(abCtx, 20*time.Millisecond)
 		_ = c.Lock(short, "k")
 		cancel()

@@ -165,7 +165,7 @@ const (
 
 // abKindOf tells the scripts apart by what they are given: only an acquire brings an
 // Info, only a release begins with an ID otherwise, only a renewal of what is held does
-// without a queue, and only inspecting takes nothing but keys.
+// without a queue, and only inspecting does without a fence.
 func abKindOf(cmd []string) abKind {
 	if len(cmd) < 3 || !strings.HasPrefix(strings.ToUpper(cmd[0]), "EVAL") {
 		return abOther
@@ -179,13 +179,13 @@ func abKindOf(cmd []string) abKind {
 		return slices.ContainsFunc(words, func(w string) bool { return strings.Contains(w, part) })
 	}
 	switch {
-	case has(keys, "\x01q") && has(args, `{"`):
+	case has(keys, "\x01z") && has(args, `{"`):
 		return abAcquiring
-	case has(keys, "\x01q") && len(args) == 0:
+	case has(keys, "\x01z") && n == 3:
 		return abLooking
-	case has(keys, "\x01q") && len(args[0]) == 32:
+	case has(keys, "\x01z") && len(args[0]) == 32:
 		return abReleasing
-	case has(keys, "\x01q"):
+	case has(keys, "\x01z"):
 		return abRenewing
 	case len(args) == 1+2*n:
 		return abHolding

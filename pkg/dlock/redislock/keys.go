@@ -7,15 +7,16 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
 )
 
-// What is stored is layout 1 of docs/backends/redis.md. A change of it is a new
-// number, and new suffixes.
+// What is stored is layout 2 of docs/backends/redis.md. A change of it is a new
+// number, and a new suffix for each key whose content has changed: a process of another
+// version then meets no data of a wrong type, and the lock itself still excludes it.
 
 const separator = redisnode.Separator
 
 // names are the keys of one lock. They share a slot of a cluster.
-type names struct{ lock, fence, queue, waiters, gap, bars string }
+type names struct{ lock, fence, queue, waiters, gap, tombstones string }
 
-func (n names) bar(id string) string { return n.bars + id }
+func (n names) tombstone(id string) string { return n.tombstones + id }
 
 // namesOf places the siblings of a lock in its slot. The lock itself keeps the
 // name that the user chose, byte for byte, so that plain clients meet it.
@@ -25,8 +26,8 @@ func (d *redisDriver) namesOf(key string) (names, error) {
 	if !placed && d.cluster != nil {
 		return names{}, fmt.Errorf("%w: %q has braces that leave no place for its queue on a cluster", driver.ErrInvalidKey, key)
 	}
-	const f, q, w, g, b = separator + "f", separator + "q", separator + "w", separator + "g", separator + "b"
-	all, each := base+f+base+q+base+w+base+g+base+b, len(base)+len(f) // made in one piece
+	const f, z, h, g, b = separator + "f", separator + "z", separator + "h", separator + "g", separator + "b"
+	all, each := base+f+base+z+base+h+base+g+base+b, len(base)+len(f) // allocated in one piece
 	part := func(i int) string { return all[i*each : (i+1)*each] }
-	return names{lock: lock, fence: part(0), queue: part(1), waiters: part(2), gap: part(3), bars: part(4)}, nil
+	return names{lock: lock, fence: part(0), queue: part(1), waiters: part(2), gap: part(3), tombstones: part(4)}, nil
 }

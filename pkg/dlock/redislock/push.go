@@ -8,6 +8,17 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
+// listenChannel is where the waiters of this process want to be told of grants of lock, or
+// "-" while it does not listen: scripts do not pass over such a waiter.
+func (d *redisDriver) listenChannel(lock string) string {
+	if !d.subscriptions.listening(d.slotOf(lock)) {
+		return noChannel
+	}
+	return d.channelFor(lock)
+}
+
+const noChannel = "-"
+
 // recheck asks for everything that waits in some slots: a grant may have been
 // published when nobody heard.
 func (d *redisDriver) recheck(slots map[int]bool) {

@@ -62,7 +62,7 @@ func TestThousandDeadWaiters(t *testing.T) {
 		t.Fatal(err)
 	}
 	testenv.Eventually(t, 5*time.Second, "the living one waits too", func() bool {
-		n, err := client.LLen(ctx, "{k}\x01q").Result()
+		n, err := client.ZCard(ctx, "{k}\x01z").Result()
 		return err == nil && n >= 1001
 	})
 	start := time.Now()
@@ -105,7 +105,7 @@ func TestABusyQueueIsKept(t *testing.T) {
 	file(driver.Held)
 	file(driver.Queued) // and stays
 	const passed = 30 * time.Second
-	for _, key := range []string{"{k}\x01q", "{k}\x01w"} {
+	for _, key := range []string{"{k}\x01z", "{k}\x01h"} {
 		if err := client.PExpire(ctx, key, passed).Err(); err != nil {
 			t.Fatal(err)
 		}
@@ -114,7 +114,7 @@ func TestABusyQueueIsKept(t *testing.T) {
 		if _, err := d.Release(ctx, file(driver.Queued)); err != nil {
 			t.Fatal(err)
 		}
-		return client.PTTL(ctx, "{k}\x01q").Val() > passed && client.PTTL(ctx, "{k}\x01w").Val() > passed
+		return client.PTTL(ctx, "{k}\x01z").Val() > passed && client.PTTL(ctx, "{k}\x01h").Val() > passed
 	})
 }
 

@@ -153,8 +153,9 @@ type redisDriver struct {
 	settings settings
 	prefix   string
 	log      logger
-	me       string // names our channels
-	info     redisnode.InfoText
+	me       string             // names our channels
+	info     redisnode.InfoText // with our channel before it, but for a cluster
+	plain    redisnode.InfoText
 
 	honorsDeadline     bool                  // the client was told to
 	shortTimeoutClient redis.UniversalClient // ends calls with their attempt timeout; nil if it cannot
@@ -192,51 +193,65 @@ func (d *redisDriver) Acquire(ctx context.Context, r driver.Request) (driver.Sta
 		return driver.State{}, err
 	}
 	if slot := d.slotOf(n.lock); r.Wait && !d.subscriptions.ready(slot) {
-		// A release passes over those who do not hear it, so nobody queues before it
-		// listens: it would lose its turn to who came later.
-		st, err := d.file(ctx, r, n, false)
+		// A waiter that does not listen costs those behind it the time until its next
+		// heartbeat, so a claim queues only after the first attempt to subscribe.
+		st, err := d.submit(ctx, r, n, false)
 		if err != nil || st.Phase == driver.Held {
 			return st, err
 		}
 		d.subscriptions.await(ctx, slot)
 	}
-	return d.file(ctx, r, n, r.Wait)
+	return d.submit(ctx, r, n, r.Wait)
 }
 
-// file sends a claim.
-func (d *redisDriver) file(ctx context.Context, r driver.Request, n names, wait bool) (driver.State, error) {
+// maxRepeats is how often a script is called again that has left dead waiters behind.
+// Twice as often as the longest queue can need.
+const maxRepeats = 400
+
+// submit sends a claim, again while dead waiters hide whether the lock is free.
+func (d *redisDriver) submit(ctx context.Context, r driver.Request, n names, wait bool) (driver.State, error) {
+	for range maxRepeats {
+		a, err := d.submitOnce(ctx, r, n, wait)
+		if err != nil || !a.again {
+			return a.state, err
+		}
+	}
+	return driver.State{}, driver.Classify(fmt.Errorf("%w: dead waiters come as fast as they are dropped", ErrNotReady), driver.Transient)
+}
+
+func (d *redisDriver) submitOnce(ctx context.Context, r driver.Request, n names, wait bool) (answer, error) {
 	sent, heartbeat := time.Now(), "0"
 	if wait {
 		heartbeat = millis(driver.Heartbeat(r.TTL))
 	}
-	args := append(make([]any, 0, 5), r.ID, millis(r.TTL), heartbeat, d.who(n.lock, r.Info))
+	args := append(make([]any, 0, 5), r.ID, millis(r.TTL), heartbeat, d.who(n.lock, r.Info, wait))
 	if r.Fences > 1 {
 		args = append(args, r.Fences)
 	}
-	cmd := acquireScript.Command(ctx, d.withGap(n, n.lock, n.fence, n.queue, n.waiters, n.bar(r.ID)), args...)
+	cmd := acquireScript.Command(ctx, d.withGap(n, n.lock, n.fence, n.queue, n.waiters, n.tombstone(r.ID)), args...)
 	var reply any
 	var err, short error // short: too few replicas have it
 	if d.settings.replicas > 0 {
-		var answer replicated
-		answer, err = await(ctx, d, func() (replicated, error) { return d.callReplicated(ctx, n.lock, cmd) })
-		reply, short = answer.reply, answer.short
+		var confirmed replicated
+		confirmed, err = await(ctx, d, func() (replicated, error) { return d.callReplicated(ctx, n.lock, cmd) })
+		reply, short = confirmed.reply, confirmed.short
 	} else {
 		reply, err = d.call(ctx, cmd, hasty)
 	}
 	if err != nil {
-		return driver.State{}, err
+		return answer{}, err
 	}
-	st, err := parseState(reply, r.Ref, sent)
-	if err != nil {
-		return driver.State{}, err
+	a, err := parseAnswer(reply, r.Ref, sent)
+	if err != nil || a.again {
+		return a, err
 	}
-	if st.Phase == driver.Held && short != nil {
+	if a.state.Phase == driver.Held && short != nil {
 		d.undo(ctx, r.Ref)
-		return driver.State{}, short
+		return answer{}, short
 	}
-	d.note(r.Ref, n.lock, st.Phase)
+	d.record(r.Ref, n.lock, a.state.Phase)
 	d.warnOnce()
-	return st, nil
+	return a, nil
 }
 
 // withGap adds the gap to keys if we leave one.
@@ -249,15 +264,18 @@ func (d *redisDriver) withGap(n names, keys ...string) []string {
 
 // who is where a claim wants to be told, and whose it is. Without a cluster the
 // channel is always the same, and stands before what is stored of an Info already.
-func (d *redisDriver) who(lock string, i driver.Info) string {
-	if d.cluster == nil {
-		return d.info.Encode(i)
+func (d *redisDriver) who(lock string, i driver.Info, wait bool) string {
+	switch {
+	case wait && !d.subscriptions.listening(d.slotOf(lock)):
+		return noChannel + " " + d.plain.Encode(i)
+	case d.cluster != nil:
+		return d.channelFor(lock) + " " + d.plain.Encode(i)
 	}
-	return d.channelFor(lock) + " " + d.info.Encode(i)
+	return d.info.Encode(i)
 }
 
-// note keeps the table of what is queued, and listens once there is anything.
-func (d *redisDriver) note(r driver.Ref, lock string, p driver.Phase) {
+// record keeps the table of what is queued, and listens once there is anything.
+func (d *redisDriver) record(r driver.Ref, lock string, p driver.Phase) {
 	d.mu.Lock()
 	w, had := d.waiting[r.ID]
 	if p == driver.Queued {
@@ -290,11 +308,11 @@ func (d *redisDriver) undo(ctx context.Context, r driver.Ref) {
 }
 
 func (d *redisDriver) Release(ctx context.Context, r driver.Ref) (driver.State, error) {
-	bar := "0"
+	tombstone := "0"
 	if r.Unsettled {
-		bar = millis(driver.BarFor(r.TTL))
+		tombstone = millis(driver.BarFor(r.TTL))
 	}
-	return d.remove(ctx, r.Key, r.ID, bar, "", hasty)
+	return d.remove(ctx, r.Key, r.ID, tombstone, "", hasty)
 }
 
 // Evict is a release that the token must match, and of which the owner is told.
@@ -302,22 +320,40 @@ func (d *redisDriver) Evict(ctx context.Context, key, id string, token int64) (d
 	return d.remove(ctx, key, id, "0", strconv.FormatInt(token, 10), patient)
 }
 
-func (d *redisDriver) remove(ctx context.Context, key, id, bar, token string, how manner) (driver.State, error) {
+func (d *redisDriver) remove(ctx context.Context, key, id, tombstone, token string, how manner) (driver.State, error) {
 	n, err := d.namesOf(key)
 	if err != nil {
 		return driver.State{}, err
 	}
 	keys, args := []string{n.lock, n.fence, n.queue, n.waiters}, []any{id}
-	if bar != "0" || token != "" || d.settings.gap > 0 {
-		keys, args = append(keys, n.bar(id), n.gap), append(args, bar, millis(d.settings.gap), token)
+	if tombstone != "0" || token != "" || d.settings.gap > 0 {
+		keys, args = append(keys, n.tombstone(id), n.gap), append(args, tombstone, millis(d.settings.gap), token)
 	}
 	reply, err := d.call(ctx, releaseScript.Command(ctx, keys, args...), how)
 	if err != nil {
 		return driver.State{}, err
 	}
-	st, err := parseState(reply, driver.Ref{Key: key, ID: id}, time.Time{})
+	a, err := parseAnswer(reply, driver.Ref{Key: key, ID: id}, time.Time{})
 	if err == nil {
-		d.note(driver.Ref{Key: key, ID: id}, n.lock, driver.Gone)
+		d.record(driver.Ref{Key: key, ID: id}, n.lock, driver.Gone)
 	}
-	return st, err
+	if a.more {
+		d.work.Go(func() { d.grantLater(n) })
+	}
+	return a.state, err
+}
+
+// grantLater goes on with a release that has dropped as many dead waiters as one script
+// may. If it fails, a heartbeat of whoever waits does the same.
+func (d *redisDriver) grantLater(n names) {
+	for range maxRepeats {
+		ctx, cancel := context.WithTimeout(d.ctx, tripTimeout)
+		cmd := renewQueueScript.Command(ctx, d.withGap(n, n.lock, n.fence, n.queue, n.waiters), d.me, noChannel)
+		reply, err := d.call(ctx, cmd, patient)
+		cancel()
+		list, _ := reply.([]any)
+		if err != nil || len(list) < 2 {
+			return
+		}
+	}
 }

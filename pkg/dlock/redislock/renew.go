@@ -113,7 +113,7 @@ func (r *renewal) outlasting(ctx context.Context) (context.Context, context.Canc
 // A batch is claims that one script renews.
 type batch struct {
 	claims []int // their places in refs
-	queued bool  // by renew.lua, on one lock; else by hold.lua
+	queued bool  // by renew_queue.lua, on one lock; else by renew_held.lua
 }
 
 // batchMost is how many claims one script renews: the server does nothing else
@@ -232,18 +232,18 @@ func (r *renewal) command(ctx context.Context, b *batch) *command {
 			keys[i] = d.prefix + r.refs[c].Key
 			args = append(args, r.refs[c].ID, millis(r.refs[c].TTL))
 		}
-		return holdScript.Command(ctx, keys, args...)
+		return renewHeldScript.Command(ctx, keys, args...)
 	}
-	n, _ := d.namesOf(r.refs[b.claims[0]].Key) // it was filed, so it has a place
-	args := []any{d.me}
+	n, _ := d.namesOf(r.refs[b.claims[0]].Key) // it was submitted, so its name is valid
+	args := append(make([]any, 0, 2+3*len(b.claims)), d.me, d.listenChannel(n.lock))
 	for _, c := range b.claims {
 		ref := r.refs[c]
 		args = append(args, ref.ID, millis(ref.TTL), millis(driver.Heartbeat(ref.TTL)))
 	}
-	return renewScript.Command(ctx, d.withGap(n, n.lock, n.fence, n.queue, n.waiters), args...)
+	return renewQueueScript.Command(ctx, d.withGap(n, n.lock, n.fence, n.queue, n.waiters), args...)
 }
 
-// takeTokens reads the answer of hold.lua, and returns the claims that were not
+// takeTokens reads the answer of renew_held.lua, and returns the claims that were not
 // held, each to be asked for in its queue.
 func (r *renewal) takeTokens(b *batch, reply any) (rest []*batch) {
 	list, ok := reply.([]any)
@@ -269,20 +269,25 @@ func (r *renewal) takeTokens(b *batch, reply any) (rest []*batch) {
 	return rest
 }
 
-// takeStates reads the answer of renew.lua.
+// takeStates reads the answer of renew_queue.lua.
 func (r *renewal) takeStates(b *batch, reply any) {
 	list, ok := reply.([]any)
 	if !ok || len(list) != len(b.claims)+1 || redisnode.Text(list[0]) != r.driver.me {
 		r.fail(ErrReply)
 		return
 	}
+	unheard := false
 	for i, c := range b.claims {
-		st, err := parseState(list[i+1], r.refs[c], r.sent)
+		a, err := parseAnswer(list[i+1], r.refs[c], r.sent)
 		if err != nil {
 			r.fail(err)
 			continue
 		}
-		r.set(c, st)
+		unheard = unheard || a.unheard
+		r.set(c, a.state)
+	}
+	if unheard {
+		r.driver.subscriptions.unheard(r.driver.slotOf(r.driver.prefix + r.refs[b.claims[0]].Key))
 	}
 }
 
@@ -292,7 +297,7 @@ func (r *renewal) set(i int, st driver.State) {
 	}
 	ref := r.refs[i]
 	if st.Phase != driver.Held || r.driver.isWaiting(ref.ID) {
-		r.driver.note(ref, r.driver.prefix+ref.Key, st.Phase)
+		r.driver.record(ref, r.driver.prefix+ref.Key, st.Phase)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -12,38 +12,63 @@ import (
 
 var phases = map[string]driver.Phase{"queued": driver.Queued, "held": driver.Held, "gone": driver.Gone}
 
-// parseState reads "<phase> <id> <token>", of a waiter followed by how many are before
-// it and when to ask again. An answer about another claim is never taken for ours.
-func parseState(reply any, r driver.Ref, sent time.Time) (driver.State, error) {
-	text := redisnode.Text(reply)
-	word, rest, _ := strings.Cut(text, " ")
+// An answer is what a script says of one claim.
+type answer struct {
+	state   driver.State
+	unheard bool // queued, and the server knows no subscriber of the channel that we named
+	more    bool // released, and dead waiters are left to drop before the lock is granted
+	again   bool // nothing was stored, and dead waiters are left to drop
+}
+
+// parseAnswer reads "<phase> <id> <token>", of a waiter followed by how many are before
+// it, when to ask again and perhaps "unheard", of a released claim perhaps by "more". An
+// answer about another claim is never taken for ours.
+func parseAnswer(reply any, r driver.Ref, sent time.Time) (answer, error) {
+	word, rest, _ := strings.Cut(redisnode.Text(reply), " ")
 	id, rest, _ := strings.Cut(rest, " ")
 	phase, known := phases[word]
-	if !known || id != r.ID {
-		return driver.State{}, fmt.Errorf("%w: it is about another claim", ErrReply)
+	if (!known && word != "again" && word != "full") || id != r.ID {
+		return answer{}, fmt.Errorf("%w: it is about another claim", ErrReply)
 	}
-	digits, rest, waits := strings.Cut(rest, " ")
-	token, err := strconv.ParseInt(digits, 10, 64)
-	if err != nil {
-		return driver.State{}, fmt.Errorf("%w: token %q", ErrReply, digits)
+	digits, rest, _ := strings.Cut(rest, " ")
+	number, err := strconv.ParseInt(digits, 10, 64)
+	switch {
+	case err != nil:
+		return answer{}, fmt.Errorf("%w: token %q", ErrReply, digits)
+	case word == "again":
+		return answer{again: true}, nil
+	case word == "full":
+		return answer{}, driver.Classify(fmt.Errorf("%w: %d claims wait", ErrQueueFull, number), driver.Transient)
 	}
-	st := driver.State{Phase: phase, Token: token}
-	if waits {
-		ahead, recheck, _ := strings.Cut(rest, " ")
-		ms, _ := strconv.Atoi(recheck)
-		st.Ahead, _ = strconv.Atoi(ahead)
-		st.Recheck = time.Duration(ms) * time.Millisecond
+	a := answer{state: driver.State{Phase: phase, Token: number}, more: rest == "more"}
+	if phase == driver.Queued {
+		a.parseQueued(rest)
 	}
+	a.setUntil(r, sent)
+	return a, nil
+}
+
+// parseQueued reads "<ahead> <recheck ms>" and perhaps "unheard".
+func (a *answer) parseQueued(text string) {
+	ahead, rest, _ := strings.Cut(text, " ")
+	recheck, rest, _ := strings.Cut(rest, " ")
+	ms, _ := strconv.Atoi(recheck)
+	a.state.Ahead, _ = strconv.Atoi(ahead)
+	a.state.Recheck = time.Duration(ms) * time.Millisecond
+	a.unheard = rest == "unheard"
+}
+
+// setUntil counts the deadline from when the request was sent.
+func (a *answer) setUntil(r driver.Ref, sent time.Time) {
 	if sent.IsZero() {
-		return st, nil
+		return
 	}
-	switch phase {
+	switch a.state.Phase {
 	case driver.Held:
-		st.Until = sent.Add(r.TTL)
+		a.state.Until = sent.Add(r.TTL)
 	case driver.Queued:
 		h := driver.Heartbeat(r.TTL)
-		st.Until, st.Recheck = sent.Add(h), min(max(st.Recheck, 0), h/3)
+		a.state.Until, a.state.Recheck = sent.Add(h), min(max(a.state.Recheck, 0), h/3)
 	case driver.Gone, driver.Unknown:
 	}
-	return st, nil
 }

@@ -13,10 +13,10 @@ var (
 	commonLua string
 	//go:embed lua/acquire.lua
 	acquireLua string
-	//go:embed lua/hold.lua
-	holdLua string
-	//go:embed lua/renew.lua
-	renewLua string
+	//go:embed lua/renew_held.lua
+	renewHeldLua string
+	//go:embed lua/renew_queue.lua
+	renewQueueLua string
 	//go:embed lua/release.lua
 	releaseLua string
 	//go:embed lua/inspect.lua
@@ -24,9 +24,9 @@ var (
 )
 
 var (
-	acquireScript = redisnode.NewScript(acquireLua, commonLua)
-	holdScript    = redisnode.NewScript(holdLua, commonLua)
-	renewScript   = redisnode.NewScript(renewLua, commonLua)
-	releaseScript = redisnode.NewScript(releaseLua, commonLua)
-	inspectScript = redisnode.NewScript(inspectLua, commonLua)
+	acquireScript    = redisnode.NewScript(acquireLua, commonLua)
+	renewHeldScript  = redisnode.NewScript(renewHeldLua, commonLua)
+	renewQueueScript = redisnode.NewScript(renewQueueLua, commonLua)
+	releaseScript    = redisnode.NewScript(releaseLua, commonLua)
+	inspectScript    = redisnode.NewScript(inspectLua, commonLua)
 )

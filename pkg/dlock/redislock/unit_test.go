@@ -126,19 +126,27 @@ func TestOpenRefusesBadSettings(t *testing.T) {
 
 // A reply is taken for ours only if it says so.
 func FuzzReply(f *testing.F) {
-	for _, text := range []string{"held id 12", "queued id 0 3 -7", "gone other x", "held id", "held", "", "queued id 0 3 99999999999999999999"} {
+	for _, text := range []string{"held id 12", "queued id 0 3 -7", "gone other x", "held id", "held", "", "queued id 0 3 99999999999999999999", "queued id 0 3 1 unheard", "held id 0 more", "again id 0", "full id 100000"} {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		r := driver.Ref{Key: "k", ID: "id", TTL: 3 * time.Second}
 		sent := time.Now()
-		st, err := parseState(text, r, sent)
+		a, err := parseAnswer(text, r, sent)
+		full := errors.Is(err, ErrQueueFull) && driver.ClassOf(err) == driver.Transient
 		if err != nil {
-			if !errors.Is(err, ErrReply) || driver.ClassOf(err) != driver.Ambiguous {
+			if !full && (!errors.Is(err, ErrReply) || driver.ClassOf(err) != driver.Ambiguous) {
 				t.Errorf("%v", err)
 			}
 			return
 		}
+		if a.again {
+			if a.state != (driver.State{}) {
+				t.Errorf("%q became %+v", text, a)
+			}
+			return
+		}
+		st := a.state
 		ours := strings.HasPrefix(text, st.Phase.String()+" id ")
 		if !ours || (st.Phase == driver.Held && !st.Until.Equal(sent.Add(r.TTL))) || st.Recheck < 0 && st.Phase == driver.Queued {
 			t.Errorf("%q became %+v", text, st)
@@ -148,7 +156,7 @@ func FuzzReply(f *testing.F) {
 
 func TestAReplyOfAnotherKind(t *testing.T) {
 	for _, reply := range []any{nil, int64(1), []any{"held", "id", "12"}} {
-		if st, err := parseState(reply, driver.Ref{ID: "id"}, time.Now()); !errors.Is(err, ErrReply) {
+		if st, err := parseAnswer(reply, driver.Ref{ID: "id"}, time.Now()); !errors.Is(err, ErrReply) {
 			t.Errorf("%v became %+v, %v", reply, st, err)
 		}
 	}
@@ -156,13 +164,13 @@ func TestAReplyOfAnotherKind(t *testing.T) {
 
 // H1: scripts are fixed, and say which keys and arguments they take.
 func TestScriptHeaders(t *testing.T) {
-	for name, source := range map[string]string{"acquire": acquireLua, "hold": holdLua, "renew": renewLua, "release": releaseLua, "inspect": inspectLua} {
+	for name, source := range map[string]string{"acquire": acquireLua, "renew_held": renewHeldLua, "renew_queue": renewQueueLua, "release": releaseLua, "inspect": inspectLua} {
 		head := strings.Split(source, "\nlocal ")[0]
 		if !strings.Contains(head, "-- KEYS lock") || !strings.Contains(head, "-- Returns ") {
 			t.Errorf("%s.lua has no header", name)
 		}
 	}
-	hashes := []string{acquireScript.Hash, holdScript.Hash, renewScript.Hash, releaseScript.Hash, inspectScript.Hash}
+	hashes := []string{acquireScript.Hash, renewHeldScript.Hash, renewQueueScript.Hash, releaseScript.Hash, inspectScript.Hash}
 	if slices.Sort(hashes); len(slices.Compact(hashes)) != 5 {
 		t.Error("two scripts are the same")
 	}

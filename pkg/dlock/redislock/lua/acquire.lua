@@ -1,13 +1,14 @@
--- Files a claim. An id that is stored keeps its place, and its deadline restarts.
--- KEYS lock, fence, queue, waiters, bar and, beside plain clients, gap
+-- Submits a claim. An id that is stored keeps its place, and its deadline restarts.
+-- KEYS lock, fence, queue, waiters, tombstone and, next to plain clients, gap
 -- ARGV id, ttl ms, heartbeat ms (0: does not wait), "<channel> <info>" and, if more than
 --      one, fences
--- Returns a state.
-local lock, fence, queue, bar, gap, id, who = KEYS[1], KEYS[2], KEYS[3], KEYS[5], KEYS[6], ARGV[1], ARGV[4]
+-- Returns a state, or "again <id> 0" if dead waiters have to be dropped before it is known
+-- whether the lock is free, or "full <id> <waiters>".
+local lock, fence, queue, tombstone, gap, id, who = KEYS[1], KEYS[2], KEYS[3], KEYS[5], KEYS[6], ARGV[1], ARGV[4]
 
--- Nobody has it, nobody waits, nobody barred it: the usual case.
+-- The usual case: nobody holds the lock, waits for it or has a tombstone.
 local known
-if gap then known = redis.call('EXISTS', lock, queue, bar, gap) else known = redis.call('EXISTS', lock, queue, bar) end
+if gap then known = redis.call('EXISTS', lock, queue, tombstone, gap) else known = redis.call('EXISTS', lock, queue, tombstone) end
 if known == 0 then
   local t = redis.call('TIME')
   local token = t[1] .. string.sub('00000' .. t[2], -6)
@@ -20,32 +21,78 @@ if known == 0 then
   return 'held ' .. id .. ' ' .. token
 end
 
--- Another has it, others wait: the usual case of a busy lock.
+-- The usual case of a busy lock: another claim holds it, so this one waits or leaves. What
+-- exists besides the holder and its queue is a tombstone or a gap.
 local waiters, waits, fences = KEYS[4], ARGV[3] ~= '0', ARGV[5] or '1'
-local stored = redis.call('MGET', lock, bar)
-local new = false
-if stored[1] and not stored[2] and string.sub(stored[1], 1, 32) ~= id and waits then
+local value = redis.call('GET', lock) -- fails, before anything is written, if it is no string
+local ahead = redis.call('ZCARD', queue)
+if value then known = known - 1 end
+if ahead > 0 then known = known - 1 end
+if value and known == 0 and ahead < 1024 and not gap and string.sub(value, 1, 32) ~= id then
+  if not waits then return 'gone ' .. id .. ' 0' end
   local t = redis.call('TIME')
-  local record = string.format('%.0f', t[1] * 1000000 + t[2] + ARGV[3] * 1000) .. ' ' .. t[1] .. '.' .. t[2] .. ' ' .. fences .. ' ' .. who
-  new = redis.call('HSETNX', waiters, id, record) == 1
-  if new then
-    local ahead = redis.call('RPUSH', queue, id)
-    -- A busy queue is never empty, and its waiters are served before they renew: so now
-    -- and then somebody who comes keeps it alive, in every sixteenth second.
-    if ahead > 1 and t[1] % 16 ~= 0 then return 'queued ' .. id .. ' 0 ' .. ahead .. ' 0' end
+  local micros, seconds = string.sub('00000' .. t[2], -6), ARGV[3] / 1000
+  local arrival = t[1] .. micros
+  local deadline = seconds % 1 == 0 and (t[1] + seconds) .. micros or string.format('%.0f', arrival + ARGV[3] * 1000)
+  if redis.call('HSETNX', waiters, id, deadline .. ' ' .. t[1] .. '.' .. t[2] .. ' ' .. fences .. ' 0 ' .. who) == 1 then
+    if ahead > 0 and redis.call('ZCOUNT', queue, arrival, '+inf') > 0 then -- the clock was set back
+      arrival = string.format('%.0f', redis.call('ZRANGE', queue, '-1', '-1', 'WITHSCORES')[2] + 1)
+    end
+    redis.call('ZADD', queue, 'NX', arrival, id)
+    -- A busy queue is never empty, and its waiters are served before they renew: so in
+    -- every sixteenth second newcomers extend its life.
+    if ahead == 0 or t[1] % 16 == 0 then
+      redis.call('PEXPIRE', queue, '60000')
+      redis.call('PEXPIRE', waiters, '60000')
+    end
+    if ahead >= 8 then return 'queued ' .. id .. ' 0 ' .. (ahead + 1) .. ' 0' end
+    local left = redis.call('PTTL', lock) -- see queued
+    return 'queued ' .. id .. ' 0 ' .. (ahead + 1) .. ' ' .. (left < 0 and 0 or left + 2)
   end
 end
 
 --@common
-if redis.call('EXISTS', bar) == 1 then return 'gone ' .. id .. ' 0' end
-local value = redis.call('GET', lock) -- fails, before anything is written, if it is no string
-local free = not value and not open(gap)
+local MAX_WAITERS = 100000
+local SAMPLE_FROM, SAMPLE = 1024, 8 -- newcomers to a longer queue look for dead waiters
+
+-- make_room drops dead waiters of a long queue, so that they stay a bounded share of it.
+-- Returns how many wait.
+local function make_room(now)
+  local n = redis.call('ZCARD', queue)
+  if n < SAMPLE_FROM then return n end
+  local ids, records = {}, {}
+  for i, text in ipairs(redis.call('HRANDFIELD', waiters, SAMPLE, 'WITHVALUES')) do
+    if i % 2 == 1 then ids[#ids + 1] = text else records[#records + 1] = text end
+  end
+  local _, dropped = living(queue, waiters, ids, records, now)
+  return n - dropped
+end
+
+-- enqueue stores a waiter, at the end of the queue unless it has a place. Returns how many
+-- wait if they are too many.
+local function enqueue(now, since)
+  local old = parse(redis.call('HGET', waiters, id))
+  local arrival = now
+  if old then
+    since, arrival = old.since, arrival_of(old.since)
+  else
+    local n = make_room(now)
+    if n >= MAX_WAITERS then return n end
+    local last = tonumber(redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2])
+    arrival = digits(math.max(now, last and last + 1 or 0))
+  end
+  redis.call('ZADD', queue, 'NX', arrival, id)
+  redis.call('HSET', waiters, id, digits(now + ARGV[3] * 1000) .. ' ' .. since .. ' ' .. fences .. ' ' .. (old and old.mark or '0') .. ' ' .. who)
+end
+
+if known > 0 and redis.call('EXISTS', tombstone) == 1 then return 'gone ' .. id .. ' 0' end
+local free, more = not value and not open(gap), false
 if free then
-  settle(lock, queue, waiters, fence)
+  more = grant_next(lock, queue, waiters, fence)
   value = redis.call('GET', lock)
 end
 local now, since = clock()
-if free and not value then -- all who waited were dead
+if free and not value and not more then -- all waiters were dead
   local token = next_token(fence, tonumber(fences), now)
   hold(lock, id, token, since, who, ARGV[2])
   return 'held ' .. id .. ' ' .. token
@@ -55,16 +102,9 @@ if value and owner(value) == id then
   return 'held ' .. id .. ' ' .. token_of(value)
 end
 
-if not waits then return 'gone ' .. id .. ' 0' end
-if not new then
-  local old = redis.call('HGET', waiters, id)
-  if old then
-    since = string.match(old, '^%d+ (%S+) ') or since
-  else
-    redis.call('RPUSH', queue, id)
-  end
-  redis.call('HSET', waiters, id, digits(now + ARGV[3] * 1000) .. ' ' .. since .. ' ' .. fences .. ' ' .. who)
-end
+if not waits then return (more and 'again ' or 'gone ') .. id .. ' 0' end
+local full = enqueue(now, since)
+if full then return 'full ' .. id .. ' ' .. full end
 redis.call('PEXPIRE', queue, KEEP_MS)
 redis.call('PEXPIRE', waiters, KEEP_MS)
-return queued(lock, queue, gap, id)
+return queued(lock, queue, gap, id, more)

@@ -1,23 +1,34 @@
--- Shared by the scripts; stands where they say --@common. Layout 1:
---   lock     string  "<id> <token> <since> <channel> <info>", expires with the lease
---   queue    list    ids in order of arrival
---   waiters  hash    id -> "<deadline us> <since> <fences> <channel> <info>"
---   fence    string  the last token of this lock, kept for a day
---   bar      string  an id that must not be filed any more
---   gap      string  there while the key is left free for plain clients
+-- Shared by the scripts; stands where they say --@common. Layout 2:
+--   lock       string  "<id> <token> <since> <channel> <info>", expires with the lease
+--   queue      zset    id -> arrival, us: max(time, arrival of the last + 1)
+--   waiters    hash    id -> "<deadline us> <since> <fences> <mark> <channel> <info>"
+--   fence      string  the last token of this lock, kept for a day
+--   tombstone  string  an id that must not be stored any more
+--   gap        string  exists while the key is left free for plain clients
 -- <since> is seconds and microseconds with a dot between. <info> comes last and may
--- hold anything. A channel of "-" means no pushes, one that begins with a brace lives in
--- a slot of a cluster. Times are the server's. Numbers are printed with %.0f: Lua's own
--- way loses digits. That is dear, so what the server has as a string stays one.
+-- hold anything. A channel of "-" means that the process does not listen, one that begins
+-- with a brace is sharded. <mark> is 1 after the waiter was passed over because nobody
+-- listened on its channel, and 2 once it has renewed after that. Times are the server's.
+-- Numbers are printed with %.0f: Lua's own conversion loses digits. Printing is expensive,
+-- so what the server returns as a string stays one.
 --
--- A state is "<phase> <id> <token>", of a waiter followed by how many are before it, a
--- hint, and in how many milliseconds to ask again.
+-- A state is "<phase> <id> <token>". For a waiter these follow: how many claims are ahead
+-- (a hint), in how many milliseconds to ask again, and "unheard" if nobody listens on the
+-- channel that the process named.
 --
--- Functions are made anew whenever a script runs, so what scripts do most they do by
--- hand before this point.
+-- Every loop is bounded: the server does nothing else while a script runs. What is left
+-- over is reported as "more".
+--
+-- Lua creates functions anew whenever a script runs, so the frequent paths are written out
+-- before this point.
 
 local KEEP_MS = 60000        -- how long an untouched queue is kept
-local SKIPS = 64             -- waiters without a listener that are passed over
+local HEARTBEAT_US = 3000000 -- the longest heartbeat, see driver.Heartbeat
+local MAX_SKIPS = 64         -- waiters without a listener that are passed over
+local CHUNK = 128            -- waiters read at a time
+local MAX_DROPS = 512        -- dead waiters that a grant drops, rounded up to a chunk
+local TRIM = 16              -- waiters at the head that each renewal examines
+local RECHECKS = 8           -- waiters at the head that ask when the lease ends
 
 local function digits(n) return string.format('%.0f', n) end
 
@@ -31,16 +42,40 @@ local function owner(value) return value and string.sub(value, 1, 32) end
 
 local function token_of(value) return string.match(value, '^%x+ (%d+) ') end
 
--- open says whether the key is left free for plain clients now. Only they who contend
--- with such clients have a gap.
+-- open says whether the key is left free for plain clients now. Only Clients that share
+-- the key with such clients pass a gap.
 local function open(gap) return gap and redis.call('EXISTS', gap) == 1 end
 
--- push tells a process of a change and returns how many heard it.
+-- parse reads a record of a waiter.
+local function parse(record)
+  local deadline, since, fences, mark, channel, info
+  if record then deadline, since, fences, mark, channel, info = string.match(record, '^(%d+) (%S+) (%d+) (%d) (%S+) (.*)$') end
+  if not deadline then return nil end
+  return {deadline = tonumber(deadline), since = since, fences = fences, mark = mark, channel = channel, info = info}
+end
+
+-- store writes the record of a waiter.
+local function store(waiters, id, w)
+  redis.call('HSET', waiters, id, digits(w.deadline) .. ' ' .. w.since .. ' ' .. w.fences .. ' ' .. w.mark .. ' ' .. w.channel .. ' ' .. w.info)
+end
+
+-- arrival_of is the arrival that <since> stands for.
+local function arrival_of(since)
+  local seconds, micros = string.match(since, '^(%d+)%.(%d+)$')
+  return digits((seconds or 0) * 1000000 + (micros or 0))
+end
+
+-- subscribed says whether a process listens on a channel at this server. It tells nobody.
+-- If the server does not say, the answer is yes.
+local function subscribed(channel)
+  local counts = redis.pcall('PUBSUB', string.byte(channel) == 123 and 'SHARDNUMSUB' or 'NUMSUB', channel)
+  return counts[2] ~= 0
+end
+
+-- push tells a process of what is stored already.
 local function push(channel, ...)
-  if not channel or channel == '-' then return 0 end
-  local n = redis.pcall(string.byte(channel) == 123 and 'SPUBLISH' or 'PUBLISH', channel, table.concat({...}, '\1'))
-  if type(n) ~= 'number' then return 0 end
-  return n
+  if not channel or channel == '-' then return end
+  redis.pcall(string.byte(channel) == 123 and 'SPUBLISH' or 'PUBLISH', channel, table.concat({...}, '\1'))
 end
 
 -- next_token takes the next token, max(last + 1, time), and reserves as many as are
@@ -58,55 +93,102 @@ local function hold(lock, id, token, since, who, px)
   redis.call('SET', lock, id .. ' ' .. token .. ' ' .. since .. ' ' .. who, 'PX', px)
 end
 
--- settle gives a free lock to the first living waiter, for what is left of its
--- heartbeat. Dead waiters are dropped. Those whose process does not listen are
--- passed over, unless nobody does: then the first of them finds out by itself.
--- popped is the id that was already taken off the queue, if any.
-local function settle(lock, queue, waiters, fence, popped)
-  local now, since = clock()
-  local next = nil
-  local passed = {}
-  local id = popped or redis.call('LPOP', queue)
-  while id do
-    local record = redis.call('HGET', waiters, id)
-    local deadline, fences, who, channel
-    if record then deadline, fences, who, channel = string.match(record, '^(%d+) %S+ (%d+) ((%S+) .*)$') end
-    if not deadline or tonumber(deadline) <= now then
-      redis.call('HDEL', waiters, id)
-    else
-      local token = next_token(fence, tonumber(fences), now)
-      local claim = {id, token, who, math.ceil((deadline - now) / 1000)}
-      if push(channel, 'held', lock, id, token) > 0 then
-        next = claim
-        break
-      end
-      passed[#passed + 1] = claim
-      if #passed == SKIPS then break end
-    end
-    id = redis.call('LPOP', queue)
-  end
-  local back = 1
-  if not next and passed[1] then next, back = passed[1], 2 end
-  for i = #passed, back, -1 do redis.call('LPUSH', queue, passed[i][1]) end
-  if not next then return end
-  redis.call('HDEL', waiters, next[1])
-  hold(lock, next[1], next[2], since, next[3], next[4])
-  if #passed > 0 then redis.call('PEXPIRE', queue, KEEP_MS) end
+-- drop removes waiters from both structures.
+local function drop(queue, waiters, ids)
+  if #ids == 0 then return end
+  redis.call('ZREM', queue, unpack(ids))
+  redis.call('HDEL', waiters, unpack(ids))
 end
 
--- queued is the state of a waiter. The first asks again when the holder's lease will
--- have ended; 0 means that nothing can be said. Beside plain clients, who tell nobody
--- when they leave, it asks often.
-local function queued(lock, queue, gap, id)
-  local ahead, recheck = 1, 0
-  if redis.call('LINDEX', queue, 0) ~= id then
-    ahead = redis.call('LLEN', queue)
+-- living returns those of some waiters that live, in order, and drops the others. A
+-- deadline beyond the longest heartbeat is from before the clock was set back: it is
+-- brought down to that. Also returns how many were dropped.
+local function living(queue, waiters, ids, records, now)
+  local alive, dead = {}, {}
+  for i, id in ipairs(ids) do
+    local deadline = records[i] and tonumber(string.match(records[i], '^%d+'))
+    local w = deadline and deadline > now and parse(records[i])
+    if w then
+      w.id = id
+      if deadline > now + HEARTBEAT_US then
+        w.deadline = now + HEARTBEAT_US
+        store(waiters, id, w)
+      end
+      alive[#alive + 1] = w
+    else
+      dead[#dead + 1] = id
+    end
+  end
+  drop(queue, waiters, dead)
+  return alive, #dead
+end
+
+-- examine is living for places first to last of the queue. Also returns how many waiters
+-- were there.
+local function examine(queue, waiters, first, last, now)
+  local ids = redis.call('ZRANGE', queue, first, last)
+  if #ids == 0 then return {}, 0, 0 end
+  local alive, dropped = living(queue, waiters, ids, redis.call('HMGET', waiters, unpack(ids)), now)
+  return alive, dropped, #ids
+end
+
+-- grantable says whether a waiter gets the lock in its turn. One that nobody listens for
+-- is passed over until it has renewed, which the dead never do.
+local function grantable(w)
+  return w.channel == '-' or w.mark == '2' or subscribed(w.channel)
+end
+
+-- grant_next gives a free lock to the first living waiter, for what is left of its
+-- heartbeat, and then tells its process. Waiters that are passed over keep their places;
+-- if all are, the first gets the lock and finds out by itself. Returns true if it dropped
+-- so many dead waiters that another call has to go on.
+local function grant_next(lock, queue, waiters, fence)
+  local now, since = clock()
+  local passed, dropped, next = {}, 0, nil
+  local alive, dead, seen
+  repeat
+    alive, dead, seen = examine(queue, waiters, #passed, #passed + CHUNK - 1, now)
+    dropped = dropped + dead
+    for _, w in ipairs(alive) do
+      if grantable(w) then
+        next = w
+        break
+      end
+      passed[#passed + 1] = w
+      if #passed == MAX_SKIPS then break end
+    end
+  until next or #passed == MAX_SKIPS or seen < CHUNK or dropped >= MAX_DROPS
+  if next then
+    for _, w in ipairs(passed) do
+      if w.mark == '0' then
+        w.mark = '1'
+        store(waiters, w.id, w)
+      end
+    end
   else
+    next = passed[1]
+  end
+  if not next then return redis.call('EXISTS', queue) == 1 end
+  local token = next_token(fence, tonumber(next.fences), now)
+  drop(queue, waiters, {next.id})
+  hold(lock, next.id, token, since, next.channel .. ' ' .. next.info, math.ceil((next.deadline - now) / 1000))
+  push(next.channel, 'held', lock, next.id, token)
+  return false
+end
+
+-- queued is the state of a waiter. The first ones ask again when the holder's lease will
+-- have ended, since the very first may be dead; 0 means that there is nothing to wait for.
+-- Next to plain clients, which do not tell when they leave, the first asks often.
+local function queued(lock, queue, gap, id, more)
+  local rank, recheck = redis.call('ZRANK', queue, id) or 0, 0
+  if more then
+    recheck = 1
+  elseif rank < RECHECKS then
     local left = redis.call('PTTL', lock)
     if gap then left = math.max(left, redis.call('PTTL', gap)) end
     if left >= 0 then recheck = left + 2 end
-    if gap and (recheck == 0 or recheck > 50) then recheck = 50 end
+    if gap and rank == 0 and (recheck == 0 or recheck > 50) then recheck = 50 end
   end
-  return 'queued ' .. id .. ' 0 ' .. ahead .. ' ' .. recheck
+  return 'queued ' .. id .. ' 0 ' .. (rank + 1) .. ' ' .. recheck
 end
 

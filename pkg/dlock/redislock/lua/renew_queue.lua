@@ -1,0 +1,53 @@
+-- Renews claims on one lock, in any phase, drops dead waiters and grants. Works at
+-- maxmemory: it begins with a write that is always allowed. Without claims it only drops
+-- and grants.
+-- KEYS lock, fence, queue, waiters and, next to plain clients, gap
+-- ARGV echo, channel of the process ("-": it does not listen), then id, ttl ms and
+--      heartbeat ms of each claim
+-- Returns {echo, state...}; without claims {echo}, or {echo, "more"} if dead waiters are
+-- left to drop.
+--@common
+local lock, fence, queue, waiters, gap, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], ARGV[2]
+
+redis.call('PEXPIRE', waiters, KEEP_MS)
+local now = clock()
+local waits, any = {}, false
+for i = 3, #ARGV, 3 do
+  local id = ARGV[i]
+  local w = parse(redis.call('HGET', waiters, id))
+  if w and w.deadline > now then
+    waits[id], any = true, true
+    w.deadline, w.channel = now + ARGV[i + 2] * 1000, channel
+    if w.mark == '1' then w.mark = '2' end
+    store(waiters, id, w)
+    -- The queue may have been deleted or evicted without its records.
+    redis.call('ZADD', queue, 'NX', arrival_of(w.since), id)
+  else
+    drop(queue, waiters, {id}) -- past its deadline, or an entry that has lost its record
+  end
+end
+redis.call('PEXPIRE', queue, KEEP_MS)
+
+local more = false
+local value = redis.call('GET', lock)
+if not value and not open(gap) then
+  more = grant_next(lock, queue, waiters, fence)
+  value = redis.call('GET', lock)
+else
+  examine(queue, waiters, 0, TRIM - 1, now)
+end
+local unheard = any and channel ~= '-' and not subscribed(channel) and ' unheard' or ''
+local answers = {ARGV[1]}
+for i = 3, #ARGV, 3 do
+  local id = ARGV[i]
+  if owner(value) == id then
+    redis.call('PEXPIRE', lock, ARGV[i + 1])
+    answers[#answers + 1] = 'held ' .. id .. ' ' .. token_of(value)
+  elseif waits[id] then
+    answers[#answers + 1] = queued(lock, queue, gap, id, more) .. unheard
+  else
+    answers[#answers + 1] = 'gone ' .. id .. ' 0'
+  end
+end
+if more and #ARGV == 2 then answers[2] = 'more' end
+return answers
