@@ -111,9 +111,8 @@ func TestABusyQueueIsKept(t *testing.T) {
 		}
 	}
 	testenv.Eventually(t, passed-5*time.Second, "somebody who comes keeps the queue", func() bool {
-		if _, err := d.Release(ctx, file(driver.Queued)); err != nil {
-			t.Fatal(err)
-		}
+		file(driver.Queued)
+		releaseClaim(t, d, "k", next, time.Minute) // again if a busy machine ended the attempt
 		return client.PTTL(ctx, "{k}\x01z").Val() > passed && client.PTTL(ctx, "{k}\x01h").Val() > passed
 	})
 }

@@ -4,50 +4,52 @@
 --      one, fences
 -- Returns a state, or "again <id> 0" if dead waiters have to be dropped before it is known
 -- whether the lock is free, or "full <id> <waiters>".
+local call = redis.call -- looked up once
 local lock, fence, queue, tombstone, gap, id, who = KEYS[1], KEYS[2], KEYS[3], KEYS[5], KEYS[6], ARGV[1], ARGV[4]
 
 -- The usual case: nobody holds the lock, waits for it or has a tombstone.
 local known
-if gap then known = redis.call('EXISTS', lock, queue, tombstone, gap) else known = redis.call('EXISTS', lock, queue, tombstone) end
+if gap then known = call('EXISTS', lock, queue, tombstone, gap) else known = call('EXISTS', lock, queue, tombstone) end
 if known == 0 then
-  local t = redis.call('TIME')
+  local t = call('TIME')
   local token = t[1] .. string.sub('00000' .. t[2], -6)
-  local last = redis.call('SET', fence, ARGV[5] and string.format('%.0f', token + ARGV[5] - 1) or token, 'PX', '86400000', 'GET')
+  local last = call('SET', fence, ARGV[5] and string.format('%.0f', token + ARGV[5] - 1) or token, 'PX', '86400000', 'GET')
   if last and tonumber(last) >= tonumber(token) then -- see next_token
     token = string.format('%.0f', last + 1)
-    redis.call('SET', fence, string.format('%.0f', last + (ARGV[5] or 1)), 'PX', '86400000')
+    call('SET', fence, string.format('%.0f', last + (ARGV[5] or 1)), 'PX', '86400000')
   end
-  redis.call('SET', lock, id .. ' ' .. token .. ' ' .. t[1] .. '.' .. t[2] .. ' ' .. who, 'PX', ARGV[2])
+  call('SET', lock, id .. ' ' .. token .. ' ' .. t[1] .. '.' .. t[2] .. ' ' .. who, 'PX', ARGV[2])
   return 'held ' .. id .. ' ' .. token
 end
 
 -- The usual case of a busy lock: another claim holds it, so this one waits or leaves. What
 -- exists besides the holder and its queue is a tombstone or a gap.
 local waiters, waits, fences = KEYS[4], ARGV[3] ~= '0', ARGV[5] or '1'
-local value = redis.call('GET', lock) -- fails, before anything is written, if it is no string
-local ahead = redis.call('ZCARD', queue)
+local value = call('GET', lock) -- fails, before anything is written, if it is no string
+local ahead = call('ZCARD', queue)
 if value then known = known - 1 end
 if ahead > 0 then known = known - 1 end
 if value and known == 0 and ahead < 1024 and not gap and string.sub(value, 1, 32) ~= id then
   if not waits then return 'gone ' .. id .. ' 0' end
-  local t = redis.call('TIME')
+  local t = call('TIME')
   local micros, seconds = string.sub('00000' .. t[2], -6), ARGV[3] / 1000
   local arrival = t[1] .. micros
   local deadline = seconds % 1 == 0 and (t[1] + seconds) .. micros or string.format('%.0f', arrival + ARGV[3] * 1000)
-  if redis.call('HSETNX', waiters, id, deadline .. ' ' .. t[1] .. '.' .. t[2] .. ' ' .. fences .. ' 0 ' .. who) == 1 then
-    if ahead > 0 and redis.call('ZCOUNT', queue, arrival, '+inf') > 0 then -- the clock was set back
-      arrival = string.format('%.0f', redis.call('ZRANGE', queue, '-1', '-1', 'WITHSCORES')[2] + 1)
+  if call('HSETNX', waiters, id, deadline .. ' ' .. t[1] .. '.' .. t[2] .. ' ' .. fences .. ' 0 ' .. who) == 1 then
+    if ahead > 0 and call('ZCOUNT', queue, arrival, '+inf') > 0 then -- the clock was set back
+      arrival = string.format('%.0f', call('ZRANGE', queue, '-1', '-1', 'WITHSCORES')[2] + 1)
     end
-    redis.call('ZADD', queue, 'NX', arrival, id)
+    call('ZADD', queue, 'NX', arrival, id)
     -- A busy queue is never empty, and its waiters are served before they renew: so in
     -- every sixteenth second newcomers extend its life.
+    local recheck = 0
     if ahead == 0 or t[1] % 16 == 0 then
-      redis.call('PEXPIRE', queue, '60000')
-      redis.call('PEXPIRE', waiters, '60000')
+      call('PEXPIRE', queue, '60000')
+      call('PEXPIRE', waiters, '60000')
+      local left = call('PTTL', lock) -- see queued; the others ask when they renew
+      if left >= 0 then recheck = left + 2 end
     end
-    if ahead >= 8 then return 'queued ' .. id .. ' 0 ' .. (ahead + 1) .. ' 0' end
-    local left = redis.call('PTTL', lock) -- see queued
-    return 'queued ' .. id .. ' 0 ' .. (ahead + 1) .. ' ' .. (left < 0 and 0 or left + 2)
+    return 'queued ' .. id .. ' 0 ' .. (ahead + 1) .. ' ' .. recheck
   end
 end
 

@@ -7,6 +7,7 @@
 --      ("": any)
 -- Returns the state that it found, which has no token unless one had to match. "more"
 -- follows if dead waiters have to be dropped before the lock can be granted.
+local call = redis.call -- looked up once
 local lock, id, extra = KEYS[1], ARGV[1], ARGV[2]
 local value = redis.pcall('GET', lock)
 
@@ -14,13 +15,13 @@ local value = redis.pcall('GET', lock)
 -- waits. The grant is stored before it is published: a subscriber at a replica hears what
 -- this server cannot count.
 if not extra and type(value) == 'string' and string.sub(value, 1, 32) == id then
-  local next = redis.call('ZRANGE', KEYS[3], '0', '0')[1]
+  local next = call('ZRANGE', KEYS[3], '0', '0')[1]
   if not next then
-    redis.call('DEL', lock)
+    call('DEL', lock)
     return 'held ' .. id .. ' 0'
   end
-  local record = redis.call('HGET', KEYS[4], next)
-  local t = redis.call('TIME')
+  local record = call('HGET', KEYS[4], next)
+  local t = call('TIME')
   local granted = t[1] .. string.sub('00000' .. t[2], -6)
   local now = tonumber(granted)
   local deadline, fences, who, listener
@@ -29,14 +30,14 @@ if not extra and type(value) == 'string' and string.sub(value, 1, 32) == id then
   if left > 1000 and left <= 3000000 and listener ~= '-' then
     local sharded = string.byte(listener) == 123
     if redis.pcall('PUBSUB', sharded and 'SHARDNUMSUB' or 'NUMSUB', listener)[2] ~= 0 then
-      redis.call('ZREM', KEYS[3], next)
-      redis.call('HDEL', KEYS[4], next)
-      local last = redis.call('SET', KEYS[2], fences == '1' and granted or string.format('%.0f', now + fences - 1), 'PX', '86400000', 'GET')
+      call('ZREM', KEYS[3], next)
+      call('HDEL', KEYS[4], next)
+      local last = call('SET', KEYS[2], fences == '1' and granted or string.format('%.0f', now + fences - 1), 'PX', '86400000', 'GET')
       if last and tonumber(last) >= now then -- see next_token
         granted = string.format('%.0f', last + 1)
-        redis.call('SET', KEYS[2], string.format('%.0f', last + fences), 'PX', '86400000')
+        call('SET', KEYS[2], string.format('%.0f', last + fences), 'PX', '86400000')
       end
-      redis.call('SET', lock, next .. ' ' .. granted .. ' ' .. t[1] .. '.' .. t[2] .. ' ' .. who, 'PXAT', string.sub(deadline, 1, -4))
+      call('SET', lock, next .. ' ' .. granted .. ' ' .. t[1] .. '.' .. t[2] .. ' ' .. who, 'PXAT', string.sub(deadline, 1, -4))
       redis.pcall(sharded and 'SPUBLISH' or 'PUBLISH', listener, 'held\1' .. lock .. '\1' .. next .. '\1' .. granted)
       return 'held ' .. id .. ' 0'
     end

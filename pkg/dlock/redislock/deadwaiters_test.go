@@ -1,0 +1,221 @@
+package redislock_test
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/redislock"
+)
+
+// maxScriptCommands is how many commands one script may call while it drops as many dead
+// waiters as it may: a few for each chunk.
+const maxScriptCommands = 40
+
+// checkScriptsAreBounded fails if a script called many commands, or one with many claims.
+func checkScriptsAreBounded(t *testing.T, m *abMonitor, direct *redis.Client) {
+	t.Helper()
+	calls, most, widest := 0, 0, 0
+	for _, s := range m.all(t, direct) {
+		if !s.lua {
+			calls = 0
+			continue
+		}
+		calls++
+		most, widest = max(most, calls), max(widest, len(s.cmd))
+	}
+	if most > maxScriptCommands || widest > 130 {
+		t.Errorf("a script called %d commands, of up to %d words", most, widest)
+	}
+}
+
+// deadQueue is a lock with a holder and many dead waiters.
+func deadQueue(t *testing.T, server *servers.Redis, d driver.Driver, dead int) *redis.Client {
+	t.Helper()
+	direct := cehDial(t, server.Addr())
+	submitClaim(t, d, "k", dead+1, 30*time.Second, driver.Held)
+	seedWaiters(t, direct, "k", 1, dead, -time.Second, "dlock:nobody")
+	return direct
+}
+
+// However many dead waiters stand before it, a living one is served, and no script does
+// more than a bounded part of the work.
+func TestManyDeadWaiters(t *testing.T) {
+	t.Parallel()
+	const dead = 10_000
+	server := testenv.Redis(t)
+	d := openDriver(t, server.Addr())
+	direct := deadQueue(t, server, d, dead)
+	living := cehAwait(t, cehNew(t, server.Addr()), "k")
+	m := abWatch(t, server)
+	releaseClaim(t, d, "k", dead+1, 30*time.Second)
+	cehUnlock(t, cehGrant(t, living, 20*time.Second).guard)
+	checkScriptsAreBounded(t, m, direct)
+	testenv.Eventually(t, 10*time.Second, "nothing is left", func() bool {
+		return direct.Exists(t.Context(), queueOf("k"), waitersOf("k")).Val() == 0
+	})
+}
+
+// A call that does not wait gets a free lock behind which only dead waiters stand.
+func TestTryLockBehindDeadWaiters(t *testing.T) {
+	t.Parallel()
+	const dead = 10_000
+	server := testenv.Redis(t)
+	d := openDriver(t, server.Addr())
+	direct := deadQueue(t, server, d, dead)
+	cehCheck(t, direct.Del(t.Context(), "k").Err())
+	m := abWatch(t, server)
+	g, err := cehNew(t, server.Addr()).TryAcquire(t.Context(), "k")
+	cehCheck(t, err)
+	cehUnlock(t, g)
+	checkScriptsAreBounded(t, m, direct)
+}
+
+// One release drops a queue of dead waiters completely, even if nobody else comes.
+func TestReleaseGoesOnInTheBackground(t *testing.T) {
+	t.Parallel()
+	server := testenv.Redis(t)
+	d := openDriver(t, server.Addr())
+	direct := deadQueue(t, server, d, 3000)
+	releaseClaim(t, d, "k", 3001, 30*time.Second)
+	testenv.Eventually(t, 10*time.Second, "the dead waiters are dropped", func() bool {
+		return direct.Exists(t.Context(), queueOf("k"), waitersOf("k")).Val() == 0
+	})
+}
+
+// While the lock is held, each renewal drops dead waiters at the head.
+func TestRenewalTrimsTheQueue(t *testing.T) {
+	t.Parallel()
+	const ttl, dead = 30 * time.Second, 100
+	server := testenv.Redis(t)
+	d := openDriver(t, server.Addr())
+	direct := deadQueue(t, server, d, dead)
+	submitClaim(t, d, "k", dead+2, ttl, driver.Queued)
+	for before := int64(dead + 1); before > 1; {
+		if st := renewClaim(t, d, "k", dead+2, ttl); st.Phase != driver.Queued {
+			t.Fatalf("the waiter is %v", st.Phase)
+		}
+		n := direct.ZCard(t.Context(), queueOf("k")).Val()
+		if n >= before || n != direct.HLen(t.Context(), waitersOf("k")).Val() {
+			t.Fatalf("%d of %d are left after a renewal", n, before)
+		}
+		before = n
+	}
+}
+
+// Those who join a long queue drop dead waiters from anywhere in it.
+func TestNewcomersSampleALongQueue(t *testing.T) {
+	t.Parallel()
+	const ttl, dead = 30 * time.Second, 2000
+	server := testenv.Redis(t)
+	d := openDriver(t, server.Addr())
+	direct := cehDial(t, server.Addr())
+	submitClaim(t, d, "k", 5001, ttl, driver.Held)
+	seedWaiters(t, direct, "k", 1, 1, time.Hour, "dlock:nobody") // alive at the head
+	seedWaiters(t, direct, "k", 2, dead, -time.Second, "dlock:nobody")
+	for n := range 300 {
+		submitClaim(t, d, "k", 6000+n, ttl, driver.Queued)
+	}
+	n := direct.ZCard(t.Context(), queueOf("k")).Val()
+	if n > 1024+300 || n != direct.HLen(t.Context(), waitersOf("k")).Val() {
+		t.Errorf("after 300 newcomers %d of %d dead waiters and newcomers are left", n, dead+300)
+	}
+}
+
+// A queue has a bound. A claim beyond it is refused, and nothing is stored.
+func TestQueueIsFull(t *testing.T) {
+	t.Parallel()
+	const ttl, most = 30 * time.Second, 100_000
+	server := testenv.Redis(t)
+	d := openDriver(t, server.Addr())
+	direct := cehDial(t, server.Addr())
+	submitClaim(t, d, "k", most+1, ttl, driver.Held)
+	seedWaiters(t, direct, "k", 1, most, time.Hour, "dlock:nobody")
+	r := driver.Request{Ref: driver.Ref{Key: "k", ID: claimID(most + 2), TTL: ttl}, Wait: true}
+	var err error
+	testenv.Eventually(t, 10*time.Second, "an answer", func() bool {
+		_, err = d.Acquire(t.Context(), r)
+		return errors.Is(err, redislock.ErrQueueFull)
+	})
+	if driver.ClassOf(err) != driver.Transient || !strings.Contains(err.Error(), "100000") {
+		t.Errorf("class %d: %v", driver.ClassOf(err), err)
+	}
+	if direct.HExists(t.Context(), waitersOf("k"), r.ID).Val() || direct.ZCard(t.Context(), queueOf("k")).Val() > most {
+		t.Error("the claim was stored")
+	}
+	releaseClaim(t, d, "k", 1, ttl)
+	submitClaim(t, d, "k", most+2, ttl, driver.Queued)
+}
+
+// The first eight waiters, not the first alone, ask again when the holder's lease ends:
+// those before them may be dead.
+func TestFirstWaitersRecheckAtTheEndOfTheLease(t *testing.T) {
+	t.Parallel()
+	const ttl, left = 30 * time.Second, 500 * time.Millisecond // less than a third of a heartbeat
+	server := testenv.Redis(t)
+	direct, d := cehDial(t, server.Addr()), openDriver(t, server.Addr())
+	submitClaim(t, d, "k", 1, ttl, driver.Held)
+	for n := range 9 {
+		submitClaim(t, d, "k", 2+n, ttl, driver.Queued)
+	}
+	for n := range 9 {
+		cehCheck(t, direct.PExpire(t.Context(), "k", left).Err())
+		st := renewClaim(t, d, "k", 2+n, ttl)
+		if st.Phase != driver.Queued || st.Ahead != n+1 {
+			t.Errorf("waiter %d is %v behind %d", n, st.Phase, st.Ahead)
+		}
+		if soon := st.Recheck > 0 && st.Recheck <= left+2*time.Millisecond; soon != (n < 8) {
+			t.Errorf("waiter %d asks again in %v", n, st.Recheck)
+		}
+	}
+}
+
+// Inspect reads a long queue in pages, in order and without gaps.
+func TestInspectALongQueue(t *testing.T) {
+	t.Parallel()
+	const waiting = 1200
+	server := testenv.Redis(t)
+	d := openDriver(t, server.Addr())
+	direct := cehDial(t, server.Addr())
+	submitClaim(t, d, "k", waiting+1, 30*time.Second, driver.Held)
+	seedWaiters(t, direct, "k", 1, waiting, time.Hour, "dlock:nobody")
+	claims, err := d.(driver.Admin).Inspect(t.Context(), "k")
+	cehCheck(t, err)
+	if len(claims) != waiting+1 || claims[0].Phase != driver.Held {
+		t.Fatalf("%d claims are shown", len(claims))
+	}
+	for i, c := range claims[1:] {
+		if c.Phase != driver.Queued || c.ID != claimID(i+1) {
+			t.Fatalf("place %d shows %v", i, c)
+		}
+	}
+}
+
+// Under stress: 100,000 dead waiters, and no script takes 5 ms.
+func TestStressManyDeadWaiters(t *testing.T) {
+	if os.Getenv("DLOCK_STRESS") != "1" {
+		t.Skip("it measures time: set DLOCK_STRESS=1")
+	}
+	const dead = 100_000 - 1
+	server := testenv.Redis(t)
+	d := openDriver(t, server.Addr())
+	direct := deadQueue(t, server, d, dead)
+	living := cehAwait(t, cehNew(t, server.Addr()), "k", dlock.WithTTL(10*time.Second))
+	cehCheck(t, direct.ConfigSet(t.Context(), "slowlog-log-slower-than", "5000").Err())
+	cehCheck(t, direct.Do(t.Context(), "SLOWLOG", "RESET").Err())
+	began := time.Now()
+	releaseClaim(t, d, "k", dead+1, 30*time.Second)
+	cehUnlock(t, cehGrant(t, living, 30*time.Second).guard)
+	t.Logf("the living waiter was served after %v", time.Since(began))
+	for _, e := range direct.SlowLogGet(t.Context(), 100).Val() {
+		t.Errorf("the server did nothing else for %v: %s", e.Duration, e.Args[0])
+	}
+}

@@ -1,0 +1,98 @@
+package redislock_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// Whichever half of the queue is deleted or evicted, its waiters are served within two
+// heartbeats: one that has its record is queued again, the others are told to.
+func TestLostHalvesOfAQueue(t *testing.T) {
+	t.Parallel()
+	for name, lost := range map[string][]string{
+		"queue": {queueOf("k")}, "records": {waitersOf("k")}, "both": {queueOf("k"), waitersOf("k")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const ttl = 2 * time.Second // which is the heartbeat
+			server := testenv.Redis(t)
+			g := cehAcquire(t, cehNew(t, server.Addr()), "k", dlock.WithTTL(ttl))
+			served := make(chan cehGot, 3)
+			for range 3 {
+				got := cehAwait(t, cehNew(t, server.Addr()), "k", dlock.WithTTL(ttl))
+				go func() {
+					one := <-got
+					if one.err == nil {
+						one.err = one.guard.Unlock(t.Context())
+					}
+					served <- one
+				}()
+			}
+			if n := cehDial(t, server.Addr()).Del(t.Context(), lost...).Val(); n != int64(len(lost)) {
+				t.Fatalf("%d keys were deleted", n)
+			}
+			cehUnlock(t, g)
+			timeout := time.After(2 * ttl)
+			for i := range 3 {
+				select {
+				case one := <-served:
+					cehCheck(t, one.err)
+				case <-timeout:
+					t.Fatalf("%d of 3 waiters were served within two heartbeats", i)
+				}
+			}
+		})
+	}
+}
+
+// Waiters whose queue was deleted come back to their places.
+func TestLostQueueKeepsItsOrder(t *testing.T) {
+	t.Parallel()
+	const ttl = 30 * time.Second
+	server := testenv.Redis(t)
+	direct, d := cehDial(t, server.Addr()), openDriver(t, server.Addr())
+	submitClaim(t, d, "k", 1, ttl, driver.Held)
+	for i := range 4 {
+		submitClaim(t, d, "k", 2+i, ttl, driver.Queued)
+	}
+	want := direct.ZRange(t.Context(), queueOf("k"), 0, -1).Val()
+	cehCheck(t, direct.Del(t.Context(), queueOf("k")).Err())
+	for _, n := range []int{4, 2, 5, 3} {
+		if st := renewClaim(t, d, "k", n, ttl); st.Phase != driver.Queued {
+			t.Errorf("claim %d is %v", n, st.Phase)
+		}
+	}
+	got := direct.ZRange(t.Context(), queueOf("k"), 0, -1).Val()
+	if len(want) != 4 || len(got) != 4 {
+		t.Fatalf("%d waited, then %d", len(want), len(got))
+	}
+	for i := range got {
+		if got[i] != want[i] {
+			t.Errorf("place %d has changed", i)
+		}
+	}
+	if direct.PTTL(t.Context(), queueOf("k")).Val() <= 0 {
+		t.Error("the queue would stay forever")
+	}
+}
+
+// A place without a record is removed, and its claim is told.
+func TestPlaceWithoutARecord(t *testing.T) {
+	t.Parallel()
+	const ttl = 30 * time.Second
+	server := testenv.Redis(t)
+	direct, d := cehDial(t, server.Addr()), openDriver(t, server.Addr())
+	submitClaim(t, d, "k", 1, ttl, driver.Held)
+	submitClaim(t, d, "k", 2, ttl, driver.Queued)
+	cehCheck(t, direct.Del(t.Context(), waitersOf("k")).Err())
+	if st := renewClaim(t, d, "k", 2, ttl); st.Phase != driver.Gone {
+		t.Errorf("a waiter without a record is %v", st.Phase)
+	}
+	if n := direct.ZCard(t.Context(), queueOf("k")).Val(); n != 0 {
+		t.Errorf("%d places are left", n)
+	}
+}

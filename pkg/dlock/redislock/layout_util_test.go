@@ -1,0 +1,100 @@
+package redislock_test
+
+import (
+	"fmt"
+	"log/slog"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/redislock"
+)
+
+// queueOf and waitersOf are the two halves of a lock's queue.
+func queueOf(key string) string {
+	keys, _ := redislock.CEHKeys("", key)
+	return keys[2]
+}
+
+func waitersOf(key string) string {
+	keys, _ := redislock.CEHKeys("", key)
+	return keys[3]
+}
+
+// openDriver opens a driver on a client of its own. The end of the test closes both.
+func openDriver(t testing.TB, addr string, opts ...redislock.Option) driver.Driver {
+	t.Helper()
+	d, err := redislock.New(cehDial(t, addr), opts...).Open(driver.Options{Logger: slog.New(slog.DiscardHandler)})
+	cehCheck(t, err)
+	t.Cleanup(func() { _ = d.Close() })
+	return d
+}
+
+func claimID(n int) string { return fmt.Sprintf("%032x", n) }
+
+// submitClaim submits a claim, which must end up in a phase.
+func submitClaim(t testing.TB, d driver.Driver, key string, n int, ttl time.Duration, want driver.Phase) driver.State {
+	t.Helper()
+	r := driver.Request{Ref: driver.Ref{Key: key, ID: claimID(n), TTL: ttl}, Wait: want == driver.Queued}
+	st, err := d.Acquire(t.Context(), r)
+	for range 3 {
+		if err == nil {
+			break
+		}
+		st, err = d.Acquire(t.Context(), r) // a busy machine: the attempt took too long
+	}
+	if err != nil || st.Phase != want {
+		t.Fatalf("claim %d is %v, %v; want %v", n, st.Phase, err, want)
+	}
+	return st
+}
+
+func renewClaim(t testing.TB, d driver.Driver, key string, n int, ttl time.Duration) driver.State {
+	t.Helper()
+	states, err := d.Renew(t.Context(), []driver.Ref{{Key: key, ID: claimID(n), TTL: ttl}})
+	cehCheck(t, err)
+	return states[0]
+}
+
+// releaseClaim releases a claim. A repeated release finds nothing, which is as good.
+func releaseClaim(t testing.TB, d driver.Driver, key string, n int, ttl time.Duration) {
+	t.Helper()
+	var err error
+	for range 4 {
+		_, err = d.Release(t.Context(), driver.Ref{Key: key, ID: claimID(n), TTL: ttl})
+		if err == nil {
+			return
+		}
+	}
+	t.Fatal(err)
+}
+
+var seedScript = redis.NewScript(`
+local t = redis.call('TIME')
+local now = t[1] * 1000000 + t[2]
+for i = ARGV[1], ARGV[2] do
+  local id = string.format('%032x', i)
+  redis.call('ZADD', KEYS[1], string.format('%.0f', now - 10000000 + i), id)
+  redis.call('HSET', KEYS[2], id, string.format('%.0f', now + ARGV[3] * 1000) .. ' ' .. t[1] .. '.0 1 0 ' .. ARGV[4] .. ' {}')
+end
+return redis.status_reply('OK')`)
+
+// seedWaiters stores waiters first to last whose heartbeats end in left, in the past if it
+// is negative. Nobody listens on their channel.
+func seedWaiters(t testing.TB, c *redis.Client, key string, first, last int, left time.Duration, channel string) {
+	t.Helper()
+	for from := first; from <= last; from += 10_000 {
+		cehCheck(t, seedScript.Run(t.Context(), c, []string{queueOf(key), waitersOf(key)},
+			from, min(last, from+9_999), strconv.FormatInt(left.Milliseconds(), 10), channel).Err())
+	}
+}
+
+// holderID is the claim that the server has as the holder of a lock.
+func holderID(t testing.TB, c *redis.Client, key string) string {
+	t.Helper()
+	value := c.Get(t.Context(), key).Val()
+	return value[:min(len(value), 32)]
+}
