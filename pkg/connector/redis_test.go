@@ -30,7 +30,7 @@ func redisWithUsers(t *testing.T) *servers.Redis {
 	for _, command := range []string{
 		"ACL SETUSER locks on >" + password + " resetkeys resetchannels -@all " +
 			"+eval +evalsha +get +set +del +exists +pexpire +pttl +time " +
-			"+mget +hget +hset +hsetnx +hdel +hmget +hrandfield +zadd +zpopmin +zrange +zrank +zrem +zcard " +
+			"+hget +hset +hsetnx +hdel +hmget +hrandfield +zadd +zrange +zrank +zrem +zcard +zcount " +
 			"+publish +subscribe +pubsub|numsub +ping +info +scan +getrange ~p:* ~{p:* &dlock:*",
 		"ACL SETUSER nobody on >" + password + " -@all",
 		"CONFIG SET requirepass " + password,

@@ -94,6 +94,29 @@ func TestUnheardWaiterIsPassedOverOnce(t *testing.T) {
 	holds(2)
 }
 
+// A renewal tells a process that believes to listen when nobody does.
+func TestRenewalSaysUnheard(t *testing.T) {
+	t.Parallel()
+	const ttl = 30 * time.Second
+	server := testenv.Redis(t)
+	direct, d := cehDial(t, server.Addr()), openDriver(t, server.Addr())
+	submitClaim(t, d, "k", 1, ttl, driver.Held)
+	submitClaim(t, d, "k", 2, ttl, driver.Queued)
+	heard := strings.Fields(direct.HGet(t.Context(), waitersOf("k"), claimID(2)).Val())[4]
+	keys, _ := redislock.CEHKeys("", "k")
+	for channel, want := range map[string]bool{"dlock:nobody": true, "-": false, heard: false} {
+		for _, source := range redislock.CEHScripts("renew") {
+			if !strings.Contains(source, "unheard") {
+				continue // it renews what is held
+			}
+			reply, err := direct.Eval(t.Context(), source, keys[:4], "echo", channel, claimID(2), "30000", "3000").StringSlice()
+			if err != nil || len(reply) != 2 || strings.HasSuffix(reply[1], " unheard") != want {
+				t.Errorf("%s: %q, %v", channel, reply, err)
+			}
+		}
+	}
+}
+
 // Without any listener the first living waiter is granted the lock.
 func TestNobodyListens(t *testing.T) {
 	t.Parallel()

@@ -154,6 +154,27 @@ func FuzzReply(f *testing.F) {
 	})
 }
 
+// What a script says besides the state.
+func TestParseAnswer(t *testing.T) {
+	r := driver.Ref{ID: "id", TTL: time.Second}
+	queued := driver.State{Phase: driver.Queued, Ahead: 3, Recheck: 7 * time.Millisecond}
+	for text, want := range map[string]answer{
+		"queued id 0 3 7":         {state: queued},
+		"queued id 0 3 7 unheard": {state: queued, unheard: true},
+		"held id 5":               {state: driver.State{Phase: driver.Held, Token: 5}},
+		"held id 0 more":          {state: driver.State{Phase: driver.Held}, more: true},
+		"gone id 0":               {state: driver.State{Phase: driver.Gone}},
+		"again id 0":              {again: true},
+	} {
+		if got, err := parseAnswer(text, r, time.Time{}); err != nil || got != want {
+			t.Errorf("%q became %+v, %v", text, got, err)
+		}
+	}
+	if _, err := parseAnswer("full id 100000", r, time.Time{}); !errors.Is(err, ErrQueueFull) || driver.ClassOf(err) != driver.Transient {
+		t.Errorf("a full queue became %v", err)
+	}
+}
+
 func TestAReplyOfAnotherKind(t *testing.T) {
 	for _, reply := range []any{nil, int64(1), []any{"held", "id", "12"}} {
 		if st, err := parseAnswer(reply, driver.Ref{ID: "id"}, time.Now()); !errors.Is(err, ErrReply) {

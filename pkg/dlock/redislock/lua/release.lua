@@ -13,7 +13,8 @@ local value = redis.pcall('GET', lock)
 
 -- The usual case: the claim holds the lock, and the next is alive and listens, or nobody
 -- waits. The grant is stored before it is published: a subscriber at a replica hears what
--- this server cannot count.
+-- this server cannot count. It ends with the deadline: a key lives until its last
+-- millisecond is over, so cutting the microseconds off shortens nothing.
 if not extra and type(value) == 'string' and string.sub(value, 1, 32) == id then
   local next = call('ZRANGE', KEYS[3], '0', '0')[1]
   if not next then
