@@ -1,0 +1,224 @@
+package redislock_test
+
+import (
+	"context"
+	"net"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/redislock"
+)
+
+// The failover tests use so many callers in so many processes.
+const (
+	failoverWaiters = 16
+	failoverClients = 6
+)
+
+// releaseDelay is how long after a promotion the holder releases: at once, while
+// subscriptions may be on their way, or later.
+func releaseDelay(round int) time.Duration { return time.Duration(round%3) * 700 * time.Millisecond }
+
+// I1a: a planned failover of a cluster's master, back and forth. A subscriber that
+// stays with the demoted node hears what the new master publishes; the new master
+// cannot count it.
+func TestI1ClusterFailover(t *testing.T) {
+	cl := testenv.ClusterWithReplicas(t, 1)
+	const key = "k"
+	clients := clusterLocks(t, cl, failoverClients)
+	var log holderLog
+	for round := range stressed(3, 200) {
+		serveWaiters(t, clients, key, failoverWaiters, &log, func() {
+			failoverCluster(t, cl, key)
+			<-time.After(releaseDelay(round))
+		})
+	}
+	t.Logf("%d acquisitions, %d releases unknown at first", log.entries, log.unknown)
+}
+
+// failoverCluster makes the replica of a key's master the master, without loss.
+func failoverCluster(t *testing.T, cl *servers.Cluster, key string) {
+	t.Helper()
+	master, err := cl.NodeFor(t.Context(), key)
+	cehCheck(t, err)
+	to := replicaFor(t, cl, key).Client()
+	defer to.Close()
+	testenv.Eventually(t, 30*time.Second, "the replica is in sync", func() bool {
+		return cehInfo(t, to, "replication", "master_link_status") == "up"
+	})
+	cehCheck(t, to.Do(t.Context(), "CLUSTER", "FAILOVER").Err())
+	testenv.Eventually(t, 30*time.Second, "the replica is promoted", func() bool {
+		return cehInfo(t, to, "replication", "role") == "master"
+	})
+	from := master.Client()
+	defer from.Close()
+	testenv.Eventually(t, 30*time.Second, "the old master is demoted", func() bool {
+		return cehInfo(t, from, "replication", "role") == "slave"
+	})
+}
+
+// I1b: a planned failover behind one stable address. Open connections stay with the
+// demoted node, subscriptions among them.
+func TestI1FailoverBehindOneAddress(t *testing.T) {
+	master, replica := cehPair(t)
+	proxy := testenv.Proxy(t, master.Addr())
+	var clients []*dlock.Client
+	for range failoverClients {
+		clients = append(clients, cehNew(t, proxy.Addr()))
+	}
+	var log holderLog
+	for round := range stressed(3, 200) {
+		serveWaiters(t, clients, "k", failoverWaiters, &log, func() {
+			failoverTo(t, master, replica)
+			proxy.Retarget(replica.Addr())
+			master, replica = replica, master
+			<-time.After(releaseDelay(round))
+		})
+	}
+	t.Logf("%d acquisitions, %d releases unknown at first", log.entries, log.unknown)
+}
+
+// failoverTo swaps the roles of a master and its replica, without loss.
+func failoverTo(t *testing.T, master, replica *servers.Redis) {
+	t.Helper()
+	cehReplicaHas(t, master)
+	host, port, err := net.SplitHostPort(replica.Addr())
+	cehCheck(t, err)
+	from, to := master.Client(), replica.Client()
+	defer from.Close()
+	defer to.Close()
+	cehCheck(t, from.Do(t.Context(), "FAILOVER", "TO", host, port).Err())
+	testenv.Eventually(t, 30*time.Second, "the roles are swapped", func() bool {
+		return cehInfo(t, to, "replication", "role") == "master" && cehInfo(t, from, "replication", "role") == "slave"
+	})
+	testenv.Eventually(t, 30*time.Second, "the demoted node is in sync", func() bool {
+		return cehInfo(t, from, "replication", "master_link_status") == "up"
+	})
+}
+
+// I1c: cluster clients that read from replicas. Their subscriptions sit on replicas
+// without any failover.
+func TestI1ReplicaReaders(t *testing.T) {
+	cl := testenv.ClusterWithReplicas(t, 1)
+	awaitReplicasListed(t, cl)
+	const key = "k"
+	for name, change := range map[string]func(*redis.ClusterOptions){
+		"read only":        func(o *redis.ClusterOptions) { o.ReadOnly = true },
+		"route by latency": func(o *redis.ClusterOptions) { o.RouteByLatency, o.Dialer = true, slowMaster(t, cl, key) },
+		"route randomly":   func(o *redis.ClusterOptions) { o.RouteRandomly = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			var clients []*dlock.Client
+			for range failoverClients {
+				o := &redis.ClusterOptions{Addrs: cl.Addrs(), ContextTimeoutEnabled: true}
+				change(o)
+				rdb := redis.NewClusterClient(o)
+				t.Cleanup(func() { _ = rdb.Close() })
+				awaitReplicaRead(t, cl, rdb, key)
+				clients = append(clients, cehLocks(t, redislock.New(rdb), dlock.Config{}))
+			}
+			contendFor(t, clients, key, stressed(2*time.Second, time.Minute))
+		})
+	}
+}
+
+// replicaFor returns the replica of a key's master.
+func replicaFor(t *testing.T, cl *servers.Cluster, key string) *servers.Redis {
+	t.Helper()
+	master, err := cl.NodeFor(t.Context(), key)
+	cehCheck(t, err)
+	return cl.Nodes()[(slices.Index(cl.Nodes(), master)+3)%6] // the pairs stay together, whatever their roles
+}
+
+// slowMaster returns a dialer to which the master of a key is further away than its
+// replica.
+func slowMaster(t *testing.T, cl *servers.Cluster, key string) func(context.Context, string, string) (net.Conn, error) {
+	t.Helper()
+	master, err := cl.NodeFor(t.Context(), key)
+	cehCheck(t, err)
+	proxy := testenv.Proxy(t, master.Addr())
+	proxy.Delay(2*time.Millisecond, 2*time.Millisecond)
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if addr == master.Addr() {
+			addr = proxy.Addr()
+		}
+		return new(net.Dialer).DialContext(ctx, network, addr)
+	}
+}
+
+// awaitReplicaRead waits until a client knows the topology, and the latencies if it
+// goes by them, so that it reads a key from the replica.
+func awaitReplicaRead(t *testing.T, cl *servers.Cluster, rdb *redis.ClusterClient, key string) {
+	t.Helper()
+	replica := cehDial(t, replicaFor(t, cl, key).Addr())
+	before := cehCalls(t, replica, "get")
+	testenv.Eventually(t, 30*time.Second, "the client reads from the replica", func() bool {
+		_ = rdb.Get(t.Context(), key).Err()
+		return cehCalls(t, replica, "get") > before
+	})
+}
+
+// awaitReplicasListed waits until every node names the replicas to clients. A node
+// does so once a replica has received a write and said so.
+func awaitReplicasListed(t *testing.T, cl *servers.Cluster) {
+	t.Helper()
+	masters, err := cl.Masters(t.Context())
+	cehCheck(t, err)
+	for _, m := range masters {
+		cehCheck(t, cehDial(t, m.Addr()).FlushAll(t.Context()).Err())
+	}
+	for _, node := range cl.Nodes() {
+		client := cehDial(t, node.Addr())
+		testenv.Eventually(t, 30*time.Second, "replicas are listed", func() bool {
+			ranges, err := client.ClusterSlots(t.Context()).Result() //nolint:staticcheck // its successor does not exist before Redis 7
+			cehCheck(t, err)
+			return !slices.ContainsFunc(ranges, func(r redis.ClusterSlot) bool { return len(r.Nodes) < 2 })
+		})
+	}
+}
+
+// contendFor lets Clients take a key in turns for a while, and checks that one at a
+// time has it and that each is served.
+func contendFor(t *testing.T, clients []*dlock.Client, key string, duration time.Duration) {
+	t.Helper()
+	var log holderLog
+	end := time.Now().Add(duration)
+	type result struct {
+		served int
+		err    error
+	}
+	results := make(chan result, len(clients))
+	for _, c := range clients {
+		go func() {
+			var r result
+			for r.err == nil && (time.Now().Before(end) || r.served == 0) {
+				var g *dlock.Guard
+				g, r.err = c.Acquire(t.Context(), key)
+				if r.err == nil {
+					r.err = log.hold(g, 2*time.Millisecond)
+					r.served++
+				}
+			}
+			results <- r
+		}()
+	}
+	for range clients {
+		select {
+		case r := <-results:
+			log.check(t)
+			if r.err != nil {
+				t.Errorf("after %d acquisitions: %v", r.served, r.err)
+			}
+		case <-time.After(duration + time.Minute):
+			t.Fatal("a Client was never served")
+		}
+	}
+	log.check(t)
+	t.Logf("%d acquisitions, %d releases unknown at first", log.entries, log.unknown)
+}
