@@ -108,17 +108,19 @@ func TestI1ReplicaReaders(t *testing.T) {
 	cl := testenv.ClusterWithReplicas(t, 1)
 	awaitReplicasListed(t, cl)
 	const key = "k"
-	for name, change := range map[string]func(*redis.ClusterOptions){
-		"read only":        func(o *redis.ClusterOptions) { o.ReadOnly = true },
-		"route by latency": func(o *redis.ClusterOptions) { o.RouteByLatency, o.Dialer = true, slowMaster(t, cl, key) },
-		"route randomly":   func(o *redis.ClusterOptions) { o.RouteRandomly = true },
+	for name, client := range map[string]func() *redis.ClusterClient{
+		"read only": func() *redis.ClusterClient {
+			return redis.NewClusterClient(&redis.ClusterOptions{Addrs: cl.Addrs(), ContextTimeoutEnabled: true, ReadOnly: true})
+		},
+		"route by latency": func() *redis.ClusterClient { return latencyClient(t, cl, key) },
+		"route randomly": func() *redis.ClusterClient {
+			return redis.NewClusterClient(&redis.ClusterOptions{Addrs: cl.Addrs(), ContextTimeoutEnabled: true, RouteRandomly: true})
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var clients []*dlock.Client
 			for range failoverClients {
-				o := &redis.ClusterOptions{Addrs: cl.Addrs(), ContextTimeoutEnabled: true}
-				change(o)
-				rdb := redis.NewClusterClient(o)
+				rdb := client()
 				t.Cleanup(func() { _ = rdb.Close() })
 				awaitReplicaRead(t, cl, rdb, key)
 				clients = append(clients, cehLocks(t, redislock.New(rdb), dlock.Config{}))
@@ -136,20 +138,32 @@ func replicaFor(t *testing.T, cl *servers.Cluster, key string) *servers.Redis {
 	return cl.Nodes()[(slices.Index(cl.Nodes(), master)+3)%6] // the pairs stay together, whatever their roles
 }
 
-// slowMaster returns a dialer to which the master of a key is further away than its
-// replica.
-func slowMaster(t *testing.T, cl *servers.Cluster, key string) func(context.Context, string, string) (net.Conn, error) {
+// latencyClient returns a client that goes by latency, to which the master of a key is
+// further away than its replica.
+func latencyClient(t *testing.T, cl *servers.Cluster, key string) *redis.ClusterClient {
 	t.Helper()
 	master, err := cl.NodeFor(t.Context(), key)
 	cehCheck(t, err)
 	proxy := testenv.Proxy(t, master.Addr())
 	proxy.Delay(2*time.Millisecond, 2*time.Millisecond)
-	return func(ctx context.Context, network, addr string) (net.Conn, error) {
-		if addr == master.Addr() {
-			addr = proxy.Addr()
-		}
-		return new(net.Dialer).DialContext(ctx, network, addr)
+	// go-redis 9.23 measures a latency while it still sets up the node, which is a data
+	// race: so no node is dialed before it is complete.
+	complete := map[string]chan struct{}{}
+	for _, addr := range cl.Addrs() {
+		complete[addr] = make(chan struct{})
 	}
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{
+		Addrs: cl.Addrs(), ContextTimeoutEnabled: true, RouteByLatency: true,
+		Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			<-complete[addr]
+			if addr == master.Addr() {
+				addr = proxy.Addr()
+			}
+			return new(net.Dialer).DialContext(ctx, network, addr)
+		},
+	})
+	rdb.OnNewNode(func(node *redis.Client) { close(complete[node.Options().Addr]) })
+	return rdb
 }
 
 // awaitReplicaRead waits until a client knows the topology, and the latencies if it
