@@ -161,3 +161,10 @@ func clusterLocks(t *testing.T, cl *servers.Cluster, n int) []*dlock.Client {
 	}
 	return all
 }
+
+// count is how often the lock was held so far.
+func (h *holderLog) count() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.entries
+}

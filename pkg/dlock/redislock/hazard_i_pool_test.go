@@ -1,0 +1,73 @@
+package redislock_test
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/connector"
+	"github.com/ceyewan/genesis/pkg/dlock"
+)
+
+// I8: blocking commands that a user runs on the connector's client take all of its
+// pool. Locks are acquired, renewed and released all the same.
+func TestI8BlockingCommandsInThePool(t *testing.T) {
+	t.Parallel()
+	const pool = 2
+	server := testenv.Redis(t)
+	conn, err := connector.NewRedis(&connector.RedisConfig{Addr: server.Addr(), PoolSize: pool})
+	cehCheck(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	const ttl = 1500 * time.Millisecond
+	locks, err := dlock.NewRedis(conn, &dlock.Config{DefaultTTL: ttl})
+	cehCheck(t, err)
+	t.Cleanup(func() { _ = locks.Close() })
+
+	var held []*dlock.Guard
+	for i := range 20 {
+		held = append(held, cehAcquire(t, locks, fmt.Sprint("held ", i)))
+	}
+	blockPool(t, conn, pool)
+	direct := cehDial(t, server.Addr())
+	testenv.Eventually(t, 20*time.Second, "the pool is blocked", func() bool {
+		return cehInfo(t, direct, "clients", "blocked_clients") == strconv.Itoa(pool)
+	})
+
+	// Several TTLs, in which others come and go as well.
+	for end := time.Now().Add(stressed(4*ttl, time.Minute)); time.Now().Before(end); {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*ttl)
+		g, err := locks.Acquire(ctx, "short")
+		cancel()
+		cehCheck(t, err)
+		cehUnlock(t, g)
+		for _, g := range held {
+			cehAlive(t, g)
+		}
+	}
+	for _, g := range held {
+		cehUnlock(t, g)
+	}
+}
+
+// blockPool runs so many blocking commands on the connector's client until the test
+// ends.
+func blockPool(t *testing.T, conn *connector.Redis, n int) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for range n {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				_ = conn.GetClient().BLPop(ctx, time.Second, "nothing comes here").Err()
+			}
+		})
+	}
+	t.Cleanup(func() {
+		cancel()
+		wg.Wait()
+	})
+}

@@ -1,0 +1,101 @@
+package redislock_test
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/clog"
+	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/redislock"
+)
+
+// A warningLog is a slog.Handler that keeps the text of warnings and errors.
+type warningLog struct {
+	slog.Handler
+	text *cehText
+}
+
+func newWarningLog() *warningLog {
+	text := new(cehText)
+	return &warningLog{slog.NewTextHandler(text, &slog.HandlerOptions{Level: slog.LevelWarn}), text}
+}
+
+// about counts the lines that contain a word.
+func (w *warningLog) about(word string) (n int) {
+	for line := range strings.Lines(w.text.String()) {
+		if strings.Contains(strings.ToLower(line), word) {
+			n++
+		}
+	}
+	return n
+}
+
+// I5: a waiter whose user may not subscribe to channels is served in its turn. It
+// finds out by asking, so each turn may cost a heartbeat.
+func TestI5NoChannelRights(t *testing.T) {
+	t.Parallel()
+	server := testenv.Redis(t)
+	cehCheck(t, cehDial(t, server.Addr()).Do(t.Context(), "ACL", "SETUSER", "unheard", "on", ">x", "~*", "resetchannels", "+@all").Err())
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), Username: "unheard", Password: "x", ContextTimeoutEnabled: true})
+	t.Cleanup(func() { _ = rdb.Close() })
+	cfg := dlock.Config{DefaultTTL: 1500 * time.Millisecond}
+	warnings := newWarningLog()
+	unheard := cehLocks(t, redislock.New(rdb), cfg, dlock.WithLogger(clog.FromSlog(slog.New(warnings))))
+
+	var log holderLog
+	stop, busy := keepBusy(t, server.Addr(), 3, cfg, &log)
+	testenv.Eventually(t, 20*time.Second, "the others contend", func() bool { return busy() > 20 })
+	bound := 3 * driver.Heartbeat(cfg.DefaultTTL)
+	for i := range stressed(3, 100) {
+		before := busy()
+		ctx, cancel := context.WithTimeout(t.Context(), bound)
+		g, err := unheard.Acquire(ctx, "k")
+		cancel()
+		if err != nil {
+			t.Fatalf("turn %d: not served within %v, the others %d times: %v", i, bound, busy()-before, err)
+		}
+		cehCheck(t, log.hold(g, time.Millisecond))
+	}
+	stop()
+	log.check(t)
+	if n := warnings.about("channel"); n != 1 {
+		t.Errorf("%d warnings about channels, want 1:\n%s", n, warnings.text)
+	}
+}
+
+// keepBusy lets Clients take a key in turns until stop is called. busy is how often
+// they had it.
+func keepBusy(t *testing.T, addr string, clients int, cfg dlock.Config, log *holderLog) (stop func(), busy func() int) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for range clients {
+		c := cehLocks(t, redislock.New(cehDial(t, addr)), cfg)
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				g, err := c.Acquire(ctx, "k")
+				if err == nil {
+					err = log.hold(g, time.Millisecond)
+				}
+				if err != nil && ctx.Err() == nil {
+					t.Errorf("a client with all rights: %v", err)
+					return
+				}
+			}
+		})
+	}
+	stop = func() {
+		cancel()
+		wg.Wait()
+	}
+	t.Cleanup(stop)
+	return stop, log.count
+}
