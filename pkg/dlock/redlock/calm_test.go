@@ -1,0 +1,76 @@
+package redlock_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/dlock"
+)
+
+// A key that another program has set has no expiry, or one that is far. A waiter next
+// to it asks at a calm rate, and still notices within about a second that it is gone.
+func TestWaiterNextToForeignKeyIsCalm(t *testing.T) {
+	t.Parallel()
+	const noExpiry = time.Duration(0)
+	for _, tc := range []struct {
+		name   string
+		expiry time.Duration
+		nodes  int // of three that have the key
+		ttl    time.Duration
+	}{
+		{name: "no expiry", expiry: noExpiry, nodes: 3},
+		{name: "no expiry on a majority", expiry: noExpiry, nodes: 2},
+		{name: "expiry is far", expiry: time.Hour, nodes: 3},
+		{name: "no expiry and a short TTL", expiry: noExpiry, nodes: 3, ttl: 150 * time.Millisecond},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			s := start(t, 3)
+			for _, d := range s.direct[:tc.nodes] {
+				check(t, d.Set(t.Context(), "k", "of another program", tc.expiry).Err())
+			}
+			c := s.locks(t, dlock.Config{DefaultTTL: tc.ttl})
+			warm(t, c)
+			var rounds atomic.Int64
+			s.intercept(func(node int, cmd []string) servers.Action {
+				if node == 0 && calls(cmd, "acquire", "k") {
+					rounds.Add(1)
+				}
+				return servers.Forward
+			})
+			got := make(chan *dlock.Guard, 1)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			go func() {
+				g, err := c.Acquire(ctx, "k")
+				if err != nil {
+					t.Error(err)
+				}
+				got <- g
+			}()
+			testenv.Eventually(t, 10*time.Second, "the waiter asks", func() bool { return rounds.Load() > 0 })
+			elapse(time.Second) // it may have asked more often at first
+			const perSecond, seconds = 5, 3
+			before := rounds.Load()
+			elapse(seconds * time.Second)
+			if n := rounds.Load() - before; n > perSecond*seconds {
+				t.Errorf("%d rounds in %d s while nothing changed, want at most %d a second", n, seconds, perSecond)
+			}
+
+			for _, d := range s.direct {
+				check(t, d.Del(t.Context(), "k").Err())
+			}
+			freed := time.Now()
+			if g := <-got; g != nil {
+				if took := time.Since(freed); took > 3*time.Second {
+					t.Errorf("the waiter had the lock %v after it was free", took)
+				}
+				unlock(t, g)
+			}
+		})
+	}
+}
