@@ -26,6 +26,7 @@ func TestWaiterNextToForeignKeyIsCalm(t *testing.T) {
 		{name: "no expiry on a majority", expiry: noExpiry, nodes: 2},
 		{name: "expiry is far", expiry: time.Hour, nodes: 3},
 		{name: "no expiry and a short TTL", expiry: noExpiry, nodes: 3, ttl: 150 * time.Millisecond},
+		{name: "no expiry on a majority and a short TTL", expiry: noExpiry, nodes: 2, ttl: 150 * time.Millisecond},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()

@@ -34,7 +34,7 @@ type round struct {
 	raises    int
 	tally     tally
 	owners    map[string]int // of nodes that are taken
-	left      time.Duration  // until the first of these leases ends
+	left      time.Duration  // until the first of these leases ends, farAway if none does
 	impatient bool           // who has not answered by now does not count
 	first     chan answer
 	second    chan answer
@@ -66,6 +66,9 @@ type outcome struct {
 	err    error
 }
 
+// farAway stands for the end of a lease that has none.
+const farAway = 24 * time.Hour
+
 // raisesMost is how often a round may choose a greater token.
 const raisesMost = 4
 
@@ -76,7 +79,7 @@ func (d *redDriver) contend(ctx context.Context, c *claim) outcome {
 	r := &round{
 		driver: d, claim: c, number: d.rounds.Add(1), sent: time.Now(), ttl: ttl,
 		bound: d.settings.patience(ttl), votes: make([]ballot, n), owners: map[string]int{},
-		first: make(chan answer, n), second: make(chan answer, n*(raisesMost+2)),
+		left: farAway, first: make(chan answer, n), second: make(chan answer, n*(raisesMost+2)),
 	}
 	r.until = d.settings.until(r.sent, r.ttl)
 	r.file()
@@ -196,8 +199,9 @@ func (r *round) takeFirst(a answer) {
 			break
 		}
 		r.owners[redisnode.Text(a.reply[3])]++
-		if left := time.Duration(redisnode.Number(a.reply[4])) * time.Millisecond; r.left == 0 || left < r.left {
-			r.left = max(left, 0)
+		left := time.Duration(redisnode.Number(a.reply[4])) * time.Millisecond
+		if left >= 0 { // else another program has set the key without an expiry
+			r.left = min(r.left, left)
 		}
 	case "barred":
 		*vote = barred
