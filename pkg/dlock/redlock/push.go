@@ -109,11 +109,9 @@ func (e *ear) run() {
 				e.rest()
 				continue
 			}
-			if err := e.subscribe(e.current(), channels...); err != nil {
-				d.log.Debug("subscribing failed", "node", e.node.addr, "error", err)
-				e.reopen()
-				d.sleep(pause)
-				pause = min(2*pause, time.Second)
+			err := e.subscribe(e.current(), channels...)
+			if err != nil {
+				pause = e.retry(err, pause)
 				continue
 			}
 			up, asked = true, false
@@ -128,12 +126,26 @@ func (e *ear) run() {
 			asked = true
 			_ = e.current().Ping(d.ctx) // the answer, or its absence, will tell
 		default:
-			d.log.Debug("subscription broken", "node", e.node.addr, "error", err)
-			e.reopen()
-			up = false
+			pause, up = e.retry(err, pause), false
 		}
 		e.prune()
 	}
+}
+
+// retry replaces a subscription that has failed, after a pause, and returns the next
+// pause. A node that refuses a subscription says so in an answer, which comes at once.
+func (e *ear) retry(cause error, pause time.Duration) time.Duration {
+	d := e.node.driver
+	d.log.Debug("subscription failed", "node", e.node.addr, "error", cause)
+	if redis.HasErrorPrefix(cause, "NOPERM") {
+		d.unheard.Do(func() {
+			d.log.Warn("the user has no rights to channels: waiters are not told that a lock is free, and only ask once a second",
+				"node", e.node.addr, "cure", "ACL SETUSER <user> &"+channelPrefix+"*", "error", cause)
+		})
+	}
+	e.reopen()
+	d.sleep(pause)
+	return min(2*pause, time.Second)
 }
 
 // rest waits for a wish.

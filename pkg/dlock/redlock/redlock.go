@@ -149,6 +149,7 @@ type redDriver struct {
 	pace     pace
 	rounds   atomic.Int64 // numbers rounds: a later one is greater
 	warned   sync.Once
+	unheard  sync.Once // warns that subscriptions are refused
 
 	ctx       context.Context // ends with Close
 	cancel    context.CancelFunc
