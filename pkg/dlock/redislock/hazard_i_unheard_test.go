@@ -3,6 +3,7 @@ package redislock_test
 import (
 	"context"
 	"log/slog"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/ceyewan/genesis/internal/servers"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/clog"
 	"github.com/ceyewan/genesis/pkg/dlock"
@@ -43,12 +45,9 @@ func (w *warningLog) about(word string) (n int) {
 func TestI5NoChannelRights(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
-	cehCheck(t, cehDial(t, server.Addr()).Do(t.Context(), "ACL", "SETUSER", "unheard", "on", ">x", "~*", "resetchannels", "+@all").Err())
-	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), Username: "unheard", Password: "x", ContextTimeoutEnabled: true})
-	t.Cleanup(func() { _ = rdb.Close() })
 	cfg := dlock.Config{DefaultTTL: 1500 * time.Millisecond}
 	warnings := newWarningLog()
-	unheard := cehLocks(t, redislock.New(rdb), cfg, dlock.WithLogger(clog.FromSlog(slog.New(warnings))))
+	unheard := cehLocks(t, redislock.New(dialUnheard(t, server)), cfg, dlock.WithLogger(clog.FromSlog(slog.New(warnings))))
 
 	var log holderLog
 	stop, busy := keepBusy(t, server.Addr(), 3, cfg, &log)
@@ -69,6 +68,38 @@ func TestI5NoChannelRights(t *testing.T) {
 	if n := warnings.about("channel"); n != 1 {
 		t.Errorf("%d warnings about channels, want 1:\n%s", n, warnings.text)
 	}
+}
+
+// dialUnheard returns a client whose user has no rights to channels.
+func dialUnheard(t *testing.T, server *servers.Redis) *redis.Client {
+	t.Helper()
+	cehCheck(t, cehDial(t, server.Addr()).Do(t.Context(), "ACL", "SETUSER", "unheard", "on", ">x", "~*", "resetchannels", "+@all").Err())
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), Username: "unheard", Password: "x", ContextTimeoutEnabled: true})
+	t.Cleanup(func() { _ = rdb.Close() })
+	return rdb
+}
+
+// I5: a subscription that the server refuses is not tried again without a pause. The
+// refusal is an answer, and comes at once.
+func TestI5RefusedSubscription(t *testing.T) {
+	t.Parallel()
+	server := testenv.Redis(t)
+	direct := cehDial(t, server.Addr())
+	unheard := cehLocks(t, redislock.New(dialUnheard(t, server)), dlock.Config{})
+	g := cehAcquire(t, cehNew(t, server.Addr()), "k")
+	connections := func() int {
+		n, err := strconv.Atoi(cehInfo(t, direct, "stats", "total_connections_received"))
+		cehCheck(t, err)
+		return n
+	}
+	before := connections()
+	got := cehAwait(t, unheard, "k")
+	abElapse(3 * time.Second)
+	if n := connections() - before; n > 50 {
+		t.Errorf("%d new connections in 3 s", n)
+	}
+	cehUnlock(t, g)
+	cehUnlock(t, cehGrant(t, got, 20*time.Second).guard)
 }
 
 // keepBusy lets Clients take a key in turns until stop is called. busy is how often
