@@ -158,28 +158,36 @@ func (d *redDriver) queued(l *line, c *claim, sent time.Time, recheck time.Durat
 	return driver.State{Phase: driver.Queued, Ahead: l.ahead(c), Until: sent.Add(h), Recheck: min(recheck, h/3)}
 }
 
-// calm is the least time between two rounds while others keep the lock and nothing is
-// heard of it. A claim with a short TTL is renewed more often; it then only shows that it
-// waits.
-const calm = 200 * time.Millisecond
+// calm is the least time between two rounds when quietAfter of them have changed
+// nothing and nothing was heard of the lock. A claim with a short TTL is renewed more
+// often; it then only shows that it waits.
+const (
+	calm       = 250 * time.Millisecond
+	quietAfter = 12
+)
 
 // pauseAfter is when a claim tries again of itself: when the holder's lease will have
 // ended; or soon and at random, and later each time, if several contend or the lock is
 // just being freed. It runs under mu.
 func (d *redDriver) pauseAfter(c *claim, out outcome) time.Duration {
 	third := driver.Heartbeat(c.ttl) / 3
+	c.unheard++
+	isQuiet := c.unheard > quietAfter
 	if !out.split {
 		c.tries = 0
 		pause := out.left + coarse + scatter(d.window(4))
-		if pause > calm {
+		if isQuiet && pause > calm {
 			c.notSoon = time.Now().Add(calm)
 		}
 		return min(pause, third-scatter(third/4))
 	}
 	c.tries++
 	window, least := d.window(1<<min(c.tries, 4)), time.Millisecond
-	if c.tries > 12 { // a node that is free while others are held stays so for a while
-		window, least = third, calm
+	if c.tries > quietAfter { // a node that is free while others are held stays so for a while
+		window = third
+	}
+	if isQuiet {
+		least = calm
 	}
 	pause := max(min(window/8+scatter(window), third), least)
 	c.notSoon = time.Now().Add(pause)

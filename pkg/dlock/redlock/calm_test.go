@@ -54,7 +54,7 @@ func TestWaiterNextToForeignKeyIsCalm(t *testing.T) {
 				got <- g
 			}()
 			testenv.Eventually(t, 10*time.Second, "the waiter asks", func() bool { return rounds.Load() > 0 })
-			elapse(time.Second) // it may have asked more often at first
+			elapse(3 * time.Second) // it may have asked more often at first
 			const perSecond, seconds = 5, 3
 			before := rounds.Load()
 			elapse(seconds * time.Second)

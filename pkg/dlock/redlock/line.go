@@ -25,6 +25,7 @@ type claim struct {
 	leastBy time.Time // until then a call that shortens the lease to least may arrive
 	tries   int       // rounds in a row that others have disturbed
 	notSoon time.Time // no other round before this, whoever asks
+	unheard int       // rounds since the lock was last heard of
 }
 
 type claimID struct{ key, id string }
@@ -158,7 +159,7 @@ func (d *redDriver) drop(c *claim) {
 func (d *redDriver) nudge(l *line) {
 	l.stopTimer()
 	if head := d.first(l, time.Now()); head != nil && !d.closed {
-		head.notSoon = time.Time{}
+		head.notSoon, head.unheard = time.Time{}, 0
 		d.Send(driver.Event{Key: head.key, ID: head.id})
 	}
 }

@@ -276,6 +276,7 @@ func (d *redDriver) told(channel, payload string) {
 	if l == nil || err != nil {
 		return
 	}
+	l.waiting[0].unheard = 0 // lineOf returns no empty line
 	if part[0] == "taken" {
 		if token > l.freed { // else a node tells late what is over
 			l.stopTimer()
