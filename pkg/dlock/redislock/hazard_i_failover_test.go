@@ -36,7 +36,7 @@ func TestI1ClusterFailover(t *testing.T) {
 	master, err := cl.NodeFor(t.Context(), key)
 	cehCheck(t, err)
 	replica := replicaFor(t, cl, key)
-	clients := clusterLocks(t, cl, failoverClients)
+	clients := clusterClients(t, cl, failoverClients)
 	var log holderLog
 	for round := range stressed(3, 200) {
 		serveWaiters(t, clients, key, failoverWaiters, &log, func() {

@@ -152,8 +152,8 @@ func awaitQueued(t *testing.T, c *dlock.Client, key string, want int) {
 	}
 }
 
-// clusterLocks returns Clients, each with a cluster client of its own.
-func clusterLocks(t *testing.T, cl *servers.Cluster, n int) []*dlock.Client {
+// clusterClients returns Clients, each with a cluster client of its own.
+func clusterClients(t *testing.T, cl *servers.Cluster, n int) []*dlock.Client {
 	t.Helper()
 	var all []*dlock.Client
 	for range n {
