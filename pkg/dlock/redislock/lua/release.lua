@@ -13,8 +13,7 @@ local value = redis.pcall('GET', lock)
 
 -- The usual case: the claim holds the lock, and the next is alive and listens, or nobody
 -- waits. The grant is stored before it is published: a subscriber at a replica hears what
--- this server cannot count. It ends with the deadline: a key lives until its last
--- millisecond is over, so cutting the microseconds off shortens nothing.
+-- this server cannot count.
 if not extra and type(value) == 'string' and string.sub(value, 1, 32) == id then
   local next = call('ZRANGE', KEYS[3], '0', '0')[1]
   if not next then
@@ -28,7 +27,7 @@ if not extra and type(value) == 'string' and string.sub(value, 1, 32) == id then
   local deadline, fences, who, listener
   if record then deadline, fences, who, listener = string.match(record, '^(%d+) %S+ (%d+) %d ((%S+) .*)$') end
   local left = deadline and deadline - now or 0
-  if left > 1000 and left <= 3000000 and listener ~= '-' then
+  if left > 0 and left <= 3000000 and listener ~= '-' then
     local sharded = string.byte(listener) == 123
     if redis.pcall('PUBSUB', sharded and 'SHARDNUMSUB' or 'NUMSUB', listener)[2] ~= 0 then
       call('ZREM', KEYS[3], next)
@@ -38,7 +37,7 @@ if not extra and type(value) == 'string' and string.sub(value, 1, 32) == id then
         granted = string.format('%.0f', last + 1)
         call('SET', KEYS[2], string.format('%.0f', last + fences), 'PX', '86400000')
       end
-      call('SET', lock, next .. ' ' .. granted .. ' ' .. t[1] .. '.' .. t[2] .. ' ' .. who, 'PXAT', string.sub(deadline, 1, -4))
+      call('SET', lock, next .. ' ' .. granted .. ' ' .. t[1] .. '.' .. t[2] .. ' ' .. who, 'PX', math.ceil(left / 1000))
       redis.pcall(sharded and 'SPUBLISH' or 'PUBLISH', listener, 'held\1' .. lock .. '\1' .. next .. '\1' .. granted)
       return 'held ' .. id .. ' 0'
     end
