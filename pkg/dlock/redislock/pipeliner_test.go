@@ -127,8 +127,8 @@ func TestHastyReleaseIsMadeAgain(t *testing.T) {
 	})
 }
 
-// An inline call is not longer than its attempt timeout: a call on a dead link ends soon after its context,
-// whether or not the client heeds deadlines.
+// An inline call is not longer than its attempt timeout: a call on a dead link ends
+// soon after its context, whether or not the client honors deadlines.
 func TestHastyCallEndsWithItsContext(t *testing.T) {
 	for _, heeds := range []bool{true, false} {
 		t.Run(fmt.Sprintf("heeds=%v", heeds), func(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -186,6 +187,54 @@ func TestSubscriptionFollowsASlot(t *testing.T) {
 			return numSub(t, to, "SHARDNUMSUB", channel) == 1 && l.listening(slot)
 		})
 		from = to
+	}
+}
+
+// A1: a master of a cluster that hands over to its replica keeps its subscribers, and
+// says nothing. They follow when nobody hears, and also when they only look.
+func TestSubscriptionFollowsAFailover(t *testing.T) {
+	cl := testenv.ClusterWithReplicas(t, 1)
+	d, _ := open(t, redis.NewClusterClient(&redis.ClusterOptions{Addrs: cl.Addrs(), ContextTimeoutEnabled: true}))
+	l, slot := &d.subscriptions, slotOf("k")
+	channel := slotChannel(slot, d.me)
+	r := driver.Request{Ref: driver.Ref{Key: "k", ID: strings.Repeat("a", 32), TTL: time.Hour}}
+	if _, err := d.Acquire(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	d.mu.Lock()
+	d.waiting["id"] = waiter{key: "k", slot: slot}
+	d.mu.Unlock()
+	l.await(t.Context(), slot)
+	first, err := cl.NodeFor(t.Context(), "k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := cl.Nodes()[3+slices.Index(cl.Nodes(), first)]
+	for _, step := range []struct {
+		to   *servers.Redis
+		look func()
+	}{
+		{second, func() { l.unheard(slot) }},
+		{first, func() { _, _ = d.Renew(t.Context(), []driver.Ref{r.Ref}) }}, // go-redis learns where the slot is
+	} {
+		testenv.Eventually(t, 20*time.Second, "a replica that is in sync", func() bool {
+			return strings.Contains(do(t, step.to, "INFO", "replication").String(), "master_link_status:up")
+		})
+		asked := time.Time{}
+		testenv.Eventually(t, time.Minute, "the replica is promoted", func() bool {
+			if strings.Contains(do(t, step.to, "INFO", "replication").String(), "role:master") {
+				return true
+			}
+			if time.Since(asked) > 7*time.Second { // a busy machine may miss the 5 s that a failover gets
+				asked = time.Now()
+				do(t, step.to, "CLUSTER", "FAILOVER")
+			}
+			return false
+		})
+		testenv.Eventually(t, 6*quiet, "a subscriber at the new master", func() bool {
+			step.look()
+			return numSub(t, step.to, "SHARDNUMSUB", channel) == 1 && l.listening(slot)
+		})
 	}
 }
 
