@@ -217,6 +217,9 @@ func (c *Client) standInLine(cl *claim, st driver.State, s sent, now int64) {
 	if cl.pushed && cl.phase == queued {
 		c.grant(cl, cl.token, now)
 	}
+	if cl.again && !cl.flying {
+		cl.again, cl.renewAt = false, now
+	}
 	if soon := after(s.at, max(st.Recheck, time.Millisecond)); st.Recheck > 0 && cl.phase == queued && soon < cl.renewAt {
 		cl.renewAt = soon
 	}

@@ -26,6 +26,8 @@ func (c *Client) dispatch(ev driver.Event) {
 	case isGrant && cl.phase == filing:
 		// The answer that tells the deadline is still on its way.
 		cl.pushed, cl.token = true, ev.State.Token
+	case cl.phase == filing && ev.State.Phase == driver.Unknown:
+		cl.again = true // the answer that is on its way may be older than the hint
 	case ev.State.Phase == driver.Queued, cl.phase == filing:
 	case ev.State.Phase == driver.Held && ev.State.Token == cl.token:
 		// Said twice.

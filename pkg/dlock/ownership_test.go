@@ -390,3 +390,25 @@ func TestPushDuringRelease(t *testing.T) {
 		}
 	})
 }
+
+// A hint that arrives before the claim's first answer is not lost: the answer may be
+// older than what the hint tells of.
+func TestHintBeforeTheAnswer(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		store, events := memlock.New(), make(chan driver.Event)
+		other := client(t, store, dlock.Config{})
+		holder := acquire(t, other, "k")
+		acq := func(ctx context.Context, d driver.Driver, r driver.Request) (driver.State, error) {
+			st, err := d.Acquire(ctx, r)
+			unlock(t, holder)
+			events <- driver.Event{Key: r.Key, ID: r.ID}
+			return st, err
+		}
+		c := client(t, &scripted{Opener: store, events: events, acquire: acq}, dlock.Config{})
+		began := time.Now()
+		acquire(t, c, "k")
+		if took := time.Since(began); took > 10*time.Millisecond {
+			t.Errorf("the hint was lost: granted after %v", took)
+		}
+	})
+}
