@@ -68,6 +68,7 @@ type Client struct {
 	timeline    timeline
 	flights     [65]flight // by renewal class
 	settling    settling
+	takenBack   takenBack
 	sleptBefore int64 // suspended time when the scheduler last looked
 	alarm       int64 // when the scheduler wakes by itself
 
@@ -194,7 +195,7 @@ func (c *Client) shutdown() error {
 	close(c.stop)
 	c.workers.Wait()
 	err := c.store.Close()
-	if !c.reporter.empty() {
+	if idle, _ := c.reporter.state(); !idle {
 		c.reporter.flush(max(time.Duration(c.closeBy.Load()-c.now()), closeBound/10))
 	}
 	if left > 0 {

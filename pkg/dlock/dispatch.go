@@ -1,6 +1,10 @@
 package dlock
 
-import "github.com/ceyewan/genesis/pkg/dlock/driver"
+import (
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
 
 // dispatch takes a push to the claim that it is for. A push is a hint: it can
 // deliver a grant, but whatever else it says only makes the claim be renewed
@@ -40,9 +44,28 @@ func (c *Client) dispatch(ev driver.Event) {
 // takeBack releases a grant to a claim that is over here, or never was: a request that
 // arrived late or twice has made it, and nobody would hold or renew it.
 func (c *Client) takeBack(ev driver.Event) {
-	if ev.State.Phase == driver.Held && !c.closed {
+	if ev.State.Phase == driver.Held && !c.closed && c.takenBack.add(ev.ID, c.now()) {
 		c.settleRef(driver.Ref{Key: ev.Key, ID: ev.ID, TTL: c.cfg.DefaultTTL})
 	}
+}
+
+// takenBack remembers the last grants that were taken back: a push may be repeated.
+type takenBack struct {
+	ids  [16]string
+	at   [16]int64
+	next int
+}
+
+// add reports whether the grant was not taken back within the last second.
+func (t *takenBack) add(id string, now int64) bool {
+	for i, known := range t.ids {
+		if known == id && now < after(t.at[i], time.Second) {
+			return false
+		}
+	}
+	t.ids[t.next], t.at[t.next] = id, now
+	t.next = (t.next + 1) % len(t.ids)
+	return true
 }
 
 // renewAll is for when pushes may have been lost.

@@ -19,6 +19,7 @@ type reporter struct {
 	queue   []report
 	dropped int
 	running bool
+	stuck   bool // a call has waited in vain, and no report was delivered since
 	warn    func(dropped int)
 }
 
@@ -28,11 +29,12 @@ type report struct {
 	measured measurement
 }
 
-// maxReports bounds the queue, should the user's code not return. patienceForUserCode
-// is how long a call of the user's waits for another one that delivers.
+// maxReports bounds the queue, should the user's code not return. maxReportWait is how
+// long a call of the user's waits for another goroutine that delivers. Once one has waited
+// in vain, none waits until a report is delivered.
 const (
-	maxReports         = 1 << 14
-	patienceForReports = 10 * time.Millisecond
+	maxReports    = 1 << 14
+	maxReportWait = 100 * time.Millisecond
 )
 
 func newReporter(record func(measurement), warn func(dropped int)) *reporter {
@@ -80,13 +82,14 @@ func (r *reporter) run() {
 
 // deliver delivers what is queued, or waits a little for whoever is about it.
 func (r *reporter) deliver() {
-	if r.empty() {
+	idle, stuck := r.state()
+	if idle {
 		return
 	}
 	select {
 	case r.turn <- struct{}{}:
 	default:
-		if !r.waitTurn(patienceForReports) {
+		if stuck || !r.waitTurn() {
 			return
 		}
 	}
@@ -115,27 +118,33 @@ func (r *reporter) flush(within time.Duration) bool {
 	}
 }
 
-func (r *reporter) waitTurn(within time.Duration) bool {
-	t := time.NewTimer(within)
+func (r *reporter) waitTurn() bool {
+	t := time.NewTimer(maxReportWait)
 	defer t.Stop()
 	select {
 	case r.turn <- struct{}{}:
 		return true
 	case <-t.C:
-		return false
 	}
-}
-
-func (r *reporter) empty() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return len(r.queue) == 0 && !r.running
+	r.stuck = true
+	return false
+}
+
+// state reports whether there is nothing to deliver, and whether the user's code seems to
+// block.
+func (r *reporter) state() (idle, stuck bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.queue) == 0 && !r.running, r.stuck
 }
 
 // deliverOne reports whether there was one. last says that the goroutine which asks
 // ends if there was not.
 func (r *reporter) deliverOne(last bool) bool {
 	r.mu.Lock()
+	r.stuck = false
 	if len(r.queue) == 0 {
 		dropped := r.dropped
 		r.dropped = 0
