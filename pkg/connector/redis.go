@@ -20,7 +20,7 @@ import (
 type Redis struct {
 	link       *link
 	dialer     *dialer
-	client     func() redis.UniversalClient // makes it at the first call
+	client     lazyClient
 	lockClient lazyClient
 	locks      []redislock.Option
 }
@@ -44,6 +44,13 @@ func (l *lazyClient) get() redis.UniversalClient {
 			_ = l.client.Close()
 		}
 	}
+	return l.client
+}
+
+// made returns the client if it was asked for, and nil if it was not.
+func (l *lazyClient) made() redis.UniversalClient {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	return l.client
 }
 
@@ -81,10 +88,10 @@ func NewRedis(cfg *RedisConfig, opts ...Option) (*Redis, error) {
 		}
 	}
 	universal := universalOptions(&full, r.dialer)
-	r.client = sync.OnceValue(func() redis.UniversalClient { return redis.NewUniversalClient(universal) })
+	r.client.options = universal
 	r.lockClient.options = lockOptions(*universal)
 	l.ask = r.ping
-	l.shut = func() error { return errors.Join(r.client().Close(), r.lockClient.close()) }
+	l.shut = func() error { return errors.Join(r.client.close(), r.lockClient.close()) }
 	return r, nil
 }
 
@@ -139,7 +146,11 @@ func (r *Redis) HealthCheck(ctx context.Context) error { return r.link.try(ctx, 
 
 // GetClient returns the client for your own commands, which stays the connector's own:
 // do not close it.
-func (r *Redis) GetClient() redis.UniversalClient { return r.client() }
+func (r *Redis) GetClient() redis.UniversalClient { return r.client.get() }
+
+// LockClient returns the client that locks have to themselves, for hooks and statistics.
+// It stays the connector's own as well.
+func (r *Redis) LockClient() redis.UniversalClient { return r.lockClient.get() }
 
 // RedisLocks is for dlock.NewRedis. Locks have a client of their own, with the same
 // options but a pool of 16 connections for each server: they never wait behind the
@@ -156,8 +167,17 @@ func (r *Redis) String() string { return r.link.describe() }
 // GoString is String.
 func (r *Redis) GoString() string { return r.String() }
 
+// anyClient is the one in use: a program that only locks needs no second connection to
+// find out whether the server answers.
+func (r *Redis) anyClient() redis.UniversalClient {
+	if r.client.made() == nil && r.lockClient.made() != nil {
+		return r.lockClient.get()
+	}
+	return r.client.get()
+}
+
 func (r *Redis) ping(ctx context.Context) (err error) {
-	client := r.client()
+	client := r.anyClient()
 	if cluster, ok := client.(*redis.ClusterClient); ok {
 		err = cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error {
 			return node.Ping(ctx).Err()

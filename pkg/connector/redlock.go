@@ -71,11 +71,17 @@ func (r *Redlock) GetClients() []redis.UniversalClient {
 // RedlockLocks is for dlock.NewRedlock. Locks have clients of their own, as those of a
 // Redis have.
 func (r *Redlock) RedlockLocks() driver.Opener {
+	return redlock.New(r.LockClients(), r.locks...)
+}
+
+// LockClients returns the clients that locks have to themselves, for hooks and statistics.
+// They stay the connector's own as well.
+func (r *Redlock) LockClients() []redis.UniversalClient {
 	clients := make([]redis.UniversalClient, len(r.nodes))
 	for i, n := range r.nodes {
-		clients[i] = n.lockClient.get()
+		clients[i] = n.LockClient()
 	}
-	return redlock.New(clients, r.locks...)
+	return clients
 }
 
 // Close closes the clients. Calls under way end with an error. Closing again does

@@ -110,7 +110,7 @@ func finishRedis(u *cli.URL, cfg *connector.RedisConfig, log clog.Logger) (*cli.
 
 func ofRedis(conn *connector.Redis) *cli.Backend {
 	b := &cli.Backend{Name: "redis", Where: conn.String(), Opener: conn.RedisLocks(), Connect: conn.Connect, Close: conn.Close}
-	b.Count, b.Forget = traffic(conn.GetClient()), forget(conn.GetClient())
+	b.Count, b.Forget = traffic(conn.LockClient()), forget(conn.LockClient())
 	return b
 }
 
@@ -135,7 +135,7 @@ func openRedlock(u *cli.URL, log clog.Logger) (*cli.Backend, error) {
 
 func ofRedlock(conn *connector.Redlock) *cli.Backend {
 	b := &cli.Backend{Name: "redlock", Where: conn.String(), Opener: conn.RedlockLocks(), Connect: conn.Connect, Close: conn.Close}
-	b.Count, b.Forget = traffic(conn.GetClients()...), forget(conn.GetClients()...)
+	b.Count, b.Forget = traffic(conn.LockClients()...), forget(conn.LockClients()...)
 	return b
 }
 
