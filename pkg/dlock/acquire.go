@@ -420,8 +420,7 @@ const (
 // the backend can tell soon.
 func (c *Client) busy(ctx context.Context, err error, s *lockSettings) error {
 	var e *Error
-	admin, ok := c.store.(driver.Admin)
-	if !ok || !errors.Is(err, ErrLockHeldByOther) || !errors.As(err, &e) || c.enter() != nil {
+	if !errors.Is(err, ErrLockHeldByOther) || !errors.As(err, &e) || c.enter() != nil {
 		return err
 	}
 	defer c.leave()
@@ -431,16 +430,34 @@ func (c *Client) busy(ctx context.Context, err error, s *lockSettings) error {
 	}
 	cctx, cancel := c.ownContext(ctx, bound)
 	defer cancel()
-	claims, lookErr := admin.Inspect(cctx, e.Key)
-	for i := range claims {
-		switch {
-		case lookErr != nil, claims[i].ID == s.filed: // our own is being taken back
-		case claims[i].Phase == driver.Queued:
-			e.Waiting++
-		case e.Holder == nil:
-			claims[i].ID = ""
-			e.Holder = &claims[i]
-		}
+	holder, waiting, ok := c.look(cctx, e.Key, s.filed)
+	if ok && holder.Phase == driver.Held {
+		holder.ID = ""
+		e.Holder, e.Waiting = &holder, waiting
 	}
 	return err
+}
+
+// look finds out who holds a key and how many wait, but for a claim of our own that is
+// being taken back.
+func (c *Client) look(ctx context.Context, key, own string) (holder driver.Claim, waiting int, ok bool) {
+	if looker, can := c.store.(driver.Looker); can {
+		holder, waiting, err := looker.Look(ctx, key, own)
+		return holder, waiting, err == nil
+	}
+	admin, can := c.store.(driver.Admin)
+	if !can {
+		return driver.Claim{}, 0, false
+	}
+	claims, err := admin.Inspect(ctx, key)
+	for i := range claims {
+		switch {
+		case claims[i].ID == own:
+		case claims[i].Phase == driver.Queued:
+			waiting++
+		case holder.Phase != driver.Held:
+			holder = claims[i]
+		}
+	}
+	return holder, waiting, err == nil
 }

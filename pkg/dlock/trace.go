@@ -11,8 +11,6 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
-
-	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
 // linkBound is how long a waiter may take to find out whom it waits for.
@@ -84,19 +82,15 @@ func (c *Client) endAcquire(caller context.Context, span trace.Span, g *Guard, e
 // linkHolder links a waiter's span to the acquisition that holds the key, if the
 // backend can show it. The waiter does not wait for that.
 func (c *Client) linkHolder(ctx context.Context, key string, s *lockSettings) {
-	admin, ok := c.store.(driver.Admin)
-	if c.tracer == nil || !ok || s.info.Trace == "" {
+	if c.tracer == nil || s.info.Trace == "" {
 		return
 	}
-	span := trace.SpanFromContext(ctx)
+	span, filed := trace.SpanFromContext(ctx), s.filed
 	c.workers.Go(func() {
 		cctx, cancel := c.callContext(context.WithoutCancel(ctx), linkBound)
 		defer cancel()
-		claims, err := admin.Inspect(cctx, key)
-		if err != nil || len(claims) == 0 || claims[0].Phase != driver.Held {
-			return
-		}
-		if sc := spanOf(claims[0].Info.Trace); sc.IsValid() {
+		holder, _, _ := c.look(cctx, key, filed)
+		if sc := spanOf(holder.Info.Trace); sc.IsValid() {
 			c.reporter.add([]report{{run: func() {
 				span.AddLink(trace.Link{SpanContext: sc, Attributes: []attribute.KeyValue{attribute.String("dlock.link", "holder")}})
 			}}})

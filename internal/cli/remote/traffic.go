@@ -48,7 +48,7 @@ func forget(clients ...redis.UniversalClient) func(context.Context, string) erro
 	return func(ctx context.Context, lock string) error {
 		var errs []error
 		for _, client := range clients {
-			for _, fence := range []string{lock + "\x01f", "{" + lock + "}\x01f"} {
+			for _, fence := range []string{lock + "\x01\x01f", "{" + lock + "}\x01f"} {
 				errs = append(errs, client.Del(ctx, fence).Err())
 			}
 		}

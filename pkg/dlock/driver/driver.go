@@ -104,6 +104,14 @@ type Admin interface {
 	Evict(ctx context.Context, key, id string, token int64) (State, error)
 }
 
+// A Looker is a Driver that can tell who is in the way without reading a whole queue, for
+// the error of a caller that did not get the key.
+type Looker interface {
+	// Look returns a claim that holds key, the zero Claim if none does, and how many wait,
+	// not counting the one with the ID except; a hint.
+	Look(ctx context.Context, key, except string) (holder Claim, waiting int, err error)
+}
+
 // A Checker is a Driver that can judge the settings of its server for use
 // with locks. It returns an error only if it could not look.
 type Checker interface {

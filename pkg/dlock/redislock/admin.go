@@ -39,6 +39,38 @@ func (d *redisDriver) Inspect(ctx context.Context, key string) ([]driver.Claim, 
 	return claims, nil
 }
 
+// Look reads the holder, and how many wait.
+func (d *redisDriver) Look(ctx context.Context, key, except string) (driver.Claim, int, error) {
+	n, err := d.namesOf(key)
+	if err != nil {
+		return driver.Claim{}, 0, err
+	}
+	reply, err := d.call(ctx, lookScript.Command(ctx, []string{n.lock, n.queue}, except), patient)
+	if err != nil {
+		return driver.Claim{}, 0, err
+	}
+	list, ok := reply.([]any)
+	if !ok || len(list) != 4 {
+		return driver.Claim{}, 0, fmt.Errorf("%w: %T", ErrReply, reply)
+	}
+	holder, _, err := holderOf(list)
+	return holder, int(redisnode.Number(list[3])), err
+}
+
+// holderOf reads the holder that a script shows, the zero Claim if there is none, and the
+// server's time.
+func holderOf(list []any) (driver.Claim, int64, error) {
+	now, err := strconv.ParseInt(redisnode.Text(list[0]), 10, 64)
+	if err != nil {
+		return driver.Claim{}, 0, fmt.Errorf("%w: time %q", ErrReply, redisnode.Text(list[0]))
+	}
+	value, held := strings.CutPrefix(redisnode.Text(list[1]), "=")
+	if !held {
+		return driver.Claim{}, now, nil
+	}
+	return redisnode.Holder(value, now, time.Duration(redisnode.Number(list[2]))*time.Millisecond), now, nil
+}
+
 // appendPage adds the waiters that inspect.lua has returned, and in the first page the
 // holder. A waiter that is granted between two pages is shown as the waiter it was.
 func appendPage(claims []driver.Claim, from string, reply any) (all []driver.Claim, next string, err error) {
@@ -46,12 +78,12 @@ func appendPage(claims []driver.Claim, from string, reply any) (all []driver.Cla
 	if !ok || len(list) < 4 {
 		return nil, "", fmt.Errorf("%w: %T", ErrReply, reply)
 	}
-	now, err := strconv.ParseInt(redisnode.Text(list[0]), 10, 64)
+	holder, now, err := holderOf(list)
 	if err != nil {
-		return nil, "", fmt.Errorf("%w: time %q", ErrReply, redisnode.Text(list[0]))
+		return nil, "", err
 	}
-	if value, held := strings.CutPrefix(redisnode.Text(list[1]), "="); held && from == "-inf" {
-		claims = append(claims, redisnode.Holder(value, now, time.Duration(redisnode.Number(list[2]))*time.Millisecond))
+	if holder.Phase == driver.Held && from == "-inf" {
+		claims = append(claims, holder)
 	}
 	for i := 4; i+1 < len(list); i += 2 {
 		c := redisnode.Waiter(redisnode.Text(list[i]), withoutMark(redisnode.Text(list[i+1])), now)
@@ -71,9 +103,9 @@ func withoutMark(record string) string {
 	return strings.Join(slices.Delete(part, 3, 4), " ")
 }
 
-// List scans, a master after the other. A cursor is where the scan of a master
-// stands, and the last key that was returned of that step, since a step may bring
-// more keys than are asked for.
+// List scans, a master after the other. A step of a scan may bring more keys than are
+// asked for. A cursor has those that are left over: to make the step again would miss keys
+// if others were unlocked meanwhile.
 func (d *redisDriver) List(ctx context.Context, prefix, cursor string, limit int) ([]string, string, error) {
 	at, err := parseCursor(cursor)
 	if err != nil {
@@ -94,53 +126,49 @@ func (d *redisDriver) list(ctx context.Context, prefix string, at position, limi
 		return page{}, redisnode.Classify(err)
 	}
 	var keys []string
-	for at.node < len(nodes) {
-		step, next, err := d.scan(ctx, nodes[at.node], prefix, at, limit)
+	for {
+		n := min(limit-len(keys), len(at.left))
+		keys, at.left = append(keys, at.left[:n]...), at.left[n:]
+		switch {
+		case len(at.left) == 0 && at.node >= len(nodes):
+			return page{keys, ""}, nil
+		case len(keys) == limit:
+			return page{keys, at.String()}, nil
+		}
+		at.left, at.scan, err = d.scan(ctx, nodes[at.node], prefix, at, limit)
 		if err != nil {
 			return page{}, redisnode.Classify(err)
 		}
-		for _, k := range step {
-			if k <= at.last {
-				continue
-			}
-			if len(keys) == limit {
-				return page{keys, at.String()}, nil
-			}
-			keys, at.last = append(keys, k), k
-		}
-		at.scan, at.last = next, ""
-		if next == 0 {
+		if at.scan == 0 {
 			at.node++
 		}
-		if len(keys) == limit && at.node < len(nodes) {
-			return page{keys, at.String()}, nil
-		}
 	}
-	return page{keys, ""}, nil
 }
 
 type position struct {
 	node int
 	scan uint64
-	last string
+	left []string // found and not yet returned
 }
 
 func (p position) String() string {
-	return strconv.Itoa(p.node) + " " + strconv.FormatUint(p.scan, 10) + " " + p.last
+	words := []string{strconv.Itoa(p.node), strconv.FormatUint(p.scan, 10)}
+	return strings.Join(append(words, p.left...), separator)
 }
 
 func parseCursor(s string) (p position, err error) {
 	if s == "" {
 		return p, nil
 	}
-	part := strings.SplitN(s, " ", 3)
-	if len(part) == 3 {
-		p.last = part[2]
-		if p.node, err = strconv.Atoi(part[0]); err == nil {
-			p.scan, err = strconv.ParseUint(part[1], 10, 64)
+	words := strings.Split(s, separator)
+	if len(words) >= 2 {
+		p.left = words[2:]
+		p.node, err = strconv.Atoi(words[0])
+		if err == nil {
+			p.scan, err = strconv.ParseUint(words[1], 10, 64)
 		}
 	}
-	if err != nil || len(part) != 3 || p.node < 0 {
+	if err != nil || len(words) < 2 || p.node < 0 {
 		return p, driver.Classify(fmt.Errorf("redislock: %q is no cursor", s), driver.Fatal)
 	}
 	return p, nil

@@ -1,6 +1,9 @@
 package redislock
 
-import "github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
+import (
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
+)
 
 // CEHKeys are the keys of a lock, the lock itself first, and whether a cluster
 // has a place for them.
@@ -19,4 +22,12 @@ func CEHScripts(op string) map[string]string {
 		named[s.Hash] = s.Source
 	}
 	return named
+}
+
+// Waiting is how many claims a driver believes to be queued.
+func Waiting(d driver.Driver) int {
+	r, _ := d.(*redisDriver)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.waiting)
 }

@@ -88,7 +88,7 @@ func (d *redisDriver) exec(ctx context.Context, t trip, cmds []*command) error {
 		_, _ = pipe.Exec(ctx) // each command has its own error
 		return nil
 	}
-	wait := redis.NewIntCmd(ctx, "wait", d.settings.replicas, d.settings.replicaWait.Milliseconds())
+	wait := redis.NewIntCmd(ctx, "wait", d.settings.replicas, millis(d.settings.replicaWait))
 	_ = pipe.Process(ctx, wait)
 	_, _ = pipe.Exec(ctx)
 	n, err := wait.Result()

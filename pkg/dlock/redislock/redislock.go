@@ -246,8 +246,7 @@ func (d *redisDriver) submitOnce(ctx context.Context, r driver.Request, n names,
 		return a, err
 	}
 	if a.state.Phase == driver.Held && short != nil {
-		d.undo(ctx, r.Ref)
-		return answer{}, short
+		return answer{}, d.undo(ctx, r.Ref, short)
 	}
 	d.record(r.Ref, n.lock, a.state.Phase)
 	d.warnOnce()
@@ -298,13 +297,16 @@ func (d *redisDriver) slotOf(lock string) int {
 	return slotOf(lock)
 }
 
-// undo takes back a claim that too few replicas have confirmed.
-func (d *redisDriver) undo(ctx context.Context, r driver.Ref) {
+// undo takes back a claim that too few replicas have confirmed, and returns why. If the
+// claim may still be stored, the error is of no class: the caller then cleans up.
+func (d *redisDriver) undo(ctx context.Context, r driver.Ref, short error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(r.TTL/3, 2*time.Second))
 	defer cancel()
-	if _, err := d.remove(ctx, r.Key, r.ID, "0", "", patient); err != nil { // nobody would repeat it
-		d.log.Warn("claim without replicas not released", "key", r.Key, "error", err)
+	_, err := d.remove(ctx, r.Key, r.ID, "0", "", patient)
+	if err != nil {
+		return fmt.Errorf("%w, and the claim was not taken back: %v", ErrReplicas, err) //nolint:errorlint // its class is not that of the claim
 	}
+	return short
 }
 
 func (d *redisDriver) Release(ctx context.Context, r driver.Ref) (driver.State, error) {

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
 )
@@ -210,9 +212,13 @@ func (r *renewal) send(ctx context.Context, p *pipeliner, batches []*batch) []*b
 	return rest
 }
 
-// splits reports whether a proxy in between refused several keys at once.
+// splits reports whether several keys were refused at once: by a proxy in between, or
+// because their slot moves and some of them have moved already.
 func (b *batch) splits(err error) bool {
-	return len(b.claims) > 1 && !b.queued && errors.Is(redisnode.Classify(err), driver.ErrInvalidKey)
+	if len(b.claims) == 1 || b.queued {
+		return false
+	}
+	return redis.IsTryAgainError(err) || errors.Is(redisnode.Classify(err), driver.ErrInvalidKey)
 }
 
 func (b *batch) split() []*batch {
@@ -296,8 +302,8 @@ func (r *renewal) set(i int, st driver.State) {
 		return // what it says may be out of date, and nobody looks
 	}
 	ref := r.refs[i]
-	if st.Phase != driver.Held || r.driver.isWaiting(ref.ID) {
-		r.driver.record(ref, r.driver.prefix+ref.Key, st.Phase)
+	if st.Phase != driver.Queued { // one that waits was entered when it was submitted, unless it was released since
+		r.driver.forget(ref.ID)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -311,11 +317,11 @@ func (r *renewal) isOver() bool {
 	return r.returned
 }
 
-func (d *redisDriver) isWaiting(id string) bool {
+// forget takes a claim out of the table of what is queued.
+func (d *redisDriver) forget(id string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	_, ok := d.waiting[id]
-	return ok
+	delete(d.waiting, id)
 }
 
 func (r *renewal) fail(err error) {

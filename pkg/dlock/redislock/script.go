@@ -21,6 +21,8 @@ var (
 	releaseLua string
 	//go:embed lua/inspect.lua
 	inspectLua string
+	//go:embed lua/look.lua
+	lookLua string
 )
 
 var (
@@ -28,5 +30,6 @@ var (
 	renewHeldScript  = redisnode.NewScript(renewHeldLua, commonLua)
 	renewQueueScript = redisnode.NewScript(renewQueueLua, commonLua)
 	releaseScript    = redisnode.NewScript(releaseLua, commonLua)
+	lookScript       = redisnode.NewScript(lookLua, commonLua)
 	inspectScript    = redisnode.NewScript(inspectLua, commonLua)
 )

@@ -37,14 +37,14 @@ func TestSiblingsShareTheSlot(t *testing.T) {
 		placed bool
 	}{
 		{"plain", "{plain}", true},
-		{"{tag}x", "{tag}x", true},
-		{"x{tag}", "x{tag}", true},
+		{"{tag}x", "{tag}x" + separator, true},
+		{"x{tag}", "x{tag}" + separator, true},
 		{"a{b", "{a{b}", true},
-		{"{{x}}", "{{x}}", true},
-		{"{}", "{}", false},
-		{"}{", "}{", false},
-		{"a}b", "a}b", false},
-		{"{}a{b}", "{}a{b}", false},
+		{"{{x}}", "{{x}}" + separator, true},
+		{"{}", "{}" + separator, false},
+		{"}{", "}{" + separator, false},
+		{"a}b", "a}b" + separator, false},
+		{"{}a{b}", "{}a{b}" + separator, false},
 	} {
 		base, placed := redisnode.Siblings(tc.name)
 		if base != tc.base || placed != tc.placed {
@@ -65,15 +65,16 @@ func TestClassify(t *testing.T) {
 		err   error
 		class driver.Class
 	}{
-		"OOM command not allowed":                          {ErrOutOfMemory, driver.Transient},
-		"READONLY You can't write":                         {ErrNotReady, driver.Transient},
-		"BUSY Redis is busy running a script":              {ErrNotReady, driver.Transient},
-		"NOPERM no permissions":                            {ErrDenied, driver.Fatal},
-		"WRONGTYPE Operation against a key":                {ErrNotALock, driver.Fatal},
-		"CROSSSLOT Keys in request":                        {driver.ErrInvalidKey, driver.Fatal},
-		"ERR Error running script: -OOM command not":       {ErrOutOfMemory, driver.Transient},
-		"ERR user_script:1: WRONGTYPE Operation against a": {ErrNotALock, driver.Fatal},
-		"ERR something else":                               {nil, driver.Fatal},
+		"OOM command not allowed":             {ErrOutOfMemory, driver.Transient},
+		"READONLY You can't write":            {ErrNotReady, driver.Transient},
+		"BUSY Redis is busy running a script": {ErrNotReady, driver.Transient},
+		"NOPERM no permissions":               {ErrDenied, driver.Fatal},
+		"ERR The user executing the script can't run this command or subcommand script: x": {ErrDenied, driver.Fatal},
+		"WRONGTYPE Operation against a key":                                                {ErrNotALock, driver.Fatal},
+		"CROSSSLOT Keys in request":                                                        {driver.ErrInvalidKey, driver.Fatal},
+		"ERR Error running script: -OOM command not":                                       {ErrOutOfMemory, driver.Transient},
+		"ERR user_script:1: WRONGTYPE Operation against a":                                 {ErrNotALock, driver.Fatal},
+		"ERR something else":                                                               {nil, driver.Fatal},
 	} {
 		err := redisnode.Classify(replyError(text))
 		if driver.ClassOf(err) != want.class || (want.err != nil && !errors.Is(err, want.err)) {
@@ -94,11 +95,13 @@ func (e replyError) Error() string { return string(e) }
 func (replyError) RedisError()     {}
 
 func TestCursor(t *testing.T) {
-	at := position{2, 77, "a key"}
-	if got, err := parseCursor(at.String()); err != nil || got != at {
-		t.Errorf("%+v, %v", got, err)
+	for _, at := range []position{{2, 77, []string{"a key", "another"}}, {0, 1, nil}} {
+		got, err := parseCursor(at.String())
+		if err != nil || got.node != at.node || got.scan != at.scan || !slices.Equal(got.left, at.left) {
+			t.Errorf("%+v, %v", got, err)
+		}
 	}
-	for _, bad := range []string{"x", "1", "1 2", "a 2 k", "1 b k", "-1 2 k"} {
+	for _, bad := range []string{"x", "1", "1 2", "a\x012\x01k", "1\x01b\x01k", "-1\x012\x01k"} {
 		if _, err := parseCursor(bad); driver.ClassOf(err) != driver.Fatal || err == nil {
 			t.Errorf("%q: %v", bad, err)
 		}

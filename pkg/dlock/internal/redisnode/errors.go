@@ -62,6 +62,9 @@ func Classify(err error) error {
 	if k, ok := kinds[word]; ok {
 		return driver.Classify(fmt.Errorf("%w: %w", k.err, err), k.class)
 	}
+	if strings.Contains(reply.Error(), "The user executing the script") { // Redis 7, of a command inside a script
+		return driver.Classify(fmt.Errorf("%w: %w", ErrDenied, err), driver.Fatal)
+	}
 	// The words of an error inside a script may come after others.
 	for word, k := range kinds {
 		if strings.Contains(reply.Error(), " "+word+" ") || strings.Contains(reply.Error(), "-"+word+" ") {

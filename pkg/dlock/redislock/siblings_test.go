@@ -1,0 +1,199 @@
+package redislock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/redislock"
+)
+
+// Two names that differ in their braces alone have nothing in common.
+func TestNamesWithAndWithoutBraces(t *testing.T) {
+	s := testenv.Redis(t)
+	a, b := openDriver(t, s.Addr()), openDriver(t, s.Addr())
+	const ttl = 3 * time.Second
+	submitClaim(t, a, "x", 1, ttl, driver.Held)
+	submitClaim(t, a, "{x}", 2, ttl, driver.Held)
+	submitClaim(t, b, "x", 3, ttl, driver.Queued)
+	releaseClaim(t, a, "{x}", 2, ttl)
+	if id := holderID(t, cehDial(t, s.Addr()), "{x}"); id != "" {
+		t.Errorf("{x} was given to a waiter of x")
+	}
+	if st := renewClaim(t, b, "x", 3, ttl); st.Phase != driver.Queued {
+		t.Errorf("the waiter of x is %v", st.Phase)
+	}
+}
+
+// What is locked throughout is listed, whatever is unlocked between two pages.
+func TestListWhileKeysAreUnlocked(t *testing.T) {
+	s := testenv.Redis(t)
+	d := openDriver(t, s.Addr())
+	admin, ok := d.(driver.Admin)
+	if !ok {
+		t.Fatal("no Admin")
+	}
+	const n = 300
+	name := func(i int) string { return fmt.Sprintf("k%03d", i) }
+	number := map[string]int{}
+	for i := range n {
+		number[name(i)] = i + 1
+		submitClaim(t, d, name(i), i+1, time.Minute, driver.Held)
+	}
+	seen := map[string]bool{}
+	for cursor, first := "", true; first || cursor != ""; first = false {
+		keys, next, err := admin.List(t.Context(), "k", cursor, 10)
+		cehCheck(t, err)
+		if len(keys) > 10 {
+			t.Fatalf("%d keys, want at most 10", len(keys))
+		}
+		for _, k := range keys {
+			if !seen[k] {
+				releaseClaim(t, d, k, number[k], time.Minute)
+			}
+			seen[k] = true
+		}
+		cursor = next
+	}
+	if len(seen) != n {
+		t.Errorf("%d of %d keys were listed, each locked until it was", len(seen), n)
+	}
+}
+
+// A renewal that is answered after its claim was released does not bring it back into the
+// table of what waits.
+func TestReleasedClaimsAreForgotten(t *testing.T) {
+	s := testenv.Redis(t)
+	d, holder := openDriver(t, s.Addr()), openDriver(t, s.Addr())
+	submitClaim(t, holder, "k", 1, time.Minute, driver.Held)
+	const ttl = 3 * time.Second
+	for i := range 400 {
+		id := i + 10
+		submitClaim(t, d, "k", id, ttl, driver.Queued)
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			_, _ = d.Renew(context.Background(), []driver.Ref{{Key: "k", ID: claimID(id), TTL: ttl}})
+		})
+		wg.Go(func() { releaseClaim(t, d, "k", id, ttl) })
+		wg.Wait()
+	}
+	if n := redislock.Waiting(d); n > 0 {
+		t.Errorf("%d of 400 released claims are remembered", n)
+	}
+}
+
+// WAIT with 0 would wait for ever.
+func TestMinReplicasBelowAMillisecond(t *testing.T) {
+	s := testenv.Redis(t)
+	d := openDriver(t, s.Addr(), redislock.WithMinReplicas(1, 500*time.Microsecond))
+	_, err := d.Acquire(t.Context(), driver.Request{Ref: driver.Ref{Key: "k", ID: claimID(1), TTL: 10 * time.Second}})
+	if !errors.Is(err, redislock.ErrReplicas) {
+		t.Errorf("%v, want %v", err, redislock.ErrReplicas)
+	}
+}
+
+// A claim that has too few replicas and cannot be taken back at once is cleaned up.
+func TestMinReplicasTakesBackLater(t *testing.T) {
+	s := testenv.Redis(t)
+	p := testenv.Proxy(t, s.Addr())
+	c := cehLocks(t, redislock.New(cehDial(t, p.Addr()), redislock.WithMinReplicas(1, 20*time.Millisecond)), dlock.Config{})
+	_, _ = c.TryAcquire(t.Context(), "warm") // the server knows the scripts from here on
+	var swallowed atomic.Bool
+	releases := redislock.CEHScripts("release")
+	p.Intercept(func(cmd []string) servers.Action {
+		if len(cmd) > 1 && strings.EqualFold(cmd[0], "evalsha") && !swallowed.Load() {
+			for hash := range releases {
+				if cmd[1] == hash {
+					swallowed.Store(true)
+					return servers.Swallow
+				}
+			}
+		}
+		return servers.Forward
+	})
+	_, err := c.TryAcquire(t.Context(), "k", dlock.WithTTL(time.Hour))
+	if !swallowed.Load() || err == nil {
+		t.Fatalf("%v, swallowed %v: the test shows nothing", err, swallowed.Load())
+	}
+	direct := cehDial(t, s.Addr())
+	testenv.Eventually(t, 20*time.Second, "the claim is taken back", func() bool { return direct.Exists(t.Context(), "k").Val() == 0 })
+}
+
+// Held locks whose slot moves are renewed one by one, while some have moved and others not.
+func TestRenewalInASlotThatMoves(t *testing.T) {
+	cl := testenv.Cluster(t)
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: cl.Addrs(), ContextTimeoutEnabled: true})
+	t.Cleanup(func() { _ = rdb.Close() })
+	c := cehLocks(t, redislock.New(rdb), dlock.Config{})
+	const ttl = 3 * time.Second
+	var guards []*dlock.Guard
+	for _, key := range []string{"a{t}", "b{t}"} {
+		guards = append(guards, cehAcquire(t, c, key, dlock.WithTTL(ttl)))
+	}
+	ctx := t.Context()
+	slot, err := cl.Slot(ctx, "{t}")
+	cehCheck(t, err)
+	from, err := cl.Owner(ctx, slot)
+	cehCheck(t, err)
+	to := cl.Nodes()[slices.IndexFunc(cl.Nodes(), func(n *servers.Redis) bool { return n != from })]
+	src, dst := from.Client(), to.Client()
+	t.Cleanup(func() { _, _ = src.Close(), dst.Close() })
+	srcID, err := src.Do(ctx, "CLUSTER", "MYID").Text()
+	cehCheck(t, err)
+	dstID, err := dst.Do(ctx, "CLUSTER", "MYID").Text()
+	cehCheck(t, err)
+	cehCheck(t, dst.Do(ctx, "CLUSTER", "SETSLOT", slot, "IMPORTING", srcID).Err())
+	cehCheck(t, src.Do(ctx, "CLUSTER", "SETSLOT", slot, "MIGRATING", dstID).Err())
+	host, port, _ := strings.Cut(to.Addr(), ":")
+	cehCheck(t, src.Do(ctx, "MIGRATE", host, port, "a{t}", 0, 5000).Err())
+	select {
+	case <-guards[0].Done():
+		t.Error("the lock that has moved is lost")
+	case <-guards[1].Done():
+		t.Error("the lock that has not moved is lost")
+	case <-time.After(2 * ttl):
+	}
+}
+
+// To learn who holds a key does not read its queue.
+func TestLookDoesNotReadTheQueue(t *testing.T) {
+	s := testenv.Redis(t)
+	d := openDriver(t, s.Addr())
+	submitClaim(t, d, "k", 999999, time.Hour, driver.Held)
+	direct := cehDial(t, s.Addr())
+	seedWaiters(t, direct, "k", 1, 2000, 3*time.Second, "dlock:0123456789abcdef")
+	c := cehNew(t, s.Addr())
+	cehCheck(t, direct.ConfigResetStat(t.Context()).Err())
+	_, err := c.TryAcquire(t.Context(), "k")
+	var e *dlock.Error
+	if !errors.As(err, &e) || e.Holder == nil || e.Waiting != 2000 {
+		t.Errorf("%v", err)
+	}
+	if stats := direct.Info(t.Context(), "commandstats").Val(); strings.Contains(stats, "cmdstat_hmget") {
+		t.Errorf("the queue was read:\n%s", stats)
+	}
+	looker, ok := d.(driver.Looker)
+	if !ok {
+		t.Fatal("no Looker")
+	}
+	_, n, err := looker.Look(t.Context(), "k", claimID(1))
+	if err != nil || n != 1999 {
+		t.Errorf("%d wait, %v; one of 2000 does not count", n, err)
+	}
+	_, n, err = looker.Look(t.Context(), "free", "")
+	if err != nil || n != 0 {
+		t.Errorf("a free key: %d wait, %v", n, err)
+	}
+}
