@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"sync"
 
@@ -95,14 +96,17 @@ func NewRedis(cfg *RedisConfig, opts ...Option) (*Redis, error) {
 	return r, nil
 }
 
-// lockPoolSize is how many connections locks may use for each server: six round trips
-// in flight, renewals, and what operators and Check ask, with room to spare.
+// lockPoolSize is how many connections locks may use for each server at least: six round
+// trips in flight, renewals, and what operators and Check ask, with room to spare. Redlock,
+// and WithMinReplicas, need one for each call: a PoolSize that is larger counts.
 const lockPoolSize = 16
 
 // lockOptions are the options of the client that locks have to themselves.
 func lockOptions(o redis.UniversalOptions) *redis.UniversalOptions {
-	o.PoolSize = lockPoolSize
-	o.MinIdleConns = min(o.MinIdleConns, lockPoolSize)
+	if o.PoolSize == 0 {
+		o.PoolSize = 10 * runtime.GOMAXPROCS(0) // the default of go-redis
+	}
+	o.PoolSize = max(o.PoolSize, lockPoolSize)
 	return &o
 }
 
@@ -153,7 +157,7 @@ func (r *Redis) GetClient() redis.UniversalClient { return r.client.get() }
 func (r *Redis) LockClient() redis.UniversalClient { return r.lockClient.get() }
 
 // RedisLocks is for dlock.NewRedis. Locks have a client of their own, with the same
-// options but a pool of 16 connections for each server: they never wait behind the
+// options and a pool of at least 16 connections for each server: they never wait behind the
 // commands of GetClient, of which BLPOP, for instance, keeps its connection for long.
 func (r *Redis) RedisLocks() driver.Opener { return redislock.New(r.lockClient.get(), r.locks...) }
 

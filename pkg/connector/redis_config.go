@@ -32,7 +32,7 @@ type RedisConfig struct {
 	// TLS is for servers and sentinels alike; nil is none.
 	TLS *TLSConfig `json:"tls,omitempty" yaml:"tls,omitempty" mapstructure:"tls" env:",init" envPrefix:"TLS_"`
 	// PoolSize is how many connections are kept for each server: 10 for each CPU,
-	// on a cluster 5. Locks have 16 of their own.
+	// on a cluster 5. Locks have as many of their own, and at least 16.
 	PoolSize int `json:"pool_size" yaml:"pool_size" mapstructure:"pool_size" env:"POOL_SIZE"`
 	// MinIdleConns is how many connections are made in advance, in the background,
 	// as soon as somebody asks for the client: none.

@@ -22,7 +22,7 @@ type RedlockConfig struct {
 	// TLS is for all servers; nil is none.
 	TLS *TLSConfig `json:"tls,omitempty" yaml:"tls,omitempty" mapstructure:"tls" env:",init" envPrefix:"TLS_"`
 	// PoolSize is how many connections are kept for each server: 10 for each CPU.
-	// Locks have 16 of their own.
+	// Locks have as many of their own, and at least 16.
 	PoolSize int `json:"pool_size" yaml:"pool_size" mapstructure:"pool_size" env:"POOL_SIZE"`
 	// DialTimeout bounds a new connection, with its handshake: 5 s.
 	DialTimeout time.Duration `json:"dial_timeout" yaml:"dial_timeout" mapstructure:"dial_timeout" env:"DIAL_TIMEOUT"`

@@ -331,14 +331,12 @@ func (d *redisDriver) remove(ctx context.Context, key, id, tombstone, token stri
 	if tombstone != "0" || token != "" || d.settings.gap > 0 {
 		keys, args = append(keys, n.tombstone(id), n.gap), append(args, tombstone, millis(d.settings.gap), token)
 	}
+	d.forget(id) // whatever the answer: a claim that is released waits for nothing
 	reply, err := d.call(ctx, releaseScript.Command(ctx, keys, args...), how)
 	if err != nil {
 		return driver.State{}, err
 	}
 	a, err := parseAnswer(reply, driver.Ref{Key: key, ID: id}, time.Time{})
-	if err == nil {
-		d.record(driver.Ref{Key: key, ID: id}, n.lock, driver.Gone)
-	}
 	if a.more {
 		d.work.Go(func() { d.grantLater(n) })
 	}

@@ -31,6 +31,7 @@ type slotSubscription struct {
 	channel   string
 	conn      *subscription // nil while its master is looked up
 	confirmed bool          // the server has said that it is subscribed
+	sent      int           // its place among what its connection was asked for
 	used      time.Time     // when a claim last asked for it, on a cluster
 	pause     backoff       // before it is looked up again
 	tried     chan struct{} // closed once it is confirmed, or has failed for the first time
@@ -118,7 +119,9 @@ func (l *subscriptions) want(slot int) *slotSubscription {
 	return s
 }
 
-// unheardPause is how often a connection is replaced at most because nobody hears.
+// unheardPause is how long a connection stays at least that is replaced because nobody
+// hears. The pause doubles up to maxRefusedBackoff while that does not help: a slot that is
+// being moved is counted at one master and subscribed at the other.
 const unheardPause = time.Second
 
 // unheard is told that a master counts no subscriber of the channel of a slot. If we
@@ -127,14 +130,27 @@ const unheardPause = time.Second
 func (l *subscriptions) unheard(slot int) {
 	l.mu.Lock()
 	s := l.slots[slot]
-	if s == nil || !s.confirmed || time.Since(s.conn.replaced) < unheardPause {
+	if s == nil || !s.confirmed || !s.conn.replaceable() {
 		l.mu.Unlock()
 		return
 	}
-	s.conn.replaced, s.conn.misplaced = time.Now(), true
+	s.conn.misplaced = true
 	pubsub := s.conn.pubsub
 	l.mu.Unlock()
 	closeAll(pubsub)
+}
+
+// replaceable reports whether the connection may be replaced now, and counts it as done.
+func (c *subscription) replaceable() bool {
+	since := time.Since(c.replaced)
+	if since < c.stays {
+		return false
+	}
+	if since > 4*c.stays {
+		c.stays = 0
+	}
+	c.replaced, c.stays = time.Now(), min(max(2*c.stays, unheardPause), maxRefusedBackoff)
+	return true
 }
 
 // close ends all connections; their goroutines then return.
@@ -165,9 +181,9 @@ func (l *subscriptions) place(s *slotSubscription, addr string) {
 	for {
 		client, err := l.masterOf(s, addr)
 		if err == nil {
-			pubsub := l.attach(s, client)
+			c, pubsub := l.attach(s, client)
 			if pubsub != nil {
-				_ = l.subscribe(s, pubsub)
+				_ = c.subscribe(s, pubsub)
 			}
 			return
 		}
@@ -206,7 +222,7 @@ func (l *subscriptions) masterOf(s *slotSubscription, addr string) (*redis.Clien
 
 // attach gives a slot to the connection of a master, which is made if there is none. It
 // returns the connection if that has begun to subscribe without the slot.
-func (l *subscriptions) attach(s *slotSubscription, client *redis.Client) *redis.PubSub {
+func (l *subscriptions) attach(s *slotSubscription, client *redis.Client) (*subscription, *redis.PubSub) {
 	addr := ""
 	if l.driver.cluster != nil {
 		addr = client.Options().Addr
@@ -214,7 +230,7 @@ func (l *subscriptions) attach(s *slotSubscription, client *redis.Client) *redis
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ended || l.slots[s.slot] != s {
-		return nil
+		return nil, nil
 	}
 	c := l.conns[addr]
 	if c == nil {
@@ -228,18 +244,25 @@ func (l *subscriptions) attach(s *slotSubscription, client *redis.Client) *redis
 		s.settle()
 	}
 	if !c.established {
-		return nil
+		return nil, nil
 	}
-	return c.pubsub
+	return c, c.pubsub
 }
 
 // subscribe asks for the channel of one slot: several slots in one command would be
 // refused. If it fails, the connection is closed, and its goroutine sees to the rest.
-func (l *subscriptions) subscribe(s *slotSubscription, pubsub *redis.PubSub) error {
-	ctx, cancel := context.WithTimeout(l.driver.ctx, tripTimeout)
+func (c *subscription) subscribe(s *slotSubscription, pubsub *redis.PubSub) error {
+	d := c.all.driver
+	ctx, cancel := context.WithTimeout(d.ctx, tripTimeout)
 	defer cancel()
+	c.sending.Lock() // answers come in the order of what was sent
+	defer c.sending.Unlock()
+	c.all.mu.Lock()
+	c.sends++
+	s.sent = c.sends
+	c.all.mu.Unlock()
 	var err error
-	if l.driver.cluster != nil {
+	if d.cluster != nil {
 		err = pubsub.SSubscribe(ctx, s.channel)
 	} else {
 		err = pubsub.Subscribe(ctx, s.channel)

@@ -6,6 +6,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -21,13 +22,17 @@ type subscription struct {
 	client *redis.Client
 	pause  backoff
 
+	sending sync.Mutex // held while a channel is asked for
+
 	// under subscriptions.mu
 	pubsub      *redis.PubSub // nil until it is opened
 	slots       map[int]*slotSubscription
-	established bool      // the connection is made
-	replaced    time.Time // when it was last closed as misplaced
-	misplaced   bool      // it is to be replaced at once
-	failing     bool      // the last attempt has failed
+	established bool          // the connection is made
+	replaced    time.Time     // when it was last closed as misplaced
+	stays       time.Duration // how long it is not closed as misplaced again
+	sends       int
+	misplaced   bool // it is to be replaced at once
+	failing     bool // the last attempt has failed
 }
 
 // quiet is how long a connection may say nothing before it is asked whether it lives: a
@@ -74,7 +79,7 @@ func (c *subscription) open() error {
 	sent := map[*slotSubscription]bool{}
 	for todo := c.unsent(sent); len(todo) > 0; todo = c.unsent(sent) {
 		for _, s := range todo {
-			err := l.subscribe(s, pubsub)
+			err := c.subscribe(s, pubsub)
 			if err != nil {
 				return err
 			}
@@ -120,13 +125,18 @@ func (c *subscription) receive() error {
 			asked = false
 			c.take(msg, fresh)
 		case c.moved(err):
+		case c.unserved(err):
 		case errors.As(err, &late) && late.Timeout() && !asked:
 			asked = true
 			_ = c.pubsub.Ping(noReconnect) // the answer, or its absence, will tell
 		default:
 			return err
 		}
-		if len(fresh) >= maxFresh || (len(fresh) > 0 && c.isComplete()) {
+		complete := len(fresh) > 0 && c.isComplete()
+		if complete {
+			c.pause = 0
+		}
+		if complete || len(fresh) >= maxFresh {
 			c.all.driver.recheck(fresh)
 			clear(fresh)
 		}
@@ -165,7 +175,7 @@ func (c *subscription) confirm(slot int) bool {
 	l := c.all
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	c.pause, c.failing = 0, false
+	c.failing = false
 	s := c.slots[slot]
 	if s == nil {
 		return false
@@ -212,6 +222,29 @@ func (c *subscription) moved(err error) bool {
 	return true
 }
 
+// unserved is for the answer that a slot has no master, or is between two: its other
+// slots keep the connection. The answer is to the first channel that is not confirmed.
+func (c *subscription) unserved(err error) bool {
+	if !redis.IsClusterDownError(err) && !redis.IsTryAgainError(err) {
+		return false
+	}
+	l := c.all
+	l.mu.Lock()
+	var first *slotSubscription
+	for _, s := range c.slots {
+		if !s.confirmed && s.sent > 0 && (first == nil || s.sent < first.sent) {
+			first = s
+		}
+	}
+	l.mu.Unlock()
+	if first == nil {
+		return false
+	}
+	first.settle()
+	c.replace(first.slot, "")
+	return true
+}
+
 // replace gives a slot away, to be subscribed where it is now.
 func (c *subscription) replace(slot int, addr string) {
 	l := c.all
@@ -222,7 +255,7 @@ func (c *subscription) replace(slot int, addr string) {
 		return // we have ended it ourselves
 	}
 	delete(c.slots, slot)
-	s.conn, s.confirmed = nil, false
+	s.conn, s.confirmed, s.sent = nil, false, 0
 	pause := s.pause.next(maxBackoff) // the slot may be between two masters that name each other
 	l.driver.work.Go(func() {
 		if addr == "" {
@@ -307,7 +340,7 @@ func (c *subscription) broken() (misplaced bool) {
 	pubsub := c.pubsub
 	c.pubsub, c.established = nil, false
 	for _, s := range c.slots {
-		s.confirmed = false
+		s.confirmed, s.sent = false, 0
 		s.settle()
 	}
 	misplaced, c.misplaced = c.misplaced, false

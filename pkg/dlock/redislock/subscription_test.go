@@ -337,3 +337,73 @@ func TestSubscribingAtAStalledMaster(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// A slot that no master serves costs the subscriptions of the others nothing.
+func TestUnservedSlotKeepsTheOthers(t *testing.T) {
+	cl := testenv.Cluster(t)
+	nodes := cl.Nodes()
+	for _, node := range nodes {
+		do(t, node, "CONFIG", "SET", "cluster-require-full-coverage", "no")
+	}
+	hole := slotOf("hole")
+	for _, node := range nodes {
+		do(t, node, "CLUSTER", "DELSLOTS", hole).Err()
+	}
+	d, _ := open(t, redis.NewClusterClient(&redis.ClusterOptions{Addrs: cl.Addrs(), ContextTimeoutEnabled: true}))
+	l := &d.subscriptions
+	var good []int
+	for i := range 12 {
+		good = append(good, slotOf(fmt.Sprint("k", i)))
+	}
+	d.mu.Lock()
+	for i, slot := range append(good[:len(good):len(good)], hole) {
+		d.waiting[fmt.Sprint(i)] = waiter{key: fmt.Sprint("k", i), slot: slot}
+	}
+	d.mu.Unlock()
+	for _, slot := range good {
+		l.await(t.Context(), slot)
+	}
+	connections := func() (n int) {
+		for _, node := range nodes {
+			info := do(t, node, "INFO", "stats").String()
+			_, rest, _ := strings.Cut(info, "total_connections_received:")
+			var received int
+			_, _ = fmt.Sscan(rest, &received)
+			n += received
+		}
+		return n
+	}
+	l.await(t.Context(), hole)
+	before := connections()
+	for range 20 {
+		for _, slot := range good {
+			if !l.listening(slot) {
+				t.Fatal("a slot with a master is not subscribed any more")
+			}
+		}
+		if !d.sleep(100 * time.Millisecond) {
+			t.Fatal("closed")
+		}
+	}
+	if made := connections() - before - len(nodes); made > 3 { // each look is a connection
+		t.Errorf("%d new connections in two seconds", made)
+	}
+}
+
+// A connection that is replaced in vain is replaced less and less often.
+func TestUnheardBacksOff(t *testing.T) {
+	c := &subscription{}
+	if !c.replaceable() || c.replaceable() {
+		t.Error("at once, and then not within a second")
+	}
+	for _, want := range []time.Duration{2, 4, 8, 16, 30, 30} {
+		c.replaced = time.Now().Add(-c.stays)
+		if !c.replaceable() || c.stays != want*time.Second {
+			t.Errorf("it stays for %v, want %ds", c.stays, want)
+		}
+	}
+	c.replaced = time.Now().Add(-time.Hour)
+	if !c.replaceable() || c.stays != unheardPause {
+		t.Errorf("after an hour it stays for %v", c.stays)
+	}
+}

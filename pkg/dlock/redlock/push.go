@@ -97,6 +97,14 @@ func (e *ear) current() *redis.PubSub {
 	return e.pubsub
 }
 
+// noReconnect is over. go-redis would make a broken connection anew by itself, without a
+// timeout, and Close would wait for that.
+var noReconnect = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
+
 // run subscribes and passes on what comes, again and again. Only subscribe opens a
 // connection: it has a bound, so that Close does not wait for a dead link.
 func (e *ear) run() {
@@ -116,7 +124,7 @@ func (e *ear) run() {
 			}
 			up, asked = true, false
 		}
-		msg, err := e.current().ReceiveTimeout(d.ctx, quiet)
+		msg, err := e.current().ReceiveTimeout(noReconnect, quiet)
 		var late net.Error
 		switch {
 		case err == nil:
@@ -124,7 +132,7 @@ func (e *ear) run() {
 			e.take(msg)
 		case errors.As(err, &late) && late.Timeout() && !asked:
 			asked = true
-			_ = e.current().Ping(d.ctx) // the answer, or its absence, will tell
+			_ = e.current().Ping(noReconnect) // the answer, or its absence, will tell
 		default:
 			pause, up = e.retry(err, pause), false
 		}
