@@ -1,6 +1,7 @@
 package dlock
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -125,7 +126,8 @@ type acquisition struct {
 // kept under mu.
 type progress struct {
 	claim *claim
-	err   error // of the last attempt to file it
+	asked bool  // an attempt to file it is under way
+	err   error // of the last attempt, if it failed
 }
 
 // trouble is why the claim may not be waiting for a holder at all.
@@ -135,10 +137,22 @@ func (p *progress) trouble() error {
 		return nil
 	case p.claim.phase == queued:
 		return p.claim.silence()
-	case p.err != nil && p.claim.unsettled:
-		return fmt.Errorf("%w: %w", ErrUnknownOutcome, p.err)
+	case p.claim.phase != filing:
+		return nil
+	case p.asked || p.claim.unsettled:
+		return fmt.Errorf("%w: %w", ErrUnknownOutcome, cmp.Or(p.err, errNoAnswer))
 	}
 	return p.err
+}
+
+// note records where an attempt stands, for those who wait for it.
+func (a *acquisition) note(asked bool, err error) {
+	if a.met == nil {
+		return
+	}
+	a.client.mu.Lock()
+	defer a.client.mu.Unlock()
+	a.met.asked, a.met.err = asked, err
 }
 
 // silence is why nothing is known of a claim that was queued: its renewals are not
@@ -158,6 +172,7 @@ func (a *acquisition) file(ctx context.Context, key string) (*Guard, error) {
 		st, sent, err := a.send(ctx, g.claim)
 		if err == nil {
 			a.failures = 0
+			a.note(false, nil)
 			if err := a.placed(ctx, g, st, sent); err != nil {
 				return nil, a.abandon(g.claim, err)
 			}
@@ -190,15 +205,14 @@ func (a *acquisition) outcome(cl *claim, err error) error {
 // unanswered records a failed attempt. One that may yet arrive has the claim barred
 // when it is released, and a push may be of a grant that is long over.
 func (a *acquisition) unanswered(cl *claim, s sent, err error, class driver.Class) {
+	a.note(false, err)
+	if class != driver.Ambiguous {
+		return
+	}
 	a.client.mu.Lock()
 	defer a.client.mu.Unlock()
-	if a.met != nil {
-		a.met.err = err
-	}
-	if class == driver.Ambiguous {
-		cl.unsettled, cl.pushed = true, false
-		a.client.mayArrive(cl, s)
-	}
+	cl.unsettled, cl.pushed = true, false
+	a.client.mayArrive(cl, s)
 }
 
 // register makes a claim known before it is filed: the push of its grant may
@@ -216,7 +230,7 @@ func (a *acquisition) register(key string) *Guard {
 	cl.id = c.ids.next()
 	c.claims[cl.id] = cl
 	if a.met != nil {
-		a.met.claim = cl
+		*a.met = progress{claim: cl}
 	}
 	c.mu.Unlock()
 	s.filed = cl.id
@@ -247,6 +261,9 @@ func (a *acquisition) send(ctx context.Context, cl *claim) (driver.State, sent, 
 	c, s := a.client, &a.settings
 	cctx, bound, cancel := a.callContext(ctx)
 	defer cancel()
+	if a.met != nil {
+		a.note(true, a.met.err)
+	}
 	left := sent{at: a.started, slept: c.sleptSoFar(), ttl: s.ttl}
 	if a.sends++; a.sends > 1 {
 		left.at = c.now()

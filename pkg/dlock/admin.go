@@ -106,12 +106,21 @@ func (a *Admin) inspect(ctx context.Context, key string) ([]Claim, error) {
 // logged.
 func (a *Admin) Evict(ctx context.Context, key string, token int64) error {
 	const op = "evict"
-	claims, err := a.inspect(ctx, key)
+	victim, err := a.evict(ctx, key, token)
 	if err != nil {
 		return fail(op, key, err)
 	}
+	a.client.logEvicted(key, victim)
+	return nil
+}
+
+func (a *Admin) evict(ctx context.Context, key string, token int64) (victim Claim, err error) {
+	claims, err := a.inspect(ctx, key)
+	if err != nil {
+		return victim, err
+	}
 	if err := a.enter(ctx); err != nil {
-		return fail(op, key, err)
+		return victim, err
 	}
 	defer a.client.leave()
 	ctx, cancel := a.client.untilClose(ctx)
@@ -122,14 +131,13 @@ func (a *Admin) Evict(ctx context.Context, key string, token int64) error {
 		}
 		st, err := a.store.Evict(ctx, key, cl.ID, token)
 		if err != nil {
-			return fail(op, key, err)
+			return victim, err
 		}
 		if st.Phase == driver.Held {
-			a.client.logEvicted(key, cl)
-			return nil
+			return cl, nil
 		}
 	}
-	return fail(op, key, fmt.Errorf("%w with token %d", ErrLockNotHeld, token))
+	return victim, fmt.Errorf("%w with token %d", ErrLockNotHeld, token)
 }
 
 func (a *Admin) enter(ctx context.Context) error {

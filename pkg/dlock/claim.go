@@ -343,7 +343,8 @@ func (c *Client) lose(cl *claim, reason, why string) {
 }
 
 // unlock frees mu, and then does what must not be done under it. The contexts of
-// guards that are over end first; only then does clean-up learn of their claims.
+// guards that are over end first; only then does the next local holder have the lock, or
+// clean-up learn of their claims.
 // What there is to report goes to the reporter, which nothing here waits for.
 func (c *Client) unlock() {
 	c.reporter.add(c.unlockReporting())
@@ -356,13 +357,16 @@ func (c *Client) unlockCall() {
 }
 
 func (c *Client) unlockReporting() []report {
-	endings, reports, cleanups := c.endings, c.reports, c.cleanups
-	c.endings, c.reports, c.cleanups = nil, nil, nil
+	endings, handovers, reports, cleanups := c.endings, c.handovers, c.reports, c.cleanups
+	c.endings, c.handovers, c.reports, c.cleanups = nil, nil, nil, nil
 	c.settling.handedOver += len(cleanups)
 	settlers := c.hireSettlers()
 	c.mu.Unlock()
 	for _, e := range endings {
 		e.cancel(e.cause)
+	}
+	for _, h := range handovers {
+		h.to.got <- h.handed
 	}
 	if len(cleanups) > 0 {
 		c.mu.Lock()

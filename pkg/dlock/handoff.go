@@ -2,6 +2,7 @@ package dlock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -42,6 +43,12 @@ type handoffName struct {
 // A localWaiter is a call that waits for its turn.
 type localWaiter struct {
 	got chan handed // buffered by one
+}
+
+// A handover is what unlock gives to a waiter.
+type handover struct {
+	to *localWaiter
+	handed
 }
 
 type handed struct {
@@ -120,39 +127,65 @@ func (h *handoff) await(ctx context.Context, w *localWaiter, s *lockSettings) (*
 	}
 	trouble := h.leave(w)
 	switch {
-	case err != nil:
+	case trouble == nil && err == nil:
+		return nil, ErrLockHeldByOther
+	case trouble == nil, errors.Is(err, ErrClosed):
 		return nil, err
-	case trouble != nil:
+	case err == nil:
 		return nil, trouble
 	}
-	return nil, ErrLockHeldByOther
+	return nil, fmt.Errorf("%w: %w", err, trouble)
 }
 
-// leave takes a waiter that gives up out of the queue. If it has just been handed the
-// lock, the next one gets it. It returns what keeps the claim from being answered.
+// leave takes a waiter that gives up out of the queue. It returns what keeps the claim
+// from being answered.
 func (h *handoff) leave(w *localWaiter) error {
+	waited, trouble := h.remove(w)
+	if waited {
+		return trouble
+	}
+	got := <-w.got // which is not in the queue was handed something, or is about to be
+	if got.guard != nil {
+		h.refuse(got.guard)
+	}
+	return nil
+}
+
+// remove reports whether a waiter was in the queue.
+func (h *handoff) remove(w *localWaiter) (waited bool, trouble error) {
 	c := h.client
 	c.mu.Lock()
 	defer c.unlock()
-	if i := slices.Index(h.waiters, w); i >= 0 {
-		h.waiters = slices.Delete(h.waiters, i, i+1)
-		if len(h.waiters) == 0 && h.seeking != nil {
-			h.gaveUp = true
-			h.seeking()
-		}
-		if h.turn {
-			return nil
-		}
-		return h.met.trouble()
+	i := slices.Index(h.waiters, w)
+	if i < 0 {
+		return false, nil
 	}
-	got := <-w.got // who is not in the queue was handed something
-	if g := got.guard; g != nil && g.holds() && !h.pass(g, c.now()) {
-		c.finish(g.claim, nil)
-		c.measureHold(g, nil)
-		c.settle(g.claim)
-		h.turnEnded()
+	h.waiters = slices.Delete(h.waiters, i, i+1)
+	if !h.turn {
+		trouble = h.met.trouble()
 	}
-	return nil
+	if len(h.waiters) == 0 && h.seeking != nil {
+		h.gaveUp = true
+		h.seeking()
+	}
+	return true, trouble
+}
+
+// refuse gives a lock that was handed to a waiter which has left to the next one, or back.
+func (h *handoff) refuse(g *Guard) {
+	c := h.client
+	c.mu.Lock()
+	defer c.unlock()
+	if !g.holds() {
+		return
+	}
+	c.measureHold(g, nil)
+	if h.pass(g, c.now()) {
+		return
+	}
+	c.finish(g.claim, nil)
+	c.settle(g.claim)
+	h.turnEnded()
 }
 
 // next seeks a claim if somebody waits and none is sought or held. It runs under mu.
@@ -209,12 +242,12 @@ func (h *handoff) found(g *Guard, err error) {
 func (h *handoff) hand(g *Guard, local bool) {
 	w := h.waiters[0]
 	h.waiters = slices.Delete(h.waiters, 0, 1)
-	w.got <- handed{guard: g, local: local}
+	h.client.handovers = append(h.client.handovers, handover{w, handed{guard: g, local: local}})
 }
 
 func (h *handoff) fail(err error) {
 	for _, w := range h.waiters {
-		w.got <- handed{err: err}
+		h.client.handovers = append(h.client.handovers, handover{w, handed{err: err}})
 	}
 	h.waiters = nil
 }

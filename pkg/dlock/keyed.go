@@ -50,8 +50,8 @@ func (c *Client) TryLock(ctx context.Context, key string, opts ...LockOption) (b
 }
 
 func (c *Client) lock(ctx context.Context, key string, s *lockSettings) error {
-	outer := c.carried(ctx, key)
-	h, err := c.claimKey(ctx, key, s.mode, outer)
+	m := markOf(ctx) // the user's code, and so not under mu
+	h, err := c.claimKey(m, key, s.mode, c.carried(m, key))
 	if h == nil || err != nil {
 		return err
 	}
@@ -68,7 +68,7 @@ func (c *Client) lock(ctx context.Context, key string, s *lockSettings) error {
 
 // claimKey enters key into the table, and returns what it entered if the key is
 // yet to be acquired. outer is a Guard of the key that the caller runs under.
-func (c *Client) claimKey(ctx context.Context, key string, mode driver.Mode, outer *Guard) (*hold, error) {
+func (c *Client) claimKey(m *mark, key string, mode driver.Mode, outer *Guard) (*hold, error) {
 	c.mu.Lock()
 	defer c.unlock()
 	if c.closed {
@@ -77,9 +77,9 @@ func (c *Client) claimKey(ctx context.Context, key string, mode driver.Mode, out
 	h := c.keyed[key]
 	switch {
 	case h != nil:
-		return nil, c.reenter(ctx, h, mode)
+		return nil, c.reenter(m, h, mode)
 	case outer == nil:
-		h = &hold{owner: ownerIn(ctx), count: 1}
+		h = &hold{owner: ownerIn(m), count: 1}
 		c.keyed[key] = h
 		return h, nil
 	case !c.cfg.EnableReentrant:
@@ -88,19 +88,19 @@ func (c *Client) claimKey(ctx context.Context, key string, mode driver.Mode, out
 	if err := covers(outer, mode); err != nil {
 		return nil, err
 	}
-	c.keyed[key] = &hold{guard: outer, owner: ownerIn(ctx), count: 1, borrowed: true}
+	c.keyed[key] = &hold{guard: outer, owner: ownerIn(m), count: 1, borrowed: true}
 	return nil, nil
 }
 
 // reenter counts another Lock of a key that is in the table, if it may.
-func (c *Client) reenter(ctx context.Context, h *hold, mode driver.Mode) error {
+func (c *Client) reenter(m *mark, h *hold, mode driver.Mode) error {
 	switch {
 	case h.guard != nil && h.guard.holds() && h.guard.claim.expired(c.now()):
 		c.lose(h.guard.claim, lossExpired, notRenewed)
 		return h.guard.cause()
 	case h.guard != nil && !h.guard.holds():
 		return c.goneError(h.guard)
-	case h.guard == nil || !c.cfg.EnableReentrant || !h.ownedBy(ctx):
+	case h.guard == nil || !c.cfg.EnableReentrant || !h.ownedBy(m):
 		return fmt.Errorf("%w; use Acquire between goroutines", ErrLockAlreadyHeld)
 	}
 	if err := covers(h.guard, mode); err != nil {

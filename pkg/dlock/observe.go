@@ -67,6 +67,17 @@ func (c *Client) reportLoss(g *Guard, reason, why string) {
 	})
 }
 
+// logMinHoldCut is for a lock that was unlocked, and did not stay taken for its least time.
+func (c *Client) logMinHoldCut(cl *claim) {
+	if c.quiet {
+		return
+	}
+	key, owner, token := cl.key, cl.owner(), cl.guard.token
+	c.report(func() {
+		c.log.Warn("minimum hold cut short", clog.String("key", key), clog.String("owner", owner), clog.Int64("fence", token))
+	})
+}
+
 func (c *Client) logRenewFailed(failed, of int, err error) {
 	if !c.quiet {
 		c.report(func() {

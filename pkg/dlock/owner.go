@@ -48,21 +48,23 @@ func markOf(ctx context.Context) *mark {
 // holding returns the Guard of key that this Client holds on behalf of ctx: one that
 // ctx carries, or the one of a keyed lock that ctx owns.
 func (c *Client) holding(ctx context.Context, key string) *Guard {
-	if g := c.carried(ctx, key); g != nil || markOf(ctx) == nil {
+	m := markOf(ctx) // the user's code, and so not under mu
+	if g := c.carried(m, key); g != nil || m == nil {
 		return g
 	}
 	c.mu.Lock()
 	defer c.unlock()
 	h := c.keyed[key]
-	if h == nil || h.guard == nil || !h.ownedBy(ctx) || !h.guard.holds() || h.guard.claim.expired(c.now()) {
+	if h == nil || h.guard == nil || !h.ownedBy(m) || !h.guard.holds() || h.guard.claim.expired(c.now()) {
 		return nil
 	}
 	return h.guard
 }
 
-// carried returns the Guard of key that ctx carries and this Client still holds.
-func (c *Client) carried(ctx context.Context, key string) *Guard {
-	for m := markOf(ctx); m != nil; m = m.outer {
+// carried returns the Guard of key among the marks of a context that this Client still
+// holds.
+func (c *Client) carried(m *mark, key string) *Guard {
+	for ; m != nil; m = m.outer {
 		if g := m.guard; g != nil && g.claim.client == c && g.claim.key == key && c.holds(g) {
 			return g
 		}
@@ -76,10 +78,9 @@ func (c *Client) holds(g *Guard) bool {
 	return g.holds() && !g.claim.expired(c.now())
 }
 
-// ownerIn is the mark that owns what is locked with ctx: the innermost of
+// ownerIn is which of the marks of a context owns what is locked with it: the innermost of
 // OwnerContext, else the innermost of a Guard, else none.
-func ownerIn(ctx context.Context) *mark {
-	innermost := markOf(ctx)
+func ownerIn(innermost *mark) *mark {
 	for m := innermost; m != nil; m = m.outer {
 		if m.guard == nil {
 			return m
@@ -88,9 +89,9 @@ func ownerIn(ctx context.Context) *mark {
 	return innermost
 }
 
-// ownedBy reports whether ctx carries the mark of whoever took h.
-func (h *hold) ownedBy(ctx context.Context) bool {
-	for m := markOf(ctx); m != nil; m = m.outer {
+// ownedBy reports whether the mark of whoever took h is among those of a context.
+func (h *hold) ownedBy(m *mark) bool {
+	for ; m != nil; m = m.outer {
 		if m == h.owner || (m.guard != nil && m.guard == h.guard) {
 			return true
 		}

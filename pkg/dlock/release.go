@@ -92,7 +92,7 @@ func (c *Client) endHeld(g *Guard) (unlocking, error) {
 		return notHeld, c.endedError(g)
 	}
 	if x := cl.extras; x != nil && now < after(g.since, x.minHold) {
-		cl.phase = lingering
+		cl.phase, cl.verify = lingering, false
 		if cl.noRenew { // the key is kept for the least hold, not for the holder
 			cl.noRenew, cl.renewAt = false, now
 		}
@@ -116,7 +116,10 @@ func (c *Client) endedError(g *Guard) error {
 	if cause == nil {
 		return ErrLockNotHeld
 	}
-	if !c.closed && !g.own.swept { // which has the cause
+	if cancel := g.own.cancel; cancel != nil { // whoever found the loss may not have ended it yet
+		c.endings = append(c.endings, ending{cancel, cause})
+	}
+	if !c.closed && !g.own.swept {
 		g.own.swept = true
 		c.settle(g.claim)
 	}

@@ -65,8 +65,10 @@ func (c *Client) launch(f *flight) {
 		}
 		cl.flying = true
 		batch = append(batch, cl)
-		refs = append(refs, cl.renewalRef(now))
+		ref := cl.renewalRef(now)
+		refs = append(refs, ref)
 		bound = min(bound, cl.patience())
+		c.expectShorter(cl, ref.TTL, now)
 		c.place(cl)
 	}
 	clear(f.boarding)
@@ -127,6 +129,17 @@ func (c *Client) land(f *flight, batch []*claim, refs []driver.Ref, states []dri
 	}
 }
 
+// expectShorter is for a renewal that may cut the lease: from now on the backend may have
+// the shorter one. How long the attempt takes says nothing of that: the machine may sleep
+// meanwhile.
+func (c *Client) expectShorter(cl *claim, ttl time.Duration, now int64) {
+	if cl.valid == never || ttl >= cl.span {
+		return
+	}
+	c.countSleep(cl)
+	cl.valid = min(cl.valid, after(now, ttl-cl.marginOf(ttl)))
+}
+
 // renewed applies a definite answer.
 func (c *Client) renewed(cl *claim, st driver.State, s sent, now int64) {
 	stays := c.answered(cl, st, s, now)
@@ -138,8 +151,11 @@ func (c *Client) renewed(cl *claim, st driver.State, s sent, now int64) {
 		}
 	case cl.phase == held:
 		c.lose(cl, lossTaken, "the backend says that it is not ours")
+	case cl.phase == lingering:
+		c.finish(cl, nil)
+		c.logMinHoldCut(cl)
 	default:
-		c.finish(cl, nil) // the place in the queue is lost, or a lingering hold is over
+		c.finish(cl, nil) // the place in the queue is lost
 	}
 }
 
@@ -152,7 +168,7 @@ func (c *Client) unanswered(cl *claim, f *flight, err error, s sent) {
 		cl.wait.signal()
 	}
 	pause := c.pause(f.failures)
-	if left := cl.remaining(c.now()); cl.valid != never && (left > 0 || cl.phase >= held) {
+	if left := cl.remaining(c.now()); cl.valid != never && (left > 0 || cl.phase == held) {
 		// Sooner and sooner as the end comes near, be it of the hold or of the place in
 		// the queue.
 		pause = min(pause, max(left/4, 5*time.Millisecond))

@@ -44,8 +44,12 @@ func (c *Client) place(cl *claim) {
 	if !cl.flying && !cl.parked {
 		cl.wakeAt = cl.renewAt
 	}
-	if cl.phase == held || cl.phase == lingering {
+	switch cl.phase {
+	case held:
 		cl.wakeAt = min(cl.wakeAt, cl.valid, cl.holdEnd())
+	case lingering: // nobody relies on its validity
+		cl.wakeAt = min(cl.wakeAt, cl.holdEnd())
+	case filing, queued, granted, ended:
 	}
 	c.timeline.put(cl)
 	if c.timeline.first() == cl && cl.wakeAt < c.alarm {
@@ -120,23 +124,14 @@ func (cl *claim) joins(now int64) bool {
 }
 
 func (c *Client) handle(cl *claim, now int64) {
-	active := cl.phase == held || cl.phase == lingering
 	switch {
-	case active && cl.expired(now):
-		c.expire(cl)
-	case active && cl.holdEnd() <= now:
+	case cl.phase == held && cl.expired(now):
+		c.lose(cl, lossExpired, notRenewed)
+	case (cl.phase == held || cl.phase == lingering) && cl.holdEnd() <= now:
 		c.endHold(cl)
 	default:
 		c.board(cl)
 	}
-}
-
-func (c *Client) expire(cl *claim) {
-	if cl.phase == lingering {
-		c.finish(cl, nil)
-		return
-	}
-	c.lose(cl, lossExpired, notRenewed)
 }
 
 // endHold is the end of a longest hold, which is a loss and leaves the holder

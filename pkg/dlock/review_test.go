@@ -1,0 +1,224 @@
+package dlock_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/clog"
+	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/faultdriver"
+	"github.com/ceyewan/genesis/pkg/dlock/memlock"
+)
+
+// What a review of the engine has found.
+
+// A renewal that shortens the lease counts when it is sent: the machine may sleep before
+// it is answered, and the time that an attempt may take stands still meanwhile.
+func TestSuspendWhileTheLeaseIsShortened(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		var slept atomic.Int64
+		renew := func(ctx context.Context, d driver.Driver, r []driver.Ref) ([]driver.State, error) {
+			st, err := d.Renew(ctx, r)
+			if r[0].TTL == 5*second {
+				slept.Add(int64(6 * second))
+				elapse(100 * time.Millisecond) // the answer is on its way
+			}
+			return st, err
+		}
+		clock := dlock.WithSleptClock(func() time.Duration { return time.Duration(slept.Load()) })
+		c := client(t, &scripted{Opener: memlock.New(), renew: renew, remote: true}, dlock.Config{}, clock)
+		g := acquire(t, c, "k", dlock.WithTTL(time.Minute))
+		extended := async(func() error { return g.Extend(ctx, 5*second) })
+		elapse(50 * time.Millisecond)
+		if left := g.Remaining(); left > 0 {
+			t.Errorf("6s of a lease of 5s were slept, and %v are left", left)
+		}
+		wantErr(t, <-extended, dlock.ErrOwnershipLost)
+	})
+}
+
+// Nobody has a lock that was handed on before the context of its former holder has ended.
+func TestHandoffEndsTheContextFirst(t *testing.T) {
+	c := client(t, memlock.New(), dlock.Config{LocalBatch: 64})
+	var last atomic.Pointer[dlock.Guard]
+	var early atomic.Int64
+	done := make(chan struct{}, 8)
+	for range cap(done) {
+		go func() {
+			for range times(2000, 20_000) {
+				g, err := c.Acquire(ctx, "k")
+				if err != nil {
+					t.Error(err)
+					break
+				}
+				if former := last.Load(); former != nil && former.Context().Err() == nil {
+					early.Add(1)
+				}
+				_ = g.Context()
+				last.Store(g)
+				_ = g.Unlock(ctx)
+			}
+			done <- struct{}{}
+		}()
+	}
+	for range cap(done) {
+		<-done
+	}
+	if n := early.Load(); n > 0 {
+		t.Errorf("%d holders began while the context of the former one lived", n)
+	}
+}
+
+// With LocalBatch a backend that does not answer is no lock that another holds, whatever
+// ends the wait.
+func TestHandoffTellsOfASilentBackend(t *testing.T) {
+	for _, batch := range []int{0, 8} {
+		virtual(t, func(t *testing.T) {
+			_, faults := faulty(faultdriver.Rule{Op: faultdriver.Acquire, Fault: faultdriver.LoseRequest, Hang: true})
+			c := client(t, faults, dlock.Config{LocalBatch: batch})
+			_, err := c.Acquire(ctx, "k", dlock.WithWait(second/2))
+			wantErr(t, err, dlock.ErrUnknownOutcome)
+			if errors.Is(err, dlock.ErrLockHeldByOther) {
+				t.Errorf("LocalBatch %d: %v", batch, err)
+			}
+			for _, wait := range []time.Duration{second / 2, 5 * second} {
+				short, cancel := context.WithTimeout(ctx, wait)
+				_, err = c.Acquire(short, "other")
+				cancel()
+				wantErr(t, err, dlock.ErrUnknownOutcome, context.DeadlineExceeded)
+			}
+		})
+	}
+}
+
+// blockingHandler blocks at one message.
+type blockingHandler struct {
+	at   string
+	gate chan struct{}
+}
+
+func (blockingHandler) Enabled(context.Context, slog.Level) bool { return true }
+func (b blockingHandler) Handle(_ context.Context, r slog.Record) error {
+	if r.Message == b.at {
+		<-b.gate
+	}
+	return nil
+}
+func (b blockingHandler) WithAttrs([]slog.Attr) slog.Handler { return b }
+func (b blockingHandler) WithGroup(string) slog.Handler      { return b }
+
+// An eviction whose log line blocks does not hold up Close.
+func TestCloseDoesNotWaitForTheLogOfAnEviction(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		store, gate := memlock.New(), make(chan struct{})
+		g := acquire(t, client(t, store, dlock.Config{}), "k")
+		c := client(t, store, dlock.Config{}, dlock.WithLogger(clog.FromSlog(slog.New(blockingHandler{"lock evicted", gate}))))
+		a, _ := c.Admin()
+		evicted := async(func() error { return a.Evict(ctx, "k", g.Token()) })
+		synctest.Wait()
+		began := time.Now()
+		if err := c.Close(); err != nil || time.Since(began) > 3*second {
+			t.Errorf("Close: %v after %v", err, time.Since(began))
+		}
+		close(gate)
+		if err := <-evicted; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A lock that is unlocked inside its least hold is renewed until that is over, though no
+// answer comes for longer than its validity, and is released then.
+func TestMinHoldOutlastsLostAnswers(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		store, faults := faulty()
+		c, other := client(t, faults, dlock.Config{}), client(t, store, dlock.Config{})
+		g := acquire(t, c, "k", dlock.WithTTL(time.Minute), dlock.WithMinHold(70*second))
+		unlock(t, g)
+		began := time.Now()
+		faults.Add(faultdriver.Rule{Op: faultdriver.Renew, Fault: faultdriver.LoseAnswer})
+		elapse(58 * second)
+		faults.Clear()
+		acquire(t, other, "k")
+		if took := time.Since(began); took < 70*second || took > 75*second {
+			t.Errorf("a least hold of 70s took %v", took)
+		}
+	})
+}
+
+// The same for one without renewal that was being verified when it was unlocked.
+func TestMinHoldAfterAHint(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		store, events := memlock.New(), make(chan driver.Event)
+		var id string
+		acq := func(ctx context.Context, d driver.Driver, r driver.Request) (driver.State, error) {
+			id = r.ID
+			return d.Acquire(ctx, r)
+		}
+		renew := func(ctx context.Context, d driver.Driver, r []driver.Ref) ([]driver.State, error) {
+			st, err := d.Renew(ctx, r)
+			elapse(100 * time.Millisecond)
+			return st, err
+		}
+		c := client(t, &scripted{Opener: store, events: events, acquire: acq, renew: renew}, dlock.Config{})
+		began := time.Now()
+		g := acquire(t, c, "k", dlock.WithTTL(10*second), dlock.WithoutRenewal(), dlock.WithMinHold(time.Minute))
+		elapse(second)
+		events <- driver.Event{Key: "k", ID: id}
+		elapse(50 * time.Millisecond)
+		unlock(t, g)
+		acquire(t, client(t, store, dlock.Config{}), "k")
+		if took := time.Since(began); took < time.Minute {
+			t.Errorf("a least hold of a minute took %v", took)
+		}
+	})
+}
+
+// callsBack is a context whose values are looked up by code of the user's.
+type callsBack struct {
+	context.Context
+	call func()
+}
+
+func (c callsBack) Value(key any) any {
+	c.call()
+	return c.Context.Value(key)
+}
+
+// The user's context is not asked for values while the Client's mutex is held.
+func TestContextValueMayCallBack(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		c := client(t, memlock.New(), dlock.Config{EnableReentrant: true})
+		owner := dlock.OwnerContext(callsBack{ctx, func() { _, _ = c.Held("k") }})
+		lock(t, c, owner, "k")
+		lock(t, c, owner, "k")
+		if err := c.Do(owner, "k", func(context.Context) error { return nil }); err != nil {
+			t.Error(err)
+		}
+		for range 2 {
+			if err := c.Unlock(owner, "k"); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// A least hold that ends early is told: somebody may run the job again.
+func TestMinHoldCutShortIsLogged(t *testing.T) {
+	o := observe(t)
+	store := memlock.New()
+	g := acquire(t, o.client(t, store, dlock.Config{}), "k", dlock.WithTTL(3*second), dlock.WithMinHold(time.Hour))
+	unlock(t, g)
+	a, _ := client(t, store, dlock.Config{}).Admin()
+	if err := a.Evict(ctx, "k", g.Token()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the line", func() bool { return strings.Contains(strings.Join(o.lines(), "\n"), "minimum hold cut short") })
+}
