@@ -196,7 +196,7 @@ func (c callsBack) Value(key any) any {
 func TestContextValueMayCallBack(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		c := client(t, memlock.New(), dlock.Config{EnableReentrant: true})
-		owner := dlock.OwnerContext(callsBack{ctx, func() { _, _ = c.Held("k") }})
+		owner := callsBack{dlock.OwnerContext(ctx), func() { _, _ = c.Held("k") }}
 		lock(t, c, owner, "k")
 		lock(t, c, owner, "k")
 		if err := c.Do(owner, "k", func(context.Context) error { return nil }); err != nil {
