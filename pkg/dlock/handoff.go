@@ -28,8 +28,9 @@ type handoff struct {
 	passes  int                // left in this turn
 	owed    int                // of these, for those who waited when the turn began
 	ends    int64              // of this turn, for all others
-	seeking context.CancelFunc // of the claim that is being sought; nil if none is
+	seeking bool               // a claim is being sought
 	gaveUp  bool               // it was given up, since nobody waited
+	giveUp  context.CancelFunc // ends the search; nil before it has begun
 	met     progress           // of the claim that is sought
 }
 
@@ -164,9 +165,11 @@ func (h *handoff) remove(w *localWaiter) (waited bool, trouble error) {
 	if !h.turn {
 		trouble = h.met.trouble()
 	}
-	if len(h.waiters) == 0 && h.seeking != nil {
+	if len(h.waiters) == 0 && h.seeking {
 		h.gaveUp = true
-		h.seeking()
+		if h.giveUp != nil {
+			h.giveUp()
+		}
 	}
 	return true, trouble
 }
@@ -195,19 +198,26 @@ func (h *handoff) next() {
 		h.fail(ErrClosed)
 	}
 	switch {
-	case h.turn || h.seeking != nil:
+	case h.turn || h.seeking:
 		return
 	case len(h.waiters) == 0:
 		delete(c.handoffs, h.name)
 		return
 	}
-	ctx, cancel := context.WithCancel(c.closing)
-	h.seeking, h.gaveUp, h.met = cancel, false, progress{}
-	c.workers.Go(func() { h.seek(ctx) })
+	h.seeking, h.gaveUp, h.met = true, false, progress{}
+	c.workers.Go(h.seek)
 }
 
-func (h *handoff) seek(ctx context.Context) {
+func (h *handoff) seek() {
 	c := h.client
+	ctx, cancel := context.WithCancel(c.closing)
+	defer cancel()
+	c.mu.Lock()
+	h.giveUp = cancel
+	if h.gaveUp {
+		cancel()
+	}
+	c.mu.Unlock()
 	g, err := c.seekAlone(ctx, h.name.key, &h.settings, &h.met)
 	c.mu.Lock()
 	defer c.unlock()
@@ -218,8 +228,7 @@ func (h *handoff) seek(ctx context.Context) {
 // found takes in what a search has brought. It runs under mu.
 func (h *handoff) found(g *Guard, err error) {
 	c, gaveUp := h.client, h.gaveUp
-	h.seeking()
-	h.seeking = nil
+	h.seeking, h.giveUp = false, nil
 	switch {
 	case err != nil && gaveUp: // whoever has joined since is searched for anew
 	case err != nil && c.closed:

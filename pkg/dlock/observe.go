@@ -108,9 +108,10 @@ type driverLogger struct {
 // Enabled says yes: the user's handler is asked by the reporter.
 func (driverLogger) Enabled(context.Context, slog.Level) bool { return true }
 
-func (d driverLogger) Handle(_ context.Context, r slog.Record) error {
+func (d driverLogger) Handle(ctx context.Context, r slog.Record) error {
+	ctx = context.WithoutCancel(ctx) // it may be over by then
 	d.reporter.add([]report{{run: func() {
-		if ctx := context.Background(); d.Handler.Enabled(ctx, r.Level) {
+		if d.Handler.Enabled(ctx, r.Level) {
 			_ = d.Handler.Handle(ctx, r)
 		}
 	}}})
