@@ -138,7 +138,7 @@ func (c *contest) fight(ctx context.Context) (*bench.Report, error) {
 	if random {
 		c.plan.Key = throwAway()
 	}
-	defer c.disband(random) //nolint:contextcheck // what is closed outlives the context
+	defer c.disband(random)              //nolint:contextcheck // what is closed outlives the context
 	if err := c.assemble(); err != nil { //nolint:contextcheck // the command has the context
 		return nil, err
 	}
