@@ -275,7 +275,11 @@ func (a *acquisition) send(ctx context.Context, cl *claim) (driver.State, sent, 
 	if err == nil && st.Phase == driver.Unknown {
 		err = errNoAnswer
 	}
-	if cctx.Err() != nil && ctx.Err() == nil && err != nil {
+	switch {
+	case err == nil || cctx.Err() == nil || ctx.Err() != nil || driver.ClassOf(err) != driver.Ambiguous:
+	case c.closing.Err() != nil:
+		err = ErrClosed
+	default:
 		err = fmt.Errorf("no answer within %v", bound) // our bound, not the caller's
 	}
 	return st, left, err
@@ -405,6 +409,9 @@ func (a *acquisition) abandon(cl *claim, err error) error {
 func (a *acquisition) backOff(ctx context.Context, cause error) error {
 	c := a.client
 	a.failures++
+	if c.closing.Err() != nil {
+		return ErrClosed
+	}
 	if !a.settings.waits() || (c.cfg.MaxRetries > 0 && a.failures > c.cfg.MaxRetries) {
 		if ctx.Err() == nil {
 			return cause

@@ -248,12 +248,16 @@ func (c *Client) moveDeadline(cl *claim, st driver.State, s sent) {
 	} else if slept > 0 {
 		cl.renewAt = c.now()
 	}
-	if st.Until.IsZero() {
+	until := c.at(st.Until)
+	switch {
+	case st.Until.IsZero() && c.caps.Lease: // which is not said, but follows
+		until = after(s.at, cl.span)
+	case st.Until.IsZero():
 		cl.valid = never
 		return
 	}
 	certain := cl.certain(cl.span)
-	valid := c.at(st.Until) - int64(cl.span-certain) - int64(cl.marginOf(certain)) - slept
+	valid := until - int64(cl.span-certain) - int64(cl.marginOf(certain)) - slept
 	if st.Phase == driver.Queued && cl.phase >= granted { // answered before the grant that has overtaken it
 		c.countSleep(cl)
 		valid = max(valid, cl.valid)
@@ -307,7 +311,7 @@ func (c *Client) take(cl *claim, now int64) bool {
 		c.renewNow(cl)
 		return false
 	}
-	cl.phase, cl.wait, cl.granted = held, nil, now
+	cl.phase, cl.wait = held, nil
 	cl.guard.begin(cl.token, now)
 	c.place(cl)
 	return true
@@ -339,6 +343,7 @@ func (c *Client) end(cl *claim, cause error) {
 // lose finishes a held claim whose ownership ended by itself.
 func (c *Client) lose(cl *claim, reason, why string) {
 	c.finish(cl, &Error{Op: "hold", Key: cl.key, Err: fmt.Errorf("%w: %s", ErrOwnershipLost, why)})
+	c.strays.ignore(cl.id, after(c.now(), cl.ttl), c.now()) // its holder has the rest of the lease to stop
 	c.reportLoss(cl.guard, reason, why)
 }
 

@@ -68,7 +68,7 @@ type Client struct {
 	timeline    timeline
 	flights     [65]flight // by renewal class
 	settling    settling
-	takenBack   takenBack
+	strays      strays
 	sleptBefore int64 // suspended time when the scheduler last looked
 	alarm       int64 // when the scheduler wakes by itself
 

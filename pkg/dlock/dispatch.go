@@ -1,6 +1,7 @@
 package dlock
 
 import (
+	"maps"
 	"time"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
@@ -36,7 +37,7 @@ func (c *Client) dispatch(ev driver.Event) {
 	case ev.State.Phase == driver.Held && ev.State.Token == cl.token:
 		// Said twice.
 	default:
-		cl.verify = !cl.renewable()
+		cl.verify = cl.verify || !cl.renewable() && cl.renewAt == never // else what is due will tell
 		c.renewNow(cl)
 	}
 }
@@ -44,27 +45,37 @@ func (c *Client) dispatch(ev driver.Event) {
 // takeBack releases a grant to a claim that is over here, or never was: a request that
 // arrived late or twice has made it, and nobody would hold or renew it.
 func (c *Client) takeBack(ev driver.Event) {
-	if ev.State.Phase == driver.Held && !c.closed && c.takenBack.add(ev.ID, c.now()) {
+	if ev.State.Phase == driver.Held && !c.closed && c.strays.ignore(ev.ID, after(c.now(), time.Second), c.now()) {
 		c.settleRef(driver.Ref{Key: ev.Key, ID: ev.ID, TTL: c.cfg.DefaultTTL})
 	}
 }
 
-// takenBack remembers the last grants that were taken back: a push may be repeated.
-type takenBack struct {
-	ids  [16]string
-	at   [16]int64
-	next int
+// strays are the IDs of claims that are over here and of which a push is ignored until a
+// time: a grant that was taken back, whose push may be repeated, and a lock that was lost,
+// whose holder is to have the rest of its lease.
+type strays struct {
+	until  map[string]int64
+	pruned int64
 }
 
-// add reports whether the grant was not taken back within the last second.
-func (t *takenBack) add(id string, now int64) bool {
-	for i, known := range t.ids {
-		if known == id && now < after(t.at[i], time.Second) {
-			return false
-		}
+const maxStrays = 1024
+
+// ignore reports whether the ID was not ignored yet. If there are too many, it is not
+// remembered.
+func (s *strays) ignore(id string, until, now int64) bool {
+	if now < s.until[id] {
+		return false
 	}
-	t.ids[t.next], t.at[t.next] = id, now
-	t.next = (t.next + 1) % len(t.ids)
+	if s.until == nil {
+		s.until = map[string]int64{}
+	}
+	if len(s.until) >= maxStrays && now >= after(s.pruned, time.Second) {
+		s.pruned = now
+		maps.DeleteFunc(s.until, func(_ string, at int64) bool { return at <= now })
+	}
+	if len(s.until) < maxStrays {
+		s.until[id] = until
+	}
 	return true
 }
 

@@ -36,3 +36,25 @@ func (c *Client) Alarm() (time.Duration, bool) {
 
 // SpanOf and TraceParent read and write what one process tells another of its span.
 var SpanOf, TraceParent = spanOf, traceParent
+
+// LocalWaiters is how many calls wait in the queues of local handoffs.
+func (c *Client) LocalWaiters() (n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, h := range c.handoffs {
+		n += len(h.waiters)
+	}
+	return n
+}
+
+// Queued is how many claims wait.
+func (c *Client) Queued() (n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, cl := range c.claims {
+		if cl.phase == queued {
+			n++
+		}
+	}
+	return n
+}

@@ -175,9 +175,9 @@ func (g *Guard) Context() context.Context {
 	o := g.ownership()
 	if o.ctx == nil {
 		o.ctx, o.cancel = context.WithCancelCause(marked(context.Background(), g))
-		if !g.holds() {
-			c.endings = append(c.endings, ending{o.cancel, o.cause})
-		}
+	}
+	if !g.holds() { // another goroutine that ended it may not have come to the context yet
+		c.endings = append(c.endings, ending{o.cancel, o.cause})
 	}
 	return o.ctx
 }

@@ -28,6 +28,7 @@ type handoff struct {
 	passes  int                // left in this turn
 	owed    int                // of these, for those who waited when the turn began
 	ends    int64              // of this turn, for all others
+	former  *Guard             // that handed the lock on last; its context may not have ended yet
 	seeking bool               // a claim is being sought
 	gaveUp  bool               // it was given up, since nobody waited
 	giveUp  context.CancelFunc // ends the search; nil before it has begun
@@ -285,7 +286,7 @@ func (h *handoff) pass(g *Guard, now int64) bool {
 	h.owed = max(h.owed-1, 0)
 	next := g.successor()
 	g.end(nil)
-	cl.guard = next
+	cl.guard, h.former = next, g
 	if cl.wait != nil { // an Extend of the former owner
 		cl.wait.signal()
 		cl.wait = nil

@@ -116,9 +116,7 @@ func (c *Client) endedError(g *Guard) error {
 	if cause == nil {
 		return ErrLockNotHeld
 	}
-	if cancel := g.own.cancel; cancel != nil { // whoever found the loss may not have ended it yet
-		c.endings = append(c.endings, ending{cancel, cause})
-	}
+	c.endContexts(g.claim)
 	if !c.closed && !g.own.swept {
 		g.own.swept = true
 		c.settle(g.claim)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -221,4 +222,175 @@ func TestMinHoldCutShortIsLogged(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the line", func() bool { return strings.Contains(strings.Join(o.lines(), "\n"), "minimum hold cut short") })
+}
+
+// children derives contexts, as a server does for each request, so that to end them all
+// takes a while.
+func children(t *testing.T, parent context.Context, n int) []context.Context { //nolint:revive // the test comes first
+	t.Helper()
+	var all []context.Context
+	for range n {
+		child, cancel := context.WithCancel(parent)
+		t.Cleanup(cancel)
+		all = append(all, child)
+	}
+	return all
+}
+
+// Close does not release a lock that is just being handed on before the context of the
+// former holder, and all that was made of it, have ended.
+func TestCloseDuringAHandoff(t *testing.T) {
+	for range times(5, 60) {
+		store := memlock.New()
+		var watched atomic.Pointer[[]context.Context]
+		var early atomic.Int64
+		release := func(ctx context.Context, d driver.Driver, r driver.Ref) (driver.State, error) {
+			if all := watched.Load(); all != nil {
+				for _, child := range *all {
+					if child.Err() == nil {
+						early.Add(1)
+					}
+				}
+			}
+			return d.Release(ctx, r)
+		}
+		c := client(t, &scripted{Opener: store, release: release}, dlock.Config{LocalBatch: 8})
+		first := acquire(t, c, "k")
+		next := async(func() error {
+			g, err := c.Acquire(ctx, "k")
+			if err == nil {
+				_ = g
+			}
+			return err
+		})
+		eventually(t, "the second waits", func() bool { return c.LocalWaiters() == 1 })
+		all := children(t, first.Context(), 20_000)
+		watched.Store(&all)
+		unlocked := async(func() error { return first.Unlock(ctx) })
+		for c.LocalWaiters() > 0 { // at once when it is handed on
+			runtime.Gosched()
+		}
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+		<-unlocked
+		<-next
+		if n := early.Load(); n > 0 {
+			t.Fatalf("released while %d contexts of the former holder lived", n)
+		}
+	}
+}
+
+// The context of a Guard that is over is over, however many ask for it at once.
+func TestContextAfterUnlockIsOver(t *testing.T) {
+	c := client(t, memlock.New(), dlock.Config{})
+	for range times(20_000, 200_000) {
+		g := acquire(t, c, "k")
+		unlock(t, g)
+		living := make(chan bool, 4)
+		for range cap(living) {
+			go func() { living <- g.Context().Err() == nil }()
+		}
+		for range cap(living) {
+			if <-living {
+				t.Fatal("the context of an unlocked Guard lives")
+			}
+		}
+	}
+}
+
+// A repeated push does not take the rest of its lease from a holder that was told to stop.
+func TestPushAfterALoss(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		events, released := make(chan driver.Event), 0
+		var id string
+		acq := func(ctx context.Context, d driver.Driver, r driver.Request) (driver.State, error) {
+			id = r.ID
+			return d.Acquire(ctx, r)
+		}
+		release := func(ctx context.Context, d driver.Driver, r driver.Ref) (driver.State, error) {
+			released++
+			return d.Release(ctx, r)
+		}
+		c := client(t, &scripted{Opener: memlock.New(), events: events, acquire: acq, release: release}, dlock.Config{})
+		g := acquire(t, c, "k", dlock.WithMaxHold(second))
+		elapse(1100 * time.Millisecond)
+		ended(t, g, dlock.ErrOwnershipLost)
+		events <- driver.Event{Key: "k", ID: id, State: driver.State{Phase: driver.Held, Token: g.Token()}}
+		elapse(second)
+		if released > 0 {
+			t.Error("released before Unlock and before its lease has ended")
+		}
+	})
+}
+
+// A renewal that left after the grant and says that the claim waits ends the hold: a
+// failover has forgotten the grant.
+func TestQueuedAfterTheGrantIsALoss(t *testing.T) {
+	store := memlock.New()
+	var renewals atomic.Int64
+	renew := func(context.Context, driver.Driver, []driver.Ref) ([]driver.State, error) {
+		renewals.Add(1)
+		return []driver.State{{Phase: driver.Queued, Until: time.Now().Add(3 * second)}}, nil
+	}
+	holder := acquire(t, client(t, store, dlock.Config{}), "k")
+	c := client(t, &scripted{Opener: store, renew: renew, remote: true}, dlock.Config{})
+	got := async(func() *dlock.Guard {
+		return acquire(t, c, "k", dlock.WithoutRenewal(), dlock.WithTTL(time.Minute))
+	})
+	eventually(t, "it waits", func() bool { return c.Queued() == 1 })
+	unlock(t, holder)
+	g := <-got
+	<-g.Done()
+	wantErr(t, context.Cause(g.Context()), dlock.ErrOwnershipLost)
+	if n := renewals.Load(); n != 1 {
+		t.Errorf("it took %d answers", n)
+	}
+}
+
+// A hint does not replace a renewal that a lock without renewal is owed: that of its grant,
+// or of an Extend.
+func TestHintDuringAnExtend(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		events, failures := make(chan driver.Event), 1
+		var id string
+		acq := func(ctx context.Context, d driver.Driver, r driver.Request) (driver.State, error) {
+			id = r.ID
+			return d.Acquire(ctx, r)
+		}
+		renew := func(ctx context.Context, d driver.Driver, r []driver.Ref) ([]driver.State, error) {
+			if failures > 0 {
+				failures--
+				return nil, errNet
+			}
+			return d.Renew(ctx, r)
+		}
+		c := client(t, &scripted{Opener: memlock.New(), events: events, acquire: acq, renew: renew, remote: true}, dlock.Config{})
+		g := acquire(t, c, "k", dlock.WithoutRenewal(), dlock.WithTTL(10*second))
+		extended := async(func() error { return g.Extend(ctx, time.Hour) })
+		elapse(5 * time.Millisecond)
+		events <- driver.Event{Key: "k", ID: id}
+		if err := <-extended; err != nil || g.Remaining() < 9*second {
+			t.Errorf("%v, %v left", err, g.Remaining())
+		}
+	})
+}
+
+// A call that does not wait and that Close ends is told so.
+func TestCloseEndsATry(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		hang := func(ctx context.Context, _ driver.Driver, _ driver.Request) (driver.State, error) {
+			<-ctx.Done()
+			return driver.State{}, ctx.Err()
+		}
+		c := client(t, &scripted{Opener: memlock.New(), acquire: hang, remote: true}, dlock.Config{})
+		got := async(func() error { _, err := c.TryAcquire(ctx, "k"); return err })
+		synctest.Wait()
+		_ = c.Close()
+		err := <-got
+		wantErr(t, err, dlock.ErrClosed)
+		if strings.Contains(err.Error(), "no answer") {
+			t.Error(err)
+		}
+	})
 }

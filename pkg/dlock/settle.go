@@ -42,7 +42,24 @@ const (
 
 // settle hands a claim that is finished to clean-up. It runs under mu; unlock starts
 // the work when it has ended the contexts of the claim's guards.
-func (c *Client) settle(cl *claim) { c.settleRef(cl.ref()) }
+func (c *Client) settle(cl *claim) {
+	c.endContexts(cl)
+	c.settleRef(cl.ref())
+}
+
+// endContexts has the contexts of a claim's guards end in this unlock, before clean-up
+// learns of the claim: another goroutine may have been about to end them for long.
+func (c *Client) endContexts(cl *claim) {
+	guards := []*Guard{cl.guard}
+	if cl.handoff != nil {
+		guards = append(guards, cl.handoff.former)
+	}
+	for _, g := range guards {
+		if g != nil && !g.holds() && g.own != nil && g.own.cancel != nil {
+			c.endings = append(c.endings, ending{g.own.cancel, g.own.cause})
+		}
+	}
+}
 
 func (c *Client) settleRef(r driver.Ref) {
 	c.cleanups = append(c.cleanups, settlement{ref: r, giveUp: after(c.now(), driver.BarFor(r.TTL))})
