@@ -156,6 +156,9 @@ func (c *Client) renewed(cl *claim, st driver.State, s sent, now int64) {
 		c.logMinHoldCut(cl)
 	default:
 		c.finish(cl, nil) // the place in the queue is lost
+		if st.Phase == driver.Queued {
+			c.settle(cl) // it has another one, of which its caller does not know
+		}
 	}
 }
 

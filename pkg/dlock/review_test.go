@@ -329,8 +329,10 @@ func TestPushAfterALoss(t *testing.T) {
 func TestQueuedAfterTheGrantIsALoss(t *testing.T) {
 	store := memlock.New()
 	var renewals atomic.Int64
+	taken := make(chan struct{})
 	renew := func(context.Context, driver.Driver, []driver.Ref) ([]driver.State, error) {
 		renewals.Add(1)
+		<-taken // it left before its caller has the lock, and is answered after
 		return []driver.State{{Phase: driver.Queued, Until: time.Now().Add(3 * second)}}, nil
 	}
 	holder := acquire(t, client(t, store, dlock.Config{}), "k")
@@ -341,6 +343,7 @@ func TestQueuedAfterTheGrantIsALoss(t *testing.T) {
 	eventually(t, "it waits", func() bool { return c.Queued() == 1 })
 	unlock(t, holder)
 	g := <-got
+	close(taken)
 	<-g.Done()
 	wantErr(t, context.Cause(g.Context()), dlock.ErrOwnershipLost)
 	if n := renewals.Load(); n != 1 {

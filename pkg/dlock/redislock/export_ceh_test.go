@@ -17,7 +17,7 @@ func CEHKeys(prefix, key string) ([]string, bool) {
 func CEHScripts(op string) map[string]string {
 	named := map[string]string{}
 	for _, s := range map[string][]*redisnode.Script{
-		"acquire": {acquireScript}, "renew": {renewQueueScript, renewHeldScript}, "release": {releaseScript}, "inspect": {inspectScript},
+		"acquire": {acquireScript}, "renew": {renewQueueScript, renewHeldScript}, "release": {releaseScript}, "inspect": {inspectScript}, "look": {lookScript},
 	}[op] {
 		named[s.Hash] = s.Source
 	}

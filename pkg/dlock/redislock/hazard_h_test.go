@@ -41,7 +41,7 @@ var (
 func cehACL(t testing.TB) []string {
 	t.Helper()
 	rules := []string{"-@all", "+eval", "+evalsha"}
-	for _, op := range []string{"acquire", "renew", "release", "inspect"} {
+	for _, op := range []string{"acquire", "renew", "release", "inspect", "look"} {
 		for _, source := range redislock.CEHScripts(op) {
 			for _, m := range regexp.MustCompile(`call\('(\w+)'`).FindAllStringSubmatch(source, -1) {
 				if m[1] != "PUBSUB" { // of which subcommands are enough

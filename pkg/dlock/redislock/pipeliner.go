@@ -86,7 +86,7 @@ const (
 const tripTimeout = 750 * time.Millisecond
 
 // call runs a command and returns its reply, classified. A server that does not
-// know the script gets it whole.
+// know the script gets it whole, and what a demoted master refuses is sent again.
 func (d *redisDriver) call(ctx context.Context, cmd *command, how manner) (any, error) {
 	err := ctx.Err()
 	if err != nil {
@@ -97,23 +97,47 @@ func (d *redisDriver) call(ctx context.Context, cmd *command, how manner) (any, 
 		p = d.pipelinerFor(ctx, lockOf(cmd))
 	}
 	err = p.send(ctx, cmd, how)
-	if redisnode.IsNoScript(err) && ctx.Err() == nil {
-		cmd = cmd.Whole(ctx)
+	for whole, left := false, -1; ctx.Err() == nil; {
+		if redis.IsReadOnlyError(err) && left < 0 {
+			d.suspectSubscription(lockOf(cmd))
+			left = d.staleConnections()
+		}
+		switch {
+		case redisnode.IsNoScript(err) && !whole:
+			cmd, whole = cmd.Whole(ctx), true
+		case redis.IsReadOnlyError(err) && left > 0:
+			left--
+		default:
+			return answerOf(cmd, err)
+		}
 		err = p.send(ctx, cmd, how)
 	}
+	return answerOf(cmd, err)
+}
+
+func answerOf(cmd *command, err error) (any, error) {
 	if err != nil && !errors.Is(err, redis.Nil) {
-		d.suspectSubscription(err, lockOf(cmd))
 		return nil, redisnode.Classify(err)
 	}
 	return cmd.Val(), nil
 }
 
-// suspectSubscription looks for the answer of a master that has become a replica. The
-// subscription may have stayed there too, where scripts do not count it.
-func (d *redisDriver) suspectSubscription(err error, lock string) {
-	if redis.IsReadOnlyError(err) {
-		d.subscriptions.unheard(d.slotOf(lock))
+// staleConnections is how often a call is made again at once that a demoted master has
+// refused: go-redis drops the connection, but the others of its pool may lead there too,
+// though the address has another master by now.
+func (d *redisDriver) staleConnections() int {
+	if d.cluster != nil {
+		return 0
 	}
+	return min(int(d.client.PoolStats().IdleConns)+1, maxStaleConnections)
+}
+
+const maxStaleConnections = 32
+
+// suspectSubscription is for the answer of a master that has become a replica: the
+// subscription may have stayed there too, where scripts do not count it.
+func (d *redisDriver) suspectSubscription(lock string) {
+	d.subscriptions.unheard(d.slotOf(lock))
 }
 
 func (p *pipeliner) send(ctx context.Context, cmd *command, how manner) error {

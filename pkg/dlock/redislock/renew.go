@@ -114,8 +114,9 @@ func (r *renewal) outlasting(ctx context.Context) (context.Context, context.Canc
 
 // A batch is claims that one script renews.
 type batch struct {
-	claims []int // their places in refs
-	queued bool  // by renew_queue.lua, on one lock; else by renew_held.lua
+	claims   []int // their places in refs
+	listened bool  // the call named our channel
+	queued   bool  // by renew_queue.lua, on one lock; else by renew_held.lua
 }
 
 // batchMost is how many claims one script renews: the server does nothing else
@@ -199,7 +200,9 @@ func (r *renewal) send(ctx context.Context, p *pipeliner, batches []*batch) []*b
 		case err != nil && b.splits(err):
 			rest = append(rest, b.split()...)
 		case err != nil:
-			r.driver.suspectSubscription(err, lockOf(cmds[i]))
+			if redis.IsReadOnlyError(err) {
+				r.driver.suspectSubscription(lockOf(cmds[i]))
+			}
 			r.fail(redisnode.Classify(err))
 		case short[i] != nil:
 			r.fail(short[i])
@@ -241,7 +244,9 @@ func (r *renewal) command(ctx context.Context, b *batch) *command {
 		return renewHeldScript.Command(ctx, keys, args...)
 	}
 	n, _ := d.namesOf(r.refs[b.claims[0]].Key) // it was submitted, so its name is valid
-	args := append(make([]any, 0, 2+3*len(b.claims)), d.me, d.listenChannel(n.lock))
+	channel := d.listenChannel(n.lock)
+	b.listened = channel != noChannel
+	args := append(make([]any, 0, 2+3*len(b.claims)), d.me, channel)
 	for _, c := range b.claims {
 		ref := r.refs[c]
 		args = append(args, ref.ID, millis(ref.TTL), millis(driver.Heartbeat(ref.TTL)))
@@ -282,18 +287,22 @@ func (r *renewal) takeStates(b *batch, reply any) {
 		r.fail(ErrReply)
 		return
 	}
-	unheard := false
+	unheard, waits := false, false
 	for i, c := range b.claims {
 		a, err := parseAnswer(list[i+1], r.refs[c], r.sent)
 		if err != nil {
 			r.fail(err)
 			continue
 		}
-		unheard = unheard || a.unheard
+		unheard, waits = unheard || a.unheard, waits || a.state.Phase == driver.Queued
 		r.set(c, a.state)
 	}
-	if unheard {
-		r.driver.subscriptions.unheard(r.driver.slotOf(r.driver.prefix + r.refs[b.claims[0]].Key))
+	slot := r.driver.slotOf(r.driver.prefix + r.refs[b.claims[0]].Key)
+	switch {
+	case unheard:
+		r.driver.subscriptions.unheard(slot)
+	case waits && b.listened:
+		r.driver.subscriptions.heardAgain(slot)
 	}
 }
 

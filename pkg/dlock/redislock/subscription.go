@@ -140,6 +140,17 @@ func (l *subscriptions) unheard(slot int) {
 	closeAll(pubsub)
 }
 
+// heardAgain is told that a master counts our subscriber: to replace its connection has
+// helped, if that was done.
+func (l *subscriptions) heardAgain(slot int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.slots[slot]
+	if s != nil && s.conn != nil {
+		s.conn.stays = 0
+	}
+}
+
 // replaceable reports whether the connection may be replaced now, and counts it as done.
 func (c *subscription) replaceable() bool {
 	since := time.Since(c.replaced)
