@@ -1,7 +1,6 @@
 package dlock
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -120,48 +119,6 @@ type acquisition struct {
 	deadline int64 // of WithWait
 	failures int   // in a row
 	sends    int
-}
-
-// progress is what an acquisition has met so far, for those who wait for it. It is
-// kept under mu.
-type progress struct {
-	claim *claim
-	asked bool  // an attempt to file it is under way
-	err   error // of the last attempt, if it failed
-}
-
-// trouble is why the claim may not be waiting for a holder at all.
-func (p *progress) trouble() error {
-	switch {
-	case p.claim == nil:
-		return nil
-	case p.claim.phase == queued:
-		return p.claim.silence()
-	case p.claim.phase != filing:
-		return nil
-	case p.asked || p.claim.unsettled:
-		return fmt.Errorf("%w: %w", ErrUnknownOutcome, cmp.Or(p.err, errNoAnswer))
-	}
-	return p.err
-}
-
-// note records where an attempt stands, for those who wait for it.
-func (a *acquisition) note(asked bool, err error) {
-	if a.met == nil {
-		return
-	}
-	a.client.mu.Lock()
-	defer a.client.mu.Unlock()
-	a.met.asked, a.met.err = asked, err
-}
-
-// silence is why nothing is known of a claim that was queued: its renewals are not
-// answered.
-func (cl *claim) silence() error {
-	if cl.failures == 0 || cl.wait == nil {
-		return nil
-	}
-	return fmt.Errorf("%w: queued, but %d renewals in a row were not answered: %w", ErrUnknownOutcome, cl.failures, cl.wait.err)
 }
 
 // file files one claim, asking again with the same ID until the backend
@@ -431,57 +388,4 @@ func (a *acquisition) backOff(ctx context.Context, cause error) error {
 		}
 		return nil
 	}
-}
-
-// lookBound is how long a caller that did not get a lock waits to learn who has it,
-// lookBoundLate the same after a WithWait that is over: it is for the error's text.
-const (
-	lookBound     = 250 * time.Millisecond
-	lookBoundLate = 50 * time.Millisecond
-)
-
-// busy adds the holder to the error of a caller that found the key taken, if
-// the backend can tell soon.
-func (c *Client) busy(ctx context.Context, err error, s *lockSettings) error {
-	var e *Error
-	if !errors.Is(err, ErrLockHeldByOther) || !errors.As(err, &e) || c.enter() != nil {
-		return err
-	}
-	defer c.leave()
-	bound := lookBound
-	if s.wait > 0 {
-		bound = lookBoundLate
-	}
-	cctx, cancel := c.ownContext(ctx, bound)
-	defer cancel()
-	holder, waiting, ok := c.look(cctx, e.Key, s.filed)
-	if ok && holder.Phase == driver.Held {
-		holder.ID = ""
-		e.Holder, e.Waiting = &holder, waiting
-	}
-	return err
-}
-
-// look finds out who holds a key and how many wait, but for a claim of our own that is
-// being taken back.
-func (c *Client) look(ctx context.Context, key, own string) (holder driver.Claim, waiting int, ok bool) {
-	if looker, can := c.store.(driver.Looker); can {
-		holder, waiting, err := looker.Look(ctx, key, own)
-		return holder, waiting, err == nil
-	}
-	admin, can := c.store.(driver.Admin)
-	if !can {
-		return driver.Claim{}, 0, false
-	}
-	claims, err := admin.Inspect(ctx, key)
-	for i := range claims {
-		switch {
-		case claims[i].ID == own:
-		case claims[i].Phase == driver.Queued:
-			waiting++
-		case holder.Phase != driver.Held:
-			holder = claims[i]
-		}
-	}
-	return holder, waiting, err == nil
 }

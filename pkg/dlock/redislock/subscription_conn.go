@@ -245,93 +245,6 @@ func (c *subscription) unserved(err error) bool {
 	return true
 }
 
-// replace gives a slot away, to be subscribed where it is now.
-func (c *subscription) replace(slot int, addr string) {
-	l := c.all
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	s := c.slots[slot]
-	if s == nil || s.conn != c {
-		return // we have ended it ourselves
-	}
-	delete(c.slots, slot)
-	s.conn, s.confirmed, s.sent = nil, false, 0
-	pause := s.pause.next(maxBackoff) // the slot may be between two masters that name each other
-	l.driver.work.Go(func() {
-		if addr == "" {
-			l.reload()
-		}
-		if l.driver.sleep(pause) {
-			l.place(s, addr)
-		}
-	})
-}
-
-// reload fetches the state of the cluster.
-func (l *subscriptions) reload() {
-	if l.driver.cluster == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(l.driver.ctx, tripTimeout)
-	defer cancel()
-	_ = l.driver.masterAt(ctx, "")
-}
-
-// sweep ends the subscriptions of slots in which nothing waits, and moves those whose
-// master is another now. It reports whether any is left.
-func (c *subscription) sweep() bool {
-	l, d := c.all, c.all.driver
-	if d.cluster == nil {
-		return true
-	}
-	waiting := d.waitingSlots()
-	var unused []string
-	l.mu.Lock()
-	for slot, s := range c.slots {
-		if !waiting[slot] && time.Since(s.used) >= quiet {
-			delete(c.slots, slot)
-			delete(l.slots, slot)
-			unused = append(unused, s.channel)
-		}
-	}
-	l.mu.Unlock()
-	for _, channel := range unused {
-		_ = c.pubsub.SUnsubscribe(noReconnect, channel)
-	}
-	for slot := range waiting {
-		c.checkMaster(slot)
-	}
-	return c.needed()
-}
-
-// waitingSlots are the slots in which something waits.
-func (d *redisDriver) waitingSlots() map[int]bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	waiting := map[int]bool{}
-	for _, w := range d.waiting {
-		waiting[w.slot] = true
-	}
-	return waiting
-}
-
-// checkMaster moves a slot whose master is another now: a master that has become a
-// replica keeps its subscribers.
-func (c *subscription) checkMaster(slot int) {
-	l := c.all
-	l.mu.Lock()
-	s := c.slots[slot]
-	l.mu.Unlock()
-	if s == nil {
-		return
-	}
-	client, err := l.masterOf(s, "")
-	if err == nil && client.Options().Addr != c.addr {
-		_ = c.pubsub.SUnsubscribe(noReconnect, s.channel)
-		c.replace(slot, "")
-	}
-}
-
 // broken closes the connection and records that no slot of it is subscribed. It reports
 // whether the connection was in the wrong place.
 func (c *subscription) broken() (misplaced bool) {
@@ -362,28 +275,6 @@ func (c *subscription) needed() bool {
 		delete(l.conns, c.addr)
 	}
 	return false
-}
-
-// relocate looks every slot up again. Those whose master is another now are given to
-// its connection.
-func (c *subscription) relocate() {
-	l := c.all
-	l.mu.Lock()
-	var all []*slotSubscription
-	for _, s := range c.slots {
-		all = append(all, s)
-	}
-	l.mu.Unlock()
-	for _, s := range all {
-		client, err := l.masterOf(s, "")
-		switch {
-		case err != nil:
-		case l.driver.cluster != nil && client.Options().Addr != c.addr:
-			c.replace(s.slot, "")
-		default:
-			c.client = client // perhaps another one for the same address
-		}
-	}
 }
 
 // report logs why a connection broke, and returns the longest pause before the next. A

@@ -1,0 +1,62 @@
+package dlock
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// lookBound is how long a caller that did not get a lock waits to learn who has it,
+// lookBoundLate the same after a WithWait that is over: it is for the error's text.
+const (
+	lookBound     = 250 * time.Millisecond
+	lookBoundLate = 50 * time.Millisecond
+)
+
+// busy adds the holder to the error of a caller that found the key taken, if
+// the backend can tell soon.
+func (c *Client) busy(ctx context.Context, err error, s *lockSettings) error {
+	var e *Error
+	if !errors.Is(err, ErrLockHeldByOther) || !errors.As(err, &e) || c.enter() != nil {
+		return err
+	}
+	defer c.leave()
+	bound := lookBound
+	if s.wait > 0 {
+		bound = lookBoundLate
+	}
+	cctx, cancel := c.ownContext(ctx, bound)
+	defer cancel()
+	holder, waiting, ok := c.look(cctx, e.Key, s.filed)
+	if ok && holder.Phase == driver.Held {
+		holder.ID = ""
+		e.Holder, e.Waiting = &holder, waiting
+	}
+	return err
+}
+
+// look finds out who holds a key and how many wait, but for a claim of our own that is
+// being taken back.
+func (c *Client) look(ctx context.Context, key, own string) (holder driver.Claim, waiting int, ok bool) {
+	if looker, can := c.store.(driver.Looker); can {
+		holder, waiting, err := looker.Look(ctx, key, own)
+		return holder, waiting, err == nil
+	}
+	admin, can := c.store.(driver.Admin)
+	if !can {
+		return driver.Claim{}, 0, false
+	}
+	claims, err := admin.Inspect(ctx, key)
+	for i := range claims {
+		switch {
+		case claims[i].ID == own:
+		case claims[i].Phase == driver.Queued:
+			waiting++
+		case holder.Phase != driver.Held:
+			holder = claims[i]
+		}
+	}
+	return holder, waiting, err == nil
+}
