@@ -301,7 +301,9 @@ func cehLeft(t testing.TB, c *redis.Client) []string {
 	t.Helper()
 	var left []string
 	for _, k := range cehKeys(t, c) {
-		if _, suffix, ok := strings.Cut(k, "\x01"); ok && (suffix == "f" || strings.HasPrefix(suffix, "b")) {
+		_, suffix, ok := strings.Cut(k, "\x01")
+		suffix = strings.TrimPrefix(suffix, "\x01")
+		if ok && (suffix == "f" || strings.HasPrefix(suffix, "b")) {
 			continue
 		}
 		left = append(left, k)
