@@ -199,12 +199,13 @@ func TestInspectALongQueue(t *testing.T) {
 	}
 }
 
-// Under stress: 100,000 dead waiters, and no script takes 5 ms.
-func TestStressManyDeadWaiters(t *testing.T) {
-	if os.Getenv("DLOCK_STRESS") != "1" {
-		t.Skip("it measures time: set DLOCK_STRESS=1")
+// A living waiter behind many dead ones is served. Under stress there are 100,000, and no
+// script takes 5 ms.
+func TestLivingBehindManyDead(t *testing.T) {
+	dead, stress := 5_000, os.Getenv("DLOCK_STRESS") == "1"
+	if stress {
+		dead = 100_000 - 1
 	}
-	const dead = 100_000 - 1
 	server := testenv.Redis(t)
 	d := openDriver(t, server.Addr())
 	direct := deadQueue(t, server, d, dead)
@@ -216,6 +217,9 @@ func TestStressManyDeadWaiters(t *testing.T) {
 	cehUnlock(t, cehGrant(t, living, 30*time.Second).guard)
 	t.Logf("the living waiter was served after %v", time.Since(began))
 	for _, e := range direct.SlowLogGet(t.Context(), 100).Val() {
+		if !stress {
+			break // the machine may be busy
+		}
 		t.Errorf("the server did nothing else for %v: %s", e.Duration, e.Args[0])
 	}
 }
