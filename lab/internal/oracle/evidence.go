@@ -30,6 +30,7 @@ type Evidence struct {
 type Struck struct {
 	schedule.Fault
 	From, To int64
+	Hit      int64  // when it had been carried out
 	Worker   string // whom it struck, if it was one
 }
 

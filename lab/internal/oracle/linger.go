@@ -1,8 +1,12 @@
 package oracle
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"time"
+
+	"github.com/ceyewan/genesis/lab/internal/schedule"
 )
 
 // Server is the worker of stalls in which a server was not run.
@@ -15,12 +19,17 @@ type Sight struct {
 	Key           string
 	PID           int
 	Phase         string
+	Token         int64
 	Left          time.Duration
 }
 
 // Settle is how soon after a call returned, and the last fault was healed or a Client
 // closed, nothing of it may be left that it did not grant.
 const Settle = time.Second
+
+// unreplicated is how long before a master was killed a call may have been answered that
+// its replica never saw: the master answers first, and may be off the processor in between.
+const unreplicated = 100 * time.Millisecond
 
 // lingering finds claims of which no call knows: all calls of their process on that
 // key had returned, and what was held released, a second before.
@@ -35,30 +44,77 @@ func (e *Evidence) lingering(sections []*Section) (found []Violation) {
 		}
 	}
 	for _, s := range e.Sights {
-		if at, killed := dead[s.PID]; (killed && at <= s.After) || s.Left <= 0 || known(sections, pids, s) {
+		if at, killed := dead[s.PID]; (killed && at <= s.After) || s.Left <= 0 {
+			continue
+		}
+		last, grant := calls(sections, pids, s)
+		if last != nil && (last.end() == 0 || last.end()+int64(Settle) >= s.Before) || e.releaseLost(grant, s) {
 			continue
 		}
 		found = append(found, Violation{
 			Oracle: "lingering", Key: s.Key, From: s.Before - int64(Settle), To: s.After,
-			Detail: fmt.Sprintf("a %s claim of process %d, which has no call on this key any more, is left for %v", s.Phase, s.PID, s.Left),
+			Detail: fmt.Sprintf("a %s claim of process %d with token %d, which has no call on this key any more, is left for %v; %s",
+				s.Phase, s.PID, s.Token, s.Left, e.story(cmp.Or(grant, last), s)),
 		})
 	}
 	return found
 }
 
-// known says whether a process had, or has just had, a call on the key of a sight.
-func known(sections []*Section, pids map[string]int, s Sight) bool {
+// end is when the last call of an attempt returned, 0 if it has not.
+func (s *Section) end() int64 {
+	if s.Failed != "" {
+		return s.Exit
+	}
+	return s.Released
+}
+
+// calls finds, of the attempts of a process on the key of a sight, the one that ended last
+// or has not, and the one that was granted what was seen.
+func calls(sections []*Section, pids map[string]int, s Sight) (last, grant *Section) {
 	for _, one := range sections {
 		if one.Key != s.Key || pids[one.Worker] != s.PID || one.Call > s.After {
 			continue
 		}
-		end := one.Released
-		if one.Failed != "" {
-			end = one.Exit
+		if one.Enter != 0 && one.Fence == s.Token {
+			grant = one
 		}
-		if end == 0 || end+int64(Settle) >= s.Before {
+		if last == nil || one.end() == 0 || (last.end() != 0 && one.end() > last.end()) {
+			last = one
+		}
+	}
+	return last, grant
+}
+
+// releaseLost says whether a claim is one whose release a master had answered when it was
+// killed, and had not yet sent to its replica. Nothing can tell the client of that, and the
+// claim ends with its lease.
+func (e *Evidence) releaseLost(grant *Section, s Sight) bool {
+	if grant == nil || grant.Released == 0 || grant.Unlock != "" {
+		return false
+	}
+	for _, f := range e.Faults {
+		if f.Kind == schedule.Failover && f.From-int64(unreplicated) <= grant.Released && grant.Released <= f.Hit && f.Hit < s.Before {
 			return true
 		}
 	}
 	return false
+}
+
+// story tells of the call that a sight is of, or the last one, and of the last fault.
+func (e *Evidence) story(call *Section, s Sight) string {
+	if call == nil {
+		return "it never called"
+	}
+	ago := func(at int64) time.Duration { return time.Duration(s.Before - at).Round(time.Microsecond) }
+	story := fmt.Sprintf("its last call began %v before, had token %d, left %v and ended %v before",
+		ago(call.Call), call.Fence, ago(call.Exit), ago(call.end()))
+	if err := call.Failed + call.Unlock; err != "" {
+		story += fmt.Sprintf(" with %q", err)
+	}
+	for _, f := range slices.Backward(e.Faults) {
+		if f.From < s.Before {
+			return fmt.Sprintf("%s; the last fault was a %s from %v to %v before", story, f.Kind, ago(f.From), ago(f.To))
+		}
+	}
+	return story
 }

@@ -27,6 +27,25 @@ func TestAClaimThatNobodyKnows(t *testing.T) {
 	s.expect(t)
 }
 
+// A release that a killed master answered, and that its replica never saw, is lost. One
+// that was answered longer before is not.
+func TestAReleaseLostInAFailover(t *testing.T) {
+	for _, tt := range []struct {
+		kill int64
+		want []string
+	}{{50, nil}, {35, []string{"lingering"}}, {400, []string{"lingering"}}} {
+		s := newStory()
+		s.Mode = schedule.Beyond
+		s.hold("a", 10, 20, 30, 40, 1)
+		s.Faults = []oracle.Struck{{Fault: schedule.Fault{Kind: schedule.Failover}, From: (tt.kill - 1) * ms, Hit: tt.kill * ms, To: 800 * ms}}
+		s.see(1900, "a")
+		s.Sights[0].Token = 1
+		s.expect(t, tt.want...)
+		s.Sights[0].Token = 2
+		s.expect(t, "lingering")
+	}
+}
+
 func TestAClaimOfAFailedCall(t *testing.T) {
 	s := newStory()
 	s.add(10, event.Call, "a", 0, "")

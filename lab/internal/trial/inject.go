@@ -67,6 +67,7 @@ func (t *trial) strike(ctx context.Context, f schedule.Fault) (oracle.Struck, er
 	}
 	t.log.Add(event.Event{At: s.From, Kind: event.Fault, Note: string(f.Kind)})
 	heal, err := inject(ctx, f)
+	s.Hit = mono.Now()
 	if err != nil {
 		return s, err
 	}
