@@ -130,7 +130,11 @@ func (a *acquisition) file(ctx context.Context, key string) (*Guard, error) {
 		if err == nil {
 			a.failures = 0
 			a.note(false, nil)
-			if err := a.placed(ctx, g, st, sent); err != nil {
+			err = a.placed(ctx, g, st, sent)
+			if err == nil && ctx.Err() != nil { // the grant came too late for its caller
+				err = ctxError(ctx)
+			}
+			if err != nil {
 				return nil, a.abandon(g.claim, err)
 			}
 			return g, nil
@@ -180,12 +184,12 @@ func (a *acquisition) register(key string) *Guard {
 		client: c, key: key, ttl: s.ttl, noRenew: s.noRenew, mode: s.mode, slot: -1, renewAt: never, span: s.ttl,
 	})
 	cl := g.claim
-	if s.info.Owner != c.info.Owner || s.margin+s.minHold+s.maxHold > 0 {
-		cl.extras = &extras{s.info.Owner, s.margin, s.minHold, s.maxHold}
+	if s.info.Owner != c.info.Owner || s.margin+s.minHold+s.maxHold > 0 || s.limit > 0 {
+		cl.extras = &extras{s.info.Owner, s.margin, s.minHold, s.maxHold, s.limit}
 	}
 	c.mu.Lock()
 	cl.id = c.ids.next()
-	c.claims[cl.id] = cl
+	c.claims.add(cl)
 	if a.met != nil {
 		*a.met = progress{claim: cl}
 	}
@@ -297,7 +301,7 @@ func (a *acquisition) await(ctx context.Context, g *Guard) error {
 		c.measureWaiting(1)
 		defer c.measureWaiting(-1)
 	}
-	c.linkHolder(ctx, g.claim.key, &a.settings)
+	c.lookAhead(ctx, g.claim.key, &a.settings)
 	for {
 		select {
 		case <-changed:

@@ -99,7 +99,8 @@ func (a *Admin) inspect(ctx context.Context, key string) ([]Claim, error) {
 }
 
 // Evict takes the lock from the holder that has this token, and gives it to the
-// next. The token is the proof that the caller has seen whom it evicts: if the
+// next. With Config.LocalBatch it is any of the tokens of the holder's turn. The token is
+// the proof that the caller has seen whom it evicts: if the
 // lock has passed on meanwhile the error is ErrLockNotHeld and nothing is
 // changed. The evicted holder learns of it at its next renewal at the latest;
 // what it writes until then only its smaller token can stop. Evictions are
@@ -126,10 +127,10 @@ func (a *Admin) evict(ctx context.Context, key string, token int64) (victim Clai
 	ctx, cancel := a.client.untilClose(ctx)
 	defer cancel()
 	for _, cl := range claims {
-		if cl.Phase != driver.Held || cl.Token != token {
+		if cl.Phase != driver.Held || token < cl.Token || token > max(cl.Token, cl.LastToken) {
 			continue
 		}
-		st, err := a.store.Evict(ctx, key, cl.ID, token)
+		st, err := a.store.Evict(ctx, key, cl.ID, cl.Token)
 		if err != nil {
 			return victim, err
 		}

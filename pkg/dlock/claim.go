@@ -54,16 +54,18 @@ type claim struct {
 	flying    bool     // a renewal of it is under way
 	again     bool     // and does not count: renew once more when it has landed
 	parked    bool     // its renewal waits for another of its class
+	byKey     bool     // the registry finds it by its key
 	extras    *extras  // nil: as usual
 	handoff   *handoff // nil unless the lock may be handed to another goroutine
 	wait      *wait
 }
 
 // extras are what few claims have: an owner of their own for the log, a margin as asked
-// for, bounds of the hold.
+// for, bounds of the hold, a number of permits.
 type extras struct {
 	owner                    string
 	margin, minHold, maxHold time.Duration
+	limit                    int
 }
 
 func (cl *claim) owner() string {
@@ -304,9 +306,10 @@ func (c *Client) grant(cl *claim, token, now int64) {
 	}
 }
 
-// take gives a granted claim to its Guard, unless its validity has passed.
+// take gives a granted claim to its Guard, unless its validity has passed or the key was
+// granted anew since.
 func (c *Client) take(cl *claim, now int64) bool {
-	if cl.expired(now) {
+	if cl.expired(now) || !c.admit(cl) {
 		cl.phase = queued
 		c.renewNow(cl)
 		return false
@@ -321,7 +324,7 @@ func (c *Client) take(cl *claim, now int64) bool {
 // context ends in unlock.
 func (c *Client) finish(cl *claim, cause error) {
 	c.end(cl, cause)
-	delete(c.claims, cl.id)
+	c.claims.remove(cl)
 }
 
 // end takes a claim out of the engine. It is still known by its ID: a push for it is
@@ -329,6 +332,7 @@ func (c *Client) finish(cl *claim, cause error) {
 func (c *Client) end(cl *claim, cause error) {
 	if cl.phase == held || cl.phase == lingering {
 		cl.guard.end(cause)
+		c.claims.held(cl)
 	}
 	cl.phase = ended
 	c.timeline.remove(cl)

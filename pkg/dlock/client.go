@@ -62,8 +62,8 @@ type Client struct {
 	closed      bool
 	calls       sync.WaitGroup // acquisitions and releases under way; Add under mu
 	ids         idSource
-	claims      map[string]*claim // by ID: everything filed and not over
-	keyed       map[string]*hold  // by key: what Lock and TryLock took
+	claims      registry
+	keyed       map[string]*hold // by key: what Lock and TryLock took
 	handoffs    map[handoffName]*handoff
 	timeline    timeline
 	flights     [65]flight // by renewal class
@@ -131,7 +131,7 @@ func build(cfg *Config, opts []Option) (*Client, error) {
 		alarm:  never,
 		kick:   make(chan struct{}, 1),
 		stop:   make(chan struct{}),
-		claims: map[string]*claim{}, keyed: map[string]*hold{},
+		claims: newRegistry(), keyed: map[string]*hold{},
 	}
 	c.reporter = newReporter(func(m measurement) { c.meters.record(m) }, c.logDropped)
 	if c.store, err = o.open(&full, c.reporter); err != nil {
@@ -212,7 +212,7 @@ func (c *Client) shutdown() error {
 // endAll ends every claim that is held and hands it to clean-up. Claims that are
 // still being acquired are left to the calls that wait for them.
 func (c *Client) endAll() {
-	for _, cl := range c.claims {
+	for cl := range c.claims.all() {
 		switch cl.phase {
 		case held:
 			c.finish(cl, ErrClosed)

@@ -17,8 +17,8 @@ func (c *Client) dispatch(ev driver.Event) {
 		c.renewAll()
 		return
 	}
-	cl := c.claims[ev.ID]
-	if cl == nil || cl.key != ev.Key {
+	cl := c.claims.find(ev.Key, ev.ID)
+	if cl == nil {
 		c.takeBack(ev)
 		return
 	}
@@ -37,8 +37,7 @@ func (c *Client) dispatch(ev driver.Event) {
 	case ev.State.Phase == driver.Held && ev.State.Token == cl.token:
 		// Said twice.
 	default:
-		cl.verify = cl.verify || !cl.renewable() && cl.renewAt == never // else what is due will tell
-		c.renewNow(cl)
+		c.verifyNow(cl)
 	}
 }
 
@@ -81,7 +80,7 @@ func (s *strays) ignore(id string, until, now int64) bool {
 
 // renewAll is for when pushes may have been lost.
 func (c *Client) renewAll() {
-	for _, cl := range c.claims {
+	for cl := range c.claims.all() {
 		if cl.phase != filing && cl.phase != ended && cl.renewable() {
 			c.renewNow(cl)
 		}

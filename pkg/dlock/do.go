@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-
-	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
 // Do runs fn while it holds key. The context of fn is a child of ctx that also
@@ -27,7 +25,7 @@ func (c *Client) Do(ctx context.Context, key string, fn func(context.Context) er
 		return fail(op, key, err)
 	}
 	if outer := c.holding(ctx, key); outer != nil {
-		return c.doInside(ctx, outer, s.mode, fn)
+		return c.doInside(ctx, outer, &s, fn)
 	}
 	g, err := c.acquire(ctx, key, &s)
 	if err != nil {
@@ -37,11 +35,14 @@ func (c *Client) Do(ctx context.Context, key string, fn func(context.Context) er
 }
 
 // doInside runs fn under a lock that the caller has already, if that may be.
-func (c *Client) doInside(ctx context.Context, outer *Guard, mode driver.Mode, fn func(context.Context) error) error {
+func (c *Client) doInside(ctx context.Context, outer *Guard, s *lockSettings, fn func(context.Context) error) error {
 	if !c.cfg.EnableReentrant {
 		return fail("do", outer.Key(), fmt.Errorf("%w, by the Guard or the owner that the context carries", ErrLockAlreadyHeld))
 	}
-	if err := covers(outer, mode); err != nil {
+	c.mu.Lock()
+	err := outer.claim.covers(s)
+	c.unlock()
+	if err != nil {
 		return fail("do", outer.Key(), err)
 	}
 	inner, cancel := outer.WithContext(ctx)

@@ -53,6 +53,7 @@ type Error struct {
 	// many claims queued for it.
 	Holder  *Claim
 	Waiting int
+	permits int // that were asked for
 }
 
 func (e *Error) Error() string {
@@ -72,6 +73,9 @@ func (e *Error) Error() string {
 			who = strings.TrimPrefix(who+"@"+h.Info.Host, "@")
 		}
 		fmt.Fprintf(&b, " (held by %s pid %d for %s, %d waiting)", who, h.Info.PID, h.Age.Round(time.Millisecond), e.Waiting)
+	}
+	if h := e.Holder; h != nil && e.permits > 0 && h.Limit > 0 && h.Limit != e.permits {
+		fmt.Fprintf(&b, "; that is one of %d permits, and %d were asked for: the numbers must be the same", h.Limit, e.permits)
 	}
 	return b.String()
 }

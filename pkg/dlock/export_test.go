@@ -17,7 +17,7 @@ func SuspendClock(now, read func() int64) func() int64 {
 func (c *Client) Entries() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return len(c.claims) + len(c.keyed) + len(c.timeline)
+	return c.claims.len() + len(c.keyed) + len(c.timeline)
 }
 
 // Unsettled is how many claims wait for clean-up.
@@ -51,7 +51,7 @@ func (c *Client) LocalWaiters() (n int) {
 func (c *Client) Queued() (n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, cl := range c.claims {
+	for cl := range c.claims.all() {
 		if cl.phase == queued {
 			n++
 		}

@@ -117,6 +117,10 @@ func (h *handoff) await(ctx context.Context, w *localWaiter, s *lockSettings) (*
 	var err error
 	select {
 	case got := <-w.got:
+		if got.guard != nil && ctx.Err() != nil { // it came too late for its caller
+			h.refuse(got.guard)
+			return nil, ctxError(ctx)
+		}
 		if got.local {
 			c.measureHandOff()
 		}

@@ -21,7 +21,8 @@ type hold struct {
 //
 // A key that this Client has, or is taking, is ErrLockAlreadyHeld at once:
 // between goroutines use Acquire, or re-entry by OwnerContext for a call inside
-// a call. After a loss it is ErrOwnershipLost until the Unlock that is still due
+// a call. The call inside gets what the outer one has: an option that asks for more, such
+// as a longer TTL, is ErrInvalidConfig; WithWait and WithInfo mean nothing there. After a loss it is ErrOwnershipLost until the Unlock that is still due
 // was made, so that nobody unlocks what another has locked.
 func (c *Client) Lock(ctx context.Context, key string, opts ...LockOption) error {
 	const op = "lock"
@@ -51,7 +52,7 @@ func (c *Client) TryLock(ctx context.Context, key string, opts ...LockOption) (b
 
 func (c *Client) lock(ctx context.Context, key string, s *lockSettings) error {
 	m := markOf(ctx) // the user's code, and so not under mu
-	h, err := c.claimKey(m, key, s.mode, c.carried(m, key))
+	h, err := c.claimKey(m, key, s, c.carried(m, key))
 	if h == nil || err != nil {
 		return err
 	}
@@ -68,7 +69,7 @@ func (c *Client) lock(ctx context.Context, key string, s *lockSettings) error {
 
 // claimKey enters key into the table, and returns what it entered if the key is
 // yet to be acquired. outer is a Guard of the key that the caller runs under.
-func (c *Client) claimKey(m *mark, key string, mode driver.Mode, outer *Guard) (*hold, error) {
+func (c *Client) claimKey(m *mark, key string, s *lockSettings, outer *Guard) (*hold, error) {
 	c.mu.Lock()
 	defer c.unlock()
 	if c.closed {
@@ -77,7 +78,7 @@ func (c *Client) claimKey(m *mark, key string, mode driver.Mode, outer *Guard) (
 	h := c.keyed[key]
 	switch {
 	case h != nil:
-		return nil, c.reenter(m, h, mode)
+		return nil, c.reenter(m, h, s)
 	case outer == nil:
 		h = &hold{owner: ownerIn(m), count: 1}
 		c.keyed[key] = h
@@ -85,7 +86,7 @@ func (c *Client) claimKey(m *mark, key string, mode driver.Mode, outer *Guard) (
 	case !c.cfg.EnableReentrant:
 		return nil, fmt.Errorf("%w, by the Guard that the context carries", ErrLockAlreadyHeld)
 	}
-	if err := covers(outer, mode); err != nil {
+	if err := outer.claim.covers(s); err != nil {
 		return nil, err
 	}
 	c.keyed[key] = &hold{guard: outer, owner: ownerIn(m), count: 1, borrowed: true}
@@ -93,7 +94,7 @@ func (c *Client) claimKey(m *mark, key string, mode driver.Mode, outer *Guard) (
 }
 
 // reenter counts another Lock of a key that is in the table, if it may.
-func (c *Client) reenter(m *mark, h *hold, mode driver.Mode) error {
+func (c *Client) reenter(m *mark, h *hold, s *lockSettings) error {
 	switch {
 	case h.guard != nil && h.guard.holds() && h.guard.claim.expired(c.now()):
 		c.lose(h.guard.claim, lossExpired, notRenewed)
@@ -103,20 +104,42 @@ func (c *Client) reenter(m *mark, h *hold, mode driver.Mode) error {
 	case h.guard == nil || !c.cfg.EnableReentrant || !h.ownedBy(m):
 		return fmt.Errorf("%w; use Acquire between goroutines", ErrLockAlreadyHeld)
 	}
-	if err := covers(h.guard, mode); err != nil {
+	if err := h.guard.claim.covers(s); err != nil {
 		return err
 	}
 	h.count++
 	return nil
 }
 
-// covers refuses to make a held lock a stronger one: two readers that both wait to
-// become the writer would wait for ever.
-func covers(g *Guard, mode driver.Mode) error {
-	if g.claim.mode == driver.Exclusive || g.claim.mode == mode {
+// covers refuses a call inside a held lock that asks for more than that gives. A lock
+// is not made a stronger one: two readers that both wait to become the writer would wait
+// for ever. It runs under mu.
+func (cl *claim) covers(s *lockSettings) error {
+	if cl.mode != driver.Exclusive && cl.mode != s.mode {
+		return fmt.Errorf("%w as %s, which cannot become %s", ErrLockAlreadyHeld, cl.mode, s.mode)
+	}
+	var has extras
+	if cl.extras != nil {
+		has = *cl.extras
+	}
+	more := ""
+	switch {
+	case s.ttlAsked && s.ttl > cl.ttl:
+		more = fmt.Sprintf("WithTTL %v inside a lock with %v; use Extend", s.ttl, cl.ttl)
+	case s.margin > cl.marginOf(cl.ttl):
+		more = fmt.Sprintf("WithMargin %v inside a lock with %v", s.margin, cl.marginOf(cl.ttl))
+	case s.noRenew && !cl.noRenew:
+		more = "WithoutRenewal inside a lock that is renewed"
+	case s.minHold > has.minHold:
+		more = fmt.Sprintf("WithMinHold %v inside a lock with %v", s.minHold, has.minHold)
+	case s.maxHold > 0 && (has.maxHold == 0 || has.maxHold > s.maxHold):
+		more = fmt.Sprintf("WithMaxHold %v inside a lock that may be held for longer", s.maxHold)
+	case s.mode == driver.Permit && cl.mode == driver.Permit && s.limit != has.limit:
+		more = fmt.Sprintf("WithPermits %d inside a lock with %d", s.limit, has.limit)
+	default:
 		return nil
 	}
-	return fmt.Errorf("%w as %s, which cannot become %s", ErrLockAlreadyHeld, g.claim.mode, mode)
+	return fmt.Errorf("%w: %s", ErrInvalidConfig, more)
 }
 
 // Unlock releases what Lock or TryLock took; after re-entry, the last of as many

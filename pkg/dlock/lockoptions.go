@@ -13,7 +13,7 @@ type LockOption func(*lockSettings)
 // WithTTL sets the lease: how long the lock outlives its process. While the
 // process lives, the lock is renewed every third of it.
 func WithTTL(ttl time.Duration) LockOption {
-	return func(s *lockSettings) { s.ttl = ttl }
+	return func(s *lockSettings) { s.ttl, s.ttlAsked = ttl, true }
 }
 
 // WithWait bounds the wait for the key, whatever the context allows. When it is
@@ -37,13 +37,14 @@ func WithoutRenewal() LockOption {
 // acquired, even if it is unlocked sooner: Unlock returns at once and the key
 // is released when the time has come. It keeps a short job from running once on
 // every host whose clock is a little late. Closing the Client inside this time
-// leaves the key to its lease.
+// leaves the key to its lease. With WithoutRenewal it is at most the TTL.
 func WithMinHold(least time.Duration) LockOption {
 	return func(s *lockSettings) { s.minHold = least }
 }
 
-// WithMaxHold ends the ownership after this long, as a loss: renewal stops and
-// the lease runs out. It keeps a forgotten lock from living for ever.
+// WithMaxHold ends the ownership after this long, as a loss. Its holder has the margin
+// to stop, as after any loss; then, or when it unlocks, the key is released. It keeps a
+// forgotten lock from living for ever.
 func WithMaxHold(longest time.Duration) LockOption {
 	return func(s *lockSettings) { s.maxHold = longest }
 }
@@ -72,15 +73,16 @@ func WithPermits(limit int) LockOption {
 type lockSettings struct {
 	ttl, wait, minHold, maxHold, margin time.Duration
 
-	mode    driver.Mode
-	limit   int    // of permits
-	fences  int    // of a handoff: tokens to reserve
-	filed   string // the ID of the claim that was filed last
-	info    driver.Info
-	bounded bool // by WithWait
-	noRenew bool
-	shared  bool // WithShared
-	permits bool // WithPermits
+	mode     driver.Mode
+	limit    int    // of permits
+	fences   int    // of a handoff: tokens to reserve
+	filed    string // the ID of the claim that was filed last
+	info     driver.Info
+	bounded  bool // by WithWait
+	noRenew  bool
+	shared   bool // WithShared
+	permits  bool // WithPermits
+	ttlAsked bool // WithTTL
 }
 
 // waits reports whether the claim may queue.
@@ -131,6 +133,9 @@ func (c *Client) checkSettings(s *lockSettings) error {
 	}
 	if s.maxHold > 0 && s.minHold > s.maxHold {
 		return fmt.Errorf("%w: WithMinHold %v is above WithMaxHold %v", ErrInvalidConfig, s.minHold, s.maxHold)
+	}
+	if s.noRenew && s.minHold > s.ttl {
+		return fmt.Errorf("%w: WithMinHold %v is above the TTL of %v, with WithoutRenewal", ErrInvalidConfig, s.minHold, s.ttl)
 	}
 	if s.shared && s.permits {
 		return fmt.Errorf("%w: WithShared with WithPermits", ErrInvalidConfig)

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
@@ -32,9 +34,30 @@ func (c *Client) busy(ctx context.Context, err error, s *lockSettings) error {
 	holder, waiting, ok := c.look(cctx, e.Key, s.filed)
 	if ok && holder.Phase == driver.Held {
 		holder.ID = ""
-		e.Holder, e.Waiting = &holder, waiting
+		e.Holder, e.Waiting, e.permits = &holder, waiting, s.limit
 	}
 	return err
+}
+
+// lookAhead finds out what a waiter should know of the holder, if it is traced or wants a
+// permit. The waiter does not wait for that.
+func (c *Client) lookAhead(ctx context.Context, key string, s *lockSettings) {
+	traced := c.tracer != nil && s.info.Trace != ""
+	if !traced && (s.mode != driver.Permit || c.quiet) {
+		return
+	}
+	span, filed, limit := trace.SpanFromContext(ctx), s.filed, s.limit
+	c.workers.Go(func() {
+		cctx, cancel := c.callContext(context.WithoutCancel(ctx), linkBound)
+		defer cancel()
+		holder, _, _ := c.look(cctx, key, filed)
+		if traced {
+			c.linkHolder(span, holder)
+		}
+		if limit > 0 && holder.Limit > 0 && holder.Limit != limit {
+			c.logPermitsDiffer(key, limit, holder.Limit)
+		}
+	})
 }
 
 // look finds out who holds a key and how many wait, but for a claim of our own that is

@@ -45,6 +45,13 @@ func (c *Client) logTrouble(key string, failures int, err error) {
 	}}})
 }
 
+// logPermitsDiffer is for a waiter that another number of permits keeps waiting.
+func (c *Client) logPermitsDiffer(key string, asked, held int) {
+	c.reporter.add([]report{{run: func() {
+		c.log.Warn("the number of permits differs from the holder's", clog.String("key", key), clog.Int("asked", asked), clog.Int("held", held))
+	}}})
+}
+
 func (c *Client) logUnconfirmed(g *Guard, err error) {
 	if c.quiet {
 		return

@@ -428,7 +428,7 @@ func TestDoTellsTheDeadline(t *testing.T) {
 func TestMinHoldWithoutRenewal(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		c := client(t, memlock.New(), dlock.Config{})
-		g := acquire(t, c, "k", dlock.WithTTL(second), dlock.WithoutRenewal(), dlock.WithMinHold(10*second))
+		g := acquire(t, c, "k", dlock.WithTTL(10*second), dlock.WithoutRenewal(), dlock.WithMinHold(10*second))
 		unlock(t, g)
 		elapse(9 * second)
 		if len(inspect(t, c, "k")) != 1 {

@@ -53,7 +53,7 @@ func (c *Client) releaseHeld(ctx context.Context, g *Guard) (bool, error) {
 func (c *Client) released(g *Guard, err error) {
 	c.mu.Lock()
 	defer c.unlockCall()
-	delete(c.claims, g.claim.id)
+	c.claims.remove(g.claim)
 	lost := errors.Is(err, ErrOwnershipLost)
 	if !lost {
 		err = nil
@@ -117,11 +117,17 @@ func (c *Client) endedError(g *Guard) error {
 		return ErrLockNotHeld
 	}
 	c.endContexts(g.claim)
+	c.sweepLost(g)
+	return cause
+}
+
+// sweepLost releases, once, what the backend may still have of a lock that was lost. It
+// runs under mu.
+func (c *Client) sweepLost(g *Guard) {
 	if !c.closed && !g.own.swept {
 		g.own.swept = true
 		c.settle(g.claim)
 	}
-	return cause
 }
 
 // sendRelease tries until the backend answers, the caller's context ends or the

@@ -170,7 +170,7 @@ func TestMinHoldAfterAHint(t *testing.T) {
 		}
 		c := client(t, &scripted{Opener: store, events: events, acquire: acq, renew: renew}, dlock.Config{})
 		began := time.Now()
-		g := acquire(t, c, "k", dlock.WithTTL(10*second), dlock.WithoutRenewal(), dlock.WithMinHold(time.Minute))
+		g := acquire(t, c, "k", dlock.WithTTL(time.Minute), dlock.WithoutRenewal(), dlock.WithMinHold(time.Minute))
 		elapse(second)
 		events <- driver.Event{Key: "k", ID: id}
 		elapse(50 * time.Millisecond)
@@ -299,7 +299,7 @@ func TestContextAfterUnlockIsOver(t *testing.T) {
 	}
 }
 
-// A repeated push does not take the rest of its lease from a holder that was told to stop.
+// A repeated push does not take its margin from a holder that was told to stop.
 func TestPushAfterALoss(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		events, released := make(chan driver.Event), 0
@@ -313,13 +313,13 @@ func TestPushAfterALoss(t *testing.T) {
 			return d.Release(ctx, r)
 		}
 		c := client(t, &scripted{Opener: memlock.New(), events: events, acquire: acq, release: release}, dlock.Config{})
-		g := acquire(t, c, "k", dlock.WithMaxHold(second))
+		g := acquire(t, c, "k", dlock.WithTTL(time.Minute), dlock.WithMaxHold(second))
 		elapse(1100 * time.Millisecond)
 		ended(t, g, dlock.ErrOwnershipLost)
 		events <- driver.Event{Key: "k", ID: id, State: driver.State{Phase: driver.Held, Token: g.Token()}}
 		elapse(second)
 		if released > 0 {
-			t.Error("released before Unlock and before its lease has ended")
+			t.Error("released before Unlock and before its margin has passed")
 		}
 	})
 }

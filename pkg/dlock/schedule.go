@@ -134,8 +134,8 @@ func (c *Client) handle(cl *claim, now int64) {
 	}
 }
 
-// endHold is the end of a longest hold, which is a loss and leaves the holder
-// the rest of its lease to stop, or of a least hold, which is the release.
+// endHold is the end of a longest hold, which is a loss and leaves the holder the margin
+// to stop, or of a least hold, which is the release.
 func (c *Client) endHold(cl *claim) {
 	if cl.phase == lingering {
 		c.finish(cl, nil)
@@ -145,7 +145,14 @@ func (c *Client) endHold(cl *claim) {
 	c.lose(cl, lossMaxHold, fmt.Sprintf("it was held for its longest time of %v", cl.extras.maxHold))
 	if !c.caps.Lease {
 		c.settle(cl)
+		return
 	}
+	g := cl.guard
+	time.AfterFunc(cl.marginOf(cl.span), func() {
+		c.mu.Lock()
+		defer c.unlock()
+		c.sweepLost(g)
+	})
 }
 
 // wakeUp looks whether the machine was suspended since it last looked: the time

@@ -11,6 +11,8 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
 // linkBound is how long a waiter may take to find out whom it waits for.
@@ -79,23 +81,15 @@ func (c *Client) endAcquire(caller context.Context, span trace.Span, g *Guard, e
 	g.ownership().span = hold
 }
 
-// linkHolder links a waiter's span to the acquisition that holds the key, if the
-// backend can show it. The waiter does not wait for that.
-func (c *Client) linkHolder(ctx context.Context, key string, s *lockSettings) {
-	if c.tracer == nil || s.info.Trace == "" {
+// linkHolder links a waiter's span to the acquisition that holds the key.
+func (c *Client) linkHolder(span trace.Span, holder driver.Claim) {
+	sc := spanOf(holder.Info.Trace)
+	if !sc.IsValid() {
 		return
 	}
-	span, filed := trace.SpanFromContext(ctx), s.filed
-	c.workers.Go(func() {
-		cctx, cancel := c.callContext(context.WithoutCancel(ctx), linkBound)
-		defer cancel()
-		holder, _, _ := c.look(cctx, key, filed)
-		if sc := spanOf(holder.Info.Trace); sc.IsValid() {
-			c.reporter.add([]report{{run: func() {
-				span.AddLink(trace.Link{SpanContext: sc, Attributes: []attribute.KeyValue{attribute.String("dlock.link", "holder")}})
-			}}})
-		}
-	})
+	c.reporter.add([]report{{run: func() {
+		span.AddLink(trace.Link{SpanContext: sc, Attributes: []attribute.KeyValue{attribute.String("dlock.link", "holder")}})
+	}}})
 }
 
 // traceParent and spanOf write and read a W3C traceparent. OpenTelemetry's own come

@@ -66,7 +66,9 @@ type Claim struct {
 	Mode  Mode   `json:"-"`
 	Limit int    `json:"limit,omitempty"`
 	Token int64  `json:"token,omitempty"`
-	Info  Info   `json:"info"`
+	// LastToken is the last of the tokens that the grant reserved, 0 if that is Token.
+	LastToken int64 `json:"last_token,omitempty"`
+	Info      Info  `json:"info"`
 	// Age is how long the claim has been held, or queued if it is queued.
 	Age time.Duration `json:"age"`
 	// Left is the time until the claim's deadline, 0 without a lease.

@@ -48,13 +48,32 @@ func fenceRange(s *suite) {
 		return
 	}
 	st := s.file(d, r, driver.Held)
+	s.showsTokens(d, st.Token, st.Token+99)
 	queued := driver.Request{Ref: s.ref("k"), Fences: 100, Wait: true}
 	s.file(d, queued, driver.Queued)
 	s.release(d, r.Ref, driver.Held)
 	second := s.granted(d, queued.Ref, s.patience())
+	s.showsTokens(d, second.Token, second.Token+99)
 	s.release(d, queued.Ref, driver.Held)
 	third := s.file(d, request(s.ref("k")), driver.Held)
+	s.showsTokens(d, third.Token, 0)
 	if second.Token < st.Token+100 || third.Token < second.Token+100 {
 		s.Errorf("tokens %d, %d, %d do not leave room for 100 each", st.Token, second.Token, third.Token)
+	}
+}
+
+// showsTokens checks which tokens Inspect shows of the holder.
+func (s *suite) showsTokens(d driver.Driver, first, last int64) {
+	s.Helper()
+	admin, ok := d.(driver.Admin)
+	if !ok {
+		return
+	}
+	claims, err := admin.Inspect(s.ctx, "k")
+	if err != nil || len(claims) == 0 {
+		s.Fatalf("Inspect = %v, %v", claims, err)
+	}
+	if c := claims[0]; c.Token != first || c.LastToken != last {
+		s.Errorf("the holder has the tokens %d to %d, want %d to %d", c.Token, c.LastToken, first, last)
 	}
 }

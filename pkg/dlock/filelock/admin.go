@@ -168,10 +168,14 @@ func isLocked(fd int) (bool, error) {
 }
 
 func show(rec *record, h *holder) driver.Claim {
-	return driver.Claim{
+	c := driver.Claim{
 		ID: h.ID, Phase: driver.Held, Mode: rec.mode, Limit: rec.limit, Token: h.Token, Info: h.Info,
 		Age: max(0, time.Since(time.UnixMicro(rec.since))),
 	}
+	if rec.mode == driver.Exclusive && rec.fence > h.Token {
+		c.LastToken = rec.fence
+	}
+	return c
 }
 
 // readWhole reads all of a record. A holder may be writing it: then it is read again.

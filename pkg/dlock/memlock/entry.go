@@ -211,10 +211,14 @@ func (c *record) restart(now, ttl time.Duration) {
 }
 
 func (c *record) show(now time.Duration) driver.Claim {
-	return driver.Claim{
+	shown := driver.Claim{
 		ID: c.id, Phase: c.phase, Mode: c.mode, Limit: int(c.limit), Token: c.token,
 		Info: *c.info, Age: now - c.since, Left: c.deadline - now,
 	}
+	if c.phase == driver.Held && c.fences > 1 {
+		shown.LastToken = c.token + int64(c.fences) - 1
+	}
+	return shown
 }
 
 // A list is an intrusive doubly linked list of records.

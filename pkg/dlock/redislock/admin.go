@@ -27,7 +27,7 @@ func (d *redisDriver) Inspect(ctx context.Context, key string) ([]driver.Claim, 
 	}
 	var claims []driver.Claim
 	for from := "-inf"; from != ""; {
-		reply, err := d.call(ctx, inspectScript.Command(ctx, []string{n.lock, n.queue, n.waiters}, from), patient)
+		reply, err := d.call(ctx, inspectScript.Command(ctx, []string{n.lock, n.queue, n.waiters, n.fence}, from), patient)
 		if err != nil {
 			return nil, err
 		}
@@ -75,7 +75,7 @@ func holderOf(list []any) (driver.Claim, int64, error) {
 // holder. A waiter that is granted between two pages is shown as the waiter it was.
 func appendPage(claims []driver.Claim, from string, reply any) (all []driver.Claim, next string, err error) {
 	list, ok := reply.([]any)
-	if !ok || len(list) < 4 {
+	if !ok || len(list) < 5 {
 		return nil, "", fmt.Errorf("%w: %T", ErrReply, reply)
 	}
 	holder, now, err := holderOf(list)
@@ -83,9 +83,13 @@ func appendPage(claims []driver.Claim, from string, reply any) (all []driver.Cla
 		return nil, "", err
 	}
 	if holder.Phase == driver.Held && from == "-inf" {
+		last, err := strconv.ParseInt(redisnode.Text(list[4]), 10, 64)
+		if err == nil && last > holder.Token {
+			holder.LastToken = last
+		}
 		claims = append(claims, holder)
 	}
-	for i := 4; i+1 < len(list); i += 2 {
+	for i := 5; i+1 < len(list); i += 2 {
 		c := redisnode.Waiter(redisnode.Text(list[i]), withoutMark(redisnode.Text(list[i+1])), now)
 		if c.Left > 0 {
 			claims = append(claims, c)
