@@ -70,6 +70,7 @@ type Client struct {
 	settling    settling
 	strays      strays
 	sleptBefore int64 // suspended time when the scheduler last looked
+	lookedAt    int64 // and when that was
 	alarm       int64 // when the scheduler wakes by itself
 
 	// What came up under mu, for unlock.
@@ -144,7 +145,7 @@ func build(cfg *Config, opts []Option) (*Client, error) {
 	if o.clock != nil {
 		c.slept = o.clock
 	}
-	c.sleptBefore = c.sleptSoFar()
+	c.sleptBefore, c.lookedAt = c.sleptSoFar(), c.now()
 	c.closing, c.hangUp = context.WithCancel(context.Background())
 	c.closeBy.Store(never)
 	c.cleanup, c.giveUp = context.WithCancel(context.Background())

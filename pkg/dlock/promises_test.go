@@ -274,3 +274,47 @@ func TestEvictByAnyTokenOfATurn(t *testing.T) {
 		ended(t, g, dlock.ErrOwnershipLost)
 	})
 }
+
+// A renewal that is given up is not the end of the context of whoever waits.
+func TestRenewalBoundIsNotTheCallers(t *testing.T) {
+	for _, batch := range []int{0, 8} {
+		virtual(t, func(t *testing.T) {
+			store := memlock.New()
+			silent := func(ctx context.Context, _ driver.Driver, _ []driver.Ref) ([]driver.State, error) {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+			acquire(t, client(t, store, dlock.Config{}), "k")
+			c := client(t, &scripted{Opener: store, renew: silent, remote: true}, dlock.Config{LocalBatch: batch})
+			_, err := c.Acquire(ctx, "k", dlock.WithWait(20*second))
+			wantErr(t, err, dlock.ErrUnknownOutcome)
+			if errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("LocalBatch %d: the caller's context has no deadline: %v", batch, err)
+			}
+		})
+	}
+}
+
+// A suspend is noticed in time however busy the Client is.
+func TestSuspendOfABusyClient(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		var slept atomic.Int64
+		c := client(t, &scripted{Opener: memlock.New(), remote: true}, dlock.Config{},
+			dlock.WithSleptClock(func() time.Duration { return time.Duration(slept.Load()) }))
+		g := acquire(t, c, "k", dlock.WithTTL(time.Minute))
+		for range 20 {
+			slept.Add(int64(time.Hour))
+			began := time.Now()
+			for g.Context().Err() == nil {
+				elapse(70 * time.Millisecond)
+				unlock(t, acquire(t, c, "other", dlock.WithTTL(second))) // has the scheduler wake
+			}
+			if took := time.Since(began); took > 600*time.Millisecond {
+				t.Errorf("noticed after %v", took)
+			}
+			_ = g.Unlock(ctx)
+			elapse(37 * time.Millisecond)
+			g = acquire(t, c, "k", dlock.WithTTL(time.Minute))
+		}
+	})
+}

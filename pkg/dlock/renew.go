@@ -3,6 +3,7 @@ package dlock
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"math/bits"
 	"time"
 
@@ -84,6 +85,9 @@ func (c *Client) fly(f *flight, batch []*claim, refs []driver.Ref, bound time.Du
 	ctx, cancel := context.WithTimeout(c.closing, bound)
 	s := c.sending(0)
 	states, err := c.store.Renew(ctx, refs)
+	if err != nil && ctx.Err() != nil && c.closing.Err() == nil && driver.ClassOf(err) == driver.Ambiguous {
+		err = fmt.Errorf("no answer within %v", bound) // our bound, not that of whoever is told
+	}
 	cancel()
 	c.land(f, batch, refs, states, err, s)
 }

@@ -13,7 +13,6 @@ func (c *Client) schedule() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	events := c.store.Events()
-	looked := c.now()
 	for {
 		select {
 		case <-c.stop:
@@ -28,8 +27,8 @@ func (c *Client) schedule() {
 		case <-timer.C:
 		}
 		c.mu.Lock()
-		if now := c.now(); c.slept != nil && now-looked >= sleepCheck {
-			looked = now
+		if now := c.now(); c.slept != nil && now-c.lookedAt >= sleepCheck {
+			c.lookedAt = now
 			c.wakeUp()
 		}
 		next := c.tick()
@@ -94,7 +93,7 @@ func (c *Client) tick() time.Duration {
 		c.alarm = was
 	}
 	if c.alarm != never && c.slept != nil {
-		c.alarm = min(c.alarm, after(now, time.Duration(sleepCheck)))
+		c.alarm = min(c.alarm, after(c.lookedAt, time.Duration(sleepCheck)))
 	}
 	return time.Duration(min(c.alarm, after(now, time.Hour)) - now)
 }
