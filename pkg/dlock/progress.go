@@ -39,9 +39,12 @@ func (a *acquisition) note(asked bool, err error) {
 }
 
 // silence is why nothing is known of a claim that was queued: its renewals are not
-// answered.
+// answered, or one has yet to tell what became of a grant that came too late.
 func (cl *claim) silence() error {
 	if cl.failures == 0 || cl.wait == nil {
+		if cl.phase == queued && cl.granted != 0 {
+			return fmt.Errorf("%w: it was granted, and the answer took longer than the lease", ErrUnknownOutcome)
+		}
 		return nil
 	}
 	return fmt.Errorf("%w: queued, but %d renewals in a row were not answered: %w", ErrUnknownOutcome, cl.failures, cl.wait.err)

@@ -318,3 +318,31 @@ func TestSuspendOfABusyClient(t *testing.T) {
 		}
 	})
 }
+
+// A grant whose lease had passed when it was told is not a lock that somebody else holds.
+func TestGrantThatCameTooLate(t *testing.T) {
+	for _, batch := range []int{0, 8} {
+		virtual(t, func(t *testing.T) {
+			var slept atomic.Int64
+			store := memlock.New()
+			suspended := func(ctx context.Context, d driver.Driver, r driver.Request) (driver.State, error) {
+				elapse(time.Millisecond)
+				st, err := d.Acquire(ctx, r)
+				store.Advance(time.Minute)
+				slept.Add(int64(time.Minute))
+				return st, err
+			}
+			silent := func(ctx context.Context, _ driver.Driver, _ []driver.Ref) ([]driver.State, error) {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+			c := client(t, &scripted{Opener: store, acquire: suspended, renew: silent, remote: true}, dlock.Config{LocalBatch: batch},
+				dlock.WithSleptClock(func() time.Duration { return time.Duration(slept.Load()) }))
+			_, err := c.Acquire(ctx, "k", dlock.WithWait(200*time.Millisecond))
+			wantErr(t, err, dlock.ErrUnknownOutcome)
+			if errors.Is(err, dlock.ErrLockHeldByOther) {
+				t.Errorf("LocalBatch %d: nobody else has ever held it: %v", batch, err)
+			}
+		})
+	}
+}

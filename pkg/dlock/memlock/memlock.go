@@ -38,6 +38,14 @@ func (s *Store) Open(o driver.Options) (driver.Driver, error) {
 	return &memory{store: s, prefix: o.Prefix, Outbox: driver.NewOutbox(256), info: &driver.Info{}}, nil
 }
 
+// Advance moves the Store's clock ahead of its Clients', as a server's is when the machine of
+// all its Clients was suspended: their leases end that much sooner.
+func (s *Store) Advance(d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.epoch = s.epoch.Add(-max(d, 0))
+}
+
 // at and now are the Store's clock, as a server has one of its own. It runs
 // with the clients', so the time at which a call was sent serves for both.
 func (s *Store) at(t time.Time) time.Duration { return t.Sub(s.epoch) }
