@@ -10,7 +10,7 @@ import (
 // FileConfig says in which directory of this host locks are files.
 type FileConfig struct {
 	// Dir is an absolute path; it is made when the first lock is taken, for its owner
-	// alone.
+	// alone. A shared one is made by root only, for all.
 	Dir string `json:"dir" yaml:"dir" mapstructure:"dir" env:"DIR"`
 	// Shared accepts a directory to which other users can write, if it is sticky.
 	Shared bool `json:"shared" yaml:"shared" mapstructure:"shared" env:"SHARED"`

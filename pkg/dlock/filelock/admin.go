@@ -22,52 +22,56 @@ func (d *fileDriver) List(ctx context.Context, prefix, cursor string, limit int)
 	if err != nil {
 		return nil, "", classify(err)
 	}
-	candidates, err := d.candidates(dir, prefix, cursor)
-	if err != nil {
-		return nil, "", classify(err)
-	}
 	var keys []string
-	for _, key := range candidates {
-		if err := ctx.Err(); err != nil {
-			return nil, "", err
-		}
-		claims, err := dir.holders(ctx, baseOf(d.prefix+key))
-		switch {
-		case err != nil:
+	for more := true; more; {
+		var candidates []string
+		candidates, more, err = d.candidates(ctx, dir, prefix, cursor)
+		if err != nil {
 			return nil, "", classify(err)
-		case len(claims) == 0:
-		case len(keys) == limit && limit > 0:
-			return keys, keys[limit-1], nil
-		default:
-			keys = append(keys, key)
+		}
+		for _, key := range candidates {
+			claims, err := dir.holders(ctx, baseOf(d.prefix+key))
+			switch {
+			case isForeign(err): // planted, or of another user: no lock that could be shown
+			case err != nil:
+				return nil, "", classify(err)
+			case len(claims) == 0:
+			case len(keys) == limit && limit > 0:
+				return keys, keys[limit-1], nil
+			default:
+				keys = append(keys, key)
+			}
+			cursor = key
 		}
 	}
 	return keys, "", nil
 }
 
-// candidates are the keys behind cursor that have files, in their order.
-func (d *fileDriver) candidates(dir *directory, prefix, cursor string) ([]string, error) {
-	names, err := dir.names()
-	if err != nil {
-		return nil, err
-	}
-	var keys []string
-	for _, name := range names {
-		base, ok := strings.CutSuffix(name, lockSuffix)
-		if !ok {
-			continue
-		}
+// candidates are the first keys behind cursor that have files, in their order, and whether
+// there are more.
+func (d *fileDriver) candidates(ctx context.Context, dir *directory, prefix, cursor string) (keys []string, more bool, err error) {
+	keep := d.store.maxKeys
+	err = dir.eachLock(ctx, func(base string) error {
 		full, ok := keyOf(base)
 		if strings.HasPrefix(base, hashMark) {
 			full, ok = dir.keyInside(base)
 		}
 		key, ours := strings.CutPrefix(full, d.prefix)
-		if ok && ours && key > cursor && strings.HasPrefix(key, prefix) {
-			keys = append(keys, key)
+		if !ok || !ours || key <= cursor || !strings.HasPrefix(key, prefix) {
+			return nil
 		}
-	}
+		keys = append(keys, key)
+		if len(keys) == 2*keep {
+			slices.Sort(keys)
+			keys, more = keys[:keep], true
+		}
+		return nil
+	})
 	slices.Sort(keys)
-	return keys, nil
+	if len(keys) > keep {
+		keys, more = keys[:keep], true
+	}
+	return keys, more, err
 }
 
 // keyInside is the key that a file with a hashed name is for.
@@ -78,7 +82,7 @@ func (dir *directory) keyInside(base string) (string, bool) {
 	}
 	defer closeFile(fd)
 	_, h, err := readWhole(fd)
-	return h.Key, err == nil && baseOf(h.Key) == base
+	return h.Key, err == nil && len(h.Key) <= maxName && baseOf(h.Key) == base
 }
 
 // Inspect shows the holders. Those who wait are known to their own processes only.
@@ -127,36 +131,44 @@ func (dir *directory) holders(ctx context.Context, base string) ([]driver.Claim,
 	case rec.mode == driver.Exclusive:
 		return nil, nil
 	}
-	return dir.slotHolders(base)
+	return dir.slotHolders(ctx, base)
 }
 
 // slotHolders are those that have the lock together, in the order of their tokens. Slots
 // are made one after the other, so the first that is missing is the end.
-func (dir *directory) slotHolders(base string) ([]driver.Claim, error) {
+func (dir *directory) slotHolders(ctx context.Context, base string) ([]driver.Claim, error) {
 	var claims []driver.Claim
 	for n := range most {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
 		fd, err := openToRead(dir, slotName(base, n))
 		if errors.Is(err, fs.ErrNotExist) {
 			break
 		}
-		if err != nil {
-			return nil, err
+		if err == nil {
+			claims, err = addHolder(claims, fd)
+			closeFile(fd)
 		}
-		taken, err := isLocked(fd)
-		if taken {
-			var rec record
-			var h holder
-			if rec, h, err = readWhole(fd); err == nil {
-				claims = append(claims, show(&rec, &h))
-			}
-		}
-		closeFile(fd)
-		if err != nil {
+		if err != nil && !isForeign(err) {
 			return nil, err
 		}
 	}
 	slices.SortFunc(claims, func(a, b driver.Claim) int { return cmp.Compare(a.Token, b.Token) })
 	return claims, nil
+}
+
+// addHolder adds who has a slot, if somebody has.
+func addHolder(claims []driver.Claim, slot int) ([]driver.Claim, error) {
+	taken, err := isLocked(slot)
+	if err != nil || !taken {
+		return claims, err
+	}
+	rec, h, err := readWhole(slot)
+	if err != nil {
+		return claims, err
+	}
+	return append(claims, show(&rec, &h)), nil
 }
 
 func isLocked(fd int) (bool, error) {
@@ -179,9 +191,16 @@ func show(rec *record, h *holder) driver.Claim {
 }
 
 // readWhole reads all of a record. A holder may be writing it: then it is read again.
-// One that died over it has left no name.
+// One that died over it has left no name. What is behind maxRecord is not ours.
 func readWhole(fd int) (rec record, h holder, err error) {
-	buf := make([]byte, 32<<10) // more than the largest key and owner take
+	st, err := lookAt(fd)
+	switch {
+	case err != nil:
+		return rec, h, err
+	case st.odd:
+		return rec, h, ErrUnsafe
+	}
+	buf := make([]byte, maxRecord)
 	for range 10 {
 		n, err := readAt(fd, buf, 0)
 		if err != nil {

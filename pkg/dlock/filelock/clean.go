@@ -6,14 +6,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"time"
 )
 
 // Clean removes the files of locks that nobody has and nobody has taken for a while,
 // and returns how many locks they were of. It disturbs nobody, but their next tokens
-// count from the clock alone.
+// count from the clock alone. What is no lock stays, and so do files that this user may
+// not remove.
 func (s *Store) Clean(ctx context.Context, unused time.Duration) (int, error) {
 	path, err := filepath.Abs(s.path)
 	if err != nil {
@@ -24,37 +23,27 @@ func (s *Store) Clean(ctx context.Context, unused time.Duration) (int, error) {
 		return 0, classify(err)
 	}
 	defer closeFile(dir.fd)
-	names, err := dir.names()
-	if err != nil {
-		return 0, err
-	}
-	slots := map[string][]string{}
-	for _, name := range names {
-		base, number, _ := strings.Cut(name, ".")
-		if _, err := strconv.ParseUint(number, 10, 31); err == nil {
-			slots[base] = append(slots[base], name)
-		}
-	}
 	removed := 0
-	for _, name := range names {
-		base, isLock := strings.CutSuffix(name, lockSuffix)
-		if st, err := os.Lstat(filepath.Join(path, name)); !isLock || err != nil || time.Since(st.ModTime()) < unused {
-			continue
+	err = dir.eachLock(ctx, func(base string) error {
+		st, err := os.Lstat(pathIn(path, base+lockSuffix))
+		if err != nil || time.Since(st.ModTime()) < unused {
+			return nil //nolint:nilerr // what cannot be looked at stays
 		}
-		done, err := dir.removeLock(ctx, base, slots[base])
-		if err != nil {
-			return removed, classify(err)
-		}
+		done, err := dir.removeLock(ctx, base)
 		if done {
 			removed++
 		}
-	}
-	return removed, nil
+		if isForeign(err) {
+			return nil
+		}
+		return err
+	})
+	return removed, classify(err)
 }
 
 // removeLock removes the files of a lock while it is locked and guarded. Whoever has
 // one of them open finds it removed, and opens the next.
-func (dir *directory) removeLock(ctx context.Context, base string, slots []string) (bool, error) {
+func (dir *directory) removeLock(ctx context.Context, base string) (bool, error) {
 	guard, err := dir.guard(ctx, base, callTries)
 	if err != nil {
 		return false, err
@@ -72,16 +61,33 @@ func (dir *directory) removeLock(ctx context.Context, base string, slots []strin
 		return false, err
 	}
 	_, size, err := read(main)
-	if errors.Is(err, errRemoved) || errors.Is(err, ErrNotALock) || errors.Is(err, ErrUnsafe) {
+	if errors.Is(err, errRemoved) {
 		return false, nil
 	}
 	if err != nil || size == 0 { // an empty file may be the lock of another program
 		return false, err
 	}
-	for _, name := range append(slots, base+lockSuffix) {
-		if err := remove(dir, name); err != nil {
-			return false, err
+	if err := dir.removeSlots(ctx, base); err != nil {
+		return false, err
+	}
+	err = remove(dir, base+lockSuffix)
+	return err == nil, err
+}
+
+// removeSlots removes the slots of a lock. They are made one after the other, so the first
+// that is missing is the end. Those of other users in a sticky directory stay.
+func (dir *directory) removeSlots(ctx context.Context, base string) error {
+	for n := range most {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		err := remove(dir, slotName(base, n))
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil && !isForeign(err) {
+			return err
 		}
 	}
-	return true, nil
+	return nil
 }

@@ -52,7 +52,8 @@ func (a *attempt) readMain() (record, int64, error) {
 }
 
 // write writes everything but the mark of the waiters, and blanks over what was
-// longer.
+// longer. A file that is longer than any record is cut instead: another user may have
+// made it so, and filling it would cost memory and disk space of that size.
 func (a *attempt) write(fd int, rec *record, size int64, named bool) error {
 	b := a.line.buf[:0]
 	off := int64(markSize)
@@ -61,19 +62,32 @@ func (a *attempt) write(fd int, rec *record, size int64, named bool) error {
 	}
 	b = rec.appendTo(b)
 	if named {
-		b = appendHolder(b, a.line.quoted, a.id, a.token, a.encode(&a.info))
+		b = appendHolder(b, a.line.quoted, a.id, a.token, a.infoThatFits(len(b)))
 	} else {
 		b = appendHolder(b, a.line.quoted, "", 0, nil)
 	}
-	for int64(len(b))+off < size {
+	for size <= maxRecord && int64(len(b))+off < size {
 		b = append(b, '\n')
 	}
 	a.line.buf = b
 	err := writeAt(fd, b, off)
-	if err != nil { // half a record would be no lock any more
+	switch {
+	case err != nil: // half a record would be no lock any more
 		truncate(fd, size)
+	case size > maxRecord:
+		truncate(fd, off+int64(len(b)))
 	}
 	return err
+}
+
+// infoThatFits is the Info as JSON, or nothing if the record would be longer than those who
+// look at it read. It serves people only.
+func (a *attempt) infoThatFits(before int) []byte {
+	info := a.encode(&a.info)
+	if before+len(a.line.quoted)+len(info) > maxRecord-headSize {
+		return nil
+	}
+	return info
 }
 
 // mark tells others that somebody waits, unless one who came earlier has said so, and

@@ -1,10 +1,18 @@
 package filelock
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"os"
+	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
 const (
@@ -27,7 +35,8 @@ type directory struct {
 var started = time.Now()
 
 func (s *Store) openDirectory(path string) (*directory, error) {
-	if err := os.MkdirAll(path, 0o700); err != nil {
+	forAll, err := s.makeDirectory(path)
+	if err != nil {
 		return nil, err
 	}
 	fd, err := openDir(path)
@@ -38,11 +47,42 @@ func (s *Store) openDirectory(path string) (*directory, error) {
 	if s.shared {
 		dir.perm = sharedPerm
 	}
+	if forAll {
+		if err := openToAll(fd); err != nil {
+			closeFile(fd)
+			return nil, &fs.PathError{Op: "chmod", Path: path, Err: err}
+		}
+	}
 	if err := s.examine(dir); err != nil {
 		closeFile(fd)
 		return nil, fmt.Errorf("filelock: %s: %w", path, err)
 	}
 	return dir, nil
+}
+
+// makeDirectory makes a directory that is missing, and reports whether it is yet to be
+// opened to all users. A shared one is useful to others only if it is root's (see examine),
+// so nobody else makes it.
+func (s *Store) makeDirectory(path string) (forAll bool, err error) {
+	if !s.shared {
+		return false, os.MkdirAll(path, 0o700)
+	}
+	_, err = os.Lstat(path)
+	switch {
+	case !errors.Is(err, fs.ErrNotExist):
+		return false, err
+	case s.uid != 0:
+		return false, driver.Classify(fmt.Errorf("filelock: the shared directory %s is missing: root has to make it, as by install -d -m 1777 %s: %w",
+			path, path, fs.ErrNotExist), driver.Fatal)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return false, err
+	}
+	err = os.Mkdir(path, 0o700)
+	if errors.Is(err, fs.ErrExist) { // another process was faster
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // examine refuses a directory that others could tamper with, or share from
@@ -108,12 +148,36 @@ func (d *fileDriver) lostSight(l *line) {
 // pathIn is where a file should be.
 func pathIn(dir, name string) string { return dir + string(os.PathSeparator) + name }
 
-// names are those of all files.
-func (dir *directory) names() ([]string, error) {
-	f, err := reopenDir(dir)
+// namesAtATime is how many names of files are in memory at a time: any user of a shared
+// directory can make as many files as there is room for.
+const namesAtATime = 1024
+
+// eachLock calls f with what the names of lock files begin with, in no order.
+func (dir *directory) eachLock(ctx context.Context, f func(base string) error) error {
+	d, err := reopenDir(dir)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	defer func() { _ = f.Close() }()
-	return f.Readdirnames(-1)
+	defer func() { _ = d.Close() }()
+	for {
+		names, err := d.Readdirnames(namesAtATime)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		for _, name := range names {
+			base, isLock := strings.CutSuffix(name, lockSuffix)
+			if !isLock {
+				continue
+			}
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if err := f(base); err != nil {
+				return err
+			}
+		}
+	}
 }

@@ -62,6 +62,8 @@ func (d *fileDriver) Acquire(ctx context.Context, r driver.Request) (driver.Stat
 		return driver.State{}, fmt.Errorf("%w: a range of %d fences", driver.ErrUnsupported, r.Fences)
 	case r.Key == "":
 		return driver.State{}, fmt.Errorf("%w: empty", driver.ErrInvalidKey)
+	case len(d.prefix)+len(r.Key) > maxName:
+		return driver.State{}, fmt.Errorf("%w: %d bytes with its prefix are more than %d", driver.ErrInvalidKey, len(d.prefix)+len(r.Key), maxName)
 	case d.store.bars.has(r.ID):
 		return driver.State{Phase: driver.Gone}, nil
 	}
@@ -205,7 +207,18 @@ func (d *fileDriver) Close() error {
 
 // fatal are errors that asking again does not cure.
 var fatal = []error{
-	ErrUnsafe, ErrNotALock, fs.ErrPermission, syscall.EROFS, syscall.ELOOP, syscall.ENOTDIR, syscall.EISDIR, syscall.ENAMETOOLONG,
+	ErrUnsafe, ErrNotALock, fs.ErrPermission, syscall.EROFS, syscall.ELOOP, syscall.ENOTDIR, syscall.EISDIR, syscall.ENXIO, syscall.ENAMETOOLONG,
+}
+
+// isForeign reports whether an error is about one file that another user or program has put
+// there, or made unreadable. Those who look at all files pass over it.
+func isForeign(err error) bool {
+	for _, f := range []error{ErrUnsafe, ErrNotALock, fs.ErrPermission, syscall.ELOOP, syscall.EISDIR, syscall.ENXIO} {
+		if errors.Is(err, f) {
+			return true
+		}
+	}
+	return false
 }
 
 // classify says what an error means for a claim. Calls of the kernel are answered, so

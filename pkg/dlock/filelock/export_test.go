@@ -64,3 +64,12 @@ func Waits(d driver.Driver) bool {
 	defer f.mu.Unlock()
 	return f.running
 }
+
+// Path is the directory.
+func (s *Store) Path() string { return s.path }
+
+// ListAtATime lets List have only n keys in memory.
+func (s *Store) ListAtATime(n int) *Store {
+	s.maxKeys = n
+	return s
+}

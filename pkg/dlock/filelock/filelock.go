@@ -44,6 +44,7 @@ type Store struct {
 	fstype  func(fd int) (name string, local bool, err error)
 	signals func(*slog.Logger) signals
 	bars    bars
+	maxKeys int // that List has in memory
 
 	mu      sync.Mutex
 	drivers map[*fileDriver]struct{} // that are open
@@ -55,16 +56,26 @@ type Option func(*Store)
 // WithSharedDir accepts a directory to which other users can write if it is sticky,
 // as /run/lock is, and belongs to us or to root. Files are made writable for
 // everybody, so any user can take any lock, and keep it.
+//
+// A directory that is missing is made by root alone, with mode 1777: others would refuse to
+// use one that is another user's. For every other user a missing directory is an error.
 func WithSharedDir() Option { return func(s *Store) { s.shared = true } }
 
 // WithNetworkFS accepts any file system. It is up to you that flock works on it
 // and that all contenders are on one host.
 func WithNetworkFS() Option { return func(s *Store) { s.network = true } }
 
+// maxListKeys bounds the memory of List. When it has looked at so many keys, it reads the
+// directory again.
+const maxListKeys = 16 << 10
+
 // New returns a backend on a directory, which is made when the first lock is taken,
-// for its owner alone.
+// for its owner alone (mode 0700); see WithSharedDir for one of all users.
 func New(dir string, opts ...Option) *Store {
-	s := &Store{path: dir, uid: os.Geteuid(), fstype: fsType, signals: newSignals, drivers: map[*fileDriver]struct{}{}}
+	s := &Store{
+		path: dir, uid: os.Geteuid(), fstype: fsType, signals: newSignals, maxKeys: maxListKeys,
+		drivers: map[*fileDriver]struct{}{},
+	}
 	for _, o := range opts {
 		o(s)
 	}

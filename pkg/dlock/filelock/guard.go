@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"time"
 )
 
@@ -53,10 +54,16 @@ func (dir *directory) lockNew(name string) (int, error) {
 	}
 	if err == nil {
 		var st fileState
-		if st, err = lookAt(fd); err == nil && !st.removed {
+		st, err = lookAt(fd)
+		switch {
+		case err != nil:
+		case st.removed:
+			err = errLocked // the next attempt makes another
+		case st.odd:
+			err = &fs.PathError{Op: "lock", Path: pathIn(dir.path, name), Err: ErrUnsafe}
+		default:
 			return fd, nil
 		}
-		err = errors.Join(err, errLocked) // removed: the next attempt makes another
 	}
 	closeFile(fd)
 	return -1, err

@@ -38,6 +38,11 @@ const (
 	fenceDigits = 19
 	countDigits = 10
 	mostFence   = 1 << 62
+	// maxRecord bounds what is read of a file and written to it: others may have made it
+	// as large as they like. The longest name and Info of the engine take 20 KiB.
+	maxRecord = 32 << 10
+	// maxName is the longest key with its prefix. As JSON it is up to six times as long.
+	maxName = 4 << 10
 )
 
 // courtesy is how long a claim leaves a free lock to a waiter who came before it;

@@ -55,6 +55,10 @@ func lookAtDir(fd int) (dirState, error) {
 	return dirState{uid: int(st.Uid), open: st.Mode&0o022 != 0, sticky: st.Mode&unix.S_ISVTX != 0}, nil
 }
 
+// openToAll lets every user make files in a directory, and remove their own. The umask
+// does not count.
+func openToAll(fd int) error { return unix.Fchmod(fd, unix.S_ISVTX|0o777) }
+
 // openFile opens a file, making it if need be. Existing ones are opened without
 // O_CREAT, which Linux may forbid for the files of others in a sticky directory.
 func openFile(dir *directory, name string) (fd int, err error) {
@@ -149,11 +153,7 @@ func writeAt(fd int, p []byte, off int64) error {
 func truncate(fd int, size int64) { _ = unix.Ftruncate(fd, size) }
 
 func remove(dir *directory, name string) error {
-	err := unix.Unlinkat(dir.fd, name, 0)
-	if errors.Is(err, unix.ENOENT) {
-		return nil
-	}
-	return failed("remove", pathIn(dir.path, name), err)
+	return failed("remove", pathIn(dir.path, name), unix.Unlinkat(dir.fd, name, 0))
 }
 
 // duplicate returns another descriptor of the same open file, and so of its lock.

@@ -66,7 +66,8 @@ func (d *fileDriver) attempt(ctx context.Context, c *claim, tries int) (out outc
 				continue // the holder may have left before it could see the mark
 			}
 		}
-		if errors.Is(err, ErrNotALock) || errors.Is(err, ErrUnsafe) { // people must know which
+		var named *fs.PathError
+		if (errors.Is(err, ErrNotALock) || errors.Is(err, ErrUnsafe)) && !errors.As(err, &named) { // people must know which
 			err = fmt.Errorf("filelock: %s: %w", pathIn(a.dir.path, c.line.base+lockSuffix), err)
 		}
 		if !errors.Is(err, errRemoved) && !errors.Is(err, fs.ErrNotExist) {
@@ -172,11 +173,11 @@ func (a *attempt) together(ctx context.Context) (outcome, error) {
 	if err != nil {
 		return refused, err
 	}
-	return a.admit(free)
+	return a.admit(ctx, free)
 }
 
 // admit finds a place among the holders, under the guard and with the file locked.
-func (a *attempt) admit(free bool) (outcome, error) {
+func (a *attempt) admit(ctx context.Context, free bool) (outcome, error) {
 	rec, size, err := a.readMain()
 	if err != nil {
 		return refused, err
@@ -192,7 +193,7 @@ func (a *attempt) admit(free bool) (outcome, error) {
 		return deferred, nil
 	}
 	a.token, a.since = rec.next(a.fences, a.now), rec.since
-	if err := a.takeSlot(); err != nil || a.slot < 0 {
+	if err := a.takeSlot(ctx); err != nil || a.slot < 0 {
 		return deferred, err
 	}
 	if err := a.write(a.main.fd, &rec, size, false); err != nil || !free {
@@ -205,13 +206,17 @@ func (a *attempt) admit(free bool) (outcome, error) {
 }
 
 // takeSlot finds the first slot that nobody has, and says there who we are. If all are
-// taken, a.slot stays negative.
-func (a *attempt) takeSlot() error {
+// taken, a.slot stays negative. There may be many: any user of a shared directory can
+// make slots.
+func (a *attempt) takeSlot(ctx context.Context) error {
 	slots := a.limit
 	if a.mode == driver.Shared {
 		slots = most
 	}
 	for n := range slots {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
 		fd, err := a.dir.lockNew(slotName(a.line.base, n))
 		if errors.Is(err, errLocked) {
 			continue
