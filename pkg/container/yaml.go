@@ -1,0 +1,162 @@
+package container
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// decode reads a file into cfg. It returns the names of the variables that would set what
+// the file sets.
+func decode(raw []byte, ext string, cfg *Config) (map[string]bool, error) {
+	switch ext {
+	case ".yaml", ".yml":
+	case ".json": // is YAML too, but for tabs, which JSON has only between words
+		raw = bytes.ReplaceAll(raw, []byte("\t"), []byte(" "))
+	default:
+		return nil, fmt.Errorf("the name ends in %q, and not in .yaml, .yml or .json", ext)
+	}
+	var doc document
+	err := yaml.NewDecoder(bytes.NewReader(raw)).Decode(&doc.root)
+	if errors.Is(err, io.EOF) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, errors.New(syntaxError(err.Error()))
+	}
+	d := yaml.NewDecoder(bytes.NewReader(raw))
+	d.KnownFields(true)
+	if err := d.Decode(cfg); err != nil && !errors.Is(err, io.EOF) {
+		return nil, errors.New(doc.explain(err))
+	}
+	if err := d.Decode(&yaml.Node{}); !errors.Is(err, io.EOF) {
+		return nil, errors.New("more than one document")
+	}
+	return doc.variables(), nil
+}
+
+// A document is a file as it was parsed.
+type document struct{ root yaml.Node }
+
+// each visits the keys of all mappings, with the names of those around them.
+func (d *document) each(visit func(path string, key, value *yaml.Node)) {
+	var walk func(path string, n *yaml.Node)
+	walk = func(path string, n *yaml.Node) {
+		if n.Kind != yaml.MappingNode {
+			for _, child := range n.Content {
+				walk(path, child)
+			}
+			return
+		}
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			key, value := n.Content[i], n.Content[i+1]
+			visit(path+key.Value, key, value)
+			walk(path+key.Value+"_", value)
+		}
+	}
+	walk("", &d.root)
+}
+
+func (d *document) variables() map[string]bool {
+	names := map[string]bool{}
+	d.each(func(path string, _, value *yaml.Node) {
+		if value.Kind != yaml.ScalarNode || value.Value != "" {
+			names[EnvPrefix+strings.ToUpper(path)] = true
+		}
+	})
+	return names
+}
+
+// The texts of the YAML library have values in them, in many forms, so nothing of them is
+// passed on but what is known to be none.
+var (
+	atLine    = regexp.MustCompile(`(?s)^line (\d+): (.*)$`)
+	unknown   = regexp.MustCompile(`(?s)^field (.*) not found in type \S+$`)
+	mismatch  = regexp.MustCompile(`(?s)^cannot unmarshal (\S+) .*into (\S+)$`)
+	twice     = regexp.MustCompile(`(?s)^mapping key .* already defined at line (\d+)$`)
+	fieldName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]{0,39}$`)
+	coreTag   = regexp.MustCompile(`^!!(str|int|float|bool|seq|map|null|timestamp|binary|merge)$`)
+)
+
+// problems are the beginnings of what the scanner and the parser say, which is always the
+// same.
+var problems = []string{
+	"did not find expected ", "could not find expected ", "found ", "mapping values are not allowed", "mapping keys are not allowed",
+	"block sequence entries are not allowed", "block mapping entries are not allowed", "control characters are not allowed",
+	"exceeded max depth", "document contains excessive aliasing", "map merge requires", "invalid leading UTF-8", "invalid trailing UTF-8",
+	"invalid length of a UTF-8", "invalid Unicode", "incomplete UTF-8", "incomplete UTF-16", "unexpected low surrogate",
+	"expected low surrogate", "input is too long",
+}
+
+// syntaxError says what is wrong with a file that is no YAML.
+func syntaxError(text string) string {
+	where, what := "", strings.TrimPrefix(text, "yaml: ")
+	if m := atLine.FindStringSubmatch(what); m != nil {
+		where, what = "line "+m[1]+": ", m[2]
+	}
+	if strings.HasPrefix(what, "unknown anchor") {
+		return where + "a value begins with * and is the name of nothing: put it in quotes"
+	}
+	for _, p := range problems {
+		if strings.HasPrefix(what, p) {
+			return where + strings.Join(strings.Fields(what), " ")
+		}
+	}
+	return where + "it is not valid YAML"
+}
+
+// explain says what is wrong with a file that does not fit to a Config.
+func (d *document) explain(err error) string {
+	var wrong *yaml.TypeError
+	if !errors.As(err, &wrong) {
+		return syntaxError(err.Error())
+	}
+	var all []string
+	for _, text := range wrong.Errors {
+		m := atLine.FindStringSubmatch(text)
+		if m == nil {
+			m = []string{"", "?", ""}
+		}
+		all = append(all, "line "+m[1]+": "+d.misfit(m[1], m[2]))
+	}
+	return strings.Join(all, "; ")
+}
+
+func (d *document) misfit(line, text string) string {
+	if m := unknown.FindStringSubmatch(text); m != nil {
+		if fieldName.MatchString(m[1]) && !d.isBare(line, m[1]) {
+			return "field " + m[1] + " is not known"
+		}
+		return "a field is not known"
+	}
+	if m := mismatch.FindStringSubmatch(text); m != nil {
+		from, to := m[1], m[2]
+		if !coreTag.MatchString(from) {
+			from = "of an own tag,"
+		}
+		if strings.Contains(to, ".") && to != "time.Duration" {
+			to = "a section"
+		}
+		return "cannot unmarshal " + from + " a value into " + to
+	}
+	if m := twice.FindStringSubmatch(text); m != nil {
+		return "a key is there again, after line " + m[1]
+	}
+	return "a value does not fit"
+}
+
+// isBare reports whether a key has no value. It may then be the rest of a value that should
+// be in quotes, as in {password: abc,def}.
+func (d *document) isBare(line, name string) (bare bool) {
+	d.each(func(_ string, key, value *yaml.Node) {
+		if key.Value == name && fmt.Sprint(key.Line) == line {
+			bare = bare || value.Kind == yaml.ScalarNode && value.Value == ""
+		}
+	})
+	return bare
+}
