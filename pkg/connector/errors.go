@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"strings"
 
 	"github.com/ceyewan/genesis/pkg/xerrors"
 )
@@ -72,31 +71,3 @@ func isTLS(err error) bool {
 	return errors.As(err, &cert) || errors.As(err, &record) ||
 		errors.As(err, &op) && (op.Op == "remote error" || op.Op == "local error") // an alert
 }
-
-// clean keeps passwords out of err. A server may well repeat what it was sent; the
-// error then keeps its kind, and loses the cause that has the password in it.
-func clean(err error, secrets []string) error {
-	text := err.Error()
-	for _, s := range secrets {
-		if s != "" {
-			text = strings.ReplaceAll(text, s, hidden)
-		}
-	}
-	if text == err.Error() {
-		return err
-	}
-	var kind interface {
-		error
-		Code() string
-	}
-	_ = errors.As(err, &kind)
-	return &cleaned{text, kind}
-}
-
-type cleaned struct {
-	text string
-	kind error // nil if it has none
-}
-
-func (c *cleaned) Error() string { return c.text }
-func (c *cleaned) Unwrap() error { return c.kind }

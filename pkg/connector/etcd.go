@@ -59,7 +59,7 @@ func NewEtcd(cfg *EtcdConfig, opts ...Option) (*Etcd, error) {
 	e := &Etcd{link: newLink("etcd", full.addrs(), full.ConnectTimeout, o.log, full.Password)}
 	e.dialer = &dialer{life: e.link.life, bound: full.DialTimeout, tls: secure}
 	if e.client, err = newEtcdClient(&full, secure, o); err != nil {
-		return nil, clean(invalid("Endpoints", "are refused by the client: %w", err), e.link.secrets)
+		return nil, invalid("Endpoints", "are refused by the client: %w", e.link.redact(err))
 	}
 	e.link.ask, e.link.shut = e.read, e.client.Close
 	return e, nil
@@ -134,15 +134,20 @@ func (e *Etcd) read(ctx context.Context) error {
 	case status.Code(err) == codes.Unavailable:
 		return e.unreached(ctx, err)
 	}
-	return typed(err, etcdKind(err))
+	return typed(e.link.redact(err), etcdKind(err))
 }
 
 // unreached finds the reason why there is no connection: gRPC has only a text.
 func (e *Etcd) unreached(ctx context.Context, err error) error {
-	if cause := e.dialer.explain(ctx, e.link.addrs); cause != nil {
-		return fmt.Errorf("%w (%w)", cause, err)
+	shown := e.link.redact(err)
+	cause := e.dialer.explain(ctx, e.link.addrs)
+	switch {
+	case cause == nil:
+		return typed(shown, ErrUnreachable)
+	case shown != err: //nolint:errorlint // has a word been hidden? gRPC says no more than the cause
+		return cause
 	}
-	return typed(err, ErrUnreachable)
+	return fmt.Errorf("%w (%w)", cause, err)
 }
 
 func etcdKind(err error) error {

@@ -107,6 +107,5 @@ func (l *link) close() error {
 }
 
 func (l *link) fail(op string, err error) error {
-	err = fmt.Errorf("connector: %s: %s: %w", l.describe(), op, typed(err, netKind(err)))
-	return clean(err, l.secrets)
+	return fmt.Errorf("connector: %s: %s: %w", l.describe(), op, typed(err, netKind(err)))
 }

@@ -191,10 +191,10 @@ func (r *Redis) ping(ctx context.Context) (err error) {
 	}
 	if r.dialer.tls != nil && errors.Is(netKind(err), ErrUnreachable) {
 		if cause := r.dialer.explain(ctx, r.link.addrs); cause != nil {
-			return fmt.Errorf("%w (%w)", cause, err)
+			return fmt.Errorf("%w (%w)", cause, r.link.redact(err))
 		}
 	}
-	return typed(err, redisKind(err))
+	return typed(r.link.redact(err), redisKind(err))
 }
 
 // redisKinds is what the first word of an error reply means.

@@ -74,7 +74,10 @@ func (o *options) need(there bool, what string) {
 
 func collect(opts []Option) (*options, error) {
 	o := &options{}
-	for _, opt := range opts {
+	for i, opt := range opts {
+		if opt == nil {
+			return nil, fmt.Errorf("%w: option %d is nil", ErrInvalidConfig, i)
+		}
 		opt(o)
 	}
 	if o.missing != "" {

@@ -188,3 +188,12 @@ func TestInvalid(t *testing.T) {
 		}
 	}
 }
+
+// An option that is nil, as from a helper that forgot a case, is an error and no panic.
+func TestNilOption(t *testing.T) {
+	exporter := tracetest.NewInMemoryExporter()
+	_, err := telemetry.New(telemetry.Config{ServiceName: "a"}, telemetry.WithSpanExporter(exporter), nil)
+	if !errors.Is(err, telemetry.ErrInvalidConfig) || !strings.Contains(err.Error(), "option 1 is nil") {
+		t.Error(err)
+	}
+}

@@ -45,6 +45,7 @@ type Store struct {
 	signals func(*slog.Logger) signals
 	bars    bars
 	maxKeys int // that List has in memory
+	bad     error // what Open returns
 
 	mu      sync.Mutex
 	drivers map[*fileDriver]struct{} // that are open
@@ -76,7 +77,11 @@ func New(dir string, opts ...Option) *Store {
 		path: dir, uid: os.Geteuid(), fstype: fsType, signals: newSignals, maxKeys: maxListKeys,
 		drivers: map[*fileDriver]struct{}{},
 	}
-	for _, o := range opts {
+	for i, o := range opts {
+		if o == nil {
+			s.bad = fmt.Errorf("filelock: option %d is nil", i)
+			continue
+		}
 		o(s)
 	}
 	return s
@@ -87,6 +92,9 @@ func New(dir string, opts ...Option) *Store {
 func (s *Store) Open(o driver.Options) (driver.Driver, error) {
 	if !supported {
 		return nil, fmt.Errorf("%w: no flock on this system", driver.ErrUnsupported)
+	}
+	if s.bad != nil {
+		return nil, s.bad
 	}
 	if s.path == "" {
 		return nil, errors.New("filelock: no directory")

@@ -277,4 +277,7 @@ func TestDirectoryIsAFile(t *testing.T) {
 	if _, err := filelock.New("").Open(driver.Options{}); err == nil {
 		t.Error("no directory at all is accepted")
 	}
+	if _, err := filelock.New(t.TempDir(), filelock.WithNetworkFS(), nil).Open(driver.Options{}); err == nil || !strings.Contains(err.Error(), "option 1 is nil") {
+		t.Errorf("an option that is nil: %v", err)
+	}
 }

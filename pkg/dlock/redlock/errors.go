@@ -62,6 +62,8 @@ func fit(clients []redis.UniversalClient) ([]*redis.Client, error) {
 
 func (s *settings) validate() error {
 	switch {
+	case s.bad != nil:
+		return s.bad
 	case !(s.drift >= 0 && s.drift <= 0.5): // so NaN is refused
 		return fmt.Errorf("%w: WithDrift(%v) is not between 0 and 0.5", ErrNodes, s.drift)
 	case s.nodeTimeout < 0 || (s.nodeTimeout > 0 && s.nodeTimeout < time.Millisecond) || s.nodeTimeout > longestMost:

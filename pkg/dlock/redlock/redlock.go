@@ -11,6 +11,7 @@ package redlock
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -37,6 +38,7 @@ func WithNodeTimeout(d time.Duration) Option { return func(s *settings) { s.node
 type settings struct {
 	drift       float64
 	nodeTimeout time.Duration // 0: the usual
+	bad         error         // what Open returns
 }
 
 const (
@@ -72,7 +74,11 @@ func (s *settings) until(sent time.Time, ttl time.Duration) time.Time {
 // them, Open says with ErrNodes.
 func New(clients []redis.UniversalClient, opts ...Option) driver.Opener {
 	o := &opener{clients: append([]redis.UniversalClient(nil), clients...), settings: settings{drift: 0.01}}
-	for _, opt := range opts {
+	for i, opt := range opts {
+		if opt == nil {
+			o.settings.bad = fmt.Errorf("%w: option %d is nil", ErrNodes, i)
+			continue
+		}
 		opt(&o.settings)
 	}
 	return o

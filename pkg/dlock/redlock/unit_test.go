@@ -35,6 +35,7 @@ func TestOpenRefuses(t *testing.T) {
 		"clients 1 and 2 are":      New([]redis.UniversalClient{a, b, client("b:1")}),
 		"client 2 is one of a clu": New([]redis.UniversalClient{a, b, cluster}),
 		"client 0 is a *redis.Rin": New([]redis.UniversalClient{ring, b, c}),
+		"option 1 is nil":          New(three, WithDrift(0), nil),
 		"WithDrift(-1)":            New(three, WithDrift(-1)),
 		"WithDrift(NaN)":           New(three, WithDrift(math.NaN())),
 		"WithDrift(0.9)":           New(three, WithDrift(0.9)),
