@@ -350,19 +350,21 @@ func (a *acquisition) look(cl *claim) (bool, error) {
 	return false, nil
 }
 
-// abandon takes a claim back, in the background and whatever state it is in: a
-// grant that came together with a cancellation too. It returns err.
+// abandon takes a claim back, whatever state it is in: a grant that came together with a
+// cancellation too. It returns err.
 func (a *acquisition) abandon(cl *claim, err error) error {
 	c := a.client
 	c.mu.Lock()
-	defer c.unlock()
 	stored := cl.unsettled || (cl.phase != ended && cl.phase != filing)
 	if cl.phase != ended {
 		c.finish(cl, nil)
 	}
+	var unwanted *claim
 	if stored {
-		c.settle(cl)
+		unwanted = c.settleUnwanted(cl)
 	}
+	c.unlock()
+	c.withdraw(unwanted)
 	return err
 }
 

@@ -32,6 +32,7 @@ type handoff struct {
 	seeking bool               // a claim is being sought
 	gaveUp  bool               // it was given up, since nobody waited
 	giveUp  context.CancelFunc // ends the search; nil before it has begun
+	sought  chan struct{}      // closed when the search has ended
 	met     progress           // of the claim that is sought
 }
 
@@ -146,7 +147,10 @@ func (h *handoff) await(ctx context.Context, w *localWaiter, s *lockSettings) (*
 // leave takes a waiter that gives up out of the queue. It returns what keeps the claim
 // from being answered.
 func (h *handoff) leave(w *localWaiter) error {
-	waited, trouble := h.remove(w)
+	waited, sought, trouble := h.remove(w)
+	if sought != nil && !h.client.caps.Remote { // as any other call that gives up: see withdraw
+		within(sought, withdrawBound)
+	}
 	if waited {
 		return trouble
 	}
@@ -157,43 +161,54 @@ func (h *handoff) leave(w *localWaiter) error {
 	return nil
 }
 
-// remove reports whether a waiter was in the queue.
-func (h *handoff) remove(w *localWaiter) (waited bool, trouble error) {
+// within waits until something is done, but not for long.
+func within(done <-chan struct{}, bound time.Duration) {
+	t := time.NewTimer(bound)
+	defer t.Stop()
+	select {
+	case <-done:
+	case <-t.C:
+	}
+}
+
+// remove reports whether a waiter was in the queue. If it was the last, the search ends:
+// sought is closed then.
+func (h *handoff) remove(w *localWaiter) (waited bool, sought <-chan struct{}, trouble error) {
 	c := h.client
 	c.mu.Lock()
 	defer c.unlock()
 	i := slices.Index(h.waiters, w)
 	if i < 0 {
-		return false, nil
+		return false, nil, nil
 	}
 	h.waiters = slices.Delete(h.waiters, i, i+1)
 	if !h.turn {
 		trouble = h.met.trouble()
 	}
 	if len(h.waiters) == 0 && h.seeking {
-		h.gaveUp = true
+		h.gaveUp, sought = true, h.sought
 		if h.giveUp != nil {
 			h.giveUp()
 		}
 	}
-	return true, trouble
+	return true, sought, trouble
 }
 
 // refuse gives a lock that was handed to a waiter which has left to the next one, or back.
 func (h *handoff) refuse(g *Guard) {
 	c := h.client
 	c.mu.Lock()
-	defer c.unlock()
-	if !g.holds() {
-		return
+	var unwanted *claim
+	if g.holds() {
+		c.measureHold(g, nil)
+		if !h.pass(g, c.now()) {
+			c.finish(g.claim, nil)
+			unwanted = c.settleUnwanted(g.claim)
+			h.turnEnded()
+		}
 	}
-	c.measureHold(g, nil)
-	if h.pass(g, c.now()) {
-		return
-	}
-	c.finish(g.claim, nil)
-	c.settle(g.claim)
-	h.turnEnded()
+	c.unlock()
+	c.withdraw(unwanted)
 }
 
 // next seeks a claim if somebody waits and none is sought or held. It runs under mu.
@@ -209,7 +224,7 @@ func (h *handoff) next() {
 		delete(c.handoffs, h.name)
 		return
 	}
-	h.seeking, h.gaveUp, h.met = true, false, progress{}
+	h.seeking, h.gaveUp, h.met, h.sought = true, false, progress{}, make(chan struct{})
 	c.workers.Go(h.seek)
 }
 
@@ -222,16 +237,20 @@ func (h *handoff) seek() {
 	if h.gaveUp {
 		cancel()
 	}
+	sought := h.sought
 	c.mu.Unlock()
+	defer close(sought)
 	g, err := c.seekAlone(ctx, h.name.key, &h.settings, &h.met)
 	c.mu.Lock()
-	defer c.unlock()
-	h.found(g, err)
+	unwanted := h.found(g, err)
 	h.next()
+	c.unlock()
+	c.withdraw(unwanted)
 }
 
-// found takes in what a search has brought. It runs under mu.
-func (h *handoff) found(g *Guard, err error) {
+// found takes in what a search has brought. It runs under mu, and returns a claim that is to be
+// withdrawn after it.
+func (h *handoff) found(g *Guard, err error) (unwanted *claim) {
 	c, gaveUp := h.client, h.gaveUp
 	h.seeking, h.giveUp = false, nil
 	switch {
@@ -244,12 +263,13 @@ func (h *handoff) found(g *Guard, err error) {
 	case len(h.waiters) == 0:
 		c.finish(g.claim, nil)
 		c.measureHold(g, nil)
-		c.settle(g.claim)
+		unwanted = c.settleUnwanted(g.claim)
 	default:
 		g.claim.handoff, h.turn = h, true
 		h.passes, h.owed, h.ends = c.cfg.LocalBatch, len(h.waiters)-1, after(c.now(), turnLength)
 		h.hand(g, false)
 	}
+	return unwanted
 }
 
 // hand gives a Guard to the first in the queue.

@@ -47,6 +47,38 @@ func (c *Client) settle(cl *claim) {
 	c.settleRef(cl.ref())
 }
 
+// withdrawBound is how long a call may take to withdraw its claim from a local backend, which
+// answers in microseconds.
+const withdrawBound = 50 * time.Millisecond
+
+// settleUnwanted is settle for a finished claim that no caller has got. On a local backend it
+// is not handed to clean-up, but returned: withdraw it after unlock.
+func (c *Client) settleUnwanted(cl *claim) *claim {
+	if !c.caps.Remote {
+		return cl
+	}
+	c.settle(cl)
+	return nil
+}
+
+// withdraw takes a claim from a local backend before the call returns that wanted it: the next
+// holder to unlock would else grant the key to a waiter that has gone. What cannot be done at
+// once is left to clean-up.
+func (c *Client) withdraw(cl *claim) {
+	if cl == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(c.cleanup, withdrawBound)
+	defer cancel()
+	_, err := c.store.Release(ctx, cl.ref())
+	if err == nil {
+		return
+	}
+	c.mu.Lock()
+	c.settle(cl)
+	c.unlock()
+}
+
 // endContexts has the contexts of a claim's guards end in this unlock, before clean-up
 // learns of the claim: another goroutine may have been about to end them for long.
 func (c *Client) endContexts(cl *claim) {

@@ -44,7 +44,7 @@ type Store struct {
 	fstype  func(fd int) (name string, local bool, err error)
 	signals func(*slog.Logger) signals
 	bars    bars
-	maxKeys int // that List has in memory
+	maxKeys int   // that List has in memory
 	bad     error // what Open returns
 
 	mu      sync.Mutex

@@ -1,0 +1,71 @@
+package dlock_test
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/filelock"
+	"github.com/ceyewan/genesis/pkg/dlock/memlock"
+)
+
+// A waiter that gave up is gone when its call returns: after the holder's Unlock the key is
+// free for whoever tries, and not first granted to the one who does not want it any more.
+func TestWaiterThatGaveUpIsGone(t *testing.T) {
+	for backend, open := range map[string]func(*testing.T) driver.Opener{
+		"memory": func(*testing.T) driver.Opener { return memlock.New() },
+		"file":   func(t *testing.T) driver.Opener { return filelock.New(filepath.Join(t.TempDir(), "locks")) },
+	} {
+		for name, cfg := range map[string]dlock.Config{"": {}, " with LocalBatch": {LocalBatch: 8}} {
+			t.Run(backend+name, func(t *testing.T) {
+				store := open(t)
+				holder, waiter, third := client(t, store, dlock.Config{}), client(t, store, cfg), client(t, store, dlock.Config{})
+				refused := 0
+				for range 100 {
+					if !survivesWaiter(t, holder, waiter, third) {
+						refused++
+					}
+				}
+				if refused > 0 {
+					t.Errorf("%d of 100 attempts at a free key were refused", refused)
+				}
+			})
+		}
+	}
+}
+
+// survivesWaiter has one wait for a lock and give up, and reports whether another gets it
+// when it is unlocked.
+func survivesWaiter(t *testing.T, holder, waiter, third *dlock.Client) bool {
+	t.Helper()
+	ctx := t.Context()
+	g, err := holder.Acquire(ctx, "k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	wait, cancel := context.WithTimeout(ctx, time.Millisecond)
+	defer cancel()
+	if _, err := waiter.Acquire(wait, "k"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("the waiter: %v", err)
+	}
+	if err := g.Unlock(ctx); err != nil {
+		t.Fatal(err)
+	}
+	got, err := third.TryLock(ctx, "k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !got {
+		if err := third.Lock(ctx, "k"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := third.Unlock(ctx, "k"); err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
