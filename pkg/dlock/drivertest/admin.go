@@ -137,3 +137,32 @@ func adminEvict(s *suite) {
 	s.renew(other, queued, driver.Gone)
 	s.renew(other, waiter, driver.Held)
 }
+
+// evictedAsksAgain: a Driver whose claim was evicted through another gets the key like anybody
+// else, though nobody has told it, and though what it had would last for long.
+func evictedAsksAgain(s *suite) {
+	d, other := s.open(), s.open()
+	a := s.admin(d)
+	if a == nil || s.NoEvict {
+		return
+	}
+	for _, again := range []func(driver.Ref) driver.Request{request, waiting} {
+		key := "k"
+		for range 3 {
+			evicted := s.ref(key)
+			first := s.file(other, request(evicted), driver.Held)
+			if st, err := a.Evict(s.ctx, key, evicted.ID, first.Token); err != nil || st.Phase != driver.Held {
+				s.Fatalf("Evict = %v, %v", st.Phase, err)
+			}
+			next := s.ref(key)
+			second := s.file(other, again(next), driver.Held)
+			if s.Caps.Fencing && second.Token <= first.Token {
+				s.Errorf("token %d after %d was evicted", second.Token, first.Token)
+			}
+			s.renew(other, evicted, driver.Gone)
+			s.release(other, evicted, driver.Gone)
+			s.renew(other, next, driver.Held)
+			s.release(other, next, driver.Held)
+		}
+	}
+}

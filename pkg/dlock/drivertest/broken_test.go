@@ -47,12 +47,33 @@ var broken = map[string]struct {
 	"list shows other prefixes":         {"AdminList", func(b backend) driver.Driver { return &blabber{backend: b} }},
 	"queue shown in reverse":            {"AdminInspect", func(b backend) driver.Driver { return &mirror{backend: b} }},
 	"evict without comparing":           {"AdminEvict", func(b backend) driver.Driver { return &bouncer{backend: b} }},
+	"an evicted claim is remembered":    {"EvictedAsksAgain", func(b backend) driver.Driver { return &rememberer{backend: b} }},
 	"keys differ only in case":          {"HostileKeys", func(b backend) driver.Driver { return &folder{backend: b} }},
 	"keys cut at the slash":             {"HostileKeys", func(b backend) driver.Driver { return &cutter{backend: b} }},
 	"two holders at a time":             {"MutualExclusion", func(b backend) driver.Driver { return &sharer{backend: b} }},
 	"close leaves events open":          {"Close", newLeaver},
 	"dead contexts are ignored":         {"DeadContext", func(b backend) driver.Driver { return &stubborn{backend: b} }},
 	"unknown modes taken for exclusive": {"UnsupportedModes", func(b backend) driver.Driver { return &pleaser{backend: b} }},
+}
+
+// rememberer refuses a key of which it believes to have the lock, without asking.
+type rememberer struct {
+	backend
+	mu  sync.Mutex
+	has string
+}
+
+func (b *rememberer) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.has != "" && b.has != r.ID {
+		return driver.State{Phase: driver.Gone}, nil
+	}
+	st, err := b.backend.Acquire(ctx, r)
+	if st.Phase == driver.Held {
+		b.has = r.ID
+	}
+	return st, err
 }
 
 type boaster struct{ backend }

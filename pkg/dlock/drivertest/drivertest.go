@@ -142,6 +142,7 @@ var cases = []testCase{
 	{"AdminList", adminList},
 	{"AdminInspect", adminInspect},
 	{"AdminEvict", adminEvict},
+	{"EvictedAsksAgain", evictedAsksAgain},
 	{"HostileKeys", hostileKeys},
 	{"Prefixes", prefixes},
 	{"MutualExclusion", mutualExclusion},

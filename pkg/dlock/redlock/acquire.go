@@ -139,9 +139,7 @@ func (d *redDriver) judge(l *line, c *claim, sent time.Time, out outcome) (drive
 		d.removeEverywhere(c)
 		return driver.State{Phase: driver.Gone}, nil
 	case out.won:
-		l.dequeue(c)
-		l.holder, c.phase, c.token, c.until, c.tries = c, driver.Held, out.token, out.until, 0
-		d.claims[claimID{c.key, c.id}] = c
+		d.won(l, c, out)
 		return driver.State{Phase: driver.Held, Token: out.token, Until: out.until}, nil
 	case out.barred, !c.waits:
 		d.drop(c)

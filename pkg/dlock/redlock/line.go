@@ -97,16 +97,19 @@ func (d *redDriver) first(l *line, now time.Time) *claim {
 	return l.waiting[0]
 }
 
-// isHeld reports whether a claim of this driver has the lock, as far as is known. It
-// runs under mu.
-func (l *line) isHeld(now time.Time) bool { return l.holder != nil && now.Before(l.holder.until) }
+// isReleasing reports whether a claim of this driver is just giving the lock back. One that
+// holds it does not count: it may have been evicted, and nobody tells. The nodes know.
+// It runs under mu.
+func (l *line) isReleasing(now time.Time) bool {
+	return l.holder != nil && l.holder.phase == driver.Gone && now.Before(l.holder.until)
+}
 
 // blocked says why a claim need not ask the servers now, and when it should. It runs
 // under mu.
 func (d *redDriver) blocked(l *line, c *claim, now time.Time) (bool, time.Duration) {
 	head := d.first(l, now)
 	switch {
-	case c.phase == driver.Gone, l.isHeld(now):
+	case c.phase == driver.Gone, l.isReleasing(now):
 		return true, 0
 	case !c.waits:
 		return head != nil, 0
@@ -152,6 +155,20 @@ func (d *redDriver) drop(c *claim) {
 		d.nudge(l)
 	}
 	d.closeLine(l)
+}
+
+// won makes a claim the holder of its line. A holder that the line still had is none any
+// more: no two claims have a majority. It was evicted, and the engine is told to look. It
+// runs under mu.
+func (d *redDriver) won(l *line, c *claim, out outcome) {
+	if was := l.holder; was != nil && was != c && was.phase == driver.Held {
+		was.phase = driver.Gone
+		delete(d.claims, claimID{was.key, was.id})
+		d.Send(driver.Event{Key: was.key, ID: was.id, State: driver.State{Phase: driver.Gone}})
+	}
+	l.dequeue(c)
+	l.holder, c.phase, c.token, c.until, c.tries = c, driver.Held, out.token, out.until, 0
+	d.claims[claimID{c.key, c.id}] = c
 }
 
 // nudge asks the engine to renew the first who waits: its turn has come. It runs

@@ -1,0 +1,90 @@
+package redlock_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock"
+)
+
+// evict takes a lock away from its holder, as an operator does from another process.
+func (s *set) evict(tb testing.TB, key string) {
+	tb.Helper()
+	admin, err := s.locks(tb, dlock.Config{}).Admin()
+	check(tb, err)
+	claims, err := admin.Inspect(tb.Context(), key)
+	check(tb, err)
+	if len(claims) == 0 || claims[0].Token == 0 {
+		tb.Fatalf("nobody has %s: %v", key, claims)
+	}
+	check(tb, admin.Evict(tb.Context(), key, claims[0].Token))
+}
+
+// A Client whose lock was evicted gets it like any other, at once and not when what it had
+// would have been renewed, or would have run out. Its old Guard ends by that.
+func TestEvictedClientAsksAgain(t *testing.T) {
+	s := start(t, 3)
+	c := s.locks(t, dlock.Config{})
+	for name, opts := range map[string][]dlock.LockOption{
+		"renewed": {dlock.WithTTL(time.Hour)}, "not renewed": {dlock.WithTTL(time.Hour), dlock.WithoutRenewal()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			old := acquire(t, c, name, opts...)
+			s.evict(t, name)
+			got, err := c.TryAcquire(t.Context(), name, opts...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got.Token() <= old.Token() {
+				t.Errorf("token %d after %d", got.Token(), old.Token())
+			}
+			select {
+			case <-old.Done():
+			case <-time.After(30 * time.Second): // the lease is an hour
+				t.Error("the evicted Guard still holds")
+			}
+			s.evict(t, name)
+			unlock(t, acquire(t, c, name, opts...))
+		})
+	}
+}
+
+// A goroutine that waits behind one of its own Client is served when that one is evicted.
+func TestEvictedByOthersServesOwnWaiter(t *testing.T) {
+	s := start(t, 3)
+	c := s.locks(t, dlock.Config{})
+	for range times(5, 50) {
+		_ = acquire(t, c, "k", dlock.WithTTL(time.Hour), dlock.WithoutRenewal())
+		done := make(chan error, 1)
+		go func() {
+			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+			defer cancel()
+			g, err := c.Acquire(ctx, "k")
+			if err == nil {
+				err = g.Unlock(ctx)
+			}
+			done <- err
+		}()
+		s.waits(t, "k")
+		s.evict(t, "k")
+		check(t, <-done)
+	}
+}
+
+// waits waits until the nodes show that somebody waits.
+func (s *set) waits(tb testing.TB, key string) {
+	tb.Helper()
+	admin, err := s.locks(tb, dlock.Config{}).Admin()
+	check(tb, err)
+	for end := time.Now().Add(10 * time.Second); ; elapse(time.Millisecond) {
+		claims, err := admin.Inspect(tb.Context(), key)
+		check(tb, err)
+		if len(claims) > 1 {
+			return
+		}
+		if time.Now().After(end) {
+			tb.Fatal("nobody waits")
+		}
+	}
+}
