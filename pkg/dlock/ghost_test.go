@@ -20,8 +20,8 @@ func TestWaiterThatGaveUpIsGone(t *testing.T) {
 		"memory": func(*testing.T) driver.Opener { return memlock.New() },
 		"file":   func(t *testing.T) driver.Opener { return filelock.New(filepath.Join(t.TempDir(), "locks")) },
 	} {
-		for name, cfg := range map[string]dlock.Config{"": {}, " with LocalBatch": {LocalBatch: 8}} {
-			t.Run(backend+name, func(t *testing.T) {
+		for name, cfg := range map[string]dlock.Config{"alone": {}, "LocalBatch": {LocalBatch: 8}} {
+			t.Run(backend+" "+name, func(t *testing.T) {
 				store := open(t)
 				holder, waiter, third := client(t, store, dlock.Config{}), client(t, store, cfg), client(t, store, dlock.Config{})
 				refused := 0

@@ -64,6 +64,8 @@ func (c *Client) settleUnwanted(cl *claim) *claim {
 // withdraw takes a claim from a local backend before the call returns that wanted it: the next
 // holder to unlock would else grant the key to a waiter that has gone. What cannot be done at
 // once is left to clean-up.
+//
+//nolint:contextcheck,nolintlint // the context of the caller is over; this is for the checks of all callers
 func (c *Client) withdraw(cl *claim) {
 	if cl == nil {
 		return
