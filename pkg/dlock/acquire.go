@@ -94,11 +94,15 @@ func (c *Client) seekAlone(ctx context.Context, key string, s *lockSettings, met
 		return nil, err
 	}
 	defer c.leave()
-	a := acquisition{client: c, settings: *s, met: met, started: c.now(), deadline: never}
-	defer func() { s.filed = a.settings.filed }()
+	deadline := int64(never)
 	if s.bounded && s.wait > 0 {
-		a.deadline = after(a.started, s.wait)
+		deadline = after(c.now(), s.wait)
+		c.awaitDepartures(ctx, key, s.wait)
+	} else {
+		c.awaitDepartures(ctx, key, departBound)
 	}
+	a := acquisition{client: c, settings: *s, met: met, started: c.now(), deadline: deadline}
+	defer func() { s.filed = a.settings.filed }()
 	for {
 		g, err := a.file(ctx, key)
 		if !errors.Is(err, errPlaceLost) {

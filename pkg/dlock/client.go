@@ -74,10 +74,11 @@ type Client struct {
 	alarm       int64 // when the scheduler wakes by itself
 
 	// What came up under mu, for unlock.
-	endings   []ending
-	handovers []handover
-	cleanups  []settlement
-	reports   []report
+	endings    []ending
+	handovers  []handover
+	cleanups   []settlement
+	departures departures
+	reports    []report
 }
 
 var _ Locker = (*Client)(nil)

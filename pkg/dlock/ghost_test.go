@@ -9,6 +9,7 @@ import (
 
 	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/faultdriver"
 	"github.com/ceyewan/genesis/pkg/dlock/filelock"
 	"github.com/ceyewan/genesis/pkg/dlock/memlock"
 )
@@ -68,4 +69,52 @@ func survivesWaiter(t *testing.T, holder, waiter, third *dlock.Client) bool {
 		t.Fatal(err)
 	}
 	return got
+}
+
+// On a remote backend the withdrawal goes on after the call has returned. A later call of the
+// same Client on the same key comes after it.
+func TestLaterCallComesAfterWithdrawal(t *testing.T) {
+	for name, cfg := range map[string]dlock.Config{"alone": {}, "LocalBatch": {LocalBatch: 8}} {
+		t.Run(name, func(t *testing.T) {
+			store, faults := faulty(faultdriver.Rule{Op: faultdriver.Release, Fault: faultdriver.Delay, Delay: time.Millisecond})
+			holder, c := client(t, store, dlock.Config{}), client(t, faults, cfg)
+			refused := 0
+			for range 100 {
+				if !survivesWaiter(t, holder, c, c) {
+					refused++
+				}
+			}
+			if refused > 0 {
+				t.Errorf("%d of 100 attempts at a free key were refused", refused)
+			}
+		})
+	}
+}
+
+// A release that hangs holds up no later call for long, and none on another key.
+func TestHungWithdrawalDelaysLittle(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		store, faults := faulty(faultdriver.Rule{Op: faultdriver.Release, Fault: faultdriver.LoseRequest, Hang: true})
+		holder, c := client(t, store, dlock.Config{}), client(t, faults, dlock.Config{})
+		g := acquire(t, holder, "k")
+		wait, cancel := context.WithTimeout(ctx, time.Millisecond)
+		defer cancel()
+		_, err := c.Acquire(wait, "k")
+		wantErr(t, err, context.DeadlineExceeded)
+		began := time.Now()
+		_ = acquire(t, c, "other")
+		if took := time.Since(began); took > 0 {
+			t.Errorf("another key: %v", took)
+		}
+		for limit, opts := range map[time.Duration][]dlock.LockOption{
+			200 * time.Millisecond: {dlock.WithWait(0)}, 20 * time.Millisecond: {dlock.WithWait(20 * time.Millisecond)},
+		} {
+			began := time.Now()
+			_, err := c.Acquire(ctx, "k", opts...)
+			if took := time.Since(began); took > limit || err == nil {
+				t.Errorf("took %v of %v: %v", took, limit, err)
+			}
+		}
+		unlock(t, g)
+	})
 }

@@ -148,7 +148,7 @@ func (h *handoff) await(ctx context.Context, w *localWaiter, s *lockSettings) (*
 // from being answered.
 func (h *handoff) leave(w *localWaiter) error {
 	waited, sought, trouble := h.remove(w)
-	if sought != nil && !h.client.caps.Remote { // as any other call that gives up: see withdraw
+	if sought != nil { // as any other call that gives up: see withdraw and departures
 		within(sought, withdrawBound)
 	}
 	if waited {

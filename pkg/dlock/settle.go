@@ -28,6 +28,7 @@ type settlement struct {
 	tries   int
 	notSoon int64 // no attempt before this
 	giveUp  int64
+	departs bool // later calls on the key wait for the first attempt
 }
 
 // settlers is how many settlements are tried at a time, settleBound how long an
@@ -57,7 +58,8 @@ func (c *Client) settleUnwanted(cl *claim) *claim {
 	if !c.caps.Remote {
 		return cl
 	}
-	c.settle(cl)
+	c.endContexts(cl)
+	c.depart(cl.ref())
 	return nil
 }
 
@@ -206,11 +208,15 @@ func (c *Client) settleOne(s settlement) {
 		_, err = c.store.Release(ctx, s.ref)
 	}
 	cancel()
-	if err == nil {
+	if err == nil && !s.departs {
 		return
 	}
 	c.mu.Lock()
 	defer c.unlock()
+	c.departed(&s)
+	if err == nil {
+		return
+	}
 	now := c.now()
 	if driver.ClassOf(err) == driver.Fatal || now >= s.giveUp {
 		c.logGaveUp(s.ref.Key, err)
