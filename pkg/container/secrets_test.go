@@ -68,6 +68,7 @@ func TestErrorsSayWhere(t *testing.T) {
 	for text, want := range map[string]string{
 		"redis:\n  password: *hunter2\n":                     "a value begins with * and is the name of nothing: put it in quotes",
 		"redis:\n  pool_size: \"ab`hunter2\"\n":              "line 2: cannot unmarshal !!str a value into int",
+		"redis:\n  password: !!int hunter2\n":                "a value does not fit to the tag (!) before it: put it in quotes",
 		"redis:\n  password: !hunter2 {}\n":                  "line 2: cannot unmarshal",
 		"redis:\n  password: a\n  password: hunter2\n":       "line 3: a key is there again, after line 2",
 		"redis:\n  password: hunter2: x\n":                   "line 2: mapping values are not allowed in this context",

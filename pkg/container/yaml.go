@@ -99,8 +99,11 @@ func syntaxError(text string) string {
 	if m := atLine.FindStringSubmatch(what); m != nil {
 		where, what = "line "+m[1]+": ", m[2]
 	}
-	if strings.HasPrefix(what, "unknown anchor") {
+	switch {
+	case strings.HasPrefix(what, "unknown anchor"):
 		return where + "a value begins with * and is the name of nothing: put it in quotes"
+	case strings.HasPrefix(what, "cannot decode "), strings.HasPrefix(what, "!!binary value"):
+		return where + "a value does not fit to the tag (!) before it: put it in quotes"
 	}
 	for _, p := range problems {
 		if strings.HasPrefix(what, p) {
