@@ -39,12 +39,16 @@ func (a *acquisition) note(asked bool, err error) {
 }
 
 // silence is why nothing is known of a claim that was queued: its renewals are not
-// answered, or one has yet to tell what became of a grant that came too late.
+// answered, or one has yet to tell what became of a grant that came too late, or of a
+// place that may be lost.
 func (cl *claim) silence() error {
-	if cl.failures == 0 || cl.wait == nil {
-		if cl.phase == queued && cl.granted != 0 {
-			return fmt.Errorf("%w: it was granted, and the answer took longer than the lease", ErrUnknownOutcome)
-		}
+	switch {
+	case cl.failures > 0 && cl.wait != nil:
+	case cl.phase == queued && cl.granted != 0:
+		return fmt.Errorf("%w: it was granted, and the answer took longer than the lease", ErrUnknownOutcome)
+	case cl.phase == queued && cl.expired(cl.client.now()):
+		return fmt.Errorf("%w: queued, and not renewed for longer than its place lasts", ErrUnknownOutcome)
+	default:
 		return nil
 	}
 	return fmt.Errorf("%w: queued, but %d renewals in a row were not answered: %w", ErrUnknownOutcome, cl.failures, cl.wait.err)

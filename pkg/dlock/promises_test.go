@@ -346,3 +346,30 @@ func TestGrantThatCameTooLate(t *testing.T) {
 		})
 	}
 }
+
+// A place in the queue that a suspend may have cost is not one behind a holder.
+func TestPlaceThatMayBeLost(t *testing.T) {
+	for _, batch := range []int{0, 8} {
+		virtual(t, func(t *testing.T) {
+			var slept, renewals atomic.Int64
+			store := memlock.New()
+			silent := func(ctx context.Context, _ driver.Driver, _ []driver.Ref) ([]driver.State, error) {
+				renewals.Add(1)
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+			acquire(t, client(t, store, dlock.Config{}), "k", dlock.WithTTL(10*second), dlock.WithoutRenewal())
+			c := client(t, &scripted{Opener: store, renew: silent, remote: true}, dlock.Config{LocalBatch: batch},
+				dlock.WithSleptClock(func() time.Duration { return time.Duration(slept.Load()) }))
+			got := async(func() error { _, err := c.Acquire(ctx, "k", dlock.WithWait(1200*time.Millisecond)); return err })
+			elapse(200 * time.Millisecond)
+			store.Advance(time.Minute)
+			slept.Add(int64(time.Minute))
+			err := <-got
+			if renewals.Load() != 1 {
+				t.Fatalf("%d renewals: the test shows nothing", renewals.Load())
+			}
+			wantErr(t, err, dlock.ErrUnknownOutcome)
+		})
+	}
+}
