@@ -122,7 +122,7 @@ func (cl *claim) covers(s *lockSettings) error {
 	if cl.extras != nil {
 		has = *cl.extras
 	}
-	more := ""
+	var more string
 	switch {
 	case s.ttlAsked && s.ttl > cl.ttl:
 		more = fmt.Sprintf("WithTTL %v inside a lock with %v; use Extend", s.ttl, cl.ttl)
