@@ -3,6 +3,7 @@ package dlock
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"sync"
@@ -43,8 +44,9 @@ type Client struct {
 	tracer   trace.Tracer // nil without one
 	reporter *reporter
 
-	epoch time.Time    // zero of the monotonic clock that now reads
-	slept func() int64 // nil unless suspended time counts; see clock.go
+	epoch  time.Time                         // zero of the monotonic clock that now reads
+	random func(time.Duration) time.Duration // below its argument
+	slept  func() int64                      // nil unless suspended time counts; see clock.go
 
 	bounds    bound.Shared
 	kick      chan struct{}   // wakes the scheduler: something is due earlier
@@ -142,6 +144,10 @@ func build(cfg *Config, opts []Option) (*Client, error) {
 	c.caps = c.store.Caps()
 	if c.caps.Remote {
 		c.slept = suspendedTime(c.now)
+	}
+	c.random = rand.N[time.Duration]
+	if o.random != nil {
+		c.random = o.random
 	}
 	if o.clock != nil {
 		c.slept = o.clock

@@ -2,7 +2,6 @@ package dlock
 
 import (
 	"math"
-	"math/rand/v2"
 	"sync"
 	"time"
 )
@@ -98,5 +97,5 @@ func after(at int64, d time.Duration) int64 {
 // retry interval up to one second, spread by a quarter either way.
 func (c *Client) pause(n int) time.Duration {
 	d := min(c.cfg.RetryInterval<<min(n, 10), max(maxPause, c.cfg.RetryInterval))
-	return d - d/4 + rand.N(d/2+1)
+	return d - d/4 + c.random(d/2+1)
 }

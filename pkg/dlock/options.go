@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
+	"time"
 
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
@@ -92,7 +93,8 @@ type options struct {
 	tracer trace.Tracer
 	admin  bool
 	offers []offer
-	clock  func() int64 // tests: replaces the clock of suspended time
+	clock  func() int64                      // tests: replaces the clock of suspended time
+	random func(time.Duration) time.Duration // tests: replaces rand.N
 }
 
 // An offer is a backend that was injected. A name of "" is known only once the

@@ -31,7 +31,7 @@ func (p *process) get() *dlock.Client {
 
 // restart opens another Client, and closes the old one under its users.
 func (p *process) restart() error {
-	next, err := p.world.open(p.cfg)
+	next, err := p.world.open(fmt.Sprint(p.name, p.lives), p.cfg)
 	if err != nil {
 		return err
 	}

@@ -148,9 +148,13 @@ func (w *world) suspend(done <-chan struct{}) {
 }
 
 // open returns a Client of this world.
-func (w *world) open(cfg dlock.Config) (*dlock.Client, error) {
+func (w *world) open(name string, cfg dlock.Config) (*dlock.Client, error) {
 	slept := func() time.Duration { return time.Duration(w.slept.Load()) }
-	return dlock.New(&cfg, dlock.WithBackend(w), dlock.WithSleptClock(slept))
+	var n atomic.Int64
+	random := func(below time.Duration) time.Duration {
+		return time.Duration(w.draw("pauses of ", name, n.Add(1)).Int64N(int64(below)))
+	}
+	return dlock.New(&cfg, dlock.WithBackend(w), dlock.WithSleptClock(slept), dlock.WithRandom(random))
 }
 
 // tell keeps a line of the story. It runs under mu.
