@@ -23,17 +23,18 @@ type handoff struct {
 	settings lockSettings
 
 	// Under client.mu.
-	waiters []*localWaiter
-	turn    bool               // a claim is held, or being released
-	passes  int                // left in this turn
-	owed    int                // of these, for those who waited when the turn began
-	ends    int64              // of this turn, for all others
-	former  *Guard             // that handed the lock on last; its context may not have ended yet
-	seeking bool               // a claim is being sought
-	gaveUp  bool               // it was given up, since nobody waited
-	giveUp  context.CancelFunc // ends the search; nil before it has begun
-	sought  chan struct{}      // closed when the search has ended
-	met     progress           // of the claim that is sought
+	waiters   []*localWaiter
+	turn      bool               // a claim is held, or being released
+	givenBack int64              // when the release of the claim was sent, 0 if it was not
+	passes    int                // left in this turn
+	owed      int                // of these, for those who waited when the turn began
+	ends      int64              // of this turn, for all others
+	former    *Guard             // that handed the lock on last; its context may not have ended yet
+	seeking   bool               // a claim is being sought
+	gaveUp    bool               // it was given up, since nobody waited
+	giveUp    context.CancelFunc // ends the search; nil before it has begun
+	sought    chan struct{}      // closed when the search has ended
+	met       progress           // of the claim that is sought
 }
 
 // A handoffName is what must be the same for those who share a claim.
@@ -45,7 +46,8 @@ type handoffName struct {
 
 // A localWaiter is a call that waits for its turn.
 type localWaiter struct {
-	got chan handed // buffered by one
+	got   chan handed // buffered by one
+	since int64
 }
 
 // A handover is what unlock gives to a waiter.
@@ -82,7 +84,7 @@ func (c *Client) join(ctx context.Context, key string, s *lockSettings) (*Guard,
 	defer c.leave()
 	name := handoffName{key, s.ttl, s.margin, s.info}
 	name.info.Trace = ""
-	w := &localWaiter{make(chan handed, 1)}
+	w := &localWaiter{make(chan handed, 1), c.now()}
 	return c.lineUp(name, s, w).await(ctx, w, s)
 }
 
@@ -182,8 +184,11 @@ func (h *handoff) remove(w *localWaiter) (waited bool, sought <-chan struct{}, t
 		return false, nil, nil
 	}
 	h.waiters = slices.Delete(h.waiters, i, i+1)
-	if !h.turn {
+	switch {
+	case !h.turn:
 		trouble = h.met.trouble()
+	case h.givenBack != 0 && h.givenBack <= w.since: // nobody has held it since
+		trouble = fmt.Errorf("%w: %w to its release", ErrUnknownOutcome, errNoAnswer)
 	}
 	if len(h.waiters) == 0 && h.seeking {
 		h.gaveUp, sought = true, h.sought
@@ -265,7 +270,7 @@ func (h *handoff) found(g *Guard, err error) (unwanted *claim) {
 		c.measureHold(g, nil)
 		unwanted = c.settleUnwanted(g.claim)
 	default:
-		g.claim.handoff, h.turn = h, true
+		g.claim.handoff, h.turn, h.givenBack = h, true, 0
 		h.passes, h.owed, h.ends = c.cfg.LocalBatch, len(h.waiters)-1, after(c.now(), turnLength)
 		h.hand(g, false)
 	}

@@ -373,3 +373,22 @@ func TestPlaceThatMayBeLost(t *testing.T) {
 		})
 	}
 }
+
+// Who comes when the lock was given back already, and hears nothing, is not behind a holder.
+func TestHandoffWhileTheReleaseIsSilent(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		silent := func(ctx context.Context, _ driver.Driver, _ driver.Ref) (driver.State, error) {
+			<-ctx.Done()
+			return driver.State{}, ctx.Err()
+		}
+		c := client(t, &scripted{Opener: memlock.New(), release: silent, remote: true}, dlock.Config{LocalBatch: 8})
+		g := acquire(t, c, "k")
+		early := async(func() error { _, err := c.Acquire(ctx, "k", dlock.WithWait(100*time.Millisecond)); return err })
+		elapse(50 * time.Millisecond)
+		done := async(func() error { return g.Unlock(ctx) })
+		wantErr(t, <-early, dlock.ErrLockHeldByOther) // as somebody did, for half of its wait
+		_, err := c.Acquire(ctx, "k", dlock.WithWait(100*time.Millisecond))
+		wantErr(t, err, dlock.ErrUnknownOutcome)
+		<-done
+	})
+}

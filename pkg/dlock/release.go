@@ -104,6 +104,9 @@ func (c *Client) endHeld(g *Guard) (unlocking, error) {
 		c.measureHold(g, nil)
 		return done, nil
 	}
+	if cl.handoff != nil {
+		cl.handoff.givenBack = now
+	}
 	c.end(cl, nil) // and known until the release is answered
 	c.calls.Add(1)
 	return sendRelease, nil

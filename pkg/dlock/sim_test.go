@@ -21,6 +21,7 @@ var failedSeeds = []uint64{
 	67,    // a suspend was noticed late
 	8068,  // a grant made void by a suspend was "held by another"
 	10639, // and a place in the queue
+	53717, // and a wait for a release that was not answered
 }
 
 // TestSimulation runs worlds. DLOCK_SEED runs one of them and tells its story.
