@@ -13,7 +13,6 @@ import (
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/connector"
 	"github.com/ceyewan/genesis/pkg/dlock"
-	"github.com/ceyewan/genesis/pkg/dlock/etcdlock"
 )
 
 func TestEtcd(t *testing.T) {
@@ -101,7 +100,7 @@ func TestEtcdUsers(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer locks.Close()
-		if err := locks.Lock(t.Context(), "key"); !errors.Is(err, etcdlock.ErrDenied) {
+		if err := locks.Lock(t.Context(), "key"); !errors.Is(err, dlock.ErrDenied) {
 			t.Errorf("got %v", err)
 		}
 	})

@@ -122,6 +122,7 @@ type acquisition struct {
 	started  int64
 	deadline int64 // of WithWait
 	failures int   // in a row
+	cause    error // of the last attempt whose failure had one
 	sends    int
 }
 
@@ -162,7 +163,7 @@ func (a *acquisition) file(ctx context.Context, key string) (*Guard, error) {
 // outcome says that a claim may be stored, if any attempt was not answered.
 func (a *acquisition) outcome(cl *claim, err error) error {
 	if cl.unsettled {
-		return fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
+		return fmt.Errorf("%w: %w", ErrUnknownOutcome, mayBeStored(err))
 	}
 	return err
 }
@@ -241,11 +242,17 @@ func (a *acquisition) send(ctx context.Context, cl *claim) (driver.State, sent, 
 		err = errNoAnswer
 	}
 	switch {
-	case err == nil || cctx.Err() == nil || ctx.Err() != nil || driver.ClassOf(err) != driver.Ambiguous:
-	case c.closing.Err() != nil:
+	case err == nil:
+	case ctx.Err() != nil:
+	case cctx.Err() == nil:
+		a.record(err)
+	case c.closing.Err() != nil && driver.ClassOf(err) == driver.Ambiguous:
 		err = ErrClosed
 	default:
-		err = fmt.Errorf("no answer within %v", bound) // our bound, not the caller's
+		err = a.cutShort(err, bound)
+	}
+	if err != nil && ctx.Err() == nil {
+		err = notCallers(err)
 	}
 	return st, left, err
 }
@@ -349,7 +356,7 @@ func (a *acquisition) look(cl *claim) (bool, error) {
 	case cl.phase == granted:
 		return c.take(cl, c.now()), nil
 	case c.cfg.MaxRetries > 0 && int(cl.failures) > c.cfg.MaxRetries:
-		return true, fmt.Errorf("%w: after %d attempts: %w", ErrUnknownOutcome, cl.failures, cl.wait.err)
+		return true, fmt.Errorf("%w: after %d attempts: %w", ErrUnknownOutcome, cl.failures, mayBeStored(cl.wait.err))
 	}
 	return false, nil
 }
@@ -389,7 +396,7 @@ func (a *acquisition) backOff(ctx context.Context, cause error) error {
 	defer t.Stop()
 	select {
 	case <-ctx.Done():
-		return fmt.Errorf("%w (last error: %v)", ctxError(ctx), cause) //nolint:errorlint // only the context ended the call
+		return fmt.Errorf("%w (last error: %w)", ctxError(ctx), a.better(cause))
 	case <-c.closing.Done():
 		return ErrClosed
 	case <-t.C:

@@ -12,7 +12,8 @@ import (
 
 // What can go wrong. Every error of this package wraps one of these, a
 // context's error, or the backend's own error; test with errors.Is. Each has a
-// stable code, which xerrors.CodeOf returns.
+// stable code, which xerrors.CodeOf returns. docs/errors.md lists which fault of a
+// backend leads to which error, how soon, and whether anything may be stored.
 var (
 	// ErrConfigNil: no Config was given.
 	ErrConfigNil = xerrors.New("config_nil", "config is nil")
@@ -34,9 +35,17 @@ var (
 	// ErrOwnershipLost: the lock was ours, and it ended before it was
 	// unlocked. Part of the guarded work may have overlapped with another's.
 	ErrOwnershipLost = xerrors.New("ownership_lost", "ownership of the lock was lost")
+	// ErrUnavailable: the backend could not be reached. Nothing was sent, so nothing
+	// is stored.
+	ErrUnavailable = driver.ErrUnavailable
+	// ErrDenied: the backend does not let us in, or does not let us do this.
+	ErrDenied = driver.ErrDenied
+	// ErrNotReady: the backend answers, and cannot serve now: it loads its data, is a
+	// replica, has no leader, or has no room.
+	ErrNotReady = driver.ErrNotReady
 	// ErrUnknownOutcome: the backend did not answer. We clean up in the
 	// background; whatever is left ends with the TTL.
-	ErrUnknownOutcome = xerrors.New("unknown_outcome", "outcome is unknown")
+	ErrUnknownOutcome = driver.ErrUnknownOutcome
 	// ErrUnsupported: this backend cannot do it, or it was not switched on.
 	ErrUnsupported = driver.ErrUnsupported
 	// ErrClosed: the Client is closed.

@@ -23,7 +23,7 @@ func (p *progress) trouble() error {
 	case p.claim.phase != filing:
 		return nil
 	case p.asked || p.claim.unsettled:
-		return fmt.Errorf("%w: %w", ErrUnknownOutcome, cmp.Or(p.err, errNoAnswer))
+		return fmt.Errorf("%w: %w", ErrUnknownOutcome, mayBeStored(cmp.Or(p.err, errNoAnswer)))
 	}
 	return p.err
 }
@@ -51,5 +51,5 @@ func (cl *claim) silence() error {
 	default:
 		return nil
 	}
-	return fmt.Errorf("%w: queued, but %d renewals in a row were not answered: %w", ErrUnknownOutcome, cl.failures, cl.wait.err)
+	return fmt.Errorf("%w: queued, but %d renewals in a row were not answered: %w", ErrUnknownOutcome, cl.failures, mayBeStored(cl.wait.err))
 }

@@ -196,5 +196,5 @@ func (c *Client) retryRelease(ctx context.Context, cause error, n int, left time
 			return nil
 		}
 	}
-	return fmt.Errorf("%w: releasing goes on: %v", ErrUnknownOutcome, cause) //nolint:errorlint // a timeout in it is not the caller's
+	return fmt.Errorf("%w: releasing goes on: %w", ErrUnknownOutcome, mayBeStored(notCallers(cause)))
 }

@@ -171,7 +171,7 @@ func (c *Client) unanswered(cl *claim, f *flight, err error, s sent) {
 	c.mayArrive(cl, s)
 	cl.failures++
 	if cl.wait != nil {
-		cl.wait.err = cmp.Or(err, errNoAnswer)
+		cl.wait.err = notCallers(cmp.Or(err, errNoAnswer))
 		cl.wait.signal()
 	}
 	pause := c.pause(f.failures)

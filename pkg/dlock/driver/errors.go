@@ -2,6 +2,23 @@ package driver
 
 import "errors"
 
+// Errors that every backend returns for the same reasons, around errors of its own and
+// its client's; package dlock exports them under the same names. docs/errors.md lists
+// which fault leads to which.
+var (
+	// ErrUnavailable: the backend could not be reached. Nothing was sent, so nothing
+	// is stored; the Class of the error is never Ambiguous.
+	ErrUnavailable error = &sentinel{"unavailable", "backend is unavailable"}
+	// ErrDenied: the backend does not let us in, or does not let us do this.
+	ErrDenied error = &sentinel{"denied", "backend denies access"}
+	// ErrNotReady: the backend answers, and cannot serve now: it loads its data, is a
+	// replica, has no leader, or has no room.
+	ErrNotReady error = &sentinel{"not_ready", "backend is not ready"}
+	// ErrUnknownOutcome: a call was not answered, and may have been carried out. A
+	// Driver says so with the Class Ambiguous; package dlock adds this error.
+	ErrUnknownOutcome error = &sentinel{"unknown_outcome", "outcome is unknown"}
+)
+
 // Errors that a Driver returns, wrapped or as they are; package dlock exports
 // them under the same names. All three are Fatal: nothing was stored.
 var (

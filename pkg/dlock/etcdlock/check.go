@@ -30,14 +30,14 @@ func (d *etcdDriver) Check(ctx context.Context) ([]driver.Finding, error) {
 		all = append(all, f)
 	}
 	if len(reached) == 0 {
-		return nil, fmt.Errorf("%w: no member answers", ErrNotReady)
+		return nil, fmt.Errorf("%w: no member answers", driver.ErrUnavailable)
 	}
 	all = append(all, oneCluster(reached), space(reached))
 	bounded, cancel := context.WithTimeout(clientv3.WithRequireLeader(ctx), clusterBound)
 	defer cancel()
 	whole, err := d.checkCluster(bounded)
 	if err != nil && ctx.Err() == nil && bounded.Err() != nil {
-		err = fmt.Errorf("%w: no answer within %v", ErrNotReady, clusterBound)
+		err = fmt.Errorf("%w: no answer within %v", driver.ErrNotReady, clusterBound)
 	}
 	return append(all, whole...), err
 }
@@ -163,7 +163,7 @@ func (d *etcdDriver) alarms(ctx context.Context) driver.Finding {
 	resp, err := d.client.AlarmList(ctx)
 	if err != nil {
 		f.Detail = "not known: " + err.Error()
-		if !errors.Is(classify(err), ErrDenied) {
+		if !errors.Is(classify(err), driver.ErrDenied) {
 			f.Level, f.Cure = driver.Warning, "look with: etcdctl alarm list"
 		}
 		return f

@@ -3,6 +3,8 @@ package etcdlock
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc/codes"
@@ -11,17 +13,10 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// What a server can answer to a lock call. Test with errors.Is.
-var (
-	// ErrNoSpace: the server is at its quota. Releases and renewals still work;
-	// nothing new is stored.
-	ErrNoSpace = errors.New("etcd is out of space")
-	// ErrNotReady: the cluster cannot serve now: it has no leader, or too much to
-	// do.
-	ErrNotReady = errors.New("etcd is not ready")
-	// ErrDenied: the server does not let us in.
-	ErrDenied = errors.New("etcd denies access")
-)
+// ErrNoSpace: the server is at its quota. Releases and renewals still work; nothing new
+// is stored. It is a dlock.ErrNotReady; other errors of a server are a
+// dlock.ErrUnavailable, a dlock.ErrDenied or a dlock.ErrNotReady as well.
+var ErrNoSpace = fmt.Errorf("%w: etcd is out of space", driver.ErrNotReady)
 
 // errLeaseGone: the lease of a claim has ended, so nothing was stored.
 var errLeaseGone = errors.New("the lease is gone")
@@ -36,16 +31,16 @@ var kinds = []struct {
 }{
 	{rpctypes.ErrLeaseNotFound, errLeaseGone, driver.Transient},
 	{rpctypes.ErrNoSpace, ErrNoSpace, driver.Transient},
-	{rpctypes.ErrNoLeader, ErrNotReady, driver.Transient},
-	{rpctypes.ErrTooManyRequests, ErrNotReady, driver.Transient},
-	{rpctypes.ErrNotCapable, ErrNotReady, driver.Transient},
-	{rpctypes.ErrAuthOldRevision, ErrNotReady, driver.Transient},
-	{rpctypes.ErrCorrupt, ErrNotReady, driver.Transient},
-	{rpctypes.ErrPermissionDenied, ErrDenied, driver.Fatal},
-	{rpctypes.ErrAuthFailed, ErrDenied, driver.Fatal},
-	{rpctypes.ErrInvalidAuthToken, ErrDenied, driver.Fatal},
-	{rpctypes.ErrUserEmpty, ErrDenied, driver.Fatal},
-	{rpctypes.ErrRoleNotFound, ErrDenied, driver.Fatal},
+	{rpctypes.ErrNoLeader, driver.ErrNotReady, driver.Transient},
+	{rpctypes.ErrTooManyRequests, driver.ErrNotReady, driver.Transient},
+	{rpctypes.ErrNotCapable, driver.ErrNotReady, driver.Transient},
+	{rpctypes.ErrAuthOldRevision, driver.ErrNotReady, driver.Transient},
+	{rpctypes.ErrCorrupt, driver.ErrNotReady, driver.Transient},
+	{rpctypes.ErrPermissionDenied, driver.ErrDenied, driver.Fatal},
+	{rpctypes.ErrAuthFailed, driver.ErrDenied, driver.Fatal},
+	{rpctypes.ErrInvalidAuthToken, driver.ErrDenied, driver.Fatal},
+	{rpctypes.ErrUserEmpty, driver.ErrDenied, driver.Fatal},
+	{rpctypes.ErrRoleNotFound, driver.ErrDenied, driver.Fatal},
 }
 
 // fatal are the codes of calls that are wrong in themselves.
@@ -58,11 +53,21 @@ func classify(err error) error {
 	if err == nil {
 		return nil
 	}
+	var open *unsentError
+	if errors.As(err, &open) {
+		err = open.cause
+	}
 	err = rpctypes.Error(err)
 	for _, k := range kinds {
 		if errors.Is(err, k.reply) {
 			return driver.Classify(fmt.Errorf("%w: %w", k.err, err), k.class)
 		}
+	}
+	if isClosed(err) {
+		return driver.Classify(fmt.Errorf("%w: %w", driver.ErrUnavailable, err), driver.Fatal)
+	}
+	if isUnsent(err) {
+		return driver.Classify(fmt.Errorf("%w: %w", driver.ErrUnavailable, err), driver.Transient)
 	}
 	code := status.Code(err)
 	var reply rpctypes.EtcdError
@@ -70,7 +75,7 @@ func classify(err error) error {
 		code = reply.Code()
 	}
 	if code == codes.Unauthenticated || code == codes.PermissionDenied {
-		err = fmt.Errorf("%w: %w", ErrDenied, err)
+		err = fmt.Errorf("%w: %w", driver.ErrDenied, err)
 	}
 	if fatal[code] {
 		return driver.Classify(err, driver.Fatal)
@@ -78,11 +83,36 @@ func classify(err error) error {
 	return err
 }
 
+// unconnected are what gRPC says of a call that had no connection to be sent on. A call
+// that was sent is never made again by the client unless it only reads, so that the
+// error of such a call does not hide an earlier attempt.
+var unconnected = []string{
+	"last connection error: ", "transport: Error while dialing: ", "transport: authentication handshake failed: ",
+	"while waiting for connections to become ready", "latest balancer error: ", "error reading server preface: ",
+}
+
+// isClosed reports whether the client was closed before the call. One that was under way
+// by then has another code around the same text.
+func isClosed(err error) bool {
+	s, ok := status.FromError(err)
+	return ok && s.Code() == codes.Canceled && s.Message() == "grpc: the client connection is closing"
+}
+
+// isUnsent reports whether an error can only be met before anything is sent.
+func isUnsent(err error) bool {
+	s, ok := status.FromError(err)
+	if !ok || (s.Code() != codes.Unavailable && s.Code() != codes.DeadlineExceeded && s.Code() != codes.Canceled) {
+		return false
+	}
+	return slices.ContainsFunc(unconnected, func(text string) bool { return strings.Contains(s.Message(), text) })
+}
+
 // unsent marks an error of a call that came before the claim's own: whatever it
 // was, nothing of the claim is stored.
 func unsent(err error) error {
-	if err = classify(err); err != nil && driver.ClassOf(err) == driver.Ambiguous {
-		return driver.Classify(err, driver.Transient)
+	err = classify(err)
+	if err == nil || driver.ClassOf(err) != driver.Ambiguous {
+		return err
 	}
-	return err
+	return driver.Classify(fmt.Errorf("%w: no lease for the claim: %w", driver.ErrUnavailable, err), driver.Transient)
 }

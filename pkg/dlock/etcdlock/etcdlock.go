@@ -37,7 +37,7 @@ func (o *opener) Open(opts driver.Options) (driver.Driver, error) {
 	}
 	d := &etcdDriver{
 		Outbox: driver.NewOutbox(1024),
-		client: o.client, lessor: pb.NewLeaseClient(o.client.ActiveConnection()),
+		client: o.client, kv: failFast(o.client), lessor: pb.NewLeaseClient(o.client.ActiveConnection()),
 		prefix: opts.Prefix, log: opts.Logger, me: newName(), numbers: map[string]*numbers{},
 		claims: map[string]*claim{}, owns: map[string]*claim{}, leases: map[int64]*lease{}, grants: map[int64]*shared[*lease]{}, lines: map[string]*line{}, doomed: map[*lease]bool{},
 	}
@@ -56,6 +56,7 @@ func newName() string {
 type etcdDriver struct {
 	*driver.Outbox
 	client *clientv3.Client
+	kv     clientv3.KV    // for new claims; see failfast.go
 	lessor pb.LeaseClient // the client's own keep-alive calls repeat themselves without a pause
 	prefix string
 	me     string // names the keys of our claims

@@ -11,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/hide"
 )
 
 // A record is the value of a claim's key, for people and for Inspect.
@@ -89,7 +90,7 @@ func (d *etcdDriver) submit(ctx context.Context, f filing) (position, error) {
 	if f.wait && f.busy {
 		return d.queue(ctx, f)
 	}
-	resp, err := d.client.Txn(ctx).
+	resp, err := d.kv.Txn(ctx).
 		If(created(f.bar, 0), clientv3.Compare(clientv3.CreateRevision(f.line).WithPrefix(), "=", 0)).
 		Then(f.put()).
 		Commit()
@@ -107,7 +108,7 @@ func (d *etcdDriver) submit(ctx context.Context, f filing) (position, error) {
 
 // try finds out why a claim that will not wait was not stored.
 func (d *etcdDriver) try(ctx context.Context, f filing) (position, error) {
-	resp, err := d.client.Txn(ctx).Then(clientv3.OpGet(f.own), clientv3.OpGet(f.bar, clientv3.WithCountOnly()), nearest(f.line, 0)).Commit()
+	resp, err := d.kv.Txn(ctx).Then(clientv3.OpGet(f.own), clientv3.OpGet(f.bar, clientv3.WithCountOnly()), nearest(f.line, 0)).Commit()
 	if err != nil {
 		return position{}, classify(err)
 	}
@@ -134,7 +135,7 @@ func (d *etcdDriver) tryAmongStrangers(ctx context.Context, f filing) (position,
 
 // queue files a claim at the end of the line.
 func (d *etcdDriver) queue(ctx context.Context, f filing) (position, error) {
-	resp, err := d.client.Txn(ctx).
+	resp, err := d.kv.Txn(ctx).
 		If(created(f.bar, 0), created(f.own, 0)).
 		Then(f.put(), nearest(f.line, 0)).
 		Else(clientv3.OpGet(f.own)).
@@ -168,7 +169,9 @@ func (d *etcdDriver) lookStored(ctx context.Context, c *claim, rev int64) (posit
 
 // stored marks the error of a call after the claim was stored: whatever it says of
 // that call, the claim is there.
-func stored(err error) error { return driver.Classify(err, driver.Ambiguous) }
+func stored(err error) error {
+	return driver.Classify(hide.From(err, driver.ErrUnavailable), driver.Ambiguous)
+}
 
 // created compares the revision of a key's creation; that of one that is not there
 // is 0.

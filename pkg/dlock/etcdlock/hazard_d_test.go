@@ -655,7 +655,7 @@ func TestD10IsolatedMember(t *testing.T) {
 			t.Errorf("a waiter returned after %v", took)
 		}
 		_, err = c.TryAcquire(t.Context(), "new", dlock.WithTTL(time.Hour))
-		deWant(t, err, etcdlock.ErrNotReady) // it knows by now
+		deWant(t, err, dlock.ErrNotReady) // it knows by now
 		deCheck(t, nodes[1].Resume())
 		deCheck(t, nodes[2].Resume())
 		deUnlock(t, deAcquire(t, c, "new", dlock.WithTTL(ttl)))

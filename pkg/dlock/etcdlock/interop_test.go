@@ -638,7 +638,7 @@ func TestCheckOneMember(t *testing.T) {
 	}
 	deCheck(t, server.Kill())
 	_, err := c.Check(t.Context())
-	deWant(t, err, etcdlock.ErrNotReady)
+	deWant(t, err, dlock.ErrNotReady)
 }
 
 func TestCheckCluster(t *testing.T) {
@@ -676,7 +676,7 @@ func deBadly(t testing.TB, c *dlock.Client) {
 		t.Errorf("Check took %v", took)
 	}
 	if err != nil {
-		deWant(t, err, etcdlock.ErrNotReady)
+		deWant(t, err, dlock.ErrNotReady)
 		return
 	}
 	if !slices.ContainsFunc(findings, func(f dlock.Finding) bool { return f.Level == driver.Unsafe }) {

@@ -124,7 +124,7 @@ func (d *etcdDriver) prune() {
 
 func (d *etcdDriver) grant(ctx context.Context, secs int64) (*lease, error) {
 	sent := time.Now()
-	resp, err := d.client.Grant(ctx, secs)
+	resp, err := d.requestLease(ctx, secs)
 	if err != nil {
 		return nil, err
 	}

@@ -379,7 +379,7 @@ func TestC9ErrorReplies(t *testing.T) {
 			t.Parallel()
 			proxy := testenv.Proxy(t, server.Addr())
 			c := cehLocks(t, redislock.New(cehDial(t, proxy.Addr())), dlock.Config{DefaultTTL: ttl, RetryInterval: 20 * time.Millisecond})
-			want := redislock.ErrNotReady
+			want := dlock.ErrNotReady
 			if word == "OOM" {
 				want = redislock.ErrOutOfMemory
 			}
@@ -436,9 +436,9 @@ func TestC9FatalReplies(t *testing.T) {
 	proxy := testenv.Proxy(t, server.Addr())
 	c := cehNew(t, proxy.Addr())
 	for reply, want := range map[string]error{
-		"NOPERM this user has no permissions to run the 'evalsha' command": redislock.ErrDenied,
-		"NOAUTH Authentication required.":                                  redislock.ErrDenied,
-		"WRONGPASS invalid username-password pair or user is disabled.":    redislock.ErrDenied,
+		"NOPERM this user has no permissions to run the 'evalsha' command": dlock.ErrDenied,
+		"NOAUTH Authentication required.":                                  dlock.ErrDenied,
+		"WRONGPASS invalid username-password pair or user is disabled.":    dlock.ErrDenied,
 		"WRONGTYPE Operation against a key holding the wrong kind":         redislock.ErrNotALock,
 		"CROSSSLOT Keys in request don't hash to the same slot":            dlock.ErrInvalidKey,
 		"ERR something new": nil,

@@ -252,7 +252,7 @@ func TestH2Redaction(t *testing.T) {
 	wrong := redis.NewClient(&redis.Options{Addr: server.Addr(), Password: password + "x", ContextTimeoutEnabled: true})
 	defer wrong.Close()
 	_, err := cehLocks(t, redislock.New(wrong), dlock.Config{}, dlock.WithLogger(clog.FromSlog(logger))).TryLock(t.Context(), "k")
-	cehWant(t, err, redislock.ErrDenied)
+	cehWant(t, err, dlock.ErrDenied)
 	note(err)
 	proxy.Heal()
 	note(c.Close())

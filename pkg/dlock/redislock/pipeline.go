@@ -175,10 +175,18 @@ func (d *redisDriver) callReplicated(ctx context.Context, lock string, cmd *comm
 	short := d.pipeline(ctx, lock, cmds)
 	err = cmds[0].Err()
 	if err != nil && !errors.Is(err, redis.Nil) {
+		gone := d.cluster != nil && errors.Is(err, redis.ErrClosed)
+		if errors.Is(err, context.DeadlineExceeded) && cmds[0].Withdraw() {
+			err = redisnode.Explain(d.client, err)
+		}
+		err = cmds[0].Classify(err)
 		if d.cluster != nil {
 			d.cluster.ReloadState(ctx) // a master that has moved answers so forever
 		}
-		return replicated{}, redisnode.Classify(err)
+		if gone { // go-redis closes the client of a master that has left
+			err = driver.Classify(err, driver.Transient)
+		}
+		return replicated{}, err
 	}
 	return replicated{cmds[0].Val(), short[0]}, nil
 }

@@ -107,19 +107,23 @@ func (d *redisDriver) call(ctx context.Context, cmd *command, how manner) (any, 
 			cmd, whole = cmd.Whole(ctx), true
 		case redis.IsReadOnlyError(err) && left > 0:
 			left--
+			cmd.Rewind()
 		default:
-			return answerOf(cmd, err)
+			return d.answerOf(cmd, err)
 		}
 		err = p.send(ctx, cmd, how)
 	}
-	return answerOf(cmd, err)
+	return d.answerOf(cmd, err)
 }
 
-func answerOf(cmd *command, err error) (any, error) {
-	if err != nil && !errors.Is(err, redis.Nil) {
-		return nil, redisnode.Classify(err)
+func (d *redisDriver) answerOf(cmd *command, err error) (any, error) {
+	if err == nil || errors.Is(err, redis.Nil) {
+		return cmd.Val(), nil
 	}
-	return cmd.Val(), nil
+	if errors.Is(err, context.DeadlineExceeded) && cmd.Withdraw() {
+		err = redisnode.Explain(d.client, err)
+	}
+	return nil, cmd.Classify(err)
 }
 
 // staleConnections is how often a call is made again at once that a demoted master has
@@ -171,6 +175,7 @@ func (p *pipeliner) send(ctx context.Context, cmd *command, how manner) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	c.abandoned = true
+	cmd.Withdraw() // its batch may be waiting for a connection
 	return ctx.Err()
 }
 

@@ -216,7 +216,7 @@ func (d *redisDriver) submit(ctx context.Context, r driver.Request, n names, wai
 			return a.state, err
 		}
 	}
-	return driver.State{}, driver.Classify(fmt.Errorf("%w: dead waiters come as fast as they are dropped", ErrNotReady), driver.Transient)
+	return driver.State{}, driver.Classify(fmt.Errorf("%w: dead waiters come as fast as they are dropped", driver.ErrNotReady), driver.Transient)
 }
 
 func (d *redisDriver) submitOnce(ctx context.Context, r driver.Request, n names, wait bool) (answer, error) {
@@ -235,6 +235,9 @@ func (d *redisDriver) submitOnce(ctx context.Context, r driver.Request, n names,
 		var confirmed replicated
 		confirmed, err = await(ctx, d, func() (replicated, error) { return d.callReplicated(ctx, n.lock, cmd) })
 		reply, short = confirmed.reply, confirmed.short
+		if err != nil && ctx.Err() != nil && driver.ClassOf(err) == driver.Ambiguous && cmd.Withdraw() {
+			err = redisnode.Unsent(redisnode.Explain(d.client, ctx.Err()))
+		}
 	} else {
 		reply, err = d.call(ctx, cmd, hasty)
 	}

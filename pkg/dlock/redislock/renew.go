@@ -203,7 +203,7 @@ func (r *renewal) send(ctx context.Context, p *pipeliner, batches []*batch) []*b
 			if redis.IsReadOnlyError(err) {
 				r.driver.suspectSubscription(lockOf(cmds[i]))
 			}
-			r.fail(redisnode.Classify(err))
+			r.fail(cmds[i].Classify(err))
 		case short[i] != nil:
 			r.fail(short[i])
 		case b.queued:

@@ -66,10 +66,10 @@ func TestClassify(t *testing.T) {
 		class driver.Class
 	}{
 		"OOM command not allowed":             {ErrOutOfMemory, driver.Transient},
-		"READONLY You can't write":            {ErrNotReady, driver.Transient},
-		"BUSY Redis is busy running a script": {ErrNotReady, driver.Transient},
-		"NOPERM no permissions":               {ErrDenied, driver.Fatal},
-		"ERR The user executing the script can't run this command or subcommand script: x": {ErrDenied, driver.Fatal},
+		"READONLY You can't write":            {driver.ErrNotReady, driver.Transient},
+		"BUSY Redis is busy running a script": {driver.ErrNotReady, driver.Transient},
+		"NOPERM no permissions":               {driver.ErrDenied, driver.Fatal},
+		"ERR The user executing the script can't run this command or subcommand script: x": {driver.ErrDenied, driver.Fatal},
 		"WRONGTYPE Operation against a key":                                                {ErrNotALock, driver.Fatal},
 		"CROSSSLOT Keys in request":                                                        {driver.ErrInvalidKey, driver.Fatal},
 		"ERR Error running script: -OOM command not":                                       {ErrOutOfMemory, driver.Transient},

@@ -3,6 +3,7 @@ package redlock
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
@@ -76,9 +77,14 @@ func (d *redDriver) abandon(c *claim, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.drop(c)
-	if driver.ClassOf(err) != driver.Ambiguous {
+	if driver.ClassOf(err) != driver.Ambiguous && !(isUnsent(err) && c.isSettled()) {
 		d.removeEverywhere(c) // the caller takes it for not stored, so nobody else will
 	}
+}
+
+// isSettled reports whether no call that stores the claim may yet arrive.
+func (c *claim) isSettled() bool {
+	return !slices.ContainsFunc(c.open, func(calls int) bool { return calls > 0 })
 }
 
 // attempt tries to win the lock for a claim whose turn it is.

@@ -8,6 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/hide"
 	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
 )
 
@@ -15,17 +16,14 @@ import (
 var (
 	// ErrNodes: the servers or the options cannot be used for locks.
 	ErrNodes = errors.New("redlock: unfit")
-	// ErrNoQuorum: fewer than a majority of the servers have answered.
+	// ErrNoQuorum: fewer than a majority of the servers have answered. The error also
+	// wraps why, for instance dlock.ErrUnavailable, dlock.ErrDenied or dlock.ErrNotReady.
 	ErrNoQuorum = errors.New("too few redis servers answer")
 	// ErrTooLate: a majority has answered, and nothing of the lease was left by then.
 	ErrTooLate = errors.New("the servers took longer than the lease")
 	// ErrOutOfMemory: servers are at maxmemory. Releases and renewals still work;
-	// nothing new is stored.
+	// nothing new is stored. It is a dlock.ErrNotReady.
 	ErrOutOfMemory = redisnode.ErrOutOfMemory
-	// ErrNotReady: servers cannot write now (READONLY, LOADING, BUSY and the like).
-	ErrNotReady = redisnode.ErrNotReady
-	// ErrDenied: servers do not let us in (NOAUTH, WRONGPASS, NOPERM).
-	ErrDenied = redisnode.ErrDenied
 	// ErrNotALock: the key holds data of another kind, which is left alone.
 	ErrNotALock = redisnode.ErrNotALock
 	// ErrReply: the answer was not to what we had asked.
@@ -89,21 +87,27 @@ func (t *tally) add(err error) {
 		t.fatal++
 	case driver.Transient:
 	}
-	if t.first == nil || driver.ClassOf(err) == driver.Fatal {
+	if t.first == nil || errors.Is(t.first, errSilent) || driver.ClassOf(err) == driver.Fatal {
 		t.first = err
 	}
+}
+
+// isUnsent reports whether an error of noQuorum says that no server has been sent anything
+// but what it has refused.
+func isUnsent(err error) bool {
+	return driver.ClassOf(err) == driver.Transient && errors.Is(err, driver.ErrUnavailable)
 }
 
 // noQuorum is the error of a call that too few servers have answered. It is fatal
 // only if no majority can be had from the others, and says that nothing was done only
 // if that is so on every server; stored tells whether the claim is on some.
 func (t *tally) noQuorum(of, majority int, stored bool) error {
-	err := fmt.Errorf("%w: %d of %d did not: %w", ErrNoQuorum, t.failed, of, t.first)
-	switch {
-	case of-t.fatal < majority:
-		return driver.Classify(err, driver.Fatal)
-	case t.ambiguous || stored:
-		return driver.Classify(err, driver.Ambiguous)
+	class, cause := driver.Transient, t.first
+	if t.ambiguous || stored {
+		class, cause = driver.Ambiguous, hide.From(t.first, driver.ErrUnavailable) // which would say that nothing is stored
 	}
-	return driver.Classify(err, driver.Transient)
+	if of-t.fatal < majority {
+		class = driver.Fatal
+	}
+	return driver.Classify(fmt.Errorf("%w: %d of %d did not: %w", ErrNoQuorum, t.failed, of, cause), class)
 }

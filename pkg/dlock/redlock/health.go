@@ -1,7 +1,7 @@
 package redlock
 
 import (
-	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -9,7 +9,7 @@ import (
 )
 
 // errSilent: a call was not sent, since the node has not answered the last ones.
-var errSilent = driver.Classify(errors.New("the server has not answered lately"), driver.Transient)
+var errSilent = driver.Classify(fmt.Errorf("%w: the server has not answered lately", driver.ErrUnavailable), driver.Transient)
 
 const (
 	// silentAfter is how many calls in a row a node may leave unanswered.

@@ -90,14 +90,17 @@ func (n *node) run(ctx context.Context, cmd *redisnode.Command, echo string) ans
 		cmd = cmd.Whole(ctx)
 		err = n.client.Process(ctx, cmd)
 	}
+	if errors.Is(err, context.DeadlineExceeded) && cmd.Withdraw() {
+		err = redisnode.Explain(n.client, err)
+	}
 	a := n.judge(cmd, err, echo)
-	n.health.note(a.err == nil || driver.ClassOf(a.err) != driver.Ambiguous)
+	n.health.note(a.err == nil || (driver.ClassOf(a.err) != driver.Ambiguous && !errors.Is(a.err, driver.ErrUnavailable)))
 	return a
 }
 
 func (n *node) judge(cmd *redisnode.Command, err error, echo string) answer {
 	if err != nil && !errors.Is(err, redis.Nil) {
-		return answer{node: n, err: redisnode.Classify(err)}
+		return answer{node: n, err: cmd.Classify(err)}
 	}
 	reply, ok := cmd.Val().([]any)
 	if !ok || len(reply) == 0 || (redisnode.Text(reply[0]) != echo && (len(reply) < 3 || redisnode.Text(reply[1]) != echo)) {

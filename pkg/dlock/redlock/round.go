@@ -86,7 +86,7 @@ func (d *redDriver) contend(ctx context.Context, c *claim) outcome {
 	out := r.run(ctx)
 	if out.won {
 		d.pace.add(time.Since(r.sent))
-	} else {
+	} else if r.count(pending) > 0 || !isUnsent(out.err) {
 		r.takeBack()
 	}
 	if r.waiting > 0 {

@@ -68,7 +68,7 @@ func TestValidity(t *testing.T) {
 
 // What too few answers mean for the caller.
 func TestNoQuorum(t *testing.T) {
-	unsent, unknown, denied := driver.Classify(errors.New("down"), driver.Transient), errors.New("EOF"), driver.Classify(ErrDenied, driver.Fatal)
+	unsent, unknown, denied := driver.Classify(errors.New("down"), driver.Transient), errors.New("EOF"), driver.Classify(driver.ErrDenied, driver.Fatal)
 	for name, tc := range map[string]struct {
 		errs   []error
 		stored bool

@@ -11,20 +11,24 @@ import (
 
 // A Script is known to the server by its hash; it is sent whole only when the
 // server does not know it.
-type Script struct{ Hash, Source string }
+type Script struct {
+	Hash, Source string
+	hash, source []byte // the same, as they are sent
+}
 
 // NewScript puts common where source says --@common.
 func NewScript(source, common string) *Script {
 	source = strings.Replace(source, "--@common\n", common, 1)
 	sum := sha1.Sum([]byte(source)) //nolint:gosec // the server's way to name scripts
-	return &Script{hex.EncodeToString(sum[:]), source}
+	hash := hex.EncodeToString(sum[:])
+	return &Script{hash, source, []byte(hash), []byte(source)}
 }
 
 // A Command is a call of a script. The client must not send it again by itself:
 // a release that was carried out, and is sent again, finds nothing.
 type Command struct {
 	*redis.Cmd
-	script *Script
+	body body
 }
 
 // NoRetry tells the client not to resend.
@@ -32,12 +36,13 @@ func (*Command) NoRetry() bool { return true }
 
 // Command is a call by hash.
 func (s *Script) Command(ctx context.Context, keys []string, args ...any) *Command {
+	cmd := &Command{body: body{script: s}}
 	all := make([]any, 0, 3+len(keys)+len(args))
-	all = append(all, "evalsha", s.Hash, len(keys))
+	all = append(all, "evalsha", &cmd.body, len(keys))
 	for _, k := range keys {
 		all = append(all, k)
 	}
-	cmd := &Command{redis.NewCmd(ctx, append(all, args...)...), s}
+	cmd.Cmd = redis.NewCmd(ctx, append(all, args...)...)
 	cmd.SetFirstKeyPos(3)
 	return cmd
 }
@@ -45,9 +50,11 @@ func (s *Script) Command(ctx context.Context, keys []string, args ...any) *Comma
 // Whole is the same call with the script itself, for a server that does not know
 // it.
 func (c *Command) Whole(ctx context.Context) *Command {
-	args := c.Args()
-	again := append([]any{"eval", c.script.Source}, args[2:]...)
-	cmd := &Command{redis.NewCmd(ctx, again...), c.script}
+	cmd := &Command{body: body{script: c.body.script, whole: true}}
+	if c.body.state.Load() == withdrawn {
+		cmd.body.state.Store(withdrawn) // the server did not know what was sent in its place
+	}
+	cmd.Cmd = redis.NewCmd(ctx, append([]any{"eval", &cmd.body}, c.Args()[2:]...)...)
 	cmd.SetFirstKeyPos(3)
 	return cmd
 }

@@ -1,0 +1,54 @@
+package dlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/hide"
+)
+
+// record keeps why an attempt failed, for the error of a later one that our own timeout
+// ends and that says less.
+func (a *acquisition) record(err error) {
+	if !errors.Is(err, driver.ErrHasty) {
+		a.cause = notCallers(err)
+	}
+}
+
+// better is the last failure that had a cause, if err only says that time was up.
+func (a *acquisition) better(err error) error {
+	if a.cause == nil || !isContextError(err) {
+		return err
+	}
+	return a.cause
+}
+
+// cutShort is the error of an attempt that our own timeout has ended, not the caller's:
+// why the last one failed says more than that.
+func (a *acquisition) cutShort(err error, bound time.Duration) error {
+	class := driver.ClassOf(err)
+	switch {
+	case class != driver.Ambiguous:
+		return driver.Classify(a.better(err), class)
+	case a.cause == nil:
+		return fmt.Errorf("no answer within %v", bound)
+	}
+	return driver.Classify(fmt.Errorf("no answer within %v, and before that: %w", bound, mayBeStored(a.cause)), class)
+}
+
+// notCallers hides a timeout or a cancellation that is not the caller's: the backend's
+// client met it, or we gave up waiting for it.
+func notCallers(err error) error {
+	return hide.From(err, context.DeadlineExceeded, context.Canceled)
+}
+
+// mayBeStored is the cause of an ErrUnknownOutcome. That the last attempt reached nobody
+// says nothing of those before it.
+func mayBeStored(err error) error { return hide.From(err, ErrUnavailable) }
+
+func isContextError(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+}

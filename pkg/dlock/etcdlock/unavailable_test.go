@@ -1,0 +1,62 @@
+package etcdlock_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/dlock"
+)
+
+// wantRefused wants the one error of a server that refuses connections.
+func wantRefused(t *testing.T, err error) {
+	t.Helper()
+	switch {
+	case !errors.Is(err, dlock.ErrUnavailable), errors.Is(err, dlock.ErrUnknownOutcome):
+		t.Errorf("error is %v, want only %v", err, dlock.ErrUnavailable)
+	case !strings.Contains(err.Error(), "connection refused"):
+		t.Errorf("the cause is lost: %v", err)
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		t.Errorf("%v is taken for the end of the caller's context", err)
+	}
+}
+
+// A server that refuses connections is told as such at once and each time, before a lease
+// could be had as well as with one; and there is nothing to clean up.
+func TestRefusedIsUnavailable(t *testing.T) {
+	t.Parallel()
+	server := testenv.Etcd(t)
+	proxy := testenv.Proxy(t, server.Addr())
+	withLease := abClient(t, abVia(proxy), dlock.Config{DefaultTTL: time.Minute})
+	abWarm(t, withLease)
+	if err := proxy.Close(); err != nil { // nothing listens from then on
+		t.Fatal(err)
+	}
+	for name, c := range map[string]*dlock.Client{
+		"no lease":   abClient(t, "http://127.0.0.1:1", dlock.Config{DefaultTTL: time.Minute}),
+		"with lease": withLease,
+	} {
+		t.Run(name, func(t *testing.T) {
+			for range 4 {
+				began := time.Now()
+				_, err := c.TryLock(abCtx, "k")
+				wantRefused(t, err)
+				if took := time.Since(began); took > time.Second { // two if the client repeats itself
+					t.Errorf("TryLock took %v", took)
+				}
+				_, err = c.TryAcquire(abCtx, "k")
+				wantRefused(t, err)
+				_, err = c.Acquire(abCtx, "k", dlock.WithWait(300*time.Millisecond))
+				wantRefused(t, err)
+			}
+			began := time.Now()
+			err := c.Close()
+			if took := time.Since(began); err != nil || took > time.Second {
+				t.Errorf("Close: %v after %v", err, took)
+			}
+		})
+	}
+}

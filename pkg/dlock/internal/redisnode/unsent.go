@@ -1,0 +1,156 @@
+package redisnode
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// A body is the argument of a Command that names the script, or is the script. go-redis
+// encodes arguments when it writes a command to a connection and not before, so the body
+// knows whether any attempt to send the command was made. The error of a call does not
+// tell: the client, or a hook of the user's, may have sent the command, lost the
+// connection, and have been refused the next one.
+type body struct {
+	script *Script
+	whole  bool
+	state  atomic.Uint32
+}
+
+const (
+	unwritten uint32 = iota
+	written
+	withdrawn
+)
+
+// noHash and noScript are sent in place of a script that was withdrawn: the command may
+// share a pipeline with others, so that it cannot be left out. No script has that hash.
+var (
+	noHash   = []byte("0000000000000000000000000000000000000000")
+	noScript = []byte("return false")
+)
+
+// MarshalBinary is called by go-redis when it writes the command.
+func (b *body) MarshalBinary() ([]byte, error) {
+	b.state.CompareAndSwap(unwritten, written)
+	gone := b.state.Load() == withdrawn
+	switch {
+	case gone && b.whole:
+		return noScript, nil
+	case gone:
+		return noHash, nil
+	case b.whole:
+		return b.script.source, nil
+	}
+	return b.script.hash, nil
+}
+
+// String is for those who log commands.
+func (b *body) String() string {
+	if b.whole {
+		return b.script.Source
+	}
+	return b.script.Hash
+}
+
+// Withdraw makes sure that the command will not be carried out, and reports whether it
+// could: a command that was written may have been.
+func (c *Command) Withdraw() bool {
+	return c.body.state.CompareAndSwap(unwritten, withdrawn) || c.body.state.Load() == withdrawn
+}
+
+// Rewind is for a command that a server has refused and that is to be sent again.
+func (c *Command) Rewind() { c.body.state.CompareAndSwap(written, unwritten) }
+
+// Classify says what an error of this command means for the claim: if it was never
+// written, nothing was carried out, whatever the error is.
+func (c *Command) Classify(err error) error {
+	var reply redis.Error
+	if err == nil || errors.As(err, &reply) || c.body.state.Load() == written {
+		return classifyReply(err)
+	}
+	return Unsent(err)
+}
+
+// Unsent is the error of a call that was not sent.
+func Unsent(err error) error {
+	if isContextError(err) {
+		err = fmt.Errorf("nothing was sent in time: %w", err)
+	}
+	class := driver.Transient
+	if driver.ClassOf(err) == driver.Fatal || errors.Is(err, redis.ErrClosed) {
+		class = driver.Fatal
+	}
+	return driver.Classify(fmt.Errorf("%w: %w", driver.ErrUnavailable, err), class)
+}
+
+func isContextError(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+}
+
+// isUnsent reports whether an error can only be met before anything is sent.
+func isUnsent(err error) bool {
+	var op *net.OpError
+	var dns *net.DNSError
+	switch {
+	case errors.As(err, &op) && op.Op == "dial", errors.As(err, &dns):
+		return true
+	case errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted), errors.Is(err, redis.ErrClosed):
+		return true
+	}
+	return false
+}
+
+// explainWithin is how long a call that has no connection when its time is over may
+// still take to learn why.
+const explainWithin = 50 * time.Millisecond
+
+// Explain dials once, for the cause that a client keeps to itself when the time of a call
+// ends before all its attempts to connect have failed. Without one it returns err.
+func Explain(client redis.UniversalClient, err error) error {
+	dial, network, addrs := dialerOf(client)
+	ctx, cancel := context.WithTimeout(context.Background(), explainWithin)
+	defer cancel()
+	for _, addr := range addrs {
+		conn, cause := dial(ctx, network, addr)
+		if cause == nil {
+			_ = conn.Close()
+			return err // one that can be reached did not answer
+		}
+		if ctx.Err() == nil {
+			err = cause
+		}
+	}
+	return err
+}
+
+type dialFunc = func(ctx context.Context, network, addr string) (net.Conn, error)
+
+// dialerOf is how a client connects. It has no addresses if the dialer may ignore its
+// context, as that of go-redis does with TLS.
+func dialerOf(client redis.UniversalClient) (dial dialFunc, network string, addrs []string) {
+	switch c := client.(type) {
+	case *redis.Client:
+		o := c.Options()
+		if o.TLSConfig == nil {
+			return o.Dialer, o.Network, []string{o.Addr}
+		}
+	case *redis.ClusterClient:
+		o := c.Options()
+		if o.TLSConfig != nil {
+			break
+		}
+		if o.Dialer == nil {
+			return new(net.Dialer).DialContext, "tcp", o.Addrs
+		}
+		return o.Dialer, "tcp", o.Addrs
+	}
+	return nil, "", nil
+}

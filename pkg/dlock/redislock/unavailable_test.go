@@ -1,0 +1,189 @@
+package redislock_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/redislock"
+)
+
+// nobody is an address where nothing listens.
+const nobody = "127.0.0.1:1"
+
+// unreachable are clients of servers that refuse connections, as users make them: go-redis
+// dials five times, 100 ms apart, unless it is told not to.
+var unreachable = map[string]func() redis.UniversalClient{
+	"one server": func() redis.UniversalClient {
+		return redis.NewClient(&redis.Options{Addr: nobody})
+	},
+	"one server, deadlines": func() redis.UniversalClient {
+		return redis.NewClient(&redis.Options{Addr: nobody, ContextTimeoutEnabled: true})
+	},
+	"one server, one dial": func() redis.UniversalClient {
+		return redis.NewClient(&redis.Options{Addr: nobody, ContextTimeoutEnabled: true, DialerRetries: 1, MaxRetries: -1})
+	},
+	"sentinel": func() redis.UniversalClient {
+		return redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "m", SentinelAddrs: []string{nobody}, DialerRetries: 1})
+	},
+	"cluster": func() redis.UniversalClient {
+		return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{nobody}, DialerRetries: 1})
+	},
+}
+
+func wantRefused(t *testing.T, err error) {
+	t.Helper()
+	var op *net.OpError
+	switch {
+	case !errors.Is(err, dlock.ErrUnavailable), errors.Is(err, dlock.ErrUnknownOutcome):
+		t.Errorf("error is %v, want only %v", err, dlock.ErrUnavailable)
+	case !strings.Contains(err.Error(), "connection refused") || !errors.As(err, &op):
+		t.Errorf("the cause is lost: %v", err)
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		t.Errorf("%v is taken for the end of the caller's context", err)
+	}
+}
+
+// Nothing was sent, so the outcome is known, and there is nothing to clean up.
+func TestRefusedIsUnavailable(t *testing.T) {
+	t.Parallel()
+	for name, dial := range unreachable {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			client := dial()
+			defer client.Close()
+			for _, opts := range [][]redislock.Option{nil, {redislock.WithMinReplicas(1, 100*time.Millisecond)}} {
+				c := cehLocks(t, redislock.New(client, opts...), dlock.Config{})
+				_, err := c.TryLock(t.Context(), "k")
+				wantRefused(t, err)
+				_, err = c.TryAcquire(t.Context(), "k")
+				wantRefused(t, err)
+				began := time.Now()
+				err = c.Close()
+				if took := time.Since(began); err != nil || took > time.Second { // two with something to clean up
+					t.Errorf("Close: %v after %v", err, took)
+				}
+			}
+		})
+	}
+}
+
+// The cause is told though the last attempt may have been cut short by the wait.
+func TestRefusedWithWait(t *testing.T) {
+	t.Parallel()
+	for name, dial := range unreachable {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			client := dial()
+			defer client.Close()
+			c := cehLocks(t, redislock.New(client), dlock.Config{})
+			for _, wait := range []time.Duration{200 * time.Millisecond, 300 * time.Millisecond, 450 * time.Millisecond, 900 * time.Millisecond} {
+				_, err := c.Acquire(t.Context(), "k", dlock.WithWait(wait))
+				wantRefused(t, err)
+			}
+		})
+	}
+}
+
+// A retrier is what a program may have in its client: it sends a command again that has
+// failed, though ours ask not to be.
+type retrier struct {
+	between func()
+	again   atomic.Int64
+}
+
+func (r *retrier) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (r *retrier) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		var reply redis.Error
+		if err == nil || errors.As(err, &reply) {
+			return err
+		}
+		r.between()
+		r.again.Add(1)
+		return next(ctx, cmd)
+	}
+}
+
+func (r *retrier) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// A command was sent and its connection cut, and the next connection was refused: the
+// error is that of the refused one, and yet the lock may be stored.
+func TestSentThenRefusedIsUnknown(t *testing.T) {
+	t.Parallel()
+	server := testenv.Redis(t)
+	for _, retries := range []bool{false, true} {
+		proxy := testenv.Proxy(t, server.Addr())
+		client := redis.NewClient(&redis.Options{Addr: proxy.Addr(), ContextTimeoutEnabled: true, DialerRetries: 1})
+		defer client.Close()
+		hook := &retrier{between: func() { _ = proxy.Close() }} // nothing listens from then on
+		if retries {
+			client.AddHook(hook)
+		}
+		c := cehLocks(t, redislock.New(client), dlock.Config{DefaultTTL: 5 * time.Second})
+		cehUnlock(t, cehAcquire(t, c, "warm"))
+		proxy.Intercept(func(cmd []string) servers.Action {
+			switch abKindOf(cmd) {
+			case abAcquiring:
+				return servers.DropReply
+			case abReleasing:
+				return servers.Swallow
+			default:
+				return servers.Forward
+			}
+		})
+		_, err := c.TryLock(t.Context(), "k")
+		cehWant(t, err, dlock.ErrUnknownOutcome)
+		if errors.Is(err, dlock.ErrUnavailable) {
+			t.Errorf("%v, though the lock may be stored", err)
+		}
+		if retries && (hook.again.Load() == 0 || !strings.Contains(err.Error(), "refused")) {
+			t.Fatalf("the fault did not happen: %v", err)
+		}
+		direct := server.Client()
+		if direct.Exists(t.Context(), "k").Val() != 1 {
+			t.Error("the fault did not happen: nothing is stored")
+		}
+		direct.FlushAll(t.Context())
+		_ = direct.Close()
+	}
+}
+
+// A call whose context ends before it has a connection is never sent.
+func TestWithdrawnCallIsNotSent(t *testing.T) {
+	t.Parallel()
+	server := testenv.Redis(t)
+	proxy := testenv.Proxy(t, server.Addr())
+	client := redis.NewClient(&redis.Options{Addr: proxy.Addr(), DialerRetries: 1})
+	defer client.Close()
+	c := cehLocks(t, redislock.New(client), dlock.Config{})
+	proxy.BlackHole(true) // so HELLO is not answered, and nothing comes after it
+	for _, key := range []string{"a", "b", "c"} {
+		_, err := c.Acquire(t.Context(), key, dlock.WithWait(150*time.Millisecond))
+		cehWant(t, err, dlock.ErrUnavailable)
+		if errors.Is(err, dlock.ErrUnknownOutcome) || errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("error is %v", err)
+		}
+	}
+	proxy.Heal()
+	cehUnlock(t, cehAcquire(t, c, "d"))
+	cehCheck(t, c.Close())
+	direct := server.Client()
+	defer direct.Close()
+	if left := direct.Exists(t.Context(), "a", "b", "c").Val(); left != 0 {
+		t.Errorf("%d locks were stored", left)
+	}
+}
