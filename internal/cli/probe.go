@@ -119,7 +119,7 @@ func (p *probe) failed(what string, err error) error {
 // tooSlow is for what might have succeeded with more time. A key that is held may be
 // so by a try before, whose release was not answered.
 func tooSlow(err error) bool {
-	for _, kind := range []error{dlock.ErrOwnershipLost, dlock.ErrUnknownOutcome, dlock.ErrLockHeldByOther, context.DeadlineExceeded} {
+	for _, kind := range []error{dlock.ErrOwnershipLost, dlock.ErrUnknownOutcome, dlock.ErrUnavailable, dlock.ErrLockHeldByOther, context.DeadlineExceeded} {
 		if errors.Is(err, kind) {
 			return true
 		}

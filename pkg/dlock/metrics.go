@@ -46,7 +46,7 @@ const (
 // endings are what a call can end with.
 var endings = []string{
 	resultAcquired, resultReleased, resultError, "canceled", "deadline_exceeded",
-	"lock_held_by_other", "lock_not_held", "ownership_lost", "unknown_outcome", "closed", "unsupported", "invalid_key", "invalid_ttl",
+	"lock_held_by_other", "lock_not_held", "ownership_lost", "unknown_outcome", "unavailable", "denied", "not_ready", "closed", "unsupported", "invalid_key", "invalid_ttl",
 }
 
 // resultOf names the end of a call by the code of its error.

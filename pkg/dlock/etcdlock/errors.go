@@ -63,9 +63,6 @@ func classify(err error) error {
 			return driver.Classify(fmt.Errorf("%w: %w", k.err, err), k.class)
 		}
 	}
-	if isClosed(err) {
-		return driver.Classify(fmt.Errorf("%w: %w", driver.ErrUnavailable, err), driver.Fatal)
-	}
 	if isUnsent(err) {
 		return driver.Classify(fmt.Errorf("%w: %w", driver.ErrUnavailable, err), driver.Transient)
 	}
@@ -91,12 +88,9 @@ var unconnected = []string{
 	"while waiting for connections to become ready", "latest balancer error: ", "error reading server preface: ",
 }
 
-// isClosed reports whether the client was closed before the call. One that was under way
-// by then has another code around the same text.
-func isClosed(err error) bool {
-	s, ok := status.FromError(err)
-	return ok && s.Code() == codes.Canceled && s.Message() == "grpc: the client connection is closing"
-}
+// errClosed: the client was closed. It does not say so itself, but repeats calls until their
+// context ends.
+var errClosed = driver.Classify(fmt.Errorf("%w: the etcd client was closed", driver.ErrUnavailable), driver.Fatal)
 
 // isUnsent reports whether an error can only be met before anything is sent.
 func isUnsent(err error) bool {

@@ -152,6 +152,8 @@ func (d *etcdDriver) Acquire(ctx context.Context, r driver.Request) (driver.Stat
 	switch {
 	case ctx.Err() != nil:
 		return driver.State{}, ctx.Err()
+	case d.client.Ctx().Err() != nil:
+		return driver.State{}, errClosed
 	case !capacities().Supports(r.Mode):
 		return driver.State{}, fmt.Errorf("%w: mode %s", driver.ErrUnsupported, r.Mode)
 	case r.Fences > 1:

@@ -638,7 +638,7 @@ func TestCheckOneMember(t *testing.T) {
 	}
 	deCheck(t, server.Kill())
 	_, err := c.Check(t.Context())
-	deWant(t, err, dlock.ErrNotReady)
+	deWant(t, err, dlock.ErrUnavailable)
 }
 
 func TestCheckCluster(t *testing.T) {

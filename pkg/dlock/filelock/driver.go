@@ -221,9 +221,21 @@ func isForeign(err error) bool {
 	return false
 }
 
+// kinds are errors of the kernel that other backends have as well.
+var kinds = []struct{ errno, kind error }{
+	{fs.ErrPermission, driver.ErrDenied},
+	{syscall.EROFS, driver.ErrNotReady}, {syscall.ENOSPC, driver.ErrNotReady}, {syscall.EDQUOT, driver.ErrNotReady},
+	{syscall.EMFILE, driver.ErrNotReady}, {syscall.ENFILE, driver.ErrNotReady}, {syscall.EIO, driver.ErrNotReady},
+}
+
 // classify says what an error means for a claim. Calls of the kernel are answered, so
 // whatever it was, nothing was stored.
 func classify(err error) error {
+	for _, k := range kinds {
+		if errors.Is(err, k.errno) {
+			err = fmt.Errorf("%w: %w", k.kind, err)
+		}
+	}
 	for _, f := range fatal {
 		if errors.Is(err, f) {
 			return driver.Classify(err, driver.Fatal)

@@ -174,7 +174,7 @@ func (d *redisDriver) callReplicated(ctx context.Context, lock string, cmd *comm
 	cmds := []*command{cmd}
 	short := d.pipeline(ctx, lock, cmds)
 	err = cmds[0].Err()
-	if err != nil && !errors.Is(err, redis.Nil) {
+	if !cmds[0].Answered(err) {
 		gone := d.cluster != nil && errors.Is(err, redis.ErrClosed)
 		if errors.Is(err, context.DeadlineExceeded) && cmds[0].Withdraw() {
 			err = redisnode.Explain(d.client, err)

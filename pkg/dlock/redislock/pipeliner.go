@@ -117,7 +117,7 @@ func (d *redisDriver) call(ctx context.Context, cmd *command, how manner) (any, 
 }
 
 func (d *redisDriver) answerOf(cmd *command, err error) (any, error) {
-	if err == nil || errors.Is(err, redis.Nil) {
+	if cmd.Answered(err) {
 		return cmd.Val(), nil
 	}
 	if errors.Is(err, context.DeadlineExceeded) && cmd.Withdraw() {

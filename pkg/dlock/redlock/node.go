@@ -99,7 +99,7 @@ func (n *node) run(ctx context.Context, cmd *redisnode.Command, echo string) ans
 }
 
 func (n *node) judge(cmd *redisnode.Command, err error, echo string) answer {
-	if err != nil && !errors.Is(err, redis.Nil) {
+	if !cmd.Answered(err) {
 		return answer{node: n, err: cmd.Classify(err)}
 	}
 	reply, ok := cmd.Val().([]any)

@@ -1,7 +1,9 @@
 package redlock
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
@@ -29,7 +31,8 @@ type round struct {
 	bound  time.Duration // of each call
 
 	votes     []ballot
-	candidate int64 // the highest so far
+	commands  []*redisnode.Command // of the first phase, by node
+	candidate int64                // the highest so far
 	token     int64
 	raises    int
 	tally     tally
@@ -107,8 +110,10 @@ func (r *round) file() {
 	d.opened(c, d.nodes)
 	r.waiting += len(d.nodes)
 	d.ask(d.nodes, d.majority, r.bound, c.id, func(ctx context.Context, _ *node) *redisnode.Command {
-		return acquireScript.Command(ctx, []string{c.lock, c.fence, c.bar(c.id), c.waiters},
+		cmd := acquireScript.Command(ctx, []string{c.lock, c.fence, c.bar(c.id), c.waiters},
 			c.id, r.number, millis(r.ttl), "0", heartbeat, c.info)
+		r.commands = append(r.commands, cmd)
+		return cmd
 	}, r.first)
 }
 
@@ -133,9 +138,26 @@ func (r *round) run(ctx context.Context) outcome {
 		case <-grace:
 			r.impatient = true
 		case <-ctx.Done():
-			return outcome{err: ctx.Err()}
+			return outcome{err: r.cutShort(ctx.Err())}
 		}
 	}
+}
+
+// cutShort is the error of a round whose context has ended. If no node has been sent
+// anything by then, none will be.
+func (r *round) cutShort(err error) error {
+	unsent := !r.tally.ambiguous && r.count(stored, confirming, confirmed, unfit) == 0
+	for i, v := range r.votes {
+		if v == pending && r.commands[i].Withdraw() {
+			r.votes[i] = failed
+		} else if v == pending {
+			unsent = false
+		}
+	}
+	if !unsent {
+		return err
+	}
+	return driver.Classify(fmt.Errorf("%w: %w", ErrNoQuorum, cmp.Or(r.tally.first, redisnode.Unsent(err))), driver.Transient)
 }
 
 func (r *round) count(of ...ballot) (n int) {

@@ -69,11 +69,18 @@ func (c *Command) Withdraw() bool {
 // Rewind is for a command that a server has refused and that is to be sent again.
 func (c *Command) Rewind() { c.body.state.CompareAndSwap(written, unwritten) }
 
+// Answered reports whether the server has carried out the command. redis.Nil is an answer,
+// but for a command that was not sent: sentinels say so of a master that they do not know.
+func (c *Command) Answered(err error) bool {
+	return err == nil || (errors.Is(err, redis.Nil) && c.body.state.Load() == written)
+}
+
 // Classify says what an error of this command means for the claim: if it was never
 // written, nothing was carried out, whatever the error is.
 func (c *Command) Classify(err error) error {
 	var reply redis.Error
-	if err == nil || errors.As(err, &reply) || c.body.state.Load() == written {
+	isReply := errors.As(err, &reply) && !errors.Is(err, redis.Nil)
+	if err == nil || isReply || c.body.state.Load() == written {
 		return classifyReply(err)
 	}
 	return Unsent(err)

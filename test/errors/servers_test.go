@@ -1,0 +1,201 @@
+package errors_test
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/net/dns/dnsmessage"
+
+	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/connector"
+	"github.com/ceyewan/genesis/pkg/dlock"
+)
+
+// noHost is a name that nobody has.
+const noHost = "no-such-host.invalid"
+
+// answerNoHost has this process ask a name server of its own, which knows no name: what
+// that of the machine would say, and how soon, is not ours to know.
+func answerNoHost() (stop func()) {
+	conn, err := net.ListenPacket("udp4", "127.0.0.1:0")
+	if err != nil {
+		panic(err)
+	}
+	go func() {
+		buf := make([]byte, 512)
+		for {
+			n, from, err := conn.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			var m dnsmessage.Message
+			if m.Unpack(buf[:n]) != nil {
+				continue
+			}
+			answer := dnsmessage.Message{Header: dnsmessage.Header{ID: m.ID, Response: true, RCode: dnsmessage.RCodeNameError}, Questions: m.Questions}
+			packed, _ := answer.Pack()
+			_, _ = conn.WriteTo(packed, from)
+		}
+	}()
+	net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "udp4", conn.LocalAddr().String())
+	}}
+	return func() { _ = conn.Close() }
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func config() *dlock.Config { return &dlock.Config{DefaultTTL: ttl} }
+
+// keep closes what a test has opened.
+func keep(t *testing.T, locks *dlock.Client, err error, conn interface{ Close() error }) *dlock.Client {
+	t.Helper()
+	check(t, err)
+	t.Cleanup(func() {
+		_ = locks.Close()
+		_ = conn.Close()
+	})
+	return locks
+}
+
+func onRedis(t *testing.T, cfg connector.RedisConfig) *dlock.Client {
+	t.Helper()
+	conn, err := connector.NewRedis(&cfg)
+	check(t, err)
+	locks, err := dlock.NewRedis(conn, config())
+	return keep(t, locks, err, conn)
+}
+
+func onRedlock(t *testing.T, cfg connector.RedlockConfig) *dlock.Client {
+	t.Helper()
+	conn, err := connector.NewRedlock(&cfg)
+	check(t, err)
+	locks, err := dlock.NewRedlock(conn, config())
+	return keep(t, locks, err, conn)
+}
+
+func onEtcd(t *testing.T, cfg connector.EtcdConfig) *dlock.Client {
+	t.Helper()
+	conn, err := connector.NewEtcd(&cfg)
+	check(t, err)
+	locks, err := dlock.NewEtcd(conn, config())
+	return keep(t, locks, err, conn)
+}
+
+// warm makes connections, a lease and the scripts, so that the fault comes after them.
+func warm(t *testing.T, locks *dlock.Client) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	check(t, locks.Lock(ctx, "warm"))
+	check(t, locks.Unlock(ctx, "warm"))
+}
+
+// A redisSet is one server or several, each behind a proxy.
+type redisSet struct {
+	servers []*servers.Redis
+	proxies []*servers.Proxy
+	direct  []*redis.Client
+}
+
+func startRedis(t *testing.T, n int, args ...string) *redisSet {
+	t.Helper()
+	s := &redisSet{}
+	for range n {
+		server := testenv.Redis(t, args...)
+		s.servers = append(s.servers, server)
+		s.proxies = append(s.proxies, testenv.Proxy(t, server.Addr()))
+		client := server.Client()
+		t.Cleanup(func() { _ = client.Close() })
+		s.direct = append(s.direct, client)
+	}
+	return s
+}
+
+func (s *redisSet) addrs() (addrs []string) {
+	for _, p := range s.proxies {
+		addrs = append(addrs, p.Addr())
+	}
+	return addrs
+}
+
+// locks are on one server, or on all as redlock.
+func (s *redisSet) locks(t *testing.T, user, password string) *dlock.Client {
+	t.Helper()
+	if len(s.servers) == 1 {
+		return onRedis(t, connector.RedisConfig{Addr: s.proxies[0].Addr(), Username: user, Password: password})
+	}
+	return onRedlock(t, connector.RedlockConfig{Addrs: s.addrs(), Username: user, Password: password})
+}
+
+func (s *redisSet) each(t *testing.T, do func(i int) error) {
+	t.Helper()
+	for i := range s.servers {
+		check(t, do(i))
+	}
+}
+
+// tell sends a command to every server, past the proxies.
+func (s *redisSet) tell(t *testing.T, args ...any) {
+	t.Helper()
+	s.each(t, func(i int) error { return s.direct[i].Do(t.Context(), args...).Err() })
+}
+
+func (s *redisSet) stored(t *testing.T, key string) bool {
+	t.Helper()
+	for _, c := range s.direct {
+		n, err := c.Exists(t.Context(), key).Result()
+		check(t, err)
+		if n > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// An etcdServer is one member behind a proxy.
+type etcdServer struct {
+	*servers.Etcd
+	proxy  *servers.Proxy
+	direct *clientv3.Client
+}
+
+func startEtcd(t *testing.T, args ...string) *etcdServer {
+	t.Helper()
+	server := testenv.Etcd(t, args...)
+	s := &etcdServer{Etcd: server, proxy: testenv.Proxy(t, server.Addr())}
+	s.direct = dialEtcd(t, connector.EtcdConfig{Endpoints: []string{server.Endpoint()}})
+	return s
+}
+
+func dialEtcd(t *testing.T, cfg connector.EtcdConfig) *clientv3.Client {
+	t.Helper()
+	conn, err := connector.NewEtcd(&cfg)
+	check(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn.GetClient()
+}
+
+func (s *etcdServer) locks(t *testing.T, user, password string) *dlock.Client {
+	t.Helper()
+	return onEtcd(t, connector.EtcdConfig{Endpoints: []string{s.proxy.Addr()}, Username: user, Password: password})
+}
+
+func (s *etcdServer) stored(t *testing.T, key string) bool { return etcdHas(t, s.direct, key) }
+
+func etcdHas(t *testing.T, client *clientv3.Client, key string) bool {
+	t.Helper()
+	resp, err := client.Get(t.Context(), key, clientv3.WithPrefix(), clientv3.WithCountOnly())
+	check(t, err)
+	return resp.Count > 0
+}

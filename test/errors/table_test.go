@@ -1,0 +1,225 @@
+// Package errors_test walks the table of docs/errors.md: each row is a fault that is
+// brought about on real servers, and holds the page against what happens.
+package errors_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/dlock"
+)
+
+func TestMain(m *testing.M) {
+	stop := answerNoHost()
+	goleak.VerifyTestMain(m,
+		goleak.Cleanup(func(code int) { stop(); os.Exit(code) }),
+		goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial"))
+}
+
+const page = "../../docs/errors.md"
+
+// A row is one line of the table.
+type row struct {
+	backend, fault string
+	kind           error
+	try, wait      string
+	stored         string
+	texts          []string // one of which is in the error
+	cutShort       bool     // some call was, so that something is left to clean up
+}
+
+// kinds are the errors of which a row names exactly one.
+var kinds = map[string]error{
+	"ErrUnavailable": dlock.ErrUnavailable, "ErrDenied": dlock.ErrDenied, "ErrNotReady": dlock.ErrNotReady,
+	"ErrUnknownOutcome": dlock.ErrUnknownOutcome, "ErrClosed": dlock.ErrClosed,
+}
+
+var quoted = regexp.MustCompile("`([^`]+)`")
+
+// readTable returns the rows of the one table whose head begins with a backend.
+func readTable(t *testing.T) []row {
+	t.Helper()
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rows []row
+	inside := false
+	for line := range strings.Lines(string(text)) {
+		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
+		for i := range cells {
+			cells[i] = strings.TrimSpace(cells[i])
+		}
+		switch {
+		case !strings.HasPrefix(line, "|"):
+			inside = false
+		case cells[0] == "backend":
+			inside = true
+		case inside && !strings.HasPrefix(cells[0], "---"):
+			rows = append(rows, readRow(t, cells))
+		}
+	}
+	if len(rows) == 0 {
+		t.Fatalf("%s has no table", page)
+	}
+	return rows
+}
+
+func readRow(t *testing.T, cells []string) row {
+	t.Helper()
+	if len(cells) != 7 {
+		t.Fatalf("a row has %d cells: %q", len(cells), cells)
+	}
+	r := row{backend: cells[0], fault: cells[1], kind: kinds[strings.Trim(cells[2], "`")], try: cells[3], wait: cells[4], stored: cells[5]}
+	for _, m := range quoted.FindAllStringSubmatch(cells[6], -1) {
+		r.texts = append(r.texts, m[1])
+	}
+	known := r.kind != nil && len(r.texts) > 0 && slices.Contains([]string{"at once", "2 s"}, r.try) &&
+		slices.Contains([]string{"at once", "wait"}, r.wait) && slices.Contains([]string{"no", "perhaps"}, r.stored)
+	if !known {
+		t.Fatalf("a row cannot be read: %q", cells)
+	}
+	return r
+}
+
+// A scene is a backend with a fault.
+type scene struct {
+	locks *dlock.Client
+	// waits is for WithWait if TryLock leaves locks without the connections that it had.
+	waits *dlock.Client
+	// stored reports whether a lock is stored, whoever asks; nil if nothing can be.
+	stored func(t *testing.T, key string) bool
+	// heal ends the fault, where something may be stored.
+	heal func(t *testing.T)
+}
+
+// ttl is that of all locks: attempts then have their usual two seconds.
+const ttl = time.Minute
+
+func TestTable(t *testing.T) {
+	walked := map[string]bool{}
+	for _, r := range readTable(t) {
+		name := r.backend + ", " + r.fault
+		begin := procedures[name]
+		if begin == nil || walked[name] {
+			t.Errorf("%s: there is no procedure for this row, or a second row", name)
+			continue
+		}
+		walked[name] = true
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r.walk(t, begin(t))
+		})
+	}
+	for name := range procedures {
+		if !walked[name] {
+			t.Errorf("%s: there is no row for this procedure", name)
+		}
+	}
+}
+
+const (
+	// attempt is how long one attempt may take, slack what a busy machine may add.
+	attempt = 2 * time.Second
+	slack   = 5 * time.Second
+	// wait is for faults that may pass, longWait for those of which the caller is told
+	// at once all the same.
+	wait     = 700 * time.Millisecond
+	longWait = time.Minute
+)
+
+func (r *row) walk(t *testing.T, s scene) {
+	t.Helper()
+	ctx := context.WithoutCancel(t.Context())
+	began := time.Now()
+	ok, err := s.locks.TryLock(ctx, "try")
+	took := time.Since(began)
+	if ok {
+		t.Fatal("the fault did not happen: TryLock has the lock")
+	}
+	r.judge(t, "TryLock", err)
+	if r.try == "at once" && took >= attempt || took > attempt+slack {
+		t.Errorf("TryLock took %v, want %s", took, r.try)
+	}
+	if s.waits == nil {
+		s.waits = s.locks
+	}
+	patience := wait
+	if r.wait == "at once" {
+		patience = longWait
+	}
+	began = time.Now()
+	_, err = s.waits.Acquire(ctx, "wait", dlock.WithWait(patience))
+	for n := 0; n < 5 && r.isCutShort(err); n++ {
+		t.Logf("WithWait: %v", err)
+		began = time.Now()
+		_, err = s.waits.Acquire(ctx, "wait", dlock.WithWait(patience))
+	}
+	took = time.Since(began)
+	r.judge(t, "WithWait", err)
+	if r.wait == "at once" && took > longWait/2 || r.wait == "wait" && (took < wait || took > wait+slack) {
+		t.Errorf("WithWait(%v) took %v, want %s", patience, took, r.wait)
+	}
+	r.look(t, s)
+}
+
+// isCutShort reports whether the last attempt was under way when the wait was over, as the
+// page says that it may be. On a busy machine that is not rare.
+func (r *row) isCutShort(err error) bool {
+	cut := errors.Is(r.kind, dlock.ErrNotReady) && errors.Is(err, dlock.ErrUnknownOutcome) && strings.Contains(err.Error(), "no answer within")
+	r.cutShort = r.cutShort || cut
+	return cut
+}
+
+// judge holds an error against its row.
+func (r *row) judge(t *testing.T, what string, err error) {
+	t.Helper()
+	if err == nil {
+		t.Fatalf("the fault did not happen: %s has the lock", what)
+	}
+	t.Logf("%s: %v", what, err)
+	for name, kind := range kinds {
+		if errors.Is(err, kind) != (kind == r.kind) { //nolint:errorlint // identity, not kind
+			t.Errorf("%s: %v: it is %s: %v", what, err, name, errors.Is(err, kind))
+		}
+	}
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.Is(err, dlock.ErrLockHeldByOther) {
+		t.Errorf("%s: %v: the caller's context has not ended, and nobody has the lock", what, err)
+	}
+	if !slices.ContainsFunc(r.texts, func(text string) bool { return strings.Contains(err.Error(), text) }) {
+		t.Errorf("%s: %v: the text has none of %q", what, err, r.texts)
+	}
+}
+
+// look finds out whether anything is stored. What may be is cleaned up when the fault is
+// over; of what cannot be, Close has nothing to say.
+func (r *row) look(t *testing.T, s scene) {
+	t.Helper()
+	for _, key := range []string{"try", "wait"} {
+		if r.stored == "no" && s.stored != nil && s.stored(t, key) {
+			t.Errorf("%q is stored", key)
+		}
+	}
+	if r.stored == "perhaps" {
+		s.heal(t)
+		testenv.Eventually(t, 4*slack, "nothing is left of it", func() bool { return !s.stored(t, "try") && !s.stored(t, "wait") })
+		return
+	}
+	if r.cutShort {
+		return
+	}
+	began := time.Now()
+	err := s.locks.Close()
+	if took := time.Since(began); err != nil || took >= 2*time.Second { // which is as long as it cleans up
+		t.Errorf("Close: %v after %v", err, took)
+	}
+}
