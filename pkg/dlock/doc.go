@@ -41,4 +41,6 @@
 // Every error wraps one of the sentinels of this package, a context's error, or
 // the backend's own. ErrUnknownOutcome means that the backend did not answer: it
 // is neither success nor "busy", and clean-up goes on in the background.
+// ErrUnavailable means that it could not be reached, and that nothing is stored.
+// docs/errors.md lists which fault leads to which error.
 package dlock

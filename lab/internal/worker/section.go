@@ -140,7 +140,7 @@ func (w *worker) work(ctx context.Context, t task, guard *dlock.Guard) {
 
 // brief is the kind of an error.
 func brief(err error) string {
-	for _, kind := range []error{dlock.ErrUnknownOutcome, dlock.ErrOwnershipLost, dlock.ErrLockHeldByOther, dlock.ErrClosed, context.DeadlineExceeded, context.Canceled} {
+	for _, kind := range []error{dlock.ErrUnknownOutcome, dlock.ErrOwnershipLost, dlock.ErrLockHeldByOther, dlock.ErrUnavailable, dlock.ErrDenied, dlock.ErrNotReady, dlock.ErrClosed, context.DeadlineExceeded, context.Canceled} {
 		if errors.Is(err, kind) {
 			return kind.Error()
 		}

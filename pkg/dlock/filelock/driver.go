@@ -224,8 +224,12 @@ func isForeign(err error) bool {
 // kinds are errors of the kernel that other backends have as well.
 var kinds = []struct{ errno, kind error }{
 	{fs.ErrPermission, driver.ErrDenied},
-	{syscall.EROFS, driver.ErrNotReady}, {syscall.ENOSPC, driver.ErrNotReady}, {syscall.EDQUOT, driver.ErrNotReady},
-	{syscall.EMFILE, driver.ErrNotReady}, {syscall.ENFILE, driver.ErrNotReady}, {syscall.EIO, driver.ErrNotReady},
+	{syscall.EROFS, driver.ErrNotReady},
+	{syscall.ENOSPC, driver.ErrNotReady},
+	{syscall.EDQUOT, driver.ErrNotReady},
+	{syscall.EMFILE, driver.ErrNotReady},
+	{syscall.ENFILE, driver.ErrNotReady},
+	{syscall.EIO, driver.ErrNotReady},
 }
 
 // classify says what an error means for a claim. Calls of the kernel are answered, so

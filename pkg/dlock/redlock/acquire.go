@@ -77,7 +77,8 @@ func (d *redDriver) abandon(c *claim, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.drop(c)
-	if driver.ClassOf(err) != driver.Ambiguous && !(isUnsent(err) && c.isSettled()) {
+	nothing := isUnsent(err) && c.isSettled()
+	if driver.ClassOf(err) != driver.Ambiguous && !nothing {
 		d.removeEverywhere(c) // the caller takes it for not stored, so nobody else will
 	}
 }

@@ -68,7 +68,7 @@ func TestValidity(t *testing.T) {
 
 // What too few answers mean for the caller.
 func TestNoQuorum(t *testing.T) {
-	unsent, unknown, denied := driver.Classify(errors.New("down"), driver.Transient), errors.New("EOF"), driver.Classify(driver.ErrDenied, driver.Fatal)
+	unsent, unknown, denied := driver.Classify(driver.ErrUnavailable, driver.Transient), errors.New("EOF"), driver.Classify(driver.ErrDenied, driver.Fatal)
 	for name, tc := range map[string]struct {
 		errs   []error
 		stored bool
@@ -88,6 +88,9 @@ func TestNoQuorum(t *testing.T) {
 		err := y.noQuorum(3, 2, tc.stored)
 		if driver.ClassOf(err) != tc.want || !errors.Is(err, ErrNoQuorum) {
 			t.Errorf("%s: %v, class %d", name, err, driver.ClassOf(err))
+		}
+		if tc.want == driver.Ambiguous && errors.Is(err, driver.ErrUnavailable) {
+			t.Errorf("%s: %v, though it may be stored", name, err)
 		}
 	}
 }

@@ -22,7 +22,7 @@ func TestFrom(t *testing.T) {
 	if got.Error() != "around: "+err.Error() {
 		t.Errorf("the text is %q", got)
 	}
-	if hide.From(err, context.Canceled) != err || hide.From(nil, context.Canceled) != nil {
+	if hide.From(err, context.Canceled) != err || hide.From(nil, context.Canceled) != nil { //nolint:errorlint // identity, not kind
 		t.Error("an error without the target has changed")
 	}
 }

@@ -1,0 +1,101 @@
+package dlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/memlock"
+	"github.com/ceyewan/genesis/pkg/xerrors"
+)
+
+var errRefused = errors.New("connection refused")
+
+// unreached is the error of a call that was not sent.
+func unreached(cause error) error {
+	return driver.Classify(fmt.Errorf("%w: %w", driver.ErrUnavailable, cause), driver.Transient)
+}
+
+// hangs answers an attempt only when its time is over.
+func hangs(ctx context.Context, end func(error) error) (driver.State, error) {
+	<-ctx.Done()
+	return driver.State{}, end(ctx.Err())
+}
+
+// The last attempt is ended by the wait and has no cause of its own: the error has that of
+// the attempts before. Whether anything may be stored is up to all of them.
+func TestLastCauseIsTold(t *testing.T) {
+	for name, tc := range map[string]struct {
+		last func(error) error // what the last attempt makes of the end of its context
+		want error
+	}{
+		"the last was not sent": {unreached, dlock.ErrUnavailable},
+		"the last may be":       {func(err error) error { return err }, dlock.ErrUnknownOutcome},
+	} {
+		virtual(t, func(t *testing.T) {
+			attempts := 0
+			s := &scripted{Opener: memlock.New(), remote: true}
+			s.acquire = func(ctx context.Context, _ driver.Driver, _ driver.Request) (driver.State, error) {
+				if attempts++; attempts < 3 {
+					return driver.State{}, unreached(errRefused)
+				}
+				return hangs(ctx, tc.last)
+			}
+			_, err := client(t, s, dlock.Config{}).Acquire(ctx, "k", dlock.WithWait(second))
+			wantErr(t, err, tc.want, errRefused)
+			if xerrors.CodeOf(err) != xerrors.CodeOf(tc.want) || errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s: %v", name, err)
+			}
+			if errors.Is(err, dlock.ErrUnavailable) && errors.Is(err, dlock.ErrUnknownOutcome) {
+				t.Errorf("%s: %v, though something may be stored", name, err)
+			}
+		})
+	}
+}
+
+// A timeout that the backend's client met is not the end of the caller's context; where
+// that has ended, the error is both.
+func TestTimeoutsOfOthersAreHidden(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		s := &scripted{Opener: memlock.New(), remote: true}
+		s.acquire = func(context.Context, driver.Driver, driver.Request) (driver.State, error) {
+			return driver.State{}, unreached(fmt.Errorf("dial: %w", context.DeadlineExceeded))
+		}
+		c := client(t, s, dlock.Config{})
+		_, err := c.TryAcquire(ctx, "k")
+		wantErr(t, err, dlock.ErrUnavailable)
+		if errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "dial") {
+			t.Errorf("%v", err)
+		}
+		short, cancel := context.WithTimeout(ctx, second)
+		defer cancel()
+		_, err = c.Acquire(short, "k")
+		wantErr(t, err, dlock.ErrUnavailable, context.DeadlineExceeded)
+	})
+}
+
+// What cannot exist is not cleaned up.
+func TestUnavailableLeavesNothingToCleanUp(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		s := &scripted{Opener: memlock.New(), remote: true}
+		s.acquire = func(context.Context, driver.Driver, driver.Request) (driver.State, error) {
+			return driver.State{}, unreached(errRefused)
+		}
+		s.release = func(context.Context, driver.Driver, driver.Ref) (driver.State, error) {
+			t.Error("something is released")
+			return driver.State{}, unreached(errRefused)
+		}
+		c := client(t, s, dlock.Config{})
+		_, err := c.TryLock(ctx, "k")
+		wantErr(t, err, dlock.ErrUnavailable)
+		_, err = c.Acquire(ctx, "k", dlock.WithWait(second))
+		wantErr(t, err, dlock.ErrUnavailable)
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
