@@ -177,7 +177,7 @@ func (d *redisDriver) callReplicated(ctx context.Context, lock string, cmd *comm
 	if !cmds[0].Answered(err) {
 		gone := d.cluster != nil && errors.Is(err, redis.ErrClosed)
 		if errors.Is(err, context.DeadlineExceeded) && cmds[0].Withdraw() {
-			err = redisnode.Explain(d.client, err)
+			err = d.explainer.Explain(d.client, err)
 		}
 		err = cmds[0].Classify(err)
 		if d.cluster != nil {

@@ -121,7 +121,7 @@ func (d *redisDriver) answerOf(cmd *command, err error) (any, error) {
 		return cmd.Val(), nil
 	}
 	if errors.Is(err, context.DeadlineExceeded) && cmd.Withdraw() {
-		err = redisnode.Explain(d.client, err)
+		err = d.explainer.Explain(d.client, err)
 	}
 	return nil, cmd.Classify(err)
 }

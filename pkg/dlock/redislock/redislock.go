@@ -163,6 +163,7 @@ type redisDriver struct {
 	pipeliner          pipeliner             // of the only master, or of masters that are not known
 	byMaster           masterPipeliners      // on a cluster
 	subscriptions      subscriptions
+	explainer          redisnode.Explainer
 
 	ctx       context.Context // ends with Close
 	cancel    context.CancelFunc
@@ -236,7 +237,7 @@ func (d *redisDriver) submitOnce(ctx context.Context, r driver.Request, n names,
 		confirmed, err = await(ctx, d, func() (replicated, error) { return d.callReplicated(ctx, n.lock, cmd) })
 		reply, short = confirmed.reply, confirmed.short
 		if err != nil && ctx.Err() != nil && driver.ClassOf(err) == driver.Ambiguous && cmd.Withdraw() {
-			err = redisnode.Unsent(redisnode.Explain(d.client, ctx.Err()))
+			err = redisnode.Unsent(d.explainer.Explain(d.client, ctx.Err()))
 		}
 	} else {
 		reply, err = d.call(ctx, cmd, hasty)

@@ -22,6 +22,8 @@ type node struct {
 	ear    ear
 	health health
 
+	explainer redisnode.Explainer
+
 	mu       sync.Mutex
 	leftover []leftover // what is to be removed from it; see sweep.go
 	sweeping bool
@@ -91,7 +93,7 @@ func (n *node) run(ctx context.Context, cmd *redisnode.Command, echo string) ans
 		err = n.client.Process(ctx, cmd)
 	}
 	if errors.Is(err, context.DeadlineExceeded) && cmd.Withdraw() {
-		err = redisnode.Explain(n.client, err)
+		err = n.explainer.Explain(n.client, err)
 	}
 	a := n.judge(cmd, err, echo)
 	n.health.note(a.err == nil || (driver.ClassOf(a.err) != driver.Ambiguous && !errors.Is(a.err, driver.ErrUnavailable)))

@@ -1,10 +1,12 @@
 package redisnode
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -116,12 +118,34 @@ func isUnsent(err error) bool {
 }
 
 // explainWithin is how long a call that has no connection when its time is over may
-// still take to learn why.
-const explainWithin = 50 * time.Millisecond
+// still take to learn why, explainedFor for how long that counts.
+const (
+	explainWithin = 50 * time.Millisecond
+	explainedFor  = time.Second
+)
+
+// An Explainer finds out why there is no connection, for all calls of a server: many may
+// end together.
+type Explainer struct {
+	mu    sync.Mutex
+	until time.Time
+	cause error
+}
 
 // Explain dials once, for the cause that a client keeps to itself when the time of a call
 // ends before all its attempts to connect have failed. Without one it returns err.
-func Explain(client redis.UniversalClient, err error) error {
+func (e *Explainer) Explain(client redis.UniversalClient, err error) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !time.Now().Before(e.until) {
+		e.cause = dialOnce(client)
+		e.until = time.Now().Add(explainedFor)
+	}
+	return cmp.Or(e.cause, err)
+}
+
+// dialOnce is why none of the addresses can be dialed; nil if one can, or if that takes long.
+func dialOnce(client redis.UniversalClient) (err error) {
 	dial, network, addrs := dialerOf(client)
 	ctx, cancel := context.WithTimeout(context.Background(), explainWithin)
 	defer cancel()
@@ -129,7 +153,7 @@ func Explain(client redis.UniversalClient, err error) error {
 		conn, cause := dial(ctx, network, addr)
 		if cause == nil {
 			_ = conn.Close()
-			return err // one that can be reached did not answer
+			return nil
 		}
 		if ctx.Err() == nil {
 			err = cause
