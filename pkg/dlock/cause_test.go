@@ -40,7 +40,8 @@ func TestLastCauseIsTold(t *testing.T) {
 			attempts := 0
 			s := &scripted{Opener: memlock.New(), remote: true}
 			s.acquire = func(ctx context.Context, _ driver.Driver, _ driver.Request) (driver.State, error) {
-				if attempts++; attempts < 3 {
+				attempts++
+				if attempts < 3 {
 					return driver.State{}, unreached(errRefused)
 				}
 				return hangs(ctx, tc.last)
@@ -94,8 +95,6 @@ func TestUnavailableLeavesNothingToCleanUp(t *testing.T) {
 		wantErr(t, err, dlock.ErrUnavailable)
 		_, err = c.Acquire(ctx, "k", dlock.WithWait(second))
 		wantErr(t, err, dlock.ErrUnavailable)
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
+		wantErr(t, c.Close(), nil)
 	})
 }

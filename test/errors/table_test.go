@@ -218,7 +218,8 @@ func (r *row) look(t *testing.T, s scene) {
 	}
 	began := time.Now()
 	err := s.locks.Close()
-	if took := time.Since(began); err != nil || took >= 2*time.Second { // which is as long as it cleans up
+	took := time.Since(began)
+	if err != nil || took >= 2*time.Second { // which is as long as it cleans up
 		t.Errorf("Close: %v after %v", err, took)
 	}
 }

@@ -41,7 +41,9 @@ type Options struct {
 // change is pushed through Events. A method returns early when its ctx ends;
 // its outcome is then unknown, and the caller settles it with Release, which
 // is idempotent. What any other error says of the outcome, Classify records;
-// an error without a Class leaves the outcome unknown.
+// an error without a Class leaves the outcome unknown. Why a call failed,
+// ErrUnavailable, ErrDenied and ErrNotReady say alike for all backends, wrapped
+// around the error of the backend's client.
 type Driver interface {
 	Caps() Caps
 

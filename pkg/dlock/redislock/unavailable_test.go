@@ -17,26 +17,26 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/redislock"
 )
 
-// nobody is an address where nothing listens.
-const nobody = "127.0.0.1:1"
+// refusing is an address where nothing listens.
+const refusing = "127.0.0.1:1"
 
 // unreachable are clients of servers that refuse connections, as users make them: go-redis
 // dials five times, 100 ms apart, unless it is told not to.
 var unreachable = map[string]func() redis.UniversalClient{
 	"one server": func() redis.UniversalClient {
-		return redis.NewClient(&redis.Options{Addr: nobody})
+		return redis.NewClient(&redis.Options{Addr: refusing})
 	},
 	"one server, deadlines": func() redis.UniversalClient {
-		return redis.NewClient(&redis.Options{Addr: nobody, ContextTimeoutEnabled: true})
+		return redis.NewClient(&redis.Options{Addr: refusing, ContextTimeoutEnabled: true})
 	},
 	"one server, one dial": func() redis.UniversalClient {
-		return redis.NewClient(&redis.Options{Addr: nobody, ContextTimeoutEnabled: true, DialerRetries: 1, MaxRetries: -1})
+		return redis.NewClient(&redis.Options{Addr: refusing, ContextTimeoutEnabled: true, DialerRetries: 1, MaxRetries: -1})
 	},
 	"sentinel": func() redis.UniversalClient {
-		return redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "m", SentinelAddrs: []string{nobody}, DialerRetries: 1})
+		return redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "m", SentinelAddrs: []string{refusing}, DialerRetries: 1})
 	},
 	"cluster": func() redis.UniversalClient {
-		return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{nobody}, DialerRetries: 1})
+		return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{refusing}, DialerRetries: 1})
 	},
 }
 
@@ -69,7 +69,8 @@ func TestRefusedIsUnavailable(t *testing.T) {
 				wantRefused(t, err)
 				began := time.Now()
 				err = c.Close()
-				if took := time.Since(began); err != nil || took > time.Second { // two with something to clean up
+				took := time.Since(began)
+				if err != nil || took > time.Second { // two with something to clean up
 					t.Errorf("Close: %v after %v", err, took)
 				}
 			}
@@ -183,7 +184,8 @@ func TestWithdrawnCallIsNotSent(t *testing.T) {
 	cehCheck(t, c.Close())
 	direct := server.Client()
 	defer direct.Close()
-	if left := direct.Exists(t.Context(), "a", "b", "c").Val(); left != 0 {
+	left := direct.Exists(t.Context(), "a", "b", "c").Val()
+	if left != 0 {
 		t.Errorf("%d locks were stored", left)
 	}
 }

@@ -49,7 +49,8 @@ func TestWithdraw(t *testing.T) {
 		if !c.Withdraw() || write(t, c) != inert {
 			t.Error("a command that was withdrawn is sent")
 		}
-		if c.Rewind(); write(t, c.Whole(ctx)) != string(noScript) {
+		c.Rewind()
+		if write(t, c.Whole(ctx)) != string(noScript) {
 			t.Error("it comes back as a whole")
 		}
 	}
