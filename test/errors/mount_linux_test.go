@@ -1,6 +1,8 @@
 package errors_test
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -17,6 +19,23 @@ func mountTmpfs(t *testing.T) string {
 	}
 	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
 	return dir
+}
+
+// noRights is a directory that we may not make. Root may not make one in /sys alone, unless
+// that is read-only, as in many containers.
+func noRights(t *testing.T) string {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		dir := t.TempDir()
+		check(t, os.Chmod(dir, 0o500))
+		return filepath.Join(dir, "locks")
+	}
+	var st unix.Statfs_t
+	check(t, unix.Statfs("/sys", &st))
+	if st.Flags&unix.ST_RDONLY != 0 {
+		t.Skip("root may make any directory here")
+	}
+	return "/sys/dlock"
 }
 
 func remountReadOnly(t *testing.T, dir string) {

@@ -2,12 +2,23 @@
 
 package errors_test
 
-import "testing"
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
 
 func mountTmpfs(t *testing.T) string {
 	t.Helper()
 	t.Skip("a file system cannot be mounted")
 	return ""
+}
+
+func noRights(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	check(t, os.Chmod(dir, 0o500))
+	return filepath.Join(dir, "locks")
 }
 
 func remountReadOnly(*testing.T, string) {}

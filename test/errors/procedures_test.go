@@ -63,7 +63,7 @@ var procedures = map[string]procedure{
 	},
 	"etcd, connector closed": etcdConnectorClosed,
 	"file, no rights": func(t *testing.T) scene {
-		return scene{locks: onFiles(t, "/sys/dlock")} // where nobody can make a directory, root included
+		return scene{locks: onFiles(t, noRights(t))}
 	},
 	"file, read-only": func(t *testing.T) scene {
 		dir := mountTmpfs(t)

@@ -82,7 +82,7 @@ func redisCut(t *testing.T, s *redisSet) scene {
 			return servers.Swallow
 		})
 	}
-	return scene{locks: locks, stored: s.stored, heal: func(*testing.T) {
+	return scene{locks: locks, stored: s.stored, keeps: true, heal: func(*testing.T) {
 		for _, p := range s.proxies {
 			p.Heal()
 		}

@@ -97,6 +97,8 @@ type scene struct {
 	waits *dlock.Client
 	// stored reports whether a lock is stored, whoever asks; nil if nothing can be.
 	stored func(t *testing.T, key string) bool
+	// keeps: nothing is cleaned up before the fault is healed, so that it must be stored.
+	keeps bool
 	// heal ends the fault, where something may be stored.
 	heal func(t *testing.T)
 }
@@ -207,6 +209,9 @@ func (r *row) look(t *testing.T, s scene) {
 		if r.stored == "no" && s.stored != nil && s.stored(t, key) {
 			t.Errorf("%q is stored", key)
 		}
+	}
+	if s.keeps && !s.stored(t, "try") {
+		t.Error("the fault did not happen: nothing is stored")
 	}
 	if r.stored == "perhaps" {
 		s.heal(t)
