@@ -26,6 +26,9 @@ func (d *etcdDriver) Release(ctx context.Context, r driver.Ref) (driver.State, e
 		c = nil
 	}
 	simple := c != nil && c.phase == driver.Held && !d.waits(r.Key) && !r.Unsettled && !c.tainted
+	if simple {
+		c.tainted = true // from now on: something else may end the claim before the delete is sent
+	}
 	d.mu.Unlock()
 	release := func() (driver.Phase, error) {
 		switch {
@@ -56,26 +59,21 @@ func (d *etcdDriver) Release(ctx context.Context, r driver.Ref) (driver.State, e
 	return driver.State{Phase: phase}, nil
 }
 
-// delete releases a holder behind whom nobody of ours waits. It does not look what
-// it deletes, so that it costs least; if it is not answered, and may yet arrive, the
+// delete releases a tainted holder behind whom nobody of ours waits. It does not look
+// what it deletes, so that it costs least; if it is not answered, and may yet arrive, the
 // claim's key is not used again.
 func (d *etcdDriver) delete(ctx context.Context, c *claim) (driver.Phase, error) {
-	d.taint(c, true) // before it is sent: something else may end the claim meanwhile
 	resp, err := d.client.Delete(ctx, c.own)
 	if err != nil {
 		return driver.Unknown, classify(err)
 	}
-	d.taint(c, false)
+	d.mu.Lock()
+	c.tainted = false
+	d.mu.Unlock()
 	if resp.Deleted == 0 {
 		return driver.Gone, nil
 	}
 	return driver.Held, nil
-}
-
-func (d *etcdDriver) taint(c *claim, is bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	c.tainted = is
 }
 
 // still holds while a claim's key is that of the claim: a release that arrives late
