@@ -37,11 +37,15 @@ func (o *opener) Open(opts driver.Options) (driver.Driver, error) {
 	}
 	d := &etcdDriver{
 		Outbox: driver.NewOutbox(1024),
-		client: o.client, kv: failFast(o.client), lessor: pb.NewLeaseClient(o.client.ActiveConnection()),
+		client: o.client, kv: failFast(o.client),
 		prefix: opts.Prefix, log: opts.Logger, me: newName(), numbers: map[string]*numbers{},
 		claims: map[string]*claim{}, owns: map[string]*claim{}, leases: map[int64]*lease{}, grants: map[int64]*shared[*lease]{}, lines: map[string]*line{}, doomed: map[*lease]bool{},
 	}
 	d.ctx, d.cancel = context.WithCancel(clientv3.WithRequireLeader(context.Background()))
+	d.alive = keepAliver{driver: d, backOff: backOff{base: 20 * time.Millisecond, most: time.Second}}
+	if conn := o.client.ActiveConnection(); conn != nil {
+		d.alive.lessor = pb.NewLeaseClient(conn)
+	}
 	d.work.Go(d.reconnect)
 	return d, nil
 }
@@ -56,12 +60,12 @@ func newName() string {
 type etcdDriver struct {
 	*driver.Outbox
 	client *clientv3.Client
-	kv     clientv3.KV    // for new claims; see failfast.go
-	lessor pb.LeaseClient // the client's own keep-alive calls repeat themselves without a pause
+	kv     clientv3.KV // for new claims; see failfast.go
 	prefix string
 	me     string // names the keys of our claims
 	log    *slog.Logger
 	bars   barLease
+	alive  keepAliver
 
 	ctx       context.Context // ends with Close
 	cancel    context.CancelFunc

@@ -408,25 +408,45 @@ func (s *abSpy) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.Clie
 			return nil, err
 		}
 	}
-	sent := s.depart()
 	stream, err := call(ctx, desc, cc, path, opts...)
 	if err != nil {
-		s.land(sent, false)
 		return nil, err
 	}
-	return &abSpied{stream, s, sent}, nil
+	return &abSpied{ClientStream: stream, spy: s}, nil
 }
 
-// An abSpied is a stream of keep-alives; locks make one for each.
+// An abSpied is a stream of keep-alives.
 type abSpied struct {
 	grpc.ClientStream
 	spy  *abSpy
-	sent time.Time
+	mu   sync.Mutex
+	sent []time.Time // of what is not answered, in order
+}
+
+func (s *abSpied) SendMsg(m any) error {
+	if s.spy.fault != nil {
+		if err := s.spy.fault(abKeepAlive); err != nil {
+			return err
+		}
+	}
+	s.mu.Lock()
+	s.sent = append(s.sent, s.spy.depart())
+	s.mu.Unlock()
+	return s.ClientStream.SendMsg(m)
 }
 
 func (s *abSpied) RecvMsg(m any) error {
 	err := s.ClientStream.RecvMsg(m)
-	s.spy.land(s.sent, err == nil)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, sent := range s.sent {
+		if err == nil && i > 0 {
+			s.sent = s.sent[i:]
+			return nil
+		}
+		s.spy.land(sent, err == nil)
+	}
+	s.sent = nil
 	return err
 }
 

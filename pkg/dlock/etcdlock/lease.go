@@ -5,7 +5,6 @@ import (
 	"errors"
 	"time"
 
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/connectivity"
@@ -158,29 +157,43 @@ func (d *etcdDriver) keepAlive(ctx context.Context, l *lease) error {
 	return err
 }
 
+// keepAliveOnce sends one keep-alive, and counts the lease from then if it is answered in
+// time.
 func (d *etcdDriver) keepAliveOnce(ctx context.Context, l *lease, within time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, within)
-	defer cancel()
-	sent := time.Now()
-	stream, err := d.lessor.LeaseKeepAlive(ctx)
-	if err != nil {
-		return classify(err)
+	ask := d.alive.ask
+	if d.alive.lessor == nil {
+		ask = d.askWithoutStream
 	}
-	if err := stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(l.id)}); err != nil {
-		return classify(err)
-	}
-	resp, err := stream.Recv()
+	sent, ttl, err := ask(ctx, l.id, within)
 	if err != nil {
 		return classify(err)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if resp.TTL <= 0 {
+	if ttl <= 0 {
 		d.bury(l)
 		return classify(rpctypes.ErrLeaseNotFound)
 	}
-	l.renewed, l.ttl = sent, time.Duration(resp.TTL)*time.Second
+	if sent.After(l.renewed) {
+		l.renewed, l.ttl = sent, time.Duration(ttl)*time.Second
+	}
 	return nil
+}
+
+// askWithoutStream is for a client without a connection, as that of an embedded server is:
+// a stream costs nothing there.
+func (d *etcdDriver) askWithoutStream(ctx context.Context, id clientv3.LeaseID, within time.Duration) (sent time.Time, ttl int64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	sent = time.Now()
+	resp, err := d.client.KeepAliveOnce(ctx, id)
+	switch {
+	case errors.Is(err, rpctypes.ErrLeaseNotFound):
+		return sent, 0, nil
+	case err != nil:
+		return sent, 0, err
+	}
+	return sent, resp.TTL, nil
 }
 
 // sweep releases the claims on a lease that have been silent for too long: the
@@ -256,6 +269,9 @@ func (d *etcdDriver) revoke(ctx context.Context, l *lease) {
 // before it connects again: leases would run out although the server is back.
 func (d *etcdDriver) reconnect() {
 	conn := d.client.ActiveConnection()
+	if conn == nil {
+		return // an embedded server's client has none
+	}
 	for {
 		state := conn.GetState()
 		switch {

@@ -1,0 +1,162 @@
+package etcdlock_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+
+	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/dlock"
+)
+
+// A userServer is an etcd with users, at the default cost of bcrypt.
+type userServer struct {
+	*servers.Etcd
+	authentications atomic.Int64 // of all its clients
+}
+
+func startWithUsers(t *testing.T, args ...string) *userServer {
+	t.Helper()
+	s := &userServer{Etcd: testenv.Etcd(t, args...)}
+	admin, ctx := dial(t, s.Endpoint()), t.Context()
+	for _, step := range []func() error{
+		func() error { _, err := admin.UserAdd(ctx, "root", "secret"); return err },
+		func() error { _, err := admin.UserGrantRole(ctx, "root", "root"); return err },
+		func() error { _, err := admin.AuthEnable(ctx); return err },
+	} {
+		if err := step(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s
+}
+
+// dial returns a client of a user.
+func (s *userServer) dial(t *testing.T, endpoint string) *clientv3.Client {
+	t.Helper()
+	count := func(ctx context.Context, path string, req, reply any, cc *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		if path == "/etcdserverpb.Auth/Authenticate" {
+			s.authentications.Add(1)
+		}
+		return call(ctx, path, req, reply, cc, opts...)
+	}
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints: []string{endpoint}, Username: "root", Password: "secret", Logger: zap.NewNop(), DialTimeout: 10 * time.Second,
+		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(count)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+// cpu is how much time the server has used.
+func (s *userServer) cpu(t *testing.T) time.Duration {
+	t.Helper()
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.Pid()))
+	if err != nil {
+		t.Skip("no /proc here")
+	}
+	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+2:]))
+	user, _ := strconv.Atoi(fields[11])
+	system, _ := strconv.Atoi(fields[12])
+	return time.Duration(user+system) * 10 * time.Millisecond // a tick
+}
+
+// Processes that hold locks as users of etcd: renewals do not authenticate, since that
+// takes the server longer than the renewals are apart.
+func TestHoldersAsUsers(t *testing.T) {
+	t.Parallel()
+	holders, ttl, span := 8, 3*time.Second, 6*time.Second
+	if os.Getenv("DLOCK_STRESS") != "" {
+		holders, ttl, span = 100, 5*time.Second, time.Minute
+	}
+	server := startWithUsers(t)
+	var guards []*dlock.Guard
+	for i := range holders {
+		c := abClientOn(t, server.dial(t, server.Endpoint()), dlock.Config{DefaultTTL: ttl})
+		guards = append(guards, abAcquire(t, c, fmt.Sprintf("k%d", i)))
+	}
+	began, cpu := server.authentications.Load(), server.cpu(t)
+	abElapse(span)
+	used, lost := server.cpu(t)-cpu, 0
+	for _, g := range guards {
+		if g.Context().Err() != nil {
+			lost++
+		}
+	}
+	total := server.authentications.Load()
+	t.Logf("%d holders, TTL %v, %v: %d lost, %d authentications to start and %d since, %.3f cores of the server",
+		holders, ttl, span, lost, began, total-began, used.Seconds()/span.Seconds())
+	if lost > 0 {
+		t.Errorf("%d of %d holders have lost their locks", lost, holders)
+	}
+	// One for the client itself, one for each long-lived stream, and one to spare.
+	if total > int64(4*holders) {
+		t.Errorf("%d authentications of %d holders", total, holders)
+	}
+	if os.Getenv("DLOCK_STRESS") != "" {
+		compareSessions(t, holders, ttl, span)
+	}
+}
+
+// compareSessions tells what as many sessions of etcd's own cost.
+func compareSessions(t *testing.T, holders int, ttl, span time.Duration) {
+	t.Helper()
+	server := startWithUsers(t)
+	lost := 0
+	var sessions []*concurrency.Session
+	for i := range holders {
+		session, err := concurrency.NewSession(server.dial(t, server.Endpoint()), concurrency.WithTTL(int(ttl.Seconds())))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := concurrency.NewMutex(session, fmt.Sprintf("m%d", i)).Lock(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		sessions = append(sessions, session)
+	}
+	began, cpu := server.authentications.Load(), server.cpu(t)
+	abElapse(span)
+	used := server.cpu(t) - cpu
+	for _, s := range sessions {
+		select {
+		case <-s.Done():
+			lost++
+		default:
+		}
+	}
+	t.Logf("%d sessions for comparison: %d lost, %d authentications to start and %d since, %.3f cores of the server",
+		holders, lost, began, server.authentications.Load()-began, used.Seconds()/span.Seconds())
+}
+
+// The token of a user ends while its locks are held and waited for: neither renewals nor
+// waiting suffer, also on a stream that is older than the token or breaks after it.
+func TestTokenOfAUserEnds(t *testing.T) {
+	t.Parallel()
+	server := startWithUsers(t, "--auth-token-ttl", "1")
+	proxy := testenv.Proxy(t, server.Addr())
+	const ttl = 3 * time.Second
+	c := abClientOn(t, server.dial(t, abVia(proxy)), dlock.Config{DefaultTTL: ttl})
+	metronome, started := abListen(t), time.Now()
+	g := abAcquire(t, c, "k")
+	abElapse(ttl + time.Second)
+	proxy.Cut()
+	abElapse(ttl + time.Second)
+	if !abRenewed(t, g, ttl, metronome, started) {
+		return
+	}
+	abUnlock(t, g)
+}

@@ -1,0 +1,39 @@
+package etcdlock_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/dlock"
+)
+
+// The client of an embedded server is made of interfaces and has no connection. Locks
+// work on it as on any other: they are held, renewed, waited for, lost and released.
+func TestClientWithoutConnection(t *testing.T) {
+	t.Parallel()
+	real := dial(t, testenv.Etcd(t).Endpoint())
+	client := clientv3.NewCtxClient(context.Background())
+	t.Cleanup(func() { _ = client.Close() })
+	client.KV, client.Lease, client.Watcher = real.KV, real.Lease, real.Watcher
+	const ttl = 2 * time.Second
+	one, two := abClientOn(t, client, dlock.Config{DefaultTTL: ttl}), abClientOn(t, client, dlock.Config{DefaultTTL: ttl})
+	g := abAcquire(t, one, "k")
+	got := abAwait(t, two, real, "k")
+	abElapse(ttl + ttl/2)
+	abAlive(t, g)
+	abUnlock(t, g)
+	next := <-got
+	abAlive(t, next.g)
+	lost := abWatchLoss(next.g)
+	if _, err := real.Delete(t.Context(), string(abLine(t, real, "k")[0].Key)); err != nil {
+		t.Fatal(err)
+	}
+	lost.when(t)
+	if _, err := one.Check(t.Context()); err == nil {
+		t.Error("there is no endpoint that could be checked")
+	}
+}

@@ -1,0 +1,238 @@
+package etcdlock
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// A keepAliver keeps leases alive over one long-lived stream. A client with a user
+// authenticates for every stream that it opens, which costs the server a bcrypt and a
+// write: a stream per renewal brings down a small fleet.
+//
+// A lease counts from when the request was sent that the server answered. etcd answers
+// the requests of a stream in their order, so an answer belongs to the oldest request of
+// its lease that has none.
+type keepAliver struct {
+	driver *etcdDriver
+	lessor pb.LeaseClient // nil: the client has no connection of its own
+
+	mu      sync.Mutex
+	stream  *keepAliveStream // nil: none is open
+	opening chan struct{}    // closed when the attempt to open one has ended; nil: there is none
+	err     error            // of the last attempt
+	backOff backOff
+}
+
+// A keepAliveStream is one stream, until it breaks or an answer is overdue.
+type keepAliveStream struct {
+	pb.Lease_LeaseKeepAliveClient
+	cancel context.CancelFunc
+	done   chan struct{} // closed when it has ended, for the reason err
+	err    error
+
+	sending sync.Mutex
+	mu      sync.Mutex
+	pending map[int64][]*keepAliveRequest // by lease: not answered, the oldest first
+}
+
+type keepAliveRequest struct {
+	sent    time.Time
+	overdue *time.Timer
+	ttl     chan int64 // buffered by one: the answer
+}
+
+// errKeepAliveOverdue: the stream is replaced, since another member may answer.
+var errKeepAliveOverdue = errors.New("no answer to a keep-alive in time")
+
+// ask keeps a lease alive once. It returns what the server has granted, 0 if it does not
+// know the lease, and when the request was sent. An answer that takes longer than within
+// from its sending is overdue.
+func (k *keepAliver) ask(ctx context.Context, id clientv3.LeaseID, within time.Duration) (sent time.Time, ttl int64, err error) {
+	s, err := k.connected(ctx)
+	if err != nil {
+		return time.Time{}, 0, err
+	}
+	// Not the caller's to stop: a stream that does not answer is replaced in any case.
+	overdue := time.AfterFunc(within, func() { k.end(s, errKeepAliveOverdue) })
+	r, err := s.send(int64(id), overdue)
+	if err != nil {
+		k.end(s, err)
+		<-s.done
+		return time.Time{}, 0, s.err // it has ended for that reason
+	}
+	select {
+	case ttl := <-r.ttl:
+		return r.sent, ttl, nil
+	case <-s.done:
+		return time.Time{}, 0, s.err
+	case <-ctx.Done():
+		return time.Time{}, 0, ctx.Err()
+	}
+}
+
+// send sends a request. Its time is taken just before, and in the order of sending.
+func (s *keepAliveStream) send(id int64, overdue *time.Timer) (*keepAliveRequest, error) {
+	s.sending.Lock()
+	defer s.sending.Unlock()
+	r := &keepAliveRequest{sent: time.Now(), overdue: overdue, ttl: make(chan int64, 1)}
+	s.mu.Lock()
+	s.pending[id] = append(s.pending[id], r)
+	s.mu.Unlock()
+	return r, s.Send(&pb.LeaseKeepAliveRequest{ID: id})
+}
+
+// connected returns the stream, and waits while one is being opened. It returns the error
+// of an attempt that has failed meanwhile.
+func (k *keepAliver) connected(ctx context.Context) (*keepAliveStream, error) {
+	k.mu.Lock()
+	if s := k.stream; s != nil {
+		k.mu.Unlock()
+		return s, nil
+	}
+	if k.opening == nil {
+		k.opening = make(chan struct{})
+		k.driver.work.Go(k.open)
+	}
+	opened := k.opening
+	k.mu.Unlock()
+	select {
+	case <-opened:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.stream == nil {
+		return nil, k.err
+	}
+	return k.stream, nil
+}
+
+// openTimeout is how long the first attempt to open a stream may take. A client with a
+// user authenticates meanwhile. Every attempt that fails doubles it: a server that many
+// clients ask to authenticate would otherwise do so in vain.
+const (
+	openTimeout    = time.Second
+	maxOpenTimeout = 4 * time.Second
+)
+
+// open makes one attempt. It belongs to no caller, so one whose context ends wastes no
+// authentication.
+func (k *keepAliver) open() {
+	d := k.driver
+	k.mu.Lock()
+	wait, patience := k.backOff.wait(), min(openTimeout<<min(k.backOff.failures, 4), maxOpenTimeout)
+	k.mu.Unlock()
+	var s *keepAliveStream
+	var err error
+	if sleep(d.ctx, wait) {
+		s, err = k.openStream(patience)
+	} else {
+		err = d.ctx.Err()
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.stream, k.err = s, err
+	if s == nil {
+		k.backOff.failed()
+	} else {
+		d.work.Go(func() { k.receive(s) })
+	}
+	close(k.opening)
+	k.opening = nil
+}
+
+func (k *keepAliver) openStream(patience time.Duration) (*keepAliveStream, error) {
+	ctx, cancel := context.WithCancel(k.driver.ctx)
+	late := time.AfterFunc(patience, cancel)
+	stream, err := k.lessor.LeaseKeepAlive(ctx)
+	if !late.Stop() && err == nil {
+		err = errKeepAliveOverdue
+	}
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	return &keepAliveStream{
+		Lease_LeaseKeepAliveClient: stream, cancel: cancel,
+		done: make(chan struct{}), pending: map[int64][]*keepAliveRequest{},
+	}, nil
+}
+
+// receive delivers the answers of a stream until it ends.
+func (k *keepAliver) receive(s *keepAliveStream) {
+	for {
+		resp, err := s.Recv()
+		if err != nil {
+			k.end(s, err)
+			return
+		}
+		k.mu.Lock()
+		k.backOff.succeeded()
+		k.mu.Unlock()
+		s.answer(resp)
+	}
+}
+
+// answer gives an answer to the request that it can at best belong to.
+func (s *keepAliveStream) answer(resp *pb.LeaseKeepAliveResponse) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	waiting := s.pending[resp.ID]
+	if len(waiting) == 0 {
+		return
+	}
+	waiting[0].overdue.Stop()
+	waiting[0].ttl <- resp.TTL
+	if waiting = waiting[1:]; len(waiting) == 0 {
+		delete(s.pending, resp.ID)
+		return
+	}
+	s.pending[resp.ID] = waiting
+}
+
+// end gives up a stream. The next request opens another, perhaps to another member.
+func (k *keepAliver) end(s *keepAliveStream, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	select {
+	case <-s.done:
+		return
+	default:
+	}
+	if k.stream == s {
+		k.stream = nil
+		k.backOff.failed()
+	}
+	s.err = err
+	close(s.done)
+	s.cancel()
+}
+
+// A backOff spreads attempts that fail: each waits about twice as long as the one before.
+type backOff struct {
+	base, most time.Duration
+	failures   int
+	retryAt    time.Time
+}
+
+func (b *backOff) succeeded() { b.failures = 0 }
+
+func (b *backOff) failed() {
+	pause := min(b.base<<min(b.failures, 16), b.most)
+	b.failures++
+	b.retryAt = time.Now().Add(jitter(pause))
+}
+
+// wait is how long the next attempt has to wait.
+func (b *backOff) wait() time.Duration { return time.Until(b.retryAt) }
+
+// jitter is a time from half of d to one and a half, so that processes which fail together
+// do not come back together.
+func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d+1) }
