@@ -143,20 +143,11 @@ func (d *etcdDriver) Evict(ctx context.Context, key, id string, token int64) (dr
 		return gone, nil
 	}
 	d.mu.Lock()
-	c := d.claims[id]
-	d.mu.Unlock()
-	if c != nil && c.key == key {
-		d.evicted(c)
+	if c := d.claims[id]; c != nil && c.key == key {
+		d.lose(c, 0)
 	}
-	return driver.State{Phase: f.phase()}, nil
-}
-
-// evicted tells the engine that a claim of its own was taken away.
-func (d *etcdDriver) evicted(c *claim) {
-	d.mu.Lock()
-	d.forget(c)
 	d.mu.Unlock()
-	d.Send(driver.Event{Key: c.key, ID: c.id, State: driver.State{Phase: driver.Gone}})
+	return driver.State{Phase: f.phase()}, nil
 }
 
 func createdAt(kv *mvccpb.KeyValue) clientv3.Cmp {

@@ -158,5 +158,15 @@ func TestTokenOfAUserEnds(t *testing.T) {
 	if !abRenewed(t, g, ttl, metronome, started) {
 		return
 	}
+	admin := server.dial(t, server.Endpoint())
+	fixed := abAcquire(t, c, "fixed", dlock.WithTTL(lossTTL), dlock.WithoutRenewal())
+	loss := abWatchLoss(fixed)
+	if _, err := admin.Delete(t.Context(), string(abLine(t, admin, "fixed")[0].Key)); err != nil {
+		t.Fatal(err)
+	}
+	loss.when(t)
+	got := abAwait(t, abClientOn(t, server.dial(t, abVia(proxy)), dlock.Config{DefaultTTL: ttl}), admin, "k")
+	abElapse(ttl)
 	abUnlock(t, g)
+	abUnlock(t, (<-got).g)
 }

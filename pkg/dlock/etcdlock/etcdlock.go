@@ -43,10 +43,15 @@ func (o *opener) Open(opts driver.Options) (driver.Driver, error) {
 	}
 	d.ctx, d.cancel = context.WithCancel(clientv3.WithRequireLeader(context.Background()))
 	d.alive = keepAliver{driver: d, backOff: backOff{base: 20 * time.Millisecond, most: time.Second}}
+	d.keys = keyWatcher{etcdDriver: d, wake: make(chan struct{}, 1), open: openClientWatches(d), backOff: backOff{base: 20 * time.Millisecond, most: 10 * time.Second}}
+	d.losses.wake = make(chan struct{}, 1)
 	if conn := o.client.ActiveConnection(); conn != nil {
 		d.alive.lessor = pb.NewLeaseClient(conn)
+		d.keys.open = openRawWatch(pb.NewWatchClient(conn))
 	}
 	d.work.Go(d.reconnect)
+	d.work.Go(d.keys.run)
+	d.work.Go(d.tellLosses)
 	return d, nil
 }
 
@@ -66,6 +71,8 @@ type etcdDriver struct {
 	log    *slog.Logger
 	bars   barLease
 	alive  keepAliver
+	keys   keyWatcher
+	losses lossEvents
 
 	ctx       context.Context // ends with Close
 	cancel    context.CancelFunc
@@ -99,6 +106,7 @@ type claim struct {
 	span     time.Duration // for how long it may be silent after that
 	swept    bool          // it was silent for longer, and is gone, whatever the server still has
 	sweeping bool
+	ending   bool // a release of it was begun, so its key may go by our own doing
 	open     bool // some attempt to file it was never answered
 	tainted  bool // something may yet arrive that deletes whatever is at its key
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -397,6 +398,7 @@ func (a4 abA4) run(t *testing.T) {
 	proxy, direct := testenv.Proxy(t, server.Addr()), dial(t, server.Endpoint())
 	a, b := abClient(t, abVia(proxy), dlock.Config{}), abClient(t, server.Endpoint(), dlock.Config{})
 	abWarm(t, a)
+	proxy.HoldGRPC(deWatchPath, math.MaxInt) // else the holder knows of it before it unlocks
 	n := abTimes(70, 1000)
 	stale, fresh := make([]*dlock.Guard, n), make([]*dlock.Guard, n)
 	key := func(i int) string { return fmt.Sprintf("k%d", i) }

@@ -176,7 +176,8 @@ func TestD3NeverFirstWithoutKey(t *testing.T) {
 			t.Fatal(st)
 		}
 	}
-	testenv.Eventually(t, 10*time.Second, "the watches stand", func() bool { return deWatchers(t, server.Endpoint()) == n })
+	// Those of the waiters, and those of the holders for their own keys.
+	testenv.Eventually(t, 10*time.Second, "the watches stand", func() bool { return deWatchers(t, server.Endpoint()) == 2*n })
 	_, err := direct.Revoke(t.Context(), clientv3.LeaseID(deLine(t, direct, "k0")[1].Lease)) // of all that wait
 	deCheck(t, err)
 	if left := deLeft(t, direct); len(left) != n {
@@ -322,10 +323,11 @@ func TestD4CompactedWatch(t *testing.T) {
 	if resp := <-control; !resp.Created {
 		t.Fatal("the control watch does not stand")
 	}
-	testenv.Eventually(t, 10*time.Second, "the watches stand", func() bool { return deWatchers(t, server.Endpoint()) == n+1 })
+	// Those of the waiters, those of the holders for their own keys, and the control.
+	testenv.Eventually(t, 10*time.Second, "the watches stand", func() bool { return deWatchers(t, server.Endpoint()) == 2*n+1 })
 	proxy.BlackHole(true)
 	proxy.Cut()
-	testenv.Eventually(t, 10*time.Second, "the watches are cut", func() bool { return deWatchers(t, server.Endpoint()) == 0 })
+	testenv.Eventually(t, 10*time.Second, "the watches are cut", func() bool { return deWatchers(t, server.Endpoint()) == n })
 	for i := range n {
 		_, err := a.Release(t.Context(), deRef(fmt.Sprint("k", i), i))
 		deCheck(t, err)

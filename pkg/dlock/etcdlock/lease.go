@@ -24,6 +24,9 @@ type lease struct {
 	renewed time.Time     // when the last call was sent that the server answered
 	dead    bool          // the server does not know it any more
 	claims  map[string]*claim
+
+	goneAt    int64 // the last revision at which a key on it was deleted by others
+	verifying bool  // whether it is still there
 }
 
 // seconds is a TTL as etcd counts it.
@@ -53,6 +56,7 @@ func (d *etcdDriver) enter(ctx context.Context, r driver.Request) (*claim, error
 	d.mu.Lock()
 	if c := d.claims[r.ID]; c != nil && c.key == r.Key && !c.lease.dead {
 		c.seen = time.Now() // it is not silent, whatever becomes of this call
+		c.ending = false
 		d.mu.Unlock()
 		return c, nil
 	}
@@ -128,14 +132,6 @@ func (d *etcdDriver) grant(ctx context.Context, secs int64) (*lease, error) {
 		return nil, err
 	}
 	return &lease{id: resp.ID, seconds: secs, ttl: time.Duration(resp.TTL) * time.Second, renewed: sent, claims: map[string]*claim{}}, nil
-}
-
-// bury stops new claims from joining a lease that is gone. It runs under mu.
-func (d *etcdDriver) bury(l *lease) {
-	l.dead = true
-	if d.leases[l.seconds] == l {
-		delete(d.leases, l.seconds)
-	}
 }
 
 // keepAlive restarts the deadline of a lease. It asks again while there is time: a

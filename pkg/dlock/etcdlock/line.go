@@ -113,6 +113,7 @@ func (d *etcdDriver) stand(c *claim, p position) {
 	}
 	if p.phase == driver.Held {
 		d.leaveLine(c)
+		d.keys.hold(c)
 		return
 	}
 	l := d.lines[c.key]

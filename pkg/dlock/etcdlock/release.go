@@ -29,6 +29,9 @@ func (d *etcdDriver) Release(ctx context.Context, r driver.Ref) (driver.State, e
 	if simple {
 		c.tainted = true // from now on: something else may end the claim before the delete is sent
 	}
+	if c != nil {
+		c.ending = true
+	}
 	d.mu.Unlock()
 	release := func() (driver.Phase, error) {
 		switch {
@@ -45,10 +48,10 @@ func (d *etcdDriver) Release(ctx context.Context, r driver.Ref) (driver.State, e
 		d.bars.lose(bars)
 		phase, err = release()
 	}
+	if c != nil && errors.Is(err, ErrNoSpace) { // for the bar; what is there can still be deleted
+		_, _ = d.client.Txn(ctx).If(d.still(c)).Then(clientv3.OpDelete(c.own)).Commit()
+	}
 	if err != nil {
-		if c != nil && errors.Is(err, ErrNoSpace) { // for the bar; what is there can still be deleted
-			_, _ = d.client.Txn(ctx).If(d.still(c)).Then(clientv3.OpDelete(c.own)).Commit()
-		}
 		return driver.State{}, err
 	}
 	if c != nil {

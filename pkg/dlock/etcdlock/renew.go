@@ -281,7 +281,7 @@ func (d *etcdDriver) move(ctx context.Context, v *visit) error {
 	defer d.mu.Unlock()
 	switch {
 	case errors.Is(err, errLeaseGone):
-		to.dead = true
+		d.bury(to)
 		return err
 	case err != nil: // it may yet arrive, so both leases are kept
 		if c.other != nil {

@@ -1,0 +1,123 @@
+package etcdlock
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// A keyWatcher tells at once when the key of a held claim is deleted by somebody else: a
+// renewal would find out up to a third of the TTL later, and a claim that is not renewed
+// never. All keys are watched over one stream, each by itself: claims of a process have no
+// range of their own, and a range of all locks would bring everybody's releases.
+type keyWatcher struct {
+	*etcdDriver
+	open    func(context.Context) (watchStream, error)
+	backOff backOff
+	wake    chan struct{} // buffered by one
+
+	// Under etcdDriver.mu.
+	active bool     // there is a session, which is to hear of new holders
+	fresh  []*claim // held since the session last looked
+}
+
+const (
+	// watchAfter is how long a lock is held at least before its key is watched: most
+	// are released sooner, and a watch for them would cost more than they do.
+	watchAfter = 10 * time.Millisecond
+	// watchStays is how long a watch outlives the claim. Keys are used again.
+	watchStays = 3 * time.Second
+	// watchSilence is how long a stream may bring nothing before it is asked to, and
+	// then before it is replaced.
+	watchSilence = 5 * time.Second
+	// watchBegins is how long a new stream may take for its first answer.
+	watchBegins = 2 * time.Second
+)
+
+var errWatchSilent = errors.New("the watch stream does not answer")
+
+// hold takes in a claim that is held from now on. It runs under mu.
+func (w *keyWatcher) hold(c *claim) {
+	if w.active {
+		w.fresh = append(w.fresh, c)
+	}
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run has a session for as long as there is something to watch.
+func (w *keyWatcher) run() {
+	for w.ctx.Err() == nil {
+		if !w.needed() {
+			select {
+			case <-w.wake:
+				sleep(w.ctx, watchAfter)
+			case <-w.ctx.Done():
+			}
+			continue
+		}
+		if !sleep(w.ctx, w.backOff.wait()) {
+			return
+		}
+		err := w.session()
+		w.mu.Lock()
+		w.active, w.fresh = false, nil
+		w.mu.Unlock()
+		w.backOff.failed()
+		if w.ctx.Err() == nil {
+			w.log.Debug("the watch of held keys was interrupted", "error", err)
+		}
+	}
+}
+
+func (w *keyWatcher) needed() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, c := range w.claims {
+		if c.phase == driver.Held {
+			return true
+		}
+	}
+	return false
+}
+
+// session opens a stream and watches over it what is held, until it breaks.
+func (w *keyWatcher) session() error {
+	ctx, cancel := context.WithCancel(w.ctx)
+	defer cancel()
+	late := time.AfterFunc(min(openTimeout<<min(w.backOff.failures, 4), maxOpenTimeout), cancel)
+	stream, err := w.open(ctx)
+	if !late.Stop() && err == nil {
+		err = errWatchSilent
+	}
+	if err != nil {
+		return err
+	}
+	s := &watchSession{
+		keyWatcher: w, ctx: ctx, cancel: cancel, stream: stream,
+		byKey: map[string]*keyWatch{}, byID: map[int64]*keyWatch{}, unread: map[string]bool{}, checked: make(chan []string, 1),
+	}
+	responses, ended := make(chan *pb.WatchResponse, 256), make(chan error, 1)
+	w.work.Go(func() { ended <- receiveWatch(ctx, stream, responses) })
+	return s.run(responses, ended)
+}
+
+func receiveWatch(ctx context.Context, stream watchStream, to chan<- *pb.WatchResponse) error {
+	for {
+		resp, err := stream.receive()
+		if err != nil {
+			return err
+		}
+		select {
+		case to <- resp:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}

@@ -1,0 +1,330 @@
+package etcdlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// A watchSession watches keys over one stream. One goroutine runs it.
+type watchSession struct {
+	*keyWatcher
+	ctx    context.Context
+	cancel context.CancelFunc
+	stream watchStream
+
+	byKey   map[string]*keyWatch
+	byID    map[int64]*keyWatch
+	lastID  int64
+	recent  []*claim        // held since before the last look
+	idle    []*keyWatch     // whose claims have gone, the oldest first
+	unread  map[string]bool // keys that may have gone before their watch stood
+	reading bool
+	checked chan []string // buffered by one: reading has ended, and these have no holder
+	heard   time.Time
+	asked   bool // for a sign of life
+}
+
+// A keyWatch watches one key for its deletion. It begins now: etcd may hold a watch from
+// the past back for 100 ms. What went before it stood, a read finds.
+type keyWatch struct {
+	key       string
+	id        int64
+	since     int64 // the revision after which it misses nothing; 0 until it stands
+	gone      int64 // the last revision at which the key was deleted
+	idle      bool  // listed as such
+	idleSince time.Time
+}
+
+func (s *watchSession) run(responses <-chan *pb.WatchResponse, ended <-chan error) error {
+	// Something is watched from the beginning, and so answered.
+	s.asked, s.heard = true, time.Now().Add(watchBegins-2*watchSilence)
+	if err := s.begin(); err != nil {
+		return err
+	}
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	var look <-chan time.Time
+	for {
+		var err error
+		select {
+		case <-s.ctx.Done():
+			return s.ctx.Err()
+		case err = <-ended:
+			return err
+		case resp := <-responses:
+			err = s.takeAll(resp, responses)
+		case <-s.wake:
+			if look == nil {
+				look = time.After(watchAfter)
+			}
+		case <-look:
+			look = nil
+			if err = s.watchAged(); len(s.recent) > 0 {
+				look = time.After(watchAfter)
+			}
+		case vacant := <-s.checked:
+			s.read(vacant)
+		case <-tick.C:
+			err = errors.Join(s.dropIdle(), s.askIfSilent())
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// begin watches everything that is held.
+func (s *watchSession) begin() error {
+	var held []*claim
+	s.mu.Lock()
+	s.active, s.fresh = true, nil
+	for _, c := range s.claims {
+		if c.phase == driver.Held && !c.ending {
+			held = append(held, c)
+		}
+	}
+	s.mu.Unlock()
+	return s.watchKeys(held)
+}
+
+// watchAged watches those that were held at the last look already, and still are.
+func (s *watchSession) watchAged() error {
+	aged := s.recent
+	s.mu.Lock()
+	s.recent, s.fresh = s.fresh, nil
+	s.mu.Unlock()
+	return s.watchKeys(aged)
+}
+
+// watchKeys sees to it that the keys of these claims are watched, and were all along.
+func (s *watchSession) watchKeys(claims []*claim) error {
+	var create []*keyWatch
+	s.mu.Lock()
+	for _, c := range claims {
+		if s.claims[c.id] != c || c.ending {
+			continue
+		}
+		switch w := s.byKey[c.own]; {
+		case w == nil:
+			s.lastID++
+			w = &keyWatch{key: c.own, id: s.lastID}
+			s.byKey[w.key], s.byID[w.id] = w, w
+			create = append(create, w)
+		case w.gone > c.rev:
+			s.lose(c, w.gone)
+		case w.since > c.rev:
+			s.unread[w.key] = true
+		} // else it is read when its watch stands, or was watched all along
+	}
+	s.mu.Unlock()
+	for _, w := range create {
+		if err := s.send(func() error { return s.stream.create(w.id, w.key) }); err != nil {
+			return err
+		}
+	}
+	s.read(nil)
+	return nil
+}
+
+// send makes a call that a member which has stopped reading would hold up.
+func (s *watchSession) send(call func() error) error {
+	late := time.AfterFunc(watchSilence, s.cancel)
+	defer late.Stop()
+	return call()
+}
+
+// takeAll takes in what has come, and then reads together what is to be read.
+func (s *watchSession) takeAll(resp *pb.WatchResponse, more <-chan *pb.WatchResponse) error {
+	for {
+		if err := s.take(resp); err != nil {
+			return err
+		}
+		if len(more) == 0 {
+			break
+		}
+		resp = <-more
+	}
+	s.read(nil)
+	return nil
+}
+
+func (s *watchSession) take(resp *pb.WatchResponse) error {
+	s.heard, s.asked = time.Now(), false
+	w := s.byID[resp.WatchId]
+	if resp.Canceled && (resp.Created || w != nil) { // or it is one that we dropped
+		return fmt.Errorf("%w: %s", errWatchEnded, resp.CancelReason)
+	}
+	if w == nil {
+		return nil
+	}
+	if resp.Created {
+		s.backOff.succeeded()
+		w.since = resp.Header.Revision
+		s.unread[w.key] = true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, ev := range resp.Events {
+		if ev.Type == mvccpb.Event_DELETE {
+			s.deleted(w, ev.Kv.ModRevision)
+		}
+	}
+	return nil
+}
+
+// deleted takes in the deletion of a key, which may be our own. It runs under mu.
+func (s *watchSession) deleted(w *keyWatch, rev int64) {
+	w.gone = max(w.gone, rev)
+	if c := s.owns[w.key]; c != nil && c.phase == driver.Held && c.rev < rev {
+		s.lose(c, rev)
+	}
+	s.setIdle(w)
+}
+
+func (s *watchSession) setIdle(w *keyWatch) {
+	w.idleSince = time.Now()
+	if !w.idle {
+		w.idle = true
+		s.idle = append(s.idle, w)
+	}
+}
+
+// dropIdle ends the watches that had no holder for a while.
+func (s *watchSession) dropIdle() error {
+	for range len(s.idle) {
+		w := s.idle[0]
+		if time.Since(w.idleSince) < watchStays {
+			return nil
+		}
+		s.idle = s.idle[1:]
+		w.idle = false
+		s.mu.Lock()
+		c := s.owns[w.key]
+		held := c != nil && c.phase == driver.Held && !c.ending
+		s.mu.Unlock()
+		switch {
+		case held:
+		case c != nil: // it may be granted yet
+			s.setIdle(w)
+		default:
+			delete(s.byKey, w.key)
+			delete(s.byID, w.id)
+			if err := s.send(func() error { return s.stream.drop(w.id) }); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// askIfSilent finds out whether a stream that brings nothing is alive.
+func (s *watchSession) askIfSilent() error {
+	switch {
+	case len(s.byID) == 0:
+		s.asked, s.heard = false, time.Now()
+		return nil
+	case time.Since(s.heard) < watchSilence:
+		return nil
+	case s.asked && time.Since(s.heard) < 2*watchSilence:
+		return nil
+	case s.asked:
+		return errWatchSilent
+	}
+	s.asked, s.heard = true, time.Now().Add(-watchSilence)
+	return s.send(s.stream.askProgress)
+}
+
+// read starts to read the keys that may have gone before their watch stood, many at once.
+// The watches of vacant ones have no holder.
+func (s *watchSession) read(vacant []string) {
+	if vacant != nil {
+		s.reading = false
+	}
+	for _, key := range vacant {
+		if w := s.byKey[key]; w != nil {
+			s.setIdle(w)
+		}
+	}
+	if s.reading || len(s.unread) == 0 {
+		return
+	}
+	keys := slices.Collect(maps.Keys(s.unread))
+	s.reading = true
+	clear(s.unread)
+	s.work.Go(func() { s.checked <- s.check(s.ctx, keys) })
+}
+
+// check looks whether the holders of these keys still have them, and returns the keys
+// that have no holder; the result is not nil.
+func (w *keyWatcher) check(ctx context.Context, keys []string) (vacant []string) {
+	vacant = []string{}
+	for len(keys) > 0 {
+		batch := keys[:min(len(keys), opsMost)]
+		keys = keys[len(batch):]
+		var ops []clientv3.Op
+		var holders []*claim
+		w.mu.Lock()
+		for _, key := range batch {
+			if c := w.owns[key]; c != nil && c.phase == driver.Held && !c.ending {
+				holders, ops = append(holders, c), append(ops, clientv3.OpGet(key, clientv3.WithKeysOnly()))
+			} else {
+				vacant = append(vacant, key)
+			}
+		}
+		w.mu.Unlock()
+		if len(ops) > 0 {
+			w.checkHolders(ctx, holders, ops)
+		}
+	}
+	return vacant
+}
+
+// checkHolders reads keys, again and again until it is answered.
+func (w *keyWatcher) checkHolders(ctx context.Context, holders []*claim, ops []clientv3.Op) {
+	for again := (backOff{base: 50 * time.Millisecond, most: 2 * time.Second}); ctx.Err() == nil; again.failed() {
+		sleep(ctx, again.wait())
+		found, err := w.readKeys(ctx, ops)
+		if err != nil {
+			continue
+		}
+		w.mu.Lock()
+		for i, c := range holders {
+			if len(found[i]) == 0 || found[i][0].CreateRevision != c.rev {
+				w.lose(c, 0)
+			}
+		}
+		w.mu.Unlock()
+		return
+	}
+}
+
+// readKeys reads one key, or several in a transaction.
+func (w *keyWatcher) readKeys(ctx context.Context, ops []clientv3.Op) (found [][]*mvccpb.KeyValue, err error) {
+	ctx, cancel := context.WithTimeout(ctx, lookBound)
+	defer cancel()
+	if len(ops) == 1 {
+		resp, err := w.client.Do(ctx, ops[0])
+		if err != nil {
+			return nil, err
+		}
+		return [][]*mvccpb.KeyValue{resp.Get().Kvs}, nil
+	}
+	resp, err := w.client.Txn(ctx).Then(ops...).Commit()
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range resp.Responses {
+		found = append(found, r.GetResponseRange().Kvs)
+	}
+	return found, nil
+}
