@@ -15,7 +15,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"sync"
 	"time"
 
@@ -39,7 +38,7 @@ func (o *opener) Open(opts driver.Options) (driver.Driver, error) {
 		Outbox: driver.NewOutbox(1024),
 		client: o.client, kv: failFast(o.client),
 		prefix: opts.Prefix, log: opts.Logger, me: newName(), numbers: map[string]*numbers{},
-		claims: map[string]*claim{}, owns: map[string]*claim{}, leases: map[int64]*lease{}, grants: map[int64]*shared[*lease]{}, lines: map[string]*line{}, doomed: map[*lease]bool{},
+		claims: map[string]*claim{}, owns: map[string]*claim{}, leases: map[int64]*lease{}, grants: map[int64]*shared[*lease]{}, lines: map[string]*line{}, leasesToRevoke: map[*lease]bool{},
 	}
 	d.ctx, d.cancel = context.WithCancel(clientv3.WithRequireLeader(context.Background()))
 	d.alive = keepAliver{driver: d, backOff: backOff{base: 20 * time.Millisecond, most: time.Second}}
@@ -52,6 +51,7 @@ func (o *opener) Open(opts driver.Options) (driver.Driver, error) {
 	d.work.Go(d.reconnect)
 	d.work.Go(d.keys.run)
 	d.work.Go(d.tellLosses)
+	d.work.Go(d.maintain)
 	return d, nil
 }
 
@@ -86,7 +86,10 @@ type etcdDriver struct {
 	grants  map[int64]*shared[*lease] // by seconds: leases that are being made
 	lines   map[string]*line          // by key: where claims of ours wait, or did lately
 	numbers map[string]*numbers       // by key
-	doomed  map[*lease]bool           // to be revoked
+
+	leasesToRevoke map[*lease]bool // and not known to be
+	revokeQueue    []*lease        // those of them that were not tried yet
+	revoking       int             // goroutines that do
 }
 
 // A claim is one that this driver has filed, or has tried to.
@@ -134,27 +137,13 @@ func capacities() driver.Caps {
 
 func (d *etcdDriver) Caps() driver.Caps { return capacities() }
 
-// closeBound is how long Close may take to give back leases that nothing uses.
-const closeBound = 300 * time.Millisecond
-
 // Close ends what is under way. A lease with a claim on it is left to run out,
 // since Close releases no claim; the others are revoked.
 func (d *etcdDriver) Close() error {
 	d.closeOnce.Do(func() {
 		d.cancel()
 		d.work.Wait()
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(d.ctx), closeBound)
-		defer cancel()
-		var wg sync.WaitGroup
-		for _, l := range d.leases {
-			if len(l.claims) == 0 && !l.over(time.Now()) {
-				d.doomed[l] = true
-			}
-		}
-		for l := range maps.Clone(d.doomed) {
-			wg.Go(func() { d.revoke(ctx, l) })
-		}
-		wg.Wait()
+		d.revokeAll()
 		d.Outbox.Close()
 	})
 	return nil

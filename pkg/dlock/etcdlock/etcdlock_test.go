@@ -1,6 +1,7 @@
 package etcdlock_test
 
 import (
+	"log/slog"
 	"os"
 	"os/exec"
 	"strings"
@@ -26,7 +27,7 @@ func TestMain(m *testing.M) {
 		if err != nil {
 			panic(err)
 		}
-		d, err := etcdlock.New(client).Open(driver.Options{Prefix: "suite:"})
+		d, err := etcdlock.New(client).Open(driver.Options{Prefix: "suite:", Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			panic(err)
 		}

@@ -110,19 +110,8 @@ func (d *etcdDriver) leaseFor(ctx context.Context, secs int64, own bool) (*lease
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		d.leases[secs] = l
-		d.prune()
 		return l, nil
 	})
-}
-
-// prune forgets the claims that nobody asks for any more and whose lease is long
-// over: the engine has given up releasing them. It runs under mu.
-func (d *etcdDriver) prune() {
-	for _, c := range d.claims {
-		if last := driver.BarFor(c.lease.ttl); time.Since(c.seen) > last && time.Since(c.lease.end()) > last {
-			d.forget(c)
-		}
-	}
 }
 
 func (d *etcdDriver) grant(ctx context.Context, secs int64) (*lease, error) {
@@ -232,33 +221,8 @@ func (d *etcdDriver) forget(c *claim) {
 	}
 	d.leaveLine(c)
 	if c.fixed {
-		d.giveBack(c.lease)
+		d.revokeLater(c.lease)
 	}
-}
-
-// giveBack revokes the lease of a single claim, without waiting for it.
-func (d *etcdDriver) giveBack(l *lease) {
-	if l.dead {
-		return
-	}
-	l.dead = true
-	d.doomed[l] = true
-	d.work.Go(func() {
-		ctx, cancel := context.WithTimeout(d.ctx, bound(l.seconds))
-		defer cancel()
-		d.revoke(ctx, l)
-	})
-}
-
-// revoke gives back a lease. If it cannot, the lease runs out by itself.
-func (d *etcdDriver) revoke(ctx context.Context, l *lease) {
-	if _, err := d.client.Revoke(ctx, l.id); err != nil {
-		d.log.Debug("a lease was not revoked", "error", err)
-		return
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	delete(d.doomed, l)
 }
 
 // reconnect keeps the client from waiting longer and longer, up to two minutes,

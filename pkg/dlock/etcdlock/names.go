@@ -1,6 +1,7 @@
 package etcdlock
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -48,8 +49,14 @@ func (d *etcdDriver) isOurs(line, own string) bool { return strings.HasPrefix(ow
 type numbers struct {
 	next int
 	free []int
-	lost int // not to be used again, for a while that is
-	till time.Time
+	lost []lostNumber
+}
+
+// A lostNumber is not used again until then: something may yet arrive that deletes
+// whatever has it.
+type lostNumber struct {
+	number int
+	until  time.Time
 }
 
 // number takes the lowest number that is free, or nearly so. It runs under mu.
@@ -72,13 +79,28 @@ func (d *etcdDriver) number(key string) int {
 func (d *etcdDriver) giveNumber(c *claim) {
 	n := d.numbers[c.key]
 	if c.tainted {
-		n.lost++
-		n.till = time.Now().Add(driver.BarFor(c.lease.ttl))
+		n.lost = append(n.lost, lostNumber{c.number, time.Now().Add(driver.BarFor(c.lease.ttl))})
 	} else {
 		n.free = append(n.free, c.number)
 	}
-	if len(n.free)+n.lost == n.next && (n.lost == 0 || time.Now().After(n.till)) {
+	if len(n.free) == n.next {
 		delete(d.numbers, c.key)
+	}
+}
+
+// findNumbers takes back the lost numbers whose time has passed. It runs under mu.
+func (d *etcdDriver) findNumbers(now time.Time) {
+	for key, n := range d.numbers {
+		n.lost = slices.DeleteFunc(n.lost, func(l lostNumber) bool {
+			found := now.After(l.until)
+			if found {
+				n.free = append(n.free, l.number)
+			}
+			return found
+		})
+		if len(n.free) == n.next {
+			delete(d.numbers, key)
+		}
 	}
 }
 

@@ -1,48 +1,15 @@
 package etcdlock
 
 import (
-	"log/slog"
 	"strings"
 	"testing"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
 
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
-
-// openInternal returns a driver whose insides a test may look at, and its client.
-func openInternal(t *testing.T, endpoint string) (*etcdDriver, *clientv3.Client) {
-	t.Helper()
-	client, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}, Logger: zap.NewNop()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = client.Close() })
-	d, err := New(client).Open(driver.Options{Prefix: "p:", Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = d.Close() })
-	return d.(*etcdDriver), client
-}
-
-// refTo names a claim on a key; id is one hexadecimal digit.
-func refTo(key, id string, ttl time.Duration) driver.Ref {
-	return driver.Ref{Key: key, ID: strings.Repeat(id, 32), TTL: ttl}
-}
-
-// acquireHeld files a claim that must be granted at once.
-func acquireHeld(t *testing.T, d driver.Driver, r driver.Request) driver.State {
-	t.Helper()
-	st, err := d.Acquire(t.Context(), r)
-	if err != nil || st.Phase != driver.Held {
-		t.Fatalf("%v, %v: not granted", st, err)
-	}
-	return st
-}
 
 // A release stalls between its decision to delete without looking and the delete itself.
 // Meanwhile the claim is found gone, and the next claim of the process is granted the
@@ -50,7 +17,7 @@ func acquireHeld(t *testing.T, d driver.Driver, r driver.Request) driver.State {
 func TestStalledReleaseSparesTheNextHolder(t *testing.T) {
 	t.Parallel()
 	d, client := openInternal(t, testenv.Etcd(t).Endpoint())
-	first, second := refTo("k", "a", 10*time.Second), refTo("k", "b", 10*time.Second)
+	first, second := refTo("k", 1, 10*time.Second), refTo("k", 2, 10*time.Second)
 	acquireHeld(t, d, driver.Request{Ref: first})
 	d.bars.mu.Lock() // Release takes it after its decision
 	released := make(chan error, 1)

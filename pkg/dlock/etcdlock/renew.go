@@ -308,6 +308,6 @@ func (d *etcdDriver) attach(c *claim, to *lease) {
 	c.lease = to
 	to.claims[c.id] = c
 	if c.fixed {
-		d.giveBack(from)
+		d.revokeLater(from)
 	}
 }

@@ -1,6 +1,49 @@
 package etcdlock
 
-import "runtime"
+import (
+	"fmt"
+	"log/slog"
+	"runtime"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// openInternal returns a driver whose insides a test may look at, and its client.
+func openInternal(t *testing.T, endpoint string, opts ...grpc.DialOption) (*etcdDriver, *clientv3.Client) {
+	t.Helper()
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}, Logger: zap.NewNop(), DialOptions: opts})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	d, err := New(client).Open(driver.Options{Prefix: "p:", Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = d.Close() })
+	return d.(*etcdDriver), client
+}
+
+// refTo names a claim on a key.
+func refTo(key string, id int, ttl time.Duration) driver.Ref {
+	return driver.Ref{Key: key, ID: fmt.Sprintf("%032x", id), TTL: ttl}
+}
+
+// acquireHeld files a claim that must be granted at once.
+func acquireHeld(t *testing.T, d driver.Driver, r driver.Request) driver.State {
+	t.Helper()
+	st, err := d.Acquire(t.Context(), r)
+	if err != nil || st.Phase != driver.Held {
+		t.Fatalf("%v, %v: not granted", st, err)
+	}
+	return st
+}
 
 // stacks are those of all goroutines.
 func stacks() string {
