@@ -25,9 +25,27 @@ import (
 )
 
 // New returns a backend on client, which stays open when locks are closed.
-func New(client *clientv3.Client) driver.Opener { return &opener{client} }
+func New(client *clientv3.Client, opts ...Option) driver.Opener {
+	o := &opener{client: client}
+	for _, opt := range opts {
+		opt(o)
+	}
+	return o
+}
 
-type opener struct{ client *clientv3.Client }
+// An Option changes how a backend works.
+type Option func(*opener)
+
+// WithClientBackoff leaves it to the client when to connect again after a failure. For a
+// client whose back-off was chosen with care: what grpc.WithConnectParams has set cannot be
+// seen from outside. Without this option, a client that cannot reach any server is made to
+// try again sooner while a lock is held or waited for; see docs/backends/etcd.md.
+func WithClientBackoff() Option { return func(o *opener) { o.clientBackoff = true } }
+
+type opener struct {
+	client        *clientv3.Client
+	clientBackoff bool
+}
 
 // Open does no I/O.
 func (o *opener) Open(opts driver.Options) (driver.Driver, error) {
@@ -47,8 +65,10 @@ func (o *opener) Open(opts driver.Options) (driver.Driver, error) {
 	if conn := o.client.ActiveConnection(); conn != nil {
 		d.alive.lessor = pb.NewLeaseClient(conn)
 		d.keys.open = openRawWatch(pb.NewWatchClient(conn))
+		if !o.clientBackoff {
+			d.work.Go(func() { d.reconnect(conn) })
+		}
 	}
-	d.work.Go(d.reconnect)
 	d.work.Go(d.keys.run)
 	d.work.Go(d.tellLosses)
 	d.work.Go(d.maintain)
@@ -86,6 +106,9 @@ type etcdDriver struct {
 	grants  map[int64]*shared[*lease] // by seconds: leases that are being made
 	lines   map[string]*line          // by key: where claims of ours wait, or did lately
 	numbers map[string]*numbers       // by key
+
+	calls    int // of Acquire, Renew and Release that are under way
+	lastCall time.Time
 
 	leasesToRevoke map[*lease]bool // and not known to be
 	revokeQueue    []*lease        // those of them that were not tried yet
@@ -160,6 +183,7 @@ func (d *etcdDriver) Acquire(ctx context.Context, r driver.Request) (driver.Stat
 	case r.Fences > 1:
 		return driver.State{}, fmt.Errorf("%w: a range of %d fences", driver.ErrUnsupported, r.Fences)
 	}
+	defer d.call()()
 	ctx = clientv3.WithRequireLeader(ctx) // a member that is cut off says so at once
 	for {
 		c, err := d.enter(ctx, r)

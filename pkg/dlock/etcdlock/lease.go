@@ -7,7 +7,6 @@ import (
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/grpc/connectivity"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
@@ -224,31 +223,6 @@ func (d *etcdDriver) forget(c *claim) {
 		d.revokeLater(c.lease)
 	}
 }
-
-// reconnect keeps the client from waiting longer and longer, up to two minutes,
-// before it connects again: leases would run out although the server is back.
-func (d *etcdDriver) reconnect() {
-	conn := d.client.ActiveConnection()
-	if conn == nil {
-		return // an embedded server's client has none
-	}
-	for {
-		state := conn.GetState()
-		switch {
-		case state != connectivity.TransientFailure:
-			if !conn.WaitForStateChange(d.ctx, state) {
-				return
-			}
-		case !sleep(d.ctx, reconnectEvery):
-			return
-		default:
-			conn.ResetConnectBackoff()
-		}
-	}
-}
-
-// reconnectEvery is how often it is made to try.
-const reconnectEvery = 250 * time.Millisecond
 
 func sleep(ctx context.Context, t time.Duration) bool {
 	timer := time.NewTimer(t)

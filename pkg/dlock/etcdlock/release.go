@@ -19,6 +19,7 @@ func (d *etcdDriver) Release(ctx context.Context, r driver.Ref) (driver.State, e
 	if err := ctx.Err(); err != nil {
 		return driver.State{}, err
 	}
+	defer d.call()()
 	ctx = clientv3.WithRequireLeader(ctx)
 	d.mu.Lock()
 	c := d.claims[r.ID]

@@ -43,6 +43,7 @@ func (d *etcdDriver) Renew(ctx context.Context, refs []driver.Ref) ([]driver.Sta
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	defer d.call()()
 	ctx = clientv3.WithRequireLeader(ctx)
 	r := &renewal{driver: d, sent: time.Now(), states: make([]driver.State, len(refs)), errs: map[*lease]error{}}
 	visits, leases := r.sort(refs)
