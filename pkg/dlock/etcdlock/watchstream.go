@@ -4,7 +4,6 @@ import (
 	"context"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -74,10 +73,7 @@ func (c *clientWatches) create(id int64, key string) error {
 }
 
 func (c *clientWatches) pass(ctx context.Context, id int64, resp clientv3.WatchResponse) {
-	out := &pb.WatchResponse{Header: resp.Header, WatchId: id, Created: resp.Created, Canceled: resp.Canceled}
-	for _, ev := range resp.Events {
-		out.Events = append(out.Events, (*mvccpb.Event)(ev))
-	}
+	out := &pb.WatchResponse{Header: resp.Header, WatchId: id, Created: resp.Created, Canceled: resp.Canceled, Events: resp.Events}
 	if err := resp.Err(); err != nil {
 		out.Canceled, out.CancelReason = true, err.Error()
 	}
