@@ -54,7 +54,7 @@ var errKeepAliveOverdue = errors.New("no answer to a keep-alive in time")
 // know the lease, and when the request was sent. An answer that takes longer than within
 // from its sending is overdue.
 func (k *keepAliver) ask(ctx context.Context, id clientv3.LeaseID, within time.Duration) (sent time.Time, ttl int64, err error) {
-	s, err := k.connected(ctx)
+	s, err := k.connected(ctx, within)
 	if err != nil {
 		return time.Time{}, 0, err
 	}
@@ -88,9 +88,15 @@ func (s *keepAliveStream) send(id int64, overdue *time.Timer) (*keepAliveRequest
 }
 
 // connected returns the stream, and waits while one is being opened. It returns the error
-// of an attempt that has failed meanwhile.
-func (k *keepAliver) connected(ctx context.Context) (*keepAliveStream, error) {
+// of an attempt that has failed meanwhile. The pause after that is a fraction of within:
+// a lease must not run out because of it. It is longer for a client that authenticates.
+func (k *keepAliver) connected(ctx context.Context, within time.Duration) (*keepAliveStream, error) {
+	pause := within / 6
+	if k.driver.client.Username != "" {
+		pause = within / 2
+	}
 	k.mu.Lock()
+	k.backOff.most = min(k.backOff.most, pause)
 	if s := k.stream; s != nil {
 		k.mu.Unlock()
 		return s, nil

@@ -128,12 +128,9 @@ func (d *etcdDriver) grant(ctx context.Context, secs int64) (*lease, error) {
 func (d *etcdDriver) keepAlive(ctx context.Context, l *lease) error {
 	limit := bound(l.seconds)
 	_, err := l.alive.do(ctx, d, limit, func(ctx context.Context) (struct{}, error) {
-		for pause := 10 * time.Millisecond; ; pause = min(2*pause, l.ttl/20) {
+		for {
 			err := d.keepAliveOnce(ctx, l, min(l.ttl/6, limit/2))
-			if err == nil || errors.Is(err, errLeaseGone) || driver.ClassOf(err) == driver.Fatal {
-				return struct{}{}, err
-			}
-			if !sleep(ctx, pause) {
+			if err == nil || errors.Is(err, errLeaseGone) || driver.ClassOf(err) == driver.Fatal || ctx.Err() != nil {
 				return struct{}{}, err
 			}
 		}
@@ -167,14 +164,15 @@ func (d *etcdDriver) keepAliveOnce(ctx context.Context, l *lease, within time.Du
 // askWithoutStream is for a client without a connection, as that of an embedded server is:
 // a stream costs nothing there.
 func (d *etcdDriver) askWithoutStream(ctx context.Context, id clientv3.LeaseID, within time.Duration) (sent time.Time, ttl int64, err error) {
-	ctx, cancel := context.WithTimeout(ctx, within)
+	bounded, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	sent = time.Now()
-	resp, err := d.client.KeepAliveOnce(ctx, id)
+	resp, err := d.client.KeepAliveOnce(bounded, id)
 	switch {
 	case errors.Is(err, rpctypes.ErrLeaseNotFound):
 		return sent, 0, nil
 	case err != nil:
+		sleep(ctx, jitter(within/8))
 		return sent, 0, err
 	}
 	return sent, resp.TTL, nil
