@@ -198,7 +198,7 @@ func (d *etcdDriver) Acquire(ctx context.Context, r driver.Request) (driver.Stat
 		gone := errors.Is(err, errLeaseGone)
 		switch {
 		case gone:
-			d.bury(c.lease) // a claim on another one may still be filed
+			d.markLeaseDead(c.lease) // a claim on another one may still be filed
 			d.forget(c)
 		case driver.ClassOf(err) == driver.Ambiguous:
 			c.open = true

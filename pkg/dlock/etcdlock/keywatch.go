@@ -44,6 +44,9 @@ var errWatchSilent = errors.New("the watch stream does not answer")
 func (w *keyWatcher) hold(c *claim) {
 	if w.active {
 		w.fresh = append(w.fresh, c)
+		if len(w.fresh) > 1 {
+			return // the session knows already
+		}
 	}
 	select {
 	case w.wake <- struct{}{}:

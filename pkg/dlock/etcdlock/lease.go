@@ -152,7 +152,7 @@ func (d *etcdDriver) keepAliveOnce(ctx context.Context, l *lease, within time.Du
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if ttl <= 0 {
-		d.bury(l)
+		d.markLeaseDead(l)
 		return classify(rpctypes.ErrLeaseNotFound)
 	}
 	if sent.After(l.renewed) {

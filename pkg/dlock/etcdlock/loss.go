@@ -41,14 +41,14 @@ func (d *etcdDriver) verifyLease(l *lease) {
 		defer d.mu.Unlock()
 		l.verifying = false
 		if err == nil && resp.TTL <= 0 {
-			d.bury(l)
+			d.markLeaseDead(l)
 		}
 	})
 }
 
-// bury takes in that a lease is gone: no new claim joins it, and those on it are lost. It
+// markLeaseDead takes in that a lease is gone: no new claim joins it, and those on it are lost. It
 // runs under mu.
-func (d *etcdDriver) bury(l *lease) {
+func (d *etcdDriver) markLeaseDead(l *lease) {
 	l.dead = true
 	if d.leases[l.seconds] == l {
 		delete(d.leases, l.seconds)

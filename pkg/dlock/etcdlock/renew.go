@@ -282,7 +282,7 @@ func (d *etcdDriver) move(ctx context.Context, v *visit) error {
 	defer d.mu.Unlock()
 	switch {
 	case errors.Is(err, errLeaseGone):
-		d.bury(to)
+		d.markLeaseDead(to)
 		return err
 	case err != nil: // it may yet arrive, so both leases are kept
 		if c.other != nil {

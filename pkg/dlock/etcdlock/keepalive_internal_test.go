@@ -1,0 +1,94 @@
+package etcdlock
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/ceyewan/genesis/internal/testenv"
+)
+
+// unanswered is how many keep-alives of a lease wait for an answer on the present stream.
+func (k *keepAliver) unanswered(id clientv3.LeaseID) int {
+	k.mu.Lock()
+	s := k.stream
+	k.mu.Unlock()
+	if s == nil {
+		return 0
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.pending[int64(id)])
+}
+
+// A caller leaves before its keep-alive is answered, and the next one has not reached the
+// server when that answer comes: it must not count for the later sending.
+func TestAnswerBelongsToTheOldestKeepAlive(t *testing.T) {
+	t.Parallel()
+	proxy := testenv.Proxy(t, testenv.Etcd(t).Addr())
+	d, client := openInternal(t, "http://"+proxy.Addr())
+	lease, err := client.Grant(t.Context(), 60)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const within = 30 * time.Second
+	if _, ttl, err := d.alive.ask(t.Context(), lease.ID, within); err != nil || ttl != 60 {
+		t.Fatal(ttl, err)
+	}
+	proxy.BlackHoleDown(true)
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if _, _, err := d.alive.ask(ctx, lease.ID, within); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("the first is answered: %v", err)
+	}
+	proxy.BlackHoleUp(true)
+	began, answered := time.Now(), make(chan time.Time, 1)
+	go func() {
+		sent, _, err := d.alive.ask(t.Context(), lease.ID, within)
+		if err != nil {
+			t.Error(err)
+		}
+		answered <- sent
+	}()
+	testenv.Eventually(t, 10*time.Second, "both are unanswered", func() bool { return d.alive.unanswered(lease.ID) == 2 })
+	proxy.BlackHoleDown(false)
+	testenv.Eventually(t, 10*time.Second, "the first is answered", func() bool { return d.alive.unanswered(lease.ID) == 1 })
+	select {
+	case <-answered:
+		t.Fatal("the later keep-alive took the answer of the earlier one")
+	case <-time.After(200 * time.Millisecond):
+	}
+	proxy.BlackHoleUp(false)
+	if sent := <-answered; sent.Before(began) {
+		t.Errorf("counts from %v before it was sent", began.Sub(sent))
+	}
+}
+
+// A member does not answer: the stream is given up, and the next one serves.
+func TestOverdueKeepAliveReplacesTheStream(t *testing.T) {
+	t.Parallel()
+	proxy := testenv.Proxy(t, testenv.Etcd(t).Addr())
+	d, client := openInternal(t, "http://"+proxy.Addr())
+	lease, err := client.Grant(t.Context(), 60)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy.HoldGRPC("/etcdserverpb.Lease/LeaseKeepAlive", 1)
+	if _, _, err := d.alive.ask(t.Context(), lease.ID, 300*time.Millisecond); !errors.Is(err, errKeepAliveOverdue) {
+		t.Fatalf("error is %v", err)
+	}
+	if _, ttl, err := d.alive.ask(t.Context(), lease.ID, 30*time.Second); err != nil || ttl != 60 {
+		t.Error(ttl, err)
+	}
+	for range 20 {
+		if _, _, err := d.alive.ask(t.Context(), lease.ID, 30*time.Second); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := proxy.GRPCCalls()["/etcdserverpb.Lease/LeaseKeepAlive"]; n != 2 {
+		t.Errorf("%d streams", n)
+	}
+}
