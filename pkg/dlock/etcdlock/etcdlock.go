@@ -61,6 +61,9 @@ func (o *opener) Open(opts driver.Options) (driver.Driver, error) {
 	d.ctx, d.cancel = context.WithCancel(clientv3.WithRequireLeader(context.Background()))
 	d.alive = keepAliver{driver: d, backOff: backOff{base: 20 * time.Millisecond, most: time.Second}}
 	d.keys = keyWatcher{etcdDriver: d, wake: make(chan struct{}, 1), open: openClientWatches(d), backOff: backOff{base: 20 * time.Millisecond, most: 10 * time.Second}}
+	if o.client.Username != "" {
+		d.keys.backOff.base = time.Second // so that the keep-alives come first
+	}
 	d.losses.wake = make(chan struct{}, 1)
 	if conn := o.client.ActiveConnection(); conn != nil {
 		d.alive.lessor = pb.NewLeaseClient(conn)

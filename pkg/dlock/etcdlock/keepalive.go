@@ -101,11 +101,7 @@ func (k *keepAliver) connected(ctx context.Context, within time.Duration) (*keep
 		k.mu.Unlock()
 		return s, nil
 	}
-	if k.opening == nil {
-		k.opening = make(chan struct{})
-		k.driver.work.Go(k.open)
-	}
-	opened := k.opening
+	opened := k.startOpening()
 	k.mu.Unlock()
 	select {
 	case <-opened:
@@ -120,25 +116,60 @@ func (k *keepAliver) connected(ctx context.Context, within time.Duration) (*keep
 	return k.stream, nil
 }
 
-// openTimeout is how long the first attempt to open a stream may take. A client with a
-// user authenticates meanwhile. Every attempt that fails doubles it: a server that many
-// clients ask to authenticate would otherwise do so in vain.
+// startOpening opens a stream, unless that is under way. It runs under mu.
+func (k *keepAliver) startOpening() (opened <-chan struct{}) {
+	if k.opening == nil {
+		k.opening = make(chan struct{})
+		k.driver.work.Go(k.open)
+	}
+	return k.opening
+}
+
+// opened waits while a stream is being opened, but not for long.
+func (k *keepAliver) opened(ctx context.Context) {
+	k.mu.Lock()
+	opening := k.opening
+	k.mu.Unlock()
+	if opening == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, maxOpenTimeout)
+	defer cancel()
+	select {
+	case <-opening:
+	case <-ctx.Done():
+	}
+}
+
+// openTimeout is how long an attempt to open a stream may take: a member that hangs is not
+// the only one. A client with a user authenticates meanwhile, for which a busy server takes
+// its time; to give up sooner would only make it do so in vain. Attempts that fail double
+// it.
 const (
-	openTimeout    = time.Second
-	maxOpenTimeout = 4 * time.Second
+	openTimeout     = time.Second
+	openUserTimeout = 3 * time.Second
+	maxOpenTimeout  = 4 * time.Second
 )
+
+func (d *etcdDriver) openTimeout(failures int) time.Duration {
+	first := openTimeout
+	if d.client.Username != "" {
+		first = openUserTimeout
+	}
+	return min(first<<min(failures, 4), maxOpenTimeout)
+}
 
 // open makes one attempt. It belongs to no caller, so one whose context ends wastes no
 // authentication.
 func (k *keepAliver) open() {
 	d := k.driver
 	k.mu.Lock()
-	wait, patience := k.backOff.wait(), min(openTimeout<<min(k.backOff.failures, 4), maxOpenTimeout)
+	wait, timeout := k.backOff.wait(), d.openTimeout(k.backOff.failures)
 	k.mu.Unlock()
 	var s *keepAliveStream
 	var err error
 	if sleep(d.ctx, wait) {
-		s, err = k.openStream(patience)
+		s, err = k.openStream(timeout)
 	} else {
 		err = d.ctx.Err()
 	}
@@ -154,9 +185,9 @@ func (k *keepAliver) open() {
 	k.opening = nil
 }
 
-func (k *keepAliver) openStream(patience time.Duration) (*keepAliveStream, error) {
+func (k *keepAliver) openStream(timeout time.Duration) (*keepAliveStream, error) {
 	ctx, cancel := context.WithCancel(k.driver.ctx)
-	late := time.AfterFunc(patience, cancel)
+	late := time.AfterFunc(timeout, cancel)
 	stream, err := k.lessor.LeaseKeepAlive(ctx)
 	if !late.Stop() && err == nil {
 		err = errKeepAliveOverdue
@@ -171,12 +202,21 @@ func (k *keepAliver) openStream(patience time.Duration) (*keepAliveStream, error
 	}, nil
 }
 
-// receive delivers the answers of a stream until it ends.
+// receive delivers the answers of a stream until it ends. If leases are in use, another
+// one is opened at once: to authenticate may take longer than is left when the next
+// keep-alive is due.
 func (k *keepAliver) receive(s *keepAliveStream) {
 	for {
 		resp, err := s.Recv()
 		if err != nil {
 			k.end(s, err)
+			if k.driver.ctx.Err() == nil && k.driver.needsServer() {
+				k.mu.Lock()
+				defer k.mu.Unlock()
+				if k.stream == nil {
+					k.startOpening()
+				}
+			}
 			return
 		}
 		k.mu.Lock()

@@ -68,6 +68,9 @@ func (w *keyWatcher) run() {
 		if !sleep(w.ctx, w.backOff.wait()) {
 			return
 		}
+		if w.client.Username != "" {
+			w.alive.opened(w.ctx) // to authenticate for both at once takes twice as long
+		}
 		err := w.session()
 		w.mu.Lock()
 		w.active, w.fresh = false, nil
@@ -94,7 +97,7 @@ func (w *keyWatcher) needed() bool {
 func (w *keyWatcher) session() error {
 	ctx, cancel := context.WithCancel(w.ctx)
 	defer cancel()
-	late := time.AfterFunc(min(openTimeout<<min(w.backOff.failures, 4), maxOpenTimeout), cancel)
+	late := time.AfterFunc(w.openTimeout(w.backOff.failures), cancel)
 	stream, err := w.open(ctx)
 	if !late.Stop() && err == nil {
 		err = errWatchSilent
