@@ -170,3 +170,30 @@ func TestTokenOfAUserEnds(t *testing.T) {
 	abUnlock(t, g)
 	abUnlock(t, (<-got).g)
 }
+
+// All connections of a fleet break at once. Each process authenticates for each of its
+// streams once more, however long the server takes for that, and no lock is lost.
+func TestFleetOfUsersReconnects(t *testing.T) {
+	t.Parallel()
+	const holders, ttl = 8, 10 * time.Second
+	server := startWithUsers(t)
+	proxy := testenv.Proxy(t, server.Addr())
+	var guards []*dlock.Guard
+	for i := range holders {
+		c := abClientOn(t, server.dial(t, abVia(proxy)), dlock.Config{DefaultTTL: ttl})
+		guards = append(guards, abAcquire(t, c, fmt.Sprintf("k%d", i)))
+	}
+	abElapse(ttl / 2) // all have a stream for their keep-alives
+	before := server.authentications.Load()
+	proxy.Cut()
+	metronome, cut := abListen(t), time.Now()
+	abElapse(ttl)
+	for _, g := range guards {
+		abRenewed(t, g, ttl, metronome, cut)
+	}
+	again := server.authentications.Load() - before
+	t.Logf("%d authentications of %d processes", again, holders)
+	if again == 0 || again > 3*holders {
+		t.Errorf("%d authentications of %d processes", again, holders)
+	}
+}
