@@ -25,7 +25,7 @@ type keepAliver struct {
 	mu      sync.Mutex
 	stream  *keepAliveStream // nil: none is open
 	opening chan struct{}    // closed when the attempt to open one has ended; nil: there is none
-	err     error            // of the last attempt
+	err     error            // of the last attempt, or of the stream that it opened
 	backOff backOff
 }
 
@@ -253,7 +253,7 @@ func (k *keepAliver) end(s *keepAliveStream, err error) {
 	default:
 	}
 	if k.stream == s {
-		k.stream = nil
+		k.stream, k.err = nil, err // for those who have waited for it
 		k.backOff.failed()
 	}
 	s.err = err

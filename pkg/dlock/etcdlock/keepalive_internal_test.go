@@ -3,6 +3,7 @@ package etcdlock
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -90,5 +91,43 @@ func TestOverdueKeepAliveReplacesTheStream(t *testing.T) {
 	}
 	if n := proxy.GRPCCalls()["/etcdserverpb.Lease/LeaseKeepAlive"]; n != 2 {
 		t.Errorf("%d streams", n)
+	}
+}
+
+// A stream is opened and ends before the caller that waited for it has looked: it is told
+// why, and is not given what is not there.
+func TestStreamThatEndsAtOnce(t *testing.T) {
+	t.Parallel()
+	d, client := openInternal(t, testenv.Etcd(t).Endpoint())
+	lease, err := client.Grant(t.Context(), 60)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := &d.alive
+	if _, _, err := k.ask(t.Context(), lease.ID, 30*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	opened := make(chan struct{})
+	k.mu.Lock()
+	s := k.stream
+	k.stream, k.opening = nil, opened
+	k.mu.Unlock()
+	type result struct {
+		stream *keepAliveStream
+		err    error
+	}
+	got := make(chan result, 1)
+	go func() {
+		stream, err := k.connected(t.Context(), 30*time.Second)
+		got <- result{stream, err}
+	}()
+	testenv.Eventually(t, 10*time.Second, "the caller waits", func() bool { return strings.Contains(stacks(), "(*keepAliver).connected") })
+	k.mu.Lock()
+	k.stream, k.err, k.opening = s, nil, nil // as open does
+	k.mu.Unlock()
+	k.end(s, errKeepAliveOverdue)
+	close(opened)
+	if r := <-got; r.stream == nil && r.err == nil {
+		t.Error("neither a stream nor an error")
 	}
 }
