@@ -120,6 +120,11 @@ func (w *world) look(key string) {
 // takenByOther reports whether the store had a claim of another call on a key, at some time
 // from a time on until now.
 func (w *world) takenByOther(key, purpose string, from time.Duration) bool {
+	for _, h := range w.holds[key] {
+		if h.live() { // evicted, and nobody has told it yet
+			return true
+		}
+	}
 	samples := w.taken[key]
 	for i := len(samples) - 1; i >= 0; i-- {
 		for _, c := range samples[i].left {
