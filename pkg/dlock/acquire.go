@@ -94,14 +94,15 @@ func (c *Client) seekAlone(ctx context.Context, key string, s *lockSettings, met
 		return nil, err
 	}
 	defer c.leave()
-	deadline := int64(never)
-	if s.bounded && s.wait > 0 {
-		deadline = after(c.now(), s.wait)
-		c.awaitDepartures(ctx, key, s.wait)
-	} else {
-		c.awaitDepartures(ctx, key, departBound)
+	if !s.waits() { // one that waits has its turn when the one before it has left
+		if err := c.awaitDepartures(ctx, key); err != nil {
+			return nil, err
+		}
 	}
-	a := acquisition{client: c, settings: *s, met: met, started: c.now(), deadline: deadline}
+	a := acquisition{client: c, settings: *s, met: met, started: c.now(), deadline: never}
+	if s.bounded && s.wait > 0 {
+		a.deadline = after(a.started, s.wait)
+	}
 	defer func() { s.filed = a.settings.filed }()
 	for {
 		g, err := a.file(ctx, key)
@@ -186,11 +187,11 @@ func (a *acquisition) unanswered(cl *claim, s sent, err error, class driver.Clas
 func (a *acquisition) register(key string) *Guard {
 	c, s := a.client, &a.settings
 	g := newGuard(claim{
-		client: c, key: key, ttl: s.ttl, noRenew: s.noRenew, mode: s.mode, slot: -1, renewAt: never, span: s.ttl,
+		client: c, key: key, ttl: s.ttl, noRenew: s.noRenew, mode: s.mode, limit: int32(s.limit), slot: -1, renewAt: never, span: s.ttl,
 	})
 	cl := g.claim
-	if s.info.Owner != c.info.Owner || s.margin+s.minHold+s.maxHold > 0 || s.limit > 0 {
-		cl.extras = &extras{s.info.Owner, s.margin, s.minHold, s.maxHold, s.limit}
+	if s.info.Owner != c.info.Owner || s.margin+s.minHold+s.maxHold > 0 {
+		cl.extras = &extras{s.info.Owner, s.margin, s.minHold, s.maxHold}
 	}
 	c.mu.Lock()
 	cl.id = c.ids.next()

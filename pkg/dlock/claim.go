@@ -45,6 +45,7 @@ type claim struct {
 	wakeAt    int64 // when the scheduler looks at it: the first of all that is due
 	slot      int32 // its place in the timeline, -1 if none
 	failures  int32 // backend errors in a row
+	limit     int32 // of permits
 	phase     phase
 	mode      driver.Mode // as asked for, and never changed
 	pushed    bool        // a grant arrived before the answer that tells its deadline
@@ -61,11 +62,10 @@ type claim struct {
 }
 
 // extras are what few claims have: an owner of their own for the log, a margin as asked
-// for, bounds of the hold, a number of permits.
+// for, bounds of the hold.
 type extras struct {
 	owner                    string
 	margin, minHold, maxHold time.Duration
-	limit                    int
 }
 
 func (cl *claim) owner() string {
@@ -218,6 +218,9 @@ func (c *Client) standInLine(cl *claim, st driver.State, s sent, now int64) {
 	}
 	if cl.pushed && cl.phase == queued {
 		c.grant(cl, cl.token, now)
+	}
+	if cl.phase == queued && s.at > cl.granted {
+		cl.granted = 0 // whatever was said of a grant, it waits
 	}
 	if cl.again && !cl.flying {
 		cl.again, cl.renewAt = false, now

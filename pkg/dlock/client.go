@@ -71,9 +71,11 @@ type Client struct {
 	flights     [65]flight // by renewal class
 	settling    settling
 	strays      strays
-	sleptBefore int64 // suspended time when the scheduler last looked
-	lookedAt    int64 // and when that was
-	alarm       int64 // when the scheduler wakes by itself
+	overdue     map[*Guard]*time.Timer // lost by WithMaxHold; to be released after the margin
+	lookedAhead map[permitKey]int64    // when a waiter last looked who has its permits
+	sleptBefore int64                  // suspended time when the scheduler last looked
+	lookedAt    int64                  // and when that was
+	alarm       int64                  // when the scheduler wakes by itself
 
 	// What came up under mu, for unlock.
 	endings    []ending
@@ -191,6 +193,9 @@ func (c *Client) Close() error {
 
 func (c *Client) shutdown() error {
 	c.mu.Lock()
+	for g := range c.overdue {
+		c.sweepLost(g)
+	}
 	c.closed = true
 	c.endAll()
 	c.unlock() // guards learn of it before anything is sent

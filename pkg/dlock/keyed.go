@@ -134,8 +134,8 @@ func (cl *claim) covers(s *lockSettings) error {
 		more = fmt.Sprintf("WithMinHold %v inside a lock with %v", s.minHold, has.minHold)
 	case s.maxHold > 0 && (has.maxHold == 0 || has.maxHold > s.maxHold):
 		more = fmt.Sprintf("WithMaxHold %v inside a lock that may be held for longer", s.maxHold)
-	case s.mode == driver.Permit && cl.mode == driver.Permit && s.limit != has.limit:
-		more = fmt.Sprintf("WithPermits %d inside a lock with %d", s.limit, has.limit)
+	case s.mode == driver.Permit && cl.mode == driver.Permit && s.limit != int(cl.limit):
+		more = fmt.Sprintf("WithPermits %d inside a lock with %d", s.limit, cl.limit)
 	default:
 		return nil
 	}

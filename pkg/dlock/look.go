@@ -46,6 +46,9 @@ func (c *Client) lookAhead(ctx context.Context, key string, s *lockSettings) {
 	if !traced && (s.mode != driver.Permit || c.quiet) {
 		return
 	}
+	if !traced && !c.looksAhead(permitKey{key, s.limit}) {
+		return
+	}
 	span, filed, limit := trace.SpanFromContext(ctx), s.filed, s.limit
 	c.workers.Go(func() {
 		cctx, cancel := c.callContext(context.WithoutCancel(ctx), linkBound)
@@ -58,6 +61,29 @@ func (c *Client) lookAhead(ctx context.Context, key string, s *lockSettings) {
 			c.logPermitsDiffer(key, limit, holder.Limit)
 		}
 	})
+}
+
+// A permitKey is what waiters for permits have in common.
+type permitKey struct {
+	key   string
+	limit int
+}
+
+// looksAhead reports whether a waiter for a permit is the first in a while: of thousands one
+// is enough to find out that the numbers differ.
+func (c *Client) looksAhead(k permitKey) bool {
+	const every, most = int64(time.Second), 1024
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.now()
+	if at, ok := c.lookedAhead[k]; ok && now-at < every {
+		return false
+	}
+	if c.lookedAhead == nil || len(c.lookedAhead) >= most {
+		c.lookedAhead = map[permitKey]int64{}
+	}
+	c.lookedAhead[k] = now
+	return true
 }
 
 // look finds out who holds a key and how many wait, but for a claim of our own that is

@@ -16,8 +16,8 @@ type progress struct {
 // trouble is why the claim may not be waiting for a holder at all.
 func (p *progress) trouble() error {
 	switch {
-	case p.claim == nil: // it comes after one that was given up, whose release is not answered
-		return fmt.Errorf("%w: %w", ErrUnknownOutcome, errNoAnswer)
+	case p.claim == nil:
+		return nil
 	case p.claim.phase == queued:
 		return p.claim.silence()
 	case p.claim.phase != filing:

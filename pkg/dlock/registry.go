@@ -11,13 +11,13 @@ import (
 // entry, and a grant finds out whether the same Client still believes in an older one: what
 // was granted anew was taken from whoever held it before, who need not wait to be told.
 type registry struct {
-	byKey   map[string]*claim
-	byID    map[string]*claim              // all others
-	readers map[string]map[*claim]struct{} // by key: what is held and not exclusive
+	byKey  map[string]*claim
+	byID   map[string]*claim // all others
+	groups map[string]*group // by key: what is held and not exclusive
 }
 
 func newRegistry() registry {
-	return registry{byKey: map[string]*claim{}, byID: map[string]*claim{}, readers: map[string]map[*claim]struct{}{}}
+	return registry{byKey: map[string]*claim{}, byID: map[string]*claim{}, groups: map[string]*group{}}
 }
 
 func (r *registry) add(cl *claim) {
@@ -62,13 +62,23 @@ func (r *registry) all() iter.Seq[*claim] {
 	}
 }
 
+// A group is what this Client holds of one key and is not exclusive. All of it is of one
+// mode, and of one number of permits.
+type group struct {
+	mode   driver.Mode
+	limit  int32
+	claims map[*claim]struct{}
+}
+
 // holds is for a claim that is held from now on. It is found by its key if it is exclusive.
 func (r *registry) holds(cl *claim) {
 	if cl.mode != driver.Exclusive {
-		if r.readers[cl.key] == nil {
-			r.readers[cl.key] = map[*claim]struct{}{}
+		g := r.groups[cl.key]
+		if g == nil {
+			g = &group{cl.mode, cl.limit, map[*claim]struct{}{}}
+			r.groups[cl.key] = g
 		}
-		r.readers[cl.key][cl] = struct{}{}
+		g.claims[cl] = struct{}{}
 		return
 	}
 	if cl.byKey {
@@ -84,12 +94,13 @@ func (r *registry) holds(cl *claim) {
 
 // held is for a claim that is no longer.
 func (r *registry) held(cl *claim) {
-	if cl.mode == driver.Exclusive {
+	g := r.groups[cl.key]
+	if cl.mode == driver.Exclusive || g == nil {
 		return
 	}
-	delete(r.readers[cl.key], cl)
-	if len(r.readers[cl.key]) == 0 {
-		delete(r.readers, cl.key)
+	delete(g.claims, cl)
+	if len(g.claims) == 0 {
+		delete(r.groups, cl.key)
 	}
 }
 
@@ -103,14 +114,28 @@ func (c *Client) admit(cl *claim) bool {
 			return false
 		}
 	}
-	if cl.mode == driver.Exclusive {
-		for reader := range c.claims.readers[cl.key] {
-			if !c.supersede(reader, cl) {
+	if g := c.claims.groups[cl.key]; g != nil && !c.admitBeside(g, cl) {
+		return false
+	}
+	c.claims.holds(cl)
+	return true
+}
+
+// admitBeside is admit for a key of which this Client holds a group.
+func (c *Client) admitBeside(g *group, cl *claim) bool {
+	if g.mode != cl.mode || g.limit != cl.limit || cl.limit == 1 {
+		for before := range g.claims {
+			if !c.supersede(before, cl) {
 				return false
 			}
 		}
+		return true
 	}
-	c.claims.holds(cl)
+	if cl.mode == driver.Permit && len(g.claims) >= int(cl.limit) {
+		for before := range g.claims {
+			c.verifyNow(before) // one of them is over, and the backend knows which
+		}
+	}
 	return true
 }
 

@@ -127,6 +127,10 @@ func (c *Client) endedError(g *Guard) error {
 // sweepLost releases, once, what the backend may still have of a lock that was lost. It
 // runs under mu.
 func (c *Client) sweepLost(g *Guard) {
+	if t := c.overdue[g]; t != nil {
+		t.Stop()
+		delete(c.overdue, g)
+	}
 	if !c.closed && !g.own.swept {
 		g.own.swept = true
 		c.settle(g.claim)

@@ -147,7 +147,10 @@ func (c *Client) endHold(cl *claim) {
 		return
 	}
 	g := cl.guard
-	time.AfterFunc(cl.marginOf(cl.span), func() {
+	if c.overdue == nil {
+		c.overdue = map[*Guard]*time.Timer{}
+	}
+	c.overdue[g] = time.AfterFunc(cl.marginOf(cl.span), func() {
 		c.mu.Lock()
 		defer c.unlock()
 		c.sweepLost(g)

@@ -79,7 +79,7 @@ func (w *world) Open(o driver.Options) (driver.Driver, error) {
 
 func (l *link) Caps() driver.Caps {
 	c := l.Driver.Caps()
-	c.Remote = true
+	c.Remote = !l.world.local
 	return c
 }
 

@@ -55,10 +55,20 @@ func (w *world) enter(h *hold) {
 			w.conflict(h, o)
 		}
 	}
-	if h.mode == driver.Permit && beside >= h.limit && time.Since(w.lastWake) > wakeGrace {
+	if h.mode == driver.Permit && beside >= h.limit && time.Since(w.lastWake) > wakeGrace && !w.anyEvicted(h.key) {
 		w.bug("overlap", "%s has permit %d of %d of %s", h.user, beside+1, h.limit, h.key)
 	}
 	w.holds[h.key] = append(w.holds[h.key], h)
+}
+
+// anyEvicted reports whether a hold of a key that is still believed in was evicted.
+func (w *world) anyEvicted(key string) bool {
+	for _, o := range w.holds[key] {
+		if o.live() && w.evicted[o.token] {
+			return true
+		}
+	}
+	return false
 }
 
 // conflict is for two holds that exclude each other. After a suspend the first may not

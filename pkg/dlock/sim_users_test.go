@@ -289,7 +289,11 @@ func (u *user) evict() {
 	}
 	defer func() { _ = d.Close() }()
 	admin := d.(driver.Admin)
-	claims, _ := admin.Inspect(ctx, "plain")
+	key := "plain"
+	if u.chance(30) {
+		key = "mixed"
+	}
+	claims, _ := admin.Inspect(ctx, key)
 	if len(claims) == 0 || claims[0].Phase != driver.Held {
 		return
 	}
@@ -297,7 +301,7 @@ func (u *user) evict() {
 	for token := claims[0].Token; token <= max(claims[0].Token, claims[0].LastToken); token++ {
 		w.evicted[token] = true
 	}
-	w.tell("%s evicts token %d of plain", u.name, claims[0].Token)
+	w.tell("%s evicts token %d of %s", u.name, claims[0].Token, key)
 	w.mu.Unlock()
-	_, _ = admin.Evict(ctx, "plain", claims[0].ID, claims[0].Token)
+	_, _ = admin.Evict(ctx, key, claims[0].ID, claims[0].Token)
 }

@@ -24,6 +24,7 @@ type world struct {
 	store   *memlock.Store
 	weather weather
 	calm    bool     // nothing fails
+	local   bool     // the backend is said to be on this host
 	verbose bool     // tell every message
 	cuts    []cut    // when a link carries nothing
 	sleeps  []asleep // when the machine is suspended
@@ -86,6 +87,7 @@ func newWorld(seed uint64) *world {
 	}
 	r := w.draw("weather")
 	w.calm = r.IntN(5) == 0
+	w.local = w.calm && r.IntN(2) == 0
 	w.weather = weather{delay: time.Duration(1+r.IntN(50)) * time.Millisecond, late: time.Duration(1+r.IntN(20)) * time.Second}
 	if w.calm {
 		return w
