@@ -20,7 +20,10 @@ func (a *acquisition) record(err error) {
 
 // better is the last failure that had a cause, if err only says that time was up.
 func (a *acquisition) better(err error) error {
-	if a.cause == nil || !isContextError(err) {
+	switch {
+	case errors.Is(err, errPlaceLost): // it was held when the place was taken, which says nothing of now
+		return hide.From(err, ErrLockHeldByOther)
+	case a.cause == nil || !isContextError(err):
 		return err
 	}
 	return a.cause

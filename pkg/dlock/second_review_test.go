@@ -285,3 +285,20 @@ func TestGivingUpOnceStarvesNobody(t *testing.T) {
 		})
 	}
 }
+
+// A context that ends after the place in the queue was lost is no lock held by another.
+func TestEndAfterAPlaceWasLost(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		gone := func(context.Context, driver.Driver, driver.Request) (driver.State, error) {
+			return driver.State{Phase: driver.Gone}, nil
+		}
+		c := client(t, &scripted{Opener: memlock.New(), acquire: gone}, dlock.Config{})
+		limit, cancel := context.WithTimeout(ctx, second)
+		defer cancel()
+		_, err := c.Acquire(limit, "k")
+		wantErr(t, err, context.DeadlineExceeded)
+		if errors.Is(err, dlock.ErrLockHeldByOther) {
+			t.Errorf("nobody has it: %v", err)
+		}
+	})
+}

@@ -67,7 +67,9 @@ func (o *opener) Open(opts driver.Options) (driver.Driver, error) {
 	d.losses.wake = make(chan struct{}, 1)
 	if conn := o.client.ActiveConnection(); conn != nil {
 		d.alive.lessor = pb.NewLeaseClient(conn)
-		d.keys.open = openRawWatch(pb.NewWatchClient(conn))
+		if sameType(o.client.Watcher, clientv3.NewWatcher(o.client)) {
+			d.keys.open = openRawWatch(pb.NewWatchClient(conn))
+		}
 		if !o.clientBackoff {
 			d.work.Go(func() { d.reconnect(conn) })
 		}

@@ -2,6 +2,7 @@ package etcdlock
 
 import (
 	"context"
+	"reflect"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -14,7 +15,7 @@ import (
 
 // failFast is the client's KV with such transactions.
 func failFast(client *clientv3.Client) clientv3.KV {
-	if client.ActiveConnection() == nil { // a client inside the server's process
+	if client.ActiveConnection() == nil || !sameType(client.KV, clientv3.NewKV(client)) { // inside the server's process, or wrapped
 		return client.KV
 	}
 	return clientv3.NewKVFromKVClient(failFastKV{clientv3.RetryKVClient(client)}, client)
@@ -48,3 +49,7 @@ func (d *etcdDriver) requestLease(ctx context.Context, secs int64) (*clientv3.Le
 	}
 	return &clientv3.LeaseGrantResponse{ResponseHeader: resp.GetHeader(), ID: clientv3.LeaseID(resp.ID), TTL: resp.TTL, Error: resp.Error}, nil
 }
+
+// sameType: a client whose parts were replaced, as by clientv3/namespace, is to be asked
+// through them.
+func sameType(is, plain any) bool { return reflect.TypeOf(is) == reflect.TypeOf(plain) }

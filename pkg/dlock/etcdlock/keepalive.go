@@ -22,11 +22,12 @@ type keepAliver struct {
 	driver *etcdDriver
 	lessor pb.LeaseClient // nil: the client has no connection of its own
 
-	mu      sync.Mutex
-	stream  *keepAliveStream // nil: none is open
-	opening chan struct{}    // closed when the attempt to open one has ended; nil: there is none
-	err     error            // of the last attempt, or of the stream that it opened
-	backOff backOff
+	mu        sync.Mutex
+	stream    *keepAliveStream // nil: none is open
+	notOpened int              // attempts to open one in a row that failed
+	opening   chan struct{}    // closed when the attempt to open one has ended; nil: there is none
+	err       error            // of the last attempt, or of the stream that it opened
+	backOff   backOff
 }
 
 // A keepAliveStream is one stream, until it breaks or an answer is overdue.
@@ -164,7 +165,7 @@ func (d *etcdDriver) openTimeout(failures int) time.Duration {
 func (k *keepAliver) open() {
 	d := k.driver
 	k.mu.Lock()
-	wait, timeout := k.backOff.wait(), d.openTimeout(k.backOff.failures)
+	wait, timeout := k.backOff.wait(), d.openTimeout(k.notOpened)
 	k.mu.Unlock()
 	var s *keepAliveStream
 	var err error
@@ -178,7 +179,9 @@ func (k *keepAliver) open() {
 	k.stream, k.err = s, err
 	if s == nil {
 		k.backOff.failed()
+		k.notOpened++
 	} else {
+		k.notOpened = 0
 		d.work.Go(func() { k.receive(s) })
 	}
 	close(k.opening)

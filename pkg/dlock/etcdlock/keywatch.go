@@ -3,6 +3,7 @@ package etcdlock
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -109,21 +110,39 @@ func (w *keyWatcher) session() error {
 		keyWatcher: w, ctx: ctx, cancel: cancel, stream: stream,
 		byKey: map[string]*keyWatch{}, byID: map[int64]*keyWatch{}, unread: map[string]bool{}, checked: make(chan []string, 1),
 	}
-	responses, ended := make(chan *pb.WatchResponse, 256), make(chan error, 1)
-	w.work.Go(func() { ended <- receiveWatch(ctx, stream, responses) })
-	return s.run(responses, ended)
+	inbox, ended := &watchInbox{news: make(chan struct{}, 1)}, make(chan error, 1)
+	w.work.Go(func() { ended <- inbox.receive(stream) })
+	return s.run(inbox, ended)
 }
 
-func receiveWatch(ctx context.Context, stream watchStream, to chan<- *pb.WatchResponse) error {
+// A watchInbox takes every response at once: a receiver that waited for the session, while
+// that sends, would keep the server from reading what is sent.
+type watchInbox struct {
+	mu   sync.Mutex
+	got  []*pb.WatchResponse
+	news chan struct{} // buffered by one
+}
+
+func (i *watchInbox) receive(stream watchStream) error {
 	for {
 		resp, err := stream.receive()
 		if err != nil {
 			return err
 		}
+		i.mu.Lock()
+		i.got = append(i.got, resp)
+		i.mu.Unlock()
 		select {
-		case to <- resp:
-		case <-ctx.Done():
-			return ctx.Err()
+		case i.news <- struct{}{}:
+		default:
 		}
 	}
+}
+
+func (i *watchInbox) take() []*pb.WatchResponse {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	got := i.got
+	i.got = nil
+	return got
 }

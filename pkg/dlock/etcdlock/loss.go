@@ -40,7 +40,7 @@ func (d *etcdDriver) verifyLease(l *lease) {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		l.verifying = false
-		if err == nil && resp.TTL <= 0 {
+		if err == nil && resp.TTL < 0 { // 0 is less than a second
 			d.markLeaseDead(l)
 		}
 	})

@@ -45,7 +45,7 @@ type keyWatch struct {
 	idleSince time.Time
 }
 
-func (s *watchSession) run(responses <-chan *pb.WatchResponse, ended <-chan error) error {
+func (s *watchSession) run(inbox *watchInbox, ended <-chan error) error {
 	// Something is watched from the beginning, and so answered.
 	s.asked, s.heard = true, time.Now().Add(watchBegins-2*watchSilence)
 	if err := s.begin(); err != nil {
@@ -61,8 +61,8 @@ func (s *watchSession) run(responses <-chan *pb.WatchResponse, ended <-chan erro
 			return s.ctx.Err()
 		case err = <-ended:
 			return err
-		case resp := <-responses:
-			err = s.takeAll(resp, responses)
+		case <-inbox.news:
+			err = s.takeAll(inbox.take())
 		case <-s.wake:
 			if look == nil {
 				look = time.After(watchAfter)
@@ -144,15 +144,11 @@ func (s *watchSession) send(call func() error) error {
 }
 
 // takeAll takes in what has come, and then reads together what is to be read.
-func (s *watchSession) takeAll(resp *pb.WatchResponse, more <-chan *pb.WatchResponse) error {
-	for {
+func (s *watchSession) takeAll(responses []*pb.WatchResponse) error {
+	for _, resp := range responses {
 		if err := s.take(resp); err != nil {
 			return err
 		}
-		if len(more) == 0 {
-			break
-		}
-		resp = <-more
 	}
 	s.read(nil)
 	return nil
@@ -203,10 +199,11 @@ func (s *watchSession) setIdle(w *keyWatch) {
 func (s *watchSession) dropIdle() error {
 	for range len(s.idle) {
 		w := s.idle[0]
-		if time.Since(w.idleSince) < watchStays {
-			return nil
-		}
 		s.idle = s.idle[1:]
+		if time.Since(w.idleSince) < watchStays { // its key was used again
+			s.idle = append(s.idle, w)
+			continue
+		}
 		w.idle = false
 		s.mu.Lock()
 		c := s.owns[w.key]
@@ -283,14 +280,14 @@ func (w *keyWatcher) check(ctx context.Context, keys []string) (vacant []string)
 		}
 		w.mu.Unlock()
 		if len(ops) > 0 {
-			w.checkHolders(ctx, holders, ops)
+			vacant = append(vacant, w.checkHolders(ctx, holders, ops)...)
 		}
 	}
 	return vacant
 }
 
 // checkHolders reads keys, again and again until it is answered.
-func (w *keyWatcher) checkHolders(ctx context.Context, holders []*claim, ops []clientv3.Op) {
+func (w *keyWatcher) checkHolders(ctx context.Context, holders []*claim, ops []clientv3.Op) (vacant []string) {
 	for again := (backOff{base: 50 * time.Millisecond, most: 2 * time.Second}); ctx.Err() == nil; again.failed() {
 		sleep(ctx, again.wait())
 		found, err := w.readKeys(ctx, ops)
@@ -301,11 +298,13 @@ func (w *keyWatcher) checkHolders(ctx context.Context, holders []*claim, ops []c
 		for i, c := range holders {
 			if len(found[i]) == 0 || found[i][0].CreateRevision != c.rev {
 				w.lose(c, 0)
+				vacant = append(vacant, c.own)
 			}
 		}
 		w.mu.Unlock()
-		return
+		break
 	}
+	return vacant
 }
 
 // readKeys reads one key, or several in a transaction.

@@ -1,0 +1,205 @@
+package etcdlock_test
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/namespace"
+
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// namespaced is a client whose keys are all below a prefix, without whoever uses it knowing.
+func namespaced(t *testing.T, endpoint, prefix string) *clientv3.Client {
+	client := dial(t, endpoint)
+	client.KV = namespace.NewKV(client.KV, prefix)
+	client.Watcher = namespace.NewWatcher(client.Watcher, prefix)
+	client.Lease = namespace.NewLease(client.Lease, prefix)
+	return client
+}
+
+// A client that was wrapped is used through its wrapping, for everything.
+func TestNamespaceOfTheClient(t *testing.T) {
+	server := testenv.Etcd(t)
+	raw := dial(t, server.Endpoint())
+	stored := func() (names []string) {
+		resp, err := raw.Get(t.Context(), "\x00", clientv3.WithFromKey(), clientv3.WithKeysOnly())
+		deCheck(t, err)
+		for _, kv := range resp.Kvs {
+			names = append(names, string(kv.Key))
+		}
+		return names
+	}
+	one := abClientOn(t, namespaced(t, server.Endpoint(), "one/"), dlock.Config{DefaultTTL: 2 * time.Second})
+	two := abClientOn(t, namespaced(t, server.Endpoint(), "two/"), dlock.Config{DefaultTTL: 2 * time.Second})
+	g, h := abAcquire(t, one, "k"), abAcquire(t, two, "k") // which do not exclude each other
+	for _, name := range stored() {
+		if !strings.HasPrefix(name, "one/") && !strings.HasPrefix(name, "two/") {
+			t.Errorf("%q is outside the namespaces", name)
+		}
+	}
+	waiting := make(chan *dlock.Guard, 1)
+	go func() { waiting <- abAcquire(t, one, "k") }()
+	select { // longer than a lease
+	case <-g.Done():
+		t.Error("lost")
+	case <-time.After(3 * time.Second):
+	}
+	abUnlock(t, g)
+	abUnlock(t, <-waiting)
+	_, err := raw.Delete(t.Context(), "two/", clientv3.WithPrefix())
+	deCheck(t, err)
+	select { // at the latest when its lease is over
+	case <-h.Done():
+	case <-time.After(2 * time.Second):
+		t.Error("a deleted key is not a loss")
+	}
+	if left := stored(); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+}
+
+// fileMany holds locks with long names and long leases.
+func fileMany(t *testing.T, d driver.Driver, n int, name func(int) string) {
+	t.Helper()
+	var filing sync.WaitGroup
+	for w := range 32 {
+		filing.Go(func() {
+			for i := w; i < n; i += 32 {
+				ref := deRef(name(i), i)
+				ref.TTL = 10 * time.Minute
+				st, err := d.Acquire(t.Context(), driver.Request{Ref: ref})
+				if err != nil || st.Phase != driver.Held {
+					t.Errorf("%v, %v", st.Phase, err)
+				}
+			}
+		})
+	}
+	filing.Wait()
+}
+
+// watchers waits until the server has a number of watches.
+func watchers(t *testing.T, endpoint, what string, enough func(n int) bool) {
+	t.Helper()
+	testenv.Eventually(t, 30*time.Second, "watches, "+what, func() bool { return enough(deWatchers(t, endpoint)) })
+}
+
+// Thousands of keys are watched again after a cut: what comes back does not stand in the way
+// of what is sent.
+func TestManyKeysAreWatchedAgain(t *testing.T) {
+	const n = 6000
+	server := testenv.Etcd(t)
+	proxy := testenv.Proxy(t, server.Addr())
+	d := deOpen(t, dial(t, "http://"+proxy.Addr()))
+	name := func(i int) string { return fmt.Sprintf("k%d-%s", i, strings.Repeat("x", 60)) }
+	fileMany(t, d, n, name)
+	all := func(have int) bool { return have >= n }
+	watchers(t, server.Endpoint(), "before the cut", all)
+	proxy.Cut()
+	watchers(t, server.Endpoint(), "the server ends what was cut", func(have int) bool { return have < n })
+	watchers(t, server.Endpoint(), "after the cut", all)
+	_, err := dial(t, server.Endpoint()).Delete(t.Context(), name(7)+"/", clientv3.WithPrefix())
+	deCheck(t, err)
+	select {
+	case <-d.Events():
+	case <-time.After(time.Minute):
+		t.Error("a loss is not told")
+	}
+}
+
+// A key that is in use all the time does not keep the watches of keys that are not.
+func TestBusyKeyKeepsNoOtherWatch(t *testing.T) {
+	server := testenv.Etcd(t)
+	c := abClientOn(t, dial(t, server.Endpoint()), dlock.Config{DefaultTTL: 10 * time.Second})
+	stop := make(chan struct{})
+	var busy sync.WaitGroup
+	defer busy.Wait()
+	defer close(stop)
+	busy.Go(func() {
+		for {
+			g := abAcquire(t, c, "busy")
+			select { // long enough for a watch to begin
+			case <-stop:
+			case <-time.After(60 * time.Millisecond):
+			}
+			abUnlock(t, g)
+			select {
+			case <-stop:
+				return
+			case <-time.After(300 * time.Millisecond):
+			}
+		}
+	})
+	watchers(t, server.Endpoint(), "the busy key", func(n int) bool { return n > 0 })
+	var held []*dlock.Guard
+	for i := range 200 {
+		held = append(held, abAcquire(t, c, fmt.Sprintf("once-%d", i)))
+	}
+	watchers(t, server.Endpoint(), "all that is held", func(n int) bool { return n >= 200 })
+	for _, g := range held {
+		abUnlock(t, g)
+	}
+	watchers(t, server.Endpoint(), "of keys that were released", func(n int) bool { return n <= 5 })
+}
+
+// So are those of keys that were found gone when their watch began.
+func TestWatchesOfWhatIsGone(t *testing.T) {
+	server := testenv.Etcd(t)
+	raw := dial(t, server.Endpoint())
+	d := deOpen(t, dial(t, server.Endpoint()))
+	fileMany(t, d, 1, func(int) string { return "keep" })
+	for i := range 100 {
+		ref := deRef(fmt.Sprintf("k%d", i), i+1)
+		ref.TTL = time.Minute
+		deFile(t, d, ref)
+		_, err := raw.Delete(t.Context(), fmt.Sprintf("k%d/", i), clientv3.WithPrefix())
+		deCheck(t, err)
+	}
+	for range 100 {
+		<-d.Events()
+	}
+	watchers(t, server.Endpoint(), "of keys that are gone", func(n int) bool { return n <= 5 })
+}
+
+// A lease with less than a second left has a TTL of 0 by the server, and lives.
+func TestLastSecondOfALease(t *testing.T) {
+	server := testenv.Etcd(t)
+	raw := dial(t, server.Endpoint())
+	d := deOpen(t, dial(t, server.Endpoint()))
+	var refs []driver.Ref
+	for i := range 3 {
+		ref := deRef(fmt.Sprintf("k%d", i), i)
+		ref.TTL = 3 * time.Second
+		refs = append(refs, ref)
+		deFile(t, d, ref)
+	}
+	get := func() *clientv3.GetResponse {
+		resp, err := raw.Get(t.Context(), "k2/", clientv3.WithPrefix())
+		deCheck(t, err)
+		return resp
+	}
+	id := clientv3.LeaseID(get().Kvs[0].Lease)
+	testenv.Eventually(t, 10*time.Second, "the last second", func() bool {
+		left, err := raw.TimeToLive(t.Context(), id)
+		return err == nil && left.TTL <= 0
+	})
+	_, err := raw.Txn(t.Context()).Then(clientv3.OpDelete("k0/", clientv3.WithPrefix()), clientv3.OpDelete("k1/", clientv3.WithPrefix())).Commit()
+	deCheck(t, err)
+	for told := 0; told < 2; { // at one revision, which makes the driver ask after the lease
+		if ev := <-d.Events(); ev.State.Phase == driver.Gone {
+			told++
+		}
+	}
+	time.Sleep(100 * time.Millisecond) // what it asks is not seen from outside
+	st, err := d.Renew(t.Context(), refs[2:])
+	deCheck(t, err)
+	if there := len(get().Kvs) > 0; there && st[0].Phase != driver.Held {
+		t.Errorf("%v, and the server has the key", st[0].Phase)
+	}
+}
