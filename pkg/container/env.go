@@ -132,7 +132,9 @@ func parse(to any, prefix string, vars map[string]string, known map[string]bool)
 		return err
 	}
 	for _, f := range fields {
-		known[f.Key] = true
+		if !f.Init { // a section below this one, whose variables have its prefix
+			known[f.Key] = true
+		}
 	}
 	if err := env.ParseWithOptions(to, opts); err != nil {
 		return badVariable(to, opts)
