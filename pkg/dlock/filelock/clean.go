@@ -4,15 +4,16 @@ import (
 	"context"
 	"errors"
 	"io/fs"
-	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"time"
 )
 
 // Clean removes the files of locks that nobody has and nobody has taken for a while,
 // and returns how many locks they were of. It disturbs nobody, but their next tokens
 // count from the clock alone. What is no lock stays, and so do files that this user may
-// not remove.
+// not remove. Locks whose guard cannot be used stay as well, and the error says so.
 func (s *Store) Clean(ctx context.Context, unused time.Duration) (int, error) {
 	path, err := filepath.Abs(s.path)
 	if err != nil {
@@ -23,33 +24,51 @@ func (s *Store) Clean(ctx context.Context, unused time.Duration) (int, error) {
 		return 0, classify(err)
 	}
 	defer closeFile(dir.fd)
-	removed := 0
+	c := cleaning{directory: dir, unused: unused}
 	err = dir.eachLock(ctx, func(base string) error {
-		st, err := os.Lstat(pathIn(path, base+lockSuffix))
-		if err != nil || time.Since(st.ModTime()) < unused {
-			return nil //nolint:nilerr // what cannot be looked at stays
-		}
-		done, err := dir.removeLock(ctx, base)
+		done, err := c.removeLock(ctx, base)
 		if done {
-			removed++
+			c.removed++
 		}
-		if isForeign(err) {
-			return nil
-		}
-		return err
+		return c.tolerate(err)
 	})
-	return removed, classify(err)
+	if err == nil {
+		err = dir.eachName(ctx, func(name string) error { return c.tolerate(c.removeOrphan(ctx, name)) })
+	}
+	if err == nil {
+		err = c.guarded
+	}
+	return c.removed, classify(err)
+}
+
+// A cleaning is one run of Clean.
+type cleaning struct {
+	*directory
+	unused  time.Duration
+	removed int
+	guarded error // the first guard that could not be used
+}
+
+// tolerate returns the errors at which Clean ends. It goes on past files of others, and past
+// a guard of others, of which it tells at its end.
+func (c *cleaning) tolerate(err error) error {
+	var g *guardError
+	switch {
+	case errors.As(err, &g) && isForeign(g.Unwrap()):
+		if c.guarded == nil {
+			c.guarded = err
+		}
+		return nil
+	case isForeign(err):
+		return nil
+	}
+	return err
 }
 
 // removeLock removes the files of a lock while it is locked and guarded. Whoever has
 // one of them open finds it removed, and opens the next.
-func (dir *directory) removeLock(ctx context.Context, base string) (bool, error) {
-	guard, err := dir.guard(ctx, base, callTries)
-	if err != nil {
-		return false, err
-	}
-	defer closeFile(guard)
-	main, err := openToRead(dir, base+lockSuffix)
+func (c *cleaning) removeLock(ctx context.Context, base string) (bool, error) {
+	main, err := openToRead(c.directory, base+lockSuffix)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
@@ -57,31 +76,57 @@ func (dir *directory) removeLock(ctx context.Context, base string) (bool, error)
 		return false, err
 	}
 	defer closeFile(main)
-	if free, err := lock(main, exclusive); err != nil || !free {
+	if old, err := c.isOld(main); err != nil || !old { // most are left without a guard
 		return false, err
 	}
-	_, size, err := read(main)
-	if errors.Is(err, errRemoved) {
-		return false, nil
-	}
-	if err != nil || size == 0 { // an empty file may be the lock of another program
+	guard, err := c.guard(ctx, base, callTries)
+	if err != nil {
 		return false, err
 	}
-	if err := dir.removeSlots(ctx, base); err != nil {
+	defer closeFile(guard)
+	if ok, err := c.mayRemove(main, base+lockSuffix); err != nil || !ok {
 		return false, err
 	}
-	err = remove(dir, base+lockSuffix)
+	if err := c.removeSlots(ctx, base); err != nil {
+		return false, err
+	}
+	err = remove(c.directory, base+lockSuffix)
 	return err == nil, err
 }
 
-// removeSlots removes the slots of a lock. They are made one after the other, so the first
-// that is missing is the end. Those of other users in a sticky directory stay.
-func (dir *directory) removeSlots(ctx context.Context, base string) error {
+// mayRemove locks a file, and reports whether it is a record that nobody has written to for
+// long. The time counts only once it is locked: until then somebody may take the lock. An
+// empty file may be the lock of another program.
+func (c *cleaning) mayRemove(fd int, name string) (bool, error) {
+	if free, err := lock(fd, exclusive); err != nil || !free {
+		return false, err
+	}
+	if old, err := c.isOld(fd); err != nil || !old {
+		return false, err
+	}
+	if here, err := isAt(fd, pathIn(c.path, name)); err != nil || !here {
+		return false, err
+	}
+	_, size, err := read(fd)
+	if errors.Is(err, errRemoved) {
+		return false, nil
+	}
+	return size > 0, err
+}
+
+func (c *cleaning) isOld(fd int) (bool, error) {
+	written, err := modTime(fd)
+	return time.Since(written) >= c.unused, err
+}
+
+// removeSlots removes the slots of a lock up to the first that is missing; those behind it
+// are orphans once the lock is gone. Those of other users in a sticky directory stay.
+func (c *cleaning) removeSlots(ctx context.Context, base string) error {
 	for n := range most {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		err := remove(dir, slotName(base, n))
+		err := c.removeSlot(slotName(base, n))
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
@@ -90,4 +135,68 @@ func (dir *directory) removeSlots(ctx context.Context, base string) error {
 		}
 	}
 	return nil
+}
+
+// removeSlot removes a slot that nobody has, under the guard of its lock. Any file may have
+// such a name (report.0), so it has to be a record.
+func (c *cleaning) removeSlot(name string) error {
+	fd, err := openToRead(c.directory, name)
+	if err != nil {
+		return err
+	}
+	defer closeFile(fd)
+	if ok, err := c.mayRemove(fd, name); err != nil || !ok {
+		return err
+	}
+	return remove(c.directory, name)
+}
+
+// removeOrphan removes a slot whose lock file is gone. Under the guard nobody makes it.
+func (c *cleaning) removeOrphan(ctx context.Context, name string) error {
+	base, ok := baseOfSlot(name)
+	if !ok {
+		return nil
+	}
+	if there, err := c.has(base + lockSuffix); err != nil || there {
+		return err
+	}
+	guard, err := c.guard(ctx, base, callTries)
+	if err != nil {
+		return err
+	}
+	defer closeFile(guard)
+	if there, err := c.has(base + lockSuffix); err != nil || there {
+		return err
+	}
+	err = c.removeSlot(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// has reports whether there is a file, or anything else, with a name.
+func (dir *directory) has(name string) (bool, error) {
+	fd, err := openToRead(dir, name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err == nil {
+		closeFile(fd)
+	}
+	return true, err
+}
+
+// baseOfSlot is the inverse of slotName.
+func baseOfSlot(name string) (base string, ok bool) {
+	i := strings.LastIndexByte(name, '.')
+	if i < 1 {
+		return "", false
+	}
+	n, err := strconv.Atoi(name[i+1:])
+	if err != nil || n < 0 || n >= most || slotName(name[:i], n) != name {
+		return "", false
+	}
+	_, escaped := keyOf(name[:i])
+	return name[:i], escaped || isHash(name[:i])
 }

@@ -154,6 +154,17 @@ const namesAtATime = 1024
 
 // eachLock calls f with what the names of lock files begin with, in no order.
 func (dir *directory) eachLock(ctx context.Context, f func(base string) error) error {
+	return dir.eachName(ctx, func(name string) error {
+		base, isLock := strings.CutSuffix(name, lockSuffix)
+		if !isLock {
+			return nil
+		}
+		return f(base)
+	})
+}
+
+// eachName calls f with the names of all files, in no order.
+func (dir *directory) eachName(ctx context.Context, f func(name string) error) error {
 	d, err := reopenDir(dir)
 	if err != nil {
 		return err
@@ -168,14 +179,10 @@ func (dir *directory) eachLock(ctx context.Context, f func(base string) error) e
 			return err
 		}
 		for _, name := range names {
-			base, isLock := strings.CutSuffix(name, lockSuffix)
-			if !isLock {
-				continue
-			}
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			if err := f(base); err != nil {
+			if err := f(name); err != nil {
 				return err
 			}
 		}

@@ -205,15 +205,27 @@ func (d *fileDriver) Close() error {
 	return nil
 }
 
-// fatal are errors that asking again does not cure.
+// fatal are errors that asking again does not cure. FreeBSD has EMLINK for a symbolic link
+// and EOPNOTSUPP for a socket, where Linux has ELOOP and ENXIO.
 var fatal = []error{
-	ErrUnsafe, ErrNotALock, fs.ErrPermission, syscall.EROFS, syscall.ELOOP, syscall.ENOTDIR, syscall.EISDIR, syscall.ENXIO, syscall.ENAMETOOLONG,
+	ErrUnsafe, ErrNotALock, fs.ErrPermission, syscall.EROFS, syscall.ELOOP, syscall.EMLINK, syscall.ENOTDIR, syscall.EISDIR,
+	syscall.ENXIO, syscall.EOPNOTSUPP, syscall.ENAMETOOLONG,
 }
 
-// isForeign reports whether an error is about one file that another user or program has put
-// there, or made unreadable. Those who look at all files pass over it.
+// foreign are errors of opening and reading a file that another user or program has put
+// there, made unreadable, or has a lease on (EAGAIN, see fcntl(2)).
+var foreign = []error{
+	ErrUnsafe, ErrNotALock, fs.ErrPermission, syscall.ELOOP, syscall.EMLINK, syscall.EISDIR, syscall.ENXIO, syscall.EOPNOTSUPP, syscall.EAGAIN,
+}
+
+// isForeign reports whether an error is about one file that is not ours. Those who look at all
+// files pass over it. An error of a guard is not about one file.
 func isForeign(err error) bool {
-	for _, f := range []error{ErrUnsafe, ErrNotALock, fs.ErrPermission, syscall.ELOOP, syscall.EISDIR, syscall.ENXIO} {
+	var g *guardError
+	if errors.As(err, &g) {
+		return false
+	}
+	for _, f := range foreign {
 		if errors.Is(err, f) {
 			return true
 		}

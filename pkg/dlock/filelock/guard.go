@@ -21,13 +21,23 @@ const (
 	waiterTries = 5
 )
 
+// A guardError is about a guard, and so about all locks that share it, whatever other
+// error is in it.
+type guardError struct{ err error }
+
+func (e *guardError) Error() string { return e.err.Error() }
+func (e *guardError) Unwrap() error { return e.err }
+
 // guard keeps others from coming to the holders of a lock, and from looking at them,
 // until it is closed. They do that in microseconds, unless they are stopped.
 func (dir *directory) guard(ctx context.Context, base string, tries int) (int, error) {
 	for pause := 20 * time.Microsecond; ; pause = min(2*pause, time.Millisecond) {
 		fd, err := dir.lockNew(guardName(base))
+		if err == nil {
+			return fd, nil
+		}
 		if !errors.Is(err, errLocked) {
-			return fd, err
+			return -1, &guardError{err}
 		}
 		if tries--; tries == 0 {
 			return -1, fmt.Errorf("filelock: %s: %w", base, errGuarded)

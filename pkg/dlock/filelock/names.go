@@ -58,6 +58,11 @@ func keyOf(base string) (key string, ok bool) {
 	return key, key != "" && baseOf(key) == base
 }
 
+// isHash reports whether a name begins with a hash.
+func isHash(base string) bool {
+	return strings.HasPrefix(base, hashMark) && len(base) == len(hashMark)+2*sha256.Size
+}
+
 func escape(key string) string {
 	const digits = "0123456789abcdef"
 	b := make([]byte, 0, len(key)+8)

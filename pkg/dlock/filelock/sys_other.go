@@ -4,6 +4,7 @@ package filelock
 
 import (
 	"os"
+	"time"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
@@ -33,6 +34,7 @@ func openToAll(int) error                             { return driver.ErrUnsuppo
 func openFile(*directory, string) (int, error)        { return -1, driver.ErrUnsupported }
 func openToRead(*directory, string) (int, error)      { return -1, driver.ErrUnsupported }
 func lookAt(int) (fileState, error)                   { return fileState{}, driver.ErrUnsupported }
+func modTime(int) (time.Time, error)                  { return time.Time{}, driver.ErrUnsupported }
 func isAt(int, string) (bool, error)                  { return false, driver.ErrUnsupported }
 func lock(int, int) (bool, error)                     { return false, driver.ErrUnsupported }
 func unlock(int)                                      {}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -25,7 +26,7 @@ const openFlags = unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
 // openDir opens a directory that is no symbolic link.
 func openDir(path string) (int, error) {
 	fd, err := retry(func() (int, error) { return unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|openFlags, 0) })
-	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
+	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.EMLINK) {
 		err = ErrUnsafe // a symbolic link, or a file
 	}
 	return fd, failed("open", path, err)
@@ -103,6 +104,13 @@ func fstat(fd int) (fileState, error) {
 
 func judge(size int64, links uint64, mode uint32) fileState {
 	return fileState{size: size, removed: links == 0, odd: links > 1 || mode&unix.S_IFMT != unix.S_IFREG}
+}
+
+// modTime is when an open file was last written to.
+func modTime(fd int) (time.Time, error) {
+	var st unix.Stat_t
+	err := unix.Fstat(fd, &st)
+	return time.Unix(st.Mtim.Unix()), os.NewSyscallError("fstat", err)
 }
 
 // isAt reports whether an open file is the one at path.
