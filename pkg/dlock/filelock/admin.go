@@ -18,7 +18,10 @@ import (
 // List reads the names of the files, and looks which of them are locked. A cursor
 // is the last key.
 func (d *fileDriver) List(ctx context.Context, prefix, cursor string, limit int) ([]string, string, error) {
-	dir, err := d.directory(time.Now())
+	dir, err := d.existing(time.Now())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, "", nil
+	}
 	if err != nil {
 		return nil, "", classify(err)
 	}
@@ -87,7 +90,10 @@ func (dir *directory) keyInside(base string) (string, bool) {
 
 // Inspect shows the holders. Those who wait are known to their own processes only.
 func (d *fileDriver) Inspect(ctx context.Context, key string) ([]driver.Claim, error) {
-	dir, err := d.directory(time.Now())
+	dir, err := d.existing(time.Now())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
 	if err != nil {
 		return nil, classify(err)
 	}
@@ -215,28 +221,4 @@ func readWhole(fd int) (rec record, h holder, err error) {
 		}
 	}
 	return rec, holder{}, nil
-}
-
-// Check judges the directory.
-func (d *fileDriver) Check(context.Context) ([]driver.Finding, error) {
-	dir, err := d.directory(time.Now())
-	if err != nil {
-		return nil, err
-	}
-	fsys := driver.Finding{Name: "file-system", Detail: d.path + " is on " + dir.fsName}
-	if !dir.local {
-		fsys.Level, fsys.Cure = driver.Unsafe, "use a directory of this host alone"
-	}
-	access := driver.Finding{Name: "directory", Detail: "only its owner can write to " + d.path}
-	if dir.state.open {
-		access.Level, access.Detail = driver.Warning, "any user can take any lock in "+d.path
-		access.Cure = "use a directory of your own"
-	}
-	d.listen.Do(func() { d.signals = d.store.signals(d.log) })
-	wakeUp := driver.Finding{Name: "wake-up", Detail: "waiters are told when a file is closed"}
-	if _, polls := d.signals.(poller); polls {
-		wakeUp.Level, wakeUp.Detail = driver.Warning, fmt.Sprintf("waiters look every %v", lastPoll)
-		wakeUp.Cure = "on Linux, raise fs.inotify.max_user_instances"
-	}
-	return []driver.Finding{fsys, access, wakeUp}, nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io/fs"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -13,13 +12,16 @@ import (
 // Clean removes the files of locks that nobody has and nobody has taken for a while,
 // and returns how many locks they were of. It disturbs nobody, but their next tokens
 // count from the clock alone. What is no lock stays, and so do files that this user may
-// not remove. Locks whose guard cannot be used stay as well, and the error says so.
+// not remove. A directory that is missing is clean. Locks whose guard cannot be used stay as well, and the error says so.
 func (s *Store) Clean(ctx context.Context, unused time.Duration) (int, error) {
-	path, err := filepath.Abs(s.path)
+	path, err := s.where()
 	if err != nil {
 		return 0, err
 	}
-	dir, err := s.openDirectory(path)
+	dir, err := s.openDirectory(path, false)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
 	if err != nil {
 		return 0, classify(err)
 	}

@@ -18,6 +18,7 @@ import (
 const (
 	privatePerm = 0o600
 	sharedPerm  = 0o666
+	forAllPerm  = 0o1777 // of a shared directory
 )
 
 // A directory is open and was found safe. Files are opened by way of it, so that it
@@ -34,10 +35,15 @@ type directory struct {
 
 var started = time.Now()
 
-func (s *Store) openDirectory(path string) (*directory, error) {
-	forAll, err := s.makeDirectory(path)
-	if err != nil {
-		return nil, err
+// openDirectory opens the directory, which is made if it is missing and canMake is set.
+func (s *Store) openDirectory(path string, canMake bool) (*directory, error) {
+	forAll := false
+	if canMake {
+		var err error
+		forAll, err = s.makeDirectory(path)
+		if err != nil {
+			return nil, err
+		}
 	}
 	fd, err := openDir(path)
 	if err != nil {
@@ -48,9 +54,9 @@ func (s *Store) openDirectory(path string) (*directory, error) {
 		dir.perm = sharedPerm
 	}
 	if forAll {
-		if err := openToAll(fd); err != nil {
+		if err := setMode(fd, forAllPerm); err != nil {
 			closeFile(fd)
-			return nil, &fs.PathError{Op: "chmod", Path: path, Err: err}
+			return nil, failed("chmod", path, err)
 		}
 	}
 	if err := s.examine(dir); err != nil {
@@ -65,7 +71,7 @@ func (s *Store) openDirectory(path string) (*directory, error) {
 // so nobody else makes it.
 func (s *Store) makeDirectory(path string) (forAll bool, err error) {
 	if !s.shared {
-		return false, os.MkdirAll(path, 0o700)
+		return false, notALink(path, os.MkdirAll(path, 0o700))
 	}
 	_, err = os.Lstat(path)
 	switch {
@@ -75,14 +81,50 @@ func (s *Store) makeDirectory(path string) (forAll bool, err error) {
 		return false, driver.Classify(fmt.Errorf("filelock: the shared directory %s is missing: root has to make it, as by install -d -m 1777 %s: %w",
 			path, path, fs.ErrNotExist), driver.Fatal)
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return false, err
+	if err := makeParent(filepath.Dir(path)); err != nil {
+		return false, notALink(path, err)
 	}
 	err = os.Mkdir(path, 0o700)
 	if errors.Is(err, fs.ErrExist) { // another process was faster
 		return false, nil
 	}
 	return err == nil, err
+}
+
+// makeParent makes the parents of a shared directory that are missing. All users have to get
+// through them, whatever the umask is.
+func makeParent(path string) error {
+	st, err := os.Stat(path)
+	if err == nil && st.IsDir() {
+		return nil
+	}
+	if up := filepath.Dir(path); up != path {
+		if err := makeParent(up); err != nil {
+			return err
+		}
+	}
+	err = os.Mkdir(path, 0o755)
+	if err != nil {
+		if st, again := os.Stat(path); again == nil && st.IsDir() { // another process was faster
+			return nil
+		}
+		return err
+	}
+	fd, err := openDir(path)
+	if err != nil {
+		return err
+	}
+	defer closeFile(fd)
+	return failed("chmod", path, setMode(fd, 0o755))
+}
+
+// notALink makes an error of a name that is there and leads nowhere, as a dangling symbolic
+// link does, one that asking again does not cure.
+func notALink(path string, err error) error {
+	if errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("filelock: %s: %w: %w", path, ErrUnsafe, err)
+	}
+	return err
 }
 
 // examine refuses a directory that others could tamper with, or share from
@@ -109,8 +151,13 @@ func (s *Store) examine(dir *directory) (err error) {
 }
 
 // directory opens the directory when it is first needed, and again when it is not
-// any more at its path.
-func (d *fileDriver) directory(now time.Time) (*directory, error) {
+// any more at its path. One that is missing is made.
+func (d *fileDriver) directory(now time.Time) (*directory, error) { return d.findDirectory(now, true) }
+
+// existing is directory for those who only look: fs.ErrNotExist if it is missing.
+func (d *fileDriver) existing(now time.Time) (*directory, error) { return d.findDirectory(now, false) }
+
+func (d *fileDriver) findDirectory(now time.Time, canMake bool) (*directory, error) {
 	if dir := d.dir.Load(); dir != nil && now.Sub(started)-time.Duration(dir.seen.Load()) < stale {
 		return dir, nil
 	}
@@ -122,7 +169,7 @@ func (d *fileDriver) directory(now time.Time) (*directory, error) {
 			return dir, err
 		}
 	}
-	dir, err := d.store.openDirectory(d.path)
+	dir, err := d.store.openDirectory(d.path, canMake)
 	if err != nil {
 		return nil, err
 	}
@@ -147,6 +194,13 @@ func (d *fileDriver) lostSight(l *line) {
 
 // pathIn is where a file should be.
 func pathIn(dir, name string) string { return dir + string(os.PathSeparator) + name }
+
+func failed(op, path string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &fs.PathError{Op: op, Path: path, Err: err}
+}
 
 // namesAtATime is how many names of files are in memory at a time: any user of a shared
 // directory can make as many files as there is room for.

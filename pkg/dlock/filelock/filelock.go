@@ -90,16 +90,7 @@ func New(dir string, opts ...Option) *Store {
 // Open does no I/O. Where there is no flock, as on Windows, the error is
 // driver.ErrUnsupported.
 func (s *Store) Open(o driver.Options) (driver.Driver, error) {
-	if !supported {
-		return nil, fmt.Errorf("%w: no flock on this system", driver.ErrUnsupported)
-	}
-	if s.bad != nil {
-		return nil, s.bad
-	}
-	if s.path == "" {
-		return nil, errors.New("filelock: no directory")
-	}
-	path, err := filepath.Abs(s.path)
+	path, err := s.where()
 	if err != nil {
 		return nil, err
 	}
@@ -111,6 +102,19 @@ func (s *Store) Open(o driver.Options) (driver.Driver, error) {
 	defer s.mu.Unlock()
 	s.drivers[d] = struct{}{}
 	return d, nil
+}
+
+// where is the path of the directory, of a Store that can be used.
+func (s *Store) where() (string, error) {
+	switch {
+	case !supported:
+		return "", fmt.Errorf("%w: no flock on this system", driver.ErrUnsupported)
+	case s.bad != nil:
+		return "", s.bad
+	case s.path == "":
+		return "", errors.New("filelock: no directory")
+	}
+	return filepath.Abs(s.path)
 }
 
 // bars are IDs that must not be filed any more. They are kept in memory: whoever

@@ -30,7 +30,7 @@ type fileState struct {
 func openDir(string) (int, error)                     { return -1, driver.ErrUnsupported }
 func reopenDir(*directory) (*os.File, error)          { return nil, driver.ErrUnsupported }
 func lookAtDir(int) (dirState, error)                 { return dirState{}, driver.ErrUnsupported }
-func openToAll(int) error                             { return driver.ErrUnsupported }
+func setMode(int, uint32) error                       { return driver.ErrUnsupported }
 func openFile(*directory, string) (int, error)        { return -1, driver.ErrUnsupported }
 func openToRead(*directory, string) (int, error)      { return -1, driver.ErrUnsupported }
 func lookAt(int) (fileState, error)                   { return fileState{}, driver.ErrUnsupported }

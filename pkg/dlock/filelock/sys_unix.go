@@ -5,7 +5,6 @@ package filelock
 import (
 	"errors"
 	"io"
-	"io/fs"
 	"os"
 	"time"
 
@@ -56,29 +55,58 @@ func lookAtDir(fd int) (dirState, error) {
 	return dirState{uid: int(st.Uid), open: st.Mode&0o022 != 0, sticky: st.Mode&unix.S_ISVTX != 0}, nil
 }
 
-// openToAll lets every user make files in a directory, and remove their own. The umask
-// does not count.
-func openToAll(fd int) error { return unix.Fchmod(fd, unix.S_ISVTX|0o777) }
+// setMode sets the permissions of an open file. The umask does not count.
+func setMode(fd int, perm uint32) error { return unix.Fchmod(fd, perm) }
 
 // openFile opens a file, making it if need be. Existing ones are opened without
 // O_CREAT, which Linux may forbid for the files of others in a sticky directory.
 func openFile(dir *directory, name string) (fd int, err error) {
 	for range 100 { // somebody may remove it between the two
-		fd, err = retry(func() (int, error) { return unix.Openat(dir.fd, name, unix.O_RDWR|openFlags, 0) })
+		fd, err = openYoung(dir, name)
 		if err != unix.ENOENT { //nolint:errorlint // system calls return it as it is
 			break
 		}
-		fd, err = retry(func() (int, error) {
-			return unix.Openat(dir.fd, name, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|openFlags, dir.perm)
-		})
-		if err == nil && dir.perm != privatePerm {
-			_ = unix.Fchmod(fd, dir.perm) // whatever the umask is
-		}
+		fd, err = create(dir, name)
 		if err != unix.EEXIST { //nolint:errorlint // system calls return it as it is
 			break
 		}
 	}
 	return fd, failed("open", pathIn(dir.path, name), err)
+}
+
+// createVisibly makes a file. In a shared directory others find it before they may open it,
+// unless the umask is 0; see openYoung.
+func createVisibly(dir *directory, name string) (int, error) {
+	fd, err := retry(func() (int, error) {
+		return unix.Openat(dir.fd, name, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|openFlags, dir.perm)
+	})
+	if err == nil && dir.perm != privatePerm {
+		_ = unix.Fchmod(fd, dir.perm) // whatever the umask is
+	}
+	return fd, err
+}
+
+// openYoung opens a file that is there. One of a shared directory that was made just now may
+// not be open to others yet.
+func openYoung(dir *directory, name string) (fd int, err error) {
+	for range youngTries {
+		fd, err = retry(func() (int, error) { return unix.Openat(dir.fd, name, unix.O_RDWR|openFlags, 0) })
+		if err != unix.EACCES || dir.perm == privatePerm || !isYoung(dir, name) { //nolint:errorlint // system calls return it as it is
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return fd, err
+}
+
+// youngTries bounds for how many milliseconds a new file of another user is waited for.
+const youngTries = 50
+
+// isYoung reports whether a file is empty and less than a second old.
+func isYoung(dir *directory, name string) bool {
+	var st unix.Stat_t
+	err := unix.Fstatat(dir.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	return err == nil && st.Size == 0 && st.Mode&unix.S_IFMT == unix.S_IFREG && time.Since(time.Unix(st.Mtim.Unix())).Abs() < time.Second
 }
 
 // openToRead opens a file that is there.
@@ -179,11 +207,4 @@ func retry(call func() (int, error)) (int, error) {
 			return n, err
 		}
 	}
-}
-
-func failed(op, path string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return &fs.PathError{Op: op, Path: path, Err: err}
 }

@@ -1,0 +1,90 @@
+package filelock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// Check judges the directory, and does not make one that is missing.
+func (d *fileDriver) Check(context.Context) ([]driver.Finding, error) {
+	dir, err := d.existing(time.Now())
+	if errors.Is(err, fs.ErrNotExist) {
+		dir, err = nil, nil
+	}
+	if err != nil {
+		return nil, classify(err)
+	}
+	fsys, err := d.checkFS(dir)
+	if err != nil {
+		return nil, classify(err)
+	}
+	d.listen.Do(func() { d.signals = d.store.signals(d.log) })
+	wakeUp := driver.Finding{Name: "wake-up", Detail: "waiters are told when a file is closed"}
+	if _, polls := d.signals.(poller); polls {
+		wakeUp.Level, wakeUp.Detail = driver.Warning, fmt.Sprintf("waiters look every %v", lastPoll)
+		wakeUp.Cure = "on Linux, raise fs.inotify.max_user_instances"
+	}
+	return []driver.Finding{fsys, d.checkAccess(dir), wakeUp}, nil
+}
+
+// checkFS judges the file system of the directory; of one that is missing, that on which it
+// would be made.
+func (d *fileDriver) checkFS(dir *directory) (driver.Finding, error) {
+	found := driver.Finding{Name: "file-system"}
+	path := d.path
+	if dir == nil {
+		path = existingParent(path)
+		parent, err := os.Open(path)
+		if err != nil {
+			return found, err
+		}
+		defer func() { _ = parent.Close() }()
+		dir = &directory{}
+		dir.fsName, dir.local, err = d.store.fstype(int(parent.Fd()))
+		if err != nil {
+			return found, err
+		}
+	}
+	found.Detail = path + " is on " + dir.fsName
+	if !dir.local {
+		found.Level, found.Cure = driver.Unsafe, "use a directory of this host alone"
+	}
+	return found, nil
+}
+
+// existingParent is the first of the directories above path that is there.
+func existingParent(path string) string {
+	for up := filepath.Dir(path); up != path; up = filepath.Dir(path) {
+		path = up
+		st, err := os.Stat(path)
+		if err == nil && st.IsDir() {
+			break
+		}
+	}
+	return path
+}
+
+// checkAccess judges who can write to the directory.
+func (d *fileDriver) checkAccess(dir *directory) driver.Finding {
+	found := driver.Finding{Name: "directory"}
+	switch {
+	case dir == nil && d.store.shared && d.store.uid != 0:
+		found.Level, found.Detail = driver.Warning, d.path+" is missing, and only root can make it"
+		found.Cure = "as root: install -d -m 1777 " + d.path
+	case dir == nil:
+		found.Detail = d.path + " is missing, and is made when the first lock is taken"
+	case dir.state.open:
+		found.Level, found.Detail = driver.Warning, "any user can take any lock in "+d.path
+		found.Cure = "use a directory of your own"
+	default:
+		found.Detail = "only its owner can write to " + d.path
+	}
+	return found
+}
