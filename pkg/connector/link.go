@@ -17,7 +17,7 @@ type link struct {
 	addrs   []string
 	bound   time.Duration
 	log     clog.Logger
-	secrets []string
+	secrets []string // in all forms that are hidden
 	ask     func(context.Context) error
 	shut    func() error
 
@@ -31,7 +31,7 @@ type link struct {
 }
 
 func newLink(name string, addrs []string, bound time.Duration, log clog.Logger, secrets ...string) *link {
-	l := &link{name: name, addrs: addrs, bound: bound, secrets: secrets}
+	l := &link{name: name, addrs: addrs, bound: bound, secrets: secretForms(secrets)}
 	l.log = log.WithNamespace("connector").With(clog.String("connector", name), clog.String("addr", l.where()))
 	l.life, l.end = context.WithCancel(context.Background())
 	return l

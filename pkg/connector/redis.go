@@ -30,6 +30,7 @@ type Redis struct {
 // it was.
 type lazyClient struct {
 	options *redis.UniversalOptions
+	hook    redactor
 
 	mu     sync.Mutex
 	client redis.UniversalClient
@@ -41,6 +42,7 @@ func (l *lazyClient) get() redis.UniversalClient {
 	defer l.mu.Unlock()
 	if l.client == nil {
 		l.client = redis.NewUniversalClient(l.options)
+		l.hook.addTo(l.client)
 		if l.closed {
 			_ = l.client.Close()
 		}
@@ -91,6 +93,7 @@ func NewRedis(cfg *RedisConfig, opts ...Option) (*Redis, error) {
 	universal := universalOptions(&full, r.dialer)
 	r.client.options = universal
 	r.lockClient.options = lockOptions(*universal)
+	r.client.hook, r.lockClient.hook = redactor{link: l}, redactor{link: l, all: true}
 	l.ask = r.ping
 	l.shut = func() error { return errors.Join(r.client.close(), r.lockClient.close()) }
 	return r, nil

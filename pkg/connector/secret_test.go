@@ -65,6 +65,12 @@ func TestPasswordIsAWordOfEtcd(t *testing.T) {
 // the arguments of a command that it does not know.
 func parrot(t *testing.T, reply string) string {
 	t.Helper()
+	return answering(t, fmt.Sprintf(reply, password))
+}
+
+// answering answers every command with the same.
+func answering(t *testing.T, reply string) string {
+	t.Helper()
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -80,7 +86,7 @@ func parrot(t *testing.T, reply string) string {
 				defer c.Close()
 				for lines := bufio.NewScanner(c); lines.Scan(); {
 					if strings.HasPrefix(lines.Text(), "*") {
-						fmt.Fprintf(c, reply, password)
+						fmt.Fprint(c, reply)
 					}
 				}
 			}()
