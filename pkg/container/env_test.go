@@ -35,3 +35,48 @@ func TestVariableOfASectionBelow(t *testing.T) {
 		t.Errorf("redis is %v", cfg.Redis)
 	}
 }
+
+// What the file sets by an alias or a merge counts as set; null and nothing do not.
+func TestEmptyVariableAndAliases(t *testing.T) {
+	for _, name := range []string{"REDLOCK_PASSWORD", "ETCD_TLS_CA_FILE", "REDIS_ADDRS"} {
+		t.Setenv("GENESIS_"+name, "")
+	}
+	for text, want := range map[string]string{
+		"redis: &r\n  password: hunter2\nredlock:\n  <<: *r\n  addrs: [a:1]\n":                   "GENESIS_REDLOCK_PASSWORD is empty",
+		"redis: &r\n  password: hunter2\nredlock: *r\n":                                          "GENESIS_REDLOCK_PASSWORD is empty",
+		"redis: {password: &p hunter2}\nredlock: {password: *p}\n":                               "GENESIS_REDLOCK_PASSWORD is empty",
+		"redis: &r {password: hunter2}\netcd: &e {username: u}\nredlock:\n  <<: [*e, *r]\n":      "GENESIS_REDLOCK_PASSWORD is empty",
+		"redis:\n  tls: &t {ca_file: /hunter2}\netcd:\n  tls: *t\n":                              "GENESIS_ETCD_TLS_CA_FILE is empty",
+		"redis:\n  tls: &t {ca_file: /hunter2}\netcd:\n  tls: {<<: *t}\n":                        "GENESIS_ETCD_TLS_CA_FILE is empty",
+		"redis:\n  tls: &t {ca_file: /hunter2}\netcd:\n  tls:\n    <<: *t\n    server_name: x\n": "GENESIS_ETCD_TLS_CA_FILE is empty",
+		"redis: {addrs: [a:1]}\n":       "GENESIS_REDIS_ADDRS is empty",
+		"redis: {addrs: []}\n":          "",
+		"redis: {addrs: ~}\n":           "",
+		"redlock: {password: null}\n":   "",
+		"redlock: {password: ~}\n":      "",
+		"redlock: {password: ''}\n":     "",
+		"redlock: {password: !!str }\n": "",
+	} {
+		_, err := container.Load(file(t, "a.yaml", text))
+		if want == "" && err == nil {
+			continue
+		}
+		if err == nil || want == "" || !strings.Contains(err.Error(), want) || shows(err, "hunter2") {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+}
+
+// A value that stands for a key, by an alias or a slip of the pen, is not shown.
+func TestNoValueAsKeyInErrors(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{
+		"redis:\n  password: &p hunter2\n  *p : \n", "redis:\n  password: &p hunter2\n  *p : x\n", "redis: {password: abc,hunter2: ~}\n",
+		"redis: {password: abc,hunter2: !!null x}\n", "redis: {password: abc,'hunter2'}\n",
+	} {
+		_, err := container.Load(file(t, "a.yaml", text))
+		if !errors.Is(err, container.ErrInvalidConfig) || shows(err, "hunter2") {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}

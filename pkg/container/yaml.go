@@ -16,11 +16,14 @@ import (
 func decode(raw []byte, ext string, cfg *Config) (map[string]bool, error) {
 	switch ext {
 	case ".yaml", ".yml":
-	case ".json": // is YAML too, but for tabs, which JSON has only between words
-		raw = bytes.ReplaceAll(raw, []byte("\t"), []byte(" "))
-	default:
-		return nil, fmt.Errorf("the name ends in %q, and not in .yaml, .yml or .json", ext)
+		return decodeYAML(raw, cfg)
+	case ".json":
+		return decodeJSON(raw, cfg)
 	}
+	return nil, fmt.Errorf("the name ends in %q, and not in .yaml, .yml or .json", ext)
+}
+
+func decodeYAML(raw []byte, cfg *Config) (map[string]bool, error) {
 	var doc document
 	err := yaml.NewDecoder(bytes.NewReader(raw)).Decode(&doc.root)
 	if errors.Is(err, io.EOF) {
@@ -62,14 +65,50 @@ func (d *document) each(visit func(path string, key, value *yaml.Node)) {
 	walk("", &d.root)
 }
 
+// variables follows aliases and merges, so it is for a document that could be decoded: others
+// may have no end.
 func (d *document) variables() map[string]bool {
 	names := map[string]bool{}
-	d.each(func(path string, _, value *yaml.Node) {
-		if value.Kind != yaml.ScalarNode || value.Value != "" {
-			names[EnvPrefix+strings.ToUpper(path)] = true
+	var walk func(path string, n *yaml.Node)
+	walk = func(path string, n *yaml.Node) {
+		switch n.Kind {
+		case yaml.AliasNode:
+			walk(path, n.Alias)
+		case yaml.MappingNode:
+			for i := 0; i+1 < len(n.Content); i += 2 {
+				key, value := resolved(n.Content[i]), n.Content[i+1]
+				if key.ShortTag() == "!!merge" {
+					walk(path, value)
+					continue
+				}
+				if isSet(resolved(value)) {
+					names[EnvPrefix+strings.ToUpper(path+key.Value)] = true
+				}
+				walk(path+key.Value+"_", value)
+			}
+		default: // a document, or the mappings that are merged
+			for _, child := range n.Content {
+				walk(path, child)
+			}
 		}
-	})
+	}
+	walk("", &d.root)
 	return names
+}
+
+func resolved(n *yaml.Node) *yaml.Node {
+	if n.Kind == yaml.AliasNode {
+		return n.Alias
+	}
+	return n
+}
+
+// isSet reports whether a value is more than null or nothing.
+func isSet(n *yaml.Node) bool {
+	if n.Kind == yaml.ScalarNode {
+		return n.Value != "" && n.ShortTag() != "!!null"
+	}
+	return len(n.Content) > 0
 }
 
 // The texts of the YAML library have values in them, in many forms, so nothing of them is
@@ -132,7 +171,7 @@ func (d *document) explain(err error) string {
 
 func (d *document) misfit(line, text string) string {
 	if m := unknown.FindStringSubmatch(text); m != nil {
-		if fieldName.MatchString(m[1]) && !d.isBare(line, m[1]) {
+		if fieldName.MatchString(m[1]) && d.isKey(line, m[1]) {
 			return "field " + m[1] + " is not known"
 		}
 		return "a field is not known"
@@ -153,13 +192,16 @@ func (d *document) misfit(line, text string) string {
 	return "a value does not fit"
 }
 
-// isBare reports whether a key has no value. It may then be the rest of a value that should
+// isKey reports whether a name is written as a key in a line. It is not if it is the value of
+// an alias (*p: x), nor if the key has no value: it may then be the rest of a value that should
 // be in quotes, as in {password: abc,def}.
-func (d *document) isBare(line, name string) (bare bool) {
+func (d *document) isKey(line, name string) bool {
+	written, bare := false, false
 	d.each(func(_ string, key, value *yaml.Node) {
-		if key.Value == name && fmt.Sprint(key.Line) == line {
-			bare = bare || value.Kind == yaml.ScalarNode && value.Value == ""
+		if key.Kind == yaml.ScalarNode && key.Value == name && fmt.Sprint(key.Line) == line {
+			written = true
+			bare = bare || value.Kind == yaml.ScalarNode && !isSet(value)
 		}
 	})
-	return bare
+	return written && !bare
 }
