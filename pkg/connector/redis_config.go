@@ -32,7 +32,7 @@ type RedisConfig struct {
 	// TLS is for servers and sentinels alike; nil is none.
 	TLS *TLSConfig `json:"tls,omitempty" yaml:"tls,omitempty" mapstructure:"tls" env:",init" envPrefix:"TLS_"`
 	// PoolSize is how many connections are kept for each server: 10 for each CPU,
-	// on a cluster 5. Locks have as many of their own, and at least 16.
+	// on a cluster 5; at most 1,048,576. Locks have as many of their own, and at least 16.
 	PoolSize int `json:"pool_size" yaml:"pool_size" mapstructure:"pool_size" env:"POOL_SIZE"`
 	// MinIdleConns is how many connections are made in advance, in the background,
 	// as soon as somebody asks for the client: none.
@@ -52,6 +52,10 @@ type RedisConfig struct {
 }
 
 const defaultTimeout = 5 * time.Second
+
+// maxPoolSize is far more than a server takes connections. The client makes room for as many,
+// and would panic, or take all memory, with more.
+const maxPoolSize = 1 << 20
 
 func (c *RedisConfig) withDefaults() RedisConfig {
 	d := *c
@@ -139,8 +143,12 @@ func (c *RedisConfig) checkNumbers() error {
 		return invalid("DB", "%d is negative", c.DB)
 	case c.PoolSize < 0:
 		return invalid("PoolSize", "%d is negative", c.PoolSize)
+	case c.PoolSize > maxPoolSize:
+		return invalid("PoolSize", "%d is above %d", c.PoolSize, maxPoolSize)
 	case c.MinIdleConns < 0:
 		return invalid("MinIdleConns", "%d is negative", c.MinIdleConns)
+	case c.MinIdleConns > maxPoolSize:
+		return invalid("MinIdleConns", "%d is above %d", c.MinIdleConns, maxPoolSize)
 	case c.PoolSize > 0 && c.MinIdleConns > c.PoolSize:
 		return invalid("MinIdleConns", "%d is above PoolSize %d", c.MinIdleConns, c.PoolSize)
 	case c.MaxRetries < 0:

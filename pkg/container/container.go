@@ -103,6 +103,12 @@ func New(cfg *Config, opts ...Option) (*Container, error) {
 		}
 		opt(&s)
 	}
+	if s.meter == nil {
+		return nil, fmt.Errorf("container: %w: the meter is nil", ErrInvalidConfig)
+	}
+	if s.tracer == nil {
+		return nil, fmt.Errorf("container: %w: the tracer is nil", ErrInvalidConfig)
+	}
 	c := &Container{Meter: s.meter, Tracer: s.tracer}
 	if s.log != nil {
 		c.Log = *s.log

@@ -234,3 +234,19 @@ func TestUnreachable(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A meter or tracer that is nil is refused, as an option that is nil is: the fields of a
+// Container never are.
+func TestNilMeterAndTracer(t *testing.T) {
+	t.Parallel()
+	cfg := &container.Config{DLock: dlock.Config{Backend: "memory"}}
+	for name, opt := range map[string]container.Option{"meter": container.WithMeter(nil), "tracer": container.WithTracer(nil)} {
+		app, err := container.New(cfg, opt)
+		if !errors.Is(err, container.ErrInvalidConfig) || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if app != nil {
+			_ = app.Close()
+		}
+	}
+}

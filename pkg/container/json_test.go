@@ -53,6 +53,7 @@ func TestJSONRefuses(t *testing.T) {
 		"{\"redis\":{\n\"db\":1.5}}":                                  "line 2: cannot unmarshal !!float a value into int",
 		"{\"redis\":{\n\"db\":1e0}}":                                  "line 2: cannot unmarshal !!float a value into int",
 		"{\"redis\":{\n\"db\":99999999999999999999}}":                 "line 2: cannot unmarshal",
+		"{\"redis\":{\n\"db\":1e999}}":                                "line 2: a number is out of range",
 		"{\"redis\":{\n\"cluster\":\"hunter2\"}}":                     "line 2: cannot unmarshal !!str a value into bool",
 		"{\"redis\":{\n\"addrs\":\"hunter2\"}}":                       "line 2: cannot unmarshal !!str a value into",
 		"{\"redis\":\n\"hunter2\"}":                                   "line 2: cannot unmarshal !!str a value into a section",

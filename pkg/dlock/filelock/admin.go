@@ -129,7 +129,7 @@ func (dir *directory) holders(ctx context.Context, base string) ([]driver.Claim,
 	rec, h, err := readWhole(main)
 	switch {
 	case err != nil:
-		return nil, err
+		return nil, failed("read", pathIn(dir.path, base+lockSuffix), err)
 	case alone && rec.mode == driver.Exclusive:
 		return []driver.Claim{show(&rec, &h)}, nil
 	case alone: // by somebody who writes no record

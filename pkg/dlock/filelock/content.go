@@ -1,6 +1,7 @@
 package filelock
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"time"
@@ -26,10 +27,27 @@ func read(fd int) (record, int64, error) {
 		return record{}, 0, err
 	}
 	rec, err := parse(head[:n])
+	if err == nil && n > 0 && head[0] == 0 {
+		err = onlyZeros(fd, st.size)
+	}
 	if rec == (record{}) {
 		st.size = 0
 	}
 	return rec, st.size, err
+}
+
+// onlyZeros returns ErrNotALock if there is anything but zeros in a file, or more of them than
+// a record has: a file that begins with zeros may be the data of another program.
+func onlyZeros(fd int, size int64) error {
+	if size > maxRecord {
+		return ErrNotALock
+	}
+	buf := make([]byte, maxRecord)
+	n, err := readAt(fd, buf, 0)
+	if err != nil {
+		return err
+	}
+	return notALock(len(bytes.TrimLeft(buf[:n], "\x00")) == 0)
 }
 
 // stale is for how long a file is believed to be where it was. One that was removed is
@@ -61,10 +79,14 @@ func (a *attempt) write(fd int, rec *record, size int64, named bool) error {
 		b, off = appendMark(b, 0, 0), 0
 	}
 	b = rec.appendTo(b)
+	head := len(b)
 	if named {
-		b = appendHolder(b, a.line.quoted, a.id, a.token, a.infoThatFits(len(b)))
+		b = appendHolder(b, a.line.quoted, a.id, a.token, a.encode(&a.info))
 	} else {
 		b = appendHolder(b, a.line.quoted, "", 0, nil)
+	}
+	if named && off+int64(len(b)) > maxRecord { // nobody reads more, and Info serves people only
+		b = appendHolder(b[:head], a.line.quoted, a.id, a.token, nil)
 	}
 	for size <= maxRecord && int64(len(b))+off < size {
 		b = append(b, '\n')
@@ -78,16 +100,6 @@ func (a *attempt) write(fd int, rec *record, size int64, named bool) error {
 		truncate(fd, off+int64(len(b)))
 	}
 	return err
-}
-
-// infoThatFits is the Info as JSON, or nothing if the record would be longer than those who
-// look at it read. It serves people only.
-func (a *attempt) infoThatFits(before int) []byte {
-	info := a.encode(&a.info)
-	if before+len(a.line.quoted)+len(info) > maxRecord-headSize {
-		return nil
-	}
-	return info
 }
 
 // mark tells others that somebody waits, unless one who came earlier has said so, and

@@ -227,7 +227,7 @@ func (a *attempt) takeSlot(ctx context.Context) error {
 		a.slot, a.slotNumber = fd, n
 		was, size, err := read(fd)
 		if err != nil {
-			return err
+			return failed("lock", pathIn(a.dir.path, slotName(a.line.base, n)), err)
 		}
 		was.begin(a.claim, a.now)
 		was.fence = a.token
