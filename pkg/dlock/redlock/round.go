@@ -196,7 +196,7 @@ func (r *round) verdict() (outcome, bool) {
 	case !r.impatient && r.count(pending) > 0 && r.count(taken, stored, confirming, confirmed, unfit) < majority:
 		return outcome{}, false // whether others have it is still to be heard
 	case r.count(taken, stored, confirming, confirmed, unfit) < majority:
-		return outcome{err: r.tally.noQuorum(len(r.votes), majority, r.count(stored, confirming, confirmed) > 0)}, true
+		return outcome{err: r.tally.noQuorum(len(r.votes), majority, r.count(stored, confirming, confirmed, unfit) > 0)}, true
 	}
 	most := 0
 	for _, n := range r.owners {
@@ -290,6 +290,7 @@ func (r *round) takeSecond(a answer) {
 	default:
 		*vote = failed
 		r.tally.add(a.err)
+		r.tally.ambiguous = true // whatever became of the token, the claim was stored
 	}
 }
 

@@ -1,0 +1,87 @@
+package redlock_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/pkg/dlock"
+)
+
+// A cutAfterClaim cuts off its server when that has stored the claim on k, before the
+// driver sees the answer.
+type cutAfterClaim struct {
+	client *redis.Client
+	proxy  *servers.Proxy
+	once   sync.Once
+}
+
+func (*cutAfterClaim) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (*cutAfterClaim) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (h *cutAfterClaim) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		args := cmd.Args()
+		if len(args) > 3 && args[3] == "k" {
+			h.once.Do(func() {
+				h.proxy.Refuse(true)
+				h.proxy.Cut()
+				for h.client.PoolStats().IdleConns > 0 { // each ping finds a dead connection
+					_ = h.client.Ping(ctx)
+				}
+			})
+		}
+		return err
+	}
+}
+
+// cutBetweenPhases returns a Client for which the first two servers are cut off once they
+// have stored the claim on k, and the last one hangs.
+func cutBetweenPhases(t *testing.T, s *set) *dlock.Client {
+	warm(t, s.locks(t, dlock.Config{}))
+	var clients []redis.UniversalClient
+	for i, p := range s.proxies {
+		c := redis.NewClient(&redis.Options{Addr: p.Addr(), ContextTimeoutEnabled: true, DialerRetries: 1, MaxRetries: -1})
+		t.Cleanup(func() { _ = c.Close() })
+		if i < 2 {
+			c.AddHook(&cutAfterClaim{client: c, proxy: p})
+		}
+		clients = append(clients, c)
+	}
+	s.proxies[2].BlackHole(true)
+	return locksOn(t, clients, dlock.Config{})
+}
+
+// Servers that have stored the claim refuse the confirmation: nothing of it was sent, and
+// yet the claim is stored.
+func TestRefusedBetweenPhases(t *testing.T) {
+	t.Parallel()
+	for name, limit := range map[string]time.Duration{"": 30 * time.Second, "cut short": 200 * time.Millisecond} {
+		t.Run("refused "+name, func(t *testing.T) {
+			t.Parallel()
+			s := start(t, 3)
+			c := cutBetweenPhases(t, s)
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
+			defer cancel()
+			_, err := c.TryAcquire(ctx, "k", dlock.WithTTL(time.Minute))
+			if s.holders(t, "k") == 0 {
+				t.Skip("no server was quick enough to store the claim")
+			}
+			want(t, err, dlock.ErrUnknownOutcome)
+			if errors.Is(err, dlock.ErrUnavailable) {
+				t.Errorf("%v, though the claim is stored", err)
+			}
+			s.heal()
+			soon(t, "the claim is removed", func() bool { return s.holders(t, "k") == 0 })
+		})
+	}
+}
