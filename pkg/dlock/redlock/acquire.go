@@ -77,7 +77,7 @@ func (d *redDriver) abandon(c *claim, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.drop(c)
-	nothing := isUnsent(err) && c.isSettled()
+	nothing := isUnsent(err) && c.isSettled() && !c.shown
 	if driver.ClassOf(err) != driver.Ambiguous && !nothing {
 		d.removeEverywhere(c) // the caller takes it for not stored, so nobody else will
 	}
@@ -233,6 +233,7 @@ func (d *redDriver) showWaiting(ctx context.Context, claims []*claim) []bool {
 		args = append(args, c.id, millis(driver.Heartbeat(ttl)), c.info)
 		bound = min(bound, d.settings.patience(ttl))
 	}
+	d.shown(claims...)
 	answers := make(chan answer, len(d.nodes))
 	d.ask(d.nodes, d.majority, bound, echo, func(ctx context.Context, _ *node) *redisnode.Command {
 		return waitScript.Command(ctx, keys, args...)

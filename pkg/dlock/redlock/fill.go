@@ -52,7 +52,24 @@ func (d *redDriver) answered(c *claim, a answer) {
 	if a.err != nil && driver.ClassOf(a.err) == driver.Ambiguous {
 		return
 	}
+	if c.waits && a.word() == "taken" {
+		d.shown(c)
+	}
+	d.settled(c, a.node.at)
+}
+
+// settled notes that one such call to a node cannot arrive any more.
+func (d *redDriver) settled(c *claim, node int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	c.open[a.node.at]--
+	c.open[node]--
+}
+
+// shown notes that nodes may show that claims wait.
+func (d *redDriver) shown(claims ...*claim) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, c := range claims {
+		c.shown = true
+	}
 }

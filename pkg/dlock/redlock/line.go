@@ -21,6 +21,7 @@ type claim struct {
 	token   int64
 	until   time.Time // the end of its validity, or of its heartbeat while it is queued
 	open    []int     // by node: calls that may store it there and were not answered
+	shown   bool      // a node may show that it waits
 	least   time.Duration
 	leastBy time.Time // until then a call that shortens the lease to least may arrive
 	tries   int       // rounds in a row that others have disturbed

@@ -31,7 +31,7 @@ type round struct {
 	bound  time.Duration // of each call
 
 	votes     []ballot
-	commands  []*redisnode.Command // of the first phase, by node
+	commands  []*redisnode.Command // of the first phase, by node; nil if it was withdrawn
 	candidate int64                // the highest so far
 	token     int64
 	raises    int
@@ -150,6 +150,8 @@ func (r *round) cutShort(err error) error {
 	for i, v := range r.votes {
 		if v == pending && r.commands[i].Withdraw() {
 			r.votes[i] = failed
+			r.commands[i] = nil
+			r.driver.settled(r.claim, i)
 		} else if v == pending {
 			unsent = false
 		}
@@ -207,7 +209,9 @@ func (r *round) verdict() (outcome, bool) {
 
 func (r *round) takeFirst(a answer) {
 	r.waiting--
-	r.driver.answered(r.claim, a)
+	if r.commands[a.node.at] != nil { // else cutShort has withdrawn and counted it
+		r.driver.answered(r.claim, a)
+	}
 	vote := &r.votes[a.node.at]
 	switch a.word() {
 	case "ours":
