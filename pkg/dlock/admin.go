@@ -32,10 +32,10 @@ func (c *Client) Check(ctx context.Context) ([]Finding, error) {
 		return nil, fail(op, "", err)
 	}
 	defer c.leave()
-	ctx, cancel := c.untilClose(ctx)
+	cctx, cancel := c.untilClose(ctx)
 	defer cancel()
-	findings, err := checker.Check(ctx)
-	return findings, fail(op, "", err)
+	findings, err := checker.Check(cctx)
+	return findings, fail(op, "", c.ownError(ctx, err))
 }
 
 // An Admin looks at everybody's claims and can take a lock away.
@@ -68,10 +68,10 @@ func (a *Admin) List(ctx context.Context, prefix, cursor string, limit int) (key
 		return nil, "", fail(op, prefix, err)
 	}
 	defer a.client.leave()
-	ctx, cancel := a.client.untilClose(ctx)
+	cctx, cancel := a.client.untilClose(ctx)
 	defer cancel()
-	keys, next, err = a.store.List(ctx, prefix, cursor, limit)
-	return keys, next, fail(op, prefix, err)
+	keys, next, err = a.store.List(cctx, prefix, cursor, limit)
+	return keys, next, fail(op, prefix, a.client.ownError(ctx, err))
 }
 
 // Inspect returns the claims on key: the holders, then the queue in the order
@@ -93,9 +93,10 @@ func (a *Admin) inspect(ctx context.Context, key string) ([]Claim, error) {
 		return nil, err
 	}
 	defer a.client.leave()
-	ctx, cancel := a.client.untilClose(ctx)
+	cctx, cancel := a.client.untilClose(ctx)
 	defer cancel()
-	return a.store.Inspect(ctx, key)
+	claims, err := a.store.Inspect(cctx, key)
+	return claims, a.client.ownError(ctx, err)
 }
 
 // Evict takes the lock from the holder that has this token, and gives it to the
@@ -124,15 +125,15 @@ func (a *Admin) evict(ctx context.Context, key string, token int64) (victim Clai
 		return victim, err
 	}
 	defer a.client.leave()
-	ctx, cancel := a.client.untilClose(ctx)
+	cctx, cancel := a.client.untilClose(ctx)
 	defer cancel()
 	for _, cl := range claims {
 		if cl.Phase != driver.Held || token < cl.Token || token > max(cl.Token, cl.LastToken) {
 			continue
 		}
-		st, err := a.store.Evict(ctx, key, cl.ID, cl.Token)
+		st, err := a.store.Evict(cctx, key, cl.ID, cl.Token)
 		if err != nil {
-			return victim, err
+			return victim, a.client.ownError(ctx, err)
 		}
 		if st.Phase == driver.Held {
 			return cl, nil

@@ -48,6 +48,18 @@ func notCallers(err error) error {
 	return hide.From(err, context.DeadlineExceeded, context.Canceled)
 }
 
+// ownError is the error of a call, in which the end of a context is found only if it was the
+// caller's.
+func (c *Client) ownError(ctx context.Context, err error) error {
+	switch {
+	case err == nil || ctx.Err() != nil:
+		return err
+	case isContextError(err) && c.closing.Err() != nil:
+		return ErrClosed
+	}
+	return notCallers(err)
+}
+
 // mayBeStored is the cause of an ErrUnknownOutcome. That the last attempt reached nobody
 // says nothing of those before it.
 func mayBeStored(err error) error { return hide.From(err, ErrUnavailable) }

@@ -294,7 +294,7 @@ func TestCheckDoesNotBlockClose(t *testing.T) {
 		if took := time.Since(start); took > 3*second {
 			t.Errorf("Close took %v", took)
 		}
-		wantErr(t, <-got, context.Canceled)
+		wantErr(t, <-got, dlock.ErrClosed)
 	})
 }
 

@@ -302,3 +302,12 @@ func TestEndAfterAPlaceWasLost(t *testing.T) {
 		}
 	})
 }
+
+// A backend that gives up by itself is not the end of the caller's context.
+func TestAdminHidesTimeoutsOfOthers(t *testing.T) {
+	late := func(context.Context) ([]driver.Finding, error) { return nil, context.DeadlineExceeded }
+	_, err := client(t, &scripted{Opener: memlock.New(), check: late}, dlock.Config{}).Check(ctx)
+	if err == nil || errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Check = %v", err)
+	}
+}

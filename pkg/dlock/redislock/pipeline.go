@@ -176,8 +176,8 @@ func (d *redisDriver) callReplicated(ctx context.Context, lock string, cmd *comm
 	err = cmds[0].Err()
 	if !cmds[0].Answered(err) {
 		gone := d.cluster != nil && errors.Is(err, redis.ErrClosed)
-		if errors.Is(err, context.DeadlineExceeded) && cmds[0].Withdraw() {
-			err = d.explainer.Explain(d.client, err)
+		if cmds[0].Withdraw() {
+			err = d.explain(err)
 		}
 		err = cmds[0].Classify(err)
 		if d.cluster != nil {

@@ -120,10 +120,19 @@ func (d *redisDriver) answerOf(cmd *command, err error) (any, error) {
 	if cmd.Answered(err) {
 		return cmd.Val(), nil
 	}
-	if errors.Is(err, context.DeadlineExceeded) && cmd.Withdraw() {
-		err = d.explainer.Explain(d.client, err)
+	if cmd.Withdraw() {
+		err = d.explain(err)
 	}
 	return nil, cmd.Classify(err)
+}
+
+// explain finds the cause of a call that had no connection when its time was over. A
+// caller that has cancelled its call does not wait for one.
+func (d *redisDriver) explain(err error) error {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return d.explainer.Explain(d.client, err)
+	}
+	return err
 }
 
 // staleConnections is how often a call is made again at once that a demoted master has

@@ -237,7 +237,7 @@ func (d *redisDriver) submitOnce(ctx context.Context, r driver.Request, n names,
 		confirmed, err = await(ctx, d, func() (replicated, error) { return d.callReplicated(ctx, n.lock, cmd) })
 		reply, short = confirmed.reply, confirmed.short
 		if err != nil && ctx.Err() != nil && driver.ClassOf(err) == driver.Ambiguous && cmd.Withdraw() {
-			err = redisnode.Unsent(d.explainer.Explain(d.client, ctx.Err()))
+			err = redisnode.Unsent(d.explain(ctx.Err()))
 		}
 	} else {
 		reply, err = d.call(ctx, cmd, hasty)

@@ -125,23 +125,55 @@ const (
 )
 
 // An Explainer finds out why there is no connection, for all calls of a server: many may
-// end together.
+// end together. One goroutine at a time dials, since a dialer may ignore its context.
 type Explainer struct {
 	mu    sync.Mutex
-	until time.Time
+	began time.Time     // when the last dial began
+	done  chan struct{} // closed when it has ended; nil if none is under way
+	until time.Time     // how long its cause counts
 	cause error
 }
 
 // Explain dials once, for the cause that a client keeps to itself when the time of a call
-// ends before all its attempts to connect have failed. Without one it returns err.
+// ends before all its attempts to connect have failed. Without one it returns err. It
+// returns within explainWithin, whatever the dialer does.
 func (e *Explainer) Explain(client redis.UniversalClient, err error) error {
+	done, left := e.start(client)
+	if done != nil && left > 0 {
+		t := time.NewTimer(left)
+		defer t.Stop()
+		select {
+		case <-done:
+		case <-t.C:
+		}
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if !time.Now().Before(e.until) {
-		e.cause = dialOnce(client)
-		e.until = time.Now().Add(explainedFor)
-	}
 	return cmp.Or(e.cause, err)
+}
+
+// start returns the dial that is under way, a new one if the last cause is too old, and
+// how long it is worth waiting for.
+func (e *Explainer) start(client redis.UniversalClient) (done <-chan struct{}, left time.Duration) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	now := time.Now()
+	if e.done == nil && now.Before(e.until) {
+		return nil, 0
+	}
+	if e.done == nil {
+		e.done, e.began, e.cause = make(chan struct{}), now, nil
+		go e.dial(client, e.done)
+	}
+	return e.done, explainWithin - now.Sub(e.began)
+}
+
+func (e *Explainer) dial(client redis.UniversalClient, done chan<- struct{}) {
+	cause := dialOnce(client)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.cause, e.until, e.done = cause, time.Now().Add(explainedFor), nil
+	close(done)
 }
 
 // dialOnce is why none of the addresses can be dialed; nil if one can, or if that takes long.
