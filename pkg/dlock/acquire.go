@@ -2,8 +2,6 @@ package dlock
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"time"
@@ -202,23 +200,6 @@ func (a *acquisition) register(key string) *Guard {
 	c.mu.Unlock()
 	s.filed = cl.id
 	return g
-}
-
-// idSource draws randomness for several IDs at a time, since asking for it costs
-// more than the rest of an ID.
-type idSource struct {
-	raw  [32 * 16]byte
-	used int
-}
-
-func (s *idSource) next() string {
-	if s.used == 0 {
-		_, _ = rand.Read(s.raw[:]) // never fails; see its documentation
-	}
-	var text [32]byte
-	hex.Encode(text[:], s.raw[s.used:s.used+16])
-	s.used = (s.used + 16) % len(s.raw)
-	return string(text[:])
 }
 
 // attemptBound is the longest that one attempt to file may take.
