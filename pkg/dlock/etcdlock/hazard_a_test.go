@@ -600,6 +600,19 @@ func newA6(t *testing.T, name string, dead bool, begin func() (context.Context, 
 	}}
 }
 
+// abStill reads a counter when what was already under way has been counted.
+func abStill(t *testing.T, count func() int64) int64 {
+	t.Helper()
+	last := int64(-1)
+	testenv.Eventually(t, 10*time.Second, "nothing is under way any more", func() bool {
+		was := last
+		last = count()
+		time.Sleep(100 * time.Millisecond) // that nothing comes cannot be awaited
+		return was == last
+	})
+	return last
+}
+
 func (e *abA6) run(t *testing.T, metronome *abMetronome) {
 	if e.dead {
 		e.proxy.BlackHole(true)
@@ -607,7 +620,7 @@ func (e *abA6) run(t *testing.T, metronome *abMetronome) {
 		e.proxy.Refuse(true)
 		e.proxy.Cut()
 	}
-	down, conns := e.proxy.BytesDown(), e.proxy.Connections()
+	down, conns := abStill(t, e.proxy.BytesDown), e.proxy.Connections()
 	for _, call := range e.calls {
 		ctx, cancel := e.begin()
 		started, failed := time.Now(), make(chan error, 1)

@@ -181,7 +181,7 @@ func abKindOf(cmd []string) abKind {
 	switch {
 	case has(keys, "\x01z") && has(args, `{"`):
 		return abAcquiring
-	case has(keys, "\x01z") && n == 3:
+	case has(keys, "\x01z") && len(args) == 1 && (args[0] == "-inf" || strings.HasPrefix(args[0], "(")):
 		return abLooking
 	case has(keys, "\x01z") && len(args[0]) == 32:
 		return abReleasing
