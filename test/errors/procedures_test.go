@@ -43,6 +43,7 @@ var procedures = map[string]procedure{
 		locks := s.locks(t, "", "")
 		warm(t, locks)
 		check(t, s.proxy.Close())
+		time.Sleep(time.Second) // for the client to notice, which is not seen from outside
 		return scene{locks: locks, stored: s.stored}
 	},
 	"etcd, unknown host": func(t *testing.T) scene {
