@@ -335,7 +335,7 @@ func (c *Client) finish(cl *claim, cause error) {
 func (c *Client) end(cl *claim, cause error) {
 	if cl.phase == held || cl.phase == lingering {
 		cl.guard.end(cause)
-		c.claims.held(cl)
+		c.claims.leaveHold(cl)
 	}
 	cl.phase = ended
 	c.timeline.remove(cl)

@@ -70,8 +70,8 @@ type group struct {
 	claims map[*claim]struct{}
 }
 
-// holds is for a claim that is held from now on. It is found by its key if it is exclusive.
-func (r *registry) holds(cl *claim) {
+// beginHold is for a claim that is held from now on. It is found by its key if it is exclusive.
+func (r *registry) beginHold(cl *claim) {
 	if cl.mode != driver.Exclusive {
 		g := r.groups[cl.key]
 		if g == nil {
@@ -92,8 +92,8 @@ func (r *registry) holds(cl *claim) {
 	r.byKey[cl.key], cl.byKey = cl, true
 }
 
-// held is for a claim that is no longer.
-func (r *registry) held(cl *claim) {
+// leaveHold is for a claim that is held no longer.
+func (r *registry) leaveHold(cl *claim) {
 	g := r.groups[cl.key]
 	if cl.mode == driver.Exclusive || g == nil {
 		return
@@ -117,7 +117,7 @@ func (c *Client) admit(cl *claim) bool {
 	if g := c.claims.groups[cl.key]; g != nil && !c.admitBeside(g, cl) {
 		return false
 	}
-	c.claims.holds(cl)
+	c.claims.beginHold(cl)
 	return true
 }
 
