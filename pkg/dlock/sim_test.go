@@ -4,16 +4,15 @@ import (
 	"fmt"
 	"os"
 	"strconv"
-	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/ceyewan/genesis/internal/sim"
 	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/memlock"
 )
-
-// The simulator: seeded worlds in virtual time, in which everything that the library offers
-// is used at once over a network that delays, loses, repeats and reorders messages. See
-// docs/reliability.md.
 
 // A seed that failed once stays here for ever, with what was wrong.
 var failedSeeds = []uint64{
@@ -24,15 +23,19 @@ var failedSeeds = []uint64{
 	53717, // and a wait for a release that was not answered
 }
 
-// TestSimulation runs worlds. DLOCK_SEED runs one of them and tells its story.
+// TestSimulation runs simulations of the engine over a memory store. DLOCK_SEED runs one of
+// them and prints every message.
 func TestSimulation(t *testing.T) {
 	if text := os.Getenv("DLOCK_SEED"); text != "" {
 		seed, err := strconv.ParseUint(text, 10, 64)
 		if err != nil {
 			t.Fatal(err)
 		}
-		w := simulate(t, seed, true)
-		t.Log(w.report())
+		s, failures := simulate(t, seed, true)
+		t.Log(s.Report())
+		if len(failures) > 0 {
+			t.Fail()
+		}
 		return
 	}
 	for _, seed := range failedSeeds {
@@ -58,66 +61,53 @@ func TestSimulation(t *testing.T) {
 
 func judgeSeed(t *testing.T, seed uint64) {
 	t.Helper()
-	if w := simulate(t, seed, false); len(w.bugs) > 0 {
-		t.Errorf("%s\nDLOCK_SEED=%d go test -run TestSimulation -v ./pkg/dlock", w.report(), seed)
+	s, failures := simulate(t, seed, false)
+	if len(failures) > 0 {
+		t.Errorf("%s\nDLOCK_SEED=%d go test -run TestSimulation -v ./pkg/dlock", s.Report(), seed)
 	}
 }
 
-// simulate runs one world to its end.
-func simulate(t *testing.T, seed uint64, verbose bool) (w *world) {
+// simulate runs one seed to its end.
+func simulate(t *testing.T, seed uint64, verbose bool) (s *sim.Simulation, failures []string) {
 	t.Helper()
 	virtual(t, func(*testing.T) {
-		w = newWorld(seed)
-		w.verbose = verbose
-		w.run()
+		s = sim.New(sim.Settings{
+			Seed: seed, Verbose: verbose, Modes: []driver.Mode{driver.Exclusive, driver.Shared, driver.Permit}, Fences: true, Local: true, FIFO: true,
+			Options: func(process string) []dlock.Option {
+				var n atomic.Int64
+				random := func(below time.Duration) time.Duration {
+					return time.Duration(s.Draw("pauses of ", process, n.Add(1)).Int64N(int64(below)))
+				}
+				return []dlock.Option{dlock.WithSleptClock(s.Slept), dlock.WithRandom(random)}
+			},
+		})
+		failures = s.Run(memoryStore{memlock.New(), s})
 	})
-	return w
+	return s, failures
 }
 
-// patienceOfWorlds is when everybody must have got what it waits for.
-const patienceOfWorlds = 20 * time.Minute
+// memoryStore is a Store of the memory backend behind a simulated network.
+type memoryStore struct {
+	*memlock.Store
+	sim *sim.Simulation
+}
 
-func (w *world) run() {
-	r := w.draw("crew")
-	done := make(chan struct{})
-	var users, others sync.WaitGroup
-	others.Go(func() { w.suspend(done) })
-	others.Go(func() {
-		select {
-		case <-time.After(90 * time.Second):
-		case <-done:
-		}
-		w.healed.Store(true)
-	})
-	var processes []*process
-	for i := range 2 + r.IntN(2) {
-		p := &process{world: w, name: fmt.Sprintf("process %d ", i), cfg: dlock.Config{
-			DefaultTTL: 5 * time.Second, EnableReentrant: r.IntN(2) == 0, LocalBatch: r.IntN(2) * r.IntN(10),
-		}}
-		if err := p.restart(); err != nil {
-			panic(err)
-		}
-		processes = append(processes, p)
-		for j := range 1 + r.IntN(3) {
-			u := &user{world: w, process: p, name: fmt.Sprintf("user %d.%d", i, j)}
-			u.r = w.draw(u.name)
-			users.Go(func() { u.run(4 + u.r.IntN(8)) })
-		}
+func (m memoryStore) Backend(string) driver.Opener { return m.sim.Remote(m.Store) }
+
+func (m memoryStore) admin(use func(driver.Admin)) {
+	d, err := m.Open(driver.Options{})
+	if err != nil {
+		panic(err) // a store in memory has no reason to refuse
 	}
-	ended := make(chan struct{})
-	go func() { users.Wait(); close(ended) }()
-	select {
-	case <-ended:
-	case <-time.After(patienceOfWorlds):
-		w.mu.Lock()
-		w.bug("stuck", "somebody still waits after %v", patienceOfWorlds)
-		w.mu.Unlock()
-	}
-	close(done)
-	others.Wait()
-	for _, p := range processes {
-		_ = p.get().Close()
-	}
-	users.Wait()
-	w.mail.Wait()
+	defer d.Close()
+	use(d.(driver.Admin))
+}
+
+func (m memoryStore) Claims(key string) (claims []driver.Claim) {
+	m.admin(func(a driver.Admin) { claims, _ = a.Inspect(ctx, key) })
+	return claims
+}
+
+func (m memoryStore) Evict(key, id string, token int64) {
+	m.admin(func(a driver.Admin) { _, _ = a.Evict(ctx, key, id, token) })
 }

@@ -1,0 +1,271 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// A Fate is what becomes of a message and its answer.
+type Fate struct {
+	There, Back         time.Duration
+	LostThere, LostBack bool
+	Again               time.Duration // after which it arrives once more; 0: never
+	LostPush, Repeats   bool          // of a push
+}
+
+// conditions say how bad the network of a run is.
+type conditions struct {
+	loss, repeats, slow float64       // how many messages of a hundred
+	delay, late         time.Duration // the longest of most, and of the slow ones
+}
+
+// Fate is what becomes of the nth message of a kind on a link.
+func (s *Simulation) Fate(link, what string, n int) Fate {
+	r := s.Draw(link, what, n)
+	delay := func() time.Duration {
+		if r.Float64()*100 < s.network.slow {
+			return time.Duration(r.Int64N(int64(s.network.late)))
+		}
+		return time.Millisecond + time.Duration(r.Int64N(int64(s.network.delay)))
+	}
+	f := Fate{There: delay(), Back: delay()}
+	f.LostThere = r.Float64()*100 < s.network.loss
+	f.LostBack = r.Float64()*100 < s.network.loss
+	f.LostPush = r.Float64()*100 < s.network.loss
+	if r.Float64()*100 < s.network.repeats {
+		f.Again, f.Repeats = delay(), true
+	}
+	if s.healed.Load() {
+		return Fate{There: f.There % (5 * time.Millisecond), Back: f.Back % (5 * time.Millisecond)}
+	}
+	if s.Cut(link) {
+		f.LostThere, f.LostPush = true, true
+	}
+	return f
+}
+
+// Cut reports whether a link carries nothing now.
+func (s *Simulation) Cut(link string) bool {
+	now := s.Now()
+	for _, c := range s.cuts {
+		if c.link == link && c.from <= now && now < c.to && !s.healed.Load() {
+			return true
+		}
+	}
+	return false
+}
+
+// NextLink names the next link.
+func (s *Simulation) NextLink() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.links++
+	return fmt.Sprintf("link %d", s.links)
+}
+
+// Go runs f, and lets the run wait for its end.
+func (s *Simulation) Go(f func()) { s.sent.Go(f) }
+
+// Remote is a store's backend behind the network of a run.
+func (s *Simulation) Remote(b driver.Opener) driver.Opener { return remote{s, b} }
+
+type remote struct {
+	sim *Simulation
+	driver.Opener
+}
+
+func (r remote) Open(o driver.Options) (driver.Driver, error) {
+	d, err := r.Opener.Open(o)
+	if err != nil {
+		return nil, err
+	}
+	l := &link{
+		Driver: d, sim: r.sim, name: r.sim.NextLink(), counts: map[string]int{},
+		events: make(chan driver.Event, 64), done: make(chan struct{}),
+	}
+	l.pushes.Go(l.push)
+	return l, nil
+}
+
+// A link is how one Client reaches the store.
+type link struct {
+	driver.Driver
+	sim    *Simulation
+	name   string
+	events chan driver.Event
+	done   chan struct{}
+	pushes sync.WaitGroup
+
+	mu     sync.Mutex
+	counts map[string]int
+}
+
+func (l *link) Caps() driver.Caps {
+	c := l.Driver.Caps()
+	c.Remote = !l.sim.local
+	return c
+}
+
+func (l *link) Events() <-chan driver.Event { return l.events }
+
+func (l *link) Close() error {
+	close(l.done)
+	_ = l.Driver.Close()
+	l.pushes.Wait()
+	close(l.events)
+	return nil
+}
+
+func (l *link) next(what string) Fate {
+	l.mu.Lock()
+	l.counts[what]++
+	n := l.counts[what]
+	l.mu.Unlock()
+	return l.sim.Fate(l.name, what, n)
+}
+
+// push carries events, each at its own pace.
+func (l *link) push() {
+	for ev := range l.Driver.Events() {
+		l.sim.Saw(ev.Key, ev.ID, ev.State)
+		f := l.next("push " + ev.Key)
+		if f.LostPush {
+			continue
+		}
+		l.pushes.Go(func() { l.deliver(ev, f.There) })
+		if f.Repeats {
+			l.pushes.Go(func() { l.deliver(ev, f.There+f.Again) })
+		}
+	}
+}
+
+func (l *link) deliver(ev driver.Event, after time.Duration) {
+	select {
+	case <-time.After(after):
+	case <-l.done:
+		return
+	}
+	select {
+	case l.events <- ev:
+		l.sim.Tracef("%s receives %v", l.name, ev)
+	case <-l.done:
+	}
+}
+
+func (l *link) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
+	return carry(ctx, l, "acquire "+r.Key, func() (driver.State, error) {
+		st, err := l.Driver.Acquire(context.Background(), r)
+		l.sim.Saw(r.Key, r.ID, st)
+		st.Until = time.Time{} // which the store reckons from when it was asked, not from when that was sent
+		return st, err
+	})
+}
+
+func (l *link) Renew(ctx context.Context, refs []driver.Ref) ([]driver.State, error) {
+	refs = append([]driver.Ref(nil), refs...)
+	return carry(ctx, l, "renew "+refs[0].Key, func() ([]driver.State, error) {
+		states, err := l.Driver.Renew(context.Background(), refs)
+		for i := range states {
+			l.sim.Saw(refs[i].Key, refs[i].ID, states[i])
+			states[i].Until = time.Time{}
+		}
+		return states, err
+	})
+}
+
+func (l *link) Release(ctx context.Context, r driver.Ref) (driver.State, error) {
+	return carry(ctx, l, "release "+r.Key, func() (driver.State, error) {
+		st, err := l.Driver.Release(context.Background(), r)
+		l.sim.Look(r.Key)
+		return st, err
+	})
+}
+
+// carry takes a call to the store and its answer back, if they arrive.
+func carry[T any](ctx context.Context, l *link, what string, call func() (T, error)) (T, error) {
+	type answer struct {
+		value T
+		err   error
+	}
+	f, got := l.next(what), make(chan answer, 1)
+	l.sim.Tracef("%s %s is sent", l.name, what)
+	l.sim.Go(func() {
+		if f.LostThere {
+			return
+		}
+		pause(f.There)
+		var a answer
+		a.value, a.err = call()
+		if f.Again > 0 {
+			l.sim.Go(func() { pause(f.Again); _, _ = call() })
+		}
+		if f.LostBack {
+			return
+		}
+		pause(f.Back)
+		got <- a
+	})
+	select {
+	case a := <-got:
+		l.sim.Tracef("%s %s: %v %v", l.name, what, a.value, a.err)
+		return a.value, a.err
+	case <-ctx.Done():
+		l.sim.Tracef("%s %s: given up", l.name, what)
+		var none T
+		return none, ctx.Err()
+	}
+}
+
+func (l *link) Inspect(ctx context.Context, key string) ([]driver.Claim, error) {
+	return carry(ctx, l, "inspect "+key, func() ([]driver.Claim, error) {
+		return l.Driver.(driver.Admin).Inspect(context.Background(), key)
+	})
+}
+
+func (l *link) List(ctx context.Context, prefix, cursor string, limit int) ([]string, string, error) {
+	return l.Driver.(driver.Admin).List(ctx, prefix, cursor, limit)
+}
+
+func (l *link) Evict(ctx context.Context, key, id string, token int64) (driver.State, error) {
+	return l.Driver.(driver.Admin).Evict(ctx, key, id, token)
+}
+
+// observed has the simulation see what a Client asks for, before the network does.
+type observed struct {
+	sim *Simulation
+	driver.Opener
+}
+
+func (o observed) Open(opts driver.Options) (driver.Driver, error) {
+	d, err := o.Opener.Open(opts)
+	if err != nil {
+		return nil, err
+	}
+	return &watched{Driver: d, sim: o.sim}, nil
+}
+
+type watched struct {
+	driver.Driver
+	sim *Simulation
+}
+
+func (w *watched) Release(ctx context.Context, r driver.Ref) (driver.State, error) {
+	w.sim.releases(r)
+	return w.Driver.Release(ctx, r)
+}
+
+func (w *watched) Inspect(ctx context.Context, key string) ([]driver.Claim, error) {
+	return w.Driver.(driver.Admin).Inspect(ctx, key)
+}
+
+func (w *watched) List(ctx context.Context, prefix, cursor string, limit int) ([]string, string, error) {
+	return w.Driver.(driver.Admin).List(ctx, prefix, cursor, limit)
+}
+
+func (w *watched) Evict(ctx context.Context, key, id string, token int64) (driver.State, error) {
+	return w.Driver.(driver.Admin).Evict(ctx, key, id, token)
+}

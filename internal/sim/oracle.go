@@ -1,0 +1,304 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// A grant is what the store has given to a claim.
+type grant struct {
+	key   string
+	token int64
+}
+
+// A sample is which claims the store had at a time.
+type sample struct {
+	at   time.Duration
+	left []stored
+}
+
+type stored struct {
+	purpose string
+	until   time.Duration
+}
+
+// wakeGrace is how long after a suspend guards may take to learn of it.
+const wakeGrace = 600 * time.Millisecond
+
+// live reports whether the user may believe in its hold.
+func (h *Hold) live() bool { return !h.over && h.Context.Err() == nil }
+
+// fits reports whether two holds may exist at one time.
+func (h *Hold) fits(o *Hold) bool {
+	for i := h.Inside; i != nil; i = i.Inside {
+		if i == o {
+			return true
+		}
+	}
+	return h.Mode != driver.Exclusive && o.Mode == h.Mode && o.Limit == h.Limit
+}
+
+// Asks records who waits, since when.
+func (s *Simulation) Asks(q *Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.waiting[q] = 0
+}
+
+// Enters checks a lock that a user has from now on.
+func (s *Simulation) Enters(h *Hold) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.logf("%s has %s, %s, token %d", h.User, h.Key, h.Mode, h.Token)
+	if h.Inside == nil {
+		s.checkToken(h)
+		s.checkOrder(h)
+	}
+	beside := 0
+	for _, o := range s.holds[h.Key] {
+		if !o.live() {
+			continue
+		}
+		if o.Mode == driver.Permit && h.Inside == nil {
+			beside++
+		}
+		if !h.fits(o) {
+			s.conflict(h, o)
+		}
+	}
+	if h.Mode == driver.Permit && beside >= h.Limit && time.Since(s.lastWake) > wakeGrace && !s.anyEvicted(h.Key) {
+		s.failf("overlap", "%s has permit %d of %d of %s", h.User, beside+1, h.Limit, h.Key)
+	}
+	s.holds[h.Key] = append(s.holds[h.Key], h)
+	s.lingers[h.Token] = s.lingers[h.Token] || h.Lingers
+}
+
+func (s *Simulation) checkToken(h *Hold) {
+	before := s.lastAlone[h.Key] // tokens of those who have a key together come in any order
+	if h.Mode == driver.Exclusive {
+		before = s.last[h.Key]
+	}
+	if h.Token <= before && !s.evicted[h.Token] {
+		s.failf("token", "%s has token %d of %s after %d", h.User, h.Token, h.Key, before)
+	}
+	s.last[h.Key] = max(s.last[h.Key], h.Token)
+	if h.Mode == driver.Exclusive {
+		s.lastAlone[h.Key] = max(s.lastAlone[h.Key], h.Token)
+	}
+}
+
+// maxOvertaken is how many later requests may be served first when nothing fails: those of
+// one turn of another process, and a few that the network reordered.
+const maxOvertaken = 24
+
+// checkOrder fails if others that asked much later are served before a waiter again and
+// again. Only calls that wait until they are served are judged.
+func (s *Simulation) checkOrder(h *Hold) {
+	delete(s.waiting, h.Request)
+	if !s.calm || !s.FIFO {
+		return
+	}
+	for q, n := range s.waiting {
+		if q.Key != h.Key || q.Bounded || h.Asked < q.Asked+time.Second {
+			continue
+		}
+		s.waiting[q] = n + 1
+		if n+1 > maxOvertaken {
+			s.failf("starved", "%s waits for %s since %v, and %d that came later were served", q.User, q.Key, q.Asked, n+1)
+			delete(s.waiting, q)
+		}
+	}
+}
+
+// anyEvicted reports whether a hold of a key that is still believed in was evicted.
+func (s *Simulation) anyEvicted(key string) bool {
+	for _, o := range s.holds[key] {
+		if o.live() && s.evicted[o.Token] {
+			return true
+		}
+	}
+	return false
+}
+
+// conflict is for two holds that exclude each other. After a suspend the first may not
+// have learned of its end yet; after an eviction it may not, unless the same Client was
+// granted the key.
+func (s *Simulation) conflict(h, o *Hold) {
+	if (s.evicted[o.Token] || s.evicted[h.Token]) && o.Client != h.Client {
+		return
+	}
+	if time.Since(s.lastWake) > wakeGrace {
+		s.failf("overlap", "%s has token %d of %s while %s has token %d", h.User, h.Token, h.Key, o.User, o.Token)
+		return
+	}
+	s.Go(func() {
+		pause(wakeGrace)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if h.live() && o.live() && !s.evicted[o.Token] {
+			s.failf("overlap", "%s has token %d of %s, and after the wake-up %s has token %d", h.User, h.Token, h.Key, o.User, o.Token)
+		}
+	})
+}
+
+// Leaves records that a user is about to unlock or was told that its lock is lost, and
+// checks that nothing was lost that could not be.
+func (s *Simulation) Leaves(h *Hold) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h.over = true
+	cause := context.Cause(h.Context)
+	s.logf("%s leaves %s, token %d: %v", h.User, h.Key, h.Token, cause)
+	if s.calm && h.Keeps && h.Inside == nil && !s.evicted[h.Token] && errors.Is(cause, dlock.ErrOwnershipLost) {
+		s.failf("false loss", "%s lost token %d of %s, and nothing fails: %v", h.User, h.Token, h.Key, cause)
+	}
+}
+
+// Unlocked checks that the context has ended.
+func (s *Simulation) Unlocked(h *Hold, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.logf("%s has unlocked %s, token %d: %v", h.User, h.Key, h.Token, err)
+	if h.Context.Err() == nil {
+		s.failf("context", "%s has unlocked %s, token %d, and its context lives", h.User, h.Key, h.Token)
+	}
+}
+
+// Saw records what the store says of a claim, and what it has on that key.
+func (s *Simulation) Saw(key, id string, st driver.State) {
+	if st.Phase == driver.Held {
+		s.mu.Lock()
+		s.grants[id] = grant{key, st.Token}
+		s.mu.Unlock()
+	}
+	s.Look(key)
+}
+
+// Look samples what is stored on a key.
+func (s *Simulation) Look(key string) {
+	claims := s.store.Claims(key)
+	one := sample{at: s.Now()}
+	for _, c := range claims {
+		one.left = append(one.left, stored{c.Info.Purpose, one.at + c.Left})
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.taken[key] = append(s.taken[key], one)
+}
+
+// takenByOther reports whether the store had a claim of another call on a key, at some time
+// from a time on until now.
+func (s *Simulation) takenByOther(key, purpose string, from time.Duration) bool {
+	for _, h := range s.holds[key] {
+		if h.live() { // evicted, and nobody has told it yet
+			return true
+		}
+	}
+	samples := s.taken[key]
+	for i := len(samples) - 1; i >= 0; i-- {
+		for _, c := range samples[i].left {
+			if c.purpose != purpose && c.until >= from {
+				return true
+			}
+		}
+		if samples[i].at < from {
+			return false
+		}
+	}
+	return false
+}
+
+// releases checks, when a claim is given back, that nobody believes in it any more.
+func (s *Simulation) releases(r driver.Ref) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g, ok := s.grants[r.ID]
+	if !ok || g.key != r.Key {
+		return
+	}
+	next := s.nextGrant(g)
+	for _, h := range s.holds[r.Key] {
+		if h.Token >= g.token && h.Token < next && h.Context.Err() == nil && h.Inside == nil {
+			s.failf("release", "token %d of %s is given back while the context of %s lives", g.token, r.Key, h.User)
+		}
+	}
+}
+
+// nextGrant is the token of the grant of a key that follows one, or one beyond all.
+func (s *Simulation) nextGrant(g grant) int64 {
+	next := int64(1) << 62
+	for _, o := range s.grants {
+		if o.key == g.key && o.token > g.token {
+			next = min(next, o.token)
+		}
+	}
+	return next
+}
+
+// Refused checks the error of a call that did not get a lock.
+func (s *Simulation) Refused(q *Request, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.waiting, q)
+	s.logf("%s does not get %s: %v", q.User, q.Key, err)
+	over := q.Patience.Err() != nil
+	switch {
+	case errors.Is(err, dlock.ErrLockHeldByOther) && !s.takenByOther(q.Key, q.Purpose, q.Asked):
+		s.failf("lie", "%s was told that %s is held, and no other had it since %v: %v", q.User, q.Key, q.Asked, err)
+	case errors.Is(err, context.DeadlineExceeded) && !over:
+		s.failf("lie", "%s was told that its context is over, and it is not: %v", q.User, err)
+	case s.calm && !q.Bounded && !over && errors.Is(err, dlock.ErrUnknownOutcome) && !errors.Is(err, dlock.ErrClosed):
+		s.failf("lie", "%s was told that an outcome is unknown, and nothing fails: %v", q.User, err)
+	case s.calm && (errors.Is(err, dlock.ErrUnavailable) || errors.Is(err, dlock.ErrDenied) || errors.Is(err, dlock.ErrNotReady)):
+		s.failf("lie", "%s was told that the store fails, and nothing does: %v", q.User, err)
+	}
+}
+
+// evict takes a lock from whoever has it.
+func (s *Simulation) evict(user, key string) {
+	claims := s.store.Claims(key)
+	if len(claims) == 0 || claims[0].Phase != driver.Held {
+		return
+	}
+	s.mu.Lock()
+	for token := claims[0].Token; token <= max(claims[0].Token, claims[0].LastToken); token++ {
+		s.evicted[token] = true
+	}
+	s.logf("%s evicts token %d of %s", user, claims[0].Token, key)
+	s.mu.Unlock()
+	s.store.Evict(key, claims[0].ID, claims[0].Token)
+}
+
+const (
+	settled = 4 * time.Second  // what was under way when Clients were closed is over
+	allOver = 70 * time.Second // longer than the longest lease
+)
+
+// end checks what the store has when every Client is closed. Nothing but a call that was
+// repeated or came late may have left a claim, and none may outlive its lease.
+func (s *Simulation) end() {
+	pause(settled)
+	if s.calm {
+		s.leftovers("after Close, and nothing fails", true)
+	}
+	pause(allOver)
+	s.leftovers("longer than any lease after Close", false)
+}
+
+func (s *Simulation) leftovers(when string, early bool) {
+	for _, key := range []string{plainKey, mixedKey} {
+		claims := s.store.Claims(key)
+		s.mu.Lock()
+		for _, c := range claims {
+			if early && s.lingers[c.Token] {
+				continue
+			}
+			s.failf("ghost", "%s has a claim of %q, phase %v, token %d, %s", key, c.Info.Purpose, c.Phase, c.Token, when)
+		}
+		s.mu.Unlock()
+	}
+}

@@ -1,0 +1,258 @@
+// Package sim runs seeded simulations of Clients in virtual time. Users call everything
+// that the library offers, over a network that delays, loses, repeats and reorders
+// messages, and every answer is checked. docs/reliability.md tells how to run it.
+//
+// A seed decides everything: what users call, and what becomes of each message. The fate
+// of a message depends on which message it is, not on when it is drawn.
+package sim
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"sort"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// A Store is the server of a Simulation, past the network. It is asked in virtual time,
+// and must not wait.
+type Store interface {
+	// Backend is how one more Client of a process reaches the store.
+	Backend(process string) driver.Opener
+	// Claims are what is stored under a key.
+	Claims(key string) []driver.Claim
+	// Evict removes a claim.
+	Evict(key, id string, token int64)
+	// Advance moves the clock of the store ahead of the Clients'.
+	Advance(time.Duration)
+}
+
+// Settings are what differs between backends.
+type Settings struct {
+	Seed    uint64
+	Verbose bool          // log every message
+	Modes   []driver.Mode // that the store knows
+	Fences  bool          // LocalBatch is possible
+	Local   bool          // the store may be on the Clients' machine
+	FIFO    bool          // waiters are served in order when nothing fails
+	// Options are added to those of a Client. May be nil.
+	Options func(process string) []dlock.Option
+}
+
+// A Simulation is one run: Clients of one store, their users, and a record of what they
+// were told. It belongs into the bubble of a synctest.
+type Simulation struct {
+	Settings
+	store   Store
+	begin   time.Time
+	network conditions
+	calm    bool     // nothing fails
+	local   bool     // the store is on the Clients' machine
+	cuts    []cut    // when a link carries nothing
+	sleeps  []asleep // when the machine is suspended
+	healed  atomic.Bool
+	slept   atomic.Int64
+	sent    sync.WaitGroup // messages that are under way
+
+	mu        sync.Mutex
+	links     int
+	holds     map[string][]*Hold  // by key
+	grants    map[string]grant    // by claim ID
+	last      map[string]int64    // by key: the greatest token that was granted
+	lastAlone map[string]int64    // and that of an exclusive lock
+	taken     map[string][]sample // by key: what the store had
+	waiting   map[*Request]int    // and how many that asked later were served first
+	lastWake  time.Time
+	evicted   map[int64]bool // by token
+	lingers   map[int64]bool // by token: Close leaves it to its lease
+	failures  []string
+	story     []string
+}
+
+type cut struct {
+	link     string
+	from, to time.Duration
+}
+
+type asleep struct{ at, long time.Duration }
+
+// New prepares a run.
+func New(set Settings) *Simulation {
+	s := &Simulation{
+		Settings: set, begin: time.Now(), holds: map[string][]*Hold{}, grants: map[string]grant{},
+		last: map[string]int64{}, lastAlone: map[string]int64{}, taken: map[string][]sample{}, evicted: map[int64]bool{}, lingers: map[int64]bool{},
+		waiting: map[*Request]int{},
+	}
+	r := s.Draw("weather")
+	s.calm = r.IntN(5) == 0
+	s.local = s.calm && r.IntN(2) == 0 && s.Local
+	s.network = conditions{delay: time.Duration(1+r.IntN(50)) * time.Millisecond, late: time.Duration(1+r.IntN(20)) * time.Second}
+	if s.calm {
+		return s
+	}
+	s.network.loss, s.network.repeats, s.network.slow = 10*r.Float64(), 5*r.Float64(), 10*r.Float64()
+	for range r.IntN(4) {
+		from := time.Duration(r.Int64N(int64(time.Minute)))
+		s.cuts = append(s.cuts, cut{fmt.Sprintf("link %d", 1+r.IntN(3)), from, from + time.Duration(r.Int64N(int64(15*time.Second)))})
+	}
+	if r.IntN(4) == 0 {
+		for range 1 + r.IntN(3) {
+			s.sleeps = append(s.sleeps, asleep{time.Duration(r.Int64N(int64(time.Minute))), time.Duration(r.Int64N(int64(20 * time.Second)))})
+		}
+	}
+	return s
+}
+
+// Draw is a source of randomness for one thing of a run, whatever was drawn before.
+func (s *Simulation) Draw(what ...any) *rand.Rand {
+	h := fnv.New64a()
+	fmt.Fprint(h, what...)
+	return rand.New(rand.NewPCG(s.Seed, h.Sum64()))
+}
+
+// Now is the time since the run began.
+func (s *Simulation) Now() time.Duration { return time.Since(s.begin) }
+
+// Slept is how long the Clients' machine has been suspended.
+func (s *Simulation) Slept() time.Duration { return time.Duration(s.slept.Load()) }
+
+// Calm reports whether nothing fails in this run.
+func (s *Simulation) Calm() bool { return s.calm }
+
+// maxDuration is when everybody must have got what it waits for.
+const maxDuration = 20 * time.Minute
+
+// Run runs the simulation to its end and returns what must not have happened.
+func (s *Simulation) Run(store Store) []string {
+	s.store = store
+	r := s.Draw("crew")
+	done := make(chan struct{})
+	var users, others sync.WaitGroup
+	others.Go(func() { s.suspend(done) })
+	others.Go(func() {
+		select {
+		case <-time.After(90 * time.Second):
+		case <-done:
+		}
+		s.healed.Store(true)
+	})
+	var processes []*process
+	for i := range 2 + r.IntN(2) {
+		p := &process{sim: s, name: fmt.Sprintf("process %d ", i), cfg: dlock.Config{
+			DefaultTTL: 5 * time.Second, EnableReentrant: r.IntN(2) == 0, LocalBatch: r.IntN(2) * r.IntN(10),
+		}}
+		if !s.Fences {
+			p.cfg.LocalBatch = 0
+		}
+		if err := p.restart(); err != nil {
+			panic(err)
+		}
+		processes = append(processes, p)
+		for j := range 1 + r.IntN(3) {
+			u := s.user(p, fmt.Sprintf("user %d.%d", i, j))
+			users.Go(func() { u.Run(context.Background(), 4+u.Rand.IntN(8)) })
+		}
+	}
+	ended := make(chan struct{})
+	go func() { users.Wait(); close(ended) }()
+	select {
+	case <-ended:
+	case <-time.After(maxDuration):
+		s.mu.Lock()
+		s.failf("stuck", "a call still waits after %v", maxDuration)
+		s.mu.Unlock()
+	}
+	close(done)
+	others.Wait()
+	for _, p := range processes {
+		_ = p.get().Close()
+	}
+	users.Wait()
+	s.sent.Wait()
+	s.end()
+	return s.failures
+}
+
+const plainKey, mixedKey = "plain", "mixed"
+
+func (s *Simulation) user(p *process, name string) *User {
+	return &User{
+		Name: name, Rand: s.Draw(name), Config: p.cfg, Modes: s.Modes, Client: p.get, Restart: p.restart, Observer: s,
+		Evict: func(key string) { s.evict(name, key) },
+		Key: func(mixed bool) string {
+			if mixed {
+				return mixedKey
+			}
+			return plainKey
+		},
+	}
+}
+
+// suspend puts the machine of all Clients to sleep as planned. The store does not sleep.
+func (s *Simulation) suspend(done <-chan struct{}) {
+	sort.Slice(s.sleeps, func(i, j int) bool { return s.sleeps[i].at < s.sleeps[j].at })
+	for _, one := range s.sleeps {
+		select {
+		case <-time.After(one.at - s.Now()):
+		case <-done:
+			return
+		}
+		s.mu.Lock()
+		s.lastWake = time.Now()
+		s.logf("the machine sleeps for %v", one.long)
+		s.mu.Unlock()
+		s.store.Advance(one.long)
+		s.slept.Add(int64(one.long))
+	}
+}
+
+// open returns a Client of a process.
+func (s *Simulation) open(name string, cfg dlock.Config) (*dlock.Client, error) {
+	opts := []dlock.Option{dlock.WithBackend(observed{s, s.store.Backend(name)})}
+	if s.Options != nil {
+		opts = append(opts, s.Options(name)...)
+	}
+	return dlock.New(&cfg, opts...)
+}
+
+// logf keeps a line of the story. It runs under mu.
+func (s *Simulation) logf(format string, args ...any) {
+	s.story = append(s.story, fmt.Sprintf("%10.4fs ", s.Now().Seconds())+fmt.Sprintf(format, args...))
+}
+
+// Tracef keeps a line that only matters in a replay.
+func (s *Simulation) Tracef(format string, args ...any) {
+	if !s.Verbose {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.logf(format, args...)
+}
+
+// failf keeps something that must not happen. It runs under mu.
+func (s *Simulation) failf(kind, format string, args ...any) {
+	s.logf("BUG "+kind+": "+format, args...)
+	s.failures = append(s.failures, kind+": "+fmt.Sprintf(format, args...))
+}
+
+// Report is what went wrong, and the end of the story, or all of it if it is verbose.
+func (s *Simulation) Report() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	lines := s.story
+	if !s.Verbose {
+		lines = lines[max(0, len(lines)-60):]
+	}
+	return fmt.Sprintf("seed %d: %s\n%s", s.Seed, strings.Join(s.failures, "; "), strings.Join(lines, "\n"))
+}
+
+// pause waits in virtual time.
+func pause(d time.Duration) { <-time.After(d) }

@@ -1,0 +1,288 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// An Observer learns what a User does and what it was told.
+type Observer interface {
+	Now() time.Duration
+	Asks(*Request)
+	Refused(*Request, error)
+	Enters(*Hold) // a lock is held from now on
+	Leaves(*Hold) // its user is about to unlock, or was told that it is lost
+	Unlocked(*Hold, error)
+}
+
+// A User calls the Client of its process at random, one thing after another.
+type User struct {
+	Name     string
+	Rand     *rand.Rand
+	Config   dlock.Config         // of its Client
+	Modes    []driver.Mode        // that the backend knows
+	Client   func() *dlock.Client // of its process now
+	Restart  func() error         // closes the Client and opens another
+	Evict    func(key string)     // takes a lock from whoever holds it
+	Key      func(mixed bool) string
+	Observer Observer
+
+	step int
+}
+
+// A Request is one call for a lock.
+type Request struct {
+	User, Key, Purpose string
+	Mode               driver.Mode
+	Limit              int
+	TTL                time.Duration
+	Keeps              bool // nothing but an unlock is to end it
+	Bounded            bool // by WithWait
+	Lingers            bool // by WithMinHold; Close leaves it to its lease
+	Asked              time.Duration
+	Patience           context.Context
+	opts               []dlock.LockOption
+}
+
+// A Hold is what a user was told it has.
+type Hold struct {
+	*Request
+	Client  string
+	Token   int64
+	Context context.Context
+	Inside  *Hold // the lock that it is part of
+	over    bool  // its user has said so
+}
+
+func (u *User) chance(percent int) bool { return u.Rand.IntN(100) < percent }
+
+func (u *User) upTo(d time.Duration) time.Duration { return time.Duration(u.Rand.Int64N(int64(d))) }
+
+func (u *User) request() *Request {
+	q := &Request{
+		User: u.Name, Purpose: "of nobody", TTL: time.Duration(1+u.Rand.IntN(10)) * time.Second, Keeps: true,
+	}
+	mixed := u.chance(40)
+	q.Key = u.Key(mixed)
+	if mixed {
+		u.drawMode(q)
+	}
+	q.opts = append(q.opts, dlock.WithTTL(q.TTL))
+	if u.Config.LocalBatch == 0 { // else those that differ in it share nothing
+		q.Purpose = fmt.Sprintf("%s/%d", u.Name, u.step)
+		q.opts = append(q.opts, dlock.WithInfo(dlock.Info{Purpose: q.Purpose}))
+	}
+	if u.chance(10) {
+		q.Keeps = false
+		q.opts = append(q.opts, dlock.WithoutRenewal())
+	} else if u.chance(10) {
+		q.Lingers = true
+		q.opts = append(q.opts, dlock.WithMinHold(u.upTo(3*time.Second)))
+	}
+	if u.chance(10) {
+		q.Keeps = false
+		q.opts = append(q.opts, dlock.WithMaxHold(3*time.Second+u.upTo(5*time.Second)))
+	}
+	if u.chance(30) {
+		q.Bounded = true
+		q.opts = append(q.opts, dlock.WithWait(u.upTo(8*time.Second)))
+	}
+	return q
+}
+
+func (u *User) drawMode(q *Request) {
+	mode, limit := driver.Exclusive, 0
+	switch u.Rand.IntN(4) {
+	case 0, 1:
+		mode = driver.Shared
+	case 2:
+		mode, limit = driver.Permit, 1+u.Rand.IntN(3)
+	}
+	if !slices.Contains(u.Modes, mode) {
+		return
+	}
+	q.Mode, q.Limit = mode, limit
+	if mode == driver.Shared {
+		q.opts = append(q.opts, dlock.WithShared())
+	}
+	if mode == driver.Permit {
+		q.opts = append(q.opts, dlock.WithPermits(limit))
+	}
+}
+
+// patience is a context as users have them.
+func (u *User) patience(q *Request) context.CancelFunc {
+	var cancel context.CancelFunc
+	switch u.Rand.IntN(3) {
+	case 0:
+		q.Patience, cancel = context.WithTimeout(context.Background(), u.upTo(6*time.Second))
+	case 1:
+		var end context.CancelFunc
+		q.Patience, end = context.WithCancel(context.Background())
+		timer := time.AfterFunc(u.upTo(6*time.Second), end)
+		cancel = func() { timer.Stop(); end() }
+	default:
+		q.Patience, cancel = context.WithCancel(context.Background())
+	}
+	q.Asked = u.Observer.Now()
+	u.Observer.Asks(q)
+	return cancel
+}
+
+// Run makes some calls, or fewer if ctx ends.
+func (u *User) Run(ctx context.Context, calls int) {
+	for u.step = 0; u.step < calls && ctx.Err() == nil; u.step++ {
+		u.pause(u.upTo(2 * time.Second))
+		c := u.Client()
+		switch n := u.Rand.IntN(20); {
+		case n < 7:
+			u.guard(c, n == 0)
+		case n < 12:
+			u.keyed(c, n == 7)
+		case n < 18:
+			u.do(c)
+		case n == 18 && u.chance(30):
+			_ = u.Restart() // Close tells what it could not clean up
+		case n == 19:
+			u.Evict(u.Key(u.chance(30)))
+		}
+	}
+}
+
+// pause waits, whatever ends meanwhile.
+func (u *User) pause(d time.Duration) { pause(d + time.Duration(1+u.Rand.IntN(1000))) }
+
+func (u *User) hold(held context.Context, c *dlock.Client, q *Request, token int64, inside *Hold) *Hold {
+	h := &Hold{Request: q, Client: fmt.Sprintf("%p", c), Token: token, Context: held, Inside: inside}
+	u.Observer.Enters(h)
+	return h
+}
+
+// guard acquires, works and unlocks.
+func (u *User) guard(c *dlock.Client, try bool) {
+	q := u.request()
+	defer u.patience(q)()
+	seek := c.Acquire
+	if try {
+		seek = c.TryAcquire
+	}
+	g, err := seek(q.Patience, q.Key, q.opts...)
+	if err != nil {
+		u.Observer.Refused(q, err)
+		return
+	}
+	h := u.hold(g.Context(), c, q, g.Token(), nil)
+	u.work(h, g)
+	u.giveBack(h, func() error { return g.Unlock(q.Patience) })
+}
+
+// keyed locks and unlocks by key, and inside once more.
+func (u *User) keyed(c *dlock.Client, try bool) {
+	q := u.request()
+	defer u.patience(q)()
+	owner := dlock.OwnerContext(q.Patience)
+	if err := lockKey(owner, c, q, try); err != nil {
+		u.Observer.Refused(q, err)
+		if errors.Is(err, dlock.ErrOwnershipLost) {
+			_ = c.Unlock(context.Background(), q.Key) // which somebody still owes
+		}
+		return
+	}
+	g, ok := c.Held(q.Key)
+	if !ok {
+		u.Observer.Refused(q, nil)
+		_ = c.Unlock(context.Background(), q.Key)
+		return
+	}
+	h := u.hold(g.Context(), c, q, g.Token(), nil)
+	if u.Config.EnableReentrant && u.chance(50) {
+		if again, err := c.TryLock(owner, q.Key); again && err == nil {
+			u.pause(u.upTo(time.Second))
+			_ = c.Unlock(context.Background(), q.Key)
+		}
+	}
+	u.work(h, g)
+	u.giveBack(h, func() error { return c.Unlock(q.Patience, q.Key) })
+}
+
+func lockKey(ctx context.Context, c *dlock.Client, q *Request, try bool) error {
+	if !try {
+		return c.Lock(ctx, q.Key, q.opts...)
+	}
+	held, err := c.TryLock(ctx, q.Key, q.opts...)
+	if err == nil && !held {
+		return dlock.ErrLockHeldByOther
+	}
+	return err
+}
+
+// do runs a function under a lock, and inside another, which may ask for more.
+func (u *User) do(c *dlock.Client) {
+	q := u.request()
+	defer u.patience(q)()
+	ran := false
+	err := c.Do(q.Patience, q.Key, func(inner context.Context) error {
+		ran = true
+		g, ok := dlock.FromContext(inner)
+		if !ok {
+			return errors.New("no Guard in the context")
+		}
+		h := u.hold(inner, c, q, g.Token(), nil)
+		if u.Config.EnableReentrant && u.chance(50) {
+			u.doInside(inner, c, h)
+		}
+		u.work(h, g)
+		u.Observer.Leaves(h)
+		return nil
+	}, q.opts...)
+	if !ran {
+		u.Observer.Refused(q, err)
+	}
+}
+
+func (u *User) doInside(inner context.Context, c *dlock.Client, outer *Hold) {
+	q := &Request{User: u.Name, Key: outer.Key}
+	_ = c.Do(inner, q.Key, func(held context.Context) error {
+		h := u.hold(held, c, q, outer.Token, outer)
+		u.stay(held, u.upTo(time.Second))
+		u.Observer.Leaves(h)
+		return nil
+	})
+}
+
+// stay waits until a time has passed or the lock is lost.
+func (u *User) stay(held context.Context, d time.Duration) {
+	timer := time.NewTimer(d + time.Duration(1+u.Rand.IntN(1000)))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-held.Done():
+	}
+}
+
+// work is what a holder does: time passes, and it may extend.
+func (u *User) work(h *Hold, g *dlock.Guard) {
+	for range 1 + u.Rand.IntN(2) {
+		u.stay(h.Context, u.upTo(h.TTL))
+		if u.chance(25) {
+			limit, cancel := context.WithTimeout(context.Background(), time.Second)
+			_ = g.Extend(limit, time.Duration(1+u.Rand.IntN(60))*time.Second)
+			cancel()
+		}
+	}
+	if h.Keeps && h.Context.Err() == nil {
+		u.stay(h.Context, u.upTo(time.Second))
+	}
+}
+
+func (u *User) giveBack(h *Hold, unlock func() error) {
+	u.Observer.Leaves(h)
+	u.Observer.Unlocked(h, unlock())
+}
