@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,6 +16,7 @@ type Fate struct {
 	LostThere, LostBack bool
 	Again               time.Duration // after which it arrives once more; 0: never
 	LostPush, Repeats   bool          // of a push
+	Tie                 time.Duration // keeps what happens at one instant apart
 }
 
 // conditions say how bad the network of a run is.
@@ -39,8 +41,9 @@ func (s *Simulation) Fate(link, what string, n int) Fate {
 	if r.Float64()*100 < s.network.repeats {
 		f.Again, f.Repeats = delay(), true
 	}
+	f.Tie = time.Duration(1 + r.IntN(1000))
 	if s.healed.Load() {
-		return Fate{There: f.There % (5 * time.Millisecond), Back: f.Back % (5 * time.Millisecond)}
+		return Fate{Tie: f.Tie, There: f.There % (5 * time.Millisecond), Back: f.Back % (5 * time.Millisecond)}
 	}
 	if s.Cut(link) {
 		f.LostThere, f.LostPush = true, true
@@ -131,7 +134,7 @@ func (l *link) next(what string) Fate {
 // push carries events, each at its own pace.
 func (l *link) push() {
 	for ev := range l.Driver.Events() {
-		l.sim.Saw(ev.Key, ev.ID, ev.State)
+		l.sim.Look(ev.Key)
 		f := l.next("push " + ev.Key)
 		if f.LostPush {
 			continue
@@ -157,9 +160,9 @@ func (l *link) deliver(ev driver.Event, after time.Duration) {
 }
 
 func (l *link) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
-	return carry(ctx, l, "acquire "+r.Key, func() (driver.State, error) {
+	return carry(ctx, l, "acquire "+r.Key+" "+r.ID, func() (driver.State, error) {
 		st, err := l.Driver.Acquire(context.Background(), r)
-		l.sim.Saw(r.Key, r.ID, st)
+		l.sim.Look(r.Key)
 		st.Until = time.Time{} // which the store reckons from when it was asked, not from when that was sent
 		return st, err
 	})
@@ -167,10 +170,15 @@ func (l *link) Acquire(ctx context.Context, r driver.Request) (driver.State, err
 
 func (l *link) Renew(ctx context.Context, refs []driver.Ref) ([]driver.State, error) {
 	refs = append([]driver.Ref(nil), refs...)
-	return carry(ctx, l, "renew "+refs[0].Key, func() ([]driver.State, error) {
+	var names []string
+	for _, r := range refs {
+		names = append(names, r.Key+" "+r.ID)
+	}
+	slices.Sort(names) // a batch has no order
+	return carry(ctx, l, fmt.Sprint("renew ", names), func() ([]driver.State, error) {
 		states, err := l.Driver.Renew(context.Background(), refs)
 		for i := range states {
-			l.sim.Saw(refs[i].Key, refs[i].ID, states[i])
+			l.sim.Look(refs[i].Key)
 			states[i].Until = time.Time{}
 		}
 		return states, err
@@ -178,7 +186,7 @@ func (l *link) Renew(ctx context.Context, refs []driver.Ref) ([]driver.State, er
 }
 
 func (l *link) Release(ctx context.Context, r driver.Ref) (driver.State, error) {
-	return carry(ctx, l, "release "+r.Key, func() (driver.State, error) {
+	return carry(ctx, l, "release "+r.Key+" "+r.ID, func() (driver.State, error) {
 		st, err := l.Driver.Release(context.Background(), r)
 		l.sim.Look(r.Key)
 		return st, err
@@ -214,6 +222,7 @@ func carry[T any](ctx context.Context, l *link, what string, call func() (T, err
 		l.sim.Tracef("%s %s: %v %v", l.name, what, a.value, a.err)
 		return a.value, a.err
 	case <-ctx.Done():
+		pause(f.Tie) // calls that end at one instant return in an order that the seed decides
 		l.sim.Tracef("%s %s: given up", l.name, what)
 		var none T
 		return none, ctx.Err()

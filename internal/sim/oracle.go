@@ -168,25 +168,19 @@ func (s *Simulation) Unlocked(h *Hold, err error) {
 	}
 }
 
-// Saw records what the store says of a claim, and what it has on that key.
-func (s *Simulation) Saw(key, id string, st driver.State) {
-	if st.Phase == driver.Held {
-		s.mu.Lock()
-		s.grants[id] = grant{key, st.Token}
-		s.mu.Unlock()
-	}
-	s.Look(key)
-}
-
-// Look samples what is stored on a key.
+// Look records what is stored on a key. A Store calls it after every call that may have
+// changed that.
 func (s *Simulation) Look(key string) {
 	claims := s.store.Claims(key)
 	one := sample{at: s.Now()}
-	for _, c := range claims {
-		one.left = append(one.left, stored{c.Info.Purpose, one.at + c.Left})
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	for _, c := range claims {
+		one.left = append(one.left, stored{c.Info.Purpose, one.at + c.Left})
+		if c.Phase == driver.Held {
+			s.grants[c.ID] = grant{key, c.Token}
+		}
+	}
 	s.taken[key] = append(s.taken[key], one)
 }
 
@@ -253,7 +247,7 @@ func (s *Simulation) Refused(q *Request, err error) {
 		s.failf("lie", "%s was told that its context is over, and it is not: %v", q.User, err)
 	case s.calm && !q.Bounded && !over && errors.Is(err, dlock.ErrUnknownOutcome) && !errors.Is(err, dlock.ErrClosed):
 		s.failf("lie", "%s was told that an outcome is unknown, and nothing fails: %v", q.User, err)
-	case s.calm && (errors.Is(err, dlock.ErrUnavailable) || errors.Is(err, dlock.ErrDenied) || errors.Is(err, dlock.ErrNotReady)):
+	case s.calm && !over && (errors.Is(err, dlock.ErrUnavailable) || errors.Is(err, dlock.ErrDenied) || errors.Is(err, dlock.ErrNotReady)):
 		s.failf("lie", "%s was told that the store fails, and nothing does: %v", q.User, err)
 	}
 }
@@ -271,6 +265,7 @@ func (s *Simulation) evict(user, key string) {
 	s.logf("%s evicts token %d of %s", user, claims[0].Token, key)
 	s.mu.Unlock()
 	s.store.Evict(key, claims[0].ID, claims[0].Token)
+	s.Look(key)
 }
 
 const (

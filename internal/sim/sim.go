@@ -41,6 +41,7 @@ type Settings struct {
 	Modes   []driver.Mode // that the store knows
 	Fences  bool          // LocalBatch is possible
 	Local   bool          // the store may be on the Clients' machine
+	Sleeps  bool          // the Clients' machine may be suspended; Options have to tell them
 	FIFO    bool          // waiters are served in order when nothing fails
 	// Options are added to those of a Client. May be nil.
 	Options func(process string) []dlock.Option
@@ -102,7 +103,7 @@ func New(set Settings) *Simulation {
 		from := time.Duration(r.Int64N(int64(time.Minute)))
 		s.cuts = append(s.cuts, cut{fmt.Sprintf("link %d", 1+r.IntN(3)), from, from + time.Duration(r.Int64N(int64(15*time.Second)))})
 	}
-	if r.IntN(4) == 0 {
+	if r.IntN(4) == 0 && s.Sleeps {
 		for range 1 + r.IntN(3) {
 			s.sleeps = append(s.sleeps, asleep{time.Duration(r.Int64N(int64(time.Minute))), time.Duration(r.Int64N(int64(20 * time.Second)))})
 		}

@@ -119,9 +119,10 @@ type acquisition struct {
 	settings lockSettings
 	met      *progress // nil unless somebody else waits for it
 	started  int64
-	deadline int64 // of WithWait
-	failures int   // in a row
-	cause    error // of the last attempt whose failure had one
+	deadline int64  // of WithWait
+	failures int    // in a row
+	id       string // of the last claim
+	cause    error  // of the last attempt whose failure had one
 	sends    int
 }
 
@@ -193,6 +194,7 @@ func (a *acquisition) register(key string) *Guard {
 	}
 	c.mu.Lock()
 	cl.id = c.ids.next()
+	a.id = cl.id
 	c.claims.add(cl)
 	if a.met != nil {
 		*a.met = progress{claim: cl}
@@ -373,7 +375,7 @@ func (a *acquisition) backOff(ctx context.Context, cause error) error {
 			return cause
 		}
 	}
-	pause := int64(c.pause(a.failures - 1))
+	pause := int64(c.pause(a.id, a.failures-1))
 	t := time.NewTimer(time.Duration(min(pause, max(a.deadline-c.now(), 0))))
 	defer t.Stop()
 	select {

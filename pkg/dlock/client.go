@@ -3,7 +3,6 @@ package dlock
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"sync"
@@ -44,9 +43,8 @@ type Client struct {
 	tracer   trace.Tracer // nil without one
 	reporter *reporter
 
-	epoch  time.Time                         // zero of the monotonic clock that now reads
-	random func(time.Duration) time.Duration // below its argument
-	slept  func() int64                      // nil unless suspended time counts; see clock.go
+	epoch  time.Time    // zero of the monotonic clock that now reads
+	slept  func() int64 // nil unless suspended time counts; see clock.go
 
 	bounds    bound.Shared
 	kick      chan struct{}   // wakes the scheduler: something is due earlier
@@ -146,10 +144,6 @@ func build(cfg *Config, opts []Option) (*Client, error) {
 	c.caps = c.store.Caps()
 	if c.caps.Remote {
 		c.slept = suspendedTime(c.now)
-	}
-	c.random = rand.N[time.Duration]
-	if o.random != nil {
-		c.random = o.random
 	}
 	if o.clock != nil {
 		c.slept = o.clock

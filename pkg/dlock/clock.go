@@ -1,7 +1,9 @@
 package dlock
 
 import (
+	"hash/fnv"
 	"math"
+	"math/rand/v2"
 	"sync"
 	"time"
 )
@@ -93,9 +95,17 @@ func after(at int64, d time.Duration) int64 {
 	return at + int64(d)
 }
 
-// pause is how long to wait after the nth failure in a row: doubling from the
+// pause is how long a claim waits after the nth failure in a row: doubling from the
 // retry interval up to one second, spread by a quarter either way.
-func (c *Client) pause(n int) time.Duration {
+func (c *Client) pause(id string, n int) time.Duration {
 	d := min(c.cfg.RetryInterval<<min(n, 10), max(maxPause, c.cfg.RetryInterval))
-	return d - d/4 + c.random(d/2+1)
+	return d - d/4 + spread(id, n, d/2+1)
+}
+
+// spread is a random time below a limit. It depends on the claim, whose ID is random, and
+// not on what was drawn before: a simulation then replays whatever the order of goroutines.
+func spread(id string, n int, limit time.Duration) time.Duration {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(id))
+	return time.Duration(rand.New(rand.NewPCG(h.Sum64(), uint64(n))).Int64N(int64(limit)))
 }

@@ -7,11 +7,6 @@ func WithSleptClock(slept func() time.Duration) Option {
 	return func(o *options) { o.clock = func() int64 { return int64(slept()) } }
 }
 
-// WithRandom injects what spreads pauses: a time below its argument.
-func WithRandom(random func(time.Duration) time.Duration) Option {
-	return func(o *options) { o.random = random }
-}
-
 // SuspendClock returns a reader of suspended time on two clocks that a test moves.
 func SuspendClock(now, read func() int64) func() int64 {
 	return newSuspendClock(now, read).slept

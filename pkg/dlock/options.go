@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
-	"time"
 
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
@@ -93,8 +92,7 @@ type options struct {
 	tracer trace.Tracer
 	admin  bool
 	offers []offer
-	clock  func() int64                      // tests: replaces the clock of suspended time
-	random func(time.Duration) time.Duration // tests: replaces rand.N
+	clock  func() int64 // tests: replaces the clock of suspended time
 }
 
 // An offer is a backend that was injected. A name of "" is known only once the

@@ -165,7 +165,7 @@ func (c *Client) sendRelease(ctx context.Context, cl *claim) error {
 			n--
 			continue
 		}
-		if err := c.retryRelease(ctx, err, n, bound); err != nil {
+		if err := c.retryRelease(ctx, cl.id, err, n, bound); err != nil {
 			c.mu.Lock()
 			c.settle(cl)
 			c.unlock()
@@ -184,8 +184,8 @@ func (c *Client) judge(cl *claim, st driver.State, repeated bool) error {
 }
 
 // retryRelease pauses before the next attempt, or says why there is none.
-func (c *Client) retryRelease(ctx context.Context, cause error, n int, left time.Duration) error {
-	pause := c.pause(n)
+func (c *Client) retryRelease(ctx context.Context, id string, cause error, n int, left time.Duration) error {
+	pause := c.pause(id, n)
 	if driver.ClassOf(cause) != driver.Fatal {
 		t := time.NewTimer(min(pause, left))
 		defer t.Stop()

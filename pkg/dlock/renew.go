@@ -174,7 +174,7 @@ func (c *Client) unanswered(cl *claim, f *flight, err error, s sent) {
 		cl.wait.err = notCallers(cmp.Or(err, errNoAnswer))
 		cl.wait.signal()
 	}
-	pause := c.pause(f.failures)
+	pause := c.pause(cl.id, f.failures)
 	if left := cl.remaining(c.now()); cl.valid != never && (left > 0 || cl.phase == held) {
 		// Sooner and sooner as the end comes near, be it of the hold or of the place in
 		// the queue.

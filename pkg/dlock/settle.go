@@ -222,7 +222,7 @@ func (c *Client) settleOne(s settlement) {
 		c.logGaveUp(s.ref.Key, err)
 		return
 	}
-	s.notSoon = after(now, min(c.pause(s.tries), settlePause))
+	s.notSoon = after(now, min(c.pause(s.ref.ID, s.tries), settlePause))
 	s.tries++
 	c.settling.later = append(c.settling.later, s)
 }
