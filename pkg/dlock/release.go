@@ -141,7 +141,7 @@ func (c *Client) sweepLost(g *Guard) {
 // bound is reached; in the last two cases clean-up goes on. A context that was
 // dead from the start does not count: it is the usual case of a deferred Unlock.
 func (c *Client) sendRelease(ctx context.Context, cl *claim) error {
-	if ctx.Err() != nil {
+	if isOver(ctx) {
 		ctx = context.WithoutCancel(ctx)
 	}
 	bound := releaseBound(cl.ttl)
@@ -172,6 +172,16 @@ func (c *Client) sendRelease(ctx context.Context, cl *claim) error {
 			return err
 		}
 	}
+}
+
+// isOver reports whether a context has ended, or is about to: that of a function which ran
+// until the caller's deadline ends by a timer of its own, perhaps before the caller's does.
+func isOver(ctx context.Context) bool {
+	if ctx.Err() != nil {
+		return true
+	}
+	at, dated := ctx.Deadline()
+	return dated && !time.Now().Before(at)
 }
 
 // judge says what the answer to a release means. After an attempt that was not
