@@ -62,10 +62,6 @@ const (
 	quickTrips     = 8
 )
 
-// attemptTimeouts are shared by all drivers: many Clients in one process then need one
-// timer.
-var attemptTimeouts bound.Shared
-
 // A pendingCall waits for a batch.
 type pendingCall struct {
 	cmd       *command
@@ -194,7 +190,7 @@ func (p *pipeliner) callInline(ctx context.Context, cmd *command, uncancellable 
 	client, call, end := p.driver.client, ctx, time.Time{}
 	if !uncancellable {
 		client = p.driver.shortTimeoutClient
-		attempt := attemptTimeouts.Within(context.Background(), attemptTimeout)
+		attempt := p.driver.attemptTimeouts.Within(p.driver.ctx, attemptTimeout)
 		end, _ = attempt.Deadline()
 		own, ok := ctx.Deadline()
 		if ok && own.Before(end) {

@@ -20,6 +20,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/bound"
 	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
 )
 
@@ -160,6 +161,7 @@ type redisDriver struct {
 	honorsDeadline     bool                  // the client was told to
 	shortTimeoutClient redis.UniversalClient // ends calls with their attempt timeout; nil if it cannot
 	replicaClient      redis.UniversalClient // has the time to wait for replicas; nil on a cluster
+	attemptTimeouts    bound.Shared          // of inline calls
 	pipeliner          pipeliner             // of the only master, or of masters that are not known
 	byMaster           masterPipeliners      // on a cluster
 	subscriptions      subscriptions

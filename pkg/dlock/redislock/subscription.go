@@ -135,9 +135,9 @@ func (l *subscriptions) unheard(slot int) {
 		return
 	}
 	s.conn.misplaced = true
-	pubsub := s.conn.pubsub
+	c, pubsub := s.conn, s.conn.pubsub
 	l.mu.Unlock()
-	closeAll(pubsub)
+	c.close(pubsub)
 }
 
 // heardAgain is told that a master counts our subscriber: to replace its connection has
@@ -168,22 +168,25 @@ func (c *subscription) replaceable() bool {
 func (l *subscriptions) close() {
 	l.mu.Lock()
 	l.ended = true
-	var open []*redis.PubSub
+	open := map[*subscription]*redis.PubSub{}
 	for _, c := range l.conns {
-		open = append(open, c.pubsub)
+		open[c] = c.pubsub
 	}
 	l.mu.Unlock()
-	closeAll(open...)
+	for c, pubsub := range open {
+		c.close(pubsub)
+	}
 }
 
-// closeAll closes connections. It must not hold subscriptions.mu: it waits while one is
-// being made, and the slots of other masters must not.
-func closeAll(open ...*redis.PubSub) {
-	for _, pubsub := range open {
-		if pubsub != nil {
-			_ = pubsub.Close()
-		}
+// close closes a connection, after waiting while it is being made. It must not hold
+// subscriptions.mu: the slots of other masters must not wait.
+func (c *subscription) close(pubsub *redis.PubSub) {
+	if pubsub == nil {
+		return
 	}
+	c.sending <- struct{}{}
+	_ = pubsub.Close()
+	<-c.sending
 }
 
 // place finds the master of a slot and subscribes there. An address says which master
@@ -245,7 +248,7 @@ func (l *subscriptions) attach(s *slotSubscription, client *redis.Client) (*subs
 	}
 	c := l.conns[addr]
 	if c == nil {
-		c = &subscription{all: l, addr: addr, client: client, slots: map[int]*slotSubscription{}}
+		c = &subscription{all: l, addr: addr, client: client, slots: map[int]*slotSubscription{}, sending: make(chan struct{}, 1)}
 		l.conns[addr] = c
 		l.driver.work.Go(c.run)
 	}
@@ -266,8 +269,8 @@ func (c *subscription) subscribe(s *slotSubscription, pubsub *redis.PubSub) erro
 	d := c.all.driver
 	ctx, cancel := context.WithTimeout(d.ctx, tripTimeout)
 	defer cancel()
-	c.sending.Lock() // answers come in the order of what was sent
-	defer c.sending.Unlock()
+	c.sending <- struct{}{} // answers come in the order of what was sent
+	defer func() { <-c.sending }()
 	c.all.mu.Lock()
 	c.sends++
 	s.sent = c.sends

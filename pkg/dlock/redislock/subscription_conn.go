@@ -6,7 +6,6 @@ import (
 	"net"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -22,7 +21,7 @@ type subscription struct {
 	client *redis.Client
 	pause  backoff
 
-	sending sync.Mutex // held while a channel is asked for
+	sending chan struct{} // has an element while a channel is asked for, or the connection closed
 
 	// under subscriptions.mu
 	pubsub      *redis.PubSub // nil until it is opened
@@ -259,7 +258,7 @@ func (c *subscription) broken() (misplaced bool) {
 	misplaced, c.misplaced = c.misplaced, false
 	c.failing = !misplaced
 	l.mu.Unlock()
-	closeAll(pubsub)
+	c.close(pubsub)
 	return misplaced
 }
 
