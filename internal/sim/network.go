@@ -87,7 +87,7 @@ func (r remote) Open(o driver.Options) (driver.Driver, error) {
 		return nil, err
 	}
 	l := &link{
-		Driver: d, sim: r.sim, name: r.sim.NextLink(), counts: map[string]int{},
+		Driver: d, reopen: func() (driver.Driver, error) { return r.Opener.Open(o) }, sim: r.sim, name: r.sim.NextLink(), counts: map[string]int{},
 		events: make(chan driver.Event, 64), done: make(chan struct{}),
 	}
 	l.pushes.Go(l.push)
@@ -97,6 +97,7 @@ func (r remote) Open(o driver.Options) (driver.Driver, error) {
 // A link is how one Client reaches the store.
 type link struct {
 	driver.Driver
+	reopen func() (driver.Driver, error) // for what arrives after Close
 	sim    *Simulation
 	name   string
 	events chan driver.Event
@@ -105,6 +106,29 @@ type link struct {
 
 	mu     sync.Mutex
 	counts map[string]int
+	busy   sync.WaitGroup // calls at the store
+	closed bool
+}
+
+// use gives the store a call, through another driver if its own is closed.
+func (l *link) use(call func(driver.Driver)) {
+	l.mu.Lock()
+	closed := l.closed
+	if !closed {
+		l.busy.Add(1)
+	}
+	l.mu.Unlock()
+	if !closed {
+		defer l.busy.Done()
+		call(l.Driver)
+		return
+	}
+	d, err := l.reopen()
+	if err != nil {
+		panic(err) // it could be opened before
+	}
+	defer d.Close()
+	call(d)
 }
 
 func (l *link) Caps() driver.Caps {
@@ -116,7 +140,11 @@ func (l *link) Caps() driver.Caps {
 func (l *link) Events() <-chan driver.Event { return l.events }
 
 func (l *link) Close() error {
+	l.mu.Lock()
+	l.closed = true
+	l.mu.Unlock()
 	close(l.done)
+	l.busy.Wait()
 	_ = l.Driver.Close()
 	l.pushes.Wait()
 	close(l.events)
@@ -160,8 +188,8 @@ func (l *link) deliver(ev driver.Event, after time.Duration) {
 }
 
 func (l *link) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
-	return carry(ctx, l, "acquire "+r.Key+" "+r.ID, func() (driver.State, error) {
-		st, err := l.Driver.Acquire(context.Background(), r)
+	return carry(ctx, l, "acquire "+r.Key+" "+r.ID, func(d driver.Driver) (driver.State, error) {
+		st, err := d.Acquire(context.Background(), r)
 		l.sim.Look(r.Key)
 		st.Until = time.Time{} // which the store reckons from when it was asked, not from when that was sent
 		return st, err
@@ -175,8 +203,8 @@ func (l *link) Renew(ctx context.Context, refs []driver.Ref) ([]driver.State, er
 		names = append(names, r.Key+" "+r.ID)
 	}
 	slices.Sort(names) // a batch has no order
-	return carry(ctx, l, fmt.Sprint("renew ", names), func() ([]driver.State, error) {
-		states, err := l.Driver.Renew(context.Background(), refs)
+	return carry(ctx, l, fmt.Sprint("renew ", names), func(d driver.Driver) ([]driver.State, error) {
+		states, err := d.Renew(context.Background(), refs)
 		for i := range states {
 			l.sim.Look(refs[i].Key)
 			states[i].Until = time.Time{}
@@ -186,15 +214,15 @@ func (l *link) Renew(ctx context.Context, refs []driver.Ref) ([]driver.State, er
 }
 
 func (l *link) Release(ctx context.Context, r driver.Ref) (driver.State, error) {
-	return carry(ctx, l, "release "+r.Key+" "+r.ID, func() (driver.State, error) {
-		st, err := l.Driver.Release(context.Background(), r)
+	return carry(ctx, l, "release "+r.Key+" "+r.ID, func(d driver.Driver) (driver.State, error) {
+		st, err := d.Release(context.Background(), r)
 		l.sim.Look(r.Key)
 		return st, err
 	})
 }
 
 // carry takes a call to the store and its answer back, if they arrive.
-func carry[T any](ctx context.Context, l *link, what string, call func() (T, error)) (T, error) {
+func carry[T any](ctx context.Context, l *link, what string, call func(driver.Driver) (T, error)) (T, error) {
 	type answer struct {
 		value T
 		err   error
@@ -207,9 +235,9 @@ func carry[T any](ctx context.Context, l *link, what string, call func() (T, err
 		}
 		pause(f.There)
 		var a answer
-		a.value, a.err = call()
+		l.use(func(d driver.Driver) { a.value, a.err = call(d) })
 		if f.Again > 0 {
-			l.sim.Go(func() { pause(f.Again); _, _ = call() })
+			l.sim.Go(func() { pause(f.Again); l.use(func(d driver.Driver) { _, _ = call(d) }) })
 		}
 		if f.LostBack {
 			return
@@ -230,8 +258,8 @@ func carry[T any](ctx context.Context, l *link, what string, call func() (T, err
 }
 
 func (l *link) Inspect(ctx context.Context, key string) ([]driver.Claim, error) {
-	return carry(ctx, l, "inspect "+key, func() ([]driver.Claim, error) {
-		return l.Driver.(driver.Admin).Inspect(context.Background(), key)
+	return carry(ctx, l, "inspect "+key, func(d driver.Driver) ([]driver.Claim, error) {
+		return d.(driver.Admin).Inspect(context.Background(), key)
 	})
 }
 
