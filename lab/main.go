@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/ceyewan/genesis/lab/internal/soak"
 	"github.com/ceyewan/genesis/lab/internal/worker"
 )
 
@@ -19,6 +20,7 @@ const usage = `usage: go run ./lab COMMAND [flags]
   replay   one seed again, with a report
   mutants  that each broken variant is caught
   load     many waiters, names and locks through one Client
+  soak     everything for hours, and whether something grows
   plan     print the schedule of a seed
 `
 
@@ -41,10 +43,13 @@ func command(args []string) error {
 		}
 		return worker.Main(orders)
 	}
+	if args[0] == soak.ChildCommand {
+		return soak.Main(args[1], os.Stdin, os.Stdout)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	commands := map[string]func(context.Context, []string) error{
-		"run": run, "replay": replay, "mutants": mutants, "plan": printPlan, "load": loads,
+		"run": run, "replay": replay, "mutants": mutants, "plan": printPlan, "load": loads, "soak": soaks,
 	}
 	do, ok := commands[args[0]]
 	if !ok {

@@ -1,0 +1,301 @@
+package soak
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/ceyewan/genesis/lab/internal/worker"
+)
+
+// A prober measures what a backend stores. All of its figures are sums over servers.
+type prober interface {
+	probe(ctx context.Context, rest bool) (map[string]float64, error)
+	close()
+}
+
+// noServer is for locks in the memory of the child.
+type noServer struct{}
+
+func (noServer) probe(context.Context, bool) (map[string]float64, error) { return nil, nil }
+func (noServer) close()                                                  {}
+
+// redisProber asks Redis servers.
+type redisProber struct {
+	addrs   []string
+	clients []*redis.Client
+}
+
+func newRedisProber(addrs []string) *redisProber {
+	p := &redisProber{addrs: addrs}
+	for _, a := range addrs {
+		p.clients = append(p.clients, redis.NewClient(&redis.Options{Addr: a, PoolSize: 1, DisableIdentity: true, ContextTimeoutEnabled: true}))
+	}
+	return p
+}
+
+func (p *redisProber) close() {
+	for _, c := range p.clients {
+		_ = c.Close()
+	}
+}
+
+func (p *redisProber) probe(ctx context.Context, rest bool) (map[string]float64, error) {
+	sum := map[string]float64{connections: established(p.addrs)}
+	for _, c := range p.clients {
+		n, err := c.DBSize(ctx).Result()
+		if err != nil {
+			return nil, err
+		}
+		info, err := c.Info(ctx, "memory").Result()
+		if err != nil {
+			return nil, err
+		}
+		used := infoNumber(info, "used_memory")
+		sum[allKeys] += float64(n)
+		sum[allBytes] += used
+		if !rest { // to go through all keys takes the server a while
+			continue
+		}
+		if err := addKinds(ctx, c, used, sum); err != nil {
+			return nil, err
+		}
+	}
+	return sum, nil
+}
+
+// addKinds counts the keys of a server by kind, and its bytes without those of fences.
+func addKinds(ctx context.Context, c *redis.Client, used float64, sum map[string]float64) error {
+	fence, fences := "", 0.0
+	all := c.Scan(ctx, 0, "*", 1000).Iterator()
+	for _, kind := range []string{lockKeys, queueKeys, tombstones, fenceKeys, otherKeys} {
+		sum[kind] += 0
+	}
+	for all.Next(ctx) {
+		kind := kindOf(all.Val())
+		sum[kind]++
+		if kind == fenceKeys {
+			fence = all.Val()
+			fences++
+		}
+	}
+	if err := all.Err(); err != nil {
+		return err
+	}
+	tables, err := tableBytes(ctx, c)
+	if err != nil {
+		return err
+	}
+	each := 0.0
+	if fence != "" {
+		usage, err := c.MemoryUsage(ctx, fence).Result()
+		if err != nil {
+			return err
+		}
+		// Its value and its entry are among the bytes of the tables.
+		const counted = 40
+		each = float64(usage) - counted
+	}
+	sum[otherBytes] += used - tables - fences*each
+	if fences > 0 {
+		sum[fenceBytes] = each + tables/fences // nearly all entries are fences
+	}
+	return nil
+}
+
+// kindOf tells by its name what a key is for; see docs/backends/redis.md.
+func kindOf(key string) string {
+	i := strings.LastIndexByte(key, 1)
+	switch {
+	case i < 0:
+		return lockKeys
+	case strings.HasPrefix(key[i+1:], "f"):
+		return fenceKeys
+	case strings.ContainsAny(key[i+1:i+2], "zhw"):
+		return queueKeys
+	case strings.HasPrefix(key[i+1:], "b"):
+		return tombstones
+	}
+	return otherKeys
+}
+
+// tableBytes is what the hash tables of keys and of expiries take. They double now and
+// then, as the number of fences grows.
+func tableBytes(ctx context.Context, c *redis.Client) (sum float64, err error) {
+	stats, err := c.Do(ctx, "MEMORY", "STATS").Result()
+	if err != nil {
+		return 0, err
+	}
+	for name, part := range pairs(stats) {
+		if !strings.HasPrefix(name, "db.") {
+			continue
+		}
+		for _, n := range pairs(part) {
+			if bytes, ok := n.(int64); ok {
+				sum += float64(bytes)
+			}
+		}
+	}
+	return sum, nil
+}
+
+// pairs is a map of an answer, which is one already in version 3 of the protocol.
+func pairs(answer any) map[string]any {
+	all := map[string]any{}
+	switch a := answer.(type) {
+	case map[any]any:
+		for k, v := range a {
+			if name, ok := k.(string); ok {
+				all[name] = v
+			}
+		}
+	case []any:
+		for i := 0; i+1 < len(a); i += 2 {
+			if name, ok := a[i].(string); ok {
+				all[name] = a[i+1]
+			}
+		}
+	}
+	return all
+}
+
+func infoNumber(info, name string) float64 {
+	for line := range strings.Lines(info) {
+		if value, ok := strings.CutPrefix(line, name+":"); ok {
+			n, _ := strconv.ParseFloat(strings.TrimSpace(value), 64)
+			return n
+		}
+	}
+	return 0
+}
+
+// etcdProber asks etcd, and compacts its history as etcd does by itself with
+// --auto-compaction-retention.
+type etcdProber struct {
+	addrs    []string
+	client   *clientv3.Client
+	revision int64 // of the probe before
+}
+
+func newEtcdProber(b worker.Backend) (*etcdProber, error) {
+	c, err := worker.Connect(b)
+	if err != nil {
+		return nil, err
+	}
+	return &etcdProber{addrs: b.Addrs, client: c.Etcd}, nil
+}
+
+func (p *etcdProber) close() { _ = p.client.Close() }
+
+func (p *etcdProber) probe(ctx context.Context, _ bool) (map[string]float64, error) {
+	count := func(prefix string) (float64, error) {
+		got, err := p.client.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
+		if err != nil {
+			return 0, err
+		}
+		return float64(got.Count), nil
+	}
+	if err := p.compact(ctx); err != nil {
+		return nil, err
+	}
+	keys, err := count("")
+	ended, err2 := count(worker.Prefix + "%bar/")
+	all, err3 := p.client.Leases(ctx)
+	if err := errors.Join(err, err2, err3); err != nil {
+		return nil, err
+	}
+	sum := map[string]float64{
+		connections: established(p.addrs), lockKeys: keys - ended, tombstones: ended, leases: float64(len(all.Leases)),
+	}
+	for _, a := range p.addrs {
+		status, err := p.client.Status(ctx, a)
+		if err != nil {
+			return nil, err
+		}
+		sum[otherBytes] += float64(status.DbSizeInUse)
+		sum[allBytes] += float64(status.DbSize)
+	}
+	return sum, nil
+}
+
+// compact forgets the history before the last probe.
+func (p *etcdProber) compact(ctx context.Context) error {
+	got, err := p.client.Get(ctx, "any")
+	if err != nil {
+		return err
+	}
+	before := p.revision
+	p.revision = got.Header.Revision
+	if before == 0 || before == p.revision {
+		return nil
+	}
+	_, err = p.client.Compact(ctx, before, clientv3.WithCompactPhysical())
+	return err
+}
+
+// fileProber looks into the directory of locks.
+type fileProber string
+
+func (fileProber) close() {}
+
+func (p fileProber) probe(context.Context, bool) (map[string]float64, error) {
+	sum := map[string]float64{files: 0, fileBytes: 0}
+	err := filepath.WalkDir(string(p), func(_ string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return ignoreMissing(err)
+		}
+		info, err := e.Info()
+		if err != nil {
+			return ignoreMissing(err)
+		}
+		sum[files]++
+		sum[fileBytes] += float64(info.Size())
+		return nil
+	})
+	return sum, err
+}
+
+// ignoreMissing is for files that go while we look.
+func ignoreMissing(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// established counts the connections that servers have, as the kernel shows them.
+func established(addrs []string) (n float64) {
+	ports := map[string]bool{}
+	for _, a := range addrs {
+		if u, err := url.Parse(a); err == nil && u.Host != "" {
+			a = u.Host
+		}
+		port, _ := strconv.Atoi(a[strings.LastIndexByte(a, ':')+1:])
+		ports[strings.ToUpper(strconv.FormatInt(int64(port), 16))] = true
+	}
+	table, _ := os.ReadFile("/proc/net/tcp") // not there on other systems: 0 connections, always
+	for line := range strings.Lines(string(table)) {
+		field := strings.Fields(line)
+		const isEstablished = "01"
+		if len(field) < 4 || field[3] != isEstablished {
+			continue
+		}
+		_, port, _ := strings.Cut(field[1], ":")
+		if ports[strings.TrimLeft(port, "0")] {
+			n++
+		}
+	}
+	return n
+}
+
+// probeWithin is how long servers have to answer.
+const probeWithin = 5 * time.Second
