@@ -52,7 +52,7 @@ func fit(points []point) (f Fit, ok bool) {
 }
 
 // quantile is that of Student's distribution for 97.5 %, by the expansion of Cornish
-// and Fisher, which is right to a hundredth from three degrees of freedom on.
+// and Fisher, which is right to a hundredth with five degrees of freedom or more.
 func quantile(freedom float64) float64 {
 	const z = 1.959964
 	z3, z5, z7 := math.Pow(z, 3), math.Pow(z, 5), math.Pow(z, 7)
@@ -61,7 +61,7 @@ func quantile(freedom float64) float64 {
 }
 
 // maxBlocks is how many means are made of a long series.
-const maxBlocks = 16
+const maxBlocks = 10
 
 // blocks replaces neighbours by their mean. Samples that are taken soon after each other
 // resemble each other, and an interval that counts each of them would be too narrow.

@@ -115,14 +115,16 @@ func addKinds(ctx context.Context, c *redis.Client, used float64, sum map[string
 // kindOf tells by its name what a key is for; see docs/backends/redis.md.
 func kindOf(key string) string {
 	i := strings.LastIndexByte(key, 1)
-	switch {
-	case i < 0:
+	if i < 0 {
 		return lockKeys
-	case strings.HasPrefix(key[i+1:], "f"):
+	}
+	suffix := key[i+1:]
+	switch {
+	case suffix == "f":
 		return fenceKeys
-	case strings.ContainsAny(key[i+1:i+2], "zhw"):
+	case suffix == "z", suffix == "h", suffix == "w":
 		return queueKeys
-	case strings.HasPrefix(key[i+1:], "b"):
+	case strings.HasPrefix(suffix, "b"):
 		return tombstones
 	}
 	return otherKeys

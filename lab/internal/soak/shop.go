@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -172,14 +173,14 @@ func (s *shop) evict(key string) {
 
 // fill brings the pools of connections to their full size: they grow when many calls
 // coincide, which happens ever more rarely and would look like a slow leak.
-func (s *shop) fill(ctx context.Context) error {
+func (s *shop) fill(ctx context.Context) {
 	s.mu.Lock()
 	conns := s.clients
 	s.mu.Unlock()
 	if conns == nil {
-		return nil
+		return
 	}
-	pools := conns.Nodes
+	pools := slices.Clone(conns.Nodes)
 	if conns.Redis != nil {
 		pools = append(pools, conns.Redis)
 	}
@@ -187,13 +188,11 @@ func (s *shop) fill(ctx context.Context) error {
 	for _, p := range pools {
 		for range poolSize(p) {
 			all.Go(func() {
-				err := p.BLPop(ctx, 200*time.Millisecond, worker.Prefix+"nothing").Err()
-				_ = err // that nothing came
+				_ = p.BLPop(ctx, time.Second, worker.Prefix+"nothing").Err() // that nothing came
 			})
 		}
 	}
 	all.Wait()
-	return nil
 }
 
 func poolSize(c redis.UniversalClient) int {

@@ -1,0 +1,105 @@
+package soak
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/ceyewan/genesis/internal/testenv"
+)
+
+// Children are this binary again.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == ChildCommand {
+		if err := Main(os.Args[2], os.Stdin, os.Stdout); err != nil {
+			os.Exit(1)
+		}
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// A slice of a soak: users work, figures are there, lines are fitted, and nothing is left
+// after Close. What grows cannot be told in so short a time.
+func TestSlice(t *testing.T) {
+	testenv.Redis(t) // or skip
+	path := filepath.Join(t.TempDir(), "soak.samples.jsonl")
+	plan := Plan{Backends: []string{"redis", kindMemory}, Duration: 15 * time.Second, Seed: 1}
+	report, err := Run(t.Context(), plan, path, t.Logf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tail := range report.Tails {
+		if tail.Total() == 0 || tail.Operations["acquire: ok"] == 0 || tail.Operations["user asks: ok"] == 0 || tail.Names == 0 || tail.Samples < 10 {
+			t.Errorf("%s: %+v", tail.Backend, tail)
+		}
+		if !tail.Closed || tail.Left != 0 {
+			t.Errorf("%s: closed: %v, %v goroutines left:\n%s", tail.Backend, tail.Closed, tail.Left, tail.Stacks)
+		}
+		if len(tail.Faults) == 0 {
+			t.Errorf("%s: no fault in the second half", tail.Backend)
+		}
+	}
+	for backend, all := range map[string][]string{"redis": {heap, goroutines, connections}, kindMemory: {heap, goroutines}} {
+		for _, series := range all {
+			fitted := slices.ContainsFunc(report.Lines, func(l Line) bool {
+				return l.Backend == backend && l.Series == series && l.Half == 1 && l.N >= minPoints && l.Mean > 0 && l.Verdict != tooFew
+			})
+			if !fitted {
+				t.Errorf("%s: %s: no fit", backend, series)
+			}
+		}
+	}
+	again, samples, err := ReadSamples(path)
+	if err != nil || !reflect.DeepEqual(NewReport(again, samples).Tails, report.Tails) {
+		t.Errorf("the file of samples makes another report: %v", err)
+	}
+	var text bytes.Buffer
+	report.Write(&text)
+	if !strings.Contains(text.String(), "goroutines left after Close: 0") {
+		t.Error(text.String())
+	}
+}
+
+// One who is told to stop reports what there is.
+func TestStopped(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	plan := Plan{Backends: []string{kindFile}, Duration: time.Hour, Seed: 1}
+	pids := make(chan string, 1)
+	time.AfterFunc(3*time.Second, cancel)
+	report, err := Run(ctx, plan, filepath.Join(t.TempDir(), "soak.samples.jsonl"), func(format string, args ...any) {
+		select {
+		case pids <- format:
+		default:
+		}
+		t.Logf(format, args...)
+	})
+	if err != nil || len(report.Tails) != 1 || !report.Tails[0].Closed || report.Tails[0].Left != 0 || report.Tails[0].Total() == 0 {
+		t.Errorf("%v: %+v", err, report)
+	}
+	left, err := filepath.Glob(filepath.Join(os.TempDir(), "dlock-soak-*"))
+	if err != nil || len(left) > 0 {
+		t.Logf("other runs, or ours, have left %v, %v", left, err)
+	}
+}
+
+// Keys are told apart by their names.
+func TestKindOf(t *testing.T) {
+	for key, want := range map[string]string{
+		"lab:order-1": lockKeys, "{lab:order-1}\x01f": fenceKeys, "{lab:order-1}\x01z": queueKeys, "{lab:order-1}\x01h": queueKeys,
+		"{lab:order-1}\x01w": queueKeys, "{lab:order-1}\x01b0123": tombstones, "{lab:order-1}\x01g": otherKeys, "{lab:order-1}\x01": otherKeys,
+	} {
+		if got := kindOf(key); got != want {
+			t.Errorf("%q is one of the %s, want %s", key, got, want)
+		}
+	}
+}
