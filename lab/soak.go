@@ -25,7 +25,7 @@ func soaks(ctx context.Context, args []string) error {
 		return err
 	}
 	report, err := soaked(ctx, soak.Plan{Backends: strings.Split(*backends, ","), Duration: *duration, Seed: *seed}, *out, *from)
-	if len(report.Tails) == 0 {
+	if len(report.Backends) == 0 {
 		return err
 	}
 	report.Write(os.Stdout)

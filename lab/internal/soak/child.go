@@ -30,9 +30,9 @@ type Orders struct {
 
 // What the parent says to a child, one to a line. The end of the input ends the child.
 const (
-	sayLook   = "look"   // measure
-	sayRest   = "rest"   // measure when no user is at work
-	sayReopen = "reopen" // close a Client and its connections, and open others
+	cmdMeasure = "measure"
+	cmdRest    = "rest"   // measure when no user is at work
+	cmdReopen  = "reopen" // close a Client and its connections, and open others
 )
 
 // An Answer is what a child says to each of these, and at its end.
@@ -43,31 +43,30 @@ type Answer struct {
 }
 
 const (
-	shops    = 2  // Clients with connections of their own
-	users    = 12 // of each, which hold for seconds and use everything
-	clerks   = 3  // of each, which hold for milliseconds and mostly use names once
-	hotKeys  = 8
-	settling = 4 * time.Second // for clean-up, and locks with WithMinHold
+	instances  = 2  // Clients with connections of their own
+	users      = 12 // of each, which hold for seconds and use everything
+	briefUsers = 3  // of each, which hold for milliseconds and mostly use names once
+	hotKeys    = 8
+	settling   = 4 * time.Second // for clean-up, and locks with WithMinHold
 )
 
 // A child is the process of one backend.
 type child struct {
-	orders Orders
-	idle   int // goroutines before anything was opened
-	shops  []*shop
-	tally  *tally
-	begin  time.Time
-	orderN atomic.Int64 // the last name that was used once
+	orders    Orders
+	idle      int // goroutines before anything was opened
+	instances []*instance
+	counts    *counter
+	orderN    atomic.Int64 // the last name that was used once
 
 	// work is held shared by whoever calls the library, and exclusively during a rest.
-	work  sync.RWMutex
-	crowd sync.WaitGroup
+	work    sync.RWMutex
+	running sync.WaitGroup
 }
 
 // Main runs a child until its input ends.
 func Main(orders string, in io.Reader, out io.Writer) error {
 	signal.Ignore(os.Interrupt, syscall.SIGTERM) // sent to a whole group at times; the parent decides
-	c := &child{tally: newTally(), begin: time.Now(), idle: runtime.NumGoroutine()}
+	c := &child{counts: newCounter(), idle: runtime.NumGoroutine()}
 	if err := json.Unmarshal([]byte(orders), &c.orders); err != nil {
 		return err
 	}
@@ -77,43 +76,63 @@ func Main(orders string, in io.Reader, out io.Writer) error {
 		return err
 	}
 	answers := json.NewEncoder(out)
-	for lines := bufio.NewScanner(in); lines.Scan(); {
-		if err := answers.Encode(c.obey(ctx, lines.Text())); err != nil {
-			break // the parent is gone
+	for command := range c.commands(in, stop) {
+		if err := answers.Encode(c.handle(ctx, command)); err != nil {
+			return err // the parent is gone
 		}
 	}
-	stop()
 	return answers.Encode(c.close())
 }
 
-// open opens the Clients and lets users in.
+// commands delivers the lines of the input. Its end ends what users do, and with it a rest
+// that waits for them.
+func (c *child) commands(in io.Reader, stop func()) <-chan string {
+	all := make(chan string)
+	go func() {
+		defer close(all)
+		for lines := bufio.NewScanner(in); lines.Scan(); {
+			all <- lines.Text()
+		}
+		stop()
+		c.closeClients()
+	}()
+	return all
+}
+
+func (c *child) closeClients() {
+	for _, i := range c.instances {
+		i.closeClient()
+	}
+}
+
+// open opens the Clients and starts the users.
 func (c *child) open(ctx context.Context) error {
 	store := c.localStore()
-	for i := range shops {
-		s := &shop{child: c, number: i, local: store}
-		if err := s.reopen(); err != nil {
+	for n := range instances {
+		i := &instance{child: c, number: n, local: store}
+		if err := i.reopen(); err != nil {
 			return err
 		}
-		c.shops = append(c.shops, s)
+		c.instances = append(c.instances, i)
 	}
-	for i, s := range c.shops {
+	for n, i := range c.instances {
 		for j := range users {
-			u := s.user(fmt.Sprintf("user %d.%d", i, j), c.random(i, j))
-			c.crowd.Go(func() { c.repeat(ctx, func() { u.Run(ctx, 1) }) })
+			u := i.user(fmt.Sprintf("user %d.%d", n, j), c.random(n, j))
+			c.running.Go(func() { c.repeat(ctx, func() { u.Run(ctx, 1) }) })
 		}
-		for j := range clerks {
-			k := &clerk{shop: s, r: c.random(i, users+j)}
-			c.crowd.Go(func() { c.repeat(ctx, func() { k.serve(ctx) }) })
+		for j := range briefUsers {
+			k := &briefUser{instance: i, r: c.random(n, users+j)}
+			c.running.Go(func() { c.repeat(ctx, func() { k.run(ctx) }) })
 		}
 	}
 	if c.orders.Backend.Kind == kindFile {
-		c.crowd.Go(func() { c.cleanFiles(ctx) })
+		c.running.Go(func() { c.cleanFiles(ctx) })
 	}
 	return nil
 }
 
-func (c *child) random(i, j int) *rand.Rand {
-	return rand.New(rand.NewPCG(c.orders.Seed, uint64(1000*i+j)))
+func (c *child) random(n, j int) *rand.Rand {
+	return rand.New(rand.NewPCG(c.orders.Seed, uint64(1000*n+j)))
 }
 
 // repeat does something again and again, but not during a rest.
@@ -125,17 +144,17 @@ func (c *child) repeat(ctx context.Context, do func()) {
 	}
 }
 
-func (c *child) obey(ctx context.Context, order string) Answer {
+func (c *child) handle(ctx context.Context, command string) Answer {
 	var err error
-	switch order {
-	case sayLook:
-		return c.look()
-	case sayRest:
+	switch command {
+	case cmdMeasure:
+		return c.measure()
+	case cmdRest:
 		return c.rest(ctx)
-	case sayReopen:
-		err = c.shops[rand.IntN(len(c.shops))].reopen()
+	case cmdReopen:
+		err = c.instances[rand.IntN(len(c.instances))].reopen()
 	default:
-		err = fmt.Errorf("no order %q", order)
+		err = fmt.Errorf("no command %q", command)
 	}
 	if err != nil {
 		return Answer{Error: err.Error()}
@@ -143,8 +162,8 @@ func (c *child) obey(ctx context.Context, order string) Answer {
 	return Answer{}
 }
 
-// look measures this process.
-func (c *child) look() Answer {
+// measure measures this process.
+func (c *child) measure() Answer {
 	runtime.GC()
 	runtime.GC() // the second one frees what pools kept through the first
 	var m runtime.MemStats
@@ -154,7 +173,7 @@ func (c *child) look() Answer {
 			heap: float64(m.HeapAlloc), goroutines: float64(runtime.NumGoroutine()), descriptors: openDescriptors(),
 			rss: resident(), names: float64(c.orderN.Load()), cpu: measure.CPU().Seconds(),
 		},
-		Operations: c.tally.read(),
+		Operations: c.counts.read(),
 	}
 }
 
@@ -163,22 +182,19 @@ func (c *child) look() Answer {
 func (c *child) rest(ctx context.Context) Answer {
 	c.work.Lock()
 	defer c.work.Unlock()
-	for _, s := range c.shops {
-		s.fill(ctx)
+	for _, i := range c.instances {
+		i.fill(ctx)
 	}
 	pause(ctx, settling)
-	return c.look()
+	return c.measure()
 }
 
-// close closes everything, and says what is left. That the Clients close ends what users do.
+// close closes everything, and says what is left.
 func (c *child) close() Answer {
-	for _, s := range c.shops {
-		s.closeClient()
-	}
-	c.crowd.Wait()
-	for _, s := range c.shops { // a user may have opened another meanwhile
-		s.closeClient()
-		s.closeConnections()
+	c.running.Wait()
+	c.closeClients() // a user may have opened another meanwhile
+	for _, i := range c.instances {
+		i.closeConnections()
 	}
 	for range 100 {
 		if runtime.NumGoroutine() <= c.idle {
@@ -186,7 +202,7 @@ func (c *child) close() Answer {
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
-	a := c.look()
+	a := c.measure()
 	a.Figures[goroutines] -= float64(c.idle)
 	if a.Figures[goroutines] > 0 {
 		text := make([]byte, 1<<16)
@@ -211,7 +227,7 @@ func resident() float64 {
 	return pages * float64(os.Getpagesize())
 }
 
-// pause waits, but not for one who is told to stop.
+// pause waits, unless ctx ends.
 func pause(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()

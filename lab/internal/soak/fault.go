@@ -29,26 +29,26 @@ func faultsOf(backend string) []schedule.Fault {
 	)
 }
 
-// disturb makes a fault and heals it, and says which.
-func (s *station) disturb(ctx context.Context) (string, error) {
-	f := s.faults[s.random.IntN(len(s.faults))]
-	f.Target = s.random.IntN(100)
+// injectFault makes a fault and heals it, and says which.
+func (b *backendRun) injectFault(ctx context.Context) (string, error) {
+	f := b.faults[b.random.IntN(len(b.faults))]
+	f.Target = b.random.IntN(100)
 	name := fmt.Sprintf("%s for %v", f.Kind, f.For)
 	if f.Kind == reopen {
-		a, err := s.say(ctx, sayReopen)
+		a, err := b.send(ctx, cmdReopen)
 		if a.Error != "" {
-			err = fmt.Errorf("%s: reopen: %s", s.name, a.Error)
+			err = fmt.Errorf("%s: reopen: %s", b.name, a.Error)
 		}
 		return string(reopen), err
 	}
-	heal, err := s.top.Inject(ctx, f)
+	heal, err := b.top.Inject(ctx, f)
 	if err != nil {
-		return name, fmt.Errorf("%s: %s: %w", s.name, name, err)
+		return name, fmt.Errorf("%s: %s: %w", b.name, name, err)
 	}
 	pause(ctx, f.For)
 	// Even if we were told to stop: what is broken would hold up the end.
 	if err := heal(context.WithoutCancel(ctx)); err != nil {
-		return name, fmt.Errorf("%s: after %s: %w", s.name, name, err)
+		return name, fmt.Errorf("%s: after %s: %w", b.name, name, err)
 	}
 	return name, nil
 }

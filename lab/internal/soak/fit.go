@@ -55,9 +55,9 @@ func fit(points []point) (f Fit, ok bool) {
 // and Fisher, which is right to a hundredth with five degrees of freedom or more.
 func quantile(freedom float64) float64 {
 	const z = 1.959964
-	z3, z5, z7 := math.Pow(z, 3), math.Pow(z, 5), math.Pow(z, 7)
+	const z3, z5, z7 = z * z * z, z * z * z * z * z, z * z * z * z * z * z * z
 	return z + (z3+z)/(4*freedom) + (5*z5+16*z3+3*z)/(96*freedom*freedom) +
-		(3*z7+19*z5+17*z3-15*z)/(384*math.Pow(freedom, 3))
+		(3*z7+19*z5+17*z3-15*z)/(384*freedom*freedom*freedom)
 }
 
 // maxBlocks is how many means are made of a long series.

@@ -32,8 +32,8 @@ type Line struct {
 	Verdict string  `json:"verdict"`
 }
 
-// A Tail is what a backend had done at the end, and what was left.
-type Tail struct {
+// A Summary is what a backend had done at the end, and what was left.
+type Summary struct {
 	Backend    string           `json:"backend"`
 	Seconds    float64          `json:"seconds"`
 	Samples    int              `json:"samples"`
@@ -50,7 +50,7 @@ type Tail struct {
 }
 
 // Total is how many calls were made.
-func (t Tail) Total() (n int64) {
+func (t Summary) Total() (n int64) {
 	for _, c := range t.Operations {
 		n += c
 	}
@@ -59,15 +59,15 @@ func (t Tail) Total() (n int64) {
 
 // A Report is what a run has shown.
 type Report struct {
-	Plan  Plan   `json:"plan"`
-	Lines []Line `json:"lines"`
-	Tails []Tail `json:"tails"`
+	Plan     Plan      `json:"plan"`
+	Lines    []Line    `json:"lines"`
+	Backends []Summary `json:"backends"`
 }
 
 // OK says whether nothing grows that must not.
 func (r Report) OK() bool {
 	leak := slices.ContainsFunc(r.Lines, func(l Line) bool { return l.Verdict == grows })
-	left := slices.ContainsFunc(r.Tails, func(t Tail) bool { return t.Left > 0 })
+	left := slices.ContainsFunc(r.Backends, func(t Summary) bool { return t.Left > 0 })
 	return !leak && !left
 }
 
@@ -76,7 +76,7 @@ func NewReport(plan Plan, all []Sample) Report {
 	r := Report{Plan: plan}
 	for _, backend := range plan.Backends {
 		mine := slices.DeleteFunc(slices.Clone(all), func(s Sample) bool { return s.Backend != backend })
-		r.Tails = append(r.Tails, newTail(backend, mine))
+		r.Backends = append(r.Backends, summarize(backend, mine))
 		for half := 1; half <= 2; half++ {
 			for _, rest := range []bool{true, false} {
 				r.Lines = append(r.Lines, judge(plan, backend, half, rest, mine)...)
@@ -86,8 +86,8 @@ func NewReport(plan Plan, all []Sample) Report {
 	return r
 }
 
-func newTail(backend string, samples []Sample) Tail {
-	t := Tail{Backend: backend, Faults: map[string]int{}}
+func summarize(backend string, samples []Sample) Summary {
+	t := Summary{Backend: backend, Faults: map[string]int{}}
 	for _, s := range samples {
 		t.Samples++
 		t.Seconds = s.At
@@ -171,7 +171,7 @@ func verdict(l Line, ok bool) string {
 
 // Write prints tables.
 func (r Report) Write(w io.Writer) {
-	for _, t := range r.Tails {
+	for _, t := range r.Backends {
 		fmt.Fprintf(w, "\n%s: %.0f s, %d samples, %d calls, %.0f names used once, %.0f s of CPU in the child\n", t.Backend, t.Seconds, t.Samples, t.Total(), t.Names, t.CPU)
 		if t.FenceKeys > 0 {
 			fmt.Fprintf(w, "  fences: %.0f keys of %.0f bytes, one for each name and server, kept for a day by design\n", t.FenceKeys, t.FenceBytes)

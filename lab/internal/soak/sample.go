@@ -3,6 +3,7 @@ package soak
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -75,7 +76,7 @@ func ReadSamples(path string) (plan Plan, all []Sample, err error) {
 	for {
 		var s Sample
 		err := lines.Decode(&s)
-		if err == io.EOF || err == io.ErrUnexpectedEOF { // of a run that was killed
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) { // of a run that was killed
 			return plan, all, nil
 		}
 		if err != nil {

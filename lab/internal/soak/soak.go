@@ -24,10 +24,10 @@ const (
 	faults = 24
 )
 
-// A run is all stations at work.
+// A run is all backends at work.
 type run struct {
 	plan Plan
-	say  func(format string, args ...any)
+	logf func(format string, args ...any)
 
 	mu      sync.Mutex // guards what follows
 	out     *json.Encoder
@@ -36,7 +36,7 @@ type run struct {
 
 // Run soaks for as long as planned, or until ctx ends. The samples are written to a file as
 // they are taken.
-func Run(ctx context.Context, plan Plan, path string, say func(format string, args ...any)) (report Report, err error) {
+func Run(ctx context.Context, plan Plan, path string, logf func(format string, args ...any)) (report Report, err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return report, err
 	}
@@ -45,11 +45,11 @@ func Run(ctx context.Context, plan Plan, path string, say func(format string, ar
 		return report, err
 	}
 	defer file.Close()
-	r := &run{plan: plan, say: say, out: json.NewEncoder(file)}
-	stations, err := r.start(ctx)
+	r := &run{plan: plan, logf: logf, out: json.NewEncoder(file)}
+	backends, err := r.start(ctx)
 	defer func() {
-		for _, s := range stations {
-			err = errors.Join(err, s.stop())
+		for _, b := range backends {
+			err = errors.Join(err, b.stop())
 		}
 	}()
 	if err != nil {
@@ -60,42 +60,42 @@ func Run(ctx context.Context, plan Plan, path string, say func(format string, ar
 		return report, err
 	}
 	var all sync.WaitGroup
-	errs := make([]error, len(stations))
-	for i, s := range stations {
-		s.plan = r.plan
-		all.Go(func() { errs[i] = r.soak(ctx, s) })
+	errs := make([]error, len(backends))
+	for i, b := range backends {
+		b.plan = r.plan
+		all.Go(func() { errs[i] = r.soak(ctx, b) })
 	}
 	all.Wait()
 	return NewReport(r.plan, r.samples), errors.Join(errs...)
 }
 
-func (r *run) start(ctx context.Context) (all []*station, err error) {
+func (r *run) start(ctx context.Context) (all []*backendRun, err error) {
 	for i, name := range r.plan.Backends {
-		s, err := startStation(ctx, name, r.plan, uint64(i))
+		b, err := startBackend(ctx, name, r.plan, uint64(i))
 		if err != nil {
 			return all, fmt.Errorf("%s: %w", name, err)
 		}
-		all = append(all, s)
-		r.say("%s: pid %d", name, s.child.Process.Pid)
+		all = append(all, b)
+		r.logf("%s: pid %d", name, b.child.Process.Pid)
 	}
 	return all, nil
 }
 
-// soak measures and disturbs one station until the end, and then has its child finish.
-func (r *run) soak(ctx context.Context, s *station) error {
-	err := r.attend(ctx, s)
+// soak measures and disturbs one backend until the end, and then has its child finish.
+func (r *run) soak(ctx context.Context, b *backendRun) error {
+	err := r.watch(ctx, b)
 	if errors.Is(err, context.Canceled) {
 		err = nil // we were told to stop: what there is by now is reported
 	}
-	last, lastErr := s.finish()
+	last, lastErr := b.finish()
 	if lastErr == nil {
-		lastErr = r.keep(last)
+		lastErr = r.record(last)
 	}
 	return errors.Join(err, lastErr)
 }
 
-// attend does what is next: a sample, one at rest, or a fault.
-func (r *run) attend(ctx context.Context, s *station) error {
+// watch does what is next: a sample, one at rest, or a fault.
+func (r *run) watch(ctx context.Context, b *backendRun) error {
 	half := r.plan.Half()
 	end := r.plan.Begin.Add(r.plan.Duration)
 	look, rest := r.plan.Begin, r.plan.Begin.Add(r.restInterval())
@@ -111,21 +111,21 @@ func (r *run) attend(ctx context.Context, s *station) error {
 			return nil
 		}
 		if next.Equal(fault) {
-			what, err := s.disturb(ctx)
+			what, err := b.injectFault(ctx)
 			if err != nil {
 				return err
 			}
-			r.say("%s: %s", s.name, what)
+			r.logf("%s: %s", b.name, what)
 			happened = what
 			fault = after(fault, max(half/faults, time.Minute))
 			continue
 		}
-		sample, err := s.measure(ctx, next.Equal(rest))
+		sample, err := b.measure(ctx, next.Equal(rest))
 		if err != nil {
 			return err
 		}
 		sample.Fault, happened = happened, ""
-		if err := r.keep(sample); err != nil {
+		if err := r.record(sample); err != nil {
 			return err
 		}
 		rest, look = after(rest, r.restInterval()), after(look, r.interval())
@@ -156,13 +156,13 @@ func earliest(first time.Time, others ...time.Time) time.Time {
 	return first
 }
 
-func (r *run) keep(s Sample) error {
+func (r *run) record(s Sample) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.samples = append(r.samples, s)
 	if s.Rest {
 		f := s.Figures
-		r.say("%s: %.0f s at rest: heap %.0f KiB, %.0f goroutines, %.0f descriptors, %.0f connections, %.0f names", s.Backend, s.At,
+		r.logf("%s: %.0f s at rest: heap %.0f KiB, %.0f goroutines, %.0f descriptors, %.0f connections, %.0f names", s.Backend, s.At,
 			f[heap]/1024, f[goroutines], f[descriptors], f[connections], f[names])
 	}
 	return r.out.Encode(s)

@@ -37,7 +37,7 @@ func TestSlice(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, tail := range report.Tails {
+	for _, tail := range report.Backends {
 		if tail.Total() == 0 || tail.Operations["acquire: ok"] == 0 || tail.Operations["user asks: ok"] == 0 || tail.Names == 0 || tail.Samples < 10 {
 			t.Errorf("%s: %+v", tail.Backend, tail)
 		}
@@ -59,7 +59,7 @@ func TestSlice(t *testing.T) {
 		}
 	}
 	again, samples, err := ReadSamples(path)
-	if err != nil || !reflect.DeepEqual(NewReport(again, samples).Tails, report.Tails) {
+	if err != nil || !reflect.DeepEqual(NewReport(again, samples).Backends, report.Backends) {
 		t.Errorf("the file of samples makes another report: %v", err)
 	}
 	var text bytes.Buffer
@@ -69,26 +69,31 @@ func TestSlice(t *testing.T) {
 	}
 }
 
-// One who is told to stop reports what there is.
+// A run that is told to stop reports what there is, and leaves no file behind.
 func TestStopped(t *testing.T) {
+	tmp := t.TempDir()
+	t.Setenv("TMPDIR", tmp)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	plan := Plan{Backends: []string{kindFile}, Duration: time.Hour, Seed: 1}
-	pids := make(chan string, 1)
-	time.AfterFunc(3*time.Second, cancel)
-	report, err := Run(ctx, plan, filepath.Join(t.TempDir(), "soak.samples.jsonl"), func(format string, args ...any) {
-		select {
-		case pids <- format:
-		default:
+	path := filepath.Join(t.TempDir(), "soak.samples.jsonl")
+	go func() {
+		defer cancel()
+		for { // until there is a sample
+			_, samples, _ := ReadSamples(path)
+			if len(samples) > 0 || ctx.Err() != nil {
+				return
+			}
+			time.Sleep(10 * time.Millisecond)
 		}
-		t.Logf(format, args...)
-	})
-	if err != nil || len(report.Tails) != 1 || !report.Tails[0].Closed || report.Tails[0].Left != 0 || report.Tails[0].Total() == 0 {
+	}()
+	plan := Plan{Backends: []string{kindFile}, Duration: time.Hour, Seed: 1}
+	report, err := Run(ctx, plan, path, t.Logf)
+	if err != nil || len(report.Backends) != 1 || !report.Backends[0].Closed || report.Backends[0].Left != 0 {
 		t.Errorf("%v: %+v", err, report)
 	}
-	left, err := filepath.Glob(filepath.Join(os.TempDir(), "dlock-soak-*"))
+	left, err := os.ReadDir(tmp)
 	if err != nil || len(left) > 0 {
-		t.Logf("other runs, or ours, have left %v, %v", left, err)
+		t.Errorf("left behind: %v, %v", left, err)
 	}
 }
 

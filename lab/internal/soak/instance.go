@@ -25,8 +25,8 @@ const (
 	kindMemory = "memory"
 )
 
-// A shop is one Client with its connections, and the next when that was closed.
-type shop struct {
+// An instance is one Client with its connections, and the next when that was closed.
+type instance struct {
 	child  *child
 	number int
 	local  driver.Opener // nil if there are servers
@@ -36,7 +36,7 @@ type shop struct {
 	clients *worker.Clients // nil without servers
 }
 
-// localStore is the backend of locks without a server, which all shops share.
+// localStore is the backend of locks without a server, which all instances share.
 func (c *child) localStore() driver.Opener {
 	switch c.orders.Backend.Kind {
 	case kindFile:
@@ -50,43 +50,43 @@ func (c *child) localStore() driver.Opener {
 // ttl is the lease of most locks. Users draw their own.
 const ttl = 5 * time.Second
 
-// config differs between shops, so that re-entry and local hand-over are used and are not.
-func (s *shop) config() dlock.Config {
-	cfg := dlock.Config{Prefix: worker.Prefix, DefaultTTL: ttl, EnableReentrant: s.number == 0}
-	if s.number == 1 && s.ranges() {
+// config differs between instances, so that re-entry and local hand-over are used and are not.
+func (i *instance) config() dlock.Config {
+	cfg := dlock.Config{Prefix: worker.Prefix, DefaultTTL: ttl, EnableReentrant: i.number == 0}
+	if i.number == 1 && i.ranges() {
 		cfg.LocalBatch = 4
 	}
 	return cfg
 }
 
 // ranges says whether the backend reserves tokens, which LocalBatch needs.
-func (s *shop) ranges() bool {
-	kind := s.child.orders.Backend.Kind
+func (i *instance) ranges() bool {
+	kind := i.child.orders.Backend.Kind
 	return kind != "redlock" && kind != "etcd"
 }
 
-func (s *shop) modes() []driver.Mode {
-	if s.local == nil {
+func (i *instance) modes() []driver.Mode {
+	if i.local == nil {
 		return []driver.Mode{driver.Exclusive}
 	}
 	return []driver.Mode{driver.Exclusive, driver.Shared, driver.Permit}
 }
 
 // reopen makes other connections and another Client, and closes the old ones.
-func (s *shop) reopen() error {
+func (i *instance) reopen() error {
 	var conns *worker.Clients
-	if s.local == nil {
+	if i.local == nil {
 		var err error
-		conns, err = worker.Connect(s.child.orders.Backend)
+		conns, err = worker.Connect(i.child.orders.Backend)
 		if err != nil {
 			return err
 		}
 	}
-	s.mu.Lock()
-	old := s.clients
-	s.clients = conns
-	s.mu.Unlock()
-	if err := s.restart(); err != nil {
+	i.mu.Lock()
+	old := i.clients
+	i.clients = conns
+	i.mu.Unlock()
+	if err := i.restart(); err != nil {
 		return err
 	}
 	if old != nil {
@@ -97,57 +97,57 @@ func (s *shop) reopen() error {
 
 // restart opens another Client on the same connections, and closes the old one under its
 // users.
-func (s *shop) restart() error {
-	s.mu.Lock()
-	locks := s.local
-	if s.clients != nil {
-		locks = s.clients.Locks()
+func (i *instance) restart() error {
+	i.mu.Lock()
+	locks := i.local
+	if i.clients != nil {
+		locks = i.clients.Locks()
 	}
-	cfg := s.config()
+	cfg := i.config()
 	next, err := dlock.New(&cfg, dlock.WithBackend(locks), dlock.WithAdmin())
 	if err != nil {
-		s.mu.Unlock()
+		i.mu.Unlock()
 		return err
 	}
-	old := s.client
-	s.client = next
-	s.mu.Unlock()
+	old := i.client
+	i.client = next
+	i.mu.Unlock()
 	if old == nil {
 		return nil
 	}
-	s.child.tally.add("close", old.Close())
+	i.child.counts.add("close", old.Close())
 	return nil
 }
 
-func (s *shop) get() *dlock.Client {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.client
+func (i *instance) get() *dlock.Client {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.client
 }
 
-func (s *shop) closeClient() { s.child.tally.add("close", s.get().Close()) }
+func (i *instance) closeClient() { i.child.counts.add("close", i.get().Close()) }
 
-func (s *shop) closeConnections() {
-	if s.clients != nil {
-		s.clients.Close()
+func (i *instance) closeConnections() {
+	if i.clients != nil {
+		i.clients.Close()
 	}
 }
 
 // user is one that uses everything.
-func (s *shop) user(name string, r *rand.Rand) *sim.User {
+func (i *instance) user(name string, r *rand.Rand) *sim.User {
 	return &sim.User{
-		Name: name, Rand: r, Config: s.config(), Modes: s.modes(), Client: s.get, Observer: s.child.tally,
-		Restart: s.restart,
-		Evict:   func(key string) { s.evict(key) },
-		Key:     func(mixed bool) string { return s.key(r, mixed) },
+		Name: name, Rand: r, Config: i.config(), Modes: i.modes(), Client: i.get, Observer: i.child.counts,
+		Restart: i.restart,
+		Evict:   func(key string) { i.evict(key) },
+		Key:     func(mixed bool) string { return i.key(r, mixed) },
 	}
 }
 
 // key is a name that many use, or one that was never used before.
-func (s *shop) key(r *rand.Rand, mixed bool) string {
+func (i *instance) key(r *rand.Rand, mixed bool) string {
 	switch {
 	case r.IntN(10) < 6:
-		return s.child.newName()
+		return i.child.newName()
 	case mixed:
 		return "mixed-" + strconv.Itoa(r.IntN(hotKeys))
 	}
@@ -155,28 +155,28 @@ func (s *shop) key(r *rand.Rand, mixed bool) string {
 }
 
 // evict takes a lock from whoever holds it.
-func (s *shop) evict(key string) {
+func (i *instance) evict(key string) {
 	ctx, cancel := context.WithTimeout(context.Background(), ttl)
 	defer cancel()
-	admin, err := s.get().Admin()
+	admin, err := i.get().Admin()
 	if err != nil {
-		s.child.tally.add("inspect", err)
+		i.child.counts.add("inspect", err)
 		return
 	}
 	claims, err := admin.Inspect(ctx, key)
-	s.child.tally.add("inspect", err)
+	i.child.counts.add("inspect", err)
 	if err != nil || len(claims) == 0 || claims[0].Phase != driver.Held {
 		return
 	}
-	s.child.tally.add("evict", admin.Evict(ctx, key, claims[0].Token))
+	i.child.counts.add("evict", admin.Evict(ctx, key, claims[0].Token))
 }
 
 // fill brings the pools of connections to their full size: they grow when many calls
 // coincide, which happens ever more rarely and would look like a slow leak.
-func (s *shop) fill(ctx context.Context) {
-	s.mu.Lock()
-	conns := s.clients
-	s.mu.Unlock()
+func (i *instance) fill(ctx context.Context) {
+	i.mu.Lock()
+	conns := i.clients
+	i.mu.Unlock()
 	if conns == nil {
 		return
 	}
@@ -209,7 +209,7 @@ func (c *child) cleanFiles(ctx context.Context) {
 		pause(ctx, c.orders.Unused/4)
 		_, err := store.Clean(ctx, c.orders.Unused)
 		if !errors.Is(err, context.Canceled) {
-			c.tally.add("clean", err)
+			c.counts.add("clean", err)
 		}
 	}
 }
