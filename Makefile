@@ -4,7 +4,7 @@ LINT_VERSION := v2.14.0
 LINT := $(shell $(GO) env GOPATH)/bin/golangci-lint
 
 .DEFAULT_GOAL := help
-.PHONY: help build fmt fmt-check lint test race conformance stress fuzz bench api api-update deps cover etcd bench-start bench-quick bench-go lab lab-night lab-load lab-mutants
+.PHONY: help build fmt fmt-check lint test race conformance stress fuzz bench api api-update deps cover etcd bench-start bench-quick bench-go lab lab-night lab-load lab-mutants soak
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +75,9 @@ lab-night: etcd ## the fault lab until the nightly figures are full; goes on whe
 
 lab-load: ## many waiters, names and held locks, with restarts of the server
 	$(GO) run ./lab load
+
+soak: etcd ## the whole API for two hours on every backend: that nothing grows
+	$(GO) run ./lab soak
 
 lab-mutants: etcd ## that each deliberately broken variant is caught
 	$(GO) run ./lab mutants -duration 10s

@@ -29,6 +29,7 @@ func soaks(ctx context.Context, args []string) error {
 		return err
 	}
 	report.Write(os.Stdout)
+	report.WriteTable(os.Stdout)
 	text, encodeErr := json.MarshalIndent(report, "", "  ")
 	if err := errors.Join(err, encodeErr, os.WriteFile(*out, text, 0o644)); err != nil {
 		return err

@@ -97,6 +97,29 @@ func TestStopped(t *testing.T) {
 	}
 }
 
+// The table of the document has both halves of a series in one row.
+func TestTable(t *testing.T) {
+	var samples []Sample
+	for i := range 40 {
+		samples = append(samples, Sample{Backend: "redis", At: float64(i) * 180, Rest: true, Figures: map[string]float64{
+			goroutines: 35, lockKeys: float64(max(0, i-20)), names: float64(i),
+		}})
+	}
+	var text bytes.Buffer
+	NewReport(hour, samples).WriteTable(&text)
+	for _, row := range []string{
+		"| redis | goroutines | 35 | 0 (0 to 0) | 0 (0 to 0) | flat, flat |",
+		"| redis | keys of locks | 0 | 0 (0 to 0) | 20 (20 to 20) | flat, GROWS |",
+	} {
+		if !strings.Contains(text.String(), row) {
+			t.Errorf("no row %q in\n%s", row, text.String())
+		}
+	}
+	if strings.Contains(text.String(), "names") {
+		t.Errorf("counts of work in\n%s", text.String())
+	}
+}
+
 // Keys are told apart by their names.
 func TestKindOf(t *testing.T) {
 	for key, want := range map[string]string{
