@@ -1,6 +1,7 @@
 package soak
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
@@ -186,20 +187,29 @@ func (i *instance) fill(ctx context.Context) {
 	}
 	var all sync.WaitGroup
 	for _, p := range pools {
-		for range poolSize(p) {
+		single, pipelines := poolSizes(p)
+		for range single {
 			all.Go(func() {
 				_ = p.BLPop(ctx, time.Second, worker.Prefix+"nothing").Err() // that nothing came
+			})
+		}
+		for range pipelines { // which go-redis sends through connections of their own
+			all.Go(func() {
+				_, _ = p.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+					pipe.BLPop(ctx, time.Second, worker.Prefix+"nothing")
+					return nil
+				})
 			})
 		}
 	}
 	all.Wait()
 }
 
-func poolSize(c redis.UniversalClient) int {
+func poolSizes(c redis.UniversalClient) (single, pipelines int) {
 	if one, ok := c.(*redis.Client); ok {
-		return one.Options().PoolSize
+		return one.Options().PoolSize, cmp.Or(one.Options().PipelinePoolSize, redis.DefaultPipelinePoolSize)
 	}
-	return 0
+	return 0, 0
 }
 
 // cleanFiles removes the files of locks that were not used for a while, as operators do.
