@@ -1,0 +1,219 @@
+package judge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ceyewan/genesis/test/mutants/internal/mutate"
+)
+
+// A Worker judges one mutant at a time.
+type Worker struct {
+	judge   *Judge
+	builder *builder
+}
+
+// Worker returns a new worker.
+func (j *Judge) Worker() (*Worker, error) {
+	dir, err := os.MkdirTemp(j.tmp, "worker-")
+	if err != nil {
+		return nil, err
+	}
+	b, err := j.builder.clone(filepath.Join(dir, "cache"))
+	return &Worker{j, b}, err
+}
+
+// Judge runs the quick stages on a mutant until one catches it, or those of the whole suites.
+func (w *Worker) Judge(ctx context.Context, m mutate.Mutant, src []byte, t Target, whole bool) (v Verdict, err error) {
+	dir, err := os.MkdirTemp(w.judge.tmp, "mutant-")
+	if err != nil {
+		return v, err
+	}
+	defer func() { err = errors.Join(err, w.builder.prune(), os.RemoveAll(dir)) }()
+	overlay, err := w.builder.overlay(m, src, dir)
+	if err != nil {
+		return v, err
+	}
+	stages, rest, err := w.judge.stages(m, t)
+	if err != nil {
+		return v, err
+	}
+	if whole {
+		stages = rest
+	}
+	for _, s := range stages {
+		if len(s.tests) == 0 {
+			continue
+		}
+		binary, err := w.binary(ctx, s, dir, overlay)
+		if errors.Is(err, errNoProgram) {
+			return Verdict{Status: Invalid}, nil
+		}
+		if err != nil {
+			return v, err
+		}
+		v, err = w.try(ctx, s, binary)
+		if err != nil || v.Status == Caught {
+			return v, err
+		}
+	}
+	return Verdict{Status: Survived}, nil
+}
+
+// binary builds the tests of a stage, unless an earlier stage has.
+func (w *Worker) binary(ctx context.Context, s stage, dir, overlay string) (string, error) {
+	binary := filepath.Join(dir, binaryName(s.suite.pkg, s.race))
+	if _, err := os.Stat(binary); err == nil {
+		return binary, nil
+	}
+	flags := []string{"-overlay", overlay}
+	if s.race {
+		flags = append(flags, "-race")
+	}
+	return binary, w.builder.build(ctx, s.suite.pkg, binary, flags...)
+}
+
+// try runs one stage. A test whose failure is not confirmed is left out, and the others run
+// without it.
+func (w *Worker) try(ctx context.Context, s stage, binary string) (Verdict, error) {
+	for len(s.tests) > 0 {
+		first, err := w.run(ctx, s, binary)
+		if err != nil || first.Status != Caught {
+			return first, err
+		}
+		guilty, err := w.confirm(ctx, s, binary, first.Test)
+		if err != nil || guilty {
+			return first, err
+		}
+		if first.Test == "" {
+			break
+		}
+		s.tests = slices.DeleteFunc(slices.Clone(s.tests), func(name string) bool { return name == first.Test })
+	}
+	return Verdict{Status: Survived}, nil
+}
+
+// shakyRuns is how often a test that now and then fails by itself must fail in a row.
+const shakyRuns = 4
+
+// confirm finds out whether it was the mutant that failed a test, and not a busy machine. The
+// test must pass without the mutant, and fail once more with it: alone, or else in the company
+// in which it failed. Without the name of a test, all of the stage are tried again.
+func (w *Worker) confirm(ctx context.Context, s stage, binary, test string) (guilty bool, err error) {
+	alone := s
+	if test != "" {
+		alone.tests = []string{test}
+	}
+	shaky, err := w.isShaky(ctx, alone, test)
+	if err != nil {
+		return false, err
+	}
+	if shaky {
+		return w.failsAll(ctx, alone, binary, shakyRuns)
+	}
+	for _, again := range []stage{alone, s} {
+		guilty, err = w.failsAll(ctx, again, binary, 1)
+		if err != nil || guilty {
+			break
+		}
+	}
+	return guilty, err
+}
+
+// isShaky runs a test without the mutant, twice if it is quick.
+func (w *Worker) isShaky(ctx context.Context, alone stage, test string) (bool, error) {
+	if alone.suite.record(test).Shaky {
+		return true, nil
+	}
+	controls := 1
+	if alone.suite.seconds(alone.tests...) < 3 {
+		controls = 2
+	}
+	for range controls {
+		v, err := w.run(ctx, alone, w.judge.control(alone.suite.pkg, alone.race))
+		if err != nil {
+			return false, err
+		}
+		if v.Status == Caught && test != "" {
+			return true, alone.suite.markShaky(test)
+		}
+		if v.Status == Caught {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+func (w *Worker) failsAll(ctx context.Context, s stage, binary string, times int) (bool, error) {
+	for range times {
+		v, err := w.run(ctx, s, binary)
+		if err != nil || v.Status != Caught {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+func (w *Worker) run(ctx context.Context, s stage, binary string) (Verdict, error) {
+	tmp, err := os.MkdirTemp(w.judge.tmp, "run-")
+	if err != nil {
+		return Verdict{}, err
+	}
+	defer os.RemoveAll(tmp)
+	limit := w.judge.limit(s)
+	c := command{
+		dir: filepath.Join(w.judge.Root, s.suite.pkg), tmp: tmp, env: slices.Concat(testEnv, s.env), limit: limit + 10*time.Second,
+		args: []string{
+			binary, "-test.v", "-test.failfast", "-test.paniconexit0",
+			"-test.run", only(s.tests...), "-test.timeout", fmt.Sprint(limit),
+		},
+	}
+	out, timedOut, err := c.run(ctx)
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		return Verdict{}, err
+	}
+	if err == nil {
+		return Verdict{Status: Survived}, nil
+	}
+	v := explain(out, timedOut)
+	v.Status, v.Stage, v.Suite = Caught, s.name, s.suite.pkg
+	return v, nil
+}
+
+const timeout = "timeout"
+
+var (
+	failedTest = regexp.MustCompile(`(?m)^\s*--- FAIL: ([^\s/]+)`)
+	hungTest   = regexp.MustCompile(`panic: test timed out after .*\n\s*running tests:\n\s*([^\s/]+)`)
+)
+
+// explain finds out which test failed, and how. After a panic in a goroutine that is nobody's it
+// does not know the test.
+func explain(out []byte, timedOut bool) Verdict {
+	text := string(out)
+	v := Verdict{Why: "failure"}
+	for _, pattern := range []*regexp.Regexp{hungTest, failedTest} {
+		if m := pattern.FindStringSubmatch(text); m != nil {
+			v.Test = m[1]
+			break
+		}
+	}
+	switch {
+	case timedOut || strings.Contains(text, "panic: test timed out after"):
+		v.Why = timeout
+	case strings.Contains(text, "panic:") || strings.Contains(text, "fatal error:"):
+		v.Why = "panic"
+	case v.Test == "" && strings.Contains(text, "goleak:"):
+		v.Why = "leak"
+	}
+	return v
+}

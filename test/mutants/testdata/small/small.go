@@ -1,0 +1,33 @@
+// Package small is what the tests of the command mutate.
+package small
+
+// Limit is the greatest sum.
+const Limit = 100
+
+// Add is tested, except at the limit.
+func Add(a, b int) int {
+	sum := a + b
+	if sum > Limit {
+		sum = Limit
+	}
+	return sum
+}
+
+// Count hangs if its step is removed.
+func Count(n int) int {
+	i := 0
+	for i < n {
+		step(&i)
+	}
+	return i
+}
+
+func step(i *int) { *i++ }
+
+// Untested is called by no test.
+func Untested(ok bool) int {
+	if ok {
+		return 1
+	}
+	return 2
+}
