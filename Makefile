@@ -4,7 +4,7 @@ LINT_VERSION := v2.14.0
 LINT := $(shell $(GO) env GOPATH)/bin/golangci-lint
 
 .DEFAULT_GOAL := help
-.PHONY: help build fmt fmt-check lint test race conformance stress fuzz bench api api-update deps cover etcd bench-start bench-quick bench-go lab lab-night lab-load lab-mutants soak
+.PHONY: help build fmt fmt-check lint test race conformance stress fuzz bench api api-update deps cover etcd bench-start bench-quick bench-go lab lab-night lab-load lab-mutants soak mutants
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -81,6 +81,9 @@ soak: etcd ## the whole API for two hours on every backend: that nothing grows
 
 lab-mutants: etcd ## that each deliberately broken variant is caught
 	$(GO) run ./lab mutants -duration 10s
+
+mutants: etcd ## generated mutants: which mistakes no test notices; MUTANTS has flags and packages
+	$(GO) run ./test/mutants $(MUTANTS)
 
 api: ## fail if the public API differs from api/
 	./scripts/api check
