@@ -23,13 +23,17 @@ const channelPrefix = "dlock:"
 type ear struct {
 	node *node
 
-	mu      sync.Mutex
-	pubsub  *redis.PubSub        // nil before the first wish
-	wanted  map[string]time.Time // by channel: when it was last wished for
-	heard   map[string]bool      // the channels that are subscribed
-	pruned  time.Time
-	stirred chan struct{}
-	ended   bool
+	dialing chan struct{} // has an element while the connection is made or closed
+
+	mu          sync.Mutex           // held for moments, never while the node is asked
+	pubsub      *redis.PubSub        // nil before the first wish
+	wanted      map[string]time.Time // by channel: when it was last wished for
+	sent        map[string]bool      // the channels that the connection was asked for
+	heard       map[string]bool      // the channels that are subscribed
+	established bool                 // the connection is made, and was asked for all that was wanted
+	pruned      time.Time
+	stirred     chan struct{}
+	ended       bool
 }
 
 const (
@@ -57,14 +61,16 @@ func (e *ear) want(channel string) {
 		return
 	}
 	if e.wanted == nil {
-		e.wanted, e.heard, e.stirred = map[string]time.Time{}, map[string]bool{}, make(chan struct{}, 1)
+		e.wanted, e.sent, e.heard = map[string]time.Time{}, map[string]bool{}, map[string]bool{}
+		e.stirred, e.dialing = make(chan struct{}, 1), make(chan struct{}, 1)
 		e.pubsub = e.node.client.Subscribe(e.node.driver.ctx)
 		e.node.driver.work.Go(e.run)
 	}
-	_, had := e.wanted[channel]
 	e.wanted[channel] = time.Now()
-	if !had {
-		e.node.driver.work.Go(func() { _ = e.subscribe(e.current(), channel) }) // if it fails, run does it
+	if e.established && !e.sent[channel] {
+		e.sent[channel] = true
+		pubsub := e.pubsub
+		e.node.driver.work.Go(func() { _ = pubsub.Subscribe(noReconnect, channel) }) // if it fails, run notices
 	}
 	select {
 	case e.stirred <- struct{}{}:
@@ -82,13 +88,18 @@ func (e *ear) count(channel string) int {
 	return 0
 }
 
+// close waits while the connection is being made.
 func (e *ear) close() {
 	e.mu.Lock()
-	defer e.mu.Unlock()
 	e.ended = true
-	if e.pubsub != nil {
-		_ = e.pubsub.Close()
+	pubsub := e.pubsub
+	e.mu.Unlock()
+	if pubsub == nil {
+		return
 	}
+	e.dialing <- struct{}{}
+	_ = pubsub.Close()
+	<-e.dialing
 }
 
 func (e *ear) current() *redis.PubSub {
@@ -112,12 +123,11 @@ func (e *ear) run() {
 	pause, up, asked := 10*time.Millisecond, false, false
 	for d.ctx.Err() == nil {
 		if !up {
-			channels := e.channels()
-			if len(channels) == 0 {
+			if !e.isWanted() {
 				e.rest()
 				continue
 			}
-			err := e.subscribe(e.current(), channels...)
+			err := e.open()
 			if err != nil {
 				pause = e.retry(err, pause)
 				continue
@@ -164,31 +174,57 @@ func (e *ear) rest() {
 	}
 }
 
-func (e *ear) channels() []string {
+func (e *ear) isWanted() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	var all []string
-	for c := range e.wanted {
-		all = append(all, c)
-	}
-	return all
+	return len(e.wanted) > 0
 }
 
-func (e *ear) subscribe(pubsub *redis.PubSub, channels ...string) error {
+// open makes the connection and subscribes to all that is wanted.
+func (e *ear) open() error {
 	ctx, cancel := context.WithTimeout(e.node.driver.ctx, e.node.driver.settings.longest())
 	defer cancel()
-	return pubsub.Subscribe(ctx, channels...)
+	for {
+		todo := e.unsent()
+		if len(todo) == 0 {
+			return nil
+		}
+		e.dialing <- struct{}{}
+		err := e.current().Subscribe(ctx, todo...)
+		<-e.dialing
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// unsent are the channels that are wanted and were not asked for yet. Once there are none,
+// whoever wants one asks for it.
+func (e *ear) unsent() (todo []string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for c := range e.wanted {
+		if !e.sent[c] {
+			e.sent[c] = true
+			todo = append(todo, c)
+		}
+	}
+	e.established = len(todo) == 0
+	return todo
 }
 
 // reopen replaces a subscription that is dead.
 func (e *ear) reopen() {
 	e.mu.Lock()
-	defer e.mu.Unlock()
-	_ = e.pubsub.Close()
+	dead := e.pubsub
 	clear(e.heard)
+	clear(e.sent)
+	e.established = false
 	if !e.ended {
 		e.pubsub = e.node.client.Subscribe(e.node.driver.ctx)
 	}
+	e.mu.Unlock()
+	_ = dead.Close()
 }
 
 // prune gives up channels for which there was no wish for long.
@@ -205,15 +241,14 @@ func (e *ear) prune() {
 		if now.Sub(at) > linger {
 			idle = append(idle, c)
 			delete(e.wanted, c)
+			delete(e.sent, c)
 			delete(e.heard, c)
 		}
 	}
 	pubsub := e.pubsub
 	e.mu.Unlock()
 	if len(idle) > 0 {
-		ctx, cancel := context.WithTimeout(e.node.driver.ctx, e.node.driver.settings.longest())
-		defer cancel()
-		_ = pubsub.Unsubscribe(ctx, idle...) // if it fails, so will the next reading
+		_ = pubsub.Unsubscribe(noReconnect, idle...) // if it fails, so will the next reading
 	}
 }
 
@@ -224,9 +259,23 @@ func (e *ear) take(msg any) {
 	case *redis.Subscription:
 		if m.Kind == "subscribe" {
 			d.stands(e, m.Channel)
+		} else {
+			e.unsubscribed(m.Channel)
 		}
 	case *redis.Message:
 		d.told(m.Channel, m.Payload)
+	}
+}
+
+// unsubscribed asks once more for a channel that was wanted again while it was given up.
+func (e *ear) unsubscribed(channel string) {
+	e.mu.Lock()
+	delete(e.heard, channel)
+	_, wanted := e.wanted[channel]
+	pubsub := e.pubsub
+	e.mu.Unlock()
+	if wanted {
+		_ = pubsub.Subscribe(noReconnect, channel)
 	}
 }
 
