@@ -38,7 +38,7 @@ conformance: ## the conformance suite on every backend
 
 stress: ## long random runs, with the full counts
 	DLOCK_STRESS=1 $(GO) test -timeout 60m -count=1 -run '^TestSimulation$$' ./pkg/dlock
-	DLOCK_STRESS=1 DLOCK_TEST_REQUIRE=1 $(GO) test -timeout 90m -count=1 -run '^TestScriptSimulation$$' ./pkg/dlock/redislock
+	DLOCK_STRESS=1 DLOCK_TEST_REQUIRE=1 $(GO) test -timeout 90m -count=1 -run '^TestScriptSimulation$$' ./pkg/dlock/redislock ./pkg/dlock/redlock
 	DLOCK_STRESS=1 $(GO) test -race -timeout 60m -count=1 ./pkg/dlock -rapid.checks=10000
 	DLOCK_STRESS=1 DLOCK_TEST_REQUIRE=1 $(GO) test -race -timeout 60m -count=1 ./pkg/dlock/redislock
 	DLOCK_STRESS=1 DLOCK_TEST_REQUIRE=1 $(GO) test -race -timeout 90m -count=1 ./pkg/dlock/etcdlock

@@ -285,7 +285,7 @@ func (s *Simulation) end() {
 }
 
 func (s *Simulation) leftovers(when string, early bool) {
-	for _, key := range []string{plainKey, mixedKey} {
+	for _, key := range Keys() {
 		claims := s.store.Claims(key)
 		s.mu.Lock()
 		for _, c := range claims {

@@ -183,6 +183,9 @@ func (s *Simulation) Run(store Store) []string {
 
 const plainKey, mixedKey = "plain", "mixed"
 
+// Keys are what users lock.
+func Keys() []string { return []string{plainKey, mixedKey} }
+
 func (s *Simulation) user(p *process, name string) *User {
 	return &User{
 		Name: name, Rand: s.Draw(name), Config: p.cfg, Modes: s.Modes, Client: p.get, Restart: p.restart, Observer: s,

@@ -43,8 +43,8 @@ type Client struct {
 	tracer   trace.Tracer // nil without one
 	reporter *reporter
 
-	epoch  time.Time    // zero of the monotonic clock that now reads
-	slept  func() int64 // nil unless suspended time counts; see clock.go
+	epoch time.Time    // zero of the monotonic clock that now reads
+	slept func() int64 // nil unless suspended time counts; see clock.go
 
 	bounds    bound.Shared
 	kick      chan struct{}   // wakes the scheduler: something is due earlier
