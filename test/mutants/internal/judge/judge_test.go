@@ -28,7 +28,7 @@ func prepare(t *testing.T) *Judge {
 		t.Fatal(err)
 	}
 	j := &Judge{
-		Root: root, Module: "github.com/ceyewan/genesis", State: t.TempDir(), Jobs: 2, Quick: true, Grace: 3 * time.Second,
+		Root: root, Module: "github.com/ceyewan/genesis", State: t.TempDir(), Jobs: 2, Quick: true, Grace: 8 * time.Second,
 		Targets: []Target{smallTarget}, Progress: func(text string) { t.Log(text) },
 	}
 	cleanUp, err := j.Prepare(t.Context(), []string{small})
@@ -93,7 +93,7 @@ func TestJudge(t *testing.T) {
 	t.Run("cancelled", func(t *testing.T) { testCancelled(t, w, byName["Count: «step(&i) → »"], src) })
 }
 
-// testCancelled ends while a mutant hangs.
+// testCancelled ends in the midst of a mutant that hangs.
 func testCancelled(t *testing.T, w *Worker, m mutate.Mutant, src []byte) {
 	w.judge.Grace = time.Hour
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)

@@ -28,7 +28,7 @@ func TestNothingOutlivesACommand(t *testing.T) {
 			defer cancel()
 			ready := filepath.Join(c.tmp, "ready")
 			if how == "limit" {
-				c.limit = 3 * time.Second
+				c.limit = 8 * time.Second
 			} else {
 				go func() {
 					for ; ctx.Err() == nil; time.Sleep(time.Millisecond) {

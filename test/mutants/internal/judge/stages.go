@@ -18,6 +18,7 @@ type stage struct {
 	tests []string
 	env   []string
 	race  bool
+	most  time.Duration // the limit, if there is a better one than usual
 }
 
 // Names of stages, in the order in which they run.
@@ -126,6 +127,9 @@ func (j *Judge) isSimulation(pkg, test string) bool {
 
 // limit is when a run hangs. Tests with the race detector take about twice as long.
 func (j *Judge) limit(s stage) time.Duration {
+	if s.most > 0 {
+		return s.most
+	}
 	seconds := s.suite.seconds(s.tests...)
 	if s.race {
 		seconds *= 2

@@ -112,10 +112,12 @@ func (w *Worker) confirm(ctx context.Context, s stage, binary, test string) (gui
 	if test != "" {
 		alone.tests = []string{test}
 	}
-	shaky, err := w.isShaky(ctx, alone, test)
+	shaky, took, err := w.isShaky(ctx, alone, test)
 	if err != nil {
 		return false, err
 	}
+	// How long the test takes now is known better than before.
+	alone.most = min(w.judge.limit(alone), max(w.judge.Grace/3, 10*took))
 	if shaky {
 		return w.failsAll(ctx, alone, binary, shakyRuns)
 	}
@@ -128,28 +130,28 @@ func (w *Worker) confirm(ctx context.Context, s stage, binary, test string) (gui
 	return guilty, err
 }
 
-// isShaky runs a test without the mutant, twice if it is quick.
-func (w *Worker) isShaky(ctx context.Context, alone stage, test string) (bool, error) {
-	if alone.suite.record(test).Shaky {
-		return true, nil
-	}
+// isShaky runs a test without the mutant, twice if it is quick, and returns how long that took.
+func (w *Worker) isShaky(ctx context.Context, alone stage, test string) (shaky bool, took time.Duration, err error) {
 	controls := 1
 	if alone.suite.seconds(alone.tests...) < 3 {
 		controls = 2
 	}
+	shaky = alone.suite.record(test).Shaky
 	for range controls {
+		begun := time.Now()
 		v, err := w.run(ctx, alone, w.judge.control(alone.suite.pkg, alone.race))
+		took = max(took, time.Since(begun))
 		if err != nil {
-			return false, err
-		}
-		if v.Status == Caught && test != "" {
-			return true, alone.suite.markShaky(test)
+			return false, 0, err
 		}
 		if v.Status == Caught {
-			return true, nil
+			shaky = true
 		}
 	}
-	return false, nil
+	if shaky && test != "" {
+		err = alone.suite.markShaky(test)
+	}
+	return shaky, took, err
 }
 
 func (w *Worker) failsAll(ctx context.Context, s stage, binary string, times int) (bool, error) {
