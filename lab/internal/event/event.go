@@ -16,16 +16,21 @@ import (
 // A Kind says what happened.
 type Kind string
 
-// What workers log. An attempt is one call of Acquire and all that follows from it.
+// What workers log. An attempt is one call for a lock and all that follows from it.
 const (
 	Start    Kind = "start"    // the process is ready
-	Call     Kind = "call"     // Acquire is about to be called, with Dur of patience
-	Enter    Kind = "enter"    // it returned a Guard; the section begins
+	Call     Kind = "call"     // Verb is about to be called, with Dur of patience, as Plan says
+	Enter    Kind = "enter"    // it returned with the lock; the section begins
 	Failed   Kind = "failed"   // it returned an error, in Note
 	Exit     Kind = "exit"     // the section is over; Note is Done or Lost, which was learned Dur before
-	Released Kind = "released" // Unlock returned; Note is its error
+	Released Kind = "released" // Unlock, or Do, returned; Note is its error
+	Again    Kind = "again"    // a call inside the section for the same key returned after Dur; Note is its error
+	Extended Kind = "extended" // Extend was called at At for a lease of Dur; Note is its error
 	Stall    Kind = "stall"    // the process was not scheduled for Dur, until At
 	Stop     Kind = "stop"     // the Client was closed in good order
+	// Closed: a Client that another has replaced was closed, which took Dur until At; Note
+	// is the error of Close.
+	Closed Kind = "closed"
 	// Ambiguous: a call of the backend, in Note, ended without an answer.
 	Ambiguous Kind = "ambiguous"
 )
@@ -38,9 +43,21 @@ const (
 
 // The notes of Exit.
 const (
-	Done = "done"
-	Lost = "lost"
+	Done   = "done"
+	Lost   = "lost"
+	Parted = "parted" // the process itself closed the Client meanwhile
 )
+
+// A Plan is what a call for a lock asks for besides the key: how the lock may end, and who
+// may hold it at the same time.
+type Plan struct {
+	Lease   int64  `json:"lease"`
+	MinHold int64  `json:"min_hold,omitempty"`
+	MaxHold int64  `json:"max_hold,omitempty"`
+	Fixed   bool   `json:"fixed,omitempty"` // WithoutRenewal
+	Mode    string `json:"mode,omitempty"`  // "": exclusive
+	Limit   int    `json:"limit,omitempty"` // of permits
+}
 
 // An Event is one line of the log.
 type Event struct {
@@ -53,6 +70,8 @@ type Event struct {
 	Fence   int64  `json:"fence,omitempty"`
 	Dur     int64  `json:"dur,omitempty"`
 	Note    string `json:"note,omitempty"`
+	Verb    string `json:"verb,omitempty"`
+	Plan    *Plan  `json:"plan,omitempty"`
 }
 
 // A Log is a file to which several processes append.

@@ -15,6 +15,7 @@ type Evidence struct {
 	Topology string
 	Mode     schedule.Mode
 	TTL      time.Duration
+	Setup    schedule.Setup
 	From, To int64 // when workers were at work
 	Events   []event.Event
 	Faults   []Struck
@@ -24,6 +25,8 @@ type Evidence struct {
 	Ghosts   []Ghost
 	Sights   []Sight
 	Looks    int // how often the lab looked at what is stored
+
+	closings map[string][]closing // by worker
 }
 
 // A Struck fault is one that was carried out.
@@ -40,6 +43,7 @@ type Ghost struct {
 	Key   string
 	PID   int
 	Phase string
+	Token int64
 	Left  time.Duration
 }
 
@@ -55,9 +59,11 @@ type Violation struct {
 	Stalled bool `json:"stalled,omitempty"`
 }
 
-// A Section is one attempt: a call of Acquire and what came of it.
+// A Section is one attempt: a call for a lock and what came of it.
 type Section struct {
 	Attempt, Key, Worker string
+	Verb                 string
+	Plan                 event.Plan
 	Call                 int64
 	Patience             int64 // how long the call may take
 	Enter                int64 // 0: never
@@ -67,6 +73,9 @@ type Section struct {
 	Fence                int64
 	Failed, Unlock       string // errors
 	Lost, Killed         bool
+	Parted               bool          // its own process closed the Client meanwhile
+	Again                []event.Event // calls inside for the same key
+	Extended             []event.Event
 }
 
 // Sections puts the events of each attempt together.
@@ -76,7 +85,10 @@ func (e *Evidence) Sections() []*Section {
 	open := map[string]map[*Section]bool{} // by worker
 	for _, ev := range e.Events {
 		if ev.Kind == event.Call {
-			s := &Section{Attempt: ev.Attempt, Key: ev.Key, Worker: ev.Worker, Call: ev.At, Patience: ev.Dur}
+			s := &Section{Attempt: ev.Attempt, Key: ev.Key, Worker: ev.Worker, Verb: ev.Verb, Call: ev.At, Patience: ev.Dur}
+			if ev.Plan != nil {
+				s.Plan = *ev.Plan
+			}
 			all, byAttempt[ev.Attempt] = append(all, s), s
 			if open[ev.Worker] == nil {
 				open[ev.Worker] = map[*Section]bool{}
@@ -103,7 +115,11 @@ func (s *Section) take(ev event.Event) (last bool) {
 	case event.Enter:
 		s.Enter, s.Fence = ev.At, ev.Fence
 	case event.Exit:
-		s.Exit, s.Learned, s.Lost = ev.At, ev.At-ev.Dur, ev.Note == event.Lost
+		s.Exit, s.Learned, s.Lost, s.Parted = ev.At, ev.At-ev.Dur, ev.Note == event.Lost, ev.Note == event.Parted
+	case event.Again:
+		s.Again = append(s.Again, ev)
+	case event.Extended:
+		s.Extended = append(s.Extended, ev)
 	case event.Failed:
 		s.Failed = ev.Note
 		s.Exit = ev.At

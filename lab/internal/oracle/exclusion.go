@@ -6,25 +6,45 @@ import (
 	"time"
 )
 
-// overlaps finds sections of one key that were entered before another had been left.
+// overlaps finds sections of one key that were entered before another had been left, and
+// that may not be inside together.
 func overlaps(sections []*Section) (found []Violation) {
 	for key, group := range byKey(sections, true) {
 		slices.SortFunc(group, func(a, b *Section) int { return compare(a.Enter, b.Enter) })
-		last := group[0]
-		for _, s := range group[1:] {
-			if s.Enter < last.Exit {
-				end := min(s.Exit, last.Exit)
+		var inside []*Section // at the moment
+		for _, s := range group {
+			if s.Exit <= s.Enter { // it was over when it was granted
+				continue
+			}
+			inside = slices.DeleteFunc(inside, func(other *Section) bool { return other.Exit <= s.Enter })
+			if other := s.against(inside); other != nil {
+				end := min(s.Exit, other.Exit)
 				found = append(found, Violation{
 					Oracle: "overlap", Key: key, From: s.Enter, To: end,
-					Detail: fmt.Sprintf("%s (fence %d) and %s (fence %d) were inside together for %v", last.Attempt, last.Fence, s.Attempt, s.Fence, time.Duration(end-s.Enter)),
+					Detail: fmt.Sprintf("%s (fence %d) and %s (fence %d) were inside together for %v", other.Attempt, other.Fence, s.Attempt, s.Fence, time.Duration(end-s.Enter)),
 				})
 			}
-			if s.Exit > last.Exit {
-				last = s
-			}
+			inside = append(inside, s)
 		}
 	}
 	return found
+}
+
+// against is one of those inside with whom s may not be there, the one that stays longest,
+// or nil. Readers may be inside together, and as many with a permit as there are permits.
+func (s *Section) against(inside []*Section) (worst *Section) {
+	permits := 0
+	for _, other := range inside {
+		together := s.Plan.Mode != "" && s.Plan.Mode == other.Plan.Mode && s.Plan.Limit == other.Plan.Limit
+		if together && s.Plan.Limit > 0 {
+			permits++
+			together = permits < s.Plan.Limit
+		}
+		if !together && (worst == nil || other.Exit > worst.Exit) {
+			worst = other
+		}
+	}
+	return worst
 }
 
 func compare(a, b int64) int { return int(min(max(a-b, -1), 1)) }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/anishathalye/porcupine"
@@ -26,6 +27,7 @@ const (
 type operation struct {
 	kind  opKind
 	owner int
+	limit int // of holders at a time: 1 for an exclusive lock, 0 for readers
 }
 
 type opKind uint8
@@ -40,12 +42,49 @@ const (
 	maybe
 	// grant is an acquire of a lock that may end at any time.
 	grant
+	// again is a call by the owner for what it has, which gets the token that it has.
+	again
 )
 
+// A lockState is who holds a lock. Those who share it are in others, in a form that can be
+// compared.
 type lockState struct {
-	owner int // 0: free
-	fence int64
+	owner  int // 0: free, or shared
+	fence  int64
+	limit  int
+	others string
 }
+
+// holds says whether an owner is among the holders.
+func (s lockState) holds(owner int) bool {
+	return s.owner == owner || strings.Contains(s.others, member(owner))
+}
+
+// without is the state after one of the holders left.
+func (s lockState) without(owner int) lockState {
+	if s.owner == owner {
+		return lockState{fence: s.fence}
+	}
+	s.others = strings.Replace(s.others, member(owner), "", 1)
+	if s.others == "" {
+		return lockState{fence: s.fence}
+	}
+	return s
+}
+
+// with is the state after somebody came, and whether there was room.
+func (s lockState) with(op operation, fence int64) (bool, lockState) {
+	free := s.owner == 0 && s.others == ""
+	if op.limit == 1 {
+		return free && fence > s.fence, lockState{owner: op.owner, fence: fence}
+	}
+	room := free || (s.owner == 0 && s.limit == op.limit && (op.limit == 0 || strings.Count(s.others, ";") < op.limit))
+	all := append(strings.SplitAfter(s.others, ";"), member(op.owner))
+	slices.Sort(all)
+	return room && fence > s.fence, lockState{fence: fence, limit: op.limit, others: strings.Join(all, "")}
+}
+
+func member(owner int) string { return fmt.Sprintf(" %d;", owner) }
 
 // model is a lock whose grants carry growing tokens.
 var model = porcupine.Model{
@@ -54,17 +93,18 @@ var model = porcupine.Model{
 		s, op := state.(lockState), input.(operation)
 		switch op.kind {
 		case acquire:
-			fence := output.(int64)
-			return s.owner == 0 && fence > s.fence, lockState{op.owner, fence}
+			return s.with(op, output.(int64))
 		case release:
-			return s.owner == op.owner, lockState{0, s.fence}
+			return s.holds(op.owner), s.without(op.owner)
 		case grant:
 			fence := output.(int64)
-			return fence > s.fence, lockState{0, fence}
+			return fence > s.fence, lockState{fence: fence}
 		case end:
-			if s.owner == op.owner {
-				return true, lockState{0, s.fence}
+			if s.holds(op.owner) {
+				return true, s.without(op.owner)
 			}
+		case again:
+			return s.owner == op.owner && output.(int64) == s.fence, s
 		case maybe:
 		}
 		return true, s
@@ -104,7 +144,7 @@ func truncate(ops []porcupine.Operation) []porcupine.Operation {
 	var out []porcupine.Operation
 	for _, op := range ops {
 		in := op.Input.(operation)
-		if in.kind != release && in.kind != end && len(out) < MaxHistory-2 {
+		if in.kind != release && in.kind != end && in.kind != again && len(out) < MaxHistory-2 {
 			kept[in.owner] = true
 		}
 		if kept[in.owner] {
@@ -116,23 +156,38 @@ func truncate(ops []porcupine.Operation) []porcupine.Operation {
 
 // operations are what one attempt means to the model. Beyond the assumptions a lock
 // may end at any time after it was granted, which may be before its holder knows of
-// it, and only its token is judged.
+// it, and only its token is judged. A lock that is not released by a call that says so, by
+// Do, with a least hold or by Close, ends at some time after the section.
 func (e *Evidence) operations(owner int, s *Section) []porcupine.Operation {
 	op := func(kind opKind, from, to int64, fence int64) porcupine.Operation {
-		return porcupine.Operation{ClientId: owner, Input: operation{kind, owner}, Call: from, Output: fence, Return: to}
+		return porcupine.Operation{ClientId: owner, Input: operation{kind, owner, s.limit()}, Call: from, Output: fence, Return: to}
 	}
 	if s.Enter == 0 {
-		if s.Failed == dlock.ErrLockHeldByOther.Error() {
+		if s.Failed == dlock.ErrLockHeldByOther.Error() || s.Failed == dlock.ErrLockAlreadyHeld.Error() {
 			return nil
 		}
 		return []porcupine.Operation{op(maybe, s.Call, never, 0)}
 	}
-	granted := op(acquire, s.Call, s.Enter, s.Fence)
-	switch {
-	case e.Mode == schedule.Beyond:
+	if e.Mode == schedule.Beyond {
 		return []porcupine.Operation{op(grant, s.Call, s.Enter, s.Fence)}
-	case s.Released != 0 && s.Unlock == "" && !s.Lost:
-		return []porcupine.Operation{granted, op(release, s.Exit, s.Released, 0)}
 	}
-	return []porcupine.Operation{granted, op(end, s.Exit, never, 0)}
+	all := []porcupine.Operation{op(acquire, s.Call, s.Enter, s.Fence)}
+	for _, a := range s.Again {
+		if a.Note == "" && (!s.Lost || a.At < s.Learned) && (!s.Parted || a.At < s.Exit) {
+			all = append(all, op(again, a.At-a.Dur, a.At, a.Fence))
+		}
+	}
+	confirmed := s.Released != 0 && s.Unlock == "" && s.Verb != "do" && s.Plan.MinHold == 0
+	if confirmed && !s.Lost && !s.Parted {
+		return append(all, op(release, s.Exit, s.Released, 0))
+	}
+	return append(all, op(end, max(s.Exit, s.Call), never, 0))
+}
+
+// limit is how many may hold the lock together.
+func (s *Section) limit() int {
+	if s.Plan.Mode == "" {
+		return 1
+	}
+	return s.Plan.Limit
 }

@@ -20,6 +20,7 @@ type Sight struct {
 	PID           int
 	Phase         string
 	Token         int64
+	Purpose       string // by which its owner named it
 	Left          time.Duration
 }
 
@@ -47,8 +48,8 @@ func (e *Evidence) lingering(sections []*Section) (found []Violation) {
 		if at, killed := dead[s.PID]; (killed && at <= s.After) || s.Left <= 0 {
 			continue
 		}
-		last, grant := calls(sections, pids, s)
-		if last != nil && (last.end() == 0 || last.end()+int64(Settle) >= s.Before) || e.releaseLost(grant, s) {
+		last, grant := e.calls(sections, pids, s)
+		if last != nil && (e.ended(last) == 0 || e.ended(last)+int64(Settle) >= s.Before) || e.releaseLost(grant, s) {
 			continue
 		}
 		found = append(found, Violation{
@@ -68,9 +69,34 @@ func (s *Section) end() int64 {
 	return s.Released
 }
 
+// ended is when nothing of an attempt is to be stored any more: at its end, after its least
+// hold, and when a Client that was closed meanwhile is. What that left, its lease ends.
+func (e *Evidence) ended(s *Section) int64 {
+	end := s.end()
+	if end == 0 {
+		return 0
+	}
+	least := int64(0)
+	if s.Enter != 0 && s.Plan.MinHold > 0 {
+		least = s.Enter + s.Plan.MinHold
+		end = max(end, least)
+	}
+	at := end
+	for _, c := range e.closings[s.Worker] {
+		if c.from > at || c.to < s.Call {
+			continue
+		}
+		end = max(end, c.to)
+		if c.unknown || c.from < least {
+			end = max(end, c.to+e.longestLease())
+		}
+	}
+	return end
+}
+
 // calls finds, of the attempts of a process on the key of a sight, the one that ended last
 // or has not, and the one that was granted what was seen.
-func calls(sections []*Section, pids map[string]int, s Sight) (last, grant *Section) {
+func (e *Evidence) calls(sections []*Section, pids map[string]int, s Sight) (last, grant *Section) {
 	for _, one := range sections {
 		if one.Key != s.Key || pids[one.Worker] != s.PID || one.Call > s.After {
 			continue
@@ -78,7 +104,7 @@ func calls(sections []*Section, pids map[string]int, s Sight) (last, grant *Sect
 		if one.Enter != 0 && one.Fence == s.Token {
 			grant = one
 		}
-		if last == nil || one.end() == 0 || (last.end() != 0 && one.end() > last.end()) {
+		if last == nil || e.ended(one) == 0 || (e.ended(last) != 0 && e.ended(one) > e.ended(last)) {
 			last = one
 		}
 	}
@@ -93,7 +119,8 @@ func (e *Evidence) releaseLost(grant *Section, s Sight) bool {
 		return false
 	}
 	for _, f := range e.Faults {
-		if f.Kind == schedule.Failover && f.From-int64(unreplicated) <= grant.Released && grant.Released <= f.Hit && f.Hit < s.Before {
+		lossy := f.Kind == schedule.Failover || f.Kind == schedule.ForcedFailover
+		if lossy && f.From-int64(unreplicated) <= grant.Released && grant.Released <= f.Hit && f.Hit < s.Before {
 			return true
 		}
 	}
@@ -107,7 +134,7 @@ func (e *Evidence) story(call *Section, s Sight) string {
 	}
 	ago := func(at int64) time.Duration { return time.Duration(s.Before - at).Round(time.Microsecond) }
 	story := fmt.Sprintf("its last call began %v before, had token %d, left %v and ended %v before",
-		ago(call.Call), call.Fence, ago(call.Exit), ago(call.end()))
+		ago(call.Call), call.Fence, ago(call.Exit), ago(e.ended(call)))
 	if err := call.Failed + call.Unlock; err != "" {
 		story += fmt.Sprintf(" with %q", err)
 	}
@@ -117,4 +144,33 @@ func (e *Evidence) story(call *Section, s Sight) string {
 		}
 	}
 	return story
+}
+
+// longestHeartbeat is how long a claim that waits, or has just been granted, lives without
+// its owner: driver.Heartbeat of a long lease.
+const longestHeartbeat = 3 * time.Second
+
+// overlong finds claims that are stored for longer than any of them may be, whatever the
+// clock shows; and claims that carry what another has said of itself.
+func (e *Evidence) overlong(sections []*Section) (found []Violation) {
+	named := map[string]*Section{}
+	for _, s := range sections {
+		named[s.Attempt] = s
+	}
+	for _, s := range e.Sights {
+		bound := max(e.TTL, longestHeartbeat) + slack
+		if sameLease(s.Key) && s.Left > bound {
+			found = append(found, Violation{
+				Oracle: "overlong", Key: s.Key, From: s.Before, To: s.After,
+				Detail: fmt.Sprintf("a %s claim of process %d with token %d is stored for another %v, at most %v is right", s.Phase, s.PID, s.Token, s.Left, bound),
+			})
+		}
+		if one := named[s.Purpose]; one != nil && one.Key != s.Key {
+			found = append(found, Violation{
+				Oracle: "info", Key: s.Key, From: s.Before, To: s.After,
+				Detail: fmt.Sprintf("the claim of %s, which is for %s, is stored here", s.Purpose, one.Key),
+			})
+		}
+	}
+	return found
 }

@@ -3,7 +3,6 @@ package oracle
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/ceyewan/genesis/lab/internal/schedule"
@@ -25,7 +24,7 @@ func (e *Evidence) idleBound() time.Duration {
 // locks all have the same lease are judged.
 func (e *Evidence) idle(sections []*Section) (found []Violation) {
 	for key, group := range byKey(sections, false) {
-		if strings.HasPrefix(key, "quick") {
+		if !sameLease(key) {
 			continue
 		}
 		inside := spans(group)
@@ -56,7 +55,7 @@ type span struct{ from, to int64 }
 func spans(group []*Section) (all []span) {
 	for _, s := range group {
 		if s.Enter != 0 {
-			all = append(all, span{s.Enter, max(s.Exit, s.Released)})
+			all = append(all, span{s.Enter, s.keptUntil()})
 		}
 	}
 	slices.SortFunc(all, func(a, b span) int { return compare(a.from, b.from) })
@@ -94,10 +93,8 @@ func (e *Evidence) disturbed(worker string, from, to int64, grace time.Duration)
 		if f.Kind.OnWorkers() && !struck {
 			continue
 		}
-		switch f.Kind {
-		case schedule.ScriptFlush, schedule.Compact, schedule.Mute:
+		if f.Kind.Unnoticed() {
 			continue
-		default:
 		}
 		begin, end := max(at, f.From), min(to, f.To+int64(grace))
 		if end > begin {

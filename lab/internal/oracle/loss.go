@@ -73,7 +73,7 @@ func (e *Evidence) late(s *Section, from int64, why string) Violation {
 func (e *Evidence) falseLosses(sections []*Section) (found []Violation) {
 	for _, s := range sections {
 		lost := s.Lost || s.Unlock == dlock.ErrOwnershipLost.Error()
-		if s.Enter == 0 || !lost || s.Killed || e.gravely(s) || e.addUp(s) {
+		if s.Enter == 0 || !lost || s.Killed || s.Parted || e.endsByPlan(s) || e.gravely(s) || e.addUp(s) {
 			continue
 		}
 		found = append(found, Violation{

@@ -2,8 +2,8 @@ package oracle
 
 import (
 	"fmt"
+	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/ceyewan/genesis/lab/internal/event"
@@ -82,10 +82,12 @@ func (e *Evidence) struck(from, to int64, but string) bool {
 
 // recoveries are the times from the death of a holder to the next one, where somebody
 // was waiting and nothing else happened; beheaded are those where the leader of the
-// servers died at the same moment.
+// servers died at the same moment. Locks that one process held end together, so that of
+// each death only the longest counts.
 func (e *Evidence) recoveries(sections []*Section) (all, beheaded []time.Duration) {
+	longest, headless := map[string]time.Duration{}, map[string]time.Duration{} // by worker
 	for key, group := range byKey(sections, false) {
-		if strings.HasPrefix(key, "quick") {
+		if !sameLease(key) {
 			continue
 		}
 		for _, dead := range group {
@@ -99,13 +101,13 @@ func (e *Evidence) recoveries(sections []*Section) (all, beheaded []time.Duratio
 			took := time.Duration(next.Enter - dead.Exit)
 			switch {
 			case e.beheaded(dead.Worker):
-				beheaded = append(beheaded, took)
+				headless[dead.Worker] = max(headless[dead.Worker], took)
 			case !e.struck(dead.Exit+1, next.Enter, dead.Worker):
-				all = append(all, took)
+				longest[dead.Worker] = max(longest[dead.Worker], took)
 			}
 		}
 	}
-	return all, beheaded
+	return slices.Sorted(maps.Values(longest)), slices.Sorted(maps.Values(headless))
 }
 
 func (e *Evidence) beheaded(worker string) bool {

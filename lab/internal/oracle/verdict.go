@@ -30,6 +30,8 @@ type Verdict struct {
 	Ambiguous   int `json:"ambiguous"` // calls of the backend that had no answer
 	Endured     int `json:"endured"`   // locks held while a server stood still
 	Stalls      int `json:"stalls"`
+	Reentries   int `json:"reentries"`     // calls inside a held lock for the same key
+	Others      int `json:"other_masters"` // sections at other masters while one was in trouble
 
 	Recoveries []time.Duration `json:"recoveries,omitempty"`
 	Beheaded   []time.Duration `json:"beheaded,omitempty"`  // recoveries without a leader
@@ -57,8 +59,9 @@ func (v *Verdict) Stalled() bool {
 
 // Judge runs all oracles.
 func (e *Evidence) Judge(minRate float64) *Verdict {
+	e.findClosings()
 	sections := e.Sections()
-	v := &Verdict{Operations: len(sections), Rejected: e.Counts.Rejected, Corrupted: e.Counts.UnfencedLost, Ghosts: len(e.Ghosts)}
+	v := &Verdict{Operations: len(sections), Rejected: e.Counts.Rejected, Corrupted: e.Counts.UnfencedLost}
 	for _, s := range sections {
 		if s.Enter != 0 {
 			v.Sections++
@@ -88,9 +91,11 @@ func (e *Evidence) Judge(minRate float64) *Verdict {
 		slices.SortFunc(over, func(a, b Violation) int { return compare(a.From, b.From) })
 		v.Noted = over[:min(len(over), 20)]
 	}
-	v.Violations = append(append(v.Violations, e.idle(sections)...), e.ghosts()...)
+	ghosts := e.ghosts(sections)
+	v.Ghosts = len(ghosts)
+	v.Violations = append(append(v.Violations, e.idle(sections)...), ghosts...)
 	v.Violations = append(append(v.Violations, lingering...), overruns...)
-	v.Violations = append(v.Violations, e.rate(v.Sections, minRate)...)
+	v.Violations = append(append(v.Violations, e.rate(v.Sections, minRate)...), v.judgeCalls(e, sections)...)
 	v.Stalls = e.excuse(v.Violations)
 	return v
 }
@@ -104,8 +109,27 @@ func (v *Verdict) judgeOverruns(e *Evidence, sections []*Section) []Violation {
 	return found
 }
 
-func (e *Evidence) ghosts() (found []Violation) {
+// judgeCalls judges what callers ask for besides the key, and what one master does to others.
+func (v *Verdict) judgeCalls(e *Evidence, sections []*Section) (found []Violation) {
+	again, n := e.reentries(sections)
+	others, m := e.slowed(sections)
+	v.Reentries, v.Others = n, m
+	return slices.Concat(again, others, e.overstayed(sections), e.cutShort(sections), e.overlong(sections), e.slowCloses())
+}
+
+// keptByPlan says whether a claim is one with a least hold that Close has left to its lease.
+func (e *Evidence) keptByPlan(sections []*Section, g Ghost) bool {
+	return slices.ContainsFunc(sections, func(s *Section) bool {
+		least := s.Enter + s.Plan.MinHold
+		return s.Key == g.Key && s.Fence == g.Token && s.Plan.MinHold > 0 && e.closing(s.Worker, s.Enter, least)
+	})
+}
+
+func (e *Evidence) ghosts(sections []*Section) (found []Violation) {
 	for _, g := range e.Ghosts {
+		if g.Left > 0 && e.keptByPlan(sections, g) {
+			continue
+		}
 		why := fmt.Sprintf("a %s claim of process %d, which had closed its Client, is left for %v", g.Phase, g.PID, g.Left)
 		if g.Left <= 0 {
 			why = fmt.Sprintf("a %s claim of process %d has no end", g.Phase, g.PID)
@@ -180,4 +204,4 @@ func explained(found []Violation, x *Violation) bool {
 
 // excusable are the oracles that a busy machine can mislead. Tokens, what the stores
 // and the servers keep, are the same however slow it is.
-var excusable = map[string]bool{"overlap": true, "late-loss": true, "false-loss": true, "idle": true, "rate": true, "lingering": true, "overrun": true}
+var excusable = map[string]bool{"overlap": true, "late-loss": true, "false-loss": true, "idle": true, "rate": true, "lingering": true, "overrun": true, "max-hold": true, "min-hold": true, "overlong": true, "other-masters": true}

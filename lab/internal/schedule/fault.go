@@ -30,12 +30,26 @@ const (
 	LeaderKill    Kind = "leader-kill"    // SIGKILL of etcd's leader, and back with its data
 	LeaderPause   Kind = "leader-pause"   // SIGSTOP of etcd's leader
 	Failover      Kind = "failover"       // SIGKILL of a Redis master until a replica took over
-	ClientKill    Kind = "client-kill"    // the server closes all connections
-	ScriptFlush   Kind = "script-flush"
-	Compact       Kind = "compact"
-	SlotMigration Kind = "slot-migration"
-	LeaseRevoke   Kind = "lease-revoke" // of somebody's lease
-	KeyDelete     Kind = "key-delete"   // of somebody's lock
+	// PlannedFailover has a replica take over from a master that waits until the replica has
+	// everything: CLUSTER FAILOVER, FAILOVER TO.
+	PlannedFailover Kind = "planned-failover"
+	// ForcedFailover has sentinels replace a master that works on until it is told:
+	// SENTINEL FAILOVER.
+	ForcedFailover Kind = "forced-failover"
+	MasterStall    Kind = "master-stall" // SIGSTOP of one of several masters, for longer than a lease
+	FarMaster      Kind = "far-master"   // one of several masters is Param further away
+	ClientKill     Kind = "client-kill"  // the server closes all connections
+	ScriptFlush    Kind = "script-flush"
+	Compact        Kind = "compact"
+	SlotMigration  Kind = "slot-migration"
+	LeaseRevoke    Kind = "lease-revoke" // of somebody's lease
+	KeyDelete      Kind = "key-delete"   // of somebody's lock
+	// SiblingDelete is the deletion, as by an eviction, of one of the keys that stand next to
+	// a lock: its queue, its waiters or its last token.
+	SiblingDelete Kind = "sibling-delete"
+	// ClockBack makes what is stored look as if the clock had been set back by an hour
+	// since: deadlines and arrivals lie that far ahead.
+	ClockBack Kind = "clock-back"
 )
 
 // Workers.
@@ -73,10 +87,24 @@ func (k Kind) OnWorkers() bool { return k == WorkerKill || k == WorkerPause || k
 // Kills says whether the fault ends a worker.
 func (k Kind) Kills() bool { return k == WorkerKill || k == Beheading }
 
+// OfOneMaster says whether the fault strikes one of several masters, and the others must go
+// on as before.
+func (k Kind) OfOneMaster() bool { return k == MasterStall || k == FarMaster }
+
+// Unnoticed says whether waiters are served in time while the fault lasts.
+func (k Kind) Unnoticed() bool {
+	switch k {
+	case ScriptFlush, Compact, Mute, SiblingDelete, ClockBack, FarMaster:
+		return true
+	default:
+		return false
+	}
+}
+
 // Harmless says whether a fault may never cost a holder its lock.
 func (f Fault) Harmless(ttl time.Duration) bool {
 	switch f.Kind {
-	case ScriptFlush, Compact, Mute, ClientKill, Cut, DropReplies, SlotMigration, WorkerKill:
+	case ScriptFlush, Compact, Mute, ClientKill, Cut, DropReplies, SlotMigration, WorkerKill, SiblingDelete, ClockBack, FarMaster:
 		return true
 	case Delay, WorkerPause, ServerPause:
 		return f.For <= ttl/2

@@ -25,37 +25,44 @@ const (
 
 // The topologies.
 const (
-	Single   = "single"
-	Sentinel = "sentinel"
-	Cluster  = "cluster"
-	Redlock3 = "redlock-3"
-	Redlock5 = "redlock-5"
-	Etcd1    = "etcd-1"
-	Etcd3    = "etcd-3"
+	Single     = "single"
+	Replicated = "replicated"
+	Sentinel   = "sentinel"
+	Cluster    = "cluster"
+	Redlock3   = "redlock-3"
+	Redlock5   = "redlock-5"
+	Etcd1      = "etcd-1"
+	Etcd3      = "etcd-3"
 )
 
 // Topologies are all of them.
-var Topologies = []string{Single, Sentinel, Cluster, Redlock3, Redlock5, Etcd1, Etcd3}
+var Topologies = []string{Single, Replicated, Sentinel, Cluster, Redlock3, Redlock5, Etcd1, Etcd3}
 
 var (
 	network = []Kind{Delay, Cut, BlackHole, ReplyHole, LagHole}
 	workers = []Kind{WorkerKill, WorkerPause}
 	asleep  = []Kind{WorkerKill, WorkerSleep, WorkerSleep}
+	stored  = []Kind{SiblingDelete, ClockBack} // what a script must put right
 )
 
-// decks are the kinds of faults of each topology. Failovers and lost data are
-// beyond the assumptions of Redis, the loss of a leader is not beyond etcd's.
+// decks are the kinds of faults of each topology. Failovers that lose what was
+// acknowledged, and lost data, are beyond the assumptions of Redis; the loss of a leader is
+// not beyond etcd's.
 var decks = map[string]map[Mode][]Kind{
 	Single: {
-		Inside: deck(network, workers, []Kind{DropReplies, LateCalls, Mute, ServerPause, ServerRestart, ClientKill, ScriptFlush, WorkerKill}),
+		Inside: deck(network, workers, []Kind{DropReplies, LateCalls, Mute, ServerPause, ServerRestart, ClientKill, ScriptFlush, WorkerKill}, stored),
 		Beyond: deck(asleep, []Kind{ServerEmpty, ServerEmpty, KeyDelete, KeyDelete, BlackHole, ServerPause}),
 	},
+	Replicated: {
+		Inside: deck(workers, []Kind{PlannedFailover, PlannedFailover, PlannedFailover, Cut, DropReplies, BlackHole, ServerPause, ClientKill}, stored),
+		Beyond: deck(asleep, []Kind{Failover, Failover, PlannedFailover, KeyDelete}),
+	},
 	Sentinel: {
-		Inside: deck(workers, []Kind{ServerPause, ClientKill, ScriptFlush, WorkerKill}),
-		Beyond: deck(asleep, []Kind{Failover, Failover, KeyDelete, ClientKill}),
+		Inside: deck(workers, []Kind{ServerPause, ClientKill, ScriptFlush, WorkerKill}, stored),
+		Beyond: deck(asleep, []Kind{Failover, ForcedFailover, ForcedFailover, KeyDelete, ClientKill}),
 	},
 	Cluster: {
-		Inside: deck(workers, []Kind{ServerPause, ClientKill, ScriptFlush, SlotMigration, SlotMigration, WorkerKill}),
+		Inside: deck(workers, []Kind{ServerPause, ClientKill, ScriptFlush, SlotMigration, SlotMigration, WorkerKill, PlannedFailover, PlannedFailover, MasterStall, FarMaster}, stored),
 		Beyond: deck(asleep, []Kind{Failover, Failover, KeyDelete, SlotMigration}),
 	},
 	Redlock3: redlockDeck, Redlock5: redlockDeck,
@@ -70,7 +77,7 @@ var decks = map[string]map[Mode][]Kind{
 }
 
 var redlockDeck = map[Mode][]Kind{
-	Inside: deck(network, workers, []Kind{DropReplies, ServerPause, ServerRestart, ScriptFlush, WorkerKill}),
+	Inside: deck(network, workers, []Kind{DropReplies, ServerPause, ServerRestart, ScriptFlush, WorkerKill, SiblingDelete}),
 	Beyond: deck(asleep, []Kind{ServerEmpty, ServerEmpty, KeyDelete}),
 }
 
@@ -125,8 +132,8 @@ func Plan(seed uint64, topology string, mode Mode, length time.Duration) ([]Faul
 		}
 		plan, left = append(plan, f), left[1:]
 		at = f.At + f.For + pause(r, f, TTL(topology))
-		if mode == Kills {
-			at += TTL(topology)
+		if mode == Kills { // until the lease of the dead has ended, and some time to hold again
+			at = f.At + f.For + TTL(topology)*5/4 + between(r, 300*time.Millisecond, 600*time.Millisecond)
 		}
 		if f.Kind == Beheading { // a new leader begins leases anew
 			at += TTL(topology) + 2*time.Second
@@ -140,6 +147,9 @@ func pause(r *rand.Rand, f Fault, ttl time.Duration) time.Duration {
 	if f.Kind == ScriptFlush || f.Kind == Mute || f.Kind == Cut {
 		return between(r, 100*time.Millisecond, 400*time.Millisecond)
 	}
+	if f.Kind == ClockBack { // and for a look at what is stored a second later
+		return between(r, 1300*time.Millisecond, 1600*time.Millisecond)
+	}
 	return between(r, ttl/2, ttl/2+600*time.Millisecond)
 }
 
@@ -152,7 +162,7 @@ func draw(r *rand.Rand, kind Kind, ttl time.Duration, at time.Duration) Fault {
 	switch kind {
 	case Delay:
 		f.For, f.Param = span(0.25, 0.5), between(r, 5*time.Millisecond, 100*time.Millisecond)
-	case Cut, ClientKill, ScriptFlush, Compact, DropReplies:
+	case Cut, ClientKill, ScriptFlush, Compact, DropReplies, SiblingDelete:
 		f.For = between(r, 300*time.Millisecond, time.Second)
 	case LateCalls:
 		f.For = between(r, 300*time.Millisecond, 1200*time.Millisecond)
@@ -168,13 +178,17 @@ func draw(r *rand.Rand, kind Kind, ttl time.Duration, at time.Duration) Fault {
 		f.For = span(0.1, 0.5)
 	case ServerRestart, ServerEmpty, LeaderKill, Beheading:
 		f.For = span(0.05, 0.4)
-	case Failover, SlotMigration:
+	case MasterStall:
+		f.For = span(0.8, 1.5)
+	case FarMaster:
+		f.For, f.Param = span(0.8, 1.5), 30*time.Millisecond
+	case Failover, SlotMigration, PlannedFailover, ForcedFailover:
 		f.For = between(r, 1500*time.Millisecond, 2500*time.Millisecond)
 	case WorkerPause:
 		f.For = span(0.1, 0.35)
 	case WorkerSleep:
 		f.For = span(1.3, 1.8)
-	default: // KeyDelete, LeaseRevoke, WorkerKill: over at once
+	default: // KeyDelete, LeaseRevoke, ClockBack, WorkerKill: over at once
 	}
 	return f
 }

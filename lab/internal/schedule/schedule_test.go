@@ -22,7 +22,7 @@ func TestPlanIsAFunctionOfItsSeed(t *testing.T) {
 	}
 }
 
-const firstOfSeed1 = "  1.290s drop-replies   for 0.802s at 31214"
+const firstOfSeed1 = "  1.290s worker-kill    for 0.000s at 44202"
 
 // A replayed seed must be the schedule that failed, also with a later version of
 // the lab: a change of this plan makes stored seeds worthless.
@@ -56,8 +56,50 @@ func TestEveryKindIsDealt(t *testing.T) {
 			}
 		}
 	}
-	if len(seen) != 23 {
+	if len(seen) != 29 {
 		t.Errorf("%d kinds of faults are dealt: %v", len(seen), seen)
+	}
+}
+
+// A steady key is at the master that its hands mean it to be.
+func TestSteadyKeysAreInTheirShards(t *testing.T) {
+	for shard := range schedule.Shards {
+		for epoch := range int64(50) {
+			key := schedule.SteadyKey("lab:", shard, epoch)
+			slot := schedule.Slot("lab:" + key)
+			if slot < schedule.FirstSlot(shard) || slot >= schedule.FirstSlot(shard+1) {
+				t.Errorf("%s is in slot %d, not in shard %d", key, slot, shard)
+			}
+		}
+	}
+	if got := schedule.Slot("123456789"); got != 12739 { // from the specification of Redis Cluster
+		t.Errorf("slot %d", got)
+	}
+}
+
+// Every setup is tried on some seed that the nightly run has.
+func TestEverySetupIsDealt(t *testing.T) {
+	seen := map[string]bool{}
+	for _, topology := range schedule.Topologies {
+		for seed := uint64(1); seed <= 20; seed++ {
+			s := schedule.SetupFor(seed, topology, schedule.Inside)
+			for name, has := range map[string]bool{"batch": s.Batch > 0, "reentrant": s.Reentrant, "reopens": s.Reopens} {
+				if has {
+					seen[topology+" "+name] = true
+				}
+			}
+			seen[topology+" rights "+s.Rights], seen[topology+" routing "+s.Routing] = true, true
+		}
+	}
+	for _, want := range []string{
+		"single batch", "single reentrant", "single reopens", "single rights few", "single rights no-channels",
+		"replicated rights no-channels", "sentinel rights few", "cluster rights few", "cluster rights no-channels",
+		"cluster routing read-only", "cluster routing by-latency", "cluster routing randomly", "redlock-3 rights few",
+		"redlock-5 rights no-channels", "etcd-1 rights few", "etcd-3 rights few",
+	} {
+		if !seen[want] {
+			t.Errorf("no seed of twenty has %q", want)
+		}
 	}
 }
 

@@ -17,16 +17,21 @@ import (
 // etcd is a cluster of one or three.
 type etcd struct {
 	*servers.EtcdCluster
+	setup   schedule.Setup
 	net     proxies
 	control *clientv3.Client
 }
 
-func startEtcd(ctx context.Context, n int) (Topology, error) {
-	c, err := servers.StartEtcdCluster(ctx, n, servers.EtcdOptions{})
+func startEtcd(ctx context.Context, n int, setup schedule.Setup) (Topology, error) {
+	// Passwords that are cheap to check leave the processor to the trial.
+	c, err := servers.StartEtcdCluster(ctx, n, servers.EtcdOptions{Args: []string{"--bcrypt-cost", "4"}})
 	if err != nil {
 		return nil, err
 	}
 	t := &etcd{EtcdCluster: c}
+	if err = t.addRole(ctx, setup); err != nil {
+		return nil, errors.Join(err, t.Stop())
+	}
 	var addrs []string
 	for _, node := range c.Nodes() {
 		addrs = append(addrs, node.Addr())
@@ -42,12 +47,30 @@ func startEtcd(ctx context.Context, n int) (Topology, error) {
 	return t, nil
 }
 
+// addRole switches users on, if the setup has any.
+func (t *etcd) addRole(ctx context.Context, setup schedule.Setup) error {
+	if setup.Rights == schedule.AllRights {
+		return nil
+	}
+	clients, err := worker.Connect(t.Direct())
+	if err != nil {
+		return err
+	}
+	defer clients.Close()
+	t.setup = setup
+	return addRole(ctx, clients.Etcd)
+}
+
 func (t *etcd) Workers() worker.Backend {
-	return worker.Backend{Kind: "etcd", Addrs: t.net.addrs()}
+	return as(worker.Backend{Kind: "etcd", Addrs: t.net.addrs()}, t.setup)
 }
 
 func (t *etcd) Direct() worker.Backend {
-	return worker.Backend{Kind: "etcd", Addrs: t.Endpoints()}
+	b := worker.Backend{Kind: "etcd", Addrs: t.Endpoints()}
+	if t.setup.Rights != schedule.AllRights {
+		b.User, b.Password = root, password
+	}
+	return b
 }
 
 func (t *etcd) Stop() error {

@@ -21,12 +21,13 @@ const watched = "KA"
 // They lose nothing that they have acknowledged.
 type redisServers struct {
 	kind  string
+	setup schedule.Setup
 	nodes []*servers.Redis
 	net   proxies
 }
 
-func startRedis(ctx context.Context, kind string, n int) (Topology, error) {
-	t := &redisServers{kind: kind}
+func startRedis(ctx context.Context, kind string, n int, setup schedule.Setup) (Topology, error) {
+	t := &redisServers{kind: kind, setup: setup}
 	for range n {
 		node, err := servers.StartRedis(ctx, servers.RedisOptions{
 			Args: []string{"--appendonly", "yes", "--appendfsync", "always", "--notify-keyspace-events", watched},
@@ -36,8 +37,11 @@ func startRedis(ctx context.Context, kind string, n int) (Topology, error) {
 		}
 		t.nodes = append(t.nodes, node)
 	}
-	var err error
-	if t.net, err = startProxies(addrsOf(t.nodes)); err != nil {
+	err := addUsers(ctx, t.nodes, kind, setup)
+	if err == nil {
+		t.net, err = startProxies(addrsOf(t.nodes))
+	}
+	if err != nil {
 		return nil, errors.Join(err, t.Stop())
 	}
 	return t, nil
@@ -51,7 +55,7 @@ func addrsOf(nodes []*servers.Redis) (all []string) {
 }
 
 func (t *redisServers) Workers() worker.Backend {
-	return worker.Backend{Kind: t.kind, Addrs: t.net.addrs()}
+	return as(worker.Backend{Kind: t.kind, Addrs: t.net.addrs()}, t.setup)
 }
 
 func (t *redisServers) Direct() worker.Backend {
@@ -83,8 +87,9 @@ func (t *redisServers) Inject(ctx context.Context, f schedule.Fault) (healer, er
 	case schedule.ServerEmpty:
 		return func(ctx context.Context) error { return node.Restart(ctx, false) }, node.Kill()
 	case schedule.DropReplies:
-		again := repeat(50*time.Millisecond, func(context.Context) { some.each(func(p *servers.Proxy) { p.DropReplies(3) }) })
-		return func(ctx context.Context) error { return errors.Join(again(ctx), some.heal(ctx)) }, nil
+		return dropReplies(some), nil
+	case schedule.SiblingDelete: // at one of those that know nothing of each other
+		return siblingDelete([]*servers.Redis{node}, t.kind, f.Target), nil
 	case schedule.LateCalls:
 		some.each(func(p *servers.Proxy) {
 			p.DeliverAfterClose(true)
@@ -94,6 +99,11 @@ func (t *redisServers) Inject(ctx context.Context, f schedule.Fault) (healer, er
 	default:
 		return commands(ctx, t.nodes, f)
 	}
+}
+
+func dropReplies(some proxies) healer {
+	again := repeat(50*time.Millisecond, func(context.Context) { some.each(func(p *servers.Proxy) { p.DropReplies(3) }) })
+	return func(ctx context.Context) error { return errors.Join(again(ctx), some.heal(ctx)) }
 }
 
 // late is a rule that holds some of the scripts to come, each on its own connection,
@@ -133,6 +143,10 @@ func commands(ctx context.Context, nodes []*servers.Redis, f schedule.Fault) (he
 			_ = say(ctx, n, "DEL", key) // where it is not, or not writable, it need not go
 		}
 		return nothing, nil
+	case schedule.SiblingDelete:
+		return siblingDelete(nodes, "single", f.Target), nil
+	case schedule.ClockBack:
+		return nothing, clockBack(ctx, nodes)
 	default:
 		return unknown(f)
 	}

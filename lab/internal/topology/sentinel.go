@@ -12,7 +12,10 @@ import (
 
 // sentinel is a master with two replicas under three sentinels. It announces its own
 // addresses, so clients go there without a proxy.
-type sentinel struct{ *servers.Sentinel }
+type sentinel struct {
+	*servers.Sentinel
+	setup schedule.Setup
+}
 
 // patience is how long sentinels, and nodes of a cluster, wait before they depose a
 // silent master. Inside the assumptions there is no failover, however busy the
@@ -24,16 +27,16 @@ func patience(mode schedule.Mode) string {
 	return "1000"
 }
 
-func startSentinel(ctx context.Context, mode schedule.Mode) (Topology, error) {
+func startSentinel(ctx context.Context, mode schedule.Mode, setup schedule.Setup) (Topology, error) {
 	s, err := servers.StartSentinel(ctx, 2)
 	if err != nil {
 		return nil, err
 	}
-	t := &sentinel{s}
+	t := &sentinel{s, setup}
 	for _, n := range s.Sentinels() {
 		err = errors.Join(err, say(ctx, n, "SENTINEL", "SET", servers.MasterName, "down-after-milliseconds", patience(mode)))
 	}
-	if err = errors.Join(err, watch(ctx, s.Nodes())); err != nil {
+	if err = errors.Join(err, watch(ctx, s.Nodes()), addUsers(ctx, s.Nodes(), "sentinel", setup)); err != nil {
 		return nil, errors.Join(err, t.Stop())
 	}
 	return t, nil
@@ -48,10 +51,12 @@ func watch(ctx context.Context, nodes []*servers.Redis) (err error) {
 }
 
 func (t *sentinel) Workers() worker.Backend {
-	return worker.Backend{Kind: "sentinel", Addrs: t.SentinelAddrs()}
+	return as(t.Direct(), t.setup)
 }
 
-func (t *sentinel) Direct() worker.Backend { return t.Workers() }
+func (t *sentinel) Direct() worker.Backend {
+	return worker.Backend{Kind: "sentinel", Addrs: t.SentinelAddrs()}
+}
 
 // Nodes are where the watcher listens.
 func (t *sentinel) NodeAddrs() []string { return addrsOf(t.Nodes()) }
@@ -67,6 +72,8 @@ func (t *sentinel) Inject(ctx context.Context, f schedule.Fault) (healer, error)
 	case schedule.Failover:
 		old, err := t.KillMaster(ctx)
 		return func(ctx context.Context) error { return t.comeBack(ctx, old) }, err
+	case schedule.ForcedFailover:
+		return nothing, t.failOver(ctx)
 	default:
 		return commands(ctx, t.Nodes(), f)
 	}
@@ -82,4 +89,27 @@ func (t *sentinel) comeBack(ctx context.Context, old *servers.Redis) error {
 		return err
 	}
 	return watch(ctx, []*servers.Redis{old})
+}
+
+// failOver tells a sentinel to replace the master, and waits until the old one follows the
+// new: until then it has gone on working.
+func (t *sentinel) failOver(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 40*time.Second)
+	defer cancel()
+	old, err := t.Master(ctx)
+	if err != nil {
+		return err
+	}
+	// It is refused as long as the last failover is not over.
+	err = until(ctx, "SENTINEL FAILOVER", func() bool {
+		return say(ctx, t.Sentinels()[0], "SENTINEL", "FAILOVER", servers.MasterName) == nil
+	})
+	if err != nil {
+		return err
+	}
+	_, err = t.AwaitFailover(ctx, old)
+	if err != nil {
+		return err
+	}
+	return awaitRole(ctx, old, "slave")
 }

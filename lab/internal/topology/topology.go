@@ -24,23 +24,25 @@ type Topology interface {
 	Stop() error
 }
 
-// Start starts the servers of a topology as a mode needs them.
-func Start(ctx context.Context, name string, mode schedule.Mode) (Topology, error) {
+// Start starts the servers of a topology as a mode and a setup need them.
+func Start(ctx context.Context, name string, mode schedule.Mode, setup schedule.Setup) (Topology, error) {
 	switch name {
 	case schedule.Single:
-		return startRedis(ctx, "single", 1)
+		return startRedis(ctx, "single", 1, setup)
+	case schedule.Replicated:
+		return startReplicated(ctx, setup)
 	case schedule.Redlock3:
-		return startRedis(ctx, "redlock", 3)
+		return startRedis(ctx, "redlock", 3, setup)
 	case schedule.Redlock5:
-		return startRedis(ctx, "redlock", 5)
+		return startRedis(ctx, "redlock", 5, setup)
 	case schedule.Sentinel:
-		return startSentinel(ctx, mode)
+		return startSentinel(ctx, mode, setup)
 	case schedule.Cluster:
-		return startCluster(ctx, mode)
+		return startCluster(ctx, mode, setup)
 	case schedule.Etcd1:
-		return startEtcd(ctx, 1)
+		return startEtcd(ctx, 1, setup)
 	case schedule.Etcd3:
-		return startEtcd(ctx, 3)
+		return startEtcd(ctx, 3, setup)
 	}
 	return nil, fmt.Errorf("there is no topology %q", name)
 }

@@ -11,6 +11,8 @@ import (
 
 	"github.com/ceyewan/genesis/internal/servers"
 	"github.com/ceyewan/genesis/lab/internal/event"
+	"github.com/ceyewan/genesis/lab/internal/schedule"
+	"github.com/ceyewan/genesis/lab/internal/topology"
 	"github.com/ceyewan/genesis/lab/internal/worker"
 )
 
@@ -46,10 +48,14 @@ func (c *crew) spawn(position int) (*mate, error) {
 	}
 	t := c.trial
 	c.lives++
+	setup, backend := t.spec.Setup(), t.top.Workers()
+	if setup.Rights == schedule.NoChannels && position%2 == 0 {
+		backend.User = topology.MuteUser
+	}
 	orders := worker.Orders{
-		Name: fmt.Sprintf("w%d.%d", position, c.lives), Backend: t.top.Workers(), Store: t.dir + "/store", Log: t.logPath(),
+		Name: fmt.Sprintf("w%d.%d", position, c.lives), Backend: backend, Store: t.dir + "/store", Log: t.logPath(),
 		Seed: t.spec.Seed + uint64(c.lives)<<32, TTL: t.evidence.TTL, Mode: t.spec.Mode, Started: t.started,
-		Mutant: t.spec.Mutant, Position: position, Rest: cmp.Or(t.spec.Rest, DefaultRest), Batch: t.spec.batch(),
+		Mutant: t.spec.Mutant, Position: position, Rest: cmp.Or(t.spec.Rest, DefaultRest), Setup: setup,
 	}
 	p, err := servers.StartProcess(servers.ProcessOptions{Path: self, Args: []string{"worker", orders.Encode()}})
 	return &mate{p, orders.Name}, err

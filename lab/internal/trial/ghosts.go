@@ -25,10 +25,15 @@ func (t *trial) ghosts(ctx context.Context) (found []oracle.Ghost, err error) {
 	for _, e := range events {
 		orderly[e.PID] = orderly[e.PID] || e.Kind == event.Stop
 	}
+	for _, e := range events { // what a Client left that was closed before, its lease ends
+		if e.Kind == event.Closed && e.Note != "" {
+			orderly[e.PID] = false
+		}
+	}
 	var endless []stored
 	deadline := time.Now().Add(t.evidence.TTL + 3*time.Second)
 	err = t.lookout.each(ctx, func(key string, c dlock.Claim) {
-		ghost := oracle.Ghost{Key: key, PID: c.Info.PID, Phase: c.Phase.String(), Left: c.Left}
+		ghost := oracle.Ghost{Key: key, PID: c.Info.PID, Phase: c.Phase.String(), Token: c.Token, Left: c.Left}
 		switch {
 		case orderly[c.Info.PID] && c.Left > 0:
 			found = append(found, ghost)

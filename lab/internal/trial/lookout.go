@@ -78,7 +78,7 @@ func (t *trial) lookAround(ctx context.Context, next time.Time) error {
 	var seen []oracle.Sight
 	before := mono.Now()
 	err := t.lookout.each(look, func(key string, c dlock.Claim) {
-		seen = append(seen, oracle.Sight{Before: before, After: mono.Now(), Key: key, PID: c.Info.PID, Phase: c.Phase.String(), Token: c.Token, Left: c.Left})
+		seen = append(seen, oracle.Sight{Before: before, After: mono.Now(), Key: key, PID: c.Info.PID, Phase: c.Phase.String(), Token: c.Token, Purpose: c.Info.Purpose, Left: c.Left})
 	})
 	if err == nil {
 		t.evidence.Looks++

@@ -32,14 +32,13 @@ type Spec struct {
 // DefaultRest keeps one trial busy. Where several run at once they need more rest.
 const DefaultRest = 10 * time.Millisecond
 
-// batch has a quarter of the seeds pass locks on inside of a process, where the
-// backend can.
-func (s Spec) batch() int {
-	ranges := s.Topology == schedule.Single || s.Topology == schedule.Sentinel || s.Topology == schedule.Cluster
-	if ranges && s.Mutant == "" && s.Seed%4 == 0 {
-		return 4
+// Setup is how workers of this trial are configured.
+func (s Spec) Setup() schedule.Setup {
+	setup := schedule.SetupFor(s.Seed, s.Topology, s.Mode)
+	if s.Mutant != "" {
+		return setup.Plain()
 	}
-	return 0
+	return setup
 }
 
 func (s Spec) String() string {
@@ -53,8 +52,14 @@ func (s Spec) String() string {
 // A Progress hears what a trial does.
 type Progress func(format string, args ...any)
 
-// minRate is how many sections per second a trial must have to prove anything.
-const minRate = 5
+// minRate is how many sections per second a trial must have to prove anything. Waiters that
+// nothing can be published to are served at their next heartbeat, and others wait for them.
+func (s Spec) minRate() float64 {
+	if s.Setup().Rights == schedule.NoChannels {
+		return 1
+	}
+	return 5
+}
 
 // workers is how many processes lock at a time.
 const workers = 4
@@ -86,7 +91,7 @@ func Run(ctx context.Context, spec Spec, progress Progress) (*oracle.Verdict, *o
 	}
 	defer os.RemoveAll(dir)
 	t := &trial{spec: spec, dir: dir, progress: progress, evidence: &oracle.Evidence{
-		Topology: spec.Topology, Mode: spec.Mode, TTL: schedule.TTL(spec.Topology),
+		Topology: spec.Topology, Mode: spec.Mode, TTL: schedule.TTL(spec.Topology), Setup: spec.Setup(),
 	}}
 	err = t.begin(ctx)
 	if err == nil {
@@ -95,7 +100,7 @@ func Run(ctx context.Context, spec Spec, progress Progress) (*oracle.Verdict, *o
 	if err = errors.Join(err, t.finish()); err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", spec, err)
 	}
-	return t.evidence.Judge(minRate), t.evidence, nil
+	return t.evidence.Judge(spec.minRate()), t.evidence, nil
 }
 
 const startWithin = time.Minute
@@ -104,7 +109,7 @@ const startWithin = time.Minute
 func (t *trial) begin(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, startWithin)
 	defer cancel()
-	if t.top, err = topology.Start(ctx, t.spec.Topology, t.spec.Mode); err != nil {
+	if t.top, err = topology.Start(ctx, t.spec.Topology, t.spec.Mode, t.spec.Setup()); err != nil {
 		return err
 	}
 	if t.store, err = store.Listen(filepath.Join(t.dir, "store")); err != nil {

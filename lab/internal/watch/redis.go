@@ -15,15 +15,27 @@ import (
 
 const channel = "__keyspace@0__:"
 
+// A sink hears what happens to locks at one server.
+type sink interface {
+	// begin is called when listening begins, and returns the locks whose tokens are to be
+	// asked for.
+	begin() (ask []string)
+	changed(key string)          // to what is being asked for
+	has(key string, token int64) // 0: none, or one that has not won
+	ended(key string, token int64, cause string)
+	interrupted() // nothing is heard until it begins again
+}
+
 // redis follows the keyspace events of one server, through its restarts.
-func (w *Watcher) redis(ctx context.Context, addr string) {
+func (w *Watcher) redis(ctx context.Context, addr string, to sink) {
 	for ctx.Err() == nil {
 		if conn, err := net.DialTimeout("tcp", addr, time.Second); err == nil {
 			stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-			l := &listener{conn: conn, in: bufio.NewReader(conn), add: w.add, locks: map[string]*lock{}}
+			l := &listener{conn: conn, in: bufio.NewReader(conn), to: to, locks: map[string]*lock{}}
 			l.follow()
 			stop()
 			_ = conn.Close()
+			to.interrupted()
 		}
 		select {
 		case <-ctx.Done():
@@ -38,7 +50,7 @@ func (w *Watcher) redis(ctx context.Context, addr string) {
 type listener struct {
 	conn  net.Conn
 	in    *bufio.Reader
-	add   func(key string, fence int64, cause string)
+	to    sink
 	locks map[string]*lock
 	asked []question // whose answers are still to come
 }
@@ -61,6 +73,12 @@ func (l *listener) follow() {
 	if first, err := l.read(); err != nil || first == nil { // what HELLO says
 		return
 	}
+	if subscribed, err := l.read(); err != nil || subscribed == nil {
+		return
+	}
+	for _, key := range l.to.begin() {
+		l.ask(key, l.of(key))
+	}
 	for {
 		got, err := l.read()
 		if err != nil {
@@ -82,24 +100,30 @@ func (l *listener) change(key, what string) {
 	if strings.ContainsAny(key, "{\x01") {
 		return
 	}
-	one := l.locks[key]
-	if one == nil {
-		one = &lock{}
-		l.locks[key] = one
-	}
+	one := l.of(key)
 	switch what {
 	case "set", "restore":
 		one.generation++
 		one.fence = 0
-		l.asked = append(l.asked, question{key, one.generation})
-		_ = l.send("GET", key)
+		l.to.changed(key)
+		l.ask(key, one)
 	case "del", "expired", "evicted":
-		if one.fence != 0 {
-			l.add(key, one.fence, what)
-		}
+		l.to.ended(key, one.fence, what)
 		one.generation++
 		one.fence = 0
 	}
+}
+
+func (l *listener) of(key string) *lock {
+	if l.locks[key] == nil {
+		l.locks[key] = &lock{}
+	}
+	return l.locks[key]
+}
+
+func (l *listener) ask(key string, one *lock) {
+	l.asked = append(l.asked, question{key, one.generation})
+	_ = l.send("GET", key)
 }
 
 // answered takes in the value "<id> <token> …" of the oldest question.
@@ -112,9 +136,13 @@ func (l *listener) answered(value any) {
 	one := l.locks[q.key]
 	text, _ := value.(string)
 	part := strings.SplitN(text, " ", 3)
-	if one.generation == q.generation && len(part) >= 2 {
+	if one.generation != q.generation {
+		return
+	}
+	if len(part) >= 2 {
 		one.fence, _ = strconv.ParseInt(part[1], 10, 64)
 	}
+	l.to.has(q.key, one.fence)
 }
 
 func (l *listener) send(words ...string) error {

@@ -4,6 +4,7 @@ package watch
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"github.com/ceyewan/genesis/lab/internal/mono"
@@ -41,8 +42,8 @@ func Addrs(t topology.Topology) []string {
 }
 
 // Start listens to the servers of a topology. It needs no client of the library that
-// is judged. The servers of redlock are not watched: what one of them drops is not
-// the lock's end.
+// is judged. What one of the servers of redlock drops is not the lock's end; what a majority
+// has dropped is.
 func Start(t topology.Topology) *Watcher {
 	ctx, cancel := context.WithCancel(context.Background())
 	w := &Watcher{cancel: cancel}
@@ -51,9 +52,13 @@ func Start(t topology.Topology) *Watcher {
 	case "etcd":
 		w.work.Go(func() { w.etcd(ctx, direct) })
 	case "redlock":
+		q := newQuorum(len(direct.Addrs), w.end, w.undo)
+		for i, a := range direct.Addrs {
+			w.work.Go(func() { w.redis(ctx, a, voter{q, i}) })
+		}
 	default:
 		for _, a := range Addrs(t) {
-			w.work.Go(func() { w.redis(ctx, a) })
+			w.work.Go(func() { w.redis(ctx, a, alone{w}) })
 		}
 	}
 	return w
@@ -69,7 +74,46 @@ func (w *Watcher) Stop() []Death {
 }
 
 func (w *Watcher) add(key string, fence int64, cause string) {
+	w.end(Death{At: mono.Now(), Key: key, Fence: fence, Cause: cause})
+}
+
+func (w *Watcher) end(d Death) {
+	d.Key = d.Key[len(worker.Prefix):]
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.deaths = append(w.deaths, Death{At: mono.Now(), Key: key[len(worker.Prefix):], Fence: fence, Cause: cause})
+	w.deaths = append(w.deaths, d)
 }
+
+// undo takes back what was not so.
+func (w *Watcher) undo(d Death) {
+	d.Key = d.Key[len(worker.Prefix):]
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.deaths = slices.DeleteFunc(w.deaths, func(other Death) bool { return other == d })
+}
+
+// alone is the sink of a server whose word is enough.
+type alone struct{ w *Watcher }
+
+func (alone) begin() []string   { return nil }
+func (alone) changed(string)    {}
+func (alone) has(string, int64) {}
+func (alone) interrupted()      {}
+
+func (a alone) ended(key string, token int64, cause string) {
+	if token != 0 {
+		a.w.add(key, token, cause)
+	}
+}
+
+// A voter is the sink of one of several servers.
+type voter struct {
+	q  *quorum
+	at int
+}
+
+func (v voter) begin() []string                         { return v.q.hear(v.at, true) }
+func (v voter) changed(key string)                      { v.q.set(v.at, key, -1, "") }
+func (v voter) has(key string, token int64)             { v.q.set(v.at, key, token, "not stored") }
+func (v voter) ended(key string, _ int64, cause string) { v.q.set(v.at, key, 0, cause) }
+func (v voter) interrupted()                            { v.q.hear(v.at, false) }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -12,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/lab/internal/schedule"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 	"github.com/ceyewan/genesis/pkg/dlock/etcdlock"
 	"github.com/ceyewan/genesis/pkg/dlock/redislock"
@@ -40,31 +43,88 @@ func Connect(b Backend) (*Clients, error) {
 	case "etcd":
 		c, err := clientv3.New(clientv3.Config{
 			Endpoints: b.Addrs, DialTimeout: 5 * time.Second, DialKeepAliveTime: 5 * time.Second,
-			DialKeepAliveTimeout: 3 * time.Second, Logger: zap.NewNop(),
+			DialKeepAliveTimeout: 3 * time.Second, Logger: zap.NewNop(), Username: b.User, Password: b.Password,
 		})
 		return &Clients{Etcd: c}, err
-	case "single", "sentinel", "cluster":
-		o := options(b.Addrs)
-		o.IsClusterMode = b.Kind == "cluster"
-		if b.Kind == "sentinel" {
-			o.MasterName = servers.MasterName
-		}
+	case "single":
+		return &Clients{Redis: redis.NewUniversalClient(options(b, b.Addrs))}, nil
+	case "sentinel":
+		o := options(b, b.Addrs)
+		o.MasterName = servers.MasterName
 		return &Clients{Redis: redis.NewUniversalClient(o)}, nil
+	case "cluster":
+		return &Clients{Redis: clusterClient(b)}, nil
 	case "redlock":
 		c := &Clients{}
 		for i := range b.Addrs {
-			c.Nodes = append(c.Nodes, redis.NewUniversalClient(options(b.Addrs[i:i+1])))
+			c.Nodes = append(c.Nodes, redis.NewUniversalClient(options(b, b.Addrs[i:i+1])))
 		}
 		return c, nil
 	}
 	return nil, fmt.Errorf("no backend %q", b.Kind)
 }
 
-func options(addrs []string) *redis.UniversalOptions {
+func options(b Backend, addrs []string) *redis.UniversalOptions {
 	return &redis.UniversalOptions{
-		Addrs: addrs, MaxRetries: -1, DialTimeout: 5 * time.Second, DialerRetries: 1,
+		Addrs: addrs, Username: b.User, Password: b.Password, MaxRetries: -1, DialTimeout: 5 * time.Second, DialerRetries: 1,
 		ReadTimeout: 3 * time.Second, WriteTimeout: 3 * time.Second, ContextTimeoutEnabled: true, DisableIdentity: true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	}
+}
+
+// clusterClient goes through proxies, and reads where its routing says.
+func clusterClient(b Backend) *redis.ClusterClient {
+	o := options(b, b.Addrs).Cluster()
+	o.ReadOnly = b.Routing == schedule.ReadOnly
+	o.RouteByLatency = b.Routing == schedule.ByLatency
+	o.RouteRandomly = b.Routing == schedule.Randomly
+	// go-redis 9.23 measures a latency while it still sets up the node, which is a data
+	// race: so no node is dialed before it is complete.
+	complete := &gates{open: map[string]chan struct{}{}}
+	o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if o.RouteByLatency {
+			select {
+			case <-complete.of(addr):
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		}
+		if via, ok := b.Via[addr]; ok {
+			addr = via
+		}
+		return (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, network, addr)
+	}
+	c := redis.NewClusterClient(o)
+	if o.RouteByLatency {
+		c.OnNewNode(func(node *redis.Client) { complete.pass(node.Options().Addr) })
+	}
+	return c
+}
+
+// gates are passed when a node is complete. A node that was dropped and made again has
+// passed already.
+type gates struct {
+	mu   sync.Mutex
+	open map[string]chan struct{}
+}
+
+func (g *gates) of(addr string) chan struct{} {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.open[addr] == nil {
+		g.open[addr] = make(chan struct{})
+	}
+	return g.open[addr]
+}
+
+func (g *gates) pass(addr string) {
+	gate := g.of(addr)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	select {
+	case <-gate:
+	default:
+		close(gate)
 	}
 }
 

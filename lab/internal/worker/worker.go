@@ -16,15 +16,16 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
 
-// hands is how many goroutines a worker has: one holds for long, one for a while, and
-// the others briefly.
-const hands = 4
-
 type worker struct {
 	orders Orders
-	client *dlock.Client
+	open   func() (*dlock.Client, error)
 	store  *store.Client
 	log    *event.Log
+	// shared and permits say what the backend can do besides exclusive locks.
+	shared, permits bool
+
+	mu   sync.Mutex
+	sess *session
 }
 
 // Main runs a worker until SIGTERM. It then finishes what it does, closes its Client
@@ -49,12 +50,26 @@ func Main(o Orders) error {
 	if err != nil {
 		return err
 	}
-	client, err := dlock.New(&dlock.Config{Prefix: Prefix, DefaultTTL: o.TTL, LocalBatch: o.Batch}, dlock.WithBackend(tally(locks, log)))
+	cfg := &dlock.Config{Prefix: Prefix, DefaultTTL: o.TTL, LocalBatch: o.Setup.Batch, EnableReentrant: o.Setup.Reentrant}
+	w := &worker{orders: o, store: registers, log: log, open: func() (*dlock.Client, error) {
+		return dlock.New(cfg, dlock.WithBackend(tally(locks, log)))
+	}}
+	client, err := w.open()
 	if err != nil {
 		return err
 	}
-	w := &worker{orders: o, client: client, store: registers, log: log}
+	w.sess = &session{client: client}
+	w.shared, w.permits = supports(client, dlock.WithShared()), supports(client, dlock.WithPermits(2))
 	return w.run()
+}
+
+// supports asks a Client whether its backend takes a lock with this option, without a call
+// of the backend.
+func supports(c *dlock.Client, opt dlock.LockOption) bool {
+	over, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, err := c.TryAcquire(over, "question", opt)
+	return !errors.Is(err, dlock.ErrUnsupported)
 }
 
 func (w *worker) run() error {
@@ -62,22 +77,25 @@ func (w *worker) run() error {
 	defer stop()
 	w.log.Add(event.Event{Kind: event.Start})
 	var all sync.WaitGroup
-	for hand := range hands {
-		all.Go(func() { w.toil(ctx, hand) })
+	for _, h := range w.hands() {
+		all.Go(func() { w.toil(ctx, h) })
+	}
+	if w.orders.Setup.Reopens {
+		all.Go(func() { w.reopen(ctx) })
 	}
 	all.Go(func() { w.log.WatchScheduling(ctx) })
 	all.Wait()
-	err := w.client.Close()
+	err := w.session().client.Close()
 	if err == nil || !errors.Is(err, dlock.ErrUnknownOutcome) {
 		w.log.Add(event.Event{Kind: event.Stop})
 	}
 	return nil // what Close could not confirm, the oracles judge
 }
 
-func (w *worker) toil(ctx context.Context, hand int) {
-	r := rand.New(rand.NewPCG(w.orders.Seed, uint64(w.orders.Position*100+hand)))
+func (w *worker) toil(ctx context.Context, h hand) {
+	r := rand.New(rand.NewPCG(w.orders.Seed, uint64(w.orders.Position*100+int(h))))
 	for n := 0; ctx.Err() == nil; n++ {
-		if !w.attempt(ctx, w.draw(r, hand, n)) {
+		if !w.attempt(ctx, w.draw(r, h, n)) {
 			rest(ctx, 20*time.Millisecond)
 		}
 		rest(ctx, time.Duration(r.Int64N(int64(w.orders.Rest))))

@@ -1,0 +1,185 @@
+package oracle
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ceyewan/genesis/lab/internal/event"
+	"github.com/ceyewan/genesis/pkg/dlock"
+)
+
+// What callers ask for besides the key: when a lock ends by itself, how long it is kept, and
+// what a call inside it means.
+
+// slack is how far the moment at which a worker logs something may be from the moment at
+// which it happened, on a machine that is busy and not yet stalled.
+const slack = 300 * time.Millisecond
+
+// sameLease says whether all locks on a key have the lease of the topology, and are renewed.
+func sameLease(key string) bool {
+	return strings.HasPrefix(key, "slow") || strings.HasPrefix(key, "brisk")
+}
+
+// endsByPlan says whether the end of a lock is what its holder asked for: it is not renewed,
+// or was held for as long as it may be.
+func (e *Evidence) endsByPlan(s *Section) bool {
+	if most := s.Plan.MaxHold; most > 0 && s.Learned >= s.Enter+most-int64(slack) {
+		return true
+	}
+	if !s.Plan.Fixed {
+		return false
+	}
+	// The lease counts from when the last call of it was sent, which a fault may have put
+	// far before its answer.
+	if e.struck(s.Enter-int64(e.TTL), s.Learned, "") {
+		return true
+	}
+	until := s.Enter + s.Plan.Lease
+	for _, x := range s.Extended {
+		if x.Note == "" {
+			until = x.At + x.Dur
+		}
+	}
+	return s.Learned >= until-(until-s.Enter)/10-int64(slack)
+}
+
+// keptUntil is how long the key of a section stays taken at least, if nothing but its holder
+// ends it; 0 if it was not granted.
+func (s *Section) keptUntil() int64 {
+	if s.Enter == 0 {
+		return 0
+	}
+	return max(s.Exit, s.Released, s.Enter+s.Plan.MinHold)
+}
+
+// overstayed finds holders that believed in a lock for longer than it may be held.
+func (e *Evidence) overstayed(sections []*Section) (found []Violation) {
+	for _, s := range sections {
+		most := s.Plan.MaxHold
+		if s.Enter == 0 || most == 0 || s.Killed || e.asleep(s.Worker, s.Enter, s.Learned) {
+			continue
+		}
+		if over := s.Learned - s.Enter - most; over > int64(slack) {
+			found = append(found, Violation{
+				Oracle: "max-hold", Key: s.Key, From: s.Enter + most, To: s.Learned,
+				Detail: fmt.Sprintf("%s held for %v longer than the %v that it may", s.Attempt, time.Duration(over), time.Duration(most)),
+			})
+		}
+	}
+	return found
+}
+
+// cutShort finds keys that passed on before the least hold of the one before was over.
+func (e *Evidence) cutShort(sections []*Section) (found []Violation) {
+	for key, group := range byKey(sections, true) {
+		slices.SortFunc(group, func(a, b *Section) int { return compare(a.Enter, b.Enter) })
+		for i, next := range group[1:] {
+			s := group[i]
+			kept := s.Enter + s.Plan.MinHold
+			if s.Plan.MinHold == 0 || s.Plan.Mode != "" || s.Lost || s.Killed || e.closing(s.Worker, s.Call, kept) || e.graveIn(s.Enter, kept) || e.killedIn(s.Worker, s.Enter, kept) {
+				continue
+			}
+			if early := kept - next.Enter; early > int64(slack)/2 {
+				found = append(found, Violation{
+					Oracle: "min-hold", Key: key, From: next.Enter, To: kept,
+					Detail: fmt.Sprintf("%s got the key %v before the least hold of %s was over", next.Attempt, time.Duration(early), s.Attempt),
+				})
+			}
+		}
+	}
+	return found
+}
+
+// graveIn says whether a fault that may cost a lock struck in an interval, or shortly before.
+func (e *Evidence) graveIn(from, to int64) bool {
+	return slices.ContainsFunc(e.Faults, func(f Struck) bool {
+		return !f.Harmless(e.TTL) && f.From <= to && f.To+int64(e.TTL) >= from
+	})
+}
+
+func (e *Evidence) killedIn(worker string, from, to int64) bool {
+	return slices.ContainsFunc(e.Faults, func(f Struck) bool {
+		return f.Kind.Kills() && f.Worker == worker && f.From <= to && f.To >= from
+	})
+}
+
+// A closing is the end of a Client in a process that goes on.
+type closing struct {
+	from, to int64
+	unknown  bool // something was left to its lease
+}
+
+// findClosings finds those of all workers, among them the one at the end of each.
+func (e *Evidence) findClosings() {
+	e.closings = map[string][]closing{}
+	for _, ev := range e.Events {
+		switch ev.Kind {
+		case event.Closed:
+			e.closings[ev.Worker] = append(e.closings[ev.Worker], closing{ev.At - ev.Dur, ev.At, ev.Note != ""})
+		case event.Stop:
+			e.closings[ev.Worker] = append(e.closings[ev.Worker], closing{ev.At - int64(closeBound), ev.At, false})
+		default:
+		}
+	}
+}
+
+// closing says whether a worker closed a Client in an interval.
+func (e *Evidence) closing(worker string, from, to int64) bool {
+	return slices.ContainsFunc(e.closings[worker], func(c closing) bool { return c.from <= to && c.to >= from })
+}
+
+// longestLease is that of any lock in the lab.
+func (e *Evidence) longestLease() int64 { return int64(5 * e.TTL) }
+
+// closeBound is how long Close may take, on a busy machine.
+const closeBound = 3 * time.Second
+
+// slowCloses finds Clients that took longer to close than they may.
+func (e *Evidence) slowCloses() (found []Violation) {
+	for _, ev := range e.Events {
+		if ev.Kind == event.Closed && ev.Dur > int64(closeBound) && !e.asleep(ev.Worker, ev.At-ev.Dur, ev.At) {
+			found = append(found, Violation{
+				Oracle: "overrun", From: ev.At - ev.Dur, To: ev.At,
+				Detail: fmt.Sprintf("%s took %v to close its Client", ev.Worker, time.Duration(ev.Dur)),
+			})
+		}
+	}
+	return found
+}
+
+// reentries finds calls inside a held lock that were not answered as the setup demands: with
+// the lock that is held, or, without re-entry, with a refusal.
+func (e *Evidence) reentries(sections []*Section) (found []Violation, judged int) {
+	for _, s := range sections {
+		for _, a := range s.Again {
+			judged++
+			if e.excusesAgain(s, a) {
+				continue
+			}
+			found = append(found, Violation{
+				Oracle: "reentry", Key: s.Key, From: a.At - a.Dur, To: a.At,
+				Detail: fmt.Sprintf("%s, which has token %d, asked for its key once more by %s, and after %v got token %d and %q",
+					s.Attempt, s.Fence, a.Verb, time.Duration(a.Dur), a.Fence, a.Note),
+			})
+		}
+	}
+	return found, judged
+}
+
+func (e *Evidence) excusesAgain(s *Section, a event.Event) bool {
+	// A call inside a lock that is over is one for another lock.
+	if (s.Lost || s.Parted) && min(s.Exit, s.Learned) <= a.At {
+		return true
+	}
+	switch a.Note {
+	case dlock.ErrOwnershipLost.Error(), dlock.ErrClosed.Error():
+		return true
+	case dlock.ErrLockAlreadyHeld.Error():
+		return !e.Setup.Reentrant
+	case "":
+		return e.Setup.Reentrant && a.Fence == s.Fence
+	}
+	return false
+}

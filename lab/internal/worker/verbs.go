@@ -1,0 +1,182 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/ceyewan/genesis/lab/internal/event"
+	"github.com/ceyewan/genesis/lab/internal/mono"
+	"github.com/ceyewan/genesis/pkg/dlock"
+)
+
+// attempt locks, works and unlocks. It reports whether the backend seems well.
+func (w *worker) attempt(ctx context.Context, t task) bool {
+	w.log.Add(event.Event{Kind: event.Call, Key: t.key, Attempt: t.attempt, Dur: int64(t.patience()), Verb: string(t.verb), Plan: t.plan()})
+	s := w.session()
+	var err error
+	switch t.verb {
+	case lock, tryLock:
+		err = w.byKey(ctx, s, t)
+	case do:
+		err = w.byDo(ctx, s, t)
+	default:
+		err = w.byGuard(ctx, s, t)
+	}
+	if err == nil {
+		return true
+	}
+	w.log.Add(event.Event{Kind: event.Failed, Key: t.key, Attempt: t.attempt, Note: brief(err)})
+	return errors.Is(err, dlock.ErrLockHeldByOther) || errors.Is(err, dlock.ErrLockAlreadyHeld) || errors.Is(err, context.Canceled)
+}
+
+// patient is the context of a call. stay keeps it from ending in the hold.
+func (t task) patient(ctx context.Context) (patient context.Context, stay, cancel func()) {
+	leave := t.patience()
+	if t.cancel == 0 && t.bounded {
+		leave += t.ttl // WithWait is the bound that is to count
+	}
+	if t.cancel == 0 && t.verb != do {
+		timed, stop := context.WithTimeout(ctx, leave)
+		return timed, func() {}, stop
+	}
+	left, stop := context.WithCancel(ctx)
+	timer := time.AfterFunc(leave, stop)
+	return left, func() { timer.Stop() }, func() { timer.Stop(); stop() }
+}
+
+// released logs the end of an attempt that had the lock.
+func (w *worker) released(t task, err error) {
+	w.log.Add(event.Event{Kind: event.Released, Key: t.key, Attempt: t.attempt, Note: brief(err)})
+}
+
+// unlocking is the context of a release, which outlives what the worker is told.
+func (t task) unlocking(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), t.ttl)
+}
+
+func (w *worker) byGuard(ctx context.Context, s *session, t task) error {
+	patient, _, cancel := t.patient(ctx)
+	defer cancel()
+	seek := s.client.Acquire
+	if t.verb == tryAcquire {
+		seek = s.client.TryAcquire
+	}
+	guard, err := seek(patient, t.key, t.options()...)
+	if err != nil {
+		return err
+	}
+	w.section(ctx, s, t, guard, guard.Context())
+	unlock, stop := t.unlocking(ctx)
+	defer stop()
+	w.released(t, guard.Unlock(unlock))
+	return nil
+}
+
+func (w *worker) byKey(ctx context.Context, s *session, t task) error {
+	patient, _, cancel := t.patient(ctx)
+	defer cancel()
+	owner := dlock.OwnerContext(patient)
+	var err error
+	if t.verb == tryLock {
+		var got bool
+		got, err = s.client.TryLock(owner, t.key, t.options()...)
+		if err == nil && !got {
+			err = dlock.ErrLockHeldByOther
+		}
+	} else {
+		err = s.client.Lock(owner, t.key, t.options()...)
+	}
+	if err != nil {
+		return err
+	}
+	unlock, stop := t.unlocking(ctx)
+	defer stop()
+	guard, ok := s.client.Held(t.key)
+	if !ok { // it was over before it could be looked at
+		_ = s.client.Unlock(unlock, t.key)
+		return dlock.ErrOwnershipLost
+	}
+	// The owner outlives the wait.
+	w.section(ctx, s, t, guard, context.WithoutCancel(owner))
+	w.released(t, s.client.Unlock(unlock, t.key))
+	return nil
+}
+
+// byDo has the context end the wait, and not the hold.
+func (w *worker) byDo(ctx context.Context, s *session, t task) error {
+	patient, stay, cancel := t.patient(ctx)
+	defer cancel()
+	ran := false
+	err := s.client.Do(patient, t.key, func(inner context.Context) error {
+		stay()
+		ran = true
+		guard, _ := dlock.FromContext(inner)
+		w.section(ctx, s, t, guard, inner)
+		return nil
+	}, t.options()...)
+	if !ran {
+		return err
+	}
+	w.released(t, err)
+	return nil
+}
+
+// inside asks for the key that is held once more, and gives it back. owner is a context
+// that has it.
+func (w *worker) inside(s *session, t task, guard *dlock.Guard, owner context.Context) {
+	began := mono.Now()
+	ctx, cancel := context.WithTimeout(owner, t.ttl)
+	defer cancel()
+	var err error
+	token := guard.Token()
+	back := func() {}
+	if t.verb == do {
+		err = s.client.Do(ctx, t.key, func(inner context.Context) error {
+			if g, ok := dlock.FromContext(inner); ok {
+				token = g.Token()
+			}
+			return nil
+		})
+	} else {
+		err = s.client.Lock(ctx, t.key)
+		if err == nil {
+			if g, ok := s.client.Held(t.key); ok {
+				token = g.Token()
+			}
+			back = func() { _ = s.client.Unlock(ctx, t.key) }
+		}
+	}
+	now := mono.Now()
+	w.log.Add(event.Event{At: now, Kind: event.Again, Key: t.key, Attempt: t.attempt, Fence: token, Dur: now - began, Note: brief(err), Verb: string(t.verb)})
+	rest(owner, time.Millisecond)
+	back()
+}
+
+// extend asks for another lease.
+func (w *worker) extend(ctx context.Context, t task, guard *dlock.Guard) {
+	began := mono.Now()
+	ctx, cancel := context.WithTimeout(ctx, t.ttl)
+	defer cancel()
+	err := guard.Extend(ctx, t.extend)
+	w.log.Add(event.Event{At: began, Kind: event.Extended, Key: t.key, Attempt: t.attempt, Dur: int64(t.extend), Note: brief(err)})
+}
+
+// kinds are the errors that oracles tell apart.
+var kinds = []error{
+	dlock.ErrUnknownOutcome, dlock.ErrOwnershipLost, dlock.ErrLockHeldByOther, dlock.ErrLockAlreadyHeld, dlock.ErrLockNotHeld,
+	dlock.ErrUnavailable, dlock.ErrDenied, dlock.ErrNotReady, dlock.ErrClosed, context.DeadlineExceeded, context.Canceled,
+}
+
+// brief is the kind of an error.
+func brief(err error) string {
+	for _, kind := range kinds {
+		if errors.Is(err, kind) {
+			return kind.Error()
+		}
+	}
+	if err != nil {
+		return err.Error()
+	}
+	return ""
+}
