@@ -46,6 +46,13 @@ var All = []Mutant{
 	{Name: "redlock-one-node", Wrong: "one server is asked in place of a majority", Topology: schedule.Redlock3, change: func(_ driver.Opener, s Servers) driver.Opener {
 		return redislock.New(s.Nodes[s.Worker%len(s.Nodes)])
 	}},
+
+	{Name: "believes-any-push", Wrong: "a waiter takes the push for another of its process for its own", Topology: schedule.Single, change: wrap(believesAnyPush)},
+	{Name: "one-call-at-a-time", Wrong: "all calls wait for one that a stalled master does not answer", Topology: schedule.Cluster, Needs: []schedule.Kind{schedule.MasterStall}, change: wrap(oneAtATime)},
+	{Name: "renewal-never-shortens", Wrong: "a renewal leaves an end that is further ahead", Topology: schedule.Single, Needs: []schedule.Kind{schedule.ClockBack}, change: newNaive(quirks{neverShortens: true})},
+	{Name: "token-by-counter", Wrong: "the token is the stored one plus one, whatever the time", Topology: schedule.Single, Needs: []schedule.Kind{schedule.SiblingDelete}, change: newNaive(quirks{counts: true})},
+	{Name: "redlock-releases-one-node", Wrong: "a release goes to one server", Topology: schedule.Redlock3, change: wrap(releasesOneNode)},
+	{Name: "no-deadline-redlock", Wrong: "the holder has no deadline of its own (redlock)", Topology: schedule.Redlock3, Needs: []schedule.Kind{schedule.BlackHole, schedule.LagHole}, Longer: true, Whole: true, change: wrap(noDeadline)},
 }
 
 // Control is the naive lock without a mistake: the lab must let it pass, or mutants

@@ -30,13 +30,14 @@ type Mutant struct {
 	Wrong string
 	// Topology, Mode and Needs are where it shows; no Mode is Inside. Needs are
 	// faults, one of which must be in the schedule, with Longer for longer than a
-	// lease, with Early in its first 4 s: seeds without them say nothing about the
-	// mutant. None means that it shows in any.
+	// lease, with Early in its first 4 s, with Whole at all servers: seeds without them say
+	// nothing about the mutant. None means that it shows in any.
 	Topology string
 	Mode     schedule.Mode
 	Needs    []schedule.Kind
 	Longer   bool
 	Early    bool
+	Whole    bool // it strikes all of several servers
 	change   func(healthy driver.Opener, s Servers) driver.Opener
 }
 
@@ -78,7 +79,8 @@ func (m Mutant) Seeds(n int, length time.Duration) (seeds []uint64) {
 }
 
 func (m Mutant) needs(f schedule.Fault) bool {
-	return slices.Contains(m.Needs, f.Kind) && (!m.Longer || f.For > schedule.TTL(m.Topology)) && (!m.Early || f.At < 4*time.Second)
+	return slices.Contains(m.Needs, f.Kind) && (!m.Longer || f.For > schedule.TTL(m.Topology)) && (!m.Early || f.At < 4*time.Second) &&
+		(!m.Whole || schedule.StrikesAll(f.Target, 3))
 }
 
 // In is the mode in which the mutant shows.

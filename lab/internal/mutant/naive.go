@@ -34,6 +34,9 @@ type quirks struct {
 	wrongUnit    bool // takes milliseconds for microseconds
 	lookFirst    bool // looks whether the lock is free, then takes it
 	deadHeads    bool // has a queue from which nobody removes those who died
+	// neverShortens leaves an end that is further ahead than a renewal asks for.
+	neverShortens bool
+	counts        bool // takes the stored token plus one, where ours is stored
 }
 
 // naive is a lock as many have written it: SET NX PX, and ask again until it is free.
@@ -128,7 +131,11 @@ func (d *naive) grab(ctx context.Context, r driver.Ref) (int64, error) {
 	}
 	info := fmt.Sprintf(`{"o":"naive","p":%d}`, os.Getpid())
 	keys := []string{d.prefix + r.Key, "naive:f:" + r.Key, "naive:b:" + r.ID}
-	answer, err := grabScript.Run(ctx, d.client, keys, r.ID, px, at, force, info).Text()
+	clock := 1
+	if d.counts {
+		keys[1], clock = "{"+d.prefix+r.Key+"}\x01f", 0
+	}
+	answer, err := grabScript.Run(ctx, d.client, keys, r.ID, px, at, force, info, clock).Text()
 	if err != nil || answer == "" {
 		return 0, err
 	}
@@ -167,7 +174,11 @@ func (d *naive) renew(ctx context.Context, r driver.Ref) (driver.State, error) {
 		kept = 1
 		err = d.client.PExpire(ctx, d.prefix+r.Key, r.TTL).Err()
 	default:
-		kept, err = keepScript.Run(ctx, d.client, []string{d.prefix + r.Key}, r.ID, r.TTL.Milliseconds()).Int()
+		when := ""
+		if d.neverShortens {
+			when = "GT"
+		}
+		kept, err = keepScript.Run(ctx, d.client, []string{d.prefix + r.Key}, r.ID, r.TTL.Milliseconds(), when).Int()
 	}
 	if err != nil || kept == 0 {
 		return driver.State{Phase: driver.Gone}, err

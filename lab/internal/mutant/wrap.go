@@ -15,6 +15,8 @@ type hooks struct {
 	release func(ctx context.Context, d driver.Driver, r driver.Ref) (driver.State, error)
 	// hear changes a push, or drops it.
 	hear func(driver.Event) (driver.Event, bool)
+	// also is another push that follows from one.
+	also func(driver.Event) (driver.Event, bool)
 }
 
 // wrap makes a mutant of a healthy backend. The hooks of each driver are its own.
@@ -79,6 +81,12 @@ func (m *mutated) listen() {
 		if ev, ok := m.hear(ev); ok {
 			m.heard.Send(ev)
 		}
+		if m.also == nil {
+			continue
+		}
+		if another, ok := m.also(ev); ok {
+			m.heard.Send(another)
+		}
 	}
 	m.heard.Close()
 }
@@ -103,6 +111,7 @@ type memory struct {
 type remembered struct {
 	ctx    context.Context // of its Acquire
 	id     string          // under which it is stored
+	key    string
 	token  int64
 	phase  driver.Phase
 	failed bool
@@ -144,6 +153,9 @@ func (m *memory) original(ev driver.Event) (driver.Event, bool) {
 	}
 	return ev, true
 }
+
+// as is a push that nothing changes.
+func as(ev driver.Event) (driver.Event, bool) { return ev, true }
 
 func held(token int64, ttl time.Duration) driver.State {
 	return driver.State{Phase: driver.Held, Token: token, Until: time.Now().Add(ttl)}

@@ -91,7 +91,8 @@ func (e *Evidence) recoveries(sections []*Section) (all, beheaded []time.Duratio
 			continue
 		}
 		for _, dead := range group {
-			if !dead.Killed || dead.Enter == 0 || dead.Released != 0 || dead.Exit >= e.To {
+			inside := dead.Killed && dead.Enter != 0 && dead.Exit == e.killed(dead.Worker)
+			if !inside || dead.Exit >= e.To {
 				continue
 			}
 			next := successor(group, dead)
@@ -115,11 +116,11 @@ func (e *Evidence) beheaded(worker string) bool {
 }
 
 // successor is who was granted the lock next, if somebody had been waiting since the
-// holder died.
+// holder died. It may have died since, but not while it waited.
 func successor(group []*Section, dead *Section) (next *Section) {
 	waited := false
 	for _, s := range group {
-		if s == dead || s.Killed {
+		if s == dead || (s.Killed && s.Enter == 0) {
 			continue
 		}
 		waited = waited || (s.Call < dead.Exit && waitedUntil(s) > dead.Exit)

@@ -179,7 +179,7 @@ func (e *Evidence) made(stall event.Event) bool {
 	if stall.Worker == Server {
 		left := stall.Dur
 		for _, f := range e.Faults {
-			if !f.Kind.OnWorkers() {
+			if !f.Kind.OnWorkers() && !f.Kind.Unnoticed() {
 				left -= max(min(f.To, stall.At)-max(f.From, from), 0)
 			}
 		}

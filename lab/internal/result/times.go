@@ -8,16 +8,32 @@ import (
 	"github.com/ceyewan/genesis/lab/internal/schedule"
 )
 
+// A backend is some topologies whose times have the same bounds.
+type backend struct {
+	name       string
+	topologies []string
+	late       time.Duration // after the lease of a holder that died
+}
+
+var backends = []backend{
+	{"redis", []string{schedule.Single, schedule.Replicated, schedule.Sentinel, schedule.Cluster}, 250 * time.Millisecond},
+	{"redlock", []string{schedule.Redlock3, schedule.Redlock5}, 250 * time.Millisecond},
+	{"etcd", []string{schedule.Etcd1, schedule.Etcd3}, 1500 * time.Millisecond},
+}
+
 // times are how long what must happen took.
-func (a *adder) times() {
-	redis, etcd := func(r Result) bool { return !onEtcd(r) }, onEtcd
-	recovered := func(r Result) []time.Duration { return r.Verdict.Recoveries }
-	ttl := schedule.TTL(schedule.Single)
-	a.percentile("holder killed to next holder, redis", 99, a.collect(redis, recovered), ttl+250*time.Millisecond)
-	ttl = schedule.TTL(schedule.Etcd3)
-	a.percentile("holder killed to next holder, etcd", 99, a.collect(etcd, recovered), ttl+1500*time.Millisecond)
-	beheaded := a.collect(etcd, func(r Result) []time.Duration { return r.Verdict.Beheaded })
-	a.percentile("holder and leader killed to next holder, etcd", 100, beheaded, 2*ttl+3*time.Second)
+func (a *adder) times(g goals) {
+	for _, b := range backends {
+		here := func(r Result) bool { return slices.Contains(b.topologies, r.Topology) }
+		recovered := a.collect(here, func(r Result) []time.Duration { return r.Verdict.Recoveries })
+		if g.kills > 0 {
+			a.atLeast("SIGKILLs of holders that others waited for, "+b.name, len(recovered), g.kills)
+		}
+		ttl := schedule.TTL(b.topologies[0])
+		a.percentile("holder killed to next holder, "+b.name, 99, recovered, ttl+b.late)
+		beheaded := a.collect(here, func(r Result) []time.Duration { return r.Verdict.Beheaded })
+		a.percentile("holder and leader killed to next holder, "+b.name, 100, beheaded, 2*ttl+3*time.Second)
+	}
 	handed := func(r Result) []time.Duration { return r.Verdict.Handovers }
 	for _, topology := range schedule.Topologies {
 		here := func(r Result) bool { return r.Topology == topology }
@@ -25,8 +41,6 @@ func (a *adder) times() {
 	}
 	a.overruns()
 }
-
-func onEtcd(r Result) bool { return r.Topology == schedule.Etcd1 || r.Topology == schedule.Etcd3 }
 
 func (a *adder) collect(which func(Result) bool, of func(Result) []time.Duration) (all []time.Duration) {
 	for _, r := range a.trials {

@@ -112,3 +112,7 @@ func (f Fault) Harmless(ttl time.Duration) bool {
 		return false
 	}
 }
+
+// StrikesAll says whether a fault of the network is one of all of several servers. It is one
+// of a single server otherwise, which is the target modulo their number plus one.
+func StrikesAll(target, servers int) bool { return servers == 1 || target%(servers+1) == servers }

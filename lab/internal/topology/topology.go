@@ -117,10 +117,10 @@ func (ps proxies) addrs() (all []string) {
 
 // choose returns one proxy, or all of them.
 func (ps proxies) choose(target int) proxies {
-	i := target % (len(ps) + 1)
-	if len(ps) == 1 || i == len(ps) {
+	if schedule.StrikesAll(target, len(ps)) {
 		return ps
 	}
+	i := target % (len(ps) + 1)
 	return ps[i : i+1]
 }
 

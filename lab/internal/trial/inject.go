@@ -55,6 +55,13 @@ func sleepUntil(ctx context.Context, at time.Time) error {
 
 // strike makes a fault, waits, and heals it.
 func (t *trial) strike(ctx context.Context, f schedule.Fault) (oracle.Struck, error) {
+	if t.spec.Mode == schedule.Kills {
+		at, err := t.victim(ctx, f.Target)
+		if err != nil {
+			return oracle.Struck{}, err
+		}
+		f.Target = at
+	}
 	s := oracle.Struck{Fault: f, From: mono.Now()}
 	begin := time.Now()
 	inject := t.top.Inject

@@ -75,6 +75,7 @@ type trial struct {
 	lookout  *lookout
 	log      *event.Log
 	crew     *crew
+	holders  *holders
 	progress Progress
 	evidence *oracle.Evidence
 }
@@ -116,6 +117,9 @@ func (t *trial) begin(ctx context.Context) (err error) {
 		return err
 	}
 	if t.log, err = event.Open(t.logPath(), "lab"); err != nil {
+		return err
+	}
+	if t.holders, err = followHolders(t.logPath()); err != nil {
 		return err
 	}
 	t.watcher = watch.Start(t.top)
@@ -162,6 +166,9 @@ func (t *trial) finish() (err error) {
 	if t.store != nil {
 		t.evidence.Writes, t.evidence.Counts = t.store.Log()
 		_ = t.store.Close()
+	}
+	if t.holders != nil {
+		_ = t.holders.tail.Close()
 	}
 	if t.log != nil {
 		_ = t.log.Close()

@@ -1,6 +1,7 @@
 -- Takes a lock for somebody, the naive way.
 -- KEYS lock, fence, bar
--- ARGV id, px (0: no expiry), absolute (1: px is a time), force (1: whoever has it), info
+-- ARGV id, px (0: no expiry), absolute (1: px is a time), force (1: whoever has it), info,
+--      clock (0: tokens do not follow it)
 -- Returns the token, or '' if somebody else has the lock.
 local value = redis.call('GET', KEYS[1])
 if redis.call('EXISTS', KEYS[3]) == 1 then return '' end
@@ -10,7 +11,7 @@ if value and string.sub(value, 1, 32) == ARGV[1] then
 end
 if value and ARGV[4] ~= '1' then return '' end
 local t = redis.call('TIME')
-local token = math.max(t[1] * 1000000 + t[2], (redis.call('GET', KEYS[2]) or 0) + 1)
+local token = math.max((t[1] * 1000000 + t[2]) * ARGV[6], (redis.call('GET', KEYS[2]) or 0) + 1)
 token = string.format('%.0f', token)
 redis.call('SET', KEYS[2], token)
 value = ARGV[1] .. ' ' .. token .. ' ' .. t[1] .. '.' .. t[2] .. ' - ' .. ARGV[5]
