@@ -5,6 +5,7 @@ import (
 	_ "embed" // the scripts
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"time"
 
@@ -73,7 +74,31 @@ func (d *naive) Close() error {
 // poll is how often a waiter asks.
 const poll = 15 * time.Millisecond
 
+// early returns when the context ends, which go-redis does not see to.
+func early[T any](ctx context.Context, call func() (T, error)) (T, error) {
+	type answer struct {
+		value T
+		err   error
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		value, err := call()
+		answers <- answer{value, err}
+	}()
+	select {
+	case a := <-answers:
+		return a.value, a.err
+	case <-ctx.Done():
+		var none T
+		return none, ctx.Err()
+	}
+}
+
 func (d *naive) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
+	return early(ctx, func() (driver.State, error) { return d.acquire(ctx, r) })
+}
+
+func (d *naive) acquire(ctx context.Context, r driver.Request) (driver.State, error) {
 	sent := time.Now()
 	if d.deadHeads {
 		if first, err := d.first(ctx, r); err != nil || !first {
@@ -143,6 +168,10 @@ func (d *naive) grab(ctx context.Context, r driver.Ref) (int64, error) {
 }
 
 func (d *naive) Renew(ctx context.Context, refs []driver.Ref) ([]driver.State, error) {
+	return early(ctx, func() ([]driver.State, error) { return d.renewAll(ctx, slices.Clone(refs)) })
+}
+
+func (d *naive) renewAll(ctx context.Context, refs []driver.Ref) ([]driver.State, error) {
 	states := make([]driver.State, len(refs))
 	var last error
 	answered := false
@@ -163,7 +192,7 @@ func (d *naive) Renew(ctx context.Context, refs []driver.Ref) ([]driver.State, e
 func (d *naive) renew(ctx context.Context, r driver.Ref) (driver.State, error) {
 	c, sent := d.claims.of(r.ID, nil), time.Now()
 	if c.phase == driver.Queued {
-		return d.Acquire(ctx, driver.Request{Ref: r, Wait: true})
+		return d.acquire(ctx, driver.Request{Ref: r, Wait: true})
 	}
 	var kept int
 	var err error
@@ -187,15 +216,17 @@ func (d *naive) renew(ctx context.Context, r driver.Ref) (driver.State, error) {
 }
 
 func (d *naive) Release(ctx context.Context, r driver.Ref) (driver.State, error) {
+	return early(ctx, func() (driver.State, error) { return d.release(ctx, r) })
+}
+
+func (d *naive) release(ctx context.Context, r driver.Ref) (driver.State, error) {
 	c := d.claims.of(r.ID, nil)
 	if d.blindRelease {
 		err := d.client.Del(ctx, d.prefix+r.Key).Err()
 		return driver.State{Phase: c.phase, Token: c.token}, err
 	}
-	bar := int64(0)
-	if r.Unsettled {
-		bar = driver.BarFor(r.TTL).Milliseconds()
-	}
+	// Its renewals store a claim, so one that is on its way must be barred like any attempt.
+	bar := driver.BarFor(r.TTL).Milliseconds()
 	n, err := freeScript.Run(ctx, d.client, []string{d.prefix + r.Key, "naive:b:" + r.ID, "naive:q:" + r.Key}, r.ID, bar).Int()
 	if err != nil {
 		return driver.State{}, err

@@ -125,6 +125,19 @@ func (e *Evidence) keptByPlan(sections []*Section, g Ghost) bool {
 	})
 }
 
+// ghostStory tells of the attempt that was granted what is left.
+func (e *Evidence) ghostStory(sections []*Section, g Ghost) string {
+	for _, s := range sections {
+		if s.Key != g.Key || s.Fence != g.Token || s.Enter == 0 {
+			continue
+		}
+		before := func(at int64) time.Duration { return time.Duration(e.To - at).Round(time.Millisecond) }
+		return fmt.Sprintf("; %s got it by %s %v before the end, with %+v, left it %v and gave it back %v before the end with %q; its worker closed Clients at %v",
+			s.Attempt, s.Verb, before(s.Enter), s.Plan, before(s.Exit), before(s.Released), s.Unlock, e.closings[s.Worker])
+	}
+	return fmt.Sprintf("; no attempt was given its token %d", g.Token)
+}
+
 func (e *Evidence) ghosts(sections []*Section) (found []Violation) {
 	for _, g := range e.Ghosts {
 		if g.Left > 0 && e.keptByPlan(sections, g) {
@@ -134,6 +147,7 @@ func (e *Evidence) ghosts(sections []*Section) (found []Violation) {
 		if g.Left <= 0 {
 			why = fmt.Sprintf("a %s claim of process %d has no end", g.Phase, g.PID)
 		}
+		why += e.ghostStory(sections, g)
 		found = append(found, Violation{Oracle: "ghost", Key: g.Key, Detail: why})
 	}
 	return found
