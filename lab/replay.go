@@ -31,6 +31,7 @@ func printPlan(_ context.Context, args []string) error {
 		return err
 	}
 	plan, err := schedule.Plan(s.Seed, s.Topology, s.Mode, s.Length)
+	fmt.Println("setup:", s.Setup())
 	for _, f := range plan {
 		fmt.Println(f)
 	}

@@ -31,6 +31,7 @@ const (
 	// Closed: a Client that another has replaced was closed, which took Dur until At; Note
 	// is the error of Close.
 	Closed Kind = "closed"
+	Logged Kind = "logged" // the library logged an error, in Note
 	// Ambiguous: a call of the backend, in Note, ended without an answer.
 	Ambiguous Kind = "ambiguous"
 )
@@ -109,6 +110,12 @@ func (l *Log) Add(e Event) {
 	if err != nil {
 		panic(fmt.Sprintf("lab: the log of events: %v", err)) // a trial without its log proves nothing
 	}
+}
+
+// Write adds a line that the library has logged.
+func (l *Log) Write(line []byte) (int, error) {
+	l.Add(Event{Kind: Logged, Note: string(bytes.TrimSpace(line))})
+	return len(line), nil
 }
 
 // Close closes the file.

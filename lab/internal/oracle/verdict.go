@@ -3,6 +3,7 @@ package oracle
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/ceyewan/genesis/lab/internal/event"
@@ -132,8 +133,17 @@ func (e *Evidence) ghostStory(sections []*Section, g Ghost) string {
 			continue
 		}
 		before := func(at int64) time.Duration { return time.Duration(e.To - at).Round(time.Millisecond) }
-		return fmt.Sprintf("; %s got it by %s %v before the end, with %+v, left it %v and gave it back %v before the end with %q; its worker closed Clients at %v",
-			s.Attempt, s.Verb, before(s.Enter), s.Plan, before(s.Exit), before(s.Released), s.Unlock, e.closings[s.Worker])
+		story := fmt.Sprintf("; %s got it by %s %v before the end, with %+v, left it %v and gave it back %v before the end with %q",
+			s.Attempt, s.Verb, before(s.Enter), s.Plan, before(s.Exit), before(s.Released), s.Unlock)
+		for _, c := range e.closings[s.Worker] {
+			story += fmt.Sprintf("; a Client was closed from %v to %v before", before(c.from), before(c.to))
+		}
+		for _, ev := range e.Events {
+			if ev.Kind == event.Logged && ev.Worker == s.Worker && strings.Contains(ev.Note, g.Key) {
+				story += fmt.Sprintf("; logged %v before: %s", before(ev.At), ev.Note)
+			}
+		}
+		return story
 	}
 	return fmt.Sprintf("; no attempt was given its token %d", g.Token)
 }

@@ -74,7 +74,7 @@ type Fault struct {
 }
 
 func (f Fault) String() string {
-	s := fmt.Sprintf("%7.3fs %-14s for %5.3fs at %d", f.At.Seconds(), f.Kind, f.For.Seconds(), f.Target)
+	s := fmt.Sprintf("%7.3fs %-16s for %5.3fs at %d", f.At.Seconds(), f.Kind, f.For.Seconds(), f.Target)
 	if f.Param > 0 {
 		s += fmt.Sprintf(" (%v)", f.Param)
 	}

@@ -22,7 +22,7 @@ func TestPlanIsAFunctionOfItsSeed(t *testing.T) {
 	}
 }
 
-const firstOfSeed1 = "  1.290s worker-kill    for 0.000s at 44202"
+const firstOfSeed1 = "  1.290s worker-kill      for 0.000s at 44202"
 
 // A replayed seed must be the schedule that failed, also with a later version of
 // the lab: a change of this plan makes stored seeds worthless.

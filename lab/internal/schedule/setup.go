@@ -1,5 +1,7 @@
 package schedule
 
+import "fmt"
+
 // A Setup is what differs between the trials of a topology besides their faults: how
 // workers are configured, and as whom they reach the servers.
 type Setup struct {
@@ -33,7 +35,7 @@ func SetupFor(seed uint64, topology string, mode Mode) (s Setup) {
 		return s
 	}
 	s.Reentrant = seed%2 == 1
-	s.Reopens = seed%3 == 2
+	s.Reopens = seed%4 == 3
 	if topology == Etcd1 || topology == Etcd3 {
 		if seed%5 == 0 {
 			s.Rights = FewRights
@@ -63,4 +65,21 @@ func SetupFor(seed uint64, topology string, mode Mode) (s Setup) {
 func (s Setup) Plain() Setup {
 	s.Batch, s.Rights, s.Routing = 0, AllRights, ToMasters
 	return s
+}
+
+func (s Setup) String() string {
+	text := fmt.Sprintf("LocalBatch %d", s.Batch)
+	if s.Reentrant {
+		text += ", re-entrant"
+	}
+	if s.Reopens {
+		text += ", Clients are reopened"
+	}
+	if s.Routing != ToMasters {
+		text += ", routing " + s.Routing
+	}
+	if s.Rights != AllRights {
+		text += ", rights " + s.Rights
+	}
+	return text
 }

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"math/rand/v2"
 	"os"
 	"os/signal"
@@ -12,7 +13,9 @@ import (
 
 	"github.com/ceyewan/genesis/lab/internal/event"
 	"github.com/ceyewan/genesis/lab/internal/mutant"
+	"github.com/ceyewan/genesis/lab/internal/schedule"
 	"github.com/ceyewan/genesis/lab/internal/store"
+	"github.com/ceyewan/genesis/pkg/clog"
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
 
@@ -51,9 +54,12 @@ func Main(o Orders) error {
 		return err
 	}
 	cfg := &dlock.Config{Prefix: Prefix, DefaultTTL: o.TTL, LocalBatch: o.Setup.Batch, EnableReentrant: o.Setup.Reentrant}
-	w := &worker{orders: o, store: registers, log: log, open: func() (*dlock.Client, error) {
-		return dlock.New(cfg, dlock.WithBackend(tally(locks, log)))
-	}}
+	opts := []dlock.Option{dlock.WithBackend(tally(locks, log))}
+	if o.Mode != schedule.Calm && o.Mode != schedule.Kills { // which measure times
+		errs := slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelError}))
+		opts = append(opts, dlock.WithLogger(clog.FromSlog(errs)))
+	}
+	w := &worker{orders: o, store: registers, log: log, open: func() (*dlock.Client, error) { return dlock.New(cfg, opts...) }}
 	client, err := w.open()
 	if err != nil {
 		return err
