@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"io"
 	"os"
+	"slices"
 )
 
 // A Tail reads a log while others append to it, each line once.
@@ -28,7 +29,7 @@ func (t *Tail) Next() (all []Event, err error) {
 	if err != nil {
 		return nil, err
 	}
-	text := append(t.rest, fresh...)
+	text := slices.Concat(t.rest, fresh)
 	for {
 		line, after, whole := bytes.Cut(text, []byte("\n"))
 		if !whole {

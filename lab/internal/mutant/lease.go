@@ -165,7 +165,7 @@ func neverRenews(_ Servers, m *memory) hooks {
 					continue
 				}
 				one, err := d.Renew(ctx, refs[i:i+1])
-				if err == nil {
+				if err == nil && len(one) == 1 {
 					states[i] = one[0]
 					m.note(refs[i:i+1], one)
 				}

@@ -15,12 +15,12 @@ import (
 // section is the critical section. Its end is when the holder learned that the lock
 // is lost, if it is lost, however long the last line of the work takes; or when the
 // process began to close the Client. owner is a context that has the lock.
-func (w *worker) section(ctx context.Context, s *session, t task, guard *dlock.Guard, owner context.Context) {
+func (w *worker) section(ctx, owner context.Context, s *session, t task, guard *dlock.Guard) {
 	var lostAt atomic.Int64
 	held := guard.Context()
 	defer context.AfterFunc(held, func() { lostAt.CompareAndSwap(0, mono.Now()) })()
 	w.log.Add(event.Event{Kind: event.Enter, Key: t.key, Attempt: t.attempt, Fence: guard.Token()})
-	w.work(ctx, s, t, guard, owner)
+	w.work(ctx, owner, s, t, guard)
 	exit := event.Event{At: mono.Now(), Kind: event.Exit, Key: t.key, Attempt: t.attempt, Fence: guard.Token(), Note: event.Done}
 	switch {
 	case held.Err() == nil:
@@ -40,13 +40,13 @@ func (w *worker) section(ctx context.Context, s *session, t task, guard *dlock.G
 
 // work reads, takes its time, and writes what it has read plus one. Those who share a
 // lock only read.
-func (w *worker) work(ctx context.Context, s *session, t task, guard *dlock.Guard, owner context.Context) {
+func (w *worker) work(ctx, owner context.Context, s *session, t task, guard *dlock.Guard) {
 	seen, err := w.store.Read(t.key, guard.Token())
 	if err != nil {
 		return
 	}
 	if t.again {
-		w.inside(s, t, guard, owner)
+		w.inside(owner, s, t, guard)
 	}
 	if t.extend > 0 {
 		t.stay(ctx, guard, t.hold/2)

@@ -66,7 +66,7 @@ func (w *worker) byGuard(ctx context.Context, s *session, t task) error {
 	if err != nil {
 		return err
 	}
-	w.section(ctx, s, t, guard, guard.Context())
+	w.section(ctx, guard.Context(), s, t, guard)
 	unlock, stop := t.unlocking(ctx)
 	defer stop()
 	w.released(t, guard.Unlock(unlock))
@@ -98,7 +98,7 @@ func (w *worker) byKey(ctx context.Context, s *session, t task) error {
 		return dlock.ErrOwnershipLost
 	}
 	// The owner outlives the wait.
-	w.section(ctx, s, t, guard, context.WithoutCancel(owner))
+	w.section(ctx, context.WithoutCancel(owner), s, t, guard)
 	w.released(t, s.client.Unlock(unlock, t.key))
 	return nil
 }
@@ -112,7 +112,7 @@ func (w *worker) byDo(ctx context.Context, s *session, t task) error {
 		stay()
 		ran = true
 		guard, _ := dlock.FromContext(inner)
-		w.section(ctx, s, t, guard, inner)
+		w.section(ctx, inner, s, t, guard)
 		return nil
 	}, t.options()...)
 	if !ran {
@@ -124,7 +124,7 @@ func (w *worker) byDo(ctx context.Context, s *session, t task) error {
 
 // inside asks for the key that is held once more, and gives it back. owner is a context
 // that has it.
-func (w *worker) inside(s *session, t task, guard *dlock.Guard, owner context.Context) {
+func (w *worker) inside(owner context.Context, s *session, t task, guard *dlock.Guard) {
 	began := mono.Now()
 	ctx, cancel := context.WithTimeout(owner, t.ttl)
 	defer cancel()
