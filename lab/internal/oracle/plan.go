@@ -183,3 +183,25 @@ func (e *Evidence) excusesAgain(s *Section, a event.Event) bool {
 	}
 	return false
 }
+
+// denied finds calls that the servers refused to the user of a worker: it has all rights that
+// its backend names.
+func (e *Evidence) denied(sections []*Section) []Violation {
+	n, first := 0, (*Section)(nil)
+	for _, s := range sections {
+		if s.Failed != dlock.ErrDenied.Error() && s.Unlock != dlock.ErrDenied.Error() {
+			continue
+		}
+		n++
+		if first == nil {
+			first = s
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	return []Violation{{
+		Oracle: "denied", Key: first.Key, From: first.Call, To: first.Exit,
+		Detail: fmt.Sprintf("%d calls were denied, the first that of %s by %s, as a user with rights %q", n, first.Attempt, first.Verb, e.Setup.Rights),
+	}}
+}

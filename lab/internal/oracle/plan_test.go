@@ -200,6 +200,13 @@ func TestAClaimFromBeforeTheClockWasSet(t *testing.T) {
 	s.expect(t, "info")
 }
 
+func TestACallThatIsDenied(t *testing.T) {
+	s := newStory()
+	s.add(10, event.Call, "a", 0, "")
+	s.add(12, event.Failed, "a", 0, dlock.ErrDenied.Error())
+	s.expect(t, "denied")
+}
+
 // steady is a story in which hands at two masters work, at the first only while it answers.
 func steady(rate int64, during int64) *story {
 	s := newStory()

@@ -47,6 +47,9 @@ func addUsers(ctx context.Context, nodes []*servers.Redis, kind string, setup sc
 		return nil
 	}
 	rules, channels := redisRights(kind)
+	if setup.Routing != schedule.ToMasters {
+		rules += " +readonly"
+	}
 	for _, n := range nodes {
 		err = errors.Join(err,
 			say(ctx, n, words("ACL SETUSER "+user+" on >"+password+" "+rules+" "+channels)...),
