@@ -31,7 +31,7 @@ const (
 	// Closed: a Client that another has replaced was closed, which took Dur until At; Note
 	// is the error of Close.
 	Closed Kind = "closed"
-	Logged Kind = "logged" // the library logged an error, in Note
+	Logged Kind = "logged" // the library logged a warning or an error, in Note
 	// Ambiguous: a call of the backend, in Note, ended without an answer.
 	Ambiguous Kind = "ambiguous"
 )

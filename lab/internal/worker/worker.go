@@ -56,8 +56,8 @@ func Main(o Orders) error {
 	cfg := &dlock.Config{Prefix: Prefix, DefaultTTL: o.TTL, LocalBatch: o.Setup.Batch, EnableReentrant: o.Setup.Reentrant}
 	opts := []dlock.Option{dlock.WithBackend(tally(locks, log))}
 	if o.Mode != schedule.Calm && o.Mode != schedule.Kills { // which measure times
-		errs := slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelError}))
-		opts = append(opts, dlock.WithLogger(clog.FromSlog(errs)))
+		warnings := slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+		opts = append(opts, dlock.WithLogger(clog.FromSlog(warnings)))
 	}
 	w := &worker{orders: o, store: registers, log: log, open: func() (*dlock.Client, error) { return dlock.New(cfg, opts...) }}
 	client, err := w.open()
