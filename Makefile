@@ -70,9 +70,9 @@ lab: etcd ## the fault lab on all topologies, about ten minutes
 lab-night: etcd ## the fault lab until the nightly figures are full; goes on where it stopped
 	-$(GO) run ./lab run -resume -modes calm -duration 20s
 	-$(GO) run ./lab run -resume -modes kills -topologies etcd-3 -seeds 10 -duration 60s -at-once 3 -rest 150ms
-	-$(GO) run ./lab run -resume -modes kills -topologies etcd-1 -seeds 14 -duration 120s -at-once 3 -rest 150ms
+	-$(GO) run ./lab run -resume -modes kills -topologies etcd-1 -seeds 12 -duration 120s -at-once 3 -rest 150ms
 	-$(GO) run ./lab run -resume -modes kills -topologies redlock-3,redlock-5 -seeds 6 -duration 60s -at-once 3 -rest 150ms
-	-$(GO) run ./lab run -resume -modes kills -topologies single,replicated,sentinel,cluster -seeds 4 -duration 60s -at-once 3 -rest 150ms
+	-$(GO) run ./lab run -resume -modes kills -topologies single,replicated,sentinel,cluster -seeds 3 -duration 60s -at-once 3 -rest 150ms
 	$(GO) run ./lab run -resume -seeds 20 -duration 60s -goals nightly -at-once 3 -rest 150ms -budget 6h
 
 lab-load: ## many waiters, names and held locks, with restarts of the server
