@@ -49,7 +49,7 @@ func (e *Evidence) lingering(sections []*Section) (found []Violation) {
 			continue
 		}
 		last, grant := e.calls(sections, pids, s)
-		if last != nil && (e.ended(last) == 0 || e.ended(last)+int64(Settle) >= s.Before) || e.releaseLost(grant, s) {
+		if last != nil && (e.ended(last) == 0 || e.ended(last)+int64(Settle) >= s.Before) || e.releaseLost(grant, last, s) {
 			continue
 		}
 		found = append(found, Violation{
@@ -112,19 +112,26 @@ func (e *Evidence) calls(sections []*Section, pids map[string]int, s Sight) (las
 }
 
 // releaseLost says whether a claim is one whose release a master had answered when it was
-// killed, and had not yet sent to its replica. Nothing can tell the client of that, and the
-// claim ends with its lease.
-func (e *Evidence) releaseLost(grant *Section, s Sight) bool {
-	if grant == nil || grant.Released == 0 || grant.Unlock != "" {
-		return false
+// killed or deposed, and had not yet sent to its replica. Nothing can tell the client of
+// that, and the claim ends with its lease. Of a waiter it is known that its last call ended.
+func (e *Evidence) releaseLost(grant, last *Section, s Sight) bool {
+	end := int64(0)
+	switch {
+	case grant != nil && grant.Unlock == "":
+		end = grant.Released
+	case s.Token == 0 && last != nil:
+		end = last.end()
 	}
-	for _, f := range e.Faults {
-		lossy := f.Kind == schedule.Failover || f.Kind == schedule.ForcedFailover
-		if lossy && f.From-int64(unreplicated) <= grant.Released && grant.Released <= f.Hit && f.Hit < s.Before {
-			return true
-		}
-	}
-	return false
+	return end != 0 && e.lossy(end, end, s.Before)
+}
+
+// lossy says whether in an interval a master was killed or deposed that may not have sent
+// what it answered, before a given time.
+func (e *Evidence) lossy(from, to, before int64) bool {
+	return slices.ContainsFunc(e.Faults, func(f Struck) bool {
+		loses := f.Kind == schedule.Failover || f.Kind == schedule.ForcedFailover
+		return loses && f.From-int64(unreplicated) <= to && from <= f.Hit && f.Hit < before
+	})
 }
 
 // story tells of the call that a sight is of, or the last one, and of the last fault.

@@ -2,6 +2,7 @@ package oracle
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/ceyewan/genesis/lab/internal/schedule"
@@ -30,7 +31,12 @@ func (e *Evidence) lateLosses(sections []*Section) (found []Violation, judged in
 		if s.Lost {
 			judged++
 		}
-		if bound := d.At + e.allowance(d.Cause); bound < s.Learned {
+		// A replica that took over may have missed the last renewal.
+		lossy := e.lossy(s.Enter, d.At, math.MaxInt64)
+		if lossy && s.Plan.Fixed {
+			continue
+		}
+		if bound := d.At + e.allowance(d.Cause, lossy); bound < s.Learned {
 			found = append(found, e.late(s, d.At, "the server had dropped the lock ("+d.Cause+")"))
 		}
 	}
@@ -48,9 +54,10 @@ func (e *Evidence) lateLosses(sections []*Section) (found []Violation, judged in
 }
 
 // allowance is what a holder may be late by. Beyond the assumptions others take
-// locks away; the server itself never does before the holder has given up.
-func (e *Evidence) allowance(cause string) int64 {
-	if e.Mode == schedule.Beyond && cause != "expired" {
+// locks away; the server itself never does before the holder has given up, unless it has
+// lost a renewal.
+func (e *Evidence) allowance(cause string, lossy bool) int64 {
+	if lossy || (e.Mode == schedule.Beyond && cause != "expired") {
 		return e.learnWithin()
 	}
 	return 0

@@ -2,6 +2,7 @@ package oracle
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -126,6 +127,14 @@ func (e *Evidence) keptByPlan(sections []*Section, g Ghost) bool {
 	})
 }
 
+// lostGhost says whether a claim is one whose release was lost in a failover.
+func (e *Evidence) lostGhost(sections []*Section, g Ghost) bool {
+	return slices.ContainsFunc(sections, func(s *Section) bool {
+		sight := Sight{Before: math.MaxInt64, Token: g.Token}
+		return s.Key == g.Key && s.Fence == g.Token && s.Enter != 0 && e.releaseLost(s, nil, sight)
+	})
+}
+
 // ghostStory tells of the attempt that was granted what is left.
 func (e *Evidence) ghostStory(sections []*Section, g Ghost) string {
 	for _, s := range sections {
@@ -150,7 +159,7 @@ func (e *Evidence) ghostStory(sections []*Section, g Ghost) string {
 
 func (e *Evidence) ghosts(sections []*Section) (found []Violation) {
 	for _, g := range e.Ghosts {
-		if g.Left > 0 && e.keptByPlan(sections, g) {
+		if g.Left > 0 && (e.keptByPlan(sections, g) || e.lostGhost(sections, g)) {
 			continue
 		}
 		why := fmt.Sprintf("a %s claim of process %d, which had closed its Client, is left for %v", g.Phase, g.PID, g.Left)

@@ -27,7 +27,7 @@ const (
 	queueRights   = "+hget +hset +hsetnx +hdel +hmget +hrandfield +zadd +zrange +zrank +zrem +zcard +zcount"
 	lookRights    = "+ping +info +scan +getrange"
 	oneRights     = "+publish +subscribe +pubsub|numsub"
-	clusterRights = "+spublish +ssubscribe +sunsubscribe +cluster|slots +cluster|shards +cluster|info +command +pubsub|shardnumsub"
+	clusterRights = "+spublish +ssubscribe +sunsubscribe +asking +cluster|slots +cluster|shards +cluster|info +command +pubsub|shardnumsub"
 	redlockRights = "+hget +hset +hdel +hlen +hgetall +publish +subscribe +unsubscribe +pubsub|numsub"
 )
 
