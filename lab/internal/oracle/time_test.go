@@ -7,6 +7,7 @@ import (
 	"github.com/ceyewan/genesis/lab/internal/event"
 	"github.com/ceyewan/genesis/lab/internal/oracle"
 	"github.com/ceyewan/genesis/lab/internal/schedule"
+	"github.com/ceyewan/genesis/lab/internal/watch"
 )
 
 // see is a look that found a claim of a process.
@@ -44,6 +45,41 @@ func TestAReleaseLostInAFailover(t *testing.T) {
 		s.Sights[0].Token = 2
 		s.expect(t, "lingering")
 	}
+}
+
+// A master that was told to step down went on answering until it knew: what it answered
+// meanwhile is lost as well, be it a release, the departure of a waiter or an extension.
+func TestWhatADeposedMasterAnswered(t *testing.T) {
+	deposed := oracle.Struck{Fault: schedule.Fault{Kind: schedule.ForcedFailover}, From: 25 * ms, Hit: 900 * ms, To: 950 * ms}
+	s := newStory()
+	s.Mode = schedule.Beyond
+	s.Faults = []oracle.Struck{deposed}
+	s.hold("a", 10, 20, 30, 800, 1)
+	s.Ghosts = []oracle.Ghost{{Key: "slow-0", PID: 'a', Phase: "held", Token: 1, Left: time.Second}}
+	s.expect(t)
+	s.Faults[0].Hit = 700 * ms
+	s.expect(t, "ghost")
+
+	s = newStory()
+	s.Mode = schedule.Beyond
+	s.add(10, event.Call, "a", 0, "")
+	s.add(500, event.Failed, "a", 0, "context canceled")
+	s.see(2000, "a")
+	s.expect(t, "lingering")
+	s.Faults = []oracle.Struck{deposed}
+	s.expect(t)
+
+	s = newStory()
+	s.Mode = schedule.Beyond
+	s.lose("a", 5, 10, 3000, 1)
+	s.Deaths = []watch.Death{{At: 2500 * ms, Key: "slow-0", Fence: 1, Cause: "expired"}}
+	s.expect(t, "late-loss")
+	s.Faults = []oracle.Struck{deposed}
+	s.expect(t)
+	s.Deaths[0].At = 1000 * ms
+	s.expect(t, "late-loss")
+	s.plan("a", "lock", event.Plan{Lease: 4000 * ms, Fixed: true})
+	s.expect(t)
 }
 
 func TestAClaimOfAFailedCall(t *testing.T) {
