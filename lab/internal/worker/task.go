@@ -130,6 +130,9 @@ func (t *task) vary(r *rand.Rand, h hand, ttl time.Duration) {
 	if alone && r.IntN(4) == 0 {
 		t.extend = ttl
 	}
+	if h == slow && r.IntN(8) == 0 {
+		t.cancel = upTo(r, 2*ttl)
+	}
 	if h == mixed && t.verb == lock {
 		t.verb = acquire // keyed locks of one Client exclude each other, whatever their mode
 	}

@@ -128,29 +128,40 @@ func (w *worker) inside(owner context.Context, s *session, t task, guard *dlock.
 	began := mono.Now()
 	ctx, cancel := context.WithTimeout(owner, t.ttl)
 	defer cancel()
-	var err error
 	token := guard.Token()
-	back := func() {}
-	if t.verb == do {
-		err = s.client.Do(ctx, t.key, func(inner context.Context) error {
-			if g, ok := dlock.FromContext(inner); ok {
-				token = g.Token()
-			}
-			return nil
-		})
-	} else {
-		err = s.client.Lock(ctx, t.key)
-		if err == nil {
-			if g, ok := s.client.Held(t.key); ok {
-				token = g.Token()
-			}
-			back = func() { _ = s.client.Unlock(ctx, t.key) }
+	see := func(g *dlock.Guard, ok bool) {
+		if ok {
+			token = g.Token()
 		}
 	}
+	how := map[verb]verb{lock: tryLock, do: do}[t.verb]
+	var err error
+	switch how {
+	case do:
+		err = s.client.Do(ctx, t.key, func(inner context.Context) error {
+			see(dlock.FromContext(inner))
+			return nil
+		})
+	case tryLock:
+		var got bool
+		got, err = s.client.TryLock(ctx, t.key)
+		if err == nil && !got {
+			err = dlock.ErrLockHeldByOther
+		}
+	default:
+		how = lock
+		err = s.client.Lock(ctx, t.key)
+	}
+	locked := err == nil && how != do
+	if locked {
+		see(s.client.Held(t.key))
+	}
 	now := mono.Now()
-	w.log.Add(event.Event{At: now, Kind: event.Again, Key: t.key, Attempt: t.attempt, Fence: token, Dur: now - began, Note: brief(err), Verb: string(t.verb)})
-	rest(owner, time.Millisecond)
-	back()
+	w.log.Add(event.Event{At: now, Kind: event.Again, Key: t.key, Attempt: t.attempt, Fence: token, Dur: now - began, Note: brief(err), Verb: string(how)})
+	if locked {
+		rest(owner, time.Millisecond)
+		_ = s.client.Unlock(ctx, t.key)
+	}
 }
 
 // extend asks for another lease.
