@@ -113,13 +113,14 @@ func (e *Evidence) calls(sections []*Section, pids map[string]int, s Sight) (las
 
 // releaseLost says whether a claim is one whose release a master had answered when it was
 // killed or deposed, and had not yet sent to its replica. Nothing can tell the client of
-// that, and the claim ends with its lease. Of a waiter it is known that its last call ended.
+// that, and the claim ends with its lease. What was never granted by the master that the
+// client knew, and still waits at the new one or was granted there, its last call tells.
 func (e *Evidence) releaseLost(grant, last *Section, s Sight) bool {
 	end := int64(0)
 	switch {
 	case grant != nil && grant.Unlock == "":
 		end = grant.Released
-	case s.Token == 0 && last != nil:
+	case grant == nil && last != nil:
 		end = last.end()
 	}
 	return end != 0 && e.lossy(end, end, s.Before)

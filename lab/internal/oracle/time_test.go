@@ -42,8 +42,8 @@ func TestAReleaseLostInAFailover(t *testing.T) {
 		s.see(1900, "a")
 		s.Sights[0].Token = 1
 		s.expect(t, tt.want...)
-		s.Sights[0].Token = 2
-		s.expect(t, "lingering")
+		s.Sights[0].Token = 2 // the new master has granted it to the waiter that it still knew
+		s.expect(t, tt.want...)
 	}
 }
 
@@ -68,6 +68,10 @@ func TestWhatADeposedMasterAnswered(t *testing.T) {
 	s.expect(t, "lingering")
 	s.Faults = []oracle.Struck{deposed}
 	s.expect(t)
+	s.Sights[0].Token = 7 // which the new master gave to the waiter that it still knew
+	s.expect(t)
+	s.Faults[0].Hit = 400 * ms
+	s.expect(t, "lingering")
 
 	s = newStory()
 	s.Mode = schedule.Beyond
