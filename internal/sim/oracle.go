@@ -163,6 +163,7 @@ func (s *Simulation) Unlocked(h *Hold, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.logf("%s has unlocked %s, token %d: %v", h.User, h.Key, h.Token, err)
+	h.done = true
 	if h.Context.Err() == nil {
 		s.failf("context", "%s has unlocked %s, token %d, and its context lives", h.User, h.Key, h.Token)
 	}
@@ -185,10 +186,10 @@ func (s *Simulation) Look(key string) {
 }
 
 // takenByOther reports whether the store had a claim of another call on a key, at some time
-// from a time on until now.
+// from a time on until now, or another call has not unlocked it yet.
 func (s *Simulation) takenByOther(key, purpose string, from time.Duration) bool {
 	for _, h := range s.holds[key] {
-		if h.live() { // evicted, and nobody has told it yet
+		if h.live() || (!h.done && h.Inside == nil) { // live: evicted, and nobody has told it yet
 			return true
 		}
 	}
@@ -269,8 +270,8 @@ func (s *Simulation) evict(user, key string) {
 }
 
 const (
-	settled = 4 * time.Second  // what was under way when Clients were closed is over
-	allOver = 70 * time.Second // longer than the longest lease
+	settled = 4 * time.Second             // what was under way when Clients were closed is over
+	allOver = 70*time.Second + maxSetBack // longer than the longest lease
 )
 
 // end checks what the store has when every Client is closed. Nothing but a call that was

@@ -30,7 +30,7 @@ type Store interface {
 	Claims(key string) []driver.Claim
 	// Evict removes a claim.
 	Evict(key, id string, token int64)
-	// Advance moves the clock of the store ahead of the Clients'.
+	// Advance moves the clock of the store ahead of the Clients', or back.
 	Advance(time.Duration)
 }
 
@@ -41,10 +41,9 @@ type Settings struct {
 	Modes   []driver.Mode // that the store knows
 	Fences  bool          // LocalBatch is possible
 	Local   bool          // the store may be on the Clients' machine
-	Sleeps  bool          // the Clients' machine may be suspended; Options have to tell them
+	Sleeps  bool          // the Clients' machine may be suspended; they have to be told of Slept
+	SetBack bool          // the store's clock may be set back
 	FIFO    bool          // waiters are served in order when nothing fails
-	// Options are added to those of a Client. May be nil.
-	Options func(process string) []dlock.Option
 }
 
 // A Simulation is one run: Clients of one store, their users, and a record of what they
@@ -137,6 +136,7 @@ func (s *Simulation) Run(store Store) []string {
 	done := make(chan struct{})
 	var users, others sync.WaitGroup
 	others.Go(func() { s.suspend(done) })
+	others.Go(func() { s.setBack(done) })
 	others.Go(func() {
 		select {
 		case <-time.After(90 * time.Second):
@@ -217,13 +217,33 @@ func (s *Simulation) suspend(done <-chan struct{}) {
 	}
 }
 
+// maxSetBack is how far the store's clock is set back in all.
+const maxSetBack = 30 * time.Second
+
+// setBack sets the store's clock back now and then. Leases then last longer, which breaks no
+// promise.
+func (s *Simulation) setBack(done <-chan struct{}) {
+	r := s.Draw("clock")
+	if !s.SetBack || s.calm || r.IntN(3) > 0 {
+		return
+	}
+	for range 3 {
+		select {
+		case <-time.After(time.Duration(r.Int64N(int64(30 * time.Second)))):
+		case <-done:
+			return
+		}
+		back := time.Duration(r.Int64N(int64(maxSetBack / 3)))
+		s.mu.Lock()
+		s.logf("the store's clock is set back by %v", back)
+		s.mu.Unlock()
+		s.store.Advance(-back)
+	}
+}
+
 // open returns a Client of a process.
 func (s *Simulation) open(name string, cfg dlock.Config) (*dlock.Client, error) {
-	opts := []dlock.Option{dlock.WithBackend(observed{s, s.store.Backend(name)})}
-	if s.Options != nil {
-		opts = append(opts, s.Options(name)...)
-	}
-	return dlock.New(&cfg, opts...)
+	return dlock.New(&cfg, dlock.WithBackend(observed{s, s.store.Backend(name)}))
 }
 
 // logf keeps a line of the story. It runs under mu.

@@ -59,6 +59,7 @@ type Hold struct {
 	Context context.Context
 	Inside  *Hold // the lock that it is part of
 	over    bool  // its user has said so
+	done    bool  // its unlock has returned
 }
 
 func (u *User) chance(percent int) bool { return u.Rand.IntN(100) < percent }
@@ -227,14 +228,13 @@ func lockKey(ctx context.Context, c *dlock.Client, q *Request, try bool) error {
 func (u *User) do(c *dlock.Client) {
 	q := u.request()
 	defer u.patience(q)()
-	ran := false
+	var h *Hold
 	err := c.Do(q.Patience, q.Key, func(inner context.Context) error {
-		ran = true
 		g, ok := dlock.FromContext(inner)
 		if !ok {
 			return errors.New("no Guard in the context")
 		}
-		h := u.hold(inner, c, q, g.Token(), nil)
+		h = u.hold(inner, c, q, g.Token(), nil)
 		if u.Config.EnableReentrant && u.chance(50) {
 			u.doInside(inner, c, h)
 		}
@@ -242,9 +242,11 @@ func (u *User) do(c *dlock.Client) {
 		u.Observer.Leaves(h)
 		return nil
 	}, q.opts...)
-	if !ran {
+	if h == nil {
 		u.Observer.Refused(q, err)
+		return
 	}
+	u.Observer.Unlocked(h, err)
 }
 
 func (u *User) doInside(inner context.Context, c *dlock.Client, outer *Hold) {

@@ -13,6 +13,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 	"github.com/ceyewan/genesis/pkg/dlock/faultdriver"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/suspend"
 	"github.com/ceyewan/genesis/pkg/dlock/memlock"
 )
 
@@ -31,9 +32,12 @@ func times(ci, full int) int {
 
 var ctx = context.Background()
 
-// virtual runs a test in virtual time.
+// virtual runs a test in virtual time. While it stands still the machine's clock goes on,
+// which would look like a suspend.
 func virtual(t *testing.T, f func(*testing.T)) {
 	t.Helper()
+	suspend.Simulate(func() time.Duration { return 0 })
+	defer suspend.Simulate(nil)
 	synctest.Test(t, f)
 }
 

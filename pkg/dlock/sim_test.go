@@ -4,12 +4,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/ceyewan/genesis/internal/sim"
 	"github.com/ceyewan/genesis/internal/sim/simtest"
-	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/suspend"
 	"github.com/ceyewan/genesis/pkg/dlock/memlock"
 )
 
@@ -19,16 +18,14 @@ func simulations() simtest.Suite {
 	if raced {
 		few /= 20
 	}
-	var suspended func() time.Duration
 	return simtest.Suite{
 		Command: "go test -run TestSimulation -v ./pkg/dlock",
 		Settings: sim.Settings{
 			Modes: []driver.Mode{driver.Exclusive, driver.Shared, driver.Permit}, Fences: true, Local: true, Sleeps: true, FIFO: true,
-			Options: func(string) []dlock.Option { return []dlock.Option{dlock.WithSleptClock(suspended)} },
 		},
 		Open: func(s *sim.Simulation) (sim.Store, func() error, error) {
-			suspended = s.Slept
-			return memoryStore{memlock.New(), s}, func() error { return nil }, nil
+			suspend.Simulate(s.Slept)
+			return memoryStore{memlock.New(), s}, func() error { suspend.Simulate(nil); return nil }, nil
 		},
 		Failed: []uint64{
 			16,    // a waiter was told of a deadline that it never had

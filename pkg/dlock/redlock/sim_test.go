@@ -10,6 +10,7 @@ import (
 	"github.com/ceyewan/genesis/internal/sim/simtest"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/suspend"
 	"github.com/ceyewan/genesis/pkg/dlock/redlock"
 )
 
@@ -22,11 +23,12 @@ func TestScriptSimulation(t *testing.T) {
 	}
 	simtest.Suite{
 		Command:  "go test -run TestScriptSimulation -v ./pkg/dlock/redlock",
-		Settings: sim.Settings{Modes: []driver.Mode{driver.Exclusive}},
+		Settings: sim.Settings{Modes: []driver.Mode{driver.Exclusive}, Sleeps: true, SetBack: true},
 		Few:      20, Full: 5_000, Tries: 20,
 		Open: func(s *sim.Simulation) (sim.Store, func() error, error) {
 			store, err := simredis.NewStore(s, addrs, func(c []redis.UniversalClient) driver.Opener { return redlock.New(c) })
-			return store, store.Close, err
+			suspend.Simulate(s.Slept)
+			return store, func() error { suspend.Simulate(nil); return store.Close() }, err
 		},
 	}.Run(t)
 }

@@ -1,0 +1,28 @@
+// Package suspend lets a simulation decide how long the machine was suspended.
+package suspend
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+var simulated atomic.Pointer[func() time.Duration]
+
+// Simulate makes Clients that are opened from now on read suspended time from clock, nil
+// being the machine's own again.
+func Simulate(clock func() time.Duration) {
+	if clock == nil {
+		simulated.Store(nil)
+		return
+	}
+	simulated.Store(&clock)
+}
+
+// Simulated is the clock of a simulation, or nil.
+func Simulated() func() int64 {
+	clock := simulated.Load()
+	if clock == nil {
+		return nil
+	}
+	return func() int64 { return int64((*clock)()) }
+}
