@@ -63,7 +63,7 @@ func (b *backendRun) prepare(ctx context.Context, topologyName string, orders *O
 	orders.Backend.Kind = b.name
 	switch {
 	case topologyName != "":
-		b.top, err = topology.Start(ctx, topologyName, schedule.Inside)
+		b.top, err = topology.Start(ctx, topologyName, schedule.Inside, schedule.Setup{})
 		if err != nil {
 			return err
 		}
