@@ -1,6 +1,7 @@
 package redislock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -43,13 +44,13 @@ func (d *redisDriver) Renew(ctx context.Context, refs []driver.Ref) ([]driver.St
 	defer r.mu.Unlock()
 	r.returned = true
 	if r.answered == 0 {
-		if r.err == nil {
-			r.err = ctx.Err()
-		}
-		return nil, r.err
+		return nil, cmp.Or(r.err, ctx.Err(), errNoAnswer)
 	}
 	return slices.Clone(r.states), nil
 }
+
+// errNoAnswer is for calls that ended a moment before their context says so.
+var errNoAnswer = errors.New("redislock: no answer in time")
 
 // stalledGrace is how long a master that did not answer lately is waited for at least
 // once the others have answered.

@@ -90,3 +90,23 @@ func TestRenewDoesNotWaitForAStalledMaster(t *testing.T) {
 		}
 	}
 }
+
+// A lateContext has a deadline, and never says that it has passed, as one whose timer is
+// about to fire.
+type lateContext struct {
+	context.Context
+	at time.Time
+}
+
+func (c lateContext) Deadline() (time.Time, bool) { return c.at, true }
+
+// A renewal without any answer is an error, also in the moment in which its time is over and
+// its context does not say so yet.
+func TestRenewWithoutAnswerIsAnError(t *testing.T) {
+	d, _ := open(t, testenv.Redis(t).Client())
+	late := lateContext{context.Background(), time.Now()}
+	states, err := d.Renew(late, []driver.Ref{{Key: "k", ID: strings.Repeat("a", 32), TTL: time.Second}})
+	if err == nil {
+		t.Errorf("%v and no error", states)
+	}
+}
