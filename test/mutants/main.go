@@ -29,6 +29,8 @@ Makes mutants of the given packages and files, of all if none are given, runs th
 each, and prints how many were caught. Results are kept in build/mutants and are not computed
 again as long as they hold. Exits with 1 if a file has a lower score than the goal.
 
+"go run ./test/mutants repairs -help" tells how repaired defects are taken back.
+
 `
 
 type options struct {
@@ -75,13 +77,16 @@ func parse(args []string) (o options, err error) {
 }
 
 func command(ctx context.Context, args []string) error {
-	o, err := parse(args)
-	if err != nil {
-		return err
-	}
 	root, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", module).Output()
 	if err != nil {
 		return fmt.Errorf("find the root of the repository: %w", err)
+	}
+	if len(args) > 0 && args[0] == "repairs" {
+		return repairsCommand(ctx, strings.TrimSpace(string(root)), args[1:])
+	}
+	o, err := parse(args)
+	if err != nil {
+		return err
 	}
 	known, err := parseEquivalents(equivalentText)
 	if err != nil {
