@@ -23,6 +23,7 @@ type Fate struct {
 type conditions struct {
 	loss, repeats, slow float64       // how many messages of a hundred
 	delay, late         time.Duration // the longest of most, and of the slow ones
+	repeatLate          bool          // repeated messages are slow
 }
 
 // Fate is what becomes of the nth message of a kind on a link.
@@ -40,6 +41,9 @@ func (s *Simulation) Fate(link, what string, n int) Fate {
 	f.LostPush = r.Float64()*100 < s.network.loss
 	if r.Float64()*100 < s.network.repeats {
 		f.Again, f.Repeats = delay(), true
+		if s.network.repeatLate {
+			f.Again = time.Duration(r.Int64N(int64(s.network.late)))
+		}
 	}
 	f.Tie = time.Duration(1 + r.IntN(1000))
 	if s.healed.Load() {
@@ -183,6 +187,7 @@ func (l *link) deliver(ev driver.Event, after time.Duration) {
 	select {
 	case l.events <- ev:
 		l.sim.Tracef("%s receives %v", l.name, ev)
+		l.sim.told(ev, l.done)
 	case <-l.done:
 	}
 }

@@ -54,9 +54,14 @@ func (s *Simulation) Enters(h *Hold) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.logf("%s has %s, %s, token %d", h.User, h.Key, h.Mode, h.Token)
+	if s.hasObservers() && h.Context.Err() != nil { // the logger has held its user up until it was lost
+		delete(s.waiting, h.Request)
+		return
+	}
 	if h.Inside == nil {
 		s.checkToken(h)
 		s.checkOrder(h)
+		s.checkPatience(h)
 	}
 	beside := 0
 	for _, o := range s.holds[h.Key] {
@@ -156,6 +161,7 @@ func (s *Simulation) Leaves(h *Hold) {
 	if s.calm && h.Keeps && h.Inside == nil && !s.evicted[h.Token] && errors.Is(cause, dlock.ErrOwnershipLost) {
 		s.failf("false loss", "%s lost token %d of %s, and nothing fails: %v", h.User, h.Token, h.Key, cause)
 	}
+	s.checkEnd(h)
 }
 
 // Unlocked checks that the context has ended.
@@ -180,6 +186,9 @@ func (s *Simulation) Look(key string) {
 		one.left = append(one.left, stored{c.Info.Purpose, one.at + c.Left})
 		if c.Phase == driver.Held {
 			s.grants[c.ID] = grant{key, c.Token}
+			if s.firstGrants[c.ID] == 0 {
+				s.firstGrants[c.ID] = c.Token
+			}
 		}
 	}
 	s.taken[key] = append(s.taken[key], one)
@@ -241,6 +250,7 @@ func (s *Simulation) Refused(q *Request, err error) {
 	delete(s.waiting, q)
 	s.logf("%s does not get %s: %v", q.User, q.Key, err)
 	over := q.Patience.Err() != nil
+	s.checkReturn(q)
 	switch {
 	case errors.Is(err, dlock.ErrLockHeldByOther) && !s.takenByOther(q.Key, q.Purpose, q.Asked):
 		s.failf("lie", "%s was told that %s is held, and no other had it since %v: %v", q.User, q.Key, q.Asked, err)

@@ -54,6 +54,7 @@ type Simulation struct {
 	begin   time.Time
 	network conditions
 	calm    bool     // nothing fails
+	clean   bool     // nothing fails but that messages are repeated
 	local   bool     // the store is on the Clients' machine
 	cuts    []cut    // when a link carries nothing
 	sleeps  []asleep // when the machine is suspended
@@ -61,10 +62,13 @@ type Simulation struct {
 	slept   atomic.Int64
 	sent    sync.WaitGroup // messages that are under way
 
-	mu        sync.Mutex
-	links     int
-	holds     map[string][]*Hold  // by key
-	grants    map[string]grant    // by claim ID
+	mu     sync.Mutex
+	links  int
+	holds  map[string][]*Hold // by key
+	grants map[string]grant   // by claim ID
+
+	firstGrants map[string]int64 // and the token of the first of them
+
 	last      map[string]int64    // by key: the greatest token that was granted
 	lastAlone map[string]int64    // and that of an exclusive lock
 	taken     map[string][]sample // by key: what the store had
@@ -88,13 +92,18 @@ func New(set Settings) *Simulation {
 	s := &Simulation{
 		Settings: set, begin: time.Now(), holds: map[string][]*Hold{}, grants: map[string]grant{},
 		last: map[string]int64{}, lastAlone: map[string]int64{}, taken: map[string][]sample{}, evicted: map[int64]bool{}, lingers: map[int64]bool{},
-		waiting: map[*Request]int{},
+		waiting: map[*Request]int{}, firstGrants: map[string]int64{},
 	}
 	r := s.Draw("weather")
 	s.calm = r.IntN(5) == 0
 	s.local = s.calm && r.IntN(2) == 0 && s.Local
 	s.network = conditions{delay: time.Duration(1+r.IntN(50)) * time.Millisecond, late: time.Duration(1+r.IntN(20)) * time.Second}
 	if s.calm {
+		return s
+	}
+	if s.Draw("clean").IntN(10) == 0 {
+		s.clean = true
+		s.network.repeats, s.network.repeatLate = 20, true
 		return s
 	}
 	s.network.loss, s.network.repeats, s.network.slow = 10*r.Float64(), 5*r.Float64(), 10*r.Float64()
@@ -158,7 +167,10 @@ func (s *Simulation) Run(store Store) []string {
 		processes = append(processes, p)
 		for j := range 1 + r.IntN(3) {
 			u := s.user(p, fmt.Sprintf("user %d.%d", i, j))
-			users.Go(func() { u.Run(context.Background(), 4+u.Rand.IntN(8)) })
+			users.Go(func() {
+				defer s.caught(u.Name)
+				u.Run(context.Background(), 4+u.Rand.IntN(8))
+			})
 		}
 	}
 	ended := make(chan struct{})
@@ -189,6 +201,7 @@ func Keys() []string { return []string{plainKey, mixedKey} }
 func (s *Simulation) user(p *process, name string) *User {
 	return &User{
 		Name: name, Rand: s.Draw(name), Config: p.cfg, Modes: s.Modes, Client: p.get, Restart: p.restart, Observer: s,
+		Extra: s.Draw(name, "extra"), Wrong: s.wrong,
 		Evict: func(key string) { s.evict(name, key) },
 		Key: func(mixed bool) string {
 			if mixed {
@@ -243,7 +256,7 @@ func (s *Simulation) setBack(done <-chan struct{}) {
 
 // open returns a Client of a process.
 func (s *Simulation) open(name string, cfg dlock.Config) (*dlock.Client, error) {
-	return dlock.New(&cfg, dlock.WithBackend(observed{s, s.store.Backend(name)}))
+	return dlock.New(&cfg, append(s.observers(name), dlock.WithBackend(observed{s, s.store.Backend(name)}))...)
 }
 
 // logf keeps a line of the story. It runs under mu.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/ceyewan/genesis/pkg/dlock"
@@ -34,6 +35,11 @@ type User struct {
 	Key      func(mixed bool) string
 	Observer Observer
 
+	// Extra decides what was added to the calls since; nil: nothing. What a seed has drawn
+	// before stays as it was.
+	Extra *rand.Rand
+	Wrong func(kind, format string, args ...any) // is told of a promise that was not kept
+
 	step int
 }
 
@@ -45,10 +51,14 @@ type Request struct {
 	TTL                time.Duration
 	Keeps              bool // nothing but an unlock is to end it
 	Bounded            bool // by WithWait
+	Wait               time.Duration
 	Lingers            bool // by WithMinHold; Close leaves it to its lease
+	Fixed              bool // by WithoutRenewal
+	MaxHold            time.Duration
 	Asked              time.Duration
 	Patience           context.Context
 	opts               []dlock.LockOption
+	ended              atomic.Int64 // when the patience did; 0: it has not
 }
 
 // A Hold is what a user was told it has.
@@ -58,8 +68,10 @@ type Hold struct {
 	Token   int64
 	Context context.Context
 	Inside  *Hold // the lock that it is part of
-	over    bool  // its user has said so
-	done    bool  // its unlock has returned
+	entered time.Duration
+	asked   bool // its user has called Extend
+	over    bool // its user has said so
+	done    bool // its unlock has returned
 }
 
 func (u *User) chance(percent int) bool { return u.Rand.IntN(100) < percent }
@@ -81,19 +93,19 @@ func (u *User) request() *Request {
 		q.opts = append(q.opts, dlock.WithInfo(dlock.Info{Purpose: q.Purpose}))
 	}
 	if u.chance(10) {
-		q.Keeps = false
+		q.Keeps, q.Fixed = false, true
 		q.opts = append(q.opts, dlock.WithoutRenewal())
 	} else if u.chance(10) {
 		q.Lingers = true
 		q.opts = append(q.opts, dlock.WithMinHold(u.upTo(3*time.Second)))
 	}
 	if u.chance(10) {
-		q.Keeps = false
-		q.opts = append(q.opts, dlock.WithMaxHold(3*time.Second+u.upTo(5*time.Second)))
+		q.Keeps, q.MaxHold = false, 3*time.Second+u.upTo(5*time.Second)
+		q.opts = append(q.opts, dlock.WithMaxHold(q.MaxHold))
 	}
 	if u.chance(30) {
-		q.Bounded = true
-		q.opts = append(q.opts, dlock.WithWait(u.upTo(8*time.Second)))
+		q.Bounded, q.Wait = true, u.upTo(8*time.Second)
+		q.opts = append(q.opts, dlock.WithWait(q.Wait))
 	}
 	return q
 }
@@ -133,6 +145,7 @@ func (u *User) patience(q *Request) context.CancelFunc {
 		q.Patience, cancel = context.WithCancel(context.Background())
 	}
 	q.Asked = u.Observer.Now()
+	context.AfterFunc(q.Patience, func() { q.ended.Store(int64(u.Observer.Now())) })
 	u.Observer.Asks(q)
 	return cancel
 }
@@ -161,7 +174,7 @@ func (u *User) Run(ctx context.Context, calls int) {
 func (u *User) pause(d time.Duration) { pause(d + time.Duration(1+u.Rand.IntN(1000))) }
 
 func (u *User) hold(held context.Context, c *dlock.Client, q *Request, token int64, inside *Hold) *Hold {
-	h := &Hold{Request: q, Client: fmt.Sprintf("%p", c), Token: token, Context: held, Inside: inside}
+	h := &Hold{Request: q, Client: fmt.Sprintf("%p", c), Token: token, Context: held, Inside: inside, entered: u.Observer.Now()}
 	u.Observer.Enters(h)
 	return h
 }
@@ -172,7 +185,7 @@ func (u *User) guard(c *dlock.Client, try bool) {
 	defer u.patience(q)()
 	seek := c.Acquire
 	if try {
-		seek = c.TryAcquire
+		seek, q.Wait = c.TryAcquire, 0
 	}
 	g, err := seek(q.Patience, q.Key, q.opts...)
 	if err != nil {
@@ -188,6 +201,9 @@ func (u *User) guard(c *dlock.Client, try bool) {
 func (u *User) keyed(c *dlock.Client, try bool) {
 	q := u.request()
 	defer u.patience(q)()
+	if try {
+		q.Wait = 0
+	}
 	owner := dlock.OwnerContext(q.Patience)
 	if err := lockKey(owner, c, q, try); err != nil {
 		u.Observer.Refused(q, err)
@@ -206,8 +222,11 @@ func (u *User) keyed(c *dlock.Client, try bool) {
 	if u.Config.EnableReentrant && u.chance(50) {
 		if again, err := c.TryLock(owner, q.Key); again && err == nil {
 			u.pause(u.upTo(time.Second))
-			_ = c.Unlock(context.Background(), q.Key)
+			u.unlockInside(c, h)
 		}
+	}
+	if u.extra(30) {
+		u.doAsOwner(owner, c, h)
 	}
 	u.work(h, g)
 	u.giveBack(h, func() error { return c.Unlock(q.Patience, q.Key) })
@@ -237,6 +256,7 @@ func (u *User) do(c *dlock.Client) {
 		h = u.hold(inner, c, q, g.Token(), nil)
 		if u.Config.EnableReentrant && u.chance(50) {
 			u.doInside(inner, c, h)
+			u.askForMore(inner, c, h)
 		}
 		u.work(h, g)
 		u.Observer.Leaves(h)
@@ -274,9 +294,7 @@ func (u *User) work(h *Hold, g *dlock.Guard) {
 	for range 1 + u.Rand.IntN(2) {
 		u.stay(h.Context, u.upTo(h.TTL))
 		if u.chance(25) {
-			limit, cancel := context.WithTimeout(context.Background(), time.Second)
-			_ = g.Extend(limit, time.Duration(1+u.Rand.IntN(60))*time.Second)
-			cancel()
+			u.extend(h, g, time.Duration(1+u.Rand.IntN(60))*time.Second)
 		}
 	}
 	if h.Keeps && h.Context.Err() == nil {
@@ -286,5 +304,8 @@ func (u *User) work(h *Hold, g *dlock.Guard) {
 
 func (u *User) giveBack(h *Hold, unlock func() error) {
 	u.Observer.Leaves(h)
+	if h.MaxHold > 0 && h.Context.Err() != nil && u.extra(50) {
+		u.pause(dawdle) // the key must not wait for that
+	}
 	u.Observer.Unlocked(h, unlock())
 }
