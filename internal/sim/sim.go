@@ -87,6 +87,10 @@ type cut struct {
 
 type asleep struct{ at, long time.Duration }
 
+// A fragile Store can be damaged, as operators, evictions and failovers do: what belongs to
+// a lock beside the lock itself is lost or wrong.
+type fragile interface{ Damage(*rand.Rand) }
+
 // New prepares a run.
 func New(set Settings) *Simulation {
 	s := &Simulation{
@@ -146,6 +150,7 @@ func (s *Simulation) Run(store Store) []string {
 	var users, others sync.WaitGroup
 	others.Go(func() { s.suspend(done) })
 	others.Go(func() { s.setBack(done) })
+	others.Go(func() { s.damage(done) })
 	others.Go(func() {
 		select {
 		case <-time.After(90 * time.Second):
@@ -209,6 +214,23 @@ func (s *Simulation) user(p *process, name string) *User {
 			}
 			return plainKey
 		},
+	}
+}
+
+// damage harms the store a few times, in some of the runs in which anything fails.
+func (s *Simulation) damage(done <-chan struct{}) {
+	store, ok := s.store.(fragile)
+	r := s.Draw("damage")
+	if !ok || s.calm || s.clean || r.IntN(3) > 0 {
+		return
+	}
+	for range 2 + r.IntN(6) {
+		select {
+		case <-time.After(time.Duration(r.Int64N(int64(12 * time.Second)))):
+		case <-done:
+			return
+		}
+		store.Damage(r)
 	}
 }
 

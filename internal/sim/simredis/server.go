@@ -160,7 +160,10 @@ func (s *Server) execute(c *conn, words []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	cmd, answer, err := s.timed(words)
-	if err == nil && cmd != nil {
+	switch {
+	case c.denied(words):
+		answer = noRights
+	case err == nil && cmd != nil:
 		answer, err = c.call(cmd, words)
 	}
 	if err != nil {

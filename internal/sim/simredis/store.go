@@ -40,6 +40,9 @@ func NewStore(s *sim.Simulation, addrs []string, open func([]redis.UniversalClie
 	return m, err
 }
 
+// Server is one of the servers.
+func (m *Store) Server(i int) *Server { return m.servers[i] }
+
 func (m *Store) look(key string) {
 	for _, known := range sim.Keys() {
 		if strings.Contains(key, known) {

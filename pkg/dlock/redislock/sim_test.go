@@ -1,6 +1,7 @@
 package redislock_test
 
 import (
+	"math/rand/v2"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -25,7 +26,33 @@ func TestScriptSimulation(t *testing.T) {
 		Open: func(s *sim.Simulation) (sim.Store, func() error, error) {
 			store, err := simredis.NewStore(s, []string{addr}, func(c []redis.UniversalClient) driver.Opener { return redislock.New(c[0]) })
 			suspend.Simulate(s.Slept)
-			return store, func() error { suspend.Simulate(nil); return store.Close() }, err
+			return fragileStore{store, s}, func() error { suspend.Simulate(nil); return store.Close() }, err
 		},
 	}.Run(t)
+}
+
+// A fragileStore can be damaged.
+type fragileStore struct {
+	*simredis.Store
+	sim *sim.Simulation
+}
+
+// Damage loses one half of a queue or both, makes deadlines wrong, or lets the server lose
+// sight of its subscribers.
+func (f fragileStore) Damage(r *rand.Rand) {
+	server, key := f.Server(0), sim.Keys()[r.IntN(2)]
+	what := r.IntN(6)
+	f.sim.Tracef("damage %d to %s", what, key)
+	switch what {
+	case 0:
+		server.Delete(queueOf(key))
+	case 1:
+		server.Delete(waitersOf(key))
+	case 2:
+		server.Delete(queueOf(key), waitersOf(key))
+	case 3:
+		server.SetBack(waitersOf(key))
+	default:
+		server.MoveAway(r.IntN(2) == 0)
+	}
 }
