@@ -85,17 +85,24 @@ func (c *Checker) Files() []string {
 
 // Compiles says whether a mutant is a program.
 func (c *Checker) Compiles(m mutate.Mutant, src []byte) bool {
-	mutated, err := parser.ParseFile(c.fset, "", m.Apply(src), parser.SkipObjectResolution)
-	if err != nil {
-		return false
-	}
-	files := []*ast.File{mutated}
+	return c.Check(map[string][]byte{m.File: m.Apply(src)}) == nil
+}
+
+// Check compiles the package with other texts for some of its files, given by their paths
+// relative to the root.
+func (c *Checker) Check(changed map[string][]byte) error {
+	var files []*ast.File
 	for name, file := range c.files {
-		if name != m.File {
-			files = append(files, file)
+		if text, ok := changed[name]; ok {
+			var err error
+			file, err = parser.ParseFile(c.fset, "", text, parser.SkipObjectResolution)
+			if err != nil {
+				return err
+			}
 		}
+		files = append(files, file)
 	}
 	config := types.Config{Importer: c.importer}
-	_, err = config.Check(c.path, c.fset, files, nil)
-	return err == nil
+	_, err := config.Check(c.path, c.fset, files, nil)
+	return err
 }
