@@ -49,7 +49,7 @@ func (u *User) askForMore(inner context.Context, c *dlock.Client, outer *Hold) {
 
 // extend asks for another TTL, perhaps the one that there is.
 func (u *User) extend(h *Hold, g *dlock.Guard, ttl time.Duration) {
-	if u.extra(30) {
+	if u.extra(30) || u.Steady {
 		ttl = h.TTL
 	}
 	h.asked = true

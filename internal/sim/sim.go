@@ -111,6 +111,9 @@ func New(set Settings) *Simulation {
 		return s
 	}
 	s.network.loss, s.network.repeats, s.network.slow = 10*r.Float64(), 5*r.Float64(), 10*r.Float64()
+	if s.Draw("repeats").IntN(3) == 0 {
+		s.network.repeats = 0
+	}
 	for range r.IntN(4) {
 		from := time.Duration(r.Int64N(int64(time.Minute)))
 		s.cuts = append(s.cuts, cut{fmt.Sprintf("link %d", 1+r.IntN(3)), from, from + time.Duration(r.Int64N(int64(15*time.Second)))})
@@ -207,6 +210,7 @@ func (s *Simulation) user(p *process, name string) *User {
 	return &User{
 		Name: name, Rand: s.Draw(name), Config: p.cfg, Modes: s.Modes, Client: p.get, Restart: p.restart, Observer: s,
 		Extra: s.Draw(name, "extra"), Wrong: s.wrong,
+		Eager: s.network.repeats == 0, Steady: s.clean, // a call that arrives once more, late, may cut what was extended since
 		Evict: func(key string) { s.evict(name, key) },
 		Key: func(mixed bool) string {
 			if mixed {

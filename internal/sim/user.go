@@ -38,7 +38,11 @@ type User struct {
 	// Extra decides what was added to the calls since; nil: nothing. What a seed has drawn
 	// before stays as it was.
 	Extra *rand.Rand
-	Wrong func(kind, format string, args ...any) // is told of a promise that was not kept
+	// Eager users may extend a lock as soon as they have it; Steady ones extend it only by the
+	// TTL that it has.
+	Eager, Steady bool
+	// Wrong is told of a promise that was not kept.
+	Wrong func(kind, format string, args ...any)
 
 	step int
 }
@@ -86,6 +90,9 @@ func (u *User) request() *Request {
 	q.Key = u.Key(mixed)
 	if mixed {
 		u.drawMode(q)
+	}
+	if u.Config.LocalBatch > 0 && u.extra(50) { // those of one TTL share a claim
+		q.TTL = u.Config.DefaultTTL
 	}
 	q.opts = append(q.opts, dlock.WithTTL(q.TTL))
 	if u.Config.LocalBatch == 0 { // else those that differ in it share nothing
@@ -291,6 +298,9 @@ func (u *User) stay(held context.Context, d time.Duration) {
 
 // work is what a holder does: time passes, and it may extend.
 func (u *User) work(h *Hold, g *dlock.Guard) {
+	if u.Eager && u.extra(10) { // what was sent for its predecessor may still be under way
+		u.extend(h, g, time.Minute)
+	}
 	for range 1 + u.Rand.IntN(2) {
 		u.stay(h.Context, u.upTo(h.TTL))
 		if u.chance(25) {
