@@ -100,6 +100,10 @@ func (s *Simulation) checkToken(h *Hold) {
 // one turn of another process, and a few that the network reordered.
 const maxOvertaken = 24
 
+// maxOvertakenAlone is the same where no process hands locks on: one that the server does not
+// hear of is passed over once.
+const maxOvertakenAlone = 8
+
 // checkOrder fails if others that asked much later are served before a waiter again and
 // again. Only calls that wait until they are served are judged.
 func (s *Simulation) checkOrder(h *Hold) {
@@ -112,7 +116,7 @@ func (s *Simulation) checkOrder(h *Hold) {
 			continue
 		}
 		s.waiting[q] = n + 1
-		if n+1 > maxOvertaken {
+		if n+1 > maxOvertaken || n+1 > maxOvertakenAlone && !s.batches {
 			s.failf("starved", "%s waits for %s since %v, and %d that came later were served", q.User, q.Key, q.Asked, n+1)
 			delete(s.waiting, q)
 		}
@@ -251,10 +255,11 @@ func (s *Simulation) Refused(q *Request, err error) {
 	s.logf("%s does not get %s: %v", q.User, q.Key, err)
 	over := q.Patience.Err() != nil
 	s.checkReturn(q)
+	s.checkOutcome(q, err)
 	switch {
 	case errors.Is(err, dlock.ErrLockHeldByOther) && !s.takenByOther(q.Key, q.Purpose, q.Asked):
 		s.failf("lie", "%s was told that %s is held, and no other had it since %v: %v", q.User, q.Key, q.Asked, err)
-	case errors.Is(err, context.DeadlineExceeded) && !over:
+	case (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)) && !over:
 		s.failf("lie", "%s was told that its context is over, and it is not: %v", q.User, err)
 	case s.calm && !q.Bounded && !over && errors.Is(err, dlock.ErrUnknownOutcome) && !errors.Is(err, dlock.ErrClosed):
 		s.failf("lie", "%s was told that an outcome is unknown, and nothing fails: %v", q.User, err)

@@ -3,6 +3,8 @@ package sim
 import (
 	"context"
 	"errors"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/ceyewan/genesis/pkg/dlock"
@@ -24,7 +26,7 @@ const (
 )
 
 // wrong is told by users. An Extend is only exact if nothing fails. It is not judged where
-// Clients read the real clock of suspends, which the real time that a run takes moves.
+// Clients read the real clock of suspends, which moves with the real time that a run takes.
 func (s *Simulation) wrong(kind, format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -55,6 +57,36 @@ func (s *Simulation) checkReturn(q *Request) {
 		s.failf("late", "%s returned at %v, and its context had ended at %v", q.User, now, ended)
 	case q.Wait > 0 && now > q.Asked+q.Wait+grace:
 		s.failf("late", "%s waited from %v to %v, and had %v", q.User, q.Asked, now, q.Wait)
+	}
+}
+
+// Attempts is told by a Store of every call that was sent to it. That of a call for a lock
+// contains its purpose.
+func (s *Simulation) Attempts(call string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.attempts = append(s.attempts, call)
+}
+
+// checkOutcome checks what an error says of what is stored: nothing can be of a call that
+// was never sent, and if something is, the outcome is not "unavailable".
+func (s *Simulation) checkOutcome(q *Request, err error) {
+	if q.Purpose == shared || len(s.attempts) == 0 {
+		return
+	}
+	sent := slices.ContainsFunc(s.attempts, func(call string) bool { return strings.Contains(call, q.Purpose+`"`) })
+	unknown := errors.Is(err, dlock.ErrUnknownOutcome)
+	if unknown && !sent {
+		s.failf("lie", "%s was told that the outcome is unknown, and nothing was sent: %v", q.User, err)
+	}
+	samples := s.taken[q.Key]
+	if unknown || !errors.Is(err, dlock.ErrUnavailable) || len(samples) == 0 {
+		return
+	}
+	for _, c := range samples[len(samples)-1].left {
+		if c.purpose == q.Purpose && c.until > s.Now() {
+			s.failf("lie", "%s was told that the store is unavailable, and it has the claim: %v", q.User, err)
+		}
 	}
 }
 

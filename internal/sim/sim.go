@@ -56,6 +56,7 @@ type Simulation struct {
 	calm    bool     // nothing fails
 	clean   bool     // nothing fails but that messages are repeated
 	local   bool     // the store is on the Clients' machine
+	batches bool     // some Client has a LocalBatch
 	cuts    []cut    // when a link carries nothing
 	sleeps  []asleep // when the machine is suspended
 	healed  atomic.Bool
@@ -68,6 +69,7 @@ type Simulation struct {
 	grants map[string]grant   // by claim ID
 
 	firstGrants map[string]int64 // and the token of the first of them
+	attempts    []string         // what was sent, if the Store tells
 
 	last      map[string]int64    // by key: the greatest token that was granted
 	lastAlone map[string]int64    // and that of an exclusive lock
@@ -169,6 +171,7 @@ func (s *Simulation) Run(store Store) []string {
 		if !s.Fences {
 			p.cfg.LocalBatch = 0
 		}
+		s.batches = s.batches || p.cfg.LocalBatch > 0
 		if err := p.restart(); err != nil {
 			panic(err)
 		}
@@ -263,7 +266,7 @@ const maxSetBack = 30 * time.Second
 // promise.
 func (s *Simulation) setBack(done <-chan struct{}) {
 	r := s.Draw("clock")
-	if !s.SetBack || s.calm || r.IntN(3) > 0 {
+	if !s.SetBack || s.calm || s.clean || r.IntN(3) > 0 {
 		return
 	}
 	for range 3 {

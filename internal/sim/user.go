@@ -82,9 +82,12 @@ func (u *User) chance(percent int) bool { return u.Rand.IntN(100) < percent }
 
 func (u *User) upTo(d time.Duration) time.Duration { return time.Duration(u.Rand.Int64N(int64(d))) }
 
+// shared is the purpose of calls that share a claim.
+const shared = "of nobody"
+
 func (u *User) request() *Request {
 	q := &Request{
-		User: u.Name, Purpose: "of nobody", TTL: time.Duration(1+u.Rand.IntN(10)) * time.Second, Keeps: true,
+		User: u.Name, Purpose: shared, TTL: time.Duration(1+u.Rand.IntN(10)) * time.Second, Keeps: true,
 	}
 	mixed := u.chance(40)
 	q.Key = u.Key(mixed)

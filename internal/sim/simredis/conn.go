@@ -128,6 +128,9 @@ func (c *conn) read() {
 		if len(words) == 0 || lost {
 			continue // a command that never arrives
 		}
+		if c.link != "" {
+			c.server.sim.Attempts(strings.Join(words, " "))
+		}
 		f, r := c.next(words)
 		if f.LostThere {
 			lost = true

@@ -24,9 +24,15 @@ func (s *Server) Do(words ...string) {
 }
 
 // setBack makes deadlines of waiters an hour later than they should be, as they are when
-// the clock of the server was set back.
+// the clock of the server was set back, and lets the first of them die.
 const setBack = `
-local all = redis.call('HGETALL', KEYS[1])
+local all, first = redis.call('HGETALL', KEYS[1]), redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')
+if all[2] and first[2] then
+  local dead = string.rep('d', 32)
+  all[#all + 1] = dead
+  all[#all + 1] = all[2]
+  redis.call('ZADD', KEYS[2], first[2] - 1, dead)
+end
 for i = 1, #all, 2 do
   local deadline, rest = string.match(all[i + 1], '^(%d+)(.*)$')
   if deadline then redis.call('HSET', KEYS[1], all[i], string.format('%.0f', deadline + 3600000000) .. rest) end
@@ -40,8 +46,8 @@ func (s *Server) Delete(keys ...string) {
 	}
 }
 
-// SetBack is for a hash of waiters.
-func (s *Server) SetBack(waiters string) { s.Do("EVAL", setBack, "1", waiters) }
+// SetBack is for the two halves of a queue.
+func (s *Server) SetBack(queue, waiters string) { s.Do("EVAL", setBack, "2", waiters, queue) }
 
 // MoveAway lets the server count no subscribers from now on, though they hear, as after a
 // failover behind one address; or count them again.

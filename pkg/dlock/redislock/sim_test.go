@@ -51,7 +51,7 @@ func (f fragileStore) Damage(r *rand.Rand) {
 	case 2:
 		server.Delete(queueOf(key), waitersOf(key))
 	case 3:
-		server.SetBack(waitersOf(key))
+		server.SetBack(queueOf(key), waitersOf(key))
 	default:
 		server.MoveAway(r.IntN(2) == 0)
 	}
