@@ -50,18 +50,19 @@ type Settings struct {
 // were told. It belongs into the bubble of a synctest.
 type Simulation struct {
 	Settings
-	store   Store
-	begin   time.Time
-	network conditions
-	calm    bool     // nothing fails
-	clean   bool     // nothing fails but that messages are repeated
-	local   bool     // the store is on the Clients' machine
-	batches bool     // some Client has a LocalBatch
-	cuts    []cut    // when a link carries nothing
-	sleeps  []asleep // when the machine is suspended
-	healed  atomic.Bool
-	slept   atomic.Int64
-	sent    sync.WaitGroup // messages that are under way
+	store    Store
+	begin    time.Time
+	network  conditions
+	calm     bool     // nothing fails
+	clean    bool     // nothing fails but that messages are repeated
+	local    bool     // the store is on the Clients' machine
+	batches  bool     // some Client has a LocalBatch
+	cuts     []cut    // when a link carries nothing
+	handoffs bool     // users pass a lock on inside of their processes, most of the time
+	sleeps   []asleep // when the machine is suspended
+	healed   atomic.Bool
+	slept    atomic.Int64
+	sent     sync.WaitGroup // messages that are under way
 
 	mu     sync.Mutex
 	links  int
@@ -113,6 +114,10 @@ func New(set Settings) *Simulation {
 		return s
 	}
 	s.network.loss, s.network.repeats, s.network.slow = 10*r.Float64(), 5*r.Float64(), 10*r.Float64()
+	if s.Fences && s.Draw("handoffs").IntN(10) == 0 {
+		s.handoffs = true
+		s.network.loss, s.network.slow, s.network.late = s.network.loss/5, 30, 8*time.Second
+	}
 	if s.Draw("repeats").IntN(3) == 0 {
 		s.network.repeats = 0
 	}
@@ -171,6 +176,9 @@ func (s *Simulation) Run(store Store) []string {
 		if !s.Fences {
 			p.cfg.LocalBatch = 0
 		}
+		if s.handoffs {
+			p.cfg.LocalBatch = 10
+		}
 		s.batches = s.batches || p.cfg.LocalBatch > 0
 		if err := p.restart(); err != nil {
 			panic(err)
@@ -214,7 +222,8 @@ func (s *Simulation) user(p *process, name string) *User {
 		Name: name, Rand: s.Draw(name), Config: p.cfg, Modes: s.Modes, Client: p.get, Restart: p.restart, Observer: s,
 		Extra: s.Draw(name, "extra"), Wrong: s.wrong,
 		Eager: s.network.repeats == 0, Steady: s.clean, // a call that arrives once more, late, may cut what was extended since
-		Evict: func(key string) { s.evict(name, key) },
+		Handoffs: s.handoffs,
+		Evict:    func(key string) { s.evict(name, key) },
 		Key: func(mixed bool) string {
 			if mixed {
 				return mixedKey

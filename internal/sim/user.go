@@ -41,6 +41,8 @@ type User struct {
 	// Eager users may extend a lock as soon as they have it; Steady ones extend it only by the
 	// TTL that it has.
 	Eager, Steady bool
+	// Handoffs makes users do nothing but hold a lock briefly, or extend it and hold it long.
+	Handoffs bool
 	// Wrong is told of a promise that was not kept.
 	Wrong func(kind, format string, args ...any)
 
@@ -163,6 +165,10 @@ func (u *User) patience(q *Request) context.CancelFunc {
 // Run makes some calls, or fewer if ctx ends.
 func (u *User) Run(ctx context.Context, calls int) {
 	for u.step = 0; u.step < calls && ctx.Err() == nil; u.step++ {
+		if u.Handoffs {
+			u.handOn(u.Client())
+			continue
+		}
 		u.pause(u.upTo(2 * time.Second))
 		c := u.Client()
 		switch n := u.Rand.IntN(20); {
@@ -187,6 +193,27 @@ func (u *User) hold(held context.Context, c *dlock.Client, q *Request, token int
 	h := &Hold{Request: q, Client: fmt.Sprintf("%p", c), Token: token, Context: held, Inside: inside, entered: u.Observer.Now()}
 	u.Observer.Enters(h)
 	return h
+}
+
+// handOn holds briefly, so that the next user of the process has the lock while a renewal is
+// under way, or extends and holds for long.
+func (u *User) handOn(c *dlock.Client) {
+	q := &Request{User: u.Name, Key: u.Key(false), Purpose: shared, TTL: u.Config.DefaultTTL, Keeps: true, Patience: context.Background()}
+	q.Asked = u.Observer.Now()
+	u.Observer.Asks(q)
+	g, err := c.Acquire(q.Patience, q.Key, dlock.WithTTL(q.TTL))
+	if err != nil {
+		u.Observer.Refused(q, err)
+		return
+	}
+	h := u.hold(g.Context(), c, q, g.Token(), nil)
+	if u.chance(20) {
+		u.extend(h, g, time.Minute)
+		u.stay(h.Context, u.upTo(20*time.Second))
+	} else {
+		u.stay(h.Context, u.upTo(300*time.Millisecond))
+	}
+	u.giveBack(h, func() error { return g.Unlock(q.Patience) })
 }
 
 // guard acquires, works and unlocks.
