@@ -62,3 +62,14 @@ func (u *User) extend(h *Hold, g *dlock.Guard, ttl time.Duration) {
 		u.Wrong("extend", "%s has extended %s, token %d, by %v within %v, and has %v", u.Name, h.Key, h.Token, ttl, took, left)
 	}
 }
+
+// renewLast begins a renewal just before the lock is given back or handed on.
+func (u *User) renewLast(h *Hold, g *dlock.Guard) {
+	if !u.Eager || u.Config.LocalBatch == 0 || !u.extra(40) {
+		return
+	}
+	h.asked = true
+	limit, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+	defer cancel()
+	_ = g.Extend(limit, h.TTL)
+}

@@ -271,6 +271,7 @@ func (s *Simulation) Refused(q *Request, err error) {
 
 // evict takes a lock from whoever has it.
 func (s *Simulation) evict(user, key string) {
+	s.Look(key) // nobody may have seen the grant yet
 	claims := s.store.Claims(key)
 	if len(claims) == 0 || claims[0].Phase != driver.Held {
 		return

@@ -328,7 +328,7 @@ func (u *User) stay(held context.Context, d time.Duration) {
 
 // work is what a holder does: time passes, and it may extend.
 func (u *User) work(h *Hold, g *dlock.Guard) {
-	if u.Eager && u.extra(10) { // what was sent for its predecessor may still be under way
+	if u.Eager && u.extra(30) { // what was sent for its predecessor may still be under way
 		u.extend(h, g, time.Minute)
 	}
 	for range 1 + u.Rand.IntN(2) {
@@ -340,6 +340,7 @@ func (u *User) work(h *Hold, g *dlock.Guard) {
 	if h.Keeps && h.Context.Err() == nil {
 		u.stay(h.Context, u.upTo(time.Second))
 	}
+	u.renewLast(h, g)
 }
 
 func (u *User) giveBack(h *Hold, unlock func() error) {
