@@ -77,15 +77,18 @@ func (c *cleaning) removeLock(ctx context.Context, base string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	defer closeFile(main)
-	if old, err := c.isOld(main); err != nil || !old { // most are left without a guard
+	old, err := c.isOld(main)
+	if err != nil || !old { // most are left without a guard
+		closeFile(main)
 		return false, err
 	}
 	guard, err := c.guard(ctx, base, callTries)
 	if err != nil {
+		closeFile(main)
 		return false, err
 	}
 	defer closeFile(guard)
+	defer closeFile(main) // first: whoever has the guard must not find it locked by us
 	if ok, err := c.mayRemove(main, base+lockSuffix); err != nil || !ok {
 		return false, err
 	}

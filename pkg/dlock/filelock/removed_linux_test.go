@@ -179,22 +179,12 @@ func TestCleanWhileLocking(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "locks")
 	store := filelock.New(dir)
 	a, b := newDriver(t, dir), newDriver(t, dir)
-	stop, done := make(chan struct{}), make(chan error, 1)
-	go func() {
-		for {
-			select {
-			case <-stop:
-				done <- nil
-				return
-			default:
-				if _, err := store.Clean(ctx, 0); err != nil {
-					done <- err
-					return
-				}
-			}
-		}
-	}()
 	for i := range 2000 {
+		cleaned := make(chan error, 1) // one at a time: in a loop of its own it would keep the guard from the others
+		go func() {
+			_, err := store.Clean(ctx, 0)
+			cleaned <- err
+		}()
 		one, two := try("k"), try("k")
 		if i%2 == 0 {
 			one.Mode = driver.Shared
@@ -205,9 +195,8 @@ func TestCleanWhileLocking(t *testing.T) {
 			t.Fatal("the lock was cleaned away")
 		}
 		release(t, a, one.Ref)
-	}
-	close(stop)
-	if err := <-done; err != nil {
-		t.Error(err)
+		if err := <-cleaned; err != nil {
+			t.Fatal(err)
+		}
 	}
 }
