@@ -38,13 +38,27 @@ const indexFrom = 8
 
 // entry returns the entry of name, which dropIfEmpty removes again if nothing
 // is filed there.
-func (s *Store) entry(name string) *entry {
+func (s *Store) entry(name string, now time.Duration) *entry {
 	e := s.keys[name]
 	if e == nil {
+		s.dropOver(now)
 		e = &entry{name: name}
 		s.keys[name] = e
 	}
 	return e
+}
+
+// dropOver drops, once in a while, what was left to its lease under a name that is not
+// used again.
+func (s *Store) dropOver(now time.Duration) {
+	if len(s.keys) < s.dropAt {
+		return
+	}
+	for _, e := range s.keys {
+		s.settle(e, now)
+		s.dropIfEmpty(e)
+	}
+	s.dropAt = 2*len(s.keys) + 64
 }
 
 func (s *Store) dropIfEmpty(e *entry) bool {

@@ -25,12 +25,13 @@ type Store struct {
 	keys    map[string]*entry
 	barred  map[string]time.Duration // claim ID -> when the bar ends
 	sweepAt int                      // size of barred at which ended bars are dropped
+	dropAt  int                      // size of keys at which those are dropped whose claims are over
 	fence   int64
 }
 
 // New returns an empty Store.
 func New() *Store {
-	return &Store{epoch: time.Now(), keys: map[string]*entry{}, barred: map[string]time.Duration{}, sweepAt: 64}
+	return &Store{epoch: time.Now(), keys: map[string]*entry{}, barred: map[string]time.Duration{}, sweepAt: 64, dropAt: 64}
 }
 
 // Open returns a driver on the Store.
@@ -101,7 +102,7 @@ func (m *memory) Acquire(ctx context.Context, r driver.Request) (driver.State, e
 	if s.isBarred(r.ID, now) {
 		return driver.State{Phase: driver.Gone}, nil
 	}
-	e := s.entry(m.prefix + r.Key)
+	e := s.entry(m.prefix+r.Key, now)
 	defer s.dropIfEmpty(e)
 	s.settle(e, now)
 	if c := e.find(r.ID, now); c != nil {

@@ -1,0 +1,33 @@
+package memlock
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// What is left to its lease, under a name that never comes again, is not kept.
+func TestLeasesThatAreOverAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New()
+		d, err := s.Open(driver.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.Close()
+		const alive = 100
+		for i := range 100 * alive {
+			r := driver.Request{Ref: driver.Ref{Key: fmt.Sprint("order ", i), ID: fmt.Sprintf("%032d", i), TTL: alive * time.Millisecond}}
+			if _, err := d.Acquire(t.Context(), r); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Millisecond)
+			if n := len(s.keys); n > 2*alive+64 {
+				t.Fatalf("%d names are kept, and %d locks are held", n, alive)
+			}
+		}
+	})
+}
