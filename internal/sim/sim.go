@@ -62,7 +62,7 @@ type Simulation struct {
 	sleeps   []asleep // when the machine is suspended
 	healed   atomic.Bool
 	slept    atomic.Int64
-	sent     sync.WaitGroup // messages that are under way
+	sent     Group // messages that are under way
 
 	mu     sync.Mutex
 	links  int

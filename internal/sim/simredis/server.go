@@ -29,7 +29,7 @@ type Server struct {
 
 	sim  *sim.Simulation
 	addr string
-	conn sync.WaitGroup
+	conn sim.Group
 
 	mu          sync.Mutex // one call at a time
 	own         *wire
