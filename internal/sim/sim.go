@@ -146,9 +146,6 @@ func (s *Simulation) Now() time.Duration { return time.Since(s.begin) }
 // Slept is how long the Clients' machine has been suspended.
 func (s *Simulation) Slept() time.Duration { return time.Duration(s.slept.Load()) }
 
-// Calm reports whether nothing fails in this run.
-func (s *Simulation) Calm() bool { return s.calm }
-
 // maxDuration is when everybody must have got what it waits for.
 const maxDuration = 20 * time.Minute
 

@@ -198,6 +198,7 @@ func (u *User) hold(held context.Context, c *dlock.Client, q *Request, token int
 // handOn holds briefly, so that the next user of the process has the lock while a renewal is
 // under way, or extends and holds for long.
 func (u *User) handOn(c *dlock.Client) {
+	u.pause(u.upTo(20 * time.Millisecond)) // so that no two users call at one instant
 	q := &Request{User: u.Name, Key: u.Key(false), Purpose: shared, TTL: u.Config.DefaultTTL, Keeps: true, Patience: context.Background()}
 	q.Asked = u.Observer.Now()
 	u.Observer.Asks(q)
