@@ -17,6 +17,7 @@ import (
 	"encoding/hex"
 	"os/exec"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -31,8 +32,11 @@ type Harness struct {
 	// Open returns another driver on the same store, as another process would
 	// have one. The suite closes it.
 	Open func(t *testing.T, o driver.Options) driver.Driver
-	// TTL is a lease that the suite lets run out: long enough for a few calls
-	// on a busy machine. The default is 600 ms, or MinTTL if that is longer.
+	// Prefix is that of the drivers which the suite opens: "suite:" unless said otherwise.
+	Prefix string
+	// TTL is a lease that the suite keeps alive and lets run out. A stall of half as
+	// long fails a sound backend, so that servers of their own need seconds. The default
+	// is 600 ms, or MinTTL if that is longer.
 	TTL time.Duration
 	// Slack is how much later than due a lease may end: 250 ms unless said
 	// otherwise.
@@ -53,12 +57,17 @@ type Option func(*config)
 
 type config struct {
 	virtual      bool
+	atOnce       bool
 	only, except []string
 }
 
 // InVirtualTime runs every case in a bubble of testing/synctest, where leases
 // run out at once. It is for backends without I/O.
 func InVirtualTime() Option { return func(c *config) { c.virtual = true } }
+
+// AtOnce runs the cases that wait for leases at the same time, after the others. Each
+// case then needs a store or a Prefix of its own.
+func AtOnce() Option { return func(c *config) { c.atOnce = true } }
 
 // Only runs the cases with these names, for a backend that is tested in several
 // settings: in one of them all cases should run.
@@ -89,10 +98,7 @@ func Run(t *testing.T, newHarness func(*testing.T) *Harness, opts ...Option) {
 		o(&c)
 	}
 	c.validate(t)
-	for _, cs := range cases {
-		if !c.selects(cs.name) {
-			continue
-		}
+	run := func(cs testCase) {
 		body := func(t *testing.T) { cs.run(newSuite(t, newHarness(t))) }
 		t.Run(cs.name, func(t *testing.T) {
 			if c.virtual {
@@ -102,12 +108,34 @@ func Run(t *testing.T, newHarness func(*testing.T) *Harness, opts ...Option) {
 			body(t)
 		})
 	}
+	var together []testCase
+	for _, cs := range cases {
+		switch {
+		case !c.selects(cs.name):
+		case c.atOnce && cs.lasts():
+			together = append(together, cs)
+		default:
+			run(cs)
+		}
+	}
+	var wg sync.WaitGroup
+	for _, cs := range together {
+		wg.Go(func() { run(cs) })
+	}
+	wg.Wait()
 }
 
 type testCase struct {
 	name string
 	run  func(*suite)
 }
+
+// lasting are the cases that wait for leases: they cost time, and hardly any work.
+var lasting = []string{
+	"GhostHeads", "PatientWaiter", "SilentHolder", "RenewalKeeps", "RenewalSetsTTL", "UntilIsPessimistic", "GrantKeepsDeadline", "Crash",
+}
+
+func (c testCase) lasts() bool { return slices.Contains(lasting, c.name) }
 
 var cases = []testCase{
 	{"Caps", caps},
@@ -158,6 +186,9 @@ type suite struct {
 
 func newSuite(t *testing.T, h *Harness) *suite {
 	t.Helper()
+	if h.Prefix == "" {
+		h.Prefix = "suite:"
+	}
 	if h.TTL == 0 {
 		h.TTL = max(600*time.Millisecond, h.Caps.MinTTL)
 	}
@@ -173,7 +204,7 @@ func newSuite(t *testing.T, h *Harness) *suite {
 }
 
 // open returns a driver, which is closed when the case ends.
-func (s *suite) open() driver.Driver { return s.openAs(driver.Options{Prefix: "suite:"}) }
+func (s *suite) open() driver.Driver { return s.openAs(driver.Options{Prefix: s.Prefix}) }
 
 func (s *suite) openAs(o driver.Options) driver.Driver {
 	s.Helper()
@@ -286,10 +317,12 @@ func (s *suite) takes(d driver.Driver, key string, within time.Duration) driver.
 // eventually polls, since a lease ends without telling anybody.
 func (s *suite) eventually(within time.Duration, what string, ok func() bool) {
 	s.Helper()
-	for end := time.Now().Add(within); !ok(); elapse(5 * time.Millisecond) {
+	pause := time.Millisecond
+	for end := time.Now().Add(within); !ok(); elapse(pause) {
 		if time.Now().After(end) {
 			s.Fatalf("not within %v: %s", within, what)
 		}
+		pause = min(2*pause, max(s.TTL/100, 5*time.Millisecond))
 	}
 }
 

@@ -103,11 +103,11 @@ func randomKey(rng *rand.Rand) string {
 // prefixes: drivers with different prefixes do not meet, and one prefix inside
 // another shows through only as part of its names.
 func prefixes(s *suite) {
-	a, b, none := s.openAs(driver.Options{Prefix: "a:"}), s.openAs(driver.Options{Prefix: "b:"}), s.openAs(driver.Options{})
+	a, b, none := s.openAs(driver.Options{Prefix: s.Prefix + "a:"}), s.openAs(driver.Options{Prefix: s.Prefix + "b:"}), s.openAs(driver.Options{})
 	s.file(a, request(s.ref("k")), driver.Held)
 	s.file(b, request(s.ref("k")), driver.Held)
-	s.file(none, request(s.ref("k")), driver.Held)
-	s.file(s.openAs(driver.Options{Prefix: "a:"}), request(s.ref("k")), driver.Gone)
+	s.file(none, request(s.ref(s.Prefix+"k")), driver.Held)
+	s.file(s.openAs(driver.Options{Prefix: s.Prefix + "a:"}), request(s.ref("k")), driver.Gone)
 	if admin := s.admin(b); admin != nil {
 		keys, _, err := admin.List(s.ctx, "", "", 10)
 		if err != nil || fmt.Sprint(keys) != "[k]" {

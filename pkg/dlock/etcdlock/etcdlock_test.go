@@ -18,8 +18,12 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/etcdlock"
 )
 
-// childEndpoints tells a child process of the suite where the servers are.
-const childEndpoints = "ETCDLOCK_TEST_ENDPOINTS"
+// childEndpoints tells a child process of the suite where the servers are, and childPrefix
+// where the case is.
+const (
+	childEndpoints = "ETCDLOCK_TEST_ENDPOINTS"
+	childPrefix    = "ETCDLOCK_TEST_PREFIX"
+)
 
 func TestMain(m *testing.M) {
 	if drivertest.IsChild() {
@@ -27,7 +31,7 @@ func TestMain(m *testing.M) {
 		if err != nil {
 			panic(err)
 		}
-		d, err := etcdlock.New(client).Open(driver.Options{Prefix: "suite:", Logger: slog.New(slog.DiscardHandler)})
+		d, err := etcdlock.New(client).Open(driver.Options{Prefix: os.Getenv(childPrefix), Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			panic(err)
 		}
@@ -54,14 +58,12 @@ var caps = driver.Caps{
 	Modes: []driver.Mode{driver.Exclusive}, MinTTL: time.Second,
 }
 
-// harness is the suite on some servers. Every case begins with an empty store.
-func harness(direct *clientv3.Client, client *clientv3.Client, endpoints []string) func(*testing.T) *drivertest.Harness {
+// harness is the suite on some servers. Every case has a prefix of its own.
+func harness(client *clientv3.Client, endpoints []string) func(*testing.T) *drivertest.Harness {
 	return func(t *testing.T) *drivertest.Harness {
-		if _, err := direct.Delete(t.Context(), "\x00", clientv3.WithFromKey()); err != nil {
-			t.Fatal(err)
-		}
+		prefix := "suite:" + t.Name() + ":"
 		return &drivertest.Harness{
-			Caps: caps, TTL: time.Second, Slack: 1500 * time.Millisecond, Grants: 1000,
+			Caps: caps, Prefix: prefix, TTL: 4 * time.Second, Slack: 5 * time.Second, Grants: 1000,
 			Open: func(t *testing.T, o driver.Options) driver.Driver {
 				t.Helper()
 				d, err := etcdlock.New(client).Open(o)
@@ -73,7 +75,7 @@ func harness(direct *clientv3.Client, client *clientv3.Client, endpoints []strin
 			Child: func(t *testing.T) *exec.Cmd {
 				t.Helper()
 				cmd := exec.CommandContext(t.Context(), os.Args[0])
-				cmd.Env = append(os.Environ(), childEndpoints+"="+strings.Join(endpoints, ","))
+				cmd.Env = append(os.Environ(), childEndpoints+"="+strings.Join(endpoints, ","), childPrefix+"="+prefix)
 				return cmd
 			},
 		}
@@ -84,5 +86,5 @@ func TestConformanceSingle(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
 	client := dial(t, server.Endpoint())
-	drivertest.Run(t, harness(client, client, []string{server.Endpoint()}))
+	drivertest.Run(t, harness(client, []string{server.Endpoint()}), drivertest.AtOnce())
 }

@@ -15,7 +15,7 @@ func TestConformanceCluster(t *testing.T) {
 	t.Parallel()
 	cluster := testenv.EtcdCluster(t)
 	client := dial(t, cluster.Endpoints()...)
-	drivertest.Run(t, harness(client, client, cluster.Endpoints()))
+	drivertest.Run(t, harness(client, cluster.Endpoints()), drivertest.AtOnce())
 }
 
 // The suite through a slow network.
@@ -25,12 +25,12 @@ func TestConformanceProxy(t *testing.T) {
 	proxy := testenv.Proxy(t, server.Addr())
 	client := dial(t, "http://"+proxy.Addr())
 	proxy.Delay(time.Millisecond, time.Millisecond)
-	h := harness(dial(t, server.Endpoint()), client, []string{server.Endpoint()})
+	h := harness(client, []string{server.Endpoint()})
 	drivertest.Run(t, func(t *testing.T) *drivertest.Harness {
 		harness := h(t)
 		harness.Grants = 300
 		return harness
-	})
+	}, drivertest.AtOnce())
 }
 
 // The suite with calls that arrive twice, and pushes that do so or come late.
@@ -45,7 +45,7 @@ func TestConformanceFaults(t *testing.T) {
 		faultdriver.Rule{Op: faultdriver.Push, Fault: faultdriver.RepeatPush, Chance: 0.3},
 		faultdriver.Rule{Op: faultdriver.Push, Fault: faultdriver.ReorderPush, Chance: 0.3},
 	)
-	h := harness(client, client, []string{server.Endpoint()})
+	h := harness(client, []string{server.Endpoint()})
 	drivertest.Run(t, func(t *testing.T) *drivertest.Harness {
 		harness := h(t)
 		harness.Grants = 500
@@ -58,7 +58,7 @@ func TestConformanceFaults(t *testing.T) {
 			return d
 		}
 		return harness
-	})
+	}, drivertest.AtOnce())
 	if faults.Injected(faultdriver.Duplicate) == 0 {
 		t.Error("no fault happened")
 	}

@@ -65,7 +65,7 @@ func harness(change func(*filelock.Store)) func(*testing.T) *drivertest.Harness 
 		store := filelock.New(dir)
 		change(store)
 		return &drivertest.Harness{
-			Caps: caps, TTL: 300 * time.Millisecond, NoEvict: true, Grants: 5000,
+			Caps: caps, TTL: 300 * time.Millisecond, Slack: 5 * time.Second, NoEvict: true, Grants: 5000,
 			Open: func(t *testing.T, o driver.Options) driver.Driver {
 				t.Helper()
 				return open(t, store, o)

@@ -25,10 +25,10 @@ func harness(t *testing.T) *drivertest.Harness {
 	}
 	d := open(t, driver.Options{})
 	defer func() { _ = d.Close() }()
-	return &drivertest.Harness{Caps: d.Caps(), Open: open, TTL: 300 * time.Millisecond}
+	return &drivertest.Harness{Caps: d.Caps(), Open: open, TTL: 3 * time.Second, Slack: 3 * time.Second}
 }
 
-func TestConformance(t *testing.T) { drivertest.Run(t, harness) }
+func TestConformance(t *testing.T) { drivertest.Run(t, harness, drivertest.AtOnce()) }
 
 func TestConformanceInVirtualTime(t *testing.T) {
 	drivertest.Run(t, harness, drivertest.InVirtualTime())

@@ -41,12 +41,12 @@ var caps = driver.Caps{
 	Modes: []driver.Mode{driver.Exclusive}, MinTTL: 10 * time.Millisecond,
 }
 
-// harness is the suite on a client. Every case begins with an empty store.
-func harness(client redis.UniversalClient, addr string, empty func(*testing.T), opts ...redislock.Option) func(*testing.T) *drivertest.Harness {
+// harness is the suite on a client. Every case has a prefix of its own.
+func harness(client redis.UniversalClient, addr string, opts ...redislock.Option) func(*testing.T) *drivertest.Harness {
 	return func(t *testing.T) *drivertest.Harness {
-		empty(t)
+		prefix := "suite:" + t.Name() + ":"
 		return &drivertest.Harness{
-			Caps: caps, TTL: 600 * time.Millisecond, Slack: 400 * time.Millisecond, Grants: 2000,
+			Caps: caps, Prefix: prefix, TTL: 4 * time.Second, Slack: 4 * time.Second, Grants: 2000,
 			Open: func(t *testing.T, o driver.Options) driver.Driver {
 				t.Helper()
 				d, err := redislock.New(client, opts...).Open(o)
@@ -58,18 +58,9 @@ func harness(client redis.UniversalClient, addr string, empty func(*testing.T), 
 			Child: func(t *testing.T) *exec.Cmd {
 				t.Helper()
 				cmd := exec.CommandContext(t.Context(), os.Args[0])
-				cmd.Env = append(os.Environ(), childAddrs+"="+addr, "REDISLOCK_TEST_PREFIX=suite:")
+				cmd.Env = append(os.Environ(), childAddrs+"="+addr, "REDISLOCK_TEST_PREFIX="+prefix)
 				return cmd
 			},
-		}
-	}
-}
-
-func flush(client *redis.Client) func(*testing.T) {
-	return func(t *testing.T) {
-		t.Helper()
-		if err := client.FlushAll(t.Context()).Err(); err != nil {
-			t.Fatal(err)
 		}
 	}
 }
@@ -78,5 +69,5 @@ func TestConformanceSingle(t *testing.T) {
 	server := testenv.Redis(t)
 	client := server.Client()
 	defer func() { _ = client.Close() }()
-	drivertest.Run(t, harness(client, server.Addr(), flush(client)))
+	drivertest.Run(t, harness(client, server.Addr()), drivertest.AtOnce())
 }

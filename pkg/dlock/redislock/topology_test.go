@@ -1,7 +1,6 @@
 package redislock_test
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -23,7 +22,7 @@ func TestConformanceSentinel(t *testing.T) {
 	}
 	client := redis.NewFailoverClient(&redis.FailoverOptions{MasterName: servers.MasterName, SentinelAddrs: s.SentinelAddrs(), ContextTimeoutEnabled: true})
 	defer func() { _ = client.Close() }()
-	drivertest.Run(t, harness(client, master.Addr(), flush(client)))
+	drivertest.Run(t, harness(client, master.Addr()), drivertest.AtOnce())
 }
 
 // With replicas that must confirm, everything still holds.
@@ -35,12 +34,12 @@ func TestConformanceMinReplicas(t *testing.T) {
 	}
 	client := master.Client()
 	defer func() { _ = client.Close() }()
-	h := harness(client, master.Addr(), flush(client), redislock.WithMinReplicas(1, time.Second))
+	h := harness(client, master.Addr(), redislock.WithMinReplicas(1, time.Second))
 	drivertest.Run(t, func(t *testing.T) *drivertest.Harness {
 		harness := h(t)
 		harness.Grants = 500
 		return harness
-	})
+	}, drivertest.AtOnce())
 }
 
 func clusterClient(t *testing.T, c *servers.Cluster) *redis.ClusterClient {
@@ -53,17 +52,13 @@ func clusterClient(t *testing.T, c *servers.Cluster) *redis.ClusterClient {
 func TestConformanceCluster(t *testing.T) {
 	c := testenv.Cluster(t)
 	client := clusterClient(t, c)
-	empty := func(t *testing.T) {
-		t.Helper()
-		if err := client.ForEachMaster(t.Context(), func(ctx context.Context, m *redis.Client) error { return m.FlushAll(ctx).Err() }); err != nil {
+	drivertest.Run(t, func(t *testing.T) *drivertest.Harness {
+		node, err := c.NodeFor(t.Context(), "suite:"+t.Name()+":k") // where the child asks
+		if err != nil {
 			t.Fatal(err)
 		}
-	}
-	node, err := c.NodeFor(t.Context(), "suite:k")
-	if err != nil {
-		t.Fatal(err)
-	}
-	drivertest.Run(t, harness(client, node.Addr(), empty))
+		return harness(client, node.Addr())(t)
+	}, drivertest.AtOnce())
 }
 
 // The suite through a proxy, by a client that does not heed contexts.
@@ -73,12 +68,12 @@ func TestConformanceProxy(t *testing.T) {
 	client := redis.NewClient(&redis.Options{Addr: proxy.Addr()})
 	defer func() { _ = client.Close() }()
 	proxy.Delay(time.Millisecond, time.Millisecond)
-	h := harness(client, server.Addr(), flush(client))
+	h := harness(client, server.Addr())
 	drivertest.Run(t, func(t *testing.T) *drivertest.Harness {
 		harness := h(t)
 		harness.Grants = 300
 		return harness
-	})
+	}, drivertest.AtOnce())
 }
 
 // The suite with calls that arrive twice, and pushes that do so or come late.
@@ -93,7 +88,7 @@ func TestConformanceFaults(t *testing.T) {
 		faultdriver.Rule{Op: faultdriver.Push, Fault: faultdriver.RepeatPush, Chance: 0.3},
 		faultdriver.Rule{Op: faultdriver.Push, Fault: faultdriver.ReorderPush, Chance: 0.3},
 	)
-	h := harness(client, server.Addr(), flush(client))
+	h := harness(client, server.Addr())
 	drivertest.Run(t, func(t *testing.T) *drivertest.Harness {
 		harness := h(t)
 		harness.Grants = 500
@@ -106,7 +101,7 @@ func TestConformanceFaults(t *testing.T) {
 			return d
 		}
 		return harness
-	})
+	}, drivertest.AtOnce())
 	if faults.Injected(faultdriver.Duplicate) == 0 {
 		t.Error("no fault happened")
 	}

@@ -112,10 +112,9 @@ func (v *variant) harness(clients []redis.UniversalClient, addrs []string) func(
 	return func(t *testing.T) *drivertest.Harness {
 		own := t.Name() + ":"
 		return &drivertest.Harness{
-			Caps: caps, TTL: 2 * time.Second, Slack: 1500 * time.Millisecond, Grants: times(60, 2000),
+			Caps: caps, Prefix: own, TTL: 4 * time.Second, Slack: 4 * time.Second, Grants: times(60, 2000),
 			Open: func(t *testing.T, o driver.Options) driver.Driver {
 				t.Helper()
-				o.Prefix = own + o.Prefix
 				d, err := redlock.New(clients, redlock.WithNodeTimeout(v.timeout)).Open(o)
 				check(t, err)
 				return d
@@ -123,7 +122,7 @@ func (v *variant) harness(clients []redis.UniversalClient, addrs []string) func(
 			Child: func(t *testing.T) *exec.Cmd {
 				t.Helper()
 				cmd := exec.CommandContext(t.Context(), os.Args[0])
-				cmd.Env = append(os.Environ(), childAddrs+"="+strings.Join(addrs, ","), childPrefix+"="+own+"suite:")
+				cmd.Env = append(os.Environ(), childAddrs+"="+strings.Join(addrs, ","), childPrefix+"="+own)
 				return cmd
 			},
 		}
@@ -177,7 +176,7 @@ func TestConformanceInTime(t *testing.T) {
 	var wg sync.WaitGroup
 	for _, v := range variants {
 		wg.Go(func() {
-			t.Run(v.name, func(t *testing.T) { v.run(t, f, v.waits()) })
+			t.Run(v.name, func(t *testing.T) { v.run(t, f, v.waits(), drivertest.AtOnce()) })
 		})
 	}
 	wg.Wait()
