@@ -26,7 +26,7 @@ func TestA1LostAcquireReplies(t *testing.T) {
 	proxy, direct := testenv.Proxy(t, server.Addr()), dial(t, server.Endpoint())
 	c := abClient(t, abVia(proxy), dlock.Config{DefaultTTL: time.Minute, RetryInterval: 5 * time.Millisecond})
 	abWarm(t, c)
-	for i := range abTimes(30, 200) {
+	for i := range testenv.UnderStress(30, 200) {
 		key, lose := fmt.Sprintf("k%d", i), i%5+1
 		was, before := abNote(proxy), abRevision(t, direct)
 		proxy.DropGRPC(abTxn, lose)
@@ -62,7 +62,7 @@ func TestA1UnknownOutcomeIsCleanedUp(t *testing.T) {
 		func(key string) error { _, err := c.Acquire(abCtx, key, dlock.WithoutRenewal()); return err },
 		func(key string) error { _, err := c.TryAcquire(abCtx, key); return err },
 	}
-	for i := range abTimes(8, 60) {
+	for i := range testenv.UnderStress(8, 60) {
 		key, attempts := fmt.Sprintf("k%d", i), 3-i%2*2 // one that waits is repeated
 		was := abNote(proxy)
 		proxy.DropGRPC(abTxn, attempts)
@@ -95,7 +95,7 @@ func TestA1CleanUpAfterOutage(t *testing.T) {
 	direct := dial(t, server.Endpoint())
 	var proxies []*servers.Proxy
 	var wg sync.WaitGroup
-	for i := range abTimes(5, 20) {
+	for i := range testenv.UnderStress(5, 20) {
 		proxy := testenv.Proxy(t, server.Addr())
 		c := abClient(t, abVia(proxy), dlock.Config{DefaultTTL: time.Minute, MaxRetries: 1})
 		abWarm(t, c)
@@ -126,7 +126,7 @@ func TestA2CleanUpOvertakesAcquire(t *testing.T) {
 	abWarm(t, c)
 	holder := abAcquire(t, abClient(t, server.Endpoint(), dlock.Config{DefaultTTL: time.Hour}), "busy")
 	a2 := abA2{server, proxy, direct, c}
-	for i := range abTimes(24, 200) {
+	for i := range testenv.UnderStress(24, 200) {
 		key := fmt.Sprintf("k%d", i)
 		switch i % 4 {
 		case 0:
@@ -203,7 +203,7 @@ func TestA3LostUnlockReply(t *testing.T) {
 	watcher, metronome := abWatch(t, direct), abListen(t)
 	alone, _ := abReleases(t, c, proxy)
 	var hits [2]int
-	n := abTimes(30, 200)
+	n := testenv.UnderStress(30, 200)
 	var longest time.Duration
 	for i := range n {
 		g := abAcquire(t, c, "k")
@@ -251,7 +251,7 @@ func TestA3ReacquiredBetweenTwoUnlocks(t *testing.T) {
 	proxy, direct := testenv.Proxy(t, server.Addr()), dial(t, server.Endpoint())
 	c := abClient(t, abVia(proxy), dlock.Config{DefaultTTL: time.Minute, RetryInterval: 5 * time.Millisecond})
 	first, repeated := abReleases(t, c, proxy)
-	for range abTimes(30, 200) {
+	for range testenv.UnderStress(30, 200) {
 		g := abAcquire(t, c, "k")
 		was := abNote(proxy)
 		proxy.DropGRPC(first, 1)
@@ -287,7 +287,7 @@ func TestA3LateUnlock(t *testing.T) {
 		t.Fatal(err)
 	}
 	first, _ := abReleases(t, c, proxy)
-	for i := range abTimes(30, 200) {
+	for i := range testenv.UnderStress(30, 200) {
 		g := abAcquire(t, c, "k")
 		was := abNote(proxy)
 		proxy.HoldGRPC(first, 1)
@@ -329,7 +329,7 @@ func TestA3LostUnlockReplies(t *testing.T) {
 	c := abClient(t, abVia(proxy), dlock.Config{DefaultTTL: time.Minute, RetryInterval: 10 * time.Millisecond})
 	metronome := abListen(t)
 	alone, _ := abReleases(t, c, proxy)
-	for range abTimes(10, 100) {
+	for range testenv.UnderStress(10, 100) {
 		guards := make([]*dlock.Guard, 40)
 		for j := range guards {
 			guards[j] = abAcquire(t, c, fmt.Sprintf("k%d", j))
@@ -399,7 +399,7 @@ func (a4 abA4) run(t *testing.T) {
 	a, b := abClient(t, abVia(proxy), dlock.Config{}), abClient(t, server.Endpoint(), dlock.Config{})
 	abWarm(t, a)
 	proxy.HoldGRPC(deWatchPath, math.MaxInt) // else the holder knows of it before it unlocks
-	n := abTimes(70, 1000)
+	n := testenv.UnderStress(70, 1000)
 	stale, fresh := make([]*dlock.Guard, n), make([]*dlock.Guard, n)
 	key := func(i int) string { return fmt.Sprintf("k%d", i) }
 	for i := range n {
@@ -471,7 +471,7 @@ func TestA5CancelledContextLeavesNothing(t *testing.T) {
 	for w, c := range clients {
 		wg.Go(func() {
 			rng := rand.New(rand.NewPCG(5, uint64(w)))
-			for i := range abTimes(30, 100) {
+			for i := range testenv.UnderStress(30, 100) {
 				if w == 0 {
 					proxy.Delay(time.Duration(rng.IntN(25))*time.Millisecond, time.Duration(rng.IntN(25))*time.Millisecond)
 				}
@@ -636,7 +636,7 @@ func (e *abA6) run(t *testing.T, metronome *abMetronome) {
 		if over > 100*time.Millisecond {
 			t.Logf("%s: %s outlived its context by %v; the mark is 100 ms", e.name, call.name, over.Round(time.Millisecond))
 		}
-		if over > time.Duration(abTimes(400, 100))*time.Millisecond { // CI has no machine for itself
+		if over > time.Duration(testenv.UnderStress(400, 100))*time.Millisecond { // CI has no machine for itself
 			t.Errorf("%s: %s outlived its context by %v", e.name, call.name, over.Round(time.Millisecond))
 		}
 		if err == nil {

@@ -77,7 +77,7 @@ func TestB1ServerPauseIsNoLoss(t *testing.T) {
 		abElapse(ttl / 3 / holders) // so that their renewals are spread
 	}
 	paused := time.Duration(0)
-	for i := range abTimes(2, 15) { // 15 x 20 are 300 runs
+	for i := range testenv.UnderStress(2, 15) { // 15 x 20 are 300 runs
 		d := ttl/10 + time.Duration(rng.Int64N(int64(ttl/2-ttl/10)))
 		if i == 0 {
 			d = ttl / 2
@@ -252,7 +252,7 @@ func TestB1HungRenewalIsNoLoss(t *testing.T) {
 	direct := dial(t, server.Endpoint())
 	const ttl = 3 * time.Second
 	metronome := abListen(t)
-	for range abTimes(1, 10) {
+	for range testenv.UnderStress(1, 10) {
 		var links []*abLink
 		var before []abCount
 		hung := [][]string{{abKeepAlive}, {abTxn}, {abKeepAlive, abTxn}}
@@ -292,7 +292,7 @@ func TestB2DeadLinkIsLostInTime(t *testing.T) {
 	const ttl, holders = 2 * time.Second, 10
 	const margin = ttl / 20
 	metronome := abListen(t)
-	for round := range abTimes(1, 10) {
+	for round := range testenv.UnderStress(1, 10) {
 		var links [holders]*abLink
 		for i := range links {
 			if i == holders/2 {
@@ -337,7 +337,7 @@ func TestB3LossBeforeServerExpiry(t *testing.T) {
 		700 * time.Millisecond,  // just in time: an attempt has a sixth of the lease
 		1500 * time.Millisecond, // carried out, and not answered in time
 	}
-	for round := range abTimes(1, 5) {
+	for round := range testenv.UnderStress(1, 5) {
 		var links [20]*abLink
 		for i := range links {
 			links[i] = abLinkTo(t, server, direct, fmt.Sprintf("k%d-%d", round, i), ttl)
@@ -393,7 +393,7 @@ func TestB3OnlyKeepAlivesAreLost(t *testing.T) {
 	proxy.HoldGRPC(abKeepAlive, 1_000_000)
 	var owns []string
 	var losses []abLoss
-	n, refused := abTimes(15, 100), 0
+	n, refused := testenv.UnderStress(15, 100), 0
 	for i := range n {
 		key := fmt.Sprintf("k%d", i)
 		g, err := c.Acquire(abCtx, key, dlock.WithWait(ttl/10))
@@ -599,7 +599,7 @@ func TestB4PausedHolderIsFenced(t *testing.T) {
 	defer child.end(t)
 	const keys = 20
 	corrupted, refused := 0, 0
-	for round := range abTimes(1, 25) { // 25 x 20 are 500 stale writes
+	for round := range testenv.UnderStress(1, 25) { // 25 x 20 are 500 stale writes
 		var stale [keys]int64
 		key := func(i int) string { return fmt.Sprintf("k%d-%d", round, i) }
 		for i := range keys {
@@ -652,7 +652,7 @@ func TestB7DeadOwner(t *testing.T) {
 	watcher, metronome := abWatch(t, direct), abListen(t)
 	c := abClient(t, server.Endpoint(), dlock.Config{DefaultTTL: time.Minute})
 	abWarm(t, c)
-	for i := range abTimes(20, 200) {
+	for i := range testenv.UnderStress(20, 200) {
 		var at time.Time
 		own, key := "", fmt.Sprintf("k%d", i)
 		ctx, cancel := context.WithCancel(abCtx)
@@ -687,7 +687,7 @@ func TestB7ForgottenLock(t *testing.T) {
 	direct := dial(t, server.Endpoint())
 	watcher := abWatch(t, direct)
 	const ttl, longest, rounds = 2 * time.Second, 2500 * time.Millisecond, 5
-	for range abTimes(1, 10) {
+	for range testenv.UnderStress(1, 10) {
 		var owns []string
 		var lost []abLoss
 		var others []*dlock.Guard
@@ -738,7 +738,7 @@ func TestB9TTLIsKeptOrRefused(t *testing.T) {
 			b9 := &abB9{least: least, direct: dial(t, server.Endpoint()), c: abClient(t, server.Endpoint(), dlock.Config{})}
 			judge := b9.runOut(t, abWatch(t, b9.direct))
 			rng := rand.New(rand.NewPCG(9, 9))
-			for i := range abTimes(800, 50_000) {
+			for i := range testenv.UnderStress(800, 50_000) {
 				ttl := time.Duration(rng.Int64N(1 << (1 + rng.IntN(62))))
 				switch {
 				case i < len(abTTLs):

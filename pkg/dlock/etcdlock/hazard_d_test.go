@@ -33,7 +33,7 @@ func TestD1OneLeaseTwoClaims(t *testing.T) {
 	deIdle(t, second)
 	deUnlock(t, first)
 	deUnlock(t, deGrant(t, second, 10*time.Second).guard)
-	rounds := deTimes(150, 1000)
+	rounds := testenv.UnderStress(150, 1000)
 	var section deSection
 	var last atomic.Int64
 	var wg sync.WaitGroup
@@ -72,7 +72,7 @@ func TestD2GhostContender(t *testing.T) {
 	proxy := testenv.Proxy(t, server.Addr())
 	direct := dial(t, server.Endpoint())
 	c, other := deNew(t, deURL(proxy)), deNew(t, server.Endpoint())
-	for i := range deTimes(8, 200) {
+	for i := range testenv.UnderStress(8, 200) {
 		key := fmt.Sprint("k", i)
 		deUnlock(t, deAcquire(t, c, "warm")) // it has a connection and a lease
 		proxy.BlackHoleDown(true)
@@ -99,11 +99,11 @@ func TestD2GhostContender(t *testing.T) {
 // D2: a claim whose answers are lost is one claim, however often it is sent.
 func TestD2LostReplies(t *testing.T) {
 	t.Parallel()
-	for range deTimes(1, 40) {
+	for range testenv.UnderStress(1, 40) {
 		server := testenv.Etcd(t)
 		proxy := testenv.Proxy(t, server.Addr())
 		direct, c := dial(t, server.Endpoint()), deNew(t, deURL(proxy))
-		for n := range deTimes(3, 5) {
+		for n := range testenv.UnderStress(3, 5) {
 			deUnlock(t, deAcquire(t, c, "warm"))
 			sent, written := proxy.GRPCCalls()[deTxnPath], deRevision(t, direct)
 			proxy.DropGRPC(deTxnPath, n+1)
@@ -133,7 +133,7 @@ func TestD3LeaseEndsInTheQueue(t *testing.T) {
 	server := testenv.Etcd(t)
 	direct := dial(t, server.Endpoint())
 	holder, waiter := deNew(t, server.Endpoint()), deNew(t, server.Endpoint())
-	for i := range deTimes(2, 50) {
+	for i := range testenv.UnderStress(2, 50) {
 		key := fmt.Sprint("k", i)
 		g := deAcquire(t, holder, key)
 		ch := deAwait(t, waiter, direct, key, dlock.WithTTL(1500*time.Millisecond))
@@ -166,7 +166,7 @@ func TestD3NeverFirstWithoutKey(t *testing.T) {
 	server := testenv.Etcd(t)
 	direct := dial(t, server.Endpoint())
 	a, b := deOpen(t, direct), deOpen(t, dial(t, server.Endpoint()))
-	n := deTimes(10, 200)
+	n := testenv.UnderStress(10, 200)
 	for i := range n {
 		key := fmt.Sprint("k", i)
 		if st := deFile(t, a, deRef(key, i)); st.Phase != driver.Held {
@@ -253,7 +253,7 @@ func TestD4Upheaval(t *testing.T) {
 	server := testenv.Etcd(t)
 	proxy := testenv.Proxy(t, server.Addr())
 	direct := dial(t, server.Endpoint())
-	span := time.Duration(deTimes(3, 300)) * time.Second
+	span := time.Duration(testenv.UnderStress(3, 300)) * time.Second
 	ctx, cancel := context.WithTimeout(t.Context(), span)
 	defer cancel()
 	patience, cancel := context.WithTimeout(t.Context(), span+20*time.Second)
@@ -311,7 +311,7 @@ func TestD4CompactedWatch(t *testing.T) {
 	proxy := testenv.Proxy(t, server.Addr())
 	direct, shaky := dial(t, server.Endpoint()), dial(t, deURL(proxy))
 	a, b := deOpen(t, direct), deOpen(t, shaky)
-	n := deTimes(5, 100)
+	n := testenv.UnderStress(5, 100)
 	for i := range n {
 		key := fmt.Sprint("k", i)
 		deFile(t, a, deRef(key, i))
@@ -358,7 +358,7 @@ func TestD4CompactedWatch(t *testing.T) {
 func TestD5LeaderAndHolderDie(t *testing.T) {
 	t.Parallel()
 	const ttl = 2 * time.Second
-	for range deTimes(1, 30) {
+	for range testenv.UnderStress(1, 30) {
 		cluster := testenv.EtcdCluster(t)
 		direct := dial(t, cluster.Endpoints()...)
 		holder := deChild(t, 1, ttl, cluster.Endpoints()...)
@@ -398,7 +398,7 @@ func TestD6StaleLeader(t *testing.T) {
 	leader, err := cluster.WaitLeader(t.Context())
 	deCheck(t, err)
 	guards := []*dlock.Guard{deAcquire(t, c, "a", dlock.WithTTL(ttl)), deAcquire(t, c, "b", dlock.WithTTL(ttl))}
-	for range deTimes(2, 100) {
+	for range testenv.UnderStress(2, 100) {
 		deCheck(t, leader.Pause())
 		over := time.After(pause)
 		next, err := cluster.WaitLeader(t.Context())
@@ -426,7 +426,7 @@ func TestD7KeyDeletedOutside(t *testing.T) {
 	const ttl = 3 * time.Second
 	server := testenv.Etcd(t)
 	direct, c := dial(t, server.Endpoint()), deNew(t, server.Endpoint())
-	for i := range deTimes(1, 50) {
+	for i := range testenv.UnderStress(1, 50) {
 		key := fmt.Sprint("k", i)
 		g, other := deAcquire(t, c, key, dlock.WithTTL(ttl)), deAcquire(t, c, "other", dlock.WithTTL(ttl))
 		own := deLine(t, direct, key)[0]
@@ -450,7 +450,7 @@ func TestD7KeyDeletedOutside(t *testing.T) {
 func TestD7AllMembersDown(t *testing.T) {
 	t.Parallel()
 	const ttl, clients = 5 * time.Second, 8
-	for range deTimes(1, 20) {
+	for range testenv.UnderStress(1, 20) {
 		server := testenv.Etcd(t)
 		proxy := testenv.Proxy(t, server.Addr())
 		var guards []*dlock.Guard
@@ -484,7 +484,7 @@ func TestD8LeaseIsReplaced(t *testing.T) {
 	direct := dial(t, server.Endpoint())
 	proxies := []*servers.Proxy{hole, refusing}
 	clients := []*dlock.Client{deNew(t, deURL(hole)), deNew(t, deURL(refusing))}
-	for range deTimes(1, 20) {
+	for range testenv.UnderStress(1, 20) {
 		var guards []*dlock.Guard
 		for i, c := range clients {
 			guards = append(guards, deAcquire(t, c, fmt.Sprint("k", i), dlock.WithTTL(ttl)))
@@ -636,7 +636,7 @@ func TestD10IsolatedMember(t *testing.T) {
 	nodes := cluster.Nodes()
 	c := deNew(t, nodes[0].Endpoint())
 	deUnlock(t, deAcquire(t, c, "warm", dlock.WithTTL(time.Hour))) // makes a lease that outlasts the fault
-	for range deTimes(1, 10) {
+	for range testenv.UnderStress(1, 10) {
 		g := deAcquire(t, c, "held", dlock.WithTTL(ttl))
 		busy := deAcquire(t, c, "busy", dlock.WithTTL(ttl))
 		waiter := make(chan error, 1)
@@ -667,7 +667,7 @@ func TestD10IsolatedMember(t *testing.T) {
 // D11: closing takes no longer than three seconds when all members are stopped.
 func TestD11CloseWithoutMembers(t *testing.T) {
 	t.Parallel()
-	for range deTimes(1, 20) {
+	for range testenv.UnderStress(1, 20) {
 		server := testenv.Etcd(t)
 		direct := dial(t, server.Endpoint())
 		c := deNew(t, server.Endpoint())
@@ -696,7 +696,7 @@ func TestD13Leases(t *testing.T) {
 	deCheck(t, err)
 	baseline := deLeases(t, direct)
 	const workers = 8
-	each := deTimes(2000, 20_000) / workers
+	each := testenv.UnderStress(2000, 20_000) / workers
 	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(workers*each)*30*time.Millisecond)
 	defer cancel()
 	var wg sync.WaitGroup
@@ -737,7 +737,7 @@ func TestD13CloseAtOnce(t *testing.T) {
 	proxy := testenv.Proxy(t, server.Addr())
 	direct, client := dial(t, server.Endpoint()), dial(t, deURL(proxy))
 	proxy.Delay(10*time.Millisecond, 0)
-	for range deTimes(3, 100) {
+	for range testenv.UnderStress(3, 100) {
 		c := deOn(t, client, dlock.Config{DefaultTTL: time.Hour})
 		deUnlock(t, deAcquire(t, c, "k"))
 		deUnlock(t, deAcquire(t, c, "fixed", dlock.WithoutRenewal()))

@@ -37,14 +37,6 @@ const (
 	deWatchPath = "/etcdserverpb.Watch/Watch"
 )
 
-// deTimes is how often a scenario runs: few in CI, all under stress.
-func deTimes(ci, full int) int {
-	if os.Getenv("DLOCK_STRESS") == "1" {
-		return full
-	}
-	return ci
-}
-
 // deURL is where clients of a proxy connect.
 func deURL(p *servers.Proxy) string { return "http://" + p.Addr() }
 

@@ -23,7 +23,7 @@ import (
 func TestE1GhostHeads(t *testing.T) {
 	t.Parallel()
 	const ttl = 2 * time.Second
-	for range deTimes(1, 20) {
+	for range testenv.UnderStress(1, 20) {
 		server := testenv.Etcd(t)
 		direct := dial(t, server.Endpoint())
 		a, b := deNew(t, server.Endpoint()), deNew(t, server.Endpoint())
@@ -130,9 +130,9 @@ func TestE3WithoutWatches(t *testing.T) {
 	proxy := testenv.Proxy(t, server.Addr())
 	proxy.HoldGRPC(deWatchPath, math.MaxInt)
 	a, b := deNew(t, deURL(proxy)), deNew(t, deURL(proxy))
-	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(deTimes(60, 300))*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(testenv.UnderStress(60, 300))*time.Second)
 	defer cancel()
-	lanes, each := 10, deTimes(2, 100)
+	lanes, each := 10, testenv.UnderStress(2, 100)
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	var all []time.Duration
@@ -181,7 +181,7 @@ func TestE3WatchBeginsLate(t *testing.T) {
 	server := testenv.Etcd(t)
 	proxy := testenv.Proxy(t, server.Addr())
 	a, b := deOpen(t, dial(t, server.Endpoint())), deOpen(t, dial(t, deURL(proxy)))
-	n := deTimes(5, 100)
+	n := testenv.UnderStress(5, 100)
 	letIn := proxy.HoldGRPC(deWatchPath, 1) // all watches of a client are one call
 	for i := range n {
 		key := fmt.Sprint("k", i)
@@ -222,8 +222,8 @@ func TestE3Watches(t *testing.T) {
 	var p99 time.Duration
 	for range 5 {
 		var took []time.Duration
-		g, hopeless := deAcquire(t, two[0], "k"), time.Now().Add(time.Duration(deTimes(10, 100))*time.Second)
-		for i := range deTimes(100, 1000) {
+		g, hopeless := deAcquire(t, two[0], "k"), time.Now().Add(time.Duration(testenv.UnderStress(10, 100))*time.Second)
+		for i := range testenv.UnderStress(100, 1000) {
 			if time.Now().After(hopeless) {
 				break
 			}
@@ -255,7 +255,7 @@ func deUsage(t testing.TB) time.Duration {
 // waiters of a process share a watch.
 func TestE4Herd(t *testing.T) {
 	const clients, each = 8, 25
-	hands := int64(deTimes(300, 500))
+	hands := int64(testenv.UnderStress(300, 500))
 	server := testenv.Etcd(t)
 	direct := dial(t, server.Endpoint())
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -349,7 +349,7 @@ func TestE4BehindUnanswered(t *testing.T) {
 func TestE5Order(t *testing.T) {
 	t.Parallel()
 	const clients = 8
-	total := int64(deTimes(300, 10_000))
+	total := int64(testenv.UnderStress(300, 10_000))
 	server := testenv.Etcd(t)
 	direct := dial(t, server.Endpoint())
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
@@ -402,7 +402,7 @@ func TestE5Order(t *testing.T) {
 func TestE6CancelledWaiters(t *testing.T) {
 	t.Parallel()
 	const workers = 6
-	total := int64(deTimes(400, 5000))
+	total := int64(testenv.UnderStress(400, 5000))
 	server := testenv.Etcd(t)
 	direct := dial(t, server.Endpoint())
 	clients := []*dlock.Client{deNew(t, server.Endpoint()), deNew(t, server.Endpoint()), deNew(t, server.Endpoint())}
@@ -450,7 +450,7 @@ func TestE8Close(t *testing.T) {
 	direct := dial(t, server.Endpoint())
 	rng := rand.New(rand.NewPCG(8, 8))
 	var refused, took atomic.Int64
-	for range deTimes(60, 1000) {
+	for range testenv.UnderStress(60, 1000) {
 		c, err := dlock.New(&dlock.Config{}, dlock.WithBackend(etcdlock.New(direct)))
 		deCheck(t, err)
 		var wg sync.WaitGroup

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"os"
 	"path"
 	"strconv"
 	"strings"
@@ -57,14 +56,6 @@ func abReleases(t *testing.T, c *dlock.Client, p *servers.Proxy) (first, again s
 		t.Fatalf("an unlock makes other calls than %q", abWrites)
 	}
 	return first, again
-}
-
-// abTimes is how often a scenario runs: few in CI, all under DLOCK_STRESS.
-func abTimes(ci, full int) int {
-	if os.Getenv("DLOCK_STRESS") != "" {
-		return full
-	}
-	return ci
 }
 
 var abCtx = context.Background()

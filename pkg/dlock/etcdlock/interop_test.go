@@ -198,7 +198,7 @@ func TestInteropHammer(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
 	direct := dial(t, server.Endpoint())
-	each := deTimes(15, 1000)
+	each := testenv.UnderStress(15, 1000)
 	var section deSection
 	var wg sync.WaitGroup
 	contend := func(lock func() (unlock func() error, err error)) {
@@ -218,7 +218,7 @@ func TestInteropHammer(t *testing.T) {
 			}
 		})
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(deTimes(60, 600))*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(testenv.UnderStress(60, 600))*time.Second)
 	defer cancel()
 	for range 3 {
 		c := deNew(t, server.Endpoint())

@@ -104,7 +104,7 @@ func TestLossIsToldAtOnce(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
 	direct := dial(t, server.Endpoint())
-	rounds, each := abTimes(2, 50), abTimes(40, 200)
+	rounds, each := testenv.UnderStress(2, 50), testenv.UnderStress(40, 200)
 	for _, d := range drops {
 		for name, opts := range map[string][]dlock.LockOption{"renewed": nil, "not renewed": {dlock.WithoutRenewal()}} {
 			t.Run(d.name+" "+name, func(t *testing.T) {
@@ -123,7 +123,7 @@ func TestLossIsToldAtOnce(t *testing.T) {
 				slices.Sort(took)
 				t.Logf("%d of %d told, p50 %v, p99 %v, the last after %v", len(took), rounds*each,
 					deQuantile(took, .5), deQuantile(took, .99), took[len(took)-1])
-				if p99 := deQuantile(took, .99); abTimes(0, 1) == 1 && p99 > 50*time.Millisecond {
+				if p99 := deQuantile(took, .99); testenv.UnderStress(0, 1) == 1 && p99 > 50*time.Millisecond {
 					t.Errorf("p99 is %v", p99)
 				}
 			})

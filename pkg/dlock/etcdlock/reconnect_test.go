@@ -11,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 	"github.com/ceyewan/genesis/pkg/dlock/etcdlock"
@@ -85,7 +86,7 @@ func openLocks(ctx context.Context, t *testing.T, backend driver.Opener) *dlock.
 func TestReconnectsAreBounded(t *testing.T) {
 	t.Parallel()
 	span := 10 * time.Second
-	if abTimes(0, 1) == 1 {
+	if testenv.UnderStress(0, 1) == 1 {
 		span = 20 * time.Second
 	}
 	uses := []func(context.Context, *clientv3.Client){

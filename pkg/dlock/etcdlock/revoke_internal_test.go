@@ -3,7 +3,6 @@ package etcdlock
 import (
 	"context"
 	"fmt"
-	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -14,14 +13,6 @@ import (
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
-
-// stressed returns full with DLOCK_STRESS set, and ordinary otherwise.
-func stressed(ordinary, full int) int {
-	if os.Getenv("DLOCK_STRESS") != "" {
-		return full
-	}
-	return ordinary
-}
 
 // sizes is what a driver remembers.
 func (d *etcdDriver) sizes() string {
@@ -41,7 +32,7 @@ func TestClaimsThatRunOutAreForgotten(t *testing.T) {
 	const ttl = time.Second
 	for _, unlock := range []bool{false, true} {
 		var refs []driver.Ref
-		for i := range stressed(100, 500) {
+		for i := range testenv.UnderStress(100, 500) {
 			refs = append(refs, refTo(fmt.Sprintf("k%d", i), i, ttl))
 			acquireHeld(t, d, driver.Request{Ref: refs[i], Fixed: true})
 		}

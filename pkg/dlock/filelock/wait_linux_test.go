@@ -122,10 +122,7 @@ func TestManyWaiters(t *testing.T) {
 
 // F1, F2: cycles and names leave nothing behind.
 func TestCyclesLeakNothing(t *testing.T) {
-	cycles := 20_000
-	if os.Getenv("DLOCK_STRESS") != "" {
-		cycles = 100_000
-	}
+	cycles := testenv.UnderStress(20_000, 100_000)
 	dir := filepath.Join(t.TempDir(), "locks")
 	d := newDriver(t, dir)
 	file(t, d, try("warm"), driver.Held)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -25,14 +24,6 @@ import (
 
 // cehSlack is what a busy machine may add to a bound in time.
 const cehSlack = 250 * time.Millisecond
-
-// cehTimes is how often a scenario runs: few in CI, all under stress.
-func cehTimes(ci, full int) int {
-	if os.Getenv("DLOCK_STRESS") == "1" {
-		return full
-	}
-	return ci
-}
 
 // cehDial returns a client as a user makes one.
 func cehDial(t testing.TB, addr string) *redis.Client {

@@ -28,7 +28,7 @@ func TestA1LostAcquireReplies(t *testing.T) {
 	proxy, direct := testenv.Proxy(t, server.Addr()), abDirect(t, server)
 	c := abClient(t, proxy.Addr(), dlock.Config{DefaultTTL: 20 * time.Second, RetryInterval: 5 * time.Millisecond})
 	abWarm(t, c)
-	for i := range abTimes(40, 200) {
+	for i := range testenv.UnderStress(40, 200) {
 		key, lose := fmt.Sprintf("k%d", i), i%5+1
 		hit := abHitNext(proxy, lose, servers.DropReply, abAcquiring)
 		g := abAcquire(t, c, key)
@@ -55,7 +55,7 @@ func TestA1UnknownOutcomeIsCleanedUp(t *testing.T) {
 	proxy, direct := testenv.Proxy(t, server.Addr()), abDirect(t, server)
 	c := abClient(t, proxy.Addr(), dlock.Config{DefaultTTL: 20 * time.Second, RetryInterval: 5 * time.Millisecond, MaxRetries: 2})
 	abWarm(t, c)
-	for i := range abTimes(6, 60) {
+	for i := range testenv.UnderStress(6, 60) {
 		key := fmt.Sprintf("k%d", i)
 		var lost atomic.Int64
 		proxy.Intercept(func(cmd []string) servers.Action {
@@ -110,7 +110,7 @@ func TestA2CleanUpOvertakesAcquire(t *testing.T) {
 		}
 		return servers.Forward
 	})
-	n := abTimes(4, 20)
+	n := testenv.UnderStress(4, 20)
 	var wg sync.WaitGroup
 	for i := range clients {
 		c := abClient(t, proxy.Addr(), dlock.Config{DefaultTTL: 20 * time.Second})
@@ -157,7 +157,7 @@ func TestA3LostUnlockReply(t *testing.T) {
 	c := abClient(t, proxy.Addr(), dlock.Config{DefaultTTL: 20 * time.Second, RetryInterval: 50 * time.Millisecond})
 	other := abClient(t, server.Addr(), dlock.Config{DefaultTTL: 20 * time.Second})
 	abWarm(t, c)
-	for i := range abTimes(30, 200) {
+	for i := range testenv.UnderStress(30, 200) {
 		next := []*dlock.Client{c, other}[i%2]
 		g := abAcquire(t, c, "k")
 		type grant struct {
@@ -203,7 +203,7 @@ func TestA3ReacquiredBetweenTwoUnlocks(t *testing.T) {
 	proxy, direct := testenv.Proxy(t, server.Addr()), abDirect(t, server)
 	c := abClient(t, proxy.Addr(), dlock.Config{DefaultTTL: 20 * time.Second, RetryInterval: 150 * time.Millisecond})
 	abWarm(t, c)
-	for range abTimes(20, 200) {
+	for range testenv.UnderStress(20, 200) {
 		g := abAcquire(t, c, "k")
 		hit := abHitNext(proxy, 1, servers.DropReply, abReleasing)
 		unlocked := make(chan error, 1)
@@ -231,7 +231,7 @@ func TestA3LostUnlockReplyInPipeline(t *testing.T) {
 	proxy, direct := testenv.Proxy(t, server.Addr()), abDirect(t, server)
 	c := abClient(t, proxy.Addr(), dlock.Config{DefaultTTL: 20 * time.Second, RetryInterval: 10 * time.Millisecond})
 	abWarm(t, c)
-	for i := range abTimes(10, 100) {
+	for i := range testenv.UnderStress(10, 100) {
 		guards := make([]*dlock.Guard, 40)
 		for j := range guards {
 			guards[j] = abAcquire(t, c, fmt.Sprintf("k%d", j))
@@ -284,7 +284,7 @@ func TestA4UnlockAfterExpiry(t *testing.T) {
 				}
 				return servers.Forward
 			})
-			n := abTimes(200, 1000)
+			n := testenv.UnderStress(200, 1000)
 			stale, fresh := make([]*dlock.Guard, n), make([]*dlock.Guard, n)
 			type stored struct {
 				value string
@@ -339,7 +339,7 @@ func TestA5CancelledContextLeavesNothing(t *testing.T) {
 	for w, c := range clients {
 		wg.Go(func() {
 			rng := rand.New(rand.NewPCG(5, uint64(w)))
-			for i := range abTimes(30, 100) {
+			for i := range testenv.UnderStress(30, 100) {
 				if w == 0 {
 					proxy.Delay(time.Duration(rng.IntN(25))*time.Millisecond, time.Duration(rng.IntN(25))*time.Millisecond)
 				}
@@ -491,7 +491,7 @@ func TestA7CancelledCallsOnOneConnection(t *testing.T) {
 	abWarm(t, c)
 	rng := rand.New(rand.NewPCG(7, 7))
 	cancelled, acquired := 0, 0
-	for i := range abTimes(300, 2000) {
+	for i := range testenv.UnderStress(300, 2000) {
 		proxy.Delay(0, time.Duration(rng.IntN(4))*time.Millisecond)
 		key := fmt.Sprintf("k%d", i)
 		ctx, cancel := context.WithTimeout(abCtx, time.Duration(rng.IntN(8000))*time.Microsecond)
@@ -540,7 +540,7 @@ func TestA7ForeignReplyIsRefused(t *testing.T) {
 	c := abClientOf(t, &redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true, PoolSize: 1, Dialer: swap.dial},
 		dlock.Config{DefaultTTL: 20 * time.Second})
 	abWarm(t, c)
-	for i := range abTimes(50, 500) {
+	for i := range testenv.UnderStress(50, 500) {
 		a, b := fmt.Sprintf("a%d", i), fmt.Sprintf("b%d", i)
 		swap.keep()
 		g := abAcquire(t, c, a) // its answer is kept

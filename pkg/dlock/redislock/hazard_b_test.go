@@ -43,7 +43,7 @@ func TestB1ServerPauseIsNoLoss(t *testing.T) {
 		tokens[g.Key()] = g.Token()
 	}
 	paused := time.Duration(0)
-	for i := range abTimes(3, 15) { // 15 x 20 are 300 runs
+	for i := range testenv.UnderStress(3, 15) { // 15 x 20 are 300 runs
 		d := ttl/10 + time.Duration(rng.Int64N(int64(ttl/2-ttl/10)))
 		if i == 0 {
 			d = ttl / 2
@@ -146,7 +146,7 @@ func TestB2DeadLinkIsLostInTime(t *testing.T) {
 		}
 		return servers.Forward
 	})
-	for round := range abTimes(1, 10) {
+	for round := range testenv.UnderStress(1, 10) {
 		var guards [holders]*dlock.Guard
 		for i := range holders {
 			if i == holders/2 {
@@ -200,7 +200,7 @@ func TestB3LossBeforeServerExpiry(t *testing.T) {
 	direct := abDirect(t, server)
 	const ttl, holders = 2 * time.Second, 10
 	rng := rand.New(rand.NewPCG(3, 3))
-	for round := range abTimes(2, 10) {
+	for round := range testenv.UnderStress(2, 10) {
 		proxy := testenv.Proxy(t, server.Addr())
 		type held struct {
 			g    *dlock.Guard
@@ -342,7 +342,7 @@ func TestB4PausedHolderIsFenced(t *testing.T) {
 	}
 	const keys = 20
 	corrupted, refused := 0, 0
-	for round := range abTimes(2, 25) { // 25 x 20 are 500 stale writes
+	for round := range testenv.UnderStress(2, 25) { // 25 x 20 are 500 stale writes
 		var stale [keys]int64
 		key := func(i int) string { return fmt.Sprintf("k%d-%d", round, i) }
 		for i := range keys {
@@ -408,7 +408,7 @@ func TestB5FenceNeverGoesBack(t *testing.T) {
 	for range workers {
 		clients = append(clients, abClient(t, server.Addr(), dlock.Config{DefaultTTL: 5 * time.Second, RetryInterval: 10 * time.Millisecond}))
 	}
-	rounds, each := abTimes(4, 10), abTimes(150, 334)
+	rounds, each := testenv.UnderStress(4, 10), testenv.UnderStress(150, 334)
 	for range rounds {
 		var wg sync.WaitGroup
 		for w, c := range clients {
@@ -468,7 +468,7 @@ func TestB5FenceAfterOldSnapshot(t *testing.T) {
 		last = max(last, g.Token())
 		abUnlock(t, g)
 	}
-	for range abTimes(3, 20) {
+	for range testenv.UnderStress(3, 20) {
 		take()
 		if err := direct.Save(abCtx).Err(); err != nil {
 			t.Fatal(err)
@@ -492,7 +492,7 @@ func TestB5FenceAfterOldSnapshot(t *testing.T) {
 
 // A replica that lags behind becomes the master.
 func TestB5FenceAfterFailover(t *testing.T) {
-	for range abTimes(2, 10) {
+	for range testenv.UnderStress(2, 10) {
 		master, replica := testenv.Redis(t), testenv.Redis(t)
 		link, proxy := testenv.Proxy(t, master.Addr()), testenv.Proxy(t, master.Addr())
 		promoted, direct := abDirect(t, replica), abDirect(t, master)
@@ -542,7 +542,7 @@ func TestB6RenewalEndsWithUnlock(t *testing.T) {
 	direct, monitor := abDirect(t, server), abWatch(t, server)
 	const ttl, workers = 50 * time.Millisecond, 20
 	c := abClient(t, server.Addr(), dlock.Config{DefaultTTL: ttl})
-	each := abTimes(60, 500)
+	each := testenv.UnderStress(60, 500)
 	var lost atomic.Int64
 	var wg sync.WaitGroup
 	for w := range workers {
@@ -632,7 +632,7 @@ func TestB7DeadOwner(t *testing.T) {
 			t.Errorf("%s: the key was free after %v, want %v", what, took, within)
 		}
 	}
-	for range abTimes(10, 100) {
+	for range testenv.UnderStress(10, 100) {
 		var at time.Time
 		func() {
 			defer func() {
@@ -661,7 +661,7 @@ func TestB7DeadOwner(t *testing.T) {
 	}
 
 	const ttl, longest = 300 * time.Millisecond, 500 * time.Millisecond
-	for range abTimes(2, 20) {
+	for range testenv.UnderStress(2, 20) {
 		at := time.Now()
 		g, err := c.Acquire(abCtx, "k", dlock.WithTTL(ttl), dlock.WithMaxHold(longest))
 		if err != nil {
@@ -682,7 +682,7 @@ func TestB8RenewalDoesNotResurrect(t *testing.T) {
 	server := testenv.Redis(t)
 	direct := abDirect(t, server)
 	a, b := abClient(t, server.Addr(), dlock.Config{DefaultTTL: time.Minute}), abClient(t, server.Addr(), dlock.Config{})
-	for i := range abTimes(150, 1000) {
+	for i := range testenv.UnderStress(150, 1000) {
 		key := fmt.Sprintf("k%d", i)
 		var opts []dlock.LockOption
 		if i%2 == 0 {
@@ -735,7 +735,7 @@ func TestB9TTLIsKeptOrRefused(t *testing.T) {
 		math.MaxInt64, math.MinInt64, math.MaxInt64 / 1000, 9_000_000_001 * time.Second / 1000,
 	}
 	accepted, refused := 0, 0
-	for i := range abTimes(1500, 50_000) {
+	for i := range testenv.UnderStress(1500, 50_000) {
 		ttl := time.Duration(rng.Int64N(1 << (1 + rng.IntN(62))))
 		if i < len(ttls) {
 			ttl = ttls[i]
@@ -809,7 +809,7 @@ func TestB10NoClientClock(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := range abTimes(2, 20) {
+	for i := range testenv.UnderStress(2, 20) {
 		g := abAcquire(t, c, "k")
 		granted := make(chan *dlock.Guard, 1)
 		go func() {
@@ -884,7 +884,7 @@ func TestB11ServerClockJump(t *testing.T) {
 	const ttl, holders = 1500 * time.Millisecond, 10
 	a, b := abClient(t, server.Addr(), dlock.Config{DefaultTTL: ttl}), abClient(t, server.Addr(), dlock.Config{DefaultTTL: time.Minute})
 	rng := rand.New(rand.NewPCG(11, 11))
-	for round := range abTimes(2, 20) {
+	for round := range testenv.UnderStress(2, 20) {
 		var guards [holders]*dlock.Guard
 		var lost [holders]abLoss
 		for i := range holders {

@@ -27,7 +27,7 @@ import (
 // second holder. Only the fence stops the first.
 func TestC1FailoverDoubleHold(t *testing.T) {
 	t.Parallel()
-	for run := range cehTimes(2, 50) {
+	for run := range testenv.UnderStress(2, 50) {
 		master, replica := cehPair(t)
 		a := cehNew(t, master.Addr())
 		for range 3 * run { // a lock that is new, and one whose fence the replica knows
@@ -58,7 +58,7 @@ func TestC1FailoverDoubleHold(t *testing.T) {
 // heard of.
 func TestC1MinReplicas(t *testing.T) {
 	t.Parallel()
-	for range cehTimes(2, 50) {
+	for range testenv.UnderStress(2, 50) {
 		master, replica := cehPair(t)
 		client := cehDial(t, master.Addr())
 		a := cehLocks(t, redislock.New(client, redislock.WithMinReplicas(1, 100*time.Millisecond)), dlock.Config{})
@@ -88,7 +88,7 @@ func TestC1MinReplicas(t *testing.T) {
 func TestC1MinReplicasRenewal(t *testing.T) {
 	t.Parallel()
 	const ttl = 1500 * time.Millisecond
-	for range cehTimes(1, 50) {
+	for range testenv.UnderStress(1, 50) {
 		master, replica := cehPair(t)
 		a := cehLocks(t, redislock.New(cehDial(t, master.Addr()), redislock.WithMinReplicas(1, 100*time.Millisecond)), dlock.Config{})
 		first := cehAcquire(t, a, "k", dlock.WithTTL(ttl))
@@ -119,7 +119,7 @@ func TestC1MinReplicasRenewal(t *testing.T) {
 // holder, the one that none had to has.
 func TestC1Sentinel(t *testing.T) {
 	t.Parallel()
-	for range cehTimes(1, 50) {
+	for range testenv.UnderStress(1, 50) {
 		s := testenv.Sentinel(t)
 		open := func(opts ...redislock.Option) *dlock.Client {
 			client := redis.NewFailoverClient(&redis.FailoverOptions{
@@ -162,7 +162,7 @@ func TestC1Sentinel(t *testing.T) {
 func TestC2RestartWithoutPersistence(t *testing.T) {
 	t.Parallel()
 	const ttl = 3 * time.Second
-	for range cehTimes(2, 50) {
+	for range testenv.UnderStress(2, 50) {
 		server := testenv.Redis(t)
 		first := cehAcquire(t, cehNew(t, server.Addr()), "k", dlock.WithTTL(ttl))
 		cehCheck(t, server.Restart(t.Context(), false))
@@ -212,7 +212,7 @@ func TestC6Eviction(t *testing.T) {
 	const ttl = 6 * time.Second
 	server := testenv.Redis(t, "--maxmemory", "4mb", "--maxmemory-policy", "volatile-lru")
 	direct := cehDial(t, server.Addr())
-	for range cehTimes(1, 10) {
+	for range testenv.UnderStress(1, 10) {
 		text := new(cehText)
 		c := cehLocks(t, redislock.New(cehDial(t, server.Addr())), dlock.Config{}, dlock.WithLogger(clog.FromSlog(slog.New(slog.NewTextHandler(text, nil)))))
 		first := cehAcquire(t, c, "k", dlock.WithTTL(ttl))
@@ -296,9 +296,9 @@ func TestC7OutOfMemory(t *testing.T) {
 func TestC8ScriptFlush(t *testing.T) {
 	server := testenv.Redis(t)
 	direct := cehDial(t, server.Addr())
-	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(cehTimes(3, 60))*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(testenv.UnderStress(3, 60))*time.Second)
 	defer cancel()
-	longer, giveUp := context.WithTimeout(t.Context(), time.Duration(cehTimes(3, 60)+15)*time.Second)
+	longer, giveUp := context.WithTimeout(t.Context(), time.Duration(testenv.UnderStress(3, 60)+15)*time.Second)
 	defer giveUp() // nobody waits as long as that
 	var wg sync.WaitGroup
 	var flushes, handed atomic.Int64
@@ -469,7 +469,7 @@ func TestC9Demotion(t *testing.T) {
 	})
 	defer client.Close()
 	c := cehLocks(t, redislock.New(client), dlock.Config{})
-	for range cehTimes(1, 10) {
+	for range testenv.UnderStress(1, 10) {
 		g := cehAcquire(t, c, "k", dlock.WithTTL(ttl))
 		old, err := s.Master(t.Context())
 		cehCheck(t, err)
@@ -528,7 +528,7 @@ func TestC9SlotMigration(t *testing.T) {
 	cl := testenv.Cluster(t)
 	c := cehLocks(t, redislock.New(clusterClient(t, cl)), dlock.Config{DefaultTTL: ttl})
 	other := cehLocks(t, redislock.New(clusterClient(t, cl)), dlock.Config{DefaultTTL: ttl})
-	for round := range cehTimes(1, 20) {
+	for round := range testenv.UnderStress(1, 20) {
 		key := fmt.Sprintf("{tag}%d", round)
 		slot, err := cl.Slot(t.Context(), key)
 		cehCheck(t, err)
@@ -585,7 +585,7 @@ func TestC10Slots(t *testing.T) {
 	t.Parallel()
 	cl := testenv.Cluster(t)
 	node := cehDial(t, cl.Nodes()[0].Addr())
-	names := cehBraces(cehTimes(4000, 20_000))
+	names := cehBraces(testenv.UnderStress(4000, 20_000))
 	placed := 0
 	for len(names) > 0 {
 		n := min(len(names), 500)
@@ -614,7 +614,7 @@ func TestC10Slots(t *testing.T) {
 			}
 		}
 	}
-	if placed < cehTimes(1000, 5000) {
+	if placed < testenv.UnderStress(1000, 5000) {
 		t.Errorf("only %d names have a place", placed)
 	}
 }
@@ -626,7 +626,7 @@ func TestC10Cluster(t *testing.T) {
 	c := cehLocks(t, redislock.New(clusterClient(t, cl)), dlock.Config{Prefix: "p:"})
 	other := cehLocks(t, redislock.New(clusterClient(t, cl)), dlock.Config{Prefix: "p:"})
 	held, refused := map[string]*dlock.Guard{}, 0
-	for i, name := range cehBraces(cehTimes(300, 5000)) {
+	for i, name := range cehBraces(testenv.UnderStress(300, 5000)) {
 		if held[name] != nil {
 			continue
 		}
@@ -770,7 +770,7 @@ func TestC12Operators(t *testing.T) {
 			server := testenv.Redis(t)
 			direct := cehDial(t, server.Addr())
 			a, b := cehNew(t, server.Addr()), cehNew(t, server.Addr())
-			for round := range cehTimes(2, 20) {
+			for round := range testenv.UnderStress(2, 20) {
 				g := cehAcquire(t, a, "k", dlock.WithTTL(ttl))
 				cehCheck(t, a.Lock(t.Context(), "keyed", dlock.WithTTL(ttl)))
 				var waiter <-chan cehGot

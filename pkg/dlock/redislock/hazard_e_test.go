@@ -71,7 +71,7 @@ func TestE1GhostHeads(t *testing.T) {
 	t.Parallel()
 	const ttl = 1500 * time.Millisecond // which is the heartbeat
 	for _, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGSTOP} {
-		for range cehTimes(1, 20) {
+		for range testenv.UnderStress(1, 20) {
 			server := testenv.Redis(t)
 			a, b := cehNew(t, server.Addr()), cehNew(t, server.Addr())
 			g := cehAcquire(t, a, "k", dlock.WithTTL(ttl))
@@ -180,9 +180,9 @@ func TestE3LostPushes(t *testing.T) {
 		t.Fatalf("a message came through: %v", msg)
 	}
 	a, b := cehNew(t, proxy.Addr()), cehNew(t, proxy.Addr())
-	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(cehTimes(30, 240))*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(testenv.UnderStress(30, 240))*time.Second)
 	defer cancel()
-	lanes, each := 10, cehTimes(4, 100)
+	lanes, each := 10, testenv.UnderStress(4, 100)
 	results := make(chan []time.Duration, lanes)
 	for i := range lanes {
 		go func() {
@@ -231,7 +231,7 @@ func TestE3Pushes(t *testing.T) {
 	a, b := cehNew(t, server.Addr()), cehNew(t, server.Addr())
 	var p99 time.Duration
 	for range 3 {
-		p99 = cehQuantile(cehHandOvers(t, a, b, "k", cehTimes(150, 1000)), .99)
+		p99 = cehQuantile(cehHandOvers(t, a, b, "k", testenv.UnderStress(150, 1000)), .99)
 		t.Logf("p99 %v", p99)
 		if p99 <= 20*time.Millisecond {
 			return
@@ -243,7 +243,7 @@ func TestE3Pushes(t *testing.T) {
 // E4: a hand-over wakes one waiter, whatever the length of the queue.
 func TestE4Herd(t *testing.T) {
 	const clients, each = 8, 25
-	hands := int64(cehTimes(500, 5000))
+	hands := int64(testenv.UnderStress(500, 5000))
 	server := testenv.Redis(t)
 	direct := cehDial(t, server.Addr())
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -308,7 +308,7 @@ func TestE4Herd(t *testing.T) {
 // is the next to get the lock.
 func TestE5Order(t *testing.T) {
 	const clients = 8
-	total := int64(cehTimes(1000, 10_000))
+	total := int64(testenv.UnderStress(1000, 10_000))
 	server := testenv.Redis(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
@@ -360,7 +360,7 @@ func TestE5Order(t *testing.T) {
 // nothing.
 func TestE6CancelledWaiters(t *testing.T) {
 	const workers = 25
-	total := int64(cehTimes(1000, 5000))
+	total := int64(testenv.UnderStress(1000, 5000))
 	server := testenv.Redis(t)
 	direct := cehDial(t, server.Addr())
 	clients := []*dlock.Client{cehNew(t, server.Addr()), cehNew(t, server.Addr()), cehNew(t, server.Addr())}
@@ -407,7 +407,7 @@ func TestE8Close(t *testing.T) {
 	direct := cehDial(t, server.Addr())
 	rng := rand.New(rand.NewPCG(8, 8))
 	var refused, took atomic.Int64
-	for range cehTimes(100, 1000) {
+	for range testenv.UnderStress(100, 1000) {
 		c, err := dlock.New(&dlock.Config{}, dlock.WithBackend(redislock.New(direct)))
 		cehCheck(t, err)
 		var wg sync.WaitGroup

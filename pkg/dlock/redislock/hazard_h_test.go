@@ -94,7 +94,7 @@ func TestH1MinimalACL(t *testing.T) {
 	drivertest.Run(t, func(t *testing.T) *drivertest.Harness {
 		prefix := "suite:" + t.Name() + ":"
 		return &drivertest.Harness{
-			Caps: caps, Prefix: prefix, TTL: 4 * time.Second, Slack: 4 * time.Second, Grants: cehTimes(300, 2000),
+			Caps: caps, Prefix: prefix, TTL: 4 * time.Second, Slack: 4 * time.Second, Grants: testenv.UnderStress(300, 2000),
 			Open: func(t *testing.T, o driver.Options) driver.Driver {
 				t.Helper()
 				d, err := redislock.New(client).Open(o)
@@ -219,7 +219,7 @@ func TestH2Redaction(t *testing.T) {
 			}
 		}
 	}
-	for i := range cehTimes(300, 10_000) {
+	for i := range testenv.UnderStress(300, 10_000) {
 		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 		key := fmt.Sprint("k", i%3)
 		g, err := c.TryAcquire(ctx, key)
@@ -294,7 +294,7 @@ func TestH5Names(t *testing.T) {
 	}, drivertest.Nasty...)
 	letters := []rune("ab/{}:.*?[]\\%$ -_éа日🔒\u202e\x00\x01\n\r\u0085")
 	rng := rand.New(rand.NewPCG(5, 5))
-	for len(names) < cehTimes(3000, 50_000) {
+	for len(names) < testenv.UnderStress(3000, 50_000) {
 		raw := make([]rune, 1+rng.IntN(12))
 		for i := range raw {
 			raw[i] = letters[rng.IntN(len(letters))]

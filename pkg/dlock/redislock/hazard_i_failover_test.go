@@ -38,7 +38,7 @@ func TestI1ClusterFailover(t *testing.T) {
 	replica := replicaFor(t, cl, key)
 	clients := clusterClients(t, cl, failoverClients)
 	var log holderLog
-	for round := range stressed(3, 200) {
+	for round := range testenv.UnderStress(3, 200) {
 		serveWaiters(t, clients, key, failoverWaiters, &log, func() {
 			failoverCluster(t, master, replica)
 			<-time.After(releaseDelay(round))
@@ -85,7 +85,7 @@ func TestI1FailoverBehindOneAddress(t *testing.T) {
 		clients = append(clients, cehNew(t, proxy.Addr()))
 	}
 	var log holderLog
-	for round := range stressed(3, 200) {
+	for round := range testenv.UnderStress(3, 200) {
 		serveWaiters(t, clients, "k", failoverWaiters, &log, func() {
 			failoverTo(t, master, replica)
 			proxy.Retarget(replica.Addr())
@@ -137,7 +137,7 @@ func TestI1ReplicaReaders(t *testing.T) {
 				awaitReplicaRead(t, cl, rdb, key)
 				clients = append(clients, cehLocks(t, redislock.New(rdb), dlock.Config{}))
 			}
-			contendFor(t, clients, key, stressed(2*time.Second, time.Minute))
+			contendFor(t, clients, key, testenv.UnderStress(2*time.Second, time.Minute))
 		})
 	}
 }
@@ -258,7 +258,7 @@ func TestI1HeldThroughFailover(t *testing.T) {
 	proxy := testenv.Proxy(t, master.Addr())
 	const ttl = 3 * time.Second
 	c := cehLocks(t, redislock.New(cehDial(t, proxy.Addr())), dlock.Config{DefaultTTL: ttl})
-	for range stressed(1, 20) {
+	for range testenv.UnderStress(1, 20) {
 		var held []*dlock.Guard
 		for i := range 50 {
 			held = append(held, cehAcquire(t, c, fmt.Sprint("held ", i)))

@@ -38,7 +38,7 @@ func TestI8BlockingCommandsInThePool(t *testing.T) {
 	})
 
 	// Several TTLs, in which others come and go as well.
-	for end := time.Now().Add(stressed(4*ttl, time.Minute)); time.Now().Before(end); {
+	for end := time.Now().Add(testenv.UnderStress(4*ttl, time.Minute)); time.Now().Before(end); {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*ttl)
 		g, err := locks.Acquire(ctx, "short")
 		cancel()

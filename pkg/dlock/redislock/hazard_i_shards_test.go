@@ -38,7 +38,7 @@ func TestI7StalledMaster(t *testing.T) {
 				cehUnlock(t, cehAcquire(t, c, key))
 			}
 
-			span := stressed(2*time.Second, 10*time.Second)
+			span := testenv.UnderStress(2*time.Second, 10*time.Second)
 			before := pairsWithin(t, c, near, span)
 			cehCheck(t, stalled.Pause())
 			defer func() { cehCheck(t, stalled.Resume()) }()
@@ -49,7 +49,7 @@ func TestI7StalledMaster(t *testing.T) {
 			}
 			stop()
 			t.Logf("%d pairs on two masters in %v, %d while the third stalls", before, span, during)
-			if share := stressed(0.5, 0.9); float64(during) < share*float64(before) {
+			if share := testenv.UnderStress(0.5, 0.9); float64(during) < share*float64(before) {
 				t.Errorf("%d pairs on the other masters, less than %.1f of %d", during, share, before)
 			}
 		})

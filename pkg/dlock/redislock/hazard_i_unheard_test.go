@@ -53,7 +53,7 @@ func TestI5NoChannelRights(t *testing.T) {
 	stop, busy := keepBusy(t, server.Addr(), 3, cfg, &log)
 	testenv.Eventually(t, 20*time.Second, "the others contend", func() bool { return busy() > 20 })
 	bound := 3 * driver.Heartbeat(cfg.DefaultTTL)
-	for i := range stressed(3, 100) {
+	for i := range testenv.UnderStress(3, 100) {
 		before := busy()
 		ctx, cancel := context.WithTimeout(t.Context(), bound)
 		g, err := unheard.Acquire(ctx, "k")

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,14 +23,6 @@ import (
 )
 
 // The tests TestA… and TestB… are named after the hazards that they make happen.
-
-// abTimes is how often a scenario runs: few in CI, all under DLOCK_STRESS.
-func abTimes(ci, full int) int {
-	if os.Getenv("DLOCK_STRESS") != "" {
-		return full
-	}
-	return ci
-}
 
 var abCtx = context.Background()
 

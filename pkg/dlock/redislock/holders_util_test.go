@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"sync"
 	"testing"
 	"time"
@@ -13,14 +12,6 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/redislock"
 )
-
-// stressed returns full with DLOCK_STRESS set, and ordinary otherwise.
-func stressed[T any](ordinary, full T) T {
-	if os.Getenv("DLOCK_STRESS") != "" {
-		return full
-	}
-	return ordinary
-}
 
 // A holderLog records who believes to hold one lock, and finds holders that
 // overlap and tokens that do not increase.

@@ -34,7 +34,7 @@ func abHurry(t *testing.T, ctx context.Context, c *dlock.Client) { //nolint:revi
 func abHaste(t *testing.T, round func() bool) {
 	t.Helper()
 	end := time.Now().Add(time.Minute)
-	for seen, n := 0, abTimes(3, 50); seen < n; {
+	for seen, n := 0, testenv.UnderStress(3, 50); seen < n; {
 		if round() {
 			seen++
 		} else if time.Now().After(end) {
@@ -136,7 +136,7 @@ func TestHastyCallEndsWithItsContext(t *testing.T) {
 			server := testenv.Redis(t)
 			proxy := testenv.Proxy(t, server.Addr())
 			c := abClientOf(t, &redis.Options{Addr: proxy.Addr(), ContextTimeoutEnabled: heeds}, dlock.Config{DefaultTTL: time.Minute})
-			for range abTimes(5, 50) {
+			for range testenv.UnderStress(5, 50) {
 				ctx, cancel := context.WithCancel(t.Context())
 				abHurry(t, ctx, c)
 				if err := c.Lock(ctx, "k"); err != nil {

@@ -112,7 +112,7 @@ func (v *variant) harness(clients []redis.UniversalClient, addrs []string) func(
 	return func(t *testing.T) *drivertest.Harness {
 		own := t.Name() + ":"
 		return &drivertest.Harness{
-			Caps: caps, Prefix: own, TTL: 4 * time.Second, Slack: 4 * time.Second, Grants: times(60, 2000),
+			Caps: caps, Prefix: own, TTL: 4 * time.Second, Slack: 4 * time.Second, Grants: testenv.UnderStress(60, 2000),
 			Open: func(t *testing.T, o driver.Options) driver.Driver {
 				t.Helper()
 				d, err := redlock.New(clients, redlock.WithNodeTimeout(v.timeout)).Open(o)
@@ -158,7 +158,7 @@ func (v *variant) works() drivertest.Option {
 	return drivertest.Except(lasting...)
 }
 
-func (v *variant) isBrief() bool { return v.fault != nil && times(0, 1) == 0 }
+func (v *variant) isBrief() bool { return v.fault != nil && testenv.UnderStress(0, 1) == 0 }
 
 // The suite on three and on five nodes, and with as many of them gone or slow as may be:
 // the cases that work, one variant after the other.

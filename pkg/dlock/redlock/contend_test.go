@@ -28,7 +28,7 @@ func TestContendersMakeProgress(t *testing.T) {
 	counts := make([]atomic.Int64, contenders)
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
-	n := int64(times(160, 10_000))
+	n := int64(testenv.UnderStress(160, 10_000))
 	var served atomic.Int64 // those who were inside
 	var wg sync.WaitGroup
 	for i := range contenders {
@@ -55,7 +55,7 @@ func TestContendersMakeProgress(t *testing.T) {
 		least = min(least, counts[i].Load())
 	}
 	t.Logf("%d entries in %v, the least share is %d of %d", total, time.Since(begun).Round(time.Millisecond), least, total/contenders)
-	if r.overlaps.Load() > 0 || total < n || least < total/contenders/int64(times(8, 3)) {
+	if r.overlaps.Load() > 0 || total < n || least < total/contenders/int64(testenv.UnderStress(8, 3)) {
 		t.Errorf("%d overlaps in %d entries, the least share is %d", r.overlaps.Load(), total, least)
 	}
 }
@@ -102,7 +102,7 @@ func TestProcessesExclude(t *testing.T) {
 // made, how many the least of its Clients made, and how many overlaps it saw.
 func contend(clients []redis.UniversalClient) {
 	oracle := redis.NewClient(&redis.Options{Addr: os.Getenv(childOracle)})
-	end := time.Now().Add(time.Duration(times(3, 60)) * time.Second)
+	end := time.Now().Add(time.Duration(testenv.UnderStress(3, 60)) * time.Second)
 	ctx, cancel := context.WithDeadline(context.Background(), end.Add(30*time.Second)) // it is a fault to need that
 	defer cancel()
 	counts := make([]int, childRuns)

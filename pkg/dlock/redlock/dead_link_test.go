@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
@@ -33,7 +34,7 @@ func TestA6ContextsCount(t *testing.T) {
 		p.BlackHole(true)
 	}
 	beat := startMetronome(t)
-	most := time.Duration(times(400, 100)) * time.Millisecond
+	most := time.Duration(testenv.UnderStress(400, 100)) * time.Millisecond
 	const bound = 50 * time.Millisecond // so that one time-out of a node is more than CI allows
 	for _, e := range []ctxCall{
 		{"Lock", func(ctx context.Context) error { return c.Lock(ctx, "a") }},

@@ -75,7 +75,7 @@ func told(tb testing.TB, d driver.Driver, r driver.Ref, what string) {
 func TestWaiterIsTold(t *testing.T) {
 	s := start(t, 3)
 	holder, waiter := s.open(t), s.open(t)
-	for i := range times(3, 100) {
+	for i := range testenv.UnderStress(3, 100) {
 		held, waits := claim(2*i), claim(2*i+1)
 		file(t, holder, driver.Request{Ref: held}, driver.Held)
 		file(t, waiter, driver.Request{Ref: waits, Wait: true}, driver.Queued)
@@ -122,7 +122,7 @@ func TestLateCleanUpSparesLaterRounds(t *testing.T) {
 	d := s.open(t)
 	file(t, d, driver.Request{Ref: claim(0)}, driver.Held) // all nodes know the scripts
 	release(t, d, claim(0), driver.Held)
-	for i := 1; i <= times(3, 40); i++ {
+	for i := 1; i <= testenv.UnderStress(3, 40); i++ {
 		late := s.shut(t, 2)
 		for _, c := range s.direct[:2] {
 			check(t, c.Set(t.Context(), "k", "another's", time.Minute).Err())
@@ -191,7 +191,7 @@ func TestC4CleanUpGoesOn(t *testing.T) {
 	t.Parallel()
 	s := start(t, 3)
 	d := s.open(t)
-	for i := range times(1, 20) {
+	for i := range testenv.UnderStress(1, 20) {
 		for _, c := range s.direct[:2] {
 			check(t, c.Set(t.Context(), "k", "another's", time.Minute).Err())
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -18,14 +17,6 @@ import (
 )
 
 var quietLog = slog.New(slog.DiscardHandler)
-
-// times is how often a scenario runs: few in CI, all under stress.
-func times(ci, full int) int {
-	if os.Getenv("DLOCK_STRESS") == "1" {
-		return full
-	}
-	return ci
-}
 
 func check(tb testing.TB, err error) {
 	tb.Helper()

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
 
@@ -54,7 +55,7 @@ func TestEvictedClientAsksAgain(t *testing.T) {
 func TestEvictedByOthersServesOwnWaiter(t *testing.T) {
 	s := start(t, 3)
 	c := s.locks(t, dlock.Config{})
-	for range times(5, 50) {
+	for range testenv.UnderStress(5, 50) {
 		_ = acquire(t, c, "k", dlock.WithTTL(time.Hour), dlock.WithoutRenewal())
 		done := make(chan error, 1)
 		go func() {

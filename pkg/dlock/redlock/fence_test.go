@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
 
@@ -25,7 +26,7 @@ func TestFencesIncreaseThroughRestarts(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var wg sync.WaitGroup
-	n := times(150, 10_000)
+	n := testenv.UnderStress(150, 10_000)
 	for range 3 {
 		c := s.locks(t, dlock.Config{DefaultTTL: 2 * time.Second, RetryInterval: 5 * time.Millisecond})
 		wg.Go(func() {
@@ -74,7 +75,7 @@ func TestTokenMeetsEveryMajority(t *testing.T) {
 	s := start(t, 5)
 	last := int64(0)
 	c := s.locks(t, dlock.Config{DefaultTTL: 5 * time.Second})
-	for round := range times(20, 500) {
+	for round := range testenv.UnderStress(20, 500) {
 		down := rand.Perm(5)[:2]
 		for _, i := range down {
 			s.proxies[i].Refuse(true)

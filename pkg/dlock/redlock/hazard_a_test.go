@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
 
@@ -21,7 +22,7 @@ func TestA1LostReplies(t *testing.T) {
 	c := s.locks(t, dlock.Config{DefaultTTL: 20 * time.Second, RetryInterval: 5 * time.Millisecond})
 	warm(t, c)
 	last := int64(0)
-	for i := range times(12, 200) {
+	for i := range testenv.UnderStress(12, 200) {
 		script := []string{"acquire", "confirm"}[i%2]
 		var lost [3]atomic.Int64
 		s.intercept(func(node int, cmd []string) servers.Action {
@@ -49,7 +50,7 @@ func TestA1LostReplies(t *testing.T) {
 func TestA1UnknownOutcomeIsCleanedUp(t *testing.T) {
 	s := start(t, 3)
 	c := s.locks(t, dlock.Config{DefaultTTL: 20 * time.Second, RetryInterval: 5 * time.Millisecond, MaxRetries: 1})
-	for i := range times(3, 40) {
+	for i := range testenv.UnderStress(3, 40) {
 		warm(t, c)
 		key := fmt.Sprintf("k%d", i)
 		s.intercept(func(node int, cmd []string) servers.Action {
@@ -89,7 +90,7 @@ func TestA2CleanUpOvertakesAcquire(t *testing.T) {
 		}
 		return servers.Forward
 	})
-	n := times(5, 70)
+	n := testenv.UnderStress(5, 70)
 	for i := range n {
 		short, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 		want(t, c.Lock(short, fmt.Sprintf("k%d", i)), context.DeadlineExceeded)

@@ -15,7 +15,7 @@ func TestB1SilenceIsNoLoss(t *testing.T) {
 	s := start(t, 3)
 	c := s.locks(t, dlock.Config{DefaultTTL: 2 * time.Second})
 	g := acquire(t, c, "k")
-	for range times(2, 50) {
+	for range testenv.UnderStress(2, 50) {
 		check(t, s.servers[0].Pause())
 		check(t, s.servers[1].Pause())
 		elapse(900 * time.Millisecond)
@@ -56,7 +56,7 @@ func TestB2HangingRenewal(t *testing.T) {
 func TestB8NothingComesBack(t *testing.T) {
 	s := start(t, 3)
 	c := s.locks(t, dlock.Config{})
-	for range times(5, 200) {
+	for range testenv.UnderStress(5, 200) {
 		g := acquire(t, c, "k")
 		testenv.Eventually(t, 5*time.Second, "all nodes have it", func() bool { return s.holders(t, "k") == 3 })
 		check(t, s.direct[0].Del(t.Context(), "k").Err())
@@ -76,7 +76,7 @@ func TestMinorityIsFilled(t *testing.T) {
 	s := start(t, 5)
 	c := s.locks(t, dlock.Config{DefaultTTL: 3 * time.Second}) // which a busy machine can keep
 	g := acquire(t, c, "k")
-	for range times(3, 30) {
+	for range testenv.UnderStress(3, 30) {
 		testenv.Eventually(t, 20*time.Second, "all nodes have it", func() bool { return s.holders(t, "k") == 5 })
 		check(t, s.direct[1].Del(t.Context(), "k").Err())
 		check(t, s.direct[4].Del(t.Context(), "k").Err())

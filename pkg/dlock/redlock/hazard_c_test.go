@@ -56,7 +56,7 @@ func TestC3EmptyRestarts(t *testing.T) {
 					}
 				})
 			}
-			for range times(2, 100) {
+			for range testenv.UnderStress(2, 100) {
 				testenv.Eventually(t, 20*time.Second, "all nodes have one lock", func() bool { return s.isOnAll(t, "k") })
 				check(t, s.servers[rand.IntN(n)].Restart(t.Context(), false))
 				elapse(2 * ttl)
@@ -95,7 +95,7 @@ func TestC4SlowNodes(t *testing.T) {
 	defer func() { _ = d.Close() }()
 	s.proxies[4].BlackHole(true)
 	won, lost := 0, 0
-	for i := range times(4, 100) {
+	for i := range testenv.UnderStress(4, 100) {
 		delay := slowly
 		if i%2 == 1 {
 			delay = time.Duration(rand.Int64N(int64(slowly / 50)))
