@@ -27,7 +27,9 @@ func (d *redisDriver) Inspect(ctx context.Context, key string) ([]driver.Claim, 
 	}
 	var claims []driver.Claim
 	for from := "-inf"; from != ""; {
-		reply, err := d.call(ctx, inspectScript.Command(ctx, []string{n.lock, n.queue, n.waiters, n.fence}, from), patient)
+		reply, err := d.read(ctx, func() *command {
+			return inspectScript.Command(ctx, []string{n.lock, n.queue, n.waiters, n.fence}, from)
+		})
 		if err != nil {
 			return nil, err
 		}
@@ -37,6 +39,26 @@ func (d *redisDriver) Inspect(ctx context.Context, key string) ([]driver.Claim, 
 		}
 	}
 	return claims, nil
+}
+
+// maxReads is how often a call that only reads is sent.
+const maxReads = 4
+
+// read sends a command that changes nothing, and sends it again if a busy server did not
+// answer in time: unlike claims, what operators ask for is not repeated by the engine.
+func (d *redisDriver) read(ctx context.Context, command func() *command) (reply any, err error) {
+	for range maxReads {
+		reply, err = d.call(ctx, command(), patient)
+		if !isUnanswered(ctx, err) {
+			break
+		}
+	}
+	return reply, err
+}
+
+// isUnanswered reports whether there is time to ask again, and reason to.
+func isUnanswered(ctx context.Context, err error) bool {
+	return err != nil && ctx.Err() == nil && driver.ClassOf(err) == driver.Ambiguous
 }
 
 // Look reads the holder, and how many wait.
@@ -180,9 +202,17 @@ func parseCursor(s string) (p position, err error) {
 
 // scan does one step on one master and returns the locks of ours that it met.
 func (d *redisDriver) scan(ctx context.Context, node redis.Cmdable, prefix string, at position, limit int) ([]string, uint64, error) {
-	ctx, cancel := context.WithTimeout(ctx, tripTimeout)
-	defer cancel()
-	keys, next, err := redisnode.Scan(ctx, node, d.prefix+prefix, at.scan, max(limit, 100))
+	var keys []string
+	var next uint64
+	var err error
+	for range maxReads {
+		trip, cancel := context.WithTimeout(ctx, tripTimeout)
+		keys, next, err = redisnode.Scan(trip, node, d.prefix+prefix, at.scan, max(limit, 100))
+		cancel()
+		if !isUnanswered(ctx, redisnode.Classify(err)) {
+			break
+		}
+	}
 	for i, k := range keys {
 		keys[i] = strings.TrimPrefix(k, d.prefix)
 	}

@@ -1,0 +1,55 @@
+package redislock_test
+
+import (
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/dlock/redislock"
+)
+
+// A server that is busy for a second costs an operator no answer: what only reads is asked
+// again.
+func TestReadsAreRepeated(t *testing.T) {
+	t.Parallel()
+	server := testenv.Redis(t)
+	proxy := testenv.Proxy(t, server.Addr())
+	cehAcquire(t, cehNew(t, server.Addr()), "k")
+	c := cehNew(t, proxy.Addr())
+	admin, err := c.Admin()
+	cehCheck(t, err)
+	inspect := redislock.CEHScripts("inspect")
+	for name, read := range map[string]struct {
+		is   func(cmd []string) bool
+		keys func() (int, error)
+	}{
+		"Inspect": {
+			func(cmd []string) bool { return cmd[0] == "EVALSHA" && inspect[cmd[1]] != "" },
+			func() (int, error) { claims, err := admin.Inspect(t.Context(), "k"); return len(claims), err },
+		},
+		"List": {
+			func(cmd []string) bool { return strings.EqualFold(cmd[0], "SCAN") },
+			func() (int, error) { keys, _, err := admin.List(t.Context(), "", "", 10); return len(keys), err },
+		},
+	} {
+		if n, err := read.keys(); n != 1 || err != nil { // and the script is known
+			t.Fatalf("%s: %d, %v", name, n, err)
+		}
+		var swallowed atomic.Int64
+		proxy.Intercept(func(cmd []string) servers.Action {
+			if read.is(cmd) && swallowed.Add(1) <= 2 {
+				return servers.Swallow
+			}
+			return servers.Forward
+		})
+		n, err := read.keys()
+		if n != 1 || err != nil {
+			t.Errorf("%s: %d, %v", name, n, err)
+		}
+		if swallowed.Load() != 3 {
+			t.Errorf("%s was sent %d times, want 3", name, swallowed.Load())
+		}
+	}
+}
