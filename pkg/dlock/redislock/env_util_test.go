@@ -23,7 +23,7 @@ import (
 )
 
 // cehSlack is what a busy machine may add to a bound in time.
-const cehSlack = 250 * time.Millisecond
+var cehSlack = testenv.UnderStress(4*time.Second, 250*time.Millisecond)
 
 // cehDial returns a client as a user makes one.
 func cehDial(t testing.TB, addr string) *redis.Client {

@@ -69,7 +69,7 @@ func cehGhosts(t *testing.T, addr string, ttl time.Duration) *os.Process {
 // listen.
 func TestE1GhostHeads(t *testing.T) {
 	t.Parallel()
-	const ttl = 1500 * time.Millisecond // which is the heartbeat
+	ttl := testenv.UnderStress(3*time.Second, 1500*time.Millisecond) // which is the heartbeat
 	for _, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGSTOP} {
 		for range testenv.UnderStress(1, 20) {
 			server := testenv.Redis(t)
@@ -86,24 +86,24 @@ func TestE1GhostHeads(t *testing.T) {
 			cehCheck(t, ghosts.Signal(sig))
 			began := time.Now()
 			cehUnlock(t, g)
-			next := cehGrant(t, living[0], 10*time.Second)
+			next := cehGrant(t, living[0], time.Minute)
 			took := next.at.Sub(began)
-			if most := ttl + ttl/3 + 200*time.Millisecond; took > most {
+			if most := testenv.UnderStress(4*ttl, ttl+ttl/3+200*time.Millisecond); took > most {
 				t.Errorf("%v: the first living waiter had to wait %v, more than %v", sig, took, most)
 			}
 			t.Logf("%v: %v", sig, took)
 			cehUnlock(t, next.guard)
 			for _, ch := range living[1:] {
-				cehUnlock(t, cehGrant(t, ch, 5*time.Second).guard)
+				cehUnlock(t, cehGrant(t, ch, 30*time.Second).guard)
 			}
 		}
 	}
 }
 
-// E2: nobody who waits for ten heartbeats is taken for dead, or loses its place.
+// E2: nobody who waits for many heartbeats is taken for dead, or loses its place.
 func TestE2PatientWaiters(t *testing.T) {
 	t.Parallel()
-	const ttl = 600 * time.Millisecond
+	ttl := testenv.UnderStress(3*time.Second, 600*time.Millisecond)
 	server := testenv.Redis(t)
 	holder := cehNew(t, server.Addr())
 	g := cehAcquire(t, holder, "k", dlock.WithTTL(ttl))
@@ -112,21 +112,22 @@ func TestE2PatientWaiters(t *testing.T) {
 		waiters = append(waiters, cehAwait(t, cehNew(t, server.Addr()), "k", dlock.WithTTL(ttl)))
 	}
 	began := time.Now()
-	<-time.After(10 * ttl)
+	<-time.After(testenv.UnderStress[time.Duration](4, 10) * ttl)
 	cehAlive(t, g)
+	waited := time.Since(began)
 	claims := cehInspect(t, holder, "k")
 	if len(claims) != 6 {
 		t.Fatalf("claims %v", claims)
 	}
 	for _, cl := range claims {
-		if cl.Age < time.Since(began)-cehSlack {
+		if cl.Age < waited {
 			t.Errorf("filed again: %v, %v old", cl, cl.Age)
 		}
 	}
 	last := g.Token()
 	cehUnlock(t, g)
 	for _, ch := range waiters { // each in its turn, since each unlocks only then
-		next := cehGrant(t, ch, 2*time.Second).guard
+		next := cehGrant(t, ch, 30*time.Second).guard
 		if next.Token() <= last {
 			t.Errorf("token %d after %d", next.Token(), last)
 		}
@@ -143,14 +144,14 @@ func cehHandOvers(t *testing.T, a, b *dlock.Client, key string, n int) []time.Du
 	g := cehAcquire(t, a, key)
 	start := time.Now()
 	for i := range n {
-		if time.Since(start) > time.Duration(n)*50*time.Millisecond {
+		if time.Since(start) > testenv.UnderStress(time.Minute, time.Duration(n)*50*time.Millisecond) {
 			break // hopeless
 		}
 		next := []*dlock.Client{b, a}[i%2]
 		ch := cehAwait(t, next, key)
 		began := time.Now()
 		cehUnlock(t, g)
-		got := cehGrant(t, ch, 10*time.Second)
+		got := cehGrant(t, ch, time.Minute)
 		took, g = append(took, got.at.Sub(began)), got.guard
 	}
 	cehUnlock(t, g)
@@ -224,20 +225,21 @@ func TestE3LostPushes(t *testing.T) {
 	t.Logf("%d hand-overs: median %v, worst %v", len(all), cehQuantile(all, .5), cehQuantile(all, 1))
 }
 
-// E3: with pushes it takes no time. The machine may be busy with others: one
-// round of three must meet the mark.
+// E3: with pushes it takes no time, and without any about a second. The machine may be busy
+// with others: one round of three must meet the mark.
 func TestE3Pushes(t *testing.T) {
 	server := testenv.Redis(t)
 	a, b := cehNew(t, server.Addr()), cehNew(t, server.Addr())
-	var p99 time.Duration
+	var took time.Duration
+	quantile := testenv.UnderStress(.5, .99)
 	for range 3 {
-		p99 = cehQuantile(cehHandOvers(t, a, b, "k", testenv.UnderStress(150, 1000)), .99)
-		t.Logf("p99 %v", p99)
-		if p99 <= 20*time.Millisecond {
+		took = cehQuantile(cehHandOvers(t, a, b, "k", testenv.UnderStress(150, 1000)), quantile)
+		t.Logf("%.0f of 100 take at most %v", 100*quantile, took)
+		if took <= testenv.UnderStress(200*time.Millisecond, 20*time.Millisecond) {
 			return
 		}
 	}
-	t.Errorf("p99 is %v", p99)
+	t.Errorf("%.0f of 100 take up to %v", 100*quantile, took)
 }
 
 // E4: a hand-over wakes one waiter, whatever the length of the queue.
@@ -430,7 +432,7 @@ func TestE8Close(t *testing.T) {
 		if err := c.Close(); err != nil {
 			t.Error(err)
 		}
-		if d := time.Since(began); d > 3*time.Second {
+		if d := time.Since(began); d > testenv.UnderStress(15*time.Second, 3*time.Second) {
 			t.Errorf("Close took %v", d)
 		}
 		wg.Wait()
@@ -480,14 +482,14 @@ func TestE8CloseBlackHole(t *testing.T) {
 			}
 			waiter := make(chan error, 1)
 			go func() { _, err := c.Acquire(t.Context(), "k"); waiter <- err }()
-			testenv.Eventually(t, 5*time.Second, "one waits", func() bool { return cehQueued(t, other, "k") == 1 })
-			testenv.Eventually(t, 5*time.Second, "it subscribes", func() bool {
+			testenv.Eventually(t, time.Minute, "one waits", func() bool { return cehQueued(t, other, "k") == 1 })
+			testenv.Eventually(t, time.Minute, "it subscribes", func() bool {
 				return swallowed.Load() > 0 || len(direct.PubSubChannels(t.Context(), "dlock:*").Val()) > 0
 			})
 			proxy.BlackHole(true)
 			began := time.Now()
 			cehWant(t, c.Close(), dlock.ErrUnknownOutcome)
-			if d := time.Since(began); d > 3*time.Second {
+			if d := time.Since(began); d > testenv.UnderStress(15*time.Second, 3*time.Second) {
 				t.Errorf("Close took %v", d)
 			}
 			cehWant(t, <-waiter, dlock.ErrClosed)

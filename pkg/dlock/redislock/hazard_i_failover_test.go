@@ -31,6 +31,7 @@ func releaseDelay(round int) time.Duration { return time.Duration(round%3) * 700
 // stays with the demoted node hears what the new master publishes; the new master
 // cannot count it.
 func TestI1ClusterFailover(t *testing.T) {
+	t.Parallel()
 	cl := testenv.ClusterWithReplicas(t, 1)
 	const key = "k"
 	master, err := cl.NodeFor(t.Context(), key)
@@ -78,6 +79,7 @@ func failoverCluster(t *testing.T, one, other *servers.Redis) {
 // I1b: a planned failover behind one stable address. Open connections stay with the
 // demoted node, subscriptions among them.
 func TestI1FailoverBehindOneAddress(t *testing.T) {
+	t.Parallel()
 	master, replica := cehPair(t)
 	proxy := testenv.Proxy(t, master.Addr())
 	var clients []*dlock.Client
@@ -117,6 +119,7 @@ func failoverTo(t *testing.T, master, replica *servers.Redis) {
 // I1c: cluster clients that read from replicas. Their subscriptions sit on replicas
 // without any failover.
 func TestI1ReplicaReaders(t *testing.T) {
+	t.Parallel()
 	cl := testenv.ClusterWithReplicas(t, 1)
 	awaitReplicasListed(t, cl)
 	const key = "k"

@@ -22,7 +22,7 @@ func TestI8BlockingCommandsInThePool(t *testing.T) {
 	conn, err := connector.NewRedis(&connector.RedisConfig{Addr: server.Addr(), PoolSize: pool})
 	cehCheck(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
-	const ttl = 1500 * time.Millisecond
+	ttl := testenv.UnderStress(5*time.Second, 1500*time.Millisecond)
 	locks, err := dlock.NewRedis(conn, &dlock.Config{DefaultTTL: ttl})
 	cehCheck(t, err)
 	t.Cleanup(func() { _ = locks.Close() })
@@ -38,7 +38,7 @@ func TestI8BlockingCommandsInThePool(t *testing.T) {
 	})
 
 	// Several TTLs, in which others come and go as well.
-	for end := time.Now().Add(testenv.UnderStress(4*ttl, time.Minute)); time.Now().Before(end); {
+	for end := time.Now().Add(testenv.UnderStress(2*ttl, time.Minute)); time.Now().Before(end); {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*ttl)
 		g, err := locks.Acquire(ctx, "short")
 		cancel()

@@ -45,14 +45,14 @@ func (w *warningLog) about(word string) (n int) {
 func TestI5NoChannelRights(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
-	cfg := dlock.Config{DefaultTTL: 1500 * time.Millisecond}
+	cfg := dlock.Config{DefaultTTL: testenv.UnderStress(5*time.Second, 1500*time.Millisecond)}
 	warnings := newWarningLog()
 	unheard := cehLocks(t, redislock.New(dialUnheard(t, server)), cfg, dlock.WithLogger(clog.FromSlog(slog.New(warnings))))
 
 	var log holderLog
 	stop, busy := keepBusy(t, server.Addr(), 3, cfg, &log)
 	testenv.Eventually(t, 20*time.Second, "the others contend", func() bool { return busy() > 20 })
-	bound := 3 * driver.Heartbeat(cfg.DefaultTTL)
+	bound := testenv.UnderStress[time.Duration](10, 3) * driver.Heartbeat(cfg.DefaultTTL)
 	for i := range testenv.UnderStress(3, 100) {
 		before := busy()
 		ctx, cancel := context.WithTimeout(t.Context(), bound)

@@ -66,6 +66,7 @@ func harness(client redis.UniversalClient, addr string, opts ...redislock.Option
 }
 
 func TestConformanceSingle(t *testing.T) {
+	t.Parallel()
 	server := testenv.Redis(t)
 	client := server.Client()
 	defer func() { _ = client.Close() }()

@@ -133,6 +133,7 @@ func TestMinReplicasTakesBackLater(t *testing.T) {
 
 // Held locks whose slot moves are renewed one by one, while some have moved and others not.
 func TestRenewalInASlotThatMoves(t *testing.T) {
+	t.Parallel()
 	cl := testenv.Cluster(t)
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: cl.Addrs(), ContextTimeoutEnabled: true})
 	t.Cleanup(func() { _ = rdb.Close() })

@@ -192,6 +192,7 @@ func TestSubscriptionFollowsASlot(t *testing.T) {
 // A1: a master of a cluster that hands over to its replica keeps its subscribers, and
 // says nothing. They follow when nobody hears, and also when they only look.
 func TestSubscriptionFollowsAFailover(t *testing.T) {
+	t.Parallel()
 	cl := testenv.ClusterWithReplicas(t, 1)
 	d, _ := open(t, redis.NewClusterClient(&redis.ClusterOptions{Addrs: cl.Addrs(), ContextTimeoutEnabled: true}))
 	l, slot := &d.subscriptions, slotOf("k")
@@ -320,16 +321,19 @@ func TestSubscribingAtAStalledMaster(t *testing.T) {
 	for _, slot := range bad {
 		l.want(slot)
 	}
+	at := time.Now()
 	for _, slot := range good {
-		at := time.Now()
 		l.await(t.Context(), slot)
-		if took := time.Since(at); !l.listening(slot) || took > tripTimeout/2 {
-			t.Fatalf("slot %d of another master: listening %v after %v", slot, l.listening(slot), took)
+		if !l.listening(slot) {
+			t.Fatalf("slot %d of another master: no subscription", slot)
 		}
 	}
-	at := time.Now()
+	if took := time.Since(at); took > time.Duration(len(good))*tripTimeout/4 {
+		t.Errorf("%d slots of other masters took %v", len(good), took)
+	}
+	at = time.Now()
 	_ = d.Close()
-	if took := time.Since(at); took > 4*tripTimeout {
+	if took := time.Since(at); took > testenv.UnderStress[time.Duration](20, 4)*tripTimeout {
 		t.Errorf("Close took %v", took)
 	}
 	if err := nodes[0].Resume(); err != nil {
@@ -339,6 +343,7 @@ func TestSubscribingAtAStalledMaster(t *testing.T) {
 
 // A slot that no master serves costs the subscriptions of the others nothing.
 func TestUnservedSlotKeepsTheOthers(t *testing.T) {
+	t.Parallel()
 	cl := testenv.Cluster(t)
 	nodes := cl.Nodes()
 	for _, node := range nodes {

@@ -15,6 +15,7 @@ import (
 )
 
 func TestConformanceSentinel(t *testing.T) {
+	t.Parallel()
 	s := testenv.Sentinel(t)
 	master, err := s.Master(t.Context())
 	if err != nil {
@@ -27,6 +28,7 @@ func TestConformanceSentinel(t *testing.T) {
 
 // With replicas that must confirm, everything still holds.
 func TestConformanceMinReplicas(t *testing.T) {
+	t.Parallel()
 	s := testenv.Sentinel(t)
 	master, err := s.Master(t.Context())
 	if err != nil {
@@ -50,6 +52,7 @@ func clusterClient(t *testing.T, c *servers.Cluster) *redis.ClusterClient {
 }
 
 func TestConformanceCluster(t *testing.T) {
+	t.Parallel()
 	c := testenv.Cluster(t)
 	client := clusterClient(t, c)
 	drivertest.Run(t, func(t *testing.T) *drivertest.Harness {
@@ -63,6 +66,7 @@ func TestConformanceCluster(t *testing.T) {
 
 // The suite through a proxy, by a client that does not heed contexts.
 func TestConformanceProxy(t *testing.T) {
+	t.Parallel()
 	server := testenv.Redis(t)
 	proxy := testenv.Proxy(t, server.Addr())
 	client := redis.NewClient(&redis.Options{Addr: proxy.Addr()})
@@ -78,6 +82,7 @@ func TestConformanceProxy(t *testing.T) {
 
 // The suite with calls that arrive twice, and pushes that do so or come late.
 func TestConformanceFaults(t *testing.T) {
+	t.Parallel()
 	server := testenv.Redis(t)
 	client := server.Client()
 	defer func() { _ = client.Close() }()

@@ -293,6 +293,7 @@ func TestReadOnlyClientSubscribesAtTheMaster(t *testing.T) {
 
 // B13: renewals with replicas follow a slot to its new master.
 func TestMinReplicasFollowsASlot(t *testing.T) {
+	t.Parallel()
 	cl := testenv.ClusterWithReplicas(t, 1)
 	c := clusterLocks(t, &redis.ClusterOptions{Addrs: cl.Addrs(), ContextTimeoutEnabled: true}, redislock.WithMinReplicas(1, 500*time.Millisecond))
 	const key, ttl = "k", 4 * time.Second
