@@ -1,7 +1,5 @@
 # `make help` lists the targets. ./scripts/test is the whole test command.
 GO ?= go
-LINT_VERSION := v2.14.0
-LINT := $(shell $(GO) env GOPATH)/bin/golangci-lint
 
 .DEFAULT_GOAL := help
 .PHONY: help build fmt fmt-check lint test race conformance stress fuzz bench api api-update deps cover etcd bench-start bench-quick bench-go lab lab-night lab-load lab-mutants soak mutants
@@ -12,17 +10,14 @@ help: ## list the targets
 build: ## build everything
 	$(GO) build ./...
 
-fmt: $(LINT) ## format the code
-	$(LINT) fmt ./...
+fmt: ## format the code
+	./scripts/lint fmt
 
-fmt-check: $(LINT) ## fail if the code is not formatted
-	$(LINT) fmt --diff ./...
+fmt-check: ## fail if the code is not formatted
+	./scripts/lint fmt --diff
 
-lint: $(LINT) ## run the linters
-	$(LINT) run ./...
-
-$(LINT):
-	$(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
+lint: ## run the linters
+	./scripts/lint
 
 test: ## all tests, as CI runs them; installs what is missing
 	./scripts/test
