@@ -98,3 +98,28 @@ func TestUnavailableLeavesNothingToCleanUp(t *testing.T) {
 		wantErr(t, c.Close(), nil)
 	})
 }
+
+// The end of the first attempt is all that there is to tell: no attempt before it had a cause.
+func TestFirstAttemptHasNoCause(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		end := func(err error) error { return err }
+		s := &scripted{Opener: memlock.New(), remote: true}
+		s.acquire = func(ctx context.Context, _ driver.Driver, _ driver.Request) (driver.State, error) {
+			return hangs(ctx, end)
+		}
+		c := client(t, s, dlock.Config{})
+		short, cancel := context.WithTimeout(ctx, second)
+		defer cancel()
+		_, err := c.Acquire(short, "k")
+		wantErr(t, err, context.DeadlineExceeded, dlock.ErrUnknownOutcome)
+		if strings.Contains(err.Error(), "%!") {
+			t.Error(err)
+		}
+		end = unreached
+		_, err = c.Acquire(ctx, "k", dlock.WithWait(second))
+		wantErr(t, err, dlock.ErrUnavailable)
+		if errors.Is(err, dlock.ErrUnknownOutcome) || errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+	})
+}

@@ -99,7 +99,7 @@ func after(at int64, d time.Duration) int64 {
 // retry interval up to one second, spread by a quarter either way.
 func (c *Client) pause(id string, n int) time.Duration {
 	d := min(c.cfg.RetryInterval<<min(n, 10), max(maxPause, c.cfg.RetryInterval))
-	return d - d/4 + spread(id, n, d/2+1)
+	return d - d/4 + spread(id, n, d/2)
 }
 
 // spread is a random time below a limit. It depends on the claim, whose ID is random, and

@@ -364,3 +364,45 @@ func TestRelayRandom(t *testing.T) {
 		return left == 0
 	})
 }
+
+// A tardyContext has ended when it is looked at late.
+type tardyContext struct {
+	context.Context
+	end func() error
+}
+
+func (c *tardyContext) Err() error { return c.end() }
+
+// The machine sleeps through the lease while the lock is handed to a call that has given
+// up: what that call hands on would be over. The next one gets a claim of its own.
+func TestHandoffRefusedAfterTheLease(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		var slept atomic.Int64
+		store := memlock.New()
+		c := client(t, store, dlock.Config{LocalBatch: 8}, dlock.WithSleptClock(func() time.Duration { return time.Duration(slept.Load()) }))
+		first := acquire(t, c, "k")
+		var handed atomic.Bool
+		tardy := &tardyContext{ctx, func() error {
+			if !handed.Load() {
+				return nil
+			}
+			if slept.Swap(int64(time.Minute)) == 0 {
+				store.Advance(time.Minute)
+			}
+			return context.Canceled
+		}}
+		gone := inLine(t, c, tardy, "k", 1)
+		next := inLine(t, c, ctx, "k", 1)
+		handed.Store(true)
+		unlock(t, first)
+		if g := <-gone[0]; g != nil {
+			t.Fatal("a call that was given up has the lock")
+		}
+		g := <-next[0]
+		alive(t, g)
+		if claims := inspect(t, c, "k"); len(claims) != 1 || claims[0].Token != g.Token() {
+			t.Errorf("token %d, claims %v", g.Token(), claims)
+		}
+		unlock(t, g)
+	})
+}

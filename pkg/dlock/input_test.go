@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"sync/atomic"
@@ -272,7 +274,7 @@ func TestLog(t *testing.T) {
 		_ = c.Close()
 		text := out.String()
 		for _, want := range []string{
-			`level=INFO msg="lock acquired" namespace=app.dlock component=dlock key=order:123 owner=dlock.test fence=1`, "lock released",
+			`level=INFO msg="lock acquired" namespace=app.dlock component=dlock key=order:123 owner=` + filepath.Base(os.Args[0]) + ` fence=1`, "lock released",
 			`level=WARN msg="ownership lost"`, `msg="lock evicted"`, "watchdog renew failed", "release not confirmed", "clean-up gave up",
 		} {
 			if !strings.Contains(text, want) {

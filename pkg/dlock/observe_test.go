@@ -393,3 +393,27 @@ func TestForeignTraceParent(t *testing.T) {
 		}
 	}
 }
+
+// onEnd is a span processor that runs when a span ends.
+type onEnd func()
+
+func (onEnd) OnStart(context.Context, sdktrace.ReadWriteSpan) {}
+func (f onEnd) OnEnd(sdktrace.ReadOnlySpan)                   { f() }
+func (onEnd) Shutdown(context.Context) error                  { return nil }
+func (onEnd) ForceFlush(context.Context) error                { return nil }
+
+// The Client closes after a call has found the key taken, and before it asks by whom.
+func TestCloseBeforeTheHolderIsLookedFor(t *testing.T) {
+	store := memlock.New()
+	acquire(t, client(t, store, dlock.Config{}), "k")
+	var c *dlock.Client
+	tracers := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(onEnd(func() { _ = c.Close() })))
+	defer func() { _ = tracers.Shutdown(context.Background()) }()
+	c = client(t, store, dlock.Config{}, dlock.WithTracer(tracers.Tracer("test")))
+	_, err := c.TryAcquire(context.Background(), "k")
+	wantErr(t, err, dlock.ErrLockHeldByOther)
+	var e *dlock.Error
+	if !errors.As(err, &e) || e.Holder != nil {
+		t.Errorf("a closed Client has looked: %v", err)
+	}
+}

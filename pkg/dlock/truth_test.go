@@ -166,6 +166,36 @@ func TestBlankAnswerHasACause(t *testing.T) {
 	})
 }
 
+// An answer to Acquire that says nothing of the claim counts as a lost one: the call asks
+// again, and has the claim that was stored meanwhile.
+func TestBlankAnswerIsAskedAgain(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		store, attempts := memlock.New(), 0
+		s := &scripted{Opener: store, remote: true}
+		s.acquire = func(ctx context.Context, d driver.Driver, r driver.Request) (driver.State, error) {
+			attempts++
+			st, err := d.Acquire(ctx, r)
+			if attempts == 1 {
+				return driver.State{}, nil
+			}
+			return st, err
+		}
+		c := client(t, s, dlock.Config{})
+		unlock(t, acquire(t, c, "k", dlock.WithWait(10*second)))
+		if attempts != 2 {
+			t.Errorf("%d attempts", attempts)
+		}
+		attempts = 0
+		_, err := c.TryAcquire(ctx, "k")
+		wantErr(t, err, dlock.ErrUnknownOutcome)
+		if !strings.Contains(err.Error(), "no answer") {
+			t.Error(err)
+		}
+		elapse(second)
+		free(t, client(t, store, dlock.Config{}), "k")
+	})
+}
+
 // slowInspect is a backend that never shows who holds a key.
 type slowInspect struct{ driver.Opener }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
 	"github.com/ceyewan/genesis/pkg/dlock/faultdriver"
 	"github.com/ceyewan/genesis/pkg/dlock/memlock"
 )
@@ -474,4 +475,26 @@ func TestSuspendedTimeIsReadSometimes(t *testing.T) {
 	if got := read(); got != slept {
 		t.Errorf("slept for %v, want %v", time.Duration(got), time.Duration(slept))
 	}
+}
+
+// Renewals that fail are repeated sooner and sooner as the lease runs out, yet never so
+// soon that they become a burst.
+func TestRenewalsNearTheEnd(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		var sent []time.Time
+		s := &scripted{Opener: memlock.New(), remote: true}
+		s.renew = func(context.Context, driver.Driver, []driver.Ref) ([]driver.State, error) {
+			sent = append(sent, time.Now())
+			return nil, unreached(errRefused)
+		}
+		g := acquire(t, client(t, s, dlock.Config{DefaultTTL: 3 * second}), "k")
+		<-g.Done()
+		least := 3 * second
+		for i := range sent[1:] {
+			least = min(least, sent[i+1].Sub(sent[i]))
+		}
+		if least != 5*time.Millisecond {
+			t.Errorf("of %d renewals two were %v apart", len(sent), least)
+		}
+	})
 }
