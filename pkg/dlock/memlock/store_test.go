@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -74,6 +75,56 @@ func TestLongQueue(t *testing.T) {
 	for i := 0; i < n; i += 2 {
 		if st, err := d.Release(ctx, refs[i]); err != nil || st.Phase != driver.Held {
 			t.Fatalf("claim %d: %v, %v", i, st, err)
+		}
+	}
+}
+
+// What is left to its lease is not listed once that is over.
+func TestOnlyLivingKeysAreListed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, err := memlock.New().Open(driver.Options{Prefix: "p:"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = d.Close() }()
+		for key, ttl := range map[string]time.Duration{"brief": time.Second, "kept": time.Hour} {
+			if _, err := d.Acquire(t.Context(), driver.Request{Ref: driver.Ref{Key: key, ID: key, TTL: ttl}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		<-time.After(2 * time.Second)
+		keys, next, err := d.(driver.Admin).List(t.Context(), "", "", 0)
+		if err != nil || next != "" || !slices.Equal(keys, []string{"kept"}) {
+			t.Errorf("%q, %q, %v", keys, next, err)
+		}
+	})
+}
+
+// Each waiter learns how many are before it, those that have left not counted at the
+// head of the queue.
+func TestAhead(t *testing.T) {
+	d, err := memlock.New().Open(driver.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = d.Close() }()
+	ref := func(i int) driver.Ref { return driver.Ref{Key: "k", ID: fmt.Sprint(i), TTL: time.Hour} }
+	for i := range 4 {
+		st, err := d.Acquire(t.Context(), driver.Request{Ref: ref(i), Wait: true})
+		if err != nil || st.Ahead != i {
+			t.Errorf("claim %d is behind %d, %v", i, st.Ahead, err)
+		}
+	}
+	if _, err := d.Release(t.Context(), ref(0)); err != nil {
+		t.Fatal(err)
+	}
+	states, err := d.Renew(t.Context(), []driver.Ref{ref(1), ref(2), ref(3)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, st := range states {
+		if st.Ahead != i {
+			t.Errorf("claim %d is behind %d", i+1, st.Ahead)
 		}
 	}
 }
