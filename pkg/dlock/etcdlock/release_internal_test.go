@@ -11,13 +11,20 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// A release stalls between its decision to delete without looking and the delete itself.
-// Meanwhile the claim is found gone, and the next claim of the process is granted the
-// lock: the delete must not hit that one's key.
+// A release stalls between its decision how to delete and the delete itself. Meanwhile the
+// claim is found gone, and the next claim of the process is granted the lock: the delete
+// must not hit that one's key. One that does not look at what it deletes has kept the next
+// claim from that key; one that does compares the revision.
 func TestStalledReleaseSparesTheNextHolder(t *testing.T) {
 	t.Parallel()
+	t.Run("without looking", func(t *testing.T) { stallRelease(t, false) })
+	t.Run("comparing", func(t *testing.T) { stallRelease(t, true) })
+}
+
+func stallRelease(t *testing.T, unsettled bool) {
 	d, client := openInternal(t, testenv.Etcd(t).Endpoint())
 	first, second := refTo("k", 1, 10*time.Second), refTo("k", 2, 10*time.Second)
+	first.Unsettled = unsettled
 	acquireHeld(t, d, driver.Request{Ref: first})
 	d.bars.mu.Lock() // Release takes it after its decision
 	released := make(chan error, 1)
@@ -36,6 +43,12 @@ func TestStalledReleaseSparesTheNextHolder(t *testing.T) {
 		t.Fatalf("%v, %v: the claim is deleted", states, err)
 	}
 	granted := acquireHeld(t, d, driver.Request{Ref: second})
+	d.mu.Lock()
+	reused := d.claims[second.ID].number == 0
+	d.mu.Unlock()
+	if reused != unsettled {
+		t.Errorf("the next claim has the key of the first: %v, want %v", reused, unsettled)
+	}
 	d.bars.mu.Unlock()
 	if err := <-released; err != nil {
 		t.Fatal(err)
