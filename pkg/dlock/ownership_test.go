@@ -379,14 +379,19 @@ func TestPushDuringRelease(t *testing.T) {
 		events, releases := make(chan driver.Event), 0
 		release := func(ctx context.Context, d driver.Driver, r driver.Ref) (driver.State, error) {
 			releases++
-			events <- driver.Event{Key: r.Key, ID: r.ID, State: driver.State{Phase: driver.Held, Token: 1}}
-			elapse(second) // whatever the push leads to is done by then
+			for _, st := range []driver.State{{Phase: driver.Held, Token: 1}, {Phase: driver.Gone}, {}} {
+				events <- driver.Event{Key: r.Key, ID: r.ID, State: st}
+			}
+			elapse(second) // whatever the pushes lead to is done by then
 			return d.Release(ctx, r)
 		}
 		c := client(t, &scripted{Opener: memlock.New(), events: events, release: release}, dlock.Config{})
 		unlock(t, acquire(t, c, "k"))
 		if releases != 1 {
 			t.Errorf("%d releases", releases)
+		}
+		if n := c.Entries(); n != 0 {
+			t.Errorf("%d entries are left", n)
 		}
 	})
 }
