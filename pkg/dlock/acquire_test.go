@@ -574,3 +574,31 @@ func TestHastyCleanUpIsMadeAgain(t *testing.T) {
 		unlock(t, g)
 	})
 }
+
+// Clients that failed together do not all come back at once: a pause is spread by a quarter
+// either way, around a tenth of a second unless something else is asked for.
+func TestPausesAreSpread(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		var failed time.Time
+		shortest, longest := second, time.Duration(0)
+		s := &scripted{Opener: memlock.New(), remote: true}
+		s.acquire = func(ctx context.Context, d driver.Driver, r driver.Request) (driver.State, error) {
+			if failed.IsZero() {
+				failed = time.Now()
+				return driver.State{}, unreached(errRefused)
+			}
+			pause := time.Since(failed)
+			shortest, longest = min(shortest, pause), max(longest, pause)
+			failed = time.Time{}
+			return d.Acquire(ctx, r)
+		}
+		c := client(t, s, dlock.Config{})
+		for range 2000 {
+			unlock(t, acquire(t, c, "k"))
+		}
+		const least, most, near = 75 * time.Millisecond, 125 * time.Millisecond, time.Millisecond
+		if shortest < least || shortest > least+near || longest > most || longest < most-near {
+			t.Errorf("pauses from %v to %v, want %v to %v", shortest, longest, least, most)
+		}
+	})
+}

@@ -13,7 +13,12 @@ import (
 
 // untilClose returns a ctx that also ends when the Client closes.
 func (c *Client) untilClose(ctx context.Context) (context.Context, func()) {
-	return follow(ctx, c.closing)
+	ctx, cancel := context.WithCancel(ctx)
+	unlink := context.AfterFunc(c.closing, cancel)
+	return ctx, func() {
+		unlink()
+		cancel()
+	}
 }
 
 // callContext bounds one call to a remote backend. A local one answers at once
@@ -43,30 +48,6 @@ func (c *Client) ownContext(ctx context.Context, bound time.Duration) (context.C
 		cancel()
 	}
 }
-
-// follow returns a child of ctx that also ends with other, and knows the deadline
-// of both.
-func follow(ctx, other context.Context) (context.Context, func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	unlink := context.AfterFunc(other, cancel)
-	if at, ok := other.Deadline(); ok {
-		if own, has := ctx.Deadline(); !has || at.Before(own) {
-			ctx = dated{ctx, at}
-		}
-	}
-	return ctx, func() {
-		unlink()
-		cancel()
-	}
-}
-
-// dated is a context that ends at a time which somebody else sees to.
-type dated struct {
-	context.Context
-	at time.Time
-}
-
-func (d dated) Deadline() (time.Time, bool) { return d.at, true }
 
 // shareFrom is the shortest bound that is shared: a shared one may end up to a
 // quarter early.

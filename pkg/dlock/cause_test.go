@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
@@ -119,6 +120,46 @@ func TestFirstAttemptHasNoCause(t *testing.T) {
 		_, err = c.Acquire(ctx, "k", dlock.WithWait(second))
 		wantErr(t, err, dlock.ErrUnavailable)
 		if errors.Is(err, dlock.ErrUnknownOutcome) || errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+	})
+}
+
+// An attempt that was given up early, to be made again at once, is no cause of anything.
+func TestHasteIsNoCause(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		attempts := 0
+		s := &scripted{Opener: memlock.New(), remote: true}
+		s.acquire = func(ctx context.Context, _ driver.Driver, _ driver.Request) (driver.State, error) {
+			attempts++
+			if attempts == 1 {
+				return driver.State{}, driver.ErrHasty
+			}
+			return hangs(ctx, func(err error) error { return err })
+		}
+		_, err := client(t, s, dlock.Config{}).TryAcquire(ctx, "k")
+		wantErr(t, err, dlock.ErrUnknownOutcome)
+		if errors.Is(err, driver.ErrHasty) || attempts != 2 {
+			t.Errorf("%v, after %d attempts", err, attempts)
+		}
+	})
+}
+
+// What the backend says while the Client closes is told: only an end that closing has made is
+// ErrClosed.
+func TestErrorWhileClosing(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		check := func(ctx context.Context) ([]driver.Finding, error) {
+			<-ctx.Done()
+			return nil, unreached(errRefused)
+		}
+		c := client(t, &scripted{Opener: memlock.New(), remote: true, check: check}, dlock.Config{})
+		got := async(func() error { _, err := c.Check(ctx); return err })
+		synctest.Wait()
+		wantErr(t, c.Close(), nil)
+		err := <-got
+		wantErr(t, err, dlock.ErrUnavailable, errRefused)
+		if errors.Is(err, dlock.ErrClosed) {
 			t.Error(err)
 		}
 	})

@@ -108,6 +108,15 @@ func TestGoodConfig(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	for name, cfg := range map[string]dlock.Config{
+		"shortest spans":  {DefaultTTL: 10 * time.Millisecond, RetryInterval: time.Millisecond, RenewInterval: time.Millisecond},
+		"longest spans":   {DefaultTTL: 24 * time.Hour, RetryInterval: time.Minute, RenewInterval: 8 * time.Hour},
+		"most goroutines": {LocalBatch: 1 << 16},
+	} {
+		if err := cfg.Validate(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 	var cfg dlock.Config
 	if err := json.Unmarshal([]byte(`{"backend":"memory","prefix":"p:","default_ttl":1000000000,"enable_reentrant":true}`), &cfg); err != nil || cfg.Validate() != nil || cfg.Prefix != "p:" {
 		t.Errorf("%+v, %v", cfg, err)

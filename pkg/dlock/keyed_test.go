@@ -363,3 +363,20 @@ func TestWithContext(t *testing.T) {
 		ended(t, g, context.Canceled)
 	})
 }
+
+// A context that carries a Guard which is over carries no lock.
+func TestContextOfAGuardThatIsOver(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		c := client(t, memlock.New(), dlock.Config{})
+		g := acquire(t, c, "k")
+		carrying := context.WithoutCancel(g.Context())
+		_, err := c.Acquire(carrying, "k")
+		wantErr(t, err, dlock.ErrLockAlreadyHeld)
+		unlock(t, g)
+		again, err := c.Acquire(carrying, "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		unlock(t, again)
+	})
+}

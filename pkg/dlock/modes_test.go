@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
@@ -105,5 +106,25 @@ func TestNoUpgrade(t *testing.T) {
 		unlockKey(t, c, "k")
 		unlockKey(t, c, "k")
 		free(t, c, "k")
+	})
+}
+
+// The holder of a permit is told of to whoever wants the whole key, with no word of a number
+// that was not asked for.
+func TestPermitInTheWay(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		store := memlock.New()
+		acquire(t, client(t, store, dlock.Config{}), "k", dlock.WithPermits(2))
+		elapse(1234 * time.Millisecond)
+		other := client(t, store, dlock.Config{})
+		_, err := other.TryAcquire(ctx, "k")
+		wantErr(t, err, dlock.ErrLockHeldByOther)
+		if text := err.Error(); !strings.Contains(text, " for 1.234s, 0 waiting") || strings.Contains(text, "permits") {
+			t.Error(text)
+		}
+		_, err = other.TryAcquire(ctx, "k", dlock.WithPermits(3))
+		if text := err.Error(); !strings.Contains(text, "one of 2 permits, and 3 were asked for") {
+			t.Error(text)
+		}
 	})
 }

@@ -2,6 +2,7 @@ package dlock_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"sync/atomic"
 	"testing"
@@ -269,4 +270,58 @@ func TestReportsComeInOrder(t *testing.T) {
 	if n, _ := o.read(t, "dlock.hold.duration", "end", "released"); n != 200 {
 		t.Errorf("%d holds", n)
 	}
+}
+
+// A slowHandler takes its time for one message.
+type slowHandler struct {
+	userHandler
+	at   string
+	told atomic.Bool
+}
+
+func (h *slowHandler) Handle(_ context.Context, r slog.Record) error {
+	if r.Message == h.at {
+		elapse(50 * time.Millisecond)
+		h.told.Store(true)
+	}
+	return nil
+}
+func (h *slowHandler) WithAttrs([]slog.Attr) slog.Handler { return h }
+func (h *slowHandler) WithGroup(string) slog.Handler      { return h }
+
+// A call waits for a report that is being delivered, if that does not take long: what it
+// reports itself comes after that, and is told when it returns.
+func TestCallWaitsForASlowReport(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		slow := &slowHandler{at: "ownership lost"}
+		c := client(t, memlock.New(), dlock.Config{}, dlock.WithLogger(clog.FromSlog(slog.New(slow))))
+		<-acquire(t, c, "lost", dlock.WithMaxHold(second)).Done()
+		synctest.Wait()
+		if slow.told.Load() {
+			t.Fatal("the test does not bite: the loss is told already")
+		}
+		acquire(t, c, "k")
+		if !slow.told.Load() {
+			t.Error("the call did not wait for the report before its own")
+		}
+	})
+}
+
+// Of calls that meet user code which blocks, the first waits a tenth of a second for it, and
+// the next ones not at all.
+func TestOnlyOneCallWaitsForABlockedReport(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		gate := make(chan struct{})
+		c := client(t, memlock.New(), dlock.Config{}, dlock.WithLogger(clog.FromSlog(slog.New(blockingHandler{"ownership lost", gate}))))
+		<-acquire(t, c, "lost", dlock.WithMaxHold(second)).Done()
+		synctest.Wait()
+		for i, want := range []time.Duration{100 * time.Millisecond, 0, 0} {
+			began := time.Now()
+			acquire(t, c, fmt.Sprint("k", i))
+			if took := time.Since(began); took != want {
+				t.Errorf("call %d took %v, want %v", i, took, want)
+			}
+		}
+		close(gate)
+	})
 }

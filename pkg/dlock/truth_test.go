@@ -352,3 +352,24 @@ func TestContradictingOptions(t *testing.T) {
 	_, err = c.Acquire(ctx, "k", dlock.WithInfo(dlock.Info{Trace: "a\nb"}))
 	wantErr(t, err, dlock.ErrInvalidConfig)
 }
+
+// An attempt that was not answered may be stored, though the next ones reached nobody and
+// none is under way when the call gives up.
+func TestUnknownOutcomeSticksInAHandoff(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		attempts := 0
+		s := &scripted{Opener: memlock.New(), remote: true}
+		s.acquire = func(context.Context, driver.Driver, driver.Request) (driver.State, error) {
+			attempts++
+			if attempts == 1 {
+				return driver.State{}, errors.New("connection reset")
+			}
+			return driver.State{}, unreached(errRefused)
+		}
+		_, err := client(t, s, dlock.Config{LocalBatch: 8}).Acquire(ctx, "k", dlock.WithWait(second))
+		wantErr(t, err, dlock.ErrUnknownOutcome, errRefused)
+		if errors.Is(err, dlock.ErrUnavailable) || attempts < 2 {
+			t.Errorf("%v, after %d attempts", err, attempts)
+		}
+	})
+}

@@ -2,6 +2,7 @@ package dlock_test
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -471,7 +472,11 @@ func TestSuspendedTimeIsReadSometimes(t *testing.T) {
 		t.Errorf("%d readings in a millisecond, want 5", readings)
 	}
 	slept = int64(time.Hour)
-	now += int64(200 * time.Microsecond)
+	now += int64(10*time.Microsecond) - 1
+	if got := read(); got != 0 { // the fifth was 200 microseconds ago, but for one nanosecond
+		t.Errorf("slept for %v, want the reading before", time.Duration(got))
+	}
+	now++
 	if got := read(); got != slept {
 		t.Errorf("slept for %v, want %v", time.Duration(got), time.Duration(slept))
 	}
@@ -495,6 +500,77 @@ func TestRenewalsNearTheEnd(t *testing.T) {
 		}
 		if least != 5*time.Millisecond {
 			t.Errorf("of %d renewals two were %v apart", len(sent), least)
+		}
+	})
+}
+
+// What two clocks may differ by is no sleep; anything more counts in full.
+func TestSleepCountsAboveTheNoise(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		var slept atomic.Int64
+		c := client(t, memlock.New(), dlock.Config{}, dlock.WithSleptClock(func() time.Duration { return time.Duration(slept.Load()) }))
+		g := acquire(t, c, "k")
+		whole := g.Remaining()
+		for _, tc := range []struct{ slept, counts time.Duration }{
+			{5 * time.Millisecond, 0},
+			{5*time.Millisecond + 1, 5*time.Millisecond + 1},
+		} {
+			slept.Store(int64(tc.slept))
+			if got := whole - g.Remaining(); got != tc.counts {
+				t.Errorf("%v counts as %v", tc.slept, got)
+			}
+		}
+	})
+}
+
+// A lock that was acquired after the machine woke up is not renewed for that: its lease
+// began after the sleep.
+func TestSleepBeforeTheLockDoesNotRenewIt(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		var slept atomic.Int64
+		_, faults := faulty()
+		c := client(t, faults, dlock.Config{}, dlock.WithSleptClock(func() time.Duration { return time.Duration(slept.Load()) }))
+		before := acquire(t, c, "before", dlock.WithoutRenewal())
+		slept.Store(int64(time.Minute))
+		acquire(t, c, "after")
+		elapse(second)
+		ended(t, before, dlock.ErrOwnershipLost)
+		if n := faults.Calls(faultdriver.Renew); n != 0 {
+			t.Errorf("%d renewals", n)
+		}
+	})
+}
+
+// A claim that is released while it waits for the renewal before it to land is not renewed.
+func TestReleasedBeforeItsRenewal(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		landed := make(chan struct{})
+		var renewed []string
+		s := &scripted{Opener: memlock.New(), remote: true}
+		s.renew = func(ctx context.Context, d driver.Driver, refs []driver.Ref) ([]driver.State, error) {
+			for _, r := range refs {
+				renewed = append(renewed, r.Key)
+			}
+			if len(renewed) == 1 {
+				<-landed
+			}
+			return d.Renew(ctx, refs)
+		}
+		c := client(t, s, dlock.Config{DefaultTTL: 3 * second})
+		first := acquire(t, c, "first")
+		elapse(500 * time.Millisecond)
+		second := acquire(t, c, "second")
+		elapse(1100 * time.Millisecond) // the first is being renewed, the second is due
+		unlock(t, second)
+		close(landed)
+		elapse(100 * time.Millisecond)
+		synctest.Wait()
+		if !slices.Equal(renewed, []string{"first"}) {
+			t.Errorf("renewed were %q", renewed)
+		}
+		unlock(t, first)
+		if n := c.Entries(); n != 0 {
+			t.Errorf("%d entries are left", n)
 		}
 	})
 }
