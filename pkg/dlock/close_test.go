@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -201,6 +202,20 @@ func TestNoRenewalAfterRelease(t *testing.T) {
 		elapse(time.Minute)
 		if n := faults.Calls(faultdriver.Renew) - before; n > 0 {
 			t.Errorf("%d renewals after the last release", n)
+		}
+	})
+}
+
+// Close tells of what it could not release, in words.
+func TestCloseTellsWhatIsLeft(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		_, faults := faulty(faultdriver.Rule{Op: faultdriver.Release, Fault: faultdriver.LoseRequest})
+		c := client(t, faults, dlock.Config{})
+		acquire(t, c, "k")
+		err := c.Close()
+		wantErr(t, err, dlock.ErrUnknownOutcome)
+		if text := err.Error(); !strings.HasSuffix(text, "1 claims are left to their leases") {
+			t.Error(text)
 		}
 	})
 }

@@ -380,3 +380,35 @@ func TestContextOfAGuardThatIsOver(t *testing.T) {
 		unlock(t, again)
 	})
 }
+
+// What is locked inside the hold of another key belongs to the owner that the context names,
+// not to that hold.
+func TestOwnerOutsideAHold(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		c := client(t, memlock.New(), dlock.Config{EnableReentrant: true})
+		owner := dlock.OwnerContext(ctx)
+		g := acquire(t, c, "another")
+		inside, cancel := g.WithContext(owner)
+		defer cancel()
+		lock(t, c, inside, "k")
+		lock(t, c, owner, "k")
+		wantErr(t, c.Unlock(ctx, "k"), nil)
+		wantErr(t, c.Unlock(ctx, "k"), nil)
+		free(t, c, "k")
+		unlock(t, g)
+	})
+}
+
+// A permit is taken again as one of the same number only.
+func TestReentryOfAPermit(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		c := client(t, memlock.New(), dlock.Config{EnableReentrant: true})
+		owner := dlock.OwnerContext(ctx)
+		wantErr(t, c.Lock(owner, "k", dlock.WithPermits(2)), nil)
+		wantErr(t, c.Lock(owner, "k", dlock.WithPermits(2)), nil)
+		wantErr(t, c.Lock(owner, "k", dlock.WithPermits(3)), dlock.ErrInvalidConfig)
+		wantErr(t, c.Unlock(ctx, "k"), nil)
+		wantErr(t, c.Unlock(ctx, "k"), nil)
+		free(t, c, "k")
+	})
+}

@@ -417,3 +417,30 @@ func TestCloseBeforeTheHolderIsLookedFor(t *testing.T) {
 		t.Errorf("a closed Client has looked: %v", err)
 	}
 }
+
+// A wait is measured from the beginning of the call.
+func TestWaitIsMeasured(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		o, store := observe(t), memlock.New()
+		c := o.client(t, store, dlock.Config{})
+		elapse(time.Second)
+		holder := acquire(t, client(t, store, dlock.Config{}), "k")
+		time.AfterFunc(3*time.Second, func() { unlock(t, holder) })
+		unlock(t, acquire(t, c, "k"))
+		var all metricdata.ResourceMetrics
+		if err := o.reader.Collect(context.Background(), &all); err != nil {
+			t.Fatal(err)
+		}
+		waited := 0.0
+		for _, m := range all.ScopeMetrics[0].Metrics {
+			if h, ok := m.Data.(metricdata.Histogram[float64]); ok && m.Name == "dlock.wait.duration" {
+				for _, p := range h.DataPoints {
+					waited += p.Sum
+				}
+			}
+		}
+		if waited != 3 {
+			t.Errorf("%v seconds were measured", waited)
+		}
+	})
+}

@@ -411,9 +411,12 @@ func TestHintBeforeTheAnswer(t *testing.T) {
 		}
 		c := client(t, &scripted{Opener: store, events: events, acquire: acq}, dlock.Config{})
 		began := time.Now()
-		acquire(t, c, "k")
+		g := acquire(t, c, "k")
 		if took := time.Since(began); took > 10*time.Millisecond {
 			t.Errorf("the hint was lost: granted after %v", took)
+		}
+		if claims := inspect(t, other, "k"); len(claims) != 1 || claims[0].Token != g.Token() {
+			t.Errorf("the hint was taken for a grant: token %d, claims %v", g.Token(), claims)
 		}
 	})
 }
