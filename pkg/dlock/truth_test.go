@@ -230,8 +230,14 @@ func TestLookForHolderIsBounded(t *testing.T) {
 			c := client(t, slowInspect{store}, dlock.Config{}, opts...)
 			began := time.Now()
 			wantErr(t, c.Lock(ctx, "k", dlock.WithWait(100*time.Millisecond)), dlock.ErrLockHeldByOther)
-			if took := time.Since(began); took > 200*time.Millisecond {
+			if took := time.Since(began); took != 150*time.Millisecond {
 				t.Errorf("a wait of 100ms took %v", took)
+			}
+			began = time.Now()
+			_, err := c.TryAcquire(ctx, "k")
+			wantErr(t, err, dlock.ErrLockHeldByOther)
+			if took := time.Since(began); took != 250*time.Millisecond {
+				t.Errorf("an attempt took %v", took)
 			}
 		}
 		c := client(t, slowInspect{store}, dlock.Config{}, observe(t).opts...)
@@ -346,6 +352,8 @@ func TestInnerUnlockTellsOfALoss(t *testing.T) {
 func TestContradictingOptions(t *testing.T) {
 	c := client(t, memlock.New(), dlock.Config{})
 	_, err := c.Acquire(ctx, "k", dlock.WithShared(), dlock.WithPermits(2))
+	wantErr(t, err, dlock.ErrInvalidConfig)
+	_, err = c.Acquire(ctx, "k", dlock.WithMinHold(2), dlock.WithMaxHold(1))
 	wantErr(t, err, dlock.ErrInvalidConfig)
 	_, err = c.Acquire(ctx, "k", dlock.WithInfo(dlock.Info{Trace: strings.Repeat("x", 300)}))
 	wantErr(t, err, dlock.ErrInvalidConfig)
