@@ -311,3 +311,36 @@ func TestAdminHidesTimeoutsOfOthers(t *testing.T) {
 		t.Errorf("Check = %v", err)
 	}
 }
+
+// deniesEvict is a backend that lets nobody evict.
+type deniesEvict struct{ driver.Opener }
+
+type deniedAdmin struct {
+	driver.Driver
+	driver.Admin
+}
+
+func (o deniesEvict) Open(opts driver.Options) (driver.Driver, error) {
+	d, err := o.Opener.Open(opts)
+	return &deniedAdmin{d, d.(driver.Admin)}, err //nolint:forcetypeassert // memlock is one
+}
+
+func (*deniedAdmin) Evict(context.Context, string, string, int64) (driver.State, error) {
+	return driver.State{}, driver.Classify(driver.ErrDenied, driver.Fatal)
+}
+
+// An eviction that the backend refuses is told as that: the lock is held as before.
+func TestEvictRefused(t *testing.T) {
+	store := memlock.New()
+	g := acquire(t, client(t, store, dlock.Config{}), "k")
+	a, err := client(t, deniesEvict{store}, dlock.Config{}).Admin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = a.Evict(ctx, "k", g.Token())
+	wantErr(t, err, dlock.ErrDenied)
+	if errors.Is(err, dlock.ErrLockNotHeld) {
+		t.Error(err)
+	}
+	alive(t, g)
+}
