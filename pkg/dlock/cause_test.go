@@ -164,16 +164,3 @@ func TestErrorWhileClosing(t *testing.T) {
 		}
 	})
 }
-
-// A context of the user's own kind may say that it is over, and nothing of why.
-func TestEndWithoutACause(t *testing.T) {
-	virtual(t, func(t *testing.T) {
-		live, cancel := context.WithCancel(ctx)
-		defer cancel()
-		_, err := client(t, memlock.New(), dlock.Config{}).Acquire(&tardyContext{live, func() error { return context.Canceled }}, "k")
-		wantErr(t, err, context.Canceled)
-		if strings.Contains(err.Error(), "%!") {
-			t.Error(err)
-		}
-	})
-}

@@ -102,7 +102,7 @@ func fail(op, key string, err error) error {
 // ctxError is why ctx ended: its Err, and its cause where that says more.
 func ctxError(ctx context.Context) error {
 	err, cause := ctx.Err(), context.Cause(ctx)
-	if cause == nil || cause == err { //nolint:errorlint // identity, not kind
+	if cause == err { //nolint:errorlint // identity, not kind
 		return err
 	}
 	return fmt.Errorf("%w: %w", err, cause)
