@@ -63,3 +63,12 @@ func FuzzName(f *testing.F) {
 		}
 	})
 }
+
+// What may stand in a name as it is, does: people give these names to flock(1).
+func TestPlainNames(t *testing.T) {
+	t.Parallel()
+	const plain = "abcdefghijklmnopqrstuvwxyz0123456789_-"
+	if name := filelock.Name(plain); name != plain+".lock" {
+		t.Errorf("%q", name)
+	}
+}
