@@ -1,0 +1,288 @@
+package redislock
+
+import (
+	"fmt"
+	"testing"
+)
+
+// A claim on a free lock gets the server's time as its token, or the one after the last if
+// the clock was set back. Tokens that it reserves are never given to another.
+func TestScriptTokensOfAFreeLock(t *testing.T) {
+	s := newScriptLock(t)
+	const start = scriptStart
+	for i, tc := range []struct {
+		name              string
+		last              int64 // 0: no token is known
+		fences            int
+		want, wantLast    int64
+		behindADeadWaiter bool
+	}{
+		{name: "first", want: start, wantLast: start},
+		{name: "first of five", fences: 5, want: start, wantLast: start + 4},
+		{name: "one below the time", last: start - 1, want: start, wantLast: start},
+		{name: "equal to the time", last: start, want: start + 1, wantLast: start + 1},
+		{name: "ahead of the time", last: start + 1e9, want: start + 1e9 + 1, wantLast: start + 1e9 + 1},
+		{name: "ahead, five", last: start + 1e9, fences: 5, want: start + 1e9 + 1, wantLast: start + 1e9 + 5},
+		{name: "five, one below", last: start - 1, fences: 5, want: start, wantLast: start + 4},
+		{name: "dead waiter", behindADeadWaiter: true, want: start, wantLast: start},
+		{name: "dead waiter, five", behindADeadWaiter: true, fences: 5, want: start, wantLast: start + 4},
+		{name: "dead waiter, one below", behindADeadWaiter: true, last: start - 1, want: start, wantLast: start},
+		{name: "dead waiter, equal", behindADeadWaiter: true, last: start, want: start + 1, wantLast: start + 1},
+		{name: "dead waiter, ahead", behindADeadWaiter: true, last: start + 1e9, fences: 5, want: start + 1e9 + 1, wantLast: start + 1e9 + 5},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := *s
+			s.T = t
+			s.use(fmt.Sprint("k", i))
+			if tc.last > 0 {
+				s.do("SET", s.n.fence, tc.last)
+			}
+			if tc.behindADeadWaiter {
+				s.wait("f", 0, 0, 0, "-")
+			}
+			s.acquire("a", 30_000, 0, tc.fences, fmt.Sprint("held a ", tc.want))
+			s.stored(fmt.Sprintf(`a %d %d.42 - {"of": "a"}`, tc.want, scriptSecond), 30_000)
+			s.lastToken(tc.wantLast)
+			s.queued("")
+		})
+	}
+}
+
+// A grant takes its token as a claim on a free lock does: in the usual case of a release, in
+// the general one, and when a renewal finds the lock free.
+func TestScriptTokensOfGrants(t *testing.T) {
+	s := newScriptLock(t)
+	s.listen("dlock:p")
+	const start = scriptStart
+	for _, path := range []string{"usual release", "release", "renewal"} {
+		for _, tc := range []struct {
+			name           string
+			last           int64
+			fences         int
+			want, wantLast int64
+		}{
+			{name: "first", want: start, wantLast: start},
+			{name: "one below the time", last: start - 1, want: start, wantLast: start},
+			{name: "equal to the time", last: start, want: start + 1, wantLast: start + 1},
+			{name: "ahead of the time", last: start + 1e9, want: start + 1e9 + 1, wantLast: start + 1e9 + 1},
+			{name: "five", fences: 5, want: start, wantLast: start + 4},
+			{name: "five, ahead of the time", last: start + 1e9, fences: 5, want: start + 1e9 + 1, wantLast: start + 1e9 + 5},
+		} {
+			t.Run(path+", "+tc.name, func(t *testing.T) {
+				s := *s
+				s.T = t
+				s.use(path + tc.name)
+				s.acquire("a", 30_000, 0, 0, fmt.Sprint("held a ", start))
+				s.acquire("b", 30_000, 3000, tc.fences, "queued b 0 1 30002")
+				s.do("DEL", s.n.fence)
+				if tc.last > 0 {
+					s.do("SET", s.n.fence, tc.last)
+				}
+				left := int64(3000)
+				switch path {
+				case "usual release":
+					s.release("a", "held a 0")
+				case "release":
+					s.releaseWith("a", 0, 0, "", "held a 0")
+				default:
+					s.do("DEL", s.n.lock)
+					s.renew("b", fmt.Sprint("held b ", tc.want))
+					left = 20_000
+				}
+				s.stored(fmt.Sprintf(`b %d %d.42 dlock:p {"of": "b"}`, tc.want, scriptSecond), left)
+				s.lastToken(tc.wantLast)
+				s.queued("")
+			})
+		}
+	}
+}
+
+// A claim on a busy lock is queued behind those who wait. The first asks again when the
+// lease ends, and those who come keep the queue alive in some seconds.
+func TestScriptQueues(t *testing.T) {
+	s := newScriptLock(t)
+	s.acquire("a", 30_000, 0, 0, fmt.Sprint("held a ", scriptStart))
+	s.now += 1_000_000
+	s.acquire("b", 30_000, 3000, 0, "queued b 0 1 29002")
+	s.record("b", 3_000_000, fmt.Sprintf(`%d.42 1 0 - {"of": "b"}`, scriptSecond+1))
+	s.expires(s.n.queue, 60_000)
+	s.expires(s.n.waiters, 60_000)
+	s.now += 1_500_000
+	s.acquire("c", 30_000, 2500, 7, "queued c 0 2 0")
+	s.record("c", 2_500_000, fmt.Sprintf(`%d.500042 7 0 - {"of": "c"}`, scriptSecond+2))
+	s.expires(s.n.queue, 58_500)
+	s.expires(s.n.waiters, 58_500)
+	s.acquire("f", 30_000, 0, 0, "gone f 0")
+	s.now = (scriptSecond + 11) * 1_000_000 // a sixteenth second
+	s.acquire("d", 30_000, 3000, 0, "queued d 0 3 19003")
+	s.record("d", 3_000_000, fmt.Sprintf(`%d.0 1 0 - {"of": "d"}`, scriptSecond+11))
+	s.expires(s.n.queue, 60_000)
+	s.expires(s.n.waiters, 60_000)
+	s.queued("b+1000000 c+2500000 d+10999958")
+	s.stored(fmt.Sprintf(`a %d %d.42 - {"of": "a"}`, scriptStart, scriptSecond), 19_001)
+}
+
+// A claim that arrives when the clock was set back stands behind the others.
+func TestScriptArrivalAfterTheClockWasSetBack(t *testing.T) {
+	s := newScriptLock(t)
+	for _, gap := range []bool{false, true} { // next to plain clients the general code runs
+		s.use(fmt.Sprint("k", gap))
+		s.gap = gap
+		s.acquire("a", 30_000, 0, 0, fmt.Sprint("held a ", s.now))
+		s.wait("b", 10, 3_000_000, 0, "-")
+		s.now += 10
+		recheck := map[bool]int{true: 30_002}[gap]
+		s.acquire("c", 30_000, 3000, 0, fmt.Sprint("queued c 0 2 ", recheck))
+		s.now--
+		s.acquire("d", 30_000, 3000, 0, fmt.Sprint("queued d 0 3 ", recheck))
+		s.now += 100
+		s.acquire("e", 30_000, 3000, 0, fmt.Sprint("queued e 0 4 ", recheck))
+		s.queued("b+10 c+11 d+12 e+109")
+	}
+}
+
+// A lock without an expiry, which another program has, gives no time to ask again.
+func TestScriptQueuesBehindAPlainKey(t *testing.T) {
+	s := newScriptLock(t)
+	s.do("SET", s.n.lock, "x")
+	s.acquire("a", 30_000, 3000, 0, "queued a 0 1 0")
+	s.acquire("a", 30_000, 3000, 0, "queued a 0 1 0")
+	s.renew("a", "queued a 0 1 0")
+	s.acquire("b", 30_000, 0, 0, "gone b 0")
+	s.queued("a+0")
+}
+
+// A claim that is submitted again keeps what it has: the lock and its token, or its place
+// and its mark.
+func TestScriptSubmitsAgain(t *testing.T) {
+	s := newScriptLock(t)
+	s.acquire("a", 30_000, 3000, 0, fmt.Sprint("held a ", scriptStart))
+	s.now += 5_000_000
+	s.acquire("a", 10_000, 3000, 0, fmt.Sprint("held a ", scriptStart))
+	s.stored(fmt.Sprintf(`a %d %d.42 - {"of": "a"}`, scriptStart, scriptSecond), 10_000)
+	s.now = scriptStart
+	s.acquire("b", 30_000, 3000, 0, "queued b 0 1 15002")
+	s.wait("c", 1, 3_000_000, 1, "-")
+	s.now += 1_000_000
+	s.channel = "dlock:q"
+	s.acquire("b", 30_000, 3000, 4, "queued b 0 1 14002")
+	s.acquire("c", 30_000, 3000, 0, "queued c 0 2 14002")
+	s.record("b", 3_000_000, fmt.Sprintf(`%d.42 4 0 dlock:q {"of": "b"}`, scriptSecond))
+	s.record("c", 3_000_000, fmt.Sprintf(`%d.43 1 1 dlock:q {"of": "c"}`, scriptSecond))
+	s.expires(s.n.queue, 60_000)
+	s.expires(s.n.waiters, 60_000)
+	s.do("DEL", s.n.queue)
+	s.acquire("c", 30_000, 3000, 0, "queued c 0 1 14002")
+	s.acquire("b", 30_000, 3000, 0, "queued b 0 1 14002")
+	s.queued("b+0 c+1")
+}
+
+// A claim whose release has come first is not stored, whether the lock is free or not.
+func TestScriptTombstone(t *testing.T) {
+	s := newScriptLock(t)
+	s.releaseWith("a", 5000, 0, "", "gone a 0")
+	s.expires(s.n.tombstone(scriptID("a")), 5000)
+	s.acquire("a", 30_000, 3000, 0, "gone a 0")
+	s.stored("", -2)
+	s.acquire("b", 30_000, 0, 0, fmt.Sprint("held b ", scriptStart))
+	s.acquire("a", 30_000, 3000, 0, "gone a 0")
+	s.wait("c", 0, 3_000_000, 0, "-")
+	s.acquire("a", 30_000, 3000, 0, "gone a 0")
+	s.queued("c+0")
+	s.now += 5_000_000
+	s.acquire("a", 30_000, 3000, 0, "queued a 0 2 0")
+}
+
+// A lock that is free and has waiters goes to the first of them that lives.
+func TestScriptNewcomerServesWaiters(t *testing.T) {
+	s := newScriptLock(t)
+	s.wait("a", 0, 0, 0, "-") // its heartbeat ends now
+	s.wait("b", 1, 1, 0, "-")
+	s.wait("c", 2, 2_000_500, 0, "-")
+	s.acquire("d", 30_000, 3000, 0, "queued d 0 2 3")
+	s.stored(fmt.Sprintf(`b %d %d.42 - {"of": "b"}`, scriptStart, scriptSecond), 1)
+	s.queued("c+2 d+3")
+	s.expires(s.n.queue, 60_000)
+	s.do("DEL", s.n.lock)
+	s.acquire("e", 30_000, 0, 0, "gone e 0")
+	s.stored(fmt.Sprintf(`c %d %d.42 - {"of": "c"}`, scriptStart+1, scriptSecond), 2001)
+	s.queued("d+3")
+}
+
+// A call drops dead waiters in chunks, up to a bound. What is left over is reported.
+func TestScriptDropsDeadWaitersInParts(t *testing.T) {
+	s := newScriptLock(t)
+	s.crowd(600, 0, 0)
+	s.acquire("a", 30_000, 0, 0, "again a 0")
+	s.stored("", -2)
+	if n := s.do("ZCARD", s.n.queue); n != int64(88) {
+		t.Errorf("%d of 600 dead waiters are left", n)
+	}
+	s.acquire("a", 30_000, 0, 0, fmt.Sprint("held a ", scriptStart))
+	s.queued("")
+
+	s.use("bound")
+	s.crowd(512, 0, 0)
+	s.acquire("a", 30_000, 0, 0, fmt.Sprint("held a ", scriptStart))
+
+	s.use("waits")
+	s.crowd(513, 0, 0)
+	s.acquire("a", 30_000, 3000, 0, "queued a 0 2 1")
+	s.renew("a", fmt.Sprint("held a ", scriptStart))
+
+	s.use("released")
+	s.acquire("a", 30_000, 0, 0, fmt.Sprint("held a ", scriptStart))
+	s.crowd(513, 0, 0)
+	s.release("a", "held a 0 more")
+	s.renew("") // the lock is free, and nobody waits any more
+	s.crowd(513, 0, 0)
+	s.renew("", "more")
+	s.queued("0+512")
+}
+
+// Those who join a queue of 1024 look at some of its waiters and drop the dead.
+func TestScriptSamplesALongQueue(t *testing.T) {
+	s := newScriptLock(t)
+	s.acquire("a", 30_000, 0, 0, fmt.Sprint("held a ", scriptStart))
+	s.crowd(1023, 0, 0)
+	s.acquire("b", 30_000, 3000, 0, "queued b 0 1024 0")
+	s.use("longer")
+	s.acquire("a", 30_000, 0, 0, fmt.Sprint("held a ", scriptStart))
+	s.crowd(1024, 0, 0)
+	s.acquire("c", 30_000, 3000, 0, "queued c 0 1017 0")
+	s.record("c", 3_000_000, fmt.Sprintf(`%d.42 1 0 - {"of": "c"}`, scriptSecond))
+	s.expires(s.n.queue, 60_000)
+	if n, m := s.do("ZCARD", s.n.queue), s.do("HLEN", s.n.waiters); n != int64(1017) || m != n {
+		t.Errorf("%d wait and %d have records, want 1017", n, m)
+	}
+}
+
+// While the key is left free for plain clients, nobody of ours gets it, and the first asks
+// again soon.
+func TestScriptGap(t *testing.T) {
+	s := newScriptLock(t)
+	s.gap = true
+	for ms, recheck := range map[int]int{20: 22, 48: 50, 49: 50, 1000: 50} {
+		s.use(fmt.Sprint("k", ms))
+		s.acquire("a", 30_000, 0, 0, fmt.Sprint("held a ", scriptStart))
+		s.releaseWith("a", 0, ms, "", "held a 0")
+		s.expires(s.n.gap, int64(ms))
+		s.acquire("b", 30_000, 3000, 0, fmt.Sprint("queued b 0 1 ", recheck))
+		s.acquire("c", 30_000, 3000, 0, fmt.Sprint("queued c 0 2 ", ms+2))
+		s.acquire("d", 30_000, 0, 0, "gone d 0")
+		s.renew("c b", fmt.Sprint("queued c 0 2 ", ms+2), fmt.Sprint("queued b 0 1 ", recheck))
+		s.stored("", -2)
+		s.now += int64(ms) * 1000
+		s.renew("c", "queued c 0 1 50")
+		s.stored(fmt.Sprintf(`b %d %d.%d - {"of": "b"}`, s.now, s.now/1e6, s.now%1e6), 2000-int64(ms))
+		s.renew("c", "queued c 0 1 50")
+	}
+	s.use("free")
+	s.acquire("a", 30_000, 3000, 0, fmt.Sprint("held a ", scriptStart))
+	s.do("DEL", s.n.lock)
+	s.do("SET", s.n.gap, "1", "PX", 40)
+	s.acquire("b", 30_000, 3000, 0, "queued b 0 1 42")
+	s.do("SET", s.n.lock, "plain")
+	s.do("DEL", s.n.gap)
+	s.renew("b", "queued b 0 1 50")
+}

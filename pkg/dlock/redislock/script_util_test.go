@@ -1,0 +1,230 @@
+package redislock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ceyewan/genesis/internal/sim/simredis"
+	"github.com/ceyewan/genesis/internal/testenv"
+)
+
+// scriptSecond is a second in which newcomers do not extend the life of a queue: it is no
+// multiple of 16. Six digits of its microseconds are needed, and 42 has two.
+const (
+	scriptSecond = 1_700_000_005
+	scriptStart  = scriptSecond*1_000_000 + 42
+)
+
+// A scriptLock is one lock on a real server. Its scripts run at a time that the test
+// chooses, so that everything they store can be compared exactly.
+type scriptLock struct {
+	*testing.T
+	client  *redis.Client
+	n       names
+	now     int64  // of the server, in microseconds
+	channel string // that claims name
+	gap     bool   // the lock is shared with plain clients
+}
+
+func newScriptLock(t *testing.T) *scriptLock {
+	t.Helper()
+	client := testenv.Redis(t).Client()
+	t.Cleanup(func() { _ = client.Close() })
+	s := &scriptLock{T: t, client: client, now: scriptStart, channel: "-"}
+	s.use("k")
+	return s
+}
+
+// use goes on with another lock.
+func (s *scriptLock) use(key string) {
+	s.Helper()
+	n, err := (&redisDriver{}).namesOf(key)
+	s.check(err)
+	s.n, s.now = n, scriptStart
+}
+
+func (s *scriptLock) check(err error) {
+	s.Helper()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		s.Fatal(err)
+	}
+}
+
+func (s *scriptLock) run(source string, keys []string, args ...any) any {
+	s.Helper()
+	reply, err := simredis.Run(context.Background(), s.client, s.now, source, keys, args...).Result()
+	s.check(err)
+	return reply
+}
+
+// do carries out one command at the time of the test.
+func (s *scriptLock) do(words ...any) any {
+	s.Helper()
+	return s.run("return redis.call(unpack(ARGV))", nil, words...)
+}
+
+func scriptID(letter string) string { return strings.Repeat(letter, 32) }
+
+// names of claims are short in tests: a letter stands for 32 of it.
+func expandIDs(text string) string {
+	words := strings.Split(text, " ")
+	for i, w := range words {
+		if len(w) == 1 && w >= "a" && w <= "f" {
+			words[i] = scriptID(w)
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+func (s *scriptLock) equal(what, got, want string) {
+	s.Helper()
+	if want = expandIDs(want); got != want {
+		s.Errorf("%s is %q, want %q", what, got, want)
+	}
+}
+
+// acquire submits a claim and checks the answer. fences is how many tokens it reserves, 0
+// if it does not say.
+func (s *scriptLock) acquire(letter string, ttl, heartbeat, fences int, want string) {
+	s.Helper()
+	keys := []string{s.n.lock, s.n.fence, s.n.queue, s.n.waiters, s.n.tombstone(scriptID(letter))}
+	if s.gap {
+		keys = append(keys, s.n.gap)
+	}
+	args := []any{scriptID(letter), ttl, heartbeat, s.channel + ` {"of": "` + letter + `"}`}
+	if fences > 0 {
+		args = append(args, fences)
+	}
+	s.equal("the answer to "+letter, fmt.Sprint(s.run(acquireScript.Source, keys, args...)), want)
+}
+
+// release releases a claim in the usual way.
+func (s *scriptLock) release(letter, want string) {
+	s.Helper()
+	keys := []string{s.n.lock, s.n.fence, s.n.queue, s.n.waiters}
+	s.equal("the answer to "+letter, fmt.Sprint(s.run(releaseScript.Source, keys, scriptID(letter))), want)
+}
+
+// releaseWith releases a claim with everything that can be asked for.
+func (s *scriptLock) releaseWith(letter string, tombstone, gap int, must, want string) {
+	s.Helper()
+	keys := []string{s.n.lock, s.n.fence, s.n.queue, s.n.waiters, s.n.tombstone(scriptID(letter)), s.n.gap}
+	s.equal("the answer to "+letter, fmt.Sprint(s.run(releaseScript.Source, keys, scriptID(letter), tombstone, gap, must)), want)
+}
+
+// renew renews claims of one process with a TTL of 20 s and a heartbeat of 2 s.
+func (s *scriptLock) renew(letters string, want ...string) {
+	s.Helper()
+	keys := []string{s.n.lock, s.n.fence, s.n.queue, s.n.waiters}
+	if s.gap {
+		keys = append(keys, s.n.gap)
+	}
+	args := []any{"echo", s.channel}
+	for _, letter := range strings.Fields(letters) {
+		args = append(args, scriptID(letter), 20_000, 2000)
+	}
+	got := s.texts(s.run(renewQueueScript.Source, keys, args...))
+	want = append([]string{"echo"}, want...)
+	s.equal("the answer", strings.Join(got, " | "), strings.Join(want, " | "))
+}
+
+func (s *scriptLock) texts(reply any) (texts []string) {
+	s.Helper()
+	list, ok := reply.([]any)
+	if !ok {
+		s.Fatalf("the reply is %v", reply)
+	}
+	for _, one := range list {
+		texts = append(texts, fmt.Sprint(one))
+	}
+	return texts
+}
+
+// wait stores a waiter with so many microseconds left, and its arrival after the start.
+func (s *scriptLock) wait(letter string, arrival, left int64, mark int, channel string) {
+	s.Helper()
+	s.do("ZADD", s.n.queue, scriptStart+arrival, expandIDs(letter))
+	s.do("HSET", s.n.waiters, expandIDs(letter), fmt.Sprintf(`%d %d.%d 1 %d %s {"of": "%s"}`,
+		s.now+left, scriptSecond, 42+arrival, mark, channel, letter))
+}
+
+// crowd stores many waiters, the first of which arrived at a time after the start.
+func (s *scriptLock) crowd(n int, arrival, left int64) {
+	s.Helper()
+	for i := range n {
+		s.wait(fmt.Sprintf("%032x", i), arrival+int64(i), left, 0, "-")
+	}
+}
+
+// stored checks the value of the lock, and how many milliseconds are left of it.
+func (s *scriptLock) stored(want string, left int64) {
+	s.Helper()
+	value, _ := s.do("GET", s.n.lock).(string)
+	s.equal("the lock", value, want)
+	s.expires(s.n.lock, left)
+}
+
+func (s *scriptLock) expires(key string, left int64) {
+	s.Helper()
+	if got := s.do("PTTL", key); got != left {
+		s.Errorf("%q expires in %v ms, want %d", key, got, left)
+	}
+}
+
+// lastToken checks the counter, which is kept for a day from now.
+func (s *scriptLock) lastToken(want int64) {
+	s.Helper()
+	s.equal("the last token", fmt.Sprint(s.do("GET", s.n.fence)), fmt.Sprint(want))
+	s.expires(s.n.fence, 86_400_000)
+}
+
+// queued checks the places: each has a letter and its arrival after the start.
+func (s *scriptLock) queued(want string) {
+	s.Helper()
+	var got []string
+	for _, z := range s.client.ZRangeWithScores(context.Background(), s.n.queue, 0, -1).Val() {
+		got = append(got, fmt.Sprint(z.Member.(string)[:1], "+", int64(z.Score)-scriptStart))
+	}
+	s.equal("the queue", strings.Join(got, " "), want)
+	n := s.client.HLen(context.Background(), s.n.waiters).Val()
+	if n != int64(len(got)) {
+		s.Errorf("%d wait and %d have records", len(got), n)
+	}
+}
+
+// record checks what is stored of a waiter: the time that it has left, in microseconds,
+// and everything after it.
+func (s *scriptLock) record(letter string, left int64, want string) {
+	s.Helper()
+	got := s.client.HGet(context.Background(), s.n.waiters, scriptID(letter)).Val()
+	s.equal("the record of "+letter, got, fmt.Sprint(s.now+left, " ", want))
+}
+
+// listen subscribes to a channel, which claims name from now on.
+func (s *scriptLock) listen(channel string) *redis.PubSub {
+	s.Helper()
+	p := s.client.Subscribe(context.Background(), channel)
+	s.Cleanup(func() { _ = p.Close() })
+	_, err := p.Receive(context.Background())
+	s.check(err)
+	s.channel = channel
+	return p
+}
+
+// hears checks the next message to a subscriber. A message of our own, which follows all
+// others, shows that there is none.
+func (s *scriptLock) hears(p *redis.PubSub, want string) {
+	s.Helper()
+	if want == "" {
+		want = "end"
+		s.check(s.client.Publish(context.Background(), s.channel, want).Err())
+	}
+	m, err := p.ReceiveMessage(context.Background())
+	s.check(err)
+	s.equal("the message", strings.ReplaceAll(m.Payload, separator, " "), want)
+}
