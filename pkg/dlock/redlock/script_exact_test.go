@@ -1,0 +1,435 @@
+package redlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ceyewan/genesis/internal/sim/simredis"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
+)
+
+// The time at which a test of scripts begins. It needs all digits of its microseconds.
+const (
+	scriptSecond = 1_700_000_005
+	scriptStart  = scriptSecond*1_000_000 + 42
+)
+
+// An exactNode is a node whose scripts run at a time that the test chooses, so that
+// everything they store can be compared exactly. A claim is named by one letter.
+type exactNode struct {
+	*one
+	now int64 // microseconds
+}
+
+func startExact(t *testing.T) *exactNode {
+	t.Helper()
+	return &exactNode{startOne(t), scriptStart}
+}
+
+func letterID(letter string) string { return strings.Repeat(letter, 32) }
+
+func (e *exactNode) run(source string, keys []string, args ...any) any {
+	e.Helper()
+	reply, err := simredis.Run(context.Background(), e.node.client, e.now, source, keys, args...).Result()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		e.Fatal(err)
+	}
+	return reply
+}
+
+// do carries out one command at the time of the test.
+func (e *exactNode) do(words ...any) any {
+	e.Helper()
+	return e.run("return redis.call(unpack(ARGV))", nil, words...)
+}
+
+func (e *exactNode) equal(what string, got, want any) {
+	e.Helper()
+	words := strings.Split(fmt.Sprint(want), " ")
+	for i, w := range words {
+		if len(w) == 1 && w >= "a" && w <= "f" {
+			words[i] = letterID(w)
+		}
+	}
+	if text := strings.Join(words, " "); fmt.Sprint(got) != text {
+		e.Errorf("%s is %q, want %q", what, fmt.Sprint(got), text)
+	}
+}
+
+// replies runs a script and checks the words of the reply.
+func (e *exactNode) replies(s *redisnode.Script, keys []string, want string, args ...any) {
+	e.Helper()
+	got := fmt.Sprint(e.run(s.Source, keys, args...))
+	e.equal("the answer", strings.Trim(got, "[]"), want)
+}
+
+// acquire submits a claim with a TTL of 10 s.
+func (e *exactNode) acquire(letter string, round int, token int64, heartbeat int, want string) {
+	e.Helper()
+	id := letterID(letter)
+	e.replies(acquireScript, []string{e.n.lock, e.n.fence, e.n.bar(id), e.n.waiters}, want, id, round, 10_000, token, heartbeat, "{"+letter+"}")
+}
+
+func (e *exactNode) confirm(letter string, round int, token int64, want string) {
+	e.Helper()
+	e.replies(confirmScript, []string{e.n.lock, e.n.fence, e.n.waiters}, want, letterID(letter), round, token, e.n.channel)
+}
+
+func (e *exactNode) release(letter string, bar, round int, must, want string) {
+	e.Helper()
+	id := letterID(letter)
+	e.replies(releaseScript, []string{e.n.lock, e.n.bar(id), e.n.waiters}, want, id, bar, round, must, e.n.channel)
+}
+
+// stored checks the value of the lock, and how many milliseconds are left of it.
+func (e *exactNode) stored(want string, left int64) {
+	e.Helper()
+	value, _ := e.do("GET", e.n.lock).(string)
+	e.equal("the lock", value, want)
+	e.expires(e.n.lock, left)
+}
+
+func (e *exactNode) expires(key string, left int64) {
+	e.Helper()
+	e.equal("the time to live of "+key, e.do("PTTL", key), left)
+}
+
+// highest checks the highest token, which is kept for so many milliseconds.
+func (e *exactNode) highest(token, left int64) {
+	e.Helper()
+	e.equal("the highest token", e.do("GET", e.n.fence), token)
+	e.expires(e.n.fence, left)
+}
+
+// waiter checks what is shown of a waiter, "" if nothing is.
+func (e *exactNode) waiter(letter, want string) {
+	e.Helper()
+	text, _ := e.do("HGET", e.n.waiters, letterID(letter)).(string)
+	e.equal("the waiter "+letter, text, want)
+}
+
+const day = 86_400_000
+
+// A candidate is greater than every token that won here and than the time before: a clock
+// that was set back does not lower it.
+func TestScriptCandidates(t *testing.T) {
+	e := startExact(t)
+	for last, want := range map[int64]int64{
+		0: scriptStart, scriptStart - 1: scriptStart, scriptStart: scriptStart + 1, scriptStart + 1e9: scriptStart + 1e9 + 1,
+	} {
+		e.do("DEL", e.n.lock, e.n.fence)
+		if last > 0 {
+			e.do("SET", e.n.fence, last)
+		}
+		e.acquire("a", 1, 0, 0, fmt.Sprintf("ours a %d", want))
+		e.stored(fmt.Sprintf("a 0 %d.42 1 {a}", scriptSecond), 10_000)
+		if last > 0 {
+			e.highest(last, -1) // a candidate has not won
+		}
+	}
+	e.do("DEL", e.n.lock, e.n.fence)
+	e.now = -5 // before the epoch even: tokens are positive
+	e.acquire("a", 1, 0, 0, "ours a 1")
+}
+
+// A claim that is stored already takes the new round, and its lease starts again.
+func TestScriptLaterRound(t *testing.T) {
+	e := startExact(t)
+	e.acquire("a", 2, 0, 0, fmt.Sprintf("ours a %d", e.now))
+	e.now += 1_000_000
+	e.acquire("a", 1, 0, 0, "stale a 0")
+	e.acquire("a", 1, 500, 0, "stale a 0")
+	e.stored(fmt.Sprintf("a 0 %d.42 2 {a}", scriptSecond), 9000)
+	e.acquire("a", 2, 0, 0, fmt.Sprintf("ours a %d", e.now))
+	e.acquire("a", 3, 0, 0, fmt.Sprintf("ours a %d", e.now))
+	e.stored(fmt.Sprintf("a 0 %d.42 3 {a}", scriptSecond), 10_000)
+	e.do("SET", e.n.lock, letterID("a"), "PX", 5)
+	e.acquire("a", 4, 0, 0, fmt.Sprintf("ours a %d", e.now))
+	e.stored(fmt.Sprintf("a 0 %d.42 4 {a}", scriptSecond+1), 10_000)
+}
+
+// A node that missed that a claim has won stores it with its token. A longer lease stays.
+func TestScriptFills(t *testing.T) {
+	e := startExact(t)
+	e.acquire("a", 1, 100, 0, "ours a 100")
+	e.stored(fmt.Sprintf("a 100 %d.42 1 {a}", scriptSecond), 10_000)
+	e.highest(100, day)
+	e.now += 1_000_000
+	e.acquire("a", 2, 100, 0, "ours a 100")
+	e.stored(fmt.Sprintf("a 100 %d.42 2 {a}", scriptSecond), 10_000)
+	e.highest(100, day-1000) // it was known
+	e.do("PEXPIRE", e.n.lock, 10_001)
+	e.acquire("a", 3, 101, 0, "ours a 101")
+	e.stored(fmt.Sprintf("a 101 %d.42 3 {a}", scriptSecond), 10_001)
+	e.highest(101, day)
+	e.do("SET", e.n.fence, 1000)
+	e.acquire("a", 4, 102, 0, "ours a 102")
+	e.highest(1000, -1)
+	e.do("DEL", e.n.lock)
+	e.acquire("b", 1, 99, 0, "ours b 99")
+	e.highest(1000, -1)
+	e.do("DEL", e.n.lock, e.n.fence)
+	e.acquire("b", 1, 1, 0, "ours b 1")
+	e.highest(1, day)
+}
+
+// A claim on a lock of another is told whose it is. If it waits, that is shown.
+func TestScriptTaken(t *testing.T) {
+	e := startExact(t)
+	e.acquire("a", 1, 0, 0, fmt.Sprintf("ours a %d", e.now))
+	e.now += 1_000_000
+	e.acquire("b", 1, 0, 0, "taken b 0 a 9000")
+	e.waiter("b", "")
+	e.acquire("b", 1, 0, 3000, "taken b 0 a 9000")
+	e.waiter("b", fmt.Sprintf("%d %d.42 1 - {b}", e.now+3_000_000, scriptSecond+1))
+	e.expires(e.n.waiters, 60_000)
+	e.now += 1_000_000
+	e.acquire("b", 2, 0, 2500, "taken b 0 a 8000")
+	e.waiter("b", fmt.Sprintf("%d %d.42 1 - {b}", e.now+2_500_000, scriptSecond+1))
+	e.expires(e.n.waiters, 60_000)
+	e.do("HSET", e.n.waiters, letterID("b"), "damaged")
+	e.acquire("b", 2, 0, 2500, "taken b 0 a 8000")
+	e.waiter("b", fmt.Sprintf("%d %d.42 1 - {b}", e.now+2_500_000, scriptSecond+2))
+	e.stored(fmt.Sprintf("a 0 %d.42 1 {a}", scriptSecond), 8000)
+}
+
+// Every 64th waiter looks for those whose heartbeat is over.
+func TestScriptForgetsDeadWaiters(t *testing.T) {
+	e := startExact(t)
+	e.do("SET", e.n.lock, "x")
+	e.do("HSET", e.n.waiters, "dead", fmt.Sprint(e.now, " 1.1 1 - {}"), "alive", fmt.Sprint(e.now+1, " 1.1 1 - {}"), "damaged", "x")
+	for i := range 59 {
+		e.do("HSET", e.n.waiters, fmt.Sprint("other", i), fmt.Sprint(e.now+1, " 1.1 1 - {}"))
+	}
+	for _, want := range []struct {
+		letter string
+		left   int
+	}{{"a", 63}, {"b", 62}} {
+		e.acquire(want.letter, 1, 0, 3000, "taken "+want.letter+" 0 x -1")
+		e.equal("how many are shown", e.do("HLEN", e.n.waiters), want.left)
+	}
+	e.equal("the dead", e.do("HEXISTS", e.n.waiters, "dead"), 0)
+	e.equal("the damaged", e.do("HEXISTS", e.n.waiters, "damaged"), 0)
+	e.equal("the living", e.do("HEXISTS", e.n.waiters, "alive"), 1)
+	e.replies(waitScript, []string{e.n.bar("x"), e.n.waiters}, "echo waits", "echo", letterID("c"), 3000, "{c}")
+}
+
+// To confirm gives a claim its token, keeps its lease, and tells those who wait.
+func TestScriptConfirms(t *testing.T) {
+	e := startExact(t)
+	p := e.subscribe()
+	e.acquire("a", 1, 0, 0, fmt.Sprintf("ours a %d", e.now))
+	e.do("HSET", e.n.waiters, letterID("a"), "x", letterID("b"), "y")
+	e.now += 1_000_000
+	e.confirm("b", 1, 100, "lost b 0")
+	e.confirm("a", 2, 100, "lost a 0")
+	e.confirm("a", 1, 100, "held a 100")
+	e.stored(fmt.Sprintf("a 100 %d.42 1 {a}", scriptSecond), 9000)
+	e.highest(100, day)
+	e.waiter("a", "")
+	e.waiter("b", "y")
+	e.hears(p, "taken 100")
+	e.now += 1_000_000
+	e.confirm("a", 1, 100, "held a 100") // again, by a repetition
+	e.highest(100, day-1000)
+	e.hears(p, "")
+	e.confirm("a", 1, 99, "higher a 100")
+	e.do("SET", e.n.fence, 101)
+	e.confirm("a", 1, 101, "higher a 101")
+	e.do("DEL", e.n.fence)
+	e.confirm("a", 1, 1, "held a 1")
+	e.hears(p, "taken 1")
+	e.do("DEL", e.n.lock)
+	e.confirm("a", 1, 200, "lost a 0")
+}
+
+func (e *exactNode) subscribe() *redis.PubSub {
+	e.Helper()
+	p := e.node.client.Subscribe(context.Background(), e.n.channel)
+	e.Cleanup(func() { _ = p.Close() })
+	if _, err := p.Receive(context.Background()); err != nil {
+		e.Fatal(err)
+	}
+	return p
+}
+
+// hears checks the next message. A message of our own, which follows all others, shows
+// that there is none.
+func (e *exactNode) hears(p *redis.PubSub, want string) {
+	e.Helper()
+	if want == "" {
+		want = "end"
+		e.node.client.Publish(context.Background(), e.n.channel, want)
+	}
+	m, err := p.ReceiveMessage(context.Background())
+	if err != nil {
+		e.Fatal(err)
+	}
+	e.equal("the message", strings.ReplaceAll(m.Payload, redisnode.Separator, " "), want)
+}
+
+// A release removes what its round may have stored, and tells of a lock that was held.
+func TestScriptReleases(t *testing.T) {
+	e := startExact(t)
+	e.acquire("a", 2, 0, 0, fmt.Sprintf("ours a %d", e.now))
+	e.release("b", 0, -1, "", "gone b 0 0")
+	e.release("a", 0, 1, "", "gone a 0 0")
+	e.stored(fmt.Sprintf("a 0 %d.42 2 {a}", scriptSecond), 10_000)
+	e.release("a", 0, 2, "", "held a 0 0")
+	e.stored("", -2)
+	e.acquire("a", 2, 100, 0, "ours a 100")
+	e.release("a", 0, 3, "", "held a 100 0") // nobody listens
+	p := e.subscribe()
+	e.acquire("a", 2, 100, 0, "ours a 100")
+	e.release("a", 0, -1, "", "held a 100 1")
+	e.hears(p, "free 100 1")
+	e.acquire("a", 2, 0, 0, "ours a "+fmt.Sprint(e.now))
+	e.release("a", 0, -1, "", "held a 0 0") // it had not won: nobody waits for that
+	e.hears(p, "")
+	e.do("SET", e.n.lock, letterID("a"))
+	e.release("a", 0, 5, "", "gone a 0 0")
+	e.release("a", 0, -1, "", "held a 0 0")
+	e.do("RPUSH", e.n.lock, "x")
+	e.release("a", 0, -1, "", "gone a 0 0")
+	e.equal("a list of another program", e.do("LLEN", e.n.lock), 1)
+	e.expires(e.n.bar(letterID("a")), -2)
+}
+
+// With a token that must match nothing else is removed, and nothing else is barred.
+func TestScriptEvicts(t *testing.T) {
+	e := startExact(t)
+	bar := e.n.bar(letterID("a"))
+	e.acquire("a", 1, 100, 0, "ours a 100")
+	e.release("a", 7000, -1, "99", "gone a 0 0")
+	e.release("a", 7000, -1, "0", "gone a 0 0")
+	e.expires(bar, -2)
+	e.release("a", 7000, -1, "100", "held a 100 0")
+	e.expires(bar, 7000)
+	e.acquire("a", 1, 100, 0, "barred a 0")
+	e.now += 7_000_000
+	e.acquire("a", 1, 0, 0, fmt.Sprintf("ours a %d", e.now))
+	e.release("a", 0, -1, "0", "held a 0 0")
+	e.expires(bar, -2)
+}
+
+// A claim that waits is shown no longer once it is released, unless only one round is.
+func TestScriptReleasesWaiters(t *testing.T) {
+	e := startExact(t)
+	show := func() { e.do("HSET", e.n.waiters, letterID("a"), "x", letterID("b"), "y") }
+	show()
+	e.release("a", 6000, 3, "", "gone a 0 0")
+	e.expires(e.n.bar(letterID("a")), 6000)
+	e.waiter("a", "x")
+	e.release("a", 0, -1, "5", "gone a 0 0")
+	e.waiter("a", "x")
+	e.release("a", 0, -1, "0", "queued a 0 0")
+	e.waiter("a", "")
+	show()
+	e.do("DEL", e.n.bar(letterID("a")))
+	e.release("a", 6000, -1, "0", "queued a 0 0")
+	e.expires(e.n.bar(letterID("a")), 6000)
+	show()
+	e.release("a", 0, -1, "", "queued a 0 0")
+	e.do("DEL", e.n.bar(letterID("a")))
+	e.acquire("a", 1, 100, 0, "ours a 100")
+	show()
+	e.release("a", 0, -1, "", "held a 100 0")
+	e.waiter("a", "")
+	e.waiter("b", "y")
+}
+
+// Renewals of several claims: none is shortened unless that is asked for, and a node that
+// has missed that one won gets its token.
+func TestScriptRenews(t *testing.T) {
+	e := startExact(t)
+	renew := func(want string, lock string, ttl int, token int64, shorten int) {
+		e.Helper()
+		e.replies(renewScript, []string{lock, e.n.fence}, "echo "+want, "echo", letterID("a"), ttl, token, shorten)
+	}
+	renew("", "none", 10_000, 0, 0)
+	e.do("RPUSH", "list", "x")
+	renew("-", "list", 10_000, 0, 0)
+	e.acquire("a", 1, 100, 0, "ours a 100")
+	renew("100", e.n.lock, 20_000, 0, 0)
+	e.expires(e.n.lock, 20_000)
+	renew("100", e.n.lock, 20_001, 100, 0)
+	e.expires(e.n.lock, 20_001)
+	renew("100", e.n.lock, 5000, 100, 0)
+	e.expires(e.n.lock, 20_001)
+	renew("100", e.n.lock, 5000, 100, 1)
+	e.expires(e.n.lock, 5000)
+	renew("100", e.n.lock, 6000, 100, 1)
+	e.expires(e.n.lock, 6000)
+	renew("101", e.n.lock, 6000, 101, 0)
+	e.stored(fmt.Sprintf("a 101 %d.42 1 {a}", scriptSecond), 6000)
+	e.highest(101, day)
+	e.do("SET", e.n.lock, letterID("a"), "PX", 1000)
+	renew("0", e.n.lock, 2000, 102, 0)
+	e.stored("a", 2000)
+	e.highest(101, day)
+	e.do("SET", e.n.lock, letterID("b"), "PX", 1000)
+	renew("-", e.n.lock, 2000, 102, 0)
+	e.stored("b", 1000)
+}
+
+// Each claim of a renewal has its own answer, lock and lease.
+func TestScriptRenewsSeveral(t *testing.T) {
+	e := startExact(t)
+	var keys []string
+	args := []any{"echo"}
+	for i, name := range []string{"x", "y", "z"} {
+		n := (&redDriver{}).namesOf(name)
+		id := letterID([]string{"a", "b", "c"}[i])
+		e.do("SET", n.lock, fmt.Sprintf("%s %d 1.1 1 {}", id, 100+i), "PX", 1000)
+		keys = append(keys, n.lock, n.fence)
+		args = append(args, id, 10_000+i, []int{0, 200, 300}[i], 0)
+	}
+	e.do("SET", "y", letterID("b")+" 0 1.1 1 {}", "PX", 1000)
+	e.replies(renewScript, keys, "echo 100 200 300", args...)
+	for i, name := range []string{"x", "y", "z"} {
+		n := (&redDriver{}).namesOf(name)
+		e.expires(n.lock, int64(10_000+i))
+		e.equal("the fence of "+name, e.do("GET", n.fence), []string{"<nil>", "200", "300"}[i])
+	}
+}
+
+// Claims that wait are shown, each under its own lock, and those that were evicted are
+// told.
+func TestScriptWaits(t *testing.T) {
+	e := startExact(t)
+	var keys []string
+	args := []any{"echo"}
+	var all []names
+	for i, letter := range []string{"a", "b", "c"} {
+		n := (&redDriver{}).namesOf("lock" + letter)
+		all = append(all, n)
+		keys = append(keys, n.bar(letterID(letter)), n.waiters)
+		args = append(args, letterID(letter), 1000*(i+1), "{"+letter+"}")
+	}
+	e.do("SET", keys[2], "1")
+	e.replies(waitScript, keys, "echo waits barred waits", args...)
+	for i, want := range []string{
+		fmt.Sprintf("%d %d.42 1 - {a}", e.now+1_000_000, scriptSecond), "", fmt.Sprintf("%d %d.42 1 - {c}", e.now+3_000_000, scriptSecond),
+	} {
+		e.n = all[i]
+		e.waiter([]string{"a", "b", "c"}[i], want)
+	}
+	e.replies(waitScript, nil, "echo", "echo")
+}
+
+// What an operator sees of one node.
+func TestScriptInspects(t *testing.T) {
+	e := startExact(t)
+	keys := []string{e.n.lock, e.n.waiters}
+	e.equal("an empty node", fmt.Sprintf("%q", e.run(inspectScript.Source, keys, "echo")), fmt.Sprintf("%q", []any{"echo", fmt.Sprint(scriptStart), "", int64(-2)}))
+	e.acquire("a", 1, 100, 0, "ours a 100")
+	e.do("HSET", e.n.waiters, "one", "1")
+	e.equal("a lock", fmt.Sprintf("%q", e.run(inspectScript.Source, keys, "echo")), fmt.Sprintf("%q", []any{
+		"echo", fmt.Sprint(scriptStart), fmt.Sprintf("=%s 100 %d.42 1 {a}", letterID("a"), scriptSecond), int64(10_000), "one", "1",
+	}))
+}
