@@ -65,6 +65,7 @@ func TestScriptTokensOfGrants(t *testing.T) {
 			{name: "one below the time", last: start - 1, want: start, wantLast: start},
 			{name: "equal to the time", last: start, want: start + 1, wantLast: start + 1},
 			{name: "ahead of the time", last: start + 1e9, want: start + 1e9 + 1, wantLast: start + 1e9 + 1},
+			{name: "two", fences: 2, want: start, wantLast: start + 1},
 			{name: "five", fences: 5, want: start, wantLast: start + 4},
 			{name: "five, ahead of the time", last: start + 1e9, fences: 5, want: start + 1e9 + 1, wantLast: start + 1e9 + 5},
 		} {
@@ -107,18 +108,18 @@ func TestScriptQueues(t *testing.T) {
 	s.record("b", 3_000_000, fmt.Sprintf(`%d.42 1 0 - {"of": "b"}`, scriptSecond+1))
 	s.expires(s.n.queue, 60_000)
 	s.expires(s.n.waiters, 60_000)
-	s.now += 1_500_000
+	s.now += 1_500_006 // of its microseconds, and not of its seconds, 16 is a divisor
 	s.acquire("c", 30_000, 2500, 7, "queued c 0 2 0")
-	s.record("c", 2_500_000, fmt.Sprintf(`%d.500042 7 0 - {"of": "c"}`, scriptSecond+2))
+	s.record("c", 2_500_000, fmt.Sprintf(`%d.500048 7 0 - {"of": "c"}`, scriptSecond+2))
 	s.expires(s.n.queue, 58_500)
 	s.expires(s.n.waiters, 58_500)
 	s.acquire("f", 30_000, 0, 0, "gone f 0")
-	s.now = (scriptSecond + 11) * 1_000_000 // a sixteenth second
+	s.now = (scriptSecond+11)*1_000_000 + 7 // a sixteenth second
 	s.acquire("d", 30_000, 3000, 0, "queued d 0 3 19003")
-	s.record("d", 3_000_000, fmt.Sprintf(`%d.0 1 0 - {"of": "d"}`, scriptSecond+11))
+	s.record("d", 3_000_000, fmt.Sprintf(`%d.7 1 0 - {"of": "d"}`, scriptSecond+11))
 	s.expires(s.n.queue, 60_000)
 	s.expires(s.n.waiters, 60_000)
-	s.queued("b+1000000 c+2500000 d+10999958")
+	s.queued("b+1000000 c+2500006 d+10999965")
 	s.stored(fmt.Sprintf(`a %d %d.42 - {"of": "a"}`, scriptStart, scriptSecond), 19_001)
 }
 
@@ -246,6 +247,7 @@ func TestScriptSamplesALongQueue(t *testing.T) {
 	s.acquire("a", 30_000, 0, 0, fmt.Sprint("held a ", scriptStart))
 	s.crowd(1023, 0, 0)
 	s.acquire("b", 30_000, 3000, 0, "queued b 0 1024 0")
+	s.expires(s.n.queue, -1) // the usual code has run, which looks at nothing
 	s.use("longer")
 	s.acquire("a", 30_000, 0, 0, fmt.Sprint("held a ", scriptStart))
 	s.crowd(1024, 0, 0)
@@ -255,6 +257,64 @@ func TestScriptSamplesALongQueue(t *testing.T) {
 	if n, m := s.do("ZCARD", s.n.queue), s.do("HLEN", s.n.waiters); n != int64(1017) || m != n {
 		t.Errorf("%d wait and %d have records, want 1017", n, m)
 	}
+	s.use("alive")
+	s.acquire("a", 30_000, 0, 0, fmt.Sprint("held a ", scriptStart))
+	s.crowd(1024, 0, 1)
+	s.acquire("c", 30_000, 3000, 0, "queued c 0 1025 0")
+}
+
+// A queue has a bound, and dead waiters that were dropped do not count.
+func TestScriptFullQueue(t *testing.T) {
+	s := newScriptLock(t)
+	for _, tc := range []struct {
+		name  string
+		n     int
+		left  int64
+		want  string
+		after int64
+	}{
+		{"full", 100_000, 1, "full b 100000", 100_000},
+		{"one place", 99_999, 1, "queued b 0 100000 0", 100_000},
+		{"dead waiters", 100_000, 0, "queued b 0 99993 0", 99_993},
+	} {
+		s.use(tc.name)
+		s.acquire("a", 30_000, 0, 0, fmt.Sprint("held a ", scriptStart))
+		s.crowd(tc.n, 0, tc.left)
+		s.acquire("b", 30_000, 3000, 0, tc.want)
+		if n, m := s.do("ZCARD", s.n.queue), s.do("HLEN", s.n.waiters); n != tc.after || m != n {
+			t.Errorf("%s: %d wait and %d have records, want %d", tc.name, n, m, tc.after)
+		}
+		s.do("DEL", s.n.queue, s.n.waiters)
+	}
+}
+
+// A heartbeat is exact to the millisecond.
+func TestScriptHeartbeats(t *testing.T) {
+	s := newScriptLock(t)
+	s.acquire("a", 30_000, 0, 0, fmt.Sprint("held a ", scriptStart))
+	for _, ms := range []int{1, 999, 1000, 1001, 1998, 2000, 2002, 10_000} {
+		s.acquire("b", 30_000, ms, 0, "queued b 0 1 30002")
+		s.record("b", int64(ms)*1000, fmt.Sprintf(`%d.42 1 0 - {"of": "b"}`, scriptSecond))
+		s.release("b", "queued b 0")
+	}
+}
+
+// A place that is stored is kept: if its record was lost, and if it is not the one that the
+// arrival stands for, because the clock had been set back.
+func TestScriptKeepsPlaces(t *testing.T) {
+	s := newScriptLock(t)
+	s.acquire("a", 30_000, 0, 0, fmt.Sprint("held a ", scriptStart))
+	s.wait("b", 0, 1_000_000, 0, "-")
+	s.wait("c", 1, 1_000_000, 0, "-")
+	s.do("HDEL", s.n.waiters, scriptID("b"))
+	s.now += 10
+	s.acquire("b", 30_000, 3000, 0, "queued b 0 3 0")
+	s.queued("b+0 c+1")
+	s.do("ZADD", s.n.queue, scriptStart+5, scriptID("b"))
+	s.acquire("b", 30_000, 3000, 0, "queued b 0 2 30002")
+	s.queued("c+1 b+5")
+	s.renew("b", "queued b 0 2 30002")
+	s.queued("c+1 b+5")
 }
 
 // While the key is left free for plain clients, nobody of ours gets it, and the first asks

@@ -58,26 +58,56 @@ func TestScriptReleasesWaiters(t *testing.T) {
 // heartbeat, and tells its process.
 func TestScriptGrantsToTheLiving(t *testing.T) {
 	usualAndGeneral(t, func(s *scriptLock, release func(letter, want string)) {
-		for _, left := range []int64{1, 1000, 1001, 2_999_999, 3_000_000} {
-			s.use(fmt.Sprint("k", left))
-			p := s.listen("dlock:p")
+		for i, left := range []int64{1, 1000, 1001, 2_999_999, 3_000_000} {
+			s.use(fmt.Sprint("{k}", left))
+			channel := []string{"dlock:p", "{k}:p"}[i%2] // the second is sharded
+			p := s.listen(channel)
 			s.acquire("a", 30_000, 0, 0, fmt.Sprint("held a ", scriptStart))
-			s.wait("b", 0, 0, 0, "dlock:p") // its heartbeat has just ended
-			s.wait("c", 1, -1, 0, "dlock:p")
-			s.wait("d", 2, left, 0, "dlock:p")
-			s.wait("e", 3, left, 0, "dlock:p")
+			s.wait("b", 0, 0, 0, channel) // its heartbeat has just ended
+			s.wait("c", 1, -1, 0, channel)
+			s.wait("d", 2, left, 0, channel)
+			s.wait("e", 3, left, 0, channel)
 			release("a", "held a 0")
-			s.stored(fmt.Sprintf(`d %d %d.42 dlock:p {"of": "d"}`, scriptStart+1, scriptSecond), (left+999)/1000)
+			s.stored(fmt.Sprintf(`d %d %d.42 %s {"of": "d"}`, scriptStart+1, scriptSecond, channel), (left+999)/1000)
 			s.hears(p, fmt.Sprintf("held %s d %d", s.n.lock, scriptStart+1))
 			s.queued("e+3")
-			s.record("e", left, fmt.Sprintf(`%d.45 1 0 dlock:p {"of": "e"}`, scriptSecond))
+			s.record("e", left, fmt.Sprintf(`%d.45 1 0 %s {"of": "e"}`, scriptSecond, channel))
 			release("d", "held d 0")
-			s.stored(fmt.Sprintf(`e %d %d.42 dlock:p {"of": "e"}`, scriptStart+2, scriptSecond), (left+999)/1000)
+			s.stored(fmt.Sprintf(`e %d %d.42 %s {"of": "e"}`, scriptStart+2, scriptSecond, channel), (left+999)/1000)
 			s.hears(p, fmt.Sprintf("held %s e %d", s.n.lock, scriptStart+2))
 			s.hears(p, "")
 			s.queued("")
 			_ = p.Close()
 		}
+	})
+}
+
+// A subscriber of a sharded channel is counted as one of another channel is.
+func TestScriptCountsShardedSubscribers(t *testing.T) {
+	usualAndGeneral(t, func(s *scriptLock, release func(letter, want string)) {
+		s.use("{k}")
+		p := s.listen("{k}:p")
+		s.acquire("a", 30_000, 0, 0, fmt.Sprint("held a ", scriptStart))
+		s.wait("b", 0, 1_000_000, 0, "{k}:nobody")
+		s.wait("c", 1, 1_000_000, 0, "{k}:p")
+		s.wait("d", 2, 1_000_000, 0, "-")
+		release("a", "held a 0")
+		s.hears(p, fmt.Sprint("held {k} c ", scriptStart+1))
+		s.queued("b+0 d+2")
+		s.renew("d", "queued d 0 2 1002")
+	})
+}
+
+// A process that does not listen is told nothing, also not on the channel that stands for
+// none.
+func TestScriptTellsNobody(t *testing.T) {
+	usualAndGeneral(t, func(s *scriptLock, release func(letter, want string)) {
+		p := s.listen("-")
+		s.acquire("a", 30_000, 0, 0, fmt.Sprint("held a ", scriptStart))
+		s.acquire("b", 30_000, 3000, 0, "queued b 0 1 30002")
+		release("a", "held a 0")
+		s.stored(fmt.Sprintf(`b %d %d.42 - {"of": "b"}`, scriptStart+1, scriptSecond), 3000)
+		s.hears(p, "")
 	})
 }
 
@@ -184,6 +214,9 @@ func TestScriptEvicts(t *testing.T) {
 	s.releaseWith("d", 0, 0, "0", "gone d 0")
 	s.releaseWith("c", 0, 0, "", "held c 0") // which does not tell
 	s.hears(p, "")
+	s.do("SET", s.n.lock, scriptID("a")) // a damaged value has no token
+	s.releaseWith("a", 0, 0, "0", "held a 0")
+	s.stored("", -2)
 }
 
 // Next to plain clients the key is left free for a time, and the first waiter is told.

@@ -45,6 +45,10 @@ func TestScriptRenewalBringsPlacesBack(t *testing.T) {
 	s.renew("c b", "queued c 0 2 30002", "queued b 0 1 30002")
 	s.queued("b+0 c+123456")
 	s.expires(s.n.queue, 60_000)
+	s.do("DEL", s.n.queue, s.n.waiters)
+	s.do("HSET", s.n.waiters, scriptID("b"), fmt.Sprintf("%d damaged 1 0 - {}", s.now+1))
+	s.renew("b", "queued b 0 1 30002") // its arrival is not known any more: it is the first
+	s.queued(fmt.Sprint("b+", -scriptStart))
 }
 
 // A renewal gives a free lock to the first waiter, whichever it renews, and tells it.
