@@ -266,26 +266,23 @@ func TestScriptSamplesALongQueue(t *testing.T) {
 // A queue has a bound, and dead waiters that were dropped do not count.
 func TestScriptFullQueue(t *testing.T) {
 	s := newScriptLock(t)
-	for _, tc := range []struct {
-		name  string
-		n     int
-		left  int64
-		want  string
-		after int64
-	}{
-		{"full", 100_000, 1, "full b 100000", 100_000},
-		{"one place", 99_999, 1, "queued b 0 100000 0", 100_000},
-		{"dead waiters", 100_000, 0, "queued b 0 99993 0", 99_993},
-	} {
-		s.use(tc.name)
-		s.acquire("a", 30_000, 0, 0, fmt.Sprint("held a ", scriptStart))
-		s.crowd(tc.n, 0, tc.left)
-		s.acquire("b", 30_000, 3000, 0, tc.want)
-		if n, m := s.do("ZCARD", s.n.queue), s.do("HLEN", s.n.waiters); n != tc.after || m != n {
-			t.Errorf("%s: %d wait and %d have records, want %d", tc.name, n, m, tc.after)
+	holds := func(want int64) {
+		t.Helper()
+		if n, m := s.do("ZCARD", s.n.queue), s.do("HLEN", s.n.waiters); n != want || m != n {
+			t.Errorf("%d wait and %d have records, want %d", n, m, want)
 		}
-		s.do("DEL", s.n.queue, s.n.waiters)
 	}
+	s.acquire("a", 30_000, 0, 0, fmt.Sprint("held a ", scriptStart))
+	s.crowd(100_000, 0, 1)
+	s.acquire("b", 30_000, 3000, 0, "full b 100000")
+	holds(100_000)
+	s.release(fmt.Sprint(0), "queued "+scriptID("0")+" 0")
+	s.acquire("b", 30_000, 3000, 0, "queued b 0 100000 0")
+	s.release("b", "queued b 0")
+	s.wait("c", 0, 1, 0, "-")
+	s.now++ // all of them are dead
+	s.acquire("b", 30_000, 3000, 0, "queued b 0 99993 0")
+	holds(99_993)
 }
 
 // A heartbeat is exact to the millisecond.

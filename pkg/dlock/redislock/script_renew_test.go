@@ -62,7 +62,7 @@ func TestScriptRenewalGrants(t *testing.T) {
 	s.record("c", 2_000_000, fmt.Sprintf(`%d.43 1 0 dlock:p {"of": "c"}`, scriptSecond))
 	s.renew("b c", fmt.Sprint("held b ", scriptStart), "queued c 0 1 20002")
 	s.stored(fmt.Sprintf(`b %d %d.42 dlock:p {"of": "b"}`, scriptStart, scriptSecond), 20_000)
-	s.hears(p, "")
+	s.hears(p)
 }
 
 // A waiter that was passed over is served in its turn once it has renewed. It learns that

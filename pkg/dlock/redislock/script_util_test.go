@@ -223,15 +223,23 @@ func (s *scriptLock) listen(channel string) *redis.PubSub {
 	return p
 }
 
-// hears checks the next message to a subscriber. A message of our own, which follows all
-// others, shows that there is none.
-func (s *scriptLock) hears(p *redis.PubSub, want string) {
+// hears checks all messages since it was last asked. A message of our own follows them, so
+// that one which does not come is noticed at once.
+func (s *scriptLock) hears(p *redis.PubSub, want ...string) {
 	s.Helper()
-	if want == "" {
-		want = "end"
-		s.do(map[bool]string{true: "SPUBLISH", false: "PUBLISH"}[strings.HasPrefix(s.channel, "{")], s.channel, want)
+	publish := "PUBLISH"
+	if strings.HasPrefix(s.channel, "{") {
+		publish = "SPUBLISH"
 	}
-	m, err := p.ReceiveMessage(context.Background())
-	s.check(err)
-	s.equal("the message", strings.ReplaceAll(m.Payload, separator, " "), want)
+	s.do(publish, s.channel, "end")
+	var got []string
+	for {
+		m, err := p.ReceiveMessage(context.Background())
+		s.check(err)
+		if m.Payload == "end" {
+			break
+		}
+		got = append(got, strings.ReplaceAll(m.Payload, separator, " "))
+	}
+	s.equal("what is heard", strings.Join(got, " | "), strings.Join(want, " | "))
 }
