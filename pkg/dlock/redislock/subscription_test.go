@@ -140,6 +140,29 @@ func TestUnheardFollowsTheMaster(t *testing.T) {
 	}
 }
 
+// Whatever waits is asked for when the subscription stands, and again each time that it was
+// broken: a grant may have been published meanwhile.
+func TestBrokenSubscriptionAsksForWaiters(t *testing.T) {
+	proxy := testenv.Proxy(t, testenv.Redis(t).Addr())
+	d, _ := open(t, redis.NewClient(&redis.Options{Addr: proxy.Addr(), ContextTimeoutEnabled: true}))
+	d.mu.Lock()
+	d.waiting["id"] = waiter{key: "k"}
+	d.waiting["elsewhere"] = waiter{key: "other", slot: 1} // not in a slot of this connection
+	d.mu.Unlock()
+	d.subscriptions.await(t.Context(), 0)
+	for i := range 3 {
+		select {
+		case ev := <-d.Events():
+			if ev.Key != "k" || ev.ID != "id" || ev.State.Phase != driver.Unknown {
+				t.Errorf("the recheck is %+v", ev)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatalf("broken %d times, and nothing asks for what waits", i)
+		}
+		proxy.Cut()
+	}
+}
+
 // A1: calls that meet a demoted master move the subscription too.
 func TestReadOnlyAnswerMovesTheSubscription(t *testing.T) {
 	master, replica, proxy := pairBehindOneAddress(t)

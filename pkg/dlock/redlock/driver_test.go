@@ -92,6 +92,25 @@ func TestWaiterIsTold(t *testing.T) {
 	}
 }
 
+// When a majority of the subscriptions stands again that were broken, the waiter is told to
+// look: what was said meanwhile went by.
+func TestBrokenSubscriptionsTellTheWaiter(t *testing.T) {
+	s := start(t, 3)
+	holder, waiter := s.open(t), s.open(t)
+	file(t, holder, driver.Request{Ref: claim(0)}, driver.Held)
+	file(t, waiter, driver.Request{Ref: claim(1), Wait: true}, driver.Queued)
+	told(t, waiter, claim(1), "that a majority of the subscriptions stands")
+	select {
+	case ev := <-waiter.Events():
+		t.Fatalf("told without a reason: %+v", ev)
+	default:
+	}
+	for _, p := range s.proxies {
+		p.Cut()
+	}
+	told(t, waiter, claim(1), "that a majority of the subscriptions stands again")
+}
+
 // A gate keeps the first release of the lock k from a node, and counts them all.
 type gate struct {
 	opened  chan struct{}
