@@ -131,8 +131,13 @@ func TestUnheardFollowsTheMaster(t *testing.T) {
 	testenv.Eventually(t, 10*time.Second, "a subscriber at the new master", func() bool {
 		return numSub(t, replica, "NUMSUB", channel) == 1 && l.listening(0)
 	})
-	if ev := <-d.Events(); ev.ID != "id" || ev.State.Phase != driver.Unknown {
-		t.Errorf("the recheck is %+v", ev)
+	select {
+	case ev := <-d.Events():
+		if ev.ID != "id" || ev.State.Phase != driver.Unknown {
+			t.Errorf("the recheck is %+v", ev)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("nothing asks for what waits")
 	}
 	l.unheard(0) // within the same second
 	if made := proxy.Connections() - before; made != 1 {
