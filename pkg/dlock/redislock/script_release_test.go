@@ -177,6 +177,19 @@ func TestScriptPassesOverSome(t *testing.T) {
 	}
 }
 
+// Of a queue that is longer than a chunk the first is served.
+func TestScriptGrantsToTheFirstOfMany(t *testing.T) {
+	usualAndGeneral(t, func(s *scriptLock, release func(letter, want string)) {
+		s.acquire("a", 30_000, 0, 0, fmt.Sprint("held a ", scriptStart))
+		s.crowd(200, 0, 1_000_000)
+		release("a", "held a 0")
+		s.stored(fmt.Sprintf("%032x %d %d.42 - {}", 0, scriptStart+1, scriptSecond), 1000)
+		if n := s.do("ZCARD", s.n.queue); n != int64(199) {
+			s.Errorf("%d of 200 wait", n)
+		}
+	})
+}
+
 // A living waiter is found behind others that are passed over and a chunk of dead ones.
 func TestScriptFindsTheLivingInALaterChunk(t *testing.T) {
 	s := newScriptLock(t)
