@@ -153,15 +153,18 @@ func (s *scriptLock) wait(letter string, arrival, left int64, mark int, channel 
 		s.now+left, scriptSecond, 42+arrival, mark, channel, letter))
 }
 
-// crowd stores many waiters, the first of which arrived at a time after the start.
-// It calls the server itself, which the clock of the test would slow down.
+// crowd stores many waiters, the first of which arrived at a time after the start. It calls
+// the server itself, which the clock of the test would slow down, and not for long at a time.
 func (s *scriptLock) crowd(n int, arrival, left int64) {
 	s.Helper()
-	s.run(`for i = 0, ARGV[1] - 1 do
+	const part = 5000
+	for first := 0; first < n; first += part {
+		s.run(`for i = ARGV[1], ARGV[2] - 1 do
   local id = string.format('%032x', i)
-  server.call('ZADD', KEYS[1], string.format('%.0f', ARGV[2] + i), id)
-  server.call('HSET', KEYS[2], id, ARGV[3] .. ' 1.1 1 0 - {}')
-end`, []string{s.n.queue, s.n.waiters}, n, scriptStart+arrival, s.now+left)
+  server.call('ZADD', KEYS[1], string.format('%.0f', ARGV[3] + i), id)
+  server.call('HSET', KEYS[2], id, ARGV[4] .. ' 1.1 1 0 - {}')
+end`, []string{s.n.queue, s.n.waiters}, first, min(first+part, n), scriptStart+arrival, s.now+left)
+	}
 }
 
 // stored checks the value of the lock, and how many milliseconds are left of it.
