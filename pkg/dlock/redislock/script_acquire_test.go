@@ -67,6 +67,7 @@ func TestScriptTokensOfGrants(t *testing.T) {
 			{name: "ahead of the time", last: start + 1e9, want: start + 1e9 + 1, wantLast: start + 1e9 + 1},
 			{name: "two", fences: 2, want: start, wantLast: start + 1},
 			{name: "five", fences: 5, want: start, wantLast: start + 4},
+			{name: "ten", fences: 10, want: start, wantLast: start + 9},
 			{name: "five, ahead of the time", last: start + 1e9, fences: 5, want: start + 1e9 + 1, wantLast: start + 1e9 + 5},
 		} {
 			t.Run(path+", "+tc.name, func(t *testing.T) {

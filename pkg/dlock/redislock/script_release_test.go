@@ -250,6 +250,8 @@ func TestScriptLeavesAGap(t *testing.T) {
 // What is usual takes few commands: the general code would do the same, and more slowly.
 func TestScriptUsualCasesAreShort(t *testing.T) {
 	s := newScriptLock(t)
+	s.listen("{k}:p")
+	sharded := s.channel + " {}"
 	s.listen("dlock:p")
 	keys := []string{s.n.lock, s.n.fence, s.n.queue, s.n.waiters, s.n.tombstone("x")}
 	who := s.channel + " {}"
@@ -265,7 +267,9 @@ func TestScriptUsualCasesAreShort(t *testing.T) {
 		{"grant", "get hdel hget publish pubsub|numsub set set time zrange zrem", releaseScript.Source, keys[:4], []any{scriptID("a")}},
 		{"leave", "del get zrange", releaseScript.Source, keys[:4], []any{scriptID("b")}},
 		{"hold", "exists set set time", acquireScript.Source, keys, []any{scriptID("d"), 30_000, 3000, who, 2}},
-		{"renew", "get pexpire", renewHeldScript.Source, keys[:1], []any{"echo", scriptID("d"), 30_000}},
+		{"sharded queue", "exists get hsetnx pexpire pexpire pttl time zadd zcard", acquireScript.Source, keys, []any{scriptID("e"), 30_000, 3000, sharded}},
+		{"sharded grant", "get hdel hget pubsub|shardnumsub set set spublish time zrange zrem", releaseScript.Source, keys[:4], []any{scriptID("d")}},
+		{"renew", "get pexpire", renewHeldScript.Source, keys[:1], []any{"echo", scriptID("e"), 30_000}},
 	} {
 		s.check(s.client.ConfigResetStat(context.Background()).Err())
 		s.check(s.client.Eval(context.Background(), tc.source, tc.keys, tc.args...).Err())
