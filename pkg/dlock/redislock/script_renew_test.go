@@ -183,8 +183,9 @@ func TestScriptLooks(t *testing.T) {
 	look("b", fmt.Sprint(scriptStart, "||-2|0"))
 	s.acquire("a", 30_000, 0, 0, fmt.Sprint("held a ", scriptStart))
 	s.wait("b", 0, 1_000_000, 0, "-")
-	s.wait("c", 1, 1_000_000, 0, "-")
 	value := fmt.Sprintf(`=%s %d %d.42 - {"of": "a"}`, scriptID("a"), scriptStart, scriptSecond)
+	look("b", fmt.Sprintf("%d|%s|30000|0", scriptStart, value))
+	s.wait("c", 1, 1_000_000, 0, "-")
 	look("b", fmt.Sprintf("%d|%s|30000|1", scriptStart, value))
 	look("", fmt.Sprintf("%d|%s|30000|2", scriptStart, value))
 }
