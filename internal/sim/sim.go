@@ -118,7 +118,7 @@ func New(set Settings) *Simulation {
 		s.handoffs = true
 		s.network.loss, s.network.slow, s.network.late = s.network.loss/5, 30, 8*time.Second
 	}
-	if s.Draw("repeats").IntN(3) == 0 {
+	if s.handoffs || s.Draw("repeats").IntN(3) == 0 { // see Eager
 		s.network.repeats = 0
 	}
 	for range r.IntN(4) {
