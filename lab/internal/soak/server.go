@@ -75,7 +75,7 @@ func (p *redisProber) probe(ctx context.Context, rest bool) (map[string]float64,
 
 // addKinds counts the keys of a server by kind, and its bytes without those of fences.
 func addKinds(ctx context.Context, c *redis.Client, used float64, sum map[string]float64) error {
-	fence, fences := "", 0.0
+	var fences []string
 	all := c.Scan(ctx, 0, "*", 1000).Iterator()
 	for _, kind := range []string{lockKeys, queueKeys, tombstones, fenceKeys, otherKeys} {
 		sum[kind] += 0
@@ -84,8 +84,7 @@ func addKinds(ctx context.Context, c *redis.Client, used float64, sum map[string
 		kind := kindOf(all.Val())
 		sum[kind]++
 		if kind == fenceKeys {
-			fence = all.Val()
-			fences++
+			fences = append(fences, all.Val())
 		}
 	}
 	if err := all.Err(); err != nil {
@@ -95,21 +94,38 @@ func addKinds(ctx context.Context, c *redis.Client, used float64, sum map[string
 	if err != nil {
 		return err
 	}
-	each := 0.0
-	if fence != "" {
-		usage, err := c.MemoryUsage(ctx, fence).Result()
-		if err != nil {
-			return err
-		}
-		// Its value and its entry are among the bytes of the tables.
-		const counted = 40
-		each = float64(usage) - counted
+	each, err := meanBytes(ctx, c, fences)
+	if err != nil {
+		return err
 	}
-	sum[otherBytes] += used - tables - fences*each
-	if fences > 0 {
-		sum[fenceBytes] = each + tables/fences // nearly all entries are fences
+	n := float64(len(fences))
+	sum[otherBytes] += used - tables - n*each
+	if n > 0 {
+		sum[fenceBytes] = each + tables/n // nearly all entries are fences
 	}
 	return nil
+}
+
+// meanBytes is what a key takes on the average, but for its entry and its value, which are among
+// the bytes of the tables. Names differ in length, and so by a size class of the allocator: one
+// key does not stand for all.
+func meanBytes(ctx context.Context, c *redis.Client, keys []string) (float64, error) {
+	const counted, samples = 40, 500
+	sum, n := 0.0, 0
+	pipe := c.Pipeline()
+	for i := 0; i < len(keys); i += max(1, len(keys)/samples) {
+		pipe.MemoryUsage(ctx, keys[i])
+	}
+	cmds, err := pipe.Exec(ctx)
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return 0, err
+	}
+	for _, cmd := range cmds {
+		if usage, ok := cmd.(*redis.IntCmd); ok && usage.Err() == nil { // it may have expired
+			sum, n = sum+float64(usage.Val()-counted), n+1
+		}
+	}
+	return sum / max(1, float64(n)), nil
 }
 
 // kindOf tells by its name what a key is for; see docs/backends/redis.md.
