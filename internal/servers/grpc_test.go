@@ -149,7 +149,7 @@ func TestHoldGRPC(t *testing.T) {
 			r := newEtcdRig(t)
 			release := r.proxy.HoldGRPC(pathTxn, 1)
 			// The server learns of this deadline, too.
-			if err := r.commit(within(t, 500*time.Millisecond), "late"); !timedOut(err) {
+			if err := r.commit(within(t, sent), "late"); !timedOut(err) {
 				t.Errorf("the held transaction: %v", err)
 			}
 			check(t, r.commit(within(t, patience), "early"))

@@ -98,3 +98,24 @@ func TestServerOutlivesThreads(t *testing.T) {
 // burnThread ends the thread that it runs on: the runtime throws away the
 // thread of a goroutine that ends without unlocking it.
 func burnThread() { runtime.LockOSThread() }
+
+func TestChildrenEndWithTheirCommand(t *testing.T) {
+	t.Parallel()
+	cmd := exec.Command("/bin/sh", "-c", "sleep 300 & echo $!; wait")
+	out, err := cmd.StdoutPipe()
+	check(t, err)
+	child := testenv.Child(t, cmd)
+	line, err := bufio.NewReader(out).ReadString('\n')
+	check(t, err)
+	fork, err := strconv.Atoi(strings.TrimSpace(line))
+	check(t, err)
+	child.Kill()
+	child.Kill() // once is enough
+	if child.Wait() == nil || !gone(child.Pid()) {
+		t.Error("the command was not killed")
+	}
+	testenv.Eventually(t, patience, "its child is gone", func() bool { return gone(fork) })
+	if _, err := servers.StartChild(exec.Command("no/such/binary")); err == nil {
+		t.Error("it started")
+	}
+}

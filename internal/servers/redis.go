@@ -127,7 +127,8 @@ func (r *Redis) endEmpty(context.Context) error {
 }
 
 // endSaved ends the server by SHUTDOWN SAVE. The server closes the connection
-// instead of answering, so only an answer is an error.
+// instead of answering, so only an answer is an error. It is told again until it
+// has ended: one that is still starting does not listen yet.
 func (r *Redis) endSaved(ctx context.Context) error {
 	if !r.Running() {
 		return nil
@@ -135,12 +136,26 @@ func (r *Redis) endSaved(ctx context.Context) error {
 	if err := r.Resume(); err != nil {
 		return err
 	}
-	client := r.Client()
-	defer client.Close()
 	r.proc.expectEnd()
-	err := client.Do(ctx, "SHUTDOWN", "SAVE").Err()
-	if answer := redis.Error(nil); errors.As(err, &answer) {
-		return err
+	for ctx.Err() == nil && r.Running() {
+		if err := r.shutdown(ctx); err != nil {
+			return err
+		}
 	}
 	return r.proc.awaitEnd(ctx)
+}
+
+// shutdown tells the server once, and gives it some time.
+func (r *Redis) shutdown(ctx context.Context) error {
+	client := r.Client()
+	defer client.Close()
+	err := client.Do(ctx, "SHUTDOWN", "SAVE").Err()
+	answer := redis.Error(nil)
+	if errors.As(err, &answer) {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, startRetry)
+	defer cancel()
+	_ = r.proc.awaitEnd(ctx) // who calls looks
+	return nil
 }

@@ -39,7 +39,7 @@ func TestUnaskedEndOfEtcdFailsTheTest(t *testing.T) {
 		if err != nil {
 			tb.Fatal(err)
 		}
-		Eventually(tb, 10*time.Second, "the server ends", func() bool { return !etcd.Running() })
+		Eventually(tb, time.Minute, "the server ends", func() bool { return !etcd.Running() })
 	})
 	if !strings.Contains(w.failed, "ended by itself") {
 		t.Errorf("failed %q", w.failed)

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"testing"
 	"time"
 
@@ -107,6 +108,18 @@ func Proxy(tb testing.TB, addr string) *servers.Proxy {
 	}
 	tb.Cleanup(func() { check(tb, p.Close()) })
 	return p
+}
+
+// Child starts a command for this test, and kills it with what it has started when the
+// test ends.
+func Child(tb testing.TB, cmd *exec.Cmd) *servers.Child {
+	tb.Helper()
+	child, err := servers.StartChild(cmd)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(child.Kill)
+	return child
 }
 
 // Eventually polls cond until it is true and fails the test if that takes

@@ -120,7 +120,7 @@ func TestUnaskedEndFailsTheTest(t *testing.T) {
 		client := redis.Client()
 		defer client.Close()
 		_ = client.Do(tb.Context(), "SHUTDOWN", "NOSAVE").Err()
-		Eventually(tb, 10*time.Second, "the server ends", func() bool { return !redis.Running() })
+		Eventually(tb, time.Minute, "the server ends", func() bool { return !redis.Running() })
 	})
 	if !strings.Contains(w.failed, "ended by itself") {
 		t.Errorf("failed %q", w.failed)
