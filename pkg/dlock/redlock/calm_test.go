@@ -34,7 +34,7 @@ func TestWaiterNextToForeignKeyIsCalm(t *testing.T) {
 			for _, d := range s.direct[:tc.nodes] {
 				check(t, d.Set(t.Context(), "k", "of another program", tc.expiry).Err())
 			}
-			c := s.locks(t, dlock.Config{DefaultTTL: tc.ttl})
+			c := s.locks(t, dlock.Config{DefaultTTL: tc.ttl}, patient)
 			warm(t, c)
 			var rounds atomic.Int64
 			s.intercept(func(node int, cmd []string) servers.Action {
@@ -44,7 +44,7 @@ func TestWaiterNextToForeignKeyIsCalm(t *testing.T) {
 				return servers.Forward
 			})
 			got := make(chan *dlock.Guard, 1)
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()
 			go func() {
 				g, err := c.Acquire(ctx, "k")
@@ -53,13 +53,19 @@ func TestWaiterNextToForeignKeyIsCalm(t *testing.T) {
 				}
 				got <- g
 			}()
-			testenv.Eventually(t, 10*time.Second, "the waiter asks", func() bool { return rounds.Load() > 0 })
+			testenv.Eventually(t, patience, "the waiter asks", func() bool { return rounds.Load() > 0 })
 			elapse(3 * time.Second) // it may have asked more often at first
-			const perSecond, seconds = 5, 3
-			before := rounds.Load()
-			elapse(seconds * time.Second)
-			if n := rounds.Load() - before; n > perSecond*seconds {
-				t.Errorf("%d rounds in %d s while nothing changed, want at most %d a second", n, seconds, perSecond)
+			perSecond := 5.0
+			if tc.ttl > 0 {
+				// Its nodes have little time. Rounds that a slow machine loses are repeated, ten a
+				// second at most; heartbeats are twenty.
+				perSecond = testenv.UnderStress(12.0, 5.0)
+			}
+			before, began := rounds.Load(), time.Now()
+			elapse(3 * time.Second)
+			n, span := rounds.Load()-before, time.Since(began)
+			if float64(n) > perSecond*span.Seconds() {
+				t.Errorf("%d rounds in %v while nothing changed, want at most %v a second", n, span, perSecond)
 			}
 
 			for _, d := range s.direct {
@@ -67,10 +73,14 @@ func TestWaiterNextToForeignKeyIsCalm(t *testing.T) {
 			}
 			freed := time.Now()
 			if g := <-got; g != nil {
-				if took := time.Since(freed); took > 3*time.Second {
+				// The key of another program has no end, or one that is an hour away.
+				if took := time.Since(freed); took > testenv.UnderStress(beforeLease, 3*time.Second) {
 					t.Errorf("the waiter had the lock %v after it was free", took)
 				}
-				unlock(t, g)
+				err := g.Unlock(t.Context())
+				if tc.ttl == 0 { // a short lease may be over
+					check(t, err)
+				}
 			}
 		})
 	}

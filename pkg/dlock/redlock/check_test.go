@@ -37,7 +37,7 @@ func is(t *testing.T, got, want driver.Level) {
 
 func TestCheck(t *testing.T) {
 	s := start(t, 3)
-	c := s.locks(t, dlock.Config{})
+	c := s.locks(t, dlock.Config{}, patient)
 	is(t, level(t, c, "nodes", "3 of 3"), driver.OK)
 	is(t, level(t, c, "independence", "own"), driver.OK)
 	is(t, level(t, c, "clocks", "apart"), driver.OK)
@@ -66,17 +66,17 @@ func TestCheckFindsOneServerTwice(t *testing.T) {
 		defer c.Close()
 		clients = append(clients, c)
 	}
-	is(t, level(t, locksOn(t, clients, dlock.Config{}), "independence", "same server"), driver.Unsafe)
+	is(t, level(t, locksOn(t, clients, dlock.Config{}, patient), "independence", "same server"), driver.Unsafe)
 }
 
 // A claim that only a minority has is shown as one that waits, and is not listed.
 func TestInspectPartial(t *testing.T) {
 	s := start(t, 3)
-	c := s.locks(t, dlock.Config{})
+	c := s.locks(t, dlock.Config{DefaultTTL: time.Minute}, patient) // no renewal fills the nodes meanwhile
 	admin, err := c.Admin()
 	check(t, err)
 	g := acquire(t, c, "k")
-	testenv.Eventually(t, 5*time.Second, "all nodes have it", func() bool { return s.isOnAll(t, "k") })
+	testenv.Eventually(t, patience, "all nodes have it", func() bool { return s.isOnAll(t, "k") })
 	shows := func(phase driver.Phase, listed int) {
 		t.Helper()
 		claims, err := admin.Inspect(t.Context(), "k")
@@ -115,13 +115,13 @@ func TestFewRights(t *testing.T) {
 		defer c.Close()
 		clients = append(clients, c)
 	}
-	a, b := locksOn(t, clients, dlock.Config{Prefix: "p:"}), locksOn(t, clients, dlock.Config{Prefix: "p:"})
+	a, b := locksOn(t, clients, dlock.Config{Prefix: "p:"}, patient), locksOn(t, clients, dlock.Config{Prefix: "p:"}, patient)
 	g := acquire(t, a, "k")
 	done := make(chan error, 1)
 	go func() { done <- b.Lock(t.Context(), "k") }()
 	admin, err := a.Admin()
 	check(t, err)
-	testenv.Eventually(t, 5*time.Second, "the waiter is seen", func() bool {
+	testenv.Eventually(t, patience, "the waiter is seen", func() bool {
 		claims, err := admin.Inspect(t.Context(), "k")
 		return err == nil && len(claims) == 2
 	})

@@ -26,7 +26,7 @@ func TestContendersMakeProgress(t *testing.T) {
 	s := start(t, 3).straight(t)
 	var r room
 	counts := make([]atomic.Int64, contenders)
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	n := int64(testenv.UnderStress(160, 10_000))
 	var served atomic.Int64 // those who were inside
@@ -103,7 +103,7 @@ func TestProcessesExclude(t *testing.T) {
 func contend(clients []redis.UniversalClient) {
 	oracle := redis.NewClient(&redis.Options{Addr: os.Getenv(childOracle)})
 	end := time.Now().Add(time.Duration(testenv.UnderStress(3, 60)) * time.Second)
-	ctx, cancel := context.WithDeadline(context.Background(), end.Add(30*time.Second)) // it is a fault to need that
+	ctx, cancel := context.WithDeadline(context.Background(), end.Add(2*time.Minute)) // it is a fault to need that
 	defer cancel()
 	counts := make([]int, childRuns)
 	var overlaps, served atomic.Int64

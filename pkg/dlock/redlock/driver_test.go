@@ -18,9 +18,9 @@ import (
 // These tests speak to the driver itself: the engine asks again, and cleans up again, so
 // that it would hide what they are about.
 
-func (s *set) open(tb testing.TB) driver.Driver {
+func (s *set) open(tb testing.TB, opts ...redlock.Option) driver.Driver {
 	tb.Helper()
-	d, err := redlock.New(s.clients).Open(driver.Options{Logger: quietLog})
+	d, err := redlock.New(s.clients, opts...).Open(driver.Options{Logger: quietLog})
 	check(tb, err)
 	tb.Cleanup(func() { _ = d.Close() })
 	return d
@@ -58,7 +58,7 @@ func release(tb testing.TB, d driver.Driver, r driver.Ref, found driver.Phase) {
 // told waits until a driver is told to look at a claim.
 func told(tb testing.TB, d driver.Driver, r driver.Ref, what string) {
 	tb.Helper()
-	for end := time.After(10 * time.Second); ; {
+	for end := time.After(beforeLease); ; {
 		select {
 		case ev := <-d.Events():
 			if ev.ID == r.ID {
@@ -74,7 +74,7 @@ func told(tb testing.TB, d driver.Driver, r driver.Ref, what string) {
 // by itself here, so nothing else could tell it.
 func TestWaiterIsTold(t *testing.T) {
 	s := start(t, 3)
-	holder, waiter := s.open(t), s.open(t)
+	holder, waiter := s.open(t, patient), s.open(t, patient)
 	for i := range testenv.UnderStress(3, 100) {
 		held, waits := claim(2*i), claim(2*i+1)
 		file(t, holder, driver.Request{Ref: held}, driver.Held)
@@ -87,7 +87,7 @@ func TestWaiterIsTold(t *testing.T) {
 		}
 		release(t, holder, held, driver.Held)
 		told(t, waiter, waits, "that the lock is free")
-		testenv.Eventually(t, 5*time.Second, "the waiter has it", func() bool { return phase(t, waiter, waits) == driver.Held })
+		testenv.Eventually(t, patience, "the waiter has it", func() bool { return phase(t, waiter, waits) == driver.Held })
 		release(t, waiter, waits, driver.Held)
 	}
 }
@@ -138,7 +138,7 @@ func (s *set) shut(tb testing.TB, node int) *gate {
 // leaves what a later one has stored, and was counted.
 func TestLateCleanUpSparesLaterRounds(t *testing.T) {
 	s := start(t, 3)
-	d := s.open(t)
+	d := s.open(t, patient)
 	file(t, d, driver.Request{Ref: claim(0)}, driver.Held) // all nodes know the scripts
 	release(t, d, claim(0), driver.Held)
 	for i := 1; i <= testenv.UnderStress(3, 40); i++ {
@@ -147,23 +147,23 @@ func TestLateCleanUpSparesLaterRounds(t *testing.T) {
 			check(t, c.Set(t.Context(), "k", "another's", time.Minute).Err())
 		}
 		file(t, d, driver.Request{Ref: claim(i), Wait: true}, driver.Queued) // stored on node 2, and lost
-		testenv.Eventually(t, 5*time.Second, "clean-up is on its way", func() bool { return late.arrived.Load() > 0 })
+		testenv.Eventually(t, patience, "clean-up is on its way", func() bool { return late.arrived.Load() > 0 })
 		for _, c := range s.direct[:2] {
 			check(t, c.Del(t.Context(), "k").Err())
 		}
-		testenv.Eventually(t, 5*time.Second, "a later round wins", func() bool { return phase(t, d, claim(i)) == driver.Held })
-		testenv.Eventually(t, 5*time.Second, "all nodes have it", func() bool { // at a renewal, if the node seemed silent
+		testenv.Eventually(t, patience, "a later round wins", func() bool { return phase(t, d, claim(i)) == driver.Held })
+		testenv.Eventually(t, patience, "all nodes have it", func() bool { // at a renewal, if the node seemed silent
 			return phase(t, d, claim(i)) == driver.Held && s.isOnAll(t, "k")
 		})
 		was := s.scripts(t, 2)
 		late.open()
-		testenv.Eventually(t, 5*time.Second, "clean-up arrives", func() bool { return s.scripts(t, 2) > was })
+		testenv.Eventually(t, patience, "clean-up arrives", func() bool { return s.scripts(t, 2) > was })
 		if v := s.stored(t, 2, "k"); !strings.HasPrefix(v, claim(i).ID) {
 			t.Errorf("clean-up of a lost round took the lock from a node, which has %q", v)
 		}
 		s.heal()
 		release(t, d, claim(i), driver.Held)
-		testenv.Eventually(t, 5*time.Second, "nothing is left", func() bool { return len(s.left(t)) == 0 })
+		testenv.Eventually(t, patience, "nothing is left", func() bool { return len(s.left(t)) == 0 })
 	}
 }
 
@@ -172,7 +172,7 @@ func TestLateCleanUpSparesLaterRounds(t *testing.T) {
 // success.
 func TestReleaseIgnoresWhatIsOnlyShown(t *testing.T) {
 	s := start(t, 3)
-	d := s.open(t)
+	d := s.open(t, patient)
 	shown := func(r driver.Ref) {
 		t.Helper()
 		base, _ := redisnode.Siblings("k")
@@ -189,7 +189,7 @@ func TestReleaseIgnoresWhatIsOnlyShown(t *testing.T) {
 		check(t, c.Del(t.Context(), "k").Err())
 	}
 	release(t, d, claim(2), driver.Gone)
-	testenv.Eventually(t, 5*time.Second, "nothing is left", func() bool { return len(s.left(t)) == 0 })
+	testenv.Eventually(t, patience, "nothing is left", func() bool { return len(s.left(t)) == 0 })
 }
 
 // scripts is how many scripts a node has run.
@@ -209,7 +209,7 @@ func (s *set) scripts(tb testing.TB, node int) int {
 func TestC4CleanUpGoesOn(t *testing.T) {
 	t.Parallel()
 	s := start(t, 3)
-	d := s.open(t)
+	d := s.open(t, redlock.WithNodeTimeout(enough)) // clean-up fails three times
 	for i := range testenv.UnderStress(1, 20) {
 		for _, c := range s.direct[:2] {
 			check(t, c.Set(t.Context(), "k", "another's", time.Minute).Err())
@@ -223,7 +223,7 @@ func TestC4CleanUpGoesOn(t *testing.T) {
 			return servers.Forward
 		})
 		file(t, d, driver.Request{Ref: claim(i)}, driver.Gone)
-		testenv.Eventually(t, 10*time.Second, "clean-up has failed three times", func() bool { return lost.Load() >= 3 })
+		testenv.Eventually(t, patience, "clean-up has failed three times", func() bool { return lost.Load() >= 3 })
 		if s.stored(t, 2, "k") == "" {
 			t.Fatal("the fault did not happen: nothing was left behind")
 		}

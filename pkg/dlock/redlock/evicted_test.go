@@ -12,7 +12,7 @@ import (
 // evict takes a lock away from its holder, as an operator does from another process.
 func (s *set) evict(tb testing.TB, key string) {
 	tb.Helper()
-	admin, err := s.locks(tb, dlock.Config{}).Admin()
+	admin, err := s.locks(tb, dlock.Config{}, patient).Admin()
 	check(tb, err)
 	claims, err := admin.Inspect(tb.Context(), key)
 	check(tb, err)
@@ -26,7 +26,7 @@ func (s *set) evict(tb testing.TB, key string) {
 // would have been renewed, or would have run out. Its old Guard ends by that.
 func TestEvictedClientAsksAgain(t *testing.T) {
 	s := start(t, 3)
-	c := s.locks(t, dlock.Config{})
+	c := s.locks(t, dlock.Config{}, patient)
 	for name, opts := range map[string][]dlock.LockOption{
 		"renewed": {dlock.WithTTL(time.Hour)}, "not renewed": {dlock.WithTTL(time.Hour), dlock.WithoutRenewal()},
 	} {
@@ -42,7 +42,7 @@ func TestEvictedClientAsksAgain(t *testing.T) {
 			}
 			select {
 			case <-old.Done():
-			case <-time.After(30 * time.Second): // the lease is an hour
+			case <-time.After(patience): // the lease is an hour
 				t.Error("the evicted Guard still holds")
 			}
 			s.evict(t, name)
@@ -54,12 +54,12 @@ func TestEvictedClientAsksAgain(t *testing.T) {
 // A goroutine that waits behind one of its own Client is served when that one is evicted.
 func TestEvictedByOthersServesOwnWaiter(t *testing.T) {
 	s := start(t, 3)
-	c := s.locks(t, dlock.Config{})
+	c := s.locks(t, dlock.Config{}, patient)
 	for range testenv.UnderStress(5, 50) {
 		_ = acquire(t, c, "k", dlock.WithTTL(time.Hour), dlock.WithoutRenewal())
 		done := make(chan error, 1)
 		go func() {
-			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
 			defer cancel()
 			g, err := c.Acquire(ctx, "k")
 			if err == nil {
@@ -76,9 +76,9 @@ func TestEvictedByOthersServesOwnWaiter(t *testing.T) {
 // waits waits until the nodes show that somebody waits.
 func (s *set) waits(tb testing.TB, key string) {
 	tb.Helper()
-	admin, err := s.locks(tb, dlock.Config{}).Admin()
+	admin, err := s.locks(tb, dlock.Config{}, patient).Admin()
 	check(tb, err)
-	for end := time.Now().Add(10 * time.Second); ; elapse(time.Millisecond) {
+	for end := time.Now().Add(patience); ; elapse(time.Millisecond) {
 		claims, err := admin.Inspect(tb.Context(), key)
 		check(tb, err)
 		if len(claims) > 1 {

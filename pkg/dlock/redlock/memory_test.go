@@ -22,7 +22,7 @@ func (s *set) limit(tb testing.TB, bytes string) {
 // error says why.
 func TestC7OutOfMemory(t *testing.T) {
 	s := start(t, 3)
-	c := s.locks(t, dlock.Config{DefaultTTL: 2 * time.Second})
+	c := s.locks(t, dlock.Config{DefaultTTL: time.Minute}, patient)
 	g := acquire(t, c, "k")
 	s.limit(t, "1")
 	_, err := c.TryLock(t.Context(), "other")
@@ -30,7 +30,7 @@ func TestC7OutOfMemory(t *testing.T) {
 	if !strings.Contains(err.Error(), "out of memory") {
 		t.Errorf("a new lock: %v", err)
 	}
-	check(t, g.Extend(t.Context(), 3*time.Second))
+	check(t, g.Extend(t.Context(), 2*time.Minute))
 	unlock(t, g)
 	soon(t, "nothing is left", func() bool { return len(s.left(t)) == 0 })
 }
@@ -38,7 +38,7 @@ func TestC7OutOfMemory(t *testing.T) {
 // A release at maxmemory bars a claim of which an attempt may still arrive.
 func TestC7BarsAtMaxmemory(t *testing.T) {
 	s := start(t, 3)
-	d := s.open(t)
+	d := s.open(t, patient)
 	late := claim(1)
 	late.Unsettled = true
 	s.limit(t, "1")

@@ -2,6 +2,7 @@ package redlock_test
 
 import (
 	"context"
+	"flag"
 	"os"
 	"strings"
 	"testing"
@@ -28,6 +29,14 @@ func TestMain(m *testing.M) {
 	if addrs := os.Getenv(childAddrs); addrs != "" {
 		child(strings.Split(addrs, ","))
 		return
+	}
+	// The tests that run in parallel wait more than they work. Under stress their bounds are
+	// pass marks, and they must not take time from each other. A flag of the command wins.
+	if os.Getenv(testenv.StressEnv) == "" {
+		err := flag.Set("test.parallel", "8")
+		if err != nil {
+			panic(err)
+		}
 	}
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial"))
 }

@@ -59,14 +59,14 @@ func TestWaiterWithoutChannelRights(t *testing.T) {
 	got := make(chan error, 1)
 	go func() { got <- unheard.Lock(context.Background(), "k") }()
 	elapse(3 * time.Second)
-	if n := connections(t, s.direct[0]) - before; n > 50 {
+	if n := connections(t, s.direct[0]) - before; n > 50 { // a machine that stalls makes fewer
 		t.Errorf("%d new connections to a node in 3 s", n)
 	}
 	unlock(t, g)
 	select {
 	case err := <-got:
 		check(t, err)
-	case <-time.After(20 * time.Second):
+	case <-time.After(patience):
 		t.Fatal("the waiter was never served")
 	}
 	check(t, unheard.Unlock(context.Background(), "k"))
