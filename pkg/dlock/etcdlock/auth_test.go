@@ -52,7 +52,7 @@ func (s *userServer) dial(t *testing.T, endpoint string) *clientv3.Client {
 		return call(ctx, path, req, reply, cc, opts...)
 	}
 	client, err := clientv3.New(clientv3.Config{
-		Endpoints: []string{endpoint}, Username: "root", Password: "secret", Logger: zap.NewNop(), DialTimeout: 10 * time.Second,
+		Endpoints: []string{endpoint}, Username: "root", Password: "secret", Logger: zap.NewNop(), DialTimeout: patience,
 		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(count)},
 	})
 	if err != nil {
@@ -79,7 +79,7 @@ func (s *userServer) cpu(t *testing.T) time.Duration {
 // takes the server longer than the renewals are apart.
 func TestHoldersAsUsers(t *testing.T) {
 	t.Parallel()
-	holders, ttl, span := 8, 3*time.Second, 6*time.Second
+	holders, ttl, span := 8, 10*time.Second, 8*time.Second // two renewals
 	if os.Getenv("DLOCK_STRESS") != "" {
 		holders, ttl, span = 100, 5*time.Second, time.Minute
 	}
@@ -148,7 +148,7 @@ func TestTokenOfAUserEnds(t *testing.T) {
 	t.Parallel()
 	server := startWithUsers(t, "--auth-token-ttl", "1")
 	proxy := testenv.Proxy(t, server.Addr())
-	const ttl = 3 * time.Second
+	const ttl = 5 * time.Second
 	c := abClientOn(t, server.dial(t, abVia(proxy)), dlock.Config{DefaultTTL: ttl})
 	metronome, started := abListen(t), time.Now()
 	g := abAcquire(t, c, "k")

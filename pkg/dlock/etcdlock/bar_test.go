@@ -8,6 +8,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
@@ -19,11 +20,16 @@ func TestCleanUpOutlivesTheLeaseOfItsBars(t *testing.T) {
 	client, proxy, d := swept(t)
 	leaveUnanswered := func(id string) driver.Ref {
 		t.Helper()
-		r := driver.Ref{Key: "k", ID: strings.Repeat(id, 32), TTL: 10 * time.Second}
-		land := proxy.HoldGRPC("/etcdserverpb.KV/Txn", 1)
-		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		r := driver.Ref{Key: "k", ID: strings.Repeat(id, 32), TTL: time.Minute}
+		before := proxy.GRPCCalls()[abTxn]
+		land := proxy.HoldGRPC(abTxn, 1)
+		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		if _, err := d.Acquire(ctx, driver.Request{Ref: r}); err == nil {
+		failed := make(chan error, 1)
+		go func() { _, err := d.Acquire(ctx, driver.Request{Ref: r}); failed <- err }()
+		testenv.Eventually(t, patience, "the attempt is on its way", func() bool { return proxy.GRPCCalls()[abTxn] > before })
+		cancel()
+		if err := <-failed; err == nil {
 			t.Fatal("the attempt was answered")
 		}
 		land()

@@ -19,7 +19,7 @@ func TestClientWithoutConnection(t *testing.T) {
 	client := clientv3.NewCtxClient(context.Background())
 	t.Cleanup(func() { _ = client.Close() })
 	client.KV, client.Lease, client.Watcher = real.KV, real.Lease, real.Watcher
-	const ttl = 2 * time.Second
+	const ttl = 4 * time.Second
 	one, two := abClientOn(t, client, dlock.Config{DefaultTTL: ttl}), abClientOn(t, client, dlock.Config{DefaultTTL: ttl})
 	g := abAcquire(t, one, "k")
 	got := abAwait(t, two, real, "k")

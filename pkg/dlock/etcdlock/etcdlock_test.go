@@ -1,6 +1,7 @@
 package etcdlock_test
 
 import (
+	"flag"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -36,6 +37,13 @@ func TestMain(m *testing.M) {
 			panic(err)
 		}
 		drivertest.Child(d)
+	}
+	// The tests wait more than they work. Under stress their bounds are pass marks, and they
+	// must not take time from each other. A flag of the command wins.
+	if os.Getenv(testenv.StressEnv) == "" {
+		if err := flag.Set("test.parallel", "8"); err != nil {
+			panic(err)
+		}
 	}
 	goleak.VerifyTestMain(m)
 }

@@ -50,7 +50,7 @@ func abPause(t *testing.T, server *servers.Etcd, direct *clientv3.Client, d time
 func abRenewed(t *testing.T, g *dlock.Guard, ttl time.Duration, metronome *abMetronome, since time.Time) bool {
 	t.Helper()
 	left := time.Duration(0)
-	testenv.Eventually(t, 2*ttl, "the lock is renewed again", func() bool {
+	testenv.Eventually(t, patience, "the lock is renewed again", func() bool {
 		left = g.Remaining()
 		return left == 0 || left > ttl*3/4
 	})
@@ -68,7 +68,7 @@ func TestB1ServerPauseIsNoLoss(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
 	direct := dial(t, server.Endpoint())
-	const ttl, holders = 5 * time.Second, 20
+	const ttl, holders = 10 * time.Second, 20 // leaves more than a second for the renewal that is due
 	rng, metronome := rand.New(rand.NewPCG(1, 1)), abListen(t)
 	var guards []*dlock.Guard
 	for i := range holders {
@@ -105,7 +105,7 @@ func TestB1ServerPauseAfterJoiningLease(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
 	direct := dial(t, server.Endpoint())
-	const ttl = 5 * time.Second
+	const ttl = 10 * time.Second
 	metronome, started := abListen(t), time.Now()
 	var guards []*dlock.Guard
 	var wg sync.WaitGroup
@@ -198,7 +198,7 @@ func TestB1TransientErrorIsNoLoss(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
 	direct := dial(t, server.Endpoint())
-	const ttl = 3 * time.Second
+	const ttl = 6 * time.Second
 	metronome := abListen(t)
 	var holds []*abB1
 	for _, err := range []error{
@@ -250,7 +250,7 @@ func TestB1HungRenewalIsNoLoss(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
 	direct := dial(t, server.Endpoint())
-	const ttl = 3 * time.Second
+	const ttl = 6 * time.Second
 	metronome := abListen(t)
 	for range testenv.UnderStress(1, 10) {
 		var links []*abLink
@@ -289,19 +289,21 @@ func TestB2DeadLinkIsLostInTime(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
 	direct := dial(t, server.Endpoint())
-	const ttl, holders = 2 * time.Second, 10
+	const ttl, holders = 6 * time.Second, 10
 	const margin = ttl / 20
+	// Not long before: a holder that takes a failed renewal for a loss ends at two thirds.
+	least := testenv.UnderStress(ttl*3/4, ttl-margin-50*time.Millisecond)
 	metronome := abListen(t)
 	for round := range testenv.UnderStress(1, 10) {
 		var links [holders]*abLink
 		for i := range links {
 			if i == holders/2 {
-				abElapse(ttl) // the first half has been renewed some times
+				abElapse(ttl / 2) // the first half has been renewed
 			}
 			links[i] = abLinkTo(t, server, direct, fmt.Sprintf("k%d-%d", round, i), ttl)
 		}
 		for _, l := range links {
-			testenv.Eventually(t, 5*time.Second, "no renewal is on its way", func() (quiet bool) {
+			testenv.Eventually(t, patience, "no renewal is on its way", func() (quiet bool) {
 				l.sent, quiet = l.spy.last(ttl / 3)
 				return quiet
 			})
@@ -310,8 +312,8 @@ func TestB2DeadLinkIsLostInTime(t *testing.T) {
 		for _, l := range links {
 			lost := l.lost.when(t)
 			after := lost.Sub(l.sent)
-			if after > ttl+metronome.lost(lost.Add(-ttl/2)) || after < ttl-margin-50*time.Millisecond {
-				t.Errorf("round %d: lost %v after the last renewal, want %v to %v", round, after, ttl-margin-50*time.Millisecond, ttl)
+			if after > ttl+metronome.lost(lost.Add(-ttl/2)) || after < least {
+				t.Errorf("round %d: lost %v after the last renewal, want %v to %v", round, after, least, ttl)
 			}
 			abWant(t, context.Cause(l.g.Context()), dlock.ErrOwnershipLost)
 			if l.g.Remaining() != 0 {
@@ -332,10 +334,10 @@ func TestB3LossBeforeServerExpiry(t *testing.T) {
 	server := testenv.Etcd(t)
 	direct := dial(t, server.Endpoint())
 	watcher, metronome := abWatch(t, direct), abListen(t)
-	const ttl = 5 * time.Second
+	const ttl = 8 * time.Second
 	lates := []time.Duration{
-		700 * time.Millisecond,  // just in time: an attempt has a sixth of the lease
-		1500 * time.Millisecond, // carried out, and not answered in time
+		500 * time.Millisecond,  // in time: an attempt has a sixth of the lease
+		2200 * time.Millisecond, // carried out, and not answered in time
 	}
 	for round := range testenv.UnderStress(1, 5) {
 		var links [20]*abLink
@@ -351,32 +353,48 @@ func TestB3LossBeforeServerExpiry(t *testing.T) {
 			wg.Go(func() {
 				for quiet := l.late > ttl/6; !quiet; abElapse(5 * time.Millisecond) {
 					l.sent, quiet = l.spy.last(ttl / 3)
+					quiet = quiet && l.spy.longest() >= l.late
 				}
 				l.proxy.BlackHole(true)
 			})
 		}
 		wg.Wait()
+		unanswered := 0
 		for _, l := range links {
-			l.lostBefore(t, watcher, metronome, ttl)
+			if l.lostBefore(t, watcher, metronome, ttl) {
+				unanswered++
+			}
 			l.proxy.Heal()
 			abWant(t, l.g.Unlock(abCtx), dlock.ErrOwnershipLost)
+		}
+		if unanswered == 0 {
+			t.Error("no answer came too late: the fault did not happen")
 		}
 	}
 }
 
-// lostBefore checks that a loss was told before the server deleted the key.
-func (l *abLink) lostBefore(t *testing.T, watcher *abWatcher, metronome *abMetronome, ttl time.Duration) {
+// lostBefore checks that a loss was told before the server deleted the key. It reports
+// whether the claim was renewed without an answer in time.
+func (l *abLink) lostBefore(t *testing.T, watcher *abWatcher, metronome *abMetronome, ttl time.Duration) bool {
 	t.Helper()
 	lost, died := l.lost.when(t), watcher.when(t, l.own)
 	if late := metronome.lost(lost.Add(-ttl / 10)); !lost.Add(-late).Before(died) {
 		t.Errorf("answers late by %v: the server deleted the claim %v before the loss was told", l.late, lost.Sub(died))
 	}
-	if slowest := l.spy.longest(); (slowest >= l.late) != (l.late < ttl/6) {
-		t.Errorf("answers late by %v: the slowest took %v: the fault did not happen", l.late, slowest)
+	slowest := l.spy.longest()
+	if l.late < ttl/6 {
+		if slowest < l.late {
+			t.Errorf("answers late by %v: the slowest took %v: the fault did not happen", l.late, slowest)
+		}
+		return false
 	}
-	if since := died.Sub(lost); l.late > ttl/6 && since < ttl/6 {
+	if slowest >= l.late { // a machine that stalled has not noticed that it was too late
+		return false
+	}
+	if since := died.Sub(lost); since < ttl/6 {
 		t.Errorf("the server deleted the claim %v after the loss: it was not renewed without an answer", since)
 	}
+	return true
 }
 
 // Keep-alives do not arrive, and everything else does: no lock that joins the lease
@@ -386,7 +404,7 @@ func TestB3OnlyKeepAlivesAreLost(t *testing.T) {
 	server := testenv.Etcd(t)
 	proxy, direct := testenv.Proxy(t, server.Addr()), dial(t, server.Endpoint())
 	watcher, metronome := abWatch(t, direct), abListen(t)
-	const ttl = 3 * time.Second
+	const ttl = 6 * time.Second
 	c := abClient(t, abVia(proxy), dlock.Config{DefaultTTL: ttl, RetryInterval: 20 * time.Millisecond})
 	abWarm(t, c)
 	was := abNote(proxy)
@@ -482,7 +500,7 @@ func abHoldFor(t *testing.T, c *dlock.Client, client *clientv3.Client, key strin
 
 const (
 	abChildEnv = "ETCDLOCK_AB_CHILD"
-	abChildTTL = time.Second
+	abChildTTL = 3 * time.Second
 )
 
 // TestHelperProcessAB is the other process of TestB4: it holds locks, and writes
@@ -673,7 +691,7 @@ func TestB7DeadOwner(t *testing.T) {
 		if (i%2 == 0) != (panicked == "work failed") {
 			t.Errorf("recovered %v", panicked)
 		}
-		if took := watcher.when(t, own).Sub(at); took > 100*time.Millisecond+metronome.lost(at) {
+		if took := watcher.when(t, own).Sub(at); took > testenv.UnderStress(beforeLease, 100*time.Millisecond)+metronome.lost(at) {
 			t.Errorf("the key was free after %v", took)
 		}
 	}
@@ -686,7 +704,10 @@ func TestB7ForgottenLock(t *testing.T) {
 	server := testenv.Etcd(t)
 	direct := dial(t, server.Endpoint())
 	watcher := abWatch(t, direct)
-	const ttl, longest, rounds = 2 * time.Second, 2500 * time.Millisecond, 5
+	const rounds = 5
+	// What is not renewed ends before the longest hold, though etcd may be 1.5 s late.
+	const ttl, longest = 4 * time.Second, 6 * time.Second
+	late := testenv.UnderStress(beforeLease, 1500*time.Millisecond)
 	for range testenv.UnderStress(1, 10) {
 		var owns []string
 		var lost []abLoss
@@ -708,9 +729,8 @@ func TestB7ForgottenLock(t *testing.T) {
 			if d := lost[i].when(t).Sub(at); d < longest {
 				t.Errorf("lost after %v", d)
 			}
-			// A server of etcd ends a lease up to 1.5 s late.
 			freed := watcher.when(t, owns[i])
-			if d := freed.Sub(done); d > longest+ttl+1500*time.Millisecond {
+			if d := freed.Sub(done); d > longest+ttl+late { // else it stays with the lease of the other
 				t.Errorf("the key was free after %v, want %v", d, longest+ttl)
 			}
 			if d := freed.Sub(at); d < longest {
@@ -799,7 +819,7 @@ func (b *abB9) ask(t *testing.T, ttl time.Duration, i int) {
 	if err := g.Unlock(abCtx); err != nil && ttl > 5*time.Second { // a short one may run out on a busy machine
 		t.Fatalf("TTL %v: %v", ttl, err)
 	}
-	abFree(t, b.direct, "k", "the key is free", 10*time.Second)
+	abFree(t, b.direct, "k", "the key is free", patience)
 }
 
 // check compares what the server has with what was asked for.
@@ -812,6 +832,9 @@ func (b *abB9) check(t *testing.T, g *dlock.Guard, ttl time.Duration) {
 	lease, err := b.direct.TimeToLive(abCtx, clientv3.LeaseID(line[0].Lease))
 	if err != nil || line[0].Lease == 0 {
 		t.Fatalf("TTL %v: the claim has no lease: %v", ttl, err)
+	}
+	if lease.TTL < 0 && ttl <= 5*time.Second {
+		return // so has its lease
 	}
 	granted := time.Duration(lease.GrantedTTL) * time.Second
 	if granted < ttl || granted >= max(ttl+time.Second, b.least+1) {
@@ -827,17 +850,18 @@ func (b *abB9) extend(t *testing.T) {
 	t.Helper()
 	for _, opts := range [][]dlock.LockOption{nil, {dlock.WithoutRenewal()}} {
 		opts = append(opts, dlock.WithTTL(time.Minute))
-		g := abAcquire(t, b.c, "k", opts...)
+		g, last := abAcquire(t, b.c, "k", opts...), time.Minute
 		for _, ttl := range abTTLs {
 			switch err := g.Extend(abCtx, ttl); {
 			case !b.valid(ttl):
 				abWant(t, err, dlock.ErrInvalidTTL)
-			case errors.Is(err, dlock.ErrOwnershipLost) && ttl <= 5*time.Second:
-				g = abAcquire(t, b.c, "k", opts...) // so short a lease may run out on a busy machine
+			case errors.Is(err, dlock.ErrOwnershipLost) && min(ttl, last) <= 5*time.Second:
+				g, last = abAcquire(t, b.c, "k", opts...), time.Minute // so short a lease may run out on a busy machine
 			case err != nil:
 				t.Fatalf("extend by %v: %v", ttl, err)
 			default:
 				b.check(t, g, ttl)
+				last = ttl
 			}
 		}
 		abUnlock(t, g)
@@ -871,7 +895,7 @@ func (b *abB9) runOut(t *testing.T, watcher *abWatcher) (judge func()) {
 			if lasted := at.Sub(l.asked); lasted < l.ttl {
 				t.Errorf("TTL %v: the server let it last %v", l.ttl, lasted)
 			}
-			if lasted := at.Sub(l.done); lasted > max(l.ttl+time.Second, b.least)+1500*time.Millisecond {
+			if lasted := at.Sub(l.done); lasted > max(l.ttl+time.Second, b.least)+testenv.UnderStress(beforeLease, 1500*time.Millisecond) {
 				t.Errorf("TTL %v: the server let it last %v", l.ttl, lasted)
 			}
 		}

@@ -22,7 +22,7 @@ import (
 // E1: ten dead waiters at the head of the queue cost one lease, and not one each.
 func TestE1GhostHeads(t *testing.T) {
 	t.Parallel()
-	const ttl = 2 * time.Second
+	const ttl = 5 * time.Second
 	for range testenv.UnderStress(1, 20) {
 		server := testenv.Etcd(t)
 		direct := dial(t, server.Endpoint())
@@ -39,15 +39,15 @@ func TestE1GhostHeads(t *testing.T) {
 		deCheck(t, ghosts.Kill())
 		began := time.Now()
 		deUnlock(t, g)
-		next := deGrant(t, living[0], 30*time.Second)
+		next := deGrant(t, living[0])
 		took := next.at.Sub(began)
 		t.Logf("after %v", took)
-		if most := ttl + 1500*time.Millisecond; took > most {
+		if most := testenv.UnderStress(5*ttl, ttl+1500*time.Millisecond); took > most { // one each are ten
 			t.Errorf("the first living waiter had to wait %v, more than %v", took, most)
 		}
 		deUnlock(t, next.guard)
 		for _, ch := range living[1:] {
-			deUnlock(t, deGrant(t, ch, 10*time.Second).guard)
+			deUnlock(t, deGrant(t, ch).guard)
 		}
 	}
 }
@@ -60,8 +60,10 @@ func TestE1SilentClaims(t *testing.T) {
 	direct := dial(t, server.Endpoint())
 	d, other := deOpen(t, direct), deOpen(t, dial(t, server.Endpoint()))
 	kept, silent, queued := deRef("kept", 1), deRef("silent", 2), deRef("busy", 3)
-	kept.TTL, silent.TTL, queued.TTL = 2*time.Second, 2*time.Second, 2*time.Second
+	const ttl = 5 * time.Second
+	kept.TTL, silent.TTL, queued.TTL = ttl, ttl, ttl
 	deFile(t, other, deRef("busy", 4))
+	filing := time.Now()
 	for _, ref := range []driver.Ref{kept, silent, queued} {
 		deFile(t, d, ref)
 	}
@@ -70,14 +72,14 @@ func TestE1SilentClaims(t *testing.T) {
 		t.Fatal("the claims do not share a lease")
 	}
 	began := time.Now()
-	testenv.Eventually(t, 10*time.Second, "the silent claims are gone", func() bool {
+	testenv.Eventually(t, beforeLease, "the silent claims are gone", func() bool {
 		if states, err := d.Renew(t.Context(), []driver.Ref{kept}); err != nil || states[0].Phase != driver.Held {
 			t.Fatal(states, err)
 		}
 		return len(deLine(t, direct, "silent")) == 0 && len(deLine(t, direct, "busy")) == 1
 	})
-	if took := time.Since(began); took < 2*time.Second-deSlack || took > 2*time.Second+2*time.Second/3+2*deSlack {
-		t.Errorf("removed after %v", took)
+	if least, most := time.Since(began), time.Since(filing); most < ttl || least > ttl+ttl/3+2*deSlack {
+		t.Errorf("removed after %v to %v", least, most)
 	}
 	if line := deLine(t, direct, "kept"); len(line) != 1 || line[0].Lease != lease {
 		t.Errorf("the claim that was renewed: %v", line)
@@ -87,7 +89,7 @@ func TestE1SilentClaims(t *testing.T) {
 // E2: nobody who waits for ten heartbeats is taken for dead, or loses its place.
 func TestE2PatientWaiters(t *testing.T) {
 	t.Parallel()
-	const ttl = 1050 * time.Millisecond // on a lease of two seconds
+	ttl := testenv.UnderStress(3050*time.Millisecond, 1050*time.Millisecond) // on a lease of a second more
 	server := testenv.Etcd(t)
 	direct := dial(t, server.Endpoint())
 	g := deAcquire(t, deNew(t, server.Endpoint()), "k")
@@ -97,7 +99,7 @@ func TestE2PatientWaiters(t *testing.T) {
 		waiters = append(waiters, deAwait(t, two[i%2], direct, "k", dlock.WithTTL(ttl)))
 	}
 	before := deLine(t, direct, "k")
-	<-time.After(10 * ttl)
+	<-time.After(10500 * time.Millisecond)
 	deAlive(t, g)
 	after := deLine(t, direct, "k")
 	if len(before) != 7 || len(after) != 7 {
@@ -110,7 +112,7 @@ func TestE2PatientWaiters(t *testing.T) {
 	}
 	deUnlock(t, g)
 	for i, ch := range waiters { // each in its turn, since each unlocks only then
-		next := deGrant(t, ch, 5*time.Second).guard
+		next := deGrant(t, ch).guard
 		if next.Token() != before[i+1].CreateRevision {
 			t.Errorf("token %d, filed at %d", next.Token(), before[i+1].CreateRevision)
 		}
@@ -123,14 +125,16 @@ func deQuantile(took []time.Duration, q float64) time.Duration {
 	return took[int(q*float64(len(took)-1))]
 }
 
-// E3: watches are hints. Without any, a hand-over takes a second at most.
+// E3: watches are hints. Without any, a hand-over takes a heartbeat, of a second at most, and
+// not a third of the TTL.
 func TestE3WithoutWatches(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
 	proxy := testenv.Proxy(t, server.Addr())
 	proxy.HoldGRPC(deWatchPath, math.MaxInt)
-	a, b := deNew(t, deURL(proxy)), deNew(t, deURL(proxy))
-	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(testenv.UnderStress(60, 300))*time.Second)
+	const ttl = time.Minute
+	a, b := deOn(t, dial(t, deURL(proxy)), dlock.Config{DefaultTTL: ttl}), deOn(t, dial(t, deURL(proxy)), dlock.Config{DefaultTTL: ttl})
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.UnderStress(180*time.Second, 300*time.Second))
 	defer cancel()
 	lanes, each := 10, testenv.UnderStress(2, 100)
 	var wg sync.WaitGroup
@@ -168,7 +172,7 @@ func TestE3WithoutWatches(t *testing.T) {
 	if len(all) != lanes*each || proxy.GRPCCalls()[deWatchPath] == 0 || deWatchers(t, server.Endpoint()) != 0 {
 		t.Fatalf("%d of %d hand-overs, %d watches asked for, %d made", len(all), lanes*each, proxy.GRPCCalls()[deWatchPath], deWatchers(t, server.Endpoint()))
 	}
-	if worst := deQuantile(all, 1); worst > time.Second+deSlack {
+	if worst := deQuantile(all, 1); worst > testenv.UnderStress(ttl/4, time.Second+deSlack) {
 		t.Errorf("a hand-over took %v", worst)
 	}
 	t.Logf("%d hand-overs: median %v, worst %v", len(all), deQuantile(all, .5), deQuantile(all, 1))
@@ -190,8 +194,8 @@ func TestE3WatchBeginsLate(t *testing.T) {
 			t.Fatal(st)
 		}
 	}
-	testenv.Eventually(t, 10*time.Second, "a watch is asked for", func() bool { return proxy.GRPCCalls()[deWatchPath] == 1 })
-	testenv.Eventually(t, 10*time.Second, "the holders watch their own keys", func() bool { return deWatchers(t, server.Endpoint()) == n })
+	testenv.Eventually(t, patience, "a watch is asked for", func() bool { return proxy.GRPCCalls()[deWatchPath] == 1 })
+	testenv.Eventually(t, patience, "the holders watch their own keys", func() bool { return deWatchers(t, server.Endpoint()) == n })
 	for i := range n {
 		_, err := a.Release(t.Context(), deRef(fmt.Sprint("k", i), i))
 		deCheck(t, err)
@@ -202,7 +206,7 @@ func TestE3WatchBeginsLate(t *testing.T) {
 	letIn()
 	granted := map[string]bool{}
 	for range n {
-		ev := deEvent(t, b, 10*time.Second)
+		ev := deEvent(t, b)
 		if ev.State.Phase != driver.Held {
 			t.Fatalf("told %v", ev.State.Phase)
 		}
@@ -214,15 +218,16 @@ func TestE3WatchBeginsLate(t *testing.T) {
 }
 
 // E3: with watches it takes no time. The machine may be busy with others: one
-// round of five must meet the mark.
+// round of five must meet the mark. By heartbeats half of the hand-overs take half a second.
 func TestE3Watches(t *testing.T) {
 	server := testenv.Etcd(t)
 	direct := dial(t, server.Endpoint())
 	two := []*dlock.Client{deNew(t, server.Endpoint()), deNew(t, server.Endpoint())}
-	var p99 time.Duration
+	quantile, mark := testenv.UnderStress(.5, .99), testenv.UnderStress(250*time.Millisecond, 20*time.Millisecond)
+	var got time.Duration
 	for range 5 {
 		var took []time.Duration
-		g, hopeless := deAcquire(t, two[0], "k"), time.Now().Add(time.Duration(testenv.UnderStress(10, 100))*time.Second)
+		g, hopeless := deAcquire(t, two[0], "k"), time.Now().Add(testenv.UnderStress(10*time.Second, 100*time.Second))
 		for i := range testenv.UnderStress(100, 1000) {
 			if time.Now().After(hopeless) {
 				break
@@ -230,17 +235,17 @@ func TestE3Watches(t *testing.T) {
 			ch := deAwait(t, two[(i+1)%2], direct, "k")
 			began := time.Now()
 			deUnlock(t, g)
-			got := deGrant(t, ch, 10*time.Second)
-			took, g = append(took, got.at.Sub(began)), got.guard
+			next := deGrant(t, ch)
+			took, g = append(took, next.at.Sub(began)), next.guard
 		}
 		deUnlock(t, g)
-		p99 = deQuantile(took, .99)
-		t.Logf("p50 %v, p99 %v", deQuantile(took, .5), p99)
-		if p99 <= 20*time.Millisecond {
+		got = deQuantile(took, quantile)
+		t.Logf("p50 %v, p99 %v", deQuantile(took, .5), deQuantile(took, .99))
+		if got <= mark {
 			return
 		}
 	}
-	t.Errorf("p99 is %v", p99)
+	t.Errorf("quantile %v is %v, more than %v", quantile, got, mark)
 }
 
 // deUsage is how much CPU this process has used.
@@ -258,7 +263,7 @@ func TestE4Herd(t *testing.T) {
 	hands := int64(testenv.UnderStress(300, 500))
 	server := testenv.Etcd(t)
 	direct := dial(t, server.Endpoint())
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	g := deAcquire(t, deNew(t, server.Endpoint()), "k")
 	var wg sync.WaitGroup
@@ -285,14 +290,14 @@ func TestE4Herd(t *testing.T) {
 			})
 		}
 	}
-	testenv.Eventually(t, 20*time.Second, "all wait", func() bool { return len(deLine(t, direct, "k")) == clients*each+1 })
+	testenv.Eventually(t, patience, "all wait", func() bool { return len(deLine(t, direct, "k")) == clients*each+1 })
 	const watches = clients + 1 // the holder watches its own key
-	testenv.Eventually(t, 10*time.Second, "each process watches one key", func() bool { return deWatchers(t, server.Endpoint()) == watches })
-	idle := 1.0
-	for range 3 { // whatever else this process still does, it does not do for ever
+	testenv.Eventually(t, patience, "each process watches one key", func() bool { return deWatchers(t, server.Endpoint()) == watches })
+	idle, mark := 1.0, testenv.UnderStress(.5, .05) // of a CPU; who asks all the time takes one
+	for range 3 {                                   // whatever else this process still does, it does not do for ever
 		busy, began := deUsage(t), time.Now()
 		<-time.After(1200 * time.Millisecond)
-		if idle = min(idle, float64(deUsage(t)-busy)/float64(time.Since(began))); idle <= .05 {
+		if idle = min(idle, float64(deUsage(t)-busy)/float64(time.Since(began))); idle <= mark {
 			break
 		}
 	}
@@ -309,7 +314,7 @@ func TestE4Herd(t *testing.T) {
 	if perHand > 10 || count.Load() < hands {
 		t.Errorf("%.1f requests per hand-over, of %d", perHand, count.Load())
 	}
-	if idle > .05 {
+	if idle > mark {
 		t.Errorf("%.1f %% of a CPU is used for waiting", 100*idle)
 	}
 }
@@ -328,10 +333,10 @@ func TestE4BehindUnanswered(t *testing.T) {
 	unanswered := deAwait(t, c, direct, "k") // it asks again in two seconds
 	behind := deAwait(t, c, direct, "k")
 	deUnlock(t, g)
-	g = deGrant(t, first, 10*time.Second).guard
-	before, span := proxy.Requests(), 500*time.Millisecond
-	<-time.After(span)
-	asked := proxy.Requests() - before
+	g = deGrant(t, first).guard
+	before, began := proxy.Requests(), time.Now()
+	<-time.After(500 * time.Millisecond)
+	asked, span := proxy.Requests()-before, time.Since(began)
 	deIdle(t, unanswered)
 	deIdle(t, behind)
 	if most := int64(2 * 20 * span.Seconds()); asked > most {
@@ -339,7 +344,7 @@ func TestE4BehindUnanswered(t *testing.T) {
 	}
 	for _, ch := range []<-chan deGot{unanswered, behind} {
 		deUnlock(t, g)
-		g = deGrant(t, ch, 10*time.Second).guard
+		g = deGrant(t, ch).guard
 	}
 	deUnlock(t, g)
 }
@@ -352,7 +357,7 @@ func TestE5Order(t *testing.T) {
 	total := int64(testenv.UnderStress(300, 10_000))
 	server := testenv.Etcd(t)
 	direct := dial(t, server.Endpoint())
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
 	defer cancel()
 	var wg sync.WaitGroup
 	var count, predicted, inversions atomic.Int64
@@ -405,14 +410,21 @@ func TestE6CancelledWaiters(t *testing.T) {
 	total := int64(testenv.UnderStress(400, 5000))
 	server := testenv.Etcd(t)
 	direct := dial(t, server.Endpoint())
-	clients := []*dlock.Client{deNew(t, server.Endpoint()), deNew(t, server.Endpoint()), deNew(t, server.Endpoint())}
+	var clients []*dlock.Client
+	for range 3 { // a lease ends nothing here
+		clients = append(clients, deOn(t, dial(t, server.Endpoint()), dlock.Config{DefaultTTL: time.Minute}))
+	}
 	var wg sync.WaitGroup
 	var calls, cancelled, acquired atomic.Int64
 	for i := range workers {
 		rng, c := rand.New(rand.NewPCG(6, uint64(i))), clients[i%len(clients)]
 		wg.Go(func() {
-			for calls.Add(1) <= total {
-				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rng.IntN(80_000))*time.Microsecond)
+			for n := calls.Add(1); n <= total; n = calls.Add(1) {
+				within := time.Duration(rng.IntN(80_000)) * time.Microsecond
+				if n%20 == 0 {
+					within = patience // some acquire, however slow the machine is
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), within)
 				g, err := c.Acquire(ctx, "k")
 				switch {
 				case err == nil:
@@ -431,7 +443,7 @@ func TestE6CancelledWaiters(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	testenv.Eventually(t, time.Second+deSlack, "nothing is left", func() bool { return len(deLeft(t, direct)) == 0 })
+	testenv.Eventually(t, testenv.UnderStress(beforeLease, time.Second+deSlack), "nothing is left", func() bool { return len(deLeft(t, direct)) == 0 })
 	<-time.After(200 * time.Millisecond) // nor comes back
 	if left := deLeft(t, direct); len(left) != 0 {
 		t.Errorf("left: %q", left)
@@ -450,10 +462,11 @@ func TestE8Close(t *testing.T) {
 	direct := dial(t, server.Endpoint())
 	rng := rand.New(rand.NewPCG(8, 8))
 	var refused, took atomic.Int64
-	for range testenv.UnderStress(60, 1000) {
+	for round := range testenv.UnderStress(60, 1000) {
 		c, err := dlock.New(&dlock.Config{}, dlock.WithBackend(etcdlock.New(direct)))
 		deCheck(t, err)
 		var wg sync.WaitGroup
+		before := took.Load()
 		for i := range 6 {
 			wg.Go(func() {
 				for {
@@ -469,6 +482,9 @@ func TestE8Close(t *testing.T) {
 					return
 				}
 			})
+		}
+		if round%4 == 0 { // however slow the machine is, some hold by then
+			testenv.Eventually(t, patience, "a lock is held", func() bool { return took.Load() > before })
 		}
 		<-time.After(time.Duration(rng.IntN(15_000)) * time.Microsecond)
 		deCheck(t, deClose(t, c))
@@ -504,7 +520,7 @@ func TestE8CloseBlackHole(t *testing.T) {
 			if watched {
 				watches = 3
 			}
-			testenv.Eventually(t, 10*time.Second, "it watches", func() bool {
+			testenv.Eventually(t, patience, "it watches", func() bool {
 				return proxy.GRPCCalls()[deWatchPath] > 0 && deWatchers(t, server.Endpoint()) == watches
 			})
 			proxy.BlackHole(true)

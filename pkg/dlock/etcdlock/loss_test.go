@@ -143,11 +143,11 @@ func TestLossWhileNotWatching(t *testing.T) {
 		guards = append(guards, abAcquire(t, c, fmt.Sprintf("k%d", i), dlock.WithoutRenewal()))
 	}
 	watched := func() int { return deWatchers(t, server.Endpoint()) }
-	testenv.Eventually(t, 10*time.Second, "the keys are watched", func() bool { return watched() == len(guards) })
+	testenv.Eventually(t, patience, "the keys are watched", func() bool { return watched() == len(guards) })
 	for round := range 2 {
 		proxy.Refuse(true)
 		proxy.Cut()
-		testenv.Eventually(t, 10*time.Second, "the watches are cut", func() bool { return watched() == 0 })
+		testenv.Eventually(t, patience, "the watches are cut", func() bool { return watched() == 0 })
 		lost := guards[round]
 		resp, err := direct.Delete(t.Context(), string(abLine(t, direct, lost.Key())[0].Key))
 		if err != nil {
@@ -159,7 +159,7 @@ func TestLossWhileNotWatching(t *testing.T) {
 		loss := abWatchLoss(lost)
 		proxy.Heal()
 		loss.when(t)
-		testenv.Eventually(t, 10*time.Second, "the others are watched", func() bool { return watched() >= len(guards)-round-1 })
+		testenv.Eventually(t, patience, "the others are watched", func() bool { return watched() >= len(guards)-round-1 })
 	}
 	for _, g := range guards[2:] {
 		abAlive(t, g)
@@ -180,12 +180,12 @@ func TestWatchesOfOwnKeys(t *testing.T) {
 		if st := deFile(t, d, ref); st.Phase != driver.Held {
 			t.Fatal(st)
 		}
-		testenv.Eventually(t, 10*time.Second, "the key is watched", func() bool { return watched() == 1 })
+		testenv.Eventually(t, patience, "the key is watched", func() bool { return watched() == 1 })
 		if st, err := d.Release(t.Context(), ref); err != nil || st.Phase != driver.Held {
 			t.Fatal(st, err)
 		}
 	}
-	testenv.Eventually(t, 15*time.Second, "nothing is watched", func() bool { return watched() == 0 })
+	testenv.Eventually(t, patience, "nothing is watched", func() bool { return watched() == 0 })
 	select {
 	case ev := <-d.Events():
 		t.Errorf("told %v of a claim that was released", ev.State)
@@ -204,7 +204,7 @@ func TestLossBehindSilentMember(t *testing.T) {
 	c := abClientOn(t, dial(t, cluster.Endpoints()...), dlock.Config{DefaultTTL: lossTTL})
 	g := abAcquire(t, c, "k", dlock.WithoutRenewal())
 	var silent, other *servers.Etcd
-	testenv.Eventually(t, 10*time.Second, "the key is watched", func() bool {
+	testenv.Eventually(t, patience, "the key is watched", func() bool {
 		for i, node := range cluster.Nodes() {
 			if deWatchers(t, node.Endpoint()) == 1 {
 				silent, other = node, cluster.Nodes()[(i+1)%3]
@@ -219,7 +219,7 @@ func TestLossBehindSilentMember(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = silent.Resume() }()
-	testenv.Eventually(t, 20*time.Second, "the others delete the key", func() bool {
+	testenv.Eventually(t, patience, "the others delete the key", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		_, err := direct.Delete(ctx, own)

@@ -23,7 +23,7 @@ func TestStalledReleaseSparesTheNextHolder(t *testing.T) {
 
 func stallRelease(t *testing.T, unsettled bool) {
 	d, client := openInternal(t, testenv.Etcd(t).Endpoint())
-	first, second := refTo("k", 1, 10*time.Second), refTo("k", 2, 10*time.Second)
+	first, second := refTo("k", 1, time.Minute), refTo("k", 2, time.Minute)
 	first.Unsettled = unsettled
 	acquireHeld(t, d, driver.Request{Ref: first})
 	d.bars.mu.Lock() // Release takes it after its decision
@@ -32,7 +32,7 @@ func stallRelease(t *testing.T, unsettled bool) {
 		_, err := d.Release(t.Context(), first)
 		released <- err
 	}()
-	testenv.Eventually(t, 10*time.Second, "the release waits", func() bool {
+	testenv.Eventually(t, patience, "the release waits", func() bool {
 		return strings.Contains(stacks(), "(*barLease).current")
 	})
 	if _, err := client.Delete(t.Context(), d.lineOf("k"), clientv3.WithPrefix()); err != nil {

@@ -44,7 +44,7 @@ func TestClaimsThatRunOutAreForgotten(t *testing.T) {
 				}
 			}
 		}
-		testenv.Eventually(t, 20*time.Second, "all is forgotten", func() bool { return d.sizes() == nothingLeft })
+		testenv.Eventually(t, patience, "all is forgotten", func() bool { return d.sizes() == nothingLeft })
 	}
 }
 
@@ -55,7 +55,7 @@ func TestNothingIsRememberedForever(t *testing.T) {
 	t.Parallel()
 	proxy := testenv.Proxy(t, testenv.Etcd(t).Addr())
 	d, _ := openInternal(t, "http://"+proxy.Addr())
-	const ttl = 5 * time.Second
+	const ttl = time.Minute
 	fixed, held, gone := refTo("fixed", 1, ttl), refTo("held", 2, ttl), refTo("gone", 3, ttl)
 	acquireHeld(t, d, driver.Request{Ref: fixed, Fixed: true})
 	acquireHeld(t, d, driver.Request{Ref: held})
@@ -68,7 +68,7 @@ func TestNothingIsRememberedForever(t *testing.T) {
 	if _, err := d.Release(t.Context(), held); err == nil {
 		t.Fatal("the release was answered")
 	}
-	testenv.Eventually(t, 10*time.Second, "the release is repeated", func() bool {
+	testenv.Eventually(t, patience, "the release is repeated", func() bool {
 		_, err := d.Release(t.Context(), held)
 		return err == nil
 	})
@@ -117,7 +117,7 @@ func TestRevocationsAreBounded(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	testenv.Eventually(t, 10*time.Second, "some are revoked", func() bool { return all.Load() >= maxRevokes })
+	testenv.Eventually(t, patience, "some are revoked", func() bool { return all.Load() >= maxRevokes })
 	began := time.Now()
 	if err := d.Close(); err != nil {
 		t.Error(err)

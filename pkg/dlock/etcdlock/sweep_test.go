@@ -38,7 +38,7 @@ func swept(t *testing.T) (*clientv3.Client, *servers.Proxy, driver.Driver) {
 func TestSweepSparesAClaimThatIsBeingFiled(t *testing.T) {
 	t.Parallel()
 	client, proxy, d := swept(t)
-	const ttl = 2 * time.Second
+	const ttl = 4 * time.Second
 	other := driver.Ref{Key: "other", ID: strings.Repeat("a", 32), TTL: ttl}
 	mine := driver.Ref{Key: "mine", ID: strings.Repeat("b", 32), TTL: ttl}
 	if st, err := d.Acquire(t.Context(), driver.Request{Ref: other}); err != nil || st.Phase != driver.Held {
@@ -66,7 +66,7 @@ func TestSweepSparesAClaimThatIsBeingFiled(t *testing.T) {
 	select {
 	case <-deleted:
 		t.Fatalf("the claim was deleted %v before its end", time.Until(st.Until))
-	case <-time.After(time.Until(st.Until) - 200*time.Millisecond):
+	case <-time.After(time.Until(st.Until) - ttl/2): // the sweep deletes as soon as it has its bar
 	}
 }
 
@@ -75,7 +75,7 @@ func TestSweepSparesAClaimThatIsBeingFiled(t *testing.T) {
 func TestSweptClaimIsGone(t *testing.T) {
 	t.Parallel()
 	client, proxy, d := swept(t)
-	const ttl = 2 * time.Second
+	const ttl = 4 * time.Second
 	other := driver.Ref{Key: "other", ID: strings.Repeat("a", 32), TTL: ttl}
 	mine := driver.Ref{Key: "mine", ID: strings.Repeat("b", 32), TTL: ttl}
 	for _, r := range []driver.Ref{other, mine} {
@@ -86,7 +86,7 @@ func TestSweptClaimIsGone(t *testing.T) {
 	// The sweep's bar needs a lease, which it does not get: nothing is removed yet.
 	granted := proxy.HoldGRPC("/etcdserverpb.Lease/LeaseGrant", 1)
 	silent := time.Now().Add(ttl + ttl/3 + 100*time.Millisecond)
-	testenv.Eventually(t, 10*time.Second, "the sweep begins", func() bool {
+	testenv.Eventually(t, patience, "the sweep begins", func() bool {
 		if _, err := d.Renew(t.Context(), []driver.Ref{other}); err != nil {
 			t.Fatal(err)
 		}
@@ -104,7 +104,7 @@ func TestSweptClaimIsGone(t *testing.T) {
 		}
 	}
 	granted()
-	testenv.Eventually(t, 10*time.Second, "the claim is removed", func() bool {
+	testenv.Eventually(t, patience, "the claim is removed", func() bool {
 		_, _ = d.Renew(t.Context(), []driver.Ref{other})
 		got, err := client.Get(t.Context(), "p:mine/", clientv3.WithPrefix(), clientv3.WithCountOnly())
 		return err == nil && got.Count == 0

@@ -38,23 +38,24 @@ func TestRefusedIsUnavailable(t *testing.T) {
 		"with lease": withLease,
 	} {
 		t.Run(name, func(t *testing.T) {
+			quickest := time.Hour
 			for range 4 {
 				began := time.Now()
 				_, err := c.TryLock(abCtx, "k")
 				wantRefused(t, err)
-				took := time.Since(began)
-				if took > time.Second { // two if the client repeats itself
-					t.Errorf("TryLock took %v", took)
-				}
+				quickest = min(quickest, time.Since(began))
 				_, err = c.TryAcquire(abCtx, "k")
 				wantRefused(t, err)
 				_, err = c.Acquire(abCtx, "k", dlock.WithWait(300*time.Millisecond))
 				wantRefused(t, err)
 			}
+			if quickest > time.Second { // each takes two if the client repeats itself
+				t.Errorf("TryLock took %v at least", quickest)
+			}
 			began := time.Now()
 			err := c.Close()
 			took := time.Since(began)
-			if err != nil || took > time.Second {
+			if err != nil || took > testenv.UnderStress(beforeLease, time.Second) { // with something to clean up it is an error
 				t.Errorf("Close: %v after %v", err, took)
 			}
 		})

@@ -14,6 +14,9 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
+// patience is for what must happen, and whose time says nothing.
+const patience = time.Minute
+
 // openInternal returns a driver whose insides a test may look at, and its client.
 func openInternal(t *testing.T, endpoint string, opts ...grpc.DialOption) (*etcdDriver, *clientv3.Client) {
 	t.Helper()

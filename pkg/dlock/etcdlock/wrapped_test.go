@@ -36,8 +36,8 @@ func TestNamespaceOfTheClient(t *testing.T) {
 		}
 		return names
 	}
-	one := abClientOn(t, namespaced(t, server.Endpoint(), "one/"), dlock.Config{DefaultTTL: 2 * time.Second})
-	two := abClientOn(t, namespaced(t, server.Endpoint(), "two/"), dlock.Config{DefaultTTL: 2 * time.Second})
+	one := abClientOn(t, namespaced(t, server.Endpoint(), "one/"), dlock.Config{DefaultTTL: 4 * time.Second})
+	two := abClientOn(t, namespaced(t, server.Endpoint(), "two/"), dlock.Config{DefaultTTL: 4 * time.Second})
 	g, h := abAcquire(t, one, "k"), abAcquire(t, two, "k") // which do not exclude each other
 	for _, name := range stored() {
 		if !strings.HasPrefix(name, "one/") && !strings.HasPrefix(name, "two/") {
@@ -49,15 +49,15 @@ func TestNamespaceOfTheClient(t *testing.T) {
 	select { // longer than a lease
 	case <-g.Done():
 		t.Error("lost")
-	case <-time.After(3 * time.Second):
+	case <-time.After(5 * time.Second):
 	}
 	abUnlock(t, g)
 	abUnlock(t, <-waiting)
 	_, err := raw.Delete(t.Context(), "two/", clientv3.WithPrefix())
 	deCheck(t, err)
-	select { // at the latest when its lease is over
+	select { // else its lease is renewed for ever
 	case <-h.Done():
-	case <-time.After(2 * time.Second):
+	case <-time.After(patience):
 		t.Error("a deleted key is not a loss")
 	}
 	if left := stored(); len(left) > 0 {
@@ -87,7 +87,7 @@ func fileMany(t *testing.T, d driver.Driver, n int, name func(int) string) {
 // watchers waits until the server has a number of watches.
 func watchers(t *testing.T, endpoint, what string, enough func(n int) bool) {
 	t.Helper()
-	testenv.Eventually(t, 30*time.Second, "watches, "+what, func() bool { return enough(deWatchers(t, endpoint)) })
+	testenv.Eventually(t, patience, "watches, "+what, func() bool { return enough(deWatchers(t, endpoint)) })
 }
 
 // Thousands of keys are watched again after a cut: what comes back does not stand in the way
@@ -101,8 +101,10 @@ func TestManyKeysAreWatchedAgain(t *testing.T) {
 	fileMany(t, d, n, name)
 	all := func(have int) bool { return have >= n }
 	watchers(t, server.Endpoint(), "before the cut", all)
+	proxy.Refuse(true) // until we have seen that they are gone
 	proxy.Cut()
 	watchers(t, server.Endpoint(), "the server ends what was cut", func(have int) bool { return have < n })
+	proxy.Refuse(false)
 	watchers(t, server.Endpoint(), "after the cut", all)
 	_, err := dial(t, server.Endpoint()).Delete(t.Context(), name(7)+"/", clientv3.WithPrefix())
 	deCheck(t, err)
@@ -185,7 +187,7 @@ func TestLastSecondOfALease(t *testing.T) {
 		return resp
 	}
 	id := clientv3.LeaseID(get().Kvs[0].Lease)
-	testenv.Eventually(t, 10*time.Second, "the last second", func() bool {
+	testenv.Eventually(t, patience, "the last second", func() bool {
 		left, err := raw.TimeToLive(t.Context(), id)
 		return err == nil && left.TTL <= 0
 	})
