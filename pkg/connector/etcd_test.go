@@ -41,18 +41,18 @@ func TestEtcd(t *testing.T) {
 
 func etcdComesBack(t *testing.T, server *servers.Etcd) {
 	t.Helper()
-	c := newEtcd(t, connector.EtcdConfig{Endpoints: []string{server.Endpoint()}, ConnectTimeout: time.Second})
+	c := newEtcd(t, connector.EtcdConfig{Endpoints: []string{server.Endpoint()}, ConnectTimeout: long})
 	mustConnect(t, c)
 	if err := server.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	testenv.Eventually(t, time.Second, "unreachable", func() bool {
+	testenv.Eventually(t, testenv.UnderStress(long/2, time.Second), "unreachable", func() bool {
 		return errors.Is(c.HealthCheck(t.Context()), connector.ErrUnreachable)
 	})
 	if err := server.Restart(t.Context(), true); err != nil {
 		t.Fatal(err)
 	}
-	testenv.Eventually(t, 5*time.Second, "healthy again", func() bool { return c.HealthCheck(t.Context()) == nil })
+	testenv.Eventually(t, patience, "healthy again", func() bool { return c.HealthCheck(t.Context()) == nil })
 }
 
 // etcdWithUsers has a root, and a user who may use the keys below p:.
@@ -111,7 +111,7 @@ func TestEtcdUsers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			proxy := testenv.Proxy(t, server.Addr())
-			cfg.Endpoints = []string{proxy.Addr()}
+			cfg.Endpoints, cfg.ConnectTimeout = []string{proxy.Addr()}, long
 			err := refused(t, newEtcd(t, cfg, connector.WithLogger(log)), connector.ErrDenied, 2*time.Second)
 			if strings.Contains(err.Error(), password) {
 				t.Errorf("password in %v", err)
@@ -130,7 +130,7 @@ func TestEtcdTLS(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
 	open := func(t *testing.T, addr string, tls *connector.TLSConfig) conn {
-		return newEtcd(t, connector.EtcdConfig{Endpoints: []string{addr}, TLS: tls, ConnectTimeout: time.Second})
+		return newEtcd(t, connector.EtcdConfig{Endpoints: []string{addr}, TLS: tls, ConnectTimeout: long})
 	}
 	testTLS(t, server.Addr(), open)
 	t.Run("https", func(t *testing.T) {
@@ -139,21 +139,21 @@ func TestEtcdTLS(t *testing.T) {
 		front := newFront(t, server.Addr(), cert, key, nil)
 		c := newEtcd(t, connector.EtcdConfig{Endpoints: []string{"https://" + front.addr()}, TLS: &connector.TLSConfig{CAFile: ca.file}})
 		lockOnce(t, func() (*dlock.Client, error) { return dlock.NewEtcd(c, &dlock.Config{}) })
-		refused(t, open(t, "https://"+front.addr(), nil), connector.ErrTLS, time.Second)
+		refused(t, open(t, "https://"+front.addr(), nil), connector.ErrTLS, atOnce)
 	})
 }
 
 func TestEtcdUnreachable(t *testing.T) {
 	t.Run("nobody", func(t *testing.T) {
-		c := newEtcd(t, connector.EtcdConfig{Endpoints: []string{nobody(t), nobody(t)}, Username: "root", Password: password})
-		if err := refused(t, c, connector.ErrUnreachable, time.Second); !errors.Is(err, syscall.ECONNREFUSED) {
+		c := newEtcd(t, connector.EtcdConfig{Endpoints: []string{nobody(t), nobody(t)}, Username: "root", Password: password, ConnectTimeout: long})
+		if err := refused(t, c, connector.ErrUnreachable, atOnce); !errors.Is(err, syscall.ECONNREFUSED) {
 			t.Errorf("no cause: %v", err)
 		}
 	})
 	t.Run("hangs up", func(t *testing.T) {
 		door := shutDoor(t)
-		c := newEtcd(t, connector.EtcdConfig{Endpoints: []string{door.addr()}})
-		refused(t, c, connector.ErrUnreachable, time.Second)
+		c := newEtcd(t, connector.EtcdConfig{Endpoints: []string{door.addr()}, ConnectTimeout: long})
+		refused(t, c, connector.ErrUnreachable, atOnce)
 		if n := door.knocks.Load(); n > 2*handful {
 			t.Errorf("%d connections", n)
 		}
@@ -171,5 +171,5 @@ func TestEtcdUnreachable(t *testing.T) {
 
 func TestEtcdContext(t *testing.T) {
 	proxy := halfOpen(t)
-	testContext(t, newEtcd(t, connector.EtcdConfig{Endpoints: []string{proxy.Addr()}}))
+	testContext(t, newEtcd(t, connector.EtcdConfig{Endpoints: []string{proxy.Addr()}, ConnectTimeout: long}))
 }

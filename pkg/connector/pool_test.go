@@ -35,7 +35,7 @@ func occupy(t *testing.T, nodes []*servers.Redis, clients ...redis.UniversalClie
 	}
 	for _, n := range nodes {
 		admin := n.Client()
-		testenv.Eventually(t, 10*time.Second, "all connections are blocked", func() bool {
+		testenv.Eventually(t, patience, "all connections are blocked", func() bool {
 			info, err := admin.Info(t.Context(), "clients").Result()
 			return err == nil && strings.Contains(info, "blocked_clients:2")
 		})
@@ -52,11 +52,11 @@ func occupy(t *testing.T, nodes []*servers.Redis, clients ...redis.UniversalClie
 	}
 }
 
-// useLocks holds some locks for three leases, and takes and releases others meanwhile.
+// useLocks holds some locks for two leases, and takes and releases others meanwhile.
 func useLocks(t *testing.T, c *dlock.Client) {
 	t.Helper()
-	const ttl = 2 * time.Second
-	ctx, cancel := context.WithTimeout(t.Context(), 3*ttl)
+	const ttl = 5 * time.Second
+	ctx, cancel := context.WithTimeout(t.Context(), 2*ttl)
 	defer cancel()
 	var held []*dlock.Guard
 	for i := range 4 {
@@ -95,6 +95,7 @@ func useLocks(t *testing.T, c *dlock.Client) {
 
 // B17: locks do not wait behind the blocking commands of the client that the user has.
 func TestRedisLocksHaveTheirOwnPool(t *testing.T) {
+	t.Parallel()
 	server := testenv.Redis(t)
 	c := newRedis(t, connector.RedisConfig{Addr: server.Addr(), PoolSize: 2})
 	locks, err := dlock.NewRedis(c, &dlock.Config{})
@@ -119,6 +120,7 @@ func TestRedisLocksHaveTheirOwnPool(t *testing.T) {
 }
 
 func TestRedlockLocksHaveTheirOwnPools(t *testing.T) {
+	t.Parallel()
 	var nodes []*servers.Redis
 	var addrs []string
 	for range 3 {

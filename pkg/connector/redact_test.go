@@ -7,7 +7,6 @@ import (
 	"net"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -112,7 +111,7 @@ func TestLockHidesPassword(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+				ctx, cancel := context.WithTimeout(t.Context(), patience)
 				_, err = client.TryLock(ctx, "k")
 				cancel()
 				hides(t, err, "s3cr3t")

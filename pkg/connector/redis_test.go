@@ -90,8 +90,8 @@ func TestRedisUsers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			proxy := testenv.Proxy(t, server.Addr())
-			cfg.Addr = proxy.Addr()
-			err := refused(t, newRedis(t, cfg), connector.ErrDenied, time.Second)
+			cfg.Addr, cfg.ConnectTimeout = proxy.Addr(), long
+			err := refused(t, newRedis(t, cfg), connector.ErrDenied, atOnce)
 			if reply := redis.Error(nil); !errors.As(err, &reply) {
 				t.Errorf("no cause: %v", err)
 			}
@@ -124,7 +124,7 @@ func TestRedisRepeatsPassword(t *testing.T) {
 func TestRedisTLS(t *testing.T) {
 	server := testenv.Redis(t)
 	testTLS(t, server.Addr(), func(t *testing.T, addr string, tls *connector.TLSConfig) conn {
-		return newRedis(t, connector.RedisConfig{Addr: addr, TLS: tls, ConnectTimeout: time.Second})
+		return newRedis(t, connector.RedisConfig{Addr: addr, TLS: tls, ConnectTimeout: long})
 	})
 	t.Run("first lock", func(t *testing.T) {
 		ca, other := newAuthority(t), newAuthority(t)
@@ -140,7 +140,7 @@ func TestRedisTLS(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer locks.Close()
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), testenv.UnderStress(patience, 2*time.Second))
 		defer cancel()
 		if err := locks.Lock(ctx, "key"); !errors.Is(err, connector.ErrTLS) || ctx.Err() != nil {
 			t.Errorf("got %v, %v", err, ctx.Err())
@@ -153,8 +153,8 @@ func TestRedisTLS(t *testing.T) {
 
 func TestRedisUnreachable(t *testing.T) {
 	t.Run("nobody", func(t *testing.T) {
-		c := newRedis(t, connector.RedisConfig{Addr: nobody(t), Password: password})
-		err := refused(t, c, connector.ErrUnreachable, time.Second)
+		c := newRedis(t, connector.RedisConfig{Addr: nobody(t), Password: password, ConnectTimeout: long})
+		err := refused(t, c, connector.ErrUnreachable, atOnce)
 		if !errors.Is(err, syscall.ECONNREFUSED) {
 			t.Errorf("no cause: %v", err)
 		}
@@ -172,9 +172,10 @@ func TestRedisUnreachable(t *testing.T) {
 	} {
 		t.Run(name+" hangs up", func(t *testing.T) {
 			door := shutDoor(t)
-			cfg.Addrs = []string{door.addr()}
+			cfg := cfg
+			cfg.Addrs, cfg.ConnectTimeout = []string{door.addr()}, long
 			c := newRedis(t, cfg)
-			refused(t, c, connector.ErrUnreachable, time.Second)
+			refused(t, c, connector.ErrUnreachable, atOnce)
 			if n := door.knocks.Load(); n > 2*handful {
 				t.Errorf("%d connections", n)
 			}
@@ -195,7 +196,7 @@ func TestRedisUnreachable(t *testing.T) {
 
 func TestRedisContext(t *testing.T) {
 	proxy := halfOpen(t)
-	c := newRedis(t, connector.RedisConfig{Addr: proxy.Addr()})
+	c := newRedis(t, connector.RedisConfig{Addr: proxy.Addr(), ConnectTimeout: long, DialTimeout: long})
 	testContext(t, c)
 }
 
@@ -240,13 +241,13 @@ func TestRedisSentinel(t *testing.T) {
 	lockOnce(t, func() (*dlock.Client, error) { return dlock.NewRedis(c, &dlock.Config{}) })
 	closedFor(t, c)
 
-	stranger := newRedis(t, connector.RedisConfig{Addrs: group.SentinelAddrs(), MasterName: "stranger"})
-	if err := refused(t, stranger, connector.ErrInvalidConfig, time.Second); !strings.Contains(err.Error(), "MasterName") {
+	stranger := newRedis(t, connector.RedisConfig{Addrs: group.SentinelAddrs(), MasterName: "stranger", ConnectTimeout: long})
+	if err := refused(t, stranger, connector.ErrInvalidConfig, atOnce); !strings.Contains(err.Error(), "MasterName") {
 		t.Error(err)
 	}
 	closed := redisWithUsers(t) // stands for sentinels with a password
-	c = newRedis(t, connector.RedisConfig{Addrs: []string{closed.Addr()}, MasterName: "m", SentinelPassword: "wrong-" + password})
-	if err := refused(t, c, connector.ErrDenied, time.Second); strings.Contains(err.Error(), password) {
+	c = newRedis(t, connector.RedisConfig{Addrs: []string{closed.Addr()}, MasterName: "m", SentinelPassword: "wrong-" + password, ConnectTimeout: long})
+	if err := refused(t, c, connector.ErrDenied, atOnce); strings.Contains(err.Error(), password) {
 		t.Error(err)
 	}
 }
@@ -269,7 +270,7 @@ func TestRedisCluster(t *testing.T) {
 			closedFor(t, c)
 		})
 	}
-	c := newRedis(t, connector.RedisConfig{Addrs: cluster.Addrs(), ConnectTimeout: time.Second})
+	c := newRedis(t, connector.RedisConfig{Addrs: cluster.Addrs(), ConnectTimeout: long})
 	mustConnect(t, c)
 	if err := cluster.Nodes()[2].Kill(); err != nil {
 		t.Fatal(err)
@@ -279,10 +280,10 @@ func TestRedisCluster(t *testing.T) {
 	}
 
 	single := testenv.Redis(t)
-	c = newRedis(t, connector.RedisConfig{Addr: single.Addr(), Cluster: true})
-	refused(t, c, connector.ErrInvalidConfig, time.Second)
-	c = newRedis(t, connector.RedisConfig{Addr: single.Addr(), DB: 99})
-	refused(t, c, connector.ErrInvalidConfig, time.Second)
+	c = newRedis(t, connector.RedisConfig{Addr: single.Addr(), Cluster: true, ConnectTimeout: long})
+	refused(t, c, connector.ErrInvalidConfig, atOnce)
+	c = newRedis(t, connector.RedisConfig{Addr: single.Addr(), DB: 99, ConnectTimeout: long})
+	refused(t, c, connector.ErrInvalidConfig, atOnce)
 }
 
 func TestRedisSocket(t *testing.T) {
@@ -293,14 +294,14 @@ func TestRedisSocket(t *testing.T) {
 
 func TestRedisComesBack(t *testing.T) {
 	server := testenv.Redis(t)
-	c := newRedis(t, connector.RedisConfig{Addr: server.Addr(), ConnectTimeout: time.Second})
+	c := newRedis(t, connector.RedisConfig{Addr: server.Addr(), ConnectTimeout: long})
 	mustConnect(t, c)
 	if err := server.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	refused(t, c, connector.ErrUnreachable, time.Second)
+	refused(t, c, connector.ErrUnreachable, atOnce)
 	if err := server.Restart(t.Context(), false); err != nil {
 		t.Fatal(err)
 	}
-	testenv.Eventually(t, 3*time.Second, "healthy again", func() bool { return c.HealthCheck(t.Context()) == nil })
+	testenv.Eventually(t, patience, "healthy again", func() bool { return c.HealthCheck(t.Context()) == nil })
 }

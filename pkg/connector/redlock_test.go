@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/ceyewan/genesis/internal/servers"
 	"github.com/ceyewan/genesis/pkg/connector"
@@ -61,14 +60,14 @@ func TestRedlockConnector(t *testing.T) {
 		server := redisWithUsers(t)
 		nodes, addrs = append(nodes, server), append(addrs, server.Addr())
 	}
-	c := newRedlock(t, connector.RedlockConfig{Addrs: addrs, Password: password, ConnectTimeout: 2 * time.Second}, connector.WithRedlockOptions(redlock.WithDrift(0.02)))
+	c := newRedlock(t, connector.RedlockConfig{Addrs: addrs, Password: password, ConnectTimeout: long}, connector.WithRedlockOptions(redlock.WithDrift(0.02)))
 	mustConnect(t, c)
 	locks := func() (*dlock.Client, error) { return dlock.NewRedlock(c, &dlock.Config{Prefix: "p:"}) }
 	lockOnce(t, locks)
 	if len(c.GetClients()) != 3 || strings.Contains(c.String(), password) {
 		t.Errorf("%v", c)
 	}
-	wrong := newRedlock(t, connector.RedlockConfig{Addrs: addrs, Password: "wrong"})
+	wrong := newRedlock(t, connector.RedlockConfig{Addrs: addrs, Password: "wrong", ConnectTimeout: long})
 	if err := wrong.Connect(t.Context()); !errors.Is(err, connector.ErrDenied) || strings.Contains(err.Error(), "wrong") {
 		t.Errorf("a wrong password: %v", err)
 	}

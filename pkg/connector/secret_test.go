@@ -9,7 +9,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/ceyewan/genesis/pkg/connector"
 )
@@ -27,11 +26,11 @@ func TestPasswordIsAWord(t *testing.T) {
 		t.Run(word, func(t *testing.T) {
 			t.Parallel()
 			for _, c := range []conn{
-				newEtcd(t, connector.EtcdConfig{Endpoints: []string{silent}, Username: "root", Password: word}),
-				newRedis(t, connector.RedisConfig{Addr: silent, Password: word}),
-				newRedis(t, connector.RedisConfig{Addrs: []string{silent}, MasterName: "m", SentinelPassword: word}),
+				newEtcd(t, connector.EtcdConfig{Endpoints: []string{silent}, Username: "root", Password: word, ConnectTimeout: long}),
+				newRedis(t, connector.RedisConfig{Addr: silent, Password: word, ConnectTimeout: long}),
+				newRedis(t, connector.RedisConfig{Addrs: []string{silent}, MasterName: "m", SentinelPassword: word, ConnectTimeout: long}),
 			} {
-				err := refused(t, c, connector.ErrUnreachable, 5*time.Second)
+				err := refused(t, c, connector.ErrUnreachable, atOnce)
 				if !errors.Is(err, syscall.ECONNREFUSED) || !strings.Contains(err.Error(), "connection refused") || !strings.Contains(err.Error(), silent) {
 					t.Errorf("no cause: %v", err)
 				}
@@ -41,7 +40,7 @@ func TestPasswordIsAWord(t *testing.T) {
 					t.Errorf("no cause: %v", err)
 				}
 			}
-			err := refused(t, newRedis(t, connector.RedisConfig{Addr: closed.Addr(), Password: word}), connector.ErrDenied, 5*time.Second)
+			err := refused(t, newRedis(t, connector.RedisConfig{Addr: closed.Addr(), Password: word, ConnectTimeout: long}), connector.ErrDenied, atOnce)
 			if !strings.Contains(err.Error(), "WRONGPASS invalid username-password pair") {
 				t.Errorf("no cause: %v", err)
 			}
@@ -54,8 +53,8 @@ func TestPasswordIsAWordOfEtcd(t *testing.T) {
 	t.Parallel()
 	server := etcdWithUsers(t)
 	for _, word := range []string{"etcdserver", "authentication"} {
-		c := newEtcd(t, connector.EtcdConfig{Endpoints: []string{server.Endpoint()}, Username: "locks", Password: word})
-		if err := refused(t, c, connector.ErrDenied, 5*time.Second); !strings.Contains(err.Error(), "authentication failed") {
+		c := newEtcd(t, connector.EtcdConfig{Endpoints: []string{server.Endpoint()}, Username: "locks", Password: word, ConnectTimeout: long})
+		if err := refused(t, c, connector.ErrDenied, atOnce); !strings.Contains(err.Error(), "authentication failed") {
 			t.Errorf("no cause: %v", err)
 		}
 	}

@@ -2,6 +2,7 @@ package connector_test
 
 import (
 	"bytes"
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -194,7 +195,7 @@ func testTLS(t *testing.T, server string, open func(t *testing.T, addr string, c
 	})
 	t.Run("wrong CA", func(t *testing.T) {
 		before := plain.connections()
-		err := refused(t, open(t, plain.addr(), &connector.TLSConfig{CAFile: other.file}), connector.ErrTLS, time.Second)
+		err := refused(t, open(t, plain.addr(), &connector.TLSConfig{CAFile: other.file}), connector.ErrTLS, atOnce)
 		if cause := new(x509.UnknownAuthorityError); !errors.As(err, cause) {
 			t.Errorf("no cause: %v", err)
 		}
@@ -203,32 +204,34 @@ func testTLS(t *testing.T, server string, open func(t *testing.T, addr string, c
 		}
 	})
 	t.Run("system CAs", func(t *testing.T) {
-		refused(t, open(t, plain.addr(), &connector.TLSConfig{Enabled: true}), connector.ErrTLS, time.Second)
+		refused(t, open(t, plain.addr(), &connector.TLSConfig{Enabled: true}), connector.ErrTLS, atOnce)
 	})
 	t.Run("expired", func(t *testing.T) {
-		err := refused(t, open(t, expired.addr(), &connector.TLSConfig{CAFile: ca.file}), connector.ErrTLS, time.Second)
+		err := refused(t, open(t, expired.addr(), &connector.TLSConfig{CAFile: ca.file}), connector.ErrTLS, atOnce)
 		if cause := new(x509.CertificateInvalidError); !errors.As(err, cause) || cause.Reason != x509.Expired {
 			t.Errorf("no cause: %v", err)
 		}
 	})
 	t.Run("wrong host", func(t *testing.T) {
-		err := refused(t, open(t, strange.addr(), &connector.TLSConfig{CAFile: ca.file}), connector.ErrTLS, time.Second)
+		err := refused(t, open(t, strange.addr(), &connector.TLSConfig{CAFile: ca.file}), connector.ErrTLS, atOnce)
 		if cause := new(x509.HostnameError); !errors.As(err, cause) {
 			t.Errorf("no cause: %v", err)
 		}
 	})
 	t.Run("no certificate of ours", func(t *testing.T) {
-		refused(t, open(t, mutual.addr(), &connector.TLSConfig{CAFile: ca.file}), connector.ErrTLS, time.Second)
+		refused(t, open(t, mutual.addr(), &connector.TLSConfig{CAFile: ca.file}), connector.ErrTLS, atOnce)
 	})
 	t.Run("server without TLS", func(t *testing.T) {
-		err := open(t, server, &connector.TLSConfig{CAFile: ca.file}).Connect(t.Context())
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		err := open(t, server, &connector.TLSConfig{CAFile: ca.file}).Connect(ctx)
 		// Some hang up, and Redis waits for the rest of what it takes for a command.
 		if !errors.Is(err, connector.ErrTLS) && !errors.Is(err, connector.ErrUnreachable) && !errors.Is(err, connector.ErrTimeout) {
 			t.Errorf("got %v", err)
 		}
 	})
 	t.Run("client without TLS", func(t *testing.T) {
-		refused(t, open(t, plain.addr(), nil), connector.ErrUnreachable, time.Second)
+		refused(t, open(t, plain.addr(), nil), connector.ErrUnreachable, atOnce)
 	})
 	t.Run("renewed certificate", func(t *testing.T) { renewedCertificate(t, ca, mutual.addr(), open) })
 }
@@ -245,9 +248,9 @@ func renewedCertificate(t *testing.T, ca *authority, addr string, open func(t *t
 	mine := newAuthorityLike(ca)
 	cert, key := mine.issue("127.0.0.2", time.Now().Add(-time.Hour))
 	c := open(t, addr, &connector.TLSConfig{CAFile: ca.file, CertFile: cert, KeyFile: key})
-	refused(t, c, connector.ErrTLS, time.Second)
+	refused(t, c, connector.ErrTLS, atOnce)
 	mine.issue("127.0.0.2", time.Now().Add(time.Hour))
-	deadline := time.Now().Add(5 * time.Second) // gRPC pauses before it tries again
+	deadline := time.Now().Add(patience) // gRPC pauses before it tries again
 	for c.Connect(t.Context()) != nil {
 		if time.Now().After(deadline) {
 			t.Fatal("the new certificate is not used")
