@@ -148,7 +148,7 @@ func release(t testing.TB, d driver.Driver, r driver.Ref) {
 // granted waits for the push of a grant, as the engine does.
 func granted(t testing.TB, d driver.Driver, r driver.Ref) driver.State {
 	t.Helper()
-	st, ok := await(d, r.ID, 10*time.Second)
+	st, ok := await(d, r.ID, time.Minute)
 	if !ok {
 		t.Fatalf("%q is not granted", r.Key)
 	}

@@ -86,7 +86,7 @@ func TestUnlockOfInherited(t *testing.T) {
 	cmd := heir(t, store, "k", file(t, d, r, driver.Held).Token)
 	closed := closings(t, filepath.Join(dir, filelock.Name("k")))
 	release(t, d, r.Ref)
-	if err := closed.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+	if err := closed.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := closed.Read(make([]byte, 4096)); err != nil {

@@ -80,7 +80,7 @@ func TestCancelledWaits(t *testing.T) {
 		for _, r := range waits {
 			release(t, d, r)
 		}
-		testenv.Eventually(t, 10*time.Second, "no goroutine waits", func() bool { return !filelock.Waits(d) })
+		testenv.Eventually(t, time.Minute, "no goroutine waits", func() bool { return !filelock.Waits(d) })
 		if more := entries(t, "fd") - files; more > 0 {
 			t.Errorf("%d more descriptors after %d cancelled waits", more, n)
 		}
@@ -183,7 +183,8 @@ func TestHandOver(t *testing.T) {
 		}
 		slices.Sort(took)
 		t.Logf("%s: p50 %v, max %v", name, took[n/2], took[n-1])
-		if took[n/2] > 50*time.Millisecond {
+		// Who is at rest and is not told looks four times a second: half would take 125 ms.
+		if took[n/2] > testenv.UnderStress(100*time.Millisecond, 50*time.Millisecond) {
 			t.Errorf("%s: half of them took more than %v", name, took[n/2])
 		}
 	}
@@ -221,7 +222,7 @@ func TestFirstComeFirstServed(t *testing.T) {
 			w := wait("k")
 			file(t, d, w, driver.Queued)
 			wg.Go(func() {
-				if _, ok := await(d, w.ID, 10*time.Second); !ok {
+				if _, ok := await(d, w.ID, time.Minute); !ok {
 					t.Error("not granted")
 				}
 				order <- i
@@ -235,7 +236,8 @@ func TestFirstComeFirstServed(t *testing.T) {
 		}
 	}
 	t.Logf("%d inversions in 30 rounds", inversions)
-	if inversions > 15 { // a waiter that was not woken in time has lost its turn
+	// A waiter that was not woken in time has lost its turn. Without any order 29 are inversions.
+	if inversions > testenv.UnderStress(24, 15) {
 		t.Errorf("%d inversions in 30 rounds", inversions)
 	}
 }
@@ -254,7 +256,7 @@ func TestGhostWaiter(t *testing.T) {
 			if slices.Max(took) < 50*time.Millisecond { // a busy machine takes the ghost for old
 				t.Errorf("nothing was left to the first: %v", took)
 			}
-			if slices.Min(took) > time.Second {
+			if slices.Min(took) > testenv.UnderStress(10*time.Second, time.Second) { // nobody else ends a ghost
 				t.Errorf("it took %v", took)
 			}
 		})
