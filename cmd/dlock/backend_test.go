@@ -146,7 +146,7 @@ func TestUnreachable(t *testing.T) {
 		if code != 69 || !strings.Contains(errs, "cannot be reached") || strings.Count(errs, "\n") != 1 {
 			t.Errorf("%s: exit %d, %s", backend, code, errs)
 		}
-		if took := time.Since(began); took > 10*time.Second {
+		if took := time.Since(began); took > testenv.UnderStress(time.Minute, 10*time.Second) { // it never is there
 			t.Errorf("%s: after %v", backend, took)
 		}
 	}

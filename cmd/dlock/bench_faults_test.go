@@ -102,7 +102,7 @@ func TestBenchLosesItsBackend(t *testing.T) {
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cmd := command("", "bench", "--config", config, "--clients", "3", "--duration", "30s", "--json")
+	cmd := command("", "bench", "--config", config, "--clients", "3", "--duration", "2m", "--json")
 	var out, errs strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Start(); err != nil {

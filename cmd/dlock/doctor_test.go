@@ -105,8 +105,8 @@ func TestDoctorPermissions(t *testing.T) {
 func TestDoctorLatency(t *testing.T) {
 	t.Parallel()
 	p := testenv.Proxy(t, testenv.Redis(t).Addr())
-	p.Delay(25*time.Millisecond, 25*time.Millisecond)
-	for ttl, want := range map[string]string{"100s": "ok", "800ms": "warning", "200ms": "unsafe"} {
+	p.Delay(100*time.Millisecond, 100*time.Millisecond) // 400 ms for lock and release
+	for ttl, want := range map[string]string{"100s": "ok", "3500ms": "warning", "1s": "unsafe"} {
 		t.Run(ttl, func(t *testing.T) {
 			t.Parallel()
 			if d, levels, _ := diagnose(t, "redis://"+p.Addr(), "--ttl", ttl); levels["latency"] != want {

@@ -73,7 +73,7 @@ func TestEvictComparesTheToken(t *testing.T) {
 func TestEvictIsAudited(t *testing.T) {
 	t.Parallel()
 	onServers(t, func(t *testing.T, backend string) {
-		ann, token := holds(t, backend, "ann", "--ttl", "3s", "k")
+		ann, token := holds(t, backend, "ann", "--ttl", "12s", "k")
 		bob := waits(t, backend, "bob", "k", 1)
 		out, errs, code := dlock(t, backend, "evict", "--json", "--yes", "--token", strconv.FormatInt(token, 10), "k")
 		if code != 0 || out != "" || !strings.Contains(errs, `"msg":"lock evicted"`) {
@@ -200,7 +200,7 @@ func TestEvictUnanswered(t *testing.T) {
 	if _, err := s.WriteString("y\n"); err != nil {
 		t.Fatal(err)
 	}
-	if code := exitOf(cmd); code != 69 || time.Since(began) > 20*time.Second {
+	if code := exitOf(cmd); code != 69 || time.Since(began) > testenv.UnderStress(time.Minute, 20*time.Second) {
 		t.Errorf("exit %d after %v", code, time.Since(began))
 	}
 	s.shows(t, "result=unknown")

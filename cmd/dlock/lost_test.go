@@ -14,14 +14,14 @@ import (
 	"github.com/ceyewan/genesis/internal/testenv"
 )
 
-// How long locks last in these tests. etcd counts in seconds, of which it has two at
-// least.
+// How long locks last in these tests: long enough for a machine that stalls for a second.
+// etcd counts in seconds.
 const (
-	shortTTL   = 2 * time.Second
+	shortTTL   = 5 * time.Second
 	shortGrace = 500 * time.Millisecond
 )
 
-var short = []string{"--ttl", "2s", "--grace", "500ms"}
+var short = []string{"--ttl", "5s", "--grace", "500ms"}
 
 func shortly(key string) []string { return append(short[:len(short):len(short)], key) }
 
@@ -136,7 +136,7 @@ func TestLostByPause(t *testing.T) {
 				t.Fatal(err)
 			}
 			for i := range width {
-				diesWithin(t, witnesses[i], shortTTL+time.Second)
+				diesWithin(t, witnesses[i], shortTTL+busy)
 			}
 			if err := l.server.Resume(); err != nil {
 				t.Fatal(err)
@@ -163,17 +163,18 @@ func TestLostIsToldBefore(t *testing.T) {
 	})
 }
 
-// A lock that is deleted or evicted ends the command within a renewal interval and
-// the grace period. The TTL is longer here: it must not be what ends the command.
+// A lock that is deleted or evicted ends the command within a renewal interval, a third of
+// the TTL, and the grace period. The end of the lease must not be what ends it.
 func TestLostByDeletion(t *testing.T) {
 	t.Parallel()
 	onLeases(t, func(t *testing.T, l *lease) {
+		const ttl = 12 * time.Second
 		for _, mode := range []string{"obedient", "stubborn"} {
 			witness := filepath.Join(t.TempDir(), "w")
-			h := wrap(t, l.backend, mode, witness, "--ttl", "9s", "--grace", "500ms", "k")
+			h := wrap(t, l.backend, mode, witness, "--ttl", ttl.String(), "--grace", "500ms", "k")
 			h.says(t, "ready")
 			l.remove(t, "k")
-			diesWithin(t, witness, 3*time.Second+shortGrace+busy)
+			diesWithin(t, witness, testenv.UnderStress(ttl*3/4, ttl/3+shortGrace+busy))
 			if code := h.ends(t); code != 76 || !strings.Contains(h.stderr.String(), "ownership of the lock was lost") {
 				t.Errorf("exit %d, %s", code, h.stderr.String())
 			}
@@ -181,8 +182,9 @@ func TestLostByDeletion(t *testing.T) {
 	})
 }
 
-// busy is what a machine with too much to do may add to a bound.
-var busy = map[bool]time.Duration{false: time.Second, true: 100 * time.Millisecond}[stress()]
+// busy is what a machine may add to a bound: if it has too much to do, so much that only a
+// command that nobody ends comes later.
+var busy = testenv.UnderStress(30*time.Second, 100*time.Millisecond)
 
 // The server dies for good: the command ends all the same.
 func TestLostServer(t *testing.T) {
@@ -226,11 +228,12 @@ func TestLostWarns(t *testing.T) {
 func TestWrapperKilled(t *testing.T) {
 	t.Parallel()
 	onLeases(t, func(t *testing.T, l *lease) {
+		const ttl = 12 * time.Second // whose end must not be what ends the command
 		witness := filepath.Join(t.TempDir(), "w")
-		h := wrap(t, l.backend, "stubborn", witness, shortly("k")...)
+		h := wrap(t, l.backend, "stubborn", witness, "--ttl", ttl.String(), "--grace", "500ms", "k")
 		h.says(t, "ready")
 		_ = h.Process.Kill()
-		diesWithin(t, witness, 100*time.Millisecond+busy)
+		diesWithin(t, witness, testenv.UnderStress(ttl/2, 200*time.Millisecond))
 		wrap(t, l.backend, "brief", witness, shortly("k")...).says(t, "alone")
 	})
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -40,6 +41,11 @@ func TestMain(m *testing.M) {
 	// caught here, they have as it should be.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	_ = os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE")) // or every call takes a second longer
+	// The tests wait more than they work. Under stress their bounds are pass marks, and they
+	// must not take time from each other. A flag of the command wins.
+	if !stress() {
+		_ = flag.Set("test.parallel", "6")
+	}
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
 		_ = os.RemoveAll(dir)
 		os.Exit(code)

@@ -50,7 +50,7 @@ func (c *claimant) end() {
 		_ = c.Process.Signal(syscall.SIGTERM)
 	}
 	if c.ProcessState == nil {
-		timer := time.AfterFunc(10*time.Second, func() { _ = c.Process.Kill() })
+		timer := time.AfterFunc(time.Minute, func() { _ = c.Process.Kill() })
 		_, _ = io.Copy(io.Discard, c.out)
 		_ = c.Wait()
 		timer.Stop()
@@ -83,7 +83,7 @@ func holds(t testing.TB, backend, user string, args ...string) (*claimant, int64
 func waits(t testing.TB, backend, user, key string, place int) *claimant {
 	t.Helper()
 	c := claims(t, backend, user, key)
-	testenv.Eventually(t, 20*time.Second, user+" waits", func() bool { return len(seen(t, backend, key).Queue) == place })
+	testenv.Eventually(t, time.Minute, user+" waits", func() bool { return len(seen(t, backend, key).Queue) == place })
 	return c
 }
 

@@ -192,7 +192,7 @@ func TestRunMaxHold(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, backend, _ string) {
 		witness := filepath.Join(t.TempDir(), "w")
-		holder := wrap(t, backend, "stubborn", witness, "--max-hold", "4s", "--grace", "300ms", "k")
+		holder := wrap(t, backend, "stubborn", witness, "--max-hold", "8s", "--grace", "300ms", "k")
 		holder.says(t, "ready")
 		next := wrap(t, backend, "brief", witness, "k")
 		next.says(t, "alone")

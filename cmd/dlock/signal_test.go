@@ -28,7 +28,7 @@ func TestSignalsArePassedOn(t *testing.T) {
 			if code := w.ends(t); code != 7 {
 				t.Errorf("%s: exit %d", s.name, code)
 			}
-			diesWithin(t, witness, time.Second) // the signal went to the whole group
+			diesWithin(t, witness, time.Second+busy) // the signal went to the whole group
 			if _, errs, code := dlock(t, backend, "run", "--try", "k", "--", "true"); code != 0 {
 				t.Errorf("%s: afterwards exit %d, %s", s.name, code, errs)
 			}
@@ -74,10 +74,13 @@ func TestSignalsEndTheWait(t *testing.T) {
 			if code := w.ends(t); code != 128+int(s.Signal) {
 				t.Errorf("%s: exit %d, %s", s.name, code, w.stderr.String())
 			}
+			if queue := seen(t, backend, "k").Queue; len(queue) > 0 {
+				t.Errorf("%s: it still waits: %+v", s.name, queue)
+			}
 		}
 		_ = holder.Process.Signal(syscall.SIGTERM)
 		holder.ends(t)
-		if _, errs, code := dlock(t, backend, "run", "--wait", "1s", "k", "--", "true"); code != 0 {
+		if _, errs, code := dlock(t, backend, "run", "--wait", testenv.UnderStress("30s", "1s"), "k", "--", "true"); code != 0 {
 			t.Errorf("%s: afterwards exit %d, %s", name, code, errs)
 		}
 	})
@@ -97,7 +100,7 @@ func TestIgnoredSignalsStayIgnored(t *testing.T) {
 // awaitEvent waits until --json has told of something.
 func awaitEvent(t testing.TB, w *wrapped, what string) {
 	t.Helper()
-	testenv.Eventually(t, 10*time.Second, "the event "+what, func() bool {
+	testenv.Eventually(t, time.Minute, "the event "+what, func() bool {
 		return strings.Contains(w.stderr.String(), `"event":"`+what+`"`)
 	})
 }

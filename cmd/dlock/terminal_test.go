@@ -54,7 +54,7 @@ func (s *screen) String() string { return s.seen.String() }
 // shows waits until something was written.
 func (s *screen) shows(t testing.TB, what string) {
 	t.Helper()
-	testenv.Eventually(t, 15*time.Second, "the terminal shows "+what, func() bool { return strings.Contains(s.String(), what) })
+	testenv.Eventually(t, time.Minute, "the terminal shows "+what, func() bool { return strings.Contains(s.String(), what) })
 }
 
 func exitOf(cmd *exec.Cmd) int {

@@ -65,7 +65,7 @@ func TestWatchOnTerminal(t *testing.T) {
 			waits(t, backend, "joe", "app:k", 1).end()
 		}
 		ann.end()
-		testenv.Eventually(t, 15*time.Second, "a lock that was released is gone", func() bool {
+		testenv.Eventually(t, time.Minute, "a lock that was released is gone", func() bool {
 			f := s.frame()
 			return strings.Contains(f, "bob@") && !strings.Contains(f, "ann@")
 		})
@@ -122,7 +122,7 @@ func TestWatchResizes(t *testing.T) {
 	if err := pty.Setsize(s.File, &pty.Winsize{Rows: 8, Cols: 60}); err != nil {
 		t.Fatal(err)
 	}
-	testenv.Eventually(t, 15*time.Second, "a smaller table", func() bool {
+	testenv.Eventually(t, time.Minute, "a smaller table", func() bool {
 		f := s.frame()
 		return strings.Contains(f, "and 4 more") && strings.Contains(f, "key-3") && !strings.Contains(f, "key-4")
 	})
@@ -149,19 +149,19 @@ func TestWatchThroughAnOutage(t *testing.T) {
 	s.shows(t, "ann@")
 	p.Refuse(true)
 	p.Cut()
-	testenv.Eventually(t, 15*time.Second, "the outage", func() bool {
+	testenv.Eventually(t, time.Minute, "the outage", func() bool {
 		f := s.frame()
 		return !strings.Contains(f, "q ends") && strings.Contains(f, "dlock: list") && strings.Contains(f, "ann@")
 	})
 	p.Heal()
-	testenv.Eventually(t, 15*time.Second, "the recovery", func() bool { return strings.Contains(s.frame(), "q ends") })
+	testenv.Eventually(t, time.Minute, "the recovery", func() bool { return strings.Contains(s.frame(), "q ends") })
 	p.BlackHole(true)
 	before := s.String()
-	testenv.Eventually(t, 15*time.Second, "an unanswered question", func() bool { return len(s.String()) > len(before) })
+	testenv.Eventually(t, time.Minute, "an unanswered question", func() bool { return len(s.String()) > len(before) })
 	_, _ = s.WriteString("q")
 	began := time.Now()
 	restored(t, s, cmd, 0)
-	if took := time.Since(began); took > 5*time.Second {
+	if took := time.Since(began); took > testenv.UnderStress(30*time.Second, 5*time.Second) { // the hole never answers
 		t.Errorf("q took %v", took)
 	}
 }
