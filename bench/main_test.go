@@ -83,7 +83,7 @@ func open(t *testing.T, p peer.Peer, env *peer.Env) peer.Client {
 
 func lock(t *testing.T, c peer.Client, key string) peer.Lock {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	l, err := c.Lock(ctx, key)
 	if err != nil {

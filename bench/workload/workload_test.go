@@ -42,13 +42,13 @@ func (q queue) Unlock(context.Context) error {
 
 func (q queue) Close() error { return nil }
 
-func contendOn(t *testing.T, q queue, section time.Duration) *Outcome {
+func contendOn(t *testing.T, q queue, section, lasts time.Duration) *Outcome {
 	t.Helper()
 	w := &worker{}
 	for range 4 {
 		w.clients = append(w.clients, q)
 	}
-	o, err := w.contend(Contest{Key: "k", Clients: 4, Section: section, For: 30 * time.Millisecond, Witness: filepath.Join(t.TempDir(), "witness")})
+	o, err := w.contend(Contest{Key: "k", Clients: 4, Section: section, For: lasts, Witness: filepath.Join(t.TempDir(), "witness")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,10 +56,10 @@ func contendOn(t *testing.T, q queue, section time.Duration) *Outcome {
 }
 
 func TestOverlapsAreSeen(t *testing.T) {
-	if o := contendOn(t, queue{mu: &sync.Mutex{}}, time.Millisecond); o.Trouble.Overlaps != 0 || sum(o.Shares) == 0 {
+	if o := contendOn(t, queue{mu: &sync.Mutex{}}, time.Millisecond, 300*time.Millisecond); o.Trouble.Overlaps != 0 || sum(o.Shares) == 0 {
 		t.Errorf("%+v", o)
 	}
-	if o := contendOn(t, queue{broken: true}, time.Millisecond); o.Trouble.Overlaps == 0 {
+	if o := contendOn(t, queue{broken: true}, time.Millisecond, 300*time.Millisecond); o.Trouble.Overlaps == 0 {
 		t.Errorf("not seen: %+v", o)
 	}
 }
@@ -67,7 +67,7 @@ func TestOverlapsAreSeen(t *testing.T) {
 func TestErrorsAreSeen(t *testing.T) {
 	q := queue{mu: &sync.Mutex{}, fails: &atomic.Int64{}}
 	q.fails.Store(3)
-	if o := contendOn(t, q, 0); o.Trouble.GaveUp != 3 || o.Trouble.Errors != 0 || sum(o.Shares) == 0 {
+	if o := contendOn(t, q, 0, 300*time.Millisecond); o.Trouble.GaveUp != 3 || o.Trouble.Errors != 0 || sum(o.Shares) == 0 {
 		t.Errorf("%+v", o)
 	}
 }
@@ -103,8 +103,10 @@ func TestWaitsAreWeighted(t *testing.T) {
 
 // A holder that keeps the key for the whole round leaves the others with open waits.
 func TestOpenWaitsCount(t *testing.T) {
-	o := contendOn(t, queue{mu: &sync.Mutex{}}, 50*time.Millisecond)
-	if sum(o.Shares) > 2 || o.Waits.P50 < 0.02 || o.Waits.Max > o.Seconds {
+	t.Parallel()
+	o := contendOn(t, queue{mu: &sync.Mutex{}}, 3*time.Second, 2*time.Second)
+	// Others may begin late on a busy machine. If open waits did not count, nobody would have waited.
+	if sum(o.Shares) > 2 || o.Waits.P50 < 0.2 || o.Waits.Max > o.Seconds {
 		t.Errorf("%+v", o)
 	}
 }

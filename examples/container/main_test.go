@@ -39,7 +39,7 @@ func TestTakingTurns(t *testing.T) {
 			env := append([]string{"GENESIS_DLOCK_BACKEND=" + backend}, servers...)
 			both := []*service{start(t, env, "-metrics", "127.0.0.1:0"), start(t, env)}
 			for _, s := range both {
-				testenv.Eventually(t, 30*time.Second, "both have had some turns", func() bool { return len(s.turns(t)) >= 4 })
+				testenv.Eventually(t, 2*time.Minute, "both have had some turns", func() bool { return len(s.turns(t)) >= 4 })
 			}
 			if text := scrape(t, both[0]); !regexp.MustCompile(`(?m)^dlock_acquisitions_total\{.*backend="` + backend + `".*result="acquired"\} [1-9]`).MatchString(text) {
 				t.Errorf("metrics are\n%s", text)

@@ -99,7 +99,7 @@ func TestStoppedProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer locks.Close()
-	second, err := locks.Acquire(t.Context(), "account:1", dlock.WithWait(ttl+10*time.Second))
+	second, err := locks.Acquire(t.Context(), "account:1", dlock.WithWait(ttl+time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}

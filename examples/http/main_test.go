@@ -27,16 +27,18 @@ type silent struct{}
 
 func (silent) Printf(context.Context, string, ...any) {}
 
-// client returns locks as the example has them, but with a lease that is short
-// enough to see it lost.
-func client(t *testing.T, addr string) *dlock.Client {
+// short is a lease that is short enough to see it lost.
+const short = 6 * time.Second
+
+// client returns locks as the example has them, but with another lease.
+func client(t *testing.T, addr string, ttl time.Duration) *dlock.Client {
 	t.Helper()
 	conn, err := connector.NewRedis(&connector.RedisConfig{Addr: addr})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	locks, err := dlock.NewRedis(conn, &dlock.Config{Prefix: "example:", DefaultTTL: 3 * time.Second}, dlock.WithAdmin())
+	locks, err := dlock.NewRedis(conn, &dlock.Config{Prefix: "example:", DefaultTTL: ttl}, dlock.WithAdmin())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +85,7 @@ func wants(t *testing.T, url string, status int, text string) {
 func TestAnswers(t *testing.T) {
 	t.Parallel()
 	addr := testenv.Redis(t).Addr()
-	locks, other := client(t, addr), client(t, addr)
+	locks, other := client(t, addr, short), client(t, addr, short)
 	url := serve(t, locks, func(_ context.Context, name string) error {
 		if name == "bad" {
 			return errors.New("no data")
@@ -109,18 +111,18 @@ func TestAnswers(t *testing.T) {
 func TestLoss(t *testing.T) {
 	t.Parallel()
 	addr := testenv.Redis(t).Addr()
-	admin, err := client(t, addr).Admin()
+	admin, err := client(t, addr, short).Admin()
 	if err != nil {
 		t.Fatal(err)
 	}
-	url := serve(t, client(t, addr), func(ctx context.Context, _ string) error {
+	url := serve(t, client(t, addr, short), func(ctx context.Context, _ string) error {
 		guard, _ := dlock.FromContext(ctx)
 		if err := admin.Evict(ctx, guard.Key(), guard.Token()); err != nil {
 			t.Error(err)
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			t.Error("the context did not end")
 		}
 		return nil
@@ -131,7 +133,7 @@ func TestLoss(t *testing.T) {
 // The client goes away: the work ends, and the lock is released.
 func TestClientGone(t *testing.T) {
 	t.Parallel()
-	locks := client(t, testenv.Redis(t).Addr())
+	locks := client(t, testenv.Redis(t).Addr(), time.Minute)
 	ctx, leave := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	url := serve(t, locks, func(ctx context.Context, _ string) error {
@@ -150,7 +152,7 @@ func TestClientGone(t *testing.T) {
 	if cause := <-ended; !errors.Is(cause, context.Canceled) || errors.Is(cause, dlock.ErrOwnershipLost) {
 		t.Errorf("the work ended because of %v", cause)
 	}
-	if err := locks.Lock(t.Context(), "report:july", dlock.WithWait(10*time.Second)); err != nil {
+	if err := locks.Lock(t.Context(), "report:july", dlock.WithWait(30*time.Second)); err != nil {
 		t.Errorf("the lock was not released: %v", err)
 	}
 }
@@ -159,7 +161,7 @@ func TestClientGone(t *testing.T) {
 func TestSilence(t *testing.T) {
 	t.Parallel()
 	proxy := testenv.Proxy(t, testenv.Redis(t).Addr())
-	url := serve(t, client(t, proxy.Addr()), func(context.Context, string) error { return nil })
+	url := serve(t, client(t, proxy.Addr(), short), func(context.Context, string) error { return nil })
 	wants(t, url+"/reports/july", 200, "built july")
 	proxy.BlackHole(true)
 	wants(t, url+"/reports/july", 503, "no lock can be had now")

@@ -117,7 +117,7 @@ func redisLoading(t *testing.T, s *redisSet) scene {
 		reload := s.servers[i].Client()
 		t.Cleanup(func() { _ = reload.Close() })
 		go reload.Do(ctx, "DEBUG", "RELOAD")
-		testenv.Eventually(t, 10*time.Second, "the server loads", func() bool {
+		testenv.Eventually(t, time.Minute, "the server loads", func() bool {
 			return redis.IsLoadingError(s.direct[i].Get(t.Context(), "key").Err())
 		})
 	}

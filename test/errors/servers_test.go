@@ -94,7 +94,7 @@ func onEtcd(t *testing.T, cfg connector.EtcdConfig) *dlock.Client {
 // warm makes connections, a lease and the scripts, so that the fault comes after them.
 func warm(t *testing.T, locks *dlock.Client) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	check(t, locks.Lock(ctx, "warm"))
 	check(t, locks.Unlock(ctx, "warm"))

@@ -3,6 +3,7 @@ package interop_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -65,7 +66,7 @@ type contest struct {
 	each        int           // workers of each kind
 	hold        time.Duration // how long a turn takes
 	ours, their time.Duration // pauses between two turns of one worker
-	lasts       time.Duration
+	lasts       time.Duration // at least: on a slow machine, until each has had the key
 }
 
 func (c contest) String() string {
@@ -95,11 +96,11 @@ func (c contest) run(t *testing.T, client *redis.Client, rivals ...worker) (we, 
 	}
 	all := []worker{oursWorker(ours(t, client, opts...))}
 	all = append(all, rivals...)
-	ctx, cancel := context.WithTimeout(t.Context(), c.lasts)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var d detector
 	counts := make([]atomic.Int64, c.each*len(all))
-	crew(len(counts), func(i int) {
+	workers := crew(len(counts), func(i int) {
 		pause := c.ours
 		if i%len(all) != 0 {
 			pause = c.their
@@ -116,7 +117,13 @@ func (c contest) run(t *testing.T, client *redis.Client, rivals ...worker) (we, 
 			}
 			elapse(pause)
 		}
-	}).Wait()
+	})
+	elapse(c.lasts)
+	for end := time.Now().Add(soon); slices.ContainsFunc(values(counts), isZero) && time.Now().Before(end); {
+		elapse(10 * time.Millisecond)
+	}
+	cancel()
+	workers.Wait()
 	if n := d.overlaps.Load(); n != 0 {
 		t.Errorf("%d overlaps", n)
 	}
@@ -129,6 +136,15 @@ func (c contest) run(t *testing.T, client *redis.Client, rivals ...worker) (we, 
 	}
 	t.Logf("%v: ours %v, theirs %v, their share %.0f%%", c, we, they, 100*float64(they.sum())/float64(max(we.sum()+they.sum(), 1)))
 	return we, they
+}
+
+func isZero(n int64) bool { return n == 0 }
+
+func values(counts []atomic.Int64) (all []int64) {
+	for i := range counts {
+		all = append(all, counts[i].Load())
+	}
+	return all
 }
 
 // all asserts that every one of these workers had the key.
@@ -151,8 +167,8 @@ func TestMixedContention(t *testing.T) {
 	they.all(t, "theirs")
 }
 
-// During a migration, redsync as it is gets at least a third of its fair share
-// beside workers of ours that want the key all the time, whether they hold it
+// During a migration, redsync as it is gets at least a third of its fair share (a sixth on a
+// machine that is busy with others; without a gap it gets next to nothing) beside workers of ours that want the key all the time, whether they hold it
 // for a shorter or a longer time than it takes redsync to come again.
 func TestShareDuringMigration(t *testing.T) {
 	t.Parallel()
@@ -165,8 +181,9 @@ func TestShareDuringMigration(t *testing.T) {
 			we.all(t, "ours")
 			all := we.sum() + they.sum()
 			t.Logf("redsync had the key %d times of %d", they.sum(), all)
-			if they.sum()*6 < all || we.sum()*6 < all {
-				t.Errorf("redsync had the key %d times of %d: less than a third of a fair share for one side", they.sum(), all)
+			least := all / testenv.UnderStress[int64](12, 6)
+			if they.sum() < least || we.sum() < least {
+				t.Errorf("redsync had the key %d times of %d: one side had it less than %d times", they.sum(), all, least)
 			}
 		})
 	}
@@ -237,7 +254,7 @@ func TestGapIsKept(t *testing.T) {
 func TestTheyGetTheGap(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, client *redis.Client, r rival) {
-		const gap = 500 * time.Millisecond
+		const gap = 3 * time.Second
 		first := ours(t, client, redislock.WithPlainClients(gap))
 		if err := first.Lock(t.Context(), "k"); err != nil {
 			t.Fatal(err)

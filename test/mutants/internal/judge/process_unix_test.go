@@ -60,7 +60,7 @@ func awaitEnd(t *testing.T, text string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		stat, _ := os.ReadFile(filepath.Join("/proc", text, "stat"))
 		if syscall.Kill(pid, 0) != nil || strings.Contains(string(stat), ") Z ") {
 			return
