@@ -657,7 +657,7 @@ func (e *abA6) run(t *testing.T, metronome *abMetronome) {
 		t.Errorf("%s: the link was not dead", e.name)
 	}
 	// Close has no context. It gives up after two seconds, and must be back in three; without
-	// such a bound it would wait for ever.
+	// such a bound it would wait forever.
 	started := time.Now()
 	abWant(t, e.c.Close(), dlock.ErrUnknownOutcome)
 	if took := time.Since(started); took > testenv.UnderStress(beforeLease, 3*time.Second+metronome.lost(started)) {

@@ -294,7 +294,7 @@ func TestE4Herd(t *testing.T) {
 	const watches = clients + 1 // the holder watches its own key
 	testenv.Eventually(t, patience, "each process watches one key", func() bool { return deWatchers(t, server.Endpoint()) == watches })
 	idle, mark := 1.0, testenv.UnderStress(.5, .05) // of a CPU; who asks all the time takes one
-	for range 3 {                                   // whatever else this process still does, it does not do for ever
+	for range 3 {                                   // whatever else this process still does, it does not do forever
 		busy, began := deUsage(t), time.Now()
 		<-time.After(1200 * time.Millisecond)
 		if idle = min(idle, float64(deUsage(t)-busy)/float64(time.Since(began))); idle <= mark {

@@ -55,7 +55,7 @@ func TestNamespaceOfTheClient(t *testing.T) {
 	abUnlock(t, <-waiting)
 	_, err := raw.Delete(t.Context(), "two/", clientv3.WithPrefix())
 	deCheck(t, err)
-	select { // else its lease is renewed for ever
+	select { // else its lease is renewed forever
 	case <-h.Done():
 	case <-time.After(patience):
 		t.Error("a deleted key is not a loss")

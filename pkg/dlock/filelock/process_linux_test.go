@@ -319,7 +319,7 @@ func TestWriterAmongReaders(t *testing.T) {
 		if st := file(t, d, w, driver.Queued); st.Phase == driver.Queued {
 			granted(t, d, w.Ref)
 		}
-		if took := time.Since(began); took > testenv.UnderStress(30*time.Second, 5*time.Second) { // starved, it waits for ever
+		if took := time.Since(began); took > testenv.UnderStress(30*time.Second, 5*time.Second) { // starved, it waits forever
 			t.Errorf("the writer had to wait %v", took)
 		}
 		release(t, d, w.Ref)
