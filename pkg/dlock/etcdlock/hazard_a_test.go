@@ -206,7 +206,7 @@ func TestA3LostUnlockReply(t *testing.T) {
 	var longest time.Duration
 	for i := range n {
 		g := abAcquire(t, c, "k")
-		own := string(abLine(t, direct, "k")[0].Key)
+		own := abLine(t, direct, "k")[0]
 		next, path := c, abTxn
 		if i%2 == 1 {
 			next, path = other, alone

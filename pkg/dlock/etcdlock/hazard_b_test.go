@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
@@ -229,7 +230,7 @@ type abLink struct {
 	spy   abSpy
 	proxy *servers.Proxy
 	g     *dlock.Guard
-	own   string // its key in etcd
+	own   *mvccpb.KeyValue // its claim in etcd
 	lost  abLoss
 	sent  time.Time     // when the last call left that its lease counts from
 	late  time.Duration // that answers come
@@ -240,7 +241,7 @@ func abLinkTo(t *testing.T, server *servers.Etcd, direct *clientv3.Client, key s
 	l := &abLink{proxy: testenv.Proxy(t, server.Addr())}
 	c := abClientOn(t, l.spy.dial(t, abVia(l.proxy)), dlock.Config{DefaultTTL: ttl})
 	l.g = abAcquire(t, c, key)
-	l.own = string(abLine(t, direct, key)[0].Key)
+	l.own = abLine(t, direct, key)[0]
 	l.lost = abWatchLoss(l.g)
 	return l
 }
@@ -409,19 +410,21 @@ func TestB3OnlyKeepAlivesAreLost(t *testing.T) {
 	abWarm(t, c)
 	was := abNote(proxy)
 	proxy.HoldGRPC(abKeepAlive, 1_000_000)
-	var owns []string
+	var owns []*mvccpb.KeyValue
 	var losses []abLoss
 	n, refused := testenv.UnderStress(15, 100), 0
 	for i := range n {
 		key := fmt.Sprintf("k%d", i)
 		g, err := c.Acquire(abCtx, key, dlock.WithWait(ttl/10))
-		if err != nil { // the lease is too old, and cannot be kept
+		if err != nil { // the lease is too old, and cannot be kept; or a slow server grants no new one
 			refused++
-			abWant(t, err, dlock.ErrUnknownOutcome)
+			if !errors.Is(err, dlock.ErrUnavailable) {
+				abWant(t, err, dlock.ErrUnknownOutcome)
+			}
 			continue
 		}
 		if line := abLine(t, direct, key); len(line) > 0 {
-			owns, losses = append(owns, string(line[0].Key)), append(losses, abWatchLoss(g))
+			owns, losses = append(owns, line[0]), append(losses, abWatchLoss(g))
 		} else if left := g.Remaining(); left > 0 {
 			t.Errorf("%s is not stored, and believed in for %v", key, left)
 		}
@@ -672,12 +675,13 @@ func TestB7DeadOwner(t *testing.T) {
 	abWarm(t, c)
 	for i := range testenv.UnderStress(20, 200) {
 		var at time.Time
-		own, key := "", fmt.Sprintf("k%d", i)
+		var own *mvccpb.KeyValue
+		key := fmt.Sprintf("k%d", i)
 		ctx, cancel := context.WithCancel(abCtx)
 		panicked := func() (r any) {
 			defer func() { r = recover() }()
 			abWant(t, c.Do(ctx, key, func(inner context.Context) error {
-				own = string(abLine(t, direct, key)[0].Key) // it is held
+				own = abLine(t, direct, key)[0] // it is held
 				if at = time.Now(); i%2 == 0 {
 					panic("work failed")
 				}
@@ -709,7 +713,7 @@ func TestB7ForgottenLock(t *testing.T) {
 	const ttl, longest = 4 * time.Second, 6 * time.Second
 	late := testenv.UnderStress(beforeLease, 1500*time.Millisecond)
 	for range testenv.UnderStress(1, 10) {
-		var owns []string
+		var owns []*mvccpb.KeyValue
 		var lost []abLoss
 		var others []*dlock.Guard
 		at := time.Now()
@@ -718,7 +722,7 @@ func TestB7ForgottenLock(t *testing.T) {
 				c := abClient(t, server.Endpoint(), dlock.Config{DefaultTTL: ttl})
 				key := fmt.Sprintf("k%d-%v", i, shared)
 				g := abAcquire(t, c, key, dlock.WithMaxHold(longest))
-				owns, lost = append(owns, string(abLine(t, direct, key)[0].Key)), append(lost, abWatchLoss(g))
+				owns, lost = append(owns, abLine(t, direct, key)[0]), append(lost, abWatchLoss(g))
 				if shared {
 					others = append(others, abAcquire(t, c, key+"-other"))
 				}
@@ -875,7 +879,7 @@ func (b *abB9) runOut(t *testing.T, watcher *abWatcher) (judge func()) {
 	type lease struct {
 		ttl         time.Duration
 		asked, done time.Time
-		own         string
+		own         *mvccpb.KeyValue
 	}
 	var leases []lease
 	for i, ttl := range []time.Duration{time.Second, time.Second + 1, 1500 * time.Millisecond, 2 * time.Second, 2500 * time.Millisecond} {
@@ -883,7 +887,7 @@ func (b *abB9) runOut(t *testing.T, watcher *abWatcher) (judge func()) {
 		abAcquire(t, b.c, key, dlock.WithTTL(ttl), dlock.WithoutRenewal())
 		l.done = time.Now()
 		if line := abLine(t, b.direct, key); len(line) > 0 {
-			l.own = string(line[0].Key)
+			l.own = line[0]
 			leases = append(leases, l)
 		} else if took := time.Since(l.asked); took < ttl {
 			t.Errorf("TTL %v: it has run out after %v", ttl, took)

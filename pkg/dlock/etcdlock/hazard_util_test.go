@@ -313,15 +313,21 @@ func abHandled(t *testing.T, server *servers.Etcd) (sum int) {
 	return sum
 }
 
-// An abWatcher sees when keys are deleted, without faults on the way.
+// An abWatcher sees when claims are deleted, without faults on the way. Names of keys are
+// used again, so that it goes by revisions.
 type abWatcher struct {
 	mu   sync.Mutex
-	gone map[string]time.Time
+	gone map[string][]abDeletion
+}
+
+type abDeletion struct {
+	revision int64
+	at       time.Time
 }
 
 func abWatch(t *testing.T, direct *clientv3.Client) *abWatcher {
 	t.Helper()
-	w := &abWatcher{gone: map[string]time.Time{}}
+	w := &abWatcher{gone: map[string][]abDeletion{}}
 	ctx, cancel := context.WithCancel(abCtx)
 	events := direct.Watch(ctx, "\x00", clientv3.WithFromKey(), clientv3.WithCreatedNotify(), clientv3.WithFilterPut())
 	if resp := <-events; !resp.Created {
@@ -345,18 +351,24 @@ func (w *abWatcher) note(events []*clientv3.Event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, ev := range events {
-		w.gone[string(ev.Kv.Key)] = time.Now()
+		key := string(ev.Kv.Key)
+		w.gone[key] = append(w.gone[key], abDeletion{ev.Kv.ModRevision, time.Now()})
 	}
 }
 
-// when returns when a key of etcd was deleted, and waits for that.
-func (w *abWatcher) when(t *testing.T, key string) (at time.Time) {
+// when returns when a claim was deleted, and waits for that.
+func (w *abWatcher) when(t *testing.T, own *mvccpb.KeyValue) (at time.Time) {
 	t.Helper()
 	testenv.Eventually(t, patience, "the server deletes a claim", func() bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		at = w.gone[key]
-		return !at.IsZero()
+		for _, d := range w.gone[string(own.Key)] {
+			if d.revision > own.CreateRevision {
+				at = d.at
+				return true
+			}
+		}
+		return false
 	})
 	return at
 }

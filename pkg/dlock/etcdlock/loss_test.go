@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/ceyewan/genesis/internal/servers"
@@ -65,11 +66,11 @@ func (rig *lossRig) round(t *testing.T, d drop, tag string, n int, opts ...dlock
 	t.Helper()
 	var wg sync.WaitGroup
 	var mu sync.Mutex
-	keys, owns, told := make([]string, n), make([]string, n), make([]time.Time, n)
+	keys, owns, told := make([]string, n), make([]*mvccpb.KeyValue, n), make([]time.Time, n)
 	for i := range n {
 		keys[i] = fmt.Sprintf("%s-%d", tag, i)
 		g := abAcquire(t, rig.holder, keys[i], opts...)
-		owns[i] = string(abLine(t, rig.direct, keys[i])[0].Key)
+		owns[i] = abLine(t, rig.direct, keys[i])[0]
 		wg.Add(1)
 		context.AfterFunc(g.Context(), func() {
 			defer wg.Done()
