@@ -455,22 +455,19 @@ func newA6(t *testing.T, name string, heeds bool, begin func() (context.Context,
 }
 
 func (e *abA6) run(t *testing.T) {
-	down := e.proxy.BytesDown()
 	e.proxy.BlackHole(true)
 	for _, call := range e.calls {
 		ctx, cancel := e.begin()
 		started := time.Now()
 		err := call.call(ctx)
-		if over := time.Since(started) - 200*time.Millisecond; over > testenv.UnderStress(10*time.Second, 100*time.Millisecond) {
+		took := time.Since(started)
+		if over := took - 200*time.Millisecond; over > testenv.UnderStress(10*time.Second, 100*time.Millisecond) {
 			t.Errorf("%s: %s outlived its context by %v", e.name, call.name, over.Round(time.Millisecond))
 		}
-		if err == nil {
-			t.Errorf("%s: %s succeeded on a dead link", e.name, call.name)
+		if err == nil || took < 150*time.Millisecond {
+			t.Errorf("%s: %s on a dead link: %v after %v", e.name, call.name, err, took)
 		}
 		cancel()
-	}
-	if e.proxy.BytesDown() != down {
-		t.Errorf("%s: the link was not dead", e.name)
 	}
 	// Close has no context. It gives up after two seconds, and must be back in three.
 	started := time.Now()

@@ -170,7 +170,6 @@ func TestB2DeadLinkIsLostInTime(t *testing.T) {
 			return true
 		})
 		proxy.BlackHole(true)
-		down := proxy.BytesDown()
 		var last [holders]time.Time
 		var losses [holders]abLoss
 		for i := range sent {
@@ -187,9 +186,6 @@ func TestB2DeadLinkIsLostInTime(t *testing.T) {
 			if g.Remaining() != 0 {
 				t.Error("a lost guard has time remaining")
 			}
-		}
-		if proxy.BytesDown() != down {
-			t.Error("the link was not dead")
 		}
 		proxy.BlackHole(false)
 	}

@@ -2,6 +2,7 @@ package redislock_test
 
 import (
 	"context"
+	"flag"
 	"os"
 	"os/exec"
 	"testing"
@@ -26,6 +27,13 @@ func TestMain(m *testing.M) {
 			panic(err)
 		}
 		drivertest.Child(d)
+	}
+	// The tests wait more than they work. Under stress their bounds are pass marks, and they
+	// must not take time from each other. A flag of the command wins.
+	if os.Getenv(testenv.StressEnv) == "" {
+		if err := flag.Set("test.parallel", "8"); err != nil {
+			panic(err)
+		}
 	}
 	redis.SetLogger(silent{}) // it reports every fault that the tests inject
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial"))
