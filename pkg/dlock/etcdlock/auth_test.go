@@ -192,8 +192,9 @@ func TestFleetOfUsersReconnects(t *testing.T) {
 		abRenewed(t, g, ttl, metronome, cut)
 	}
 	again := server.authentications.Load() - before
-	t.Logf("%d authentications of %d processes", again, holders)
-	if again == 0 || again > 3*holders {
+	starved := metronome.lost(cut) > abStarved // then the server was as well, and some have tried again
+	t.Logf("%d authentications of %d processes, starved %v", again, holders, starved)
+	if again == 0 || again > 3*holders && !starved {
 		t.Errorf("%d authentications of %d processes", again, holders)
 	}
 }
