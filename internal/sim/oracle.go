@@ -191,6 +191,7 @@ func (s *Simulation) Look(key string) {
 		one.left = append(one.left, stored{c.Info.Purpose, one.at + c.Left})
 		if c.Phase == driver.Held {
 			s.grants[c.ID] = grant{key, c.Token}
+			s.begins[grant{key, c.Token}] = true
 			if s.firstGrants[c.ID] == 0 {
 				s.firstGrants[c.ID] = c.Token
 			}
@@ -240,7 +241,7 @@ func (s *Simulation) releases(r driver.Ref) {
 // nextGrant is the token of the grant of a key that follows one, or one beyond all.
 func (s *Simulation) nextGrant(g grant) int64 {
 	next := int64(1) << 62
-	for _, o := range s.grants {
+	for o := range s.begins {
 		if o.key == g.key && o.token > g.token {
 			next = min(next, o.token)
 		}

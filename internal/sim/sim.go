@@ -67,7 +67,8 @@ type Simulation struct {
 	mu     sync.Mutex
 	links  int
 	holds  map[string][]*Hold // by key
-	grants map[string]grant   // by claim ID
+	grants map[string]grant   // by claim ID: the last
+	begins map[grant]bool     // every grant there was: a claim that was evicted may be stored again
 
 	firstGrants map[string]int64 // and the token of the first of them
 	attempts    []string         // what was sent, if the Store tells
@@ -97,7 +98,7 @@ type fragile interface{ Damage(*rand.Rand) }
 // New prepares a run.
 func New(set Settings) *Simulation {
 	s := &Simulation{
-		Settings: set, begin: time.Now(), holds: map[string][]*Hold{}, grants: map[string]grant{},
+		Settings: set, begin: time.Now(), holds: map[string][]*Hold{}, grants: map[string]grant{}, begins: map[grant]bool{},
 		last: map[string]int64{}, lastAlone: map[string]int64{}, taken: map[string][]sample{}, evicted: map[int64]bool{}, lingers: map[int64]bool{},
 		waiting: map[*Request]int{}, firstGrants: map[string]int64{},
 	}
