@@ -236,17 +236,24 @@ func newGossip(b backend) driver.Driver {
 	})
 }
 
-type undead struct{ backend }
+// undead renews the waiters of all whenever anybody renews.
+type undead struct {
+	backend
+	waiters []driver.Ref
+}
 
 func (b *undead) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
 	if r.Wait {
-		ttl := r.TTL
-		r.TTL = 3 * time.Second // the longest heartbeat there is
-		st, err := b.backend.Acquire(ctx, r)
-		st.Until = st.Until.Add(driver.Heartbeat(ttl) - 3*time.Second)
-		return st, err
+		b.waiters = append(b.waiters, r.Ref)
 	}
 	return b.backend.Acquire(ctx, r)
+}
+
+func (b *undead) Renew(ctx context.Context, refs []driver.Ref) ([]driver.State, error) {
+	if _, err := b.backend.Renew(ctx, b.waiters); err != nil {
+		return nil, err
+	}
+	return b.backend.Renew(ctx, refs)
 }
 
 type impatient struct{ backend }

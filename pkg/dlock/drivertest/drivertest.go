@@ -38,6 +38,9 @@ type Harness struct {
 	// long fails a sound backend, so that servers of their own need seconds. The default
 	// is 600 ms, or MinTTL if that is longer.
 	TTL time.Duration
+	// WaiterTTL is that of a waiter that falls silent: TTL unless said otherwise. The longer it
+	// is than a heartbeat, the surer a backend is found out that grants it a whole lease.
+	WaiterTTL time.Duration
 	// Slack is how much later than due a lease may end: 250 ms unless said
 	// otherwise.
 	Slack time.Duration
@@ -192,6 +195,9 @@ func newSuite(t *testing.T, h *Harness) *suite {
 	if h.TTL == 0 {
 		h.TTL = max(600*time.Millisecond, h.Caps.MinTTL)
 	}
+	if h.WaiterTTL == 0 {
+		h.WaiterTTL = h.TTL
+	}
 	if h.Slack == 0 {
 		h.Slack = 250 * time.Millisecond
 	}
@@ -322,7 +328,7 @@ func (s *suite) eventually(within time.Duration, what string, ok func() bool) {
 		if time.Now().After(end) {
 			s.Fatalf("not within %v: %s", within, what)
 		}
-		pause = min(2*pause, max(s.TTL/100, 5*time.Millisecond))
+		pause = min(2*pause, max(s.TTL/400, 5*time.Millisecond))
 	}
 }
 

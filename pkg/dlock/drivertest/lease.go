@@ -86,7 +86,7 @@ func renewalSetsTTL(s *suite) {
 	d, other := s.open(), s.open()
 	r := s.brief("k")
 	s.file(d, request(r), driver.Held)
-	r.TTL = 4 * s.TTL
+	r.TTL = 20 * s.TTL // far longer than Slack
 	before := time.Now()
 	s.checkUntil(s.renew(d, r, driver.Held), before, r.TTL)
 	elapse(2 * s.TTL)
@@ -120,17 +120,19 @@ func grantKeepsDeadline(s *suite) {
 		return
 	}
 	d, other := s.open(), s.open()
-	holder, waiter := s.ref("k"), s.brief("k")
+	holder, waiter := s.ref("k"), s.ref("k")
+	waiter.TTL = s.WaiterTTL
+	beat := driver.Heartbeat(waiter.TTL)
 	s.file(d, request(holder), driver.Held)
 	filed := time.Now()
 	st := s.file(other, waiting(waiter), driver.Queued)
-	elapse(driver.Heartbeat(s.TTL) / 2)
+	elapse(beat / 2)
 	s.release(d, holder, driver.Held)
-	s.takes(d, "k", s.TTL+s.Slack)
+	s.takes(d, "k", s.WaiterTTL+s.Slack)
 	if early := time.Until(st.Until); early > 0 && s.Caps.FIFO {
 		s.Errorf("the key passed on %v before the waiter's Until", early)
 	}
-	if took := time.Since(filed); took > driver.Heartbeat(s.TTL)*5/4+s.Slack {
-		s.Errorf("a waiter that was silent for %v had the key until then; its heartbeat is %v", took, driver.Heartbeat(s.TTL))
+	if took := time.Since(filed); took > beat*5/4+s.Slack {
+		s.Errorf("a waiter that was silent for %v had the key until then; its heartbeat is %v", took, beat)
 	}
 }

@@ -144,10 +144,10 @@ func cancelInQueue(s *suite) {
 	ds, refs := s.line("k", 3, s.ref)
 	s.release(ds[2], refs[2], driver.Queued) // in the middle
 	s.release(ds[1], refs[1], driver.Queued) // at the head
-	s.release(ds[0], refs[0], driver.Held)
-	s.granted(ds[3], refs[3], s.patience())
 	s.renew(ds[1], refs[1], driver.Gone)
 	s.renew(ds[2], refs[2], driver.Gone)
+	s.release(ds[0], refs[0], driver.Held)
+	s.granted(ds[3], refs[3], s.patience())
 	s.release(ds[3], refs[3], driver.Held)
 	s.file(ds[0], request(s.ref("k")), driver.Held)
 }

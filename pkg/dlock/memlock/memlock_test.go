@@ -25,13 +25,17 @@ func harness(t *testing.T) *drivertest.Harness {
 	}
 	d := open(t, driver.Options{})
 	defer func() { _ = d.Close() }()
-	return &drivertest.Harness{Caps: d.Caps(), Open: open, TTL: 3 * time.Second, Slack: 3 * time.Second}
+	return &drivertest.Harness{Caps: d.Caps(), Open: open, TTL: 3 * time.Second, WaiterTTL: time.Minute, Slack: 3 * time.Second}
 }
 
 func TestConformance(t *testing.T) { drivertest.Run(t, harness, drivertest.AtOnce()) }
 
 func TestConformanceInVirtualTime(t *testing.T) {
-	drivertest.Run(t, harness, drivertest.InVirtualTime())
+	drivertest.Run(t, func(t *testing.T) *drivertest.Harness {
+		h := harness(t)
+		h.Slack = 10 * time.Millisecond
+		return h
+	}, drivertest.InVirtualTime())
 }
 
 func FuzzKeys(f *testing.F) { drivertest.FuzzKeys(f, harness) }

@@ -94,7 +94,7 @@ func TestH1MinimalACL(t *testing.T) {
 	drivertest.Run(t, func(t *testing.T) *drivertest.Harness {
 		prefix := "suite:" + t.Name() + ":"
 		return &drivertest.Harness{
-			Caps: caps, Prefix: prefix, TTL: 4 * time.Second, Slack: 4 * time.Second, Grants: testenv.UnderStress(300, 2000),
+			Caps: caps, Prefix: prefix, TTL: 4 * time.Second, WaiterTTL: time.Minute, Slack: 4 * time.Second, Grants: testenv.UnderStress(300, 2000),
 			Open: func(t *testing.T, o driver.Options) driver.Driver {
 				t.Helper()
 				d, err := redislock.New(client).Open(o)

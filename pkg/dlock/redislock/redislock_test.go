@@ -54,7 +54,7 @@ func harness(client redis.UniversalClient, addr string, opts ...redislock.Option
 	return func(t *testing.T) *drivertest.Harness {
 		prefix := "suite:" + t.Name() + ":"
 		return &drivertest.Harness{
-			Caps: caps, Prefix: prefix, TTL: 4 * time.Second, Slack: 4 * time.Second, Grants: 2000,
+			Caps: caps, Prefix: prefix, TTL: 4 * time.Second, WaiterTTL: time.Minute, Slack: 4 * time.Second, Grants: 2000,
 			Open: func(t *testing.T, o driver.Options) driver.Driver {
 				t.Helper()
 				d, err := redislock.New(client, opts...).Open(o)
