@@ -112,6 +112,18 @@ var noReconnect = func() context.Context {
 	return ctx
 }()
 
+// tell sends a command over a connection that stands, within the time of a round trip. If it
+// fails the connection is given up, which receive notices: a dialer that ignores its context
+// may have made another by now, which was asked for nothing.
+func (c *subscription) tell(command func(context.Context) error) {
+	ctx, cancel := context.WithTimeout(noReconnect, tripTimeout)
+	defer cancel()
+	err := command(ctx)
+	if err != nil {
+		_ = c.pubsub.Close()
+	}
+}
+
 // receive passes on what comes until the connection breaks or no slot needs it.
 func (c *subscription) receive() error {
 	asked, swept := false, time.Now()
@@ -127,7 +139,7 @@ func (c *subscription) receive() error {
 		case c.unserved(err):
 		case errors.As(err, &late) && late.Timeout() && !asked:
 			asked = true
-			_ = c.pubsub.Ping(noReconnect) // the answer, or its absence, will tell
+			c.tell(func(ctx context.Context) error { return c.pubsub.Ping(ctx) }) // the answer, or its absence, says more
 		default:
 			return err
 		}

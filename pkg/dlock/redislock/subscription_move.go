@@ -58,7 +58,7 @@ func (c *subscription) sweep() bool {
 	}
 	l.mu.Unlock()
 	for _, channel := range unused {
-		_ = c.pubsub.SUnsubscribe(noReconnect, channel)
+		c.tell(func(ctx context.Context) error { return c.pubsub.SUnsubscribe(ctx, channel) })
 	}
 	for slot := range waiting {
 		c.checkMaster(slot)
@@ -89,7 +89,7 @@ func (c *subscription) checkMaster(slot int) {
 	}
 	client, err := l.masterOf(s, "")
 	if err == nil && client.Options().Addr != c.addr {
-		_ = c.pubsub.SUnsubscribe(noReconnect, s.channel)
+		c.tell(func(ctx context.Context) error { return c.pubsub.SUnsubscribe(ctx, s.channel) })
 		c.replace(slot, "")
 	}
 }

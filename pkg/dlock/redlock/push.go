@@ -70,7 +70,9 @@ func (e *ear) want(channel string) {
 	if e.established && !e.sent[channel] {
 		e.sent[channel] = true
 		pubsub := e.pubsub
-		e.node.driver.work.Go(func() { _ = pubsub.Subscribe(noReconnect, channel) }) // if it fails, run notices
+		e.node.driver.work.Go(func() {
+			e.tell(pubsub, func(ctx context.Context) error { return pubsub.Subscribe(ctx, channel) })
+		})
 	}
 	select {
 	case e.stirred <- struct{}{}:
@@ -116,6 +118,18 @@ var noReconnect = func() context.Context {
 	return ctx
 }()
 
+// tell sends a command over a connection that stands, within the time that a node has. If it
+// fails the connection is given up, which run notices: a dialer that ignores its context
+// may have made another by now, which was asked for nothing.
+func (e *ear) tell(pubsub *redis.PubSub, command func(context.Context) error) {
+	ctx, cancel := context.WithTimeout(noReconnect, e.node.driver.settings.longest())
+	defer cancel()
+	err := command(ctx)
+	if err != nil {
+		_ = pubsub.Close()
+	}
+}
+
 // run subscribes and passes on what comes, again and again. Only subscribe opens a
 // connection: it has a bound, so that Close does not wait for a dead link.
 func (e *ear) run() {
@@ -123,6 +137,7 @@ func (e *ear) run() {
 	pause, up, asked := 10*time.Millisecond, false, false
 	for d.ctx.Err() == nil {
 		if !up {
+			e.dropIdle()
 			if !e.isWanted() {
 				e.rest()
 				continue
@@ -142,7 +157,8 @@ func (e *ear) run() {
 			e.take(msg)
 		case errors.As(err, &late) && late.Timeout() && !asked:
 			asked = true
-			_ = e.current().Ping(noReconnect) // the answer, or its absence, will tell
+			pubsub := e.current()
+			e.tell(pubsub, func(ctx context.Context) error { return pubsub.Ping(ctx) }) // the answer, or its absence, says more
 		default:
 			pause, up = e.retry(err, pause), false
 		}
@@ -229,14 +245,21 @@ func (e *ear) reopen() {
 
 // prune gives up channels for which there was no wish for long.
 func (e *ear) prune() {
+	idle, pubsub := e.dropIdle(), e.current()
+	if len(idle) > 0 {
+		e.tell(pubsub, func(ctx context.Context) error { return pubsub.Unsubscribe(ctx, idle...) })
+	}
+}
+
+// dropIdle forgets the channels for which there was no wish for long, and returns them.
+func (e *ear) dropIdle() (idle []string) {
 	e.mu.Lock()
+	defer e.mu.Unlock()
 	now := time.Now()
 	if now.Sub(e.pruned) < linger/4 {
-		e.mu.Unlock()
-		return
+		return nil
 	}
 	e.pruned = now
-	var idle []string
 	for c, at := range e.wanted {
 		if now.Sub(at) > linger {
 			idle = append(idle, c)
@@ -245,11 +268,7 @@ func (e *ear) prune() {
 			delete(e.heard, c)
 		}
 	}
-	pubsub := e.pubsub
-	e.mu.Unlock()
-	if len(idle) > 0 {
-		_ = pubsub.Unsubscribe(noReconnect, idle...) // if it fails, so will the next reading
-	}
+	return idle
 }
 
 // take handles what a subscription brought.
@@ -275,7 +294,7 @@ func (e *ear) unsubscribed(channel string) {
 	pubsub := e.pubsub
 	e.mu.Unlock()
 	if wanted {
-		_ = pubsub.Subscribe(noReconnect, channel)
+		e.tell(pubsub, func(ctx context.Context) error { return pubsub.Subscribe(ctx, channel) })
 	}
 }
 

@@ -6,11 +6,14 @@ import (
 	"log/slog"
 	"net"
 	"runtime"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
@@ -62,4 +65,73 @@ func (e *ear) isEnded() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.ended
+}
+
+// openOn returns a driver on three servers, and its first node. Nothing bounds a write but
+// the driver itself.
+func openOn(t *testing.T, addrs ...string) (*redDriver, *node) {
+	t.Helper()
+	var clients []redis.UniversalClient
+	for _, addr := range addrs {
+		c := redis.NewClient(&redis.Options{Addr: addr, WriteTimeout: -1, ContextTimeoutEnabled: true})
+		t.Cleanup(func() { _ = c.Close() })
+		clients = append(clients, c)
+	}
+	opened, err := New(clients).Open(driver.Options{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, _ := opened.(*redDriver)
+	return d, d.nodes[0]
+}
+
+// A node that has stopped reading holds up Close no longer than a call to it would.
+func TestCloseDoesNotWaitForAWrite(t *testing.T) {
+	t.Parallel()
+	server := testenv.Redis(t)
+	d, n := openOn(t, server.Addr(), testenv.Redis(t).Addr(), testenv.Redis(t).Addr())
+	e := &n.ear
+	e.want("first")
+	testenv.Eventually(t, time.Minute, "a subscription", func() bool { return e.count("first") == 1 })
+	if err := server.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = server.Resume() }()
+	name := strings.Repeat("x", 64<<10)
+	for i := range 500 { // 32 MB, more than the buffers between us and the server
+		e.want(name + strconv.Itoa(i))
+	}
+	closed := make(chan error, 1)
+	go func() { closed <- d.Close() }()
+	select {
+	case err := <-closed:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(time.Minute):
+		t.Error("Close waits for a node that does not read")
+		_ = server.Resume()
+		<-closed
+	}
+}
+
+// While a node is down, the channels for which nobody waits any more are forgotten.
+func TestADeadNodeCollectsNoChannels(t *testing.T) {
+	t.Parallel()
+	server := testenv.Redis(t)
+	if err := server.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	d, n := openOn(t, server.Addr(), testenv.Redis(t).Addr(), testenv.Redis(t).Addr())
+	defer func() { _ = d.Close() }()
+	e := &n.ear
+	for i := range 100 {
+		e.want(strconv.Itoa(i))
+	}
+	e.mu.Lock()
+	for c := range e.wanted {
+		e.wanted[c] = time.Now().Add(-2 * linger) // as time would
+	}
+	e.mu.Unlock()
+	testenv.Eventually(t, time.Minute, "nothing is wanted", func() bool { return !e.isWanted() })
 }
