@@ -150,7 +150,7 @@ func TestTokenOfAUserEnds(t *testing.T) {
 	proxy := testenv.Proxy(t, server.Addr())
 	const ttl = 5 * time.Second
 	c := abClientOn(t, server.dial(t, abVia(proxy)), dlock.Config{DefaultTTL: ttl})
-	metronome, started := abListen(t), time.Now()
+	metronome, started := testenv.StartMetronome(t), time.Now()
 	g := abAcquire(t, c, "k")
 	abElapse(ttl + time.Second)
 	proxy.Cut()
@@ -186,13 +186,13 @@ func TestFleetOfUsersReconnects(t *testing.T) {
 	abElapse(ttl / 2) // all have a stream for their keep-alives
 	before := server.authentications.Load()
 	proxy.Cut()
-	metronome, cut := abListen(t), time.Now()
+	metronome, cut := testenv.StartMetronome(t), time.Now()
 	abElapse(ttl)
 	for _, g := range guards {
 		abRenewed(t, g, ttl, metronome, cut)
 	}
 	again := server.authentications.Load() - before
-	starved := metronome.lost(cut) > abStarved // then the server was as well, and some have tried again
+	starved := metronome.Lost(cut) > abStarved // then the server was as well, and some have tried again
 	t.Logf("%d authentications of %d processes, starved %v", again, holders, starved)
 	if again == 0 || again > 3*holders && !starved {
 		t.Errorf("%d authentications of %d processes", again, holders)

@@ -199,7 +199,7 @@ func TestA3LostUnlockReply(t *testing.T) {
 	proxy, direct := testenv.Proxy(t, server.Addr()), dial(t, server.Endpoint())
 	c := abClient(t, abVia(proxy), dlock.Config{DefaultTTL: time.Minute, RetryInterval: 10 * time.Millisecond})
 	other := abClient(t, server.Endpoint(), dlock.Config{DefaultTTL: time.Minute})
-	watcher, metronome := abWatch(t, direct), abListen(t)
+	watcher, metronome := abWatch(t, direct), testenv.StartMetronome(t)
 	alone, _ := abReleases(t, c, proxy)
 	var hits [2]int
 	n := testenv.UnderStress(30, 200)
@@ -231,7 +231,7 @@ func TestA3LostUnlockReply(t *testing.T) {
 		freed := watcher.when(t, own)
 		took := got.at.Sub(freed)
 		longest = max(longest, took)
-		if took > testenv.UnderStress(beforeLease, 100*time.Millisecond)+metronome.lost(freed) {
+		if took > testenv.UnderStress(beforeLease, 100*time.Millisecond)+metronome.Lost(freed) {
 			t.Errorf("the next waiter had the key %v after the unlock", took)
 		}
 		if token := abToken(t, direct, "k"); token != got.g.Token() {
@@ -329,7 +329,7 @@ func TestA3LostUnlockReplies(t *testing.T) {
 	server := testenv.Etcd(t)
 	proxy, direct := testenv.Proxy(t, server.Addr()), dial(t, server.Endpoint())
 	c := abClient(t, abVia(proxy), dlock.Config{DefaultTTL: time.Minute, RetryInterval: 10 * time.Millisecond})
-	metronome := abListen(t)
+	metronome := testenv.StartMetronome(t)
 	alone, _ := abReleases(t, c, proxy)
 	for range testenv.UnderStress(10, 100) {
 		guards := make([]*dlock.Guard, 40)
@@ -354,7 +354,7 @@ func TestA3LostUnlockReplies(t *testing.T) {
 		wg.Wait()
 		proxy.Heal()
 		if n := unconfirmed.Load(); n > 0 { // after two seconds, which a slow machine may need
-			if lost := metronome.lost(started); lost < testenv.UnderStress(0, abStarved) {
+			if lost := metronome.Lost(started); lost < testenv.UnderStress(0, abStarved) {
 				t.Errorf("%d unlocks were not confirmed, though only %v of our time were lost", n, lost)
 			}
 			testenv.Eventually(t, beforeLease, "clean-up is carried out", func() bool { return len(abLeft(t, direct)) == 0 })
@@ -562,7 +562,7 @@ func TestA6ContextOnDeadLink(t *testing.T) {
 			return ctx, cancel
 		},
 	}
-	metronome := abListen(t)
+	metronome := testenv.StartMetronome(t)
 	var wg sync.WaitGroup
 	for _, dead := range []bool{true, false} {
 		for end, begin := range ends {
@@ -619,7 +619,7 @@ func newA6(t *testing.T, name string, dead bool, begin func() (context.Context, 
 	}}
 }
 
-func (e *abA6) run(t *testing.T, metronome *abMetronome) {
+func (e *abA6) run(t *testing.T, metronome *testenv.Metronome) {
 	if e.dead {
 		e.proxy.BlackHole(true)
 	} else {
@@ -640,7 +640,7 @@ func (e *abA6) run(t *testing.T, metronome *abMetronome) {
 			t.Errorf("%s: %s does not return", e.name, call.name)
 			return
 		}
-		over := time.Since(started) - 200*time.Millisecond - metronome.lost(started)
+		over := time.Since(started) - 200*time.Millisecond - metronome.Lost(started)
 		if over > 100*time.Millisecond {
 			t.Logf("%s: %s outlived its context by %v; the mark is 100 ms", e.name, call.name, over.Round(time.Millisecond))
 		}
@@ -660,7 +660,7 @@ func (e *abA6) run(t *testing.T, metronome *abMetronome) {
 	// such a bound it would wait forever.
 	started := time.Now()
 	abWant(t, e.c.Close(), dlock.ErrUnknownOutcome)
-	if took := time.Since(started); took > testenv.UnderStress(beforeLease, 3*time.Second+metronome.lost(started)) {
+	if took := time.Since(started); took > testenv.UnderStress(beforeLease, 3*time.Second+metronome.Lost(started)) {
 		t.Errorf("%s: Close took %v, more than 3 s", e.name, took.Round(time.Millisecond))
 	}
 }

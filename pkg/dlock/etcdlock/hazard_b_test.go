@@ -48,7 +48,7 @@ func abPause(t *testing.T, server *servers.Etcd, direct *clientv3.Client, d time
 
 // abRenewed waits until a guard has been renewed lately. It is a failure if it is
 // lost instead, unless that was for want of time and this machine had none for us.
-func abRenewed(t *testing.T, g *dlock.Guard, ttl time.Duration, metronome *abMetronome, since time.Time) bool {
+func abRenewed(t *testing.T, g *dlock.Guard, ttl time.Duration, metronome *testenv.Metronome, since time.Time) bool {
 	t.Helper()
 	left := time.Duration(0)
 	testenv.Eventually(t, patience, "the lock is renewed again", func() bool {
@@ -56,7 +56,7 @@ func abRenewed(t *testing.T, g *dlock.Guard, ttl time.Duration, metronome *abMet
 		return left == 0 || left > ttl*3/4
 	})
 	late := left == 0 && strings.Contains(context.Cause(g.Context()).Error(), "not renewed in time")
-	if lost := metronome.lost(since); late && lost > abStarved {
+	if lost := metronome.Lost(since); late && lost > abStarved {
 		t.Logf("%q is lost, as are %v of our time", g.Key(), lost)
 		return false
 	}
@@ -70,7 +70,7 @@ func TestB1ServerPauseIsNoLoss(t *testing.T) {
 	server := testenv.Etcd(t)
 	direct := dial(t, server.Endpoint())
 	const ttl, holders = 10 * time.Second, 20 // leaves more than a second for the renewal that is due
-	rng, metronome := rand.New(rand.NewPCG(1, 1)), abListen(t)
+	rng, metronome := rand.New(rand.NewPCG(1, 1)), testenv.StartMetronome(t)
 	var guards []*dlock.Guard
 	for i := range holders {
 		c := abClient(t, server.Endpoint(), dlock.Config{DefaultTTL: ttl})
@@ -107,7 +107,7 @@ func TestB1ServerPauseAfterJoiningLease(t *testing.T) {
 	server := testenv.Etcd(t)
 	direct := dial(t, server.Endpoint())
 	const ttl = 10 * time.Second
-	metronome, started := abListen(t), time.Now()
+	metronome, started := testenv.StartMetronome(t), time.Now()
 	var guards []*dlock.Guard
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -172,7 +172,7 @@ func (b *abB1) arm() {
 }
 
 // check judges the holder some time after the last error.
-func (b *abB1) check(t *testing.T, direct *clientv3.Client, ttl time.Duration, metronome *abMetronome) {
+func (b *abB1) check(t *testing.T, direct *clientv3.Client, ttl time.Duration, metronome *testenv.Metronome) {
 	t.Helper()
 	b.mu.Lock()
 	txns, alives := b.hits[abTxn], b.hits[abKeepAlive]
@@ -200,7 +200,7 @@ func TestB1TransientErrorIsNoLoss(t *testing.T) {
 	server := testenv.Etcd(t)
 	direct := dial(t, server.Endpoint())
 	const ttl = 6 * time.Second
-	metronome := abListen(t)
+	metronome := testenv.StartMetronome(t)
 	var holds []*abB1
 	for _, err := range []error{
 		rpctypes.ErrGRPCNoLeader, rpctypes.ErrGRPCLeaderChanged, rpctypes.ErrGRPCNotLeader, rpctypes.ErrGRPCStopped,
@@ -252,7 +252,7 @@ func TestB1HungRenewalIsNoLoss(t *testing.T) {
 	server := testenv.Etcd(t)
 	direct := dial(t, server.Endpoint())
 	const ttl = 6 * time.Second
-	metronome := abListen(t)
+	metronome := testenv.StartMetronome(t)
 	for range testenv.UnderStress(1, 10) {
 		var links []*abLink
 		var before []abCount
@@ -294,7 +294,7 @@ func TestB2DeadLinkIsLostInTime(t *testing.T) {
 	const margin = ttl / 20
 	// Not long before: a holder that takes a failed renewal for a loss ends at two thirds.
 	least := testenv.UnderStress(ttl*3/4, ttl-margin-50*time.Millisecond)
-	metronome := abListen(t)
+	metronome := testenv.StartMetronome(t)
 	for round := range testenv.UnderStress(1, 10) {
 		var links [holders]*abLink
 		for i := range links {
@@ -313,7 +313,7 @@ func TestB2DeadLinkIsLostInTime(t *testing.T) {
 		for _, l := range links {
 			lost := l.lost.when(t)
 			after := lost.Sub(l.sent)
-			if after > ttl+metronome.lost(lost.Add(-ttl/2)) || after < least {
+			if after > ttl+metronome.Lost(lost.Add(-ttl/2)) || after < least {
 				t.Errorf("round %d: lost %v after the last renewal, want %v to %v", round, after, least, ttl)
 			}
 			abWant(t, context.Cause(l.g.Context()), dlock.ErrOwnershipLost)
@@ -334,7 +334,7 @@ func TestB3LossBeforeServerExpiry(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
 	direct := dial(t, server.Endpoint())
-	watcher, metronome := abWatch(t, direct), abListen(t)
+	watcher, metronome := abWatch(t, direct), testenv.StartMetronome(t)
 	const ttl = 8 * time.Second
 	lates := []time.Duration{
 		500 * time.Millisecond,  // in time: an attempt has a sixth of the lease
@@ -376,10 +376,10 @@ func TestB3LossBeforeServerExpiry(t *testing.T) {
 
 // lostBefore checks that a loss was told before the server deleted the key. It reports
 // whether the claim was renewed without an answer in time.
-func (l *abLink) lostBefore(t *testing.T, watcher *abWatcher, metronome *abMetronome, ttl time.Duration) bool {
+func (l *abLink) lostBefore(t *testing.T, watcher *abWatcher, metronome *testenv.Metronome, ttl time.Duration) bool {
 	t.Helper()
 	lost, died := l.lost.when(t), watcher.when(t, l.own)
-	if late := metronome.lost(lost.Add(-ttl / 10)); !lost.Add(-late).Before(died) {
+	if late := metronome.Lost(lost.Add(-ttl / 10)); !lost.Add(-late).Before(died) {
 		t.Errorf("answers late by %v: the server deleted the claim %v before the loss was told", l.late, lost.Sub(died))
 	}
 	slowest := l.spy.longest()
@@ -404,7 +404,7 @@ func TestB3OnlyKeepAlivesAreLost(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
 	proxy, direct := testenv.Proxy(t, server.Addr()), dial(t, server.Endpoint())
-	watcher, metronome := abWatch(t, direct), abListen(t)
+	watcher, metronome := abWatch(t, direct), testenv.StartMetronome(t)
 	const ttl = 6 * time.Second
 	c := abClient(t, abVia(proxy), dlock.Config{DefaultTTL: ttl, RetryInterval: 20 * time.Millisecond})
 	abWarm(t, c)
@@ -432,7 +432,7 @@ func TestB3OnlyKeepAlivesAreLost(t *testing.T) {
 	}
 	for i, own := range owns {
 		lost, died := losses[i].when(t), watcher.when(t, own)
-		if late := metronome.lost(lost.Add(-ttl / 10)); !lost.Add(-late).Before(died) {
+		if late := metronome.Lost(lost.Add(-ttl / 10)); !lost.Add(-late).Before(died) {
 			t.Errorf("the server deleted a claim %v before the loss was told", lost.Sub(died))
 		}
 	}
@@ -670,7 +670,7 @@ func TestB7DeadOwner(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
 	direct := dial(t, server.Endpoint())
-	watcher, metronome := abWatch(t, direct), abListen(t)
+	watcher, metronome := abWatch(t, direct), testenv.StartMetronome(t)
 	c := abClient(t, server.Endpoint(), dlock.Config{DefaultTTL: time.Minute})
 	abWarm(t, c)
 	for i := range testenv.UnderStress(20, 200) {
@@ -695,7 +695,7 @@ func TestB7DeadOwner(t *testing.T) {
 		if (i%2 == 0) != (panicked == "work failed") {
 			t.Errorf("recovered %v", panicked)
 		}
-		if took := watcher.when(t, own).Sub(at); took > testenv.UnderStress(beforeLease, 100*time.Millisecond)+metronome.lost(at) {
+		if took := watcher.when(t, own).Sub(at); took > testenv.UnderStress(beforeLease, 100*time.Millisecond)+metronome.Lost(at) {
 			t.Errorf("the key was free after %v", took)
 		}
 	}

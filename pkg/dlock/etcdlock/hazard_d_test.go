@@ -486,6 +486,7 @@ func TestD8LeaseIsReplaced(t *testing.T) {
 	direct := dial(t, server.Endpoint())
 	proxies := []*servers.Proxy{hole, refusing}
 	clients := []*dlock.Client{deNew(t, deURL(hole)), deNew(t, deURL(refusing))}
+	metronome := testenv.StartMetronome(t)
 	for range testenv.UnderStress(1, 20) {
 		var guards []*dlock.Guard
 		for i, c := range clients {
@@ -497,7 +498,7 @@ func TestD8LeaseIsReplaced(t *testing.T) {
 		refusing.Cut()
 		leases := []int64{deLine(t, direct, "k0")[0].Lease, deLine(t, direct, "k1")[0].Lease}
 		for _, g := range guards {
-			deLost(t, g, began, ttl+deSlack)
+			deLostWithin(t, g, began, ttl, metronome)
 		}
 		for _, lease := range leases {
 			testenv.Eventually(t, patience, "the server drops the lease", func() bool {
@@ -637,7 +638,7 @@ func TestD10IsolatedMember(t *testing.T) {
 	const ttl = 4 * time.Second
 	cluster := testenv.EtcdCluster(t)
 	nodes := cluster.Nodes()
-	c := deNew(t, nodes[0].Endpoint())
+	c, metronome := deNew(t, nodes[0].Endpoint()), testenv.StartMetronome(t)
 	deUnlock(t, deAcquire(t, c, "warm", dlock.WithTTL(time.Hour))) // makes a lease that outlasts the fault
 	for range testenv.UnderStress(1, 10) {
 		g := deAcquire(t, c, "held", dlock.WithTTL(ttl))
@@ -652,8 +653,8 @@ func TestD10IsolatedMember(t *testing.T) {
 		if took := time.Since(began); err == nil || took > testenv.UnderStress(ttl+deSlack, ttl) {
 			t.Errorf("a member without a majority says %v after %v", err, took)
 		}
-		deLost(t, g, began, ttl+deSlack/2)
-		deLost(t, busy, began, ttl+deSlack/2)
+		deLostWithin(t, g, began, ttl, metronome)
+		deLostWithin(t, busy, began, ttl, metronome)
 		deWant(t, <-waiter, context.DeadlineExceeded)
 		cancel()
 		if took := time.Since(began); took > ttl+deSlack {

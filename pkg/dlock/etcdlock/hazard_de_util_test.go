@@ -143,6 +143,16 @@ func deLost(t testing.TB, g *dlock.Guard, start time.Time, within time.Duration)
 	}
 }
 
+// deLostWithin is deLost for the end of a lease. What the machine took from us comes on top.
+func deLostWithin(t testing.TB, g *dlock.Guard, start time.Time, ttl time.Duration, metronome *testenv.Metronome) {
+	t.Helper()
+	deLost(t, g, start, ttl+patience)
+	took, most := time.Since(start), ttl+500*time.Millisecond+metronome.Lost(start)
+	if took > most {
+		t.Errorf("lost after %v, want at most %v", took, most)
+	}
+}
+
 // deRenewed waits until each of the guards has been renewed once more.
 func deRenewed(t testing.TB, guards ...*dlock.Guard) {
 	t.Helper()

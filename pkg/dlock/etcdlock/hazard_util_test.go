@@ -71,64 +71,9 @@ const (
 // abElapse lets time pass where time itself is the subject.
 func abElapse(d time.Duration) { <-time.After(d) }
 
-// An abMetronome tells for how long this machine had no time for us: where it is
-// busy, that is added to a bound in time.
-type abMetronome struct {
-	mu    sync.Mutex
-	beats []abBeat
-}
-
 // abStarved is how much of our time must be lost before a machine is to blame for
 // what it came too late for.
 const abStarved = 500 * time.Millisecond
-
-type abBeat struct {
-	at   time.Time
-	late time.Duration
-}
-
-func abListen(t *testing.T) *abMetronome {
-	t.Helper()
-	m := &abMetronome{}
-	stop, done := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		m.run(stop)
-	}()
-	t.Cleanup(func() {
-		close(stop)
-		<-done
-	})
-	return m
-}
-
-func (m *abMetronome) run(stop <-chan struct{}) {
-	const every = 5 * time.Millisecond
-	for last := time.Now(); ; {
-		select {
-		case <-stop:
-			return
-		case <-time.After(every):
-		}
-		now := time.Now()
-		if late := now.Sub(last) - every; late > 2*every {
-			m.mu.Lock()
-			m.beats = append(m.beats, abBeat{now, late})
-			m.mu.Unlock()
-		}
-		last = now
-	}
-}
-
-// lost is how much time of ours the machine has taken since then.
-func (m *abMetronome) lost(since time.Time) (sum time.Duration) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for i := len(m.beats) - 1; i >= 0 && m.beats[i].at.After(since); i-- {
-		sum += m.beats[i].late
-	}
-	return sum
-}
 
 // abVia is where clients reach the server through a proxy.
 func abVia(p *servers.Proxy) string { return "http://" + p.Addr() }

@@ -67,7 +67,7 @@ func TestManyDeadWaiters(t *testing.T) {
 // A call that does not wait gets a free lock behind which only dead waiters stand.
 func TestTryLockBehindDeadWaiters(t *testing.T) {
 	t.Parallel()
-	const dead = 10_000
+	dead := testenv.UnderStress(2_000, 10_000) // an attempt has two seconds
 	server := testenv.Redis(t)
 	d := openDriver(t, server.Addr())
 	direct := deadQueue(t, server, d, dead)

@@ -161,8 +161,8 @@ func TestC1Sentinel(t *testing.T) {
 // renewal, and its token is below that of the next.
 func TestC2RestartWithoutPersistence(t *testing.T) {
 	t.Parallel()
-	const ttl = 3 * time.Second
-	for range testenv.UnderStress(2, 50) {
+	ttl := testenv.UnderStress(30*time.Second, 3*time.Second) // its end is told from the next renewal
+	for range testenv.UnderStress(1, 50) {
 		server := testenv.Redis(t)
 		first := cehAcquire(t, cehNew(t, server.Addr()), "k", dlock.WithTTL(ttl))
 		cehCheck(t, server.Restart(t.Context(), false))
@@ -209,7 +209,7 @@ func TestC2RestartWithPersistence(t *testing.T) {
 // next renewal.
 func TestC6Eviction(t *testing.T) {
 	t.Parallel()
-	const ttl = 6 * time.Second
+	ttl := testenv.UnderStress(30*time.Second, 6*time.Second) // its end is told from the next renewal
 	server := testenv.Redis(t, "--maxmemory", "4mb", "--maxmemory-policy", "volatile-lru")
 	direct := cehDial(t, server.Addr())
 	for range testenv.UnderStress(1, 10) {

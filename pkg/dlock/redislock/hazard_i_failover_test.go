@@ -161,7 +161,7 @@ func latencyClient(t *testing.T, cl *servers.Cluster, key string) *redis.Cluster
 	master, err := cl.NodeFor(t.Context(), key)
 	cehCheck(t, err)
 	proxy := testenv.Proxy(t, master.Addr())
-	proxy.Delay(2*time.Millisecond, 2*time.Millisecond)
+	proxy.Delay(50*time.Millisecond, 50*time.Millisecond) // more than a busy machine adds
 	// go-redis 9.23 measures a latency while it still sets up the node, which is a data
 	// race: so no node is dialed before it is complete.
 	complete := map[string]chan struct{}{}

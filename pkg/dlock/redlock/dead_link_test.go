@@ -3,7 +3,6 @@ package redlock_test
 import (
 	"context"
 	"errors"
-	"sync"
 	"testing"
 	"time"
 
@@ -34,7 +33,7 @@ func TestA6ContextsCount(t *testing.T) {
 	for _, p := range s.proxies {
 		p.BlackHole(true)
 	}
-	beat := startMetronome(t)
+	beat := testenv.StartMetronome(t)
 	most := testenv.UnderStress(ample-time.Second, 100*time.Millisecond)
 	const bound = 50 * time.Millisecond
 	for _, e := range []ctxCall{
@@ -54,7 +53,7 @@ func TestA6ContextsCount(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), bound)
 		begun := time.Now()
 		err := e.call(ctx)
-		over := time.Since(begun) - bound - beat.lost(begun)
+		over := time.Since(begun) - bound - beat.Lost(begun)
 		cancel()
 		if !errors.Is(err, context.DeadlineExceeded) || over > most {
 			t.Errorf("%s: %v, %v after its context", e.name, err, over.Round(time.Millisecond))
@@ -80,54 +79,4 @@ func TestDeadNodeIsNotWaitedFor(t *testing.T) {
 	if best > testenv.UnderStress(1500*time.Millisecond, 400*time.Millisecond) {
 		t.Errorf("the best of 5 pairs took %v", best)
 	}
-}
-
-// A metronome tells for how long this machine had no time for us.
-type metronome struct {
-	mu    sync.Mutex
-	beats []beat
-}
-
-type beat struct {
-	at   time.Time
-	late time.Duration
-}
-
-func startMetronome(t *testing.T) *metronome {
-	t.Helper()
-	m := &metronome{}
-	ctx, cancel := context.WithCancel(context.Background())
-	var wg sync.WaitGroup
-	wg.Go(func() { m.run(ctx) })
-	t.Cleanup(func() {
-		cancel()
-		wg.Wait()
-	})
-	return m
-}
-
-func (m *metronome) run(ctx context.Context) {
-	const every = 5 * time.Millisecond
-	for last := time.Now(); ctx.Err() == nil; {
-		elapse(every)
-		now := time.Now()
-		if late := now.Sub(last) - every; late > 2*every {
-			m.mu.Lock()
-			m.beats = append(m.beats, beat{now, late})
-			m.mu.Unlock()
-		}
-		last = now
-	}
-}
-
-// lost is how much of our time the machine has taken since then.
-func (m *metronome) lost(since time.Time) (sum time.Duration) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, b := range m.beats {
-		if b.at.After(since) {
-			sum += b.late
-		}
-	}
-	return sum
 }

@@ -35,7 +35,7 @@ func TestB2HangingRenewal(t *testing.T) {
 	c := s.locks(t, dlock.Config{})
 	warm(t, c)
 	const ttl = 10 * time.Second
-	beat := startMetronome(t)
+	beat := testenv.StartMetronome(t)
 	sent := time.Now()
 	g := acquire(t, c, "k", dlock.WithTTL(ttl))
 	taken := time.Now()
@@ -45,7 +45,7 @@ func TestB2HangingRenewal(t *testing.T) {
 	<-g.Done()
 	lost := time.Now()
 	want(t, context.Cause(g.Context()), dlock.ErrOwnershipLost)
-	if lost.After(taken.Add(ttl+beat.lost(lost.Add(-ttl/10)))) || lost.Before(sent.Add(ttl-ttl/20-ttl/50-200*time.Millisecond)) {
+	if lost.After(taken.Add(ttl+beat.Lost(lost.Add(-ttl/10)))) || lost.Before(sent.Add(ttl-ttl/20-ttl/50-200*time.Millisecond)) {
 		t.Errorf("lost %v after it was asked for and %v after it was taken", lost.Sub(sent), lost.Sub(taken))
 	}
 	if n := s.holders(t, "k"); n < 2 && time.Now().Before(sent.Add(ttl)) { // looking takes time, too
