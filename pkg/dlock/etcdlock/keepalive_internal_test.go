@@ -3,12 +3,16 @@ package etcdlock
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/ceyewan/genesis/internal/servers"
 	"github.com/ceyewan/genesis/internal/testenv"
 )
 
@@ -25,11 +29,38 @@ func (k *keepAliver) unanswered(id clientv3.LeaseID) int {
 	return len(s.pending[int64(id)])
 }
 
+// renewals is how many keep-alives the server has carried out.
+func renewals(t *testing.T, server *servers.Etcd) (n int) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.Endpoint()+"/metrics", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	response, err := client.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if _, err := fmt.Sscanf(line, "etcd_debugging_lease_renewed_total %d", &n); err == nil {
+			return n
+		}
+	}
+	t.Fatal("the server does not count keep-alives")
+	return 0
+}
+
 // A caller leaves before its keep-alive is answered, and the next one has not reached the
 // server when that answer comes: it must not count for the later sending.
 func TestAnswerBelongsToTheOldestKeepAlive(t *testing.T) {
 	t.Parallel()
-	proxy := testenv.Proxy(t, testenv.Etcd(t).Addr())
+	server := testenv.Etcd(t)
+	proxy := testenv.Proxy(t, server.Addr())
 	d, client := openInternal(t, "http://"+proxy.Addr())
 	lease, err := client.Grant(t.Context(), 60)
 	if err != nil {
@@ -42,10 +73,10 @@ func TestAnswerBelongsToTheOldestKeepAlive(t *testing.T) {
 	proxy.BlackHoleDown(true)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	up, first := proxy.BytesUp(), make(chan error, 1)
+	before, first := renewals(t, server), make(chan error, 1)
 	go func() { _, _, err := d.alive.ask(ctx, lease.ID, within); first <- err }()
 	testenv.Eventually(t, patience, "the first has reached the server", func() bool {
-		return d.alive.unanswered(lease.ID) == 1 && proxy.BytesUp() > up
+		return d.alive.unanswered(lease.ID) == 1 && renewals(t, server) > before
 	})
 	cancel()
 	if err := <-first; !errors.Is(err, context.Canceled) {
@@ -77,7 +108,8 @@ func TestAnswerBelongsToTheOldestKeepAlive(t *testing.T) {
 // A member does not answer: the stream is given up, and the next one serves.
 func TestOverdueKeepAliveReplacesTheStream(t *testing.T) {
 	t.Parallel()
-	proxy := testenv.Proxy(t, testenv.Etcd(t).Addr())
+	server := testenv.Etcd(t)
+	proxy := testenv.Proxy(t, server.Addr())
 	d, client := openInternal(t, "http://"+proxy.Addr())
 	lease, err := client.Grant(t.Context(), 60)
 	if err != nil {
