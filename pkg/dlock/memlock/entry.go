@@ -8,7 +8,10 @@ import (
 
 // An entry is everything about one key that has claims.
 type entry struct {
-	name    string
+	name string
+	// In the ring of all entries, in which they are looked at in turn.
+	prev, next *entry
+
 	holders list
 	queue   list
 	filed   int64              // claims ever queued here; numbers them
@@ -44,21 +47,23 @@ func (s *Store) entry(name string, now time.Duration) *entry {
 		s.dropOver(now)
 		e = &entry{name: name}
 		s.keys[name] = e
+		s.enterRing(e)
 	}
 	return e
 }
 
-// dropOver drops, once in a while, what was left to its lease under a name that is not
-// used again.
+// dropOver drops what was left to its lease under a name that is not used again. It looks
+// at two names for each new one, so that names do not pile up, and no call takes long.
 func (s *Store) dropOver(now time.Duration) {
-	if len(s.keys) < s.dropAt {
-		return
-	}
-	for _, e := range s.keys {
+	for range 2 {
+		e := s.turn
+		if e == nil {
+			return
+		}
+		s.turn = e.next
 		s.settle(e, now)
 		s.dropIfEmpty(e)
 	}
-	s.dropAt = 2*len(s.keys) + 64
 }
 
 func (s *Store) dropIfEmpty(e *entry) bool {
@@ -66,7 +71,29 @@ func (s *Store) dropIfEmpty(e *entry) bool {
 		return false
 	}
 	delete(s.keys, e.name)
+	s.leaveRing(e)
 	return true
+}
+
+// enterRing puts an entry where it is looked at last.
+func (s *Store) enterRing(e *entry) {
+	if s.turn == nil {
+		s.turn, e.prev, e.next = e, e, e
+		return
+	}
+	e.prev, e.next = s.turn.prev, s.turn
+	e.prev.next, e.next.prev = e, e
+}
+
+func (s *Store) leaveRing(e *entry) {
+	if s.turn == e {
+		s.turn = e.next
+	}
+	if s.turn == e { // it was alone
+		s.turn = nil
+		return
+	}
+	e.prev.next, e.next.prev = e.next, e.prev
 }
 
 // settle drops the holders whose deadline has passed, then grants from the

@@ -32,30 +32,39 @@ func TestLeasesThatAreOverAreForgotten(t *testing.T) {
 	})
 }
 
-// To look for such names costs a walk over all: among many that are held, it comes once
-// in as many new ones.
-func TestHeldNamesAreNotWalkedEachTime(t *testing.T) {
-	s := New()
-	d, err := s.Open(driver.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Close()
-	walks, last := 0, s.dropAt
-	for i := range 10_000 {
-		r := driver.Request{Ref: driver.Ref{Key: fmt.Sprint("order ", i), ID: fmt.Sprintf("%032d", i), TTL: time.Hour}}
-		if len(s.keys) >= s.dropAt {
-			walks++
-		}
-		if _, err := d.Acquire(t.Context(), r); err != nil {
+// A burst of them is forgotten as well, while others come and go: two for each, and not all at
+// once.
+func TestABurstOfLeasesIsForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New()
+		d, err := s.Open(driver.Options{})
+		if err != nil {
 			t.Fatal(err)
 		}
-		if s.dropAt < last {
-			t.Fatalf("at %d names the next walk comes at %d, before that at %d", len(s.keys), s.dropAt, last)
+		defer d.Close()
+		const burst = 10_000
+		next := func(i int) driver.Ref {
+			r := driver.Ref{Key: fmt.Sprint("order ", i), ID: fmt.Sprintf("%032d", i), TTL: time.Second}
+			if st, err := d.Acquire(t.Context(), driver.Request{Ref: r}); err != nil || st.Phase != driver.Held {
+				t.Fatal(st.Phase, err)
+			}
+			return r
 		}
-		last = s.dropAt
-	}
-	if walks > 10 {
-		t.Errorf("%d walks for 10,000 names", walks)
-	}
+		for i := range burst {
+			next(i)
+		}
+		time.Sleep(2 * time.Second)
+		for i := range burst / 2 {
+			before := len(s.keys)
+			if _, err := d.Release(t.Context(), next(burst+i)); err != nil {
+				t.Fatal(err)
+			}
+			if n := before - len(s.keys); n != 2 {
+				t.Fatalf("%d of %d names were forgotten at once", n, before)
+			}
+		}
+		if len(s.keys) != 0 || s.turn != nil {
+			t.Errorf("%d names are left", len(s.keys))
+		}
+	})
 }

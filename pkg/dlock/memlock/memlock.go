@@ -25,13 +25,13 @@ type Store struct {
 	keys    map[string]*entry
 	barred  map[string]time.Duration // claim ID -> when the bar ends
 	sweepAt int                      // size of barred at which ended bars are dropped
-	dropAt  int                      // size of keys at which those are dropped whose claims are over
+	turn    *entry                   // of the entries, which is looked at next
 	fence   int64
 }
 
 // New returns an empty Store.
 func New() *Store {
-	return &Store{epoch: time.Now(), keys: map[string]*entry{}, barred: map[string]time.Duration{}, sweepAt: 64, dropAt: 64}
+	return &Store{epoch: time.Now(), keys: map[string]*entry{}, barred: map[string]time.Duration{}, sweepAt: 64}
 }
 
 // Open returns a driver on the Store.
