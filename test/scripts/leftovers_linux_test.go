@@ -35,7 +35,7 @@ func listen(file string) {
 func TestListenersAreNamed(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "port")
-	code, out := leftovers(t, fmt.Sprintf(`%s=%s %s & while [ ! -s %[2]s ]; do sleep 0.02; done`, listenerFile, file, os.Args[0]))
+	code, out := leftovers(t, fmt.Sprintf(`%s='%s' '%s' & while [ ! -s '%[2]s' ]; do sleep 0.02; done`, listenerFile, file, os.Args[0]))
 	port, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
