@@ -10,12 +10,13 @@ import (
 // StallFrom is the shortest gap that is logged.
 const StallFrom = 100 * time.Millisecond
 
-const lookEvery = 10 * time.Millisecond
+// LookEvery is how often a process looks at the clock.
+const LookEvery = 10 * time.Millisecond
 
 // WatchScheduling logs, until ctx ends, when this process was not given the processor:
 // what happens then is the machine's doing.
 func (l *Log) WatchScheduling(ctx context.Context) {
-	tick := time.NewTicker(lookEvery)
+	tick := time.NewTicker(LookEvery)
 	defer tick.Stop()
 	for last := mono.Now(); ; {
 		select {

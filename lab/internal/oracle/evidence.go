@@ -57,6 +57,11 @@ type Violation struct {
 	// Stalled: the machine did not give a process its time around then, so that
 	// the trial was not inside the assumptions.
 	Stalled bool `json:"stalled,omitempty"`
+	// Workers are the processes whose doing it may be.
+	Workers []string `json:"workers,omitempty"`
+
+	at      int64   // when it became a violation; 0: From
+	reached float64 // how much of what is needed there was, if that is what is wrong
 }
 
 // A Section is one attempt: a call for a lock and what came of it.

@@ -20,7 +20,7 @@ func overlaps(sections []*Section) (found []Violation) {
 			if other := s.against(inside); other != nil {
 				end := min(s.Exit, other.Exit)
 				found = append(found, Violation{
-					Oracle: "overlap", Key: key, From: s.Enter, To: end,
+					Oracle: "overlap", Key: key, From: s.Enter, To: end, Workers: []string{other.Worker, s.Worker},
 					Detail: fmt.Sprintf("%s (fence %d) and %s (fence %d) were inside together for %v", other.Attempt, other.Fence, s.Attempt, s.Fence, time.Duration(end-s.Enter)),
 				})
 			}

@@ -9,9 +9,6 @@ import (
 	"github.com/ceyewan/genesis/lab/internal/schedule"
 )
 
-// Server is the worker of stalls in which a server was not run.
-const Server = "server"
-
 // A Sight is a claim that was stored a second after a fault had been healed, at some
 // time from Before to After.
 type Sight struct {
@@ -53,7 +50,7 @@ func (e *Evidence) lingering(sections []*Section) (found []Violation) {
 			continue
 		}
 		found = append(found, Violation{
-			Oracle: "lingering", Key: s.Key, From: s.Before - int64(Settle), To: s.After,
+			Oracle: "lingering", Key: s.Key, From: s.Before - int64(Settle), To: s.After, Workers: e.workersOf(s.PID), at: s.Before,
 			Detail: fmt.Sprintf("a %s claim of process %d with token %d, which has no call on this key any more, is left for %v; %s",
 				s.Phase, s.PID, s.Token, s.Left, e.story(cmp.Or(grant, last), s)),
 		})
@@ -169,7 +166,7 @@ func (e *Evidence) overlong(sections []*Section) (found []Violation) {
 		bound := max(e.TTL, longestHeartbeat) + slack
 		if sameLease(s.Key) && s.Left > bound {
 			found = append(found, Violation{
-				Oracle: "overlong", Key: s.Key, From: s.Before, To: s.After,
+				Oracle: "overlong", Key: s.Key, From: s.Before, To: s.After, Workers: e.workersOf(s.PID),
 				Detail: fmt.Sprintf("a %s claim of process %d with token %d is stored for another %v, at most %v is right", s.Phase, s.PID, s.Token, s.Left, bound),
 			})
 		}

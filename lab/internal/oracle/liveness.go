@@ -32,7 +32,7 @@ func (e *Evidence) idle(sections []*Section) (found []Violation) {
 			from, to := longestGap(s.Call, waitedUntil(s), inside)
 			if free := to - from - e.disturbed(s.Worker, from, to, grace); free > int64(e.idleBound()) {
 				found = append(found, Violation{
-					Oracle: "idle", Key: key, From: from, To: to,
+					Oracle: "idle", Key: key, From: from, To: to, Workers: waitersIn(group, from, to), at: to - free + int64(e.idleBound()),
 					Detail: fmt.Sprintf("%s waited while the lock was free for %v, %v of it undisturbed", s.Attempt, time.Duration(to-from), time.Duration(free)),
 				})
 				break
@@ -40,6 +40,17 @@ func (e *Evidence) idle(sections []*Section) (found []Violation) {
 		}
 	}
 	return found
+}
+
+// waitersIn are the processes that waited at some time in an interval: each may have been
+// the next in line.
+func waitersIn(group []*Section, from, to int64) (workers []string) {
+	for _, s := range group {
+		if s.Call <= to && waitedUntil(s) >= from && !slices.Contains(workers, s.Worker) {
+			workers = append(workers, s.Worker)
+		}
+	}
+	return workers
 }
 
 func waitedUntil(s *Section) int64 {

@@ -37,7 +37,7 @@ func (e *Evidence) lateLosses(sections []*Section) (found []Violation, judged in
 			continue
 		}
 		if bound := d.At + e.allowance(d.Cause, lossy); bound < s.Learned {
-			found = append(found, e.late(s, d.At, "the server had dropped the lock ("+d.Cause+")"))
+			found = append(found, e.late(s, d.At, bound, "the server had dropped the lock ("+d.Cause+")"))
 		}
 	}
 	for _, f := range e.Faults {
@@ -46,7 +46,7 @@ func (e *Evidence) lateLosses(sections []*Section) (found []Violation, judged in
 		}
 		for _, s := range sections {
 			if s.Enter != 0 && s.Enter < f.From && f.To+e.learnWithin() < s.Learned && !s.Killed && !e.asleep(s.Worker, s.Enter, s.Learned) {
-				found = append(found, e.late(s, f.To, "the server had come back without the lock"))
+				found = append(found, e.late(s, f.To, f.To+e.learnWithin(), "the server had come back without the lock"))
 			}
 		}
 	}
@@ -68,9 +68,9 @@ func (e *Evidence) moving(d watch.Death) bool {
 	return e.Topology == schedule.Cluster && d.Cause != "expired"
 }
 
-func (e *Evidence) late(s *Section, from int64, why string) Violation {
+func (e *Evidence) late(s *Section, from, bound int64, why string) Violation {
 	return Violation{
-		Oracle: "late-loss", Key: s.Key, From: from, To: s.Learned,
+		Oracle: "late-loss", Key: s.Key, From: from, To: s.Learned, Workers: []string{s.Worker}, at: bound,
 		Detail: fmt.Sprintf("%s (fence %d) believed in its lock for %v after %s", s.Attempt, s.Fence, time.Duration(s.Learned-from), why),
 	}
 }
@@ -83,8 +83,12 @@ func (e *Evidence) falseLosses(sections []*Section) (found []Violation) {
 		if s.Enter == 0 || !lost || s.Killed || s.Parted || e.endsByPlan(s) || e.gravely(s) || e.addUp(s) {
 			continue
 		}
+		at := s.Learned
+		if !s.Lost { // the release told of it
+			at = s.Released
+		}
 		found = append(found, Violation{
-			Oracle: "false-loss", Key: s.Key, From: s.Enter, To: max(s.Exit, s.Released),
+			Oracle: "false-loss", Key: s.Key, From: s.Enter, To: max(s.Exit, s.Released), Workers: []string{s.Worker}, at: at,
 			Detail: fmt.Sprintf("%s (fence %d) lost its lock after %v without a fault that explains it", s.Attempt, s.Fence, time.Duration(s.Exit-s.Enter)),
 		})
 	}

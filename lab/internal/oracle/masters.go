@@ -49,7 +49,7 @@ func (e *Evidence) slowed(sections []*Section) (found []Violation, judged int) {
 		usual := float64(calm) / quiet.Seconds()
 		if got := float64(n) / time.Duration(f.To-from).Seconds(); got < leastShare*usual {
 			found = append(found, Violation{
-				Oracle: "other-masters", From: from, To: f.To,
+				Oracle: "other-masters", From: from, To: f.To, reached: got / (leastShare * usual),
 				Detail: fmt.Sprintf("%.1f sections per second at the other masters while one had a %s, usual are %.1f", got, f.Kind, usual),
 			})
 		}

@@ -63,7 +63,7 @@ func (e *Evidence) overstayed(sections []*Section) (found []Violation) {
 		}
 		if over := s.Learned - s.Enter - most; over > int64(slack) {
 			found = append(found, Violation{
-				Oracle: "max-hold", Key: s.Key, From: s.Enter + most, To: s.Learned,
+				Oracle: "max-hold", Key: s.Key, From: s.Enter + most, To: s.Learned, Workers: []string{s.Worker}, at: s.Enter + most + int64(slack),
 				Detail: fmt.Sprintf("%s held for %v longer than the %v that it may", s.Attempt, time.Duration(over), time.Duration(most)),
 			})
 		}
@@ -83,7 +83,8 @@ func (e *Evidence) cutShort(sections []*Section) (found []Violation) {
 			}
 			if early := kept - next.Enter; early > int64(slack)/2 {
 				found = append(found, Violation{
-					Oracle: "min-hold", Key: key, From: next.Enter, To: kept,
+					// The least hold counts from the grant, which s may have logged late.
+					Oracle: "min-hold", Key: key, From: next.Enter, To: kept, Workers: []string{s.Worker, next.Worker}, at: s.Enter,
 					Detail: fmt.Sprintf("%s got the key %v before the least hold of %s was over", next.Attempt, time.Duration(early), s.Attempt),
 				})
 			}
@@ -141,7 +142,7 @@ func (e *Evidence) slowCloses() (found []Violation) {
 	for _, ev := range e.Events {
 		if ev.Kind == event.Closed && ev.Dur > int64(closeBound) && !e.asleep(ev.Worker, ev.At-ev.Dur, ev.At) {
 			found = append(found, Violation{
-				Oracle: "overrun", From: ev.At - ev.Dur, To: ev.At,
+				Oracle: "overrun", From: ev.At - ev.Dur, To: ev.At, Workers: []string{ev.Worker}, at: ev.At - ev.Dur + int64(closeBound),
 				Detail: fmt.Sprintf("%s took %v to close its Client", ev.Worker, time.Duration(ev.Dur)),
 			})
 		}

@@ -50,7 +50,7 @@ func (e *Evidence) overruns(sections []*Section) (all []time.Duration, found []V
 		all = append(all, over)
 		if over > overrunBound {
 			found = append(found, Violation{
-				Oracle: "overrun", Key: s.Key, From: end, To: s.Exit,
+				Oracle: "overrun", Key: s.Key, From: end, To: s.Exit, Workers: []string{s.Worker}, at: end + int64(overrunBound),
 				Detail: fmt.Sprintf("%s returned %v after its context had ended", s.Attempt, over),
 			})
 		}

@@ -178,67 +178,8 @@ func (e *Evidence) rate(sections int, least float64) []Violation {
 	if got >= least {
 		return nil
 	}
-	return []Violation{{Oracle: "rate", From: e.From, To: e.To, Detail: fmt.Sprintf("%.1f sections per second, at least %.1f are needed", got, least)}}
+	return []Violation{{
+		Oracle: "rate", From: e.From, To: e.To, reached: got / least,
+		Detail: fmt.Sprintf("%.1f sections per second, at least %.1f are needed", got, least),
+	}}
 }
-
-// excuse marks violations at which some process was not scheduled for longer than the
-// margin of a lock, unless it was the lab that stopped it. It returns how many such
-// stalls there were in all.
-func (e *Evidence) excuse(found []Violation) (stalls int) {
-	margin := int64(e.TTL / 20)
-	for _, ev := range e.Events {
-		if ev.Kind != event.Stall || e.made(ev) {
-			continue
-		}
-		if ev.Dur >= margin {
-			stalls++
-		}
-		for i := range found {
-			x := &found[i]
-			// How late a call may return has nothing to do with the lease.
-			enough := ev.Dur >= margin || x.Oracle == "overrun"
-			if enough && x.From != 0 && ev.At-ev.Dur <= x.To && ev.At >= x.From-int64(e.TTL) && excusable[x.Oracle] {
-				x.Stalled = true
-			}
-		}
-	}
-	for i := range found {
-		if x := &found[i]; x.Oracle == "history" || x.Oracle == "store" {
-			x.Stalled = explained(found, x)
-		}
-	}
-	return stalls
-}
-
-// made says whether the lab itself stopped the process, or disturbed the server.
-func (e *Evidence) made(stall event.Event) bool {
-	from := stall.At - stall.Dur
-	if stall.Worker == Server {
-		left := stall.Dur
-		for _, f := range e.Faults {
-			if !f.Kind.OnWorkers() && !f.Kind.Unnoticed() {
-				left -= max(min(f.To, stall.At)-max(f.From, from), 0)
-			}
-		}
-		return left < int64(e.TTL/20)
-	}
-	return e.asleep(stall.Worker, from, stall.At)
-}
-
-// explained says whether overlaps explain what a whole history or a store shows, and
-// the machine explains all of those.
-func explained(found []Violation, x *Violation) bool {
-	some := false
-	for _, o := range found {
-		if o.Oracle == "overlap" && (x.Key == "" || o.Key == x.Key) {
-			if some = o.Stalled; !some {
-				return false
-			}
-		}
-	}
-	return some
-}
-
-// excusable are the oracles that a busy machine can mislead. Tokens, what the stores
-// and the servers keep, are the same however slow it is.
-var excusable = map[string]bool{"overlap": true, "late-loss": true, "false-loss": true, "idle": true, "rate": true, "lingering": true, "overrun": true, "max-hold": true, "min-hold": true, "overlong": true, "other-masters": true}

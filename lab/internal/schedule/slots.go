@@ -15,11 +15,14 @@ const SteadyPrefix = "steady-"
 func SteadyKey(prefix string, shard int, epoch int64) string {
 	for n := 0; ; n++ {
 		key := fmt.Sprintf("%s%d-%d-%d", SteadyPrefix, shard, epoch, n)
-		if (Slot(prefix+key)*Shards+Shards-1)/slots == shard {
+		if ShardOfKey(prefix+key) == shard {
 			return key
 		}
 	}
 }
+
+// ShardOfKey is the shard in whose slots a key without a hash tag is, if none has moved.
+func ShardOfKey(key string) int { return (Slot(key)*Shards + Shards - 1) / slots }
 
 // FirstSlot is the first slot of a shard.
 func FirstSlot(shard int) int { return shard * slots / Shards }

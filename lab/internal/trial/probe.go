@@ -11,6 +11,7 @@ import (
 	"github.com/ceyewan/genesis/lab/internal/event"
 	"github.com/ceyewan/genesis/lab/internal/mono"
 	"github.com/ceyewan/genesis/lab/internal/oracle"
+	"github.com/ceyewan/genesis/lab/internal/schedule"
 	"github.com/ceyewan/genesis/lab/internal/watch"
 )
 
@@ -24,17 +25,21 @@ func (t *trial) watchMachine() (stop func()) {
 	watches.Go(func() { t.log.WatchScheduling(ctx) })
 	if t.top.Direct().Kind == "etcd" {
 		watches.Go(func() {
-			t.probe(ctx, func() error {
+			t.probe(ctx, "", func() error {
 				_, err := t.lookout.clients.Etcd.Get(ctx, "probe")
 				return err
 			})
 		})
 	} else {
-		for _, a := range watch.Addrs(t.top) {
+		for i, a := range watch.Addrs(t.top) {
+			note := ""
+			if t.spec.Topology == schedule.Cluster { // masters first, then their replicas in the same order
+				note = oracle.ShardNote(i % schedule.Shards)
+			}
 			p := &pinger{addr: a}
 			watches.Go(func() {
 				defer p.hangUp()
-				t.probe(ctx, p.ping)
+				t.probe(ctx, note, p.ping)
 			})
 		}
 	}
@@ -45,8 +50,8 @@ func (t *trial) watchMachine() (stop func()) {
 }
 
 // probe asks a server now and then. Questions that failed say that it was disturbed,
-// and nothing about the machine.
-func (t *trial) probe(ctx context.Context, ask func() error) {
+// and nothing about the machine. note tells which server it is.
+func (t *trial) probe(ctx context.Context, note string, ask func() error) {
 	tick := time.NewTicker(probeEvery)
 	defer tick.Stop()
 	for {
@@ -60,7 +65,7 @@ func (t *trial) probe(ctx context.Context, ask func() error) {
 			continue
 		}
 		if now := mono.Now(); now-asked > int64(event.StallFrom) {
-			t.log.Add(event.Event{At: now, Kind: event.Stall, Worker: oracle.Server, Dur: now - asked})
+			t.log.Add(event.Event{At: now, Kind: event.Stall, Worker: oracle.Server, Dur: now - asked, Note: note})
 		}
 	}
 }

@@ -116,7 +116,7 @@ func (t *trial) begin(ctx context.Context) (err error) {
 	if t.store, err = store.Listen(filepath.Join(t.dir, "store")); err != nil {
 		return err
 	}
-	if t.log, err = event.Open(t.logPath(), "lab"); err != nil {
+	if t.log, err = event.Open(t.logPath(), oracle.Lab); err != nil {
 		return err
 	}
 	if t.holders, err = followHolders(t.logPath()); err != nil {
