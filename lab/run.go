@@ -63,16 +63,32 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	if err := o.conductAll(ctx); err != nil {
-		return err
-	}
-	return conclude(o.folder, o.column, o.topologies)
+	return o.runWith(ctx, func(ctx context.Context, label string, spec trial.Spec) (result.Result, error) {
+		return conduct(ctx, label, spec, o.folder)
+	})
 }
 
-// conductAll runs all trials that there is time for.
-func (o options) conductAll(ctx context.Context) error {
+// An attempt runs a trial, repeats it if need be, and stores what it showed.
+type attempt func(ctx context.Context, label string, spec trial.Spec) (result.Result, error)
+
+// runWith adds up what there is by then also if it was told to stop, but that is a failure.
+func (o options) runWith(ctx context.Context, try attempt) error {
+	err := o.conductAll(ctx, try)
+	if ctx.Err() != nil {
+		return errors.Join(fmt.Errorf("the run was interrupted: %w", ctx.Err()), conclude(o))
+	}
+	if err != nil {
+		return err
+	}
+	return conclude(o)
+}
+
+// conductAll runs all trials that there is time for. Those that the machine stalled among
+// others are then tried again, one at a time.
+func (o options) conductAll(ctx context.Context, try attempt) error {
 	begin, all := time.Now(), o.specs()
-	err := atOnce(ctx, o.atOnce, len(all), func(ctx context.Context, i int) error {
+	stalled := make([]bool, len(all))
+	do := func(ctx context.Context, i int) error {
 		if _, done := o.folder.Find(all[i]); o.resume && done {
 			return nil
 		}
@@ -80,13 +96,19 @@ func (o options) conductAll(ctx context.Context) error {
 			return nil
 		}
 		label := fmt.Sprintf("[%d/%d %s]", i+1, len(all), time.Since(begin).Round(time.Second))
-		_, err := conduct(ctx, label, all[i], o.folder)
+		r, err := try(ctx, label, all[i])
+		stalled[i] = err == nil && r.Status() == "stalled"
 		return err
-	})
-	if errors.Is(err, context.Canceled) {
-		err = nil // we were told to stop: what there is by now is added up
 	}
-	return err
+	if err := atOnce(ctx, o.atOnce, len(all), do); err != nil {
+		return err
+	}
+	return atOnce(ctx, 1, len(all), func(ctx context.Context, i int) error {
+		if !stalled[i] {
+			return nil
+		}
+		return do(ctx, i)
+	})
 }
 
 // atOnce does n things, so many at a time, in order. An error ends all.
@@ -148,8 +170,8 @@ func conduct(ctx context.Context, label string, spec trial.Spec, folder result.F
 }
 
 // conclude writes the summary and the report, and fails if the figures do.
-func conclude(folder result.Folder, column string, topologies []string) error {
-	s, err := folder.Summarise(column, topologies)
+func conclude(o options) error {
+	s, err := o.folder.Summarise(o.column, o.topologies, o.modes)
 	if err != nil {
 		return err
 	}
@@ -160,14 +182,14 @@ func conclude(folder result.Folder, column string, topologies []string) error {
 		}
 		fmt.Printf("%s %-70s %12.6g   goal %s\n", mark, f.Name, f.Value, f.Goal)
 	}
-	if err := report.Write(folder, s); err != nil {
+	if err := report.Write(o.folder, s); err != nil {
 		return err
 	}
 	for _, spec := range s.Failing {
 		fmt.Fprintln(os.Stderr, "failing:", spec)
 	}
 	if !s.OK() {
-		return fmt.Errorf("goals were missed; %s has the details", folder+"/report.html")
+		return fmt.Errorf("goals were missed; %s has the details", o.folder+"/report.html")
 	}
 	return nil
 }
@@ -189,8 +211,19 @@ func replay(ctx context.Context, args []string) error {
 		}
 		fmt.Println("timeline:", path)
 	}
-	if r.Status() == "failed" && spec.Mutant == "" {
-		return fmt.Errorf("%s failed", spec)
+	if spec.Mutant != "" {
+		return nil
+	}
+	return judged(r)
+}
+
+// judged is nil if a trial passed. One that the machine stalled every time did not.
+func judged(r result.Result) error {
+	switch r.Status() {
+	case "failed":
+		return fmt.Errorf("%s failed: %+v", r.Spec, r.Verdict.Violations)
+	case "stalled":
+		return fmt.Errorf("%s proves nothing, the machine stalled it %d times: %+v", r.Spec, r.Repeats+1, r.Verdict.Violations)
 	}
 	return nil
 }

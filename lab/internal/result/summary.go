@@ -31,9 +31,8 @@ func (s Summary) OK() bool {
 	return len(s.Failing) == 0 && !slices.ContainsFunc(s.Figures, func(f Figure) bool { return !f.OK })
 }
 
-// goals are the columns of the plan. That of tests has no amounts: a machine that stalls
-// trials is no failure there, and what is too rare for a short run, tests of its own see
-// to.
+// goals are the columns of the plan. That of tests has no amounts but one judged trial of
+// each topology and mode: what is too rare for a short run, tests of its own see to.
 type goals struct {
 	length                                            time.Duration // of a schedule that counts
 	schedules, operations, losses, ambiguous, mutants int
@@ -77,8 +76,8 @@ func (a *adder) atLeast(name string, n, goal int) {
 func (a *adder) none(name string, n int) { a.add(name, float64(n), "0", n == 0) }
 
 // Summarise adds up everything in the folder and stores the summary there. Trials of
-// topologies that are not named need not be there.
-func (f Folder) Summarise(column string, topologies []string) (Summary, error) {
+// topologies and modes that are not named need not be there.
+func (f Folder) Summarise(column string, topologies, modes []string) (Summary, error) {
 	trials, mutants, err := f.Load()
 	if err != nil {
 		return Summary{}, err
@@ -95,14 +94,31 @@ func (f Folder) Summarise(column string, topologies []string) (Summary, error) {
 		}
 		a.trials = append(a.trials, r)
 	}
+	if column == "tests" {
+		a.judged(topologies, modes)
+	}
 	a.amounts(columns[column], topologies)
 	a.promises(columns[column])
 	if column != "tests" { // where several trials share a busy machine
 		a.times(columns[column])
 	}
 	a.mutants(columns[column], mutants)
-	a.add("trials that the machine stalled, not counted", float64(stalled), "-", true)
+	if column == "tests" {
+		a.none("trials that the machine stalled every time", stalled)
+	} else { // more seeds make up for them
+		a.add("trials that the machine stalled, not counted", float64(stalled), "-", true)
+	}
 	return a.Summary, writeJSON(filepath.Join(string(f), "summary.json"), a.Summary)
+}
+
+// judged demands a trial that was not stalled for each topology and mode.
+func (a *adder) judged(topologies, modes []string) {
+	for _, topology := range topologies {
+		for _, mode := range modes {
+			n := a.sum(func(r Result) int { return one(r.Topology == topology && string(r.Mode) == mode) })
+			a.atLeast("judged trials "+topology+", "+mode, n, 1)
+		}
+	}
 }
 
 // amounts are how much was tried.

@@ -1,0 +1,162 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ceyewan/genesis/lab/internal/oracle"
+	"github.com/ceyewan/genesis/lab/internal/result"
+	"github.com/ceyewan/genesis/lab/internal/schedule"
+	"github.com/ceyewan/genesis/lab/internal/trial"
+)
+
+func testOptions(t *testing.T) options {
+	t.Helper()
+	o, err := parseRun([]string{"-results", t.TempDir(), "-goals", "tests", "-topologies", "single,etcd-1", "-at-once", "4", "-duration", "24s"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+func resultOf(spec trial.Spec, found ...oracle.Violation) result.Result {
+	return result.Result{Spec: spec, Date: time.Now(), Verdict: &oracle.Verdict{Operations: 9, Sections: 9, Checked: 9, Violations: found}}
+}
+
+var stalledViolation = oracle.Violation{Oracle: "overlap", Stalled: true}
+
+// A script plays the machine: it says what each attempt at a trial shows.
+type script struct {
+	mu      sync.Mutex
+	folder  result.Folder
+	shows   func(spec trial.Spec, nth int) []oracle.Violation
+	tried   map[trial.Spec]int
+	running int
+	alone   map[trial.Spec]bool // whether nothing else ran at the last attempt
+}
+
+func newScript(o options, shows func(spec trial.Spec, nth int) []oracle.Violation) *script {
+	return &script{folder: o.folder, shows: shows, tried: map[trial.Spec]int{}, alone: map[trial.Spec]bool{}}
+}
+
+func (s *script) try(_ context.Context, _ string, spec trial.Spec) (result.Result, error) {
+	s.mu.Lock()
+	s.running++
+	s.tried[spec]++
+	nth := s.tried[spec]
+	s.alone[spec] = s.running == 1
+	s.mu.Unlock()
+	r := resultOf(spec, s.shows(spec, nth)...)
+	err := s.folder.Save(r)
+	s.mu.Lock()
+	s.running--
+	s.mu.Unlock()
+	return r, err
+}
+
+func TestRunOfJudgedTrialsPasses(t *testing.T) {
+	o := testOptions(t)
+	s := newScript(o, func(trial.Spec, int) []oracle.Violation { return nil })
+	if err := o.runWith(t.Context(), s.try); err != nil {
+		t.Error(err)
+	}
+	for spec, n := range s.tried {
+		if n != 1 {
+			t.Errorf("%s was tried %d times", spec, n)
+		}
+	}
+}
+
+// Trials that the machine stalls every time prove nothing.
+func TestRunOfStalledTrialsFails(t *testing.T) {
+	for name, only := range map[string]trial.Spec{"all": {}, "one": {Topology: schedule.Etcd1, Mode: schedule.Beyond}} {
+		t.Run(name, func(t *testing.T) {
+			o := testOptions(t)
+			s := newScript(o, func(spec trial.Spec, _ int) []oracle.Violation {
+				if only.Topology == "" || (only.Topology == spec.Topology && only.Mode == spec.Mode) {
+					return []oracle.Violation{stalledViolation}
+				}
+				return nil
+			})
+			if err := o.runWith(t.Context(), s.try); err == nil {
+				t.Error("it passes")
+			}
+		})
+	}
+}
+
+// What was stalled among others is tried again alone.
+func TestStalledTrialsAreRepeatedAlone(t *testing.T) {
+	o := testOptions(t)
+	s := newScript(o, func(_ trial.Spec, nth int) []oracle.Violation {
+		if nth == 1 {
+			return []oracle.Violation{stalledViolation}
+		}
+		return nil
+	})
+	if err := o.runWith(t.Context(), s.try); err != nil {
+		t.Error(err)
+	}
+	for _, spec := range o.specs() {
+		if s.tried[spec] != 2 || !s.alone[spec] {
+			t.Errorf("%s was tried %d times, the last time alone: %v", spec, s.tried[spec], s.alone[spec])
+		}
+	}
+}
+
+func TestRunWithoutTrialsFails(t *testing.T) {
+	o := testOptions(t)
+	o.seeds = 0
+	s := newScript(o, func(trial.Spec, int) []oracle.Violation { return nil })
+	if err := o.runWith(t.Context(), s.try); err == nil {
+		t.Error("it passes")
+	}
+}
+
+func TestStalledSeedIsNotJudged(t *testing.T) {
+	if err := judged(resultOf(trial.Spec{}, stalledViolation)); err == nil {
+		t.Error("a trial that the machine stalled counts as passed")
+	}
+	if err := judged(resultOf(trial.Spec{})); err != nil {
+		t.Error(err)
+	}
+}
+
+// A run that is told to stop adds up what there is, and fails.
+func TestInterruptedRunFails(t *testing.T) {
+	o := testOptions(t)
+	o.topologies, o.modes, o.atOnce = []string{schedule.Single}, []string{string(schedule.Inside)}, 1
+	o.seeds = 2
+	ctx, interrupt := context.WithCancel(t.Context())
+	s := newScript(o, func(trial.Spec, int) []oracle.Violation {
+		interrupt()
+		return nil
+	})
+	if err := o.runWith(ctx, s.try); !errors.Is(err, context.Canceled) {
+		t.Errorf("interrupted: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(string(o.folder), "summary.json")); err != nil {
+		t.Error(err)
+	}
+}
+
+// An error of a trial is one, whatever it wraps.
+func TestErrorOfATrialEndsTheRun(t *testing.T) {
+	o := testOptions(t)
+	broken := fmt.Errorf("the server did not start: %w", context.Canceled)
+	err := o.runWith(t.Context(), func(_ context.Context, _ string, spec trial.Spec) (result.Result, error) {
+		if err := o.folder.Save(resultOf(spec)); err != nil {
+			return result.Result{}, err
+		}
+		return result.Result{}, broken
+	})
+	if !errors.Is(err, broken) {
+		t.Errorf("the run ended with %v", err)
+	}
+}
