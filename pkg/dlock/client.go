@@ -230,8 +230,9 @@ func (c *Client) endAll() {
 			c.finish(cl, ErrClosed)
 			c.settle(cl)
 		case lingering:
+			over := cl.holdEnd() <= c.now() // and the scheduler has not come to it yet
 			c.finish(cl, nil)
-			if !c.caps.Lease {
+			if over || !c.caps.Lease {
 				c.settle(cl)
 			}
 		case filing, queued, granted, ended:
