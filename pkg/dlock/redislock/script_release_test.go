@@ -203,6 +203,22 @@ func TestScriptFindsTheLivingInALaterChunk(t *testing.T) {
 	s.queued("b+0")
 }
 
+// A grant reads chunks until it has dropped 512 dead waiters. One that is passed over shifts the
+// chunks, so that four of them have 511 and the fifth is the last.
+func TestScriptDropsAsManyAsItMay(t *testing.T) {
+	for dead, want := range map[int]string{511: "c", 511 + 128: "b"} {
+		s := newScriptLock(t)
+		s.acquire("a", 30_000, 0, 0, fmt.Sprint("held a ", scriptStart))
+		s.wait("b", 0, 1_000_000, 0, "dlock:nobody")
+		s.crowd(dead, 1, 0)
+		s.wait("c", 1000, 1_000_000, 0, "-")
+		s.release("a", "held a 0")
+		if value, _ := s.do("GET", s.n.lock).(string); !strings.HasPrefix(value, scriptID(want)) {
+			t.Errorf("around %d dead waiters %q was served, want %s", dead, value, want)
+		}
+	}
+}
+
 // With a token that must match, nothing else is removed, and the process is told.
 func TestScriptEvicts(t *testing.T) {
 	s := newScriptLock(t)
