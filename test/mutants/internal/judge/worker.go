@@ -90,8 +90,11 @@ func (w *Worker) try(ctx context.Context, s stage, binary string) (Verdict, erro
 			return first, err
 		}
 		guilty, err := w.confirm(ctx, s, binary, first.Test)
-		if err != nil || guilty {
-			return first, err
+		if err != nil {
+			return Verdict{}, err
+		}
+		if guilty {
+			return first, nil
 		}
 		if first.Test == "" {
 			break
@@ -101,8 +104,14 @@ func (w *Worker) try(ctx context.Context, s stage, binary string) (Verdict, erro
 	return Verdict{Status: Survived}, nil
 }
 
-// shakyRuns is how often a test that now and then fails by itself must fail in a row.
-const shakyRuns = 4
+// ErrBroken is returned when a test fails also without the mutant. Nothing can be judged where
+// that happens: a server may be missing, or the machine may be too busy.
+var ErrBroken = errors.New("fails without a mutant")
+
+const (
+	shakyRuns   = 4 // how often a test that now and then fails by itself must fail in a row
+	maxControls = 5 // runs without the mutant, of which one must pass
+)
 
 // confirm finds out whether it was the mutant that failed a test, and not a busy machine. The
 // test must pass without the mutant, and fail once more with it: alone, or else in the company
@@ -119,10 +128,10 @@ func (w *Worker) confirm(ctx context.Context, s stage, binary, test string) (gui
 	// How long the test takes now is known better than before.
 	alone.most = min(w.judge.limit(alone), max(w.judge.Grace/3, 10*took))
 	if shaky {
-		return w.failsAll(ctx, alone, binary, shakyRuns)
+		return w.failsBetweenControls(ctx, alone, binary)
 	}
 	for _, again := range []stage{alone, s} {
-		guilty, err = w.failsAll(ctx, again, binary, 1)
+		guilty, err = w.fails(ctx, again, binary)
 		if err != nil || guilty {
 			break
 		}
@@ -130,23 +139,22 @@ func (w *Worker) confirm(ctx context.Context, s stage, binary, test string) (gui
 	return guilty, err
 }
 
-// isShaky runs a test without the mutant, twice if it is quick, and returns how long that took.
+// isShaky runs a test without the mutant until it passes, at least twice if it is quick, and
+// returns how long it takes.
 func (w *Worker) isShaky(ctx context.Context, alone stage, test string) (shaky bool, took time.Duration, err error) {
 	controls := 1
 	if alone.suite.seconds(alone.tests...) < 3 {
 		controls = 2
 	}
 	shaky = alone.suite.record(test).Shaky
-	for range controls {
-		begun := time.Now()
-		v, err := w.run(ctx, alone, w.judge.control(alone.suite.pkg, alone.race))
-		took = max(took, time.Since(begun))
+	for done := 0; done < controls; {
+		failed, passing, err := w.control(ctx, alone)
 		if err != nil {
 			return false, 0, err
 		}
-		if v.Status == Caught {
-			shaky = true
-		}
+		took = max(took, passing)
+		shaky = shaky || failed > 0
+		done += failed + 1
 	}
 	if shaky && test != "" {
 		err = alone.suite.markShaky(test)
@@ -154,14 +162,44 @@ func (w *Worker) isShaky(ctx context.Context, alone stage, test string) (shaky b
 	return shaky, took, err
 }
 
-func (w *Worker) failsAll(ctx context.Context, s stage, binary string, times int) (bool, error) {
-	for range times {
-		v, err := w.run(ctx, s, binary)
-		if err != nil || v.Status != Caught {
+// control runs a stage without the mutant until it passes, and returns how often it failed
+// before, and how long it took when it passed.
+func (w *Worker) control(ctx context.Context, s stage) (failed int, took time.Duration, err error) {
+	binary := w.judge.control(s.suite.pkg, s.race)
+	for failed < maxControls {
+		begun := time.Now()
+		fails, err := w.fails(ctx, s, binary)
+		if err != nil || !fails {
+			return failed, time.Since(begun), err
+		}
+		failed++
+	}
+	name := "a run of several tests"
+	if len(s.tests) == 1 {
+		name = s.tests[0]
+	}
+	return failed, 0, fmt.Errorf("%s: %s %w, %d times in a row", s.suite.pkg, name, ErrBroken, failed)
+}
+
+// failsBetweenControls judges with a shaky test. Each failure counts only right after a run
+// that passed without the mutant.
+func (w *Worker) failsBetweenControls(ctx context.Context, s stage, binary string) (bool, error) {
+	for range shakyRuns {
+		_, _, err := w.control(ctx, s)
+		if err != nil {
+			return false, err
+		}
+		fails, err := w.fails(ctx, s, binary)
+		if err != nil || !fails {
 			return false, err
 		}
 	}
 	return true, nil
+}
+
+func (w *Worker) fails(ctx context.Context, s stage, binary string) (bool, error) {
+	v, err := w.run(ctx, s, binary)
+	return v.Status == Caught, err
 }
 
 func (w *Worker) run(ctx context.Context, s stage, binary string) (Verdict, error) {
