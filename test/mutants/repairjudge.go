@@ -172,9 +172,16 @@ func (b bench) simulate(ctx context.Context, suite, test string, steps []int, mo
 			break
 		}
 		seeds := fmt.Sprintf("DLOCK_SEEDS=%d-%d", first, last)
-		said, found, err = b.test(ctx, suite, test, []string{seeds}, time.Hour)
-		if err != nil || found {
-			return seedOf(said), said, found, err
+		said, found, err = b.attempt(ctx, b.overlay, suite, test, []string{seeds}, time.Hour)
+		if err != nil {
+			return "", "", false, err
+		}
+		if found {
+			if m := failedRun.FindStringSubmatch(said); m != nil {
+				seeds = fmt.Sprintf("DLOCK_SEEDS=%d-%s", first, m[1]) // those that it ran
+			}
+			err = b.control(ctx, suite, test, []string{seeds}, time.Hour)
+			return seedOf(said), said, err == nil, err
 		}
 		first = last + 1
 	}
@@ -191,17 +198,38 @@ func seedOf(said string) string {
 	return "a crash"
 }
 
-// test runs a test, and reports whether it fails.
+// errBroken is returned when a test fails also without the patch.
+var errBroken = errors.New("fails without the patch")
+
+// test runs a test with the patch, and reports whether it fails because of it.
 func (b bench) test(ctx context.Context, suite, test string, env []string, limit time.Duration, flags ...string) (said string, found bool, err error) {
-	binary := filepath.Join(b.dir, strings.ReplaceAll(suite, "/", "-")+".test")
-	if _, err := os.Stat(binary); err != nil {
-		args := []string{"test", "-c", "-overlay", b.overlay, "-o", binary, "./" + suite}
-		if out, err := b.run(ctx, b.root, nil, "go", args...); err != nil {
-			return "", false, fmt.Errorf("go %s: %w: %s", strings.Join(args, " "), err, out)
-		}
+	said, found, err = b.attempt(ctx, b.overlay, suite, test, env, limit, flags...)
+	if err != nil || !found {
+		return "", false, err
 	}
-	env = append(env, "DLOCK_TEST_REQUIRE=1")
-	out, err := b.run(ctx, filepath.Join(b.root, suite), env, binary, append(flags, "-test.run", "^"+test+"$", "-test.timeout", limit.String())...)
+	err = b.control(ctx, suite, test, env, limit, flags...)
+	return said, err == nil, err
+}
+
+// control runs a test without the patch. If it fails, nothing has been found: a server may be
+// missing, or the machine may be too busy.
+func (b bench) control(ctx context.Context, suite, test string, env []string, limit time.Duration, flags ...string) error {
+	said, fails, err := b.attempt(ctx, "", suite, test, env, limit, flags...)
+	if err == nil && fails {
+		err = fmt.Errorf("%s of %s %w as well: %s", test, suite, errBroken, said)
+	}
+	return err
+}
+
+// attempt runs a test, and reports whether it fails. The overlay has the patch; "": none.
+func (b bench) attempt(ctx context.Context, overlay, suite, test string, env []string, limit time.Duration, flags ...string) (said string, fails bool, err error) {
+	binary, err := b.binary(ctx, overlay, suite)
+	if err != nil {
+		return "", false, err
+	}
+	env = slices.Concat(env, []string{"DLOCK_TEST_REQUIRE=1"})
+	args := slices.Concat(flags, []string{"-test.run", "^" + test + "$", "-test.timeout", limit.String()})
+	out, err := b.run(ctx, filepath.Join(b.root, suite), env, binary, args...)
 	var exit *exec.ExitError
 	switch {
 	case err == nil:
@@ -210,6 +238,28 @@ func (b bench) test(ctx context.Context, suite, test string, env []string, limit
 		return "", false, errors.Join(err, ctx.Err())
 	}
 	return reason(out), true, nil
+}
+
+// binary builds the tests of a package, once with the patch and once without it.
+func (b bench) binary(ctx context.Context, overlay, suite string) (string, error) {
+	name := strings.ReplaceAll(suite, "/", "-")
+	args := []string{"test", "-c"}
+	if overlay == "" {
+		name += "-control"
+	} else {
+		args = append(args, "-overlay", overlay)
+	}
+	binary := filepath.Join(b.dir, name+".test")
+	_, err := os.Stat(binary)
+	if err == nil {
+		return binary, nil
+	}
+	args = append(args, "-o", binary, "./"+suite)
+	out, err := b.run(ctx, b.root, nil, "go", args...)
+	if err != nil {
+		return "", fmt.Errorf("go %s: %w: %s", strings.Join(args, " "), err, out)
+	}
+	return binary, nil
 }
 
 // reason is the line of a failed test that says what is wrong.
