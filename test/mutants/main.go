@@ -8,6 +8,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -27,7 +28,8 @@ const usage = `usage: go run ./test/mutants [flags] [PACKAGE | FILE | FOLDER/...
 
 Makes mutants of the given packages and files, of all if none are given, runs the tests on
 each, and prints how many were caught. Results are kept in build/mutants and are not computed
-again as long as they hold. Exits with 1 if a file has a lower score than the goal.
+again as long as they hold. Exits with 1 if a file has a lower score than the goal, or if results
+are missing.
 
 "go run ./test/mutants repairs -help" tells how repaired defects are taken back.
 
@@ -126,7 +128,7 @@ func (r *run) all(ctx context.Context, targets []judge.Target) error {
 	r.judge = &judge.Judge{
 		Root: r.root, Module: module, State: state, Jobs: r.jobs, Quick: r.quick, Fresh: r.fresh,
 		Grace:   30 * time.Second,
-		Targets: targets, Simulations: simulators, Progress: r.progress.say,
+		Targets: targets, Simulations: simulators, Helpers: helpers, Progress: r.progress.say,
 	}
 	r.results, err = loadResults(filepath.Join(state, "results.jsonl"))
 	if err != nil {
@@ -138,7 +140,7 @@ func (r *run) all(ctx context.Context, targets []judge.Target) error {
 			return err
 		}
 	}
-	return r.conclude()
+	return r.conclude(os.Stdout)
 }
 
 func (r *run) print() {
@@ -274,26 +276,33 @@ func (r *run) one(ctx context.Context, w *judge.Worker, t task, whole bool, coun
 	})
 }
 
-// conclude prints the table, and fails if a file is below the goal.
-func (r *run) conclude() error {
+// conclude prints the table, and fails if a file is below the goal or lacks results.
+func (r *run) conclude(w io.Writer) error {
 	r.progress.end()
 	var rows []*row
 	var found []result
 	for _, s := range r.sources {
-		files := &row{file: s.file, stages: map[string]int{}}
-		rows = append(rows, files)
+		file := &row{file: s.file, sample: len(s.mutants)}
+		rows = append(rows, file)
 		for _, m := range s.mutants {
-			one, ok := r.results.byID[m.ID()]
-			if ok && one.FileHash == textHash(s.text) {
-				files.add(one)
+			one, holds, err := r.results.find(r.judge, s, m)
+			if err != nil {
+				return err
+			}
+			if holds {
+				file.add(one)
 				found = append(found, one)
 			}
 		}
 	}
-	below := table(os.Stdout, rows, r.goal)
-	survivors(os.Stdout, found)
+	below, missing := table(w, rows, r.goal)
+	survivors(w, found)
+	var errs []error
 	if below > 0 {
-		return fmt.Errorf("%d files are below %.0f %%", below, r.goal)
+		errs = append(errs, fmt.Errorf("%d files are below %.0f %%", below, r.goal))
 	}
-	return nil
+	if missing > 0 {
+		errs = append(errs, fmt.Errorf("%d mutants have no result, or one from before a change of the file or the tests", missing))
+	}
+	return errors.Join(errs...)
 }

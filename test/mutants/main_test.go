@@ -183,7 +183,7 @@ func TestResultsHold(t *testing.T) {
 }
 
 func TestTable(t *testing.T) {
-	good, bad := &row{file: "good.go", stages: map[string]int{}}, &row{file: "bad.go", stages: map[string]int{}}
+	good, bad := &row{file: "good.go", sample: 11}, &row{file: "bad.go", sample: 30}
 	for range 9 {
 		good.add(result{Verdict: judge.Verdict{Status: judge.Caught, Stage: judge.Quickest}})
 	}
@@ -192,18 +192,20 @@ func TestTable(t *testing.T) {
 	bad.add(result{Verdict: judge.Verdict{Status: judge.Caught, Stage: judge.Whole, Why: "timeout"}})
 	bad.add(result{Verdict: judge.Verdict{Status: judge.Survived}})
 	var out bytes.Buffer
-	if below := table(&out, []*row{good, bad}, 90); below != 1 {
-		t.Errorf("%d files are below the goal", below)
+	below, missing := table(&out, []*row{good, bad, {file: "none.go", sample: 5}}, 90)
+	if below != 1 || missing != 33 {
+		t.Errorf("%d files are below the goal, %d results are missing", below, missing)
 	}
 	var lines []string
 	for line := range strings.Lines(out.String()) {
 		lines = append(lines, strings.Join(strings.Fields(line), " "))
 	}
 	want := []string{
-		"mutants caught survived score quickest simulation covering whole timeout file",
-		"10 9 1 90 % 9 0 0 0 0 good.go",
-		"2 1 1 50 % 0 0 0 1 1 bad.go (below the goal)",
-		"12 10 2 83 % 9 0 0 1 1 all",
+		"judged caught survived score quickest simulation covering whole timeout file",
+		"11 of 11 9 1 90 % 9 0 0 0 0 good.go",
+		"2 of 30 1 1 50 % 0 0 0 1 1 bad.go (below the goal)",
+		"0 of 5 0 0 - 0 0 0 0 0 none.go",
+		"13 of 46 10 2 83 % 9 0 0 1 1 all",
 	}
 	if strings.Join(lines, "\n") != strings.Join(want, "\n") {
 		t.Errorf("table:\n%s", strings.Join(lines, "\n"))

@@ -15,15 +15,21 @@ import (
 // A row is one file of the table.
 type row struct {
 	file             string
+	sample           int // mutants that were chosen
+	judged           int // those with a result that holds
 	caught, survived int
 	stages           map[string]int
 	timeouts         int
 }
 
 func (r *row) add(one result) {
+	r.judged++
 	switch one.Status {
 	case judge.Caught:
 		r.caught++
+		if r.stages == nil {
+			r.stages = map[string]int{}
+		}
 		r.stages[one.Stage]++
 		if one.Why == "timeout" {
 			r.timeouts++
@@ -43,21 +49,21 @@ func (r *row) score() float64 {
 	return 100 * float64(r.caught) / float64(r.mutants())
 }
 
-// table prints the rows and returns how many are below the goal.
-func table(w io.Writer, rows []*row, goal float64) (below int) {
+// table prints the rows and returns how many are below the goal, and how many mutants have no
+// result.
+func table(w io.Writer, rows []*row, goal float64) (below, missing int) {
 	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(out, "mutants\tcaught\tsurvived\tscore\t%s\ttimeout\t  file\n", strings.Join(judge.StageNames, "\t"))
+	fmt.Fprintf(out, "judged\tcaught\tsurvived\tscore\t%s\ttimeout\t  file\n", strings.Join(judge.StageNames, "\t"))
 	sum := &row{file: "all", stages: map[string]int{}}
 	for _, r := range rows {
-		if r.mutants() == 0 {
-			continue
-		}
 		mark := ""
 		if r.score() < goal {
 			below++
 			mark = " (below the goal)"
 		}
 		r.print(out, mark)
+		sum.sample += r.sample
+		sum.judged += r.judged
 		sum.caught += r.caught
 		sum.survived += r.survived
 		sum.timeouts += r.timeouts
@@ -67,11 +73,15 @@ func table(w io.Writer, rows []*row, goal float64) (below int) {
 	}
 	sum.print(out, "")
 	_ = out.Flush() // to a terminal or a buffer
-	return below
+	return below, sum.sample - sum.judged
 }
 
 func (r *row) print(w io.Writer, mark string) {
-	fmt.Fprintf(w, "%d\t%d\t%d\t%.0f %%\t", r.mutants(), r.caught, r.survived, r.score())
+	score := "-"
+	if r.mutants() > 0 {
+		score = fmt.Sprintf("%.0f %%", r.score())
+	}
+	fmt.Fprintf(w, "%d of %d\t%d\t%d\t%s\t", r.judged, r.sample, r.caught, r.survived, score)
 	for _, name := range judge.StageNames {
 		fmt.Fprintf(w, "%d\t", r.stages[name])
 	}

@@ -24,7 +24,7 @@ type result struct {
 	Seconds  float64   `json:"seconds"`
 	At       time.Time `json:"at"`
 	FileHash string    `json:"file_hash"`
-	TestHash string    `json:"test_hash"` // of the test that caught it; of all tests if none did
+	TestHash string    `json:"test_hash"` // of the suite that caught it; of all suites if none did
 	Quick    bool      `json:"quick"`     // the whole suites were not run
 }
 
@@ -75,9 +75,9 @@ func (r *results) add(one result) error {
 	return errors.Join(err, file.Close())
 }
 
-// find returns a result that still holds. One that says "caught" does as long as the file and
-// the test that caught it stay as they are. One that says "survived" does not outlive any
-// change of the tests.
+// find returns a result that still holds. One that says "caught" does as long as the file,
+// the tests of the package that caught it and their helpers stay as they are. One that says
+// "survived" does not outlive any change of the tests.
 func (r *results) find(j *judge.Judge, s source, m mutate.Mutant) (result, bool, error) {
 	r.mu.Lock()
 	one, ok := r.byID[m.ID()]

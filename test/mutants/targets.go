@@ -22,3 +22,10 @@ var simulators = []judge.Simulator{
 	{Suite: "pkg/dlock", Test: "TestSimulation", Few: []string{"DLOCK_SEEDS=1-300"}},
 	{Suite: "pkg/dlock/redislock", Test: "TestScriptSimulation"},
 }
+
+// helpers are packages, with those below them, that tests call. A mutant that was caught is
+// judged again after a change of one.
+var helpers = []string{
+	"internal/measure", "internal/servers", "internal/sim", "internal/testenv",
+	"pkg/dlock/dlocktest", "pkg/dlock/drivertest", "pkg/dlock/faultdriver",
+}

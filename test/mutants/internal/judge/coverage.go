@@ -94,7 +94,7 @@ func (j *Judge) measure(ctx context.Context, pkg string, covers []string) (*suit
 	if err != nil {
 		return nil, err
 	}
-	path := filepath.Join(j.State, "coverage", strings.ReplaceAll(pkg, "/", "-")+".json")
+	path := j.recordPath(pkg)
 	s := &suite{pkg: pkg, path: path, tests: map[string]testRecord{}}
 	if err := readJSON(path, &s.tests); err != nil {
 		return nil, err

@@ -35,6 +35,7 @@ type Judge struct {
 	Fresh       bool          // believe nothing that is recorded
 	Targets     []Target      // all that there are, also those that are not judged now
 	Simulations []Simulator
+	Helpers     []string // packages that tests call, with those below them
 	Progress    func(string)
 
 	tmp     string
@@ -42,6 +43,7 @@ type Judge struct {
 	suites  map[string]*suite
 	mu      sync.Mutex
 	funcs   map[string]map[string]function
+	hashes  map[string]string // of suites
 }
 
 // A Verdict is what became of a mutant.
@@ -83,6 +85,10 @@ func (j *Judge) Prepare(ctx context.Context, suites []string) (cleanUp func(), e
 }
 
 func (j *Judge) prepareSuite(ctx context.Context, pkg string) (err error) {
+	_, err = j.hashSuites(pkg) // of what is built now
+	if err != nil {
+		return err
+	}
 	j.Progress("building the tests of " + pkg)
 	err = j.builder.build(ctx, pkg, j.control(pkg, false))
 	if err == nil && !j.Quick {
@@ -128,23 +134,76 @@ func (j *Judge) Unreliable() []string {
 	return found
 }
 
-// TestHash changes with the text of a test, and when it turns out to be shaky. Without a name,
-// it changes with any file of the tests of a target.
+// TestHash changes with the tests of a package and all that they call, and when the named test
+// turns out to be shaky. Without a name, it changes with all tests of a target.
 func (j *Judge) TestHash(t Target, pkg, test string) (string, error) {
-	if test != "" {
-		s := j.suites[pkg]
-		if s == nil {
-			return "", nil
-		}
-		r := s.record(test)
-		if r.Shaky {
-			return r.Hash + " shaky", nil
-		}
-		return r.Hash, nil
+	if test == "" {
+		return j.hashSuites(t.Suites...)
 	}
-	patterns := []string{filepath.Join(j.Root, "pkg/dlock/drivertest/*.go")}
-	for _, suite := range t.Suites {
-		patterns = append(patterns, filepath.Join(j.Root, suite, "*_test.go"))
+	sum, err := j.hashSuites(pkg)
+	if err != nil {
+		return "", err
 	}
-	return hashFiles(patterns...)
+	shaky, err := j.knownShaky(pkg, test)
+	if err != nil || !shaky {
+		return sum, err
+	}
+	return sum + " shaky", nil
+}
+
+// knownShaky says whether a test has failed without a mutant, in this run or in one before.
+func (j *Judge) knownShaky(pkg, test string) (bool, error) {
+	s := j.suites[pkg]
+	if s == nil {
+		s = &suite{tests: map[string]testRecord{}}
+		err := readJSON(j.recordPath(pkg), &s.tests)
+		if err != nil {
+			return false, err
+		}
+	}
+	return s.record(test).Shaky, nil
+}
+
+// recordPath is the file that records the tests of a package.
+func (j *Judge) recordPath(pkg string) string {
+	return filepath.Join(j.State, "coverage", strings.ReplaceAll(pkg, "/", "-")+".json")
+}
+
+// hashSuites is one hash of the tests of packages, their data and the helpers. It is that of
+// the first call: tests that change during a run are not those that judge.
+func (j *Judge) hashSuites(suites ...string) (string, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	key := strings.Join(suites, " ")
+	if sum, ok := j.hashes[key]; ok {
+		return sum, nil
+	}
+	var files []string
+	for _, pkg := range suites {
+		tests, err := filepath.Glob(filepath.Join(j.Root, pkg, "*_test.go"))
+		if err != nil {
+			return "", err
+		}
+		data, err := filesBelow(filepath.Join(j.Root, pkg, "testdata"))
+		if err != nil {
+			return "", err
+		}
+		files = slices.Concat(files, tests, data)
+	}
+	for _, dir := range j.Helpers {
+		found, err := filesBelow(filepath.Join(j.Root, dir))
+		if err != nil {
+			return "", err
+		}
+		files = append(files, found...)
+	}
+	sum, err := hashFiles(j.Root, files)
+	if err != nil {
+		return "", err
+	}
+	if j.hashes == nil {
+		j.hashes = map[string]string{}
+	}
+	j.hashes[key] = sum
+	return sum, nil
 }

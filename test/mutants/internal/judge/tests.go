@@ -3,9 +3,12 @@ package judge
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -71,16 +74,22 @@ func hash(text []byte) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// hashFiles is one hash of all files that match the patterns.
-func hashFiles(patterns ...string) (string, error) {
-	var files []string
-	for _, p := range patterns {
-		found, err := filepath.Glob(p)
-		if err != nil {
-			return "", err
+// filesBelow are the files of a folder and those below it; none if it does not exist.
+func filesBelow(dir string) (files []string, err error) {
+	err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() {
+			files = append(files, path)
 		}
-		files = append(files, found...)
+		return err
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
 	}
+	return files, err
+}
+
+// hashFiles is one hash of the names and texts of files.
+func hashFiles(root string, files []string) (string, error) {
 	slices.Sort(files)
 	sum := sha256.New()
 	for _, file := range files {
@@ -88,7 +97,11 @@ func hashFiles(patterns ...string) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		sum.Write(text)
+		name, err := filepath.Rel(root, file)
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(sum, "%s %d\n%s", filepath.ToSlash(name), len(text), text)
 	}
 	return hex.EncodeToString(sum.Sum(nil)[:8]), nil
 }
