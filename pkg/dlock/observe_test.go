@@ -424,6 +424,7 @@ func TestCloseBeforeTheHolderIsLookedFor(t *testing.T) {
 func TestWaitIsMeasured(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		o, store := observe(t), memlock.New()
+		o.opts = o.opts[1:2] // a meter is enough
 		c := o.client(t, store, dlock.Config{})
 		elapse(time.Second)
 		holder := acquire(t, client(t, store, dlock.Config{}), "k")
