@@ -2,21 +2,68 @@ package sim
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
 // extra decides about what was added to the calls of users later.
 func (u *User) extra(percent int) bool { return u.Extra != nil && u.Extra.IntN(100) < percent }
 
-// unlockInside is the Unlock that belongs to a re-entry. It must tell of a loss.
+// unlockForOther makes the Unlock that another user of the Client still owes.
+func (u *User) unlockForOther(c *dlock.Client, key string) {
+	if u.UnlocksForOther != nil {
+		u.UnlocksForOther(c, key)
+	}
+	_ = c.Unlock(context.Background(), key)
+}
+
+// failf tells of a promise that was not kept.
+func (u *User) failf(kind, format string, args ...any) {
+	if u.Wrong != nil {
+		u.Wrong(kind, format, args...)
+	}
+}
+
+// tryAgain locks once more on behalf of the owner, and unlocks that.
+func (u *User) tryAgain(owner context.Context, c *dlock.Client, h *Hold) {
+	again, err := c.TryLock(owner, h.Key)
+	if again && err == nil {
+		u.pause(u.upTo(time.Second))
+		u.unlockInside(c, h)
+		return
+	}
+	if h.Mode == driver.Exclusive && h.own.Err() == nil {
+		u.failf("re-entry", "%s has %s, token %d, and is not let in again: %v", u.Name, h.Key, h.Token, err)
+	}
+}
+
+// unlockInside is the Unlock that belongs to a re-entry. It must tell of a loss, and of
+// nothing else.
 func (u *User) unlockInside(c *dlock.Client, h *Hold) {
-	lost := errors.Is(context.Cause(h.Context), dlock.ErrOwnershipLost)
+	lost := h.lost()
 	err := c.Unlock(context.Background(), h.Key)
-	if lost && err == nil && u.Wrong != nil {
-		u.Wrong("lie", "%s has lost token %d of %s, and the inner Unlock says nothing of it", u.Name, h.Token, h.Key)
+	if lost && err == nil {
+		u.failf("lie", "%s has lost token %d of %s, and the inner Unlock says nothing of it", u.Name, h.Token, h.Key)
+	}
+	if err != nil && u.Ended != nil {
+		u.Ended(h, "the inner Unlock", err)
+	}
+}
+
+// doInside calls Do inside Do.
+func (u *User) doInside(inner context.Context, g *dlock.Guard, outer *Hold) {
+	q, ran := &Request{client: outer.client, User: u.Name, Key: outer.Key}, false
+	err := q.client.Do(inner, q.Key, func(held context.Context) error {
+		ran = true
+		h := u.hold(held, g, q, outer)
+		u.stay(held, u.upTo(time.Second))
+		u.Observer.Leaves(h)
+		return nil
+	})
+	if ran == (err != nil) || !ran && outer.Mode == driver.Exclusive && outer.own.Err() == nil {
+		u.failf("re-entry", "%s has %s, token %d, and Do inside of it ran: %v, and returned: %v", u.Name, outer.Key, outer.Token, ran, err)
 	}
 }
 
@@ -27,11 +74,11 @@ func (u *User) doAsOwner(owner context.Context, c *dlock.Client, h *Hold) {
 	limit, cancel := context.WithTimeout(context.WithoutCancel(owner), time.Second)
 	defer cancel()
 	err := c.Do(limit, h.Key, func(context.Context) error { ran = true; return nil })
-	if h.Context.Err() != nil || u.Wrong == nil { // lost meanwhile, and then it is another lock
+	if h.Context.Err() != nil { // lost meanwhile, and then it is another lock
 		return
 	}
-	if ran != u.Config.EnableReentrant && h.Mode == 0 || u.Observer.Now() > begun {
-		u.Wrong("re-entry", "%s has %s, token %d, and waited for itself: %v", u.Name, h.Key, h.Token, err)
+	if ran != u.Config.EnableReentrant && h.Mode == 0 || u.Observer.Now() > begun || ran && err != nil {
+		u.failf("re-entry", "%s has %s, token %d, and waited for itself: %v", u.Name, h.Key, h.Token, err)
 	}
 }
 
@@ -42,8 +89,8 @@ func (u *User) askForMore(inner context.Context, c *dlock.Client, outer *Hold) {
 	}
 	ran := false
 	err := c.Do(inner, outer.Key, func(context.Context) error { ran = true; return nil }, dlock.WithTTL(outer.TTL+time.Minute))
-	if ran && outer.Context.Err() == nil && u.Wrong != nil {
-		u.Wrong("re-entry", "%s has %s for %v and was let in for a minute more: %v", u.Name, outer.Key, outer.TTL, err)
+	if ran && outer.Context.Err() == nil {
+		u.failf("re-entry", "%s has %s for %v and was let in for a minute more: %v", u.Name, outer.Key, outer.TTL, err)
 	}
 }
 
@@ -55,11 +102,12 @@ func (u *User) extend(h *Hold, g *dlock.Guard, ttl time.Duration) {
 	h.asked = true
 	limit, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	begun := u.Observer.Now()
+	begun, lost := u.Observer.Now(), h.lost()
 	err := g.Extend(limit, ttl)
 	left, took := g.Remaining(), u.Observer.Now()-begun
-	if err == nil && u.Wrong != nil && h.Context.Err() == nil && left < ttl-ttl/20-took-10*time.Millisecond {
-		u.Wrong("extend", "%s has extended %s, token %d, by %v within %v, and has %v", u.Name, h.Key, h.Token, ttl, took, left)
+	u.extended(h, lost, limit, err)
+	if err == nil && h.Context.Err() == nil && left < ttl-ttl/20-took-10*time.Millisecond {
+		u.failf("extend", "%s has extended %s, token %d, by %v within %v, and has %v", u.Name, h.Key, h.Token, ttl, took, left)
 	}
 }
 
@@ -71,5 +119,12 @@ func (u *User) renewLast(h *Hold, g *dlock.Guard) {
 	h.asked = true
 	limit, cancel := context.WithTimeout(context.Background(), time.Millisecond)
 	defer cancel()
-	_ = g.Extend(limit, h.TTL)
+	lost := h.lost()
+	u.extended(h, lost, limit, g.Extend(limit, h.TTL))
+}
+
+func (u *User) extended(h *Hold, lost bool, limit context.Context, err error) {
+	if u.Extended != nil {
+		u.Extended(h, lost, limit.Err() != nil, err)
+	}
 }

@@ -47,6 +47,10 @@ func (s *Simulation) Asks(q *Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.waiting[q] = 0
+	s.count(q, false)
+	if q.byKey() {
+		s.byKey[keyed{q.client, q.Key}] = append(s.byKey[keyed{q.client, q.Key}], q)
+	}
 }
 
 // Enters checks a lock that a user has from now on.
@@ -54,6 +58,9 @@ func (s *Simulation) Enters(h *Hold) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.logf("%s has %s, %s, token %d", h.User, h.Key, h.Mode, h.Token)
+	if h.Inside == nil {
+		s.count(h.Request, true)
+	}
 	if s.hasObservers() && h.Context.Err() != nil { // the logger has held its user up until it was lost
 		delete(s.waiting, h.Request)
 		return
@@ -166,15 +173,18 @@ func (s *Simulation) Leaves(h *Hold) {
 	if s.calm && h.Keeps && h.Inside == nil && !s.evicted[h.Token] && errors.Is(cause, dlock.ErrOwnershipLost) {
 		s.failf("false loss", "%s lost token %d of %s, and nothing fails: %v", h.User, h.Token, h.Key, cause)
 	}
+	h.leftAt = s.Now()
 	s.checkEnd(h)
+	s.checkEarly(h)
 }
 
-// Unlocked checks that the context has ended.
+// Unlocked checks that the context has ended, and that what the call says is true.
 func (s *Simulation) Unlocked(h *Hold, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.logf("%s has unlocked %s, token %d: %v", h.User, h.Key, h.Token, err)
-	h.done = true
+	h.done, h.returned = true, s.Now()
+	s.checkUnlock(h, err)
 	if h.Context.Err() == nil {
 		s.failf("context", "%s has unlocked %s, token %d, and its context lives", h.User, h.Key, h.Token)
 	}
@@ -256,7 +266,9 @@ func (s *Simulation) Refused(q *Request, err error) {
 	delete(s.waiting, q)
 	s.logf("%s does not get %s: %v", q.User, q.Key, err)
 	over := q.Patience.Err() != nil
+	q.returned = s.Now()
 	s.checkReturn(q)
+	s.checkRefusal(q, err)
 	s.checkOutcome(q, err)
 	switch {
 	case errors.Is(err, dlock.ErrLockHeldByOther) && !s.takenByOther(q.Key, q.Purpose, q.Asked):
@@ -281,6 +293,7 @@ func (s *Simulation) evict(user, key string) {
 	for token := claims[0].Token; token <= max(claims[0].Token, claims[0].LastToken); token++ {
 		s.evicted[token] = true
 	}
+	s.lastEviction[key] = s.Now()
 	s.logf("%s evicts token %d of %s", user, claims[0].Token, key)
 	s.mu.Unlock()
 	s.store.Evict(key, claims[0].ID, claims[0].Token)

@@ -38,5 +38,5 @@ func (p *process) restart() error {
 	if old == nil {
 		return nil
 	}
-	return old.Close()
+	return p.sim.shut(old)
 }

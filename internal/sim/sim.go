@@ -81,7 +81,14 @@ type Simulation struct {
 	evicted   map[int64]bool // by token
 	lingers   map[int64]bool // by token: Close leaves it to its lease
 	failures  []string
-	story     []string
+
+	closed          map[*dlock.Client]bool // from when Close begins
+	counts          map[Way]Count
+	byKey           map[keyed][]*Request     // calls of Lock and TryLock
+	unlockedByOther map[keyed]bool           // see unlocksForOther
+	lastEviction    map[string]time.Duration // by key
+
+	story []string
 }
 
 type cut struct {
@@ -101,6 +108,8 @@ func New(set Settings) *Simulation {
 		Settings: set, begin: time.Now(), holds: map[string][]*Hold{}, grants: map[string]grant{}, begins: map[grant]bool{},
 		last: map[string]int64{}, lastAlone: map[string]int64{}, taken: map[string][]sample{}, evicted: map[int64]bool{}, lingers: map[int64]bool{},
 		waiting: map[*Request]int{}, firstGrants: map[string]int64{},
+		closed: map[*dlock.Client]bool{}, counts: map[Way]Count{}, byKey: map[keyed][]*Request{},
+		unlockedByOther: map[keyed]bool{}, lastEviction: map[string]time.Duration{},
 	}
 	r := s.Draw("weather")
 	s.calm = r.IntN(5) == 0
@@ -202,10 +211,11 @@ func (s *Simulation) Run(store Store) []string {
 	close(done)
 	others.Wait()
 	for _, p := range processes {
-		_ = p.get().Close()
+		_ = s.shut(p.get())
 	}
 	users.Wait()
 	s.sent.Wait()
+	s.checkCounts()
 	s.end()
 	return s.failures
 }
@@ -218,7 +228,7 @@ func Keys() []string { return []string{plainKey, mixedKey} }
 func (s *Simulation) user(p *process, name string) *User {
 	return &User{
 		Name: name, Rand: s.Draw(name), Config: p.cfg, Modes: s.Modes, Client: p.get, Restart: p.restart, Observer: s,
-		Extra: s.Draw(name, "extra"), Wrong: s.wrong,
+		Extra: s.Draw(name, "extra"), Wrong: s.wrong, Extended: s.extended, Ended: s.ends, UnlocksForOther: s.unlocksForOther,
 		Eager: s.network.repeats == 0, Steady: s.clean, // a call that arrives once more, late, may cut what was extended since
 		Handoffs: s.handoffs,
 		Evict:    func(key string) { s.evict(name, key) },

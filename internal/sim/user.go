@@ -45,6 +45,12 @@ type User struct {
 	Handoffs bool
 	// Wrong is told of a promise that was not kept.
 	Wrong func(kind, format string, args ...any)
+	// Extended is told of an Extend: whether the lock was lost before, and whether the context
+	// of the call is over. Ended is told of another call that says that a lock is over.
+	// UnlocksForOther is told that a user is about to unlock what another one has locked and lost.
+	Extended        func(h *Hold, lost, over bool, err error)
+	Ended           func(h *Hold, call string, err error)
+	UnlocksForOther func(c *dlock.Client, key string)
 
 	step int
 }
@@ -65,6 +71,9 @@ type Request struct {
 	Patience           context.Context
 	opts               []dlock.LockOption
 	ended              atomic.Int64 // when the patience did; 0: it has not
+	verb               string
+	client             *dlock.Client
+	returned           time.Duration // when the call or, if it was granted, its unlock has; 0: it has not
 }
 
 // A Hold is what a user was told it has.
@@ -73,11 +82,14 @@ type Hold struct {
 	Client  string
 	Token   int64
 	Context context.Context
-	Inside  *Hold // the lock that it is part of
+	Inside  *Hold           // the lock that it is part of
+	own     context.Context // of the Guard: ends with the lock, and not with the call
 	entered time.Duration
-	asked   bool // its user has called Extend
-	over    bool // its user has said so
-	done    bool // its unlock has returned
+	leftAt  time.Duration
+	endedAt atomic.Int64 // when own did; 0: it has not
+	asked   bool         // its user has called Extend
+	over    bool         // its user has said so
+	done    bool         // its unlock has returned
 }
 
 func (u *User) chance(percent int) bool { return u.Rand.IntN(100) < percent }
@@ -87,9 +99,9 @@ func (u *User) upTo(d time.Duration) time.Duration { return time.Duration(u.Rand
 // shared is the purpose of calls that share a claim.
 const shared = "of nobody"
 
-func (u *User) request() *Request {
+func (u *User) request(c *dlock.Client, verb string) *Request {
 	q := &Request{
-		User: u.Name, Purpose: shared, TTL: time.Duration(1+u.Rand.IntN(10)) * time.Second, Keeps: true,
+		client: c, verb: verb, User: u.Name, Purpose: shared, TTL: time.Duration(1+u.Rand.IntN(10)) * time.Second, Keeps: true,
 	}
 	mixed := u.chance(40)
 	q.Key = u.Key(mixed)
@@ -189,8 +201,11 @@ func (u *User) Run(ctx context.Context, calls int) {
 // pause waits, whatever ends meanwhile.
 func (u *User) pause(d time.Duration) { pause(d + time.Duration(1+u.Rand.IntN(1000))) }
 
-func (u *User) hold(held context.Context, c *dlock.Client, q *Request, token int64, inside *Hold) *Hold {
-	h := &Hold{Request: q, Client: fmt.Sprintf("%p", c), Token: token, Context: held, Inside: inside, entered: u.Observer.Now()}
+func (u *User) hold(held context.Context, g *dlock.Guard, q *Request, inside *Hold) *Hold {
+	h := &Hold{
+		Request: q, Client: fmt.Sprintf("%p", q.client), Token: g.Token(), Context: held, Inside: inside, own: g.Context(), entered: u.Observer.Now(),
+	}
+	context.AfterFunc(h.own, func() { h.endedAt.Store(int64(u.Observer.Now())) })
 	u.Observer.Enters(h)
 	return h
 }
@@ -199,7 +214,7 @@ func (u *User) hold(held context.Context, c *dlock.Client, q *Request, token int
 // under way, or extends and holds for long.
 func (u *User) handOn(c *dlock.Client) {
 	u.pause(u.upTo(20 * time.Millisecond)) // so that no two users call at one instant
-	q := &Request{User: u.Name, Key: u.Key(false), Purpose: shared, TTL: u.Config.DefaultTTL, Keeps: true, Patience: context.Background()}
+	q := &Request{client: c, verb: verbAcquire, User: u.Name, Key: u.Key(false), Purpose: shared, TTL: u.Config.DefaultTTL, Keeps: true, Patience: context.Background()}
 	q.Asked = u.Observer.Now()
 	u.Observer.Asks(q)
 	g, err := c.Acquire(q.Patience, q.Key, dlock.WithTTL(q.TTL))
@@ -207,7 +222,7 @@ func (u *User) handOn(c *dlock.Client) {
 		u.Observer.Refused(q, err)
 		return
 	}
-	h := u.hold(g.Context(), c, q, g.Token(), nil)
+	h := u.hold(g.Context(), g, q, nil)
 	if u.chance(20) {
 		u.extend(h, g, time.Minute)
 		u.stay(h.Context, u.upTo(20*time.Second))
@@ -219,34 +234,33 @@ func (u *User) handOn(c *dlock.Client) {
 
 // guard acquires, works and unlocks.
 func (u *User) guard(c *dlock.Client, try bool) {
-	q := u.request()
-	defer u.patience(q)()
-	seek := c.Acquire
+	q, seek := u.request(c, verbAcquire), c.Acquire
 	if try {
-		seek, q.Wait = c.TryAcquire, 0
+		q.verb, seek, q.Wait = verbTryAcquire, c.TryAcquire, 0
 	}
+	defer u.patience(q)()
 	g, err := seek(q.Patience, q.Key, q.opts...)
 	if err != nil {
 		u.Observer.Refused(q, err)
 		return
 	}
-	h := u.hold(g.Context(), c, q, g.Token(), nil)
+	h := u.hold(g.Context(), g, q, nil)
 	u.work(h, g)
 	u.giveBack(h, func() error { return g.Unlock(q.Patience) })
 }
 
 // keyed locks and unlocks by key, and inside once more.
 func (u *User) keyed(c *dlock.Client, try bool) {
-	q := u.request()
-	defer u.patience(q)()
+	q := u.request(c, verbLock)
 	if try {
-		q.Wait = 0
+		q.verb, q.Wait = verbTryLock, 0
 	}
+	defer u.patience(q)()
 	owner := dlock.OwnerContext(q.Patience)
 	if err := lockKey(owner, c, q, try); err != nil {
 		u.Observer.Refused(q, err)
 		if errors.Is(err, dlock.ErrOwnershipLost) {
-			_ = c.Unlock(context.Background(), q.Key) // which somebody still owes
+			u.unlockForOther(c, q.Key)
 		}
 		return
 	}
@@ -256,12 +270,9 @@ func (u *User) keyed(c *dlock.Client, try bool) {
 		_ = c.Unlock(context.Background(), q.Key)
 		return
 	}
-	h := u.hold(g.Context(), c, q, g.Token(), nil)
+	h := u.hold(g.Context(), g, q, nil)
 	if u.Config.EnableReentrant && u.chance(50) {
-		if again, err := c.TryLock(owner, q.Key); again && err == nil {
-			u.pause(u.upTo(time.Second))
-			u.unlockInside(c, h)
-		}
+		u.tryAgain(owner, c, h)
 	}
 	if u.extra(30) {
 		u.doAsOwner(owner, c, h)
@@ -283,7 +294,7 @@ func lockKey(ctx context.Context, c *dlock.Client, q *Request, try bool) error {
 
 // do runs a function under a lock, and inside another, which may ask for more.
 func (u *User) do(c *dlock.Client) {
-	q := u.request()
+	q := u.request(c, verbDo)
 	defer u.patience(q)()
 	var h *Hold
 	err := c.Do(q.Patience, q.Key, func(inner context.Context) error {
@@ -291,9 +302,9 @@ func (u *User) do(c *dlock.Client) {
 		if !ok {
 			return errors.New("no Guard in the context")
 		}
-		h = u.hold(inner, c, q, g.Token(), nil)
+		h = u.hold(inner, g, q, nil)
 		if u.Config.EnableReentrant && u.chance(50) {
-			u.doInside(inner, c, h)
+			u.doInside(inner, g, h)
 			u.askForMore(inner, c, h)
 		}
 		u.work(h, g)
@@ -305,16 +316,6 @@ func (u *User) do(c *dlock.Client) {
 		return
 	}
 	u.Observer.Unlocked(h, err)
-}
-
-func (u *User) doInside(inner context.Context, c *dlock.Client, outer *Hold) {
-	q := &Request{User: u.Name, Key: outer.Key}
-	_ = c.Do(inner, q.Key, func(held context.Context) error {
-		h := u.hold(held, c, q, outer.Token, outer)
-		u.stay(held, u.upTo(time.Second))
-		u.Observer.Leaves(h)
-		return nil
-	})
 }
 
 // stay waits until a time has passed or the lock is lost.

@@ -1,0 +1,268 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// The calls by which a user asks for a lock.
+const (
+	verbLock       = "Lock"
+	verbTryLock    = "TryLock"
+	verbAcquire    = "Acquire"
+	verbTryAcquire = "TryAcquire"
+	verbDo         = "Do"
+)
+
+// Verbs are the calls by which users ask for locks.
+func Verbs() []string { return []string{verbLock, verbTryLock, verbAcquire, verbTryAcquire, verbDo} }
+
+// A Way is one way to get a lock.
+type Way struct {
+	Verb string
+	Mode driver.Mode
+}
+
+// A Count is how often a lock was asked for, and how often it was granted.
+type Count struct{ Asked, Granted int }
+
+// Counts are how often each way was tried in a run, and succeeded.
+func (s *Simulation) Counts() map[Way]Count {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.counts
+}
+
+func (q *Request) way() Way { return Way{q.verb, q.Mode} }
+
+// tries reports whether the call does not wait.
+func (q *Request) tries() bool { return q.verb == verbTryLock || q.verb == verbTryAcquire }
+
+// byKey reports whether the lock belongs to its key, and not to a Guard.
+func (q *Request) byKey() bool { return q.verb == verbLock || q.verb == verbTryLock }
+
+func (s *Simulation) count(q *Request, granted bool) {
+	if q.verb == "" {
+		return
+	}
+	one := s.counts[q.way()]
+	if granted {
+		one.Granted++
+	} else {
+		one.Asked++
+	}
+	s.counts[q.way()] = one
+}
+
+// checkCounts fails if a run in which nothing fails has granted too little.
+func (s *Simulation) checkCounts() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all Count
+	for _, one := range s.counts {
+		all.Asked += one.Asked
+		all.Granted += one.Granted
+	}
+	if s.calm && all.Granted < all.Asked/minGranted {
+		s.failf("refused", "%d of %d calls were granted, and nothing fails", all.Granted, all.Asked)
+	}
+}
+
+// minGranted is the least share of the calls, one in so many, that is granted if nothing
+// fails. Users give up, and refuse to wait, by the same random choices in every run.
+const minGranted = 8
+
+// isContextError reports whether an error says that a context has ended.
+func isContextError(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+}
+
+// checkRefusal fails if a call that got nothing has an error that it must not have, or none.
+func (s *Simulation) checkRefusal(q *Request, err error) {
+	if why := s.misjudged(q, err); why != "" {
+		s.failf("refused", "%s of %s was refused %s, %s: %v", q.verb, q.User, q.Key, why, err)
+	}
+}
+
+// misjudged says what is wrong with the error of a call that got nothing.
+func (s *Simulation) misjudged(q *Request, err error) string {
+	switch over := q.Patience.Err() != nil; {
+	case err == nil && q.byKey() && (s.closed[q.client] || s.evictedSince(q.Key, q.Asked) || s.unlockedByOther[keyed{q.client, q.Key}] || s.hasObservers()):
+		return "" // what it had ended before its user could look
+	case err == nil:
+		return "without an error"
+	case errors.Is(err, dlock.ErrClosed):
+		return unless(s.closed[q.client], "and its Client is open")
+	case isContextError(err):
+		return unless(over, "and its context lives")
+	case errors.Is(err, dlock.ErrLockAlreadyHeld), errors.Is(err, dlock.ErrOwnershipLost):
+		return unless(s.lockedBeside(q), "and its Client had not locked the key")
+	case errors.Is(err, dlock.ErrUnknownOutcome):
+		return unless(!s.calm || q.Bounded && s.Now() >= q.Asked+q.Wait, "and nothing fails")
+	case errors.Is(err, dlock.ErrLockHeldByOther):
+		return unless(q.tries() || q.Bounded, "and was to wait")
+	case errors.Is(err, dlock.ErrUnavailable), errors.Is(err, dlock.ErrDenied), errors.Is(err, dlock.ErrNotReady):
+		return unless(!s.calm, "and nothing fails")
+	}
+	return "with an error of no known kind"
+}
+
+func unless(fine bool, why string) string {
+	if fine {
+		return ""
+	}
+	return why
+}
+
+// A keyed lock is found by its Client and its key.
+type keyed struct {
+	client *dlock.Client
+	key    string
+}
+
+// lockedBeside reports whether another call of the same Client had the key by Lock or TryLock,
+// or was taking it, while a call was made.
+func (s *Simulation) lockedBeside(q *Request) bool {
+	if !q.byKey() {
+		return false
+	}
+	for _, o := range s.byKey[keyed{q.client, q.Key}] {
+		if o != q && (o.returned == 0 || o.returned >= q.Asked) {
+			return true
+		}
+	}
+	return false
+}
+
+// UnlocksForOther records that a user unlocks a key which another one locked and lost. What
+// the other unlocks later may be the lock of a third.
+func (s *Simulation) unlocksForOther(c *dlock.Client, key string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unlockedByOther[keyed{c, key}] = true
+}
+
+func (s *Simulation) evictedSince(key string, from time.Duration) bool {
+	at, ok := s.lastEviction[key]
+	return ok && at >= from
+}
+
+// lost reports whether a hold has ended by itself, as far as its user was told.
+func (h *Hold) lost() bool { return errors.Is(context.Cause(h.own), dlock.ErrOwnershipLost) }
+
+// checkUnlock fails if the error of an Unlock, or of a Do whose function ran, is not true.
+func (s *Simulation) checkUnlock(h *Hold, err error) {
+	if h.Inside != nil || h.byKey() && s.unlockedByOther[keyed{h.client, h.Key}] {
+		return
+	}
+	if why := s.misjudgedUnlock(h, err); why != "" {
+		s.failf("unlock", "%s by %s of %s, token %d, %s: %v", h.verb, h.User, h.Key, h.Token, why, err)
+	}
+}
+
+func (s *Simulation) misjudgedUnlock(h *Hold, err error) string {
+	lost := errors.Is(err, dlock.ErrOwnershipLost)
+	switch {
+	case h.lost():
+		return unless(lost, "was lost, and unlocking does not say so")
+	case errors.Is(context.Cause(h.own), dlock.ErrClosed):
+		return unless(errors.Is(err, dlock.ErrClosed), "was ended by Close, and unlocking does not say so")
+	case err == nil:
+		return ""
+	case lost:
+		return unless(s.mayBeGone(h), "was not lost, and unlocking says so")
+	case h.verb == verbDo:
+		return "was unlocked, and Do has an error that its function did not return"
+	case errors.Is(err, dlock.ErrUnknownOutcome):
+		gaveUp := time.Duration(h.ended.Load()) >= h.leftAt && h.Patience.Err() != nil
+		return unless(!s.calm || gaveUp || s.closed[h.client], "was not confirmed, and nothing fails")
+	}
+	return "was unlocked with an error of no known kind"
+}
+
+// mayBeGone reports whether the store may have dropped a lock before its user learned of it.
+func (s *Simulation) mayBeGone(h *Hold) bool {
+	return s.evicted[h.Token] || len(s.sleeps) > 0 && !s.lastWake.IsZero()
+}
+
+// extended is told by users of an Extend that has returned. Its context, which ends after
+// limit, has ended if over; the lock was lost before it if lost.
+func (s *Simulation) extended(h *Hold, lost, over bool, err error) {
+	s.mu.Lock()
+	stolen := h.byKey() && s.unlockedByOther[keyed{h.client, h.Key}]
+	s.mu.Unlock()
+	switch {
+	case stolen:
+	case err == nil && lost:
+		s.wrong("lie", "%s had lost token %d of %s, and Extend says nothing of it", h.User, h.Token, h.Key)
+	case err == nil:
+	case errors.Is(err, dlock.ErrOwnershipLost), errors.Is(err, dlock.ErrClosed):
+		s.ends(h, "Extend", err)
+	case !errors.Is(err, dlock.ErrUnknownOutcome) || !over:
+		s.wrong("lie", "%s extends token %d of %s, and is told: %v", h.User, h.Token, h.Key, err)
+	}
+}
+
+// ends fails unless the context of a hold of which a call says that it is over has ended by
+// that. The context may end just after the call.
+func (s *Simulation) ends(h *Hold, call string, err error) {
+	s.Go(func() {
+		pause(time.Millisecond)
+		cause := context.Cause(h.own)
+		if errors.Is(err, dlock.ErrOwnershipLost) && errors.Is(cause, dlock.ErrOwnershipLost) ||
+			errors.Is(err, dlock.ErrClosed) && errors.Is(cause, dlock.ErrClosed) {
+			return
+		}
+		s.wrong("lie", "%s of %s, token %d of %s, says that it is over, and it was not: %v; %v", call, h.User, h.Token, h.Key, err, cause)
+	})
+}
+
+// checkEarly fails if a lock that is to end by itself does so before its time.
+func (s *Simulation) checkEarly(h *Hold) {
+	if !s.calm || h.Inside != nil || !h.lost() || s.evicted[h.Token] || s.hasObservers() || h.Keeps {
+		return
+	}
+	due := h.entered + h.MaxHold
+	if h.Fixed && (h.MaxHold == 0 || h.TTL < h.MaxHold) {
+		due = h.entered + h.TTL - h.TTL/20
+	}
+	if h.Fixed && h.asked {
+		return
+	}
+	if at := time.Duration(h.endedAt.Load()); at != 0 && at < due-early {
+		s.failf("false loss", "%s lost token %d of %s at %v, before %v", h.User, h.Token, h.Key, at, due)
+	}
+}
+
+// early is how much sooner than its user reckons a lock may end: the lease counts from when
+// the call was sent.
+const early = 500 * time.Millisecond
+
+// shut closes a Client, and checks what that says and leaves.
+func (s *Simulation) shut(c *dlock.Client) error {
+	s.mu.Lock()
+	s.closed[c] = true
+	s.mu.Unlock()
+	err := c.Close()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.logf("a Client is closed: %v", err)
+	if err != nil && (s.calm || !errors.Is(err, dlock.ErrUnknownOutcome)) {
+		s.failf("close", "a Client was closed with an error: %v", err)
+	}
+	for _, key := range Keys() {
+		for _, h := range s.holds[key] {
+			if h.client == c && h.own.Err() == nil {
+				s.failf("close", "the Client of %s is closed, and the context of token %d of %s lives", h.User, h.Token, key)
+			}
+		}
+	}
+	return err
+}
+
+func (w Way) String() string { return fmt.Sprintf("%s, %s", w.Verb, w.Mode) }
