@@ -165,6 +165,7 @@ func (s *Simulation) conflict(h, o *Hold) {
 // Leaves records that a user is about to unlock or was told that its lock is lost, and
 // checks that nothing was lost that could not be.
 func (s *Simulation) Leaves(h *Hold) {
+	left := h.guard.Remaining()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h.over = true
@@ -173,7 +174,7 @@ func (s *Simulation) Leaves(h *Hold) {
 	if s.calm && h.Keeps && h.Inside == nil && !s.evicted[h.Token] && errors.Is(cause, dlock.ErrOwnershipLost) {
 		s.failf("false loss", "%s lost token %d of %s, and nothing fails: %v", h.User, h.Token, h.Key, cause)
 	}
-	h.leftAt = s.Now()
+	h.leftAt, h.validUntil = s.Now(), s.Now()+left
 	s.checkEnd(h)
 	s.checkEarly(h)
 }

@@ -79,17 +79,19 @@ type Request struct {
 // A Hold is what a user was told it has.
 type Hold struct {
 	*Request
-	Client  string
-	Token   int64
-	Context context.Context
-	Inside  *Hold           // the lock that it is part of
-	own     context.Context // of the Guard: ends with the lock, and not with the call
-	entered time.Duration
-	leftAt  time.Duration
-	endedAt atomic.Int64 // when own did; 0: it has not
-	asked   bool         // its user has called Extend
-	over    bool         // its user has said so
-	done    bool         // its unlock has returned
+	Client     string
+	Token      int64
+	Context    context.Context
+	Inside     *Hold // the lock that it is part of
+	guard      *dlock.Guard
+	own        context.Context // of the Guard: ends with the lock, and not with the call
+	entered    time.Duration
+	leftAt     time.Duration
+	validUntil time.Duration // as of leftAt
+	endedAt    atomic.Int64  // when own did; 0: it has not
+	asked      bool          // its user has called Extend
+	over       bool          // its user has said so
+	done       bool          // its unlock has returned
 }
 
 func (u *User) chance(percent int) bool { return u.Rand.IntN(100) < percent }
@@ -203,7 +205,7 @@ func (u *User) pause(d time.Duration) { pause(d + time.Duration(1+u.Rand.IntN(10
 
 func (u *User) hold(held context.Context, g *dlock.Guard, q *Request, inside *Hold) *Hold {
 	h := &Hold{
-		Request: q, Client: fmt.Sprintf("%p", q.client), Token: g.Token(), Context: held, Inside: inside, own: g.Context(), entered: u.Observer.Now(),
+		Request: q, Client: fmt.Sprintf("%p", q.client), Token: g.Token(), Context: held, Inside: inside, guard: g, own: g.Context(), entered: u.Observer.Now(),
 	}
 	context.AfterFunc(h.own, func() { h.endedAt.Store(int64(u.Observer.Now())) })
 	u.Observer.Enters(h)
