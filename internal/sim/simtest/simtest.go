@@ -47,19 +47,46 @@ func (s Suite) Run(t *testing.T) {
 			t.Fatalf("DLOCK_SEEDS=%s: want FIRST-LAST", text)
 		}
 	}
+	counts := map[sim.Way]sim.Count{}
 	if os.Getenv("DLOCK_SEEDS") == "" {
 		for _, seed := range s.Failed {
-			s.judge(t, seed)
+			s.judge(t, seed, counts)
 		}
 	}
 	for seed := first; seed <= last && !t.Failed(); seed++ {
-		s.judge(t, seed)
+		s.judge(t, seed, counts)
+	}
+	if !t.Failed() {
+		s.checkCounts(t, counts)
 	}
 }
 
-func (s Suite) judge(t *testing.T, seed uint64) {
+// enough is how often a way to get a lock must have been tried before it is judged: of the calls
+// that are granted least, TryLock and TryAcquire, one in five is.
+const enough = 40
+
+// checkCounts fails if some way to get a lock was tried and never succeeded.
+func (s Suite) checkCounts(t *testing.T, counts map[sim.Way]sim.Count) {
+	t.Helper()
+	for _, verb := range sim.Verbs() {
+		for _, mode := range s.Settings.Modes {
+			way := sim.Way{Verb: verb, Mode: mode}
+			one := counts[way]
+			t.Logf("%v: %d of %d granted", way, one.Granted, one.Asked)
+			if one.Asked >= enough && one.Granted == 0 {
+				t.Errorf("%v: none of %d calls was granted", way, one.Asked)
+			}
+		}
+	}
+}
+
+func (s Suite) judge(t *testing.T, seed uint64, counts map[sim.Way]sim.Count) {
 	t.Helper()
 	run, failures := s.One(t, seed, false)
+	for way, one := range run.Counts() {
+		all := counts[way]
+		counts[way] = sim.Count{Asked: all.Asked + one.Asked, Granted: all.Granted + one.Granted}
+	}
 	if len(failures) > 0 {
 		t.Errorf("%s\nDLOCK_SEED=%d %s", run.Report(), seed, s.Command)
 	}
