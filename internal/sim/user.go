@@ -45,10 +45,10 @@ type User struct {
 	Handoffs bool
 	// Wrong is told of a promise that was not kept.
 	Wrong func(kind, format string, args ...any)
-	// Extended is told of an Extend: whether the lock was lost before, and whether the context
-	// of the call is over. Ended is told of another call that says that a lock is over.
+	// Extended is told of an Extend: whether the lock was lost before, the context of the call,
+	// and how long that was to last. Ended is told of another call that says that a lock is over.
 	// UnlocksForOther is told that a user is about to unlock what another one has locked and lost.
-	Extended        func(h *Hold, lost, over bool, err error)
+	Extended        func(h *Hold, lost bool, limit context.Context, long time.Duration, err error)
 	Ended           func(h *Hold, call string, err error)
 	UnlocksForOther func(c *dlock.Client, key string)
 

@@ -139,7 +139,7 @@ func (s *Simulation) lockedBeside(q *Request) bool {
 	return false
 }
 
-// UnlocksForOther records that a user unlocks a key which another one locked and lost. What
+// unlocksForOther records that a user unlocks a key which another one locked and lost. What
 // the other unlocks later may be the lock of a third.
 func (s *Simulation) unlocksForOther(c *dlock.Client, key string) {
 	s.mu.Lock()
@@ -196,9 +196,12 @@ func (s *Simulation) mayBeGone(h *Hold) bool {
 // takes an answer that is lost or late.
 func (s *Simulation) falseAlarm(h *Hold) bool { return !s.calm && s.Now() >= h.validUntil }
 
-// extended is told by users of an Extend that has returned. Its context, which ends after
-// limit, has ended if over; the lock was lost before it if lost.
-func (s *Simulation) extended(h *Hold, lost, over bool, err error) {
+// answerIn is how soon an Extend is answered if nothing fails.
+const answerIn = time.Second
+
+// extended is told by users of an Extend that has returned: whether the lock was lost before,
+// and the context of the call, which it had for so long.
+func (s *Simulation) extended(h *Hold, lost bool, limit context.Context, long time.Duration, err error) {
 	s.mu.Lock()
 	stolen := h.byKey() && s.unlockedByOther[keyed{h.client, h.Key}]
 	s.mu.Unlock()
@@ -209,7 +212,7 @@ func (s *Simulation) extended(h *Hold, lost, over bool, err error) {
 	case err == nil:
 	case errors.Is(err, dlock.ErrOwnershipLost), errors.Is(err, dlock.ErrClosed):
 		s.ends(h, "Extend", err)
-	case !errors.Is(err, dlock.ErrUnknownOutcome) || !over:
+	case !errors.Is(err, dlock.ErrUnknownOutcome), limit.Err() == nil, s.calm && long >= answerIn:
 		s.wrong("lie", "%s extends token %d of %s, and is told: %v", h.User, h.Token, h.Key, err)
 	}
 }
