@@ -105,7 +105,7 @@ func (u *User) extend(h *Hold, g *dlock.Guard, ttl time.Duration) {
 	begun, lost := u.Observer.Now(), h.lost()
 	err := g.Extend(limit, ttl)
 	left, took := g.Remaining(), u.Observer.Now()-begun
-	u.extended(h, lost, limit, answerIn, err)
+	u.extended(limit, h, lost, answerIn, err)
 	if err == nil && h.Context.Err() == nil && left < ttl-ttl/20-took-10*time.Millisecond {
 		u.failf("extend", "%s has extended %s, token %d, by %v within %v, and has %v", u.Name, h.Key, h.Token, ttl, took, left)
 	}
@@ -120,11 +120,11 @@ func (u *User) renewLast(h *Hold, g *dlock.Guard) {
 	limit, cancel := context.WithTimeout(context.Background(), time.Millisecond)
 	defer cancel()
 	lost := h.lost()
-	u.extended(h, lost, limit, time.Millisecond, g.Extend(limit, h.TTL))
+	u.extended(limit, h, lost, time.Millisecond, g.Extend(limit, h.TTL))
 }
 
-func (u *User) extended(h *Hold, lost bool, limit context.Context, long time.Duration, err error) {
+func (u *User) extended(limit context.Context, h *Hold, lost bool, long time.Duration, err error) {
 	if u.Extended != nil {
-		u.Extended(h, lost, limit, long, err)
+		u.Extended(limit, h, lost, long, err)
 	}
 }

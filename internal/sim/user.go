@@ -48,7 +48,7 @@ type User struct {
 	// Extended is told of an Extend: whether the lock was lost before, the context of the call,
 	// and how long that was to last. Ended is told of another call that says that a lock is over.
 	// UnlocksForOther is told that a user is about to unlock what another one has locked and lost.
-	Extended        func(h *Hold, lost bool, limit context.Context, long time.Duration, err error)
+	Extended        func(limit context.Context, h *Hold, lost bool, long time.Duration, err error)
 	Ended           func(h *Hold, call string, err error)
 	UnlocksForOther func(c *dlock.Client, key string)
 

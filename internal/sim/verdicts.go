@@ -201,7 +201,7 @@ const answerIn = time.Second
 
 // extended is told by users of an Extend that has returned: whether the lock was lost before,
 // and the context of the call, which it had for so long.
-func (s *Simulation) extended(h *Hold, lost bool, limit context.Context, long time.Duration, err error) {
+func (s *Simulation) extended(limit context.Context, h *Hold, lost bool, long time.Duration, err error) {
 	s.mu.Lock()
 	stolen := h.byKey() && s.unlockedByOther[keyed{h.client, h.Key}]
 	s.mu.Unlock()
