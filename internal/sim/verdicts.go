@@ -192,8 +192,8 @@ func (s *Simulation) mayBeGone(h *Hold) bool {
 }
 
 // falseAlarm excuses an open defect: a release that is answered after the lease is told as a
-// loss, although the lock was valid when its user unlocked it. Seeds 683, 1047 and 2279. It
-// takes an answer that is lost or late.
+// loss, although the lock was valid when its user unlocked it. It takes a
+// release that is late, or an answer that is lost. Seeds 683, 1047, 1383, 1517 and 2279.
 func (s *Simulation) falseAlarm(h *Hold) bool { return !s.calm && s.Now() >= h.validUntil }
 
 // answerIn is how soon an Extend is answered if nothing fails.
