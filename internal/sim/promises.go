@@ -110,6 +110,9 @@ func (s *Simulation) checkEnd(h *Hold) {
 	if h.MaxHold == 0 || !lost || !s.calm || s.hasObservers() || h.Inside != nil {
 		return
 	}
+	if s.Now() < h.entered+h.MaxHold {
+		return // lost with its lease, which an Extend that came too late may have lengthened
+	}
 	s.Go(func() {
 		pause(sweeping)
 		s.stillHeld(h.Key, h.Token, "kept", "its longest hold was over long ago")
