@@ -229,7 +229,7 @@ func (s *Simulation) user(p *process, name string) *User {
 	return &User{
 		Name: name, Rand: s.Draw(name), Config: p.cfg, Modes: s.Modes, Client: p.get, Restart: p.restart, Observer: s,
 		Extra: s.Draw(name, "extra"), Wrong: s.wrong, Extended: s.extended, Ended: s.ends, UnlocksForOther: s.unlocksForOther,
-		Eager: s.network.repeats == 0, Steady: s.clean, // a call that arrives once more, late, may cut what was extended since
+		Eager: s.network.repeats == 0, Steady: s.network.repeats > 0, // a call that arrives once more, late, may cut what was extended since
 		Handoffs: s.handoffs,
 		Evict:    func(key string) { s.evict(name, key) },
 		Key: func(mixed bool) string {
