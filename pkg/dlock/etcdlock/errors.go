@@ -38,7 +38,7 @@ var kinds = []struct {
 	{rpctypes.ErrCorrupt, driver.ErrNotReady, driver.Transient},
 	{rpctypes.ErrPermissionDenied, driver.ErrDenied, driver.Fatal},
 	{rpctypes.ErrAuthFailed, driver.ErrDenied, driver.Fatal},
-	{rpctypes.ErrInvalidAuthToken, driver.ErrDenied, driver.Fatal},
+	{rpctypes.ErrInvalidAuthToken, driver.ErrNotReady, driver.Transient}, // of before a restart: the client gets another
 	{rpctypes.ErrUserEmpty, driver.ErrDenied, driver.Fatal},
 	{rpctypes.ErrRoleNotFound, driver.ErrDenied, driver.Fatal},
 }
