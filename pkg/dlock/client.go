@@ -183,8 +183,8 @@ const closeBound = 2 * time.Second
 // confirm within two seconds is left to its lease, and Close says so with
 // ErrUnknownOutcome. It returns when no goroutine of the Client is left, but for one
 // that an injected logger, meter or tracer keeps. A lock that was lost with its lease, and is
-// not unlocked yet, is left to what the backend has of it. The injected client stays open. A second Close waits for
-// the first and returns the same.
+// not unlocked yet, is left to what the backend has of it. The injected client stays open. A
+// second Close waits for the first and returns the same.
 func (c *Client) Close() error {
 	c.closeOnce.Do(func() { c.closeErr = fail("close", "", c.shutdown()) })
 	return c.closeErr

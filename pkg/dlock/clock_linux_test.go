@@ -48,7 +48,7 @@ func TestBootTime(t *testing.T) {
 	read := func() int64 {
 		var ts unix.Timespec
 		if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
-			t.Skip(err)
+			t.Fatal(err) // Linux has it since 2.6.39
 		}
 		return ts.Nano()
 	}

@@ -104,24 +104,9 @@ func (c *subscription) unsent(sent map[*slotSubscription]bool) (todo []*slotSubs
 	return todo
 }
 
-// noReconnect is over. go-redis would make a broken connection anew by itself, without
-// a timeout and with all channels in one command, which a cluster refuses.
-var noReconnect = func() context.Context {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	return ctx
-}()
-
-// tell sends a command over a connection that stands, within the time of a round trip. If it
-// fails the connection is given up, which receive notices: a dialer that ignores its context
-// may have made another by now, which was asked for nothing.
+// tell sends a command within the time of a round trip. If it fails, receive notices.
 func (c *subscription) tell(command func(context.Context) error) {
-	ctx, cancel := context.WithTimeout(noReconnect, tripTimeout)
-	defer cancel()
-	err := command(ctx)
-	if err != nil {
-		_ = c.pubsub.Close()
-	}
+	redisnode.Tell(c.pubsub, tripTimeout, command)
 }
 
 // receive passes on what comes until the connection breaks or no slot needs it.
@@ -129,7 +114,7 @@ func (c *subscription) receive() error {
 	asked, swept := false, time.Now()
 	fresh := map[int]bool{} // slots that were confirmed, and are to be rechecked
 	for {
-		msg, err := c.pubsub.ReceiveTimeout(noReconnect, quiet)
+		msg, err := c.pubsub.ReceiveTimeout(redisnode.NoReconnect(), quiet)
 		var late net.Error
 		switch {
 		case err == nil:

@@ -77,8 +77,7 @@ func TestWaiterNextToForeignKeyIsCalm(t *testing.T) {
 				if took := time.Since(freed); took > testenv.UnderStress(beforeLease, 3*time.Second) {
 					t.Errorf("the waiter had the lock %v after it was free", took)
 				}
-				err := g.Unlock(t.Context())
-				if tc.ttl == 0 { // a short lease may be over
+				if err := g.Unlock(t.Context()); tc.ttl == 0 { // a short lease may be over
 					check(t, err)
 				}
 			}

@@ -110,24 +110,9 @@ func (e *ear) current() *redis.PubSub {
 	return e.pubsub
 }
 
-// noReconnect is over. go-redis would make a broken connection anew by itself, without a
-// timeout, and Close would wait for that.
-var noReconnect = func() context.Context {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	return ctx
-}()
-
-// tell sends a command over a connection that stands, within the time that a node has. If it
-// fails the connection is given up, which run notices: a dialer that ignores its context
-// may have made another by now, which was asked for nothing.
+// tell sends a command within the time that a node has. If it fails, run notices.
 func (e *ear) tell(pubsub *redis.PubSub, command func(context.Context) error) {
-	ctx, cancel := context.WithTimeout(noReconnect, e.node.driver.settings.longest())
-	defer cancel()
-	err := command(ctx)
-	if err != nil {
-		_ = pubsub.Close()
-	}
+	redisnode.Tell(pubsub, e.node.driver.settings.longest(), command)
 }
 
 // run subscribes and passes on what comes, again and again. Only subscribe opens a
@@ -149,7 +134,7 @@ func (e *ear) run() {
 			}
 			up, asked = true, false
 		}
-		msg, err := e.current().ReceiveTimeout(noReconnect, quiet)
+		msg, err := e.current().ReceiveTimeout(redisnode.NoReconnect(), quiet)
 		var late net.Error
 		switch {
 		case err == nil:
