@@ -234,24 +234,36 @@ func (d *redDriver) showWaiting(ctx context.Context, claims []*claim) []bool {
 		bound = min(bound, d.settings.patience(ttl))
 	}
 	d.shown(claims...)
+	for _, c := range claims {
+		d.opened(c, d.nodes)
+	}
 	answers := make(chan answer, len(d.nodes))
 	d.ask(d.nodes, d.majority, bound, echo, func(ctx context.Context, _ *node) *redisnode.Command {
 		return waitScript.Command(ctx, keys, args...)
 	}, answers)
 	barred := make([]bool, len(claims))
-	for heard := 0; heard < d.majority; {
+	heard := 0
+	for heard < d.majority && ctx.Err() == nil {
 		select {
 		case a := <-answers:
 			heard++
-			for i := range claims {
+			for i, c := range claims {
+				d.answered(c, a)
 				if a.err == nil && len(a.reply) > i+1 && redisnode.Text(a.reply[i+1]) == "barred" {
 					barred[i] = true
 				}
 			}
 		case <-ctx.Done():
-			return barred
 		}
 	}
+	d.work.Go(func() {
+		for range len(d.nodes) - heard {
+			a := <-answers
+			for _, c := range claims {
+				d.answered(c, a)
+			}
+		}
+	})
 	return barred
 }
 

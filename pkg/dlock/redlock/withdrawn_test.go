@@ -2,10 +2,18 @@ package redlock_test
 
 import (
 	"context"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/redlock"
 )
 
 // A claim that no server was sent needs no clean-up: no tombstones, and nothing that Close
@@ -55,4 +63,58 @@ func TestRefusedWaiterIsNotShown(t *testing.T) {
 		check(t, err)
 		return len(keys) == 0
 	})
+}
+
+// A call that shows a waiter and arrives after the waiter has left shows it no more.
+func TestLateShowOfWaiterIsBarred(t *testing.T) {
+	t.Parallel()
+	s := start(t, 3)
+	holder, c := s.locks(t, dlock.Config{}), s.locks(t, dlock.Config{DefaultTTL: time.Hour})
+	warm(t, c)
+	defer unlock(t, acquire(t, holder, "k", dlock.WithTTL(time.Hour)))
+	waiting, leave := context.WithCancel(t.Context())
+	first := make(chan error, 1)
+	go func() { first <- c.Lock(waiting, "k") }()
+	waiters := func() []string {
+		names, err := s.direct[2].HKeys(t.Context(), "{k}\x01w").Result()
+		check(t, err)
+		return names
+	}
+	testenv.Eventually(t, patience, "the first waits", func() bool { return len(waiters()) == 1 })
+	known := waiters()[0]
+
+	s.proxies[2].DeliverAfterClose(true)
+	came, gate := make(chan string, 64), make(chan struct{})
+	open := sync.OnceFunc(func() { close(gate) })
+	defer open()
+	s.proxies[2].Intercept(func(cmd []string) servers.Action {
+		if len(cmd) > 3 && cmd[1] == redlock.Scripts["wait"] && !strings.HasSuffix(cmd[3], known) {
+			came <- cmd[3]
+			<-gate
+		}
+		return servers.Forward
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	second := make(chan error, 1)
+	go func() {
+		_, err := c.Acquire(ctx, "k")
+		second <- err
+	}()
+	bar := <-came // it stands behind the first, which it shows
+	cancel()
+	want(t, <-second, context.Canceled)
+	check(t, s.direct[2].ConfigSet(t.Context(), "slowlog-log-slower-than", "0").Err())
+	open()
+	testenv.Eventually(t, patience, "the late call arrives", func() bool {
+		log, err := s.direct[2].SlowLogGet(t.Context(), -1).Result()
+		check(t, err)
+		return slices.ContainsFunc(log, func(l redis.SlowLog) bool {
+			return len(l.Args) > 3 && l.Args[1] == redlock.Scripts["wait"] && l.Args[3] == bar
+		})
+	})
+	if left := waiters(); len(left) != 1 || left[0] != known {
+		t.Errorf("%q wait, want only %q", left, known)
+	}
+	leave()
+	want(t, <-first, context.Canceled)
 }
