@@ -147,6 +147,13 @@ func (s *Simulation) unlocksForOther(c *dlock.Client, key string) {
 	s.unlockedByOther[keyed{c, key}] = true
 }
 
+// isStolen reports whether what a user locked by its key may have been unlocked by another.
+func (s *Simulation) isStolen(h *Hold) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return h.byKey() && s.unlockedByOther[keyed{h.client, h.Key}]
+}
+
 func (s *Simulation) evictedSince(key string, from time.Duration) bool {
 	at, ok := s.lastEviction[key]
 	return ok && at >= from
@@ -202,11 +209,8 @@ const answerIn = time.Second
 // extended is told by users of an Extend that has returned: whether the lock was lost before,
 // and the context of the call, which it had for so long.
 func (s *Simulation) extended(limit context.Context, h *Hold, lost bool, long time.Duration, err error) {
-	s.mu.Lock()
-	stolen := h.byKey() && s.unlockedByOther[keyed{h.client, h.Key}]
-	s.mu.Unlock()
 	switch {
-	case stolen:
+	case s.isStolen(h):
 	case err == nil && lost:
 		s.wrong("lie", "%s had lost token %d of %s, and Extend says nothing of it", h.User, h.Token, h.Key)
 	case err == nil:
@@ -218,10 +222,14 @@ func (s *Simulation) extended(limit context.Context, h *Hold, lost bool, long ti
 }
 
 // ends fails unless the context of a hold of which a call says that it is over has ended by
-// that. The context may end just after the call.
+// that. The context may end just after the call. Of a lock that another user unlocked, it
+// says nothing.
 func (s *Simulation) ends(h *Hold, call string, err error) {
 	s.Go(func() {
 		pause(time.Millisecond)
+		if s.isStolen(h) {
+			return
+		}
 		cause := context.Cause(h.own)
 		if errors.Is(err, dlock.ErrOwnershipLost) && errors.Is(cause, dlock.ErrOwnershipLost) ||
 			errors.Is(err, dlock.ErrClosed) && errors.Is(cause, dlock.ErrClosed) {

@@ -34,6 +34,7 @@ func simulations() simtest.Suite {
 			10639, // and a place in the queue
 			53717, // and a wait for a release that was not answered
 			76847, // the oracle took a lease that had ended for a longest hold
+			47851, // the oracle judged an Unlock after another user's
 			45107, // the oracle forgot a grant that was evicted and stored again
 		},
 		Few: few, Full: 100_000, Tries: 5,
