@@ -10,7 +10,6 @@ import (
 	"github.com/anishathalye/porcupine"
 
 	"github.com/ceyewan/genesis/lab/internal/schedule"
-	"github.com/ceyewan/genesis/pkg/dlock"
 )
 
 // MaxHistory is how many operations on one key the checker is given. The other
@@ -37,9 +36,6 @@ const (
 	release        // that was confirmed: the lock was the owner's until then
 	// end is the end of a lock that may come at any time from then on.
 	end
-	// maybe is an acquire without an answer. If it was granted it has ended since,
-	// before anybody else was: it allows everything that is allowed without it.
-	maybe
 	// grant is an acquire of a lock that may end at any time.
 	grant
 	// again is a call by the owner for what it has, which gets the token that it has.
@@ -105,7 +101,6 @@ var model = porcupine.Model{
 			}
 		case again:
 			return s.owner == op.owner && output.(int64) == s.fence, s
-		case maybe:
 		}
 		return true, s
 	},
@@ -157,16 +152,15 @@ func truncate(ops []porcupine.Operation) []porcupine.Operation {
 // operations are what one attempt means to the model. Beyond the assumptions a lock
 // may end at any time after it was granted, which may be before its holder knows of
 // it, and only its token is judged. A lock that is not released by a call that says so, by
-// Do, with a least hold or by Close, ends at some time after the section.
+// Do, with a least hold or by Close, ends at some time after the section. An attempt without
+// a grant means nothing: if it had the lock without knowing, that had ended before the next
+// grant, so whatever is allowed with it is allowed without.
 func (e *Evidence) operations(owner int, s *Section) []porcupine.Operation {
 	op := func(kind opKind, from, to int64, fence int64) porcupine.Operation {
 		return porcupine.Operation{ClientId: owner, Input: operation{kind, owner, s.limit()}, Call: from, Output: fence, Return: to}
 	}
 	if s.Enter == 0 {
-		if s.Failed == dlock.ErrLockHeldByOther.Error() || s.Failed == dlock.ErrLockAlreadyHeld.Error() {
-			return nil
-		}
-		return []porcupine.Operation{op(maybe, s.Call, never, 0)}
+		return nil
 	}
 	if e.Mode == schedule.Beyond {
 		return []porcupine.Operation{op(grant, s.Call, s.Enter, s.Fence)}

@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
+	"github.com/ceyewan/genesis/lab/internal/event"
 	"github.com/ceyewan/genesis/lab/internal/schedule"
 )
 
@@ -80,15 +82,52 @@ func (e *Evidence) ended(s *Section) int64 {
 	}
 	at := end
 	for _, c := range e.closings[s.Worker] {
-		if c.from > at || c.to < s.Call {
-			continue
-		}
-		end = max(end, c.to)
-		if c.unknown || c.from < least {
-			end = max(end, c.to+e.longestLease())
+		switch {
+		case c.to < s.Call:
+		case c.from <= at:
+			end = max(end, c.to)
+			if c.unknown || c.from < least {
+				end = max(end, e.leaseEnd(c.to))
+			}
+		case c.unknown && !e.hasCalm(s.Worker, at, c.from): // nothing could be released before
+			end = max(end, e.leaseEnd(c.to))
 		}
 	}
 	return end
+}
+
+// leaseEnd is when a lease is over at the latest that nobody renews any more. A new leader
+// of etcd, or one that is back, lets every lease begin anew.
+func (e *Evidence) leaseEnd(from int64) int64 {
+	end := from + e.longestLease()
+	if e.Topology != schedule.Etcd1 && e.Topology != schedule.Etcd3 {
+		return end
+	}
+	for _, f := range e.Faults { // in their order
+		if !f.Kind.OnWorkers() && f.From < end && f.To > from {
+			end = max(end, f.To+e.longestLease())
+		}
+	}
+	return end
+}
+
+// hasCalm says whether a worker had a second in an interval in which nothing was wrong, so
+// that what it had to release was released.
+func (e *Evidence) hasCalm(worker string, from, to int64) bool {
+	var faults []span
+	for _, f := range e.Faults {
+		if !f.Kind.OnWorkers() || f.Worker == worker {
+			faults = append(faults, span{f.From, f.To})
+		}
+	}
+	slices.SortFunc(faults, func(a, b span) int { return compare(a.from, b.from) })
+	for _, f := range faults {
+		if min(f.from, to)-from >= int64(Settle) {
+			return true
+		}
+		from = max(from, f.to)
+	}
+	return to-from >= int64(Settle)
 }
 
 // calls finds, of the attempts of a process on the key of a sight, the one that ended last
@@ -138,10 +177,20 @@ func (e *Evidence) story(call *Section, s Sight) string {
 		return "it never called"
 	}
 	ago := func(at int64) time.Duration { return time.Duration(s.Before - at).Round(time.Microsecond) }
-	story := fmt.Sprintf("its last call began %v before, had token %d, left %v and ended %v before",
-		ago(call.Call), call.Fence, ago(call.Exit), ago(e.ended(call)))
+	story := fmt.Sprintf("its last call, %s with %+v, began %v before, had token %d, left %v, gave it back %v and ended %v before",
+		call.Verb, call.Plan, ago(call.Call), call.Fence, ago(call.Exit), ago(call.Released), ago(e.ended(call)))
 	if err := call.Failed + call.Unlock; err != "" {
 		story += fmt.Sprintf(" with %q", err)
+	}
+	for _, c := range e.closings[call.Worker] {
+		if c.from < s.Before && c.to > call.Call {
+			story += fmt.Sprintf("; its Client was closed from %v to %v before, all released: %v", ago(c.from), ago(c.to), !c.unknown)
+		}
+	}
+	for _, ev := range e.Events {
+		if ev.Kind == event.Logged && ev.Worker == call.Worker && ev.At >= call.Call && strings.Contains(ev.Note, call.Key) {
+			story += fmt.Sprintf("; logged %v before: %s", ago(ev.At), ev.Note)
+		}
 	}
 	for _, f := range slices.Backward(e.Faults) {
 		if f.From < s.Before {

@@ -3,6 +3,7 @@ package oracle_test
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/ceyewan/genesis/lab/internal/schedule"
 	"github.com/ceyewan/genesis/lab/internal/store"
 	"github.com/ceyewan/genesis/lab/internal/watch"
+	"github.com/ceyewan/genesis/pkg/dlock"
 )
 
 const ms = int64(time.Millisecond)
@@ -181,5 +183,22 @@ func TestGhostsAndIdleness(t *testing.T) {
 	s.Ghosts = nil
 	if v := s.Judge(1); len(v.Violations) != 1 || v.Violations[0].Oracle != "rate" {
 		t.Errorf("a trial without sections passes: %+v", v.Violations)
+	}
+}
+
+// Attempts without an answer do not keep a history from being judged, however many they are.
+func TestUnansweredAttemptsCostNothing(t *testing.T) {
+	s := newStory()
+	for i := range 60 {
+		worker := string(rune('A' + i))
+		s.add(10, event.Call, worker, 0, "")
+		s.add(11, event.Failed, worker, 0, dlock.ErrUnknownOutcome.Error())
+	}
+	s.hold("y", 20, 30, 40, 50, 2)
+	s.hold("z", 60, 70, 80, 90, 1)
+	for _, v := range s.expect(t, "fence", "history").Violations {
+		if v.Oracle == "history" && !strings.Contains(v.Detail, "not those of a lock") {
+			t.Errorf("the history was not judged: %s", v.Detail)
+		}
 	}
 }

@@ -123,6 +123,41 @@ func TestAClientThatIsClosed(t *testing.T) {
 	s.expect(t, "overrun")
 }
 
+// What could not be released before a Client was closed is left to its lease, if Close says
+// that something is; and a server of etcd that is back lets leases begin anew.
+func TestAClientThatIsClosedInTrouble(t *testing.T) {
+	trouble := oracle.Struck{Fault: schedule.Fault{Kind: schedule.ServerRestart}, From: 30 * ms, To: 1500 * ms}
+	told := func() *story {
+		s := newStory()
+		s.hold("a", 10, 20, 35, 40, 1)
+		s.add(1600, event.Closed, "a", 0, dlock.ErrUnknownOutcome.Error())
+		s.closing(func(e *event.Event) { e.Dur = 500 * ms })
+		s.Faults = []oracle.Struck{trouble}
+		s.see(2700, "a")
+		return s
+	}
+	s := told()
+	s.expect(t)
+	s.closing(func(e *event.Event) { e.Note = "" })
+	s.expect(t, "lingering")
+
+	s = told() // there was time to release it
+	s.Faults[0].From = 1041 * ms
+	s.expect(t, "lingering")
+
+	s = told() // another process slept, and this one did not
+	s.Faults[0].Kind, s.Faults[0].Worker = schedule.WorkerSleep, "b"
+	s.expect(t, "lingering")
+
+	for topology, want := range map[string][]string{schedule.Single: {"lingering"}, schedule.Etcd1: nil} {
+		s = told()
+		s.Topology = topology
+		s.Faults = append(s.Faults, oracle.Struck{Fault: schedule.Fault{Kind: schedule.ServerRestart}, From: 9000 * ms, To: 10000 * ms})
+		s.see(14000, "a") // the longest lease is ten seconds
+		s.expect(t, want...)
+	}
+}
+
 // A grant that a closing Client ended before its caller saw it overlaps with nothing.
 func TestAGrantThatWasOverAtOnce(t *testing.T) {
 	s := newStory()
