@@ -195,13 +195,8 @@ func (s *Simulation) misjudgedUnlock(h *Hold, err error) string {
 // mayBeGone reports whether the store may have dropped a lock before its user learned of it.
 func (s *Simulation) mayBeGone(h *Hold) bool {
 	slept := !s.lastWake.IsZero() && s.lastWake.Sub(s.begin) >= h.entered-wakeGrace
-	return s.evicted[h.Token] || slept || s.falseAlarm(h)
+	return s.evicted[h.Token] || slept
 }
-
-// falseAlarm excuses an open defect: a release that is answered after the lease is told as a
-// loss, although the lock was valid when its user unlocked it. It takes a
-// release that is late, or an answer that is lost. Seeds 683, 1047, 1383, 1517 and 2279.
-func (s *Simulation) falseAlarm(h *Hold) bool { return !s.calm && s.Now() >= h.validUntil }
 
 // answerIn is how soon an Extend is answered if nothing fails.
 const answerIn = time.Second

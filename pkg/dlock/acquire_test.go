@@ -228,6 +228,31 @@ func TestUnlockAfterExpiry(t *testing.T) {
 	})
 }
 
+// A lock that was unlocked in time is not told as lost because the backend answered after the
+// lease: it may have been released before, so Unlock says that this is not known.
+func TestReleaseAnsweredAfterTheLease(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		late := &scripted{Opener: memlock.New(), remote: true}
+		late.release = func(ctx context.Context, d driver.Driver, r driver.Ref) (driver.State, error) {
+			elapse(900 * time.Millisecond)
+			return d.Release(ctx, r)
+		}
+		c := client(t, late, dlock.Config{})
+		opts := []dlock.LockOption{dlock.WithTTL(3 * time.Second), dlock.WithoutRenewal()}
+		g := acquire(t, c, "k", opts...)
+		elapse(2500 * time.Millisecond)
+		alive(t, g)
+		err := g.Unlock(ctx)
+		wantErr(t, err, dlock.ErrUnknownOutcome)
+		if errors.Is(err, dlock.ErrOwnershipLost) {
+			t.Errorf("told as lost: %v", err)
+		}
+		if err := c.Do(ctx, "k", func(context.Context) error { elapse(2500 * time.Millisecond); return nil }, opts...); err != nil {
+			t.Errorf("Do says: %v", err)
+		}
+	})
+}
+
 // Unlock with a context that has ended, as in a deferred call, releases.
 func TestUnlockWithDeadContext(t *testing.T) {
 	virtual(t, func(t *testing.T) {

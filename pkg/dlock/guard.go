@@ -304,8 +304,8 @@ func (c *Client) goneError(g *Guard) error {
 // With a live ctx it returns when ctx ends, and releasing goes on. With a ctx
 // that was dead before, as in a deferred call, it still releases, within a third
 // of the TTL and at most two seconds. ErrOwnershipLost means that the lock had
-// ended before; ErrUnknownOutcome that the backend did not confirm, and clean-up
-// goes on. Unlocking a second time is ErrLockNotHeld and touches nothing.
+// ended before; ErrUnknownOutcome that the backend did not confirm, in which case
+// clean-up goes on, or only after the lease had ended. Unlocking a second time is ErrLockNotHeld and touches nothing.
 func (g *Guard) Unlock(ctx context.Context) error {
 	if !g.usable() {
 		return fail("unlock", "", fmt.Errorf("%w: zero or copied Guard", ErrLockNotHeld))

@@ -184,10 +184,16 @@ func isOver(ctx context.Context) bool {
 	return dated && !time.Now().Before(at)
 }
 
-// judge says what the answer to a release means. After an attempt that was not
-// answered, Gone is what that attempt left behind, unless the lease is over.
+// judge says what the answer to a release means. Gone is a loss only while the lease lasts:
+// after an attempt that was not answered it is what that attempt left behind, and after the
+// lease nobody knows whether the release or the end of the lease came first.
 func (c *Client) judge(cl *claim, st driver.State, repeated bool) error {
-	if st.Phase != driver.Gone || (repeated && !cl.expired(c.now())) {
+	switch {
+	case st.Phase != driver.Gone:
+		return nil
+	case cl.expired(c.now()):
+		return fmt.Errorf("%w: the lease was over when the backend answered that it does not have it", ErrUnknownOutcome)
+	case repeated:
 		return nil
 	}
 	return fmt.Errorf("%w: the backend did not know it any more", ErrOwnershipLost)

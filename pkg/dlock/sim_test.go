@@ -33,6 +33,7 @@ func simulations() simtest.Suite {
 			8068,  // a grant made void by a suspend was "held by another"
 			10639, // and a place in the queue
 			53717, // and a wait for a release that was not answered
+			683,   // a release that was answered after the lease was told as a loss
 			76847, // the oracle took a lease that had ended for a longest hold
 			47851, // the oracle judged an Unlock after another user's
 			45107, // the oracle forgot a grant that was evicted and stored again
