@@ -275,7 +275,7 @@ func (a *acquisition) placed(ctx context.Context, g *Guard, st driver.State, s s
 	case stays && a.settings.waits():
 		return a.await(ctx, g)
 	case stays:
-		return fmt.Errorf("%w: the answer took longer than the lease", ErrUnknownOutcome)
+		return fmt.Errorf("%w: the answer came after the lease, or after the lock was taken away", ErrUnknownOutcome)
 	case a.settings.waits():
 		return errPlaceLost
 	}

@@ -472,6 +472,48 @@ func TestFatalErrorIsNotRetried(t *testing.T) {
 	})
 }
 
+// A lock that an operator takes away before the call that got it is answered is not handed to
+// its caller: who waits gets it anew, who does not is told that the outcome is not known.
+func TestEvictedBeforeTheAnswer(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		store := memlock.New()
+		slow := &scripted{Opener: store, remote: true}
+		slow.acquire = func(ctx context.Context, d driver.Driver, r driver.Request) (driver.State, error) {
+			st, err := d.Acquire(ctx, r)
+			elapse(100 * time.Millisecond)
+			return st, err
+		}
+		c, other := client(t, slow, dlock.Config{}), client(t, store, dlock.Config{})
+		evictAll := func() *dlock.Guard {
+			elapse(50 * time.Millisecond)
+			a, _ := other.Admin()
+			if err := a.Evict(ctx, "k", inspect(t, other, "k")[0].Token); err != nil {
+				t.Fatal(err)
+			}
+			return acquire(t, other, "k")
+		}
+		tried := async(func() error { _, err := c.TryAcquire(ctx, "k"); return err })
+		h := evictAll()
+		wantErr(t, <-tried, dlock.ErrUnknownOutcome)
+		unlock(t, h)
+
+		waited := async(func() *dlock.Guard { return acquire(t, c, "k") })
+		h = evictAll()
+		elapse(time.Second)
+		select {
+		case g := <-waited:
+			t.Errorf("two have the lock, with tokens %d and %d", g.Token(), h.Token())
+		default:
+		}
+		unlock(t, h)
+		g := <-waited
+		if g.Token() <= h.Token() {
+			t.Errorf("token %d after %d", g.Token(), h.Token())
+		}
+		unlock(t, g)
+	})
+}
+
 // The push of a grant may beat the answer to the filing.
 func TestPushBeatsTheAnswer(t *testing.T) {
 	virtual(t, func(t *testing.T) {

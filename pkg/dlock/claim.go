@@ -49,6 +49,7 @@ type claim struct {
 	phase     phase
 	mode      driver.Mode // as asked for, and never changed
 	pushed    bool        // a grant arrived before the answer that tells its deadline
+	doubted   bool        // so did a push that it is gone: a grant by that answer may be over
 	unsettled bool        // some attempt to file it was never answered
 	noRenew   bool
 	verify    bool     // its next renewal is to find out whether it is still ours, not to lengthen it
@@ -291,11 +292,12 @@ func (cl *claim) remaining(now int64) time.Duration {
 }
 
 // grant records that the backend gave the key to a claim that nobody has taken
-// yet. A grant whose validity has passed is not delivered: the renewal that is
-// due now decides.
+// yet. A grant whose validity has passed, or that may have been taken away again, is not
+// delivered: the renewal that is due now decides.
 func (c *Client) grant(cl *claim, token, now int64) {
-	cl.token, cl.pushed, cl.granted = token, false, now
-	if cl.valid <= now { // take looks at the other clock too
+	doubted := cl.doubted
+	cl.token, cl.pushed, cl.doubted, cl.granted = token, false, false, now
+	if doubted || cl.valid <= now { // take looks at the other clock too
 		cl.phase = queued
 		c.renewNow(cl)
 		return

@@ -33,6 +33,8 @@ func (c *Client) dispatch(ev driver.Event) {
 		cl.pushed, cl.token = true, ev.State.Token
 	case cl.phase == filing && ev.State.Phase == driver.Unknown:
 		cl.again = true // the answer that is on its way may be older than the hint
+	case cl.phase == filing && ev.State.Phase == driver.Gone:
+		cl.again, cl.pushed, cl.doubted = true, false, true
 	case ev.State.Phase == driver.Queued, cl.phase == filing:
 	case ev.State.Phase == driver.Held && ev.State.Token == cl.token:
 		// Said twice.

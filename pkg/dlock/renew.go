@@ -146,6 +146,7 @@ func (c *Client) expectShorter(cl *claim, ttl time.Duration, now int64) {
 
 // renewed applies a definite answer.
 func (c *Client) renewed(cl *claim, st driver.State, s sent, now int64) {
+	cl.doubted = false // it was sent after that push
 	stays := c.answered(cl, st, s, now)
 	switch {
 	case stays:

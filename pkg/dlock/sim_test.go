@@ -34,6 +34,7 @@ func simulations() simtest.Suite {
 			10639, // and a place in the queue
 			53717, // and a wait for a release that was not answered
 			683,   // a release that was answered after the lease was told as a loss
+			59299, // a lock that was evicted before the answer came was handed to its caller
 			76847, // the oracle took a lease that had ended for a longest hold
 			47851, // the oracle judged an Unlock after another user's
 			45107, // the oracle forgot a grant that was evicted and stored again
