@@ -147,19 +147,31 @@ func (e *Evidence) calls(sections []*Section, pids map[string]int, s Sight) (las
 	return last, grant
 }
 
-// releaseLost says whether a claim is one whose release a master had answered when it was
-// killed or deposed, and had not yet sent to its replica. Nothing can tell the client of
-// that, and the claim ends with its lease. What was never granted by the master that the
-// client knew, and still waits at the new one or was granted there, its last call tells.
+// releaseLost says whether a claim is one whose release, by its owner or by Close, a master had
+// answered when it was killed or deposed, and had not yet sent to its replica. Nothing can tell
+// the client of that, and the claim ends with its lease. What was never granted by the master
+// that the client knew, and still waits at the new one or was granted there, its last call tells.
 func (e *Evidence) releaseLost(grant, last *Section, s Sight) bool {
-	end := int64(0)
+	released := span{}
 	switch {
 	case grant != nil && grant.Unlock == "":
-		end = grant.Released
-	case grant == nil && last != nil:
-		end = last.end()
+		released = span{grant.Released, grant.Released}
+	case grant != nil:
+		released = e.releasedByClose(grant)
+	case last != nil:
+		released = span{last.end(), last.end()}
 	}
-	return end != 0 && e.lossy(end, end, s.Before)
+	return released.to != 0 && e.lossy(released.from, released.to, s.Before)
+}
+
+// releasedByClose is when a Client was closed that held a lock, and had all answered.
+func (e *Evidence) releasedByClose(s *Section) span {
+	for _, c := range e.closings[s.Worker] {
+		if !c.unknown && c.from <= s.end() && c.to >= s.Call {
+			return span{c.from, c.to}
+		}
+	}
+	return span{}
 }
 
 // lossy says whether in an interval a master was killed or deposed that may not have sent

@@ -123,6 +123,27 @@ func TestAClientThatIsClosed(t *testing.T) {
 	s.expect(t, "overrun")
 }
 
+// A master that is deposed loses what Close released there.
+func TestAReleaseByCloseIsLost(t *testing.T) {
+	s := newStory()
+	s.Mode = schedule.Beyond
+	s.add(10, event.Call, "a", 0, "")
+	s.add(20, event.Enter, "a", 1, "")
+	s.add(300, event.Exit, "a", 1, event.Parted)
+	s.add(310, event.Released, "a", 0, dlock.ErrClosed.Error())
+	s.add(350, event.Closed, "a", 0, "")
+	s.closing(func(e *event.Event) { e.Dur = 50 * ms })
+	s.Faults = []oracle.Struck{{Fault: schedule.Fault{Kind: schedule.ForcedFailover}, From: 200 * ms, Hit: 400 * ms, To: 800 * ms}}
+	s.see(1900, "a")
+	s.Sights[0].Token = 1
+	s.expect(t)
+	s.Faults[0].Hit = 290 * ms
+	s.expect(t, "lingering")
+	s.Faults[0].Hit = 400 * ms
+	s.closing(func(e *event.Event) { e.At, e.Dur = 800*ms, 50*ms }) // another Client
+	s.expect(t, "lingering")
+}
+
 // What could not be released before a Client was closed is left to its lease, if Close says
 // that something is; and a server of etcd that is back lets leases begin anew.
 func TestAClientThatIsClosedInTrouble(t *testing.T) {
