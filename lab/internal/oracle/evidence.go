@@ -70,6 +70,7 @@ type Section struct {
 	Verb                 string
 	Plan                 event.Plan
 	Call                 int64
+	Asked                int64 // when its lock was asked for: by the first of a turn; see turns
 	Patience             int64 // how long the call may take
 	Enter                int64 // 0: never
 	Exit                 int64 // or when its process was killed
@@ -90,7 +91,7 @@ func (e *Evidence) Sections() []*Section {
 	open := map[string]map[*Section]bool{} // by worker
 	for _, ev := range e.Events {
 		if ev.Kind == event.Call {
-			s := &Section{Attempt: ev.Attempt, Key: ev.Key, Worker: ev.Worker, Verb: ev.Verb, Call: ev.At, Patience: ev.Dur}
+			s := &Section{Attempt: ev.Attempt, Key: ev.Key, Worker: ev.Worker, Verb: ev.Verb, Call: ev.At, Asked: ev.At, Patience: ev.Dur}
 			if ev.Plan != nil {
 				s.Plan = *ev.Plan
 			}

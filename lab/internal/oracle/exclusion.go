@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/ceyewan/genesis/lab/internal/schedule"
 )
 
 // overlaps finds sections of one key that were entered before another had been left, and
@@ -49,17 +51,39 @@ func (s *Section) against(inside []*Section) (worst *Section) {
 
 func compare(a, b int64) int { return int(min(max(a-b, -1), 1)) }
 
+// turns finds the locks that were handed on inside a process, beyond the assumptions: whoever
+// gets such a lock has a token of the turn, which may be smaller than what a new master has
+// granted since. No client can know of that, and a fenced store refuses its writes.
+func (e *Evidence) turns(sections []*Section) {
+	if e.Mode != schedule.Beyond || e.Setup.Batch == 0 {
+		return
+	}
+	for _, group := range byKey(sections, true) {
+		slices.SortFunc(group, func(a, b *Section) int { return compare(a.Fence, b.Fence) })
+		for i, s := range group {
+			for _, first := range slices.Backward(group[:i]) {
+				if s.Fence-first.Fence >= int64(e.Setup.Batch) {
+					break
+				}
+				if first.Worker == s.Worker {
+					s.Asked = min(s.Asked, first.Asked)
+				}
+			}
+		}
+	}
+}
+
 // fences finds tokens that do not grow: whoever calls after another was granted the
 // lock must get a greater one.
 func fences(sections []*Section) (found []Violation) {
 	for key, group := range byKey(sections, true) {
 		granted := slices.Clone(group)
-		slices.SortFunc(group, func(a, b *Section) int { return compare(a.Call, b.Call) })
+		slices.SortFunc(group, func(a, b *Section) int { return compare(a.Asked, b.Asked) })
 		slices.SortFunc(granted, func(a, b *Section) int { return compare(a.Enter, b.Enter) })
 		var greatest *Section // among those granted before the call
 		next := 0
 		for _, s := range group {
-			for ; next < len(granted) && granted[next].Enter < s.Call; next++ {
+			for ; next < len(granted) && granted[next].Enter < s.Asked; next++ {
 				if greatest == nil || granted[next].Fence > greatest.Fence {
 					greatest = granted[next]
 				}

@@ -163,7 +163,7 @@ func (e *Evidence) operations(owner int, s *Section) []porcupine.Operation {
 		return nil
 	}
 	if e.Mode == schedule.Beyond {
-		return []porcupine.Operation{op(grant, s.Call, s.Enter, s.Fence)}
+		return []porcupine.Operation{op(grant, s.Asked, s.Enter, s.Fence)}
 	}
 	all := []porcupine.Operation{op(acquire, s.Call, s.Enter, s.Fence)}
 	for _, a := range s.Again {

@@ -182,7 +182,9 @@ func (e *Evidence) excusesAgain(s *Section, a event.Event) bool {
 	case "":
 		return e.Setup.Reentrant && a.Fence == s.Fence
 	}
-	return false
+	// The end of the lock ends its context, and with it the call, before the worker logs that it
+	// has learned of it.
+	return s.Lost && s.Learned <= a.At+int64(slack)
 }
 
 // denied finds calls that the servers refused to the user of a worker: it has all rights that

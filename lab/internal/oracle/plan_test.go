@@ -217,6 +217,44 @@ func TestCallsInsideALock(t *testing.T) {
 	}
 }
 
+// A call inside a lock that is lost in that moment may have any error.
+func TestACallInsideALockThatIsLost(t *testing.T) {
+	s := newStory()
+	s.Setup.Reentrant = true
+	s.Mode = schedule.Beyond
+	s.lose("a", 5, 10, 3000, 1)
+	s.add(2950, event.Again, "a", 1, dlock.ErrUnknownOutcome.Error())
+	s.expect(t)
+	s = newStory()
+	s.Setup.Reentrant = true
+	s.Mode = schedule.Beyond
+	s.lose("a", 5, 10, 3000, 1)
+	s.add(2000, event.Again, "a", 1, dlock.ErrUnknownOutcome.Error())
+	s.expect(t, "reentry")
+}
+
+// Beyond the assumptions a lock is handed on inside a process that a new master has granted to
+// another: the tokens of the turn are smaller than that of the other.
+func TestAHandoffAfterAFailover(t *testing.T) {
+	told := func(mode schedule.Mode, batch int, later string, token int64) *story {
+		s := newStory()
+		s.Mode, s.Setup.Batch = mode, batch
+		s.hold("a", 5, 10, 30, 31, 100)
+		s.hold("b", 15, 20, 21, 22, 200)
+		s.hold(later, 25, 32, 40, 50, token)
+		for i := range s.Events {
+			if s.Events[i].Worker == later {
+				s.Events[i].Worker = "a"
+			}
+		}
+		return s
+	}
+	told(schedule.Beyond, 4, "c", 101).expect(t)
+	told(schedule.Beyond, 4, "c", 104).expect(t, "fence", "history")
+	told(schedule.Beyond, 0, "c", 101).expect(t, "fence", "history")
+	told(schedule.Inside, 4, "c", 101).expect(t, "fence", "history", "overlap")
+}
+
 func TestReadersAndPermits(t *testing.T) {
 	share := func(mode string, limit int, workers ...string) *story {
 		s := newStory()

@@ -72,6 +72,7 @@ func (e *Evidence) Judge(minRate float64) *Verdict {
 			v.Losses++
 		}
 	}
+	e.turns(sections)
 	over, fence, stale := overlaps(sections), fences(sections), e.stale(sections)
 	late, timed := e.lateLosses(sections)
 	history, checked, left := e.history(sections)
