@@ -276,8 +276,6 @@ func (s *Simulation) Refused(q *Request, err error) {
 		s.failf("lie", "%s was told that %s is held, and no other had it since %v: %v", q.User, q.Key, q.Asked, err)
 	case (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)) && !over:
 		s.failf("lie", "%s was told that its context is over, and it is not: %v", q.User, err)
-	case s.calm && !q.Bounded && !over && errors.Is(err, dlock.ErrUnknownOutcome) && !errors.Is(err, dlock.ErrClosed):
-		s.failf("lie", "%s was told that an outcome is unknown, and nothing fails: %v", q.User, err)
 	case s.calm && !over && (errors.Is(err, dlock.ErrUnavailable) || errors.Is(err, dlock.ErrDenied) || errors.Is(err, dlock.ErrNotReady)):
 		s.failf("lie", "%s was told that the store fails, and nothing does: %v", q.User, err)
 	}

@@ -103,7 +103,8 @@ func (s *Simulation) misjudged(q *Request, err error) string {
 	case errors.Is(err, dlock.ErrLockAlreadyHeld), errors.Is(err, dlock.ErrOwnershipLost):
 		return unless(s.lockedBeside(q), "and its Client had not locked the key")
 	case errors.Is(err, dlock.ErrUnknownOutcome):
-		return unless(!s.calm || q.Bounded && s.Now() >= q.Asked+q.Wait, "and nothing fails")
+		evicted := q.tries() && s.evictedSince(q.Key, q.Asked) // before it was answered
+		return unless(!s.calm || evicted || q.Bounded && s.Now() >= q.Asked+q.Wait, "and nothing fails")
 	case errors.Is(err, dlock.ErrLockHeldByOther):
 		return unless(q.tries() || q.Bounded, "and was to wait")
 	case errors.Is(err, dlock.ErrUnavailable), errors.Is(err, dlock.ErrDenied), errors.Is(err, dlock.ErrNotReady):

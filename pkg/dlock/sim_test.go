@@ -38,6 +38,7 @@ func simulations() simtest.Suite {
 			76847, // the oracle took a lease that had ended for a longest hold
 			47851, // the oracle judged an Unlock after another user's
 			66160, // the oracle wanted to know how a lock ended whose lease was over
+			98124, // the oracle did not expect an eviction before the answer
 			45107, // the oracle forgot a grant that was evicted and stored again
 		},
 		Few: few, Full: 100_000, Tries: 5,
