@@ -105,11 +105,13 @@ func (d *redDriver) attempt(ctx context.Context, l *line, c *claim) (driver.Stat
 	}
 	out := d.contend(ctx, c)
 	for again := 1; !c.waits && out.split && again < tryRounds && out.err == nil; again++ {
+		out.rest()
 		if err := pause(ctx, max(scatter(d.window(2<<again)), time.Millisecond)); err != nil {
 			return driver.State{}, err
 		}
 		out = d.contend(ctx, c)
 	}
+	defer out.rest() // after the claim is noted as held, else what comes late is taken back
 	return d.judge(l, c, sent, out)
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -126,6 +127,25 @@ func (s *set) left(tb testing.TB) (all []string) {
 // calls reports whether a command calls a script on a lock.
 func calls(cmd []string, script, lock string) bool {
 	return len(cmd) > 3 && cmd[0] == "EVALSHA" && cmd[1] == redlock.Scripts[script] && cmd[3] == lock
+}
+
+// logCommands has the servers log every command from now on.
+func (s *set) logCommands(tb testing.TB) {
+	tb.Helper()
+	for _, c := range s.direct {
+		check(tb, c.ConfigSet(tb.Context(), "slowlog-max-len", "10000").Err())
+		check(tb, c.ConfigSet(tb.Context(), "slowlog-log-slower-than", "0").Err())
+	}
+}
+
+// hasRun reports whether a node has carried out a script with a key since.
+func (s *set) hasRun(tb testing.TB, node int, script, key string) bool {
+	tb.Helper()
+	log, err := s.direct[node].SlowLogGet(tb.Context(), -1).Result()
+	check(tb, err)
+	return slices.ContainsFunc(log, func(l redis.SlowLog) bool {
+		return len(l.Args) > 3 && l.Args[1] == redlock.Scripts[script] && slices.Contains(l.Args[3:], key)
+	})
 }
 
 // intercept sets a rule on every proxy.

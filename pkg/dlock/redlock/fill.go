@@ -13,11 +13,10 @@ import (
 // and for no longer than that, so that nothing comes back to life. It runs in the
 // background.
 func (d *redDriver) fill(c *claim, nodes []*node) {
-	left, token, ok := d.fillable(c)
-	if !ok || len(nodes) == 0 {
+	left, token, ok := d.openFill(c, nodes)
+	if !ok {
 		return
 	}
-	d.opened(c, nodes)
 	answers := make(chan answer, len(nodes))
 	number := d.rounds.Add(1)
 	d.ask(nodes, 0, min(d.settings.patience(d.ttlOf(c)), left), c.id, func(ctx context.Context, _ *node) *redisnode.Command {
@@ -30,12 +29,19 @@ func (d *redDriver) fill(c *claim, nodes []*node) {
 	})
 }
 
-// fillable returns what is left of a claim's validity, and its token.
-func (d *redDriver) fillable(c *claim) (time.Duration, int64, bool) {
+// openFill returns what is left of a claim's validity, and its token. If the claim can be filled
+// in, calls count as opened from then on: a release must not come in between.
+func (d *redDriver) openFill(c *claim, nodes []*node) (left time.Duration, token int64, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	left := time.Until(c.until).Truncate(time.Millisecond)
-	return left, c.token, c.phase == driver.Held && left > 0 && !d.closed
+	left = time.Until(c.until).Truncate(time.Millisecond)
+	if c.phase != driver.Held || left <= 0 || d.closed || len(nodes) == 0 {
+		return 0, 0, false
+	}
+	for _, n := range nodes {
+		c.open[n.at]++
+	}
+	return left, c.token, true
 }
 
 // opened notes that calls go out which may store a claim on nodes.

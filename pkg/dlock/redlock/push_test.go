@@ -135,3 +135,33 @@ func TestADeadNodeCollectsNoChannels(t *testing.T) {
 	e.mu.Unlock()
 	testenv.Eventually(t, time.Minute, "nothing is wanted", func() bool { return !e.isWanted() })
 }
+
+// A removal that the node refuses is tried again, whatever became of others in its batch.
+func TestRefusedRemovalIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	server := testenv.Redis(t)
+	d, n := openOn(t, server.Addr(), testenv.Redis(t).Addr(), testenv.Redis(t).Addr())
+	defer func() { _ = d.Close() }()
+	direct := server.Client()
+	defer func() { _ = direct.Close() }()
+	set := func(name, value string) {
+		t.Helper()
+		if err := direct.ConfigSet(t.Context(), name, value).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ref := driver.Ref{Key: "k", ID: letterID("a"), TTL: time.Hour}
+	if st, err := d.Acquire(t.Context(), driver.Request{Ref: ref}); err != nil || st.Phase != driver.Held {
+		t.Fatal(st, err)
+	}
+	testenv.Eventually(t, time.Minute, "the node has the claim", func() bool { return direct.Exists(t.Context(), "k").Val() == 1 })
+	set("min-replicas-to-write", "1")
+	by := time.Now().Add(time.Hour)
+	n.leave(leftover{names: d.namesOf("k"), id: ref.ID, by: by}, // which writes
+		leftover{names: d.namesOf("other"), id: letterID("b"), round: 1, by: by}) // which need not
+	testenv.Eventually(t, time.Minute, "the node refuses", func() bool {
+		return strings.Contains(direct.Info(t.Context(), "errorstats").Val(), "NOREPLICAS")
+	})
+	set("min-replicas-to-write", "0")
+	testenv.Eventually(t, time.Minute, "the claim is removed", func() bool { return direct.Exists(t.Context(), "k").Val() == 0 })
+}

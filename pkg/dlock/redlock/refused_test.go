@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
 
@@ -95,4 +96,51 @@ func refusedBetweenPhases(t *testing.T, limit time.Duration) bool {
 	s.heal()
 	soon(t, "the claim is removed", func() bool { return s.holders(t, "k") == 0 })
 	return true
+}
+
+// The clean-up of an attempt that was refused arrives when the next attempt of the same call has
+// won, and leaves what that has stored.
+func TestRefusedAttemptSparesTheNextGrant(t *testing.T) {
+	t.Parallel()
+	s := start(t, 3)
+	a, b := s.locks(t, dlock.Config{}, patient), s.locks(t, dlock.Config{}, patient)
+	warm(t, a)
+	warm(t, b)
+	check(t, s.direct[0].Set(t.Context(), "k", "another", 0).Err()) // so that the waiter is shown there
+	asked, gate := make(chan struct{}, 1000), make(chan struct{})
+	open := sync.OnceFunc(func() { close(gate) })
+	defer open()
+	s.intercept(func(node int, cmd []string) servers.Action {
+		switch {
+		case node == 0 && calls(cmd, "acquire", "k"):
+			asked <- struct{}{}
+		case node > 0 && calls(cmd, "release", "k"):
+			<-gate
+		}
+		return servers.Forward
+	})
+	for _, p := range s.proxies[1:] {
+		p.Refuse(true)
+		p.Cut()
+	}
+	got := make(chan *dlock.Guard, 1)
+	go func() { got <- acquire(t, a, "k", dlock.WithTTL(time.Hour)) }()
+	for range 3 { // so two attempts were given up
+		<-asked
+	}
+	for _, p := range s.proxies[1:] {
+		p.Refuse(false)
+	}
+	g := <-got
+	s.logCommands(t)
+	open()
+	for node := 1; node < 3; node++ {
+		testenv.Eventually(t, patience, "the late clean-up arrives", func() bool { return s.hasRun(t, node, "release", "k") })
+	}
+	check(t, s.direct[0].Del(t.Context(), "k").Err())
+	ok, err := b.TryLock(t.Context(), "k", dlock.WithTTL(time.Hour))
+	if ok || s.holders(t, "k") < 2 || g.Context().Err() != nil {
+		t.Errorf("another gets the lock: %v, %v; %d servers have it, and its holder's context says %v", ok, err, s.holders(t, "k"), g.Context().Err())
+	}
+	unlock(t, g)
 }

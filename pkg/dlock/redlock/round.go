@@ -67,6 +67,7 @@ type outcome struct {
 	split  bool // nobody has a majority, or somebody is just leaving
 	left   time.Duration
 	err    error
+	rest   func() // sees to the nodes that have not answered, when the claim is known to be held or not
 }
 
 // farAway stands for the end of a lease that has none.
@@ -75,8 +76,8 @@ const farAway = 24 * time.Hour
 // raisesMost is how often a round may choose a greater token.
 const raisesMost = 4
 
-// contend makes one round. It returns as soon as the outcome is certain; the nodes
-// that have not answered by then are seen to in the background.
+// contend makes one round. It returns as soon as the outcome is certain; rest, which the
+// caller must call, sees to the nodes that have not answered by then.
 func (d *redDriver) contend(ctx context.Context, c *claim) outcome {
 	n, ttl := len(d.nodes), d.ttlOf(c)
 	r := &round{
@@ -92,10 +93,12 @@ func (d *redDriver) contend(ctx context.Context, c *claim) outcome {
 	} else if r.count(pending) > 0 || !isUnsent(out.err) {
 		r.takeBack()
 	}
-	if r.waiting > 0 {
-		d.work.Go(func() { r.drain(out.won) })
-	} else if out.won {
-		r.fill()
+	out.rest = func() {
+		if r.waiting > 0 {
+			d.work.Go(func() { r.drain(out.won) })
+		} else if out.won {
+			r.fill()
+		}
 	}
 	return out
 }

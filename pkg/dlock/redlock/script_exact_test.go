@@ -217,6 +217,10 @@ func TestScriptForgetsDeadWaiters(t *testing.T) {
 	e.equal("the damaged", e.do("HEXISTS", e.n.waiters, "damaged"), 0)
 	e.equal("the living", e.do("HEXISTS", e.n.waiters, "alive"), 1)
 	e.replies(waitScript, []string{e.n.bar("x"), e.n.waiters}, "echo waits", "echo", letterID("c"), 3000, "{c}")
+	e.do("HSET", e.n.waiters, "dead", fmt.Sprint(e.now, " 1.1 1 - {}"))
+	e.equal("how many are shown", e.do("HLEN", e.n.waiters), 64)
+	e.acquire("a", 1, 0, 3000, "taken a 0 x -1") // only a newcomer looks
+	e.equal("how many are shown", e.do("HLEN", e.n.waiters), 64)
 }
 
 // To confirm gives a claim its token, keeps its lease, and tells those who wait.
@@ -354,6 +358,9 @@ func TestScriptReleasesWaiters(t *testing.T) {
 	e.waiter("a", "x")
 	e.release("a", 0, -1, "5", "gone a 0 0")
 	e.waiter("a", "x")
+	e.replies(releaseScript, []string{e.n.lock, e.n.bar(letterID("a")), e.n.waiters}, "queued a 0 0", letterID("a"), 0, 3, "", e.n.channel, "1")
+	e.waiter("a", "")
+	show()
 	e.release("a", 0, -1, "0", "queued a 0 0")
 	e.waiter("a", "")
 	show()

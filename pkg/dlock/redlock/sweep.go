@@ -18,15 +18,19 @@ type leftover struct {
 	id    string
 	bar   time.Duration // 0: it need not be barred
 	round int64         // 0: whatever round has stored it
+	hides bool          // with a round: the waiter is not to be shown any more either
 	by    time.Time     // when it is over by itself
 }
 
 func (o *leftover) command(ctx context.Context) *redisnode.Command {
-	round := "-1"
-	if o.round > 0 {
+	round, hides := "-1", "0"
+	if o.round > 0 || o.hides {
 		round = strconv.FormatInt(o.round, 10)
 	}
-	return releaseScript.Command(ctx, []string{o.lock, o.names.bar(o.id), o.waiters}, o.id, millis(o.bar), round, "", o.channel)
+	if o.hides {
+		hides = "1"
+	}
+	return releaseScript.Command(ctx, []string{o.lock, o.names.bar(o.id), o.waiters}, o.id, millis(o.bar), round, "", o.channel, hides)
 }
 
 const (
@@ -67,16 +71,16 @@ func (n *node) sweep() {
 		if closing && n.health.isSilent() {
 			return
 		}
-		answered := n.remove(batch)
+		left, answered := n.remove(batch)
 		n.health.heard(answered)
-		if answered {
+		if len(left) == 0 {
 			pause = 10 * time.Millisecond
 			continue
 		}
 		if closing {
 			return
 		}
-		n.putBack(batch)
+		n.putBack(left)
 		n.driver.sleep(pause)
 		pause = min(2*pause, sweepPause)
 	}
@@ -107,10 +111,12 @@ func (n *node) putBack(batch []leftover) {
 	n.leftover = append(batch, n.leftover...)
 }
 
-// remove makes one trip, and reports whether the node has answered.
-func (n *node) remove(batch []leftover) bool {
+// remove makes one trip. It returns what is to be tried again, and whether the node has
+// answered at all.
+func (n *node) remove(batch []leftover) (left []leftover, answered bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), n.driver.settings.longest())
 	defer cancel()
+	var cmds []redis.Cmder
 	for whole := range 2 {
 		pipe := n.client.Pipeline()
 		for i := range batch {
@@ -120,18 +126,26 @@ func (n *node) remove(batch []leftover) bool {
 			}
 			_ = pipe.Process(ctx, cmd)
 		}
-		cmds, _ := pipe.Exec(ctx) // each command has its own error
+		cmds, _ = pipe.Exec(ctx) // each command has its own error
 		if len(cmds) == 0 || !redisnode.IsNoScript(cmds[0].Err()) {
-			return len(cmds) > 0 && hasAnswered(cmds)
+			break
 		}
 	}
-	return true
+	if len(cmds) != len(batch) {
+		return batch, false
+	}
+	for i, cmd := range cmds {
+		if isSettled(cmd.Err()) {
+			answered = true
+		} else {
+			left = append(left, batch[i])
+		}
+	}
+	return left, answered
 }
 
-// hasAnswered reports whether the last command had a reply that repeating would not
-// change.
-func hasAnswered(cmds []redis.Cmder) bool {
-	err := cmds[len(cmds)-1].Err()
+// isSettled reports whether a command had a reply that repeating would not change.
+func isSettled(err error) bool {
 	return err == nil || errors.Is(err, redis.Nil) || driver.ClassOf(redisnode.Classify(err)) == driver.Fatal
 }
 
@@ -144,11 +158,14 @@ func (d *redDriver) sleep(t time.Duration) {
 	}
 }
 
-// removeEverywhere has a claim removed that is over, and barred on those nodes where
-// a call that stores it may still arrive. It runs under mu.
+// removeEverywhere has removed what the rounds so far have stored of a claim, and the claim
+// barred on those nodes where a call that stores it may still arrive. What a later round stores
+// stays: the caller may submit the claim again, and have it granted, before a node is reached.
+// It runs under mu.
 func (d *redDriver) removeEverywhere(c *claim) {
+	round := d.rounds.Load()
 	for i, n := range d.nodes {
-		o := leftover{names: c.names, id: c.id, by: time.Now().Add(driver.BarFor(c.ttl))}
+		o := leftover{names: c.names, id: c.id, round: round, hides: true, by: time.Now().Add(driver.BarFor(c.ttl))}
 		if c.open[i] > 0 {
 			o.bar = driver.BarFor(c.ttl)
 		}

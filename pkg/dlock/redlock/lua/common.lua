@@ -33,7 +33,7 @@ local function show(waiters, id, heartbeat_ms, t, info)
   if was then since = string.match(was, '^%d+ (%S+) ') or since end
   redis.pcall('HSET', waiters, id, digits(now + heartbeat_ms * 1000) .. ' ' .. since .. ' 1 - ' .. info)
   redis.call('PEXPIRE', waiters, KEEP_MS)
-  if redis.call('HLEN', waiters) % 64 ~= 0 then return end
+  if was or redis.call('HLEN', waiters) % 64 ~= 0 then return end -- every 64th newcomer looks for dead ones
   local all = redis.call('HGETALL', waiters)
   for i = 1, #all, 2 do
     local deadline = string.match(all[i + 1], '^(%d+) ')

@@ -2,7 +2,8 @@
 -- at maxmemory: it begins with DEL, HDEL or PEXPIRE.
 -- KEYS lock, bar, waiters
 -- ARGV id, bar ms (0: no bar), round (-1: any; else only if it was stored by this round
---      or an earlier one), token that must match ("": any), channel
+--      or an earlier one, and the waiter stays), token that must match ("": any), channel,
+--      "1" if the waiter goes as well
 -- Returns {found, id, token, listeners}: "held", "queued" or "gone".
 local lock, id, must = KEYS[1], ARGV[1], ARGV[4]
 
@@ -16,7 +17,7 @@ if type(value) == 'string' and string.sub(value, 1, 32) == id then
     found, token = 'held', was or '0'
   end
 end
-if ARGV[3] == '-1' and (must == '' or must == '0') and redis.call('HDEL', KEYS[3], id) == 1 and found == 'gone' then
+if (ARGV[3] == '-1' or ARGV[6] == '1') and (must == '' or must == '0') and redis.call('HDEL', KEYS[3], id) == 1 and found == 'gone' then
   found = 'queued'
 end
 if ARGV[2] ~= '0' and (must == '' or found ~= 'gone') then
