@@ -13,6 +13,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"strconv"
 	"sync"
 	"time"
@@ -174,7 +175,8 @@ type redisDriver struct {
 	warned    sync.Once
 
 	mu      sync.Mutex
-	waiting map[string]waiter // by claim ID: what we have queued
+	waiting map[string]waiter    // by claim ID: what we have queued
+	burnt   map[string]time.Time // by claim ID, and until when: see undo
 }
 
 // A waiter is a claim of ours that is queued.
@@ -194,6 +196,9 @@ func (d *redisDriver) Acquire(ctx context.Context, r driver.Request) (driver.Sta
 	n, err := d.namesOf(r.Key)
 	if err != nil {
 		return driver.State{}, err
+	}
+	if d.settings.replicas > 0 && d.isBurnt(r.ID) {
+		return driver.State{Phase: driver.Gone}, nil // the caller asks with another ID
 	}
 	if slot := d.slotOf(n.lock); r.Wait && !d.subscriptions.ready(slot) {
 		// A waiter that does not listen costs those behind it the time until its next
@@ -303,16 +308,44 @@ func (d *redisDriver) slotOf(lock string) int {
 	return slotOf(lock)
 }
 
-// undo takes back a claim that too few replicas have confirmed, and returns why. If the
-// claim may still be stored, the error is of no class: the caller then cleans up.
+// undo takes back a claim that too few replicas have confirmed, and returns why. If its release
+// was not answered, the error is of no class: the caller then cleans up. The release may arrive
+// at any time, so the ID is not used again.
 func (d *redisDriver) undo(ctx context.Context, r driver.Ref, short error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(r.TTL/3, 2*time.Second))
 	defer cancel()
 	_, err := d.remove(ctx, r.Key, r.ID, "0", "", patient)
-	if err != nil {
-		return fmt.Errorf("%w, and the claim was not taken back: %v", ErrReplicas, err) //nolint:errorlint // its class is not that of the claim
+	if err == nil {
+		return short
 	}
-	return short
+	if driver.ClassOf(err) == driver.Ambiguous {
+		d.burn(r.ID, driver.BarFor(r.TTL))
+	}
+	return fmt.Errorf("%w, and the claim was not taken back: %v", ErrReplicas, err) //nolint:errorlint // its class is not that of the claim
+}
+
+// maxBurnt is how many burnt IDs are kept before those are dropped whose time has passed.
+const maxBurnt = 1024
+
+func (d *redisDriver) burn(id string, span time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now := time.Now()
+	if len(d.burnt) >= maxBurnt {
+		maps.DeleteFunc(d.burnt, func(_ string, until time.Time) bool { return now.After(until) })
+	}
+	if d.burnt == nil {
+		d.burnt = map[string]time.Time{}
+	}
+	d.burnt[id] = now.Add(span)
+}
+
+// isBurnt reports whether a claim must not be submitted any more.
+func (d *redisDriver) isBurnt(id string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	_, burnt := d.burnt[id]
+	return burnt
 }
 
 func (d *redisDriver) Release(ctx context.Context, r driver.Ref) (driver.State, error) {
