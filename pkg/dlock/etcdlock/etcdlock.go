@@ -140,6 +140,7 @@ type claim struct {
 	ending   bool // a release of it was begun, so its key may go by our own doing
 	open     bool // some attempt to file it was never answered
 	tainted  bool // something may yet arrive that deletes whatever is at its key
+	burnt    bool // something may yet arrive that deletes the claim: see withdraw
 }
 
 // A position is where a claim stands in its line.
@@ -194,6 +195,9 @@ func (d *etcdDriver) Acquire(ctx context.Context, r driver.Request) (driver.Stat
 		c, err := d.enter(ctx, r)
 		if err != nil {
 			return driver.State{}, err
+		}
+		if d.isBurnt(c) {
+			return driver.State{Phase: driver.Gone}, nil // the caller asks with another ID
 		}
 		st, err := d.file(ctx, c, r)
 		if err == nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strconv"
 	"time"
 
@@ -52,6 +53,9 @@ func (d *etcdDriver) file(ctx context.Context, c *claim, r driver.Request) (driv
 		d.work.Go(func() { alive <- d.keepAlive(ctx, l) })
 	}
 	p, err := d.submit(ctx, f)
+	if errors.Is(err, ErrNoSpace) {
+		err = d.withdraw(ctx, f, err)
+	}
 	if err != nil {
 		return driver.State{}, err
 	}
@@ -65,6 +69,31 @@ func (d *etcdDriver) file(ctx context.Context, c *claim, r driver.Request) (driv
 	}
 	return d.settle(c, p, sent), nil
 }
+
+// withdraw takes back a claim that the server refused for want of space: the transaction that
+// meets the quota is carried out, and refused all the same. A delete still works then. One that is
+// not answered may yet arrive, so the claim is not submitted again.
+func (d *etcdDriver) withdraw(ctx context.Context, f filing, refused error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTimeout)
+	defer cancel()
+	_, err := d.client.Txn(ctx).If(clientv3.Compare(clientv3.Value(f.own), "=", f.text)).Then(clientv3.OpDelete(f.own)).Commit()
+	if err == nil {
+		return refused
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	f.burnt = true
+	return driver.Classify(fmt.Errorf("%w, and the claim was not taken back: %w", refused, err), driver.Ambiguous)
+}
+
+func (d *etcdDriver) isBurnt(c *claim) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return c.burnt
+}
+
+// withdrawTimeout is how long a caller waits for that.
+const withdrawTimeout = time.Second
 
 // A filing is what is sent for a claim.
 type filing struct {
