@@ -53,7 +53,8 @@ func (s *Store) entry(name string, now time.Duration) *entry {
 }
 
 // dropOver drops what was left to its lease under a name that is not used again. It looks
-// at two names for each new one, so that names do not pile up, and no call takes long.
+// at two names for each new one, so that names do not pile up, and at a few holders of each,
+// so that no call takes long.
 func (s *Store) dropOver(now time.Duration) {
 	for range 2 {
 		e := s.turn
@@ -61,10 +62,22 @@ func (s *Store) dropOver(now time.Duration) {
 			return
 		}
 		s.turn = e.next
-		s.settle(e, now)
-		s.dropIfEmpty(e)
+		for range maxDrops {
+			first := e.holders.head
+			if first == nil || first.deadline > now {
+				break
+			}
+			e.drop(first)
+		}
+		if e.holders.head == nil {
+			s.settle(e, now)
+			s.dropIfEmpty(e)
+		}
 	}
 }
+
+// maxDrops is how many holders of a name are dropped for a new one.
+const maxDrops = 16
 
 func (s *Store) dropIfEmpty(e *entry) bool {
 	if e.holders.head != nil || e.queue.head != nil {
