@@ -179,8 +179,8 @@ func self() driver.Info {
 const closeBound = 2 * time.Second
 
 // Close ends the contexts of all guards, answers every waiter with ErrClosed,
-// stops renewal, and releases everything concurrently. What the backend does not
-// confirm within two seconds is left to its lease, and Close says so with
+// stops renewal, and releases everything concurrently. What the backend refuses, or does
+// not confirm within two seconds, is left to its lease, and Close says so with
 // ErrUnknownOutcome. It returns when no goroutine of the Client is left, but for one
 // that an injected logger, meter or tracer keeps. A lock that was lost with its lease, and is
 // not unlocked yet, is left to what the backend has of it. The injected client stays open. A
@@ -202,7 +202,7 @@ func (c *Client) shutdown() error {
 	c.closeBy.Store(after(c.now(), closeBound))
 	bound := time.AfterFunc(closeBound, c.giveUp)
 	c.calls.Wait()
-	left := c.settleAll()
+	left, cause := c.settleAll()
 	bound.Stop()
 	c.giveUp()
 	close(c.stop)
@@ -213,6 +213,9 @@ func (c *Client) shutdown() error {
 	}
 	if left > 0 {
 		unsettled := fmt.Errorf("%w: %d claims are left to their leases", ErrUnknownOutcome, left)
+		if cause != nil {
+			unsettled = fmt.Errorf("%w: %w", unsettled, notCallers(cause))
+		}
 		if err != nil {
 			return fmt.Errorf("%w; %w", unsettled, err)
 		}

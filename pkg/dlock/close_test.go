@@ -219,3 +219,31 @@ func TestCloseTellsWhatIsLeft(t *testing.T) {
 		}
 	})
 }
+
+// Close tells of a lock that the backend has refused to release, with the cause.
+func TestCloseTellsWhatWasRefused(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		denied := errors.New("no rights")
+		refusing := &scripted{Opener: memlock.New(), remote: true}
+		refusing.release = func(context.Context, driver.Driver, driver.Ref) (driver.State, error) {
+			return driver.State{}, driver.Classify(denied, driver.Fatal)
+		}
+		c, err := dlock.New(&dlock.Config{DefaultTTL: time.Hour}, dlock.WithBackend(refusing))
+		if err != nil {
+			t.Fatal(err)
+		}
+		unlocked := acquire(t, c, "unlocked")
+		acquire(t, c, "held")
+		err = unlocked.Unlock(ctx)
+		wantErr(t, err, dlock.ErrUnknownOutcome)
+		if text := err.Error(); strings.Contains(text, "goes on") || !strings.Contains(text, "left to its lease") {
+			t.Errorf("Unlock says: %s", text)
+		}
+		synctest.Wait() // its clean-up is refused as well
+		err = c.Close()
+		wantErr(t, err, dlock.ErrUnknownOutcome)
+		if text := err.Error(); !strings.HasSuffix(text, "1 claims are left to their leases: no rights") {
+			t.Errorf("Close says: %s", text)
+		}
+	})
+}

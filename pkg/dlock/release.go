@@ -215,6 +215,7 @@ func (c *Client) retryRelease(ctx context.Context, id string, cause error, n int
 		if pause < left {
 			return nil
 		}
+		return fmt.Errorf("%w: releasing goes on: %w", ErrUnknownOutcome, mayBeStored(notCallers(cause)))
 	}
-	return fmt.Errorf("%w: releasing goes on: %w", ErrUnknownOutcome, mayBeStored(notCallers(cause)))
+	return fmt.Errorf("%w: the release was refused, and the lock is left to its lease: %w", ErrUnknownOutcome, mayBeStored(notCallers(cause)))
 }

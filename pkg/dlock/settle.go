@@ -18,6 +18,8 @@ type settling struct {
 	later   []settlement // failed, and to be tried again when their time has come
 	workers int
 	idle    chan struct{} // closed when nothing is under way, if Close waits for it
+	refused int           // given up since the Client was closed
+	cause   error         // why, of the last
 
 	// handedOver is how many are known to unlock alone: contexts end first.
 	handedOver int
@@ -220,6 +222,10 @@ func (c *Client) settleOne(s settlement) {
 	now := c.now()
 	if driver.ClassOf(err) == driver.Fatal || now >= s.giveUp {
 		c.logGaveUp(s.ref.Key, err)
+		if c.closed {
+			c.settling.refused++
+			c.settling.cause = err
+		}
 		return
 	}
 	s.notSoon = after(now, min(c.pause(s.ref.ID, s.tries), settlePause))
@@ -227,9 +233,9 @@ func (c *Client) settleOne(s settlement) {
 	c.settling.later = append(c.settling.later, s)
 }
 
-// settleAll waits until everything is settled or clean-up is told to give up,
-// and returns how much is left.
-func (c *Client) settleAll() int {
+// settleAll waits until everything is settled or clean-up is told to give up. It returns how
+// much is left, and why if the backend has refused it.
+func (c *Client) settleAll() (int, error) {
 	c.mu.Lock()
 	idle := make(chan struct{})
 	if !c.settling.busy() {
@@ -241,5 +247,5 @@ func (c *Client) settleAll() int {
 	<-idle
 	c.mu.Lock()
 	defer c.unlock()
-	return c.settling.count()
+	return c.settling.count() + c.settling.refused, c.settling.cause
 }
