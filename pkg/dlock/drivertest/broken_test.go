@@ -52,6 +52,13 @@ var broken = map[string]struct {
 	"keys cut at the slash":             {"HostileKeys", func(b backend) driver.Driver { return &cutter{backend: b} }},
 	"two holders at a time":             {"MutualExclusion", func(b backend) driver.Driver { return &sharer{backend: b} }},
 	"close leaves events open":          {"Close", newLeaver},
+	"waiters are not barred":            {"BarredID", func(b backend) driver.Driver { return &lenient{backend: b} }},
+	"bars end after a second":           {"BarLasts", func(b backend) driver.Driver { return &forgetful{backend: b, bars: map[string]time.Time{}} }},
+	"a hundred of a batch":              {"BigBatch", func(b backend) driver.Driver { return &skipper{backend: b} }},
+	"filing again restarts nothing":     {"FilingRestarts", func(b backend) driver.Driver { return &copyist{backend: b, filed: map[string]driver.State{}} }},
+	"a token after a lease is old":      {"FenceOutlastsLeases", func(b backend) driver.Driver { return &recycler{backend: b, last: map[string]int64{}} }},
+	"leases of readers never end":       {"GroupLeases", func(b backend) driver.Driver { return &librarian{backend: b} }},
+	"renewals of readers keep nothing":  {"GroupLeases", func(b backend) driver.Driver { return &bouncingReader{backend: b, readers: map[string]bool{}} }},
 	"dead contexts are ignored":         {"DeadContext", func(b backend) driver.Driver { return &stubborn{backend: b} }},
 	"unknown modes taken for exclusive": {"UnsupportedModes", func(b backend) driver.Driver { return &pleaser{backend: b} }},
 }
@@ -449,4 +456,145 @@ func (b *pleaser) Acquire(ctx context.Context, r driver.Request) (driver.State, 
 		r.Mode = driver.Exclusive
 	}
 	return b.backend.Acquire(ctx, r)
+}
+
+// lenient bars no waiter.
+type lenient struct{ backend }
+
+func (b *lenient) Release(ctx context.Context, r driver.Ref) (driver.State, error) {
+	unsettled := r.Unsettled
+	r.Unsettled = false
+	st, err := b.backend.Release(ctx, r)
+	if unsettled && st.Phase != driver.Queued {
+		r.Unsettled = true
+		_, _ = b.backend.Release(ctx, r)
+	}
+	return st, err
+}
+
+// forgetful keeps its bars for a second.
+type forgetful struct {
+	backend
+	mu   sync.Mutex
+	bars map[string]time.Time
+}
+
+func (b *forgetful) Release(ctx context.Context, r driver.Ref) (driver.State, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if r.Unsettled {
+		b.bars[r.ID] = time.Now().Add(time.Second)
+	}
+	r.Unsettled = false
+	return b.backend.Release(ctx, r)
+}
+
+func (b *forgetful) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if time.Now().Before(b.bars[r.ID]) {
+		return driver.State{Phase: driver.Gone}, nil
+	}
+	return b.backend.Acquire(ctx, r)
+}
+
+// skipper renews a hundred claims at most, and says that all are held.
+type skipper struct{ backend }
+
+func (b *skipper) Renew(ctx context.Context, refs []driver.Ref) ([]driver.State, error) {
+	states, err := b.backend.Renew(ctx, refs[:min(len(refs), 100)])
+	for len(states) < len(refs) {
+		states = append(states, states[0])
+	}
+	return states, err
+}
+
+// copyist answers what is filed again from memory.
+type copyist struct {
+	backend
+	filed map[string]driver.State
+}
+
+func (b *copyist) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
+	if st, ok := b.filed[r.ID]; ok {
+		st.Until = time.Now().Add(r.TTL)
+		return st, nil
+	}
+	st, err := b.backend.Acquire(ctx, r)
+	if st.Phase == driver.Held {
+		b.filed[r.ID] = st
+	}
+	return st, err
+}
+
+// recycler gives the token of a claim that was never released to the next.
+type recycler struct {
+	backend
+	last map[string]int64
+}
+
+// recycled are the tokens of claims that were not released, by key, for all drivers.
+var recycled sync.Map
+
+func (b *recycler) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
+	st, err := b.backend.Acquire(ctx, r)
+	if st.Phase == driver.Held {
+		if old, ok := recycled.LoadOrStore(r.Key, st.Token); ok {
+			st.Token, _ = old.(int64)
+		}
+		b.last[r.ID] = st.Token
+	}
+	return st, err
+}
+
+func (b *recycler) Renew(ctx context.Context, refs []driver.Ref) ([]driver.State, error) {
+	states, err := b.backend.Renew(ctx, refs)
+	for i := range states {
+		if token := b.last[refs[i].ID]; token != 0 && states[i].Phase == driver.Held {
+			states[i].Token = token
+		}
+	}
+	return states, err
+}
+
+func (b *recycler) Release(ctx context.Context, r driver.Ref) (driver.State, error) {
+	st, err := b.backend.Release(ctx, r)
+	if st.Phase == driver.Held {
+		recycled.Delete(r.Key)
+	}
+	return st, err
+}
+
+// librarian lets readers and permits hold for an hour.
+type librarian struct{ backend }
+
+func (b *librarian) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
+	ttl := r.TTL
+	if r.Mode != driver.Exclusive {
+		r.TTL = time.Hour
+	}
+	st, err := b.backend.Acquire(ctx, r)
+	if st.Phase == driver.Held {
+		st.Until = time.Now().Add(ttl)
+	}
+	return st, err
+}
+
+// bouncingReader says that readers are renewed, and does nothing.
+type bouncingReader struct {
+	backend
+	readers map[string]bool
+}
+
+func (b *bouncingReader) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
+	st, err := b.backend.Acquire(ctx, r)
+	b.readers[r.ID] = r.Mode != driver.Exclusive && st.Phase == driver.Held
+	return st, err
+}
+
+func (b *bouncingReader) Renew(ctx context.Context, refs []driver.Ref) ([]driver.State, error) {
+	if len(refs) == 1 && b.readers[refs[0].ID] {
+		return []driver.State{{Phase: driver.Held, Until: time.Now().Add(refs[0].TTL)}}, nil
+	}
+	return b.backend.Renew(ctx, refs)
 }

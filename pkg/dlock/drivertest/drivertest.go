@@ -136,6 +136,7 @@ type testCase struct {
 // lasting are the cases that wait for leases: they cost time, and hardly any work.
 var lasting = []string{
 	"GhostHeads", "PatientWaiter", "SilentHolder", "RenewalKeeps", "RenewalSetsTTL", "UntilIsPessimistic", "GrantKeepsDeadline", "Crash",
+	"FilingRestarts", "FenceOutlastsLeases", "BarLasts", "GroupLeases",
 }
 
 func (c testCase) lasts() bool { return slices.Contains(lasting, c.name) }
@@ -144,7 +145,9 @@ var cases = []testCase{
 	{"Caps", caps},
 	{"Filing", filing},
 	{"RepeatFiling", repeatFiling},
+	{"FilingRestarts", filingRestarts},
 	{"BarredID", barredID},
+	{"BarLasts", barLasts},
 	{"ReleaseInAnyPhase", releaseInAnyPhase},
 	{"OnlyTheHolderReleases", onlyTheHolderReleases},
 	{"DeadContext", deadContext},
@@ -157,6 +160,7 @@ var cases = []testCase{
 	{"GhostHeads", ghostHeads},
 	{"PatientWaiter", patientWaiter},
 	{"MixedBatch", mixedBatch},
+	{"BigBatch", bigBatch},
 	{"RenewalNeverCreates", renewalNeverCreates},
 	{"SilentHolder", silentHolder},
 	{"RenewalKeeps", renewalKeeps},
@@ -164,12 +168,14 @@ var cases = []testCase{
 	{"UntilIsPessimistic", untilIsPessimistic},
 	{"GrantKeepsDeadline", grantKeepsDeadline},
 	{"FenceIncreases", fenceIncreases},
+	{"FenceOutlastsLeases", fenceOutlastsLeases},
 	{"FenceRange", fenceRange},
 	{"UnsupportedModes", unsupportedModes},
 	{"ReadersTogether", readersTogether},
 	{"WriterIsNotStarved", writerIsNotStarved},
 	{"PermitsWithinLimit", permitsWithinLimit},
 	{"PermitsOfAnotherLimit", permitsOfAnotherLimit},
+	{"GroupLeases", groupLeases},
 	{"AdminList", adminList},
 	{"AdminInspect", adminInspect},
 	{"AdminEvict", adminEvict},

@@ -104,6 +104,15 @@ func barredID(s *suite) {
 	next.Unsettled = true
 	s.release(d, next, driver.Held)
 	s.file(s.open(), request(next), driver.Gone)
+
+	holder, waiter := s.ref("k"), s.ref("k")
+	s.file(d, request(holder), driver.Held)
+	s.file(d, waiting(waiter), driver.Queued)
+	waiter.Unsettled = true
+	s.release(d, waiter, driver.Queued)
+	waiter.Unsettled = false
+	s.file(d, waiting(waiter), driver.Gone)
+	s.release(d, holder, driver.Held)
 	s.file(d, request(s.ref("k")), driver.Held)
 }
 
