@@ -266,6 +266,17 @@ func (s *suite) ask(call func() error) (again bool, err error) {
 	return again, err
 }
 
+// insist is ask for many that call at the same time, whom a busy machine may also refuse.
+func (s *suite) insist(call func() error) (err error) {
+	for range 10 {
+		err = call()
+		if err == nil || s.virtual || driver.ClassOf(err) == driver.Fatal {
+			return err
+		}
+	}
+	return err
+}
+
 // file files a claim and asserts what becomes of it.
 func (s *suite) file(d driver.Driver, r driver.Request, want driver.Phase) driver.State {
 	s.Helper()

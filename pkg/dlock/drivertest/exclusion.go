@@ -20,7 +20,8 @@ func mutualExclusion(s *suite) {
 		wg.Go(func() {
 			for round := range rounds {
 				r := s.ref("k")
-				st, err := d.Acquire(s.ctx, waiting(r))
+				var st driver.State
+				err := s.insist(func() (err error) { st, err = d.Acquire(s.ctx, waiting(r)); return err })
 				if err != nil {
 					s.Errorf("Acquire: %v", err)
 					return
@@ -31,7 +32,8 @@ func mutualExclusion(s *suite) {
 				}
 				for st.Phase == driver.Queued {
 					elapse(time.Millisecond)
-					states, err := d.Renew(s.ctx, []driver.Ref{r})
+					var states []driver.State
+					err := s.insist(func() (err error) { states, err = d.Renew(s.ctx, []driver.Ref{r}); return err })
 					if err != nil {
 						s.Errorf("Renew: %v", err)
 						return
