@@ -176,16 +176,6 @@ func abToken(t *testing.T, direct *clientv3.Client, key string) int64 {
 	return 0
 }
 
-// abRevision counts the writes of a server.
-func abRevision(t *testing.T, direct *clientv3.Client) int64 {
-	t.Helper()
-	resp, err := direct.Get(abCtx, "k", clientv3.WithCountOnly())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return resp.Header.Revision
-}
-
 // abFree waits until nothing is stored of a lock.
 func abFree(t *testing.T, direct *clientv3.Client, key, what string, within time.Duration) {
 	t.Helper()
@@ -233,7 +223,7 @@ func (c abCount) broken() int { return c.proxy.Connections() - c.conns }
 var abHTTP = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 
 // abHandled is how many writes the server has answered, with whatever result.
-func abHandled(t *testing.T, server *servers.Etcd) (sum int) {
+func abHandled(t testing.TB, server *servers.Etcd) (sum int) {
 	t.Helper()
 	response, err := abHTTP.Get(server.Endpoint() + "/metrics")
 	if err != nil {

@@ -193,7 +193,7 @@ func cehCalls(t testing.TB, c redis.Cmdable, name string) int {
 // counts how often it did.
 func cehOnce(t testing.TB, p *servers.Proxy, op, reply string) *atomic.Int64 {
 	t.Helper()
-	hashes, count := redislock.CEHScripts(op), new(atomic.Int64)
+	hashes, count := redislock.Scripts(op), new(atomic.Int64)
 	p.Intercept(func(cmd []string) servers.Action {
 		if cmd[0] == "EVALSHA" && hashes[cmd[1]] != "" && count.CompareAndSwap(0, 1) {
 			return servers.ReplyError(reply)

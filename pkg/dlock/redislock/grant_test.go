@@ -103,9 +103,9 @@ func TestRenewalSaysUnheard(t *testing.T) {
 	submitClaim(t, d, "k", 1, ttl, driver.Held)
 	submitClaim(t, d, "k", 2, ttl, driver.Queued)
 	heard := strings.Fields(direct.HGet(t.Context(), waitersOf("k"), claimID(2)).Val())[4]
-	keys, _ := redislock.CEHKeys("", "k")
+	keys, _ := redislock.Keys("", "k")
 	for channel, want := range map[string]bool{"dlock:nobody": true, "-": false, heard: false} {
-		for _, source := range redislock.CEHScripts("renew") {
+		for _, source := range redislock.Scripts("renew") {
 			if !strings.Contains(source, "unheard") {
 				continue // it renews what is held
 			}

@@ -595,7 +595,7 @@ func TestC10Slots(t *testing.T) {
 		var expect [][]string
 		pipe := node.Pipeline()
 		for _, name := range batch {
-			keys, ok := redislock.CEHKeys("p:", name)
+			keys, ok := redislock.Keys("p:", name)
 			if !ok {
 				continue
 			}
@@ -632,7 +632,7 @@ func TestC10Cluster(t *testing.T) {
 			continue
 		}
 		g, err := c.TryAcquire(t.Context(), name)
-		if _, ok := redislock.CEHKeys("p:", name); !ok {
+		if _, ok := redislock.Keys("p:", name); !ok {
 			cehWant(t, err, dlock.ErrInvalidKey)
 			refused++
 			continue

@@ -468,7 +468,7 @@ func TestE8CloseBlackHole(t *testing.T) {
 			g := cehAcquire(t, c, "k")
 			var filed, swallowed atomic.Int64
 			if !subscribed { // the connection that is opened once a claim waits is greeted by nobody
-				acquire := redislock.CEHScripts("acquire")
+				acquire := redislock.Scripts("acquire")
 				proxy.Intercept(func(cmd []string) servers.Action {
 					switch {
 					case cmd[0] == "EVALSHA" && acquire[cmd[1]] != "":

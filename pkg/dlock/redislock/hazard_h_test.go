@@ -42,7 +42,7 @@ func cehACL(t testing.TB) []string {
 	t.Helper()
 	rules := []string{"-@all", "+eval", "+evalsha"}
 	for _, op := range []string{"acquire", "renew", "release", "inspect", "look"} {
-		for _, source := range redislock.CEHScripts(op) {
+		for _, source := range redislock.Scripts(op) {
 			for _, m := range regexp.MustCompile(`call\('(\w+)'`).FindAllStringSubmatch(source, -1) {
 				if m[1] != "PUBSUB" { // of which subcommands are enough
 					rules = append(rules, "+"+strings.ToLower(m[1]))
@@ -181,7 +181,7 @@ func TestH2Redaction(t *testing.T) {
 	var mu sync.Mutex
 	ids, faults := map[string]bool{}, 0
 	rng := rand.New(rand.NewPCG(2, 2))
-	acquire := redislock.CEHScripts("acquire")
+	acquire := redislock.Scripts("acquire")
 	proxy.Intercept(func(cmd []string) servers.Action {
 		mu.Lock()
 		defer mu.Unlock()
@@ -438,7 +438,7 @@ func TestH7OtherData(t *testing.T) {
 	}
 
 	// Data where the siblings belong.
-	keys, _ := redislock.CEHKeys("", "sibling")
+	keys, _ := redislock.Keys("", "sibling")
 	for i, sibling := range keys[2:4] {
 		cehCheck(t, direct.SAdd(ctx, sibling, "a").Err())
 		g, err := c.TryAcquire(ctx, "sibling")

@@ -15,12 +15,12 @@ import (
 
 // queueOf and waitersOf are the two halves of a lock's queue.
 func queueOf(key string) string {
-	keys, _ := redislock.CEHKeys("", key)
+	keys, _ := redislock.Keys("", key)
 	return keys[2]
 }
 
 func waitersOf(key string) string {
-	keys, _ := redislock.CEHKeys("", key)
+	keys, _ := redislock.Keys("", key)
 	return keys[3]
 }
 

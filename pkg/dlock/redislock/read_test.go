@@ -20,7 +20,7 @@ func TestReadsAreRepeated(t *testing.T) {
 	c := cehNew(t, proxy.Addr())
 	admin, err := c.Admin()
 	cehCheck(t, err)
-	inspect := redislock.CEHScripts("inspect")
+	inspect := redislock.Scripts("inspect")
 	for name, read := range map[string]struct {
 		is   func(cmd []string) bool
 		keys func() (int, error)

@@ -111,7 +111,7 @@ func TestMinReplicasTakesBackLater(t *testing.T) {
 	c := cehLocks(t, redislock.New(cehDial(t, p.Addr()), redislock.WithMinReplicas(1, 20*time.Millisecond)), dlock.Config{})
 	_, _ = c.TryAcquire(t.Context(), "warm") // the server knows the scripts from here on
 	var swallowed atomic.Bool
-	releases := redislock.CEHScripts("release")
+	releases := redislock.Scripts("release")
 	p.Intercept(func(cmd []string) servers.Action {
 		if len(cmd) > 1 && strings.EqualFold(cmd[0], "evalsha") && !swallowed.Load() {
 			for hash := range releases {

@@ -5,16 +5,16 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
 )
 
-// CEHKeys are the keys of a lock, the lock itself first, and whether a cluster
+// Keys are the keys of a lock, the lock itself first, and whether a cluster
 // has a place for them.
-func CEHKeys(prefix, key string) ([]string, bool) {
+func Keys(prefix, key string) ([]string, bool) {
 	_, placed := redisnode.Siblings(prefix + key)
 	n, err := (&redisDriver{prefix: prefix}).namesOf(key)
 	return []string{n.lock, n.fence, n.queue, n.waiters, n.tombstone("id"), n.gap}, placed && err == nil
 }
 
-// CEHScripts are the names and the sources of the scripts of an operation.
-func CEHScripts(op string) map[string]string {
+// Scripts are the names and the sources of the scripts of an operation.
+func Scripts(op string) map[string]string {
 	named := map[string]string{}
 	for _, s := range map[string][]*redisnode.Script{
 		"acquire": {acquireScript}, "renew": {renewQueueScript, renewHeldScript}, "release": {releaseScript}, "inspect": {inspectScript}, "look": {lookScript},

@@ -1,0 +1,122 @@
+// Package hazardtest is what can go wrong with a distributed lock, as scenarios that every
+// backend runs on real servers. A scenario is code once; a backend brings its servers and
+// their faults as an Env.
+//
+// Each scenario is an exported function. A backend calls it from a test of the same name, so
+// that `go test -run TestLostReplyLeavesNoGhost ./pkg/dlock/...` runs it on every backend that
+// makes the promise.
+package hazardtest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// An Op is a kind of call that a backend makes to its servers.
+type Op int
+
+// Acquire stores a claim, Renew moves its deadline, Release removes it.
+const (
+	Acquire Op = iota
+	Renew
+	Release
+)
+
+// Open starts an Env for a test, whose end takes it away.
+type Open func(testing.TB) Env
+
+// An Env is fresh servers of one backend for one scenario, each behind a fault proxy. Faults
+// meet what goes through the proxies, and nothing else. Where there are several servers, a
+// fault meets as many of them as it takes to be felt: a majority, or all.
+type Env interface {
+	Traits() Traits
+	// Endpoints are the servers themselves, for a process of its own.
+	Endpoints() []string
+
+	// Proxied is the backend through the proxies, with connections of its own, which the end
+	// of the test closes.
+	Proxied(tb testing.TB) driver.Opener
+	// Direct is the backend past the proxies, the same otherwise.
+	Direct(tb testing.TB) driver.Opener
+
+	// Claims are what the servers store of a lock, the holder first and then the waiters in
+	// their order, read past the proxies.
+	Claims(tb testing.TB, key string) []Claim
+	// Leftovers is everything that is stored for claims. Tombstones and last tokens may stay.
+	Leftovers(tb testing.TB) []string
+	// Grants watches the grants of a lock. The returned function says what is wrong unless the
+	// lock has been granted exactly once since then, with this token.
+	Grants(tb testing.TB, key string) func(token int64) error
+	// Carried counts the calls of a kind that the servers have carried out since then,
+	// whichever client they came from; with several servers, on the one that has the fewest. A
+	// backend that cannot tell the kinds of writes apart counts all of them.
+	Carried(tb testing.TB, op Op) func() int
+
+	// Lose has the next n calls of a kind carried out, and their replies lost with the
+	// connection. Faults of one kind take effect one after the other, as each is used up.
+	Lose(op Op, n int) *Hits
+	// Hold keeps the next n calls of a kind from the servers until release or Heal is called.
+	// They arrive then, even if their client has hung up.
+	Hold(op Op, n int) (held *Hits, release func())
+	// DropPushes has nothing that the servers tell unasked arrive. It is called before the
+	// first client connects.
+	DropPushes()
+	// Delay holds back everything for this long in each direction.
+	Delay(up, down time.Duration)
+	// BlackHole lets nothing pass, not even the end of a connection.
+	BlackHole(on bool)
+	// Refuse closes new connections at once.
+	Refuse(on bool)
+	// Cut closes all connections. What was on the way is lost.
+	Cut()
+	// Heal ends all faults but DropPushes.
+	Heal()
+	// Pause stops the servers for some time, in which they must not answer.
+	Pause(tb testing.TB, d time.Duration)
+
+	// Expire ends the lease of a lock behind the back of its holder, who is not told. The
+	// claim must not share its lease.
+	Expire(tb testing.TB, key string)
+	// Delete removes the stored holder of a lock in the same way.
+	Delete(tb testing.TB, key string)
+}
+
+// Traits are what scenarios must know of a backend.
+type Traits struct {
+	// ShortTTL is a short lease that can be acquired on a slow machine, too.
+	ShortTTL time.Duration
+	// Slow: a write costs so much that scenarios run fewer rounds.
+	Slow bool
+	// Servers is how many there are.
+	Servers int
+	// Healed is how soon after the end of a fault nothing may be left of it.
+	Healed time.Duration
+	// HandOver is how soon a waiter must have a lock that was released.
+	HandOver time.Duration
+	// Close is how long Close may take.
+	Close time.Duration
+}
+
+// A Claim is what servers store of a claim.
+type Claim struct {
+	ID    string
+	Token int64 // of a waiter 0, unless it has one already
+	// Text is all that is stored, to be compared.
+	Text    string
+	Purpose string
+	// The lease ends between Sooner and Later: we do not know when exactly the server looked.
+	Sooner, Later time.Time
+}
+
+// movedSince is by how much the end of the lease has moved at least.
+func (c Claim) movedSince(before Claim) time.Duration {
+	switch {
+	case c.Sooner.After(before.Later):
+		return c.Sooner.Sub(before.Later)
+	case c.Later.Before(before.Sooner):
+		return c.Later.Sub(before.Sooner)
+	}
+	return 0
+}

@@ -1,0 +1,159 @@
+package hazardtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/dlock"
+)
+
+// LostAcquireReplyGrantsOnce loses the replies to a successful acquire, 1 to 5 times in a row:
+// the call succeeds once, with one claim and one token.
+func LostAcquireReplyGrantsOnce(t *testing.T, open Open) {
+	t.Parallel()
+	s := begin(t, open)
+	c := s.proxied(dlock.Config{DefaultTTL: time.Minute, RetryInterval: 5 * time.Millisecond})
+	warm(t, c)
+	last := int64(0)
+	for i := range s.rounds(30, 40, 200) {
+		key, lose := fmt.Sprintf("k%d", i/2), i%5+1 // each key twice
+		grants := s.Grants(t, key)
+		lost := s.Lose(Acquire, lose)
+		g := acquire(t, c, key)
+		if n := lost.Most(); n != lose {
+			t.Fatalf("%d replies were lost, want %d", n, lose)
+		}
+		if claims := s.Claims(t, key); len(claims) != 1 || claims[0].Token != g.Token() {
+			t.Fatalf("the guard has token %d, and the servers have %v", g.Token(), claims)
+		}
+		check(t, grants(g.Token()))
+		if i%2 == 1 && g.Token() <= last {
+			t.Fatalf("token %d after %d", g.Token(), last)
+		}
+		last = g.Token()
+		s.Heal()
+		unlock(t, g)
+		s.nothingLeft(s.Traits().Healed)
+	}
+}
+
+// LostReplyLeavesNoGhost loses everything that comes back, to an acquire and to its cleanup. The
+// outcome is unknown, not "busy", and the lock is free soon after the network has
+// healed, not when its lease ends.
+func LostReplyLeavesNoGhost(t *testing.T, open Open) {
+	t.Parallel()
+	s := begin(t, open)
+	c := s.proxied(dlock.Config{DefaultTTL: time.Minute, RetryInterval: 5 * time.Millisecond, MaxRetries: 2})
+	other := s.direct(dlock.Config{DefaultTTL: time.Minute})
+	ctx := context.Background()
+	calls := []func(string) error{
+		func(key string) error { return c.Lock(ctx, key) },
+		func(key string) error { _, err := c.TryLock(ctx, key); return err },
+		func(key string) error { _, err := c.Acquire(ctx, key, dlock.WithoutRenewal()); return err },
+		func(key string) error { _, err := c.TryAcquire(ctx, key); return err },
+	}
+	for i := range testenv.UnderStress(8, 60) {
+		warm(t, c)
+		key := fmt.Sprintf("k%d", i)
+		lost := s.Lose(Acquire, 1000)
+		cleanup, _ := s.Hold(Release, 1000)
+		err := calls[i%len(calls)](key)
+		expect(t, err, dlock.ErrUnknownOutcome)
+		if err == nil || errors.Is(err, dlock.ErrLockHeldByOther) {
+			t.Fatalf("a lost reply is reported as %v", err)
+		}
+		testenv.Eventually(t, patience, "cleanup is tried", func() bool { return cleanup.Least() > 0 })
+		if lost.Least() == 0 || len(s.Claims(t, key)) != 1 {
+			t.Fatal("the fault did not happen: nothing was left behind")
+		}
+		if i%4 < 2 {
+			s.Cut() // the cleanup that is on its way is lost
+		}
+		s.Heal()
+		s.nothingLeft(s.Traits().Healed)
+		ok, err := other.TryLock(ctx, key)
+		if !ok || err != nil {
+			t.Fatalf("another Client cannot lock it: %v, %v", ok, err)
+		}
+		check(t, other.Unlock(ctx, key))
+	}
+}
+
+// CleanupOvertakesAcquire gives calls up, and lets cleanup overtake the attempt, which arrives
+// late and must find a tombstone: one on a free lock, with and without waiting and
+// with a lease of its own, and one that queues behind others.
+func CleanupOvertakesAcquire(t *testing.T, open Open) {
+	t.Parallel()
+	s := begin(t, open)
+	c := s.proxied(dlock.Config{DefaultTTL: time.Minute, RetryInterval: 5 * time.Millisecond})
+	warm(t, c)
+	holder := acquire(t, s.direct(dlock.Config{DefaultTTL: time.Hour}), "busy")
+	for i := range s.rounds(24, 40, 200) {
+		key := fmt.Sprintf("k%d", i)
+		switch i % 4 {
+		case 0:
+			s.overtake(key, i%8 == 0, func(ctx context.Context) error { return c.Lock(ctx, key) })
+		case 1:
+			s.overtake(key, false, func(ctx context.Context) error { _, err := c.TryAcquire(ctx, key); return err })
+		case 2:
+			s.overtake(key, false, func(ctx context.Context) error { _, err := c.Acquire(ctx, key, dlock.WithoutRenewal()); return err })
+		case 3:
+			s.waitInVain(c, "busy") // so that the Client knows that it has to wait
+			s.overtake("busy", false, func(ctx context.Context) error { return c.Lock(ctx, "busy") })
+		}
+	}
+	elapse(2 * time.Second)
+	unlock(t, holder)
+	s.nothingLeft(s.Traits().Healed)
+}
+
+// overtake makes a call that is given up, lets cleanup pass, and then lets the call arrive.
+func (s *scene) overtake(key string, deadline bool, call func(context.Context) error) {
+	t := s.t
+	t.Helper()
+	stored := len(s.Claims(t, key))
+	released, arrived := s.Carried(t, Release), s.Carried(t, Acquire)
+	held, land := s.Hold(Acquire, 1000) // it may be tried again
+	ctx, cancel := context.WithCancel(context.Background())
+	if deadline {
+		// Long enough for the attempt to be under way.
+		ctx, cancel = context.WithTimeout(ctx, testenv.UnderStress(time.Second, 50*time.Millisecond))
+	}
+	defer cancel()
+	failed := make(chan error, 1)
+	go func() { failed <- call(ctx) }()
+	testenv.Eventually(t, patience, "the attempt is under way", func() bool { return held.Least() > 0 })
+	if deadline {
+		<-ctx.Done()
+	}
+	cancel()
+	expect(t, returned(t, "the call", failed), ctx.Err(), dlock.ErrUnknownOutcome)
+	testenv.Eventually(t, patience, "cleanup is carried out", func() bool { return released() > 0 })
+	if len(s.Claims(t, key)) != stored {
+		t.Fatal("the attempt was not late: the fault did not happen")
+	}
+	before := arrived()
+	land()
+	testenv.Eventually(t, patience, "the attempt arrives", func() bool { return arrived()-before >= held.Least() })
+	if claims := s.Claims(t, key); len(claims) != stored {
+		t.Errorf("an attempt that came after its cleanup is stored: %v", claims[stored:])
+	}
+}
+
+// waitInVain waits for a lock that is held, and gives up.
+func (s *scene) waitInVain(c *dlock.Client, key string) {
+	s.t.Helper()
+	stored := len(s.Claims(s.t, key))
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	failed := make(chan error, 1)
+	go func() { failed <- c.Lock(ctx, key) }()
+	s.awaitClaims(key, stored+1)
+	cancel()
+	expect(s.t, returned(s.t, "Lock", failed), context.Canceled)
+	s.awaitClaims(key, stored)
+}

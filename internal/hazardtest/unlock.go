@@ -1,0 +1,194 @@
+package hazardtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/dlock"
+)
+
+// LostUnlockReplyUnlocks loses the reply to an unlock. The unlock is a success all the same,
+// the next waiter has the lock at once, whether it is of the same Client or of another, and the
+// repetition does not touch it.
+func LostUnlockReplyUnlocks(t *testing.T, open Open) {
+	t.Parallel()
+	s := begin(t, open)
+	c := s.proxied(dlock.Config{DefaultTTL: time.Minute, RetryInterval: 50 * time.Millisecond})
+	other := s.direct(dlock.Config{DefaultTTL: time.Minute})
+	metronome := testenv.StartMetronome(t)
+	warm(t, c, other)
+	var longest time.Duration
+	for i := range s.rounds(30, 30, 200) {
+		next := []*dlock.Client{c, other}[i%2]
+		g := acquire(t, c, "k")
+		waiter := s.wait(next, "k")
+		lost := s.Lose(Release, 1)
+		unlock(t, g)
+		if lost.Least() != 1 || lost.Seen() < 2 {
+			t.Fatalf("%d replies were lost, %d unlocks were sent: the fault did not happen", lost.Least(), lost.Seen())
+		}
+		got := s.granted(waiter)
+		took := got.at.Sub(lost.First())
+		longest = max(longest, took)
+		if took > s.Traits().HandOver+metronome.Lost(lost.First()) {
+			t.Errorf("the next waiter had the lock %v after the unlock", took)
+		}
+		s.holds(got.guard, "the unlock was repeated")
+		s.Heal()
+		unlock(t, got.guard)
+	}
+	t.Logf("the next waiter had the lock after %v at most", longest)
+}
+
+// RepeatedUnlockSparesTheNextHold loses the reply to an unlock, and lets its repetition arrive
+// when the same Client has acquired again.
+func RepeatedUnlockSparesTheNextHold(t *testing.T, open Open) {
+	t.Parallel()
+	s := begin(t, open)
+	c := s.proxied(dlock.Config{DefaultTTL: time.Minute, RetryInterval: 5 * time.Millisecond})
+	warm(t, c)
+	confirmed := 0
+	for range s.rounds(30, 30, 200) {
+		g := acquire(t, c, "k")
+		arrived := s.Carried(t, Release)
+		lost := s.Lose(Release, 1)
+		held, land := s.Hold(Release, 1)
+		unlocked, started := make(chan error, 1), time.Now()
+		go func() { unlocked <- g.Unlock(context.Background()) }()
+		testenv.Eventually(t, patience, "the unlock is repeated", func() bool { return held.Most() > 0 })
+		if lost.Least() != 1 {
+			t.Fatal("the fault did not happen: no reply was lost")
+		}
+		again := acquire(t, c, "k")
+		before := arrived()
+		land()
+		late := time.Since(started) > time.Second // an unlock gives up after two
+		err := returned(t, "Unlock", unlocked)
+		switch {
+		case err == nil:
+			confirmed++
+		case !late || !errors.Is(err, dlock.ErrUnknownOutcome):
+			t.Fatalf("unlock: %v", err)
+		}
+		testenv.Eventually(t, patience, "the repetition arrives", func() bool { return arrived() > before })
+		s.holds(again, "the unlock was repeated")
+		s.Heal()
+		unlock(t, again)
+	}
+	if confirmed == 0 {
+		t.Error("no unlock was confirmed: this machine is too slow")
+	}
+	s.nothingLeft(s.Traits().Healed)
+}
+
+// LateUnlockSparesTheNextHold holds an unlock up until cleanup or an eviction has ended the claim
+// and the same Client has acquired again.
+func LateUnlockSparesTheNextHold(t *testing.T, open Open) {
+	t.Parallel()
+	s := begin(t, open)
+	c := s.proxied(dlock.Config{DefaultTTL: time.Minute, RetryInterval: 5 * time.Millisecond})
+	admin, err := s.direct(dlock.Config{}).Admin()
+	check(t, err)
+	warm(t, c)
+	for i := range s.rounds(30, 30, 200) {
+		g := acquire(t, c, "k")
+		held, land := s.Hold(Release, 1)
+		ctx, cancel := context.WithCancel(context.Background())
+		unlocked := make(chan error, 1)
+		go func() { unlocked <- g.Unlock(ctx) }()
+		testenv.Eventually(t, patience, "the unlock is under way", func() bool { return held.Least() > 0 })
+		if s.token("k") != g.Token() {
+			t.Fatal("the unlock was not held up: the fault did not happen")
+		}
+		if evict := i%2 == 1; evict {
+			check(t, admin.Evict(context.Background(), "k", g.Token()))
+		} else { // cleanup takes over
+			cancel()
+			expect(t, returned(t, "Unlock", unlocked), context.Canceled, dlock.ErrUnknownOutcome)
+		}
+		testenv.Eventually(t, beforeLease, "the claim has ended", func() bool { return s.token("k") == 0 })
+		again := acquire(t, c, "k")
+		arrived := s.Carried(t, Release)
+		land()
+		testenv.Eventually(t, patience, "the unlock arrives", func() bool { return arrived() > 0 })
+		s.holds(again, "a late unlock has come")
+		cancel()
+		unlock(t, again)
+	}
+	s.nothingLeft(s.Traits().Healed)
+}
+
+// UnlockAfterExpirySparesTheNextHolder unlocks what has ended and is held by another Client: the
+// caller is told, and the other lock and its lease stay as they are.
+func UnlockAfterExpirySparesTheNextHolder(t *testing.T, open Open) {
+	t.Parallel()
+	minute := dlock.WithTTL(time.Minute)
+	for name, end := range map[string]expiry{
+		// The holder's own clock knows.
+		"Known": {opts: []dlock.LockOption{dlock.WithoutRenewal()}},
+		// Only the servers know.
+		"Expired": {opts: []dlock.LockOption{minute, dlock.WithoutRenewal()}, by: Env.Expire},
+		"Deleted": {opts: []dlock.LockOption{minute}, by: Env.Delete},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := begin(t, open)
+			if end.by == nil {
+				end.opts = append(end.opts, dlock.WithTTL(s.Traits().ShortTTL))
+			}
+			s.unlockAfter(end)
+		})
+	}
+}
+
+// An expiry is how a lock ends behind its holder's back.
+type expiry struct {
+	opts []dlock.LockOption
+	by   func(Env, testing.TB, string) // nil: by itself
+}
+
+func (s *scene) unlockAfter(end expiry) {
+	t := s.t
+	s.DropPushes() // else the holder knows of it before it unlocks
+	a, b := s.proxied(dlock.Config{}), s.direct(dlock.Config{})
+	warm(t, a, b)
+	n := s.rounds(70, 200, 1000)
+	stale, fresh, before := make([]*dlock.Guard, n), make([]*dlock.Guard, n), make([]Claim, n)
+	key := func(i int) string { return fmt.Sprintf("k%d", i) }
+	for i := range n {
+		g, err := a.Acquire(context.Background(), key(i), end.opts...)
+		check(t, err)
+		stale[i] = g
+		if end.by != nil {
+			end.by(s.Env, t, key(i))
+		}
+	}
+	s.nothingLeft(patience)
+	arrived := s.Carried(t, Release)
+	for i := range n { // each with a lease of its own, which nothing of B moves
+		fresh[i] = acquire(t, b, key(i), dlock.WithTTL(time.Minute), dlock.WithoutRenewal())
+		claims := s.Claims(t, key(i))
+		if len(claims) != 1 {
+			t.Fatalf("%d claims on %q", len(claims), key(i))
+		}
+		before[i] = claims[0]
+	}
+	already := arrived()
+	for i := range n {
+		expect(t, stale[i].Unlock(context.Background()), dlock.ErrOwnershipLost)
+	}
+	testenv.Eventually(t, patience, "every unlock has reached the servers", func() bool { return arrived()-already >= n })
+	check(t, a.Close()) // whatever it still wanted to do is done
+	for i := range n {
+		now := s.Claims(t, key(i))
+		if len(now) != 1 || now[0].Text != before[i].Text || now[0].movedSince(before[i]) != 0 {
+			t.Fatalf("what is stored of another's lock is %v, and was %v", now, before[i])
+		}
+		s.alive(fresh[i])
+		unlock(t, fresh[i])
+	}
+}

@@ -1,0 +1,230 @@
+package etcdlock_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+
+	"github.com/ceyewan/genesis/internal/hazardtest"
+	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/etcdlock"
+)
+
+// An etcdEnv is one server behind a proxy.
+type etcdEnv struct {
+	server *servers.Etcd
+	proxy  *servers.Proxy
+	client *clientv3.Client // past the proxy
+	calls  hazardtest.Calls
+	silent atomic.Bool // watches are held
+}
+
+func openEnv(tb testing.TB) hazardtest.Env {
+	tb.Helper()
+	e := &etcdEnv{server: testenv.Etcd(tb)}
+	e.proxy, e.client = testenv.Proxy(tb, e.server.Addr()), dial(tb, e.server.Endpoint())
+	tb.Cleanup(e.calls.Heal)
+	return e
+}
+
+// Traits: etcd writes to the disk before it answers.
+func (e *etcdEnv) Traits() hazardtest.Traits {
+	return hazardtest.Traits{
+		ShortTTL: time.Second,
+		Slow:     true,
+		Servers:  1,
+		Healed:   testenv.UnderStress(beforeLease, time.Second),
+		HandOver: testenv.UnderStress(beforeLease, 100*time.Millisecond),
+		Close:    testenv.UnderStress(beforeLease, 3*time.Second),
+	}
+}
+
+func (e *etcdEnv) Endpoints() []string { return []string{e.server.Endpoint()} }
+
+// Proxied is a client that tells the proxy which calls are meant: on the way, all of them are
+// transactions.
+func (e *etcdEnv) Proxied(tb testing.TB) driver.Opener {
+	tb.Helper()
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints: []string{"http://" + e.proxy.Addr()}, Logger: zap.NewNop(),
+		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(e.unary)},
+	})
+	deCheck(tb, err)
+	tb.Cleanup(func() { _ = client.Close() })
+	return etcdlock.New(client)
+}
+
+func (e *etcdEnv) unary(ctx context.Context, path string, req, reply any, cc *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	op, known := opOf(req)
+	if known {
+		v := e.calls.Next(0, op)
+		switch {
+		case v.Lose:
+			e.proxy.DropGRPC(path, 1)
+		case v.Hold != nil:
+			release := e.proxy.HoldGRPC(path, 1)
+			go func() {
+				<-v.Hold
+				release()
+			}()
+		}
+	}
+	return call(ctx, path, req, reply, cc, opts...)
+}
+
+// opOf is what a call is for. Claims are put, and deleted; a release may put a tombstone.
+func opOf(req any) (hazardtest.Op, bool) {
+	switch r := req.(type) {
+	case *etcdserverpb.DeleteRangeRequest:
+		return hazardtest.Release, true
+	case *etcdserverpb.TxnRequest:
+		puts := false
+		for _, op := range slices.Concat(r.Success, r.Failure) {
+			put := op.GetRequestPut()
+			if op.GetRequestDeleteRange() != nil || put != nil && strings.Contains(string(put.Key), "%bar/") {
+				return hazardtest.Release, true
+			}
+			puts = puts || put != nil
+		}
+		return hazardtest.Acquire, puts
+	}
+	return 0, false
+}
+
+func (e *etcdEnv) Direct(tb testing.TB) driver.Opener {
+	tb.Helper()
+	return etcdlock.New(dial(tb, e.server.Endpoint()))
+}
+
+func (e *etcdEnv) Claims(tb testing.TB, key string) (claims []hazardtest.Claim) {
+	tb.Helper()
+	for i, kv := range deLine(tb, e.client, key) {
+		var stored struct {
+			ID string `json:"id"`
+			driver.Info
+		}
+		_ = json.Unmarshal(kv.Value, &stored) // a plain client stores something else
+		c := hazardtest.Claim{ID: stored.ID, Token: kv.CreateRevision, Text: kv.String(), Purpose: stored.Purpose}
+		if i == 0 {
+			c.Sooner, c.Later = e.leaseEnds(tb, kv)
+		}
+		claims = append(claims, c)
+	}
+	return claims
+}
+
+// leaseEnds is between which times the lease of a claim ends: etcd tells it by the second, and
+// we do not know when it looked.
+func (e *etcdEnv) leaseEnds(tb testing.TB, kv *mvccpb.KeyValue) (sooner, later time.Time) {
+	tb.Helper()
+	asked := time.Now()
+	left, err := e.client.TimeToLive(context.Background(), clientv3.LeaseID(kv.Lease))
+	deCheck(tb, err)
+	ttl := time.Duration(left.TTL) * time.Second
+	return asked.Add(ttl), time.Now().Add(ttl + time.Second)
+}
+
+// Leftovers are all keys but tombstones, as long as those have a lease.
+func (e *etcdEnv) Leftovers(tb testing.TB) (left []string) {
+	tb.Helper()
+	resp, err := e.client.Get(context.Background(), "\x00", clientv3.WithFromKey())
+	deCheck(tb, err)
+	for _, kv := range resp.Kvs {
+		if !strings.HasPrefix(string(kv.Key), "%bar/") || kv.Lease == 0 {
+			left = append(left, string(kv.Key))
+		}
+	}
+	return left
+}
+
+// Grants counts the writes of the server: there must be no other.
+func (e *etcdEnv) Grants(tb testing.TB, key string) func(int64) error {
+	tb.Helper()
+	before := deRevision(tb, e.client)
+	return func(token int64) error {
+		writes := deRevision(tb, e.client) - before
+		if writes != 1 || token != before+1 {
+			return fmt.Errorf("%d writes for %q with token %d, after revision %d: it was granted again", writes, key, token, before)
+		}
+		return nil
+	}
+}
+
+// Carried counts all writes.
+func (e *etcdEnv) Carried(tb testing.TB, _ hazardtest.Op) func() int {
+	tb.Helper()
+	before := abHandled(tb, e.server)
+	return func() int { return abHandled(tb, e.server) - before }
+}
+
+func (e *etcdEnv) Lose(op hazardtest.Op, n int) *hazardtest.Hits { return e.calls.Lose(op, n, 1) }
+
+func (e *etcdEnv) Hold(op hazardtest.Op, n int) (*hazardtest.Hits, func()) {
+	return e.calls.Hold(op, n, 1)
+}
+
+func (e *etcdEnv) DropPushes() {
+	e.silent.Store(true)
+	e.proxy.HoldGRPC(deWatchPath, math.MaxInt)
+}
+
+func (e *etcdEnv) Delay(up, down time.Duration) { e.proxy.Delay(up, down) }
+func (e *etcdEnv) BlackHole(on bool)            { e.proxy.BlackHole(on) }
+func (e *etcdEnv) Refuse(on bool)               { e.proxy.Refuse(on) }
+func (e *etcdEnv) Cut()                         { e.proxy.Cut() }
+
+func (e *etcdEnv) Heal() {
+	e.calls.Heal()
+	e.proxy.Heal()
+	if e.silent.Load() {
+		e.DropPushes()
+	}
+}
+
+func (e *etcdEnv) Pause(tb testing.TB, d time.Duration) {
+	tb.Helper()
+	deCheck(tb, e.server.Pause())
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	defer cancel()
+	_, err := e.client.Get(ctx, "k")
+	if err == nil {
+		tb.Error("the server answers: the fault did not happen")
+	}
+	<-ctx.Done()
+	deCheck(tb, e.server.Resume())
+}
+
+func (e *etcdEnv) Expire(tb testing.TB, key string) {
+	tb.Helper()
+	_, err := e.client.Revoke(context.Background(), clientv3.LeaseID(e.holder(tb, key).Lease))
+	deCheck(tb, err)
+}
+
+func (e *etcdEnv) Delete(tb testing.TB, key string) {
+	tb.Helper()
+	_, err := e.client.Delete(context.Background(), string(e.holder(tb, key).Key))
+	deCheck(tb, err)
+}
+
+func (e *etcdEnv) holder(tb testing.TB, key string) *mvccpb.KeyValue {
+	tb.Helper()
+	line := deLine(tb, e.client, key)
+	if len(line) == 0 {
+		tb.Fatal("nothing is stored: the fault did not happen")
+	}
+	return line[0]
+}

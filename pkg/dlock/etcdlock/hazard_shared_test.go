@@ -1,0 +1,33 @@
+package etcdlock_test
+
+import (
+	"testing"
+
+	"github.com/ceyewan/genesis/internal/hazardtest"
+)
+
+// The scenarios that all backends share. What only etcd can meet is in the other files
+// hazard_*_test.go.
+
+func TestLostAcquireReplyGrantsOnce(t *testing.T) { hazardtest.LostAcquireReplyGrantsOnce(t, openEnv) }
+func TestLostReplyLeavesNoGhost(t *testing.T)     { hazardtest.LostReplyLeavesNoGhost(t, openEnv) }
+func TestCleanupOvertakesAcquire(t *testing.T)    { hazardtest.CleanupOvertakesAcquire(t, openEnv) }
+func TestLostUnlockReplyUnlocks(t *testing.T)     { hazardtest.LostUnlockReplyUnlocks(t, openEnv) }
+
+func TestRepeatedUnlockSparesTheNextHold(t *testing.T) {
+	hazardtest.RepeatedUnlockSparesTheNextHold(t, openEnv)
+}
+
+func TestLateUnlockSparesTheNextHold(t *testing.T) {
+	hazardtest.LateUnlockSparesTheNextHold(t, openEnv)
+}
+
+func TestUnlockAfterExpirySparesTheNextHolder(t *testing.T) {
+	hazardtest.UnlockAfterExpirySparesTheNextHolder(t, openEnv)
+}
+
+func TestCancelledCallsLeaveNothing(t *testing.T) { hazardtest.CancelledCallsLeaveNothing(t, openEnv) }
+
+func TestCallsReturnWithTheirContext(t *testing.T) {
+	hazardtest.CallsReturnWithTheirContext(t, openEnv)
+}

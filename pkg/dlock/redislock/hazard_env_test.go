@@ -1,0 +1,226 @@
+package redislock_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ceyewan/genesis/internal/hazardtest"
+	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/redislock"
+)
+
+// A redisEnv is one server behind a proxy.
+type redisEnv struct {
+	server *servers.Redis
+	proxy  *servers.Proxy
+	rdb    *redis.Client // past the proxy
+	client redis.Options // of clients, but for the address
+	calls  hazardtest.Calls
+
+	monitor func() *testenv.Monitor
+}
+
+// openEnv starts a server whose clients are made as users make them.
+func openEnv(tb testing.TB) hazardtest.Env {
+	return openEnvWith(tb, redis.Options{ContextTimeoutEnabled: true})
+}
+
+// openHeedlessEnv starts a server whose clients do not heed contexts themselves.
+func openHeedlessEnv(tb testing.TB) hazardtest.Env {
+	return openEnvWith(tb, redis.Options{ReadTimeout: time.Minute})
+}
+
+func openEnvWith(tb testing.TB, client redis.Options) hazardtest.Env {
+	tb.Helper()
+	e := &redisEnv{server: testenv.Redis(tb), client: client}
+	e.proxy, e.rdb = testenv.Proxy(tb, e.server.Addr()), e.server.Client()
+	e.monitor = sync.OnceValue(func() *testenv.Monitor { return testenv.MonitorRedis(tb, e.server) })
+	tb.Cleanup(func() {
+		_ = e.rdb.Close()
+		e.calls.Heal() // else the proxy waits for what is held
+	})
+	e.proxy.DeliverAfterClose(true)
+	e.proxy.Intercept(e.rule)
+	return e
+}
+
+func (e *redisEnv) rule(cmd []string) servers.Action {
+	op, known := opOf(cmd)
+	if !known {
+		return servers.Forward
+	}
+	v := e.calls.Next(0, op)
+	if v.Hold != nil {
+		<-v.Hold
+	}
+	if v.Lose {
+		return servers.DropReply
+	}
+	return servers.Forward
+}
+
+// opOf is what a command is for.
+func opOf(cmd []string) (hazardtest.Op, bool) {
+	if len(cmd) < 3 || !strings.HasPrefix(strings.ToUpper(cmd[0]), "EVAL") {
+		return 0, false
+	}
+	for op, name := range map[hazardtest.Op]string{hazardtest.Acquire: "acquire", hazardtest.Renew: "renew", hazardtest.Release: "release"} {
+		for hash, source := range redislock.Scripts(name) {
+			if cmd[1] == hash || cmd[1] == source {
+				return op, true
+			}
+		}
+	}
+	return 0, false
+}
+
+func (e *redisEnv) Traits() hazardtest.Traits {
+	return hazardtest.Traits{
+		ShortTTL: 300 * time.Millisecond,
+		Servers:  1,
+		Healed:   time.Second,
+		HandOver: testenv.UnderStress(5*time.Second, 100*time.Millisecond),
+		Close:    testenv.UnderStress(15*time.Second, 3*time.Second),
+	}
+}
+
+func (e *redisEnv) Endpoints() []string { return []string{e.server.Addr()} }
+
+func (e *redisEnv) Proxied(tb testing.TB) driver.Opener { return e.dial(tb, e.proxy.Addr()) }
+
+func (e *redisEnv) Direct(tb testing.TB) driver.Opener { return e.dial(tb, e.server.Addr()) }
+
+func (e *redisEnv) dial(tb testing.TB, addr string) driver.Opener {
+	tb.Helper()
+	o := e.client
+	o.Addr = addr
+	rdb := redis.NewClient(&o)
+	tb.Cleanup(func() { _ = rdb.Close() })
+	return redislock.New(rdb)
+}
+
+func (e *redisEnv) Claims(tb testing.TB, key string) (claims []hazardtest.Claim) {
+	tb.Helper()
+	ctx := context.Background()
+	value, err := e.rdb.Get(ctx, key).Result()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		tb.Fatal(err)
+	}
+	if err == nil {
+		asked := time.Now()
+		left, err := e.rdb.PTTL(ctx, key).Result()
+		cehCheck(tb, err)
+		words := strings.SplitN(value+"    ", " ", 5)
+		c := hazardtest.Claim{ID: words[0], Text: value, Purpose: purposeOf(words[4]), Sooner: asked.Add(left), Later: time.Now().Add(left + time.Millisecond)}
+		c.Token, _ = strconv.ParseInt(words[1], 10, 64) // of a plain client there is none
+		claims = append(claims, c)
+	}
+	ids, err := e.rdb.ZRange(ctx, queueOf(key), 0, -1).Result()
+	cehCheck(tb, err)
+	if len(ids) == 0 {
+		return claims
+	}
+	waiters, err := e.rdb.HGetAll(ctx, waitersOf(key)).Result()
+	cehCheck(tb, err)
+	for _, id := range ids {
+		text := waiters[id]
+		words := strings.SplitN(text, " ", 6)
+		claims = append(claims, hazardtest.Claim{ID: id, Text: text, Purpose: purposeOf(words[len(words)-1])})
+	}
+	return claims
+}
+
+// purposeOf reads it from a stored driver.Info.
+func purposeOf(info string) string {
+	var i driver.Info
+	_ = json.Unmarshal([]byte(strings.TrimSpace(info)), &i) // a plain client has none
+	return i.Purpose
+}
+
+func (e *redisEnv) Leftovers(tb testing.TB) []string {
+	tb.Helper()
+	return cehLeft(tb, e.rdb)
+}
+
+// Grants looks at the last token of the lock, which every grant raises.
+func (e *redisEnv) Grants(tb testing.TB, key string) func(int64) error {
+	tb.Helper()
+	return func(token int64) error {
+		last, err := e.rdb.Get(context.Background(), abFence(key)).Result()
+		if err == nil && last != fmt.Sprint(token) {
+			err = fmt.Errorf("the last token of %q is %s, the guard has %d: it was granted twice", key, last, token)
+		}
+		return err
+	}
+}
+
+func (e *redisEnv) Carried(tb testing.TB, op hazardtest.Op) func() int {
+	tb.Helper()
+	m := e.monitor()
+	from := len(m.Commands(tb))
+	return func() (n int) {
+		for _, c := range m.Commands(tb)[from:] {
+			if is, known := opOf(c.Args); !c.Lua && known && is == op {
+				n++
+			}
+		}
+		return n
+	}
+}
+
+func (e *redisEnv) Lose(op hazardtest.Op, n int) *hazardtest.Hits { return e.calls.Lose(op, n, 1) }
+
+func (e *redisEnv) Hold(op hazardtest.Op, n int) (*hazardtest.Hits, func()) {
+	return e.calls.Hold(op, n, 1)
+}
+
+func (e *redisEnv) DropPushes()                  { e.proxy.DropMessages(true) }
+func (e *redisEnv) Delay(up, down time.Duration) { e.proxy.Delay(up, down) }
+func (e *redisEnv) BlackHole(on bool)            { e.proxy.BlackHole(on) }
+func (e *redisEnv) Refuse(on bool)               { e.proxy.Refuse(on) }
+func (e *redisEnv) Cut()                         { e.proxy.Cut() }
+
+func (e *redisEnv) Heal() {
+	e.calls.Heal()
+	e.proxy.Delay(0, 0)
+	e.proxy.BlackHole(false)
+	e.proxy.Refuse(false)
+}
+
+func (e *redisEnv) Pause(tb testing.TB, d time.Duration) {
+	tb.Helper()
+	cehCheck(tb, e.server.Pause())
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	defer cancel()
+	if e.rdb.Ping(ctx).Err() == nil {
+		tb.Error("the server answers: the fault did not happen")
+	}
+	<-ctx.Done()
+	cehCheck(tb, e.server.Resume())
+}
+
+func (e *redisEnv) Expire(tb testing.TB, key string) {
+	tb.Helper()
+	if !e.rdb.PExpire(context.Background(), key, time.Millisecond).Val() {
+		tb.Fatal("nothing to expire: the fault did not happen")
+	}
+	testenv.Eventually(tb, time.Minute, "the lock expires", func() bool { return e.rdb.Exists(context.Background(), key).Val() == 0 })
+}
+
+func (e *redisEnv) Delete(tb testing.TB, key string) {
+	tb.Helper()
+	if e.rdb.Del(context.Background(), key).Val() != 1 {
+		tb.Fatal("nothing to delete: the fault did not happen")
+	}
+}

@@ -1,0 +1,337 @@
+package redlock_test
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ceyewan/genesis/internal/hazardtest"
+	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/redlock"
+)
+
+// A nodesEnv is three nodes, each behind a proxy.
+type nodesEnv struct {
+	*set
+	calls hazardtest.Calls
+	// confirming: the acquires that are meant are those of the second phase.
+	confirming atomic.Bool
+	monitors   func() []*testenv.Monitor
+}
+
+const (
+	envNodes    = 3
+	envMajority = 2
+)
+
+func openEnv(tb testing.TB) hazardtest.Env {
+	tb.Helper()
+	e := &nodesEnv{set: start(tb, envNodes)}
+	tb.Cleanup(e.calls.Heal)
+	e.monitors = sync.OnceValue(func() (all []*testenv.Monitor) {
+		for _, s := range e.servers {
+			all = append(all, testenv.MonitorRedis(tb, s))
+		}
+		return all
+	})
+	for _, p := range e.proxies {
+		p.DeliverAfterClose(true)
+	}
+	e.intercept(e.rule)
+	return e
+}
+
+func (e *nodesEnv) rule(node int, cmd []string) servers.Action {
+	op, known := e.opOf(cmd)
+	if !known {
+		return servers.Forward
+	}
+	v := e.calls.Next(node, op)
+	if v.Hold != nil {
+		<-v.Hold
+	}
+	if v.Lose {
+		return servers.DropReply
+	}
+	return servers.Forward
+}
+
+// opOf is what a command is for.
+func (e *nodesEnv) opOf(cmd []string) (hazardtest.Op, bool) {
+	if len(cmd) < 3 || !strings.EqualFold(cmd[0], "EVALSHA") {
+		return 0, false
+	}
+	switch cmd[1] {
+	case redlock.Scripts["acquire"]:
+		return hazardtest.Acquire, !e.confirming.Load()
+	case redlock.Scripts["confirm"]:
+		return hazardtest.Acquire, e.confirming.Load()
+	case redlock.Scripts["renew"], redlock.Scripts["wait"]:
+		return hazardtest.Renew, true
+	case redlock.Scripts["release"]:
+		return hazardtest.Release, true
+	}
+	return 0, false
+}
+
+func (e *nodesEnv) Traits() hazardtest.Traits {
+	return hazardtest.Traits{
+		ShortTTL: 2 * time.Second,
+		Slow:     true,
+		Servers:  envNodes,
+		Healed:   testenv.UnderStress(beforeLease, 1500*time.Millisecond),
+		HandOver: testenv.UnderStress(beforeLease, 1500*time.Millisecond),
+		Close:    testenv.UnderStress(beforeLease, 3*time.Second),
+	}
+}
+
+func (e *nodesEnv) Endpoints() (all []string) {
+	for _, s := range e.servers {
+		all = append(all, s.Addr())
+	}
+	return all
+}
+
+func (e *nodesEnv) Proxied(tb testing.TB) driver.Opener {
+	tb.Helper()
+	return redlock.New(e.dial(tb), patient)
+}
+
+func (e *nodesEnv) Direct(tb testing.TB) driver.Opener {
+	tb.Helper()
+	var clients []redis.UniversalClient
+	for _, addr := range e.Endpoints() {
+		c := redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true})
+		tb.Cleanup(func() { _ = c.Close() })
+		clients = append(clients, c)
+	}
+	return redlock.New(clients, patient)
+}
+
+// Claims are those that any node has. What is on its way to the last nodes gets some time.
+func (e *nodesEnv) Claims(tb testing.TB, key string) []hazardtest.Claim {
+	tb.Helper()
+	for end := time.Now().Add(time.Second); !e.agree(tb, key) && time.Now().Before(end); {
+		elapse(5 * time.Millisecond)
+	}
+	holders, waiters := map[string]*hazardtest.Claim{}, map[string]*hazardtest.Claim{}
+	for i := range e.servers {
+		e.addHolder(tb, holders, i, key)
+		e.addWaiters(tb, waiters, i, key)
+	}
+	var claims []hazardtest.Claim
+	for _, some := range []map[string]*hazardtest.Claim{holders, waiters} {
+		from := len(claims)
+		for id, c := range some {
+			if from == 0 || holders[id] == nil {
+				claims = append(claims, *c)
+			}
+		}
+		slices.SortFunc(claims[from:], func(a, b hazardtest.Claim) int { return cmp.Compare(a.Text, b.Text) })
+	}
+	return claims
+}
+
+// agree reports whether all nodes have the same claim with the same token, or none.
+func (e *nodesEnv) agree(tb testing.TB, key string) bool {
+	tb.Helper()
+	var all []string
+	for i := range e.servers {
+		id, rest, _ := strings.Cut(e.stored(tb, i, key), " ")
+		token, _, _ := strings.Cut(rest, " ")
+		all = append(all, id+" "+token)
+	}
+	return len(slices.Compact(all)) == 1
+}
+
+func (e *nodesEnv) addHolder(tb testing.TB, into map[string]*hazardtest.Claim, node int, key string) {
+	tb.Helper()
+	value := e.stored(tb, node, key)
+	if value == "" {
+		return
+	}
+	asked := time.Now()
+	left, err := e.direct[node].PTTL(context.Background(), key).Result()
+	check(tb, err)
+	words := strings.SplitN(value+"    ", " ", 5)
+	token, _ := strconv.ParseInt(words[1], 10, 64) // of a plain client there is none
+	sooner, later := asked.Add(left), time.Now().Add(left+time.Millisecond)
+	c := into[words[0]]
+	if c == nil {
+		c = &hazardtest.Claim{ID: words[0], Sooner: sooner, Later: later}
+		into[c.ID] = c
+	}
+	c.Token = max(c.Token, token)
+	c.Text += fmt.Sprintf("node %d: %s\n", node, value)
+	if sooner.Before(c.Sooner) {
+		c.Sooner = sooner
+	}
+	if later.After(c.Later) {
+		c.Later = later
+	}
+}
+
+// addWaiters begins the text of a waiter with its age, by which it is sorted.
+func (e *nodesEnv) addWaiters(tb testing.TB, into map[string]*hazardtest.Claim, node int, key string) {
+	tb.Helper()
+	waiters, err := e.direct[node].HGetAll(context.Background(), waitersOf(key)).Result()
+	check(tb, err)
+	for id, record := range waiters {
+		words := strings.SplitN(record+"     ", " ", 5)
+		deadline, _ := strconv.ParseInt(words[0], 10, 64)
+		if into[id] != nil || time.UnixMicro(deadline).Before(time.Now()) {
+			continue
+		}
+		var info driver.Info
+		_ = json.Unmarshal([]byte(strings.TrimSpace(words[4])), &info)
+		into[id] = &hazardtest.Claim{ID: id, Text: words[1] + " " + record, Purpose: info.Purpose}
+	}
+}
+
+func (e *nodesEnv) Leftovers(tb testing.TB) []string {
+	tb.Helper()
+	return e.left(tb)
+}
+
+// Grants looks at the last tokens, which every grant raises on a majority.
+func (e *nodesEnv) Grants(tb testing.TB, key string) func(int64) error {
+	tb.Helper()
+	return func(token int64) error {
+		n := 0
+		for i := range e.servers {
+			last, _ := strconv.ParseInt(e.stored(tb, i, fenceOf(key)), 10, 64)
+			if last > token {
+				return fmt.Errorf("node %d has granted %q with token %d, the guard has %d: it was granted twice", i, key, last, token)
+			}
+			if last == token {
+				n++
+			}
+		}
+		if n < envMajority {
+			return fmt.Errorf("only %d nodes know the token %d of %q", n, token, key)
+		}
+		return nil
+	}
+}
+
+func (e *nodesEnv) Carried(tb testing.TB, op hazardtest.Op) func() int {
+	tb.Helper()
+	var from []int
+	for _, m := range e.monitors() {
+		from = append(from, len(m.Commands(tb)))
+	}
+	return func() int {
+		var counts []int
+		for i, m := range e.monitors() {
+			n := 0
+			for _, c := range m.Commands(tb)[from[i]:] {
+				if is, known := e.opOf(c.Args); !c.Lua && known && is == op {
+					n++
+				}
+			}
+			counts = append(counts, n)
+		}
+		return slices.Min(counts)
+	}
+}
+
+// Lose meets a majority of the nodes, and acquires in either phase by turns.
+func (e *nodesEnv) Lose(op hazardtest.Op, n int) *hazardtest.Hits {
+	if op == hazardtest.Acquire {
+		e.confirming.Store(!e.confirming.Load())
+	}
+	return e.calls.Lose(op, n, envMajority)
+}
+
+// Hold meets all nodes.
+func (e *nodesEnv) Hold(op hazardtest.Op, n int) (*hazardtest.Hits, func()) {
+	if op == hazardtest.Acquire {
+		e.confirming.Store(false)
+	}
+	return e.calls.Hold(op, n, envNodes)
+}
+
+func (e *nodesEnv) each(change func(*servers.Proxy)) {
+	for _, p := range e.proxies {
+		change(p)
+	}
+}
+
+func (e *nodesEnv) DropPushes() { e.each(func(p *servers.Proxy) { p.DropMessages(true) }) }
+
+func (e *nodesEnv) Delay(up, down time.Duration) {
+	e.each(func(p *servers.Proxy) { p.Delay(up, down) })
+}
+
+func (e *nodesEnv) BlackHole(on bool) { e.each(func(p *servers.Proxy) { p.BlackHole(on) }) }
+func (e *nodesEnv) Refuse(on bool)    { e.each(func(p *servers.Proxy) { p.Refuse(on) }) }
+func (e *nodesEnv) Cut()              { e.each((*servers.Proxy).Cut) }
+
+func (e *nodesEnv) Heal() {
+	e.calls.Heal()
+	e.Delay(0, 0)
+	e.BlackHole(false)
+	e.Refuse(false)
+}
+
+// Pause stops a majority.
+func (e *nodesEnv) Pause(tb testing.TB, d time.Duration) {
+	tb.Helper()
+	for _, s := range e.servers[:envMajority] {
+		check(tb, s.Pause())
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	defer cancel()
+	if e.direct[0].Ping(ctx).Err() == nil {
+		tb.Error("a node answers: the fault did not happen")
+	}
+	<-ctx.Done()
+	for _, s := range e.servers[:envMajority] {
+		check(tb, s.Resume())
+	}
+}
+
+func (e *nodesEnv) Expire(tb testing.TB, key string) {
+	tb.Helper()
+	e.awaitAll(tb, key)
+	for _, c := range e.direct {
+		if !c.PExpire(context.Background(), key, time.Millisecond).Val() {
+			tb.Fatal("nothing to expire: the fault did not happen")
+		}
+	}
+	testenv.Eventually(tb, patience, "the lock expires", func() bool { return e.holders(tb, key) == 0 })
+}
+
+// awaitAll waits until nothing of the lock is on its way any more.
+func (e *nodesEnv) awaitAll(tb testing.TB, key string) {
+	tb.Helper()
+	testenv.Eventually(tb, patience, "all nodes have the lock", func() bool {
+		return e.holders(tb, key) == envNodes && e.agree(tb, key)
+	})
+}
+
+func (e *nodesEnv) Delete(tb testing.TB, key string) {
+	tb.Helper()
+	e.awaitAll(tb, key)
+	for _, c := range e.direct {
+		if c.Del(context.Background(), key).Val() != 1 {
+			tb.Fatal("nothing to delete: the fault did not happen")
+		}
+	}
+}
+
+// fenceOf is where a node keeps the last token of a lock, waitersOf who waits for it.
+func fenceOf(key string) string   { return "{" + key + "}\x01f" }
+func waitersOf(key string) string { return "{" + key + "}\x01w" }
