@@ -63,6 +63,15 @@ type Env interface {
 	// DropPushes has nothing that the servers tell unasked arrive. It is called before the
 	// first client connects.
 	DropPushes()
+	// PushesDropped asserts that clients asked to be told, and that nothing came.
+	PushesDropped(tb testing.TB)
+	// StallSubscriptions leaves it unanswered when a client that waits asks to be told. The
+	// returned function reports whether one has.
+	StallSubscriptions() (asked func() bool)
+	// Subscriptions is how many of them the servers keep, or the connections that carry them.
+	Subscriptions(tb testing.TB) int
+	// Requests is how many requests for locks the servers have received, from all clients.
+	Requests(tb testing.TB) int
 	// Delay holds back everything for this long in each direction.
 	Delay(up, down time.Duration)
 	// BlackHole lets nothing pass, not even the end of a connection.
@@ -91,6 +100,18 @@ type Traits struct {
 	Slow bool
 	// Servers is how many there are.
 	Servers int
+	// WaiterTTL is a short lease that waiters keep on a slow machine, too, DeadTTL that of
+	// waiters who die, and DeadWaiters how long ten of them may hold up the next one.
+	WaiterTTL, DeadTTL, DeadWaiters time.Duration
+	// Unpushed is how long a hand-over may take of which no waiter is told.
+	Unpushed time.Duration
+	// IdleCPU is how much of a CPU 200 waiters may use.
+	IdleCPU float64
+	// Watches is how many Subscriptions there are when a Client that holds one lock waits for
+	// another one, which a second Client holds.
+	Watches int
+	// HolderWatches is how many Subscriptions a holder has.
+	HolderWatches int
 	// Healed is how soon after the end of a fault nothing may be left of it.
 	Healed time.Duration
 	// HandOver is how soon a waiter must have a lock that was released.
@@ -106,9 +127,13 @@ type Claim struct {
 	// Text is all that is stored, to be compared.
 	Text    string
 	Purpose string
+	// Since is when it was stored, in the words of the backend.
+	Since string
 	// The lease ends between Sooner and Later: we do not know when exactly the server looked.
 	Sooner, Later time.Time
 }
+
+func (c Claim) String() string { return c.Text }
 
 // movedSince is by how much the end of the lease has moved at least.
 func (c Claim) movedSince(before Claim) time.Duration {

@@ -211,3 +211,5 @@ func expect(tb testing.TB, err error, want ...error) {
 
 // elapse lets time pass where time itself is the subject.
 func elapse(d time.Duration) { <-time.After(d) }
+
+func isLost(err error) bool { return errors.Is(err, dlock.ErrOwnershipLost) }

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
 
+	"github.com/ceyewan/genesis/internal/hazardtest"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 	"github.com/ceyewan/genesis/pkg/dlock/drivertest"
@@ -37,6 +38,15 @@ func TestMain(m *testing.M) {
 			panic(err)
 		}
 		drivertest.Child(d)
+	}
+	if hazardtest.IsChild() {
+		hazardtest.Child(func(endpoints []string) driver.Opener {
+			client, err := clientv3.New(clientv3.Config{Endpoints: endpoints, Logger: zap.NewNop()})
+			if err != nil {
+				panic(err)
+			}
+			return etcdlock.New(client)
+		})
 	}
 	// The tests wait more than they work. Under stress their bounds are pass marks, and they
 	// must not take time from each other. A flag of the command wins.

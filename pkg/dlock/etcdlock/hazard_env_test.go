@@ -47,6 +47,15 @@ func (e *etcdEnv) Traits() hazardtest.Traits {
 		ShortTTL: time.Second,
 		Slow:     true,
 		Servers:  1,
+
+		WaiterTTL:     testenv.UnderStress(3050*time.Millisecond, 1050*time.Millisecond), // on a lease of a second more
+		DeadTTL:       5 * time.Second,
+		DeadWaiters:   testenv.UnderStress(25*time.Second, 6500*time.Millisecond), // one lease each are fifty
+		Unpushed:      testenv.UnderStress(15*time.Second, 1500*time.Millisecond),
+		IdleCPU:       testenv.UnderStress(.5, .05), // a waiter that asks all the time takes one
+		Watches:       3,                            // each holder watches its own key
+		HolderWatches: 1,
+
 		Healed:   testenv.UnderStress(beforeLease, time.Second),
 		HandOver: testenv.UnderStress(beforeLease, 100*time.Millisecond),
 		Close:    testenv.UnderStress(beforeLease, 3*time.Second),
@@ -118,7 +127,7 @@ func (e *etcdEnv) Claims(tb testing.TB, key string) (claims []hazardtest.Claim) 
 			driver.Info
 		}
 		_ = json.Unmarshal(kv.Value, &stored) // a plain client stores something else
-		c := hazardtest.Claim{ID: stored.ID, Token: kv.CreateRevision, Text: kv.String(), Purpose: stored.Purpose}
+		c := hazardtest.Claim{ID: stored.ID, Token: kv.CreateRevision, Text: kv.String(), Purpose: stored.Purpose, Since: fmt.Sprint(kv.CreateRevision)}
 		if i == 0 {
 			c.Sooner, c.Later = e.leaseEnds(tb, kv)
 		}
@@ -180,6 +189,32 @@ func (e *etcdEnv) Hold(op hazardtest.Op, n int) (*hazardtest.Hits, func()) {
 func (e *etcdEnv) DropPushes() {
 	e.silent.Store(true)
 	e.proxy.HoldGRPC(deWatchPath, math.MaxInt)
+}
+
+// PushesDropped looks at the watches that were asked for, and at those that the server made.
+func (e *etcdEnv) PushesDropped(tb testing.TB) {
+	tb.Helper()
+	if asked, made := e.proxy.GRPCCalls()[deWatchPath], e.Subscriptions(tb); asked == 0 || made != 0 {
+		tb.Errorf("%d watches were asked for, %d made", asked, made)
+	}
+}
+
+func (e *etcdEnv) StallSubscriptions() func() bool {
+	e.DropPushes()
+	e.proxy.Cut() // the watch of an earlier lock may stand
+	before := e.proxy.GRPCCalls()[deWatchPath]
+	return func() bool { return e.proxy.GRPCCalls()[deWatchPath] > before }
+}
+
+func (e *etcdEnv) Subscriptions(tb testing.TB) int {
+	tb.Helper()
+	return deWatchers(tb, e.server.Endpoint())
+}
+
+// Requests count messages in streams, too.
+func (e *etcdEnv) Requests(tb testing.TB) int {
+	tb.Helper()
+	return deMetric(tb, e.server.Endpoint(), "grpc_server_msg_received_total")
 }
 
 func (e *etcdEnv) Delay(up, down time.Duration) { e.proxy.Delay(up, down) }

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -27,6 +28,8 @@ type redisEnv struct {
 	rdb    *redis.Client // past the proxy
 	client redis.Options // of clients, but for the address
 	calls  hazardtest.Calls
+	// stalled: the connection that is opened once a claim waits is not greeted.
+	stalled, waiting, swallowed atomic.Bool
 
 	monitor func() *testenv.Monitor
 }
@@ -57,8 +60,15 @@ func openEnvWith(tb testing.TB, client redis.Options) hazardtest.Env {
 
 func (e *redisEnv) rule(cmd []string) servers.Action {
 	op, known := opOf(cmd)
+	if cmd[0] == "HELLO" && e.waiting.Load() {
+		e.swallowed.Store(true)
+		return servers.Swallow
+	}
 	if !known {
 		return servers.Forward
+	}
+	if op == hazardtest.Acquire && e.stalled.Load() {
+		e.waiting.Store(true)
 	}
 	v := e.calls.Next(0, op)
 	if v.Hold != nil {
@@ -86,9 +96,18 @@ func opOf(cmd []string) (hazardtest.Op, bool) {
 }
 
 func (e *redisEnv) Traits() hazardtest.Traits {
+	dead := testenv.UnderStress(3*time.Second, 1500*time.Millisecond)
 	return hazardtest.Traits{
 		ShortTTL: 300 * time.Millisecond,
 		Servers:  1,
+
+		WaiterTTL:   testenv.UnderStress(3*time.Second, 600*time.Millisecond),
+		DeadTTL:     dead, // which is the heartbeat
+		DeadWaiters: testenv.UnderStress(4*dead, dead+dead/3+200*time.Millisecond),
+		Unpushed:    time.Second + testenv.UnderStress(4*time.Second, 250*time.Millisecond),
+		IdleCPU:     .05,
+		Watches:     1,
+
 		Healed:   time.Second,
 		HandOver: testenv.UnderStress(5*time.Second, 100*time.Millisecond),
 		Close:    testenv.UnderStress(15*time.Second, 3*time.Second),
@@ -122,7 +141,7 @@ func (e *redisEnv) Claims(tb testing.TB, key string) (claims []hazardtest.Claim)
 		left, err := e.rdb.PTTL(ctx, key).Result()
 		cehCheck(tb, err)
 		words := strings.SplitN(value+"    ", " ", 5)
-		c := hazardtest.Claim{ID: words[0], Text: value, Purpose: purposeOf(words[4]), Sooner: asked.Add(left), Later: time.Now().Add(left + time.Millisecond)}
+		c := hazardtest.Claim{ID: words[0], Text: value, Purpose: purposeOf(words[4]), Since: words[2], Sooner: asked.Add(left), Later: time.Now().Add(left + time.Millisecond)}
 		c.Token, _ = strconv.ParseInt(words[1], 10, 64) // of a plain client there is none
 		claims = append(claims, c)
 	}
@@ -135,17 +154,17 @@ func (e *redisEnv) Claims(tb testing.TB, key string) (claims []hazardtest.Claim)
 	cehCheck(tb, err)
 	for _, id := range ids {
 		text := waiters[id]
-		words := strings.SplitN(text, " ", 6)
-		claims = append(claims, hazardtest.Claim{ID: id, Text: text, Purpose: purposeOf(words[len(words)-1])})
+		words := strings.SplitN(text+"      ", " ", 6)
+		claims = append(claims, hazardtest.Claim{ID: id, Text: text, Purpose: purposeOf(words[5]), Since: words[1]})
 	}
 	return claims
 }
 
 // purposeOf reads it from a stored driver.Info.
 func purposeOf(info string) string {
-	var i driver.Info
-	_ = json.Unmarshal([]byte(strings.TrimSpace(info)), &i) // a plain client has none
-	return i.Purpose
+	var stored struct{ W string }
+	_ = json.Unmarshal([]byte(strings.TrimSpace(info)), &stored) // a plain client has none
+	return stored.W
 }
 
 func (e *redisEnv) Leftovers(tb testing.TB) []string {
@@ -185,7 +204,50 @@ func (e *redisEnv) Hold(op hazardtest.Op, n int) (*hazardtest.Hits, func()) {
 	return e.calls.Hold(op, n, 1)
 }
 
-func (e *redisEnv) DropPushes()                  { e.proxy.DropMessages(true) }
+func (e *redisEnv) DropPushes() { e.proxy.DropMessages(true) }
+
+// PushesDropped tries it with a subscription of its own.
+func (e *redisEnv) PushesDropped(tb testing.TB) {
+	tb.Helper()
+	ctx := context.Background()
+	if e.Subscriptions(tb) == 0 {
+		tb.Error("no client has subscribed")
+	}
+	sub := cehDial(tb, e.proxy.Addr()).Subscribe(ctx, "probe")
+	defer sub.Close()
+	_, err := sub.Receive(ctx) // it stands
+	cehCheck(tb, err)
+	if n := e.rdb.Publish(ctx, "probe", "x").Val(); n != 1 {
+		tb.Errorf("%d subscribers of the probe", n)
+	}
+	msg, err := sub.ReceiveTimeout(ctx, 100*time.Millisecond)
+	if err == nil {
+		tb.Errorf("a message came through: %v", msg)
+	}
+}
+
+func (e *redisEnv) StallSubscriptions() func() bool {
+	e.stalled.Store(true)
+	return e.swallowed.Load
+}
+
+// Subscriptions are the connections that have some.
+func (e *redisEnv) Subscriptions(tb testing.TB) int {
+	tb.Helper()
+	list, err := e.rdb.Do(context.Background(), "CLIENT", "LIST", "TYPE", "PUBSUB").Text()
+	cehCheck(tb, err)
+	return strings.Count(list, "id=")
+}
+
+// Requests are what clients send; commands inside scripts are no round trips.
+func (e *redisEnv) Requests(tb testing.TB) (n int) {
+	tb.Helper()
+	for _, name := range []string{"evalsha", "eval", "subscribe", "unsubscribe", "wait", "multi", "exec"} {
+		n += cehCalls(tb, e.rdb, name)
+	}
+	return n
+}
+
 func (e *redisEnv) Delay(up, down time.Duration) { e.proxy.Delay(up, down) }
 func (e *redisEnv) BlackHole(on bool)            { e.proxy.BlackHole(on) }
 func (e *redisEnv) Refuse(on bool)               { e.proxy.Refuse(on) }

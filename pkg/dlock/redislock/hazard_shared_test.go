@@ -35,3 +35,16 @@ func TestCallsReturnWithTheirContext(t *testing.T) {
 func TestCallsReturnThoughTheClientHeedsNoContext(t *testing.T) {
 	hazardtest.CallsReturnWithTheirContext(t, openHeedlessEnv)
 }
+
+func TestDeadWaitersAreSkipped(t *testing.T)    { hazardtest.DeadWaitersAreSkipped(t, openEnv) }
+func TestPatientWaitersAreServed(t *testing.T)  { hazardtest.PatientWaitersAreServed(t, openEnv) }
+func TestWaitersSurviveLostPushes(t *testing.T) { hazardtest.WaitersSurviveLostPushes(t, openEnv) }
+func TestNoThunderingHerd(t *testing.T)         { hazardtest.NoThunderingHerd(t, openEnv) }
+func TestWaitersAreServedInOrder(t *testing.T)  { hazardtest.WaitersAreServedInOrder(t, openEnv) }
+
+func TestCancelledWaitersLeaveTheQueue(t *testing.T) {
+	hazardtest.CancelledWaitersLeaveTheQueue(t, openEnv)
+}
+
+func TestCloseReleasesEverything(t *testing.T) { hazardtest.CloseReleasesEverything(t, openEnv) }
+func TestCloseOnADeadLink(t *testing.T)        { hazardtest.CloseOnADeadLink(t, openEnv) }

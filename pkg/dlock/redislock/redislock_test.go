@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 
+	"github.com/ceyewan/genesis/internal/hazardtest"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 	"github.com/ceyewan/genesis/pkg/dlock/drivertest"
@@ -27,6 +28,11 @@ func TestMain(m *testing.M) {
 			panic(err)
 		}
 		drivertest.Child(d)
+	}
+	if hazardtest.IsChild() {
+		hazardtest.Child(func(endpoints []string) driver.Opener {
+			return redislock.New(redis.NewClient(&redis.Options{Addr: endpoints[0], ContextTimeoutEnabled: true}))
+		})
 	}
 	// The tests wait more than they work. Under stress their bounds are pass marks, and they
 	// must not take time from each other. A flag of the command wins.

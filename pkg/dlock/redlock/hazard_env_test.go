@@ -28,7 +28,11 @@ type nodesEnv struct {
 	calls hazardtest.Calls
 	// confirming: the acquires that are meant are those of the second phase.
 	confirming atomic.Bool
-	monitors   func() []*testenv.Monitor
+	// stalled: the connection that is opened once a claim waits is not greeted.
+	stalled, waiting, swallowed atomic.Bool
+	subscribed                  atomic.Bool // a client has, at some time
+
+	monitors func() []*testenv.Monitor
 }
 
 const (
@@ -54,9 +58,19 @@ func openEnv(tb testing.TB) hazardtest.Env {
 }
 
 func (e *nodesEnv) rule(node int, cmd []string) servers.Action {
+	if cmd[0] == "HELLO" && e.waiting.Load() {
+		e.swallowed.Store(true)
+		return servers.Swallow
+	}
+	if cmd[0] == "SUBSCRIBE" {
+		e.subscribed.Store(true)
+	}
 	op, known := e.opOf(cmd)
 	if !known {
 		return servers.Forward
+	}
+	if op == hazardtest.Acquire && e.stalled.Load() {
+		e.waiting.Store(true)
 	}
 	v := e.calls.Next(node, op)
 	if v.Hold != nil {
@@ -91,6 +105,11 @@ func (e *nodesEnv) Traits() hazardtest.Traits {
 		ShortTTL: 2 * time.Second,
 		Slow:     true,
 		Servers:  envNodes,
+
+		Unpushed: testenv.UnderStress(15*time.Second, 2*time.Second),
+		IdleCPU:  testenv.UnderStress(.5, .05),
+		Watches:  1,
+
 		Healed:   testenv.UnderStress(beforeLease, 1500*time.Millisecond),
 		HandOver: testenv.UnderStress(beforeLease, 1500*time.Millisecond),
 		Close:    testenv.UnderStress(beforeLease, 3*time.Second),
@@ -194,9 +213,9 @@ func (e *nodesEnv) addWaiters(tb testing.TB, into map[string]*hazardtest.Claim, 
 		if into[id] != nil || time.UnixMicro(deadline).Before(time.Now()) {
 			continue
 		}
-		var info driver.Info
+		var info struct{ W string } // the purpose
 		_ = json.Unmarshal([]byte(strings.TrimSpace(words[4])), &info)
-		into[id] = &hazardtest.Claim{ID: id, Text: words[1] + " " + record, Purpose: info.Purpose}
+		into[id] = &hazardtest.Claim{ID: id, Text: words[1] + " " + record, Purpose: info.W, Since: words[1]}
 	}
 }
 
@@ -270,6 +289,42 @@ func (e *nodesEnv) each(change func(*servers.Proxy)) {
 }
 
 func (e *nodesEnv) DropPushes() { e.each(func(p *servers.Proxy) { p.DropMessages(true) }) }
+
+// PushesDropped only knows that clients have subscribed.
+func (e *nodesEnv) PushesDropped(tb testing.TB) {
+	tb.Helper()
+	if !e.subscribed.Load() {
+		tb.Error("no client has subscribed")
+	}
+}
+
+func (e *nodesEnv) StallSubscriptions() func() bool {
+	e.stalled.Store(true)
+	return e.swallowed.Load
+}
+
+// Subscriptions are the connections that have some, on the node with most.
+func (e *nodesEnv) Subscriptions(tb testing.TB) (n int) {
+	tb.Helper()
+	for _, c := range e.direct {
+		list, err := c.Do(context.Background(), "CLIENT", "LIST", "TYPE", "PUBSUB").Text()
+		check(tb, err)
+		n = max(n, strings.Count(list, "id="))
+	}
+	return n
+}
+
+// Requests are the scripts that clients call on one node.
+func (e *nodesEnv) Requests(tb testing.TB) int {
+	tb.Helper()
+	text, err := e.direct[0].Info(context.Background(), "commandstats").Result()
+	check(tb, err)
+	_, rest, _ := strings.Cut(text, "cmdstat_evalsha:calls=")
+	count, _, _ := strings.Cut(rest, ",")
+	n, err := strconv.Atoi(count)
+	check(tb, err)
+	return n
+}
 
 func (e *nodesEnv) Delay(up, down time.Duration) {
 	e.each(func(p *servers.Proxy) { p.Delay(up, down) })

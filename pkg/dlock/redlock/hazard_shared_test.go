@@ -31,3 +31,13 @@ func TestCancelledCallsLeaveNothing(t *testing.T) { hazardtest.CancelledCallsLea
 func TestCallsReturnWithTheirContext(t *testing.T) {
 	hazardtest.CallsReturnWithTheirContext(t, openEnv)
 }
+
+func TestWaitersSurviveLostPushes(t *testing.T) { hazardtest.WaitersSurviveLostPushes(t, openEnv) }
+func TestNoThunderingHerd(t *testing.T)         { hazardtest.NoThunderingHerd(t, openEnv) }
+
+func TestCancelledWaitersLeaveTheQueue(t *testing.T) {
+	hazardtest.CancelledWaitersLeaveTheQueue(t, openEnv)
+}
+
+func TestCloseReleasesEverything(t *testing.T) { hazardtest.CloseReleasesEverything(t, openEnv) }
+func TestCloseOnADeadLink(t *testing.T)        { hazardtest.CloseOnADeadLink(t, openEnv) }

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 
+	"github.com/ceyewan/genesis/internal/hazardtest"
 	"github.com/ceyewan/genesis/internal/servers"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
@@ -26,6 +27,9 @@ const (
 
 func TestMain(m *testing.M) {
 	redis.SetLogger(silent{}) // it reports every fault that the tests inject
+	if hazardtest.IsChild() {
+		hazardtest.Child(func(endpoints []string) driver.Opener { return redlock.New(clientsOf(endpoints), patient) })
+	}
 	if addrs := os.Getenv(childAddrs); addrs != "" {
 		child(strings.Split(addrs, ","))
 		return
@@ -43,10 +47,7 @@ func TestMain(m *testing.M) {
 
 // child is the main function of a process that tests start.
 func child(addrs []string) {
-	var clients []redis.UniversalClient
-	for _, a := range addrs {
-		clients = append(clients, redis.NewClient(&redis.Options{Addr: a, ContextTimeoutEnabled: true}))
-	}
+	clients := clientsOf(addrs)
 	if !drivertest.IsChild() {
 		contend(clients)
 		return
@@ -56,6 +57,14 @@ func child(addrs []string) {
 		panic(err)
 	}
 	drivertest.Child(d)
+}
+
+// clientsOf are the clients of a process of its own, which ends with them.
+func clientsOf(addrs []string) (clients []redis.UniversalClient) {
+	for _, a := range addrs {
+		clients = append(clients, redis.NewClient(&redis.Options{Addr: a, ContextTimeoutEnabled: true}))
+	}
+	return clients
 }
 
 type silent struct{}

@@ -1,0 +1,359 @@
+package hazardtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/dlock"
+)
+
+// DeadWaitersAreSkipped puts ten dead waiters at the head of the queue: they cost one heartbeat
+// or lease, and not one each, whether their process is gone or only stopped, so that it still
+// seems to listen.
+func DeadWaitersAreSkipped(t *testing.T, open Open) {
+	t.Parallel()
+	for name, sig := range map[string]syscall.Signal{"Killed": syscall.SIGKILL, "Stopped": syscall.SIGSTOP} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for range testenv.UnderStress(1, 20) {
+				begin(t, open).skipDeadWaiters(sig)
+			}
+		})
+	}
+}
+
+func (s *scene) skipDeadWaiters(sig syscall.Signal) {
+	t, ttl := s.t, s.Traits().DeadTTL
+	a, b := s.direct(dlock.Config{}), s.direct(dlock.Config{})
+	g := acquire(t, a, "k")
+	dying := s.startProcess()
+	for range 10 {
+		dying.tell("wait k %v", ttl)
+	}
+	s.awaitClaims("k", 11)
+	var living []<-chan outcome
+	for range 10 {
+		living = append(living, s.wait(b, "k", dlock.WithTTL(ttl)))
+	}
+	if n := len(s.Claims(t, "k")); n != 21 {
+		t.Fatalf("%d claims", n)
+	}
+	dying.signal(sig)
+	began := time.Now()
+	unlock(t, g)
+	next := s.granted(living[0])
+	took := next.at.Sub(began)
+	if most := s.Traits().DeadWaiters; took > most {
+		t.Errorf("the first living waiter had to wait %v, more than %v", took, most)
+	}
+	t.Logf("after %v", took)
+	unlock(t, next.guard)
+	for _, ch := range living[1:] {
+		unlock(t, s.granted(ch).guard)
+	}
+}
+
+// PatientWaitersAreServed has waiters wait for many heartbeats: none is taken for dead, or
+// loses its place.
+func PatientWaitersAreServed(t *testing.T, open Open) {
+	t.Parallel()
+	s := begin(t, open)
+	ttl := s.Traits().WaiterTTL
+	g := acquire(t, s.direct(dlock.Config{}), "k", dlock.WithTTL(ttl))
+	var clients []*dlock.Client
+	for range 3 {
+		clients = append(clients, s.direct(dlock.Config{}))
+	}
+	var waiters []<-chan outcome
+	for i := range 6 {
+		waiters = append(waiters, s.wait(clients[i%3], "k", dlock.WithTTL(ttl)))
+	}
+	before := s.Claims(t, "k")
+	elapse(testenv.UnderStress[time.Duration](4, 10) * ttl)
+	s.alive(g)
+	after := s.Claims(t, "k")
+	if len(before) != 7 || len(after) != 7 {
+		t.Fatalf("%d claims, then %d", len(before), len(after))
+	}
+	for i := range before {
+		if before[i].ID != after[i].ID || before[i].Since != after[i].Since {
+			t.Errorf("claim %d was filed again: %v, and then %v", i, before[i], after[i])
+		}
+	}
+	last := g.Token()
+	unlock(t, g)
+	for i, ch := range waiters { // each in its turn, since each unlocks only then
+		next := s.granted(ch).guard
+		if next.Token() <= last || before[i+1].Token != 0 && before[i+1].Token != next.Token() {
+			t.Errorf("token %d after %d, for %v", next.Token(), last, before[i+1])
+		}
+		last = next.Token()
+		unlock(t, next)
+	}
+}
+
+// WaitersSurviveLostPushes has nothing told to waiters: a hand-over takes a heartbeat, of a
+// second at most, and neither a third of the lease nor forever.
+func WaitersSurviveLostPushes(t *testing.T, open Open) {
+	t.Parallel()
+	s := begin(t, open)
+	s.DropPushes()
+	cfg := dlock.Config{DefaultTTL: time.Minute}
+	two := []*dlock.Client{s.proxied(cfg), s.proxied(cfg)}
+	warm(t, two...)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.UnderStress(180*time.Second, 300*time.Second))
+	defer cancel()
+	const pairs = 10
+	each := max(2, s.rounds(2, 4, 100))
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var all []time.Duration
+	for i := range pairs {
+		rng := rand.New(rand.NewPCG(3, uint64(i)))
+		wg.Go(func() {
+			took := handOvers(ctx, t, two, fmt.Sprint("k", i), each, rng)
+			mu.Lock()
+			defer mu.Unlock()
+			all = append(all, took...)
+		})
+	}
+	wg.Wait()
+	s.PushesDropped(t)
+	if len(all) != pairs*each {
+		t.Fatalf("%d of %d hand-overs", len(all), pairs*each)
+	}
+	slices.Sort(all)
+	if worst := all[len(all)-1]; worst > s.Traits().Unpushed {
+		t.Errorf("a hand-over took %v", worst)
+	}
+	t.Logf("%d hand-overs: median %v, worst %v", len(all), all[len(all)/2], all[len(all)-1])
+}
+
+// handOvers lets two Clients hand a lock to and fro, at any moment of a heartbeat, and returns
+// how long each time took from before Unlock.
+func handOvers(ctx context.Context, t *testing.T, two []*dlock.Client, key string, n int, rng *rand.Rand) (took []time.Duration) {
+	g, err := two[0].Acquire(ctx, key)
+	for i := 0; i < n && err == nil; i++ {
+		waiter := beginWait(ctx, two[(i+1)%2], key)
+		elapse(time.Duration(rng.IntN(300)) * time.Millisecond)
+		began := time.Now()
+		_ = g.Unlock(context.WithoutCancel(ctx)) // the next one gets it or not
+		got := <-waiter
+		g, err = got.guard, got.err
+		took = append(took, got.at.Sub(began))
+	}
+	if err == nil {
+		err = g.Unlock(context.WithoutCancel(ctx))
+	}
+	if err != nil {
+		t.Error(err)
+	}
+	return took
+}
+
+// NoThunderingHerd has 200 waiters: a hand-over wakes one of them, and those of a process share
+// a subscription. It measures the CPU, and so does not run in parallel.
+func NoThunderingHerd(t *testing.T, open Open) {
+	s := begin(t, open)
+	const clients, each = 8, 25
+	hands := int64(s.rounds(300, 500, 5000))
+	if s.Traits().Slow {
+		hands = min(hands, 500)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	g := acquire(t, s.direct(dlock.Config{}), "k")
+	var wg sync.WaitGroup
+	var count atomic.Int64
+	for range clients {
+		c := s.direct(dlock.Config{})
+		for range each {
+			wg.Go(func() {
+				takeTurns(ctx, t, c, func() {
+					if count.Add(1) >= hands {
+						cancel()
+					}
+				})
+			})
+		}
+	}
+	s.awaitClaims("k", clients*each+1)
+	testenv.Eventually(t, patience, "each process listens once", func() bool { return s.Subscriptions(t) == s.Traits().herd(clients) })
+	idle := idleCPU(t, s.Traits().IdleCPU)
+	if n := s.Subscriptions(t); n > s.Traits().herd(clients) {
+		t.Errorf("%d processes have %d subscriptions", clients+1, n)
+	}
+	before := s.Requests(t)
+	unlock(t, g)
+	<-ctx.Done()
+	perHand := float64(s.Requests(t)-before) / float64(count.Load())
+	wg.Wait()
+	t.Logf("%.2f requests per hand-over, %.1f %% of a CPU while %d wait", perHand, 100*idle, clients*each)
+	if perHand > 10 || count.Load() < hands {
+		t.Errorf("%.1f requests per hand-over, of %d", perHand, count.Load())
+	}
+	if idle > s.Traits().IdleCPU {
+		t.Errorf("%.1f %% of a CPU is used for waiting", 100*idle)
+	}
+}
+
+// herd is how many subscriptions there are while one Client holds a lock and so many others
+// wait for it.
+func (t Traits) herd(waiting int) int { return waiting + t.HolderWatches }
+
+// takeTurns acquires and unlocks until the context ends.
+func takeTurns(ctx context.Context, t *testing.T, c *dlock.Client, turn func()) {
+	for ctx.Err() == nil {
+		g, err := c.Acquire(ctx, "k")
+		if err != nil {
+			if ctx.Err() == nil {
+				t.Error(err)
+			}
+			return
+		}
+		turn()
+		err = g.Unlock(context.WithoutCancel(ctx))
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// idleCPU is how much of a CPU this process uses. Whatever else it still does, it does not do
+// forever: it is measured again where it is too much.
+func idleCPU(t *testing.T, mark float64) float64 {
+	t.Helper()
+	usage := func() time.Duration {
+		var u syscall.Rusage
+		check(t, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
+		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	}
+	least := 1.0
+	for range 3 {
+		busy, began := usage(), time.Now()
+		elapse(1500 * time.Millisecond)
+		least = min(least, float64(usage()-busy)/float64(time.Since(began)))
+		if least <= mark {
+			break
+		}
+	}
+	return least
+}
+
+// WaitersAreServedInOrder lets Clients contend: the waiter that the servers show first in the
+// queue is the next to get the lock, strictly.
+func WaitersAreServedInOrder(t *testing.T, open Open) {
+	t.Parallel()
+	s := begin(t, open)
+	const clients = 8
+	total := int64(s.rounds(300, 1000, 10_000))
+	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
+	defer cancel()
+	var wg sync.WaitGroup
+	var count, predicted, inversions atomic.Int64
+	var expected string // guarded by the lock
+	shares := make([]int64, clients)
+	for i := range clients {
+		c := s.direct(dlock.Config{})
+		wg.Go(func() {
+			for n := 0; count.Load() < total; n++ {
+				me := fmt.Sprintf("%d.%d", i, n)
+				g, err := c.Acquire(ctx, "k", dlock.WithInfo(dlock.Info{Purpose: me}))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				count.Add(1)
+				shares[i]++
+				if expected != "" {
+					predicted.Add(1)
+					if expected != me {
+						inversions.Add(1)
+					}
+				}
+				expected = ""
+				if claims := s.Claims(t, "k"); len(claims) > 1 {
+					expected = claims[1].Purpose
+				}
+				err = g.Unlock(context.WithoutCancel(ctx))
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if predicted.Load() < total*8/10 {
+		t.Errorf("only %d of %d had a predecessor: the scenario does not bite", predicted.Load(), total)
+	}
+	if inversions.Load() != 0 {
+		t.Errorf("%d inversions", inversions.Load())
+	}
+	if least := slices.Min(shares); least < total/clients/3 {
+		t.Errorf("shares %v", shares)
+	}
+}
+
+// CancelledWaitersLeaveTheQueue ends waits anywhere: they leave nothing in the queue and
+// acquire nothing.
+func CancelledWaitersLeaveTheQueue(t *testing.T, open Open) {
+	t.Parallel()
+	s := begin(t, open)
+	workers, longest := 25, 40_000 // µs
+	healed := s.Traits().Healed
+	if s.Traits().Slow {
+		workers, longest = 6, 80_000
+		healed += testenv.UnderStress(0, 500*time.Millisecond)
+	}
+	total := int64(s.rounds(400, 1000, 5000))
+	var clients []*dlock.Client
+	for range 3 { // no lease ends anything here
+		clients = append(clients, s.direct(dlock.Config{DefaultTTL: time.Minute}))
+	}
+	var wg sync.WaitGroup
+	var calls, cancelled, acquired atomic.Int64
+	for i := range workers {
+		rng, c := rand.New(rand.NewPCG(6, uint64(i))), clients[i%len(clients)]
+		wg.Go(func() {
+			for n := calls.Add(1); n <= total; n = calls.Add(1) {
+				within := time.Duration(rng.IntN(longest)) * time.Microsecond
+				if n%20 == 0 {
+					within = patience // some acquire, however slow the machine is
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), within)
+				g, err := c.Acquire(ctx, "k")
+				switch {
+				case err == nil:
+					acquired.Add(1)
+					elapse(time.Duration(rng.IntN(2000)) * time.Microsecond)
+					err = g.Unlock(ctx)
+					if err != nil && !errors.Is(err, dlock.ErrUnknownOutcome) {
+						t.Error(err)
+					}
+				case errors.Is(err, context.DeadlineExceeded):
+					cancelled.Add(1)
+				default:
+					t.Error(err)
+				}
+				cancel()
+			}
+		})
+	}
+	wg.Wait()
+	s.nothingLeft(healed)
+	elapse(200 * time.Millisecond) // nor does anything come back
+	s.nothingLeft(0)
+	if cancelled.Load() < total/10 || acquired.Load() == 0 {
+		t.Errorf("%d cancelled, %d acquired: the scenario does not bite", cancelled.Load(), acquired.Load())
+	}
+	t.Logf("%d cancelled, %d acquired", cancelled.Load(), acquired.Load())
+}
