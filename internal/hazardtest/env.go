@@ -100,9 +100,11 @@ type Traits struct {
 	Slow bool
 	// Servers is how many there are.
 	Servers int
-	// WaiterTTL is a short lease that waiters keep on a slow machine, too, DeadTTL that of
-	// waiters who die, and DeadWaiters how long ten of them may hold up the next one.
+	// WaiterTTL is a short lease that is kept on a slow machine, too, DeadTTL that of processes
+	// that die or are paused, and DeadWaiters how long ten dead waiters may hold up the next.
 	WaiterTTL, DeadTTL, DeadWaiters time.Duration
+	// Forgotten is how long after its longest hold a lock may stay that has a lease of WaiterTTL.
+	Forgotten time.Duration
 	// Unpushed is how long a hand-over may take of which no waiter is told.
 	Unpushed time.Duration
 	// IdleCPU is how much of a CPU 200 waiters may use.

@@ -20,7 +20,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/etcdlock"
 )
 
-// D1: goroutines of one Client share a lease, and yet never hold together.
+// Goroutines of one Client share a lease, and yet never hold together.
 func TestD1OneLeaseTwoClaims(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
@@ -65,7 +65,7 @@ func TestD1OneLeaseTwoClaims(t *testing.T) {
 	section.judge(t, 2*rounds)
 }
 
-// D2: a claim that was stored, and whose caller has given up before it learned of
+// A claim that was stored, and whose caller has given up before it learned of
 // that, is gone when the network heals, and not only when its lease of a minute ends.
 func TestD2GhostContender(t *testing.T) {
 	t.Parallel()
@@ -97,7 +97,7 @@ func TestD2GhostContender(t *testing.T) {
 	}
 }
 
-// D2: a claim whose answers are lost is one claim, however often it is sent.
+// A claim whose answers are lost is one claim, however often it is sent.
 func TestD2LostReplies(t *testing.T) {
 	t.Parallel()
 	for range testenv.UnderStress(1, 40) {
@@ -127,7 +127,7 @@ func TestD2LostReplies(t *testing.T) {
 	}
 }
 
-// D3: a waiter whose lease ends in the queue stands in it again, with its next heartbeat,
+// A waiter whose lease ends in the queue stands in it again, with its next heartbeat,
 // and does not get the lock meanwhile.
 func TestD3LeaseEndsInTheQueue(t *testing.T) {
 	t.Parallel()
@@ -160,7 +160,7 @@ func TestD3LeaseEndsInTheQueue(t *testing.T) {
 	}
 }
 
-// D3: a waiter that lost its key is told so when its turn comes, and not that it is
+// A waiter that lost its key is told so when its turn comes, and not that it is
 // the first, though nothing has renewed it.
 func TestD3NeverFirstWithoutKey(t *testing.T) {
 	t.Parallel()
@@ -238,7 +238,7 @@ func deEnded(ctx context.Context, client *clientv3.Client, n *atomic.Int64) {
 	}
 }
 
-// D4: while the history is compacted under the watches and connections break, every
+// While the history is compacted under the watches and connections break, every
 // hand-over takes place, and no contender is left behind.
 func TestD4Upheaval(t *testing.T) {
 	t.Parallel()
@@ -305,7 +305,7 @@ func TestD4Upheaval(t *testing.T) {
 	}
 }
 
-// D4: a watch that cannot go on, because what it has missed was compacted away, is
+// A watch that cannot go on, because what it has missed was compacted away, is
 // begun anew. Nobody renews here, so nothing else can bring the grant.
 func TestD4CompactedWatch(t *testing.T) {
 	t.Parallel()
@@ -355,7 +355,7 @@ func TestD4CompactedWatch(t *testing.T) {
 	}
 }
 
-// D5: when a holder dies together with the leader, its lease starts anew with the
+// When a holder dies together with the leader, its lease starts anew with the
 // next leader; it is over after 2T and an election.
 func TestD5LeaderAndHolderDie(t *testing.T) {
 	t.Parallel()
@@ -389,7 +389,7 @@ func TestD5LeaderAndHolderDie(t *testing.T) {
 	}
 }
 
-// D6: a leader that is stopped, deposed and wakes up again revokes no lease that
+// A leader that is stopped, deposed and wakes up again revokes no lease that
 // lives. One that by its own clock has ended meanwhile it does revoke, in its first
 // moments, so each time begins with a renewal.
 func TestD6StaleLeader(t *testing.T) {
@@ -421,7 +421,7 @@ func TestD6StaleLeader(t *testing.T) {
 	}
 }
 
-// D7: a keep-alive proves a lease and not a key. One that was deleted behind our
+// A keep-alive proves a lease and not a key. One that was deleted behind our
 // back is missed at the next renewal, while others on the lease live on.
 func TestD7KeyDeletedOutside(t *testing.T) {
 	t.Parallel()
@@ -448,7 +448,7 @@ func TestD7KeyDeletedOutside(t *testing.T) {
 	}
 }
 
-// D7: all members are gone for half a TTL, and nothing is lost.
+// All members are gone for half a TTL, and nothing is lost.
 func TestD7AllMembersDown(t *testing.T) {
 	t.Parallel()
 	const ttl, clients = 12 * time.Second, 8 // leaves more than a second to connect again
@@ -476,7 +476,7 @@ func TestD7AllMembersDown(t *testing.T) {
 	}
 }
 
-// D8: after an outage of more than a TTL what was held is lost, and locking works
+// After an outage of more than a TTL what was held is lost, and locking works
 // again within two seconds.
 func TestD8LeaseIsReplaced(t *testing.T) {
 	t.Parallel()
@@ -522,7 +522,7 @@ func TestD8LeaseIsReplaced(t *testing.T) {
 	}
 }
 
-// D8: a lease that is revoked takes with it what is on it and nothing else, and is
+// A lease that is revoked takes with it what is on it and nothing else, and is
 // replaced.
 func TestD8OtherLeasesLive(t *testing.T) {
 	t.Parallel()
@@ -581,7 +581,7 @@ func deNames(n int) []string {
 	return distinct
 }
 
-// D9: whatever the names are, they are locks of their own: for us, for the mutexes
+// Whatever the names are, they are locks of their own: for us, for the mutexes
 // of others, and in lists.
 func TestD9Names(t *testing.T) {
 	t.Parallel()
@@ -631,7 +631,7 @@ func TestD9Names(t *testing.T) {
 	}
 }
 
-// D10: a client that knows only a member which is cut off from the others is told
+// A client that knows only a member which is cut off from the others is told
 // so.
 func TestD10IsolatedMember(t *testing.T) {
 	t.Parallel()
@@ -670,7 +670,7 @@ func TestD10IsolatedMember(t *testing.T) {
 	}
 }
 
-// D11: closing takes no longer than three seconds when all members are stopped.
+// Closing takes no longer than three seconds when all members are stopped.
 func TestD11CloseWithoutMembers(t *testing.T) {
 	t.Parallel()
 	for range testenv.UnderStress(1, 20) {
@@ -693,7 +693,7 @@ func TestD11CloseWithoutMembers(t *testing.T) {
 	}
 }
 
-// D13: locks are many and leases few, and none of them is left.
+// Locks are many and leases few, and none of them is left.
 func TestD13Leases(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
@@ -736,7 +736,7 @@ func TestD13Leases(t *testing.T) {
 	}
 }
 
-// D13: closing leaves no lease either that is being given back.
+// Closing leaves no lease either that is being given back.
 func TestD13CloseAtOnce(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)

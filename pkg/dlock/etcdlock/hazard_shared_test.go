@@ -44,3 +44,9 @@ func TestCancelledWaitersLeaveTheQueue(t *testing.T) {
 
 func TestCloseReleasesEverything(t *testing.T) { hazardtest.CloseReleasesEverything(t, openEnv) }
 func TestCloseOnADeadLink(t *testing.T)        { hazardtest.CloseOnADeadLink(t, openEnv) }
+
+func TestServerPauseIsNoLoss(t *testing.T)     { hazardtest.ServerPauseIsNoLoss(t, openEnv) }
+func TestPausedHolderIsFenced(t *testing.T)    { hazardtest.PausedHolderIsFenced(t, openEnv) }
+func TestDeadOwnerFreesTheLock(t *testing.T)   { hazardtest.DeadOwnerFreesTheLock(t, openEnv) }
+func TestForgottenLockIsFreed(t *testing.T)    { hazardtest.ForgottenLockIsFreed(t, openEnv) }
+func TestRenewalDoesNotResurrect(t *testing.T) { hazardtest.RenewalDoesNotResurrect(t, openEnv) }

@@ -560,7 +560,7 @@ func deFull(t testing.TB, direct *clientv3.Client) {
 	t.Fatal("the server does not fill up")
 }
 
-// C7: without space nothing new is locked, and the error says so. What is held is
+// Without space nothing new is locked, and the error says so. What is held is
 // renewed and released, and who waits gets it.
 func TestC7NoSpace(t *testing.T) {
 	t.Parallel()

@@ -66,7 +66,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// B17: a pool that is too small, or in which calls had to wait, is found.
+// A pool that is too small, or in which calls had to wait, is found.
 func TestCheckPool(t *testing.T) {
 	server := testenv.Redis(t)
 	for _, tc := range []struct {
@@ -108,7 +108,7 @@ func waitForConnection(t *testing.T, client *redis.Client, size int) {
 	wg.Wait()
 }
 
-// C6: the first use of a server that evicts is warned of.
+// The first use of a server that evicts is warned of.
 func TestFirstUseWarns(t *testing.T) {
 	client := testenv.Redis(t, "--maxmemory-policy", "allkeys-lru", "--maxmemory", "50mb").Client()
 	defer func() { _ = client.Close() }()

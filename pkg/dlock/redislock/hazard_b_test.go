@@ -1,79 +1,22 @@
 package redislock_test
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"math/rand/v2"
-	"os"
-	"os/exec"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/ceyewan/genesis/internal/servers"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
-
-// The server stands still for up to half of the lease, and nobody loses a lock.
-func TestB1ServerPauseIsNoLoss(t *testing.T) {
-	t.Parallel()
-	server := testenv.Redis(t)
-	direct := abDirect(t, server)
-	const ttl, holders = 8 * time.Second, 20 // leaves four seconds for the renewals that are due
-	rng := rand.New(rand.NewPCG(1, 1))
-	var guards []*dlock.Guard
-	for i := range holders {
-		c := abClient(t, server.Addr(), dlock.Config{DefaultTTL: ttl})
-		guards = append(guards, abAcquire(t, c, fmt.Sprintf("k%d", i)))
-		abElapse(ttl / 3 / holders) // so that their renewals are spread
-	}
-	tokens := map[string]int64{}
-	for _, g := range guards {
-		tokens[g.Key()] = g.Token()
-	}
-	paused := time.Duration(0)
-	for i := range testenv.UnderStress(2, 15) { // 15 x 20 are 300 runs
-		d := ttl/10 + time.Duration(rng.Int64N(int64(ttl/2-ttl/10)))
-		if i == 0 {
-			d = ttl / 2
-		}
-		if err := server.Pause(); err != nil {
-			t.Fatal(err)
-		}
-		short, cancel := context.WithTimeout(abCtx, d)
-		if err := direct.Ping(short).Err(); err == nil {
-			t.Error("the server answers: the fault did not happen")
-		}
-		<-short.Done()
-		cancel()
-		paused += d
-		if err := server.Resume(); err != nil {
-			t.Fatal(err)
-		}
-		abElapse(ttl/3 + 50*time.Millisecond) // every lock is renewed again
-		for _, g := range guards {
-			abAlive(t, g)
-			if token := abToken(t, direct, g.Key()); token != tokens[g.Key()] {
-				t.Fatalf("pause %v: the server has token %d, the guard %d", d, token, g.Token())
-			}
-		}
-	}
-	t.Logf("paused for %v", paused)
-	for _, g := range guards {
-		abUnlock(t, g)
-	}
-}
 
 // One error of each kind that passes is answered to a renewal, and to half a
 // lease of renewals: no loss.
@@ -248,144 +191,6 @@ func TestB3LossBeforeServerExpiry(t *testing.T) {
 			abWant(t, h.g.Unlock(abCtx), dlock.ErrOwnershipLost)
 		}
 	}
-}
-
-const abChildEnv = "REDISLOCK_AB_CHILD"
-
-// TestHelperProcessAB is the other process of TestB4: it holds locks, and writes
-// when it is told to, without asking whether it still holds them.
-func TestHelperProcessAB(t *testing.T) {
-	addr := os.Getenv(abChildEnv)
-	if addr == "" {
-		return
-	}
-	c := abClient(t, addr, dlock.Config{DefaultTTL: abChildTTL})
-	rdb := redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true})
-	defer rdb.Close()
-	store := abStore{rdb}
-	var guards []*dlock.Guard
-	in := bufio.NewScanner(os.Stdin)
-	for in.Scan() {
-		verb, arg, _ := strings.Cut(in.Text(), " ")
-		switch verb {
-		case "hold":
-			guards = append(guards, abAcquire(t, c, arg))
-			fmt.Printf("AB held %d\n", guards[len(guards)-1].Token())
-		case "write":
-			taken, lost := 0, 0
-			for _, g := range guards {
-				ok, err := store.write(g.Key(), g.Token(), "stale")
-				if err != nil {
-					t.Fatal(err)
-				}
-				if ok {
-					taken++
-				}
-			}
-			for _, g := range guards {
-				if g.Remaining() == 0 && errors.Is(g.Unlock(abCtx), dlock.ErrOwnershipLost) {
-					lost++
-				}
-			}
-			guards = nil
-			fmt.Printf("AB wrote %d %d\n", taken, lost)
-		}
-	}
-}
-
-const abChildTTL = 500 * time.Millisecond
-
-// A holder is paused for twice its lease and then writes: a store that checks the
-// fence refuses it, and one that does not is corrupted.
-func TestB4PausedHolderIsFenced(t *testing.T) {
-	t.Parallel()
-	server := testenv.Redis(t)
-	store := abStore{abDirect(t, server)}
-	c := abClient(t, server.Addr(), dlock.Config{DefaultTTL: 10 * time.Second})
-	child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestHelperProcessAB$")
-	child.Env = append(os.Environ(), abChildEnv+"="+server.Addr())
-	child.Stderr = os.Stderr
-	stdin, err := child.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stdout, err := child.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := child.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		_ = stdin.Close()
-		_, _ = io.Copy(io.Discard, stdout)
-		if err := child.Wait(); err != nil {
-			t.Error(err)
-		}
-	}()
-	out := bufio.NewScanner(stdout)
-	ask := func(answer, format string, args ...any) string {
-		t.Helper()
-		fmt.Fprintf(stdin, format+"\n", args...)
-		for answer != "" && out.Scan() {
-			if rest, ok := strings.CutPrefix(out.Text(), "AB "+answer+" "); ok {
-				return rest
-			}
-		}
-		return ""
-	}
-	signal := func(s syscall.Signal) {
-		t.Helper()
-		if err := child.Process.Signal(s); err != nil {
-			t.Fatal(err)
-		}
-	}
-	const keys = 20
-	corrupted, refused := 0, 0
-	for round := range testenv.UnderStress(2, 25) { // 25 x 20 are 500 stale writes
-		var stale [keys]int64
-		key := func(i int) string { return fmt.Sprintf("k%d-%d", round, i) }
-		for i := range keys {
-			if _, err := fmt.Sscan(ask("held", "hold %s", key(i)), &stale[i]); err != nil {
-				t.Fatal("the child does not hold: ", err)
-			}
-		}
-		signal(syscall.SIGSTOP)
-		abElapse(2 * abChildTTL)
-		for i := range keys {
-			g := abAcquire(t, c, key(i))
-			if g.Token() <= stale[i] {
-				t.Errorf("token %d after %d", g.Token(), stale[i])
-			}
-			if ok, err := store.write(key(i), g.Token(), "good"); !ok || err != nil {
-				t.Fatalf("the write of the holder was refused: %v", err)
-			}
-			defer g.Unlock(abCtx)
-		}
-		ask("", "write")
-		signal(syscall.SIGCONT)
-		taken, lost := -1, -1
-		if _, err := fmt.Sscan(ask("wrote", ""), &taken, &lost); err != nil {
-			t.Fatal("the child did not write: ", err)
-		}
-		if taken != 0 || lost != keys {
-			t.Errorf("%d stale writes were taken; %d of %d locks are told as lost", taken, lost, keys)
-		}
-		for i := range keys {
-			fenced, plain := store.read(key(i))
-			if fenced != "good" {
-				t.Errorf("the fenced value is %q", fenced)
-			}
-			if plain == "stale" {
-				corrupted++
-			}
-		}
-		refused += keys - taken
-	}
-	if corrupted == 0 {
-		t.Error("without a fence nothing was corrupted: the test does not bite")
-	}
-	t.Logf("%d stale writes refused; without a fence %d were taken", refused, corrupted)
 }
 
 // Tokens increase through the loss of the counter and of the whole server.
@@ -613,115 +418,6 @@ func TestB6RenewalEndsWithUnlock(t *testing.T) {
 		t.Errorf("%d of %d holds were lost", n, workers*each)
 	}
 	t.Logf("%d holds, %d lost, %d renewals, of which %d crossed the release", workers*each, lost.Load(), renewals, late)
-}
-
-// The owner panics, is cancelled, or forgets: the key does not stay.
-func TestB7DeadOwner(t *testing.T) {
-	server := testenv.Redis(t)
-	direct := abDirect(t, server)
-	c := abClient(t, server.Addr(), dlock.Config{DefaultTTL: 20 * time.Second})
-	abWarm(t, c)
-	soon := testenv.UnderStress(10*time.Second, 100*time.Millisecond) // and not when the lease ends
-	held := func() {
-		if abGet(t, direct, "k") == "" {
-			t.Error("the key is not held: the test does not bite")
-		}
-	}
-	free := func(what string, since time.Time, within time.Duration) {
-		t.Helper()
-		testenv.Eventually(t, time.Minute, what+": the key is free", func() bool { return abGet(t, direct, "k") == "" })
-		if took := time.Since(since); took > within {
-			t.Errorf("%s: the key was free after %v, want %v", what, took, within)
-		}
-	}
-	for range testenv.UnderStress(10, 100) {
-		var at time.Time
-		func() {
-			defer func() {
-				if r := recover(); r != "work failed" {
-					t.Errorf("recovered %v", r)
-				}
-			}()
-			_ = c.Do(abCtx, "k", func(context.Context) error {
-				held()
-				at = time.Now()
-				panic("work failed")
-			})
-		}()
-		free("panic", at, soon)
-
-		ctx, cancel := context.WithCancel(abCtx)
-		err := c.Do(ctx, "k", func(inner context.Context) error {
-			held()
-			at = time.Now()
-			cancel()
-			<-inner.Done()
-			return inner.Err()
-		})
-		abWant(t, err, context.Canceled)
-		free("cancel", at, soon)
-	}
-
-	ttl, longest := testenv.UnderStress(2*time.Second, 300*time.Millisecond), testenv.UnderStress(5*time.Second, 500*time.Millisecond)
-	for range testenv.UnderStress(1, 20) {
-		at := time.Now()
-		g, err := c.Acquire(abCtx, "k", dlock.WithTTL(ttl), dlock.WithMaxHold(longest))
-		if err != nil {
-			t.Fatal(err)
-		}
-		lost := abWatchLoss(g)
-		abElapse(ttl + 50*time.Millisecond)
-		held() // it was renewed
-		if d := lost.when(t).Sub(at); d < longest {
-			t.Errorf("lost after %v", d)
-		}
-		free("dropped", at, longest+testenv.UnderStress(10*time.Second, ttl))
-	}
-}
-
-// A renewal, asked for or not, does not bring back what has expired.
-func TestB8RenewalDoesNotResurrect(t *testing.T) {
-	server := testenv.Redis(t)
-	direct := abDirect(t, server)
-	a, b := abClient(t, server.Addr(), dlock.Config{DefaultTTL: time.Minute}), abClient(t, server.Addr(), dlock.Config{})
-	for i := range testenv.UnderStress(150, 1000) {
-		key := fmt.Sprintf("k%d", i)
-		var opts []dlock.LockOption
-		if i%2 == 0 {
-			opts = append(opts, dlock.WithoutRenewal())
-		}
-		g := abAcquire(t, a, key, opts...)
-		if direct.PExpire(abCtx, key, time.Millisecond).Val() != true {
-			t.Fatal("nothing to expire")
-		}
-		testenv.Eventually(t, time.Minute, "the lock expires", func() bool { return direct.Exists(abCtx, key).Val() == 0 })
-		holds := i % 3
-		var other *dlock.Guard
-		if holds > 0 { // 0: nobody else took it
-			other = abAcquire(t, b, key)
-			if holds == 1 {
-				abUnlock(t, other)
-			}
-		}
-		abWant(t, g.Extend(abCtx, time.Minute), dlock.ErrOwnershipLost)
-		abWant(t, context.Cause(g.Context()), dlock.ErrOwnershipLost)
-		if g.Remaining() != 0 {
-			t.Error("a lost guard has time remaining")
-		}
-		if holds < 2 && abGet(t, direct, key) != "" {
-			t.Fatal("the renewal brought the lock back")
-		}
-		if holds == 2 {
-			if abToken(t, direct, key) != other.Token() {
-				t.Fatal("the renewal took the lock of another")
-			}
-			abUnlock(t, other)
-		}
-		abWant(t, g.Unlock(abCtx), dlock.ErrOwnershipLost)
-	}
-	if left := abLeft(t, direct); len(left) != 0 {
-		t.Errorf("left: %q", left)
-	}
 }
 
 // Whatever TTL is asked for is refused, or kept to the millisecond.

@@ -23,7 +23,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/redislock"
 )
 
-// C1: a failover to a replica that has not heard of the lock gives it to a
+// A failover to a replica that has not heard of the lock gives it to a
 // second holder. Only the fence stops the first.
 func TestC1FailoverDoubleHold(t *testing.T) {
 	t.Parallel()
@@ -54,7 +54,7 @@ func TestC1FailoverDoubleHold(t *testing.T) {
 	}
 }
 
-// C1: with replicas that must confirm, nobody holds what a replica has not
+// With replicas that must confirm, nobody holds what a replica has not
 // heard of.
 func TestC1MinReplicas(t *testing.T) {
 	t.Parallel()
@@ -83,7 +83,7 @@ func TestC1MinReplicas(t *testing.T) {
 	}
 }
 
-// C1: a holder whose renewals are not confirmed any more is lost before the
+// A holder whose renewals are not confirmed any more is lost before the
 // replica, which is promoted, lets another in.
 func TestC1MinReplicasRenewal(t *testing.T) {
 	t.Parallel()
@@ -157,7 +157,7 @@ func TestC1Sentinel(t *testing.T) {
 	}
 }
 
-// C2: a server that comes back empty: the holder learns of it at its next
+// A server that comes back empty: the holder learns of it at its next
 // renewal, and its token is below that of the next.
 func TestC2RestartWithoutPersistence(t *testing.T) {
 	t.Parallel()
@@ -178,7 +178,7 @@ func TestC2RestartWithoutPersistence(t *testing.T) {
 	}
 }
 
-// C2: with an append-only file that is written first, locks outlive the server.
+// With an append-only file that is written first, locks outlive the server.
 func TestC2RestartWithPersistence(t *testing.T) {
 	t.Parallel()
 	const ttl = 3 * time.Second
@@ -205,7 +205,7 @@ func TestC2RestartWithPersistence(t *testing.T) {
 	cehUnlock(t, cehGrant(t, waiter, ttl/3+cehSlack).guard) // its subscription stands again, or it asks
 }
 
-// C6: a server that evicts takes the lock away; the holder learns of it at its
+// A server that evicts takes the lock away; the holder learns of it at its
 // next renewal.
 func TestC6Eviction(t *testing.T) {
 	t.Parallel()
@@ -243,7 +243,7 @@ func TestC6Eviction(t *testing.T) {
 	}
 }
 
-// C7: a server that is full: nothing new is stored, and the error says why; what
+// A server that is full: nothing new is stored, and the error says why; what
 // is there is renewed, released, waits on and is handed over.
 func TestC7OutOfMemory(t *testing.T) {
 	t.Parallel()
@@ -293,7 +293,7 @@ func TestC7OutOfMemory(t *testing.T) {
 	}
 }
 
-// C8: a server that forgets the scripts all the time is never noticed.
+// A server that forgets the scripts all the time is never noticed.
 func TestC8ScriptFlush(t *testing.T) {
 	server := testenv.Redis(t)
 	direct := cehDial(t, server.Addr())
@@ -367,7 +367,7 @@ var cehReplies = []string{
 	"OOM command not allowed when used memory > 'maxmemory'.",
 }
 
-// C9: each of them, once, to each kind of call: no loss, no error where there is
+// Each of them, once, to each kind of call: no loss, no error where there is
 // time to ask again, the right error where there is not.
 func TestC9ErrorReplies(t *testing.T) {
 	t.Parallel()
@@ -430,7 +430,7 @@ func TestC9ErrorReplies(t *testing.T) {
 	}
 }
 
-// C9: what will not get better is said at once.
+// What will not get better is said at once.
 func TestC9FatalReplies(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
@@ -459,7 +459,7 @@ func TestC9FatalReplies(t *testing.T) {
 	}
 }
 
-// C9: a master that is made a replica while it is used: holders follow to the
+// A master that is made a replica while it is used: holders follow to the
 // new one within a renewal interval and lose nothing.
 func TestC9Demotion(t *testing.T) {
 	t.Parallel()
@@ -521,7 +521,7 @@ func TestC9Demotion(t *testing.T) {
 	}
 }
 
-// C9: a slot moves to another master while its locks are held, waited for and
+// A slot moves to another master while its locks are held, waited for and
 // renewed.
 func TestC9SlotMigration(t *testing.T) {
 	t.Parallel()
@@ -580,7 +580,7 @@ func cehBraces(n int) []string {
 	return names
 }
 
-// C10: all keys of a lock share a slot of the cluster, or the name is refused;
+// All keys of a lock share a slot of the cluster, or the name is refused;
 // no call is ever CROSSSLOT.
 func TestC10Slots(t *testing.T) {
 	t.Parallel()
@@ -664,7 +664,7 @@ func TestC10Cluster(t *testing.T) {
 	}
 }
 
-// C11: ownership is asked of masters only, even by a client that reads from
+// Ownership is asked of masters only, even by a client that reads from
 // replicas.
 func TestC11StoppedReplicas(t *testing.T) {
 	t.Parallel()
@@ -753,7 +753,7 @@ func TestC11StoppedReplicas(t *testing.T) {
 	cehAlive(t, g)
 }
 
-// C12: operators delete, rename, overwrite and flush: the holder learns of it at
+// Operators delete, rename, overwrite and flush: the holder learns of it at
 // its next renewal, and whoever waits goes on.
 func TestC12Operators(t *testing.T) {
 	t.Parallel()

@@ -104,6 +104,7 @@ func (e *redisEnv) Traits() hazardtest.Traits {
 		WaiterTTL:   testenv.UnderStress(3*time.Second, 600*time.Millisecond),
 		DeadTTL:     dead, // which is the heartbeat
 		DeadWaiters: testenv.UnderStress(4*dead, dead+dead/3+200*time.Millisecond),
+		Forgotten:   testenv.UnderStress(10*time.Second, 600*time.Millisecond),
 		Unpushed:    time.Second + testenv.UnderStress(4*time.Second, 250*time.Millisecond),
 		IdleCPU:     .05,
 		Watches:     1,

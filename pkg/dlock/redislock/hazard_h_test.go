@@ -68,7 +68,7 @@ func cehSetUser(t testing.TB, admin redis.Cmdable, name string, rules ...[]strin
 	}).Do(t.Context(), args...).Err())
 }
 
-// H1: the whole suite, by users who may do nothing else.
+// The whole suite, by users who may do nothing else.
 func TestH1MinimalACL(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
@@ -164,7 +164,7 @@ func TestH1MinimalACLCluster(t *testing.T) {
 	}
 }
 
-// H2: no claim ID and no password in logs and errors, whatever goes wrong.
+// No claim ID and no password in logs and errors, whatever goes wrong.
 func TestH2Redaction(t *testing.T) {
 	t.Parallel()
 	const password = "swordfish-4711"
@@ -279,7 +279,7 @@ func TestH2Redaction(t *testing.T) {
 	}
 }
 
-// H5: every name is refused for good, or works exactly; nothing is stored outside
+// Every name is refused for good, or works exactly; nothing is stored outside
 // the prefix.
 func TestH5Names(t *testing.T) {
 	t.Parallel()
@@ -368,7 +368,7 @@ func TestH5Names(t *testing.T) {
 	}
 }
 
-// H7: a key that holds other data is refused by name, at once, and the data are
+// A key that holds other data is refused by name, at once, and the data are
 // not touched; not even when locks wait there already.
 func TestH7OtherData(t *testing.T) {
 	t.Parallel()

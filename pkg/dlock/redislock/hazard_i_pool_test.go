@@ -13,7 +13,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
 
-// I8: blocking commands that a user runs on the connector's client take all of its
+// Blocking commands that a user runs on the connector's client take all of its
 // pool. Locks are acquired, renewed and released all the same.
 func TestI8BlockingCommandsInThePool(t *testing.T) {
 	t.Parallel()

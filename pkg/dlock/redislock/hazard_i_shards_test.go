@@ -17,7 +17,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/redislock"
 )
 
-// I7: one master of three stalls. Locks on the others are acquired as often as before,
+// One master of three stalls. Locks on the others are acquired as often as before,
 // and none that is held there is lost.
 func TestI7StalledMaster(t *testing.T) {
 	for _, deadlines := range []bool{true, false} {

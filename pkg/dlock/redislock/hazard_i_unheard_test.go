@@ -40,7 +40,7 @@ func (w *warningLog) about(word string) (n int) {
 	return n
 }
 
-// I5: a waiter whose user may not subscribe to channels is served in its turn. It
+// A waiter whose user may not subscribe to channels is served in its turn. It
 // finds out by asking, so each turn may cost a heartbeat.
 func TestI5NoChannelRights(t *testing.T) {
 	t.Parallel()
@@ -79,7 +79,7 @@ func dialUnheard(t *testing.T, server *servers.Redis) *redis.Client {
 	return rdb
 }
 
-// I5: a subscription that the server refuses is not tried again without a pause. The
+// A subscription that the server refuses is not tried again without a pause. The
 // refusal is an answer, and comes at once.
 func TestI5RefusedSubscription(t *testing.T) {
 	t.Parallel()

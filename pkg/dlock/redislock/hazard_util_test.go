@@ -338,10 +338,6 @@ func (s abStore) write(key string, token int64, value string) (bool, error) {
 	return n == 1, err
 }
 
-func (s abStore) read(key string) (fenced, plain string) {
-	return s.rdb.HGet(abCtx, "fenced:"+key, "value").Val(), s.rdb.Get(abCtx, "plain:"+key).Val()
-}
-
 // An abLoss is when the ownership of a guard ends.
 type abLoss struct {
 	g  *dlock.Guard

@@ -62,7 +62,7 @@ func renew(t *testing.T, d *redisDriver, refs []driver.Ref, within time.Duration
 	return states[0].Phase, states[1].Phase, time.Since(at)
 }
 
-// B11: a renewal waits for a stalled master once, and then not any more until the
+// A renewal waits for a stalled master once, and then not any more until the
 // master answers again, however far away it is.
 func TestRenewDoesNotWaitForAStalledMaster(t *testing.T) {
 	t.Parallel()

@@ -103,7 +103,7 @@ func failover(t *testing.T, master, replica *servers.Redis, proxy *servers.Proxy
 	proxy.Retarget(replica.Addr())
 }
 
-// A1: a subscription that stayed with a demoted master is replaced when the new one
+// A subscription that stayed with a demoted master is replaced when the new one
 // counts no subscriber, at most once a second, and what waits is asked for.
 func TestUnheardFollowsTheMaster(t *testing.T) {
 	master, replica, proxy := pairBehindOneAddress(t)
@@ -168,7 +168,7 @@ func TestBrokenSubscriptionAsksForWaiters(t *testing.T) {
 	}
 }
 
-// A1: calls that meet a demoted master move the subscription too.
+// Calls that meet a demoted master move the subscription too.
 func TestReadOnlyAnswerMovesTheSubscription(t *testing.T) {
 	master, replica, proxy := pairBehindOneAddress(t)
 	d, _ := open(t, redis.NewClient(&redis.Options{Addr: proxy.Addr(), ContextTimeoutEnabled: true}))
@@ -186,7 +186,7 @@ func TestReadOnlyAnswerMovesTheSubscription(t *testing.T) {
 	})
 }
 
-// B14: the subscription of a slot follows it to another master.
+// The subscription of a slot follows it to another master.
 func TestSubscriptionFollowsASlot(t *testing.T) {
 	cl := testenv.Cluster(t)
 	d, _ := open(t, redis.NewClusterClient(&redis.ClusterOptions{Addrs: cl.Addrs(), ContextTimeoutEnabled: true}))
@@ -217,7 +217,7 @@ func TestSubscriptionFollowsASlot(t *testing.T) {
 	}
 }
 
-// A1: a master of a cluster that hands over to its replica keeps its subscribers, and
+// A master of a cluster that hands over to its replica keeps its subscribers, and
 // says nothing. They follow when nobody hears, and also when they only look.
 func TestSubscriptionFollowsAFailover(t *testing.T) {
 	t.Parallel()
@@ -266,7 +266,7 @@ func TestSubscriptionFollowsAFailover(t *testing.T) {
 	}
 }
 
-// B14: a slot in which nothing waits is unsubscribed after a while, and a connection
+// A slot in which nothing waits is unsubscribed after a while, and a connection
 // without slots is closed.
 func TestUnusedSlotsAreUnsubscribed(t *testing.T) {
 	t.Parallel()
@@ -297,7 +297,7 @@ func TestUnusedSlotsAreUnsubscribed(t *testing.T) {
 	}
 }
 
-// B9: who may not subscribe is told so once, with the cure, and queues nevertheless.
+// Who may not subscribe is told so once, with the cure, and queues nevertheless.
 func TestRefusedSubscriptionIsLogged(t *testing.T) {
 	server := testenv.Redis(t)
 	do(t, server, "ACL", "SETUSER", "deaf", "on", ">x", "~*", "resetchannels", "+@all")
@@ -321,7 +321,7 @@ func TestRefusedSubscriptionIsLogged(t *testing.T) {
 	testenv.Eventually(t, 60*time.Second, "a subscription once it is allowed", func() bool { return l.listening(0) })
 }
 
-// B11: subscribing at a master that stalls holds up neither claims at the others nor
+// Subscribing at a master that stalls holds up neither claims at the others nor
 // Close.
 func TestSubscribingAtAStalledMaster(t *testing.T) {
 	cl := testenv.Cluster(t)

@@ -81,7 +81,7 @@ func pairs(ctx context.Context, t *testing.T, c *dlock.Client, keys []string, lo
 	return float64(n.Load()) / time.Since(begun).Seconds()
 }
 
-// B11: a master that stalls costs the locks of the others nothing, whether or not the
+// A master that stalls costs the locks of the others nothing, whether or not the
 // client honors deadlines, and Close does not wait for it for long.
 func TestStalledMasterCostsOthersNothing(t *testing.T) {
 	for _, honors := range []bool{true, false} {
@@ -152,7 +152,7 @@ func farMaster(t *testing.T) (c *dlock.Client, cl *servers.Cluster, far *servers
 	return c, cl, far
 }
 
-// B12: calls to a far master are not given up early because the others are near.
+// Calls to a far master are not given up early because the others are near.
 func TestFarMasterAmongNearOnes(t *testing.T) {
 	c, cl, proxy := farMaster(t)
 	nodes := cl.Nodes()
@@ -202,7 +202,7 @@ func TestFarMasterAmongNearOnes(t *testing.T) {
 	}
 }
 
-// B14: however many slots are waited in, a process has one subscription connection to
+// However many slots are waited in, a process has one subscription connection to
 // each master.
 func TestOneSubscriptionPerMaster(t *testing.T) {
 	cl := testenv.Cluster(t)
@@ -291,7 +291,7 @@ func TestReadOnlyClientSubscribesAtTheMaster(t *testing.T) {
 	}
 }
 
-// B13: renewals with replicas follow a slot to its new master.
+// Renewals with replicas follow a slot to its new master.
 func TestMinReplicasFollowsASlot(t *testing.T) {
 	t.Parallel()
 	cl := testenv.ClusterWithReplicas(t, 1)
@@ -323,7 +323,7 @@ func TestMinReplicasFollowsASlot(t *testing.T) {
 	cehUnlock(t, cehAcquire(t, c, key))
 }
 
-// B13: too few replicas are said to be that, by a client with the time-outs of go-redis
+// Too few replicas are said to be that, by a client with the time-outs of go-redis
 // too, however long they are waited for.
 func TestMinReplicasOutlastsTimeouts(t *testing.T) {
 	server := testenv.Redis(t)

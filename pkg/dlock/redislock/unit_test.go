@@ -29,7 +29,7 @@ func TestSlots(t *testing.T) {
 	}
 }
 
-// C10: the keys of a lock share its slot, or the name is refused on a cluster.
+// The keys of a lock share its slot, or the name is refused on a cluster.
 func TestSiblingsShareTheSlot(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
@@ -186,7 +186,7 @@ func TestAReplyOfAnotherKind(t *testing.T) {
 	}
 }
 
-// H1: scripts are fixed, and say which keys and arguments they take.
+// Scripts are fixed, and say which keys and arguments they take.
 func TestScriptHeaders(t *testing.T) {
 	for name, source := range map[string]string{"acquire": acquireLua, "renew_held": renewHeldLua, "renew_queue": renewQueueLua, "release": releaseLua, "inspect": inspectLua} {
 		head := strings.Split(source, "\nlocal ")[0]

@@ -47,7 +47,7 @@ func (r *room) stay(g *dlock.Guard, most time.Duration) {
 	delete(r.inside, g)
 }
 
-// C3: single nodes come back empty, at least two leases apart and while all nodes have
+// Single nodes come back empty, at least two leases apart and while all nodes have
 // the lock: nobody else ever gets in.
 func TestC3EmptyRestarts(t *testing.T) {
 	for _, n := range []int{3, 5} {
@@ -97,7 +97,7 @@ func (s *set) isOnAll(tb testing.TB, lock string) bool {
 	return true
 }
 
-// C4: two of five nodes are slow and one is dead. A round that cannot win leaves nothing
+// Two of five nodes are slow and one is dead. A round that cannot win leaves nothing
 // on a node that can be reached, long before its lease is over, and one that wins has
 // validity left. The slow nodes take longer than a round, and less than clean-up, waits
 // for them; a node that is slower still counts as dead.
@@ -158,7 +158,7 @@ func (s *set) keepUntil(tb testing.TB, lock string, until time.Time) (n int) {
 	return n
 }
 
-// C5: what must be counted on each node does not add up over nodes.
+// What must be counted on each node does not add up over nodes.
 func TestC5NothingShared(t *testing.T) {
 	s := start(t, 3)
 	d, err := redlock.New(s.clients).Open(driver.Options{Logger: quietLog})

@@ -106,9 +106,12 @@ func (e *nodesEnv) Traits() hazardtest.Traits {
 		Slow:     true,
 		Servers:  envNodes,
 
-		Unpushed: testenv.UnderStress(15*time.Second, 2*time.Second),
-		IdleCPU:  testenv.UnderStress(.5, .05),
-		Watches:  1,
+		WaiterTTL: 3 * time.Second,
+		DeadTTL:   3 * time.Second,
+		Forgotten: 3*time.Second + testenv.UnderStress(beforeLease, 1500*time.Millisecond),
+		Unpushed:  testenv.UnderStress(15*time.Second, 2*time.Second),
+		IdleCPU:   testenv.UnderStress(.5, .05),
+		Watches:   1,
 
 		Healed:   testenv.UnderStress(beforeLease, 1500*time.Millisecond),
 		HandOver: testenv.UnderStress(beforeLease, 1500*time.Millisecond),

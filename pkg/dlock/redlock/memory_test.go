@@ -18,7 +18,7 @@ func (s *set) limit(tb testing.TB, bytes string) {
 	}
 }
 
-// C7: renewals and releases work on servers at maxmemory; nothing new is stored, and the
+// Renewals and releases work on servers at maxmemory; nothing new is stored, and the
 // error says why.
 func TestC7OutOfMemory(t *testing.T) {
 	s := start(t, 3)

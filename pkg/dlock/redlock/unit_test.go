@@ -107,7 +107,7 @@ func TestCursor(t *testing.T) {
 	}
 }
 
-// H1: scripts are fixed, and say which keys and arguments they take.
+// Scripts are fixed, and say which keys and arguments they take.
 func TestScriptHeaders(t *testing.T) {
 	for name, source := range map[string]string{
 		"acquire": acquireLua, "confirm": confirmLua, "renew": renewLua, "wait": waitLua, "release": releaseLua, "inspect": inspectLua,

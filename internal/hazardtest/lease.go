@@ -1,0 +1,190 @@
+package hazardtest
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/dlock"
+)
+
+// starved is how much of our time must be lost before a machine is to blame for what it came
+// too late for.
+const starved = 500 * time.Millisecond
+
+// ServerPauseIsNoLoss stops the servers for up to half of a lease: no lock is lost.
+func ServerPauseIsNoLoss(t *testing.T, open Open) {
+	t.Parallel()
+	s := begin(t, open)
+	const ttl, holders = 10 * time.Second, 20 // leaves more than a second for the renewals that are due
+	rng, metronome := rand.New(rand.NewPCG(1, 1)), testenv.StartMetronome(t)
+	var guards []*dlock.Guard
+	for i := range holders {
+		c := s.direct(dlock.Config{DefaultTTL: ttl})
+		guards = append(guards, acquire(t, c, fmt.Sprintf("k%d", i)))
+		elapse(ttl / 3 / holders) // so that their renewals are spread
+	}
+	for i := range testenv.UnderStress(2, 15) { // 15 x 20 are 300 runs
+		d := ttl/10 + time.Duration(rng.Int64N(int64(ttl/2-ttl/10)))
+		if i == 0 {
+			d = ttl / 2
+		}
+		started := time.Now()
+		s.Pause(t, d)
+		guards = slices.DeleteFunc(guards, func(g *dlock.Guard) bool {
+			if !s.renewed(g, ttl, metronome, started) {
+				return true
+			}
+			if token := s.token(g.Key()); token != g.Token() {
+				t.Errorf("pause %v: the servers have token %d, the guard %d", d, token, g.Token())
+			}
+			return false
+		})
+	}
+	for _, g := range guards {
+		unlock(t, g)
+	}
+}
+
+// renewed waits until a guard has been renewed lately. It is a failure if it is lost instead,
+// unless that was for want of time and this machine had none for us.
+func (s *scene) renewed(g *dlock.Guard, ttl time.Duration, metronome *testenv.Metronome, since time.Time) bool {
+	s.t.Helper()
+	left := time.Duration(0)
+	testenv.Eventually(s.t, patience, "the lock is renewed again", func() bool {
+		left = g.Remaining()
+		return left == 0 || left > ttl*3/4
+	})
+	if left > 0 {
+		s.alive(g)
+		return true
+	}
+	lost, cause := metronome.Lost(since), context.Cause(g.Context())
+	if lost < starved || !strings.Contains(cause.Error(), "not renewed in time") {
+		s.t.Errorf("%q is lost: %v", g.Key(), cause)
+	}
+	s.t.Logf("%q is lost, as are %v of our time", g.Key(), lost)
+	return false
+}
+
+// DeadOwnerFreesTheLock has the owner of a lock panic, or its context end: the lock does not
+// stay.
+func DeadOwnerFreesTheLock(t *testing.T, open Open) {
+	t.Parallel()
+	s := begin(t, open)
+	c, metronome := s.direct(dlock.Config{DefaultTTL: time.Minute}), testenv.StartMetronome(t)
+	warm(t, c)
+	for i := range s.rounds(20, 20, 200) {
+		key, panics := fmt.Sprintf("k%d", i), i%2 == 0
+		var at time.Time
+		ctx, cancel := context.WithCancel(context.Background())
+		recovered := func() (r any) {
+			defer func() { r = recover() }()
+			expect(t, c.Do(ctx, key, func(inner context.Context) error {
+				if s.token(key) == 0 {
+					t.Error("the lock is not held: the scenario does not bite")
+				}
+				at = time.Now()
+				if panics {
+					panic("work failed")
+				}
+				cancel()
+				<-inner.Done()
+				return inner.Err()
+			}), context.Canceled)
+			return nil
+		}()
+		cancel()
+		if panics != (recovered == "work failed") {
+			t.Errorf("recovered %v", recovered)
+		}
+		testenv.Eventually(t, patience, "the lock is free", func() bool { return len(s.Claims(t, key)) == 0 })
+		if took := time.Since(at); took > s.Traits().HandOver+metronome.Lost(at) {
+			t.Errorf("the lock was free after %v", took)
+		}
+	}
+}
+
+// ForgottenLockIsFreed has the owner forget a lock with a longest hold: it is renewed until
+// then, and does not stay, whether or not the same Client has another lock.
+func ForgottenLockIsFreed(t *testing.T, open Open) {
+	t.Parallel()
+	s := begin(t, open)
+	ttl := s.Traits().WaiterTTL
+	longest := 2 * ttl // what is not renewed ends before
+	for range testenv.UnderStress(1, 10) {
+		var forgotten, others []*dlock.Guard
+		at := time.Now()
+		for i := range 10 {
+			c, key := s.direct(dlock.Config{DefaultTTL: ttl}), fmt.Sprintf("k%d", i)
+			forgotten = append(forgotten, acquire(t, c, key, dlock.WithMaxHold(longest)))
+			if i%2 == 0 {
+				others = append(others, acquire(t, c, key+"-other"))
+			}
+		}
+		done := time.Now()
+		for len(forgotten) > 0 {
+			forgotten = slices.DeleteFunc(forgotten, func(g *dlock.Guard) bool {
+				lost, free := g.Context().Err() != nil, len(s.Claims(t, g.Key())) == 0
+				if took := time.Since(at); (lost || free) && took < longest {
+					t.Errorf("%q ended after %v: it was not renewed", g.Key(), took)
+				}
+				if took := time.Since(done); took > longest+s.Traits().Forgotten {
+					t.Fatalf("%q is still there after %v: lost %v, free %v", g.Key(), took, lost, free)
+				}
+				return lost && free
+			})
+			elapse(20 * time.Millisecond)
+		}
+		for _, g := range others {
+			s.alive(g)
+			unlock(t, g)
+		}
+	}
+}
+
+// RenewalDoesNotResurrect renews what has ended behind the holder's back: it does not come
+// back, whether it is free, was taken meanwhile, or is held by another Client.
+func RenewalDoesNotResurrect(t *testing.T, open Open) {
+	t.Parallel()
+	s := begin(t, open)
+	s.DropPushes() // else the holder knows of it before it asks
+	a, b := s.proxied(dlock.Config{DefaultTTL: time.Minute}), s.direct(dlock.Config{})
+	for i := range s.rounds(60, 150, 1000) {
+		key := fmt.Sprintf("k%d", i)
+		var g *dlock.Guard
+		if i%2 == 0 {
+			g = acquire(t, a, key, dlock.WithoutRenewal())
+			s.Expire(t, key)
+		} else {
+			g = acquire(t, a, key)
+			s.Delete(t, key)
+		}
+		var other *dlock.Guard
+		switch i % 3 { // 0: it is free
+		case 1:
+			unlock(t, acquire(t, b, key))
+		case 2:
+			other = acquire(t, b, key)
+		}
+		expect(t, g.Extend(context.Background(), time.Minute), dlock.ErrOwnershipLost)
+		expect(t, context.Cause(g.Context()), dlock.ErrOwnershipLost)
+		if g.Remaining() != 0 {
+			t.Error("a lost guard has time remaining")
+		}
+		if other == nil && s.token(key) != 0 {
+			t.Fatal("the renewal brought the lock back")
+		}
+		expect(t, g.Unlock(context.Background()), dlock.ErrOwnershipLost)
+		if other != nil {
+			s.holds(other, "the renewal took the lock of another")
+			unlock(t, other)
+		}
+	}
+	s.nothingLeft(s.Traits().Healed)
+}
