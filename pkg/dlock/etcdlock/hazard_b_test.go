@@ -60,7 +60,7 @@ func abRenewed(t *testing.T, g *dlock.Guard, ttl time.Duration, metronome *teste
 
 // A lock joins the lease of one that was released some time ago. That is no reason
 // to lose it sooner.
-func TestB1ServerPauseAfterJoiningLease(t *testing.T) {
+func TestServerPauseAfterJoiningALeaseIsNoLoss(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
 	direct := dial(t, server.Endpoint())
@@ -153,7 +153,7 @@ func (b *abB1) check(t *testing.T, direct *clientv3.Client, ttl time.Duration, m
 
 // One error of each kind that passes is answered to a renewal, and to half a
 // lease of renewals: no loss.
-func TestB1TransientErrorIsNoLoss(t *testing.T) {
+func TestTransientErrorIsNoLoss(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
 	direct := dial(t, server.Endpoint())
@@ -205,7 +205,7 @@ func abLinkTo(t *testing.T, server *servers.Etcd, direct *clientv3.Client, key s
 }
 
 // A renewal gets stuck on its way, all of it or a part: the next one passes it.
-func TestB1HungRenewalIsNoLoss(t *testing.T) {
+func TestHungRenewalIsNoLoss(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
 	direct := dial(t, server.Endpoint())
@@ -244,7 +244,7 @@ func TestB1HungRenewalIsNoLoss(t *testing.T) {
 
 // The link dies right after a lock was acquired or renewed: the loss is told
 // before the lease ends on the server, and not long before.
-func TestB2DeadLinkIsLostInTime(t *testing.T) {
+func TestDeadLinkIsLostInTime(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
 	direct := dial(t, server.Endpoint())
@@ -288,7 +288,7 @@ func TestB2DeadLinkIsLostInTime(t *testing.T) {
 
 // Answers to keep-alives come late, and then none: the loss is told before the
 // server deletes the key.
-func TestB3LossBeforeServerExpiry(t *testing.T) {
+func TestLossPrecedesExpiry(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
 	direct := dial(t, server.Endpoint())
@@ -358,7 +358,7 @@ func (l *abLink) lostBefore(t *testing.T, watcher *abWatcher, metronome *testenv
 
 // Keep-alives do not arrive, and everything else does: no lock that joins the lease
 // outlives it.
-func TestB3OnlyKeepAlivesAreLost(t *testing.T) {
+func TestLossPrecedesExpiryWithoutKeepAlives(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
 	proxy, direct := testenv.Proxy(t, server.Addr()), dial(t, server.Endpoint())
@@ -401,7 +401,7 @@ func TestB3OnlyKeepAlivesAreLost(t *testing.T) {
 
 // Whatever TTL is asked for is refused, or granted, rounded up to whole seconds and
 // to what the server grants at least.
-func TestB9TTLIsKeptOrRefused(t *testing.T) {
+func TestTTLIsKeptOrRefused(t *testing.T) {
 	t.Parallel()
 	for least, args := range map[time.Duration][]string{
 		time.Second:     nil,

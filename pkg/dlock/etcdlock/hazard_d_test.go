@@ -21,7 +21,7 @@ import (
 )
 
 // Goroutines of one Client share a lease, and yet never hold together.
-func TestD1OneLeaseTwoClaims(t *testing.T) {
+func TestOneLeaseIsNotOneHolder(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
 	direct, c := dial(t, server.Endpoint()), deNew(t, server.Endpoint())
@@ -67,7 +67,7 @@ func TestD1OneLeaseTwoClaims(t *testing.T) {
 
 // A claim that was stored, and whose caller has given up before it learned of
 // that, is gone when the network heals, and not only when its lease of a minute ends.
-func TestD2GhostContender(t *testing.T) {
+func TestAbandonedClaimIsRemoved(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
 	proxy := testenv.Proxy(t, server.Addr())
@@ -98,7 +98,7 @@ func TestD2GhostContender(t *testing.T) {
 }
 
 // A claim whose answers are lost is one claim, however often it is sent.
-func TestD2LostReplies(t *testing.T) {
+func TestRepeatedClaimIsOneClaim(t *testing.T) {
 	t.Parallel()
 	for range testenv.UnderStress(1, 40) {
 		server := testenv.Etcd(t)
@@ -129,7 +129,7 @@ func TestD2LostReplies(t *testing.T) {
 
 // A waiter whose lease ends in the queue stands in it again, with its next heartbeat,
 // and does not get the lock meanwhile.
-func TestD3LeaseEndsInTheQueue(t *testing.T) {
+func TestLeaseEndsInTheQueue(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
 	direct := dial(t, server.Endpoint())
@@ -162,7 +162,7 @@ func TestD3LeaseEndsInTheQueue(t *testing.T) {
 
 // A waiter that lost its key is told so when its turn comes, and not that it is
 // the first, though nothing has renewed it.
-func TestD3NeverFirstWithoutKey(t *testing.T) {
+func TestNeverFirstWithoutAKey(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
 	direct := dial(t, server.Endpoint())
@@ -240,7 +240,7 @@ func deEnded(ctx context.Context, client *clientv3.Client, n *atomic.Int64) {
 
 // While the history is compacted under the watches and connections break, every
 // hand-over takes place, and no contender is left behind.
-func TestD4Upheaval(t *testing.T) {
+func TestHandOversDuringCompactions(t *testing.T) {
 	t.Parallel()
 	const waiters = 8
 	server := testenv.Etcd(t)
@@ -307,7 +307,7 @@ func TestD4Upheaval(t *testing.T) {
 
 // A watch that cannot go on, because what it has missed was compacted away, is
 // begun anew. Nobody renews here, so nothing else can bring the grant.
-func TestD4CompactedWatch(t *testing.T) {
+func TestCompactedWatchBeginsAnew(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
 	proxy := testenv.Proxy(t, server.Addr())
@@ -357,7 +357,7 @@ func TestD4CompactedWatch(t *testing.T) {
 
 // When a holder dies together with the leader, its lease starts anew with the
 // next leader; it is over after 2T and an election.
-func TestD5LeaderAndHolderDie(t *testing.T) {
+func TestLeaderAndHolderDie(t *testing.T) {
 	t.Parallel()
 	const ttl = 5 * time.Second
 	for range testenv.UnderStress(1, 30) {
@@ -392,7 +392,7 @@ func TestD5LeaderAndHolderDie(t *testing.T) {
 // A leader that is stopped, deposed and wakes up again revokes no lease that
 // lives. One that by its own clock has ended meanwhile it does revoke, in its first
 // moments, so each time begins with a renewal.
-func TestD6StaleLeader(t *testing.T) {
+func TestStaleLeaderRevokesNothing(t *testing.T) {
 	t.Parallel()
 	const ttl, pause = 8 * time.Second, 4800 * time.Millisecond
 	cluster := testenv.EtcdCluster(t)
@@ -423,7 +423,7 @@ func TestD6StaleLeader(t *testing.T) {
 
 // A keep-alive proves a lease and not a key. One that was deleted behind our
 // back is missed at the next renewal, while others on the lease live on.
-func TestD7KeyDeletedOutside(t *testing.T) {
+func TestDeletedKeyIsALoss(t *testing.T) {
 	t.Parallel()
 	ttl := testenv.UnderStress(time.Minute, 3*time.Second) // and its end is no bound
 	server := testenv.Etcd(t)
@@ -449,7 +449,7 @@ func TestD7KeyDeletedOutside(t *testing.T) {
 }
 
 // All members are gone for half a TTL, and nothing is lost.
-func TestD7AllMembersDown(t *testing.T) {
+func TestAllMembersDownIsNoLoss(t *testing.T) {
 	t.Parallel()
 	const ttl, clients = 12 * time.Second, 8 // leaves more than a second to connect again
 	for range testenv.UnderStress(1, 20) {
@@ -478,7 +478,7 @@ func TestD7AllMembersDown(t *testing.T) {
 
 // After an outage of more than a TTL what was held is lost, and locking works
 // again within two seconds.
-func TestD8LeaseIsReplaced(t *testing.T) {
+func TestLeaseIsReplacedAfterAnOutage(t *testing.T) {
 	t.Parallel()
 	const ttl = 4 * time.Second
 	server := testenv.Etcd(t)
@@ -524,7 +524,7 @@ func TestD8LeaseIsReplaced(t *testing.T) {
 
 // A lease that is revoked takes with it what is on it and nothing else, and is
 // replaced.
-func TestD8OtherLeasesLive(t *testing.T) {
+func TestRevokedLeaseSparesOthers(t *testing.T) {
 	t.Parallel()
 	const ttl = 12 * time.Second
 	told := testenv.UnderStress(ttl*3/4, time.Second+deSlack) // and not by the end of the lease
@@ -583,7 +583,7 @@ func deNames(n int) []string {
 
 // Whatever the names are, they are locks of their own: for us, for the mutexes
 // of others, and in lists.
-func TestD9Names(t *testing.T) {
+func TestNamesDoNotCollide(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
 	direct, c := dial(t, server.Endpoint()), deNew(t, server.Endpoint())
@@ -633,7 +633,7 @@ func TestD9Names(t *testing.T) {
 
 // A client that knows only a member which is cut off from the others is told
 // so.
-func TestD10IsolatedMember(t *testing.T) {
+func TestIsolatedMemberIsToldAtOnce(t *testing.T) {
 	t.Parallel()
 	const ttl = 4 * time.Second
 	cluster := testenv.EtcdCluster(t)
@@ -671,7 +671,7 @@ func TestD10IsolatedMember(t *testing.T) {
 }
 
 // Closing takes no longer than three seconds when all members are stopped.
-func TestD11CloseWithoutMembers(t *testing.T) {
+func TestCloseWithoutMembers(t *testing.T) {
 	t.Parallel()
 	for range testenv.UnderStress(1, 20) {
 		server := testenv.Etcd(t)
@@ -694,7 +694,7 @@ func TestD11CloseWithoutMembers(t *testing.T) {
 }
 
 // Locks are many and leases few, and none of them is left.
-func TestD13Leases(t *testing.T) {
+func TestLocksShareLeases(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
 	direct := dial(t, server.Endpoint())
@@ -737,7 +737,7 @@ func TestD13Leases(t *testing.T) {
 }
 
 // Closing leaves no lease either that is being given back.
-func TestD13CloseAtOnce(t *testing.T) {
+func TestCloseLeavesNoLease(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
 	proxy := testenv.Proxy(t, server.Addr())

@@ -562,7 +562,7 @@ func deFull(t testing.TB, direct *clientv3.Client) {
 
 // Without space nothing new is locked, and the error says so. What is held is
 // renewed and released, and who waits gets it.
-func TestC7NoSpace(t *testing.T) {
+func TestWithoutSpaceHeldLocksWork(t *testing.T) {
 	t.Parallel()
 	const ttl = 9 * time.Second
 	server := testenv.Etcd(t, "--quota-backend-bytes", "1000000")

@@ -20,7 +20,7 @@ import (
 
 // One error of each kind that passes is answered to a renewal, and to half a
 // lease of renewals: no loss.
-func TestB1TransientErrorIsNoLoss(t *testing.T) {
+func TestTransientErrorIsNoLoss(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
 	const ttl = 5 * time.Second
@@ -73,7 +73,7 @@ func TestB1TransientErrorIsNoLoss(t *testing.T) {
 
 // The link dies right after a lock was acquired or renewed: the loss is told
 // before the lease ends on the server, and not long before.
-func TestB2DeadLinkIsLostInTime(t *testing.T) {
+func TestDeadLinkIsLostInTime(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
 	proxy := testenv.Proxy(t, server.Addr())
@@ -136,7 +136,7 @@ func TestB2DeadLinkIsLostInTime(t *testing.T) {
 
 // Answers to renewals come late, and then none: the loss is told before the key
 // dies on the server.
-func TestB3LossBeforeServerExpiry(t *testing.T) {
+func TestLossPrecedesExpiry(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
 	direct := abDirect(t, server)
@@ -194,7 +194,7 @@ func TestB3LossBeforeServerExpiry(t *testing.T) {
 }
 
 // Tokens increase through the loss of the counter and of the whole server.
-func TestB5FenceNeverGoesBack(t *testing.T) {
+func TestFenceNeverGoesBack(t *testing.T) {
 	server := testenv.Redis(t)
 	direct := abDirect(t, server)
 	const workers = 3
@@ -259,7 +259,7 @@ func TestB5FenceNeverGoesBack(t *testing.T) {
 
 // The server comes back with an old snapshot, in which the counter stands where it
 // stood long ago.
-func TestB5FenceAfterOldSnapshot(t *testing.T) {
+func TestFenceSurvivesAnOldSnapshot(t *testing.T) {
 	server := testenv.Redis(t)
 	direct := abDirect(t, server)
 	c := abClient(t, server.Addr(), dlock.Config{DefaultTTL: 5 * time.Second, RetryInterval: 10 * time.Millisecond})
@@ -296,7 +296,7 @@ func TestB5FenceAfterOldSnapshot(t *testing.T) {
 }
 
 // A replica that lags behind becomes the master.
-func TestB5FenceAfterFailover(t *testing.T) {
+func TestFenceSurvivesFailover(t *testing.T) {
 	for range testenv.UnderStress(2, 10) {
 		master, replica := testenv.Redis(t), testenv.Redis(t)
 		link, proxy := testenv.Proxy(t, master.Addr()), testenv.Proxy(t, master.Addr())
@@ -342,7 +342,7 @@ func TestB5FenceAfterFailover(t *testing.T) {
 
 // Locks that live about as long as their renewal interval are taken and given
 // back: then nothing is stored, and the server hears nothing of them.
-func TestB6RenewalEndsWithUnlock(t *testing.T) {
+func TestRenewalEndsWithUnlock(t *testing.T) {
 	server := testenv.Redis(t)
 	direct, monitor := abDirect(t, server), abWatch(t, server)
 	const workers = 20
@@ -421,7 +421,7 @@ func TestB6RenewalEndsWithUnlock(t *testing.T) {
 }
 
 // Whatever TTL is asked for is refused, or kept to the millisecond.
-func TestB9TTLIsKeptOrRefused(t *testing.T) {
+func TestTTLIsKeptOrRefused(t *testing.T) {
 	server := testenv.Redis(t)
 	direct := abDirect(t, server)
 	c := abClient(t, server.Addr(), dlock.Config{})
@@ -501,7 +501,7 @@ func TestB9TTLIsKeptOrRefused(t *testing.T) {
 }
 
 // No time of the client's clock is sent, and no expiry at a fixed time is set.
-func TestB10NoClientClock(t *testing.T) {
+func TestNoClientClockIsSent(t *testing.T) {
 	server := testenv.Redis(t)
 	direct, monitor := abDirect(t, server), abWatch(t, server)
 	c := abClient(t, server.Addr(), dlock.Config{DefaultTTL: 6 * time.Second})
@@ -585,7 +585,7 @@ func TestB10NoClientClock(t *testing.T) {
 
 // The server's clock jumps and a held lock is gone: the holder learns of it at its
 // next renewal, and its writes are refused.
-func TestB11ServerClockJump(t *testing.T) {
+func TestServerClockJumpIsALoss(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
 	direct := abDirect(t, server)

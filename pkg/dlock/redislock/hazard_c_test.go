@@ -25,7 +25,7 @@ import (
 
 // A failover to a replica that has not heard of the lock gives it to a
 // second holder. Only the fence stops the first.
-func TestC1FailoverDoubleHold(t *testing.T) {
+func TestFailoverNeedsTheFence(t *testing.T) {
 	t.Parallel()
 	for run := range testenv.UnderStress(2, 50) {
 		master, replica := cehPair(t)
@@ -56,7 +56,7 @@ func TestC1FailoverDoubleHold(t *testing.T) {
 
 // With replicas that must confirm, nobody holds what a replica has not
 // heard of.
-func TestC1MinReplicas(t *testing.T) {
+func TestMinReplicasHaveTheGrant(t *testing.T) {
 	t.Parallel()
 	for range testenv.UnderStress(2, 50) {
 		master, replica := cehPair(t)
@@ -85,7 +85,7 @@ func TestC1MinReplicas(t *testing.T) {
 
 // A holder whose renewals are not confirmed any more is lost before the
 // replica, which is promoted, lets another in.
-func TestC1MinReplicasRenewal(t *testing.T) {
+func TestMinReplicasHaveTheRenewal(t *testing.T) {
 	t.Parallel()
 	ttl := testenv.UnderStress(6*time.Second, 1500*time.Millisecond)
 	for range testenv.UnderStress(1, 50) {
@@ -115,9 +115,9 @@ func TestC1MinReplicasRenewal(t *testing.T) {
 	}
 }
 
-// C1 with sentinels: the key that a replica had to confirm has no second
+// With sentinels: the key that a replica had to confirm has no second
 // holder, the one that none had to has.
-func TestC1Sentinel(t *testing.T) {
+func TestMinReplicasWithSentinel(t *testing.T) {
 	t.Parallel()
 	for range testenv.UnderStress(1, 50) {
 		s := testenv.Sentinel(t)
@@ -159,7 +159,7 @@ func TestC1Sentinel(t *testing.T) {
 
 // A server that comes back empty: the holder learns of it at its next
 // renewal, and its token is below that of the next.
-func TestC2RestartWithoutPersistence(t *testing.T) {
+func TestEmptyRestartIsALoss(t *testing.T) {
 	t.Parallel()
 	ttl := testenv.UnderStress(30*time.Second, 3*time.Second) // its end is told from the next renewal
 	for range testenv.UnderStress(1, 50) {
@@ -179,7 +179,7 @@ func TestC2RestartWithoutPersistence(t *testing.T) {
 }
 
 // With an append-only file that is written first, locks outlive the server.
-func TestC2RestartWithPersistence(t *testing.T) {
+func TestLocksSurviveARestart(t *testing.T) {
 	t.Parallel()
 	const ttl = 3 * time.Second
 	server := testenv.Redis(t, "--appendonly", "yes", "--appendfsync", "always")
@@ -207,7 +207,7 @@ func TestC2RestartWithPersistence(t *testing.T) {
 
 // A server that evicts takes the lock away; the holder learns of it at its
 // next renewal.
-func TestC6Eviction(t *testing.T) {
+func TestEvictedKeyIsALoss(t *testing.T) {
 	t.Parallel()
 	ttl := testenv.UnderStress(30*time.Second, 6*time.Second) // its end is told from the next renewal
 	server := testenv.Redis(t, "--maxmemory", "4mb", "--maxmemory-policy", "volatile-lru")
@@ -245,7 +245,7 @@ func TestC6Eviction(t *testing.T) {
 
 // A server that is full: nothing new is stored, and the error says why; what
 // is there is renewed, released, waits on and is handed over.
-func TestC7OutOfMemory(t *testing.T) {
+func TestAtMaxmemoryHeldLocksWork(t *testing.T) {
 	t.Parallel()
 	ttl := testenv.UnderStress(5*time.Second, 900*time.Millisecond)
 	server := testenv.Redis(t, "--maxmemory-policy", "noeviction")
@@ -294,7 +294,7 @@ func TestC7OutOfMemory(t *testing.T) {
 }
 
 // A server that forgets the scripts all the time is never noticed.
-func TestC8ScriptFlush(t *testing.T) {
+func TestFlushedScriptsAreLoadedAgain(t *testing.T) {
 	server := testenv.Redis(t)
 	direct := cehDial(t, server.Addr())
 	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(testenv.UnderStress(3, 60))*time.Second)
@@ -369,7 +369,7 @@ var cehReplies = []string{
 
 // Each of them, once, to each kind of call: no loss, no error where there is
 // time to ask again, the right error where there is not.
-func TestC9ErrorReplies(t *testing.T) {
+func TestErrorRepliesAreNoLoss(t *testing.T) {
 	t.Parallel()
 	ttl := testenv.UnderStress(3*time.Second, 600*time.Millisecond)
 	server := testenv.Redis(t)
@@ -431,7 +431,7 @@ func TestC9ErrorReplies(t *testing.T) {
 }
 
 // What will not get better is said at once.
-func TestC9FatalReplies(t *testing.T) {
+func TestFatalRepliesAreToldAtOnce(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
 	proxy := testenv.Proxy(t, server.Addr())
@@ -461,7 +461,7 @@ func TestC9FatalReplies(t *testing.T) {
 
 // A master that is made a replica while it is used: holders follow to the
 // new one within a renewal interval and lose nothing.
-func TestC9Demotion(t *testing.T) {
+func TestHoldersFollowADemotion(t *testing.T) {
 	t.Parallel()
 	const ttl = 9 * time.Second
 	s := testenv.Sentinel(t)
@@ -523,7 +523,7 @@ func TestC9Demotion(t *testing.T) {
 
 // A slot moves to another master while its locks are held, waited for and
 // renewed.
-func TestC9SlotMigration(t *testing.T) {
+func TestLocksFollowTheirSlot(t *testing.T) {
 	t.Parallel()
 	ttl := testenv.UnderStress(6*time.Second, 1500*time.Millisecond)
 	cl := testenv.Cluster(t)
@@ -582,7 +582,7 @@ func cehBraces(n int) []string {
 
 // All keys of a lock share a slot of the cluster, or the name is refused;
 // no call is ever CROSSSLOT.
-func TestC10Slots(t *testing.T) {
+func TestSiblingsShareASlot(t *testing.T) {
 	t.Parallel()
 	cl := testenv.Cluster(t)
 	node := cehDial(t, cl.Nodes()[0].Addr())
@@ -620,8 +620,8 @@ func TestC10Slots(t *testing.T) {
 	}
 }
 
-// C10 through the client: on the names of the siblings nothing is CROSSSLOT.
-func TestC10Cluster(t *testing.T) {
+// Through the client: on the names of the siblings nothing is CROSSSLOT.
+func TestSiblingsShareASlotOnACluster(t *testing.T) {
 	t.Parallel()
 	cl := testenv.Cluster(t)
 	c := cehLocks(t, redislock.New(clusterClient(t, cl)), dlock.Config{Prefix: "p:"})
@@ -666,7 +666,7 @@ func TestC10Cluster(t *testing.T) {
 
 // Ownership is asked of masters only, even by a client that reads from
 // replicas.
-func TestC11StoppedReplicas(t *testing.T) {
+func TestOnlyMastersAreAsked(t *testing.T) {
 	t.Parallel()
 	cl := testenv.ClusterWithReplicas(t, 1)
 	writer := clusterClient(t, cl)
@@ -755,7 +755,7 @@ func TestC11StoppedReplicas(t *testing.T) {
 
 // Operators delete, rename, overwrite and flush: the holder learns of it at
 // its next renewal, and whoever waits goes on.
-func TestC12Operators(t *testing.T) {
+func TestOperatorsEndLocks(t *testing.T) {
 	t.Parallel()
 	ttl := testenv.UnderStress(9*time.Second, 1500*time.Millisecond)
 	for name, act := range map[string]func(context.Context, *redis.Client) error{

@@ -69,7 +69,7 @@ func cehSetUser(t testing.TB, admin redis.Cmdable, name string, rules ...[]strin
 }
 
 // The whole suite, by users who may do nothing else.
-func TestH1MinimalACL(t *testing.T) {
+func TestMinimalACL(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
 	first := cehDial(t, server.Addr())
@@ -122,8 +122,8 @@ func TestH1MinimalACL(t *testing.T) {
 	}
 }
 
-// H1 on a cluster.
-func TestH1MinimalACLCluster(t *testing.T) {
+// The same on a cluster.
+func TestMinimalACLOnACluster(t *testing.T) {
 	t.Parallel()
 	cl := testenv.Cluster(t)
 	rules := slices.Concat([]string{">secret"}, cehACL(t), cehACLAdmin, cehACLCheck, cehACLCluster, cehPatterns("p:"), []string{"&{*}dlock:*"})
@@ -165,7 +165,7 @@ func TestH1MinimalACLCluster(t *testing.T) {
 }
 
 // No claim ID and no password in logs and errors, whatever goes wrong.
-func TestH2Redaction(t *testing.T) {
+func TestNoSecretsInLogsAndErrors(t *testing.T) {
 	t.Parallel()
 	const password = "swordfish-4711"
 	server := testenv.Redis(t)
@@ -281,7 +281,7 @@ func TestH2Redaction(t *testing.T) {
 
 // Every name is refused for good, or works exactly; nothing is stored outside
 // the prefix.
-func TestH5Names(t *testing.T) {
+func TestNamesAreRefusedOrExact(t *testing.T) {
 	t.Parallel()
 	const prefix = "p*[x]:"
 	server := testenv.Redis(t)
@@ -370,7 +370,7 @@ func TestH5Names(t *testing.T) {
 
 // A key that holds other data is refused by name, at once, and the data are
 // not touched; not even when locks wait there already.
-func TestH7OtherData(t *testing.T) {
+func TestOtherDataIsRefused(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
 	direct := cehDial(t, server.Addr())

@@ -27,10 +27,10 @@ const (
 // subscriptions may be on their way, or later.
 func releaseDelay(round int) time.Duration { return time.Duration(round%3) * 700 * time.Millisecond }
 
-// I1a: a planned failover of a cluster's master, back and forth. A subscriber that
+// A planned failover of a cluster's master, back and forth. A subscriber that
 // stays with the demoted node hears what the new master publishes; the new master
 // cannot count it.
-func TestI1ClusterFailover(t *testing.T) {
+func TestWaitersFollowAClusterFailover(t *testing.T) {
 	t.Parallel()
 	cl := testenv.ClusterWithReplicas(t, 1)
 	const key = "k"
@@ -76,9 +76,9 @@ func failoverCluster(t *testing.T, one, other *servers.Redis) {
 	})
 }
 
-// I1b: a planned failover behind one stable address. Open connections stay with the
+// A planned failover behind one stable address. Open connections stay with the
 // demoted node, subscriptions among them.
-func TestI1FailoverBehindOneAddress(t *testing.T) {
+func TestWaitersFollowAFailoverBehindOneAddress(t *testing.T) {
 	t.Parallel()
 	master, replica := cehPair(t)
 	proxy := testenv.Proxy(t, master.Addr())
@@ -116,9 +116,9 @@ func failoverTo(t *testing.T, master, replica *servers.Redis) {
 	})
 }
 
-// I1c: cluster clients that read from replicas. Their subscriptions sit on replicas
+// Cluster clients that read from replicas. Their subscriptions sit on replicas
 // without any failover.
-func TestI1ReplicaReaders(t *testing.T) {
+func TestWaitersWhoReadFromReplicas(t *testing.T) {
 	t.Parallel()
 	cl := testenv.ClusterWithReplicas(t, 1)
 	awaitReplicasListed(t, cl)
@@ -253,9 +253,9 @@ func contendFor(t *testing.T, clients []*dlock.Client, key string, duration time
 	t.Logf("%d acquisitions, %d releases unknown at first", log.entries, log.unknown)
 }
 
-// I1d: locks that are held stay held through a planned failover behind one address,
+// Locks that are held stay held through a planned failover behind one address,
 // though every open connection leads to a node that refuses writes.
-func TestI1HeldThroughFailover(t *testing.T) {
+func TestHeldThroughFailover(t *testing.T) {
 	t.Parallel()
 	master, replica := cehPair(t)
 	proxy := testenv.Proxy(t, master.Addr())

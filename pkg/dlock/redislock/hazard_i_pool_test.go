@@ -15,7 +15,7 @@ import (
 
 // Blocking commands that a user runs on the connector's client take all of its
 // pool. Locks are acquired, renewed and released all the same.
-func TestI8BlockingCommandsInThePool(t *testing.T) {
+func TestBlockingCommandsSpareTheLocks(t *testing.T) {
 	t.Parallel()
 	const pool = 2
 	server := testenv.Redis(t)

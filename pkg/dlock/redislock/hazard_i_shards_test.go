@@ -19,7 +19,7 @@ import (
 
 // One master of three stalls. Locks on the others are acquired as often as before,
 // and none that is held there is lost.
-func TestI7StalledMaster(t *testing.T) {
+func TestStalledMasterSparesTheOthers(t *testing.T) {
 	for _, deadlines := range []bool{true, false} {
 		t.Run(fmt.Sprint("ContextTimeoutEnabled=", deadlines), func(t *testing.T) {
 			cl := testenv.Cluster(t)

@@ -42,7 +42,7 @@ func (w *warningLog) about(word string) (n int) {
 
 // A waiter whose user may not subscribe to channels is served in its turn. It
 // finds out by asking, so each turn may cost a heartbeat.
-func TestI5NoChannelRights(t *testing.T) {
+func TestWaitersWithoutChannelRights(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
 	cfg := dlock.Config{DefaultTTL: testenv.UnderStress(5*time.Second, 1500*time.Millisecond)}
@@ -81,7 +81,7 @@ func dialUnheard(t *testing.T, server *servers.Redis) *redis.Client {
 
 // A subscription that the server refuses is not tried again without a pause. The
 // refusal is an answer, and comes at once.
-func TestI5RefusedSubscription(t *testing.T) {
+func TestRefusedSubscriptionIsNotHammered(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
 	direct := cehDial(t, server.Addr())

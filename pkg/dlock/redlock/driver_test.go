@@ -206,7 +206,7 @@ func (s *set) scripts(tb testing.TB, node int) int {
 
 // Clean-up does not give up: a node that is out of reach for a while has nothing of ours
 // a second after it is back.
-func TestC4CleanUpGoesOn(t *testing.T) {
+func TestCleanupOutlastsAnOutage(t *testing.T) {
 	t.Parallel()
 	s := start(t, 3)
 	d := s.open(t, redlock.WithNodeTimeout(enough)) // clean-up fails three times

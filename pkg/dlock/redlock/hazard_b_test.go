@@ -11,7 +11,7 @@ import (
 
 // The links hang right after the lock was taken. The loss is told before a node could
 // give the lock away, and not much earlier.
-func TestB2HangingRenewal(t *testing.T) {
+func TestDeadLinkIsLostInTime(t *testing.T) {
 	t.Parallel()
 	s := start(t, 3)
 	c := s.locks(t, dlock.Config{})
@@ -37,7 +37,7 @@ func TestB2HangingRenewal(t *testing.T) {
 }
 
 // A lock that has run out on a majority does not come back, though a node has it.
-func TestB8NothingComesBack(t *testing.T) {
+func TestMinorityDoesNotResurrect(t *testing.T) {
 	s := start(t, 3)
 	c := s.locks(t, dlock.Config{DefaultTTL: time.Minute}, patient) // nothing but Extend renews it
 	for range testenv.UnderStress(5, 200) {

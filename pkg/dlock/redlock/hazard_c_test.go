@@ -49,7 +49,7 @@ func (r *room) stay(g *dlock.Guard, most time.Duration) {
 
 // Single nodes come back empty, at least two leases apart and while all nodes have
 // the lock: nobody else ever gets in.
-func TestC3EmptyRestarts(t *testing.T) {
+func TestEmptyNodesAdmitNoOther(t *testing.T) {
 	for _, n := range []int{3, 5} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			t.Parallel()
@@ -101,7 +101,7 @@ func (s *set) isOnAll(tb testing.TB, lock string) bool {
 // on a node that can be reached, long before its lease is over, and one that wins has
 // validity left. The slow nodes take longer than a round, and less than clean-up, waits
 // for them; a node that is slower still counts as dead.
-func TestC4SlowNodes(t *testing.T) {
+func TestSlowNodesKeepNothing(t *testing.T) {
 	t.Parallel()
 	s := start(t, 5)
 	const ttl, slowly = 8 * time.Second, 1200 * time.Millisecond // there, and back
@@ -159,7 +159,7 @@ func (s *set) keepUntil(tb testing.TB, lock string, until time.Time) (n int) {
 }
 
 // What must be counted on each node does not add up over nodes.
-func TestC5NothingShared(t *testing.T) {
+func TestOnlyExclusiveLocks(t *testing.T) {
 	s := start(t, 3)
 	d, err := redlock.New(s.clients).Open(driver.Options{Logger: quietLog})
 	check(t, err)

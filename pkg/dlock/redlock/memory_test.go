@@ -20,7 +20,7 @@ func (s *set) limit(tb testing.TB, bytes string) {
 
 // Renewals and releases work on servers at maxmemory; nothing new is stored, and the
 // error says why.
-func TestC7OutOfMemory(t *testing.T) {
+func TestAtMaxmemoryHeldLocksWork(t *testing.T) {
 	s := start(t, 3)
 	c := s.locks(t, dlock.Config{DefaultTTL: time.Minute}, patient)
 	g := acquire(t, c, "k")
@@ -36,7 +36,7 @@ func TestC7OutOfMemory(t *testing.T) {
 }
 
 // A release at maxmemory bars a claim of which an attempt may still arrive.
-func TestC7BarsAtMaxmemory(t *testing.T) {
+func TestTombstoneAtMaxmemory(t *testing.T) {
 	s := start(t, 3)
 	d := s.open(t, patient)
 	late := claim(1)
