@@ -72,6 +72,9 @@ type Env interface {
 	Subscriptions(tb testing.TB) int
 	// Requests is how many requests for locks the servers have received, from all clients.
 	Requests(tb testing.TB) int
+	// Renewed is when the last call left, through the proxies, that the lease of a held lock
+	// counts from, and whether none is under way.
+	Renewed(tb testing.TB, key string) (sent time.Time, quiet bool)
 	// Delay holds back everything for this long in each direction.
 	Delay(up, down time.Duration)
 	// BlackHole lets nothing pass, not even the end of a connection.
@@ -114,6 +117,9 @@ type Traits struct {
 	Watches int
 	// HolderWatches is how many Subscriptions a holder has.
 	HolderWatches int
+	// EarlyLoss is how much sooner than a twentieth of its lease before the end a holder may
+	// give up a lease of six seconds.
+	EarlyLoss time.Duration
 	// Healed is how soon after the end of a fault nothing may be left of it.
 	Healed time.Duration
 	// HandOver is how soon a waiter must have a lock that was released.

@@ -72,6 +72,74 @@ func (s *scene) renewed(g *dlock.Guard, ttl time.Duration, metronome *testenv.Me
 	return false
 }
 
+// DeadLinkIsLostInTime lets the link die after locks were acquired or renewed: the loss is told
+// before the lease ends on the servers, and not long before.
+func DeadLinkIsLostInTime(t *testing.T, open Open) {
+	t.Parallel()
+	for range testenv.UnderStress(1, 10) {
+		begin(t, open).loseLink()
+	}
+}
+
+func (s *scene) loseLink() {
+	const ttl, holders = 6 * time.Second, 10
+	t, metronome := s.t, testenv.StartMetronome(s.t)
+	var guards [holders]*dlock.Guard
+	var losses [holders]<-chan time.Time
+	for i := range guards {
+		if i == holders/2 {
+			elapse(ttl) // the first half has been renewed some times
+		}
+		guards[i] = acquire(t, s.proxied(dlock.Config{DefaultTTL: ttl}), fmt.Sprintf("k%d", i))
+		losses[i] = watchLoss(guards[i])
+	}
+	var sent [holders]time.Time
+	testenv.Eventually(t, patience, "no renewal is under way", func() bool {
+		for i, g := range guards {
+			var quiet bool
+			sent[i], quiet = s.Renewed(t, g.Key())
+			since := time.Since(sent[i])
+			if !quiet || since < 20*time.Millisecond || since > ttl/3-100*time.Millisecond {
+				return false
+			}
+		}
+		return true
+	})
+	s.BlackHole(true)
+	least := ttl - ttl/20 - s.Traits().EarlyLoss
+	for i, g := range guards {
+		var lost time.Time
+		select {
+		case lost = <-losses[i]:
+		case <-time.After(beforeLease):
+			t.Fatalf("the loss of %q is not told", g.Key())
+		}
+		after, most := lost.Sub(sent[i]), ttl+metronome.Lost(lost.Add(-ttl/2))
+		if after > most || after < least {
+			t.Errorf("lost %v after the last renewal, want %v to %v", after, least, most)
+		}
+		expect(t, context.Cause(g.Context()), dlock.ErrOwnershipLost)
+		if g.Remaining() != 0 {
+			t.Error("a lost guard has time remaining")
+		}
+		token := s.token(g.Key())
+		if token != g.Token() && time.Since(sent[i]) < ttl { // looking takes time, too
+			t.Errorf("the servers have token %d, the guard had %d", token, g.Token())
+		}
+		if now, _ := s.Renewed(t, g.Key()); now != sent[i] {
+			t.Error("a renewal was answered: the link was not dead")
+		}
+	}
+	s.Heal()
+}
+
+// watchLoss tells when the ownership of a guard ends.
+func watchLoss(g *dlock.Guard) <-chan time.Time {
+	at := make(chan time.Time, 1)
+	context.AfterFunc(g.Context(), func() { at <- time.Now() })
+	return at
+}
+
 // DeadOwnerFreesTheLock has the owner of a lock panic, or its context end: the lock does not
 // stay.
 func DeadOwnerFreesTheLock(t *testing.T, open Open) {

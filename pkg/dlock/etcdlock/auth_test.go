@@ -86,11 +86,11 @@ func TestHoldersAsUsers(t *testing.T) {
 	server := startWithUsers(t)
 	var guards []*dlock.Guard
 	for i := range holders {
-		c := abClientOn(t, server.dial(t, server.Endpoint()), dlock.Config{DefaultTTL: ttl})
-		guards = append(guards, abAcquire(t, c, fmt.Sprintf("k%d", i)))
+		c := locksOn(t, server.dial(t, server.Endpoint()), dlock.Config{DefaultTTL: ttl})
+		guards = append(guards, acquire(t, c, fmt.Sprintf("k%d", i)))
 	}
 	began, cpu := server.authentications.Load(), server.cpu(t)
-	abElapse(span)
+	elapse(span)
 	used, lost := server.cpu(t)-cpu, 0
 	for _, g := range guards {
 		if g.Context().Err() != nil {
@@ -129,7 +129,7 @@ func compareSessions(t *testing.T, holders int, ttl, span time.Duration) {
 		sessions = append(sessions, session)
 	}
 	began, cpu := server.authentications.Load(), server.cpu(t)
-	abElapse(span)
+	elapse(span)
 	used := server.cpu(t) - cpu
 	for _, s := range sessions {
 		select {
@@ -149,26 +149,26 @@ func TestTokenOfAUserEnds(t *testing.T) {
 	server := startWithUsers(t, "--auth-token-ttl", "1")
 	proxy := testenv.Proxy(t, server.Addr())
 	const ttl = 5 * time.Second
-	c := abClientOn(t, server.dial(t, abVia(proxy)), dlock.Config{DefaultTTL: ttl})
+	c := locksOn(t, server.dial(t, urlOf(proxy)), dlock.Config{DefaultTTL: ttl})
 	metronome, started := testenv.StartMetronome(t), time.Now()
-	g := abAcquire(t, c, "k")
-	abElapse(ttl + time.Second)
+	g := acquire(t, c, "k")
+	elapse(ttl + time.Second)
 	proxy.Cut()
-	abElapse(ttl + time.Second)
-	if !abRenewed(t, g, ttl, metronome, started) {
+	elapse(ttl + time.Second)
+	if !renewedAgain(t, g, ttl, metronome, started) {
 		return
 	}
 	admin := server.dial(t, server.Endpoint())
-	fixed := abAcquire(t, c, "fixed", dlock.WithTTL(lossTTL), dlock.WithoutRenewal())
-	loss := abWatchLoss(fixed)
-	if _, err := admin.Delete(t.Context(), string(abLine(t, admin, "fixed")[0].Key)); err != nil {
+	fixed := acquire(t, c, "fixed", dlock.WithTTL(lossTTL), dlock.WithoutRenewal())
+	loss := watchLoss(fixed)
+	if _, err := admin.Delete(t.Context(), string(storedClaims(t, admin, "fixed")[0].Key)); err != nil {
 		t.Fatal(err)
 	}
 	loss.when(t)
-	got := abAwait(t, abClientOn(t, server.dial(t, abVia(proxy)), dlock.Config{DefaultTTL: ttl}), admin, "k")
-	abElapse(ttl)
-	abUnlock(t, g)
-	abUnlock(t, (<-got).g)
+	got := startWait(t, locksOn(t, server.dial(t, urlOf(proxy)), dlock.Config{DefaultTTL: ttl}), admin, "k")
+	elapse(ttl)
+	unlock(t, g)
+	unlock(t, granted(t, got).guard)
 }
 
 // All connections of a fleet break at once. Each process authenticates for each of its
@@ -180,19 +180,19 @@ func TestFleetOfUsersReconnects(t *testing.T) {
 	proxy := testenv.Proxy(t, server.Addr())
 	var guards []*dlock.Guard
 	for i := range holders {
-		c := abClientOn(t, server.dial(t, abVia(proxy)), dlock.Config{DefaultTTL: ttl})
-		guards = append(guards, abAcquire(t, c, fmt.Sprintf("k%d", i)))
+		c := locksOn(t, server.dial(t, urlOf(proxy)), dlock.Config{DefaultTTL: ttl})
+		guards = append(guards, acquire(t, c, fmt.Sprintf("k%d", i)))
 	}
-	abElapse(ttl / 2) // all have a stream for their keep-alives
+	elapse(ttl / 2) // all have a stream for their keep-alives
 	before := server.authentications.Load()
 	proxy.Cut()
 	metronome, cut := testenv.StartMetronome(t), time.Now()
-	abElapse(ttl)
+	elapse(ttl)
 	for _, g := range guards {
-		abRenewed(t, g, ttl, metronome, cut)
+		renewedAgain(t, g, ttl, metronome, cut)
 	}
 	again := server.authentications.Load() - before
-	starved := metronome.Lost(cut) > abStarved // then the server was as well, and some have tried again
+	starved := metronome.Lost(cut) > starved // then the server was as well, and some have tried again
 	t.Logf("%d authentications of %d processes, starved %v", again, holders, starved)
 	if again == 0 || again > 3*holders && !starved {
 		t.Errorf("%d authentications of %d processes", again, holders)

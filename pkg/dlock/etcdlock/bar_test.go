@@ -21,13 +21,13 @@ func TestCleanUpOutlivesTheLeaseOfItsBars(t *testing.T) {
 	leaveUnanswered := func(id string) driver.Ref {
 		t.Helper()
 		r := driver.Ref{Key: "k", ID: strings.Repeat(id, 32), TTL: time.Minute}
-		before := proxy.GRPCCalls()[abTxn]
-		land := proxy.HoldGRPC(abTxn, 1)
+		before := proxy.GRPCCalls()[txnPath]
+		land := proxy.HoldGRPC(txnPath, 1)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		failed := make(chan error, 1)
 		go func() { _, err := d.Acquire(ctx, driver.Request{Ref: r}); failed <- err }()
-		testenv.Eventually(t, patience, "the attempt is on its way", func() bool { return proxy.GRPCCalls()[abTxn] > before })
+		testenv.Eventually(t, patience, "the attempt is on its way", func() bool { return proxy.GRPCCalls()[txnPath] > before })
 		cancel()
 		if err := <-failed; err == nil {
 			t.Fatal("the attempt was answered")

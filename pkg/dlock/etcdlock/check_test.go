@@ -15,9 +15,9 @@ import (
 func TestCheckTwoClusters(t *testing.T) {
 	t.Parallel()
 	one, other := testenv.Etcd(t), testenv.Etcd(t)
-	deCheckup(t, deNew(t, one.Endpoint()), map[string]driver.Level{"cluster": driver.OK, "space": driver.OK})
-	findings := deCheckup(t, deNew(t, one.Endpoint(), other.Endpoint()), map[string]driver.Level{"cluster": driver.Unsafe})
-	if f := deFinding(t, findings, "cluster"); !strings.Contains(f.Detail, "2 clusters") {
+	wantFindings(t, locksAt(t, one.Endpoint()), map[string]driver.Level{"cluster": driver.OK, "space": driver.OK})
+	findings := wantFindings(t, locksAt(t, one.Endpoint(), other.Endpoint()), map[string]driver.Level{"cluster": driver.Unsafe})
+	if f := findingOf(t, findings, "cluster"); !strings.Contains(f.Detail, "2 clusters") {
 		t.Errorf("%+v", f)
 	}
 }
@@ -26,14 +26,14 @@ func TestCheckTwoClusters(t *testing.T) {
 func TestCheckSpace(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t, "--quota-backend-bytes", "4194304")
-	client, c := dial(t, server.Endpoint()), deNew(t, server.Endpoint())
-	deCheckup(t, c, map[string]driver.Level{"space": driver.OK})
+	client, c := dial(t, server.Endpoint()), locksAt(t, server.Endpoint())
+	wantFindings(t, c, map[string]driver.Level{"space": driver.OK})
 	for i := 0; used(t, client, server.Endpoint()) < 4194304*83/100; i++ {
 		_, err := client.Put(t.Context(), "ballast/"+strconv.Itoa(i), strings.Repeat("y", 64<<10))
-		deCheck(t, err)
+		check(t, err)
 	}
-	findings := deCheckup(t, c, map[string]driver.Level{"alarms": driver.OK, "space": driver.Warning})
-	if f := deFinding(t, findings, "space"); !strings.Contains(f.Detail, "% of the quota") {
+	findings := wantFindings(t, c, map[string]driver.Level{"alarms": driver.OK, "space": driver.Warning})
+	if f := findingOf(t, findings, "space"); !strings.Contains(f.Detail, "% of the quota") {
 		t.Errorf("%+v", f)
 	}
 }
@@ -41,6 +41,6 @@ func TestCheckSpace(t *testing.T) {
 func used(t *testing.T, client *clientv3.Client, endpoint string) int64 {
 	t.Helper()
 	st, err := client.Status(t.Context(), endpoint)
-	deCheck(t, err)
+	check(t, err)
 	return st.DbSize
 }

@@ -20,16 +20,16 @@ func TestClientWithoutConnection(t *testing.T) {
 	t.Cleanup(func() { _ = client.Close() })
 	client.KV, client.Lease, client.Watcher = real.KV, real.Lease, real.Watcher
 	const ttl = 4 * time.Second
-	one, two := abClientOn(t, client, dlock.Config{DefaultTTL: ttl}), abClientOn(t, client, dlock.Config{DefaultTTL: ttl})
-	g := abAcquire(t, one, "k")
-	got := abAwait(t, two, real, "k")
-	abElapse(ttl + ttl/2)
-	abAlive(t, g)
-	abUnlock(t, g)
-	next := <-got
-	abAlive(t, next.g)
-	lost := abWatchLoss(next.g)
-	if _, err := real.Delete(t.Context(), string(abLine(t, real, "k")[0].Key)); err != nil {
+	one, two := locksOn(t, client, dlock.Config{DefaultTTL: ttl}), locksOn(t, client, dlock.Config{DefaultTTL: ttl})
+	g := acquire(t, one, "k")
+	got := startWait(t, two, real, "k")
+	elapse(ttl + ttl/2)
+	alive(t, g)
+	unlock(t, g)
+	next := granted(t, got)
+	alive(t, next.guard)
+	lost := watchLoss(next.guard)
+	if _, err := real.Delete(t.Context(), string(storedClaims(t, real, "k")[0].Key)); err != nil {
 		t.Fatal(err)
 	}
 	lost.when(t)

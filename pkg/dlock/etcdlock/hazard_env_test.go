@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -31,11 +32,16 @@ type etcdEnv struct {
 	client *clientv3.Client // past the proxy
 	calls  hazardtest.Calls
 	silent atomic.Bool // watches are held
+
+	mu       sync.Mutex
+	pending  int                 // calls for leases that are not answered
+	renewals map[int64]time.Time // when the last answered one left, by lease
+	leases   map[string]int64    // of locks
 }
 
 func openEnv(tb testing.TB) hazardtest.Env {
 	tb.Helper()
-	e := &etcdEnv{server: testenv.Etcd(tb)}
+	e := &etcdEnv{server: testenv.Etcd(tb), renewals: map[int64]time.Time{}, leases: map[string]int64{}}
 	e.proxy, e.client = testenv.Proxy(tb, e.server.Addr()), dial(tb, e.server.Endpoint())
 	tb.Cleanup(e.calls.Heal)
 	return e
@@ -56,6 +62,8 @@ func (e *etcdEnv) Traits() hazardtest.Traits {
 		IdleCPU:       testenv.UnderStress(.5, .05), // a waiter that asks all the time takes one
 		Watches:       3,                            // each holder watches its own key
 		HolderWatches: 1,
+		// A holder that takes a failed renewal for a loss ends at two thirds of its lease.
+		EarlyLoss: testenv.UnderStress(1200*time.Millisecond, 50*time.Millisecond),
 
 		Healed:   testenv.UnderStress(beforeLease, time.Second),
 		HandOver: testenv.UnderStress(beforeLease, 100*time.Millisecond),
@@ -71,9 +79,9 @@ func (e *etcdEnv) Proxied(tb testing.TB) driver.Opener {
 	tb.Helper()
 	client, err := clientv3.New(clientv3.Config{
 		Endpoints: []string{"http://" + e.proxy.Addr()}, Logger: zap.NewNop(),
-		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(e.unary)},
+		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(e.unary), grpc.WithChainStreamInterceptor(e.stream)},
 	})
-	deCheck(tb, err)
+	check(tb, err)
 	tb.Cleanup(func() { _ = client.Close() })
 	return etcdlock.New(client)
 }
@@ -93,7 +101,84 @@ func (e *etcdEnv) unary(ctx context.Context, path string, req, reply any, cc *gr
 			}()
 		}
 	}
-	return call(ctx, path, req, reply, cc, opts...)
+	if path != grantPath {
+		return call(ctx, path, req, reply, cc, opts...)
+	}
+	sent := e.leaseCall()
+	err := call(ctx, path, req, reply, cc, opts...)
+	granted, _ := reply.(*etcdserverpb.LeaseGrantResponse)
+	e.leaseAnswer(sent, granted.GetID(), err)
+	return err
+}
+
+func (e *etcdEnv) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, path string, call grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	stream, err := call(ctx, desc, cc, path, opts...)
+	if err != nil || path != keepAlivePath {
+		return stream, err
+	}
+	return &keepAliveStream{ClientStream: stream, env: e}, nil
+}
+
+// A keepAliveStream knows when keep-alives were sent. They are answered in their order.
+type keepAliveStream struct {
+	grpc.ClientStream
+	env  *etcdEnv
+	mu   sync.Mutex
+	sent []time.Time // of what is not answered
+}
+
+func (s *keepAliveStream) SendMsg(m any) error {
+	s.mu.Lock()
+	s.sent = append(s.sent, s.env.leaseCall())
+	s.mu.Unlock()
+	return s.ClientStream.SendMsg(m)
+}
+
+func (s *keepAliveStream) RecvMsg(m any) error {
+	err := s.ClientStream.RecvMsg(m)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil { // the stream is over
+		for _, sent := range s.sent {
+			s.env.leaseAnswer(sent, 0, err)
+		}
+		s.sent = nil
+		return err
+	}
+	alive, _ := m.(*etcdserverpb.LeaseKeepAliveResponse)
+	s.env.leaseAnswer(s.sent[0], alive.GetID(), nil)
+	s.sent = s.sent[1:]
+	return nil
+}
+
+func (e *etcdEnv) leaseCall() time.Time {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.pending++
+	return time.Now()
+}
+
+func (e *etcdEnv) leaseAnswer(sent time.Time, lease int64, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.pending--
+	if err == nil {
+		e.renewals[lease] = sent
+	}
+}
+
+func (e *etcdEnv) Renewed(tb testing.TB, key string) (time.Time, bool) {
+	tb.Helper()
+	e.mu.Lock()
+	lease, known := e.leases[key]
+	e.mu.Unlock()
+	if !known {
+		lease = e.holder(tb, key).Lease
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.leases[key] = lease
+	return e.renewals[lease], e.pending == 0
 }
 
 // opOf is what a call is for. Claims are put, and deleted; a release may put a tombstone.
@@ -122,7 +207,7 @@ func (e *etcdEnv) Direct(tb testing.TB) driver.Opener {
 
 func (e *etcdEnv) Claims(tb testing.TB, key string) (claims []hazardtest.Claim) {
 	tb.Helper()
-	for i, kv := range deLine(tb, e.client, key) {
+	for i, kv := range storedClaims(tb, e.client, key) {
 		var stored struct {
 			ID string `json:"id"`
 			driver.Info
@@ -143,30 +228,22 @@ func (e *etcdEnv) leaseEnds(tb testing.TB, kv *mvccpb.KeyValue) (sooner, later t
 	tb.Helper()
 	asked := time.Now()
 	left, err := e.client.TimeToLive(context.Background(), clientv3.LeaseID(kv.Lease))
-	deCheck(tb, err)
+	check(tb, err)
 	ttl := time.Duration(left.TTL) * time.Second
 	return asked.Add(ttl), time.Now().Add(ttl + time.Second)
 }
 
-// Leftovers are all keys but tombstones, as long as those have a lease.
-func (e *etcdEnv) Leftovers(tb testing.TB) (left []string) {
+func (e *etcdEnv) Leftovers(tb testing.TB) []string {
 	tb.Helper()
-	resp, err := e.client.Get(context.Background(), "\x00", clientv3.WithFromKey())
-	deCheck(tb, err)
-	for _, kv := range resp.Kvs {
-		if !strings.HasPrefix(string(kv.Key), "%bar/") || kv.Lease == 0 {
-			left = append(left, string(kv.Key))
-		}
-	}
-	return left
+	return leftovers(tb, e.client)
 }
 
 // Grants counts the writes of the server: there must be no other.
 func (e *etcdEnv) Grants(tb testing.TB, key string) func(int64) error {
 	tb.Helper()
-	before := deRevision(tb, e.client)
+	before := revision(tb, e.client)
 	return func(token int64) error {
-		writes := deRevision(tb, e.client) - before
+		writes := revision(tb, e.client) - before
 		if writes != 1 || token != before+1 {
 			return fmt.Errorf("%d writes for %q with token %d, after revision %d: it was granted again", writes, key, token, before)
 		}
@@ -177,8 +254,8 @@ func (e *etcdEnv) Grants(tb testing.TB, key string) func(int64) error {
 // Carried counts all writes.
 func (e *etcdEnv) Carried(tb testing.TB, _ hazardtest.Op) func() int {
 	tb.Helper()
-	before := abHandled(tb, e.server)
-	return func() int { return abHandled(tb, e.server) - before }
+	before := handledWrites(tb, e.server)
+	return func() int { return handledWrites(tb, e.server) - before }
 }
 
 func (e *etcdEnv) Lose(op hazardtest.Op, n int) *hazardtest.Hits { return e.calls.Lose(op, n, 1) }
@@ -189,13 +266,13 @@ func (e *etcdEnv) Hold(op hazardtest.Op, n int) (*hazardtest.Hits, func()) {
 
 func (e *etcdEnv) DropPushes() {
 	e.silent.Store(true)
-	e.proxy.HoldGRPC(deWatchPath, math.MaxInt)
+	e.proxy.HoldGRPC(watchPath, math.MaxInt)
 }
 
 // PushesDropped looks at the watches that were asked for, and at those that the server made.
 func (e *etcdEnv) PushesDropped(tb testing.TB) {
 	tb.Helper()
-	if asked, made := e.proxy.GRPCCalls()[deWatchPath], e.Subscriptions(tb); asked == 0 || made != 0 {
+	if asked, made := e.proxy.GRPCCalls()[watchPath], e.Subscriptions(tb); asked == 0 || made != 0 {
 		tb.Errorf("%d watches were asked for, %d made", asked, made)
 	}
 }
@@ -203,19 +280,19 @@ func (e *etcdEnv) PushesDropped(tb testing.TB) {
 func (e *etcdEnv) StallSubscriptions() func() bool {
 	e.DropPushes()
 	e.proxy.Cut() // the watch of an earlier lock may stand
-	before := e.proxy.GRPCCalls()[deWatchPath]
-	return func() bool { return e.proxy.GRPCCalls()[deWatchPath] > before }
+	before := e.proxy.GRPCCalls()[watchPath]
+	return func() bool { return e.proxy.GRPCCalls()[watchPath] > before }
 }
 
 func (e *etcdEnv) Subscriptions(tb testing.TB) int {
 	tb.Helper()
-	return deWatchers(tb, e.server.Endpoint())
+	return countWatchers(tb, e.server.Endpoint())
 }
 
 // Requests count messages in streams, too.
 func (e *etcdEnv) Requests(tb testing.TB) int {
 	tb.Helper()
-	return deMetric(tb, e.server.Endpoint(), "grpc_server_msg_received_total")
+	return metric(tb, e.server.Endpoint(), "grpc_server_msg_received_total")
 }
 
 func (e *etcdEnv) Delay(up, down time.Duration) { e.proxy.Delay(up, down) }
@@ -233,7 +310,7 @@ func (e *etcdEnv) Heal() {
 
 func (e *etcdEnv) Pause(tb testing.TB, d time.Duration) {
 	tb.Helper()
-	deCheck(tb, e.server.Pause())
+	check(tb, e.server.Pause())
 	ctx, cancel := context.WithTimeout(context.Background(), d)
 	defer cancel()
 	_, err := e.client.Get(ctx, "k")
@@ -241,24 +318,24 @@ func (e *etcdEnv) Pause(tb testing.TB, d time.Duration) {
 		tb.Error("the server answers: the fault did not happen")
 	}
 	<-ctx.Done()
-	deCheck(tb, e.server.Resume())
+	check(tb, e.server.Resume())
 }
 
 func (e *etcdEnv) Expire(tb testing.TB, key string) {
 	tb.Helper()
 	_, err := e.client.Revoke(context.Background(), clientv3.LeaseID(e.holder(tb, key).Lease))
-	deCheck(tb, err)
+	check(tb, err)
 }
 
 func (e *etcdEnv) Delete(tb testing.TB, key string) {
 	tb.Helper()
 	_, err := e.client.Delete(context.Background(), string(e.holder(tb, key).Key))
-	deCheck(tb, err)
+	check(tb, err)
 }
 
 func (e *etcdEnv) holder(tb testing.TB, key string) *mvccpb.KeyValue {
 	tb.Helper()
-	line := deLine(tb, e.client, key)
+	line := storedClaims(tb, e.client, key)
 	if len(line) == 0 {
 		tb.Fatal("nothing is stored: the fault did not happen")
 	}

@@ -46,6 +46,7 @@ func TestCloseReleasesEverything(t *testing.T) { hazardtest.CloseReleasesEveryth
 func TestCloseOnADeadLink(t *testing.T)        { hazardtest.CloseOnADeadLink(t, openEnv) }
 
 func TestServerPauseIsNoLoss(t *testing.T)     { hazardtest.ServerPauseIsNoLoss(t, openEnv) }
+func TestDeadLinkIsLostInTime(t *testing.T)    { hazardtest.DeadLinkIsLostInTime(t, openEnv) }
 func TestPausedHolderIsFenced(t *testing.T)    { hazardtest.PausedHolderIsFenced(t, openEnv) }
 func TestDeadOwnerFreesTheLock(t *testing.T)   { hazardtest.DeadOwnerFreesTheLock(t, openEnv) }
 func TestForgottenLockIsFreed(t *testing.T)    { hazardtest.ForgottenLockIsFreed(t, openEnv) }

@@ -28,7 +28,7 @@ var drops = []drop{
 	{"revoke", func(t *testing.T, rig *lossRig, keys []string) {
 		leases := map[clientv3.LeaseID]bool{}
 		for _, key := range keys {
-			leases[clientv3.LeaseID(abLine(t, rig.direct, key)[0].Lease)] = true
+			leases[clientv3.LeaseID(storedClaims(t, rig.direct, key)[0].Lease)] = true
 		}
 		for id := range leases {
 			if _, err := rig.direct.Revoke(t.Context(), id); err != nil {
@@ -38,14 +38,14 @@ var drops = []drop{
 	}},
 	{"evict", func(t *testing.T, rig *lossRig, keys []string) {
 		for _, key := range keys {
-			if err := rig.admin.Evict(t.Context(), key, abToken(t, rig.direct, key)); err != nil {
+			if err := rig.admin.Evict(t.Context(), key, storedToken(t, rig.direct, key)); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}},
 	{"delete", func(t *testing.T, rig *lossRig, keys []string) {
 		for _, key := range keys {
-			if _, err := rig.direct.Delete(t.Context(), string(abLine(t, rig.direct, key)[0].Key)); err != nil {
+			if _, err := rig.direct.Delete(t.Context(), string(storedClaims(t, rig.direct, key)[0].Key)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -57,7 +57,7 @@ type lossRig struct {
 	holder  *dlock.Client
 	admin   *dlock.Admin
 	direct  *clientv3.Client
-	watcher *abWatcher // sees when the server has dropped a key
+	watcher *deletionWatcher // sees when the server has dropped a key
 }
 
 // round takes n locks, drops them, and returns how long after each drop its holder was
@@ -69,8 +69,8 @@ func (rig *lossRig) round(t *testing.T, d drop, tag string, n int, opts ...dlock
 	keys, owns, told := make([]string, n), make([]*mvccpb.KeyValue, n), make([]time.Time, n)
 	for i := range n {
 		keys[i] = fmt.Sprintf("%s-%d", tag, i)
-		g := abAcquire(t, rig.holder, keys[i], opts...)
-		owns[i] = abLine(t, rig.direct, keys[i])[0]
+		g := acquire(t, rig.holder, keys[i], opts...)
+		owns[i] = storedClaims(t, rig.direct, keys[i])[0]
 		wg.Add(1)
 		context.AfterFunc(g.Context(), func() {
 			defer wg.Done()
@@ -109,13 +109,13 @@ func TestLossIsToldAtOnce(t *testing.T) {
 	for _, d := range drops {
 		for name, opts := range map[string][]dlock.LockOption{"renewed": nil, "not renewed": {dlock.WithoutRenewal()}} {
 			t.Run(d.name+" "+name, func(t *testing.T) {
-				admin, err := abClient(t, server.Endpoint(), dlock.Config{}).Admin()
+				admin, err := clientAt(t, server.Endpoint(), dlock.Config{}).Admin()
 				if err != nil {
 					t.Fatal(err)
 				}
 				rig := &lossRig{
-					holder: abClient(t, server.Endpoint(), dlock.Config{DefaultTTL: lossTTL}),
-					admin:  admin, direct: direct, watcher: abWatch(t, direct),
+					holder: clientAt(t, server.Endpoint(), dlock.Config{DefaultTTL: lossTTL}),
+					admin:  admin, direct: direct, watcher: watchDeletions(t, direct),
 				}
 				var took []time.Duration
 				for i := range rounds {
@@ -123,8 +123,8 @@ func TestLossIsToldAtOnce(t *testing.T) {
 				}
 				slices.Sort(took)
 				t.Logf("%d of %d told, p50 %v, p99 %v, the last after %v", len(took), rounds*each,
-					deQuantile(took, .5), deQuantile(took, .99), took[len(took)-1])
-				if p99 := deQuantile(took, .99); testenv.UnderStress(0, 1) == 1 && p99 > 50*time.Millisecond {
+					quantileOf(took, .5), quantileOf(took, .99), took[len(took)-1])
+				if p99 := quantileOf(took, .99); testenv.UnderStress(0, 1) == 1 && p99 > 50*time.Millisecond {
 					t.Errorf("p99 is %v", p99)
 				}
 			})
@@ -138,33 +138,33 @@ func TestLossWhileNotWatching(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
 	proxy, direct := testenv.Proxy(t, server.Addr()), dial(t, server.Endpoint())
-	c := abClient(t, abVia(proxy), dlock.Config{DefaultTTL: lossTTL})
+	c := clientAt(t, urlOf(proxy), dlock.Config{DefaultTTL: lossTTL})
 	var guards []*dlock.Guard
 	for i := range 6 {
-		guards = append(guards, abAcquire(t, c, fmt.Sprintf("k%d", i), dlock.WithoutRenewal()))
+		guards = append(guards, acquire(t, c, fmt.Sprintf("k%d", i), dlock.WithoutRenewal()))
 	}
-	watched := func() int { return deWatchers(t, server.Endpoint()) }
+	watched := func() int { return countWatchers(t, server.Endpoint()) }
 	testenv.Eventually(t, patience, "the keys are watched", func() bool { return watched() == len(guards) })
 	for round := range 2 {
 		proxy.Refuse(true)
 		proxy.Cut()
 		testenv.Eventually(t, patience, "the watches are cut", func() bool { return watched() == 0 })
 		lost := guards[round]
-		resp, err := direct.Delete(t.Context(), string(abLine(t, direct, lost.Key())[0].Key))
+		resp, err := direct.Delete(t.Context(), string(storedClaims(t, direct, lost.Key())[0].Key))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if _, err := direct.Compact(t.Context(), resp.Header.Revision); err != nil {
 			t.Fatal(err)
 		}
-		loss := abWatchLoss(lost)
+		loss := watchLoss(lost)
 		proxy.Heal()
 		loss.when(t)
 		testenv.Eventually(t, patience, "the others are watched", func() bool { return watched() >= len(guards)-round-1 })
 	}
 	for _, g := range guards[2:] {
-		abAlive(t, g)
-		abUnlock(t, g)
+		alive(t, g)
+		unlock(t, g)
 	}
 }
 
@@ -174,11 +174,11 @@ func TestWatchesOfOwnKeys(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
 	proxy := testenv.Proxy(t, server.Addr())
-	d := deOpen(t, dial(t, deURL(proxy)))
-	watched := func() int { return deWatchers(t, server.Endpoint()) }
+	d := openDriver(t, dial(t, urlOf(proxy)))
+	watched := func() int { return countWatchers(t, server.Endpoint()) }
 	for i := range 5 {
-		ref := deRef("k", i)
-		if st := deFile(t, d, ref); st.Phase != driver.Held {
+		ref := refOf("k", i)
+		if st := submit(t, d, ref); st.Phase != driver.Held {
 			t.Fatal(st)
 		}
 		testenv.Eventually(t, patience, "the key is watched", func() bool { return watched() == 1 })
@@ -192,7 +192,7 @@ func TestWatchesOfOwnKeys(t *testing.T) {
 		t.Errorf("told %v of a claim that was released", ev.State)
 	default:
 	}
-	if calls := proxy.GRPCCalls()[deWatchPath]; calls != 1 {
+	if calls := proxy.GRPCCalls()[watchPath]; calls != 1 {
 		t.Errorf("%d streams for the watches", calls)
 	}
 }
@@ -202,20 +202,20 @@ func TestWatchesOfOwnKeys(t *testing.T) {
 func TestLossBehindSilentMember(t *testing.T) {
 	t.Parallel()
 	cluster := testenv.EtcdCluster(t)
-	c := abClientOn(t, dial(t, cluster.Endpoints()...), dlock.Config{DefaultTTL: lossTTL})
-	g := abAcquire(t, c, "k", dlock.WithoutRenewal())
+	c := locksOn(t, dial(t, cluster.Endpoints()...), dlock.Config{DefaultTTL: lossTTL})
+	g := acquire(t, c, "k", dlock.WithoutRenewal())
 	var silent, other *servers.Etcd
 	testenv.Eventually(t, patience, "the key is watched", func() bool {
 		for i, node := range cluster.Nodes() {
-			if deWatchers(t, node.Endpoint()) == 1 {
+			if countWatchers(t, node.Endpoint()) == 1 {
 				silent, other = node, cluster.Nodes()[(i+1)%3]
 			}
 		}
 		return silent != nil
 	})
 	direct := dial(t, other.Endpoint())
-	own := string(abLine(t, direct, "k")[0].Key)
-	loss := abWatchLoss(g)
+	own := string(storedClaims(t, direct, "k")[0].Key)
+	loss := watchLoss(g)
 	if err := silent.Pause(); err != nil {
 		t.Fatal(err)
 	}
@@ -239,19 +239,19 @@ func TestDeadLeaseIsToldByAnyCall(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
 	proxy, direct := testenv.Proxy(t, server.Addr()), dial(t, server.Endpoint())
-	proxy.HoldGRPC(deWatchPath, math.MaxInt)
-	c := abClient(t, abVia(proxy), dlock.Config{DefaultTTL: lossTTL})
-	var losses []abLoss
+	proxy.HoldGRPC(watchPath, math.MaxInt)
+	c := clientAt(t, urlOf(proxy), dlock.Config{DefaultTTL: lossTTL})
+	var losses []loss
 	for i := range 5 {
-		losses = append(losses, abWatchLoss(abAcquire(t, c, fmt.Sprintf("k%d", i))))
+		losses = append(losses, watchLoss(acquire(t, c, fmt.Sprintf("k%d", i))))
 	}
-	if _, err := direct.Revoke(t.Context(), clientv3.LeaseID(abLine(t, direct, "k0")[0].Lease)); err != nil {
+	if _, err := direct.Revoke(t.Context(), clientv3.LeaseID(storedClaims(t, direct, "k0")[0].Lease)); err != nil {
 		t.Fatal(err)
 	}
-	next := abAcquire(t, c, "next")
+	next := acquire(t, c, "next")
 	for _, loss := range losses {
 		loss.when(t)
 	}
-	abAlive(t, next)
-	abUnlock(t, next)
+	alive(t, next)
+	unlock(t, next)
 }

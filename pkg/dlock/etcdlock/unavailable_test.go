@@ -30,23 +30,23 @@ func TestRefusedIsUnavailable(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
 	proxy := testenv.Proxy(t, server.Addr())
-	withLease := abClient(t, abVia(proxy), dlock.Config{DefaultTTL: time.Minute})
-	abWarm(t, withLease)
-	deCheck(t, proxy.Close()) // nothing listens from then on
+	withLease := clientAt(t, urlOf(proxy), dlock.Config{DefaultTTL: time.Minute})
+	warm(t, withLease)
+	check(t, proxy.Close()) // nothing listens from then on
 	for name, c := range map[string]*dlock.Client{
-		"no lease":   abClient(t, "http://127.0.0.1:1", dlock.Config{DefaultTTL: time.Minute}),
+		"no lease":   clientAt(t, "http://127.0.0.1:1", dlock.Config{DefaultTTL: time.Minute}),
 		"with lease": withLease,
 	} {
 		t.Run(name, func(t *testing.T) {
 			quickest := time.Hour
 			for range 4 {
 				began := time.Now()
-				_, err := c.TryLock(abCtx, "k")
+				_, err := c.TryLock(context.Background(), "k")
 				wantRefused(t, err)
 				quickest = min(quickest, time.Since(began))
-				_, err = c.TryAcquire(abCtx, "k")
+				_, err = c.TryAcquire(context.Background(), "k")
 				wantRefused(t, err)
-				_, err = c.Acquire(abCtx, "k", dlock.WithWait(300*time.Millisecond))
+				_, err = c.Acquire(context.Background(), "k", dlock.WithWait(300*time.Millisecond))
 				wantRefused(t, err)
 			}
 			if quickest > time.Second { // each takes two if the client repeats itself

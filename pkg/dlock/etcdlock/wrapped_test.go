@@ -30,31 +30,31 @@ func TestNamespaceOfTheClient(t *testing.T) {
 	raw := dial(t, server.Endpoint())
 	stored := func() (names []string) {
 		resp, err := raw.Get(t.Context(), "\x00", clientv3.WithFromKey(), clientv3.WithKeysOnly())
-		deCheck(t, err)
+		check(t, err)
 		for _, kv := range resp.Kvs {
 			names = append(names, string(kv.Key))
 		}
 		return names
 	}
-	one := abClientOn(t, namespaced(t, server.Endpoint(), "one/"), dlock.Config{DefaultTTL: 4 * time.Second})
-	two := abClientOn(t, namespaced(t, server.Endpoint(), "two/"), dlock.Config{DefaultTTL: 4 * time.Second})
-	g, h := abAcquire(t, one, "k"), abAcquire(t, two, "k") // which do not exclude each other
+	one := locksOn(t, namespaced(t, server.Endpoint(), "one/"), dlock.Config{DefaultTTL: 4 * time.Second})
+	two := locksOn(t, namespaced(t, server.Endpoint(), "two/"), dlock.Config{DefaultTTL: 4 * time.Second})
+	g, h := acquire(t, one, "k"), acquire(t, two, "k") // which do not exclude each other
 	for _, name := range stored() {
 		if !strings.HasPrefix(name, "one/") && !strings.HasPrefix(name, "two/") {
 			t.Errorf("%q is outside the namespaces", name)
 		}
 	}
 	waiting := make(chan *dlock.Guard, 1)
-	go func() { waiting <- abAcquire(t, one, "k") }()
+	go func() { waiting <- acquire(t, one, "k") }()
 	select { // longer than a lease
 	case <-g.Done():
 		t.Error("lost")
 	case <-time.After(5 * time.Second):
 	}
-	abUnlock(t, g)
-	abUnlock(t, <-waiting)
+	unlock(t, g)
+	unlock(t, <-waiting)
 	_, err := raw.Delete(t.Context(), "two/", clientv3.WithPrefix())
-	deCheck(t, err)
+	check(t, err)
 	select { // else its lease is renewed forever
 	case <-h.Done():
 	case <-time.After(patience):
@@ -72,7 +72,7 @@ func fileMany(t *testing.T, d driver.Driver, n int, name func(int) string) {
 	for w := range 32 {
 		filing.Go(func() {
 			for i := w; i < n; i += 32 {
-				ref := deRef(name(i), i)
+				ref := refOf(name(i), i)
 				ref.TTL = 10 * time.Minute
 				st, err := d.Acquire(t.Context(), driver.Request{Ref: ref})
 				if err != nil || st.Phase != driver.Held {
@@ -87,7 +87,7 @@ func fileMany(t *testing.T, d driver.Driver, n int, name func(int) string) {
 // watchers waits until the server has a number of watches.
 func watchers(t *testing.T, endpoint, what string, enough func(n int) bool) {
 	t.Helper()
-	testenv.Eventually(t, patience, "watches, "+what, func() bool { return enough(deWatchers(t, endpoint)) })
+	testenv.Eventually(t, patience, "watches, "+what, func() bool { return enough(countWatchers(t, endpoint)) })
 }
 
 // Thousands of keys are watched again after a cut: what comes back does not stand in the way
@@ -96,7 +96,7 @@ func TestManyKeysAreWatchedAgain(t *testing.T) {
 	const n = 6000
 	server := testenv.Etcd(t)
 	proxy := testenv.Proxy(t, server.Addr())
-	d := deOpen(t, dial(t, "http://"+proxy.Addr()))
+	d := openDriver(t, dial(t, "http://"+proxy.Addr()))
 	name := func(i int) string { return fmt.Sprintf("k%d-%s", i, strings.Repeat("x", 60)) }
 	fileMany(t, d, n, name)
 	all := func(have int) bool { return have >= n }
@@ -107,7 +107,7 @@ func TestManyKeysAreWatchedAgain(t *testing.T) {
 	proxy.Refuse(false)
 	watchers(t, server.Endpoint(), "after the cut", all)
 	_, err := dial(t, server.Endpoint()).Delete(t.Context(), name(7)+"/", clientv3.WithPrefix())
-	deCheck(t, err)
+	check(t, err)
 	select {
 	case <-d.Events():
 	case <-time.After(time.Minute):
@@ -118,19 +118,19 @@ func TestManyKeysAreWatchedAgain(t *testing.T) {
 // A key that is in use all the time does not keep the watches of keys that are not.
 func TestBusyKeyKeepsNoOtherWatch(t *testing.T) {
 	server := testenv.Etcd(t)
-	c := abClientOn(t, dial(t, server.Endpoint()), dlock.Config{DefaultTTL: 10 * time.Second})
+	c := locksOn(t, dial(t, server.Endpoint()), dlock.Config{DefaultTTL: 10 * time.Second})
 	stop := make(chan struct{})
 	var busy sync.WaitGroup
 	defer busy.Wait()
 	defer close(stop)
 	busy.Go(func() {
 		for {
-			g := abAcquire(t, c, "busy")
+			g := acquire(t, c, "busy")
 			select { // long enough for a watch to begin
 			case <-stop:
 			case <-time.After(60 * time.Millisecond):
 			}
-			abUnlock(t, g)
+			unlock(t, g)
 			select {
 			case <-stop:
 				return
@@ -141,11 +141,11 @@ func TestBusyKeyKeepsNoOtherWatch(t *testing.T) {
 	watchers(t, server.Endpoint(), "the busy key", func(n int) bool { return n > 0 })
 	var held []*dlock.Guard
 	for i := range 200 {
-		held = append(held, abAcquire(t, c, fmt.Sprintf("once-%d", i)))
+		held = append(held, acquire(t, c, fmt.Sprintf("once-%d", i)))
 	}
 	watchers(t, server.Endpoint(), "all that is held", func(n int) bool { return n >= 200 })
 	for _, g := range held {
-		abUnlock(t, g)
+		unlock(t, g)
 	}
 	watchers(t, server.Endpoint(), "of keys that were released", func(n int) bool { return n <= 5 })
 }
@@ -154,14 +154,14 @@ func TestBusyKeyKeepsNoOtherWatch(t *testing.T) {
 func TestWatchesOfWhatIsGone(t *testing.T) {
 	server := testenv.Etcd(t)
 	raw := dial(t, server.Endpoint())
-	d := deOpen(t, dial(t, server.Endpoint()))
+	d := openDriver(t, dial(t, server.Endpoint()))
 	fileMany(t, d, 1, func(int) string { return "keep" })
 	for i := range 100 {
-		ref := deRef(fmt.Sprintf("k%d", i), i+1)
+		ref := refOf(fmt.Sprintf("k%d", i), i+1)
 		ref.TTL = time.Minute
-		deFile(t, d, ref)
+		submit(t, d, ref)
 		_, err := raw.Delete(t.Context(), fmt.Sprintf("k%d/", i), clientv3.WithPrefix())
-		deCheck(t, err)
+		check(t, err)
 	}
 	for range 100 {
 		<-d.Events()
@@ -173,17 +173,17 @@ func TestWatchesOfWhatIsGone(t *testing.T) {
 func TestLastSecondOfALease(t *testing.T) {
 	server := testenv.Etcd(t)
 	raw := dial(t, server.Endpoint())
-	d := deOpen(t, dial(t, server.Endpoint()))
+	d := openDriver(t, dial(t, server.Endpoint()))
 	var refs []driver.Ref
 	for i := range 3 {
-		ref := deRef(fmt.Sprintf("k%d", i), i)
+		ref := refOf(fmt.Sprintf("k%d", i), i)
 		ref.TTL = 3 * time.Second
 		refs = append(refs, ref)
-		deFile(t, d, ref)
+		submit(t, d, ref)
 	}
 	get := func() *clientv3.GetResponse {
 		resp, err := raw.Get(t.Context(), "k2/", clientv3.WithPrefix())
-		deCheck(t, err)
+		check(t, err)
 		return resp
 	}
 	id := clientv3.LeaseID(get().Kvs[0].Lease)
@@ -192,7 +192,7 @@ func TestLastSecondOfALease(t *testing.T) {
 		return err == nil && left.TTL <= 0
 	})
 	_, err := raw.Txn(t.Context()).Then(clientv3.OpDelete("k0/", clientv3.WithPrefix()), clientv3.OpDelete("k1/", clientv3.WithPrefix())).Commit()
-	deCheck(t, err)
+	check(t, err)
 	for told := 0; told < 2; { // at one revision, which makes the driver ask after the lease
 		if ev := <-d.Events(); ev.State.Phase == driver.Gone {
 			told++
@@ -200,7 +200,7 @@ func TestLastSecondOfALease(t *testing.T) {
 	}
 	time.Sleep(100 * time.Millisecond) // what it asks is not seen from outside
 	st, err := d.Renew(t.Context(), refs[2:])
-	deCheck(t, err)
+	check(t, err)
 	if there := len(get().Kvs) > 0; there && st[0].Phase != driver.Held {
 		t.Errorf("%v, and the server has the key", st[0].Phase)
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/redislock"
 )
 
-func check(t *testing.T, opts []redislock.Option, args ...string) map[string]driver.Finding {
+func checkServer(t *testing.T, opts []redislock.Option, args ...string) map[string]driver.Finding {
 	t.Helper()
 	client := testenv.Redis(t, args...).Client()
 	defer func() { _ = client.Close() }()
@@ -59,7 +59,7 @@ func TestCheck(t *testing.T) {
 		{name: "near", finding: "round-trip", level: driver.OK},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if f := check(t, tc.opts, tc.args...)[tc.finding]; f.Level != tc.level || f.Detail == "" {
+			if f := checkServer(t, tc.opts, tc.args...)[tc.finding]; f.Level != tc.level || f.Detail == "" {
 				t.Errorf("%+v, want level %v", f, tc.level)
 			}
 		})
@@ -82,12 +82,12 @@ func TestCheckPool(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			client := redis.NewClient(&redis.Options{Addr: server.Addr(), PoolSize: tc.size, ContextTimeoutEnabled: true})
 			defer client.Close()
-			locks := cehLocks(t, redislock.New(client), dlock.Config{})
+			locks := locksOn(t, redislock.New(client), dlock.Config{})
 			if tc.wait {
 				waitForConnection(t, client, tc.size)
 			}
 			findings, err := locks.Check(t.Context())
-			cehCheck(t, err)
+			check(t, err)
 			for _, f := range findings {
 				if f.Name == "pool" && f.Level == tc.level && (f.Cure != "") == (f.Level > driver.OK) {
 					return

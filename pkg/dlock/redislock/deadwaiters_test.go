@@ -21,16 +21,16 @@ import (
 const maxScriptCommands = 40
 
 // checkScriptsAreBounded fails if a script called many commands, or one with many claims.
-func checkScriptsAreBounded(t *testing.T, m *abMonitor, direct *redis.Client) {
+func checkScriptsAreBounded(t *testing.T, m *testenv.Monitor) {
 	t.Helper()
 	calls, most, widest := 0, 0, 0
-	for _, s := range m.all(t, direct) {
-		if !s.lua {
+	for _, s := range m.Commands(t) {
+		if !s.Lua {
 			calls = 0
 			continue
 		}
 		calls++
-		most, widest = max(most, calls), max(widest, len(s.cmd))
+		most, widest = max(most, calls), max(widest, len(s.Args))
 	}
 	if most > maxScriptCommands || widest > 130 {
 		t.Errorf("a script called %d commands, of up to %d words", most, widest)
@@ -40,7 +40,7 @@ func checkScriptsAreBounded(t *testing.T, m *abMonitor, direct *redis.Client) {
 // deadQueue is a lock with a holder and many dead waiters.
 func deadQueue(t *testing.T, server *servers.Redis, d driver.Driver, dead int) *redis.Client {
 	t.Helper()
-	direct := cehDial(t, server.Addr())
+	direct := dialRedis(t, server.Addr())
 	submitClaim(t, d, "k", dead+1, 30*time.Second, driver.Held)
 	seedWaiters(t, direct, "k", 1, dead, -time.Second, "dlock:nobody")
 	return direct
@@ -54,11 +54,11 @@ func TestManyDeadWaiters(t *testing.T) {
 	server := testenv.Redis(t)
 	d := openDriver(t, server.Addr())
 	direct := deadQueue(t, server, d, dead)
-	living := cehAwait(t, cehNew(t, server.Addr()), "k")
-	m := abWatch(t, server)
+	living := startWait(t, locksAt(t, server.Addr()), "k")
+	m := testenv.MonitorRedis(t, server)
 	releaseClaim(t, d, "k", dead+1, 30*time.Second)
-	cehUnlock(t, cehGrant(t, living, 20*time.Second).guard)
-	checkScriptsAreBounded(t, m, direct)
+	unlock(t, granted(t, living, 20*time.Second).guard)
+	checkScriptsAreBounded(t, m)
 	testenv.Eventually(t, 10*time.Second, "nothing is left", func() bool {
 		return direct.Exists(t.Context(), queueOf("k"), waitersOf("k")).Val() == 0
 	})
@@ -71,12 +71,12 @@ func TestTryLockBehindDeadWaiters(t *testing.T) {
 	server := testenv.Redis(t)
 	d := openDriver(t, server.Addr())
 	direct := deadQueue(t, server, d, dead)
-	cehCheck(t, direct.Del(t.Context(), "k").Err())
-	m := abWatch(t, server)
-	g, err := cehNew(t, server.Addr()).TryAcquire(t.Context(), "k")
-	cehCheck(t, err)
-	cehUnlock(t, g)
-	checkScriptsAreBounded(t, m, direct)
+	check(t, direct.Del(t.Context(), "k").Err())
+	m := testenv.MonitorRedis(t, server)
+	g, err := locksAt(t, server.Addr()).TryAcquire(t.Context(), "k")
+	check(t, err)
+	unlock(t, g)
+	checkScriptsAreBounded(t, m)
 }
 
 // One release drops a queue of dead waiters completely, even if nobody else comes.
@@ -117,7 +117,7 @@ func TestNewcomersSampleALongQueue(t *testing.T) {
 	const ttl, dead = 30 * time.Second, 2000
 	server := testenv.Redis(t)
 	d := openDriver(t, server.Addr())
-	direct := cehDial(t, server.Addr())
+	direct := dialRedis(t, server.Addr())
 	submitClaim(t, d, "k", 5001, ttl, driver.Held)
 	seedWaiters(t, direct, "k", 1, 1, time.Hour, "dlock:nobody") // alive at the head
 	seedWaiters(t, direct, "k", 2, dead, -time.Second, "dlock:nobody")
@@ -136,7 +136,7 @@ func TestQueueIsFull(t *testing.T) {
 	const ttl, most = 30 * time.Second, 100_000
 	server := testenv.Redis(t)
 	d := openDriver(t, server.Addr())
-	direct := cehDial(t, server.Addr())
+	direct := dialRedis(t, server.Addr())
 	submitClaim(t, d, "k", most+1, ttl, driver.Held)
 	seedWaiters(t, direct, "k", 1, most, time.Hour, "dlock:nobody")
 	r := driver.Request{Ref: driver.Ref{Key: "k", ID: claimID(most + 2), TTL: ttl}, Wait: true}
@@ -161,13 +161,13 @@ func TestFirstWaitersRecheckAtTheEndOfTheLease(t *testing.T) {
 	t.Parallel()
 	const ttl, left = 30 * time.Second, 500 * time.Millisecond // less than a third of a heartbeat
 	server := testenv.Redis(t)
-	direct, d := cehDial(t, server.Addr()), openDriver(t, server.Addr())
+	direct, d := dialRedis(t, server.Addr()), openDriver(t, server.Addr())
 	submitClaim(t, d, "k", 1, ttl, driver.Held)
 	for n := range 9 {
 		submitClaim(t, d, "k", 2+n, ttl, driver.Queued)
 	}
 	for n := range 9 {
-		cehCheck(t, direct.PExpire(t.Context(), "k", left).Err())
+		check(t, direct.PExpire(t.Context(), "k", left).Err())
 		st := renewClaim(t, d, "k", 2+n, ttl)
 		if st.Phase != driver.Queued || st.Ahead != n+1 {
 			t.Errorf("waiter %d is %v behind %d", n, st.Phase, st.Ahead)
@@ -184,11 +184,11 @@ func TestInspectALongQueue(t *testing.T) {
 	const waiting = 1200
 	server := testenv.Redis(t)
 	d := openDriver(t, server.Addr())
-	direct := cehDial(t, server.Addr())
+	direct := dialRedis(t, server.Addr())
 	submitClaim(t, d, "k", waiting+1, 30*time.Second, driver.Held)
 	seedWaiters(t, direct, "k", 1, waiting, time.Hour, "dlock:nobody")
 	claims, err := d.(driver.Admin).Inspect(t.Context(), "k")
-	cehCheck(t, err)
+	check(t, err)
 	if len(claims) != waiting+1 || claims[0].Phase != driver.Held {
 		t.Fatalf("%d claims are shown", len(claims))
 	}
@@ -209,12 +209,12 @@ func TestLivingBehindManyDead(t *testing.T) {
 	server := testenv.Redis(t)
 	d := openDriver(t, server.Addr())
 	direct := deadQueue(t, server, d, dead)
-	living := cehAwait(t, cehNew(t, server.Addr()), "k", dlock.WithTTL(10*time.Second))
-	cehCheck(t, direct.ConfigSet(t.Context(), "slowlog-log-slower-than", "5000").Err())
-	cehCheck(t, direct.Do(t.Context(), "SLOWLOG", "RESET").Err())
+	living := startWait(t, locksAt(t, server.Addr()), "k", dlock.WithTTL(10*time.Second))
+	check(t, direct.ConfigSet(t.Context(), "slowlog-log-slower-than", "5000").Err())
+	check(t, direct.Do(t.Context(), "SLOWLOG", "RESET").Err())
 	began := time.Now()
 	releaseClaim(t, d, "k", dead+1, 30*time.Second)
-	cehUnlock(t, cehGrant(t, living, 30*time.Second).guard)
+	unlock(t, granted(t, living, 30*time.Second).guard)
 	t.Logf("the living waiter was served after %v", time.Since(began))
 	for _, e := range direct.SlowLogGet(t.Context(), 100).Val() {
 		if !stress {

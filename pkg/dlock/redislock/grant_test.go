@@ -26,8 +26,8 @@ func TestGrantIsStoredBeforeItIsTold(t *testing.T) {
 	t.Parallel()
 	const ttl = 30 * time.Second
 	server := testenv.Redis(t)
-	direct, d := cehDial(t, server.Addr()), openDriver(t, server.Addr())
-	m := abWatch(t, server)
+	direct, d := dialRedis(t, server.Addr()), openDriver(t, server.Addr())
+	m := testenv.MonitorRedis(t, server)
 	submitClaim(t, d, "k", 1, ttl, driver.Held)
 	submitClaim(t, d, "k", 2, ttl, driver.Queued)
 	submitClaim(t, d, "k", 3, ttl, driver.Queued)
@@ -38,13 +38,13 @@ func TestGrantIsStoredBeforeItIsTold(t *testing.T) {
 		t.Errorf("%q holds the lock", got)
 	}
 	stored, told := "", 0
-	for _, s := range m.all(t, direct) {
+	for _, s := range m.Commands(t) {
 		switch {
-		case s.lua && strings.EqualFold(s.cmd[0], "SET") && s.cmd[1] == "k":
-			stored = s.cmd[2]
-		case s.lua && strings.EqualFold(s.cmd[0], "PUBLISH"):
+		case s.Lua && strings.EqualFold(s.Args[0], "SET") && s.Args[1] == "k":
+			stored = s.Args[2]
+		case s.Lua && strings.EqualFold(s.Args[0], "PUBLISH"):
 			told++
-			part := strings.Split(s.cmd[2], "\x01")
+			part := strings.Split(s.Args[2], "\x01")
 			if part[0] != "held" || !strings.HasPrefix(stored, part[2]+" "+part[3]+" ") {
 				t.Errorf("%q was told while %q was stored", part, stored)
 			}
@@ -61,7 +61,7 @@ func TestUnheardWaiterIsPassedOverOnce(t *testing.T) {
 	t.Parallel()
 	const ttl = 30 * time.Second
 	server := testenv.Redis(t)
-	direct, d := cehDial(t, server.Addr()), openDriver(t, server.Addr())
+	direct, d := dialRedis(t, server.Addr()), openDriver(t, server.Addr())
 	submitClaim(t, d, "k", 1, ttl, driver.Held)
 	for n := range 4 {
 		submitClaim(t, d, "k", 2+n, ttl, driver.Queued)
@@ -69,7 +69,7 @@ func TestUnheardWaiterIsPassedOverOnce(t *testing.T) {
 	unheard := func() {
 		record := strings.Fields(direct.HGet(t.Context(), waitersOf("k"), claimID(2)).Val())
 		record[4] = "dlock:nobody"
-		cehCheck(t, direct.HSet(t.Context(), waitersOf("k"), claimID(2), strings.Join(record, " ")).Err())
+		check(t, direct.HSet(t.Context(), waitersOf("k"), claimID(2), strings.Join(record, " ")).Err())
 	}
 	holds := func(n int) {
 		t.Helper()
@@ -99,7 +99,7 @@ func TestRenewalSaysUnheard(t *testing.T) {
 	t.Parallel()
 	const ttl = 30 * time.Second
 	server := testenv.Redis(t)
-	direct, d := cehDial(t, server.Addr()), openDriver(t, server.Addr())
+	direct, d := dialRedis(t, server.Addr()), openDriver(t, server.Addr())
 	submitClaim(t, d, "k", 1, ttl, driver.Held)
 	submitClaim(t, d, "k", 2, ttl, driver.Queued)
 	heard := strings.Fields(direct.HGet(t.Context(), waitersOf("k"), claimID(2)).Val())[4]
@@ -122,7 +122,7 @@ func TestNobodyListens(t *testing.T) {
 	t.Parallel()
 	const ttl = 30 * time.Second
 	server := testenv.Redis(t)
-	direct, d := cehDial(t, server.Addr()), openDriver(t, server.Addr())
+	direct, d := dialRedis(t, server.Addr()), openDriver(t, server.Addr())
 	for name, waiting := range map[string]int{"few": 3, "many": 100} {
 		submitClaim(t, d, name, 1, ttl, driver.Held)
 		seedWaiters(t, direct, name, 100, 100, -time.Second, "dlock:nobody")
@@ -139,22 +139,22 @@ func TestNobodyListens(t *testing.T) {
 func TestWaiterWithoutChannelRights(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
-	cehCheck(t, cehDial(t, server.Addr()).Do(t.Context(), "ACL", "SETUSER", "deaf", "on", ">x", "~*", "resetchannels", "+@all").Err())
+	check(t, dialRedis(t, server.Addr()).Do(t.Context(), "ACL", "SETUSER", "deaf", "on", ">x", "~*", "resetchannels", "+@all").Err())
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), Username: "deaf", Password: "x", ContextTimeoutEnabled: true})
 	defer rdb.Close()
-	var log cehText
-	deaf := cehLocks(t, redislock.New(rdb), dlock.Config{}, dlock.WithLogger(clog.FromSlog(slog.New(slog.NewTextHandler(&log, nil)))))
+	var log textBuffer
+	deaf := locksOn(t, redislock.New(rdb), dlock.Config{}, dlock.WithLogger(clog.FromSlog(slog.New(slog.NewTextHandler(&log, nil)))))
 	ctx, stop := context.WithCancel(t.Context())
 	var served atomic.Int64
 	var wg sync.WaitGroup
 	for range 3 {
-		c := cehNew(t, server.Addr())
+		c := locksAt(t, server.Addr())
 		wg.Go(func() {
 			for ctx.Err() == nil {
 				g, err := c.Acquire(ctx, "k")
 				if err == nil {
 					served.Add(1)
-					abElapse(time.Millisecond) // so that the others always wait
+					elapse(time.Millisecond) // so that the others always wait
 					_ = g.Unlock(context.WithoutCancel(ctx))
 				}
 			}
@@ -170,7 +170,7 @@ func TestWaiterWithoutChannelRights(t *testing.T) {
 		if err != nil {
 			t.Fatalf("not served while the others were %d times: %v", served.Load(), err)
 		}
-		cehUnlock(t, g)
+		unlock(t, g)
 	}
 	if text := log.String(); !strings.Contains(text, "level=WARN") || !strings.Contains(text, "&dlock:*") {
 		t.Errorf("the log has no warning with a cure: %s", text)
@@ -183,10 +183,10 @@ func TestDeadlineFarAheadIsClamped(t *testing.T) {
 	t.Parallel()
 	const ttl, longest = 30 * time.Second, 3 * time.Second
 	server := testenv.Redis(t)
-	direct, d := cehDial(t, server.Addr()), openDriver(t, server.Addr())
+	direct, d := dialRedis(t, server.Addr()), openDriver(t, server.Addr())
 	clock := func() int64 {
 		now, err := direct.Time(t.Context()).Result()
-		cehCheck(t, err)
+		check(t, err)
 		return now.UnixMicro()
 	}
 	for _, key := range []string{"granted", "renewed"} {
@@ -215,7 +215,7 @@ func TestOrderAfterTheClockWasSetBack(t *testing.T) {
 	t.Parallel()
 	const ttl = 30 * time.Second
 	server := testenv.Redis(t)
-	direct := cehDial(t, server.Addr())
+	direct := dialRedis(t, server.Addr())
 	for key, d := range map[string]driver.Driver{
 		"usual": openDriver(t, server.Addr()), "general": openDriver(t, server.Addr(), redislock.WithPlainClients(time.Millisecond)),
 	} {
@@ -225,7 +225,7 @@ func TestOrderAfterTheClockWasSetBack(t *testing.T) {
 			want = append(want, claimID(10-n)) // equal arrivals would be swapped
 			submitClaim(t, d, key, 10-n, ttl, driver.Queued)
 			if n == 0 { // what its arrival looks like after the clock was set back by an hour
-				cehCheck(t, direct.ZIncrBy(t.Context(), queueOf(key), 3600e6, claimID(10)).Err())
+				check(t, direct.ZIncrBy(t.Context(), queueOf(key), 3600e6, claimID(10)).Err())
 			}
 		}
 		if got := direct.ZRange(t.Context(), queueOf(key), 0, -1).Val(); !slices.Equal(got, want) {

@@ -23,11 +23,13 @@ import (
 
 // A redisEnv is one server behind a proxy.
 type redisEnv struct {
-	server *servers.Redis
-	proxy  *servers.Proxy
-	rdb    *redis.Client // past the proxy
-	client redis.Options // of clients, but for the address
-	calls  hazardtest.Calls
+	server   *servers.Redis
+	proxy    *servers.Proxy
+	rdb      *redis.Client // past the proxy
+	client   redis.Options // of clients, but for the address
+	calls    hazardtest.Calls
+	renewals renewals
+	dead     atomic.Bool // nothing passes
 	// stalled: the connection that is opened once a claim waits is not greeted.
 	stalled, waiting, swallowed atomic.Bool
 
@@ -46,7 +48,7 @@ func openHeedlessEnv(tb testing.TB) hazardtest.Env {
 
 func openEnvWith(tb testing.TB, client redis.Options) hazardtest.Env {
 	tb.Helper()
-	e := &redisEnv{server: testenv.Redis(tb), client: client}
+	e := &redisEnv{renewals: renewals{sent: map[string]time.Time{}}, server: testenv.Redis(tb), client: client}
 	e.proxy, e.rdb = testenv.Proxy(tb, e.server.Addr()), e.server.Client()
 	e.monitor = sync.OnceValue(func() *testenv.Monitor { return testenv.MonitorRedis(tb, e.server) })
 	tb.Cleanup(func() {
@@ -69,6 +71,9 @@ func (e *redisEnv) rule(cmd []string) servers.Action {
 	}
 	if op == hazardtest.Acquire && e.stalled.Load() {
 		e.waiting.Store(true)
+	}
+	if op != hazardtest.Release && !e.dead.Load() {
+		e.renewals.record(cmd)
 	}
 	v := e.calls.Next(0, op)
 	if v.Hold != nil {
@@ -108,6 +113,7 @@ func (e *redisEnv) Traits() hazardtest.Traits {
 		Unpushed:    time.Second + testenv.UnderStress(4*time.Second, 250*time.Millisecond),
 		IdleCPU:     .05,
 		Watches:     1,
+		EarlyLoss:   testenv.UnderStress(time.Second, 50*time.Millisecond), // and not at the first missed renewal
 
 		Healed:   time.Second,
 		HandOver: testenv.UnderStress(5*time.Second, 100*time.Millisecond),
@@ -140,19 +146,19 @@ func (e *redisEnv) Claims(tb testing.TB, key string) (claims []hazardtest.Claim)
 	if err == nil {
 		asked := time.Now()
 		left, err := e.rdb.PTTL(ctx, key).Result()
-		cehCheck(tb, err)
+		check(tb, err)
 		words := strings.SplitN(value+"    ", " ", 5)
 		c := hazardtest.Claim{ID: words[0], Text: value, Purpose: purposeOf(words[4]), Since: words[2], Sooner: asked.Add(left), Later: time.Now().Add(left + time.Millisecond)}
 		c.Token, _ = strconv.ParseInt(words[1], 10, 64) // of a plain client there is none
 		claims = append(claims, c)
 	}
 	ids, err := e.rdb.ZRange(ctx, queueOf(key), 0, -1).Result()
-	cehCheck(tb, err)
+	check(tb, err)
 	if len(ids) == 0 {
 		return claims
 	}
 	waiters, err := e.rdb.HGetAll(ctx, waitersOf(key)).Result()
-	cehCheck(tb, err)
+	check(tb, err)
 	for _, id := range ids {
 		text := waiters[id]
 		words := strings.SplitN(text+"      ", " ", 6)
@@ -170,14 +176,14 @@ func purposeOf(info string) string {
 
 func (e *redisEnv) Leftovers(tb testing.TB) []string {
 	tb.Helper()
-	return cehLeft(tb, e.rdb)
+	return leftovers(tb, e.rdb)
 }
 
 // Grants looks at the last token of the lock, which every grant raises.
 func (e *redisEnv) Grants(tb testing.TB, key string) func(int64) error {
 	tb.Helper()
 	return func(token int64) error {
-		last, err := e.rdb.Get(context.Background(), abFence(key)).Result()
+		last, err := e.rdb.Get(context.Background(), fenceOf(key)).Result()
 		if err == nil && last != fmt.Sprint(token) {
 			err = fmt.Errorf("the last token of %q is %s, the guard has %d: it was granted twice", key, last, token)
 		}
@@ -214,10 +220,10 @@ func (e *redisEnv) PushesDropped(tb testing.TB) {
 	if e.Subscriptions(tb) == 0 {
 		tb.Error("no client has subscribed")
 	}
-	sub := cehDial(tb, e.proxy.Addr()).Subscribe(ctx, "probe")
+	sub := dialRedis(tb, e.proxy.Addr()).Subscribe(ctx, "probe")
 	defer sub.Close()
 	_, err := sub.Receive(ctx) // it stands
-	cehCheck(tb, err)
+	check(tb, err)
 	if n := e.rdb.Publish(ctx, "probe", "x").Val(); n != 1 {
 		tb.Errorf("%d subscribers of the probe", n)
 	}
@@ -225,6 +231,35 @@ func (e *redisEnv) PushesDropped(tb testing.TB) {
 	if err == nil {
 		tb.Errorf("a message came through: %v", msg)
 	}
+}
+
+// Renewed is when a proxy read the last call; it passes at once.
+func (e *redisEnv) Renewed(_ testing.TB, key string) (time.Time, bool) {
+	return e.renewals.last(key), true
+}
+
+// renewals are the last calls for locks.
+type renewals struct {
+	mu   sync.Mutex
+	sent map[string]time.Time
+}
+
+// record notes that a lease counts from now. A command names locks, and keys beside them.
+func (r *renewals) record(cmd []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n, _ := strconv.Atoi(cmd[2])
+	for _, key := range cmd[3 : 3+min(n, len(cmd)-3)] {
+		if !strings.Contains(key, "\x01") {
+			r.sent[key] = time.Now()
+		}
+	}
+}
+
+func (r *renewals) last(key string) time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.sent[key]
 }
 
 func (e *redisEnv) StallSubscriptions() func() bool {
@@ -236,7 +271,7 @@ func (e *redisEnv) StallSubscriptions() func() bool {
 func (e *redisEnv) Subscriptions(tb testing.TB) int {
 	tb.Helper()
 	list, err := e.rdb.Do(context.Background(), "CLIENT", "LIST", "TYPE", "PUBSUB").Text()
-	cehCheck(tb, err)
+	check(tb, err)
 	return strings.Count(list, "id=")
 }
 
@@ -244,33 +279,38 @@ func (e *redisEnv) Subscriptions(tb testing.TB) int {
 func (e *redisEnv) Requests(tb testing.TB) (n int) {
 	tb.Helper()
 	for _, name := range []string{"evalsha", "eval", "subscribe", "unsubscribe", "wait", "multi", "exec"} {
-		n += cehCalls(tb, e.rdb, name)
+		n += countCalls(tb, e.rdb, name)
 	}
 	return n
 }
 
 func (e *redisEnv) Delay(up, down time.Duration) { e.proxy.Delay(up, down) }
-func (e *redisEnv) BlackHole(on bool)            { e.proxy.BlackHole(on) }
-func (e *redisEnv) Refuse(on bool)               { e.proxy.Refuse(on) }
-func (e *redisEnv) Cut()                         { e.proxy.Cut() }
+
+func (e *redisEnv) Refuse(on bool) { e.proxy.Refuse(on) }
+func (e *redisEnv) Cut()           { e.proxy.Cut() }
+
+func (e *redisEnv) BlackHole(on bool) {
+	e.dead.Store(on)
+	e.proxy.BlackHole(on)
+}
 
 func (e *redisEnv) Heal() {
 	e.calls.Heal()
 	e.proxy.Delay(0, 0)
-	e.proxy.BlackHole(false)
+	e.BlackHole(false)
 	e.proxy.Refuse(false)
 }
 
 func (e *redisEnv) Pause(tb testing.TB, d time.Duration) {
 	tb.Helper()
-	cehCheck(tb, e.server.Pause())
+	check(tb, e.server.Pause())
 	ctx, cancel := context.WithTimeout(context.Background(), d)
 	defer cancel()
 	if e.rdb.Ping(ctx).Err() == nil {
 		tb.Error("the server answers: the fault did not happen")
 	}
 	<-ctx.Done()
-	cehCheck(tb, e.server.Resume())
+	check(tb, e.server.Resume())
 }
 
 func (e *redisEnv) Expire(tb testing.TB, key string) {

@@ -20,10 +20,10 @@ func TestLostHalvesOfAQueue(t *testing.T) {
 			t.Parallel()
 			const ttl = 2 * time.Second // which is the heartbeat
 			server := testenv.Redis(t)
-			g := cehAcquire(t, cehNew(t, server.Addr()), "k", dlock.WithTTL(ttl))
-			served := make(chan cehGot, 3)
+			g := acquire(t, locksAt(t, server.Addr()), "k", dlock.WithTTL(ttl))
+			served := make(chan outcome, 3)
 			for range 3 {
-				got := cehAwait(t, cehNew(t, server.Addr()), "k", dlock.WithTTL(ttl))
+				got := startWait(t, locksAt(t, server.Addr()), "k", dlock.WithTTL(ttl))
 				go func() {
 					one := <-got
 					if one.err == nil {
@@ -32,15 +32,15 @@ func TestLostHalvesOfAQueue(t *testing.T) {
 					served <- one
 				}()
 			}
-			if n := cehDial(t, server.Addr()).Del(t.Context(), lost...).Val(); n != int64(len(lost)) {
+			if n := dialRedis(t, server.Addr()).Del(t.Context(), lost...).Val(); n != int64(len(lost)) {
 				t.Fatalf("%d keys were deleted", n)
 			}
-			cehUnlock(t, g)
+			unlock(t, g)
 			timeout := time.After(2 * ttl)
 			for i := range 3 {
 				select {
 				case one := <-served:
-					cehCheck(t, one.err)
+					check(t, one.err)
 				case <-timeout:
 					t.Fatalf("%d of 3 waiters were served within two heartbeats", i)
 				}
@@ -54,13 +54,13 @@ func TestLostQueueKeepsItsOrder(t *testing.T) {
 	t.Parallel()
 	const ttl = 30 * time.Second
 	server := testenv.Redis(t)
-	direct, d := cehDial(t, server.Addr()), openDriver(t, server.Addr())
+	direct, d := dialRedis(t, server.Addr()), openDriver(t, server.Addr())
 	submitClaim(t, d, "k", 1, ttl, driver.Held)
 	for i := range 4 {
 		submitClaim(t, d, "k", 2+i, ttl, driver.Queued)
 	}
 	want := direct.ZRange(t.Context(), queueOf("k"), 0, -1).Val()
-	cehCheck(t, direct.Del(t.Context(), queueOf("k")).Err())
+	check(t, direct.Del(t.Context(), queueOf("k")).Err())
 	for _, n := range []int{4, 2, 5, 3} {
 		if st := renewClaim(t, d, "k", n, ttl); st.Phase != driver.Queued {
 			t.Errorf("claim %d is %v", n, st.Phase)
@@ -85,10 +85,10 @@ func TestPlaceWithoutARecord(t *testing.T) {
 	t.Parallel()
 	const ttl = 30 * time.Second
 	server := testenv.Redis(t)
-	direct, d := cehDial(t, server.Addr()), openDriver(t, server.Addr())
+	direct, d := dialRedis(t, server.Addr()), openDriver(t, server.Addr())
 	submitClaim(t, d, "k", 1, ttl, driver.Held)
 	submitClaim(t, d, "k", 2, ttl, driver.Queued)
-	cehCheck(t, direct.Del(t.Context(), waitersOf("k")).Err())
+	check(t, direct.Del(t.Context(), waitersOf("k")).Err())
 	if st := renewClaim(t, d, "k", 2, ttl); st.Phase != driver.Gone {
 		t.Errorf("a waiter without a record is %v", st.Phase)
 	}

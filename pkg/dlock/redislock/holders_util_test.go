@@ -104,7 +104,7 @@ func serveWaiters(t *testing.T, clients []*dlock.Client, key string, waiters int
 	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
 	defer cancel()
 	first, err := clients[0].Acquire(ctx, key)
-	cehCheck(t, err)
+	check(t, err)
 	log.enter(first.Token())
 	errs := make(chan error, waiters)
 	for i := range waiters {
@@ -119,9 +119,9 @@ func serveWaiters(t *testing.T, clients []*dlock.Client, key string, waiters int
 	}
 	awaitQueued(t, clients[0], key, waiters)
 	between()
-	cehAlive(t, first)
+	alive(t, first)
 	log.leave(first.Token())
-	cehCheck(t, log.unlock(first))
+	check(t, log.unlock(first))
 	for i := range waiters {
 		err := <-errs
 		log.check(t)
@@ -135,9 +135,9 @@ func serveWaiters(t *testing.T, clients []*dlock.Client, key string, waiters int
 // awaitQueued waits until so many callers are queued for a key.
 func awaitQueued(t *testing.T, c *dlock.Client, key string, want int) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); cehQueued(t, c, key) != want; {
+	for end := time.Now().Add(30 * time.Second); countQueued(t, c, key) != want; {
 		if time.Now().After(end) {
-			t.Fatalf("%d of %d are queued", cehQueued(t, c, key), want)
+			t.Fatalf("%d of %d are queued", countQueued(t, c, key), want)
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
@@ -148,7 +148,7 @@ func clusterClients(t *testing.T, cl *servers.Cluster, n int) []*dlock.Client {
 	t.Helper()
 	var all []*dlock.Client
 	for range n {
-		all = append(all, cehLocks(t, redislock.New(clusterClient(t, cl)), dlock.Config{}))
+		all = append(all, locksOn(t, redislock.New(clusterClient(t, cl)), dlock.Config{}))
 	}
 	return all
 }

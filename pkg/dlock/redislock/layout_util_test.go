@@ -27,8 +27,8 @@ func waitersOf(key string) string {
 // openDriver opens a driver on a client of its own. The end of the test closes both.
 func openDriver(t testing.TB, addr string, opts ...redislock.Option) driver.Driver {
 	t.Helper()
-	d, err := redislock.New(cehDial(t, addr), opts...).Open(driver.Options{Logger: slog.New(slog.DiscardHandler)})
-	cehCheck(t, err)
+	d, err := redislock.New(dialRedis(t, addr), opts...).Open(driver.Options{Logger: slog.New(slog.DiscardHandler)})
+	check(t, err)
 	t.Cleanup(func() { _ = d.Close() })
 	return d
 }
@@ -55,7 +55,7 @@ func submitClaim(t testing.TB, d driver.Driver, key string, n int, ttl time.Dura
 func renewClaim(t testing.TB, d driver.Driver, key string, n int, ttl time.Duration) driver.State {
 	t.Helper()
 	states, err := d.Renew(t.Context(), []driver.Ref{{Key: key, ID: claimID(n), TTL: ttl}})
-	cehCheck(t, err)
+	check(t, err)
 	return states[0]
 }
 
@@ -87,7 +87,7 @@ return redis.status_reply('OK')`)
 func seedWaiters(t testing.TB, c *redis.Client, key string, first, last int, left time.Duration, channel string) {
 	t.Helper()
 	for from := first; from <= last; from += 10_000 {
-		cehCheck(t, seedScript.Run(t.Context(), c, []string{queueOf(key), waitersOf(key)},
+		check(t, seedScript.Run(t.Context(), c, []string{queueOf(key), waitersOf(key)},
 			from, min(last, from+9_999), strconv.FormatInt(left.Milliseconds(), 10), channel).Err())
 	}
 }

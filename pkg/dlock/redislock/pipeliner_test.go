@@ -18,7 +18,7 @@ import (
 // A call that can be cancelled is made in haste where the server has been quick. These
 // tests make it so first. On a busy machine that may fail, so they go on until it was so
 // often enough.
-func abHurry(t *testing.T, ctx context.Context, c *dlock.Client) { //nolint:revive // the test comes first everywhere here
+func makeQuick(t *testing.T, ctx context.Context, c *dlock.Client) { //nolint:revive // the test comes first everywhere here
 	t.Helper()
 	for range 16 {
 		if err := c.Lock(ctx, "warm"); err != nil {
@@ -30,8 +30,8 @@ func abHurry(t *testing.T, ctx context.Context, c *dlock.Client) { //nolint:revi
 	}
 }
 
-// abHaste calls round until it has reported haste often enough.
-func abHaste(t *testing.T, round func() bool) {
+// untilInline calls round until it has reported haste often enough.
+func untilInline(t *testing.T, round func() bool) {
 	t.Helper()
 	end := time.Now().Add(time.Minute)
 	for seen, n := 0, testenv.UnderStress(3, 50); seen < n; {
@@ -49,19 +49,19 @@ func abHaste(t *testing.T, round func() bool) {
 func TestHastyAcquireIsMadeAgain(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
-	proxy, direct := testenv.Proxy(t, server.Addr()), abDirect(t, server)
-	c := abClient(t, proxy.Addr(), dlock.Config{DefaultTTL: 20 * time.Second})
+	proxy, direct := testenv.Proxy(t, server.Addr()), directTo(t, server)
+	c := clientAt(t, proxy.Addr(), dlock.Config{DefaultTTL: 20 * time.Second})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	abHaste(t, func() bool {
+	untilInline(t, func() bool {
 		proxy.Heal()
-		abHurry(t, ctx, c)
+		makeQuick(t, ctx, c)
 		direct.FlushDB(t.Context())
 		var calls atomic.Int64
 		proxy.DeliverAfterClose(true)
 		proxy.Intercept(func(cmd []string) servers.Action {
-			if abKindOf(cmd) == abAcquiring && cmd[3] != "warm" && calls.Add(1) == 1 {
-				abElapse(200 * time.Millisecond)
+			if kindOf(cmd) == acquiring && cmd[3] != "warm" && calls.Add(1) == 1 {
+				elapse(200 * time.Millisecond)
 			}
 			return servers.Forward
 		})
@@ -74,7 +74,7 @@ func TestHastyAcquireIsMadeAgain(t *testing.T) {
 		if calls.Load() == 1 {
 			return false
 		}
-		abElapse(300 * time.Millisecond) // until the first has arrived
+		elapse(300 * time.Millisecond) // until the first has arrived
 		bars := 0
 		for _, key := range direct.Keys(t.Context(), "*").Val() {
 			if key == "k" {
@@ -96,19 +96,19 @@ func TestHastyAcquireIsMadeAgain(t *testing.T) {
 func TestHastyReleaseIsMadeAgain(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
-	proxy, direct := testenv.Proxy(t, server.Addr()), abDirect(t, server)
-	c := abClient(t, proxy.Addr(), dlock.Config{DefaultTTL: 20 * time.Second})
+	proxy, direct := testenv.Proxy(t, server.Addr()), directTo(t, server)
+	c := clientAt(t, proxy.Addr(), dlock.Config{DefaultTTL: 20 * time.Second})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	abHaste(t, func() bool {
+	untilInline(t, func() bool {
 		proxy.Heal()
-		abHurry(t, ctx, c)
+		makeQuick(t, ctx, c)
 		if err := c.Lock(ctx, "k"); err != nil {
 			t.Fatal(err)
 		}
 		var calls atomic.Int64
 		proxy.Intercept(func(cmd []string) servers.Action {
-			if abKindOf(cmd) != abReleasing || cmd[3] == "warm" || calls.Add(1) > 1 {
+			if kindOf(cmd) != releasing || cmd[3] == "warm" || calls.Add(1) > 1 {
 				return servers.Forward
 			}
 			words := make([]any, len(cmd))
@@ -135,16 +135,16 @@ func TestHastyCallEndsWithItsContext(t *testing.T) {
 			t.Parallel()
 			server := testenv.Redis(t)
 			proxy := testenv.Proxy(t, server.Addr())
-			c := abClientOf(t, &redis.Options{Addr: proxy.Addr(), ContextTimeoutEnabled: heeds, ReadTimeout: time.Minute}, dlock.Config{DefaultTTL: time.Minute})
+			c := clientWith(t, &redis.Options{Addr: proxy.Addr(), ContextTimeoutEnabled: heeds, ReadTimeout: time.Minute}, dlock.Config{DefaultTTL: time.Minute})
 			for range testenv.UnderStress(5, 50) {
 				ctx, cancel := context.WithCancel(t.Context())
-				abHurry(t, ctx, c)
+				makeQuick(t, ctx, c)
 				if err := c.Lock(ctx, "k"); err != nil {
 					t.Fatal(err)
 				}
 				dies(t, proxy, cancel, func() error { return c.Unlock(ctx, "k") }, context.Canceled, dlock.ErrUnknownOutcome)
 				ctx, cancel = context.WithCancel(t.Context())
-				abHurry(t, ctx, c)
+				makeQuick(t, ctx, c)
 				dies(t, proxy, cancel, func() error { return c.Lock(ctx, "other") }, context.Canceled)
 			}
 		})
@@ -158,7 +158,7 @@ func dies(t *testing.T, proxy *servers.Proxy, cancel context.CancelFunc, call fu
 	defer proxy.Heal()
 	time.AfterFunc(5*time.Millisecond, cancel)
 	started := time.Now()
-	abWant(t, call(), errs...)
+	expect(t, call(), errs...)
 	if over := time.Since(started) - 5*time.Millisecond; over > testenv.UnderStress(10*time.Second, 100*time.Millisecond) {
 		t.Errorf("the call outlived its context by %v", over.Round(time.Millisecond))
 	}

@@ -16,10 +16,10 @@ func TestReadsAreRepeated(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
 	proxy := testenv.Proxy(t, server.Addr())
-	cehAcquire(t, cehNew(t, server.Addr()), "k")
-	c := cehNew(t, proxy.Addr())
+	acquire(t, locksAt(t, server.Addr()), "k")
+	c := locksAt(t, proxy.Addr())
 	admin, err := c.Admin()
-	cehCheck(t, err)
+	check(t, err)
 	inspect := redislock.Scripts("inspect")
 	for name, read := range map[string]struct {
 		is   func(cmd []string) bool

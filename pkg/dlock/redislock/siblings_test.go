@@ -29,7 +29,7 @@ func TestNamesWithAndWithoutBraces(t *testing.T) {
 	submitClaim(t, a, "{x}", 2, ttl, driver.Held)
 	submitClaim(t, b, "x", 3, ttl, driver.Queued)
 	releaseClaim(t, a, "{x}", 2, ttl)
-	if id := holderID(t, cehDial(t, s.Addr()), "{x}"); id != "" {
+	if id := holderID(t, dialRedis(t, s.Addr()), "{x}"); id != "" {
 		t.Errorf("{x} was given to a waiter of x")
 	}
 	if st := renewClaim(t, b, "x", 3, ttl); st.Phase != driver.Queued {
@@ -55,7 +55,7 @@ func TestListWhileKeysAreUnlocked(t *testing.T) {
 	seen := map[string]bool{}
 	for cursor, first := "", true; first || cursor != ""; first = false {
 		keys, next, err := admin.List(t.Context(), "k", cursor, 10)
-		cehCheck(t, err)
+		check(t, err)
 		if len(keys) > 10 {
 			t.Fatalf("%d keys, want at most 10", len(keys))
 		}
@@ -108,7 +108,7 @@ func TestMinReplicasBelowAMillisecond(t *testing.T) {
 func TestMinReplicasTakesBackLater(t *testing.T) {
 	s := testenv.Redis(t)
 	p := testenv.Proxy(t, s.Addr())
-	c := cehLocks(t, redislock.New(cehDial(t, p.Addr()), redislock.WithMinReplicas(1, 20*time.Millisecond)), dlock.Config{})
+	c := locksOn(t, redislock.New(dialRedis(t, p.Addr()), redislock.WithMinReplicas(1, 20*time.Millisecond)), dlock.Config{})
 	_, _ = c.TryAcquire(t.Context(), "warm") // the server knows the scripts from here on
 	var swallowed atomic.Bool
 	releases := redislock.Scripts("release")
@@ -127,7 +127,7 @@ func TestMinReplicasTakesBackLater(t *testing.T) {
 	if !swallowed.Load() || err == nil {
 		t.Fatalf("%v, swallowed %v: the test shows nothing", err, swallowed.Load())
 	}
-	direct := cehDial(t, s.Addr())
+	direct := dialRedis(t, s.Addr())
 	testenv.Eventually(t, 20*time.Second, "the claim is taken back", func() bool { return direct.Exists(t.Context(), "k").Val() == 0 })
 }
 
@@ -137,28 +137,28 @@ func TestRenewalInASlotThatMoves(t *testing.T) {
 	cl := testenv.Cluster(t)
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: cl.Addrs(), ContextTimeoutEnabled: true})
 	t.Cleanup(func() { _ = rdb.Close() })
-	c := cehLocks(t, redislock.New(rdb), dlock.Config{})
+	c := locksOn(t, redislock.New(rdb), dlock.Config{})
 	const ttl = 3 * time.Second
 	var guards []*dlock.Guard
 	for _, key := range []string{"a{t}", "b{t}"} {
-		guards = append(guards, cehAcquire(t, c, key, dlock.WithTTL(ttl)))
+		guards = append(guards, acquire(t, c, key, dlock.WithTTL(ttl)))
 	}
 	ctx := t.Context()
 	slot, err := cl.Slot(ctx, "{t}")
-	cehCheck(t, err)
+	check(t, err)
 	from, err := cl.Owner(ctx, slot)
-	cehCheck(t, err)
+	check(t, err)
 	to := cl.Nodes()[slices.IndexFunc(cl.Nodes(), func(n *servers.Redis) bool { return n != from })]
 	src, dst := from.Client(), to.Client()
 	t.Cleanup(func() { _, _ = src.Close(), dst.Close() })
 	srcID, err := src.Do(ctx, "CLUSTER", "MYID").Text()
-	cehCheck(t, err)
+	check(t, err)
 	dstID, err := dst.Do(ctx, "CLUSTER", "MYID").Text()
-	cehCheck(t, err)
-	cehCheck(t, dst.Do(ctx, "CLUSTER", "SETSLOT", slot, "IMPORTING", srcID).Err())
-	cehCheck(t, src.Do(ctx, "CLUSTER", "SETSLOT", slot, "MIGRATING", dstID).Err())
+	check(t, err)
+	check(t, dst.Do(ctx, "CLUSTER", "SETSLOT", slot, "IMPORTING", srcID).Err())
+	check(t, src.Do(ctx, "CLUSTER", "SETSLOT", slot, "MIGRATING", dstID).Err())
 	host, port, _ := strings.Cut(to.Addr(), ":")
-	cehCheck(t, src.Do(ctx, "MIGRATE", host, port, "a{t}", 0, 5000).Err())
+	check(t, src.Do(ctx, "MIGRATE", host, port, "a{t}", 0, 5000).Err())
 	select {
 	case <-guards[0].Done():
 		t.Error("the lock that has moved is lost")
@@ -173,10 +173,10 @@ func TestLookDoesNotReadTheQueue(t *testing.T) {
 	s := testenv.Redis(t)
 	d := openDriver(t, s.Addr())
 	submitClaim(t, d, "k", 999999, time.Hour, driver.Held)
-	direct := cehDial(t, s.Addr())
+	direct := dialRedis(t, s.Addr())
 	seedWaiters(t, direct, "k", 1, 2000, 3*time.Second, "dlock:0123456789abcdef")
-	c := cehNew(t, s.Addr())
-	cehCheck(t, direct.ConfigResetStat(t.Context()).Err())
+	c := locksAt(t, s.Addr())
+	check(t, direct.ConfigResetStat(t.Context()).Err())
 	_, err := c.TryAcquire(t.Context(), "k")
 	var e *dlock.Error
 	if !errors.As(err, &e) || e.Holder == nil || e.Waiting != 2000 {

@@ -43,7 +43,7 @@ func (s *slowDialer) dial(context.Context, string, string) (net.Conn, error) {
 // silentAddr is where connections are accepted and nothing is ever answered.
 func silentAddr(t *testing.T) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	cehCheck(t, err)
+	check(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	return l.Addr().String()
 }
@@ -89,14 +89,14 @@ func TestSlowDialEndsWithDeadline(t *testing.T) {
 				t.Parallel()
 				client := dial(t)
 				c, err := dlock.New(&dlock.Config{}, dlock.WithBackend(redislock.New(client, opts...)))
-				cehCheck(t, err)
+				check(t, err)
 				t.Cleanup(func() { _ = c.Close() })
 				t.Cleanup(func() { _ = client.Close() })
 				for range 3 {
 					ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 					err := tryWithin(ctx, t, c)
 					cancel()
-					cehWant(t, err, dlock.ErrUnavailable)
+					wantError(t, err, dlock.ErrUnavailable)
 				}
 			})
 		}
@@ -109,7 +109,7 @@ func TestSlowDialEndsWithCancel(t *testing.T) {
 	for _, opts := range [][]redislock.Option{nil, {redislock.WithMinReplicas(1, 100*time.Millisecond)}} {
 		s := newSlowDialer(t)
 		client := redis.NewClient(&redis.Options{Dialer: s.dial, ContextTimeoutEnabled: true})
-		c := cehLocks(t, redislock.New(client, opts...), dlock.Config{})
+		c := locksOn(t, redislock.New(client, opts...), dlock.Config{})
 		t.Cleanup(func() { _ = client.Close() })
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() {
@@ -117,7 +117,7 @@ func TestSlowDialEndsWithCancel(t *testing.T) {
 			cancel()
 		}()
 		err := tryWithin(ctx, t, c)
-		cehWant(t, err, context.Canceled)
+		wantError(t, err, context.Canceled)
 		n := s.dials.Load()
 		if n != 1 {
 			t.Errorf("%d dials, want 1", n)

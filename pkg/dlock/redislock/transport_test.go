@@ -27,7 +27,7 @@ func clusterLocks(t *testing.T, o *redis.ClusterOptions, opts ...redislock.Optio
 	t.Helper()
 	rdb := redis.NewClusterClient(o)
 	t.Cleanup(func() { _ = rdb.Close() })
-	return cehLocks(t, redislock.New(rdb, opts...), dlock.Config{})
+	return locksOn(t, redislock.New(rdb, opts...), dlock.Config{})
 }
 
 // keyOn is a key that a node of a cluster has.
@@ -36,7 +36,7 @@ func keyOn(t *testing.T, cl *servers.Cluster, node *servers.Redis, hint string) 
 	for i := 0; ; i++ {
 		key := hint + strconv.Itoa(i)
 		n, err := cl.NodeFor(t.Context(), key)
-		cehCheck(t, err)
+		check(t, err)
 		if n == node {
 			return key
 		}
@@ -48,8 +48,8 @@ func serveWithoutAll(t *testing.T, cl *servers.Cluster) {
 	t.Helper()
 	for _, n := range cl.Nodes() {
 		c := n.Client()
-		cehCheck(t, c.ConfigSet(t.Context(), "cluster-require-full-coverage", "no").Err())
-		cehCheck(t, c.ConfigSet(t.Context(), "cluster-node-timeout", "60000").Err())
+		check(t, c.ConfigSet(t.Context(), "cluster-require-full-coverage", "no").Err())
+		check(t, c.ConfigSet(t.Context(), "cluster-node-timeout", "60000").Err())
 		_ = c.Close()
 	}
 }
@@ -73,7 +73,7 @@ func pairs(ctx context.Context, t *testing.T, c *dlock.Client, keys []string, lo
 					return
 				}
 				n.Add(1)
-				abElapse(2 * time.Millisecond)
+				elapse(2 * time.Millisecond)
 			}
 		})
 	}
@@ -102,14 +102,14 @@ func TestStalledMasterCostsOthersNothing(t *testing.T) {
 			pairs(ctx, t, c, slices.Concat(good, bad), 200*time.Millisecond)
 			pairs(ctx, t, control, same, 200*time.Millisecond)
 			before := pairs(ctx, t, c, good, time.Second)
-			cehCheck(t, nodes[0].Pause())
+			check(t, nodes[0].Pause())
 			var stuck, measured sync.WaitGroup
 			for _, k := range bad {
 				for range 8 {
 					stuck.Go(func() { _, _ = c.Acquire(ctx, k) })
 				}
 			}
-			abElapse(100 * time.Millisecond)
+			elapse(100 * time.Millisecond)
 			var during, usual float64 // at the same time, since others use the machine as well
 			measured.Go(func() { during = pairs(ctx, t, c, good, 3*time.Second) })
 			measured.Go(func() { usual = pairs(ctx, t, control, same, 3*time.Second) })
@@ -129,7 +129,7 @@ func TestStalledMasterCostsOthersNothing(t *testing.T) {
 			if took := time.Since(at); took > 8*time.Second {
 				t.Errorf("Close took %v", took)
 			}
-			cehCheck(t, nodes[0].Resume())
+			check(t, nodes[0].Resume())
 		})
 	}
 }
@@ -159,7 +159,7 @@ func TestFarMasterAmongNearOnes(t *testing.T) {
 	far := keyOn(t, cl, nodes[0], "far")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	cehUnlock(t, cehAcquire(t, c, far))
+	unlock(t, acquire(t, c, far))
 	proxy.Delay(40*time.Millisecond, 40*time.Millisecond)
 	near, stop := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -176,21 +176,21 @@ func TestFarMasterAmongNearOnes(t *testing.T) {
 	const n = 10
 	var calls atomic.Int64
 	proxy.Intercept(func(cmd []string) servers.Action {
-		if kind := abKindOf(cmd); (kind == abAcquiring || kind == abReleasing) && cmd[3] == far {
+		if kind := kindOf(cmd); (kind == acquiring || kind == releasing) && cmd[3] == far {
 			calls.Add(1)
 		}
 		return servers.Forward
 	})
 	for range 3 {
-		cehUnlock(t, cehAcquire(t, c, far)) // the scripts are known, and connections made
+		unlock(t, acquire(t, c, far)) // the scripts are known, and connections made
 	}
 	calls.Store(0)
 	conns := proxy.Connections()
 	for range n {
 		g, err := c.Acquire(ctx, far)
-		cehCheck(t, err)
-		abElapse(5 * time.Millisecond)
-		cehCheck(t, g.Unlock(ctx))
+		check(t, err)
+		elapse(5 * time.Millisecond)
+		check(t, g.Unlock(ctx))
 	}
 	stop()
 	wg.Wait()
@@ -213,7 +213,7 @@ func TestOneSubscriptionPerMaster(t *testing.T) {
 	const n = 200
 	var guards []*dlock.Guard
 	for i := range n {
-		guards = append(guards, cehAcquire(t, a, fmt.Sprint("k", i)))
+		guards = append(guards, acquire(t, a, fmt.Sprint("k", i)))
 	}
 	granted := make(chan error, n)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -229,7 +229,7 @@ func TestOneSubscriptionPerMaster(t *testing.T) {
 	}
 	testenv.Eventually(t, 30*time.Second, "all wait", func() bool {
 		for i := range n {
-			if cehQueued(t, a, fmt.Sprint("k", i)) != 1 {
+			if countQueued(t, a, fmt.Sprint("k", i)) != 1 {
 				return false
 			}
 		}
@@ -241,10 +241,10 @@ func TestOneSubscriptionPerMaster(t *testing.T) {
 		}
 	}
 	for _, g := range guards {
-		cehUnlock(t, g)
+		unlock(t, g)
 	}
 	for range n {
-		cehCheck(t, <-granted)
+		check(t, <-granted)
 	}
 }
 
@@ -254,7 +254,7 @@ func subscribers(t *testing.T, node *servers.Redis) int {
 	c := node.Client()
 	defer c.Close()
 	list, err := c.Do(t.Context(), "CLIENT", "LIST").Text()
-	cehCheck(t, err)
+	check(t, err)
 	n := 0
 	for line := range strings.Lines(list) {
 		if !strings.Contains(line, " sub=0 ") || (strings.Contains(line, " ssub=") && !strings.Contains(line, " ssub=0 ")) || strings.Contains(line, "cmd=ssubscribe") {
@@ -277,15 +277,15 @@ func TestReadOnlyClientSubscribesAtTheMaster(t *testing.T) {
 			c := clusterLocks(t, o)
 			for i := range 4 {
 				key := fmt.Sprint(name, i)
-				g := cehAcquire(t, c, key)
-				w := cehAwait(t, c, key)
+				g := acquire(t, c, key)
+				w := startWait(t, c, key)
 				for _, node := range cl.Nodes()[3:] {
 					if n := subscribers(t, node); n != 0 {
 						t.Errorf("%d are subscribed at the replica %s", n, node.Addr())
 					}
 				}
-				cehUnlock(t, g)
-				cehUnlock(t, cehGrant(t, w, 10*time.Second).guard)
+				unlock(t, g)
+				unlock(t, granted(t, w, 10*time.Second).guard)
 			}
 		})
 	}
@@ -297,15 +297,15 @@ func TestMinReplicasFollowsASlot(t *testing.T) {
 	cl := testenv.ClusterWithReplicas(t, 1)
 	c := clusterLocks(t, &redis.ClusterOptions{Addrs: cl.Addrs(), ContextTimeoutEnabled: true}, redislock.WithMinReplicas(1, 500*time.Millisecond))
 	const key, ttl = "k", 4 * time.Second
-	g := cehAcquire(t, c, key, dlock.WithTTL(ttl))
+	g := acquire(t, c, key, dlock.WithTTL(ttl))
 	from, err := cl.NodeFor(t.Context(), key)
-	cehCheck(t, err)
+	check(t, err)
 	to := cl.Nodes()[0]
 	if to == from {
 		to = cl.Nodes()[1]
 	}
 	slot, err := cl.Slot(t.Context(), key)
-	cehCheck(t, err)
+	check(t, err)
 	survives := func(what string) {
 		t.Helper()
 		select {
@@ -314,13 +314,13 @@ func TestMinReplicasFollowsASlot(t *testing.T) {
 		case <-time.After(3 * ttl / 2):
 		}
 	}
-	cehCheck(t, cl.BeginMigration(t.Context(), slot, from, to))
-	cehCheck(t, cl.MoveSlotKeys(t.Context(), slot, from, to))
+	check(t, cl.BeginMigration(t.Context(), slot, from, to))
+	check(t, cl.MoveSlotKeys(t.Context(), slot, from, to))
 	survives("the slot moves")
-	cehCheck(t, cl.FinishMigration(t.Context(), slot, from, to))
+	check(t, cl.FinishMigration(t.Context(), slot, from, to))
 	survives("another master has the slot")
-	cehUnlock(t, g)
-	cehUnlock(t, cehAcquire(t, c, key))
+	unlock(t, g)
+	unlock(t, acquire(t, c, key))
 }
 
 // Too few replicas are said to be that, by a client with the time-outs of go-redis
@@ -336,7 +336,7 @@ func TestMinReplicasOutlastsTimeouts(t *testing.T) {
 			t.Run(fmt.Sprintf("%s honors=%v", name, honors), func(t *testing.T) {
 				t.Parallel()
 				t.Cleanup(func() { _ = rdb.Close() })
-				c := cehLocks(t, redislock.New(rdb, redislock.WithMinReplicas(1, time.Second)), dlock.Config{MaxRetries: 1})
+				c := locksOn(t, redislock.New(rdb, redislock.WithMinReplicas(1, time.Second)), dlock.Config{MaxRetries: 1})
 				var err error
 				for range 5 { // on a busy machine other time-outs may pass as well
 					_, err = c.Acquire(t.Context(), "k", dlock.WithTTL(15*time.Second))

@@ -62,7 +62,7 @@ func TestRefusedIsUnavailable(t *testing.T) {
 			client := dial()
 			defer client.Close()
 			for _, opts := range [][]redislock.Option{nil, {redislock.WithMinReplicas(1, 100*time.Millisecond)}} {
-				c := cehLocks(t, redislock.New(client, opts...), dlock.Config{})
+				c := locksOn(t, redislock.New(client, opts...), dlock.Config{})
 				_, err := c.TryLock(t.Context(), "k")
 				wantRefused(t, err)
 				_, err = c.TryAcquire(t.Context(), "k")
@@ -86,7 +86,7 @@ func TestRefusedWithWait(t *testing.T) {
 			t.Parallel()
 			client := dial()
 			defer client.Close()
-			c := cehLocks(t, redislock.New(client), dlock.Config{})
+			c := locksOn(t, redislock.New(client), dlock.Config{})
 			for _, wait := range []time.Duration{200 * time.Millisecond, 300 * time.Millisecond, 450 * time.Millisecond, 900 * time.Millisecond} {
 				_, err := c.Acquire(t.Context(), "k", dlock.WithWait(wait))
 				wantRefused(t, err)
@@ -134,20 +134,20 @@ func TestSentThenRefusedIsUnknown(t *testing.T) {
 		if retries {
 			client.AddHook(hook)
 		}
-		c := cehLocks(t, redislock.New(client), dlock.Config{DefaultTTL: 5 * time.Second})
-		cehUnlock(t, cehAcquire(t, c, "warm"))
+		c := locksOn(t, redislock.New(client), dlock.Config{DefaultTTL: 5 * time.Second})
+		unlock(t, acquire(t, c, "warm"))
 		proxy.Intercept(func(cmd []string) servers.Action {
-			switch abKindOf(cmd) {
-			case abAcquiring:
+			switch kindOf(cmd) {
+			case acquiring:
 				return servers.DropReply
-			case abReleasing:
+			case releasing:
 				return servers.Swallow
 			default:
 				return servers.Forward
 			}
 		})
 		_, err := c.TryLock(t.Context(), "k")
-		cehWant(t, err, dlock.ErrUnknownOutcome)
+		wantError(t, err, dlock.ErrUnknownOutcome)
 		if errors.Is(err, dlock.ErrUnavailable) {
 			t.Errorf("%v, though the lock may be stored", err)
 		}
@@ -170,18 +170,18 @@ func TestWithdrawnCallIsNotSent(t *testing.T) {
 	proxy := testenv.Proxy(t, server.Addr())
 	client := redis.NewClient(&redis.Options{Addr: proxy.Addr(), DialerRetries: 1})
 	defer client.Close()
-	c := cehLocks(t, redislock.New(client), dlock.Config{})
+	c := locksOn(t, redislock.New(client), dlock.Config{})
 	proxy.BlackHole(true) // so HELLO is not answered, and nothing comes after it
 	for _, key := range []string{"a", "b", "c"} {
 		_, err := c.Acquire(t.Context(), key, dlock.WithWait(150*time.Millisecond))
-		cehWant(t, err, dlock.ErrUnavailable)
+		wantError(t, err, dlock.ErrUnavailable)
 		if errors.Is(err, dlock.ErrUnknownOutcome) || errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("error is %v", err)
 		}
 	}
 	proxy.Heal()
-	cehUnlock(t, cehAcquire(t, c, "d"))
-	cehCheck(t, c.Close())
+	unlock(t, acquire(t, c, "d"))
+	check(t, c.Close())
 	direct := server.Client()
 	defer direct.Close()
 	left := direct.Exists(t.Context(), "a", "b", "c").Val()

@@ -25,7 +25,9 @@ import (
 // A nodesEnv is three nodes, each behind a proxy.
 type nodesEnv struct {
 	*set
-	calls hazardtest.Calls
+	calls    hazardtest.Calls
+	renewals renewals
+	dead     atomic.Bool // nothing passes
 	// confirming: the acquires that are meant are those of the second phase.
 	confirming atomic.Bool
 	// stalled: the connection that is opened once a claim waits is not greeted.
@@ -42,7 +44,7 @@ const (
 
 func openEnv(tb testing.TB) hazardtest.Env {
 	tb.Helper()
-	e := &nodesEnv{set: start(tb, envNodes)}
+	e := &nodesEnv{renewals: renewals{sent: map[string]time.Time{}}, set: start(tb, envNodes)}
 	tb.Cleanup(e.calls.Heal)
 	e.monitors = sync.OnceValue(func() (all []*testenv.Monitor) {
 		for _, s := range e.servers {
@@ -71,6 +73,9 @@ func (e *nodesEnv) rule(node int, cmd []string) servers.Action {
 	}
 	if op == hazardtest.Acquire && e.stalled.Load() {
 		e.waiting.Store(true)
+	}
+	if op != hazardtest.Release && !e.dead.Load() {
+		e.renewals.record(cmd)
 	}
 	v := e.calls.Next(node, op)
 	if v.Hold != nil {
@@ -112,6 +117,7 @@ func (e *nodesEnv) Traits() hazardtest.Traits {
 		Unpushed:  testenv.UnderStress(15*time.Second, 2*time.Second),
 		IdleCPU:   testenv.UnderStress(.5, .05),
 		Watches:   1,
+		EarlyLoss: 320 * time.Millisecond, // the drift, and a fifth of a second
 
 		Healed:   testenv.UnderStress(beforeLease, 1500*time.Millisecond),
 		HandOver: testenv.UnderStress(beforeLease, 1500*time.Millisecond),
@@ -301,6 +307,35 @@ func (e *nodesEnv) PushesDropped(tb testing.TB) {
 	}
 }
 
+// Renewed is when a proxy read the last call; it passes at once.
+func (e *nodesEnv) Renewed(_ testing.TB, key string) (time.Time, bool) {
+	return e.renewals.last(key), true
+}
+
+// renewals are the last calls for locks.
+type renewals struct {
+	mu   sync.Mutex
+	sent map[string]time.Time
+}
+
+// record notes that a lease counts from now. A command names locks, and keys beside them.
+func (r *renewals) record(cmd []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n, _ := strconv.Atoi(cmd[2])
+	for _, key := range cmd[3 : 3+min(n, len(cmd)-3)] {
+		if !strings.Contains(key, "\x01") {
+			r.sent[key] = time.Now()
+		}
+	}
+}
+
+func (r *renewals) last(key string) time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.sent[key]
+}
+
 func (e *nodesEnv) StallSubscriptions() func() bool {
 	e.stalled.Store(true)
 	return e.swallowed.Load
@@ -333,9 +368,13 @@ func (e *nodesEnv) Delay(up, down time.Duration) {
 	e.each(func(p *servers.Proxy) { p.Delay(up, down) })
 }
 
-func (e *nodesEnv) BlackHole(on bool) { e.each(func(p *servers.Proxy) { p.BlackHole(on) }) }
-func (e *nodesEnv) Refuse(on bool)    { e.each(func(p *servers.Proxy) { p.Refuse(on) }) }
-func (e *nodesEnv) Cut()              { e.each((*servers.Proxy).Cut) }
+func (e *nodesEnv) BlackHole(on bool) {
+	e.dead.Store(on)
+	e.each(func(p *servers.Proxy) { p.BlackHole(on) })
+}
+
+func (e *nodesEnv) Refuse(on bool) { e.each(func(p *servers.Proxy) { p.Refuse(on) }) }
+func (e *nodesEnv) Cut()           { e.each((*servers.Proxy).Cut) }
 
 func (e *nodesEnv) Heal() {
 	e.calls.Heal()

@@ -17,29 +17,29 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/redislock"
 )
 
-// cehHandOvers lets two clients hand a lock to and fro, and returns how long each
+// handOvers lets two clients hand a lock to and fro, and returns how long each
 // time took from before Unlock.
-func cehHandOvers(t *testing.T, a, b *dlock.Client, key string, n int) []time.Duration {
+func handOvers(t *testing.T, a, b *dlock.Client, key string, n int) []time.Duration {
 	t.Helper()
 	var took []time.Duration
-	g := cehAcquire(t, a, key)
+	g := acquire(t, a, key)
 	start := time.Now()
 	for i := range n {
 		if time.Since(start) > testenv.UnderStress(time.Minute, time.Duration(n)*50*time.Millisecond) {
 			break // hopeless
 		}
 		next := []*dlock.Client{b, a}[i%2]
-		ch := cehAwait(t, next, key)
+		ch := startWait(t, next, key)
 		began := time.Now()
-		cehUnlock(t, g)
-		got := cehGrant(t, ch, time.Minute)
+		unlock(t, g)
+		got := granted(t, ch, time.Minute)
 		took, g = append(took, got.at.Sub(began)), got.guard
 	}
-	cehUnlock(t, g)
+	unlock(t, g)
 	return took
 }
 
-func cehQuantile(took []time.Duration, q float64) time.Duration {
+func quantileOf(took []time.Duration, q float64) time.Duration {
 	slices.Sort(took)
 	return took[int(q*float64(len(took)-1))]
 }
@@ -48,11 +48,11 @@ func cehQuantile(took []time.Duration, q float64) time.Duration {
 // with others: one round of three must meet the mark.
 func TestPushedHandOversAreQuick(t *testing.T) {
 	server := testenv.Redis(t)
-	a, b := cehNew(t, server.Addr()), cehNew(t, server.Addr())
+	a, b := locksAt(t, server.Addr()), locksAt(t, server.Addr())
 	var took time.Duration
 	quantile := testenv.UnderStress(.5, .99)
 	for range 3 {
-		took = cehQuantile(cehHandOvers(t, a, b, "k", testenv.UnderStress(150, 1000)), quantile)
+		took = quantileOf(handOvers(t, a, b, "k", testenv.UnderStress(150, 1000)), quantile)
 		t.Logf("%.0f of 100 take at most %v", 100*quantile, took)
 		if took <= testenv.UnderStress(200*time.Millisecond, 20*time.Millisecond) {
 			return
@@ -61,12 +61,12 @@ func TestPushedHandOversAreQuick(t *testing.T) {
 	t.Errorf("%.0f of 100 take up to %v", 100*quantile, took)
 }
 
-// A cehCounter counts the lock commands that a client tries to send.
-type cehCounter struct{ commands atomic.Int64 }
+// A commandCounter counts the lock commands that a client tries to send.
+type commandCounter struct{ commands atomic.Int64 }
 
-func (*cehCounter) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (*commandCounter) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-func (h *cehCounter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (h *commandCounter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		if strings.HasPrefix(cmd.Name(), "eval") {
 			h.commands.Add(1)
@@ -75,7 +75,7 @@ func (h *cehCounter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-func (h *cehCounter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (h *commandCounter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		h.commands.Add(int64(len(cmds)))
 		return next(ctx, cmds)
@@ -90,10 +90,10 @@ func TestWaitersDoNotSpinWithoutAServer(t *testing.T) {
 			t.Parallel()
 			const waiters, span = 5, 2 * time.Second
 			server := testenv.Redis(t)
-			client, hook := cehDial(t, server.Addr()), new(cehCounter)
+			client, hook := dialRedis(t, server.Addr()), new(commandCounter)
 			client.AddHook(hook)
-			c := cehLocks(t, redislock.New(client), dlock.Config{})
-			holder := cehAcquire(t, cehNew(t, server.Addr()), "k", dlock.WithTTL(time.Minute))
+			c := locksOn(t, redislock.New(client), dlock.Config{})
+			holder := acquire(t, locksAt(t, server.Addr()), "k", dlock.WithTTL(time.Minute))
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			errs := make(chan error, 2*waiters)
@@ -102,12 +102,12 @@ func TestWaitersDoNotSpinWithoutAServer(t *testing.T) {
 			for range waiters - 1 { // goroutines of one client
 				go func() { _, err := c.Acquire(ctx, "k"); errs <- err }()
 			}
-			testenv.Eventually(t, 5*time.Second, "they wait", func() bool { return cehQueued(t, c, "k") == waiters })
+			testenv.Eventually(t, 5*time.Second, "they wait", func() bool { return countQueued(t, c, "k") == waiters })
 			if refuse {
-				admin := cehDial(t, server.Addr())
-				cehCheck(t, admin.ConfigSet(ctx, "min-replicas-to-write", "1").Err())
+				admin := dialRedis(t, server.Addr())
+				check(t, admin.ConfigSet(ctx, "min-replicas-to-write", "1").Err())
 			} else {
-				cehCheck(t, server.Kill())
+				check(t, server.Kill())
 			}
 			for i := range waiters { // these have not even been filed
 				wait(fmt.Sprint("new", i))
@@ -126,11 +126,11 @@ func TestWaitersDoNotSpinWithoutAServer(t *testing.T) {
 				}
 			}
 			if refuse { // so that closing need not wait
-				cehCheck(t, cehDial(t, server.Addr()).ConfigSet(t.Context(), "min-replicas-to-write", "0").Err())
-				cehUnlock(t, holder)
+				check(t, dialRedis(t, server.Addr()).ConfigSet(t.Context(), "min-replicas-to-write", "0").Err())
+				unlock(t, holder)
 				return
 			}
-			cehCheck(t, server.Restart(t.Context(), false))
+			check(t, server.Restart(t.Context(), false))
 		})
 	}
 }

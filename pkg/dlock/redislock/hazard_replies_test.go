@@ -24,19 +24,19 @@ import (
 // Many unlocks at once share pipelines, of which one answer is lost.
 func TestLostReplyInAPipelineOfUnlocks(t *testing.T) {
 	server := testenv.Redis(t)
-	proxy, direct := testenv.Proxy(t, server.Addr()), abDirect(t, server)
-	c := abClient(t, proxy.Addr(), dlock.Config{DefaultTTL: 20 * time.Second, RetryInterval: 10 * time.Millisecond})
-	abWarm(t, c)
+	proxy, direct := testenv.Proxy(t, server.Addr()), directTo(t, server)
+	c := clientAt(t, proxy.Addr(), dlock.Config{DefaultTTL: 20 * time.Second, RetryInterval: 10 * time.Millisecond})
+	warm(t, c)
 	for i := range testenv.UnderStress(10, 100) {
 		guards := make([]*dlock.Guard, 40)
 		for j := range guards {
-			guards[j] = abAcquire(t, c, fmt.Sprintf("k%d", j))
+			guards[j] = acquire(t, c, fmt.Sprintf("k%d", j))
 		}
 		var hits, seen atomic.Int64
 		proxy.Delay(time.Millisecond, time.Millisecond)
 		proxy.Intercept(func(cmd []string) servers.Action {
 			// Not of those that go alone, at first, but of one inside a pipeline.
-			if abKindOf(cmd) == abReleasing && seen.Add(1) == int64(10+i%20) {
+			if kindOf(cmd) == releasing && seen.Add(1) == int64(10+i%20) {
 				hits.Add(1)
 				return servers.DropReply
 			}
@@ -45,7 +45,7 @@ func TestLostReplyInAPipelineOfUnlocks(t *testing.T) {
 		var wg sync.WaitGroup
 		for _, g := range guards {
 			wg.Go(func() {
-				if err := g.Unlock(abCtx); err != nil {
+				if err := g.Unlock(context.Background()); err != nil {
 					t.Errorf("unlock: %v", err)
 				}
 			})
@@ -55,7 +55,7 @@ func TestLostReplyInAPipelineOfUnlocks(t *testing.T) {
 		if hits.Load() != 1 || seen.Load() <= int64(len(guards)) {
 			t.Fatalf("%d answers were lost, %d unlocks seen: the fault did not happen", hits.Load(), seen.Load())
 		}
-		if left := abLeft(t, direct); len(left) != 0 {
+		if left := leftovers(t, direct); len(left) != 0 {
 			t.Fatalf("left: %q", left)
 		}
 	}
@@ -65,17 +65,17 @@ func TestLostReplyInAPipelineOfUnlocks(t *testing.T) {
 // is ever met, and no call succeeds that did not acquire.
 func TestCancelledCallsOnOneConnection(t *testing.T) {
 	server := testenv.Redis(t)
-	proxy, direct := testenv.Proxy(t, server.Addr()), abDirect(t, server)
-	log := &abLog{}
-	c := abClientOf(t, &redis.Options{Addr: proxy.Addr(), ContextTimeoutEnabled: true, PoolSize: 1},
+	proxy, direct := testenv.Proxy(t, server.Addr()), directTo(t, server)
+	log := &foreignReplies{}
+	c := clientWith(t, &redis.Options{Addr: proxy.Addr(), ContextTimeoutEnabled: true, PoolSize: 1},
 		dlock.Config{DefaultTTL: 20 * time.Second, RetryInterval: 2 * time.Millisecond})
-	abWarm(t, c)
+	warm(t, c)
 	rng := rand.New(rand.NewPCG(7, 7))
 	cancelled, acquired := 0, 0
 	for i := range testenv.UnderStress(300, 2000) {
 		proxy.Delay(0, time.Duration(rng.IntN(4))*time.Millisecond)
 		key := fmt.Sprintf("k%d", i)
-		ctx, cancel := context.WithTimeout(abCtx, time.Duration(rng.IntN(8000))*time.Microsecond)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rng.IntN(8000))*time.Microsecond)
 		g, err := c.Acquire(ctx, key)
 		cancel()
 		log.note(err)
@@ -85,10 +85,10 @@ func TestCancelledCallsOnOneConnection(t *testing.T) {
 		}
 		acquired++
 		proxy.Delay(0, 0)
-		if token := abToken(t, direct, key); token != g.Token() {
+		if token := storedToken(t, direct, key); token != g.Token() {
 			t.Fatalf("a false acquire: the server has token %d, the guard %d", token, g.Token())
 		}
-		log.note(g.Unlock(abCtx))
+		log.note(g.Unlock(context.Background()))
 	}
 	log.check(t)
 	if cancelled == 0 || acquired == 0 {
@@ -96,16 +96,16 @@ func TestCancelledCallsOnOneConnection(t *testing.T) {
 	}
 }
 
-// abLog looks for answers that belong to other calls.
-type abLog struct{ foreign []error }
+// foreignReplies looks for answers that belong to other calls.
+type foreignReplies struct{ foreign []error }
 
-func (l *abLog) note(err error) {
+func (l *foreignReplies) note(err error) {
 	if errors.Is(err, redislock.ErrReply) || err != nil && strings.Contains(err.Error(), redislock.ErrReply.Error()) {
 		l.foreign = append(l.foreign, err)
 	}
 }
 
-func (l *abLog) check(t *testing.T) {
+func (l *foreignReplies) check(t *testing.T) {
 	t.Helper()
 	if len(l.foreign) > 0 {
 		t.Errorf("%d foreign answers, such as %v", len(l.foreign), l.foreign[0])
@@ -116,34 +116,34 @@ func (l *abLog) check(t *testing.T) {
 // ours, whether it grants or renews.
 func TestForeignReplyIsRefused(t *testing.T) {
 	server := testenv.Redis(t)
-	direct := abDirect(t, server)
-	var swap abSwapper
-	c := abClientOf(t, &redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true, PoolSize: 1, Dialer: swap.dial},
+	direct := directTo(t, server)
+	var swap replySwapper
+	c := clientWith(t, &redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true, PoolSize: 1, Dialer: swap.dial},
 		dlock.Config{DefaultTTL: 20 * time.Second})
-	abWarm(t, c)
+	warm(t, c)
 	for i := range testenv.UnderStress(50, 500) {
 		a, b := fmt.Sprintf("a%d", i), fmt.Sprintf("b%d", i)
 		swap.keep()
-		g := abAcquire(t, c, a) // its answer is kept
-		taken, err := direct.SetNX(abCtx, b, "of somebody else", time.Minute).Result()
+		g := acquire(t, c, a) // its answer is kept
+		taken, err := direct.SetNX(context.Background(), b, "of somebody else", time.Minute).Result()
 		if err != nil || !taken {
 			t.Fatal(taken, err)
 		}
 		swap.play()
-		ok, err := c.TryLock(abCtx, b) // and comes again as the answer to this
+		ok, err := c.TryLock(context.Background(), b) // and comes again as the answer to this
 		if ok || !errors.Is(err, redislock.ErrReply) {
 			t.Fatalf("the answer about another claim was taken for ours: %v, %v", ok, err)
 		}
 		if swap.played.Load() != int64(i+1) {
 			t.Fatal("the fault did not happen")
 		}
-		abUnlock(t, g)
+		unlock(t, g)
 	}
 }
 
-// An abSwapper makes connections that can give an old answer instead of a new
+// A replySwapper makes connections that can give an old answer instead of a new
 // one, as a client does whose answers are out of step.
-type abSwapper struct {
+type replySwapper struct {
 	mu      sync.Mutex
 	mode    string
 	kept    []byte
@@ -151,36 +151,36 @@ type abSwapper struct {
 	played  atomic.Int64
 }
 
-func (s *abSwapper) keep() { s.set("keep") }
-func (s *abSwapper) play() { s.set("play") }
+func (s *replySwapper) keep() { s.set("keep") }
+func (s *replySwapper) play() { s.set("play") }
 
-func (s *abSwapper) set(mode string) {
+func (s *replySwapper) set(mode string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mode = mode
 }
 
-func (s *abSwapper) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+func (s *replySwapper) dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, network, addr)
 	if err != nil {
 		return nil, err
 	}
-	return &abSwapConn{conn, s}, nil
+	return &swapConn{conn, s}, nil
 }
 
-type abSwapConn struct {
+type swapConn struct {
 	net.Conn
-	s *abSwapper
+	s *replySwapper
 }
 
-func (c *abSwapConn) Write(p []byte) (int, error) {
+func (c *swapConn) Write(p []byte) (int, error) {
 	c.s.mu.Lock()
-	c.s.waiting = strings.Contains(string(p), "\x01b") && strings.Contains(string(p), `{"`) // an acquire; see abKindOf
+	c.s.waiting = strings.Contains(string(p), "\x01b") && strings.Contains(string(p), `{"`) // an acquire; see kindOf
 	c.s.mu.Unlock()
 	return c.Conn.Write(p)
 }
 
-func (c *abSwapConn) Read(p []byte) (int, error) {
+func (c *swapConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()

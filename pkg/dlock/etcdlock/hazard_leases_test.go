@@ -23,13 +23,13 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
 
-// abPause stops a server for some time, in which it must not answer.
-func abPause(t *testing.T, server *servers.Etcd, direct *clientv3.Client, d time.Duration) {
+// pauseFor stops a server for some time, in which it must not answer.
+func pauseFor(t *testing.T, server *servers.Etcd, direct *clientv3.Client, d time.Duration) {
 	t.Helper()
 	if err := server.Pause(); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(abCtx, d)
+	ctx, cancel := context.WithTimeout(context.Background(), d)
 	defer cancel()
 	if _, err := direct.Get(ctx, "k"); err == nil {
 		t.Error("the server answers: the fault did not happen")
@@ -40,9 +40,9 @@ func abPause(t *testing.T, server *servers.Etcd, direct *clientv3.Client, d time
 	}
 }
 
-// abRenewed waits until a guard has been renewed lately. It is a failure if it is
+// renewedAgain waits until a guard has been renewed lately. It is a failure if it is
 // lost instead, unless that was for want of time and this machine had none for us.
-func abRenewed(t *testing.T, g *dlock.Guard, ttl time.Duration, metronome *testenv.Metronome, since time.Time) bool {
+func renewedAgain(t *testing.T, g *dlock.Guard, ttl time.Duration, metronome *testenv.Metronome, since time.Time) bool {
 	t.Helper()
 	left := time.Duration(0)
 	testenv.Eventually(t, patience, "the lock is renewed again", func() bool {
@@ -50,11 +50,11 @@ func abRenewed(t *testing.T, g *dlock.Guard, ttl time.Duration, metronome *teste
 		return left == 0 || left > ttl*3/4
 	})
 	late := left == 0 && strings.Contains(context.Cause(g.Context()).Error(), "not renewed in time")
-	if lost := metronome.Lost(since); late && lost > abStarved {
+	if lost := metronome.Lost(since); late && lost > starved {
 		t.Logf("%q is lost, as are %v of our time", g.Key(), lost)
 		return false
 	}
-	abAlive(t, g)
+	alive(t, g)
 	return left > 0
 }
 
@@ -70,11 +70,11 @@ func TestServerPauseAfterJoiningALeaseIsNoLoss(t *testing.T) {
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	for i := range 4 { // the lease is up to three tenths of its TTL old
-		c := abClient(t, server.Endpoint(), dlock.Config{DefaultTTL: ttl})
-		abWarm(t, c)
+		c := clientAt(t, server.Endpoint(), dlock.Config{DefaultTTL: ttl})
+		warm(t, c)
 		wg.Go(func() {
-			abElapse(ttl * time.Duration(i) / 10)
-			g, err := c.Acquire(abCtx, fmt.Sprintf("k%d", i))
+			elapse(ttl * time.Duration(i) / 10)
+			g, err := c.Acquire(context.Background(), fmt.Sprintf("k%d", i))
 			if err != nil {
 				t.Error(err)
 				return
@@ -85,17 +85,17 @@ func TestServerPauseAfterJoiningALeaseIsNoLoss(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	abElapse(ttl/3 - 100*time.Millisecond) // the last one is about to be renewed
-	abPause(t, server, direct, ttl/2)
+	elapse(ttl/3 - 100*time.Millisecond) // the last one is about to be renewed
+	pauseFor(t, server, direct, ttl/2)
 	for _, g := range guards {
-		if abRenewed(t, g, ttl, metronome, started) {
-			abUnlock(t, g)
+		if renewedAgain(t, g, ttl, metronome, started) {
+			unlock(t, g)
 		}
 	}
 }
 
-// An abB1 answers the renewals of one holder with errors.
-type abB1 struct {
+// A failingRenewals answers the renewals of one holder with errors.
+type failingRenewals struct {
 	name string
 	err  error
 	span time.Duration // 0: once for each kind of call
@@ -107,10 +107,10 @@ type abB1 struct {
 	hits  map[string]int // by path
 }
 
-func (b *abB1) fault(path string) error {
+func (b *failingRenewals) fault(path string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.armed || (path != abTxn && path != abKeepAlive) {
+	if !b.armed || (path != txnPath && path != keepAlivePath) {
 		return nil
 	}
 	if b.first.IsZero() {
@@ -123,30 +123,30 @@ func (b *abB1) fault(path string) error {
 	return b.err
 }
 
-func (b *abB1) arm() {
+func (b *failingRenewals) arm() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.armed = true
 }
 
 // check judges the holder some time after the last error.
-func (b *abB1) check(t *testing.T, direct *clientv3.Client, ttl time.Duration, metronome *testenv.Metronome) {
+func (b *failingRenewals) check(t *testing.T, direct *clientv3.Client, ttl time.Duration, metronome *testenv.Metronome) {
 	t.Helper()
 	b.mu.Lock()
-	txns, alives := b.hits[abTxn], b.hits[abKeepAlive]
+	txns, alives := b.hits[txnPath], b.hits[keepAlivePath]
 	b.armed = false
 	first := b.first
 	b.mu.Unlock()
 	if txns == 0 || alives == 0 || b.span > 0 && txns+alives < 4 {
 		t.Errorf("%s: %d and %d errors: the fault did not happen", b.name, txns, alives)
 	}
-	if !abRenewed(t, b.g, ttl, metronome, first) {
+	if !renewedAgain(t, b.g, ttl, metronome, first) {
 		return
 	}
-	if token := abToken(t, direct, b.g.Key()); token != b.g.Token() {
+	if token := storedToken(t, direct, b.g.Key()); token != b.g.Token() {
 		t.Errorf("%s: the server has token %d, the guard %d", b.name, token, b.g.Token())
 	}
-	if err := b.g.Unlock(abCtx); err != nil {
+	if err := b.g.Unlock(context.Background()); err != nil {
 		t.Errorf("%s: %v", b.name, err)
 	}
 }
@@ -159,7 +159,7 @@ func TestTransientErrorIsNoLoss(t *testing.T) {
 	direct := dial(t, server.Endpoint())
 	const ttl = 6 * time.Second
 	metronome := testenv.StartMetronome(t)
-	var holds []*abB1
+	var holds []*failingRenewals
 	for _, err := range []error{
 		rpctypes.ErrGRPCNoLeader, rpctypes.ErrGRPCLeaderChanged, rpctypes.ErrGRPCNotLeader, rpctypes.ErrGRPCStopped,
 		rpctypes.ErrGRPCTimeout, rpctypes.ErrGRPCTimeoutDueToLeaderFail, rpctypes.ErrGRPCTimeoutDueToConnectionLost,
@@ -169,38 +169,38 @@ func TestTransientErrorIsNoLoss(t *testing.T) {
 		status.Error(codes.Unknown, "a proxy says so"), io.ErrUnexpectedEOF,
 	} {
 		for _, span := range []time.Duration{0, ttl/2 - 100*time.Millisecond} {
-			b := &abB1{name: fmt.Sprintf("%v, for %v", err, span), err: err, span: span, hits: map[string]int{}}
-			spy := &abSpy{fault: b.fault}
-			c := abClientOn(t, spy.dial(t, server.Endpoint()), dlock.Config{DefaultTTL: ttl, RetryInterval: 50 * time.Millisecond})
-			b.g = abAcquire(t, c, fmt.Sprintf("k%d", len(holds)))
+			b := &failingRenewals{name: fmt.Sprintf("%v, for %v", err, span), err: err, span: span, hits: map[string]int{}}
+			spy := &callSpy{fault: b.fault}
+			c := locksOn(t, spy.dial(t, server.Endpoint()), dlock.Config{DefaultTTL: ttl, RetryInterval: 50 * time.Millisecond})
+			b.g = acquire(t, c, fmt.Sprintf("k%d", len(holds)))
 			b.arm()
 			holds = append(holds, b)
 		}
 	}
-	abElapse(2 * ttl)
+	elapse(2 * ttl)
 	for _, b := range holds {
 		b.check(t, direct, ttl, metronome)
 	}
 }
 
-// An abLink is a holder with a network of its own.
-type abLink struct {
-	spy   abSpy
+// A link is a holder with a network of its own.
+type link struct {
+	spy   callSpy
 	proxy *servers.Proxy
 	g     *dlock.Guard
 	own   *mvccpb.KeyValue // its claim in etcd
-	lost  abLoss
+	lost  loss
 	sent  time.Time     // when the last call left that its lease counts from
 	late  time.Duration // that answers come
 }
 
-func abLinkTo(t *testing.T, server *servers.Etcd, direct *clientv3.Client, key string, ttl time.Duration) *abLink {
+func linkTo(t *testing.T, server *servers.Etcd, direct *clientv3.Client, key string, ttl time.Duration) *link {
 	t.Helper()
-	l := &abLink{proxy: testenv.Proxy(t, server.Addr())}
-	c := abClientOn(t, l.spy.dial(t, abVia(l.proxy)), dlock.Config{DefaultTTL: ttl})
-	l.g = abAcquire(t, c, key)
-	l.own = abLine(t, direct, key)[0]
-	l.lost = abWatchLoss(l.g)
+	l := &link{proxy: testenv.Proxy(t, server.Addr())}
+	c := locksOn(t, l.spy.dial(t, urlOf(l.proxy)), dlock.Config{DefaultTTL: ttl})
+	l.g = acquire(t, c, key)
+	l.own = storedClaims(t, direct, key)[0]
+	l.lost = watchLoss(l.g)
 	return l
 }
 
@@ -212,20 +212,20 @@ func TestHungRenewalIsNoLoss(t *testing.T) {
 	const ttl = 6 * time.Second
 	metronome := testenv.StartMetronome(t)
 	for range testenv.UnderStress(1, 10) {
-		var links []*abLink
-		var before []abCount
-		hung := [][]string{{abKeepAlive}, {abTxn}, {abKeepAlive, abTxn}}
+		var links []*link
+		var before []callCount
+		hung := [][]string{{keepAlivePath}, {txnPath}, {keepAlivePath, txnPath}}
 		for i, paths := range hung {
-			l := abLinkTo(t, server, direct, fmt.Sprintf("k%d", i), ttl)
-			links, before = append(links, l), append(before, abNote(l.proxy))
+			l := linkTo(t, server, direct, fmt.Sprintf("k%d", i), ttl)
+			links, before = append(links, l), append(before, countCalls(l.proxy))
 			for _, path := range paths {
 				l.proxy.HoldGRPC(path, 1)
 			}
 		}
 		started := time.Now()
-		abElapse(2 * ttl)
+		elapse(2 * ttl)
 		for i, l := range links {
-			if !abRenewed(t, l.g, ttl, metronome, started) {
+			if !renewedAgain(t, l.g, ttl, metronome, started) {
 				continue
 			}
 			for _, path := range hung[i] {
@@ -233,55 +233,11 @@ func TestHungRenewalIsNoLoss(t *testing.T) {
 					t.Errorf("%d calls of %s: the fault did not happen", n, path)
 				}
 			}
-			if token := abToken(t, direct, l.g.Key()); token != l.g.Token() {
+			if token := storedToken(t, direct, l.g.Key()); token != l.g.Token() {
 				t.Errorf("%q: the server has token %d, the guard %d", hung[i], token, l.g.Token())
 			}
 			l.proxy.Heal()
-			abUnlock(t, l.g)
-		}
-	}
-}
-
-// The link dies right after a lock was acquired or renewed: the loss is told
-// before the lease ends on the server, and not long before.
-func TestDeadLinkIsLostInTime(t *testing.T) {
-	t.Parallel()
-	server := testenv.Etcd(t)
-	direct := dial(t, server.Endpoint())
-	const ttl, holders = 6 * time.Second, 10
-	const margin = ttl / 20
-	// Not long before: a holder that takes a failed renewal for a loss ends at two thirds.
-	least := testenv.UnderStress(ttl*3/4, ttl-margin-50*time.Millisecond)
-	metronome := testenv.StartMetronome(t)
-	for round := range testenv.UnderStress(1, 10) {
-		var links [holders]*abLink
-		for i := range links {
-			if i == holders/2 {
-				abElapse(ttl / 2) // the first half has been renewed
-			}
-			links[i] = abLinkTo(t, server, direct, fmt.Sprintf("k%d-%d", round, i), ttl)
-		}
-		for _, l := range links {
-			testenv.Eventually(t, patience, "no renewal is on its way", func() (quiet bool) {
-				l.sent, quiet = l.spy.last(ttl / 3)
-				return quiet
-			})
-			l.proxy.BlackHole(true)
-		}
-		for _, l := range links {
-			lost := l.lost.when(t)
-			after := lost.Sub(l.sent)
-			if after > ttl+metronome.Lost(lost.Add(-ttl/2)) || after < least {
-				t.Errorf("round %d: lost %v after the last renewal, want %v to %v", round, after, least, ttl)
-			}
-			abWant(t, context.Cause(l.g.Context()), dlock.ErrOwnershipLost)
-			if l.g.Remaining() != 0 {
-				t.Error("a lost guard has time remaining")
-			}
-			if sent, _ := l.spy.last(ttl); sent != l.sent {
-				t.Error("a renewal was answered: the link was not dead")
-			}
-			l.proxy.Heal()
+			unlock(t, l.g)
 		}
 	}
 }
@@ -292,25 +248,25 @@ func TestLossPrecedesExpiry(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
 	direct := dial(t, server.Endpoint())
-	watcher, metronome := abWatch(t, direct), testenv.StartMetronome(t)
+	watcher, metronome := watchDeletions(t, direct), testenv.StartMetronome(t)
 	const ttl = 8 * time.Second
 	lates := []time.Duration{
 		500 * time.Millisecond,  // in time: an attempt has a sixth of the lease
 		2200 * time.Millisecond, // carried out, and not answered in time
 	}
 	for round := range testenv.UnderStress(1, 5) {
-		var links [20]*abLink
+		var links [20]*link
 		for i := range links {
-			links[i] = abLinkTo(t, server, direct, fmt.Sprintf("k%d-%d", round, i), ttl)
+			links[i] = linkTo(t, server, direct, fmt.Sprintf("k%d-%d", round, i), ttl)
 			links[i].late = lates[i%2]
 			links[i].proxy.Delay(0, links[i].late)
-			abElapse(ttl / 60)
+			elapse(ttl / 60)
 		}
-		abElapse(ttl/3 + lates[1]) // each has been renewed since, on the server
+		elapse(ttl/3 + lates[1]) // each has been renewed since, on the server
 		var wg sync.WaitGroup
 		for _, l := range links {
 			wg.Go(func() {
-				for quiet := l.late > ttl/6; !quiet; abElapse(5 * time.Millisecond) {
+				for quiet := l.late > ttl/6; !quiet; elapse(5 * time.Millisecond) {
 					l.sent, quiet = l.spy.last(ttl / 3)
 					quiet = quiet && l.spy.longest() >= l.late
 				}
@@ -324,7 +280,7 @@ func TestLossPrecedesExpiry(t *testing.T) {
 				unanswered++
 			}
 			l.proxy.Heal()
-			abWant(t, l.g.Unlock(abCtx), dlock.ErrOwnershipLost)
+			expect(t, l.g.Unlock(context.Background()), dlock.ErrOwnershipLost)
 		}
 		if unanswered == 0 {
 			t.Error("no answer came too late: the fault did not happen")
@@ -334,7 +290,7 @@ func TestLossPrecedesExpiry(t *testing.T) {
 
 // lostBefore checks that a loss was told before the server deleted the key. It reports
 // whether the claim was renewed without an answer in time.
-func (l *abLink) lostBefore(t *testing.T, watcher *abWatcher, metronome *testenv.Metronome, ttl time.Duration) bool {
+func (l *link) lostBefore(t *testing.T, watcher *deletionWatcher, metronome *testenv.Metronome, ttl time.Duration) bool {
 	t.Helper()
 	lost, died := l.lost.when(t), watcher.when(t, l.own)
 	if late := metronome.Lost(lost.Add(-ttl / 10)); !lost.Add(-late).Before(died) {
@@ -362,31 +318,31 @@ func TestLossPrecedesExpiryWithoutKeepAlives(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
 	proxy, direct := testenv.Proxy(t, server.Addr()), dial(t, server.Endpoint())
-	watcher, metronome := abWatch(t, direct), testenv.StartMetronome(t)
+	watcher, metronome := watchDeletions(t, direct), testenv.StartMetronome(t)
 	const ttl = 6 * time.Second
-	c := abClient(t, abVia(proxy), dlock.Config{DefaultTTL: ttl, RetryInterval: 20 * time.Millisecond})
-	abWarm(t, c)
-	was := abNote(proxy)
-	proxy.HoldGRPC(abKeepAlive, 1_000_000)
+	c := clientAt(t, urlOf(proxy), dlock.Config{DefaultTTL: ttl, RetryInterval: 20 * time.Millisecond})
+	warm(t, c)
+	was := countCalls(proxy)
+	proxy.HoldGRPC(keepAlivePath, 1_000_000)
 	var owns []*mvccpb.KeyValue
-	var losses []abLoss
+	var losses []loss
 	n, refused := testenv.UnderStress(15, 100), 0
 	for i := range n {
 		key := fmt.Sprintf("k%d", i)
-		g, err := c.Acquire(abCtx, key, dlock.WithWait(ttl/10))
+		g, err := c.Acquire(context.Background(), key, dlock.WithWait(ttl/10))
 		if err != nil { // the lease is too old, and cannot be kept; or a slow server grants no new one
 			refused++
 			if !errors.Is(err, dlock.ErrUnavailable) {
-				abWant(t, err, dlock.ErrUnknownOutcome)
+				expect(t, err, dlock.ErrUnknownOutcome)
 			}
 			continue
 		}
-		if line := abLine(t, direct, key); len(line) > 0 {
-			owns, losses = append(owns, line[0]), append(losses, abWatchLoss(g))
+		if line := storedClaims(t, direct, key); len(line) > 0 {
+			owns, losses = append(owns, line[0]), append(losses, watchLoss(g))
 		} else if left := g.Remaining(); left > 0 {
 			t.Errorf("%s is not stored, and believed in for %v", key, left)
 		}
-		abElapse(ttl / 15)
+		elapse(ttl / 15)
 	}
 	for i, own := range owns {
 		lost, died := losses[i].when(t), watcher.when(t, own)
@@ -394,8 +350,8 @@ func TestLossPrecedesExpiryWithoutKeepAlives(t *testing.T) {
 			t.Errorf("the server deleted a claim %v before the loss was told", lost.Sub(died))
 		}
 	}
-	if was.since(abKeepAlive) == 0 || refused == 0 || refused == n {
-		t.Errorf("%d keep-alives, %d of %d locks refused: the fault did not happen", was.since(abKeepAlive), refused, n)
+	if was.since(keepAlivePath) == 0 || refused == 0 || refused == n {
+		t.Errorf("%d keep-alives, %d of %d locks refused: the fault did not happen", was.since(keepAlivePath), refused, n)
 	}
 }
 
@@ -410,16 +366,16 @@ func TestTTLIsKeptOrRefused(t *testing.T) {
 		t.Run(least.String(), func(t *testing.T) {
 			t.Parallel()
 			server := testenv.Etcd(t, args...)
-			b9 := &abB9{least: least, direct: dial(t, server.Endpoint()), c: abClient(t, server.Endpoint(), dlock.Config{})}
-			judge := b9.runOut(t, abWatch(t, b9.direct))
+			b9 := &ttlAsker{least: least, direct: dial(t, server.Endpoint()), c: clientAt(t, server.Endpoint(), dlock.Config{})}
+			judge := b9.runOut(t, watchDeletions(t, b9.direct))
 			rng := rand.New(rand.NewPCG(9, 9))
 			for i := range testenv.UnderStress(800, 50_000) {
 				ttl := time.Duration(rng.Int64N(1 << (1 + rng.IntN(62))))
 				switch {
-				case i < len(abTTLs):
-					ttl = abTTLs[i]
+				case i < len(awkwardTTLs):
+					ttl = awkwardTTLs[i]
 				case i%7 == 3:
-					ttl = abLeastTTL + time.Duration(rng.Int64N(int64(2*time.Minute)))
+					ttl = leastTTL + time.Duration(rng.Int64N(int64(2*time.Minute)))
 				}
 				b9.ask(t, ttl, i)
 			}
@@ -428,42 +384,42 @@ func TestTTLIsKeptOrRefused(t *testing.T) {
 			}
 			b9.extend(t)
 			judge()
-			if left := abLeft(t, b9.direct); len(left) != 0 {
+			if left := leftovers(t, b9.direct); len(left) != 0 {
 				t.Errorf("left: %q", left)
 			}
 		})
 	}
 }
 
-const abLeastTTL, abMostTTL = time.Second, 24 * time.Hour
+const leastTTL, mostTTL = time.Second, 24 * time.Hour
 
-var abTTLs = []time.Duration{
-	0, -1, 1, -5 * time.Second, 999 * time.Microsecond, 999 * time.Millisecond, abLeastTTL - 1, abLeastTTL, abLeastTTL + 1,
-	1500 * time.Millisecond, 2*time.Second - 1, 2 * time.Second, 2*time.Second + 1, abMostTTL - 1, abMostTTL, abMostTTL + 1,
+var awkwardTTLs = []time.Duration{
+	0, -1, 1, -5 * time.Second, 999 * time.Microsecond, 999 * time.Millisecond, leastTTL - 1, leastTTL, leastTTL + 1,
+	1500 * time.Millisecond, 2*time.Second - 1, 2 * time.Second, 2*time.Second + 1, mostTTL - 1, mostTTL, mostTTL + 1,
 	math.MaxInt64, math.MinInt64, math.MaxInt64 / 1000, math.MaxInt64 - time.Second + 2, 9_000_000_001,
 }
 
-// An abB9 asks a server for leases.
-type abB9 struct {
+// A ttlAsker asks a server for leases.
+type ttlAsker struct {
 	least             time.Duration // that the server grants
 	direct            *clientv3.Client
 	c                 *dlock.Client
 	accepted, refused int
 }
 
-func (b *abB9) valid(ttl time.Duration) bool { return ttl >= abLeastTTL && ttl <= abMostTTL }
+func (b *ttlAsker) valid(ttl time.Duration) bool { return ttl >= leastTTL && ttl <= mostTTL }
 
 // ask acquires with a TTL, alternately on a lease of its own and on a shared one.
-func (b *abB9) ask(t *testing.T, ttl time.Duration, i int) {
+func (b *ttlAsker) ask(t *testing.T, ttl time.Duration, i int) {
 	t.Helper()
 	opts := []dlock.LockOption{dlock.WithTTL(ttl)}
 	if i%2 == 0 {
 		opts = append(opts, dlock.WithoutRenewal())
 	}
-	g, err := b.c.TryAcquire(abCtx, "k", opts...)
+	g, err := b.c.TryAcquire(context.Background(), "k", opts...)
 	if !b.valid(ttl) {
 		b.refused++
-		abWant(t, err, dlock.ErrInvalidTTL)
+		expect(t, err, dlock.ErrInvalidTTL)
 		return
 	}
 	if err != nil {
@@ -471,20 +427,20 @@ func (b *abB9) ask(t *testing.T, ttl time.Duration, i int) {
 	}
 	b.accepted++
 	b.check(t, g, ttl)
-	if err := g.Unlock(abCtx); err != nil && ttl > 5*time.Second { // a short one may run out on a busy machine
+	if err := g.Unlock(context.Background()); err != nil && ttl > 5*time.Second { // a short one may run out on a busy machine
 		t.Fatalf("TTL %v: %v", ttl, err)
 	}
-	abFree(t, b.direct, "k", "the key is free", patience)
+	awaitFree(t, b.direct, "k", "the key is free", patience)
 }
 
 // check compares what the server has with what was asked for.
-func (b *abB9) check(t *testing.T, g *dlock.Guard, ttl time.Duration) {
+func (b *ttlAsker) check(t *testing.T, g *dlock.Guard, ttl time.Duration) {
 	t.Helper()
-	remaining, line := g.Remaining(), abLine(t, b.direct, "k")
+	remaining, line := g.Remaining(), storedClaims(t, b.direct, "k")
 	if len(line) == 0 && ttl <= 5*time.Second {
 		return // it has run out already
 	}
-	lease, err := b.direct.TimeToLive(abCtx, clientv3.LeaseID(line[0].Lease))
+	lease, err := b.direct.TimeToLive(context.Background(), clientv3.LeaseID(line[0].Lease))
 	if err != nil || line[0].Lease == 0 {
 		t.Fatalf("TTL %v: the claim has no lease: %v", ttl, err)
 	}
@@ -501,17 +457,17 @@ func (b *abB9) check(t *testing.T, g *dlock.Guard, ttl time.Duration) {
 }
 
 // extend checks that extending obeys the same bounds.
-func (b *abB9) extend(t *testing.T) {
+func (b *ttlAsker) extend(t *testing.T) {
 	t.Helper()
 	for _, opts := range [][]dlock.LockOption{nil, {dlock.WithoutRenewal()}} {
 		opts = append(opts, dlock.WithTTL(time.Minute))
-		g, last := abAcquire(t, b.c, "k", opts...), time.Minute
-		for _, ttl := range abTTLs {
-			switch err := g.Extend(abCtx, ttl); {
+		g, last := acquire(t, b.c, "k", opts...), time.Minute
+		for _, ttl := range awkwardTTLs {
+			switch err := g.Extend(context.Background(), ttl); {
 			case !b.valid(ttl):
-				abWant(t, err, dlock.ErrInvalidTTL)
+				expect(t, err, dlock.ErrInvalidTTL)
 			case errors.Is(err, dlock.ErrOwnershipLost) && min(ttl, last) <= 5*time.Second:
-				g, last = abAcquire(t, b.c, "k", opts...), time.Minute // so short a lease may run out on a busy machine
+				g, last = acquire(t, b.c, "k", opts...), time.Minute // so short a lease may run out on a busy machine
 			case err != nil:
 				t.Fatalf("extend by %v: %v", ttl, err)
 			default:
@@ -519,13 +475,13 @@ func (b *abB9) extend(t *testing.T) {
 				last = ttl
 			}
 		}
-		abUnlock(t, g)
+		unlock(t, g)
 	}
 }
 
 // runOut acquires locks that run out, and returns what checks later that they
 // lasted as long as was asked for, and not much longer.
-func (b *abB9) runOut(t *testing.T, watcher *abWatcher) (judge func()) {
+func (b *ttlAsker) runOut(t *testing.T, watcher *deletionWatcher) (judge func()) {
 	t.Helper()
 	type lease struct {
 		ttl         time.Duration
@@ -535,9 +491,9 @@ func (b *abB9) runOut(t *testing.T, watcher *abWatcher) (judge func()) {
 	var leases []lease
 	for i, ttl := range []time.Duration{time.Second, time.Second + 1, 1500 * time.Millisecond, 2 * time.Second, 2500 * time.Millisecond} {
 		l, key := lease{ttl: ttl, asked: time.Now()}, fmt.Sprintf("out%d", i)
-		abAcquire(t, b.c, key, dlock.WithTTL(ttl), dlock.WithoutRenewal())
+		acquire(t, b.c, key, dlock.WithTTL(ttl), dlock.WithoutRenewal())
 		l.done = time.Now()
-		if line := abLine(t, b.direct, key); len(line) > 0 {
+		if line := storedClaims(t, b.direct, key); len(line) > 0 {
 			l.own = line[0]
 			leases = append(leases, l)
 		} else if took := time.Since(l.asked); took < ttl {

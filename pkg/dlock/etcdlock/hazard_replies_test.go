@@ -1,6 +1,7 @@
 package etcdlock_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -23,23 +24,23 @@ func TestCleanupAfterAnOutage(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range testenv.UnderStress(5, 20) {
 		proxy := testenv.Proxy(t, server.Addr())
-		c := abClient(t, abVia(proxy), dlock.Config{DefaultTTL: time.Minute, MaxRetries: 1})
-		abWarm(t, c)
+		c := clientAt(t, urlOf(proxy), dlock.Config{DefaultTTL: time.Minute, MaxRetries: 1})
+		warm(t, c)
 		proxies = append(proxies, proxy)
-		proxy.DropGRPC(abTxn, 1)
+		proxy.DropGRPC(txnPath, 1)
 		proxy.Refuse(true)
-		wg.Go(func() { abWant(t, c.Lock(abCtx, fmt.Sprintf("k%d", i)), dlock.ErrUnknownOutcome) })
+		wg.Go(func() { expect(t, c.Lock(context.Background(), fmt.Sprintf("k%d", i)), dlock.ErrUnknownOutcome) })
 	}
 	wg.Wait()
-	abElapse(4 * time.Second)
-	if left := abLeft(t, direct); len(left) != len(proxies) {
+	elapse(4 * time.Second)
+	if left := leftovers(t, direct); len(left) != len(proxies) {
 		t.Fatalf("the fault did not happen: left are %q", left)
 	}
 	for _, proxy := range proxies {
 		proxy.Heal()
 	}
 	healed := testenv.UnderStress(beforeLease, time.Second)
-	testenv.Eventually(t, healed, "all keys are free after the network has healed", func() bool { return len(abLeft(t, direct)) == 0 })
+	testenv.Eventually(t, healed, "all keys are free after the network has healed", func() bool { return len(leftovers(t, direct)) == 0 })
 }
 
 // Many unlocks are on their way when the answer to one is lost, and with it the
@@ -48,22 +49,22 @@ func TestLostReplyAmongManyUnlocks(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
 	proxy, direct := testenv.Proxy(t, server.Addr()), dial(t, server.Endpoint())
-	c := abClient(t, abVia(proxy), dlock.Config{DefaultTTL: time.Minute, RetryInterval: 10 * time.Millisecond})
+	c := clientAt(t, urlOf(proxy), dlock.Config{DefaultTTL: time.Minute, RetryInterval: 10 * time.Millisecond})
 	metronome := testenv.StartMetronome(t)
-	alone, _ := abReleases(t, c, proxy)
+	alone, _ := releasePaths(t, c, proxy)
 	for range testenv.UnderStress(10, 100) {
 		guards := make([]*dlock.Guard, 40)
 		for j := range guards {
-			guards[j] = abAcquire(t, c, fmt.Sprintf("k%d", j))
+			guards[j] = acquire(t, c, fmt.Sprintf("k%d", j))
 		}
-		was, started := abNote(proxy), time.Now()
+		was, started := countCalls(proxy), time.Now()
 		proxy.Delay(time.Millisecond, time.Millisecond)
 		proxy.DropGRPC(alone, 3)
 		var wg sync.WaitGroup
 		var unconfirmed atomic.Int64
 		for _, g := range guards {
 			wg.Go(func() {
-				switch err := g.Unlock(abCtx); {
+				switch err := g.Unlock(context.Background()); {
 				case errors.Is(err, dlock.ErrUnknownOutcome):
 					unconfirmed.Add(1)
 				case err != nil:
@@ -74,16 +75,16 @@ func TestLostReplyAmongManyUnlocks(t *testing.T) {
 		wg.Wait()
 		proxy.Heal()
 		if n := unconfirmed.Load(); n > 0 { // after two seconds, which a slow machine may need
-			if lost := metronome.Lost(started); lost < testenv.UnderStress(0, abStarved) {
+			if lost := metronome.Lost(started); lost < testenv.UnderStress(0, starved) {
 				t.Errorf("%d unlocks were not confirmed, though only %v of our time were lost", n, lost)
 			}
-			testenv.Eventually(t, beforeLease, "clean-up is carried out", func() bool { return len(abLeft(t, direct)) == 0 })
+			testenv.Eventually(t, beforeLease, "clean-up is carried out", func() bool { return len(leftovers(t, direct)) == 0 })
 			continue
 		}
-		if was.broken() == 0 || was.since(abWrites...) <= len(guards) {
-			t.Fatalf("%d connections broke, %d calls were made: the fault did not happen", was.broken(), was.since(abWrites...))
+		if was.broken() == 0 || was.since(writePaths...) <= len(guards) {
+			t.Fatalf("%d connections broke, %d calls were made: the fault did not happen", was.broken(), was.since(writePaths...))
 		}
-		if left := abLeft(t, direct); len(left) != 0 {
+		if left := leftovers(t, direct); len(left) != 0 {
 			t.Fatalf("left: %q", left)
 		}
 	}

@@ -20,21 +20,21 @@ func TestBlockingCommandsSpareTheLocks(t *testing.T) {
 	const pool = 2
 	server := testenv.Redis(t)
 	conn, err := connector.NewRedis(&connector.RedisConfig{Addr: server.Addr(), PoolSize: pool})
-	cehCheck(t, err)
+	check(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	ttl := testenv.UnderStress(5*time.Second, 1500*time.Millisecond)
 	locks, err := dlock.NewRedis(conn, &dlock.Config{DefaultTTL: ttl})
-	cehCheck(t, err)
+	check(t, err)
 	t.Cleanup(func() { _ = locks.Close() })
 
 	var held []*dlock.Guard
 	for i := range 20 {
-		held = append(held, cehAcquire(t, locks, fmt.Sprint("held ", i)))
+		held = append(held, acquire(t, locks, fmt.Sprint("held ", i)))
 	}
 	blockPool(t, conn, pool)
-	direct := cehDial(t, server.Addr())
+	direct := dialRedis(t, server.Addr())
 	testenv.Eventually(t, 20*time.Second, "the pool is blocked", func() bool {
-		return cehInfo(t, direct, "clients", "blocked_clients") == strconv.Itoa(pool)
+		return serverInfo(t, direct, "clients", "blocked_clients") == strconv.Itoa(pool)
 	})
 
 	// Several TTLs, in which others come and go as well.
@@ -42,14 +42,14 @@ func TestBlockingCommandsSpareTheLocks(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*ttl)
 		g, err := locks.Acquire(ctx, "short")
 		cancel()
-		cehCheck(t, err)
-		cehUnlock(t, g)
+		check(t, err)
+		unlock(t, g)
 		for _, g := range held {
-			cehAlive(t, g)
+			alive(t, g)
 		}
 	}
 	for _, g := range held {
-		cehUnlock(t, g)
+		unlock(t, g)
 	}
 }
 

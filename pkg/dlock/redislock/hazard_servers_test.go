@@ -28,29 +28,29 @@ import (
 func TestFailoverNeedsTheFence(t *testing.T) {
 	t.Parallel()
 	for run := range testenv.UnderStress(2, 50) {
-		master, replica := cehPair(t)
-		a := cehNew(t, master.Addr())
+		master, replica := startPair(t)
+		a := locksAt(t, master.Addr())
 		for range 3 * run { // a lock that is new, and one whose fence the replica knows
-			cehUnlock(t, cehAcquire(t, a, "k"))
+			unlock(t, acquire(t, a, "k"))
 		}
-		cehReplicaHas(t, master)
-		cehIsolate(t, master, replica)
-		first := cehAcquire(t, a, "k", dlock.WithTTL(time.Minute))
-		cehCheck(t, master.Kill())
-		cehCheck(t, replica.Resume())
-		cehReplicaOf(t, replica, nil)
-		second, err := cehNew(t, replica.Addr()).TryAcquire(t.Context(), "k")
-		cehCheck(t, err)
-		cehAlive(t, first)
-		cehAlive(t, second) // both hold: Redis cannot do better without replicas that confirm
-		var store cehFence
-		cehCheck(t, store.write(second.Token()))
+		awaitReplica(t, master)
+		isolate(t, master, replica)
+		first := acquire(t, a, "k", dlock.WithTTL(time.Minute))
+		check(t, master.Kill())
+		check(t, replica.Resume())
+		replicate(t, replica, nil)
+		second, err := locksAt(t, replica.Addr()).TryAcquire(t.Context(), "k")
+		check(t, err)
+		alive(t, first)
+		alive(t, second) // both hold: Redis cannot do better without replicas that confirm
+		var store fencedStore
+		check(t, store.write(second.Token()))
 		if err := store.write(first.Token()); err == nil {
 			t.Errorf("a stale write was accepted: token %d of the first holder is not below %d of the second", first.Token(), second.Token())
 		} else if second.Token() <= first.Token() {
 			t.Errorf("run %d: token %d after %d: the store cannot tell the holders apart", run, second.Token(), first.Token())
 		}
-		cehCheck(t, master.Restart(t.Context(), false)) // so that closing need not wait for it
+		check(t, master.Restart(t.Context(), false)) // so that closing need not wait for it
 	}
 }
 
@@ -59,27 +59,27 @@ func TestFailoverNeedsTheFence(t *testing.T) {
 func TestMinReplicasHaveTheGrant(t *testing.T) {
 	t.Parallel()
 	for range testenv.UnderStress(2, 50) {
-		master, replica := cehPair(t)
-		client := cehDial(t, master.Addr())
-		a := cehLocks(t, redislock.New(client, redislock.WithMinReplicas(1, 100*time.Millisecond)), dlock.Config{})
-		cehUnlock(t, cehAcquire(t, a, "k")) // works while the replica does
-		cehIsolate(t, master, replica)
+		master, replica := startPair(t)
+		client := dialRedis(t, master.Addr())
+		a := locksOn(t, redislock.New(client, redislock.WithMinReplicas(1, 100*time.Millisecond)), dlock.Config{})
+		unlock(t, acquire(t, a, "k")) // works while the replica does
+		isolate(t, master, replica)
 		_, err := a.TryAcquire(t.Context(), "k")
-		cehWant(t, err, redislock.ErrReplicas)
+		wantError(t, err, redislock.ErrReplicas)
 		if n := client.Exists(t.Context(), "k").Val(); n != 0 {
 			t.Error("the claim that was refused is still stored")
 		}
 		short, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 		_, err = a.Acquire(short, "k")
 		cancel()
-		cehWant(t, err, context.DeadlineExceeded)
-		cehCheck(t, master.Kill())
-		cehCheck(t, replica.Resume())
-		cehReplicaOf(t, replica, nil)
-		second, err := cehNew(t, replica.Addr()).TryAcquire(t.Context(), "k")
-		cehCheck(t, err) // one holder, since the first was refused
-		cehAlive(t, second)
-		cehCheck(t, master.Restart(t.Context(), false))
+		wantError(t, err, context.DeadlineExceeded)
+		check(t, master.Kill())
+		check(t, replica.Resume())
+		replicate(t, replica, nil)
+		second, err := locksAt(t, replica.Addr()).TryAcquire(t.Context(), "k")
+		check(t, err) // one holder, since the first was refused
+		alive(t, second)
+		check(t, master.Restart(t.Context(), false))
 	}
 }
 
@@ -89,20 +89,20 @@ func TestMinReplicasHaveTheRenewal(t *testing.T) {
 	t.Parallel()
 	ttl := testenv.UnderStress(6*time.Second, 1500*time.Millisecond)
 	for range testenv.UnderStress(1, 50) {
-		master, replica := cehPair(t)
-		a := cehLocks(t, redislock.New(cehDial(t, master.Addr()), redislock.WithMinReplicas(1, 100*time.Millisecond)), dlock.Config{})
-		first := cehAcquire(t, a, "k", dlock.WithTTL(ttl))
-		cehIsolate(t, master, replica)
+		master, replica := startPair(t)
+		a := locksOn(t, redislock.New(dialRedis(t, master.Addr()), redislock.WithMinReplicas(1, 100*time.Millisecond)), dlock.Config{})
+		first := acquire(t, a, "k", dlock.WithTTL(ttl))
+		isolate(t, master, replica)
 		paused := time.Now()
-		m := cehDial(t, master.Addr())
+		m := dialRedis(t, master.Addr())
 		testenv.Eventually(t, ttl, "a renewal has reached the master alone", func() bool {
 			return time.Since(paused) > ttl/2 && m.PTTL(t.Context(), "k").Val() > ttl/2
 		})
-		cehCheck(t, master.Kill())
-		cehCheck(t, replica.Resume())
-		cehReplicaOf(t, replica, nil)
-		b := cehNew(t, replica.Addr())
-		second := cehAcquire(t, b, "k")
+		check(t, master.Kill())
+		check(t, replica.Resume())
+		replicate(t, replica, nil)
+		b := locksAt(t, replica.Addr())
+		second := acquire(t, b, "k")
 		select {
 		case <-first.Done():
 		default:
@@ -111,7 +111,7 @@ func TestMinReplicasHaveTheRenewal(t *testing.T) {
 		if second.Token() <= first.Token() {
 			t.Errorf("token %d after %d", second.Token(), first.Token())
 		}
-		cehCheck(t, master.Restart(t.Context(), false))
+		check(t, master.Restart(t.Context(), false))
 	}
 }
 
@@ -126,31 +126,31 @@ func TestMinReplicasWithSentinel(t *testing.T) {
 				MasterName: servers.MasterName, SentinelAddrs: s.SentinelAddrs(), ContextTimeoutEnabled: true,
 			})
 			t.Cleanup(func() { _ = client.Close() })
-			return cehLocks(t, redislock.New(client, opts...), dlock.Config{})
+			return locksOn(t, redislock.New(client, opts...), dlock.Config{})
 		}
 		safe, plain, other := open(redislock.WithMinReplicas(1, 100*time.Millisecond)), open(), open()
-		cehUnlock(t, cehAcquire(t, safe, "safe"))
-		cehUnlock(t, cehAcquire(t, plain, "plain"))
+		unlock(t, acquire(t, safe, "safe"))
+		unlock(t, acquire(t, plain, "plain"))
 		replicas, err := s.Replicas(t.Context())
-		cehCheck(t, err)
+		check(t, err)
 		master, err := s.Master(t.Context())
-		cehCheck(t, err)
-		cehIsolate(t, master, replicas...)
+		check(t, err)
+		isolate(t, master, replicas...)
 		_, err = safe.TryAcquire(t.Context(), "safe", dlock.WithTTL(time.Minute))
-		cehWant(t, err, redislock.ErrReplicas)
-		first := cehAcquire(t, plain, "plain", dlock.WithTTL(time.Minute))
+		wantError(t, err, redislock.ErrReplicas)
+		first := acquire(t, plain, "plain", dlock.WithTTL(time.Minute))
 		old, err := s.KillMaster(t.Context())
-		cehCheck(t, err)
+		check(t, err)
 		for _, r := range replicas {
-			cehCheck(t, r.Resume())
+			check(t, r.Resume())
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
 		defer cancel()
 		_, err = s.AwaitFailover(ctx, old)
-		cehCheck(t, err)
-		cehAlive(t, cehAcquire(t, other, "safe"))
-		second := cehAcquire(t, other, "plain")
-		cehAlive(t, first) // the double hold
+		check(t, err)
+		alive(t, acquire(t, other, "safe"))
+		second := acquire(t, other, "plain")
+		alive(t, first) // the double hold
 		if second.Token() <= first.Token() {
 			t.Errorf("token %d after %d", second.Token(), first.Token())
 		}
@@ -164,17 +164,17 @@ func TestEmptyRestartIsALoss(t *testing.T) {
 	ttl := testenv.UnderStress(30*time.Second, 3*time.Second) // its end is told from the next renewal
 	for range testenv.UnderStress(1, 50) {
 		server := testenv.Redis(t)
-		first := cehAcquire(t, cehNew(t, server.Addr()), "k", dlock.WithTTL(ttl))
-		cehCheck(t, server.Restart(t.Context(), false))
+		first := acquire(t, locksAt(t, server.Addr()), "k", dlock.WithTTL(ttl))
+		check(t, server.Restart(t.Context(), false))
 		back := time.Now()
-		second, err := cehNew(t, server.Addr()).TryAcquire(t.Context(), "k")
-		cehCheck(t, err) // the lock was lost with the server
-		cehLost(t, first, back, ttl/3+cehSlack)
-		cehWant(t, first.Unlock(t.Context()), dlock.ErrOwnershipLost)
+		second, err := locksAt(t, server.Addr()).TryAcquire(t.Context(), "k")
+		check(t, err) // the lock was lost with the server
+		wantLost(t, first, back, ttl/3+slack)
+		wantError(t, first.Unlock(t.Context()), dlock.ErrOwnershipLost)
 		if second.Token() <= first.Token() {
 			t.Errorf("token %d after %d", second.Token(), first.Token())
 		}
-		cehUnlock(t, second)
+		unlock(t, second)
 	}
 }
 
@@ -183,26 +183,26 @@ func TestLocksSurviveARestart(t *testing.T) {
 	t.Parallel()
 	const ttl = 3 * time.Second
 	server := testenv.Redis(t, "--appendonly", "yes", "--appendfsync", "always")
-	a, b := cehNew(t, server.Addr()), cehNew(t, server.Addr())
-	first := cehAcquire(t, a, "k", dlock.WithTTL(ttl))
-	waiter := cehAwait(t, b, "k", dlock.WithTTL(ttl))
+	a, b := locksAt(t, server.Addr()), locksAt(t, server.Addr())
+	first := acquire(t, a, "k", dlock.WithTTL(ttl))
+	waiter := startWait(t, b, "k", dlock.WithTTL(ttl))
 	pid := server.Pid()
-	cehCheck(t, server.Kill())
-	cehCheck(t, server.Restart(t.Context(), true))
+	check(t, server.Kill())
+	check(t, server.Restart(t.Context(), true))
 	if server.Pid() == pid {
 		t.Fatal("the server was not restarted")
 	}
-	direct := cehDial(t, server.Addr())
+	direct := dialRedis(t, server.Addr())
 	last := direct.PTTL(t.Context(), "k").Val()
-	testenv.Eventually(t, ttl/3+cehSlack, "the lock is renewed", func() bool {
+	testenv.Eventually(t, ttl/3+slack, "the lock is renewed", func() bool {
 		left := direct.PTTL(t.Context(), "k").Val()
 		renewed := left > last+50*time.Millisecond
 		last = left
 		return renewed
 	})
-	cehAlive(t, first)
-	cehUnlock(t, first)
-	cehUnlock(t, cehGrant(t, waiter, ttl/3+cehSlack).guard) // its subscription stands again, or it asks
+	alive(t, first)
+	unlock(t, first)
+	unlock(t, granted(t, waiter, ttl/3+slack).guard) // its subscription stands again, or it asks
 }
 
 // A server that evicts takes the lock away; the holder learns of it at its
@@ -211,14 +211,14 @@ func TestEvictedKeyIsALoss(t *testing.T) {
 	t.Parallel()
 	ttl := testenv.UnderStress(30*time.Second, 6*time.Second) // its end is told from the next renewal
 	server := testenv.Redis(t, "--maxmemory", "4mb", "--maxmemory-policy", "volatile-lru")
-	direct := cehDial(t, server.Addr())
+	direct := dialRedis(t, server.Addr())
 	for range testenv.UnderStress(1, 10) {
-		text := new(cehText)
-		c := cehLocks(t, redislock.New(cehDial(t, server.Addr())), dlock.Config{}, dlock.WithLogger(clog.FromSlog(slog.New(slog.NewTextHandler(text, nil)))))
-		first := cehAcquire(t, c, "k", dlock.WithTTL(ttl))
+		text := new(textBuffer)
+		c := locksOn(t, redislock.New(dialRedis(t, server.Addr())), dlock.Config{}, dlock.WithLogger(clog.FromSlog(slog.New(slog.NewTextHandler(text, nil)))))
+		first := acquire(t, c, "k", dlock.WithTTL(ttl))
 		testenv.Eventually(t, 2*time.Second, "the first use warns", func() bool { return strings.Contains(text.String(), "eviction-policy") })
 		findings, err := c.Check(t.Context())
-		cehCheck(t, err)
+		check(t, err)
 		if !slices.ContainsFunc(findings, func(f dlock.Finding) bool { return f.Name == "eviction-policy" && f.Level == driver.Unsafe }) {
 			t.Errorf("Check: %v", findings)
 		}
@@ -231,15 +231,15 @@ func TestEvictedKeyIsALoss(t *testing.T) {
 				}
 				return nil
 			})
-			cehCheck(t, err)
+			check(t, err)
 			return direct.Exists(t.Context(), "k").Val() == 0
 		})
 		gone := time.Now()
-		if cehInfo(t, direct, "stats", "evicted_keys") == "0" {
+		if serverInfo(t, direct, "stats", "evicted_keys") == "0" {
 			t.Fatal("nothing was evicted")
 		}
-		cehLost(t, first, gone, ttl/3+cehSlack)
-		cehWant(t, first.Unlock(t.Context()), dlock.ErrOwnershipLost)
+		wantLost(t, first, gone, ttl/3+slack)
+		wantError(t, first.Unlock(t.Context()), dlock.ErrOwnershipLost)
 	}
 }
 
@@ -249,45 +249,45 @@ func TestAtMaxmemoryHeldLocksWork(t *testing.T) {
 	t.Parallel()
 	ttl := testenv.UnderStress(5*time.Second, 900*time.Millisecond)
 	server := testenv.Redis(t, "--maxmemory-policy", "noeviction")
-	direct := cehDial(t, server.Addr())
-	a, b := cehNew(t, server.Addr()), cehNew(t, server.Addr())
-	first := cehAcquire(t, a, "k", dlock.WithTTL(ttl))
-	waiter := cehAwait(t, b, "k", dlock.WithTTL(ttl))
-	cehCheck(t, direct.ConfigSet(t.Context(), "maxmemory", "1").Err())
+	direct := dialRedis(t, server.Addr())
+	a, b := locksAt(t, server.Addr()), locksAt(t, server.Addr())
+	first := acquire(t, a, "k", dlock.WithTTL(ttl))
+	waiter := startWait(t, b, "k", dlock.WithTTL(ttl))
+	check(t, direct.ConfigSet(t.Context(), "maxmemory", "1").Err())
 	full := time.Now()
 
 	_, err := a.TryAcquire(t.Context(), "other")
-	cehWant(t, err, redislock.ErrOutOfMemory)
+	wantError(t, err, redislock.ErrOutOfMemory)
 	_, err = a.TryLock(t.Context(), "other")
-	cehWant(t, err, redislock.ErrOutOfMemory)
+	wantError(t, err, redislock.ErrOutOfMemory)
 	if errors.Is(err, dlock.ErrUnknownOutcome) {
 		t.Errorf("nothing was stored, and that is certain: %v", err)
 	}
-	if cehErrors(t, direct, "OOM") == 0 {
+	if countErrors(t, direct, "OOM") == 0 {
 		t.Fatal("the server was not out of memory")
 	}
 	<-time.After(testenv.UnderStress[time.Duration](2, 3) * ttl) // without renewals the leases would have run out
-	cehAlive(t, first)
+	alive(t, first)
 	waited := time.Since(full)
-	claims := cehInspect(t, b, "k")
+	claims := inspect(t, b, "k")
 	if len(claims) != 2 || claims[1].Age < waited {
 		t.Fatalf("the waiter has lost its place: %v", claims)
 	}
-	cehUnlock(t, first)
-	second := cehGrant(t, waiter, cehSlack).guard
+	unlock(t, first)
+	second := granted(t, waiter, slack).guard
 	<-time.After(ttl)
-	cehAlive(t, second)
-	cehUnlock(t, second)
+	alive(t, second)
+	unlock(t, second)
 
 	// And who waits for memory gets the lock when there is some.
 	pending := make(chan error, 1)
 	go func() { pending <- a.Lock(t.Context(), "other") }()
-	before := cehErrors(t, direct, "OOM")
-	testenv.Eventually(t, 5*time.Second, "the call tries", func() bool { return cehErrors(t, direct, "OOM") > before })
-	cehCheck(t, direct.ConfigSet(t.Context(), "maxmemory", "0").Err())
+	before := countErrors(t, direct, "OOM")
+	testenv.Eventually(t, 5*time.Second, "the call tries", func() bool { return countErrors(t, direct, "OOM") > before })
+	check(t, direct.ConfigSet(t.Context(), "maxmemory", "0").Err())
 	select {
 	case err := <-pending:
-		cehCheck(t, err)
+		check(t, err)
 	case <-time.After(3 * time.Second):
 		t.Fatal("the call did not notice")
 	}
@@ -296,7 +296,7 @@ func TestAtMaxmemoryHeldLocksWork(t *testing.T) {
 // A server that forgets the scripts all the time is never noticed.
 func TestFlushedScriptsAreLoadedAgain(t *testing.T) {
 	server := testenv.Redis(t)
-	direct := cehDial(t, server.Addr())
+	direct := dialRedis(t, server.Addr())
 	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(testenv.UnderStress(3, 60))*time.Second)
 	defer cancel()
 	longer, giveUp := context.WithTimeout(t.Context(), time.Duration(testenv.UnderStress(3, 60)+15)*time.Second)
@@ -318,7 +318,7 @@ func TestFlushedScriptsAreLoadedAgain(t *testing.T) {
 		}
 	})
 	for i := range 6 {
-		c := cehNew(t, server.Addr())
+		c := locksAt(t, server.Addr())
 		wg.Go(func() { // contended and short
 			for ctx.Err() == nil {
 				err := c.Do(longer, fmt.Sprintf("k%d", i%2), func(context.Context) error { return nil })
@@ -346,14 +346,14 @@ func TestFlushedScriptsAreLoadedAgain(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if n := cehErrors(t, direct, "NOSCRIPT"); flushes.Load() == 0 || n < int(flushes.Load())/2 {
+	if n := countErrors(t, direct, "NOSCRIPT"); flushes.Load() == 0 || n < int(flushes.Load())/2 {
 		t.Errorf("%d flushes made %d calls fail: the test does not bite", flushes.Load(), n)
 	}
-	t.Logf("%d flushes, %d NOSCRIPT, %d short locks", flushes.Load(), cehErrors(t, direct, "NOSCRIPT"), handed.Load())
+	t.Logf("%d flushes, %d NOSCRIPT, %d short locks", flushes.Load(), countErrors(t, direct, "NOSCRIPT"), handed.Load())
 }
 
-// cehReplies are the errors that say "not now".
-var cehReplies = []string{
+// transientReplies are the errors that say "not now".
+var transientReplies = []string{
 	"READONLY You can't write against a read only replica.",
 	"LOADING Redis is loading the dataset in memory",
 	"MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
@@ -373,13 +373,13 @@ func TestErrorRepliesAreNoLoss(t *testing.T) {
 	t.Parallel()
 	ttl := testenv.UnderStress(3*time.Second, 600*time.Millisecond)
 	server := testenv.Redis(t)
-	other := cehNew(t, server.Addr())
-	for _, reply := range cehReplies {
+	other := locksAt(t, server.Addr())
+	for _, reply := range transientReplies {
 		word, _, _ := strings.Cut(reply, " ")
 		t.Run(word, func(t *testing.T) {
 			t.Parallel()
 			proxy := testenv.Proxy(t, server.Addr())
-			c := cehLocks(t, redislock.New(cehDial(t, proxy.Addr())), dlock.Config{DefaultTTL: ttl, RetryInterval: 20 * time.Millisecond})
+			c := locksOn(t, redislock.New(dialRedis(t, proxy.Addr())), dlock.Config{DefaultTTL: ttl, RetryInterval: 20 * time.Millisecond})
 			want := dlock.ErrNotReady
 			if word == "OOM" {
 				want = redislock.ErrOutOfMemory
@@ -392,38 +392,38 @@ func TestErrorRepliesAreNoLoss(t *testing.T) {
 				}
 			}
 
-			n := cehOnce(t, proxy, "acquire", reply)
+			n := answerOnce(t, proxy, "acquire", reply)
 			tried, err := c.TryAcquire(t.Context(), key)
 			if word == "READONLY" { // by one connection of a pool: another is asked at once
-				cehCheck(t, err)
-				cehUnlock(t, tried)
+				check(t, err)
+				unlock(t, tried)
 			} else {
-				cehWant(t, err, want)
+				wantError(t, err, want)
 			}
 			if err != nil && driver.ClassOf(err) != driver.Transient || errors.Is(err, dlock.ErrUnknownOutcome) || errors.Is(err, dlock.ErrLockHeldByOther) {
 				t.Errorf("the lock was not taken, and that is certain: %v", err)
 			}
 			happened(n)
-			if claims := cehInspect(t, other, key); len(claims) != 0 {
+			if claims := inspect(t, other, key); len(claims) != 0 {
 				t.Errorf("claims %v", claims)
 			}
 
-			n = cehOnce(t, proxy, "acquire", reply)
-			g := cehAcquire(t, c, key)
+			n = answerOnce(t, proxy, "acquire", reply)
+			g := acquire(t, c, key)
 			happened(n)
 
-			n = cehOnce(t, proxy, "renew", reply)
+			n = answerOnce(t, proxy, "renew", reply)
 			testenv.Eventually(t, ttl, "a renewal is refused", func() bool { return n.Load() == 1 })
 			<-time.After(ttl) // without a renewal it would be over
-			cehAlive(t, g)
-			if claims := cehInspect(t, other, key); len(claims) != 1 || claims[0].Token != g.Token() {
+			alive(t, g)
+			if claims := inspect(t, other, key); len(claims) != 1 || claims[0].Token != g.Token() {
 				t.Errorf("claims %v", claims)
 			}
 
-			n = cehOnce(t, proxy, "release", reply)
-			cehUnlock(t, g)
+			n = answerOnce(t, proxy, "release", reply)
+			unlock(t, g)
 			happened(n)
-			if claims := cehInspect(t, other, key); len(claims) != 0 {
+			if claims := inspect(t, other, key); len(claims) != 0 {
 				t.Errorf("claims %v", claims)
 			}
 		})
@@ -435,7 +435,7 @@ func TestFatalRepliesAreToldAtOnce(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
 	proxy := testenv.Proxy(t, server.Addr())
-	c := cehNew(t, proxy.Addr())
+	c := locksAt(t, proxy.Addr())
 	for reply, want := range map[string]error{
 		"NOPERM this user has no permissions to run the 'evalsha' command": dlock.ErrDenied,
 		"NOAUTH Authentication required.":                                  dlock.ErrDenied,
@@ -444,14 +444,14 @@ func TestFatalRepliesAreToldAtOnce(t *testing.T) {
 		"CROSSSLOT Keys in request don't hash to the same slot":            dlock.ErrInvalidKey,
 		"ERR something new": nil,
 	} {
-		n := cehOnce(t, proxy, "acquire", reply)
+		n := answerOnce(t, proxy, "acquire", reply)
 		began := time.Now()
 		g, err := c.Acquire(t.Context(), "k")
 		if err == nil {
 			t.Fatalf("%s: acquired %v", reply, g.Key())
 		}
 		if want != nil {
-			cehWant(t, err, want)
+			wantError(t, err, want)
 		}
 		if n.Load() != 1 || driver.ClassOf(err) != driver.Fatal || time.Since(began) > testenv.UnderStress(10*time.Second, time.Second) {
 			t.Errorf("%s: %v after %v, %d times", reply, err, time.Since(began), n.Load())
@@ -469,12 +469,12 @@ func TestHoldersFollowADemotion(t *testing.T) {
 		MasterName: servers.MasterName, SentinelAddrs: s.SentinelAddrs(), ContextTimeoutEnabled: true,
 	})
 	defer client.Close()
-	c := cehLocks(t, redislock.New(client), dlock.Config{})
+	c := locksOn(t, redislock.New(client), dlock.Config{})
 	for range testenv.UnderStress(1, 10) {
-		g := cehAcquire(t, c, "k", dlock.WithTTL(ttl))
+		g := acquire(t, c, "k", dlock.WithTTL(ttl))
 		old, err := s.Master(t.Context())
-		cehCheck(t, err)
-		direct := cehDial(t, old.Addr())
+		check(t, err)
+		direct := dialRedis(t, old.Addr())
 		testenv.Eventually(t, 5*time.Second, "the replicas have it", func() bool {
 			return direct.Do(t.Context(), "WAIT", 2, 100).Val() == int64(2)
 		})
@@ -500,10 +500,10 @@ func TestHoldersFollowADemotion(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
 		master, err := s.AwaitFailover(ctx, old)
 		cancel()
-		cehCheck(t, err)
-		now := cehDial(t, master.Addr())
+		check(t, err)
+		now := dialRedis(t, master.Addr())
 		last := now.PTTL(t.Context(), "k").Val()
-		testenv.Eventually(t, ttl/3+cehSlack, "the holder has followed", func() bool {
+		testenv.Eventually(t, ttl/3+slack, "the holder has followed", func() bool {
 			left := now.PTTL(t.Context(), "k").Val()
 			renewed := left > last+50*time.Millisecond
 			last = left
@@ -514,10 +514,10 @@ func TestHoldersFollowADemotion(t *testing.T) {
 		stop()
 		wg.Wait()
 		testenv.Eventually(t, 20*time.Second, "the old master is a replica", func() bool {
-			return cehInfo(t, direct, "replication", "role") == "slave"
+			return serverInfo(t, direct, "replication", "role") == "slave"
 		})
-		cehAlive(t, g)
-		cehUnlock(t, g)
+		alive(t, g)
+		unlock(t, g)
 	}
 }
 
@@ -527,46 +527,46 @@ func TestLocksFollowTheirSlot(t *testing.T) {
 	t.Parallel()
 	ttl := testenv.UnderStress(6*time.Second, 1500*time.Millisecond)
 	cl := testenv.Cluster(t)
-	c := cehLocks(t, redislock.New(clusterClient(t, cl)), dlock.Config{DefaultTTL: ttl})
-	other := cehLocks(t, redislock.New(clusterClient(t, cl)), dlock.Config{DefaultTTL: ttl})
+	c := locksOn(t, redislock.New(clusterClient(t, cl)), dlock.Config{DefaultTTL: ttl})
+	other := locksOn(t, redislock.New(clusterClient(t, cl)), dlock.Config{DefaultTTL: ttl})
 	for round := range testenv.UnderStress(1, 20) {
 		key := fmt.Sprintf("{tag}%d", round)
 		slot, err := cl.Slot(t.Context(), key)
-		cehCheck(t, err)
+		check(t, err)
 		from, err := cl.Owner(t.Context(), slot)
-		cehCheck(t, err)
+		check(t, err)
 		masters, err := cl.Masters(t.Context())
-		cehCheck(t, err)
+		check(t, err)
 		to := masters[0]
 		if to == from {
 			to = masters[1]
 		}
-		first := cehAcquire(t, c, key)
-		waiter := cehAwait(t, other, key)
-		cehCheck(t, cl.BeginMigration(t.Context(), slot, from, to))
-		cehCheck(t, cl.MoveKeys(t.Context(), from, to, key)) // the lock has moved, its queue has not
+		first := acquire(t, c, key)
+		waiter := startWait(t, other, key)
+		check(t, cl.BeginMigration(t.Context(), slot, from, to))
+		check(t, cl.MoveKeys(t.Context(), from, to, key)) // the lock has moved, its queue has not
 		half, cancel := context.WithTimeout(t.Context(), testenv.UnderStress(2*time.Second, 300*time.Millisecond))
 		_, err = c.Acquire(half, key)
 		cancel()
-		cehWant(t, err, context.DeadlineExceeded)
+		wantError(t, err, context.DeadlineExceeded)
 		if !strings.Contains(err.Error(), "TRYAGAIN") && !strings.Contains(err.Error(), "ASK") {
 			t.Errorf("the slot was not half moved: %v", err)
 		}
-		cehCheck(t, cl.MoveSlotKeys(t.Context(), slot, from, to))
-		cehCheck(t, cl.FinishMigration(t.Context(), slot, from, to))
+		check(t, cl.MoveSlotKeys(t.Context(), slot, from, to))
+		check(t, cl.FinishMigration(t.Context(), slot, from, to))
 		<-time.After(ttl) // over at least two renewals
-		cehAlive(t, first)
-		cehUnlock(t, first)
-		second := cehGrant(t, waiter, ttl/3+cehSlack).guard
+		alive(t, first)
+		unlock(t, first)
+		second := granted(t, waiter, ttl/3+slack).guard
 		if owner, err := cl.Owner(t.Context(), slot); err != nil || owner != to {
 			t.Fatalf("the slot did not move: %v", err)
 		}
-		cehUnlock(t, second)
+		unlock(t, second)
 	}
 }
 
-// cehBraces are names that have hurt somebody, then random ones.
-func cehBraces(n int) []string {
+// awkwardNames are names that have hurt somebody, then random ones.
+func awkwardNames(n int) []string {
 	names := []string{"a", "{}", "}{", "a{b", "{{x}}", "{x}", "a{x}b", "{}{x}", "{x}{y}", "}", "{", "a}b", "}a{b}", "{}}", "{{}}", "a{}b", "foo{}{bar}", "foo{{bar}}zap", "foo{bar}{zap}"}
 	rng := rand.New(rand.NewPCG(10, 10))
 	alphabet := []string{"{", "}", "a", "b", ":", "*", "é", " "}
@@ -585,8 +585,8 @@ func cehBraces(n int) []string {
 func TestSiblingsShareASlot(t *testing.T) {
 	t.Parallel()
 	cl := testenv.Cluster(t)
-	node := cehDial(t, cl.Nodes()[0].Addr())
-	names := cehBraces(testenv.UnderStress(4000, 20_000))
+	node := dialRedis(t, cl.Nodes()[0].Addr())
+	names := awkwardNames(testenv.UnderStress(4000, 20_000))
 	placed := 0
 	for len(names) > 0 {
 		n := min(len(names), 500)
@@ -605,7 +605,7 @@ func TestSiblingsShareASlot(t *testing.T) {
 			}
 		}
 		slots, err := pipe.Exec(t.Context())
-		cehCheck(t, err)
+		check(t, err)
 		for i, keys := range expect {
 			placed++
 			for j := range keys {
@@ -624,16 +624,16 @@ func TestSiblingsShareASlot(t *testing.T) {
 func TestSiblingsShareASlotOnACluster(t *testing.T) {
 	t.Parallel()
 	cl := testenv.Cluster(t)
-	c := cehLocks(t, redislock.New(clusterClient(t, cl)), dlock.Config{Prefix: "p:"})
-	other := cehLocks(t, redislock.New(clusterClient(t, cl)), dlock.Config{Prefix: "p:"})
+	c := locksOn(t, redislock.New(clusterClient(t, cl)), dlock.Config{Prefix: "p:"})
+	other := locksOn(t, redislock.New(clusterClient(t, cl)), dlock.Config{Prefix: "p:"})
 	held, refused := map[string]*dlock.Guard{}, 0
-	for i, name := range cehBraces(testenv.UnderStress(300, 5000)) {
+	for i, name := range awkwardNames(testenv.UnderStress(300, 5000)) {
 		if held[name] != nil {
 			continue
 		}
 		g, err := c.TryAcquire(t.Context(), name)
 		if _, ok := redislock.Keys("p:", name); !ok {
-			cehWant(t, err, dlock.ErrInvalidKey)
+			wantError(t, err, dlock.ErrInvalidKey)
 			refused++
 			continue
 		}
@@ -644,21 +644,21 @@ func TestSiblingsShareASlotOnACluster(t *testing.T) {
 			t.Fatalf("%q: %v, %v", name, ok, err)
 		}
 		if i%10 == 0 { // through the queue as well
-			waiter := cehAwait(t, other, name)
-			cehUnlock(t, g)
-			g = cehGrant(t, waiter, 2*time.Second).guard
-			cehCheck(t, g.Extend(t.Context(), time.Minute))
+			waiter := startWait(t, other, name)
+			unlock(t, g)
+			g = granted(t, waiter, 2*time.Second).guard
+			check(t, g.Extend(t.Context(), time.Minute))
 		}
 		held[name] = g
 	}
 	for _, g := range held {
-		cehUnlock(t, g)
+		unlock(t, g)
 	}
 	if refused == 0 || len(held) < 50 {
 		t.Errorf("%d names refused, %d taken", refused, len(held))
 	}
 	for _, node := range cl.Nodes() {
-		if n := cehErrors(t, cehDial(t, node.Addr()), "CROSSSLOT"); n != 0 {
+		if n := countErrors(t, dialRedis(t, node.Addr()), "CROSSSLOT"); n != 0 {
 			t.Errorf("%d CROSSSLOT at %s", n, node.Addr())
 		}
 	}
@@ -671,13 +671,13 @@ func TestOnlyMastersAreAsked(t *testing.T) {
 	cl := testenv.ClusterWithReplicas(t, 1)
 	writer := clusterClient(t, cl)
 	listed := func(n *servers.Redis) bool {
-		ranges, err := cehDial(t, n.Addr()).ClusterSlots(t.Context()).Result() //nolint:staticcheck // as the client asks
+		ranges, err := dialRedis(t, n.Addr()).ClusterSlots(t.Context()).Result() //nolint:staticcheck // as the client asks
 		return err == nil && !slices.ContainsFunc(ranges, func(r redis.ClusterSlot) bool { return len(r.Nodes) < 2 })
 	}
 	for _, node := range cl.Nodes() { // a replica is named to clients only once something was replicated
 		testenv.Eventually(t, 20*time.Second, "the replicas are in use", func() bool {
 			for i := range 10 {
-				cehCheck(t, writer.Set(t.Context(), fmt.Sprint("data", i), 1, 0).Err())
+				check(t, writer.Set(t.Context(), fmt.Sprint("data", i), 1, 0).Err())
 			}
 			return listed(node)
 		})
@@ -701,18 +701,18 @@ func TestOnlyMastersAreAsked(t *testing.T) {
 	}
 	open := func() *dlock.Client {
 		client := connect()
-		return cehLocks(t, redislock.New(client), dlock.Config{DefaultTTL: 3 * time.Second})
+		return locksOn(t, redislock.New(client), dlock.Config{DefaultTTL: 3 * time.Second})
 	}
 	a, b := open(), open()
-	cehUnlock(t, cehAcquire(t, a, "warm"))
-	cehUnlock(t, cehAcquire(t, b, "warm"))
+	unlock(t, acquire(t, a, "warm"))
+	unlock(t, acquire(t, b, "warm"))
 	for i := range 30 { // it learns who reads where
 		if err := reader.Get(t.Context(), fmt.Sprint("read", i)).Err(); !errors.Is(err, redis.Nil) {
 			t.Fatal(err)
 		}
 	}
 	masters, err := cl.Masters(t.Context())
-	cehCheck(t, err)
+	check(t, err)
 	stopped := 0
 	for _, node := range cl.Nodes() {
 		isMaster := false
@@ -720,7 +720,7 @@ func TestOnlyMastersAreAsked(t *testing.T) {
 			isMaster = isMaster || m == node
 		}
 		if !isMaster {
-			cehCheck(t, node.Pause())
+			check(t, node.Pause())
 			stopped++
 		}
 	}
@@ -733,24 +733,24 @@ func TestOnlyMastersAreAsked(t *testing.T) {
 		key := fmt.Sprintf("k%d", i)
 		began := time.Now()
 		g, err := a.Acquire(ctx, key)
-		cehCheck(t, err)
+		check(t, err)
 		if ok, err := b.TryLock(ctx, key); ok || err != nil {
 			t.Fatalf("%v, %v", ok, err)
 		}
-		if claims := cehInspect(t, b, key); len(claims) != 1 || claims[0].Token != g.Token() {
+		if claims := inspect(t, b, key); len(claims) != 1 || claims[0].Token != g.Token() {
 			t.Errorf("claims %v", claims)
 		}
-		cehUnlock(t, g)
-		if claims := cehInspect(t, b, key); len(claims) != 0 {
+		unlock(t, g)
+		if claims := inspect(t, b, key); len(claims) != 0 {
 			t.Errorf("claims %v", claims)
 		}
 		if took := time.Since(began); took > testenv.UnderStress(2500*time.Millisecond, time.Second) { // the client gives up on a replica after 3 s
 			t.Errorf("it took %v: somebody asked a replica", took)
 		}
 	}
-	g := cehAcquire(t, a, "long")
+	g := acquire(t, a, "long")
 	<-time.After(4 * time.Second)
-	cehAlive(t, g)
+	alive(t, g)
 }
 
 // Operators delete, rename, overwrite and flush: the holder learns of it at
@@ -769,27 +769,27 @@ func TestOperatorsEndLocks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			server := testenv.Redis(t)
-			direct := cehDial(t, server.Addr())
-			a, b := cehNew(t, server.Addr()), cehNew(t, server.Addr())
+			direct := dialRedis(t, server.Addr())
+			a, b := locksAt(t, server.Addr()), locksAt(t, server.Addr())
 			for round := range testenv.UnderStress(2, 20) {
-				g := cehAcquire(t, a, "k", dlock.WithTTL(ttl))
-				cehCheck(t, a.Lock(t.Context(), "keyed", dlock.WithTTL(ttl)))
-				var waiter <-chan cehGot
+				g := acquire(t, a, "k", dlock.WithTTL(ttl))
+				check(t, a.Lock(t.Context(), "keyed", dlock.WithTTL(ttl)))
+				var waiter <-chan outcome
 				if round%2 == 1 {
-					waiter = cehAwait(t, b, "k", dlock.WithTTL(ttl))
+					waiter = startWait(t, b, "k", dlock.WithTTL(ttl))
 				}
-				cehCheck(t, act(t.Context(), direct))
-				cehLost(t, g, time.Now(), ttl/3+cehSlack)
-				cehWant(t, g.Unlock(t.Context()), dlock.ErrOwnershipLost)
+				check(t, act(t.Context(), direct))
+				wantLost(t, g, time.Now(), ttl/3+slack)
+				wantError(t, g.Unlock(t.Context()), dlock.ErrOwnershipLost)
 				if waiter != nil {
-					second := cehGrant(t, waiter, testenv.UnderStress(30*time.Second, 3*time.Second)).guard
+					second := granted(t, waiter, testenv.UnderStress(30*time.Second, 3*time.Second)).guard
 					if second.Token() <= g.Token() {
 						t.Errorf("token %d after %d", second.Token(), g.Token())
 					}
-					cehUnlock(t, second)
+					unlock(t, second)
 				}
 				if err := a.Unlock(t.Context(), "keyed"); err != nil {
-					cehWant(t, err, dlock.ErrOwnershipLost)
+					wantError(t, err, dlock.ErrOwnershipLost)
 				}
 			}
 		})

@@ -22,19 +22,19 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/redislock"
 )
 
-// cehSlack is what a busy machine may add to a bound in time.
-var cehSlack = testenv.UnderStress(4*time.Second, 250*time.Millisecond)
+// slack is what a busy machine may add to a bound in time.
+var slack = testenv.UnderStress(4*time.Second, 250*time.Millisecond)
 
-// cehDial returns a client as a user makes one.
-func cehDial(t testing.TB, addr string) *redis.Client {
+// dialRedis returns a client as a user makes one.
+func dialRedis(t testing.TB, addr string) *redis.Client {
 	t.Helper()
 	c := redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true})
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
 
-// cehLocks returns a Client on a backend, which the end of the test closes.
-func cehLocks(t testing.TB, b driver.Opener, cfg dlock.Config, opts ...dlock.Option) *dlock.Client {
+// locksOn returns a Client on a backend, which the end of the test closes.
+func locksOn(t testing.TB, b driver.Opener, cfg dlock.Config, opts ...dlock.Option) *dlock.Client {
 	t.Helper()
 	c, err := dlock.New(&cfg, append([]dlock.Option{dlock.WithBackend(b), dlock.WithAdmin()}, opts...)...)
 	if err != nil {
@@ -44,20 +44,20 @@ func cehLocks(t testing.TB, b driver.Opener, cfg dlock.Config, opts ...dlock.Opt
 	return c
 }
 
-// cehNew is a Client with defaults on a redis client of its own.
-func cehNew(t testing.TB, addr string) *dlock.Client {
+// locksAt is a Client with defaults on a redis client of its own.
+func locksAt(t testing.TB, addr string) *dlock.Client {
 	t.Helper()
-	return cehLocks(t, redislock.New(cehDial(t, addr)), dlock.Config{})
+	return locksOn(t, redislock.New(dialRedis(t, addr)), dlock.Config{})
 }
 
-func cehCheck(t testing.TB, err error) {
+func check(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
 }
 
-func cehWant(t testing.TB, err error, want ...error) {
+func wantError(t testing.TB, err error, want ...error) {
 	t.Helper()
 	for _, w := range want {
 		if !errors.Is(err, w) {
@@ -66,9 +66,9 @@ func cehWant(t testing.TB, err error, want ...error) {
 	}
 }
 
-func cehAcquire(t testing.TB, c *dlock.Client, key string, opts ...dlock.LockOption) *dlock.Guard {
+func acquire(t testing.TB, c *dlock.Client, key string, opts ...dlock.LockOption) *dlock.Guard {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	g, err := c.Acquire(ctx, key, opts...)
 	if err != nil {
@@ -77,48 +77,48 @@ func cehAcquire(t testing.TB, c *dlock.Client, key string, opts ...dlock.LockOpt
 	return g
 }
 
-func cehUnlock(t testing.TB, g *dlock.Guard) {
+func unlock(t testing.TB, g *dlock.Guard) {
 	t.Helper()
-	if err := g.Unlock(t.Context()); err != nil {
+	if err := g.Unlock(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func cehAlive(t testing.TB, g *dlock.Guard) {
+func alive(t testing.TB, g *dlock.Guard) {
 	t.Helper()
 	if err := g.Context().Err(); err != nil || g.Remaining() <= 0 {
 		t.Fatalf("the guard of %q is over: %v", g.Key(), context.Cause(g.Context()))
 	}
 }
 
-// cehLost asserts that the guard is lost within a time that counts from start.
-func cehLost(t testing.TB, g *dlock.Guard, start time.Time, within time.Duration) {
+// wantLost asserts that the guard is lost within a time that counts from start.
+func wantLost(t testing.TB, g *dlock.Guard, start time.Time, within time.Duration) {
 	t.Helper()
 	select {
 	case <-g.Done():
 	case <-time.After(within + 10*time.Second):
 	}
 	took := time.Since(start)
-	cehWant(t, context.Cause(g.Context()), dlock.ErrOwnershipLost)
+	wantError(t, context.Cause(g.Context()), dlock.ErrOwnershipLost)
 	if took > within {
 		t.Fatalf("lost after %v, want at most %v", took, within)
 	}
 }
 
-func cehInspect(t testing.TB, c *dlock.Client, key string) []dlock.Claim {
+func inspect(t testing.TB, c *dlock.Client, key string) []dlock.Claim {
 	t.Helper()
 	a, err := c.Admin()
-	cehCheck(t, err)
+	check(t, err)
 	claims, err := a.Inspect(t.Context(), key)
-	cehCheck(t, err)
+	check(t, err)
 	return claims
 }
 
-// cehQueued is how many wait for key.
-func cehQueued(t testing.TB, c *dlock.Client, key string) int {
+// countQueued is how many wait for key.
+func countQueued(t testing.TB, c *dlock.Client, key string) int {
 	t.Helper()
 	n := 0
-	for _, cl := range cehInspect(t, c, key) {
+	for _, cl := range inspect(t, c, key) {
 		if cl.Phase == driver.Queued {
 			n++
 		}
@@ -126,45 +126,45 @@ func cehQueued(t testing.TB, c *dlock.Client, key string) int {
 	return n
 }
 
-// A cehGot is how a call that waited ended.
-type cehGot struct {
+// An outcome is how a call that waited ended.
+type outcome struct {
 	guard *dlock.Guard
 	err   error
 	at    time.Time
 }
 
-// cehAwait starts to wait for key and returns when the server has it queued.
-func cehAwait(t testing.TB, c *dlock.Client, key string, opts ...dlock.LockOption) <-chan cehGot {
+// startWait starts to wait for key and returns when the server has it queued.
+func startWait(t testing.TB, c *dlock.Client, key string, opts ...dlock.LockOption) <-chan outcome {
 	t.Helper()
-	before := cehQueued(t, c, key)
-	ch := make(chan cehGot, 1)
+	before := countQueued(t, c, key)
+	ch := make(chan outcome, 1)
 	ctx := t.Context()
 	go func() {
 		g, err := c.Acquire(ctx, key, opts...)
-		ch <- cehGot{g, err, time.Now()}
+		ch <- outcome{g, err, time.Now()}
 	}()
-	testenv.Eventually(t, 10*time.Second, "the claim is queued", func() bool { return cehQueued(t, c, key) > before })
+	testenv.Eventually(t, 10*time.Second, "the claim is queued", func() bool { return countQueued(t, c, key) > before })
 	return ch
 }
 
-// cehGrant waits for the end of a wait, which must be a grant.
-func cehGrant(t testing.TB, ch <-chan cehGot, within time.Duration) cehGot {
+// granted waits for the end of a wait, which must be a grant.
+func granted(t testing.TB, ch <-chan outcome, within time.Duration) outcome {
 	t.Helper()
 	select {
 	case got := <-ch:
-		cehCheck(t, got.err)
+		check(t, got.err)
 		return got
 	case <-time.After(within):
 		t.Fatalf("not granted within %v", within)
-		return cehGot{}
+		return outcome{}
 	}
 }
 
-// cehInfo is one field of INFO.
-func cehInfo(t testing.TB, c redis.Cmdable, section, field string) string {
+// serverInfo is one field of INFO.
+func serverInfo(t testing.TB, c redis.Cmdable, section, field string) string {
 	t.Helper()
 	text, err := c.Info(t.Context(), section).Result()
-	cehCheck(t, err)
+	check(t, err)
 	for line := range strings.Lines(text) {
 		if value, ok := strings.CutPrefix(line, field+":"); ok {
 			return strings.TrimSpace(value)
@@ -173,25 +173,25 @@ func cehInfo(t testing.TB, c redis.Cmdable, section, field string) string {
 	return ""
 }
 
-// cehErrors is how often the server has answered with errors of this word.
-func cehErrors(t testing.TB, c redis.Cmdable, word string) int {
+// countErrors is how often the server has answered with errors of this word.
+func countErrors(t testing.TB, c redis.Cmdable, word string) int {
 	t.Helper()
-	n, _ := strconv.Atoi(strings.TrimPrefix(cehInfo(t, c, "errorstats", "errorstat_"+word), "count="))
+	n, _ := strconv.Atoi(strings.TrimPrefix(serverInfo(t, c, "errorstats", "errorstat_"+word), "count="))
 	return n
 }
 
-// cehCalls is how often clients have called a command.
-func cehCalls(t testing.TB, c redis.Cmdable, name string) int {
+// countCalls is how often clients have called a command.
+func countCalls(t testing.TB, c redis.Cmdable, name string) int {
 	t.Helper()
-	stat := strings.TrimPrefix(cehInfo(t, c, "commandstats", "cmdstat_"+name), "calls=")
+	stat := strings.TrimPrefix(serverInfo(t, c, "commandstats", "cmdstat_"+name), "calls=")
 	stat, _, _ = strings.Cut(stat, ",")
 	n, _ := strconv.Atoi(stat)
 	return n
 }
 
-// cehOnce answers the next script call of an operation with an error, and
+// answerOnce answers the next script call of an operation with an error, and
 // counts how often it did.
-func cehOnce(t testing.TB, p *servers.Proxy, op, reply string) *atomic.Int64 {
+func answerOnce(t testing.TB, p *servers.Proxy, op, reply string) *atomic.Int64 {
 	t.Helper()
 	hashes, count := redislock.Scripts(op), new(atomic.Int64)
 	p.Intercept(func(cmd []string) servers.Action {
@@ -203,36 +203,36 @@ func cehOnce(t testing.TB, p *servers.Proxy, op, reply string) *atomic.Int64 {
 	return count
 }
 
-// cehPair starts a master and a replica that is in sync.
-func cehPair(t testing.TB) (master, replica *servers.Redis) {
+// startPair starts a master and a replica that is in sync.
+func startPair(t testing.TB) (master, replica *servers.Redis) {
 	t.Helper()
 	master, replica = testenv.Redis(t), testenv.Redis(t)
-	cehReplicaOf(t, replica, master)
+	replicate(t, replica, master)
 	return master, replica
 }
 
-func cehReplicaOf(t testing.TB, replica, master *servers.Redis) {
+func replicate(t testing.TB, replica, master *servers.Redis) {
 	t.Helper()
 	host, port := "NO", "ONE"
 	if master != nil {
 		var err error
 		host, port, err = net.SplitHostPort(master.Addr())
-		cehCheck(t, err)
+		check(t, err)
 	}
 	c := replica.Client()
 	defer c.Close()
-	cehCheck(t, c.Do(t.Context(), "REPLICAOF", host, port).Err())
+	check(t, c.Do(t.Context(), "REPLICAOF", host, port).Err())
 	if master == nil {
 		return
 	}
 	testenv.Eventually(t, 20*time.Second, "the replica is in sync", func() bool {
-		return cehInfo(t, c, "replication", "master_link_status") == "up"
+		return serverInfo(t, c, "replication", "master_link_status") == "up"
 	})
-	cehReplicaHas(t, master)
+	awaitReplica(t, master)
 }
 
-// cehReplicaHas waits until a replica has everything that the master has.
-func cehReplicaHas(t testing.TB, master *servers.Redis) {
+// awaitReplica waits until a replica has everything that the master has.
+func awaitReplica(t testing.TB, master *servers.Redis) {
 	t.Helper()
 	m := master.Client()
 	defer m.Close()
@@ -241,31 +241,31 @@ func cehReplicaHas(t testing.TB, master *servers.Redis) {
 	})
 }
 
-// cehIsolate stops replicas and cuts their links, so that they never hear what the
+// isolate stops replicas and cuts their links, so that they never hear what the
 // master does from now on, not even from a buffer.
-func cehIsolate(t testing.TB, master *servers.Redis, replicas ...*servers.Redis) {
+func isolate(t testing.TB, master *servers.Redis, replicas ...*servers.Redis) {
 	t.Helper()
 	for _, r := range replicas {
-		cehCheck(t, r.Pause())
+		check(t, r.Pause())
 	}
 	c := master.Client()
 	defer c.Close()
 	if n := c.Do(t.Context(), "CLIENT", "KILL", "TYPE", "REPLICA").Val(); n != int64(len(replicas)) {
 		t.Fatalf("%v links cut, not %d", n, len(replicas))
 	}
-	cehCheck(t, c.Set(t.Context(), "unheard", 1, 0).Err())
+	check(t, c.Set(t.Context(), "unheard", 1, 0).Err())
 	if n := c.Do(t.Context(), "WAIT", 1, 50).Val(); n != int64(0) {
 		t.Fatalf("WAIT = %v: a replica still listens", n)
 	}
 }
 
-// A cehFence is a store that refuses writes with a smaller token.
-type cehFence struct {
+// A fencedStore is a store that refuses writes with a smaller token.
+type fencedStore struct {
 	mu   sync.Mutex
 	last int64
 }
 
-func (f *cehFence) write(token int64) error {
+func (f *fencedStore) write(token int64) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if token <= f.last { // every holder writes once
@@ -275,23 +275,23 @@ func (f *cehFence) write(token int64) error {
 	return nil
 }
 
-// cehKeys are all keys of a server.
-func cehKeys(t testing.TB, c *redis.Client) []string {
+// allKeys are all keys of a server.
+func allKeys(t testing.TB, c *redis.Client) []string {
 	t.Helper()
 	var keys []string
 	it := c.Scan(t.Context(), 0, "*", 1000).Iterator()
 	for it.Next(t.Context()) {
 		keys = append(keys, it.Val())
 	}
-	cehCheck(t, it.Err())
+	check(t, it.Err())
 	return keys
 }
 
-// cehLeft are the keys of claims: everything but fences and bars.
-func cehLeft(t testing.TB, c *redis.Client) []string {
+// leftovers are the keys of claims: everything but fences and bars.
+func leftovers(t testing.TB, c *redis.Client) []string {
 	t.Helper()
 	var left []string
-	for _, k := range cehKeys(t, c) {
+	for _, k := range allKeys(t, c) {
 		_, suffix, ok := strings.Cut(k, "\x01")
 		suffix = strings.TrimPrefix(suffix, "\x01")
 		if ok && (suffix == "f" || strings.HasPrefix(suffix, "b")) {
@@ -302,19 +302,19 @@ func cehLeft(t testing.TB, c *redis.Client) []string {
 	return left
 }
 
-// A cehText collects what is written to it.
-type cehText struct {
+// A textBuffer collects what is written to it.
+type textBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
 }
 
-func (w *cehText) Write(p []byte) (int, error) {
+func (w *textBuffer) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.buf.Write(p)
 }
 
-func (w *cehText) String() string {
+func (w *textBuffer) String() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.buf.String()

@@ -24,17 +24,17 @@ import (
 func TestOneLeaseIsNotOneHolder(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
-	direct, c := dial(t, server.Endpoint()), deNew(t, server.Endpoint())
-	first := deAcquire(t, c, "k")
-	second := deAwait(t, c, direct, "k")
-	if line := deLine(t, direct, "k"); len(line) != 2 || line[0].Lease != line[1].Lease {
+	direct, c := dial(t, server.Endpoint()), locksAt(t, server.Endpoint())
+	first := acquire(t, c, "k")
+	second := startWait(t, c, direct, "k")
+	if line := storedClaims(t, direct, "k"); len(line) != 2 || line[0].Lease != line[1].Lease {
 		t.Fatalf("the claims do not share a lease: %v", line)
 	}
-	deIdle(t, second)
-	deUnlock(t, first)
-	deUnlock(t, deGrant(t, second).guard)
+	stillWaits(t, second)
+	unlock(t, first)
+	unlock(t, granted(t, second).guard)
 	rounds := testenv.UnderStress(150, 1000)
-	var section deSection
+	var section section
 	var last atomic.Int64
 	var wg sync.WaitGroup
 	// A hand-over that only a renewal brings takes half a second on average.
@@ -72,28 +72,28 @@ func TestAbandonedClaimIsRemoved(t *testing.T) {
 	server := testenv.Etcd(t)
 	proxy := testenv.Proxy(t, server.Addr())
 	direct := dial(t, server.Endpoint())
-	c, other := deOn(t, dial(t, deURL(proxy)), dlock.Config{DefaultTTL: time.Minute}), deNew(t, server.Endpoint())
+	c, other := locksOn(t, dial(t, urlOf(proxy)), dlock.Config{DefaultTTL: time.Minute}), locksAt(t, server.Endpoint())
 	for i := range testenv.UnderStress(8, 200) {
 		key := fmt.Sprint("k", i)
-		deUnlock(t, deAcquire(t, c, "warm")) // it has a connection and a lease
+		unlock(t, acquire(t, c, "warm")) // it has a connection and a lease
 		proxy.BlackHoleDown(true)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		errs := make(chan error, 1)
 		go func() { _, err := c.Acquire(ctx, key); errs <- err }()
-		testenv.Eventually(t, patience, "the claim is stored", func() bool { return len(deLine(t, direct, key)) == 1 })
+		testenv.Eventually(t, patience, "the claim is stored", func() bool { return len(storedClaims(t, direct, key)) == 1 })
 		proxy.BlackHole(true) // clean-up does not come through either
 		cancel()
-		deWant(t, <-errs, context.Canceled, dlock.ErrUnknownOutcome)
-		if len(deLine(t, direct, key)) != 1 {
+		wantError(t, <-errs, context.Canceled, dlock.ErrUnknownOutcome)
+		if len(storedClaims(t, direct, key)) != 1 {
 			t.Fatal("there is no ghost: the fault did not happen")
 		}
 		if i%2 == 0 {
 			proxy.Cut()
 		}
 		proxy.Heal()
-		testenv.Eventually(t, time.Second+deSlack, "the ghost is gone", func() bool { return len(deLine(t, direct, key)) == 0 })
-		deUnlock(t, deTry(t, other, key))
+		testenv.Eventually(t, time.Second+slack, "the ghost is gone", func() bool { return len(storedClaims(t, direct, key)) == 0 })
+		unlock(t, tryAcquire(t, other, key))
 	}
 }
 
@@ -103,24 +103,24 @@ func TestRepeatedClaimIsOneClaim(t *testing.T) {
 	for range testenv.UnderStress(1, 40) {
 		server := testenv.Etcd(t)
 		proxy := testenv.Proxy(t, server.Addr())
-		direct, c := dial(t, server.Endpoint()), deNew(t, deURL(proxy))
+		direct, c := dial(t, server.Endpoint()), locksAt(t, urlOf(proxy))
 		for n := range testenv.UnderStress(3, 5) {
-			deUnlock(t, deAcquire(t, c, "warm"))
-			sent, written := proxy.GRPCCalls()[deTxnPath], deRevision(t, direct)
-			proxy.DropGRPC(deTxnPath, n+1)
-			g := deAcquire(t, c, "k")
-			if sent = proxy.GRPCCalls()[deTxnPath] - sent; sent < n+2 {
+			unlock(t, acquire(t, c, "warm"))
+			sent, written := proxy.GRPCCalls()[txnPath], revision(t, direct)
+			proxy.DropGRPC(txnPath, n+1)
+			g := acquire(t, c, "k")
+			if sent = proxy.GRPCCalls()[txnPath] - sent; sent < n+2 {
 				t.Fatalf("%d calls, so not all of %d replies were lost", sent, n+1)
 			}
-			if written = deRevision(t, direct) - written; written != 1 {
+			if written = revision(t, direct) - written; written != 1 {
 				t.Errorf("it was written %d times", written)
 			}
-			line := deLine(t, direct, "k")
+			line := storedClaims(t, direct, "k")
 			if len(line) != 1 || line[0].CreateRevision != g.Token() {
 				t.Fatalf("token %d, stored: %v", g.Token(), line)
 			}
-			deUnlock(t, g)
-			if left := deLeft(t, direct); len(left) != 0 {
+			unlock(t, g)
+			if left := leftovers(t, direct); len(left) != 0 {
 				t.Fatalf("left: %q", left)
 			}
 		}
@@ -133,30 +133,30 @@ func TestLeaseEndsInTheQueue(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
 	direct := dial(t, server.Endpoint())
-	holder, waiter := deNew(t, server.Endpoint()), deNew(t, server.Endpoint())
+	holder, waiter := locksAt(t, server.Endpoint()), locksAt(t, server.Endpoint())
 	for i := range testenv.UnderStress(2, 50) {
 		key := fmt.Sprint("k", i)
-		g := deAcquire(t, holder, key)
-		ch := deAwait(t, waiter, direct, key, dlock.WithTTL(testenv.UnderStress(6*time.Second, 1500*time.Millisecond)))
-		was := deLine(t, direct, key)[1]
+		g := acquire(t, holder, key)
+		ch := startWait(t, waiter, direct, key, dlock.WithTTL(testenv.UnderStress(6*time.Second, 1500*time.Millisecond)))
+		was := storedClaims(t, direct, key)[1]
 		_, err := direct.Revoke(t.Context(), clientv3.LeaseID(was.Lease))
-		deCheck(t, err)
-		if len(deLine(t, direct, key)) != 1 {
+		check(t, err)
+		if len(storedClaims(t, direct, key)) != 1 {
 			t.Fatal("the waiter did not lose its place")
 		}
-		testenv.Eventually(t, time.Second+deSlack, "it queues again", func() bool {
-			deIdle(t, ch)
-			line := deLine(t, direct, key)
+		testenv.Eventually(t, time.Second+slack, "it queues again", func() bool {
+			stillWaits(t, ch)
+			line := storedClaims(t, direct, key)
 			return len(line) == 2 && line[1].Lease != was.Lease
 		})
-		deIdle(t, ch)
-		deAlive(t, g)
-		deUnlock(t, g)
-		next := deGrant(t, ch).guard
-		if line := deLine(t, direct, key); len(line) != 1 || line[0].CreateRevision != next.Token() {
+		stillWaits(t, ch)
+		alive(t, g)
+		unlock(t, g)
+		next := granted(t, ch).guard
+		if line := storedClaims(t, direct, key); len(line) != 1 || line[0].CreateRevision != next.Token() {
 			t.Errorf("granted without a key: token %d, stored: %v", next.Token(), line)
 		}
-		deUnlock(t, next)
+		unlock(t, next)
 	}
 }
 
@@ -166,38 +166,38 @@ func TestNeverFirstWithoutAKey(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
 	direct := dial(t, server.Endpoint())
-	a, b := deOpen(t, direct), deOpen(t, dial(t, server.Endpoint()))
+	a, b := openDriver(t, direct), openDriver(t, dial(t, server.Endpoint()))
 	n := testenv.UnderStress(10, 200)
 	for i := range n {
 		key := fmt.Sprint("k", i)
-		if st := deFile(t, a, deRef(key, i)); st.Phase != driver.Held {
+		if st := submit(t, a, refOf(key, i)); st.Phase != driver.Held {
 			t.Fatal(st)
 		}
-		if st := deFile(t, b, deRef(key, n+i)); st.Phase != driver.Queued {
+		if st := submit(t, b, refOf(key, n+i)); st.Phase != driver.Queued {
 			t.Fatal(st)
 		}
 	}
 	// Those of the waiters, and those of the holders for their own keys.
-	testenv.Eventually(t, patience, "the watches stand", func() bool { return deWatchers(t, server.Endpoint()) == 2*n })
-	_, err := direct.Revoke(t.Context(), clientv3.LeaseID(deLine(t, direct, "k0")[1].Lease)) // of all that wait
-	deCheck(t, err)
-	if left := deLeft(t, direct); len(left) != n {
+	testenv.Eventually(t, patience, "the watches stand", func() bool { return countWatchers(t, server.Endpoint()) == 2*n })
+	_, err := direct.Revoke(t.Context(), clientv3.LeaseID(storedClaims(t, direct, "k0")[1].Lease)) // of all that wait
+	check(t, err)
+	if left := leftovers(t, direct); len(left) != n {
 		t.Fatalf("%d keys are left, not %d", len(left), n)
 	}
 	for i := range n {
-		ref := deRef(fmt.Sprint("k", i), i)
+		ref := refOf(fmt.Sprint("k", i), i)
 		if st, err := a.Release(t.Context(), ref); err != nil || st.Phase != driver.Held {
 			t.Fatal(st, err)
 		}
-		if ev := deEvent(t, b); ev.Key != ref.Key || ev.State.Phase != driver.Gone {
+		if ev := nextEvent(t, b); ev.Key != ref.Key || ev.State.Phase != driver.Gone {
 			t.Fatalf("told %v of a claim on %q without a key", ev.State.Phase, ev.Key)
 		}
 	}
 }
 
-// deBreaking compacts the history to its head all the time, and cuts connections
+// startBreaking compacts the history to its head all the time, and cuts connections
 // now and then, until stop is called. It counts both.
-func deBreaking(t *testing.T, direct *clientv3.Client, proxy *servers.Proxy, compactions, cuts *atomic.Int64) (stop func()) {
+func startBreaking(t *testing.T, direct *clientv3.Client, proxy *servers.Proxy, compactions, cuts *atomic.Int64) (stop func()) {
 	t.Helper()
 	done, over := make(chan struct{}), make(chan struct{})
 	ctx := context.WithoutCancel(t.Context())
@@ -226,9 +226,9 @@ func deBreaking(t *testing.T, direct *clientv3.Client, proxy *servers.Proxy, com
 	}
 }
 
-// deEnded counts the watches that end because their past was compacted away, until
+// endContender counts the watches that end because their past was compacted away, until
 // ctx ends.
-func deEnded(ctx context.Context, client *clientv3.Client, n *atomic.Int64) {
+func endContender(ctx context.Context, client *clientv3.Client, n *atomic.Int64) {
 	for ctx.Err() == nil {
 		for resp := range client.Watch(ctx, "control") {
 			if resp.CompactRevision != 0 {
@@ -252,14 +252,14 @@ func TestHandOversDuringCompactions(t *testing.T) {
 	patient, end := context.WithTimeout(t.Context(), span+2*patience)
 	defer end()
 	var wg sync.WaitGroup
-	var section deSection
+	var section section
 	var worst, freed, compactions, cuts, ended atomic.Int64
-	observer := dial(t, deURL(proxy))
-	wg.Go(func() { deEnded(ctx, observer, &ended) })
-	stop := deBreaking(t, direct, proxy, &compactions, &cuts)
+	observer := dial(t, urlOf(proxy))
+	wg.Go(func() { endContender(ctx, observer, &ended) })
+	stop := startBreaking(t, direct, proxy, &compactions, &cuts)
 	epoch := time.Now()
 	for i := range waiters {
-		c := deOn(t, dial(t, deURL(proxy)), dlock.Config{DefaultTTL: time.Minute})
+		c := locksOn(t, dial(t, urlOf(proxy)), dlock.Config{DefaultTTL: time.Minute})
 		wg.Go(func() {
 			for n := i; ctx.Err() == nil; n++ {
 				g, err := c.Acquire(patient, "k")
@@ -293,8 +293,8 @@ func TestHandOversDuringCompactions(t *testing.T) {
 	wg.Wait()
 	stop()
 	_, err := direct.Delete(t.Context(), "tick")
-	deCheck(t, err)
-	testenv.Eventually(t, time.Second+deSlack, "no contender is left", func() bool { return len(deLeft(t, direct)) == 0 })
+	check(t, err)
+	testenv.Eventually(t, time.Second+slack, "no contender is left", func() bool { return len(leftovers(t, direct)) == 0 })
 	section.judge(t, 2*waiters)
 	if !enough() {
 		t.Errorf("%d compactions, %d cuts, %d watches ended: the test does not bite", compactions.Load(), cuts.Load(), ended.Load())
@@ -311,13 +311,13 @@ func TestCompactedWatchBeginsAnew(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
 	proxy := testenv.Proxy(t, server.Addr())
-	direct, shaky := dial(t, server.Endpoint()), dial(t, deURL(proxy))
-	a, b := deOpen(t, direct), deOpen(t, shaky)
+	direct, shaky := dial(t, server.Endpoint()), dial(t, urlOf(proxy))
+	a, b := openDriver(t, direct), openDriver(t, shaky)
 	n := testenv.UnderStress(5, 100)
 	for i := range n {
 		key := fmt.Sprint("k", i)
-		deFile(t, a, deRef(key, i))
-		if st := deFile(t, b, deRef(key, n+i)); st.Phase != driver.Queued {
+		submit(t, a, refOf(key, i))
+		if st := submit(t, b, refOf(key, n+i)); st.Phase != driver.Queued {
 			t.Fatal(st)
 		}
 	}
@@ -326,22 +326,22 @@ func TestCompactedWatchBeginsAnew(t *testing.T) {
 		t.Fatal("the control watch does not stand")
 	}
 	// Those of the waiters, those of the holders for their own keys, and the control.
-	testenv.Eventually(t, patience, "the watches stand", func() bool { return deWatchers(t, server.Endpoint()) == 2*n+1 })
+	testenv.Eventually(t, patience, "the watches stand", func() bool { return countWatchers(t, server.Endpoint()) == 2*n+1 })
 	proxy.BlackHole(true)
 	proxy.Cut()
-	testenv.Eventually(t, patience, "the watches are cut", func() bool { return deWatchers(t, server.Endpoint()) == n })
+	testenv.Eventually(t, patience, "the watches are cut", func() bool { return countWatchers(t, server.Endpoint()) == n })
 	for i := range n {
-		_, err := a.Release(t.Context(), deRef(fmt.Sprint("k", i), i))
-		deCheck(t, err)
+		_, err := a.Release(t.Context(), refOf(fmt.Sprint("k", i), i))
+		check(t, err)
 	}
 	resp, err := direct.Put(t.Context(), "tick", "")
-	deCheck(t, err)
+	check(t, err)
 	_, err = direct.Compact(t.Context(), resp.Header.Revision)
-	deCheck(t, err)
+	check(t, err)
 	proxy.Heal()
 	granted := map[string]bool{}
 	for range n {
-		ev := deEvent(t, b)
+		ev := nextEvent(t, b)
 		if ev.State.Phase != driver.Held {
 			t.Fatalf("told %v", ev.State.Phase)
 		}
@@ -363,20 +363,20 @@ func TestLeaderAndHolderDie(t *testing.T) {
 	for range testenv.UnderStress(1, 30) {
 		cluster := testenv.EtcdCluster(t)
 		direct := dial(t, cluster.Endpoints()...)
-		holder := deChild(t, 1, ttl, cluster.Endpoints()...)
-		ch := deAwait(t, deNew(t, cluster.Endpoints()...), direct, "k", dlock.WithTTL(ttl))
-		if line := deLine(t, direct, "k"); !strings.Contains(string(line[0].Value), fmt.Sprintf(`"pid":%d,`, holder.Pid)) {
+		holder := startClaimant(t, 1, ttl, cluster.Endpoints()...)
+		ch := startWait(t, locksAt(t, cluster.Endpoints()...), direct, "k", dlock.WithTTL(ttl))
+		if line := storedClaims(t, direct, "k"); !strings.Contains(string(line[0].Value), fmt.Sprintf(`"pid":%d,`, holder.Pid)) {
 			t.Fatalf("the child does not hold: %v", line)
 		}
 		leader, err := cluster.WaitLeader(t.Context())
-		deCheck(t, err)
-		deIdle(t, ch)
-		deCheck(t, leader.Kill())
-		deCheck(t, holder.Kill())
+		check(t, err)
+		stillWaits(t, ch)
+		check(t, leader.Kill())
+		check(t, holder.Kill())
 		began := time.Now()
-		got := deGrant(t, ch)
+		got := granted(t, ch)
 		next, err := cluster.WaitLeader(t.Context())
-		deCheck(t, err)
+		check(t, err)
 		if next == leader {
 			t.Fatal("the leader did not change")
 		}
@@ -385,7 +385,7 @@ func TestLeaderAndHolderDie(t *testing.T) {
 		if took > 2*ttl+testenv.UnderStress(beforeLease, 3*time.Second) {
 			t.Errorf("the next waiter had to wait %v", took)
 		}
-		deUnlock(t, got.guard)
+		unlock(t, got.guard)
 	}
 }
 
@@ -396,28 +396,28 @@ func TestStaleLeaderRevokesNothing(t *testing.T) {
 	t.Parallel()
 	const ttl, pause = 8 * time.Second, 4800 * time.Millisecond
 	cluster := testenv.EtcdCluster(t)
-	c := deNew(t, cluster.Endpoints()...)
+	c := locksAt(t, cluster.Endpoints()...)
 	leader, err := cluster.WaitLeader(t.Context())
-	deCheck(t, err)
-	guards := []*dlock.Guard{deAcquire(t, c, "a", dlock.WithTTL(ttl)), deAcquire(t, c, "b", dlock.WithTTL(ttl))}
+	check(t, err)
+	guards := []*dlock.Guard{acquire(t, c, "a", dlock.WithTTL(ttl)), acquire(t, c, "b", dlock.WithTTL(ttl))}
 	for range testenv.UnderStress(2, 100) {
-		deCheck(t, leader.Pause())
+		check(t, leader.Pause())
 		over := time.After(pause)
 		next, err := cluster.WaitLeader(t.Context())
-		deCheck(t, err)
+		check(t, err)
 		if next == leader {
 			t.Fatal("the leader was not deposed")
 		}
 		<-over
-		deCheck(t, leader.Resume())
+		check(t, leader.Resume())
 		_, err = dial(t, leader.Endpoint()).Get(t.Context(), "k") // it knows that it follows
-		deCheck(t, err)
+		check(t, err)
 		leader, err = cluster.WaitLeader(t.Context())
-		deCheck(t, err)
-		deRenewed(t, guards...)
+		check(t, err)
+		awaitRenewal(t, guards...)
 	}
 	for _, g := range guards {
-		deUnlock(t, g) // which says so if the server had dropped it
+		unlock(t, g) // which says so if the server had dropped it
 	}
 }
 
@@ -427,24 +427,24 @@ func TestDeletedKeyIsALoss(t *testing.T) {
 	t.Parallel()
 	ttl := testenv.UnderStress(time.Minute, 3*time.Second) // and its end is no bound
 	server := testenv.Etcd(t)
-	direct, c := dial(t, server.Endpoint()), deNew(t, server.Endpoint())
+	direct, c := dial(t, server.Endpoint()), locksAt(t, server.Endpoint())
 	for i := range testenv.UnderStress(1, 50) {
 		key := fmt.Sprint("k", i)
-		g, other := deAcquire(t, c, key, dlock.WithTTL(ttl)), deAcquire(t, c, "other", dlock.WithTTL(ttl))
-		own := deLine(t, direct, key)[0]
+		g, other := acquire(t, c, key, dlock.WithTTL(ttl)), acquire(t, c, "other", dlock.WithTTL(ttl))
+		own := storedClaims(t, direct, key)[0]
 		began := time.Now()
 		resp, err := direct.Delete(t.Context(), string(own.Key))
 		if err != nil || resp.Deleted != 1 {
 			t.Fatal(resp, err)
 		}
-		deLost(t, g, began, ttl/3+deSlack)
+		wantLost(t, g, began, ttl/3+slack)
 		left, err := direct.TimeToLive(t.Context(), clientv3.LeaseID(own.Lease))
 		if err != nil || left.TTL <= 0 {
 			t.Fatalf("the lease is over as well: %v, %v", left, err)
 		}
-		deAlive(t, other)
-		deUnlock(t, other)
-		deWant(t, g.Unlock(t.Context()), dlock.ErrOwnershipLost)
+		alive(t, other)
+		unlock(t, other)
+		wantError(t, g.Unlock(t.Context()), dlock.ErrOwnershipLost)
 	}
 }
 
@@ -457,21 +457,21 @@ func TestAllMembersDownIsNoLoss(t *testing.T) {
 		proxy := testenv.Proxy(t, server.Addr())
 		var guards []*dlock.Guard
 		for i := range clients {
-			guards = append(guards, deAcquire(t, deNew(t, deURL(proxy)), fmt.Sprint("k", i), dlock.WithTTL(ttl)))
+			guards = append(guards, acquire(t, locksAt(t, urlOf(proxy)), fmt.Sprint("k", i), dlock.WithTTL(ttl)))
 		}
 		up := time.After(ttl / 2)
 		proxy.Refuse(true) // so that it is down for as long as we want
-		deCheck(t, server.Kill())
-		deCheck(t, server.Restart(t.Context(), true))
+		check(t, server.Kill())
+		check(t, server.Restart(t.Context(), true))
 		proxy.Cut()
 		for _, g := range guards {
-			deAlive(t, g)
+			alive(t, g)
 		}
 		<-up
 		proxy.Heal()
-		deRenewed(t, guards...)
+		awaitRenewal(t, guards...)
 		for _, g := range guards {
-			deUnlock(t, g)
+			unlock(t, g)
 		}
 	}
 }
@@ -485,20 +485,20 @@ func TestLeaseIsReplacedAfterAnOutage(t *testing.T) {
 	hole, refusing := testenv.Proxy(t, server.Addr()), testenv.Proxy(t, server.Addr())
 	direct := dial(t, server.Endpoint())
 	proxies := []*servers.Proxy{hole, refusing}
-	clients := []*dlock.Client{deNew(t, deURL(hole)), deNew(t, deURL(refusing))}
+	clients := []*dlock.Client{locksAt(t, urlOf(hole)), locksAt(t, urlOf(refusing))}
 	metronome := testenv.StartMetronome(t)
 	for range testenv.UnderStress(1, 20) {
 		var guards []*dlock.Guard
 		for i, c := range clients {
-			guards = append(guards, deAcquire(t, c, fmt.Sprint("k", i), dlock.WithTTL(ttl)))
+			guards = append(guards, acquire(t, c, fmt.Sprint("k", i), dlock.WithTTL(ttl)))
 		}
 		began := time.Now()
 		hole.BlackHole(true)
 		refusing.Refuse(true)
 		refusing.Cut()
-		leases := []int64{deLine(t, direct, "k0")[0].Lease, deLine(t, direct, "k1")[0].Lease}
+		leases := []int64{storedClaims(t, direct, "k0")[0].Lease, storedClaims(t, direct, "k1")[0].Lease}
 		for _, g := range guards {
-			deLostWithin(t, g, began, ttl, metronome)
+			wantLostWithin(t, g, began, ttl, metronome)
 		}
 		for _, lease := range leases {
 			testenv.Eventually(t, patience, "the server drops the lease", func() bool {
@@ -510,14 +510,14 @@ func TestLeaseIsReplacedAfterAnOutage(t *testing.T) {
 			key := fmt.Sprint("k", i)
 			proxies[i].Heal()
 			healed := time.Now()
-			next := deAcquire(t, c, key, dlock.WithTTL(ttl))
-			if took := time.Since(healed); took > 2*time.Second+deSlack {
+			next := acquire(t, c, key, dlock.WithTTL(ttl))
+			if took := time.Since(healed); took > 2*time.Second+slack {
 				t.Errorf("%s: locking works again after %v", key, took)
 			}
-			if now := deLine(t, direct, key)[0].Lease; now == leases[i] {
+			if now := storedClaims(t, direct, key)[0].Lease; now == leases[i] {
 				t.Errorf("%s: the lease is the same", key)
 			}
-			deUnlock(t, next)
+			unlock(t, next)
 		}
 	}
 }
@@ -527,38 +527,38 @@ func TestLeaseIsReplacedAfterAnOutage(t *testing.T) {
 func TestRevokedLeaseSparesOthers(t *testing.T) {
 	t.Parallel()
 	const ttl = 12 * time.Second
-	told := testenv.UnderStress(ttl*3/4, time.Second+deSlack) // and not by the end of the lease
+	told := testenv.UnderStress(ttl*3/4, time.Second+slack) // and not by the end of the lease
 	server := testenv.Etcd(t)
-	direct, c := dial(t, server.Endpoint()), deNew(t, server.Endpoint())
-	lost := []*dlock.Guard{deAcquire(t, c, "a", dlock.WithTTL(ttl)), deAcquire(t, c, "b", dlock.WithTTL(ttl))}
+	direct, c := dial(t, server.Endpoint()), locksAt(t, server.Endpoint())
+	lost := []*dlock.Guard{acquire(t, c, "a", dlock.WithTTL(ttl)), acquire(t, c, "b", dlock.WithTTL(ttl))}
 	kept := []*dlock.Guard{
-		deAcquire(t, c, "longer", dlock.WithTTL(2*ttl)),
-		deAcquire(t, c, "alone", dlock.WithTTL(4*ttl), dlock.WithoutRenewal()),
-		deAcquire(t, deNew(t, server.Endpoint()), "elsewhere", dlock.WithTTL(ttl)),
+		acquire(t, c, "longer", dlock.WithTTL(2*ttl)),
+		acquire(t, c, "alone", dlock.WithTTL(4*ttl), dlock.WithoutRenewal()),
+		acquire(t, locksAt(t, server.Endpoint()), "elsewhere", dlock.WithTTL(ttl)),
 	}
-	lease := deLine(t, direct, "a")[0].Lease
+	lease := storedClaims(t, direct, "a")[0].Lease
 	began := time.Now()
 	_, err := direct.Revoke(t.Context(), clientv3.LeaseID(lease))
-	deCheck(t, err)
+	check(t, err)
 	for _, g := range lost {
-		deLost(t, g, began, told)
-		deWant(t, g.Unlock(t.Context()), dlock.ErrOwnershipLost)
+		wantLost(t, g, began, told)
+		wantError(t, g.Unlock(t.Context()), dlock.ErrOwnershipLost)
 	}
-	again := deTry(t, c, "a", dlock.WithTTL(ttl))
-	if now := deLine(t, direct, "a")[0].Lease; now == lease {
+	again := tryAcquire(t, c, "a", dlock.WithTTL(ttl))
+	if now := storedClaims(t, direct, "a")[0].Lease; now == lease {
 		t.Error("the lease is the same")
 	}
-	deRenewed(t, again)
-	deUnlock(t, again)
+	awaitRenewal(t, again)
+	unlock(t, again)
 	for _, g := range kept {
-		deAlive(t, g)
-		deUnlock(t, g)
+		alive(t, g)
+		unlock(t, g)
 	}
 }
 
-// deNames are names that an encoding could mix up: parts of each other, escapes of
+// awkwardNames are names that an encoding could mix up: parts of each other, escapes of
 // each other, and such as the keys of claims and bars look.
-func deNames(n int) []string {
+func awkwardNames(n int) []string {
 	id := strings.Repeat("0123456789abcdef", 2)
 	names := []string{
 		"%", "%%", "%2", "%2F", "%2f", "%25", "%252F", "%bar", "%bar/" + id, "/", "//", ".", "..", "../a", " ", "a ", "a", "A",
@@ -586,27 +586,27 @@ func deNames(n int) []string {
 func TestNamesDoNotCollide(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
-	direct, c := dial(t, server.Endpoint()), deNew(t, server.Endpoint())
+	direct, c := dial(t, server.Endpoint()), locksAt(t, server.Endpoint())
 	session, err := concurrency.NewSession(dial(t, server.Endpoint()))
-	deCheck(t, err)
-	names := deNames(300)
+	check(t, err)
+	names := awkwardNames(300)
 	if len(names) < 250 {
 		t.Fatalf("only %d names", len(names))
 	}
 	guards := map[string]*dlock.Guard{}
 	for _, name := range names {
-		guards[name] = deTry(t, c, name)
-		if line := deLine(t, direct, name); len(line) != 1 {
+		guards[name] = tryAcquire(t, c, name)
+		if line := storedClaims(t, direct, name); len(line) != 1 {
 			t.Fatalf("%d keys below the name of %q", len(line), name)
 		}
 	}
 	admin, err := c.Admin()
-	deCheck(t, err)
+	check(t, err)
 	listed, cursor := map[string]bool{}, ""
 	for more := true; more; more = cursor != "" {
 		var page []string
 		page, cursor, err = admin.List(t.Context(), "", cursor, 40)
-		deCheck(t, err)
+		check(t, err)
 		for _, name := range page {
 			listed[name] = true
 		}
@@ -619,12 +619,12 @@ func TestNamesDoNotCollide(t *testing.T) {
 		if err := m.TryLock(t.Context()); !errors.Is(err, concurrency.ErrLocked) {
 			t.Errorf("%q is held, and a Mutex gets %v", name, err)
 		}
-		deUnlock(t, guards[name])
+		unlock(t, guards[name])
 		if err := m.TryLock(t.Context()); err != nil {
 			t.Errorf("%q is free, and a Mutex gets %v", name, err)
 		}
-		deCheck(t, m.Unlock(t.Context()))
-		guards[name] = deTry(t, c, name)
+		check(t, m.Unlock(t.Context()))
+		guards[name] = tryAcquire(t, c, name)
 	}
 	if len(listed) != len(names) {
 		t.Errorf("%d names are listed, not %d", len(listed), len(names))
@@ -638,35 +638,35 @@ func TestIsolatedMemberIsToldAtOnce(t *testing.T) {
 	const ttl = 4 * time.Second
 	cluster := testenv.EtcdCluster(t)
 	nodes := cluster.Nodes()
-	c, metronome := deNew(t, nodes[0].Endpoint()), testenv.StartMetronome(t)
-	deUnlock(t, deAcquire(t, c, "warm", dlock.WithTTL(time.Hour))) // makes a lease that outlasts the fault
+	c, metronome := locksAt(t, nodes[0].Endpoint()), testenv.StartMetronome(t)
+	unlock(t, acquire(t, c, "warm", dlock.WithTTL(time.Hour))) // makes a lease that outlasts the fault
 	for range testenv.UnderStress(1, 10) {
-		g := deAcquire(t, c, "held", dlock.WithTTL(ttl))
-		busy := deAcquire(t, c, "busy", dlock.WithTTL(ttl))
+		g := acquire(t, c, "held", dlock.WithTTL(ttl))
+		busy := acquire(t, c, "busy", dlock.WithTTL(ttl))
 		waiter := make(chan error, 1)
 		ctx, cancel := context.WithTimeout(t.Context(), ttl)
 		began := time.Now()
 		go func() { _, err := c.Acquire(ctx, "busy"); waiter <- err }()
-		deCheck(t, nodes[1].Pause())
-		deCheck(t, nodes[2].Pause())
+		check(t, nodes[1].Pause())
+		check(t, nodes[2].Pause())
 		_, err := c.TryAcquire(t.Context(), "new", dlock.WithTTL(ttl))
-		if took := time.Since(began); err == nil || took > testenv.UnderStress(ttl+deSlack, ttl) {
+		if took := time.Since(began); err == nil || took > testenv.UnderStress(ttl+slack, ttl) {
 			t.Errorf("a member without a majority says %v after %v", err, took)
 		}
-		deLostWithin(t, g, began, ttl, metronome)
-		deLostWithin(t, busy, began, ttl, metronome)
-		deWant(t, <-waiter, context.DeadlineExceeded)
+		wantLostWithin(t, g, began, ttl, metronome)
+		wantLostWithin(t, busy, began, ttl, metronome)
+		wantError(t, <-waiter, context.DeadlineExceeded)
 		cancel()
-		if took := time.Since(began); took > ttl+deSlack {
+		if took := time.Since(began); took > ttl+slack {
 			t.Errorf("a waiter returned after %v", took)
 		}
 		testenv.Eventually(t, patience, "the member knows it", func() bool {
 			_, err := c.TryAcquire(t.Context(), "new", dlock.WithTTL(time.Hour))
 			return errors.Is(err, dlock.ErrNotReady)
 		})
-		deCheck(t, nodes[1].Resume())
-		deCheck(t, nodes[2].Resume())
-		deUnlock(t, deAcquire(t, c, "new", dlock.WithTTL(ttl)))
+		check(t, nodes[1].Resume())
+		check(t, nodes[2].Resume())
+		unlock(t, acquire(t, c, "new", dlock.WithTTL(ttl)))
 	}
 }
 
@@ -676,20 +676,20 @@ func TestCloseWithoutMembers(t *testing.T) {
 	for range testenv.UnderStress(1, 20) {
 		server := testenv.Etcd(t)
 		direct := dial(t, server.Endpoint())
-		c := deNew(t, server.Endpoint())
-		held := []*dlock.Guard{deAcquire(t, c, "k"), deAcquire(t, c, "fixed", dlock.WithoutRenewal())}
-		deUnlock(t, deAcquire(t, c, "unused", dlock.WithTTL(time.Minute))) // a lease that can be given back
-		queued := deAwait(t, c, direct, "k")
-		deCheck(t, server.Pause())
+		c := locksAt(t, server.Endpoint())
+		held := []*dlock.Guard{acquire(t, c, "k"), acquire(t, c, "fixed", dlock.WithoutRenewal())}
+		unlock(t, acquire(t, c, "unused", dlock.WithTTL(time.Minute))) // a lease that can be given back
+		queued := startWait(t, c, direct, "k")
+		check(t, server.Pause())
 		filing := make(chan error, 1)
 		go func() { filing <- c.Lock(context.Background(), "new") }()
-		deWant(t, deClose(t, c), dlock.ErrUnknownOutcome)
-		deWant(t, (<-queued).err, dlock.ErrClosed)
-		deWant(t, <-filing, dlock.ErrClosed)
+		wantError(t, closeInTime(t, c), dlock.ErrUnknownOutcome)
+		wantError(t, (<-queued).err, dlock.ErrClosed)
+		wantError(t, <-filing, dlock.ErrClosed)
 		for _, g := range held {
-			deWant(t, context.Cause(g.Context()), dlock.ErrClosed)
+			wantError(t, context.Cause(g.Context()), dlock.ErrClosed)
 		}
-		deCheck(t, server.Resume())
+		check(t, server.Resume())
 	}
 }
 
@@ -699,14 +699,14 @@ func TestLocksShareLeases(t *testing.T) {
 	server := testenv.Etcd(t)
 	direct := dial(t, server.Endpoint())
 	_, err := direct.Grant(t.Context(), 3600) // somebody else's
-	deCheck(t, err)
-	baseline := deLeases(t, direct)
+	check(t, err)
+	baseline := countLeases(t, direct)
 	const workers = 8
 	each := testenv.UnderStress(2000, 20_000) / workers
 	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(workers*each)*testenv.UnderStress(150*time.Millisecond, 30*time.Millisecond))
 	defer cancel()
 	var wg sync.WaitGroup
-	c := deNew(t, server.Endpoint())
+	c := locksAt(t, server.Endpoint())
 	for i := range workers {
 		wg.Go(func() {
 			for n := range each {
@@ -726,12 +726,12 @@ func TestLocksShareLeases(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if made := deMetric(t, server.Endpoint(), "etcd_debugging_lease_granted_total"); made < workers*each/20 {
+	if made := metric(t, server.Endpoint(), "etcd_debugging_lease_granted_total"); made < workers*each/20 {
 		t.Errorf("only %d leases were made: the test does not bite", made)
 	}
-	testenv.Eventually(t, patience, "one lease is left to the Client", func() bool { return deLeases(t, direct) == baseline+1 })
-	deCheck(t, c.Close())
-	if n := deLeases(t, direct); n != baseline {
+	testenv.Eventually(t, patience, "one lease is left to the Client", func() bool { return countLeases(t, direct) == baseline+1 })
+	check(t, c.Close())
+	if n := countLeases(t, direct); n != baseline {
 		t.Errorf("%d leases are left, and there were %d", n, baseline)
 	}
 }
@@ -741,14 +741,14 @@ func TestCloseLeavesNoLease(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
 	proxy := testenv.Proxy(t, server.Addr())
-	direct, client := dial(t, server.Endpoint()), dial(t, deURL(proxy))
+	direct, client := dial(t, server.Endpoint()), dial(t, urlOf(proxy))
 	proxy.Delay(10*time.Millisecond, 0)
 	for range testenv.UnderStress(3, 100) {
-		c := deOn(t, client, dlock.Config{DefaultTTL: time.Hour})
-		deUnlock(t, deAcquire(t, c, "k"))
-		deUnlock(t, deAcquire(t, c, "fixed", dlock.WithoutRenewal()))
-		deCheck(t, c.Close())
-		if n := deLeases(t, direct); n != 0 {
+		c := locksOn(t, client, dlock.Config{DefaultTTL: time.Hour})
+		unlock(t, acquire(t, c, "k"))
+		unlock(t, acquire(t, c, "fixed", dlock.WithoutRenewal()))
+		check(t, c.Close())
+		if n := countLeases(t, direct); n != 0 {
 			t.Fatalf("%d leases are left for an hour", n)
 		}
 	}

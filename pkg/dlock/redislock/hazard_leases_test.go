@@ -33,20 +33,20 @@ func TestTransientErrorIsNoLoss(t *testing.T) {
 	type held struct {
 		word string
 		g    *dlock.Guard
-		hit  *abHit
+		hit  *scriptHits
 	}
 	var holds []held
 	for _, most := range []int{1, 1000} {
 		for _, text := range errs {
 			proxy := testenv.Proxy(t, server.Addr())
-			c := abClient(t, proxy.Addr(), dlock.Config{DefaultTTL: ttl, RetryInterval: 50 * time.Millisecond})
+			c := clientAt(t, proxy.Addr(), dlock.Config{DefaultTTL: ttl, RetryInterval: 50 * time.Millisecond})
 			word, _, _ := strings.Cut(text, " ")
-			g := abAcquire(t, c, fmt.Sprintf("%s%d", word, most))
+			g := acquire(t, c, fmt.Sprintf("%s%d", word, most))
 			action := servers.ReplyError(text)
 			if text == "" { // the connection breaks
 				action = servers.DropReply
 			}
-			hit := abHitNext(proxy, most, action, abHolding)
+			hit := hitNext(proxy, most, action, renewingHeld)
 			holds = append(holds, held{word, g, hit})
 			if most > 1 {
 				first := func() bool { return hit.hits.Load() > 0 }
@@ -59,78 +59,15 @@ func TestTransientErrorIsNoLoss(t *testing.T) {
 			}
 		}
 	}
-	abElapse(2 * ttl)
+	elapse(2 * ttl)
 	for _, h := range holds {
 		if h.hit.hits.Load() == 0 || h.hit.most == 1 && h.hit.seen.Load() < 2 {
 			t.Errorf("%s: %d errors, %d renewals: the fault did not happen", h.word, h.hit.hits.Load(), h.hit.seen.Load())
 		}
-		abAlive(t, h.g)
-		if err := h.g.Unlock(abCtx); err != nil {
+		alive(t, h.g)
+		if err := h.g.Unlock(context.Background()); err != nil {
 			t.Errorf("%s: %v", h.word, err)
 		}
-	}
-}
-
-// The link dies right after a lock was acquired or renewed: the loss is told
-// before the lease ends on the server, and not long before.
-func TestDeadLinkIsLostInTime(t *testing.T) {
-	t.Parallel()
-	server := testenv.Redis(t)
-	proxy := testenv.Proxy(t, server.Addr())
-	const ttl, holders = 4 * time.Second, 10
-	margin := ttl / 20
-	early := testenv.UnderStress(time.Second, 50*time.Millisecond) // and not at the first missed renewal
-	metronome := testenv.StartMetronome(t)
-	var sent [holders]atomic.Int64 // when the last renewal passed, ns since abEpoch
-	proxy.Intercept(func(cmd []string) servers.Action {
-		if abKindOf(cmd) == abHolding {
-			var i int
-			if _, err := fmt.Sscanf(cmd[3], "k%d", &i); err == nil {
-				sent[i].Store(int64(time.Since(abEpoch)))
-			}
-		}
-		return servers.Forward
-	})
-	for round := range testenv.UnderStress(1, 10) {
-		var guards [holders]*dlock.Guard
-		for i := range holders {
-			if i == holders/2 {
-				abElapse(ttl) // the first half has been renewed some times
-			}
-			c := abClient(t, proxy.Addr(), dlock.Config{DefaultTTL: ttl})
-			abWarm(t, c)
-			sent[i].Store(int64(time.Since(abEpoch)))
-			guards[i] = abAcquire(t, c, fmt.Sprintf("k%d", i))
-		}
-		testenv.Eventually(t, time.Minute, "no renewal is on its way", func() bool {
-			for i := range sent {
-				since := time.Since(abEpoch) - time.Duration(sent[i].Load())
-				if since < 20*time.Millisecond || since > ttl/3-100*time.Millisecond {
-					return false
-				}
-			}
-			return true
-		})
-		proxy.BlackHole(true)
-		var last [holders]time.Time
-		var losses [holders]abLoss
-		for i := range sent {
-			losses[i] = abWatchLoss(guards[i])
-			last[i] = abEpoch.Add(time.Duration(sent[i].Load()))
-		}
-		for i, g := range guards {
-			defer g.Unlock(abCtx)
-			lost := losses[i].when(t)
-			after, late := lost.Sub(last[i]), metronome.Lost(lost.Add(-ttl/2))
-			if after > ttl+late || after < ttl-margin-early {
-				t.Errorf("round %d: lost %v after the last renewal, want %v to %v", round, after, ttl-margin-early, ttl+late)
-			}
-			abWant(t, context.Cause(g.Context()), dlock.ErrOwnershipLost)
-			if g.Remaining() != 0 {
-				t.Error("a lost guard has time remaining")
-			}
-		}
-		proxy.BlackHole(false)
 	}
 }
 
@@ -139,23 +76,23 @@ func TestDeadLinkIsLostInTime(t *testing.T) {
 func TestLossPrecedesExpiry(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
-	direct := abDirect(t, server)
+	direct := directTo(t, server)
 	const ttl, holders = 8 * time.Second, 10
 	rng := rand.New(rand.NewPCG(3, 3))
 	for round := range testenv.UnderStress(2, 10) {
 		proxy := testenv.Proxy(t, server.Addr())
 		type held struct {
 			g    *dlock.Guard
-			lost abLoss
+			lost loss
 			dies time.Time
 		}
 		var holds [holders]held
 		for i := range holders {
-			c := abClient(t, proxy.Addr(), dlock.Config{DefaultTTL: ttl})
-			abWarm(t, c)
-			g := abAcquire(t, c, fmt.Sprintf("k%d-%d", round, i))
-			holds[i] = held{g: g, lost: abWatchLoss(g)}
-			abElapse(ttl / 3 / holders)
+			c := clientAt(t, proxy.Addr(), dlock.Config{DefaultTTL: ttl})
+			warm(t, c)
+			g := acquire(t, c, fmt.Sprintf("k%d-%d", round, i))
+			holds[i] = held{g: g, lost: watchLoss(g)}
+			elapse(ttl / 3 / holders)
 		}
 		late := ttl / 6 // an attempt has a quarter of the lease
 		until := ttl/3 + late + time.Duration(rng.Int64N(int64(ttl/6)))
@@ -163,12 +100,12 @@ func TestLossPrecedesExpiry(t *testing.T) {
 			late, until = 3*ttl/4, ttl/3+ttl/20 // carried out, and not answered in time
 		}
 		proxy.Delay(0, late)
-		abElapse(until)
+		elapse(until)
 		proxy.BlackHole(true)
 		fresh := 0
 		for i := range holds {
 			asked := time.Now()
-			left := abPTTL(t, direct, holds[i].g.Key())
+			left := leaseLeft(t, direct, holds[i].g.Key())
 			if left <= 0 && holds[i].g.Remaining() > 0 {
 				t.Fatalf("%s is dead on the server and valid here", holds[i].g.Key())
 			}
@@ -188,7 +125,7 @@ func TestLossPrecedesExpiry(t *testing.T) {
 		}
 		proxy.Heal()
 		for _, h := range holds {
-			abWant(t, h.g.Unlock(abCtx), dlock.ErrOwnershipLost)
+			expect(t, h.g.Unlock(context.Background()), dlock.ErrOwnershipLost)
 		}
 	}
 }
@@ -196,7 +133,7 @@ func TestLossPrecedesExpiry(t *testing.T) {
 // Tokens increase through the loss of the counter and of the whole server.
 func TestFenceNeverGoesBack(t *testing.T) {
 	server := testenv.Redis(t)
-	direct := abDirect(t, server)
+	direct := directTo(t, server)
 	const workers = 3
 	var mu sync.Mutex
 	last, n, deleted := int64(0), 0, 0
@@ -211,7 +148,7 @@ func TestFenceNeverGoesBack(t *testing.T) {
 	}
 	var clients []*dlock.Client
 	for range workers {
-		clients = append(clients, abClient(t, server.Addr(), dlock.Config{DefaultTTL: 5 * time.Second, RetryInterval: 10 * time.Millisecond}))
+		clients = append(clients, clientAt(t, server.Addr(), dlock.Config{DefaultTTL: 5 * time.Second, RetryInterval: 10 * time.Millisecond}))
 	}
 	rounds, each := testenv.UnderStress(4, 10), testenv.UnderStress(150, 334)
 	for range rounds {
@@ -220,36 +157,36 @@ func TestFenceNeverGoesBack(t *testing.T) {
 			wg.Go(func() {
 				rng := rand.New(rand.NewPCG(5, uint64(w)))
 				for range each {
-					g, err := c.Acquire(abCtx, "k")
+					g, err := c.Acquire(context.Background(), "k")
 					if err != nil {
 						t.Error(err)
 						return
 					}
 					note(g.Token())
-					if rng.IntN(4) == 0 && direct.Del(abCtx, abFence("k")).Val() == 1 {
+					if rng.IntN(4) == 0 && direct.Del(context.Background(), fenceOf("k")).Val() == 1 {
 						mu.Lock()
 						deleted++
 						mu.Unlock()
 					}
-					if err := g.Unlock(abCtx); err != nil {
+					if err := g.Unlock(context.Background()); err != nil {
 						t.Error(err)
 					}
 				}
 			})
 		}
 		wg.Wait()
-		g := abAcquire(t, clients[0], "k")
+		g := acquire(t, clients[0], "k")
 		note(g.Token())
-		if err := server.Restart(abCtx, false); err != nil {
+		if err := server.Restart(context.Background(), false); err != nil {
 			t.Fatal(err)
 		}
-		if stored := direct.DBSize(abCtx).Val(); stored > 5 {
+		if stored := direct.DBSize(context.Background()).Val(); stored > 5 {
 			t.Errorf("the server came back with %d keys: the fault did not happen", stored)
 		}
-		next := abAcquire(t, clients[1], "k")
+		next := acquire(t, clients[1], "k")
 		note(next.Token())
-		abWant(t, g.Unlock(abCtx), dlock.ErrOwnershipLost)
-		abUnlock(t, next)
+		expect(t, g.Unlock(context.Background()), dlock.ErrOwnershipLost)
+		unlock(t, next)
 	}
 	if deleted == 0 {
 		t.Error("the counter was never deleted: the fault did not happen")
@@ -261,34 +198,34 @@ func TestFenceNeverGoesBack(t *testing.T) {
 // stood long ago.
 func TestFenceSurvivesAnOldSnapshot(t *testing.T) {
 	server := testenv.Redis(t)
-	direct := abDirect(t, server)
-	c := abClient(t, server.Addr(), dlock.Config{DefaultTTL: 5 * time.Second, RetryInterval: 10 * time.Millisecond})
+	direct := directTo(t, server)
+	c := clientAt(t, server.Addr(), dlock.Config{DefaultTTL: 5 * time.Second, RetryInterval: 10 * time.Millisecond})
 	last := int64(0)
 	take := func() {
 		t.Helper()
-		g := abAcquire(t, c, "k")
+		g := acquire(t, c, "k")
 		if g.Token() <= last {
 			t.Errorf("token %d after %d", g.Token(), last)
 		}
 		last = max(last, g.Token())
-		abUnlock(t, g)
+		unlock(t, g)
 	}
 	for range testenv.UnderStress(3, 20) {
 		take()
-		if err := direct.Save(abCtx).Err(); err != nil {
+		if err := direct.Save(context.Background()).Err(); err != nil {
 			t.Fatal(err)
 		}
-		old := abGet(t, direct, abFence("k"))
+		old := storedAt(t, direct, fenceOf("k"))
 		for range 10 {
 			take()
 		}
 		if err := server.Kill(); err != nil {
 			t.Fatal(err)
 		}
-		if err := server.Restart(abCtx, true); err != nil {
+		if err := server.Restart(context.Background(), true); err != nil {
 			t.Fatal(err)
 		}
-		if now := abGet(t, direct, abFence("k")); now != old {
+		if now := storedAt(t, direct, fenceOf("k")); now != old {
 			t.Errorf("the counter came back as %q, not as %q: the fault did not happen", now, old)
 		}
 		take()
@@ -300,25 +237,25 @@ func TestFenceSurvivesFailover(t *testing.T) {
 	for range testenv.UnderStress(2, 10) {
 		master, replica := testenv.Redis(t), testenv.Redis(t)
 		link, proxy := testenv.Proxy(t, master.Addr()), testenv.Proxy(t, master.Addr())
-		promoted, direct := abDirect(t, replica), abDirect(t, master)
+		promoted, direct := directTo(t, replica), directTo(t, master)
 		host, port, _ := strings.Cut(link.Addr(), ":")
-		if err := promoted.ReplicaOf(abCtx, host, port).Err(); err != nil {
+		if err := promoted.ReplicaOf(context.Background(), host, port).Err(); err != nil {
 			t.Fatal(err)
 		}
-		c := abClient(t, proxy.Addr(), dlock.Config{DefaultTTL: 5 * time.Second, RetryInterval: 10 * time.Millisecond})
+		c := clientAt(t, proxy.Addr(), dlock.Config{DefaultTTL: 5 * time.Second, RetryInterval: 10 * time.Millisecond})
 		last := int64(0)
 		take := func() {
 			t.Helper()
-			g := abAcquire(t, c, "k")
+			g := acquire(t, c, "k")
 			if g.Token() <= last {
 				t.Errorf("token %d after %d", g.Token(), last)
 			}
 			last = max(last, g.Token())
-			abUnlock(t, g)
+			unlock(t, g)
 		}
 		take()
 		testenv.Eventually(t, 20*time.Second, "the replica has the counter", func() bool {
-			return promoted.Get(abCtx, abFence("k")).Val() == abGet(t, direct, abFence("k"))
+			return promoted.Get(context.Background(), fenceOf("k")).Val() == storedAt(t, direct, fenceOf("k"))
 		})
 		link.BlackHole(true)
 		for range 10 {
@@ -328,10 +265,10 @@ func TestFenceSurvivesFailover(t *testing.T) {
 			t.Fatal(err)
 		}
 		link.Cut()
-		if err := promoted.ReplicaOf(abCtx, "NO", "ONE").Err(); err != nil {
+		if err := promoted.ReplicaOf(context.Background(), "NO", "ONE").Err(); err != nil {
 			t.Fatal(err)
 		}
-		if now := abGet(t, promoted, abFence("k")); now == fmt.Sprint(last) {
+		if now := storedAt(t, promoted, fenceOf("k")); now == fmt.Sprint(last) {
 			t.Error("the replica did not lag: the fault did not happen")
 		}
 		proxy.Retarget(replica.Addr())
@@ -344,10 +281,10 @@ func TestFenceSurvivesFailover(t *testing.T) {
 // back: then nothing is stored, and the server hears nothing of them.
 func TestRenewalEndsWithUnlock(t *testing.T) {
 	server := testenv.Redis(t)
-	direct, monitor := abDirect(t, server), abWatch(t, server)
+	direct, monitor := directTo(t, server), testenv.MonitorRedis(t, server)
 	const workers = 20
 	ttl := testenv.UnderStress(300*time.Millisecond, 50*time.Millisecond)
-	c := abClient(t, server.Addr(), dlock.Config{DefaultTTL: ttl})
+	c := clientAt(t, server.Addr(), dlock.Config{DefaultTTL: ttl})
 	each := testenv.UnderStress(20, 500)
 	var lost atomic.Int64
 	var wg sync.WaitGroup
@@ -355,15 +292,15 @@ func TestRenewalEndsWithUnlock(t *testing.T) {
 		wg.Go(func() {
 			rng := rand.New(rand.NewPCG(6, uint64(w)))
 			for range each {
-				g, err := c.Acquire(abCtx, fmt.Sprintf("k%d", w))
+				g, err := c.Acquire(context.Background(), fmt.Sprintf("k%d", w))
 				if err != nil {
 					t.Error(err)
 					return
 				}
 				if hold := rng.IntN(4); hold > 0 {
-					abElapse(ttl/3*time.Duration(hold)/2 - time.Duration(rng.IntN(int(2*time.Millisecond))))
+					elapse(ttl/3*time.Duration(hold)/2 - time.Duration(rng.IntN(int(2*time.Millisecond))))
 				}
-				err = g.Unlock(abCtx)
+				err = g.Unlock(context.Background())
 				switch {
 				case errors.Is(err, dlock.ErrOwnershipLost), errors.Is(err, dlock.ErrUnknownOutcome):
 					lost.Add(1) // this machine stood still for a lease, or for the bound of a release
@@ -374,37 +311,37 @@ func TestRenewalEndsWithUnlock(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	abElapse(2 * ttl) // a release whose outcome is unknown goes on for a lease
-	quiet := len(monitor.all(t, direct))
-	abElapse(5 * ttl)
-	if left := abLeft(t, direct); len(left) != 0 {
+	elapse(2 * ttl) // a release whose outcome is unknown goes on for a lease
+	quiet := len(monitor.Commands(t))
+	elapse(5 * ttl)
+	if left := leftovers(t, direct); len(left) != 0 {
 		t.Errorf("left: %q", left)
 	}
-	all := monitor.all(t, direct)
+	all := monitor.Commands(t)
 	released, renewals, late := map[string]time.Duration{}, 0, 0
-	var kind abKind
+	var kind scriptKind
 	for i, s := range all {
-		if s.lua { // by the script before it
-			if verb := strings.ToUpper(s.cmd[0]); kind == abHolding && verb != "GET" && verb != "PEXPIRE" {
-				t.Fatalf("a renewal does more than renew: %q", s.cmd)
+		if s.Lua { // by the script before it
+			if verb := strings.ToUpper(s.Args[0]); kind == renewingHeld && verb != "GET" && verb != "PEXPIRE" {
+				t.Fatalf("a renewal does more than renew: %q", s.Args)
 			}
 			continue
 		}
-		kind = abKindOf(s.cmd)
-		if i > quiet && kind != abOther {
+		kind = kindOf(s.Args)
+		if i > quiet && kind != otherScript {
 			t.Errorf("a %s after all is unlocked", kind)
 		}
-		for _, id := range abIDs(s.cmd) {
+		for _, id := range claimIDs(s.Args) {
 			at, over := released[id]
 			switch kind {
-			case abReleasing:
-				released[id] = s.at
-			case abHolding, abRenewing:
+			case releasing:
+				released[id] = s.At
+			case renewingHeld, renewingQueue:
 				renewals++
 				if over { // it was on its way when the release was sent
 					late++
-					if s.at-at > testenv.UnderStress(5*time.Second, ttl) {
-						t.Errorf("a %s %v after the release", kind, s.at-at)
+					if s.At-at > testenv.UnderStress(5*time.Second, ttl) {
+						t.Errorf("a %s %v after the release", kind, s.At-at)
 					}
 				}
 			default:
@@ -423,8 +360,8 @@ func TestRenewalEndsWithUnlock(t *testing.T) {
 // Whatever TTL is asked for is refused, or kept to the millisecond.
 func TestTTLIsKeptOrRefused(t *testing.T) {
 	server := testenv.Redis(t)
-	direct := abDirect(t, server)
-	c := abClient(t, server.Addr(), dlock.Config{})
+	direct := directTo(t, server)
+	c := clientAt(t, server.Addr(), dlock.Config{})
 	rng := rand.New(rand.NewPCG(9, 9))
 	sure := testenv.UnderStress(10*time.Second, time.Second) // a shorter lease may run out on a busy machine
 	const least, most = 10 * time.Millisecond, 24 * time.Hour
@@ -444,11 +381,11 @@ func TestTTLIsKeptOrRefused(t *testing.T) {
 		}
 		valid := ttl >= least && ttl <= most
 		asked := time.Now()
-		g, err := c.TryAcquire(abCtx, "k", dlock.WithTTL(ttl), dlock.WithoutRenewal())
+		g, err := c.TryAcquire(context.Background(), "k", dlock.WithTTL(ttl), dlock.WithoutRenewal())
 		if !valid {
 			refused++
-			abWant(t, err, dlock.ErrInvalidTTL)
-			if abGet(t, direct, "k") != "" {
+			expect(t, err, dlock.ErrInvalidTTL)
+			if storedAt(t, direct, "k") != "" {
 				t.Fatalf("%v was refused, and is stored", ttl)
 			}
 			continue
@@ -461,7 +398,7 @@ func TestTTLIsKeptOrRefused(t *testing.T) {
 		}
 		accepted++
 		remaining := g.Remaining()
-		left := abPTTL(t, direct, "k")
+		left := leaseLeft(t, direct, "k")
 		took := time.Since(asked)
 		gone := left == -2 && took >= ttl-time.Millisecond
 		if left == -1 || left > ttl+time.Millisecond || !gone && left < ttl-took-time.Millisecond {
@@ -470,32 +407,32 @@ func TestTTLIsKeptOrRefused(t *testing.T) {
 		if remaining > ttl {
 			t.Fatalf("TTL %v: the guard believes in %v", ttl, remaining)
 		}
-		if err := g.Unlock(abCtx); err != nil && ttl > sure {
+		if err := g.Unlock(context.Background()); err != nil && ttl > sure {
 			t.Fatalf("TTL %v: %v", ttl, err)
 		}
-		testenv.Eventually(t, time.Minute, "the key is free", func() bool { return abGet(t, direct, "k") == "" })
+		testenv.Eventually(t, time.Minute, "the key is free", func() bool { return storedAt(t, direct, "k") == "" })
 	}
 	if accepted == 0 || refused == 0 {
 		t.Errorf("%d accepted, %d refused", accepted, refused)
 	}
 	// Extending obeys the same bounds.
-	g := abAcquire(t, c, "k")
+	g := acquire(t, c, "k")
 	for _, ttl := range ttls {
 		asked := time.Now()
-		err := g.Extend(abCtx, ttl)
+		err := g.Extend(context.Background(), ttl)
 		switch {
 		case ttl < least || ttl > most:
-			abWant(t, err, dlock.ErrInvalidTTL)
+			expect(t, err, dlock.ErrInvalidTTL)
 		case ttl >= testenv.UnderStress(10*time.Second, 100*time.Millisecond):
 			if err != nil {
 				t.Fatalf("extend by %v: %v", ttl, err)
 			}
-			if left := abPTTL(t, direct, "k"); left <= 0 || left > ttl+time.Millisecond || left < ttl-time.Since(asked)-time.Millisecond {
+			if left := leaseLeft(t, direct, "k"); left <= 0 || left > ttl+time.Millisecond || left < ttl-time.Since(asked)-time.Millisecond {
 				t.Fatalf("extended by %v: %v left", ttl, left)
 			}
 		default: // so short a lease may run out on a busy machine
-			_ = g.Unlock(abCtx)
-			g = abAcquire(t, c, "k")
+			_ = g.Unlock(context.Background())
+			g = acquire(t, c, "k")
 		}
 	}
 }
@@ -503,80 +440,80 @@ func TestTTLIsKeptOrRefused(t *testing.T) {
 // No time of the client's clock is sent, and no expiry at a fixed time is set.
 func TestNoClientClockIsSent(t *testing.T) {
 	server := testenv.Redis(t)
-	direct, monitor := abDirect(t, server), abWatch(t, server)
-	c := abClient(t, server.Addr(), dlock.Config{DefaultTTL: 6 * time.Second})
-	other := abClient(t, server.Addr(), dlock.Config{DefaultTTL: 5 * time.Second})
+	direct, monitor := directTo(t, server), testenv.MonitorRedis(t, server)
+	c := clientAt(t, server.Addr(), dlock.Config{DefaultTTL: 6 * time.Second})
+	other := clientAt(t, server.Addr(), dlock.Config{DefaultTTL: 5 * time.Second})
 	admin, err := other.Admin()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i := range testenv.UnderStress(2, 20) {
-		g := abAcquire(t, c, "k")
+		g := acquire(t, c, "k")
 		granted := make(chan *dlock.Guard, 1)
 		go func() {
-			next, err := other.Acquire(abCtx, "k")
+			next, err := other.Acquire(context.Background(), "k")
 			if err != nil {
 				t.Error(err)
 			}
 			granted <- next
 		}()
-		testenv.Eventually(t, 10*time.Second, "somebody waits", func() bool { return direct.ZCard(abCtx, "{k}\x01z").Val() == 1 })
-		short, cancel := context.WithTimeout(abCtx, 20*time.Millisecond)
+		testenv.Eventually(t, 10*time.Second, "somebody waits", func() bool { return direct.ZCard(context.Background(), "{k}\x01z").Val() == 1 })
+		short, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 		_ = c.Lock(short, "k")
 		cancel()
-		_, _ = c.TryAcquire(abCtx, "k")
+		_, _ = c.TryAcquire(context.Background(), "k")
 		testenv.Eventually(t, time.Minute, "both are renewed", func() bool {
-			seen := map[abKind]int{}
-			for _, s := range monitor.all(t, direct) {
-				if !s.lua {
-					seen[abKindOf(s.cmd)]++
+			seen := map[scriptKind]int{}
+			for _, s := range monitor.Commands(t) {
+				if !s.Lua {
+					seen[kindOf(s.Args)]++
 				}
 			}
-			return seen[abHolding] > i && seen[abRenewing] > i
+			return seen[renewingHeld] > i && seen[renewingQueue] > i
 		})
 		if i%2 == 0 {
-			abUnlock(t, g)
-		} else if err := admin.Evict(abCtx, "k", g.Token()); err != nil {
+			unlock(t, g)
+		} else if err := admin.Evict(context.Background(), "k", g.Token()); err != nil {
 			t.Error(err)
 		}
 		next := <-granted
 		if next == nil {
 			t.FailNow()
 		}
-		if err := next.Extend(abCtx, 10*time.Second); err != nil {
+		if err := next.Extend(context.Background(), 10*time.Second); err != nil {
 			t.Error(err)
 		}
-		if _, _, err := admin.List(abCtx, "", "", 10); err != nil {
+		if _, _, err := admin.List(context.Background(), "", "", 10); err != nil {
 			t.Error(err)
 		}
-		abUnlock(t, next)
+		unlock(t, next)
 	}
-	kinds := map[abKind]int{}
+	kinds := map[scriptKind]int{}
 	now := float64(time.Now().Unix())
-	for _, s := range monitor.all(t, direct) {
-		if !s.lua {
-			kinds[abKindOf(s.cmd)]++
+	for _, s := range monitor.Commands(t) {
+		if !s.Lua {
+			kinds[kindOf(s.Args)]++
 		}
-		for i, word := range s.cmd {
+		for i, word := range s.Args {
 			switch strings.ToUpper(word) {
 			case "PXAT", "EXAT", "EXPIREAT", "PEXPIREAT":
-				t.Errorf("an expiry at a fixed time: %q", s.cmd)
+				t.Errorf("an expiry at a fixed time: %q", s.Args)
 			}
 			number, err := strconv.ParseFloat(word, 64)
-			if s.lua || i < 3 || err != nil {
+			if s.Lua || i < 3 || err != nil {
 				continue
 			}
 			for _, unit := range []float64{1, 1e3, 1e6, 1e9} {
 				if math.Abs(number/unit-now) < 366*24*3600 {
-					if s.cmd[0] == "evalsha" && abKindOf(s.cmd) == abReleasing && i == len(s.cmd)-1 {
+					if s.Args[0] == "evalsha" && kindOf(s.Args) == releasing && i == len(s.Args)-1 {
 						continue // an eviction names the token, which the server made
 					}
-					t.Errorf("a clock's time %s in %q", word, s.cmd)
+					t.Errorf("a clock's time %s in %q", word, s.Args)
 				}
 			}
 		}
 	}
-	for _, kind := range []abKind{abAcquiring, abHolding, abReleasing, abRenewing, abLooking} {
+	for _, kind := range []scriptKind{acquiring, renewingHeld, releasing, renewingQueue, inspecting} {
 		if kinds[kind] == 0 {
 			t.Errorf("no %s was seen: the test does not bite", kind)
 		}
@@ -588,28 +525,28 @@ func TestNoClientClockIsSent(t *testing.T) {
 func TestServerClockJumpIsALoss(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
-	direct := abDirect(t, server)
-	store := abStore{direct}
+	direct := directTo(t, server)
+	store := guardedValue{direct}
 	const holders = 10
 	ttl := testenv.UnderStress(6*time.Second, 1500*time.Millisecond)
-	a, b := abClient(t, server.Addr(), dlock.Config{DefaultTTL: ttl}), abClient(t, server.Addr(), dlock.Config{DefaultTTL: time.Minute})
+	a, b := clientAt(t, server.Addr(), dlock.Config{DefaultTTL: ttl}), clientAt(t, server.Addr(), dlock.Config{DefaultTTL: time.Minute})
 	rng := rand.New(rand.NewPCG(11, 11))
 	for round := range testenv.UnderStress(1, 20) {
 		var guards [holders]*dlock.Guard
-		var lost [holders]abLoss
+		var lost [holders]loss
 		for i := range holders {
-			guards[i] = abAcquire(t, a, fmt.Sprintf("k%d-%d", round, i))
-			lost[i] = abWatchLoss(guards[i])
+			guards[i] = acquire(t, a, fmt.Sprintf("k%d-%d", round, i))
+			lost[i] = watchLoss(guards[i])
 		}
-		abElapse(time.Duration(rng.Int64N(int64(ttl))))
+		elapse(time.Duration(rng.Int64N(int64(ttl))))
 		jumped := time.Now()
 		for _, g := range guards {
-			if !direct.PExpire(abCtx, g.Key(), time.Millisecond).Val() {
+			if !direct.PExpire(context.Background(), g.Key(), time.Millisecond).Val() {
 				t.Fatal("nothing to expire: the fault did not happen")
 			}
 		}
 		for i, g := range guards {
-			next := abAcquire(t, b, g.Key())
+			next := acquire(t, b, g.Key())
 			if ok, err := store.write(g.Key(), next.Token(), "good"); !ok || err != nil {
 				t.Errorf("the write of the holder was refused: %v", err)
 			}
@@ -620,12 +557,12 @@ func TestServerClockJumpIsALoss(t *testing.T) {
 			if took := lost[i].when(t).Sub(jumped); took > ttl/3+testenv.UnderStress(ttl/2, 100*time.Millisecond) {
 				t.Errorf("lost %v after the jump, want %v", took, ttl/3)
 			}
-			abWant(t, context.Cause(g.Context()), dlock.ErrOwnershipLost)
-			abWant(t, g.Unlock(abCtx), dlock.ErrOwnershipLost)
-			if abToken(t, direct, g.Key()) != next.Token() {
+			expect(t, context.Cause(g.Context()), dlock.ErrOwnershipLost)
+			expect(t, g.Unlock(context.Background()), dlock.ErrOwnershipLost)
+			if storedToken(t, direct, g.Key()) != next.Token() {
 				t.Error("the lock of the next was touched")
 			}
-			abUnlock(t, next)
+			unlock(t, next)
 		}
 	}
 }

@@ -31,14 +31,14 @@ import (
 
 // What a user of locks needs beside the commands of the scripts.
 var (
-	cehACLPush    = strings.Fields("+publish +subscribe +pubsub|numsub")
-	cehACLAdmin   = strings.Fields("+scan +getrange") // Admin.List
-	cehACLCheck   = strings.Fields("+info +ping")     // Client.Check, and the warning at the first use
-	cehACLCluster = strings.Fields("+spublish +ssubscribe +sunsubscribe +pubsub|shardnumsub +cluster|slots +cluster|shards +cluster|info +command")
+	aclPush    = strings.Fields("+publish +subscribe +pubsub|numsub")
+	aclAdmin   = strings.Fields("+scan +getrange") // Admin.List
+	aclCheck   = strings.Fields("+info +ping")     // Client.Check, and the warning at the first use
+	aclCluster = strings.Fields("+spublish +ssubscribe +sunsubscribe +pubsub|shardnumsub +cluster|slots +cluster|shards +cluster|info +command")
 )
 
-// cehACL are the commands of the scripts, as rules.
-func cehACL(t testing.TB) []string {
+// minimalACL are the commands of the scripts, as rules.
+func minimalACL(t testing.TB) []string {
 	t.Helper()
 	rules := []string{"-@all", "+eval", "+evalsha"}
 	for _, op := range []string{"acquire", "renew", "release", "inspect", "look"} {
@@ -54,16 +54,16 @@ func cehACL(t testing.TB) []string {
 	return slices.Compact(rules)
 }
 
-// cehPatterns are the names that locks below a prefix use.
-func cehPatterns(prefix string) []string { return []string{"~" + prefix + "*", "~{" + prefix + "*"} }
+// keyPatterns are the names that locks below a prefix use.
+func keyPatterns(prefix string) []string { return []string{"~" + prefix + "*", "~{" + prefix + "*"} }
 
-func cehSetUser(t testing.TB, admin redis.Cmdable, name string, rules ...[]string) {
+func setUser(t testing.TB, admin redis.Cmdable, name string, rules ...[]string) {
 	t.Helper()
 	args := []any{"ACL", "SETUSER", name, "on", "resetkeys", "resetchannels"}
 	for _, r := range slices.Concat(rules...) {
 		args = append(args, r)
 	}
-	cehCheck(t, admin.(interface {
+	check(t, admin.(interface {
 		Do(ctx context.Context, args ...any) *redis.Cmd
 	}).Do(t.Context(), args...).Err())
 }
@@ -72,14 +72,14 @@ func cehSetUser(t testing.TB, admin redis.Cmdable, name string, rules ...[]strin
 func TestMinimalACL(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
-	first := cehDial(t, server.Addr())
-	cehCheck(t, first.Do(t.Context(), "ACL", "SETUSER", "root", "on", ">rootpw", "~*", "&*", "+@all").Err())
+	first := dialRedis(t, server.Addr())
+	check(t, first.Do(t.Context(), "ACL", "SETUSER", "root", "on", ">rootpw", "~*", "&*", "+@all").Err())
 	admin := redis.NewClient(&redis.Options{Addr: server.Addr(), Username: "root", Password: "rootpw", ContextTimeoutEnabled: true})
 	defer admin.Close()
-	rules := slices.Concat(cehACL(t), cehACLPush, cehACLAdmin, cehACLCheck, cehPatterns("suite:"), []string{"&dlock:*"})
+	rules := slices.Concat(minimalACL(t), aclPush, aclAdmin, aclCheck, keyPatterns("suite:"), []string{"&dlock:*"})
 	t.Log("ACL SETUSER locks on >secret resetkeys resetchannels", strings.Join(rules, " "))
-	cehSetUser(t, admin, "locks", []string{">secret"}, rules)
-	cehSetUser(t, admin, "default", rules) // as whom the child processes of the suite come
+	setUser(t, admin, "locks", []string{">secret"}, rules)
+	setUser(t, admin, "default", rules) // as whom the child processes of the suite come
 	client := redis.NewClient(&redis.Options{Addr: server.Addr(), Username: "locks", Password: "secret", ContextTimeoutEnabled: true})
 	defer client.Close()
 	for _, forbidden := range []*redis.Cmd{
@@ -90,7 +90,7 @@ func TestMinimalACL(t *testing.T) {
 			t.Fatalf("%v: %v: the user is not restricted", forbidden.Args(), err)
 		}
 	}
-	cehCheck(t, admin.Do(t.Context(), "ACL", "LOG", "RESET").Err())
+	check(t, admin.Do(t.Context(), "ACL", "LOG", "RESET").Err())
 	drivertest.Run(t, func(t *testing.T) *drivertest.Harness {
 		prefix := "suite:" + t.Name() + ":"
 		return &drivertest.Harness{
@@ -98,7 +98,7 @@ func TestMinimalACL(t *testing.T) {
 			Open: func(t *testing.T, o driver.Options) driver.Driver {
 				t.Helper()
 				d, err := redislock.New(client).Open(o)
-				cehCheck(t, err)
+				check(t, err)
 				return d
 			},
 			Child: func(t *testing.T) *exec.Cmd {
@@ -109,12 +109,12 @@ func TestMinimalACL(t *testing.T) {
 			},
 		}
 	}, drivertest.AtOnce())
-	c := cehLocks(t, redislock.New(client), dlock.Config{Prefix: "suite:"})
+	c := locksOn(t, redislock.New(client), dlock.Config{Prefix: "suite:"})
 	if _, err := c.Check(t.Context()); err != nil {
 		t.Error(err)
 	}
 	log, err := admin.ACLLog(t.Context(), 100).Result()
-	cehCheck(t, err)
+	check(t, err)
 	for _, entry := range log {
 		if !strings.HasPrefix(entry.Object, "client") { // which go-redis tries by itself
 			t.Errorf("%s was denied %s (%s)", entry.Username, entry.Object, entry.Reason)
@@ -126,36 +126,36 @@ func TestMinimalACL(t *testing.T) {
 func TestMinimalACLOnACluster(t *testing.T) {
 	t.Parallel()
 	cl := testenv.Cluster(t)
-	rules := slices.Concat([]string{">secret"}, cehACL(t), cehACLAdmin, cehACLCheck, cehACLCluster, cehPatterns("p:"), []string{"&{*}dlock:*"})
+	rules := slices.Concat([]string{">secret"}, minimalACL(t), aclAdmin, aclCheck, aclCluster, keyPatterns("p:"), []string{"&{*}dlock:*"})
 	for _, node := range cl.Nodes() {
-		cehSetUser(t, cehDial(t, node.Addr()), "locks", rules)
+		setUser(t, dialRedis(t, node.Addr()), "locks", rules)
 	}
 	open := func() *dlock.Client {
 		client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: cl.Addrs(), Username: "locks", Password: "secret", ContextTimeoutEnabled: true})
 		t.Cleanup(func() { _ = client.Close() })
-		return cehLocks(t, redislock.New(client), dlock.Config{Prefix: "p:", DefaultTTL: 3 * time.Second})
+		return locksOn(t, redislock.New(client), dlock.Config{Prefix: "p:", DefaultTTL: 3 * time.Second})
 	}
 	a, b := open(), open()
 	for i := range 6 {
 		key := fmt.Sprint("k", i)
-		g := cehAcquire(t, a, key)
-		ch := cehAwait(t, b, key)
-		cehUnlock(t, g)
-		cehUnlock(t, cehGrant(t, ch, time.Second).guard)
+		g := acquire(t, a, key)
+		ch := startWait(t, b, key)
+		unlock(t, g)
+		unlock(t, granted(t, ch, time.Second).guard)
 	}
-	g := cehAcquire(t, a, "renewed")
+	g := acquire(t, a, "renewed")
 	<-time.After(time.Second)
-	cehAlive(t, g)
+	alive(t, g)
 	admin, err := a.Admin()
-	cehCheck(t, err)
+	check(t, err)
 	if keys, _, err := admin.List(t.Context(), "", "", 10); err != nil || len(keys) != 1 {
 		t.Errorf("%q, %v", keys, err)
 	}
 	_, err = a.Check(t.Context())
-	cehCheck(t, err)
+	check(t, err)
 	for _, node := range cl.Nodes() {
-		log, err := cehDial(t, node.Addr()).ACLLog(t.Context(), 100).Result()
-		cehCheck(t, err)
+		log, err := dialRedis(t, node.Addr()).ACLLog(t.Context(), 100).Result()
+		check(t, err)
 		for _, entry := range log {
 			if !strings.HasPrefix(entry.Object, "client") {
 				t.Errorf("%s was denied %s (%s)", entry.Username, entry.Object, entry.Reason)
@@ -169,14 +169,14 @@ func TestNoSecretsInLogsAndErrors(t *testing.T) {
 	t.Parallel()
 	const password = "swordfish-4711"
 	server := testenv.Redis(t)
-	cehCheck(t, cehDial(t, server.Addr()).ConfigSet(t.Context(), "requirepass", password).Err())
+	check(t, dialRedis(t, server.Addr()).ConfigSet(t.Context(), "requirepass", password).Err())
 	proxy := testenv.Proxy(t, server.Addr())
 	client := redis.NewClient(&redis.Options{Addr: proxy.Addr(), Password: password, ContextTimeoutEnabled: true})
 	defer client.Close()
-	text := new(cehText)
+	text := new(textBuffer)
 	logger := slog.New(slog.NewTextHandler(text, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	c := cehLocks(t, redislock.New(client), dlock.Config{DefaultTTL: 300 * time.Millisecond, MaxRetries: 2}, dlock.WithLogger(clog.FromSlog(logger)))
-	other := cehLocks(t, redislock.New(client), dlock.Config{DefaultTTL: 300 * time.Millisecond}, dlock.WithLogger(clog.FromSlog(logger)))
+	c := locksOn(t, redislock.New(client), dlock.Config{DefaultTTL: 300 * time.Millisecond, MaxRetries: 2}, dlock.WithLogger(clog.FromSlog(logger)))
+	other := locksOn(t, redislock.New(client), dlock.Config{DefaultTTL: 300 * time.Millisecond}, dlock.WithLogger(clog.FromSlog(logger)))
 
 	var mu sync.Mutex
 	ids, faults := map[string]bool{}, 0
@@ -198,7 +198,7 @@ func TestNoSecretsInLogsAndErrors(t *testing.T) {
 		case 0:
 			return servers.DropReply
 		case 1:
-			return servers.ReplyError(cehReplies[rng.IntN(len(cehReplies))])
+			return servers.ReplyError(transientReplies[rng.IntN(len(transientReplies))])
 		case 2:
 			return servers.ReplyError("ERR odd")
 		case 3:
@@ -250,8 +250,8 @@ func TestNoSecretsInLogsAndErrors(t *testing.T) {
 	}
 	wrong := redis.NewClient(&redis.Options{Addr: server.Addr(), Password: password + "x", ContextTimeoutEnabled: true})
 	defer wrong.Close()
-	_, err := cehLocks(t, redislock.New(wrong), dlock.Config{}, dlock.WithLogger(clog.FromSlog(logger))).TryLock(t.Context(), "k")
-	cehWant(t, err, dlock.ErrDenied)
+	_, err := locksOn(t, redislock.New(wrong), dlock.Config{}, dlock.WithLogger(clog.FromSlog(logger))).TryLock(t.Context(), "k")
+	wantError(t, err, dlock.ErrDenied)
 	note(err)
 	proxy.Heal()
 	note(c.Close())
@@ -285,9 +285,9 @@ func TestNamesAreRefusedOrExact(t *testing.T) {
 	t.Parallel()
 	const prefix = "p*[x]:"
 	server := testenv.Redis(t)
-	direct := cehDial(t, server.Addr())
-	c := cehLocks(t, redislock.New(cehDial(t, server.Addr())), dlock.Config{Prefix: prefix, DefaultTTL: time.Minute})
-	other := cehLocks(t, redislock.New(cehDial(t, server.Addr())), dlock.Config{Prefix: prefix, DefaultTTL: time.Minute})
+	direct := dialRedis(t, server.Addr())
+	c := locksOn(t, redislock.New(dialRedis(t, server.Addr())), dlock.Config{Prefix: prefix, DefaultTTL: time.Minute})
+	other := locksOn(t, redislock.New(dialRedis(t, server.Addr())), dlock.Config{Prefix: prefix, DefaultTTL: time.Minute})
 	names := append([]string{
 		"", strings.Repeat("x", 64<<10), strings.Repeat("x", 1025), "\x00", "a\x00b", "a\r\nb", "a\nb", "\x7f", "\u0085", "\x01", "k\x01z",
 		"\xff", "a\xc3", "\xed\xa0\x80", "*3\r\n$3\r\nSET\r\n", "p*[x]:a", "{p*[x]:a}",
@@ -313,9 +313,9 @@ func TestNamesAreRefusedOrExact(t *testing.T) {
 		valid := name != "" && len(name) <= 1024 && utf8.ValidString(name) && strings.IndexFunc(name, unicode.IsControl) < 0
 		g, err := c.TryAcquire(t.Context(), name)
 		if !valid {
-			cehWant(t, err, dlock.ErrInvalidKey)
+			wantError(t, err, dlock.ErrInvalidKey)
 			_, again := other.TryLock(t.Context(), name)
-			cehWant(t, again, dlock.ErrInvalidKey)
+			wantError(t, again, dlock.ErrInvalidKey)
 			refused++
 			continue
 		}
@@ -332,7 +332,7 @@ func TestNamesAreRefusedOrExact(t *testing.T) {
 			t.Fatalf("%q is not stored under its name", name)
 		}
 	}
-	for _, k := range cehKeys(t, direct) {
+	for _, k := range allKeys(t, direct) {
 		bare, isLock := strings.CutPrefix(k, prefix)
 		switch {
 		case isLock && held[bare] != nil:
@@ -342,11 +342,11 @@ func TestNamesAreRefusedOrExact(t *testing.T) {
 		}
 	}
 	admin, err := other.Admin()
-	cehCheck(t, err)
+	check(t, err)
 	listed := map[string]bool{}
 	for cursor, first := "", true; first || cursor != ""; first = false {
 		keys, next, err := admin.List(t.Context(), "", cursor, 500)
-		cehCheck(t, err)
+		check(t, err)
 		for _, k := range keys {
 			if listed[k] = true; held[k] == nil {
 				t.Errorf("%q is listed, and nobody holds it", k)
@@ -361,9 +361,9 @@ func TestNamesAreRefusedOrExact(t *testing.T) {
 		if ok, err := other.TryLock(t.Context(), name); ok || err != nil {
 			t.Errorf("%q: %v, %v", name, ok, err)
 		}
-		cehUnlock(t, g)
+		unlock(t, g)
 	}
-	if left := cehLeft(t, direct); len(left) != 0 {
+	if left := leftovers(t, direct); len(left) != 0 {
 		t.Errorf("left: %q", left)
 	}
 }
@@ -373,8 +373,8 @@ func TestNamesAreRefusedOrExact(t *testing.T) {
 func TestOtherDataIsRefused(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
-	direct := cehDial(t, server.Addr())
-	c := cehNew(t, server.Addr())
+	direct := dialRedis(t, server.Addr())
+	c := locksAt(t, server.Addr())
 	ctx := t.Context()
 	for kind, put := range map[string]func(to redis.Cmdable, key string) error{
 		"list": func(to redis.Cmdable, k string) error { return to.RPush(ctx, k, "a", "b").Err() },
@@ -385,7 +385,7 @@ func TestOtherDataIsRefused(t *testing.T) {
 			return to.XAdd(ctx, &redis.XAddArgs{Stream: k, Values: []string{"f", "v"}}).Err()
 		},
 	} {
-		cehCheck(t, put(direct, kind))
+		check(t, put(direct, kind))
 		before := direct.Dump(ctx, kind).Val()
 		untouched := func(key, before string) {
 			t.Helper()
@@ -394,10 +394,10 @@ func TestOtherDataIsRefused(t *testing.T) {
 			}
 		}
 		_, err := c.TryAcquire(ctx, kind)
-		cehWant(t, err, redislock.ErrNotALock)
+		wantError(t, err, redislock.ErrNotALock)
 		began := time.Now()
 		_, err = c.Acquire(ctx, kind)
-		cehWant(t, err, redislock.ErrNotALock)
+		wantError(t, err, redislock.ErrNotALock)
 		if d := time.Since(began); d > testenv.UnderStress(10*time.Second, time.Second) {
 			t.Errorf("%s: refused after %v", kind, d)
 		}
@@ -405,19 +405,19 @@ func TestOtherDataIsRefused(t *testing.T) {
 
 		// The same under a lock that is held and waited for.
 		key := kind + ":taken"
-		g := cehAcquire(t, c, key, dlock.WithTTL(900*time.Millisecond))
+		g := acquire(t, c, key, dlock.WithTTL(900*time.Millisecond))
 		short, cancel := context.WithTimeout(ctx, 2*time.Second)
 		ended := make(chan error, 1)
 		go func() { _, err := c.Acquire(short, key, dlock.WithTTL(900*time.Millisecond)); ended <- err }()
-		testenv.Eventually(t, 5*time.Second, "one waits", func() bool { return cehQueued(t, c, key) == 1 })
+		testenv.Eventually(t, 5*time.Second, "one waits", func() bool { return countQueued(t, c, key) == 1 })
 		_, err = direct.TxPipelined(ctx, func(tx redis.Pipeliner) error {
 			tx.Del(ctx, key)
 			return put(tx, key)
 		})
-		cehCheck(t, err)
+		check(t, err)
 		before = direct.Dump(ctx, key).Val()
-		_, err = cehNew(t, server.Addr()).TryAcquire(ctx, key)
-		cehWant(t, err, redislock.ErrNotALock)
+		_, err = locksAt(t, server.Addr()).TryAcquire(ctx, key)
+		wantError(t, err, redislock.ErrNotALock)
 		if err := g.Unlock(ctx); err == nil {
 			t.Errorf("%s: an Unlock of what was overwritten succeeded", kind)
 		}
@@ -429,7 +429,7 @@ func TestOtherDataIsRefused(t *testing.T) {
 	}
 
 	// A string is a lock of a plain client, whatever it says.
-	cehCheck(t, direct.Set(ctx, "string", "plain", 0).Err())
+	check(t, direct.Set(ctx, "string", "plain", 0).Err())
 	if ok, err := c.TryLock(ctx, "string"); ok || err != nil {
 		t.Errorf("%v, %v", ok, err)
 	}
@@ -440,16 +440,16 @@ func TestOtherDataIsRefused(t *testing.T) {
 	// Data where the siblings belong.
 	keys, _ := redislock.Keys("", "sibling")
 	for i, sibling := range keys[2:4] {
-		cehCheck(t, direct.SAdd(ctx, sibling, "a").Err())
+		check(t, direct.SAdd(ctx, sibling, "a").Err())
 		g, err := c.TryAcquire(ctx, "sibling")
 		if err == nil { // nobody has looked there yet
-			_, err = cehNew(t, server.Addr()).Acquire(ctx, "sibling", dlock.WithWait(time.Second))
+			_, err = locksAt(t, server.Addr()).Acquire(ctx, "sibling", dlock.WithWait(time.Second))
 			_ = g.Unlock(ctx)
 		}
-		cehWant(t, err, redislock.ErrNotALock)
+		wantError(t, err, redislock.ErrNotALock)
 		if n := direct.SCard(ctx, sibling).Val(); n != 1 {
 			t.Errorf("sibling %d was touched", i)
 		}
-		cehCheck(t, direct.Del(ctx, sibling, "sibling").Err())
+		check(t, direct.Del(ctx, sibling, "sibling").Err())
 	}
 }

@@ -26,26 +26,26 @@ func TestStalledMasterSparesTheOthers(t *testing.T) {
 			tolerateStalls(t, cl)
 			rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: cl.Addrs(), ContextTimeoutEnabled: deadlines})
 			t.Cleanup(func() { _ = rdb.Close() })
-			c := cehLocks(t, redislock.New(rdb), dlock.Config{DefaultTTL: 3 * time.Second})
+			c := locksOn(t, redislock.New(rdb), dlock.Config{DefaultTTL: 3 * time.Second})
 			stalled := cl.Nodes()[0]
 			far := keysOn(t, cl, 8, stalled)
 			near := keysOn(t, cl, 8, cl.Nodes()[1:]...)
 			var held []*dlock.Guard
 			for _, key := range near {
-				held = append(held, cehAcquire(t, c, key+" held"))
+				held = append(held, acquire(t, c, key+" held"))
 			}
 			for _, key := range slices.Concat(far, near) { // connections and scripts
-				cehUnlock(t, cehAcquire(t, c, key))
+				unlock(t, acquire(t, c, key))
 			}
 
 			span := testenv.UnderStress(2*time.Second, 10*time.Second)
 			before := pairsWithin(t, c, near, span)
-			cehCheck(t, stalled.Pause())
-			defer func() { cehCheck(t, stalled.Resume()) }()
+			check(t, stalled.Pause())
+			defer func() { check(t, stalled.Resume()) }()
 			stop := callInVain(t, c, far, 8)
 			during := pairsWithin(t, c, near, span)
 			for _, g := range held {
-				cehAlive(t, g)
+				alive(t, g)
 			}
 			stop()
 			t.Logf("%d pairs on two masters in %v, %d while the third stalls", before, span, during)
@@ -61,9 +61,9 @@ func TestStalledMasterSparesTheOthers(t *testing.T) {
 func tolerateStalls(t *testing.T, cl *servers.Cluster) {
 	t.Helper()
 	for _, node := range cl.Nodes() {
-		client := cehDial(t, node.Addr())
-		cehCheck(t, client.ConfigSet(t.Context(), "cluster-require-full-coverage", "no").Err())
-		cehCheck(t, client.ConfigSet(t.Context(), "cluster-node-timeout", "60000").Err())
+		client := dialRedis(t, node.Addr())
+		check(t, client.ConfigSet(t.Context(), "cluster-require-full-coverage", "no").Err())
+		check(t, client.ConfigSet(t.Context(), "cluster-node-timeout", "60000").Err())
 	}
 }
 
@@ -74,7 +74,7 @@ func keysOn(t *testing.T, cl *servers.Cluster, n int, masters ...*servers.Redis)
 	for i := 0; len(keys) < n; i++ {
 		key := fmt.Sprintf("{%d}", i) // what is put behind it stays in its slot
 		node, err := cl.NodeFor(t.Context(), key)
-		cehCheck(t, err)
+		check(t, err)
 		if slices.Contains(masters, node) {
 			keys = append(keys, key)
 		}

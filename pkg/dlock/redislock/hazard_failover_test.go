@@ -35,7 +35,7 @@ func TestWaitersFollowAClusterFailover(t *testing.T) {
 	cl := testenv.ClusterWithReplicas(t, 1)
 	const key = "k"
 	master, err := cl.NodeFor(t.Context(), key)
-	cehCheck(t, err)
+	check(t, err)
 	replica := replicaFor(t, cl, key)
 	clients := clusterClients(t, cl, failoverClients)
 	var log holderLog
@@ -55,21 +55,21 @@ func failoverCluster(t *testing.T, one, other *servers.Redis) {
 	from, to := one.Client(), other.Client()
 	defer from.Close()
 	defer to.Close()
-	if cehInfo(t, to, "replication", "role") == "master" {
+	if serverInfo(t, to, "replication", "role") == "master" {
 		from, to = to, from
 	}
 	testenv.Eventually(t, 30*time.Second, "the replica is in sync", func() bool {
-		return cehInfo(t, to, "replication", "master_link_status") == "up"
+		return serverInfo(t, to, "replication", "master_link_status") == "up"
 	})
 	var asked time.Time
 	testenv.Eventually(t, time.Minute, "the roles are swapped", func() bool {
-		if cehInfo(t, to, "replication", "role") == "master" {
-			return cehInfo(t, from, "replication", "role") == "slave"
+		if serverInfo(t, to, "replication", "role") == "master" {
+			return serverInfo(t, from, "replication", "role") == "slave"
 		}
 		// A replica gives up after 5 s without the votes, which masters refuse for a
 		// while after a failover.
 		if time.Since(asked) > 6*time.Second {
-			cehCheck(t, to.Do(t.Context(), "CLUSTER", "FAILOVER").Err())
+			check(t, to.Do(t.Context(), "CLUSTER", "FAILOVER").Err())
 			asked = time.Now()
 		}
 		return false
@@ -80,11 +80,11 @@ func failoverCluster(t *testing.T, one, other *servers.Redis) {
 // demoted node, subscriptions among them.
 func TestWaitersFollowAFailoverBehindOneAddress(t *testing.T) {
 	t.Parallel()
-	master, replica := cehPair(t)
+	master, replica := startPair(t)
 	proxy := testenv.Proxy(t, master.Addr())
 	var clients []*dlock.Client
 	for range failoverClients {
-		clients = append(clients, cehNew(t, proxy.Addr()))
+		clients = append(clients, locksAt(t, proxy.Addr()))
 	}
 	var log holderLog
 	for round := range testenv.UnderStress(3, 200) {
@@ -101,18 +101,18 @@ func TestWaitersFollowAFailoverBehindOneAddress(t *testing.T) {
 // failoverTo swaps the roles of a master and its replica, without loss.
 func failoverTo(t *testing.T, master, replica *servers.Redis) {
 	t.Helper()
-	cehReplicaHas(t, master)
+	awaitReplica(t, master)
 	host, port, err := net.SplitHostPort(replica.Addr())
-	cehCheck(t, err)
+	check(t, err)
 	from, to := master.Client(), replica.Client()
 	defer from.Close()
 	defer to.Close()
-	cehCheck(t, from.Do(t.Context(), "FAILOVER", "TO", host, port).Err())
+	check(t, from.Do(t.Context(), "FAILOVER", "TO", host, port).Err())
 	testenv.Eventually(t, 30*time.Second, "the roles are swapped", func() bool {
-		return cehInfo(t, to, "replication", "role") == "master" && cehInfo(t, from, "replication", "role") == "slave"
+		return serverInfo(t, to, "replication", "role") == "master" && serverInfo(t, from, "replication", "role") == "slave"
 	})
 	testenv.Eventually(t, 30*time.Second, "the demoted node is in sync", func() bool {
-		return cehInfo(t, from, "replication", "master_link_status") == "up"
+		return serverInfo(t, from, "replication", "master_link_status") == "up"
 	})
 }
 
@@ -138,7 +138,7 @@ func TestWaitersWhoReadFromReplicas(t *testing.T) {
 				rdb := client()
 				t.Cleanup(func() { _ = rdb.Close() })
 				awaitReplicaRead(t, cl, rdb, key)
-				clients = append(clients, cehLocks(t, redislock.New(rdb), dlock.Config{}))
+				clients = append(clients, locksOn(t, redislock.New(rdb), dlock.Config{}))
 			}
 			contendFor(t, clients, key, testenv.UnderStress(2*time.Second, time.Minute))
 		})
@@ -150,7 +150,7 @@ func TestWaitersWhoReadFromReplicas(t *testing.T) {
 func replicaFor(t *testing.T, cl *servers.Cluster, key string) *servers.Redis {
 	t.Helper()
 	master, err := cl.NodeFor(t.Context(), key)
-	cehCheck(t, err)
+	check(t, err)
 	return cl.Nodes()[slices.Index(cl.Nodes(), master)+3]
 }
 
@@ -159,7 +159,7 @@ func replicaFor(t *testing.T, cl *servers.Cluster, key string) *servers.Redis {
 func latencyClient(t *testing.T, cl *servers.Cluster, key string) *redis.ClusterClient {
 	t.Helper()
 	master, err := cl.NodeFor(t.Context(), key)
-	cehCheck(t, err)
+	check(t, err)
 	proxy := testenv.Proxy(t, master.Addr())
 	proxy.Delay(50*time.Millisecond, 50*time.Millisecond) // more than a busy machine adds
 	// go-redis 9.23 measures a latency while it still sets up the node, which is a data
@@ -186,11 +186,11 @@ func latencyClient(t *testing.T, cl *servers.Cluster, key string) *redis.Cluster
 // goes by them, so that it reads a key from the replica.
 func awaitReplicaRead(t *testing.T, cl *servers.Cluster, rdb *redis.ClusterClient, key string) {
 	t.Helper()
-	replica := cehDial(t, replicaFor(t, cl, key).Addr())
-	before := cehCalls(t, replica, "get")
+	replica := dialRedis(t, replicaFor(t, cl, key).Addr())
+	before := countCalls(t, replica, "get")
 	testenv.Eventually(t, 30*time.Second, "the client reads from the replica", func() bool {
 		_ = rdb.Get(t.Context(), key).Err()
-		return cehCalls(t, replica, "get") > before
+		return countCalls(t, replica, "get") > before
 	})
 }
 
@@ -199,15 +199,15 @@ func awaitReplicaRead(t *testing.T, cl *servers.Cluster, rdb *redis.ClusterClien
 func awaitReplicasListed(t *testing.T, cl *servers.Cluster) {
 	t.Helper()
 	masters, err := cl.Masters(t.Context())
-	cehCheck(t, err)
+	check(t, err)
 	for _, m := range masters {
-		cehCheck(t, cehDial(t, m.Addr()).FlushAll(t.Context()).Err())
+		check(t, dialRedis(t, m.Addr()).FlushAll(t.Context()).Err())
 	}
 	for _, node := range cl.Nodes() {
-		client := cehDial(t, node.Addr())
+		client := dialRedis(t, node.Addr())
 		testenv.Eventually(t, 30*time.Second, "replicas are listed", func() bool {
 			ranges, err := client.ClusterSlots(t.Context()).Result() //nolint:staticcheck // its successor does not exist before Redis 7
-			cehCheck(t, err)
+			check(t, err)
 			return !slices.ContainsFunc(ranges, func(r redis.ClusterSlot) bool { return len(r.Nodes) < 2 })
 		})
 	}
@@ -257,14 +257,14 @@ func contendFor(t *testing.T, clients []*dlock.Client, key string, duration time
 // though every open connection leads to a node that refuses writes.
 func TestHeldThroughFailover(t *testing.T) {
 	t.Parallel()
-	master, replica := cehPair(t)
+	master, replica := startPair(t)
 	proxy := testenv.Proxy(t, master.Addr())
 	const ttl = 3 * time.Second
-	c := cehLocks(t, redislock.New(cehDial(t, proxy.Addr())), dlock.Config{DefaultTTL: ttl})
+	c := locksOn(t, redislock.New(dialRedis(t, proxy.Addr())), dlock.Config{DefaultTTL: ttl})
 	for range testenv.UnderStress(1, 20) {
 		var held []*dlock.Guard
 		for i := range 50 {
-			held = append(held, cehAcquire(t, c, fmt.Sprint("held ", i)))
+			held = append(held, acquire(t, c, fmt.Sprint("held ", i)))
 		}
 		failoverTo(t, master, replica)
 		proxy.Retarget(replica.Addr())
@@ -278,7 +278,7 @@ func TestHeldThroughFailover(t *testing.T) {
 			case errors.Is(err, dlock.ErrUnknownOutcome):
 				unknown++
 			default:
-				cehCheck(t, err)
+				check(t, err)
 			}
 		}
 		if lost > 0 || unknown > 0 {

@@ -22,11 +22,11 @@ import (
 // A warningLog is a slog.Handler that keeps the text of warnings and errors.
 type warningLog struct {
 	slog.Handler
-	text *cehText
+	text *textBuffer
 }
 
 func newWarningLog() *warningLog {
-	text := new(cehText)
+	text := new(textBuffer)
 	return &warningLog{slog.NewTextHandler(text, &slog.HandlerOptions{Level: slog.LevelWarn}), text}
 }
 
@@ -47,7 +47,7 @@ func TestWaitersWithoutChannelRights(t *testing.T) {
 	server := testenv.Redis(t)
 	cfg := dlock.Config{DefaultTTL: testenv.UnderStress(5*time.Second, 1500*time.Millisecond)}
 	warnings := newWarningLog()
-	unheard := cehLocks(t, redislock.New(dialUnheard(t, server)), cfg, dlock.WithLogger(clog.FromSlog(slog.New(warnings))))
+	unheard := locksOn(t, redislock.New(dialUnheard(t, server)), cfg, dlock.WithLogger(clog.FromSlog(slog.New(warnings))))
 
 	var log holderLog
 	stop, busy := keepBusy(t, server.Addr(), 3, cfg, &log)
@@ -61,7 +61,7 @@ func TestWaitersWithoutChannelRights(t *testing.T) {
 		if err != nil {
 			t.Fatalf("turn %d: not served within %v, the others %d times: %v", i, bound, busy()-before, err)
 		}
-		cehCheck(t, log.hold(g, time.Millisecond))
+		check(t, log.hold(g, time.Millisecond))
 	}
 	stop()
 	log.check(t)
@@ -73,7 +73,7 @@ func TestWaitersWithoutChannelRights(t *testing.T) {
 // dialUnheard returns a client whose user has no rights to channels.
 func dialUnheard(t *testing.T, server *servers.Redis) *redis.Client {
 	t.Helper()
-	cehCheck(t, cehDial(t, server.Addr()).Do(t.Context(), "ACL", "SETUSER", "unheard", "on", ">x", "~*", "resetchannels", "+@all").Err())
+	check(t, dialRedis(t, server.Addr()).Do(t.Context(), "ACL", "SETUSER", "unheard", "on", ">x", "~*", "resetchannels", "+@all").Err())
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), Username: "unheard", Password: "x", ContextTimeoutEnabled: true})
 	t.Cleanup(func() { _ = rdb.Close() })
 	return rdb
@@ -84,22 +84,22 @@ func dialUnheard(t *testing.T, server *servers.Redis) *redis.Client {
 func TestRefusedSubscriptionIsNotHammered(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
-	direct := cehDial(t, server.Addr())
-	unheard := cehLocks(t, redislock.New(dialUnheard(t, server)), dlock.Config{})
-	g := cehAcquire(t, cehNew(t, server.Addr()), "k")
+	direct := dialRedis(t, server.Addr())
+	unheard := locksOn(t, redislock.New(dialUnheard(t, server)), dlock.Config{})
+	g := acquire(t, locksAt(t, server.Addr()), "k")
 	connections := func() int {
-		n, err := strconv.Atoi(cehInfo(t, direct, "stats", "total_connections_received"))
-		cehCheck(t, err)
+		n, err := strconv.Atoi(serverInfo(t, direct, "stats", "total_connections_received"))
+		check(t, err)
 		return n
 	}
 	before := connections()
-	got := cehAwait(t, unheard, "k")
-	abElapse(3 * time.Second)
+	got := startWait(t, unheard, "k")
+	elapse(3 * time.Second)
 	if n := connections() - before; n > 50 {
 		t.Errorf("%d new connections in 3 s", n)
 	}
-	cehUnlock(t, g)
-	cehUnlock(t, cehGrant(t, got, 20*time.Second).guard)
+	unlock(t, g)
+	unlock(t, granted(t, got, 20*time.Second).guard)
 }
 
 // keepBusy lets Clients take a key in turns until stop is called. busy is how often
@@ -109,7 +109,7 @@ func keepBusy(t *testing.T, addr string, clients int, cfg dlock.Config, log *hol
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	for range clients {
-		c := cehLocks(t, redislock.New(cehDial(t, addr)), cfg)
+		c := locksOn(t, redislock.New(dialRedis(t, addr)), cfg)
 		wg.Go(func() {
 			for ctx.Err() == nil {
 				g, err := c.Acquire(ctx, "k")

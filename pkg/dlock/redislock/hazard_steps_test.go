@@ -1,0 +1,222 @@
+package redislock_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/redislock"
+)
+
+// elapse lets time pass where time itself is the subject.
+func elapse(d time.Duration) { <-time.After(d) }
+
+// clientAt returns a Client as users make one. The end of the test closes it.
+func clientAt(t *testing.T, addr string, cfg dlock.Config, opts ...dlock.Option) *dlock.Client {
+	t.Helper()
+	return clientWith(t, &redis.Options{Addr: addr, ContextTimeoutEnabled: true}, cfg, opts...)
+}
+
+func clientWith(t *testing.T, o *redis.Options, cfg dlock.Config, opts ...dlock.Option) *dlock.Client {
+	t.Helper()
+	rdb := redis.NewClient(o)
+	t.Cleanup(func() { _ = rdb.Close() })
+	c, err := dlock.New(&cfg, append([]dlock.Option{dlock.WithBackend(redislock.New(rdb)), dlock.WithAdmin()}, opts...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// directTo is a client that sees the server without faults.
+func directTo(t *testing.T, server *servers.Redis) *redis.Client {
+	t.Helper()
+	rdb := server.Client()
+	t.Cleanup(func() { _ = rdb.Close() })
+	return rdb
+}
+
+// warm makes the server know the scripts of acquiring, renewing and releasing,
+// and the client have a connection.
+func warm(t *testing.T, c *dlock.Client) {
+	t.Helper()
+	g := acquire(t, c, "warm")
+	if err := g.Extend(context.Background(), 20*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	unlock(t, g)
+}
+
+func expect(t *testing.T, err error, want ...error) {
+	t.Helper()
+	for _, w := range want {
+		if !errors.Is(err, w) {
+			t.Errorf("error is %v, want %v", err, w)
+		}
+	}
+}
+
+// storedAt is what the server stores under a key, "" if nothing.
+func storedAt(t *testing.T, rdb *redis.Client, key string) string {
+	t.Helper()
+	v, err := rdb.Get(context.Background(), key).Result()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func leaseLeft(t *testing.T, rdb *redis.Client, key string) time.Duration {
+	t.Helper()
+	d, err := rdb.PTTL(context.Background(), key).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// storedToken is the token of the stored holder, 0 if the lock is free.
+func storedToken(t *testing.T, rdb *redis.Client, lock string) int64 {
+	t.Helper()
+	_, rest, _ := strings.Cut(storedAt(t, rdb, lock), " ")
+	word, _, _ := strings.Cut(rest, " ")
+	n, _ := strconv.ParseInt(word, 10, 64)
+	return n
+}
+
+func fenceOf(lock string) string { return "{" + lock + "}\x01f" }
+
+// A scriptKind is which script a command calls.
+type scriptKind string
+
+const (
+	acquiring     scriptKind = "acquire"
+	releasing     scriptKind = "release"
+	renewingHeld  scriptKind = "hold"
+	renewingQueue scriptKind = "renew"
+	inspecting    scriptKind = "inspect"
+	otherScript   scriptKind = "other"
+)
+
+// kindOf tells the scripts apart by what they are given: only an acquire brings an
+// Info, only a release begins with an ID otherwise, only a renewal of what is held does
+// without a queue, and only inspecting does without a fence.
+func kindOf(cmd []string) scriptKind {
+	if len(cmd) < 3 || !strings.HasPrefix(strings.ToUpper(cmd[0]), "EVAL") {
+		return otherScript
+	}
+	n, err := strconv.Atoi(cmd[2])
+	if err != nil || n > len(cmd)-3 {
+		return otherScript
+	}
+	keys, args := cmd[3:3+n], cmd[3+n:]
+	has := func(words []string, part string) bool {
+		return slices.ContainsFunc(words, func(w string) bool { return strings.Contains(w, part) })
+	}
+	switch {
+	case has(keys, "\x01z") && has(args, `{"`):
+		return acquiring
+	case has(keys, "\x01z") && len(args) == 1 && (args[0] == "-inf" || strings.HasPrefix(args[0], "(")):
+		return inspecting
+	case has(keys, "\x01z") && len(args[0]) == 32:
+		return releasing
+	case has(keys, "\x01z"):
+		return renewingQueue
+	case len(args) == 1+2*n:
+		return renewingHeld
+	}
+	return otherScript
+}
+
+// claimIDs are the claims that a command names.
+func claimIDs(cmd []string) (ids []string) {
+	for _, word := range cmd[min(3, len(cmd)):] {
+		if len(word) == 32 && strings.Trim(word, "0123456789abcdef") == "" {
+			ids = append(ids, word)
+		}
+	}
+	return ids
+}
+
+// scriptHits takes an action for the next commands of a kind, and counts.
+type scriptHits struct {
+	kind   scriptKind
+	action servers.Action
+	most   int64
+	seen   atomic.Int64 // of the kind
+	hits   atomic.Int64
+	first  atomic.Int64 // when the first was hit, in ns since epoch
+}
+
+var epoch = time.Now()
+
+func (h *scriptHits) rule(cmd []string) servers.Action {
+	if kindOf(cmd) != h.kind {
+		return servers.Forward
+	}
+	h.seen.Add(1)
+	if n := h.hits.Add(1); n > h.most {
+		h.hits.Add(-1)
+		return servers.Forward
+	}
+	h.first.CompareAndSwap(0, int64(time.Since(epoch)))
+	return h.action
+}
+
+// hitNext installs an scriptHits in a proxy.
+func hitNext(p *servers.Proxy, n int, action servers.Action, kind scriptKind) *scriptHits {
+	h := &scriptHits{kind: kind, action: action, most: int64(n)}
+	p.Intercept(h.rule)
+	return h
+}
+
+// A guardedValue is something that locks guard: a value, and in a second place the
+// same value without a fence.
+type guardedValue struct{ rdb *redis.Client }
+
+var fencedWrite = redis.NewScript(`
+redis.call('SET', KEYS[2], ARGV[2])
+if tonumber(ARGV[1]) < tonumber(redis.call('HGET', KEYS[1], 'fence') or '0') then return 0 end
+redis.call('HSET', KEYS[1], 'fence', ARGV[1], 'value', ARGV[2])
+return 1`)
+
+// write reports whether the fenced place took the value.
+func (s guardedValue) write(key string, token int64, value string) (bool, error) {
+	n, err := fencedWrite.Run(context.Background(), s.rdb, []string{"fenced:" + key, "plain:" + key}, token, value).Int()
+	return n == 1, err
+}
+
+// A loss is when the ownership of a guard ends.
+type loss struct {
+	g  *dlock.Guard
+	at chan time.Time
+}
+
+// watchLoss waits for the end of a guard's ownership from now on.
+func watchLoss(g *dlock.Guard) loss {
+	l := loss{g, make(chan time.Time, 1)}
+	context.AfterFunc(g.Context(), func() { l.at <- time.Now() })
+	return l
+}
+
+// when returns it, and fails the test if it does not come.
+func (l loss) when(t *testing.T) time.Time {
+	t.Helper()
+	select {
+	case at := <-l.at:
+		return at
+	case <-time.After(15 * time.Second):
+		t.Fatalf("the loss of %q is not told", l.g.Key())
+	}
+	return time.Time{}
+}
