@@ -88,8 +88,8 @@ type Env interface {
 	// Pause stops the servers for some time, in which they must not answer.
 	Pause(tb testing.TB, d time.Duration)
 
-	// Expire ends the lease of a lock behind the back of its holder, who is not told. The
-	// claim must not share its lease.
+	// Expire ends the lease of a lock without telling its holder. The claim must not share
+	// its lease.
 	Expire(tb testing.TB, key string)
 	// Delete removes the stored holder of a lock in the same way.
 	Delete(tb testing.TB, key string)

@@ -50,8 +50,8 @@ func quantileOf(took []time.Duration, q float64) time.Duration {
 	return took[int(q*float64(len(took)-1))]
 }
 
-// Who goes after we have queued and before our watch stands is not missed.
-// Nobody renews here, so nothing else can bring the grant.
+// A holder that releases after a waiter has queued and before its watch stands is not
+// missed. The claims are not renewed here, so nothing else can bring the grant.
 func TestReleaseBeforeTheWatchStands(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
@@ -120,8 +120,8 @@ func TestWatchedHandOversAreQuick(t *testing.T) {
 	t.Errorf("quantile %v is %v, more than %v", quantile, got, mark)
 }
 
-// Who waits behind a claim of the same process that was never answered waits
-// for it, and does not ask all the time.
+// A waiter behind a claim of the same process that was never answered waits for it, and
+// does not ask all the time.
 func TestWaiterBehindAnUnansweredClaimIsCalm(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)

@@ -82,7 +82,7 @@ func (h *commandCounter) ProcessPipelineHook(next redis.ProcessPipelineHook) red
 	}
 }
 
-// With the server down, or refusing, nobody spins.
+// With the server down, or refusing, no waiter asks all the time.
 func TestWaitersDoNotSpinWithoutAServer(t *testing.T) {
 	t.Parallel()
 	for name, refuse := range map[string]bool{"Down": false, "Refusing": true} {

@@ -429,6 +429,6 @@ func (e *nodesEnv) Delete(tb testing.TB, key string) {
 	}
 }
 
-// fenceOf is where a node keeps the last token of a lock, waitersOf who waits for it.
+// fenceOf is where a node keeps the last token of a lock, waitersOf where it keeps the waiters.
 func fenceOf(key string) string   { return "{" + key + "}\x01f" }
 func waitersOf(key string) string { return "{" + key + "}\x01w" }
