@@ -23,10 +23,10 @@ func TestRefusedForSpaceIsNotStored(t *testing.T) {
 	for range testenv.UnderStress(2, 8) {
 		server := testenv.Etcd(t, "--quota-backend-bytes", "3000000")
 		direct := dial(t, server.Endpoint())
-		names := fillUp(t, abClient(t, server.Endpoint(), dlock.Config{}), direct)
+		names := lockUntilFull(t, clientAt(t, server.Endpoint(), dlock.Config{}), direct)
 		refused += len(names)
 		for _, name := range names {
-			if len(abLine(t, direct, name)) > 0 {
+			if len(storedClaims(t, direct, name)) > 0 {
 				t.Errorf("%s was refused, and is stored", name)
 			}
 		}
@@ -36,9 +36,9 @@ func TestRefusedForSpaceIsNotStored(t *testing.T) {
 	}
 }
 
-// fillUp locks one name after another until the server has no more room, and returns those that
+// lockUntilFull locks one name after another until the server has no more room, and returns those that
 // were refused.
-func fillUp(t *testing.T, c *dlock.Client, direct *clientv3.Client) (refused []string) {
+func lockUntilFull(t *testing.T, c *dlock.Client, direct *clientv3.Client) (refused []string) {
 	t.Helper()
 	var mu sync.Mutex
 	var wg sync.WaitGroup
