@@ -25,9 +25,17 @@ func mutants(ctx context.Context, args []string) error {
 	if err := f.Parse(args); err != nil {
 		return err
 	}
-	chosen := slices.DeleteFunc(slices.Clone(mutant.All), func(m mutant.Mutant) bool {
-		return *names != "" && !strings.Contains(","+*names+",", ","+m.Name+",")
-	})
+	chosen := slices.Clone(mutant.All)
+	if *names != "" {
+		chosen = nil
+		for name := range strings.SplitSeq(*names, ",") {
+			m, ok := mutant.Find(name)
+			if !ok || m.Name == mutant.Control.Name {
+				return fmt.Errorf("there is no mutant %q", name)
+			}
+			chosen = append(chosen, m)
+		}
+	}
 	caught := make([]bool, len(chosen))
 	err := atOnce(ctx, *hands, len(chosen), func(ctx context.Context, i int) (err error) {
 		label := fmt.Sprintf("[%d/%d]", i+1, len(chosen))

@@ -53,11 +53,14 @@ func repairsCommand(ctx context.Context, root string, args []string) error {
 	if err != nil {
 		return err
 	}
+	all = slices.DeleteFunc(all, func(r repair) bool {
+		return !strings.Contains(r.name, o.only) && !strings.EqualFold(r.item, o.only)
+	})
+	if len(all) == 0 {
+		return fmt.Errorf("there is no repair %q", o.only)
+	}
 	missed := 0
 	for _, r := range all {
-		if !strings.Contains(r.name, o.only) && !strings.EqualFold(r.item, o.only) {
-			continue
-		}
 		if o.list {
 			fmt.Printf("| %s | %s | %s %s |\n", r.item, r.wrong, r.suite, r.test)
 			continue

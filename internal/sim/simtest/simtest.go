@@ -43,7 +43,7 @@ func (s Suite) Run(t *testing.T) {
 		last = uint64(s.Full)
 	}
 	if text := os.Getenv("DLOCK_SEEDS"); text != "" {
-		if _, err := fmt.Sscanf(text, "%d-%d", &first, &last); err != nil {
+		if _, err := fmt.Sscanf(text, "%d-%d", &first, &last); err != nil || first > last {
 			t.Fatalf("DLOCK_SEEDS=%s: want FIRST-LAST", text)
 		}
 	}

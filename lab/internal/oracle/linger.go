@@ -48,7 +48,11 @@ func (e *Evidence) lingering(sections []*Section) (found []Violation) {
 			continue
 		}
 		last, grant := e.calls(sections, pids, s)
-		if last != nil && (e.ended(last) == 0 || e.ended(last)+int64(Settle) >= s.Before) || e.releaseLost(grant, last, s) {
+		owner := last
+		if grant != nil && e.Setup.Batch == 0 { // else it may have been handed on
+			owner = grant
+		}
+		if owner != nil && (e.ended(owner) == 0 || e.ended(owner)+int64(Settle) >= s.Before) || e.releaseLost(grant, last, s) {
 			continue
 		}
 		found = append(found, Violation{

@@ -181,3 +181,22 @@ func TestRecoveryWithoutALeader(t *testing.T) {
 		t.Errorf("%+v", v)
 	}
 }
+
+// A claim that was unlocked lingers also where its process waits for the key again.
+func TestAClaimLingersBehindAnotherCall(t *testing.T) {
+	s := newStory()
+	s.hold("a", 10, 20, 30, 40, 1)
+	s.see(3000, "a")
+	s.Sights[0].Token = 1
+	s.expect(t, "lingering")
+	for _, ev := range []event.Event{
+		{At: 50 * ms, Kind: event.Call, Dur: 6000 * ms}, {At: 3900 * ms, Kind: event.Enter, Fence: 2},
+		{At: 3950 * ms, Kind: event.Exit, Fence: 2, Note: event.Done}, {At: 3960 * ms, Kind: event.Released},
+	} {
+		ev.Worker, ev.Key, ev.Attempt, ev.PID = "a", "slow-0", "a/2", 'a'
+		s.Events = append(s.Events, ev)
+	}
+	s.expect(t, "lingering")
+	s.Sights[0].Token = 0 // of the call that waits
+	s.expect(t)
+}

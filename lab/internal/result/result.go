@@ -2,11 +2,13 @@
 package result
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/ceyewan/genesis/lab/internal/event"
@@ -18,6 +20,7 @@ import (
 type Result struct {
 	trial.Spec
 	Date    time.Time       `json:"date"`
+	Code    string          `json:"code"`   // of the program that made it; see Code
 	Faults  map[string]int  `json:"faults"` // that struck, by kind
 	Repeats int             `json:"repeats,omitempty"`
 	Verdict *oracle.Verdict `json:"verdict"`
@@ -26,6 +29,20 @@ type Result struct {
 	Timeline string        `json:"timeline,omitempty"`
 	Excerpt  []event.Event `json:"excerpt,omitempty"`
 }
+
+// Code identifies this program, with the library and the oracles that are in it: results of
+// another one show nothing of this.
+var Code = sync.OnceValue(func() string {
+	path, err := os.Executable()
+	if err != nil {
+		return "unknown"
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return "unknown"
+	}
+	return fmt.Sprintf("%x", sha256.Sum256(text))[:16]
+})
 
 // Name identifies the trial among all.
 func (r Result) Name() string {
@@ -50,7 +67,7 @@ func (r Result) Status() string {
 
 // New makes the Result of a trial.
 func New(spec trial.Spec, v *oracle.Verdict, e *oracle.Evidence, repeats int) Result {
-	r := Result{Spec: spec, Date: time.Now().UTC(), Faults: map[string]int{}, Repeats: repeats, Verdict: v}
+	r := Result{Spec: spec, Date: time.Now().UTC(), Code: Code(), Faults: map[string]int{}, Repeats: repeats, Verdict: v}
 	for _, f := range e.Faults {
 		r.Faults[string(f.Kind)]++
 	}
@@ -99,13 +116,13 @@ func (f Folder) path(r Result) string {
 // Save writes a result, over an older one of the same seed.
 func (f Folder) Save(r Result) error { return writeJSON(f.path(r), r) }
 
-// Find returns the stored result of a trial, if there is one that counts.
+// Find returns the stored result of a trial, if there is one of this code that counts.
 func (f Folder) Find(spec trial.Spec) (Result, bool) {
 	r, err := read(f.path(Result{Spec: spec}))
-	return r, err == nil && r.Status() != "stalled"
+	return r, err == nil && r.Code == Code() && r.Status() != "stalled"
 }
 
-// Load returns all results of trials, and all of mutants.
+// Load returns all results of trials, and all of mutants, that this code has made.
 func (f Folder) Load() (trials, mutants []Result, err error) {
 	if trials, err = f.load("seeds"); err != nil {
 		return nil, nil, err
@@ -124,7 +141,9 @@ func (f Folder) load(kind string) (all []Result, err error) {
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, r)
+		if r.Code == Code() {
+			all = append(all, r)
+		}
 	}
 	return all, nil
 }
