@@ -190,8 +190,10 @@ func TestAClaimLingersBehindAnotherCall(t *testing.T) {
 	s.Sights[0].Token = 1
 	s.expect(t, "lingering")
 	for _, ev := range []event.Event{
-		{At: 50 * ms, Kind: event.Call, Dur: 6000 * ms}, {At: 3900 * ms, Kind: event.Enter, Fence: 2},
-		{At: 3950 * ms, Kind: event.Exit, Fence: 2, Note: event.Done}, {At: 3960 * ms, Kind: event.Released},
+		{At: 50 * ms, Kind: event.Call, Dur: 6000 * ms},
+		{At: 3900 * ms, Kind: event.Enter, Fence: 2},
+		{At: 3950 * ms, Kind: event.Exit, Fence: 2, Note: event.Done},
+		{At: 3960 * ms, Kind: event.Released},
 	} {
 		ev.Worker, ev.Key, ev.Attempt, ev.PID = "a", "slow-0", "a/2", 'a'
 		s.Events = append(s.Events, ev)
