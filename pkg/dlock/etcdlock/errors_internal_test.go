@@ -4,6 +4,7 @@ import (
 	"errors"
 	"testing"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
@@ -20,5 +21,40 @@ func TestUnknownTokenIsTriedAgain(t *testing.T) {
 	}
 	if err := classify(rpctypes.ErrGRPCAuthFailed); driver.ClassOf(err) != driver.Fatal || !errors.Is(err, driver.ErrDenied) {
 		t.Errorf("a wrong password: %v", err)
+	}
+}
+
+// What is not a record of ours has nothing of one, not even what could be read of it.
+func TestForeignValuesAreNoRecords(t *testing.T) {
+	for _, value := range []string{"", "x", `{"id":"a"`, `{"id":"a","created":5}`} {
+		if r := recordOf(&mvccpb.KeyValue{Value: []byte(value)}); r.ID != "" {
+			t.Errorf("%q has the ID %q", value, r.ID)
+		}
+	}
+	if r := recordOf(&mvccpb.KeyValue{Value: []byte(`{"id":"a"}`)}); r.ID != "a" {
+		t.Errorf("the ID is %q", r.ID)
+	}
+}
+
+// A claim has its place by its key and its revision.
+func TestPlaceIsByKeyAndRevision(t *testing.T) {
+	kv := func(key string, rev int64) *mvccpb.KeyValue {
+		return &mvccpb.KeyValue{Key: []byte(key), CreateRevision: rev}
+	}
+	for _, tt := range []struct {
+		kvs   []*mvccpb.KeyValue
+		phase driver.Phase
+		ahead int
+	}{
+		{nil, driver.Gone, 0},
+		{[]*mvccpb.KeyValue{kv("k/1-dlock0", 5)}, driver.Held, 0},
+		{[]*mvccpb.KeyValue{kv("k/1-dlock0", 6)}, driver.Gone, 0},
+		{[]*mvccpb.KeyValue{kv("k/1-dlock1", 5)}, driver.Gone, 0}, // stored by one transaction with ours
+		{[]*mvccpb.KeyValue{kv("k/1-dlock0", 5), kv("k/2-dlock0", 3)}, driver.Queued, 1},
+	} {
+		p, sure := place("k/1-dlock0", "k/", 5, tt.kvs, true)
+		if p.phase != tt.phase || p.ahead != tt.ahead || !sure {
+			t.Errorf("%v: %v behind %d, sure %v", tt.kvs, p.phase, p.ahead, sure)
+		}
 	}
 }

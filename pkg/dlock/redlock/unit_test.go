@@ -1,6 +1,7 @@
 package redlock
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"math"
@@ -119,5 +120,44 @@ func TestScriptHeaders(t *testing.T) {
 	}
 	if len(Scripts) != 6 {
 		t.Error("two scripts are the same")
+	}
+}
+
+// A reply that is about another claim is no reply.
+func TestForeignReplyIsRefused(t *testing.T) {
+	for _, tt := range []struct {
+		reply any
+		want  bool
+	}{
+		{[]any{"ours", "id", "5"}, true},
+		{[]any{"id", "waits"}, true},
+		{[]any{"ours", "another", "5"}, false},
+		{[]any{"another", "waits"}, false},
+		{[]any{"ours", "id"}, false},
+		{[]any{}, false},
+		{"id", false},
+	} {
+		cmd := waitScript.Command(t.Context(), nil)
+		cmd.SetVal(tt.reply)
+		a := (&node{}).judge(cmd, nil, "id")
+		if (a.err == nil) != tt.want {
+			t.Errorf("%q: %v", tt.reply, a.err)
+		}
+	}
+}
+
+// Nothing is asked under a context that has ended.
+func TestDeadContextsAreTold(t *testing.T) {
+	d := &redDriver{} // without nodes: it must not come to asking them
+	dead, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := d.Check(dead); !errors.Is(err, context.Canceled) {
+		t.Errorf("Check: %v", err)
+	}
+	if _, err := d.Evict(dead, "k", "id", 1); !errors.Is(err, context.Canceled) {
+		t.Errorf("Evict: %v", err)
+	}
+	if _, err := d.Release(dead, driver.Ref{Key: "k", ID: "id"}); !errors.Is(err, context.Canceled) {
+		t.Errorf("Release: %v", err)
 	}
 }
