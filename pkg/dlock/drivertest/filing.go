@@ -149,8 +149,12 @@ func deadContext(s *suite) {
 	ctx, cancel := context.WithCancel(s.ctx)
 	cancel()
 	r := s.ref("k")
-	if _, err := d.Acquire(ctx, waiting(r)); !errors.Is(err, context.Canceled) {
+	_, err := d.Acquire(ctx, waiting(r))
+	if !errors.Is(err, context.Canceled) {
 		s.Errorf("Acquire: %v", err)
+	}
+	if s.Caps.Remote && driver.ClassOf(err) == driver.Ambiguous {
+		s.Errorf("Acquire, which has sent nothing, leaves open whether it has: %v", err)
 	}
 	if _, err := d.Renew(ctx, []driver.Ref{r}); !errors.Is(err, context.Canceled) {
 		s.Errorf("Renew: %v", err)

@@ -181,7 +181,7 @@ func (d *etcdDriver) Close() error {
 func (d *etcdDriver) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
 	switch {
 	case ctx.Err() != nil:
-		return driver.State{}, ctx.Err()
+		return driver.State{}, driver.Classify(ctx.Err(), driver.Transient) // nothing was sent
 	case d.client.Ctx().Err() != nil:
 		return driver.State{}, errClosed
 	case !capacities().Supports(r.Mode):

@@ -190,6 +190,9 @@ func millis(d time.Duration) string {
 }
 
 func (d *redisDriver) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
+	if err := ctx.Err(); err != nil {
+		return driver.State{}, driver.Classify(err, driver.Transient) // nothing was sent
+	}
 	if !capacities().Supports(r.Mode) {
 		return driver.State{}, fmt.Errorf("%w: mode %s", driver.ErrUnsupported, r.Mode)
 	}

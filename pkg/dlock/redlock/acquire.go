@@ -15,7 +15,7 @@ import (
 func (d *redDriver) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
 	switch {
 	case ctx.Err() != nil:
-		return driver.State{}, ctx.Err()
+		return driver.State{}, driver.Classify(ctx.Err(), driver.Transient) // nothing was sent
 	case !capacities().Supports(r.Mode):
 		return driver.State{}, fmt.Errorf("%w: mode %s: a majority cannot count holders", driver.ErrUnsupported, r.Mode)
 	case r.Fences > 1:
