@@ -225,9 +225,10 @@ func (a *acquisition) send(ctx context.Context, cl *claim) (driver.State, sent, 
 	if err == nil && st.Phase == driver.Unknown {
 		err = errNoAnswer
 	}
+	over := err != nil && isOver(ctx) // the driver may have noticed before ctx does
 	switch {
 	case err == nil:
-	case ctx.Err() != nil:
+	case over:
 	case cctx.Err() == nil:
 		a.record(err)
 	case c.closing.Err() != nil && driver.ClassOf(err) == driver.Ambiguous:
@@ -235,7 +236,7 @@ func (a *acquisition) send(ctx context.Context, cl *claim) (driver.State, sent, 
 	default:
 		err = a.cutShort(err, bound)
 	}
-	if err != nil && ctx.Err() == nil {
+	if err != nil && !over {
 		err = notCallers(err)
 	}
 	return st, left, err

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/connectivity"
+
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
@@ -30,9 +32,11 @@ func TestRefusedIsUnavailable(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
 	proxy := testenv.Proxy(t, server.Addr())
-	withLease := clientAt(t, urlOf(proxy), dlock.Config{DefaultTTL: time.Minute})
+	client := dial(t, urlOf(proxy))
+	withLease := locksOn(t, client, dlock.Config{DefaultTTL: time.Minute})
 	warm(t, withLease)
 	check(t, proxy.Close()) // nothing listens from then on
+	testenv.Eventually(t, patience, "the client notices", func() bool { return client.ActiveConnection().GetState() != connectivity.Ready })
 	for name, c := range map[string]*dlock.Client{
 		"no lease":   clientAt(t, "http://127.0.0.1:1", dlock.Config{DefaultTTL: time.Minute}),
 		"with lease": withLease,
