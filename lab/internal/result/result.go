@@ -67,7 +67,7 @@ func (r Result) Status() string {
 
 // New makes the Result of a trial.
 func New(spec trial.Spec, v *oracle.Verdict, e *oracle.Evidence, repeats int) Result {
-	r := Result{Spec: spec, Date: time.Now().UTC(), Code: Code(), Faults: map[string]int{}, Repeats: repeats, Verdict: v}
+	r := Result{Spec: spec, Date: time.Now().UTC(), Faults: map[string]int{}, Repeats: repeats, Verdict: v}
 	for _, f := range e.Faults {
 		r.Faults[string(f.Kind)]++
 	}
@@ -114,7 +114,10 @@ func (f Folder) path(r Result) string {
 }
 
 // Save writes a result, over an older one of the same seed.
-func (f Folder) Save(r Result) error { return writeJSON(f.path(r), r) }
+func (f Folder) Save(r Result) error {
+	r.Code = Code()
+	return writeJSON(f.path(r), r)
+}
 
 // Find returns the stored result of a trial, if there is one of this code that counts.
 func (f Folder) Find(spec trial.Spec) (Result, bool) {
