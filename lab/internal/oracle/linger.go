@@ -49,7 +49,9 @@ func (e *Evidence) lingering(sections []*Section) (found []Violation) {
 		}
 		last, grant := e.calls(sections, pids, s)
 		owner := last
-		if grant != nil && e.Setup.Batch == 0 { // else it may have been handed on
+		// A batch may have been handed on, and a closed redlock leaves a node that is away alone.
+		isRedlock := e.Topology == schedule.Redlock3 || e.Topology == schedule.Redlock5
+		if grant != nil && e.Setup.Batch == 0 && !isRedlock {
 			owner = grant
 		}
 		if owner != nil && (e.ended(owner) == 0 || e.ended(owner)+int64(Settle) >= s.Before) || e.releaseLost(grant, last, s) {
