@@ -71,23 +71,21 @@ func run(ctx context.Context, args []string) error {
 // An attempt runs a trial, repeats it if need be, and stores what it showed.
 type attempt func(ctx context.Context, label string, spec trial.Spec) (result.Result, error)
 
-// runWith adds up what there is by then also if it was told to stop, but that is a failure.
+// runWith adds up what there is also if it was told to stop or some trial could not be carried
+// out, but that is a failure.
 func (o options) runWith(ctx context.Context, try attempt) error {
 	err := o.conductAll(ctx, try)
 	if ctx.Err() != nil {
-		return errors.Join(fmt.Errorf("the run was interrupted: %w", ctx.Err()), conclude(o))
+		err = fmt.Errorf("the run was interrupted: %w", ctx.Err())
 	}
-	if err != nil {
-		return err
-	}
-	return conclude(o)
+	return errors.Join(err, conclude(o))
 }
 
 // conductAll runs all trials that there is time for. Those that the machine stalled among
-// others are then tried again, one at a time.
+// others, or that could not be carried out, are then tried again, one at a time.
 func (o options) conductAll(ctx context.Context, try attempt) error {
 	begin, all := time.Now(), o.specs()
-	stalled := make([]bool, len(all))
+	again := make([]bool, len(all))
 	do := func(ctx context.Context, i int) error {
 		if _, done := o.folder.Find(all[i]); o.resume && done {
 			return nil
@@ -97,18 +95,26 @@ func (o options) conductAll(ctx context.Context, try attempt) error {
 		}
 		label := fmt.Sprintf("[%d/%d %s]", i+1, len(all), time.Since(begin).Round(time.Second))
 		r, err := try(ctx, label, all[i])
-		stalled[i] = err == nil && r.Status() == "stalled"
-		return err
-	}
-	if err := atOnce(ctx, o.atOnce, len(all), do); err != nil {
-		return err
-	}
-	return atOnce(ctx, 1, len(all), func(ctx context.Context, i int) error {
-		if !stalled[i] {
-			return nil
+		again[i] = err != nil || r.Status() == "stalled"
+		if err != nil {
+			fmt.Printf("%s %s: NOT CARRIED OUT: %v\n", label, all[i], err)
 		}
-		return do(ctx, i)
+		return err
+	}
+	if err := atOnce(ctx, o.atOnce, len(all), func(ctx context.Context, i int) error {
+		_ = do(ctx, i) // what could not be carried out is tried again
+		return ctx.Err()
+	}); err != nil {
+		return err
+	}
+	var broken error
+	err := atOnce(ctx, 1, len(all), func(ctx context.Context, i int) error {
+		if again[i] {
+			broken = errors.Join(broken, do(ctx, i))
+		}
+		return ctx.Err()
 	})
+	return errors.Join(broken, err)
 }
 
 // atOnce does n things, so many at a time, in order. An error ends all.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -146,8 +147,8 @@ func TestInterruptedRunFails(t *testing.T) {
 	}
 }
 
-// An error of a trial is one, whatever it wraps.
-func TestErrorOfATrialEndsTheRun(t *testing.T) {
+// An error of a trial is one, whatever it wraps. It keeps no other trial from being run.
+func TestErrorOfATrialFailsTheRun(t *testing.T) {
 	o := testOptions(t)
 	broken := fmt.Errorf("the server did not start: %w", context.Canceled)
 	err := o.runWith(t.Context(), func(_ context.Context, _ string, spec trial.Spec) (result.Result, error) {
@@ -158,5 +159,69 @@ func TestErrorOfATrialEndsTheRun(t *testing.T) {
 	})
 	if !errors.Is(err, broken) {
 		t.Errorf("the run ended with %v", err)
+	}
+}
+
+func TestTrialThatCouldNotBeCarriedOutIsRepeated(t *testing.T) {
+	o := testOptions(t)
+	s := newScript(o, func(trial.Spec, int) []oracle.Violation { return nil })
+	first := o.specs()[0]
+	err := o.runWith(t.Context(), func(ctx context.Context, label string, spec trial.Spec) (result.Result, error) {
+		r, err := s.try(ctx, label, spec)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if spec == first && s.tried[spec] == 1 {
+			err = errors.New("no failover within a minute")
+		}
+		return r, err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	for _, spec := range o.specs() {
+		if want := 1 + one(spec == first); s.tried[spec] != want {
+			t.Errorf("%s was tried %d times, not %d", spec, s.tried[spec], want)
+		}
+	}
+}
+
+func one(yes bool) int {
+	if yes {
+		return 1
+	}
+	return 0
+}
+
+// The nightly column is not full without looks, faults, mutants and times.
+func TestNightNeedsAllItsFigures(t *testing.T) {
+	o := testOptions(t)
+	for seed := range uint64(40) {
+		for _, spec := range o.specs() {
+			spec.Seed, spec.Length = seed+1, time.Minute
+			v := &oracle.Verdict{
+				Operations: 1e6, Sections: 1e6, Checked: 1e6, LossesTimed: 1e4, Ambiguous: 1e5, Endured: 1e4, Rejected: 10, Reentries: 1e4,
+				Recoveries: make([]time.Duration, 200), Corrupted: 10 * one(spec.Mode == schedule.Beyond),
+			}
+			if err := o.folder.Save(result.Result{Spec: spec, Date: time.Now(), Verdict: v}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	s, err := o.folder.Summarise("nightly", o.topologies, o.modes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var missed []string
+	for _, f := range s.Figures {
+		if !f.OK {
+			missed = append(missed, f.Name)
+		}
+	}
+	want := []string{
+		"faults", "looks at what servers store", "hand-over, single, how many", "hand-over, etcd-1, how many",
+		"returns after the context ended", "mutants caught", "mutation score, percent",
+	}
+	if !slices.Equal(missed, want) {
+		t.Errorf("missed are %q, want %q", missed, want)
 	}
 }

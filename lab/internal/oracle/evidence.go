@@ -167,6 +167,17 @@ func byKey(sections []*Section, granted bool) map[string][]*Section {
 	return groups
 }
 
+// awake is when a worker that was stopped at some time in an interval could see again what the
+// time is; 0 if it was not stopped.
+func (e *Evidence) awake(worker string, from, to int64) (at int64) {
+	for _, f := range e.Faults {
+		if f.Worker == worker && !f.Kind.Kills() && f.From <= to && f.To >= from-int64(slack) {
+			at = max(at, f.To+int64(slack))
+		}
+	}
+	return at
+}
+
 // asleep says whether a worker was stopped at some time in an interval.
 func (e *Evidence) asleep(worker string, from, to int64) bool {
 	for _, f := range e.Faults {

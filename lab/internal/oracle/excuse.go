@@ -103,6 +103,7 @@ var excusables = map[string]excusable{
 	"false-loss": {network: true},
 	"lingering":  {network: true},
 	"overlong":   {network: true},
+	"calm":       {network: true},
 }
 
 // excuses says whether one stall may have caused a violation: it is one of its processes,

@@ -110,7 +110,7 @@ func (e *Evidence) leaseEnd(from int64) int64 {
 		return end
 	}
 	for _, f := range e.Faults { // in their order
-		if !f.Kind.OnWorkers() && f.From < end && f.To > from {
+		if f.Kind.RestartsLeases() && f.From < end && f.To > from {
 			end = max(end, f.To+e.longestLease())
 		}
 	}
@@ -231,7 +231,7 @@ func (e *Evidence) overlong(sections []*Section) (found []Violation) {
 	}
 	for _, s := range e.Sights {
 		bound := max(e.TTL, longestHeartbeat) + slack
-		if sameLease(s.Key) && s.Left > bound {
+		if sharesLease(s.Key) && s.Left > bound {
 			found = append(found, Violation{
 				Oracle: "overlong", Key: s.Key, From: s.Before, To: s.After, Workers: e.workersOf(s.PID),
 				Detail: fmt.Sprintf("a %s claim of process %d with token %d is stored for another %v, at most %v is right", s.Phase, s.PID, s.Token, s.Left, bound),

@@ -24,13 +24,13 @@ func (e *Evidence) idleBound() time.Duration {
 // locks all have the same lease are judged.
 func (e *Evidence) idle(sections []*Section) (found []Violation) {
 	for key, group := range byKey(sections, false) {
-		if !sameLease(key) {
+		if !sharesLease(key) {
 			continue
 		}
 		inside := spans(group)
 		for _, s := range group {
 			from, to := longestGap(s.Call, waitedUntil(s), inside)
-			if free := to - from - e.disturbed(s.Worker, from, to, grace); free > int64(e.idleBound()) {
+			if free := to - from - e.disturbed(s.Worker, key, from, to, grace); free > int64(e.idleBound()) {
 				found = append(found, Violation{
 					Oracle: "idle", Key: key, From: from, To: to, Workers: waitersIn(group, from, to), at: to - free + int64(e.idleBound()),
 					Detail: fmt.Sprintf("%s waited while the lock was free for %v, %v of it undisturbed", s.Attempt, time.Duration(to-from), time.Duration(free)),
@@ -95,8 +95,8 @@ func longestGap(from, to int64, inside []span) (gapFrom, gapTo int64) {
 const grace = 2 * time.Second
 
 // disturbed is how much of an interval faults took, of those that keep a healthy
-// waiter from being served.
-func (e *Evidence) disturbed(worker string, from, to int64, grace time.Duration) (sum int64) {
+// waiter for a key from being served.
+func (e *Evidence) disturbed(worker, key string, from, to int64, grace time.Duration) (sum int64) {
 	at := from
 	for _, f := range e.Faults {
 		// One who sleeps through its lease may be next in line, and then is waited for.
@@ -104,7 +104,7 @@ func (e *Evidence) disturbed(worker string, from, to int64, grace time.Duration)
 		if f.Kind.OnWorkers() && !struck {
 			continue
 		}
-		if f.Kind.Unnoticed() {
+		if f.Kind.Unnoticed() || e.spares(f, key) {
 			continue
 		}
 		begin, end := max(at, f.From), min(to, f.To+int64(grace))

@@ -3,6 +3,7 @@ package oracle
 import (
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/ceyewan/genesis/lab/internal/schedule"
@@ -25,7 +26,7 @@ func (e *Evidence) lateLosses(sections []*Section) (found []Violation, judged in
 	}
 	for _, d := range e.Deaths {
 		s := byFence[fmt.Sprint(d.Key, " ", d.Fence)]
-		if s == nil || s.Killed || e.moving(d) || e.asleep(s.Worker, s.Enter, s.Learned) {
+		if s == nil || s.Killed || e.moving(d) {
 			continue
 		}
 		if s.Lost {
@@ -36,7 +37,8 @@ func (e *Evidence) lateLosses(sections []*Section) (found []Violation, judged in
 		if lossy && s.Plan.Fixed {
 			continue
 		}
-		if bound := d.At + e.allowance(d.Cause, lossy); bound < s.Learned {
+		bound := max(d.At+e.allowance(d.Cause, lossy), e.awake(s.Worker, d.At, s.Learned))
+		if bound < s.Learned {
 			found = append(found, e.late(s, d.At, bound, "the server had dropped the lock ("+d.Cause+")"))
 		}
 	}
@@ -80,7 +82,7 @@ func (e *Evidence) late(s *Section, from, bound int64, why string) Violation {
 func (e *Evidence) falseLosses(sections []*Section) (found []Violation) {
 	for _, s := range sections {
 		lost := s.Lost || s.Unlock == dlock.ErrOwnershipLost.Error()
-		if s.Enter == 0 || !lost || s.Killed || s.Parted || e.endsByPlan(s) || e.gravely(s) || e.addUp(s) {
+		if s.Enter == 0 || !lost || s.Killed || s.Parted || e.endsByPlan(s) || e.graveIn(s.Key, s.Enter, max(s.Exit, s.Released)) || e.addUp(s) {
 			continue
 		}
 		at := s.Learned
@@ -98,16 +100,13 @@ func (e *Evidence) falseLosses(sections []*Section) (found []Violation) {
 // addUp says whether faults, of which each alone is harmless, took more than half of the
 // lease before a loss.
 func (e *Evidence) addUp(s *Section) bool {
-	return e.disturbed(s.Worker, s.Learned-int64(e.TTL), s.Learned, 0) > int64(e.TTL)*11/20
+	return e.disturbed(s.Worker, s.Key, s.Learned-int64(e.TTL), s.Learned, 0) > int64(e.TTL)*11/20
 }
 
-// gravely says whether a fault that may cost a lock struck in its time, or so shortly
-// before that its consequences did.
-func (e *Evidence) gravely(s *Section) bool {
-	for _, f := range e.Faults {
-		if !f.Harmless(e.TTL) && f.From <= max(s.Exit, s.Released) && f.To+int64(e.TTL) >= s.Enter {
-			return true
-		}
-	}
-	return false
+// graveIn says whether a fault that may cost a lock on a key struck in an interval, or so
+// shortly before that its consequences did.
+func (e *Evidence) graveIn(key string, from, to int64) bool {
+	return slices.ContainsFunc(e.Faults, func(f Struck) bool {
+		return !f.Harmless(e.TTL) && !e.spares(f, key) && f.From <= to && f.To+int64(e.TTL) >= from
+	})
 }

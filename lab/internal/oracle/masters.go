@@ -2,10 +2,12 @@ package oracle
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/ceyewan/genesis/lab/internal/schedule"
+	"github.com/ceyewan/genesis/lab/internal/worker"
 )
 
 // A master in trouble must not slow down the locks of others. Hands of all workers use one
@@ -55,6 +57,33 @@ func (e *Evidence) slowed(sections []*Section) (found []Violation, judged int) {
 		}
 	}
 	return found, judged
+}
+
+// spares says whether a fault leaves so many servers alone that it may neither cost a lock on
+// this key nor keep anybody from it: it strikes another master, or one node of a redlock. Two
+// nodes one shortly after the other may be a majority: what the first had missed is not back yet.
+func (e *Evidence) spares(f Struck, key string) bool {
+	switch e.Topology {
+	case schedule.Cluster:
+		settled := !strings.HasPrefix(key, "slow-") // slots of others do not move
+		return settled && f.Kind.OfOneMaster() && schedule.ShardOfKey(worker.Prefix+key) != f.ShardOf()
+	case schedule.Redlock3:
+		return e.alone(f, 3)
+	case schedule.Redlock5:
+		return e.alone(f, 5)
+	}
+	return false
+}
+
+// alone says whether a fault strikes one of several servers and no other of them is in trouble.
+func (e *Evidence) alone(f Struck, servers int) bool {
+	node, one := f.Node(servers)
+	near := int64(e.TTL * 9 / 20) // less than there is from one fault to the next
+	return one && !slices.ContainsFunc(e.Faults, func(g Struck) bool {
+		other, single := g.Node(servers)
+		apart := g.From > f.To+near || f.From > g.To+near
+		return !apart && !g.Kind.OnWorkers() && !g.Kind.Unnoticed() && (!single || other != node)
+	})
 }
 
 // aftermath is how long a fault may be felt after it was healed.

@@ -22,6 +22,9 @@ func sameLease(key string) bool {
 	return strings.HasPrefix(key, "slow") || strings.HasPrefix(key, "brisk")
 }
 
+// sharesLease says the same also of the keys that readers and permits use.
+func sharesLease(key string) bool { return sameLease(key) || strings.HasPrefix(key, "mixed") }
+
 // endsByPlan says whether the end of a lock is what its holder asked for: it is not renewed,
 // or was held for as long as it may be.
 func (e *Evidence) endsByPlan(s *Section) bool {
@@ -78,7 +81,7 @@ func (e *Evidence) cutShort(sections []*Section) (found []Violation) {
 		for i, next := range group[1:] {
 			s := group[i]
 			kept := s.Enter + s.Plan.MinHold
-			if s.Plan.MinHold == 0 || s.Plan.Mode != "" || s.Lost || s.Killed || e.closing(s.Worker, s.Call, kept) || e.graveIn(s.Enter, kept) || e.killedIn(s.Worker, s.Enter, kept) {
+			if s.Plan.MinHold == 0 || s.Plan.Mode != "" || s.Lost || s.Killed || e.closing(s.Worker, s.Call, kept) || e.graveIn(key, s.Enter, kept) || e.killedIn(s.Worker, s.Enter, kept) {
 				continue
 			}
 			if early := kept - next.Enter; early > int64(slack)/2 {
@@ -91,13 +94,6 @@ func (e *Evidence) cutShort(sections []*Section) (found []Violation) {
 		}
 	}
 	return found
-}
-
-// graveIn says whether a fault that may cost a lock struck in an interval, or shortly before.
-func (e *Evidence) graveIn(from, to int64) bool {
-	return slices.ContainsFunc(e.Faults, func(f Struck) bool {
-		return !f.Harmless(e.TTL) && f.From <= to && f.To+int64(e.TTL) >= from
-	})
 }
 
 func (e *Evidence) killedIn(worker string, from, to int64) bool {

@@ -1,6 +1,7 @@
 package oracle
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/ceyewan/genesis/lab/internal/event"
 	"github.com/ceyewan/genesis/lab/internal/schedule"
+	"github.com/ceyewan/genesis/pkg/dlock"
 )
 
 // endured counts the locks that were held while a server stood still, for as long as a
@@ -57,6 +59,44 @@ func (e *Evidence) overruns(sections []*Section) (all []time.Duration, found []V
 	}
 	slices.Sort(all)
 	return all, found
+}
+
+// slowUnlocks finds releases that returned after the time that they were given: a lease.
+func (e *Evidence) slowUnlocks(sections []*Section) (found []Violation) {
+	for _, s := range sections {
+		if s.Enter == 0 || s.Released == 0 || s.Lost || s.Parted || e.asleep(s.Worker, s.Exit, s.Released) {
+			continue
+		}
+		end := s.Exit + cmp.Or(s.Plan.Lease, int64(e.TTL))
+		if over := time.Duration(s.Released - end); over > overrunBound {
+			found = append(found, Violation{
+				Oracle: "overrun", Key: s.Key, From: end, To: s.Released, Workers: []string{s.Worker}, at: end + int64(overrunBound),
+				Detail: fmt.Sprintf("%s took %v to give the lock back by %s", s.Attempt, time.Duration(s.Released-s.Exit), s.Verb),
+			})
+		}
+	}
+	return found
+}
+
+// failures finds errors where nothing is wrong: of a call that had time left, or of a release.
+func (e *Evidence) failures(sections []*Section) (found []Violation) {
+	if e.Mode != schedule.Calm {
+		return nil
+	}
+	for _, s := range sections {
+		early := s.Exit < min(s.Call+s.Patience, e.To) && s.Failed != dlock.ErrLockHeldByOther.Error()
+		why := s.Unlock
+		if s.Failed != "" && early {
+			why = s.Failed
+		}
+		if why != "" && !s.Killed {
+			found = append(found, Violation{
+				Oracle: "calm", Key: s.Key, From: s.Call, To: max(s.Exit, s.Released), Workers: []string{s.Worker}, at: max(s.Exit, s.Released),
+				Detail: fmt.Sprintf("%s failed by %s although nothing was wrong: %s", s.Attempt, s.Verb, why),
+			})
+		}
+	}
+	return found
 }
 
 // handovers are the times from the end of a section to the beginning of the next one,

@@ -22,24 +22,31 @@ var backends = []backend{
 }
 
 // times are how long what must happen took.
-func (a *adder) times(g goals) {
+func (a *adder) times(g goals, topologies []string) {
 	for _, b := range backends {
+		if !slices.ContainsFunc(b.topologies, func(one string) bool { return slices.Contains(topologies, one) }) {
+			continue
+		}
 		here := func(r Result) bool { return slices.Contains(b.topologies, r.Topology) }
 		recovered := a.collect(here, func(r Result) []time.Duration { return r.Verdict.Recoveries })
 		if g.kills > 0 {
 			a.atLeast("SIGKILLs of holders that others waited for, "+b.name, len(recovered), g.kills)
 		}
 		ttl := schedule.TTL(b.topologies[0])
-		a.percentile("holder killed to next holder, "+b.name, 99, recovered, ttl+b.late)
+		a.percentile("holder killed to next holder, "+b.name, 99, recovered, g.times, ttl+b.late)
 		beheaded := a.collect(here, func(r Result) []time.Duration { return r.Verdict.Beheaded })
-		a.percentile("holder and leader killed to next holder, "+b.name, 100, beheaded, 2*ttl+3*time.Second)
+		least := 0
+		if slices.Contains(b.topologies, schedule.Etcd3) && slices.Contains(topologies, schedule.Etcd3) {
+			least = g.times
+		}
+		a.percentile("holder and leader killed to next holder, "+b.name, 100, beheaded, least, 2*ttl+3*time.Second)
 	}
 	handed := func(r Result) []time.Duration { return r.Verdict.Handovers }
-	for _, topology := range schedule.Topologies {
+	for _, topology := range topologies {
 		here := func(r Result) bool { return r.Topology == topology }
-		a.percentile("hand-over, "+topology, 99, a.collect(here, handed), 20*time.Millisecond)
+		a.percentile("hand-over, "+topology, 99, a.collect(here, handed), g.times, 20*time.Millisecond)
 	}
-	a.overruns()
+	a.overruns(g)
 }
 
 func (a *adder) collect(which func(Result) bool, of func(Result) []time.Duration) (all []time.Duration) {
@@ -51,7 +58,11 @@ func (a *adder) collect(which func(Result) bool, of func(Result) []time.Duration
 	return all
 }
 
-func (a *adder) percentile(name string, p int, all []time.Duration, bound time.Duration) {
+// percentile adds one of some times, of which there must be enough to tell.
+func (a *adder) percentile(name string, p int, all []time.Duration, least int, bound time.Duration) {
+	if len(all) < least {
+		a.atLeast(name+", how many", len(all), least)
+	}
 	if len(all) == 0 {
 		return
 	}
@@ -62,9 +73,12 @@ func (a *adder) percentile(name string, p int, all []time.Duration, bound time.D
 
 // overruns is how long calls returned after their context had ended. Trials keep the
 // longest ones, which are enough for the percentile.
-func (a *adder) overruns() {
+func (a *adder) overruns(g goals) {
 	all := a.collect(func(Result) bool { return true }, func(r Result) []time.Duration { return r.Verdict.Overruns })
 	n := a.sum(func(r Result) int { return r.Verdict.Overran })
+	if n < g.times {
+		a.atLeast("returns after the context ended", n, g.times)
+	}
 	if len(all) == 0 {
 		return
 	}

@@ -101,6 +101,29 @@ func (k Kind) Unnoticed() bool {
 	}
 }
 
+// RestartsLeases says whether leases of etcd may begin anew: another member leads, or the one
+// that did is back.
+func (k Kind) RestartsLeases() bool {
+	switch k {
+	case ServerPause, ServerRestart, LeaderKill, LeaderPause, Beheading:
+		return true
+	default:
+		return false
+	}
+}
+
+// Node is the one server that a fault strikes, of several that know nothing of each other.
+func (f Fault) Node(servers int) (node int, one bool) {
+	switch f.Kind {
+	case ServerPause, ServerRestart, ServerEmpty, SiblingDelete:
+		return f.Target % servers, true
+	case Delay, Cut, BlackHole, ReplyHole, LagHole, DropReplies, LateCalls, Mute:
+		return f.Target % (servers + 1), !StrikesAll(f.Target, servers)
+	default:
+		return 0, false
+	}
+}
+
 // Harmless says whether a fault may never cost a holder its lock.
 func (f Fault) Harmless(ttl time.Duration) bool {
 	switch f.Kind {

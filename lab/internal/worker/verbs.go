@@ -90,16 +90,17 @@ func (w *worker) byKey(ctx context.Context, s *session, t task) error {
 	if err != nil {
 		return err
 	}
+	guard, ok := s.client.Held(t.key)
+	if ok { // the owner outlives the wait
+		w.section(ctx, context.WithoutCancel(owner), s, t, guard)
+	}
 	unlock, stop := t.unlocking(ctx)
 	defer stop()
-	guard, ok := s.client.Held(t.key)
+	err = s.client.Unlock(unlock, t.key)
 	if !ok { // it was over before it could be looked at
-		_ = s.client.Unlock(unlock, t.key)
 		return dlock.ErrOwnershipLost
 	}
-	// The owner outlives the wait.
-	w.section(ctx, context.WithoutCancel(owner), s, t, guard)
-	w.released(t, s.client.Unlock(unlock, t.key))
+	w.released(t, err)
 	return nil
 }
 
