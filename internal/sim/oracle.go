@@ -55,6 +55,8 @@ func (s *Simulation) Asks(q *Request) {
 
 // Enters checks a lock that a user has from now on.
 func (s *Simulation) Enters(h *Hold) {
+	s.checkBelief(h)
+	s.checkLeast(h)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.logf("%s has %s, %s, token %d", h.User, h.Key, h.Mode, h.Token)
@@ -165,6 +167,7 @@ func (s *Simulation) conflict(h, o *Hold) {
 // Leaves records that a user is about to unlock or was told that its lock is lost, and
 // checks that nothing was lost that could not be.
 func (s *Simulation) Leaves(h *Hold) {
+	s.checkBelief(h)
 	left := h.guard.Remaining()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -177,15 +180,21 @@ func (s *Simulation) Leaves(h *Hold) {
 	h.leftAt, h.validUntil = s.Now(), s.Now()+left
 	s.checkEnd(h)
 	s.checkEarly(h)
+	s.checkLoss(h)
+	s.checkOverstay(h)
 }
 
 // Unlocked checks that the context has ended, and that what the call says is true.
 func (s *Simulation) Unlocked(h *Hold, err error) {
+	if err == nil {
+		s.checkReleased(h)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.logf("%s has unlocked %s, token %d: %v", h.User, h.Key, h.Token, err)
 	h.done, h.returned = true, s.Now()
 	s.checkUnlock(h, err)
+	s.checkUnlockTime(h)
 	if h.Context.Err() == nil {
 		s.failf("context", "%s has unlocked %s, token %d, and its context lives", h.User, h.Key, h.Token)
 	}

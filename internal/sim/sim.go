@@ -87,6 +87,7 @@ type Simulation struct {
 	byKey           map[keyed][]*Request     // calls of Lock and TryLock
 	unlockedByOther map[keyed]bool           // see unlocksForOther
 	lastEviction    map[string]time.Duration // by key
+	leases          map[grant]lease
 
 	story []string
 }
@@ -109,7 +110,7 @@ func New(set Settings) *Simulation {
 		last: map[string]int64{}, lastAlone: map[string]int64{}, taken: map[string][]sample{}, evicted: map[int64]bool{}, lingers: map[int64]bool{},
 		waiting: map[*Request]int{}, firstGrants: map[string]int64{},
 		closed: map[*dlock.Client]bool{}, counts: map[Way]Count{}, byKey: map[keyed][]*Request{},
-		unlockedByOther: map[keyed]bool{}, lastEviction: map[string]time.Duration{},
+		unlockedByOther: map[keyed]bool{}, lastEviction: map[string]time.Duration{}, leases: map[grant]lease{},
 	}
 	r := s.Draw("weather")
 	s.calm = r.IntN(5) == 0

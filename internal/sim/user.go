@@ -66,7 +66,7 @@ type Request struct {
 	Wait               time.Duration
 	Lingers            bool // by WithMinHold; Close leaves it to its lease
 	Fixed              bool // by WithoutRenewal
-	MaxHold            time.Duration
+	MinHold, MaxHold   time.Duration
 	Asked              time.Duration
 	Patience           context.Context
 	opts               []dlock.LockOption
@@ -92,6 +92,7 @@ type Hold struct {
 	asked      bool          // its user has called Extend
 	over       bool          // its user has said so
 	done       bool          // its unlock has returned
+	dawdled    bool          // its user has taken its time to unlock
 }
 
 func (u *User) chance(percent int) bool { return u.Rand.IntN(100) < percent }
@@ -122,8 +123,8 @@ func (u *User) request(c *dlock.Client, verb string) *Request {
 		q.Keeps, q.Fixed = false, true
 		q.opts = append(q.opts, dlock.WithoutRenewal())
 	} else if u.chance(10) {
-		q.Lingers = true
-		q.opts = append(q.opts, dlock.WithMinHold(u.upTo(3*time.Second)))
+		q.Lingers, q.MinHold = true, u.upTo(3*time.Second)
+		q.opts = append(q.opts, dlock.WithMinHold(q.MinHold))
 	}
 	if u.chance(10) {
 		q.Keeps, q.MaxHold = false, 3*time.Second+u.upTo(5*time.Second)
@@ -350,6 +351,7 @@ func (u *User) work(h *Hold, g *dlock.Guard) {
 func (u *User) giveBack(h *Hold, unlock func() error) {
 	u.Observer.Leaves(h)
 	if h.MaxHold > 0 && h.Context.Err() != nil && u.extra(50) {
+		h.dawdled = true
 		u.pause(dawdle) // the key must not wait for that
 	}
 	u.Observer.Unlocked(h, unlock())

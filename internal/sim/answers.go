@@ -1,0 +1,161 @@
+package sim
+
+import (
+	"context"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// A lease is what a Client knows of one that the store has given it.
+type lease struct {
+	until time.Duration // from when the last call was sent that the store answered with it
+	gone  bool          // the store has said that it is over
+}
+
+// answered records what a Client was told of a claim by a call that it sent at a time.
+func (s *Simulation) answered(sent time.Duration, r driver.Ref, st driver.State) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g, known := s.grants[r.ID]
+	if !known || g.key != r.Key {
+		return
+	}
+	l := s.leases[g]
+	switch st.Phase {
+	case driver.Held:
+		l.until = max(l.until, sent+r.TTL)
+	case driver.Gone:
+		l.gone = true
+	default:
+	}
+	s.leases[g] = l
+}
+
+// sparing is how much of a lease a Client may give up: its margin, and what separates the
+// grant, of which a push may tell, from the call that is answered next.
+func sparing(ttl time.Duration) time.Duration { return ttl/20 + early }
+
+// checkLoss fails if a lock is lost although the store has answered its renewals in time. Holds
+// that nothing has extended or handed on are judged, if no machine slept.
+func (s *Simulation) checkLoss(h *Hold) {
+	if h.Inside != nil || !h.Keeps || h.asked || !h.lost() || s.batches || s.evicted[h.Token] || len(s.sleeps) > 0 || s.hasObservers() {
+		return
+	}
+	l, known := s.leases[grant{h.Key, h.Token}]
+	if at := time.Duration(h.endedAt.Load()); known && !l.gone && at < l.until-sparing(h.TTL) {
+		s.failf("false loss", "%s lost token %d of %s at %v, and had been told that it has it until %v", h.User, h.Token, h.Key, at, l.until)
+	}
+}
+
+// checkBelief fails if a holder believes in its lock for longer than the store keeps it.
+func (s *Simulation) checkBelief(h *Hold) {
+	if !s.Fences || h.own.Err() != nil { // a redlock is kept by several stores
+		return
+	}
+	left := h.guard.Remaining()
+	if left <= 0 || left > time.Hour { // without a lease
+		return
+	}
+	claims := s.store.Claims(h.Key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.evicted[h.Token] || time.Since(s.lastWake) < wakeGrace {
+		return
+	}
+	for _, c := range claims {
+		last := max(c.Token, c.LastToken)
+		if c.Phase == driver.Held && c.Token <= h.Token && h.Token <= last && c.Left+rounding < left {
+			s.failf("belief", "%s believes in token %d of %s for %v more, and the store keeps it for %v", h.User, h.Token, h.Key, left, c.Left)
+		}
+	}
+}
+
+// rounding is how exactly a store tells how long a claim is kept.
+const rounding = 2 * time.Millisecond
+
+// checkReleased fails if the store has a lock of which Unlock has said that it is released. What
+// is handed on inside a process, or is kept for a least hold, stays; Do does not tell.
+func (s *Simulation) checkReleased(h *Hold) {
+	if h.Inside == nil && h.verb != verbDo && !s.batches && !h.Lingers && s.Fences {
+		s.stillHeld(h.Key, h.Token, "kept", "its Unlock has returned nil")
+	}
+}
+
+// checkOverstay fails if a lock lives on after its longest hold.
+func (s *Simulation) checkOverstay(h *Hold) {
+	if h.MaxHold > 0 && h.Inside == nil && h.own.Err() == nil && s.Now() > h.entered+h.MaxHold+rounding {
+		s.failf("overstayed", "%s has token %d of %s since %v, and may have it for %v", h.User, h.Token, h.Key, h.entered, h.MaxHold)
+	}
+}
+
+// checkLeast sees to it that a key is kept for the least hold, and not much longer if nothing
+// fails.
+func (s *Simulation) checkLeast(h *Hold) {
+	if !h.Lingers || h.Inside != nil || !s.calm || s.batches || s.hasObservers() || h.Mode != driver.Exclusive {
+		return
+	}
+	until := h.entered + h.MinHold
+	s.Go(func() {
+		pause(until - s.Now() - rounding)
+		s.mu.Lock()
+		spared := s.evicted[h.Token] || h.lost() || s.closed[h.client]
+		s.mu.Unlock()
+		if !spared && !s.isHeld(h.Key, h.Token) {
+			s.wrong("least hold", "%s had token %d of %s from %v on for at least %v, and it is free", h.User, h.Token, h.Key, h.entered, h.MinHold)
+		}
+		pause(2*rounding + sweeping)
+		s.mu.Lock()
+		left := h.done && h.returned+sweeping < s.Now() && !s.closed[h.client]
+		s.mu.Unlock()
+		if left {
+			s.stillHeld(h.Key, h.Token, "kept", "its least hold was over long ago")
+		}
+	})
+}
+
+func (s *Simulation) isHeld(key string, token int64) bool {
+	for _, c := range s.store.Claims(key) {
+		if c.Phase == driver.Held && c.Token == token {
+			return true
+		}
+	}
+	return false
+}
+
+// checkUnlockTime fails if an Unlock returns long after its context has ended. One whose context
+// is over is tried all the same, for a third of the lease, which Extend may have changed, and no
+// longer than two seconds.
+func (s *Simulation) checkUnlockTime(h *Hold) {
+	ended := time.Duration(h.ended.Load())
+	if h.Inside != nil || h.verb == verbDo || ended == 0 || s.hasObservers() {
+		return
+	}
+	tried := min(h.TTL/3, 2*time.Second)
+	if h.asked {
+		tried = 2 * time.Second
+	}
+	if s.Now() > max(ended, h.leftAt+tried)+grace && h.leftAt != 0 && !h.dawdled {
+		s.failf("late", "%s unlocked token %d of %s until %v, and its context had ended at %v", h.User, h.Token, h.Key, s.Now(), ended)
+	}
+}
+
+func (w *watched) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
+	sent := w.sim.Now()
+	st, err := w.Driver.Acquire(ctx, r)
+	if err == nil {
+		w.sim.answered(sent, r.Ref, st)
+	}
+	return st, err
+}
+
+func (w *watched) Renew(ctx context.Context, refs []driver.Ref) ([]driver.State, error) {
+	sent, asked := w.sim.Now(), append([]driver.Ref(nil), refs...)
+	states, err := w.Driver.Renew(ctx, refs)
+	if err == nil {
+		for i, st := range states {
+			w.sim.answered(sent, asked[i], st)
+		}
+	}
+	return states, err
+}
