@@ -74,16 +74,31 @@ func (d *etcdDriver) file(ctx context.Context, c *claim, r driver.Request) (driv
 // meets the quota is carried out, and refused all the same. A delete still works then. One that is
 // not answered may yet arrive, so the claim is not submitted again.
 func (d *etcdDriver) withdraw(ctx context.Context, f filing, refused error) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTimeout)
-	defer cancel()
-	_, err := d.client.Txn(ctx).If(clientv3.Compare(clientv3.Value(f.own), "=", f.text)).Then(clientv3.OpDelete(f.own)).Commit()
+	deleted := make(chan error, 1)
+	d.work.Go(func() { // also if the caller leaves
+		limited, cancel := context.WithTimeout(d.ctx, withdrawTimeout)
+		defer cancel()
+		_, err := d.client.Txn(limited).If(clientv3.Compare(clientv3.Value(f.own), "=", f.text)).Then(clientv3.OpDelete(f.own)).Commit()
+		deleted <- err
+	})
+	var err error
+	select {
+	case err = <-deleted:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
 	if err == nil {
 		return refused
 	}
+	d.burn(f.claim)
+	return driver.Classify(fmt.Errorf("%w, and the claim was not taken back: %w", refused, err), driver.Ambiguous)
+}
+
+// burn keeps a claim from being submitted again: something may yet arrive that deletes it.
+func (d *etcdDriver) burn(c *claim) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	f.burnt = true
-	return driver.Classify(fmt.Errorf("%w, and the claim was not taken back: %w", refused, err), driver.Ambiguous)
+	c.burnt = true
 }
 
 func (d *etcdDriver) isBurnt(c *claim) bool {
@@ -92,7 +107,7 @@ func (d *etcdDriver) isBurnt(c *claim) bool {
 	return c.burnt
 }
 
-// withdrawTimeout is how long a caller waits for that.
+// withdrawTimeout is how long that is tried.
 const withdrawTimeout = time.Second
 
 // A filing is what is sent for a claim.
@@ -159,7 +174,11 @@ func (d *etcdDriver) tryAmongStrangers(ctx context.Context, f filing) (position,
 		return p, err
 	}
 	_, err = d.client.Txn(ctx).If(created(f.own, p.rev)).Then(clientv3.OpDelete(f.own)).Commit()
-	return position{phase: driver.Gone}, stored(err)
+	if err != nil {
+		d.burn(f.claim)
+		return position{}, stored(err)
+	}
+	return position{phase: driver.Gone}, nil
 }
 
 // queue files a claim at the end of the line.

@@ -7,11 +7,18 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
 	"github.com/ceyewan/genesis/pkg/dlock/etcdlock"
 )
 
@@ -75,4 +82,133 @@ func lockUntilFull(t *testing.T, c *dlock.Client, direct *clientv3.Client) (refu
 	}
 	wg.Wait()
 	return refused
+}
+
+// fill makes a server refuse to store anything, until the alarm is taken off.
+func fill(t *testing.T, direct *clientv3.Client) {
+	t.Helper()
+	_, err := pb.NewMaintenanceClient(direct.ActiveConnection()).Alarm(t.Context(), &pb.AlarmRequest{Action: pb.AlarmRequest_ACTIVATE, Alarm: pb.AlarmType_NOSPACE})
+	check(t, err)
+}
+
+// A release that finds no room for its tombstone deletes the claim all the same. That the next attempt
+// does not find it is no loss.
+func TestUnlockWithoutSpaceIsNoLoss(t *testing.T) {
+	t.Parallel()
+	server := testenv.Etcd(t)
+	direct, p := dial(t, server.Endpoint()), testenv.Proxy(t, server.Addr())
+	c := locksOn(t, dial(t, urlOf(p)), dlock.Config{})
+	warm(t, c)
+	p.DropGRPC(txnPath, 1) // so that the release needs a tombstone
+	g := acquire(t, c, "k", dlock.WithTTL(time.Hour))
+	fill(t, direct)
+	done := make(chan error, 1)
+	go func() { done <- g.Unlock(t.Context()) }()
+	testenv.Eventually(t, time.Minute, "the claim is deleted", func() bool { return len(storedClaims(t, direct, "k")) == 0 })
+	_, err := direct.AlarmDisarm(t.Context(), &clientv3.AlarmMember{})
+	check(t, err)
+	if err := <-done; errors.Is(err, dlock.ErrOwnershipLost) {
+		t.Errorf("a lock that was held until it was unlocked: %v", err)
+	}
+}
+
+// A deleter is a client whose transactions that do nothing but delete arrive when they are let go. Their
+// callers get no answer, at the end of their context or, if it is deaf, when they are let go.
+type deleter struct {
+	*clientv3.Client
+	letGo         func()
+	held, arrived chan struct{}
+}
+
+func dialDeleter(t *testing.T, endpoint string, deaf bool) deleter {
+	t.Helper()
+	gate := make(chan struct{})
+	d := deleter{letGo: sync.OnceFunc(func() { close(gate) }), held: make(chan struct{}, 64), arrived: make(chan struct{}, 64)}
+	hold := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		txn, ok := req.(*pb.TxnRequest)
+		if !ok || len(txn.Success) != 1 || txn.Success[0].GetRequestDeleteRange() == nil {
+			return call(ctx, method, req, reply, cc, opts...)
+		}
+		go func() {
+			<-gate
+			_ = call(context.WithoutCancel(ctx), method, req, &pb.TxnResponse{}, cc, opts...)
+			d.arrived <- struct{}{}
+		}()
+		d.held <- struct{}{}
+		if deaf {
+			<-gate
+			return status.Error(codes.Unavailable, "let go")
+		}
+		<-ctx.Done()
+		return status.FromContextError(ctx.Err()).Err()
+	}
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints: []string{endpoint}, Logger: zap.NewNop(), DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(hold)},
+	})
+	check(t, err)
+	t.Cleanup(func() { _ = client.Close() })
+	d.Client = client
+	return d
+}
+
+// A call whose claim is taken back returns when its context ends, and not when that is answered.
+func TestTakingBackHeedsTheContext(t *testing.T) {
+	t.Parallel()
+	server := testenv.Etcd(t)
+	direct := dial(t, server.Endpoint())
+	client := dialDeleter(t, server.Endpoint(), true)
+	defer client.letGo()
+	d := openDriver(t, client.Client)
+	submit(t, d, refOf("warm", 9)) // which makes the lease
+	fill(t, direct)
+	ctx, cancel := context.WithCancel(t.Context())
+	returned := make(chan error, 1)
+	go func() {
+		_, err := d.Acquire(ctx, driver.Request{Ref: refOf("k", 1)})
+		returned <- err
+	}()
+	<-client.held
+	cancel()
+	select {
+	case err := <-returned:
+		if err == nil {
+			t.Error("a server without room has stored a claim")
+		}
+	case <-time.After(time.Minute):
+		t.Error("the call goes on after its context has ended")
+	}
+	_, err := direct.AlarmDisarm(t.Context(), &clientv3.AlarmMember{})
+	check(t, err)
+}
+
+// The delete of a claim that would not wait arrives late, when the same claim was submitted once more:
+// it takes no lock away.
+func TestLateDeleteSparesTheNextGrant(t *testing.T) {
+	t.Parallel()
+	server := testenv.Etcd(t)
+	direct := dial(t, server.Endpoint())
+	client := dialDeleter(t, server.Endpoint(), false)
+	defer client.letGo()
+	d, other := openDriver(t, client.Client), openDriver(t, dial(t, server.Endpoint()))
+	holder, ref := refOf("k", 2), refOf("k", 1)
+	submit(t, other, holder)
+	own := string(storedClaims(t, direct, "k")[0].Key)
+	_, err := direct.Put(t.Context(), own[:strings.LastIndex(own, "/")+1]+"abc", "data of another program")
+	check(t, err)
+	short, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if st, err := d.Acquire(short, driver.Request{Ref: ref}); driver.ClassOf(err) != driver.Ambiguous {
+		t.Fatalf("the delete was held up, and Acquire has %v, %v", st, err)
+	}
+	_, err = other.Release(t.Context(), holder)
+	check(t, err)
+	again, err := d.Acquire(t.Context(), driver.Request{Ref: ref})
+	check(t, err)
+	client.letGo()
+	<-client.arrived
+	next, err := other.Acquire(t.Context(), driver.Request{Ref: refOf("k", 3)})
+	check(t, err)
+	if again.Phase == driver.Held && next.Phase == driver.Held {
+		t.Errorf("two hold the lock, with tokens %d and %d", again.Token, next.Token)
+	}
 }

@@ -51,6 +51,7 @@ func (d *etcdDriver) Release(ctx context.Context, r driver.Ref) (driver.State, e
 	}
 	if c != nil && errors.Is(err, ErrNoSpace) { // for the bar; what is there can still be deleted
 		_, _ = d.client.Txn(ctx).If(d.still(c)).Then(clientv3.OpDelete(c.own)).Commit()
+		err = driver.Classify(err, driver.Ambiguous)
 	}
 	if err != nil {
 		return driver.State{}, err
