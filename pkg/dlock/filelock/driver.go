@@ -55,7 +55,7 @@ const most = 1 << 30
 func (d *fileDriver) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
 	switch {
 	case ctx.Err() != nil:
-		return driver.State{}, ctx.Err()
+		return driver.State{}, driver.Classify(ctx.Err(), driver.Transient) // nothing is stored
 	case r.Mode > driver.Permit || (r.Mode == driver.Permit && r.Limit < 1) || r.Limit > most:
 		return driver.State{}, fmt.Errorf("%w: %s of %d", driver.ErrUnsupported, r.Mode, r.Limit)
 	case r.Fences > most:

@@ -1,6 +1,7 @@
 package memlock
 
 import (
+	"math"
 	"time"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
@@ -53,7 +54,7 @@ func (s *Store) entry(name string, now time.Duration) *entry {
 }
 
 // dropOver drops what was left to its lease under a name that is not used again. It looks
-// at two names for each new one, so that names do not pile up, and at a few holders of each,
+// at two names for each new one, so that names do not pile up, and at a few claims of each,
 // so that no call takes long.
 func (s *Store) dropOver(now time.Duration) {
 	for range 2 {
@@ -70,13 +71,13 @@ func (s *Store) dropOver(now time.Duration) {
 			e.drop(first)
 		}
 		if e.holders.head == nil {
-			s.settle(e, now)
+			s.serve(e, now, maxDrops)
 			s.dropIfEmpty(e)
 		}
 	}
 }
 
-// maxDrops is how many holders of a name are dropped for a new one.
+// maxDrops is how many holders, and how many waiters, of a name are dropped for a new one.
 const maxDrops = 16
 
 func (s *Store) dropIfEmpty(e *entry) bool {
@@ -119,7 +120,14 @@ func (s *Store) settle(e *entry, now time.Duration) {
 		}
 		c = next
 	}
-	for c := e.queue.head; c != nil; c = e.queue.head {
+	s.serve(e, now, math.MaxInt)
+}
+
+// serve grants from the head of the queue, dropping dead heads, until the head does not fit or
+// so many waiters were looked at.
+func (s *Store) serve(e *entry, now time.Duration, most int) {
+	for c := e.queue.head; c != nil && most > 0; c = e.queue.head {
+		most--
 		if c.deadline <= now {
 			e.drop(c)
 			continue

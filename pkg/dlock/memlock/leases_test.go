@@ -111,3 +111,42 @@ func TestPairsDoNotPayForReadersOfAnotherName(t *testing.T) {
 		t.Errorf("200 pairs take %v next to 10,000 readers of another name, and %v without them", here, there)
 	}
 }
+
+// A new name drops a few dead waiters of other names, and not all at once.
+func TestNewNameDropsFewWaiters(t *testing.T) {
+	s := New()
+	d, err := s.Open(driver.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	const all = 10 * maxDrops
+	for i := range all + 1 {
+		r := driver.Request{Ref: driver.Ref{Key: "k", ID: fmt.Sprintf("%032x", i), TTL: time.Hour}, Wait: true}
+		if _, err := d.Acquire(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.Advance(3 * time.Hour)
+	waiters := func() int {
+		if e := s.keys["k"]; e != nil {
+			return e.queue.n
+		}
+		return 0
+	}
+	before := waiters()
+	for i := range all {
+		r := driver.Request{Ref: driver.Ref{Key: fmt.Sprint("new ", i), ID: fmt.Sprintf("%032x", all+1+i), TTL: time.Hour}}
+		if _, err := d.Acquire(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+		now := waiters()
+		if before-now > 2*maxDrops {
+			t.Fatalf("one call has dropped %d waiters of another name", before-now)
+		}
+		before = now
+	}
+	if before > 0 {
+		t.Errorf("%d dead waiters are left after %d calls", before, all)
+	}
+}

@@ -89,7 +89,7 @@ func (m *memory) Caps() driver.Caps {
 
 func (m *memory) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
 	if err := ctx.Err(); err != nil {
-		return driver.State{}, err
+		return driver.State{}, driver.Classify(err, driver.Transient) // nothing is stored
 	}
 	if r.Mode > driver.Permit || (r.Mode == driver.Permit && r.Limit < 1) {
 		return driver.State{}, fmt.Errorf("%w: %s of %d", driver.ErrUnsupported, r.Mode, r.Limit)
