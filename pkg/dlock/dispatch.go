@@ -44,9 +44,11 @@ func (c *Client) dispatch(ev driver.Event) {
 }
 
 // takeBack releases a grant to a claim that is over here, or never was: a request that
-// arrived late or twice has made it, and nobody would hold or renew it.
+// arrived late or twice has made it, and nobody would hold or renew it. A token tells of a
+// grant also if the driver does not call it held yet.
 func (c *Client) takeBack(ev driver.Event) {
-	if ev.State.Phase == driver.Held && !c.closed && c.strays.ignore(ev.ID, after(c.now(), time.Second), c.now()) {
+	isGrant := ev.State.Phase == driver.Held || ev.State.Phase == driver.Unknown && ev.State.Token != 0
+	if isGrant && !c.closed && c.strays.ignore(ev.ID, after(c.now(), time.Second), c.now()) {
 		c.settleRef(driver.Ref{Key: ev.Key, ID: ev.ID, TTL: c.cfg.DefaultTTL})
 	}
 }
@@ -83,8 +85,8 @@ func (s *strays) ignore(id string, until, now int64) bool {
 // renewAll is for when pushes may have been lost.
 func (c *Client) renewAll() {
 	for cl := range c.claims.all() {
-		if cl.phase != filing && cl.phase != ended && cl.renewable() {
-			c.renewNow(cl)
+		if cl.phase != filing && cl.phase != ended {
+			c.verifyNow(cl)
 		}
 	}
 }

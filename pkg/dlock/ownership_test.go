@@ -254,10 +254,11 @@ func TestHeartbeatIsRepeatedInTime(t *testing.T) {
 	})
 }
 
-// A hint makes the Client look whether a lock without renewal is still there, and does
-// not lengthen it. If it is gone, that is a loss at once.
+// A hint, of this lock or of all, makes the Client look whether a lock without renewal is still
+// there, and does not lengthen it. If it is gone, that is a loss at once.
 func TestHintDoesNotRenewFixed(t *testing.T) {
-	for _, evict := range []bool{false, true} {
+	for n := range 4 {
+		evict, ofAll := n%2 == 0, n < 2
 		virtual(t, func(t *testing.T) {
 			store, events := memlock.New(), make(chan driver.Event, 1)
 			var id string
@@ -267,12 +268,16 @@ func TestHintDoesNotRenewFixed(t *testing.T) {
 			}}, dlock.Config{})
 			began := time.Now()
 			g := acquire(t, c, "k", dlock.WithTTL(10*second), dlock.WithoutRenewal())
+			hint := driver.Event{Key: "k", ID: id}
+			if ofAll { // others may have been lost
+				hint = driver.Event{}
+			}
 			elapse(5 * second)
 			for range 50 { // however often
 				if evict {
 					break
 				}
-				events <- driver.Event{Key: "k", ID: id}
+				events <- hint
 				elapse(time.Millisecond)
 			}
 			if evict {
@@ -281,7 +286,7 @@ func TestHintDoesNotRenewFixed(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			events <- driver.Event{Key: "k", ID: id}
+			events <- hint
 			synctest.Wait()
 			if evict {
 				ended(t, g, dlock.ErrOwnershipLost)

@@ -46,8 +46,7 @@ func (d *redisDriver) heard(payload string) {
 	switch part[0] {
 	case "held":
 		if d.settings.replicas > 0 {
-			ev.State.Token = 0 // the renewal that follows waits for the replicas
-			break
+			break // not held yet: the renewal that follows waits for the replicas
 		}
 		ev.State.Phase = driver.Held
 		d.mu.Lock()

@@ -2,6 +2,7 @@ package redislock_test
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -66,4 +67,75 @@ func TestLateUndoSparesTheNextGrant(t *testing.T) {
 		t.Errorf("another gets the lock of token %d: %v, %v", g.Token(), ok, err)
 	}
 	unlock(t, g)
+}
+
+// What a replica does not confirm is taken back, and that is never answered: MaxRetries ends the
+// call all the same, and the error does not say that another holds the lock.
+func TestRetriesEndACallThatIsTakenBack(t *testing.T) {
+	t.Parallel()
+	server := testenv.Redis(t)
+	p := testenv.Proxy(t, server.Addr())
+	c := locksOn(t, redislock.New(dialRedis(t, p.Addr()), redislock.WithMinReplicas(1, 10*time.Millisecond)),
+		dlock.Config{MaxRetries: 3, RetryInterval: 10 * time.Millisecond})
+	_ = c.Lock(t.Context(), "warm", dlock.WithWait(0)) // the server knows the scripts from here on
+	releases := redislock.Scripts("release")
+	p.Intercept(func(cmd []string) servers.Action {
+		if len(cmd) > 1 && releases[cmd[1]] != "" {
+			return servers.DropReply
+		}
+		return servers.Forward
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	err := c.Lock(ctx, "k")
+	if ctx.Err() != nil || !errors.Is(err, dlock.ErrUnknownOutcome) || errors.Is(err, dlock.ErrLockHeldByOther) {
+		t.Errorf("Lock, which gives up after three attempts: %v; %v", err, ctx.Err())
+	}
+}
+
+// A request that arrives twice is granted the lock after its caller has left. The process gives
+// that back as soon as it hears of it, also if it waits for replicas.
+func TestUnwantedGrantGoesBackBeforeReplicasConfirm(t *testing.T) {
+	t.Parallel()
+	master, _ := startPair(t)
+	p, direct := testenv.Proxy(t, master.Addr()), dialRedis(t, master.Addr())
+	replicas := redislock.WithMinReplicas(1, 100*time.Millisecond)
+	waiter := locksOn(t, redislock.New(dialRedis(t, p.Addr()), replicas), dlock.Config{})
+	holder := locksAt(t, master.Addr())
+	g := acquire(t, holder, "k", dlock.WithTTL(time.Hour))
+	sent := make(chan []any, 64)
+	acquires := redislock.Scripts("acquire")
+	p.Intercept(func(cmd []string) servers.Action {
+		if len(cmd) > 3 && acquires[cmd[1]] != "" && cmd[3] == "k" {
+			words := make([]any, len(cmd))
+			for i, word := range cmd {
+				words[i] = word
+			}
+			sent <- words
+		}
+		return servers.Forward
+	})
+	acquire(t, holder, "other")
+	startWait(t, waiter, "other") // so that the process goes on listening
+	err := waiter.Lock(t.Context(), "k", dlock.WithTTL(time.Hour), dlock.WithWait(time.Second))
+	if !errors.Is(err, dlock.ErrLockHeldByOther) {
+		t.Fatal(err)
+	}
+	awaitQueued(t, holder, "k", 0)
+	check(t, direct.Do(t.Context(), (<-sent)...).Err())
+	awaitQueued(t, holder, "k", 1)
+	releases := make(chan struct{}, 64)
+	gone := redislock.Scripts("release")
+	p.Intercept(func(cmd []string) servers.Action {
+		if len(cmd) > 3 && gone[cmd[1]] != "" && cmd[3] == "k" {
+			releases <- struct{}{}
+		}
+		return servers.Forward
+	})
+	unlock(t, g)
+	select {
+	case <-releases:
+	case <-time.After(time.Minute):
+		t.Error("a grant that nobody wants was not given back")
+	}
 }
