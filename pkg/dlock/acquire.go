@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/hide"
 )
 
 // Acquire waits for key until ctx ends and returns a Guard for it. The context
@@ -108,9 +109,22 @@ func (c *Client) seekAlone(ctx context.Context, key string, s *lockSettings, met
 			return g, err
 		}
 		if err := a.backOff(ctx, err); err != nil {
-			return nil, err
+			return nil, a.lastPlace(err)
 		}
 	}
+}
+
+// lastPlace is the error of a call that has lost its place, and does not ask again. If nobody
+// has answered when it asked for that place, nobody has said that the key is held either.
+func (a *acquisition) lastPlace(err error) error {
+	if !a.doubt || !errors.Is(err, errPlaceLost) {
+		return err
+	}
+	why := a.cause
+	if why == nil {
+		why = hide.From(err, ErrLockHeldByOther)
+	}
+	return fmt.Errorf("%w: %w", ErrUnknownOutcome, mayBeStored(why))
 }
 
 // An acquisition is one call that wants a key.
@@ -123,6 +137,7 @@ type acquisition struct {
 	failures int    // in a row
 	id       string // of the last claim
 	cause    error  // of the last attempt whose failure had one
+	doubt    bool   // the place that was lost last may never have been one
 	sends    int
 }
 
@@ -133,9 +148,8 @@ func (a *acquisition) file(ctx context.Context, key string) (*Guard, error) {
 	for {
 		st, sent, err := a.send(ctx, g.claim)
 		if err == nil {
-			a.failures = 0
 			a.note(false, nil)
-			err = a.placed(ctx, g, st, sent)
+			err = a.answered(ctx, g, st, sent)
 			if err == nil && ctx.Err() != nil { // the grant came too late for its caller
 				err = ctxError(ctx)
 			}
@@ -158,6 +172,17 @@ func (a *acquisition) file(ctx context.Context, key string) (*Guard, error) {
 			return nil, a.abandon(g.claim, a.outcome(g.claim, err))
 		}
 	}
+}
+
+// answered takes in the answer to an attempt. A claim that is not there after an attempt without
+// an answer is no progress: a driver that must not use its ID again says so without asking.
+func (a *acquisition) answered(ctx context.Context, g *Guard, st driver.State, s sent) error {
+	if st.Phase != driver.Gone || !g.claim.unsettled {
+		a.failures = 0
+	}
+	err := a.placed(ctx, g, st, s)
+	a.doubt = errors.Is(err, errPlaceLost) && g.claim.unsettled
+	return err
 }
 
 // outcome says that a claim may be stored, if any attempt was not answered.

@@ -669,3 +669,18 @@ func TestPausesAreSpread(t *testing.T) {
 		}
 	})
 }
+
+// A wait that is over before anything was sent has an error that callers can tell.
+func TestWaitThatIsOverAtOnce(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		remote := func(c *driver.Caps) { c.Remote = true }
+		c := client(t, &scripted{Opener: memlock.New(), caps: remote, acquire: func(ctx context.Context, _ driver.Driver, _ driver.Request) (driver.State, error) {
+			<-ctx.Done()
+			return driver.State{}, driver.Classify(ctx.Err(), driver.Transient) // nothing was sent
+		}}, dlock.Config{})
+		err := c.Lock(ctx, "k", dlock.WithWait(time.Nanosecond))
+		if !errors.Is(err, dlock.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("the wait is over, the context is not, and nothing was sent: %v", err)
+		}
+	})
+}
