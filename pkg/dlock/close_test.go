@@ -247,3 +247,26 @@ func TestCloseTellsWhatWasRefused(t *testing.T) {
 		}
 	})
 }
+
+// A lock was lost with its lease, and its holder unlocks it after Close. Clean-up has ended by
+// then, so nothing is handed to it, and the backend is not called.
+func TestUnlockOfALostLockAfterClose(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		_, faults := faulty()
+		c := client(t, faults, dlock.Config{})
+		g := acquire(t, c, "k", dlock.WithTTL(second), dlock.WithoutRenewal())
+		<-g.Done()
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+		calls := faults.Calls(faultdriver.Release)
+		wantErr(t, g.Unlock(ctx), dlock.ErrOwnershipLost)
+		elapse(time.Minute)
+		if n := c.Unsettled(); n != 0 {
+			t.Errorf("%d claims wait for clean-up that has ended", n)
+		}
+		if n := faults.Calls(faultdriver.Release) - calls; n != 0 {
+			t.Errorf("%d releases after Close", n)
+		}
+	})
+}
