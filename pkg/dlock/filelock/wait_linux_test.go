@@ -371,3 +371,25 @@ func TestLookingDisturbsNobody(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Every waiter of a process is told how many come before it: the holder, and those who wait
+// longer. When one of them goes, it moves up.
+func TestWaitersKnowTheirPlace(t *testing.T) {
+	t.Parallel()
+	d := newDriver(t, filepath.Join(t.TempDir(), "locks"))
+	file(t, d, try("k"), driver.Held)
+	var waiters []driver.Request
+	for i := range 3 {
+		waiters = append(waiters, wait("k"))
+		if st := file(t, d, waiters[i], driver.Queued); st.Ahead != i+1 {
+			t.Errorf("waiter %d is told of %d ahead", i, st.Ahead)
+		}
+	}
+	release(t, d, waiters[0].Ref)
+	for i, w := range waiters[1:] {
+		states, err := d.Renew(ctx, []driver.Ref{w.Ref})
+		if err != nil || states[0].Phase != driver.Queued || states[0].Ahead != i+1 {
+			t.Errorf("waiter %d after the first has gone: %+v, %v", i+1, states, err)
+		}
+	}
+}
