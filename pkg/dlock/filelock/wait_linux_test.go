@@ -393,3 +393,23 @@ func TestWaitersKnowTheirPlace(t *testing.T) {
 		}
 	}
 }
+
+// A lock that is taken again is not idle any more: however many others come and go, it is found
+// by its release.
+func TestHeldLockOutlivesIdleOnes(t *testing.T) {
+	t.Parallel()
+	d := newDriver(t, filepath.Join(t.TempDir(), "locks"))
+	use := func(key string) {
+		r := try(key)
+		file(t, d, r, driver.Held)
+		release(t, d, r.Ref)
+	}
+	use("k")
+	held := try("k")
+	file(t, d, held, driver.Held)
+	for i := range 2 * filelock.IdleLines {
+		use(fmt.Sprint("other", i))
+	}
+	release(t, d, held.Ref)
+	use("k")
+}
