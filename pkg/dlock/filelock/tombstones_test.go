@@ -1,0 +1,39 @@
+package filelock
+
+import (
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// The tombstone of an ID lasts for its time, however many there are. Those whose time has passed
+// are dropped.
+func TestManyTombstonesLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b bars
+		const n = 1000
+		for i := range n {
+			b.add(strconv.Itoa(i), time.Hour)
+		}
+		time.Sleep(driver.BarFor(time.Hour) - 1)
+		for i := range n {
+			if !b.has(strconv.Itoa(i)) {
+				t.Fatalf("%d of %d has no tombstone any more", i, n)
+			}
+		}
+		time.Sleep(1)
+		if b.has("0") {
+			t.Error("a tombstone lasts longer than its time")
+		}
+		time.Sleep(1)
+		for i := range 2 * n {
+			b.add("next"+strconv.Itoa(i), time.Hour)
+		}
+		if len(b.until) != 2*n {
+			t.Errorf("%d tombstones are kept, want %d", len(b.until), 2*n)
+		}
+	})
+}
