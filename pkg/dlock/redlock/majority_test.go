@@ -1,0 +1,73 @@
+package redlock
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// threeNodes is a driver of which no node is asked: what they say comes from the test.
+func threeNodes() *redDriver {
+	return &redDriver{
+		Outbox: driver.NewOutbox(4), majority: 2, nodes: []*node{{at: 0}, {at: 1}, {at: 2}},
+		claims: map[claimID]*claim{}, lines: map[string]*line{},
+	}
+}
+
+// A renewal is decided by a majority, and only by one. A claim that a majority has stored but
+// that never got a token was not won: a driver that does not know it must not hold it.
+func TestMajorityDecidesARenewal(t *testing.T) {
+	const yes, no = true, false
+	for _, tt := range []struct {
+		name  string
+		known bool // by this driver, which holds it with token 5
+		says  []bool
+		token int64 // that nodes have
+		want  driver.State
+	}{
+		{"one has it", true, []bool{yes}, 5, driver.State{}},
+		{"a majority has it", true, []bool{yes, yes}, 5, driver.State{Phase: driver.Held, Token: 5}},
+		{"a majority has it without a token", true, []bool{yes, yes}, 0, driver.State{Phase: driver.Held, Token: 5}},
+		{"a majority has it after all", true, []bool{no, yes, yes}, 5, driver.State{Phase: driver.Held, Token: 5}},
+		{"one lacks it", true, []bool{no}, 0, driver.State{}},
+		{"nodes differ", true, []bool{yes, no}, 5, driver.State{}},
+		{"a majority lacks it", true, []bool{no, no}, 0, driver.State{Phase: driver.Gone}},
+		{"a majority lacks it in the end", true, []bool{no, yes, no}, 5, driver.State{Phase: driver.Gone}},
+		{"unknown, one has it", false, []bool{yes}, 7, driver.State{}},
+		{"unknown, a majority has it", false, []bool{yes, yes}, 7, driver.State{Phase: driver.Held, Token: 7}},
+		{"unknown, a majority has it with the first token", false, []bool{yes, yes}, 1, driver.State{Phase: driver.Held, Token: 1}},
+		{"unknown and without a token", false, []bool{yes, yes}, 0, driver.State{Phase: driver.Gone}},
+		{"unknown, a majority lacks it", false, []bool{no, no}, 0, driver.State{Phase: driver.Gone}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			d := threeNodes()
+			var c *claim
+			if tt.known {
+				c = &claim{key: "k", id: "id", phase: driver.Held, token: 5, ttl: time.Minute}
+				d.claims[claimID{"k", "id"}] = c
+			}
+			r := &renewal{driver: d, refs: []driver.Ref{{Key: "k", ID: "id", TTL: time.Minute}}, claims: []*claim{c}, states: make([]driver.State, 1)}
+			h := &holding{renewal: r, batch: []int{0}, polls: make([]poll, 1), sent: time.Now()}
+			for _, has := range tt.says {
+				if has {
+					h.polls[0].yes++
+					h.polls[0].token = tt.token
+				} else {
+					h.polls[0].no++
+				}
+				h.decide(0)
+			}
+			got := r.states[0]
+			if got.Phase != tt.want.Phase || got.Token != tt.want.Token || h.isDecided() != (got.Phase != driver.Unknown) {
+				t.Errorf("%v with token %d, decided %v, want %v with token %d", got.Phase, got.Token, h.isDecided(), tt.want.Phase, tt.want.Token)
+			}
+			if (got.Phase == driver.Held) != got.Until.After(h.sent) {
+				t.Errorf("%v until %v", got.Phase, got.Until.Sub(h.sent))
+			}
+			if kept := len(d.claims) > 0; kept != (tt.known && got.Phase != driver.Gone) {
+				t.Errorf("%v, and the driver keeps it: %v", got.Phase, kept)
+			}
+		})
+	}
+}
