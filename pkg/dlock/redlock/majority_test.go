@@ -71,3 +71,31 @@ func TestMajorityDecidesARenewal(t *testing.T) {
 		})
 	}
 }
+
+// What a release has found is certain when a majority agrees. If nodes failed and the others
+// differ, the claim may have been held.
+func TestMajorityDecidesARelease(t *testing.T) {
+	for _, tt := range []struct {
+		name                     string
+		held, queued, gone, left int
+		want                     driver.Phase // Unknown: not decided
+	}{
+		{"a majority had it", 2, 0, 0, 1, driver.Held},
+		{"one had it", 1, 0, 0, 2, driver.Unknown},
+		{"one had it, the others failed", 1, 0, 0, 0, driver.Unknown},
+		{"nodes differ", 1, 0, 1, 1, driver.Unknown},
+		{"nodes differ, and the last failed", 1, 0, 1, 0, driver.Held},
+		{"a majority did not have it", 1, 0, 2, 0, driver.Gone},
+		{"one showed that it waits", 0, 1, 1, 1, driver.Queued},
+		{"one showed it, another had it", 1, 1, 0, 1, driver.Unknown},
+		{"one did not have it", 0, 0, 1, 2, driver.Unknown},
+		{"one did not have it, the others failed", 0, 0, 1, 0, driver.Unknown},
+		{"all failed", 0, 0, 0, 0, driver.Unknown},
+	} {
+		m := &removal{driver: threeNodes(), held: tt.held, queued: tt.queued, gone: tt.gone}
+		st, sure := m.verdict(tt.left)
+		if st.Phase != tt.want || sure != (tt.want != driver.Unknown) {
+			t.Errorf("%s: %v, certain %v, want %v", tt.name, st.Phase, sure, tt.want)
+		}
+	}
+}
