@@ -1,6 +1,7 @@
 package redlock
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -96,6 +97,68 @@ func TestMajorityDecidesARelease(t *testing.T) {
 		st, sure := m.verdict(tt.left)
 		if st.Phase != tt.want || sure != (tt.want != driver.Unknown) {
 			t.Errorf("%s: %v, certain %v, want %v", tt.name, st.Phase, sure, tt.want)
+		}
+	}
+}
+
+// A round is won when a majority has taken the token while the claim is valid, and goes on only
+// as long as one can.
+func TestMajorityDecidesARound(t *testing.T) {
+	const waits, wins, late, split, held, fails, isBarred = "goes on", "won", "too late", "split", "held by another", "no quorum", "barred"
+	for _, tt := range []struct {
+		name      string
+		votes     []ballot
+		owners    map[string]int
+		impatient bool
+		late      bool
+		want      string
+	}{
+		{"none has answered", []ballot{pending, pending, pending}, nil, false, false, waits},
+		{"a majority has the claim only", []ballot{stored, stored, pending}, nil, false, false, waits},
+		{"one has the token", []ballot{confirmed, confirming, stored}, nil, false, false, waits},
+		{"a majority has the token", []ballot{confirmed, confirmed, taken}, map[string]int{"a": 1}, false, false, wins},
+		{"a majority has the token when it is over", []ballot{confirmed, confirmed, confirmed}, nil, false, true, late},
+		{"a majority has another claim", []ballot{taken, taken, pending}, map[string]int{"a": 2}, false, false, held},
+		{"a majority has others", []ballot{taken, taken, pending}, map[string]int{"a": 1, "b": 1}, false, false, split},
+		{"a majority has another claim, one has ours", []ballot{taken, taken, stored}, map[string]int{"a": 2}, false, false, split},
+		{"nodes differ", []ballot{stored, taken, pending}, map[string]int{"a": 1}, false, false, waits},
+		{"nodes differ, and the last is slow", []ballot{stored, taken, pending}, map[string]int{"a": 1}, true, false, split},
+		{"nodes differ, and the last failed", []ballot{stored, taken, failed}, map[string]int{"a": 1}, false, false, split},
+		{"one may yet tell who holds it", []ballot{taken, failed, pending}, map[string]int{"a": 1}, false, false, waits},
+		{"a majority failed", []ballot{failed, failed, pending}, nil, false, false, waits},
+		{"a majority failed, one has the claim", []ballot{failed, failed, stored}, nil, false, false, fails},
+		{"one bars it", []ballot{confirmed, confirmed, barred}, nil, false, false, isBarred},
+	} {
+		d := threeNodes()
+		r := &round{driver: d, votes: tt.votes, owners: tt.owners, impatient: tt.impatient, token: 9, until: time.Now().Add(time.Hour)}
+		if tt.late {
+			r.until = time.Now()
+		}
+		for _, v := range tt.votes {
+			if v == failed {
+				r.tally.add(errSilent)
+			}
+		}
+		out, over := r.verdict()
+		var got string
+		switch {
+		case !over:
+			got = waits
+		case errors.Is(out.err, ErrTooLate):
+			got = late
+		case errors.Is(out.err, ErrNoQuorum):
+			got = fails
+		case out.barred:
+			got = isBarred
+		case out.won && out.token == 9 && out.until.Equal(r.until):
+			got = wins
+		case out.split:
+			got = split
+		case !out.won:
+			got = held
+		}
+		if got != tt.want {
+			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
 		}
 	}
 }
