@@ -3,6 +3,7 @@ package redlock
 import (
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
@@ -160,5 +161,36 @@ func TestMajorityDecidesARound(t *testing.T) {
 		if got != tt.want {
 			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
 		}
+	}
+}
+
+// Only a lock that is held and valid is stored on nodes that lack it: one that was released or
+// has run out must not come back to life.
+func TestOnlyWhatIsHeldIsFilledIn(t *testing.T) {
+	for name, tt := range map[string]struct {
+		change func(*redDriver, *claim)
+		ok     bool
+	}{
+		"held":                {func(*redDriver, *claim) {}, true},
+		"released":            {func(_ *redDriver, c *claim) { c.phase = driver.Gone }, false},
+		"waiting":             {func(_ *redDriver, c *claim) { c.phase = driver.Queued }, false},
+		"run out":             {func(_ *redDriver, c *claim) { c.until = time.Now().Add(-time.Second) }, false},
+		"less than 1 ms left": {func(_ *redDriver, c *claim) { c.until = time.Now().Add(900 * time.Microsecond) }, false},
+		"closed":              {func(d *redDriver, _ *claim) { d.closed = true }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d := threeNodes()
+				c := &claim{key: "k", id: "id", phase: driver.Held, token: 5, until: time.Now().Add(time.Second), open: make([]int, 3)}
+				tt.change(d, c)
+				left, token, ok := d.openFill(c, d.nodes[2:])
+				if ok != tt.ok || (ok && (left != time.Second || token != 5)) {
+					t.Errorf("%v, with token %d for %v", ok, token, left)
+				}
+				if opened := c.open[2] > 0; opened != ok || c.open[0]+c.open[1] > 0 {
+					t.Errorf("calls under way: %v", c.open)
+				}
+			})
+		})
 	}
 }
