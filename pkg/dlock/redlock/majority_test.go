@@ -194,3 +194,28 @@ func TestOnlyWhatIsHeldIsFilledIn(t *testing.T) {
 		})
 	}
 }
+
+// A renewal that shortens a lease may arrive late on any node. For as long the lock is valid for
+// no more than that, however long the renewals after it are.
+func TestShorterLeaseCountsUntilItCannotArrive(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := threeNodes()
+		c := &claim{key: "k", id: "id", phase: driver.Held, token: 5, ttl: time.Hour}
+		renew := func(ttl, want time.Duration) {
+			t.Helper()
+			sent := time.Now()
+			d.renewing(c, ttl)
+			st := d.renewed(c, driver.Ref{Key: "k", ID: "id", TTL: ttl}, sent, 5)
+			if got := st.Until.Sub(sent); st.Phase != driver.Held || got != want-coarse {
+				t.Errorf("renewed for %v: %v for %v, want %v", ttl, st.Phase, got, want-coarse)
+			}
+		}
+		renew(time.Hour, time.Hour)
+		renew(time.Minute, time.Minute) // shorter
+		renew(time.Hour, time.Minute)
+		time.Sleep(driver.BarFor(time.Minute) - 1)
+		renew(time.Hour, time.Minute)
+		time.Sleep(1)
+		renew(time.Hour, time.Hour)
+	})
+}
