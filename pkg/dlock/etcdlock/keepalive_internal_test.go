@@ -169,3 +169,24 @@ func TestStreamThatEndsAtOnce(t *testing.T) {
 		t.Error("neither a stream nor an error")
 	}
 }
+
+// The longest pause between attempts to open a stream is a part of what an answer may take, so
+// that a lease does not run out because of it. Authenticating costs the server much, so a
+// client with a user waits longer. A short lease shortens the pause for good.
+func TestPauseBetweenStreamsIsAPartOfTheTimeForAnAnswer(t *testing.T) {
+	for user, want := range map[string]time.Duration{"": 100 * time.Millisecond, "root": 300 * time.Millisecond} {
+		k := &keepAliver{driver: &etcdDriver{client: &clientv3.Client{Username: user}}, stream: &keepAliveStream{}}
+		k.backOff.most = time.Second
+		for _, step := range []struct{ within, most time.Duration }{
+			{time.Hour, time.Second}, {600 * time.Millisecond, want}, {time.Hour, want},
+		} {
+			s, err := k.connected(t.Context(), step.within)
+			if s != k.stream || err != nil {
+				t.Fatalf("%v, %v", s, err)
+			}
+			if k.backOff.most != step.most {
+				t.Errorf("user %q, an answer may take %v: pauses of %v, want %v", user, step.within, k.backOff.most, step.most)
+			}
+		}
+	}
+}
