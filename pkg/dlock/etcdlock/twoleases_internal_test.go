@@ -41,3 +41,39 @@ func TestClaimOnTwoLeasesIsValidUntilTheFirstEnds(t *testing.T) {
 		t.Errorf("without another lease, valid for %v more than its lease", until.Sub(c.lease.end()))
 	}
 }
+
+// A claim is lost with its lease, unless it may be on another that lives.
+func TestClaimIsLostWithItsLastLease(t *testing.T) {
+	for name, first := range map[string]func(*claim) *lease{
+		"its lease first": func(c *claim) *lease { return c.lease },
+		"the other first": func(c *claim) *lease { return c.other },
+	} {
+		d, c := onTwoLeases()
+		lost := func() bool { return len(d.losses.take()) > 0 }
+		a := first(c)
+		d.markLeaseDead(a)
+		if lost() || d.claims[c.id] != c || d.leases[a.seconds] != nil {
+			t.Errorf("%s: lost while one lease lives", name)
+		}
+		for _, l := range []*lease{c.lease, c.other} {
+			if l != a {
+				d.markLeaseDead(l)
+			}
+		}
+		if !lost() || len(d.claims) != 0 || len(d.leases) != 0 {
+			t.Errorf("%s: not lost with both leases", name)
+		}
+	}
+	d, c := onTwoLeases()
+	c.other = nil
+	d.markLeaseDead(c.lease)
+	if len(d.losses.take()) != 1 {
+		t.Error("not lost with its only lease")
+	}
+	d, c = onTwoLeases()
+	c.other, c.phase = nil, driver.Unknown
+	d.markLeaseDead(c.lease)
+	if len(d.losses.take()) != 0 {
+		t.Error("what was never granted is told as lost")
+	}
+}
