@@ -1,6 +1,7 @@
 package etcdlock
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -75,5 +76,41 @@ func TestClaimIsLostWithItsLastLease(t *testing.T) {
 	d.markLeaseDead(c.lease)
 	if len(d.losses.take()) != 0 {
 		t.Error("what was never granted is told as lost")
+	}
+}
+
+// A claim is renewed if every lease was kept alive on which it may be. Another lease that is gone
+// is none of them, nor one to which a move cannot arrive any more.
+func TestEveryLeaseOfAClaimIsKeptAlive(t *testing.T) {
+	failed := errors.New("no answer")
+	for _, tt := range []struct {
+		name       string
+		own, other error // of their keep-alives
+		late       bool  // a move cannot arrive any more
+		kept, both bool  // it is renewed; it may still be on both
+	}{
+		{"both are kept alive", nil, nil, false, true, true},
+		{"its own is not", failed, nil, false, false, true},
+		{"the other is not", nil, failed, false, false, true},
+		{"neither is", failed, failed, false, false, true},
+		{"the other is gone", nil, errLeaseGone, false, true, false},
+		{"the other does not count any more", nil, failed, true, true, false},
+		{"only the other is kept alive, and does not count", failed, nil, true, false, false},
+	} {
+		d, c := onTwoLeases()
+		r := &renewal{driver: d, sent: time.Now(), errs: map[*lease]error{}}
+		if tt.late {
+			r.sent = c.otherBy.Add(time.Second)
+		}
+		other := c.other
+		for l, err := range map[*lease]error{c.lease: tt.own, c.other: tt.other} {
+			if err != nil {
+				r.errs[l] = err
+			}
+		}
+		kept := r.kept(c)
+		if both := c.other != nil; kept != tt.kept || both != tt.both || (len(other.claims) > 0) != tt.both {
+			t.Errorf("%s: renewed %v and on both %v, want %v and %v", tt.name, kept, both, tt.kept, tt.both)
+		}
 	}
 }
