@@ -1,6 +1,8 @@
 package etcdlock
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -34,4 +36,77 @@ func TestClaimOnAnAgedLeaseKeepsItAlive(t *testing.T) {
 	if st.Until.Before(began.Add(ttl)) {
 		t.Errorf("valid for %v from the start of the call", st.Until.Sub(began))
 	}
+}
+
+// The lease of a claim is revoked after the claim was stored and before the lease was kept alive.
+// The claim has gone with it. It is stored once more on another lease, and the caller does not
+// notice.
+func TestLeaseGoneWhileAcquiring(t *testing.T) {
+	t.Parallel()
+	d, client := openInternal(t, testenv.Etcd(t).Endpoint())
+	const ttl = time.Minute
+	for i := 1; ; i += 2 {
+		first, second := refTo("first", i, ttl), refTo("k", i+1, ttl)
+		acquireHeld(t, d, driver.Request{Ref: first})
+		lease := ageLease(d, first.ID)
+		st, err := acquireWhile(t, d, second, func() {
+			testenv.Eventually(t, patience, "the claim is stored", func() bool { return len(keysOn(t, d, client, "k", lease)) == 1 })
+			if _, err := client.Revoke(t.Context(), lease); err != nil {
+				t.Fatal(err)
+			}
+		})
+		if errors.Is(err, context.DeadlineExceeded) && i < 20 { // a keep-alive has two seconds
+			t.Log("the machine was too slow, once more")
+			_, _ = d.Release(t.Context(), second)
+			_, _ = d.Release(t.Context(), first)
+			continue
+		}
+		if err != nil || st.Phase != driver.Held {
+			t.Fatalf("%v, %v: not granted", st.Phase, err)
+		}
+		if n := len(keysOn(t, d, client, "k", lease)); n != 0 {
+			t.Errorf("%d keys on the lease that is gone", n)
+		}
+		states, err := d.Renew(t.Context(), []driver.Ref{second})
+		if err != nil || states[0].Phase != driver.Held || states[0].Token != st.Token {
+			t.Errorf("%v, %v: want it held with token %d", states, err, st.Token)
+		}
+		return
+	}
+}
+
+// acquireWhile acquires a claim, and has something happen before its keep-alive is sent.
+func acquireWhile(t *testing.T, d *etcdDriver, r driver.Ref, happens func()) (driver.State, error) {
+	t.Helper()
+	type result struct {
+		st  driver.State
+		err error
+	}
+	got := make(chan result, 1)
+	d.alive.mu.Lock() // keep-alives wait for it
+	go func() {
+		st, err := d.Acquire(t.Context(), driver.Request{Ref: r})
+		got <- result{st, err}
+	}()
+	func() {
+		defer d.alive.mu.Unlock()
+		happens()
+	}()
+	one := <-got
+	return one.st, one.err
+}
+
+// keysOn are the keys of a lock that are attached to a lease.
+func keysOn(t *testing.T, d *etcdDriver, client *clientv3.Client, key string, lease clientv3.LeaseID) (keys []string) {
+	t.Helper()
+	resp, err := client.Get(t.Context(), d.lineOf(key), clientv3.WithPrefix())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kv := range resp.Kvs {
+		if kv.Lease == int64(lease) {
+			keys = append(keys, string(kv.Key))
+		}
+	}
+	return keys
 }
