@@ -199,3 +199,16 @@ func TestScriptHeaders(t *testing.T) {
 		t.Error("two scripts are the same")
 	}
 }
+
+// Renew has returned when an answer comes. The claim may have been submitted again since, so the
+// answer does not take it out of the table of what waits: it would not hear of its grant.
+func TestLateRenewalAnswerIsIgnored(t *testing.T) {
+	for _, returned := range []bool{false, true} {
+		d := &redisDriver{waiting: map[string]waiter{"id": {key: "k"}}}
+		r := &renewal{driver: d, refs: []driver.Ref{{Key: "k", ID: "id"}}, states: make([]driver.State, 1), returned: returned}
+		r.set(0, driver.State{Phase: driver.Gone})
+		if kept := len(d.waiting) == 1; kept != returned || (r.answered == 0) != returned || (r.states[0].Phase == driver.Unknown) != returned {
+			t.Errorf("Renew has returned: %v; the claim waits: %v, state %v", returned, kept, r.states[0].Phase)
+		}
+	}
+}
