@@ -5,8 +5,10 @@ import (
 	"io"
 	"log/slog"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -211,4 +213,24 @@ func TestLateRenewalAnswerIsIgnored(t *testing.T) {
 			t.Errorf("Renew has returned: %v; the claim waits: %v, state %v", returned, kept, r.states[0].Phase)
 		}
 	}
+}
+
+// A burnt ID is kept for its time however many there are, since a late release of it may arrive.
+// Those whose time has passed are dropped.
+func TestBurntIDsAreKeptForTheirTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &redisDriver{}
+		d.burn("long", time.Hour)
+		for i := range maxBurnt {
+			d.burn(strconv.Itoa(i), time.Minute)
+		}
+		if !d.isBurnt("long") || !d.isBurnt("0") || len(d.burnt) != maxBurnt+1 {
+			t.Errorf("%d are kept", len(d.burnt))
+		}
+		time.Sleep(2 * time.Minute)
+		d.burn("next", time.Minute)
+		if !d.isBurnt("long") || !d.isBurnt("next") || len(d.burnt) != 2 {
+			t.Errorf("%d are kept after their time", len(d.burnt))
+		}
+	})
 }
