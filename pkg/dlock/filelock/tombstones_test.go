@@ -24,11 +24,11 @@ func TestManyTombstonesLast(t *testing.T) {
 				t.Fatalf("%d of %d has no tombstone any more", i, n)
 			}
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		if b.has("0") {
 			t.Error("a tombstone lasts longer than its time")
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		for i := range 2 * n {
 			b.add("next"+strconv.Itoa(i), time.Hour)
 		}
