@@ -93,7 +93,7 @@ func useLocks(t *testing.T, c *dlock.Client) {
 	}
 }
 
-// B17: locks do not wait behind the blocking commands of the client that the user has.
+// Locks do not wait behind the blocking commands of the client that the user has.
 func TestRedisLocksHaveTheirOwnPool(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)

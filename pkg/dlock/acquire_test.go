@@ -18,7 +18,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/memlock"
 )
 
-// A1: answers to a successful acquire are lost, 1 to 5 times in a row: the call
+// Answers to a successful acquire are lost, 1 to 5 times in a row: the call
 // succeeds once, as one claim.
 func TestLostAnswersToAcquire(t *testing.T) {
 	for n := range 5 {
@@ -38,7 +38,7 @@ func TestLostAnswersToAcquire(t *testing.T) {
 	}
 }
 
-// A1, when nothing ever comes back: an unknown outcome, not "busy", and nothing
+// No answer to an acquire ever comes back: an unknown outcome, not "busy", and nothing
 // is left a second after the network has healed.
 func TestUnknownOutcomeIsCleanedUp(t *testing.T) {
 	for _, try := range []bool{true, false} {
@@ -69,7 +69,7 @@ func TestUnknownOutcomeIsCleanedUp(t *testing.T) {
 	}
 }
 
-// A2: clean-up overtakes an attempt that is still on its way, which must then
+// Clean-up overtakes an attempt that is still on its way, which must then
 // find its ID barred.
 func TestCleanUpOvertakesTheAttempt(t *testing.T) {
 	virtual(t, func(t *testing.T) {
@@ -90,7 +90,7 @@ func TestCleanUpOvertakesTheAttempt(t *testing.T) {
 	})
 }
 
-// A5, E6: calls that are cancelled anywhere leave nothing and acquire nothing.
+// Calls that are cancelled anywhere leave nothing and acquire nothing.
 func TestCancelledCallsLeaveNothing(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		store, faults := faulty(
@@ -123,7 +123,7 @@ func TestCancelledCallsLeaveNothing(t *testing.T) {
 	})
 }
 
-// A6: no public method outlives its context, whatever the backend does.
+// No public method outlives its context, whatever the backend does.
 func TestContextIsHonoured(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		hang := func(op faultdriver.Op) faultdriver.Rule {
@@ -182,7 +182,7 @@ func TestUnlockIsBounded(t *testing.T) {
 	})
 }
 
-// A3: the answer to an unlock is lost. It is still an unlock, and whoever locks
+// The answer to an unlock is lost. It is still an unlock, and whoever locks
 // between the attempts keeps the lock.
 func TestLostAnswerToUnlock(t *testing.T) {
 	virtual(t, func(t *testing.T) {
@@ -208,7 +208,7 @@ func TestLostAnswerToUnlock(t *testing.T) {
 	})
 }
 
-// A4: unlocking after the lease has ended touches nobody else's lock.
+// Unlocking after the lease has ended does not touch the next holder's lock.
 func TestUnlockAfterExpiry(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		store := memlock.New()
@@ -321,7 +321,7 @@ func TestCancelledWaiter(t *testing.T) {
 	})
 }
 
-// E3: with all pushes lost, a hand-over takes a third of a heartbeat at most.
+// With all pushes lost, a hand-over takes a third of a heartbeat at most.
 func TestLostPushesDelayButDoNotHang(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		_, faults := faulty(faultdriver.Rule{Op: faultdriver.Push, Fault: faultdriver.LosePush})
@@ -368,7 +368,7 @@ func TestRepeatedAndReorderedPushes(t *testing.T) {
 	})
 }
 
-// E1: any number of dead waiters ahead cost one heartbeat in all.
+// Any number of dead waiters ahead cost one heartbeat in all.
 func TestDeadWaitersAhead(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		store := memlock.New()
@@ -439,7 +439,7 @@ func TestMaxRetries(t *testing.T) {
 	})
 }
 
-// E9: with the server down, one call makes few attempts.
+// With the server down, one call makes few attempts.
 func TestBackoff(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		_, faults := faulty(faultdriver.Rule{Op: faultdriver.Acquire, Fault: faultdriver.Fail})

@@ -58,7 +58,7 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// D11, E8: Close returns within three seconds though the backend is silent.
+// Close returns within three seconds though the backend is silent.
 func TestCloseIsBounded(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		_, faults := faulty()
@@ -113,7 +113,7 @@ func (o *closeFails) Open(opts driver.Options) (driver.Driver, error) {
 
 func (d *closeFailsDriver) Close() error { return errors.Join(d.Driver.Close(), errNet) }
 
-// E8: Close at any moment of anything: no claim is left, nobody hangs.
+// Close at any moment of anything: no claim is left, no call hangs.
 func TestRandomClose(t *testing.T) {
 	for seed := range times(100, 1000) {
 		virtual(t, func(t *testing.T) {
@@ -163,7 +163,7 @@ func TestRandomClose(t *testing.T) {
 	}
 }
 
-// F1, F2, B6: cycles leave nothing behind, whatever the keys.
+// Cycles leave nothing behind, whatever the keys.
 func TestCyclesLeaveNothing(t *testing.T) {
 	store, n := memlock.New(), times(100_000, 1_000_000)
 	c := client(t, store, dlock.Config{})
@@ -188,7 +188,7 @@ func TestCyclesLeaveNothing(t *testing.T) {
 	}
 }
 
-// B6: nothing is renewed after its release.
+// Nothing is renewed after its release.
 func TestNoRenewalAfterRelease(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		_, faults := faulty()

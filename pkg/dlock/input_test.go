@@ -213,7 +213,7 @@ func TestBadGuards(t *testing.T) {
 	})
 }
 
-// F3: a second unlock never touches a later holder.
+// A second unlock never touches a later holder.
 func TestDoubleUnlockTouchesNobody(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		c := client(t, memlock.New(), dlock.Config{})
@@ -235,7 +235,7 @@ func (panicking) Handle(context.Context, slog.Record) error { panic("logger") }
 func (p panicking) WithAttrs([]slog.Attr) slog.Handler      { return p }
 func (p panicking) WithGroup(string) slog.Handler           { return p }
 
-// F8: a logger that panics does not disturb the locks.
+// A logger that panics does not disturb the locks.
 func TestPanickingLogger(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		_, faults := faulty(faultdriver.Rule{Op: faultdriver.Renew, Fault: faultdriver.Fail, Times: 1})
@@ -253,7 +253,7 @@ func TestPanickingLogger(t *testing.T) {
 	})
 }
 
-// H2: what is logged names the key and the fence, and never a claim ID.
+// What is logged names the key and the fence, and never a claim ID.
 func TestLog(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		var out strings.Builder
@@ -362,7 +362,7 @@ func FuzzKey(f *testing.F) {
 	})
 }
 
-// B9: a TTL is refused, or it is the lease.
+// A TTL is refused, or it is the lease.
 func FuzzTTL(f *testing.F) {
 	for _, seed := range []int64{0, -1, 1, 999_999, 1e6, 1e7 - 1, 1e7, 999e6, int64(24 * time.Hour), int64(24*time.Hour) + 1, math.MaxInt64, math.MinInt64} {
 		f.Add(seed)

@@ -296,7 +296,7 @@ func TestDo(t *testing.T) {
 	})
 }
 
-// B7: a panic passes through, and the lock is released.
+// A panic passes through, and the lock is released.
 func TestDoReleasesOnPanic(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		c := client(t, memlock.New(), dlock.Config{})

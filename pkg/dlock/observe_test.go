@@ -335,7 +335,7 @@ func (w *witness) Acquire(ctx context.Context, r driver.Request) (driver.State, 
 	return w.Driver.Acquire(ctx, r)
 }
 
-// H2: the ID of a claim is the right to release it, and is reported nowhere.
+// The ID of a claim is the right to release it, and is reported nowhere.
 func TestIDsAreNotReported(t *testing.T) {
 	const operations = 10_000
 	o, w := observe(t), &witness{Opener: memlock.New()}

@@ -15,7 +15,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/memlock"
 )
 
-// G1: random keyed and guard calls of two Clients, with re-entry, loss and
+// Random keyed and guard calls of two Clients, with re-entry, loss and
 // repeated requests, against a model of who holds what.
 func TestRandomCalls(t *testing.T) {
 	if f := flag.Lookup("rapid.checks"); f.Value.String() == f.DefValue {

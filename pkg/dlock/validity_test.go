@@ -31,7 +31,7 @@ func TestRenewalKeepsTheLock(t *testing.T) {
 	})
 }
 
-// B2: renewals that hang do not keep the loss from being noticed: it fires
+// Renewals that hang do not keep the loss from being noticed: it fires
 // before the lease can end, counted from the last renewal that was sent, and
 // not much earlier.
 func TestLossBeforeTheLeaseEndsWhenRenewalsHang(t *testing.T) {
@@ -55,7 +55,7 @@ func TestLossBeforeTheLeaseEndsWhenRenewalsHang(t *testing.T) {
 	})
 }
 
-// B3: validity counts from when a call was sent, not from its answer.
+// Validity counts from when a call was sent, not from its answer.
 func TestValidityCountsFromTheSending(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		_, faults := faulty(faultdriver.Rule{Op: faultdriver.Acquire, Fault: faultdriver.DelayAnswer, Delay: 900 * time.Millisecond})
@@ -90,7 +90,7 @@ func TestLossPrecedesExpiryWithLateAnswers(t *testing.T) {
 	}
 }
 
-// B1: an outage of up to half the TTL is no loss, wherever it falls.
+// An outage of up to half the TTL is no loss, wherever it falls.
 func TestOutageOfHalfTheTTLIsNoLoss(t *testing.T) {
 	for i := range times(40, 300) {
 		virtual(t, func(t *testing.T) {
@@ -174,7 +174,7 @@ func TestEvictionIsALoss(t *testing.T) {
 	}
 }
 
-// B12: time that the machine slept counts against the lease.
+// Time that the machine slept counts against the lease.
 func TestSuspendedMachineLosesItsLocks(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		var slept atomic.Int64

@@ -66,7 +66,7 @@ func TestFileOfZeros(t *testing.T) {
 	}
 }
 
-// B5: when the clock is set back, the holder is from the future. It is told all the same
+// When the clock is set back, the holder is from the future. It is told all the same
 // that somebody waits, and the waiter need not look all the time.
 func TestClockSetBack(t *testing.T) {
 	t.Parallel()

@@ -43,7 +43,7 @@ func stop(t *testing.T, cmd *exec.Cmd) {
 	_ = cmd.Wait() // it was killed
 }
 
-// F5: a child that has the descriptors keeps the lock when its parent is gone, until
+// A child that has the descriptors keeps the lock when its parent is gone, until
 // it is gone too.
 func TestInherited(t *testing.T) {
 	t.Parallel()

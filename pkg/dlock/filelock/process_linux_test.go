@@ -264,7 +264,7 @@ func contend(d driver.Driver) {
 	fmt.Println(n)
 }
 
-// E5: nobody starves among processes that all want one lock all the time.
+// No process starves among those that all want one lock all the time.
 func TestFairShares(t *testing.T) {
 	var shares []int
 	total := 0
@@ -294,7 +294,7 @@ func read(d driver.Driver) {
 	}
 }
 
-// G2: readers who come and go in other processes do not keep a writer out.
+// Readers who come and go in other processes do not keep a writer out.
 func TestWriterAmongReaders(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "locks")

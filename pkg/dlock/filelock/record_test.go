@@ -44,7 +44,7 @@ func TestRecord(t *testing.T) {
 	}
 }
 
-// B5: tokens increase whatever the clock does.
+// Tokens increase whatever the clock does.
 func TestFence(t *testing.T) {
 	now := time.UnixMicro(1754000000000000)
 	var r record

@@ -120,7 +120,7 @@ func TestManyWaiters(t *testing.T) {
 	}
 }
 
-// F1, F2: cycles and names leave nothing behind.
+// Cycles and names leave nothing behind.
 func TestCyclesLeakNothing(t *testing.T) {
 	cycles := testenv.UnderStress(20_000, 100_000)
 	dir := filepath.Join(t.TempDir(), "locks")
