@@ -93,6 +93,17 @@ type Env interface {
 	Expire(tb testing.TB, key string)
 	// Delete removes the stored holder of a lock in the same way.
 	Delete(tb testing.TB, key string)
+
+	// Owned is a value that the servers let be written only while a lock is held with this
+	// token. It is called while the lock is held, and is nil for a backend without such a check.
+	Owned(tb testing.TB, key string, token int64) *OwnedValue
+}
+
+// An OwnedValue is one value next to a lock, whoever holds the lock.
+type OwnedValue struct {
+	// Write reports whether the servers took the value.
+	Write func(value string) bool
+	Read  func() string
 }
 
 // Traits are what scenarios must know of a backend.

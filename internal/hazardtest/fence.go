@@ -1,6 +1,7 @@
 package hazardtest
 
 import (
+	"context"
 	"fmt"
 	"syscall"
 	"testing"
@@ -10,53 +11,26 @@ import (
 )
 
 // PausedHolderIsFenced pauses a process that holds locks for twice their lease and lets it
-// write then: a store that checks the fence refuses it, and one that does not is corrupted.
+// write then: a store that checks the fence refuses it, as do servers that check the owner, and
+// a store that does neither is corrupted.
 func PausedHolderIsFenced(t *testing.T, open Open) {
 	t.Parallel()
 	s := begin(t, open)
-	ttl := s.Traits().DeadTTL
 	c, child, data := s.direct(dlock.Config{DefaultTTL: time.Minute}), s.startProcess(), newStore()
 	const keys = 20
 	corrupted := 0
 	for round := range max(1, s.rounds(1, 2, 25)) { // 25 x 20 are 500 stale writes
-		var stale [keys]int64
-		key := func(i int) string { return fmt.Sprintf("k%d-%d", round, i) }
+		var names []string
 		for i := range keys {
-			child.tell("hold %s %v", key(i), ttl)
-			child.read("held", &stale[i])
+			names = append(names, fmt.Sprintf("k%d-%d", round, i))
 		}
-		child.signal(syscall.SIGSTOP)
-		elapse(2 * ttl)
-		for i := range keys {
-			g := acquire(t, c, key(i))
-			defer func() { _ = g.Unlock(t.Context()) }()
-			if g.Token() <= stale[i] {
-				t.Errorf("token %d after %d", g.Token(), stale[i])
-			}
-			if !data.write(key(i), g.Token(), "good") {
-				t.Fatal("the write of the holder is refused")
-			}
-		}
-		child.tell("write")
-		child.signal(syscall.SIGCONT)
-		taken, lost := 0, 0
-		for range keys {
-			var written string
-			var token int64
-			child.read("write", &written, &token)
-			if data.write(written, token, "stale") {
-				taken++
-			}
-		}
-		child.read("lost", &lost)
-		if taken != 0 || lost != keys {
-			t.Errorf("%d stale writes were taken; %d of %d locks are told as lost", taken, lost, keys)
-		}
-		for i := range keys {
-			if value := data.fenced[key(i)]; value != "good" {
+		owned := s.pauseHolder(c, child, data, names)
+		s.writeStale(child, data, owned)
+		for _, key := range names {
+			if value := data.fenced[key]; value != "good" {
 				t.Errorf("the fenced value is %q", value)
 			}
-			if data.plain[key(i)] == "stale" {
+			if data.plain[key] == "stale" {
 				corrupted++
 			}
 		}
@@ -65,6 +39,65 @@ func PausedHolderIsFenced(t *testing.T, open Open) {
 		t.Error("without a fence nothing was corrupted: the scenario does not bite")
 	}
 	t.Logf("without a fence %d stale writes were taken", corrupted)
+}
+
+// pauseHolder has a child acquire locks and pauses it until c holds them and has written. It
+// returns what the child may write to while it is the owner, by key.
+func (s *scene) pauseHolder(c *dlock.Client, child *process, data *store, names []string) map[string]*OwnedValue {
+	s.t.Helper()
+	ttl := s.Traits().DeadTTL
+	stale, owned := map[string]int64{}, map[string]*OwnedValue{}
+	for _, key := range names {
+		var token int64
+		child.tell("hold %s %v", key, ttl)
+		child.read("held", &token)
+		stale[key], owned[key] = token, s.Owned(s.t, key, token)
+	}
+	child.signal(syscall.SIGSTOP)
+	elapse(2 * ttl)
+	for _, key := range names {
+		g := acquire(s.t, c, key)
+		s.t.Cleanup(func() { _ = g.Unlock(context.Background()) })
+		if g.Token() <= stale[key] {
+			s.t.Errorf("token %d after %d", g.Token(), stale[key])
+		}
+		if !data.write(key, g.Token(), "good") {
+			s.t.Fatal("the write of the holder is refused")
+		}
+		mine := s.Owned(s.t, key, g.Token())
+		if mine != nil && !mine.Write("good") {
+			s.t.Fatal("the servers refuse the write of the owner")
+		}
+	}
+	return owned
+}
+
+// writeStale lets the child go on: none of its writes may be taken, and it learns that its
+// locks are lost.
+func (s *scene) writeStale(child *process, data *store, owned map[string]*OwnedValue) {
+	s.t.Helper()
+	child.tell("write")
+	child.signal(syscall.SIGCONT)
+	taken, lost := 0, 0
+	for range owned {
+		var key string
+		var token int64
+		child.read("write", &key, &token)
+		if data.write(key, token, "stale") {
+			taken++
+		}
+		value := owned[key]
+		if value == nil {
+			continue
+		}
+		if value.Write("stale") || value.Read() != "good" {
+			s.t.Errorf("the servers took a write of a former owner: the value is %q", value.Read())
+		}
+	}
+	child.read("lost", &lost)
+	if taken != 0 || lost != len(owned) {
+		s.t.Errorf("%d stale writes were taken; %d of %d locks are told as lost", taken, lost, len(owned))
+	}
 }
 
 // A store is something that locks guard: values with a fence, and the same values without.

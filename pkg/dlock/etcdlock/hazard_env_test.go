@@ -333,6 +333,29 @@ func (e *etcdEnv) Delete(tb testing.TB, key string) {
 	check(tb, err)
 }
 
+// Owned is a transaction that compares the owner of the lock.
+func (e *etcdEnv) Owned(tb testing.TB, key string, token int64) *hazardtest.OwnedValue {
+	tb.Helper()
+	still, err := etcdlock.Owner(context.Background(), e.client, etcdlock.Name(key), token)
+	check(tb, err)
+	at := "owned " + key
+	return &hazardtest.OwnedValue{
+		Write: func(value string) bool {
+			resp, err := e.client.Txn(context.Background()).If(still).Then(clientv3.OpPut(at, value)).Commit()
+			check(tb, err)
+			return resp.Succeeded
+		},
+		Read: func() string {
+			resp, err := e.client.Get(context.Background(), at)
+			check(tb, err)
+			if len(resp.Kvs) != 1 {
+				tb.Fatalf("%d values at %q", len(resp.Kvs), at)
+			}
+			return string(resp.Kvs[0].Value)
+		},
+	}
+}
+
 func (e *etcdEnv) holder(tb testing.TB, key string) *mvccpb.KeyValue {
 	tb.Helper()
 	line := storedClaims(tb, e.client, key)

@@ -327,3 +327,6 @@ func (e *redisEnv) Delete(tb testing.TB, key string) {
 		tb.Fatal("nothing to delete: the fault did not happen")
 	}
 }
+
+// Owned: Redis has no check of the owner for a write of the user's.
+func (e *redisEnv) Owned(testing.TB, string, int64) *hazardtest.OwnedValue { return nil }

@@ -432,3 +432,6 @@ func (e *nodesEnv) Delete(tb testing.TB, key string) {
 // fenceOf is where a node keeps the last token of a lock, waitersOf where it keeps the waiters.
 func fenceOf(key string) string   { return "{" + key + "}\x01f" }
 func waitersOf(key string) string { return "{" + key + "}\x01w" }
+
+// Owned: Redis has no check of the owner for a write of the user's.
+func (e *nodesEnv) Owned(testing.TB, string, int64) *hazardtest.OwnedValue { return nil }
