@@ -170,6 +170,7 @@ func TestEtcdUnreachable(t *testing.T) {
 }
 
 func TestEtcdContext(t *testing.T) {
-	proxy := halfOpen(t)
-	testContext(t, newEtcd(t, connector.EtcdConfig{Endpoints: []string{proxy.Addr()}, ConnectTimeout: long}))
+	testContext(t, func(addr string) conn {
+		return newEtcd(t, connector.EtcdConfig{Endpoints: []string{addr}, ConnectTimeout: long})
+	})
 }

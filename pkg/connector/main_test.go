@@ -191,6 +191,20 @@ func shutDoor(t *testing.T) *door {
 
 func (d *door) addr() string { return d.Listener.Addr().String() }
 
+// knock connects to a door and waits until it is closed: all who came before are counted then.
+func (d *door) knock(t *testing.T) {
+	t.Helper()
+	c, err := net.Dial("tcp4", d.addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_, err = c.Read(make([]byte, 1))
+	if err == nil {
+		t.Fatal("the door answers")
+	}
+}
+
 // nobody is an address where nothing listens.
 func nobody(t *testing.T) string {
 	t.Helper()

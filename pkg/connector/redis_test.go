@@ -195,15 +195,16 @@ func TestRedisUnreachable(t *testing.T) {
 }
 
 func TestRedisContext(t *testing.T) {
-	proxy := halfOpen(t)
-	c := newRedis(t, connector.RedisConfig{Addr: proxy.Addr(), ConnectTimeout: long, DialTimeout: long})
-	testContext(t, c)
+	testContext(t, func(addr string) conn {
+		return newRedis(t, connector.RedisConfig{Addr: addr, ConnectTimeout: long, DialTimeout: long})
+	})
 }
 
 // testContext checks on a half-open host that a context ends the call, and so does
 // Close.
-func testContext(t *testing.T, c conn) {
+func testContext(t *testing.T, open func(addr string) conn) {
 	t.Helper()
+	c := open(halfOpen(t).Addr())
 	for _, end := range []error{context.Canceled, context.DeadlineExceeded} {
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		if end == context.Canceled { //nolint:errorlint // one of the two above
@@ -220,9 +221,11 @@ func testContext(t *testing.T, c conn) {
 			t.Errorf("kind: %v", err)
 		}
 	}
+	host := halfOpen(t)
+	c = open(host.Addr())
 	answer := make(chan error)
 	go func() { answer <- c.Connect(context.Background()) }()
-	time.Sleep(50 * time.Millisecond) // it may also close before it asks
+	testenv.Eventually(t, patience, "Connect is under way", func() bool { return host.Connections() > 0 })
 	began := time.Now()
 	if err := c.Close(); err != nil {
 		t.Error(err)

@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/connector"
 )
 
@@ -250,11 +251,6 @@ func renewedCertificate(t *testing.T, ca *authority, addr string, open func(t *t
 	c := open(t, addr, &connector.TLSConfig{CAFile: ca.file, CertFile: cert, KeyFile: key})
 	refused(t, c, connector.ErrTLS, atOnce)
 	mine.issue("127.0.0.2", time.Now().Add(time.Hour))
-	deadline := time.Now().Add(patience) // gRPC pauses before it tries again
-	for c.Connect(t.Context()) != nil {
-		if time.Now().After(deadline) {
-			t.Fatal("the new certificate is not used")
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
+	// gRPC pauses before it tries again.
+	testenv.Eventually(t, patience, "the new certificate is used", func() bool { return c.Connect(t.Context()) == nil })
 }

@@ -40,10 +40,11 @@ var procedures = map[string]procedure{
 	},
 	"etcd, refused later": func(t *testing.T) scene {
 		s := startEtcd(t)
-		locks := s.locks(t, "", "")
+		conn := s.connect(t, "", "")
+		locks := onConnected(t, conn)
 		warm(t, locks)
 		check(t, s.proxy.Close())
-		time.Sleep(time.Second) // for the client to notice, which is not seen from outside
+		awaitRefusal(t, conn.GetClient())
 		return scene{locks: locks, stored: s.stored}
 	},
 	"etcd, unknown host": func(t *testing.T) scene {

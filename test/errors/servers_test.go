@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/net/dns/dnsmessage"
+	"google.golang.org/grpc/connectivity"
 
 	"github.com/ceyewan/genesis/internal/servers"
 	"github.com/ceyewan/genesis/internal/testenv"
@@ -87,6 +88,11 @@ func onEtcd(t *testing.T, cfg connector.EtcdConfig) *dlock.Client {
 	t.Helper()
 	conn, err := connector.NewEtcd(&cfg)
 	check(t, err)
+	return onConnected(t, conn)
+}
+
+func onConnected(t *testing.T, conn *connector.Etcd) *dlock.Client {
+	t.Helper()
 	locks, err := dlock.NewEtcd(conn, config())
 	return keep(t, locks, err, conn)
 }
@@ -187,7 +193,30 @@ func dialEtcd(t *testing.T, cfg connector.EtcdConfig) *clientv3.Client {
 
 func (s *etcdServer) locks(t *testing.T, user, password string) *dlock.Client {
 	t.Helper()
-	return onEtcd(t, connector.EtcdConfig{Endpoints: []string{s.proxy.Addr()}, Username: user, Password: password})
+	return onConnected(t, s.connect(t, user, password))
+}
+
+func (s *etcdServer) connect(t *testing.T, user, password string) *connector.Etcd {
+	t.Helper()
+	conn, err := connector.NewEtcd(&connector.EtcdConfig{Endpoints: []string{s.proxy.Addr()}, Username: user, Password: password})
+	check(t, err)
+	return conn
+}
+
+// awaitRefusal waits until a client has tried to connect again and was refused.
+func awaitRefusal(t *testing.T, client *clientv3.Client) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for {
+		state := client.ActiveConnection().GetState()
+		if state == connectivity.TransientFailure {
+			return
+		}
+		if !client.ActiveConnection().WaitForStateChange(ctx, state) {
+			t.Fatalf("the connection is still %v", state)
+		}
+	}
 }
 
 func (s *etcdServer) stored(t *testing.T, key string) bool { return etcdHas(t, s.direct, key) }

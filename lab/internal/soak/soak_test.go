@@ -76,18 +76,20 @@ func TestStopped(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	path := filepath.Join(t.TempDir(), "soak.samples.jsonl")
-	go func() {
-		defer cancel()
-		for { // until there is a sample
-			_, samples, _ := ReadSamples(path)
-			if len(samples) > 0 || ctx.Err() != nil {
-				return
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
-	}()
 	plan := Plan{Backends: []string{kindFile}, Duration: time.Hour, Seed: 1}
-	report, err := Run(ctx, plan, path, t.Logf)
+	var report Report
+	ended := make(chan error, 1)
+	go func() {
+		var err error
+		report, err = Run(ctx, plan, path, t.Logf)
+		ended <- err
+	}()
+	testenv.Eventually(t, time.Minute, "a sample is written, or the run is over", func() bool {
+		_, samples, _ := ReadSamples(path)
+		return len(samples) > 0 || len(ended) > 0
+	})
+	cancel()
+	err := <-ended
 	if err != nil || len(report.Backends) != 1 || !report.Backends[0].Closed || report.Backends[0].Left != 0 {
 		t.Errorf("%v: %+v", err, report)
 	}

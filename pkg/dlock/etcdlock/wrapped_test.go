@@ -1,14 +1,20 @@
 package etcdlock_test
 
 import (
+	"bytes"
+	"context"
 	"fmt"
+	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/namespace"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
 
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
@@ -173,7 +179,8 @@ func TestWatchesOfWhatIsGone(t *testing.T) {
 func TestLastSecondOfALease(t *testing.T) {
 	server := testenv.Etcd(t)
 	raw := dial(t, server.Endpoint())
-	d := openDriver(t, dial(t, server.Endpoint()))
+	client, looks := countLooks(t, server.Endpoint())
+	d := openDriver(t, client)
 	var refs []driver.Ref
 	for i := range 3 {
 		ref := refOf(fmt.Sprintf("k%d", i), i)
@@ -198,10 +205,38 @@ func TestLastSecondOfALease(t *testing.T) {
 			told++
 		}
 	}
-	time.Sleep(100 * time.Millisecond) // what it asks is not seen from outside
+	testenv.Eventually(t, patience, "the driver has looked, and taken in what it saw", func() bool {
+		return looks.Load() > 0 && !isRunning("verifyLease")
+	})
 	st, err := d.Renew(t.Context(), refs[2:])
 	check(t, err)
 	if there := len(get().Kvs) > 0; there && st[0].Phase != driver.Held {
 		t.Errorf("%v, and the server has the key", st[0].Phase)
 	}
+}
+
+// countLooks returns a client, and how often it was told what is left of a lease.
+func countLooks(t *testing.T, endpoint string) (*clientv3.Client, *atomic.Int64) {
+	t.Helper()
+	looks := new(atomic.Int64)
+	count := func(ctx context.Context, path string, req, reply any, cc *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		err := call(ctx, path, req, reply, cc, opts...)
+		if path == "/etcdserverpb.Lease/LeaseTimeToLive" {
+			looks.Add(1)
+		}
+		return err
+	}
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints: []string{endpoint}, Logger: zap.NewNop(), DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(count)},
+	})
+	check(t, err)
+	t.Cleanup(func() { _ = client.Close() })
+	return client, looks
+}
+
+// isRunning reports whether a goroutine is in a function of the driver, or of one in it.
+func isRunning(method string) bool {
+	stacks := make([]byte, 1<<20)
+	stacks = stacks[:runtime.Stack(stacks, true)]
+	return bytes.Contains(stacks, []byte("(*etcdDriver)."+method))
 }

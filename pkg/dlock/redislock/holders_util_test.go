@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/redislock"
 )
@@ -135,12 +136,7 @@ func serveWaiters(t *testing.T, clients []*dlock.Client, key string, waiters int
 // awaitQueued waits until so many callers are queued for a key.
 func awaitQueued(t *testing.T, c *dlock.Client, key string, want int) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); countQueued(t, c, key) != want; {
-		if time.Now().After(end) {
-			t.Fatalf("%d of %d are queued", countQueued(t, c, key), want)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
+	testenv.Eventually(t, 30*time.Second, fmt.Sprintf("%d are queued", want), func() bool { return countQueued(t, c, key) == want })
 }
 
 // clusterClients returns Clients, each with a cluster client of its own.
