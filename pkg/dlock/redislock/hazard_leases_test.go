@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/ceyewan/genesis/internal/servers"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
@@ -286,6 +288,27 @@ func TestRenewalEndsWithUnlock(t *testing.T) {
 	ttl := testenv.UnderStress(300*time.Millisecond, 50*time.Millisecond)
 	c := clientAt(t, server.Addr(), dlock.Config{DefaultTTL: ttl})
 	each := testenv.UnderStress(20, 500)
+	lost := holdBriefly(t, c, ttl, workers, each)
+	elapse(2 * ttl) // a release whose outcome is unknown goes on for a lease
+	quiet := len(monitor.Commands(t))
+	elapse(5 * ttl)
+	if left := leftovers(t, direct); len(left) != 0 {
+		t.Errorf("left: %q", left)
+	}
+	released, renewals, late := endsOfRenewal(t, monitor.Commands(t), quiet, ttl)
+	if renewals == 0 || released < workers*each-lost {
+		t.Errorf("%d renewals, %d releases of %d: the test does not bite", renewals, released, workers*each)
+	}
+	if lost > workers*each/testenv.UnderStress(2, 5) { // a short lease on a busy machine
+		t.Errorf("%d of %d holds were lost", lost, workers*each)
+	}
+	t.Logf("%d holds, %d lost, %d renewals, of which %d crossed the release", workers*each, lost, renewals, late)
+}
+
+// holdBriefly has workers hold locks for up to a lease, each so many times, and returns how
+// many were lost.
+func holdBriefly(t *testing.T, c *dlock.Client, ttl time.Duration, workers, each int) int {
+	t.Helper()
 	var lost atomic.Int64
 	var wg sync.WaitGroup
 	for w := range workers {
@@ -311,14 +334,16 @@ func TestRenewalEndsWithUnlock(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	elapse(2 * ttl) // a release whose outcome is unknown goes on for a lease
-	quiet := len(monitor.Commands(t))
-	elapse(5 * ttl)
-	if left := leftovers(t, direct); len(left) != 0 {
-		t.Errorf("left: %q", left)
-	}
-	all := monitor.Commands(t)
-	released, renewals, late := map[string]time.Duration{}, 0, 0
+	return int(lost.Load())
+}
+
+// endsOfRenewal asserts of what a server was sent that renewals only renew, that they end
+// with the release of their claim, and that from the command quiet on there is none. It returns
+// how many claims were released, how many renewals there were, and how many of them came after
+// the release.
+func endsOfRenewal(t *testing.T, all []testenv.Command, quiet int, ttl time.Duration) (releases, renewals, late int) {
+	t.Helper()
+	released := map[string]time.Duration{}
 	var kind scriptKind
 	for i, s := range all {
 		if s.Lua { // by the script before it
@@ -348,13 +373,17 @@ func TestRenewalEndsWithUnlock(t *testing.T) {
 			}
 		}
 	}
-	if renewals == 0 || len(released) < workers*each-int(lost.Load()) {
-		t.Errorf("%d renewals, %d releases of %d: the test does not bite", renewals, len(released), workers*each)
-	}
-	if n := int(lost.Load()); n > workers*each/testenv.UnderStress(2, 5) { // a short lease on a busy machine
-		t.Errorf("%d of %d holds were lost", n, workers*each)
-	}
-	t.Logf("%d holds, %d lost, %d renewals, of which %d crossed the release", workers*each, lost.Load(), renewals, late)
+	return len(released), renewals, late
+}
+
+// leastTTL and mostTTL are the bounds of a lease in Redis.
+const leastTTL, mostTTL = 10 * time.Millisecond, 24 * time.Hour
+
+// awkwardTTLs are at the bounds, of odd units, and far outside.
+var awkwardTTLs = []time.Duration{
+	0, -1, 1, -5 * time.Millisecond, 999 * time.Microsecond, time.Millisecond, leastTTL - 1, leastTTL, leastTTL + 1, 999 * time.Millisecond,
+	time.Second, time.Second + 1, 1500*time.Millisecond + 500*time.Microsecond, mostTTL - 1, mostTTL, mostTTL + 1,
+	math.MaxInt64, math.MinInt64, math.MaxInt64 / 1000, 9_000_000_001 * time.Second / 1000,
 }
 
 // Whatever TTL is asked for is refused, or kept to the millisecond.
@@ -363,65 +392,72 @@ func TestTTLIsKeptOrRefused(t *testing.T) {
 	direct := directTo(t, server)
 	c := clientAt(t, server.Addr(), dlock.Config{})
 	rng := rand.New(rand.NewPCG(9, 9))
-	sure := testenv.UnderStress(10*time.Second, time.Second) // a shorter lease may run out on a busy machine
-	const least, most = 10 * time.Millisecond, 24 * time.Hour
-	ttls := []time.Duration{
-		0, -1, 1, -5 * time.Millisecond, 999 * time.Microsecond, time.Millisecond, least - 1, least, least + 1, 999 * time.Millisecond,
-		time.Second, time.Second + 1, 1500*time.Millisecond + 500*time.Microsecond, most - 1, most, most + 1,
-		math.MaxInt64, math.MinInt64, math.MaxInt64 / 1000, 9_000_000_001 * time.Second / 1000,
-	}
 	accepted, refused := 0, 0
 	for i := range testenv.UnderStress(1500, 50_000) {
 		ttl := time.Duration(rng.Int64N(1 << (1 + rng.IntN(62))))
-		if i < len(ttls) {
-			ttl = ttls[i]
+		if i < len(awkwardTTLs) {
+			ttl = awkwardTTLs[i]
 		}
 		if i%7 == 3 {
-			ttl = least + time.Duration(rng.Int64N(int64(2*time.Minute)))
+			ttl = leastTTL + time.Duration(rng.Int64N(int64(2*time.Minute)))
 		}
-		valid := ttl >= least && ttl <= most
-		asked := time.Now()
-		g, err := c.TryAcquire(context.Background(), "k", dlock.WithTTL(ttl), dlock.WithoutRenewal())
-		if !valid {
+		switch {
+		case ttl < leastTTL || ttl > mostTTL:
 			refused++
+			_, err := c.TryAcquire(context.Background(), "k", dlock.WithTTL(ttl), dlock.WithoutRenewal())
 			expect(t, err, dlock.ErrInvalidTTL)
 			if storedAt(t, direct, "k") != "" {
 				t.Fatalf("%v was refused, and is stored", ttl)
 			}
-			continue
+		case keptTTL(t, c, direct, ttl):
+			accepted++
 		}
-		if err != nil && ttl > sure {
-			t.Fatalf("TTL %v: %v", ttl, err)
-		}
-		if err != nil { // it ran out before the answer came
-			continue
-		}
-		accepted++
-		remaining := g.Remaining()
-		left := leaseLeft(t, direct, "k")
-		took := time.Since(asked)
-		gone := left == -2 && took >= ttl-time.Millisecond
-		if left == -1 || left > ttl+time.Millisecond || !gone && left < ttl-took-time.Millisecond {
-			t.Fatalf("TTL %v: %v left after %v", ttl, left, took)
-		}
-		if remaining > ttl {
-			t.Fatalf("TTL %v: the guard believes in %v", ttl, remaining)
-		}
-		if err := g.Unlock(context.Background()); err != nil && ttl > sure {
-			t.Fatalf("TTL %v: %v", ttl, err)
-		}
-		testenv.Eventually(t, time.Minute, "the key is free", func() bool { return storedAt(t, direct, "k") == "" })
 	}
 	if accepted == 0 || refused == 0 {
 		t.Errorf("%d accepted, %d refused", accepted, refused)
 	}
-	// Extending obeys the same bounds.
+	extendByAll(t, c, direct)
+}
+
+// keptTTL acquires with a TTL that is allowed, asserts that the server keeps it, and releases.
+// It reports false if so short a lease ran out before the answer came.
+func keptTTL(t *testing.T, c *dlock.Client, direct *redis.Client, ttl time.Duration) bool {
+	t.Helper()
+	sure := testenv.UnderStress(10*time.Second, time.Second) // a shorter lease may run out on a busy machine
+	asked := time.Now()
+	g, err := c.TryAcquire(context.Background(), "k", dlock.WithTTL(ttl), dlock.WithoutRenewal())
+	if err != nil && ttl > sure {
+		t.Fatalf("TTL %v: %v", ttl, err)
+	}
+	if err != nil {
+		return false
+	}
+	remaining := g.Remaining()
+	left := leaseLeft(t, direct, "k")
+	took := time.Since(asked)
+	gone := left == -2 && took >= ttl-time.Millisecond
+	if left == -1 || left > ttl+time.Millisecond || !gone && left < ttl-took-time.Millisecond {
+		t.Fatalf("TTL %v: %v left after %v", ttl, left, took)
+	}
+	if remaining > ttl {
+		t.Fatalf("TTL %v: the guard believes in %v", ttl, remaining)
+	}
+	if err := g.Unlock(context.Background()); err != nil && ttl > sure {
+		t.Fatalf("TTL %v: %v", ttl, err)
+	}
+	testenv.Eventually(t, time.Minute, "the key is free", func() bool { return storedAt(t, direct, "k") == "" })
+	return true
+}
+
+// extendByAll asserts that extending obeys the same bounds.
+func extendByAll(t *testing.T, c *dlock.Client, direct *redis.Client) {
+	t.Helper()
 	g := acquire(t, c, "k")
-	for _, ttl := range ttls {
+	for _, ttl := range awkwardTTLs {
 		asked := time.Now()
 		err := g.Extend(context.Background(), ttl)
 		switch {
-		case ttl < least || ttl > most:
+		case ttl < leastTTL || ttl > mostTTL:
 			expect(t, err, dlock.ErrInvalidTTL)
 		case ttl >= testenv.UnderStress(10*time.Second, 100*time.Millisecond):
 			if err != nil {
@@ -443,79 +479,95 @@ func TestNoClientClockIsSent(t *testing.T) {
 	direct, monitor := directTo(t, server), testenv.MonitorRedis(t, server)
 	c := clientAt(t, server.Addr(), dlock.Config{DefaultTTL: 6 * time.Second})
 	other := clientAt(t, server.Addr(), dlock.Config{DefaultTTL: 5 * time.Second})
-	admin, err := other.Admin()
-	if err != nil {
-		t.Fatal(err)
-	}
 	for i := range testenv.UnderStress(2, 20) {
-		g := acquire(t, c, "k")
-		granted := make(chan *dlock.Guard, 1)
-		go func() {
-			next, err := other.Acquire(context.Background(), "k")
-			if err != nil {
-				t.Error(err)
-			}
-			granted <- next
-		}()
-		testenv.Eventually(t, 10*time.Second, "somebody waits", func() bool { return direct.ZCard(context.Background(), "{k}\x01z").Val() == 1 })
-		short, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
-		_ = c.Lock(short, "k")
-		cancel()
-		_, _ = c.TryAcquire(context.Background(), "k")
-		testenv.Eventually(t, time.Minute, "both are renewed", func() bool {
-			seen := map[scriptKind]int{}
-			for _, s := range monitor.Commands(t) {
-				if !s.Lua {
-					seen[kindOf(s.Args)]++
-				}
-			}
-			return seen[renewingHeld] > i && seen[renewingQueue] > i
-		})
-		if i%2 == 0 {
-			unlock(t, g)
-		} else if err := admin.Evict(context.Background(), "k", g.Token()); err != nil {
-			t.Error(err)
-		}
-		next := <-granted
-		if next == nil {
-			t.FailNow()
-		}
-		if err := next.Extend(context.Background(), 10*time.Second); err != nil {
-			t.Error(err)
-		}
-		if _, _, err := admin.List(context.Background(), "", "", 10); err != nil {
-			t.Error(err)
-		}
-		unlock(t, next)
+		useEveryScript(t, c, other, direct, monitor, i)
 	}
+	now := time.Now()
+	for _, s := range monitor.Commands(t) {
+		noClockIn(t, s, now)
+	}
+	kinds := kindsOf(t, monitor)
+	for _, kind := range []scriptKind{acquiring, renewingHeld, releasing, renewingQueue, inspecting} {
+		if kinds[kind] == 0 {
+			t.Errorf("no %s was seen: the test does not bite", kind)
+		}
+	}
+}
+
+// kindsOf counts the scripts that clients have called.
+func kindsOf(t *testing.T, monitor *testenv.Monitor) map[scriptKind]int {
+	t.Helper()
 	kinds := map[scriptKind]int{}
-	now := float64(time.Now().Unix())
 	for _, s := range monitor.Commands(t) {
 		if !s.Lua {
 			kinds[kindOf(s.Args)]++
 		}
-		for i, word := range s.Args {
-			switch strings.ToUpper(word) {
-			case "PXAT", "EXAT", "EXPIREAT", "PEXPIREAT":
-				t.Errorf("an expiry at a fixed time: %q", s.Args)
-			}
-			number, err := strconv.ParseFloat(word, 64)
-			if s.Lua || i < 3 || err != nil {
-				continue
-			}
-			for _, unit := range []float64{1, 1e3, 1e6, 1e9} {
-				if math.Abs(number/unit-now) < 366*24*3600 {
-					if s.Args[0] == "evalsha" && kindOf(s.Args) == releasing && i == len(s.Args)-1 {
-						continue // an eviction names the token, which the server made
-					}
-					t.Errorf("a clock's time %s in %q", word, s.Args)
-				}
-			}
-		}
 	}
-	for _, kind := range []scriptKind{acquiring, renewingHeld, releasing, renewingQueue, inspecting} {
-		if kinds[kind] == 0 {
-			t.Errorf("no %s was seen: the test does not bite", kind)
+	return kinds
+}
+
+// useEveryScript hands a lock of c on to other, with what else there is to call. In every
+// second round the holder is evicted.
+func useEveryScript(t *testing.T, c, other *dlock.Client, direct *redis.Client, monitor *testenv.Monitor, round int) {
+	t.Helper()
+	admin, err := other.Admin()
+	check(t, err)
+	g := acquire(t, c, "k")
+	granted := make(chan *dlock.Guard, 1)
+	go func() {
+		next, err := other.Acquire(context.Background(), "k")
+		if err != nil {
+			t.Error(err)
+		}
+		granted <- next
+	}()
+	testenv.Eventually(t, 10*time.Second, "a caller waits", func() bool { return direct.ZCard(context.Background(), "{k}\x01z").Val() == 1 })
+	short, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	_ = c.Lock(short, "k")
+	cancel()
+	_, _ = c.TryAcquire(context.Background(), "k")
+	testenv.Eventually(t, time.Minute, "both are renewed", func() bool {
+		seen := kindsOf(t, monitor)
+		return seen[renewingHeld] > round && seen[renewingQueue] > round
+	})
+	if round%2 == 0 {
+		unlock(t, g)
+	} else if err := admin.Evict(context.Background(), "k", g.Token()); err != nil {
+		t.Error(err)
+	}
+	next := <-granted
+	if next == nil {
+		t.FailNow()
+	}
+	if err := next.Extend(context.Background(), 10*time.Second); err != nil {
+		t.Error(err)
+	}
+	if _, _, err := admin.List(context.Background(), "", "", 10); err != nil {
+		t.Error(err)
+	}
+	unlock(t, next)
+}
+
+// noClockIn asserts that a command sets no expiry at a fixed time, and has no number that is a
+// time of this year in any unit.
+func noClockIn(t *testing.T, s testenv.Command, now time.Time) {
+	t.Helper()
+	for i, word := range s.Args {
+		switch strings.ToUpper(word) {
+		case "PXAT", "EXAT", "EXPIREAT", "PEXPIREAT":
+			t.Errorf("an expiry at a fixed time: %q", s.Args)
+		}
+		number, err := strconv.ParseFloat(word, 64)
+		if s.Lua || i < 3 || err != nil {
+			continue
+		}
+		for _, unit := range []float64{1, 1e3, 1e6, 1e9} {
+			if math.Abs(number/unit-float64(now.Unix())) < 366*24*3600 {
+				if s.Args[0] == "evalsha" && kindOf(s.Args) == releasing && i == len(s.Args)-1 {
+					continue // an eviction names the token, which the server made
+				}
+				t.Errorf("a clock's time %s in %q", word, s.Args)
+			}
 		}
 	}
 }

@@ -173,96 +173,131 @@ func TestNoSecretsInLogsAndErrors(t *testing.T) {
 	proxy := testenv.Proxy(t, server.Addr())
 	client := redis.NewClient(&redis.Options{Addr: proxy.Addr(), Password: password, ContextTimeoutEnabled: true})
 	defer client.Close()
-	text := new(textBuffer)
-	logger := slog.New(slog.NewTextHandler(text, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	c := locksOn(t, redislock.New(client), dlock.Config{DefaultTTL: 300 * time.Millisecond, MaxRetries: 2}, dlock.WithLogger(clog.FromSlog(logger)))
-	other := locksOn(t, redislock.New(client), dlock.Config{DefaultTTL: 300 * time.Millisecond}, dlock.WithLogger(clog.FromSlog(logger)))
+	said := newSaid()
+	withLog := dlock.WithLogger(clog.FromSlog(said.logger))
+	c := locksOn(t, redislock.New(client), dlock.Config{DefaultTTL: 300 * time.Millisecond, MaxRetries: 2}, withLog)
+	other := locksOn(t, redislock.New(client), dlock.Config{DefaultTTL: 300 * time.Millisecond}, withLog)
 
-	var mu sync.Mutex
-	ids, faults := map[string]bool{}, 0
-	rng := rand.New(rand.NewPCG(2, 2))
-	acquire := redislock.Scripts("acquire")
-	proxy.Intercept(func(cmd []string) servers.Action {
-		mu.Lock()
-		defer mu.Unlock()
-		if cmd[0] != "EVALSHA" {
-			return servers.Forward
-		}
-		if acquire[cmd[1]] != "" {
-			if keys, err := strconv.Atoi(cmd[2]); err == nil {
-				ids[cmd[3+keys]] = true
-			}
-		}
-		faults++
-		switch rng.IntN(12) {
-		case 0:
-			return servers.DropReply
-		case 1:
-			return servers.ReplyError(transientReplies[rng.IntN(len(transientReplies))])
-		case 2:
-			return servers.ReplyError("ERR odd")
-		case 3:
-			return servers.ReplyError("NOPERM no")
-		}
-		faults--
-		return servers.Forward
-	})
-	errs := 0
-	note := func(err error) {
-		if err != nil {
-			errs++
-			fmt.Fprintf(text, "%v %+v %#v\n", err, err, err.Error())
-			var e *dlock.Error
-			if errors.As(err, &e) && e.Holder != nil {
-				fmt.Fprintf(text, "%v %+v\n", e.Holder, *e.Holder)
-				logger.Warn("held", "by", *e.Holder)
-			}
-		}
-	}
+	faults := &randomFaults{ids: map[string]bool{}, rng: rand.New(rand.NewPCG(2, 2)), acquire: redislock.Scripts("acquire")}
+	proxy.Intercept(faults.next)
 	for i := range testenv.UnderStress(300, 10_000) {
-		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
-		key := fmt.Sprint("k", i%3)
-		g, err := c.TryAcquire(ctx, key)
-		note(err)
-		_, err = other.TryAcquire(ctx, key, dlock.WithMaxHold(time.Millisecond))
-		note(err)
-		if i%20 == 0 {
-			_, err = other.Acquire(ctx, key, dlock.WithWait(20*time.Millisecond))
-			note(err)
-		}
-		if a, err := c.Admin(); err == nil {
-			claims, err := a.Inspect(ctx, key)
-			note(err)
-			fmt.Fprintf(text, "%v %+v\n", claims, claims)
-			if g != nil && i%7 == 0 {
-				note(a.Evict(ctx, key, g.Token()))
-			}
-			_, _, err = a.List(ctx, "", "", 10)
-			note(err)
-		}
-		if g != nil {
-			note(g.Extend(ctx, 200*time.Millisecond))
-			note(g.Unlock(ctx))
-			note(g.Unlock(ctx))
-			fmt.Fprintf(text, "%v\n", context.Cause(g.Context()))
-		}
-		cancel()
+		said.callEverything(t, c, other, i)
 	}
 	wrong := redis.NewClient(&redis.Options{Addr: server.Addr(), Password: password + "x", ContextTimeoutEnabled: true})
 	defer wrong.Close()
-	_, err := locksOn(t, redislock.New(wrong), dlock.Config{}, dlock.WithLogger(clog.FromSlog(logger))).TryLock(t.Context(), "k")
+	_, err := locksOn(t, redislock.New(wrong), dlock.Config{}, withLog).TryLock(t.Context(), "k")
 	wantError(t, err, dlock.ErrDenied)
-	note(err)
+	said.add(err)
 	proxy.Heal()
-	note(c.Close())
-	note(other.Close())
+	said.add(c.Close())
+	said.add(other.Close())
 
-	mu.Lock()
-	defer mu.Unlock()
-	all := text.String()
-	if len(ids) < 100 || faults < 50 || errs < 50 || !strings.Contains(all, "level=") {
-		t.Fatalf("%d IDs, %d faults, %d errors, %d bytes: the test does not bite", len(ids), faults, errs, len(all))
+	faults.mu.Lock()
+	defer faults.mu.Unlock()
+	all := said.text.String()
+	if len(faults.ids) < 100 || faults.n < 50 || said.errs < 50 || !strings.Contains(all, "level=") {
+		t.Fatalf("%d IDs, %d faults, %d errors, %d bytes: the test does not bite", len(faults.ids), faults.n, said.errs, len(all))
 	}
+	noSecretsIn(t, all, password, faults.ids)
+}
+
+// randomFaults meet every third call of a script. They know the IDs of claims.
+type randomFaults struct {
+	mu      sync.Mutex
+	rng     *rand.Rand
+	acquire map[string]string // by hash
+	ids     map[string]bool
+	n       int
+}
+
+func (f *randomFaults) next(cmd []string) servers.Action {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if cmd[0] != "EVALSHA" {
+		return servers.Forward
+	}
+	if f.acquire[cmd[1]] != "" {
+		if keys, err := strconv.Atoi(cmd[2]); err == nil {
+			f.ids[cmd[3+keys]] = true
+		}
+	}
+	f.n++
+	switch f.rng.IntN(12) {
+	case 0:
+		return servers.DropReply
+	case 1:
+		return servers.ReplyError(transientReplies[f.rng.IntN(len(transientReplies))])
+	case 2:
+		return servers.ReplyError("ERR odd")
+	case 3:
+		return servers.ReplyError("NOPERM no")
+	}
+	f.n--
+	return servers.Forward
+}
+
+// A said is all that users can read: logs, errors, and claims as administrators see them.
+type said struct {
+	text   *textBuffer
+	logger *slog.Logger
+	errs   int
+}
+
+func newSaid() *said {
+	text := new(textBuffer)
+	return &said{text: text, logger: slog.New(slog.NewTextHandler(text, &slog.HandlerOptions{Level: slog.LevelDebug}))}
+}
+
+// add writes an error down in every way, and the holder that it names.
+func (s *said) add(err error) {
+	if err == nil {
+		return
+	}
+	s.errs++
+	fmt.Fprintf(s.text, "%v %+v %#v\n", err, err, err.Error())
+	var e *dlock.Error
+	if errors.As(err, &e) && e.Holder != nil {
+		fmt.Fprintf(s.text, "%v %+v\n", e.Holder, *e.Holder)
+		s.logger.Warn("held", "by", *e.Holder)
+	}
+}
+
+// callEverything is round i of the calls that a user and an administrator can make.
+func (s *said) callEverything(t *testing.T, c, other *dlock.Client, i int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	key := fmt.Sprint("k", i%3)
+	g, err := c.TryAcquire(ctx, key)
+	s.add(err)
+	_, err = other.TryAcquire(ctx, key, dlock.WithMaxHold(time.Millisecond))
+	s.add(err)
+	if i%20 == 0 {
+		_, err = other.Acquire(ctx, key, dlock.WithWait(20*time.Millisecond))
+		s.add(err)
+	}
+	if a, err := c.Admin(); err == nil {
+		claims, err := a.Inspect(ctx, key)
+		s.add(err)
+		fmt.Fprintf(s.text, "%v %+v\n", claims, claims)
+		if g != nil && i%7 == 0 {
+			s.add(a.Evict(ctx, key, g.Token()))
+		}
+		_, _, err = a.List(ctx, "", "", 10)
+		s.add(err)
+	}
+	if g != nil {
+		s.add(g.Extend(ctx, 200*time.Millisecond))
+		s.add(g.Unlock(ctx))
+		s.add(g.Unlock(ctx))
+		fmt.Fprintf(s.text, "%v\n", context.Cause(g.Context()))
+	}
+}
+
+// noSecretsIn asserts that a text has neither the password, nor one of these IDs, nor anything
+// that looks like an ID.
+func noSecretsIn(t *testing.T, all, password string, ids map[string]bool) {
+	t.Helper()
 	for id := range ids {
 		if len(id) != 32 {
 			t.Fatalf("%q is no ID", id)
@@ -279,22 +314,15 @@ func TestNoSecretsInLogsAndErrors(t *testing.T) {
 	}
 }
 
-// Every name is refused for good, or works exactly; nothing is stored outside
-// the prefix.
-func TestNamesAreRefusedOrExact(t *testing.T) {
-	t.Parallel()
-	const prefix = "p*[x]:"
-	server := testenv.Redis(t)
-	direct := dialRedis(t, server.Addr())
-	c := locksOn(t, redislock.New(dialRedis(t, server.Addr())), dlock.Config{Prefix: prefix, DefaultTTL: time.Minute})
-	other := locksOn(t, redislock.New(dialRedis(t, server.Addr())), dlock.Config{Prefix: prefix, DefaultTTL: time.Minute})
+// hostileNames are names that must be refused or are hard to store, then random ones.
+func hostileNames(n int) []string {
 	names := append([]string{
 		"", strings.Repeat("x", 64<<10), strings.Repeat("x", 1025), "\x00", "a\x00b", "a\r\nb", "a\nb", "\x7f", "\u0085", "\x01", "k\x01z",
 		"\xff", "a\xc3", "\xed\xa0\x80", "*3\r\n$3\r\nSET\r\n", "p*[x]:a", "{p*[x]:a}",
 	}, drivertest.Nasty...)
 	letters := []rune("ab/{}:.*?[]\\%$ -_éа日🔒\u202e\x00\x01\n\r\u0085")
 	rng := rand.New(rand.NewPCG(5, 5))
-	for len(names) < testenv.UnderStress(3000, 50_000) {
+	for len(names) < n {
 		raw := make([]rune, 1+rng.IntN(12))
 		for i := range raw {
 			raw[i] = letters[rng.IntN(len(letters))]
@@ -305,8 +333,20 @@ func TestNamesAreRefusedOrExact(t *testing.T) {
 		}
 		names = append(names, name)
 	}
+	return names
+}
+
+// Every name is refused for good, or works exactly; nothing is stored outside
+// the prefix.
+func TestNamesAreRefusedOrExact(t *testing.T) {
+	t.Parallel()
+	const prefix = "p*[x]:"
+	server := testenv.Redis(t)
+	direct := dialRedis(t, server.Addr())
+	c := locksOn(t, redislock.New(dialRedis(t, server.Addr())), dlock.Config{Prefix: prefix, DefaultTTL: time.Minute})
+	other := locksOn(t, redislock.New(dialRedis(t, server.Addr())), dlock.Config{Prefix: prefix, DefaultTTL: time.Minute})
 	held, refused := map[string]*dlock.Guard{}, 0
-	for _, name := range names {
+	for _, name := range hostileNames(testenv.UnderStress(3000, 50_000)) {
 		if held[name] != nil {
 			continue
 		}
@@ -327,32 +367,12 @@ func TestNamesAreRefusedOrExact(t *testing.T) {
 	if refused < 100 || len(held) < 500 {
 		t.Fatalf("%d refused, %d taken", refused, len(held))
 	}
-	for name := range held {
-		if n := direct.Exists(t.Context(), prefix+name).Val(); n != 1 {
-			t.Fatalf("%q is not stored under its name", name)
+	storedExactly(t, direct, prefix, held)
+	listed := listAll(t, other)
+	for name := range listed {
+		if held[name] == nil {
+			t.Errorf("%q is listed, and nobody holds it", name)
 		}
-	}
-	for _, k := range allKeys(t, direct) {
-		bare, isLock := strings.CutPrefix(k, prefix)
-		switch {
-		case isLock && held[bare] != nil:
-		case strings.Contains(k, "\x01") && (isLock || strings.HasPrefix(k, "{"+prefix)):
-		default:
-			t.Errorf("%q is stored", k)
-		}
-	}
-	admin, err := other.Admin()
-	check(t, err)
-	listed := map[string]bool{}
-	for cursor, first := "", true; first || cursor != ""; first = false {
-		keys, next, err := admin.List(t.Context(), "", cursor, 500)
-		check(t, err)
-		for _, k := range keys {
-			if listed[k] = true; held[k] == nil {
-				t.Errorf("%q is listed, and nobody holds it", k)
-			}
-		}
-		cursor = next
 	}
 	for name, g := range held {
 		if !listed[name] || g.Key() != name {
@@ -368,6 +388,46 @@ func TestNamesAreRefusedOrExact(t *testing.T) {
 	}
 }
 
+// storedExactly asserts that each lock is stored under its name, and nothing else but keys of
+// our own next to them.
+func storedExactly(t *testing.T, direct *redis.Client, prefix string, held map[string]*dlock.Guard) {
+	t.Helper()
+	for name := range held {
+		if n := direct.Exists(t.Context(), prefix+name).Val(); n != 1 {
+			t.Fatalf("%q is not stored under its name", name)
+		}
+	}
+	for _, k := range allKeys(t, direct) {
+		bare, isLock := strings.CutPrefix(k, prefix)
+		switch {
+		case isLock && held[bare] != nil:
+		case strings.Contains(k, "\x01") && (isLock || strings.HasPrefix(k, "{"+prefix)):
+		default:
+			t.Errorf("%q is stored", k)
+		}
+	}
+}
+
+// listAll is what an administrator sees, page by page.
+func listAll(t *testing.T, c *dlock.Client) map[string]bool {
+	t.Helper()
+	admin, err := c.Admin()
+	check(t, err)
+	listed := map[string]bool{}
+	for cursor, first := "", true; first || cursor != ""; first = false {
+		keys, next, err := admin.List(t.Context(), "", cursor, 500)
+		check(t, err)
+		for _, k := range keys {
+			listed[k] = true
+		}
+		cursor = next
+	}
+	return listed
+}
+
+// A putter stores data that is no lock at a key.
+type putter func(to redis.Cmdable, key string) error
+
 // A key that holds other data is refused by name, at once, and the data are
 // not touched; not even when locks wait there already.
 func TestOtherDataIsRefused(t *testing.T) {
@@ -376,7 +436,7 @@ func TestOtherDataIsRefused(t *testing.T) {
 	direct := dialRedis(t, server.Addr())
 	c := locksAt(t, server.Addr())
 	ctx := t.Context()
-	for kind, put := range map[string]func(to redis.Cmdable, key string) error{
+	for kind, put := range map[string]putter{
 		"list": func(to redis.Cmdable, k string) error { return to.RPush(ctx, k, "a", "b").Err() },
 		"hash": func(to redis.Cmdable, k string) error { return to.HSet(ctx, k, "f", "v").Err() },
 		"set":  func(to redis.Cmdable, k string) error { return to.SAdd(ctx, k, "m").Err() },
@@ -385,49 +445,9 @@ func TestOtherDataIsRefused(t *testing.T) {
 			return to.XAdd(ctx, &redis.XAddArgs{Stream: k, Values: []string{"f", "v"}}).Err()
 		},
 	} {
-		check(t, put(direct, kind))
-		before := direct.Dump(ctx, kind).Val()
-		untouched := func(key, before string) {
-			t.Helper()
-			if now := direct.Dump(ctx, key).Val(); now != before || direct.PTTL(ctx, key).Val() != -1 {
-				t.Errorf("%s: the data were touched", key)
-			}
-		}
-		_, err := c.TryAcquire(ctx, kind)
-		wantError(t, err, redislock.ErrNotALock)
-		began := time.Now()
-		_, err = c.Acquire(ctx, kind)
-		wantError(t, err, redislock.ErrNotALock)
-		if d := time.Since(began); d > testenv.UnderStress(10*time.Second, time.Second) {
-			t.Errorf("%s: refused after %v", kind, d)
-		}
-		untouched(kind, before)
-
-		// The same under a lock that is held and waited for.
-		key := kind + ":taken"
-		g := acquire(t, c, key, dlock.WithTTL(900*time.Millisecond))
-		short, cancel := context.WithTimeout(ctx, 2*time.Second)
-		ended := make(chan error, 1)
-		go func() { _, err := c.Acquire(short, key, dlock.WithTTL(900*time.Millisecond)); ended <- err }()
-		testenv.Eventually(t, 5*time.Second, "one waits", func() bool { return countQueued(t, c, key) == 1 })
-		_, err = direct.TxPipelined(ctx, func(tx redis.Pipeliner) error {
-			tx.Del(ctx, key)
-			return put(tx, key)
-		})
-		check(t, err)
-		before = direct.Dump(ctx, key).Val()
-		_, err = locksAt(t, server.Addr()).TryAcquire(ctx, key)
-		wantError(t, err, redislock.ErrNotALock)
-		if err := g.Unlock(ctx); err == nil {
-			t.Errorf("%s: an Unlock of what was overwritten succeeded", kind)
-		}
-		cancel()
-		if err := <-ended; err == nil {
-			t.Errorf("%s: the waiter got a lock", kind)
-		}
-		untouched(key, before)
+		refusedWhereDataIs(t, c, direct, kind, put)
+		refusedWhereDataCame(t, server, c, kind+":taken", put)
 	}
-
 	// A string is a lock of a plain client, whatever it says.
 	check(t, direct.Set(ctx, "string", "plain", 0).Err())
 	if ok, err := c.TryLock(ctx, "string"); ok || err != nil {
@@ -437,12 +457,73 @@ func TestOtherDataIsRefused(t *testing.T) {
 		t.Errorf("the string is %q", v)
 	}
 
-	// Data where the siblings belong.
+	refusedAtSiblings(t, server, c)
+}
+
+// untouched returns an assertion that a key is as it is now, and does not expire.
+func untouched(t *testing.T, direct *redis.Client, key string) func() {
+	t.Helper()
+	before := direct.Dump(t.Context(), key).Val()
+	return func() {
+		t.Helper()
+		if now := direct.Dump(t.Context(), key).Val(); now != before || direct.PTTL(t.Context(), key).Val() != -1 {
+			t.Errorf("%s: the data were touched", key)
+		}
+	}
+}
+
+func refusedWhereDataIs(t *testing.T, c *dlock.Client, direct *redis.Client, key string, put putter) {
+	t.Helper()
+	check(t, put(direct, key))
+	same := untouched(t, direct, key)
+	_, err := c.TryAcquire(t.Context(), key)
+	wantError(t, err, redislock.ErrNotALock)
+	began := time.Now()
+	_, err = c.Acquire(t.Context(), key)
+	wantError(t, err, redislock.ErrNotALock)
+	if d := time.Since(began); d > testenv.UnderStress(10*time.Second, time.Second) {
+		t.Errorf("%s: refused after %v", key, d)
+	}
+	same()
+}
+
+// refusedWhereDataCame overwrites a lock that is held and waited for.
+func refusedWhereDataCame(t *testing.T, server *servers.Redis, c *dlock.Client, key string, put putter) {
+	t.Helper()
+	ctx, direct := t.Context(), dialRedis(t, server.Addr())
+	g := acquire(t, c, key, dlock.WithTTL(900*time.Millisecond))
+	short, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { _, err := c.Acquire(short, key, dlock.WithTTL(900*time.Millisecond)); ended <- err }()
+	testenv.Eventually(t, 5*time.Second, "one waits", func() bool { return countQueued(t, c, key) == 1 })
+	_, err := direct.TxPipelined(ctx, func(tx redis.Pipeliner) error {
+		tx.Del(ctx, key)
+		return put(tx, key)
+	})
+	check(t, err)
+	same := untouched(t, direct, key)
+	_, err = locksAt(t, server.Addr()).TryAcquire(ctx, key)
+	wantError(t, err, redislock.ErrNotALock)
+	if err := g.Unlock(ctx); err == nil {
+		t.Errorf("%s: an Unlock of what was overwritten succeeded", key)
+	}
+	cancel()
+	if err := <-ended; err == nil {
+		t.Errorf("%s: the waiter got a lock", key)
+	}
+	same()
+}
+
+// refusedAtSiblings has data where the keys next to a lock belong.
+func refusedAtSiblings(t *testing.T, server *servers.Redis, c *dlock.Client) {
+	t.Helper()
+	ctx, direct := t.Context(), dialRedis(t, server.Addr())
 	keys, _ := redislock.Keys("", "sibling")
 	for i, sibling := range keys[2:4] {
 		check(t, direct.SAdd(ctx, sibling, "a").Err())
 		g, err := c.TryAcquire(ctx, "sibling")
-		if err == nil { // nobody has looked there yet
+		if err == nil { // no call has looked there yet
 			_, err = locksAt(t, server.Addr()).Acquire(ctx, "sibling", dlock.WithWait(time.Second))
 			_ = g.Unlock(ctx)
 		}

@@ -669,41 +669,16 @@ func TestSiblingsShareASlotOnACluster(t *testing.T) {
 func TestOnlyMastersAreAsked(t *testing.T) {
 	t.Parallel()
 	cl := testenv.ClusterWithReplicas(t, 1)
-	writer := clusterClient(t, cl)
-	listed := func(n *servers.Redis) bool {
-		ranges, err := dialRedis(t, n.Addr()).ClusterSlots(t.Context()).Result() //nolint:staticcheck // as the client asks
-		return err == nil && !slices.ContainsFunc(ranges, func(r redis.ClusterSlot) bool { return len(r.Nodes) < 2 })
-	}
-	for _, node := range cl.Nodes() { // a replica is named to clients only once something was replicated
-		testenv.Eventually(t, 20*time.Second, "the replicas are in use", func() bool {
-			for i := range 10 {
-				check(t, writer.Set(t.Context(), fmt.Sprint("data", i), 1, 0).Err())
-			}
-			return listed(node)
-		})
-	}
+	awaitReplicasInUse(t, cl)
 	connect := func() *redis.ClusterClient {
 		client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: cl.Addrs(), ContextTimeoutEnabled: true, ReadOnly: true})
 		t.Cleanup(func() { _ = client.Close() })
 		return client
 	}
-	reader := connect()
-	readsFail := func() bool {
-		for i := range 30 {
-			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-			err := reader.Get(ctx, fmt.Sprint("read", i)).Err()
-			cancel()
-			if err != nil && !errors.Is(err, redis.Nil) {
-				return true
-			}
-		}
-		return false
-	}
 	open := func() *dlock.Client {
-		client := connect()
-		return locksOn(t, redislock.New(client), dlock.Config{DefaultTTL: 3 * time.Second})
+		return locksOn(t, redislock.New(connect()), dlock.Config{DefaultTTL: 3 * time.Second})
 	}
-	a, b := open(), open()
+	reader, a, b := connect(), open(), open()
 	unlock(t, acquire(t, a, "warm"))
 	unlock(t, acquire(t, b, "warm"))
 	for i := range 30 { // it learns who reads where
@@ -711,46 +686,86 @@ func TestOnlyMastersAreAsked(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	masters, err := cl.Masters(t.Context())
-	check(t, err)
-	stopped := 0
-	for _, node := range cl.Nodes() {
-		isMaster := false
-		for _, m := range masters {
-			isMaster = isMaster || m == node
-		}
-		if !isMaster {
-			check(t, node.Pause())
-			stopped++
-		}
-	}
-	if stopped != 3 || !readsFail() {
+	stopped := pauseReplicas(t, cl)
+	if stopped != 3 || !readsFail(t, reader) {
 		t.Fatalf("%d replicas stopped, and plain reads do not mind", stopped)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for i := range 10 {
-		key := fmt.Sprintf("k%d", i)
-		began := time.Now()
-		g, err := a.Acquire(ctx, key)
-		check(t, err)
-		if ok, err := b.TryLock(ctx, key); ok || err != nil {
-			t.Fatalf("%v, %v", ok, err)
-		}
-		if claims := inspect(t, b, key); len(claims) != 1 || claims[0].Token != g.Token() {
-			t.Errorf("claims %v", claims)
-		}
-		unlock(t, g)
-		if claims := inspect(t, b, key); len(claims) != 0 {
-			t.Errorf("claims %v", claims)
-		}
-		if took := time.Since(began); took > testenv.UnderStress(2500*time.Millisecond, time.Second) { // the client gives up on a replica after 3 s
-			t.Errorf("it took %v: somebody asked a replica", took)
-		}
+		useWithoutReplicas(ctx, t, a, b, fmt.Sprintf("k%d", i))
 	}
 	g := acquire(t, a, "long")
 	<-time.After(4 * time.Second)
 	alive(t, g)
+}
+
+// awaitReplicasInUse waits until each node tells clients of the replicas: it does so only once
+// something was replicated.
+func awaitReplicasInUse(t *testing.T, cl *servers.Cluster) {
+	t.Helper()
+	writer := clusterClient(t, cl)
+	listed := func(n *servers.Redis) bool {
+		ranges, err := dialRedis(t, n.Addr()).ClusterSlots(t.Context()).Result() //nolint:staticcheck // as the client asks
+		return err == nil && !slices.ContainsFunc(ranges, func(r redis.ClusterSlot) bool { return len(r.Nodes) < 2 })
+	}
+	for _, node := range cl.Nodes() {
+		testenv.Eventually(t, 20*time.Second, "the replicas are in use", func() bool {
+			for i := range 10 {
+				check(t, writer.Set(t.Context(), fmt.Sprint("data", i), 1, 0).Err())
+			}
+			return listed(node)
+		})
+	}
+}
+
+// pauseReplicas stops all nodes but the masters, and returns how many.
+func pauseReplicas(t *testing.T, cl *servers.Cluster) (stopped int) {
+	t.Helper()
+	masters, err := cl.Masters(t.Context())
+	check(t, err)
+	for _, node := range cl.Nodes() {
+		if !slices.Contains(masters, node) {
+			check(t, node.Pause())
+			stopped++
+		}
+	}
+	return stopped
+}
+
+// readsFail reports whether a plain read is not answered.
+func readsFail(t *testing.T, reader *redis.ClusterClient) bool {
+	t.Helper()
+	for i := range 30 {
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		err := reader.Get(ctx, fmt.Sprint("read", i)).Err()
+		cancel()
+		if err != nil && !errors.Is(err, redis.Nil) {
+			return true
+		}
+	}
+	return false
+}
+
+// useWithoutReplicas makes every call for a lock, none of which may wait for a replica.
+func useWithoutReplicas(ctx context.Context, t *testing.T, a, b *dlock.Client, key string) {
+	t.Helper()
+	began := time.Now()
+	g, err := a.Acquire(ctx, key)
+	check(t, err)
+	if ok, err := b.TryLock(ctx, key); ok || err != nil {
+		t.Fatalf("%v, %v", ok, err)
+	}
+	if claims := inspect(t, b, key); len(claims) != 1 || claims[0].Token != g.Token() {
+		t.Errorf("claims %v", claims)
+	}
+	unlock(t, g)
+	if claims := inspect(t, b, key); len(claims) != 0 {
+		t.Errorf("claims %v", claims)
+	}
+	if took := time.Since(began); took > testenv.UnderStress(2500*time.Millisecond, time.Second) { // the client gives up on a replica after 3 s
+		t.Errorf("it took %v: somebody asked a replica", took)
+	}
 }
 
 // Operators delete, rename, overwrite and flush: the holder learns of it at
