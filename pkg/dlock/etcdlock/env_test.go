@@ -258,6 +258,22 @@ func nextEvent(t testing.TB, d driver.Driver) driver.Event {
 	}
 }
 
+// allGranted asserts that the next n events of a driver grant n different locks.
+func allGranted(t *testing.T, d driver.Driver, n int) {
+	t.Helper()
+	granted := map[string]bool{}
+	for range n {
+		ev := nextEvent(t, d)
+		if ev.State.Phase != driver.Held {
+			t.Fatalf("told %v", ev.State.Phase)
+		}
+		granted[ev.Key] = true
+	}
+	if len(granted) != n {
+		t.Errorf("only %d of %d were granted", len(granted), n)
+	}
+}
+
 // metric is the sum of a metric of a server over all its labels.
 func metric(t testing.TB, endpoint, name string) int {
 	t.Helper()

@@ -339,17 +339,7 @@ func TestCompactedWatchBeginsAnew(t *testing.T) {
 	_, err = direct.Compact(t.Context(), resp.Header.Revision)
 	check(t, err)
 	proxy.Heal()
-	granted := map[string]bool{}
-	for range n {
-		ev := nextEvent(t, b)
-		if ev.State.Phase != driver.Held {
-			t.Fatalf("told %v", ev.State.Phase)
-		}
-		granted[ev.Key] = true
-	}
-	if len(granted) != n {
-		t.Errorf("only %d of %d were granted", len(granted), n)
-	}
+	allGranted(t, b, n)
 	if resp := <-control; resp.CompactRevision == 0 {
 		t.Errorf("the control watch goes on, so nothing was compacted away: %v", resp.Err())
 	}

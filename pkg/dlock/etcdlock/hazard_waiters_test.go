@@ -76,17 +76,7 @@ func TestReleaseBeforeTheWatchStands(t *testing.T) {
 		t.Fatalf("%d watches of waiters stand already", w-n)
 	}
 	letIn()
-	granted := map[string]bool{}
-	for range n {
-		ev := nextEvent(t, b)
-		if ev.State.Phase != driver.Held {
-			t.Fatalf("told %v", ev.State.Phase)
-		}
-		granted[ev.Key] = true
-	}
-	if len(granted) != n {
-		t.Errorf("only %d of %d were granted", len(granted), n)
-	}
+	allGranted(t, b, n)
 }
 
 // With watches it takes no time. The machine may be busy with others: one

@@ -28,7 +28,7 @@ type redisEnv struct {
 	rdb      *redis.Client // past the proxy
 	client   redis.Options // of clients, but for the address
 	calls    hazardtest.Calls
-	renewals renewals
+	renewals hazardtest.ScriptTimes
 	dead     atomic.Bool // nothing passes
 	// stalled: the connection that is opened once a claim waits is not greeted.
 	stalled, waiting, swallowed atomic.Bool
@@ -48,7 +48,7 @@ func openHeedlessEnv(tb testing.TB) hazardtest.Env {
 
 func openEnvWith(tb testing.TB, client redis.Options) hazardtest.Env {
 	tb.Helper()
-	e := &redisEnv{renewals: renewals{sent: map[string]time.Time{}}, server: testenv.Redis(tb), client: client}
+	e := &redisEnv{server: testenv.Redis(tb), client: client}
 	e.proxy, e.rdb = testenv.Proxy(tb, e.server.Addr()), e.server.Client()
 	e.monitor = sync.OnceValue(func() *testenv.Monitor { return testenv.MonitorRedis(tb, e.server) })
 	tb.Cleanup(func() {
@@ -73,7 +73,7 @@ func (e *redisEnv) rule(cmd []string) servers.Action {
 		e.waiting.Store(true)
 	}
 	if op != hazardtest.Release && !e.dead.Load() {
-		e.renewals.record(cmd)
+		e.renewals.Record(cmd)
 	}
 	v := e.calls.Next(0, op)
 	if v.Hold != nil {
@@ -235,31 +235,7 @@ func (e *redisEnv) PushesDropped(tb testing.TB) {
 
 // Renewed is when a proxy read the last call; it passes at once.
 func (e *redisEnv) Renewed(_ testing.TB, key string) (time.Time, bool) {
-	return e.renewals.last(key), true
-}
-
-// renewals are the last calls for locks.
-type renewals struct {
-	mu   sync.Mutex
-	sent map[string]time.Time
-}
-
-// record notes that a lease counts from now. A command names locks, and keys beside them.
-func (r *renewals) record(cmd []string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	n, _ := strconv.Atoi(cmd[2])
-	for _, key := range cmd[3 : 3+min(n, len(cmd)-3)] {
-		if !strings.Contains(key, "\x01") {
-			r.sent[key] = time.Now()
-		}
-	}
-}
-
-func (r *renewals) last(key string) time.Time {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.sent[key]
+	return e.renewals.Last(key), true
 }
 
 func (e *redisEnv) StallSubscriptions() func() bool {

@@ -196,22 +196,30 @@ func TestFenceNeverGoesBack(t *testing.T) {
 	t.Logf("%d tokens, %d deletions, %d restarts", n, deleted, rounds)
 }
 
+// increasing returns a function that acquires and releases a lock and asserts that its token is
+// greater than those before, and the last token.
+func increasing(t *testing.T, c *dlock.Client, key string) (take func(), last func() int64) {
+	t.Helper()
+	greatest := int64(0)
+	take = func() {
+		t.Helper()
+		g := acquire(t, c, key)
+		if g.Token() <= greatest {
+			t.Errorf("token %d after %d", g.Token(), greatest)
+		}
+		greatest = max(greatest, g.Token())
+		unlock(t, g)
+	}
+	return take, func() int64 { return greatest }
+}
+
 // The server comes back with an old snapshot, in which the counter stands where it
 // stood long ago.
 func TestFenceSurvivesAnOldSnapshot(t *testing.T) {
 	server := testenv.Redis(t)
 	direct := directTo(t, server)
 	c := clientAt(t, server.Addr(), dlock.Config{DefaultTTL: 5 * time.Second, RetryInterval: 10 * time.Millisecond})
-	last := int64(0)
-	take := func() {
-		t.Helper()
-		g := acquire(t, c, "k")
-		if g.Token() <= last {
-			t.Errorf("token %d after %d", g.Token(), last)
-		}
-		last = max(last, g.Token())
-		unlock(t, g)
-	}
+	take, _ := increasing(t, c, "k")
 	for range testenv.UnderStress(3, 20) {
 		take()
 		if err := direct.Save(context.Background()).Err(); err != nil {
@@ -245,16 +253,7 @@ func TestFenceSurvivesFailover(t *testing.T) {
 			t.Fatal(err)
 		}
 		c := clientAt(t, proxy.Addr(), dlock.Config{DefaultTTL: 5 * time.Second, RetryInterval: 10 * time.Millisecond})
-		last := int64(0)
-		take := func() {
-			t.Helper()
-			g := acquire(t, c, "k")
-			if g.Token() <= last {
-				t.Errorf("token %d after %d", g.Token(), last)
-			}
-			last = max(last, g.Token())
-			unlock(t, g)
-		}
+		take, last := increasing(t, c, "k")
 		take()
 		testenv.Eventually(t, 20*time.Second, "the replica has the counter", func() bool {
 			return promoted.Get(context.Background(), fenceOf("k")).Val() == storedAt(t, direct, fenceOf("k"))
@@ -270,7 +269,7 @@ func TestFenceSurvivesFailover(t *testing.T) {
 		if err := promoted.ReplicaOf(context.Background(), "NO", "ONE").Err(); err != nil {
 			t.Fatal(err)
 		}
-		if now := storedAt(t, promoted, fenceOf("k")); now == fmt.Sprint(last) {
+		if now := storedAt(t, promoted, fenceOf("k")); now == fmt.Sprint(last()) {
 			t.Error("the replica did not lag: the fault did not happen")
 		}
 		proxy.Retarget(replica.Addr())

@@ -26,7 +26,7 @@ import (
 type nodesEnv struct {
 	*set
 	calls    hazardtest.Calls
-	renewals renewals
+	renewals hazardtest.ScriptTimes
 	dead     atomic.Bool // nothing passes
 	// confirming: the acquires that are meant are those of the second phase.
 	confirming atomic.Bool
@@ -44,7 +44,7 @@ const (
 
 func openEnv(tb testing.TB) hazardtest.Env {
 	tb.Helper()
-	e := &nodesEnv{renewals: renewals{sent: map[string]time.Time{}}, set: start(tb, envNodes)}
+	e := &nodesEnv{set: start(tb, envNodes)}
 	tb.Cleanup(e.calls.Heal)
 	e.monitors = sync.OnceValue(func() (all []*testenv.Monitor) {
 		for _, s := range e.servers {
@@ -75,7 +75,7 @@ func (e *nodesEnv) rule(node int, cmd []string) servers.Action {
 		e.waiting.Store(true)
 	}
 	if op != hazardtest.Release && !e.dead.Load() {
-		e.renewals.record(cmd)
+		e.renewals.Record(cmd)
 	}
 	v := e.calls.Next(node, op)
 	if v.Hold != nil {
@@ -309,31 +309,7 @@ func (e *nodesEnv) PushesDropped(tb testing.TB) {
 
 // Renewed is when a proxy read the last call; it passes at once.
 func (e *nodesEnv) Renewed(_ testing.TB, key string) (time.Time, bool) {
-	return e.renewals.last(key), true
-}
-
-// renewals are the last calls for locks.
-type renewals struct {
-	mu   sync.Mutex
-	sent map[string]time.Time
-}
-
-// record notes that a lease counts from now. A command names locks, and keys beside them.
-func (r *renewals) record(cmd []string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	n, _ := strconv.Atoi(cmd[2])
-	for _, key := range cmd[3 : 3+min(n, len(cmd)-3)] {
-		if !strings.Contains(key, "\x01") {
-			r.sent[key] = time.Now()
-		}
-	}
-}
-
-func (r *renewals) last(key string) time.Time {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.sent[key]
+	return e.renewals.Last(key), true
 }
 
 func (e *nodesEnv) StallSubscriptions() func() bool {
