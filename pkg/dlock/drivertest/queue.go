@@ -182,7 +182,7 @@ func patientWaiter(s *suite) {
 			return
 		}
 	}
-	s.Skipf("the machine stalled for most of a heartbeat in each of %d trials: nothing was shown", trials)
+	s.Fatalf("the machine stalled for most of a heartbeat in each of %d trials: nothing was shown", trials)
 }
 
 // keepsItsPlace is one trial of patientWaiter. It is void, and reports false, if a renewal of
