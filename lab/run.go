@@ -76,7 +76,7 @@ type attempt func(ctx context.Context, label string, spec trial.Spec) (result.Re
 func (o options) runWith(ctx context.Context, try attempt) error {
 	err := o.conductAll(ctx, try)
 	if ctx.Err() != nil {
-		err = fmt.Errorf("the run was interrupted: %w", ctx.Err())
+		err = fmt.Errorf("the run was interrupted: %w", errors.Join(ctx.Err(), err))
 	}
 	return errors.Join(err, conclude(o))
 }
@@ -85,7 +85,7 @@ func (o options) runWith(ctx context.Context, try attempt) error {
 // others, or that could not be carried out, are then tried again, one at a time.
 func (o options) conductAll(ctx context.Context, try attempt) error {
 	begin, all := time.Now(), o.specs()
-	again := make([]bool, len(all))
+	again, errs := make([]bool, len(all)), make([]error, len(all))
 	do := func(ctx context.Context, i int) error {
 		if _, done := o.folder.Find(all[i]); o.resume && done {
 			return nil
@@ -99,22 +99,21 @@ func (o options) conductAll(ctx context.Context, try attempt) error {
 		if err != nil {
 			fmt.Printf("%s %s: NOT CARRIED OUT: %v\n", label, all[i], err)
 		}
-		return err
-	}
-	if err := atOnce(ctx, o.atOnce, len(all), func(ctx context.Context, i int) error {
-		_ = do(ctx, i) // what could not be carried out is tried again
-		return ctx.Err()
-	}); err != nil {
-		return err
-	}
-	var broken error
-	err := atOnce(ctx, 1, len(all), func(ctx context.Context, i int) error {
-		if again[i] {
-			broken = errors.Join(broken, do(ctx, i))
+		if !errors.Is(errs[i], trial.ErrCrash) { // which no repetition makes good
+			errs[i] = err
 		}
 		return ctx.Err()
-	})
-	return errors.Join(broken, err)
+	}
+	err := atOnce(ctx, o.atOnce, len(all), do)
+	if err == nil {
+		err = atOnce(ctx, 1, len(all), func(ctx context.Context, i int) error {
+			if !again[i] {
+				return nil
+			}
+			return do(ctx, i)
+		})
+	}
+	return errors.Join(append(errs, err)...)
 }
 
 // atOnce does n things, so many at a time, in order. An error ends all.

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ceyewan/genesis/lab/internal/oracle"
@@ -182,6 +183,34 @@ func TestTrialThatCouldNotBeCarriedOutIsRepeated(t *testing.T) {
 		if want := 1 + one(spec == first); s.tried[spec] != want {
 			t.Errorf("%s was tried %d times, not %d", spec, s.tried[spec], want)
 		}
+	}
+}
+
+// A crash of a worker is never made good, and what could not be carried out is not forgotten because
+// there is no time to repeat it.
+func TestCrashAndUnrepeatedErrorFailTheRun(t *testing.T) {
+	for name, tt := range map[string]struct {
+		err    error
+		budget time.Duration
+	}{"crash": {trial.ErrCrash, time.Hour}, "no time": {errors.New("no failover within a minute"), time.Second}} {
+		t.Run(name, func(t *testing.T) {
+			o := testOptions(t)
+			o.budget, o.atOnce = tt.budget, 1
+			s := newScript(o, func(trial.Spec, int) []oracle.Violation { return nil })
+			synctest.Test(t, func(t *testing.T) {
+				err := o.runWith(t.Context(), func(ctx context.Context, label string, spec trial.Spec) (result.Result, error) {
+					time.Sleep(2 * time.Second)
+					r, err := s.try(ctx, label, spec)
+					if len(s.tried) == 1 && s.tried[spec] == 1 {
+						err = tt.err
+					}
+					return r, err
+				})
+				if !errors.Is(err, tt.err) {
+					t.Errorf("the run ended with %v", err)
+				}
+			})
+		})
 	}
 }
 

@@ -1,6 +1,7 @@
 package servers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,6 +36,8 @@ type ProcessOptions struct {
 	Files map[string]string
 	// Abrupt has Stop send SIGKILL at once.
 	Abrupt bool
+	// StopWithin is how long Stop waits before it sends SIGKILL; 0: 3 s.
+	StopWithin time.Duration
 }
 
 // A Process is a child process that can be stopped, killed, paused and
@@ -252,7 +255,7 @@ func (p *Process) terminate(r *run) error {
 		return p.kill(r)
 	}
 	// A stopped process takes SIGTERM only once it is continued.
-	if r.signal(syscall.SIGTERM) == nil && r.signal(sigCont) == nil && r.endsWithin(stopBound) {
+	if r.signal(syscall.SIGTERM) == nil && r.signal(sigCont) == nil && r.endsWithin(cmp.Or(p.opts.StopWithin, stopBound)) {
 		return nil
 	}
 	return p.kill(r)

@@ -55,9 +55,11 @@ type Plan struct {
 	Lease   int64  `json:"lease"`
 	MinHold int64  `json:"min_hold,omitempty"`
 	MaxHold int64  `json:"max_hold,omitempty"`
-	Fixed   bool   `json:"fixed,omitempty"` // WithoutRenewal
-	Mode    string `json:"mode,omitempty"`  // "": exclusive
-	Limit   int    `json:"limit,omitempty"` // of permits
+	Fixed   bool   `json:"fixed,omitempty"`   // WithoutRenewal
+	Mode    string `json:"mode,omitempty"`    // "": exclusive
+	Limit   int    `json:"limit,omitempty"`   // of permits
+	Bounded bool   `json:"bounded,omitempty"` // WithWait
+	Wait    int64  `json:"wait,omitempty"`
 }
 
 // An Event is one line of the log.

@@ -167,15 +167,19 @@ func byKey(sections []*Section, granted bool) map[string][]*Section {
 	return groups
 }
 
-// awake is when a worker that was stopped at some time in an interval could see again what the
-// time is; 0 if it was not stopped.
-func (e *Evidence) awake(worker string, from, to int64) (at int64) {
-	for _, f := range e.Faults {
-		if f.Worker == worker && !f.Kind.Kills() && f.From <= to && f.To >= from-int64(slack) {
-			at = max(at, f.To+int64(slack))
+// allowing is when a worker must have done what it has to do by a time: later if it was stopped
+// then, or just before.
+func (e *Evidence) allowing(worker string, by int64) int64 {
+	for moved := true; moved; {
+		moved = false
+		for _, f := range e.Faults {
+			awake := f.To + int64(slack)
+			if f.Worker == worker && !f.Kind.Kills() && f.From <= by && awake > by {
+				by, moved = awake, true
+			}
 		}
 	}
-	return at
+	return by
 }
 
 // asleep says whether a worker was stopped at some time in an interval.

@@ -104,6 +104,7 @@ var excusables = map[string]excusable{
 	"lingering":  {network: true},
 	"overlong":   {network: true},
 	"calm":       {network: true},
+	"stuck":      {network: true},
 }
 
 // excuses says whether one stall may have caused a violation: it is one of its processes,

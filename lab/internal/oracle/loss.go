@@ -37,7 +37,7 @@ func (e *Evidence) lateLosses(sections []*Section) (found []Violation, judged in
 		if lossy && s.Plan.Fixed {
 			continue
 		}
-		bound := max(d.At+e.allowance(d.Cause, lossy), e.awake(s.Worker, d.At, s.Learned))
+		bound := e.allowing(s.Worker, d.At+e.allowance(d.Cause, lossy))
 		if bound < s.Learned {
 			found = append(found, e.late(s, d.At, bound, "the server had dropped the lock ("+d.Cause+")"))
 		}
@@ -47,8 +47,9 @@ func (e *Evidence) lateLosses(sections []*Section) (found []Violation, judged in
 			continue
 		}
 		for _, s := range sections {
-			if s.Enter != 0 && s.Enter < f.From && f.To+e.learnWithin() < s.Learned && !s.Killed && !e.asleep(s.Worker, s.Enter, s.Learned) {
-				found = append(found, e.late(s, f.To, f.To+e.learnWithin(), "the server had come back without the lock"))
+			bound := e.allowing(s.Worker, f.To+e.learnWithin())
+			if s.Enter != 0 && s.Enter < f.From && bound < s.Learned && !s.Killed {
+				found = append(found, e.late(s, f.To, bound, "the server had come back without the lock"))
 			}
 		}
 	}

@@ -61,13 +61,14 @@ func (s *Section) keptUntil() int64 {
 func (e *Evidence) overstayed(sections []*Section) (found []Violation) {
 	for _, s := range sections {
 		most := s.Plan.MaxHold
-		if s.Enter == 0 || most == 0 || s.Killed || e.asleep(s.Worker, s.Enter, s.Learned) {
+		if s.Enter == 0 || most == 0 || s.Killed {
 			continue
 		}
-		if over := s.Learned - s.Enter - most; over > int64(slack) {
+		bound := e.allowing(s.Worker, s.Enter+most+int64(slack))
+		if s.Learned > bound {
 			found = append(found, Violation{
-				Oracle: "max-hold", Key: s.Key, From: s.Enter + most, To: s.Learned, Workers: []string{s.Worker}, at: s.Enter + most + int64(slack),
-				Detail: fmt.Sprintf("%s held for %v longer than the %v that it may", s.Attempt, time.Duration(over), time.Duration(most)),
+				Oracle: "max-hold", Key: s.Key, From: s.Enter + most, To: s.Learned, Workers: []string{s.Worker}, at: bound,
+				Detail: fmt.Sprintf("%s held for %v longer than the %v that it may", s.Attempt, time.Duration(s.Learned-s.Enter-most), time.Duration(most)),
 			})
 		}
 	}
@@ -136,9 +137,10 @@ const closeBound = 3 * time.Second
 // slowCloses finds Clients that took longer to close than they may.
 func (e *Evidence) slowCloses() (found []Violation) {
 	for _, ev := range e.Events {
-		if ev.Kind == event.Closed && ev.Dur > int64(closeBound) && !e.asleep(ev.Worker, ev.At-ev.Dur, ev.At) {
+		bound := e.allowing(ev.Worker, ev.At-ev.Dur+int64(closeBound))
+		if ev.Kind == event.Closed && ev.At > bound {
 			found = append(found, Violation{
-				Oracle: "overrun", From: ev.At - ev.Dur, To: ev.At, Workers: []string{ev.Worker}, at: ev.At - ev.Dur + int64(closeBound),
+				Oracle: "overrun", From: ev.At - ev.Dur, To: ev.At, Workers: []string{ev.Worker}, at: bound,
 				Detail: fmt.Sprintf("%s took %v to close its Client", ev.Worker, time.Duration(ev.Dur)),
 			})
 		}

@@ -109,6 +109,80 @@ func TestAPauseLongBeforeExcusesNoLateLoss(t *testing.T) {
 	s.expect(t, "late-loss")
 	s.Faults[0].From, s.Faults[0].To = 6000*ms, 7900*ms
 	s.expect(t)
+	s.Faults[0].From, s.Faults[0].To = 7900*ms, 7950*ms // when it was late by far
+	s.expect(t, "late-loss")
+}
+
+// The same holds for everything else that a worker may do late because it was stopped.
+func TestAShortPauseExcusesNoLongDelay(t *testing.T) {
+	s := newStory()
+	s.hold("a", 10, 20, 30, 10_030, 1)
+	s.patient("slow-0", 16_000)
+	s.fault(schedule.WorkerPause, 0, 5000, 5100)
+	s.Faults[0].Worker = "a"
+	s.expect(t, "overrun")
+
+	s = newStory()
+	s.add(10, event.Call, "a", 0, "")
+	s.add(16_000, event.Failed, "a", 0, "context deadline exceeded")
+	s.patient("quick-0-0", 6000)
+	s.fault(schedule.WorkerPause, 0, 1000, 1100)
+	s.Faults[0].Worker = "a"
+	s.expect(t, "overrun")
+}
+
+func TestCallsThatNeverReturn(t *testing.T) {
+	s := newStory()
+	s.add(10, event.Call, "a", 0, "")
+	s.patient("quick-0-0", 6000)
+	s.expect(t, "overrun")
+
+	s = newStory()
+	s.add(10, event.Call, "a", 0, "")
+	s.add(20, event.Enter, "a", 1, "")
+	s.add(30, event.Exit, "a", 1, event.Done)
+	s.patient("quick-0-0", 6000)
+	s.expect(t, "overrun")
+	s.fault(schedule.WorkerKill, 0, 500, 510) // before it could
+	s.Faults[0].Worker = "a"
+	s.expect(t)
+}
+
+func TestAnUnlockOfALostLockHangs(t *testing.T) {
+	s := newStory()
+	s.fault(schedule.BlackHole, 0, 500, 3500)
+	s.lose("a", 10, 20, 2300, 1)
+	s.Events[len(s.Events)-1].At = 15_000 * ms
+	s.patient("quick-0-0", 6000)
+	s.expect(t, "overrun")
+}
+
+func TestAWorkerThatDoesNotEnd(t *testing.T) {
+	s := newStory()
+	s.add(5, event.Start, "a", 0, "")
+	s.expect(t, "stuck")
+	s.add(21_000, event.Stop, "a", 0, "")
+	s.expect(t)
+}
+
+// A call that waits is not told that another holds the lock, unless its wait was bounded and is over.
+func TestAWaitingCallIsRefused(t *testing.T) {
+	s := newStory()
+	s.add(10, event.Call, "a", 0, "")
+	s.add(500, event.Failed, "a", 0, dlock.ErrLockHeldByOther.Error())
+	s.patient("quick-0-0", 6000)
+	for verb, caught := range map[string]bool{"acquire": true, "lock": true, "do": true, "try-lock": false, "try-acquire": false} {
+		s.Events[0].Verb, s.Events[0].Plan = verb, &event.Plan{}
+		if caught {
+			s.expect(t, "refused")
+		} else {
+			s.expect(t)
+		}
+	}
+	s.Events[0].Verb, s.Events[0].Plan = "lock", &event.Plan{Bounded: true, Wait: 490 * ms}
+	s.expect(t)
+	s.Events[0].Plan.Wait = 491 * ms
+	s.expect(t, "refused")
 }
 
 // What does not change the leader does not restart a lease.

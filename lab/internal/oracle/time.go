@@ -45,15 +45,22 @@ const overrunBound = 200 * time.Millisecond
 func (e *Evidence) overruns(sections []*Section) (all []time.Duration, found []Violation) {
 	for _, s := range sections {
 		end := s.Call + s.Patience
-		if s.Failed == "" || s.Exit < end || e.asleep(s.Worker, s.Call, s.Exit) {
+		never := s.Killed && s.Enter == 0 // until its process ended
+		if s.Failed == "" && !never || s.Exit < end {
 			continue
 		}
 		over := time.Duration(s.Exit - end)
-		all = append(all, over)
-		if over > overrunBound {
+		if !never && !e.asleep(s.Worker, s.Call, s.Exit) {
+			all = append(all, over)
+		}
+		if bound := e.allowing(s.Worker, end+int64(overrunBound)); s.Exit > bound {
+			how := "returned"
+			if never {
+				how = "had not returned"
+			}
 			found = append(found, Violation{
-				Oracle: "overrun", Key: s.Key, From: end, To: s.Exit, Workers: []string{s.Worker}, at: end + int64(overrunBound),
-				Detail: fmt.Sprintf("%s returned %v after its context had ended", s.Attempt, over),
+				Oracle: "overrun", Key: s.Key, From: end, To: s.Exit, Workers: []string{s.Worker}, at: bound,
+				Detail: fmt.Sprintf("%s %s %v after its context had ended", s.Attempt, how, over),
 			})
 		}
 	}
@@ -61,17 +68,64 @@ func (e *Evidence) overruns(sections []*Section) (all []time.Duration, found []V
 	return all, found
 }
 
-// slowUnlocks finds releases that returned after the time that they were given: a lease.
+// unlockBound is how long a release is tried before its caller is let go: two seconds, or a
+// lease that is shorter, and what a worker may have missed without having noticed.
+func (e *Evidence) unlockBound(s *Section) int64 {
+	lease := cmp.Or(s.Plan.Lease, int64(e.TTL))
+	return min(lease, int64(2*time.Second)) + int64(overrunBound+slack)
+}
+
+// slowUnlocks finds releases that returned late, or not until their process ended.
 func (e *Evidence) slowUnlocks(sections []*Section) (found []Violation) {
 	for _, s := range sections {
-		if s.Enter == 0 || s.Released == 0 || s.Lost || s.Parted || e.asleep(s.Worker, s.Exit, s.Released) {
+		returned := s.Released
+		if returned == 0 && s.Killed {
+			returned = e.killed(s.Worker)
+		}
+		bound := e.allowing(s.Worker, s.Exit+e.unlockBound(s))
+		if s.Enter == 0 || s.Parted || returned <= bound {
 			continue
 		}
-		end := s.Exit + cmp.Or(s.Plan.Lease, int64(e.TTL))
-		if over := time.Duration(s.Released - end); over > overrunBound {
+		found = append(found, Violation{
+			Oracle: "overrun", Key: s.Key, From: s.Exit, To: returned, Workers: []string{s.Worker}, at: bound,
+			Detail: fmt.Sprintf("%s took %v to give the lock back by %s, or had not by then", s.Attempt, time.Duration(returned-s.Exit), s.Verb),
+		})
+	}
+	return found
+}
+
+// refusals finds calls that were to wait and were told that another holds the lock.
+func (e *Evidence) refusals(sections []*Section) (found []Violation) {
+	for _, s := range sections {
+		waits := s.Verb == "acquire" || s.Verb == "lock" || s.Verb == "do"
+		waited := s.Plan.Bounded && s.Exit >= s.Call+s.Plan.Wait
+		if s.Failed == dlock.ErrLockHeldByOther.Error() && waits && !waited {
 			found = append(found, Violation{
-				Oracle: "overrun", Key: s.Key, From: end, To: s.Released, Workers: []string{s.Worker}, at: end + int64(overrunBound),
-				Detail: fmt.Sprintf("%s took %v to give the lock back by %s", s.Attempt, time.Duration(s.Released-s.Exit), s.Verb),
+				Oracle: "refused", Key: s.Key, From: s.Call, To: s.Exit,
+				Detail: fmt.Sprintf("%s was to wait by %s with %+v, and was told after %v that another holds the lock", s.Attempt, s.Verb, s.Plan, time.Duration(s.Exit-s.Call)),
+			})
+		}
+	}
+	return found
+}
+
+// stuck finds workers that were told to end and did not.
+func (e *Evidence) stuck() (found []Violation) {
+	lives := map[string]bool{}
+	for _, ev := range e.Events {
+		switch ev.Kind {
+		case event.Start:
+			lives[ev.Worker] = true
+		case event.Stop:
+			delete(lives, ev.Worker)
+		default:
+		}
+	}
+	for worker := range lives {
+		if e.killed(worker) == e.To {
+			found = append(found, Violation{
+				Oracle: "stuck", From: e.To, To: e.To, Workers: []string{worker},
+				Detail: worker + " was told to end, and had to be killed",
 			})
 		}
 	}

@@ -29,6 +29,11 @@ type mate struct {
 	name string
 }
 
+// ErrCrash says that a worker ended although nobody had told it to.
+var ErrCrash = errors.New("a worker ended by itself")
+
+func (m *mate) crashed() error { return fmt.Errorf("%w: %s: %s", ErrCrash, m.name, m.Log()) }
+
 func (c *crew) start(ctx context.Context, n int) error {
 	for i := range n {
 		m, err := c.spawn(i)
@@ -57,7 +62,7 @@ func (c *crew) spawn(position int) (*mate, error) {
 		Seed: t.spec.Seed + uint64(c.lives)<<32, TTL: t.evidence.TTL, Mode: t.spec.Mode, Started: t.started,
 		Mutant: t.spec.Mutant, Position: position, Rest: cmp.Or(t.spec.Rest, DefaultRest), Setup: setup,
 	}
-	p, err := servers.StartProcess(servers.ProcessOptions{Path: self, Args: []string{"worker", orders.Encode()}})
+	p, err := servers.StartProcess(servers.ProcessOptions{Path: self, Args: []string{"worker", orders.Encode()}, StopWithin: stopWithin})
 	return &mate{p, orders.Name}, err
 }
 
@@ -77,7 +82,7 @@ func (c *crew) ready(ctx context.Context, mates []*mate) error {
 		missing := 0
 		for _, m := range mates {
 			if !m.Running() {
-				return fmt.Errorf("worker %s ended: %s", m.name, m.Log())
+				return m.crashed()
 			}
 			if !started[m.name] {
 				missing++
@@ -93,6 +98,9 @@ func (c *crew) ready(ctx context.Context, mates []*mate) error {
 		}
 	}
 }
+
+// stopWithin is how long a worker may take to end: to unlock, and to close its Clients.
+const stopWithin = 15 * time.Second
 
 // replace starts another worker in the place of one that was killed.
 func (c *crew) replace(position int) error {
@@ -111,6 +119,10 @@ func (c *crew) stop() error {
 	errs := make([]error, len(c.mates))
 	for i, m := range c.mates {
 		all.Go(func() {
+			if !m.Running() {
+				errs[i] = m.crashed()
+				return
+			}
 			if err := m.Stop(); err != nil {
 				errs[i] = fmt.Errorf("worker %s: %w", m.name, err)
 			}

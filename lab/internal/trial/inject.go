@@ -93,6 +93,9 @@ func (t *trial) strike(ctx context.Context, f schedule.Fault) (oracle.Struck, er
 func (c *crew) inject(_ context.Context, f schedule.Fault) (func(context.Context) error, error) {
 	position := f.Target % len(c.mates)
 	m := c.mates[position]
+	if !m.Running() {
+		return nil, m.crashed()
+	}
 	if f.Kind.Kills() {
 		if err := m.Kill(); err != nil {
 			return nil, err

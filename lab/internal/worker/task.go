@@ -219,7 +219,7 @@ func (t task) options() []dlock.LockOption {
 }
 
 func (t task) plan() *event.Plan {
-	p := &event.Plan{Lease: int64(t.ttl), MinHold: int64(t.minHold), MaxHold: int64(t.maxHold), Fixed: t.fixed, Limit: t.limit}
+	p := &event.Plan{Lease: int64(t.ttl), MinHold: int64(t.minHold), MaxHold: int64(t.maxHold), Fixed: t.fixed, Limit: t.limit, Bounded: t.bounded, Wait: int64(t.wait)}
 	if t.mode != driver.Exclusive {
 		p.Mode = t.mode.String()
 	}
