@@ -15,12 +15,13 @@ type backend interface {
 	driver.Admin
 }
 
-// broken are backends that each break one promise, and the case of the suite
-// that must notice.
-var broken = map[string]struct {
+// A brokenBackend breaks one promise, which a case of the suite must notice.
+type brokenBackend struct {
 	caughtBy string
 	make     func(backend) driver.Driver
-}{
+}
+
+var broken = map[string]brokenBackend{
 	"caps that promise too much":        {"Caps", func(b backend) driver.Driver { return &boaster{backend: b} }},
 	"until counted from the answer":     {"UntilIsPessimistic", func(b backend) driver.Driver { return &optimist{backend: b} }},
 	"until of another hour":             {"Filing", func(b backend) driver.Driver { return &dreamer{backend: b} }},

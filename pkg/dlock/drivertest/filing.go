@@ -112,6 +112,11 @@ func barredID(s *suite) {
 	s.release(d, waiter, driver.Queued)
 	waiter.Unsettled = false
 	s.file(d, waiting(waiter), driver.Gone)
+	behind := s.ref("k")
+	s.file(d, waiting(behind), driver.Queued)
+	s.file(d, waiting(waiter), driver.Gone) // also where it would stand behind another
+	s.file(s.open(), waiting(late), driver.Gone)
+	s.release(d, behind, driver.Queued)
 	s.release(d, holder, driver.Held)
 	s.file(d, request(s.ref("k")), driver.Held)
 }

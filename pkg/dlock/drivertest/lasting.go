@@ -7,51 +7,100 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// bigBatch: a call renews every claim that it names, however many they are.
+// bigBatch: a call renews every claim that it names, however many they are, held or queued,
+// and result i answers ref i.
 func bigBatch(s *suite) {
 	d := s.open()
-	refs := make([]driver.Ref, 300)
+	refs, want := s.fileMany(d, 300)
+	beat := driver.Heartbeat(refs[0].TTL)
+	for range 4 { // for longer than a waiter lives without renewal
+		s.renewMany(d, refs, want)
+		elapse(beat / 3)
+	}
+	a := s.admin(d)
+	for i, r := range refs {
+		switch want[i].Phase {
+		case driver.Queued:
+			s.renew(d, r, driver.Queued) // one by one: what the batch said may be wrong
+		case driver.Held:
+			if a == nil || !s.Caps.Lease {
+				continue
+			}
+			claims, err := a.Inspect(s.ctx, r.Key)
+			if err != nil || len(claims) != 1 {
+				s.Fatalf("Inspect(%q) = %v, %v", r.Key, claims, err)
+			}
+			if claims[0].Left < r.TTL/2 {
+				s.Fatalf("claim %d of %d was renewed for %v, and %v are left", i, len(refs), r.TTL, claims[0].Left)
+			}
+		}
+	}
+}
+
+// fileMany files n claims, of which some wait and some are not stored, in an order that is
+// not the same from behind. It returns them with three times their TTL.
+func (s *suite) fileMany(d driver.Driver, n int) ([]driver.Ref, []driver.State) {
+	s.Helper()
+	other := s.open()
+	refs, want := make([]driver.Ref, n), make([]driver.State, n)
+	var queued []int
 	for i := range refs {
 		refs[i] = s.ref(fmt.Sprint("k", i))
-		s.file(d, request(refs[i]), driver.Held)
+		switch i % 25 {
+		case 3:
+			s.file(other, request(s.ref(refs[i].Key)), driver.Held)
+			queued = append(queued, i)
+		case 4, 17:
+			want[i].Phase = driver.Gone
+		default:
+			want[i] = s.file(d, request(refs[i]), driver.Held)
+		}
 		refs[i].TTL *= 3
 	}
+	for _, i := range queued { // last, since their deadline is near
+		want[i] = s.file(d, waiting(refs[i]), driver.Queued)
+	}
+	return refs, want
+}
+
+// renewMany renews claims in one call, and asserts their phases and tokens.
+func (s *suite) renewMany(d driver.Driver, refs []driver.Ref, want []driver.State) {
+	s.Helper()
 	var states []driver.State
 	_, err := s.ask(func() (err error) { states, err = d.Renew(s.ctx, refs); return err })
 	if err != nil || len(states) != len(refs) {
 		s.Fatalf("Renew of %d claims = %d states, %v", len(refs), len(states), err)
 	}
-	a := s.admin(d)
 	for i, st := range states {
 		if st.Phase == driver.Unknown && !s.virtual { // a server was late
 			st = s.look(d, refs[i])
 		}
-		if st.Phase != driver.Held {
-			s.Fatalf("claim %d of %d is %v", i, len(refs), st.Phase)
-		}
-		if a == nil || !s.Caps.Lease {
-			continue
-		}
-		claims, err := a.Inspect(s.ctx, refs[i].Key)
-		if err != nil || len(claims) != 1 {
-			s.Fatalf("Inspect(%q) = %v, %v", refs[i].Key, claims, err)
-		}
-		if claims[0].Left < refs[i].TTL/2 {
-			s.Fatalf("claim %d of %d was renewed for %v, and %v are left", i, len(refs), refs[i].TTL, claims[0].Left)
+		if st.Phase != want[i].Phase || st.Token != want[i].Token {
+			s.Fatalf("claim %d of %d is %v with token %d, want %v with %d", i, len(refs), st.Phase, st.Token, want[i].Phase, want[i].Token)
 		}
 	}
 }
 
-// filingRestarts: to file a claim again restarts its lease.
+// filingRestarts: to file a claim again restarts its deadline, held or queued. If it is filed
+// with another TTL, a backend may keep the first one as long as Until says so.
 func filingRestarts(s *suite) {
 	d, other := s.open(), s.open()
-	r := s.brief("k")
-	for range 4 {
-		s.file(d, request(r), driver.Held)
-		elapse(s.TTL / 2)
+	holder, waiter, changed := s.brief("k"), s.brief("waited"), s.brief("changed")
+	s.file(d, request(s.ref("waited")), driver.Held)
+	s.file(d, request(changed), driver.Held)
+	changed.TTL = 20 * s.TTL
+	st := s.file(d, request(changed), driver.Held)
+	for range 6 { // two heartbeats, which is longer than TTL
+		s.file(d, request(holder), driver.Held)
+		s.file(other, waiting(waiter), driver.Queued)
+		elapse(driver.Heartbeat(s.TTL) / 3)
 	}
+	s.renew(other, waiter, driver.Queued)
 	s.file(other, request(s.ref("k")), driver.Gone)
-	s.renew(d, r, driver.Held)
+	s.renew(d, holder, driver.Held)
+	if !s.Caps.Lease || time.Now().Before(st.Until) {
+		s.file(other, request(s.ref("changed")), driver.Gone)
+	}
 }
 
 // fenceOutlastsLeases: a grant after a lease has ended has a greater token too.
@@ -67,20 +116,40 @@ func fenceOutlastsLeases(s *suite) {
 	}
 }
 
-// barLasts: an ID that was barred stays barred, since its call may be on its way for long.
+// barLasts: an ID that was barred stays barred, since its call may be on its way for long:
+// whatever the release found, and however many IDs of a key there are.
 func barLasts(s *suite) {
 	d := s.open()
-	late := s.ref("k")
-	late.Unsettled = true
-	s.release(d, late, driver.Gone)
+	var late []driver.Ref
+	release := func(r driver.Ref, want driver.Phase) {
+		s.Helper()
+		r.Unsettled = true
+		s.release(d, r, want)
+		r.Unsettled = false
+		late = append(late, r)
+	}
+	holder := s.ref("queued")
+	s.file(d, request(holder), driver.Held)
+	for range 2 {
+		release(s.ref("absent"), driver.Gone)
+		held, queued := s.ref("held"), s.ref("queued")
+		s.file(d, request(held), driver.Held)
+		release(held, driver.Held)
+		s.file(d, waiting(queued), driver.Queued)
+		release(queued, driver.Queued)
+	}
 	wait := 3 * time.Second
 	if s.virtual {
-		wait = driver.BarFor(late.TTL) - time.Second
+		wait = driver.BarFor(holder.TTL) - time.Second
 	}
 	elapse(wait)
-	late.Unsettled = false
-	s.file(d, request(late), driver.Gone)
-	s.file(s.open(), request(late), driver.Gone)
+	s.release(d, holder, driver.Held)
+	for _, other := range []driver.Driver{d, s.open()} {
+		for _, r := range late {
+			s.file(other, request(r), driver.Gone)
+			s.file(other, waiting(r), driver.Gone)
+		}
+	}
 }
 
 // groupLeases: each of those who hold a key together has a lease of its own: one that is renewed

@@ -96,20 +96,30 @@ func renewalSetsTTL(s *suite) {
 	s.takes(other, "k", s.TTL+s.Slack)
 }
 
-// untilIsPessimistic: nobody gets the key before the Until of its holder.
+// untilIsPessimistic: nobody gets the key before the Until of its holder, in whichever mode
+// it is held, and whether it was renewed or not.
 func untilIsPessimistic(s *suite) {
 	if !s.Caps.Lease {
 		return // Filing asserts that Until is zero
 	}
 	d, other := s.open(), s.open()
-	for range 3 {
-		r := s.brief("k")
-		st := s.file(d, request(r), driver.Held)
-		next := s.takes(other, "k", s.TTL+s.Slack)
-		if early := time.Until(st.Until); early > 0 {
-			s.Errorf("the key passed on %v before Until", early)
+	for _, mode := range s.Caps.Modes {
+		for round := range 3 {
+			r := driver.Request{Ref: s.brief(mode.String()), Mode: mode}
+			if mode == driver.Permit {
+				r.Limit = 2
+			}
+			st := s.file(d, r, driver.Held)
+			if round == 2 {
+				elapse(s.TTL / 3)
+				st = s.renew(d, r.Ref, driver.Held)
+			}
+			next := s.takes(other, r.Key, s.TTL+s.Slack)
+			if early := time.Until(st.Until); early > 0 {
+				s.Errorf("%s: the key passed on %v before Until", mode, early)
+			}
+			s.release(other, next, driver.Held)
 		}
-		s.release(other, next, driver.Held)
 	}
 }
 

@@ -132,6 +132,7 @@ func (v *variant) harness(clients []redis.UniversalClient, addrs []string) func(
 // lasting are the cases that wait for leases, and cost more time than work.
 var lasting = []string{
 	"SilentHolder", "RenewalKeeps", "RenewalSetsTTL", "UntilIsPessimistic", "GrantKeepsDeadline", "GhostHeads", "PatientWaiter", "Crash",
+	"FilingRestarts", "FenceOutlastsLeases", "BarLasts",
 }
 
 // The cases that run with faults in CI; without faults all do, and under stress

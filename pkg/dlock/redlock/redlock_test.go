@@ -52,7 +52,7 @@ func child(addrs []string) {
 		contend(clients)
 		return
 	}
-	d, err := redlock.New(clients).Open(driver.Options{Prefix: os.Getenv(childPrefix), Logger: quietLog})
+	d, err := redlock.New(clients, patient).Open(driver.Options{Prefix: os.Getenv(childPrefix), Logger: quietLog})
 	if err != nil {
 		panic(err)
 	}
