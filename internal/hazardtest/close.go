@@ -2,6 +2,7 @@ package hazardtest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -54,6 +55,50 @@ func CloseReleasesEverything(t *testing.T, open Open) {
 	}
 	if took.Load() == 0 || refused.Load() == 0 {
 		t.Errorf("%d acquired, %d refused: the scenario does not bite", took.Load(), refused.Load())
+	}
+	s.closeWhileHeld()
+}
+
+// closeWhileHeld holds the releases of Close up: the contexts end all the same, while the
+// servers still have the locks.
+func (s *scene) closeWhileHeld() {
+	t := s.t
+	confirmed := 0
+	for range testenv.UnderStress(3, 50) {
+		c := s.proxied(dlock.Config{DefaultTTL: time.Minute})
+		warm(t, c)
+		guards := []*dlock.Guard{acquire(t, c, "held0"), acquire(t, c, "held1")}
+		held, land := s.Hold(Release, 1000)
+		closed, started := make(chan error, 1), time.Now()
+		go func() { closed <- c.Close() }()
+		for _, g := range guards {
+			select {
+			case <-g.Done():
+			case <-time.After(patience):
+				t.Fatal("the context of a holder outlives Close")
+			}
+			expect(t, context.Cause(g.Context()), dlock.ErrClosed)
+		}
+		for _, g := range guards {
+			if s.token(g.Key()) != g.Token() {
+				t.Errorf("%q was released before its context ended", g.Key())
+			}
+		}
+		testenv.Eventually(t, patience, "the releases are under way", func() bool { return held.Least() > 0 })
+		land()
+		late := time.Since(started) > time.Second // Close gives up after two
+		err := returned(t, "Close", closed)
+		switch {
+		case err == nil:
+			confirmed++
+		case !late || !errors.Is(err, dlock.ErrUnknownOutcome):
+			t.Fatalf("close: %v", err)
+		}
+		s.Heal()
+		s.nothingLeft(s.Traits().Healed)
+	}
+	if confirmed == 0 {
+		t.Error("no Close was confirmed: this machine is too slow")
 	}
 }
 

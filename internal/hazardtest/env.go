@@ -70,7 +70,7 @@ type Env interface {
 	StallSubscriptions() (asked func() bool)
 	// Subscriptions is how many of them the servers keep, or the connections that carry them.
 	Subscriptions(tb testing.TB) int
-	// Requests is how many requests for locks the servers have received, from all clients.
+	// Requests is how many requests for locks all servers together have received, from all clients.
 	Requests(tb testing.TB) int
 	// Renewed is when the last call left, through the proxies, that the lease of a held lock
 	// counts from, and whether none is under way.

@@ -254,5 +254,43 @@ func RenewalDoesNotResurrect(t *testing.T, open Open) {
 			unlock(t, other)
 		}
 	}
+	s.lostByRenewal(b)
 	s.nothingLeft(s.Traits().Healed)
+}
+
+// lostByRenewal is the same with the renewals that nobody asks for.
+func (s *scene) lostByRenewal(b *dlock.Client) {
+	t, metronome, started := s.t, testenv.StartMetronome(s.t), time.Now()
+	a := s.proxied(dlock.Config{DefaultTTL: 6 * time.Second})
+	var guards, others [3]*dlock.Guard
+	for i := range guards {
+		key := fmt.Sprintf("auto%d", i)
+		guards[i] = acquire(t, a, key)
+		s.Delete(t, key)
+		switch i { // 0: it is free
+		case 1:
+			unlock(t, acquire(t, b, key))
+		case 2:
+			others[i] = acquire(t, b, key)
+		}
+	}
+	for i, g := range guards {
+		select {
+		case <-g.Done():
+		case <-time.After(beforeLease):
+			t.Fatalf("the loss of %q is not told", g.Key())
+		}
+		cause := context.Cause(g.Context())
+		expect(t, cause, dlock.ErrOwnershipLost)
+		if strings.Contains(cause.Error(), "not renewed in time") && metronome.Lost(started) < starved {
+			t.Errorf("no renewal has noticed that %q is gone: %v", g.Key(), cause)
+		}
+		if other := others[i]; other != nil {
+			s.holds(other, "the renewal took the lock of another")
+			unlock(t, other)
+		} else if s.token(g.Key()) != 0 {
+			t.Fatal("the renewal brought the lock back")
+		}
+		expect(t, g.Unlock(context.Background()), dlock.ErrOwnershipLost)
+	}
 }

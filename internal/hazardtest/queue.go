@@ -195,11 +195,11 @@ func NoThunderingHerd(t *testing.T, open Open) {
 	before := s.Requests(t)
 	unlock(t, g)
 	<-ctx.Done()
-	perHand := float64(s.Requests(t)-before) / float64(count.Load())
+	perHand := float64(s.Requests(t)-before) / float64(count.Load()) / float64(s.Traits().Servers)
 	wg.Wait()
-	t.Logf("%.2f requests per hand-over, %.1f %% of a CPU while %d wait", perHand, 100*idle, clients*each)
+	t.Logf("%.2f requests per hand-over and server, %.1f %% of a CPU while %d wait", perHand, 100*idle, clients*each)
 	if perHand > 10 || count.Load() < hands {
-		t.Errorf("%.1f requests per hand-over, of %d", perHand, count.Load())
+		t.Errorf("%.1f requests per hand-over and server, of %d", perHand, count.Load())
 	}
 	if idle > s.Traits().IdleCPU {
 		t.Errorf("%.1f %% of a CPU is used for waiting", 100*idle)

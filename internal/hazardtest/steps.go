@@ -76,8 +76,9 @@ func (s *scene) token(key string) int64 {
 // holds asserts that what the servers store of a lock is this guard's.
 func (s *scene) holds(g *dlock.Guard, what string) {
 	s.t.Helper()
-	if token := s.token(g.Key()); token != g.Token() {
-		s.t.Fatalf("%s: the servers have token %d, the guard %d", what, token, g.Token())
+	claims := s.Claims(s.t, g.Key())
+	if len(claims) == 0 || claims[0].Token != g.Token() {
+		s.t.Fatalf("%s: the guard has token %d, the servers have %v", what, g.Token(), claims)
 	}
 	s.alive(g)
 }

@@ -113,11 +113,13 @@ func (e *nodesEnv) Traits() hazardtest.Traits {
 
 		WaiterTTL: 3 * time.Second,
 		DeadTTL:   3 * time.Second,
-		Forgotten: 3*time.Second + testenv.UnderStress(beforeLease, 1500*time.Millisecond),
-		Unpushed:  testenv.UnderStress(15*time.Second, 2*time.Second),
-		IdleCPU:   testenv.UnderStress(.5, .05),
-		Watches:   1,
-		EarlyLoss: 320 * time.Millisecond, // the drift, and a fifth of a second
+		// The heartbeat, and a third.
+		DeadWaiters: testenv.UnderStress(12*time.Second, 4200*time.Millisecond),
+		Forgotten:   3*time.Second + testenv.UnderStress(beforeLease, 1500*time.Millisecond),
+		Unpushed:    testenv.UnderStress(15*time.Second, 2*time.Second),
+		IdleCPU:     testenv.UnderStress(.5, .05),
+		Watches:     1,
+		EarlyLoss:   320 * time.Millisecond, // the drift, and a fifth of a second
 
 		Healed:   testenv.UnderStress(beforeLease, 1500*time.Millisecond),
 		HandOver: testenv.UnderStress(beforeLease, 1500*time.Millisecond),
@@ -299,11 +301,28 @@ func (e *nodesEnv) each(change func(*servers.Proxy)) {
 
 func (e *nodesEnv) DropPushes() { e.each(func(p *servers.Proxy) { p.DropMessages(true) }) }
 
-// PushesDropped only knows that clients have subscribed.
+// PushesDropped tries it with a subscription of its own on each node.
 func (e *nodesEnv) PushesDropped(tb testing.TB) {
 	tb.Helper()
+	ctx := context.Background()
 	if !e.subscribed.Load() {
 		tb.Error("no client has subscribed")
+	}
+	for i, c := range e.dial(tb) {
+		sub := c.Subscribe(ctx, "probe")
+		_, err := sub.Receive(ctx) // it stands
+		check(tb, err)
+		if n := e.direct[i].Publish(ctx, "probe", "x").Val(); n != 1 {
+			tb.Errorf("node %d: %d subscribers of the probe", i, n)
+		}
+		// A reply to a ping comes after what was published before it.
+		check(tb, sub.Ping(ctx))
+		switch msg, err := sub.Receive(ctx); msg.(type) {
+		case *redis.Pong:
+		default:
+			tb.Errorf("node %d: received %v, %v: the fault did not happen", i, msg, err)
+		}
+		check(tb, sub.Close())
 	}
 }
 
@@ -328,16 +347,19 @@ func (e *nodesEnv) Subscriptions(tb testing.TB) (n int) {
 	return n
 }
 
-// Requests are the scripts that clients call on one node.
-func (e *nodesEnv) Requests(tb testing.TB) int {
+// Requests are the scripts that clients call on all nodes.
+func (e *nodesEnv) Requests(tb testing.TB) (sum int) {
 	tb.Helper()
-	text, err := e.direct[0].Info(context.Background(), "commandstats").Result()
-	check(tb, err)
-	_, rest, _ := strings.Cut(text, "cmdstat_evalsha:calls=")
-	count, _, _ := strings.Cut(rest, ",")
-	n, err := strconv.Atoi(count)
-	check(tb, err)
-	return n
+	for _, c := range e.direct {
+		text, err := c.Info(context.Background(), "commandstats").Result()
+		check(tb, err)
+		_, rest, _ := strings.Cut(text, "cmdstat_evalsha:calls=")
+		count, _, _ := strings.Cut(rest, ",")
+		n, err := strconv.Atoi(count)
+		check(tb, err)
+		sum += n
+	}
+	return sum
 }
 
 func (e *nodesEnv) Delay(up, down time.Duration) {
