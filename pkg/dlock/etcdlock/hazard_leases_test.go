@@ -355,6 +355,45 @@ func TestLossPrecedesExpiryWithoutKeepAlives(t *testing.T) {
 	}
 }
 
+// Locks are renewed some times and unlocked: from then on nothing is sent for them, and nothing
+// comes back.
+func TestRenewalEndsWithUnlock(t *testing.T) {
+	t.Parallel()
+	server := testenv.Etcd(t)
+	direct := dial(t, server.Endpoint())
+	const ttl, locks = 4 * time.Second, 10
+	c := clientAt(t, server.Endpoint(), dlock.Config{DefaultTTL: ttl})
+	warm(t, c)
+	var guards []*dlock.Guard
+	before := receivedMessages(t, server, "LeaseKeepAlive")
+	for i := range locks {
+		guards = append(guards, acquire(t, c, fmt.Sprintf("k%d", i)))
+	}
+	testenv.Eventually(t, patience, "they are renewed", func() bool {
+		return receivedMessages(t, server, "LeaseKeepAlive") > before+1
+	})
+	for _, g := range guards {
+		unlock(t, g)
+	}
+	if left := leftovers(t, direct); len(left) != 0 {
+		t.Errorf("left: %q", left)
+	}
+	var quiet int
+	testenv.Eventually(t, patience, "nothing is on its way", func() bool {
+		was := quiet
+		quiet = receivedMessages(t, server, "")
+		elapse(ttl)
+		return was == quiet
+	})
+	elapse(2 * ttl)
+	if n := receivedMessages(t, server, "") - quiet; n > 0 {
+		t.Errorf("%d messages after all is unlocked", n)
+	}
+	if left := leftovers(t, direct); len(left) != 0 {
+		t.Errorf("came back: %q", left)
+	}
+}
+
 // Whatever TTL is asked for is refused, or granted, rounded up to whole seconds and
 // to what the server grants at least.
 func TestTTLIsKeptOrRefused(t *testing.T) {

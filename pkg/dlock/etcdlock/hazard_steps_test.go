@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -148,27 +149,39 @@ func (c callCount) broken() int { return c.proxy.Connections() - c.conns }
 var httpOnce = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 
 // handledWrites is how many writes the server has answered, with whatever result.
-func handledWrites(t testing.TB, server *servers.Etcd) (sum int) {
+func handledWrites(t testing.TB, server *servers.Etcd) int {
+	t.Helper()
+	return counters(t, server, "grpc_server_handled_total", func(labels string) bool {
+		return slices.ContainsFunc(writePaths, func(call string) bool {
+			return strings.Contains(labels, `grpc_method="`+path.Base(call)+`"`)
+		})
+	})
+}
+
+// receivedMessages is how many messages of clients the server has received, of one method or,
+// with "", of all.
+func receivedMessages(t testing.TB, server *servers.Etcd, method string) int {
+	t.Helper()
+	return counters(t, server, "grpc_server_msg_received_total", func(labels string) bool {
+		return method == "" || strings.Contains(labels, `grpc_method="`+method+`"`)
+	})
+}
+
+// counters is the sum of the counters of the server that have this name and such labels.
+func counters(t testing.TB, server *servers.Etcd, name string, matches func(labels string) bool) (sum int) {
 	t.Helper()
 	response, err := httpOnce.Get(server.Endpoint() + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer response.Body.Close()
 	for in := bufio.NewScanner(response.Body); in.Scan(); {
-		name, value, _ := strings.Cut(in.Text(), "} ")
-		if !strings.HasPrefix(name, "grpc_server_handled_total{") {
+		counter, value, _ := strings.Cut(in.Text(), "} ")
+		labels, ok := strings.CutPrefix(counter, name+"{")
+		if !ok || !matches(labels) {
 			continue
 		}
-		for _, call := range writePaths {
-			if strings.Contains(name, `grpc_method="`+path.Base(call)+`"`) {
-				n, err := strconv.Atoi(value)
-				if err != nil {
-					t.Fatal(err)
-				}
-				sum += n
-			}
-		}
+		n, err := strconv.Atoi(value)
+		check(t, err)
+		sum += n
 	}
 	return sum
 }

@@ -1,0 +1,249 @@
+package redlock_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/redlock"
+)
+
+// All nodes forget their scripts before every call: no caller sees an error.
+func TestFlushedScriptsAreLoadedAgain(t *testing.T) {
+	t.Parallel()
+	s := start(t, 3)
+	c, other := s.locks(t, dlock.Config{DefaultTTL: time.Minute}, patient), s.locks(t, dlock.Config{DefaultTTL: time.Minute}, patient)
+	flush := func() {
+		t.Helper()
+		for _, d := range s.direct {
+			check(t, d.ScriptFlush(t.Context()).Err())
+		}
+	}
+	loaded := func(script string) {
+		t.Helper()
+		testenv.Eventually(t, patience, "all nodes know "+script+" again", func() bool {
+			return !slices.ContainsFunc(s.direct, func(d *redis.Client) bool {
+				return !d.ScriptExists(t.Context(), redlock.Scripts[script]).Val()[0]
+			})
+		})
+	}
+	for range testenv.UnderStress(5, 100) {
+		flush()
+		g := acquire(t, c, "k")
+		loaded("acquire")
+		loaded("confirm")
+		flush()
+		check(t, g.Extend(t.Context(), 2*time.Minute))
+		loaded("renew")
+		flush()
+		done := make(chan error, 1)
+		go func() { done <- other.Lock(t.Context(), "k") }()
+		loaded("acquire")
+		flush()
+		unlock(t, g)
+		loaded("release")
+		check(t, <-done)
+		flush()
+		check(t, other.Unlock(t.Context(), "k"))
+		soon(t, "nothing is left", func() bool { return len(s.left(t)) == 0 })
+	}
+}
+
+// The password is wrong on all nodes, or on one: the first is told at once with its cause, the
+// second costs nothing, and neither makes connections without end.
+func TestWrongPassword(t *testing.T) {
+	t.Parallel()
+	for name, wrong := range map[string]int{"Everywhere": 3, "OnOneNode": 1} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := start(t, 3)
+			var clients []redis.UniversalClient
+			for i, p := range s.proxies {
+				check(t, s.direct[i].Do(t.Context(), "ACL", "SETUSER", "locks", "on", ">secret", "~*", "&*", "+@all").Err())
+				o := &redis.Options{Addr: p.Addr(), Username: "locks", Password: "secret", ContextTimeoutEnabled: true}
+				if i < wrong {
+					o.Password = "guess"
+				}
+				c := redis.NewClient(o)
+				defer c.Close()
+				clients = append(clients, c)
+			}
+			c := locksOn(t, clients, dlock.Config{DefaultTTL: 6 * time.Second}, patient)
+			if wrong < 2 {
+				g := acquire(t, c, "k")
+				elapse(testenv.UnderStress(6*time.Second, 20*time.Second)) // renewals try the node again
+				unlock(t, g)
+			} else {
+				for range 5 {
+					_, err := c.Acquire(t.Context(), "k")
+					want(t, err, dlock.ErrDenied)
+				}
+				_, err := c.Check(t.Context())
+				want(t, err, dlock.ErrDenied)
+				elapse(2 * time.Second) // whatever is tried in the background
+			}
+			for i, p := range s.proxies[:wrong] {
+				n := p.Connections()
+				t.Logf("node %d: %d connections", i, n)
+				if n == 0 || n > 40 {
+					t.Errorf("node %d was connected to %d times", i, n)
+				}
+			}
+		})
+	}
+}
+
+// Nothing is sent for locks that were unlocked, though they were renewed before, and nothing
+// comes back.
+func TestRenewalEndsWithUnlock(t *testing.T) {
+	t.Parallel()
+	s := start(t, 3)
+	var calls, renewals atomic.Int64
+	s.intercept(func(_ int, cmd []string) servers.Action {
+		if len(cmd) > 1 && cmd[0] == "EVALSHA" {
+			calls.Add(1)
+			if cmd[1] == redlock.Scripts["renew"] {
+				renewals.Add(1)
+			}
+		}
+		return servers.Forward
+	})
+	const ttl, locks = 4 * time.Second, 10
+	c := s.locks(t, dlock.Config{DefaultTTL: ttl}, patient)
+	var wg sync.WaitGroup
+	for i := range locks {
+		wg.Go(func() {
+			for range testenv.UnderStress(2, 20) {
+				g, err := c.Acquire(t.Context(), string(rune('a'+i)))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				elapse(ttl / 3 * time.Duration(2*locks+i) / (2 * locks)) // about when it is renewed
+				err = g.Unlock(t.Context())
+				if err != nil && !errors.Is(err, dlock.ErrOwnershipLost) { // a machine may stall
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if renewals.Load() == 0 {
+		t.Error("nothing was renewed: the scenario does not bite")
+	}
+	soon(t, "nothing is left", func() bool { return len(s.left(t)) == 0 })
+	var before int64
+	testenv.Eventually(t, patience, "nothing is on its way", func() bool {
+		was := before
+		before = calls.Load()
+		elapse(200 * time.Millisecond)
+		return was == before
+	})
+	elapse(2 * ttl)
+	if n := calls.Load() - before; n > 0 {
+		t.Errorf("%d calls after all is unlocked", n)
+	}
+	if left := s.left(t); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+}
+
+// A TTL is stored as it is, or refused before anything is sent.
+func TestTTLIsKeptOrRefused(t *testing.T) {
+	t.Parallel()
+	s := start(t, 3)
+	var calls atomic.Int64
+	s.intercept(func(_ int, cmd []string) servers.Action {
+		if cmd[0] == "EVALSHA" || cmd[0] == "EVAL" {
+			calls.Add(1)
+		}
+		return servers.Forward
+	})
+	c := s.locks(t, dlock.Config{}, patient)
+	warm(t, c)
+	const least, most = 100 * time.Millisecond, 24 * time.Hour
+	for _, ttl := range []time.Duration{-1, 1, -5 * time.Second, time.Millisecond, least - 1, most + 1, 1 << 62, -1 << 63} {
+		soon(t, "nothing is left", func() bool { return len(s.left(t)) == 0 })
+		before := calls.Load()
+		_, err := c.TryAcquire(t.Context(), "k", dlock.WithTTL(ttl))
+		want(t, err, dlock.ErrInvalidTTL)
+		if n := calls.Load() - before; n > 0 || len(s.left(t)) > 0 {
+			t.Errorf("TTL %v: refused after %d calls, %q is stored", ttl, n, s.left(t))
+		}
+	}
+	for _, ttl := range []time.Duration{10*time.Second + 1, 12345*time.Millisecond + 678*time.Microsecond, time.Minute, time.Hour, most - 1, most} {
+		asked := time.Now()
+		g := acquire(t, c, "k", dlock.WithTTL(ttl), dlock.WithoutRenewal())
+		if left := g.Remaining(); left > ttl {
+			t.Errorf("TTL %v: the guard believes in %v", ttl, left)
+		}
+		testenv.Eventually(t, patience, "all nodes have it", func() bool { return s.holders(t, "k") == 3 })
+		for i, d := range s.direct {
+			left, err := d.PTTL(context.Background(), "k").Result()
+			check(t, err)
+			if took := time.Since(asked); left > ttl+time.Millisecond || left < ttl*98/100-took {
+				t.Errorf("TTL %v: node %d has %v left after %v", ttl, i, left, took)
+			}
+		}
+		unlock(t, g)
+		soon(t, "nothing is left", func() bool { return len(s.left(t)) == 0 })
+	}
+}
+
+// Waiters of several Clients wait for many heartbeats: each stays where it is shown, and all are
+// served.
+func TestPatientWaitersAreServed(t *testing.T) {
+	t.Parallel()
+	e := openEnv(t)
+	const ttl, waiters = 3 * time.Second, 6
+	open := func() *dlock.Client {
+		c, err := dlock.New(&dlock.Config{DefaultTTL: ttl}, dlock.WithBackend(e.Direct(t)))
+		check(t, err)
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
+	g := acquire(t, open(), "k", dlock.WithTTL(time.Minute))
+	served := make(chan error, waiters)
+	clients := []*dlock.Client{open(), open(), open()}
+	for i := range waiters {
+		go func() {
+			served <- clients[i%3].Do(t.Context(), "k", func(context.Context) error { return nil })
+		}()
+	}
+	shown := func() (ids []string) {
+		for _, c := range e.Claims(t, "k") {
+			ids = append(ids, c.ID)
+		}
+		slices.Sort(ids)
+		return ids
+	}
+	testenv.Eventually(t, patience, "all are shown", func() bool { return len(shown()) == waiters+1 })
+	before := shown()
+	elapse(testenv.UnderStress[time.Duration](4, 10) * ttl)
+	if after := shown(); !slices.Equal(before, after) {
+		t.Errorf("%q wait, and then %q", before, after)
+	}
+	select {
+	case err := <-served:
+		t.Fatalf("a waiter ended: %v", err)
+	default:
+	}
+	unlock(t, g)
+	for range waiters {
+		select {
+		case err := <-served:
+			check(t, err)
+		case <-time.After(patience):
+			t.Fatal("a waiter is not served")
+		}
+	}
+}
