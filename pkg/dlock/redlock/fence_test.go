@@ -4,10 +4,13 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/ceyewan/genesis/internal/servers"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
@@ -91,4 +94,40 @@ func TestTokenMeetsEveryMajority(t *testing.T) {
 		unlock(t, g)
 		s.heal()
 	}
+}
+
+// A node whose last token is far ahead says so after the others have granted the lock. All nodes keep
+// the token that the holder has.
+func TestLateRefusalOfATokenChangesNothing(t *testing.T) {
+	t.Parallel()
+	s := start(t, 3)
+	c := s.locks(t, dlock.Config{})
+	warm(t, c)
+	ahead := strconv.FormatInt(time.Now().Add(time.Hour).UnixMicro(), 10)
+	check(t, s.direct[2].Set(t.Context(), fenceOf("k"), ahead, 0).Err())
+	gate, held := make(chan struct{}), make(chan struct{})
+	open, hold := sync.OnceFunc(func() { close(gate) }), sync.OnceFunc(func() { close(held) })
+	defer open()
+	s.proxies[2].Intercept(func(cmd []string) servers.Action {
+		if len(cmd) > 3 && cmd[0] == "EVALSHA" && cmd[3] == "k" { // until the others have granted it
+			hold()
+			<-gate
+		}
+		return servers.Forward
+	})
+	g := acquire(t, c, "k", dlock.WithTTL(time.Hour))
+	<-held
+	open()
+	testenv.Eventually(t, time.Minute, "the third node has the lock", func() bool {
+		value, err := s.direct[2].Get(t.Context(), "k").Result()
+		return err == nil && strings.Count(value, " ") > 0 && strings.Split(value, " ")[1] != "0"
+	})
+	for i, d := range s.direct {
+		value, err := d.Get(t.Context(), "k").Result()
+		check(t, err)
+		if got := strings.Split(value, " ")[1]; got != strconv.FormatInt(g.Token(), 10) {
+			t.Errorf("node %d has token %s, and the holder %d", i, got, g.Token())
+		}
+	}
+	unlock(t, g)
 }

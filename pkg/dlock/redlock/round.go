@@ -330,11 +330,12 @@ func (r *round) drain(won bool) {
 				r.takeBackFrom(a.node)
 			}
 		case a := <-r.second:
-			if won || a.word() != "higher" {
-				r.takeSecond(a)
-			} else {
+			if a.word() == "higher" { // the token is certain now, or of no use
 				r.waiting--
+				r.votes[a.node.at] = unfit
+				break
 			}
+			r.takeSecond(a)
 		}
 	}
 	if won {
