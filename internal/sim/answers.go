@@ -43,7 +43,11 @@ func (s *Simulation) checkLoss(h *Hold) {
 		return
 	}
 	l, known := s.leases[grant{h.Key, h.Token}]
-	if at := time.Duration(h.endedAt.Load()); known && !l.gone && at < l.until-sparing(h.TTL) {
+	at := time.Duration(h.endedAt.Load())
+	if at == 0 { // in this instant
+		at = s.Now()
+	}
+	if known && !l.gone && at < l.until-sparing(h.TTL) {
 		s.failf("false loss", "%s lost token %d of %s at %v, and had been told that it has it until %v", h.User, h.Token, h.Key, at, l.until)
 	}
 }
