@@ -91,7 +91,7 @@ func again[T any](ctx context.Context, call func() (T, error)) (T, error) {
 
 func (p *persistent) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
 	if ctx.Err() != nil {
-		return driver.State{}, ctx.Err()
+		return driver.State{}, driver.Classify(ctx.Err(), driver.Transient)
 	}
 	return again(ctx, func() (driver.State, error) { return p.Driver.Acquire(ctx, r) })
 }
