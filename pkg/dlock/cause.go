@@ -34,7 +34,7 @@ func (a *acquisition) better(err error) error {
 func (a *acquisition) cutShort(err error, bound time.Duration) error {
 	class := driver.ClassOf(err)
 	switch {
-	case class != driver.Ambiguous && a.cause == nil && isContextError(err):
+	case class != driver.Ambiguous && a.cause == nil && isContextError(err) && !errors.Is(err, ErrUnavailable):
 		return driver.Classify(fmt.Errorf("%w: nothing was sent within %v", ErrUnavailable, bound), class)
 	case class != driver.Ambiguous:
 		return driver.Classify(a.better(err), class)
