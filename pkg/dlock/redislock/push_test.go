@@ -34,7 +34,7 @@ func TestHeard(t *testing.T) {
 		forgets       bool // the claim is not among those that wait any more
 	}{
 		{name: "held", payload: "held" + sep + "p:k" + sep + "id" + sep + "5", want: event(driver.Held, 5), forgets: true},
-		{name: "held, not yet by replicas", payload: "held" + sep + "p:k" + sep + "id" + sep + "5", replicas: 1, want: event(driver.Unknown, 0)},
+		{name: "held, not yet by replicas", payload: "held" + sep + "p:k" + sep + "id" + sep + "5", replicas: 1, want: event(driver.Unknown, 5)},
 		{name: "gone", payload: "gone" + sep + "p:k" + sep + "id" + sep + "5", want: event(driver.Gone, 5)},
 		{name: "free", payload: "free" + sep + "p:k" + sep + "id" + sep + "0", later: event(driver.Unknown, 0)},
 		{name: "of a later version", payload: "new" + sep + "p:k" + sep + "id" + sep + "5", want: event(driver.Unknown, 5)},
