@@ -3,6 +3,8 @@ package redlock_test
 import (
 	"context"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -116,7 +118,7 @@ func TestMinorityDoesNotResurrect(t *testing.T) {
 	c := s.locks(t, dlock.Config{DefaultTTL: time.Minute}, patient) // nothing but Extend renews it
 	for range testenv.UnderStress(5, 200) {
 		g := acquire(t, c, "k")
-		testenv.Eventually(t, patience, "all nodes have it", func() bool { return s.holders(t, "k") == 3 })
+		testenv.Eventually(t, patience, "all nodes have its token", func() bool { return s.agree(t, "k", g.Token()) }) // and none is still to be filled
 		check(t, s.direct[0].Del(t.Context(), "k").Err())
 		check(t, s.direct[2].Del(t.Context(), "k").Err())
 		want(t, g.Extend(t.Context(), 2*time.Minute), dlock.ErrOwnershipLost)
@@ -126,6 +128,17 @@ func TestMinorityDoesNotResurrect(t *testing.T) {
 		_ = g.Unlock(t.Context()) // cleans up the one that is left
 		soon(t, "nothing is left", func() bool { return len(s.left(t)) == 0 })
 	}
+}
+
+// agree says whether all nodes have a lock with a token.
+func (s *set) agree(t *testing.T, key string, token int64) bool {
+	t.Helper()
+	for i := range s.direct {
+		if words := strings.Split(s.stored(t, i, key), " "); len(words) < 2 || words[1] != strconv.FormatInt(token, 10) {
+			return false
+		}
+	}
+	return true
 }
 
 // A minority that lost the lock gets it back from the holder.
