@@ -50,8 +50,7 @@ func (e *Evidence) lingering(sections []*Section) (found []Violation) {
 		last, grant := e.calls(sections, pids, s)
 		owner := last
 		// A batch may have been handed on, and a closed redlock leaves a node that is away alone.
-		isRedlock := e.Topology == schedule.Redlock3 || e.Topology == schedule.Redlock5
-		if grant != nil && e.Setup.Batch == 0 && !isRedlock {
+		if grant != nil && e.Setup.Batch == 0 && !e.isRedlock() {
 			owner = grant
 		}
 		if owner != nil && (e.ended(owner) == 0 || e.ended(owner)+int64(Settle) >= s.Before) || e.releaseLost(grant, last, s) {
@@ -64,6 +63,10 @@ func (e *Evidence) lingering(sections []*Section) (found []Violation) {
 		})
 	}
 	return found
+}
+
+func (e *Evidence) isRedlock() bool {
+	return e.Topology == schedule.Redlock3 || e.Topology == schedule.Redlock5
 }
 
 // end is when the last call of an attempt returned, 0 if it has not.
@@ -95,7 +98,9 @@ func (e *Evidence) ended(s *Section) int64 {
 			if c.unknown || c.from < least {
 				end = max(end, e.leaseEnd(c.to))
 			}
-		case c.unknown && !e.hasCalm(s.Worker, at, c.from): // nothing could be released before
+		case (c.unknown || e.isRedlock()) && !e.hasCalm(s.Worker, at, c.from):
+			// Nothing could be released before, or not at a node that was away: a closed redlock, which
+			// has released a majority, leaves that to the lease.
 			end = max(end, e.leaseEnd(c.to))
 		}
 	}

@@ -201,3 +201,22 @@ func TestACompactionProlongsNoLease(t *testing.T) {
 	}
 	s.expect(t)
 }
+
+// A node was away when a lock was released and its Client closed: what reaches it late is left to its
+// lease on a redlock. If there was time to remove it, it must not be there.
+func TestAClosedRedlockLeavesANodeThatWasAway(t *testing.T) {
+	s := newStory()
+	s.Topology = schedule.Redlock5
+	s.hold("a", 10, 20, 1030, 1040, 1)
+	s.fault(schedule.BlackHole, 0, 900, 2000)
+	s.add(1500, event.Closed, "a", 0, "")
+	s.Sights = []oracle.Sight{{Before: 3500 * ms, After: 3501 * ms, Key: "slow-0", PID: 'a', Phase: "queued", Token: 1, Left: time.Second}}
+	s.expect(t)
+	s.Topology = schedule.Single
+	s.expect(t, "lingering")
+	s.Topology = schedule.Redlock5
+	s.Faults[0].From, s.Faults[0].To = 100*ms, 200*ms
+	s.Events[len(s.Events)-1].At = 2500 * ms
+	s.Sights[0].Before, s.Sights[0].After = 4500*ms, 4501*ms
+	s.expect(t, "lingering")
+}
