@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
-	"github.com/ceyewan/genesis/pkg/dlock/internal/hide"
 )
 
 // Acquire waits for key until ctx ends and returns a Guard for it. The context
@@ -112,19 +111,6 @@ func (c *Client) seekAlone(ctx context.Context, key string, s *lockSettings, met
 			return nil, a.lastPlace(err)
 		}
 	}
-}
-
-// lastPlace is the error of a call that has lost its place, and does not ask again. If nobody
-// has answered when it asked for that place, nobody has said that the key is held either.
-func (a *acquisition) lastPlace(err error) error {
-	if !a.doubt || !errors.Is(err, errPlaceLost) {
-		return err
-	}
-	why := a.cause
-	if why == nil {
-		why = hide.From(err, ErrLockHeldByOther)
-	}
-	return fmt.Errorf("%w: %w", ErrUnknownOutcome, mayBeStored(why))
 }
 
 // An acquisition is one call that wants a key.

@@ -29,6 +29,19 @@ func (a *acquisition) better(err error) error {
 	return a.cause
 }
 
+// lastPlace is the error of a call that has lost its place, and does not ask again. If nobody
+// has answered when it asked for that place, nobody has said that the key is held either.
+func (a *acquisition) lastPlace(err error) error {
+	if !a.doubt || !errors.Is(err, errPlaceLost) {
+		return err
+	}
+	why := a.cause
+	if why == nil {
+		why = hide.From(err, ErrLockHeldByOther)
+	}
+	return fmt.Errorf("%w: %w", ErrUnknownOutcome, mayBeStored(why))
+}
+
 // cutShort is the error of an attempt that our own timeout has ended, not the caller's:
 // why the last one failed says more than that.
 func (a *acquisition) cutShort(err error, bound time.Duration) error {
