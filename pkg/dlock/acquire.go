@@ -52,10 +52,6 @@ func (c *Client) check(ctx context.Context, key string, opts []LockOption) (lock
 	return c.settings(opts)
 }
 
-// errPlaceLost: the backend dropped a claim that waited, for instance because
-// this process was stopped for longer than a heartbeat.
-var errPlaceLost = fmt.Errorf("%w: the place in the queue was lost", ErrLockHeldByOther)
-
 // acquire is seek, observed. The user's logger, meter and tracer run before and after
 // it: a call that they hold up does not hold up Close.
 func (c *Client) acquire(ctx context.Context, key string, s *lockSettings) (*Guard, error) {

@@ -29,6 +29,10 @@ func (a *acquisition) better(err error) error {
 	return a.cause
 }
 
+// errPlaceLost: the backend dropped a claim that waited, for instance because
+// this process was stopped for longer than a heartbeat.
+var errPlaceLost = fmt.Errorf("%w: the place in the queue was lost", ErrLockHeldByOther)
+
 // lastPlace is the error of a call that has lost its place, and does not ask again. If nobody
 // has answered when it asked for that place, nobody has said that the key is held either.
 func (a *acquisition) lastPlace(err error) error {
