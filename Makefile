@@ -60,24 +60,24 @@ bench-start: ## how long dlock run takes to start, beside flock
 	./scripts/bench-start
 
 lab: etcd ## the fault lab on all topologies, about ten minutes
-	$(GO) run ./lab run -seeds 2 -duration 30s -at-once 2 -rest 40ms
+	$(GO) run -C lab . run -seeds 2 -duration 30s -at-once 2 -rest 40ms
 
 lab-night: etcd ## the fault lab until the nightly figures are full; goes on where it stopped
-	-$(GO) run ./lab run -resume -modes calm -duration 20s
-	-$(GO) run ./lab run -resume -modes kills -topologies etcd-3 -seeds 10 -duration 60s -at-once 3 -rest 150ms
-	-$(GO) run ./lab run -resume -modes kills -topologies etcd-1 -seeds 12 -duration 120s -at-once 3 -rest 150ms
-	-$(GO) run ./lab run -resume -modes kills -topologies redlock-3,redlock-5 -seeds 6 -duration 60s -at-once 3 -rest 150ms
-	-$(GO) run ./lab run -resume -modes kills -topologies single,replicated,sentinel,cluster -seeds 3 -duration 60s -at-once 3 -rest 150ms
-	$(GO) run ./lab run -resume -seeds 20 -duration 60s -goals nightly -at-once 3 -rest 150ms -budget 6h
+	-$(GO) run -C lab . run -resume -modes calm -duration 20s
+	-$(GO) run -C lab . run -resume -modes kills -topologies etcd-3 -seeds 10 -duration 60s -at-once 3 -rest 150ms
+	-$(GO) run -C lab . run -resume -modes kills -topologies etcd-1 -seeds 12 -duration 120s -at-once 3 -rest 150ms
+	-$(GO) run -C lab . run -resume -modes kills -topologies redlock-3,redlock-5 -seeds 6 -duration 60s -at-once 3 -rest 150ms
+	-$(GO) run -C lab . run -resume -modes kills -topologies single,replicated,sentinel,cluster -seeds 3 -duration 60s -at-once 3 -rest 150ms
+	$(GO) run -C lab . run -resume -seeds 20 -duration 60s -goals nightly -at-once 3 -rest 150ms -budget 6h
 
 lab-load: ## many waiters, names and held locks, with restarts of the server
-	$(GO) run ./lab load
+	$(GO) run -C lab . load
 
 soak: etcd ## the whole API for two hours on every backend: that nothing grows
-	$(GO) run ./lab soak
+	$(GO) run -C lab . soak
 
 lab-mutants: etcd ## that each deliberately broken variant is caught
-	$(GO) run ./lab mutants -duration 10s
+	$(GO) run -C lab . mutants -duration 10s
 
 mutants: etcd ## generated mutants: which mistakes no test notices; MUTANTS has flags and packages
 	$(GO) run ./test/mutants $(MUTANTS)

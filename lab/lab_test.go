@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 //go:embed testdata/seeds.json
 var storedSeeds []byte
 
-// A stored seed is a trial that is replayed for ever: one that failed once, a slice
+// A stored seed is a trial that is replayed forever: one that failed once, a slice
 // of a healthy topology, or one that has caught a mutant.
 type stored struct {
 	trial.Spec

@@ -14,7 +14,7 @@ import (
 	"github.com/ceyewan/genesis/lab/internal/worker"
 )
 
-const usage = `usage: go run ./lab COMMAND [flags]
+const usage = `usage: go run -C lab . COMMAND [flags]
 
   run      schedules on all topologies, in both modes
   replay   one seed again, with a report

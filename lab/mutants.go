@@ -17,7 +17,7 @@ import (
 // the given number of schedules.
 func mutants(ctx context.Context, args []string) error {
 	f := flag.NewFlagSet("mutants", flag.ContinueOnError)
-	folder := f.String("results", "lab/results", "folder of results")
+	folder := f.String("results", "results", "folder of results")
 	names := f.String("names", "", "which of them; none: all")
 	length := f.Duration("duration", 12*time.Second, "length of a schedule")
 	hands := f.Int("at-once", 1, "how many mutants are hunted at a time")

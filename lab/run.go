@@ -37,7 +37,7 @@ type options struct {
 
 func parseRun(args []string) (o options, err error) {
 	f := flag.NewFlagSet("run", flag.ContinueOnError)
-	folder := f.String("results", "lab/results", "folder of results")
+	folder := f.String("results", "results", "folder of results")
 	topologies := f.String("topologies", strings.Join(schedule.Topologies, ","), "which of them")
 	modes := f.String("modes", string(schedule.Inside)+","+string(schedule.Beyond), "inside or beyond the assumptions; kills: of workers only; calm: nothing")
 	f.DurationVar(&o.length, "duration", 30*time.Second, "length of a schedule")
@@ -95,12 +95,17 @@ func (o options) conductAll(ctx context.Context, try attempt) error {
 		}
 		label := fmt.Sprintf("[%d/%d %s]", i+1, len(all), time.Since(begin).Round(time.Second))
 		r, err := try(ctx, label, all[i])
-		again[i] = err != nil || r.Status() == "stalled"
-		if err != nil {
+		errs[i] = err
+		switch {
+		case errors.Is(err, trial.ErrCrash): // which no repetition makes good, now or later
+			again[i] = false
+			errs[i] = errors.Join(err, o.folder.Save(result.Crashed(all[i], err)))
+			fmt.Printf("%s %s: FAILED: %v\n", label, all[i], err)
+		case err != nil:
+			again[i] = true
 			fmt.Printf("%s %s: NOT CARRIED OUT: %v\n", label, all[i], err)
-		}
-		if !errors.Is(errs[i], trial.ErrCrash) { // which no repetition makes good
-			errs[i] = err
+		default:
+			again[i] = r.Status() == "stalled"
 		}
 		return ctx.Err()
 	}
@@ -157,7 +162,10 @@ func conduct(ctx context.Context, label string, spec trial.Spec, folder result.F
 		}
 		r := result.New(spec, v, e, n)
 		if r.Status() == "failed" {
-			r.Timeline = report.Timeline(e, v)
+			r.Timeline, err = report.Timeline(e, v)
+			if err != nil {
+				return result.Result{}, err
+			}
 		}
 		say("%s: %d operations, %d sections, %d through the model, %d overlaps, %d losses, %d stale writes refused", strings.ToUpper(r.Status()),
 			v.Operations, v.Sections, v.Checked, v.Overlaps, v.Losses, v.Rejected)
@@ -211,7 +219,11 @@ func replay(ctx context.Context, args []string) error {
 	}
 	if r.Timeline != "" {
 		path := os.TempDir() + "/dlock-lab-" + r.Name() + ".html"
-		if err := os.WriteFile(path, []byte(report.Page(r)), 0o644); err != nil {
+		page, err := report.Page(r)
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(path, page, 0o644); err != nil {
 			return err
 		}
 		fmt.Println("timeline:", path)

@@ -214,6 +214,35 @@ func TestCrashAndUnrepeatedErrorFailTheRun(t *testing.T) {
 	}
 }
 
+// A crash is stored: a run that goes on where another ended fails as well, without trying it again.
+func TestCrashIsKept(t *testing.T) {
+	o := testOptions(t)
+	s := newScript(o, func(trial.Spec, int) []oracle.Violation { return nil })
+	first := o.specs()[0]
+	crash := func(ctx context.Context, label string, spec trial.Spec) (result.Result, error) {
+		if spec != first {
+			return s.try(ctx, label, spec)
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.tried[spec]++
+		return result.Result{}, fmt.Errorf("%w: w0.1", trial.ErrCrash)
+	}
+	if err := o.runWith(t.Context(), crash); !errors.Is(err, trial.ErrCrash) {
+		t.Errorf("the run ended with %v", err)
+	}
+	o.resume = true
+	if err := o.runWith(t.Context(), s.try); err == nil {
+		t.Error("the run that goes on passes")
+	}
+	if s.tried[first] != 1 {
+		t.Errorf("it was tried %d times", s.tried[first])
+	}
+	if r, found := o.folder.Find(first); !found || r.Status() != "failed" || r.Verdict.Violations[0].Oracle != "crash" {
+		t.Errorf("stored is %+v", r)
+	}
+}
+
 func one(yes bool) int {
 	if yes {
 		return 1

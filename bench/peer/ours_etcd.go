@@ -21,5 +21,5 @@ func (ourEtcd) Open(_ context.Context, env *Env) (Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return openOurs(env, dlock.Config{}, etcdlock.New(c), c.Close) //nolint:contextcheck // New does no I/O, and takes no context
+	return openOurs(env, dlock.Config{}, etcdlock.New(c), c.Close)
 }

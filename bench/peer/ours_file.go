@@ -17,5 +17,5 @@ func (ourFile) Info() Info {
 }
 
 func (ourFile) Open(_ context.Context, env *Env) (Client, error) {
-	return openOurs(env, dlock.Config{}, filelock.New(env.Dir), func() error { return nil }) //nolint:contextcheck // New does no I/O, and takes no context
+	return openOurs(env, dlock.Config{}, filelock.New(env.Dir), func() error { return nil })
 }

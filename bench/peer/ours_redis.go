@@ -19,7 +19,7 @@ func (ourRedis) Info() Info {
 
 func (ourRedis) Open(_ context.Context, env *Env) (Client, error) {
 	c := dialPrompt(env.Redis)
-	return openOurs(env, dlock.Config{}, redislock.New(c), c.Close) //nolint:contextcheck // New does no I/O, and takes no context
+	return openOurs(env, dlock.Config{}, redislock.New(c), c.Close)
 }
 
 // ourBatch lets goroutines of one Client pass a lock on among themselves.
@@ -37,5 +37,5 @@ func (ourBatch) Info() Info {
 
 func (ourBatch) Open(_ context.Context, env *Env) (Client, error) {
 	c := dialPrompt(env.Redis)
-	return openOurs(env, dlock.Config{LocalBatch: localBatch}, redislock.New(c), c.Close) //nolint:contextcheck // New does no I/O, and takes no context
+	return openOurs(env, dlock.Config{LocalBatch: localBatch}, redislock.New(c), c.Close)
 }

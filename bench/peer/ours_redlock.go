@@ -31,5 +31,5 @@ func (ourRedlock) Open(_ context.Context, env *Env) (Client, error) {
 		}
 		return errors.Join(errs...)
 	}
-	return openOurs(env, dlock.Config{}, redlock.New(nodes), closing) //nolint:contextcheck // New does no I/O, and takes no context
+	return openOurs(env, dlock.Config{}, redlock.New(nodes), closing)
 }

@@ -35,18 +35,18 @@ type rueidislockClient struct{ locker rueidislock.Locker }
 // Lock keeps the caller's context away from the hold, which rueidislock would end with
 // it: only the wait is bounded.
 func (c rueidislockClient) Lock(ctx context.Context, key string) (Lock, error) {
-	wait, giveUp := context.WithCancel(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, giveUp)
+	wait, endWait := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, endWait)
 	held, cancel, err := c.locker.WithContext(wait, key)
 	if !stop() && err == nil { // both at once
 		cancel()
 		err = ctx.Err()
 	}
 	if err != nil {
-		giveUp()
+		endWait()
 		return nil, err
 	}
-	return &rueidislockLock{held, cancel, giveUp}, nil
+	return &rueidislockLock{held, cancel, endWait}, nil
 }
 
 func (c rueidislockClient) Close() error {
@@ -55,16 +55,16 @@ func (c rueidislockClient) Close() error {
 }
 
 type rueidislockLock struct {
-	held   context.Context
-	cancel context.CancelFunc
-	giveUp context.CancelFunc
+	held    context.Context
+	cancel  context.CancelFunc
+	endWait context.CancelFunc
 }
 
 // Unlock returns when the key is deleted.
 func (l *rueidislockLock) Unlock(context.Context) error {
 	lost := l.held.Err()
 	l.cancel()
-	l.giveUp()
+	l.endWait()
 	return lost
 }
 

@@ -1,12 +1,10 @@
 package report
 
 import (
-	"fmt"
-	"html"
 	"math"
-	"strings"
 
-	"github.com/ceyewan/genesis/bench/workload"
+	"github.com/ceyewan/genesis/internal/htmlreport"
+	"github.com/ceyewan/genesis/internal/humanize"
 )
 
 // The frame of a chart, in pixels of a phone.
@@ -18,54 +16,75 @@ const (
 	topMargin  = 6.0
 )
 
-// chart is a drawing with a caption. The table has the numbers for those who do not see
-// it.
-func (p *page) chart(c *Case, key string, r *Report) {
-	d := r.draw(c, key)
-	if d.rows == 0 {
-		return
-	}
-	p.charts++
-	id := fmt.Sprintf("chart-%d", p.charts)
-	p.put(`<figure><figcaption>%s <span class="quiet">%s</span></figcaption>`, capital(metric(key).Title), d.hint)
-	p.put(`<svg viewBox="0 0 %g %g" role="img" aria-labelledby="%s"><title id="%s">%s, %s</title>`,
-		chartWidth, d.height, id, id, metric(key).Title, c.Name)
-	p.WriteString(d.bars + "</svg></figure>\n")
+// A chart has a bar for each peer that has the metric, with a line from the smallest
+// round to the largest.
+type chart struct {
+	report *Report
+	key    string // of the metric
+	title  string
+	rows   []*Row
+	scale  htmlreport.Scale
 }
 
-// A drawing is the inside of a chart.
-type drawing struct {
-	rows   int
-	height float64
-	hint   string // how to read it
-	bars   string
-}
-
-// draw makes a bar for each peer that has the metric, with a line from the smallest round
-// to the largest.
-func (r *Report) draw(c *Case, key string) drawing {
-	m := metric(key)
-	var rows []*Row
+// chartOf has no rows if no peer has the metric.
+func (r *Report) chartOf(c *Case, key string) chart {
+	ch := chart{report: r, key: key, title: humanize.Capitalize(metric(key).Title)}
 	for i := range c.Rows {
 		if c.Rows[i].Values[key].N > 0 {
-			rows = append(rows, &c.Rows[i])
+			ch.rows = append(ch.rows, &c.Rows[i])
 		}
 	}
-	d := drawing{rows: len(rows), height: topMargin*2 + rowHeight*float64(len(rows)), hint: "more is better"}
-	if m.Lower {
-		d.hint = "less is better"
+	ch.scale = ch.scaleOf()
+	return ch
+}
+
+func (c *chart) height() float64 { return topMargin*2 + rowHeight*float64(len(c.rows)) }
+
+// hint says how to read it.
+func (c *chart) hint() string {
+	hint := "more is better"
+	if metric(c.key).Lower {
+		hint = "less is better"
 	}
-	if d.rows == 0 {
-		return d
+	if c.scale.Log {
+		hint += "; powers of ten"
 	}
-	s := scaleOf(rows, key)
-	if s.log {
-		d.hint += "; powers of ten"
+	return hint
+}
+
+func (c *chart) draw(d *htmlreport.Drawing) {
+	for i, row := range c.rows {
+		c.bar(d, row, topMargin+rowHeight*float64(i))
 	}
-	for i, row := range rows {
-		d.bars += bar(row, row.Values[key], m, &s, topMargin+rowHeight*float64(i), r.kind(row.Peer))
+}
+
+func (c *chart) bar(d *htmlreport.Drawing, row *Row, y float64) {
+	v, m, kind, middle := row.Values[c.key], metric(c.key), c.report.kind(row.Peer), y+rowHeight/2
+	d.Text("label "+kind, htmlreport.End, barLeft-5, middle+3.5, row.Peer)
+	d.Rect(kind, barLeft, y+2, c.place(v.Median)-barLeft, rowHeight-5, row.Peer+": "+cell(v, m))
+	d.Line("whisker", c.place(v.Min), middle, c.place(v.Max), middle, "")
+	d.Text("value", htmlreport.Start, barRight+5, middle+3.5, unitOf(m).Format(v.Median))
+}
+
+func (c *chart) place(v float64) float64 { return barLeft + (barRight-barLeft)*c.scale.Part(v) }
+
+// scaleOf is of powers of ten where a linear one would show the smallest as nothing.
+func (c *chart) scaleOf() htmlreport.Scale {
+	least, most := math.Inf(1), 0.0
+	for _, row := range c.rows {
+		v := row.Values[c.key]
+		most = math.Max(most, v.Max)
+		if v.Min > 0 {
+			least = math.Min(least, v.Min)
+		}
 	}
-	return d
+	if most <= 0 {
+		return htmlreport.Scale{High: 1}
+	}
+	if most/least > 30 {
+		return htmlreport.Scale{Low: math.Pow(10, math.Floor(math.Log10(least))), High: most, Log: true}
+	}
+	return htmlreport.Scale{High: most}
 }
 
 // kind of a peer is the class of its bar.
@@ -82,46 +101,8 @@ func (r *Report) kind(name string) string {
 	return "other"
 }
 
-func bar(row *Row, v workload.Range, m workload.Metric, s *scale, y float64, kind string) string {
-	b := &strings.Builder{}
-	middle := y + rowHeight/2
-	fmt.Fprintf(b, `<text class="label %s" text-anchor="end" x="%.1f" y="%.1f">%s</text>`, kind, barLeft-5, middle+3.5, html.EscapeString(row.Peer))
-	fmt.Fprintf(b, `<rect class="%s" x="%.1f" y="%.1f" width="%.1f" height="%.1f"><title>%s</title></rect>`,
-		kind, barLeft, y+2, s.place(v.Median)-barLeft, rowHeight-5, html.EscapeString(row.Peer+": "+cell(v, m.Unit)))
-	fmt.Fprintf(b, `<line class="whisker" x1="%.1f" y1="%.1f" x2="%.1f" y2="%.1f"/>`, s.place(v.Min), middle, s.place(v.Max), middle)
-	fmt.Fprintf(b, `<text class="value" x="%.1f" y="%.1f">%s</text>`, barRight+5, middle+3.5, html.EscapeString(show(v.Median, m.Unit)))
-	return b.String()
-}
-
-// A scale places values between the left and the right of the bars.
-type scale struct {
-	low, high float64
-	log       bool
-}
-
-// scaleOf is of powers of ten where a plain one would show the smallest as nothing.
-func scaleOf(rows []*Row, key string) scale {
-	least, most := math.Inf(1), 0.0
-	for _, row := range rows {
-		v := row.Values[key]
-		most = math.Max(most, v.Max)
-		if v.Min > 0 {
-			least = math.Min(least, v.Min)
-		}
-	}
-	if most <= 0 {
-		return scale{0, 1, false}
-	}
-	if most/least > 30 {
-		return scale{math.Pow(10, math.Floor(math.Log10(least))), most, true}
-	}
-	return scale{0, most, false}
-}
-
-func (s *scale) place(v float64) float64 {
-	part := (v - s.low) / (s.high - s.low)
-	if s.log {
-		part = math.Log(math.Max(v, s.low)/s.low) / math.Log(s.high/s.low)
-	}
-	return barLeft + (barRight-barLeft)*math.Min(math.Max(part, 0), 1)
+// figure is the chart of a case on the page.
+func (c *chart) figure(of string) htmlreport.Figure {
+	svg := htmlreport.Draw(metric(c.key).Title+", "+of, chartWidth, c.height(), c.draw)
+	return htmlreport.Figure{Caption: c.title, Hint: c.hint(), Chart: svg}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ceyewan/genesis/bench/workload"
+	"github.com/ceyewan/genesis/internal/stats"
 )
 
 // A Figure is one that has a goal. Value is the median; a goal that is missed is
@@ -25,14 +26,14 @@ type goal struct {
 	name  string
 	most  bool // the bound is the largest allowed, else the smallest
 	bound float64
-	value workload.Range
+	value stats.Range
 }
 
-func atLeast(bound float64, value workload.Range, name string, args ...any) goal {
+func atLeast(bound float64, value stats.Range, name string, args ...any) goal {
 	return goal{fmt.Sprintf(name, args...), false, bound, value}
 }
 
-func atMost(bound float64, value workload.Range, name string, args ...any) goal {
+func atMost(bound float64, value stats.Range, name string, args ...any) goal {
 	return goal{fmt.Sprintf(name, args...), true, bound, value}
 }
 
@@ -104,24 +105,24 @@ func (r *Report) hotGoals() []goal {
 		}
 	}
 	return append(goals, atMost(1.2, r.ratio("handoff", workload.HandOffCase(), workload.HandOffP50, workload.Strict, workload.Token),
-		"Redis, hand-off p50 to a bare BLPOP token"))
+		"Redis, handoff p50 to a bare BLPOP token"))
 }
 
 // of is a figure of one peer over all rounds.
-func (r *Report) of(name, of, metric, peer string) workload.Range {
+func (r *Report) of(name, of, metric, peer string) stats.Range {
 	var values []float64
 	for _, v := range r.values(name, of, metric, peer) {
 		values = append(values, v)
 	}
-	return workload.RangeOf(values)
+	return stats.RangeOf(values)
 }
 
 // evenness is of all rounds together, with the range of single rounds.
-func (r *Report) evenness(name, of, peer string) workload.Range {
+func (r *Report) evenness(name, of, peer string) stats.Range {
 	if row := r.find(name, of, peer); row != nil {
 		return row.Values[workload.Fairness]
 	}
-	return workload.Range{}
+	return stats.Range{}
 }
 
 func (r *Report) find(name, of, peer string) *Row {
@@ -135,8 +136,8 @@ func (r *Report) find(name, of, peer string) *Row {
 }
 
 // bestLibrary is the p99 of the library that has the smallest, to ours.
-func (r *Report) bestLibrary(of string) workload.Range {
-	best := workload.Range{Median: math.Inf(1)}
+func (r *Report) bestLibrary(of string) stats.Range {
+	best := stats.Range{Median: math.Inf(1)}
 	for _, library := range libraries {
 		if to := r.ratio("hot", of, workload.WaitP99, library, workload.Strict); to.N > 0 && to.Median < best.Median {
 			best = to
@@ -150,13 +151,13 @@ func (r *Report) etcdGoals() []goal {
 	return []goal{
 		atLeast(15, r.ratio("hot", two, workload.Rate, workload.OurEtcd, workload.EtcdMutex), "etcd, hot key, 2 clients: acquisitions/s to concurrency.Mutex"),
 		atLeast(1.5, r.ratio("hot", many, workload.Rate, workload.OurEtcd, workload.EtcdMutex), "etcd, hot key, 64 clients: acquisitions/s to concurrency.Mutex"),
-		atMost(0.2, r.ratio("hot", two, workload.HandOffP99, workload.OurEtcd, workload.EtcdMutex), "etcd, hot key, 2 clients: hand-off p99 to concurrency.Mutex"),
+		atMost(0.2, r.ratio("hot", two, workload.HandOffP99, workload.OurEtcd, workload.EtcdMutex), "etcd, hot key, 2 clients: handoff p99 to concurrency.Mutex"),
 		atLeast(0.9, r.ratio("pair", workload.PairCase(1), workload.Pairs, workload.OurEtcd, workload.RawEtcd), "etcd, uncontended fenced pair, 1 goroutine: pairs/s to raw txn + delete"),
 	}
 }
 
 func (r *Report) batchGoals() []goal {
-	spread := workload.Range{}
+	spread := stats.Range{}
 	if row := r.find("batch", workload.BatchFour, workload.Batch); row != nil {
 		spread = row.Values[workload.Spread]
 	}
@@ -168,10 +169,10 @@ func (r *Report) batchGoals() []goal {
 
 func (r *Report) heldGoals() []goal {
 	few, many := workload.HeldCase(10_000), workload.HeldCase(100_000)
-	more := workload.Range{}
+	more := stats.Range{}
 	before, after := r.of("held", few, workload.Goroutines, workload.Strict), r.of("held", many, workload.Goroutines, workload.Strict)
 	if before.N > 0 && after.N > 0 {
-		more = workload.RangeOf([]float64{after.Median - before.Median})
+		more = stats.RangeOf([]float64{after.Median - before.Median})
 	}
 	return []goal{
 		atMost(512, r.of("held", many, workload.Bytes, workload.Strict), "Redis, 100,000 held locks: bytes each"),
@@ -182,7 +183,7 @@ func (r *Report) heldGoals() []goal {
 }
 
 // growth compares the cost with many and with few who wait, round by round.
-func (r *Report) growth() workload.Range {
+func (r *Report) growth() stats.Range {
 	few := r.values("growth", workload.GrowthCase(100), workload.TotalCPU, workload.Strict)
 	var ratios []float64
 	for round, v := range r.values("growth", workload.GrowthCase(10_000), workload.TotalCPU, workload.Strict) {
@@ -190,5 +191,5 @@ func (r *Report) growth() workload.Range {
 			ratios = append(ratios, v/few[round])
 		}
 	}
-	return workload.RangeOf(ratios)
+	return stats.RangeOf(ratios)
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/ceyewan/genesis/internal/humanize"
 )
 
 // Markdown is the whole report.
@@ -72,11 +74,11 @@ func escapeCell(s string) string {
 }
 
 func writeSection(b *strings.Builder, s *Section) {
-	fmt.Fprintf(b, "\n## %s\n\n%s\n", capital(s.Title), s.About)
+	fmt.Fprintf(b, "\n## %s\n\n%s\n", humanize.Capitalize(s.Title), s.About)
 	for i := range s.Cases {
 		c := &s.Cases[i]
 		metrics, floor := metricsOf(c), hasFloor(c)
-		fmt.Fprintf(b, "\n### %s: %s\n\n| peer |", capital(s.Title), c.Name)
+		fmt.Fprintf(b, "\n### %s: %s\n\n| peer |", humanize.Capitalize(s.Title), c.Name)
 		if floor {
 			fmt.Fprintf(b, " %s to the floor |", metric(s.Charts[0]).Title)
 		}
@@ -91,7 +93,7 @@ func writeSection(b *strings.Builder, s *Section) {
 				fmt.Fprintf(b, " %s |", times(row.ToFloor))
 			}
 			for _, m := range metrics {
-				fmt.Fprintf(b, " %s |", cell(row.Values[m.Key], m.Unit))
+				fmt.Fprintf(b, " %s |", cell(row.Values[m.Key], m))
 			}
 			b.WriteString("\n")
 		}
@@ -104,8 +106,6 @@ func btoi(b bool) int {
 	}
 	return 0
 }
-
-func capital(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
 
 func (r *Report) writePeers(b *strings.Builder) {
 	b.WriteString("\n## Peers\n\n| peer | version | configuration | changed |\n|---|---|---|---|\n")

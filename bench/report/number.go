@@ -2,44 +2,35 @@ package report
 
 import (
 	"fmt"
-	"strconv"
 
 	"github.com/ceyewan/genesis/bench/workload"
-	"github.com/ceyewan/genesis/internal/cli/bench"
+	"github.com/ceyewan/genesis/internal/humanize"
+	"github.com/ceyewan/genesis/internal/stats"
 )
 
-// show is a value for people.
-func show(v float64, unit string) string {
-	switch unit {
+// unitOf is how the values of a metric are written.
+func unitOf(m workload.Metric) humanize.Unit {
+	switch m.Unit {
 	case "s":
-		return bench.Seconds(v)
+		return humanize.Time
 	case "%":
-		return strconv.FormatFloat(v, 'f', 2, 64) + " %"
+		return humanize.Percent
 	case "B":
-		return bench.Count(v) + " B"
+		return humanize.Bytes
 	}
-	return bench.Count(v)
+	return humanize.Number
 }
 
-// cell is a median with its spread.
-func cell(r workload.Range, unit string) string {
-	switch r.N {
-	case 0:
-		return "–"
-	case 1:
-		return show(r.Median, unit)
-	}
-	return fmt.Sprintf("%s (%s–%s)", show(r.Median, unit), show(r.Min, unit), show(r.Max, unit))
-}
+const notMeasured = "–"
 
-func times(r *workload.Range) string {
+// cell is a median with its range.
+func cell(r stats.Range, m workload.Metric) string { return unitOf(m).FormatRange(r, notMeasured) }
+
+func times(r *stats.Range) string {
 	if r == nil {
-		return "–"
+		return notMeasured
 	}
-	if r.N == 1 {
-		return fmt.Sprintf("%.2f ×", r.Median)
-	}
-	return fmt.Sprintf("%.2f × (%.2f–%.2f)", r.Median, r.Min, r.Max)
+	return humanize.Factor.FormatRange(*r, notMeasured)
 }
 
 // told is trouble in words, "" if there was none.

@@ -1,16 +1,22 @@
 package report
 
 import (
-	_ "embed"
+	_ "embed" // the template and the style sheet
 	"fmt"
-	"html"
+	"html/template"
+	"strings"
 	"time"
 
 	"github.com/ceyewan/genesis/bench/workload"
+	"github.com/ceyewan/genesis/internal/htmlreport"
 )
 
-//go:embed picture.css
-var pictureStyle string
+var (
+	//go:embed picture.svg
+	pictureText string
+	//go:embed picture.css
+	pictureStyle string
+)
 
 // pictures are the charts that documents show, by file.
 var pictures = map[string]struct{ section, of, metric string }{
@@ -24,24 +30,34 @@ const caption = 22.0
 
 // Pictures are charts that stand alone, by the names of their files. What was not
 // measured is not there.
-func (r *Report) Pictures() map[string]string {
+func (r *Report) Pictures() (map[string]string, error) {
+	picture, err := template.New("picture").Parse(pictureText)
+	if err != nil {
+		return nil, err
+	}
 	all := map[string]string{}
 	for file, want := range pictures {
 		c := r.caseOf(want.section, want.of)
 		if c == nil {
 			continue
 		}
-		d := r.draw(c, want.metric)
-		if d.rows == 0 {
+		ch := r.chartOf(c, want.metric)
+		if len(ch.rows) == 0 {
 			continue
 		}
-		title := capital(metric(want.metric).Title) + ", " + c.Name
-		all[file] = fmt.Sprintf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %g %g" width="%g" role="img" aria-labelledby="title">`+
-			`<style>%s</style><title id="title">%s</title><rect class="paper" width="100%%" height="100%%"/>`+
-			`<text class="title" x="8" y="15">%s <tspan class="hint">%s</tspan></text><g transform="translate(0 %g)">%s</g></svg>`+"\n",
-			chartWidth, d.height+caption, 2*chartWidth, pictureStyle, html.EscapeString(title), html.EscapeString(title), d.hint, caption, d.bars)
+		var bars htmlreport.Drawing
+		ch.draw(&bars)
+		var b strings.Builder
+		err := picture.Execute(&b, map[string]any{
+			"Title": ch.title + ", " + c.Name, "Hint": ch.hint(), "Style": template.CSS(pictureStyle), "Bars": bars.HTML(),
+			"Width": chartWidth, "Height": ch.height() + caption, "Shown": 2 * chartWidth, "Caption": caption,
+		})
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		all[file] = b.String()
 	}
-	return all
+	return all, nil
 }
 
 func (r *Report) caseOf(section, name string) *Case {

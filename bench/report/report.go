@@ -9,6 +9,7 @@ import (
 
 	"github.com/ceyewan/genesis/bench/peer"
 	"github.com/ceyewan/genesis/bench/workload"
+	"github.com/ceyewan/genesis/internal/stats"
 )
 
 // A Report is all of a run.
@@ -56,10 +57,10 @@ type Case struct {
 
 // A Row is what a peer did in all rounds.
 type Row struct {
-	Peer    string                    `json:"peer"`
-	Values  map[string]workload.Range `json:"values"`
-	ToFloor *workload.Range           `json:"to_floor,omitempty"` // of the first chart's metric
-	Trouble workload.Trouble          `json:"trouble"`
+	Peer    string                 `json:"peer"`
+	Values  map[string]stats.Range `json:"values"`
+	ToFloor *stats.Range           `json:"to_floor,omitempty"` // of the first chart's metric
+	Trouble workload.Trouble       `json:"trouble"`
 }
 
 // New sums up a run that has ended.
@@ -109,7 +110,7 @@ func casesOf(name string, samples []workload.Sample) []string {
 }
 
 func (r *Report) row(w *workload.Workload, name string, p *peer.Info, samples []workload.Sample) (Row, bool) {
-	row := Row{Peer: p.Name, Values: map[string]workload.Range{}}
+	row := Row{Peer: p.Name, Values: map[string]stats.Range{}}
 	values := map[string][]float64{}
 	var shares [][]int
 	for i := range samples {
@@ -128,7 +129,7 @@ func (r *Report) row(w *workload.Workload, name string, p *peer.Info, samples []
 		}
 	}
 	for key, v := range values {
-		row.Values[key] = workload.RangeOf(v)
+		row.Values[key] = stats.RangeOf(v)
 	}
 	pool(row.Values, shares)
 	if floor := w.Floors[p.Backend]; floor != "" && floor != p.Name {
@@ -143,12 +144,12 @@ func (r *Report) row(w *workload.Workload, name string, p *peer.Info, samples []
 }
 
 // pool replaces the median of fairness by that of all rounds together.
-func pool(values map[string]workload.Range, shares [][]int) {
+func pool(values map[string]stats.Range, shares [][]int) {
 	even, ok := values[workload.Fairness]
 	if !ok || len(shares) == 0 {
 		return
 	}
-	even.Median = workload.MinToMax(shares)
+	even.Median = stats.Fairness(shares...)
 	values[workload.Fairness] = even
 	if spread, ok := values[workload.Spread]; ok {
 		spread.Median = 100 * (1 - even.Median)
@@ -169,7 +170,7 @@ func (r *Report) values(name, of, metric, peer string) map[int]float64 {
 }
 
 // ratio of two peers, round by round: a disturbance of the machine meets both.
-func (r *Report) ratio(name, of, metric, a, b string) workload.Range {
+func (r *Report) ratio(name, of, metric, a, b string) stats.Range {
 	below := r.values(name, of, metric, b)
 	var ratios []float64
 	for round, v := range r.values(name, of, metric, a) {
@@ -177,5 +178,5 @@ func (r *Report) ratio(name, of, metric, a, b string) workload.Range {
 			ratios = append(ratios, v/below[round])
 		}
 	}
-	return workload.RangeOf(ratios)
+	return stats.RangeOf(ratios)
 }

@@ -23,8 +23,16 @@ func (r *Report) Write(dir string) error {
 	if err != nil {
 		return err
 	}
-	files := map[string][]byte{SummaryFile: append(summary, '\n'), MarkdownFile: []byte(r.Markdown()), PageFile: []byte(r.Page())}
-	for name, picture := range r.Pictures() {
+	page, err := r.Page()
+	if err != nil {
+		return err
+	}
+	pictures, err := r.Pictures()
+	if err != nil {
+		return err
+	}
+	files := map[string][]byte{SummaryFile: append(summary, '\n'), MarkdownFile: []byte(r.Markdown()), PageFile: []byte(page)}
+	for name, picture := range pictures {
 		files[name] = []byte(picture)
 	}
 	for name, text := range files {

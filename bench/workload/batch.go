@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ceyewan/genesis/bench/peer"
+	"github.com/ceyewan/genesis/internal/stats"
 )
 
 // The processes of the shared key, and the goroutines of each.
@@ -44,7 +45,7 @@ func (r *Run) oneProcess(ctx context.Context, infos []peer.Info) error {
 		return err
 	}
 	return r.rounds(ctx, "batch", all, func(round int, s *stand) error {
-		o, err := r.contend(ctx, s, Contest{Clients: 1, Runners: batchProcesses * batchEach, For: r.Plan.Batch})
+		o, err := r.contend(ctx, s, Contention{Clients: 1, Runners: batchProcesses * batchEach, For: r.Plan.Batch})
 		if err == nil {
 			v := o.values()
 			delete(v, Fairness) // of one client
@@ -78,7 +79,7 @@ func (r *Run) fourProcesses(ctx context.Context, info peer.Info) error {
 // together has all processes fight for one key at the same time.
 func (r *Run) together(ctx context.Context, all []*stand) ([]Outcome, error) {
 	r.steps++
-	c := Contest{
+	c := Contention{
 		Key: fmt.Sprintf("hot:together:%d", r.steps), Witness: r.site.witness(r.steps), Clients: 1, Runners: batchEach, For: 2 * r.Plan.Batch,
 		StartAt: time.Now().Add(50 * time.Millisecond).UnixNano(),
 	}
@@ -107,7 +108,7 @@ func shared(name string, round int, outcomes []Outcome) Sample {
 		s.Values[WaitMax] = max(s.Values[WaitMax], o.Waits.Max)
 		s.Trouble.Add(&o.Trouble)
 	}
-	s.Values[Fairness] = minToMax(s.Shares)
+	s.Values[Fairness] = stats.Fairness(s.Shares)
 	s.Values[Spread] = 100 * (1 - s.Values[Fairness])
 	return s
 }

@@ -11,10 +11,12 @@ import (
 	"time"
 
 	"github.com/ceyewan/genesis/bench/peer"
+	"github.com/ceyewan/genesis/internal/measure"
+	"github.com/ceyewan/genesis/internal/stats"
 )
 
-// A Contest is one round at one key, as a worker is asked for it.
-type Contest struct {
+// A Contention is one round at one key, as a worker is asked for it.
+type Contention struct {
 	Key     string        `json:"key"`
 	Clients int           `json:"clients"` // the first so many that are open
 	Runners int           `json:"runners"` // goroutines, in turn of these clients; 0 is one of each
@@ -26,7 +28,7 @@ type Contest struct {
 	Drain   bool          `json:"drain"`    // waits that are open at the end are served, and count
 }
 
-// An Outcome is what a Contest came to.
+// An Outcome is what a Contention came to.
 type Outcome struct {
 	Seconds  float64 `json:"seconds"`
 	Shares   []int   `json:"shares"` // of each client
@@ -47,9 +49,9 @@ type Waits struct {
 	Max float64 `json:"max"`
 }
 
-// A contest is a Contest under way.
-type contest struct {
-	Contest
+// A contention is a Contention under way.
+type contention struct {
+	Contention
 	clients []peer.Client
 	servers []int
 	witness *witness
@@ -71,10 +73,10 @@ type runner struct {
 	trouble         Trouble
 }
 
-// drainFor bounds how long open waits are served after the end.
+// drainFor limits how long open waits are served after the end.
 const drainFor = time.Second
 
-func (w *worker) contend(c Contest) (*Outcome, error) {
+func (w *worker) contend(c Contention) (*Outcome, error) {
 	if c.Clients > len(w.clients) {
 		return nil, errors.New("more clients than are open")
 	}
@@ -83,7 +85,7 @@ func (w *worker) contend(c Contest) (*Outcome, error) {
 		return nil, err
 	}
 	defer func() { _ = seen.close() }()
-	r := &contest{Contest: c, clients: w.clients[:c.Clients], servers: w.servers, witness: seen}
+	r := &contention{Contention: c, clients: w.clients[:c.Clients], servers: w.servers, witness: seen}
 	for i := range max(c.Runners, c.Clients) {
 		r.runners = append(r.runners, &runner{client: i % c.Clients})
 	}
@@ -91,9 +93,9 @@ func (w *worker) contend(c Contest) (*Outcome, error) {
 	return r.outcome(), err
 }
 
-func (c *contest) run() error {
-	ctx, giveUp := context.WithCancel(context.Background())
-	defer giveUp()
+func (c *contention) run() error {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
 	c.wait = ctx
 	if c.StartAt > 0 {
 		time.Sleep(time.Until(time.Unix(0, c.StartAt)))
@@ -112,9 +114,9 @@ func (c *contest) run() error {
 	time.Sleep(c.For)
 	c.finish()
 	if c.Drain {
-		defer time.AfterFunc(drainFor, giveUp).Stop()
+		defer time.AfterFunc(drainFor, cancel).Stop()
 	} else {
-		giveUp()
+		cancel()
 	}
 	wg.Wait()
 	c.cleanUp()
@@ -122,7 +124,7 @@ func (c *contest) run() error {
 }
 
 // start begins the count, when all are launched or, to settle, when all of them wait.
-func (c *contest) start(launch func()) error {
+func (c *contention) start(launch func()) error {
 	if !c.Settle {
 		c.meter = startMeter(c.servers)
 		c.begin.Store(time.Now().UnixNano())
@@ -143,11 +145,11 @@ func (c *contest) start(launch func()) error {
 // awaitQuiet waits until this process has nothing to do, which tells that all calls
 // have reached the server. Pollers are never quiet: they have one second.
 func awaitQuiet() {
-	const look, bound = 100 * time.Millisecond, time.Second
-	before := ownCPU()
-	for end := time.Now().Add(bound); time.Now().Before(end); {
+	const look, timeout = 100 * time.Millisecond, time.Second
+	before := measure.CPU()
+	for end := time.Now().Add(timeout); time.Now().Before(end); {
 		time.Sleep(look)
-		now := ownCPU()
+		now := measure.CPU()
 		if now-before < look/20 {
 			return
 		}
@@ -156,13 +158,13 @@ func awaitQuiet() {
 }
 
 // finish ends the count.
-func (c *contest) finish() {
+func (c *contention) finish() {
 	c.end.Store(time.Now().UnixNano())
 	c.clientCPU, c.serverCPU = c.meter.read()
 }
 
 // goRound is the loop of one goroutine.
-func (c *contest) goRound(r *runner, who int64) {
+func (c *contention) goRound(r *runner, who int64) {
 	asked := time.Now()
 	for c.end.Load() == 0 {
 		lock, err := c.clients[r.client].Lock(c.wait, c.Key)
@@ -188,7 +190,7 @@ func (c *contest) goRound(r *runner, who int64) {
 }
 
 // failed notes an error and reports whether to ask again.
-func (c *contest) failed(r *runner, err error) bool {
+func (c *contention) failed(r *runner, err error) bool {
 	switch {
 	case c.wait.Err() != nil:
 		return false
@@ -201,7 +203,7 @@ func (c *contest) failed(r *runner, err error) bool {
 	return true
 }
 
-func (c *contest) check(r *runner, err error) {
+func (c *contention) check(r *runner, err error) {
 	if err != nil {
 		r.trouble.Errors++
 		r.trouble.First = err.Error()
@@ -209,7 +211,7 @@ func (c *contest) check(r *runner, err error) {
 }
 
 // entered is a turn: the section, and the books.
-func (c *contest) entered(r *runner, who int64, asked time.Time) {
+func (c *contention) entered(r *runner, who int64, asked time.Time) {
 	now := time.Now().UnixNano()
 	if c.witness.enter(who) {
 		r.trouble.Overlaps++
@@ -229,7 +231,7 @@ func (c *contest) entered(r *runner, who int64, asked time.Time) {
 }
 
 // since counts from when the count began.
-func (c *contest) since(asked time.Time, until int64) float64 {
+func (c *contention) since(asked time.Time, until int64) float64 {
 	return time.Duration(until - max(asked.UnixNano(), c.begin.Load())).Seconds()
 }
 
@@ -237,7 +239,7 @@ func (c *contest) since(asked time.Time, until int64) float64 {
 // queue, and would disturb the next peer. A key that does not come free, because a wait
 // that was given up has left something behind, counts as an error; the next round has
 // another key.
-func (c *contest) cleanUp() {
+func (c *contention) cleanUp() {
 	ctx, cancel := context.WithTimeout(context.Background(), cleanUpFor)
 	defer cancel()
 	for {
@@ -258,7 +260,7 @@ func (c *contest) cleanUp() {
 
 const cleanUpFor = 2 * time.Second
 
-func (c *contest) outcome() *Outcome {
+func (c *contention) outcome() *Outcome {
 	o := &Outcome{
 		Seconds: time.Duration(c.end.Load() - c.begin.Load()).Seconds(), Shares: make([]int, c.Clients),
 		Client: c.clientCPU, Server: c.serverCPU,
@@ -271,17 +273,15 @@ func (c *contest) outcome() *Outcome {
 	}
 	slices.Sort(waits)
 	slices.Sort(handOffs)
-	o.Waits = weigh(waits, byTime)
-	o.HandOffs = weigh(handOffs, percentile)
+	o.Waits = waitsAt(waits, stats.PercentileByTime)
+	o.HandOffs = waitsAt(handOffs, stats.Percentile)
 	o.Trouble.Starved = starved(o.Shares)
 	return o
 }
 
-func weigh(sorted []float64, at func([]float64, float64) float64) Waits {
-	if len(sorted) == 0 {
-		return Waits{}
-	}
-	return Waits{at(sorted, 0.5), at(sorted, 0.7), at(sorted, 0.9), at(sorted, 0.99), sorted[len(sorted)-1]}
+// waitsAt takes the percentiles by one definition.
+func waitsAt(sorted []float64, percentile func([]float64, float64) float64) Waits {
+	return Waits{percentile(sorted, 50), percentile(sorted, 70), percentile(sorted, 90), percentile(sorted, 99), percentile(sorted, 100)}
 }
 
 // starved counts those who got nothing where an even share is five turns or more.

@@ -4,16 +4,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"syscall"
 	"time"
-)
 
-// ownCPU is what this process has used.
-func ownCPU() time.Duration {
-	var u syscall.Rusage
-	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u) // cannot fail for oneself
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-}
+	"github.com/ceyewan/genesis/internal/measure"
+)
 
 // cpuOf is what other processes have used, by the account of Linux's scheduler, which
 // is finer than the ticks of stat; 0 where there is none.
@@ -41,8 +35,8 @@ type meter struct {
 	own, theirs time.Duration
 }
 
-func startMeter(servers []int) meter { return meter{servers, ownCPU(), cpuOf(servers)} }
+func startMeter(servers []int) meter { return meter{servers, measure.CPU(), cpuOf(servers)} }
 
 func (m *meter) read() (own, servers float64) {
-	return (ownCPU() - m.own).Seconds(), (cpuOf(m.servers) - m.theirs).Seconds()
+	return (measure.CPU() - m.own).Seconds(), (cpuOf(m.servers) - m.theirs).Seconds()
 }

@@ -33,7 +33,7 @@ var growth = Workload{
 const growthClients = 16
 
 func (r *Run) grow(ctx context.Context, round int, s *stand, waiters int) error {
-	c := Contest{Clients: min(waiters+1, growthClients), Runners: waiters + 1, For: r.Plan.Growth, Settle: true}
+	c := Contention{Clients: min(waiters+1, growthClients), Runners: waiters + 1, For: r.Plan.Growth, Settle: true}
 	o, err := r.contend(ctx, s, c)
 	if err != nil {
 		return err

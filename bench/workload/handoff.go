@@ -8,7 +8,7 @@ import (
 )
 
 var handOff = Workload{
-	Name: "handoff", Title: "hand-off",
+	Name: "handoff", Title: "handoff",
 	About:  "Eight clients at one key with a section of 2 ms, so that all others wait in peace when the key is given back: from the call of Unlock to the next holder.",
 	Charts: []string{HandOffP50, HandOffP99}, Floors: hotFloors,
 	run: func(ctx context.Context, r *Run) error {
@@ -28,7 +28,7 @@ var handOff = Workload{
 
 const handOffClients = 8
 
-// HandOffSetting is the one case of the hand-off.
+// HandOffSetting is the one case of the handoff.
 var HandOffSetting = setting{handOffClients, 2 * time.Millisecond}
 
 // HandOffCase is its name.

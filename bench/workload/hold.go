@@ -64,9 +64,9 @@ func (w *worker) take(from int) error {
 // lockFree takes a key that nobody has. A call that does not return is given up, which
 // counts as an error, and tried again a few times.
 func (w *worker) lockFree(key string) (lock peer.Lock, err error) {
-	const tries, bound = 5, 2 * time.Second
+	const tries, timeout = 5, 2 * time.Second
 	for range tries {
-		ctx, cancel := context.WithTimeout(context.Background(), bound)
+		ctx, cancel := context.WithTimeout(context.Background(), timeout)
 		lock, err = w.clients[0].Lock(ctx, key)
 		cancel()
 		if err == nil {

@@ -116,7 +116,7 @@ func mostClients(settings []setting) int {
 }
 
 func (r *Run) hotRound(ctx context.Context, name string, round int, s *stand, c setting, d time.Duration) error {
-	o, err := r.contend(ctx, s, Contest{Clients: c.clients, Section: c.section, For: d})
+	o, err := r.contend(ctx, s, Contention{Clients: c.clients, Section: c.section, For: d})
 	if err != nil {
 		return err
 	}
@@ -159,14 +159,14 @@ func (r *Run) countOf(ctx context.Context, info peer.Info) error {
 // count opens the connections by a short round that does not count.
 func (r *Run) count(ctx context.Context, s *stand, c setting) error {
 	d := min(max(r.Plan.hotFor(s.info.Backend, c.clients, c.section, 0), 2*r.Plan.Shortest), 500*time.Millisecond)
-	if _, err := r.contend(ctx, s, Contest{Clients: c.clients, Section: c.section, For: d / 4, Drain: true}); err != nil {
+	if _, err := r.contend(ctx, s, Contention{Clients: c.clients, Section: c.section, For: d / 4, Drain: true}); err != nil {
 		return err
 	}
 	before, err := r.site.requests(ctx)
 	if err != nil {
 		return err
 	}
-	o, err := r.contend(ctx, s, Contest{Clients: c.clients, Section: c.section, For: d, Drain: true})
+	o, err := r.contend(ctx, s, Contention{Clients: c.clients, Section: c.section, For: d, Drain: true})
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/ceyewan/genesis/internal/stats"
 )
 
 // A Pace is a round of uncontended pairs: each goroutine of one client locks and
@@ -43,17 +45,17 @@ func (w *worker) pace(p Pace) (*Speed, error) {
 		s.Trouble.Add(&runs[i].trouble)
 	}
 	slices.Sort(all)
-	s.Pairs, s.P50, s.P99 = float64(len(all))/took, percentile(all, 0.5), percentile(all, 0.99)
+	s.Pairs, s.P50, s.P99 = float64(len(all))/took, stats.Percentile(all, 50), stats.Percentile(all, 99)
 	s.Client /= float64(max(len(all), 1))
 	s.Server /= float64(max(len(all), 1))
 	return s, nil
 }
 
-// pairBound is how long after the round a call may return; nobody else wants the key.
-const pairBound = 2 * time.Second
+// pairTimeout is how long after the round a call may return; nobody else wants the key.
+const pairTimeout = 2 * time.Second
 
 func (w *worker) pairs(r *runner, key string, until time.Time) {
-	ctx, cancel := context.WithDeadline(context.Background(), until.Add(pairBound))
+	ctx, cancel := context.WithDeadline(context.Background(), until.Add(pairTimeout))
 	defer cancel()
 	for at := time.Now(); at.Before(until); {
 		lock, err := w.clients[0].Lock(ctx, key)

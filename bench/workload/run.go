@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/ceyewan/genesis/bench/peer"
+	"github.com/ceyewan/genesis/internal/stats"
 )
 
 // A Workload is one experiment.
@@ -164,7 +165,7 @@ func (r *Run) failed(ctx context.Context, workload, what string, s *stand, err e
 func (r *Run) add(s Sample) { r.Samples = append(r.Samples, s) }
 
 // contend has a stand fight for a key that nobody has used before.
-func (r *Run) contend(ctx context.Context, s *stand, c Contest) (*Outcome, error) {
+func (r *Run) contend(ctx context.Context, s *stand, c Contention) (*Outcome, error) {
 	r.steps++
 	c.Key = fmt.Sprintf("hot:%s:%d", s.info.Name, r.steps)
 	c.Witness = r.site.witness(r.steps)
@@ -176,7 +177,7 @@ func (r *Run) contend(ctx context.Context, s *stand, c Contest) (*Outcome, error
 // which may need a connection more.
 func (r *Run) warmUp(ctx context.Context, workload string, all []*stand, clients func(peer.Info) int) error {
 	return r.turns(ctx, workload, 0, all, func(*stand) bool { return true }, func(s *stand) error {
-		_, err := r.contend(ctx, s, Contest{Clients: clients(s.info), Runners: 2, For: r.Plan.Shortest / 4})
+		_, err := r.contend(ctx, s, Contention{Clients: clients(s.info), Runners: 2, For: r.Plan.Shortest / 4})
 		return err
 	})
 }
@@ -192,7 +193,7 @@ func (o *Outcome) values() map[string]float64 {
 		Rate:    float64(n) / o.Seconds,
 		WaitP50: o.Waits.P50, WaitP70: o.Waits.P70, WaitP90: o.Waits.P90, WaitP99: o.Waits.P99, WaitMax: o.Waits.Max,
 		HandOffP50: o.HandOffs.P50, HandOffP99: o.HandOffs.P99,
-		Fairness: minToMax(o.Shares), ClientCPU: each(o.Client), ServerCPU: each(o.Server),
+		Fairness: stats.Fairness(o.Shares), ClientCPU: each(o.Client), ServerCPU: each(o.Server),
 	}
 }
 

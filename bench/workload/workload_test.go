@@ -12,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/ceyewan/genesis/bench/peer"
+	"github.com/ceyewan/genesis/internal/stats"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -48,7 +49,7 @@ func contendOn(t *testing.T, q queue, section, lasts time.Duration) *Outcome {
 	for range 4 {
 		w.clients = append(w.clients, q)
 	}
-	o, err := w.contend(Contest{Key: "k", Clients: 4, Section: section, For: lasts, Witness: filepath.Join(t.TempDir(), "witness")})
+	o, err := w.contend(Contention{Key: "k", Clients: 4, Section: section, For: lasts, Witness: filepath.Join(t.TempDir(), "witness")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,14 +81,14 @@ func TestWaitsAreWeighted(t *testing.T) {
 		waits = append(waits, 0.001)
 	}
 	waits = append(waits, 60)
-	c := &contest{Contest: Contest{Clients: 1}, runners: []*runner{{waits: waits, handOffs: waits}}}
+	c := &contention{Contention: Contention{Clients: 1}, runners: []*runner{{waits: waits, handOffs: waits}}}
 	if o := c.outcome(); o.Waits.P50 != 60 || o.HandOffs.P50 != 0.001 {
 		t.Errorf("%+v", o)
 	}
-	if w := weigh(waits, byTime); w.P50 != 60 || w.P99 != 60 || w.Max != 60 {
+	if w := waitsAt(waits, stats.PercentileByTime); w.P50 != 60 || w.P99 != 60 || w.Max != 60 {
 		t.Errorf("%+v", w)
 	}
-	if w := weigh(waits, percentile); w.P99 != 0.001 || w.Max != 60 {
+	if w := waitsAt(waits, stats.Percentile); w.P99 != 0.001 || w.Max != 60 {
 		t.Errorf("%+v", w)
 	}
 	if n := starved([]int{10, 0, 10}); n != 1 {
@@ -95,9 +96,6 @@ func TestWaitsAreWeighted(t *testing.T) {
 	}
 	if n := starved([]int{1, 0, 1}); n != 0 {
 		t.Error("a short round starves nobody", n)
-	}
-	if e := MinToMax([][]int{{1, 2}, {2, 1}}); e != 1 {
-		t.Error(e)
 	}
 }
 
@@ -108,15 +106,6 @@ func TestOpenWaitsCount(t *testing.T) {
 	// Others may begin late on a busy machine. If open waits did not count, nobody would have waited.
 	if sum(o.Shares) > 2 || o.Waits.P50 < 0.2 || o.Waits.Max > o.Seconds {
 		t.Errorf("%+v", o)
-	}
-}
-
-func TestRange(t *testing.T) {
-	if r := RangeOf([]float64{4, 1, 2, 3}); r != (Range{2.5, 1, 4, 4}) {
-		t.Error(r)
-	}
-	if r := RangeOf(nil); r != (Range{}) {
-		t.Error(r)
 	}
 }
 

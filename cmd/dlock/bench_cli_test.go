@@ -22,8 +22,11 @@ import (
 // The report as programs read it. A field that is not here, or has another name, is
 // another schema.
 type (
-	benchSpread struct{ Median, Min, Max float64 }
-	benchRound  struct {
+	benchSpread struct {
+		Median, Min, Max float64
+		Rounds           int
+	}
+	benchRound struct {
 		Seconds      float64 `json:"seconds"`
 		Acquisitions int     `json:"acquisitions"`
 		OpenWaits    int     `json:"open_waits"`

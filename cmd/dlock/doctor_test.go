@@ -11,7 +11,7 @@ import (
 
 type diagnosis struct {
 	Backend, Where, Level string
-	Findings              []struct{ Level, Name, Detail, Cure string }
+	Findings              []struct{ Level, Name, Detail, Fix string }
 }
 
 func diagnose(t *testing.T, backend string, args ...string) (d diagnosis, levels map[string]string, code int) {
@@ -23,7 +23,7 @@ func diagnose(t *testing.T, backend string, args ...string) (d diagnosis, levels
 	levels = map[string]string{}
 	for _, f := range d.Findings {
 		levels[f.Name] = f.Level
-		if f.Detail == "" || (f.Level != "ok" && f.Cure == "") {
+		if f.Detail == "" || (f.Level != "ok" && f.Fix == "") {
 			t.Errorf("%+v", f)
 		}
 	}
@@ -125,7 +125,7 @@ func TestDoctorKeyInUse(t *testing.T) {
 	if code != 75 || !strings.Contains(errs, "ann@") {
 		t.Errorf("exit %d, %s", code, errs)
 	}
-	if s := seen(t, backend, "k"); s.Fence != token {
+	if s := seen(t, backend, "k"); s.Token != token {
 		t.Errorf("%+v", s)
 	}
 }

@@ -37,7 +37,7 @@ func TestEvictNeedsConsent(t *testing.T) {
 				t.Errorf("%q: exit %d, %q, %q", args, code, out, errs)
 			}
 		}
-		if s := seen(t, backend, "k"); len(s.Holders) != 1 || s.Fence != token {
+		if s := seen(t, backend, "k"); len(s.Holders) != 1 || s.Token != token {
 			t.Errorf("evicted all the same: %+v", s)
 		}
 	})
@@ -58,7 +58,7 @@ func TestEvictComparesTheToken(t *testing.T) {
 		if strings.Contains(errs, "lock evicted") {
 			t.Errorf("stale: %s", errs)
 		}
-		if s := seen(t, backend, "k"); len(s.Holders) != 1 || s.Fence != token {
+		if s := seen(t, backend, "k"); len(s.Holders) != 1 || s.Token != token {
 			t.Errorf("the next holder was evicted: %+v", s)
 		}
 		bob.end()
@@ -82,7 +82,7 @@ func TestEvictIsAudited(t *testing.T) {
 		r := audited(t, errs)
 		host, _ := os.Hostname()
 		want := map[string]any{
-			"result": "evicted", "key": "k", "fence": float64(token), "backend": backend, "owner": "ann", "host": host,
+			"result": "evicted", "key": "k", "token": float64(token), "backend": backend, "owner": "ann", "host": host,
 			"pid": float64(ann.Process.Pid), "by_uid": float64(os.Getuid()), "by_host": host,
 		}
 		for name, value := range want {
@@ -132,7 +132,7 @@ func TestEvictAsks(t *testing.T) {
 		s := onTerminal(t, cmd)
 		s.shows(t, "[y/N] ")
 		contains(t, s.String(), "ann@", fmt.Sprintf("token %d", token), "1 waiting, the next is bob@", "\x1b[1mk\x1b[0m")
-		if now := seen(t, backend, "k"); now.Fence != token {
+		if now := seen(t, backend, "k"); now.Token != token {
 			t.Fatalf("evicted before the answer: %+v", now)
 		}
 		if _, err := s.WriteString(tc.answer); err != nil {
@@ -141,7 +141,7 @@ func TestEvictAsks(t *testing.T) {
 		if code := exitOf(cmd); code != tc.code {
 			t.Errorf("%q: exit %d, %s", tc.answer, code, s.String())
 		}
-		if now := seen(t, backend, "k"); (now.Fence == token) != (tc.code != 0) {
+		if now := seen(t, backend, "k"); (now.Token == token) != (tc.code != 0) {
 			t.Errorf("%q: %+v", tc.answer, now)
 		}
 	}
@@ -165,7 +165,7 @@ func TestEvictPassedOnMeanwhile(t *testing.T) {
 		t.Errorf("exit %d", code)
 	}
 	s.shows(t, "passed on meanwhile")
-	if now := seen(t, backend, "k"); now.Fence != token {
+	if now := seen(t, backend, "k"); now.Token != token {
 		t.Errorf("bob has lost it: %+v", now)
 	}
 }
@@ -180,7 +180,7 @@ func TestEvictFile(t *testing.T) {
 		t.Errorf("exit %d", code)
 	}
 	contains(t, errs, fmt.Sprintf("kill %d", ann.Process.Pid), "ann@", "files")
-	if s := seen(t, backend, "k"); s.Fence != token {
+	if s := seen(t, backend, "k"); s.Token != token {
 		t.Errorf("%+v", s)
 	}
 }
@@ -204,7 +204,7 @@ func TestEvictUnanswered(t *testing.T) {
 		t.Errorf("exit %d after %v", code, time.Since(began))
 	}
 	s.shows(t, "result=unknown")
-	if now := seen(t, backend, "k"); now.Fence != token {
+	if now := seen(t, backend, "k"); now.Token != token {
 		t.Errorf("%+v", now)
 	}
 }

@@ -38,7 +38,7 @@ func TestLs(t *testing.T) {
 		}
 		out, _, _ = dlock(t, backend, "ls", "--prefix", "app:", "--json")
 		all := decode(t, out)
-		if len(all) != 1 || all[0].Key != "app:deploy" || all[0].Fence != token || all[0].Holders[0].PID != c.Process.Pid {
+		if len(all) != 1 || all[0].Key != "app:deploy" || all[0].Token != token || all[0].Holders[0].PID != c.Process.Pid {
 			t.Errorf("%s", out)
 		}
 		if h := all[0].Holders[0]; h.Held == nil || (h.Left == nil) != (name == "file") || h.Purpose != "sh" {

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	if err == nil {
 		program = filepath.Join(dir, "dlock")
 		var out []byte
-		if out, err = exec.Command("go", "build", "-race", "-o", program, ".").CombinedOutput(); err != nil {
+		if out, err = exec.Command("go", "build", "-race", "-ldflags=-s -w", "-o", program, ".").CombinedOutput(); err != nil {
 			err = fmt.Errorf("%w: %s", err, out)
 		}
 	}

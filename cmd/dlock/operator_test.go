@@ -46,7 +46,8 @@ func claims(t testing.TB, backend, user string, args ...string) *claimant {
 
 // end gives the lock back, or gives up to wait.
 func (c *claimant) end() {
-	if _ = c.in.Close(); !c.granted {
+	_ = c.in.Close()
+	if !c.granted {
 		_ = c.Process.Signal(syscall.SIGTERM)
 	}
 	if c.ProcessState == nil {
@@ -94,7 +95,7 @@ type shown struct {
 	Key     string
 	Mode    string
 	Limit   int
-	Fence   int64
+	Token   int64
 	Holders []shownClaim
 	Waiters *int
 	Queue   []shownClaim

@@ -110,7 +110,11 @@ func TestRunCrowd(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, backend, name string) {
 		crowd := 100
-		if name != "file" && !stress() {
+		switch {
+		case stress():
+		case name == "file":
+			crowd = 40
+		default:
 			crowd = 15
 		}
 		path := filepath.Join(t.TempDir(), "number")

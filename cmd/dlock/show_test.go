@@ -13,7 +13,7 @@ func TestShow(t *testing.T) {
 		if code != 0 || out != "k is free\n" {
 			t.Errorf("exit %d, %q", code, out)
 		}
-		if s := seen(t, backend, "k"); s.Holders == nil || s.Queue == nil || s.Fence != 0 {
+		if s := seen(t, backend, "k"); s.Holders == nil || s.Queue == nil || s.Token != 0 {
 			t.Errorf("free: %+v", s)
 		}
 		ann, token := holds(t, backend, "ann", "k")
@@ -25,7 +25,7 @@ func TestShow(t *testing.T) {
 			}
 		}
 		out, _, _ = dlock(t, backend, "show", "k")
-		contains(t, out, fmt.Sprintf("k  exclusive  FENCE %d\n", token), fmt.Sprintf("pid %d (sh)", ann.Process.Pid))
+		contains(t, out, fmt.Sprintf("k  exclusive  TOKEN %d\n", token), fmt.Sprintf("pid %d (sh)", ann.Process.Pid))
 		at := 0
 		for _, user := range users {
 			i := strings.Index(out, user+"@")
@@ -40,7 +40,7 @@ func TestShow(t *testing.T) {
 
 func checkQueue(t *testing.T, s shown, users []string, leases bool) {
 	t.Helper()
-	if len(s.Holders) != 1 || s.Holders[0].Owner != users[0] || s.Holders[0].Token != s.Fence || s.Holders[0].Waiting != nil {
+	if len(s.Holders) != 1 || s.Holders[0].Owner != users[0] || s.Holders[0].Token != s.Token || s.Holders[0].Waiting != nil {
 		t.Errorf("%+v", s)
 	}
 	if len(s.Queue) != len(users)-1 || (s.Waiters != nil) != leases {

@@ -225,19 +225,19 @@ func TestWatchJSON(t *testing.T) {
 			}
 			return s
 		}
-		if s := next(); s.Event != "held" || s.Fence != token || s.Holders[0].Owner != "ann" || s.Time.IsZero() {
+		if s := next(); s.Event != "held" || s.Token != token || s.Holders[0].Owner != "ann" || s.Time.IsZero() {
 			t.Errorf("%+v", s)
 		}
 		var bob *claimant
 		if name != "file" {
 			bob = waits(t, backend, "bob", "k", 1)
-			if s := next(); s.Event != "held" || s.Fence != token || *s.Waiters != 1 {
+			if s := next(); s.Event != "held" || s.Token != token || *s.Waiters != 1 {
 				t.Errorf("%+v", s)
 			}
 		}
 		ann.end()
 		if bob != nil {
-			if s := next(); s.Event != "held" || s.Fence <= token || *s.Waiters != 0 || s.Holders[0].Owner != "bob" {
+			if s := next(); s.Event != "held" || s.Token <= token || *s.Waiters != 0 || s.Holders[0].Owner != "bob" {
 				t.Errorf("%+v", s)
 			}
 			bob.end()

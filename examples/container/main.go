@@ -1,11 +1,11 @@
-// The container example is a service of which several processes run, and one at a
-// time works. One value of its configuration says where the locks are kept:
+// The container example is a service that runs as several processes, of which one works
+// at a time. One value of its configuration selects the backend of the locks:
 //
 //	go run ./examples/container                               # in Redis
 //	GENESIS_DLOCK_BACKEND=etcd go run ./examples/container    # in etcd
 //
-// Start it twice, and stop it with Ctrl-C. With -metrics localhost:9464 it shows what
-// it does at http://localhost:9464/metrics.
+// Start it twice, and stop it with Ctrl-C. With -metrics localhost:9464 it serves its
+// metrics at http://localhost:9464/metrics.
 package main
 
 import (
@@ -37,7 +37,7 @@ func main() {
 }
 
 func run(ctx context.Context, out io.Writer, config, metrics string, task time.Duration) (err error) {
-	cfg, err := container.Load(config) // the file, and then the environment
+	cfg, err := container.Load(config) // reads the file, then the environment
 	if err != nil {
 		return err
 	}
@@ -50,11 +50,11 @@ func run(ctx context.Context, out io.Writer, config, metrics string, task time.D
 		defer stop()
 		opts = append(opts, container.WithMeter(meter))
 	}
-	app, err := container.New(cfg, opts...) // makes what the backend needs, and the locks on it
+	app, err := container.New(cfg, opts...) // creates the connector of the backend and the lock Client
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, app.Close()) }() // releases, then closes what New has made
+	defer func() { err = errors.Join(err, app.Close()) }() // releases the locks, then closes what New created
 	if err := app.Connect(ctx); err != nil {
 		return fmt.Errorf("%w\nIs the server there? Its address is in %s, in GENESIS_REDIS_ADDR or in GENESIS_ETCD_ENDPOINTS", err, config)
 	}

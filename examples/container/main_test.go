@@ -19,7 +19,7 @@ import (
 	"github.com/ceyewan/genesis/internal/testenv"
 )
 
-// asService in the environment makes the test binary the program itself.
+// asService in the environment makes the test binary run as the program itself.
 const asService = "EXAMPLE_AS_SERVICE"
 
 func TestMain(m *testing.M) {
@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// One value decides where the locks are kept, and two processes take turns there.
+// Two processes take turns on the backend that one setting selects.
 func TestTakingTurns(t *testing.T) {
 	servers := []string{"GENESIS_REDIS_ADDR=" + testenv.Redis(t).Addr(), "GENESIS_ETCD_ENDPOINTS=" + testenv.Etcd(t).Endpoint()}
 	for _, backend := range []string{"redis", "etcd"} {
@@ -66,8 +66,8 @@ func TestTakingTurns(t *testing.T) {
 	}
 }
 
-// apart asserts that no turn began before the one before it had ended, and that
-// both processes had turns in between those of the other.
+// apart asserts that turns do not overlap, and that the processes alternate at least
+// four times.
 func apart(t *testing.T, all []turn) {
 	t.Helper()
 	slices.SortFunc(all, func(a, b turn) int { return a.begins.Compare(b.begins) })
@@ -116,7 +116,7 @@ func start(t *testing.T, env []string, args ...string) *service {
 	return s
 }
 
-// A turn is what a process did in one go.
+// A turn is one critical section of a process.
 type turn struct {
 	process      string
 	begins, ends time.Time
@@ -124,7 +124,7 @@ type turn struct {
 
 var lines = regexp.MustCompile(`(?m)^(\S+) process (\d+) begins\n(\S+) process \d+ ends$`)
 
-// turns are those that are complete.
+// turns returns the turns that are complete.
 func (s *service) turns(t *testing.T) (all []turn) {
 	t.Helper()
 	for _, m := range lines.FindAllStringSubmatch(s.out.String(), -1) {
@@ -154,7 +154,7 @@ func scrape(t *testing.T, s *service) string {
 	return string(text)
 }
 
-// An output can be read while a process writes it.
+// An output collects what a process writes, and can be read at the same time.
 type output struct {
 	mu   sync.Mutex
 	text bytes.Buffer

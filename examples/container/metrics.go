@@ -15,8 +15,8 @@ import (
 	"github.com/ceyewan/genesis/pkg/telemetry"
 )
 
-// serveMetrics returns a meter whose values are shown at http://addr/metrics until
-// stop is called.
+// serveMetrics returns a meter, and serves its values at http://addr/metrics until stop
+// is called.
 func serveMetrics(out io.Writer, addr string) (meter metric.Meter, stop func(), err error) {
 	listener, err := net.Listen("tcp", addr)
 	if err != nil {
@@ -30,7 +30,7 @@ func serveMetrics(out io.Writer, addr string) (meter metric.Meter, stop func(), 
 	mux.Handle("/metrics", t.Handler())
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
 	var serving sync.WaitGroup
-	serving.Go(func() { _ = server.Serve(listener) }) // until it is closed
+	serving.Go(func() { _ = server.Serve(listener) }) // until stop closes the server
 	fmt.Fprintf(out, "metrics at http://%s/metrics\n", listener.Addr())
 	return t.Meter("github.com/ceyewan/genesis/examples/container"), func() {
 		_ = server.Close()

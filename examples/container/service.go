@@ -18,11 +18,11 @@ func serve(ctx context.Context, app *container.Container, out io.Writer, task ti
 	app.Log.Info("service started", clog.Int("pid", os.Getpid()))
 	defer app.Log.Info("service stopped")
 	for ctx.Err() == nil {
-		// Do waits for our turn, runs the function and gives the lock back.
+		// Do waits for the lock, runs the function and releases the lock.
 		err := app.DLock.Do(ctx, "turn", func(ctx context.Context) error { return work(ctx, out, task) })
 		switch {
-		case ctx.Err() != nil: // somebody wants us to stop
-		case errors.Is(err, dlock.ErrOwnershipLost): // another may have worked meanwhile
+		case ctx.Err() != nil: // the service is being stopped
+		case errors.Is(err, dlock.ErrOwnershipLost): // another process may have worked at the same time
 			app.Log.Warn("this turn was not ours alone", clog.Error(err))
 		case err != nil:
 			return err
@@ -31,8 +31,8 @@ func serve(ctx context.Context, app *container.Container, out io.Writer, task ti
 	return nil
 }
 
-// work must not run in two processes at the same time. It stops when its context
-// ends: because the service is stopped, or because the lock is lost.
+// work must not run in two processes at the same time. It stops when its context ends,
+// because the service is stopped or the lock is lost.
 func work(ctx context.Context, out io.Writer, task time.Duration) error {
 	fmt.Fprintf(out, "%s process %d begins\n", time.Now().Format(time.RFC3339Nano), os.Getpid())
 	defer func() {

@@ -1,13 +1,11 @@
-// The etcd example takes a lock that is kept in etcd, works under it, writes the
-// result to the same etcd and gives the lock back. Start it twice at the same time,
-// and see the second one wait:
+// The etcd example takes a lock in etcd, works, writes the result to the same etcd and
+// releases the lock. Start it twice at the same time: the second process waits.
 //
 //	go run ./examples/etcd & go run ./examples/etcd
 package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -33,14 +31,14 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, out io.Writer, endpoints []string) error {
-	// The connector makes a client and owns it. Nothing is sent yet.
+func run(ctx context.Context, out io.Writer, endpoints []string) (err error) {
+	// The connector creates a client and owns it. Nothing is sent yet.
 	conn, err := connector.NewEtcd(&connector.EtcdConfig{Endpoints: endpoints})
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	// Nobody has to call Connect; it says early what would go wrong later.
+	// Connect is optional. It reports problems early that would otherwise show up later.
 	if err := conn.Connect(ctx); err != nil {
 		return fmt.Errorf("%w\nIs etcd there? Start it with \"etcd\", or name another one with -endpoints", err)
 	}
@@ -51,10 +49,11 @@ func run(ctx context.Context, out io.Writer, endpoints []string) error {
 	defer locks.Close() // before conn
 
 	fmt.Fprintln(out, "waiting for the lock")
-	guard, err := locks.Acquire(ctx, "report", dlock.WithWait(time.Minute)) // ctx bounds the wait, not the hold
+	guard, err := locks.Acquire(ctx, "report", dlock.WithWait(time.Minute)) // ctx limits the wait, not the hold
 	if err != nil {
 		return err
 	}
+	defer dlock.UnlockInto(&err, guard) // err says if the lock was lost: another process may then have worked too
 	fmt.Fprintln(out, "the lock is ours, with fencing token", guard.Token())
 	select {
 	case <-time.After(500 * time.Millisecond): // the work
@@ -62,16 +61,15 @@ func run(ctx context.Context, out io.Writer, endpoints []string) error {
 	}
 	err = store(guard.Context(), conn.GetClient(), guard, "done")
 	fmt.Fprintln(out, "finished")
-	// Unlock says if the lock was lost before: then somebody else may have worked too.
-	return errors.Join(err, guard.Unlock(ctx))
+	return err
 }
 
-// store writes a result in a transaction that takes effect only while the lock is
-// held: etcd itself sees to it that no late write passes.
+// store writes a result in a transaction that takes effect only while the lock is held,
+// so etcd itself refuses a late write.
 func store(ctx context.Context, client *clientv3.Client, guard *dlock.Guard, value string) error {
-	still, err := etcdlock.Owner(ctx, client, prefix+etcdlock.Name(guard.Key()), guard.Token())
+	still, err := etcdlock.IsOwner(ctx, client, prefix+etcdlock.Name(guard.Key()), guard.Token())
 	if err != nil {
-		return err // ErrNotHeld: it is lost already
+		return err // ErrNotHeld: the lock is already lost
 	}
 	resp, err := client.Txn(ctx).If(still).Then(clientv3.OpPut("example-result", value)).Commit()
 	if err == nil && !resp.Succeeded {

@@ -27,7 +27,7 @@ func TestExample(t *testing.T) {
 	defer conn.Close()
 	client := conn.GetClient()
 
-	// Two that are started at the same time work one after the other.
+	// Two runs that start at the same time work one after the other.
 	t.Run("turns", func(t *testing.T) {
 		var all transcript
 		var both sync.WaitGroup
@@ -49,7 +49,7 @@ func TestExample(t *testing.T) {
 		}
 	})
 
-	// The claim is taken away in the middle of the work: nothing is written.
+	// The claim is deleted during the work, so nothing is written.
 	t.Run("loss", func(t *testing.T) {
 		steal := writer(func(line []byte) {
 			if strings.HasPrefix(string(line), "the lock is ours") {
@@ -80,7 +80,7 @@ type writer func(line []byte)
 
 func (w writer) Write(line []byte) (int, error) { w(line); return len(line), nil }
 
-// A transcript is what several wrote, in the order in which they did.
+// A transcript collects what several goroutines write, in order.
 type transcript struct {
 	mu   sync.Mutex
 	text strings.Builder

@@ -6,12 +6,12 @@ import (
 	"errors"
 	"fmt"
 
-	_ "modernc.org/sqlite" // SQLite in Go, by the name "sqlite"
+	_ "modernc.org/sqlite" // SQLite in pure Go; registers the driver "sqlite"
 )
 
 var errFenced = errors.New("refused: somebody with a greater token was here")
 
-// open opens the database. If it is new, it has one account, with 100 in it.
+// open opens the database. A new database has one account with a balance of 100.
 func open(ctx context.Context, file string) (*sql.DB, error) {
 	db, err := sql.Open("sqlite", "file:"+file+"?_pragma=busy_timeout(5000)")
 	if err != nil {
@@ -26,8 +26,8 @@ func open(ctx context.Context, file string) (*sql.DB, error) {
 	return db, nil
 }
 
-// withdraw takes amount from the account, on behalf of the lock's holder that has this
-// token. One statement compares and writes, so that nothing can come in between.
+// withdraw takes amount from the account on behalf of the holder with this token. One
+// statement compares the token and writes, so no other write can come in between.
 func withdraw(ctx context.Context, db *sql.DB, token, amount int64) error {
 	result, err := db.ExecContext(ctx,
 		`UPDATE accounts SET balance = balance - ?, fence = ? WHERE id = ? AND fence <= ?`,

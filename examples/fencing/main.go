@@ -1,7 +1,6 @@
-// The fencing example shows what a lock alone cannot prevent, and a fencing token
-// can: two holders withdraw from one account. The first one stands still for longer
-// than its lease, the second one takes over, and the late write of the first is
-// refused by the database.
+// The fencing example shows what a fencing token prevents and a lock alone cannot. Two
+// holders withdraw from one account. The first pauses for longer than its lease, the
+// second takes over, and the database refuses the late write of the first.
 //
 //	go run -C examples/fencing .
 package main
@@ -33,7 +32,7 @@ func main() {
 }
 
 func run(ctx context.Context, out io.Writer, addr, file string) error {
-	// This is how to give the locks a client that is there already.
+	// The locks use a Redis client that the program already has.
 	client := redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true})
 	defer client.Close()
 	if err := client.Ping(ctx).Err(); err != nil {
@@ -50,25 +49,26 @@ func run(ctx context.Context, out io.Writer, addr, file string) error {
 	}
 	defer db.Close()
 
-	// The first one gets the lock, and then is as if frozen: nothing renews its lease.
+	// The first holder gets the lock and then behaves like a paused process: its lease is not
+	// renewed.
 	first, err := locks.Acquire(ctx, "account:1", dlock.WithTTL(time.Second), dlock.WithoutRenewal())
 	if err != nil {
 		return err
 	}
 	fmt.Fprintln(out, "first:  has the lock, and freezes")
-	second, err := locks.Acquire(ctx, "account:1") // has to wait until the lease is over
+	second, err := locks.Acquire(ctx, "account:1") // waits until the lease ends
 	if err != nil {
 		return err
 	}
 	fmt.Fprintln(out, "second: has the lock, with a greater token:", second.Token() > first.Token())
 	fmt.Fprintln(out, "second: withdraws 10:", outcome(withdraw(ctx, db, second.Token(), 10)))
-	// The first one thaws and does what it was about to do. It did not look at its
-	// context; but even if it had, it may have been frozen right after that.
+	// The first holder resumes and makes its write. It did not check its context. Even if it
+	// had, it could have been paused right after the check.
 	fmt.Fprintln(out, "first:  withdraws 70:", outcome(withdraw(ctx, db, first.Token(), 70)))
 	left, err := balance(ctx, db)
 	fmt.Fprintln(out, "the balance is", left)
 
-	lost := first.Unlock(ctx) // says that the lock had been lost
+	lost := first.Unlock(ctx) // reports that the lock was lost
 	if !errors.Is(lost, dlock.ErrOwnershipLost) {
 		err = errors.Join(err, fmt.Errorf("the first one should have lost its lock: %w", lost))
 	}

@@ -24,7 +24,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/redislock"
 )
 
-// asHolder in the environment makes the test binary a holder that can be stopped.
+// asHolder in the environment makes the test binary run as a holder that can be stopped.
 const asHolder = "EXAMPLE_AS_HOLDER"
 
 func TestMain(m *testing.M) {
@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	redis.SetLogger(silent{}) // it reports what the tests do to its server
+	redis.SetLogger(silent{}) // go-redis would log the faults that the tests cause
 	goleak.VerifyTestMain(m)
 }
 
@@ -45,7 +45,7 @@ func (silent) Printf(context.Context, string, ...any) {}
 
 const ttl = time.Second
 
-// hold takes the lock, and withdraws 70 as soon as it is told to.
+// hold takes the lock, waits for a line of input, and withdraws 70.
 func hold(ctx context.Context, addr, file string) error {
 	client := redis.NewClient(&redis.Options{Addr: addr})
 	locks, err := dlock.New(&dlock.Config{}, dlock.WithBackend(redislock.New(client)))
@@ -84,7 +84,7 @@ func TestStory(t *testing.T) {
 	}
 }
 
-// The first holder is a process that really stands still for longer than its lease.
+// The first holder is a process that is stopped for longer than its lease.
 func TestStoppedProcess(t *testing.T) {
 	t.Parallel()
 	server, file := testenv.Redis(t), filepath.Join(t.TempDir(), "a.db")

@@ -1,6 +1,7 @@
-// The http example is an HTTP service that builds reports, each by one request at a
-// time, however many processes of it there are. A request that comes meanwhile is
-// answered 409; one that could not get or keep its lock, 503.
+// The http example is an HTTP service that builds reports. One request at a time builds a
+// given report, however many processes of the service run. Another request for the same
+// report is answered with 409. A request that cannot get or keep its lock is answered
+// with 503.
 //
 //	go run ./examples/http &
 //	curl -i -X POST localhost:8080/reports/july
@@ -48,7 +49,7 @@ func run(ctx context.Context, out io.Writer, addr, listen string) error {
 	if err != nil {
 		return err
 	}
-	defer locks.Close() // releases what requests still hold
+	defer locks.Close() // releases the locks that requests still hold
 
 	mux := http.NewServeMux()
 	mux.Handle("POST /reports/{name}", &reports{locks, build})
@@ -61,7 +62,7 @@ func run(ctx context.Context, out io.Writer, addr, listen string) error {
 	return nil
 }
 
-// build stands for work of some seconds that heeds its context.
+// build simulates work that takes some seconds and stops when its context ends.
 func build(ctx context.Context, _ string) error {
 	select {
 	case <-time.After(3 * time.Second):

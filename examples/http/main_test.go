@@ -19,7 +19,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	redis.SetLogger(silent{}) // it reports what the tests do to its server
+	redis.SetLogger(silent{}) // go-redis would log the faults that the tests cause
 	goleak.VerifyTestMain(m)
 }
 
@@ -27,10 +27,10 @@ type silent struct{}
 
 func (silent) Printf(context.Context, string, ...any) {}
 
-// short is a lease that is short enough to see it lost.
+// short is a lease that ends during a test.
 const short = 6 * time.Second
 
-// client returns locks as the example has them, but with another lease.
+// client returns a lock Client like that of the example, with another lease.
 func client(t *testing.T, addr string, ttl time.Duration) *dlock.Client {
 	t.Helper()
 	conn, err := connector.NewRedis(&connector.RedisConfig{Addr: addr})
@@ -46,7 +46,7 @@ func client(t *testing.T, addr string, ttl time.Duration) *dlock.Client {
 	return locks
 }
 
-// serve serves reports that are built by build.
+// serve starts a server whose reports are built by build, and returns its URL.
 func serve(t *testing.T, locks *dlock.Client, build func(context.Context, string) error) string {
 	t.Helper()
 	mux := http.NewServeMux()
@@ -56,7 +56,7 @@ func serve(t *testing.T, locks *dlock.Client, build func(context.Context, string
 	return server.URL
 }
 
-// post returns the status and the text of the answer.
+// post returns the status and the body of the answer.
 func post(t *testing.T, url string) (int, string) {
 	t.Helper()
 	resp, err := http.Post(url, "", nil)
@@ -107,7 +107,7 @@ func TestAnswers(t *testing.T) {
 	wants(t, url+"/reports/july", 200, "built july")
 }
 
-// An operator takes the lock away: the context of the work ends.
+// An operator evicts the holder, and the context of the work ends.
 func TestLoss(t *testing.T) {
 	t.Parallel()
 	addr := testenv.Redis(t).Addr()
@@ -130,7 +130,7 @@ func TestLoss(t *testing.T) {
 	wants(t, url+"/reports/july", 503, "the lock was lost, the report may be incomplete")
 }
 
-// The client goes away: the work ends, and the lock is released.
+// The HTTP client disconnects: the work ends, and the lock is released.
 func TestClientGone(t *testing.T) {
 	t.Parallel()
 	locks := client(t, testenv.Redis(t).Addr(), time.Minute)
@@ -157,7 +157,7 @@ func TestClientGone(t *testing.T) {
 	}
 }
 
-// Redis is silent: the answer comes all the same.
+// Redis does not answer, but the HTTP request is still answered.
 func TestSilence(t *testing.T) {
 	t.Parallel()
 	proxy := testenv.Proxy(t, testenv.Redis(t).Addr())
@@ -179,7 +179,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// A writer calls itself when something is written.
+// A writer is called on each write.
 type writer func()
 
 func (w writer) Write(p []byte) (int, error) { w(); return len(p), nil }

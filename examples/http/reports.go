@@ -10,7 +10,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
 
-// reports builds a report for each request, under a lock of the report's name.
+// reports builds a report for each request, under a lock named after the report.
 type reports struct {
 	locks *dlock.Client
 	build func(ctx context.Context, name string) error
@@ -18,18 +18,18 @@ type reports struct {
 
 func (s *reports) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("name")
-	// The wait is short: who waits keeps a connection open.
+	// The wait is short, because a waiting request keeps its connection open.
 	guard, err := s.locks.Acquire(r.Context(), "report:"+name, dlock.WithWait(time.Second))
 	if err != nil {
 		refuse(w, err)
 		return
 	}
-	// The work ends with the request, if the client goes away, or with the lock.
+	// The work stops when the client disconnects or the lock is lost.
 	ctx, cancel := guard.WithContext(r.Context())
 	defer cancel()
 	err = s.build(ctx, name)
-	// Unlock releases though the client has gone, and tells of a loss that the work
-	// did not notice.
+	// Unlock releases the lock even if the client has disconnected, and reports a loss that
+	// the work did not notice.
 	switch uerr := guard.Unlock(r.Context()); {
 	case errors.Is(uerr, dlock.ErrOwnershipLost):
 		refuse(w, uerr)
@@ -40,13 +40,13 @@ func (s *reports) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// refuse says why there was no lock, and when to come again.
+// refuse reports why there is no lock, and when to retry.
 func refuse(w http.ResponseWriter, err error) {
-	status, text, retry := http.StatusServiceUnavailable, "no lock can be had now", "5" // the server is silent or not ready
+	status, text, retry := http.StatusServiceUnavailable, "no lock can be had now", "5" // the backend does not answer or is not ready
 	switch {
-	case errors.Is(err, dlock.ErrLockHeldByOther): // nothing is wrong
+	case errors.Is(err, dlock.ErrLockHeldByOther): // not a failure
 		status, text, retry = http.StatusConflict, "somebody builds this report now", "1"
-	case errors.Is(err, dlock.ErrOwnershipLost): // another may have built it at the same time
+	case errors.Is(err, dlock.ErrOwnershipLost): // another request may have built it at the same time
 		text, retry = "the lock was lost, the report may be incomplete", "1"
 	case errors.Is(err, dlock.ErrInvalidKey):
 		http.Error(w, "no report has such a name", http.StatusBadRequest)

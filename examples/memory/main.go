@@ -1,5 +1,5 @@
-// The memory example shows workers that take turns: five of them want one key,
-// one at a time has it, and each is given it in the order in which it asked.
+// The memory example shows five workers that compete for one key. One of them holds it at
+// a time, and they get it in the order in which they asked.
 package main
 
 import (

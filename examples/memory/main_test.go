@@ -11,7 +11,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// Five workers, each of which is done before the next one has the lock.
+// Each of five workers finishes before the next one gets the lock.
 func TestTurns(t *testing.T) {
 	var out transcript
 	if err := run(t.Context(), &out); err != nil {
@@ -29,7 +29,7 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// A transcript is what several wrote, in the order in which they did.
+// A transcript collects what several goroutines write, in order.
 type transcript struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -41,7 +41,7 @@ func (t *transcript) Write(line []byte) (int, error) {
 	return t.text.Write(line)
 }
 
-// without leaves out the lines with this text.
+// without returns the transcript without the lines that contain text.
 func (t *transcript) without(text string) string {
 	var kept strings.Builder
 	for line := range strings.Lines(t.text.String()) {

@@ -14,7 +14,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	redis.SetLogger(silent{}) // it reports what the tests do to its server
+	redis.SetLogger(silent{}) // go-redis would log the faults that the tests cause
 	goleak.VerifyTestMain(m)
 }
 

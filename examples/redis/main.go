@@ -1,12 +1,11 @@
-// The redis example takes a lock that is kept in a Redis server, works under it and
-// gives it back. Start it twice at the same time, and see the second one wait:
+// The redis example takes a lock in a Redis server, works and releases the lock. Start it
+// twice at the same time: the second process waits.
 //
 //	go run ./examples/redis & go run ./examples/redis
 package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -26,14 +25,14 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, out io.Writer, addr string) error {
-	// The connector makes a client and owns it. Nothing is sent yet.
+func run(ctx context.Context, out io.Writer, addr string) (err error) {
+	// The connector creates a client and owns it. Nothing is sent yet.
 	conn, err := connector.NewRedis(&connector.RedisConfig{Addr: addr})
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	// Nobody has to call Connect; it says early what would go wrong later.
+	// Connect is optional. It reports problems early that would otherwise show up later.
 	if err := conn.Connect(ctx); err != nil {
 		return fmt.Errorf("%w\nIs Redis there? Start it with \"redis-server\", or name another one with -addr", err)
 	}
@@ -44,20 +43,19 @@ func run(ctx context.Context, out io.Writer, addr string) error {
 	defer locks.Close() // before conn
 
 	fmt.Fprintln(out, "waiting for the lock")
-	guard, err := locks.Acquire(ctx, "report", dlock.WithWait(time.Minute)) // ctx bounds the wait, not the hold
+	guard, err := locks.Acquire(ctx, "report", dlock.WithWait(time.Minute)) // ctx limits the wait, not the hold
 	if err != nil {
 		return err
 	}
+	defer dlock.UnlockInto(&err, guard) // err says if the lock was lost: another process may then have worked too
 	fmt.Fprintln(out, "the lock is ours, with fencing token", guard.Token())
-	err = work(guard.Context(), out)
-	if err == nil {
-		err = store(guard.Context(), conn.GetClient(), guard.Token(), "done")
+	if err := work(guard.Context(), out); err != nil {
+		return err
 	}
-	// Unlock says if the lock was lost before: then somebody else may have worked too.
-	return errors.Join(err, guard.Unlock(ctx))
+	return store(guard.Context(), conn.GetClient(), guard.Token(), "done")
 }
 
-// work takes a while. It stops when its context ends, since the lock is lost then.
+// work takes a while. It stops when its context ends, because the lock is then lost.
 func work(ctx context.Context, out io.Writer) error {
 	for step := 1; step <= 3; step++ {
 		select {

@@ -18,7 +18,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	redis.SetLogger(silent{}) // it reports what the tests do to its server
+	redis.SetLogger(silent{}) // go-redis would log the faults that the tests cause
 	goleak.VerifyTestMain(m)
 }
 
@@ -26,7 +26,7 @@ type silent struct{}
 
 func (silent) Printf(context.Context, string, ...any) {}
 
-// Two that are started at the same time work one after the other.
+// Two runs that start at the same time work one after the other.
 func TestTurns(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
@@ -51,7 +51,7 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// The key is taken away in the middle of the work.
+// The key is deleted during the work.
 func TestLoss(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
@@ -72,7 +72,7 @@ func TestStoreRefusesSmallerTokens(t *testing.T) {
 	client := testenv.Redis(t).Client()
 	defer client.Close()
 	ctx := t.Context()
-	const first, second = 1_763_186_400_000_001, 1_763_186_400_000_002 // neighbours, of the size that tokens have
+	const first, second = 1_763_186_400_000_001, 1_763_186_400_000_002 // consecutive, and as large as real tokens
 	if err := errors.Join(store(ctx, client, first, "a"), store(ctx, client, second, "b"), store(ctx, client, second, "c")); err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +96,7 @@ type writer func(line []byte)
 
 func (w writer) Write(line []byte) (int, error) { w(line); return len(line), nil }
 
-// A transcript is what several wrote, in the order in which they did.
+// A transcript collects what several goroutines write, in order.
 type transcript struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -108,7 +108,7 @@ func (t *transcript) Write(line []byte) (int, error) {
 	return t.text.Write(line)
 }
 
-// without leaves out the lines that begin with prefix, and the tokens.
+// without returns the transcript without the tokens and without the lines that begin with prefix.
 func (t *transcript) without(prefix string) string {
 	var kept strings.Builder
 	for line := range strings.Lines(t.text.String()) {

@@ -13,7 +13,7 @@ var storeSource string
 
 var storeScript = redis.NewScript(storeSource)
 
-// store writes a result, unless somebody with a greater token has written already.
+// store writes a result, unless a holder with a greater token has already written.
 func store(ctx context.Context, client redis.Scripter, token int64, value string) error {
 	stored, err := storeScript.Run(ctx, client, []string{"example:result"}, token, value).Bool()
 	if err == nil && !stored {

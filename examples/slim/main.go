@@ -1,5 +1,5 @@
-// Slim is the smallest program that locks on Redis: your own client, one backend,
-// and nothing linked that you did not choose.
+// Slim is the smallest program that uses locks in Redis. It brings its own client and one
+// backend, and links no other client.
 //
 //	go run ./examples/slim            # Redis on localhost:6379
 //	REDIS=host:6379 go run ./examples/slim

@@ -1,10 +1,10 @@
-// The trylock example is a job that cron starts on many hosts at the same time,
-// and that must run on one of them:
+// The trylock example is a job that cron starts on many hosts at the same time, and that
+// must run on only one of them:
 //
 //	@hourly  trylock -addr redis:6379 -every 1h
 //
-// Who gets the lock does the job, and all others have nothing to do. Start it a few
-// times in a row:
+// The host that gets the lock does the job; the others exit. Start it a few times at
+// once:
 //
 //	for host in a b c; do go run ./examples/trylock & done; wait
 package main
@@ -47,10 +47,10 @@ func run(ctx context.Context, out io.Writer, addr string, every time.Duration) e
 	}
 	defer locks.Close()
 
-	// The job may take a second, and the clock of another host may be two seconds
-	// late: that host must still find the lock taken. So the lock is kept for half of
-	// the time until the next run, however short the job is. This process ends before
-	// that; its lease, which is as long, then keeps the lock.
+	// The job may take a second while the clock of another host is two seconds late. That
+	// host must still find the lock taken. The lock is therefore kept for half of the
+	// interval, however short the job is. This process ends earlier; the lease, which is as
+	// long, then keeps the lock.
 	const key = "report"
 	keep := every / 2
 	ours, err := locks.TryLock(ctx, key, dlock.WithMinHold(keep), dlock.WithTTL(keep))
@@ -61,7 +61,7 @@ func run(ctx context.Context, out io.Writer, addr string, every time.Duration) e
 		fmt.Fprintln(out, "another host does it")
 		return nil
 	}
-	guard, _ := locks.Held(key) // ours, and its context ends if it is lost
+	guard, _ := locks.Held(key) // its context ends if the lock is lost
 	err = job(guard.Context(), out)
 	return errors.Join(err, locks.Unlock(ctx, key))
 }

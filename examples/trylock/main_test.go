@@ -17,7 +17,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/connector"
 )
 
-// asJob in the environment makes the test binary the program itself.
+// asJob in the environment makes the test binary run as the program itself.
 const asJob = "EXAMPLE_AS_JOB"
 
 func TestMain(m *testing.M) {
@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 		main()
 		os.Exit(0)
 	}
-	redis.SetLogger(silent{}) // it reports what the tests do to its server
+	redis.SetLogger(silent{}) // go-redis would log the faults that the tests cause
 	goleak.VerifyTestMain(m)
 }
 
@@ -33,7 +33,7 @@ type silent struct{}
 
 func (silent) Printf(context.Context, string, ...any) {}
 
-// Several hosts at once, and one that is late: one of them runs.
+// Several hosts start at once, and one starts late. Only one of them runs the job.
 func TestOneRuns(t *testing.T) {
 	t.Parallel()
 	addr := testenv.Redis(t).Addr()
@@ -68,7 +68,7 @@ func TestOneRuns(t *testing.T) {
 	}
 }
 
-// The lock is free again when the job is due the next time.
+// The lock is free again when the job is due next.
 func TestNextTime(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)

@@ -95,7 +95,7 @@ func backendsTopic() *cobra.Command {
 func DefaultDir() string { return filepath.Join("/tmp", "dlock-"+strconv.Itoa(os.Getuid())) }
 
 // open makes the backend that flags and environment name.
-func (w *world) open(cmd *cobra.Command, log clog.Logger) (*Backend, error) {
+func (w *app) open(cmd *cobra.Command, log clog.Logger) (*Backend, error) {
 	b, err := w.choose(log)
 	if err != nil {
 		return nil, usage(cmd, "%w", err)
@@ -103,7 +103,7 @@ func (w *world) open(cmd *cobra.Command, log clog.Logger) (*Backend, error) {
 	return b, nil
 }
 
-func (w *world) choose(log clog.Logger) (*Backend, error) {
+func (w *app) choose(log clog.Logger) (*Backend, error) {
 	switch {
 	case w.backend != "" && w.config != "":
 		return nil, errors.New("--backend and --config exclude each other")
@@ -119,7 +119,7 @@ func (w *world) choose(log clog.Logger) (*Backend, error) {
 	return openFiles(&URL{Scheme: "file", Path: DefaultDir()}, log)
 }
 
-func (w *world) byConfig(path string, log clog.Logger) (*Backend, error) {
+func (w *app) byConfig(path string, log clog.Logger) (*Backend, error) {
 	open := w.schemes[ConfigScheme]
 	if open == nil {
 		return nil, errors.New("this command is built without configuration files")
@@ -129,7 +129,7 @@ func (w *world) byConfig(path string, log clog.Logger) (*Backend, error) {
 
 // byURL opens a backend. What it says of errors begins with where the URL is from,
 // and never has the URL in it, which may have a password.
-func (w *world) byURL(from, raw string, log clog.Logger) (*Backend, error) {
+func (w *app) byURL(from, raw string, log clog.Logger) (*Backend, error) {
 	u, err := ParseURL(raw)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", from, err)
@@ -158,7 +158,7 @@ func (w *world) byURL(from, raw string, log clog.Logger) (*Backend, error) {
 	return b, nil
 }
 
-func (w *world) knownSchemes() string {
+func (w *app) knownSchemes() string {
 	var b strings.Builder
 	var names []string
 	for s := range w.schemes {
@@ -216,7 +216,8 @@ func (u *URL) parseServer(rest string) error {
 		return errors.New("host: there is none")
 	}
 	for i, h := range strings.Split(hosts, ",") {
-		if h = strings.TrimSpace(h); h == "" {
+		h = strings.TrimSpace(h)
+		if h == "" {
 			return fmt.Errorf("host %d: empty", i+1)
 		}
 		if port := portOf(h); strings.Trim(port, "0123456789") != "" {

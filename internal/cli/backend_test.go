@@ -23,7 +23,8 @@ func TestParseURL(t *testing.T) {
 			t.Errorf("%s: %v", raw, err)
 			continue
 		}
-		if u.params = nil; !reflect.DeepEqual(*u, want) {
+		u.params = nil
+		if !reflect.DeepEqual(*u, want) {
 			t.Errorf("%s: %+v, not %+v", raw, *u, want)
 		}
 	}
@@ -38,7 +39,7 @@ func TestWithPort(t *testing.T) {
 
 // An error names the part that is wrong, and has no password in it.
 func TestBadURLs(t *testing.T) {
-	w := &world{getenv: func(string) string { return "" }, schemes: map[string]Scheme{"redis": func(u *URL, _ clog.Logger) (*Backend, error) {
+	w := &app{getenv: func(string) string { return "" }, schemes: map[string]Scheme{"redis": func(u *URL, _ clog.Logger) (*Backend, error) {
 		u.Int("n")
 		u.Bool("b")
 		return &Backend{}, nil
@@ -81,7 +82,7 @@ func TestBadURLs(t *testing.T) {
 func TestDefaultBackend(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
-	w := &world{getenv: func(string) string { return "" }}
+	w := &app{getenv: func(string) string { return "" }}
 	b, err := w.choose(clog.Logger{})
 	if err != nil || b.Name != "file" || b.Where != "file://"+DefaultDir() || filepath.Dir(DefaultDir()) != "/tmp" {
 		t.Errorf("%+v, %v", b, err)
@@ -89,7 +90,7 @@ func TestDefaultBackend(t *testing.T) {
 }
 
 func TestBackendAndConfig(t *testing.T) {
-	w := &world{getenv: os.Getenv, backend: "file:///x", config: "y"}
+	w := &app{getenv: os.Getenv, backend: "file:///x", config: "y"}
 	if _, err := w.choose(clog.Logger{}); err == nil || !strings.Contains(err.Error(), "exclude each other") {
 		t.Error(err)
 	}

@@ -11,9 +11,9 @@ import (
 	"github.com/ceyewan/genesis/internal/cli/bench"
 )
 
-// A contest is one call of dlock bench.
-type contest struct {
-	*world
+// A benchmark is one call of dlock bench.
+type benchmark struct {
+	*app
 	cmd  *cobra.Command
 	plan bench.Plan
 
@@ -24,8 +24,8 @@ type contest struct {
 	sessions []*session
 }
 
-func (w *world) benchCommand() *cobra.Command {
-	c := &contest{world: w}
+func (w *app) benchCommand() *cobra.Command {
+	c := &benchmark{app: w}
 	cmd := &cobra.Command{
 		Use:   "bench [flags]",
 		Short: "Measure how a backend shares one lock among few clients and many",
@@ -68,8 +68,9 @@ Exit codes:
 	return cmd
 }
 
-func (c *contest) do() (err error) {
-	if c.plan.Sections = []time.Duration{0}; c.section != 0 {
+func (c *benchmark) do() (err error) {
+	c.plan.Sections = []time.Duration{0}
+	if c.section != 0 {
 		c.plan.Sections = append(c.plan.Sections, c.section)
 	}
 	if err := c.plan.Check(); err != nil {
@@ -97,7 +98,7 @@ func (c *contest) do() (err error) {
 
 // verdict gives an error its code. A signal shows in many errors, and none of them is
 // worth a word.
-func (c *contest) verdict(ctx context.Context, err error) error {
+func (c *benchmark) verdict(ctx context.Context, err error) error {
 	var s signalled
 	if errors.As(context.Cause(ctx), &s) {
 		return &exit{exitSignal + int(s.number()), nil}
@@ -133,7 +134,7 @@ func untilSignal(parent context.Context) (context.Context, func()) {
 }
 
 // fight connects all clients, measures, and gives everything back.
-func (c *contest) fight(ctx context.Context) (*bench.Report, error) {
+func (c *benchmark) fight(ctx context.Context) (*bench.Report, error) {
 	random := c.plan.Key == ""
 	if random {
 		c.plan.Key = throwAway()
@@ -142,7 +143,7 @@ func (c *contest) fight(ctx context.Context) (*bench.Report, error) {
 	if err := c.assemble(); err != nil { //nolint:contextcheck // the command has the context
 		return nil, err
 	}
-	watch := newSpectator(c)
+	watch := newProgress(c)
 	c.plan.Progress = watch.step
 	report, err := bench.Run(ctx, &c.plan)
 	watch.stop()

@@ -24,7 +24,7 @@ func throwAway() string {
 const atOnce = 8
 
 // assemble makes a client with connections of its own for each that will fight.
-func (c *contest) assemble() error {
+func (c *benchmark) assemble() error {
 	n := slices.Max(c.plan.Clients)
 	all, errs := make([]*session, n), make([]error, n)
 	forEach(n, func(i int) {
@@ -61,7 +61,7 @@ func forEach(n int, f func(i int)) {
 }
 
 // count is how many commands all clients have sent; nil if their backend cannot tell.
-func (c *contest) count() func() int64 {
+func (c *benchmark) count() func() int64 {
 	var counts []func() int64
 	for _, s := range c.sessions {
 		if s.Count == nil {
@@ -78,7 +78,7 @@ func (c *contest) count() func() int64 {
 }
 
 // disband closes all clients, and leaves nothing of a key that was made for this.
-func (c *contest) disband(random bool) {
+func (c *benchmark) disband(random bool) {
 	forEach(len(c.sessions), func(i int) {
 		if i > 0 {
 			_ = c.sessions[i].close() // every lock was given back before, or its release has failed

@@ -10,10 +10,11 @@ import (
 	"os"
 
 	"github.com/ceyewan/genesis/internal/cli/bench"
+	"github.com/ceyewan/genesis/internal/humanize"
 )
 
 // show writes the report wherever it was asked for.
-func (c *contest) show(r *bench.Report, html *pageFile) error {
+func (c *benchmark) show(r *bench.Report, html *pageFile) error {
 	if err := html.write(r); err != nil {
 		return err
 	}
@@ -43,7 +44,7 @@ type pageFile struct {
 }
 
 // openPage returns nil if nobody wants a page.
-func (c *contest) openPage() (*pageFile, error) {
+func (c *benchmark) openPage() (*pageFile, error) {
 	if c.page == "" {
 		return nil, nil
 	}
@@ -92,7 +93,7 @@ func (p *pageFile) close() error {
 
 // finished is a line for those who cannot see a line that changes.
 func finished(s bench.Step) string {
-	return fmt.Sprintf("%s: %s acquisitions/s, P99 wait %s", about(s), bench.Count(s.Ended.Rate), bench.Seconds(s.Ended.Wait.P99))
+	return fmt.Sprintf("%s: %s acquisitions/s, P99 wait %s", about(s), humanize.Count(s.Ended.Rate), humanize.Seconds(s.Ended.Wait.P99))
 }
 
 func about(s bench.Step) string {

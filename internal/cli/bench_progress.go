@@ -7,12 +7,13 @@ import (
 	"time"
 
 	"github.com/ceyewan/genesis/internal/cli/bench"
+	"github.com/ceyewan/genesis/internal/humanize"
 )
 
-// A spectator shows how a contest goes: a line that changes on a terminal, a line
+// A progress shows how a benchmark goes: a line that changes on a terminal, a line
 // for each round elsewhere.
-type spectator struct {
-	*contest
+type progress struct {
+	*benchmark
 	live bool
 	done chan struct{}
 	wg   sync.WaitGroup
@@ -22,8 +23,8 @@ type spectator struct {
 	since   time.Time   // when it began
 }
 
-func newSpectator(c *contest) *spectator {
-	s := &spectator{contest: c, live: isTerminal(c.stderr), done: make(chan struct{})}
+func newProgress(c *benchmark) *progress {
+	s := &progress{benchmark: c, live: isTerminal(c.stderr), done: make(chan struct{})}
 	if c.quiet {
 		return s
 	}
@@ -35,7 +36,7 @@ func newSpectator(c *contest) *spectator {
 	return s
 }
 
-func (s *spectator) step(step bench.Step) {
+func (s *progress) step(step bench.Step) {
 	s.mu.Lock()
 	s.current, s.since = &step, time.Now()
 	s.mu.Unlock()
@@ -44,7 +45,7 @@ func (s *spectator) step(step bench.Step) {
 	}
 }
 
-func (s *spectator) watch() {
+func (s *progress) watch() {
 	t := time.NewTicker(100 * time.Millisecond)
 	defer t.Stop()
 	for {
@@ -60,7 +61,7 @@ func (s *spectator) watch() {
 
 const gaugeWidth = 20
 
-func (s *spectator) line() string {
+func (s *progress) line() string {
 	s.mu.Lock()
 	step, since := s.current, s.since
 	s.mu.Unlock()
@@ -75,11 +76,11 @@ func (s *spectator) line() string {
 	past := time.Duration(step.Number-1)*s.plan.Duration + inRound
 	full := int(gaugeWidth * past / all)
 	return fmt.Sprintf("dlock: [%s%s] %s left, %s: %s acquisitions",
-		strings.Repeat("#", full), strings.Repeat(".", gaugeWidth-full), (all - past).Round(time.Second), about(*step), bench.Count(float64(step.Taken())))
+		strings.Repeat("#", full), strings.Repeat(".", gaugeWidth-full), (all - past).Round(time.Second), about(*step), humanize.Count(float64(step.Taken())))
 }
 
 // stop returns when nothing more will be shown.
-func (s *spectator) stop() {
+func (s *progress) stop() {
 	close(s.done)
 	s.wg.Wait()
 }

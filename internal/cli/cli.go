@@ -13,8 +13,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// A world is everything that a command touches outside of itself.
-type world struct {
+// A app is everything that a command touches outside of itself.
+type app struct {
 	stdin          *os.File
 	stdout, stderr *os.File
 	getenv         func(string) string
@@ -30,13 +30,13 @@ func Main(args []string, schemes map[string]Scheme) int {
 	if len(args) > 0 && args[0] == guardianCommand {
 		return guard(os.Stdin, args[1:])
 	}
-	w := &world{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv, schemes: schemes}
+	w := &app{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv, schemes: schemes}
 	root := w.root()
 	root.SetArgs(args)
 	return w.exitCode(root.ExecuteContext(context.Background()))
 }
 
-func (w *world) root() *cobra.Command {
+func (w *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "dlock",
 		Short: "Run anything under a lock, on no server at all or on Redis or etcd",
@@ -80,7 +80,7 @@ func checkArgs(c *cobra.Command) {
 }
 
 // exitCode tells what went wrong, and what to return for it.
-func (w *world) exitCode(err error) int {
+func (w *app) exitCode(err error) int {
 	var e *exit
 	switch {
 	case err == nil:
@@ -98,7 +98,7 @@ func (w *world) exitCode(err error) int {
 
 // say writes a line for people to standard error. Errors of the lock client say
 // themselves whose they are.
-func (w *world) say(format string, args ...any) {
+func (w *app) say(format string, args ...any) {
 	text := strings.TrimPrefix(fmt.Sprintf(format, args...), "dlock: ")
 	for line := range strings.SplitSeq("dlock: "+text, "\n") {
 		fmt.Fprintln(w.stderr, safe(line)) // it may name an owner, who may be anybody
@@ -106,4 +106,4 @@ func (w *world) say(format string, args ...any) {
 }
 
 // print writes to standard output.
-func (w *world) print(format string, args ...any) { fmt.Fprintf(w.stdout, format, args...) }
+func (w *app) print(format string, args ...any) { fmt.Fprintf(w.stdout, format, args...) }

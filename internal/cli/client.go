@@ -22,7 +22,7 @@ type session struct {
 const patience = 10
 
 // connect opens the backend, finds out whether it answers, and makes a Client on it.
-func (w *world) connect(cmd *cobra.Command, log clog.Logger) (*session, error) {
+func (w *app) connect(cmd *cobra.Command, log clog.Logger) (*session, error) {
 	b, err := w.open(cmd, log)
 	if err != nil {
 		return nil, err
@@ -38,7 +38,7 @@ func (w *world) connect(cmd *cobra.Command, log clog.Logger) (*session, error) {
 	if cfg.MaxRetries == 0 {
 		cfg.MaxRetries = patience
 	}
-	cfg.Backend = b.Name
+	cfg.Backend = dlock.BackendType(b.Name)
 	s.client, err = dlock.New(&cfg, dlock.WithBackend(b.Opener), dlock.WithAdmin(), dlock.WithLogger(log))
 	if err != nil {
 		s.close()
@@ -60,7 +60,7 @@ func (s *session) close() error {
 }
 
 // logger is where the lock client writes: nowhere, unless somebody wants to read it.
-func (w *world) logger() clog.Logger {
+func (w *app) logger() clog.Logger {
 	if !w.verbose {
 		return clog.Logger{}
 	}

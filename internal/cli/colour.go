@@ -19,12 +19,12 @@ type palette bool
 
 // palette is that of an output: colours are for terminals, and for those who have not
 // asked for none, as https://no-color.org has it.
-func (w *world) palette(out *os.File) palette {
+func (w *app) palette(out *os.File) palette {
 	return palette(w.drawable(out) && w.getenv("NO_COLOR") == "")
 }
 
 // drawable reports whether an output is a terminal that can do more than scroll.
-func (w *world) drawable(out *os.File) bool {
+func (w *app) drawable(out *os.File) bool {
 	return isTerminal(out) && w.getenv("TERM") != "dumb" && w.getenv("TERM") != ""
 }
 

@@ -17,7 +17,7 @@ const (
 
 // completesKey has the shell complete the first argument of cmd with keys that are
 // held.
-func (w *world) completesKey(cmd *cobra.Command) *cobra.Command {
+func (w *app) completesKey(cmd *cobra.Command) *cobra.Command {
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveDefault
@@ -28,7 +28,7 @@ func (w *world) completesKey(cmd *cobra.Command) *cobra.Command {
 }
 
 // completeKey lists keys, in time or not at all, and says nothing of what goes wrong.
-func (w *world) completeKey(cmd *cobra.Command, _ []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
+func (w *app) completeKey(cmd *cobra.Command, _ []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(cmd.Context(), completeWithin)
 	defer cancel()
 	cmd.SetContext(ctx)

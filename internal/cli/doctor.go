@@ -5,26 +5,26 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/ceyewan/genesis/pkg/dlock"
-	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
 // A diagnosis is one call of dlock doctor.
 type diagnosis struct {
-	*world
+	*app
 	*session
 	ttl    time.Duration
 	key    string
 	asJSON bool
 }
 
-func (w *world) doctorCommand() *cobra.Command {
-	d := &diagnosis{world: w}
+func (w *app) doctorCommand() *cobra.Command {
+	d := &diagnosis{app: w}
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Find out whether a backend is safe for locks",
@@ -65,7 +65,7 @@ func (d *diagnosis) do(cmd *cobra.Command) error {
 	if err := d.report(findings); err != nil {
 		return err
 	}
-	if worst(findings) == driver.Unsafe {
+	if worst(findings) == dlock.LevelUnsafe {
 		return &exit{ExitFinding, nil}
 	}
 	return nil
@@ -80,17 +80,19 @@ func (d *diagnosis) settings(ctx context.Context) []dlock.Finding {
 		return findings
 	}
 	return append(findings, dlock.Finding{
-		Level: driver.Warning, Name: "settings", Detail: "not all are known: " + err.Error(),
-		Cure: "see to it that the backend answers, and permit to look at its settings",
+		Level: dlock.LevelWarning, Name: "settings", Detail: "not all are known: " + err.Error(),
+		Fix: "see to it that the backend answers, and permit to look at its settings",
 	})
 }
 
-func worst(findings []dlock.Finding) driver.Level {
-	level := driver.OK
+var levels = []dlock.Level{dlock.LevelOK, dlock.LevelWarning, dlock.LevelUnsafe}
+
+func worst(findings []dlock.Finding) dlock.Level {
+	rank := 0
 	for _, f := range findings {
-		level = max(level, f.Level)
+		rank = max(rank, slices.Index(levels, f.Level))
 	}
-	return level
+	return levels[rank]
 }
 
 // report writes the findings.
@@ -98,30 +100,20 @@ func (d *diagnosis) report(findings []dlock.Finding) error {
 	if !d.asJSON {
 		return d.reportText(findings)
 	}
-	type finding struct {
-		Level  string `json:"level"`
-		Name   string `json:"name"`
-		Detail string `json:"detail"`
-		Cure   string `json:"cure,omitempty"`
-	}
-	all := struct {
-		Backend  string    `json:"backend"`
-		Where    string    `json:"where"`
-		Level    string    `json:"level"` // the worst
-		Findings []finding `json:"findings"`
-	}{d.Name, d.Where, worst(findings).String(), []finding{}}
-	for _, f := range findings {
-		all.Findings = append(all.Findings, finding{f.Level.String(), f.Name, f.Detail, f.Cure})
-	}
-	return writeJSON(d.stdout, all)
+	return writeJSON(d.stdout, struct {
+		Backend  string          `json:"backend"`
+		Where    string          `json:"where"`
+		Level    dlock.Level     `json:"level"` // the worst
+		Findings []dlock.Finding `json:"findings"`
+	}{d.Name, d.Where, worst(findings), append([]dlock.Finding{}, findings...)})
 }
 
-var levelStyles = map[driver.Level]style{driver.OK: green, driver.Warning: yellow, driver.Unsafe: red}
+var levelStyles = map[dlock.Level]style{dlock.LevelOK: green, dlock.LevelWarning: yellow, dlock.LevelUnsafe: red}
 
-var verdicts = map[driver.Level]string{
-	driver.OK:      "Locks are safe here, as far as can be seen.",
-	driver.Warning: "Locks work here. Read the warnings.",
-	driver.Unsafe:  "Locks are NOT safe here.",
+var verdicts = map[dlock.Level]string{
+	dlock.LevelOK:      "Locks are safe here, as far as can be seen.",
+	dlock.LevelWarning: "Locks work here. Read the warnings.",
+	dlock.LevelUnsafe:  "Locks are NOT safe here.",
 }
 
 func (d *diagnosis) reportText(findings []dlock.Finding) error {
@@ -130,8 +122,8 @@ func (d *diagnosis) reportText(findings []dlock.Finding) error {
 	fmt.Fprintf(&b, "%s\n\n", p.paint(strong, safe(d.Where)))
 	for _, f := range findings {
 		fmt.Fprintf(&b, "%s  %-15s  %s\n", p.paint(levelStyles[f.Level], fmt.Sprintf("%-7s", f.Level)), safe(f.Name), safe(f.Detail))
-		if f.Level > driver.OK && f.Cure != "" {
-			fmt.Fprintf(&b, "%26s%s\n", "", safe(f.Cure))
+		if f.Level != dlock.LevelOK && f.Fix != "" {
+			fmt.Fprintf(&b, "%26s%s\n", "", safe(f.Fix))
 		}
 	}
 	level := worst(findings)

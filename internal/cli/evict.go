@@ -19,7 +19,7 @@ import (
 
 // An eviction is one call of dlock evict.
 type eviction struct {
-	*world
+	*app
 	*locks
 	key         string
 	token       int64
@@ -27,8 +27,8 @@ type eviction struct {
 	log         clog.Logger
 }
 
-func (w *world) evictCommand() *cobra.Command {
-	e := &eviction{world: w}
+func (w *app) evictCommand() *cobra.Command {
+	e := &eviction{app: w}
 	cmd := &cobra.Command{
 		Use:   "evict KEY",
 		Short: "Take a lock away from its holder",
@@ -210,7 +210,7 @@ func (e *eviction) refused(victim *claim, err error) error {
 func (e *eviction) record(result string, victim *claim, more ...clog.Field) {
 	host, _ := os.Hostname()
 	e.log.Warn("eviction by an operator", append([]clog.Field{
-		clog.String("result", result), clog.String("backend", e.Where), clog.String("key", e.key), clog.Int64("fence", victim.Token),
+		clog.String("result", result), clog.String("backend", e.Where), clog.String("key", e.key), clog.Int64("token", victim.Token),
 		clog.String("owner", victim.Owner), clog.String("host", victim.Host), clog.Int("pid", victim.PID),
 		clog.String("by", operator()), clog.Int("by_uid", os.Getuid()), clog.String("by_host", host),
 	}, more...)...)

@@ -11,15 +11,15 @@ import (
 
 // A printout is the table, again whenever it has changed.
 type printout struct {
-	*world
+	*app
 	last   string
 	failed bool
 }
 
-func (*printout) rows() int { return watchMost }
+func (*printout) rows() int { return maxWatched }
 func (*printout) close()    {}
 
-func (p *printout) show(s sight) error {
+func (p *printout) show(s snapshot) error {
 	if s.err != nil {
 		if !p.failed {
 			p.say("%v", s.err)
@@ -28,11 +28,13 @@ func (p *printout) show(s sight) error {
 		return nil
 	}
 	now := strings.Join(states(s.locks), "\n") + "\n."
-	if p.failed = false; now == p.last {
+	p.failed = false
+	if now == p.last {
 		return nil
 	}
 	first := p.last == ""
-	if p.last = now; !first {
+	p.last = now
+	if !first {
 		if err := written(io.WriteString(p.stdout, "\n")); err != nil {
 			return err
 		}
@@ -72,10 +74,10 @@ type change struct {
 	lock
 }
 
-func (*changes) rows() int { return watchMost }
+func (*changes) rows() int { return maxWatched }
 func (*changes) close()    {}
 
-func (c *changes) show(s sight) error {
+func (c *changes) show(s snapshot) error {
 	if s.err != nil {
 		return c.fail(s.err)
 	}

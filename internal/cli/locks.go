@@ -16,7 +16,7 @@ type lock struct {
 	Key     string  `json:"key"`
 	Mode    string  `json:"mode,omitempty"`
 	Limit   int     `json:"limit,omitempty"` // of permits
-	Fence   int64   `json:"fence,omitempty"` // the greatest token of the holders
+	Token   int64   `json:"token,omitempty"` // the greatest token of the holders
 	Holders []claim `json:"holders"`
 	Waiters *int    `json:"waiters"` // nil where the backend does not know
 	Error   string  `json:"error,omitempty"`
@@ -30,6 +30,7 @@ type claim struct {
 	Limit int    `json:"limit,omitempty"`
 	Token int64  `json:"token,omitempty"`
 	dlock.Info
+	Trace   string   `json:"trace,omitempty"`
 	Held    *float64 `json:"held_for_seconds,omitempty"`
 	Waiting *float64 `json:"waiting_for_seconds,omitempty"`
 	Left    *float64 `json:"lease_left_seconds"` // nil without a lease, or if it is not known
@@ -43,7 +44,7 @@ type locks struct {
 	admin *dlock.Admin
 }
 
-// answerWithin bounds a question to the backend.
+// answerWithin limits a question to the backend.
 const answerWithin = 10 * time.Second
 
 func (s *session) locks() (*locks, error) {
@@ -73,7 +74,8 @@ func (l *locks) pages(ctx context.Context, prefix, cursor string, limit int, do 
 		if err := do(slices.Compact(keys)); err != nil {
 			return "", err
 		}
-		if seen += len(keys); next == "" || seen == limit {
+		seen += len(keys)
+		if next == "" || seen == limit {
 			return next, nil
 		}
 		cursor = next
@@ -84,7 +86,7 @@ func (l *locks) list(ctx context.Context, prefix, cursor string, most int) ([]st
 	var keys []string
 	var next string
 	err := insist(ctx, func(ctx context.Context) (err error) {
-		keys, next, err = l.admin.List(ctx, prefix, cursor, most)
+		keys, next, err = l.admin.ListPage(ctx, prefix, cursor, most)
 		return err
 	})
 	return keys, next, backendError(err)
@@ -163,12 +165,12 @@ func (l *locks) of(key string, claims []dlock.Claim) lock {
 	k := lock{Key: key, Holders: []claim{}, queue: []claim{}}
 	for i := range claims {
 		c := shown(&claims[i])
-		if claims[i].Phase != driver.Held {
+		if claims[i].Phase != dlock.PhaseHeld {
 			k.queue = append(k.queue, c)
 			continue
 		}
 		k.Holders = append(k.Holders, c)
-		k.Mode, k.Limit, k.Fence = c.Mode, c.Limit, max(k.Fence, c.Token)
+		k.Mode, k.Limit, k.Token = c.Mode, c.Limit, max(k.Token, c.Token)
 	}
 	if n := len(k.queue); l.Name != "file" { // whose waiters are known to their own processes only
 		k.Waiters = &n
@@ -177,15 +179,16 @@ func (l *locks) of(key string, claims []dlock.Claim) lock {
 }
 
 func shown(from *dlock.Claim) claim {
-	c := claim{Mode: from.Mode.String(), Limit: from.Limit, Token: from.Token, Info: from.Info, age: from.Age, left: from.Left}
+	c := claim{Mode: string(from.Mode), Limit: from.Limit, Token: from.Token, Info: from.Info, Trace: from.Trace, age: from.Age, left: from.Remaining}
 	if from.Age > 0 || from.Info != (dlock.Info{}) { // of a claim of another library nothing is known
 		age := seconds(from.Age)
-		if c.Held = &age; from.Phase != driver.Held {
+		c.Held = &age
+		if from.Phase != dlock.PhaseHeld {
 			c.Held, c.Waiting = nil, &age
 		}
 	}
-	if from.Left > 0 {
-		left := seconds(from.Left)
+	if from.Remaining > 0 {
+		left := seconds(from.Remaining)
 		c.Left = &left
 	}
 	return c

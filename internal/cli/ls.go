@@ -10,14 +10,14 @@ import (
 
 // A listing is one call of dlock ls.
 type listing struct {
-	*world
+	*app
 	prefix, after string
 	limit         int
 	asJSON        bool
 }
 
-func (w *world) lsCommand() *cobra.Command {
-	l := &listing{world: w}
+func (w *app) lsCommand() *cobra.Command {
+	l := &listing{app: w}
 	cmd := &cobra.Command{
 		Use:   "ls [flags]",
 		Short: "List the locks that are held, and by whom",
@@ -103,7 +103,7 @@ func (l *listing) tellNext(cursor string) error {
 }
 
 // lockTable is the table of ls and of watch.
-func (w *world) lockTable() *table {
+func (w *app) lockTable() *table {
 	t := &table{palette: w.palette(w.stdout), columns: []column{
 		{name: "KEY", shrink: cutMiddle},
 		{name: "MODE"},

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ceyewan/genesis/internal/stats"
 	"github.com/ceyewan/genesis/pkg/dlock"
-	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
 // What doctor finds out by doing it, on every backend alike.
@@ -93,7 +93,7 @@ func (p *probe) look(ctx context.Context) {
 	if err != nil {
 		return // a backend that cannot show its locks permits nothing of that
 	}
-	if _, _, err := admin.List(ctx, p.key, "", 1); err != nil {
+	if _, _, err := admin.ListPage(ctx, p.key, "", 1); err != nil {
 		_ = p.failed("list", err)
 	}
 	if _, err := admin.Inspect(ctx, p.key); err != nil {
@@ -104,13 +104,13 @@ func (p *probe) look(ctx context.Context) {
 // failed keeps what could not be done. Locks need the first three; operators the
 // others.
 func (p *probe) failed(what string, err error) error {
-	f := dlock.Finding{Level: driver.Unsafe, Name: "permissions", Detail: "cannot " + what + ": " + err.Error(), Cure: "see docs/backends for what this backend must permit"}
+	f := dlock.Finding{Level: dlock.LevelUnsafe, Name: "permissions", Detail: "cannot " + what + ": " + err.Error(), Fix: "see docs/backends for what this backend must permit"}
 	if what == "list" || what == "inspect" {
-		f.Level, f.Cure = driver.Warning, "permit it to those who look after locks; locks themselves do not need it"
+		f.Level, f.Fix = dlock.LevelWarning, "permit it to those who look after locks; locks themselves do not need it"
 	}
 	if tooSlow(err) {
 		f.Name, f.Detail = "latency", fmt.Sprintf("with a TTL of %v: could not %s in time: %v", p.ttl, what, err)
-		f.Cure = "use a longer TTL, or a backend that is nearer"
+		f.Fix = "use a longer TTL, or a backend that is nearer"
 	}
 	p.refused = append(p.refused, f)
 	return err
@@ -137,7 +137,7 @@ func (p *probe) findings() []dlock.Finding {
 		if !p.leased {
 			what = "can lock, release, list and inspect"
 		}
-		all = append(all, dlock.Finding{Name: "permissions", Detail: what})
+		all = append(all, dlock.Finding{Level: dlock.LevelOK, Name: "permissions", Detail: what})
 	}
 	return all
 }
@@ -146,8 +146,8 @@ func (p *probe) findings() []dlock.Finding {
 // the TTL has passed, and must be answered before the rest has.
 func (p *probe) latency() dlock.Finding {
 	slices.Sort(p.took)
-	median, slowest := p.took[len(p.took)/2], p.took[len(p.took)-1]
-	f := dlock.Finding{Name: "latency", Detail: fmt.Sprintf("lock and release take %v, at most %v", precise(median), precise(slowest))}
+	median, slowest := stats.Percentile(p.took, 50), stats.Percentile(p.took, 100)
+	f := dlock.Finding{Level: dlock.LevelOK, Name: "latency", Detail: fmt.Sprintf("lock and release take %v, at most %v", precise(median), precise(slowest))}
 	if !p.leased {
 		f.Detail += "; there is no lease to renew"
 		return f
@@ -155,9 +155,9 @@ func (p *probe) latency() dlock.Finding {
 	f.Detail += fmt.Sprintf(", beside a TTL of %v", p.ttl)
 	switch {
 	case median > p.ttl/3:
-		f.Level, f.Cure = driver.Unsafe, fmt.Sprintf("use a TTL of at least %v, or a backend that is nearer: locks would be lost while they are held", longer(slowest))
+		f.Level, f.Fix = dlock.LevelUnsafe, fmt.Sprintf("use a TTL of at least %v, or a backend that is nearer: locks would be lost while they are held", longer(slowest))
 	case slowest > p.ttl/10:
-		f.Level, f.Cure = driver.Warning, fmt.Sprintf("use a TTL of at least %v: a pause could lose a lock", longer(slowest))
+		f.Level, f.Fix = dlock.LevelWarning, fmt.Sprintf("use a TTL of at least %v: a pause could lose a lock", longer(slowest))
 	}
 	return f
 }

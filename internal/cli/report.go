@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/ceyewan/genesis/pkg/dlock"
-	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
 // An event is something that happened to a run.
@@ -102,7 +101,8 @@ func (r *reporter) watch(ctx context.Context, s *session, key string) {
 			continue
 		}
 		r.waiting(claims, since)
-		if shown = true; !r.terminal || r.asJSON {
+		shown = true
+		if !r.terminal || r.asJSON {
 			<-ctx.Done()
 			return
 		}
@@ -144,11 +144,11 @@ func inTheWay(claims []dlock.Claim) (who *dlock.Claim, ahead int) {
 	for i := range claims {
 		c := &claims[i]
 		switch {
-		case c.Phase == driver.Held && who == nil:
+		case c.Phase == dlock.PhaseHeld && who == nil:
 			who = c
-		case c.Phase == driver.Queued && c.Info.PID == os.Getpid() && c.Info.Host == host:
+		case c.Phase == dlock.PhaseQueued && c.Info.PID == os.Getpid() && c.Info.Host == host:
 			return who, ahead
-		case c.Phase == driver.Queued:
+		case c.Phase == dlock.PhaseQueued:
 			ahead++
 		}
 	}

@@ -20,7 +20,7 @@ import (
 
 // A run is one call of dlock run.
 type run struct {
-	*world
+	*app
 	cmd  *cobra.Command
 	key  string
 	args []string // the command and its arguments
@@ -49,8 +49,8 @@ const (
 	defaultGrace  = 5 * time.Second
 )
 
-func (w *world) runCommand() *cobra.Command {
-	r := &run{world: w}
+func (w *app) runCommand() *cobra.Command {
+	r := &run{app: w}
 	cmd := &cobra.Command{
 		Use:   "run [flags] KEY -- COMMAND [ARG...]",
 		Short: "Run a command while holding a lock",

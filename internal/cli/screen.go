@@ -88,7 +88,7 @@ func (s *screen) size() (columns, lines int) {
 }
 
 // show draws over what was there, so that nothing flickers.
-func (s *screen) show(now sight) error {
+func (s *screen) show(now snapshot) error {
 	var b strings.Builder
 	columns, _ := s.size()
 	b.WriteString(s.title(now, columns) + "\n\n")
@@ -105,7 +105,7 @@ func (s *screen) show(now sight) error {
 }
 
 // title says what is seen, and whether it is old.
-func (s *screen) title(now sight, columns int) string {
+func (s *screen) title(now snapshot, columns int) string {
 	what := "all locks"
 	if s.prefix != "" {
 		what = safe(s.prefix) + "*"
@@ -118,7 +118,7 @@ func (s *screen) title(now sight, columns int) string {
 }
 
 // rest is how many there are that are not shown.
-func rest(now sight, shown int) string {
+func rest(now snapshot, shown int) string {
 	left := now.of - shown
 	switch {
 	case now.more:

@@ -8,13 +8,13 @@ import (
 	"github.com/spf13/cobra"
 )
 
-func (w *world) showCommand() *cobra.Command {
+func (w *app) showCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "show KEY",
 		Short: "Show who holds a lock and who waits for it",
 		Long: `Show shows the holders of a lock with their fencing tokens, and those who wait for it
-in the order in which they will get it. FENCE is the greatest token that was given out
+in the order in which they will get it. TOKEN is the greatest token that was given out
 and is in use: what the lock guards should refuse smaller ones.
 
 Locks that are files do not know who waits: only the processes that do know it.`,
@@ -27,7 +27,7 @@ Locks that are files do not know who waits: only the processes that do know it.`
 	return w.completesKey(cmd)
 }
 
-func (w *world) show(cmd *cobra.Command, key string, asJSON bool) error {
+func (w *app) show(cmd *cobra.Command, key string, asJSON bool) error {
 	s, err := w.connect(cmd, w.logger())
 	if err != nil {
 		return err
@@ -55,16 +55,16 @@ type whole struct {
 }
 
 // writeLock writes a lock for people.
-func (w *world) writeLock(k *lock) error {
+func (w *app) writeLock(k *lock) error {
 	p := w.palette(w.stdout)
 	if k.isFree() {
 		return written(fmt.Fprintf(w.stdout, "%s is free\n", p.paint(strong, safe(k.Key))))
 	}
-	fence := "FENCE " + strconv.FormatInt(k.Fence, 10)
-	if k.Fence == 0 {
-		fence = "no fence is known"
+	token := "TOKEN " + strconv.FormatInt(k.Token, 10)
+	if k.Token == 0 {
+		token = "no token is known"
 	}
-	if err := written(fmt.Fprintf(w.stdout, "%s  %s  %s\n\n", p.paint(strong, safe(k.Key)), k.mode(), fence)); err != nil {
+	if err := written(fmt.Fprintf(w.stdout, "%s  %s  %s\n\n", p.paint(strong, safe(k.Key)), k.mode(), token)); err != nil {
 		return err
 	}
 	if err := w.claimTable("HOLDER", "TOKEN", "HELD").write(w.stdout, claimRows(k.Holders, tokenOf)); err != nil || len(k.queue) == 0 {
@@ -76,7 +76,7 @@ func (w *world) writeLock(k *lock) error {
 	return w.claimTable("WAITER", "PLACE", "WAITING").write(w.stdout, claimRows(k.queue, place))
 }
 
-func (w *world) claimTable(who, number, since string) *table {
+func (w *app) claimTable(who, number, since string) *table {
 	t := &table{palette: w.palette(w.stdout), columns: []column{
 		{name: number, right: true}, {name: "MODE"}, {name: who, shrink: cutEnd}, {name: since, right: true}, {name: "LEASE", right: true},
 	}}

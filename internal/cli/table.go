@@ -4,6 +4,8 @@ import (
 	"io"
 	"strings"
 	"unicode"
+
+	unicodewidth "golang.org/x/text/width"
 )
 
 // A table is written a page at a time: what is wider on a later page widens the
@@ -139,7 +141,8 @@ func cutMiddle(s string, n int) string {
 // first is as much of s as fits into n columns.
 func first(s string, n int) string {
 	for i, r := range s {
-		if n -= columnsOf(string(r)); n < 0 {
+		n -= columnsOf(string(r))
+		if n < 0 {
 			return s[:i]
 		}
 	}
@@ -150,18 +153,13 @@ func first(s string, n int) string {
 func columnsOf(s string) int {
 	n := 0
 	for _, r := range s {
-		switch {
-		case unicode.In(r, unicode.Mn, unicode.Me):
-		case r > 0x10ff && (unicode.In(r, unicode.Han, unicode.Hangul, unicode.Hiragana, unicode.Katakana) || wide(r)):
+		switch kind := unicodewidth.LookupRune(r).Kind(); {
+		case unicode.In(r, unicode.Mn, unicode.Me): // drawn over the rune before
+		case kind == unicodewidth.EastAsianWide || kind == unicodewidth.EastAsianFullwidth:
 			n += 2
 		default:
 			n++
 		}
 	}
 	return n
-}
-
-// wide is for the signs of East Asia that are of no script, and for pictures.
-func wide(r rune) bool {
-	return (r >= 0x3000 && r <= 0x303e) || (r >= 0xff01 && r <= 0xff60) || (r >= 0xffe0 && r <= 0xffe6) || (r >= 0x1f300 && r <= 0x1faff)
 }

@@ -16,7 +16,7 @@ type versionOf struct {
 	Platform string `json:"platform"`
 }
 
-func (w *world) versionCommand() *cobra.Command {
+func (w *app) versionCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use: "version", Short: "Show the version", Args: cobra.NoArgs,

@@ -13,7 +13,7 @@ import (
 
 // A watch is one call of dlock watch.
 type watch struct {
-	*world
+	*app
 	*locks
 	prefix   string
 	interval time.Duration
@@ -24,13 +24,13 @@ type watch struct {
 type view interface {
 	// rows is how many locks it has room for.
 	rows() int
-	show(sight) error
+	show(snapshot) error
 	// close leaves everything as it was.
 	close()
 }
 
-// A sight is what a watch saw.
-type sight struct {
+// A snapshot is what a watch saw.
+type snapshot struct {
 	at    time.Time
 	locks []lock
 	of    int  // how many keys there are
@@ -41,11 +41,11 @@ type sight struct {
 const (
 	defaultInterval = time.Second
 	leastInterval   = 100 * time.Millisecond
-	watchMost       = 1000 // keys that are counted, and shown where there is room
+	maxWatched      = 1000 // keys that are counted, and shown where there is room
 )
 
-func (w *world) watchCommand() *cobra.Command {
-	v := &watch{world: w}
+func (w *app) watchCommand() *cobra.Command {
+	v := &watch{app: w}
 	cmd := &cobra.Command{
 		Use:   "watch [PREFIX]",
 		Short: "Watch the locks, as ls shows them",
@@ -53,7 +53,7 @@ func (w *world) watchCommand() *cobra.Command {
 until q or Ctrl-C is pressed. It shows as many as fit, of the first 1000.
 
 If standard output is no terminal, the table is written again whenever a lock was
-taken, given back or handed on, or somebody began or ceased to wait. With --json, one
+taken, given back or handed over, or somebody began or ceased to wait. With --json, one
 line is written for each lock that has changed: what ls --json says of it, with "time",
 and with "event": "held", or "free" if it is neither held nor waited for any more.
 
@@ -86,7 +86,7 @@ func (v *watch) do(cmd *cobra.Command) error {
 	if v.locks, err = s.locks(); err != nil {
 		return err
 	}
-	first := v.look(cmd.Context(), watchMost)
+	first := v.look(cmd.Context(), maxWatched)
 	if first.err != nil {
 		return backendError(first.err)
 	}
@@ -103,23 +103,23 @@ func (v *watch) view() (view, <-chan byte, error) {
 	case v.drawable(v.stdout):
 		return openScreen(v)
 	}
-	return &printout{world: v.world}, nil, nil
+	return &printout{app: v.app}, nil, nil
 }
 
-// run shows one sight after the other. The backend is asked beside it, so that keys
+// run shows one snapshot after the other. The backend is asked beside it, so that keys
 // are heard while it is silent.
-func (v *watch) run(ctx context.Context, seen sight, signals <-chan os.Signal) error {
+func (v *watch) run(ctx context.Context, seen snapshot, signals <-chan os.Signal) error {
 	out, keys, err := v.view()
 	if err != nil {
 		return err
 	}
 	defer out.close()
 	ctx, cancel := context.WithCancel(ctx)
-	sights := make(chan sight)
+	snapshots := make(chan snapshot)
 	asked := false
 	defer func() {
 		if cancel(); asked {
-			<-sights
+			<-snapshots
 		}
 	}()
 	due := time.NewTimer(v.interval)
@@ -132,9 +132,9 @@ func (v *watch) run(ctx context.Context, seen sight, signals <-chan os.Signal) e
 		case <-due.C:
 			if rows := out.rows(); !asked {
 				asked = true
-				go func() { sights <- v.look(ctx, rows) }()
+				go func() { snapshots <- v.look(ctx, rows) }()
 			}
-		case now := <-sights:
+		case now := <-snapshots:
 			asked = false
 			seen = seen.then(now)
 			due.Reset(v.interval)
@@ -158,8 +158,8 @@ func endedBy(s os.Signal) error {
 	return nil
 }
 
-// then is the next sight. One that failed leaves what was seen before.
-func (s sight) then(next sight) sight {
+// then is the next snapshot. One that failed leaves what was seen before.
+func (s snapshot) then(next snapshot) snapshot {
 	if next.err != nil {
 		s.err = next.err
 		return s
@@ -168,10 +168,10 @@ func (s sight) then(next sight) sight {
 }
 
 // look reads the first locks in the order of their keys.
-func (v *watch) look(ctx context.Context, most int) sight {
-	s := sight{at: time.Now()}
+func (v *watch) look(ctx context.Context, most int) snapshot {
+	s := snapshot{at: time.Now()}
 	var keys []string
-	next, err := v.pages(ctx, v.prefix, "", watchMost, func(page []string) error {
+	next, err := v.pages(ctx, v.prefix, "", maxWatched, func(page []string) error {
 		keys = append(keys, page...)
 		return nil
 	})

@@ -152,7 +152,7 @@ func (s *scene) everyCall() (*dlock.Client, []namedCall) {
 		{"Do", func(ctx context.Context) error { return c.Do(ctx, "k", func(context.Context) error { return nil }) }},
 		{"Extend", func(ctx context.Context) error { return extended.Extend(ctx, 2*time.Minute) }},
 		{"Unlock", func(ctx context.Context) error { return c.Unlock(ctx, "keyed") }},
-		{"Admin.List", func(ctx context.Context) error { _, _, err := admin.List(ctx, "", "", 10); return err }},
+		{"Admin.List", func(ctx context.Context) error { _, _, err := admin.ListPage(ctx, "", "", 10); return err }},
 		{"Admin.Evict", func(ctx context.Context) error { return admin.Evict(ctx, "held", held.Token()) }},
 		{"Check", func(ctx context.Context) error { _, err := c.Check(ctx); return err }},
 	}
@@ -183,7 +183,7 @@ func (s *scene) callWithout(dead bool, end contextEnd, c *dlock.Client, calls []
 		if over > testenv.UnderStress(4*time.Second, 100*time.Millisecond) {
 			t.Errorf("%s outlived its context by %v", call.name, over.Round(time.Millisecond))
 		}
-		// Whatever the machine: it was this context, and no bound of an attempt.
+		// Whatever the machine: it was this context, not an attempt timeout.
 		if err == nil || dead && (took < contextLasts*3/4 || !errors.Is(err, end.err)) {
 			t.Errorf("%s on a dead link: %v after %v, not the end of its context", call.name, err, took)
 		}
@@ -196,7 +196,7 @@ func (s *scene) callWithout(dead bool, end contextEnd, c *dlock.Client, calls []
 }
 
 // closeWithin closes a Client. Close gives up after two seconds, and must be back in three;
-// without a bound it would wait for servers that do not answer.
+// without a timeout it would wait for servers that do not answer.
 func (s *scene) closeWithin(c *dlock.Client, want error) {
 	s.t.Helper()
 	metronome := testenv.StartMetronome(s.t)

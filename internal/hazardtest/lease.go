@@ -94,12 +94,16 @@ func (s *scene) loseLink() {
 		losses[i] = watchLoss(guards[i])
 	}
 	var sent [holders]time.Time
-	testenv.Eventually(t, patience, "no renewal is under way", func() bool {
+	// delay is by how much the last renewal of a lock may have been stamped late.
+	delay := func(i int) time.Duration {
+		return metronome.LostBetween(sent[i].Add(-ttl/20), sent[i].Add(20*time.Millisecond))
+	}
+	testenv.Eventually(t, patience, "no renewal is under way, and the machine did not stall when they were sent", func() bool {
 		for i, g := range guards {
 			var quiet bool
 			sent[i], quiet = s.Renewed(t, g.Key())
 			since := time.Since(sent[i])
-			if !quiet || since < 20*time.Millisecond || since > ttl/3-100*time.Millisecond {
+			if !quiet || since < 30*time.Millisecond || since > ttl/3-100*time.Millisecond || delay(i) > ttl/12 {
 				return false
 			}
 		}
@@ -115,7 +119,7 @@ func (s *scene) loseLink() {
 			t.Fatalf("the loss of %q is not told", g.Key())
 		}
 		after, most := lost.Sub(sent[i]), ttl+metronome.Lost(lost.Add(-ttl/2))
-		early := least - metronome.Lost(sent[i].Add(-ttl/2)) // by which the renewal may have been stamped late
+		early := least - delay(i)
 		if after > most || after < early {
 			t.Errorf("lost %v after the last renewal, want %v to %v", after, early, most)
 		}

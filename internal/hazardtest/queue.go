@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ceyewan/genesis/internal/stats"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
@@ -86,7 +87,7 @@ func PatientWaitersAreServed(t *testing.T, open Open) {
 	}
 	for i := range before {
 		if before[i].ID != after[i].ID || before[i].Since != after[i].Since {
-			t.Errorf("claim %d was filed again: %v, and then %v", i, before[i], after[i])
+			t.Errorf("claim %d was submitted again: %v, and then %v", i, before[i], after[i])
 		}
 	}
 	last := g.Token()
@@ -135,7 +136,7 @@ func WaitersSurviveLostPushes(t *testing.T, open Open) {
 	if worst := all[len(all)-1]; worst > s.Traits().Unpushed {
 		t.Errorf("a hand-over took %v", worst)
 	}
-	t.Logf("%d hand-overs: median %v, worst %v", len(all), all[len(all)/2], all[len(all)-1])
+	t.Logf("%d hand-overs: median %v, worst %v", len(all), stats.Percentile(all, 50), stats.Percentile(all, 100))
 }
 
 // handOvers lets two Clients hand a lock to and fro, at any moment of a heartbeat, and returns

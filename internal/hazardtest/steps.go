@@ -102,7 +102,8 @@ func (s *scene) nothingLeft(within time.Duration) {
 	var left []string
 	end := time.Now().Add(within)
 	for {
-		if left = s.Leftovers(s.t); len(left) == 0 {
+		left = s.Leftovers(s.t)
+		if len(left) == 0 {
 			return
 		}
 		if time.Now().After(end) {

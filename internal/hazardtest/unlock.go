@@ -93,21 +93,36 @@ func LateUnlockSparesTheNextHold(t *testing.T, open Open) {
 	admin, err := s.direct(dlock.Config{}).Admin()
 	check(t, err)
 	warm(t, c)
+	cancelled, evicted := 0, 0
 	for i := range s.rounds(30, 30, 200) {
 		g := acquire(t, c, "k")
 		held, land := s.Hold(Release, 1)
 		ctx, cancel := context.WithCancel(context.Background())
-		unlocked := make(chan error, 1)
+		unlocked, started := make(chan error, 1), time.Now()
+		late := func() bool { return time.Since(started) > time.Second } // an unlock gives up after two
 		go func() { unlocked <- g.Unlock(ctx) }()
 		testenv.Eventually(t, patience, "the unlock is under way", func() bool { return held.Least() > 0 })
-		if s.token("k") != g.Token() {
+		if s.token("k") != g.Token() && !late() {
 			t.Fatal("the unlock was not held up: the fault did not happen")
 		}
 		if evict := i%2 == 1; evict {
-			check(t, admin.Evict(context.Background(), "k", g.Token()))
+			err := admin.Evict(context.Background(), "k", g.Token())
+			switch {
+			case err == nil:
+				evicted++
+			case !late() || !errors.Is(err, dlock.ErrLockNotHeld):
+				t.Fatal(err)
+			}
 		} else { // cleanup takes over
 			cancel()
-			expect(t, returned(t, "Unlock", unlocked), context.Canceled, dlock.ErrUnknownOutcome)
+			err := returned(t, "Unlock", unlocked)
+			isUnknown := errors.Is(err, dlock.ErrUnknownOutcome)
+			switch {
+			case isUnknown && errors.Is(err, context.Canceled):
+				cancelled++
+			case !late() || err != nil && !isUnknown: // late, its repetition may have been answered
+				t.Fatalf("unlock: %v", err)
+			}
 		}
 		testenv.Eventually(t, beforeLease, "the claim has ended", func() bool { return s.token("k") == 0 })
 		again := acquire(t, c, "k")
@@ -117,6 +132,9 @@ func LateUnlockSparesTheNextHold(t *testing.T, open Open) {
 		s.holds(again, "a late unlock has come")
 		cancel()
 		unlock(t, again)
+	}
+	if cancelled == 0 || evicted == 0 {
+		t.Errorf("%d unlocks were cancelled, %d locks evicted: this machine is too slow", cancelled, evicted)
 	}
 	s.nothingLeft(s.Traits().Healed)
 }
@@ -155,9 +173,10 @@ func (s *scene) unlockAfter(end expiry) {
 	s.DropPushes() // else the holder knows of it before it unlocks
 	a, b := s.proxied(dlock.Config{}), s.direct(dlock.Config{})
 	warm(t, a, b)
-	n := s.rounds(70, 200, 1000)
+	n := s.rounds(30, 50, 1000)
 	stale, fresh, before := make([]*dlock.Guard, n), make([]*dlock.Guard, n), make([]Claim, n)
 	key := func(i int) string { return fmt.Sprintf("k%d", i) }
+	arrived := s.Carried(t, Release)
 	for i := range n {
 		g, err := a.Acquire(context.Background(), key(i), end.opts...)
 		check(t, err)
@@ -167,7 +186,6 @@ func (s *scene) unlockAfter(end expiry) {
 		}
 	}
 	s.nothingLeft(patience)
-	arrived := s.Carried(t, Release)
 	for i := range n { // each with a lease of its own, which nothing of B moves
 		fresh[i] = acquire(t, b, key(i), dlock.WithTTL(time.Minute), dlock.WithoutRenewal())
 		claims := s.Claims(t, key(i))
@@ -176,12 +194,15 @@ func (s *scene) unlockAfter(end expiry) {
 		}
 		before[i] = claims[0]
 	}
-	already := arrived()
+	already := 0 // a Client also releases by itself, a lease later, what its own clock has ended
+	if end.by != nil {
+		already = arrived()
+	}
 	for i := range n {
 		expect(t, stale[i].Unlock(context.Background()), dlock.ErrOwnershipLost)
 	}
 	testenv.Eventually(t, patience, "every unlock has reached the servers", func() bool { return arrived()-already >= n })
-	check(t, a.Close()) // whatever it still wanted to do is done
+	check(t, a.Close()) // whatever it still wanted to do is done, and was answered
 	for i := range n {
 		now := s.Claims(t, key(i))
 		if len(now) != 1 || now[0].Text != before[i].Text || now[0].movedSince(before[i]) != 0 {

@@ -8,20 +8,27 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
-	"testing"
 	"time"
+
+	"github.com/ceyewan/genesis/internal/stats"
 )
 
 // Rounds is how often each side has its turn.
 const Rounds = 9
 
+// A Reporter is a *testing.B. Programs that need CPU do not link package testing.
+type Reporter interface {
+	Helper()
+	ReportMetric(n float64, unit string)
+}
+
 // Spread reports the median of some figures, with the smallest and the largest.
-func Spread(b *testing.B, name string, figures []float64) {
+func Spread(b Reporter, name string, figures []float64) {
 	b.Helper()
-	slices.Sort(figures)
-	b.ReportMetric(figures[len(figures)/2], name)
-	b.ReportMetric(figures[0], name+"-min")
-	b.ReportMetric(figures[len(figures)-1], name+"-max")
+	r := stats.RangeOf(figures)
+	b.ReportMetric(r.Median, name)
+	b.ReportMetric(r.Min, name+"-min")
+	b.ReportMetric(r.Max, name+"-max")
 	b.ReportMetric(0, "ns/op") // means nothing here
 }
 
@@ -43,9 +50,7 @@ func Pace(goroutines int, d time.Duration, pair func(worker int)) float64 {
 }
 
 // A Contest is how some clients shared one key. Times are seconds. WaitP99 is
-// weighted by waiting time: 99 % of all the time that was waited went into shorter
-// waits. Counting waits instead would reward whoever lets a few clients go round
-// and the others starve.
+// weighted by waiting time; see stats.PercentileByTime.
 type Contest struct {
 	Rate, Fairness                  float64
 	HandOffP50, HandOffP99, WaitP99 float64
@@ -90,24 +95,11 @@ func Contend(workers int, d time.Duration, enter func(w int) func()) Contest {
 	slices.Sort(all)
 	slices.Sort(wait)
 	c.Rate = float64(c.Entries) / took
-	c.Fairness = float64(slices.Min(counts)) / float64(max(slices.Max(counts), 1))
+	c.Fairness = stats.Fairness(counts)
 	if len(all) > 0 {
-		c.HandOffP50, c.HandOffP99, c.WaitP99 = all[len(all)/2], all[len(all)*99/100], weighted(wait, 0.99)
+		c.HandOffP50, c.HandOffP99, c.WaitP99 = stats.Percentile(all, 50), stats.Percentile(all, 99), stats.PercentileByTime(wait, 99)
 	}
 	return c
-}
-
-func weighted(sorted []float64, share float64) float64 {
-	total, sum := 0.0, 0.0
-	for _, w := range sorted {
-		total += w
-	}
-	for _, w := range sorted {
-		if sum += w; sum >= share*total {
-			return w
-		}
-	}
-	return 0
 }
 
 // CPU is what this process has used.

@@ -9,17 +9,16 @@ import (
 	"regexp"
 )
 
-// These environment variables hold the paths of the binaries to run. Without
-// them redis-server is looked up in PATH, and etcd and etcdctl first among
-// those that scripts/etcd has built.
+// These environment variables hold the paths of the binaries to run. Without them, redis-server is
+// looked up in PATH, and etcd and etcdctl first among those that scripts/etcd has built.
 const (
 	BinaryEnv  = "DLOCK_REDIS_SERVER"
 	EtcdEnv    = "DLOCK_TEST_ETCD"
 	EtcdctlEnv = "DLOCK_TEST_ETCDCTL"
 )
 
-// ErrNotInstalled: a binary that is needed is not there. The text of the error
-// that wraps it says what to do.
+// ErrNotInstalled: a required binary is missing. The text of the error that wraps it says what to
+// do.
 var ErrNotInstalled = errors.New("not installed")
 
 const redisAdvice = `redis-server (7.0 or newer) is needed
@@ -35,7 +34,7 @@ func redisBinary() (string, error) {
 
 func etcdBinary() (string, error) { return builtBinary("etcd", EtcdEnv) }
 
-// Etcdctl is the path of etcdctl, or ErrNotInstalled.
+// Etcdctl returns the path of etcdctl, or ErrNotInstalled.
 func Etcdctl() (string, error) { return builtBinary("etcdctl", EtcdctlEnv) }
 
 func builtBinary(name, env string) (string, error) {
@@ -46,8 +45,7 @@ func builtBinary(name, env string) (string, error) {
 	return find(env, advice, name)
 }
 
-// find returns the binary that env names or, if it names none, the first that
-// exists.
+// find returns the binary that env names or, if it names none, the first that exists.
 func find(env, advice string, names ...string) (string, error) {
 	if name := os.Getenv(env); name != "" {
 		names = []string{name}
@@ -65,8 +63,8 @@ func find(env, advice string, names ...string) (string, error) {
 
 var moduleLine = regexp.MustCompile(`(?m)^module github\.com/ceyewan/genesis$`)
 
-// moduleRoot is the nearest directory above this one that holds this module,
-// as it does in tests and in programs run from a checkout.
+// moduleRoot returns the nearest directory above this one that contains this module, as in tests
+// and in programs run from a checkout.
 func moduleRoot() (string, bool) {
 	dir, err := os.Getwd()
 	for err == nil {

@@ -5,12 +5,11 @@ import (
 	"os/exec"
 )
 
-// A Child is a command whose whole process group ends with it, and which on Linux ends
-// with this process, however that ends.
+// A Child is a command whose whole process group ends with it. On Linux it also ends with this
+// process, however that ends.
 type Child struct{ life *run }
 
-// StartChild starts cmd, which must not have attributes of its own. Nobody else may wait
-// for it.
+// StartChild starts cmd, which must not have process attributes. Only the Child may wait for it.
 func StartChild(cmd *exec.Cmd) (*Child, error) {
 	cmd.SysProcAttr = childAttr()
 	life, err := launch(cmd)
@@ -20,17 +19,17 @@ func StartChild(cmd *exec.Cmd) (*Child, error) {
 	return &Child{life}, nil
 }
 
-// Pid is the process id, also after the end.
+// Pid returns the process ID, also after the end.
 func (c *Child) Pid() int { return c.life.cmd.Process.Pid }
 
-// Wait waits for the end of the command and of what it left in its group.
+// Wait waits for the end of the command and of the other processes in its group.
 func (c *Child) Wait() error {
 	<-c.life.done
 	return c.life.err
 }
 
-// Kill ends the command and its group with SIGKILL, and waits for that. It is no error if
-// it has ended already.
+// Kill ends the command and its group with SIGKILL, and waits for that. A command that has already
+// ended is not an error.
 func (c *Child) Kill() {
 	_ = c.life.cmd.Process.Kill() // an error means that it has ended
 	<-c.life.done

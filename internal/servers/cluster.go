@@ -23,11 +23,10 @@ type Cluster struct {
 	ids   []string // cluster node ids, in the same order; they never change
 }
 
-// StartCluster returns when every node says that the cluster is complete and
-// every replica is in sync. That takes two seconds at least: a fresh node
-// refuses writes that long.
+// StartCluster returns when every node reports that the cluster is complete and every replica is in
+// sync. That takes at least two seconds: a new node refuses writes for that time.
 func StartCluster(ctx context.Context, replicasPerMaster int) (*Cluster, error) {
-	ctx, cancel := context.WithTimeout(ctx, startBound)
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	c := new(Cluster)
 	if err := c.start(ctx, clusterMasters*(1+replicasPerMaster)); err != nil {
@@ -58,8 +57,7 @@ func startClusterNode(ctx context.Context) (*Redis, error) {
 			return dataArgs(p[0], []string{
 				"--cluster-enabled", "yes",
 				"--cluster-config-file", "nodes.conf",
-				// The default is the client port plus 10000, which nobody
-				// has reserved.
+				// The default is the client port plus 10000, which is not reserved.
 				"--cluster-port", p[1].String(),
 				"--cluster-announce-ip", loopback,
 				"--cluster-node-timeout", "1000",
@@ -82,8 +80,8 @@ func (c *Cluster) learnIDs(ctx context.Context) error {
 	return nil
 }
 
-// assignSlots gives each master its share, and each node an epoch of its own
-// so that the nodes need not settle collisions when they meet.
+// assignSlots gives each master its share of the slots, and each node its own epoch, so that the
+// nodes need not resolve collisions when they meet.
 func (c *Cluster) assignSlots(ctx context.Context) error {
 	for i, node := range c.nodes {
 		commands := [][]any{{"CLUSTER", "SET-CONFIG-EPOCH", i + 1}}
@@ -98,8 +96,8 @@ func (c *Cluster) assignSlots(ctx context.Context) error {
 	return nil
 }
 
-// meet introduces every node to every other: gossip from one introduction
-// would get there too, but takes its time.
+// meet introduces every node to every other: gossip after a single introduction would reach the
+// same state, but more slowly.
 func (c *Cluster) meet(ctx context.Context) error {
 	for i, node := range c.nodes {
 		for _, other := range c.nodes[i+1:] {
@@ -112,8 +110,8 @@ func (c *Cluster) meet(ctx context.Context) error {
 	return nil
 }
 
-// awaitMet waits until every node knows every other by its id: before the
-// handshake is done it goes by a made-up one.
+// awaitMet waits until every node knows every other by its ID: until the handshake is done, a node
+// has a temporary ID.
 func (c *Cluster) awaitMet(ctx context.Context) error {
 	return c.awaitEach(ctx, "all nodes met", func(ctx context.Context, client *redis.Client) error {
 		text, err := client.ClusterNodes(ctx).Result()
@@ -162,7 +160,7 @@ func (c *Cluster) awaitComplete(ctx context.Context) error {
 	})
 }
 
-// inSync is nil for a master and for a replica with a working link.
+// inSync returns nil for a master and for a replica with a working link.
 func inSync(ctx context.Context, client *redis.Client) error {
 	info, err := client.Info(ctx, "replication").Result()
 	if err != nil {
@@ -174,7 +172,7 @@ func inSync(ctx context.Context, client *redis.Client) error {
 	return nil
 }
 
-// awaitEach waits until cond holds at every node.
+// awaitEach waits until cond returns nil at every node.
 func (c *Cluster) awaitEach(ctx context.Context, what string, cond func(context.Context, *redis.Client) error) error {
 	for _, node := range c.nodes {
 		_, err := onNode(ctx, node, func(ctx context.Context, client *redis.Client) (struct{}, error) {
@@ -192,11 +190,11 @@ func (c *Cluster) awaitEach(ctx context.Context, what string, cond func(context.
 // Stop ends all processes.
 func (c *Cluster) Stop() error { return stopAll(c.nodes) }
 
-// Nodes are all servers; the first three started as masters.
+// Nodes returns all servers; the first three started as masters.
 func (c *Cluster) Nodes() []*Redis { return slices.Clone(c.nodes) }
 
-// Addrs are the addresses of all nodes, for a cluster client.
+// Addrs returns the addresses of all nodes, for a cluster client.
 func (c *Cluster) Addrs() []string { return addrs(c.nodes) }
 
-// Node returns the server with this address, nil if there is none.
+// Node returns the server with this address, or nil if there is none.
 func (c *Cluster) Node(addr string) *Redis { return byAddr(c.nodes, addr) }

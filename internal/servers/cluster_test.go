@@ -15,15 +15,15 @@ import (
 func clusterClient(t *testing.T, c *servers.Cluster) *redis.ClusterClient {
 	client := redis.NewClusterClient(&redis.ClusterOptions{
 		Addrs: c.Addrs(),
-		// A node that refuses connections is no reason for the client to ask
-		// who serves its slots now; only time is, by default a minute.
+		// A node that refuses connections does not make the client reload the slots; it reloads
+		// them only at an interval, by default a minute.
 		ClusterStateReloadInterval: 200 * time.Millisecond,
 	})
 	t.Cleanup(func() { client.Close() })
 	return client
 }
 
-// otherMaster is a master other than this one.
+// otherMaster returns a master other than this one.
 func otherMaster(t *testing.T, c *servers.Cluster, not *servers.Redis) *servers.Redis {
 	t.Helper()
 	masters, err := c.Masters(t.Context())
@@ -123,7 +123,7 @@ func TestClusterCancelAndFailover(t *testing.T) {
 		t.Errorf("in the middle: %v", err)
 	}
 	check(t, c.CancelMigration(ctx, slot, from, to))
-	// WAIT is about what its own connection has written.
+	// WAIT covers what its own connection has written.
 	direct := clientOf(t, from)
 	check(t, direct.Set(ctx, "key", "value", 0).Err())
 	check(t, direct.Do(ctx, "WAIT", 1, 0).Err())

@@ -12,14 +12,12 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// A conn is one client's connection and the one to the server behind it.
-// Each direction has a goroutine that reads into its line and one that writes
-// out of it; run waits for all four.
+// A conn is one client's connection and the connection to the server behind it. Each direction has
+// a goroutine that reads into its line and one that writes from it; run waits for all four.
 //
-// A connection whose client begins with an array is taken for RESP: it is cut
-// into commands and replies, and the ledger tells which belong together. One
-// that begins with the preface of HTTP/2 is cut into frames. Any other is
-// passed on in chunks as they come.
+// A connection whose client begins with an array is treated as RESP: it is split into commands and
+// replies, and the ledger records which belong together. A connection that begins with the HTTP/2
+// preface is split into frames. Any other connection is forwarded in chunks as they arrive.
 type conn struct {
 	faults   *faults
 	traffic  *traffic
@@ -41,7 +39,7 @@ type conn struct {
 type speech uint8
 
 const (
-	speechBytes speech = iota // one that we do not understand
+	speechBytes speech = iota // an unknown one
 	speechRESP
 	speechHTTP2
 )
@@ -53,7 +51,7 @@ func newConn(ctx context.Context, client *net.TCPConn, f *faults, t *traffic) *c
 	return c
 }
 
-// kill closes both sides at once; what is on the way is lost.
+// kill closes both sides at once; data in transit is lost.
 func (c *conn) kill() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -64,7 +62,7 @@ func (c *conn) kill() {
 	}
 }
 
-// run carries the connection until its end.
+// run forwards the connection until its end.
 func (c *conn) run(target string) {
 	defer c.kill()
 	server, err := c.dial(target)
@@ -76,8 +74,8 @@ func (c *conn) run(target string) {
 	wg.Go(c.readServer)
 	wg.Go(func() {
 		if c.carry(c.up, toServer, server) {
-			// Only half: the server shall still work on what it was sent.
-			// It closes its half when it is done.
+			// Only half: the server still processes what it was sent, and closes its half when it
+			// is done.
 			_ = server.CloseWrite()
 		}
 	})
@@ -88,7 +86,7 @@ func (c *conn) run(target string) {
 	wg.Wait()
 }
 
-// dial connects to the server, but not through a black hole.
+// dial connects to the server, but not while there is a black hole.
 func (c *conn) dial(target string) (*net.TCPConn, error) {
 	for {
 		state, changed := c.faults.look()
@@ -116,10 +114,10 @@ func (c *conn) dial(target string) (*net.TCPConn, error) {
 	return server, nil
 }
 
-// carry writes out of a line whatever the faults let through. It returns
-// true at the end of the line, false when the connection was killed.
+// carry writes from a line whatever the faults let through. It returns true at the end of the line,
+// and false when the connection was killed.
 func (c *conn) carry(l *line, w way, out *net.TCPConn) bool {
-	broken := false // nobody listens any more: keep the line moving
+	broken := false // the other side is closed: keep the line moving
 	for c.ctx.Err() == nil {
 		state, changed := c.faults.look()
 		batch, end, wait := l.take(state.lines[w])
@@ -137,7 +135,7 @@ func (c *conn) carry(l *line, w way, out *net.TCPConn) bool {
 	return false
 }
 
-// idle waits until take may have another answer.
+// idle waits until take may return something else.
 func (c *conn) idle(l *line, changed <-chan struct{}, wait time.Duration) {
 	var due <-chan time.Time
 	if wait > 0 {
@@ -172,9 +170,9 @@ func (c *conn) readClient() {
 	c.up.finish(state.lines[toServer], state.late)
 }
 
-// detect decides by what the client says first, before anything is passed on.
-// It gives up understanding HTTP/2 if the server has spoken even before that,
-// as frames can be told only from the beginning.
+// detect determines the protocol from the client's first bytes, before anything is forwarded. It
+// treats HTTP/2 as bytes if the server has sent something before that, because frames can be
+// separated only from the beginning.
 func (c *conn) detect(in *bufio.Reader) speech {
 	found := speechBytes
 	if first, err := in.Peek(1); err == nil && first[0] == '*' {
@@ -201,7 +199,7 @@ func (c *conn) speaks() speech {
 	return c.speech
 }
 
-// giveUpRESP goes on with bytes: replies cannot be matched from here on.
+// giveUpRESP continues with bytes: replies can no longer be matched from here on.
 func (c *conn) giveUpRESP() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -222,7 +220,7 @@ func (c *conn) nextRequest(in *bufio.Reader) (data []byte, args []string, err er
 	return data, args, err
 }
 
-// readChunk reads what there is, at least one byte.
+// readChunk reads the available bytes, at least one.
 func readChunk(in *bufio.Reader) ([]byte, error) {
 	if _, err := in.Peek(1); err != nil {
 		return nil, err
@@ -242,8 +240,8 @@ func (c *conn) readServer() {
 	c.down.push(unit{end: true})
 }
 
-// readReply reads and handles a whole reply or frame, or a chunk that may be
-// anything; false means hang up.
+// readReply reads and handles a whole reply or frame, or a chunk of any bytes; false means that the
+// connection must be closed.
 func (c *conn) readReply(in *bufio.Reader) bool {
 	switch c.hear() {
 	case speechHTTP2:
@@ -262,7 +260,7 @@ func (c *conn) readReply(in *bufio.Reader) bool {
 	}
 }
 
-// hear says in which protocol to take what the server is saying.
+// hear returns the protocol in which to read what the server sends.
 func (c *conn) hear() speech {
 	c.mu.Lock()
 	defer c.mu.Unlock()

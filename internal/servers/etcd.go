@@ -18,33 +18,31 @@ const etcdElection = 500 * time.Millisecond
 
 // EtcdOptions change how etcd is started. The zero value suits tests.
 type EtcdOptions struct {
-	// Args are appended to the arguments and win over the defaults, such as
-	// "--max-txn-ops", "16".
+	// Args are appended to the arguments and override the defaults, for example "--max-txn-ops",
+	// "16".
 	Args []string
-	// Dir is the working directory, which a single server goes on with if it
-	// has data already; members of a cluster make a new one each in there.
-	// Empty: temporary directories that Stop removes.
+	// Dir is the working directory. A single server continues with the data in it, if there is any;
+	// each member of a cluster creates a new directory in it. Empty: temporary directories that
+	// Stop removes.
 	Dir string
-	// Election is the election timeout, by default 500 ms; the heartbeat
-	// comes ten times as often. It also is the bound of leases: etcd grants
-	// none that is shorter than 1.5 times this, rounded up to whole seconds.
-	// That is 1 s by default, and 2 s with the 1000 ms that etcd itself has
-	// for a default.
+	// Election is the election timeout, by default 500 ms; the heartbeat interval is a tenth of it.
+	// It also limits leases: etcd grants none shorter than 1.5 times this, rounded up to whole
+	// seconds. That is 1 s by default, and 2 s with etcd's own default of 1000 ms.
 	Election time.Duration
-	// Fsync has each write reach the disk before it is acknowledged. A Kill
-	// loses nothing without it; a loss of power would.
+	// Fsync makes each write reach the disk before it is acknowledged. Without it, a Kill loses
+	// nothing, but a power failure would.
 	Fsync bool
 }
 
-// An Etcd is one etcd process on loopback ports, which it keeps for life,
-// through Kill and Restart. Its methods may be called from any goroutine.
+// An Etcd is one etcd process on loopback ports. It keeps its ports through Kill and Restart. Its
+// methods may be called from any goroutine.
 type Etcd struct {
 	server
 	alone bool // no member of a cluster
 }
 
-// StartEtcd starts a server and returns when it serves linearizable reads.
-// Without etcd on this machine the error is ErrNotInstalled.
+// StartEtcd starts a server and returns when it serves linearizable reads. If etcd is not
+// installed, the error is ErrNotInstalled.
 func StartEtcd(ctx context.Context, opts EtcdOptions) (*Etcd, error) {
 	nodes, err := launchEtcd(ctx, 1, opts)
 	if err != nil {
@@ -53,7 +51,7 @@ func StartEtcd(ctx context.Context, opts EtcdOptions) (*Etcd, error) {
 	return nodes[0], nil
 }
 
-// Endpoint is the URL that clients are given.
+// Endpoint returns the URL for clients.
 func (e *Etcd) Endpoint() string { return url(e.ports[0]) }
 
 func url(p *port) string { return "http://" + p.addr() }
@@ -83,13 +81,12 @@ func etcdArgs(name, cluster string, client, peer *port, opts EtcdOptions) []stri
 	return slices.Concat(args, opts.Args)
 }
 
-// Restart kills the server if it runs, starts it again on the same ports, and
-// returns when it serves linearizable reads: a member of a cluster needs a
-// majority for that. With keepData everything acknowledged is still there.
-// Without it the server comes back empty, which a member of a cluster cannot:
-// the others would not know it.
+// Restart kills the server if it runs, starts it again on the same ports, and returns when it
+// serves linearizable reads; a member of a cluster needs a majority for that. With keepData, all
+// acknowledged data is kept. Without it, the server starts empty, which a member of a cluster
+// cannot: the others would not know it.
 func (e *Etcd) Restart(ctx context.Context, keepData bool) error {
-	ctx, cancel := context.WithTimeout(ctx, startBound)
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	if !keepData && !e.alone {
 		return fmt.Errorf("restart etcd %s: a member of a cluster cannot lose its data alone", e.Addr())
@@ -107,8 +104,8 @@ func (e *Etcd) end(keepData bool) error {
 	return os.RemoveAll(filepath.Join(e.Dir(), etcdData))
 }
 
-// identify asks the server once. The command line tells whether it is ours
-// that answers, and not the one that took the port.
+// identify asks the server once. The command line shows whether the server that answers is this one
+// and not another that took the port.
 func (e *Etcd) identify(ctx context.Context) error {
 	vars, err := e.vars(ctx)
 	if err != nil {
@@ -121,11 +118,11 @@ func (e *Etcd) identify(ctx context.Context) error {
 	return err
 }
 
-// etcdVars is what etcd tells of itself, whether or not it sees a majority.
+// etcdVars is what etcd reports about itself, whether or not it sees a majority.
 type etcdVars struct {
 	Cmdline []string
 	Raft    struct {
-		ID, Lead string // of members; 0 is nobody
+		ID, Lead string // of members; 0 means none
 		Term     uint64
 	} `json:"raft.status"`
 }

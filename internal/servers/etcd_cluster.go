@@ -12,17 +12,17 @@ import (
 	"time"
 )
 
-// etcdAsk bounds one question to one member, which may be paused.
+// etcdAsk limits one request to one member, which may be paused.
 const etcdAsk = 500 * time.Millisecond
 
-// An EtcdCluster is some etcd servers that replicate one store. Its methods
-// may be called from any goroutine.
+// An EtcdCluster is a set of etcd servers that replicate one store. Its methods may be called from
+// any goroutine.
 type EtcdCluster struct {
 	nodes []*Etcd
 }
 
-// StartEtcdCluster starts n servers and returns when each of them serves
-// linearizable reads, hence follows a leader.
+// StartEtcdCluster starts n servers and returns when each of them serves linearizable reads, and so
+// follows a leader.
 func StartEtcdCluster(ctx context.Context, n int, opts EtcdOptions) (*EtcdCluster, error) {
 	nodes, err := launchEtcd(ctx, n, opts)
 	if err != nil {
@@ -62,8 +62,7 @@ func tryEtcd(ctx context.Context, binary string, n int, opts EtcdOptions) ([]*Et
 	return nil, errors.Join(errs...)
 }
 
-// spawnEtcd starts a process for each pair of ports. On an error it returns
-// those that it did start.
+// spawnEtcd starts a process for each pair of ports. On an error it returns those that it started.
 func spawnEtcd(binary string, ports []*port, opts EtcdOptions) ([]*Etcd, error) {
 	var names, members []string
 	for pair := range slices.Chunk(ports, 2) {
@@ -84,8 +83,8 @@ func spawnEtcd(binary string, ports []*port, opts EtcdOptions) ([]*Etcd, error) 
 			Path: binary,
 			Args: etcdArgs(name, strings.Join(members, ","), client, peer, opts),
 			Dir:  dir,
-			// A leader that is told to end tries to hand over to members that
-			// end as well, and there is nothing to save.
+			// A leader that is asked to end tries to hand over to members that end as well, and
+			// there is nothing to save.
 			Abrupt: true,
 		})
 		if err != nil {
@@ -98,8 +97,8 @@ func spawnEtcd(binary string, ports []*port, opts EtcdOptions) ([]*Etcd, error) 
 	return nodes, nil
 }
 
-// together does something to all nodes at once. The first failure ends the
-// other attempts and is the one that is returned.
+// together calls do for all nodes concurrently. The first failure cancels the other calls and is
+// returned.
 func together(ctx context.Context, nodes []*Etcd, do func(context.Context, *Etcd) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -118,10 +117,10 @@ func together(ctx context.Context, nodes []*Etcd, do func(context.Context, *Etcd
 	return <-errs
 }
 
-// Nodes are all servers, dead ones included.
+// Nodes returns all servers, including dead ones.
 func (c *EtcdCluster) Nodes() []*Etcd { return slices.Clone(c.nodes) }
 
-// Endpoints are the URLs of all servers.
+// Endpoints returns the URLs of all servers.
 func (c *EtcdCluster) Endpoints() []string {
 	var all []string
 	for _, node := range c.nodes {
@@ -130,10 +129,9 @@ func (c *EtcdCluster) Endpoints() []string {
 	return all
 }
 
-// Leader returns the server that leads by its own account and that of a
-// majority, itself included, in the same term: not one that is dead or paused,
-// or that was and does not know yet that it was replaced. There is none while
-// an election is on.
+// Leader returns the server that is the leader according to itself and to a majority, including
+// itself, in the same term. So it is not a server that is dead or paused, or that was and does not
+// know yet that it was replaced. There is none during an election.
 func (c *EtcdCluster) Leader(ctx context.Context) (*Etcd, error) {
 	ctx, cancel := context.WithTimeout(ctx, etcdAsk)
 	var wg sync.WaitGroup
@@ -156,7 +154,7 @@ func (c *EtcdCluster) Leader(ctx context.Context) (*Etcd, error) {
 	return nil, fmt.Errorf("no leader: %v", seen)
 }
 
-// An etcdView is what one member says of the cluster.
+// An etcdView is what one member reports about the cluster.
 type etcdView struct {
 	node *Etcd
 	vars etcdVars
@@ -198,7 +196,7 @@ func (c *EtcdCluster) WaitLeader(ctx context.Context) (*Etcd, error) {
 // Restart kills all servers and starts them again together, with their data or
 // as a new cluster.
 func (c *EtcdCluster) Restart(ctx context.Context, keepData bool) error {
-	ctx, cancel := context.WithTimeout(ctx, startBound)
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	for _, node := range c.nodes {
 		if err := node.end(keepData); err != nil {
@@ -208,5 +206,5 @@ func (c *EtcdCluster) Restart(ctx context.Context, keepData bool) error {
 	return together(ctx, c.nodes, func(ctx context.Context, node *Etcd) error { return node.startAgain(ctx) })
 }
 
-// Stop ends all processes, paused ones too.
+// Stop ends all processes, including paused ones.
 func (c *EtcdCluster) Stop() error { return stopAll(c.nodes) }

@@ -30,8 +30,7 @@ func TestEtcdClusterReplicates(t *testing.T) {
 	}
 }
 
-// The old leader of these tests still leads in the eyes of the others for a
-// moment.
+// For a moment, the old leader of these tests is still the leader according to the others.
 func TestEtcdClusterReplacesItsLeader(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -25,7 +25,7 @@ func etcdClient(t *testing.T, endpoints ...string) *clientv3.Client {
 	return client
 }
 
-// startEtcd is testenv.Etcd with other options than arguments.
+// startEtcd is testenv.Etcd with options other than arguments.
 func startEtcd(t *testing.T, opts servers.EtcdOptions) *servers.Etcd {
 	t.Helper()
 	testenv.Etcd(t) // skip here where there is none

@@ -1,7 +1,7 @@
 package servers
 
-// request takes the action for one request. What it expects of the server is
-// entered before the server can have seen the request.
+// request takes the action for one request. It records the expected reply before the server can
+// have seen the request.
 func (c *conn) request(data []byte, args []string) {
 	c.traffic.requests.Add(1)
 	action := c.faults.decide(args)
@@ -22,7 +22,7 @@ func (c *conn) request(data []byte, args []string) {
 	}
 }
 
-// enter tells the ledger what reply a command will get.
+// enter records in the ledger which reply a command will get.
 func (c *conn) enter(action Action, args []string) {
 	switch action.verb {
 	case verbForward:
@@ -39,8 +39,8 @@ func (c *conn) enter(action Action, args []string) {
 	}
 }
 
-// reply passes on what the server sent, if it may; false means hang up. Bytes
-// that are no whole reply are passed on as they are.
+// reply forwards what the server sent, if it may; false means that the connection must be closed.
+// Bytes that are not a whole reply are forwarded unchanged.
 func (c *conn) reply(data []byte, whole bool) bool {
 	state, _ := c.faults.look()
 	c.mu.Lock()
@@ -53,7 +53,7 @@ func (c *conn) reply(data []byte, whole bool) bool {
 		return true
 	}
 	reply := shapeOf(data)
-	verdict := c.ledger.settle(reply)
+	verdict := c.ledger.match(reply)
 	if state.mute && isMessage(reply) && c.ledger.isPush(reply) {
 		verdict = hide
 	}
@@ -61,10 +61,10 @@ func (c *conn) reply(data []byte, whole bool) bool {
 		c.down.push(unit{data: data})
 	}
 	c.answerCanned()
-	return verdict != hangUp
+	return verdict != closeConn
 }
 
-// answerCanned sends the answers of the proxy whose turn it is.
+// answerCanned sends the proxy's own answers that are next in order.
 func (c *conn) answerCanned() {
 	for _, answer := range c.ledger.canned() {
 		c.down.push(unit{data: answer})

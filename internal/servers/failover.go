@@ -11,11 +11,11 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// sentinelAsk bounds one question to one sentinel, which may be paused.
+// sentinelAsk limits one request to one sentinel, which may be paused.
 const sentinelAsk = 500 * time.Millisecond
 
-// Master returns the server that the first sentinel to answer calls the
-// master. During a failover that may be a dead one.
+// Master returns the master according to the first sentinel that answers. During a failover it may
+// be a dead server.
 func (s *Sentinel) Master(ctx context.Context) (*Redis, error) {
 	var errs []error
 	for _, sentinel := range s.sentinels {
@@ -57,7 +57,7 @@ func askSentinel(ctx context.Context, sentinel *Redis, ask func(context.Context,
 	return ask(ctx, client)
 }
 
-// Replicas returns all servers but the present master, dead ones included.
+// Replicas returns all servers except the current master, including dead ones.
 func (s *Sentinel) Replicas(ctx context.Context) ([]*Redis, error) {
 	master, err := s.Master(ctx)
 	if err != nil {
@@ -72,8 +72,8 @@ func (s *Sentinel) Replicas(ctx context.Context) ([]*Redis, error) {
 	return replicas, nil
 }
 
-// KillMaster kills the present master and returns it, for a later Restart.
-// AwaitFailover tells when there is a new one.
+// KillMaster kills the current master and returns it, for a later Restart. AwaitFailover returns
+// when there is a new one.
 func (s *Sentinel) KillMaster(ctx context.Context) (*Redis, error) {
 	master, err := s.Master(ctx)
 	if err != nil {
@@ -82,9 +82,8 @@ func (s *Sentinel) KillMaster(ctx context.Context) (*Redis, error) {
 	return master, master.Kill()
 }
 
-// AwaitFailover waits until every running sentinel names the same master,
-// which is not old, and that one agrees; it returns the new master. No
-// sentinel may be paused.
+// AwaitFailover waits until every running sentinel names the same master, which is not old, and
+// that server agrees; it returns the new master. No sentinel may be paused.
 func (s *Sentinel) AwaitFailover(ctx context.Context, old *Redis) (*Redis, error) {
 	var master *Redis
 	err := await(ctx, "failover from "+old.Addr(), func(ctx context.Context) (err error) {
@@ -97,8 +96,8 @@ func (s *Sentinel) AwaitFailover(ctx context.Context, old *Redis) (*Redis, error
 	return master, err
 }
 
-// agreed returns the master if all running sentinels name the same and it
-// knows that it is one.
+// agreed returns the master if all running sentinels name the same one and it knows that it is the
+// master.
 func (s *Sentinel) agreed(ctx context.Context) (*Redis, error) {
 	var master *Redis
 	for _, sentinel := range s.sentinels {

@@ -14,7 +14,7 @@ const (
 	toClient
 )
 
-// faults is what is wrong with a proxy at the moment.
+// faults is the current state of a proxy's faults.
 type faults struct {
 	mu      sync.Mutex
 	now     faultSet
@@ -44,7 +44,7 @@ func newFaults() *faults {
 	return &faults{changed: make(chan struct{}), healed: make(chan struct{})}
 }
 
-// set changes the faults and wakes everybody who waits under the old ones.
+// set changes the faults and wakes all goroutines that wait under the old ones.
 func (f *faults) set(change func(*faultSet)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -69,12 +69,11 @@ func (f *faults) look() (faultSet, <-chan struct{}) {
 	return f.now, f.changed
 }
 
-// decide says what to do with one request. args is nil if the proxy does not
-// know what the bytes mean. The rule comes first; the counts apply to what it
-// forwards.
+// decide returns what to do with one request. args is nil if the proxy does not understand the
+// bytes. The rule comes first; the counts apply to what it forwards.
 func (f *faults) decide(args []string) Action {
 	if state, _ := f.look(); state.rule != nil && len(args) > 0 {
-		// Not under the lock: a rule may well change the faults.
+		// Not under the lock: a rule may change the faults.
 		cmd := append([]string{strings.ToUpper(args[0])}, args[1:]...)
 		if action := state.rule(cmd); action.verb != verbForward {
 			return action
@@ -92,8 +91,8 @@ func (f *faults) decide(args []string) Action {
 	}
 }
 
-// decideCall says what to do with one call of gRPC, and returns a channel that
-// is closed when that is healed.
+// decideCall returns what to do with one gRPC call, and a channel that is closed when the fault is
+// healed.
 func (f *faults) decideCall(path string) (callFault, <-chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -105,7 +104,7 @@ func (f *faults) decideCall(path string) (callFault, <-chan struct{}) {
 	return callFault{drop: take(&f.now.dropReply)}, f.healed
 }
 
-// take counts down to zero and says whether there was something left.
+// take counts down to zero and reports whether the count was above zero.
 func take(left *int) bool {
 	if *left <= 0 {
 		return false

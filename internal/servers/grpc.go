@@ -10,17 +10,17 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// calls are those of one connection that the server has not answered yet, by
-// stream. The connection's lock guards them.
+// calls are the calls of one connection that the server has not answered yet, by stream. The
+// connection's lock guards them.
 type calls struct {
 	open map[uint32]*call
 	anew bool // write headers anew, see headers
-	// holds are the goroutines that deliver calls later. The reader of the
-	// client starts them and waits for them before it passes on the end.
+	// holds are the goroutines that deliver calls later. The reader of the client starts them and
+	// waits for them before it forwards the end.
 	holds sync.WaitGroup
 }
 
-// A call is one request of gRPC.
+// A call is one gRPC request.
 type call struct {
 	fault    callFault
 	held     [][]byte // frames to be delivered later
@@ -39,8 +39,8 @@ type callFault struct {
 
 func (f *callFault) holds() bool { return f.delay > 0 || f.until != nil }
 
-// readCalls passes on what an HTTP/2 client sends, until its end or until it
-// is no longer understood.
+// readCalls forwards what an HTTP/2 client sends, until its end or until it can no longer be
+// parsed.
 func (c *conn) readCalls(in *bufio.Reader) {
 	reader := newFrameReader(in)
 	for c.up.awaitRoom(c.ctx.Done()) {
@@ -69,8 +69,8 @@ func (c *conn) clientFrame(wire []byte, frame http2.Frame) {
 			return
 		}
 	case *http2.RSTStreamFrame:
-		// The client gives up. A call that travels late must not be
-		// overtaken by that, or the server would not carry it out.
+		// The client cancels the call. The cancellation must not overtake a delayed call, or the
+		// server would not carry it out.
 		if open != nil && open.fault.holds() {
 			return
 		}
@@ -79,7 +79,7 @@ func (c *conn) clientFrame(wire []byte, frame http2.Frame) {
 	c.up.push(unit{data: wire})
 }
 
-// begin enters a call and says whether it is held.
+// begin records a call and reports whether it is held.
 func (c *conn) begin(stream uint32, path string) (held bool) {
 	c.traffic.call(path)
 	fault, healed := c.faults.decideCall(path)
@@ -93,11 +93,10 @@ func (c *conn) begin(stream uint32, path string) (held bool) {
 	return fault.holds()
 }
 
-// headers returns what to send for the headers of a call. They go to the server
-// at once in any case, as streams have to begin in order. But of a call that is
-// held the server must not learn the deadline, which it would count from here.
-// That changes what later headers may refer to: from the first such call on,
-// they are written anew in a form that refers to nothing.
+// headers returns what to send for the headers of a call. They always go to the server at once,
+// because streams must begin in order. But the server must not learn the deadline of a held call,
+// because it would count from now. Removing the deadline changes what later headers may refer to:
+// from the first held call on, headers are encoded again in a form that refers to nothing.
 func (c *calls) headers(wire []byte, head *http2.MetaHeadersFrame, held bool) []byte {
 	c.anew = c.anew || held
 	if !c.anew {
@@ -110,8 +109,8 @@ func (c *calls) headers(wire []byte, head *http2.MetaHeadersFrame, held bool) []
 	return headersFrame(head.StreamID, head.StreamEnded(), fields)
 }
 
-// hold delivers a call when its time has come, and returns when the server
-// has answered: a server drops what it is working on when the connection ends.
+// hold delivers a call when its time has come, and returns when the server has answered: a server
+// drops its current work when the connection ends.
 func (c *conn) hold(open *call, healed <-chan struct{}) {
 	var due <-chan time.Time
 	if open.fault.delay > 0 {
@@ -138,7 +137,7 @@ func (c *conn) hold(open *call, healed <-chan struct{}) {
 	}
 }
 
-// serverFrame passes on a frame, if it may; false means hang up.
+// serverFrame forwards a frame, if it may; false means that the connection must be closed.
 func (c *conn) serverFrame(wire []byte) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -20,8 +20,8 @@ const (
 	pathRange = "/etcdserverpb.KV/Range"
 )
 
-// An etcdRig is an etcd with a proxy in front of it, a client through the proxy
-// whose connection is open, and one around it.
+// An etcdRig is an etcd with a proxy in front of it, a client through the proxy whose connection is
+// open, and a client that bypasses it.
 type etcdRig struct {
 	server          *servers.Etcd
 	proxy           *servers.Proxy
@@ -37,7 +37,7 @@ func newEtcdRig(t *testing.T) *etcdRig {
 	return r
 }
 
-// commit writes the key by a transaction that does so once only.
+// commit writes the key by a transaction that does so only once.
 func (r *etcdRig) commit(ctx context.Context, key string) error {
 	_, err := r.through.Txn(ctx).
 		If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
@@ -46,7 +46,7 @@ func (r *etcdRig) commit(ctx context.Context, key string) error {
 	return err
 }
 
-// commitBehind is commit in the background, once the proxy has seen it.
+// commitBehind runs commit in the background, and returns once the proxy has seen it.
 func (r *etcdRig) commitBehind(ctx context.Context, t *testing.T, key string) <-chan error {
 	t.Helper()
 	before, result := r.proxy.GRPCCalls()[pathTxn], make(chan error, 1)
@@ -57,7 +57,7 @@ func (r *etcdRig) commitBehind(ctx context.Context, t *testing.T, key string) <-
 	return result
 }
 
-// lost says whether a call ended with its connection, rather than with its time.
+// lost reports whether a call ended with its connection, rather than by a timeout.
 func lost(err error) bool {
 	return err != nil && !timedOut(err) && strings.Contains(err.Error(), "Unavailable")
 }
@@ -141,19 +141,19 @@ func TestDropRepliesOfGRPC(t *testing.T) {
 
 func TestHoldGRPC(t *testing.T) {
 	t.Parallel()
-	for name, giveUp := range map[string]func(*testing.T, *etcdRig){
+	for name, abandon := range map[string]func(*testing.T, *etcdRig){
 		"given up": func(*testing.T, *etcdRig) {},
 		"closed":   func(t *testing.T, r *etcdRig) { check(t, r.through.Close()) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newEtcdRig(t)
 			release := r.proxy.HoldGRPC(pathTxn, 1)
-			// The server learns of this deadline, too.
+			// The server receives this deadline, too.
 			if err := r.commit(within(t, sent), "late"); !timedOut(err) {
 				t.Errorf("the held transaction: %v", err)
 			}
 			check(t, r.commit(within(t, patience), "early"))
-			giveUp(t, r)
+			abandon(t, r)
 			if got := etcdGet(t, r.direct, "late"); got != "" {
 				t.Errorf("late is %q before its time", got)
 			}
@@ -236,8 +236,8 @@ func TestGRPCBlackHoles(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			r := newEtcdRig(t)
 			c.hole(r.proxy, true)
-			ctx, giveUp := context.WithCancel(t.Context())
-			defer giveUp()
+			ctx, abandon := context.WithCancel(t.Context())
+			defer abandon()
 			result := r.commitBehind(ctx, t, "key")
 			if c.arrives {
 				testenv.Eventually(t, patience, "it is carried out", func() bool {
@@ -246,7 +246,7 @@ func TestGRPCBlackHoles(t *testing.T) {
 			} else if got := etcdGet(t, r.direct, "key"); got != "" {
 				t.Errorf("it was carried out: %q", got)
 			}
-			giveUp()
+			abandon()
 			if err := <-result; !errors.Is(err, context.Canceled) {
 				t.Errorf("through the hole came %v", err)
 			}
@@ -278,8 +278,8 @@ func TestGRPCCutAndRefuse(t *testing.T) {
 	})
 }
 
-// What a client wrote before it closed arrives late, and the end right behind
-// it. Whether etcd still carries it out is a race that it runs with itself.
+// Data that a client wrote before it closed arrives late, and the end right behind it. Whether etcd
+// still carries it out is a race inside etcd.
 func TestGRPCDeliversAfterClose(t *testing.T) {
 	t.Parallel()
 	r := newEtcdRig(t)

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// speaksHTTP2 says whether the client begins with the preface of HTTP/2. It
-// waits for more bytes only while those that came could be its beginning.
+// speaksHTTP2 reports whether the client begins with the HTTP/2 preface. It waits for more bytes
+// only while the received bytes could be the beginning of the preface.
 func speaksHTTP2(in *bufio.Reader) bool {
 	for n := range len(http2.ClientPreface) {
 		if got, err := in.Peek(n + 1); err != nil || got[n] != http2.ClientPreface[n] {
@@ -21,9 +21,8 @@ func speaksHTTP2(in *bufio.Reader) bool {
 	return true
 }
 
-// A frameReader reads what a client of HTTP/2 sends, frame by frame, together
-// with the bytes as they are on the wire. It has to see all of them, because
-// headers are compressed against those of earlier calls.
+// A frameReader reads what an HTTP/2 client sends, frame by frame, together with the bytes on the
+// wire. It must see all of them, because headers are compressed relative to those of earlier calls.
 type frameReader struct {
 	framer *http2.Framer
 	wire   bytes.Buffer // what the framer has consumed
@@ -36,12 +35,12 @@ func newFrameReader(in io.Reader) *frameReader {
 	return r
 }
 
-// hpackTable is the size of the table that both sides assume unless the server
-// announces another, which etcd does not.
+// hpackTable is the table size that both sides assume unless the server announces another, which
+// etcd does not.
 const hpackTable = 4096
 
-// next reads a frame; headers come whole, with their continuations. With an
-// error it returns the bytes that it had consumed.
+// next reads a frame; headers are returned whole, with their continuations. With an error it
+// returns the bytes that it had consumed.
 func (r *frameReader) next() (wire []byte, frame http2.Frame, err error) {
 	frame, err = r.framer.ReadFrame()
 	wire = bytes.Clone(r.wire.Bytes())
@@ -49,8 +48,8 @@ func (r *frameReader) next() (wire []byte, frame http2.Frame, err error) {
 	return wire, frame, err
 }
 
-// headersFrame is a frame that can be read without those before it: sensitive
-// fields are not kept for later reference.
+// headersFrame returns a frame that can be read without the frames before it: sensitive fields are
+// not kept for later reference.
 func headersFrame(stream uint32, last bool, fields []hpack.HeaderField) []byte {
 	var block, frame bytes.Buffer
 	encoder := hpack.NewEncoder(&block)
@@ -66,8 +65,8 @@ func headersFrame(stream uint32, last bool, fields []hpack.HeaderField) []byte {
 
 const frameHead = 9 // bytes before the payload of a frame
 
-// readServerFrame reads one frame as it is on the wire. What a server sends
-// need not be understood any further.
+// readServerFrame reads one frame as it is on the wire. The proxy need not parse a server's frames
+// any further.
 func readServerFrame(in *bufio.Reader) ([]byte, error) {
 	head, err := in.Peek(frameHead)
 	if err != nil {
@@ -80,7 +79,7 @@ func readServerFrame(in *bufio.Reader) ([]byte, error) {
 	return frame[:n], err
 }
 
-// replied says which call a server's frame gives an answer to, 0 for none.
+// replied returns which call a server's frame answers, or 0 for none.
 func replied(frame []byte) (stream uint32) {
 	if len(frame) < frameHead {
 		return 0

@@ -22,8 +22,8 @@ const (
 	pathB = "/service/B"
 )
 
-// A wire is a connection through a proxy of which the test is both ends. It
-// writes frames into a buffer first, to compare what goes in and comes out.
+// A wire is a connection through a proxy, with the test at both ends. It first writes frames into a
+// buffer, to compare what goes in and comes out.
 type wire struct {
 	proxy          *servers.Proxy
 	client, server net.Conn
@@ -49,8 +49,8 @@ func newWire(t *testing.T) *wire {
 	return w
 }
 
-// block is the compressed headers of a call; those that were sent before are
-// sent as references.
+// block returns the compressed headers of a call; headers that were sent before are sent as
+// references.
 func (w *wire) block(t *testing.T, path string) []byte {
 	t.Helper()
 	w.headers.Reset()
@@ -75,7 +75,7 @@ func (w *wire) call(t *testing.T, stream uint32, path string) {
 	check(t, w.framer.WriteData(stream, true, []byte(path)))
 }
 
-// flush returns what is in the buffer and empties it.
+// flush returns the content of the buffer and empties it.
 func (w *wire) flush() []byte {
 	defer w.buffer.Reset()
 	return bytes.Clone(w.buffer.Bytes())
@@ -120,7 +120,7 @@ func TestHTTP2PassesByteForByte(t *testing.T) {
 	check(t, w.framer.WriteGoAway(0, http2.ErrCodeNo, nil))
 	up := w.flush()
 	go func() {
-		for _, b := range up[:200] { // in pieces that are no frames
+		for _, b := range up[:200] { // in pieces that are not frames
 			_, _ = w.client.Write([]byte{b})
 		}
 		_, _ = w.client.Write(up[200:])
@@ -201,7 +201,7 @@ func TestDropGRPCDeliversNothingOfTheAnswer(t *testing.T) {
 			up := w.flush()
 			w.send(t, w.client, up)
 			arrives(t, w.server, up)
-			check(t, w.framer.WriteWindowUpdate(3, 100)) // is no answer
+			check(t, w.framer.WriteWindowUpdate(3, 100)) // is not an answer
 			check(t, w.framer.WriteData(1, true, []byte("answer")))
 			check(t, w.framer.WriteData(5, true, []byte("answer")))
 			before := w.flush()
@@ -215,7 +215,7 @@ func TestDropGRPCDeliversNothingOfTheAnswer(t *testing.T) {
 	}
 }
 
-// seen reads a frame at the server and says what it is.
+// seen reads a frame at the server and describes it.
 func seen(t *testing.T, at *http2.Framer) string {
 	t.Helper()
 	frame, err := at.ReadFrame()

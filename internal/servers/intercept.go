@@ -23,32 +23,30 @@ const (
 )
 
 var (
-	// Forward passes the command and its reply on, as without a rule.
+	// Forward forwards the command and its reply, as without a rule.
 	Forward = Action{verb: verbForward}
-	// DropReply passes the command on and, once the server has replied,
-	// closes the client's connection instead of passing the reply on. Replies
-	// to earlier commands of a pipeline arrive before that; later commands may
-	// or may not reach the server.
+	// DropReply forwards the command and, once the server has replied, closes the client's
+	// connection instead of forwarding the reply. Replies to earlier commands of a pipeline arrive
+	// before that; later commands may or may not reach the server.
 	DropReply = Action{verb: verbDropReply}
-	// Swallow neither passes the command on nor answers it.
+	// Swallow neither forwards the command nor answers it.
 	Swallow = Action{verb: verbSwallow}
-	// Twice passes the command on twice; the client sees the first reply.
+	// Twice forwards the command twice; the client sees the first reply.
 	Twice = Action{verb: verbTwice}
 )
 
-// ReplyError answers the command with an error of this text, such as
-// "TRYAGAIN later", without passing it on. In a pipeline the answer comes in
-// the command's place, after the replies to the commands before it.
+// ReplyError answers the command with an error of this text, such as "TRYAGAIN later", without
+// forwarding it. In a pipeline the answer comes in the command's place, after the replies to the
+// commands before it.
 func ReplyError(text string) Action { return Action{verb: verbError, text: text} }
 
-// A Rule decides on a command. cmd[0] is the name in upper case, the other
-// words are as the client sent them. The proxy calls the rule on the
-// goroutine that reads from the client, so a rule that blocks holds that one
-// connection; it must not block for ever, or Proxy.Close will not return.
+// A Rule decides on a command. cmd[0] is the name in upper case; the other words are as the client
+// sent them. The proxy calls the rule in the goroutine that reads from the client, so a rule that
+// blocks holds that one connection. It must not block forever, or Proxy.Close will not return.
 type Rule func(cmd []string) Action
 
-// Next is a rule that takes the action for the next n commands with one of
-// these names, and forwards everything else.
+// Next returns a rule that takes the action for the next n commands with one of these names, and
+// forwards everything else.
 func Next(n int, action Action, names ...string) Rule {
 	var seen atomic.Int64
 	return func(cmd []string) Action {
@@ -59,8 +57,8 @@ func Next(n int, action Action, names ...string) Rule {
 	}
 }
 
-// Every is a rule that takes the action for all commands with one of these
-// names, and forwards everything else.
+// Every returns a rule that takes the action for all commands with one of these names, and forwards
+// everything else.
 func Every(action Action, names ...string) Rule {
 	return func(cmd []string) Action {
 		if isNamed(cmd, names) {

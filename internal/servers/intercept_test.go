@@ -53,7 +53,7 @@ func TestInterceptError(t *testing.T) {
 	}
 }
 
-// pipelined is a pipeline whose second command a rule singles out.
+// pipelined is a pipeline with a rule for its second command.
 func pipelined(t *testing.T, r *rig) (first, second, third *redis.IntCmd) {
 	_, _ = r.through.Pipelined(t.Context(), func(p redis.Pipeliner) error {
 		first = p.Incr(t.Context(), "count")
@@ -163,7 +163,7 @@ func TestProxyDropsMessages(t *testing.T) {
 		}
 		r.proxy.DropMessages(true)
 		publish(t, r, "two")
-		// The answer comes after what was published before the question.
+		// The answer comes after the messages that were published before the question.
 		check(t, sub.Ping(t.Context()))
 		if msg, err := sub.ReceiveTimeout(t.Context(), patience); err != nil || !strings.HasPrefix(msg.(interface{ String() string }).String(), "Pong") {
 			t.Errorf("RESP%d: received %v, %v", protocol, msg, err)
@@ -179,7 +179,7 @@ func TestProxyDropsMessages(t *testing.T) {
 	}
 }
 
-// command is a command as a client sends it.
+// command returns a command as a client sends it.
 func command(words ...string) string {
 	text := fmt.Sprintf("*%d\r\n", len(words))
 	for _, word := range words {
@@ -188,13 +188,13 @@ func command(words ...string) string {
 	return text
 }
 
-// kinds are the types of replies that DEBUG PROTOCOL gives.
+// kinds are the types of replies that DEBUG PROTOCOL returns.
 var kinds = []string{
 	"string", "integer", "double", "null", "array", "set", "map", "attrib", "push", "verbatim", "true", "false", "bignum",
 }
 
-// Replies of every type pass unchanged, and the proxy's own answers after each
-// are in their place, so it knows which reply belongs to which command.
+// Replies of every type pass unchanged, and the proxy's own answers after each are in the right
+// place, so it knows which reply belongs to which command.
 func TestProxyMatchesEveryType(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -209,7 +209,7 @@ func TestProxyMatchesEveryType(t *testing.T) {
 		echo := "after " + kind
 		want = strings.Replace(want, fmt.Sprintf("$%d\r\n%s\r\n", len(echo), echo), "-"+echo+"\r\n", 1)
 	}
-	// HELLO tells the number of the connection, which differs.
+	// HELLO reports the number of the connection, which differs.
 	_, want, _ = strings.Cut(want, "mode")
 	_, got, _ = strings.Cut(got, "mode")
 	if got != want || !strings.Contains(got, "|1\r\n") || !strings.Contains(got, ">2\r\n") {
@@ -217,8 +217,8 @@ func TestProxyMatchesEveryType(t *testing.T) {
 	}
 }
 
-// transcript is what the server says to commands that make it give a reply of
-// each type, with an ECHO after each, all in one pipeline.
+// transcript returns what the server answers to commands that produce a reply of each type, with an
+// ECHO after each, all in one pipeline.
 func transcript(t *testing.T, addr string) string {
 	t.Helper()
 	commands := command("HELLO", "3")
@@ -250,7 +250,7 @@ func TestProxyPassesMonitor(t *testing.T) {
 	})
 }
 
-// A replica gets a snapshot and then a stream, which are no replies.
+// A replica receives a snapshot and then a stream, which are not replies.
 func TestProxyPassesReplication(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

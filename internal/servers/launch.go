@@ -51,9 +51,8 @@ func tryRedis(ctx context.Context, binary string, plan redisPlan) (*Redis, error
 	return r, nil
 }
 
-// identify asks the server once. The process id tells whether it is ours that
-// answers, and not the one that took the port; PING fails while a snapshot is
-// being loaded.
+// identify asks the server once. The process ID shows whether the server that answers is this one
+// and not another that took the port; PING fails while a snapshot is being loaded.
 func (r *Redis) identify(ctx context.Context) error {
 	client := r.Client()
 	defer client.Close()
@@ -67,7 +66,7 @@ func (r *Redis) identify(ctx context.Context) error {
 	return client.Ping(ctx).Err()
 }
 
-// infoField finds one value in the answer of INFO or CLUSTER INFO.
+// infoField returns one value from the answer of INFO or CLUSTER INFO.
 func infoField(info, name string) string {
 	for line := range strings.Lines(info) {
 		if value, ok := strings.CutPrefix(line, name+":"); ok {

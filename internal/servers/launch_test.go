@@ -20,8 +20,8 @@ func occupy(t *testing.T, addr string) net.Listener {
 	return l
 }
 
-// skipMissing is what testenv does, which cannot be imported from here: without
-// a server, a test is skipped locally and fails where servers are required.
+// skipMissing does what testenv does, which cannot be imported here: without a server, a test is
+// skipped locally and fails where servers are required.
 func skipMissing(t *testing.T, err error) {
 	t.Helper()
 	required := os.Getenv("DLOCK_TEST_REQUIRE") == "1" || os.Getenv("CI") != ""
@@ -39,8 +39,9 @@ func TestStartTriesAnotherPort(t *testing.T) {
 	r, err := launchRedis(t.Context(), redisPlan{
 		ports: 1,
 		args: func(p []*port) []string {
-			if tried = append(tried, p[0].addr()); len(tried) == 1 {
-				occupy(t, p[0].addr()) // somebody was faster
+			tried = append(tried, p[0].addr())
+			if len(tried) == 1 {
+				occupy(t, p[0].addr()) // another process was faster
 			}
 			return dataArgs(p[0], nil)
 		},
@@ -55,8 +56,8 @@ func TestStartTriesAnotherPort(t *testing.T) {
 	}
 }
 
-// A server is told to restart, and somebody has its port: it does not start elsewhere, and
-// it starts when the port is free again.
+// A server must restart while another process has its port: it does not start elsewhere, and it
+// starts when the port is free again.
 func TestRestartWaitsForItsPort(t *testing.T) {
 	t.Parallel()
 	r, err := StartRedis(t.Context(), RedisOptions{})
@@ -89,8 +90,8 @@ func TestRestartWaitsForItsPort(t *testing.T) {
 	}
 }
 
-// A restart is given up while the server is still starting: the next one ends that server,
-// which does not listen yet.
+// A restart is abandoned while the server is still starting: the next one ends that server, which
+// does not listen yet.
 func TestRestartAfterOneThatWasGivenUp(t *testing.T) {
 	t.Parallel()
 	r, err := StartRedis(t.Context(), RedisOptions{})

@@ -2,13 +2,12 @@ package servers
 
 import "strings"
 
-// A ledger knows which commands of one connection are not answered yet, so
-// that a reply can be told to belong to a command. The connection's lock
-// guards it.
+// A ledger records which commands of one connection are not answered yet, so that a reply can be
+// assigned to its command. The connection's lock guards it.
 type ledger struct {
 	open []*expected
-	// subscribed: there was a subscription, so that with RESP2 an array may
-	// be a message. RESP3 marks them itself.
+	// subscribed: there was a subscription, so with RESP2 an array may be a message. RESP3 marks
+	// messages itself.
 	subscribed bool
 }
 
@@ -21,16 +20,16 @@ type expected struct {
 	left   int    // confirmations to come, one for each channel
 }
 
-// A verdict is what becomes of a reply.
+// A verdict is what to do with a reply.
 type verdict uint8
 
 const (
 	pass verdict = iota
 	hide
-	hangUp
+	closeConn
 )
 
-// expect enters a command before it goes to the server.
+// expect records a command before it goes to the server.
 func (l *ledger) expect(args []string, e expected) {
 	if verb := strings.ToLower(args[0]); isSubscription(verb) {
 		e.sub, e.left = verb, max(1, len(args)-1)
@@ -39,13 +38,13 @@ func (l *ledger) expect(args []string, e expected) {
 	l.open = append(l.open, &e)
 }
 
-// answer enters a command that does not go to the server.
+// answer records a command that does not go to the server.
 func (l *ledger) answer(reply []byte) {
 	l.open = append(l.open, &expected{canned: reply})
 }
 
-// settle matches a reply with the oldest open command.
-func (l *ledger) settle(s shape) verdict {
+// match pairs a reply with the oldest open command.
+func (l *ledger) match(s shape) verdict {
 	if l.isPush(s) {
 		return l.confirm(s)
 	}
@@ -59,7 +58,7 @@ func (l *ledger) settle(s shape) verdict {
 func (e *expected) verdict() verdict {
 	switch {
 	case e.drop:
-		return hangUp
+		return closeConn
 	case e.hide:
 		return hide
 	default:
@@ -67,23 +66,23 @@ func (e *expected) verdict() verdict {
 	}
 }
 
-// confirm handles what comes beside the replies: messages, and confirmations
-// of subscriptions, of which a command gets one for each channel. Nobody
-// waits for those that come unasked, as when a slot moves away.
+// confirm handles messages outside the order of replies: published messages, and confirmations of
+// subscriptions, of which a command gets one for each channel. No command waits for unsolicited
+// confirmations, such as those after a slot has moved away.
 func (l *ledger) confirm(s shape) verdict {
 	if len(l.open) == 0 || l.open[0].sub != s.verb {
 		return pass
 	}
 	e := l.open[0]
-	if e.left--; e.left == 0 {
+	e.left--
+	if e.left == 0 {
 		l.open = l.open[1:]
 	}
 	return e.verdict()
 }
 
-// answered removes and returns the command that a reply in its proper sense
-// belongs to. A subscription gets one only if it failed; if another reply
-// comes, it has been confirmed before.
+// answered removes and returns the command that a proper reply belongs to. A subscription gets one
+// only if it failed; if another reply comes, it has been confirmed before.
 func (l *ledger) answered(s shape) *expected {
 	for len(l.open) > 0 {
 		e := l.open[0]
@@ -95,7 +94,7 @@ func (l *ledger) answered(s shape) *expected {
 	return nil
 }
 
-// canned removes and returns the proxy's own answers whose turn has come.
+// canned removes and returns the proxy's own answers that are next in order.
 func (l *ledger) canned() [][]byte {
 	var turn [][]byte
 	for len(l.open) > 0 && l.open[0].canned != nil {
@@ -105,7 +104,7 @@ func (l *ledger) canned() [][]byte {
 	return turn
 }
 
-// isPush says whether a frame is beside the order of commands and replies.
+// isPush reports whether a frame is outside the order of commands and replies.
 func (l *ledger) isPush(s shape) bool {
 	if s.kind == '>' {
 		return true
@@ -113,7 +112,7 @@ func (l *ledger) isPush(s shape) bool {
 	return s.kind == '*' && l.subscribed && (isSubscription(s.verb) && s.count == 3 || isMessage(s))
 }
 
-// isMessage says whether a push or array is a published message.
+// isMessage reports whether a push or array is a published message.
 func isMessage(s shape) bool {
 	switch s.verb {
 	case "message", "smessage":
@@ -134,8 +133,8 @@ func isSubscription(verb string) bool {
 	}
 }
 
-// isUnmatched says whether a command makes replies and commands differ in
-// number from here on: the connection becomes a stream of bytes then.
+// isUnmatched reports whether the numbers of replies and commands differ after this command: the
+// connection is then treated as a stream of bytes.
 func isUnmatched(args []string) bool {
 	switch strings.ToUpper(args[0]) {
 	case "MONITOR", "SYNC", "PSYNC":

@@ -2,7 +2,7 @@ package servers
 
 import "testing"
 
-// entry is a step in the life of a ledger: a command, or a reply to settle.
+// entry is a step of a ledger: a command, or a reply to match.
 type entry struct {
 	cmd   []string
 	exp   expected
@@ -22,7 +22,7 @@ func TestLedger(t *testing.T) {
 			{cmd: []string{"GET", "k"}},
 			{cmd: []string{"SET", "k", "v"}, exp: drop},
 			{reply: "$-1\r\n"},
-			{reply: "+OK\r\n", want: hangUp},
+			{reply: "+OK\r\n", want: closeConn},
 		},
 		"the reply to a duplicate is hidden": {
 			{cmd: []string{"INCR", "k"}},
@@ -33,7 +33,7 @@ func TestLedger(t *testing.T) {
 		"pushes are no replies": {
 			{cmd: []string{"GET", "k"}, exp: drop},
 			{reply: ">2\r\n$10\r\ninvalidate\r\n_\r\n"},
-			{reply: "$1\r\nv\r\n", want: hangUp},
+			{reply: "$1\r\nv\r\n", want: closeConn},
 		},
 		"one confirmation for each channel": {
 			{cmd: []string{"SUBSCRIBE", "a", "b"}},
@@ -41,23 +41,23 @@ func TestLedger(t *testing.T) {
 			{reply: subA},
 			{reply: message},
 			{reply: subA},
-			{reply: "*2\r\n$4\r\npong\r\n$0\r\n\r\n", want: hangUp},
+			{reply: "*2\r\n$4\r\npong\r\n$0\r\n\r\n", want: closeConn},
 		},
 		"a confirmation can be dropped": {
-			{cmd: []string{"SUBSCRIBE", "a"}, exp: drop}, {reply: pushA, want: hangUp},
+			{cmd: []string{"SUBSCRIBE", "a"}, exp: drop}, {reply: pushA, want: closeConn},
 		},
 		"a refused subscription has a reply": {
 			{cmd: []string{"SSUBSCRIBE", "a", "b"}},
 			{cmd: []string{"GET", "k"}, exp: drop},
 			{reply: "-MOVED 1 127.0.0.1:1\r\n"},
-			{reply: "$-1\r\n", want: hangUp},
+			{reply: "$-1\r\n", want: closeConn},
 		},
 		"what nobody asked for": {
 			{cmd: []string{"SSUBSCRIBE", "a"}},
 			{reply: ">3\r\n$10\r\nssubscribe\r\n$1\r\na\r\n:1\r\n"},
 			{reply: ">3\r\n$12\r\nsunsubscribe\r\n$1\r\na\r\n:0\r\n"},
 			{cmd: []string{"GET", "k"}, exp: drop},
-			{reply: "$-1\r\n", want: hangUp},
+			{reply: "$-1\r\n", want: closeConn},
 		},
 		"unsubscribing from everything": {
 			{cmd: []string{"SUBSCRIBE", "a", "b"}},
@@ -67,10 +67,10 @@ func TestLedger(t *testing.T) {
 			{cmd: []string{"GET", "k"}, exp: drop},
 			{reply: "*3\r\n$11\r\nunsubscribe\r\n$1\r\na\r\n:1\r\n"},
 			{reply: "*3\r\n$11\r\nunsubscribe\r\n$1\r\nb\r\n:0\r\n"},
-			{reply: "$-1\r\n", want: hangUp},
+			{reply: "$-1\r\n", want: closeConn},
 		},
 		"an array that only looks like a message": {
-			{cmd: []string{"LRANGE", "k", "0", "-1"}, exp: drop}, {reply: message, want: hangUp},
+			{cmd: []string{"LRANGE", "k", "0", "-1"}, exp: drop}, {reply: message, want: closeConn},
 		},
 	} {
 		t.Run(name, func(t *testing.T) { runLedger(t, steps) })
@@ -82,7 +82,7 @@ func runLedger(t *testing.T, steps []entry) {
 	for i, step := range steps {
 		if step.cmd != nil {
 			l.expect(step.cmd, step.exp)
-		} else if got := l.settle(shapeOf([]byte(step.reply))); got != step.want {
+		} else if got := l.match(shapeOf([]byte(step.reply))); got != step.want {
 			t.Fatalf("step %d: %q is %d, want %d", i, step.reply, got, step.want)
 		}
 	}
@@ -99,7 +99,7 @@ func TestCannedAnswersWaitForTheirTurn(t *testing.T) {
 	if early := l.canned(); len(early) != 0 {
 		t.Errorf("before the reply to GET: %q", early)
 	}
-	l.settle(shapeOf([]byte("$-1\r\n")))
+	l.match(shapeOf([]byte("$-1\r\n")))
 	if turn := l.canned(); len(turn) != 2 {
 		t.Errorf("after it: %q", turn)
 	}

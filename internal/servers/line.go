@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// lineRoom is how many bytes one direction of one connection holds back
-// before the proxy stops reading, and the sender feels it.
+// lineRoom is how many bytes one direction of one connection buffers before the proxy stops reading
+// and the sender is blocked.
 const lineRoom = 1 << 20
 
-// A line is one direction of one connection: what was read on one side and
-// is not yet written on the other. One goroutine reads into it, one writes
-// out of it; others may push as well.
+// A line is one direction of one connection: the data that was read on one side and is not yet
+// written on the other. One goroutine reads into it, and one writes from it; others may push as
+// well.
 type line struct {
 	mu    sync.Mutex
 	units []unit
@@ -32,7 +32,7 @@ func newLine() *line {
 	return &line{ready: make(chan struct{}, 1), room: make(chan struct{}, 1)}
 }
 
-// push appends without waiting; awaitRoom is where a reader waits.
+// push appends without waiting; a reader waits in awaitRoom.
 func (l *line) push(u unit) {
 	u.at = time.Now()
 	l.mu.Lock()
@@ -42,7 +42,7 @@ func (l *line) push(u unit) {
 	token(l.ready)
 }
 
-// awaitRoom waits until the line takes more; false when done comes first.
+// awaitRoom waits until the line accepts more. It returns false if done is closed first.
 func (l *line) awaitRoom(done <-chan struct{}) bool {
 	for {
 		l.mu.Lock()
@@ -59,16 +59,16 @@ func (l *line) awaitRoom(done <-chan struct{}) bool {
 	}
 }
 
-// take removes everything that may go now, as one batch; or says that the
-// end is reached; or how long the first unit has to wait, 0 for longer than
-// anybody can tell.
+// take removes everything that may go now, as one batch; or reports that the end is reached; or
+// returns how long the first unit has to wait, 0 if that is not known.
 func (l *line) take(state lineState) (batch net.Buffers, end bool, wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
 	for len(l.units) > 0 && !state.hole {
 		u := l.units[0]
-		if wait = u.at.Add(state.delay).Sub(now); wait > 0 {
+		wait = u.at.Add(state.delay).Sub(now)
+		if wait > 0 {
 			break
 		}
 		if u.end {
@@ -86,9 +86,9 @@ func (l *line) take(state lineState) (batch net.Buffers, end bool, wait time.Dur
 	return nil, end, max(wait, 0)
 }
 
-// finish appends the end. It gives up what a fault holds back at this moment,
-// unless late says to deliver that in time, and the end after it. Without
-// anything to wait for, the end is due at once.
+// finish appends the end. It discards what a fault holds back at this moment, unless late says to
+// deliver that in time, and the end after it. If there is nothing to wait for, the end is due at
+// once.
 func (l *line) finish(state lineState, late bool) {
 	if late {
 		l.push(unit{end: true})
@@ -97,7 +97,7 @@ func (l *line) finish(state lineState, late bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	kept, now := 0, time.Now()
-	// Behind the first that is held back, all are.
+	// All units behind the first held-back one are held back.
 	for kept < len(l.units) && !state.hole && !l.units[kept].at.Add(state.delay).After(now) {
 		kept++
 	}

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 		beParent()
 	}
 	redis.SetLogger(quiet{}) // servers that cannot be reached are the point
-	// A pool whose dials fail dials on, and notices its Close a second late.
+	// A pool whose dials fail keeps dialing, and notices its Close a second late.
 	dialer := "github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial"
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction(dialer))
 }
@@ -67,7 +67,7 @@ func clientAt(t *testing.T, r *servers.Redis, addr string) *redis.Client {
 	return client
 }
 
-// within is a context that ends soon, for what is not going to happen.
+// within returns a context that ends soon, for events that must not happen.
 func within(t *testing.T, d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	t.Cleanup(cancel)
@@ -83,8 +83,8 @@ func get(t *testing.T, client redis.Cmdable, key string) string {
 	return value
 }
 
-// timedOut says whether a call ended because its time was over: clients say
-// so in several ways.
+// timedOut reports whether a call ended because of its timeout: clients report that in several
+// ways.
 func timedOut(err error) bool {
 	var timeout net.Error
 	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()

@@ -9,8 +9,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// startAll starts n servers at once. On an error it returns those that did
-// start, for the caller to stop.
+// startAll starts n servers concurrently. On an error it returns those that did start, for the
+// caller to stop.
 func startAll(ctx context.Context, n int, start func(context.Context) (*Redis, error)) ([]*Redis, error) {
 	nodes, errs := make([]*Redis, n), make([]error, n)
 	var wg sync.WaitGroup
@@ -27,7 +27,7 @@ func startAll(ctx context.Context, n int, start func(context.Context) (*Redis, e
 	return up, errors.Join(errs...)
 }
 
-// stopAll stops the servers at once.
+// stopAll stops the servers concurrently.
 func stopAll[S interface{ Stop() error }](nodes []S) error {
 	errs := make([]error, len(nodes))
 	var wg sync.WaitGroup
@@ -73,7 +73,7 @@ func (r *Redis) info(ctx context.Context, section string) (string, error) {
 	return client.Info(ctx, section).Result()
 }
 
-// onNode asks one server through a client of its own.
+// onNode queries one server through a new client.
 func onNode[T any](ctx context.Context, node *Redis, ask func(context.Context, *redis.Client) (T, error)) (T, error) {
 	client := node.Client()
 	defer client.Close()
@@ -84,16 +84,16 @@ func onNode[T any](ctx context.Context, node *Redis, ask func(context.Context, *
 	return answer, nil
 }
 
-// onAny asks the running servers until one answers; a paused one does not
-// use up the time of the others.
+// onAny queries the running servers until one answers; a paused one does not use up the time of the
+// others.
 func onAny[T any](ctx context.Context, nodes []*Redis, ask func(context.Context, *redis.Client) (T, error)) (answer T, err error) {
 	err = errors.New("no server runs")
 	for _, node := range nodes {
 		if !node.Running() {
 			continue
 		}
-		bound, cancel := context.WithTimeout(ctx, askBound)
-		answer, err = onNode(bound, node, ask)
+		timeout, cancel := context.WithTimeout(ctx, askTimeout)
+		answer, err = onNode(timeout, node, ask)
 		cancel()
 		if err == nil {
 			return answer, nil

@@ -10,10 +10,9 @@ import (
 
 const loopback = "127.0.0.1"
 
-// Ports are taken from below the range from which Linux, macOS and the BSDs
-// give out ports for outgoing connections. Inside that range a client that
-// dials the port of a killed server can be given the same port as its own
-// and connect to itself, and the server could not bind it again.
+// Ports are taken from below the range that Linux, macOS and the BSDs use for outgoing connections.
+// Inside that range, a client that dials the port of a killed server can be given the same port as
+// its own and connect to itself, and the server could not bind the port again.
 const (
 	portLow   = 20000
 	portHigh  = 32768
@@ -22,20 +21,19 @@ const (
 
 var errNoPort = errors.New("no free loopback port")
 
-// A port is a TCP port number that nobody else who reserves this way will
-// use, in this or another process, until it is released. The token is the
-// UDP port of the same number: the kernel lets one socket have it and takes
-// it back when the process dies, and the servers here speak only TCP. It
-// keeps the number through a Kill and a Restart.
+// A port is a TCP port number that no other user of reservePort takes, in this or another process,
+// until it is released. The reservation is the UDP port of the same number: the kernel gives it to
+// one socket and takes it back when the process dies, and the servers here use only TCP. It keeps
+// the number through a Kill and a Restart.
 type port struct {
 	number int
 	token  net.PacketConn
 }
 
-// reservePort reserves a port. Whether a program that does not reserve has
-// the TCP port, only the server's own bind can tell, and who starts it has to
-// cope: to listen on it here for a moment would make it busy for longer, as a
-// child that is being forked meanwhile inherits the listener until it execs.
+// reservePort reserves a port. A program that does not reserve may have the TCP port; only the
+// server's own bind can tell, and the caller that starts the server must handle that. Listening on
+// the port here for a moment would make it busy for longer, because a child that is being forked
+// meanwhile inherits the listener until it execs.
 func reservePort() (*port, error) {
 	for range portTries {
 		number := portLow + rand.IntN(portHigh-portLow)

@@ -17,10 +17,10 @@ import (
 )
 
 const (
-	logName   = "output.log"
-	logTail   = 4 << 10
-	stopBound = 3 * time.Second
-	killBound = 10 * time.Second
+	logName     = "output.log"
+	logTail     = 4 << 10
+	stopTimeout = 3 * time.Second
+	killTimeout = 10 * time.Second
 )
 
 // ProcessOptions say what to run.
@@ -28,24 +28,35 @@ type ProcessOptions struct {
 	// Path of the binary, and its arguments without the name.
 	Path string
 	Args []string
-	// Dir is the working directory. Empty: a fresh temporary directory, which
-	// Stop removes. A directory that the caller names is never removed.
+	// Dir is the working directory. Empty: a new temporary directory, which Stop removes. A
+	// directory that the caller names is never removed.
 	Dir string
-	// Files are written into the directory before the first start only, so
-	// that what the process rewrites itself survives a Restart.
+	// Files are written into the directory only before the first start, so that files that the
+	// process rewrites survive a Restart.
 	Files map[string]string
-	// Abrupt has Stop send SIGKILL at once.
+	// Abrupt makes Stop send SIGKILL at once.
 	Abrupt bool
 	// StopWithin is how long Stop waits before it sends SIGKILL; 0: 3 s.
 	StopWithin time.Duration
+	// Orderly: SIGTERM must end the process in time and with status 0. Stop returns ErrKilled for a
+	// process that had to be killed, and ErrExit for any other status.
+	Orderly bool
 }
+
+// Errors for a process that ended unexpectedly.
+var (
+	// ErrKilled: it did not end when asked to.
+	ErrKilled = errors.New("it had to be killed")
+	// ErrExit: it ended by itself, or with a status other than 0.
+	ErrExit = errors.New("out of order")
+)
 
 // A Process is a child process that can be stopped, killed, paused and
 // started again with the same arguments in the same directory. Its methods
 // may be called from any goroutine.
 type Process struct {
 	opts  ProcessOptions
-	owned bool // the directory is ours to remove
+	owned bool // Stop removes the directory
 
 	life    sync.Mutex // serialises Restart and Stop
 	stopped bool
@@ -53,17 +64,17 @@ type Process struct {
 	cur     *run
 }
 
-// A run is one life of a Process.
+// A run is one execution of a Process.
 type run struct {
 	cmd   *exec.Cmd
 	log   int64       // where in the log file its output begins
-	asked atomic.Bool // somebody here wanted it to end
+	asked atomic.Bool // this process asked it to end
 	done  chan struct{}
 	err   error // what Wait said; read it after done
 }
 
-// StartProcess starts the process. It returns as soon as the binary runs,
-// which is before it is of any use.
+// StartProcess starts the process. It returns as soon as the binary runs, which is before it is
+// ready.
 func StartProcess(opts ProcessOptions) (*Process, error) {
 	p := &Process{opts: opts}
 	if err := p.prepareDir(); err != nil {
@@ -99,8 +110,8 @@ func (p *Process) removeDir() error {
 	return os.RemoveAll(p.opts.Dir)
 }
 
-// start begins a new life. The output goes straight to a file, so that no
-// copying goroutine stands between the child and its Wait.
+// start begins a new run. The output goes directly to a file, so that there is no copying goroutine
+// between the child and its Wait.
 func (p *Process) start() error {
 	path := filepath.Join(p.opts.Dir, logName)
 	out, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
@@ -126,11 +137,10 @@ func (p *Process) start() error {
 	return nil
 }
 
-// launch starts cmd on a goroutine that stays locked to its thread until the
-// child is gone. The kernel sends the parent-death signal when the thread
-// that forked ends, not when the process does, and the Go runtime ends idle
-// threads as it likes: a thread that is blocked waiting for the child cannot
-// be one of them.
+// launch starts cmd in a goroutine that stays locked to its thread until the child is gone. The
+// kernel sends the parent-death signal when the thread that forked ends, not when the process does,
+// and the Go runtime may end idle threads at any time. A thread that is blocked waiting for the
+// child is not idle.
 func launch(cmd *exec.Cmd) (*run, error) {
 	r := &run{cmd: cmd, done: make(chan struct{})}
 	started := make(chan error, 1)
@@ -161,16 +171,16 @@ func (p *Process) current() *run {
 	return p.cur
 }
 
-// Dir is the working directory.
+// Dir returns the working directory.
 func (p *Process) Dir() string { return p.opts.Dir }
 
-// Pid is the process id of the present or, after its end, the last life.
+// Pid returns the process ID of the current run or, after its end, of the last one.
 func (p *Process) Pid() int { return p.current().cmd.Process.Pid }
 
-// Done is closed when the present life has ended and has been waited for.
+// Done is closed when the current run has ended and has been waited for.
 func (p *Process) Done() <-chan struct{} { return p.current().done }
 
-// Running says whether the process exists; a paused one does.
+// Running reports whether the process exists, which includes a paused one.
 func (p *Process) Running() bool { return !p.current().ended() }
 
 func (r *run) ended() bool {
@@ -182,8 +192,7 @@ func (r *run) ended() bool {
 	}
 }
 
-// Log returns the end of what the process printed in its present or last
-// life.
+// Log returns the end of the output of the current or last run.
 func (p *Process) Log() string {
 	f, err := os.Open(filepath.Join(p.opts.Dir, logName))
 	if err != nil {
@@ -199,17 +208,17 @@ func (p *Process) Log() string {
 	return string(text)
 }
 
-// Pause stops the process with SIGSTOP. When it returns, the process no
-// longer computes; the kernel still accepts connections and bytes for it.
+// Pause stops the process with SIGSTOP. When it returns, the process no longer runs; the kernel
+// still accepts connections and bytes for it.
 func (p *Process) Pause() error {
 	r := p.current()
 	if err := r.signal(sigStop); err != nil {
 		return fmt.Errorf("pause %s: %w", p.name(), err)
 	}
-	return awaitStopped(r.cmd.Process.Pid, killBound)
+	return awaitStopped(r.cmd.Process.Pid, killTimeout)
 }
 
-// Resume lets a paused process go on.
+// Resume continues a paused process.
 func (p *Process) Resume() error {
 	if err := p.current().signal(sigCont); err != nil {
 		return fmt.Errorf("resume %s: %w", p.name(), err)
@@ -217,8 +226,8 @@ func (p *Process) Resume() error {
 	return nil
 }
 
-// Kill ends the process with SIGKILL, paused or not, and waits for its end.
-// It is no error if the process has ended already.
+// Kill ends the process with SIGKILL, paused or not, and waits for its end. A process that has
+// already ended is not an error.
 func (p *Process) Kill() error { return p.kill(p.current()) }
 
 func (p *Process) kill(r *run) error {
@@ -226,16 +235,16 @@ func (p *Process) kill(r *run) error {
 	if err := r.signal(os.Kill); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("kill %s: %w", p.name(), err)
 	}
-	if !r.endsWithin(killBound) {
-		return fmt.Errorf("%s (pid %d) survived SIGKILL for %v", p.name(), r.cmd.Process.Pid, killBound)
+	if !r.endsWithin(killTimeout) {
+		return fmt.Errorf("%s (pid %d) survived SIGKILL for %v", p.name(), r.cmd.Process.Pid, killTimeout)
 	}
 	return nil
 }
 
-// Stop ends the process for good: SIGTERM unless it is Abrupt, and SIGKILL if
-// that takes too long. It removes the directory if it is ours. Stopping twice
-// is harmless. Stop reports a process that had ended without being asked to,
-// because whatever ran against it meant something else than it seemed to.
+// Stop ends the process permanently: with SIGTERM unless it is Abrupt, and with SIGKILL if that
+// takes too long. It removes the directory if it created it. A second Stop does nothing. Stop
+// reports a process that had ended without being asked to, because a test that used it did not test
+// what it seemed to.
 func (p *Process) Stop() error {
 	p.life.Lock()
 	defer p.life.Unlock()
@@ -254,18 +263,28 @@ func (p *Process) terminate(r *run) error {
 	if p.opts.Abrupt {
 		return p.kill(r)
 	}
-	// A stopped process takes SIGTERM only once it is continued.
-	if r.signal(syscall.SIGTERM) == nil && r.signal(sigCont) == nil && r.endsWithin(cmp.Or(p.opts.StopWithin, stopBound)) {
-		return nil
+	// A stopped process handles SIGTERM only after it is continued.
+	told := r.signal(syscall.SIGTERM) == nil && r.signal(sigCont) == nil
+	overdue := told && !r.endsWithin(cmp.Or(p.opts.StopWithin, stopTimeout))
+	if overdue || !told { // it had just ended, or this system has no such signal
+		if err := p.kill(r); err != nil {
+			return err
+		}
 	}
-	return p.kill(r)
+	switch {
+	case !p.opts.Orderly || (r.err == nil && !overdue):
+		return nil
+	case overdue:
+		return fmt.Errorf("%s: %w:\n%s", p.name(), ErrKilled, p.Log())
+	}
+	return fmt.Errorf("%w: %s ended with %w:\n%s", ErrExit, p.name(), r.err, p.Log())
 }
 
 func (p *Process) unasked(r *run) error {
 	if r.asked.Load() {
 		return nil
 	}
-	return fmt.Errorf("%s ended by itself (%w):\n%s", p.name(), r.err, p.Log())
+	return fmt.Errorf("%w: %s ended by itself (%w):\n%s", ErrExit, p.name(), r.err, p.Log())
 }
 
 // Restart starts the process again with the same arguments in the same
@@ -282,10 +301,10 @@ func (p *Process) Restart() error {
 	return p.start()
 }
 
-// expectEnd says that the present life may end by itself from here on.
+// expectEnd records that the current run may end by itself from here on.
 func (p *Process) expectEnd() { p.current().asked.Store(true) }
 
-// awaitEnd waits until the present life has ended.
+// awaitEnd waits until the current run has ended.
 func (p *Process) awaitEnd(ctx context.Context) error {
 	select {
 	case <-p.Done():
@@ -297,8 +316,8 @@ func (p *Process) awaitEnd(ctx context.Context) error {
 
 func (r *run) signal(sig os.Signal) error { return r.cmd.Process.Signal(sig) }
 
-func (r *run) endsWithin(bound time.Duration) bool {
-	timer := time.NewTimer(bound)
+func (r *run) endsWithin(timeout time.Duration) bool {
+	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	select {
 	case <-r.done:

@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// childAttr puts the child into its own process group, so that an interrupt
-// from the terminal reaches only the parent. There is no parent-death signal
-// here: a parent that is killed leaves its servers behind.
+// childAttr puts the child into its own process group, so that an interrupt from the terminal
+// reaches only the parent. There is no parent-death signal here: a parent that is killed leaves its
+// servers running.
 func childAttr() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
-// awaitStopped trusts the signal: there is no portable way to look.
+// awaitStopped relies on the signal: there is no portable way to check.
 func awaitStopped(int, time.Duration) error { return nil }

@@ -10,17 +10,17 @@ import (
 	"time"
 )
 
-// childAttr puts the child into its own process group, so that an interrupt
-// from the terminal reaches only the parent, and has the kernel kill it when
-// the thread that forked it ends; see launch.
+// childAttr puts the child into its own process group, so that an interrupt from the terminal
+// reaches only the parent. It also makes the kernel kill the child when the thread that forked it
+// ends; see launch.
 func childAttr() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
-// awaitStopped waits until all threads are stopped: kill(2) returns before
-// those that are running on other CPUs have taken the signal.
-func awaitStopped(pid int, bound time.Duration) error {
-	for end := time.Now().Add(bound); time.Now().Before(end); time.Sleep(time.Millisecond) {
+// awaitStopped waits until all threads are stopped: kill(2) returns before the threads that run on
+// other CPUs have handled the signal.
+func awaitStopped(pid int, timeout time.Duration) error {
+	for end := time.Now().Add(timeout); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		states := threadStates(pid)
 		if strings.Trim(states, "ZX") == "" {
 			return os.ErrProcessDone
@@ -29,11 +29,11 @@ func awaitStopped(pid int, bound time.Duration) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("pid %d is not stopped after %v", pid, bound)
+	return fmt.Errorf("pid %d is not stopped after %v", pid, timeout)
 }
 
-// threadStates are the state letters that the kernel shows for the threads of
-// pid, none if there is no such process.
+// threadStates returns the state letters of the threads of pid, or none if there is no such
+// process.
 func threadStates(pid int) string {
 	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid)) // the pattern is well-formed
 	var states []byte

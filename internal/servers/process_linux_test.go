@@ -13,8 +13,8 @@ import (
 	"github.com/ceyewan/genesis/internal/testenv"
 )
 
-// gone says whether a process has ended. One that nobody waits for, because
-// its parent died, may stay in the table as a zombie.
+// gone reports whether a process has ended. A process whose parent died may stay in the table as a
+// zombie, because no process waits for it.
 func gone(pid int) bool {
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
@@ -78,8 +78,8 @@ func TestServerDiesWithItsParent(t *testing.T) {
 	testenv.Eventually(t, patience, "the server is gone", func() bool { return gone(pid) })
 }
 
-// The kernel ties the parent-death signal to the thread that forked. The
-// server must survive the end of every thread but the process.
+// The kernel ties the parent-death signal to the thread that forked. The server must survive the end
+// of every thread, but not the end of the process.
 func TestServerOutlivesThreads(t *testing.T) {
 	t.Parallel()
 	r := testenv.Redis(t)
@@ -95,8 +95,8 @@ func TestServerOutlivesThreads(t *testing.T) {
 	check(t, client.Ping(t.Context()).Err())
 }
 
-// burnThread ends the thread that it runs on: the runtime throws away the
-// thread of a goroutine that ends without unlocking it.
+// burnThread ends the thread that it runs on: the runtime discards the thread of a goroutine that
+// ends without unlocking it.
 func burnThread() { runtime.LockOSThread() }
 
 func TestChildrenEndWithTheirCommand(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A signal that this system cannot send: Process.Signal refuses it.
+// A missingSignal is a signal that this system cannot send: Process.Signal refuses it.
 type missingSignal string
 
 func (s missingSignal) Signal()        {}

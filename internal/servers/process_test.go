@@ -1,10 +1,12 @@
 package servers_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ceyewan/genesis/internal/servers"
 	"github.com/ceyewan/genesis/internal/testenv"
@@ -72,6 +74,48 @@ func TestStopEndsWhoIgnoresIt(t *testing.T) {
 	check(t, p.Stop())
 	if p.Running() {
 		t.Error("it still runs")
+	}
+}
+
+// Stop reports how an orderly process ended, with what it printed.
+func TestStopReportsAnEndOutOfOrder(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		onTerm string
+		killed bool
+		want   string
+	}{
+		"in order":   {onTerm: "exit 0"},
+		"crash":      {onTerm: "echo out of order; exit 3", want: "status 3"},
+		"own signal": {onTerm: "echo out of order; kill -9 $$", want: "killed"},
+		"hangs":      {onTerm: "echo out of order", killed: true, want: "had to be killed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			script := "trap '" + tt.onTerm + "' TERM; echo ready; while :; do sleep 0.01; done"
+			within := time.Minute
+			if tt.killed {
+				within = time.Second
+			}
+			p, err := servers.StartProcess(servers.ProcessOptions{Path: "/bin/sh", Args: []string{"-c", script}, StopWithin: within, Orderly: true})
+			check(t, err)
+			awaitLog(t, p, "ready")
+			err = p.Stop()
+			if tt.want == "" {
+				check(t, err)
+				return
+			}
+			if err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("Stop says %v", err)
+			}
+			if !tt.killed && !strings.Contains(err.Error(), "out of order") { // one that hangs may not have come to it
+				t.Errorf("Stop does not say what was printed: %v", err)
+			}
+			if errors.Is(err, servers.ErrKilled) != tt.killed || errors.Is(err, servers.ErrExit) == tt.killed {
+				t.Errorf("killed: %v", err)
+			}
+			check(t, p.Stop()) // once is enough
+		})
 	}
 }
 

@@ -9,8 +9,8 @@ const (
 	sigCont = syscall.SIGCONT
 )
 
-// killGroup ends what a process that is gone left behind in its group, such
-// as a fork that writes a snapshot; forks do not inherit the parent-death
-// signal. The number cannot have been given to a new process while the group
-// has a member; without members the call fails, and that is fine.
+// killGroup ends the remaining processes in the group of a process that is gone, such as a fork
+// that writes a snapshot; forks do not inherit the parent-death signal. The kernel cannot have
+// reused the number while the group has a member; without members the call fails, which does no
+// harm.
 func killGroup(leader int) { _ = syscall.Kill(-leader, syscall.SIGKILL) }

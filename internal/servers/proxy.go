@@ -10,21 +10,18 @@ import (
 	"time"
 )
 
-// acceptRetry is the pause after a failed accept, as for want of descriptors.
+// acceptRetry is the pause after a failed accept, for example when no file descriptor is free.
 const acceptRetry = 10 * time.Millisecond
 
-// A Proxy is a TCP proxy on a loopback port whose faults can be changed while
-// it runs. They act on open and on new connections alike. Its methods may be
-// called from any goroutine.
+// A Proxy is a TCP proxy on a loopback port whose faults can be changed while it runs. They affect
+// open and new connections. Its methods may be called from any goroutine.
 //
-// Delays and black holes neither reorder nor lose bytes: as with TCP over a bad
-// network, what is held back arrives when the fault is gone, unless the
-// connection is closed before.
+// Delays and black holes neither reorder nor lose bytes: as with TCP over a bad network, held-back
+// data arrives when the fault is gone, unless the connection is closed before.
 //
-// The first bytes of a client tell what it speaks. A request is a command in
-// the protocol of Redis, a call in gRPC, and else a chunk of bytes as read. Mind
-// that a new connection to Redis begins with commands of the client's own, such
-// as HELLO.
+// The first bytes of a client show its protocol. A request is a command in the Redis protocol, a
+// call in gRPC, and otherwise a chunk of bytes as read. Note that a new connection to Redis begins
+// with commands of the client itself, such as HELLO.
 type Proxy struct {
 	listener *net.TCPListener
 	port     *port
@@ -41,8 +38,7 @@ type Proxy struct {
 	conns  map[*conn]struct{}
 }
 
-// StartProxy starts a proxy without faults in front of target, which need not
-// listen yet.
+// StartProxy starts a proxy without faults in front of target, which need not listen yet.
 func StartProxy(target string) (*Proxy, error) {
 	var err error
 	for range startTries {
@@ -105,8 +101,8 @@ func (p *Proxy) admit(client *net.TCPConn) {
 	})
 }
 
-// Close cuts all connections, ends the proxy and waits for its goroutines.
-// Closing twice is harmless.
+// Close cuts all connections, ends the proxy and waits for its goroutines. A second Close does
+// nothing.
 func (p *Proxy) Close() error {
 	p.cancel()
 	err := p.listener.Close()
@@ -119,19 +115,18 @@ func (p *Proxy) Close() error {
 	return err
 }
 
-// Addr is where clients connect.
+// Addr returns the address for clients.
 func (p *Proxy) Addr() string { return p.port.addr() }
 
-// Retarget sends new connections to another server. Open ones stay where they
-// are; Cut gets rid of them.
+// Retarget sends new connections to another server. Open ones stay where they are; Cut closes them.
 func (p *Proxy) Retarget(addr string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.target = addr
 }
 
-// Cut closes all connections now, on both sides. What was on the way is lost.
-// New connections are welcome.
+// Cut closes all connections now, on both sides. Data in transit is lost. New connections are
+// accepted.
 func (p *Proxy) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -140,16 +135,16 @@ func (p *Proxy) Cut() {
 	}
 }
 
-// Connections is how many connections were accepted so far.
+// Connections returns how many connections were accepted so far.
 func (p *Proxy) Connections() int { return int(p.accepted.Load()) }
 
-// Open is how many connections there are now.
+// Open returns how many connections are open now.
 func (p *Proxy) Open() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.conns)
 }
 
-// Heal clears all faults, rules and counts. What was held back flows again.
-// An action already taken for a request is not taken back.
+// Heal clears all faults, rules and counts. Held-back data flows again. An action already taken for
+// a request is not undone.
 func (p *Proxy) Heal() { p.faults.heal() }

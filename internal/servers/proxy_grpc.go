@@ -7,30 +7,27 @@ import (
 	"time"
 )
 
-// Faults for calls of gRPC are set by their path, such as
-// "/etcdserverpb.KV/Txn". Those for the same path take effect one after the
-// other, as each is used up.
+// Faults for gRPC calls are set by path, such as "/etcdserverpb.KV/Txn". Faults for the same path
+// take effect one after another, as each is used up.
 
-// DropGRPC has the next n calls of this path carried out and, when the server
-// answers one, closes the client's connection instead of passing on any of
-// the answer. Other calls on that connection are lost with it. Of a stream, it
-// is the first answer that counts.
+// DropGRPC lets the server carry out the next n calls of this path. When the server answers one, it
+// closes the client's connection instead of forwarding any of the answer. Other calls on that
+// connection are lost with it. For a stream, the first answer counts.
 func (p *Proxy) DropGRPC(path string, n int) {
 	p.addCallFault(callFault{path: path, left: n, drop: true})
 }
 
-// HoldGRPC keeps the next n calls of this path from the server until release
-// is called or the proxy is healed, while others pass. They reach the server
-// then, even if their client has given them up or closed its connection, and
-// the server's connection stays open until it has answered them.
+// HoldGRPC keeps the next n calls of this path from the server until release is called or the proxy
+// is healed, while others pass. They reach the server then, even if their client has cancelled them
+// or closed its connection, and the server's connection stays open until it has answered them.
 func (p *Proxy) HoldGRPC(path string, n int) (release func()) {
 	until := make(chan struct{})
 	p.addCallFault(callFault{path: path, left: n, until: until})
 	return sync.OnceFunc(func() { close(until) })
 }
 
-// DelayGRPC holds all calls of this path to come, each for this long, as
-// HoldGRPC does; 0 ends that. Calls on the way are not affected.
+// DelayGRPC holds all later calls of this path, each for this long, as HoldGRPC does; 0 ends that.
+// Calls in transit are not affected.
 func (p *Proxy) DelayGRPC(path string, d time.Duration) {
 	p.faults.set(func(f *faultSet) {
 		f.calls = slices.DeleteFunc(slices.Clone(f.calls), func(old *callFault) bool {

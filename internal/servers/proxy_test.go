@@ -16,8 +16,8 @@ import (
 
 const soon = 100 * time.Millisecond // for what is not going to happen
 
-// A rig is a server with a proxy in front of it, a client through the proxy
-// whose connection is open, and one around it.
+// A rig is a server with a proxy in front of it, a client through the proxy whose connection is
+// open, and a client that bypasses it.
 type rig struct {
 	server  *servers.Redis
 	proxy   *servers.Proxy
@@ -34,8 +34,8 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-// variant is a client with one connection at most, so that a new one means
-// that the old one was lost; protocol is 2 or 3.
+// variant returns a client with at most one connection, so that a new one means that the old one
+// was lost; protocol is 2 or 3.
 func variant(t *testing.T, r *servers.Redis, addr string, protocol int) *redis.Client {
 	model := r.ClientAt(addr)
 	defer model.Close()
@@ -46,7 +46,7 @@ func variant(t *testing.T, r *servers.Redis, addr string, protocol int) *redis.C
 	return client
 }
 
-// dial opens a connection on which the test itself speaks.
+// dial opens a connection that the test itself uses.
 func dial(t *testing.T, addr string) (net.Conn, *bufio.Reader) {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)
@@ -229,8 +229,8 @@ func TestProxyDuplicates(t *testing.T) {
 	}
 }
 
-// giveUp sends a command that is held back until its client has closed.
-func (r *rig) giveUp(t *testing.T) {
+// abandon sends a command that is held back until its client has closed.
+func (r *rig) abandon(t *testing.T) {
 	t.Helper()
 	r.proxy.Delay(time.Hour, 0)
 	if err := r.through.Incr(within(t, sent), "count").Err(); !timedOut(err) {
@@ -246,7 +246,7 @@ func TestProxyDeliversAfterClose(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.proxy.DeliverAfterClose(true)
-	r.giveUp(t)
+	r.abandon(t)
 	if r.proxy.Open() != 1 {
 		t.Error("the connection has ended")
 	}
@@ -260,7 +260,7 @@ func TestProxyDeliversAfterClose(t *testing.T) {
 func TestProxyForgetsAfterClose(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	r.giveUp(t)
+	r.abandon(t)
 	testenv.Eventually(t, patience, "the connection has ended", func() bool { return r.proxy.Open() == 0 })
 	r.proxy.Heal()
 	if got := get(t, r.direct, "count"); got != "" {

@@ -15,8 +15,8 @@ import (
 // RedisOptions change how a server is started. The zero value is a server
 // without persistence, password or limits.
 type RedisOptions struct {
-	// Args are appended to the arguments and win over the defaults, such as
-	// "--appendonly", "yes", "--appendfsync", "always".
+	// Args are appended to the arguments and override the defaults, for example "--appendonly",
+	// "yes", "--appendfsync", "always".
 	Args []string
 	// Dir is the data directory. Empty: a temporary one that Stop removes.
 	Dir string
@@ -24,16 +24,15 @@ type RedisOptions struct {
 	Password string
 }
 
-// A Redis is one redis-server process on a loopback port. It keeps its port
-// for life, through Kill and Restart. Its methods may be called from any
-// goroutine.
+// A Redis is one redis-server process on a loopback port. It keeps its port through Kill and
+// Restart. Its methods may be called from any goroutine.
 type Redis struct {
 	server
 	password string
 }
 
-// StartRedis starts a server and returns when it answers. Without
-// redis-server on this machine the error is ErrNotInstalled.
+// StartRedis starts a server and returns when it answers. If redis-server is not installed, the
+// error is ErrNotInstalled.
 func StartRedis(ctx context.Context, opts RedisOptions) (*Redis, error) {
 	args := opts.Args
 	if opts.Password != "" {
@@ -48,12 +47,11 @@ func StartRedis(ctx context.Context, opts RedisOptions) (*Redis, error) {
 	})
 }
 
-// redisConf starts empty. It exists because only a server with a
-// configuration file can follow CONFIG REWRITE, with which a Sentinel makes
-// a new role survive a restart.
+// redisConf starts empty. It exists because only a server with a configuration file can carry out
+// CONFIG REWRITE, with which a Sentinel makes a new role survive a restart.
 const redisConf = "redis.conf"
 
-// dataArgs are the arguments of a server that holds data.
+// dataArgs returns the arguments of a server that holds data.
 func dataArgs(p *port, extra []string) []string {
 	return slices.Concat([]string{
 		redisConf,
@@ -64,19 +62,18 @@ func dataArgs(p *port, extra []string) []string {
 		"--save", "",
 		"--appendonly", "no",
 		"--enable-debug-command", "yes",
-		// A replica is served at once, and a master that is told to end does
-		// not wait for a replica that is paused or dead.
+		// A replica is served at once, and a master that is asked to end does not wait for a
+		// replica that is paused or dead.
 		"--repl-diskless-sync-delay", "0",
 		"--shutdown-timeout", "0",
 	}, extra)
 }
 
-// Client returns a new client of this server, which the caller closes. It
-// hides nothing: no retries, neither of commands nor of dials, and deadlines
-// of contexts count.
+// Client returns a new client of this server, which the caller closes. It hides no failure: it
+// retries neither commands nor dials, and it honors the deadlines of contexts.
 func (r *Redis) Client() *redis.Client { return r.ClientAt(r.Addr()) }
 
-// ClientAt is Client through another address, such as a Proxy's.
+// ClientAt is Client through another address, such as that of a Proxy.
 func (r *Redis) ClientAt(addr string) *redis.Client {
 	return redis.NewClient(r.options(addr))
 }
@@ -95,16 +92,15 @@ func (r *Redis) options(addr string) *redis.Options {
 	}
 }
 
-// Restart starts the server again on the same port, ending it first if it
-// runs, and returns when it answers.
+// Restart starts the server again on the same port, ending it first if it runs, and returns when it
+// answers.
 //
-// With keepData a running server, even a paused one, saves a snapshot before
-// it ends, whatever its persistence; one that was killed comes back with what
-// it had persisted, which by default is nothing. Without keepData it is
-// killed and comes back empty. Its configuration, and its identity in a
-// cluster, are kept either way.
+// With keepData, a running server, even a paused one, saves a snapshot before it ends, whatever its
+// persistence; a killed server comes back with what it had persisted, which by default is nothing.
+// Without keepData it is killed and comes back empty. Its configuration, and its identity in a
+// cluster, are kept in both cases.
 func (r *Redis) Restart(ctx context.Context, keepData bool) error {
-	ctx, cancel := context.WithTimeout(ctx, startBound)
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	end := r.endEmpty
 	if keepData {
@@ -126,9 +122,9 @@ func (r *Redis) endEmpty(context.Context) error {
 	)
 }
 
-// endSaved ends the server by SHUTDOWN SAVE. The server closes the connection
-// instead of answering, so only an answer is an error. It is told again until it
-// has ended: one that is still starting does not listen yet.
+// endSaved ends the server by SHUTDOWN SAVE. The server closes the connection instead of answering,
+// so only an answer is an error. The command is repeated until the server has ended: one that is
+// still starting does not listen yet.
 func (r *Redis) endSaved(ctx context.Context) error {
 	if !r.Running() {
 		return nil
@@ -145,7 +141,7 @@ func (r *Redis) endSaved(ctx context.Context) error {
 	return r.proc.awaitEnd(ctx)
 }
 
-// shutdown tells the server once, and gives it some time.
+// shutdown sends SHUTDOWN once, and gives the server some time.
 func (r *Redis) shutdown(ctx context.Context) error {
 	client := r.Client()
 	defer client.Close()
@@ -156,6 +152,6 @@ func (r *Redis) shutdown(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, startRetry)
 	defer cancel()
-	_ = r.proc.awaitEnd(ctx) // who calls looks
+	_ = r.proc.awaitEnd(ctx) // the caller checks
 	return nil
 }

@@ -9,18 +9,17 @@ import (
 	"strings"
 )
 
-// maxLength bounds the lengths that a frame may announce, so that bytes that
-// are no RESP do not make the proxy wait for gigabytes.
+// maxLength limits the lengths that a frame may announce, so that bytes that are not RESP do not
+// make the proxy wait for gigabytes.
 const maxLength = 512 << 20
 
 var errMalformed = errors.New("not RESP")
 
 var crlf = []byte("\r\n")
 
-// readFrame reads one whole value of RESP2 or RESP3 as it is on the wire, an
-// attribute together with the value that it belongs to. With an error it
-// returns the bytes that it had consumed. Streamed values, which no Redis
-// sends, are malformed.
+// readFrame reads one whole RESP2 or RESP3 value as it is on the wire, an attribute together with
+// the value that it belongs to. With an error it returns the bytes that it had consumed. Streamed
+// values, which Redis never sends, are malformed.
 func readFrame(in *bufio.Reader) ([]byte, error) {
 	var frame bytes.Buffer
 	for need := 1; need > 0; need-- {
@@ -34,7 +33,7 @@ func readFrame(in *bufio.Reader) ([]byte, error) {
 			return frame.Bytes(), err
 		}
 		need += values
-		// The buffer grows with what comes, not with what was announced.
+		// The buffer grows with the received bytes, not with the announced length.
 		if _, err := io.CopyN(&frame, in, body); err != nil {
 			return frame.Bytes(), err
 		}
@@ -42,8 +41,8 @@ func readFrame(in *bufio.Reader) ([]byte, error) {
 	return frame.Bytes(), nil
 }
 
-// readLine reads a header line, but nothing of a line whose first byte is
-// not that of a header: it might never end.
+// readLine reads a header line. It reads nothing if the first byte is not that of a header: such a
+// line might never end.
 func readLine(in *bufio.Reader) ([]byte, error) {
 	first, err := in.Peek(1)
 	if err != nil {
@@ -55,8 +54,8 @@ func readLine(in *bufio.Reader) ([]byte, error) {
 	return in.ReadBytes('\n')
 }
 
-// announced says what a header line announces: bytes that follow directly,
-// and values that belong to the same frame.
+// announced returns what a header line announces: bytes that follow directly, and values that
+// belong to the same frame.
 func announced(line []byte) (body int64, values int, err error) {
 	if !bytes.HasSuffix(line, crlf) {
 		return 0, 0, errMalformed
@@ -77,7 +76,7 @@ func announced(line []byte) (body int64, values int, err error) {
 	case '%':
 		return 0, 2 * n, nil
 	case '|':
-		return 0, 2*n + 1, nil // an attribute is no value itself
+		return 0, 2*n + 1, nil // an attribute is not a value itself
 	default:
 		return 0, n, nil
 	}
@@ -117,7 +116,7 @@ func commandArgs(frame []byte) ([]string, bool) {
 	return args, len(rest) == 0
 }
 
-// A shape is what is needed of a reply to tell what it is.
+// A shape is the part of a reply that is needed to identify it.
 type shape struct {
 	kind  byte   // the first byte
 	count int    // elements of an array or push
@@ -130,13 +129,13 @@ func shapeOf(frame []byte) shape {
 	return shape{kind, count, verb}
 }
 
-// isError says whether the reply is an error of RESP2 or RESP3.
+// isError reports whether the reply is a RESP2 or RESP3 error.
 func (s shape) isError() bool { return s.kind == '-' || s.kind == '!' }
 
-// arrayHead cuts the header line off an array or push; of other frames it
-// tells only the kind.
+// arrayHead cuts the header line off an array or push; for other frames it returns only the kind.
 func arrayHead(frame []byte) (kind byte, count int, rest []byte) {
-	if kind = frame[0]; kind != '*' && kind != '>' {
+	kind = frame[0]
+	if kind != '*' && kind != '>' {
 		return kind, 0, nil
 	}
 	line, rest, _ := bytes.Cut(frame, crlf)

@@ -10,7 +10,7 @@ import (
 	"testing/iotest"
 )
 
-// whole are values that are complete as they are.
+// whole lists complete values.
 var whole = []string{
 	"+OK\r\n", "-ERR no\r\n", ":42\r\n", "_\r\n", "#t\r\n", ",3.14\r\n", "(123456789012345678901234567890\r\n",
 	"$5\r\nhello\r\n", "$0\r\n\r\n", "$-1\r\n", "*-1\r\n", "*0\r\n",
@@ -77,7 +77,7 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// FuzzReadFrame: whatever comes, nothing is invented and nothing is lost.
+// FuzzReadFrame: for any input, no bytes are added and none are lost.
 func FuzzReadFrame(f *testing.F) {
 	for _, frame := range whole {
 		f.Add([]byte(frame))

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// MasterName is the name under which the sentinels watch the master.
+// MasterName is the name under which the sentinels monitor the master.
 const MasterName = "mymaster"
 
 const (
@@ -16,19 +16,18 @@ const (
 	sentinelQuorum = 2
 )
 
-// A Sentinel is a master with replicas, watched by three sentinels that
-// replace the master within a few seconds once it is dead or paused. Its
-// methods may be called from any goroutine.
+// A Sentinel is a master with replicas, monitored by three sentinels that replace the master within
+// a few seconds once it is dead or paused. Its methods may be called from any goroutine.
 type Sentinel struct {
 	data      []*Redis
 	sentinels []*Redis
 }
 
-// StartSentinel returns when the replicas are in sync and every sentinel
-// knows all of them and the other sentinels, so that a failover can start at
-// once. One replica is the least that makes sense.
+// StartSentinel returns when the replicas are in sync and every sentinel knows all of them and the
+// other sentinels, so that a failover can start at once. It needs at least one replica to be
+// useful.
 func StartSentinel(ctx context.Context, replicas int) (*Sentinel, error) {
-	ctx, cancel := context.WithTimeout(ctx, startBound)
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	s := new(Sentinel)
 	if err := s.start(ctx, replicas); err != nil {
@@ -42,8 +41,8 @@ func (s *Sentinel) start(ctx context.Context, replicas int) (err error) {
 	if s.data, err = startAll(ctx, 1+replicas, plain); err != nil {
 		return err
 	}
-	// A sentinel learns of replicas from its first look at the master, so
-	// they have to be there before it starts.
+	// A sentinel learns of replicas when it first queries the master, so they must exist before it
+	// starts.
 	if err := s.replicate(ctx); err != nil {
 		return err
 	}
@@ -52,15 +51,15 @@ func (s *Sentinel) start(ctx context.Context, replicas int) (err error) {
 		return err
 	}
 	for _, node := range s.sentinels {
-		if err := hasten(ctx, node); err != nil {
+		if err := shortenPeriods(ctx, node); err != nil {
 			return err
 		}
 	}
 	return s.awaitKnown(ctx)
 }
 
-// replicate makes all but the first server replicas of the first, in a way
-// that survives a restart, and waits until they are in sync.
+// replicate makes all servers except the first replicas of the first, in a way that survives a
+// restart, and waits until they are in sync.
 func (s *Sentinel) replicate(ctx context.Context) error {
 	master := s.data[0]
 	for _, node := range s.data[1:] {
@@ -83,8 +82,8 @@ func (s *Sentinel) replicate(ctx context.Context) error {
 	})
 }
 
-// startSentinel starts one sentinel. It writes what it learns into its
-// configuration file, so everything is in there and nothing in arguments.
+// startSentinel starts one sentinel. It writes what it learns into its configuration file, so all
+// settings are in the file and none in arguments.
 func startSentinel(ctx context.Context, master *Redis) (*Redis, error) {
 	const conf = "sentinel.conf"
 	text := func(p []*port) map[string]string {
@@ -106,18 +105,18 @@ func startSentinel(ctx context.Context, master *Redis) (*Redis, error) {
 	})
 }
 
-// hasten shortens the periods that have no setting in the file. They last
-// until the sentinel is restarted. The ping period has to stay: from it the
-// sentinel derives for how long it trusts what it knows of a replica, and in a
-// failover it asks replicas once a second whatever the periods are.
-func hasten(ctx context.Context, sentinel *Redis) error {
+// shortenPeriods shortens the periods that have no setting in the file. They last until the
+// sentinel is restarted. The ping period must stay: the sentinel derives from it how long it trusts
+// what it knows about a replica, and in a failover it queries replicas once a second whatever the
+// periods are.
+func shortenPeriods(ctx context.Context, sentinel *Redis) error {
 	return sentinel.tell(ctx, []any{
 		"SENTINEL", "DEBUG",
 		"INFO-PERIOD", 200,
 		"ASK-PERIOD", 200,
 		"PUBLISH-PERIOD", 200,
-		// A sentinel that was not run for a while distrusts its own view; on
-		// a busy machine that must not mean half a minute without failover.
+		// A sentinel that did not run for a while distrusts its own view; on a busy machine that
+		// must not mean half a minute without failover.
 		"TILT-PERIOD", 1000,
 		"ELECTION-TIMEOUT", 2000,
 	})
@@ -129,16 +128,16 @@ func (s *Sentinel) Stop() error {
 	return errors.Join(stopAll(s.sentinels), stopAll(s.data))
 }
 
-// SentinelAddrs are the addresses that a failover client is given.
+// SentinelAddrs returns the addresses for a failover client.
 func (s *Sentinel) SentinelAddrs() []string { return addrs(s.sentinels) }
 
-// Nodes are the servers that hold data, whatever their present role.
+// Nodes returns the servers that hold data, whatever their current role.
 func (s *Sentinel) Nodes() []*Redis { return slices.Clone(s.data) }
 
-// Sentinels are the processes that watch.
+// Sentinels returns the sentinel processes.
 func (s *Sentinel) Sentinels() []*Redis { return slices.Clone(s.sentinels) }
 
-// Node returns the server or sentinel with this address, nil if there is none.
+// Node returns the server or sentinel with this address, or nil if there is none.
 func (s *Sentinel) Node(addr string) *Redis {
 	if node := byAddr(s.data, addr); node != nil {
 		return node

@@ -10,28 +10,28 @@ import (
 )
 
 const (
-	startBound = 30 * time.Second // no start takes longer, whatever the context says
-	startTries = 10
-	startRetry = 100 * time.Millisecond
-	pollEvery  = 5 * time.Millisecond
-	askBound   = 2 * time.Second // one question to a server that may be paused
-	askFirst   = 100 * time.Millisecond
+	startTimeout = 30 * time.Second // no start takes longer, whatever the context says
+	startTries   = 10
+	startRetry   = 100 * time.Millisecond
+	pollEvery    = 5 * time.Millisecond
+	askTimeout   = 2 * time.Second // one question to a server that may be paused
+	askFirst     = 100 * time.Millisecond
 )
 
 var errPortTaken = errors.New("port taken by another program")
 
-// A server is a process that listens on ports which it keeps for life.
+// A server is a process that listens on ports that it keeps through restarts.
 type server struct {
 	name  string
 	proc  *Process
 	ports []*port // the first one is for clients
-	// ask returns nil when the server answers; errPortTaken if another does.
+	// ask returns nil when the server answers, and errPortTaken if another server does.
 	ask func(context.Context) error
 }
 
-// onFreePorts starts a server, on other ports if somebody was faster.
+// onFreePorts starts a server, on other ports if another process took them first.
 func onFreePorts[S any](ctx context.Context, name string, try func(context.Context) (S, error)) (started S, err error) {
-	ctx, cancel := context.WithTimeout(ctx, startBound)
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	for range startTries {
 		if started, err = try(ctx); err == nil {
@@ -44,34 +44,33 @@ func onFreePorts[S any](ctx context.Context, name string, try func(context.Conte
 	return started, fmt.Errorf("start %s: %w", name, err)
 }
 
-// Addr is where clients connect.
+// Addr returns the address for clients.
 func (s *server) Addr() string { return s.ports[0].addr() }
 
-// Pid is the process id of the present or last life.
+// Pid returns the process ID of the current or last run.
 func (s *server) Pid() int { return s.proc.Pid() }
 
-// Dir is the working directory, which contains the data.
+// Dir returns the working directory, which contains the data.
 func (s *server) Dir() string { return s.proc.Dir() }
 
-// Log is the end of the server's log.
+// Log returns the end of the server's log.
 func (s *server) Log() string { return s.proc.Log() }
 
-// Running says whether the process exists; a paused one does.
+// Running reports whether the process exists, which includes a paused one.
 func (s *server) Running() bool { return s.proc.Running() }
 
-// Pause stops the server with SIGSTOP: connections stay open and the kernel
-// accepts new ones, but nothing is answered.
+// Pause stops the server with SIGSTOP: connections stay open and the kernel accepts new ones, but
+// the server answers nothing.
 func (s *server) Pause() error { return s.proc.Pause() }
 
-// Resume lets a paused server go on with everything that was sent meanwhile.
+// Resume continues a paused server, which then handles everything that was sent meanwhile.
 func (s *server) Resume() error { return s.proc.Resume() }
 
-// Kill ends the server with SIGKILL: what was not persisted is lost.
+// Kill ends the server with SIGKILL: data that was not persisted is lost.
 func (s *server) Kill() error { return s.proc.Kill() }
 
-// Stop ends the server for good and gives back its ports and its directory.
-// It reports a server that had ended without being asked to. Stopping twice
-// is harmless.
+// Stop ends the server permanently and releases its ports and its directory. It reports a server
+// that had ended without being asked to. A second Stop does nothing.
 func (s *server) Stop() error {
 	err := s.proc.Stop()
 	releasePorts(s.ports)
@@ -81,8 +80,8 @@ func (s *server) Stop() error {
 	return nil
 }
 
-// startAgain starts the process until the port can be bound: somebody who
-// took it while the server was down may give it back.
+// startAgain starts the process until the port can be bound: a process that took the port while the
+// server was down may release it.
 func (s *server) startAgain(ctx context.Context) error {
 	for {
 		if err := s.proc.Restart(); err != nil {
@@ -98,13 +97,13 @@ func (s *server) startAgain(ctx context.Context) error {
 	}
 }
 
-// awaitReady waits until the server answers. A server that ends instead
-// says why in its log.
+// awaitReady waits until the server answers. A server that ends instead gives the reason in its
+// log.
 func (s *server) awaitReady(ctx context.Context) error {
-	// Somebody who took the port need not answer at all: do not wait long for
-	// the first answer, but do in the end, on a machine that is slow.
-	for bound := askFirst; ; bound = min(2*bound, askBound) {
-		err := s.ready(ctx, bound)
+	// A process that took the port may never answer: the wait for an answer is short at first, and
+	// becomes longer for a slow machine.
+	for timeout := askFirst; ; timeout = min(2*timeout, askTimeout) {
+		err := s.ready(ctx, timeout)
 		if err == nil {
 			return nil
 		}
@@ -117,10 +116,10 @@ func (s *server) awaitReady(ctx context.Context) error {
 	}
 }
 
-// ready asks once, and only after a plain dial has worked: clients answer
-// failed dials with pauses, or with a goroutine that dials on.
-func (s *server) ready(ctx context.Context, bound time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, bound)
+// ready asks once, and only after a plain dial has succeeded: clients react to failed dials with
+// pauses, or with a goroutine that keeps dialing.
+func (s *server) ready(ctx context.Context, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	probe, err := new(net.Dialer).DialContext(ctx, "tcp4", s.Addr())
 	if err != nil {
@@ -138,8 +137,8 @@ func (s *server) startFailure() error {
 	return fmt.Errorf("%s %s ended while starting:\n%s", s.name, s.Addr(), log)
 }
 
-// await polls cond until it returns nil. The error at the end of the context
-// says what was waited for and what was missing last.
+// await polls cond until it returns nil. The error at the end of the context says what was awaited,
+// and includes the last error of cond.
 func await(ctx context.Context, what string, cond func(context.Context) error) error {
 	for {
 		err := cond(ctx)
@@ -152,7 +151,7 @@ func await(ctx context.Context, what string, cond func(context.Context) error) e
 	}
 }
 
-// pause waits and says whether the context still lives.
+// pause waits and reports whether the context is still alive.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

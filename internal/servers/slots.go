@@ -16,8 +16,7 @@ func (c *Cluster) Slot(ctx context.Context, key string) (int, error) {
 	})
 }
 
-// NodeFor returns the master that serves the key, as the first node that
-// answers sees it.
+// NodeFor returns the master that serves the key, according to the first node that answers.
 func (c *Cluster) NodeFor(ctx context.Context, key string) (*Redis, error) {
 	slot, err := c.Slot(ctx, key)
 	if err != nil {
@@ -44,8 +43,7 @@ func (c *Cluster) Owner(ctx context.Context, slot int) (*Redis, error) {
 	return nil, fmt.Errorf("nobody serves slot %d", slot)
 }
 
-// Masters returns the nodes that are masters now, as each of the running
-// ones sees itself.
+// Masters returns the nodes that are masters now, according to each running node itself.
 func (c *Cluster) Masters(ctx context.Context) ([]*Redis, error) {
 	var masters []*Redis
 	for _, node := range c.nodes {
@@ -74,8 +72,8 @@ func (c *Cluster) id(node *Redis) (string, error) {
 
 const keysPerMove = 100
 
-// MigrateSlot moves a slot with all its keys from one master to another while
-// clients use it: BeginMigration, MoveSlotKeys and FinishMigration in a row.
+// MigrateSlot moves a slot with all its keys from one master to another while clients use it. It
+// calls BeginMigration, MoveSlotKeys and FinishMigration.
 func (c *Cluster) MigrateSlot(ctx context.Context, slot int, from, to *Redis) error {
 	for _, step := range []func(context.Context, int, *Redis, *Redis) error{
 		c.BeginMigration, c.MoveSlotKeys, c.FinishMigration,
@@ -87,9 +85,8 @@ func (c *Cluster) MigrateSlot(ctx context.Context, slot int, from, to *Redis) er
 	return nil
 }
 
-// BeginMigration opens the slot at both ends. From here on the old master
-// answers ASK for keys that it does not have, and commands on several keys
-// get TRYAGAIN when only some have moved.
+// BeginMigration opens the slot at both masters. From here on the old master answers ASK for keys
+// that it does not have, and commands on several keys get TRYAGAIN when only some have moved.
 func (c *Cluster) BeginMigration(ctx context.Context, slot int, from, to *Redis) error {
 	fromID, err := c.id(from)
 	if err != nil {
@@ -99,8 +96,8 @@ func (c *Cluster) BeginMigration(ctx context.Context, slot int, from, to *Redis)
 	if err != nil {
 		return err
 	}
-	// Importing first: the old master must not send clients to a node that
-	// would send them back.
+	// IMPORTING comes first: the old master must not redirect clients to a node that would redirect
+	// them back.
 	if err := to.tell(ctx, []any{"CLUSTER", "SETSLOT", slot, "IMPORTING", fromID}); err != nil {
 		return err
 	}
@@ -122,8 +119,7 @@ func (c *Cluster) MoveSlotKeys(ctx context.Context, slot int, from, to *Redis) e
 	}
 }
 
-// MoveKeys moves some keys of an opened slot, so that a slot can be left half
-// moved.
+// MoveKeys moves some keys of an opened slot, so that a slot can stay half moved.
 func (c *Cluster) MoveKeys(ctx context.Context, from, to *Redis, keys ...string) error {
 	command := []any{"MIGRATE", loopback, to.ports[0].number, "", 0, 5000, "KEYS"}
 	for _, key := range keys {
@@ -132,9 +128,9 @@ func (c *Cluster) MoveKeys(ctx context.Context, from, to *Redis, keys ...string)
 	return from.tell(ctx, command)
 }
 
-// FinishMigration gives the slot to its new master and tells every master, so
-// that no client is sent the old way. Keys that were not moved are lost to
-// clients, and the old master refuses while it has any.
+// FinishMigration gives the slot to its new master and informs every master, so that no client is
+// redirected to the old one. Clients cannot reach keys that were not moved, and the old master
+// refuses while it has any.
 func (c *Cluster) FinishMigration(ctx context.Context, slot int, from, to *Redis) error {
 	toID, err := c.id(to)
 	if err != nil {
@@ -144,8 +140,8 @@ func (c *Cluster) FinishMigration(ctx context.Context, slot int, from, to *Redis
 	if err != nil {
 		return err
 	}
-	// The new master first: if the old one gave the slot away before, nobody
-	// would serve it if we failed in between.
+	// The new master comes first: if the old one gave the slot away before, a failure in between
+	// would leave the slot without a master.
 	for _, node := range append([]*Redis{to, from}, masters...) {
 		if err := node.tell(ctx, []any{"CLUSTER", "SETSLOT", slot, "NODE", toID}); err != nil {
 			return err
@@ -154,8 +150,8 @@ func (c *Cluster) FinishMigration(ctx context.Context, slot int, from, to *Redis
 	return nil
 }
 
-// CancelMigration closes an opened slot at both ends and leaves it where it
-// was. Keys that have moved stay where they are, out of reach.
+// CancelMigration closes an opened slot at both masters and leaves it where it was. Keys that have
+// moved stay where they are, and clients cannot reach them.
 func (c *Cluster) CancelMigration(ctx context.Context, slot int, from, to *Redis) error {
 	stable := []any{"CLUSTER", "SETSLOT", slot, "STABLE"}
 	return errors.Join(from.tell(ctx, stable), to.tell(ctx, stable))

@@ -24,17 +24,16 @@ func (t *traffic) call(path string) {
 	t.calls[path]++
 }
 
-// BytesUp is how many bytes were written to servers.
+// BytesUp returns how many bytes were written to servers.
 func (p *Proxy) BytesUp() int64 { return p.traffic.bytes[toServer].Load() }
 
-// BytesDown is how many bytes were written to clients.
+// BytesDown returns how many bytes were written to clients.
 func (p *Proxy) BytesDown() int64 { return p.traffic.bytes[toClient].Load() }
 
-// Requests is how many requests were read from clients.
+// Requests returns how many requests were read from clients.
 func (p *Proxy) Requests() int64 { return p.traffic.requests.Load() }
 
-// GRPCCalls is how many calls of gRPC were read from clients, by path. A
-// stream is one call.
+// GRPCCalls returns how many gRPC calls were read from clients, by path. A stream is one call.
 func (p *Proxy) GRPCCalls() map[string]int {
 	p.traffic.mu.Lock()
 	defer p.traffic.mu.Unlock()

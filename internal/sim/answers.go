@@ -37,7 +37,7 @@ func (s *Simulation) answered(sent time.Duration, r driver.Ref, st driver.State)
 func sparing(ttl time.Duration) time.Duration { return ttl/20 + early }
 
 // checkLoss fails if a lock is lost although the store has answered its renewals in time. Holds
-// that nothing has extended or handed on are judged, if no machine slept.
+// that nothing has extended or handed over are judged, if no machine slept.
 func (s *Simulation) checkLoss(h *Hold) {
 	if h.Inside != nil || !h.Keeps || h.asked || !h.lost() || s.batches || s.evicted[h.Token] || len(s.sleeps) > 0 || s.hasObservers() {
 		return
@@ -69,8 +69,8 @@ func (s *Simulation) checkBelief(h *Hold) {
 	}
 	for _, c := range claims {
 		last := max(c.Token, c.LastToken)
-		if c.Phase == driver.Held && c.Token <= h.Token && h.Token <= last && c.Left+rounding < left {
-			s.failf("belief", "%s believes in token %d of %s for %v more, and the store keeps it for %v", h.User, h.Token, h.Key, left, c.Left)
+		if c.Phase == driver.Held && c.Token <= h.Token && h.Token <= last && c.Remaining+rounding < left {
+			s.failf("belief", "%s believes in token %d of %s for %v more, and the store keeps it for %v", h.User, h.Token, h.Key, left, c.Remaining)
 		}
 	}
 }
@@ -79,7 +79,7 @@ func (s *Simulation) checkBelief(h *Hold) {
 const rounding = 2 * time.Millisecond
 
 // checkReleased fails if the store has a lock of which Unlock has said that it is released. What
-// is handed on inside a process, or is kept for a least hold, stays; Do does not tell.
+// is handed over inside a process, or is kept for a least hold, stays; Do does not tell.
 func (s *Simulation) checkReleased(h *Hold) {
 	if h.Inside == nil && h.verb != verbDo && !s.batches && !h.Lingers && s.Fences {
 		s.stillHeld(h.Key, h.Token, "kept", "its Unlock has returned nil")
@@ -93,29 +93,48 @@ func (s *Simulation) checkOverstay(h *Hold) {
 	}
 }
 
-// checkLeast sees to it that a key is kept for the least hold, and not much longer if nothing
-// fails.
+// checkLeast sees to it that a key is kept for the least hold, and not longer than asked for if its
+// user has unlocked it and nothing fails.
 func (s *Simulation) checkLeast(h *Hold) {
-	if !h.Lingers || h.Inside != nil || !s.calm || s.batches || s.hasObservers() || h.Mode != driver.Exclusive {
+	if !h.Lingers || h.Inside != nil || !s.calm || s.hasObservers() || h.Mode != driver.Exclusive {
 		return
 	}
 	until := h.entered + h.MinHold
 	s.Go(func() {
 		pause(until - s.Now() - rounding)
 		s.mu.Lock()
-		spared := s.evicted[h.Token] || h.lost() || s.closed[h.client]
+		spared, left := s.evicted[h.Token] || h.lost() || s.closed[h.client], h.done
 		s.mu.Unlock()
 		if !spared && !s.isHeld(h.Key, h.Token) {
 			s.wrong("least hold", "%s had token %d of %s from %v on for at least %v, and it is free", h.User, h.Token, h.Key, h.entered, h.MinHold)
 		}
-		pause(2*rounding + sweeping)
+		pause(2 * rounding)
+		if left && s.Exact {
+			pause(s.roundTrip())
+			s.checkFreed(h, "its least hold is over")
+			return
+		}
+		pause(sweeping)
 		s.mu.Lock()
-		left := h.done && h.returned+sweeping < s.Now() && !s.closed[h.client]
+		left = h.done && h.returned+sweeping < s.Now()
 		s.mu.Unlock()
 		if left {
-			s.stillHeld(h.Key, h.Token, "kept", "its least hold was over long ago")
+			s.checkFreed(h, "its least hold was over long ago")
 		}
 	})
+}
+
+// roundTrip is the longest that a call and its answer take if nothing fails.
+func (s *Simulation) roundTrip() time.Duration { return 2 * (time.Millisecond + s.network.delay) }
+
+// checkFreed fails if the store has a lock that was released, unless Close has left it there.
+func (s *Simulation) checkFreed(h *Hold, why string) {
+	s.mu.Lock()
+	closed := s.closed[h.client]
+	s.mu.Unlock()
+	if !closed {
+		s.stillHeld(h.Key, h.Token, "kept", why)
+	}
 }
 
 func (s *Simulation) isHeld(key string, token int64) bool {

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/ceyewan/genesis/pkg/dlock"
@@ -10,6 +11,26 @@ import (
 
 // extra decides about what was added to the calls of users later.
 func (u *User) extra(percent int) bool { return u.Extra != nil && u.Extra.IntN(100) < percent }
+
+// drawLeast lets a brief user ask for a least hold. One without renewal is bounded by its TTL, so
+// it is not asked for there.
+func (u *User) drawLeast(q *Request) {
+	if !u.Brief || q.Fixed || q.Lingers || u.Least.IntN(100) >= 30 {
+		return
+	}
+	q.Lingers, q.MinHold = true, time.Duration(u.Least.Int64N(int64(3*time.Second)))
+	q.opts = append(q.opts, dlock.WithMinHold(q.MinHold))
+}
+
+// leavesEarly reports whether a brief user has done its work before its least hold is over, for
+// the most part long before.
+func (u *User) leavesEarly(h *Hold) bool {
+	if !u.Brief || h.MinHold == 0 || u.Least.IntN(100) >= 70 {
+		return false
+	}
+	u.stay(h.Context, time.Duration(u.Least.Int64N(int64(h.MinHold/2)+1)))
+	return true
+}
 
 // unlockForOther makes the Unlock that another user of the Client still owes.
 func (u *User) unlockForOther(c *dlock.Client, key string) {
@@ -54,15 +75,21 @@ func (u *User) unlockInside(c *dlock.Client, h *Hold) {
 
 // doInside calls Do inside Do.
 func (u *User) doInside(inner context.Context, g *dlock.Guard, outer *Hold) {
-	q, ran := &Request{client: outer.client, User: u.Name, Key: outer.Key}, false
+	q, ran, lost := &Request{client: outer.client, User: u.Name, Key: outer.Key}, false, false
 	err := q.client.Do(inner, q.Key, func(held context.Context) error {
 		ran = true
 		h := u.hold(held, g, q, outer)
 		u.stay(held, u.upTo(time.Second))
 		u.Observer.Leaves(h)
+		lost = outer.lost()
 		return nil
 	})
-	if ran == (err != nil) || !ran && outer.Mode == driver.Exclusive && outer.own.Err() == nil {
+	told := errors.Is(err, dlock.ErrOwnershipLost)
+	switch {
+	case ran && lost && !told:
+		u.failf("lie", "%s has lost token %d of %s, and the Do inside says: %v", u.Name, outer.Token, outer.Key, err)
+	case ran && (err == nil || told && outer.own.Err() != nil):
+	case ran, err == nil, outer.Mode == driver.Exclusive && outer.own.Err() == nil:
 		u.failf("re-entry", "%s has %s, token %d, and Do inside of it ran: %v, and returned: %v", u.Name, outer.Key, outer.Token, ran, err)
 	}
 }
@@ -111,7 +138,7 @@ func (u *User) extend(h *Hold, g *dlock.Guard, ttl time.Duration) {
 	}
 }
 
-// renewLast begins a renewal just before the lock is given back or handed on.
+// renewLast begins a renewal just before the lock is given back or handed over.
 func (u *User) renewLast(h *Hold, g *dlock.Guard) {
 	if !u.Eager || u.Config.LocalBatch == 0 || !u.extra(40) {
 		return

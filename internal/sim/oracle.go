@@ -47,6 +47,7 @@ func (s *Simulation) Asks(q *Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.waiting[q] = 0
+	s.callers[q.Purpose] = q.client
 	s.count(q, false)
 	if q.byKey() {
 		s.byKey[keyed{q.client, q.Key}] = append(s.byKey[keyed{q.client, q.Key}], q)
@@ -63,6 +64,7 @@ func (s *Simulation) Enters(h *Hold) {
 	if h.Inside == nil {
 		s.count(h.Request, true)
 	}
+	s.lingers[h.Token] = s.lingers[h.Token] || h.Lingers
 	if s.hasObservers() && h.Context.Err() != nil { // the logger has held its user up until it was lost
 		delete(s.waiting, h.Request)
 		return
@@ -88,7 +90,6 @@ func (s *Simulation) Enters(h *Hold) {
 		s.failf("overlap", "%s has permit %d of %d of %s", h.User, beside+1, h.Limit, h.Key)
 	}
 	s.holds[h.Key] = append(s.holds[h.Key], h)
-	s.lingers[h.Token] = s.lingers[h.Token] || h.Lingers
 }
 
 func (s *Simulation) checkToken(h *Hold) {
@@ -121,7 +122,7 @@ func (s *Simulation) checkOrder(h *Hold) {
 		return
 	}
 	for q, n := range s.waiting {
-		if q.Key != h.Key || q.Bounded || h.Asked < q.Asked+time.Second {
+		if q.Key != h.Key || q.HasWait || h.Asked < q.Asked+time.Second {
 			continue
 		}
 		s.waiting[q] = n + 1
@@ -208,7 +209,7 @@ func (s *Simulation) Look(key string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, c := range claims {
-		one.left = append(one.left, stored{c.Info.Purpose, one.at + c.Left})
+		one.left = append(one.left, stored{c.Info.Purpose, one.at + c.Remaining})
 		if c.Phase == driver.Held {
 			s.grants[c.ID] = grant{key, c.Token}
 			s.begins[grant{key, c.Token}] = true
@@ -224,7 +225,8 @@ func (s *Simulation) Look(key string) {
 // from a time on until now, or another call has not unlocked it yet.
 func (s *Simulation) takenByOther(key, purpose string, from time.Duration) bool {
 	for _, h := range s.holds[key] {
-		if h.live() || (!h.done && h.Inside == nil) { // live: evicted, and nobody has told it yet
+		released := h.done && h.returned < from         // until then its Client may not know that the store has let go
+		if h.live() || (!released && h.Inside == nil) { // live: evicted, and nobody has told it yet
 			return true
 		}
 	}
@@ -300,6 +302,9 @@ func (s *Simulation) evict(user, key string) {
 	s.mu.Lock()
 	for token := claims[0].Token; token <= max(claims[0].Token, claims[0].LastToken); token++ {
 		s.evicted[token] = true
+		if _, again := s.evictions[grant{key, token}]; !again {
+			s.evictions[grant{key, token}] = s.Now()
+		}
 	}
 	s.lastEviction[key] = s.Now()
 	s.logf("%s evicts token %d of %s", user, claims[0].Token, key)
@@ -309,14 +314,14 @@ func (s *Simulation) evict(user, key string) {
 }
 
 const (
-	settled = 4 * time.Second             // what was under way when Clients were closed is over
+	closing = 4 * time.Second             // what was under way when Clients were closed is over
 	allOver = 70*time.Second + maxSetBack // longer than the longest lease
 )
 
 // end checks what the store has when every Client is closed. Nothing but a call that was
 // repeated or came late may have left a claim, and none may outlive its lease.
 func (s *Simulation) end() {
-	pause(settled)
+	pause(closing)
 	if s.calm {
 		s.leftovers("after Close, and nothing fails", true)
 	}

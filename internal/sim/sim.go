@@ -44,6 +44,7 @@ type Settings struct {
 	Sleeps  bool          // the Clients' machine may be suspended; they have to be told of Slept
 	SetBack bool          // the store's clock may be set back
 	FIFO    bool          // waiters are served in order when nothing fails
+	Exact   bool          // a call is one message and its answer, on no connection that has to be made
 }
 
 // A Simulation is one run: Clients of one store, their users, and a record of what they
@@ -59,6 +60,7 @@ type Simulation struct {
 	batches  bool     // some Client has a LocalBatch
 	cuts     []cut    // when a link carries nothing
 	handoffs bool     // users pass a lock on inside of their processes, most of the time
+	brief    bool     // users are brief
 	sleeps   []asleep // when the machine is suspended
 	healed   atomic.Bool
 	slept    atomic.Int64
@@ -78,8 +80,9 @@ type Simulation struct {
 	taken     map[string][]sample // by key: what the store had
 	waiting   map[*Request]int    // and how many that asked later were served first
 	lastWake  time.Time
-	evicted   map[int64]bool // by token
-	lingers   map[int64]bool // by token: Close leaves it to its lease
+	evicted   map[int64]bool           // by token
+	callers   map[string]*dlock.Client // by purpose: whose call it was
+	lingers   map[int64]bool           // by token: Close leaves it to its lease
 	failures  []string
 
 	closed          map[*dlock.Client]bool // from when Close begins
@@ -87,6 +90,7 @@ type Simulation struct {
 	byKey           map[keyed][]*Request     // calls of Lock and TryLock
 	unlockedByOther map[keyed]bool           // see unlocksForOther
 	lastEviction    map[string]time.Duration // by key
+	evictions       map[grant]time.Duration  // the first of each
 	leases          map[grant]lease
 
 	story []string
@@ -107,16 +111,17 @@ type fragile interface{ Damage(*rand.Rand) }
 func New(set Settings) *Simulation {
 	s := &Simulation{
 		Settings: set, begin: time.Now(), holds: map[string][]*Hold{}, grants: map[string]grant{}, begins: map[grant]bool{},
-		last: map[string]int64{}, lastAlone: map[string]int64{}, taken: map[string][]sample{}, evicted: map[int64]bool{}, lingers: map[int64]bool{},
+		last: map[string]int64{}, lastAlone: map[string]int64{}, taken: map[string][]sample{}, evicted: map[int64]bool{}, lingers: map[int64]bool{}, callers: map[string]*dlock.Client{},
 		waiting: map[*Request]int{}, firstGrants: map[string]int64{},
 		closed: map[*dlock.Client]bool{}, counts: map[Way]Count{}, byKey: map[keyed][]*Request{},
-		unlockedByOther: map[keyed]bool{}, lastEviction: map[string]time.Duration{}, leases: map[grant]lease{},
+		unlockedByOther: map[keyed]bool{}, lastEviction: map[string]time.Duration{}, evictions: map[grant]time.Duration{}, leases: map[grant]lease{},
 	}
 	r := s.Draw("weather")
 	s.calm = r.IntN(5) == 0
 	s.local = s.calm && r.IntN(2) == 0 && s.Local
 	s.network = conditions{delay: time.Duration(1+r.IntN(50)) * time.Millisecond, late: time.Duration(1+r.IntN(20)) * time.Second}
 	if s.calm {
+		s.brief = s.Draw("least holds").IntN(2) == 1 // none of those that failed once
 		return s
 	}
 	if s.Draw("clean").IntN(10) == 0 {
@@ -232,7 +237,8 @@ func (s *Simulation) user(p *process, name string) *User {
 		Extra: s.Draw(name, "extra"), Wrong: s.wrong, Extended: s.extended, Ended: s.ends, UnlocksForOther: s.unlocksForOther,
 		Eager: s.network.repeats == 0, Steady: s.network.repeats > 0, // a call that arrives once more, late, may cut what was extended since
 		Handoffs: s.handoffs,
-		Evict:    func(key string) { s.evict(name, key) },
+		Brief:    s.brief, Least: s.Draw(name, "least"),
+		Evict: func(key string) { s.evict(name, key) },
 		Key: func(mixed bool) string {
 			if mixed {
 				return mixedKey

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -43,6 +44,10 @@ type User struct {
 	Eager, Steady bool
 	// Handoffs makes users do nothing but hold a lock briefly, or extend it and hold it long.
 	Handoffs bool
+	// Brief users ask for least holds and often unlock before these are over, or evict a lock
+	// just before they unlock it, or restart their Client while it acquires, as Least decides.
+	Brief bool
+	Least *rand.Rand
 	// Wrong is told of a promise that was not kept.
 	Wrong func(kind, format string, args ...any)
 	// Extended is told of an Extend: whether the lock was lost before, the context of the call,
@@ -52,7 +57,8 @@ type User struct {
 	Ended           func(h *Hold, call string, err error)
 	UnlocksForOther func(c *dlock.Client, key string)
 
-	step int
+	step     int
+	restarts sync.WaitGroup
 }
 
 // A Request is one call for a lock.
@@ -62,7 +68,7 @@ type Request struct {
 	Limit              int
 	TTL                time.Duration
 	Keeps              bool // nothing but an unlock is to end it
-	Bounded            bool // by WithWait
+	HasWait            bool // by WithWait
 	Wait               time.Duration
 	Lingers            bool // by WithMinHold; Close leaves it to its lease
 	Fixed              bool // by WithoutRenewal
@@ -126,12 +132,13 @@ func (u *User) request(c *dlock.Client, verb string) *Request {
 		q.Lingers, q.MinHold = true, u.upTo(3*time.Second)
 		q.opts = append(q.opts, dlock.WithMinHold(q.MinHold))
 	}
+	u.drawLeast(q)
 	if u.chance(10) {
 		q.Keeps, q.MaxHold = false, 3*time.Second+u.upTo(5*time.Second)
 		q.opts = append(q.opts, dlock.WithMaxHold(q.MaxHold))
 	}
 	if u.chance(30) {
-		q.Bounded, q.Wait = true, u.upTo(8*time.Second)
+		q.HasWait, q.Wait = true, u.upTo(8*time.Second)
 		q.opts = append(q.opts, dlock.WithWait(q.Wait))
 	}
 	return q
@@ -174,14 +181,22 @@ func (u *User) patience(q *Request) context.CancelFunc {
 	q.Asked = u.Observer.Now()
 	context.AfterFunc(q.Patience, func() { q.ended.Store(int64(u.Observer.Now())) })
 	u.Observer.Asks(q)
+	if u.Brief && u.Least.IntN(100) < 4 {
+		after := time.Duration(u.Least.Int64N(int64(20 * time.Millisecond)))
+		u.restarts.Go(func() {
+			pause(after)
+			_ = u.Restart()
+		})
+	}
 	return cancel
 }
 
 // Run makes some calls, or fewer if ctx ends.
 func (u *User) Run(ctx context.Context, calls int) {
+	defer u.restarts.Wait()
 	for u.step = 0; u.step < calls && ctx.Err() == nil; u.step++ {
 		if u.Handoffs {
-			u.handOn(u.Client())
+			u.handOver(u.Client())
 			continue
 		}
 		u.pause(u.upTo(2 * time.Second))
@@ -213,9 +228,9 @@ func (u *User) hold(held context.Context, g *dlock.Guard, q *Request, inside *Ho
 	return h
 }
 
-// handOn holds briefly, so that the next user of the process has the lock while a renewal is
+// handOver holds briefly, so that the next user of the process has the lock while a renewal is
 // under way, or extends and holds for long.
-func (u *User) handOn(c *dlock.Client) {
+func (u *User) handOver(c *dlock.Client) {
 	u.pause(u.upTo(20 * time.Millisecond)) // so that no two users call at one instant
 	q := &Request{client: c, verb: verbAcquire, User: u.Name, Key: u.Key(false), Purpose: shared, TTL: u.Config.DefaultTTL, Keeps: true, Patience: context.Background()}
 	q.Asked = u.Observer.Now()
@@ -333,6 +348,9 @@ func (u *User) stay(held context.Context, d time.Duration) {
 
 // work is what a holder does: time passes, and it may extend.
 func (u *User) work(h *Hold, g *dlock.Guard) {
+	if u.leavesEarly(h) {
+		return
+	}
 	if u.Eager && u.extra(30) { // what was sent for its predecessor may still be under way
 		u.extend(h, g, time.Minute)
 	}
@@ -349,6 +367,9 @@ func (u *User) work(h *Hold, g *dlock.Guard) {
 }
 
 func (u *User) giveBack(h *Hold, unlock func() error) {
+	if u.Brief && u.Least.IntN(100) < 10 {
+		u.Evict(h.Key) // just before its holder, most likely this user, unlocks it
+	}
 	u.Observer.Leaves(h)
 	if h.MaxHold > 0 && h.Context.Err() != nil && u.extra(50) {
 		h.dawdled = true

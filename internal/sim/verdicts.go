@@ -104,9 +104,9 @@ func (s *Simulation) misjudged(q *Request, err error) string {
 		return unless(s.lockedBeside(q), "and its Client had not locked the key")
 	case errors.Is(err, dlock.ErrUnknownOutcome):
 		evicted := q.tries() && s.evictedSince(q.Key, q.Asked) // before it was answered
-		return unless(!s.calm || evicted || q.Bounded && s.Now() >= q.Asked+q.Wait, "and nothing fails")
+		return unless(!s.calm || evicted || q.HasWait && s.Now() >= q.Asked+q.Wait, "and nothing fails")
 	case errors.Is(err, dlock.ErrLockHeldByOther):
-		return unless(q.tries() || q.Bounded, "and was to wait")
+		return unless(q.tries() || q.HasWait, "and was to wait")
 	case errors.Is(err, dlock.ErrUnavailable), errors.Is(err, dlock.ErrDenied), errors.Is(err, dlock.ErrNotReady):
 		return unless(!s.calm, "and nothing fails")
 	}
@@ -181,7 +181,7 @@ func (s *Simulation) misjudgedUnlock(h *Hold, err error) string {
 	case errors.Is(context.Cause(h.own), dlock.ErrClosed):
 		return unless(errors.Is(err, dlock.ErrClosed), "was ended by Close, and unlocking does not say so")
 	case err == nil:
-		return ""
+		return unless(!s.wasEvicted(h), "was evicted before that, and unlocking does not say so")
 	case lost:
 		return unless(s.mayBeGone(h), "was not lost, and unlocking says so")
 	case h.verb == verbDo:
@@ -192,6 +192,14 @@ func (s *Simulation) misjudgedUnlock(h *Hold, err error) string {
 		return unless(!s.calm || gaveUp || late || s.closed[h.client], "was not confirmed, and nothing fails")
 	}
 	return "was unlocked with an error of no known kind"
+}
+
+// wasEvicted reports whether an Unlock must have learned that its lock was evicted: it was before
+// the call, the call asks the store, and nothing fails that would make it ask twice.
+func (s *Simulation) wasEvicted(h *Hold) bool {
+	at, evicted := s.evictions[grant{h.Key, h.Token}]
+	asks := !h.Lingers && h.verb != verbDo && h.Purpose != shared // nor is it handed over
+	return evicted && at <= h.leftAt && asks && s.calm && s.Fences
 }
 
 // mayBeGone reports whether the store may have dropped a lock before its user learned of it.
@@ -266,6 +274,9 @@ func (s *Simulation) shut(c *dlock.Client) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.logf("a Client is closed: %v", err)
+	if s.calm && s.Exact && err == nil {
+		time.AfterFunc(sweeping, func() { s.checkClosed(c) })
+	}
 	if err != nil && (s.calm || !errors.Is(err, dlock.ErrUnknownOutcome)) {
 		s.failf("close", "a Client was closed with an error: %v", err)
 	}
@@ -277,6 +288,20 @@ func (s *Simulation) shut(c *dlock.Client) error {
 		}
 	}
 	return err
+}
+
+// checkClosed fails if the store has a claim of a Client some time after its Close.
+func (s *Simulation) checkClosed(c *dlock.Client) {
+	for _, key := range Keys() {
+		claims := s.store.Claims(key)
+		s.mu.Lock()
+		for _, cl := range claims {
+			if s.callers[cl.Info.Purpose] == c && !s.lingers[cl.Token] {
+				s.failf("ghost", "%s has a claim of %q, phase %v, token %d, and its Client was closed", key, cl.Info.Purpose, cl.Phase, cl.Token)
+			}
+		}
+		s.mu.Unlock()
+	}
 }
 
 func (w Way) String() string { return fmt.Sprintf("%s, %s", w.Verb, w.Mode) }

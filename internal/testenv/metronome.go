@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A Metronome tells for how long this machine had no time for the test: what came late by
-// no more than that is not the product's fault.
+// A Metronome measures for how long this machine did not run the test: a delay up to that time is
+// not the fault of the code under test.
 type Metronome struct {
 	mu    sync.Mutex
 	beats []beat
@@ -47,12 +47,20 @@ func (m *Metronome) run(ctx context.Context) {
 	}
 }
 
-// Lost is how much time of ours the machine has taken since then.
-func (m *Metronome) Lost(since time.Time) (sum time.Duration) {
+// Lost returns how much time the machine has taken from the test since then.
+func (m *Metronome) Lost(since time.Time) time.Duration {
+	return m.LostBetween(since, time.Now())
+}
+
+// LostBetween returns how much time the machine took from the test in stalls that ended between two
+// times.
+func (m *Metronome) LostBetween(from, to time.Time) (sum time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for i := len(m.beats) - 1; i >= 0 && m.beats[i].at.After(since); i-- {
-		sum += m.beats[i].late
+	for i := len(m.beats) - 1; i >= 0 && m.beats[i].at.After(from); i-- {
+		if !m.beats[i].at.After(to) {
+			sum += m.beats[i].late
+		}
 	}
 	return sum
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/ceyewan/genesis/internal/servers"
 )
 
-// A Monitor is everything that a Redis server carries out, in its order.
+// A Monitor records everything that a Redis server carries out, in order.
 type Monitor struct {
 	ask  net.Conn // for marks
 	in   *bufio.Reader
@@ -23,14 +23,14 @@ type Monitor struct {
 	seen []Command
 }
 
-// A Command is one that a server has carried out.
+// A Command is a command that a server has carried out.
 type Command struct {
 	At   time.Duration // by the server's clock
 	Lua  bool          // a script has called it
 	Args []string
 }
 
-// marks tells the marks of all monitors apart.
+// marks distinguishes the marks of all monitors.
 var marks atomic.Int64
 
 // MonitorRedis starts MONITOR, which ends with the test.
@@ -103,7 +103,7 @@ func parseMonitored(line string) (c Command) {
 	return c
 }
 
-// Commands returns what was carried out until now.
+// Commands returns the commands that were carried out until now.
 func (m *Monitor) Commands(tb testing.TB) []Command {
 	tb.Helper()
 	mark := "mark" + strconv.FormatInt(marks.Add(1), 10)

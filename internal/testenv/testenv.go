@@ -1,9 +1,8 @@
-// Package testenv gives tests real servers and a faulty network, and takes
-// them away when the test ends. A test fails if one of its servers cannot be
-// stopped or has ended without being asked to.
+// Package testenv gives tests real servers and a faulty network, and removes them when the test
+// ends. A test fails if one of its servers cannot be stopped or has ended without being asked to.
 //
-// Where a server is not installed, such tests are skipped, except where they
-// must not be: with DLOCK_TEST_REQUIRE=1 or CI in the environment they fail.
+// If a server is not installed, such tests are skipped. With DLOCK_TEST_REQUIRE=1 or CI in the
+// environment they fail instead.
 package testenv
 
 import (
@@ -21,12 +20,12 @@ import (
 // RequireEnv set to 1 makes a missing server a failure instead of a skip.
 const RequireEnv = "DLOCK_TEST_REQUIRE"
 
-// StressEnv is set where tests run their full counts and hold every bound of real time.
+// StressEnv is set where tests run their full counts and check every limit of real time.
 const StressEnv = "DLOCK_STRESS"
 
-// UnderStress returns full with DLOCK_STRESS set, and usual otherwise: a count, or a bound
-// of real time. A bound is a pass mark only on a machine with nothing else to do, so the
-// usual one tells right from wrong on a machine ten times slower.
+// UnderStress returns full if DLOCK_STRESS is set, and usual otherwise. The values are counts, or
+// limits of real time. A strict limit is meaningful only on an idle machine, so the usual one
+// separates right from wrong even on a machine ten times slower.
 func UnderStress[T any](usual, full T) T {
 	if os.Getenv(StressEnv) != "" {
 		return full
@@ -36,11 +35,12 @@ func UnderStress[T any](usual, full T) T {
 
 const (
 	startWithin = 60 * time.Second
-	pollEvery   = 5 * time.Millisecond
+	pollFirst   = time.Millisecond
+	pollEvery   = 20 * time.Millisecond
 )
 
-// Redis starts a server for this test; args win over the defaults, which are
-// a server without persistence.
+// Redis starts a server for this test. args override the defaults, which are a server without
+// persistence.
 func Redis(tb testing.TB, args ...string) *servers.Redis {
 	tb.Helper()
 	return start(tb, func(ctx context.Context) (*servers.Redis, error) {
@@ -62,8 +62,7 @@ func Cluster(tb testing.TB) *servers.Cluster {
 	return ClusterWithReplicas(tb, 0)
 }
 
-// ClusterWithReplicas starts a cluster of three masters with this many
-// replicas each.
+// ClusterWithReplicas starts a cluster of three masters with this many replicas each.
 func ClusterWithReplicas(tb testing.TB, perMaster int) *servers.Cluster {
 	tb.Helper()
 	return start(tb, func(ctx context.Context) (*servers.Cluster, error) {
@@ -71,8 +70,8 @@ func ClusterWithReplicas(tb testing.TB, perMaster int) *servers.Cluster {
 	})
 }
 
-// Etcd starts a server for this test; args win over the defaults, which are
-// those of servers.EtcdOptions.
+// Etcd starts a server for this test. args override the defaults, which are those of
+// servers.EtcdOptions.
 func Etcd(tb testing.TB, args ...string) *servers.Etcd {
 	tb.Helper()
 	return start(tb, func(ctx context.Context) (*servers.Etcd, error) {
@@ -88,18 +87,18 @@ func EtcdCluster(tb testing.TB) *servers.EtcdCluster {
 	})
 }
 
-// Etcdctl is the path of etcdctl.
+// Etcdctl returns the path of etcdctl.
 func Etcdctl(tb testing.TB) string {
 	tb.Helper()
 	path, err := servers.Etcdctl()
 	if err != nil {
-		giveUp(tb, err)
+		skipOrFail(tb, err)
 	}
 	return path
 }
 
-// Proxy starts a proxy in front of addr for this test. It is closed before
-// the server that was started before it.
+// Proxy starts a proxy in front of addr for this test. It is closed before the server that was
+// started before it.
 func Proxy(tb testing.TB, addr string) *servers.Proxy {
 	tb.Helper()
 	p, err := servers.StartProxy(addr)
@@ -110,8 +109,8 @@ func Proxy(tb testing.TB, addr string) *servers.Proxy {
 	return p
 }
 
-// Child starts a command for this test, and kills it with what it has started when the
-// test ends.
+// Child starts a command for this test. When the test ends, it kills the command and every process
+// that the command has started.
 func Child(tb testing.TB, cmd *exec.Cmd) *servers.Child {
 	tb.Helper()
 	child, err := servers.StartChild(cmd)
@@ -122,14 +121,16 @@ func Child(tb testing.TB, cmd *exec.Cmd) *servers.Child {
 	return child
 }
 
-// Eventually polls cond until it is true and fails the test if that takes
-// longer than within. what says what is waited for.
+// Eventually polls cond until it is true, and fails the test if that takes longer than within. what
+// describes the awaited condition.
 func Eventually(tb testing.TB, within time.Duration, what string, cond func() bool) {
 	tb.Helper()
-	for end := time.Now().Add(within); !cond(); time.Sleep(pollEvery) {
+	pause := pollFirst
+	for end := time.Now().Add(within); !cond(); time.Sleep(pause) {
 		if time.Now().After(end) {
 			tb.Fatalf("not within %v: %s", within, what)
 		}
+		pause = min(2*pause, pollEvery)
 	}
 }
 
@@ -141,7 +142,7 @@ func start[S stopper](tb testing.TB, begin func(context.Context) (S, error)) S {
 	defer cancel()
 	server, err := begin(ctx)
 	if err != nil {
-		giveUp(tb, err)
+		skipOrFail(tb, err)
 	}
 	tb.Cleanup(func() { check(tb, server.Stop()) })
 	return server
@@ -154,9 +155,9 @@ func check(tb testing.TB, err error) {
 	}
 }
 
-// giveUp ends the test. A skip also goes to standard error: go test shows the
-// reason of a skip only when asked for.
-func giveUp(tb testing.TB, err error) {
+// skipOrFail ends the test. It also writes a skip to standard error: go test shows the reason of a
+// skip only on request.
+func skipOrFail(tb testing.TB, err error) {
 	tb.Helper()
 	if !errors.Is(err, servers.ErrNotInstalled) || required() {
 		tb.Fatal(err)

@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// A witness is a test that notes how it ended instead of ending us.
+// A witness is a test that records how it ended instead of ending the real test.
 type witness struct {
 	testing.TB
 	skipped, failed string
@@ -43,7 +43,7 @@ func (w *witness) Errorf(_ string, args ...any) {
 	w.failed = args[0].(error).Error()
 }
 
-// observe runs test as go test would: on a goroutine that it may end.
+// observe runs test as go test would: in a goroutine that it may end.
 func observe(t *testing.T, test func(tb testing.TB)) *witness {
 	t.Helper()
 	w, done := &witness{TB: t}, make(chan struct{})
@@ -143,12 +143,12 @@ func TestEventually(t *testing.T) {
 		Eventually(tb, time.Millisecond, "never", func() bool { return false })
 	})
 	if w.failed == "" {
-		t.Error("it waited for ever and was content")
+		t.Error("it waited forever and was content")
 	}
 }
 
 func TestOtherErrorsAreFatal(t *testing.T) {
-	w := observe(t, func(tb testing.TB) { giveUp(tb, errors.New("broken")) })
+	w := observe(t, func(tb testing.TB) { skipOrFail(tb, errors.New("broken")) })
 	if w.failed != "broken" || w.skipped != "" {
 		t.Errorf("skipped %q, failed %q", w.skipped, w.failed)
 	}

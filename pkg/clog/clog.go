@@ -1,7 +1,6 @@
-// Package clog is a thin structured logger over log/slog: typed fields, dotted
-// namespaces, a level that can change while the program runs, and no engine of
-// its own. A Logger is made by New from data, or by FromSlog from any
-// *slog.Logger, and Slog gives one back.
+// Package clog is a thin structured logger on top of log/slog: typed fields, dotted namespaces, and
+// a level that can change while the program runs. New makes a Logger from a Config, FromSlog makes
+// one from any *slog.Logger, and Slog converts it back.
 package clog
 
 import (
@@ -15,18 +14,18 @@ import (
 // namespaceKey is the key under which a line carries its namespace.
 const namespaceKey = "namespace"
 
-// background is for lines whose caller gave no context.
+// background is for lines without a context of the caller.
 var background = context.Background()
 
-// A Logger writes structured lines. The zero Logger discards them. Loggers are
-// values: what derives from one leaves it as it was.
+// A Logger writes structured lines. The zero Logger discards them. Loggers are values: deriving one
+// does not change the original.
 type Logger struct{ core *core }
 
-// A core never changes. It keeps the fields apart from root, because the
-// namespace is written before them, also one that is added later.
+// A core never changes. It stores the fields separately from root, because the namespace is written
+// before them, even if it is added later.
 type core struct {
 	root      *slog.Logger
-	level     *slog.LevelVar // nil if the level is not ours
+	level     *slog.LevelVar // nil if the level belongs to a slog handler
 	namespace string
 	fields    []Field
 	out       slog.Handler // root with the namespace and the fields
@@ -51,9 +50,8 @@ func (l Logger) With(fields ...Field) Logger {
 	return Logger{l.core.derive(l.core.namespace, slices.Concat(l.core.fields, fields))}
 }
 
-// SetLevel sets the least level that is written, for all Loggers that come from
-// the same New. It does nothing to a Logger from FromSlog, where the level is
-// the handler's own.
+// SetLevel sets the lowest level that is written, for all Loggers that come from the same New. It
+// has no effect on a Logger from FromSlog, whose handler decides the level.
 func (l Logger) SetLevel(level slog.Level) {
 	if l.core != nil && l.core.level != nil {
 		l.core.level.Set(level)
@@ -105,8 +103,8 @@ func (l Logger) ErrorContext(ctx context.Context, msg string, fields ...Field) {
 	l.log(ctx, slog.LevelError, msg, fields)
 }
 
-// log is called by the exported methods directly: the third frame is their
-// caller, which is the source of the line.
+// The exported methods call log directly: the third frame is their caller, which is the source of
+// the line.
 func (l Logger) log(ctx context.Context, level slog.Level, msg string, fields []Field) {
 	if !l.Enabled(ctx, level) {
 		return

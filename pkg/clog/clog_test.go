@@ -19,12 +19,12 @@ func TestLogger(t *testing.T) {
 	l, read := logger(clog.Config{})
 	l = l.WithNamespace("app").WithNamespace("").WithNamespace("dlock").With(clog.String("component", "dlock"))
 	l.Debug("not written")
-	l.Info("lock acquired", clog.String("key", "order:123"), clog.Int64("fence", 7), clog.Duration("wait", time.Second))
+	l.Info("lock acquired", clog.String("key", "order:123"), clog.Int64("token", 7), clog.Duration("wait", time.Second))
 	l.Warn("failed", clog.Error(errors.New("boom")))
 	l.Error("no error", clog.Error(nil))
 	l.Slog().Info("by slog", "n", 1)
 	wrote(t, read(),
-		`level=info msg="lock acquired" namespace=app.dlock component=dlock key=order:123 fence=7 wait=1s`,
+		`level=info msg="lock acquired" namespace=app.dlock component=dlock key=order:123 token=7 wait=1s`,
 		`level=warn msg=failed namespace=app.dlock component=dlock error=boom`,
 		`level=error msg="no error" namespace=app.dlock component=dlock error=""`,
 		`level=info msg="by slog" namespace=app.dlock component=dlock n=1`,
@@ -95,7 +95,7 @@ func TestSetLevelReachesAllOfOneNew(t *testing.T) {
 
 type ctxKey struct{}
 
-// ctxHandler writes what the context carries.
+// ctxHandler writes a value of the context.
 type ctxHandler struct{ slog.Handler }
 
 func (h ctxHandler) Handle(ctx context.Context, r slog.Record) error {
@@ -177,5 +177,22 @@ func TestConcurrentLines(t *testing.T) {
 		if !strings.HasPrefix(line, "INFO  app: m worker=") || len(line) != len("INFO  app: m worker=0") {
 			t.Fatalf("a broken line: %q", line)
 		}
+	}
+}
+
+// nilError is an error whose methods do not work on nil.
+type nilError struct{ text string }
+
+func (e *nilError) Error() string { return e.text }
+func (e *nilError) Code() string  { return e.text }
+
+// Logging an error never panics, also if it is a nil pointer.
+func TestErrorOfNilPointer(t *testing.T) {
+	var err *nilError
+	if f := clog.Error(err); f.Value.String() != "<nil>" {
+		t.Errorf("%v", f)
+	}
+	if f := clog.Code(err); !f.Equal(clog.Field{}) {
+		t.Errorf("%v", f)
 	}
 }

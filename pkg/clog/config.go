@@ -14,26 +14,24 @@ import (
 	"github.com/ceyewan/genesis/pkg/xerrors"
 )
 
-// ErrInvalidConfig is in every error of Validate and ParseLevel.
-var ErrInvalidConfig = xerrors.New("invalid_config", "invalid log configuration")
+// ErrInvalidConfig is wrapped by every error of Validate and ParseLevel.
+var ErrInvalidConfig = xerrors.NewOf(xerrors.ErrInvalidConfig, "invalid_config", "invalid log configuration")
 
-// Config is the data of a Logger. The zero value is usable.
+// Config configures a Logger. The zero value is usable.
 type Config struct {
-	// Level is debug, info, warn or error: the least that is written. "" is info.
+	// Level is the lowest level that is written: debug, info, warn or error. "" means info.
 	Level string `json:"level" yaml:"level" mapstructure:"level"`
-	// Format is text, json or console. Text, which "" means, is key=value;
-	// console is for people, with colours if Output is a terminal and NO_COLOR
-	// is not set.
+	// Format is text, json or console. "" means text, which is key=value; console is for people,
+	// with colors if Output is a terminal and NO_COLOR is not set.
 	Format string `json:"format" yaml:"format" mapstructure:"format"`
 	// AddSource writes the file and line of the caller.
 	AddSource bool `json:"add_source" yaml:"add_source" mapstructure:"add_source"`
-	// Output is where lines go, one Write for each; nil is standard error.
+	// Output is where lines go, with one Write for each; nil means standard error.
 	Output io.Writer `json:"-" yaml:"-" mapstructure:"-" env:"-"`
 }
 
-// New returns a Logger; a nil cfg means the defaults. New never fails: in place
-// of an invalid value it takes the default, and its first line says so. Who
-// wants an error calls Validate before.
+// New returns a Logger; a nil cfg means the defaults. New never fails: it replaces an invalid value
+// with the default and logs that in its first line. To get an error instead, call Validate first.
 func New(cfg *Config) Logger {
 	if cfg == nil {
 		cfg = &Config{}
@@ -49,14 +47,14 @@ func New(cfg *Config) Logger {
 	return Logger{&core{root: slog.New(h), level: level, out: h}}
 }
 
-// Default returns the Logger that all callers of Default share: text on standard
-// error, from info upwards.
+// Default returns the Logger that all callers of Default share: text on standard error, at level
+// info and above.
 func Default() Logger { return standard() }
 
 var standard = sync.OnceValue(func() Logger { return New(nil) })
 
-// Validate returns nil if New would take c as it is; nil is valid. All errors
-// are ErrInvalidConfig.
+// Validate returns nil if New would accept c unchanged; nil is valid. All errors are
+// ErrInvalidConfig.
 func (c *Config) Validate() error {
 	if c == nil {
 		return nil
@@ -69,8 +67,8 @@ func (c *Config) Validate() error {
 	return errors.Join(err, fmt.Errorf("%w: Format %q is none of text, json, console", ErrInvalidConfig, c.Format))
 }
 
-// ParseLevel reads a level by its name, in any case; "" is info. As slog does
-// it, "warn+2" is between warn and error.
+// ParseLevel parses a level name, in upper or lower case; "" means info. As in slog, "warn+2" is
+// between warn and error.
 func ParseLevel(name string) (slog.Level, error) {
 	var level slog.Level
 	if name == "" {
@@ -97,7 +95,7 @@ func (c *Config) handler(level slog.Leveler) slog.Handler {
 	return slog.NewTextHandler(out, opts)
 }
 
-// warn writes a line whatever the level.
+// warn writes a line regardless of the level.
 func warn(h slog.Handler, msg string, err error) {
 	r := slog.NewRecord(time.Now(), slog.LevelWarn, msg, 0)
 	r.AddAttrs(Error(err))

@@ -42,7 +42,8 @@ func TestNewFallsBackAndSaysSo(t *testing.T) {
 	l.Error("m")
 	wrote(t, read(), `level=warn msg="log configuration replaced by defaults" `+
 		`error="invalid log configuration: Format \"xml\" is none of text, json, console"`, `level=error msg=m`)
-	if _, read = logger(clog.Config{}); read() != "" {
+	_, read = logger(clog.Config{})
+	if read() != "" {
 		t.Error("a valid configuration has something to say")
 	}
 }

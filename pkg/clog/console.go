@@ -18,8 +18,7 @@ import (
 //
 //	15:04:05.000 INFO  app.dlock: lock acquired key=order:123 wait=1s
 //
-// Whatever the text, a record is one line, and nothing in it can steer the
-// terminal.
+// Whatever the text, a record is one line, and nothing in it can control the terminal.
 type console struct {
 	mu     *sync.Mutex // guards out; all that derive share both
 	out    io.Writer
@@ -116,7 +115,7 @@ func (c *console) appendPair(buf []byte, key, value string) []byte {
 	return append(buf, quoted(value)...)
 }
 
-// paint appends s in a colour, which is a parameter of the terminal's SGR.
+// paint appends s in a color, which is an SGR parameter of the terminal.
 func (c *console) paint(buf []byte, colour, s string) []byte {
 	if !c.colour {
 		return append(buf, s...)
@@ -147,7 +146,7 @@ func text(v slog.Value) string {
 	}
 }
 
-// quoted makes sure that keys and values can be told apart.
+// quoted makes keys and values distinguishable.
 func quoted(s string) string {
 	if s == "" || strings.ContainsAny(s, ` ="`) {
 		return strconv.Quote(s)
@@ -155,7 +154,7 @@ func quoted(s string) string {
 	return printable(s)
 }
 
-// printable returns s, quoted if a part of it is not to be seen.
+// printable returns s, quoted if a part of it is not visible.
 func printable(s string) string {
 	if strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) || r == unicode.ReplacementChar }) {
 		return strconv.Quote(s)

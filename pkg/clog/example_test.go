@@ -10,7 +10,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/clog"
 )
 
-// untimed leaves out the time, so that the examples have a stable output.
+// untimed omits the time, so that the examples have a stable output.
 func untimed() *slog.Logger {
 	return slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if a.Key == slog.TimeKey {

@@ -1,7 +1,9 @@
 package clog
 
 import (
+	"fmt"
 	"log/slog"
+	"reflect"
 	"time"
 
 	"github.com/ceyewan/genesis/pkg/xerrors"
@@ -40,17 +42,37 @@ func Time(key string, value time.Time) Field { return slog.Time(key, value) }
 // Any returns a field with a value of any type.
 func Any(key string, value any) Field { return slog.Any(key, value) }
 
-// Error returns the field "error"; a nil err has an empty text.
+// Error returns the field "error"; for a nil err its text is empty. As in slog, if the Error method
+// panics, for instance on a nil pointer, the field says so.
 func Error(err error) Field {
 	if err == nil {
 		return slog.String("error", "")
 	}
-	return slog.String("error", err.Error())
+	return slog.String("error", textOf(err))
 }
 
-// Code returns the field "code" with what xerrors.CodeOf finds in err. If that
-// is nothing, the field does not appear.
-func Code(err error) Field {
+func textOf(err error) (text string) {
+	defer func() {
+		p := recover()
+		if p == nil {
+			return
+		}
+		text = fmt.Sprintf("!PANIC: %v", p)
+		if v := reflect.ValueOf(err); v.Kind() == reflect.Pointer && v.IsNil() {
+			text = "<nil>"
+		}
+	}()
+	return err.Error()
+}
+
+// Code returns the field "code" with the result of xerrors.CodeOf for err. If there is no code, the
+// field does not appear.
+func Code(err error) (field Field) {
+	defer func() {
+		if recover() != nil { // an error of another package, usually a nil pointer
+			field = Field{}
+		}
+	}()
 	code := xerrors.CodeOf(err)
 	if code == "" {
 		return Field{}

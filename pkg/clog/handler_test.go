@@ -16,7 +16,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/clog"
 )
 
-// All formats keep the rules of slog, seen through Slog and its adapter.
+// All formats follow the rules of slog, through Slog and its adapter.
 func TestHandlers(t *testing.T) {
 	parsers := map[string]func(*testing.T, string) map[string]any{
 		"json": parseJSON, "text": parseText, "console": parseConsole,
@@ -53,7 +53,7 @@ func parseText(t *testing.T, line string) map[string]any {
 	return m
 }
 
-// parseConsole knows that the messages of slogtest are one word.
+// parseConsole relies on the messages of slogtest being one word.
 func parseConsole(t *testing.T, line string) map[string]any {
 	m := map[string]any{}
 	if stamp, rest, ok := strings.Cut(line, " "); ok {
@@ -70,7 +70,7 @@ func parseConsole(t *testing.T, line string) map[string]any {
 	return m
 }
 
-// token takes what is before end, and may be quoted, off the front of s.
+// token takes the text before end, which may be quoted, off the front of s.
 func token(t *testing.T, s, end string) (value, rest string) {
 	if !strings.HasPrefix(s, `"`) {
 		value, rest, _ = strings.Cut(s, end)

@@ -13,8 +13,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// logger returns a Logger, and what it wrote since the last call, with its times
-// taken out.
+// logger returns a Logger, and a function that returns what it wrote since the last call, without
+// times.
 func logger(cfg clog.Config) (clog.Logger, func() string) {
 	out := new(bytes.Buffer)
 	cfg.Output = out

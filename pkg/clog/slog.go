@@ -5,8 +5,8 @@ import (
 	"log/slog"
 )
 
-// FromSlog returns a Logger that writes to l; nil discards. An l that came from
-// Slog keeps its namespace, fields and level.
+// FromSlog returns a Logger that writes to l; nil discards. If l came from Slog, its namespace,
+// fields and level are kept.
 func FromSlog(l *slog.Logger) Logger {
 	if l == nil {
 		return Logger{}
@@ -17,8 +17,8 @@ func FromSlog(l *slog.Logger) Logger {
 	return Logger{&core{root: l, out: l.Handler()}}
 }
 
-// Slog returns a *slog.Logger that writes where l writes, with its namespace
-// and fields. It is never nil.
+// Slog returns a *slog.Logger that writes where l writes, with its namespace and fields. It is
+// never nil.
 func (l Logger) Slog() *slog.Logger {
 	switch c := l.core; {
 	case c == nil:
@@ -29,7 +29,7 @@ func (l Logger) Slog() *slog.Logger {
 	return slog.New(handler(l))
 }
 
-// A handler is a Logger as slog sees it.
+// A handler is a Logger in the form of a slog.Handler.
 type handler struct{ core *core }
 
 func (h handler) Enabled(ctx context.Context, level slog.Level) bool {
@@ -42,7 +42,7 @@ func (h handler) Handle(ctx context.Context, r slog.Record) error {
 
 func (h handler) WithAttrs(attrs []slog.Attr) slog.Handler { return handler(Logger(h).With(attrs...)) }
 
-// WithGroup leaves us: a namespace that is added later belongs to the group.
+// WithGroup returns a handler without namespaces: a namespace added later belongs to the group.
 func (h handler) WithGroup(name string) slog.Handler {
 	if name == "" {
 		return h

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// checkAddr accepts host:port. Its error does not repeat the address: it may be a
-// URL with a password.
+// checkAddr accepts host:port. Its error does not repeat the address, which may be a URL with a
+// password.
 func checkAddr(addr string) error {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil || host == "" || strings.ContainsAny(host, "/@ \t\r\n") {
@@ -21,7 +21,7 @@ func checkAddr(addr string) error {
 	return nil
 }
 
-// A span is a duration of a configuration; zero is its default.
+// A span is a duration in a configuration; zero means its default.
 type span struct {
 	field string
 	value time.Duration

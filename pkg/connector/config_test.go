@@ -95,7 +95,7 @@ func TestEtcdConfig(t *testing.T) {
 	}
 }
 
-// refusedConfig checks that the error names the field, and no password.
+// refusedConfig checks that the error names the field, and contains no password.
 func refusedConfig(t *testing.T, field string, err error) {
 	t.Helper()
 	if !errors.Is(err, connector.ErrInvalidConfig) || xerrors.CodeOf(err) != "invalid_config" || !strings.Contains(err.Error(), ": "+field) {
@@ -129,7 +129,8 @@ func TestConstructorsDoNotDial(t *testing.T) {
 		newRedis(t, connector.RedisConfig{Addr: door.addr(), Cluster: true, MinIdleConns: 2})
 		newEtcd(t, connector.EtcdConfig{Endpoints: []string{door.addr()}, Username: "root", Password: password})
 		newEtcd(t, connector.EtcdConfig{Endpoints: []string{"10.255.255.1:2379"}, Username: "root", Password: password})
-		synctest.Wait() // for what goes on in the background: a goroutine that dials keeps it waiting
+		time.Sleep(time.Minute) // of virtual time, for what is to begin later; a goroutine that dials stops that clock
+		synctest.Wait()
 	})
 	if took := time.Since(began); took > overrun {
 		t.Errorf("took %v", took)
@@ -140,7 +141,7 @@ func TestConstructorsDoNotDial(t *testing.T) {
 	}
 }
 
-// The compiler refuses what does not implement the interface.
+// The compiler refuses a type that does not implement the interface.
 func TestWrongConnector(t *testing.T) {
 	if _, ok := any(&connector.Redis{}).(dlock.EtcdConnector); ok {
 		t.Error("a Redis connector passes for etcd")
@@ -179,7 +180,7 @@ func TestPasswordsAreHidden(t *testing.T) {
 	}
 }
 
-// forms are the ways in which people show a value.
+// forms returns a value in all formats in which people print it.
 func forms(t *testing.T, v any) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -216,7 +217,7 @@ func TestConfigLoads(t *testing.T) {
 		t.Errorf("yaml: %v %v", fromYAML, err)
 	}
 	text = `{"addrs":["a:1","b:1"],"master_name":"m","username":"u","password":"` + password + `","sentinel_password":"` + password +
-		`","db":2,"dial_timeout":2000000000,"tls":{"ca_file":"ca.pem","insecure_skip_verify":true}}`
+		`","db":2,"dial_timeout":"2s","tls":{"ca_file":"ca.pem","insecure_skip_verify":true}}`
 	if err := json.Unmarshal([]byte(text), &fromJSON); err != nil || !reflect.DeepEqual(fromJSON, want) {
 		t.Errorf("json: %v %v", fromJSON, err)
 	}

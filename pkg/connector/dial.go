@@ -11,12 +11,12 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// A dialer opens connections until its life ends. Unlike the one of go-redis it
-// heeds the context while it shakes hands, and says when it is TLS that fails.
+// A dialer opens connections until its context life ends. Unlike the dialer of go-redis, it honors
+// the context during the TLS handshake, and reports when TLS is the cause of a failure.
 type dialer struct {
-	life  context.Context
-	tls   *tls.Config // nil without
-	bound time.Duration
+	life    context.Context
+	tls     *tls.Config // nil without
+	timeout time.Duration
 }
 
 // keepAlive notices a peer that has vanished within half a minute.
@@ -26,7 +26,7 @@ func (d *dialer) dial(ctx context.Context, network, addr string) (net.Conn, erro
 	if d.life.Err() != nil {
 		return nil, ErrClosed
 	}
-	ctx, cancel := context.WithTimeout(ctx, d.bound)
+	ctx, cancel := context.WithTimeout(ctx, d.timeout)
 	defer cancel()
 	defer context.AfterFunc(d.life, cancel)() //nolint:contextcheck // whichever ends first
 	nd := net.Dialer{KeepAliveConfig: keepAlive}
@@ -45,12 +45,12 @@ func (d *dialer) dial(ctx context.Context, network, addr string) (net.Conn, erro
 	return secured, nil
 }
 
-// alertWithin is how soon a server says that it does not like our certificate: after
-// the handshake, with TLS 1.3, and what we write meanwhile may make us miss it.
+// alertWithin is how soon a server reports that it rejects the client certificate. With TLS 1.3 the
+// alert comes after the handshake, and data that the client writes meanwhile may make it miss the
+// alert.
 const alertWithin = 200 * time.Millisecond
 
-// explain dials again, to find out why there is no connection; nil if it finds no
-// reason.
+// explain dials again to find out why there is no connection. It returns nil if it finds no reason.
 func (d *dialer) explain(ctx context.Context, addrs []string) error {
 	causes := make([]error, len(addrs))
 	var wg sync.WaitGroup
@@ -86,8 +86,8 @@ func (d *dialer) tlsFor(addr string) *tls.Config {
 	return cfg
 }
 
-// handshakeError tells broken TLS from a broken network. Nothing was sent yet, and
-// asking again is useless.
+// handshakeError distinguishes a TLS failure from a network failure. Nothing was sent yet, and a
+// retry is useless.
 func handshakeError(err error) error {
 	if !isTLS(err) && (netKind(err) != nil || errors.Is(err, context.Canceled)) {
 		return err

@@ -8,37 +8,38 @@ import (
 	"io"
 	"net"
 
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
 	"github.com/ceyewan/genesis/pkg/xerrors"
 )
 
-// What can go wrong. Test with errors.Is; xerrors.CodeOf returns the codes. The
-// cause is wrapped as well.
+// Errors of this package. Test with errors.Is; xerrors.CodeOf returns the codes. Each error also
+// wraps its cause.
 var (
 	// ErrConfigNil: no configuration was given.
-	ErrConfigNil = xerrors.New("config_nil", "config is nil")
-	// ErrInvalidConfig: a field or an option is out of range, a file cannot be
-	// read, or the server does not fit to what was configured.
-	ErrInvalidConfig = xerrors.New("invalid_config", "invalid configuration")
-	// ErrDenied: the server does not let us in.
-	ErrDenied = xerrors.New("denied", "access denied")
-	// ErrTLS: one side does not trust the other, or does not speak TLS. A lock
-	// call on Redis that meets it ends at once, since asking again is useless.
-	ErrTLS = xerrors.New("tls", "no TLS connection")
-	// ErrUnreachable: the host is not known, or nothing there takes connections.
-	ErrUnreachable = xerrors.New("unreachable", "server cannot be reached")
+	ErrConfigNil = xerrors.ErrConfigNil
+	// ErrInvalidConfig: a field or an option is out of range, a file cannot be read, or the server
+	// does not match the configuration.
+	ErrInvalidConfig = xerrors.ErrInvalidConfig
+	// ErrDenied: the server refuses the credentials or the operation.
+	ErrDenied = driver.ErrDenied
+	// ErrTLS: one side does not trust the other, or does not use TLS. A lock call on Redis ends at
+	// once with this error, because a retry is useless.
+	ErrTLS = xerrors.NewOf(driver.ErrUnavailable, "tls", "no TLS connection")
+	// ErrUnreachable: the host is unknown, or nothing accepts connections there.
+	ErrUnreachable = xerrors.NewOf(driver.ErrUnavailable, "unreachable", "server cannot be reached")
 	// ErrTimeout: there was no answer in time.
-	ErrTimeout = xerrors.New("timeout", "no answer in time")
-	// ErrNotReady: the server answers, and cannot serve now.
-	ErrNotReady = xerrors.New("not_ready", "server is not ready")
+	ErrTimeout = xerrors.NewOf(driver.ErrUnavailable, "timeout", "no answer in time")
+	// ErrNotReady: the server answers but cannot serve now.
+	ErrNotReady = driver.ErrNotReady
 	// ErrClosed: the connector is closed.
-	ErrClosed = xerrors.New("closed", "connector is closed")
+	ErrClosed = driver.ErrClosed
 )
 
 func invalid(field, format string, args ...any) error {
 	return fmt.Errorf("%w: %s %w", ErrInvalidConfig, field, fmt.Errorf(format, args...))
 }
 
-// typed wraps err with its kind; an error that has one keeps it.
+// typed wraps err with its kind. An error that already has a kind keeps it.
 func typed(err, kind error) error {
 	if err == nil || kind == nil || xerrors.CodeOf(err) != "" {
 		return err
@@ -46,7 +47,7 @@ func typed(err, kind error) error {
 	return fmt.Errorf("%w: %w", kind, err)
 }
 
-// netKind says what an error of the network means, nil if it is none.
+// netKind returns what a network error means, or nil if err is not a network error.
 func netKind(err error) error {
 	var op *net.OpError
 	var slow interface{ Timeout() bool }
@@ -63,7 +64,7 @@ func netKind(err error) error {
 	return nil
 }
 
-// isTLS knows what crypto/tls returns when it is not the network that failed.
+// isTLS recognizes the errors of crypto/tls that are not network errors.
 func isTLS(err error) bool {
 	var cert *tls.CertificateVerificationError
 	var record tls.RecordHeaderError

@@ -20,8 +20,8 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/etcdlock"
 )
 
-// An Etcd owns a client of an etcd cluster. Its methods may be called from any
-// goroutine.
+// An Etcd owns a client of an etcd cluster. Its methods may be called from any goroutine. Create it
+// with NewEtcd; the methods of a zero Etcd return ErrConfigNil.
 type Etcd struct {
 	link   *link
 	client *clientv3.Client
@@ -30,8 +30,8 @@ type Etcd struct {
 
 var _ dlock.EtcdConnector = (*Etcd)(nil)
 
-// NewEtcd checks cfg and reads the files that it names. It touches no network, and
-// does not keep cfg.
+// NewEtcd checks cfg and reads the files that it names. It touches no network, and does not keep
+// cfg.
 func NewEtcd(cfg *EtcdConfig, opts ...Option) (*Etcd, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -57,7 +57,7 @@ func NewEtcd(cfg *EtcdConfig, opts ...Option) (*Etcd, error) {
 		}
 	}
 	e := &Etcd{link: newLink("etcd", full.addrs(), full.ConnectTimeout, o.log, full.Password)}
-	e.dialer = &dialer{life: e.link.life, bound: full.DialTimeout, tls: secure}
+	e.dialer = &dialer{life: e.link.life, timeout: full.DialTimeout, tls: secure}
 	if e.client, err = newEtcdClient(&full, secure, o); err != nil {
 		return nil, invalid("Endpoints", "are refused by the client: %w", e.link.redact(err))
 	}
@@ -65,13 +65,13 @@ func NewEtcd(cfg *EtcdConfig, opts ...Option) (*Etcd, error) {
 	return e, nil
 }
 
-// reconnect is how a client comes back to a member that was gone. gRPC's own way is
-// to pause for up to two minutes.
+// reconnect is how a client reconnects to a member that was down. gRPC's default pauses for up to
+// two minutes.
 var reconnect = backoff.Config{BaseDelay: 200 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 3 * time.Second}
 
-// newEtcdClient does no I/O, though clientv3.New would for a user: it would ask for
-// a token. With a token it does not, and when that one is refused, the client gets
-// another with the name and password that it finds in itself.
+// newEtcdClient does no I/O. clientv3.New would do I/O for a user: it would request a token. With a
+// token in its configuration it does not, and when the server refuses that token, the client
+// requests another one with its user name and password.
 func newEtcdClient(cfg *EtcdConfig, secure *tls.Config, o *options) (*clientv3.Client, error) {
 	c := clientv3.Config{
 		Endpoints:            cfg.Endpoints,
@@ -98,32 +98,31 @@ func newEtcdClient(cfg *EtcdConfig, secure *tls.Config, o *options) (*clientv3.C
 	return client, nil
 }
 
-// Connect finds out whether some member answers, has a leader and lets us in. What
-// the user may do is seen only when he does it. It returns within ConnectTimeout
-// and when ctx ends. Nobody has to call it, and calling it again just asks again.
+// Connect checks whether some member answers, has a leader and accepts the credentials. It does not
+// check what the user may do; that shows only when the user does it. Connect returns within
+// ConnectTimeout and when ctx ends. Calling it is optional, and each call checks again.
 func (e *Etcd) Connect(ctx context.Context) error { return e.link.connect(ctx) }
 
-// HealthCheck is Connect for those who ask all the time.
+// HealthCheck is Connect for frequent checks.
 func (e *Etcd) HealthCheck(ctx context.Context) error { return e.link.try(ctx, "health check") }
 
-// GetClient returns the client, which stays the connector's own: do not close it.
+// GetClient returns the client. The connector still owns it: do not close it.
 func (e *Etcd) GetClient() *clientv3.Client { return e.client }
 
 // EtcdLocks is for dlock.NewEtcd.
 func (e *Etcd) EtcdLocks() driver.Opener { return etcdlock.New(e.client) }
 
-// Close closes the client. Calls under way end with an error. Closing again does
-// nothing.
+// Close closes the client. Calls in progress end with an error. A second Close does nothing.
 func (e *Etcd) Close() error { return e.link.close() }
 
-// String says what is connected, and no secret.
+// String describes the connection without secrets.
 func (e *Etcd) String() string { return e.link.describe() }
 
 // GoString is String.
 func (e *Etcd) GoString() string { return e.String() }
 
-// read asks for a key that nobody needs to have or may read. It goes around the
-// client's own methods: they would wait for a connection until the context ends.
+// read reads a key that need not exist and that the user need not be allowed to read. It bypasses
+// the client's own methods, which would wait for a connection until the context ends.
 func (e *Etcd) read(ctx context.Context) error {
 	kv := pb.NewKVClient(e.client.ActiveConnection())
 	_, err := kv.Range(clientv3.WithRequireLeader(ctx), &pb.RangeRequest{Key: []byte("health"), CountOnly: true})
@@ -137,14 +136,14 @@ func (e *Etcd) read(ctx context.Context) error {
 	return typed(e.link.redact(err), etcdKind(err))
 }
 
-// unreached finds the reason why there is no connection: gRPC has only a text.
+// unreached finds out why there is no connection: gRPC reports only a text.
 func (e *Etcd) unreached(ctx context.Context, err error) error {
 	shown := e.link.redact(err)
 	cause := e.dialer.explain(ctx, e.link.addrs)
 	switch {
 	case cause == nil:
 		return typed(shown, ErrUnreachable)
-	case shown != err: //nolint:errorlint // has a word been hidden? gRPC says no more than the cause
+	case shown.Error() != err.Error(): // gRPC says no more than the cause
 		return cause
 	}
 	return fmt.Errorf("%w (%w)", cause, err)

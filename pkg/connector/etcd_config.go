@@ -1,33 +1,34 @@
 package connector
 
 import (
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/ceyewan/genesis/pkg/internal/durations"
 )
 
-// EtcdConfig says where etcd is and how to reach it. Zero fields mean the defaults
-// named below. Shown in any form, it hides its password.
+// EtcdConfig says where etcd is and how to reach it. Zero fields mean the defaults named below. Its
+// output in any format hides the password.
 type EtcdConfig struct {
-	// Endpoints are all members: host:port, or with http:// or https:// before it,
-	// the same for all. https without TLS is TLS with the system's authorities.
+	// Endpoints are all members: host:port, or with http:// or https:// in front, the same for all.
+	// https without TLS means TLS with the system's certificate authorities.
 	Endpoints []string `json:"endpoints" yaml:"endpoints" mapstructure:"endpoints" env:"ENDPOINTS"`
-	// Username and Password come together.
+	// Username and Password are set together or not at all.
 	Username string `json:"username" yaml:"username" mapstructure:"username" env:"USERNAME"`
 	Password string `json:"password" yaml:"password" mapstructure:"password" env:"PASSWORD"`
-	// TLS is nil for none.
+	// TLS is nil for no TLS.
 	TLS *TLSConfig `json:"tls,omitempty" yaml:"tls,omitempty" mapstructure:"tls" env:",init" envPrefix:"TLS_"`
-	// DialTimeout bounds a new connection, with its handshake: 5 s.
+	// DialTimeout limits a new connection, including its handshake. The default is 5 s.
 	DialTimeout time.Duration `json:"dial_timeout" yaml:"dial_timeout" mapstructure:"dial_timeout" env:"DIAL_TIMEOUT"`
-	// DialKeepAliveTime is after how much silence a member is pinged: 5 s, of which
-	// gRPC makes 10 s, its minimum.
+	// DialKeepAliveTime is the time of silence after which a member is pinged. The default is 5 s,
+	// which gRPC raises to 10 s, its minimum.
 	DialKeepAliveTime time.Duration `json:"dial_keep_alive_time" yaml:"dial_keep_alive_time" mapstructure:"dial_keep_alive_time" env:"DIAL_KEEP_ALIVE_TIME"`
-	// DialKeepAliveTimeout is how long the answer may take: 3 s.
+	// DialKeepAliveTimeout is how long the answer to a ping may take. The default is 3 s.
 	DialKeepAliveTimeout time.Duration `json:"dial_keep_alive_timeout" yaml:"dial_keep_alive_timeout" mapstructure:"dial_keep_alive_timeout" env:"DIAL_KEEP_ALIVE_TIMEOUT"`
-	// ConnectTimeout bounds Connect and HealthCheck: 5 s.
+	// ConnectTimeout limits Connect and HealthCheck. The default is 5 s.
 	ConnectTimeout time.Duration `json:"connect_timeout" yaml:"connect_timeout" mapstructure:"connect_timeout" env:"CONNECT_TIMEOUT"`
 }
 
@@ -41,11 +42,13 @@ func (c *EtcdConfig) withDefaults() EtcdConfig {
 	return d
 }
 
-// Validate returns nil if NewEtcd would accept the values of c. Files are read only
-// by NewEtcd.
+// Validate returns nil if NewEtcd would accept the values of c. Only NewEtcd reads the files.
 func (c *EtcdConfig) Validate() error {
 	if c == nil {
 		return ErrConfigNil
+	}
+	if c.Password == hidden {
+		return invalid("Password", "is %s, which stands for one that was not shown", hidden)
 	}
 	if err := c.checkEndpoints(); err != nil {
 		return err
@@ -62,8 +65,8 @@ func (c *EtcdConfig) Validate() error {
 	)
 }
 
-// checkEndpoints also refuses what the client would take for less than is meant: it
-// drops TLS where the first endpoint says http.
+// checkEndpoints also refuses endpoints for which the client would silently weaken the
+// configuration: it drops TLS if the first endpoint says http.
 func (c *EtcdConfig) checkEndpoints() error {
 	if len(c.Endpoints) == 0 {
 		return invalid("Endpoints", "is empty")
@@ -94,7 +97,7 @@ func splitEndpoint(e string) (scheme, addr string) {
 	return "", e
 }
 
-// addrs are the endpoints without their scheme.
+// addrs returns the endpoints without their scheme.
 func (c *EtcdConfig) addrs() []string {
 	var all []string
 	for _, e := range c.Endpoints {
@@ -104,7 +107,7 @@ func (c *EtcdConfig) addrs() []string {
 	return all
 }
 
-// secure says whether connections are to be encrypted.
+// secure reports whether connections must be encrypted.
 func (c *EtcdConfig) secure() bool {
 	return c.TLS.on() || strings.HasPrefix(c.Endpoints[0], "https:")
 }
@@ -116,17 +119,20 @@ func (c EtcdConfig) shown() shownEtcd {
 	return shownEtcd(c)
 }
 
-// String hides the password, as do all the forms below.
+// String hides the password, as do all methods below.
 func (c EtcdConfig) String() string { return fmt.Sprintf("%+v", c.shown()) }
 
 // GoString is String.
 func (c EtcdConfig) GoString() string { return c.String() }
 
-// LogValue is what slog shows.
+// LogValue implements slog.LogValuer.
 func (c EtcdConfig) LogValue() slog.Value { return slog.AnyValue(c.shown()) }
 
-// MarshalJSON is for showing, not for storing.
-func (c EtcdConfig) MarshalJSON() ([]byte, error) { return json.Marshal(c.shown()) }
+// MarshalJSON is for showing, not for storing. Durations are text, such as "1.5s".
+func (c EtcdConfig) MarshalJSON() ([]byte, error) { return durations.Marshal(c.shown()) }
 
-// MarshalYAML is for showing, not for storing.
+// UnmarshalJSON reads durations as text, and refuses a field that is not known.
+func (c *EtcdConfig) UnmarshalJSON(text []byte) error { return durations.UnmarshalKnown(text, c) }
+
+// MarshalYAML is for display, not for storage.
 func (c EtcdConfig) MarshalYAML() (any, error) { return c.shown(), nil }

@@ -55,7 +55,7 @@ func etcdComesBack(t *testing.T, server *servers.Etcd) {
 	testenv.Eventually(t, patience, "healthy again", func() bool { return c.HealthCheck(t.Context()) == nil })
 }
 
-// etcdWithUsers has a root, and a user who may use the keys below p:.
+// etcdWithUsers starts etcd with a root user, and a user who may use the keys below p:.
 func etcdWithUsers(t *testing.T) *servers.Etcd {
 	t.Helper()
 	server := testenv.Etcd(t, "--bcrypt-cost", "4")

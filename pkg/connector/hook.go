@@ -7,12 +7,11 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A redactor is a hook that keeps passwords out of the errors of a client, wherever they are
-// shown.
+// A redactor is a hook that keeps passwords out of the errors of a client, wherever they are shown.
 type redactor struct {
 	link *link
-	// all: answers to any command are redacted, and not only those to the commands that send
-	// a password. The commands of users are theirs, and so are the answers.
+	// all: answers to every command are redacted, not only answers to the commands that send a
+	// password. It is not set for the users' own commands and their answers.
 	all bool
 }
 
@@ -27,7 +26,7 @@ func (r redactor) addTo(client redis.UniversalClient) {
 	}
 }
 
-// DialHook is for sentinels, which are asked as a part of dialing.
+// DialHook covers sentinels, which are queried while dialing.
 func (r redactor) DialHook(next redis.DialHook) redis.DialHook {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := next(ctx, network, addr)
@@ -35,7 +34,7 @@ func (r redactor) DialHook(next redis.DialHook) redis.DialHook {
 	}
 }
 
-// ProcessHook also sees the commands that begin a connection.
+// ProcessHook also covers the commands that begin a connection.
 func (r redactor) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
@@ -43,7 +42,7 @@ func (r redactor) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 			return err
 		}
 		shown := r.link.redact(err)
-		if shown != err { //nolint:errorlint // has something been hidden?
+		if shown.Error() != err.Error() {
 			cmd.SetErr(shown)
 		}
 		return shown
@@ -60,7 +59,7 @@ func (r redactor) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 				continue
 			}
 			shown := r.link.redact(failure)
-			if shown != failure { //nolint:errorlint // has something been hidden?
+			if shown.Error() != failure.Error() {
 				cmd.SetErr(shown)
 			}
 		}

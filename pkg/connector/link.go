@@ -10,12 +10,12 @@ import (
 	"github.com/ceyewan/genesis/pkg/clog"
 )
 
-// A link is what all connectors have in common: it asks the server within a bound,
-// and it closes the client once.
+// A link is the common part of all connectors: it calls the server within a timeout, and it closes
+// the client once.
 type link struct {
 	name    string // redis or etcd
 	addrs   []string
-	bound   time.Duration
+	timeout time.Duration
 	log     clog.Logger
 	secrets []string // in all forms that are hidden
 	ask     func(context.Context) error
@@ -30,8 +30,8 @@ type link struct {
 	calls sync.WaitGroup
 }
 
-func newLink(name string, addrs []string, bound time.Duration, log clog.Logger, secrets ...string) *link {
-	l := &link{name: name, addrs: addrs, bound: bound, secrets: secretForms(secrets)}
+func newLink(name string, addrs []string, timeout time.Duration, log clog.Logger, secrets ...string) *link {
+	l := &link{name: name, addrs: addrs, timeout: timeout, secrets: secretForms(secrets)}
 	l.log = log.WithNamespace("connector").With(clog.String("connector", name), clog.String("addr", l.where()))
 	l.life, l.end = context.WithCancel(context.Background())
 	return l
@@ -39,7 +39,15 @@ func newLink(name string, addrs []string, bound time.Duration, log clog.Logger, 
 
 func (l *link) where() string { return strings.Join(l.addrs, ",") }
 
-func (l *link) describe() string { return l.name + " " + l.where() }
+func (l *link) describe() string {
+	if l == nil {
+		return "no connector"
+	}
+	return l.name + " " + l.where()
+}
+
+// errUnmade is the error of a connector that is a zero value.
+var errUnmade = fmt.Errorf("connector: %w: it was not made by a constructor", ErrConfigNil)
 
 func (l *link) connect(ctx context.Context) error {
 	if err := l.try(ctx, "connect"); err != nil {
@@ -49,9 +57,15 @@ func (l *link) connect(ctx context.Context) error {
 	return nil
 }
 
-// try asks once. It returns when ctx ends, though a client may not heed that.
+// try calls the server once. It returns when ctx ends, even if the client does not honor ctx.
 func (l *link) try(ctx context.Context, op string) error {
-	ctx, cancel := context.WithTimeout(ctx, l.bound)
+	switch {
+	case l == nil:
+		return errUnmade
+	case ctx == nil:
+		return l.fail(op, invalid("context", "is nil"))
+	}
+	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
 	defer context.AfterFunc(l.life, cancel)() //nolint:contextcheck // whichever ends first
 	answer := make(chan error, 1)
@@ -76,7 +90,7 @@ func (l *link) try(ctx context.Context, op string) error {
 	return l.fail(op, err)
 }
 
-// ended is ctx.Err, also when a socket with the same deadline was faster.
+// ended returns ctx.Err, also when a socket with the same deadline reported it first.
 func ended(ctx context.Context) error {
 	if end, ok := ctx.Deadline(); ok && !time.Now().Before(end) {
 		return context.DeadlineExceeded
@@ -95,6 +109,9 @@ func (l *link) start(call func()) bool {
 }
 
 func (l *link) close() error {
+	if l == nil {
+		return errUnmade
+	}
 	l.once.Do(func() {
 		l.mu.Lock()
 		l.end()

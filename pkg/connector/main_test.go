@@ -45,11 +45,11 @@ const (
 	patience = time.Minute            // for what must happen
 )
 
-// overrun is how far a call may exceed its bound here: by half of what is not meant to pass
-// on a machine that is busy with others.
+// overrun is how far a call may exceed its timeout here: on a busy machine, by half of a timeout
+// that is not meant to pass.
 var overrun = testenv.UnderStress(long/2, 300*time.Millisecond)
 
-// overTimeout is the same where a ConnectTimeout is meant to pass: the default is five seconds.
+// overTimeout is the same for a ConnectTimeout that is meant to pass: the default is five seconds.
 var overTimeout = testenv.UnderStress(4*time.Second, 300*time.Millisecond)
 
 func newRedis(t *testing.T, cfg connector.RedisConfig, opts ...connector.Option) *connector.Redis {
@@ -86,8 +86,7 @@ func mustConnect(t *testing.T, c conn) {
 	}
 }
 
-// refused checks that Connect fails in time with this kind of error, and returns
-// it.
+// refused checks that Connect fails in time with this kind of error, and returns it.
 func refused(t *testing.T, c conn, kind error, within time.Duration) error {
 	t.Helper()
 	began := time.Now()
@@ -111,7 +110,7 @@ func refused(t *testing.T, c conn, kind error, within time.Duration) error {
 	return err
 }
 
-// lockOnce takes a lock, has a second one wait for it, and closes both clients.
+// lockOnce takes a lock, lets a second claim wait for it, and closes both clients.
 func lockOnce(t *testing.T, open func() (*dlock.Client, error)) {
 	t.Helper()
 	var clients [2]*dlock.Client
@@ -147,7 +146,7 @@ func lockOnce(t *testing.T, open func() (*dlock.Client, error)) {
 	}
 }
 
-// closedFor checks what is left after Close.
+// closedFor checks the state after Close.
 func closedFor(t *testing.T, c conn) {
 	t.Helper()
 	if err := errors.Join(c.Close(), c.Close()); err != nil {
@@ -160,7 +159,7 @@ func closedFor(t *testing.T, c conn) {
 	}
 }
 
-// A door takes connections and closes them at once; it counts them.
+// A door accepts connections and closes them at once; it counts them.
 type door struct {
 	net.Listener
 	knocks atomic.Int64
@@ -191,7 +190,8 @@ func shutDoor(t *testing.T) *door {
 
 func (d *door) addr() string { return d.Listener.Addr().String() }
 
-// knock connects to a door and waits until it is closed: all who came before are counted then.
+// knock connects to a door and waits until the connection is closed: all earlier connections are
+// counted then.
 func (d *door) knock(t *testing.T) {
 	t.Helper()
 	c, err := net.Dial("tcp4", d.addr())
@@ -205,7 +205,7 @@ func (d *door) knock(t *testing.T) {
 	}
 }
 
-// nobody is an address where nothing listens.
+// nobody returns an address without a listener.
 func nobody(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
@@ -216,7 +216,7 @@ func nobody(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// halfOpen is a host that takes connections and never answers; it counts them.
+// halfOpen returns a host that accepts connections and never answers; it counts them.
 func halfOpen(t *testing.T) *servers.Proxy {
 	t.Helper()
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
@@ -229,7 +229,7 @@ func halfOpen(t *testing.T) *servers.Proxy {
 	return proxy
 }
 
-// debugLog returns a logger and what it has written so far.
+// debugLog returns a logger and a function that returns what it has written so far.
 func debugLog() (clog.Logger, func() string) {
 	var text syncBuffer
 	h := slog.NewJSONHandler(&text, &slog.HandlerOptions{Level: slog.LevelDebug})

@@ -6,24 +6,24 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/redlock"
 )
 
-// An Option gives a connector what is not configuration.
+// An Option gives a connector something that is not configuration.
 type Option func(*options)
 
-// WithLogger sets where the connector writes its log, and the etcd client its own,
-// the latter at debug level. Without it there is none. (go-redis logs for all its
-// clients together, see redis.SetLogger.)
+// WithLogger sets the log of the connector and of the etcd client; the client's lines have debug
+// level. Without it there is no log. (go-redis logs for all its clients together, see
+// redis.SetLogger.)
 func WithLogger(l clog.Logger) Option {
 	return func(o *options) { o.log = l }
 }
 
-// WithRedisLockOptions sets how locks are kept on this connector, for instance
-// with redislock.WithMinReplicas. NewEtcd and NewRedlock refuse it.
+// WithRedisLockOptions sets how locks are stored on this connector, for instance with
+// redislock.WithMinReplicas. NewEtcd and NewRedlock refuse it.
 func WithRedisLockOptions(opts ...redislock.Option) Option {
 	return func(o *options) { o.redis = append(o.redis, opts...) }
 }
 
-// WithRedlockOptions sets how locks are kept on this connector, for instance with
-// redlock.WithDrift. Only NewRedlock takes it.
+// WithRedlockOptions sets how locks are stored on this connector, for instance with
+// redlock.WithDrift. Only NewRedlock accepts it.
 func WithRedlockOptions(opts ...redlock.Option) Option {
 	return func(o *options) { o.redlock = append(o.redlock, opts...) }
 }

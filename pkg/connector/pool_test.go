@@ -93,7 +93,7 @@ func useLocks(t *testing.T, c *dlock.Client) {
 	}
 }
 
-// Locks do not wait behind the blocking commands of the client that the user has.
+// Locks do not wait behind the blocking commands of the user's client.
 func TestRedisLocksHaveTheirOwnPool(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
@@ -110,7 +110,7 @@ func TestRedisLocksHaveTheirOwnPool(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, f := range findings {
-		if f.Name == "pool" && f.Level != 0 {
+		if f.Name == "pool" && f.Level != dlock.LevelOK {
 			t.Errorf("%+v", f)
 		}
 	}
@@ -140,7 +140,7 @@ func TestRedlockLocksHaveTheirOwnPools(t *testing.T) {
 	}
 }
 
-// The client of locks is closed with the connector, also one that is asked for later.
+// The client of locks is closed with the connector, even if it is requested later.
 func TestLockClientsAreClosed(t *testing.T) {
 	server := testenv.Redis(t)
 	for _, early := range []bool{true, false} {

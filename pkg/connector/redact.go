@@ -17,10 +17,10 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// redact keeps passwords out of what a client returned: a server may well repeat what it was
-// sent. Such an error loses the causes that have the password in them, and keeps the others; an
-// answer of Redis stays one. Texts that are always the same stay, though a password may be a word of theirs: they do not
-// tell it, while a word that is missing from them would.
+// redact keeps passwords out of the errors of a client: a server may repeat what it was sent. Such
+// an error loses the causes that contain the password, and keeps the others; an answer of Redis
+// stays one. Fixed texts stay unchanged even if a password is a word in them: the text does not
+// reveal the password, but a missing word would.
 func (l *link) redact(err error) error {
 	if err == nil {
 		return nil
@@ -54,14 +54,13 @@ type redacted struct {
 func (r *redacted) Error() string   { return r.text }
 func (r *redacted) Unwrap() []error { return r.causes }
 
-// A redactedReply is still an answer of the server: locks and the client look at its first
-// word.
+// A redactedReply is still an answer of the server: locks and the client read its first word.
 type redactedReply string
 
 func (r redactedReply) Error() string { return string(r) }
 func (r redactedReply) RedisError()   {}
 
-// textWithout is the text of an error without passwords.
+// textWithout returns the text of an error without passwords.
 func (l *link) textWithout(err error) string {
 	text := err.Error()
 	if isFixed(err) {
@@ -78,8 +77,8 @@ func (l *link) textWithout(err error) string {
 	return done + l.hide(text)
 }
 
-// isFixed reports whether the text of an error is made on this host, or is one of a list, and
-// so cannot repeat a password.
+// isFixed reports whether the text of an error is made on this host, or is one of a list, and so
+// cannot repeat a password.
 func isFixed(err error) bool {
 	switch e := err.(type) { //nolint:errorlint // this one, not what it wraps
 	case *net.OpError, *net.DNSError, *tls.CertificateVerificationError, tls.RecordHeaderError, tls.AlertError, syscall.Errno, rpctypes.EtcdError:
@@ -90,14 +89,14 @@ func isFixed(err error) bool {
 	return slices.Contains(sentinels, err)
 }
 
-// sentinels are errors that are always the same.
+// sentinels are errors with a fixed text.
 var sentinels = []error{
 	context.Canceled, context.DeadlineExceeded, os.ErrDeadlineExceeded, io.EOF, io.ErrUnexpectedEOF, net.ErrClosed,
 	redis.Nil, redis.TxFailedErr, redis.ErrClosed, redis.ErrPoolTimeout, redis.ErrPoolExhausted,
 	ErrInvalidConfig, ErrDenied, ErrTLS, ErrUnreachable, ErrTimeout, ErrNotReady, ErrClosed,
 }
 
-// redirection is an answer of a cluster that its client has to understand.
+// redirection is an answer of a cluster that the client must be able to parse.
 var redirection = regexp.MustCompile(`^(MOVED|ASK) \d{1,5} \S*:\d{1,5}$`)
 
 func causes(err error) []error {
@@ -112,7 +111,7 @@ func causes(err error) []error {
 	return nil
 }
 
-// leaves are the errors that wrap no other, or whose text is fixed.
+// leaves returns the errors that wrap no other, or whose text is fixed.
 func leaves(err error) []error {
 	all := causes(err)
 	if len(all) == 0 || isFixed(err) {

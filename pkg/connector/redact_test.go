@@ -14,7 +14,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
 
-// unknownHello is what Redis answers that does not know HELLO: it repeats 128 bytes of the
+// unknownHello returns the answer of a Redis that does not know HELLO: it repeats 128 bytes of the
 // arguments, and has blanks for line ends.
 func unknownHello(password string) string {
 	args := ""
@@ -27,7 +27,7 @@ func unknownHello(password string) string {
 	return "-ERR unknown command `HELLO`, with args beginning with: " + args + "\r\n"
 }
 
-// hides asserts that an error is there and shows nothing of a password.
+// hides asserts that there is an error and that it shows nothing of a password.
 func hides(t *testing.T, err error, part string) {
 	t.Helper()
 	if err == nil {
@@ -72,7 +72,7 @@ func TestFormsOfAPassword(t *testing.T) {
 	}
 }
 
-// Of two passwords of which one begins as the other, both are hidden.
+// If one password is the beginning of another, both are hidden.
 func TestPasswordBeginsAsAnother(t *testing.T) {
 	t.Parallel()
 	addr := answering(t, "-ERR no such user, or `s3cr3t-more`\r\n")
@@ -85,7 +85,7 @@ func TestPasswordBeginsAsAnother(t *testing.T) {
 	}
 }
 
-// The errors and the log of locks do not show the password, either.
+// The errors and the log of locks do not show the password either.
 func TestLockHidesPassword(t *testing.T) {
 	t.Parallel()
 	const pw = "s3cr3t-pw"
@@ -129,7 +129,7 @@ func TestLockHidesPassword(t *testing.T) {
 	}
 }
 
-// With a password that is a word of an answer, locks understand the answer all the same.
+// If the password is a word of an answer, locks still understand the answer.
 func TestLocksUnderstandRedactedAnswers(t *testing.T) {
 	t.Parallel()
 	for _, pw := range []string{"user", "pair", "WRONGPASS", "e", "authenticate"} {
@@ -146,7 +146,7 @@ func TestLocksUnderstandRedactedAnswers(t *testing.T) {
 	}
 }
 
-// Answers to the user's own commands stay as they are; those of the client for locks do not.
+// Answers to the user's own commands stay unchanged; answers of the client for locks do not.
 func TestUsersAnswersStay(t *testing.T) {
 	t.Parallel()
 	c := newRedis(t, connector.RedisConfig{Addr: redisWithUsers(t).Addr(), Password: password})
@@ -166,7 +166,7 @@ func TestUsersAnswersStay(t *testing.T) {
 	}
 }
 
-// A connection that ends is one, also with a password that is a word of that.
+// The end of a connection is recognized even if the password is a word in its error.
 func TestPasswordIsEOF(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp4", "127.0.0.1:0")

@@ -7,9 +7,8 @@ import (
 	"strings"
 )
 
-// secretForms are the forms in which a password may come back: as it is, in quotes as %q
-// writes it, with line ends as Redis writes them in an error, and without what a line is
-// trimmed of.
+// secretForms returns the forms in which a password may be repeated: unchanged, quoted as %q writes
+// it, with line ends as Redis writes them in an error, and with leading and trailing space trimmed.
 func secretForms(secrets []string) []string {
 	var forms []string
 	for _, s := range secrets {
@@ -21,11 +20,11 @@ func secretForms(secrets []string) []string {
 	return slices.DeleteFunc(slices.Compact(forms), func(s string) bool { return s == "" })
 }
 
-// Redis repeats the arguments of a command that it does not know, and cuts them.
+// Redis repeats the arguments of an unknown command, and truncates them.
 var repeatedArgs = regexp.MustCompile(`(?s)(with args beginning with:).+$`)
 
-// knownPhrases are what Redis always says in the same words, and what its answers begin with.
-// Locks and connectors tell by them what an answer means.
+// knownPhrases are fixed phrases of Redis and the first words of its answers. Locks and connectors
+// use them to interpret an answer.
 var knownPhrases = func() *regexp.Regexp {
 	var quoted []string
 	for _, p := range []string{
@@ -69,11 +68,11 @@ var knownPhrases = func() *regexp.Regexp {
 	return regexp.MustCompile(strings.Join(quoted, "|") + "|" + codes)
 }()
 
-// cutFrom is how many bytes of a long password are enough to hide them: a text may be cut
-// within it.
+// cutFrom is how many bytes of a long password are enough to hide them: a text may be truncated
+// within the password.
 const cutFrom = 8
 
-// hide hides passwords in a text, and the known phrases stay.
+// hide hides passwords in a text. The known phrases stay.
 func (l *link) hide(text string) string {
 	if len(l.secrets) == 0 {
 		return text
@@ -103,7 +102,7 @@ func (l *link) hide(text string) string {
 	return replaceMarked(text, secret)
 }
 
-// next is the first place of s in text, from a place on, or -1.
+// next returns the first place of s in text at or after from, or -1.
 func next(text, s string, from int) int {
 	if from > len(text) {
 		return -1

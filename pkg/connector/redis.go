@@ -16,8 +16,9 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/redislock"
 )
 
-// A Redis owns a client of one server, of a master watched by sentinels, or of a
-// cluster. Its methods may be called from any goroutine.
+// A Redis owns a client of one server, of a master monitored by sentinels, or of a cluster. Its
+// methods may be called from any goroutine. Create it with NewRedis; the methods of a zero Redis
+// return ErrConfigNil.
 type Redis struct {
 	link       *link
 	dialer     *dialer
@@ -26,8 +27,7 @@ type Redis struct {
 	locks      []redislock.Option
 }
 
-// A lazyClient is a client that is made when it is first asked for, and closed only if
-// it was.
+// A lazyClient is a client that is created on its first use, and closed only if it was created.
 type lazyClient struct {
 	options *redis.UniversalOptions
 	hook    redactor
@@ -40,6 +40,9 @@ type lazyClient struct {
 func (l *lazyClient) get() redis.UniversalClient {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.options == nil { // of a connector that no constructor made
+		return nil
+	}
 	if l.client == nil {
 		l.client = redis.NewUniversalClient(l.options)
 		l.hook.addTo(l.client)
@@ -50,7 +53,7 @@ func (l *lazyClient) get() redis.UniversalClient {
 	return l.client
 }
 
-// made returns the client if it was asked for, and nil if it was not.
+// made returns the client if it was created, or nil.
 func (l *lazyClient) made() redis.UniversalClient {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -69,8 +72,8 @@ func (l *lazyClient) close() error {
 
 var _ dlock.RedisConnector = (*Redis)(nil)
 
-// NewRedis checks cfg and reads the files that it names. It touches no network, and
-// does not keep cfg.
+// NewRedis checks cfg and reads the files that it names. It touches no network, and does not keep
+// cfg.
 func NewRedis(cfg *RedisConfig, opts ...Option) (*Redis, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -84,7 +87,7 @@ func NewRedis(cfg *RedisConfig, opts ...Option) (*Redis, error) {
 	}
 	full := cfg.withDefaults()
 	l := newLink("redis", full.Addrs, full.ConnectTimeout, o.log, full.Password, full.SentinelPassword)
-	r := &Redis{link: l, locks: o.redis, dialer: &dialer{life: l.life, bound: full.DialTimeout}}
+	r := &Redis{link: l, locks: o.redis, dialer: &dialer{life: l.life, timeout: full.DialTimeout}}
 	if full.TLS.on() {
 		if r.dialer.tls, err = full.TLS.load(); err != nil {
 			return nil, err
@@ -99,12 +102,12 @@ func NewRedis(cfg *RedisConfig, opts ...Option) (*Redis, error) {
 	return r, nil
 }
 
-// lockPoolSize is how many connections locks may use for each server at least: six round
-// trips in flight, renewals, and what operators and Check ask, with room to spare. Redlock,
-// and WithMinReplicas, need one for each call: a PoolSize that is larger counts.
+// lockPoolSize is the smallest number of connections that locks may use for each server: six round
+// trips in flight, renewals, and the calls of operators and Check, with room to spare. Redlock and
+// WithMinReplicas need one for each call, so a larger PoolSize takes precedence.
 const lockPoolSize = 16
 
-// lockOptions are the options of the client that locks have to themselves.
+// lockOptions returns the options of the client that only locks use.
 func lockOptions(o redis.UniversalOptions) *redis.UniversalOptions {
 	if o.PoolSize == 0 {
 		o.PoolSize = 10 * runtime.GOMAXPROCS(0) // the default of go-redis
@@ -131,51 +134,49 @@ func universalOptions(cfg *RedisConfig, d *dialer) *redis.UniversalOptions {
 		MinIdleConns:          cfg.MinIdleConns,
 		MaxRetries:            retries,
 		Dialer:                d.dial,
-		TLSConfig:             d.tls, // for those who look; the dialer has seen to it
+		TLSConfig:             d.tls, // for hooks that read it; the dialer already uses TLS
 		DialTimeout:           cfg.DialTimeout,
 		DialerRetries:         1,
 		ReadTimeout:           cfg.ReadTimeout,
 		WriteTimeout:          cfg.WriteTimeout,
 		ContextTimeoutEnabled: true,
-		// A user who may do no more than lock may not do these.
+		// A user who may only lock may not run these commands.
 		DisableIdentity:          true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}
 }
 
-// Connect finds out whether the server answers and lets us in; on a cluster, every
-// master. It returns within ConnectTimeout and when ctx ends. Nobody has to call
-// it, and calling it again just asks again.
+// Connect checks whether the server answers and accepts the credentials; on a cluster, it checks
+// every master. It returns within ConnectTimeout and when ctx ends. Calling it is optional, and
+// each call checks again.
 func (r *Redis) Connect(ctx context.Context) error { return r.link.connect(ctx) }
 
-// HealthCheck is Connect for those who ask all the time.
+// HealthCheck is Connect for frequent checks.
 func (r *Redis) HealthCheck(ctx context.Context) error { return r.link.try(ctx, "health check") }
 
-// GetClient returns the client for your own commands, which stays the connector's own:
-// do not close it.
+// GetClient returns the client for your own commands. The connector still owns it: do not close it.
 func (r *Redis) GetClient() redis.UniversalClient { return r.client.get() }
 
-// LockClient returns the client that locks have to themselves, for hooks and statistics.
-// It stays the connector's own as well.
+// LockClient returns the client that only locks use, for hooks and statistics. The connector owns
+// it as well: do not close it.
 func (r *Redis) LockClient() redis.UniversalClient { return r.lockClient.get() }
 
-// RedisLocks is for dlock.NewRedis. Locks have a client of their own, with the same
-// options and a pool of at least 16 connections for each server: they never wait behind the
-// commands of GetClient, of which BLPOP, for instance, keeps its connection for long.
+// RedisLocks is for dlock.NewRedis. Locks have their own client, with the same options and a pool
+// of at least 16 connections for each server. So they never wait behind commands of GetClient:
+// BLPOP, for instance, keeps its connection for a long time.
 func (r *Redis) RedisLocks() driver.Opener { return redislock.New(r.lockClient.get(), r.locks...) }
 
-// Close closes the clients. Calls under way end with an error. Closing again does
-// nothing.
+// Close closes the clients. Calls in progress end with an error. A second Close does nothing.
 func (r *Redis) Close() error { return r.link.close() }
 
-// String says what is connected, and no secret.
+// String describes the connection without secrets.
 func (r *Redis) String() string { return r.link.describe() }
 
 // GoString is String.
 func (r *Redis) GoString() string { return r.String() }
 
-// anyClient is the one in use: a program that only locks needs no second connection to
-// find out whether the server answers.
+// anyClient returns a client that is in use: a program that only locks needs no second connection
+// to find out whether the server answers.
 func (r *Redis) anyClient() redis.UniversalClient {
 	if r.client.made() == nil && r.lockClient.made() != nil {
 		return r.lockClient.get()
@@ -200,14 +201,14 @@ func (r *Redis) ping(ctx context.Context) (err error) {
 	return typed(r.link.redact(err), redisKind(err))
 }
 
-// redisKinds is what the first word of an error reply means.
+// redisKinds maps the first word of an error reply to its meaning.
 var redisKinds = map[string]error{
 	"NOAUTH": ErrDenied, "WRONGPASS": ErrDenied, "NOPERM": ErrDenied, "DENIED": ErrDenied,
 	"LOADING": ErrNotReady, "MASTERDOWN": ErrNotReady, "CLUSTERDOWN": ErrNotReady, "BUSY": ErrNotReady,
 	"MISCONF": ErrNotReady, "NOREPLICAS": ErrNotReady,
 }
 
-// redisMisfits are replies which say that the configuration is for another server.
+// redisMisfits are replies that say that the configuration is for another kind of server.
 var redisMisfits = []string{"cluster support disabled", "DB index is out of range"}
 
 func redisKind(err error) error {

@@ -1,60 +1,62 @@
 package connector
 
 import (
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/ceyewan/genesis/pkg/internal/durations"
 )
 
-// RedisConfig says where Redis is and how to reach it. Zero fields mean the
-// defaults named below. Shown in any form, it hides its passwords.
+// RedisConfig says where Redis is and how to reach it. Zero fields mean the defaults named below.
+// Its output in any format hides the passwords.
 type RedisConfig struct {
 	// Addr is a single server: host:port, or the path of a unix socket.
 	Addr string `json:"addr" yaml:"addr" mapstructure:"addr" env:"ADDR"`
-	// Addrs are sentinels if there is a MasterName, and else some nodes of a
-	// cluster. One of them alone is a single server, unless Cluster is set.
+	// Addrs are sentinels if MasterName is set, and otherwise some nodes of a cluster. A single
+	// address is a single server, unless Cluster is set.
 	Addrs []string `json:"addrs" yaml:"addrs" mapstructure:"addrs" env:"ADDRS"`
-	// MasterName is the name of the master that the sentinels watch.
+	// MasterName is the name of the master that the sentinels monitor.
 	MasterName string `json:"master_name" yaml:"master_name" mapstructure:"master_name" env:"MASTER_NAME"`
-	// Cluster: it is a cluster, though only one address is given.
+	// Cluster says that the server is a cluster although only one address is given.
 	Cluster bool `json:"cluster" yaml:"cluster" mapstructure:"cluster" env:"CLUSTER"`
-	// Username is a user of the ACL; without it the password is the server's.
+	// Username is an ACL user; without it, Password is the server's password.
 	Username string `json:"username" yaml:"username" mapstructure:"username" env:"USERNAME"`
 	Password string `json:"password" yaml:"password" mapstructure:"password" env:"PASSWORD"`
 	// SentinelUsername and SentinelPassword are for the sentinels themselves.
 	SentinelUsername string `json:"sentinel_username" yaml:"sentinel_username" mapstructure:"sentinel_username" env:"SENTINEL_USERNAME"`
 	SentinelPassword string `json:"sentinel_password" yaml:"sentinel_password" mapstructure:"sentinel_password" env:"SENTINEL_PASSWORD"`
-	// DB is the database; a cluster has none but 0.
+	// DB is the database; a cluster has only 0.
 	DB int `json:"db" yaml:"db" mapstructure:"db" env:"DB"`
-	// TLS is for servers and sentinels alike; nil is none.
+	// TLS applies to servers and sentinels; nil means no TLS.
 	TLS *TLSConfig `json:"tls,omitempty" yaml:"tls,omitempty" mapstructure:"tls" env:",init" envPrefix:"TLS_"`
-	// PoolSize is how many connections are kept for each server: 10 for each CPU,
-	// on a cluster 5; at most 1,048,576. Locks have as many of their own, and at least 16.
+	// PoolSize is how many connections are kept for each server. The default is 10 for each CPU, on
+	// a cluster 5; the maximum is 1,048,576. Locks have a separate pool of the same size, but at
+	// least 16.
 	PoolSize int `json:"pool_size" yaml:"pool_size" mapstructure:"pool_size" env:"POOL_SIZE"`
-	// MinIdleConns is how many connections are made in advance, in the background,
-	// as soon as somebody asks for the client: none.
+	// MinIdleConns is how many connections are opened in advance, in the background, when the
+	// client is first used. The default is none.
 	MinIdleConns int `json:"min_idle_conns" yaml:"min_idle_conns" mapstructure:"min_idle_conns" env:"MIN_IDLE_CONNS"`
-	// MaxRetries is how often the client repeats a command that got no answer, and
-	// may have been carried out: never. (On a cluster the client may go to three
-	// nodes in turn, whatever this says.) Lock commands are never repeated.
+	// MaxRetries is how often the client repeats a command that got no answer and may have been
+	// carried out. The default is never. (On a cluster the client may try three nodes in turn,
+	// regardless of this value.) Lock commands are never repeated.
 	MaxRetries int `json:"max_retries" yaml:"max_retries" mapstructure:"max_retries" env:"MAX_RETRIES"`
-	// DialTimeout bounds a new connection, with its handshake: 5 s.
+	// DialTimeout limits a new connection, including its handshake. The default is 5 s.
 	DialTimeout time.Duration `json:"dial_timeout" yaml:"dial_timeout" mapstructure:"dial_timeout" env:"DIAL_TIMEOUT"`
-	// ReadTimeout and WriteTimeout bound a command that has no earlier deadline of
-	// its own: 5 s.
+	// ReadTimeout and WriteTimeout limit a command that has no earlier deadline of its own. The
+	// default is 5 s.
 	ReadTimeout  time.Duration `json:"read_timeout" yaml:"read_timeout" mapstructure:"read_timeout" env:"READ_TIMEOUT"`
 	WriteTimeout time.Duration `json:"write_timeout" yaml:"write_timeout" mapstructure:"write_timeout" env:"WRITE_TIMEOUT"`
-	// ConnectTimeout bounds Connect and HealthCheck: 5 s.
+	// ConnectTimeout limits Connect and HealthCheck. The default is 5 s.
 	ConnectTimeout time.Duration `json:"connect_timeout" yaml:"connect_timeout" mapstructure:"connect_timeout" env:"CONNECT_TIMEOUT"`
 }
 
 const defaultTimeout = 5 * time.Second
 
-// maxPoolSize is far more than a server takes connections. The client makes room for as many,
-// and would panic, or take all memory, with more.
+// maxPoolSize is far more connections than a server accepts. The client allocates memory for that
+// many, and would panic or use up all memory with more.
 const maxPoolSize = 1 << 20
 
 func (c *RedisConfig) withDefaults() RedisConfig {
@@ -71,8 +73,7 @@ func (c *RedisConfig) withDefaults() RedisConfig {
 	return d
 }
 
-// Validate returns nil if NewRedis would accept the values of c. Files are read
-// only by NewRedis.
+// Validate returns nil if NewRedis would accept the values of c. Only NewRedis reads the files.
 func (c *RedisConfig) Validate() error {
 	if c == nil {
 		return ErrConfigNil
@@ -124,9 +125,13 @@ func (c *RedisConfig) checkTopology() error {
 	return nil
 }
 
-// checkUsers refuses what the client would silently leave out.
+// checkUsers refuses settings that the client would silently ignore.
 func (c *RedisConfig) checkUsers() error {
 	switch {
+	case c.Password == hidden:
+		return invalid("Password", "is %s, which stands for one that was not shown", hidden)
+	case c.SentinelPassword == hidden:
+		return invalid("SentinelPassword", "is %s, which stands for one that was not shown", hidden)
 	case c.Username != "" && c.Password == "":
 		return invalid("Username", "needs Password")
 	case c.SentinelUsername != "" && c.SentinelPassword == "":
@@ -165,17 +170,20 @@ func (c RedisConfig) shown() shownRedis {
 	return shownRedis(c)
 }
 
-// String hides the passwords, as do all the forms below.
+// String hides the passwords, as do all methods below.
 func (c RedisConfig) String() string { return fmt.Sprintf("%+v", c.shown()) }
 
 // GoString is String.
 func (c RedisConfig) GoString() string { return c.String() }
 
-// LogValue is what slog shows.
+// LogValue implements slog.LogValuer.
 func (c RedisConfig) LogValue() slog.Value { return slog.AnyValue(c.shown()) }
 
-// MarshalJSON is for showing, not for storing.
-func (c RedisConfig) MarshalJSON() ([]byte, error) { return json.Marshal(c.shown()) }
+// MarshalJSON is for showing, not for storing. Durations are text, such as "1.5s".
+func (c RedisConfig) MarshalJSON() ([]byte, error) { return durations.Marshal(c.shown()) }
 
-// MarshalYAML is for showing, not for storing.
+// UnmarshalJSON reads durations as text, and refuses a field that is not known.
+func (c *RedisConfig) UnmarshalJSON(text []byte) error { return durations.UnmarshalKnown(text, c) }
+
+// MarshalYAML is for display, not for storage.
 func (c RedisConfig) MarshalYAML() (any, error) { return c.shown(), nil }

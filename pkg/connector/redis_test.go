@@ -20,8 +20,8 @@ import (
 
 const password = "pa55-w0rd-of-the-server"
 
-// redisWithUsers has a password and two users of the ACL: one who may lock, as
-// docs/backends/redis.md has it, and one who may do nothing.
+// redisWithUsers starts a server with a password and two ACL users: one who may lock, as
+// docs/backends/redis.md describes it, and one who may do nothing.
 func redisWithUsers(t *testing.T) *servers.Redis {
 	t.Helper()
 	server := testenv.Redis(t)
@@ -200,8 +200,8 @@ func TestRedisContext(t *testing.T) {
 	})
 }
 
-// testContext checks on a half-open host that a context ends the call, and so does
-// Close.
+// testContext checks on a half-open host that the end of a context ends the call, and that Close
+// does too.
 func testContext(t *testing.T, open func(addr string) conn) {
 	t.Helper()
 	c := open(halfOpen(t).Addr())

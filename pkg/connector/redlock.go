@@ -15,8 +15,9 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/redlock"
 )
 
-// A Redlock owns clients of several independent Redis servers, each as a Redis has
-// one. Its methods may be called from any goroutine.
+// A Redlock owns clients of several independent Redis servers, each like the client of a Redis. Its
+// methods may be called from any goroutine. Create it with NewRedlock; the methods of a zero Redlock
+// return ErrConfigNil.
 type Redlock struct {
 	link  *link
 	nodes []*Redis
@@ -25,8 +26,8 @@ type Redlock struct {
 
 var _ dlock.RedlockConnector = (*Redlock)(nil)
 
-// NewRedlock checks cfg and reads the files that it names. It touches no network, and
-// does not keep cfg.
+// NewRedlock checks cfg and reads the files that it names. It touches no network, and does not keep
+// cfg.
 func NewRedlock(cfg *RedlockConfig, opts ...Option) (*Redlock, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -50,16 +51,16 @@ func NewRedlock(cfg *RedlockConfig, opts ...Option) (*Redlock, error) {
 	return r, nil
 }
 
-// Connect finds out whether a majority of the servers answers, and whether all that
-// answer let us in. It returns within ConnectTimeout and when ctx ends. Nobody has to
-// call it, and calling it again just asks again.
+// Connect checks whether a majority of the servers answers, and whether all that answer accept the
+// credentials. It returns within ConnectTimeout and when ctx ends. Calling it is optional, and each
+// call checks again.
 func (r *Redlock) Connect(ctx context.Context) error { return r.link.connect(ctx) }
 
-// HealthCheck is Connect for those who ask all the time.
+// HealthCheck is Connect for frequent checks.
 func (r *Redlock) HealthCheck(ctx context.Context) error { return r.link.try(ctx, "health check") }
 
-// GetClients returns the clients for your own commands, in the order of the addresses.
-// They stay the connector's own: do not close them.
+// GetClients returns the clients for your own commands, in the order of the addresses. The
+// connector still owns them: do not close them.
 func (r *Redlock) GetClients() []redis.UniversalClient {
 	clients := make([]redis.UniversalClient, len(r.nodes))
 	for i, n := range r.nodes {
@@ -68,14 +69,13 @@ func (r *Redlock) GetClients() []redis.UniversalClient {
 	return clients
 }
 
-// RedlockLocks is for dlock.NewRedlock. Locks have clients of their own, as those of a
-// Redis have.
+// RedlockLocks is for dlock.NewRedlock. Locks have their own clients, as with a Redis.
 func (r *Redlock) RedlockLocks() driver.Opener {
 	return redlock.New(r.LockClients(), r.locks...)
 }
 
-// LockClients returns the clients that locks have to themselves, for hooks and statistics.
-// They stay the connector's own as well.
+// LockClients returns the clients that only locks use, for hooks and statistics. The connector owns
+// them as well: do not close them.
 func (r *Redlock) LockClients() []redis.UniversalClient {
 	clients := make([]redis.UniversalClient, len(r.nodes))
 	for i, n := range r.nodes {
@@ -84,18 +84,17 @@ func (r *Redlock) LockClients() []redis.UniversalClient {
 	return clients
 }
 
-// Close closes the clients. Calls under way end with an error. Closing again does
-// nothing.
+// Close closes the clients. Calls in progress end with an error. A second Close does nothing.
 func (r *Redlock) Close() error { return r.link.close() }
 
-// String says what is connected, and no secret.
+// String describes the connection without secrets.
 func (r *Redlock) String() string { return r.link.describe() }
 
 // GoString is String.
 func (r *Redlock) GoString() string { return r.String() }
 
-// ping asks all servers at once. A few that are down are what redlock is for; one that
-// answers and does not let us in is a mistake.
+// ping calls all servers at once. Redlock tolerates a few servers that are down; a server that
+// answers and refuses the credentials is a configuration error.
 func (r *Redlock) ping(ctx context.Context) error {
 	errs := make([]error, len(r.nodes))
 	var wg sync.WaitGroup

@@ -2,7 +2,7 @@ package connector
 
 import "strings"
 
-// hidden stands for a password wherever a configuration is shown.
+// hidden replaces a password wherever a configuration is shown.
 const hidden = "[hidden]"
 
 func hide(secret string) string {
@@ -12,8 +12,8 @@ func hide(secret string) string {
 	return hidden
 }
 
-// hideUsers takes user and password out of addresses that are URLs. Such an
-// address is invalid, and may yet be printed.
+// hideUsers removes user and password from addresses that are URLs. Such an address is invalid, but
+// may still be printed.
 func hideUsers(addrs []string) []string {
 	var shown []string
 	for _, a := range addrs {

@@ -13,11 +13,11 @@ import (
 	"github.com/ceyewan/genesis/pkg/connector"
 )
 
-// words are passwords that are also words of errors.
+// words are passwords that are also words in errors.
 var words = []string{"etcd", "redis", "connect", "connector", "canceled", "refused", "tcp", "server", "invalid", "127", "e"}
 
-// With a password that is a word of an error, the error keeps its kind, its cause and its text,
-// from which a word that is missing would tell the password.
+// If the password is a word in an error, the error keeps its kind, its cause and its text: a
+// missing word would reveal the password.
 func TestPasswordIsAWord(t *testing.T) {
 	t.Parallel()
 	silent := nobody(t)
@@ -48,7 +48,7 @@ func TestPasswordIsAWord(t *testing.T) {
 	}
 }
 
-// The same with the refusal of etcd, whose texts are all known.
+// The same with a refusal of etcd, whose texts are all known.
 func TestPasswordIsAWordOfEtcd(t *testing.T) {
 	t.Parallel()
 	server := etcdWithUsers(t)
@@ -60,14 +60,14 @@ func TestPasswordIsAWordOfEtcd(t *testing.T) {
 	}
 }
 
-// parrot answers every line with an error that repeats it, as Redis before version 7 does with
-// the arguments of a command that it does not know.
+// parrot answers every line with an error that repeats it, as Redis before version 7 does with the
+// arguments of an unknown command.
 func parrot(t *testing.T, reply string) string {
 	t.Helper()
 	return answering(t, fmt.Sprintf(reply, password))
 }
 
-// answering answers every command with the same.
+// answering gives the same answer to every command.
 func answering(t *testing.T, reply string) string {
 	t.Helper()
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
@@ -94,7 +94,7 @@ func answering(t *testing.T, reply string) string {
 	return l.Addr().String()
 }
 
-// A server that repeats the password does not have it shown, anywhere in the chain of errors.
+// If a server repeats the password, no error in the chain shows it.
 func TestServerRepeatsPassword(t *testing.T) {
 	t.Parallel()
 	for name, reply := range map[string]string{
@@ -121,7 +121,7 @@ func TestServerRepeatsPassword(t *testing.T) {
 	}
 }
 
-// allTexts are those of an error and of everything that it wraps.
+// allTexts returns the texts of an error and of everything that it wraps.
 func allTexts(err error) string {
 	text := fmt.Sprintf("%v %+v %#v\n", err, err, err)
 	switch e := err.(type) { //nolint:errorlint // one level at a time

@@ -5,23 +5,24 @@ import (
 	"crypto/x509"
 	"fmt"
 	"os"
+	"path/filepath"
 )
 
-// TLSConfig says how to speak TLS. Any field that is set switches it on; the zero
-// value, like none at all, leaves it off.
+// TLSConfig says how to use TLS. Any field that is set enables TLS; the zero value and nil leave it
+// off.
 type TLSConfig struct {
-	// Enabled alone is TLS with the certificate authorities of the system.
+	// Enabled alone means TLS with the system's certificate authorities.
 	Enabled bool `json:"enabled" yaml:"enabled" mapstructure:"enabled" env:"ENABLED"`
-	// CAFile has the authorities to trust instead of the system's, in PEM.
+	// CAFile contains the authorities to trust instead of the system's, in PEM.
 	CAFile string `json:"ca_file" yaml:"ca_file" mapstructure:"ca_file" env:"CA_FILE"`
-	// CertFile and KeyFile are our own certificate, in PEM. They are read again
-	// for every connection, so that a new certificate needs no restart.
+	// CertFile and KeyFile are the client certificate, in PEM. They are read again for every
+	// connection, so that a new certificate needs no restart.
 	CertFile string `json:"cert_file" yaml:"cert_file" mapstructure:"cert_file" env:"CERT_FILE"`
 	KeyFile  string `json:"key_file" yaml:"key_file" mapstructure:"key_file" env:"KEY_FILE"`
-	// ServerName is the name in the certificate of every server, if it is not the
-	// host that is dialled. Sentinels and clusters mostly name servers by address.
+	// ServerName is the name in the certificate of every server, if it is not the host that is
+	// dialed. Sentinels and clusters mostly name servers by address.
 	ServerName string `json:"server_name" yaml:"server_name" mapstructure:"server_name" env:"SERVER_NAME"`
-	// InsecureSkipVerify accepts any certificate, and thereby anybody.
+	// InsecureSkipVerify accepts any certificate, and therefore any server.
 	InsecureSkipVerify bool `json:"insecure_skip_verify" yaml:"insecure_skip_verify" mapstructure:"insecure_skip_verify" env:"INSECURE_SKIP_VERIFY"`
 	// MinVersion is 1.2, the default, or 1.3.
 	MinVersion string `json:"min_version" yaml:"min_version" mapstructure:"min_version" env:"MIN_VERSION"`
@@ -68,13 +69,28 @@ func (t *TLSConfig) load() (*tls.Config, error) {
 		}
 	}
 	if t.CertFile != "" {
-		pair := *t
+		pair, err := t.absolute()
+		if err != nil {
+			return nil, invalid("TLS.CertFile", "or TLS.KeyFile cannot be found: %w", err)
+		}
 		if _, err := pair.own(nil); err != nil {
 			return nil, invalid("TLS.CertFile", "or TLS.KeyFile is no good: %w", err)
 		}
 		cfg.GetClientCertificate = pair.own
 	}
 	return cfg, nil
+}
+
+// absolute is t with the files that are read again later. They stay the same when the
+// process changes its working directory.
+func (t *TLSConfig) absolute() (pair TLSConfig, err error) {
+	pair = *t
+	pair.CertFile, err = filepath.Abs(t.CertFile)
+	if err != nil {
+		return pair, err
+	}
+	pair.KeyFile, err = filepath.Abs(t.KeyFile)
+	return pair, err
 }
 
 func (t *TLSConfig) own(*tls.CertificateRequestInfo) (*tls.Certificate, error) {

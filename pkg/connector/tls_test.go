@@ -24,7 +24,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/connector"
 )
 
-// An authority signs certificates; its own is in a file.
+// An authority signs certificates; its own certificate is in a file.
 type authority struct {
 	t    *testing.T
 	dir  string
@@ -45,7 +45,7 @@ func newAuthority(t *testing.T) *authority {
 	return a
 }
 
-// issue returns the files of a certificate for this address that ends then.
+// issue returns the files of a certificate for this address that expires at ends.
 func (a *authority) issue(host string, ends time.Time) (cert, key string) {
 	a.t.Helper()
 	_, _, cert, key = a.sign(&x509.Certificate{
@@ -87,8 +87,8 @@ func (a *authority) check(err error) {
 	}
 }
 
-// A front speaks TLS to clients and plain bytes to the server behind it. Not every
-// redis-server is built with TLS, and this way both kinds of server are alike.
+// A front uses TLS with clients and plain bytes with the server behind it. Not every redis-server
+// is built with TLS, and this way both kinds of server behave alike.
 type front struct {
 	listener net.Listener
 	target   string
@@ -174,8 +174,7 @@ func (b *syncBuffer) String() string {
 	return b.buf.String()
 }
 
-// testTLS is the same for both kinds of server. open returns a connector to an
-// address.
+// testTLS is the same for both kinds of server. open returns a connector to an address.
 func testTLS(t *testing.T, server string, open func(t *testing.T, addr string, cfg *connector.TLSConfig) conn) {
 	const host = "127.0.0.1"
 	ca, other := newAuthority(t), newAuthority(t)
@@ -226,7 +225,7 @@ func testTLS(t *testing.T, server string, open func(t *testing.T, addr string, c
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		err := open(t, server, &connector.TLSConfig{CAFile: ca.file}).Connect(ctx)
-		// Some hang up, and Redis waits for the rest of what it takes for a command.
+		// Some servers hang up, and Redis waits for the rest of what it takes for a command.
 		if !errors.Is(err, connector.ErrTLS) && !errors.Is(err, connector.ErrUnreachable) && !errors.Is(err, connector.ErrTimeout) {
 			t.Errorf("got %v", err)
 		}
@@ -244,7 +243,7 @@ func newAuthorityLike(a *authority) *authority {
 	return &b
 }
 
-// renewedCertificate replaces an expired certificate of ours under way.
+// renewedCertificate replaces an expired client certificate while the client is in use.
 func renewedCertificate(t *testing.T, ca *authority, addr string, open func(t *testing.T, addr string, cfg *connector.TLSConfig) conn) {
 	mine := newAuthorityLike(ca)
 	cert, key := mine.issue("127.0.0.2", time.Now().Add(-time.Hour))

@@ -10,8 +10,8 @@ import (
 	"github.com/ceyewan/genesis/pkg/clog"
 )
 
-// zapLogger writes what the etcd client logs to l, all of it at debug level: it
-// warns of every attempt that it repeats.
+// zapLogger writes the log of the etcd client to l, all of it at debug level: the client warns of
+// every attempt that it repeats.
 func zapLogger(l clog.Logger) *zap.Logger {
 	return zap.New(slogCore{l.WithNamespace("etcd").Slog()})
 }

@@ -1,6 +1,6 @@
-// Package container puts the parts of a service together: it reads one
-// configuration, makes the connector that its backend needs, and the lock Client on
-// it. What is injected stays the injector's; what the Container makes, it closes.
+// Package container assembles the parts of a service: it reads one configuration, creates the
+// connector that its backend needs, and creates the lock Client on it. The Container closes what it
+// creates, and does not close what is injected.
 //
 //	cfg, err := container.Load("service.yaml")
 //	if err != nil {
@@ -13,8 +13,8 @@
 //	defer app.Close()
 //	err = app.DLock.Do(ctx, "report", makeReport)
 //
-// The package links the clients of all backends. Who wants a small program uses
-// dlock.New with one backend.
+// The package links the clients of all backends. To keep the program small, use dlock.New with one
+// backend.
 package container
 
 import (
@@ -41,8 +41,7 @@ type Container struct {
 	Meter  metric.Meter // never nil
 	Tracer trace.Tracer // never nil
 	DLock  *dlock.Client
-	// Redis, Etcd or Redlock is the connector that the backend needs, and the others
-	// are nil.
+	// Redis, Etcd or Redlock is the connector that the backend needs. The others are nil.
 	Redis   *connector.Redis
 	Etcd    *connector.Etcd
 	Redlock *connector.Redlock
@@ -52,7 +51,7 @@ type Container struct {
 	closeErr  error
 }
 
-// A part is something that the Container has made.
+// A part is something that the Container has created.
 type part struct {
 	name    string
 	close   func() error
@@ -73,25 +72,24 @@ type settings struct {
 // WithLogger replaces the logger of Config.Log.
 func WithLogger(l clog.Logger) Option { return func(s *settings) { s.log = &l } }
 
-// WithMeter has everything measured; without it, nothing is.
+// WithMeter sets the meter of all parts. Without it, nothing is measured.
 func WithMeter(m metric.Meter) Option { return func(s *settings) { s.meter = m } }
 
-// WithTracer has everything traced; without it, nothing is.
+// WithTracer sets the tracer of all parts. Without it, nothing is traced.
 func WithTracer(t trace.Tracer) Option { return func(s *settings) { s.tracer = t } }
 
-// WithDLockOptions passes options on to the lock Client, such as dlock.WithAdmin.
+// WithDLockOptions passes options to the lock Client, such as dlock.WithAdmin.
 func WithDLockOptions(opts ...dlock.Option) Option {
 	return func(s *settings) { s.locks = append(s.locks, opts...) }
 }
 
-// WithConnectorOptions passes options on to the connector, such as
-// connector.WithRedisLockOptions.
+// WithConnectorOptions passes options to the connector, such as connector.WithRedisLockOptions.
 func WithConnectorOptions(opts ...connector.Option) Option {
 	return func(s *settings) { s.conns = append(s.conns, opts...) }
 }
 
-// New builds everything, and touches no network; see Connect. If something cannot
-// be built, what was made before is closed again.
+// New builds all parts and touches no network; see Connect. If a part cannot be built, New closes
+// the parts that it has created.
 func New(cfg *Config, opts ...Option) (*Container, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("container: %w", err)
@@ -122,7 +120,11 @@ func New(cfg *Config, opts ...Option) (*Container, error) {
 }
 
 func (c *Container) build(cfg *Config, s *settings) error {
-	backend, err := c.backend(cfg, append([]connector.Option{connector.WithLogger(c.Log)}, s.conns...))
+	locks, err := cfg.Locks()
+	if err != nil {
+		return err
+	}
+	backend, err := c.backend(locks.Backend, cfg, append([]connector.Option{connector.WithLogger(c.Log)}, s.conns...))
 	if err != nil {
 		return err
 	}
@@ -133,7 +135,7 @@ func (c *Container) build(cfg *Config, s *settings) error {
 	if _, silent := s.tracer.(notrace.Tracer); !silent {
 		opts = append(opts, dlock.WithTracer(s.tracer))
 	}
-	c.DLock, err = dlock.New(&cfg.DLock, append(opts, s.locks...)...)
+	c.DLock, err = dlock.New(&locks, append(opts, s.locks...)...)
 	if err != nil {
 		return err
 	}
@@ -141,10 +143,10 @@ func (c *Container) build(cfg *Config, s *settings) error {
 	return nil
 }
 
-// backend makes what the locks are kept in.
-func (c *Container) backend(cfg *Config, opts []connector.Option) (driver.Opener, error) {
-	switch cfg.DLock.Backend {
-	case "redis":
+// backend creates the backend of the locks.
+func (c *Container) backend(kind dlock.BackendType, cfg *Config, opts []connector.Option) (driver.Opener, error) {
+	switch kind {
+	case dlock.BackendRedis:
 		conn, err := connector.NewRedis(cfg.Redis, opts...)
 		if err != nil {
 			return nil, err
@@ -152,7 +154,7 @@ func (c *Container) backend(cfg *Config, opts []connector.Option) (driver.Opener
 		c.Redis = conn
 		c.made = append(c.made, part{"redis", conn.Close, conn.Connect})
 		return conn.RedisLocks(), nil
-	case "etcd":
+	case dlock.BackendEtcd:
 		conn, err := connector.NewEtcd(cfg.Etcd, opts...)
 		if err != nil {
 			return nil, err
@@ -160,7 +162,7 @@ func (c *Container) backend(cfg *Config, opts []connector.Option) (driver.Opener
 		c.Etcd = conn
 		c.made = append(c.made, part{"etcd", conn.Close, conn.Connect})
 		return conn.EtcdLocks(), nil
-	case "redlock":
+	case dlock.BackendRedlock:
 		conn, err := connector.NewRedlock(cfg.Redlock, opts...)
 		if err != nil {
 			return nil, err
@@ -168,14 +170,15 @@ func (c *Container) backend(cfg *Config, opts []connector.Option) (driver.Opener
 		c.Redlock = conn
 		c.made = append(c.made, part{"redlock", conn.Close, conn.Connect})
 		return conn.RedlockLocks(), nil
-	case "file":
+	case dlock.BackendFile:
 		return cfg.File.Store(), nil
+	case dlock.BackendMemory:
 	}
 	return memlock.New(), nil
 }
 
-// Connect finds out whether everything can be reached. Nobody has to call it:
-// connections are made when they are first used.
+// Connect checks whether the server of the backend can be reached. Calling it is optional:
+// connections are opened when they are first used.
 func (c *Container) Connect(ctx context.Context) error {
 	for _, p := range c.made {
 		if p.connect == nil {
@@ -188,8 +191,8 @@ func (c *Container) Connect(ctx context.Context) error {
 	return nil
 }
 
-// Close closes what was made, the last first, and goes on if something fails. A
-// second Close returns the same.
+// Close closes all parts in reverse order, and continues if one fails. A second Close returns the
+// same error.
 func (c *Container) Close() error {
 	c.closeOnce.Do(func() {
 		var errs []error

@@ -58,7 +58,7 @@ func TestLoad(t *testing.T) {
 			t.Fatalf("%s: %v", path, err)
 		}
 		want := dlock.Config{Backend: "redis", Prefix: "app:", DefaultTTL: 15 * time.Second, MaxRetries: 3, EnableReentrant: true}
-		if cfg.DLock != want {
+		if cfg.DLock == nil || *cfg.DLock != want {
 			t.Errorf("%s: dlock is %+v", path, cfg.DLock)
 		}
 		if r := cfg.Redis; r == nil || r.Addr != "localhost:6379" || r.Password != "hunter2" || r.DialTimeout != 750*time.Millisecond {
@@ -76,7 +76,7 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// The environment wins over the file, and makes sections of its own.
+// The environment takes precedence over the file, and can create sections.
 func TestLoadEnvironment(t *testing.T) {
 	t.Setenv("GENESIS_DLOCK_BACKEND", "etcd")
 	t.Setenv("GENESIS_DLOCK_DEFAULT_TTL", "20s")
@@ -105,7 +105,7 @@ func TestLoadEnvironment(t *testing.T) {
 	}
 }
 
-// A mistake is refused, with its line and without values.
+// A mistake is refused; the error names the line and shows no values.
 func TestLoadRefuses(t *testing.T) {
 	for name, tc := range map[string]struct{ file, text, want string }{
 		"unknown key":     {"a.yaml", "dlock:\n  backend: memory\n  prefx: x\n", "line 3: field prefx is not known"},
@@ -153,33 +153,55 @@ func TestValidate(t *testing.T) {
 	}
 	for want, cfg := range map[string]*container.Config{
 		"dlock.backend is not set":      {},
-		"the section redis is missing":  {DLock: dlock.Config{Backend: "redis"}},
-		"the section etcd is missing":   {DLock: dlock.Config{Backend: "etcd"}},
-		"the section file is missing":   {DLock: dlock.Config{Backend: "file"}},
-		"none of redis":                 {DLock: dlock.Config{Backend: "zookeeper"}},
-		"redis: ":                       {DLock: dlock.Config{Backend: "redis"}, Redis: &connector.RedisConfig{}},
-		"etcd: ":                        {DLock: dlock.Config{Backend: "etcd"}, Etcd: &connector.EtcdConfig{}},
-		"log: ":                         {DLock: dlock.Config{Backend: "memory"}, Log: clog.Config{Level: "loud"}},
-		"dlock: invalid configuration:": {DLock: dlock.Config{Backend: "memory", MaxRetries: -1}},
+		"may be any of redis, file":     {Redis: &connector.RedisConfig{}, File: &container.FileConfig{}},
+		"the section redis is missing":  {DLock: &dlock.Config{Backend: "redis"}},
+		"the section etcd is missing":   {DLock: &dlock.Config{Backend: "etcd"}},
+		"the section file is missing":   {DLock: &dlock.Config{Backend: "file"}},
+		"none of redis":                 {DLock: &dlock.Config{Backend: "zookeeper"}},
+		"redis: ":                       {DLock: &dlock.Config{Backend: "redis"}, Redis: &connector.RedisConfig{}},
+		"etcd: ":                        {DLock: &dlock.Config{Backend: "etcd"}, Etcd: &connector.EtcdConfig{}},
+		"log: ":                         {DLock: &dlock.Config{Backend: "memory"}, Log: clog.Config{Level: "loud"}},
+		"dlock: invalid configuration:": {DLock: &dlock.Config{Backend: "memory", MaxRetries: -1}},
 	} {
 		_, err := container.New(cfg)
 		if !errors.Is(err, container.ErrInvalidConfig) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", want, err)
 		}
 	}
-	if _, err := container.New(&container.Config{DLock: dlock.Config{Backend: "memory"}}, nil); !errors.Is(err, container.ErrInvalidConfig) {
+	if _, err := container.New(&container.Config{DLock: &dlock.Config{Backend: "memory"}}, nil); !errors.Is(err, container.ErrInvalidConfig) {
 		t.Errorf("a nil option: %v", err)
 	}
 }
 
-// One value decides where the locks are kept, and nothing else changes.
+// Without a backend name, the backend is the one whose section is set.
+func TestBackendOfTheOnlySection(t *testing.T) {
+	for _, locks := range []*dlock.Config{nil, {Prefix: "app:"}} {
+		cfg := &container.Config{File: &container.FileConfig{Dir: t.TempDir()}, DLock: locks}
+		named, err := cfg.Locks()
+		if err != nil || named.Backend != dlock.BackendFile || (locks != nil && (named.Prefix != "app:" || locks.Backend != "")) {
+			t.Errorf("%+v: %+v, %v", locks, named, err)
+		}
+		c, err := container.New(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.DLock.Do(t.Context(), "k", func(context.Context) error { return nil }); err != nil {
+			t.Error(err)
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// One value decides where the locks are stored, and nothing else changes.
 func TestBackends(t *testing.T) {
 	redis, etcd := testenv.Redis(t), testenv.Etcd(t)
 	ctx := context.Background()
-	for _, backend := range []string{"memory", "redis", "etcd"} {
+	for _, backend := range []dlock.BackendType{dlock.BackendMemory, dlock.BackendRedis, dlock.BackendEtcd} {
 		cfg := &container.Config{
 			Redis: &connector.RedisConfig{Addr: redis.Addr()}, Etcd: &connector.EtcdConfig{Endpoints: []string{etcd.Endpoint()}},
-			DLock: dlock.Config{Backend: backend},
+			DLock: &dlock.Config{Backend: backend},
 		}
 		reader := sdkmetric.NewManualReader()
 		meters := sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))
@@ -215,16 +237,16 @@ func TestBackends(t *testing.T) {
 	}
 }
 
-// A failed build leaves nothing open; goleak would see the client of etcd.
+// A failed build leaves nothing open; goleak would detect the client of etcd.
 func TestFailedBuild(t *testing.T) {
-	cfg := &container.Config{Etcd: &connector.EtcdConfig{Endpoints: []string{"localhost:1"}}, DLock: dlock.Config{Backend: "etcd", DefaultTTL: 20 * time.Millisecond}}
+	cfg := &container.Config{Etcd: &connector.EtcdConfig{Endpoints: []string{"localhost:1"}}, DLock: &dlock.Config{Backend: "etcd", DefaultTTL: 20 * time.Millisecond}}
 	if _, err := container.New(cfg); !errors.Is(err, dlock.ErrInvalidTTL) {
 		t.Errorf("a TTL that etcd cannot keep: %v", err)
 	}
 }
 
 func TestUnreachable(t *testing.T) {
-	cfg := &container.Config{Redis: &connector.RedisConfig{Addr: "localhost:1"}, DLock: dlock.Config{Backend: "redis"}}
+	cfg := &container.Config{Redis: &connector.RedisConfig{Addr: "localhost:1"}, DLock: &dlock.Config{Backend: "redis"}}
 	c, err := container.New(cfg, container.WithMeter(noop.Meter{}))
 	if err != nil {
 		t.Fatal(err)
@@ -235,11 +257,10 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
-// A meter or tracer that is nil is refused, as an option that is nil is: the fields of a
-// Container never are.
+// A nil meter or tracer is refused, like a nil option: the fields of a Container are never nil.
 func TestNilMeterAndTracer(t *testing.T) {
 	t.Parallel()
-	cfg := &container.Config{DLock: dlock.Config{Backend: "memory"}}
+	cfg := &container.Config{DLock: &dlock.Config{Backend: "memory"}}
 	for name, opt := range map[string]container.Option{"meter": container.WithMeter(nil), "tracer": container.WithTracer(nil)} {
 		app, err := container.New(cfg, opt)
 		if !errors.Is(err, container.ErrInvalidConfig) || !strings.Contains(err.Error(), name) {

@@ -11,14 +11,11 @@ import (
 	"strings"
 
 	"github.com/caarlos0/env/v11"
-
-	"github.com/ceyewan/genesis/pkg/clog"
-	"github.com/ceyewan/genesis/pkg/dlock"
 )
 
-// section sets what the environment sets of a section, which begins with its first
-// variable.
-func section[T any](to **T, prefix string, vars map[string]string, known map[string]bool) error {
+// fromSection sets the fields of a section from the environment. Its first variable creates the
+// section.
+func fromSection[T any](to **T, prefix string, vars map[string]string, known map[string]bool) error {
 	s := *to
 	if s == nil {
 		s = new(T)
@@ -32,22 +29,16 @@ func section[T any](to **T, prefix string, vars map[string]string, known map[str
 	return nil
 }
 
-// fromEnv sets what the environment sets. Sections that it does not name stay as
-// they are, also if they are nil. inFile are the names of what the file has set.
+// fromEnv sets fields from the environment. Sections that the environment does not name stay
+// unchanged, also if they are nil. inFile contains the names of the fields that the file has set.
 func fromEnv(cfg *Config, environ []string, inFile map[string]bool) error {
 	vars, empty := ourVariables(environ)
 	known := map[string]bool{}
-	plain := struct {
-		Log   clog.Config  `envPrefix:"LOG_"`
-		DLock dlock.Config `envPrefix:"DLOCK_"`
-	}{cfg.Log, cfg.DLock}
-	if err := parse(&plain, EnvPrefix, vars, known); err != nil {
-		return err
-	}
-	cfg.Log, cfg.DLock = plain.Log, plain.DLock
+	log := &cfg.Log
 	if err := errors.Join(
-		section(&cfg.Redis, "REDIS_", vars, known), section(&cfg.Etcd, "ETCD_", vars, known),
-		section(&cfg.Redlock, "REDLOCK_", vars, known), section(&cfg.File, "FILE_", vars, known),
+		fromSection(&log, "LOG_", vars, known), fromSection(&cfg.DLock, "DLOCK_", vars, known),
+		fromSection(&cfg.Redis, "REDIS_", vars, known), fromSection(&cfg.Etcd, "ETCD_", vars, known),
+		fromSection(&cfg.Redlock, "REDLOCK_", vars, known), fromSection(&cfg.File, "FILE_", vars, known),
 	); err != nil {
 		return err
 	}
@@ -67,8 +58,8 @@ func fromEnv(cfg *Config, environ []string, inFile map[string]bool) error {
 	return nil
 }
 
-// ourVariables returns the variables that are ours, and the names of those that are empty,
-// which count as not set.
+// ourVariables returns the variables with EnvPrefix, and the names of the empty ones, which count
+// as not set.
 func ourVariables(environ []string) (vars map[string]string, empty []string) {
 	all := map[string]string{}
 	for _, kv := range environ {
@@ -91,16 +82,16 @@ func ourVariables(environ []string) (vars map[string]string, empty []string) {
 	return vars, empty
 }
 
-// For a Service genesis-redis Kubernetes tells every container of the namespace
-// GENESIS_REDIS_SERVICE_HOST, GENESIS_REDIS_PORT=tcp://10.0.0.1:6379 and so on, unless its
+// For a Service genesis-redis, Kubernetes sets GENESIS_REDIS_SERVICE_HOST,
+// GENESIS_REDIS_PORT=tcp://10.0.0.1:6379 and so on in every container of the namespace, unless the
 // Pod has enableServiceLinks: false.
 var (
 	ofService  = regexp.MustCompile(`^_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$`)
 	serviceURL = regexp.MustCompile(`^(tcp|udp|sctp)://`)
 )
 
-// isInjected reports whether a variable is one of those of a Service: the address of that
-// Service is given as well, and a bare PORT is a URL.
+// isInjected reports whether a variable is one of those of a Service: the address of that Service
+// is set as well, and a bare PORT is a URL.
 func isInjected(name string, all map[string]string) bool {
 	for other, host := range all {
 		service, ok := strings.CutSuffix(other, "_SERVICE_HOST")
@@ -124,7 +115,7 @@ func names(vars map[string]string, prefix string) bool {
 	return false
 }
 
-// parse reads the variables of a struct, and notes the names that it could have.
+// parse reads the variables of a struct, and records the names that it accepts.
 func parse(to any, prefix string, vars map[string]string, known map[string]bool) error {
 	opts := env.Options{Environment: vars, Prefix: prefix, UseFieldNameByDefault: true}
 	fields, err := env.GetFieldParamsWithOptions(to, opts)
@@ -142,8 +133,8 @@ func parse(to any, prefix string, vars map[string]string, known map[string]bool)
 	return nil
 }
 
-// badVariable finds the variable that cannot be read, by reading one at a time, and leaves out
-// its value, which the errors of the library may have.
+// badVariable finds the variable that cannot be read, by reading one at a time. It omits the value,
+// which the library's errors may contain.
 func badVariable(to any, opts env.Options) error {
 	vars := opts.Environment
 	for _, name := range slices.Sorted(maps.Keys(vars)) {

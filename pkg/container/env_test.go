@@ -8,8 +8,8 @@ import (
 	"github.com/ceyewan/genesis/pkg/container"
 )
 
-// The name of a section is no variable: GENESIS_REDIS_TLS=true would otherwise be accepted,
-// leave TLS off and send the password in clear.
+// The name of a section is not a variable: otherwise GENESIS_REDIS_TLS=true would be accepted,
+// leave TLS off and send the password unencrypted.
 func TestSectionIsNoVariable(t *testing.T) {
 	for _, name := range []string{"GENESIS_REDIS_TLS", "GENESIS_ETCD_TLS", "GENESIS_REDLOCK_TLS"} {
 		for _, value := range []string{"true", ""} {
@@ -24,7 +24,7 @@ func TestSectionIsNoVariable(t *testing.T) {
 	}
 }
 
-// What is below such a section is known as ever.
+// Variables below such a section are still known.
 func TestVariableOfASectionBelow(t *testing.T) {
 	t.Setenv("GENESIS_REDIS_TLS_ENABLED", "true")
 	cfg, err := container.Load("")
@@ -36,7 +36,7 @@ func TestVariableOfASectionBelow(t *testing.T) {
 	}
 }
 
-// What the file sets by an alias or a merge counts as set; null and nothing do not.
+// A field that the file sets by an alias or a merge counts as set; null and empty values do not.
 func TestEmptyVariableAndAliases(t *testing.T) {
 	for _, name := range []string{"REDLOCK_PASSWORD", "ETCD_TLS_CA_FILE", "REDIS_ADDRS"} {
 		t.Setenv("GENESIS_"+name, "")
@@ -67,7 +67,7 @@ func TestEmptyVariableAndAliases(t *testing.T) {
 	}
 }
 
-// A value that stands for a key, by an alias or a slip of the pen, is not shown.
+// A value in place of a key, by an alias or a typing error, is not shown.
 func TestNoValueAsKeyInErrors(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{

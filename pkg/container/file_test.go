@@ -9,8 +9,8 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
 
-// The backend file is made from its section, and two services with one directory
-// exclude each other.
+// The backend file is built from its section, and two services with one directory exclude each
+// other.
 func TestFile(t *testing.T) {
 	t.Setenv("GENESIS_DLOCK_BACKEND", "file")
 	fails := func(want string) {

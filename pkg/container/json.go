@@ -12,8 +12,9 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// decodeJSON reads JSON into the nodes of a YAML document, so that both have the same types and
-// the same errors. As YAML text it would mean something else in places: "\/", surrogates, tabs.
+// decodeJSON reads JSON into the nodes of a YAML document, so that both formats have the same types
+// and errors. Parsed as YAML text, JSON would mean something else in places: "\/", surrogates,
+// tabs.
 func decodeJSON(raw []byte, cfg *Config) (map[string]bool, error) {
 	r := jsonReader{raw: bytes.TrimPrefix(raw, []byte("\ufeff"))}
 	if len(bytes.TrimSpace(r.raw)) == 0 {
@@ -53,7 +54,7 @@ type jsonReader struct {
 	decoder *json.Decoder
 }
 
-// line is that of the byte before an offset.
+// line returns the line of the byte before an offset.
 func (r *jsonReader) line(offset int64) int {
 	return 1 + bytes.Count(r.raw[:max(0, min(offset, int64(len(r.raw)))-1)], []byte("\n"))
 }
@@ -104,7 +105,8 @@ func (r *jsonReader) list(n *yaml.Node) error {
 	return r.end()
 }
 
-// object reads the members, of which encoding/json would take the last of two with one name.
+// object reads the members of an object. It refuses duplicate names, of which encoding/json would
+// take the last.
 func (r *jsonReader) object(n *yaml.Node) error {
 	n.Kind, n.Tag = yaml.MappingNode, "!!map"
 	lines := map[string]int{}
@@ -131,15 +133,15 @@ func (r *jsonReader) end() error {
 	return err
 }
 
-// isChanged reports whether encoding/json has put U+FFFD for half a surrogate pair.
+// isChanged reports whether encoding/json has replaced half a surrogate pair with U+FFFD.
 func isChanged(raw []byte, decoded string) bool {
 	const replacement = "\ufffd"
 	written := bytes.Count(raw, []byte(replacement)) + bytes.Count(bytes.ToLower(raw), []byte(`\ufffd`))
 	return strings.Count(decoded, replacement) > written
 }
 
-// misfits are what decoding a node would let pass: keys that are not known, and numbers with
-// a fraction for whole ones.
+// misfits returns what decoding a node would accept: unknown keys, and numbers with a fraction for
+// integers.
 func misfits(n *yaml.Node, t reflect.Type) (found []string) {
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -165,7 +167,7 @@ func misfits(n *yaml.Node, t reflect.Type) (found []string) {
 	return found
 }
 
-// fieldOf is the type of the field with a name in files.
+// fieldOf returns the type of the field with this name in files.
 func fieldOf(t reflect.Type, name string) (reflect.Type, bool) {
 	for i := range t.NumField() {
 		tag, _, _ := strings.Cut(t.Field(i).Tag.Get("yaml"), ",")

@@ -9,7 +9,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/container"
 )
 
-// JSON means what it means elsewhere, also where YAML would read it otherwise or not at all.
+// JSON keeps its standard meaning, also where YAML would read it differently or not at all.
 func TestJSONStrings(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
@@ -37,7 +37,8 @@ func TestJSONStrings(t *testing.T) {
 	}
 }
 
-// What is no JSON, or does not fit, is refused with its line and without values.
+// Invalid JSON, or JSON that does not fit, is refused; the error names the line and shows no
+// values.
 func TestJSONRefuses(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
@@ -74,7 +75,7 @@ func TestJSONRefuses(t *testing.T) {
 	}
 }
 
-// An empty variable is refused where a JSON file has a value, too.
+// An empty variable is also refused if a JSON file has a value.
 func TestJSONAndEmptyVariable(t *testing.T) {
 	t.Setenv("GENESIS_REDIS_PASSWORD", "")
 	for text, refused := range map[string]bool{

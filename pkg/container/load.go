@@ -6,16 +6,14 @@ import (
 	"path/filepath"
 )
 
-// EnvPrefix is what the environment variables of a Config begin with:
-// GENESIS_DLOCK_BACKEND, GENESIS_REDIS_ADDR, GENESIS_LOG_LEVEL and so on, each named
-// as in the file.
+// EnvPrefix is the prefix of the environment variables of a Config: GENESIS_DLOCK_BACKEND,
+// GENESIS_REDIS_ADDR, GENESIS_LOG_LEVEL and so on, each named as in the file.
 const EnvPrefix = "GENESIS_"
 
-// Load reads a Config from a YAML or JSON file, and then from the environment, which
-// wins. An empty path means the environment alone. A key or a variable that is not
-// known is refused, and the error names the line; no error shows a value. What Kubernetes
-// injects for a Service whose name begins with "genesis" is passed over. It does not
-// validate; New does.
+// Load reads a Config from a YAML or JSON file, and then from the environment, which takes
+// precedence. An empty path means the environment alone. Load refuses an unknown key or variable,
+// and the error names the line; no error shows a value. Load ignores the variables that Kubernetes
+// injects for a Service whose name begins with "genesis". It does not validate; New does.
 func Load(path string) (*Config, error) {
 	cfg := &Config{}
 	var inFile map[string]bool

@@ -10,7 +10,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
 
-// The backend redlock is made from its section, and closed with the container.
+// The backend redlock is built from its section, and closed with the container.
 func TestRedlock(t *testing.T) {
 	var addrs []string
 	for range 3 {

@@ -11,8 +11,8 @@ import (
 	"github.com/ceyewan/genesis/pkg/container"
 )
 
-// forms are ways to write a value so that YAML takes it for something else, or that it does
-// not fit where it stands.
+// forms are ways to write a value so that YAML takes it for something else, or so that it does not
+// fit its place.
 var forms = map[string]string{
 	"alias": "*%s", "anchor": "&%s", "anchored twice": "&a [*a, %s]", "tag": "!%s x", "long tag": "!<%s> x", "tag alone": "!%s",
 	"handle": "!e!%s x", "directive": "%%%s", "at": "@%s", "backtick": "`%s", "backtick in quotes": "\"ab`%s\"", "ends in a backtick": "\"%s`\"",
@@ -24,7 +24,7 @@ var forms = map[string]string{
 	"null byte": "%s\x00", "no UTF-8": "%s\xff", "plain": "%s", "long": "%s%[1]s%[1]s%[1]s", "colon": "a:%s", "dash": "- %s", "document": "a\n--- %s", "end": "a\n... %s",
 }
 
-// No error about a file shows anything of a value, whatever its form and its field are.
+// No error about a file shows any part of a value, whatever its form and its field are.
 func TestNoValueInErrors(t *testing.T) {
 	t.Parallel()
 	const secret = "hunter2"
@@ -52,7 +52,7 @@ func TestNoValueInErrors(t *testing.T) {
 	}
 }
 
-// shows reports whether an error has a part of a secret in it, anywhere in its chain.
+// shows reports whether an error contains a part of a secret, anywhere in its chain.
 func shows(err error, secret string) bool {
 	for e := err; e != nil; e = errors.Unwrap(e) {
 		if text := fmt.Sprintf("%v %+v %#v", e, e, e); strings.Contains(text, secret) || strings.Contains(text, secret[:5]) {
@@ -102,7 +102,7 @@ func TestNoValueInErrorsOfTheEnvironment(t *testing.T) {
 	}
 }
 
-// kubernetes is what a container sees of a Service in its namespace.
+// kubernetes sets the variables that a container sees for a Service in its namespace.
 func kubernetes(t *testing.T, service, port string) {
 	t.Helper()
 	for name, value := range map[string]string{
@@ -114,7 +114,7 @@ func kubernetes(t *testing.T, service, port string) {
 	}
 }
 
-// What Kubernetes injects is no setting, and makes no section.
+// The variables that Kubernetes injects are not settings, and create no section.
 func TestKubernetesServices(t *testing.T) {
 	for _, service := range []string{"GENESIS", "GENESIS_REDIS", "GENESIS_ETCD", "GENESIS_DLOCK", "GENESIS_REDIS_TLS", "GENESIS_SHOP_API", "GENESIS_SERVICE"} {
 		t.Run(service, func(t *testing.T) {
@@ -135,7 +135,7 @@ func TestKubernetesServices(t *testing.T) {
 	}
 }
 
-// A name that only looks so is refused as ever.
+// A name that only looks similar is still refused.
 func TestNotKubernetes(t *testing.T) {
 	for name, value := range map[string]string{
 		"GENESIS_REDIS_PORT": "6379", "GENESIS_REDIS_SERVICE_HOST": "redis.example", "GENESIS_REDIS_SERVICE_PORT": "6379",
@@ -157,8 +157,8 @@ func TestNotKubernetes(t *testing.T) {
 	})
 }
 
-// An empty variable counts as not set: it makes no section. Where the file has a value it
-// would be a guess which of them is meant, and one may be a password for another server.
+// An empty variable counts as not set: it creates no section. If the file has a value, it would be
+// a guess which of them is meant, and one may be a password for another server.
 func TestEmptyVariable(t *testing.T) {
 	t.Setenv("GENESIS_REDIS_PASSWORD", "")
 	t.Setenv("GENESIS_DLOCK_MAX_RETRIES", "")

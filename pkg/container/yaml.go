@@ -11,8 +11,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// decode reads a file into cfg. It returns the names of the variables that would set what
-// the file sets.
+// decode reads a file into cfg. It returns the names of the environment variables for the fields
+// that the file sets.
 func decode(raw []byte, ext string, cfg *Config) (map[string]bool, error) {
 	switch ext {
 	case ".yaml", ".yml":
@@ -43,10 +43,10 @@ func decodeYAML(raw []byte, cfg *Config) (map[string]bool, error) {
 	return doc.variables(), nil
 }
 
-// A document is a file as it was parsed.
+// A document is a parsed file.
 type document struct{ root yaml.Node }
 
-// each visits the keys of all mappings, with the names of those around them.
+// each visits the keys of all mappings, with the path of their parents.
 func (d *document) each(visit func(path string, key, value *yaml.Node)) {
 	var walk func(path string, n *yaml.Node)
 	walk = func(path string, n *yaml.Node) {
@@ -65,8 +65,8 @@ func (d *document) each(visit func(path string, key, value *yaml.Node)) {
 	walk("", &d.root)
 }
 
-// variables follows aliases and merges, so it is for a document that could be decoded: others
-// may have no end.
+// variables follows aliases and merges, so it is only for a document that could be decoded: in
+// other documents these may be endless.
 func (d *document) variables() map[string]bool {
 	names := map[string]bool{}
 	var walk func(path string, n *yaml.Node)
@@ -111,8 +111,8 @@ func isSet(n *yaml.Node) bool {
 	return len(n.Content) > 0
 }
 
-// The texts of the YAML library have values in them, in many forms, so nothing of them is
-// passed on but what is known to be none.
+// The errors of the YAML library contain values, in many forms. Only the parts that are known not
+// to be values are used.
 var (
 	atLine    = regexp.MustCompile(`(?s)^line (\d+): (.*)$`)
 	unknown   = regexp.MustCompile(`(?s)^field (.*) not found in type \S+$`)
@@ -122,8 +122,7 @@ var (
 	coreTag   = regexp.MustCompile(`^!!(str|int|float|bool|seq|map|null|timestamp|binary|merge)$`)
 )
 
-// problems are the beginnings of what the scanner and the parser say, which is always the
-// same.
+// problems lists the fixed beginnings of the errors of the scanner and the parser.
 var problems = []string{
 	"did not find expected ", "could not find expected ", "found ", "mapping values are not allowed", "mapping keys are not allowed",
 	"block sequence entries are not allowed", "block mapping entries are not allowed", "control characters are not allowed",
@@ -132,7 +131,7 @@ var problems = []string{
 	"expected low surrogate", "input is too long",
 }
 
-// syntaxError says what is wrong with a file that is no YAML.
+// syntaxError describes what is wrong with a file that is not YAML.
 func syntaxError(text string) string {
 	where, what := "", strings.TrimPrefix(text, "yaml: ")
 	if m := atLine.FindStringSubmatch(what); m != nil {
@@ -152,7 +151,7 @@ func syntaxError(text string) string {
 	return where + "it is not valid YAML"
 }
 
-// explain says what is wrong with a file that does not fit to a Config.
+// explain describes what is wrong with a file that does not fit a Config.
 func (d *document) explain(err error) string {
 	var wrong *yaml.TypeError
 	if !errors.As(err, &wrong) {
@@ -192,9 +191,9 @@ func (d *document) misfit(line, text string) string {
 	return "a value does not fit"
 }
 
-// isKey reports whether a name is written as a key in a line. It is not if it is the value of
-// an alias (*p: x), nor if the key has no value: it may then be the rest of a value that should
-// be in quotes, as in {password: abc,def}.
+// isKey reports whether a name is written as a key in a line. It returns false for the value of an
+// alias (*p: x) and for a key without a value, which may be the rest of a value that should be
+// quoted, as in {password: abc,def}.
 func (d *document) isKey(line, name string) bool {
 	written, bare := false, false
 	d.each(func(_ string, key, value *yaml.Node) {

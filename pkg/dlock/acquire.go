@@ -7,21 +7,22 @@ import (
 	"time"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/sharedtimeout"
 )
 
 // Acquire waits for key until ctx ends and returns a Guard for it. The context
-// bounds the wait only; the hold ends with Unlock. Goroutines of one Client
-// contend with each other as with anybody else.
+// limits the wait only; the hold ends with Unlock. Goroutines of one Client
+// contend with each other as they do with other processes.
 //
-// If ctx carries a Guard of the same key, waiting would never end: the error is
-// ErrLockAlreadyHeld.
+// If ctx carries a Guard of the same key, the wait would never end. Acquire then
+// returns ErrLockAlreadyHeld.
 func (c *Client) Acquire(ctx context.Context, key string, opts ...LockOption) (*Guard, error) {
 	return c.guarded(ctx, "acquire", key, opts)
 }
 
-// TryAcquire returns a Guard if key is free. If it is taken the error is
-// ErrLockHeldByOther and, where the backend can tell, says who has it, at the
-// price of a second call; TryLock does without.
+// TryAcquire returns a Guard if key is free. Otherwise it returns ErrLockHeldByOther.
+// Where the backend can tell, the error names the holder, which costs a second
+// call; TryLock does not make that call.
 func (c *Client) TryAcquire(ctx context.Context, key string, opts ...LockOption) (*Guard, error) {
 	return c.guarded(ctx, "try acquire", key, append(opts[:len(opts):len(opts)], WithWait(0)))
 }
@@ -52,11 +53,12 @@ func (c *Client) check(ctx context.Context, key string, opts []LockOption) (lock
 	return c.settings(opts)
 }
 
-// acquire is seek, observed. The user's logger, meter and tracer run before and after
-// it: a call that they hold up does not hold up Close.
+// acquire is seek with logs, metrics and traces. The user's logger, meter and tracer run
+// before and after seek, so that a call that they block does not block Close.
 func (c *Client) acquire(ctx context.Context, key string, s *lockSettings) (*Guard, error) {
 	if c.unobserved() {
-		return c.seek(ctx, key, s)
+		g, err := c.seek(ctx, key, s)
+		return g.withValues(ctx), err
 	}
 	started := c.now()
 	traced, span := c.traceAcquire(ctx, key, s)
@@ -67,10 +69,10 @@ func (c *Client) acquire(ctx context.Context, key string, s *lockSettings) (*Gua
 	c.measureAcquire(traced, started, err)
 	c.endAcquire(ctx, span, g, err)
 	c.reporter.deliver()
-	return g, err
+	return g.withValues(ctx), err
 }
 
-// seek gets a lock, in a queue of this Client or alone.
+// seek acquires a lock, through the local queue of a handoff or with its own claim.
 func (c *Client) seek(ctx context.Context, key string, s *lockSettings) (*Guard, error) {
 	if c.cfg.LocalBatch > 0 && s.sharesClaim() {
 		return c.join(ctx, key, s)
@@ -78,8 +80,7 @@ func (c *Client) seek(ctx context.Context, key string, s *lockSettings) (*Guard,
 	return c.seekAlone(ctx, key, s, nil)
 }
 
-// seekAlone files claims until one is granted. Usually the first is; only when it
-// loses its place another follows, at the end of the queue.
+// seekAlone submits a claim, and another one at the end of the queue if it loses its place.
 func (c *Client) seekAlone(ctx context.Context, key string, s *lockSettings, met *progress) (*Guard, error) {
 	if ctx.Err() != nil {
 		return nil, ctxError(ctx)
@@ -88,49 +89,67 @@ func (c *Client) seekAlone(ctx context.Context, key string, s *lockSettings, met
 		return nil, err
 	}
 	defer c.leave()
-	if !s.waits() { // one that waits has its turn when the one before it has left
+	if !s.waits() { // a call that waits gets its turn after the claim before it was released
 		if err := c.awaitDepartures(ctx, key); err != nil {
 			return nil, err
 		}
 	}
 	a := acquisition{client: c, settings: *s, met: met, started: c.now(), deadline: never}
-	if s.bounded && s.wait > 0 {
+	if s.hasWait && s.wait > 0 {
 		a.deadline = after(a.started, s.wait)
 	}
-	defer func() { s.filed = a.settings.filed }()
+	defer func() { s.submitted = a.settings.submitted }()
 	for {
-		g, err := a.file(ctx, key)
+		g, err := a.submit(ctx, key)
 		if !errors.Is(err, errPlaceLost) {
 			return g, err
 		}
-		if err := a.backOff(ctx, err); err != nil {
-			return nil, a.lastPlace(err)
+		if err := a.backOff(ctx, a.placeLost(err)); err != nil {
+			return nil, err
 		}
 	}
 }
 
-// An acquisition is one call that wants a key.
+// An acquisition is one call that acquires a key.
 type acquisition struct {
 	client   *Client
 	settings lockSettings
-	met      *progress // nil unless somebody else waits for it
+	met      *progress // nil unless local waiters depend on it
 	started  int64
 	deadline int64  // of WithWait
 	failures int    // in a row
 	id       string // of the last claim
-	cause    error  // of the last attempt whose failure had one
-	doubt    bool   // the place that was lost last may never have been one
+	cause    error  // of the last failed attempt that had one
+	doubt    bool   // an earlier claim may be stored: its outcome is unknown
+	queued   bool   // the last claim was answered and stored
 	sends    int
 }
 
-// file files one claim, asking again with the same ID until the backend
-// answers, and waits for the grant.
-func (a *acquisition) file(ctx context.Context, key string) (*Guard, error) {
-	g := a.register(key)
+// submit submits one claim, with the same ID until the backend answers, and waits for the grant.
+func (a *acquisition) submit(ctx context.Context, key string) (*Guard, error) {
+	g, returns := a.register(key), false
+	defer func() {
+		if !returns { // a hook of the backend's client or the caller's context panicked
+			a.panicked(g.claim)
+		}
+	}()
+	got, err := a.askAndWait(ctx, g)
+	returns = true
+	return got, err
+}
+
+func (a *acquisition) panicked(cl *claim) {
+	a.client.mu.Lock()
+	cl.unanswered = true
+	a.client.mu.Unlock()
+	_ = a.abandon(cl, nil)
+}
+
+func (a *acquisition) askAndWait(ctx context.Context, g *Guard) (*Guard, error) {
 	for {
 		st, sent, err := a.send(ctx, g.claim)
 		if err == nil {
-			a.note(false, nil)
+			a.recordAttempt(false, nil)
 			err = a.answered(ctx, g, st, sent)
 			if err == nil && ctx.Err() != nil { // the grant came too late for its caller
 				err = ctxError(ctx)
@@ -145,10 +164,10 @@ func (a *acquisition) file(ctx context.Context, key string) (*Guard, error) {
 		switch {
 		case class == driver.Fatal:
 			return nil, a.abandon(g.claim, a.outcome(g.claim, err))
-		case errors.Is(err, driver.ErrHasty):
+		case errors.Is(err, sharedtimeout.ErrAttemptTimeout):
 			continue
 		case ctx.Err() == nil:
-			a.client.logTrouble(key, a.failures+1, err)
+			a.client.logTrouble(g.claim.key, a.failures+1, err)
 		}
 		if err := a.backOff(ctx, err); err != nil {
 			return nil, a.abandon(g.claim, a.outcome(g.claim, err))
@@ -156,40 +175,41 @@ func (a *acquisition) file(ctx context.Context, key string) (*Guard, error) {
 	}
 }
 
-// answered takes in the answer to an attempt. A claim that is not there after an attempt without
-// an answer is no progress: a driver that must not use its ID again says so without asking.
+// answered records the answer to an attempt. Gone after an unanswered attempt does not reset the
+// failures: a driver that must not reuse an ID answers so without a call to the backend.
 func (a *acquisition) answered(ctx context.Context, g *Guard, st driver.State, s sent) error {
-	if st.Phase != driver.Gone || !g.claim.unsettled {
+	a.queued = st.Phase != driver.Gone
+	if a.queued || !g.claim.unanswered {
 		a.failures = 0
+	} else {
+		a.doubt = true
 	}
-	err := a.placed(ctx, g, st, s)
-	a.doubt = errors.Is(err, errPlaceLost) && g.claim.unsettled
-	return err
+	a.recordAnswer()
+	return a.placed(ctx, g, st, s)
 }
 
-// outcome says that a claim may be stored, if any attempt was not answered.
+// outcome adds ErrUnknownOutcome if an attempt of the call was not answered.
 func (a *acquisition) outcome(cl *claim, err error) error {
-	if cl.unsettled {
+	if cl.unanswered || a.doubt {
 		return fmt.Errorf("%w: %w", ErrUnknownOutcome, mayBeStored(err))
 	}
 	return err
 }
 
-// unanswered records a failed attempt. One that may yet arrive has the claim barred
-// when it is released, and a push may be of a grant that is long over.
+// unanswered records a failed attempt. If the attempt may still arrive, the release of the claim
+// leaves a tombstone, and a push may report a grant that has already ended.
 func (a *acquisition) unanswered(cl *claim, s sent, err error, class driver.Class) {
-	a.note(false, err)
+	a.recordAttempt(false, err)
 	if class != driver.Ambiguous {
 		return
 	}
 	a.client.mu.Lock()
 	defer a.client.mu.Unlock()
-	cl.unsettled, cl.pushed = true, false
-	a.client.mayArrive(cl, s)
+	cl.unanswered, cl.pushed = true, false
+	a.client.recordUnanswered(cl, s)
 }
 
-// register makes a claim known before it is filed: the push of its grant may
-// beat the answer.
+// register adds a claim before it is submitted: the push of its grant may precede the answer.
 func (a *acquisition) register(key string) *Guard {
 	c, s := a.client, &a.settings
 	g := newGuard(claim{
@@ -204,44 +224,41 @@ func (a *acquisition) register(key string) *Guard {
 	a.id = cl.id
 	c.claims.add(cl)
 	if a.met != nil {
-		*a.met = progress{claim: cl}
+		*a.met = progress{claim: cl, doubt: a.doubt}
 	}
 	c.mu.Unlock()
-	s.filed = cl.id
+	s.submitted = cl.id
 	return g
 }
 
-// attemptBound is the longest that one attempt to file may take.
-const attemptBound = 2 * time.Second
-
 func (a *acquisition) send(ctx context.Context, cl *claim) (driver.State, sent, error) {
 	c, s := a.client, &a.settings
-	cctx, bound, cancel := a.callContext(ctx)
+	cctx, timeout, cancel := a.callContext(ctx)
 	defer cancel()
 	if a.met != nil {
-		a.note(true, a.met.err)
+		a.recordAttempt(true, a.met.err)
 	}
 	left := sent{at: a.started, slept: c.sleptSoFar(), ttl: s.ttl}
-	if a.sends++; a.sends > 1 {
+	a.sends++
+	if a.sends > 1 {
 		left.at = c.now()
 	}
 	st, err := c.store.Acquire(cctx, driver.Request{
 		Ref:  driver.Ref{Key: cl.key, ID: cl.id, TTL: s.ttl},
-		Mode: s.mode, Limit: s.limit, Wait: s.waits(), Fixed: s.noRenew, Fences: s.fences, Info: s.info,
+		Mode: s.mode, Limit: s.limit, Wait: s.waits(), Fixed: s.noRenew, Tokens: s.fences, Info: s.info,
 	})
 	if err == nil && st.Phase == driver.Unknown {
 		err = errNoAnswer
 	}
-	over := err != nil && isOver(ctx) // the driver may have noticed before ctx does
+	over := err != nil && isOver(ctx) // the driver may notice the deadline before ctx does
 	switch {
-	case err == nil:
-	case over:
+	case err == nil, over:
 	case cctx.Err() == nil:
 		a.record(err)
 	case c.closing.Err() != nil && driver.ClassOf(err) == driver.Ambiguous:
 		err = ErrClosed
 	default:
-		err = a.cutShort(err, bound)
+		err = a.cutShort(err, timeout)
 	}
 	if err != nil && !over {
 		err = notCallers(err)
@@ -249,28 +266,14 @@ func (a *acquisition) send(ctx context.Context, cl *claim) (driver.State, sent, 
 	return st, left, err
 }
 
-// callContext bounds one attempt. What is left of WithWait is another time for each
-// call, and so is never shared.
-func (a *acquisition) callContext(ctx context.Context) (context.Context, time.Duration, func()) {
-	c, bound := a.client, min(a.settings.ttl, attemptBound)
-	if a.deadline != never {
-		if left := time.Duration(max(a.deadline-c.now(), 0)); left < bound {
-			cctx, cancel := c.ownContext(ctx, left)
-			return cctx, left, cancel
-		}
-	}
-	cctx, cancel := c.callContext(ctx, bound)
-	return cctx, bound, cancel
-}
-
-// placed takes in the first answer, and waits if it must.
+// placed records the first answer, and waits if the claim is queued.
 func (a *acquisition) placed(ctx context.Context, g *Guard, st driver.State, s sent) error {
 	c, cl := a.client, g.claim
 	c.mu.Lock()
 	now := c.now()
 	stays := c.answered(cl, st, s, now)
 	closed := c.closed
-	taken := !closed && cl.phase == granted && c.take(cl, now)
+	taken := !closed && cl.phase == granted && c.accept(cl, now)
 	if stays && !taken {
 		cl.wait = &wait{changed: make(chan struct{}, 1)}
 	}
@@ -290,7 +293,6 @@ func (a *acquisition) placed(ctx context.Context, g *Guard, st driver.State, s s
 	return ErrLockHeldByOther
 }
 
-// await waits until the claim is granted, or something ends the wait.
 func (a *acquisition) await(ctx context.Context, g *Guard) error {
 	c := a.client
 	var timeUp <-chan time.Time
@@ -300,7 +302,7 @@ func (a *acquisition) await(ctx context.Context, g *Guard) error {
 		timeUp = t.C
 	}
 	changed := g.claim.wait.changed
-	if a.met == nil { // else those who wait for it are counted
+	if a.met == nil { // otherwise its local waiters are counted
 		c.measureWaiting(1)
 		defer c.measureWaiting(-1)
 	}
@@ -324,8 +326,7 @@ func (a *acquisition) await(ctx context.Context, g *Guard) error {
 	}
 }
 
-// timeUp is the error of a wait that was long enough: somebody else holds the key, as
-// far as the backend has answered.
+// timeUp returns the error of a wait that reached its WithWait limit.
 func (a *acquisition) timeUp(cl *claim) error {
 	a.client.mu.Lock()
 	defer a.client.unlock()
@@ -346,32 +347,31 @@ func (a *acquisition) look(cl *claim) (bool, error) {
 	case cl.phase == ended:
 		return true, errPlaceLost
 	case cl.phase == granted:
-		return c.take(cl, c.now()), nil
+		return c.accept(cl, c.now()), nil
 	case c.cfg.MaxRetries > 0 && int(cl.failures) > c.cfg.MaxRetries:
 		return true, fmt.Errorf("%w: after %d attempts: %w", ErrUnknownOutcome, cl.failures, mayBeStored(cl.wait.err))
 	}
 	return false, nil
 }
 
-// abandon takes a claim back, whatever state it is in: a grant that came together with a
-// cancellation too. It returns err.
+// abandon releases a claim in any phase, also if it is granted meanwhile. It returns err.
 func (a *acquisition) abandon(cl *claim, err error) error {
 	c := a.client
 	c.mu.Lock()
-	stored := cl.unsettled || (cl.phase != ended && cl.phase != filing)
+	stored := cl.unanswered || (cl.phase != ended && cl.phase != submitting)
 	if cl.phase != ended {
 		c.finish(cl, nil)
 	}
 	var unwanted *claim
 	if stored {
-		unwanted = c.settleUnwanted(cl)
+		unwanted = c.cleanUpUnwanted(cl)
 	}
 	c.unlock()
 	c.withdraw(unwanted)
 	return err
 }
 
-// backOff pauses after a backend error. It returns why there is no next attempt.
+// backOff pauses after a backend error. It returns an error if there is no next attempt.
 func (a *acquisition) backOff(ctx context.Context, cause error) error {
 	c := a.client
 	a.failures++

@@ -15,6 +15,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 	"github.com/ceyewan/genesis/pkg/dlock/faultdriver"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/sharedtimeout"
 	"github.com/ceyewan/genesis/pkg/dlock/memlock"
 )
 
@@ -38,8 +39,8 @@ func TestLostAnswersToAcquire(t *testing.T) {
 	}
 }
 
-// No answer to an acquire ever comes back: an unknown outcome, not "busy", and nothing
-// is left a second after the network has healed.
+// No answer to an acquire ever arrives: the outcome is unknown, not "busy", and nothing is left one
+// second after the network has healed.
 func TestUnknownOutcomeIsCleanedUp(t *testing.T) {
 	for _, try := range []bool{true, false} {
 		virtual(t, func(t *testing.T) {
@@ -69,8 +70,8 @@ func TestUnknownOutcomeIsCleanedUp(t *testing.T) {
 	}
 }
 
-// Clean-up overtakes an attempt that is still on its way, which must then
-// find its ID barred.
+// Cleanup overtakes an attempt that has not arrived yet. The attempt must then find the tombstone
+// of its ID.
 func TestCleanUpOvertakesTheAttempt(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		store := memlock.New()
@@ -90,7 +91,7 @@ func TestCleanUpOvertakesTheAttempt(t *testing.T) {
 	})
 }
 
-// Calls that are cancelled anywhere leave nothing and acquire nothing.
+// Calls that are canceled at any point leave nothing and acquire nothing.
 func TestCancelledCallsLeaveNothing(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		store, faults := faulty(
@@ -117,13 +118,13 @@ func TestCancelledCallsLeaveNothing(t *testing.T) {
 		faults.Clear()
 		elapse(second)
 		free(t, other, "k")
-		if n := c.Entries() + c.Unsettled(); n != 0 {
+		if n := c.Entries() + c.Unanswered(); n != 0 {
 			t.Errorf("%d entries are left", n)
 		}
 	})
 }
 
-// No public method outlives its context, whatever the backend does.
+// No public method outlives its context, even if the backend does not answer.
 func TestContextIsHonoured(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		hang := func(op faultdriver.Op) faultdriver.Rule {
@@ -159,8 +160,8 @@ func TestContextIsHonoured(t *testing.T) {
 	})
 }
 
-// A caller with no deadline is not held for ever by a release that hangs.
-func TestUnlockIsBounded(t *testing.T) {
+// A release that hangs does not block a caller without a deadline forever.
+func TestUnlockHasATimeout(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		store, faults := faulty(faultdriver.Rule{Op: faultdriver.Release, Fault: faultdriver.LoseRequest, Hang: true})
 		c := client(t, faults, dlock.Config{})
@@ -182,8 +183,8 @@ func TestUnlockIsBounded(t *testing.T) {
 	})
 }
 
-// The answer to an unlock is lost. It is still an unlock, and whoever locks
-// between the attempts keeps the lock.
+// The answer to an unlock is lost. It is still an unlock, and a caller that locks between the
+// attempts keeps the lock.
 func TestLostAnswerToUnlock(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		store, faults := faulty()
@@ -228,8 +229,8 @@ func TestUnlockAfterExpiry(t *testing.T) {
 	})
 }
 
-// A lock that was unlocked in time is not told as lost because the backend answered after the
-// lease: it may have been released before, so Unlock says that this is not known.
+// A lock that was unlocked in time is not reported as lost if the backend answers after the lease:
+// it may have been released before, so Unlock returns ErrUnknownOutcome.
 func TestReleaseAnsweredAfterTheLease(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		late := &scripted{Opener: memlock.New(), remote: true}
@@ -253,7 +254,7 @@ func TestReleaseAnsweredAfterTheLease(t *testing.T) {
 	})
 }
 
-// Unlock with a context that has ended, as in a deferred call, releases.
+// Unlock with a context that has ended, as in a deferred call, releases the lock.
 func TestUnlockWithDeadContext(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		store, faults := faulty()
@@ -268,7 +269,7 @@ func TestUnlockWithDeadContext(t *testing.T) {
 	})
 }
 
-func TestWaitIsBounded(t *testing.T) {
+func TestWithWaitLimitsTheWait(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		store := memlock.New()
 		a, b := client(t, store, dlock.Config{}), client(t, store, dlock.Config{})
@@ -283,7 +284,7 @@ func TestWaitIsBounded(t *testing.T) {
 			t.Errorf("waited %v of 5s", took)
 		}
 		var e *dlock.Error
-		if !errors.As(err, &e) || e.Holder == nil || e.Holder.Info.Owner != "api-7" || e.Holder.Token != g.Token() || e.Waiting < 1 {
+		if !errors.As(err, &e) || e.Holder == nil || e.Holder.Info.Owner != "api-7" || e.Holder.Token != g.Token() || e.Waiters < 1 {
 			t.Errorf("the error %v does not say who is in the way", err)
 		}
 		if text := err.Error(); !strings.Contains(text, `lock "k"`) || !strings.Contains(text, "api-7") || !strings.Contains(text, "for 17s") {
@@ -303,7 +304,7 @@ func TestWaitIsBounded(t *testing.T) {
 	})
 }
 
-// A cancelled waiter says so, with the cause where there is one.
+// A canceled waiter gets the context's error, with the cause if there is one.
 func TestCancelledWaiter(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		c := client(t, memlock.New(), dlock.Config{})
@@ -321,7 +322,7 @@ func TestCancelledWaiter(t *testing.T) {
 	})
 }
 
-// With all pushes lost, a hand-over takes a third of a heartbeat at most.
+// If all pushes are lost, a handoff takes at most a third of a heartbeat.
 func TestLostPushesDelayButDoNotHang(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		_, faults := faulty(faultdriver.Rule{Op: faultdriver.Push, Fault: faultdriver.LosePush})
@@ -341,7 +342,7 @@ func TestLostPushesDelayButDoNotHang(t *testing.T) {
 	})
 }
 
-// Repeated and reordered pushes confuse nobody.
+// Repeated and reordered pushes do no harm.
 func TestRepeatedAndReorderedPushes(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		_, faults := faulty(
@@ -368,7 +369,7 @@ func TestRepeatedAndReorderedPushes(t *testing.T) {
 	})
 }
 
-// Any number of dead waiters ahead cost one heartbeat in all.
+// Any number of dead waiters ahead costs one heartbeat in total.
 func TestDeadWaitersAhead(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		store := memlock.New()
@@ -398,7 +399,7 @@ func TestDeadWaitersAhead(t *testing.T) {
 
 // A process that was stopped for longer than a heartbeat loses its place, and
 // queues again.
-func TestLostPlaceIsFiledAnew(t *testing.T) {
+func TestLostPlaceIsSubmittedAnew(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		store, faults := faulty()
 		c, other := client(t, faults, dlock.Config{}), client(t, store, dlock.Config{})
@@ -417,7 +418,7 @@ func TestLostPlaceIsFiledAnew(t *testing.T) {
 	})
 }
 
-// MaxRetries bounds backend errors, while filing and while waiting.
+// MaxRetries limits backend errors, while submitting and while waiting.
 func TestMaxRetries(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		store, faults := faulty(faultdriver.Rule{Op: faultdriver.Acquire, Fault: faultdriver.Fail})
@@ -453,7 +454,7 @@ func TestBackoff(t *testing.T) {
 	})
 }
 
-// An error that will not pass ends the call at once.
+// A fatal error ends the call at once.
 func TestFatalErrorIsNotRetried(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		n := 0
@@ -466,14 +467,14 @@ func TestFatalErrorIsNotRetried(t *testing.T) {
 		if n != 1 || errors.Is(err, dlock.ErrUnknownOutcome) {
 			t.Errorf("%d attempts, %v", n, err)
 		}
-		if c.Entries()+c.Unsettled() != 0 {
+		if c.Entries()+c.Unanswered() != 0 {
 			t.Error("something is left")
 		}
 	})
 }
 
-// A lock that an operator takes away before the call that got it is answered is not handed to
-// its caller: who waits gets it anew, who does not is told that the outcome is not known.
+// A lock that an operator evicts before the acquisition is answered is not delivered to its caller.
+// A caller that waits acquires it again; one that does not wait gets ErrUnknownOutcome.
 func TestEvictedBeforeTheAnswer(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		store := memlock.New()
@@ -514,7 +515,7 @@ func TestEvictedBeforeTheAnswer(t *testing.T) {
 	})
 }
 
-// The push of a grant may beat the answer to the filing.
+// The push of a grant may arrive before the answer to the submission.
 func TestPushBeatsTheAnswer(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		store := memlock.New()
@@ -527,7 +528,7 @@ func TestPushBeatsTheAnswer(t *testing.T) {
 			return st, err
 		}
 		b := client(t, &scripted{Opener: store, acquire: slow, renew: func(context.Context, driver.Driver, []driver.Ref) ([]driver.State, error) {
-			return nil, errNet // it is the push that counts
+			return nil, errNet // only the push can deliver the grant
 		}}, dlock.Config{})
 		start := time.Now()
 		h := acquire(t, b, "k")
@@ -535,12 +536,12 @@ func TestPushBeatsTheAnswer(t *testing.T) {
 			t.Errorf("acquired after %v", took)
 		}
 		if left := h.Remaining(); left != 2750*time.Millisecond {
-			t.Errorf("%v left: a heartbeat of 3s less a twentieth, counted from the filing 100ms ago", left)
+			t.Errorf("%v left: a heartbeat of 3s less a twentieth, counted from the submission 100ms ago", left)
 		}
 	})
 }
 
-// A grant whose validity has passed when it arrives is not delivered by itself.
+// A grant whose validity has passed when it arrives is not delivered without a renewal.
 func TestStaleGrantIsRenewedFirst(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		store, faults := faulty(faultdriver.Rule{Op: faultdriver.Acquire, Fault: faultdriver.DelayAnswer, Delay: 1900 * time.Millisecond})
@@ -556,7 +557,7 @@ func TestStaleGrantIsRenewedFirst(t *testing.T) {
 	})
 }
 
-// FIFO across Clients, as the queue grants.
+// FIFO across Clients, in the order of the backend's queue.
 func TestOrderOfArrival(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		store := memlock.New()
@@ -583,24 +584,26 @@ func TestOrderOfArrival(t *testing.T) {
 	})
 }
 
-// A call that the backend gave up early is made again at once: no time passes, no failure
-// is counted, and the ID is barred in the end.
-func TestHastyCallsAreMadeAgain(t *testing.T) {
+// A call that the backend gave up early is repeated at once: no time passes, no failure is counted,
+// and the ID has a tombstone in the end.
+func TestTimedOutAttemptsAreMadeAgain(t *testing.T) {
 	virtual(t, func(t *testing.T) {
-		files, releases, barred := 0, 0, false
+		submits, releases, tombstone := 0, 0, false
 		store := &scripted{
 			Opener: memlock.New(),
 			acquire: func(ctx context.Context, d driver.Driver, r driver.Request) (driver.State, error) {
-				if files++; files == 1 {
-					return driver.State{}, driver.ErrHasty
+				submits++
+				if submits == 1 {
+					return driver.State{}, sharedtimeout.ErrAttemptTimeout
 				}
 				return d.Acquire(ctx, r)
 			},
 			release: func(ctx context.Context, d driver.Driver, r driver.Ref) (driver.State, error) {
-				barred = r.Unsettled
+				tombstone = r.Unanswered
 				st, err := d.Release(ctx, r)
-				if releases++; releases == 1 {
-					return driver.State{}, driver.ErrHasty // it was carried out
+				releases++
+				if releases == 1 {
+					return driver.State{}, sharedtimeout.ErrAttemptTimeout // it was carried out
 				}
 				return st, err
 			},
@@ -614,36 +617,37 @@ func TestHastyCallsAreMadeAgain(t *testing.T) {
 		if err := c.Unlock(t.Context(), "k"); err != nil {
 			t.Fatal(err)
 		}
-		if took := time.Since(started); took != 0 || files != 2 || releases != 2 || !barred {
-			t.Errorf("after %v: filed %d times, released %d times, barred: %v", took, files, releases, barred)
+		if took := time.Since(started); took != 0 || submits != 2 || releases != 2 || !tombstone {
+			t.Errorf("after %v: submitted %d times, released %d times, a tombstone: %v", took, submits, releases, tombstone)
 		}
 	})
 }
 
-// Clean-up makes a hasty call again at once too.
-func TestHastyCleanUpIsMadeAgain(t *testing.T) {
+// Cleanup also repeats an attempt that timed out at once.
+func TestTimedOutCleanupIsMadeAgain(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		store, releases := memlock.New(), 0
 		g := acquire(t, client(t, store, dlock.Config{}), "k")
 		c := client(t, &scripted{Opener: store, release: func(ctx context.Context, d driver.Driver, r driver.Ref) (driver.State, error) {
-			if releases++; releases == 1 {
-				return driver.State{}, driver.ErrHasty
+			releases++
+			if releases == 1 {
+				return driver.State{}, sharedtimeout.ErrAttemptTimeout
 			}
 			return d.Release(ctx, r)
 		}}, dlock.Config{})
 		short, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
 		wantErr(t, c.Lock(short, "k"), context.DeadlineExceeded)
-		synctest.Wait() // and no time passes
-		if n := c.Unsettled(); n != 0 || releases != 2 {
+		synctest.Wait() // no time passes
+		if n := c.Unanswered(); n != 0 || releases != 2 {
 			t.Errorf("%d claims are left after %d releases", n, releases)
 		}
 		unlock(t, g)
 	})
 }
 
-// Clients that failed together do not all come back at once: a pause is spread by a quarter
-// either way, around a tenth of a second unless something else is asked for.
+// Clients that failed together do not all retry at once: a pause is spread by a quarter in both
+// directions, around 100 ms by default.
 func TestPausesAreSpread(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		var failed time.Time
@@ -670,7 +674,7 @@ func TestPausesAreSpread(t *testing.T) {
 	})
 }
 
-// A wait that is over before anything was sent has an error that callers can tell.
+// A wait that ends before anything was sent has an error that callers can recognize.
 func TestWaitThatIsOverAtOnce(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		remote := func(c *driver.Caps) { c.Remote = true }

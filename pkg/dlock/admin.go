@@ -3,22 +3,13 @@ package dlock
 import (
 	"context"
 	"fmt"
+	"iter"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// Types of the seam that users meet.
-type (
-	// Info tells people who holds a key or waits for it.
-	Info = driver.Info
-	// A Claim is a holder or a waiter, as Admin.Inspect shows it.
-	Claim = driver.Claim
-	// A Finding is Check's judgement of one setting.
-	Finding = driver.Finding
-)
-
-// Check asks the backend whether its settings are safe for locks. A backend that
-// cannot tell is ErrUnsupported.
+// Check asks the backend whether its settings are safe for locks. It returns
+// ErrUnsupported if the backend cannot tell.
 func (c *Client) Check(ctx context.Context) ([]Finding, error) {
 	const op = "check"
 	if ctx == nil {
@@ -35,16 +26,16 @@ func (c *Client) Check(ctx context.Context) ([]Finding, error) {
 	cctx, cancel := c.untilClose(ctx)
 	defer cancel()
 	findings, err := checker.Check(cctx)
-	return findings, fail(op, "", c.ownError(ctx, err))
+	return findingsOf(findings), fail(op, "", c.ownError(ctx, err))
 }
 
-// An Admin looks at everybody's claims and can take a lock away.
+// An Admin shows the claims of all clients and can evict holders.
 type Admin struct {
 	client *Client
 	store  driver.Admin
 }
 
-// Admin returns the Admin of a Client that was made with WithAdmin.
+// Admin returns the Admin of a Client that was created with WithAdmin.
 func (c *Client) Admin() (*Admin, error) {
 	const op = "admin"
 	if !c.admin {
@@ -57,9 +48,43 @@ func (c *Client) Admin() (*Admin, error) {
 	return &Admin{c, store}, nil
 }
 
-// List returns up to limit keys that start with prefix and are locked, from
-// where cursor left off: "" at the start, and next is "" at the end.
-func (a *Admin) List(ctx context.Context, prefix, cursor string, limit int) (keys []string, next string, err error) {
+// List returns the locked keys that start with prefix, in no particular order. It may omit a key
+// that is locked or unlocked meanwhile, and may return a key twice. It stops after an error.
+//
+//	for key, err := range admin.List(ctx, "order:") {
+//		if err != nil {
+//			return err
+//		}
+//		fmt.Println(key)
+//	}
+func (a *Admin) List(ctx context.Context, prefix string) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		for cursor := ""; ; {
+			keys, next, err := a.ListPage(ctx, prefix, cursor, pageSize)
+			if err != nil {
+				yield("", err)
+				return
+			}
+			for _, key := range keys {
+				if !yield(key, nil) {
+					return
+				}
+			}
+			if next == "" {
+				return
+			}
+			cursor = next
+		}
+	}
+}
+
+// pageSize is the limit of each page that List requests.
+const pageSize = 1000
+
+// ListPage returns one page of List with about limit keys. cursor is "" for the first page, and
+// the previous next for each further page. next is "" after the last page. Any other cursor is
+// ErrInvalidConfig.
+func (a *Admin) ListPage(ctx context.Context, prefix, cursor string, limit int) (keys []string, next string, err error) {
 	const op = "list"
 	if limit < 1 {
 		return nil, "", fail(op, prefix, fmt.Errorf("%w: limit %d is below 1", ErrInvalidConfig, limit))
@@ -77,15 +102,31 @@ func (a *Admin) List(ctx context.Context, prefix, cursor string, limit int) (key
 // Inspect returns the claims on key: the holders, then the queue in the order
 // in which it will be granted.
 func (a *Admin) Inspect(ctx context.Context, key string) ([]Claim, error) {
-	const op = "inspect"
-	claims, err := a.inspect(ctx, key)
-	for i := range claims {
-		claims[i].ID = "" // the right to release stays with its owner
+	stored, err := a.inspect(ctx, key)
+	var claims []Claim
+	for i := range stored {
+		claims = append(claims, claimOf(&stored[i]))
 	}
-	return claims, fail(op, key, err)
+	return claims, fail("inspect", key, err)
 }
 
-func (a *Admin) inspect(ctx context.Context, key string) ([]Claim, error) {
+// Waiters returns the queue of key, in the order in which it will be granted.
+func (a *Admin) Waiters(ctx context.Context, key string) iter.Seq2[Claim, error] {
+	return func(yield func(Claim, error) bool) {
+		stored, err := a.inspect(ctx, key)
+		if err != nil {
+			yield(Claim{}, fail("inspect", key, err))
+			return
+		}
+		for i := range stored {
+			if stored[i].Phase == driver.Queued && !yield(claimOf(&stored[i]), nil) {
+				return
+			}
+		}
+	}
+}
+
+func (a *Admin) inspect(ctx context.Context, key string) ([]driver.Claim, error) {
 	if err := checkKey(key); err != nil {
 		return nil, err
 	}
@@ -99,13 +140,12 @@ func (a *Admin) inspect(ctx context.Context, key string) ([]Claim, error) {
 	return claims, a.client.ownError(ctx, err)
 }
 
-// Evict takes the lock from the holder that has this token, and gives it to the
-// next. With Config.LocalBatch it is any of the tokens of the holder's turn. The token is
-// the proof that the caller has seen whom it evicts: if the
-// lock has passed on meanwhile the error is ErrLockNotHeld and nothing is
-// changed. The evicted holder learns of it at its next renewal at the latest;
-// what it writes until then only its smaller token can stop. Evictions are
-// logged.
+// Evict takes the lock from the holder that has this token, and grants it to the next
+// waiter. With Config.LocalBatch, token may be any token of the holder's turn. The token
+// proves that the caller knows which holder it evicts: if the lock has changed hands
+// meanwhile, Evict changes nothing and returns ErrLockNotHeld. The evicted holder notices
+// at its next renewal at the latest. Until then, only fencing by its smaller token can stop
+// its writes. Evictions are logged.
 func (a *Admin) Evict(ctx context.Context, key string, token int64) error {
 	const op = "evict"
 	victim, err := a.evict(ctx, key, token)
@@ -116,7 +156,7 @@ func (a *Admin) Evict(ctx context.Context, key string, token int64) error {
 	return nil
 }
 
-func (a *Admin) evict(ctx context.Context, key string, token int64) (victim Claim, err error) {
+func (a *Admin) evict(ctx context.Context, key string, token int64) (victim driver.Claim, err error) {
 	claims, err := a.inspect(ctx, key)
 	if err != nil {
 		return victim, err

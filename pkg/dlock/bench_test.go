@@ -4,20 +4,21 @@ import (
 	"context"
 	"fmt"
 	"runtime"
-	"slices"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/ceyewan/genesis/internal/measure"
+	"github.com/ceyewan/genesis/internal/stats"
 	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/memlock"
 )
 
-// rounds is how often the sides of a ratio are measured, in turns.
+// rounds is how often the two sides of a ratio are measured, alternately.
 const rounds = 11
 
-// ratio measures subject and yardstick in turns, reports the median of their
-// ratios and its spread, and the median time of each.
+// ratio measures subject and yardstick alternately, and reports the median of their ratios and its
+// spread, and the median time of each.
 func ratio(b *testing.B, unit string, subject, yardstick func(n int)) {
 	b.Helper()
 	const n = 20_000
@@ -29,15 +30,9 @@ func ratio(b *testing.B, unit string, subject, yardstick func(n int)) {
 		s, y := time(subject), time(yardstick)
 		ratios, subjects, yardsticks = append(ratios, s/y), append(subjects, s), append(yardsticks, y)
 	}
-	slices.Sort(ratios)
-	slices.Sort(subjects)
-	slices.Sort(yardsticks)
-	b.ReportMetric(ratios[rounds/2], unit)
-	b.ReportMetric(ratios[0], unit+"-min")
-	b.ReportMetric(ratios[rounds-1], unit+"-max")
-	b.ReportMetric(subjects[rounds/2], "ns/pair")
-	b.ReportMetric(yardsticks[rounds/2], "ns/yardstick")
-	b.ReportMetric(0, "ns/op")
+	measure.Spread(b, unit, ratios)
+	b.ReportMetric(stats.RangeOf(subjects).Median, "ns/pair")
+	b.ReportMetric(stats.RangeOf(yardsticks).Median, "ns/yardstick")
 }
 
 func elapsed(f func(int), n int) time.Duration {
@@ -46,9 +41,8 @@ func elapsed(f func(int), n int) time.Duration {
 	return time.Since(start)
 }
 
-// BenchmarkUncontended is an Acquire and Unlock on memory beside a sync.Mutex
-// that is looked up in a map under a lock, which is what it replaces at the
-// least.
+// BenchmarkUncontended compares Acquire and Unlock on memory with a sync.Mutex that is looked up in
+// a map under a lock, the simplest code that it replaces.
 func BenchmarkUncontended(b *testing.B) {
 	ctx, c := context.Background(), client(b, memlock.New(), dlock.Config{})
 	pair := func(n int) {
@@ -81,8 +75,8 @@ func BenchmarkUncontended(b *testing.B) {
 	b.ReportMetric(testing.AllocsPerRun(1000, func() { pair(1) }), "allocs/pair")
 }
 
-// BenchmarkHeld is the heap of 100,000 guards, backend included, and how many
-// goroutines they take.
+// BenchmarkHeld measures the heap of 100,000 guards, including the backend, and the number of
+// goroutines.
 func BenchmarkHeld(b *testing.B) {
 	const n = 100_000
 	keys := make([]string, n)
@@ -108,7 +102,7 @@ func BenchmarkHeld(b *testing.B) {
 	runtime.KeepAlive(guards)
 }
 
-// BenchmarkHandOff is one key passed between goroutines that all want it.
+// BenchmarkHandOff passes one key between goroutines that contend for it.
 func BenchmarkHandOff(b *testing.B) {
 	ctx, c := context.Background(), client(b, memlock.New(), dlock.Config{})
 	contend := func(lock func() func()) func(int) {

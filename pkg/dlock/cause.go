@@ -8,20 +8,21 @@ import (
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 	"github.com/ceyewan/genesis/pkg/dlock/internal/hide"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/sharedtimeout"
 )
 
-// record keeps why an attempt failed, for the error of a later one that our own timeout
-// ends and that says less.
+// record keeps the error of an attempt. If our own timeout ends a later attempt, this error
+// says more than the timeout.
 func (a *acquisition) record(err error) {
-	if !errors.Is(err, driver.ErrHasty) {
+	if !errors.Is(err, sharedtimeout.ErrAttemptTimeout) {
 		a.cause = notCallers(err)
 	}
 }
 
-// better is the last failure that had a cause, if err only says that time was up.
+// better returns the last error that had a cause if err is only the end of a context.
 func (a *acquisition) better(err error) error {
 	switch {
-	case errors.Is(err, errPlaceLost): // it was held when the place was taken, which says nothing of now
+	case errors.Is(err, errPlaceLost): // the key was held when the claim was queued, but may be free now
 		return hide.From(err, ErrLockHeldByOther)
 	case a.cause == nil || !isContextError(err):
 		return err
@@ -29,14 +30,14 @@ func (a *acquisition) better(err error) error {
 	return a.cause
 }
 
-// errPlaceLost: the backend dropped a claim that waited, for instance because
-// this process was stopped for longer than a heartbeat.
+// errPlaceLost: the backend dropped a waiting claim, for instance because this
+// process was stopped for longer than a heartbeat.
 var errPlaceLost = fmt.Errorf("%w: the place in the queue was lost", ErrLockHeldByOther)
 
-// lastPlace is the error of a call that has lost its place, and does not ask again. If nobody
-// has answered when it asked for that place, nobody has said that the key is held either.
-func (a *acquisition) lastPlace(err error) error {
-	if !a.doubt || !errors.Is(err, errPlaceLost) {
+// placeLost returns the error of a call that has lost its place in the queue. If no attempt to
+// get that place was answered, it is unknown whether the key is held.
+func (a *acquisition) placeLost(err error) error {
+	if !a.doubt || a.queued {
 		return err
 	}
 	why := a.cause
@@ -46,32 +47,32 @@ func (a *acquisition) lastPlace(err error) error {
 	return fmt.Errorf("%w: %w", ErrUnknownOutcome, mayBeStored(why))
 }
 
-// cutShort is the error of an attempt that our own timeout has ended, not the caller's:
-// why the last one failed says more than that.
-func (a *acquisition) cutShort(err error, bound time.Duration) error {
+// cutShort returns the error of an attempt that was ended by our own timeout, not by the
+// caller's. It prefers the cause of an earlier failure.
+func (a *acquisition) cutShort(err error, timeout time.Duration) error {
 	class := driver.ClassOf(err)
 	switch {
 	case class != driver.Ambiguous && a.cause == nil && isContextError(err) && !errors.Is(err, ErrUnavailable):
-		return driver.Classify(fmt.Errorf("%w: nothing was sent within %v", ErrUnavailable, bound), class)
+		return driver.Classify(fmt.Errorf("%w: nothing was sent within %v", ErrUnavailable, timeout), class)
 	case class != driver.Ambiguous:
 		return driver.Classify(a.better(err), class)
 	case a.cause == nil:
-		return fmt.Errorf("no answer within %v", bound)
+		return fmt.Errorf("no answer within %v", timeout)
 	}
-	return driver.Classify(fmt.Errorf("no answer within %v, and before that: %w", bound, mayBeStored(a.cause)), class)
+	return driver.Classify(fmt.Errorf("no answer within %v, and before that: %w", timeout, mayBeStored(a.cause)), class)
 }
 
-// notCallers hides a timeout or a cancellation that is not the caller's: the backend's
-// client met it, or we gave up waiting for it.
+// notCallers hides a timeout or a cancellation that is not the caller's, so that errors.Is
+// finds a context's error only if the caller's context ended.
 func notCallers(err error) error {
 	return hide.From(err, context.DeadlineExceeded, context.Canceled)
 }
 
-// ownError is the error of a call, in which the end of a context is found only if it was the
-// caller's.
+// ownError returns the error of a call. A context's error remains in it only if the caller's
+// context ended.
 func (c *Client) ownError(ctx context.Context, err error) error {
 	switch {
-	case err == nil || ctx.Err() != nil:
+	case err == nil || isOver(ctx): // the client may notice the deadline before ctx does
 		return err
 	case isContextError(err) && c.closing.Err() != nil:
 		return ErrClosed
@@ -79,8 +80,8 @@ func (c *Client) ownError(ctx context.Context, err error) error {
 	return notCallers(err)
 }
 
-// mayBeStored is the cause of an ErrUnknownOutcome. That the last attempt reached nobody
-// says nothing of those before it.
+// mayBeStored hides ErrUnavailable in the cause of an ErrUnknownOutcome: an earlier attempt
+// may have reached the backend even if the last one did not.
 func mayBeStored(err error) error { return hide.From(err, ErrUnavailable) }
 
 func isContextError(err error) bool {

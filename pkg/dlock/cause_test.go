@@ -10,6 +10,7 @@ import (
 
 	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/sharedtimeout"
 	"github.com/ceyewan/genesis/pkg/dlock/memlock"
 	"github.com/ceyewan/genesis/pkg/xerrors"
 )
@@ -21,17 +22,17 @@ func unreached(cause error) error {
 	return driver.Classify(fmt.Errorf("%w: %w", driver.ErrUnavailable, cause), driver.Transient)
 }
 
-// hangs answers an attempt only when its time is over.
+// hangs answers an attempt only when its timeout has passed.
 func hangs(ctx context.Context, end func(error) error) (driver.State, error) {
 	<-ctx.Done()
 	return driver.State{}, end(ctx.Err())
 }
 
-// The last attempt is ended by the wait and has no cause of its own: the error has that of
-// the attempts before. Whether anything may be stored is up to all of them.
+// The end of the wait ends the last attempt, which has no cause of its own: the error has the cause
+// of the attempts before. All attempts decide whether anything may be stored.
 func TestLastCauseIsTold(t *testing.T) {
 	for name, tc := range map[string]struct {
-		last func(error) error // what the last attempt makes of the end of its context
+		last func(error) error // the error of the last attempt, from that of its context
 		want error
 	}{
 		"the last was not sent": {unreached, dlock.ErrUnavailable},
@@ -59,8 +60,8 @@ func TestLastCauseIsTold(t *testing.T) {
 	}
 }
 
-// A timeout that the backend's client met is not the end of the caller's context; where
-// that has ended, the error is both.
+// A timeout in the backend's client is not the end of the caller's context. If that has ended too,
+// the error has both.
 func TestTimeoutsOfOthersAreHidden(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		s := &scripted{Opener: memlock.New(), remote: true}
@@ -80,7 +81,7 @@ func TestTimeoutsOfOthersAreHidden(t *testing.T) {
 	})
 }
 
-// What cannot exist is not cleaned up.
+// A claim that cannot be stored is not cleaned up.
 func TestUnavailableLeavesNothingToCleanUp(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		s := &scripted{Opener: memlock.New(), remote: true}
@@ -100,7 +101,7 @@ func TestUnavailableLeavesNothingToCleanUp(t *testing.T) {
 	})
 }
 
-// The end of the first attempt is all that there is to tell: no attempt before it had a cause.
+// Only the end of the first attempt is known: no attempt before it had a cause.
 func TestFirstAttemptHasNoCause(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		end := func(err error) error { return err }
@@ -125,28 +126,28 @@ func TestFirstAttemptHasNoCause(t *testing.T) {
 	})
 }
 
-// An attempt that was given up early, to be made again at once, is no cause of anything.
-func TestHasteIsNoCause(t *testing.T) {
+// An attempt that was given up early and is repeated at once is not a cause.
+func TestAttemptTimeoutIsNoCause(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		attempts := 0
 		s := &scripted{Opener: memlock.New(), remote: true}
 		s.acquire = func(ctx context.Context, _ driver.Driver, _ driver.Request) (driver.State, error) {
 			attempts++
 			if attempts == 1 {
-				return driver.State{}, driver.ErrHasty
+				return driver.State{}, sharedtimeout.ErrAttemptTimeout
 			}
 			return hangs(ctx, func(err error) error { return err })
 		}
 		_, err := client(t, s, dlock.Config{}).TryAcquire(ctx, "k")
 		wantErr(t, err, dlock.ErrUnknownOutcome)
-		if errors.Is(err, driver.ErrHasty) || attempts != 2 {
+		if errors.Is(err, sharedtimeout.ErrAttemptTimeout) || attempts != 2 {
 			t.Errorf("%v, after %d attempts", err, attempts)
 		}
 	})
 }
 
-// What the backend says while the Client closes is told: only an end that closing has made is
-// ErrClosed.
+// An error of the backend while the Client closes is returned: only calls that closing has ended
+// return ErrClosed.
 func TestErrorWhileClosing(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		check := func(ctx context.Context) ([]driver.Finding, error) {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/ceyewan/genesis/pkg/clog"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
-	"github.com/ceyewan/genesis/pkg/dlock/internal/bound"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/sharedtimeout"
 	"github.com/ceyewan/genesis/pkg/dlock/internal/suspend"
 )
 
@@ -29,14 +29,14 @@ type Locker interface {
 	Close() error
 }
 
-// A Client takes locks on one backend. It is safe for concurrent use, and one
-// goroutine of it serves any number of locks.
+// A Client acquires locks on one backend. It is safe for concurrent use. One goroutine
+// serves any number of locks.
 type Client struct {
 	cfg   Config
 	caps  driver.Caps
 	store driver.Driver
 	log   clog.Logger
-	quiet bool // nobody injected a logger
+	quiet bool // no logger was injected
 	info  driver.Info
 	admin bool
 
@@ -47,48 +47,44 @@ type Client struct {
 	epoch time.Time    // zero of the monotonic clock that now reads
 	slept func() int64 // nil unless suspended time counts; see clock.go
 
-	bounds    bound.Shared
-	kick      chan struct{}   // wakes the scheduler: something is due earlier
-	closing   context.Context // ends when Close begins; every backend call but clean-up ends with it
-	hangUp    context.CancelFunc
-	cleanup   context.Context // ends when Close stops cleaning up
-	giveUp    context.CancelFunc
-	closeBy   atomic.Int64   // when Close gives up; no clean-up call lasts longer
-	stop      chan struct{}  // ends the scheduler
-	workers   sync.WaitGroup // scheduler, renewals, clean-up
-	closeOnce sync.Once
-	closeErr  error
+	timeouts      sharedtimeout.Contexts
+	kick          chan struct{}   // wakes the scheduler: something is due earlier
+	closing       context.Context // ends when Close begins; every backend call but cleanup ends with it
+	cancelCalls   context.CancelFunc
+	cleanup       context.Context // ends when Close stops cleaning up
+	cancelCleanup context.CancelFunc
+	closeBy       atomic.Int64   // when Close gives up; no cleanup call lasts longer
+	stop          chan struct{}  // ends the scheduler
+	workers       sync.WaitGroup // scheduler, renewals, cleanup
+	closeOnce     sync.Once
+	closeErr      error
 
-	mu          sync.Mutex
-	closed      bool
-	calls       sync.WaitGroup // acquisitions and releases under way; Add under mu
-	ids         idSource
-	claims      registry
-	keyed       map[string]*hold // by key: what Lock and TryLock took
-	handoffs    map[handoffName]*handoff
-	timeline    timeline
-	flights     [65]flight // by renewal class
-	settling    settling
-	strays      strays
-	overdue     map[*Guard]*time.Timer // lost by WithMaxHold; to be released after the margin
-	lookedAhead map[permitKey]int64    // when a waiter last looked who has its permits
-	sleptBefore int64                  // suspended time when the scheduler last looked
-	lookedAt    int64                  // and when that was
-	alarm       int64                  // when the scheduler wakes by itself
+	mu           sync.Mutex
+	closed       bool
+	calls        sync.WaitGroup // acquisitions and releases under way; Add under mu
+	ids          idSource
+	claims       registry
+	keyed        map[string]*hold // by key: what Lock and TryLock took
+	handoffs     map[handoffName]*handoff
+	timeline     timeline
+	renewals     [65]renewalBatch // by renewal class
+	cleanupQueue cleanupQueue
+	strays       strays
+	lost         lostGuards
+	lookedAhead  map[permitKey]int64 // when a waiter last looked up the holder of its permits
+	sleptBefore  int64               // suspended time at the scheduler's last check
+	lookedAt     int64               // the time of that check
+	alarm        int64               // when the scheduler's timer fires
 
-	// What came up under mu, for unlock.
-	endings    []ending
-	handovers  []handover
-	cleanups   []settlement
+	effects
 	departures departures
-	reports    []report
 }
 
 var _ Locker = (*Client)(nil)
 
-// New returns a Client on the backend that cfg names and an option brings:
-// WithRedisConnector, WithEtcdConnector, WithRedlockConnector or WithBackend. It does no I/O. Close
-// the Client; what was injected stays yours.
+// New returns a Client on the backend that cfg names and an option provides:
+// WithRedisConnector, WithEtcdConnector, WithRedlockConnector or WithBackend. It does no
+// I/O. The caller must close the Client, which does not close what was injected.
 func New(cfg *Config, opts ...Option) (*Client, error) {
 	c, err := build(cfg, opts)
 	return c, fail("new", "", err)
@@ -96,20 +92,20 @@ func New(cfg *Config, opts ...Option) (*Client, error) {
 
 // NewRedis returns a Client on Redis.
 func NewRedis(conn RedisConnector, cfg *Config, opts ...Option) (*Client, error) {
-	return newOn("redis", cfg, append([]Option{WithRedisConnector(conn)}, opts...))
+	return newOn(BackendRedis, cfg, append([]Option{WithRedisConnector(conn)}, opts...))
 }
 
 // NewEtcd returns a Client on etcd.
 func NewEtcd(conn EtcdConnector, cfg *Config, opts ...Option) (*Client, error) {
-	return newOn("etcd", cfg, append([]Option{WithEtcdConnector(conn)}, opts...))
+	return newOn(BackendEtcd, cfg, append([]Option{WithEtcdConnector(conn)}, opts...))
 }
 
 // NewRedlock returns a Client on several independent Redis servers.
 func NewRedlock(conn RedlockConnector, cfg *Config, opts ...Option) (*Client, error) {
-	return newOn("redlock", cfg, append([]Option{WithRedlockConnector(conn)}, opts...))
+	return newOn(BackendRedlock, cfg, append([]Option{WithRedlockConnector(conn)}, opts...))
 }
 
-func newOn(backend string, cfg *Config, opts []Option) (*Client, error) {
+func newOn(backend BackendType, cfg *Config, opts []Option) (*Client, error) {
 	if cfg != nil && cfg.Backend == "" {
 		named := *cfg
 		named.Backend = backend
@@ -153,9 +149,9 @@ func build(cfg *Config, opts []Option) (*Client, error) {
 		c.slept = o.clock
 	}
 	c.sleptBefore, c.lookedAt = c.sleptSoFar(), c.now()
-	c.closing, c.hangUp = context.WithCancel(context.Background())
+	c.closing, c.cancelCalls = context.WithCancel(context.Background())
 	c.closeBy.Store(never)
-	c.cleanup, c.giveUp = context.WithCancel(context.Background())
+	c.cleanup, c.cancelCleanup = context.WithCancel(context.Background())
 	c.tracer = o.tracer
 	if o.meter != nil {
 		if c.meters, err = newMeters(o.meter, c.caps.Name); err != nil {
@@ -166,7 +162,7 @@ func build(cfg *Config, opts []Option) (*Client, error) {
 	return c, nil
 }
 
-// self describes this process to those who inspect its claims.
+// self describes this process in its claims.
 func self() driver.Info {
 	host, err := os.Hostname()
 	if err != nil {
@@ -175,16 +171,16 @@ func self() driver.Info {
 	return driver.Info{Owner: filepath.Base(os.Args[0]), Host: host, PID: os.Getpid()}
 }
 
-// closeBound is how long Close tries to release what is held.
-const closeBound = 2 * time.Second
+// closeTimeout limits how long Close tries to release claims.
+const closeTimeout = 2 * time.Second
 
-// Close ends the contexts of all guards, answers every waiter with ErrClosed,
-// stops renewal, and releases everything concurrently. What the backend refuses, or does
-// not confirm within two seconds, is left to its lease, and Close says so with
-// ErrUnknownOutcome. It returns when no goroutine of the Client is left, but for one
-// that an injected logger, meter or tracer keeps. A lock that was lost with its lease, and is
-// not unlocked yet, is left to what the backend has of it. The injected client stays open. A
-// second Close waits for the first and returns the same.
+// Close ends the contexts of all guards, returns ErrClosed to every waiter, stops renewal, and
+// releases all locks concurrently, including lost locks that may still be stored at the
+// backend. If the backend refuses a release, or does not confirm it within two seconds, the
+// claim ends with its lease, and Close returns ErrUnknownOutcome. Close returns when no
+// goroutine of the Client is left, except for one that an injected logger, meter or tracer
+// blocks. The injected client stays open. A second Close waits for the first and returns the
+// same error.
 func (c *Client) Close() error {
 	c.closeOnce.Do(func() { c.closeErr = fail("close", "", c.shutdown()) })
 	return c.closeErr
@@ -192,58 +188,58 @@ func (c *Client) Close() error {
 
 func (c *Client) shutdown() error {
 	c.mu.Lock()
-	for g := range c.overdue {
-		c.sweepLost(g)
+	for g := range c.lost {
+		c.releaseLost(g)
 	}
 	c.closed = true
 	c.endAll()
-	c.unlock() // guards learn of it before anything is sent
-	c.hangUp() // waiters and calls under way return, and leave what they cannot settle
-	c.closeBy.Store(after(c.now(), closeBound))
-	bound := time.AfterFunc(closeBound, c.giveUp)
+	c.unlock()      // ends the contexts of guards before anything is sent
+	c.cancelCalls() // waiters and calls return, and hand their claims to cleanup
+	c.closeBy.Store(after(c.now(), closeTimeout))
+	timeout := time.AfterFunc(closeTimeout, c.cancelCleanup)
 	c.calls.Wait()
-	left, cause := c.settleAll()
-	bound.Stop()
-	c.giveUp()
+	left, cause := c.cleanUpAll()
+	timeout.Stop()
+	c.cancelCleanup()
 	close(c.stop)
 	c.workers.Wait()
 	err := c.store.Close()
 	if idle, _ := c.reporter.state(); !idle {
-		c.reporter.flush(max(time.Duration(c.closeBy.Load()-c.now()), closeBound/10))
+		c.reporter.flush(max(time.Duration(c.closeBy.Load()-c.now()), closeTimeout/10))
 	}
 	if left > 0 {
-		unsettled := fmt.Errorf("%w: %d claims are left to their leases", ErrUnknownOutcome, left)
+		unanswered := fmt.Errorf("%w: %d claims are left to their leases", ErrUnknownOutcome, left)
 		if cause != nil {
-			unsettled = fmt.Errorf("%w: %w", unsettled, notCallers(cause))
+			unanswered = fmt.Errorf("%w: %w", unanswered, mayBeStored(notCallers(cause)))
 		}
 		if err != nil {
-			return fmt.Errorf("%w; %w", unsettled, err)
+			return fmt.Errorf("%w; %w", unanswered, err)
 		}
-		return unsettled
+		return unanswered
 	}
 	return err
 }
 
-// endAll ends every claim that is held and hands it to clean-up. Claims that are
-// still being acquired are left to the calls that wait for them.
+// endAll ends every held claim and hands it to cleanup. The calls that wait for other claims
+// end those.
 func (c *Client) endAll() {
 	for cl := range c.claims.all() {
 		switch cl.phase {
 		case held:
 			c.finish(cl, ErrClosed)
-			c.settle(cl)
+			c.cleanUp(cl)
 		case lingering:
-			over := cl.holdEnd() <= c.now() // and the scheduler has not come to it yet
+			over := cl.holdEnd() <= c.now() // the scheduler has not handled it yet
 			c.finish(cl, nil)
 			if over || !c.caps.Lease {
-				c.settle(cl)
+				c.cleanUp(cl)
 			}
-		case filing, queued, granted, ended:
+		case submitting, queued, granted, ended:
 		}
 	}
 }
 
-// enter registers a call that may leave a claim behind; leave ends it.
+// enter registers a call that Close must wait for; leave ends it.
 func (c *Client) enter() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -8,19 +8,17 @@ import (
 	"time"
 )
 
-// Times inside the engine are nanoseconds of the monotonic clock since the
-// Client was made: half the size of a time.Time, and comparable.
+// Times inside the engine are nanoseconds of the monotonic clock since the Client was
+// created. They are smaller than a time.Time, and comparable.
 //
-// The monotonic clock stands still while a Linux machine is suspended; leases
-// on a server do not. So a Client on a remote backend also reads how long the
-// machine has slept in all, notes that with every answer, and moves a validity
-// forward by what was slept since.
+// The monotonic clock stops while a Linux machine is suspended, but leases on a server
+// continue. So a Client on a remote backend also reads the total time that the machine was
+// suspended, records it with every answer, and subtracts later suspends from the validity.
 
 const never = math.MaxInt64
 
-// sleepCheck is how long a machine that woke up may go on before its guards
-// learn of it without being asked; suspendNoise is what reading two clocks
-// one after the other may differ by.
+// sleepCheck is how long after a suspend the scheduler detects it at the latest.
+// suspendNoise is the error of reading two clocks one after the other.
 const (
 	sleepCheck   = int64(500 * time.Millisecond)
 	suspendNoise = int64(5 * time.Millisecond)
@@ -30,8 +28,8 @@ func (c *Client) now() int64 { return int64(time.Since(c.epoch)) }
 
 func (c *Client) at(t time.Time) int64 { return int64(t.Sub(c.epoch)) }
 
-// sleptSoFar is how long this machine has been suspended in all, or 0 where
-// that does not count.
+// sleptSoFar is the total time that this machine was suspended, or 0 where that does not
+// count.
 func (c *Client) sleptSoFar() int64 {
 	if c.slept == nil {
 		return 0
@@ -50,8 +48,8 @@ func (c *Client) sleptSince(reading int64) int64 {
 	return 0
 }
 
-// countSleep takes what the machine slept off a claim's validity, and reports whether
-// it has slept.
+// countSleep subtracts suspended time from a claim's validity, and reports whether there was
+// any.
 func (c *Client) countSleep(cl *claim) bool {
 	grown := c.sleptSince(cl.slept)
 	cl.valid -= grown
@@ -59,8 +57,8 @@ func (c *Client) countSleep(cl *claim) bool {
 	return grown > 0
 }
 
-// A suspendClock reads how long this machine has been suspended, less often than it is
-// asked: a reading costs more than the rest of a local hand-on.
+// A suspendClock caches how long this machine has been suspended, because a reading costs
+// more than the rest of a local handoff.
 type suspendClock struct {
 	now  func() int64
 	read func() int64
@@ -73,9 +71,9 @@ func newSuspendClock(now, read func() int64) *suspendClock {
 	return &suspendClock{now: now, read: read, at: -suspendFresh}
 }
 
-// suspendFresh is how long a reading stays true. To be suspended and woken takes a process
-// longer than that on the monotonic clock too: it is frozen before, and thawed after, the
-// devices of the machine have been put to sleep and woken.
+// suspendFresh is how long a reading is valid. A suspend and resume takes longer than that on
+// the monotonic clock too, because processes are frozen before the devices are suspended, and
+// thawed after the devices have resumed.
 const suspendFresh = int64(200 * time.Microsecond)
 
 func (s *suspendClock) slept() int64 {
@@ -102,8 +100,8 @@ func (c *Client) pause(id string, n int) time.Duration {
 	return d - d/4 + spread(id, n, d/2)
 }
 
-// spread is a random time below a limit. It depends on the claim, whose ID is random, and
-// not on what was drawn before: a simulation then replays whatever the order of goroutines.
+// spread is a random time below a limit. It depends only on the claim's ID, which is random,
+// and n, so that a simulation can be replayed with any order of goroutines.
 func spread(id string, n int, limit time.Duration) time.Duration {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(id))

@@ -5,15 +5,15 @@ import (
 	"unsafe"
 )
 
-// suspendedTime tells how long this machine has been suspended.
+// suspendedTime returns a clock of how long this machine has been suspended.
 func suspendedTime(monotonic func() int64) func() int64 {
 	return newSuspendClock(monotonic, func() int64 { return readSuspended(monotonic) }).slept
 }
 
-// readSuspended is the boot-time clock, which runs on in suspend, less the
-// monotonic clock, which does not. It counts from an arbitrary point; only its
-// growth means anything. The monotonic clock is read on both sides, and a reading
-// that was torn apart by the scheduler is repeated.
+// readSuspended is the boot-time clock, which continues during suspend, minus the monotonic
+// clock, which does not. Only differences of its results have a meaning. The monotonic clock
+// is read before and after the boot-time clock, and the reading is repeated if the process was
+// preempted in between.
 func readSuspended(monotonic func() int64) int64 {
 	var best, narrowest int64
 	for try := range 4 {
@@ -35,7 +35,7 @@ const clockBoottime = 7
 func bootTime() int64 {
 	var ts syscall.Timespec
 	if _, _, errno := syscall.RawSyscall(syscall.SYS_CLOCK_GETTIME, clockBoottime, uintptr(unsafe.Pointer(&ts)), 0); errno != 0 {
-		return 0 // then the difference only shrinks: no suspension is seen
+		return 0 // the difference then only shrinks, and no suspend is detected
 	}
 	return ts.Nano()
 }

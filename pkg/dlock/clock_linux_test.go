@@ -9,8 +9,8 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
 
-// A reading between whose halves the process was not running is repeated, and the one
-// with the least between them counts.
+// A reading during which the process was preempted is repeated, and the one with the shortest
+// interruption counts.
 func TestTornReadingIsRepeated(t *testing.T) {
 	const wide = time.Millisecond
 	for _, tc := range []struct {
@@ -23,7 +23,7 @@ func TestTornReadingIsRepeated(t *testing.T) {
 		{"all are torn, the third least", []time.Duration{3 * wide, 2 * wide, wide, 2 * wide}, 2},
 	} {
 		reads := 0
-		monotonic := func() int64 { // readings are days apart, so that the result tells which it is from
+		monotonic := func() int64 { // readings are days apart, so that the result identifies the reading
 			at := time.Duration(1+reads/2) * 1000 * time.Hour
 			if reads%2 == 1 {
 				at += tc.widths[min(reads/2, len(tc.widths)-1)]
@@ -43,7 +43,7 @@ func TestTornReadingIsRepeated(t *testing.T) {
 	}
 }
 
-// The clock is that which runs on in suspend, as the system knows it.
+// The clock is the one of the system that continues during suspend.
 func TestBootTime(t *testing.T) {
 	read := func() int64 {
 		var ts unix.Timespec

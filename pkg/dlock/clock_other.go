@@ -2,6 +2,6 @@
 
 package dlock
 
-// suspendedTime is nil where we know of no cheap pair of clocks; docs/support.md
-// says so.
+// suspendedTime returns nil on systems for which we know no cheap pair of clocks; see
+// docs/support.md.
 func suspendedTime(func() int64) func() int64 { return nil }

@@ -8,7 +8,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/memlock"
 )
 
-// A least hold is over, and Close comes before the scheduler, as it may when the process was
+// A minimum hold has ended, and Close runs before the scheduler, as it may after the process was
 // stopped: the lock is released, and not left to its lease.
 func TestCloseReleasesWhatIsNotHeldAnyMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -25,7 +25,7 @@ func TestCloseReleasesWhatIsNotHeldAnyMore(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.mu.Lock()
-		g.since = c.now() - int64(20*time.Second) // as if the time had passed unnoticed
+		g.since = c.now() - int64(20*time.Second) // the time has passed, and the scheduler has not run
 		c.mu.Unlock()
 		if err := c.Close(); err != nil {
 			t.Fatal(err)

@@ -3,36 +3,51 @@ package dlock
 import (
 	"fmt"
 	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/internal/durations"
 )
 
-// Config is the data of a Client; collaborators come as Options. The zero value
+// A BackendType names a kind of backend.
+type BackendType string
+
+// The backends of this module. A backend by another author has its own name, and is passed
+// with WithBackend.
+const (
+	BackendRedis   BackendType = "redis"
+	BackendEtcd    BackendType = "etcd"
+	BackendRedlock BackendType = "redlock"
+	BackendFile    BackendType = "file"
+	BackendMemory  BackendType = "memory"
+)
+
+// Config has the settings of a Client; collaborators are passed as Options. The zero value
 // is usable: zero fields mean the defaults named below.
 type Config struct {
-	// Backend is redis, etcd, redlock, file or memory. A constructor accepts
-	// the matching name or "".
-	Backend string `json:"backend" yaml:"backend" mapstructure:"backend"`
-	// Prefix stands before every key in the store.
+	// Backend is the kind of backend: BackendRedis and so on, or the name of one that is
+	// passed with WithBackend. "" accepts any backend that was injected.
+	Backend BackendType `json:"backend" yaml:"backend" mapstructure:"backend"`
+	// Prefix is put before every key in the store.
 	Prefix string `json:"prefix" yaml:"prefix" mapstructure:"prefix"`
-	// DefaultTTL is the lease of a lock that is taken without WithTTL: 10 s.
+	// DefaultTTL is the lease of a lock that is acquired without WithTTL. The default is 10 s.
 	DefaultTTL time.Duration `json:"default_ttl" yaml:"default_ttl" mapstructure:"default_ttl"`
-	// RetryInterval is the first pause after a backend error: 100 ms. Pauses
-	// double up to one second, with jitter.
+	// RetryInterval is the first pause after a backend error. The default is 100 ms.
+	// Pauses double up to one second, with jitter.
 	RetryInterval time.Duration `json:"retry_interval" yaml:"retry_interval" mapstructure:"retry_interval"`
 	// RenewInterval is how often a held lock is renewed. It is never above a
 	// third of the lock's TTL, which is also the default.
 	RenewInterval time.Duration `json:"renew_interval" yaml:"renew_interval" mapstructure:"renew_interval"`
-	// MaxRetries is how many backend errors in a row one call endures; 0 means
-	// as many as its context allows. A busy key is not an error.
+	// MaxRetries is how many backend errors in a row one call retries; 0 means as many
+	// as its context allows. A busy key is not an error.
 	MaxRetries int `json:"max_retries" yaml:"max_retries" mapstructure:"max_retries"`
-	// EnableReentrant lets the owner of a keyed lock take it again; see
-	// OwnerContext.
+	// EnableReentrant lets the owner of a keyed lock lock it again; see OwnerContext.
 	EnableReentrant bool `json:"enable_reentrant" yaml:"enable_reentrant" mapstructure:"enable_reentrant"`
 	// LocalBatch lets goroutines of this Client that wait for the same key hand the
-	// lock to each other, without asking the backend, at most this many times in a
-	// row, before others have their turn: another process may wait for LocalBatch+1
-	// holds instead of one. Every holder still has a token of its own, greater than
-	// the last. It needs a backend that can reserve tokens: redis, file, memory. 0
-	// is strict order of arrival across all processes, and RequireFair needs it.
+	// lock to each other without a call to the backend, at most this many times in a
+	// row. Other processes get their turn after that: they may wait for LocalBatch+1
+	// holds instead of one. Every holder still has its own token, greater than the
+	// last. It needs a backend that can reserve tokens: redis, file, memory. 0 means
+	// strict order of arrival across all processes, and RequireFair needs it.
 	LocalBatch int `json:"local_batch" yaml:"local_batch" mapstructure:"local_batch"`
 	// RequireFair refuses a backend that does not grant in order of arrival.
 	RequireFair bool `json:"require_fair" yaml:"require_fair" mapstructure:"require_fair"`
@@ -48,16 +63,13 @@ const (
 	maxLocalBatch        = 1 << 16
 )
 
-// Validate returns nil if New would accept the values of c. The limits of the
-// backend itself are known only to New.
+// Validate returns nil if New would accept the values of c on a backend without limits of its
+// own. It does not know the backend: whether one with this name is injected, whether it grants in
+// order of arrival (RequireFair) and reserves tokens (LocalBatch), and its shortest TTL. See
+// ValidateFor.
 func (c *Config) Validate() error {
 	if c == nil {
 		return ErrConfigNil
-	}
-	switch c.Backend {
-	case "", "redis", "etcd", "redlock", "file", "memory":
-	default:
-		return fmt.Errorf("%w: Backend %q is none of redis, etcd, redlock, file, memory", ErrInvalidConfig, c.Backend)
 	}
 	if c.Prefix != "" {
 		if err := checkName(c.Prefix); err != nil {
@@ -80,11 +92,47 @@ func (c *Config) Validate() error {
 	if c.LocalBatch < 0 || c.LocalBatch > maxLocalBatch {
 		return fmt.Errorf("%w: LocalBatch %d is not between 0 and %d", ErrInvalidConfig, c.LocalBatch, maxLocalBatch)
 	}
+	if c.LocalBatch > 0 && c.RequireFair {
+		return fmt.Errorf("%w: RequireFair with LocalBatch, which serves goroutines of one process before others", ErrInvalidConfig)
+	}
 	if c.MaxRetries < 0 {
 		return fmt.Errorf("%w: MaxRetries %d is negative", ErrInvalidConfig, c.MaxRetries)
 	}
 	return nil
 }
+
+// ValidateFor returns nil if New would accept the values of c on a backend with these
+// capabilities.
+func (c *Config) ValidateFor(caps driver.Caps) error {
+	if err := c.Validate(); err != nil {
+		return err
+	}
+	full := c.withDefaults()
+	return full.fits(caps)
+}
+
+// fits checks what depends on the backend, of a Config with its defaults.
+func (c *Config) fits(caps driver.Caps) error {
+	if c.Backend != "" && string(c.Backend) != caps.Name {
+		return fmt.Errorf("%w: Backend %q, but the backend that was injected is %s", ErrInvalidConfig, c.Backend, caps.Name)
+	}
+	if c.RequireFair && !caps.FIFO {
+		return fmt.Errorf("%w: RequireFair, but %s does not grant in order of arrival", ErrUnsupported, caps.Name)
+	}
+	if err := checkBatch(c, caps); err != nil {
+		return err
+	}
+	if err := checkTTL(c.DefaultTTL, caps.MinTTL); err != nil {
+		return fmt.Errorf("%w: DefaultTTL: %w", ErrInvalidConfig, err)
+	}
+	return nil
+}
+
+// MarshalJSON writes durations as text, such as "1.5s".
+func (c Config) MarshalJSON() ([]byte, error) { return durations.Marshal(c) }
+
+// UnmarshalJSON reads durations as text, and refuses a field that is not known.
+func (c *Config) UnmarshalJSON(text []byte) error { return durations.UnmarshalKnown(text, c) }
 
 func (c *Config) withDefaults() Config {
 	d := *c

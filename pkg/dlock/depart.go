@@ -9,27 +9,25 @@ import (
 )
 
 // departures are the claims on a remote backend that their callers have given up, and whose
-// first release is still to be answered. A later call of this Client that does not wait for
-// the key comes after it: it would else be refused because of a waiter of its own that has
-// gone.
+// first release is not answered yet. A later call of this Client that does not queue waits for
+// them. Otherwise it could be refused because of a waiter of the same Client that has gone.
 type departures struct {
-	count atomic.Int32 // of keys, so that most calls need not look
+	count atomic.Int32 // of keys, so that most calls need not lock mu
 
 	// Under client.mu.
 	byKey map[string]*departure
 }
 
 // A departure counts the claims of one key that were given up, and those of them whose
-// release was tried. A call waits for as many as there were when it came: those who give up
-// after it do not put it off.
+// release was tried. A call waits for the claims that were given up before it began, and not
+// for later ones.
 type departure struct {
 	begun, ended int
-	changed      chan struct{} // nil unless a call waits for the next to end
+	changed      chan struct{} // closed when a release was tried; nil unless a call waits
 }
 
-// departBound is how long a call waits for those that have gone. A backend that is slow to
-// release is slow to answer this call as well.
-const departBound = 200 * time.Millisecond
+// departTimeout is how long a call waits for departures.
+const departTimeout = 200 * time.Millisecond
 
 // begin runs under mu.
 func (d *departures) begin(key string) {
@@ -57,8 +55,8 @@ func (d *departures) end(key string) {
 	}
 }
 
-// awaitDepartures waits for the claims on key that were given up before, and for no more
-// than a part of what its caller has.
+// awaitDepartures waits for the claims on key that were given up before. It uses at most a
+// quarter of the time that its caller has.
 func (c *Client) awaitDepartures(ctx context.Context, key string) error {
 	if c.departures.count.Load() == 0 {
 		return nil
@@ -72,11 +70,11 @@ func (c *Client) awaitDepartures(ctx context.Context, key string) error {
 	if one == nil {
 		return nil
 	}
-	bound := departBound
+	timeout := departTimeout
 	if at, ok := ctx.Deadline(); ok {
-		bound = min(bound, time.Until(at)/4)
+		timeout = min(timeout, time.Until(at)/4)
 	}
-	t := time.NewTimer(bound)
+	t := time.NewTimer(timeout)
 	defer t.Stop()
 	for {
 		c.mu.Lock()
@@ -101,17 +99,17 @@ func (c *Client) awaitDepartures(ctx context.Context, key string) error {
 	}
 }
 
-// departed is for a release that was tried once, whatever came of it. It runs under mu.
-func (c *Client) departed(s *settlement) {
+// departed records that the release of a claim was tried, with any result. It runs under mu.
+func (c *Client) departed(s *cleanupTask) {
 	if s.departs {
 		s.departs = false
 		c.departures.end(s.ref.Key)
 	}
 }
 
-// depart hands a claim that was given up to clean-up. It runs under mu.
+// depart hands a claim that was given up to cleanup. It runs under mu.
 func (c *Client) depart(r driver.Ref) {
-	c.settleRef(r)
+	c.cleanUpRef(r)
 	c.cleanups[len(c.cleanups)-1].departs = true
 	c.departures.begin(r.Key)
 }

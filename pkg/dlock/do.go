@@ -6,15 +6,15 @@ import (
 	"fmt"
 )
 
-// Do runs fn while it holds key. The context of fn is a child of ctx that also
-// ends when the lock is lost; fn must stop when it ends, and the lock is
-// released when fn has returned or panicked.
+// Do runs fn while it holds key. The context of fn is a child of ctx that also ends when the
+// lock is lost; fn must stop when it ends. Do releases the lock after fn has returned or
+// panicked.
 //
-// The error is fn's. If the lock was lost meanwhile it is joined with
-// ErrOwnershipLost, even if fn did not mind. A release that the backend did not
-// confirm is no error of the work that was done: it is logged, and cleaned up in
-// the background. With Config.EnableReentrant, a Do inside a Do of the same key
-// runs fn at once under the outer lock.
+// Do returns the error of fn. If the lock was lost meanwhile, the error is joined with
+// ErrOwnershipLost, even if fn returned nil. If the backend did not confirm the release, Do
+// returns no error for it, because the work was done: it logs it, and cleanup continues in the
+// background. With Config.EnableReentrant, a Do inside a Do of the same key runs fn at once
+// under the outer lock.
 func (c *Client) Do(ctx context.Context, key string, fn func(context.Context) error, opts ...LockOption) error {
 	const op = "do"
 	if fn == nil {
@@ -34,7 +34,7 @@ func (c *Client) Do(ctx context.Context, key string, fn func(context.Context) er
 	return g.run(ctx, fn)
 }
 
-// doInside runs fn under a lock that the caller has already, if that may be.
+// doInside runs fn under a lock that the caller already has, if re-entry is enabled.
 func (c *Client) doInside(ctx context.Context, outer *Guard, s *lockSettings, fn func(context.Context) error) error {
 	if !c.cfg.EnableReentrant {
 		return fail("do", outer.Key(), fmt.Errorf("%w, by the Guard or the owner that the context carries", ErrLockAlreadyHeld))
@@ -47,10 +47,14 @@ func (c *Client) doInside(ctx context.Context, outer *Guard, s *lockSettings, fn
 	}
 	inner, cancel := outer.WithContext(ctx)
 	defer cancel()
-	return fn(inner)
+	err = fn(inner)
+	if lost := outer.Err(); errors.Is(lost, ErrOwnershipLost) {
+		return errors.Join(err, fail("do", outer.Key(), lost))
+	}
+	return err
 }
 
-// run releases in any case, also when fn panics, and then lets the panic pass.
+// run runs fn and releases the lock, even if fn panics. It does not recover.
 func (g *Guard) run(ctx context.Context, fn func(context.Context) error) (err error) {
 	inner, cancel := g.WithContext(ctx)
 	defer func() {

@@ -9,9 +9,8 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/faultdriver"
 )
 
-// A function that runs until the caller's deadline is over when that is, perhaps a moment
-// before the caller's context says so. The release must not be sent under a context that
-// is about to end.
+// A function that runs until the caller's deadline may return a moment before the caller's context
+// ends. The release must not be sent with a context that is about to end.
 func TestDoUntilTheDeadlineReleasesOnce(t *testing.T) {
 	for range 50 {
 		virtual(t, func(t *testing.T) {
@@ -23,7 +22,7 @@ func TestDoUntilTheDeadlineReleasesOnce(t *testing.T) {
 				<-inner.Done()
 				return nil
 			})
-			elapse(time.Second) // for clean-up, of which there must be none
+			elapse(time.Second) // for cleanup, which must not be necessary
 			if n := faults.Calls(faultdriver.Release); err != nil || n != 1 {
 				t.Errorf("%d releases, %v", n, err)
 			}

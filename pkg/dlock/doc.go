@@ -1,46 +1,56 @@
 // Package dlock is a distributed lock: one small interface over Redis, etcd, a
-// quorum of Redis servers, files of one host, or memory.
+// majority of Redis servers, files on one host, or memory.
 //
 // # Locking
 //
-// A Client on a backend gives locks in two forms. Keyed locks belong to the
-// process:
+// Do runs a function while it holds a lock. The context of the function ends when
+// the lock is lost:
+//
+//	err := client.Do(ctx, "order:123", func(ctx context.Context) error {
+//		return ship(ctx)
+//	})
+//
+// Acquire returns a Guard, for a lock that is held longer than one function, or
+// where the fencing token is needed:
+//
+//	func ship(ctx context.Context, client *dlock.Client) (err error) {
+//		guard, err := client.Acquire(ctx, "order:123")
+//		if err != nil {
+//			return err
+//		}
+//		defer dlock.UnlockInto(&err, guard) // err says if the lock was lost
+//		return write(guard.Context(), guard.Token())
+//	}
+//
+// Lock, TryLock and Unlock lock by key, for the whole process. While one goroutine
+// has a key locked, a second goroutine that locks it by key gets ErrLockAlreadyHeld
+// at once; use Acquire or Do between goroutines.
 //
 //	if err := client.Lock(ctx, "order:123"); err != nil {
 //		return err
 //	}
-//	defer client.Unlock(ctx, "order:123")
-//
-// Guards belong to whoever has them, and tell when they are lost:
-//
-//	guard, err := client.Acquire(ctx, "order:123")
-//	if err != nil {
-//		return err
-//	}
-//	defer guard.Unlock(ctx)
-//	return work(guard.Context(), guard.Token())
-//
-// Client.Do is the shortest form of the second.
+//	err := ship(ctx)
+//	return errors.Join(err, client.Unlock(ctx, "order:123"))
 //
 // # What a lock is
 //
-// It is a lease: the backend lets one client at a time believe that it holds the
-// name, for a limited time. While the process lives, the lease is renewed. The
-// Guard's context ends before the backend could give the lock to another. But no
-// lock can stop a process that was paused for longer than its lease from doing
-// one more write when it wakes. Where that matters, hand Guard.Token to whatever
-// is written to, and let it refuse a smaller number than it has seen.
+// A lock is a lease: for a limited time, the backend lets one client assume that it
+// owns the name. The Client renews the lease while the process lives. The Guard's
+// context ends before the backend could give the lock to another. But no lock can
+// stop a process that was paused for longer than its lease from one more write when
+// it resumes. Where that matters, pass Guard.Token to the system that is written to,
+// and let that system refuse a smaller number than it has seen.
 //
 // # Contexts
 //
-// The context of Lock and Acquire bounds the wait, not the hold. The context of
-// Do bounds both. Unlock with a context that has ended still releases.
+// The context of Lock and Acquire limits the wait, not the hold. The context of
+// Do limits both. Unlock with a context that has ended still releases the lock.
 //
 // # Errors
 //
 // Every error wraps one of the sentinels of this package, a context's error, or
 // the backend's own. ErrUnknownOutcome means that the backend did not answer: it
-// is neither success nor "busy", and clean-up goes on in the background.
-// ErrUnavailable means that it could not be reached, and that nothing is stored.
-// docs/errors.md lists which fault leads to which error.
+// is neither success nor "busy", and cleanup continues in the background.
+// ErrUnavailable means that the backend could not be reached, and that nothing is
+// stored. docs/errors.md lists which fault leads to which error.
 package dlock

@@ -10,59 +10,60 @@ import (
 	"github.com/ceyewan/genesis/pkg/xerrors"
 )
 
-// What can go wrong. Every error of this package wraps one of these, a
-// context's error, or the backend's own error; test with errors.Is. Each has a
-// stable code, which xerrors.CodeOf returns. docs/errors.md lists which fault of a
-// backend leads to which error, how soon, and whether anything may be stored.
+// Errors. Every error of this package wraps one of these, a context's error, or
+// the backend's own error; test with errors.Is. Each has a stable code, which
+// xerrors.CodeOf returns. docs/errors.md lists which fault of a backend leads to
+// which error, how soon, and whether anything may be stored.
 var (
 	// ErrConfigNil: no Config was given.
-	ErrConfigNil = xerrors.New("config_nil", "config is nil")
-	// ErrConnectorNil: the backend was chosen, but nothing to reach it with.
-	ErrConnectorNil = xerrors.New("connector_nil", "connector is nil")
+	ErrConfigNil = xerrors.ErrConfigNil
+	// ErrConnectorNil: no connector or backend was injected, or it or its client is nil.
+	ErrConnectorNil = driver.ErrConnectorNil
 	// ErrInvalidConfig: a setting, an option or an argument is out of range.
-	ErrInvalidConfig = xerrors.New("invalid_config", "invalid configuration")
+	ErrInvalidConfig = xerrors.ErrInvalidConfig
 	// ErrInvalidKey: the key is empty, too long, or not printable UTF-8, or the
 	// backend cannot store it.
 	ErrInvalidKey = driver.ErrInvalidKey
 	// ErrInvalidTTL: the TTL is below what the backend can keep, or above 24 h.
 	ErrInvalidTTL = driver.ErrInvalidTTL
 	// ErrLockNotHeld: there is nothing to unlock.
-	ErrLockNotHeld = xerrors.New("lock_not_held", "lock is not held")
-	// ErrLockAlreadyHeld: this Client holds the key, or is acquiring it.
+	ErrLockNotHeld = driver.ErrNotHeld
+	// ErrLockAlreadyHeld: this Client has locked the key with Lock or TryLock, or is
+	// locking it, or the context carries a Guard of the key.
 	ErrLockAlreadyHeld = xerrors.New("lock_already_held", "lock is already held by this Client")
-	// ErrLockHeldByOther: somebody else holds the key and the wait is over.
+	// ErrLockHeldByOther: another caller holds the key, and the wait is over.
 	ErrLockHeldByOther = xerrors.New("lock_held_by_other", "lock is held by another")
-	// ErrOwnershipLost: the lock was ours, and it ended before it was
-	// unlocked. Part of the guarded work may have overlapped with another's.
+	// ErrOwnershipLost: the lock was held, and ended before it was unlocked. Part of
+	// the guarded work may have overlapped with the work of another holder.
 	ErrOwnershipLost = xerrors.New("ownership_lost", "ownership of the lock was lost")
 	// ErrUnavailable: the backend could not be reached. Nothing was sent, so nothing
 	// is stored.
 	ErrUnavailable = driver.ErrUnavailable
-	// ErrDenied: the backend does not let us in, or does not let us do this.
+	// ErrDenied: the backend refused the credentials, or does not permit the call.
 	ErrDenied = driver.ErrDenied
-	// ErrNotReady: the backend answers, and cannot serve now: it loads its data, is a
-	// replica, has no leader, or has no room.
+	// ErrNotReady: the backend answers, but cannot serve the call now: it loads its
+	// data, is a replica, has no leader, or has no space.
 	ErrNotReady = driver.ErrNotReady
-	// ErrUnknownOutcome: the backend did not answer. We clean up in the
-	// background; whatever is left ends with the TTL.
+	// ErrUnknownOutcome: the backend did not answer. Cleanup continues in the
+	// background; what it cannot remove ends with the TTL.
 	ErrUnknownOutcome = driver.ErrUnknownOutcome
-	// ErrUnsupported: this backend cannot do it, or it was not switched on.
+	// ErrUnsupported: the backend cannot do it, or it was not enabled.
 	ErrUnsupported = driver.ErrUnsupported
 	// ErrClosed: the Client is closed.
-	ErrClosed = xerrors.New("closed", "client is closed")
+	ErrClosed = driver.ErrClosed
 )
 
-// An Error says which operation failed on which key, and why. Where the
-// holder is known, it says who is in the way.
+// An Error says which operation failed on which key, and why. It names the holder if it is
+// known.
 type Error struct {
 	Op  string
 	Key string
 	Err error
-	// Holder is a claim that holds the key, if it is known, and Waiting is how
-	// many claims queued for it.
+	// Holder is a claim that holds the key, nil if unknown. Waiters is how many claims are queued
+	// for the key.
 	Holder  *Claim
-	Waiting int
-	permits int // that were asked for
+	Waiters int
+	permits int // as requested
 }
 
 func (e *Error) Error() string {
@@ -75,13 +76,13 @@ func (e *Error) Error() string {
 	switch h := e.Holder; {
 	case h == nil:
 	case h.Info == Info{}:
-		fmt.Fprintf(&b, " (held by a client that says nothing of itself, %d waiting)", e.Waiting)
+		fmt.Fprintf(&b, " (held by a client that says nothing of itself, %d waiting)", e.Waiters)
 	default:
 		who := h.Info.Owner
 		if h.Info.Host != "" {
 			who = strings.TrimPrefix(who+"@"+h.Info.Host, "@")
 		}
-		fmt.Fprintf(&b, " (held by %s pid %d for %s, %d waiting)", who, h.Info.PID, h.Age.Round(time.Millisecond), e.Waiting)
+		fmt.Fprintf(&b, " (held by %s pid %d for %s, %d waiting)", who, h.Info.PID, h.Age.Round(time.Millisecond), e.Waiters)
 	}
 	if h := e.Holder; h != nil && e.permits > 0 && h.Limit > 0 && h.Limit != e.permits {
 		fmt.Fprintf(&b, "; that is one of %d permits, and %d were asked for: the numbers must be the same", h.Limit, e.permits)
@@ -91,18 +92,22 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// fail wraps err for the caller; nil stays nil.
+// fail wraps err for the caller; nil stays nil. It does not repeat the key if err is an *Error of
+// the same key.
 func fail(op, key string, err error) error {
 	if err == nil {
 		return nil
 	}
+	if before, ok := err.(*Error); ok && before.Key == key && before.Holder == nil { //nolint:errorlint // the outermost alone
+		err = before.Err
+	}
 	return &Error{Op: op, Key: key, Err: err}
 }
 
-// ctxError is why ctx ended: its Err, and its cause where that says more.
+// ctxError returns why ctx ended: its Err, and its cause if that says more.
 func ctxError(ctx context.Context) error {
 	err, cause := ctx.Err(), context.Cause(ctx)
-	if cause == err { //nolint:errorlint // identity, not kind
+	if cause == nil || cause.Error() == err.Error() { // other errors may not be comparable
 		return err
 	}
 	return fmt.Errorf("%w: %w", err, cause)

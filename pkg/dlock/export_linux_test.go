@@ -1,5 +1,5 @@
 package dlock
 
-// ReadSuspended reads suspended time once, by a monotonic clock of a test's; BootTime is
-// the clock that runs on in suspend.
+// ReadSuspended reads suspended time once, with a monotonic clock of the test. BootTime is the
+// clock that continues during suspend.
 var ReadSuspended, BootTime = readSuspended, bootTime

@@ -7,37 +7,43 @@ func WithSleptClock(slept func() time.Duration) Option {
 	return func(o *options) { o.clock = func() int64 { return int64(slept()) } }
 }
 
-// SuspendClock returns a reader of suspended time on two clocks that a test moves.
+// SuspendClock returns a reader of suspended time with two clocks that a test controls.
 func SuspendClock(now, read func() int64) func() int64 {
 	return newSuspendClock(now, read).slept
 }
 
-// Entries is how much the Client keeps in memory: claims, keyed locks and
-// timeline entries.
+// Entries returns how many entries the Client has in memory: claims, keyed locks and the timeline.
 func (c *Client) Entries() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.claims.len() + len(c.keyed) + len(c.timeline)
 }
 
-// Unsettled is how many claims wait for clean-up.
-func (c *Client) Unsettled() int {
+// Lost returns how many lost guards the Client keeps.
+func (c *Client) Lost() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.settling.count()
+	return len(c.lost)
 }
 
-// Alarm is when the scheduler wakes by itself, and whether it does.
+// Unanswered returns how many claims wait for cleanup.
+func (c *Client) Unanswered() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.cleanupQueue.count()
+}
+
+// Alarm returns when the scheduler's timer fires, and whether it is set.
 func (c *Client) Alarm() (time.Duration, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return time.Duration(c.alarm), c.alarm != never
 }
 
-// SpanOf and TraceParent read and write what one process tells another of its span.
+// SpanOf and TraceParent read and write the span that is stored with a claim.
 var SpanOf, TraceParent = spanOf, traceParent
 
-// LocalWaiters is how many calls wait in the queues of local handoffs.
+// LocalWaiters returns how many calls wait in the queues of local handoffs.
 func (c *Client) LocalWaiters() (n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -47,7 +53,7 @@ func (c *Client) LocalWaiters() (n int) {
 	return n
 }
 
-// Queued is how many claims wait.
+// Queued returns how many claims wait.
 func (c *Client) Queued() (n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

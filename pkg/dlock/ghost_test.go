@@ -14,8 +14,8 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/memlock"
 )
 
-// A waiter that gave up is gone when its call returns: after the holder's Unlock the key is
-// free for whoever tries, and not first granted to the one who does not want it any more.
+// A waiter that gave up is removed when its call returns: after the holder's Unlock the key is free
+// for the next caller, and is not first granted to the waiter that has gone.
 func TestWaiterThatGaveUpIsGone(t *testing.T) {
 	for backend, open := range map[string]func(*testing.T) driver.Opener{
 		"memory": func(*testing.T) driver.Opener { return memlock.New() },
@@ -39,8 +39,8 @@ func TestWaiterThatGaveUpIsGone(t *testing.T) {
 	}
 }
 
-// survivesWaiter has one wait for a lock and give up, and reports whether another gets it
-// when it is unlocked.
+// survivesWaiter makes a call wait for a lock and give up, and reports whether another call gets
+// the lock when it is unlocked.
 func survivesWaiter(t *testing.T, holder, waiter, third *dlock.Client) bool {
 	t.Helper()
 	ctx := t.Context()
@@ -71,8 +71,8 @@ func survivesWaiter(t *testing.T, holder, waiter, third *dlock.Client) bool {
 	return got
 }
 
-// On a remote backend the withdrawal goes on after the call has returned. A later call of the
-// same Client on the same key comes after it.
+// On a remote backend the withdrawal continues after the call has returned. A later call of the
+// same Client for the same key waits for it.
 func TestLaterCallComesAfterWithdrawal(t *testing.T) {
 	for name, cfg := range map[string]dlock.Config{"alone": {}, "LocalBatch": {LocalBatch: 8}} {
 		t.Run(name, func(t *testing.T) {
@@ -91,7 +91,7 @@ func TestLaterCallComesAfterWithdrawal(t *testing.T) {
 	}
 }
 
-// A release that hangs holds up no later call for long, and none on another key.
+// A release that hangs delays a later call only briefly, and no call for another key.
 func TestHungWithdrawalDelaysLittle(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		store, faults := faulty(faultdriver.Rule{Op: faultdriver.Release, Fault: faultdriver.LoseRequest, Hang: true})

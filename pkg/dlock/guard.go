@@ -1,6 +1,7 @@
 package dlock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,26 +10,28 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// A Guard is the ownership of one lock, by handle: whoever has it may unlock
-// it. It must not be copied; a copy, like the zero Guard, holds nothing.
+// A Guard is the handle of one held lock. Any code that has the Guard may unlock it. It
+// must not be copied; a copy, like the zero Guard, holds nothing.
 type Guard struct {
 	_     noCopy
-	self  *Guard // itself; a copied Guard has another's
+	self  *Guard // itself; in a copy it is the original
 	claim *claim
+	asked context.Context // of the call that acquired it, for its values; under mu after it was returned
 
 	// Under the Client's mu.
 	token int64
 	since int64      // when it was acquired, or handed over
-	own   *ownership // nil: nobody asked, and it was not lost
+	own   *ownership // nil: no context was requested, and it was not lost
 }
 
-// An ownership is what somebody asked to know about the end of a Guard.
+// An ownership has what is needed to report the end of a Guard. It exists only on demand.
 type ownership struct {
-	ctx    context.Context
-	cancel context.CancelCauseFunc
-	cause  error // why it ended; nil if it was released
-	span   trace.Span
-	swept  bool // it was lost, and its Unlock has cleaned up
+	ctx      context.Context // with the values of the call; see Guard.Context
+	end      context.Context // without values; ends with the ownership
+	cancel   context.CancelCauseFunc
+	cause    error // why it ended; nil if it was released
+	span     trace.Span
+	released bool // it was lost, and its claim was handed to cleanup
 }
 
 // An ending is a context that unlock ends, with its cause.
@@ -37,13 +40,13 @@ type ending struct {
 	cause  error
 }
 
-// noCopy makes go vet find copies.
+// noCopy makes go vet report copies.
 type noCopy struct{}
 
 func (*noCopy) Lock()   {}
 func (*noCopy) Unlock() {}
 
-// newGuard returns a Guard of a new claim, both in one piece of memory.
+// newGuard returns a Guard of a new claim, both in one allocation.
 func newGuard(cl claim) *Guard {
 	both := &struct {
 		guard Guard
@@ -54,11 +57,18 @@ func newGuard(cl claim) *Guard {
 	return g
 }
 
-// successor returns the Guard that a claim is handed to.
+// successor returns a new Guard for the same claim.
 func (g *Guard) successor() *Guard {
 	next := &Guard{claim: g.claim}
 	next.self = next
 	return next
+}
+
+func (g *Guard) withValues(ctx context.Context) *Guard {
+	if g != nil {
+		g.asked = ctx
+	}
+	return g
 }
 
 // usable reports whether g came from a Client and was not copied.
@@ -67,14 +77,14 @@ func (g *Guard) usable() bool { return g != nil && g.self == g && g.claim != nil
 // holds reports whether g owns its claim, and the claim is held.
 func (g *Guard) holds() bool { return g.claim.guard == g && g.claim.phase == held }
 
-// begin and end are the bounds of a hold. They run under mu.
+// begin starts a hold, and end ends it. Both run under mu.
 func (g *Guard) begin(token, now int64) {
 	g.token, g.since = token, now
 	g.claim.client.measure(measurement{of: measuredHeld, n: 1})
 }
 
-// end has the context end in unlock. cause is nil if the lock was released: whoever
-// releases it knows how the hold ended, and records it.
+// end makes unlock end the context. cause is nil if the lock was released: the code that
+// releases it then records how the hold ended.
 func (g *Guard) end(cause error) {
 	c := g.claim.client
 	c.measure(measurement{of: measuredHeld, n: -1})
@@ -87,7 +97,7 @@ func (g *Guard) end(cause error) {
 	g.endContext(cause)
 }
 
-// endContext ends what was asked for of g. Its span ends when mu is free.
+// endContext ends the context and the span of g, in unlock.
 func (g *Guard) endContext(cause error) {
 	o := g.own
 	if o == nil {
@@ -97,6 +107,7 @@ func (g *Guard) endContext(cause error) {
 	if o.cancel != nil {
 		c.endings = append(c.endings, ending{o.cancel, cause})
 	}
+	o.ctx = nil // it refers to the outer guards
 	if span := o.span; span != nil {
 		o.span = nil
 		c.report(func() { endSpan(span, cause) })
@@ -110,7 +121,7 @@ func (g *Guard) ownership() *ownership {
 	return g.own
 }
 
-// cause is why a Guard that is over was lost or closed, nil if it was released.
+// cause returns why a Guard was lost or closed, nil if it was released.
 func (g *Guard) cause() error {
 	if g.own == nil {
 		return nil
@@ -126,18 +137,18 @@ func (g *Guard) Key() string {
 	return g.claim.key
 }
 
-// Token returns the fencing token: greater than that of every holder before, in
-// this backend. Hand it to whatever you write to and let that refuse a smaller
-// one. It is 0 if the backend has no fencing.
+// Token returns the fencing token. It is greater than the token of every earlier holder in
+// this backend. Pass it to the system that you write to, and let that system refuse a
+// smaller one. It is 0 if the backend has no fencing.
 func (g *Guard) Token() int64 {
 	if !g.usable() {
 		return 0
 	}
-	return g.token // fixed before the Guard was handed out
+	return g.token // does not change after the Guard was returned
 }
 
-// Remaining returns how long ownership lasts if nothing is renewed any more; 0
-// if it is over. A backend without a lease has no end.
+// Remaining returns how long ownership lasts if no further renewal succeeds, and 0 if it
+// has ended. On a backend without a lease it is the longest Duration.
 func (g *Guard) Remaining() time.Duration {
 	if !g.usable() {
 		return 0
@@ -156,83 +167,36 @@ func (g *Guard) Remaining() time.Duration {
 	return left
 }
 
-// notRenewed is why a lock is lost whose lease ran out.
 const notRenewed = "the lease was not renewed in time"
 
-// Context returns a context that ends when ownership ends: by Unlock, by Close,
-// or by a loss. context.Cause then tells why. It carries the Guard, for
-// FromContext and for re-entry. Asking for it makes it; a lock whose context
-// nobody asks for has none.
-func (g *Guard) Context() context.Context {
+// Err returns nil while the lock is held. Afterwards it returns ErrOwnershipLost after a loss,
+// ErrLockNotHeld after Unlock, and ErrClosed after Close.
+func (g *Guard) Err() error {
 	if !g.usable() {
-		ctx, cancel := context.WithCancelCause(context.Background())
-		cancel(fail("context", "", ErrLockNotHeld))
-		return ctx
+		return fail("hold", "", fmt.Errorf("%w: zero or copied Guard", ErrLockNotHeld))
+	}
+	if g.Remaining() > 0 {
+		return nil
 	}
 	c := g.claim.client
 	c.mu.Lock()
-	defer c.unlock()
-	o := g.ownership()
-	if o.ctx == nil {
-		o.ctx, o.cancel = context.WithCancelCause(marked(context.Background(), g))
-	}
-	if !g.holds() { // another goroutine that ended it may not have come to the context yet
-		c.endings = append(c.endings, ending{o.cancel, o.cause})
-	}
-	return o.ctx
+	err := c.goneError(g)
+	c.unlock()
+	return cmp.Or(asOwn(err), fail("hold", g.claim.key, err))
 }
 
-// WithContext returns a child of parent that also ends when ownership does, with
-// the loss as its cause. Call cancel when the work is done.
-func (g *Guard) WithContext(parent context.Context) (context.Context, context.CancelFunc) {
-	if parent == nil {
-		parent = context.Background()
+// asOwn returns err if it is an *Error, which already names its lock.
+func asOwn(err error) error {
+	var own *Error
+	if errors.As(err, &own) {
+		return err
 	}
-	ctx, cancel := context.WithCancelCause(marked(both{g.Context(), parent}, g))
-	end := func() { cancel(nil) }
-	if at, ok := parent.Deadline(); ok { // so that ctx.Err says that it was the deadline
-		var stop context.CancelFunc
-		ctx, stop = context.WithDeadline(ctx, at)
-		end = func() { stop(); cancel(nil) }
-	}
-	_, dated := parent.Deadline()
-	follow := func() {
-		if !dated || !errors.Is(parent.Err(), context.DeadlineExceeded) {
-			cancel(context.Cause(parent))
-		}
-	}
-	if parent.Err() != nil {
-		follow()
-	}
-	unlink := context.AfterFunc(parent, follow)
-	return ctx, func() { unlink(); end() }
+	return nil
 }
 
-// both ends with the guard's context and has the values and the deadline of
-// parent. The guard is asked first, so that the standard library links its
-// children to it directly and a loss reaches them without another goroutine.
-type both struct {
-	context.Context // the guard's
-	parent          context.Context
-}
-
-func (b both) Deadline() (time.Time, bool) { return b.parent.Deadline() }
-
-func (b both) Value(key any) any {
-	if _, ours := key.(markKey); !ours {
-		if v := b.Context.Value(key); v != nil {
-			return v
-		}
-	}
-	return b.parent.Value(key)
-}
-
-// Done returns a channel that is closed when ownership ends.
-func (g *Guard) Done() <-chan struct{} { return g.Context().Done() }
-
-// Extend sets the TTL to ttl from now on, and returns when the backend has
-// agreed. With WithoutRenewal it is the only renewal there is. If ctx ends
-// first the outcome is unknown, and the renewals that follow settle it.
+// Extend sets the TTL to ttl, counted from now, and returns when the backend has
+// confirmed it. With WithoutRenewal, only Extend renews the lock. If ctx ends first, the
+// outcome is unknown, and the next renewal decides.
 func (g *Guard) Extend(ctx context.Context, ttl time.Duration) error {
 	if !g.usable() {
 		return fail("extend", "", fmt.Errorf("%w: zero or copied Guard", ErrLockNotHeld))
@@ -267,8 +231,8 @@ func (c *Client) extend(ctx context.Context, g *Guard, ttl time.Duration) error 
 	return c.awaitExtension(ctx, g, w)
 }
 
-// awaitExtension waits until a renewal with the new TTL was answered, which
-// takes w off the claim.
+// awaitExtension waits until a renewal with the new TTL was answered, which removes w from
+// the claim.
 func (c *Client) awaitExtension(ctx context.Context, g *Guard, w *wait) error {
 	for {
 		select {
@@ -280,7 +244,7 @@ func (c *Client) awaitExtension(ctx context.Context, g *Guard, w *wait) error {
 		over, extended, err := !g.holds(), g.claim.wait != w, c.goneError(g)
 		c.unlock()
 		if over || extended {
-			w.signal() // for another Extend that waits on the same
+			w.signal() // for another Extend that waits on w
 		}
 		switch {
 		case over:
@@ -291,7 +255,7 @@ func (c *Client) awaitExtension(ctx context.Context, g *Guard, w *wait) error {
 	}
 }
 
-// goneError is why a claim cannot be used any more.
+// goneError returns why a Guard does not hold its lock any more.
 func (c *Client) goneError(g *Guard) error {
 	if cause := g.cause(); cause != nil {
 		return cause
@@ -301,11 +265,13 @@ func (c *Client) goneError(g *Guard) error {
 
 // Unlock ends ownership and releases the lock. The Guard's context ends first.
 //
-// With a live ctx it returns when ctx ends, and releasing goes on. With a ctx
-// that was dead before, as in a deferred call, it still releases, within a third
-// of the TTL and at most two seconds. ErrOwnershipLost means that the lock had
-// ended before; ErrUnknownOutcome that the backend did not confirm, in which case
-// clean-up goes on, or only after the lease had ended. Unlocking a second time is ErrLockNotHeld and touches nothing.
+// With a live ctx, Unlock returns when ctx ends, and the release continues in the background.
+// With a ctx that has already ended, as in a deferred call, it still releases the lock, within
+// a third of the TTL and at most two seconds. ErrOwnershipLost means that the lock ended
+// before Unlock. ErrUnknownOutcome means that the backend did not confirm the release, in
+// which case cleanup continues, or confirmed it only after the lease had ended. ErrClosed
+// means that Close has released the lock. A second Unlock changes nothing: it returns
+// ErrLockNotHeld, or again the error with which the lock had ended.
 func (g *Guard) Unlock(ctx context.Context) error {
 	if !g.usable() {
 		return fail("unlock", "", fmt.Errorf("%w: zero or copied Guard", ErrLockNotHeld))
@@ -314,4 +280,27 @@ func (g *Guard) Unlock(ctx context.Context) error {
 		return fail("unlock", g.claim.key, fmt.Errorf("%w: context is nil", ErrInvalidConfig))
 	}
 	return fail("unlock", g.claim.key, g.claim.client.release(ctx, g))
+}
+
+// UnlockInto unlocks a Guard at the end of a function, and joins an error of Unlock to the
+// function's own:
+//
+//	func work(ctx context.Context) (err error) {
+//		guard, err := client.Acquire(ctx, "report")
+//		if err != nil {
+//			return err
+//		}
+//		defer dlock.UnlockInto(&err, guard)
+//		return write(guard.Context(), guard.Token())
+//	}
+//
+// Like Unlock with a context that has ended, it releases the lock within a third of the TTL and
+// at most two seconds.
+func UnlockInto(err *error, g *Guard) {
+	over, cancel := context.WithCancel(g.Context()) // has its values, so that traces continue
+	cancel()
+	failed := g.Unlock(over)
+	if err != nil && failed != nil {
+		*err = errors.Join(*err, failed)
+	}
 }

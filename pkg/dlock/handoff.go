@@ -10,47 +10,48 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// A handoff is for Config.LocalBatch: the goroutines of this Client that wait for one
-// key stand in one local queue, and one claim is filed for all of them. Whoever holds
-// the lock hands it to the next without asking the backend, until the turn is over;
-// then it goes back, and the next turn is filed at the end of the backend's queue.
+// A handoff implements Config.LocalBatch. The goroutines of this Client that wait for one
+// key form one local queue, and one claim is submitted for all of them. A holder hands the
+// lock to the next waiter without a call to the backend, until the turn ends. The claim is
+// then released, and the claim of the next turn is submitted at the end of the backend's
+// queue.
 //
-// The claim belongs to the handoff, not to the call that came first: if that one gives
-// up, the others keep their place. A goroutine exists only while a claim is sought.
+// The claim belongs to the handoff, not to the first call: if that call gives up, the others
+// keep their place. A goroutine exists only while a claim is sought.
 type handoff struct {
 	client   *Client
 	name     handoffName
 	settings lockSettings
 
 	// Under client.mu.
-	waiters   []*localWaiter
-	turn      bool               // a claim is held, or being released
-	givenBack int64              // when the release of the claim was sent, 0 if it was not
-	passes    int                // left in this turn
-	owed      int                // of these, for those who waited when the turn began
-	ends      int64              // of this turn, for all others
-	former    *Guard             // that handed the lock on last; its context may not have ended yet
-	seeking   bool               // a claim is being sought
-	gaveUp    bool               // it was given up, since nobody waited
-	giveUp    context.CancelFunc // ends the search; nil before it has begun
-	sought    chan struct{}      // closed when the search has ended
-	met       progress           // of the claim that is sought
+	waiters      []*localWaiter
+	turn         bool               // a claim is held, or being released
+	givenBack    int64              // when the release of the claim was sent, 0 if it was not
+	passes       int                // how many handoffs are left in this turn
+	owed         int                // how many of these are for waiters from before the turn
+	ends         int64              // when the turn ends for later waiters
+	former       *Guard             // the last holder before this one; its context may not have ended yet
+	seeking      bool               // a claim is being acquired
+	gaveUp       bool               // its acquisition was canceled because no waiter was left
+	cancelSearch context.CancelFunc // cancels the acquisition; nil before it has begun
+	sought       chan struct{}      // closed when the acquisition has ended
+	met          progress           // of the acquisition
 }
 
-// A handoffName is what must be the same for those who share a claim.
+// A handoffName has the settings that must be equal for calls that share a claim.
 type handoffName struct {
 	key         string
 	ttl, margin time.Duration
 	info        driver.Info
 }
 
-// A localWaiter is a call that waits for its turn.
+// A localWaiter is a call that waits in a local queue.
 type localWaiter struct {
 	got   chan handed // buffered by one
 	since int64
 }
 
-// A handover is what unlock gives to a waiter.
+// A handover is a result that unlock delivers to a waiter.
 type handover struct {
 	to *localWaiter
 	handed
@@ -59,21 +60,21 @@ type handover struct {
 type handed struct {
 	guard *Guard
 	err   error
-	local bool // from another goroutine, not from the backend
+	local bool // handed over by another goroutine, not granted by the backend
 }
 
-// turnLength is how long a lock is handed on to those who come while it is. Others
-// wait meanwhile. Those who waited before it began are served all the same: they would
-// have been, had each filed a claim of its own.
+// turnLength limits how long a lock is handed to waiters that came during the turn, because
+// other processes wait meanwhile. The limit does not apply to waiters from before the turn:
+// with their own claims they would also have been served.
 const turnLength = 5 * time.Millisecond
 
-// sharesClaim reports whether a call may share its claim: one that waits for a lock of
-// the plain kind.
+// sharesClaim reports whether a call may share its claim: it waits, and for an exclusive lock
+// without special options.
 func (s *lockSettings) sharesClaim() bool {
 	return s.waits() && s.mode == driver.Exclusive && !s.noRenew && s.minHold == 0 && s.maxHold == 0
 }
 
-// join waits in the local queue for the lock.
+// join waits for the lock in the local queue.
 func (c *Client) join(ctx context.Context, key string, s *lockSettings) (*Guard, error) {
 	if ctx.Err() != nil {
 		return nil, ctxError(ctx)
@@ -88,7 +89,7 @@ func (c *Client) join(ctx context.Context, key string, s *lockSettings) (*Guard,
 	return c.lineUp(name, s, w).await(ctx, w, s)
 }
 
-// lineUp puts a waiter into the queue of its handoff, which begins if there is none.
+// lineUp adds a waiter to the queue of its handoff, and creates the handoff if necessary.
 func (c *Client) lineUp(name handoffName, s *lockSettings, w *localWaiter) *handoff {
 	c.mu.Lock()
 	defer c.unlock()
@@ -110,7 +111,7 @@ func (c *Client) lineUp(name handoffName, s *lockSettings, w *localWaiter) *hand
 func (h *handoff) await(ctx context.Context, w *localWaiter, s *lockSettings) (*Guard, error) {
 	c := h.client
 	var timeUp <-chan time.Time
-	if s.bounded {
+	if s.hasWait {
 		t := time.NewTimer(s.wait)
 		defer t.Stop()
 		timeUp = t.C
@@ -146,26 +147,26 @@ func (h *handoff) await(ctx context.Context, w *localWaiter, s *lockSettings) (*
 	return nil, fmt.Errorf("%w: %w", err, trouble)
 }
 
-// leave takes a waiter that gives up out of the queue. It returns what keeps the claim
-// from being answered.
+// leave removes a waiter that gives up from the queue. It returns the error that keeps the
+// claim from being answered, if there is one.
 func (h *handoff) leave(w *localWaiter) error {
 	waited, sought, trouble := h.remove(w)
-	if sought != nil { // as any other call that gives up: see withdraw and departures
-		within(sought, withdrawBound)
+	if sought != nil { // the claim is withdrawn before the call returns; see withdraw
+		within(sought, withdrawTimeout)
 	}
 	if waited {
 		return trouble
 	}
-	got := <-w.got // which is not in the queue was handed something, or is about to be
+	got := <-w.got // a waiter that is not in the queue gets a result
 	if got.guard != nil {
 		h.refuse(got.guard)
 	}
 	return nil
 }
 
-// within waits until something is done, but not for long.
-func within(done <-chan struct{}, bound time.Duration) {
-	t := time.NewTimer(bound)
+// within waits until done is closed, or the timeout has passed.
+func within(done <-chan struct{}, timeout time.Duration) {
+	t := time.NewTimer(timeout)
 	defer t.Stop()
 	select {
 	case <-done:
@@ -187,19 +188,19 @@ func (h *handoff) remove(w *localWaiter) (waited bool, sought <-chan struct{}, t
 	switch {
 	case !h.turn:
 		trouble = h.met.trouble()
-	case h.givenBack != 0 && h.givenBack <= w.since: // nobody has held it since
+	case h.givenBack != 0 && h.givenBack <= w.since: // not held by this Client since then
 		trouble = fmt.Errorf("%w: %w to its release", ErrUnknownOutcome, errNoAnswer)
 	}
 	if len(h.waiters) == 0 && h.seeking {
 		h.gaveUp, sought = true, h.sought
-		if h.giveUp != nil {
-			h.giveUp()
+		if h.cancelSearch != nil {
+			h.cancelSearch()
 		}
 	}
 	return true, sought, trouble
 }
 
-// refuse gives a lock that was handed to a waiter which has left to the next one, or back.
+// refuse passes a lock whose waiter has left to the next waiter, or releases it.
 func (h *handoff) refuse(g *Guard) {
 	c := h.client
 	c.mu.Lock()
@@ -208,7 +209,7 @@ func (h *handoff) refuse(g *Guard) {
 		c.measureHold(g, nil)
 		if !h.pass(g, c.now()) {
 			c.finish(g.claim, nil)
-			unwanted = c.settleUnwanted(g.claim)
+			unwanted = c.cleanUpUnwanted(g.claim)
 			h.turnEnded()
 		}
 	}
@@ -216,7 +217,8 @@ func (h *handoff) refuse(g *Guard) {
 	c.withdraw(unwanted)
 }
 
-// next seeks a claim if somebody waits and none is sought or held. It runs under mu.
+// next acquires a claim if there are waiters and none is being acquired or held. It runs
+// under mu.
 func (h *handoff) next() {
 	c := h.client
 	if c.closed {
@@ -238,7 +240,7 @@ func (h *handoff) seek() {
 	ctx, cancel := context.WithCancel(c.closing)
 	defer cancel()
 	c.mu.Lock()
-	h.giveUp = cancel
+	h.cancelSearch = cancel
 	if h.gaveUp {
 		cancel()
 	}
@@ -253,22 +255,22 @@ func (h *handoff) seek() {
 	c.withdraw(unwanted)
 }
 
-// found takes in what a search has brought. It runs under mu, and returns a claim that is to be
-// withdrawn after it.
+// found records the result of an acquisition. It runs under mu, and returns a claim that the
+// caller must withdraw after unlock.
 func (h *handoff) found(g *Guard, err error) (unwanted *claim) {
 	c, gaveUp := h.client, h.gaveUp
-	h.seeking, h.giveUp = false, nil
+	h.seeking, h.cancelSearch = false, nil
 	switch {
-	case err != nil && gaveUp: // whoever has joined since is searched for anew
+	case err != nil && gaveUp: // next acquires again for waiters that have joined since
 	case err != nil && c.closed:
 		h.fail(ErrClosed)
 	case err != nil:
 		h.fail(err)
-	case !g.holds(): // lost, or closed, before anybody has it
+	case !g.holds(): // lost or closed before a waiter received it
 	case len(h.waiters) == 0:
 		c.finish(g.claim, nil)
 		c.measureHold(g, nil)
-		unwanted = c.settleUnwanted(g.claim)
+		unwanted = c.cleanUpUnwanted(g.claim)
 	default:
 		g.claim.handoff, h.turn, h.givenBack = h, true, 0
 		h.passes, h.owed, h.ends = c.cfg.LocalBatch, len(h.waiters)-1, after(c.now(), turnLength)
@@ -277,7 +279,7 @@ func (h *handoff) found(g *Guard, err error) (unwanted *claim) {
 	return unwanted
 }
 
-// hand gives a Guard to the first in the queue.
+// hand gives a Guard to the first waiter.
 func (h *handoff) hand(g *Guard, local bool) {
 	w := h.waiters[0]
 	h.waiters = slices.Delete(h.waiters, 0, 1)
@@ -291,16 +293,15 @@ func (h *handoff) fail(err error) {
 	h.waiters = nil
 }
 
-// turnEnded says that the claim of a turn is released or lost. It runs under mu.
+// turnEnded is called when the claim of a turn was released or lost. It runs under mu.
 func (h *handoff) turnEnded() {
 	h.turn = false
 	h.next()
 }
 
-// pass hands the lock of a holder that is done to the next in the queue, if the turn
-// allows it and the lease is in good health. The claim stays as it is, with its
-// deadline and with every call of it that is under way; only its owner changes, and
-// with it the token and the context. It runs under mu.
+// pass hands the lock to the next waiter if the turn allows it and the last renewal did not
+// fail. The claim keeps its deadline and its calls in flight; only its owner changes, and with
+// it the token and the context. It runs under mu.
 func (h *handoff) pass(g *Guard, now int64) bool {
 	c, cl := h.client, g.claim
 	switch {
@@ -325,14 +326,14 @@ func (h *handoff) pass(g *Guard, now int64) bool {
 	return true
 }
 
-// checkBatch refuses a LocalBatch that cannot be had.
+// checkBatch refuses a LocalBatch that the backend or RequireFair does not allow.
 func checkBatch(cfg *Config, caps driver.Caps) error {
 	switch {
 	case cfg.LocalBatch == 0:
 		return nil
 	case cfg.RequireFair:
 		return fmt.Errorf("%w: RequireFair with LocalBatch, which serves goroutines of one process before others", ErrInvalidConfig)
-	case !caps.FenceRange:
+	case !caps.TokenRange:
 		return fmt.Errorf("%w: LocalBatch, but %s cannot reserve tokens", ErrUnsupported, caps.Name)
 	}
 	return nil

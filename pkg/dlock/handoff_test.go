@@ -17,9 +17,8 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/memlock"
 )
 
-// inLine starts calls that wait for a key one after the other, so that their order is
-// known.
-func inLine(t *testing.T, c *dlock.Client, ctx context.Context, key string, n int) []chan *dlock.Guard { //nolint:revive // the test comes first
+// queueUp starts calls that wait for a key one after the other, so that their order is known.
+func queueUp(t *testing.T, c *dlock.Client, ctx context.Context, key string, n int) []chan *dlock.Guard { //nolint:revive // the test comes first
 	t.Helper()
 	var all []chan *dlock.Guard
 	for range n {
@@ -34,21 +33,21 @@ func inLine(t *testing.T, c *dlock.Client, ctx context.Context, key string, n in
 	return all
 }
 
-// The lock goes from hand to hand with one call of the backend for the whole turn,
-// in order, and every holder has a greater token than the last.
-func TestRelay(t *testing.T) {
+// The lock is handed over with one call to the backend for the whole turn, in order, and every
+// holder has a greater token than the last.
+func TestHandoff(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		_, faults := faulty()
 		c := client(t, faults, dlock.Config{LocalBatch: 4})
 		other := client(t, faults, dlock.Config{})
 		first := acquire(t, c, "k")
-		runners := inLine(t, c, ctx, "k", 7)
+		waiters := queueUp(t, c, ctx, "k", 7)
 		stranger := async(func() *dlock.Guard { return acquire(t, other, "k") })
 		synctest.Wait()
 		calls := faults.Calls(faultdriver.Acquire) + faults.Calls(faultdriver.Release)
 		token := first.Token()
 		unlock(t, first)
-		for _, got := range runners[:4] {
+		for _, got := range waiters[:4] {
 			synctest.Wait()
 			g := <-got
 			if g.Token() <= token || g.Key() != "k" || g.Remaining() <= 0 {
@@ -65,13 +64,13 @@ func TestRelay(t *testing.T) {
 			t.Errorf("%d calls for a turn, not one release and one claim for the next", now-calls)
 		}
 		ended(t, first, context.Canceled)
-		g := <-stranger // the turn is over: others come before those who still wait
+		g := <-stranger // the turn has ended: other Clients come before the remaining waiters
 		if g.Token() <= token {
 			t.Errorf("token %d after %d", g.Token(), token)
 		}
 		token = g.Token()
 		unlock(t, g)
-		for _, got := range runners[4:] {
+		for _, got := range waiters[4:] {
 			g := <-got
 			if g.Token() <= token {
 				t.Errorf("token %d after %d", g.Token(), token)
@@ -84,31 +83,31 @@ func TestRelay(t *testing.T) {
 	})
 }
 
-// A turn has an end in time, too.
-func TestRelayTurnEnds(t *testing.T) {
+// A turn is also limited in time.
+func TestHandoffTurnEnds(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		store := memlock.New()
 		c, other := client(t, store, dlock.Config{LocalBatch: 1000}), client(t, store, dlock.Config{})
 		first := acquire(t, c, "k")
-		runners := inLine(t, c, ctx, "k", 1)
+		waiters := queueUp(t, c, ctx, "k", 1)
 		stranger := async(func() *dlock.Guard { return acquire(t, other, "k") })
 		synctest.Wait()
 		elapse(6 * time.Millisecond)
 		unlock(t, first)
 		unlock(t, <-stranger)
-		unlock(t, <-runners[0])
+		unlock(t, <-waiters[0])
 	})
 }
 
-// Whoever gives up leaves the place in the queue to those behind him.
-func TestRelayKeepsItsPlace(t *testing.T) {
+// A waiter that gives up leaves its place in the queue to those behind it.
+func TestHandoffKeepsItsPlace(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		store := memlock.New()
 		c, other := client(t, store, dlock.Config{LocalBatch: 8}), client(t, store, dlock.Config{})
 		holder := acquire(t, other, "k")
 		impatient, cancel := context.WithCancel(ctx)
-		first := inLine(t, c, impatient, "k", 1)
-		second := inLine(t, c, ctx, "k", 1)
+		first := queueUp(t, c, impatient, "k", 1)
+		second := queueUp(t, c, ctx, "k", 1)
 		stranger := async(func() *dlock.Guard { return acquire(t, other, "k") })
 		synctest.Wait()
 		cancel()
@@ -121,22 +120,22 @@ func TestRelayKeepsItsPlace(t *testing.T) {
 	})
 }
 
-// Who joins while the search for others is being given up is not answered with their
+// A waiter that joins while the acquisition for others is being canceled does not get their
 // cancellation.
-func TestRelayJoinedWhileGivingUp(t *testing.T) {
+func TestHandoffJoinedWhileGivingUp(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		gate := make(chan struct{})
 		var slow atomic.Bool
 		store := &scripted{Opener: memlock.New(), acquire: func(ctx context.Context, d driver.Driver, r driver.Request) (driver.State, error) {
 			if slow.Swap(false) {
-				<-gate // heeds no context
+				<-gate // ignores the context
 			}
 			return d.Acquire(ctx, r)
 		}}
 		c := client(t, store, dlock.Config{LocalBatch: 8})
 		slow.Store(true)
 		impatient, cancel := context.WithCancel(ctx)
-		first := inLine(t, c, impatient, "k", 1)
+		first := queueUp(t, c, impatient, "k", 1)
 		cancel()
 		<-first[0]
 		second := async(func() error {
@@ -154,14 +153,14 @@ func TestRelayJoinedWhileGivingUp(t *testing.T) {
 	})
 }
 
-// If nobody is left in line, nothing is left in the backend.
-func TestRelayGivesUp(t *testing.T) {
+// If no waiter is left in the local queue, nothing is left at the backend.
+func TestHandoffGivesUp(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		store := memlock.New()
 		c, other := client(t, store, dlock.Config{LocalBatch: 8}), client(t, store, dlock.Config{})
 		holder := acquire(t, other, "k")
 		impatient, cancel := context.WithCancel(ctx)
-		all := inLine(t, c, impatient, "k", 3)
+		all := queueUp(t, c, impatient, "k", 3)
 		_, err := c.Acquire(ctx, "k", dlock.WithWait(time.Second))
 		wantErr(t, err, dlock.ErrLockHeldByOther)
 		cancel()
@@ -180,26 +179,26 @@ func TestRelayGivesUp(t *testing.T) {
 	})
 }
 
-// A lock that was passed on is renewed like any other.
-func TestRelayRenews(t *testing.T) {
+// A lock that was handed over is renewed like any other.
+func TestHandoffRenews(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		c := client(t, memlock.New(), dlock.Config{LocalBatch: 8, DefaultTTL: 3 * second})
 		first := acquire(t, c, "k")
-		runners := inLine(t, c, ctx, "k", 2)
+		waiters := queueUp(t, c, ctx, "k", 2)
 		unlock(t, first)
-		g := <-runners[0]
+		g := <-waiters[0]
 		elapse(100 * second)
 		alive(t, g)
 		unlock(t, g)
-		h := <-runners[1]
+		h := <-waiters[1]
 		if h.Token() <= g.Token() {
 			t.Errorf("token %d after %d", h.Token(), g.Token())
 		}
-		last := inLine(t, c, ctx, "k", 1)
+		last := queueUp(t, c, ctx, "k", 1)
 		if err := h.Extend(ctx, 10*second); err != nil {
 			t.Fatal(err)
 		}
-		unlock(t, h) // a lease that nobody else has asked for is not passed on
+		unlock(t, h) // a lock with another TTL is not handed over
 		g = <-last[0]
 		if left := g.Remaining(); left > 3*second || g.Token() <= h.Token() {
 			t.Errorf("%v left, token %d after %d", left, g.Token(), h.Token())
@@ -208,14 +207,14 @@ func TestRelayRenews(t *testing.T) {
 	})
 }
 
-// A loss ends the turn of one holder, and the next one gets a claim of its own.
-func TestRelayLoss(t *testing.T) {
+// A loss ends the turn of one holder, and the next one gets its own claim.
+func TestHandoffLoss(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		c := client(t, memlock.New(), dlock.Config{LocalBatch: 8})
 		first := acquire(t, c, "k")
-		runners := inLine(t, c, ctx, "k", 2)
+		waiters := queueUp(t, c, ctx, "k", 2)
 		unlock(t, first)
-		g := <-runners[0]
+		g := <-waiters[0]
 		a, err := c.Admin()
 		if err != nil {
 			t.Fatal(err)
@@ -224,7 +223,7 @@ func TestRelayLoss(t *testing.T) {
 		if err := a.Evict(ctx, "k", claims[0].Token); err != nil {
 			t.Fatal(err)
 		}
-		h := <-runners[1]
+		h := <-waiters[1]
 		ended(t, g, dlock.ErrOwnershipLost)
 		if h.Token() <= g.Token() {
 			t.Errorf("token %d after %d", h.Token(), g.Token())
@@ -237,21 +236,21 @@ func TestRelayLoss(t *testing.T) {
 	})
 }
 
-// A lease that cannot be renewed is not passed on.
-func TestRelayIsCareful(t *testing.T) {
+// A lock that cannot be renewed is not handed over.
+func TestHandoffIsCareful(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		_, faults := faulty()
 		c := client(t, faults, dlock.Config{LocalBatch: 8, DefaultTTL: 12 * time.Millisecond})
 		first := acquire(t, c, "k")
-		runners := inLine(t, c, ctx, "k", 1)
+		waiters := queueUp(t, c, ctx, "k", 1)
 		faults.Add(faultdriver.Rule{Op: faultdriver.Renew, Fault: faultdriver.Fail})
-		elapse(4500 * time.Microsecond) // the turn is not over, and a renewal was due
+		elapse(4500 * time.Microsecond) // the turn has not ended, and a renewal was due
 		if faults.Injected(faultdriver.Fail) == 0 {
 			t.Fatal("no renewal has failed")
 		}
 		releases := faults.Calls(faultdriver.Release)
 		unlock(t, first)
-		g := <-runners[0]
+		g := <-waiters[0]
 		if faults.Calls(faultdriver.Release) != releases+1 {
 			t.Error("passed on, though its renewal had failed")
 		}
@@ -259,7 +258,7 @@ func TestRelayIsCareful(t *testing.T) {
 	})
 }
 
-func TestRelayClose(t *testing.T) {
+func TestHandoffClose(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		c := client(t, memlock.New(), dlock.Config{LocalBatch: 8})
 		g := acquire(t, c, "k")
@@ -281,8 +280,8 @@ func TestRelayClose(t *testing.T) {
 	})
 }
 
-// Calls that ask for something else do not share a claim.
-func TestRelayOfEqualsOnly(t *testing.T) {
+// Calls with other settings do not share a claim.
+func TestHandoffOfEqualsOnly(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		_, faults := faulty()
 		c := client(t, faults, dlock.Config{LocalBatch: 8})
@@ -307,8 +306,8 @@ func TestRelayOfEqualsOnly(t *testing.T) {
 	})
 }
 
-func TestRelayNeedsTokens(t *testing.T) {
-	store := &scripted{Opener: memlock.New(), caps: func(c *driver.Caps) { c.FenceRange = false }}
+func TestHandoffNeedsTokens(t *testing.T) {
+	store := &scripted{Opener: memlock.New(), caps: func(c *driver.Caps) { c.TokenRange = false }}
 	_, err := dlock.New(&dlock.Config{LocalBatch: 1}, dlock.WithBackend(store))
 	if !errors.Is(err, dlock.ErrUnsupported) || !strings.Contains(err.Error(), "LocalBatch") {
 		t.Error(err)
@@ -319,9 +318,9 @@ func TestRelayNeedsTokens(t *testing.T) {
 	}
 }
 
-// Many goroutines of several Clients, some of which give up at any moment: never two
-// at a time, tokens only grow, and nothing is left.
-func TestRelayRandom(t *testing.T) {
+// Many goroutines of several Clients, some of which give up at any moment: there are never two
+// holders, tokens only increase, and nothing is left.
+func TestHandoffRandom(t *testing.T) {
 	store := memlock.New()
 	var clients []*dlock.Client
 	for range 3 {
@@ -356,16 +355,16 @@ func TestRelayRandom(t *testing.T) {
 	if taken.Load() == 0 {
 		t.Error("nobody ever had the lock")
 	}
-	eventually(t, "everything is settled", func() bool {
+	eventually(t, "everything is cleaned up", func() bool {
 		left := len(inspect(t, clients[0], "k"))
 		for _, c := range clients {
-			left += c.Entries() + c.Unsettled()
+			left += c.Entries() + c.Unanswered()
 		}
 		return left == 0
 	})
 }
 
-// A tardyContext has ended when it is looked at late.
+// A tardyContext gets its Err from a function of the test.
 type tardyContext struct {
 	context.Context
 	end func() error
@@ -373,8 +372,8 @@ type tardyContext struct {
 
 func (c *tardyContext) Err() error { return c.end() }
 
-// The machine sleeps through the lease while the lock is handed to a call that has given
-// up: what that call hands on would be over. The next one gets a claim of its own.
+// The machine is suspended for longer than the lease while the lock is handed to a call that has
+// given up. The claim has then expired, and the next waiter gets its own claim.
 func TestHandoffRefusedAfterTheLease(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		var slept atomic.Int64
@@ -391,8 +390,8 @@ func TestHandoffRefusedAfterTheLease(t *testing.T) {
 			}
 			return context.Canceled
 		}}
-		gone := inLine(t, c, tardy, "k", 1)
-		next := inLine(t, c, ctx, "k", 1)
+		gone := queueUp(t, c, tardy, "k", 1)
+		next := queueUp(t, c, ctx, "k", 1)
 		handed.Store(true)
 		unlock(t, first)
 		if g := <-gone[0]; g != nil {

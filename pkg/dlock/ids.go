@@ -5,8 +5,8 @@ import (
 	"encoding/hex"
 )
 
-// idSource draws randomness for several IDs at a time, since asking for it costs
-// more than the rest of an ID.
+// An idSource reads random bytes for several IDs at a time, because reading them costs more
+// than the rest of an ID.
 type idSource struct {
 	raw  [32 * 16]byte
 	used int

@@ -1,6 +1,7 @@
 package dlock_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -31,7 +32,7 @@ type connector struct{ driver.Opener }
 func (c *connector) RedisLocks() driver.Opener { return c.Opener }
 func (c *connector) EtcdLocks() driver.Opener  { return c.Opener }
 
-// named is memory under another name.
+// named is the memory backend under another name.
 func named(name string) driver.Opener {
 	return &scripted{Opener: memlock.New(), caps: func(c *driver.Caps) { c.Name = name }}
 }
@@ -118,7 +119,7 @@ func TestGoodConfig(t *testing.T) {
 		}
 	}
 	var cfg dlock.Config
-	if err := json.Unmarshal([]byte(`{"backend":"memory","prefix":"p:","default_ttl":1000000000,"enable_reentrant":true}`), &cfg); err != nil || cfg.Validate() != nil || cfg.Prefix != "p:" {
+	if err := json.Unmarshal([]byte(`{"backend":"memory","prefix":"p:","default_ttl":"1s","enable_reentrant":true}`), &cfg); err != nil || cfg.Validate() != nil || cfg.Prefix != "p:" {
 		t.Errorf("%+v, %v", cfg, err)
 	}
 }
@@ -148,6 +149,13 @@ func TestBadCalls(t *testing.T) {
 			"invalid UTF-8":       {do(ctx, "a\xffb"), dlock.ErrInvalidKey, "byte 1"},
 			"newline":             {do(ctx, "a\nb"), dlock.ErrInvalidKey, "U+000A"},
 			"NUL":                 {do(ctx, "\x00"), dlock.ErrInvalidKey, "U+0000"},
+			"zero width space":    {do(ctx, "a\u200b"), dlock.ErrInvalidKey, "U+200B"},
+			"right to left":       {do(ctx, "\u202e"), dlock.ErrInvalidKey, "U+202E"},
+			"byte order mark":     {do(ctx, "\ufeffk"), dlock.ErrInvalidKey, "U+FEFF"},
+			"line separator":      {do(ctx, "a\u2028b"), dlock.ErrInvalidKey, "U+2028"},
+			"private use":         {do(ctx, "\ue000"), dlock.ErrInvalidKey, "U+E000"},
+			"no character":        {do(ctx, "\uffff"), dlock.ErrInvalidKey, "U+FFFF"},
+			"no-break space":      {do(ctx, "a\u00a0b"), dlock.ErrInvalidKey, "U+00A0"},
 			"nil option":          {do(ctx, "k", nil), dlock.ErrInvalidConfig, "option 0"},
 			"zero TTL":            {do(ctx, "k", dlock.WithTTL(0)), dlock.ErrInvalidTTL, "0s"},
 			"negative TTL":        {do(ctx, "k", dlock.WithTTL(-second)), dlock.ErrInvalidTTL, "-1s"},
@@ -235,7 +243,7 @@ func (panicking) Handle(context.Context, slog.Record) error { panic("logger") }
 func (p panicking) WithAttrs([]slog.Attr) slog.Handler      { return p }
 func (p panicking) WithGroup(string) slog.Handler           { return p }
 
-// A logger that panics does not disturb the locks.
+// A logger that panics does not affect the locks.
 func TestPanickingLogger(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		_, faults := faulty(faultdriver.Rule{Op: faultdriver.Renew, Fault: faultdriver.Fail, Times: 1})
@@ -253,7 +261,7 @@ func TestPanickingLogger(t *testing.T) {
 	})
 }
 
-// What is logged names the key and the fence, and never a claim ID.
+// Log records contain the key and the token, and never a claim ID.
 func TestLog(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		var out strings.Builder
@@ -283,8 +291,8 @@ func TestLog(t *testing.T) {
 		_ = c.Close()
 		text := out.String()
 		for _, want := range []string{
-			`level=INFO msg="lock acquired" namespace=app.dlock component=dlock key=order:123 owner=` + filepath.Base(os.Args[0]) + ` fence=1`, "lock released",
-			`level=WARN msg="ownership lost"`, `msg="lock evicted"`, "watchdog renew failed", "release not confirmed", "clean-up gave up",
+			`level=INFO msg="lock acquired" namespace=app.dlock component=dlock key=order:123 owner=` + filepath.Base(os.Args[0]) + ` token=1`, "lock released",
+			`level=WARN msg="ownership lost"`, `msg="lock evicted"`, "watchdog renew failed", "release not confirmed", "cleanup gave up",
 		} {
 			if !strings.Contains(text, want) {
 				t.Errorf("%q is not in the log:\n%s", want, text)
@@ -319,7 +327,7 @@ func TestAdminAndCheck(t *testing.T) {
 	_, err = c.Admin()
 	wantErr(t, err, dlock.ErrUnsupported)
 	findings, err := c.Check(ctx)
-	if err != nil || len(findings) != 1 || findings[0].Level != driver.Warning {
+	if err != nil || len(findings) != 1 || findings[0].Level != dlock.LevelWarning {
 		t.Errorf("Check = %v, %v", findings, err)
 	}
 	plain := client(t, &closeFails{memlock.New()}, dlock.Config{}) // neither Admin nor Checker
@@ -335,9 +343,9 @@ func TestAdminAndCheck(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, _, err = a.List(ctx, "", "", 0)
+	_, _, err = a.ListPage(ctx, "", "", 0)
 	wantErr(t, err, dlock.ErrInvalidConfig)
-	_, _, err = a.List(nil, "", "", 1) //nolint:staticcheck // the point of the test
+	_, _, err = a.ListPage(nil, "", "", 1) //nolint:staticcheck // the point of the test
 	wantErr(t, err, dlock.ErrInvalidConfig)
 	_, err = a.Inspect(ctx, "")
 	wantErr(t, err, dlock.ErrInvalidKey)
@@ -345,13 +353,15 @@ func TestAdminAndCheck(t *testing.T) {
 	wantErr(t, a.Evict(ctx, "free", 1), dlock.ErrLockNotHeld)
 }
 
+func unprintable(r rune) bool { return !unicode.IsPrint(r) }
+
 func FuzzKey(f *testing.F) {
-	for _, seed := range []string{"", "a", "a/b", "\x00", "\xff", "\u0085", "日本", "\ufffd", strings.Repeat("k", 1024), strings.Repeat("k", 1025)} {
+	for _, seed := range []string{"", "a", "a/b", "\x00", "\xff", "\u0085", "日本", "\ufffd", "a b", "a\u200b", "\u00a0", "\u202e", "\ue000", strings.Repeat("k", 1024), strings.Repeat("k", 1025)} {
 		f.Add(seed)
 	}
 	c := dlocktest.New(f)
 	f.Fuzz(func(t *testing.T, key string) {
-		valid := key != "" && len(key) <= 1024 && utf8.ValidString(key) && strings.IndexFunc(key, unicode.IsControl) < 0
+		valid := key != "" && len(key) <= 1024 && utf8.ValidString(key) && !strings.ContainsFunc(key, unprintable)
 		g, err := c.TryAcquire(ctx, key)
 		if valid != (err == nil) || (!valid && !errors.Is(err, dlock.ErrInvalidKey)) {
 			t.Fatalf("%q: %v", key, err)
@@ -362,7 +372,7 @@ func FuzzKey(f *testing.F) {
 	})
 }
 
-// A TTL is refused, or it is the lease.
+// A TTL is refused, or it is used as the lease.
 func FuzzTTL(f *testing.F) {
 	for _, seed := range []int64{0, -1, 1, 999_999, 1e6, 1e7 - 1, 1e7, 999e6, int64(24 * time.Hour), int64(24*time.Hour) + 1, math.MaxInt64, math.MinInt64} {
 		f.Add(seed)
@@ -376,7 +386,7 @@ func FuzzTTL(f *testing.F) {
 			return
 		}
 		if ttl < second && errors.Is(err, dlock.ErrUnknownOutcome) {
-			return // a busy machine took longer for the call than the lease is
+			return // on a busy machine the call may take longer than the lease
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -384,6 +394,57 @@ func FuzzTTL(f *testing.F) {
 		if left := g.Remaining(); left <= 0 && ttl > second || left > ttl {
 			t.Errorf("%v left of %v", left, ttl)
 		}
-		_ = g.Unlock(ctx) // one of a few milliseconds may be over on a busy machine
+		_ = g.Unlock(ctx) // on a busy machine a lease of a few milliseconds may have ended
 	})
+}
+
+// renamed is a third-party backend.
+type renamed struct{ driver.Opener }
+
+type renamedDriver struct{ driver.Driver }
+
+func (r renamed) Open(o driver.Options) (driver.Driver, error) {
+	d, err := r.Opener.Open(o)
+	return renamedDriver{d}, err
+}
+
+func (d renamedDriver) Caps() driver.Caps {
+	caps := d.Driver.Caps()
+	caps.Name = "consul"
+	return caps
+}
+
+func TestBackendOfAnotherAuthor(t *testing.T) {
+	c, err := dlock.New(&dlock.Config{Backend: "consul"}, dlock.WithBackend(renamed{memlock.New()}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	for _, wrong := range []dlock.BackendType{dlock.BackendMemory, "Consul"} {
+		if _, err := dlock.New(&dlock.Config{Backend: wrong}, dlock.WithBackend(renamed{memlock.New()})); !errors.Is(err, dlock.ErrInvalidConfig) {
+			t.Errorf("%s: %v", wrong, err)
+		}
+	}
+	if _, err := dlock.New(&dlock.Config{Backend: "consul"}); !errors.Is(err, dlock.ErrConnectorNil) {
+		t.Errorf("without a backend: %v", err)
+	}
+}
+
+func TestWithSlog(t *testing.T) {
+	var out bytes.Buffer
+	c, err := dlock.New(&dlock.Config{}, dlock.WithBackend(memlock.New()), dlock.WithSlog(slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Do(t.Context(), "order:1", func(context.Context) error { return nil }); err != nil {
+		t.Error(err)
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	if !strings.Contains(out.String(), "order:1") {
+		t.Errorf("logged %q", out.String())
+	}
 }

@@ -8,22 +8,25 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// A hold is a key that Lock or TryLock took, or is about to take.
+// A hold is a key that Lock or TryLock has locked, or is locking.
 type hold struct {
 	guard    *Guard // nil while it is being acquired
-	owner    *mark  // nil: nobody can re-enter but through the Guard's context
-	count    int    // how many Unlocks it takes
-	borrowed bool   // the Guard was acquired by somebody else, who unlocks it
+	owner    *mark  // nil: re-entry is possible only with the Guard's context
+	count    int    // how many Unlocks are due
+	borrowed bool   // the Guard is from Acquire or Do, which also ends it
 }
 
-// Lock waits for key until ctx ends and takes it for the whole process. ctx
-// bounds the wait only.
+// Lock waits for key until ctx ends and locks it for the whole process. ctx
+// limits the wait only.
 //
-// A key that this Client has, or is taking, is ErrLockAlreadyHeld at once:
-// between goroutines use Acquire, or re-entry by OwnerContext for a call inside
-// a call. The call inside gets what the outer one has: an option that asks for more, such
-// as a longer TTL, is ErrInvalidConfig; WithWait and WithInfo mean nothing there. After a loss it is ErrOwnershipLost until the Unlock that is still due
-// was made, so that nobody unlocks what another has locked.
+// If this Client has already locked the key with Lock or TryLock, or is locking it, Lock
+// returns ErrLockAlreadyHeld at once. Between goroutines use Acquire; for a call inside a
+// call use re-entry with OwnerContext. The inner call gets what the outer one has: an option
+// that asks for more, such as a longer TTL, is ErrInvalidConfig; WithWait and WithInfo have
+// no effect there. After a loss, Lock returns ErrOwnershipLost until the outstanding Unlock
+// has been called, so that an Unlock never releases the lock of another caller. A key that
+// this Client holds with a Guard from Acquire counts as held by another, unless ctx carries
+// that Guard.
 func (c *Client) Lock(ctx context.Context, key string, opts ...LockOption) error {
 	const op = "lock"
 	s, err := c.check(ctx, key, opts)
@@ -33,16 +36,16 @@ func (c *Client) Lock(ctx context.Context, key string, opts ...LockOption) error
 	return c.busy(ctx, fail(op, key, c.lock(ctx, key, &s)), &s)
 }
 
-// TryLock takes key if it is free, and reports whether it did. A key that
-// somebody else holds is (false, nil); one that this Client holds is
-// ErrLockAlreadyHeld, as for Lock.
+// TryLock locks key if it is free, and reports whether it did. It returns (false, nil) if
+// another holds the key, and ErrLockAlreadyHeld, as Lock does, if this Client has locked it
+// with Lock or TryLock.
 func (c *Client) TryLock(ctx context.Context, key string, opts ...LockOption) (bool, error) {
 	const op = "try lock"
 	s, err := c.check(ctx, key, opts)
 	if err != nil {
 		return false, fail(op, key, err)
 	}
-	s.wait, s.bounded = 0, true
+	s.wait, s.hasWait = 0, true
 	err = c.lock(ctx, key, &s)
 	if errors.Is(err, ErrLockHeldByOther) {
 		return false, nil
@@ -51,24 +54,26 @@ func (c *Client) TryLock(ctx context.Context, key string, opts ...LockOption) (b
 }
 
 func (c *Client) lock(ctx context.Context, key string, s *lockSettings) error {
-	m := markOf(ctx) // the user's code, and so not under mu
+	m := markOf(ctx) // runs the user's code, so not under mu
 	h, err := c.claimKey(m, key, s, c.carried(m, key))
 	if h == nil || err != nil {
 		return err
 	}
-	g, err := c.acquire(ctx, key, s)
-	c.mu.Lock()
-	defer c.unlock()
-	if err != nil {
-		delete(c.keyed, key)
-		return err
-	}
-	h.guard = g
-	return nil
+	var g *Guard
+	defer func() { // also if a hook of the backend's client panics
+		c.mu.Lock()
+		defer c.unlock()
+		if g == nil {
+			delete(c.keyed, key)
+		}
+		h.guard = g
+	}()
+	g, err = c.acquire(ctx, key, s)
+	return err
 }
 
-// claimKey enters key into the table, and returns what it entered if the key is
-// yet to be acquired. outer is a Guard of the key that the caller runs under.
+// claimKey enters key in the table of keyed locks. It returns the entry if the key must still be
+// acquired. outer is a Guard of the key that the caller's context carries.
 func (c *Client) claimKey(m *mark, key string, s *lockSettings, outer *Guard) (*hold, error) {
 	c.mu.Lock()
 	defer c.unlock()
@@ -93,7 +98,7 @@ func (c *Client) claimKey(m *mark, key string, s *lockSettings, outer *Guard) (*
 	return nil, nil
 }
 
-// reenter counts another Lock of a key that is in the table, if it may.
+// reenter counts another Lock of a key that is in the table, if the owner is the same.
 func (c *Client) reenter(m *mark, h *hold, s *lockSettings) error {
 	switch {
 	case h.guard != nil && h.guard.holds() && h.guard.claim.expired(c.now()):
@@ -111,9 +116,9 @@ func (c *Client) reenter(m *mark, h *hold, s *lockSettings) error {
 	return nil
 }
 
-// covers refuses a call inside a held lock that asks for more than that gives. A lock
-// is not made a stronger one: two readers that both wait to become the writer would wait
-// for ever. It runs under mu.
+// covers refuses an inner call that asks for more than the held lock gives. A lock never
+// becomes a stronger one: two readers that both wait to become the writer would wait
+// forever. It runs under mu.
 func (cl *claim) covers(s *lockSettings) error {
 	if cl.mode != driver.Exclusive && cl.mode != s.mode {
 		return fmt.Errorf("%w as %s, which cannot become %s", ErrLockAlreadyHeld, cl.mode, s.mode)
@@ -142,9 +147,9 @@ func (cl *claim) covers(s *lockSettings) error {
 	return fmt.Errorf("%w: %s", ErrInvalidConfig, more)
 }
 
-// Unlock releases what Lock or TryLock took; after re-entry, the last of as many
-// Unlocks does. It answers as Guard.Unlock does. A key that is not locked is
-// ErrLockNotHeld.
+// Unlock releases a key that Lock or TryLock has locked. After re-entry, the last of as many
+// Unlocks releases it. It returns the same errors as Guard.Unlock, and ErrLockNotHeld if the
+// key is not locked.
 func (c *Client) Unlock(ctx context.Context, key string) error {
 	const op = "unlock"
 	if ctx == nil {
@@ -157,7 +162,7 @@ func (c *Client) Unlock(ctx context.Context, key string) error {
 	return fail(op, key, c.release(ctx, g))
 }
 
-// lastUnlock counts down, and returns the Guard that is now to be released.
+// lastUnlock counts an Unlock. It returns the Guard if that must be released now.
 func (c *Client) lastUnlock(key string) (*Guard, error) {
 	c.mu.Lock()
 	defer c.unlock()
@@ -181,8 +186,8 @@ func (c *Client) lastUnlock(key string) (*Guard, error) {
 	return nil, nil
 }
 
-// Held returns the Guard behind a keyed lock: its context, its token, its
-// remaining time.
+// Held returns the Guard of a keyed lock, for its context, its token and its remaining
+// time.
 func (c *Client) Held(key string) (*Guard, bool) {
 	c.mu.Lock()
 	defer c.unlock()

@@ -59,7 +59,7 @@ func TestKeyedLock(t *testing.T) {
 	})
 }
 
-// A key that is being acquired is taken, and cannot be unlocked.
+// A key that is being acquired counts as locked, and cannot be unlocked.
 func TestKeyedLockWhileAcquiring(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		store := memlock.New()
@@ -80,8 +80,8 @@ func TestKeyedLockWhileAcquiring(t *testing.T) {
 	})
 }
 
-// After a loss the key is locked again only once the Unlock that is still due
-// was made, so that nobody unlocks what another has locked.
+// After a loss, the key can be locked again only after the outstanding Unlock, so that an Unlock
+// never releases the lock of another caller.
 func TestKeyedLossMustBeUnlocked(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		c := client(t, memlock.New(), dlock.Config{EnableReentrant: true})
@@ -102,7 +102,7 @@ func TestKeyedLossMustBeUnlocked(t *testing.T) {
 	})
 }
 
-// A lock that has run out is lost for Lock too, before the scheduler has seen it.
+// A lock whose lease has ended is lost for Lock too, before the scheduler has noticed.
 func TestKeyedExpiryIsALoss(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		var slept atomic.Int64
@@ -172,8 +172,8 @@ func TestReentryIsOffByDefault(t *testing.T) {
 	})
 }
 
-// A keyed lock under the context of a Guard of the same key borrows it: the
-// Guard's owner still unlocks it.
+// A keyed lock under the context of a Guard of the same key uses that Guard, which its owner still
+// unlocks.
 func TestReentryUnderAGuard(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		c := client(t, memlock.New(), dlock.Config{EnableReentrant: true})
@@ -195,7 +195,7 @@ func TestReentryUnderAGuard(t *testing.T) {
 					if inner.Key() != "other" {
 						t.Errorf("innermost Guard is %q", inner.Key())
 					}
-					lock(t, c, ctx, "k") // two Guards further out
+					lock(t, c, ctx, "k") // two Guards outwards
 					unlockKey(t, c, "k")
 					return nil
 				})
@@ -220,7 +220,7 @@ func TestReentryUnderAGuard(t *testing.T) {
 	})
 }
 
-// 64 goroutines with owners of their own never overlap on one Client.
+// 64 goroutines, each with its own owner, never overlap on one Client.
 func TestReentrantClientExcludesItsGoroutines(t *testing.T) {
 	c := client(t, memlock.New(), dlock.Config{EnableReentrant: true})
 	var inside, overlaps, entries atomic.Int32
@@ -296,7 +296,7 @@ func TestDo(t *testing.T) {
 	})
 }
 
-// A panic passes through, and the lock is released.
+// A panic is passed on, and the lock is released.
 func TestDoReleasesOnPanic(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		c := client(t, memlock.New(), dlock.Config{})
@@ -311,7 +311,7 @@ func TestDoReleasesOnPanic(t *testing.T) {
 	})
 }
 
-// A release that is not confirmed is not an error of the work.
+// An unconfirmed release is not an error of the work.
 func TestDoWithUnconfirmedRelease(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		_, faults := faulty(faultdriver.Rule{Op: faultdriver.Release, Fault: faultdriver.LoseRequest})
@@ -364,7 +364,7 @@ func TestWithContext(t *testing.T) {
 	})
 }
 
-// A context that carries a Guard which is over carries no lock.
+// A context with a Guard that has ended carries no lock.
 func TestContextOfAGuardThatIsOver(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		c := client(t, memlock.New(), dlock.Config{})
@@ -381,7 +381,7 @@ func TestContextOfAGuardThatIsOver(t *testing.T) {
 	})
 }
 
-// What is locked inside the hold of another key belongs to the owner that the context names,
+// A key that is locked under the hold of another key belongs to the owner that the context names,
 // not to that hold.
 func TestOwnerOutsideAHold(t *testing.T) {
 	virtual(t, func(t *testing.T) {
@@ -399,7 +399,7 @@ func TestOwnerOutsideAHold(t *testing.T) {
 	})
 }
 
-// A permit is taken again as one of the same number only.
+// A permit can be re-entered only with the same limit.
 func TestReentryOfAPermit(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		c := client(t, memlock.New(), dlock.Config{EnableReentrant: true})

@@ -11,8 +11,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/memlock"
 )
 
-// leaseless is a backend whose locks end only when they are released, as those
-// of files do.
+// leaseless is a backend whose locks end only when they are released, like file locks.
 func leaseless() *scripted {
 	const forever = 24 * time.Hour
 	noUntil := func(st driver.State, err error) (driver.State, error) {
@@ -56,7 +55,7 @@ func TestBackendWithoutLease(t *testing.T) {
 
 		start := time.Now()
 		g = acquire(t, c, "k", dlock.WithMaxHold(7*second))
-		h := acquire(t, other, "k") // a lease would not free it: the longest hold must
+		h := acquire(t, other, "k") // no lease would free it, so the maximum hold must
 		if took := time.Since(start); took != 7*second {
 			t.Errorf("free after %v of 7s", took)
 		}
@@ -72,8 +71,8 @@ func TestBackendWithoutLease(t *testing.T) {
 	})
 }
 
-// An event without ID says that others were lost: everything is renewed, but
-// for what nobody may renew.
+// An event without ID means that others were lost: everything is renewed, except for locks without
+// renewal.
 func TestMissedPushes(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		store, events := memlock.New(), make(chan driver.Event, 1)
@@ -103,7 +102,7 @@ func TestMissedPushes(t *testing.T) {
 		if left := fixed.Remaining(); left > 9400*time.Millisecond {
 			t.Errorf("a lock without renewal has %v left", left)
 		}
-		// What is not for us, or says nothing new, changes nothing.
+		// A push for another Client, or without news, changes nothing.
 		events <- driver.Event{Key: "k", ID: "of somebody else", State: driver.State{Phase: driver.Gone}}
 		events <- driver.Event{Key: "k", State: driver.State{Phase: driver.Held}}
 		synctest.Wait()

@@ -7,65 +7,67 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// A LockOption shapes one acquisition.
+// A LockOption changes one acquisition.
 type LockOption func(*lockSettings)
 
-// WithTTL sets the lease: how long the lock outlives its process. While the
-// process lives, the lock is renewed every third of it.
+// WithTTL sets the lease: how long the lock outlives its process. While the process
+// lives, the lock is renewed every third of the TTL.
 func WithTTL(ttl time.Duration) LockOption {
 	return func(s *lockSettings) { s.ttl, s.ttlAsked = ttl, true }
 }
 
-// WithWait bounds the wait for the key, whatever the context allows. When it is
-// over the error is ErrLockHeldByOther. 0 means to try once.
+// WithWait limits the wait for the key, in addition to the context. After that time the
+// call returns ErrLockHeldByOther. 0 means to try once.
 func WithWait(longest time.Duration) LockOption {
-	return func(s *lockSettings) { s.wait, s.bounded = longest, true }
+	return func(s *lockSettings) { s.wait, s.hasWait = longest, true }
 }
 
-// WithInfo tells people who inspect the key who holds it and what for. Empty
-// fields keep the defaults: the program's name, the host's name, the process ID.
+// WithInfo sets what people see of the holder when they inspect the key. Empty fields keep
+// the defaults: the program's name, the host's name, the process ID.
 func WithInfo(info Info) LockOption {
-	return func(s *lockSettings) { s.info = info }
+	return func(s *lockSettings) {
+		s.info = driver.Info{Owner: info.Owner, Host: info.Host, PID: info.PID, Purpose: info.Purpose}
+	}
 }
 
-// WithoutRenewal lets the lock end with its TTL unless Extend is called.
+// WithoutRenewal turns renewal off: the lock ends with its TTL unless Extend is called.
 func WithoutRenewal() LockOption {
 	return func(s *lockSettings) { s.noRenew = true }
 }
 
-// WithMinHold keeps the key taken for at least this long after it was
-// acquired, even if it is unlocked sooner: Unlock returns at once and the key
-// is released when the time has come. It keeps a short job from running once on
-// every host whose clock is a little late. Closing the Client inside this time
-// leaves the key to its lease. With WithoutRenewal it is at most the TTL.
+// WithMinHold keeps the key locked for at least this long after it was acquired. An
+// earlier Unlock returns at once, and the key is released after that time. This keeps a
+// short job from running again on every host whose clock is a little late. If the Client
+// is closed within this time, the key ends with its lease. With WithoutRenewal it is at
+// most the TTL.
 func WithMinHold(least time.Duration) LockOption {
 	return func(s *lockSettings) { s.minHold = least }
 }
 
-// WithMaxHold ends the ownership after this long, as a loss. Its holder has the margin
-// to stop, as after any loss; then, or when it unlocks, the key is released. It keeps a
-// forgotten lock from living for ever.
+// WithMaxHold ends the ownership after this long, as a loss. The holder has the margin to
+// stop, as after any loss; the key is released after that, or at Unlock. This keeps a
+// forgotten lock from being held forever.
 func WithMaxHold(longest time.Duration) LockOption {
 	return func(s *lockSettings) { s.maxHold = longest }
 }
 
-// WithMargin raises how long before the end of the lease the holder's
-// ownership ends. The default is a twentieth of the lease and at least 2 ms;
-// the most is half of the TTL.
+// WithMargin raises the margin: how long before the end of the lease the holder's
+// ownership ends. The default is a twentieth of the lease and at least 2 ms; the maximum
+// is half of the TTL.
 func WithMargin(margin time.Duration) LockOption {
 	return func(s *lockSettings) { s.margin = margin }
 }
 
-// WithShared takes the key together with others who do the same, as readers do;
-// whoever takes it without waits until none is left. A backend that cannot is
-// ErrUnsupported.
+// WithShared acquires the key together with other callers of WithShared, as readers do. A
+// caller without it waits until no shared holder is left. If the backend has no shared
+// locks, the call returns ErrUnsupported.
 func WithShared() LockOption {
 	return func(s *lockSettings) { s.mode, s.shared = driver.Shared, true }
 }
 
-// WithPermits takes one of limit permits of the key: at most that many hold it at
-// a time. All must name the same limit, or they wait for each other. A backend
-// that cannot is ErrUnsupported.
+// WithPermits acquires one of limit permits of the key: at most that many callers hold it
+// at a time. All callers must use the same limit, or they wait for each other. If the
+// backend has no permits, the call returns ErrUnsupported.
 func WithPermits(limit int) LockOption {
 	return func(s *lockSettings) { s.mode, s.limit, s.permits = driver.Permit, limit, true }
 }
@@ -73,20 +75,20 @@ func WithPermits(limit int) LockOption {
 type lockSettings struct {
 	ttl, wait, minHold, maxHold, margin time.Duration
 
-	mode     driver.Mode
-	limit    int    // of permits
-	fences   int    // of a handoff: tokens to reserve
-	filed    string // the ID of the claim that was filed last
-	info     driver.Info
-	bounded  bool // by WithWait
-	noRenew  bool
-	shared   bool // WithShared
-	permits  bool // WithPermits
-	ttlAsked bool // WithTTL
+	mode      driver.Mode
+	limit     int    // of permits
+	fences    int    // tokens to reserve, for a handoff
+	submitted string // the ID of the claim that was submitted last
+	info      driver.Info
+	hasWait   bool // WithWait
+	noRenew   bool
+	shared    bool // WithShared
+	permits   bool // WithPermits
+	ttlAsked  bool // WithTTL
 }
 
 // waits reports whether the claim may queue.
-func (s *lockSettings) waits() bool { return !s.bounded || s.wait > 0 }
+func (s *lockSettings) waits() bool { return !s.hasWait || s.wait > 0 }
 
 // settings applies opts to the defaults and checks the result.
 func (c *Client) settings(opts []LockOption) (lockSettings, error) {
@@ -96,7 +98,7 @@ func (c *Client) settings(opts []LockOption) (lockSettings, error) {
 	return c.applied(opts)
 }
 
-// applied stays out of settings, so that a call without options allocates none.
+// applied is not part of settings, so that a call without options does not allocate.
 //
 //go:noinline
 func (c *Client) applied(opts []LockOption) (lockSettings, error) {
@@ -149,25 +151,25 @@ func (c *Client) checkSettings(s *lockSettings) error {
 	return checkInfo(s.info)
 }
 
-// maxPermits bounds WithPermits: a backend may look at each of them.
+// maxPermits limits WithPermits, because a backend may read every permit.
 const maxPermits = 1 << 20
 
-// maxInfo bounds what one claim may store about its owner.
+// maxInfo limits what one claim may store about its owner.
 const maxInfo = 256
 
 func checkInfo(i driver.Info) error {
-	for _, f := range []struct{ name, value string }{{"Owner", i.Owner}, {"Host", i.Host}, {"Purpose", i.Purpose}, {"Trace", i.Trace}} {
+	for _, f := range []struct{ name, value string }{{"Owner", i.Owner}, {"Host", i.Host}, {"Purpose", i.Purpose}} {
 		if len(f.value) > maxInfo {
 			return fmt.Errorf("%w: Info.%s has %d bytes, more than %d", ErrInvalidConfig, f.name, len(f.value), maxInfo)
 		}
-		if err := checkName(f.value); err != nil {
+		if err := checkText(f.value); err != nil {
 			return fmt.Errorf("%w: Info.%s: %w", ErrInvalidConfig, f.name, err)
 		}
 	}
 	return nil
 }
 
-// describe fills the empty fields of i with what the Client knows of itself.
+// describe fills the empty fields of i with the Client's own.
 func (c *Client) describe(i driver.Info) driver.Info {
 	if i.Owner == "" {
 		i.Owner = c.info.Owner

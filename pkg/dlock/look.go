@@ -10,37 +10,37 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// lookBound is how long a caller that did not get a lock waits to learn who has it,
-// lookBoundLate the same after a WithWait that is over: it is for the error's text.
+// lookTimeout limits how long a call that did not get a lock looks up the holder, which is
+// only for the error text. lateLookTimeout is the same for a call that has used up its
+// WithWait.
 const (
-	lookBound     = 250 * time.Millisecond
-	lookBoundLate = 50 * time.Millisecond
+	lookTimeout     = 250 * time.Millisecond
+	lateLookTimeout = 50 * time.Millisecond
 )
 
-// busy adds the holder to the error of a caller that found the key taken, if
-// the backend can tell soon.
+// busy adds the holder to an ErrLockHeldByOther, if the backend can tell soon enough.
 func (c *Client) busy(ctx context.Context, err error, s *lockSettings) error {
 	var e *Error
 	if !errors.Is(err, ErrLockHeldByOther) || !errors.As(err, &e) || c.enter() != nil {
 		return err
 	}
 	defer c.leave()
-	bound := lookBound
+	timeout := lookTimeout
 	if s.wait > 0 {
-		bound = lookBoundLate
+		timeout = lateLookTimeout
 	}
-	cctx, cancel := c.ownContext(ctx, bound)
+	cctx, cancel := c.ownContext(ctx, timeout)
 	defer cancel()
-	holder, waiting, ok := c.look(cctx, e.Key, s.filed)
+	holder, waiting, ok := c.look(cctx, e.Key, s.submitted)
 	if ok && holder.Phase == driver.Held {
-		holder.ID = ""
-		e.Holder, e.Waiting, e.permits = &holder, waiting, s.limit
+		shown := claimOf(&holder)
+		e.Holder, e.Waiters, e.permits = &shown, waiting, s.limit
 	}
 	return err
 }
 
-// lookAhead finds out what a waiter should know of the holder, if it is traced or wants a
-// permit. The waiter does not wait for that.
+// lookAhead looks up the holder in the background: for a traced waiter, to link to the holder's
+// span, and for a waiter for a permit, to log a limit that differs.
 func (c *Client) lookAhead(ctx context.Context, key string, s *lockSettings) {
 	traced := c.tracer != nil && s.info.Trace != ""
 	if !traced && (s.mode != driver.Permit || c.quiet) {
@@ -49,11 +49,11 @@ func (c *Client) lookAhead(ctx context.Context, key string, s *lockSettings) {
 	if !traced && !c.looksAhead(permitKey{key, s.limit}) {
 		return
 	}
-	span, filed, limit := trace.SpanFromContext(ctx), s.filed, s.limit
+	span, submitted, limit := trace.SpanFromContext(ctx), s.submitted, s.limit
 	c.workers.Go(func() {
-		cctx, cancel := c.callContext(context.WithoutCancel(ctx), linkBound)
+		cctx, cancel := c.callContext(context.WithoutCancel(ctx), linkTimeout)
 		defer cancel()
-		holder, _, _ := c.look(cctx, key, filed)
+		holder, _, _ := c.look(cctx, key, submitted)
 		if traced {
 			c.linkHolder(span, holder)
 		}
@@ -63,14 +63,14 @@ func (c *Client) lookAhead(ctx context.Context, key string, s *lockSettings) {
 	})
 }
 
-// A permitKey is what waiters for permits have in common.
+// A permitKey identifies waiters for permits that need only one lookup.
 type permitKey struct {
 	key   string
 	limit int
 }
 
-// looksAhead reports whether a waiter for a permit is the first in a while: of thousands one
-// is enough to find out that the numbers differ.
+// looksAhead reports whether no waiter for the same permits has looked within the last second:
+// one lookup for all of them is enough to find that the limits differ.
 func (c *Client) looksAhead(k permitKey) bool {
 	const every, most = int64(time.Second), 1024
 	c.mu.Lock()
@@ -86,10 +86,10 @@ func (c *Client) looksAhead(k permitKey) bool {
 	return true
 }
 
-// look finds out who holds a key and how many wait, but for a claim of our own that is
-// being taken back.
+// look returns the holder of a key and the number of waiters, without the caller's own claim,
+// which is being released.
 func (c *Client) look(ctx context.Context, key, own string) (holder driver.Claim, waiting int, ok bool) {
-	if looker, can := c.store.(driver.Looker); can {
+	if looker, can := c.store.(driver.HolderFinder); can {
 		holder, waiting, err := looker.Look(ctx, key, own)
 		return holder, waiting, err == nil
 	}

@@ -19,10 +19,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// stress reports whether the full counts are asked for.
+// stress reports whether the full counts are requested.
 func stress() bool { return os.Getenv("DLOCK_STRESS") != "" }
 
-// times is how often a random scenario runs: few in CI, all under stress.
+// times returns how often a random scenario runs: seldom in CI, in full under stress.
 func times(ci, full int) int {
 	if stress() {
 		return full
@@ -32,7 +32,7 @@ func times(ci, full int) int {
 
 var ctx = context.Background()
 
-// virtual runs a test in virtual time. While it stands still the machine's clock goes on,
+// virtual runs a test in virtual time. The machine's clock advances while virtual time does not,
 // which would look like a suspend.
 func virtual(t *testing.T, f func(*testing.T)) {
 	t.Helper()
@@ -41,7 +41,7 @@ func virtual(t *testing.T, f func(*testing.T)) {
 	synctest.Test(t, f)
 }
 
-// client returns a Client on b that the test's end closes.
+// client returns a Client on b that is closed at the end of the test.
 func client(t testing.TB, b driver.Opener, cfg dlock.Config, opts ...dlock.Option) *dlock.Client {
 	t.Helper()
 	c, err := dlock.New(&cfg, append([]dlock.Option{dlock.WithBackend(b), dlock.WithAdmin()}, opts...)...)
@@ -74,7 +74,7 @@ func unlock(t testing.TB, g *dlock.Guard) {
 	}
 }
 
-// free asserts that nobody has a claim on key.
+// free asserts that key has no claims.
 func free(t testing.TB, c *dlock.Client, key string) {
 	t.Helper()
 	if claims := inspect(t, c, key); len(claims) != 0 {
@@ -104,7 +104,7 @@ func wantErr(t testing.TB, err error, want ...error) {
 	}
 }
 
-// ended asserts that the guard is over, with this cause.
+// ended asserts that the Guard has ended, with this cause.
 func ended(t testing.TB, g *dlock.Guard, want error) {
 	t.Helper()
 	select {

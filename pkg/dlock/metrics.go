@@ -12,21 +12,21 @@ import (
 	"github.com/ceyewan/genesis/pkg/xerrors"
 )
 
-// meters are the instruments of a Client. Their attributes have few values, and
-// none of them is a key. A nil *meters measures nothing.
+// meters are the instruments of a Client. Their attributes have few values, and none of
+// them is a key.
 type meters struct {
 	acquisitions, releases, renewals, losses, handoffs metric.Int64Counter
 	held, waiting                                      metric.Int64UpDownCounter
 	wait, hold, slack                                  metric.Float64Histogram
 
 	backend attribute.KeyValue
-	counts  map[label]metric.MeasurementOption // the attributes, made once
+	counts  map[label]metric.MeasurementOption // the attributes, created once
 }
 
-// A label is one value of the one attribute that an instrument has.
+// A label is the name and a value of the one attribute that an instrument has.
 type label struct{ name, value string }
 
-// The values that are not codes of errors.
+// Results that are not error codes.
 const (
 	resultAcquired = "acquired"
 	resultReleased = "released"
@@ -43,13 +43,13 @@ const (
 	lossUnlocked = "unlocked_late"
 )
 
-// endings are what a call can end with.
+// endings are all results of a call.
 var endings = []string{
 	resultAcquired, resultReleased, resultError, "canceled", "deadline_exceeded",
 	"lock_held_by_other", "lock_not_held", "ownership_lost", "unknown_outcome", "unavailable", "denied", "not_ready", "closed", "unsupported", "invalid_key", "invalid_ttl",
 }
 
-// resultOf names the end of a call by the code of its error.
+// resultOf returns the result of a call, by the code of its error.
 func resultOf(err error, good string) string {
 	if err == nil {
 		return good
@@ -68,7 +68,7 @@ func resultOf(err error, good string) string {
 	return code
 }
 
-// seconds are bounds for times from below a millisecond to minutes.
+// seconds are the buckets for times from below a millisecond to minutes.
 var seconds = metric.WithExplicitBucketBoundaries(.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300)
 
 func newMeters(m metric.Meter, backend string) (*meters, error) {
@@ -106,8 +106,8 @@ func newMeters(m metric.Meter, backend string) (*meters, error) {
 	return ms, nil
 }
 
-// zero makes all attributes, and every counter begin at zero, so that dashboards
-// show what has not happened yet.
+// zero creates all attributes and starts every counter at zero, so that dashboards also show
+// results that have not occurred yet.
 func (ms *meters) zero() {
 	ctx := context.Background()
 	for _, l := range endings {
@@ -126,7 +126,7 @@ func (ms *meters) zero() {
 	ms.waiting.Add(ctx, 0, ms.with("", ""))
 }
 
-// with returns attributes. After zero it only reads.
+// with returns attributes, and creates them if necessary. After zero it only reads.
 func (ms *meters) with(name, value string) metric.MeasurementOption {
 	l := label{name, value}
 	if o, ok := ms.counts[l]; ok {
@@ -140,7 +140,7 @@ func (ms *meters) with(name, value string) metric.MeasurementOption {
 	return ms.counts[l]
 }
 
-// ending is with for the end of a call; what is not foreseen is "error".
+// ending is with for the result of a call; an unexpected result becomes "error".
 func (ms *meters) ending(name, value string) metric.MeasurementOption {
 	if o, ok := ms.counts[label{name, value}]; ok {
 		return o
@@ -148,7 +148,7 @@ func (ms *meters) ending(name, value string) metric.MeasurementOption {
 	return ms.counts[label{name, resultError}]
 }
 
-// A measurement came up in the engine, and is recorded by the reporter.
+// A measurement is made by the engine and recorded by the reporter.
 type measurement struct {
 	of    measured
 	value time.Duration
@@ -175,7 +175,7 @@ func (c *Client) measure(m measurement) {
 	}
 }
 
-// measureHold records how long a Guard had the lock, and how that ended. It runs
+// measureHold records how long a Guard held the lock, and how the hold ended. It runs
 // under mu.
 func (c *Client) measureHold(g *Guard, cause error) {
 	if c.meters != nil {
@@ -203,8 +203,8 @@ func (ms *meters) record(m measurement) {
 	}
 }
 
-// measureAcquire counts a call that wanted a lock. It runs, as measureRelease does, on
-// the goroutine of the call, and has its context.
+// measureAcquire counts an acquisition. Like measureRelease, it runs on the goroutine of the
+// call, with the call's context.
 func (c *Client) measureAcquire(ctx context.Context, started int64, err error) {
 	ms := c.meters
 	if ms == nil {
@@ -223,9 +223,8 @@ func (c *Client) measureRelease(ctx context.Context, err error) {
 	}
 }
 
-// measureHandOff and measureWaiting run inside a call, which Close waits for: so they
-// leave the user's meter to the reporter. The gauge of those who wait is to be seen
-// while they do.
+// measureHandOff and measureWaiting run inside a call that Close waits for, so the reporter
+// calls the user's meter. It does so at once, so that the gauge shows calls while they wait.
 func (c *Client) measureHandOff() { c.measureInside(measurement{of: measuredHandOff}) }
 
 func (c *Client) measureWaiting(n int) {

@@ -12,7 +12,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/memlock"
 )
 
-// Readers hold together, and a writer waits for the last of them.
+// Readers hold the key together, and a writer waits for the last of them.
 func TestShared(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		store := memlock.New()
@@ -24,7 +24,7 @@ func TestShared(t *testing.T) {
 		writer := async(func() *dlock.Guard { return acquire(t, c, "k") })
 		synctest.Wait()
 		_, err := a.TryAcquire(ctx, "k", dlock.WithShared())
-		wantErr(t, err, dlock.ErrLockHeldByOther) // the writer is before it
+		wantErr(t, err, dlock.ErrLockHeldByOther) // the writer is ahead of it
 		unlock(t, one)
 		synctest.Wait()
 		select {
@@ -41,7 +41,7 @@ func TestShared(t *testing.T) {
 	})
 }
 
-// At most as many hold as there are permits, and each renews its own.
+// At most as many callers hold the key as there are permits, and each renews its own.
 func TestPermits(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		c := client(t, memlock.New(), dlock.Config{})
@@ -61,7 +61,7 @@ func TestPermits(t *testing.T) {
 	})
 }
 
-// What a backend cannot do is refused before anything is sent.
+// A mode that the backend does not have is refused before anything is sent.
 func TestUnsupportedModes(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		store := &scripted{Opener: memlock.New(), caps: func(c *driver.Caps) { c.Modes = []driver.Mode{driver.Exclusive} }}
@@ -75,8 +75,8 @@ func TestUnsupportedModes(t *testing.T) {
 	})
 }
 
-// A reader that asks for the writer's lock inside its own is told so at once: two
-// of them would wait for each other.
+// A reader that asks for the writer's lock inside its own gets an error at once: two of them would
+// wait for each other.
 func TestNoUpgrade(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		c := client(t, memlock.New(), dlock.Config{EnableReentrant: true})
@@ -109,8 +109,8 @@ func TestNoUpgrade(t *testing.T) {
 	})
 }
 
-// The holder of a permit is told of to whoever wants the whole key, with no word of a number
-// that was not asked for.
+// A caller that wants the exclusive lock gets the holder of a permit in its error, without a note
+// about limits.
 func TestPermitInTheWay(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		store := memlock.New()

@@ -6,14 +6,15 @@ import (
 	"time"
 
 	"github.com/ceyewan/genesis/pkg/clog"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// What the Client reports. Claim IDs appear in none of it.
+// Reports of the Client. They never contain a claim ID.
 
-// unobserved reports whether nothing was injected that anything is reported to.
+// unobserved reports whether no logger, meter or tracer was injected.
 func (c *Client) unobserved() bool { return c.quiet && c.meters == nil && c.tracer == nil }
 
-// report queues what came up under mu; unlock sends it to the reporter.
+// report queues a report under mu; unlock sends it to the reporter.
 func (c *Client) report(run func()) { c.reports = append(c.reports, report{run: run}) }
 
 func (c *Client) logAcquired(g *Guard, started int64) {
@@ -29,13 +30,12 @@ func (c *Client) logTook(msg, what string, g *Guard, from int64) {
 	safely(func() {
 		if c.log.Enabled(context.Background(), slog.LevelInfo) {
 			took := time.Duration(c.now() - from)
-			c.log.Info(msg, clog.String("key", g.claim.key), clog.String("owner", g.claim.owner()), clog.Int64("fence", g.token), clog.Duration(what, took))
+			c.log.Info(msg, clog.String("key", g.claim.key), clog.String("owner", g.claim.owner()), clog.Int64("token", g.token), clog.Duration(what, took))
 		}
 	})
 }
 
-// logTrouble is for a call that goes on trying: it would wait without a word else. It
-// speaks less and less often.
+// logTrouble logs failures of a call that keeps trying, at powers of two.
 func (c *Client) logTrouble(key string, failures int, err error) {
 	if c.quiet || failures&(failures-1) != 0 {
 		return
@@ -45,7 +45,7 @@ func (c *Client) logTrouble(key string, failures int, err error) {
 	}}})
 }
 
-// logPermitsDiffer is for a waiter that another number of permits keeps waiting.
+// logPermitsDiffer logs that a waiter uses another number of permits than the holder.
 func (c *Client) logPermitsDiffer(key string, asked, held int) {
 	c.reporter.add([]report{{run: func() {
 		c.log.Warn("the number of permits differs from the holder's", clog.String("key", key), clog.Int("asked", asked), clog.Int("held", held))
@@ -57,11 +57,11 @@ func (c *Client) logUnconfirmed(g *Guard, err error) {
 		return
 	}
 	safely(func() {
-		c.log.Warn("release not confirmed", clog.String("key", g.claim.key), clog.String("owner", g.claim.owner()), clog.Int64("fence", g.token), clog.Error(err))
+		c.log.Warn("release not confirmed", clog.String("key", g.claim.key), clog.String("owner", g.claim.owner()), clog.Int64("token", g.token), clog.Error(err))
 	})
 }
 
-// reportLoss and those that follow run under mu.
+// reportLoss runs under mu, as do the functions from here to logGaveUp.
 func (c *Client) reportLoss(g *Guard, reason, why string) {
 	c.measure(measurement{of: measuredLoss, label: reason})
 	if c.quiet {
@@ -69,19 +69,19 @@ func (c *Client) reportLoss(g *Guard, reason, why string) {
 	}
 	key, owner, token, hold := g.claim.key, g.claim.owner(), g.token, time.Duration(c.now()-g.since)
 	c.report(func() {
-		c.log.Warn("ownership lost", clog.String("key", key), clog.String("owner", owner), clog.Int64("fence", token),
+		c.log.Warn("ownership lost", clog.String("key", key), clog.String("owner", owner), clog.Int64("token", token),
 			clog.Duration("hold", hold), clog.String("reason", why))
 	})
 }
 
-// logMinHoldCut is for a lock that was unlocked, and did not stay taken for its least time.
+// logMinHoldCut logs that an unlocked lock ended before its minimum hold.
 func (c *Client) logMinHoldCut(cl *claim) {
 	if c.quiet {
 		return
 	}
 	key, owner, token := cl.key, cl.owner(), cl.guard.token
 	c.report(func() {
-		c.log.Warn("minimum hold cut short", clog.String("key", key), clog.String("owner", owner), clog.Int64("fence", token))
+		c.log.Warn("minimum hold cut short", clog.String("key", key), clog.String("owner", owner), clog.Int64("token", token))
 	})
 }
 
@@ -96,7 +96,7 @@ func (c *Client) logRenewFailed(failed, of int, err error) {
 func (c *Client) logGaveUp(key string, err error) {
 	if !c.quiet {
 		c.report(func() {
-			c.log.Error("clean-up gave up; the lease ends the claim", clog.String("key", key), clog.Error(err))
+			c.log.Error("cleanup gave up; the lease ends the claim", clog.String("key", key), clog.Error(err))
 		})
 	}
 }
@@ -105,18 +105,18 @@ func (c *Client) logDropped(reports int) {
 	c.log.Warn("reports dropped: the logger, meter or tracer did not return in time", clog.Int("reports", reports))
 }
 
-// A driverLogger takes the log lines of a Driver, which may come from the path that
-// renews, to the reporter.
+// A driverLogger passes the log records of a Driver to the reporter, because they may come
+// from the path that renews.
 type driverLogger struct {
 	slog.Handler
 	reporter *reporter
 }
 
-// Enabled says yes: the user's handler is asked by the reporter.
+// Enabled returns true: the reporter calls Enabled of the user's handler.
 func (driverLogger) Enabled(context.Context, slog.Level) bool { return true }
 
 func (d driverLogger) Handle(ctx context.Context, r slog.Record) error {
-	ctx = context.WithoutCancel(ctx) // it may be over by then
+	ctx = context.WithoutCancel(ctx) // it may have ended when the reporter runs
 	d.reporter.add([]report{{run: func() {
 		if d.Handler.Enabled(ctx, r.Level) {
 			_ = d.Handler.Handle(ctx, r)
@@ -133,9 +133,9 @@ func (d driverLogger) WithGroup(name string) slog.Handler {
 	return driverLogger{d.Handler.WithGroup(name), d.reporter}
 }
 
-func (c *Client) logEvicted(key string, victim Claim) {
+func (c *Client) logEvicted(key string, victim driver.Claim) {
 	safely(func() {
-		c.log.Warn("lock evicted", clog.String("key", key), clog.Int64("fence", victim.Token),
+		c.log.Warn("lock evicted", clog.String("key", key), clog.Int64("token", victim.Token),
 			clog.String("owner", victim.Info.Owner), clog.String("host", victim.Info.Host), clog.Int("pid", victim.Info.PID))
 	})
 }

@@ -82,8 +82,8 @@ func (o *observatory) client(t *testing.T, backend driver.Opener, cfg dlock.Conf
 	return c
 }
 
-// read returns the value of a metric with one attribute beside the backend, the
-// count for a histogram. ok is false if there is none.
+// read returns the value of a metric with one attribute in addition to the backend, or the count of
+// a histogram. ok is false if there is none.
 func (o *observatory) read(t *testing.T, name, attr, value string) (n int64, ok bool) {
 	t.Helper()
 	var all metricdata.ResourceMetrics
@@ -128,7 +128,7 @@ func (o *observatory) want(t *testing.T, name, attr, value string, want int64) {
 	}
 }
 
-// A dashboard shows zero for what has not happened yet, and afterwards what has.
+// Metrics start at zero, and then show what has happened.
 func TestMetrics(t *testing.T) {
 	o, store := observe(t), memlock.New()
 	c, other := o.client(t, store, dlock.Config{}), o.client(t, store, dlock.Config{})
@@ -184,7 +184,7 @@ func TestMetrics(t *testing.T) {
 	o.want(t, "dlock.waiting", "", "", 0)
 }
 
-// Renewals are counted, with what was left of the lease.
+// Renewals are counted, with the validity that was left.
 func TestRenewalMetrics(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		o := observe(t)
@@ -224,8 +224,8 @@ func attrs(s sdktrace.ReadOnlySpan) map[attribute.Key]string {
 	return m
 }
 
-// A waiter's span is linked to the acquisition that it waited for, in whatever
-// process that was; the hold is a span of its own and tells how it ended.
+// A waiter's span is linked to the acquisition that it waited for, in any process. The hold has its
+// own span, which shows how it ended.
 func TestSpans(t *testing.T) {
 	o, store := observe(t), memlock.New()
 	c, other := o.client(t, store, dlock.Config{}), o.client(t, store, dlock.Config{})
@@ -253,10 +253,10 @@ func TestSpans(t *testing.T) {
 		t.Errorf("acquire has %v", a)
 	}
 	hold := o.span(t, "dlock.hold", 0)
-	if a := attrs(hold); a["dlock.fence"] != fmt.Sprint(g.Token()) || len(hold.Links()) != 1 {
+	if a := attrs(hold); a["dlock.token"] != fmt.Sprint(g.Token()) || len(hold.Links()) != 1 {
 		t.Errorf("hold has %v, links %v", a, hold.Links())
 	}
-	if a := attrs(o.span(t, "dlock.release", 0)); a["dlock.fence"] != fmt.Sprint(g.Token()) {
+	if a := attrs(o.span(t, "dlock.release", 0)); a["dlock.token"] != fmt.Sprint(g.Token()) {
 		t.Errorf("release has %v", a)
 	}
 	if _, err := c.TryAcquire(ctx, "k"); !errors.Is(err, dlock.ErrLockHeldByOther) {
@@ -284,10 +284,10 @@ func TestLogLines(t *testing.T) {
 	<-acquire(t, c, "lost", dlock.WithMaxHold(time.Millisecond)).Done()
 	eventually(t, "the loss is logged", func() bool { return len(o.lines()) >= 4 })
 	for i, want := range []string{
-		`level=INFO msg="lock acquired" .*namespace=app\.dlock .*key=order:123 owner=api-7 fence=1 wait=\S+$`,
-		`level=INFO msg="lock released" .*key=order:123 owner=api-7 fence=1 hold=\S+$`,
+		`level=INFO msg="lock acquired" .*namespace=app\.dlock .*key=order:123 owner=api-7 token=1 wait=\S+$`,
+		`level=INFO msg="lock released" .*key=order:123 owner=api-7 token=1 hold=\S+$`,
 		`level=INFO msg="lock acquired" .*component=dlock .*key=lost `,
-		`level=WARN msg="ownership lost" .*key=lost owner=\S+ fence=2 hold=\S+ reason="it was held for its longest time of 1ms"$`,
+		`level=WARN msg="ownership lost" .*key=lost owner=\S+ token=2 hold=\S+ reason="it was held for its longest time of 1ms"$`,
 	} {
 		if line := o.lines()[i]; !regexp.MustCompile(want).MatchString(line) {
 			t.Errorf("line %d is\n%s\nand should match\n%s", i, line, want)
@@ -295,7 +295,7 @@ func TestLogLines(t *testing.T) {
 	}
 }
 
-// A call that goes on trying says why, less and less often.
+// A call that keeps trying logs the reason, less and less often.
 func TestTroubleIsLogged(t *testing.T) {
 	o := observe(t)
 	_, faults := faulty(faultdriver.Rule{Op: faultdriver.Acquire, Fault: faultdriver.Fail, Times: 9})
@@ -314,7 +314,7 @@ func TestTroubleIsLogged(t *testing.T) {
 	}
 }
 
-// A witness remembers the IDs that it has seen.
+// A witness records the IDs that it has seen.
 type witness struct {
 	driver.Opener
 	driver.Driver
@@ -337,14 +337,14 @@ func (w *witness) Acquire(ctx context.Context, r driver.Request) (driver.State, 
 
 // The ID of a claim is the right to release it, and is reported nowhere.
 func TestIDsAreNotReported(t *testing.T) {
-	const operations = 10_000
+	operations := times(2_000, 10_000)
 	o, w := observe(t), &witness{Opener: memlock.New()}
 	c := o.client(t, w, dlock.Config{DefaultTTL: time.Second})
 	ctx := context.Background()
 	for i := range operations {
 		key := fmt.Sprintf("k%d", i%7)
 		if i%100 == 0 {
-			key = "kept" // once it is held, all others fail
+			key = "kept" // once it is held, all other calls fail
 		}
 		g, err := c.TryAcquire(ctx, key)
 		if err != nil {
@@ -380,7 +380,7 @@ func TestIDsAreNotReported(t *testing.T) {
 	}
 }
 
-// What another process has written about its span may be anything.
+// The trace that another process has stored may be any text.
 func TestForeignTraceParent(t *testing.T) {
 	good := "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	if sc := dlock.SpanOf(good); !sc.IsValid() || !sc.IsRemote() || !sc.IsSampled() || dlock.TraceParent(sc) != good {
@@ -404,7 +404,7 @@ func (f onEnd) OnEnd(sdktrace.ReadOnlySpan)                   { f() }
 func (onEnd) Shutdown(context.Context) error                  { return nil }
 func (onEnd) ForceFlush(context.Context) error                { return nil }
 
-// The Client closes after a call has found the key taken, and before it asks by whom.
+// The Client is closed after a call has found the key locked, and before it looks up the holder.
 func TestCloseBeforeTheHolderIsLookedFor(t *testing.T) {
 	store := memlock.New()
 	acquire(t, client(t, store, dlock.Config{}), "k")
@@ -420,7 +420,7 @@ func TestCloseBeforeTheHolderIsLookedFor(t *testing.T) {
 	}
 }
 
-// A wait is measured from the beginning of the call.
+// A wait is measured from the start of the call.
 func TestWaitIsMeasured(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		o, store := observe(t), memlock.New()

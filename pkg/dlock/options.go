@@ -12,7 +12,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// An Option gives a Client a collaborator. What is injected is never closed.
+// An Option gives a Client a collaborator. The Client never closes what is injected.
 type Option func(*options)
 
 // A RedisConnector opens locks on a Redis client that it owns.
@@ -25,18 +25,31 @@ type EtcdConnector interface{ EtcdLocks() driver.Opener }
 // which it owns.
 type RedlockConnector interface{ RedlockLocks() driver.Opener }
 
-// WithLogger sets where the Client writes its log; without it, nowhere. A
-// logger that blocks or panics does not disturb the locks.
+// WithLogger sets the logger of the Client. Without it, the Client does not log. A logger
+// that blocks or panics does not affect the locks.
 func WithLogger(l clog.Logger) Option {
 	return func(o *options) { o.log = l }
 }
 
-// WithMeter measures what the Client does; see docs/observability.md.
+// WithSlog is WithLogger for programs that log with log/slog. A nil logger means
+// slog.Default, as it is when the Client is made.
+func WithSlog(l *slog.Logger) Option {
+	return func(o *options) {
+		to := l
+		if to == nil {
+			to = slog.Default()
+		}
+		o.log = clog.FromSlog(to)
+	}
+}
+
+// WithMeter sets the meter for the metrics of the Client; see docs/observability.md.
 func WithMeter(m metric.Meter) Option {
 	return func(o *options) { o.meter = m }
 }
 
-// WithTracer traces acquisitions, holds and releases; see docs/observability.md.
+// WithTracer sets the tracer for acquisitions, holds and releases; see
+// docs/observability.md.
 func WithTracer(t trace.Tracer) Option {
 	return func(o *options) { o.tracer = t }
 }
@@ -45,10 +58,10 @@ func WithTracer(t trace.Tracer) Option {
 func WithRedisConnector(conn RedisConnector) Option {
 	return func(o *options) {
 		if isNil(conn) {
-			o.offer("redis", nil)
+			o.offer(BackendRedis, nil)
 			return
 		}
-		o.offer("redis", conn.RedisLocks())
+		o.offer(BackendRedis, conn.RedisLocks())
 	}
 }
 
@@ -56,10 +69,10 @@ func WithRedisConnector(conn RedisConnector) Option {
 func WithEtcdConnector(conn EtcdConnector) Option {
 	return func(o *options) {
 		if isNil(conn) {
-			o.offer("etcd", nil)
+			o.offer(BackendEtcd, nil)
 			return
 		}
-		o.offer("etcd", conn.EtcdLocks())
+		o.offer(BackendEtcd, conn.EtcdLocks())
 	}
 }
 
@@ -67,21 +80,19 @@ func WithEtcdConnector(conn EtcdConnector) Option {
 func WithRedlockConnector(conn RedlockConnector) Option {
 	return func(o *options) {
 		if isNil(conn) {
-			o.offer("redlock", nil)
+			o.offer(BackendRedlock, nil)
 			return
 		}
-		o.offer("redlock", conn.RedlockLocks())
+		o.offer(BackendRedlock, conn.RedlockLocks())
 	}
 }
 
-// WithBackend offers a backend by its opener, for instance memlock.New() or
-// one of your own.
+// WithBackend offers a backend by its opener, for instance memlock.New() or your own.
 func WithBackend(b driver.Opener) Option {
 	return func(o *options) { o.offer("", b) }
 }
 
-// WithAdmin allows Client.Admin. It is off by default, since an Admin can take
-// locks away from their holders.
+// WithAdmin enables Client.Admin. It is off by default, because an Admin can evict holders.
 func WithAdmin() Option {
 	return func(o *options) { o.admin = true }
 }
@@ -92,17 +103,17 @@ type options struct {
 	tracer trace.Tracer
 	admin  bool
 	offers []offer
-	clock  func() int64 // tests: replaces the clock of suspended time
+	clock  func() int64 // replaces the clock of suspended time, in tests
 }
 
-// An offer is a backend that was injected. A name of "" is known only once the
-// backend has been opened.
+// An offer is a backend that was injected. If name is "", the name is known only after the
+// backend was opened.
 type offer struct {
-	name   string
+	name   BackendType
 	opener driver.Opener
 }
 
-func (o *options) offer(name string, b driver.Opener) {
+func (o *options) offer(name BackendType, b driver.Opener) {
 	o.offers = append(o.offers, offer{name, b})
 }
 
@@ -117,7 +128,7 @@ func collect(opts []Option) (*options, error) {
 	return o, nil
 }
 
-// open opens the one offer that the config asks for.
+// open opens the one offer that matches the config.
 func (o *options) open(cfg *Config, r *reporter) (driver.Driver, error) {
 	var chosen *offer
 	for i := range o.offers {
@@ -139,34 +150,18 @@ func (o *options) open(cfg *Config, r *reporter) (driver.Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := fits(cfg, d.Caps()); err != nil {
+	if err := cfg.fits(d.Caps()); err != nil {
 		return nil, closeAfter(d, err)
 	}
 	return d, nil
 }
 
-// driverLog is where a Driver writes: to the reporter, or nowhere.
+// driverLog returns the logger of a Driver, which writes to the reporter or discards.
 func (o *options) driverLog(r *reporter) *slog.Logger {
 	if o.log == (clog.Logger{}) {
 		return o.log.Slog()
 	}
 	return slog.New(driverLogger{o.log.Slog().Handler(), r})
-}
-
-func fits(cfg *Config, caps driver.Caps) error {
-	if cfg.Backend != "" && cfg.Backend != caps.Name {
-		return fmt.Errorf("%w: Backend %q, but the backend that was injected is %s", ErrInvalidConfig, cfg.Backend, caps.Name)
-	}
-	if cfg.RequireFair && !caps.FIFO {
-		return fmt.Errorf("%w: RequireFair, but %s does not grant in order of arrival", ErrUnsupported, caps.Name)
-	}
-	if err := checkBatch(cfg, caps); err != nil {
-		return err
-	}
-	if err := checkTTL(cfg.DefaultTTL, caps.MinTTL); err != nil {
-		return fmt.Errorf("%w: DefaultTTL: %w", ErrInvalidConfig, err)
-	}
-	return nil
 }
 
 func closeAfter(d driver.Driver, err error) error {
@@ -176,11 +171,16 @@ func closeAfter(d driver.Driver, err error) error {
 	return err
 }
 
-// isNil also sees a nil pointer inside a non-nil interface.
+// isNil also detects a nil pointer, function or map inside a non-nil interface.
 func isNil(v any) bool {
 	if v == nil {
 		return true
 	}
 	rv := reflect.ValueOf(v)
-	return rv.Kind() == reflect.Pointer && rv.IsNil()
+	switch rv.Kind() {
+	case reflect.Pointer, reflect.Func, reflect.Map, reflect.Slice, reflect.Chan:
+		return rv.IsNil()
+	default:
+		return false
+	}
 }

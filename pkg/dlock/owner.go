@@ -2,28 +2,31 @@ package dlock
 
 import "context"
 
-// A mark in a context says on whose behalf a call is made. Marks form a chain,
-// innermost first: a Guard taken under another Guard's context is marked with
-// both.
+// A mark in a context identifies the owner for which a call is made. Marks form a chain,
+// innermost first: the context of a Guard that was acquired under another Guard's context
+// has marks of both.
 type mark struct {
 	guard *Guard // nil for a mark of OwnerContext
+	owner *owner // of OwnerContext
 	outer *mark
 }
 
+// An owner is identified by its address.
+type owner struct{ _ byte }
+
 type markKey struct{}
 
-// OwnerContext returns a context that names a new owner. With
-// Config.EnableReentrant, a keyed lock that was taken with it can be taken again
-// with it or with a context made from it. The context of a Guard, and that of
-// Client.Do, names an owner as well.
+// OwnerContext returns a context that names a new owner. With Config.EnableReentrant, a key
+// that was locked with it can be locked again with it or with a context derived from it. The
+// context of a Guard, and that of Client.Do, also names an owner while the lock is held.
 func OwnerContext(ctx context.Context) context.Context {
 	if ctx == nil {
 		ctx = context.Background()
 	}
-	return marked(ctx, nil)
+	return context.WithValue(ctx, markKey{}, &mark{owner: &owner{}, outer: markOf(ctx).living()})
 }
 
-// FromContext returns the innermost Guard whose context ctx is made from.
+// FromContext returns the innermost Guard whose context ctx is derived from.
 func FromContext(ctx context.Context) (*Guard, bool) {
 	for m := markOf(ctx); m != nil; m = m.outer {
 		if m.guard != nil {
@@ -34,7 +37,28 @@ func FromContext(ctx context.Context) (*Guard, bool) {
 }
 
 func marked(ctx context.Context, g *Guard) context.Context {
-	return context.WithValue(ctx, markKey{}, &mark{g, markOf(ctx)})
+	return context.WithValue(ctx, markKey{}, &mark{guard: g, outer: markOf(ctx).living()})
+}
+
+// living returns the chain of marks without guards that have ended. It locks mu of their Clients,
+// so it must not run under mu.
+func (m *mark) living() *mark {
+	if m == nil {
+		return nil
+	}
+	outer := m.outer.living()
+	switch {
+	case m.guard != nil && !m.guard.claim.client.holds(m.guard):
+		return outer
+	case outer == m.outer:
+		return m
+	}
+	return &mark{m.guard, m.owner, outer}
+}
+
+// is reports whether two marks identify the same Guard or the same owner.
+func (m *mark) is(o *mark) bool {
+	return o != nil && m.guard == o.guard && m.owner == o.owner
 }
 
 func markOf(ctx context.Context) *mark {
@@ -45,10 +69,10 @@ func markOf(ctx context.Context) *mark {
 	return m
 }
 
-// holding returns the Guard of key that this Client holds on behalf of ctx: one that
-// ctx carries, or the one of a keyed lock that ctx owns.
+// holding returns the Guard of key that this Client holds for ctx: one that ctx carries, or
+// that of a keyed lock whose owner ctx names.
 func (c *Client) holding(ctx context.Context, key string) *Guard {
-	m := markOf(ctx) // the user's code, and so not under mu
+	m := markOf(ctx) // runs the user's code, so not under mu
 	if g := c.carried(m, key); g != nil || m == nil {
 		return g
 	}
@@ -61,8 +85,8 @@ func (c *Client) holding(ctx context.Context, key string) *Guard {
 	return h.guard
 }
 
-// carried returns the Guard of key among the marks of a context that this Client still
-// holds.
+// carried returns the Guard of key among the marks of a context, if this Client still holds
+// it.
 func (c *Client) carried(m *mark, key string) *Guard {
 	for ; m != nil; m = m.outer {
 		if g := m.guard; g != nil && g.claim.client == c && g.claim.key == key && c.holds(g) {
@@ -78,8 +102,8 @@ func (c *Client) holds(g *Guard) bool {
 	return g.holds() && !g.claim.expired(c.now())
 }
 
-// ownerIn is which of the marks of a context owns what is locked with it: the innermost of
-// OwnerContext, else the innermost of a Guard, else none.
+// ownerIn returns the mark that owns what is locked with a context: the innermost mark of
+// OwnerContext, otherwise the innermost mark of a Guard, otherwise nil.
 func ownerIn(innermost *mark) *mark {
 	for m := innermost; m != nil; m = m.outer {
 		if m.guard == nil {
@@ -89,10 +113,10 @@ func ownerIn(innermost *mark) *mark {
 	return innermost
 }
 
-// ownedBy reports whether the mark of whoever took h is among those of a context.
+// ownedBy reports whether the marks of a context include the owner of h, or its Guard.
 func (h *hold) ownedBy(m *mark) bool {
 	for ; m != nil; m = m.outer {
-		if m == h.owner || (m.guard != nil && m.guard == h.guard) {
+		if m.is(h.owner) || (m.guard != nil && m.guard == h.guard) {
 			return true
 		}
 	}

@@ -17,9 +17,9 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/memlock"
 )
 
-// Who owns a lock, and when that ends: each of these once gave one lock to two.
+// Ownership and its end: each of these tests reproduces a defect that gave one lock to two holders.
 
-// noSecondHolder asserts that whoever gets the key next gets it when g is over.
+// noSecondHolder asserts that the next holder gets the key only after g has ended.
 func noSecondHolder(t *testing.T, other *dlock.Client, g *dlock.Guard, within time.Duration) {
 	t.Helper()
 	held := g.Context()
@@ -29,20 +29,20 @@ func noSecondHolder(t *testing.T, other *dlock.Client, g *dlock.Guard, within ti
 	}
 }
 
-// A renewal with a shorter TTL is under way when the lock is handed on: it cuts the
-// successor's lease as it would have cut its sender's.
+// A renewal with a shorter TTL is in flight when the lock is handed over: it shortens the
+// successor's lease as it would have shortened that of its sender.
 func TestHandoffKeepsRenewalUnderWay(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		store := memlock.New()
 		renew := func(ctx context.Context, d driver.Driver, r []driver.Ref) ([]driver.State, error) {
 			if r[0].TTL == second {
-				elapse(100 * time.Millisecond) // on its way
+				elapse(100 * time.Millisecond) // in flight
 			}
 			return d.Renew(ctx, r)
 		}
 		c := client(t, &scripted{Opener: store, renew: renew}, dlock.Config{LocalBatch: 4, DefaultTTL: time.Minute})
 		first := acquire(t, c, "k")
-		waiters := inLine(t, c, ctx, "k", 1)
+		waiters := queueUp(t, c, ctx, "k", 1)
 		for _, ttl := range []time.Duration{second, time.Minute} {
 			short, cancel := context.WithTimeout(ctx, time.Millisecond)
 			wantErr(t, first.Extend(short, ttl), dlock.ErrUnknownOutcome)
@@ -53,13 +53,14 @@ func TestHandoffKeepsRenewalUnderWay(t *testing.T) {
 	})
 }
 
-// A heartbeat of the first waiter arrives long after the lock was granted, handed on
+// A heartbeat of the first waiter arrives long after the lock was granted, handed over
 // and extended.
 func TestHandoffLateHeartbeat(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		store, n := memlock.New(), 0
 		renew := func(ctx context.Context, d driver.Driver, r []driver.Ref) ([]driver.State, error) {
-			if n++; n == 1 {
+			n++
+			if n == 1 {
 				late := append([]driver.Ref(nil), r...)
 				time.AfterFunc(4*second, func() { _, _ = d.Renew(context.Background(), late) })
 				<-ctx.Done()
@@ -70,7 +71,7 @@ func TestHandoffLateHeartbeat(t *testing.T) {
 		other := client(t, store, dlock.Config{})
 		holder := acquire(t, other, "k")
 		c := client(t, &scripted{Opener: store, renew: renew, remote: true}, dlock.Config{LocalBatch: 4})
-		waiters := inLine(t, c, ctx, "k", 2)
+		waiters := queueUp(t, c, ctx, "k", 2)
 		elapse(1001 * time.Millisecond)
 		unlock(t, holder)
 		unlock(t, <-waiters[0])
@@ -82,7 +83,7 @@ func TestHandoffLateHeartbeat(t *testing.T) {
 	})
 }
 
-// An Extend of the former owner ends when the lock is handed on.
+// An Extend of the former owner ends when the lock is handed over.
 func TestHandoffEndsExtend(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		store := memlock.New()
@@ -92,7 +93,7 @@ func TestHandoffEndsExtend(t *testing.T) {
 		}
 		c := client(t, &scripted{Opener: store, renew: hang, remote: true}, dlock.Config{LocalBatch: 4})
 		first := acquire(t, c, "k")
-		waiters := inLine(t, c, ctx, "k", 1)
+		waiters := queueUp(t, c, ctx, "k", 1)
 		extended := async(func() error { return first.Extend(ctx, 10*second) })
 		synctest.Wait()
 		unlock(t, first)
@@ -150,7 +151,7 @@ func TestOwnerDoesNotWaitForItself(t *testing.T) {
 	})
 }
 
-// The machine sleeps while a renewal is under way: the answer counts from before.
+// The machine is suspended while a renewal is in flight: the answer counts from before.
 func TestSuspendDuringRenewal(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		var slept atomic.Int64
@@ -168,7 +169,7 @@ func TestSuspendDuringRenewal(t *testing.T) {
 		clock := dlock.WithSleptClock(func() time.Duration { return time.Duration(slept.Load()) })
 		c := client(t, &scripted{Opener: memlock.New(), renew: renew}, dlock.Config{}, clock)
 		began := time.Now()
-		g := acquire(t, c, "k", dlock.WithTTL(30*second)) // renewed at 10 s; 15 of the next 30 are slept
+		g := acquire(t, c, "k", dlock.WithTTL(30*second)) // renewed at 10 s; the machine is suspended for 15 of the next 30
 		<-g.Done()
 		if took := time.Since(began); took > 25*second || n > 40 {
 			t.Errorf("the lease ended at 25s, the context at %v, after %d renewals", took, n)
@@ -197,7 +198,7 @@ func TestSuspendDuringUnansweredCall(t *testing.T) {
 	})
 }
 
-// Close ends every context before it releases anything, also while clean-up is at work.
+// Close ends every context before it releases anything, even while cleanup runs.
 func TestCloseEndsContextsDuringCleanup(t *testing.T) {
 	done := map[string]<-chan struct{}{}
 	var early atomic.Int64
@@ -229,8 +230,7 @@ func TestCloseEndsContextsDuringCleanup(t *testing.T) {
 	}
 }
 
-// One failed heartbeat does not cost the place in the queue, however long the pause
-// after an error is.
+// One failed heartbeat does not lose the place in the queue, for any pause after an error.
 func TestHeartbeatIsRepeatedInTime(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		store, faults := faulty()
@@ -254,8 +254,8 @@ func TestHeartbeatIsRepeatedInTime(t *testing.T) {
 	})
 }
 
-// A hint, of this lock or of all, makes the Client look whether a lock without renewal is still
-// there, and does not lengthen it. If it is gone, that is a loss at once.
+// A hint for this lock or for all makes the Client verify a lock without renewal, and does not
+// extend it. If the lock is gone, that is a loss at once.
 func TestHintDoesNotRenewFixed(t *testing.T) {
 	for n := range 4 {
 		evict, ofAll := n%2 == 0, n < 2
@@ -273,7 +273,7 @@ func TestHintDoesNotRenewFixed(t *testing.T) {
 				hint = driver.Event{}
 			}
 			elapse(5 * second)
-			for range 50 { // however often
+			for range 50 { // any number of times
 				if evict {
 					break
 				}
@@ -301,7 +301,7 @@ func TestHintDoesNotRenewFixed(t *testing.T) {
 	}
 }
 
-// A lock that is held and that nobody here waits for costs no goroutine.
+// A held lock without local waiters needs no goroutine.
 func TestHandoffNeedsNoGoroutine(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		c := client(t, memlock.New(), dlock.Config{LocalBatch: 8})
@@ -323,7 +323,7 @@ func TestHandoffNeedsNoGoroutine(t *testing.T) {
 	})
 }
 
-// Those who wait together through LocalBatch get their share next to a Client without.
+// Callers that wait together through LocalBatch get their share next to a Client without it.
 func TestHandoffShare(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		store := memlock.New()
@@ -363,7 +363,7 @@ func TestRequireFairRefusesLocalBatch(t *testing.T) {
 	wantErr(t, err, dlock.ErrInvalidConfig)
 }
 
-// Asking for the context while the lock is unlocked is no race.
+// Calling Context while the lock is unlocked is not a race.
 func TestContextDuringUnlock(t *testing.T) {
 	o := observe(t)
 	c := o.client(t, memlock.New(), dlock.Config{})
@@ -377,8 +377,8 @@ func TestContextDuringUnlock(t *testing.T) {
 	}
 }
 
-// A push that arrives while its claim is being released is no grant of a stranger's:
-// it is not released a second time, which Unlock would take for a loss.
+// A push that arrives while its claim is being released is not treated as an unknown grant: a
+// second release would make Unlock report a loss.
 func TestPushDuringRelease(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		events, releases := make(chan driver.Event), 0
@@ -387,7 +387,7 @@ func TestPushDuringRelease(t *testing.T) {
 			for _, st := range []driver.State{{Phase: driver.Held, Token: 1}, {Phase: driver.Gone}, {}} {
 				events <- driver.Event{Key: r.Key, ID: r.ID, State: st}
 			}
-			elapse(second) // whatever the pushes lead to is done by then
+			elapse(second) // all effects of the pushes are done by then
 			return d.Release(ctx, r)
 		}
 		c := client(t, &scripted{Opener: memlock.New(), events: events, release: release}, dlock.Config{})
@@ -401,8 +401,8 @@ func TestPushDuringRelease(t *testing.T) {
 	})
 }
 
-// A hint that arrives before the claim's first answer is not lost: the answer may be
-// older than what the hint tells of.
+// A hint that arrives before the claim's first answer is not lost: the answer may be older than the
+// hint.
 func TestHintBeforeTheAnswer(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		store, events := memlock.New(), make(chan driver.Event)

@@ -9,8 +9,10 @@ import (
 // kept under mu.
 type progress struct {
 	claim *claim
-	asked bool  // an attempt to file it is under way
+	asked bool  // an attempt to submit it is under way
 	err   error // of the last attempt, if it failed
+	doubt bool  // an earlier claim may be stored: no answer has said what became of it
+	known bool  // the claim was answered, and had its place
 }
 
 // trouble is why the claim may not be waiting for a holder at all.
@@ -20,22 +22,34 @@ func (p *progress) trouble() error {
 		return nil
 	case p.claim.phase == queued:
 		return p.claim.silence()
-	case p.claim.phase != filing:
+	case p.claim.phase == ended && p.doubt && !p.known: // between two claims
+	case p.claim.phase != submitting:
 		return nil
-	case p.asked || p.claim.unsettled:
-		return fmt.Errorf("%w: %w", ErrUnknownOutcome, mayBeStored(cmp.Or(p.err, errNoAnswer)))
+	case p.asked || p.claim.unanswered || p.doubt:
+	default:
+		return p.err
 	}
-	return p.err
+	return fmt.Errorf("%w: %w", ErrUnknownOutcome, mayBeStored(cmp.Or(p.err, errNoAnswer)))
 }
 
-// note records where an attempt stands, for those who wait for it.
-func (a *acquisition) note(asked bool, err error) {
+// recordAttempt is for those who wait for the claim: an attempt is under way, or has ended.
+func (a *acquisition) recordAttempt(asked bool, err error) {
 	if a.met == nil {
 		return
 	}
 	a.client.mu.Lock()
 	defer a.client.mu.Unlock()
 	a.met.asked, a.met.err = asked, err
+}
+
+// recordAnswer is for those who wait for the claim: what its answer says of it and of those before.
+func (a *acquisition) recordAnswer() {
+	if a.met == nil {
+		return
+	}
+	a.client.mu.Lock()
+	defer a.client.mu.Unlock()
+	a.met.doubt, a.met.known = a.doubt, a.queued
 }
 
 // silence is why nothing is known of a claim that was queued: its renewals are not

@@ -16,9 +16,9 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/memlock"
 )
 
-// What an option or an option's absence promises is kept, or refused.
+// The promises of options, and of their absence, are kept or refused.
 
-// evicted takes a lock from a Client that does not hear of it.
+// evicted evicts the lock of a Client that does not notice it.
 func evicted(t *testing.T, opts ...dlock.LockOption) (c *dlock.Client, g *dlock.Guard) {
 	t.Helper()
 	store, faults := faulty(faultdriver.Rule{Op: faultdriver.Push, Fault: faultdriver.LosePush})
@@ -31,11 +31,11 @@ func evicted(t *testing.T, opts ...dlock.LockOption) (c *dlock.Client, g *dlock.
 	if err := a.Evict(ctx, "k", g.Token()); err != nil {
 		t.Fatal(err)
 	}
-	alive(t, g) // or the test shows nothing
+	alive(t, g) // otherwise the test shows nothing
 	return c, g
 }
 
-// A Client that is granted a key again no longer believes in an older grant of it.
+// A Client that is granted a key again ends an older grant of it.
 func TestGreaterTokenEndsTheSmaller(t *testing.T) {
 	modes := map[string]dlock.LockOption{"exclusive": dlock.WithWait(0), "shared": dlock.WithShared()}
 	for name, mode := range modes {
@@ -59,16 +59,16 @@ func TestGreaterTokenEndsTheSmaller(t *testing.T) {
 	}
 }
 
-// An answer that took so long that the key was granted anew since is not believed.
+// An answer that took so long that the key was granted again meanwhile is not trusted.
 func TestSmallerTokenIsNotDelivered(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		store := memlock.New()
-		answer, filed := make(chan struct{}), make(chan int64, 1)
+		answer, submitted := make(chan struct{}), make(chan int64, 1)
 		var calls atomic.Int64
 		late := func(ctx context.Context, d driver.Driver, r driver.Request) (driver.State, error) {
 			st, err := d.Acquire(ctx, r)
 			if calls.Add(1) == 1 {
-				filed <- st.Token
+				submitted <- st.Token
 				<-answer
 			}
 			return st, err
@@ -79,7 +79,7 @@ func TestSmallerTokenIsNotDelivered(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := a.Evict(ctx, "k", <-filed); err != nil {
+		if err := a.Evict(ctx, "k", <-submitted); err != nil {
 			t.Fatal(err)
 		}
 		second := acquire(t, c, "k")
@@ -96,7 +96,7 @@ func TestSmallerTokenIsNotDelivered(t *testing.T) {
 	})
 }
 
-// Who has given up does not get the lock all the same.
+// A caller that has given up does not get the lock.
 func TestEndOfTheCallerWins(t *testing.T) {
 	for _, batch := range []int{0, 8} {
 		for range 50 {
@@ -107,7 +107,7 @@ func TestEndOfTheCallerWins(t *testing.T) {
 				ends, cancel := context.WithCancel(ctx)
 				got := async(func() error { _, err := c.Acquire(ends, "k"); return err })
 				synctest.Wait()
-				cancel() // the waiter has yet to run when the grant comes
+				cancel() // the waiter has not run yet when the grant comes
 				unlock(t, holder)
 				wantErr(t, <-got, context.Canceled)
 				synctest.Wait()
@@ -133,8 +133,7 @@ func TestEndDuringTheCallWins(t *testing.T) {
 	})
 }
 
-// endsWithTheGrant is a context that ends when its caller, about to wait, has been granted
-// what it waits for.
+// endsWithTheGrant is a context that ends when its caller, about to wait, has been granted the key.
 type endsWithTheGrant struct {
 	context.Context
 	once *sync.Once
@@ -146,7 +145,7 @@ func (c endsWithTheGrant) Done() <-chan struct{} {
 	return c.Context.Done()
 }
 
-// The same for one that waits in the queue of its Client.
+// The same for a caller that waits in the local queue of its Client.
 func TestEndBeforeAHandoffWins(t *testing.T) {
 	for range 50 {
 		virtual(t, func(t *testing.T) {
@@ -160,7 +159,7 @@ func TestEndBeforeAHandoffWins(t *testing.T) {
 	}
 }
 
-// The longest hold frees the key as soon as any loss would.
+// A maximum hold frees the key as soon as any other loss would.
 func TestMaxHoldFreesTheKey(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		store := memlock.New()
@@ -182,7 +181,7 @@ func TestMaxHoldFreesTheKey(t *testing.T) {
 	})
 }
 
-// A least hold that the lease cannot last for is refused.
+// A minimum hold longer than the lease is refused.
 func TestMinHoldBeyondALeaseWithoutRenewal(t *testing.T) {
 	c := client(t, memlock.New(), dlock.Config{})
 	_, err := c.Acquire(ctx, "k", dlock.WithTTL(time.Second), dlock.WithoutRenewal(), dlock.WithMinHold(2*time.Second))
@@ -190,7 +189,7 @@ func TestMinHoldBeyondALeaseWithoutRenewal(t *testing.T) {
 	unlock(t, acquire(t, c, "l", dlock.WithTTL(time.Second), dlock.WithMinHold(time.Minute)))
 }
 
-// Re-entry gives what the outer lock has, and refuses what it has not.
+// Re-entry gives what the outer lock has, and refuses anything more.
 func TestReentryOptions(t *testing.T) {
 	hour, minute := time.Hour, time.Minute
 	for name, tt := range map[string]struct {
@@ -235,7 +234,7 @@ func TestReentryOptions(t *testing.T) {
 	}
 }
 
-// Permits of another number exclude each other; whoever waits for that is told.
+// Permits with different limits exclude each other, and the waiter is told so.
 func TestDifferingPermitsAreTold(t *testing.T) {
 	o := observe(t)
 	store := memlock.New()
@@ -253,12 +252,12 @@ func TestDifferingPermitsAreTold(t *testing.T) {
 	wantErr(t, <-got, context.Canceled)
 }
 
-// Every token of a turn that is handed on locally names its holder.
+// Every token of a local turn identifies its holder.
 func TestEvictByAnyTokenOfATurn(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		c := client(t, memlock.New(), dlock.Config{LocalBatch: 8})
 		first := acquire(t, c, "k")
-		next := inLine(t, c, ctx, "k", 1)
+		next := queueUp(t, c, ctx, "k", 1)
 		unlock(t, first)
 		g := <-next[0]
 		a, err := c.Admin()
@@ -275,8 +274,8 @@ func TestEvictByAnyTokenOfATurn(t *testing.T) {
 	})
 }
 
-// A renewal that is given up is not the end of the context of whoever waits.
-func TestRenewalBoundIsNotTheCallers(t *testing.T) {
+// A renewal that times out is not reported as the end of the waiter's context.
+func TestRenewalTimeoutIsNotTheCallers(t *testing.T) {
 	for _, batch := range []int{0, 8} {
 		virtual(t, func(t *testing.T) {
 			store := memlock.New()
@@ -295,7 +294,7 @@ func TestRenewalBoundIsNotTheCallers(t *testing.T) {
 	}
 }
 
-// A suspend is noticed in time however busy the Client is.
+// A suspend is detected in time however busy the Client is.
 func TestSuspendOfABusyClient(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		var slept atomic.Int64
@@ -307,7 +306,7 @@ func TestSuspendOfABusyClient(t *testing.T) {
 			began := time.Now()
 			for g.Context().Err() == nil {
 				elapse(70 * time.Millisecond)
-				unlock(t, acquire(t, c, "other", dlock.WithTTL(second))) // has the scheduler wake
+				unlock(t, acquire(t, c, "other", dlock.WithTTL(second))) // wakes the scheduler
 			}
 			if took := time.Since(began); took > 600*time.Millisecond {
 				t.Errorf("noticed after %v", took)
@@ -319,7 +318,7 @@ func TestSuspendOfABusyClient(t *testing.T) {
 	})
 }
 
-// A grant whose lease had passed when it was told is not a lock that somebody else holds.
+// A grant whose lease had passed on arrival is not reported as a lock that another holds.
 func TestGrantThatCameTooLate(t *testing.T) {
 	for _, batch := range []int{0, 8} {
 		virtual(t, func(t *testing.T) {
@@ -347,7 +346,7 @@ func TestGrantThatCameTooLate(t *testing.T) {
 	}
 }
 
-// A place in the queue that a suspend may have cost is not one behind a holder.
+// A place in the queue that may be lost after a suspend is not reported as one behind a holder.
 func TestPlaceThatMayBeLost(t *testing.T) {
 	for _, batch := range []int{0, 8} {
 		virtual(t, func(t *testing.T) {
@@ -374,7 +373,8 @@ func TestPlaceThatMayBeLost(t *testing.T) {
 	}
 }
 
-// Who comes when the lock was given back already, and hears nothing, is not behind a holder.
+// A caller that comes after the lock was released, and gets no answer, is not reported as being
+// behind a holder.
 func TestHandoffWhileTheReleaseIsSilent(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		silent := func(ctx context.Context, _ driver.Driver, _ driver.Ref) (driver.State, error) {
@@ -386,7 +386,7 @@ func TestHandoffWhileTheReleaseIsSilent(t *testing.T) {
 		early := async(func() error { _, err := c.Acquire(ctx, "k", dlock.WithWait(100*time.Millisecond)); return err })
 		elapse(50 * time.Millisecond)
 		done := async(func() error { return g.Unlock(ctx) })
-		wantErr(t, <-early, dlock.ErrLockHeldByOther) // as somebody did, for half of its wait
+		wantErr(t, <-early, dlock.ErrLockHeldByOther) // a holder existed for half of its wait
 		_, err := c.Acquire(ctx, "k", dlock.WithWait(100*time.Millisecond))
 		wantErr(t, err, dlock.ErrUnknownOutcome)
 		<-done

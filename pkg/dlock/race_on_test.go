@@ -2,5 +2,5 @@
 
 package dlock_test
 
-// raced says that the race detector slows everything down tenfold.
+// raced is true if the race detector is on, which slows everything down tenfold.
 const raced = true

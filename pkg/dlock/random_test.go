@@ -15,8 +15,8 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/memlock"
 )
 
-// Random keyed and guard calls of two Clients, with re-entry, loss and
-// repeated requests, against a model of who holds what.
+// Random keyed and guard calls of two Clients, with re-entry, losses and repeated requests, against
+// a model of the holders.
 func TestRandomCalls(t *testing.T) {
 	if f := flag.Lookup("rapid.checks"); f.Value.String() == f.DefValue {
 		if err := flag.Set("rapid.checks", "400"); err != nil {
@@ -32,7 +32,7 @@ func TestRandomCalls(t *testing.T) {
 	})
 }
 
-// inBubble hides Deadline, which a test in virtual time may not ask for.
+// inBubble hides Deadline, which a test in virtual time must not call.
 type inBubble struct{ rapid.TB }
 
 type machine struct {
@@ -144,7 +144,7 @@ func (m *machine) Unlock(rt *rapid.T) {
 	case k == nil:
 		expect(rt, err, dlock.ErrLockNotHeld)
 		return
-	case k.lost: // the inner Unlock of a lost lock says so too
+	case k.lost: // the inner Unlock of a lost lock returns it too
 		expect(rt, err, dlock.ErrOwnershipLost)
 	default:
 		expect(rt, err, nil)
@@ -189,7 +189,7 @@ func (m *machine) UnlockGuard(rt *rapid.T) {
 	}
 }
 
-// Evict takes a key from its holder, who learns of it.
+// Evict evicts the holder of a key, which notices it.
 func (m *machine) Evict(rt *rapid.T) {
 	w := drawWhere(rt)
 	a, err := m.clients[w.client].Admin()
@@ -208,15 +208,15 @@ func (m *machine) Evict(rt *rapid.T) {
 		expect(rt, err, dlock.ErrLockNotHeld)
 	}
 	m.holder[w.key] = nil
-	elapse(5 * second) // a renewal at the latest; the push, or its answer, may be lost
+	elapse(5 * second) // at least one renewal, because the push or its answer may be lost
 }
 
 func (m *machine) Elapse(rt *rapid.T) {
 	elapse(time.Duration(rapid.IntRange(0, 60_000).Draw(rt, "ms")) * time.Millisecond)
 }
 
-// Check is what must hold after every call: the store, the guards and the
-// Clients' own tables agree with the model.
+// Check asserts after every call that the store, the guards and the tables of the Clients agree
+// with the model.
 func (m *machine) Check(rt *rapid.T) {
 	synctest.Wait()
 	for _, key := range []string{"a", "b"} {
@@ -239,7 +239,7 @@ func (m *machine) Check(rt *rapid.T) {
 			if w.client == i {
 				entries++ // in the table of keys
 				if !k.lost {
-					entries += 2 // and as a claim, and in the timeline
+					entries += 2 // also as a claim, and in the timeline
 				}
 			}
 		}

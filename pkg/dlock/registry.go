@@ -6,14 +6,14 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// A registry has every claim of a Client that was filed and is not over. One claim of each
-// key is found by the key: the exclusive holder, if this Client has one. So a key costs one
-// entry, and a grant finds out whether the same Client still believes in an older one: what
-// was granted anew was taken from whoever held it before, who need not wait to be told.
+// A registry has every claim of a Client that has not ended. One claim of each key is indexed by
+// the key: the exclusive holder, if this Client has one. Most keys therefore need only one entry.
+// When a key is granted, the index shows whether the same Client still assumes that it holds an
+// older grant. That grant has ended, and its holder is notified at once.
 type registry struct {
 	byKey  map[string]*claim
 	byID   map[string]*claim // all others
-	groups map[string]*group // by key: what is held and not exclusive
+	groups map[string]*group // by key: held claims that are not exclusive
 }
 
 func newRegistry() registry {
@@ -62,15 +62,15 @@ func (r *registry) all() iter.Seq[*claim] {
 	}
 }
 
-// A group is what this Client holds of one key and is not exclusive. All of it is of one
-// mode, and of one number of permits.
+// A group has the claims on one key that this Client holds and that are not exclusive. All have
+// the same mode and the same number of permits.
 type group struct {
 	mode   driver.Mode
 	limit  int32
 	claims map[*claim]struct{}
 }
 
-// beginHold is for a claim that is held from now on. It is found by its key if it is exclusive.
+// beginHold records that a claim is held. An exclusive claim is then indexed by its key.
 func (r *registry) beginHold(cl *claim) {
 	if cl.mode != driver.Exclusive {
 		g := r.groups[cl.key]
@@ -92,7 +92,7 @@ func (r *registry) beginHold(cl *claim) {
 	r.byKey[cl.key], cl.byKey = cl, true
 }
 
-// leaveHold is for a claim that is held no longer.
+// leaveHold records that a claim is not held any more.
 func (r *registry) leaveHold(cl *claim) {
 	g := r.groups[cl.key]
 	if cl.mode == driver.Exclusive || g == nil {
@@ -104,9 +104,9 @@ func (r *registry) leaveHold(cl *claim) {
 	}
 }
 
-// admit ends what this Client holds and cannot be held beside a claim that was granted. It
-// reports whether the grant is the latest: one that is older than what is held was answered
-// late, and is over.
+// admit ends claims of this Client that cannot be held together with a claim that was granted. It
+// reports whether the grant is the latest: a grant older than a held claim was answered late, and
+// has ended.
 func (c *Client) admit(cl *claim) bool {
 	if !cl.byKey {
 		before := c.claims.byKey[cl.key]
@@ -121,7 +121,7 @@ func (c *Client) admit(cl *claim) bool {
 	return true
 }
 
-// admitBeside is admit for a key of which this Client holds a group.
+// admitBeside is admit for a key on which this Client holds a group.
 func (c *Client) admitBeside(g *group, cl *claim) bool {
 	if g.mode != cl.mode || g.limit != cl.limit || cl.limit == 1 {
 		for before := range g.claims {
@@ -133,19 +133,19 @@ func (c *Client) admitBeside(g *group, cl *claim) bool {
 	}
 	if cl.mode == driver.Permit && len(g.claims) >= int(cl.limit) {
 		for before := range g.claims {
-			c.verifyNow(before) // one of them is over, and the backend knows which
+			c.verifyNow(before) // one of them has ended, and the backend knows which
 		}
 	}
 	return true
 }
 
-// excludes reports whether a claim is an exclusive one, and held.
+// excludes reports whether a claim is exclusive and held.
 func (cl *claim) excludes() bool {
 	return cl != nil && cl.mode == driver.Exclusive && (cl.phase == held || cl.phase == lingering)
 }
 
-// supersede ends a claim that cannot be held beside one that was granted later, by its
-// token, and reports whether it was. If it is the other way round, both are looked at anew.
+// supersede ends a claim that cannot be held together with one that was granted later. It
+// compares their tokens, and returns false if cl is the older grant. Both are then verified.
 func (c *Client) supersede(before, cl *claim) bool {
 	if before.guard.token >= cl.token && cl.token != 0 {
 		c.verifyNow(before)
@@ -160,8 +160,8 @@ func (c *Client) supersede(before, cl *claim) bool {
 	return true
 }
 
-// verifyNow has a held claim renewed, or looked at if it is not to be renewed.
+// verifyNow renews a claim at once. A claim that must not be renewed is only verified.
 func (c *Client) verifyNow(cl *claim) {
-	cl.verify = cl.verify || !cl.renewable() && cl.renewAt == never // else what is due will tell
+	cl.verify = cl.verify || !cl.renewable() && cl.renewAt == never // otherwise the due renewal decides
 	c.renewNow(cl)
 }

@@ -2,8 +2,10 @@ package dlock_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -14,20 +16,21 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/memlock"
 )
 
-// Each test here is a mistake that was made once.
+// Each test here reproduces a defect that existed once.
 
 var errNet = errors.New("network")
 
 type renewFunc = func(context.Context, driver.Driver, []driver.Ref) ([]driver.State, error)
 
-// A push overtakes the answer to a renewal that still said Queued: what is left
-// of the heartbeat is renewed in time.
+// A push overtakes the answer to a renewal that still said Queued: the rest of the heartbeat is
+// renewed in time.
 func TestPushOvertakesQueuedAnswer(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		store, n := memlock.New(), 0
 		late := func(ctx context.Context, d driver.Driver, r []driver.Ref) ([]driver.State, error) {
 			st, err := d.Renew(ctx, r)
-			if n++; n == 2 {
+			n++
+			if n == 2 {
 				elapse(100 * time.Millisecond)
 			}
 			return st, err
@@ -52,7 +55,8 @@ func TestExtendShorterUnanswered(t *testing.T) {
 				return nil, errNet
 			}
 			st, err := d.Renew(ctx, r)
-			if dead = r[0].TTL == 10*second; dead {
+			dead = r[0].TTL == 10*second
+			if dead {
 				return nil, errNet
 			}
 			return st, err
@@ -67,14 +71,15 @@ func TestExtendShorterUnanswered(t *testing.T) {
 	})
 }
 
-// The same for an attempt to file that arrives late, after an Extend.
+// The same for an attempt to submit that arrives late, after an Extend.
 func TestLateAcquireShortens(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		store, n := memlock.New(), 0
 		b := client(t, &scripted{
 			Opener: store,
 			acquire: func(ctx context.Context, d driver.Driver, r driver.Request) (driver.State, error) {
-				if n++; n == 1 {
+				n++
+				if n == 1 {
 					time.AfterFunc(5*second, func() { _, _ = d.Acquire(ctx, r) })
 					return driver.State{}, errNet
 				}
@@ -99,8 +104,8 @@ func TestLateAcquireShortens(t *testing.T) {
 
 var started time.Time
 
-// A push of a grant to an earlier attempt is not taken for one to a later.
-func TestStalePushAfterRefiling(t *testing.T) {
+// A push of a grant to an earlier attempt is not mistaken for a grant to a later one.
+func TestStalePushAfterResubmission(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		store, n := memlock.New(), 0
 		b := client(t, &scripted{Opener: store, acquire: func(ctx context.Context, d driver.Driver, r driver.Request) (driver.State, error) {
@@ -140,13 +145,14 @@ func TestStalePushAfterRefiling(t *testing.T) {
 	})
 }
 
-// The same if that push is so late that the later attempt is queued by then.
-func TestLatePushAfterRefiling(t *testing.T) {
+// The same if the push arrives after the later attempt was queued.
+func TestLatePushAfterResubmission(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		store, events, n := memlock.New(), make(chan driver.Event), 0
 		var id string
 		b := client(t, &scripted{Opener: store, events: events, acquire: func(ctx context.Context, d driver.Driver, r driver.Request) (driver.State, error) {
-			if n++; n == 1 {
+			n++
+			if n == 1 {
 				id = r.ID
 				return driver.State{}, errNet
 			}
@@ -167,8 +173,8 @@ func TestLatePushAfterRefiling(t *testing.T) {
 	})
 }
 
-// One renewal that hangs does not lose a lock: neither when a longer lease was
-// just asked for, nor when the key was just granted.
+// One renewal that hangs does not lose a lock: neither after a longer lease was requested, nor
+// after the key was granted.
 func TestOneHungRenewalIsNoLoss(t *testing.T) {
 	hangOnce := func(hang *atomic.Bool) renewFunc {
 		return func(ctx context.Context, d driver.Driver, r []driver.Ref) ([]driver.State, error) {
@@ -206,7 +212,8 @@ func TestOneHungRenewalIsNoLoss(t *testing.T) {
 	})
 }
 
-// A lock with a long lease whose renewals hang does not hold up one with a short.
+// A lock with a long lease whose renewals hang does not delay the renewal of one with a short
+// lease.
 func TestLongLeasesDoNotHoldUpShortOnes(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		renew := func(ctx context.Context, d driver.Driver, r []driver.Ref) ([]driver.State, error) {
@@ -256,7 +263,7 @@ func TestCloseEndsContextsFirst(t *testing.T) {
 	}
 }
 
-// Closing takes time in proportion to what is held.
+// The time of Close is proportional to the number of held locks.
 func TestCloseReleasesMany(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		store := memlock.New()
@@ -271,13 +278,13 @@ func TestCloseReleasesMany(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if keys, _, err := a.List(ctx, "", "", 10); err != nil || len(keys) > 0 {
+		if keys, _, err := a.ListPage(ctx, "", "", 10); err != nil || len(keys) > 0 {
 			t.Errorf("left behind: %v, %v", keys, err)
 		}
 	})
 }
 
-// A Check that the backend does not answer does not keep Close waiting.
+// A Check that the backend does not answer does not block Close.
 func TestCheckDoesNotBlockClose(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		check := func(ctx context.Context) ([]driver.Finding, error) {
@@ -298,7 +305,7 @@ func TestCheckDoesNotBlockClose(t *testing.T) {
 	})
 }
 
-// A waiter that the backend keeps throwing out is told that the key is busy.
+// A waiter that the backend drops again and again gets ErrLockHeldByOther.
 func TestPlaceLostUntilTheWaitIsOver(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		gone := func(context.Context, driver.Driver, driver.Request) (driver.State, error) {
@@ -330,22 +337,37 @@ func TestDeadContextSendsNothing(t *testing.T) {
 	})
 }
 
-// The right to release is in no error.
-func TestNoClaimIDInErrors(t *testing.T) {
-	c := client(t, memlock.New(), dlock.Config{})
+// The ID, which is the right to release, is in no error and in nothing that an Admin returns.
+func TestNoClaimIDIsShown(t *testing.T) {
+	store := memlock.New()
+	c := client(t, store, dlock.Config{})
 	acquire(t, c, "k")
-	_, err := c.TryAcquire(ctx, "k")
-	var e *dlock.Error
-	if !errors.As(err, &e) || e.Holder == nil || e.Holder.ID != "" {
-		t.Errorf("%+v", e)
+	d, err := store.Open(driver.Options{})
+	if err != nil {
+		t.Fatal(err)
 	}
-	if id := inspect(t, c, "k")[0].ID; id != "" {
-		t.Error("Inspect shows a claim ID")
+	defer d.Close()
+	stored, err := d.(driver.Admin).Inspect(ctx, "k")
+	if err != nil || len(stored) != 1 || len(stored[0].ID) != 32 {
+		t.Fatalf("%v, %v", stored, err)
+	}
+	_, err = c.TryAcquire(ctx, "k")
+	var e *dlock.Error
+	if !errors.As(err, &e) || e.Holder == nil {
+		t.Fatalf("%+v", err)
+	}
+	shown := inspect(t, c, "k")[0]
+	asJSON, err := json.Marshal(shown)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := fmt.Sprintf("%v %+v %#v %s %v", e, *e.Holder, shown, asJSON, shown.LogValue())
+	if strings.Contains(text, stored[0].ID) {
+		t.Errorf("the claim ID is in %s", text)
 	}
 }
 
-// A call that was not answered is taken for lost in the end, and a longer lease
-// is believed again.
+// A call that was not answered counts as lost after some time, and a longer lease is trusted again.
 func TestUnansweredCallIsForgotten(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		blip := true
@@ -394,13 +416,14 @@ func TestQueuedAfterHeldIsALoss(t *testing.T) {
 	})
 }
 
-// A release that was refused, and then finds nothing, has found a loss.
+// A release that was refused and then finds nothing reports a loss.
 func TestRefusedReleaseThenGone(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		n := 0
 		release := func(ctx context.Context, d driver.Driver, r driver.Ref) (driver.State, error) {
-			if n++; n == 1 {
-				_, _ = d.Release(ctx, r) // somebody deletes it
+			n++
+			if n == 1 {
+				_, _ = d.Release(ctx, r) // another client deletes it
 				return driver.State{}, driver.Classify(errNet, driver.Transient)
 			}
 			return d.Release(ctx, r)
@@ -439,7 +462,7 @@ func TestMinHoldWithoutRenewal(t *testing.T) {
 	})
 }
 
-// A recheck, or a backend that fails at once, makes no hot loop.
+// A recheck, or a backend that fails at once, does not cause a hot loop.
 func TestNoHotLoop(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		var calls atomic.Int64
@@ -474,13 +497,13 @@ func TestNoHotLoop(t *testing.T) {
 	})
 }
 
-// Calls hang until their context ends, then the network is healed: whenever that is,
-// what a call left behind is gone within a second.
+// Calls hang until their context ends, then the network is healed at some time: what a call left
+// behind is gone within a second.
 func TestCleanUpWithinASecondOfHealing(t *testing.T) {
 	for after := 100 * time.Millisecond; after < 3*second; after += 70 * time.Millisecond {
 		virtual(t, func(t *testing.T) {
 			store := memlock.New()
-			var healed time.Time // zero: the network is well
+			var healed time.Time // zero: the network works
 			hang := func(ctx context.Context) bool {
 				if healed.IsZero() || !time.Now().Before(healed) {
 					return false
@@ -519,9 +542,9 @@ func TestCleanUpWithinASecondOfHealing(t *testing.T) {
 	}
 }
 
-// A hold that is over when the scheduler wakes for it leaves the alarm as it is. Else
-// each of the short holds that follow would wake the scheduler again, which cost more
-// than all the rest of a pair.
+// A hold that has ended when the scheduler wakes for it does not change the alarm. Otherwise each
+// of the following short holds would wake the scheduler again, which cost more than the rest of the
+// pair.
 func TestShortHoldsDoNotWakeTheScheduler(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		c := client(t, memlock.New(), dlock.Config{})

@@ -7,16 +7,16 @@ import (
 	"time"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/sharedtimeout"
 )
 
-// releaseBound is the longest that a release is tried before the caller is let
-// go and clean-up takes over.
-func releaseBound(ttl time.Duration) time.Duration { return min(ttl/3, 2*time.Second) }
+// releaseTimeout limits how long Unlock tries to release before it returns and cleanup takes
+// over.
+func releaseTimeout(ttl time.Duration) time.Duration { return min(ttl/3, 2*time.Second) }
 
-// release ends the ownership of a Guard and takes its claim from the backend. The
-// Guard's context ends before anything is sent. A release does not wait for a
-// renewal under way, whose late answer is dropped. The user's logger, meter and
-// tracer run when all is done, or before anything is.
+// release ends the ownership of a Guard and removes its claim from the backend. The Guard's
+// context ends before anything is sent. A release does not wait for a renewal in flight, whose
+// late answer is dropped. The user's logger, meter and tracer run only before and after it.
 func (c *Client) release(ctx context.Context, g *Guard) error {
 	if c.unobserved() {
 		_, err := c.releaseHeld(ctx, g)
@@ -35,7 +35,7 @@ func (c *Client) release(ctx context.Context, g *Guard) error {
 	return err
 }
 
-// releaseHeld also reports whether g held the lock until then.
+// releaseHeld also reports whether g held the lock before.
 func (c *Client) releaseHeld(ctx context.Context, g *Guard) (bool, error) {
 	end, err := c.endHeld(g)
 	if end != sendRelease {
@@ -47,9 +47,8 @@ func (c *Client) releaseHeld(ctx context.Context, g *Guard) (bool, error) {
 	return true, err
 }
 
-// released forgets a claim whose release was answered or left to clean-up. It records
-// how the hold of its Guard has ended, and lets the next local waiter file a claim: that
-// finds the key free, or waits for others.
+// released removes a claim whose release was answered or handed to cleanup. It records how the
+// hold ended, and lets the next local waiter submit a claim.
 func (c *Client) released(g *Guard, err error) {
 	c.mu.Lock()
 	defer c.unlockCall()
@@ -60,6 +59,7 @@ func (c *Client) released(g *Guard, err error) {
 	}
 	c.measureHold(g, err)
 	if lost {
+		g.ownership().cause, g.ownership().released = err, true
 		c.reportLoss(g, lossTaken, "the backend did not know it any more when it was unlocked")
 	}
 	if g.claim.handoff != nil {
@@ -67,13 +67,13 @@ func (c *Client) released(g *Guard, err error) {
 	}
 }
 
-// An unlocking is what is left to do when a Guard was unlocked here.
+// An unlocking says what remains to be done after a Guard was ended locally.
 type unlocking uint8
 
 const (
-	notHeld     unlocking = iota // nothing: it was over
-	done                         // nothing: it was handed on, or lingers
-	sendRelease                  // the claim is to be released now, and the caller must leave
+	notHeld     unlocking = iota // nothing: it had ended before
+	done                         // nothing: it was handed over, or lingers
+	sendRelease                  // the caller must release the claim, and then call leave
 )
 
 // endHeld ends a Guard locally.
@@ -93,7 +93,7 @@ func (c *Client) endHeld(g *Guard) (unlocking, error) {
 	}
 	if x := cl.extras; x != nil && now < after(g.since, x.minHold) {
 		cl.phase, cl.verify = lingering, false
-		if cl.noRenew { // the key is kept for the least hold, not for the holder
+		if cl.noRenew { // it must last for the minimum hold
 			cl.noRenew, cl.renewAt = false, now
 		}
 		g.endContext(nil)
@@ -107,50 +107,38 @@ func (c *Client) endHeld(g *Guard) (unlocking, error) {
 	if cl.handoff != nil {
 		cl.handoff.givenBack = now
 	}
-	c.end(cl, nil) // and known until the release is answered
+	c.end(cl, nil) // the registry knows it until the release is answered
 	c.calls.Add(1)
 	return sendRelease, nil
 }
 
-// endedError is what unlocking a claim that is over returns. If it was lost by
-// our clock alone, the backend may still have it, and its holder is done now.
+// endedError returns the error of unlocking a Guard that does not hold its lock. If the lock was
+// lost by the local clock alone, the backend may still have it; it is released, because its
+// holder has stopped.
 func (c *Client) endedError(g *Guard) error {
 	cause := g.cause()
 	if cause == nil {
 		return ErrLockNotHeld
 	}
 	c.endContexts(g.claim)
-	c.sweepLost(g)
+	c.releaseLost(g)
 	return cause
 }
 
-// sweepLost releases, once, what the backend may still have of a lock that was lost. It
-// runs under mu.
-func (c *Client) sweepLost(g *Guard) {
-	if t := c.overdue[g]; t != nil {
-		t.Stop()
-		delete(c.overdue, g)
-	}
-	if !c.closed && !g.own.swept {
-		g.own.swept = true
-		c.settle(g.claim)
-	}
-}
-
-// sendRelease tries until the backend answers, the caller's context ends or the
-// bound is reached; in the last two cases clean-up goes on. A context that was
-// dead from the start does not count: it is the usual case of a deferred Unlock.
+// sendRelease tries until the backend answers, the caller's context ends, or the timeout has
+// passed; in the last two cases cleanup takes over. A context that has already ended is
+// ignored: this is usual for a deferred Unlock.
 func (c *Client) sendRelease(ctx context.Context, cl *claim) error {
 	if isOver(ctx) {
 		ctx = context.WithoutCancel(ctx)
 	}
-	bound := releaseBound(cl.ttl)
+	timeout := releaseTimeout(cl.ttl)
 	limit, unanswered := int64(0), false
 	for n := 0; ; n++ {
-		if c.caps.Remote && limit == 0 { // a local backend answers at once, and reading the clock costs more than that
-			limit = after(c.now(), bound)
+		if c.caps.Remote && limit == 0 { // for a local backend, reading the clock would cost more than the call
+			limit = after(c.now(), timeout)
 		}
-		cctx, cancel := c.callContext(ctx, bound)
+		cctx, cancel := c.callContext(ctx, timeout)
 		st, err := c.store.Release(cctx, cl.ref())
 		cancel()
 		if err == nil {
@@ -158,24 +146,24 @@ func (c *Client) sendRelease(ctx context.Context, cl *claim) error {
 		}
 		unanswered = unanswered || driver.ClassOf(err) == driver.Ambiguous
 		if limit == 0 {
-			limit = after(c.now(), bound)
+			limit = after(c.now(), timeout)
 		}
-		bound = time.Duration(max(limit-c.now(), 0))
-		if errors.Is(err, driver.ErrHasty) && bound > 0 {
+		timeout = time.Duration(max(limit-c.now(), 0))
+		if errors.Is(err, sharedtimeout.ErrAttemptTimeout) && timeout > 0 {
 			n--
 			continue
 		}
-		if err := c.retryRelease(ctx, cl.id, err, n, bound); err != nil {
+		if err := c.retryRelease(ctx, cl.id, err, n, timeout); err != nil {
 			c.mu.Lock()
-			c.settle(cl)
+			c.cleanUp(cl)
 			c.unlock()
 			return err
 		}
 	}
 }
 
-// isOver reports whether a context has ended, or is about to: that of a function which ran
-// until the caller's deadline ends by a timer of its own, perhaps before the caller's does.
+// isOver reports whether a context has ended, or its deadline has passed: a derived context has
+// its own timer, which may fire before that of ctx.
 func isOver(ctx context.Context) bool {
 	if ctx.Err() != nil {
 		return true
@@ -184,9 +172,9 @@ func isOver(ctx context.Context) bool {
 	return dated && !time.Now().Before(at)
 }
 
-// judge says what the answer to a release means. Gone is a loss only while the lease lasts:
-// after an attempt that was not answered it is what that attempt left behind, and after the
-// lease nobody knows whether the release or the end of the lease came first.
+// judge returns the error for an answer to a release. Gone is a loss only while the lease lasts.
+// After an unanswered attempt, Gone is the result of that attempt. After the lease, it is unknown
+// whether the release or the end of the lease came first.
 func (c *Client) judge(cl *claim, st driver.State, repeated bool) error {
 	switch {
 	case st.Phase != driver.Gone:
@@ -199,7 +187,7 @@ func (c *Client) judge(cl *claim, st driver.State, repeated bool) error {
 	return fmt.Errorf("%w: the backend did not know it any more", ErrOwnershipLost)
 }
 
-// retryRelease pauses before the next attempt, or says why there is none.
+// retryRelease pauses before the next attempt, or returns why there is none.
 func (c *Client) retryRelease(ctx context.Context, id string, cause error, n int, left time.Duration) error {
 	pause := c.pause(id, n)
 	if driver.ClassOf(cause) != driver.Fatal {

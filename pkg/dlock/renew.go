@@ -10,98 +10,95 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// A flight is the renewal of all claims of one class that are due. Claims are
-// of one class if their leases, and so the time that an attempt may take, are
-// within a factor of two: that bounds the number of flights however many TTLs
-// are in use, and no claim waits for the patience of a much longer one. At most
-// one flight of a class is in the air; what comes due meanwhile waits for it to
-// land.
-type flight struct {
-	airborne bool
-	boarding []*claim
+// A renewalBatch renews all due claims of one class. Claims are of one class if their leases,
+// and so the timeouts of an attempt, are within a factor of two. This limits the number of
+// batches for any number of TTLs, and no claim waits for the timeout of a much longer one. At
+// most one batch of a class is in flight; claims that become due meanwhile are pending.
+type renewalBatch struct {
+	inFlight bool
+	pending  []*claim
 	failures int
 }
 
-func class(cl *claim) int { return bits.Len64(uint64(cl.patience())) }
+func class(cl *claim) int { return bits.Len64(uint64(cl.renewTimeout())) }
 
-// board puts a claim on the next flight of its class.
-func (c *Client) board(cl *claim) {
-	f := &c.flights[class(cl)]
-	f.boarding = append(f.boarding, cl)
+// enqueueRenewal puts a claim into the next batch of its class.
+func (c *Client) enqueueRenewal(cl *claim) {
+	f := &c.renewals[class(cl)]
+	f.pending = append(f.pending, cl)
 	cl.parked = true
 	c.place(cl)
 }
 
-// renewNow makes a claim due at once. If a renewal is under way, it may have
-// been answered before what we want to know of, and is repeated.
+// renewNow makes a claim due at once. A renewal in flight is repeated, because the backend may
+// have answered it too early.
 func (c *Client) renewNow(cl *claim) {
-	cl.renewAt, cl.again = c.now(), cl.flying
+	cl.renewAt, cl.again = c.now(), cl.renewing
 	c.place(cl)
 }
 
-// renewable reports whether the engine may renew the claim unasked.
+// renewable reports whether the engine renews the claim by itself.
 func (cl *claim) renewable() bool { return !cl.noRenew || cl.phase < held }
 
-func (c *Client) launchAll() {
+func (c *Client) sendBatches() {
 	if c.closed {
 		return
 	}
-	for i := range c.flights {
-		if f := &c.flights[i]; !f.airborne && len(f.boarding) > 0 {
-			c.launch(f)
+	for i := range c.renewals {
+		if f := &c.renewals[i]; !f.inFlight && len(f.pending) > 0 {
+			c.sendBatch(f)
 		}
 	}
 }
 
-// launch sends the renewal of everything that has boarded and is not over.
-func (c *Client) launch(f *flight) {
-	batch := make([]*claim, 0, len(f.boarding))
-	refs := make([]driver.Ref, 0, len(f.boarding))
-	bound := maxTTL
+// sendBatch sends the renewal of every pending claim that has not ended.
+func (c *Client) sendBatch(f *renewalBatch) {
+	batch := make([]*claim, 0, len(f.pending))
+	refs := make([]driver.Ref, 0, len(f.pending))
+	timeout := maxTTL
 	now := c.now()
-	for _, cl := range f.boarding {
+	for _, cl := range f.pending {
 		cl.parked = false
 		if cl.phase == ended {
 			continue
 		}
-		cl.flying = true
+		cl.renewing = true
 		batch = append(batch, cl)
 		ref := cl.renewalRef(now)
 		refs = append(refs, ref)
-		bound = min(bound, cl.patience())
+		timeout = min(timeout, cl.renewTimeout())
 		c.expectShorter(cl, ref.TTL, now)
 		c.place(cl)
 	}
-	clear(f.boarding)
-	f.boarding = f.boarding[:0]
+	clear(f.pending)
+	f.pending = f.pending[:0]
 	if len(batch) == 0 {
 		return
 	}
-	f.airborne = true
-	c.workers.Go(func() { c.fly(f, batch, refs, bound) })
+	f.inFlight = true
+	c.workers.Go(func() { c.renewBatch(f, batch, refs, timeout) })
 }
 
-func (c *Client) fly(f *flight, batch []*claim, refs []driver.Ref, bound time.Duration) {
-	ctx, cancel := context.WithTimeout(c.closing, bound)
+func (c *Client) renewBatch(f *renewalBatch, batch []*claim, refs []driver.Ref, timeout time.Duration) {
+	ctx, cancel := context.WithTimeout(c.closing, timeout)
 	s := c.sending(0)
 	states, err := c.store.Renew(ctx, refs)
 	if err != nil && ctx.Err() != nil && c.closing.Err() == nil && driver.ClassOf(err) == driver.Ambiguous {
-		err = fmt.Errorf("no answer within %v", bound) // our bound, not that of whoever is told
+		err = fmt.Errorf("no answer within %v", timeout) // our timeout, not that of the caller
 	}
 	cancel()
-	c.land(f, batch, refs, states, err, s)
+	c.batchAnswered(f, batch, refs, states, err, s)
 }
 
-// land takes in what a flight brought back. Answers for claims that are over by
-// now are dropped.
-func (c *Client) land(f *flight, batch []*claim, refs []driver.Ref, states []driver.State, err error, s sent) {
+// batchAnswered records the answers to a batch. Those for claims that have ended are dropped.
+func (c *Client) batchAnswered(f *renewalBatch, batch []*claim, refs []driver.Ref, states []driver.State, err error, s sent) {
 	c.mu.Lock()
 	defer c.unlock()
-	f.airborne = false
+	f.inFlight = false
 	failed, now := 0, c.now()
 	defer c.kickScheduler()
 	for i, cl := range batch {
-		cl.flying = false
+		cl.renewing = false
 		if cl.phase == ended {
 			continue
 		}
@@ -133,9 +130,8 @@ func (c *Client) land(f *flight, batch []*claim, refs []driver.Ref, states []dri
 	}
 }
 
-// expectShorter is for a renewal that may cut the lease: from now on the backend may have
-// the shorter one. How long the attempt takes says nothing of that: the machine may sleep
-// meanwhile.
+// expectShorter shortens the validity before a renewal with a shorter lease is sent: from now on
+// the backend may have the shorter one, even if the machine is suspended during the attempt.
 func (c *Client) expectShorter(cl *claim, ttl time.Duration, now int64) {
 	if cl.valid == never || ttl >= cl.span {
 		return
@@ -146,7 +142,7 @@ func (c *Client) expectShorter(cl *claim, ttl time.Duration, now int64) {
 
 // renewed applies a definite answer.
 func (c *Client) renewed(cl *claim, st driver.State, s sent, now int64) {
-	cl.doubted = false // it was sent after that push
+	cl.doubted = false // the renewal was sent after that push
 	stays := c.answered(cl, st, s, now)
 	switch {
 	case stays:
@@ -159,17 +155,19 @@ func (c *Client) renewed(cl *claim, st driver.State, s sent, now int64) {
 	case cl.phase == lingering:
 		c.finish(cl, nil)
 		c.logMinHoldCut(cl)
+		c.cleanUp(cl) // it may still be stored: on one of several servers, or with another token
 	default:
 		c.finish(cl, nil) // the place in the queue is lost
 		if st.Phase == driver.Queued {
-			c.settle(cl) // it has another one, of which its caller does not know
+			c.cleanUp(cl) // it has another place, which its caller does not know
 		}
 	}
 }
 
-// unanswered is not a loss: the renewal is tried again until validity ends.
-func (c *Client) unanswered(cl *claim, f *flight, err error, s sent) {
-	c.mayArrive(cl, s)
+// unanswered records a failed renewal. It is not a loss: the renewal is retried until the
+// validity ends.
+func (c *Client) unanswered(cl *claim, f *renewalBatch, err error, s sent) {
+	c.recordUnanswered(cl, s)
 	cl.failures++
 	if cl.wait != nil {
 		cl.wait.err = notCallers(cmp.Or(err, errNoAnswer))
@@ -177,10 +175,10 @@ func (c *Client) unanswered(cl *claim, f *flight, err error, s sent) {
 	}
 	pause := c.pause(cl.id, f.failures)
 	if left := cl.remaining(c.now()); cl.valid != never && (left > 0 || cl.phase == held) {
-		// Sooner and sooner as the end comes near, be it of the hold or of the place in
-		// the queue.
+		// Pauses become shorter near the end of the validity, or of the place in the
+		// queue.
 		pause = min(pause, max(left/4, 5*time.Millisecond))
 	}
-	cl.renewAt = max(c.now(), after(s.at, pause)) // an attempt that hung was pause enough
+	cl.renewAt = max(c.now(), after(s.at, pause)) // the pause includes the time of the attempt
 	c.place(cl)
 }

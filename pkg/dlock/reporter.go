@@ -5,21 +5,20 @@ import (
 	"time"
 )
 
-// A reporter runs what belongs to the user's logger, meter and tracer. Nobody knows
-// how long that takes: a logger may block on a full pipe for minutes. So nothing that
-// renews a lock or ends a context runs it, or waits for it. The engine adds reports,
-// and a goroutine that lives as long as there are any delivers them in order. A call
-// of the user's that has its own reports in the queue delivers them before it returns,
-// so that what was done is also reported.
+// A reporter calls the user's logger, meter and tracer. They may take any time: a logger may
+// block on a full pipe for minutes. So code that renews a lock or ends a context neither calls
+// nor waits for them. The engine adds reports, and a goroutine that exists only while there
+// are reports delivers them in order. A call of the user delivers its own queued reports before
+// it returns, so that its effects are already reported then.
 type reporter struct {
 	meters func(measurement)
-	turn   chan struct{} // held by whoever delivers
+	turn   chan struct{} // held by the goroutine that delivers
 
 	mu      sync.Mutex
 	queue   []report
 	dropped int
 	running bool
-	stuck   bool // a call has waited in vain, and no report was delivered since
+	stuck   bool // a call has timed out waiting, and no report was delivered since
 	warn    func(dropped int)
 }
 
@@ -29,9 +28,9 @@ type report struct {
 	measured measurement
 }
 
-// maxReports bounds the queue, should the user's code not return. maxReportWait is how
-// long a call of the user's waits for another goroutine that delivers. Once one has waited
-// in vain, none waits until a report is delivered.
+// maxReports limits the queue in case the user's code does not return. maxReportWait is how
+// long a call of the user waits for another goroutine that delivers. After one call has timed
+// out, no call waits until a report is delivered.
 const (
 	maxReports    = 1 << 14
 	maxReportWait = 100 * time.Millisecond
@@ -57,7 +56,7 @@ func (r *reporter) append(reports []report) {
 	r.dropped += len(reports) - n
 }
 
-// add queues reports and sees to their delivery by another goroutine.
+// add queues reports, and starts a goroutine that delivers them if there is none.
 func (r *reporter) add(reports []report) {
 	if len(reports) == 0 {
 		return
@@ -71,8 +70,8 @@ func (r *reporter) add(reports []report) {
 	}
 }
 
-// run delivers until the queue is empty. It is not one of the Client's workers: Close
-// does not wait for user code for ever.
+// run delivers until the queue is empty. It is not one of the Client's workers, because Close
+// must not wait for user code forever.
 func (r *reporter) run() {
 	r.turn <- struct{}{}
 	defer func() { <-r.turn }()
@@ -80,7 +79,7 @@ func (r *reporter) run() {
 	}
 }
 
-// deliver delivers what is queued, or waits a little for whoever is about it.
+// deliver delivers what is queued, or waits for a short time if another goroutine delivers.
 func (r *reporter) deliver() {
 	idle, stuck := r.state()
 	if idle {
@@ -98,7 +97,7 @@ func (r *reporter) deliver() {
 	<-r.turn
 }
 
-// flush is deliver for Close, with its own bound. It reports whether all was delivered.
+// flush is deliver for Close, with its own timeout. It reports whether everything was delivered.
 func (r *reporter) flush(within time.Duration) bool {
 	done := make(chan struct{})
 	go func() {
@@ -132,16 +131,16 @@ func (r *reporter) waitTurn() bool {
 	return false
 }
 
-// state reports whether there is nothing to deliver, and whether the user's code seems to
-// block.
+// state reports whether there is nothing to deliver, and whether the user's code seems to be
+// blocked.
 func (r *reporter) state() (idle, stuck bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.queue) == 0 && !r.running, r.stuck
 }
 
-// deliverOne reports whether there was one. last says that the goroutine which asks
-// ends if there was not.
+// deliverOne delivers one report, and reports whether there was one. last means that the calling
+// goroutine ends if there was none.
 func (r *reporter) deliverOne(last bool) bool {
 	r.mu.Lock()
 	r.stuck = false
@@ -171,7 +170,7 @@ func (r *reporter) deliverOne(last bool) bool {
 	return true
 }
 
-// safely keeps a panic of injected code away from the locks.
+// safely recovers a panic of injected code, so that it does not affect the locks.
 func safely(report func()) {
 	defer func() { _ = recover() }()
 	report()

@@ -23,8 +23,8 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/memlock"
 )
 
-// userCode is a logger, a meter and a tracer that do something of the test's whenever
-// the Client calls them.
+// userCode is a logger, a meter and a tracer that run a function of the test whenever the Client
+// calls them.
 type userCode struct {
 	armed atomic.Bool
 	calls atomic.Int64
@@ -96,7 +96,7 @@ func (c userHistogram) Record(context.Context, float64, ...metric.RecordOption) 
 type userTracer struct {
 	embedded.Tracer
 	code *userCode
-	on   string // panics at the start of this span alone, if it is set
+	on   string // if set, panics only at the start of this span
 }
 
 func (u *userTracer) Start(ctx context.Context, name string, opts ...trace.SpanStartOption) (context.Context, trace.Span) {
@@ -119,8 +119,8 @@ func (s userSpan) SetAttributes(...attribute.KeyValue) { s.code.run() }
 func (s userSpan) SetStatus(codes.Code, string)        { s.code.run() }
 func (s userSpan) AddLink(trace.Link)                  { s.code.run() }
 
-// A logger, a meter or a tracer that blocks for ten TTLs delays no renewal and no
-// loss: locks that are renewed stay, those that are not end before another has them.
+// A logger, a meter or a tracer that blocks for ten TTLs delays no renewal and no loss: renewed
+// locks stay held, and others end before another caller gets them.
 func TestUserCodeThatBlocks(t *testing.T) {
 	for name := range (&userCode{}).options() {
 		t.Run(name, func(t *testing.T) {
@@ -164,14 +164,13 @@ func TestUserCodeThatBlocks(t *testing.T) {
 				}
 				free(t, other, "kept")
 				code.armed.Store(false)
-				elapse(1000 * ttl) // whatever still blocks returns
+				elapse(1000 * ttl) // code that still blocks returns
 			})
 		})
 	}
 }
 
-// The same while calls are under way that report in the middle: Close does not wait
-// for user code.
+// The same during calls that report before they return: Close does not wait for user code.
 func TestCloseDoesNotWaitForUserCode(t *testing.T) {
 	for name := range (&userCode{}).options() {
 		t.Run(name, func(t *testing.T) {
@@ -207,7 +206,7 @@ func TestCloseDoesNotWaitForUserCode(t *testing.T) {
 	}
 }
 
-// User code that panics changes nothing: every call does what it does without.
+// User code that panics changes nothing: every call behaves as it does without it.
 func TestUserCodeThatPanics(t *testing.T) {
 	for name := range (&userCode{}).options() {
 		t.Run(name, func(t *testing.T) {
@@ -235,7 +234,7 @@ func TestUserCodeThatPanics(t *testing.T) {
 	}
 }
 
-// A tracer that panics when the hold begins does not take the Guard from its caller.
+// A tracer that panics when the hold begins does not keep the Guard from its caller.
 func TestTracerPanicsAtHold(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		for _, on := range []string{"dlock.acquire", "dlock.hold", "dlock.release"} {
@@ -253,7 +252,7 @@ func TestTracerPanicsAtHold(t *testing.T) {
 	})
 }
 
-// What a call did is reported when it returns, and in order.
+// The effects of a call are reported when it returns, and in order.
 func TestReportsComeInOrder(t *testing.T) {
 	o := observe(t)
 	c := o.client(t, memlock.New(), dlock.Config{})
@@ -272,7 +271,7 @@ func TestReportsComeInOrder(t *testing.T) {
 	}
 }
 
-// A slowHandler takes its time for one message.
+// A slowHandler delays one message.
 type slowHandler struct {
 	userHandler
 	at   string
@@ -289,8 +288,8 @@ func (h *slowHandler) Handle(_ context.Context, r slog.Record) error {
 func (h *slowHandler) WithAttrs([]slog.Attr) slog.Handler { return h }
 func (h *slowHandler) WithGroup(string) slog.Handler      { return h }
 
-// A call waits for a report that is being delivered, if that does not take long: what it
-// reports itself comes after that, and is told when it returns.
+// A call waits for a report that is being delivered, if that does not take long: its own reports
+// follow in order, and are delivered when it returns.
 func TestCallWaitsForASlowReport(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		slow := &slowHandler{at: "ownership lost"}
@@ -307,8 +306,8 @@ func TestCallWaitsForASlowReport(t *testing.T) {
 	})
 }
 
-// Of calls that meet user code which blocks, the first waits a tenth of a second for it, and
-// the next ones not at all.
+// Of the calls that meet blocked user code, the first waits 100 ms for it, and the next ones do not
+// wait.
 func TestOnlyOneCallWaitsForABlockedReport(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		gate := make(chan struct{})

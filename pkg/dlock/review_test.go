@@ -18,10 +18,10 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/memlock"
 )
 
-// What a review of the engine has found.
+// Defects that a review of the engine found.
 
-// A renewal that shortens the lease counts when it is sent: the machine may sleep before
-// it is answered, and the time that an attempt may take stands still meanwhile.
+// A renewal that shortens the lease counts from when it is sent: the machine may be suspended
+// before it is answered, and the timeout of the attempt does not advance meanwhile.
 func TestSuspendWhileTheLeaseIsShortened(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		var slept atomic.Int64
@@ -29,7 +29,7 @@ func TestSuspendWhileTheLeaseIsShortened(t *testing.T) {
 			st, err := d.Renew(ctx, r)
 			if r[0].TTL == 5*second {
 				slept.Add(int64(6 * second))
-				elapse(100 * time.Millisecond) // the answer is on its way
+				elapse(100 * time.Millisecond) // the answer is delayed
 			}
 			return st, err
 		}
@@ -45,7 +45,7 @@ func TestSuspendWhileTheLeaseIsShortened(t *testing.T) {
 	})
 }
 
-// Nobody has a lock that was handed on before the context of its former holder has ended.
+// A lock is handed over only after the context of its former holder has ended.
 func TestHandoffEndsTheContextFirst(t *testing.T) {
 	c := client(t, memlock.New(), dlock.Config{LocalBatch: 64})
 	var last atomic.Pointer[dlock.Guard]
@@ -77,8 +77,8 @@ func TestHandoffEndsTheContextFirst(t *testing.T) {
 	}
 }
 
-// With LocalBatch a backend that does not answer is no lock that another holds, whatever
-// ends the wait.
+// With LocalBatch, a backend that does not answer is not reported as a lock that another holds,
+// however the wait ends.
 func TestHandoffTellsOfASilentBackend(t *testing.T) {
 	for _, batch := range []int{0, 8} {
 		virtual(t, func(t *testing.T) {
@@ -115,7 +115,7 @@ func (b blockingHandler) Handle(_ context.Context, r slog.Record) error {
 func (b blockingHandler) WithAttrs([]slog.Attr) slog.Handler { return b }
 func (b blockingHandler) WithGroup(string) slog.Handler      { return b }
 
-// An eviction whose log line blocks does not hold up Close.
+// An eviction whose log record blocks does not block Close.
 func TestCloseDoesNotWaitForTheLogOfAnEviction(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		store, gate := memlock.New(), make(chan struct{})
@@ -135,8 +135,8 @@ func TestCloseDoesNotWaitForTheLogOfAnEviction(t *testing.T) {
 	})
 }
 
-// A lock that is unlocked inside its least hold is renewed until that is over, though no
-// answer comes for longer than its validity, and is released then.
+// A lock that is unlocked within its minimum hold is renewed until that ends, even if no answer
+// comes for longer than its validity, and is then released.
 func TestMinHoldOutlastsLostAnswers(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		store, faults := faulty()
@@ -154,7 +154,7 @@ func TestMinHoldOutlastsLostAnswers(t *testing.T) {
 	})
 }
 
-// The same for one without renewal that was being verified when it was unlocked.
+// The same for a lock without renewal that was being verified when it was unlocked.
 func TestMinHoldAfterAHint(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		store, events := memlock.New(), make(chan driver.Event)
@@ -182,7 +182,7 @@ func TestMinHoldAfterAHint(t *testing.T) {
 	})
 }
 
-// callsBack is a context whose values are looked up by code of the user's.
+// callsBack is a context whose values are looked up by the user's code.
 type callsBack struct {
 	context.Context
 	call func()
@@ -193,7 +193,7 @@ func (c callsBack) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// The user's context is not asked for values while the Client's mutex is held.
+// The values of the user's context are not read while the Client's mutex is held.
 func TestContextValueMayCallBack(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		c := client(t, memlock.New(), dlock.Config{EnableReentrant: true})
@@ -211,8 +211,8 @@ func TestContextValueMayCallBack(t *testing.T) {
 	})
 }
 
-// A least hold that ends early is told, once: somebody may run the job again. Nothing of it
-// is kept.
+// A minimum hold that ends early is logged once, because another process may run the job again. The
+// Client keeps nothing of it.
 func TestMinHoldCutShortIsLogged(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		o, store := observe(t), memlock.New()
@@ -233,8 +233,8 @@ func TestMinHoldCutShortIsLogged(t *testing.T) {
 	})
 }
 
-// children derives contexts, as a server does for each request, so that to end them all
-// takes a while.
+// children derives contexts, as a server does for each request, so that ending them all takes some
+// time.
 func children(t *testing.T, parent context.Context, n int) []context.Context { //nolint:revive // the test comes first
 	t.Helper()
 	var all []context.Context
@@ -246,8 +246,8 @@ func children(t *testing.T, parent context.Context, n int) []context.Context { /
 	return all
 }
 
-// Close does not release a lock that is just being handed on before the context of the
-// former holder, and all that was made of it, have ended.
+// Close does not release a lock that is being handed over before the context of the former holder,
+// and all contexts derived from it, have ended.
 func TestCloseDuringAHandoff(t *testing.T) {
 	for range times(5, 60) {
 		store := memlock.New()
@@ -276,7 +276,7 @@ func TestCloseDuringAHandoff(t *testing.T) {
 		all := children(t, first.Context(), 20_000)
 		watched.Store(&all)
 		unlocked := async(func() error { return first.Unlock(ctx) })
-		for c.LocalWaiters() > 0 { // at once when it is handed on
+		for c.LocalWaiters() > 0 { // zero as soon as it is handed over
 			runtime.Gosched()
 		}
 		if err := c.Close(); err != nil {
@@ -290,7 +290,7 @@ func TestCloseDuringAHandoff(t *testing.T) {
 	}
 }
 
-// The context of a Guard that is over is over, however many ask for it at once.
+// The context of a Guard that has ended has ended too, for any number of concurrent callers.
 func TestContextAfterUnlockIsOver(t *testing.T) {
 	c := client(t, memlock.New(), dlock.Config{})
 	for range times(20_000, 200_000) {
@@ -308,7 +308,7 @@ func TestContextAfterUnlockIsOver(t *testing.T) {
 	}
 }
 
-// A repeated push does not take its margin from a holder that was told to stop.
+// A repeated push does not shorten the time that a holder has to stop after a loss.
 func TestPushAfterALoss(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		events, released := make(chan driver.Event), 0
@@ -333,15 +333,15 @@ func TestPushAfterALoss(t *testing.T) {
 	})
 }
 
-// A renewal that left after the grant and says that the claim waits ends the hold: a
-// failover has forgotten the grant.
+// A renewal that was sent after the grant and is answered with Queued ends the hold: a failover has
+// lost the grant.
 func TestQueuedAfterTheGrantIsALoss(t *testing.T) {
 	store := memlock.New()
 	var renewals atomic.Int64
 	taken := make(chan struct{})
 	renew := func(context.Context, driver.Driver, []driver.Ref) ([]driver.State, error) {
 		renewals.Add(1)
-		<-taken // it left before its caller has the lock, and is answered after
+		<-taken // it is sent before its caller has the lock, and answered after
 		return []driver.State{{Phase: driver.Queued, Until: time.Now().Add(3 * second)}}, nil
 	}
 	holder := acquire(t, client(t, store, dlock.Config{}), "k")
@@ -360,8 +360,8 @@ func TestQueuedAfterTheGrantIsALoss(t *testing.T) {
 	}
 }
 
-// A hint does not replace a renewal that a lock without renewal is owed: that of its grant,
-// or of an Extend.
+// A hint does not replace a renewal that a lock without renewal still needs: after its grant, or
+// for an Extend.
 func TestHintDuringAnExtend(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		events, failures := make(chan driver.Event), 1
@@ -388,7 +388,7 @@ func TestHintDuringAnExtend(t *testing.T) {
 	})
 }
 
-// A call that does not wait and that Close ends is told so.
+// A call that does not wait and is ended by Close gets ErrClosed.
 func TestCloseEndsATry(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		hang := func(ctx context.Context, _ driver.Driver, _ driver.Request) (driver.State, error) {

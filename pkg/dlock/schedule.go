@@ -5,10 +5,9 @@ import (
 	"time"
 )
 
-// schedule is the one goroutine that keeps all claims: it starts renewals,
-// ends what has run out, and delivers what the backend pushes. It makes no call
-// to the backend itself, so nothing can keep it from noticing that a validity
-// has passed.
+// schedule is the one goroutine that serves all claims: it starts renewals, ends claims whose
+// validity has passed, and delivers pushes. It makes no call to the backend itself, so nothing
+// can keep it from noticing that a validity has passed.
 func (c *Client) schedule() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -37,18 +36,18 @@ func (c *Client) schedule() {
 	}
 }
 
-// place puts a claim where the scheduler will look at it in time.
+// place puts a claim in the timeline, at the time when the next thing is due for it.
 func (c *Client) place(cl *claim) {
 	cl.wakeAt = never
-	if !cl.flying && !cl.parked {
+	if !cl.renewing && !cl.parked {
 		cl.wakeAt = cl.renewAt
 	}
 	switch cl.phase {
 	case held:
 		cl.wakeAt = min(cl.wakeAt, cl.valid, cl.holdEnd())
-	case lingering: // nobody relies on its validity
+	case lingering: // its validity does not matter, because no caller holds it
 		cl.wakeAt = min(cl.wakeAt, cl.holdEnd())
-	case filing, queued, granted, ended:
+	case submitting, queued, granted, ended:
 	}
 	c.timeline.put(cl)
 	if c.timeline.first() == cl && cl.wakeAt < c.alarm {
@@ -64,8 +63,7 @@ func (c *Client) kickScheduler() {
 	}
 }
 
-// holdEnd is when the longest hold is over, or the least one of a claim that is
-// unlocked.
+// holdEnd returns the end of the maximum hold or, for a lingering claim, of the minimum hold.
 func (cl *claim) holdEnd() int64 {
 	switch x := cl.extras; {
 	case x == nil:
@@ -78,18 +76,18 @@ func (cl *claim) holdEnd() int64 {
 	return never
 }
 
-// tick does everything that is due, and returns the time until the next.
+// tick does everything that is due, and returns the time until the next claim is due.
 func (c *Client) tick() time.Duration {
 	now, was := c.now(), c.alarm
 	c.alarm = 0 // awake: place need not kick
 	c.runDue(now)
-	c.launchAll()
+	c.sendBatches()
 	c.alarm = never
 	if cl := c.timeline.first(); cl != nil {
 		c.alarm = cl.wakeAt
 	} else if was > now {
-		// What it was set for is over already, as a short hold is when we wake. To wake
-		// once in vain costs less than a kick for each of those that follow.
+		// The claim of the alarm has ended, for instance after a short hold. To keep the
+		// alarm costs one needless wakeup, which is less than a kick for each later claim.
 		c.alarm = was
 	}
 	if c.alarm != never && c.slept != nil {
@@ -98,18 +96,17 @@ func (c *Client) tick() time.Duration {
 	return time.Duration(min(c.alarm, after(now, time.Hour)) - now)
 }
 
-// runDue handles every claim whose time has come. Once a renewal is due, others
-// that will be soon join it, so that claims which were filed one after the other
-// come to be renewed together.
+// runDue handles every due claim. When one renewal is due, renewals that are due soon join it,
+// so that claims that were submitted at different times are renewed together.
 func (c *Client) runDue(now int64) {
-	boarded := false
+	batched := false
 	for cl := c.timeline.first(); cl != nil; cl = c.timeline.first() {
 		switch {
 		case cl.wakeAt <= now:
 			c.handle(cl, now)
-			boarded = boarded || cl.parked
-		case boarded && cl.joins(now):
-			c.board(cl)
+			batched = batched || cl.parked
+		case batched && cl.joins(now):
+			c.enqueueRenewal(cl)
 		default:
 			return
 		}
@@ -119,7 +116,7 @@ func (c *Client) runDue(now int64) {
 // joins reports whether a claim may be renewed now, up to an eighth of its
 // interval early.
 func (cl *claim) joins(now int64) bool {
-	return cl.wakeAt == cl.renewAt && !cl.flying && !cl.parked && cl.wakeAt <= after(now, cl.interval()/8)
+	return cl.wakeAt == cl.renewAt && !cl.renewing && !cl.parked && cl.wakeAt <= after(now, cl.interval()/8)
 }
 
 func (c *Client) handle(cl *claim, now int64) {
@@ -129,36 +126,28 @@ func (c *Client) handle(cl *claim, now int64) {
 	case (cl.phase == held || cl.phase == lingering) && cl.holdEnd() <= now:
 		c.endHold(cl)
 	default:
-		c.board(cl)
+		c.enqueueRenewal(cl)
 	}
 }
 
-// endHold is the end of a longest hold, which is a loss and leaves the holder the margin
-// to stop, or of a least hold, which is the release.
+// endHold ends a maximum hold, which is a loss and leaves the holder the margin to stop, or a
+// minimum hold, after which the claim is released.
 func (c *Client) endHold(cl *claim) {
 	if cl.phase == lingering {
 		c.finish(cl, nil)
-		c.settle(cl)
+		c.cleanUp(cl)
 		return
 	}
 	c.lose(cl, lossMaxHold, fmt.Sprintf("it was held for its longest time of %v", cl.extras.maxHold))
 	if !c.caps.Lease {
-		c.settle(cl)
+		c.releaseLost(cl.guard)
 		return
 	}
-	g := cl.guard
-	if c.overdue == nil {
-		c.overdue = map[*Guard]*time.Timer{}
-	}
-	c.overdue[g] = time.AfterFunc(cl.marginOf(cl.span), func() {
-		c.mu.Lock()
-		defer c.unlock()
-		c.sweepLost(g)
-	})
+	c.releaseAfter(cl.guard, cl.marginOf(cl.span))
 }
 
-// wakeUp looks whether the machine was suspended since it last looked: the time
-// slept counts against every validity reckoned until then.
+// wakeUp subtracts time during which the machine was suspended, since the last check, from the
+// validity of all claims.
 func (c *Client) wakeUp() {
 	slept := c.slept()
 	if slept-c.sleptBefore <= suspendNoise {

@@ -6,8 +6,8 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// scripted is a backend whose calls a test can play itself, where the rules of
-// faultdriver are not exact enough.
+// scripted is a backend whose calls a test can implement itself, where the rules of faultdriver are
+// not exact enough.
 type scripted struct {
 	driver.Opener
 	acquire func(context.Context, driver.Driver, driver.Request) (driver.State, error)

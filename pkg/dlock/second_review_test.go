@@ -18,7 +18,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/memlock"
 )
 
-// far is a healthy store that every call takes a while to reach.
+// far is a working store to which every call takes some time.
 func far(store driver.Opener, trip time.Duration) *scripted {
 	travel := func(ctx context.Context) error {
 		select {
@@ -47,7 +47,7 @@ func far(store driver.Opener, trip time.Duration) *scripted {
 	}
 }
 
-// Callers that give up do not keep others of their Client from a key that is free.
+// Callers that give up do not keep other calls of their Client from a free key.
 func TestGivingUpStarvesNobody(t *testing.T) {
 	for _, batch := range []int{0, 8} {
 		virtual(t, func(t *testing.T) {
@@ -95,19 +95,19 @@ func TestGivingUpStarvesNobody(t *testing.T) {
 	}
 }
 
-// A try comes after those of its Client that gave up before it, and not after later ones.
+// TryLock waits for calls of its Client that gave up before it, and not for later ones.
 func TestTryWaitsForEarlierDeparturesOnly(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		store := memlock.New()
 		holder := acquire(t, client(t, store, dlock.Config{}), "k")
 		c := client(t, far(store, 20*time.Millisecond), dlock.Config{})
-		giveUp := func() {
+		cancel := func() {
 			limit, cancel := context.WithTimeout(ctx, 30*time.Millisecond)
 			defer cancel()
 			_, err := c.Acquire(limit, "k")
 			wantErr(t, err, context.DeadlineExceeded)
 		}
-		giveUp()
+		cancel()
 		unlock(t, holder)
 		var later sync.WaitGroup
 		for i := range 40 {
@@ -128,7 +128,7 @@ func giveUpSoon(c *dlock.Client) {
 	_, _ = c.Acquire(limit, "k")
 }
 
-// Close releases a lock that was lost by its longest hold.
+// Close releases a lock that was lost by its maximum hold.
 func TestCloseAfterMaxHold(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		store := memlock.New()
@@ -142,7 +142,7 @@ func TestCloseAfterMaxHold(t *testing.T) {
 	})
 }
 
-// A grant ends what its Client held in another mode, or of another number of permits.
+// A grant ends what its Client held in another mode, or with another limit of permits.
 func TestGrantEndsOtherModes(t *testing.T) {
 	for name, modes := range map[string][2]dlock.LockOption{
 		"reader after permit":     {dlock.WithPermits(2), dlock.WithShared()},
@@ -161,7 +161,7 @@ func TestGrantEndsOtherModes(t *testing.T) {
 	}
 }
 
-// One permit too many makes the Client ask which of them is over.
+// One permit too many makes the Client verify which of them has ended.
 func TestTooManyPermitsAreVerified(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		store, faults := faulty(faultdriver.Rule{Op: faultdriver.Push, Fault: faultdriver.LosePush})
@@ -182,7 +182,7 @@ func TestTooManyPermitsAreVerified(t *testing.T) {
 	})
 }
 
-// A grant that was void is forgotten once the backend says that the claim waits.
+// A grant that had expired is forgotten after the backend answers that the claim waits.
 func TestVoidGrantIsForgotten(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		var silent atomic.Bool
@@ -215,7 +215,7 @@ func TestVoidGrantIsForgotten(t *testing.T) {
 	})
 }
 
-// Of many waiters for permits one finds out that the numbers differ.
+// Of many waiters for permits, one looks up whether the limits differ.
 func TestOneOfManyLooksAhead(t *testing.T) {
 	var log safeBuffer
 	store := memlock.New()
@@ -238,7 +238,7 @@ func TestOneOfManyLooksAhead(t *testing.T) {
 	}
 }
 
-// A safeBuffer may be read while others write.
+// A safeBuffer may be read during writes.
 type safeBuffer struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -256,8 +256,8 @@ func (b *safeBuffer) String() string {
 	return b.text.String()
 }
 
-// A caller whose patience is little more than the way to the backend gets a free key,
-// though it has given up before.
+// A caller whose deadline is little longer than the round trip gets a free key, even if an earlier
+// call has given up.
 func TestGivingUpOnceStarvesNobody(t *testing.T) {
 	for _, batch := range []int{0, 8} {
 		virtual(t, func(t *testing.T) {
@@ -286,7 +286,8 @@ func TestGivingUpOnceStarvesNobody(t *testing.T) {
 	}
 }
 
-// A context that ends after the place in the queue was lost is no lock held by another.
+// A context that ends after the place in the queue was lost is not reported as a lock that another
+// holds.
 func TestEndAfterAPlaceWasLost(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		gone := func(context.Context, driver.Driver, driver.Request) (driver.State, error) {
@@ -303,7 +304,7 @@ func TestEndAfterAPlaceWasLost(t *testing.T) {
 	})
 }
 
-// A backend that gives up by itself is not the end of the caller's context.
+// A timeout of the backend itself is not reported as the end of the caller's context.
 func TestAdminHidesTimeoutsOfOthers(t *testing.T) {
 	late := func(context.Context) ([]driver.Finding, error) { return nil, context.DeadlineExceeded }
 	_, err := client(t, &scripted{Opener: memlock.New(), check: late}, dlock.Config{}).Check(ctx)
@@ -312,7 +313,7 @@ func TestAdminHidesTimeoutsOfOthers(t *testing.T) {
 	}
 }
 
-// deniesEvict is a backend that lets nobody evict.
+// deniesEvict is a backend that refuses evictions.
 type deniesEvict struct{ driver.Opener }
 
 type deniedAdmin struct {
@@ -329,7 +330,7 @@ func (*deniedAdmin) Evict(context.Context, string, string, int64) (driver.State,
 	return driver.State{}, driver.Classify(driver.ErrDenied, driver.Fatal)
 }
 
-// An eviction that the backend refuses is told as that: the lock is held as before.
+// A refused eviction is reported as such: the lock is still held.
 func TestEvictRefused(t *testing.T) {
 	store := memlock.New()
 	g := acquire(t, client(t, store, dlock.Config{}), "k")

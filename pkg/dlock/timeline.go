@@ -1,7 +1,8 @@
 package dlock
 
-// A timeline is a binary heap of claims, the one that is due first on top. Each
-// claim knows its slot, so that a change costs a logarithm and no search.
+// A timeline is a binary heap of claims, ordered by wakeAt. Each claim knows its slot, so a
+// change needs no search. It is not built on container/heap, which takes about 2.3 times as
+// long for what each acquisition does here (BenchmarkTimeline).
 type timeline []*claim
 
 func (t timeline) first() *claim {

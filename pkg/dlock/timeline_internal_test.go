@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Whatever is put, moved and removed, no claim is due before its parent in the heap, and each
-// knows where it is.
+// After any puts, moves and removals, no claim is due before its parent in the heap, and each claim
+// knows its slot.
 func TestTimeline(t *testing.T) {
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 0))

@@ -15,18 +15,18 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// linkBound is how long a waiter may take to find out whom it waits for.
-const linkBound = time.Second
+// linkTimeout limits how long a waiter looks up the holder.
+const linkTimeout = time.Second
 
-// Spans: dlock.acquire and dlock.release are the calls, dlock.hold is the ownership
-// in between. What a waiter files carries its span, so that whoever waits for it
-// can link to it, in any process.
+// Spans: dlock.acquire and dlock.release are the calls, dlock.hold is the ownership in
+// between. A claim carries the span of its acquisition, so that a waiter in any process can
+// link to the holder.
 
 func (c *Client) spanOptions(key string, more ...attribute.KeyValue) trace.SpanStartOption {
 	return trace.WithAttributes(append(more, attribute.String("dlock.backend", c.caps.Name), attribute.String("dlock.key", key))...)
 }
 
-// startSpan begins a span on the goroutine of a call. A tracer that panics makes none.
+// startSpan begins a span on the goroutine of a call. It returns nil if the tracer panics.
 func (c *Client) startSpan(ctx context.Context, name string, opts ...trace.SpanStartOption) (in context.Context, span trace.Span) {
 	in = ctx
 	safely(func() { in, span = c.tracer.Start(ctx, name, opts...) })
@@ -36,7 +36,7 @@ func (c *Client) startSpan(ctx context.Context, name string, opts ...trace.SpanS
 	return in, span
 }
 
-// traceAcquire begins the span of an acquisition, and puts it into what is filed.
+// traceAcquire begins the span of an acquisition, and stores it in the claim's Info.
 func (c *Client) traceAcquire(ctx context.Context, key string, s *lockSettings) (context.Context, trace.Span) {
 	if c.tracer == nil {
 		return ctx, nil
@@ -52,8 +52,8 @@ func (c *Client) traceAcquire(ctx context.Context, key string, s *lockSettings) 
 	return ctx, span
 }
 
-// endAcquire ends the span of an acquisition and begins that of the hold. It is a
-// sibling: the hold is not part of the call.
+// endAcquire ends the span of an acquisition and begins that of the hold. The hold is a
+// sibling, because it is not part of the call.
 func (c *Client) endAcquire(caller context.Context, span trace.Span, g *Guard, err error) {
 	if span == nil {
 		return
@@ -67,13 +67,13 @@ func (c *Client) endAcquire(caller context.Context, span trace.Span, g *Guard, e
 	if links == nil {
 		return
 	}
-	_, hold := c.startSpan(caller, "dlock.hold", c.spanOptions(g.claim.key, attribute.Int64("dlock.fence", g.token)), links)
+	_, hold := c.startSpan(caller, "dlock.hold", c.spanOptions(g.claim.key, attribute.Int64("dlock.token", g.token)), links)
 	if hold == nil {
 		return
 	}
 	c.mu.Lock()
 	defer c.unlockCall()
-	if !g.holds() { // lost before the caller has it
+	if !g.holds() { // lost before it was returned to the caller
 		cause := g.cause()
 		c.report(func() { endSpan(hold, cause) })
 		return
@@ -92,13 +92,13 @@ func (c *Client) linkHolder(span trace.Span, holder driver.Claim) {
 	}}})
 }
 
-// traceParent and spanOf write and read a W3C traceparent. OpenTelemetry's own come
-// with net/http, which programs that speak no HTTP need not initialise.
+// traceParent and spanOf write and read a W3C traceparent. OpenTelemetry's own functions import
+// net/http, which a program without HTTP does not need.
 func traceParent(sc trace.SpanContext) string {
 	return fmt.Sprintf("00-%s-%s-%s", sc.TraceID(), sc.SpanID(), sc.TraceFlags()&trace.FlagsSampled)
 }
 
-// spanOf is not valid if the text is not one.
+// spanOf returns an invalid SpanContext if parent is not a traceparent.
 func spanOf(parent string) trace.SpanContext {
 	parts := strings.Split(parent, "-")
 	if len(parts) != 4 || parts[0] != "00" || len(parts[3]) != 2 {
@@ -120,17 +120,17 @@ func (c *Client) traceRelease(ctx context.Context, g *Guard) (context.Context, t
 		return ctx, nil
 	}
 	return c.startSpan(ctx, "dlock.release", trace.WithSpanKind(trace.SpanKindClient),
-		c.spanOptions(g.claim.key, attribute.Int64("dlock.fence", g.token)))
+		c.spanOptions(g.claim.key, attribute.Int64("dlock.token", g.token)))
 }
 
-// endSpan ends a span with the code of an error, if there is one.
+// endSpan ends a span, with the code of err if there is one.
 func endSpan(span trace.Span, err error) {
 	if span == nil {
 		return
 	}
 	if err != nil {
 		span.SetAttributes(attribute.String("dlock.result", resultOf(err, "")))
-		if !errors.Is(err, ErrLockHeldByOther) { // which is an answer
+		if !errors.Is(err, ErrLockHeldByOther) { // a regular answer, not a failure
 			span.SetStatus(codes.Error, err.Error())
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/memlock"
 )
 
-// A releaseLog is the releases that reached a backend.
+// A releaseLog records the releases that reached a backend.
 type releaseLog struct {
 	mu   sync.Mutex
 	refs []driver.Ref
@@ -38,9 +38,9 @@ func (l *releaseLog) of(id string) (refs []driver.Ref) {
 	return refs
 }
 
-// A late or repeated request can queue a claim that its Client has forgotten. When the
-// backend grants the key to it, the Client releases it: else the key stays taken for
-// as long as the claim's heartbeat.
+// A late or repeated request can queue a claim that its Client has forgotten. When the backend
+// grants the key to it, the Client releases it. Otherwise the key would stay locked for the claim's
+// heartbeat.
 func TestUnknownGrantIsReleased(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		store, events, log := memlock.New(), make(chan driver.Event), new(releaseLog)
@@ -81,7 +81,7 @@ func TestUnknownGrantIsReleased(t *testing.T) {
 	})
 }
 
-// Repeated pushes of one unknown grant lead to one release while that is under way.
+// Repeated pushes of one unknown grant cause one release while that is in progress.
 func TestUnknownGrantIsReleasedOnce(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		events, log := make(chan driver.Event), new(releaseLog)
@@ -101,7 +101,7 @@ func TestUnknownGrantIsReleasedOnce(t *testing.T) {
 	})
 }
 
-// Whatever else a push says of an unknown claim leads to nothing.
+// Other pushes for an unknown claim have no effect.
 func TestUnknownPushIsIgnored(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		events, log := make(chan driver.Event), new(releaseLog)

@@ -10,9 +10,9 @@ import (
 // maxKey is the longest key in bytes.
 const maxKey = 1024
 
-// checkKey accepts the names that every backend can keep apart: 1 to 1024
-// bytes of valid UTF-8 without control characters. Backends rely on it: they
-// put separators of their own beside a name.
+// checkKey accepts names that every backend, and every reader, can distinguish: 1 to 1024 bytes of
+// valid UTF-8 in which every character is printable or a space (U+0020). Backends rely on this,
+// because they add their own separators to a name.
 func checkKey(key string) error {
 	if key == "" {
 		return fmt.Errorf("%w: empty", ErrInvalidKey)
@@ -23,13 +23,27 @@ func checkKey(key string) error {
 	return nil
 }
 
+// checkName accepts a key or a prefix.
 func checkName(name string) error {
-	if len(name) > maxKey {
-		return fmt.Errorf("%d bytes are more than %d", len(name), maxKey)
+	if err := checkText(name); err != nil {
+		return err
 	}
 	for i, r := range name {
+		if !unicode.IsPrint(r) {
+			return fmt.Errorf("character %U at byte %d is not printable", r, i)
+		}
+	}
+	return nil
+}
+
+// checkText accepts what can be shown on one line.
+func checkText(text string) error {
+	if len(text) > maxKey {
+		return fmt.Errorf("%d bytes are more than %d", len(text), maxKey)
+	}
+	for i, r := range text {
 		if r == utf8.RuneError {
-			if _, size := utf8.DecodeRuneInString(name[i:]); size == 1 {
+			if _, size := utf8.DecodeRuneInString(text[i:]); size == 1 {
 				return fmt.Errorf("invalid UTF-8 at byte %d", i)
 			}
 		}
@@ -40,7 +54,7 @@ func checkName(name string) error {
 	return nil
 }
 
-// checkTTL refuses a lease that is too short to be renewed in time, or absurd.
+// checkTTL refuses a TTL that is too short to be renewed in time, or longer than a day.
 func checkTTL(ttl, least time.Duration) error {
 	least = max(least, minTTL)
 	if ttl < least || ttl > maxTTL {

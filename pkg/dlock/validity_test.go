@@ -31,9 +31,8 @@ func TestRenewalKeepsTheLock(t *testing.T) {
 	})
 }
 
-// Renewals that hang do not keep the loss from being noticed: it fires
-// before the lease can end, counted from the last renewal that was sent, and
-// not much earlier.
+// Renewals that hang do not delay the detection of a loss: it happens before the lease can end,
+// counted from when the last answered renewal was sent, and not much earlier.
 func TestLossBeforeTheLeaseEndsWhenRenewalsHang(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		_, faults := faulty()
@@ -72,8 +71,8 @@ func TestValidityCountsFromTheSending(t *testing.T) {
 	})
 }
 
-// The same for renewals whose answers are late: the loss precedes the server's
-// own expiry, whenever the network dies.
+// The same for renewals with late answers: the loss comes before the server's own expiry, at any
+// time of the network failure.
 func TestLossPrecedesExpiryWithLateAnswers(t *testing.T) {
 	for i := range 20 {
 		virtual(t, func(t *testing.T) {
@@ -90,7 +89,7 @@ func TestLossPrecedesExpiryWithLateAnswers(t *testing.T) {
 	}
 }
 
-// An outage of up to half the TTL is no loss, wherever it falls.
+// An outage of up to half the TTL is not a loss, at any time.
 func TestOutageOfHalfTheTTLIsNoLoss(t *testing.T) {
 	for i := range times(40, 300) {
 		virtual(t, func(t *testing.T) {
@@ -110,7 +109,7 @@ func TestOutageOfHalfTheTTLIsNoLoss(t *testing.T) {
 	}
 }
 
-// An error reply, once, is no loss either; and renewal goes on afterwards.
+// A single error reply is not a loss either, and renewal continues afterwards.
 func TestFailedRenewalIsNoLoss(t *testing.T) {
 	for _, fault := range []faultdriver.Fault{faultdriver.Fail, faultdriver.LoseRequest, faultdriver.LoseAnswer, faultdriver.Blank, faultdriver.Duplicate} {
 		virtual(t, func(t *testing.T) {
@@ -126,7 +125,7 @@ func TestFailedRenewalIsNoLoss(t *testing.T) {
 	}
 }
 
-// A part of the backend that does not answer harms only its own claims.
+// A part of the backend that does not answer affects only its own claims.
 func TestStalledPartHarmsOnlyItsOwnClaims(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		_, faults := faulty(faultdriver.Rule{Op: faultdriver.Renew, Fault: faultdriver.Blank, Key: "stalled"})
@@ -143,8 +142,8 @@ func TestStalledPartHarmsOnlyItsOwnClaims(t *testing.T) {
 	})
 }
 
-// A definite "not yours" is a loss at once: here by eviction, which is pushed,
-// and by a push that got lost, within one renewal.
+// A definite answer that the lock is not held is a loss at once: here after an eviction that is
+// pushed, and within one renewal after an eviction whose push was lost.
 func TestEvictionIsALoss(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		virtual(t, func(t *testing.T) {
@@ -174,7 +173,7 @@ func TestEvictionIsALoss(t *testing.T) {
 	}
 }
 
-// Time that the machine slept counts against the lease.
+// Time during which the machine was suspended counts against the lease.
 func TestSuspendedMachineLosesItsLocks(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		var slept atomic.Int64
@@ -224,7 +223,7 @@ func TestWithoutRenewalEndsWithItsTTL(t *testing.T) {
 	})
 }
 
-// A lock without renewal that had to wait gets its whole TTL all the same.
+// A lock without renewal that had to wait still gets its whole TTL.
 func TestWithoutRenewalAfterAWait(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		c := client(t, memlock.New(), dlock.Config{})
@@ -285,8 +284,8 @@ func TestExtendIsRenewedFromThenOn(t *testing.T) {
 	})
 }
 
-// An Extend whose renewal is not answered ends with its context, as unknown, and
-// a shorter lease that may yet arrive is believed rather than the longer one.
+// An Extend whose renewal is not answered ends with its context, as unknown. A shorter lease that
+// may still arrive counts instead of the longer one.
 func TestExtendUnanswered(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		_, faults := faulty()
@@ -319,7 +318,7 @@ func TestMaxHoldIsALoss(t *testing.T) {
 			t.Errorf("over after %v of 7s", took)
 		}
 		ended(t, g, dlock.ErrOwnershipLost)
-		next := acquire(t, other, "k") // nobody unlocks: the lease ends it
+		next := acquire(t, other, "k") // without Unlock: the lease ends it
 		if took := time.Since(start); took > 9*second+100*time.Millisecond {
 			t.Errorf("free only after %v", took)
 		}
@@ -350,7 +349,7 @@ func TestMinHoldKeepsTheKey(t *testing.T) {
 	})
 }
 
-// Closing inside a minimum hold leaves the key to its lease.
+// If the Client is closed within a minimum hold, the key ends with its lease.
 func TestMinHoldAndClose(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		store := memlock.New()
@@ -380,8 +379,8 @@ func TestMarginEndsOwnershipEarlier(t *testing.T) {
 	})
 }
 
-// A waiter is granted what is left of a heartbeat; a margin as long as that, or
-// a TTL whose twentieth is, must not swallow the grant.
+// A waiter is granted the rest of a heartbeat. A margin as long as that, by WithMargin or by a long
+// TTL, must not make the grant unusable.
 func TestLongLeasesAreHandedOver(t *testing.T) {
 	for _, opts := range [][]dlock.LockOption{
 		{dlock.WithTTL(10 * time.Minute)},
@@ -441,8 +440,8 @@ func TestManyTTLs(t *testing.T) {
 	})
 }
 
-// The alarm that a short hold left behind does not keep the scheduler from looking twice
-// a second whether the machine has slept.
+// The alarm of a short hold that has ended does not keep the scheduler from checking twice a second
+// whether the machine was suspended.
 func TestSuspensionIsSeenAfterAShortHold(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		var slept atomic.Int64
@@ -457,7 +456,7 @@ func TestSuspensionIsSeenAfterAShortHold(t *testing.T) {
 	})
 }
 
-// A reading of suspended time stays true for 0.2 ms, and not for longer.
+// A reading of suspended time is valid for 0.2 ms, and not longer.
 func TestSuspendedTimeIsReadSometimes(t *testing.T) {
 	now, slept, readings := int64(0), int64(0), 0
 	read := dlock.SuspendClock(func() int64 { return now }, func() int64 {
@@ -473,7 +472,7 @@ func TestSuspendedTimeIsReadSometimes(t *testing.T) {
 	}
 	slept = int64(time.Hour)
 	now += int64(10*time.Microsecond) - 1
-	if got := read(); got != 0 { // the fifth was 200 microseconds ago, but for one nanosecond
+	if got := read(); got != 0 { // the fifth reading was one nanosecond less than 200 microseconds ago
 		t.Errorf("slept for %v, want the reading before", time.Duration(got))
 	}
 	now++
@@ -482,8 +481,8 @@ func TestSuspendedTimeIsReadSometimes(t *testing.T) {
 	}
 }
 
-// Renewals that fail are repeated sooner and sooner as the lease runs out, yet never so
-// soon that they become a burst.
+// Failed renewals are repeated at shorter intervals near the end of the lease, but never in a
+// burst.
 func TestRenewalsNearTheEnd(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		var sent []time.Time
@@ -504,7 +503,7 @@ func TestRenewalsNearTheEnd(t *testing.T) {
 	})
 }
 
-// What two clocks may differ by is no sleep; anything more counts in full.
+// A difference within the error of two clocks is not a suspend; a greater one counts in full.
 func TestSleepCountsAboveTheNoise(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		var slept atomic.Int64
@@ -523,8 +522,8 @@ func TestSleepCountsAboveTheNoise(t *testing.T) {
 	})
 }
 
-// A lock that was acquired after the machine woke up is not renewed for that: its lease
-// began after the sleep.
+// A lock that was acquired after a suspend is not renewed because of it: its lease began after the
+// suspend.
 func TestSleepBeforeTheLockDoesNotRenewIt(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		var slept atomic.Int64
@@ -541,7 +540,7 @@ func TestSleepBeforeTheLockDoesNotRenewIt(t *testing.T) {
 	})
 }
 
-// A claim that is released while it waits for the renewal before it to land is not renewed.
+// A claim that is released while it waits for a renewal in flight to return is not renewed.
 func TestReleasedBeforeItsRenewal(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		landed := make(chan struct{})

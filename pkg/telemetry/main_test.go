@@ -41,7 +41,7 @@ func scrape(t *testing.T, tel *telemetry.Telemetry, accept string) string {
 	return w.Body.String()
 }
 
-// journal is a log to read while others write it.
+// journal is a log that may be read while others write it.
 type journal struct {
 	mu  sync.Mutex
 	buf bytes.Buffer

@@ -25,15 +25,15 @@ type options struct {
 	missing         string
 }
 
-// WithLogger sets where failures of exports are written: one line when an
-// exporter begins to fail, one when it works again. Without it they go to the
-// error handler of OpenTelemetry, which writes to standard error.
+// WithLogger sets where failures of exports are logged: one line when an exporter begins to fail,
+// and one when it works again. Without it they go to the error handler of OpenTelemetry, which
+// writes to standard error.
 func WithLogger(l clog.Logger) Option {
 	return func(o *options) { o.log = l.WithNamespace("telemetry") }
 }
 
-// WithSpanExporter sends finished spans to e, in batches and in the background.
-// Spans are dropped rather than that a caller waits.
+// WithSpanExporter sends finished spans to e, in batches and in the background. If spans arrive
+// faster than they can be sent, they are dropped; callers do not wait.
 func WithSpanExporter(e sdktrace.SpanExporter) Option {
 	return func(o *options) {
 		o.spanExporters = append(o.spanExporters, e)
@@ -41,7 +41,7 @@ func WithSpanExporter(e sdktrace.SpanExporter) Option {
 	}
 }
 
-// WithSpanProcessor shows spans to p as they start and end.
+// WithSpanProcessor passes spans to p when they start and end.
 func WithSpanProcessor(p sdktrace.SpanProcessor) Option {
 	return func(o *options) {
 		o.spanProcessors = append(o.spanProcessors, p)
@@ -49,8 +49,7 @@ func WithSpanProcessor(p sdktrace.SpanProcessor) Option {
 	}
 }
 
-// WithMetricExporter sends all metrics to e every Config.ExportInterval, in the
-// background.
+// WithMetricExporter sends all metrics to e every Config.ExportInterval, in the background.
 func WithMetricExporter(e sdkmetric.Exporter) Option {
 	return func(o *options) {
 		o.metricExporters = append(o.metricExporters, e)
@@ -58,7 +57,7 @@ func WithMetricExporter(e sdkmetric.Exporter) Option {
 	}
 }
 
-// WithMetricReader lets r read the metrics when it likes.
+// WithMetricReader lets r read the metrics at any time.
 func WithMetricReader(r sdkmetric.Reader) Option {
 	return func(o *options) {
 		o.metricReaders = append(o.metricReaders, r)
@@ -115,7 +114,7 @@ func (o *options) tracerProvider(ctx context.Context, cfg Config, res *resource.
 	return sdktrace.NewTracerProvider(opts...)
 }
 
-// nothing is the provider of tracers that record nothing.
+// nothing is a provider of tracers that record nothing.
 type nothing struct{ noop.TracerProvider }
 
 func (nothing) Shutdown(context.Context) error { return nil }

@@ -15,8 +15,8 @@ import (
 	"github.com/ceyewan/genesis/pkg/clog"
 )
 
-// scrape returns a reader of metrics and what serves them to Prometheus, around
-// a registry of their own.
+// scrape returns a metric reader and the handler that serves its metrics to Prometheus, with their
+// own registry.
 func scrape(cfg Config, o *options) (sdkmetric.Reader, http.Handler, error) {
 	registry := prometheus.NewRegistry()
 	reader, err := otelprom.New(otelprom.WithRegisterer(registry))

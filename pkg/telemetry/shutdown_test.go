@@ -17,7 +17,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/telemetry"
 )
 
-// exporter takes spans and metrics, as send says.
+// exporter accepts spans and metrics, as send says.
 type exporter struct {
 	send func(context.Context) error
 
@@ -117,8 +117,7 @@ func TestShutdownSendsWhatIsLeft(t *testing.T) {
 	scrape(t, tel, "")
 }
 
-// The virtual clock would show any wait, and the bubble any goroutine that is
-// left behind.
+// The virtual clock would show any wait, and the bubble any remaining goroutine.
 func TestShutdownEndsWithItsContext(t *testing.T) {
 	for name, give := range map[string]time.Duration{"in time": 100 * time.Millisecond, "already ended": 0} {
 		t.Run(name, func(t *testing.T) {
@@ -147,13 +146,13 @@ func TestShutdownEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// An exporter that does not heed its context cannot hold Shutdown up.
+// An exporter that does not honor its context cannot delay Shutdown.
 func TestShutdownLeavesADeafExporter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		wake := make(chan struct{})
 		deaf := &exporter{send: func(context.Context) error { <-wake; return nil }}
 		tel := start(t, telemetry.Config{ExportInterval: time.Second}, telemetry.WithMetricExporter(values{deaf}))
-		time.Sleep(1500 * time.Millisecond) // virtual: an export is under way
+		time.Sleep(1500 * time.Millisecond) // virtual: an export is in progress
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		begun := time.Now()
@@ -243,7 +242,7 @@ func TestWithoutLoggerOpenTelemetryHandlesErrors(t *testing.T) {
 	}
 }
 
-// A metric that contradicts another does not take the rest along.
+// A metric that conflicts with another does not affect the rest.
 func TestScrapeGoesOnWithoutTheBadMetric(t *testing.T) {
 	log := new(journal)
 	tel := start(t, telemetry.Config{RuntimeMetrics: true}, telemetry.WithLogger(log.logger()))

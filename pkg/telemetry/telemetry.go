@@ -1,5 +1,5 @@
-// Package telemetry sets up OpenTelemetry for one service: meters whose values
-// Prometheus reads, and tracers.
+// Package telemetry sets up OpenTelemetry for one service: meters whose values Prometheus reads,
+// and tracers.
 //
 //	t, err := telemetry.New(telemetry.Config{ServiceName: "shop"})
 //	if err != nil {
@@ -9,9 +9,9 @@
 //	http.Handle("/metrics", t.Handler())
 //	requests, err := t.Meter("shop").Int64Counter("shop.requests")
 //
-// Everything is handed over explicitly: New sets no global of OpenTelemetry and
-// registers nothing with Prometheus' default registry. Sending to a collector is
-// in package otlp, so that who does not need it does not link it.
+// All parts are passed explicitly: New sets no OpenTelemetry global and registers nothing with
+// Prometheus' default registry. Package otlp sends to a collector; it is separate, so that programs
+// that do not need it do not link it.
 package telemetry
 
 import (
@@ -26,26 +26,26 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// A Telemetry gives meters and tracers, and owns what exports their data.
+// A Telemetry provides meters and tracers, and owns what exports their data.
 type Telemetry struct {
 	handler http.Handler
 	meters  *sdkmetric.MeterProvider
 	tracers tracerProvider
 
-	abort    context.CancelFunc // ends exports under way
+	abort    context.CancelFunc // ends exports in progress
 	stopping sync.Once
 	stopped  chan struct{} // closed when err is final
 	err      error
 }
 
-// tracerProvider is one of the SDK, or none.
+// tracerProvider is a provider of the SDK, or one that records nothing.
 type tracerProvider interface {
 	trace.TracerProvider
 	Shutdown(context.Context) error
 }
 
-// New returns a Telemetry. It touches no network. If it fails, it has not begun
-// to use the exporters, processors and readers among opts.
+// New returns a Telemetry. It touches no network. If it fails, it has not begun to use the
+// exporters, processors and readers among opts.
 func New(cfg Config, opts ...Option) (*Telemetry, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -72,34 +72,32 @@ func New(cfg Config, opts ...Option) (*Telemetry, error) {
 	}, nil
 }
 
-// Meter returns the meter of this name, which by custom is the import path of
-// the package that measures.
+// Meter returns the meter with this name, which by convention is the import path of the package
+// that measures.
 func (t *Telemetry) Meter(name string, opts ...metric.MeterOption) metric.Meter {
 	return t.meters.Meter(name, opts...)
 }
 
-// MeterProvider is for libraries that make their own meters.
+// MeterProvider is for libraries that create their own meters.
 func (t *Telemetry) MeterProvider() metric.MeterProvider { return t.meters }
 
-// Tracer returns the tracer of this name. If no option takes spans, it records
-// nothing.
+// Tracer returns the tracer with this name. If no option accepts spans, it records nothing.
 func (t *Telemetry) Tracer(name string, opts ...trace.TracerOption) trace.Tracer {
 	return t.tracers.Tracer(name, opts...)
 }
 
-// TracerProvider is for libraries that make their own tracers.
+// TracerProvider is for libraries that create their own tracers.
 func (t *Telemetry) TracerProvider() trace.TracerProvider { return t.tracers }
 
-// Handler serves the metrics to Prometheus. A counter of the name shop.requests
-// appears as shop_requests_total, and a histogram shop.wait in "s" as
-// shop_wait_seconds. Measurements under a sampled span carry exemplars, for
-// scrapers that ask for OpenMetrics.
+// Handler serves the metrics to Prometheus. A counter named shop.requests appears as
+// shop_requests_total, and a histogram shop.wait in "s" as shop_wait_seconds. Measurements under a
+// sampled span carry exemplars, for scrapers that request OpenMetrics.
 func (t *Telemetry) Handler() http.Handler { return t.handler }
 
-// Shutdown sends what is left and stops everything. It returns when ctx ends, at
-// the latest; exports that are then under way are broken off. It may be called
-// more than once: all calls wait for the same end. An export that fails is
-// reported as any other (see WithLogger), and is not an error of Shutdown.
+// Shutdown sends the remaining data and stops everything. It returns when ctx ends, at the latest,
+// and aborts exports that are in progress then. It may be called more than once: all calls wait for
+// the same end. A failed export is reported like any other (see WithLogger), and is not an error of
+// Shutdown.
 func (t *Telemetry) Shutdown(ctx context.Context) error {
 	t.stopping.Do(func() { go t.stop(context.WithoutCancel(ctx)) })
 	select {
@@ -111,8 +109,8 @@ func (t *Telemetry) Shutdown(ctx context.Context) error {
 	}
 }
 
-// stop has a context that does not end: the SDK would leave its goroutines
-// running. What it waits for ends by abort.
+// stop uses a context that does not end: otherwise the SDK would leave its goroutines running.
+// abort ends what it waits for.
 func (t *Telemetry) stop(ctx context.Context) {
 	defer close(t.stopped)
 	defer t.abort()

@@ -62,7 +62,7 @@ func TestRuntimeMetrics(t *testing.T) {
 	}
 }
 
-// A measurement under a sampled span leads to its trace.
+// A measurement under a sampled span carries a reference to its trace.
 func TestExemplars(t *testing.T) {
 	tel := start(t, telemetry.Config{}, telemetry.WithSpanProcessor(tracetest.NewSpanRecorder()))
 	counter, _ := tel.Meter("m").Int64Counter("requests")
@@ -189,7 +189,7 @@ func TestInvalid(t *testing.T) {
 	}
 }
 
-// An option that is nil, as from a helper that forgot a case, is an error and no panic.
+// A nil option, for example from a helper that forgot a case, is an error and not a panic.
 func TestNilOption(t *testing.T) {
 	exporter := tracetest.NewInMemoryExporter()
 	_, err := telemetry.New(telemetry.Config{ServiceName: "a"}, telemetry.WithSpanExporter(exporter), nil)

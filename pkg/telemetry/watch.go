@@ -13,9 +13,9 @@ import (
 	"github.com/ceyewan/genesis/pkg/clog"
 )
 
-// A watch stands before one exporter. It reports changes between working and
-// failing, so that a collector that is down costs two lines and not one for
-// every try, and it breaks exports off when Shutdown has no more time.
+// A watch wraps one exporter. It reports changes between working and failing, so that a collector
+// that is down costs two lines and not one for every attempt, and it aborts exports when Shutdown
+// has no time left.
 type watch struct {
 	life    context.Context
 	log     clog.Logger

@@ -29,6 +29,18 @@ func TestCodes(t *testing.T) {
 	}
 }
 
+func TestNewOf(t *testing.T) {
+	parent := xerrors.New("unavailable", "it is away")
+	child := xerrors.NewOf(parent, "refused", "it refuses")
+	err := fmt.Errorf("outer: %w", child)
+	if !errors.Is(err, child) || !errors.Is(err, parent) || errors.Is(parent, child) {
+		t.Error("the child is not the parent, or the parent is the child")
+	}
+	if xerrors.CodeOf(err) != "refused" || err.Error() != "outer: it refuses" {
+		t.Errorf("%v, code %s", err, xerrors.CodeOf(err))
+	}
+}
+
 func TestWithCode(t *testing.T) {
 	busy := xerrors.New("busy", "it is taken")
 	err := fmt.Errorf("outer: %w", xerrors.WithCode(fmt.Errorf("disk 7: %w", &fs.PathError{Op: "open", Path: "x", Err: busy}), "disk_failed"))

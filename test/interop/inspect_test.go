@@ -7,18 +7,17 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/ceyewan/genesis/pkg/dlock"
-	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
 // stranger asserts that a claim is a holder of whom nothing is known but the
 // time that is left.
 func stranger(t *testing.T, cl dlock.Claim) {
 	t.Helper()
-	if cl.Left <= 0 || cl.Left > lease {
-		t.Fatalf("%v of a lease of %v are left", cl.Left, lease)
+	if cl.Remaining <= 0 || cl.Remaining > lease {
+		t.Fatalf("%v of a lease of %v are left", cl.Remaining, lease)
 	}
-	cl.Left = 0
-	if want := (dlock.Claim{Phase: driver.Held}); cl != want {
+	cl.Remaining = 0
+	if want := (dlock.Claim{Phase: dlock.PhaseHeld, Mode: dlock.ModeExclusive}); cl != want {
 		t.Fatalf("the holder is %#v", cl)
 	}
 }
@@ -40,7 +39,7 @@ func TestInspectTheirs(t *testing.T) {
 			t.Fatalf("%v, %v", claims, err)
 		}
 		stranger(t, claims[0])
-		if claims[1].Phase != driver.Queued || claims[1].Info.PID == 0 {
+		if claims[1].Phase != dlock.PhaseQueued || claims[1].Info.PID == 0 {
 			t.Fatalf("the waiter is %#v", claims[1])
 		}
 		released(t, h, true)
@@ -56,7 +55,7 @@ func TestBusyErrorNamesNobody(t *testing.T) {
 		g, err := c.TryAcquire(t.Context(), "k")
 		wantErr(t, err, dlock.ErrLockHeldByOther)
 		var e *dlock.Error
-		if g != nil || !errors.As(err, &e) || e.Key != "k" || e.Waiting != 0 || e.Holder == nil {
+		if g != nil || !errors.As(err, &e) || e.Key != "k" || e.Waiters != 0 || e.Holder == nil {
 			t.Fatalf("%v, %#v", g, err)
 		}
 		stranger(t, *e.Holder)

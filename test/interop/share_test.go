@@ -60,8 +60,8 @@ func bsmWorker(client *redis.Client) worker {
 	}
 }
 
-// A contest is workers of both sides on one key.
-type contest struct {
+// A contention is workers of both sides on one key.
+type contention struct {
 	gap         time.Duration
 	each        int           // workers of each kind
 	hold        time.Duration // how long a turn takes
@@ -69,7 +69,7 @@ type contest struct {
 	lasts       time.Duration // at least: on a slow machine, until each has had the key
 }
 
-func (c contest) String() string {
+func (c contention) String() string {
 	return fmt.Sprintf("gap %v, %d each, hold %v, pause of ours %v, of theirs %v", c.gap, c.each, c.hold, c.ours, c.their)
 }
 
@@ -88,7 +88,7 @@ func (s score) sum() (n int64) {
 }
 
 // run lets our workers and those of the rivals contend.
-func (c contest) run(t *testing.T, client *redis.Client, rivals ...worker) (we, they score) {
+func (c contention) run(t *testing.T, client *redis.Client, rivals ...worker) (we, they score) {
 	t.Helper()
 	var opts []redislock.Option
 	if c.gap > 0 {
@@ -161,7 +161,7 @@ func (s score) all(t *testing.T, who string) {
 func TestMixedContention(t *testing.T) {
 	t.Parallel()
 	client := server(t)
-	c := contest{gap: 20 * time.Millisecond, each: 3, hold: time.Millisecond, ours: time.Millisecond, their: 25 * time.Millisecond, lasts: 6 * time.Second}
+	c := contention{gap: 20 * time.Millisecond, each: 3, hold: time.Millisecond, ours: time.Millisecond, their: 25 * time.Millisecond, lasts: 6 * time.Second}
 	we, they := c.run(t, client, redsyncWorker(client), bsmWorker(client))
 	we.all(t, "ours")
 	they.all(t, "theirs")
@@ -176,7 +176,7 @@ func TestShareDuringMigration(t *testing.T) {
 		t.Run(hold.String(), func(t *testing.T) {
 			t.Parallel()
 			client := server(t)
-			c := contest{gap: 20 * time.Millisecond, each: 3, hold: hold, their: 20 * time.Millisecond, lasts: 10 * time.Second}
+			c := contention{gap: 20 * time.Millisecond, each: 3, hold: hold, their: 20 * time.Millisecond, lasts: 10 * time.Second}
 			we, they := c.run(t, client, redsyncWorker(client))
 			we.all(t, "ours")
 			all := we.sum() + they.sum()

@@ -282,7 +282,7 @@ func reason(out string) string {
 // lab runs the lab, built with the defect.
 func (b bench) lab(ctx context.Context, args []string) (after, said string, found bool, err error) {
 	binary := filepath.Join(b.dir, "lab")
-	if out, err := b.run(ctx, b.root, nil, "go", "build", "-overlay", b.overlay, "-o", binary, "./lab"); err != nil {
+	if out, err := b.run(ctx, filepath.Join(b.root, "lab"), nil, "go", "build", "-overlay", b.overlay, "-o", binary, "."); err != nil {
 		return "", "", false, fmt.Errorf("build the lab: %w: %s", err, out)
 	}
 	begun := time.Now()

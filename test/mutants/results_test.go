@@ -132,7 +132,7 @@ func TestReportIsComplete(t *testing.T) {
 
 // Everything of ours that the tests call is a target or a helper.
 func TestHelpers(t *testing.T) {
-	product := []string{"pkg/clog", "pkg/connector", "pkg/xerrors", "pkg/dlock/internal/suspend"}
+	product := []string{"pkg/clog", "pkg/connector", "pkg/xerrors", "pkg/dlock/internal/suspend", "pkg/dlock/internal/cursor", "pkg/internal/durations"}
 	args := []string{"list", "-deps", "-test", "-f", `{{with .Module}}{{if .Main}}{{$.ImportPath}}{{end}}{{end}}`}
 	for _, target := range targets {
 		product = append(product, target.Package)

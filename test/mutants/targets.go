@@ -8,7 +8,7 @@ const module = "github.com/ceyewan/genesis"
 var targets = []judge.Target{
 	{Package: "pkg/dlock", Suites: []string{"pkg/dlock"}},
 	{Package: "pkg/dlock/driver", Suites: []string{"pkg/dlock/driver", "pkg/dlock"}},
-	{Package: "pkg/dlock/internal/bound", Suites: []string{"pkg/dlock/internal/bound", "pkg/dlock"}},
+	{Package: "pkg/dlock/internal/sharedtimeout", Suites: []string{"pkg/dlock/internal/sharedtimeout", "pkg/dlock"}},
 	{Package: "pkg/dlock/internal/hide", Suites: []string{"pkg/dlock/internal/hide", "pkg/dlock"}},
 	{Package: "pkg/dlock/internal/redisnode", Suites: []string{"pkg/dlock/internal/redisnode", "pkg/dlock/redislock", "pkg/dlock/redlock"}},
 	{Package: "pkg/dlock/memlock", Suites: []string{"pkg/dlock/memlock", "pkg/dlock"}},
@@ -26,6 +26,6 @@ var simulators = []judge.Simulator{
 // helpers are packages, with those below them, that tests call. A mutant that was caught is
 // judged again after a change of one.
 var helpers = []string{
-	"internal/hazardtest", "internal/measure", "internal/servers", "internal/sim", "internal/testenv",
+	"internal/hazardtest", "internal/measure", "internal/servers", "internal/sim", "internal/stats", "internal/testenv",
 	"pkg/dlock/dlocktest", "pkg/dlock/drivertest", "pkg/dlock/faultdriver",
 }

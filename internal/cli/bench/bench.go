@@ -43,7 +43,7 @@ type Step struct {
 // of them alike, and returns the rounds that were measured, also when it ends early:
 // with the error of a backend, or with the cause of ctx.
 func Run(ctx context.Context, p *Plan) (*Report, error) {
-	c := &contest{Plan: p}
+	c := &benchmark{Plan: p}
 	report := p.newReport()
 	err := c.warmUp(ctx)
 	for round := 1; round <= p.Rounds && err == nil; round++ {
@@ -60,8 +60,8 @@ func Run(ctx context.Context, p *Plan) (*Report, error) {
 	return report, err
 }
 
-// A contest is a Plan under way.
-type contest struct {
+// A benchmark is a Plan under way.
+type benchmark struct {
 	*Plan
 	witness witness
 	steps   int
@@ -73,7 +73,7 @@ const busyFor = 10 * time.Second
 
 // warmUp lets every client take the key once, so that no round pays for connections,
 // scripts and leases.
-func (c *contest) warmUp(ctx context.Context) error {
+func (c *benchmark) warmUp(ctx context.Context) error {
 	if err := c.once(ctx, 0, dlock.WithWait(busyFor)); err != nil {
 		return err
 	}
@@ -92,7 +92,7 @@ func (c *contest) warmUp(ctx context.Context) error {
 }
 
 // once takes the key and gives it back.
-func (c *contest) once(ctx context.Context, w int, opts ...dlock.LockOption) error {
+func (c *benchmark) once(ctx context.Context, w int, opts ...dlock.LockOption) error {
 	g, err := c.Lockers[w].Acquire(ctx, c.Key, opts...)
 	if err != nil {
 		return err
@@ -102,7 +102,7 @@ func (c *contest) once(ctx context.Context, w int, opts ...dlock.LockOption) err
 	return c.release(ctx, g)
 }
 
-func (c *contest) measure(ctx context.Context, round, i int, result *Result) error {
+func (c *benchmark) measure(ctx context.Context, round, i int, result *Result) error {
 	if context.Cause(ctx) != nil {
 		return context.Cause(ctx)
 	}
@@ -127,7 +127,7 @@ func (c *contest) measure(ctx context.Context, round, i int, result *Result) err
 	return err
 }
 
-func (c *contest) tell(s Step) {
+func (c *benchmark) tell(s Step) {
 	if c.Progress != nil {
 		c.Progress(s)
 	}

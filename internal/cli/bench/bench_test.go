@@ -3,12 +3,12 @@ package bench
 import (
 	"context"
 	"errors"
-	"math"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 
+	"github.com/ceyewan/genesis/internal/stats"
 	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/memlock"
 )
@@ -131,55 +131,28 @@ func TestWaits(t *testing.T) {
 	}
 }
 
-func TestSpread(t *testing.T) {
-	if s := spread([]float64{3, 1, 2}); *s != (Spread{2, 1, 3}) {
-		t.Error(*s)
+func TestRange(t *testing.T) {
+	if r := rangeOf([]float64{4, 1, 2, 3}); *r != (stats.Range{Median: 2.5, Min: 1, Max: 4, N: 4}) {
+		t.Error(*r)
 	}
-	if s := spread([]float64{4, 1, 2, 3}); *s != (Spread{2.5, 1, 4}) {
-		t.Error(*s)
-	}
-	if spread(nil) != nil {
-		t.Error("a spread of nothing")
+	if rangeOf(nil) != nil {
+		t.Error("a range of nothing")
 	}
 }
 
-func TestWords(t *testing.T) {
+func TestNames(t *testing.T) {
 	for got, want := range map[string]string{
-		Seconds(0.00000123): "1.23 µs", Seconds(0.0123): "12.3 ms", Seconds(123): "123 s", Seconds(0): "0.00 µs",
-		Count(1234567): "1,234,567", Count(12): "12", Count(1.234): "1.23", SectionName(0): "empty section",
-		SectionName(time.Millisecond): "section of 1ms", ClientsName(1): "1 client", decade(1e-5): "10 µs", decade(1e-3): "1 ms", decade(10): "10 s",
+		SectionName(0): "empty section", SectionName(time.Millisecond): "section of 1ms", ClientsName(1): "1 client", ClientsName(2): "2 clients",
 	} {
 		if got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
-	f := figures[1]
-	for _, c := range []struct {
-		s    Spread
-		want string
-	}{
-		{Spread{0.0012, 0.0011, 0.00135}, "1.20 ms (1.10–1.35)"},
-		{Spread{0.0012, 0.000012, 0.00135}, "1.20 ms (12.0 µs–1.35 ms)"},
-	} {
-		if got := f.cell(&Result{Mean: &c.s}); got != c.want {
-			t.Errorf("%q, want %q", got, c.want)
-		}
+	r := &Result{Mean: &stats.Range{Median: 0.0012, Min: 0.000012, Max: 0.00135, N: 3}}
+	if got := figures[1].cell(r); got != "1.20 ms (12.0 µs–1.35 ms)" {
+		t.Errorf("%q", got)
 	}
-}
-
-// Every value is inside of the plot, and there are a few ticks.
-func TestScales(t *testing.T) {
-	for _, most := range []float64{0, 1e-9, 0.3, 1, 1.5625, 12.6, 50, 99, 100, 101, 123456, 1e9} {
-		s := linear(most)
-		if n := len(s.ticks); n < 3 || n > 7 || s.high < most || s.place(0) != plotBottom || s.place(s.high) != plotTop {
-			t.Errorf("%v: %+v", most, s)
-		}
-	}
-	for _, c := range [][2]float64{{0, 0}, {0, 5}, {1e-6, 1e-6}, {2e-6, 0.3}, {1e-3, 1}} {
-		s := decades(c[0], c[1])
-		y := s.place(c[1])
-		if n := len(s.ticks); n < 2 || n > 10 || math.IsNaN(y) || y < plotTop || y > plotBottom || s.high < c[1] {
-			t.Errorf("%v: %+v", c, s)
-		}
+	if got := figures[0].cell(r); got != "n/a" {
+		t.Errorf("%q", got)
 	}
 }

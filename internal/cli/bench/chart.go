@@ -2,131 +2,93 @@ package bench
 
 import (
 	"fmt"
+	"html/template"
 	"math"
 	"slices"
-	"strconv"
-	"strings"
+
+	"github.com/ceyewan/genesis/internal/htmlreport"
+	"github.com/ceyewan/genesis/internal/humanize"
+	"github.com/ceyewan/genesis/internal/stats"
 )
 
-// series are what the chart of waits shows, from the least to the most.
+// series are what the chart of waits shows, from the least to the most. Each has a shape
+// of its own, since not everybody can tell the colors from each other.
 var series = []struct {
-	class, name string
-	of          func(*Result) *Spread
+	class, name, shape string
+	of                 func(*Result) *stats.Range
 }{
-	{"mean", "mean", func(r *Result) *Spread { return r.Mean }},
-	{"p70", "P70", func(r *Result) *Spread { return r.P70 }},
-	{"p90", "P90", func(r *Result) *Spread { return r.P90 }},
-	{"p99", "P99", func(r *Result) *Spread { return r.P99 }},
-	{"longest", "longest", func(r *Result) *Spread { return r.Max }},
-}
-
-const captionHeight = 34.0 // below the plot
-
-// columns calls f with the middle of each experiment's column, and names it below.
-func (d *drawing) columns(results []Result, f func(x, width float64, r *Result)) {
-	width := (plotRight - plotLeft) / float64(len(results))
-	for i := range results {
-		x := plotLeft + width*(float64(i)+0.5)
-		f(x, width, &results[i])
-		d.text("tick", "middle", x, plotBottom+15, strconv.Itoa(results[i].Clients))
-	}
-	d.line("axis", plotLeft, plotBottom, plotRight, plotBottom)
-	d.text("tick", "middle", (plotLeft+plotRight)/2, plotBottom+29, "clients")
+	{"mean", "mean", "M-4-4h8v8h-8z", func(r *Result) *stats.Range { return r.Mean }},
+	{"p70", "P70", "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z", func(r *Result) *stats.Range { return r.P70 }},
+	{"p90", "P90", "M0-5L5 0L0 5L-5 0z", func(r *Result) *stats.Range { return r.P90 }},
+	{"p99", "P99", "M-5 4L0-5L5 4z", func(r *Result) *stats.Range { return r.P99 }},
+	{"longest", "longest", "M-5-4L0 5L5-4z", func(r *Result) *stats.Range { return r.Max }},
 }
 
 // waitChart has the waits on a scale of powers of ten: what matters spans several.
-func waitChart(id string, results []Result) string {
+func waitChart(results []Result) template.HTML {
 	least, most := math.Inf(1), 0.0
 	for i := range results {
 		for _, s := range series {
 			least, most = math.Min(least, s.of(&results[i]).Min), math.Max(most, s.of(&results[i]).Max)
 		}
 	}
-	axis := decades(least, most)
-	return draw(id, "Wait by number of clients", plotBottom+captionHeight, func(d *drawing) {
-		d.axis(&axis, decade)
-		d.columns(results, func(x, width float64, r *Result) {
+	return drawPlot("Wait by number of clients", htmlreport.Decades(least, most), humanize.TimeTick, func(p *plot) {
+		p.columns(results, func(x, width float64, r *Result) {
 			gap := math.Min(width/float64(len(series)+1), 16)
 			for i, s := range series {
 				at, v := x+gap*(float64(i)-float64(len(series)-1)/2), s.of(r)
-				d.line("range "+s.class, at, axis.place(v.Min), at, axis.place(v.Max))
-				d.mark(s.class, at, axis.place(v.Median), fmt.Sprintf("%s, %s: %s (%s to %s)",
-					ClientsName(r.Clients), s.name, Seconds(v.Median), Seconds(v.Min), Seconds(v.Max)))
+				p.Line("range "+s.class, at, p.height(v.Min), at, p.height(v.Max), "")
+				p.Path("mark "+s.class, s.shape, at, p.height(v.Median), fmt.Sprintf("%s, %s: %s (%s to %s)",
+					ClientsName(r.Clients), s.name, humanize.Seconds(v.Median), humanize.Seconds(v.Min), humanize.Seconds(v.Max)))
 			}
 		})
 	})
 }
 
-// decade is a power of ten of a second, for an axis.
-func decade(v float64) string {
-	_, size := unit(v * 1.001) // powers of ten are not exact
-	return strconv.FormatFloat(v/size, 'g', 3, 64) + unitOf(v*1.001)
-}
-
 // legend names the shapes of the chart of waits.
-func legend() string {
-	var b strings.Builder
-	b.WriteString(`<p class="legend" aria-hidden="true">`)
+func legend() []htmlreport.LegendKey {
+	var keys []htmlreport.LegendKey
 	for _, s := range series {
-		d := &drawing{}
-		d.mark(s.class, 7, 7, s.name)
-		fmt.Fprintf(&b, `<span><svg class="key" viewBox="0 0 14 14">%s</svg>%s</span> `, d.String(), s.name)
+		var d htmlreport.Drawing
+		d.Path("mark "+s.class, s.shape, 7, 7, s.name)
+		keys = append(keys, htmlreport.LegendKey{Name: s.name, Shape: d.HTML()})
 	}
-	b.WriteString("</p>")
-	return b.String()
+	return keys
 }
 
-func rateChart(id string, results []Result) string {
+func rateChart(results []Result) template.HTML {
 	most := 0.0
 	for i := range results {
 		most = math.Max(most, results[i].Rate.Max)
 	}
-	axis := linear(most * 1.1) // room for the number above the bar
-	return draw(id, "Acquisitions per second by number of clients", plotBottom+captionHeight, func(d *drawing) {
-		d.axis(&axis, short)
-		d.columns(results, func(x, width float64, r *Result) {
-			w := math.Min(width*0.6, 48)
-			d.bar("fill", x-w/2, w, axis.place(r.Rate.Median), fmt.Sprintf("%s: %s/s (%s to %s)",
-				ClientsName(r.Clients), Count(r.Rate.Median), Count(r.Rate.Min), Count(r.Rate.Max)))
-			d.line("whisker", x, axis.place(r.Rate.Min), x, axis.place(r.Rate.Max))
-			d.text("value", "middle", x, axis.place(r.Rate.Max)-5, Count(math.Round(r.Rate.Median)))
+	axis := htmlreport.Linear(most * 1.1) // room for the number above the bar
+	return drawPlot("Acquisitions per second by number of clients", axis, humanize.CountTick, func(p *plot) {
+		p.columns(results, func(x, width float64, r *Result) {
+			p.bar(x, math.Min(width*0.6, 48), r.Rate.Median, fmt.Sprintf("%s: %s/s (%s to %s)",
+				ClientsName(r.Clients), humanize.Count(r.Rate.Median), humanize.Count(r.Rate.Min), humanize.Count(r.Rate.Max)))
+			p.Line("whisker", x, p.height(r.Rate.Min), x, p.height(r.Rate.Max), "")
+			p.Text("value", htmlreport.Middle, x, p.height(r.Rate.Max)-5, humanize.Count(math.Round(r.Rate.Median)))
 		})
 	})
 }
 
-// short is a number for an axis: 12k.
-func short(v float64) string {
-	for _, u := range []struct {
-		name string
-		size float64
-	}{{"M", 1e6}, {"k", 1e3}} {
-		if v >= u.size {
-			return strconv.FormatFloat(v/u.size, 'g', 3, 64) + u.name
-		}
-	}
-	return strconv.FormatFloat(v, 'g', 3, 64)
-}
-
 // shareChart has a bar for each client, and a line where all would be if it were even.
-func shareChart(id string, r *Result) string {
+func shareChart(r *Result) template.HTML {
 	total := math.Max(float64(r.Acquisitions), 1)
 	percent := func(n int) float64 { return 100 * float64(n) / total }
 	even := 100 / float64(r.Clients)
-	axis := linear(math.Max(percent(slices.Max(r.Shares)), even))
-	title := fmt.Sprintf("Share of each of %s", ClientsName(r.Clients))
-	return draw(id, title, plotBottom+captionHeight, func(d *drawing) {
-		d.axis(&axis, func(v float64) string { return short(math.Round(v*1000)/1000) + " %" })
+	axis := htmlreport.Linear(math.Max(percent(slices.Max(r.Shares)), even))
+	label := func(v float64) string { return humanize.CountTick(math.Round(v*1000)/1000) + " %" }
+	return drawPlot("Share of each of "+ClientsName(r.Clients), axis, label, func(p *plot) {
 		slot := (plotRight - plotLeft) / float64(r.Clients)
-		w := math.Min(slot*0.8, 48)
 		for i, n := range r.Shares {
 			x := plotLeft + slot*(float64(i)+0.5)
-			d.bar("fill", x-w/2, w, axis.place(percent(n)), fmt.Sprintf("client %d: %s (%.2f %%)", i+1, Count(float64(n)), percent(n)))
+			p.bar(x, math.Min(slot*0.8, 48), percent(n), fmt.Sprintf("client %d: %s (%.2f %%)", i+1, humanize.Count(float64(n)), percent(n)))
 			if r.Clients <= 16 || (i+1)%(r.Clients/8) == 0 {
-				d.text("tick", "middle", x, plotBottom+15, strconv.Itoa(i+1))
+				p.number(x, i+1)
 			}
 		}
-		d.line("axis", plotLeft, plotBottom, plotRight, plotBottom)
-		d.line("even", plotLeft, axis.place(even), plotRight, axis.place(even))
-		d.text("tick", "middle", (plotLeft+plotRight)/2, plotBottom+29, fmt.Sprintf("client; dashed: an even share, %.3g %%", even))
+		p.caption(fmt.Sprintf("client; dashed: an even share, %.3g %%", even))
+		p.Line("even", plotLeft, p.height(even), plotRight, p.height(even), "")
 	})
 }

@@ -6,100 +6,39 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/ceyewan/genesis/internal/humanize"
+	"github.com/ceyewan/genesis/internal/stats"
 )
 
 // A figure is one line of a table.
 type figure struct {
-	name   string
-	of     func(*Result) *Spread
-	format func(v, like float64) string // like chooses the unit and the decimals
-	unit   func(like float64) string
+	name string
+	of   func(*Result) *stats.Range
+	unit humanize.Unit
 }
 
 var figures = []figure{
-	{"acquisitions/s", func(r *Result) *Spread { return r.Rate }, count, none},
-	{"wait, mean", func(r *Result) *Spread { return r.Mean }, inUnit, unitOf},
-	{"wait, P70", func(r *Result) *Spread { return r.P70 }, inUnit, unitOf},
-	{"wait, P90", func(r *Result) *Spread { return r.P90 }, inUnit, unitOf},
-	{"wait, P99", func(r *Result) *Spread { return r.P99 }, inUnit, unitOf},
-	{"wait, longest", func(r *Result) *Spread { return r.Max }, inUnit, unitOf},
-	{"wait, P99 by time", func(r *Result) *Spread { return r.P99Time }, inUnit, unitOf},
-	{"fairness", func(r *Result) *Spread { return r.Fairness }, ratio, none},
-	{"commands/acquisition", func(r *Result) *Spread { return r.Commands }, ratio, none},
-	{"client CPU/acquisition", func(r *Result) *Spread { return r.CPU }, inUnit, unitOf},
+	{"acquisitions/s", func(r *Result) *stats.Range { return r.Rate }, humanize.Number},
+	{"wait, mean", func(r *Result) *stats.Range { return r.Mean }, humanize.Time},
+	{"wait, P70", func(r *Result) *stats.Range { return r.P70 }, humanize.Time},
+	{"wait, P90", func(r *Result) *stats.Range { return r.P90 }, humanize.Time},
+	{"wait, P99", func(r *Result) *stats.Range { return r.P99 }, humanize.Time},
+	{"wait, longest", func(r *Result) *stats.Range { return r.Max }, humanize.Time},
+	{"wait, P99 by time", func(r *Result) *stats.Range { return r.P99Time }, humanize.Time},
+	{"fairness", func(r *Result) *stats.Range { return r.Fairness }, humanize.Ratio},
+	{"commands/acquisition", func(r *Result) *stats.Range { return r.Commands }, humanize.Ratio},
+	{"client CPU/acquisition", func(r *Result) *stats.Range { return r.CPU }, humanize.Time},
 }
 
-// cell is a median with its spread: 1.20 ms (1.10–1.35), or 5.05 µs (3.88 µs–1.10 ms)
-// where one unit does not fit all.
+// cell is a median with its range.
 func (f *figure) cell(r *Result) string {
-	s := f.of(r)
-	if s == nil {
-		return "n/a"
+	of := f.of(r)
+	if of == nil {
+		of = &stats.Range{}
 	}
-	show := func(v float64) string { return f.format(v, s.Median) }
-	if f.unit(s.Min) != f.unit(s.Max) {
-		show = func(v float64) string { return f.format(v, v) + f.unit(v) }
-	}
-	return fmt.Sprintf("%s%s (%s–%s)", f.format(s.Median, s.Median), f.unit(s.Median), show(s.Min), show(s.Max))
+	return f.unit.FormatRange(*of, "n/a")
 }
-
-func none(float64) string { return "" }
-
-func ratio(v, _ float64) string { return strconv.FormatFloat(v, 'f', 2, 64) }
-
-// count is a number in groups of three: 12,345.
-func count(v, like float64) string {
-	if like < 100 && like != math.Trunc(like) {
-		return digits(v, like)
-	}
-	text := strconv.FormatInt(int64(math.Round(v)), 10)
-	for i := len(text) - 3; i > 0; i -= 3 {
-		text = text[:i] + "," + text[i:]
-	}
-	return text
-}
-
-// digits shows v with the decimals that give like three figures.
-func digits(v, like float64) string {
-	decimals := 2
-	if like >= 10 {
-		decimals = 1
-	}
-	if like >= 100 {
-		decimals = 0
-	}
-	return strconv.FormatFloat(v, 'f', decimals, 64)
-}
-
-var timeUnits = []struct {
-	name string
-	size float64
-}{{"s", 1}, {"ms", 1e-3}, {"µs", 1e-6}}
-
-func unit(seconds float64) (name string, size float64) {
-	for _, u := range timeUnits {
-		if name, size = u.name, u.size; seconds >= u.size {
-			break
-		}
-	}
-	return name, size
-}
-
-func unitOf(like float64) string {
-	name, _ := unit(like)
-	return " " + name
-}
-
-func inUnit(v, like float64) string {
-	_, size := unit(like)
-	return digits(v/size, like/size)
-}
-
-// Seconds is a time for people: 1.20 ms.
-func Seconds(v float64) string { return inUnit(v, v) + unitOf(v) }
-
-// Count is a number for people: 12,345.
-func Count(v float64) string { return count(v, v) }
 
 // SectionName is a section for people.
 func SectionName(d time.Duration) string {
@@ -124,7 +63,7 @@ func ClientsName(n int) string {
 // verdict says what became of mutual exclusion.
 func (e *Exclusion) verdict() string {
 	if e.Held {
-		return fmt.Sprintf("Mutual exclusion held: %s acquisitions, no overlap, every token above the last.", Count(float64(e.Acquisitions)))
+		return fmt.Sprintf("Mutual exclusion held: %s acquisitions, no overlap, every token above the last.", humanize.Count(float64(e.Acquisitions)))
 	}
 	var found []string
 	for _, f := range []struct {
@@ -146,7 +85,7 @@ func times(n int64) string {
 	if n == 1 {
 		return "once"
 	}
-	return Count(float64(n)) + " times"
+	return humanize.Count(float64(n)) + " times"
 }
 
 // Method says how it was measured, for whoever reads the figures.

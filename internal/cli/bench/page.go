@@ -1,145 +1,91 @@
 package bench
 
 import (
-	_ "embed"
+	_ "embed" // the template and the style sheet
 	"fmt"
-	"html"
 	"io"
-	"strings"
+
+	"github.com/ceyewan/genesis/internal/htmlreport"
+	"github.com/ceyewan/genesis/internal/humanize"
 )
 
-//go:embed page.css
-var styleSheet string
+var (
+	//go:embed page.html
+	pageBody string
+	//go:embed page.css
+	pageStyle string
+)
 
-// WritePage shows a report as a page of HTML that needs nothing else: no script, no
-// font, no network. It is written by hand, since templates of the standard library
-// keep the linker from leaving out what nobody calls. It is also well-formed XML.
+// WritePage shows a report as a page of HTML that needs nothing else.
 func (r *Report) WritePage(out io.Writer) error {
-	p := &page{report: r}
-	p.head()
-	p.verdict()
+	p := pageData{
+		Backend: r.Backend, Key: r.Key, Held: r.Exclusion.Held, Verdict: r.Exclusion.verdict(), Ended: r.Ended,
+		Method: Method, Facts: []fact{
+			{"Backend", r.Where},
+			{"Measured", r.Started.Format("2 January 2006, 15:04 MST")},
+			{"Rounds", fmt.Sprintf("%d of %s for each experiment", r.Rounds, humanize.Seconds(r.Duration))},
+			{"Client host", fmt.Sprintf("%s, %d CPUs", r.Platform, r.CPUs)},
+			{"Program", "dlock " + r.Program},
+		},
+	}
 	for _, results := range r.sections() {
-		if results = measuredOnly(results); len(results) > 0 {
-			p.section(results)
+		results = measuredOnly(results)
+		if len(results) > 0 {
+			p.add(results)
 		}
 	}
-	p.method()
-	p.WriteString("</main></body></html>\n")
-	_, err := io.WriteString(out, p.String())
-	return err
+	return htmlreport.New(pageBody, pageStyle).Write(out, "dlock bench: "+r.Backend, &p)
 }
 
-type page struct {
-	strings.Builder
-	report *Report
-	charts int
+// pageData is what the template shows.
+type pageData struct {
+	Backend, Key, Verdict, Ended string
+	Held                         bool
+	Facts                        []fact
+	Sections                     []pageSection
+	Method                       []string
 }
 
-// put writes with every argument escaped.
-func (p *page) put(format string, args ...any) {
-	for i, a := range args {
-		if s, ok := a.(string); ok {
-			args[i] = html.EscapeString(s)
-		}
-	}
-	fmt.Fprintf(p, format, args...)
+type fact struct{ Name, Value string }
+
+type pageSection struct {
+	Title  string
+	Waits  htmlreport.Figure
+	Rate   htmlreport.Figure
+	Shares []htmlreport.Figure
+	Table  *htmlreport.Table
 }
 
-// The policy forbids whatever would need the network, should something slip in.
-const pageHead = `<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"/>
-<meta name="viewport" content="width=device-width, initial-scale=1"/>
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'"/>
-<meta name="color-scheme" content="light dark"/>
-`
-
-func (p *page) head() {
-	r := p.report
-	p.WriteString(pageHead)
-	p.put("<title>dlock bench: %s</title>\n<style>", r.Backend)
-	p.WriteString(styleSheet) // ours; has nothing to escape
-	p.put("</style></head><body><main>\n<h1>How %s shares a lock</h1>\n<dl class=\"facts\">", r.Backend)
-	for _, f := range [][2]string{
-		{"Backend", r.Where},
-		{"Measured", r.Started.Format("2 January 2006, 15:04 MST")},
-		{"Rounds", fmt.Sprintf("%d of %s for each experiment", r.Rounds, Seconds(r.Duration))},
-		{"Client host", fmt.Sprintf("%s, %d CPUs", r.Platform, r.CPUs)},
-		{"Program", "dlock " + r.Program},
-	} {
-		p.put("<div><dt>%s</dt><dd>%s</dd></div>", f[0], f[1])
-	}
-	p.WriteString("</dl>\n")
-}
-
-func (p *page) verdict() {
-	class, sign := "good", "✓"
-	if !p.report.Exclusion.Held {
-		class, sign = "bad", "✗"
-	}
-	p.put(`<p class="verdict %s"><span aria-hidden="true">%s</span> %s</p>`+"\n", class, sign, p.report.Exclusion.verdict())
-	if p.report.Ended != "" {
-		p.put(`<p class="verdict early"><span aria-hidden="true">!</span> It ended early (%s). What follows is what was measured until then.</p>`+"\n", p.report.Ended)
-	}
-}
-
-func (p *page) section(results []Result) {
-	p.put("<section><h2>%s</h2>\n<div class=\"charts wide\">\n", capital(results[0].sectionName()))
-	p.chart("Wait for the lock", legend(), func(id string) string { return waitChart(id, results) })
-	p.chart("Acquisitions per second", "", func(id string) string { return rateChart(id, results) })
-	p.WriteString("</div>\n<div class=\"charts\">\n")
+func (p *pageData) add(results []Result) {
+	s := pageSection{Title: humanize.Capitalize(results[0].sectionName()), Table: pageTable(results)}
+	s.Waits = htmlreport.Figure{Caption: "Wait for the lock", Legend: legend(), Chart: waitChart(results)}
+	s.Rate = htmlreport.Figure{Caption: "Acquisitions per second", Chart: rateChart(results)}
 	for i := range results {
 		if r := &results[i]; r.Clients > 1 {
-			p.chart("Share of each of "+ClientsName(r.Clients), "", func(id string) string { return shareChart(id, r) })
+			name := "Share of each of " + ClientsName(r.Clients)
+			s.Shares = append(s.Shares, htmlreport.Figure{Caption: name, Chart: shareChart(r)})
 		}
 	}
-	p.WriteString("</div>\n")
-	p.table(results)
-	p.WriteString("</section>\n")
+	p.Sections = append(p.Sections, s)
 }
 
-func capital(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
-
-// chart is a figure. The table has its numbers for those who do not see it.
-func (p *page) chart(caption, legend string, draw func(id string) string) {
-	p.charts++
-	p.put("<figure><figcaption>%s</figcaption>", caption)
-	p.WriteString(legend)
-	p.WriteString(draw(fmt.Sprintf("chart-%d", p.charts)))
-	p.WriteString("</figure>\n")
-}
-
-func (p *page) table(results []Result) {
-	name := capital(results[0].sectionName())
-	p.put(`<div class="scroll" tabindex="0" role="region" aria-label="%s, figures">`, name) // a keyboard can scroll it
-	p.put(`<table><caption>%s: median (smallest–largest)</caption><thead><tr><th scope="col">Figure</th>`, name)
+func pageTable(results []Result) *htmlreport.Table {
+	name := humanize.Capitalize(results[0].sectionName())
+	t := &htmlreport.Table{Label: name + ", figures", Caption: name + ": median (smallest–largest)", Columns: []string{"Figure"}}
 	for i := range results {
-		p.put(`<th scope="col">%s</th>`, ClientsName(results[i].Clients))
+		t.Columns = append(t.Columns, ClientsName(results[i].Clients))
 	}
-	p.WriteString("</tr></thead><tbody>\n")
-	for f := range figures {
-		p.put(`<tr><th scope="row">%s</th>`, figures[f].name)
+	row := func(name string, cell func(*Result) string) {
+		texts := []string{name}
 		for i := range results {
-			p.put("<td>%s</td>", figures[f].cell(&results[i]))
+			texts = append(texts, cell(&results[i]))
 		}
-		p.WriteString("</tr>\n")
+		t.Rows = append(t.Rows, htmlreport.Cells(texts...))
 	}
-	p.sums("acquisitions, all rounds", results, func(r *Result) int { return r.Acquisitions })
-	p.sums("waits open at the end", results, func(r *Result) int { return r.OpenWaits })
-	p.WriteString("</tbody></table></div>\n")
-}
-
-func (p *page) sums(name string, results []Result, of func(*Result) int) {
-	p.put(`<tr><th scope="row">%s</th>`, name)
-	for i := range results {
-		p.put("<td>%s</td>", Count(float64(of(&results[i]))))
+	for i := range figures {
+		row(figures[i].name, figures[i].cell)
 	}
-	p.WriteString("</tr>\n")
-}
-
-func (p *page) method() {
-	p.WriteString("<section><h2>How it was measured</h2>\n<ul class=\"method\">")
-	for _, m := range Method {
-		p.put("<li>%s</li>\n", m)
-	}
-	p.put("</ul>\n<p class=\"quiet\">Key: <code>%s</code></p></section>\n", p.report.Key)
+	row("acquisitions, all rounds", func(r *Result) string { return humanize.Count(float64(r.Acquisitions)) })
+	row("waits open at the end", func(r *Result) string { return humanize.Count(float64(r.OpenWaits)) })
+	return t
 }

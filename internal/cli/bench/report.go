@@ -3,6 +3,8 @@ package bench
 import (
 	"runtime"
 	"time"
+
+	"github.com/ceyewan/genesis/internal/stats"
 )
 
 // A Report is everything that a run has found out.
@@ -48,18 +50,18 @@ type Result struct {
 	Acquisitions int     `json:"acquisitions"`
 	OpenWaits    int     `json:"open_waits"`
 	// Shares are the acquisitions of each client in all rounds together.
-	Shares   []int   `json:"shares"`
-	Mean     *Spread `json:"wait_seconds_mean"`
-	P70      *Spread `json:"wait_seconds_p70"`
-	P90      *Spread `json:"wait_seconds_p90"`
-	P99      *Spread `json:"wait_seconds_p99"`
-	Max      *Spread `json:"wait_seconds_max"`
-	P99Time  *Spread `json:"wait_seconds_p99_by_time"`
-	Rate     *Spread `json:"acquisitions_per_second"`
-	Fairness *Spread `json:"fairness"`
-	Commands *Spread `json:"commands_per_acquisition"`
-	CPU      *Spread `json:"cpu_seconds_per_acquisition"`
-	Rounds   []Round `json:"rounds"`
+	Shares   []int        `json:"shares"`
+	Mean     *stats.Range `json:"wait_seconds_mean"`
+	P70      *stats.Range `json:"wait_seconds_p70"`
+	P90      *stats.Range `json:"wait_seconds_p90"`
+	P99      *stats.Range `json:"wait_seconds_p99"`
+	Max      *stats.Range `json:"wait_seconds_max"`
+	P99Time  *stats.Range `json:"wait_seconds_p99_by_time"`
+	Rate     *stats.Range `json:"acquisitions_per_second"`
+	Fairness *stats.Range `json:"fairness"`
+	Commands *stats.Range `json:"commands_per_acquisition"`
+	CPU      *stats.Range `json:"cpu_seconds_per_acquisition"`
+	Rounds   []Round      `json:"rounds"`
 }
 
 func (p *Plan) newReport() *Report {
@@ -96,14 +98,14 @@ func (r *Result) finish() {
 			r.Shares[i] += n
 		}
 	}
-	of := func(figure func(*Round) *float64) *Spread {
+	of := func(figure func(*Round) *float64) *stats.Range {
 		var values []float64
 		for i := range r.Rounds {
 			if v := figure(&r.Rounds[i]); v != nil {
 				values = append(values, *v)
 			}
 		}
-		return spread(values)
+		return rangeOf(values)
 	}
 	r.Mean = of(func(m *Round) *float64 { return &m.Wait.Mean })
 	r.P70 = of(func(m *Round) *float64 { return &m.Wait.P70 })

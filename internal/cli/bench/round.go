@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ceyewan/genesis/internal/measure"
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
 
@@ -20,7 +21,7 @@ const (
 
 // A round is one fight.
 type round struct {
-	*contest
+	*benchmark
 	section time.Duration
 	begin   time.Time
 	workers []worker
@@ -37,9 +38,9 @@ type worker struct {
 	open  int
 }
 
-func newRound(c *contest, clients int, section time.Duration) *round {
+func newRound(c *benchmark, clients int, section time.Duration) *round {
 	return &round{
-		contest: c, section: section, workers: make([]worker, clients),
+		benchmark: c, section: section, workers: make([]worker, clients),
 		failed: make(chan error, clients), over: make(chan struct{}),
 	}
 }
@@ -49,7 +50,7 @@ func newRound(c *contest, clients int, section time.Duration) *round {
 func (r *round) run(ctx context.Context) (Round, error) {
 	working, cancel := context.WithCancel(context.WithoutCancel(ctx)) // an interrupted round still ends in order
 	defer cancel()
-	cpu, sent := cpuTime(), r.sent()
+	cpu, sent := measure.CPU(), r.sent()
 	r.begin = time.Now()
 	var wg sync.WaitGroup
 	for w := range r.workers {
@@ -58,7 +59,7 @@ func (r *round) run(ctx context.Context) (Round, error) {
 	err := r.await(ctx)
 	r.end = time.Since(r.begin)
 	close(r.over)
-	cpu, sent = cpuTime()-cpu, r.sent()-sent
+	cpu, sent = measure.CPU()-cpu, r.sent()-sent
 	r.drain(&wg, cancel)
 	if err == nil {
 		err = r.failure() // of a release
@@ -164,7 +165,7 @@ func (r *round) stay(g *dlock.Guard) {
 
 // release gives the key back, however the wait for it was ended. A lock that was lost
 // meanwhile is counted, and the fight goes on.
-func (c *contest) release(ctx context.Context, g *dlock.Guard) error {
+func (c *benchmark) release(ctx context.Context, g *dlock.Guard) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseFor)
 	defer cancel()
 	err := g.Unlock(ctx)

@@ -3,6 +3,8 @@ package bench
 import (
 	"slices"
 	"time"
+
+	"github.com/ceyewan/genesis/internal/stats"
 )
 
 // A Round is what one round has measured. Times are seconds.
@@ -35,13 +37,6 @@ type Waits struct {
 	P99ByTime float64 `json:"p99_by_time"`
 }
 
-// A Spread is the median of some rounds, with the smallest and the largest.
-type Spread struct {
-	Median float64 `json:"median"`
-	Min    float64 `json:"min"`
-	Max    float64 `json:"max"`
-}
-
 // measured sums a round up when all its workers have ended.
 func (r *round) measured(cpu time.Duration, sent int64) Round {
 	m := Round{Seconds: r.end.Seconds()}
@@ -54,7 +49,7 @@ func (r *round) measured(cpu time.Duration, sent int64) Round {
 	}
 	m.Wait = waitsOf(waits)
 	m.Rate = float64(m.Acquisitions) / m.Seconds
-	m.Fairness = float64(slices.Min(m.Shares)) / float64(max(slices.Max(m.Shares), 1))
+	m.Fairness = stats.Fairness(m.Shares)
 	if m.Acquisitions > 0 {
 		m.CPU = each(cpu.Seconds(), m.Acquisitions)
 		if r.Sent != nil {
@@ -78,36 +73,18 @@ func waitsOf(waits []time.Duration) Waits {
 	for _, w := range waits {
 		sum += w.Seconds()
 	}
+	at := func(p float64) float64 { return stats.Percentile(waits, p).Seconds() }
 	return Waits{
-		Mean: sum / float64(len(waits)), Max: waits[len(waits)-1].Seconds(),
-		P70: percentile(waits, 70), P90: percentile(waits, 90), P99: percentile(waits, 99),
-		P99ByTime: byTime(waits, 0.99*sum),
+		Mean: sum / float64(len(waits)), P70: at(70), P90: at(90), P99: at(99), Max: at(100),
+		P99ByTime: stats.PercentileByTime(waits, 99).Seconds(),
 	}
 }
 
-// percentile is the smallest value that is not below p per cent of all.
-func percentile(sorted []time.Duration, p int) float64 {
-	rank := (len(sorted)*p + 99) / 100
-	return sorted[max(rank, 1)-1].Seconds()
-}
-
-// byTime is the wait at which all waits up to it have lasted so many seconds together.
-func byTime(sorted []time.Duration, seconds float64) float64 {
-	sum := 0.0
-	for _, w := range sorted {
-		if sum += w.Seconds(); sum >= seconds {
-			return w.Seconds()
-		}
-	}
-	return sorted[len(sorted)-1].Seconds()
-}
-
-// spread is nil if there is nothing to spread.
-func spread(values []float64) *Spread {
+// rangeOf is nil for no values, which is null in JSON.
+func rangeOf(values []float64) *stats.Range {
 	if len(values) == 0 {
 		return nil
 	}
-	slices.Sort(values)
-	n := len(values)
-	return &Spread{Median: (values[(n-1)/2] + values[n/2]) / 2, Min: values[0], Max: values[n-1]}
+	r := stats.RangeOf(values)
+	return &r
 }

@@ -5,12 +5,14 @@ import (
 	"io"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/ceyewan/genesis/internal/humanize"
 )
 
 // WriteTable shows a report on a terminal of so many columns.
 func (r *Report) WriteTable(out io.Writer, columns int) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s at %s, %d rounds of %s, median (smallest–largest)\n", r.Backend, r.Where, r.Rounds, Seconds(r.Duration))
+	fmt.Fprintf(&b, "%s at %s, %d rounds of %s, median (smallest–largest)\n", r.Backend, r.Where, r.Rounds, humanize.Seconds(r.Duration))
 	for _, results := range r.sections() {
 		writeSection(&b, measuredOnly(results), columns)
 	}

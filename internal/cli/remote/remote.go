@@ -91,7 +91,8 @@ func finishRedis(u *cli.URL, cfg *connector.RedisConfig, log clog.Logger) (*cli.
 	if err != nil {
 		return nil, err
 	}
-	if cfg.Username, cfg.Password = u.User, password; u.User != "" && password == "" {
+	cfg.Username, cfg.Password = u.User, password
+	if u.User != "" && password == "" {
 		return nil, errors.New("user: there is no password for it (DLOCK_PASSWORD, or ?password_file=)")
 	}
 	cfg.TLS = secured(u, strings.HasPrefix(u.Scheme, "rediss"))

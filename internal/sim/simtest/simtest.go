@@ -20,8 +20,9 @@ type Suite struct {
 	Open func(*sim.Simulation) (sim.Store, func() error, error)
 	// Failed are seeds that failed once. They are run each time, unless a range is given.
 	Failed []uint64
-	// Few is how many seeds the test command runs, Full how many DLOCK_STRESS does.
-	Few, Full int
+	// Few is how many seeds the test command runs, Full how many DLOCK_STRESS does, and Raced how many
+	// are run with the race detector: a race shows under few of them.
+	Few, Full, Raced int
 	// Tries is how often a seed is run that DLOCK_SEED names, until it fails.
 	Tries int
 }
@@ -39,8 +40,11 @@ func (s Suite) Run(t *testing.T) {
 		return
 	}
 	first, last := uint64(1), uint64(s.Few)
-	if os.Getenv("DLOCK_STRESS") != "" {
+	switch {
+	case os.Getenv("DLOCK_STRESS") != "":
 		last = uint64(s.Full)
+	case raced:
+		last = uint64(s.Raced)
 	}
 	if text := os.Getenv("DLOCK_SEEDS"); text != "" {
 		if _, err := fmt.Sscanf(text, "%d-%d", &first, &last); err != nil || first > last {

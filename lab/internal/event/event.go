@@ -23,11 +23,13 @@ const (
 	Enter    Kind = "enter"    // it returned with the lock; the section begins
 	Failed   Kind = "failed"   // it returned an error, in Note
 	Exit     Kind = "exit"     // the section is over; Note is Done or Lost, which was learned Dur before
-	Released Kind = "released" // Unlock, or Do, returned; Note is its error
+	Released Kind = "released" // Unlock, or Do, returned, Dur after the lock was to be released; Note is its error
 	Again    Kind = "again"    // a call inside the section for the same key returned after Dur; Note is its error
 	Extended Kind = "extended" // Extend was called at At for a lease of Dur; Note is its error
 	Stall    Kind = "stall"    // the process was not scheduled for Dur, until At
-	Stop     Kind = "stop"     // the Client was closed in good order
+	Stop     Kind = "stop"     // the last Client was closed, which took Dur; Note is the error of Close
+	// Ending: the process has been told to end, and is still run; logged every EndingEvery.
+	Ending Kind = "ending"
 	// Closed: a Client that another has replaced was closed, which took Dur until At; Note
 	// is the error of Close.
 	Closed Kind = "closed"
@@ -55,10 +57,10 @@ type Plan struct {
 	Lease   int64  `json:"lease"`
 	MinHold int64  `json:"min_hold,omitempty"`
 	MaxHold int64  `json:"max_hold,omitempty"`
-	Fixed   bool   `json:"fixed,omitempty"`   // WithoutRenewal
-	Mode    string `json:"mode,omitempty"`    // "": exclusive
-	Limit   int    `json:"limit,omitempty"`   // of permits
-	Bounded bool   `json:"bounded,omitempty"` // WithWait
+	Fixed   bool   `json:"fixed,omitempty"`    // WithoutRenewal
+	Mode    string `json:"mode,omitempty"`     // "": exclusive
+	Limit   int    `json:"limit,omitempty"`    // of permits
+	HasWait bool   `json:"has_wait,omitempty"` // WithWait
 	Wait    int64  `json:"wait,omitempty"`
 }
 

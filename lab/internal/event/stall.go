@@ -13,6 +13,9 @@ const StallFrom = 100 * time.Millisecond
 // LookEvery is how often a process looks at the clock.
 const LookEvery = 10 * time.Millisecond
 
+// EndingEvery is how often a process that is to end logs that it is run.
+const EndingEvery = StallFrom
+
 // WatchScheduling logs, until ctx ends, when this process was not given the processor:
 // what happens then is the machine's doing.
 func (l *Log) WatchScheduling(ctx context.Context) {

@@ -11,20 +11,20 @@ import (
 
 // Mutants that leave something behind, or do not hear.
 
-// noCleanup forgets attempts that were not answered instead of settling them.
+// noCleanup forgets attempts that were not answered instead of cleaning them up.
 func noCleanup(Servers, *memory) hooks {
 	return hooks{release: func(ctx context.Context, d driver.Driver, r driver.Ref) (driver.State, error) {
-		if r.Unsettled {
+		if r.Unanswered {
 			return driver.State{Phase: driver.Gone}, nil
 		}
 		return d.Release(ctx, r)
 	}}
 }
 
-// noBar settles such attempts without a thought for one that is still on its way.
-func noBar(Servers, *memory) hooks {
+// noTombstone cleans such attempts up without a thought for one that is still on its way.
+func noTombstone(Servers, *memory) hooks {
 	return hooks{release: func(ctx context.Context, d driver.Driver, r driver.Ref) (driver.State, error) {
-		r.Unsettled = false
+		r.Unanswered = false
 		return d.Release(ctx, r)
 	}}
 }
@@ -37,7 +37,7 @@ func deadContext(_ Servers, m *memory) hooks {
 			return d.Acquire(ctx, r)
 		},
 		release: func(ctx context.Context, d driver.Driver, r driver.Ref) (driver.State, error) {
-			if c := m.of(r.ID, nil); c.ctx != nil && c.ctx.Err() != nil && r.Unsettled {
+			if c := m.of(r.ID, nil); c.ctx != nil && c.ctx.Err() != nil && r.Unanswered {
 				return driver.State{}, driver.Classify(c.ctx.Err(), driver.Fatal)
 			}
 			return d.Release(ctx, r)

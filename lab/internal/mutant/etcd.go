@@ -16,27 +16,33 @@ import (
 // sameSession is a lock of one session for the whole process: its key is the lease,
 // so that two claims of one process are one to the server.
 type sameSession struct {
-	*driver.Outbox
+	*driver.EventQueue
 	client *clientv3.Client
 	prefix string
 
 	mu      sync.Mutex
 	session *concurrency.Session
-	locks   map[string]*concurrency.Mutex
+	locks   map[string]*sessionLock
+}
+
+// A sessionLock is the Mutex of one claim, which is not for several calls at a time.
+type sessionLock struct {
+	sync.Mutex
+	lock *concurrency.Mutex
 }
 
 func newSameSession(_ driver.Opener, s Servers) driver.Opener {
 	return opener(func(o driver.Options) (driver.Driver, error) {
-		return &sameSession{Outbox: driver.NewOutbox(1), client: s.Etcd, prefix: o.Prefix, locks: map[string]*concurrency.Mutex{}}, nil
+		return &sameSession{EventQueue: driver.NewEventQueue(1), client: s.Etcd, prefix: o.Prefix, locks: map[string]*sessionLock{}}, nil
 	})
 }
 
 func (d *sameSession) Caps() driver.Caps {
-	return driver.Caps{Name: "etcd", Lease: true, Remote: true, Fencing: true, Modes: []driver.Mode{driver.Exclusive}, MinTTL: time.Second}
+	return driver.Caps{Name: "etcd", Lease: true, LeaseRestarts: true, Remote: true, Fencing: true, Modes: []driver.Mode{driver.Exclusive}, MinTTL: time.Second}
 }
 
 func (d *sameSession) Close() error {
-	d.Outbox.Close()
+	d.EventQueue.Close()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.session != nil {
@@ -46,7 +52,7 @@ func (d *sameSession) Close() error {
 }
 
 // mutex is that of a claim, in the one session.
-func (d *sameSession) mutex(r driver.Ref) (*concurrency.Mutex, *concurrency.Session, error) {
+func (d *sameSession) mutex(r driver.Ref) (*sessionLock, *concurrency.Session, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.session == nil {
@@ -57,7 +63,7 @@ func (d *sameSession) mutex(r driver.Ref) (*concurrency.Mutex, *concurrency.Sess
 		d.session = s
 	}
 	if d.locks[r.ID] == nil {
-		d.locks[r.ID] = concurrency.NewMutex(d.session, d.prefix+etcdlock.Name(r.Key))
+		d.locks[r.ID] = &sessionLock{lock: concurrency.NewMutex(d.session, d.prefix+etcdlock.Name(r.Key))}
 	}
 	return d.locks[r.ID], d.session, nil
 }
@@ -68,10 +74,12 @@ func (d *sameSession) Acquire(ctx context.Context, r driver.Request) (driver.Sta
 	if err != nil {
 		return driver.State{}, err
 	}
-	err = m.TryLock(ctx)
+	m.Lock()
+	defer m.Unlock()
+	err = m.lock.TryLock(ctx)
 	switch {
 	case err == nil:
-		got, err := d.client.Get(ctx, m.Key())
+		got, err := d.client.Get(ctx, m.lock.Key())
 		if err != nil || len(got.Kvs) == 0 {
 			return driver.State{Phase: driver.Gone}, err
 		}
@@ -100,7 +108,9 @@ func (d *sameSession) Release(ctx context.Context, r driver.Ref) (driver.State, 
 	if err != nil {
 		return driver.State{}, err
 	}
-	if err := m.Unlock(ctx); err != nil && !errors.Is(err, concurrency.ErrLockReleased) {
+	m.Lock()
+	defer m.Unlock()
+	if err := m.lock.Unlock(ctx); err != nil && !errors.Is(err, concurrency.ErrLockReleased) {
 		return driver.State{}, err
 	}
 	return driver.State{Phase: driver.Held}, nil

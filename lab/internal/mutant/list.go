@@ -28,8 +28,8 @@ var All = []Mutant{
 
 	{Name: "no-cleanup", Wrong: "attempts without an answer are forgotten", Topology: schedule.Single, Needs: []schedule.Kind{schedule.DropReplies, schedule.Cut, schedule.ReplyHole}, change: wrap(noCleanup)},
 	{Name: "no-cleanup-etcd", Wrong: "the same on etcd", Topology: schedule.Etcd1, change: wrap(noCleanup)},
-	{Name: "no-bar", Wrong: "clean-up does not reckon with attempts that are still on their way", Topology: schedule.Single, Needs: []schedule.Kind{schedule.LateCalls}, change: wrap(noBar)},
-	{Name: "caller-context", Wrong: "clean-up runs under the caller's context, which has ended", Topology: schedule.Single, change: wrap(deadContext)},
+	{Name: "no-tombstone", Wrong: "cleanup does not reckon with attempts that are still on their way", Topology: schedule.Single, Needs: []schedule.Kind{schedule.LateCalls}, change: wrap(noTombstone)},
+	{Name: "caller-context", Wrong: "cleanup runs under the caller's context, which has ended", Topology: schedule.Single, change: wrap(deadContext)},
 	{Name: "id-per-attempt", Wrong: "every attempt has an ID of its own", Topology: schedule.Single, Needs: []schedule.Kind{schedule.DropReplies, schedule.Cut, schedule.ReplyHole}, change: wrap(idPerAttempt)},
 	{Name: "false-busy", Wrong: "no answer is taken for \"taken\"", Topology: schedule.Single, Needs: []schedule.Kind{schedule.DropReplies, schedule.Cut, schedule.ReplyHole}, change: wrap(falseBusy)},
 	{Name: "lazy-release", Wrong: "a release is not sent", Topology: schedule.Single, change: wrap(lazyRelease)},

@@ -42,7 +42,7 @@ type quirks struct {
 
 // naive is a lock as many have written it: SET NX PX, and ask again until it is free.
 type naive struct {
-	*driver.Outbox
+	*driver.EventQueue
 	quirks
 	client redis.UniversalClient
 	prefix string
@@ -53,7 +53,7 @@ type naive struct {
 func newNaive(q quirks) func(driver.Opener, Servers) driver.Opener {
 	return func(_ driver.Opener, s Servers) driver.Opener {
 		return opener(func(o driver.Options) (driver.Driver, error) {
-			d := &naive{Outbox: driver.NewOutbox(1), quirks: q, client: s.Redis, prefix: o.Prefix, claims: newMemory(o.Prefix)}
+			d := &naive{EventQueue: driver.NewEventQueue(1), quirks: q, client: s.Redis, prefix: o.Prefix, claims: newMemory(o.Prefix)}
 			if q.absolute && s.Worker == 0 {
 				d.late = 10 * time.Second
 			}
@@ -67,7 +67,7 @@ func (d *naive) Caps() driver.Caps {
 }
 
 func (d *naive) Close() error {
-	d.Outbox.Close()
+	d.EventQueue.Close()
 	return nil
 }
 
@@ -225,9 +225,9 @@ func (d *naive) release(ctx context.Context, r driver.Ref) (driver.State, error)
 		err := d.client.Del(ctx, d.prefix+r.Key).Err()
 		return driver.State{Phase: c.phase, Token: c.token}, err
 	}
-	// Its renewals store a claim, so one that is on its way must be barred like any attempt.
-	bar := driver.BarFor(r.TTL).Milliseconds()
-	n, err := freeScript.Run(ctx, d.client, []string{d.prefix + r.Key, "naive:b:" + r.ID, "naive:q:" + r.Key}, r.ID, bar).Int()
+	// Its renewals store a claim, so one that is on its way needs a tombstone like any attempt.
+	tombstone := driver.TombstoneTTL(r.TTL).Milliseconds()
+	n, err := freeScript.Run(ctx, d.client, []string{d.prefix + r.Key, "naive:b:" + r.ID, "naive:q:" + r.Key}, r.ID, tombstone).Int()
 	if err != nil {
 		return driver.State{}, err
 	}

@@ -29,7 +29,7 @@ func wrap(make func(Servers, *memory) hooks) func(driver.Opener, Servers) driver
 			}
 			m := &mutated{Driver: d, hooks: make(s, newMemory(o.Prefix))}
 			if m.hear != nil {
-				m.heard = driver.NewOutbox(1024)
+				m.heard = driver.NewEventQueue(1024)
 				m.relay.Go(m.listen)
 			}
 			return m, nil
@@ -44,7 +44,7 @@ func (o opener) Open(opts driver.Options) (driver.Driver, error) { return o(opts
 type mutated struct {
 	driver.Driver
 	hooks
-	heard *driver.Outbox
+	heard *driver.EventQueue
 	relay sync.WaitGroup
 }
 

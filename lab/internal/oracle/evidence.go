@@ -23,6 +23,7 @@ type Evidence struct {
 	Counts   store.Counts
 	Deaths   []watch.Death
 	Ghosts   []Ghost
+	Stuck    []Stuck
 	Sights   []Sight
 	Looks    int // how often the lab looked at what is stored
 
@@ -45,6 +46,12 @@ type Ghost struct {
 	Phase string
 	Token int64
 	Left  time.Duration
+}
+
+// A Stuck worker was told to end at From, and had to be killed, at To.
+type Stuck struct {
+	Worker   string
+	From, To int64
 }
 
 // A Violation is something that must not happen. From and To are when.
@@ -76,6 +83,7 @@ type Section struct {
 	Exit                 int64 // or when its process was killed
 	Learned              int64 // of the loss; Exit if there was none
 	Released             int64 // 0: never returned
+	Releasing            int64 // since when; Exit if it never returned
 	Fence                int64
 	Failed, Unlock       string // errors
 	Lost, Killed         bool
@@ -131,7 +139,7 @@ func (s *Section) take(ev event.Event) (last bool) {
 		s.Exit = ev.At
 		return true
 	case event.Released:
-		s.Released, s.Unlock = ev.At, ev.Note
+		s.Released, s.Releasing, s.Unlock = ev.At, ev.At-ev.Dur, ev.Note
 		return true
 	default:
 	}
@@ -144,6 +152,7 @@ func (s *Section) die(at int64) {
 	if s.Exit == 0 {
 		s.Exit, s.Learned = at, at
 	}
+	s.Releasing = s.Exit
 }
 
 // killed is when a worker was killed, or the end of the trial.

@@ -51,7 +51,7 @@ func (s *Section) against(inside []*Section) (worst *Section) {
 
 func compare(a, b int64) int { return int(min(max(a-b, -1), 1)) }
 
-// turns finds the locks that were handed on inside a process, beyond the assumptions: whoever
+// turns finds the locks that were handed over inside a process, beyond the assumptions: whoever
 // gets such a lock has a token of the turn, which may be smaller than what a new master has
 // granted since. No client can know of that, and a fenced store refuses its writes.
 func (e *Evidence) turns(sections []*Section) {

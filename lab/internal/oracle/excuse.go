@@ -48,6 +48,12 @@ func (e *Evidence) stalls() (all []stall) {
 		last[s.worker+s.note] = len(all)
 		all = append(all, s)
 	}
+	lives := e.lives()
+	for _, s := range e.Stuck { // until it was killed, if it was not run any more
+		if end := lives[s.Worker].to; s.To-end > int64(event.EndingEvery+event.StallFrom) {
+			all = append(all, stall{s.Worker, "", span{end, s.To}})
+		}
+	}
 	return all
 }
 
@@ -68,7 +74,7 @@ func (e *Evidence) excuse(found []Violation) (long int) {
 		switch x.Oracle {
 		case "rate", "other-masters":
 			x.Stalled = e.share(all, x.From, x.To) >= 1-x.reached
-		case "idle":
+		case "idle", "stuck":
 			x.Stalled = x.To-x.at <= e.lengthOf(all, x)+e.margin()
 		default:
 			x.Stalled = slices.ContainsFunc(all, func(s stall) bool { return e.excuses(s, x) })
@@ -94,17 +100,18 @@ type excusable struct {
 }
 
 var excusables = map[string]excusable{
-	"overlap":    {lasting: true},
-	"late-loss":  {lasting: true},
-	"max-hold":   {lasting: true},
-	"overrun":    {lasting: true},
-	"min-hold":   {lasting: true, network: true},
-	"idle":       {network: true},
-	"false-loss": {network: true},
-	"lingering":  {network: true},
-	"overlong":   {network: true},
-	"calm":       {network: true},
-	"stuck":      {network: true},
+	"overlap":     {lasting: true},
+	"late-loss":   {lasting: true},
+	"max-hold":    {lasting: true},
+	"overrun":     {lasting: true},
+	"min-hold":    {lasting: true, network: true},
+	"idle":        {network: true},
+	"false-loss":  {network: true},
+	"lingering":   {network: true},
+	"overlong":    {network: true},
+	"calm":        {network: true},
+	"stuck":       {network: true},
+	"unconfirmed": {network: true},
 }
 
 // excuses says whether one stall may have caused a violation: it is one of its processes,
@@ -136,10 +143,10 @@ func (e *Evidence) concerns(s stall, x *Violation) bool {
 	return slices.Contains(x.Workers, s.worker)
 }
 
-// keeps says whether a key is one of the server that was stalled. Only those of a cluster
+// keeps says whether a key, or any if there is none, is one of the server that was stalled. Only those of a cluster
 // have different keys, and some slots move.
 func (e *Evidence) keeps(s stall, key string) bool {
-	if e.Topology != schedule.Cluster || s.note == "" {
+	if e.Topology != schedule.Cluster || s.note == "" || key == "" {
 		return true
 	}
 	moves := slices.ContainsFunc(e.Faults, func(f Struck) bool { return f.Kind == schedule.SlotMigration })

@@ -12,7 +12,7 @@ import (
 
 // stall adds a gap of a process, in milliseconds.
 func (s *story) stall(worker string, from, to int64) {
-	s.Events = append(s.Events, event.Event{At: to * ms, Kind: event.Stall, Worker: worker, Dur: (to - from) * ms})
+	s.Events = append(s.Events, event.Event{At: to * ms, Kind: event.Stall, Worker: worker, PID: int(worker[0]), Dur: (to - from) * ms})
 }
 
 func (s *story) expectStalled(t *testing.T, want bool, oracles ...string) {

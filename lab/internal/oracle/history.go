@@ -17,8 +17,8 @@ import (
 const MaxHistory = 2000
 
 const (
-	checkBound = 20 * time.Second
-	never      = math.MaxInt64
+	checkTimeout = 20 * time.Second
+	never        = math.MaxInt64
 )
 
 // An operation is what the model of a lock knows. An acquire that was granted has
@@ -120,11 +120,11 @@ func (e *Evidence) history(sections []*Section) (found []Violation, checked, lef
 			ops = truncate(ops)
 		}
 		checked += len(ops)
-		switch porcupine.CheckOperationsTimeout(model, ops, checkBound) {
+		switch porcupine.CheckOperationsTimeout(model, ops, checkTimeout) {
 		case porcupine.Illegal:
 			found = append(found, Violation{Oracle: "history", Key: key, From: e.From, To: e.To, Detail: fmt.Sprintf("%d operations are not those of a lock", len(ops))})
 		case porcupine.Unknown:
-			found = append(found, Violation{Oracle: "history", Key: key, Detail: fmt.Sprintf("%d operations could not be checked within %v", len(ops), checkBound)})
+			found = append(found, Violation{Oracle: "history", Key: key, Detail: fmt.Sprintf("%d operations could not be checked within %v", len(ops), checkTimeout)})
 		default:
 		}
 	}

@@ -23,9 +23,9 @@ type Sight struct {
 	Left          time.Duration
 }
 
-// Settle is how soon after a call returned, and the last fault was healed or a Client
+// CleanupTime is how soon after a call returned, and the last fault was healed or a Client
 // closed, nothing of it may be left that it did not grant.
-const Settle = time.Second
+const CleanupTime = time.Second
 
 // unreplicated is how long before a master was killed a call may have been answered that
 // its replica never saw: the master answers first, and may be off the processor in between.
@@ -49,15 +49,15 @@ func (e *Evidence) lingering(sections []*Section) (found []Violation) {
 		}
 		last, grant := e.calls(sections, pids, s)
 		owner := last
-		// A batch may have been handed on, and a closed redlock leaves a node that is away alone.
+		// A batch may have been handed over, and a closed redlock leaves a node that is away alone.
 		if grant != nil && e.Setup.Batch == 0 && !e.isRedlock() {
 			owner = grant
 		}
-		if owner != nil && (e.ended(owner) == 0 || e.ended(owner)+int64(Settle) >= s.Before) || e.releaseLost(grant, last, s) {
+		if owner != nil && (e.ended(owner) == 0 || e.ended(owner)+int64(CleanupTime) >= s.Before) || e.releaseLost(grant, last, s) {
 			continue
 		}
 		found = append(found, Violation{
-			Oracle: "lingering", Key: s.Key, From: s.Before - int64(Settle), To: s.After, Workers: e.workersOf(s.PID), at: s.Before,
+			Oracle: "lingering", Key: s.Key, From: s.Before - int64(CleanupTime), To: s.After, Workers: e.workersOf(s.PID), at: e.lastChance(owner, s),
 			Detail: fmt.Sprintf("a %s claim of process %d with token %d, which has no call on this key any more, is left for %v; %s",
 				s.Phase, s.PID, s.Token, s.Left, e.story(cmp.Or(grant, last), s)),
 		})
@@ -91,20 +91,42 @@ func (e *Evidence) ended(s *Section) int64 {
 	}
 	at := end
 	for _, c := range e.closings[s.Worker] {
-		switch {
-		case c.to < s.Call:
-		case c.from <= at:
+		if c.to < s.Call {
+			continue
+		}
+		if c.from <= at {
 			end = max(end, c.to)
-			if c.unknown || c.from < least {
-				end = max(end, e.leaseEnd(c.to))
-			}
-		case (c.unknown || e.isRedlock()) && !e.hasCalm(s.Worker, at, c.from):
-			// Nothing could be released before, or not at a node that was away: a closed redlock, which
-			// has released a majority, leaves that to the lease.
+		}
+		left := c.unknown || c.from < least || (e.isRedlock() && e.unreached(s.Worker, min(at, c.from), c.to))
+		if left && !e.hasCalm(s.Worker, at, c.from) { // there was no time to remove it before
 			end = max(end, e.leaseEnd(c.to))
 		}
 	}
 	return end
+}
+
+// unreached says whether a worker may have been unable to reach a node in an interval: a fault struck
+// the nodes or the worker itself, and was healed less than a second before, if at all. A closed
+// redlock, which has removed a claim from a majority, leaves it on such a node to its lease.
+func (e *Evidence) unreached(worker string, from, to int64) bool {
+	return slices.ContainsFunc(e.Faults, func(f Struck) bool {
+		strikes := (!f.Kind.OnWorkers() && !f.Kind.Unnoticed()) || f.Worker == worker
+		return strikes && f.From <= to && f.To+int64(CleanupTime) >= from
+	})
+}
+
+// lastChance is until when what a sight is of could have been removed: until then, or until its Client
+// was closed that had no second for it. On other backends Close says what it leaves.
+func (e *Evidence) lastChance(owner *Section, s Sight) int64 {
+	if owner == nil || !e.isRedlock() {
+		return s.Before
+	}
+	for _, c := range e.closings[owner.Worker] {
+		if c.to >= owner.Call && c.to < s.Before && !e.hasCalm(owner.Worker, owner.end(), c.from) {
+			return c.to
+		}
+	}
+	return s.Before
 }
 
 // leaseEnd is when a lease is over at the latest that nobody renews any more. A new leader
@@ -133,12 +155,12 @@ func (e *Evidence) hasCalm(worker string, from, to int64) bool {
 	}
 	slices.SortFunc(faults, func(a, b span) int { return compare(a.from, b.from) })
 	for _, f := range faults {
-		if min(f.from, to)-from >= int64(Settle) {
+		if min(f.from, to)-from >= int64(CleanupTime) {
 			return true
 		}
 		from = max(from, f.to)
 	}
-	return to-from >= int64(Settle)
+	return to-from >= int64(CleanupTime)
 }
 
 // calls finds, of the attempts of a process on the key of a sight, the one that ended last
@@ -235,11 +257,11 @@ func (e *Evidence) overlong(sections []*Section) (found []Violation) {
 		named[s.Attempt] = s
 	}
 	for _, s := range e.Sights {
-		bound := max(e.TTL, longestHeartbeat) + slack
-		if sharesLease(s.Key) && s.Left > bound {
+		limit := max(e.TTL, longestHeartbeat) + slack
+		if sharesLease(s.Key) && s.Left > limit {
 			found = append(found, Violation{
 				Oracle: "overlong", Key: s.Key, From: s.Before, To: s.After, Workers: e.workersOf(s.PID),
-				Detail: fmt.Sprintf("a %s claim of process %d with token %d is stored for another %v, at most %v is right", s.Phase, s.PID, s.Token, s.Left, bound),
+				Detail: fmt.Sprintf("a %s claim of process %d with token %d is stored for another %v, at most %v is right", s.Phase, s.PID, s.Token, s.Left, limit),
 			})
 		}
 		if one := named[s.Purpose]; one != nil && one.Key != s.Key {

@@ -8,9 +8,9 @@ import (
 	"github.com/ceyewan/genesis/lab/internal/schedule"
 )
 
-// idleBound is how long a lock may be free while somebody waits for it and no server
+// idleTimeout is how long a lock may be free while somebody waits for it and no server
 // is disturbed: the lease of a holder that died, and some.
-func (e *Evidence) idleBound() time.Duration {
+func (e *Evidence) idleTimeout() time.Duration {
 	switch e.Topology {
 	case schedule.Etcd3:
 		return 2*e.TTL + 4*time.Second // a new leader restarts leases
@@ -30,9 +30,9 @@ func (e *Evidence) idle(sections []*Section) (found []Violation) {
 		inside := spans(group)
 		for _, s := range group {
 			from, to := longestGap(s.Call, waitedUntil(s), inside)
-			if free := to - from - e.disturbed(s.Worker, key, from, to, grace); free > int64(e.idleBound()) {
+			if free := to - from - e.disturbed(s.Worker, key, from, to, grace); free > int64(e.idleTimeout()) {
 				found = append(found, Violation{
-					Oracle: "idle", Key: key, From: from, To: to, Workers: waitersIn(group, from, to), at: to - free + int64(e.idleBound()),
+					Oracle: "idle", Key: key, From: from, To: to, Workers: waitersIn(group, from, to), at: to - free + int64(e.idleTimeout()),
 					Detail: fmt.Sprintf("%s waited while the lock was free for %v, %v of it undisturbed", s.Attempt, time.Duration(to-from), time.Duration(free)),
 				})
 				break

@@ -37,9 +37,9 @@ func (e *Evidence) lateLosses(sections []*Section) (found []Violation, judged in
 		if lossy && s.Plan.Fixed {
 			continue
 		}
-		bound := e.allowing(s.Worker, d.At+e.allowance(d.Cause, lossy))
-		if bound < s.Learned {
-			found = append(found, e.late(s, d.At, bound, "the server had dropped the lock ("+d.Cause+")"))
+		limit := e.allowing(s.Worker, d.At+e.allowance(d.Cause, lossy))
+		if limit < s.Learned {
+			found = append(found, e.late(s, d.At, limit, "the server had dropped the lock ("+d.Cause+")"))
 		}
 	}
 	for _, f := range e.Faults {
@@ -47,9 +47,9 @@ func (e *Evidence) lateLosses(sections []*Section) (found []Violation, judged in
 			continue
 		}
 		for _, s := range sections {
-			bound := e.allowing(s.Worker, f.To+e.learnWithin())
-			if s.Enter != 0 && s.Enter < f.From && bound < s.Learned && !s.Killed {
-				found = append(found, e.late(s, f.To, bound, "the server had come back without the lock"))
+			limit := e.allowing(s.Worker, f.To+e.learnWithin())
+			if s.Enter != 0 && s.Enter < f.From && limit < s.Learned && !s.Killed {
+				found = append(found, e.late(s, f.To, limit, "the server had come back without the lock"))
 			}
 		}
 	}
@@ -71,9 +71,9 @@ func (e *Evidence) moving(d watch.Death) bool {
 	return e.Topology == schedule.Cluster && d.Cause != "expired"
 }
 
-func (e *Evidence) late(s *Section, from, bound int64, why string) Violation {
+func (e *Evidence) late(s *Section, from, limit int64, why string) Violation {
 	return Violation{
-		Oracle: "late-loss", Key: s.Key, From: from, To: s.Learned, Workers: []string{s.Worker}, at: bound,
+		Oracle: "late-loss", Key: s.Key, From: from, To: s.Learned, Workers: []string{s.Worker}, at: limit,
 		Detail: fmt.Sprintf("%s (fence %d) believed in its lock for %v after %s", s.Attempt, s.Fence, time.Duration(s.Learned-from), why),
 	}
 }

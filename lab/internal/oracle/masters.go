@@ -65,8 +65,8 @@ func (e *Evidence) slowed(sections []*Section) (found []Violation, judged int) {
 func (e *Evidence) spares(f Struck, key string) bool {
 	switch e.Topology {
 	case schedule.Cluster:
-		settled := !strings.HasPrefix(key, "slow-") // slots of others do not move
-		return settled && f.Kind.OfOneMaster() && schedule.ShardOfKey(worker.Prefix+key) != f.ShardOf()
+		inPlace := !strings.HasPrefix(key, "slow-") // slots of others do not move
+		return inPlace && f.Kind.OfOneMaster() && schedule.ShardOfKey(worker.Prefix+key) != f.ShardOf()
 	case schedule.Redlock3:
 		return e.alone(f, 3)
 	case schedule.Redlock5:

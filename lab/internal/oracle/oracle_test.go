@@ -43,6 +43,16 @@ func (s *story) hold(worker string, call, enter, exit, released, fence int64) {
 	s.add(enter, event.Enter, worker, fence, "")
 	s.add(exit, event.Exit, worker, fence, event.Done)
 	s.add(released, event.Released, worker, 0, "")
+	s.releasing(worker, released-exit)
+}
+
+// releasing is how long the release of a worker took.
+func (s *story) releasing(worker string, took int64) {
+	for i := range s.Events {
+		if s.Events[i].Worker == worker && s.Events[i].Kind == event.Released {
+			s.Events[i].Dur = took * ms
+		}
+	}
 }
 
 func (s *story) expect(t *testing.T, oracles ...string) *oracle.Verdict {

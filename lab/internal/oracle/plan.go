@@ -64,10 +64,10 @@ func (e *Evidence) overstayed(sections []*Section) (found []Violation) {
 		if s.Enter == 0 || most == 0 || s.Killed {
 			continue
 		}
-		bound := e.allowing(s.Worker, s.Enter+most+int64(slack))
-		if s.Learned > bound {
+		limit := e.allowing(s.Worker, s.Enter+most+int64(slack))
+		if s.Learned > limit {
 			found = append(found, Violation{
-				Oracle: "max-hold", Key: s.Key, From: s.Enter + most, To: s.Learned, Workers: []string{s.Worker}, at: bound,
+				Oracle: "max-hold", Key: s.Key, From: s.Enter + most, To: s.Learned, Workers: []string{s.Worker}, at: limit,
 				Detail: fmt.Sprintf("%s held for %v longer than the %v that it may", s.Attempt, time.Duration(s.Learned-s.Enter-most), time.Duration(most)),
 			})
 		}
@@ -103,7 +103,7 @@ func (e *Evidence) killedIn(worker string, from, to int64) bool {
 	})
 }
 
-// A closing is the end of a Client in a process that goes on.
+// A closing is the end of a Client.
 type closing struct {
 	from, to int64
 	unknown  bool // something was left to its lease
@@ -113,12 +113,8 @@ type closing struct {
 func (e *Evidence) findClosings() {
 	e.closings = map[string][]closing{}
 	for _, ev := range e.Events {
-		switch ev.Kind {
-		case event.Closed:
+		if ev.Kind == event.Closed || ev.Kind == event.Stop {
 			e.closings[ev.Worker] = append(e.closings[ev.Worker], closing{ev.At - ev.Dur, ev.At, ev.Note != ""})
-		case event.Stop:
-			e.closings[ev.Worker] = append(e.closings[ev.Worker], closing{ev.At - int64(closeBound), ev.At, false})
-		default:
 		}
 	}
 }
@@ -131,16 +127,16 @@ func (e *Evidence) closing(worker string, from, to int64) bool {
 // longestLease is that of any lock in the lab.
 func (e *Evidence) longestLease() int64 { return int64(5 * e.TTL) }
 
-// closeBound is how long Close may take, on a busy machine.
-const closeBound = 3 * time.Second
+// closeTimeout is how long Close may take, on a busy machine.
+const closeTimeout = 3 * time.Second
 
 // slowCloses finds Clients that took longer to close than they may.
 func (e *Evidence) slowCloses() (found []Violation) {
 	for _, ev := range e.Events {
-		bound := e.allowing(ev.Worker, ev.At-ev.Dur+int64(closeBound))
-		if ev.Kind == event.Closed && ev.At > bound {
+		limit := e.allowing(ev.Worker, ev.At-ev.Dur+int64(closeTimeout))
+		if (ev.Kind == event.Closed || ev.Kind == event.Stop) && ev.At > limit {
 			found = append(found, Violation{
-				Oracle: "overrun", From: ev.At - ev.Dur, To: ev.At, Workers: []string{ev.Worker}, at: bound,
+				Oracle: "overrun", From: ev.At - ev.Dur, To: ev.At, Workers: []string{ev.Worker}, at: limit,
 				Detail: fmt.Sprintf("%s took %v to close its Client", ev.Worker, time.Duration(ev.Dur)),
 			})
 		}

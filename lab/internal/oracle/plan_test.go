@@ -26,6 +26,7 @@ func (s *story) lose(worker string, call, enter, exit, fence int64) {
 	s.add(enter, event.Enter, worker, fence, "")
 	s.add(exit, event.Exit, worker, fence, event.Lost)
 	s.add(exit+5, event.Released, worker, 0, dlock.ErrOwnershipLost.Error())
+	s.releasing(worker, 5)
 }
 
 func TestAnEndByPlanIsNoLoss(t *testing.T) {
@@ -233,7 +234,7 @@ func TestACallInsideALockThatIsLost(t *testing.T) {
 	s.expect(t, "reentry")
 }
 
-// Beyond the assumptions a lock is handed on inside a process that a new master has granted to
+// Beyond the assumptions a lock is handed over inside a process that a new master has granted to
 // another: the tokens of the turn are smaller than that of the other.
 func TestAHandoffAfterAFailover(t *testing.T) {
 	told := func(mode schedule.Mode, batch int, later string, token int64) *story {

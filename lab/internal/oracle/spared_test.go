@@ -90,6 +90,39 @@ func TestAnUnlockThatHangs(t *testing.T) {
 	s.expect(t, "overrun")
 }
 
+// A release is tried for a third of the lease, at most for two seconds.
+func TestHowLongAnUnlockTries(t *testing.T) {
+	for _, tt := range []struct {
+		lease, extended, took int64
+		want                  []string
+	}{
+		{2000, 0, 1160, nil},
+		{2000, 0, 1170, []string{"overrun"}},
+		{2000, 4000, 1170, nil},
+		{2000, 4000, 1840, []string{"overrun"}},
+		{5000, 0, 2160, nil},
+		{5000, 0, 2170, []string{"overrun"}},
+		{10_000, 0, 2490, nil},
+		{10_000, 0, 2510, []string{"overrun"}},
+	} {
+		s := newStory()
+		s.hold("a", 10, 20, 30, 30+tt.took, 1)
+		s.plan("a", "acquire", event.Plan{Lease: tt.lease * ms})
+		if tt.extended > 0 {
+			s.add(25, event.Extended, "a", 0, "")
+			s.Events[2].Dur = tt.extended * ms
+		}
+		s.expect(t, tt.want...)
+	}
+	s := newStory()
+	s.hold("a", 10, 20, 30, 1430, 1)
+	s.plan("a", "acquire", event.Plan{Lease: 2000 * ms})
+	s.stall("a", 700, 800)
+	s.expectStalled(t, false, "overrun") // it is late by more than the machine took
+	s.stall("a", 810, 900)
+	s.expectStalled(t, true, "overrun")
+}
+
 func TestAReaderWhomNobodyServes(t *testing.T) {
 	s := newStory()
 	s.add(10, event.Call, "a", 0, "")
@@ -154,15 +187,73 @@ func TestAnUnlockOfALostLockHangs(t *testing.T) {
 	s.lose("a", 10, 20, 2300, 1)
 	s.Events[len(s.Events)-1].At = 15_000 * ms
 	s.patient("quick-0-0", 6000)
+	s.expect(t) // it was only called then
+	s.releasing("a", 12_000)
 	s.expect(t, "overrun")
 }
 
+// A worker that was told to end and had to be killed is excused by as much time as it was late by, if the
+// machine took that while it was to end.
 func TestAWorkerThatDoesNotEnd(t *testing.T) {
-	s := newStory()
-	s.add(5, event.Start, "a", 0, "")
-	s.expect(t, "stuck")
-	s.add(21_000, event.Stop, "a", 0, "")
+	told := func(run int64) *story {
+		s := newStory()
+		s.add(5, event.Start, "a", 0, "")
+		s.add(run, event.Ending, "a", 0, "")
+		s.Stuck = []oracle.Stuck{{Worker: "a", From: 20_001 * ms, To: 35_001 * ms}}
+		return s
+	}
+	for run, want := range map[int64]bool{20_100: true, 25_800: true, 26_200: false, 34_950: false} {
+		told(run).expectStalled(t, want, "stuck") // when it was run last
+	}
+	for name, tt := range map[string]struct {
+		worker   string
+		from, to int64
+		want     bool
+	}{
+		"a short stall before":    {"a", 18_000, 18_100, false},
+		"a long stall before":     {"a", 5000, 20_000, false},
+		"a short stall meanwhile": {"a", 20_200, 20_300, false},
+		"half of it":              {"a", 20_200, 27_700, false},
+		"most of it":              {"a", 20_200, 29_300, true},
+		"all of it":               {"a", 20_200, 35_200, true},
+		"the lab":                 {oracle.Lab, 20_200, 35_200, true},
+		"a server":                {oracle.Server, 20_200, 35_200, true},
+		"another worker":          {"b", 20_200, 35_200, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := told(34_950)
+			s.stall(tt.worker, tt.from, tt.to)
+			s.expectStalled(t, tt.want, "stuck")
+		})
+	}
+	s := told(34_950)
+	s.Stuck = nil // it ended, and whoever does not end in good order has crashed
 	s.expect(t)
+}
+
+// A worker whose Close was not confirmed was not stuck. If nothing was wrong, it is to be confirmed.
+func TestALastCloseThatIsNotConfirmed(t *testing.T) {
+	told := func(note string) *story {
+		s := newStory()
+		s.add(5, event.Start, "a", 0, "")
+		s.hold("a", 10, 20, 30, 40, 1)
+		s.add(22_000, event.Stop, "a", 0, note)
+		s.Events[len(s.Events)-1].Dur = 2000 * ms
+		return s
+	}
+	told("").expect(t)
+	told(dlock.ErrUnknownOutcome.Error()).expectStalled(t, false, "unconfirmed")
+	s := told(dlock.ErrUnknownOutcome.Error())
+	s.fault(schedule.ServerPause, 0, 17_000, 18_900)
+	s.expectStalled(t, false, "unconfirmed")
+	s.Faults[0].To = 19_000 * ms
+	s.expect(t)
+	s = told(dlock.ErrUnknownOutcome.Error())
+	s.stall("a", 20_500, 21_500)
+	s.expectStalled(t, true, "unconfirmed")
+	s = told("")
+	s.Events[len(s.Events)-1].Dur = 3100 * ms
+	s.expect(t, "overrun")
 }
 
 // A call that waits is not told that another holds the lock, unless its wait was bounded and is over.
@@ -179,7 +270,7 @@ func TestAWaitingCallIsRefused(t *testing.T) {
 			s.expect(t)
 		}
 	}
-	s.Events[0].Verb, s.Events[0].Plan = "lock", &event.Plan{Bounded: true, Wait: 490 * ms}
+	s.Events[0].Verb, s.Events[0].Plan = "lock", &event.Plan{HasWait: true, Wait: 490 * ms}
 	s.expect(t)
 	s.Events[0].Plan.Wait = 491 * ms
 	s.expect(t, "refused")
@@ -219,4 +310,60 @@ func TestAClosedRedlockLeavesANodeThatWasAway(t *testing.T) {
 	s.Events[len(s.Events)-1].At = 2500 * ms
 	s.Sights[0].Before, s.Sights[0].After = 4500*ms, 4501*ms
 	s.expect(t, "lingering")
+}
+
+// Only a fault that may have kept a node away does that: not one that came later, that struck another
+// worker, or that leaves all nodes there. What Close itself releases is no different.
+func TestAClosedRedlockLeavesNoHealthyNode(t *testing.T) {
+	told := func() *story {
+		s := newStory()
+		s.Topology = schedule.Redlock5
+		s.hold("a", 10, 20, 1030, 1040, 1)
+		s.add(1500, event.Closed, "a", 0, "")
+		s.Sights = []oracle.Sight{{Before: 3410 * ms, After: 3411 * ms, Key: "slow-0", PID: 'a', Phase: "held", Token: 1, Left: time.Second}}
+		return s
+	}
+	for name, tt := range map[string]struct {
+		kind     schedule.Kind
+		worker   string
+		from, to int64
+		want     []string
+	}{
+		"later":              {schedule.BlackHole, "", 1600, 2400, []string{"lingering"}},
+		"a second before":    {schedule.BlackHole, "", 10, 29, []string{"lingering"}},
+		"just before":        {schedule.BlackHole, "", 10, 900, nil},
+		"meanwhile":          {schedule.BlackHole, "", 1100, 1200, nil},
+		"until later":        {schedule.ServerPause, "", 1499, 2400, nil},
+		"another worker":     {schedule.WorkerPause, "b", 1100, 1200, []string{"lingering"}},
+		"the worker":         {schedule.WorkerPause, "a", 1100, 1200, nil},
+		"nobody notices":     {schedule.ScriptFlush, "", 1100, 1200, []string{"lingering"}},
+		"nobody, until last": {schedule.SiblingDelete, "", 1100, 2400, []string{"lingering"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := told()
+			s.fault(tt.kind, 0, tt.from, tt.to)
+			s.Faults[0].Worker = tt.worker
+			s.expect(t, tt.want...)
+		})
+	}
+	told().expect(t, "lingering")
+	for at, want := range map[int64]bool{1000: true, 2500: false} { // what the machine does after the Close is no excuse
+		s := told()
+		s.Sights[0].Before, s.Sights[0].After = 6410*ms, 6411*ms
+		s.stall("a", at, at+500)
+		s.expectStalled(t, want, "lingering")
+	}
+
+	s := newStory() // Close itself releases it
+	s.Topology = schedule.Redlock5
+	s.add(10, event.Call, "a", 0, "")
+	s.add(20, event.Enter, "a", 1, "")
+	s.add(1030, event.Exit, "a", 1, event.Parted)
+	s.add(1040, event.Released, "a", 0, dlock.ErrClosed.Error())
+	s.add(1500, event.Closed, "a", 0, "")
+	s.closing(func(e *event.Event) { e.Dur = 470 * ms })
+	s.Sights = told().Sights
+	s.expect(t, "lingering")
+	s.fault(schedule.BlackHole, 0, 900, 2400)
+	s.expect(t)
 }

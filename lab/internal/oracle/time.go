@@ -37,9 +37,9 @@ func (e *Evidence) ambiguous() (n int) {
 	return n
 }
 
-// overrunBound is how long a call may return after its context has ended: 100 ms, and
+// maxOverrun is how long a call may return after its context has ended: 100 ms, and
 // what a worker may have missed without having noticed.
-const overrunBound = 200 * time.Millisecond
+const maxOverrun = 200 * time.Millisecond
 
 // overruns are how late calls returned whose time was up, and those that were too late.
 func (e *Evidence) overruns(sections []*Section) (all []time.Duration, found []Violation) {
@@ -53,13 +53,13 @@ func (e *Evidence) overruns(sections []*Section) (all []time.Duration, found []V
 		if !never && !e.asleep(s.Worker, s.Call, s.Exit) {
 			all = append(all, over)
 		}
-		if bound := e.allowing(s.Worker, end+int64(overrunBound)); s.Exit > bound {
+		if limit := e.allowing(s.Worker, end+int64(maxOverrun)); s.Exit > limit {
 			how := "returned"
 			if never {
 				how = "had not returned"
 			}
 			found = append(found, Violation{
-				Oracle: "overrun", Key: s.Key, From: end, To: s.Exit, Workers: []string{s.Worker}, at: bound,
+				Oracle: "overrun", Key: s.Key, From: end, To: s.Exit, Workers: []string{s.Worker}, at: limit,
 				Detail: fmt.Sprintf("%s %s %v after its context had ended", s.Attempt, how, over),
 			})
 		}
@@ -68,27 +68,30 @@ func (e *Evidence) overruns(sections []*Section) (all []time.Duration, found []V
 	return all, found
 }
 
-// unlockBound is how long a release is tried before its caller is let go: two seconds, or a
-// lease that is shorter, and what a worker may have missed without having noticed.
-func (e *Evidence) unlockBound(s *Section) int64 {
+// unlockTimeout is how long a release is tried before its caller is let go: a third of the lease, at most
+// two seconds, and what a call may return late, to a worker that is busy.
+func (e *Evidence) unlockTimeout(s *Section) int64 {
 	lease := cmp.Or(s.Plan.Lease, int64(e.TTL))
-	return min(lease, int64(2*time.Second)) + int64(overrunBound+slack)
+	for _, x := range s.Extended {
+		lease = max(lease, x.Dur)
+	}
+	return min(lease/3, int64(2*time.Second)) + int64(maxOverrun+slack)
 }
 
 // slowUnlocks finds releases that returned late, or not until their process ended.
 func (e *Evidence) slowUnlocks(sections []*Section) (found []Violation) {
 	for _, s := range sections {
 		returned := s.Released
-		if returned == 0 && s.Killed {
+		if returned == 0 && s.Killed && !s.Lost { // the end of a lost one lies before that of its section
 			returned = e.killed(s.Worker)
 		}
-		bound := e.allowing(s.Worker, s.Exit+e.unlockBound(s))
-		if s.Enter == 0 || s.Parted || returned <= bound {
+		limit := e.allowing(s.Worker, s.Releasing+e.unlockTimeout(s))
+		if s.Enter == 0 || s.Parted || returned <= limit {
 			continue
 		}
 		found = append(found, Violation{
-			Oracle: "overrun", Key: s.Key, From: s.Exit, To: returned, Workers: []string{s.Worker}, at: bound,
-			Detail: fmt.Sprintf("%s took %v to give the lock back by %s, or had not by then", s.Attempt, time.Duration(returned-s.Exit), s.Verb),
+			Oracle: "overrun", Key: s.Key, From: s.Releasing, To: returned, Workers: []string{s.Worker}, at: limit,
+			Detail: fmt.Sprintf("%s took %v to give the lock back by %s, or had not by then", s.Attempt, time.Duration(returned-s.Releasing), s.Verb),
 		})
 	}
 	return found
@@ -98,7 +101,7 @@ func (e *Evidence) slowUnlocks(sections []*Section) (found []Violation) {
 func (e *Evidence) refusals(sections []*Section) (found []Violation) {
 	for _, s := range sections {
 		waits := s.Verb == "acquire" || s.Verb == "lock" || s.Verb == "do"
-		waited := s.Plan.Bounded && s.Exit >= s.Call+s.Plan.Wait
+		waited := s.Plan.HasWait && s.Exit >= s.Call+s.Plan.Wait
 		if s.Failed == dlock.ErrLockHeldByOther.Error() && waits && !waited {
 			found = append(found, Violation{
 				Oracle: "refused", Key: s.Key, From: s.Call, To: s.Exit,
@@ -109,23 +112,29 @@ func (e *Evidence) refusals(sections []*Section) (found []Violation) {
 	return found
 }
 
+// maxEnd is how long a worker may take to end, on a busy machine: to unlock, and to close its Client.
+const maxEnd = 2 * closeTimeout
+
 // stuck finds workers that were told to end and did not.
 func (e *Evidence) stuck() (found []Violation) {
-	lives := map[string]bool{}
-	for _, ev := range e.Events {
-		switch ev.Kind {
-		case event.Start:
-			lives[ev.Worker] = true
-		case event.Stop:
-			delete(lives, ev.Worker)
-		default:
-		}
+	for _, s := range e.Stuck {
+		found = append(found, Violation{
+			Oracle: "stuck", From: s.From, To: s.To, Workers: []string{s.Worker}, at: s.From + int64(maxEnd),
+			Detail: fmt.Sprintf("%s was told to end, and had to be killed after %v", s.Worker, time.Duration(s.To-s.From)),
+		})
 	}
-	for worker := range lives {
-		if e.killed(worker) == e.To {
+	return found
+}
+
+// unconfirmed finds workers whose last Close left something to its lease although nothing was wrong.
+func (e *Evidence) unconfirmed() (found []Violation) {
+	for _, ev := range e.Events {
+		from := ev.At - ev.Dur
+		left := ev.Kind == event.Stop && ev.Note == dlock.ErrUnknownOutcome.Error()
+		if left && !e.struck(from-int64(CleanupTime), ev.At, "") {
 			found = append(found, Violation{
-				Oracle: "stuck", From: e.To, To: e.To, Workers: []string{worker},
-				Detail: worker + " was told to end, and had to be killed",
+				Oracle: "unconfirmed", From: from, To: ev.At, Workers: []string{ev.Worker}, at: ev.At,
+				Detail: fmt.Sprintf("%s closed its Client in %v and could not release all although nothing was wrong", ev.Worker, time.Duration(ev.Dur)),
 			})
 		}
 	}

@@ -117,7 +117,7 @@ func (v *Verdict) judgeCalls(e *Evidence, sections []*Section) (found []Violatio
 	again, n := e.reentries(sections)
 	others, m := e.slowed(sections)
 	v.Reentries, v.Others = n, m
-	return slices.Concat(again, others, e.overstayed(sections), e.cutShort(sections), e.overlong(sections), e.slowCloses(), e.slowUnlocks(sections), e.failures(sections), e.refusals(sections), e.stuck(), e.denied(sections))
+	return slices.Concat(again, others, e.overstayed(sections), e.cutShort(sections), e.overlong(sections), e.slowCloses(), e.slowUnlocks(sections), e.failures(sections), e.refusals(sections), e.stuck(), e.unconfirmed(), e.denied(sections))
 }
 
 // keptByPlan says whether a claim is one with a least hold that Close has left to its lease.

@@ -1,81 +1,112 @@
+// Package report shows what trials did, in pages that need nothing else.
 package report
 
 import (
-	_ "embed" // the style
+	"bytes"
+	_ "embed" // the templates and the style sheet
 	"fmt"
-	"html"
+	"html/template"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"time"
 
+	"github.com/ceyewan/genesis/internal/htmlreport"
 	"github.com/ceyewan/genesis/lab/internal/mutant"
+	"github.com/ceyewan/genesis/lab/internal/oracle"
 	"github.com/ceyewan/genesis/lab/internal/result"
 	"github.com/ceyewan/genesis/lab/internal/trial"
 )
 
-//go:embed page.css
-var style string
+var (
+	//go:embed page.html
+	pageBody string
+	//go:embed parts.html
+	partTexts string
+	//go:embed page.css
+	pageStyle string
+)
 
-// Page is the report of one trial.
-func Page(r result.Result) string {
-	return page("Fault lab: "+r.String(), trialPart(r))
+// parts are templates for pieces of a page.
+func parts() *template.Template { return template.Must(template.New("parts").Parse(partTexts)) }
+
+// pageData is what the template shows. Nil tables are left out.
+type pageData struct {
+	Title                    string
+	Date                     time.Time
+	Column                   string
+	Figures, Trials, Mutants *htmlreport.Table
+	Failed                   []trialData
 }
 
-// Write puts the report of all results beside them.
+func (p *pageData) write() ([]byte, error) {
+	var b bytes.Buffer
+	err := htmlreport.New(pageBody+partTexts, pageStyle).Write(&b, p.Title, p)
+	return b.Bytes(), err
+}
+
+// Page is the report of one trial.
+func Page(r result.Result) ([]byte, error) {
+	p := &pageData{Title: "Fault lab: " + r.String(), Failed: []trialData{trialOf(r)}}
+	return p.write()
+}
+
+// Write puts the report of all results next to them.
 func Write(folder result.Folder, s result.Summary) error {
 	trials, mutants, err := folder.Load()
 	if err != nil {
 		return err
 	}
-	var b strings.Builder
-	b.WriteString(figuresPart(s))
+	p := &pageData{
+		Title: "Genesis DLock: fault lab", Date: s.Date, Column: s.Column,
+		Figures: figureTable(s.Figures), Trials: trialTable(trials),
+	}
 	for _, r := range trials {
 		if r.Status() == "failed" {
-			b.WriteString(trialPart(r))
+			p.Failed = append(p.Failed, trialOf(r))
 		}
 	}
-	b.WriteString(trialsPart(trials))
-	b.WriteString(mutantsPart(mutants))
-	path := filepath.Join(string(folder), "report.html")
-	return os.WriteFile(path, []byte(page("Genesis DLock: fault lab", b.String())), 0o644)
+	if len(mutants) > 0 {
+		p.Mutants = mutantTable(mutants)
+	}
+	page, err := p.write()
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(string(folder), "report.html"), page, 0o644)
 }
 
-func page(title, body string) string {
-	return fmt.Sprintf("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\"><title>%s</title>\n<style>%s</style></head>\n<body><h1>%s</h1>\n%s</body></html>\n",
-		html.EscapeString(title), style, html.EscapeString(title), body)
-}
-
-func figuresPart(s result.Summary) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "<p>%s, goals of the column %s.</p>\n<table><tr><th>figure</th><th>value</th><th>goal</th><th></th></tr>\n", s.Date.Format("2006-01-02 15:04 MST"), s.Column)
-	for _, f := range s.Figures {
-		mark, class := "ok", "ok"
+func figureTable(figures []result.Figure) *htmlreport.Table {
+	t := &htmlreport.Table{Caption: "Goals", Columns: []string{"figure", "value", "goal", ""}}
+	for _, f := range figures {
+		verdict := htmlreport.Cell{Text: "ok", Class: "good"}
 		if !f.OK {
-			mark, class = "missed", "miss"
+			verdict = htmlreport.Cell{Text: "missed", Class: "bad"}
 		}
-		fmt.Fprintf(&b, "<tr class=%q><td>%s</td><td class=\"n\">%.6g</td><td>%s</td><td>%s</td></tr>\n", class, html.EscapeString(f.Name), f.Value, html.EscapeString(f.Goal), mark)
+		t.Rows = append(t.Rows, append(htmlreport.Cells(f.Name, fmt.Sprintf("%.6g", f.Value), f.Goal), verdict))
 	}
-	b.WriteString("</table>\n")
-	return b.String()
+	return t
 }
 
-func trialPart(r result.Result) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "<h2>%s: %s</h2>\n<p>Replay: <code>%s</code></p>\n<ul>\n", html.EscapeString(r.String()), r.Status(), html.EscapeString(Replay(r)))
-	for i, x := range r.Verdict.Violations {
-		if i == 20 {
-			fmt.Fprintf(&b, "<li>and %d more</li>\n", len(r.Verdict.Violations)-i)
-			break
-		}
-		fmt.Fprintf(&b, "<li><b>%s</b>%s: %s</li>\n", x.Oracle, key(x.Key), html.EscapeString(x.Detail))
-	}
-	b.WriteString("</ul>\n" + r.Timeline)
-	return b.String()
+// trialData is what the template of a trial shows.
+type trialData struct {
+	Name, Status, Replay string
+	Violations           []oracle.Violation
+	More                 int // violations that are not shown
+	Timeline             template.HTML
+}
+
+const maxViolations = 20
+
+func trialOf(r result.Result) trialData {
+	shown := r.Verdict.Violations[:min(len(r.Verdict.Violations), maxViolations)]
+	return trialData{r.String(), r.Status(), Replay(r), shown, len(r.Verdict.Violations) - len(shown), r.Timeline}
 }
 
 // Replay is the command that runs a trial again.
 func Replay(r result.Result) string {
-	text := fmt.Sprintf("go run ./lab replay -topology %s -mode %s -seed %d -duration %s", r.Topology, r.Mode, r.Seed, r.Length)
+	text := fmt.Sprintf("go run -C lab . replay -topology %s -mode %s -seed %d -duration %s", r.Topology, r.Mode, r.Seed, r.Length)
 	if r.Rest != 0 && r.Rest != trial.DefaultRest {
 		text += " -rest " + r.Rest.String()
 	}
@@ -85,34 +116,34 @@ func Replay(r result.Result) string {
 	return text
 }
 
-func trialsPart(trials []result.Result) string {
-	var b strings.Builder
-	b.WriteString("<h2>Trials</h2>\n<table><tr><th>trial</th><th>verdict</th><th>operations</th><th>faults</th><th>overlaps</th><th>losses</th><th>refused</th><th>unfenced lost</th></tr>\n")
-	for _, r := range trials {
-		n := 0
-		for _, k := range r.Faults {
-			n += k
-		}
-		v := r.Verdict
-		fmt.Fprintf(&b, "<tr><td><code>%s</code></td><td>%s</td><td class=\"n\">%d</td><td class=\"n\">%d</td><td class=\"n\">%d</td><td class=\"n\">%d</td><td class=\"n\">%d</td><td class=\"n\">%d</td></tr>\n",
-			r.Name(), r.Status(), v.Operations, n, v.Overlaps, v.Losses, v.Rejected, v.Corrupted)
+func trialTable(trials []result.Result) *htmlreport.Table {
+	t := &htmlreport.Table{
+		Caption: "All trials",
+		Columns: []string{"trial", "verdict", "operations", "faults", "overlaps", "losses", "refused", "unfenced lost"},
 	}
-	b.WriteString("</table>\n")
-	return b.String()
+	for _, r := range trials {
+		faults := 0
+		for _, k := range r.Faults {
+			faults += k
+		}
+		row := []string{r.Name(), r.Status()}
+		for _, n := range []int{r.Verdict.Operations, faults, r.Verdict.Overlaps, r.Verdict.Losses, r.Verdict.Rejected, r.Verdict.Corrupted} {
+			row = append(row, strconv.Itoa(n))
+		}
+		t.Rows = append(t.Rows, htmlreport.Cells(row...))
+	}
+	return t
 }
 
-func mutantsPart(all []result.Result) string {
-	if len(all) == 0 {
-		return ""
-	}
-	var b strings.Builder
-	b.WriteString("<h2>Mutants</h2>\n<table><tr><th>mutant</th><th>what is wrong</th><th>seed</th><th>caught by</th></tr>\n")
+func mutantTable(all []result.Result) *htmlreport.Table {
+	t := &htmlreport.Table{Caption: "Broken variants of the library", Columns: []string{"mutant", "what is wrong", "seed", "caught by"}}
 	for _, r := range all {
 		m, _ := mutant.Find(r.Mutant)
-		fmt.Fprintf(&b, "<tr><td>%s</td><td>%s</td><td class=\"n\">%d</td><td>%s</td></tr>\n", r.Mutant, html.EscapeString(m.Wrong), r.Seed, strings.Join(Oracles(r), ", "))
+		row := htmlreport.Cells(r.Mutant, m.Wrong, strconv.FormatUint(r.Seed, 10), strings.Join(Oracles(r), ", "))
+		row[1].Class, row[3].Class = "text", "text"
+		t.Rows = append(t.Rows, row)
 	}
-	b.WriteString("</table>\n")
-	return b.String()
+	return t
 }
 
 // Oracles are those that caught something, and that the machine does not explain.

@@ -1,28 +1,30 @@
-// Package report shows what trials did, in pages that need nothing else.
 package report
 
 import (
 	"fmt"
-	"html"
+	"html/template"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/ceyewan/genesis/internal/htmlreport"
 	"github.com/ceyewan/genesis/lab/internal/oracle"
 )
 
 // The picture of one key: a row for each worker, time from left to right.
 const (
-	width     = 1100
-	left      = 90
-	rowHeight = 22
-	top       = 34
-	maxShown  = 6 // keys
+	width     = 1100.0
+	left      = 90.0
+	right     = width - 10
+	rowHeight = 22.0
+	top       = 34.0
+	bottom    = 20.0 // below the rows, for the times
+	maxShown  = 6    // keys
 )
 
 // Timeline draws holders and faults around the violations of a trial.
-func Timeline(e *oracle.Evidence, v *oracle.Verdict) string {
-	var b strings.Builder
+func Timeline(e *oracle.Evidence, v *oracle.Verdict) (template.HTML, error) {
+	var pictures []picture
 	sections := e.Sections()
 	shown := map[string]bool{}
 	for _, x := range v.Violations {
@@ -35,18 +37,18 @@ func Timeline(e *oracle.Evidence, v *oracle.Verdict) string {
 			from, to = e.From, e.To
 		}
 		pad := int64(e.TTL)
-		view := view{e: e, key: x.Key, from: max(from-pad, e.From), to: min(to+pad, e.To+int64(2*time.Second))}
-		fmt.Fprintf(&b, "<h3>%s%s</h3><p>%s</p>\n", html.EscapeString(x.Oracle), key(x.Key), html.EscapeString(x.Detail))
-		b.WriteString(view.draw(sections, x))
+		w := view{e: e, key: x.Key, from: max(from-pad, e.From), to: min(to+pad, e.To+int64(2*time.Second))}
+		pictures = append(pictures, picture{Violation: x, Chart: w.draw(sections, x)})
 	}
-	return b.String()
+	var b strings.Builder
+	err := parts().ExecuteTemplate(&b, "timeline", pictures)
+	return template.HTML(b.String()), err
 }
 
-func key(k string) string {
-	if k == "" {
-		return ""
-	}
-	return " on " + html.EscapeString(k)
+// A picture is of one violation.
+type picture struct {
+	oracle.Violation
+	Chart template.HTML
 }
 
 type view struct {
@@ -56,30 +58,30 @@ type view struct {
 }
 
 func (w view) x(at int64) float64 {
-	at = min(max(at, w.from), w.to)
-	return left + float64(at-w.from)/float64(max(w.to-w.from, 1))*(width-left-10)
+	scale := htmlreport.Scale{High: float64(max(w.to-w.from, 1))}
+	return left + (right-left)*scale.Part(float64(at-w.from))
 }
 
-func (w view) draw(sections []*oracle.Section, v oracle.Violation) string {
+func (w view) draw(sections []*oracle.Section, v oracle.Violation) template.HTML {
 	rows, mine := w.rows(sections)
-	height := top + len(rows)*rowHeight + 24
-	var b strings.Builder
-	fmt.Fprintf(&b, `<svg viewBox="0 0 %d %d" role="img" aria-label="timeline of %s">`+"\n", width, height, html.EscapeString(w.key))
-	w.faults(&b, height)
-	for i, name := range rows {
-		y := top + i*rowHeight
-		fmt.Fprintf(&b, `<text x="4" y="%d">%s</text><line x1="%d" x2="%d" y1="%d" y2="%d" class="row"/>`+"\n", y+15, html.EscapeString(name), left, width-10, y+rowHeight-1, y+rowHeight-1)
-		for _, s := range mine[name] {
-			w.section(&b, s, y)
+	height := top + float64(len(rows))*rowHeight + bottom + 4
+	return htmlreport.Draw("timeline of "+w.key, width, height, func(d *htmlreport.Drawing) {
+		w.faults(d, height-bottom)
+		for i, name := range rows {
+			y := top + float64(i)*rowHeight
+			d.Text("", htmlreport.Start, 4, y+15, name)
+			d.Line("row", left, y+rowHeight-1, right, y+rowHeight-1, "")
+			for _, s := range mine[name] {
+				w.section(d, s, y)
+			}
 		}
-	}
-	if v.From != 0 {
-		fmt.Fprintf(&b, `<rect class="bad" x="%.1f" y="%d" width="%.1f" height="%d"><title>%s</title></rect>`+"\n",
-			w.x(v.From), top, max(w.x(v.To)-w.x(v.From), 2), height-top-20, html.EscapeString(v.Detail))
-	}
-	w.deaths(&b, height)
-	fmt.Fprintf(&b, `<text x="%d" y="%d">%.3f s</text><text x="%d" y="%d" text-anchor="end">%.3f s</text></svg>`+"\n", left, height-6, w.seconds(w.from), width-10, height-6, w.seconds(w.to))
-	return b.String()
+		if v.From != 0 {
+			d.Rect("violation", w.x(v.From), top, max(w.x(v.To)-w.x(v.From), 2), height-top-bottom, v.Detail)
+		}
+		w.deaths(d, height-bottom)
+		d.Text("", htmlreport.Start, left, height-6, fmt.Sprintf("%.3f s", w.seconds(w.from)))
+		d.Text("", htmlreport.End, right, height-6, fmt.Sprintf("%.3f s", w.seconds(w.to)))
+	})
 }
 
 func (w view) seconds(at int64) float64 { return time.Duration(at - w.e.From).Seconds() }
@@ -102,14 +104,13 @@ func (w view) rows(sections []*oracle.Section) (names []string, of map[string][]
 }
 
 // section draws the wait, the hold and the release of an attempt.
-func (w view) section(b *strings.Builder, s *oracle.Section, y int) {
+func (w view) section(d *htmlreport.Drawing, s *oracle.Section, y float64) {
 	waited := s.Enter
 	if waited == 0 {
 		waited = s.Exit
 	}
-	box := func(class string, from, to int64, title string) {
-		fmt.Fprintf(b, `<rect class="%s" x="%.1f" y="%d" width="%.1f" height="%d"><title>%s</title></rect>`+"\n",
-			class, w.x(from), y+4, max(w.x(to)-w.x(from), 1), rowHeight-8, html.EscapeString(title))
+	box := func(class string, from, to int64, hint string) {
+		d.Rect(class, w.x(from), y+4, max(w.x(to)-w.x(from), 1), rowHeight-8, hint)
 	}
 	box("wait", s.Call, waited, fmt.Sprintf("%s waits from %.3f s to %.3f s %s", s.Attempt, w.seconds(s.Call), w.seconds(waited), s.Failed))
 	if s.Enter == 0 {
@@ -126,7 +127,7 @@ func (w view) section(b *strings.Builder, s *oracle.Section, y int) {
 }
 
 // faults are bands behind everything.
-func (w view) faults(b *strings.Builder, height int) {
+func (w view) faults(d *htmlreport.Drawing, bottom float64) {
 	for i, f := range w.e.Faults {
 		if f.To < w.from || f.From > w.to {
 			continue
@@ -136,16 +137,17 @@ func (w view) faults(b *strings.Builder, height int) {
 		if f.Worker != "" {
 			name += " " + f.Worker
 		}
-		fmt.Fprintf(b, `<rect class="fault" x="%.1f" y="0" width="%.1f" height="%d"><title>%s from %.3f s to %.3f s</title></rect><text class="name" x="%.1f" y="%d">%s</text>`+"\n",
-			x, max(w.x(f.To)-x, 2), height-20, name, w.seconds(f.From), w.seconds(f.To), x+2, 12+i%2*13, name)
+		d.Rect("fault", x, 0, max(w.x(f.To)-x, 2), bottom, fmt.Sprintf("%s from %.3f s to %.3f s", name, w.seconds(f.From), w.seconds(f.To)))
+		d.Text("name", htmlreport.Start, x+2, float64(12+i%2*13), name)
 	}
 }
 
 // deaths are when the server dropped the key.
-func (w view) deaths(b *strings.Builder, height int) {
-	for _, d := range w.e.Deaths {
-		if d.Key == w.key && d.At >= w.from && d.At <= w.to && d.Cause != "del" {
-			fmt.Fprintf(b, `<line class="death" x1="%.1f" x2="%.1f" y1="%d" y2="%d"><title>the server dropped fence %d: %s</title></line>`+"\n", w.x(d.At), w.x(d.At), top, height-20, d.Fence, d.Cause)
+func (w view) deaths(d *htmlreport.Drawing, bottom float64) {
+	for _, death := range w.e.Deaths {
+		if death.Key == w.key && death.At >= w.from && death.At <= w.to && death.Cause != "del" {
+			x := w.x(death.At)
+			d.Line("death", x, top, x, bottom, fmt.Sprintf("the server dropped fence %d: %s", death.Fence, death.Cause))
 		}
 	}
 }

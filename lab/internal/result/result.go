@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"html/template"
 	"os"
 	"path/filepath"
 	"slices"
@@ -26,7 +27,7 @@ type Result struct {
 	Verdict *oracle.Verdict `json:"verdict"`
 	// Timeline is the picture of a failure, a piece of HTML, and Excerpt what was
 	// logged around it.
-	Timeline string        `json:"timeline,omitempty"`
+	Timeline template.HTML `json:"timeline,omitempty"`
 	Excerpt  []event.Event `json:"excerpt,omitempty"`
 }
 
@@ -75,6 +76,12 @@ func New(spec trial.Spec, v *oracle.Verdict, e *oracle.Evidence, repeats int) Re
 		r.Excerpt = excerpt(v, e)
 	}
 	return r
+}
+
+// Crashed is the Result of a trial that a crash of a worker has ended: it has failed.
+func Crashed(spec trial.Spec, err error) Result {
+	v := &oracle.Verdict{Violations: []oracle.Violation{{Oracle: "crash", Detail: err.Error()}}}
+	return Result{Spec: spec, Date: time.Now().UTC(), Faults: map[string]int{}, Verdict: v}
 }
 
 // excerpts are for how many violations the log is kept.

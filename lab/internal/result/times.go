@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ceyewan/genesis/internal/stats"
 	"github.com/ceyewan/genesis/lab/internal/schedule"
 )
 
@@ -59,7 +60,7 @@ func (a *adder) collect(which func(Result) bool, of func(Result) []time.Duration
 }
 
 // percentile adds one of some times, of which there must be enough to tell.
-func (a *adder) percentile(name string, p int, all []time.Duration, least int, bound time.Duration) {
+func (a *adder) percentile(name string, p float64, all []time.Duration, least int, bound time.Duration) {
 	if len(all) < least {
 		a.atLeast(name+", how many", len(all), least)
 	}
@@ -67,8 +68,8 @@ func (a *adder) percentile(name string, p int, all []time.Duration, least int, b
 		return
 	}
 	slices.Sort(all)
-	got := all[max((len(all)*p+99)/100-1, 0)]
-	a.add(fmt.Sprintf("%s, p%d of %d, seconds", name, p, len(all)), got.Seconds(), fmt.Sprintf("<= %.3g", bound.Seconds()), got <= bound)
+	got := stats.Percentile(all, p)
+	a.add(fmt.Sprintf("%s, p%g of %d, seconds", name, p, len(all)), got.Seconds(), fmt.Sprintf("<= %.3g", bound.Seconds()), got <= bound)
 }
 
 // overruns is how long calls returned after their context had ended. Trials keep the
@@ -83,7 +84,7 @@ func (a *adder) overruns(g goals) {
 		return
 	}
 	slices.Sort(all)
-	got := all[max(len(all)-1-n/100, 0)]
+	got := all[max(len(all)-1-n/100, 0)] // the rank that stats.Percentile takes of n
 	a.add(fmt.Sprintf("return after the context ended, p99 of %d, seconds", n), got.Seconds(), "<= 0.1", got <= 100*time.Millisecond)
 	a.add("the longest of them", all[len(all)-1].Seconds(), "-", true)
 }

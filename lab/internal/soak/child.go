@@ -43,11 +43,11 @@ type Answer struct {
 }
 
 const (
-	instances  = 2  // Clients with connections of their own
-	users      = 12 // of each, which hold for seconds and use everything
-	briefUsers = 3  // of each, which hold for milliseconds and mostly use names once
-	hotKeys    = 8
-	settling   = 4 * time.Second // for clean-up, and locks with WithMinHold
+	instances   = 2  // Clients with connections of their own
+	users       = 12 // of each, which hold for seconds and use everything
+	briefUsers  = 3  // of each, which hold for milliseconds and mostly use names once
+	hotKeys     = 8
+	cleanupTime = 4 * time.Second // for cleanup, and locks with WithMinHold
 )
 
 // A child is the process of one backend.
@@ -185,7 +185,7 @@ func (c *child) rest(ctx context.Context) Answer {
 	for _, i := range c.instances {
 		i.fill(ctx)
 	}
-	pause(ctx, settling)
+	pause(ctx, cleanupTime)
 	return c.measure()
 }
 

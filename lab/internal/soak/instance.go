@@ -166,7 +166,7 @@ func (i *instance) evict(key string) {
 	}
 	claims, err := admin.Inspect(ctx, key)
 	i.child.counts.add("inspect", err)
-	if err != nil || len(claims) == 0 || claims[0].Phase != driver.Held {
+	if err != nil || len(claims) == 0 || claims[0].Phase != dlock.PhaseHeld {
 		return
 	}
 	i.child.counts.add("evict", admin.Evict(ctx, key, claims[0].Token))

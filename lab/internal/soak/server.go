@@ -226,7 +226,7 @@ func (p *etcdProber) probe(ctx context.Context, _ bool) (map[string]float64, err
 		return nil, err
 	}
 	keys, err := count("")
-	ended, err2 := count(worker.Prefix + "%bar/")
+	ended, err2 := count(worker.Prefix + "%tombstone/")
 	all, err3 := p.client.Leases(ctx)
 	if err := errors.Join(err, err2, err3); err != nil {
 		return nil, err

@@ -81,7 +81,7 @@ func (t *etcd) Stop() error {
 	return t.EtcdCluster.Stop()
 }
 
-// txn is the call that files and removes claims.
+// txn is the call that submits and removes claims.
 const txn = "/etcdserverpb.KV/Txn"
 
 func (t *etcd) Inject(ctx context.Context, f schedule.Fault) (healer, error) {

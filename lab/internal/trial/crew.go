@@ -11,6 +11,8 @@ import (
 
 	"github.com/ceyewan/genesis/internal/servers"
 	"github.com/ceyewan/genesis/lab/internal/event"
+	"github.com/ceyewan/genesis/lab/internal/mono"
+	"github.com/ceyewan/genesis/lab/internal/oracle"
 	"github.com/ceyewan/genesis/lab/internal/schedule"
 	"github.com/ceyewan/genesis/lab/internal/topology"
 	"github.com/ceyewan/genesis/lab/internal/worker"
@@ -18,21 +20,21 @@ import (
 
 // A crew is the worker processes of a trial.
 type crew struct {
-	trial *trial
-	lives int // processes started so far
-	mates []*mate
+	trial   *trial
+	lives   int // processes started so far
+	workers []*workerProcess
 }
 
-// A mate is one worker process.
-type mate struct {
+// A workerProcess is one worker process.
+type workerProcess struct {
 	*servers.Process
 	name string
 }
 
-// ErrCrash says that a worker ended although nobody had told it to.
-var ErrCrash = errors.New("a worker ended by itself")
+// ErrCrash says that a worker ended although nobody had told it to, or not in good order.
+var ErrCrash = errors.New("a worker crashed")
 
-func (m *mate) crashed() error { return fmt.Errorf("%w: %s: %s", ErrCrash, m.name, m.Log()) }
+func (m *workerProcess) crashed() error { return fmt.Errorf("%w: %s: %s", ErrCrash, m.name, m.Log()) }
 
 func (c *crew) start(ctx context.Context, n int) error {
 	for i := range n {
@@ -40,13 +42,13 @@ func (c *crew) start(ctx context.Context, n int) error {
 		if err != nil {
 			return err
 		}
-		c.mates = append(c.mates, m)
+		c.workers = append(c.workers, m)
 	}
-	return c.ready(ctx, c.mates)
+	return c.ready(ctx, c.workers)
 }
 
 // spawn starts this program again as a worker.
-func (c *crew) spawn(position int) (*mate, error) {
+func (c *crew) spawn(position int) (*workerProcess, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -62,12 +64,12 @@ func (c *crew) spawn(position int) (*mate, error) {
 		Seed: t.spec.Seed + uint64(c.lives)<<32, TTL: t.evidence.TTL, Mode: t.spec.Mode, Started: t.started,
 		Mutant: t.spec.Mutant, Position: position, Rest: cmp.Or(t.spec.Rest, DefaultRest), Setup: setup,
 	}
-	p, err := servers.StartProcess(servers.ProcessOptions{Path: self, Args: []string{"worker", orders.Encode()}, StopWithin: stopWithin})
-	return &mate{p, orders.Name}, err
+	p, err := servers.StartProcess(servers.ProcessOptions{Path: self, Args: []string{"worker", orders.Encode()}, StopWithin: stopWithin, Orderly: true})
+	return &workerProcess{p, orders.Name}, err
 }
 
 // ready waits until workers have logged that they are.
-func (c *crew) ready(ctx context.Context, mates []*mate) error {
+func (c *crew) ready(ctx context.Context, workers []*workerProcess) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	for {
@@ -80,7 +82,7 @@ func (c *crew) ready(ctx context.Context, mates []*mate) error {
 			started[e.Worker] = started[e.Worker] || e.Kind == event.Start
 		}
 		missing := 0
-		for _, m := range mates {
+		for _, m := range workers {
 			if !m.Running() {
 				return m.crashed()
 			}
@@ -108,33 +110,47 @@ func (c *crew) replace(position int) error {
 	if err != nil {
 		return err
 	}
-	old := c.mates[position]
-	c.mates[position] = m
+	old := c.workers[position]
+	c.workers[position] = m
 	return old.Stop()
 }
 
-// stop asks all workers to finish and waits for them.
-func (c *crew) stop() error {
+// stop asks all workers to finish and waits for them. It returns those that had to be killed.
+func (c *crew) stop() (stuck []oracle.Stuck, err error) {
 	var all sync.WaitGroup
-	errs := make([]error, len(c.mates))
-	for i, m := range c.mates {
+	errs, ends := make([]error, len(c.workers)), make([]oracle.Stuck, len(c.workers))
+	for i, m := range c.workers {
 		all.Go(func() {
-			if !m.Running() {
-				errs[i] = m.crashed()
-				return
-			}
-			if err := m.Stop(); err != nil {
-				errs[i] = fmt.Errorf("worker %s: %w", m.name, err)
-			}
+			ends[i], errs[i] = m.stop()
 		})
 	}
 	all.Wait()
-	return errors.Join(errs...)
+	for _, e := range ends {
+		if e.Worker != "" {
+			stuck = append(stuck, e)
+		}
+	}
+	return stuck, errors.Join(errs...)
+}
+
+// stop asks a worker to finish. If it had to be killed, it says so by its name.
+func (m *workerProcess) stop() (oracle.Stuck, error) {
+	told := mono.Now()
+	err := m.Stop()
+	switch {
+	case err == nil:
+		return oracle.Stuck{}, nil
+	case errors.Is(err, servers.ErrKilled):
+		return oracle.Stuck{Worker: m.name, From: told, To: mono.Now()}, nil
+	case errors.Is(err, servers.ErrExit):
+		return oracle.Stuck{}, fmt.Errorf("%w: %s: %w", ErrCrash, m.name, err)
+	}
+	return oracle.Stuck{}, fmt.Errorf("worker %s: %w", m.name, err) // such as one that SIGKILL does not end
 }
 
 // killAll leaves none behind when a trial breaks off.
 func (c *crew) killAll() {
-	for _, m := range c.mates {
+	for _, m := range c.workers {
 		_ = m.Kill()
 		_ = m.Stop()
 	}

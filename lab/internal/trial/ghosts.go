@@ -8,7 +8,6 @@ import (
 	"github.com/ceyewan/genesis/lab/internal/event"
 	"github.com/ceyewan/genesis/lab/internal/oracle"
 	"github.com/ceyewan/genesis/pkg/dlock"
-	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
 // ghosts looks for claims of workers that ended in good order, and for claims of any
@@ -16,52 +15,46 @@ import (
 func (t *trial) ghosts(ctx context.Context) (found []oracle.Ghost, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	time.Sleep(oracle.Settle)
+	time.Sleep(oracle.CleanupTime)
 	events, err := event.Read(t.logPath())
 	if err != nil {
 		return nil, err
 	}
 	orderly := map[int]bool{}
 	for _, e := range events {
-		orderly[e.PID] = orderly[e.PID] || e.Kind == event.Stop
+		orderly[e.PID] = orderly[e.PID] || (e.Kind == event.Stop && e.Note != dlock.ErrUnknownOutcome.Error())
 	}
 	for _, e := range events { // what a Client left that was closed before, its lease ends
 		if e.Kind == event.Closed && e.Note != "" {
 			orderly[e.PID] = false
 		}
 	}
-	var endless []stored
+	var endless []oracle.Ghost
 	deadline := time.Now().Add(t.evidence.TTL + 3*time.Second)
 	err = t.lookout.each(ctx, func(key string, c dlock.Claim) {
-		ghost := oracle.Ghost{Key: key, PID: c.Info.PID, Phase: c.Phase.String(), Token: c.Token, Left: c.Left}
+		ghost := oracle.Ghost{Key: key, PID: c.Info.PID, Phase: string(c.Phase), Token: c.Token, Left: c.Remaining}
 		switch {
-		case orderly[c.Info.PID] && c.Left > 0:
+		case orderly[c.Info.PID] && c.Remaining > 0:
 			found = append(found, ghost)
-		case c.Phase == driver.Held && c.Left <= 0:
-			endless = append(endless, stored{ghost, c.ID})
+		case c.Phase == dlock.PhaseHeld && c.Remaining <= 0:
+			endless = append(endless, ghost)
 		}
 	})
 	for _, s := range endless {
 		if err == nil && t.stays(ctx, s, deadline) {
-			found = append(found, s.Ghost)
+			found = append(found, s)
 		}
 	}
 	return found, err
 }
 
-// A stored claim has no time left.
-type stored struct {
-	oracle.Ghost
-	id string
-}
-
 // stays says whether a claim without time is still there when every lease must have
 // ended. Servers tell the time that is left in whole seconds, and take a while to
 // remove what has none.
-func (t *trial) stays(ctx context.Context, s stored, deadline time.Time) bool {
+func (t *trial) stays(ctx context.Context, s oracle.Ghost, deadline time.Time) bool {
 	for {
 		claims, err := t.lookout.admin.Inspect(ctx, s.Key)
-		if err != nil || !slices.ContainsFunc(claims, func(c dlock.Claim) bool { return c.ID == s.id && c.Left <= 0 }) {
+		if err != nil || !slices.ContainsFunc(claims, func(c dlock.Claim) bool { return c.Token == s.Token && c.Remaining <= 0 }) {
 			return false
 		}
 		if time.Now().After(deadline) {

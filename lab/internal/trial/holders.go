@@ -73,17 +73,17 @@ const findWithin = 3 * time.Second
 // which another waits for, the first from a given position on. If there is none it is that
 // position.
 func (t *trial) victim(ctx context.Context, from int) (int, error) {
-	mates := t.crew.mates
+	workers := t.crew.workers
 	alive := map[string]bool{}
-	for _, m := range mates {
+	for _, m := range workers {
 		alive[m.name] = true
 	}
 	for end := time.Now().Add(findWithin); time.Now().Before(end); {
 		if err := t.holders.update(); err != nil {
 			return 0, err
 		}
-		for i := range mates {
-			if at := (from + i) % len(mates); t.holders.awaited(mates[at].name, alive) {
+		for i := range workers {
+			if at := (from + i) % len(workers); t.holders.awaited(workers[at].name, alive) {
 				return at, nil
 			}
 		}
@@ -91,5 +91,5 @@ func (t *trial) victim(ctx context.Context, from int) (int, error) {
 			return 0, err
 		}
 	}
-	return from % len(mates), nil
+	return from % len(workers), nil
 }

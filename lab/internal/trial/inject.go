@@ -66,7 +66,7 @@ func (t *trial) strike(ctx context.Context, f schedule.Fault) (oracle.Struck, er
 	begin := time.Now()
 	inject := t.top.Inject
 	if f.Kind.OnWorkers() || f.Kind.Kills() {
-		s.Worker = t.crew.mates[f.Target%len(t.crew.mates)].name
+		s.Worker = t.crew.workers[f.Target%len(t.crew.workers)].name
 		inject = t.crew.inject
 	}
 	if f.Kind == schedule.Beheading {
@@ -91,8 +91,8 @@ func (t *trial) strike(ctx context.Context, f schedule.Fault) (oracle.Struck, er
 
 // inject strikes one worker.
 func (c *crew) inject(_ context.Context, f schedule.Fault) (func(context.Context) error, error) {
-	position := f.Target % len(c.mates)
-	m := c.mates[position]
+	position := f.Target % len(c.workers)
+	m := c.workers[position]
 	if !m.Running() {
 		return nil, m.crashed()
 	}

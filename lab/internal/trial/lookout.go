@@ -44,33 +44,28 @@ func (l *lookout) close() {
 
 // each goes through all claims that are stored.
 func (l *lookout) each(ctx context.Context, see func(key string, c dlock.Claim)) error {
-	for cursor := ""; ; {
-		keys, next, err := l.admin.List(ctx, "", cursor, 1000)
+	for key, err := range l.admin.List(ctx, "") {
 		if err != nil {
 			return fmt.Errorf("looking at what is stored: %w", err)
 		}
-		for _, key := range keys {
-			claims, err := l.admin.Inspect(ctx, key)
-			if err != nil {
-				return fmt.Errorf("looking at what is stored: %w", err)
-			}
-			for _, c := range claims {
-				see(key, c)
-			}
+		claims, err := l.admin.Inspect(ctx, key)
+		if err != nil {
+			return fmt.Errorf("looking at what is stored: %w", err)
 		}
-		if cursor = next; cursor == "" {
-			return nil
+		for _, c := range claims {
+			see(key, c)
 		}
 	}
+	return nil
 }
 
 // lookAround notes what is stored a second after a fault was healed, if the next one
 // leaves the time. A look that a fault cut short shows nothing.
 func (t *trial) lookAround(ctx context.Context, next time.Time) error {
-	if time.Until(next) < oracle.Settle+100*time.Millisecond {
+	if time.Until(next) < oracle.CleanupTime+100*time.Millisecond {
 		return nil
 	}
-	if err := sleepUntil(ctx, time.Now().Add(oracle.Settle)); err != nil {
+	if err := sleepUntil(ctx, time.Now().Add(oracle.CleanupTime)); err != nil {
 		return err
 	}
 	look, cancel := context.WithDeadline(ctx, next)
@@ -78,7 +73,7 @@ func (t *trial) lookAround(ctx context.Context, next time.Time) error {
 	var seen []oracle.Sight
 	before := mono.Now()
 	err := t.lookout.each(look, func(key string, c dlock.Claim) {
-		seen = append(seen, oracle.Sight{Before: before, After: mono.Now(), Key: key, PID: c.Info.PID, Phase: c.Phase.String(), Token: c.Token, Purpose: c.Info.Purpose, Left: c.Left})
+		seen = append(seen, oracle.Sight{Before: before, After: mono.Now(), Key: key, PID: c.Info.PID, Phase: string(c.Phase), Token: c.Token, Purpose: c.Info.Purpose, Left: c.Remaining})
 	})
 	if err == nil {
 		t.evidence.Looks++

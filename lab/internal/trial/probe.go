@@ -38,7 +38,7 @@ func (t *trial) watchMachine() (stop func()) {
 			}
 			p := &pinger{addr: a}
 			watches.Go(func() {
-				defer p.hangUp()
+				defer p.disconnect()
 				t.probe(ctx, note, p.ping)
 			})
 		}
@@ -91,12 +91,12 @@ func (p *pinger) ping() error {
 		_, err = p.in.ReadString('\n')
 	}
 	if err != nil {
-		p.hangUp()
+		p.disconnect()
 	}
 	return err
 }
 
-func (p *pinger) hangUp() {
+func (p *pinger) disconnect() {
 	if p.conn != nil {
 		_ = p.conn.Close()
 		p.conn = nil

@@ -142,9 +142,11 @@ func (t *trial) work(ctx context.Context, plan []schedule.Fault) error {
 	t.evidence.From = mono.Now()
 	err := t.inject(ctx, plan)
 	t.evidence.To = mono.Now()
-	if err = errors.Join(err, t.crew.stop()); err != nil {
+	stuck, stopErr := t.crew.stop()
+	if err = errors.Join(err, stopErr); err != nil {
 		return err
 	}
+	t.evidence.Stuck = stuck
 	t.evidence.Ghosts, err = t.ghosts(ctx)
 	return err
 }

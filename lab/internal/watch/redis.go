@@ -31,7 +31,7 @@ func (w *Watcher) redis(ctx context.Context, addr string, to sink) {
 	for ctx.Err() == nil {
 		if conn, err := net.DialTimeout("tcp", addr, time.Second); err == nil {
 			stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-			l := &listener{conn: conn, in: bufio.NewReader(conn), to: to, locks: map[string]*lock{}}
+			l := &subscription{conn: conn, in: bufio.NewReader(conn), to: to, locks: map[string]*lock{}}
 			l.follow()
 			stop()
 			_ = conn.Close()
@@ -44,10 +44,10 @@ func (w *Watcher) redis(ctx context.Context, addr string, to sink) {
 	}
 }
 
-// A listener asks for values on the connection on which it hears of changes, as
+// A subscription asks for values on the connection on which it hears of changes, as
 // RESP3 allows: there, answers and messages come in the order in which the server
 // carried things out, so that a value is known to be that of the last change heard.
-type listener struct {
+type subscription struct {
 	conn  net.Conn
 	in    *bufio.Reader
 	to    sink
@@ -66,7 +66,7 @@ type question struct {
 	generation int
 }
 
-func (l *listener) follow() {
+func (l *subscription) follow() {
 	if l.send("HELLO", "3") != nil || l.send("PSUBSCRIBE", channel+worker.Prefix+"*") != nil {
 		return
 	}
@@ -96,7 +96,7 @@ func (l *listener) follow() {
 }
 
 // change takes in an event. Keys beside the locks have a byte that no lock has.
-func (l *listener) change(key, what string) {
+func (l *subscription) change(key, what string) {
 	if strings.ContainsAny(key, "{\x01") {
 		return
 	}
@@ -114,20 +114,20 @@ func (l *listener) change(key, what string) {
 	}
 }
 
-func (l *listener) of(key string) *lock {
+func (l *subscription) of(key string) *lock {
 	if l.locks[key] == nil {
 		l.locks[key] = &lock{}
 	}
 	return l.locks[key]
 }
 
-func (l *listener) ask(key string, one *lock) {
+func (l *subscription) ask(key string, one *lock) {
 	l.asked = append(l.asked, question{key, one.generation})
 	_ = l.send("GET", key)
 }
 
 // answered takes in the value "<id> <token> …" of the oldest question.
-func (l *listener) answered(value any) {
+func (l *subscription) answered(value any) {
 	if len(l.asked) == 0 {
 		return
 	}
@@ -145,7 +145,7 @@ func (l *listener) answered(value any) {
 	l.to.has(q.key, one.fence)
 }
 
-func (l *listener) send(words ...string) error {
+func (l *subscription) send(words ...string) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "*%d\r\n", len(words))
 	for _, w := range words {
@@ -159,7 +159,7 @@ func (l *listener) send(words ...string) error {
 type push []any
 
 // read takes one value of RESP3.
-func (l *listener) read() (any, error) {
+func (l *subscription) read() (any, error) {
 	line, err := l.in.ReadString('\n')
 	if err != nil || len(line) < 3 {
 		return nil, fmt.Errorf("watcher: %w", err)

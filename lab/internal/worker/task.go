@@ -65,7 +65,7 @@ type task struct {
 	minHold, maxHold time.Duration
 	cancel           time.Duration // the caller leaves after this long
 	extend           time.Duration // a lease that the holder asks for half-way
-	bounded, fixed   bool          // WithWait, WithoutRenewal
+	hasWait, fixed   bool          // WithWait, WithoutRenewal
 	again            bool          // asks for the key once more, inside
 	careless         bool          // does not look at its context before it writes, as a program that is stopped in between
 	mode             driver.Mode
@@ -163,7 +163,7 @@ func (t *task) shorten(r *rand.Rand, h hand) {
 	}
 	switch r.IntN(10) {
 	case 0:
-		t.wait, t.bounded = 10*time.Millisecond+upTo(r, 50*time.Millisecond), true
+		t.wait, t.hasWait = 10*time.Millisecond+upTo(r, 50*time.Millisecond), true
 	case 1:
 		t.wait = 10*time.Millisecond + upTo(r, 50*time.Millisecond)
 	case 2:
@@ -175,7 +175,7 @@ func (t *task) shorten(r *rand.Rand, h hand) {
 		case acquire:
 			t.verb = tryAcquire
 		default:
-			t.wait, t.bounded = 0, true
+			t.wait, t.hasWait = 0, true
 		}
 	}
 }
@@ -196,7 +196,7 @@ func (t task) options() []dlock.LockOption {
 	if !t.anonymous {
 		opts = append(opts, dlock.WithInfo(dlock.Info{Purpose: t.attempt}))
 	}
-	if t.bounded {
+	if t.hasWait {
 		opts = append(opts, dlock.WithWait(t.wait))
 	}
 	if t.fixed {
@@ -219,7 +219,7 @@ func (t task) options() []dlock.LockOption {
 }
 
 func (t task) plan() *event.Plan {
-	p := &event.Plan{Lease: int64(t.ttl), MinHold: int64(t.minHold), MaxHold: int64(t.maxHold), Fixed: t.fixed, Limit: t.limit, Bounded: t.bounded, Wait: int64(t.wait)}
+	p := &event.Plan{Lease: int64(t.ttl), MinHold: int64(t.minHold), MaxHold: int64(t.maxHold), Fixed: t.fixed, Limit: t.limit, HasWait: t.hasWait, Wait: int64(t.wait)}
 	if t.mode != driver.Exclusive {
 		p.Mode = t.mode.String()
 	}

@@ -34,7 +34,7 @@ func TestTheWholeAPIIsDrawn(t *testing.T) {
 		seen[string(task.verb)] = true
 		for name, has := range map[string]bool{
 			"min hold": task.minHold > 0, "max hold": task.maxHold > 0, "without renewal": task.fixed, "extend": task.extend > 0,
-			"bounded": task.bounded, "cancel": task.cancel > 0, "inside": task.again, "info": !task.anonymous,
+			"wait": task.hasWait, "cancel": task.cancel > 0, "inside": task.again, "info": !task.anonymous,
 			"shared": task.mode == driver.Shared, "permit": task.mode == driver.Permit,
 		} {
 			seen[name] = seen[name] || has
@@ -42,7 +42,7 @@ func TestTheWholeAPIIsDrawn(t *testing.T) {
 	}
 	for _, want := range []string{
 		"acquire", "try-acquire", "lock", "try-lock", "do", "min hold", "max hold", "without renewal", "extend",
-		"bounded", "cancel", "inside", "info", "shared", "permit",
+		"wait", "cancel", "inside", "info", "shared", "permit",
 	} {
 		if !seen[want] {
 			t.Errorf("%q is never drawn", want)
@@ -65,7 +65,7 @@ func TestLastingKeysHaveOneLease(t *testing.T) {
 func TestTimesAreMeasuredPlainly(t *testing.T) {
 	for _, mode := range []schedule.Mode{schedule.Kills, schedule.Calm} {
 		for _, task := range draws(newWorker(mode)) {
-			plain := task.verb == acquire || task.verb == tryAcquire || task.bounded
+			plain := task.verb == acquire || task.verb == tryAcquire || task.hasWait
 			if !plain || task.again || task.extend > 0 || task.minHold > 0 || task.maxHold > 0 || task.fixed {
 				t.Fatalf("%s: %+v", mode, task)
 			}

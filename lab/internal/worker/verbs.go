@@ -33,7 +33,7 @@ func (w *worker) attempt(ctx context.Context, t task) bool {
 // patient is the context of a call. stay keeps it from ending in the hold.
 func (t task) patient(ctx context.Context) (patient context.Context, stay, cancel func()) {
 	leave := t.patience()
-	if t.cancel == 0 && t.bounded {
+	if t.cancel == 0 && t.hasWait {
 		leave += t.ttl // WithWait is the bound that is to count
 	}
 	if t.cancel == 0 && t.verb != do {
@@ -45,12 +45,14 @@ func (t task) patient(ctx context.Context) (patient context.Context, stay, cance
 	return left, func() { timer.Stop() }, func() { timer.Stop(); stop() }
 }
 
-// released logs the end of an attempt that had the lock.
-func (w *worker) released(t task, err error) {
-	w.log.Add(event.Event{Kind: event.Released, Key: t.key, Attempt: t.attempt, Note: brief(err)})
+// released logs the end of an attempt that had the lock, and has released it since began.
+func (w *worker) released(t task, began int64, err error) {
+	now := mono.Now()
+	w.log.Add(event.Event{At: now, Kind: event.Released, Key: t.key, Attempt: t.attempt, Dur: now - began, Note: brief(err)})
 }
 
-// unlocking is the context of a release, which outlives what the worker is told.
+// unlocking is the context of a release, which outlives what the worker is told, and the time for which
+// Unlock tries.
 func (t task) unlocking(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), t.ttl)
 }
@@ -69,7 +71,8 @@ func (w *worker) byGuard(ctx context.Context, s *session, t task) error {
 	w.section(ctx, guard.Context(), s, t, guard)
 	unlock, stop := t.unlocking(ctx)
 	defer stop()
-	w.released(t, guard.Unlock(unlock))
+	began := mono.Now()
+	w.released(t, began, guard.Unlock(unlock))
 	return nil
 }
 
@@ -96,11 +99,12 @@ func (w *worker) byKey(ctx context.Context, s *session, t task) error {
 	}
 	unlock, stop := t.unlocking(ctx)
 	defer stop()
+	began := mono.Now()
 	err = s.client.Unlock(unlock, t.key)
 	if !ok { // it was over before it could be looked at
 		return dlock.ErrOwnershipLost
 	}
-	w.released(t, err)
+	w.released(t, began, err)
 	return nil
 }
 
@@ -108,18 +112,18 @@ func (w *worker) byKey(ctx context.Context, s *session, t task) error {
 func (w *worker) byDo(ctx context.Context, s *session, t task) error {
 	patient, stay, cancel := t.patient(ctx)
 	defer cancel()
-	ran := false
+	done := int64(0)
 	err := s.client.Do(patient, t.key, func(inner context.Context) error {
 		stay()
-		ran = true
 		guard, _ := dlock.FromContext(inner)
 		w.section(ctx, inner, s, t, guard)
+		done = mono.Now()
 		return nil
 	}, t.options()...)
-	if !ran {
+	if done == 0 {
 		return err
 	}
-	w.released(t, err)
+	w.released(t, done, err)
 	return nil
 }
 

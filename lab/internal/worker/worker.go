@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ceyewan/genesis/lab/internal/event"
+	"github.com/ceyewan/genesis/lab/internal/mono"
 	"github.com/ceyewan/genesis/lab/internal/mutant"
 	"github.com/ceyewan/genesis/lab/internal/schedule"
 	"github.com/ceyewan/genesis/lab/internal/store"
@@ -38,7 +39,6 @@ func Main(o Orders) error {
 	if err != nil {
 		return err
 	}
-	defer log.Close()
 	registers, err := store.Dial(o.Store)
 	if err != nil {
 		return err
@@ -89,13 +89,23 @@ func (w *worker) run() error {
 	if w.orders.Setup.Reopens {
 		all.Go(func() { w.reopen(ctx) })
 	}
-	all.Go(func() { w.log.WatchScheduling(ctx) })
+	go w.log.WatchScheduling(context.Background()) // until the process ends
+	go w.logEnding(ctx)
 	all.Wait()
+	began := mono.Now()
 	err := w.session().client.Close()
-	if err == nil || !errors.Is(err, dlock.ErrUnknownOutcome) {
-		w.log.Add(event.Event{Kind: event.Stop})
-	}
+	now := mono.Now()
+	w.log.Add(event.Event{At: now, Kind: event.Stop, Dur: now - began, Note: brief(err)})
 	return nil // what Close could not confirm, the oracles judge
+}
+
+// logEnding logs that the process is run, from when it is told to end until it has. How long it was not,
+// it cannot log itself if it is killed.
+func (w *worker) logEnding(ctx context.Context) {
+	<-ctx.Done()
+	for range time.Tick(event.EndingEvery) {
+		w.log.Add(event.Event{Kind: event.Ending})
+	}
 }
 
 func (w *worker) toil(ctx context.Context, h hand) {

@@ -1,6 +1,6 @@
-// Package dlocktest helps to test code that uses locks, without a server: real
-// Clients on memory, and a way to lose a lock at will. It works in the virtual
-// time of testing/synctest as well.
+// Package dlocktest helps to test code that uses locks, without a server: real Clients on the
+// memory backend, and a way to lose a lock on purpose. It also works in the virtual time of
+// testing/synctest.
 package dlocktest
 
 import (
@@ -10,15 +10,15 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/memlock"
 )
 
-// New returns a Client on a memory store of its own, with Admin allowed. It is
-// closed when the test ends.
+// New returns a Client on its own memory store, with Admin allowed. It is closed when the test
+// ends.
 func New(tb testing.TB) *dlock.Client {
 	tb.Helper()
 	return NewOn(tb, memlock.New(), &dlock.Config{})
 }
 
-// NewOn returns a Client on store. Several Clients on one store stand for
-// several processes on one server.
+// NewOn returns a Client on store. Several Clients on one store stand for several processes on one
+// server.
 func NewOn(tb testing.TB, store *memlock.Store, cfg *dlock.Config, opts ...dlock.Option) *dlock.Client {
 	tb.Helper()
 	c, err := dlock.New(cfg, append([]dlock.Option{dlock.WithBackend(store), dlock.WithAdmin()}, opts...)...)
@@ -33,9 +33,9 @@ func NewOn(tb testing.TB, store *memlock.Store, cfg *dlock.Config, opts ...dlock
 	return c
 }
 
-// Lose takes key away from whoever holds it, as an operator's eviction does: the
-// guard's context ends with ErrOwnershipLost. If c itself holds key by Lock,
-// Lose returns when c knows; the holder of a Guard waits for Guard.Done.
+// Lose takes key away from its holder, as an operator's eviction does: the guard's context ends
+// with ErrOwnershipLost. If c itself holds key by Lock, Lose returns when c knows; the holder of a
+// Guard waits for Guard.Done.
 func Lose(tb testing.TB, c *dlock.Client, key string) {
 	tb.Helper()
 	admin, err := c.Admin()

@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// A job of a user's: it stops when it loses its lock.
+// work is a user's job: it stops when it loses its lock.
 func work(ctx context.Context, locks *dlock.Client) error {
 	return locks.Do(ctx, "job", func(ctx context.Context) error {
 		<-ctx.Done()
@@ -46,8 +46,8 @@ func TestWorkStopsWhenTheLockIsLost(t *testing.T) {
 	}
 }
 
-// Two Clients on one store stand for two processes, and virtual time makes a
-// wait of an hour take none.
+// Two Clients on one store stand for two processes, and virtual time makes a wait of an hour
+// instant.
 func TestTwoProcesses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memlock.New()

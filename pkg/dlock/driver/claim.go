@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// A Phase is a station in the life of a claim.
+// A Phase is a stage in the lifetime of a claim.
 type Phase uint8
 
-// The phases, in order. Unknown is no station: the backend did not answer.
+// The phases, in order. Unknown is not a stage: it means that the backend did not answer.
 const (
 	Unknown Phase = iota
 	Queued
@@ -21,9 +21,8 @@ var phaseNames = [...]string{"unknown", "queued", "held", "gone"}
 
 func (p Phase) String() string { return name(phaseNames[:], uint8(p), "Phase") }
 
-// A Mode says who may hold a key together. One strict first-in-first-out rule
-// serves all modes: nobody passes the head of the queue, and the head is
-// granted when it fits.
+// A Mode says which claims may hold a key together. One strict first-in-first-out rule covers all
+// modes: no claim passes the head of the queue, and the head is granted as soon as it fits.
 type Mode uint8
 
 // The modes.
@@ -48,7 +47,7 @@ func name(names []string, i uint8, kind string) string {
 	return fmt.Sprintf("%s(%d)", kind, i)
 }
 
-// Info tells people who holds a key or waits for it.
+// Info describes a holder or a waiter to people.
 type Info struct {
 	Owner   string `json:"owner,omitempty"`
 	Host    string `json:"host,omitempty"`
@@ -58,44 +57,44 @@ type Info struct {
 	Trace string `json:"trace,omitempty"`
 }
 
-// A Claim is what Inspect shows of a claim. Its ID is left out of JSON and of
-// logs, since it is the right to release.
+// A Claim is what Inspect returns for one claim. JSON and logs omit its ID, because the ID is the
+// right to release.
 type Claim struct {
 	ID    string `json:"-"`
 	Phase Phase  `json:"-"`
 	Mode  Mode   `json:"-"`
 	Limit int    `json:"limit,omitempty"`
 	Token int64  `json:"token,omitempty"`
-	// LastToken is the last of the tokens that the grant reserved, 0 if that is Token.
+	// LastToken is the last token that the grant reserved, or 0 if the grant reserved only Token.
 	LastToken int64 `json:"last_token,omitempty"`
 	Info      Info  `json:"info"`
-	// Age is how long the claim has been held, or queued if it is queued.
+	// Age is how long the claim has been held, or how long it has been queued if it is queued.
 	Age time.Duration `json:"age"`
-	// Left is the time until the claim's deadline, 0 without a lease.
-	Left time.Duration `json:"left"`
+	// Remaining is the time until the claim's deadline, or 0 if the backend has no lease.
+	Remaining time.Duration `json:"remaining"`
 }
 
-// LogValue leaves out the ID.
+// LogValue implements slog.LogValuer. It omits the ID.
 func (c Claim) LogValue() slog.Value {
 	return slog.GroupValue(
 		slog.String("phase", c.Phase.String()),
 		slog.String("mode", c.Mode.String()),
-		slog.Int64("fence", c.Token),
+		slog.Int64("token", c.Token),
 		slog.String("owner", c.Info.Owner),
 		slog.String("host", c.Info.Host),
 		slog.Int("pid", c.Info.PID),
 	)
 }
 
-// String leaves out the ID.
+// String omits the ID.
 func (c Claim) String() string {
-	return fmt.Sprintf("%s %s fence %d by %s@%s pid %d", c.Phase, c.Mode, c.Token, c.Info.Owner, c.Info.Host, c.Info.PID)
+	return fmt.Sprintf("%s %s token %d by %s@%s pid %d", c.Phase, c.Mode, c.Token, c.Info.Owner, c.Info.Host, c.Info.PID)
 }
 
-// A Level ranks a Finding.
+// A Level is the severity of a Finding.
 type Level uint8
 
-// The levels: good as it is, worth a look, unsafe for locks.
+// The levels: OK needs no change, Warning deserves a look, Unsafe endangers locks.
 const (
 	OK Level = iota
 	Warning
@@ -106,11 +105,11 @@ var levelNames = [...]string{"ok", "warning", "unsafe"}
 
 func (l Level) String() string { return name(levelNames[:], uint8(l), "Level") }
 
-// A Finding is the judgement of one setting.
+// A Finding is the result of checking one setting.
 type Finding struct {
 	Level Level
 	// Name is a stable identifier such as "eviction-policy".
 	Name string
-	// Detail says what was found, Cure what to do about it.
-	Detail, Cure string
+	// Detail says what was found, Fix what to do about it.
+	Detail, Fix string
 }

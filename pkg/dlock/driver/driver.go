@@ -1,15 +1,14 @@
-// Package driver is the seam between the lock engine of package dlock and the
-// backends that store claims. It imports the standard library only.
+// Package driver defines the interface between the lock engine of package dlock and the backends
+// that store claims. It imports only the standard library.
 //
-// A claim is one caller's wish for one key. It is queued, then held, then
-// gone, and never goes backwards. Waiting and holding are renewed through the
-// same call, cancelling and unlocking are the same call, and every call may be
-// repeated with the same claim ID without harm.
+// A claim is one caller's request for one key. It is queued, then held, then gone, and never moves
+// backwards. The same call renews a waiting claim and a held one, the same call cancels a wait and
+// unlocks, and every call may be repeated safely with the same claim ID.
 //
-// A claim has one deadline, which only its own Acquire and Renew move:
-// Heartbeat(TTL) from then while it is queued, TTL while it is held. A grant
-// does not move the deadline: whoever grants gives the key for what is left of
-// the waiter's heartbeat. A claim past its deadline is gone, whoever notices.
+// A claim has one deadline, and only its own Acquire and Renew move it: to Heartbeat(TTL) from the
+// call while it is queued, and to TTL from the call while it is held. A grant does not move the
+// deadline: the new holder has the key for the rest of its heartbeat. A claim past its deadline is
+// gone, no matter which party notices it.
 //
 // Package drivertest checks a Driver against everything that is written here.
 package driver
@@ -20,16 +19,16 @@ import (
 	"time"
 )
 
-// An Opener makes a Driver for one dlock.Client, which closes it. Open does no
-// I/O: bad credentials or settings surface at the first call or at Check.
-// An Opener may be opened several times; its Drivers share one store.
+// An Opener makes a Driver for one dlock.Client, which closes it. Open does no I/O: wrong
+// credentials or settings surface at the first call or in Check. An Opener may be opened several
+// times; its Drivers share one store.
 type Opener interface {
 	Open(Options) (Driver, error)
 }
 
-// Options are what a Client tells the driver that it opens.
+// Options are the settings that a Client passes to the Driver it opens.
 type Options struct {
-	// Prefix stands before every key in the store.
+	// Prefix precedes every key in the store.
 	Prefix string
 	// Logger is never nil. A Driver never logs a claim ID.
 	Logger *slog.Logger
@@ -37,85 +36,82 @@ type Options struct {
 
 // A Driver stores claims. All methods may be called concurrently.
 //
-// No method waits for a key to come free: Acquire answers at once, and a later
-// change is pushed through Events. A method returns early when its ctx ends;
-// its outcome is then unknown, and the caller settles it with Release, which
-// is idempotent. What any other error says of the outcome, Classify records;
-// an error without a Class leaves the outcome unknown. Why a call failed,
-// ErrUnavailable, ErrDenied and ErrNotReady say alike for all backends, wrapped
-// around the error of the backend's client.
+// No method waits for a key to become free: Acquire answers at once, and a later change arrives
+// through Events. A method returns early when its ctx ends; its outcome is then unknown, and the
+// caller cleans up with Release, which is idempotent. For any other error, the Class set by
+// Classify says what the error means for the outcome; an error without a Class leaves the outcome
+// unknown. ErrUnavailable, ErrDenied and ErrNotReady give the reason for a failure in the same way
+// for all backends; they wrap the error of the backend's client.
 type Driver interface {
 	Caps() Caps
 
-	// Acquire files a claim. The answer is Held, or Queued if r.Wait, or Gone
-	// with nothing stored: the key was taken and the caller would not wait, or
-	// the ID is barred. Filing an ID that is stored returns its state and
-	// restarts its deadline; its place and its token stay.
+	// Acquire submits a claim. The answer is Held; or Queued if r.Wait is set; or Gone, and then
+	// nothing is stored: either the key was taken and r.Wait is not set, or the ID has a tombstone.
+	// Submitting an ID that is already stored returns its state and restarts its deadline; its
+	// place in the queue and its token do not change.
 	//
-	// A mode or a range of fences that Caps does not name is ErrUnsupported. Acquire
-	// and Release alone may return ErrHasty; see there.
+	// Acquire returns ErrUnsupported for a mode or a token range that Caps does not include.
 	Acquire(ctx context.Context, r Request) (State, error)
 
-	// Renew restarts the deadline of every claim, held or queued, with the TTL
-	// of its Ref, in as few round trips as the backend allows. It never stores
-	// a claim that is not there. On the way it drops dead heads of the queues
-	// that it meets and grants to the next.
+	// Renew restarts the deadline of every claim, held or queued, with the TTL of its Ref, in as
+	// few round trips as the backend allows. It never stores a claim that does not exist. It also
+	// removes expired claims from the heads of the queues that it touches and grants the key to the
+	// next claim.
 	//
-	// Result i answers refs[i], with Phase Unknown where that part of the
-	// backend did not answer. The error is non-nil only if nothing was
-	// answered. The caller does not change refs until Renew has returned.
+	// Result i answers refs[i]; its Phase is Unknown if that part of the backend did not answer.
+	// The error is non-nil only if no claim was answered. The caller does not change refs until
+	// Renew has returned.
 	Renew(ctx context.Context, refs []Ref) ([]State, error)
 
-	// Release removes a claim in any phase and, in the same atomic step,
-	// grants the key to the next claims that fit. It returns the phase that it
-	// found; Gone means that the claim was not there.
+	// Release removes a claim in any phase and, in the same atomic step, grants the key to the next
+	// claims that fit. It returns the phase that it found; Gone means that the claim did not exist.
 	//
-	// If r.Unsettled, some attempt to file the claim was never answered and
-	// may still arrive: Release also bars the ID for at least
-	// BarFor(r.TTL), so that a late Acquire of it finds Gone.
+	// If r.Unanswered is set, some attempt to submit the claim was never answered and may still
+	// arrive. Release then also leaves a tombstone for the ID, for at least TombstoneTTL(r.TTL), so
+	// that an Acquire of this ID that arrives late returns Gone.
 	Release(ctx context.Context, r Ref) (State, error)
 
-	// Events delivers changes of this Driver's own claims, best effort: an
-	// event may be late, lost or repeated. State.Until of an event is unused,
-	// since a grant moves no deadline. Phase Unknown asks that the claim be
-	// renewed, an Event without ID that everything be: others may have been
-	// lost. Close closes the channel.
+	// Events delivers changes to this Driver's own claims on a best-effort basis: an event may be
+	// late, lost or repeated. State.Until of an event is unused, because a grant does not move a
+	// deadline. An Event with Phase Unknown asks the engine to renew that claim. An Event without
+	// an ID asks it to renew every claim, because events may have been lost. Close closes the
+	// channel.
 	Events() <-chan Event
 
-	// Close ends the Driver's own goroutines and waits for them. It releases
-	// no claim, and the backend's client stays open. No other method is called
-	// after Close or runs during it. A second Close does nothing.
+	// Close ends the Driver's own goroutines and waits for them. It releases no claim, and the
+	// backend's client stays open. The caller makes no other call during or after Close. A second
+	// Close does nothing.
 	Close() error
 }
 
-// An Admin is a Driver that can show the claims of everybody and evict them.
+// An Admin is a Driver that can show and evict the claims of every process.
 type Admin interface {
-	// List returns up to limit keys that start with prefix and have a claim,
-	// from where cursor left off ("" at the start; next is "" at the end).
-	// A key that has a claim throughout is listed at least once.
+	// List returns up to limit keys that start with prefix and have a claim, continuing from cursor
+	// ("" at the start; next is "" at the end). A key that has a claim during the whole listing is
+	// returned at least once. A cursor that List did not return is an error of class Fatal, which
+	// wraps xerrors.ErrInvalidConfig.
 	List(ctx context.Context, prefix, cursor string, limit int) (keys []string, next string, err error)
 
-	// Inspect returns the claims on key: the holders, then the queue in the
-	// order in which it will be granted. A free key has none.
+	// Inspect returns the claims on key: the holders first, then the queue in the order in which it
+	// will be granted. A free key has no claims.
 	Inspect(ctx context.Context, key string) ([]Claim, error)
 
-	// Evict removes the claim of key that has this ID and this token (0 for a
-	// queued one) and grants the key to the next, as Release does. It returns
-	// the phase that it found; Gone means that there was no such claim and
-	// nothing was changed.
+	// Evict removes the claim on key with this ID and this token (0 for a queued claim) and grants
+	// the key to the next claim, as Release does. It returns the phase that it found; Gone means
+	// that there was no such claim and nothing was changed.
 	Evict(ctx context.Context, key, id string, token int64) (State, error)
 }
 
-// A Looker is a Driver that can tell who is in the way without reading a whole queue, for
-// the error of a caller that did not get the key.
-type Looker interface {
-	// Look returns a claim that holds key, the zero Claim if none does, and how many wait,
-	// not counting the one with the ID except; a hint.
+// A HolderFinder is a Driver that can report the holder of a key without reading the whole queue. The
+// engine uses it for the error that it returns to a caller that did not get the key.
+type HolderFinder interface {
+	// Look returns one claim that holds key, or the zero Claim if none does, and the number of
+	// waiters without the one whose ID is except. Both are hints.
 	Look(ctx context.Context, key, except string) (holder Claim, waiting int, err error)
 }
 
-// A Checker is a Driver that can judge the settings of its server for use
-// with locks. It returns an error only if it could not look.
+// A Checker is a Driver that can check whether its server's settings are safe for locks. Check
+// returns an error only if it could not read them.
 type Checker interface {
 	Check(ctx context.Context) ([]Finding, error)
 }
@@ -123,16 +119,16 @@ type Checker interface {
 // A Ref names a claim.
 type Ref struct {
 	Key string
-	// ID is 32 hexadecimal digits of randomness, chosen before the first
-	// attempt and the same in every retry. Whoever knows it can release the
-	// claim, so it appears in no log, error, metric or trace.
+	// ID is 32 hexadecimal digits of randomness, chosen before the first attempt and the same in
+	// every retry. Any party that knows it can release the claim, so it appears in no log, error,
+	// metric or trace.
 	ID  string
 	TTL time.Duration
-	// Unsettled asks Release to bar the ID; see there.
-	Unsettled bool
+	// Unanswered asks Release to leave a tombstone for the ID; see Driver.Release.
+	Unanswered bool
 }
 
-// A Request describes a claim that is to be filed.
+// A Request describes a claim to submit.
 type Request struct {
 	Ref
 	Mode Mode
@@ -140,30 +136,29 @@ type Request struct {
 	Limit int
 	// Wait queues the claim if it cannot be granted at once.
 	Wait bool
-	// Fixed says that the claim is not to be renewed once it is held, but for
-	// its grant: a backend that renews claims together keeps it apart.
+	// Fixed says that the claim is not renewed while it is held, except once after a grant from the
+	// queue. A backend that renews claims together must keep it separate.
 	Fixed bool
-	// Fences is how many consecutive tokens the grant reserves, the first of
-	// which is State.Token; 0 counts as 1. More needs Caps.FenceRange.
-	Fences int
+	// Tokens is how many consecutive tokens the grant reserves; State.Token is the first of them. 0
+	// counts as 1. More than 1 requires Caps.TokenRange.
+	Tokens int
 	Info   Info
 }
 
-// A State is what a backend knows of one claim.
+// A State is what a backend reports about one claim.
 type State struct {
 	Phase Phase
-	// Token is the fencing token of a Held claim: greater than that of every
-	// earlier grant of the key. 0 without Caps.Fencing.
+	// Token is the fencing token of a Held claim. It is greater than the token of every earlier
+	// grant of the key. It is 0 without Caps.Fencing.
 	Token int64
-	// Ahead is how many claims stand before a Queued one, the holders
-	// included; a hint.
+	// Ahead is how many claims are before a Queued one, including the holders. It is a hint.
 	Ahead int
-	// Until is when the claim's deadline passes at the earliest, on the local
-	// monotonic clock: the time just before the call was sent, plus TTL (Held)
-	// or Heartbeat(TTL) (Queued). Zero if the backend has no lease.
+	// Until is the earliest time at which the claim's deadline can pass, on the local monotonic
+	// clock: the time just before the call was sent, plus TTL (Held) or Heartbeat(TTL) (Queued). It
+	// is zero if the backend has no lease.
 	Until time.Time
-	// Recheck, if positive, asks that a Queued claim be renewed after this
-	// time: a key may then have come free without an event.
+	// Recheck, if positive, asks the engine to renew a Queued claim after this time, because the
+	// key may become free by then without an event.
 	Recheck time.Duration
 }
 
@@ -173,30 +168,32 @@ type Event struct {
 	State   State
 }
 
-// Caps states what a backend can do.
+// Caps describes what a backend can do.
 type Caps struct {
-	// Name is the backend's name in configuration: "redis", "etcd", "redlock",
-	// "file", "memory".
+	// Name is the backend's name in configuration: "redis", "etcd", "redlock", "file" or "memory".
 	Name string
-	// Lease: a silent claim is gone after its deadline. Without it a silent
-	// holder keeps the key until its process ends.
+	// Lease: a claim that is not renewed is gone after its deadline. Without Lease, a holder that
+	// is not renewed keeps the key until its process ends.
 	Lease bool
-	// Remote: calls cross a network. The engine bounds each of them in time
-	// and judges whether this machine slept while a lease ran.
+	// LeaseRestarts: a lease may start again without a renewal, as all etcd leases do after a
+	// leader change. A claim that is no longer renewed may then outlive its TTL.
+	LeaseRestarts bool
+	// Remote: calls cross a network. The engine gives each call a timeout and checks whether this
+	// machine was suspended while a lease ran.
 	Remote bool
-	// Fencing: Held carries a token. FenceRange: Request.Fences may exceed 1.
-	Fencing, FenceRange bool
-	// FIFO: claims are granted in the order in which they were filed.
+	// Fencing: a Held State carries a token. TokenRange: Request.Tokens may exceed 1.
+	Fencing, TokenRange bool
+	// FIFO: claims are granted in the order in which they were submitted.
 	FIFO bool
-	// Push: Events tells of grants.
+	// Push: Events reports grants.
 	Push bool
-	// Modes are the modes that Acquire takes.
+	// Modes are the modes that Acquire accepts.
 	Modes []Mode
 	// MinTTL is the shortest TTL that the backend can keep.
 	MinTTL time.Duration
 }
 
-// Supports reports whether the backend takes claims of mode m.
+// Supports reports whether the backend accepts claims of mode m.
 func (c Caps) Supports(m Mode) bool {
 	for _, have := range c.Modes {
 		if have == m {
@@ -206,25 +203,8 @@ func (c Caps) Supports(m Mode) bool {
 	return false
 }
 
-// Uncancelled is a context that ends at its deadline, and sooner only if the
-// Client closes. A Driver whose client heeds deadlines and not cancellation may
-// make a call under it without watching Done.
-type Uncancelled struct {
-	context.Context
-	// Values is where Value looks first.
-	Values context.Context
-}
-
-// Value looks in both contexts.
-func (u Uncancelled) Value(key any) any {
-	if v := u.Values.Value(key); v != nil {
-		return v
-	}
-	return u.Context.Value(key)
-}
-
-// Heartbeat is how long a queued claim lives without renewal.
+// Heartbeat returns how long a queued claim lives without renewal.
 func Heartbeat(ttl time.Duration) time.Duration { return min(ttl, 3*time.Second) }
 
-// BarFor is how long a barred ID stays barred at least.
-func BarFor(ttl time.Duration) time.Duration { return max(ttl, time.Minute) }
+// TombstoneTTL returns the shortest time that the tombstone of an ID lasts.
+func TombstoneTTL(ttl time.Duration) time.Duration { return max(ttl, time.Minute) }

@@ -51,15 +51,15 @@ func TestLeases(t *testing.T) {
 	if driver.Heartbeat(time.Second) != time.Second || driver.Heartbeat(time.Minute) != 3*time.Second {
 		t.Error("Heartbeat")
 	}
-	if driver.BarFor(time.Second) != time.Minute || driver.BarFor(time.Hour) != time.Hour {
-		t.Error("BarFor")
+	if driver.TombstoneTTL(time.Second) != time.Minute || driver.TombstoneTTL(time.Hour) != time.Hour {
+		t.Error("TombstoneTTL")
 	}
 	if caps := (driver.Caps{Modes: []driver.Mode{driver.Shared}}); !caps.Supports(driver.Shared) || caps.Supports(driver.Permit) {
 		t.Error("Supports")
 	}
 }
 
-// The ID of a claim is the right to release it, and is shown nowhere.
+// The ID of a claim is the right to release it, and appears in no output.
 func TestClaimHidesItsID(t *testing.T) {
 	const secret = "0123456789abcdef"
 	c := driver.Claim{ID: secret, Phase: driver.Held, Token: 7, Info: driver.Info{Owner: "api", Host: "h", PID: 3}}
@@ -70,7 +70,16 @@ func TestClaimHidesItsID(t *testing.T) {
 		t.Fatal(err)
 	}
 	shown := log.String() + string(text) + c.String() + fmt.Sprint(c) + fmt.Sprintf("%v %+v", c, c)
-	if strings.Contains(shown, secret) || !strings.Contains(shown, `"fence":7`) || !strings.Contains(c.String(), "held exclusive fence 7 by api@h pid 3") {
+	if strings.Contains(shown, secret) || !strings.Contains(shown, `"token":7`) || !strings.Contains(c.String(), "held exclusive token 7 by api@h pid 3") {
 		t.Error(shown)
+	}
+}
+
+// A closed client does not determine the outcome of the call.
+func TestClosedIsAmbiguous(t *testing.T) {
+	for _, err := range []error{driver.ErrClosed, driver.ErrUnavailable, driver.ErrNotReady, driver.ErrDenied} {
+		if c := driver.ClassOf(err); c != driver.Ambiguous {
+			t.Errorf("%v is of class %d", err, c)
+		}
 	}
 }

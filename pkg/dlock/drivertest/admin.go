@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/xerrors"
 )
 
 // admin returns the Admin of d, or nil if the harness says that there is none.
@@ -28,11 +29,11 @@ func adminList(s *suite) {
 	for i := range 25 {
 		key := fmt.Sprintf("list:%02d", i)
 		want = append(want, key)
-		s.file(d, request(s.ref(key)), driver.Held)
+		s.submit(d, request(s.ref(key)), driver.Held)
 	}
-	s.file(d, request(s.ref("else")), driver.Held)
+	s.submit(d, request(s.ref("else")), driver.Held)
 	freed := s.ref("list:free")
-	s.file(d, request(freed), driver.Held)
+	s.submit(d, request(freed), driver.Held)
 	s.release(d, freed, driver.Held)
 
 	var got []string
@@ -51,8 +52,26 @@ func adminList(s *suite) {
 		cursor = next
 	}
 	slices.Sort(got)
-	if got = slices.Compact(got); !slices.Equal(got, want) {
+	got = slices.Compact(got)
+	if !slices.Equal(got, want) {
 		s.Errorf("listed %q, want %q", got, want)
+	}
+}
+
+// badCursor: a cursor that List has not returned is an error of the caller, and not the end of
+// the list, or its start.
+func badCursor(s *suite) {
+	d := s.open()
+	a := s.admin(d)
+	if a == nil {
+		return
+	}
+	s.submit(d, request(s.ref("k")), driver.Held)
+	for _, cursor := range []string{"x", "k", " ", "\x00", "\xff\xfe", "-1", "-1 -1", "-1\x1f0", "0\x1f99999999999999999999", "99999999 0 0 ", "99999999\x1f0"} {
+		keys, next, err := a.List(s.ctx, "", cursor, 10)
+		if !errors.Is(err, xerrors.ErrInvalidConfig) || driver.ClassOf(err) != driver.Fatal || len(keys) > 0 || next != "" {
+			s.Errorf("the cursor %q: %q, %q, %v", cursor, keys, next, err)
+		}
 	}
 }
 
@@ -84,7 +103,7 @@ func adminInspect(s *suite) {
 	if c := claims[0]; c.Phase != driver.Held || c.Token != st.Token || c.Info != info || c.ID != refs[0].ID {
 		s.Errorf("the holder is shown as %v %+v", c, c.Info)
 	}
-	if left := claims[0].Left; s.Caps.Lease && (left <= 0 || left > refs[0].TTL) {
+	if left := claims[0].Remaining; s.Caps.Lease && (left <= 0 || left > refs[0].TTL) {
 		s.Errorf("%v of a lease of %v are left", left, refs[0].TTL)
 	}
 	if !s.Caps.FIFO {
@@ -107,7 +126,7 @@ func adminEvict(s *suite) {
 		return
 	}
 	holder, waiter := s.ref("k"), s.ref("k")
-	st := s.file(other, request(holder), driver.Held)
+	st := s.submit(other, request(holder), driver.Held)
 	evict := func(id string, token int64, want driver.Phase) {
 		s.Helper()
 		if got, err := a.Evict(s.ctx, "k", id, token); err != nil || got.Phase != want {
@@ -121,7 +140,7 @@ func adminEvict(s *suite) {
 		s.renew(other, holder, driver.Held)
 		return
 	}
-	s.file(other, waiting(waiter), driver.Queued)
+	s.submit(other, waiting(waiter), driver.Queued)
 	evict(holder.ID, st.Token-1, driver.Gone) // a stale token
 	evict(newID(), st.Token, driver.Gone)     // another claim
 	s.renew(other, holder, driver.Held)
@@ -132,14 +151,14 @@ func adminEvict(s *suite) {
 		s.Errorf("token %d after %d was evicted", next.Token, st.Token)
 	}
 	queued := s.ref("k")
-	s.file(other, waiting(queued), driver.Queued)
+	s.submit(other, waiting(queued), driver.Queued)
 	evict(queued.ID, 0, driver.Queued)
 	s.renew(other, queued, driver.Gone)
 	s.renew(other, waiter, driver.Held)
 }
 
-// evictedAsksAgain: a Driver whose claim was evicted through another gets the key like anybody
-// else, though nobody has told it, and though what it had would last for long.
+// evictedAsksAgain: a Driver whose claim was evicted through another Driver can acquire the key
+// again, although it was not notified and its evicted lease would have lasted long.
 func evictedAsksAgain(s *suite) {
 	d, other := s.open(), s.open()
 	a := s.admin(d)
@@ -150,12 +169,12 @@ func evictedAsksAgain(s *suite) {
 		key := "k"
 		for range 3 {
 			evicted := s.ref(key)
-			first := s.file(other, request(evicted), driver.Held)
+			first := s.submit(other, request(evicted), driver.Held)
 			if st, err := a.Evict(s.ctx, key, evicted.ID, first.Token); err != nil || st.Phase != driver.Held {
 				s.Fatalf("Evict = %v, %v", st.Phase, err)
 			}
 			next := s.ref(key)
-			second := s.file(other, again(next), driver.Held)
+			second := s.submit(other, again(next), driver.Held)
 			if s.Caps.Fencing && second.Token <= first.Token {
 				s.Errorf("token %d after %d was evicted", second.Token, first.Token)
 			}

@@ -9,33 +9,46 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// Backends that keep a promise for some claims only: for holders and not for waiters, for one
-// and not for two, for small batches and not for big ones.
+// Backends that keep a promise only for some claims: for holders but not for waiters, for one but
+// not for two, for small batches but not for big ones.
 func init() {
 	for name, b := range map[string]brokenBackend{
 		"big batches answered backwards": {"BigBatch", func(b backend) driver.Driver { return &backwards{b} }},
 		"big batches renew holders only": {"BigBatch", func(b backend) driver.Driver { return &holdersFirst{b} }},
-		"a waiter filed again is not restarted": {"FilingRestarts", func(b backend) driver.Driver {
+		"big batches are slow and renew holders only": {"BigBatch", func(b backend) driver.Driver {
+			return &slowBatches{&holdersFirst{b}}
+		}},
+		"big batches take most of a heartbeat": {"BigBatch", func(b backend) driver.Driver { return &slowBatches{b} }},
+		"a holder submitted again is not restarted": {"ResubmissionRestarts", func(b backend) driver.Driver {
+			return &lapser{backend: b, phase: driver.Held, ttl: map[string]time.Duration{}}
+		}},
+		"a waiter submitted again is queued anew": {"ResubmissionRestarts", func(b backend) driver.Driver {
+			return &lapser{backend: b, phase: driver.Queued, ttl: map[string]time.Duration{}}
+		}},
+		"late waiters behind a living one come back": {"LateWaiter", func(b backend) driver.Driver {
+			return &forbearing{backend: b, waiters: map[string]driver.Request{}}
+		}},
+		"a waiter submitted again is not restarted": {"ResubmissionRestarts", func(b backend) driver.Driver {
 			return &placeKeeper{backend: b, ahead: map[string]int{}}
 		}},
-		"filing again keeps the first TTL": {"FilingRestarts", func(b backend) driver.Driver {
+		"submitting again keeps the first TTL": {"ResubmissionRestarts", func(b backend) driver.Driver {
 			return &conservative{backend: b, first: map[string]time.Duration{}}
 		}},
-		"leases of readers are cut":     {"UntilIsPessimistic", func(b backend) driver.Driver { return &cheater{b} }},
-		"bars of holders end early":     {"BarLasts", func(b backend) driver.Driver { return &hurriedBars{backend: b, of: driver.Held} }},
-		"bars of waiters end early":     {"BarLasts", func(b backend) driver.Driver { return &hurriedBars{backend: b, of: driver.Queued} }},
-		"only the last ID is barred":    {"BarLasts", func(b backend) driver.Driver { return &singleBar{b} }},
-		"bars do not count in a queue":  {"BarredID", func(b backend) driver.Driver { return &sideDoor{b} }},
-		"renewed leases are overstated": {"UntilIsPessimistic", func(b backend) driver.Driver { return &flatterer{b} }},
+		"leases of readers are cut":          {"UntilIsPessimistic", func(b backend) driver.Driver { return &cheater{b} }},
+		"tombstones of holders end early":    {"TombstoneLasts", func(b backend) driver.Driver { return &shortTombstones{backend: b, of: driver.Held} }},
+		"tombstones of waiters end early":    {"TombstoneLasts", func(b backend) driver.Driver { return &shortTombstones{backend: b, of: driver.Queued} }},
+		"only the last ID has a tombstone":   {"TombstoneLasts", func(b backend) driver.Driver { return &oneTombstone{b} }},
+		"tombstones do not count in a queue": {"TombstonedID", func(b backend) driver.Driver { return &sideDoor{b} }},
+		"renewed leases are overstated":      {"UntilIsPessimistic", func(b backend) driver.Driver { return &flatterer{b} }},
 	} {
 		broken[name] = b
 	}
 }
 
-// isBig says that a batch is larger than a script or a transaction might take.
+// isBig reports whether a batch is larger than a script or a transaction might accept.
 func isBig(refs []driver.Ref) bool { return len(refs) > 64 }
 
-// backwards answers a big batch from its end.
+// backwards answers a big batch in reverse order.
 type backwards struct{ backend }
 
 func (b *backwards) Renew(ctx context.Context, refs []driver.Ref) ([]driver.State, error) {
@@ -46,7 +59,7 @@ func (b *backwards) Renew(ctx context.Context, refs []driver.Ref) ([]driver.Stat
 	return states, err
 }
 
-// holdersFirst only looks at the waiters of a big batch.
+// holdersFirst reads the waiters of a big batch without renewing them.
 type holdersFirst struct{ backend }
 
 func (b *holdersFirst) Renew(ctx context.Context, refs []driver.Ref) ([]driver.State, error) {
@@ -78,7 +91,61 @@ func (b *holdersFirst) phase(ctx context.Context, r driver.Ref) driver.State {
 	return driver.State{Phase: driver.Gone}
 }
 
-// placeKeeper tells a waiter that asks again its place, and leaves its deadline.
+// slowBatches takes two seconds for a big batch.
+type slowBatches struct{ backend }
+
+func (b *slowBatches) Renew(ctx context.Context, refs []driver.Ref) ([]driver.State, error) {
+	if isBig(refs) {
+		time.Sleep(2 * time.Second)
+	}
+	return b.backend.Renew(ctx, refs)
+}
+
+// lapser does not restart a claim in one phase that is submitted again with the same TTL, but
+// reports that it did. When the deadline has passed, the same call stores the claim again.
+type lapser struct {
+	backend
+	phase driver.Phase
+	ttl   map[string]time.Duration
+}
+
+func (b *lapser) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
+	claims, _ := b.Inspect(ctx, r.Key)
+	for i, c := range claims {
+		if c.ID == r.ID && c.Phase == b.phase && b.ttl[r.ID] == r.TTL {
+			return driver.State{Phase: c.Phase, Token: c.Token, Ahead: i, Until: time.Now().Add(r.TTL)}, nil
+		}
+	}
+	b.ttl[r.ID] = r.TTL
+	return b.backend.Acquire(ctx, r)
+}
+
+// forbearing queues a late waiter again, as long as others wait.
+type forbearing struct {
+	backend
+	waiters map[string]driver.Request
+}
+
+func (b *forbearing) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
+	if r.Wait {
+		b.waiters[r.ID] = r
+	}
+	return b.backend.Acquire(ctx, r)
+}
+
+func (b *forbearing) Renew(ctx context.Context, refs []driver.Ref) ([]driver.State, error) {
+	states, err := b.backend.Renew(ctx, refs)
+	for i := range states {
+		r, isWaiter := b.waiters[refs[i].ID]
+		claims, _ := b.Inspect(ctx, refs[i].Key)
+		if states[i].Phase == driver.Gone && isWaiter && len(claims) > 1 {
+			states[i], err = b.backend.Acquire(ctx, r)
+		}
+	}
+	return states, err
+}
+
+// placeKeeper returns the place of a waiter that asks again, and does not move its deadline.
 type placeKeeper struct {
 	backend
 	ahead map[string]int
@@ -95,7 +162,7 @@ func (b *placeKeeper) Acquire(ctx context.Context, r driver.Request) (driver.Sta
 	return st, err
 }
 
-// conservative stores the TTL that a claim was first filed with, and tells of the last one.
+// conservative stores the first TTL of a claim, and reports the last one.
 type conservative struct {
 	backend
 	first map[string]time.Duration
@@ -114,7 +181,7 @@ func (b *conservative) Acquire(ctx context.Context, r driver.Request) (driver.St
 	return st, err
 }
 
-// cheater gives half a lease to those who share a key, and tells of a whole one.
+// cheater gives half a lease to claims that share a key, and reports a whole one.
 type cheater struct{ backend }
 
 func (b *cheater) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
@@ -140,57 +207,57 @@ func (b *flatterer) Renew(ctx context.Context, refs []driver.Ref) ([]driver.Stat
 	return states, err
 }
 
-// hurriedBars keeps the bars of claims that were found in one phase for a second.
-type hurriedBars struct {
+// shortTombstones keeps the tombstones of claims that were found in one phase for only a second.
+type shortTombstones struct {
 	backend
 	of driver.Phase
 }
 
-// barEnds are when the bars of hurriedBars end, by ID, and lastBars the IDs of singleBar, by
-// key: for all drivers of a store.
-var barEnds, lastBars sync.Map
+// tombstoneEnds holds when the tombstones of shortTombstones end, by ID, and lastTombstones the IDs
+// of oneTombstone, by key: for all drivers of a store.
+var tombstoneEnds, lastTombstones sync.Map
 
-func (b *hurriedBars) Release(ctx context.Context, r driver.Ref) (driver.State, error) {
-	bar := r
-	r.Unsettled = false
+func (b *shortTombstones) Release(ctx context.Context, r driver.Ref) (driver.State, error) {
+	tombstone := r
+	r.Unanswered = false
 	st, err := b.backend.Release(ctx, r)
 	switch {
-	case err != nil || !bar.Unsettled:
+	case err != nil || !tombstone.Unanswered:
 	case st.Phase == b.of:
-		barEnds.Store(r.ID, time.Now().Add(time.Second))
+		tombstoneEnds.Store(r.ID, time.Now().Add(time.Second))
 	default:
-		_, err = b.backend.Release(ctx, bar)
+		_, err = b.backend.Release(ctx, tombstone)
 	}
 	return st, err
 }
 
-func (b *hurriedBars) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
-	end, ok := barEnds.Load(r.ID)
+func (b *shortTombstones) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
+	end, ok := tombstoneEnds.Load(r.ID)
 	if ok && time.Now().Before(end.(time.Time)) { //nolint:forcetypeassert // nothing else is stored
 		return driver.State{Phase: driver.Gone}, nil
 	}
 	return b.backend.Acquire(ctx, r)
 }
 
-// singleBar has room for one bar of a key.
-type singleBar struct{ backend }
+// oneTombstone keeps only one tombstone for each key.
+type oneTombstone struct{ backend }
 
-func (b *singleBar) Release(ctx context.Context, r driver.Ref) (driver.State, error) {
-	if r.Unsettled {
-		lastBars.Store(r.Key, r.ID)
+func (b *oneTombstone) Release(ctx context.Context, r driver.Ref) (driver.State, error) {
+	if r.Unanswered {
+		lastTombstones.Store(r.Key, r.ID)
 	}
-	r.Unsettled = false
+	r.Unanswered = false
 	return b.backend.Release(ctx, r)
 }
 
-func (b *singleBar) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
-	if id, _ := lastBars.Load(r.Key); id == r.ID {
+func (b *oneTombstone) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
+	if id, _ := lastTombstones.Load(r.Key); id == r.ID {
 		return driver.State{Phase: driver.Gone}, nil
 	}
 	return b.backend.Acquire(ctx, r)
 }
 
-// sideDoor queues a barred ID that finds others waiting.
+// sideDoor queues an ID with a tombstone if other claims wait.
 type sideDoor struct{ backend }
 
 func (b *sideDoor) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {

@@ -9,13 +9,13 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// backend is what a broken backend breaks: a memory driver with everything.
+// backend is what a broken backend wraps: a memory driver with every capability.
 type backend interface {
 	driver.Driver
 	driver.Admin
 }
 
-// A brokenBackend breaks one promise, which a case of the suite must notice.
+// A brokenBackend breaks one promise, which a case of the suite must detect.
 type brokenBackend struct {
 	caughtBy string
 	make     func(backend) driver.Driver
@@ -24,9 +24,9 @@ type brokenBackend struct {
 var broken = map[string]brokenBackend{
 	"caps that promise too much":        {"Caps", func(b backend) driver.Driver { return &boaster{backend: b} }},
 	"until counted from the answer":     {"UntilIsPessimistic", func(b backend) driver.Driver { return &optimist{backend: b} }},
-	"until of another hour":             {"Filing", func(b backend) driver.Driver { return &dreamer{backend: b} }},
-	"a new claim for every attempt":     {"RepeatFiling", func(b backend) driver.Driver { return &renamer{backend: b} }},
-	"bars forgotten":                    {"BarredID", func(b backend) driver.Driver { return &forgiver{backend: b} }},
+	"until of another hour":             {"Submit", func(b backend) driver.Driver { return &dreamer{backend: b} }},
+	"a new claim for every attempt":     {"RepeatSubmit", func(b backend) driver.Driver { return &renamer{backend: b} }},
+	"tombstones forgotten":              {"TombstonedID", func(b backend) driver.Driver { return &forgiver{backend: b} }},
 	"anybody may release":               {"OnlyTheHolderReleases", func(b backend) driver.Driver { return &thief{backend: b} }},
 	"release always says held":          {"ReleaseInAnyPhase", func(b backend) driver.Driver { return &yesman{backend: b} }},
 	"waiters cannot cancel":             {"CancelInQueue", func(b backend) driver.Driver { return &clinger{backend: b} }},
@@ -42,10 +42,11 @@ var broken = map[string]brokenBackend{
 	"renewal extends nothing":           {"RenewalKeeps", func(b backend) driver.Driver { return &idler{backend: b} }},
 	"a grant starts a new lease":        {"GrantKeepsDeadline", newGenerous},
 	"fences repeat":                     {"FenceIncreases", func(b backend) driver.Driver { return &stutterer{backend: b} }},
-	"ranges of fences overlap":          {"FenceRange", func(b backend) driver.Driver { return &miser{backend: b} }},
+	"ranges of fences overlap":          {"TokenRange", func(b backend) driver.Driver { return &miser{backend: b} }},
 	"readers exclude each other":        {"ReadersTogether", func(b backend) driver.Driver { return &hermit{backend: b} }},
 	"one permit too many":               {"PermitsWithinLimit", func(b backend) driver.Driver { return &host{backend: b} }},
 	"list shows other prefixes":         {"AdminList", func(b backend) driver.Driver { return &blabber{backend: b} }},
+	"any text is a cursor":              {"BadCursor", func(b backend) driver.Driver { return &drifter{backend: b} }},
 	"queue shown in reverse":            {"AdminInspect", func(b backend) driver.Driver { return &mirror{backend: b} }},
 	"evict without comparing":           {"AdminEvict", func(b backend) driver.Driver { return &bouncer{backend: b} }},
 	"an evicted claim is remembered":    {"EvictedAsksAgain", func(b backend) driver.Driver { return &rememberer{backend: b} }},
@@ -53,10 +54,10 @@ var broken = map[string]brokenBackend{
 	"keys cut at the slash":             {"HostileKeys", func(b backend) driver.Driver { return &cutter{backend: b} }},
 	"two holders at a time":             {"MutualExclusion", func(b backend) driver.Driver { return &sharer{backend: b} }},
 	"close leaves events open":          {"Close", newLeaver},
-	"waiters are not barred":            {"BarredID", func(b backend) driver.Driver { return &lenient{backend: b} }},
-	"bars end after a second":           {"BarLasts", func(b backend) driver.Driver { return &forgetful{backend: b, bars: map[string]time.Time{}} }},
+	"waiters get no tombstones":         {"TombstonedID", func(b backend) driver.Driver { return &lenient{backend: b} }},
+	"tombstones end after a second":     {"TombstoneLasts", func(b backend) driver.Driver { return &forgetful{backend: b, tombstones: map[string]time.Time{}} }},
 	"a hundred of a batch":              {"BigBatch", func(b backend) driver.Driver { return &skipper{backend: b} }},
-	"filing again restarts nothing":     {"FilingRestarts", func(b backend) driver.Driver { return &copyist{backend: b, filed: map[string]driver.State{}} }},
+	"submitting again restarts nothing": {"ResubmissionRestarts", func(b backend) driver.Driver { return &copyist{backend: b, submitted: map[string]driver.State{}} }},
 	"a token after a lease is old":      {"FenceOutlastsLeases", func(b backend) driver.Driver { return &recycler{backend: b, last: map[string]int64{}} }},
 	"leases of readers never end":       {"GroupLeases", func(b backend) driver.Driver { return &librarian{backend: b} }},
 	"renewals of readers keep nothing":  {"GroupLeases", func(b backend) driver.Driver { return &bouncingReader{backend: b, readers: map[string]bool{}} }},
@@ -64,7 +65,7 @@ var broken = map[string]brokenBackend{
 	"unknown modes taken for exclusive": {"UnsupportedModes", func(b backend) driver.Driver { return &pleaser{backend: b} }},
 }
 
-// rememberer refuses a key of which it believes to have the lock, without asking.
+// rememberer refuses a key whose lock it believes to have, without asking.
 type rememberer struct {
 	backend
 	mu  sync.Mutex
@@ -129,7 +130,7 @@ func (b *renamer) Acquire(ctx context.Context, r driver.Request) (driver.State, 
 type forgiver struct{ backend }
 
 func (b *forgiver) Release(ctx context.Context, r driver.Ref) (driver.State, error) {
-	r.Unsettled = false
+	r.Unanswered = false
 	return b.backend.Release(ctx, r)
 }
 
@@ -212,7 +213,7 @@ func (b *poller) Release(ctx context.Context, r driver.Ref) (driver.State, error
 	return st, err
 }
 
-// relay passes pushes on through a channel of its own.
+// relay forwards pushes through its own channel.
 type relay struct {
 	backend
 	events chan driver.Event
@@ -244,7 +245,7 @@ func newGossip(b backend) driver.Driver {
 	})
 }
 
-// undead renews the waiters of all whenever anybody renews.
+// undead renews the waiters of all drivers whenever any driver renews.
 type undead struct {
 	backend
 	waiters []driver.Ref
@@ -282,7 +283,7 @@ func (b *impatient) Renew(ctx context.Context, refs []driver.Ref) ([]driver.Stat
 		claims, _ := b.Inspect(ctx, r.Key)
 		for _, c := range claims {
 			if c.ID == r.ID {
-				states[i] = driver.State{Phase: c.Phase, Token: c.Token, Until: time.Now().Add(c.Left)}
+				states[i] = driver.State{Phase: c.Phase, Token: c.Token, Until: time.Now().Add(c.Remaining)}
 			}
 		}
 	}
@@ -362,7 +363,7 @@ func (b *stutterer) Acquire(ctx context.Context, r driver.Request) (driver.State
 type miser struct{ backend }
 
 func (b *miser) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
-	r.Fences = 0
+	r.Tokens = 0
 	return b.backend.Acquire(ctx, r)
 }
 
@@ -382,6 +383,17 @@ func (b *host) Acquire(ctx context.Context, r driver.Request) (driver.State, err
 		r.Limit++
 	}
 	return b.backend.Acquire(ctx, r)
+}
+
+// drifter begins at the start if it does not know the cursor.
+type drifter struct{ backend }
+
+func (d *drifter) List(ctx context.Context, prefix, cursor string, limit int) ([]string, string, error) {
+	keys, next, err := d.backend.List(ctx, prefix, cursor, limit)
+	if err != nil && cursor != "" {
+		return d.backend.List(ctx, prefix, "", limit)
+	}
+	return keys, next, err
 }
 
 type blabber struct{ backend }
@@ -459,47 +471,47 @@ func (b *pleaser) Acquire(ctx context.Context, r driver.Request) (driver.State, 
 	return b.backend.Acquire(ctx, r)
 }
 
-// lenient bars no waiter.
+// lenient leaves no tombstone for a waiter.
 type lenient struct{ backend }
 
 func (b *lenient) Release(ctx context.Context, r driver.Ref) (driver.State, error) {
-	unsettled := r.Unsettled
-	r.Unsettled = false
+	unanswered := r.Unanswered
+	r.Unanswered = false
 	st, err := b.backend.Release(ctx, r)
-	if unsettled && st.Phase != driver.Queued {
-		r.Unsettled = true
+	if unanswered && st.Phase != driver.Queued {
+		r.Unanswered = true
 		_, _ = b.backend.Release(ctx, r)
 	}
 	return st, err
 }
 
-// forgetful keeps its bars for a second.
+// forgetful keeps its tombstones for only a second.
 type forgetful struct {
 	backend
-	mu   sync.Mutex
-	bars map[string]time.Time
+	mu         sync.Mutex
+	tombstones map[string]time.Time
 }
 
 func (b *forgetful) Release(ctx context.Context, r driver.Ref) (driver.State, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if r.Unsettled {
-		b.bars[r.ID] = time.Now().Add(time.Second)
+	if r.Unanswered {
+		b.tombstones[r.ID] = time.Now().Add(time.Second)
 	}
-	r.Unsettled = false
+	r.Unanswered = false
 	return b.backend.Release(ctx, r)
 }
 
 func (b *forgetful) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if time.Now().Before(b.bars[r.ID]) {
+	if time.Now().Before(b.tombstones[r.ID]) {
 		return driver.State{Phase: driver.Gone}, nil
 	}
 	return b.backend.Acquire(ctx, r)
 }
 
-// skipper renews a hundred claims at most, and says that all are held.
+// skipper renews at most a hundred claims, and reports that all are held.
 type skipper struct{ backend }
 
 func (b *skipper) Renew(ctx context.Context, refs []driver.Ref) ([]driver.State, error) {
@@ -510,31 +522,31 @@ func (b *skipper) Renew(ctx context.Context, refs []driver.Ref) ([]driver.State,
 	return states, err
 }
 
-// copyist answers what is filed again from memory.
+// copyist answers a resubmission from memory.
 type copyist struct {
 	backend
-	filed map[string]driver.State
+	submitted map[string]driver.State
 }
 
 func (b *copyist) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
-	if st, ok := b.filed[r.ID]; ok {
+	if st, ok := b.submitted[r.ID]; ok {
 		st.Until = time.Now().Add(r.TTL)
 		return st, nil
 	}
 	st, err := b.backend.Acquire(ctx, r)
 	if st.Phase == driver.Held {
-		b.filed[r.ID] = st
+		b.submitted[r.ID] = st
 	}
 	return st, err
 }
 
-// recycler gives the token of a claim that was never released to the next.
+// recycler gives the token of a claim that was never released to the next one.
 type recycler struct {
 	backend
 	last map[string]int64
 }
 
-// recycled are the tokens of claims that were not released, by key, for all drivers.
+// recycled holds the tokens of claims that were not released, by key, for all drivers.
 var recycled sync.Map
 
 func (b *recycler) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
@@ -581,7 +593,7 @@ func (b *librarian) Acquire(ctx context.Context, r driver.Request) (driver.State
 	return st, err
 }
 
-// bouncingReader says that readers are renewed, and does nothing.
+// bouncingReader reports that readers are renewed, and does nothing.
 type bouncingReader struct {
 	backend
 	readers map[string]bool

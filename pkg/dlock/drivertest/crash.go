@@ -18,9 +18,9 @@ const (
 // IsChild reports whether this process was started to run Child.
 func IsChild() bool { return os.Getenv(childKey) != "" }
 
-// Child is the main function of a process that takes a lock and is then
-// killed. Call it from TestMain if IsChild, with a driver on the store that the
-// environment, as Harness.Child set it, names.
+// Child is the main function of a process that takes a lock and is then killed. Call it from
+// TestMain if IsChild, with a driver for the store that the environment, as set by Harness.Child,
+// names.
 func Child(d driver.Driver) {
 	ttl, err := time.ParseDuration(os.Getenv(childTTL))
 	if err != nil {
@@ -34,8 +34,8 @@ func Child(d driver.Driver) {
 	select {} // until it is killed
 }
 
-// crash: the lock of a process that was killed passes on by itself, after its
-// lease or, without one, at once.
+// crash: the lock of a killed process becomes free by itself, after its lease or, without a lease,
+// at once.
 func crash(s *suite) {
 	if s.Child == nil {
 		if s.Caps.Remote || !s.Caps.Lease {
@@ -58,7 +58,7 @@ func crash(s *suite) {
 	}
 	line, err := bufio.NewReader(out).ReadString('\n')
 	killed := time.Now()
-	s.file(d, request(s.ref("k")), driver.Gone)
+	s.submit(d, request(s.ref("k")), driver.Gone)
 	if kerr := cmd.Process.Kill(); kerr != nil {
 		s.Error(kerr)
 	}

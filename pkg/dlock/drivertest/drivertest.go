@@ -1,5 +1,5 @@
-// Package drivertest is the conformance suite of lock backends. Whoever writes
-// a driver.Driver runs it from a test of his own:
+// Package drivertest is the conformance suite for lock backends. The author of a driver.Driver runs
+// it from a test:
 //
 //	func TestConformance(t *testing.T) {
 //		drivertest.Run(t, func(t *testing.T) *drivertest.Harness {
@@ -7,8 +7,8 @@
 //		})
 //	}
 //
-// What the Caps of a Harness lack is not skipped: the suite asserts that the
-// backend says ErrUnsupported, or behaves as documented without it.
+// The suite does not skip what the Caps of a Harness lack: it asserts that the backend returns
+// ErrUnsupported, or behaves as documented without the capability.
 package drivertest
 
 import (
@@ -23,35 +23,36 @@ import (
 	"time"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/sharedtimeout"
 )
 
-// A Harness is a fresh store for one case, and a way to it.
+// A Harness is a fresh store for one case, and a way to open drivers on it.
 type Harness struct {
-	// Caps is what the backend promises. The driver must say the same.
+	// Caps is what the backend promises. The driver must return the same Caps.
 	Caps driver.Caps
-	// Open returns another driver on the same store, as another process would
-	// have one. The suite closes it.
+	// Open returns another driver on the same store, as another process would have. The suite
+	// closes it.
 	Open func(t *testing.T, o driver.Options) driver.Driver
-	// Prefix is that of the drivers which the suite opens: "suite:" unless said otherwise.
+	// Prefix is the prefix of the drivers that the suite opens. The default is "suite:".
 	Prefix string
-	// TTL is a lease that the suite keeps alive and lets run out. A stall of half as
-	// long fails a sound backend, so that servers of their own need seconds. The default
-	// is 600 ms, or MinTTL if that is longer.
+	// TTL is a lease that the suite keeps alive and lets expire. A stall of half that time fails a
+	// correct backend, so a backend with its own servers needs seconds. The default is 600 ms, or
+	// MinTTL if that is longer.
 	TTL time.Duration
-	// WaiterTTL is that of a waiter that falls silent: TTL unless said otherwise. The longer it
-	// is than a heartbeat, the surer a backend is found out that grants it a whole lease.
+	// WaiterTTL is the TTL of a waiter that is not renewed. The default is TTL. The longer it is
+	// compared with a heartbeat, the more reliably the suite detects a backend that grants such a
+	// waiter a whole lease.
 	WaiterTTL time.Duration
-	// Slack is how much later than due a lease may end: 250 ms unless said
-	// otherwise.
+	// Slack is how much later than due a lease may end. The default is 250 ms.
 	Slack time.Duration
-	// Grants is over how many grants fences must increase: 10,000 unless said
-	// otherwise.
+	// Grants is the number of grants over which tokens must increase. The default is 10,000. With
+	// fewer than 1,000, the suite also leaves fewer pushes unread and tries fewer random keys.
 	Grants int
-	// NoAdmin says that the driver is no driver.Admin; NoEvict that Evict is
+	// NoAdmin says that the driver does not implement driver.Admin; NoEvict says that Evict is
 	// unsupported.
 	NoAdmin, NoEvict bool
-	// Child returns a command that runs Child of this package on the same
-	// store. A store that outlives a process needs one.
+	// Child returns a command that runs this package's Child on the same store. It is required for
+	// a store that outlives a process.
 	Child func(t *testing.T) *exec.Cmd
 }
 
@@ -64,19 +65,19 @@ type config struct {
 	only, except []string
 }
 
-// InVirtualTime runs every case in a bubble of testing/synctest, where leases
-// run out at once. It is for backends without I/O.
+// InVirtualTime runs every case in a bubble of testing/synctest, where leases expire without a real
+// wait. It is for backends without I/O.
 func InVirtualTime() Option { return func(c *config) { c.virtual = true } }
 
-// AtOnce runs the cases that wait for leases at the same time, after the others. Each
-// case then needs a store or a Prefix of its own.
+// AtOnce runs the cases that wait for leases at the same time, after the others. Each case then
+// needs its own store or Prefix.
 func AtOnce() Option { return func(c *config) { c.atOnce = true } }
 
-// Only runs the cases with these names, for a backend that is tested in several
-// settings: in one of them all cases should run.
+// Only runs the cases with these names. It is for a backend that is tested in several settings: all
+// cases should run in one of them.
 func Only(names ...string) Option { return func(c *config) { c.only = names } }
 
-// Except runs all cases but those with these names.
+// Except runs all cases except those with these names.
 func Except(names ...string) Option { return func(c *config) { c.except = names } }
 
 // selects reports whether a case is to run.
@@ -84,7 +85,7 @@ func (c *config) selects(name string) bool {
 	return (c.only == nil || slices.Contains(c.only, name)) && !slices.Contains(c.except, name)
 }
 
-// validate fails a test that names a case which does not exist.
+// validate fails a test that names a case that does not exist.
 func (c *config) validate(t *testing.T) {
 	t.Helper()
 	for _, name := range append(slices.Clone(c.only), c.except...) {
@@ -133,21 +134,21 @@ type testCase struct {
 	run  func(*suite)
 }
 
-// lasting are the cases that wait for leases: they cost time, and hardly any work.
+// lasting lists the cases that wait for leases: they take time, but hardly any work.
 var lasting = []string{
 	"GhostHeads", "PatientWaiter", "SilentHolder", "RenewalKeeps", "RenewalSetsTTL", "UntilIsPessimistic", "GrantKeepsDeadline", "Crash",
-	"FilingRestarts", "FenceOutlastsLeases", "BarLasts", "GroupLeases",
+	"ResubmissionRestarts", "FenceOutlastsLeases", "TombstoneLasts", "GroupLeases", "LateWaiter",
 }
 
 func (c testCase) lasts() bool { return slices.Contains(lasting, c.name) }
 
 var cases = []testCase{
 	{"Caps", caps},
-	{"Filing", filing},
-	{"RepeatFiling", repeatFiling},
-	{"FilingRestarts", filingRestarts},
-	{"BarredID", barredID},
-	{"BarLasts", barLasts},
+	{"Submit", submit},
+	{"RepeatSubmit", repeatSubmit},
+	{"ResubmissionRestarts", resubmissionRestarts},
+	{"TombstonedID", tombstonedID},
+	{"TombstoneLasts", tombstoneLasts},
 	{"ReleaseInAnyPhase", releaseInAnyPhase},
 	{"OnlyTheHolderReleases", onlyTheHolderReleases},
 	{"DeadContext", deadContext},
@@ -159,6 +160,7 @@ var cases = []testCase{
 	{"CancelInQueue", cancelInQueue},
 	{"GhostHeads", ghostHeads},
 	{"PatientWaiter", patientWaiter},
+	{"LateWaiter", lateWaiter},
 	{"MixedBatch", mixedBatch},
 	{"BigBatch", bigBatch},
 	{"RenewalNeverCreates", renewalNeverCreates},
@@ -169,7 +171,7 @@ var cases = []testCase{
 	{"GrantKeepsDeadline", grantKeepsDeadline},
 	{"FenceIncreases", fenceIncreases},
 	{"FenceOutlastsLeases", fenceOutlastsLeases},
-	{"FenceRange", fenceRange},
+	{"TokenRange", fenceRange},
 	{"UnsupportedModes", unsupportedModes},
 	{"ReadersTogether", readersTogether},
 	{"WriterIsNotStarved", writerIsNotStarved},
@@ -177,6 +179,7 @@ var cases = []testCase{
 	{"PermitsOfAnotherLimit", permitsOfAnotherLimit},
 	{"GroupLeases", groupLeases},
 	{"AdminList", adminList},
+	{"BadCursor", badCursor},
 	{"AdminInspect", adminInspect},
 	{"AdminEvict", adminEvict},
 	{"EvictedAsksAgain", evictedAsksAgain},
@@ -186,7 +189,7 @@ var cases = []testCase{
 	{"Crash", crash},
 }
 
-// A suite is one case at work.
+// A suite is one running case.
 type suite struct {
 	*testing.T
 	*Harness
@@ -211,9 +214,10 @@ func newSuite(t *testing.T, h *Harness, virtual bool) *suite {
 	if h.Grants == 0 {
 		h.Grants = 10_000
 	}
-	// A Driver may be hasty under a context that can be cancelled. The suite asks once.
-	calm := driver.Uncancelled{Context: context.Background(), Values: context.Background()}
-	return &suite{T: t, Harness: h, ctx: calm, virtual: virtual}
+	// A Driver may abandon a call early under a context that can be cancelled. The suite calls only
+	// once.
+	uncancelled := sharedtimeout.Uncancelled{Context: context.Background(), Values: context.Background()}
+	return &suite{T: t, Harness: h, ctx: uncancelled, virtual: virtual}
 }
 
 // open returns a driver, which is closed when the case ends.
@@ -231,12 +235,12 @@ func (s *suite) openAs(o driver.Options) driver.Driver {
 	return d
 }
 
-// ref returns a new claim on key with a lease that will not run out.
+// ref returns a new claim on key with a lease that does not expire during the case.
 func (s *suite) ref(key string) driver.Ref {
 	return driver.Ref{Key: key, ID: newID(), TTL: max(time.Minute, s.Caps.MinTTL)}
 }
 
-// brief is ref with the lease that the case lets run out.
+// brief is ref with the lease that the case lets expire.
 func (s *suite) brief(key string) driver.Ref {
 	r := s.ref(key)
 	r.TTL = s.TTL
@@ -249,12 +253,12 @@ func newID() string {
 	return hex.EncodeToString(raw[:])
 }
 
-// request files without waiting; waiting files and waits.
+// request submits without waiting; waiting submits and waits.
 func request(r driver.Ref) driver.Request { return driver.Request{Ref: r} }
 func waiting(r driver.Ref) driver.Request { return driver.Request{Ref: r, Wait: true} }
 
-// ask makes a call, and makes it again as the engine does if it was not answered: on a busy
-// machine a server may be late. In virtual time nothing is.
+// ask makes a call and repeats it, as the engine does, if it was not answered: on a busy machine a
+// server may be late. In virtual time no call is late.
 func (s *suite) ask(call func() error) (again bool, err error) {
 	for range 10 {
 		err = call()
@@ -266,7 +270,7 @@ func (s *suite) ask(call func() error) (again bool, err error) {
 	return again, err
 }
 
-// insist is ask for many that call at the same time, whom a busy machine may also refuse.
+// insist is ask for many concurrent calls, which a busy machine may also refuse.
 func (s *suite) insist(call func() error) (err error) {
 	for range 10 {
 		err = call()
@@ -277,16 +281,22 @@ func (s *suite) insist(call func() error) (err error) {
 	return err
 }
 
-// file files a claim and asserts what becomes of it.
-func (s *suite) file(d driver.Driver, r driver.Request, want driver.Phase) driver.State {
+// submit submits a claim and asserts its phase.
+func (s *suite) submit(d driver.Driver, r driver.Request, want driver.Phase) driver.State {
+	s.Helper()
+	st := s.acquire(d, r)
+	if st.Phase != want {
+		s.Fatalf("Acquire(%q) = %v, want %v", r.Key, st.Phase, want)
+	}
+	return st
+}
+
+func (s *suite) acquire(d driver.Driver, r driver.Request) driver.State {
 	s.Helper()
 	var st driver.State
 	_, err := s.ask(func() (err error) { st, err = d.Acquire(s.ctx, r); return err })
 	if err != nil {
 		s.Fatalf("Acquire(%q): %v", r.Key, err)
-	}
-	if st.Phase != want {
-		s.Fatalf("Acquire(%q) = %v, want %v", r.Key, st.Phase, want)
 	}
 	return st
 }
@@ -336,11 +346,12 @@ func (s *suite) granted(d driver.Driver, r driver.Ref, within time.Duration) dri
 	return last
 }
 
-// takes tries new claims on key until one is granted, and returns it. What was not
-// granted is released: a repetition of it may have been.
+// takes tries new claims on key until one is granted, and returns it. It releases a claim that was
+// not granted, because a repetition of its call may have been.
 func (s *suite) takes(d driver.Driver, key string, within time.Duration) driver.Ref {
 	s.Helper()
 	var r driver.Ref
+	begun := time.Now()
 	s.eventually(within, "the key comes free", func() bool {
 		r = s.ref(key)
 		st, err := d.Acquire(s.ctx, request(r))
@@ -350,12 +361,15 @@ func (s *suite) takes(d driver.Driver, key string, within time.Duration) driver.
 		if _, err := s.ask(func() error { _, err := d.Release(s.ctx, r); return err }); err != nil {
 			s.Errorf("Release(%q): %v", key, err)
 		}
+		if time.Since(begun) < s.TTL*9/10 { // what is free by then stays free
+			elapse(s.TTL / 40)
+		}
 		return false
 	})
 	return r
 }
 
-// eventually polls, since a lease ends without telling anybody.
+// eventually polls, because a lease ends without an event.
 func (s *suite) eventually(within time.Duration, what string, ok func() bool) {
 	s.Helper()
 	pause := time.Millisecond

@@ -26,8 +26,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// TestSubject is the suite on the broken backend that the environment names, or
-// on the sound one.
+// TestSubject is the suite on the broken backend that the environment names, or on the correct one.
 func TestSubject(t *testing.T) {
 	change := broken[os.Getenv(chosen)].make
 	drivertest.Run(t, func(*testing.T) *drivertest.Harness {
@@ -45,15 +44,15 @@ func TestSubject(t *testing.T) {
 		}
 		sound, _ := store.Open(driver.Options{})
 		defer func() { _ = sound.Close() }()
-		// As on a real server: what Slack hides there must not be found here alone.
+		// Settings as on a real server: a fault that Slack hides there must not be detected only here.
 		return &drivertest.Harness{Caps: sound.Caps(), Open: open, Grants: 1000, TTL: 4 * time.Second, WaiterTTL: time.Minute, Slack: 4 * time.Second}
 	}, drivertest.InVirtualTime())
 }
 
 var failed = regexp.MustCompile(`(?m)^\s*--- FAIL: TestSubject/(\w+)`)
 
-// TestSuiteRejectsBrokenBackends: the suite finds every broken backend, and by
-// the case that is about what it breaks.
+// TestSuiteRejectsBrokenBackends: the suite detects every broken backend, with the case that covers
+// the broken promise.
 func TestSuiteRejectsBrokenBackends(t *testing.T) {
 	if len(broken) < 12 {
 		t.Fatalf("only %d broken backends", len(broken))

@@ -8,8 +8,8 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// mutualExclusion: contenders with drivers of their own enter one section, and
-// never two at a time. Some cancel while they wait.
+// mutualExclusion: contenders with their own drivers enter one section, never two at a time. Some
+// cancel while they wait.
 func mutualExclusion(s *suite) {
 	const contenders, rounds = 6, 15
 	var inside, overlaps, entered atomic.Int32
@@ -30,8 +30,8 @@ func mutualExclusion(s *suite) {
 					s.cancel(d, r)
 					continue
 				}
-				for st.Phase == driver.Queued {
-					elapse(time.Millisecond)
+				for pause := time.Millisecond; st.Phase == driver.Queued; pause = min(2*pause, 8*time.Millisecond) {
+					elapse(pause)
 					var states []driver.State
 					err := s.insist(func() (err error) { states, err = d.Renew(s.ctx, []driver.Ref{r}); return err })
 					if err != nil {
@@ -64,11 +64,10 @@ func mutualExclusion(s *suite) {
 	if entered.Load() == 0 {
 		s.Error("nobody entered")
 	}
-	s.file(s.open(), request(s.ref("k")), driver.Held)
+	s.submit(s.open(), request(s.ref("k")), driver.Held)
 }
 
-// cancel releases whatever the claim has become; it may be called from any
-// goroutine.
+// cancel releases the claim in whatever phase it is; it may be called from any goroutine.
 func (s *suite) cancel(d driver.Driver, r driver.Ref) {
 	st, err := d.Release(s.ctx, r)
 	if err != nil || (st.Phase != driver.Held && st.Phase != driver.Queued) {

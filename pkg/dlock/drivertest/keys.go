@@ -12,25 +12,25 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// Nasty are key names that are valid and have hurt somebody: separators, glob
-// and path characters, hash tags, fragments of protocols and scripts.
+// Nasty lists valid key names that have caused failures in practice: separators, glob and path
+// characters, hash tags, fragments of protocols and scripts.
 var Nasty = []string{
 	"a", "a/b", "a/b/c", "/a", "a/", "//", ".", "..", "../a", "a/../b", "a.b", "a:b", "a b", " a", "a ",
 	"{a}", "{a}b", "b{a}", "{", "}", "{}", "}{", "{}a", "a{b", "a}b", "{{a}}", "{a}{b}", "}a{", "a{}b{c}",
 	"*", "?", "[a]", "a*", "\\", "\\a", "a\\b", "%", "%2F", "a%2Fb", "%00", "&", "a&b=c", "#", "~", "`", "$HOME", "$(a)", "'", "\"", "''",
 	"return redis.call('FLUSHALL')", "\"]] os.exit() --", "KEYS[1]", "*1$4PING", "-ERR", "+OK",
-	"a-b", "a_b", "A", "Ä", "ä", "a\u0308", "а", "α", "日本", "🔒", "\u202e", "\u200b", "a\u200b", "\ufeff", "\ufffd", "ﬀ", "ß", "İ", "ı",
+	"a-b", "a_b", "A", "Ä", "ä", "a\u0308", "а", "α", "日本", "🔒", "\ufffd", "ﬀ", "ß", "İ", "ı",
 	"queue", "fence", "lock", "con", "nul", "-", "--", "-rf", "0", "00", "-1", "1e3", "true", "null", "nil",
 	strings.Repeat("a", 255), strings.Repeat("a", 256), strings.Repeat("a", 1024), strings.Repeat("/", 512), strings.Repeat("é", 512),
 }
 
-// hostileKeys: names are independent of each other, whatever they look like,
-// and come back as they were.
+// hostileKeys: names are independent of each other, whatever they look like, and are returned
+// unchanged.
 func hostileKeys(s *suite) {
 	d, other := s.open(), s.open()
 	names := append([]string(nil), Nasty...)
 	rng := rand.New(rand.NewPCG(1, 2))
-	for range 300 {
+	for range min(300, max(100, s.Grants)) {
 		names = append(names, randomKey(rng))
 	}
 	held := map[string]driver.Ref{}
@@ -41,7 +41,7 @@ func hostileKeys(s *suite) {
 		r := s.ref(name)
 		st, err := d.Acquire(s.ctx, request(r))
 		if errors.Is(err, driver.ErrInvalidKey) {
-			continue // refused, for good: it is the backend's right
+			continue // always refused: a backend may do that
 		}
 		if err != nil || st.Phase != driver.Held {
 			s.Fatalf("Acquire(%q) = %v, %v, though no such key is held", name, st.Phase, err)
@@ -50,9 +50,9 @@ func hostileKeys(s *suite) {
 	}
 	s.checkListed(d, held)
 	for name, r := range held {
-		s.file(other, request(s.ref(name)), driver.Gone)
+		s.submit(other, request(s.ref(name)), driver.Gone)
 		s.release(d, r, driver.Held)
-		s.file(other, request(s.ref(name)), driver.Held)
+		s.submit(other, request(s.ref(name)), driver.Held)
 	}
 }
 
@@ -100,14 +100,14 @@ func randomKey(rng *rand.Rand) string {
 	return string(key)
 }
 
-// prefixes: drivers with different prefixes do not meet, and one prefix inside
-// another shows through only as part of its names.
+// prefixes: drivers with different prefixes do not share keys. If one prefix starts with another,
+// the shorter one sees the longer one's keys, with the rest of that prefix as part of their names.
 func prefixes(s *suite) {
 	a, b, none := s.openAs(driver.Options{Prefix: s.Prefix + "a:"}), s.openAs(driver.Options{Prefix: s.Prefix + "b:"}), s.openAs(driver.Options{})
-	s.file(a, request(s.ref("k")), driver.Held)
-	s.file(b, request(s.ref("k")), driver.Held)
-	s.file(none, request(s.ref(s.Prefix+"k")), driver.Held)
-	s.file(s.openAs(driver.Options{Prefix: s.Prefix + "a:"}), request(s.ref("k")), driver.Gone)
+	s.submit(a, request(s.ref("k")), driver.Held)
+	s.submit(b, request(s.ref("k")), driver.Held)
+	s.submit(none, request(s.ref(s.Prefix+"k")), driver.Held)
+	s.submit(s.openAs(driver.Options{Prefix: s.Prefix + "a:"}), request(s.ref("k")), driver.Gone)
 	if admin := s.admin(b); admin != nil {
 		keys, _, err := admin.List(s.ctx, "", "", 10)
 		if err != nil || fmt.Sprint(keys) != "[k]" {
@@ -116,8 +116,8 @@ func prefixes(s *suite) {
 	}
 }
 
-// FuzzKeys fuzzes key names against a backend: a valid name is either refused
-// as ErrInvalidKey or works exactly, next to any other name.
+// FuzzKeys fuzzes key names against a backend: a valid name is either refused with ErrInvalidKey or
+// works exactly, next to any other name.
 func FuzzKeys(f *testing.F, newHarness func(*testing.T) *Harness) {
 	for i, name := range Nasty {
 		f.Add(name, Nasty[(i+1)%len(Nasty)])
@@ -142,7 +142,7 @@ func FuzzKeys(f *testing.F, newHarness func(*testing.T) *Harness) {
 	})
 }
 
-// valid is what the engine lets through to a driver.
+// valid reports whether the engine passes a key to a driver.
 func valid(key string) bool {
-	return key != "" && len(key) <= 1024 && utf8.ValidString(key) && strings.IndexFunc(key, unicode.IsControl) < 0
+	return key != "" && len(key) <= 1024 && utf8.ValidString(key) && !strings.ContainsFunc(key, func(r rune) bool { return !unicode.IsPrint(r) })
 }

@@ -11,11 +11,11 @@ import (
 func mixedBatch(s *suite) {
 	d := s.open()
 	held, queued, absent, released, other := s.ref("k"), s.ref("k"), s.ref("k"), s.ref("r"), s.ref("k2")
-	s.file(d, request(held), driver.Held)
-	s.file(d, waiting(queued), driver.Queued)
-	s.file(d, request(released), driver.Held)
+	s.submit(d, request(held), driver.Held)
+	s.submit(d, waiting(queued), driver.Queued)
+	s.submit(d, request(released), driver.Held)
 	s.release(d, released, driver.Held)
-	s.file(d, request(other), driver.Held)
+	s.submit(d, request(other), driver.Held)
 	foreign := held
 	foreign.Key = "k2" // the ID of a claim on another key
 
@@ -39,19 +39,19 @@ func renewalNeverCreates(s *suite) {
 	d := s.open()
 	r := s.ref("k")
 	s.renew(d, r, driver.Gone)
-	s.file(d, request(s.ref("k")), driver.Held)
+	s.submit(d, request(s.ref("k")), driver.Held)
 	s.renew(d, r, driver.Gone)
 }
 
-// silentHolder: with a lease, a silent holder is gone when it has run out, for
-// good; without one it keeps the key as long as its process lives.
+// silentHolder: with a lease, a holder that is not renewed is gone permanently when its lease has
+// expired; without one it keeps the key as long as its process lives.
 func silentHolder(s *suite) {
 	d, other := s.open(), s.open()
 	silent := s.brief("k")
-	s.file(d, request(silent), driver.Held)
+	s.submit(d, request(silent), driver.Held)
 	if !s.Caps.Lease {
 		elapse(3 * s.TTL)
-		s.file(other, request(s.ref("k")), driver.Gone)
+		s.submit(other, request(s.ref("k")), driver.Gone)
 		s.renew(d, silent, driver.Held)
 		return
 	}
@@ -60,47 +60,46 @@ func silentHolder(s *suite) {
 	s.release(d, silent, driver.Gone)
 	s.renew(other, next, driver.Held)
 	s.release(other, next, driver.Held)
-	s.renew(d, silent, driver.Gone) // nobody has it, and still it is not revived
-	s.file(other, request(s.ref("k")), driver.Held)
+	s.renew(d, silent, driver.Gone) // the key is free, but the claim is not revived
+	s.submit(other, request(s.ref("k")), driver.Held)
 }
 
 func renewalKeeps(s *suite) {
 	d, other := s.open(), s.open()
 	r := s.brief("k")
-	st := s.file(d, request(r), driver.Held)
+	st := s.submit(d, request(r), driver.Held)
 	for range 6 {
 		elapse(s.TTL / 2)
 		if now := s.renew(d, r, driver.Held); now.Token != st.Token {
 			s.Errorf("renewal changed the token from %d to %d", st.Token, now.Token)
 		}
 	}
-	s.file(other, request(s.ref("k")), driver.Gone)
+	s.submit(other, request(s.ref("k")), driver.Gone)
 }
 
-// renewalSetsTTL: a renewal counts with the TTL of its own Ref, longer or
-// shorter than before.
+// renewalSetsTTL: a renewal uses the TTL of its own Ref, longer or shorter than before.
 func renewalSetsTTL(s *suite) {
 	if !s.Caps.Lease {
 		return // the TTL is accepted and means nothing
 	}
 	d, other := s.open(), s.open()
 	r := s.brief("k")
-	s.file(d, request(r), driver.Held)
+	s.submit(d, request(r), driver.Held)
 	r.TTL = 20 * s.TTL // far longer than Slack
 	before := time.Now()
 	s.checkUntil(s.renew(d, r, driver.Held), before, r.TTL)
 	elapse(2 * s.TTL)
-	s.file(other, request(s.ref("k")), driver.Gone)
+	s.submit(other, request(s.ref("k")), driver.Gone)
 	r.TTL = s.TTL
 	s.renew(d, r, driver.Held)
 	s.takes(other, "k", s.TTL+s.Slack)
 }
 
-// untilIsPessimistic: nobody gets the key before the Until of its holder, in whichever mode
-// it is held, and whether it was renewed or not.
+// untilIsPessimistic: no other claim gets the key before the Until of its holder, in any mode, and
+// whether it was renewed or not.
 func untilIsPessimistic(s *suite) {
 	if !s.Caps.Lease {
-		return // Filing asserts that Until is zero
+		return // Submitting asserts that Until is zero
 	}
 	d, other := s.open(), s.open()
 	for _, mode := range s.Caps.Modes {
@@ -109,7 +108,7 @@ func untilIsPessimistic(s *suite) {
 			if mode == driver.Permit {
 				r.Limit = 2
 			}
-			st := s.file(d, r, driver.Held)
+			st := s.submit(d, r, driver.Held)
 			if round == 2 {
 				elapse(s.TTL / 3)
 				st = s.renew(d, r.Ref, driver.Held)
@@ -123,8 +122,8 @@ func untilIsPessimistic(s *suite) {
 	}
 }
 
-// grantKeepsDeadline: a waiter that falls silent after filing is granted what
-// is left of its heartbeat, and not a lease from the grant on.
+// grantKeepsDeadline: a waiter that is not renewed after submitting is granted the key for the rest
+// of its heartbeat, not for a lease from the grant on.
 func grantKeepsDeadline(s *suite) {
 	if !s.Caps.Lease {
 		return
@@ -133,16 +132,16 @@ func grantKeepsDeadline(s *suite) {
 	holder, waiter := s.ref("k"), s.ref("k")
 	waiter.TTL = s.WaiterTTL
 	beat := driver.Heartbeat(waiter.TTL)
-	s.file(d, request(holder), driver.Held)
-	filed := time.Now()
-	st := s.file(other, waiting(waiter), driver.Queued)
+	s.submit(d, request(holder), driver.Held)
+	submitted := time.Now()
+	st := s.submit(other, waiting(waiter), driver.Queued)
 	elapse(beat / 2)
 	s.release(d, holder, driver.Held)
 	s.takes(d, "k", s.WaiterTTL+s.Slack)
 	if early := time.Until(st.Until); early > 0 && s.Caps.FIFO {
 		s.Errorf("the key passed on %v before the waiter's Until", early)
 	}
-	if took := time.Since(filed); took > beat*5/4+s.Slack {
+	if took := time.Since(submitted); took > beat*5/4+s.Slack {
 		s.Errorf("a waiter that was silent for %v had the key until then; its heartbeat is %v", took, beat)
 	}
 }

@@ -12,8 +12,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// ageLease lets so much of the lease of a claim have passed that a claim which joins it keeps it
-// alive first.
+// ageLease makes the lease of a claim so old that a claim that joins it must keep it alive first.
 func ageLease(d *etcdDriver, id string) clientv3.LeaseID {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -22,8 +21,7 @@ func ageLease(d *etcdDriver, id string) clientv3.LeaseID {
 	return l.id
 }
 
-// A claim joins a lease of which much has passed. It holds the lock only when the lease was kept
-// alive as well.
+// A claim joins an old lease. It holds the lock only after the lease was kept alive as well.
 func TestClaimOnAnAgedLeaseKeepsItAlive(t *testing.T) {
 	t.Parallel()
 	d, _ := openInternal(t, testenv.Etcd(t).Endpoint())
@@ -39,7 +37,7 @@ func TestClaimOnAnAgedLeaseKeepsItAlive(t *testing.T) {
 }
 
 // The lease of a claim is revoked after the claim was stored and before the lease was kept alive.
-// The claim has gone with it. It is stored once more on another lease, and the caller does not
+// The claim is deleted with it. It is stored once more on another lease, and the caller does not
 // notice.
 func TestLeaseGoneWhileAcquiring(t *testing.T) {
 	t.Parallel()
@@ -75,7 +73,7 @@ func TestLeaseGoneWhileAcquiring(t *testing.T) {
 	}
 }
 
-// acquireWhile acquires a claim, and has something happen before its keep-alive is sent.
+// acquireWhile acquires a claim, and calls happens before its keep-alive is sent.
 func acquireWhile(t *testing.T, d *etcdDriver, r driver.Ref, happens func()) (driver.State, error) {
 	t.Helper()
 	type result struct {
@@ -96,10 +94,10 @@ func acquireWhile(t *testing.T, d *etcdDriver, r driver.Ref, happens func()) (dr
 	return one.st, one.err
 }
 
-// keysOn are the keys of a lock that are attached to a lease.
+// keysOn returns the keys of a lock that are attached to a lease.
 func keysOn(t *testing.T, d *etcdDriver, client *clientv3.Client, key string, lease clientv3.LeaseID) (keys []string) {
 	t.Helper()
-	resp, err := client.Get(t.Context(), d.lineOf(key), clientv3.WithPrefix())
+	resp, err := client.Get(t.Context(), d.prefixOf(key), clientv3.WithPrefix())
 	if err != nil {
 		t.Fatal(err)
 	}

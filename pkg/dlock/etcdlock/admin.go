@@ -10,24 +10,29 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/cursor"
 )
 
-// pageMost is how many keys List reads at a time.
-const pageMost = 500
+// maxPage is how many keys List reads at a time.
+const maxPage = 500
 
-// List walks through the names in their order. A cursor is the last one.
-func (d *etcdDriver) List(ctx context.Context, prefix, cursor string, limit int) ([]string, string, error) {
+// List walks through the names in order. A cursor is the last name returned.
+func (d *etcdDriver) List(ctx context.Context, prefix, from string, limit int) ([]string, string, error) {
+	last, err := cursor.Key(from)
+	if err != nil {
+		return nil, "", err
+	}
 	start := d.prefix + Name(prefix)
 	end := clientv3.GetPrefixRangeEnd(start)
 	if start == "" {
 		start, end = "\x00", "\x00" // everything
 	}
-	if cursor != "" {
-		start = d.behind(Name(cursor))
+	if last != "" {
+		start = d.behind(Name(last))
 	}
 	var keys []string
 	for {
-		resp, err := d.client.Get(ctx, start, clientv3.WithRange(end), clientv3.WithLimit(pageMost))
+		resp, err := d.client.Get(ctx, start, clientv3.WithRange(end), clientv3.WithLimit(maxPage))
 		if err != nil {
 			return nil, "", classify(err)
 		}
@@ -38,7 +43,7 @@ func (d *etcdDriver) List(ctx context.Context, prefix, cursor string, limit int)
 				continue
 			}
 			if len(keys) == limit {
-				return keys, keys[limit-1], nil
+				return keys, cursor.After(keys[limit-1]), nil
 			}
 			keys = append(keys, key)
 			start = d.behind(Name(key))
@@ -49,10 +54,10 @@ func (d *etcdDriver) List(ctx context.Context, prefix, cursor string, limit int)
 	}
 }
 
-// behind is where the keys begin that come after all of a lock.
+// behind returns the first key after all keys of a lock.
 func (d *etcdDriver) behind(name string) string { return d.prefix + name + string(rune('/'+1)) }
 
-// lockOf is the lock that a key is a claim on.
+// lockOf returns the lock that a key is a claim on.
 func (d *etcdDriver) lockOf(kv *mvccpb.KeyValue) (string, bool) {
 	name, _, _ := strings.Cut(strings.TrimPrefix(string(kv.Key), d.prefix), "/")
 	key, ok := keyOf(name)
@@ -60,17 +65,17 @@ func (d *etcdDriver) lockOf(kv *mvccpb.KeyValue) (string, bool) {
 	return key, ok && len(claims) == 1
 }
 
-// Inspect reads the line of a lock. Its first claim is the holder.
+// Inspect reads the queue of a lock. Its first claim is the holder.
 func (d *etcdDriver) Inspect(ctx context.Context, key string) ([]driver.Claim, error) {
-	line := d.lineOf(key)
-	stored, err := d.readLine(ctx, line)
+	prefix := d.prefixOf(key)
+	stored, err := d.readQueue(ctx, prefix)
 	if err != nil {
 		return nil, classify(err)
 	}
 	var claims []driver.Claim
 	left := map[int64]time.Duration{}
 	for _, kv := range stored {
-		c := describe(kv, line)
+		c := describe(kv, prefix)
 		if len(claims) == 0 {
 			c.Phase, c.Token = driver.Held, kv.CreateRevision
 		}
@@ -79,19 +84,18 @@ func (d *etcdDriver) Inspect(ctx context.Context, key string) ([]driver.Claim, e
 				return nil, err
 			}
 		}
-		c.Left = left[kv.Lease]
+		c.Remaining = left[kv.Lease]
 		claims = append(claims, c)
 	}
 	return claims, nil
 }
 
-// leasesShown is of how many leases Inspect asks how much is left; it is a call
-// for each.
+// leasesShown is the number of leases whose remaining time Inspect requests, with one call each.
 const leasesShown = 16
 
-// describe reads a claim. Of one that is not ours nothing is known.
-func describe(kv *mvccpb.KeyValue, line string) driver.Claim {
-	c := driver.Claim{ID: idOf(kv, line), Phase: driver.Queued}
+// describe reads a claim. It knows no details of a claim that another program stored.
+func describe(kv *mvccpb.KeyValue, prefix string) driver.Claim {
+	c := driver.Claim{ID: idOf(kv, prefix), Phase: driver.Queued}
 	if r := recordOf(kv); !r.Created.IsZero() {
 		c.Info, c.Age = r.Info, max(time.Since(r.Created), 0)
 	}
@@ -113,8 +117,8 @@ func (d *etcdDriver) timeLeft(ctx context.Context, id int64) (time.Duration, err
 	return max(time.Duration(resp.TTL)*time.Second, 0), nil
 }
 
-// Evict deletes a claim if it still is what was seen: the holder with this fence,
-// or, with 0, one that waits.
+// Evict deletes a claim if it has not changed since it was read: the holder with this token, or,
+// with token 0, a waiter.
 func (d *etcdDriver) Evict(ctx context.Context, key, id string, token int64) (driver.State, error) {
 	f, err := d.find(ctx, key, id)
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
 
-// A userServer is an etcd with users, at the default cost of bcrypt.
+// A userServer is an etcd with authentication enabled, at the default bcrypt cost.
 type userServer struct {
 	*servers.Etcd
 	authentications atomic.Int64 // of all its clients
@@ -62,7 +62,7 @@ func (s *userServer) dial(t *testing.T, endpoint string) *clientv3.Client {
 	return client
 }
 
-// cpu is how much time the server has used.
+// cpu returns how much time the server has used.
 func (s *userServer) cpu(t *testing.T) time.Duration {
 	t.Helper()
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.Pid()))
@@ -75,8 +75,8 @@ func (s *userServer) cpu(t *testing.T) time.Duration {
 	return time.Duration(user+system) * 10 * time.Millisecond // a tick
 }
 
-// Processes that hold locks as users of etcd: renewals do not authenticate, since that
-// takes the server longer than the renewals are apart.
+// Processes hold locks as users of etcd: renewals do not authenticate, because that would take the
+// server longer than the interval between renewals.
 func TestHoldersAsUsers(t *testing.T) {
 	t.Parallel()
 	holders, ttl, span := 8, 10*time.Second, 8*time.Second // two renewals
@@ -112,7 +112,7 @@ func TestHoldersAsUsers(t *testing.T) {
 	}
 }
 
-// compareSessions tells what as many sessions of etcd's own cost.
+// compareSessions logs what the same number of etcd's own sessions cost.
 func compareSessions(t *testing.T, holders int, ttl, span time.Duration) {
 	t.Helper()
 	server := startWithUsers(t)
@@ -142,8 +142,8 @@ func compareSessions(t *testing.T, holders int, ttl, span time.Duration) {
 		holders, lost, began, server.authentications.Load()-began, used.Seconds()/span.Seconds())
 }
 
-// The token of a user ends while its locks are held and waited for: neither renewals nor
-// waiting suffer, also on a stream that is older than the token or breaks after it.
+// The token of a user expires while its locks are held and waited for: renewals and waits continue,
+// also on a stream that is older than the token or breaks after it.
 func TestTokenOfAUserEnds(t *testing.T) {
 	t.Parallel()
 	server := startWithUsers(t, "--auth-token-ttl", "1")
@@ -171,8 +171,8 @@ func TestTokenOfAUserEnds(t *testing.T) {
 	unlock(t, granted(t, got).guard)
 }
 
-// All connections of a fleet break at once. Each process authenticates for each of its
-// streams once more, however long the server takes for that, and no lock is lost.
+// All connections of a fleet break at once. Each process authenticates once more for each of its
+// streams, however long the server takes for that, and no lock is lost.
 func TestFleetOfUsersReconnects(t *testing.T) {
 	t.Parallel()
 	const holders, ttl = 8, 10 * time.Second

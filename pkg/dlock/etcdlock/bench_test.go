@@ -18,7 +18,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/etcdlock"
 )
 
-// durable has every write reach the disk, as etcd does by default.
+// durable makes every write reach the disk, as etcd does by default.
 const durable = "--unsafe-no-fsync=false"
 
 func benchLocks(b *testing.B, client *clientv3.Client, cfg dlock.Config) *dlock.Client {
@@ -31,7 +31,7 @@ func benchLocks(b *testing.B, client *clientv3.Client, cfg dlock.Config) *dlock.
 	return c
 }
 
-// BenchmarkUncontended is a fenced pair of ours beside a transaction that puts if
+// BenchmarkUncontended compares one fenced acquire and release with a transaction that puts if
 // absent, on a shared lease, and a delete.
 func BenchmarkUncontended(b *testing.B) {
 	server := testenv.Etcd(b, durable)
@@ -78,7 +78,7 @@ func BenchmarkUncontended(b *testing.B) {
 	}
 }
 
-// BenchmarkHotKey is one key among clients with connections of their own, beside
+// BenchmarkHotKey measures one key among clients with their own connections, compared with
 // concurrency.Mutex with a session for each of them.
 func BenchmarkHotKey(b *testing.B) {
 	for _, workers := range []int{2, 64} {
@@ -141,7 +141,7 @@ func hotKey(b *testing.B, workers int) {
 	measure.Spread(b, "handoff-p99-us", p99us)
 }
 
-// BenchmarkHeld is what 10,000 held locks cost: leases, goroutines, time.
+// BenchmarkHeld measures what 10,000 held locks cost: leases, goroutines, time.
 func BenchmarkHeld(b *testing.B) {
 	const n = 10_000
 	client := dial(b, testenv.Etcd(b).Endpoint())

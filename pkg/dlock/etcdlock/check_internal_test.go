@@ -9,8 +9,8 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// Check recommends a TTL of ten round trips, and of five seconds at least. It warns where the
-// servers are far.
+// Check recommends a TTL of ten round trips, and at least five seconds. It warns if the servers are
+// far away.
 func TestCheckRecommendsATTL(t *testing.T) {
 	t.Parallel()
 	proxy := testenv.Proxy(t, testenv.Etcd(t).Addr())
@@ -28,9 +28,9 @@ func TestCheckRecommendsATTL(t *testing.T) {
 		if (f.Level == driver.Warning) != (median > slowTrip) {
 			t.Errorf("level %v for %v", f.Level, median)
 		}
-		ttl, want := durationAfter(t, f.Cure, "choose a TTL of at least "), max(10*median, 5*time.Second)
+		ttl, want := durationAfter(t, f.Fix, "choose a TTL of at least "), max(10*median, 5*time.Second)
 		if off := (ttl - want).Abs(); off > 2*time.Millisecond { // both are rounded
-			t.Errorf("%q for a round trip of %v, want %v", f.Cure, median, want)
+			t.Errorf("%q for a round trip of %v, want %v", f.Fix, median, want)
 		}
 	}
 }

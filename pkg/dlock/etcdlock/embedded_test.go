@@ -11,8 +11,8 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
 
-// The client of an embedded server is made of interfaces and has no connection. Locks
-// work on it as on any other: they are held, renewed, waited for, lost and released.
+// The client of an embedded server consists of interfaces and has no connection. Locks work on it
+// as on any other client: they are held, renewed, waited for, lost and released.
 func TestClientWithoutConnection(t *testing.T) {
 	t.Parallel()
 	real := dial(t, testenv.Etcd(t).Endpoint())

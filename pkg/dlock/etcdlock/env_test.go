@@ -26,14 +26,14 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/etcdlock"
 )
 
-// slack is what a machine may add to a bound in time: half a second if it has nothing
-// else to do, and else so much that only what never happens comes later.
+// slack is what a machine may add to a time limit: half a second if it is idle, and otherwise so
+// much that only an event that never happens comes later.
 var slack = testenv.UnderStress(20*time.Second, 500*time.Millisecond)
 
-// urlOf is where clients of a proxy connect.
+// urlOf returns the URL for clients of a proxy.
 func urlOf(p *servers.Proxy) string { return "http://" + p.Addr() }
 
-// locksOn returns a Client on an etcd client, which the end of the test closes.
+// locksOn returns a Client on an etcd client. It is closed when the test ends.
 func locksOn(t testing.TB, client *clientv3.Client, cfg dlock.Config) *dlock.Client {
 	t.Helper()
 	c, err := dlock.New(&cfg, dlock.WithBackend(etcdlock.New(client)), dlock.WithAdmin())
@@ -42,14 +42,14 @@ func locksOn(t testing.TB, client *clientv3.Client, cfg dlock.Config) *dlock.Cli
 	return c
 }
 
-// locksAt is a Client with defaults on an etcd client of its own.
+// locksAt returns a Client with defaults on its own etcd client.
 func locksAt(t testing.TB, endpoints ...string) *dlock.Client {
 	t.Helper()
 	return locksOn(t, dial(t, endpoints...), dlock.Config{})
 }
 
-// openDriver returns the backend alone: nobody renews its claims, so whatever is told
-// of them was pushed.
+// openDriver returns the backend alone: no engine renews its claims, so every event about them was
+// pushed.
 func openDriver(t testing.TB, client *clientv3.Client) driver.Driver {
 	t.Helper()
 	d, err := etcdlock.New(client).Open(driver.Options{Logger: slog.New(slog.DiscardHandler)})
@@ -103,7 +103,7 @@ func alive(t testing.TB, g *dlock.Guard) {
 	}
 }
 
-// closeInTime closes a Client, which may take three seconds; without a bound it would wait for
+// closeInTime closes a Client, which may take three seconds; without a timeout it would wait for
 // servers that do not answer.
 func closeInTime(t testing.TB, c *dlock.Client) error {
 	t.Helper()
@@ -135,7 +135,8 @@ func wantLost(t testing.TB, g *dlock.Guard, start time.Time, within time.Duratio
 	}
 }
 
-// wantLostWithin is wantLost for the end of a lease. What the machine took from us comes on top.
+// wantLostWithin is wantLost for the end of a lease. It adds the time that the machine took from
+// the test.
 func wantLostWithin(t testing.TB, g *dlock.Guard, start time.Time, ttl time.Duration, metronome *testenv.Metronome) {
 	t.Helper()
 	wantLost(t, g, start, ttl+patience)
@@ -164,7 +165,7 @@ func awaitRenewal(t testing.TB, guards ...*dlock.Guard) {
 	})
 }
 
-// storedClaims are the keys below the name of a lock, in their order.
+// storedClaims returns the keys below the name of a lock, in order.
 func storedClaims(t testing.TB, direct *clientv3.Client, key string) []*mvccpb.KeyValue {
 	t.Helper()
 	resp, err := direct.Get(t.Context(), etcdlock.Name(key)+"/", clientv3.WithPrefix(),
@@ -173,7 +174,7 @@ func storedClaims(t testing.TB, direct *clientv3.Client, key string) []*mvccpb.K
 	return resp.Kvs
 }
 
-// revision counts what was ever written.
+// revision returns the store's revision, which counts all writes.
 func revision(t testing.TB, direct *clientv3.Client) int64 {
 	t.Helper()
 	resp, err := direct.Get(t.Context(), "k", clientv3.WithCountOnly())
@@ -181,7 +182,7 @@ func revision(t testing.TB, direct *clientv3.Client) int64 {
 	return resp.Header.Revision
 }
 
-// countLeases is how many leases there are.
+// countLeases returns how many leases exist.
 func countLeases(t testing.TB, direct *clientv3.Client) int {
 	t.Helper()
 	resp, err := direct.Leases(t.Context())
@@ -189,7 +190,7 @@ func countLeases(t testing.TB, direct *clientv3.Client) int {
 	return len(resp.Leases)
 }
 
-// An outcome is how a call that waited ended.
+// An outcome is the result of a call that waited.
 type outcome struct {
 	guard *dlock.Guard
 	err   error
@@ -222,7 +223,7 @@ func granted(t testing.TB, ch <-chan outcome) outcome {
 	}
 }
 
-// stillWaits asserts that a wait goes on.
+// stillWaits asserts that a wait has not ended.
 func stillWaits(t testing.TB, ch <-chan outcome) {
 	t.Helper()
 	select {
@@ -232,13 +233,12 @@ func stillWaits(t testing.TB, ch <-chan outcome) {
 	}
 }
 
-// refOf names a claim for a backend that is used alone. Its lease outlives the
-// test.
+// refOf names a claim for a backend that is used alone. Its lease outlives the test.
 func refOf(key string, n int) driver.Ref {
 	return driver.Ref{Key: key, ID: fmt.Sprintf("%032x", n), TTL: time.Minute}
 }
 
-// submit files a claim that may wait, and returns what became of it.
+// submit submits a claim that may wait, and returns its state.
 func submit(t testing.TB, d driver.Driver, ref driver.Ref) driver.State {
 	t.Helper()
 	st, err := d.Acquire(t.Context(), driver.Request{Ref: ref, Wait: true})
@@ -274,7 +274,7 @@ func allGranted(t *testing.T, d driver.Driver, n int) {
 	}
 }
 
-// metric is the sum of a metric of a server over all its labels.
+// metric returns the sum of a server metric over all its labels.
 func metric(t testing.TB, endpoint, name string) int {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, endpoint+"/metrics", nil)
@@ -300,13 +300,13 @@ func metric(t testing.TB, endpoint, name string) int {
 	return int(sum)
 }
 
-// countWatchers is how many watches a server has to serve.
+// countWatchers returns how many watches a server serves.
 func countWatchers(t testing.TB, endpoint string) int {
 	t.Helper()
 	return metric(t, endpoint, "etcd_debugging_mvcc_watcher_total")
 }
 
-// A section counts who is inside, and how often there were two.
+// A section counts the claims inside, and how often there were two.
 type section struct {
 	mu                     sync.Mutex
 	inside, entries, twice int
@@ -316,7 +316,8 @@ func (s *section) enter() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.entries++
-	if s.inside++; s.inside > 1 {
+	s.inside++
+	if s.inside > 1 {
 		s.twice++
 	}
 }
@@ -333,7 +334,7 @@ func (s *section) count() int {
 	return s.entries
 }
 
-// judge fails the test if somebody overlapped, or hardly anybody was inside.
+// judge fails the test if two claims overlapped, or if too few were inside.
 func (s *section) judge(t testing.TB, least int) {
 	t.Helper()
 	s.mu.Lock()
@@ -346,16 +347,16 @@ func (s *section) judge(t testing.TB, least int) {
 	}
 }
 
-// The environment of a child process: where the servers are, how often it claims
-// the key "k", and with which TTL.
+// The environment of a child process: the endpoints of the servers, how often it claims the key
+// "k", and with which TTL.
 const (
 	claimantEndpoints = "ETCDLOCK_DE_ENDPOINTS"
 	claimantClaims    = "ETCDLOCK_DE_CLAIMS"
 	claimantTTL       = "ETCDLOCK_DE_TTL"
 )
 
-// TestHelperProcess is a process that claims "k" some times, says so, and is then
-// killed. Without its environment it does nothing.
+// TestHelperProcess is a process that claims "k" some times, reports it, and is then killed.
+// Without its environment it does nothing.
 func TestHelperProcess(t *testing.T) {
 	if os.Getenv(claimantEndpoints) == "" {
 		return
@@ -373,7 +374,7 @@ func TestHelperProcess(t *testing.T) {
 	select {}
 }
 
-// startClaimant starts a process with n claims on "k", and returns when they are filed.
+// startClaimant starts a process with n claims on "k", and returns when they are submitted.
 func startClaimant(t testing.TB, n int, ttl time.Duration, endpoints ...string) *os.Process {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestHelperProcess$", "-test.timeout=120s")

@@ -1,6 +1,7 @@
 package etcdlock
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -13,17 +14,16 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// ErrNoSpace: the server is at its quota. Releases and renewals still work; nothing new
-// is stored. It is a dlock.ErrNotReady; other errors of a server are a
-// dlock.ErrUnavailable, a dlock.ErrDenied or a dlock.ErrNotReady as well.
+// ErrNoSpace: the server has reached its quota. Releases and renewals still work; new claims are
+// not stored. It is a dlock.ErrNotReady. Other server errors are also a dlock.ErrUnavailable, a
+// dlock.ErrDenied or a dlock.ErrNotReady.
 var ErrNoSpace = fmt.Errorf("%w: etcd is out of space", driver.ErrNotReady)
 
 // errLeaseGone: the lease of a claim has ended, so nothing was stored.
 var errLeaseGone = errors.New("the lease is gone")
 
-// kinds is the table of docs/backends/etcd.md: what was refused before anything
-// was done. An error that is not here, such as a time-out inside the cluster,
-// leaves the outcome open.
+// kinds is the table of docs/backends/etcd.md: errors that refuse a call before anything was done.
+// An error that is not listed, such as a timeout inside the cluster, leaves the outcome unknown.
 var kinds = []struct {
 	reply error
 	err   error
@@ -43,7 +43,7 @@ var kinds = []struct {
 	{rpctypes.ErrRoleNotFound, driver.ErrDenied, driver.Fatal},
 }
 
-// fatal are the codes of calls that are wrong in themselves.
+// fatal lists the codes of invalid calls.
 var fatal = map[codes.Code]bool{
 	codes.InvalidArgument: true, codes.PermissionDenied: true, codes.Unauthenticated: true, codes.Unimplemented: true,
 }
@@ -55,7 +55,7 @@ func classify(err error) error {
 	}
 	var open *unsentError
 	if errors.As(err, &open) {
-		err = open.cause
+		return unreached(open.cause)
 	}
 	err = rpctypes.Error(err)
 	for _, k := range kinds {
@@ -64,7 +64,7 @@ func classify(err error) error {
 		}
 	}
 	if isUnsent(err) {
-		return driver.Classify(fmt.Errorf("%w: %w", driver.ErrUnavailable, err), driver.Transient)
+		return unreached(err)
 	}
 	code := status.Code(err)
 	var reply rpctypes.EtcdError
@@ -80,19 +80,52 @@ func classify(err error) error {
 	return err
 }
 
-// unconnected are what gRPC says of a call that had no connection to be sent on. A call
-// that was sent is never made again by the client unless it only reads, so that the
-// error of such a call does not hide an earlier attempt.
-var unconnected = []string{
-	"last connection error: ", "transport: Error while dialing: ", "transport: authentication handshake failed: ",
-	"while waiting for connections to become ready", "latest balancer error: ", "error reading server preface: ",
+// unreached classifies the error of a call that was not sent.
+func unreached(err error) error {
+	return driver.Classify(fmt.Errorf("%w: %w", driver.ErrUnavailable, timeUp(err)), driver.Transient)
 }
 
-// errClosed: the client was closed. It does not say so itself, but repeats calls until their
+// A timeUpError is a context error in gRPC's form.
+type timeUpError struct {
+	error
+	of error
+}
+
+func (t timeUpError) Unwrap() []error { return []error{t.error, t.of} }
+
+// timeUp marks an error that says only that the time has run out: an earlier error may say more.
+func timeUp(err error) error {
+	switch {
+	case !saysTimeUp(err):
+		return err
+	case status.Code(err) == codes.Canceled:
+		return timeUpError{err, context.Canceled}
+	}
+	return timeUpError{err, context.DeadlineExceeded}
+}
+
+// saysTimeUp reports whether gRPC says only that a context has ended, and nothing about a
+// connection.
+func saysTimeUp(err error) bool {
+	s, ok := status.FromError(err)
+	return ok && (s.Code() == codes.DeadlineExceeded || s.Code() == codes.Canceled) && !strings.Contains(s.Message(), balancerError)
+}
+
+const balancerError = "latest balancer error: "
+
+// unconnected lists gRPC's errors for a call that had no connection. The client repeats a write
+// only if it was not sent, or if it was cancelled and the caller's context has not ended: see
+// txnCall.
+var unconnected = []string{
+	"last connection error: ", "transport: Error while dialing: ", "transport: authentication handshake failed: ",
+	"while waiting for connections to become ready", balancerError, "error reading server preface: ",
+}
+
+// errClosed: the client was closed. The client does not report this, but repeats calls until their
 // context ends.
 var errClosed = driver.Classify(fmt.Errorf("%w: the etcd client was closed", driver.ErrUnavailable), driver.Fatal)
 
-// isUnsent reports whether an error can only be met before anything is sent.
+// isUnsent reports whether an error can only occur before anything is sent.
 func isUnsent(err error) bool {
 	s, ok := status.FromError(err)
 	if !ok || (s.Code() != codes.Unavailable && s.Code() != codes.DeadlineExceeded && s.Code() != codes.Canceled) {
@@ -101,12 +134,12 @@ func isUnsent(err error) bool {
 	return slices.ContainsFunc(unconnected, func(text string) bool { return strings.Contains(s.Message(), text) })
 }
 
-// unsent marks an error of a call that came before the claim's own: whatever it
-// was, nothing of the claim is stored.
+// unsent marks the error of a call that precedes the claim's own call: whatever the error is,
+// nothing of the claim is stored.
 func unsent(err error) error {
 	err = classify(err)
 	if err == nil || driver.ClassOf(err) != driver.Ambiguous {
 		return err
 	}
-	return driver.Classify(fmt.Errorf("%w: no lease for the claim: %w", driver.ErrUnavailable, err), driver.Transient)
+	return driver.Classify(fmt.Errorf("%w: no lease for the claim: %w", driver.ErrUnavailable, timeUp(err)), driver.Transient)
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// A server that was restarted does not know the tokens of before. Clean-up that took this for
-// a refusal would leave a claim for as long as its process lives.
+// A restarted server does not know the tokens from before. Cleanup that treated this as a refusal
+// would leave a claim for as long as its process lives.
 func TestUnknownTokenIsTriedAgain(t *testing.T) {
 	for _, reply := range []error{rpctypes.ErrInvalidAuthToken, rpctypes.ErrGRPCInvalidAuthToken} {
 		err := classify(reply)
@@ -24,7 +24,8 @@ func TestUnknownTokenIsTriedAgain(t *testing.T) {
 	}
 }
 
-// What is not a record of ours has nothing of one, not even what could be read of it.
+// A value that is not a record of this library yields an empty record, even if parts of it can be
+// read.
 func TestForeignValuesAreNoRecords(t *testing.T) {
 	for _, value := range []string{"", "x", `{"id":"a"`, `{"id":"a","created":5}`} {
 		if r := recordOf(&mvccpb.KeyValue{Value: []byte(value)}); r.ID != "" {
@@ -49,7 +50,7 @@ func TestPlaceIsByKeyAndRevision(t *testing.T) {
 		{nil, driver.Gone, 0},
 		{[]*mvccpb.KeyValue{kv("k/1-dlock0", 5)}, driver.Held, 0},
 		{[]*mvccpb.KeyValue{kv("k/1-dlock0", 6)}, driver.Gone, 0},
-		{[]*mvccpb.KeyValue{kv("k/1-dlock1", 5)}, driver.Gone, 0}, // stored by one transaction with ours
+		{[]*mvccpb.KeyValue{kv("k/1-dlock1", 5)}, driver.Gone, 0}, // stored by one transaction with this claim
 		{[]*mvccpb.KeyValue{kv("k/1-dlock0", 5), kv("k/2-dlock0", 3)}, driver.Queued, 1},
 	} {
 		p, sure := place("k/1-dlock0", "k/", 5, tt.kvs, true)

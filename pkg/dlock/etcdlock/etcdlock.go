@@ -1,11 +1,10 @@
-// Package etcdlock keeps locks in etcd.
+// Package etcdlock stores locks in etcd.
 //
-// Every claim is a key of its own below the name of its lock, attached to a
-// lease, and the oldest one holds: the order of creation is the queue, and the
-// revision of creation is the fencing token. That is also how concurrency.Mutex
-// and etcdctl lock work, so they exclude us and are excluded on the same name; see
-// Name. docs/backends/etcd.md has the layout, and says what etcd can promise and
-// what it cannot.
+// Every claim is its own key below the name of its lock, attached to a lease. The oldest key holds
+// the lock: the order of creation is the queue, and the creation revision is the fencing token.
+// concurrency.Mutex and etcdctl lock work in the same way, so they and this package exclude each
+// other on the same name; see Name. docs/backends/etcd.md describes the layout, and what etcd can
+// promise and what it cannot.
 package etcdlock
 
 import (
@@ -22,12 +21,18 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/xerrors"
 )
 
-// New returns a backend on client, which stays open when locks are closed.
+// New returns a backend that uses client. The client stays open when locks are closed. Open
+// returns driver.ErrConnectorNil if it is nil.
 func New(client *clientv3.Client, opts ...Option) driver.Opener {
 	o := &opener{client: client}
-	for _, opt := range opts {
+	for i, opt := range opts {
+		if opt == nil {
+			o.bad = fmt.Errorf("%w: etcdlock: option %d is nil", xerrors.ErrInvalidConfig, i)
+			continue
+		}
 		opt(o)
 	}
 	return o
@@ -36,27 +41,31 @@ func New(client *clientv3.Client, opts ...Option) driver.Opener {
 // An Option changes how a backend works.
 type Option func(*opener)
 
-// WithClientBackoff leaves it to the client when to connect again after a failure. For a
-// client whose back-off was chosen with care: what grpc.WithConnectParams has set cannot be
-// seen from outside. Without this option, a client that cannot reach any server is made to
-// try again sooner while a lock is held or waited for; see docs/backends/etcd.md.
+// WithClientBackoff lets the client decide when to reconnect after a failure. Use it for a client
+// whose backoff was chosen with care: the driver cannot read what grpc.WithConnectParams has set.
+// Without this option, the driver makes a client that cannot reach any server try again sooner
+// while a lock is held or waited for; see docs/backends/etcd.md.
 func WithClientBackoff() Option { return func(o *opener) { o.clientBackoff = true } }
 
 type opener struct {
 	client        *clientv3.Client
 	clientBackoff bool
+	bad           error // what Open returns
 }
 
 // Open does no I/O.
 func (o *opener) Open(opts driver.Options) (driver.Driver, error) {
+	if o.bad != nil {
+		return nil, o.bad
+	}
 	if o.client == nil {
-		return nil, errors.New("etcdlock: the client is nil")
+		return nil, fmt.Errorf("%w: etcdlock: the client is nil", driver.ErrConnectorNil)
 	}
 	d := &etcdDriver{
-		Outbox: driver.NewOutbox(1024),
-		client: o.client, kv: failFast(o.client),
+		EventQueue: driver.NewEventQueue(1024),
+		client:     o.client, kv: failFast(o.client),
 		prefix: opts.Prefix, log: opts.Logger, me: newName(), numbers: map[string]*numbers{},
-		claims: map[string]*claim{}, owns: map[string]*claim{}, leases: map[int64]*lease{}, grants: map[int64]*shared[*lease]{}, lines: map[string]*line{}, leasesToRevoke: map[*lease]bool{},
+		claims: map[string]*claim{}, owns: map[string]*claim{}, leases: map[int64]*lease{}, grants: map[int64]*shared[*lease]{}, queues: map[string]*waitQueue{}, leasesToRevoke: map[*lease]bool{},
 	}
 	d.ctx, d.cancel = context.WithCancel(clientv3.WithRequireLeader(context.Background()))
 	d.alive = keepAliver{driver: d, backOff: backOff{base: 20 * time.Millisecond, most: time.Second}}
@@ -80,7 +89,7 @@ func (o *opener) Open(opts driver.Options) (driver.Driver, error) {
 	return d, nil
 }
 
-// newName makes the name of a driver. It looks like a lease, as others name theirs.
+// newName returns the name of a driver. It has the form of a lease ID, as other clients use it.
 func newName() string {
 	var raw [8]byte
 	_, _ = rand.Read(raw[:])
@@ -88,16 +97,16 @@ func newName() string {
 }
 
 type etcdDriver struct {
-	*driver.Outbox
-	client *clientv3.Client
-	kv     clientv3.KV // for new claims; see failfast.go
-	prefix string
-	me     string // names the keys of our claims
-	log    *slog.Logger
-	bars   barLease
-	alive  keepAliver
-	keys   keyWatcher
-	losses lossEvents
+	*driver.EventQueue
+	client     *clientv3.Client
+	kv         clientv3.KV // for new claims; see failfast.go
+	prefix     string
+	me         string // names the keys of this driver's claims
+	log        *slog.Logger
+	tombstones tombstoneLease
+	alive      keepAliver
+	keys       keyWatcher
+	losses     lossEvents
 
 	ctx       context.Context // ends with Close
 	cancel    context.CancelFunc
@@ -105,14 +114,14 @@ type etcdDriver struct {
 	closeOnce sync.Once
 
 	mu      sync.Mutex
-	claims  map[string]*claim         // by ID: filed by us, and not known to be gone
+	claims  map[string]*claim         // by ID: submitted by this driver, and not known to be gone
 	owns    map[string]*claim         // the same by their keys
 	leases  map[int64]*lease          // by seconds: what new claims join
 	grants  map[int64]*shared[*lease] // by seconds: leases that are being made
-	lines   map[string]*line          // by key: where claims of ours wait, or did lately
+	queues  map[string]*waitQueue     // by key: where this driver's claims wait, or did recently
 	numbers map[string]*numbers       // by key
 
-	calls    int // of Acquire, Renew and Release that are under way
+	calls    int // of Acquire, Renew and Release that are in progress
 	lastCall time.Time
 
 	leasesToRevoke map[*lease]bool // and not known to be
@@ -120,7 +129,7 @@ type etcdDriver struct {
 	revoking       int             // goroutines that do
 }
 
-// A claim is one that this driver has filed, or has tried to.
+// A claim is one that this driver has submitted or tried to submit.
 type claim struct {
 	key, id string
 	own     string // its key in etcd
@@ -131,19 +140,19 @@ type claim struct {
 	position        // Phase Unknown until it was answered
 	text     string // its value, until then
 	lease    *lease
-	other    *lease        // on which it may be as well: a move there was not answered,
+	other    *lease        // a second lease it may be on: a move to it was not answered,
 	otherBy  time.Time     // and may arrive until then
 	seen     time.Time     // when its last Acquire or Renew was sent
-	span     time.Duration // for how long it may be silent after that
-	swept    bool          // it was silent for longer, and is gone, whatever the server still has
+	span     time.Duration // how long it may go without a call after that
+	swept    bool          // it was not renewed in time, and is gone, whatever the server has
 	sweeping bool
-	ending   bool // a release of it was begun, so its key may go by our own doing
-	open     bool // some attempt to file it was never answered
-	tainted  bool // something may yet arrive that deletes whatever is at its key
-	burnt    bool // something may yet arrive that deletes the claim: see withdraw
+	ending   bool // a release of it has begun, which may delete its key
+	open     bool // some attempt to submit it was never answered
+	tainted  bool // a late delete of its key may still arrive
+	retired  bool // a late delete of the claim may still arrive: see withdraw
 }
 
-// A position is where a claim stands in its line.
+// A position is the place of a claim in its queue.
 type position struct {
 	phase     driver.Phase
 	rev       int64  // of the claim's creation; 0 while that is not known
@@ -153,27 +162,27 @@ type position struct {
 	asOf      int64 // the revision at which that was so
 }
 
-// minTTL is the shortest TTL that may be asked for. A server grants more if its
-// election timeout needs it: two seconds by default.
+// minTTL is the shortest TTL that a caller may ask for. A server grants more if its election
+// timeout requires it: two seconds by default.
 const minTTL = time.Second
 
 func capacities() driver.Caps {
 	return driver.Caps{
-		Name: "etcd", Lease: true, Remote: true, Fencing: true, FIFO: true, Push: true,
+		Name: "etcd", Lease: true, LeaseRestarts: true, Remote: true, Fencing: true, FIFO: true, Push: true,
 		Modes: []driver.Mode{driver.Exclusive}, MinTTL: minTTL,
 	}
 }
 
 func (d *etcdDriver) Caps() driver.Caps { return capacities() }
 
-// Close ends what is under way. A lease with a claim on it is left to run out,
-// since Close releases no claim; the others are revoked.
+// Close ends everything in progress. Leases with a claim are left to expire, because Close releases
+// no claim; other leases are revoked.
 func (d *etcdDriver) Close() error {
 	d.closeOnce.Do(func() {
 		d.cancel()
 		d.work.Wait()
 		d.revokeAll()
-		d.Outbox.Close()
+		d.EventQueue.Close()
 	})
 	return nil
 }
@@ -186,20 +195,20 @@ func (d *etcdDriver) Acquire(ctx context.Context, r driver.Request) (driver.Stat
 		return driver.State{}, errClosed
 	case !capacities().Supports(r.Mode):
 		return driver.State{}, fmt.Errorf("%w: mode %s", driver.ErrUnsupported, r.Mode)
-	case r.Fences > 1:
-		return driver.State{}, fmt.Errorf("%w: a range of %d fences", driver.ErrUnsupported, r.Fences)
+	case r.Tokens > 1:
+		return driver.State{}, fmt.Errorf("%w: a range of %d tokens", driver.ErrUnsupported, r.Tokens)
 	}
 	defer d.call()()
-	ctx = clientv3.WithRequireLeader(ctx) // a member that is cut off says so at once
+	ctx = clientv3.WithRequireLeader(ctx) // an isolated member returns an error at once
 	for {
 		c, err := d.enter(ctx, r)
 		if err != nil {
 			return driver.State{}, err
 		}
-		if d.isBurnt(c) {
+		if d.isRetired(c) {
 			return driver.State{Phase: driver.Gone}, nil // the caller asks with another ID
 		}
-		st, err := d.file(ctx, c, r)
+		st, err := d.submit(ctx, c, r)
 		if err == nil {
 			return st, nil
 		}
@@ -207,12 +216,12 @@ func (d *etcdDriver) Acquire(ctx context.Context, r driver.Request) (driver.Stat
 		gone := errors.Is(err, errLeaseGone)
 		switch {
 		case gone:
-			d.markLeaseDead(c.lease) // a claim on another one may still be filed
+			d.markLeaseDead(c.lease) // a claim on another one may still be submitted
 			d.forget(c)
 		case driver.ClassOf(err) == driver.Ambiguous:
 			c.open = true
 		case c.rev == 0 && !c.open:
-			d.forget(c) // nothing was stored, and nobody will release it
+			d.forget(c) // nothing was stored, and no release will follow
 		}
 		d.mu.Unlock()
 		if !gone {

@@ -20,8 +20,8 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/etcdlock"
 )
 
-// childEndpoints tells a child process of the suite where the servers are, and childPrefix
-// where the case is.
+// childEndpoints passes the endpoints of the servers to a child process of the suite, and
+// childPrefix the prefix of the case.
 const (
 	childEndpoints = "ETCDLOCK_TEST_ENDPOINTS"
 	childPrefix    = "ETCDLOCK_TEST_PREFIX"
@@ -48,8 +48,8 @@ func TestMain(m *testing.M) {
 			return etcdlock.New(client)
 		})
 	}
-	// The tests wait more than they work. Under stress their bounds are pass marks, and they
-	// must not take time from each other. A flag of the command wins.
+	// The tests wait more than they work. Under stress their limits are strict, and they must not
+	// take time from each other. A command-line flag takes precedence.
 	if os.Getenv(testenv.StressEnv) == "" {
 		if err := flag.Set("test.parallel", "8"); err != nil {
 			panic(err)
@@ -58,8 +58,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// dial returns a client that is closed when the test ends. It reports none of the
-// faults that tests inject.
+// dial returns a client that is closed when the test ends. It logs none of the faults that tests
+// inject.
 func dial(tb testing.TB, endpoints ...string) *clientv3.Client {
 	tb.Helper()
 	client, err := clientv3.New(clientv3.Config{Endpoints: endpoints, Logger: zap.NewNop()})
@@ -72,16 +72,16 @@ func dial(tb testing.TB, endpoints ...string) *clientv3.Client {
 
 // caps are what the harness expects of etcd.
 var caps = driver.Caps{
-	Name: "etcd", Lease: true, Remote: true, Fencing: true, FIFO: true, Push: true,
+	Name: "etcd", Lease: true, LeaseRestarts: true, Remote: true, Fencing: true, FIFO: true, Push: true,
 	Modes: []driver.Mode{driver.Exclusive}, MinTTL: time.Second,
 }
 
-// harness is the suite on some servers. Every case has a prefix of its own.
+// harness runs the suite on some servers. Every case has its own prefix.
 func harness(client *clientv3.Client, endpoints []string) func(*testing.T) *drivertest.Harness {
 	return func(t *testing.T) *drivertest.Harness {
 		prefix := "suite:" + t.Name() + ":"
 		return &drivertest.Harness{
-			Caps: caps, Prefix: prefix, TTL: 4 * time.Second, Slack: 5 * time.Second, Grants: 1000,
+			Caps: caps, Prefix: prefix, TTL: 4 * time.Second, Slack: 5 * time.Second, Grants: testenv.UnderStress(300, 1000),
 			Open: func(t *testing.T, o driver.Options) driver.Driver {
 				t.Helper()
 				d, err := etcdlock.New(client).Open(o)

@@ -62,8 +62,7 @@ func (e *etcdEnv) Traits() hazardtest.Traits {
 		IdleCPU:       testenv.UnderStress(.5, .05), // a waiter that asks all the time takes one
 		Watches:       3,                            // each holder watches its own key
 		HolderWatches: 1,
-		// A holder that takes a failed renewal for a loss ends at two thirds of its lease.
-		EarlyLoss: testenv.UnderStress(1200*time.Millisecond, 50*time.Millisecond),
+		EarlyLoss:     testenv.UnderStress(150*time.Millisecond, 50*time.Millisecond),
 
 		Healed:   testenv.UnderStress(beforeLease, time.Second),
 		HandOver: testenv.UnderStress(beforeLease, 100*time.Millisecond),
@@ -73,7 +72,7 @@ func (e *etcdEnv) Traits() hazardtest.Traits {
 
 func (e *etcdEnv) Endpoints() []string { return []string{e.server.Endpoint()} }
 
-// Proxied is a client that tells the proxy which calls are meant: on the way, all of them are
+// Proxied returns a client that tells the proxy which calls are meant: on the wire, all of them are
 // transactions.
 func (e *etcdEnv) Proxied(tb testing.TB) driver.Opener {
 	tb.Helper()
@@ -119,7 +118,7 @@ func (e *etcdEnv) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.Cl
 	return &keepAliveStream{ClientStream: stream, env: e}, nil
 }
 
-// A keepAliveStream knows when keep-alives were sent. They are answered in their order.
+// A keepAliveStream knows when keep-alives were sent. They are answered in order.
 type keepAliveStream struct {
 	grpc.ClientStream
 	env  *etcdEnv
@@ -181,7 +180,7 @@ func (e *etcdEnv) Renewed(tb testing.TB, key string) (time.Time, bool) {
 	return e.renewals[lease], e.pending == 0
 }
 
-// opOf is what a call is for. Claims are put, and deleted; a release may put a tombstone.
+// opOf returns the operation of a call. Claims are put and deleted; a release may put a tombstone.
 func opOf(req any) (hazardtest.Op, bool) {
 	switch r := req.(type) {
 	case *etcdserverpb.DeleteRangeRequest:
@@ -190,7 +189,7 @@ func opOf(req any) (hazardtest.Op, bool) {
 		puts := false
 		for _, op := range slices.Concat(r.Success, r.Failure) {
 			put := op.GetRequestPut()
-			if op.GetRequestDeleteRange() != nil || put != nil && strings.Contains(string(put.Key), "%bar/") {
+			if op.GetRequestDeleteRange() != nil || put != nil && strings.Contains(string(put.Key), "%tombstone/") {
 				return hazardtest.Release, true
 			}
 			puts = puts || put != nil
@@ -222,8 +221,8 @@ func (e *etcdEnv) Claims(tb testing.TB, key string) (claims []hazardtest.Claim) 
 	return claims
 }
 
-// leaseEnds is between which times the lease of a claim ends: etcd tells it by the second, and
-// we do not know when it looked.
+// leaseEnds returns the times between which the lease of a claim ends: etcd reports it in seconds,
+// and it is not known when etcd read its clock.
 func (e *etcdEnv) leaseEnds(tb testing.TB, kv *mvccpb.KeyValue) (sooner, later time.Time) {
 	tb.Helper()
 	asked := time.Now()
@@ -238,7 +237,7 @@ func (e *etcdEnv) Leftovers(tb testing.TB) []string {
 	return leftovers(tb, e.client)
 }
 
-// Grants counts the writes of the server: there must be no other.
+// Grants counts the writes of the server: there must be no other writes.
 func (e *etcdEnv) Grants(tb testing.TB, key string) func(int64) error {
 	tb.Helper()
 	before := revision(tb, e.client)
@@ -269,7 +268,7 @@ func (e *etcdEnv) DropPushes() {
 	e.proxy.HoldGRPC(watchPath, math.MaxInt)
 }
 
-// PushesDropped looks at the watches that were asked for, and at those that the server made.
+// PushesDropped checks the watches that were requested, and those that the server created.
 func (e *etcdEnv) PushesDropped(tb testing.TB) {
 	tb.Helper()
 	if asked, made := e.proxy.GRPCCalls()[watchPath], e.Subscriptions(tb); asked == 0 || made != 0 {
@@ -289,7 +288,7 @@ func (e *etcdEnv) Subscriptions(tb testing.TB) int {
 	return countWatchers(tb, e.server.Endpoint())
 }
 
-// Requests count messages in streams, too.
+// Requests also counts messages in streams.
 func (e *etcdEnv) Requests(tb testing.TB) int {
 	tb.Helper()
 	return metric(tb, e.server.Endpoint(), "grpc_server_msg_received_total")
@@ -333,10 +332,10 @@ func (e *etcdEnv) Delete(tb testing.TB, key string) {
 	check(tb, err)
 }
 
-// Owned is a transaction that compares the owner of the lock.
+// Owned returns a transaction that compares the owner of the lock.
 func (e *etcdEnv) Owned(tb testing.TB, key string, token int64) *hazardtest.OwnedValue {
 	tb.Helper()
-	still, err := etcdlock.Owner(context.Background(), e.client, etcdlock.Name(key), token)
+	still, err := etcdlock.IsOwner(context.Background(), e.client, etcdlock.Name(key), token)
 	check(tb, err)
 	at := "owned " + key
 	return &hazardtest.OwnedValue{
@@ -358,9 +357,9 @@ func (e *etcdEnv) Owned(tb testing.TB, key string, token int64) *hazardtest.Owne
 
 func (e *etcdEnv) holder(tb testing.TB, key string) *mvccpb.KeyValue {
 	tb.Helper()
-	line := storedClaims(tb, e.client, key)
-	if len(line) == 0 {
+	claims := storedClaims(tb, e.client, key)
+	if len(claims) == 0 {
 		tb.Fatal("nothing is stored: the fault did not happen")
 	}
-	return line[0]
+	return claims[0]
 }

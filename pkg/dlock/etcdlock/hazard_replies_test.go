@@ -14,8 +14,8 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
 
-// The reply to an acquire is lost, and the server refuses connections for some seconds. gRPC waits longer and longer then
-// before it connects again, which must not keep cleanup waiting.
+// The reply to an acquire is lost, and the server refuses connections for some seconds. gRPC then
+// waits longer and longer before it reconnects, which must not delay the cleanup.
 func TestCleanupAfterAnOutage(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
@@ -43,8 +43,8 @@ func TestCleanupAfterAnOutage(t *testing.T) {
 	testenv.Eventually(t, healed, "all keys are free after the network has healed", func() bool { return len(leftovers(t, direct)) == 0 })
 }
 
-// Many unlocks are on their way when the answer to one is lost, and with it the
-// connection that all of them use.
+// Many unlocks are in flight when the answer to one is lost, and with it the connection that all of
+// them use.
 func TestLostReplyAmongManyUnlocks(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
@@ -78,7 +78,7 @@ func TestLostReplyAmongManyUnlocks(t *testing.T) {
 			if lost := metronome.Lost(started); lost < testenv.UnderStress(0, starved) {
 				t.Errorf("%d unlocks were not confirmed, though only %v of our time were lost", n, lost)
 			}
-			testenv.Eventually(t, beforeLease, "clean-up is carried out", func() bool { return len(leftovers(t, direct)) == 0 })
+			testenv.Eventually(t, beforeLease, "cleanup is carried out", func() bool { return len(leftovers(t, direct)) == 0 })
 			continue
 		}
 		if was.broken() == 0 || was.since(writePaths...) <= len(guards) {

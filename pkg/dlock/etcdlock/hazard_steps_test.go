@@ -32,23 +32,25 @@ const (
 	watchPath     = "/etcdserverpb.Watch/Watch"
 )
 
-// writePaths are those that store and delete claims.
+// writePaths are the calls that store and delete claims.
 var writePaths = []string{txnPath, deletePath}
 
-// releasePaths are the calls by which a Client unlocks, at first and if that was not
-// answered.
+// releasePaths returns the calls with which a Client unlocks: the first one, and the retry if that
+// was not answered.
 func releasePaths(t *testing.T, c *dlock.Client, p *servers.Proxy) (first, again string) {
 	t.Helper()
 	was, g := countCalls(p), acquire(t, c, "probe")
 	acquired := was.since(txnPath)
 	unlock(t, g)
-	if first = txnPath; was.since(txnPath) == acquired {
+	first = txnPath
+	if was.since(txnPath) == acquired {
 		first = deletePath
 	}
 	g, was = acquire(t, c, "probe"), countCalls(p)
 	p.DropGRPC(first, 1)
 	unlock(t, g)
-	if again = txnPath; was.since(deletePath) == 2 {
+	again = txnPath
+	if was.since(deletePath) == 2 {
 		again = deletePath
 	}
 	if was.broken() == 0 || was.since(writePaths...) != 2 {
@@ -58,27 +60,26 @@ func releasePaths(t *testing.T, c *dlock.Client, p *servers.Proxy) (first, again
 }
 
 const (
-	// patience is for what must happen, and whose time says nothing.
+	// patience is for events that must happen, at any time.
 	patience = time.Minute
-	// beforeLease is for what must happen before a lease of a minute ends: on a machine ten
-	// times slower it does, and what only the end of the lease brings does not.
+	// beforeLease is for events that must happen before a lease of a minute ends: even on a machine
+	// ten times slower they do, unless only the end of the lease causes them.
 	beforeLease = 30 * time.Second
 )
 
 // elapse lets time pass where time itself is the subject.
 func elapse(d time.Duration) { <-time.After(d) }
 
-// starved is how much of our time must be lost before a machine is to blame for
-// what it came too late for.
+// starved is how much time the test must lose before the machine is the reason for a delay.
 const starved = 500 * time.Millisecond
 
-// clientAt returns a Client as users make one. The end of the test closes it.
+// clientAt returns a Client with the defaults of a user. It is closed when the test ends.
 func clientAt(t *testing.T, endpoint string, cfg dlock.Config) *dlock.Client {
 	t.Helper()
 	return locksOn(t, dial(t, endpoint), cfg)
 }
 
-// warm makes the Client have a connection, and a lease of its TTL.
+// warm opens a connection of the Client, and creates a lease of its TTL.
 func warm(t *testing.T, c *dlock.Client) {
 	t.Helper()
 	unlock(t, acquire(t, c, "warm"))
@@ -93,23 +94,23 @@ func expect(t *testing.T, err error, want ...error) {
 	}
 }
 
-// storedToken is the token of the stored holder, 0 if the lock is free.
+// storedToken returns the token of the stored holder, or 0 if the lock is free.
 func storedToken(t *testing.T, direct *clientv3.Client, key string) int64 {
 	t.Helper()
-	if line := storedClaims(t, direct, key); len(line) > 0 {
-		return line[0].CreateRevision
+	if claims := storedClaims(t, direct, key); len(claims) > 0 {
+		return claims[0].CreateRevision
 	}
 	return 0
 }
 
-// awaitFree waits until nothing is stored of a lock.
+// awaitFree waits until no claim of a lock is stored.
 func awaitFree(t *testing.T, direct *clientv3.Client, key, what string, within time.Duration) {
 	t.Helper()
 	testenv.Eventually(t, within, what, func() bool { return len(storedClaims(t, direct, key)) == 0 })
 }
 
-// leftovers lists what is stored for good or for a claim. What may stay are the bars
-// of IDs, as long as they have a lease.
+// leftovers lists what is stored permanently or for a claim. Tombstones may stay, as long as they
+// have a lease.
 func leftovers(t testing.TB, direct *clientv3.Client) (left []string) {
 	t.Helper()
 	resp, err := direct.Get(context.Background(), "\x00", clientv3.WithFromKey())
@@ -117,14 +118,14 @@ func leftovers(t testing.TB, direct *clientv3.Client) (left []string) {
 		t.Fatal(err)
 	}
 	for _, kv := range resp.Kvs {
-		if !strings.HasPrefix(string(kv.Key), "%bar/") || kv.Lease == 0 {
+		if !strings.HasPrefix(string(kv.Key), "%tombstone/") || kv.Lease == 0 {
 			left = append(left, string(kv.Key))
 		}
 	}
 	return left
 }
 
-// A callCount is what a proxy has carried up to some moment.
+// A callCount is what a proxy has forwarded up to some moment.
 type callCount struct {
 	proxy *servers.Proxy
 	calls map[string]int
@@ -133,7 +134,7 @@ type callCount struct {
 
 func countCalls(p *servers.Proxy) callCount { return callCount{p, p.GRPCCalls(), p.Connections()} }
 
-// since is how many calls of these paths have come since then.
+// since returns how many calls of these paths have come since then.
 func (c callCount) since(paths ...string) (n int) {
 	now := c.proxy.GRPCCalls()
 	for _, path := range paths {
@@ -142,13 +143,13 @@ func (c callCount) since(paths ...string) (n int) {
 	return n
 }
 
-// broken is how many connections had to be replaced since then.
+// broken returns how many connections had to be replaced since then.
 func (c callCount) broken() int { return c.proxy.Connections() - c.conns }
 
 // httpOnce keeps no connections, and thus no goroutines.
 var httpOnce = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 
-// handledWrites is how many writes the server has answered, with whatever result.
+// handledWrites returns how many writes the server has answered, with any result.
 func handledWrites(t testing.TB, server *servers.Etcd) int {
 	t.Helper()
 	return counters(t, server, "grpc_server_handled_total", func(labels string) bool {
@@ -158,8 +159,8 @@ func handledWrites(t testing.TB, server *servers.Etcd) int {
 	})
 }
 
-// receivedMessages is how many messages of clients the server has received, of one method or,
-// with "", of all.
+// receivedMessages returns how many client messages the server has received, of one method or, with
+// "", of all methods.
 func receivedMessages(t testing.TB, server *servers.Etcd, method string) int {
 	t.Helper()
 	return counters(t, server, "grpc_server_msg_received_total", func(labels string) bool {
@@ -167,7 +168,7 @@ func receivedMessages(t testing.TB, server *servers.Etcd, method string) int {
 	})
 }
 
-// counters is the sum of the counters of the server that have this name and such labels.
+// counters returns the sum of the server's counters with this name and matching labels.
 func counters(t testing.TB, server *servers.Etcd, name string, matches func(labels string) bool) (sum int) {
 	t.Helper()
 	response, err := httpOnce.Get(server.Endpoint() + "/metrics")
@@ -186,8 +187,8 @@ func counters(t testing.TB, server *servers.Etcd, name string, matches func(labe
 	return sum
 }
 
-// A deletionWatcher sees when claims are deleted, without faults on the way. Names of keys are
-// used again, so that it goes by revisions.
+// A deletionWatcher sees when claims are deleted, without faults in between. Keys are reused, so it
+// identifies claims by revision.
 type deletionWatcher struct {
 	mu   sync.Mutex
 	gone map[string][]deletion
@@ -246,18 +247,18 @@ func (w *deletionWatcher) when(t *testing.T, own *mvccpb.KeyValue) (at time.Time
 	return at
 }
 
-// A callSpy sits below a client of etcd. It knows when the calls that a lease counts
-// from were sent, and can answer calls in the server's place.
+// A callSpy sits below an etcd client. It knows when the calls that a lease counts from were sent,
+// and can answer calls in place of the server.
 type callSpy struct {
 	fault func(path string) error // nil: none
 
-	mu      sync.Mutex
-	flying  int           // calls that are not answered
-	sent    time.Time     // when the last grant or keep-alive left that was answered
-	slowest time.Duration // to be answered
+	mu       sync.Mutex
+	inFlight int           // calls that are not answered
+	sent     time.Time     // when the last grant or keep-alive left that was answered
+	slowest  time.Duration // to be answered
 }
 
-// dial returns a client with the spy, which the end of the test closes.
+// dial returns a client with the spy. It is closed when the test ends.
 func (s *callSpy) dial(t *testing.T, endpoint string) *clientv3.Client {
 	t.Helper()
 	client, err := clientv3.New(clientv3.Config{
@@ -337,33 +338,33 @@ func (s *spiedStream) RecvMsg(m any) error {
 func (s *callSpy) depart() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.flying++
+	s.inFlight++
 	return time.Now()
 }
 
 func (s *callSpy) land(sent time.Time, counts bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.flying--
+	s.inFlight--
 	if counts {
 		s.sent, s.slowest = sent, max(s.slowest, time.Since(sent))
 	}
 }
 
-// longest is how long the slowest answer took that the lease counts from.
+// longest returns how long the slowest answer took that the lease counts from.
 func (s *callSpy) longest() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.slowest
 }
 
-// last is when the last call left that the lease counts from. It is quiet if
-// nothing is on the way, nor was it just now or will be for half of the interval.
+// last returns when the last call was sent that the lease counts from. It is quiet if nothing is in
+// flight, nor was just now, nor will be for half of the interval.
 func (s *callSpy) last(interval time.Duration) (sent time.Time, quiet bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	since := time.Since(s.sent)
-	return s.sent, s.flying == 0 && since > 20*time.Millisecond && since < interval/2
+	return s.sent, s.inFlight == 0 && since > 20*time.Millisecond && since < interval/2
 }
 
 // A loss is when the ownership of a guard ends.
@@ -379,7 +380,7 @@ func watchLoss(g *dlock.Guard) loss {
 	return l
 }
 
-// when returns it, and fails the test if it does not come.
+// when returns the time of the loss, and fails the test if there is none.
 func (l loss) when(t *testing.T) time.Time {
 	t.Helper()
 	select {

@@ -6,13 +6,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ceyewan/genesis/internal/stats"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// A claim that its own process does not renew any more is removed, though the
-// lease that it shares with others lives on.
+// A claim that its own process no longer renews is removed, although the lease that it shares with
+// others stays alive.
 func TestSilentClaimsAreRemoved(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
@@ -22,7 +23,7 @@ func TestSilentClaimsAreRemoved(t *testing.T) {
 	const ttl = 5 * time.Second
 	kept.TTL, silent.TTL, queued.TTL = ttl, ttl, ttl
 	submit(t, other, refOf("busy", 4))
-	filing := time.Now()
+	submitting := time.Now()
 	for _, ref := range []driver.Ref{kept, silent, queued} {
 		submit(t, d, ref)
 	}
@@ -37,21 +38,16 @@ func TestSilentClaimsAreRemoved(t *testing.T) {
 		}
 		return len(storedClaims(t, direct, "silent")) == 0 && len(storedClaims(t, direct, "busy")) == 1
 	})
-	if least, most := time.Since(began), time.Since(filing); most < ttl || least > ttl+ttl/3+2*slack {
+	if least, most := time.Since(began), time.Since(submitting); most < ttl || least > ttl+ttl/3+2*slack {
 		t.Errorf("removed after %v to %v", least, most)
 	}
-	if line := storedClaims(t, direct, "kept"); len(line) != 1 || line[0].Lease != lease {
-		t.Errorf("the claim that was renewed: %v", line)
+	if claims := storedClaims(t, direct, "kept"); len(claims) != 1 || claims[0].Lease != lease {
+		t.Errorf("the claim that was renewed: %v", claims)
 	}
 }
 
-func quantileOf(took []time.Duration, q float64) time.Duration {
-	slices.Sort(took)
-	return took[int(q*float64(len(took)-1))]
-}
-
-// A holder that releases after a waiter has queued and before its watch stands is not
-// missed. The claims are not renewed here, so nothing else can bring the grant.
+// A holder that releases after a waiter was queued and before its watch has started is not missed.
+// The claims are not renewed here, so only the watch can deliver the grant.
 func TestReleaseBeforeTheWatchStands(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
@@ -79,13 +75,13 @@ func TestReleaseBeforeTheWatchStands(t *testing.T) {
 	allGranted(t, b, n)
 }
 
-// With watches it takes no time. The machine may be busy with others: one
-// round of five must meet the mark. By heartbeats half of the hand-overs take half a second.
+// With watches a handoff is immediate. The machine may be busy with other work: one round of five
+// must reach the target. With heartbeats alone, half of the handoffs take half a second.
 func TestWatchedHandOversAreQuick(t *testing.T) {
 	server := testenv.Etcd(t)
 	direct := dial(t, server.Endpoint())
 	two := []*dlock.Client{locksAt(t, server.Endpoint()), locksAt(t, server.Endpoint())}
-	quantile, mark := testenv.UnderStress(.5, .99), testenv.UnderStress(250*time.Millisecond, 20*time.Millisecond)
+	percent, mark := testenv.UnderStress(50., 99.), testenv.UnderStress(250*time.Millisecond, 20*time.Millisecond)
 	var got time.Duration
 	for range 5 {
 		var took []time.Duration
@@ -101,18 +97,19 @@ func TestWatchedHandOversAreQuick(t *testing.T) {
 			took, g = append(took, next.at.Sub(began)), next.guard
 		}
 		unlock(t, g)
-		got = quantileOf(took, quantile)
-		t.Logf("p50 %v, p99 %v", quantileOf(took, .5), quantileOf(took, .99))
+		slices.Sort(took)
+		got = stats.Percentile(took, percent)
+		t.Logf("p50 %v, p99 %v", stats.Percentile(took, 50), stats.Percentile(took, 99))
 		if got <= mark {
 			return
 		}
 	}
-	t.Errorf("quantile %v is %v, more than %v", quantile, got, mark)
+	t.Errorf("p%v is %v, more than %v", percent, got, mark)
 }
 
-// A waiter behind a claim of the same process that was never answered waits for it, and
-// does not ask all the time.
-func TestWaiterBehindAnUnansweredClaimIsCalm(t *testing.T) {
+// A waiter behind an unanswered claim of the same process waits for it, and does not poll without a
+// pause.
+func TestWaiterBehindAnUnansweredClaimPollsSlowly(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
 	proxy := testenv.Proxy(t, server.Addr())

@@ -25,13 +25,13 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/etcdlock"
 )
 
-// A plainMutex is a concurrency.Mutex in a session of its own.
+// A plainMutex is a concurrency.Mutex in its own session.
 type plainMutex struct {
 	*concurrency.Mutex
 	session *concurrency.Session
 }
 
-// newMutex makes one for the lock that our clients call key.
+// newMutex makes one for the lock that this library's clients call key.
 func newMutex(t testing.TB, endpoint, key string, ttl int) plainMutex {
 	t.Helper()
 	session, err := concurrency.NewSession(dial(t, endpoint), concurrency.WithTTL(ttl))
@@ -50,7 +50,7 @@ func (f plainMutex) await(t testing.TB, direct *clientv3.Client, key string) <-c
 	return ch
 }
 
-// endsSoon waits for the end of something that must end well, and soon.
+// endsSoon waits for an operation that must end soon and without error.
 func endsSoon(t testing.TB, ch <-chan error) {
 	t.Helper()
 	select {
@@ -61,7 +61,7 @@ func endsSoon(t testing.TB, ch <-chan error) {
 	}
 }
 
-// notEnded asserts that something has not ended.
+// notEnded asserts that an operation has not ended.
 func notEnded(t testing.TB, ch <-chan error) {
 	t.Helper()
 	select {
@@ -71,7 +71,7 @@ func notEnded(t testing.TB, ch <-chan error) {
 	}
 }
 
-// A Mutex excludes us, and we wait for it, however it ends.
+// A Mutex excludes this library, whose claim waits for it, however the Mutex ends.
 func TestInteropWaitForMutex(t *testing.T) {
 	t.Parallel()
 	const expiring = 5 * time.Second
@@ -104,7 +104,7 @@ func TestInteropWaitForMutex(t *testing.T) {
 	}
 }
 
-// A Mutex waits for us, however we end.
+// A Mutex waits for a claim of this library, however the claim ends.
 func TestInteropMutexWaits(t *testing.T) {
 	t.Parallel()
 	const ttl = 5 * time.Second
@@ -137,7 +137,7 @@ func TestInteropMutexWaits(t *testing.T) {
 	check(t, f.Unlock(t.Context()))
 }
 
-// Theirs and ours stand in one line.
+// Mutexes and claims of this library share one queue.
 func TestInteropOrder(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
@@ -146,7 +146,7 @@ func TestInteropOrder(t *testing.T) {
 	g := acquire(t, clients[0], "k")
 	order := make(chan int, 8)
 	var wg sync.WaitGroup
-	for i := range 8 { // ours, theirs, ours of another Client, theirs, …
+	for i := range 8 { // a Client, a Mutex, another Client, a Mutex, …
 		if i%2 == 1 {
 			f := newMutex(t, server.Endpoint(), "k", 60)
 			ch := f.await(t, direct, "k")
@@ -195,7 +195,7 @@ func endsSoonOr(t testing.TB, ch <-chan error) {
 	}
 }
 
-// Three of ours and two of theirs contend, and nobody finds another inside.
+// Three Clients and two Mutexes contend, and none finds another inside.
 func TestInteropHammer(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
@@ -245,7 +245,7 @@ func TestInteropHammer(t *testing.T) {
 // toolTTL is the lease of etcdctl in seconds, long enough for a machine that stalls.
 const toolTTL = "5"
 
-// An etcdctlLock is etcdctl at work. Its command runs until it is let go.
+// An etcdctlLock is a running etcdctl. Its command runs until the test ends it.
 type etcdctlLock struct {
 	*servers.Child
 	in   string // exists while the command has run
@@ -257,7 +257,7 @@ func startEtcdctl(t testing.TB, endpoint, name string) etcdctlLock {
 	t.Helper()
 	dir := t.TempDir()
 	tool := etcdctlLock{in: filepath.Join(dir, "in"), exit: filepath.Join(dir, "exit")}
-	// It ends with etcdctl, however that ends: nothing else would end it.
+	// The script ends with etcdctl, however that ends: nothing else would end it.
 	const script = `: > "$0"; while [ ! -e "$1" ] && kill -0 $PPID; do sleep 0.02; done`
 	tool.Child = testenv.Child(t, exec.CommandContext(t.Context(), testenv.Etcdctl(t), "--endpoints", endpoint,
 		"lock", name, "--ttl", toolTTL, "--", "sh", "-c", script, tool.in, tool.exit))
@@ -274,7 +274,7 @@ func (d etcdctlLock) letGo(t testing.TB) {
 	check(t, os.WriteFile(d.exit, nil, 0o600))
 }
 
-// etcdctl lock excludes us and is excluded.
+// etcdctl lock excludes this library and is excluded by it.
 func TestInteropEtcdctl(t *testing.T) {
 	t.Parallel()
 	const key, prefix = "jobs/nightly 100%", "locks/"
@@ -319,7 +319,7 @@ func TestInteropEtcdctl(t *testing.T) {
 	check(t, c.Unlock(t.Context(), key))
 }
 
-// A name is no directory of another, for mutexes neither.
+// No name is a directory of another, for mutexes as well.
 func TestInteropNoDirectories(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
@@ -337,8 +337,8 @@ func TestInteropNoDirectories(t *testing.T) {
 	unlock(t, tryAcquire(t, c, "a"))
 }
 
-// putStrangers puts ordinary data below the name of a lock: with and without a
-// lease, called like leases and like claims, and more of it than a look brings.
+// putStrangers puts ordinary data below the name of a lock: with and without a lease, named like
+// leases and like claims, and more of it than one look reads.
 func putStrangers(t testing.TB, direct *clientv3.Client, key, tag string) map[string]string {
 	t.Helper()
 	lease, err := direct.Grant(t.Context(), 3600)
@@ -361,7 +361,7 @@ func putStrangers(t testing.TB, direct *clientv3.Client, key, tag string) map[st
 	return data
 }
 
-// Ordinary keys below a lock's name and the lock do not get into each other's way.
+// Ordinary keys below a lock's name and the lock do not affect each other.
 func TestInteropStrangers(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
@@ -402,7 +402,7 @@ func TestInteropStrangers(t *testing.T) {
 	}
 	admin, err := a.Admin()
 	check(t, err)
-	if keys, _, err := admin.List(t.Context(), "", "", 10); err != nil || len(keys) != 0 {
+	if keys, _, err := admin.ListPage(t.Context(), "", "", 10); err != nil || len(keys) != 0 {
 		t.Errorf("data is listed as locks: %q, %v", keys, err)
 	}
 }
@@ -416,8 +416,7 @@ func inspect(t testing.TB, c *dlock.Client, key string) []dlock.Claim {
 	return claims
 }
 
-// A transaction of the user's own takes effect while the lock is held, and not
-// after.
+// A user's own transaction takes effect while the lock is held, and not after.
 func TestInteropOwner(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
@@ -426,7 +425,7 @@ func TestInteropOwner(t *testing.T) {
 	c := locksOn(t, dial(t, server.Endpoint()), dlock.Config{Prefix: prefix})
 	name := prefix + etcdlock.Name("a/b")
 	g := acquire(t, c, "a/b")
-	still, err := etcdlock.Owner(t.Context(), direct, name, g.Token())
+	still, err := etcdlock.IsOwner(t.Context(), direct, name, g.Token())
 	check(t, err)
 	write := func(still clientv3.Cmp) bool {
 		resp, err := direct.Txn(t.Context()).If(still).Then(clientv3.OpPut("stock", "1")).Commit()
@@ -444,15 +443,15 @@ func TestInteropOwner(t *testing.T) {
 		t.Error("refused while the lock is held")
 	}
 	for _, wrong := range []int64{0, 1, g.Token() - 1, g.Token() + 1, 1 << 60} {
-		_, err := etcdlock.Owner(t.Context(), direct, name, wrong)
+		_, err := etcdlock.IsOwner(t.Context(), direct, name, wrong)
 		wantError(t, err, etcdlock.ErrNotHeld)
 	}
 	unlock(t, g)
 	endsSoon(t, waiting)
-	_, err = etcdlock.Owner(t.Context(), direct, name, g.Token())
+	_, err = etcdlock.IsOwner(t.Context(), direct, name, g.Token())
 	wantError(t, err, etcdlock.ErrNotHeld)
 	next, _ := c.Held("a/b")
-	now, err := etcdlock.Owner(t.Context(), direct, name, next.Token())
+	now, err := etcdlock.IsOwner(t.Context(), direct, name, next.Token())
 	check(t, err)
 	if !write(now) || write(still) {
 		t.Error("the next holder is refused, or the last one is not")
@@ -470,7 +469,7 @@ func TestInteropOwner(t *testing.T) {
 	}
 }
 
-// What a claim says of itself can be read with any tool.
+// Any tool can read what a claim says about itself.
 func TestInteropValue(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
@@ -498,7 +497,7 @@ func TestInteropValue(t *testing.T) {
 	}
 }
 
-// Admins see what others hold and wait for, and can take it away.
+// Admins see the holders and waiters of other programs, and can evict them.
 func TestInteropAdmin(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
@@ -509,17 +508,17 @@ func TestInteropAdmin(t *testing.T) {
 	check(t, f.Lock(t.Context()))
 	ours := startWait(t, c, direct, "a/b", dlock.WithInfo(dlock.Info{Owner: "us"}))
 	theirs := second.await(t, direct, "a/b")
-	if keys, _, err := admin.List(t.Context(), "a/", "", 10); err != nil || !slices.Equal(keys, []string{"a/b"}) {
+	if keys, _, err := admin.ListPage(t.Context(), "a/", "", 10); err != nil || !slices.Equal(keys, []string{"a/b"}) {
 		t.Errorf("listed: %q, %v", keys, err)
 	}
 	claims := inspect(t, c, "a/b")
 	if len(claims) != 3 {
 		t.Fatalf("shown are %v", claims)
 	}
-	if cl := claims[0]; cl.Phase != driver.Held || cl.Token != storedClaims(t, direct, "a/b")[0].CreateRevision || cl.Info != (dlock.Info{}) || cl.Left <= 30*time.Second {
+	if cl := claims[0]; cl.Phase != dlock.PhaseHeld || cl.Token != storedClaims(t, direct, "a/b")[0].CreateRevision || cl.Info != (dlock.Info{}) || cl.Remaining <= 30*time.Second {
 		t.Errorf("the holder is shown as %v", cl)
 	}
-	if claims[1].Phase != driver.Queued || claims[1].Info.Owner != "us" || claims[2].Phase != driver.Queued {
+	if claims[1].Phase != dlock.PhaseQueued || claims[1].Info.Owner != "us" || claims[2].Phase != dlock.PhaseQueued {
 		t.Errorf("shown are %v", claims)
 	}
 	wantError(t, admin.Evict(t.Context(), "a/b", claims[0].Token+1), dlock.ErrLockNotHeld)
@@ -539,7 +538,7 @@ func TestInteropAdmin(t *testing.T) {
 	alive(t, g)
 	_, err = c.TryAcquire(t.Context(), "a/b")
 	var busy *dlock.Error
-	if wantError(t, err, dlock.ErrLockHeldByOther); !errors.As(err, &busy) || busy.Holder == nil || busy.Holder.Info.Owner != "us" || busy.Waiting != 1 {
+	if wantError(t, err, dlock.ErrLockHeldByOther); !errors.As(err, &busy) || busy.Holder == nil || busy.Holder.Info.Owner != "us" || busy.Waiters != 1 {
 		t.Errorf("busy: %v", err)
 	}
 	unlock(t, g)
@@ -560,8 +559,8 @@ func fillUp(t testing.TB, direct *clientv3.Client) {
 	t.Fatal("the server does not fill up")
 }
 
-// Without space nothing new is locked, and the error says so. What is held is
-// renewed and released, and who waits gets it.
+// Without space nothing new is locked, and the error says so. Held locks are renewed and released,
+// and waiters get them.
 func TestWithoutSpaceHeldLocksWork(t *testing.T) {
 	t.Parallel()
 	const ttl = 9 * time.Second
@@ -572,7 +571,7 @@ func TestWithoutSpaceHeldLocksWork(t *testing.T) {
 	g := acquire(t, c, "held", dlock.WithTTL(ttl))
 	waiter := startWait(t, locksAt(t, server.Endpoint()), direct, "held", dlock.WithTTL(ttl))
 	unlock(t, acquire(t, c, "warm"))
-	proxy.DropGRPC(txnPath, 1) // some attempt to file it was not answered
+	proxy.DropGRPC(txnPath, 1) // some attempt to submit it was not answered
 	unsure := acquire(t, c, "unsure", dlock.WithTTL(ttl))
 	fillUp(t, direct)
 	for _, opts := range [][]dlock.LockOption{nil, {dlock.WithTTL(ttl)}, {dlock.WithoutRenewal()}, {dlock.WithTTL(time.Hour)}} {
@@ -584,7 +583,7 @@ func TestWithoutSpaceHeldLocksWork(t *testing.T) {
 	}
 	awaitRenewal(t, g, unsure)
 	if err := unsure.Unlock(t.Context()); err != nil {
-		wantError(t, err, dlock.ErrUnknownOutcome) // there is no space to bar what may yet arrive
+		wantError(t, err, dlock.ErrUnknownOutcome) // there is no space for a tombstone
 	}
 	testenv.Eventually(t, testenv.UnderStress(ttl*2/3, time.Second+slack), "what was unlocked is free", func() bool { return len(storedClaims(t, direct, "unsure")) == 0 })
 	unlock(t, g)
@@ -596,7 +595,7 @@ func TestWithoutSpaceHeldLocksWork(t *testing.T) {
 	}
 }
 
-// findingOf returns what Check says under a name, the worst first.
+// findingOf returns the finding of Check with this name, the worst first.
 func findingOf(t testing.TB, findings []dlock.Finding, name string) dlock.Finding {
 	t.Helper()
 	var worst dlock.Finding
@@ -604,15 +603,15 @@ func findingOf(t testing.TB, findings []dlock.Finding, name string) dlock.Findin
 		if f.Name == name && (worst.Name == "" || f.Level > worst.Level) {
 			worst = f
 		}
-		if f.Level != driver.OK && f.Cure == "" {
-			t.Errorf("no cure: %+v", f)
+		if f.Level != dlock.LevelOK && f.Fix == "" {
+			t.Errorf("no fix: %+v", f)
 		}
 	}
 	return worst
 }
 
 // wantFindings asserts what Check finds.
-func wantFindings(t testing.TB, c *dlock.Client, want map[string]driver.Level) []dlock.Finding {
+func wantFindings(t testing.TB, c *dlock.Client, want map[string]dlock.Level) []dlock.Finding {
 	t.Helper()
 	findings, err := c.Check(t.Context())
 	check(t, err)
@@ -628,12 +627,12 @@ func TestCheckOneMember(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t, "--quota-backend-bytes", "1000000")
 	c := locksAt(t, server.Endpoint())
-	findings := wantFindings(t, c, map[string]driver.Level{"version": driver.OK, "members": driver.Warning, "alarms": driver.OK, "round-trip": driver.OK})
-	if f := findingOf(t, findings, "members"); !strings.Contains(f.Cure, "three") {
-		t.Errorf("the cure for a single member is to %q", f.Cure)
+	findings := wantFindings(t, c, map[string]dlock.Level{"version": dlock.LevelOK, "members": dlock.LevelWarning, "alarms": dlock.LevelOK, "round-trip": dlock.LevelOK})
+	if f := findingOf(t, findings, "members"); !strings.Contains(f.Fix, "three") {
+		t.Errorf("the fix for a single member is to %q", f.Fix)
 	}
 	fillUp(t, dial(t, server.Endpoint()))
-	findings = wantFindings(t, c, map[string]driver.Level{"version": driver.OK, "alarms": driver.Unsafe})
+	findings = wantFindings(t, c, map[string]dlock.Level{"version": dlock.LevelOK, "alarms": dlock.LevelUnsafe})
 	if f := findingOf(t, findings, "alarms"); f.Detail != "NOSPACE" {
 		t.Errorf("the alarm is %q", f.Detail)
 	}
@@ -647,15 +646,15 @@ func TestCheckCluster(t *testing.T) {
 	cluster := testenv.EtcdCluster(t)
 	nodes := cluster.Nodes()
 	c := locksAt(t, cluster.Endpoints()...)
-	fine := map[string]driver.Level{"version": driver.OK, "members": driver.OK, "alarms": driver.OK}
+	fine := map[string]dlock.Level{"version": dlock.LevelOK, "members": dlock.LevelOK, "alarms": dlock.LevelOK}
 	findings := wantFindings(t, c, fine)
 	if f := findingOf(t, findings, "member"); f.Name != "" {
 		t.Errorf("all run, and %+v", f)
 	}
-	wantFindings(t, locksAt(t, nodes[0].Endpoint()), map[string]driver.Level{"members": driver.Warning}) // knows only one
+	wantFindings(t, locksAt(t, nodes[0].Endpoint()), map[string]dlock.Level{"members": dlock.LevelWarning}) // knows only one
 
 	check(t, nodes[0].Kill())
-	findings = wantFindings(t, c, map[string]driver.Level{"member": driver.Warning, "members": driver.OK})
+	findings = wantFindings(t, c, map[string]dlock.Level{"member": dlock.LevelWarning, "members": dlock.LevelOK})
 	if f := findingOf(t, findings, "member"); !strings.Contains(f.Detail, nodes[0].Addr()) {
 		t.Errorf("which one is down? %+v", f)
 	}
@@ -665,8 +664,8 @@ func TestCheckCluster(t *testing.T) {
 	wantUnsafe(t, locksAt(t, nodes[2].Endpoint()))
 }
 
-// wantUnsafe asserts that Check does not call a cluster without a majority safe, and
-// says so before its context ends.
+// wantUnsafe asserts that Check does not call a cluster without a majority safe, and returns before
+// its context ends.
 func wantUnsafe(t testing.TB, c *dlock.Client) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testenv.UnderStress(120*time.Second, 20*time.Second))
@@ -680,7 +679,7 @@ func wantUnsafe(t testing.TB, c *dlock.Client) {
 		wantError(t, err, dlock.ErrNotReady)
 		return
 	}
-	if !slices.ContainsFunc(findings, func(f dlock.Finding) bool { return f.Level == driver.Unsafe }) {
+	if !slices.ContainsFunc(findings, func(f dlock.Finding) bool { return f.Level == dlock.LevelUnsafe }) {
 		t.Errorf("no majority, and Check finds %+v", findings)
 	}
 }

@@ -11,13 +11,12 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// A keepAliver keeps leases alive over one long-lived stream. A client with a user
-// authenticates for every stream that it opens, which costs the server a bcrypt and a
-// write: a stream per renewal brings down a small fleet.
+// A keepAliver keeps leases alive over one long-lived stream. A client with a user authenticates
+// for every stream that it opens, which costs the server a bcrypt and a write: one stream per
+// renewal overloads the server even with a small fleet.
 //
-// A lease counts from when the request was sent that the server answered. etcd answers
-// the requests of a stream in their order, so an answer belongs to the oldest request of
-// its lease that has none.
+// A lease counts from the time at which the answered request was sent. etcd answers the requests of
+// a stream in order, so an answer belongs to the oldest unanswered request of its lease.
 type keepAliver struct {
 	driver *etcdDriver
 	lessor pb.LeaseClient // nil: the client has no connection of its own
@@ -48,18 +47,18 @@ type keepAliveRequest struct {
 	ttl     chan int64 // buffered by one: the answer
 }
 
-// errKeepAliveOverdue: the stream is replaced, since another member may answer.
+// errKeepAliveOverdue: the stream is replaced, because another member may answer.
 var errKeepAliveOverdue = errors.New("no answer to a keep-alive in time")
 
-// ask keeps a lease alive once. It returns what the server has granted, 0 if it does not
-// know the lease, and when the request was sent. An answer that takes longer than within
-// from its sending is overdue.
+// ask keeps a lease alive once. It returns the TTL that the server granted, 0 if the server does
+// not know the lease, and when the request was sent. An answer that takes longer than within is
+// overdue.
 func (k *keepAliver) ask(ctx context.Context, id clientv3.LeaseID, within time.Duration) (sent time.Time, ttl int64, err error) {
 	s, err := k.connected(ctx, within)
 	if err != nil {
 		return time.Time{}, 0, err
 	}
-	// Not the caller's to stop: a stream that does not answer is replaced in any case.
+	// The caller does not stop this timer: a stream that does not answer is replaced in any case.
 	overdue := time.AfterFunc(within, func() { k.end(s, errKeepAliveOverdue) })
 	r, err := s.send(int64(id), overdue)
 	if err != nil {
@@ -88,9 +87,9 @@ func (s *keepAliveStream) send(id int64, overdue *time.Timer) (*keepAliveRequest
 	return r, s.Send(&pb.LeaseKeepAliveRequest{ID: id})
 }
 
-// connected returns the stream, and waits while one is being opened. It returns the error
-// of an attempt that has failed meanwhile. The pause after that is a fraction of within:
-// a lease must not run out because of it. It is longer for a client that authenticates.
+// connected returns the stream, and waits while one is being opened. It returns the error of an
+// attempt that failed meanwhile. The pause after a failure is a fraction of within, so that no
+// lease expires because of it. It is longer for a client that authenticates.
 func (k *keepAliver) connected(ctx context.Context, within time.Duration) (*keepAliveStream, error) {
 	pause := within / 6
 	if k.driver.client.Username != "" {
@@ -117,7 +116,7 @@ func (k *keepAliver) connected(ctx context.Context, within time.Duration) (*keep
 	return k.stream, nil
 }
 
-// startOpening opens a stream, unless that is under way. It runs under mu.
+// startOpening opens a stream, unless one is being opened. The caller holds mu.
 func (k *keepAliver) startOpening() (opened <-chan struct{}) {
 	if k.opening == nil {
 		k.opening = make(chan struct{})
@@ -126,7 +125,7 @@ func (k *keepAliver) startOpening() (opened <-chan struct{}) {
 	return k.opening
 }
 
-// opened waits while a stream is being opened, but not for long.
+// opened waits while a stream is being opened, but only for a short time.
 func (k *keepAliver) opened(ctx context.Context) {
 	k.mu.Lock()
 	opening := k.opening
@@ -142,10 +141,9 @@ func (k *keepAliver) opened(ctx context.Context) {
 	}
 }
 
-// openTimeout is how long an attempt to open a stream may take: a member that hangs is not
-// the only one. A client with a user authenticates meanwhile, for which a busy server takes
-// its time; to give up sooner would only make it do so in vain. Attempts that fail double
-// it.
+// openTimeout is how long an attempt to open a stream may take: other members may answer if one
+// hangs. A client with a user authenticates meanwhile, which takes a busy server some time; giving
+// up sooner would waste that work. The timeout doubles with each failure.
 const (
 	openTimeout     = time.Second
 	openUserTimeout = 3 * time.Second
@@ -160,8 +158,8 @@ func (d *etcdDriver) openTimeout(failures int) time.Duration {
 	return min(first<<min(failures, 4), maxOpenTimeout)
 }
 
-// open makes one attempt. It belongs to no caller, so one whose context ends wastes no
-// authentication.
+// open makes one attempt. It does not depend on a caller's context, so the end of that context
+// wastes no authentication.
 func (k *keepAliver) open() {
 	d := k.driver
 	k.mu.Lock()
@@ -205,9 +203,9 @@ func (k *keepAliver) openStream(timeout time.Duration) (*keepAliveStream, error)
 	}, nil
 }
 
-// receive delivers the answers of a stream until it ends. If leases are in use, another
-// one is opened at once: to authenticate may take longer than is left when the next
-// keep-alive is due.
+// receive delivers the answers of a stream until it ends. If leases are in use, it opens another
+// stream at once: authentication may take longer than the time left when the next keep-alive is
+// due.
 func (k *keepAliver) receive(s *keepAliveStream) {
 	for {
 		resp, err := s.Recv()
@@ -229,7 +227,7 @@ func (k *keepAliver) receive(s *keepAliveStream) {
 	}
 }
 
-// answer gives an answer to the request that it can at best belong to.
+// answer assigns an answer to the oldest unanswered request of its lease.
 func (s *keepAliveStream) answer(resp *pb.LeaseKeepAliveResponse) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -239,14 +237,15 @@ func (s *keepAliveStream) answer(resp *pb.LeaseKeepAliveResponse) {
 	}
 	waiting[0].overdue.Stop()
 	waiting[0].ttl <- resp.TTL
-	if waiting = waiting[1:]; len(waiting) == 0 {
+	waiting = waiting[1:]
+	if len(waiting) == 0 {
 		delete(s.pending, resp.ID)
 		return
 	}
 	s.pending[resp.ID] = waiting
 }
 
-// end gives up a stream. The next request opens another, perhaps to another member.
+// end closes a stream. The next request opens another one, possibly to another member.
 func (k *keepAliver) end(s *keepAliveStream, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -256,7 +255,7 @@ func (k *keepAliver) end(s *keepAliveStream, err error) {
 	default:
 	}
 	if k.stream == s {
-		k.stream, k.err = nil, err // for those who have waited for it
+		k.stream, k.err = nil, err // for the callers that have waited for it
 		k.backOff.failed()
 	}
 	s.err = err
@@ -264,7 +263,7 @@ func (k *keepAliver) end(s *keepAliveStream, err error) {
 	s.cancel()
 }
 
-// A backOff spreads attempts that fail: each waits about twice as long as the one before.
+// A backOff spaces out failing attempts: each waits about twice as long as the one before.
 type backOff struct {
 	base, most time.Duration
 	failures   int
@@ -279,9 +278,9 @@ func (b *backOff) failed() {
 	b.retryAt = time.Now().Add(jitter(pause))
 }
 
-// wait is how long the next attempt has to wait.
+// wait returns how long the next attempt must wait.
 func (b *backOff) wait() time.Duration { return time.Until(b.retryAt) }
 
-// jitter is a time from half of d to one and a half, so that processes which fail together
-// do not come back together.
+// jitter returns a random time between half of d and one and a half times d, so that processes that
+// fail together do not retry together.
 func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d+1) }

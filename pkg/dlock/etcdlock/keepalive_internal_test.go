@@ -16,7 +16,7 @@ import (
 	"github.com/ceyewan/genesis/internal/testenv"
 )
 
-// unanswered is how many keep-alives of a lease wait for an answer on the present stream.
+// unanswered returns how many keep-alives of a lease wait for an answer on the current stream.
 func (k *keepAliver) unanswered(id clientv3.LeaseID) int {
 	k.mu.Lock()
 	s := k.stream
@@ -29,7 +29,7 @@ func (k *keepAliver) unanswered(id clientv3.LeaseID) int {
 	return len(s.pending[int64(id)])
 }
 
-// renewals is how many keep-alives the server has carried out.
+// renewals returns how many keep-alives the server has carried out.
 func renewals(t *testing.T, server *servers.Etcd) (n int) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.Endpoint()+"/metrics", nil)
@@ -55,8 +55,8 @@ func renewals(t *testing.T, server *servers.Etcd) (n int) {
 	return 0
 }
 
-// A caller leaves before its keep-alive is answered, and the next one has not reached the
-// server when that answer comes: it must not count for the later sending.
+// A caller leaves before its keep-alive is answered, and the next one has not reached the server
+// when that answer comes: the answer must not count for the later request.
 func TestAnswerBelongsToTheOldestKeepAlive(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
@@ -105,7 +105,7 @@ func TestAnswerBelongsToTheOldestKeepAlive(t *testing.T) {
 	}
 }
 
-// A member does not answer: the stream is given up, and the next one serves.
+// A member does not answer: the stream is closed, and the next one works.
 func TestOverdueKeepAliveReplacesTheStream(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
@@ -132,8 +132,8 @@ func TestOverdueKeepAliveReplacesTheStream(t *testing.T) {
 	}
 }
 
-// A stream is opened and ends before the caller that waited for it has looked: it is told
-// why, and is not given what is not there.
+// A stream is opened and ends before the caller that waited for it has looked: the caller gets the
+// reason, and not a stream that has ended.
 func TestStreamThatEndsAtOnce(t *testing.T) {
 	t.Parallel()
 	d, client := openInternal(t, testenv.Etcd(t).Endpoint())
@@ -170,9 +170,9 @@ func TestStreamThatEndsAtOnce(t *testing.T) {
 	}
 }
 
-// The longest pause between attempts to open a stream is a part of what an answer may take, so
-// that a lease does not run out because of it. Authenticating costs the server much, so a
-// client with a user waits longer. A short lease shortens the pause for good.
+// The longest pause between attempts to open a stream is a fraction of the time for an answer, so
+// that no lease expires because of it. Authentication is expensive for the server, so a client with
+// a user waits longer. A short lease shortens the pause permanently.
 func TestPauseBetweenStreamsIsAPartOfTheTimeForAnAnswer(t *testing.T) {
 	for user, want := range map[string]time.Duration{"": 100 * time.Millisecond, "root": 300 * time.Millisecond} {
 		k := &keepAliver{driver: &etcdDriver{client: &clientv3.Client{Username: user}}, stream: &keepAliveStream{}}

@@ -11,10 +11,10 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// A keyWatcher tells at once when the key of a held claim is deleted by somebody else: a
-// renewal would find out up to a third of the TTL later, and a claim that is not renewed
-// never. All keys are watched over one stream, each by itself: claims of a process have no
-// range of their own, and a range of all locks would bring everybody's releases.
+// A keyWatcher reports at once when another party deletes the key of a held claim: a renewal would
+// find out up to a third of the TTL later, and a claim that is not renewed never would. All keys
+// are watched over one stream, with one watch each: the claims of a process do not form a key
+// range, and a range over all locks would deliver the releases of every process.
 type keyWatcher struct {
 	*etcdDriver
 	open    func(context.Context) (watchStream, error)
@@ -27,21 +27,21 @@ type keyWatcher struct {
 }
 
 const (
-	// watchAfter is how long a lock is held at least before its key is watched: most
-	// are released sooner, and a watch for them would cost more than they do.
+	// watchAfter is how long a lock must be held before its key is watched: most locks are released
+	// sooner, and watching them would cost more than the locks themselves.
 	watchAfter = 10 * time.Millisecond
-	// watchStays is how long a watch outlives the claim. Keys are used again.
+	// watchStays is how long a watch outlives its claim, because keys are reused.
 	watchStays = 3 * time.Second
-	// watchSilence is how long a stream may bring nothing before it is asked to, and
-	// then before it is replaced.
+	// watchSilence is how long a stream may be silent before the session asks it for progress, and
+	// then again before the stream is replaced.
 	watchSilence = 5 * time.Second
-	// watchBegins is how long a new stream may take for its first answer.
+	// watchBegins is how long a new stream may take to send its first response.
 	watchBegins = 2 * time.Second
 )
 
 var errWatchSilent = errors.New("the watch stream does not answer")
 
-// hold takes in a claim that is held from now on. It runs under mu.
+// hold adds a claim that is held from now on. The caller holds mu.
 func (w *keyWatcher) hold(c *claim) {
 	if w.active {
 		w.fresh = append(w.fresh, c)
@@ -55,7 +55,7 @@ func (w *keyWatcher) hold(c *claim) {
 	}
 }
 
-// run has a session for as long as there is something to watch.
+// run keeps a session while there is a key to watch.
 func (w *keyWatcher) run() {
 	for w.ctx.Err() == nil {
 		if !w.needed() {
@@ -94,7 +94,7 @@ func (w *keyWatcher) needed() bool {
 	return false
 }
 
-// session opens a stream and watches over it what is held, until it breaks.
+// session opens a stream and watches the held keys until the stream breaks.
 func (w *keyWatcher) session() error {
 	ctx, cancel := context.WithCancel(w.ctx)
 	defer cancel()
@@ -115,8 +115,8 @@ func (w *keyWatcher) session() error {
 	return s.run(inbox, ended)
 }
 
-// A watchInbox takes every response at once: a receiver that waited for the session, while
-// that sends, would keep the server from reading what is sent.
+// A watchInbox accepts every response at once: if the receiver waited for the session while the
+// session sends, the server would stop reading.
 type watchInbox struct {
 	mu   sync.Mutex
 	got  []*pb.WatchResponse

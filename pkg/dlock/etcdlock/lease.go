@@ -11,8 +11,8 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// A lease keeps claims. Those with one TTL share a lease, so that a keep-alive is
-// one however many locks are held; a claim that is not renewed has its own.
+// A lease is what claims are attached to. Claims with the same TTL share a lease, so that one
+// keep-alive serves any number of held locks. A claim that is not renewed has its own lease.
 type lease struct {
 	id      clientv3.LeaseID
 	seconds int64 // as asked for
@@ -28,33 +28,33 @@ type lease struct {
 	verifying bool  // whether it is still there
 }
 
-// seconds is a TTL as etcd counts it.
+// seconds rounds a TTL up to etcd's unit.
 func seconds(ttl time.Duration) int64 {
 	return int64((ttl + time.Second - 1) / time.Second)
 }
 
-// end is when the lease is over at the earliest.
+// end returns the earliest time at which the lease can end.
 func (l *lease) end() time.Time { return l.renewed.Add(l.ttl) }
 
 // over reports whether the lease may have ended.
 func (l *lease) over(now time.Time) bool { return l.dead || !now.Before(l.end()) }
 
-// aged reports whether so much of the lease has passed that a claim that joins it
-// would be short of time.
+// aged reports whether so much of the lease has passed that a claim that joins it would have too
+// little time.
 func (l *lease) aged(now time.Time) bool { return now.Sub(l.renewed) > l.ttl/3 }
 
-// bound is how long a call that a lease depends on may take.
-func bound(secs int64) time.Duration {
+// timeout returns how long a call that a lease depends on may take.
+func timeout(secs int64) time.Duration {
 	return min(time.Duration(secs)*time.Second, 2*time.Second)
 }
 
-// enter returns a claim that can be filed: the one that was filed under this ID
-// before, as long as its lease lives, or a new one.
+// enter returns a claim that can be submitted: the one that was submitted under this ID before,
+// while its lease is alive, or a new one.
 func (d *etcdDriver) enter(ctx context.Context, r driver.Request) (*claim, error) {
 	secs := seconds(r.TTL)
 	d.mu.Lock()
 	if c := d.claims[r.ID]; c != nil && c.key == r.Key && !c.lease.dead {
-		c.seen = time.Now() // it is not silent, whatever becomes of this call
+		c.seen = time.Now() // the claim is in use, whatever the result of this call
 		c.ending = false
 		d.mu.Unlock()
 		return c, nil
@@ -78,7 +78,7 @@ func (d *etcdDriver) enter(ctx context.Context, r driver.Request) (*claim, error
 	return c, nil
 }
 
-// leaseFor returns the lease of a TTL, and makes one if there is none that lives.
+// leaseFor returns the lease for a TTL, and requests a new one if none is alive.
 func (d *etcdDriver) leaseFor(ctx context.Context, secs int64, own bool) (*lease, error) {
 	if own {
 		return d.grant(ctx, secs)
@@ -94,9 +94,9 @@ func (d *etcdDriver) leaseFor(ctx context.Context, secs int64, own bool) (*lease
 		d.grants[secs] = call
 	}
 	d.mu.Unlock()
-	return call.do(ctx, d, bound(secs), func(ctx context.Context) (*lease, error) {
+	return call.do(ctx, d, timeout(secs), func(ctx context.Context) (*lease, error) {
 		d.mu.Lock()
-		l := d.leases[secs] // perhaps somebody else's call has just ended
+		l := d.leases[secs] // another call may have created it meanwhile
 		usable := l != nil && !l.over(time.Now())
 		d.mu.Unlock()
 		if usable {
@@ -122,11 +122,10 @@ func (d *etcdDriver) grant(ctx context.Context, secs int64) (*lease, error) {
 	return &lease{id: resp.ID, seconds: secs, ttl: time.Duration(resp.TTL) * time.Second, renewed: sent, claims: map[string]*claim{}}, nil
 }
 
-// keepAlive restarts the deadline of a lease. It asks again while there is time: a
-// member that hangs is not the only one. errLeaseGone says that the server does
-// not know the lease.
+// keepAlive restarts the deadline of a lease. It retries while there is time: other members may
+// answer if one hangs. errLeaseGone means that the server does not know the lease.
 func (d *etcdDriver) keepAlive(ctx context.Context, l *lease) error {
-	limit := bound(l.seconds)
+	limit := timeout(l.seconds)
 	_, err := l.alive.do(ctx, d, limit, func(ctx context.Context) (struct{}, error) {
 		for {
 			err := d.keepAliveOnce(ctx, l, min(l.ttl/6, limit/2))
@@ -138,8 +137,8 @@ func (d *etcdDriver) keepAlive(ctx context.Context, l *lease) error {
 	return err
 }
 
-// keepAliveOnce sends one keep-alive, and counts the lease from then if it is answered in
-// time.
+// keepAliveOnce sends one keep-alive. If it is answered in time, the lease counts from when it was
+// sent.
 func (d *etcdDriver) keepAliveOnce(ctx context.Context, l *lease, within time.Duration) error {
 	ask := d.alive.ask
 	if d.alive.lessor == nil {
@@ -161,13 +160,13 @@ func (d *etcdDriver) keepAliveOnce(ctx context.Context, l *lease, within time.Du
 	return nil
 }
 
-// askWithoutStream is for a client without a connection, as that of an embedded server is:
+// askWithoutStream is for a client without a connection, such as the client of an embedded server:
 // a stream costs nothing there.
 func (d *etcdDriver) askWithoutStream(ctx context.Context, id clientv3.LeaseID, within time.Duration) (sent time.Time, ttl int64, err error) {
-	bounded, cancel := context.WithTimeout(ctx, within)
+	limited, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	sent = time.Now()
-	resp, err := d.client.KeepAliveOnce(bounded, id)
+	resp, err := d.client.KeepAliveOnce(limited, id)
 	switch {
 	case errors.Is(err, rpctypes.ErrLeaseNotFound):
 		return sent, 0, nil
@@ -178,9 +177,9 @@ func (d *etcdDriver) askWithoutStream(ctx context.Context, id clientv3.LeaseID, 
 	return sent, resp.TTL, nil
 }
 
-// sweep releases the claims on a lease that have been silent for too long: the
-// lease lives on for the sake of others, and would keep them for ever. Once that was
-// tried, the claim is gone: the attempt may arrive at any time.
+// sweep releases the claims on a lease that were not renewed for too long: other claims keep the
+// lease alive, and it would keep these claims forever. After the attempt, such a claim is gone,
+// because the release may arrive at any time.
 func (d *etcdDriver) sweep(l *lease) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -190,7 +189,7 @@ func (d *etcdDriver) sweep(l *lease) {
 			continue
 		}
 		c.swept, c.sweeping = true, true
-		ref := driver.Ref{Key: c.key, ID: c.id, TTL: l.ttl, Unsettled: true}
+		ref := driver.Ref{Key: c.key, ID: c.id, TTL: l.ttl, Unanswered: true}
 		d.work.Go(func() {
 			ctx, cancel := context.WithTimeout(d.ctx, time.Second)
 			defer cancel()
@@ -204,7 +203,7 @@ func (d *etcdDriver) sweep(l *lease) {
 	}
 }
 
-// forget drops a claim that is gone, or was never stored. It runs under mu.
+// forget drops a claim that is gone or was never stored. The caller holds mu.
 func (d *etcdDriver) forget(c *claim) {
 	if d.claims[c.id] != c {
 		return
@@ -216,7 +215,7 @@ func (d *etcdDriver) forget(c *claim) {
 	if c.other != nil {
 		delete(c.other.claims, c.id)
 	}
-	d.leaveLine(c)
+	d.leaveQueue(c)
 	if c.fixed {
 		d.revokeLater(c.lease)
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// lose forgets a held claim whose key has gone by no doing of ours, and tells the engine.
-// rev is when, 0 if that is not known. It runs under mu.
+// lose forgets a held claim whose key was deleted by another party, and notifies the engine. rev is
+// the revision of the deletion, or 0 if it is not known. The caller holds mu.
 func (d *etcdDriver) lose(c *claim, rev int64) {
 	if d.claims[c.id] != c || c.ending { // its release finds out
 		return
@@ -26,7 +26,7 @@ func (d *etcdDriver) lose(c *claim, rev int64) {
 	l.goneAt = rev
 }
 
-// verifyLease looks whether a lease is still there, at most once at a time. It runs under
+// verifyLease checks whether a lease still exists, at most one check at a time. The caller holds
 // mu.
 func (d *etcdDriver) verifyLease(l *lease) {
 	if l.verifying {
@@ -34,7 +34,7 @@ func (d *etcdDriver) verifyLease(l *lease) {
 	}
 	l.verifying = true
 	d.work.Go(func() {
-		ctx, cancel := context.WithTimeout(d.ctx, lookBound)
+		ctx, cancel := context.WithTimeout(d.ctx, lookTimeout)
 		defer cancel()
 		resp, err := d.client.TimeToLive(ctx, l.id)
 		d.mu.Lock()
@@ -46,8 +46,8 @@ func (d *etcdDriver) verifyLease(l *lease) {
 	})
 }
 
-// markLeaseDead takes in that a lease is gone: no new claim joins it, and those on it are lost. It
-// runs under mu.
+// markLeaseDead records that a lease is gone: no new claim joins it, and the claims on it are lost.
+// The caller holds mu.
 func (d *etcdDriver) markLeaseDead(l *lease) {
 	l.dead = true
 	if d.leases[l.seconds] == l {
@@ -61,9 +61,8 @@ func (d *etcdDriver) markLeaseDead(l *lease) {
 	}
 }
 
-// lossEvents delivers losses to the engine. None may be lost: a claim that is not renewed
-// would never be told again. So it waits for room among the events, whatever there is to
-// tell.
+// lossEvents delivers losses to the engine. None may be dropped: the engine would never hear again
+// of a claim that is not renewed. So it waits until the event queue has space.
 type lossEvents struct {
 	mu      sync.Mutex
 	pending []driver.Event

@@ -10,11 +10,11 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// More locks are lost at once than there is room for among the events. Each is told when the
-// engine has taken the ones before, and what is left does not keep Close from returning.
+// More locks are lost at once than the event queue can hold. Each loss is reported when the engine
+// has taken the events before, and the remaining ones do not keep Close from returning.
 func TestLossesWaitForRoom(t *testing.T) {
 	t.Parallel()
-	d := &etcdDriver{Outbox: driver.NewOutbox(4)}
+	d := &etcdDriver{EventQueue: driver.NewEventQueue(4)}
 	d.losses.wake = make(chan struct{}, 1)
 	d.ctx, d.cancel = context.WithCancel(t.Context())
 	defer d.cancel()

@@ -13,6 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/stats"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
@@ -60,8 +61,7 @@ type lossRig struct {
 	watcher *deletionWatcher // sees when the server has dropped a key
 }
 
-// round takes n locks, drops them, and returns how long after each drop its holder was
-// told.
+// round takes n locks, drops them, and returns how long after each drop its holder was notified.
 func (rig *lossRig) round(t *testing.T, d drop, tag string, n int, opts ...dlock.LockOption) (took []time.Duration) {
 	t.Helper()
 	var wg sync.WaitGroup
@@ -96,11 +96,11 @@ func (rig *lossRig) round(t *testing.T, d drop, tag string, n int, opts ...dlock
 	return took
 }
 
-// lossTTL is long, so that no renewal and no end of a lease tells of a loss.
+// lossTTL is long, so that neither a renewal nor the end of a lease reports a loss.
 const lossTTL = 2 * time.Minute
 
-// An operator revokes a lease, evicts a holder or deletes its key: each holder is told at
-// once, also of locks that are not renewed.
+// An operator revokes a lease, evicts a holder or deletes its key: each holder is notified at once,
+// also of locks that are not renewed.
 func TestLossIsToldAtOnce(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
@@ -123,8 +123,8 @@ func TestLossIsToldAtOnce(t *testing.T) {
 				}
 				slices.Sort(took)
 				t.Logf("%d of %d told, p50 %v, p99 %v, the last after %v", len(took), rounds*each,
-					quantileOf(took, .5), quantileOf(took, .99), took[len(took)-1])
-				if p99 := quantileOf(took, .99); testenv.UnderStress(0, 1) == 1 && p99 > 50*time.Millisecond {
+					stats.Percentile(took, 50), stats.Percentile(took, 99), took[len(took)-1])
+				if p99 := stats.Percentile(took, 99); testenv.UnderStress(0, 1) == 1 && p99 > 50*time.Millisecond {
 					t.Errorf("p99 is %v", p99)
 				}
 			})
@@ -132,8 +132,8 @@ func TestLossIsToldAtOnce(t *testing.T) {
 	}
 }
 
-// The link of a holder is down when its lock is taken away: it is told when the link is
-// back, also of a lock that is not renewed and though the history was compacted.
+// The link of a holder is down when its lock is taken away: the holder is notified when the link is
+// back, also for a lock that is not renewed and although the history was compacted.
 func TestLossWhileNotWatching(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
@@ -168,8 +168,8 @@ func TestLossWhileNotWatching(t *testing.T) {
 	}
 }
 
-// A release of our own is no loss, and the watch of a key ends some time after its last
-// holder. Keys that are held again and again are not watched anew each time.
+// A release by this driver is not a loss, and the watch of a key ends some time after its last
+// holder. Keys that are held repeatedly do not get a new watch each time.
 func TestWatchesOfOwnKeys(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
@@ -197,8 +197,8 @@ func TestWatchesOfOwnKeys(t *testing.T) {
 	}
 }
 
-// The member that serves the watches falls silent, with its connections open: they go to
-// another one, and a deletion meanwhile is told before the lease ends.
+// The member that serves the watches stops answering while its connections stay open: the watches
+// move to another member, and a deletion meanwhile is reported before the lease ends.
 func TestLossBehindSilentMember(t *testing.T) {
 	t.Parallel()
 	cluster := testenv.EtcdCluster(t)
@@ -233,7 +233,7 @@ func TestLossBehindSilentMember(t *testing.T) {
 	}
 }
 
-// A call finds that the lease of other locks is gone: they are lost at that moment, though
+// A call finds that the lease of other locks is gone: they are lost at that moment, although
 // nothing watches their keys.
 func TestDeadLeaseIsToldByAnyCall(t *testing.T) {
 	t.Parallel()

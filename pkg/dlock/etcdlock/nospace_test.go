@@ -22,8 +22,8 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/etcdlock"
 )
 
-// The transactions with which a server meets its quota are carried out and refused. What was
-// refused is not stored when the call returns.
+// The transactions with which a server reaches its quota are carried out and still refused. A
+// refused claim is not stored when the call returns.
 func TestRefusedForSpaceIsNotStored(t *testing.T) {
 	t.Parallel()
 	refused := 0
@@ -43,8 +43,8 @@ func TestRefusedForSpaceIsNotStored(t *testing.T) {
 	}
 }
 
-// lockUntilFull locks one name after another until the server has no more room, and returns those that
-// were refused.
+// lockUntilFull locks one name after another until the server has no more space, and returns the
+// names that were refused.
 func lockUntilFull(t *testing.T, c *dlock.Client, direct *clientv3.Client) (refused []string) {
 	t.Helper()
 	var mu sync.Mutex
@@ -84,15 +84,15 @@ func lockUntilFull(t *testing.T, c *dlock.Client, direct *clientv3.Client) (refu
 	return refused
 }
 
-// fill makes a server refuse to store anything, until the alarm is taken off.
+// fill makes a server refuse to store anything until the alarm is cleared.
 func fill(t *testing.T, direct *clientv3.Client) {
 	t.Helper()
 	_, err := pb.NewMaintenanceClient(direct.ActiveConnection()).Alarm(t.Context(), &pb.AlarmRequest{Action: pb.AlarmRequest_ACTIVATE, Alarm: pb.AlarmType_NOSPACE})
 	check(t, err)
 }
 
-// A release that finds no room for its tombstone deletes the claim all the same. That the next attempt
-// does not find it is no loss.
+// A release without space for its tombstone still deletes the claim. If the next attempt does not
+// find the claim, that is not a loss.
 func TestUnlockWithoutSpaceIsNoLoss(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
@@ -112,8 +112,9 @@ func TestUnlockWithoutSpaceIsNoLoss(t *testing.T) {
 	}
 }
 
-// A deleter is a client whose transactions that do nothing but delete arrive when they are let go. Their
-// callers get no answer, at the end of their context or, if it is deaf, when they are let go.
+// A deleter is a client whose delete-only transactions arrive when they are let go. Their callers
+// get no answer until the end of their context or, if it is deaf, until the transactions are let
+// go.
 type deleter struct {
 	*clientv3.Client
 	letGo         func()
@@ -151,7 +152,7 @@ func dialDeleter(t *testing.T, endpoint string, deaf bool) deleter {
 	return d
 }
 
-// A call whose claim is taken back returns when its context ends, and not when that is answered.
+// A call whose claim is taken back returns when its context ends, without waiting for the delete.
 func TestTakingBackHeedsTheContext(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
@@ -181,8 +182,8 @@ func TestTakingBackHeedsTheContext(t *testing.T) {
 	check(t, err)
 }
 
-// The delete of a claim that would not wait arrives late, when the same claim was submitted once more:
-// it takes no lock away.
+// The delete of a claim that would not wait arrives late, after the same claim was submitted once
+// more: it takes no lock away.
 func TestLateDeleteSparesTheNextGrant(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)

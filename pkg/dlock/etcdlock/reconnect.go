@@ -9,15 +9,15 @@ import (
 	"google.golang.org/grpc/connectivity"
 )
 
-// gRPC waits longer and longer before it connects again, by default up to two minutes:
-// locks would be lost although the server is back. While somebody needs the server, it is
-// made to try sooner: every reconnectEvery at first, reconnectSoon times, and then each
-// time after twice as long, up to reconnectMost. Nobody else's attempts are hastened, and
-// no two processes come at the same time.
+// gRPC waits longer and longer before it reconnects, by default up to two minutes: locks would be
+// lost although the server is back. While a lock or a caller needs the server, the driver makes
+// gRPC try sooner: every reconnectEvery for the first reconnectSoon attempts, and then after a
+// pause that doubles each time, up to maxReconnectPause. The driver does not affect other users of
+// the client, and the pauses are random so that processes do not reconnect at the same time.
 const (
-	reconnectEvery = 600 * time.Millisecond
-	reconnectSoon  = 12
-	reconnectMost  = time.Minute
+	reconnectEvery    = 600 * time.Millisecond
+	reconnectSoon     = 12
+	maxReconnectPause = time.Minute
 )
 
 // reconnect runs until the driver is closed.
@@ -25,15 +25,15 @@ func (d *etcdDriver) reconnect(conn *grpc.ClientConn) {
 	for d.ctx.Err() == nil {
 		state := conn.GetState()
 		if state == connectivity.TransientFailure {
-			d.hasten(conn)
+			d.reconnectNow(conn)
 		} else {
 			conn.WaitForStateChange(d.ctx, state)
 		}
 	}
 }
 
-// hasten makes a connection that has failed try again, until it does not fail any more.
-func (d *etcdDriver) hasten(conn *grpc.ClientConn) {
+// reconnectNow makes a failed connection retry until it no longer fails.
+func (d *etcdDriver) reconnectNow(conn *grpc.ClientConn) {
 	for attempts := 0; ; {
 		ctx, cancel := context.WithTimeout(d.ctx, reconnectPause(attempts))
 		changed := conn.WaitForStateChange(ctx, connectivity.TransientFailure)
@@ -48,18 +48,18 @@ func (d *etcdDriver) hasten(conn *grpc.ClientConn) {
 	}
 }
 
-// reconnectPause is up to a quarter more or less.
+// reconnectPause returns the pause before an attempt, varied randomly by up to a quarter.
 func reconnectPause(attempts int) time.Duration {
-	pause := min(reconnectEvery<<min(max(attempts+1-reconnectSoon, 0), 16), reconnectMost)
+	pause := min(reconnectEvery<<min(max(attempts+1-reconnectSoon, 0), 16), maxReconnectPause)
 	return pause*3/4 + rand.N(pause/2)
 }
 
-// callStays is how long after a call its caller may still want something: it repeats what
-// was not answered.
+// callStays is how long after a call its caller may still need the server, because it repeats calls
+// that were not answered.
 const callStays = 3 * time.Second
 
-// needsServer reports whether a lock is held or waited for that would be lost without a
-// server, or a caller asks for one.
+// needsServer reports whether a lock is held or waited for that would be lost without a server, or
+// whether a call is in progress.
 func (d *etcdDriver) needsServer() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -75,7 +75,7 @@ func (d *etcdDriver) needsServer() bool {
 	return false
 }
 
-// call notes that a call is under way until the function is called that it returns.
+// call records that a call is in progress until the returned function is called.
 func (d *etcdDriver) call() (done func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -48,8 +48,8 @@ func startDead(t *testing.T) *deadServer {
 	return s
 }
 
-// dialsOf counts how often a process tries to connect to a dead server: one that has asked
-// it for something once and uses locks as told.
+// dialsOf counts how often a process tries to connect to a dead server. The process has called the
+// server once and then uses locks as use says.
 func dialsOf(t *testing.T, span time.Duration, use func(context.Context, *clientv3.Client)) int64 {
 	t.Helper()
 	server := startDead(t)
@@ -80,10 +80,10 @@ func openLocks(ctx context.Context, t *testing.T, backend driver.Opener) *dlock.
 	return c
 }
 
-// A server is down. A process that needs no lock leaves it to the client's own back-off
-// when to connect again; so does one that asks for that. One that waits for a lock
-// connects sooner, and not for ever at the same rate.
-func TestReconnectsAreBounded(t *testing.T) {
+// A server is down. A process that needs no lock leaves reconnecting to the client's own backoff;
+// so does a process with that option. A process that waits for a lock reconnects sooner, but not
+// forever at the same rate.
+func TestReconnectsAreLimited(t *testing.T) {
 	t.Parallel()
 	span := 10 * time.Second
 	if testenv.UnderStress(0, 1) == 1 {

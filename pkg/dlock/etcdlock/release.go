@@ -14,7 +14,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// Release deletes a claim's key, which makes the next one the first.
+// Release deletes a claim's key, which makes the next claim the first.
 func (d *etcdDriver) Release(ctx context.Context, r driver.Ref) (driver.State, error) {
 	if err := ctx.Err(); err != nil {
 		return driver.State{}, err
@@ -26,7 +26,7 @@ func (d *etcdDriver) Release(ctx context.Context, r driver.Ref) (driver.State, e
 	if c != nil && c.key != r.Key {
 		c = nil
 	}
-	simple := c != nil && c.phase == driver.Held && !d.waits(r.Key) && !r.Unsettled && !c.tainted
+	simple := c != nil && c.phase == driver.Held && !d.waits(r.Key) && !r.Unanswered && !c.tainted
 	if simple {
 		c.tainted = true // from now on: something else may end the claim before the delete is sent
 	}
@@ -43,13 +43,13 @@ func (d *etcdDriver) Release(ctx context.Context, r driver.Ref) (driver.State, e
 		}
 		return d.removeUnknown(ctx, r)
 	}
-	bars := d.bars.current()
+	tombstones := d.tombstones.current()
 	phase, err := release()
-	if errors.Is(err, errLeaseGone) { // somebody has revoked that of the bars
-		d.bars.lose(bars)
+	if errors.Is(err, errLeaseGone) { // another party has revoked the lease of the tombstones
+		d.tombstones.lose(tombstones)
 		phase, err = release()
 	}
-	if c != nil && errors.Is(err, ErrNoSpace) { // for the bar; what is there can still be deleted
+	if c != nil && errors.Is(err, ErrNoSpace) { // for the tombstone; what is there can still be deleted
 		_, _ = d.client.Txn(ctx).If(d.still(c)).Then(clientv3.OpDelete(c.own)).Commit()
 		err = driver.Classify(err, driver.Ambiguous)
 	}
@@ -64,9 +64,9 @@ func (d *etcdDriver) Release(ctx context.Context, r driver.Ref) (driver.State, e
 	return driver.State{Phase: phase}, nil
 }
 
-// delete releases a tainted holder behind whom nobody of ours waits. It does not look
-// what it deletes, so that it costs least; if it is not answered, and may yet arrive, the
-// claim's key is not used again.
+// delete releases a tainted holder when no claim of this driver waits behind it. It does not check
+// what it deletes, which is the cheapest way. If the delete is not answered and may still arrive,
+// the claim's key is not reused.
 func (d *etcdDriver) delete(ctx context.Context, c *claim) (driver.Phase, error) {
 	resp, err := d.client.Delete(ctx, c.own)
 	if err != nil {
@@ -81,8 +81,8 @@ func (d *etcdDriver) delete(ctx context.Context, c *claim) (driver.Phase, error)
 	return driver.Held, nil
 }
 
-// still holds while a claim's key is that of the claim: a release that arrives late
-// must not hit the next one that has it.
+// still compares true while the claim's key belongs to the claim: a release that arrives late must
+// not delete the next claim that uses the key.
 func (d *etcdDriver) still(c *claim) clientv3.Cmp {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -92,19 +92,19 @@ func (d *etcdDriver) still(c *claim) clientv3.Cmp {
 	return created(c.own, c.rev)
 }
 
-// remove releases a claim in any phase. The answer shows who was first and who is
-// next; if that is one of ours it has its grant without asking.
+// remove releases a claim in any phase. The answer shows which claim was first and which is next;
+// if the next one belongs to this driver, it is granted without another call.
 func (d *etcdDriver) remove(ctx context.Context, c *claim, r driver.Ref) (driver.Phase, error) {
-	line := d.lineOf(c.key)
-	bar, err := d.bar(ctx, r)
+	prefix := d.prefixOf(c.key)
+	tombstone, err := d.tombstone(ctx, r)
 	if err != nil {
 		return driver.Unknown, unsent(err)
 	}
-	first := clientv3.OpGet(line, clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithLimit(2),
+	first := clientv3.OpGet(prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithLimit(2),
 		clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend))
 	resp, err := d.client.Txn(ctx).If(d.still(c)).
-		Then(append([]clientv3.Op{first, clientv3.OpDelete(c.own)}, bar...)...).
-		Else(bar...).
+		Then(append([]clientv3.Op{first, clientv3.OpDelete(c.own)}, tombstone...)...).
+		Else(tombstone...).
 		Commit()
 	if err != nil {
 		return driver.Unknown, classify(err)
@@ -113,7 +113,7 @@ func (d *etcdDriver) remove(ctx context.Context, c *claim, r driver.Ref) (driver
 		return driver.Gone, nil
 	}
 	kvs := resp.Responses[0].GetResponseRange().Kvs
-	if claims, _ := sift(line, kvs, false); len(claims) < len(kvs) { // what else is there, we cannot tell
+	if claims, _ := sift(prefix, kvs, false); len(claims) < len(kvs) { // the keys below the name include other data
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		return max(c.phase, driver.Queued), nil
@@ -127,7 +127,7 @@ func (d *etcdDriver) remove(ctx context.Context, c *claim, r driver.Ref) (driver
 	return driver.Held, nil
 }
 
-// handOver grants the key to the next claim, if it is one of ours that waits.
+// handOver grants the key to the next claim if it is a waiting claim of this driver.
 func (d *etcdDriver) handOver(next *mvccpb.KeyValue, rev int64) {
 	d.mu.Lock()
 	c := d.owns[string(next.Key)]
@@ -138,26 +138,25 @@ func (d *etcdDriver) handOver(next *mvccpb.KeyValue, rev int64) {
 	}
 }
 
-// removeUnknown releases a claim that this driver has not filed, or not under this
-// key.
+// removeUnknown releases a claim that this driver did not submit, or not under this key.
 func (d *etcdDriver) removeUnknown(ctx context.Context, r driver.Ref) (driver.Phase, error) {
 	found, err := d.find(ctx, r.Key, r.ID)
 	if err != nil {
 		return driver.Unknown, classify(err)
 	}
-	bar, err := d.bar(ctx, r)
+	tombstone, err := d.tombstone(ctx, r)
 	if err != nil {
 		return driver.Unknown, unsent(err)
 	}
 	if found.kv == nil {
-		if len(bar) > 0 {
-			_, err = d.client.Do(ctx, bar[0])
+		if len(tombstone) > 0 {
+			_, err = d.client.Do(ctx, tombstone[0])
 		}
 		return driver.Gone, classify(err)
 	}
 	resp, err := d.client.Txn(ctx).If(createdAt(found.kv)).
-		Then(append(bar, clientv3.OpDelete(string(found.kv.Key)))...).
-		Else(bar...).
+		Then(append(tombstone, clientv3.OpDelete(string(found.kv.Key)))...).
+		Else(tombstone...).
 		Commit()
 	if err != nil {
 		return driver.Unknown, classify(err)
@@ -168,7 +167,7 @@ func (d *etcdDriver) removeUnknown(ctx context.Context, r driver.Ref) (driver.Ph
 	return found.phase(), nil
 }
 
-// A finding is a claim that was looked up in its line.
+// found is a claim that was looked up in its queue.
 type found struct {
 	kv     *mvccpb.KeyValue
 	before *mvccpb.KeyValue // nil if it is the first
@@ -181,35 +180,35 @@ func (f found) phase() driver.Phase {
 	return driver.Queued
 }
 
-// readLine reads all claims of a line in their order.
-func (d *etcdDriver) readLine(ctx context.Context, line string) ([]*mvccpb.KeyValue, error) {
-	resp, err := d.client.Do(ctx, whole(line, 0))
+// readQueue reads all claims of a queue in order.
+func (d *etcdDriver) readQueue(ctx context.Context, prefix string) ([]*mvccpb.KeyValue, error) {
+	resp, err := d.client.Do(ctx, whole(prefix, 0))
 	if err != nil {
 		return nil, err
 	}
-	claims, _ := sift(line, resp.Get().Kvs, true)
+	claims, _ := sift(prefix, resp.Get().Kvs, true)
 	slices.Reverse(claims)
 	return claims, nil
 }
 
-// idOf is the ID of a claim. Of one that is not ours, its key stands for it.
-func idOf(kv *mvccpb.KeyValue, line string) string {
+// idOf returns the ID of a claim. For a claim of another program, the key is the ID.
+func idOf(kv *mvccpb.KeyValue, prefix string) string {
 	if r := recordOf(kv); r.ID != "" {
 		return r.ID
 	}
-	return strings.TrimPrefix(string(kv.Key), line)
+	return strings.TrimPrefix(string(kv.Key), prefix)
 }
 
 // find looks for a claim by its ID.
 func (d *etcdDriver) find(ctx context.Context, key, id string) (found, error) {
-	line := d.lineOf(key)
-	claims, err := d.readLine(ctx, line)
+	prefix := d.prefixOf(key)
+	claims, err := d.readQueue(ctx, prefix)
 	if err != nil {
 		return found{}, err
 	}
 	var before *mvccpb.KeyValue
 	for _, kv := range claims {
-		if idOf(kv, line) == id {
+		if idOf(kv, prefix) == id {
 			return found{kv, before}, nil
 		}
 		before = kv
@@ -217,37 +216,39 @@ func (d *etcdDriver) find(ctx context.Context, key, id string) (found, error) {
 	return found{}, nil
 }
 
-// A barLease carries bars. It is never kept alive: when too little of it is left
-// for another bar, the next one is made.
-type barLease struct {
+// A tombstoneLease carries tombstones. It is never kept alive: when too little time remains for
+// another tombstone, the next one gets a new lease.
+type tombstoneLease struct {
 	call shared[struct{}]
 	mu   sync.Mutex
 	id   clientv3.LeaseID
 	end  time.Time
 }
 
-// bar is what bars an unsettled claim, and nothing for others.
-func (d *etcdDriver) bar(ctx context.Context, r driver.Ref) ([]clientv3.Op, error) {
-	if !r.Unsettled {
+// tombstone returns the write of the tombstone of an unanswered claim, and nothing for other
+// claims.
+func (d *etcdDriver) tombstone(ctx context.Context, r driver.Ref) ([]clientv3.Op, error) {
+	if !r.Unanswered {
 		return nil, nil
 	}
-	last := driver.BarFor(r.TTL)
-	id := d.bars.lasting(last)
+	last := driver.TombstoneTTL(r.TTL)
+	id := d.tombstones.lasting(last)
 	if id == 0 {
-		_, err := d.bars.call.do(ctx, d, time.Second, func(ctx context.Context) (struct{}, error) { return struct{}{}, d.grantBars(ctx, last) })
+		_, err := d.tombstones.call.do(ctx, d, time.Second, func(ctx context.Context) (struct{}, error) { return struct{}{}, d.grantTombstones(ctx, last) })
 		if err != nil {
 			return nil, err
 		}
-		if id = d.bars.lasting(last); id == 0 { // somebody else's call was for a shorter one
-			return nil, errShortBar
+		id = d.tombstones.lasting(last)
+		if id == 0 { // another call requested a shorter one
+			return nil, errShortTombstone
 		}
 	}
-	return []clientv3.Op{clientv3.OpPut(d.barKey(r.ID), "", clientv3.WithLease(id))}, nil
+	return []clientv3.Op{clientv3.OpPut(d.tombstoneKey(r.ID), "", clientv3.WithLease(id))}, nil
 }
 
-var errShortBar = errors.New("another bar was made that ends too soon")
+var errShortTombstone = errors.New("another tombstone was made that ends too soon")
 
-func (b *barLease) lasting(span time.Duration) clientv3.LeaseID {
+func (b *tombstoneLease) lasting(span time.Duration) clientv3.LeaseID {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if time.Until(b.end) < span {
@@ -256,14 +257,14 @@ func (b *barLease) lasting(span time.Duration) clientv3.LeaseID {
 	return b.id
 }
 
-func (b *barLease) current() clientv3.LeaseID {
+func (b *tombstoneLease) current() clientv3.LeaseID {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.id
 }
 
-// lose lets the next bar have a new lease, if this one is still in use.
-func (b *barLease) lose(id clientv3.LeaseID) {
+// lose makes the next tombstone use a new lease, if this one is still in use.
+func (b *tombstoneLease) lose(id clientv3.LeaseID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.id == id {
@@ -271,14 +272,14 @@ func (b *barLease) lose(id clientv3.LeaseID) {
 	}
 }
 
-func (d *etcdDriver) grantBars(ctx context.Context, last time.Duration) error {
+func (d *etcdDriver) grantTombstones(ctx context.Context, last time.Duration) error {
 	sent := time.Now()
 	resp, err := d.client.Grant(ctx, seconds(2*last))
 	if err != nil {
 		return err
 	}
-	d.bars.mu.Lock()
-	defer d.bars.mu.Unlock()
-	d.bars.id, d.bars.end = resp.ID, sent.Add(time.Duration(resp.TTL)*time.Second)
+	d.tombstones.mu.Lock()
+	defer d.tombstones.mu.Unlock()
+	d.tombstones.id, d.tombstones.end = resp.ID, sent.Add(time.Duration(resp.TTL)*time.Second)
 	return nil
 }

@@ -11,31 +11,31 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// A release stalls between its decision how to delete and the delete itself. Meanwhile the
-// claim is found gone, and the next claim of the process is granted the lock: the delete
-// must not hit that one's key. One that does not look at what it deletes has kept the next
-// claim from that key; one that does compares the revision.
+// A release stalls between its decision how to delete and the delete itself. Meanwhile the claim is
+// found gone, and the next claim of the process is granted the lock: the delete must not remove
+// that claim's key. A delete without a comparison has kept the next claim from using that key; a
+// delete with one compares the revision.
 func TestStalledReleaseSparesTheNextHolder(t *testing.T) {
 	t.Parallel()
 	t.Run("without looking", func(t *testing.T) { stallRelease(t, false) })
 	t.Run("comparing", func(t *testing.T) { stallRelease(t, true) })
 }
 
-func stallRelease(t *testing.T, unsettled bool) {
+func stallRelease(t *testing.T, unanswered bool) {
 	d, client := openInternal(t, testenv.Etcd(t).Endpoint())
 	first, second := refTo("k", 1, time.Minute), refTo("k", 2, time.Minute)
-	first.Unsettled = unsettled
+	first.Unanswered = unanswered
 	acquireHeld(t, d, driver.Request{Ref: first})
-	d.bars.mu.Lock() // Release takes it after its decision
+	d.tombstones.mu.Lock() // Release takes it after its decision
 	released := make(chan error, 1)
 	go func() {
 		_, err := d.Release(t.Context(), first)
 		released <- err
 	}()
 	testenv.Eventually(t, patience, "the release waits", func() bool {
-		return strings.Contains(stacks(), "(*barLease).current")
+		return strings.Contains(stacks(), "(*tombstoneLease).current")
 	})
-	if _, err := client.Delete(t.Context(), d.lineOf("k"), clientv3.WithPrefix()); err != nil {
+	if _, err := client.Delete(t.Context(), d.prefixOf("k"), clientv3.WithPrefix()); err != nil {
 		t.Fatal(err)
 	}
 	states, err := d.Renew(t.Context(), []driver.Ref{first})
@@ -46,14 +46,14 @@ func stallRelease(t *testing.T, unsettled bool) {
 	d.mu.Lock()
 	reused := d.claims[second.ID].number == 0
 	d.mu.Unlock()
-	if reused != unsettled {
-		t.Errorf("the next claim has the key of the first: %v, want %v", reused, unsettled)
+	if reused != unanswered {
+		t.Errorf("the next claim has the key of the first: %v, want %v", reused, unanswered)
 	}
-	d.bars.mu.Unlock()
+	d.tombstones.mu.Unlock()
 	if err := <-released; err != nil {
 		t.Fatal(err)
 	}
-	resp, err := client.Get(t.Context(), d.lineOf("k"), clientv3.WithPrefix())
+	resp, err := client.Get(t.Context(), d.prefixOf("k"), clientv3.WithPrefix())
 	if err != nil {
 		t.Fatal(err)
 	}

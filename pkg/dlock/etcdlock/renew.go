@@ -12,8 +12,8 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// A renewal is one call of Renew at work. A keep-alive proves a lease and not a
-// key, so every claim's key is read as well.
+// A renewal is the state of one call of Renew. A keep-alive proves that a lease exists, not that a
+// key does, so every claim's key is read as well.
 type renewal struct {
 	driver *etcdDriver
 	sent   time.Time
@@ -38,7 +38,7 @@ type visit struct {
 	answered bool
 }
 
-// Renew keeps the leases alive and reads the keys, side by side.
+// Renew keeps the leases alive and reads the keys, concurrently.
 func (d *etcdDriver) Renew(ctx context.Context, refs []driver.Ref) ([]driver.State, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -67,8 +67,8 @@ func (d *etcdDriver) Renew(ctx context.Context, refs []driver.Ref) ([]driver.Sta
 	return r.states, r.err
 }
 
-// sort finds the claims and the leases that are to be kept alive for them. What we
-// have not filed is not there.
+// sort finds the claims and the leases to keep alive for them. A claim that this driver did not
+// submit is Gone.
 func (r *renewal) sort(refs []driver.Ref) (visits []*visit, leases []*lease) {
 	d := r.driver
 	d.mu.Lock()
@@ -91,7 +91,7 @@ func (r *renewal) sort(refs []driver.Ref) (visits []*visit, leases []*lease) {
 			keep(c.lease) // so that the sweep is repeated
 			continue
 		}
-		c.seen = r.sent // it is not silent, whatever becomes of this call
+		c.seen = r.sent // the claim is in use, whatever the result of this call
 		v := &visit{claim: c, index: i, was: c.position, target: seconds(ref.TTL)}
 		v.unsure = c.other != nil
 		v.near = c.phase != driver.Held && (c.before == "" || c.ahead < near)
@@ -116,14 +116,14 @@ func (r *renewal) fail(err error) {
 	r.err = err
 }
 
-// opsMost is how many operations a server takes in one transaction, readers how
-// many of those are under way at a time.
+// maxOps is how many operations a server accepts in one transaction. readers is how many such
+// transactions run at a time.
 const (
-	opsMost = 128
+	maxOps  = 128
 	readers = 8
 )
 
-// ops are what is read of a claim.
+// ops returns the reads for a claim.
 func (v *visit) ops(d *etcdDriver) []clientv3.Op {
 	own := clientv3.OpGet(v.own, clientv3.WithKeysOnly())
 	if v.unsure {
@@ -133,19 +133,19 @@ func (v *visit) ops(d *etcdDriver) []clientv3.Op {
 	case v.was.phase == driver.Held || v.was.rev == 0:
 		return []clientv3.Op{own}
 	case v.near:
-		return []clientv3.Op{own, nearest(d.lineOf(v.key), v.was.rev)}
+		return []clientv3.Op{own, nearest(d.prefixOf(v.key), v.was.rev)}
 	}
 	return []clientv3.Op{own, clientv3.OpGet(v.was.before, clientv3.WithKeysOnly())}
 }
 
-// read asks for all claims, many in one transaction.
+// read reads all claims, many in one transaction.
 func (r *renewal) read(ctx context.Context, visits []*visit) {
 	var wg sync.WaitGroup
 	turn := make(chan struct{}, readers)
 	for len(visits) > 0 {
 		var ops []clientv3.Op
 		n := 0
-		for n < len(visits) && len(ops)+2 <= opsMost {
+		for n < len(visits) && len(ops)+2 <= maxOps {
 			ops = append(ops, visits[n].ops(r.driver)...)
 			n++
 		}
@@ -178,7 +178,7 @@ func (r *renewal) readBatch(ctx context.Context, batch []*visit, ops []clientv3.
 	}
 }
 
-// take reads the answer for one claim, and looks again if that does not tell all.
+// take reads the answer for one claim, and looks again if the answer is not enough.
 func (r *renewal) take(ctx context.Context, v *visit, answers []*pb.ResponseOp, rev int64) error {
 	d := r.driver
 	own := answers[0].GetResponseRange().Kvs
@@ -196,7 +196,8 @@ func (r *renewal) take(ctx context.Context, v *visit, answers []*pb.ResponseOp, 
 	case len(answers) == 1:
 	case v.near:
 		var sure bool
-		if v.is, sure = place(v.own, d.lineOf(v.key), since, answers[1].GetResponseRange().Kvs, false); sure {
+		v.is, sure = place(v.own, d.prefixOf(v.key), since, answers[1].GetResponseRange().Kvs, false)
+		if sure {
 			v.is.asOf = rev
 			return nil
 		}
@@ -211,29 +212,29 @@ func (r *renewal) take(ctx context.Context, v *visit, answers []*pb.ResponseOp, 
 	return err
 }
 
-// conclude says what became of each claim.
+// conclude sets the result for each claim.
 func (r *renewal) conclude(ctx context.Context, visits []*visit) {
 	d := r.driver
 	for _, v := range visits {
 		switch {
 		case !v.answered:
 		case v.is.phase == driver.Gone:
-			r.states[v.index] = d.settle(v.claim, v.is, r.sent)
+			r.states[v.index] = d.record(v.claim, v.is, r.sent)
 		case d.misplaced(v):
 			if err := d.move(ctx, v); err != nil {
 				r.fail(err)
 				continue
 			}
-			r.states[v.index] = d.settle(v.claim, v.is, r.sent)
+			r.states[v.index] = d.record(v.claim, v.is, r.sent)
 		case r.kept(v.claim):
-			r.states[v.index] = d.settle(v.claim, v.is, r.sent)
+			r.states[v.index] = d.record(v.claim, v.is, r.sent)
 		}
 	}
 }
 
-// kept reports whether every lease was kept alive that the claim may be attached
-// to. A lease that is gone while the key is there is none of them: the server is
-// about to delete the key, or a move is never to arrive.
+// kept reports whether every lease that the claim may be attached to was kept alive. A lease that
+// is gone while the key exists is not one of them: the server is about to delete the key, or a move
+// will never arrive.
 func (r *renewal) kept(c *claim) bool {
 	d := r.driver
 	d.mu.Lock()
@@ -245,8 +246,8 @@ func (r *renewal) kept(c *claim) bool {
 	return r.errs[c.lease] == nil && (c.other == nil || r.errs[c.other] == nil)
 }
 
-// misplaced reports whether a claim has to change its lease, since its TTL is
-// another one now. A move that was not answered and has arrived is taken over.
+// misplaced reports whether a claim must move to another lease, because its TTL has changed. A move
+// that was not answered but has arrived is accepted.
 func (d *etcdDriver) misplaced(v *visit) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -257,8 +258,8 @@ func (d *etcdDriver) misplaced(v *visit) bool {
 	return c.lease.seconds != v.target
 }
 
-// move attaches a claim to the lease of its TTL. The key keeps its revision of
-// creation, and so its place and its fence.
+// move attaches a claim to the lease of its TTL. The key keeps its creation revision, and so its
+// place and its token.
 func (d *etcdDriver) move(ctx context.Context, v *visit) error {
 	c := v.claim
 	to, err := d.leaseFor(ctx, v.target, c.fixed)
@@ -288,7 +289,7 @@ func (d *etcdDriver) move(ctx context.Context, v *visit) error {
 		if c.other != nil {
 			delete(c.other.claims, c.id)
 		}
-		c.other, c.otherBy = to, time.Now().Add(driver.BarFor(to.ttl))
+		c.other, c.otherBy = to, time.Now().Add(driver.TombstoneTTL(to.ttl))
 		to.claims[c.id] = c
 		return err
 	case !resp.Succeeded:
@@ -299,7 +300,7 @@ func (d *etcdDriver) move(ctx context.Context, v *visit) error {
 	return nil
 }
 
-// attach notes that a claim is on another lease now. It runs under mu.
+// attach records that a claim is now on another lease. The caller holds mu.
 func (d *etcdDriver) attach(c *claim, to *lease) {
 	from := c.lease
 	if from == to {

@@ -13,11 +13,10 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// maxRevokes is how many leases are revoked at a time: each is a write of the cluster.
+// maxRevokes is how many leases are revoked at a time: each one is a write in the cluster.
 const maxRevokes = 8
 
-// revokeLater revokes the lease of a single claim, without waiting for it. It runs under
-// mu.
+// revokeLater revokes the lease of a single claim in the background. The caller holds mu.
 func (d *etcdDriver) revokeLater(l *lease) {
 	if l.dead {
 		return
@@ -34,7 +33,7 @@ func (d *etcdDriver) revokeLater(l *lease) {
 	}
 }
 
-// revokeQueued revokes until there is nothing left to revoke.
+// revokeQueued revokes until the queue is empty.
 func (d *etcdDriver) revokeQueued() {
 	for {
 		d.mu.Lock()
@@ -46,13 +45,13 @@ func (d *etcdDriver) revokeQueued() {
 		l := d.revokeQueue[0]
 		d.revokeQueue = d.revokeQueue[1:]
 		d.mu.Unlock()
-		ctx, cancel := context.WithTimeout(d.ctx, bound(l.seconds))
+		ctx, cancel := context.WithTimeout(d.ctx, timeout(l.seconds))
 		d.revoke(ctx, l)
 		cancel()
 	}
 }
 
-// revoke gives back a lease. If it cannot, the lease runs out by itself.
+// revoke revokes a lease. If that fails, the lease expires by itself.
 func (d *etcdDriver) revoke(ctx context.Context, l *lease) {
 	_, err := d.client.Revoke(ctx, l.id)
 	if err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
@@ -64,12 +63,12 @@ func (d *etcdDriver) revoke(ctx context.Context, l *lease) {
 	delete(d.leasesToRevoke, l)
 }
 
-// closeBound is how long Close may take to give back leases that nothing uses.
-const closeBound = 300 * time.Millisecond
+// closeTimeout is how long Close may take to revoke unused leases.
+const closeTimeout = 300 * time.Millisecond
 
-// revokeAll gives back what is left when nothing else runs any more.
+// revokeAll revokes the remaining unused leases after all other work has ended.
 func (d *etcdDriver) revokeAll() {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(d.ctx), closeBound)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(d.ctx), closeTimeout)
 	defer cancel()
 	for _, l := range d.leases {
 		if len(l.claims) == 0 && !l.over(time.Now()) {
@@ -95,24 +94,24 @@ func (d *etcdDriver) revokeAll() {
 	wg.Wait()
 }
 
-// maintainEvery is how often maintain looks for what may be forgotten.
+// maintainEvery is how often maintain calls prune.
 const maintainEvery = 20 * time.Second
 
-// maintain keeps what was left behind from staying for as long as the process.
+// maintain drops abandoned state, so that it does not stay as long as the process.
 func (d *etcdDriver) maintain() {
 	for sleep(d.ctx, maintainEvery) {
 		d.prune(time.Now())
 	}
 }
 
-// prune forgets claims that nobody asks for any more and whose lease is long over, since
-// the engine has given up releasing them; leases that have run out; and what may not
-// arrive any more.
+// prune forgets claims that the engine no longer asks for and whose lease ended long ago, because
+// the engine has given up releasing them; leases that have expired; and numbers whose delete can no
+// longer arrive.
 func (d *etcdDriver) prune(now time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, c := range d.claims {
-		last := driver.BarFor(c.lease.ttl)
+		last := driver.TombstoneTTL(c.lease.ttl)
 		if now.Sub(c.seen) > last && now.Sub(c.lease.end()) > last {
 			c.lease.dead = true // nothing has kept it alive for so long
 			d.forget(c)

@@ -14,7 +14,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// sizes is what a driver remembers.
+// sizes returns the sizes of a driver's tables.
 func (d *etcdDriver) sizes() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -24,8 +24,8 @@ func (d *etcdDriver) sizes() string {
 
 const nothingLeft = "claims 0, owns 0, numbers 0, leases to revoke 0, queued 0"
 
-// Claims that are not renewed run out, and nobody releases them, or only after their end:
-// the driver forgets them and their leases. A claim of another lease lives meanwhile.
+// Claims that are not renewed expire, and are released late or never: the driver forgets them and
+// their leases. A claim on another lease stays alive meanwhile.
 func TestClaimsThatRunOutAreForgotten(t *testing.T) {
 	t.Parallel()
 	d, _ := openInternal(t, testenv.Etcd(t).Endpoint())
@@ -48,9 +48,8 @@ func TestClaimsThatRunOutAreForgotten(t *testing.T) {
 	}
 }
 
-// What no watch tells of and nobody releases is forgotten when nothing of it can arrive
-// any more: claims, leases that could not be revoked, numbers of keys that were not to be
-// used again.
+// State that no watch reports and no call releases is forgotten when no late call can arrive any
+// more: claims, leases that could not be revoked, and numbers of keys that were not to be reused.
 func TestNothingIsRememberedForever(t *testing.T) {
 	t.Parallel()
 	proxy := testenv.Proxy(t, testenv.Etcd(t).Addr())
@@ -77,15 +76,15 @@ func TestNothingIsRememberedForever(t *testing.T) {
 	if got := d.sizes(); got == nothingLeft {
 		t.Fatal("the faults did not happen")
 	}
-	d.prune(time.Now().Add(3 * driver.BarFor(ttl)))
+	d.prune(time.Now().Add(3 * driver.TombstoneTTL(ttl)))
 	if got := d.sizes(); got != nothingLeft {
 		t.Error(got)
 	}
 	proxy.Heal()
 }
 
-// Many leases are given back at once, by releases and by Close: a few at a time.
-func TestRevocationsAreBounded(t *testing.T) {
+// Many leases are revoked at once, by releases and by Close: a few at a time.
+func TestRevocationsAreLimited(t *testing.T) {
 	t.Parallel()
 	var now, most, all atomic.Int64
 	count := func(ctx context.Context, path string, req, reply any, cc *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {

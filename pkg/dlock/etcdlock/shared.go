@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// A shared call is made once for all who ask for it while it is under way. It
-// belongs to none of them: it has a bound of its own, and whoever's context ends
-// leaves without it.
+// A shared call runs once for all callers that ask for it while it is in flight. It has a
+// timeout of its own, and a caller whose context ends leaves without the result. It is not
+// built on singleflight, because Close could not wait for the goroutines that DoChan starts.
 type shared[T any] struct {
 	mu    sync.Mutex
 	under *trip[T]
@@ -20,14 +20,14 @@ type trip[T any] struct {
 	err   error
 }
 
-func (s *shared[T]) do(ctx context.Context, d *etcdDriver, bound time.Duration, call func(context.Context) (T, error)) (T, error) {
+func (s *shared[T]) do(ctx context.Context, d *etcdDriver, timeout time.Duration, call func(context.Context) (T, error)) (T, error) {
 	s.mu.Lock()
 	t := s.under
 	if t == nil {
 		t = &trip[T]{done: make(chan struct{})}
 		s.under = t
 		d.work.Go(func() {
-			cctx, cancel := context.WithTimeout(d.ctx, bound)
+			cctx, cancel := context.WithTimeout(d.ctx, timeout)
 			defer cancel()
 			t.value, t.err = call(cctx)
 			s.mu.Lock()

@@ -33,9 +33,9 @@ func swept(t *testing.T) (*clientv3.Client, *servers.Proxy, driver.Driver) {
 	return client, proxy, d
 }
 
-// A claim that is being filed again and again is not silent, though none of the
-// attempts was answered: the sweep must not delete what the last attempt was granted.
-func TestSweepSparesAClaimThatIsBeingFiled(t *testing.T) {
+// A claim that is submitted repeatedly counts as renewed, although no attempt was answered: the
+// sweep must not delete what the last attempt was granted.
+func TestSweepSparesAClaimThatIsBeingSubmitted(t *testing.T) {
 	t.Parallel()
 	client, proxy, d := swept(t)
 	const ttl = 4 * time.Second
@@ -44,7 +44,7 @@ func TestSweepSparesAClaimThatIsBeingFiled(t *testing.T) {
 	if st, err := d.Acquire(t.Context(), driver.Request{Ref: other}); err != nil || st.Phase != driver.Held {
 		t.Fatal(st, err)
 	}
-	land := proxy.HoldGRPC("/etcdserverpb.Lease/LeaseGrant", 1) // the sweep's bar
+	land := proxy.HoldGRPC("/etcdserverpb.Lease/LeaseGrant", 1) // the sweep's tombstone
 	for end := time.Now().Add(ttl + ttl/3 + 200*time.Millisecond); time.Now().Before(end); {
 		release := proxy.HoldGRPC("/etcdserverpb.KV/Txn", 1)
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
@@ -66,12 +66,12 @@ func TestSweepSparesAClaimThatIsBeingFiled(t *testing.T) {
 	select {
 	case <-deleted:
 		t.Fatalf("the claim was deleted %v before its end", time.Until(st.Until))
-	case <-time.After(time.Until(st.Until) - ttl/2): // the sweep deletes as soon as it has its bar
+	case <-time.After(time.Until(st.Until) - ttl/2): // the sweep deletes as soon as it has its tombstone
 	}
 }
 
-// A claim that was silent for too long is gone as soon as its removal was tried: that
-// may arrive at any time.
+// A claim that was not renewed for too long is gone as soon as its removal was attempted: the
+// removal may arrive at any time.
 func TestSweptClaimIsGone(t *testing.T) {
 	t.Parallel()
 	client, proxy, d := swept(t)
@@ -83,7 +83,7 @@ func TestSweptClaimIsGone(t *testing.T) {
 			t.Fatal(st, err)
 		}
 	}
-	// The sweep's bar needs a lease, which it does not get: nothing is removed yet.
+	// The sweep's tombstone needs a lease, which it does not get: nothing is removed yet.
 	granted := proxy.HoldGRPC("/etcdserverpb.Lease/LeaseGrant", 1)
 	silent := time.Now().Add(ttl + ttl/3 + 100*time.Millisecond)
 	testenv.Eventually(t, patience, "the sweep begins", func() bool {

@@ -25,15 +25,10 @@ func TestConformanceProxy(t *testing.T) {
 	proxy := testenv.Proxy(t, server.Addr())
 	client := dial(t, "http://"+proxy.Addr())
 	proxy.Delay(time.Millisecond, time.Millisecond)
-	h := harness(client, []string{server.Endpoint()})
-	drivertest.Run(t, func(t *testing.T) *drivertest.Harness {
-		harness := h(t)
-		harness.Grants = 300
-		return harness
-	}, drivertest.AtOnce())
+	drivertest.Run(t, harness(client, []string{server.Endpoint()}), drivertest.AtOnce())
 }
 
-// The suite with calls that arrive twice, and pushes that do so or come late.
+// The suite with calls that arrive twice, and pushes that arrive twice or late.
 func TestConformanceFaults(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
@@ -48,7 +43,6 @@ func TestConformanceFaults(t *testing.T) {
 	h := harness(client, []string{server.Endpoint()})
 	drivertest.Run(t, func(t *testing.T) *drivertest.Harness {
 		harness := h(t)
-		harness.Grants = 500
 		harness.Open = func(t *testing.T, o driver.Options) driver.Driver {
 			t.Helper()
 			d, err := faults.Open(o)

@@ -8,8 +8,8 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// onTwoLeases is a driver with a held claim that is on one lease, and perhaps on another as well:
-// a move there was not answered.
+// onTwoLeases returns a driver with a held claim that is on one lease, and possibly on another as
+// well: a move there was not answered.
 func onTwoLeases() (*etcdDriver, *claim) {
 	now := time.Now()
 	newLease := func(id int64, ttl time.Duration) *lease {
@@ -18,8 +18,8 @@ func onTwoLeases() (*etcdDriver, *claim) {
 	c := &claim{key: "k", id: "id", own: "k/own", lease: newLease(60, time.Minute), other: newLease(30, 30*time.Second), otherBy: now.Add(time.Minute)}
 	c.phase = driver.Held
 	d := &etcdDriver{
-		Outbox: driver.NewOutbox(4), claims: map[string]*claim{c.id: c}, owns: map[string]*claim{c.own: c},
-		leases: map[int64]*lease{60: c.lease, 30: c.other}, lines: map[string]*line{}, numbers: map[string]*numbers{}, leasesToRevoke: map[*lease]bool{},
+		EventQueue: driver.NewEventQueue(4), claims: map[string]*claim{c.id: c}, owns: map[string]*claim{c.own: c},
+		leases: map[int64]*lease{60: c.lease, 30: c.other}, queues: map[string]*waitQueue{}, numbers: map[string]*numbers{}, leasesToRevoke: map[*lease]bool{},
 	}
 	d.losses.wake = make(chan struct{}, 1)
 	c.number = d.number(c.key)
@@ -43,7 +43,7 @@ func TestClaimOnTwoLeasesIsValidUntilTheFirstEnds(t *testing.T) {
 	}
 }
 
-// A claim is lost with its lease, unless it may be on another that lives.
+// A claim is lost with its lease, unless it may be on another lease that is alive.
 func TestClaimIsLostWithItsLastLease(t *testing.T) {
 	for name, first := range map[string]func(*claim) *lease{
 		"its lease first": func(c *claim) *lease { return c.lease },
@@ -79,8 +79,8 @@ func TestClaimIsLostWithItsLastLease(t *testing.T) {
 	}
 }
 
-// A claim is renewed if every lease was kept alive on which it may be. Another lease that is gone
-// is none of them, nor one to which a move cannot arrive any more.
+// A claim is renewed if every lease that it may be on was kept alive. Another lease that is gone
+// does not count, and neither does one to which a move can no longer arrive.
 func TestEveryLeaseOfAClaimIsKeptAlive(t *testing.T) {
 	failed := errors.New("no answer")
 	for _, tt := range []struct {

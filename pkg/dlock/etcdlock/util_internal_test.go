@@ -14,10 +14,10 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// patience is for what must happen, and whose time says nothing.
+// patience is for events that must happen, at any time.
 const patience = time.Minute
 
-// openInternal returns a driver whose insides a test may look at, and its client.
+// openInternal returns a driver whose internals a test may examine, and its client.
 func openInternal(t *testing.T, endpoint string, opts ...grpc.DialOption) (*etcdDriver, *clientv3.Client) {
 	t.Helper()
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}, Logger: zap.NewNop(), DialOptions: opts})
@@ -38,7 +38,7 @@ func refTo(key string, id int, ttl time.Duration) driver.Ref {
 	return driver.Ref{Key: key, ID: fmt.Sprintf("%032x", id), TTL: ttl}
 }
 
-// acquireHeld files a claim that must be granted at once.
+// acquireHeld submits a claim that must be granted at once.
 func acquireHeld(t *testing.T, d driver.Driver, r driver.Request) driver.State {
 	t.Helper()
 	st, err := d.Acquire(t.Context(), r)
@@ -48,7 +48,7 @@ func acquireHeld(t *testing.T, d driver.Driver, r driver.Request) driver.State {
 	return st
 }
 
-// stacks are those of all goroutines.
+// stacks returns the stacks of all goroutines.
 func stacks() string {
 	text := make([]byte, 1<<20)
 	return string(text[:runtime.Stack(text, true)])

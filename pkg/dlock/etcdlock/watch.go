@@ -10,31 +10,31 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// A server brings the grants of a line to its claims.
-type server struct {
+// A queueWatcher delivers the grants of a queue to its claims.
+type queueWatcher struct {
 	*etcdDriver
-	line  *line
+	queue *waitQueue
 	watch watch
-	empty time.Time // since when nobody waits
+	empty time.Time // since when there is no waiter
 
-	looked int64 // the claim of ours, by its revision, that was looked for last
+	looked int64 // the revision of this driver's claim that was looked up last
 }
 
-// A watch tells when one key is deleted. It begins now, not in the past: there,
-// etcd makes a watcher wait for up to 100 ms.
+// A watch reports when one key is deleted. It starts at the current revision: etcd delays a watcher
+// that starts in the past by up to 100 ms.
 type watch struct {
 	key    string
 	events clientv3.WatchChan
 	cancel context.CancelFunc
-	since  int64 // the revision after which it misses nothing; 0 until it stands
+	since  int64 // the revision after which it misses nothing; 0 until it has started
 	gone   int64 // the last revision at which the key was deleted
 }
 
 var errWatchEnded = errors.New("the watch has ended")
 
-// run serves until the line has been empty for a while. Each turn looks at the
-// first claim and does one thing for it, or waits.
-func (s *server) run() {
+// run serves the queue until it has been empty for a while. Each iteration looks at the first claim
+// and takes one step for it, or waits.
+func (s *queueWatcher) run() {
 	defer s.stop()
 	pause := 10 * time.Millisecond
 	for s.ctx.Err() == nil {
@@ -46,14 +46,14 @@ func (s *server) run() {
 		case s.over():
 			return
 		default:
-			err = s.next(time.Until(s.empty.Add(lineStays)))
+			err = s.next(time.Until(s.empty.Add(queueStays)))
 		}
 		if err == nil {
 			pause = 10 * time.Millisecond
 			continue
 		}
 		s.stop()
-		s.log.Debug("waiting for a key was interrupted", "key", s.line.key, "error", err)
+		s.log.Debug("waiting for a key was interrupted", "key", s.queue.key, "error", err)
 		if !sleep(s.ctx, pause) {
 			return
 		}
@@ -61,44 +61,43 @@ func (s *server) run() {
 	}
 }
 
-// first is the claim that is served next, and where it stands.
-func (s *server) first() (*claim, position) {
+// first returns the claim to serve next, and its position.
+func (s *queueWatcher) first() (*claim, position) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.line.waiting) == 0 {
+	if len(s.queue.waiting) == 0 {
 		if s.empty.IsZero() {
 			s.empty = time.Now()
 		}
 		return nil, position{}
 	}
 	s.empty = time.Time{}
-	c := s.line.waiting[0]
+	c := s.queue.waiting[0]
 	return c, c.position
 }
 
-// over closes the line if it has been empty for long enough.
-func (s *server) over() bool {
+// over closes the queue if it has been empty for long enough.
+func (s *queueWatcher) over() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.line.waiting) > 0 || time.Since(s.empty) < lineStays {
+	if len(s.queue.waiting) > 0 || time.Since(s.empty) < queueStays {
 		return false
 	}
-	delete(s.lines, s.line.key)
+	delete(s.queues, s.queue.key)
 	return true
 }
 
-// serve takes a claim a step further. Who stands behind a claim of ours needs no
-// watch: we hear of its end first. Whatever else happens to that one, a renewal
-// finds.
-func (s *server) serve(c *claim, p position) error {
-	if s.isOurs(s.line.prefix, p.before) {
+// serve takes one step for a claim. A claim behind another claim of this driver needs no watch: the
+// driver learns of that one's end first. A renewal finds any other change to it.
+func (s *queueWatcher) serve(c *claim, p position) error {
+	if s.isOurs(s.queue.prefix, p.before) {
 		if s.known(p.before, p.beforeRev) {
 			return s.next(0)
 		}
 		if s.looked != p.beforeRev {
 			s.looked = p.beforeRev
 			return s.advance(c, 0)
-		} // it is there, and its filing was not answered
+		} // it is there, and its submission was not answered
 	}
 	if s.watch.key != p.before {
 		s.stop()
@@ -115,21 +114,21 @@ func (s *server) serve(c *claim, p position) error {
 	return s.next(0)
 }
 
-func (s *server) start(key string) {
+func (s *queueWatcher) start(key string) {
 	ctx, cancel := context.WithCancel(s.ctx)
 	s.watch = watch{key: key, cancel: cancel, events: s.client.Watch(ctx, key, clientv3.WithCreatedNotify(), clientv3.WithFilterPut())}
 }
 
-func (s *server) stop() {
+func (s *queueWatcher) stop() {
 	if s.watch.cancel != nil {
 		s.watch.cancel()
 	}
 	s.watch = watch{}
 }
 
-// next waits for news: of the line, from the watch, or, if that is not 0, until
-// some time has passed.
-func (s *server) next(within time.Duration) error {
+// next waits for a change of the queue, an event of the watch, or the end of within, if that is not
+// 0.
+func (s *queueWatcher) next(within time.Duration) error {
 	var late <-chan time.Time
 	if within > 0 {
 		timer := time.NewTimer(within)
@@ -138,7 +137,7 @@ func (s *server) next(within time.Duration) error {
 	}
 	select {
 	case <-s.ctx.Done():
-	case <-s.line.changed:
+	case <-s.queue.changed:
 	case <-late:
 	case resp, ok := <-s.watch.events:
 		if !ok {
@@ -155,13 +154,13 @@ func (s *server) next(within time.Duration) error {
 	return nil
 }
 
-// lookBound is how long a look on behalf of nobody may take.
-const lookBound = time.Second
+// lookTimeout is how long a look without a caller may take.
+const lookTimeout = time.Second
 
-// confirm looks whether the claim before c went between when it was last seen and
-// when the watch stood.
-func (s *server) confirm(c *claim, p position) error {
-	ctx, cancel := context.WithTimeout(s.ctx, lookBound)
+// confirm checks whether the claim before c was deleted after it was last seen and before the watch
+// started.
+func (s *queueWatcher) confirm(c *claim, p position) error {
+	ctx, cancel := context.WithTimeout(s.ctx, lookTimeout)
 	defer cancel()
 	resp, err := s.client.Get(ctx, p.before, clientv3.WithKeysOnly(), clientv3.WithSerializable())
 	if err != nil || resp.Header.Revision < s.watch.since { // a member that lags behind
@@ -180,10 +179,10 @@ func (s *server) confirm(c *claim, p position) error {
 	return nil
 }
 
-// advance looks again where a claim stands, after the one before it went at rev,
-// and tells the engine if it is the first or gone.
-func (s *server) advance(c *claim, rev int64) error {
-	ctx, cancel := context.WithTimeout(s.ctx, lookBound)
+// advance looks up the position of a claim again, after the one before it was deleted at rev, and
+// notifies the engine if the claim is first or gone.
+func (s *queueWatcher) advance(c *claim, rev int64) error {
+	ctx, cancel := context.WithTimeout(s.ctx, lookTimeout)
 	defer cancel()
 	s.mu.Lock()
 	since := c.rev

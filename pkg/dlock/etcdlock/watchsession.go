@@ -27,26 +27,27 @@ type watchSession struct {
 	lastID  int64
 	recent  []*claim        // held since before the last look
 	idle    []*keyWatch     // whose claims have gone, the oldest first
-	unread  map[string]bool // keys that may have gone before their watch stood
+	unread  map[string]bool // keys that may have been deleted before their watch started
 	reading bool
 	checked chan []string // buffered by one: reading has ended, and these have no holder
 	heard   time.Time
-	asked   bool // for a sign of life
+	asked   bool // for progress
 }
 
-// A keyWatch watches one key for its deletion. It begins now: etcd may hold a watch from
-// the past back for 100 ms. What went before it stood, a read finds.
+// A keyWatch watches one key for its deletion. It starts at the current revision, because etcd may
+// delay a watch from the past by 100 ms. A read finds a deletion that happened before the watch
+// started.
 type keyWatch struct {
 	key       string
 	id        int64
-	since     int64 // the revision after which it misses nothing; 0 until it stands
+	since     int64 // the revision after which it misses nothing; 0 until it has started
 	gone      int64 // the last revision at which the key was deleted
 	idle      bool  // listed as such
 	idleSince time.Time
 }
 
 func (s *watchSession) run(inbox *watchInbox, ended <-chan error) error {
-	// Something is watched from the beginning, and so answered.
+	// A key is watched from the beginning, so a response is due.
 	s.asked, s.heard = true, time.Now().Add(watchBegins-2*watchSilence)
 	if err := s.begin(); err != nil {
 		return err
@@ -83,7 +84,7 @@ func (s *watchSession) run(inbox *watchInbox, ended <-chan error) error {
 	}
 }
 
-// begin watches everything that is held.
+// begin watches every held key.
 func (s *watchSession) begin() error {
 	var held []*claim
 	s.mu.Lock()
@@ -97,7 +98,7 @@ func (s *watchSession) begin() error {
 	return s.watchKeys(held)
 }
 
-// watchAged watches those that were held at the last look already, and still are.
+// watchAged watches the claims that were already held at the last look and still are.
 func (s *watchSession) watchAged() error {
 	aged := s.recent
 	s.mu.Lock()
@@ -106,7 +107,7 @@ func (s *watchSession) watchAged() error {
 	return s.watchKeys(aged)
 }
 
-// watchKeys sees to it that the keys of these claims are watched, and were all along.
+// watchKeys makes sure that the keys of these claims are watched without a gap.
 func (s *watchSession) watchKeys(claims []*claim) error {
 	var create []*keyWatch
 	s.mu.Lock()
@@ -124,7 +125,7 @@ func (s *watchSession) watchKeys(claims []*claim) error {
 			s.lose(c, w.gone)
 		case w.since > c.rev:
 			s.unread[w.key] = true
-		} // else it is read when its watch stands, or was watched all along
+		} // else it is read when its watch has started, or was already watched
 	}
 	s.mu.Unlock()
 	for _, w := range create {
@@ -136,14 +137,14 @@ func (s *watchSession) watchKeys(claims []*claim) error {
 	return nil
 }
 
-// send makes a call that a member which has stopped reading would hold up.
+// send makes a call that would block if the member has stopped reading.
 func (s *watchSession) send(call func() error) error {
 	late := time.AfterFunc(watchSilence, s.cancel)
 	defer late.Stop()
 	return call()
 }
 
-// takeAll takes in what has come, and then reads together what is to be read.
+// takeAll processes the received responses, and then reads the keys to be checked in one batch.
 func (s *watchSession) takeAll(responses []*pb.WatchResponse) error {
 	for _, resp := range responses {
 		if err := s.take(resp); err != nil {
@@ -157,7 +158,7 @@ func (s *watchSession) takeAll(responses []*pb.WatchResponse) error {
 func (s *watchSession) take(resp *pb.WatchResponse) error {
 	s.heard, s.asked = time.Now(), false
 	w := s.byID[resp.WatchId]
-	if resp.Canceled && (resp.Created || w != nil) { // or it is one that we dropped
+	if resp.Canceled && (resp.Created || w != nil) { // otherwise this session dropped it
 		return fmt.Errorf("%w: %s", errWatchEnded, resp.CancelReason)
 	}
 	if w == nil {
@@ -178,7 +179,8 @@ func (s *watchSession) take(resp *pb.WatchResponse) error {
 	return nil
 }
 
-// deleted takes in the deletion of a key, which may be our own. It runs under mu.
+// deleted processes the deletion of a key, which this driver may have done itself. The caller holds
+// mu.
 func (s *watchSession) deleted(w *keyWatch, rev int64) {
 	w.gone = max(w.gone, rev)
 	if c := s.owns[w.key]; c != nil && c.phase == driver.Held && c.rev < rev {
@@ -224,7 +226,7 @@ func (s *watchSession) dropIdle() error {
 	return nil
 }
 
-// askIfSilent finds out whether a stream that brings nothing is alive.
+// askIfSilent finds out whether a silent stream is alive.
 func (s *watchSession) askIfSilent() error {
 	switch {
 	case len(s.byID) == 0:
@@ -241,8 +243,8 @@ func (s *watchSession) askIfSilent() error {
 	return s.send(s.stream.askProgress)
 }
 
-// read starts to read the keys that may have gone before their watch stood, many at once.
-// The watches of vacant ones have no holder.
+// read starts to read the keys that may have been deleted before their watch started, many at once.
+// The watches of vacant keys have no holder.
 func (s *watchSession) read(vacant []string) {
 	if vacant != nil {
 		s.reading = false
@@ -261,12 +263,12 @@ func (s *watchSession) read(vacant []string) {
 	s.work.Go(func() { s.checked <- s.check(s.ctx, keys) })
 }
 
-// check looks whether the holders of these keys still have them, and returns the keys
-// that have no holder; the result is not nil.
+// check reads whether the holders of these keys still have them, and returns the keys that have no
+// holder; the result is not nil.
 func (w *keyWatcher) check(ctx context.Context, keys []string) (vacant []string) {
 	vacant = []string{}
 	for len(keys) > 0 {
-		batch := keys[:min(len(keys), opsMost)]
+		batch := keys[:min(len(keys), maxOps)]
 		keys = keys[len(batch):]
 		var ops []clientv3.Op
 		var holders []*claim
@@ -286,7 +288,7 @@ func (w *keyWatcher) check(ctx context.Context, keys []string) (vacant []string)
 	return vacant
 }
 
-// checkHolders reads keys, again and again until it is answered.
+// checkHolders reads keys, and retries until it gets an answer.
 func (w *keyWatcher) checkHolders(ctx context.Context, holders []*claim, ops []clientv3.Op) (vacant []string) {
 	for again := (backOff{base: 50 * time.Millisecond, most: 2 * time.Second}); ctx.Err() == nil; again.failed() {
 		sleep(ctx, again.wait())
@@ -309,7 +311,7 @@ func (w *keyWatcher) checkHolders(ctx context.Context, holders []*claim, ops []c
 
 // readKeys reads one key, or several in a transaction.
 func (w *keyWatcher) readKeys(ctx context.Context, ops []clientv3.Op) (found [][]*mvccpb.KeyValue, err error) {
-	ctx, cancel := context.WithTimeout(ctx, lookBound)
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	if len(ops) == 1 {
 		resp, err := w.client.Do(ctx, ops[0])

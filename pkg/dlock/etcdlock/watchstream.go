@@ -7,15 +7,15 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// A watchStream carries many watches of single keys for their deletion, from now on.
+// A watchStream carries many watches, each for the deletion of one key, starting now.
 type watchStream interface {
 	create(id int64, key string) error
 	drop(id int64) error
-	askProgress() error // for any response, as a sign of life
+	askProgress() error // for any response, to see that the stream is alive
 	receive() (*pb.WatchResponse, error)
 }
 
-// A rawWatchStream is etcd's own. The client's Watch would cost a goroutine for each key.
+// A rawWatchStream is etcd's own stream. The client's Watch would cost a goroutine for each key.
 type rawWatchStream struct{ pb.Watch_WatchClient }
 
 func openRawWatch(watcher pb.WatchClient) func(context.Context) (watchStream, error) {
@@ -44,7 +44,7 @@ func (r rawWatchStream) askProgress() error {
 
 func (r rawWatchStream) receive() (*pb.WatchResponse, error) { return r.Recv() }
 
-// A clientWatches is made of single watches of the client, for one that has no connection.
+// clientWatches consists of single watches of the client, for a client without a connection.
 type clientWatches struct {
 	ctx       context.Context
 	driver    *etcdDriver
@@ -89,7 +89,7 @@ func (c *clientWatches) drop(id int64) error {
 	return nil
 }
 
-// askProgress is answered by ourselves: the server is in this process.
+// askProgress answers itself: the server is in this process.
 func (c *clientWatches) askProgress() error {
 	c.driver.work.Go(func() { c.pass(c.ctx, 0, clientv3.WatchResponse{}) })
 	return nil

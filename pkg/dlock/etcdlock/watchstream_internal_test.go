@@ -7,8 +7,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// A watch that the client could not go on with has ended, and it is known why: what happens to
-// its key is not seen any more.
+// A watch that the client could not continue has ended, and the reason is known: changes of its key
+// are no longer seen.
 func TestFailedWatchHasEnded(t *testing.T) {
 	c := &clientWatches{responses: make(chan *pb.WatchResponse, 1)}
 	for _, tt := range []struct {

@@ -21,7 +21,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// namespaced is a client whose keys are all below a prefix, without whoever uses it knowing.
+// namespaced returns a client whose keys are all below a prefix, which its user does not see.
 func namespaced(t *testing.T, endpoint, prefix string) *clientv3.Client {
 	client := dial(t, endpoint)
 	client.KV = namespace.NewKV(client.KV, prefix)
@@ -30,7 +30,7 @@ func namespaced(t *testing.T, endpoint, prefix string) *clientv3.Client {
 	return client
 }
 
-// A client that was wrapped is used through its wrapping, for everything.
+// A wrapped client is used through its wrapper, for everything.
 func TestNamespaceOfTheClient(t *testing.T) {
 	server := testenv.Etcd(t)
 	raw := dial(t, server.Endpoint())
@@ -71,12 +71,12 @@ func TestNamespaceOfTheClient(t *testing.T) {
 	}
 }
 
-// fileMany holds locks with long names and long leases.
-func fileMany(t *testing.T, d driver.Driver, n int, name func(int) string) {
+// submitMany holds locks with long names and long leases.
+func submitMany(t *testing.T, d driver.Driver, n int, name func(int) string) {
 	t.Helper()
-	var filing sync.WaitGroup
+	var submitting sync.WaitGroup
 	for w := range 32 {
-		filing.Go(func() {
+		submitting.Go(func() {
 			for i := w; i < n; i += 32 {
 				ref := refOf(name(i), i)
 				ref.TTL = 10 * time.Minute
@@ -87,7 +87,7 @@ func fileMany(t *testing.T, d driver.Driver, n int, name func(int) string) {
 			}
 		})
 	}
-	filing.Wait()
+	submitting.Wait()
 }
 
 // watchers waits until the server has a number of watches.
@@ -96,15 +96,14 @@ func watchers(t *testing.T, endpoint, what string, enough func(n int) bool) {
 	testenv.Eventually(t, patience, "watches, "+what, func() bool { return enough(countWatchers(t, endpoint)) })
 }
 
-// Thousands of keys are watched again after a cut: what comes back does not stand in the way
-// of what is sent.
+// Thousands of keys are watched again after a cut: the responses do not block the requests.
 func TestManyKeysAreWatchedAgain(t *testing.T) {
 	const n = 6000
 	server := testenv.Etcd(t)
 	proxy := testenv.Proxy(t, server.Addr())
 	d := openDriver(t, dial(t, "http://"+proxy.Addr()))
 	name := func(i int) string { return fmt.Sprintf("k%d-%s", i, strings.Repeat("x", 60)) }
-	fileMany(t, d, n, name)
+	submitMany(t, d, n, name)
 	all := func(have int) bool { return have >= n }
 	watchers(t, server.Endpoint(), "before the cut", all)
 	proxy.Refuse(true) // until we have seen that they are gone
@@ -121,7 +120,7 @@ func TestManyKeysAreWatchedAgain(t *testing.T) {
 	}
 }
 
-// A key that is in use all the time does not keep the watches of keys that are not.
+// A key that is in constant use does not keep the watches of unused keys.
 func TestBusyKeyKeepsNoOtherWatch(t *testing.T) {
 	server := testenv.Etcd(t)
 	c := locksOn(t, dial(t, server.Endpoint()), dlock.Config{DefaultTTL: 10 * time.Second})
@@ -156,12 +155,12 @@ func TestBusyKeyKeepsNoOtherWatch(t *testing.T) {
 	watchers(t, server.Endpoint(), "of keys that were released", func(n int) bool { return n <= 5 })
 }
 
-// So are those of keys that were found gone when their watch began.
+// The watches of keys that were found gone when their watch started are dropped too.
 func TestWatchesOfWhatIsGone(t *testing.T) {
 	server := testenv.Etcd(t)
 	raw := dial(t, server.Endpoint())
 	d := openDriver(t, dial(t, server.Endpoint()))
-	fileMany(t, d, 1, func(int) string { return "keep" })
+	submitMany(t, d, 1, func(int) string { return "keep" })
 	for i := range 100 {
 		ref := refOf(fmt.Sprintf("k%d", i), i+1)
 		ref.TTL = time.Minute
@@ -175,7 +174,7 @@ func TestWatchesOfWhatIsGone(t *testing.T) {
 	watchers(t, server.Endpoint(), "of keys that are gone", func(n int) bool { return n <= 5 })
 }
 
-// A lease with less than a second left has a TTL of 0 by the server, and lives.
+// For a lease with less than a second left, the server reports a TTL of 0, but the lease is alive.
 func TestLastSecondOfALease(t *testing.T) {
 	server := testenv.Etcd(t)
 	raw := dial(t, server.Endpoint())
@@ -215,7 +214,7 @@ func TestLastSecondOfALease(t *testing.T) {
 	}
 }
 
-// countLooks returns a client, and how often it was told what is left of a lease.
+// countLooks returns a client, and how often it was told the remaining time of a lease.
 func countLooks(t *testing.T, endpoint string) (*clientv3.Client, *atomic.Int64) {
 	t.Helper()
 	looks := new(atomic.Int64)
@@ -234,7 +233,7 @@ func countLooks(t *testing.T, endpoint string) (*clientv3.Client, *atomic.Int64)
 	return client, looks
 }
 
-// isRunning reports whether a goroutine is in a function of the driver, or of one in it.
+// isRunning reports whether a goroutine is in a function of the driver, or in one that it calls.
 func isRunning(method string) bool {
 	stacks := make([]byte, 1<<20)
 	stacks = stacks[:runtime.Stack(stacks, true)]

@@ -62,10 +62,10 @@ func (d *faulty) Close() error {
 	return err
 }
 
-// reorderWait is how long a push is kept back for another to overtake it.
+// reorderWait is how long a push is held back so that another can overtake it.
 const reorderWait = 5 * time.Millisecond
 
-// relayPushes passes pushes on until the inner driver ends them.
+// relayPushes forwards pushes until the inner driver closes its channel.
 func (d *faulty) relayPushes() {
 	defer close(d.events)
 	inner := d.Driver.Events()
@@ -90,8 +90,8 @@ func (d *faulty) relayPushes() {
 	}
 }
 
-// pushOne delivers a push and those that were kept back, and returns what is
-// kept back now.
+// pushOne delivers a push and those that were held back, and returns the pushes that are held back
+// now.
 func (d *faulty) pushOne(ev driver.Event, kept []driver.Event) []driver.Event {
 	out := []driver.Event{ev}
 	for _, r := range d.faults.draw(Push, ev.Key) {

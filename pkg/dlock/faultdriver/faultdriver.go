@@ -1,7 +1,6 @@
-// Package faultdriver wraps a lock backend and injects faults, by rule or by
-// chance from a seed: calls that fail, that are late, whose request or answer is
-// lost, that arrive twice; pushes that are lost, repeated or reordered. It is
-// for tests of the engine and of whatever is built on it.
+// Package faultdriver wraps a lock backend and injects faults, by rule or at random from a seed:
+// calls that fail, that are late, whose request or answer is lost, that arrive twice; pushes that
+// are lost, repeated or reordered. It is for tests of the engine and of code that uses it.
 package faultdriver
 
 import (
@@ -17,7 +16,7 @@ import (
 // ErrInjected is the error of every injected fault.
 var ErrInjected = errors.New("injected fault")
 
-// An Op is what a rule applies to.
+// An Op is the operation that a rule applies to.
 type Op uint8
 
 // The operations of a driver, and its pushes.
@@ -29,15 +28,15 @@ const (
 	numOps
 )
 
-// A Fault is what goes wrong.
+// A Fault is a kind of failure.
 type Fault uint8
 
 const (
-	// Fail: the call is not sent, and the error says so (driver.Transient).
+	// Fail: the call is not sent, and the error is driver.Transient, which says so.
 	Fail Fault = iota
-	// LoseRequest: the call is not sent, and the caller cannot know.
+	// LoseRequest: the call is not sent, and the caller cannot tell.
 	LoseRequest
-	// LoseAnswer: the call is carried out, and the caller cannot know.
+	// LoseAnswer: the call is carried out, and the caller cannot tell.
 	LoseAnswer
 	// Duplicate: the call is carried out twice; the first answer counts.
 	Duplicate
@@ -61,15 +60,15 @@ type Rule struct {
 	Fault Fault
 	// Key limits the rule to one key; "" means every key.
 	Key string
-	// Skip lets this many calls pass before the rule begins, and Times ends it
-	// after so many faults; 0 means that it does not end.
+	// Skip is how many calls pass before the rule begins. Times is the number of faults after which
+	// it ends; 0 means that it does not end.
 	Skip, Times int
-	// Chance makes the fault random; 0 means always.
+	// Chance is the probability of the fault; 0 means always.
 	Chance float64
-	// Delay is for Delay and DelayAnswer.
+	// Delay is the delay of Delay and DelayAnswer.
 	Delay time.Duration
-	// Hang makes a lost request or answer be silence until the caller's context
-	// ends, instead of an error at once.
+	// Hang makes a lost request or answer block until the caller's context ends, instead of
+	// returning an error at once.
 	Hang bool
 }
 
@@ -85,7 +84,7 @@ type Faults struct {
 	calls    [numOps]int
 }
 
-// New wraps inner. Chances are drawn from seed.
+// New wraps inner. Random choices use seed.
 func New(inner driver.Opener, seed uint64, rules ...Rule) *Faults {
 	f := &Faults{inner: inner, rng: rand.New(rand.NewPCG(seed, seed))}
 	for _, r := range rules {
@@ -94,8 +93,8 @@ func New(inner driver.Opener, seed uint64, rules ...Rule) *Faults {
 	return f
 }
 
-// Remote makes the drivers say that they cross a network, so that the engine
-// bounds its calls. It must be called before Open.
+// Remote makes the drivers report that they cross a network, so that the engine limits its calls.
+// It must be called before Open.
 func (f *Faults) Remote() *Faults {
 	f.remote = true
 	return f
@@ -108,29 +107,29 @@ func (f *Faults) Add(r Rule) {
 	f.rules = append(f.rules, &r)
 }
 
-// Clear drops all rules: the network has healed.
+// Clear removes all rules, as if the network had recovered.
 func (f *Faults) Clear() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.rules = nil
 }
 
-// Injected is how often a fault happened; a test asserts by it that it bit.
+// Injected returns how often a fault happened, so that a test can assert that it did.
 func (f *Faults) Injected(fault Fault) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.injected[fault]
 }
 
-// Calls is how often op was called, faulty or not.
+// Calls returns how often op was called, faulty or not.
 func (f *Faults) Calls(op Op) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.calls[op]
 }
 
-// Open opens the inner backend and wraps its driver. The result is a
-// driver.Admin if the inner one is; what an Admin does is not disturbed.
+// Open opens the inner backend and wraps its driver. The result is a driver.Admin if the inner one
+// is. Admin calls get no faults.
 func (f *Faults) Open(o driver.Options) (driver.Driver, error) {
 	d, err := f.inner.Open(o)
 	if err != nil {
@@ -144,7 +143,7 @@ func (f *Faults) Open(o driver.Options) (driver.Driver, error) {
 	return w, nil
 }
 
-// draw returns the rules that strike a call.
+// draw returns the rules that apply to a call.
 func (f *Faults) draw(op Op, keys ...string) []Rule {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -162,7 +161,8 @@ func (f *Faults) draw(op Op, keys ...string) []Rule {
 			continue
 		}
 		if r.Times > 0 {
-			if r.Times--; r.Times == 0 {
+			r.Times--
+			if r.Times == 0 {
 				r.Times = -1 // used up
 			}
 		}
@@ -184,7 +184,7 @@ func (r *Rule) concerns(keys []string) bool {
 	return false
 }
 
-// call carries out one call under the rules that strike it.
+// call carries out one call under the rules that apply to it.
 func call[T any](ctx context.Context, strikes []Rule, do func() (T, error)) (T, error) {
 	var none T
 	var answer []Rule

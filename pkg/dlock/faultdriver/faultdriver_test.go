@@ -17,8 +17,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// conformance runs the suite through faults. Where faults make calls fail, the
-// driver under test asks again with the same claim, as the engine does.
+// conformance runs the suite with faults. Where faults make calls fail, the driver under test
+// retries with the same claim, as the engine does.
 func conformance(t *testing.T, again bool, rules ...faultdriver.Rule) {
 	t.Helper()
 	injected := 0
@@ -74,7 +74,7 @@ func TestConformanceWithBadPushes(t *testing.T) {
 	)
 }
 
-// persistent asks again until it is answered.
+// persistent retries until it gets an answer.
 type persistent struct {
 	driver.Driver
 	driver.Admin

@@ -13,11 +13,15 @@ import (
 	"time"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/cursor"
 )
 
-// List reads the names of the files, and looks which of them are locked. A cursor
-// is the last key.
-func (d *fileDriver) List(ctx context.Context, prefix, cursor string, limit int) ([]string, string, error) {
+// List reads the names of the files and checks which of them are locked. A cursor is the last key.
+func (d *fileDriver) List(ctx context.Context, prefix, from string, limit int) ([]string, string, error) {
+	last, err := cursor.Key(from)
+	if err != nil {
+		return nil, "", err
+	}
 	dir, err := d.existing(time.Now())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, "", nil
@@ -28,31 +32,31 @@ func (d *fileDriver) List(ctx context.Context, prefix, cursor string, limit int)
 	var keys []string
 	for more := true; more; {
 		var candidates []string
-		candidates, more, err = d.candidates(ctx, dir, prefix, cursor)
+		candidates, more, err = d.candidates(ctx, dir, prefix, last)
 		if err != nil {
 			return nil, "", classify(err)
 		}
 		for _, key := range candidates {
 			claims, err := dir.holders(ctx, baseOf(d.prefix+key))
 			switch {
-			case isForeign(err): // planted, or of another user: no lock that could be shown
+			case isForeign(err): // planted, or of another user: not a lock to list
 			case err != nil:
 				return nil, "", classify(err)
 			case len(claims) == 0:
 			case len(keys) == limit && limit > 0:
-				return keys, keys[limit-1], nil
+				return keys, cursor.After(keys[limit-1]), nil
 			default:
 				keys = append(keys, key)
 			}
-			cursor = key
+			last = key
 		}
 	}
 	return keys, "", nil
 }
 
-// candidates are the first keys behind cursor that have files, in their order, and whether
-// there are more.
-func (d *fileDriver) candidates(ctx context.Context, dir *directory, prefix, cursor string) (keys []string, more bool, err error) {
+// candidates returns the first keys after last that have files, in order, and whether there are
+// more.
+func (d *fileDriver) candidates(ctx context.Context, dir *directory, prefix, last string) (keys []string, more bool, err error) {
 	keep := d.store.maxKeys
 	err = dir.eachLock(ctx, func(base string) error {
 		full, ok := keyOf(base)
@@ -60,7 +64,7 @@ func (d *fileDriver) candidates(ctx context.Context, dir *directory, prefix, cur
 			full, ok = dir.keyInside(base)
 		}
 		key, ours := strings.CutPrefix(full, d.prefix)
-		if !ok || !ours || key <= cursor || !strings.HasPrefix(key, prefix) {
+		if !ok || !ours || key <= last || !strings.HasPrefix(key, prefix) {
 			return nil
 		}
 		keys = append(keys, key)
@@ -77,7 +81,7 @@ func (d *fileDriver) candidates(ctx context.Context, dir *directory, prefix, cur
 	return keys, more, err
 }
 
-// keyInside is the key that a file with a hashed name is for.
+// keyInside returns the key of a file with a hashed name.
 func (dir *directory) keyInside(base string) (string, bool) {
 	fd, err := openToRead(dir, base+lockSuffix)
 	if err != nil {
@@ -88,7 +92,7 @@ func (dir *directory) keyInside(base string) (string, bool) {
 	return h.Key, err == nil && len(h.Key) <= maxName && baseOf(h.Key) == base
 }
 
-// Inspect shows the holders. Those who wait are known to their own processes only.
+// Inspect returns the holders. Only the waiters' own processes know of the waiters.
 func (d *fileDriver) Inspect(ctx context.Context, key string) ([]driver.Claim, error) {
 	dir, err := d.existing(time.Now())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -101,13 +105,13 @@ func (d *fileDriver) Inspect(ctx context.Context, key string) ([]driver.Claim, e
 	return claims, classify(err)
 }
 
-// Evict is unsupported: only the kernel, or its process, ends a lock.
+// Evict is unsupported: only the kernel or the holder's process can end a lock.
 func (d *fileDriver) Evict(context.Context, string, string, int64) (driver.State, error) {
 	return driver.State{}, fmt.Errorf("%w: end the process that holds the lock", driver.ErrUnsupported)
 }
 
-// holders looks who has a lock, by trying to lock its files for a moment. Under the
-// guard that disturbs nobody.
+// holders finds the holders of a lock by trying to lock its files for a moment. Under the guard,
+// this does not disturb other processes.
 func (dir *directory) holders(ctx context.Context, base string) ([]driver.Claim, error) {
 	main, err := openToRead(dir, base+lockSuffix)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -132,7 +136,7 @@ func (dir *directory) holders(ctx context.Context, base string) ([]driver.Claim,
 		return nil, failed("read", pathIn(dir.path, base+lockSuffix), err)
 	case alone && rec.mode == driver.Exclusive:
 		return []driver.Claim{show(&rec, &h)}, nil
-	case alone: // by somebody who writes no record
+	case alone: // by a program that writes no record
 		return []driver.Claim{{Phase: driver.Held}}, nil
 	case rec.mode == driver.Exclusive:
 		return nil, nil
@@ -140,8 +144,8 @@ func (dir *directory) holders(ctx context.Context, base string) ([]driver.Claim,
 	return dir.slotHolders(ctx, base)
 }
 
-// slotHolders are those that have the lock together, in the order of their tokens. Slots
-// are made one after the other, so the first that is missing is the end.
+// slotHolders returns the claims that hold the lock together, in the order of their tokens. Slots
+// are created one after another, so the first missing slot is the end.
 func (dir *directory) slotHolders(ctx context.Context, base string) ([]driver.Claim, error) {
 	var claims []driver.Claim
 	for n := range most {
@@ -164,7 +168,7 @@ func (dir *directory) slotHolders(ctx context.Context, base string) ([]driver.Cl
 	return claims, nil
 }
 
-// addHolder adds who has a slot, if somebody has.
+// addHolder adds the holder of a slot, if it has one.
 func addHolder(claims []driver.Claim, slot int) ([]driver.Claim, error) {
 	taken, err := isLocked(slot)
 	if err != nil || !taken {
@@ -196,15 +200,15 @@ func show(rec *record, h *holder) driver.Claim {
 	return c
 }
 
-// readWhole reads all of a record. A holder may be writing it: then it is read again.
-// One that died over it has left no name. What is behind maxRecord is not ours.
+// readWhole reads a complete record. If a holder is just writing it, it is read again. A holder
+// that died while writing has left no name. Data after maxRecord is not part of a record.
 func readWhole(fd int) (rec record, h holder, err error) {
 	st, err := lookAt(fd)
 	switch {
 	case err != nil:
 		return rec, h, err
 	case st.odd:
-		return rec, h, ErrUnsafe
+		return rec, h, ErrInsecureDir
 	}
 	buf := make([]byte, maxRecord)
 	for range 10 {

@@ -31,7 +31,7 @@ func list(t *testing.T, d driver.Driver) []string {
 	return keys
 }
 
-// The dead are not shown, whatever they have left in the file.
+// Dead holders are not shown, whatever they have left in the file.
 func TestDeadHoldersAreNotShown(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []driver.Mode{driver.Exclusive, driver.Shared, driver.Permit} {
@@ -58,7 +58,7 @@ func TestDeadHoldersAreNotShown(t *testing.T) {
 	}
 }
 
-// Of several holders the living are shown, in the order of their tokens.
+// Among several holders the living ones are shown, in the order of their tokens.
 func TestSharedHoldersAreShown(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "locks")
@@ -84,7 +84,7 @@ func TestSharedHoldersAreShown(t *testing.T) {
 	}
 }
 
-// A long owner that is followed by a short one leaves nothing of it.
+// A short record after a long one leaves nothing of the long one.
 func TestShorterRecord(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "locks")

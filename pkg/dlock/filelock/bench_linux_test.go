@@ -14,9 +14,9 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/filelock"
 )
 
-// BenchmarkUncontended is a fenced pair of ours, by a Client and by its driver alone,
-// beside the bare system calls: open, flock, close. The figures are costs: 3 is three
-// times as much.
+// BenchmarkUncontended compares one fenced acquire and release, by a Client and by its driver
+// alone, with the bare system calls: open, flock, close. The figures are ratios: 3 is three times
+// the cost.
 func BenchmarkUncontended(b *testing.B) {
 	dir := b.TempDir()
 	client, alone, raw := pairs(b, filepath.Join(dir, "locks")), driverPairs(b, filepath.Join(dir, "locks")), rawPairs(b, dir)
@@ -86,8 +86,8 @@ func rawPairs(b *testing.B, dir string) func(int) {
 	}
 }
 
-// BenchmarkCrash is the time from the SIGKILL of a holder to the next holder in another
-// process, which has been at rest, beside a thread that is blocked in flock(2).
+// BenchmarkCrash measures the time from the SIGKILL of a holder to the next holder in another
+// process, which was idle, compared with a thread that is blocked in flock(2).
 func BenchmarkCrash(b *testing.B) {
 	const kills = 5
 	dir := filepath.Join(b.TempDir(), "locks")
@@ -111,10 +111,10 @@ func BenchmarkCrash(b *testing.B) {
 	measure.Spread(b, "ms/slowest-raw", theirs)
 }
 
-// crash kills a holder and returns how long it takes until somebody has the lock.
+// crash kills a holder and returns how long it takes until the next one has the lock.
 func crash(b *testing.B, cmd *exec.Cmd, got func()) time.Duration {
 	b.Helper()
-	<-time.After(50 * time.Millisecond) // who waits is at rest then
+	<-time.After(50 * time.Millisecond) // the waiter is idle then
 	began := time.Now()
 	if err := cmd.Process.Kill(); err != nil {
 		b.Fatal(err)
@@ -125,7 +125,7 @@ func crash(b *testing.B, cmd *exec.Cmd, got func()) time.Duration {
 	return took
 }
 
-// waiting waits for the lock with a driver, and gives it back.
+// waiting waits for the lock with a driver, and releases it.
 func waiting(b *testing.B, d driver.Driver) (got func()) {
 	b.Helper()
 	w := wait("crash")

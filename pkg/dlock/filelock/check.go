@@ -12,7 +12,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// Check judges the directory, and does not make one that is missing.
+// Check examines the directory. It does not create a missing one.
 func (d *fileDriver) Check(context.Context) ([]driver.Finding, error) {
 	dir, err := d.existing(time.Now())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -29,13 +29,13 @@ func (d *fileDriver) Check(context.Context) ([]driver.Finding, error) {
 	wakeUp := driver.Finding{Name: "wake-up", Detail: "waiters are told when a file is closed"}
 	if _, polls := d.signals.(poller); polls {
 		wakeUp.Level, wakeUp.Detail = driver.Warning, fmt.Sprintf("waiters look every %v", lastPoll)
-		wakeUp.Cure = "on Linux, raise fs.inotify.max_user_instances"
+		wakeUp.Fix = "on Linux, raise fs.inotify.max_user_instances"
 	}
 	return []driver.Finding{fsys, d.checkAccess(dir), wakeUp}, nil
 }
 
-// checkFS judges the file system of the directory; of one that is missing, that on which it
-// would be made.
+// checkFS checks the file system of the directory, or, if the directory is missing, the one on
+// which it would be created.
 func (d *fileDriver) checkFS(dir *directory) (driver.Finding, error) {
 	found := driver.Finding{Name: "file-system"}
 	path := d.path
@@ -54,12 +54,12 @@ func (d *fileDriver) checkFS(dir *directory) (driver.Finding, error) {
 	}
 	found.Detail = path + " is on " + dir.fsName
 	if !dir.local {
-		found.Level, found.Cure = driver.Unsafe, "use a directory of this host alone"
+		found.Level, found.Fix = driver.Unsafe, "use a directory of this host alone"
 	}
 	return found, nil
 }
 
-// existingParent is the first of the directories above path that is there.
+// existingParent returns the nearest existing directory above path.
 func existingParent(path string) string {
 	for up := filepath.Dir(path); up != path; up = filepath.Dir(path) {
 		path = up
@@ -71,18 +71,18 @@ func existingParent(path string) string {
 	return path
 }
 
-// checkAccess judges who can write to the directory.
+// checkAccess reports who can write to the directory.
 func (d *fileDriver) checkAccess(dir *directory) driver.Finding {
 	found := driver.Finding{Name: "directory"}
 	switch {
 	case dir == nil && d.store.shared && d.store.uid != 0:
 		found.Level, found.Detail = driver.Warning, d.path+" is missing, and only root can make it"
-		found.Cure = "as root: install -d -m 1777 " + d.path
+		found.Fix = "as root: install -d -m 1777 " + d.path
 	case dir == nil:
 		found.Detail = d.path + " is missing, and is made when the first lock is taken"
 	case dir.state.open:
 		found.Level, found.Detail = driver.Warning, "any user can take any lock in "+d.path
-		found.Cure = "use a directory of your own"
+		found.Fix = "use a directory of your own"
 	default:
 		found.Detail = "only its owner can write to " + d.path
 	}

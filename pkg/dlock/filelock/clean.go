@@ -9,10 +9,11 @@ import (
 	"time"
 )
 
-// Clean removes the files of locks that nobody has and nobody has taken for a while,
-// and returns how many locks they were of. It disturbs nobody, but their next tokens
-// count from the clock alone. What is no lock stays, and so do files that this user may
-// not remove. A directory that is missing is clean. Locks whose guard cannot be used stay as well, and the error says so.
+// Clean removes the files of locks that are free and were not taken for the time unused, and
+// returns the number of these locks. It disturbs no holder and no waiter, but the next tokens of
+// these locks start from the clock alone. Files that are not locks stay, and so do files that this
+// user may not remove. A missing directory counts as clean. Locks whose guard cannot be used stay
+// as well, and the error reports them.
 func (s *Store) Clean(ctx context.Context, unused time.Duration) (int, error) {
 	path, err := s.where()
 	if err != nil {
@@ -51,8 +52,8 @@ type cleaning struct {
 	guarded error // the first guard that could not be used
 }
 
-// tolerate returns the errors at which Clean ends. It goes on past files of others, and past
-// a guard of others, of which it tells at its end.
+// tolerate returns the errors that end Clean. Clean skips files of other users. It also skips a
+// guard of another user, and reports that at its end.
 func (c *cleaning) tolerate(err error) error {
 	var g *guardError
 	switch {
@@ -67,8 +68,8 @@ func (c *cleaning) tolerate(err error) error {
 	return err
 }
 
-// removeLock removes the files of a lock while it is locked and guarded. Whoever has
-// one of them open finds it removed, and opens the next.
+// removeLock removes the files of a lock while it is locked and guarded. A process that has one of
+// them open notices the removal and opens the next file.
 func (c *cleaning) removeLock(ctx context.Context, base string) (bool, error) {
 	main, err := openToRead(c.directory, base+lockSuffix)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -88,7 +89,7 @@ func (c *cleaning) removeLock(ctx context.Context, base string) (bool, error) {
 		return false, err
 	}
 	defer closeFile(guard)
-	defer closeFile(main) // first: whoever has the guard must not find it locked by us
+	defer closeFile(main) // before the guard: the next owner of the guard must not find it locked
 	if ok, err := c.mayRemove(main, base+lockSuffix); err != nil || !ok {
 		return false, err
 	}
@@ -99,9 +100,9 @@ func (c *cleaning) removeLock(ctx context.Context, base string) (bool, error) {
 	return err == nil, err
 }
 
-// mayRemove locks a file, and reports whether it is a record that nobody has written to for
-// long. The time counts only once it is locked: until then somebody may take the lock. An
-// empty file may be the lock of another program.
+// mayRemove locks a file and reports whether it is a record that was not written to for a long
+// time. The time counts only once the file is locked: until then another process may take the lock.
+// An empty file may be the lock of another program.
 func (c *cleaning) mayRemove(fd int, name string) (bool, error) {
 	if free, err := lock(fd, exclusive); err != nil || !free {
 		return false, err
@@ -124,8 +125,8 @@ func (c *cleaning) isOld(fd int) (bool, error) {
 	return time.Since(written) >= c.unused, err
 }
 
-// removeSlots removes the slots of a lock up to the first that is missing; those behind it
-// are orphans once the lock is gone. Those of other users in a sticky directory stay.
+// removeSlots removes the slots of a lock up to the first missing one; those after it are orphans
+// once the lock is gone. Slots of other users in a sticky directory stay.
 func (c *cleaning) removeSlots(ctx context.Context, base string) error {
 	for n := range most {
 		if err := ctx.Err(); err != nil {
@@ -142,8 +143,8 @@ func (c *cleaning) removeSlots(ctx context.Context, base string) error {
 	return nil
 }
 
-// removeSlot removes a slot that nobody has, under the guard of its lock. Any file may have
-// such a name (report.0), so it has to be a record.
+// removeSlot removes an unused slot, under the guard of its lock. Any file may have such a name
+// (report.0), so it must be a record.
 func (c *cleaning) removeSlot(name string) error {
 	fd, err := openToRead(c.directory, name)
 	if err != nil {
@@ -156,7 +157,8 @@ func (c *cleaning) removeSlot(name string) error {
 	return remove(c.directory, name)
 }
 
-// removeOrphan removes a slot whose lock file is gone. Under the guard nobody makes it.
+// removeOrphan removes a slot whose lock file is gone. Under the guard, no other process creates
+// it.
 func (c *cleaning) removeOrphan(ctx context.Context, name string) error {
 	base, ok := baseOfSlot(name)
 	if !ok {
@@ -180,7 +182,7 @@ func (c *cleaning) removeOrphan(ctx context.Context, name string) error {
 	return err
 }
 
-// has reports whether there is a file, or anything else, with a name.
+// has reports whether a file, or anything else, has this name.
 func (dir *directory) has(name string) (bool, error) {
 	fd, err := openToRead(dir, name)
 	if errors.Is(err, fs.ErrNotExist) {

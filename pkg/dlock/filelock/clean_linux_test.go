@@ -15,7 +15,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/filelock"
 )
 
-// used takes a lock and gives it back, so that its file stays, and returns its token.
+// used acquires and releases a lock, so that its file stays, and returns its token.
 func used(t *testing.T, d driver.Driver, r driver.Request) int64 {
 	t.Helper()
 	st := file(t, d, r, driver.Held)
@@ -49,7 +49,7 @@ func TestCleanLeavesOtherDataAlone(t *testing.T) {
 	}
 }
 
-// A lock that is taken after Clean has seen how old its file is stays, and so do its tokens.
+// A lock that is taken after Clean has read the age of its file stays, and so do its tokens.
 func TestCleanLeavesALockTakenMeanwhile(t *testing.T) {
 	t.Parallel()
 	store := filelock.New(mkdir(t, 0o700))
@@ -75,7 +75,7 @@ func TestCleanLeavesALockTakenMeanwhile(t *testing.T) {
 			done <- err
 		}()
 		opened() // Clean has found the lock, and waits for the guard
-		first := used(t, d, driver.Request{Ref: ref("k"), Fences: 1 << 30})
+		first := used(t, d, driver.Request{Ref: ref("k"), Tokens: 1 << 30})
 		if err := unix.Flock(int(guard.Fd()), unix.LOCK_UN); err != nil {
 			t.Fatal(err)
 		}
@@ -90,7 +90,7 @@ func TestCleanLeavesALockTakenMeanwhile(t *testing.T) {
 	t.Error("Clean never got the guard")
 }
 
-// Slots behind one that is missing are removed too, with their lock or after it.
+// Slots after a missing one are removed too, with their lock or after it.
 func TestCleanOrphanSlots(t *testing.T) {
 	t.Parallel()
 	store := filelock.New(mkdir(t, 0o700))
@@ -117,7 +117,7 @@ func TestCleanOrphanSlots(t *testing.T) {
 	}
 }
 
-// A slot that is held stays, though its lock file is gone.
+// A held slot stays, although its lock file is gone.
 func TestCleanLeavesAHeldOrphan(t *testing.T) {
 	t.Parallel()
 	store := filelock.New(mkdir(t, 0o700))
@@ -133,8 +133,8 @@ func TestCleanLeavesAHeldOrphan(t *testing.T) {
 	}
 }
 
-// A guard that another user has planted does not hide locks: who looks is told of it, and
-// Clean goes on with the locks of other guards.
+// A guard that another user has planted does not hide locks: List and Inspect report it, and Clean
+// continues with the locks of other guards.
 func TestPlantedGuardIsTold(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"dangling", "directory", "pipe", "hard"} {
@@ -168,7 +168,7 @@ func TestPlantedGuardIsTold(t *testing.T) {
 	}
 }
 
-// A file on which another user has a lease cannot be opened, and is passed over.
+// A file on which another user has a lease cannot be opened, and is skipped.
 func TestLeasedFile(t *testing.T) {
 	t.Parallel()
 	store := filelock.New(mkdir(t, 0o777|os.ModeSticky), filelock.WithSharedDir())

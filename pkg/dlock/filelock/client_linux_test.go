@@ -23,7 +23,7 @@ func client(t *testing.T, dir string) *dlock.Client {
 	return c
 }
 
-// The whole way through the engine, between two Clients.
+// The whole path through the engine, between two Clients.
 func TestClient(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "locks")

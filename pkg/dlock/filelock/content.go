@@ -9,8 +9,8 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// read returns the figures in a file that is open, and its size, which is 0 if there is
-// nothing in it that counts.
+// read returns the figures in an open file, and its size. The size is 0 if the file has no content
+// that counts.
 func read(fd int) (record, int64, error) {
 	st, err := lookAt(fd)
 	switch {
@@ -19,7 +19,7 @@ func read(fd int) (record, int64, error) {
 	case st.removed:
 		return record{}, 0, errRemoved
 	case st.odd:
-		return record{}, 0, ErrUnsafe
+		return record{}, 0, ErrInsecureDir
 	}
 	var head [headSize]byte
 	n, err := readAt(fd, head[:], 0)
@@ -36,8 +36,8 @@ func read(fd int) (record, int64, error) {
 	return rec, st.size, err
 }
 
-// onlyZeros returns ErrNotALock if there is anything but zeros in a file, or more of them than
-// a record has: a file that begins with zeros may be the data of another program.
+// onlyZeros returns ErrNotALock if a file contains anything but zeros, or is longer than a record:
+// a file that begins with zeros may be the data of another program.
 func onlyZeros(fd int, size int64) error {
 	if size > maxRecord {
 		return ErrNotALock
@@ -50,14 +50,14 @@ func onlyZeros(fd int, size int64) error {
 	return notALock(len(bytes.TrimLeft(buf[:n], "\x00")) == 0)
 }
 
-// stale is for how long a file is believed to be where it was. One that was removed is
-// noticed at once; one that was moved away takes a longer look.
+// stale is how long a file is assumed to be at its path. A removed file is noticed at once; a file
+// that was moved away is noticed only by a check of the path.
 const stale = time.Second
 
 // readMain reads the lock file.
 func (a *attempt) readMain() (record, int64, error) {
 	if a.phase == driver.Queued || a.now.Sub(a.main.seen) > stale {
-		here, err := isAt(a.main.fd, pathIn(a.dir.path, a.line.base+lockSuffix))
+		here, err := isAt(a.main.fd, pathIn(a.dir.path, a.queue.base+lockSuffix))
 		if err != nil {
 			return record{}, 0, err
 		}
@@ -69,11 +69,11 @@ func (a *attempt) readMain() (record, int64, error) {
 	return read(a.main.fd)
 }
 
-// write writes everything but the mark of the waiters, and blanks over what was
-// longer. A file that is longer than any record is cut instead: another user may have
-// made it so, and filling it would cost memory and disk space of that size.
+// write writes everything except the mark of the waiters, and overwrites the rest of a longer
+// record with blanks. A file that is longer than any record is truncated instead: another user may
+// have made it so, and filling it would cost memory and disk space of that size.
 func (a *attempt) write(fd int, rec *record, size int64, named bool) error {
-	b := a.line.buf[:0]
+	b := a.queue.buf[:0]
 	off := int64(markSize)
 	if size == 0 {
 		b, off = appendMark(b, 0, 0), 0
@@ -81,17 +81,17 @@ func (a *attempt) write(fd int, rec *record, size int64, named bool) error {
 	b = rec.appendTo(b)
 	head := len(b)
 	if named {
-		b = appendHolder(b, a.line.quoted, a.id, a.token, a.encode(&a.info))
+		b = appendHolder(b, a.queue.quoted, a.id, a.token, a.encode(&a.info))
 	} else {
-		b = appendHolder(b, a.line.quoted, "", 0, nil)
+		b = appendHolder(b, a.queue.quoted, "", 0, nil)
 	}
-	if named && off+int64(len(b)) > maxRecord { // nobody reads more, and Info serves people only
-		b = appendHolder(b[:head], a.line.quoted, a.id, a.token, nil)
+	if named && off+int64(len(b)) > maxRecord { // no reader reads more, and Info is only for people
+		b = appendHolder(b[:head], a.queue.quoted, a.id, a.token, nil)
 	}
 	for size <= maxRecord && int64(len(b))+off < size {
 		b = append(b, '\n')
 	}
-	a.line.buf = b
+	a.queue.buf = b
 	err := writeAt(fd, b, off)
 	switch {
 	case err != nil: // half a record would be no lock any more
@@ -102,8 +102,8 @@ func (a *attempt) write(fd int, rec *record, size int64, named bool) error {
 	return err
 }
 
-// mark tells others that somebody waits, unless one who came earlier has said so, and
-// reports whether it is the first to tell this holder. It writes to nothing but a lock.
+// mark records that a claim waits, unless an earlier waiter has already done so. It reports whether
+// it is the first mark for this holder. It writes only to a lock.
 func (a *attempt) mark() (first bool, err error) {
 	a.yieldUntil = time.Time{}
 	rec, _, err := read(a.main.fd)
@@ -119,7 +119,7 @@ func (a *attempt) mark() (first bool, err error) {
 	return err == nil && rec.waited < rec.since, err
 }
 
-// unmark takes back what mark has said: nobody need make way for c.
+// unmark removes the mark of c: other claims need not let c go first.
 func (c *claim) unmark() {
 	if c.main.fd < 0 {
 		return
@@ -129,7 +129,7 @@ func (c *claim) unmark() {
 	}
 }
 
-// isAwaited reports whether somebody was refused since c has the lock.
+// isAwaited reports whether another claim was refused since c took the lock.
 func (c *claim) isAwaited() bool {
 	var mark [markSize]byte
 	n, err := readAt(c.main.fd, mark[:], 0)
@@ -144,7 +144,7 @@ func (c *claim) writeMark(waited, first int64) error {
 	return writeAt(c.main.fd, appendMark(make([]byte, 0, markSize), waited, first), 0)
 }
 
-// encode returns Info as JSON. A Client's claims mostly share it.
+// encode returns Info as JSON. Most claims of a Client share it.
 func (d *fileDriver) encode(info *driver.Info) []byte {
 	if last := d.lastInfo.Load(); last != nil && last.info == *info {
 		return last.text

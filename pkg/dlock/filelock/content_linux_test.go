@@ -41,7 +41,7 @@ func TestLargestRecord(t *testing.T) {
 	}
 }
 
-// A file that begins with zeros and has other content is left alone.
+// A file that begins with zeros and has other content is left unchanged.
 func TestZerosThenData(t *testing.T) {
 	t.Parallel()
 	for name, text := range map[string]string{

@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// create makes a file. In a shared directory it has no name until every user may open it, so
-// that nobody is refused meanwhile, or forever if this process dies in between.
+// create makes a file. In a shared directory the file has no name until every user may open it.
+// Otherwise other users would be refused meanwhile, or forever if this process dies in between.
 func create(dir *directory, name string) (int, error) {
 	if dir.perm == privatePerm {
 		return createVisibly(dir, name)

@@ -15,8 +15,8 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/filelock"
 )
 
-// A file of a shared directory is open to all users as soon as it has its name: another user
-// who finds it is not refused, and a process that dies leaves none that is closed to others.
+// A file in a shared directory is open to all users as soon as it has its name: another user who
+// finds it is not refused, and a process that dies leaves no file that is closed to others.
 func TestSharedFileIsNeverClosedToOthers(t *testing.T) {
 	t.Parallel()
 	dir := mkdir(t, 0o777|os.ModeSticky)
@@ -45,7 +45,7 @@ func TestSharedFileIsNeverClosedToOthers(t *testing.T) {
 	}
 }
 
-// Where a file cannot be made without a name, it is open to all once it is made.
+// If a file cannot be created without a name, it is open to all users once it is created.
 func TestCreateVisibly(t *testing.T) {
 	t.Parallel()
 	dir := mkdir(t, 0o777|os.ModeSticky)
@@ -60,7 +60,7 @@ func TestCreateVisibly(t *testing.T) {
 	}
 }
 
-// asUser runs f with the rights of another user, on a thread of its own.
+// asUser runs f with the permissions of another user, on a separate thread.
 func asUser(t *testing.T, uid int, f func()) {
 	t.Helper()
 	done := make(chan struct{})
@@ -73,7 +73,7 @@ func asUser(t *testing.T, uid int, f func()) {
 	<-done
 }
 
-// A new file of another user that is not open to us yet is waited for; an old one is not.
+// A new file of another user that is not open yet is waited for; an old one is not.
 func TestFileIsAboutToBeOpened(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can be another user")

@@ -24,7 +24,7 @@ func lockFile(t *testing.T, text []byte) (dir, path string) {
 	return dir, path
 }
 
-// flocked locks a file as flock(1) does, and returns how to end that.
+// flocked locks a file as flock(1) does, and returns the open file, whose Close unlocks it.
 func flocked(t *testing.T, path string) *os.File {
 	t.Helper()
 	f, err := os.Open(path)
@@ -38,8 +38,8 @@ func flocked(t *testing.T, path string) *os.File {
 	return f
 }
 
-// A power cut may leave a file of zeros. It is a lock like any other, also once a waiter
-// has written its mark before the zeros.
+// A power failure may leave a file of zeros. It is a lock like any other, also after a waiter has
+// written its mark before the zeros.
 func TestFileOfZeros(t *testing.T) {
 	t.Parallel()
 	for _, marked := range []bool{false, true} {
@@ -66,8 +66,8 @@ func TestFileOfZeros(t *testing.T) {
 	}
 }
 
-// When the clock is set back, the holder is from the future. It is told all the same
-// that somebody waits, and the waiter need not look all the time.
+// When the clock is set back, the holder's record is from the future. The holder still learns that
+// a claim waits, and the waiter does not keep polling.
 func TestClockSetBack(t *testing.T) {
 	t.Parallel()
 	dir, path := lockFile(t, filelock.Text(time.Now().Add(time.Hour), time.Now().Add(time.Hour).UnixMicro()))
@@ -86,7 +86,7 @@ func TestClockSetBack(t *testing.T) {
 	}
 }
 
-// Tokens that have come to their end do not begin again.
+// Tokens that have reached their maximum do not start again.
 func TestLastToken(t *testing.T) {
 	t.Parallel()
 	dir, _ := lockFile(t, filelock.Text(time.Now(), 1<<62-1))

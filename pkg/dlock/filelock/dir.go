@@ -21,8 +21,8 @@ const (
 	forAllPerm  = 0o1777 // of a shared directory
 )
 
-// A directory is open and was found safe. Files are opened by way of it, so that it
-// stays the one that was looked at.
+// A directory is open and was found safe. Files are opened relative to it, so that it stays the
+// directory that was examined.
 type directory struct {
 	fd     int
 	path   string
@@ -35,7 +35,7 @@ type directory struct {
 
 var started = time.Now()
 
-// openDirectory opens the directory, which is made if it is missing and canMake is set.
+// openDirectory opens the directory. It creates a missing one if canMake is set.
 func (s *Store) openDirectory(path string, canMake bool) (*directory, error) {
 	forAll := false
 	if canMake {
@@ -66,9 +66,9 @@ func (s *Store) openDirectory(path string, canMake bool) (*directory, error) {
 	return dir, nil
 }
 
-// makeDirectory makes a directory that is missing, and reports whether it is yet to be
-// opened to all users. A shared one is useful to others only if it is root's (see examine),
-// so nobody else makes it.
+// makeDirectory creates a missing directory, and reports whether its permissions must still be
+// opened to all users. Other users can use a shared directory only if root owns it (see examine),
+// so only root creates one.
 func (s *Store) makeDirectory(path string) (forAll bool, err error) {
 	if !s.shared {
 		return false, notALink(path, os.MkdirAll(path, 0o700))
@@ -91,8 +91,8 @@ func (s *Store) makeDirectory(path string) (forAll bool, err error) {
 	return err == nil, err
 }
 
-// makeParent makes the parents of a shared directory that are missing. All users have to get
-// through them, whatever the umask is.
+// makeParent creates the missing parents of a shared directory. All users must be able to traverse
+// them, whatever the umask is.
 func makeParent(path string) error {
 	st, err := os.Stat(path)
 	if err == nil && st.IsDir() {
@@ -118,17 +118,16 @@ func makeParent(path string) error {
 	return failed("chmod", path, setMode(fd, 0o755))
 }
 
-// notALink makes an error of a name that is there and leads nowhere, as a dangling symbolic
-// link does, one that asking again does not cure.
+// notALink turns the error for a name that exists but leads nowhere, such as a dangling symbolic
+// link, into one that a retry does not fix.
 func notALink(path string, err error) error {
 	if errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("filelock: %s: %w: %w", path, ErrUnsafe, err)
+		return fmt.Errorf("filelock: %s: %w: %w", path, ErrInsecureDir, err)
 	}
 	return err
 }
 
-// examine refuses a directory that others could tamper with, or share from
-// elsewhere.
+// examine refuses a directory that other users could tamper with or that other hosts may share.
 func (s *Store) examine(dir *directory) (err error) {
 	if dir.state, err = lookAtDir(dir.fd); err != nil {
 		return err
@@ -139,22 +138,23 @@ func (s *Store) examine(dir *directory) (err error) {
 	st := &dir.state
 	switch {
 	case st.uid != s.uid && (!s.shared || st.uid != 0):
-		return fmt.Errorf("%w: it belongs to user %d, and we are %d", ErrUnsafe, st.uid, s.uid)
+		return fmt.Errorf("%w: it belongs to user %d, and we are %d", ErrInsecureDir, st.uid, s.uid)
 	case st.open && !s.shared:
-		return fmt.Errorf("%w: others can write to it", ErrUnsafe)
+		return fmt.Errorf("%w: others can write to it", ErrInsecureDir)
 	case st.open && !st.sticky:
-		return fmt.Errorf("%w: others can write to it, and it is not sticky", ErrUnsafe)
+		return fmt.Errorf("%w: others can write to it, and it is not sticky", ErrInsecureDir)
 	case !dir.local && !s.network:
 		return fmt.Errorf("%w: %s", ErrNetworkFS, dir.fsName)
 	}
 	return nil
 }
 
-// directory opens the directory when it is first needed, and again when it is not
-// any more at its path. One that is missing is made.
+// directory opens the directory when it is first needed, and again when it is no longer at its
+// path. It creates a missing one.
 func (d *fileDriver) directory(now time.Time) (*directory, error) { return d.findDirectory(now, true) }
 
-// existing is directory for those who only look: fs.ErrNotExist if it is missing.
+// existing is directory for read-only operations: it returns fs.ErrNotExist if the directory is
+// missing.
 func (d *fileDriver) existing(now time.Time) (*directory, error) { return d.findDirectory(now, false) }
 
 func (d *fileDriver) findDirectory(now time.Time, canMake bool) (*directory, error) {
@@ -179,20 +179,19 @@ func (d *fileDriver) findDirectory(now time.Time, canMake bool) (*directory, err
 	return dir, nil
 }
 
-// lostSight makes everything be looked up again, for a line whose file was not where it
-// should be.
-func (d *fileDriver) lostSight(l *line) {
+// lostSight makes the driver look up everything again, for a queue whose file was not at its path.
+func (d *fileDriver) lostSight(q *waitQueue) {
 	if dir := d.dir.Load(); dir != nil {
 		dir.seen.Store(int64(-stale))
 	}
-	if l.spare.fd >= 0 {
-		closeFile(l.spare.fd)
-		l.spare = noFile
+	if q.spare.fd >= 0 {
+		closeFile(q.spare.fd)
+		q.spare = noFile
 	}
-	d.unwatch(l)
+	d.unwatch(q)
 }
 
-// pathIn is where a file should be.
+// pathIn returns the path of a file in dir.
 func pathIn(dir, name string) string { return dir + string(os.PathSeparator) + name }
 
 func failed(op, path string, err error) error {
@@ -202,11 +201,11 @@ func failed(op, path string, err error) error {
 	return &fs.PathError{Op: op, Path: path, Err: err}
 }
 
-// namesAtATime is how many names of files are in memory at a time: any user of a shared
-// directory can make as many files as there is room for.
+// namesAtATime is how many file names are in memory at a time: any user of a shared directory can
+// create as many files as the disk allows.
 const namesAtATime = 1024
 
-// eachLock calls f with what the names of lock files begin with, in no order.
+// eachLock calls f with the base of each lock file's name, in no order.
 func (dir *directory) eachLock(ctx context.Context, f func(base string) error) error {
 	return dir.eachName(ctx, func(name string) error {
 		base, isLock := strings.CutSuffix(name, lockSuffix)

@@ -15,7 +15,7 @@ import (
 )
 
 type fileDriver struct {
-	*driver.Outbox
+	*driver.EventQueue
 	store  *Store
 	path   string
 	prefix string
@@ -33,23 +33,23 @@ type fileDriver struct {
 	closeOnce sync.Once
 
 	mu      sync.Mutex
-	lines   map[string]*line   // by key
-	idle    []*line            // lines without claims, the oldest first
-	armed   map[*line]struct{} // lines that wait for something to happen outside
-	watched map[int]*line      // by watch
-	running bool               // the goroutine that waits for all
-	asleep  time.Time          // until when it sleeps
+	queues  map[string]*waitQueue   // by key
+	idle    []*waitQueue            // queues without claims, the oldest first
+	armed   map[*waitQueue]struct{} // queues that wait for something to happen outside
+	watched map[int]*waitQueue      // by watch
+	running bool                    // the goroutine that waits for all
+	asleep  time.Time               // until when it sleeps
 	closed  bool
 }
 
 func (d *fileDriver) Caps() driver.Caps {
 	return driver.Caps{
-		Name: "file", Fencing: true, FenceRange: true, Push: true,
+		Name: "file", Fencing: true, TokenRange: true, Push: true,
 		Modes: []driver.Mode{driver.Exclusive, driver.Shared, driver.Permit}, MinTTL: time.Millisecond,
 	}
 }
 
-// most is the largest number of permits, and of fences at a time.
+// most is the largest number of permits, and of tokens in one grant.
 const most = 1 << 30
 
 func (d *fileDriver) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
@@ -58,32 +58,32 @@ func (d *fileDriver) Acquire(ctx context.Context, r driver.Request) (driver.Stat
 		return driver.State{}, driver.Classify(ctx.Err(), driver.Transient) // nothing is stored
 	case r.Mode > driver.Permit || (r.Mode == driver.Permit && r.Limit < 1) || r.Limit > most:
 		return driver.State{}, fmt.Errorf("%w: %s of %d", driver.ErrUnsupported, r.Mode, r.Limit)
-	case r.Fences > most:
-		return driver.State{}, fmt.Errorf("%w: a range of %d fences", driver.ErrUnsupported, r.Fences)
+	case r.Tokens > most:
+		return driver.State{}, fmt.Errorf("%w: a range of %d tokens", driver.ErrUnsupported, r.Tokens)
 	case r.Key == "":
 		return driver.State{}, fmt.Errorf("%w: empty", driver.ErrInvalidKey)
 	case len(d.prefix)+len(r.Key) > maxName:
 		return driver.State{}, fmt.Errorf("%w: %d bytes with its prefix are more than %d", driver.ErrInvalidKey, len(d.prefix)+len(r.Key), maxName)
-	case d.store.bars.has(r.ID):
+	case d.store.tombstones.has(r.ID):
 		return driver.State{Phase: driver.Gone}, nil
 	}
-	l := d.enter(r.Key)
+	q := d.enter(r.Key)
 	gained := 0
-	defer func() { d.leave(l, gained) }()
-	if c := l.find(r.ID); c != nil {
+	defer func() { d.leave(q, gained) }()
+	if c := q.find(r.ID); c != nil {
 		return c.state(), nil
 	}
-	c := newClaim(l, &r)
+	c := newClaim(q, &r)
 	out, err := d.join(ctx, c)
 	switch {
 	case err != nil:
 		c.putBack()
 		return driver.State{}, classify(err)
 	case out == granted:
-		l.hold(c)
+		q.hold(c)
 	case r.Wait:
-		if l.enqueue(c); l.waiting[0] == c && !l.taken() {
-			d.rest(l)
+		if q.enqueue(c); q.waiting[0] == c && !q.taken() {
+			d.rest(q)
 		}
 	default:
 		c.putBack()
@@ -93,11 +93,10 @@ func (d *fileDriver) Acquire(ctx context.Context, r driver.Request) (driver.Stat
 	return c.state(), nil
 }
 
-// join takes the lock for a claim that has just come, unless others of this driver
-// come before it.
+// join takes the lock for a new claim, unless other claims of this driver come before it.
 func (d *fileDriver) join(ctx context.Context, c *claim) (outcome, error) {
-	_ = d.serve(ctx, c.line) // what fails for them, fails for c too
-	if len(c.line.waiting) > 0 || c.line.taken() {
+	_ = d.serve(ctx, c.queue) // what fails for them, fails for c too
+	if len(c.queue.waiting) > 0 || c.queue.taken() {
 		return refused, nil
 	}
 	return d.attempt(ctx, c, callTries)
@@ -128,18 +127,18 @@ func (d *fileDriver) Renew(ctx context.Context, refs []driver.Ref) ([]driver.Sta
 	return states, nil
 }
 
-// confirm looks whether the file of a claim is still the one that counts.
+// confirm checks whether the file of a claim is still the one at its path.
 func (d *fileDriver) confirm(ctx context.Context, r driver.Ref) (driver.State, error) {
-	l := d.enter(r.Key)
+	q := d.enter(r.Key)
 	gained := 0
-	defer func() { d.leave(l, gained) }()
-	c := l.find(r.ID)
+	defer func() { d.leave(q, gained) }()
+	c := q.find(r.ID)
 	if c == nil {
 		return driver.State{Phase: driver.Gone}, nil
 	}
 	if c.phase == driver.Queued {
-		if c == l.waiting[0] {
-			if err := d.serve(ctx, l); err != nil && c.phase == driver.Queued {
+		if c == q.waiting[0] {
+			if err := d.serve(ctx, q); err != nil && c.phase == driver.Queued {
 				return driver.State{}, err
 			}
 		}
@@ -149,41 +148,41 @@ func (d *fileDriver) confirm(ctx context.Context, r driver.Ref) (driver.State, e
 	if err != nil {
 		return driver.State{}, err
 	}
-	if !there { // removed from outside: whoever comes next gets a new file
+	if !there { // another program removed it: the next claim gets a new file
 		d.forget(c)
-		d.lostSight(l)
+		d.lostSight(q)
 		gained = -1
-		_ = d.serve(ctx, l) // what fails is tried again
+		_ = d.serve(ctx, q) // what fails is tried again
 	}
 	return c.state(), nil
 }
 
 func (d *fileDriver) isThere(c *claim) (bool, error) {
-	there, err := isAt(c.main.fd, pathIn(d.path, c.line.base+lockSuffix))
+	there, err := isAt(c.main.fd, pathIn(d.path, c.queue.base+lockSuffix))
 	if err != nil || !there || c.slot < 0 {
 		return there, err
 	}
-	return isAt(c.slot, pathIn(d.path, slotName(c.line.base, c.slotNumber)))
+	return isAt(c.slot, pathIn(d.path, slotName(c.queue.base, c.slotNumber)))
 }
 
 func (d *fileDriver) Release(ctx context.Context, r driver.Ref) (driver.State, error) {
 	if err := ctx.Err(); err != nil {
 		return driver.State{}, err
 	}
-	if r.Unsettled {
-		d.store.bars.add(r.ID, r.TTL)
+	if r.Unanswered {
+		d.store.tombstones.add(r.ID, r.TTL)
 	}
-	l := d.enter(r.Key)
+	q := d.enter(r.Key)
 	gained := 0
-	defer func() { d.leave(l, gained) }()
-	c := l.find(r.ID)
+	defer func() { d.leave(q, gained) }()
+	c := q.find(r.ID)
 	if c == nil {
 		return driver.State{Phase: driver.Gone}, nil
 	}
 	found := driver.State{Phase: c.phase, Token: c.token}
 	d.forget(c)
 	gained = -1
-	_ = d.serve(ctx, l) // what fails is tried again
+	_ = d.serve(ctx, q) // what fails is tried again
 	return found, nil
 }
 
@@ -194,32 +193,32 @@ func (d *fileDriver) Close() error {
 		delete(d.store.drivers, d)
 		d.store.mu.Unlock()
 		d.stopWatching()
-		for _, l := range d.lines {
-			l.close()
+		for _, q := range d.queues {
+			q.close()
 		}
 		for _, dir := range d.dirs {
 			closeFile(dir.fd)
 		}
-		d.Outbox.Close()
+		d.EventQueue.Close()
 	})
 	return nil
 }
 
-// fatal are errors that asking again does not cure. FreeBSD has EMLINK for a symbolic link
-// and EOPNOTSUPP for a socket, where Linux has ELOOP and ENXIO.
+// fatal lists errors that a retry does not fix. FreeBSD returns EMLINK for a symbolic link and
+// EOPNOTSUPP for a socket, where Linux returns ELOOP and ENXIO.
 var fatal = []error{
-	ErrUnsafe, ErrNotALock, fs.ErrPermission, syscall.EROFS, syscall.ELOOP, syscall.EMLINK, syscall.ENOTDIR, syscall.EISDIR,
+	ErrInsecureDir, ErrNotALock, fs.ErrPermission, syscall.EROFS, syscall.ELOOP, syscall.EMLINK, syscall.ENOTDIR, syscall.EISDIR,
 	syscall.ENXIO, syscall.EOPNOTSUPP, syscall.ENAMETOOLONG,
 }
 
-// foreign are errors of opening and reading a file that another user or program has put
+// foreign lists the errors of opening and reading a file that another user or program has put
 // there, made unreadable, or has a lease on (EAGAIN, see fcntl(2)).
 var foreign = []error{
-	ErrUnsafe, ErrNotALock, fs.ErrPermission, syscall.ELOOP, syscall.EMLINK, syscall.EISDIR, syscall.ENXIO, syscall.EOPNOTSUPP, syscall.EAGAIN,
+	ErrInsecureDir, ErrNotALock, fs.ErrPermission, syscall.ELOOP, syscall.EMLINK, syscall.EISDIR, syscall.ENXIO, syscall.EOPNOTSUPP, syscall.EAGAIN,
 }
 
-// isForeign reports whether an error is about one file that is not ours. Those who look at all
-// files pass over it. An error of a guard is not about one file.
+// isForeign reports whether an error is about a single file of another user or program. Operations
+// on all files skip it. The error of a guard is not about a single file.
 func isForeign(err error) bool {
 	var g *guardError
 	if errors.As(err, &g) {
@@ -233,7 +232,7 @@ func isForeign(err error) bool {
 	return false
 }
 
-// kinds are errors of the kernel that other backends have as well.
+// kinds maps kernel errors to the errors that all backends share.
 var kinds = []struct{ errno, kind error }{
 	{fs.ErrPermission, driver.ErrDenied},
 	{syscall.EROFS, driver.ErrNotReady},
@@ -244,8 +243,8 @@ var kinds = []struct{ errno, kind error }{
 	{syscall.EIO, driver.ErrNotReady},
 }
 
-// classify says what an error means for a claim. Calls of the kernel are answered, so
-// whatever it was, nothing was stored.
+// classify says what an error means for a claim. The kernel answers every call, so after any error
+// nothing was stored.
 func classify(err error) error {
 	for _, k := range kinds {
 		if errors.Is(err, k.errno) {

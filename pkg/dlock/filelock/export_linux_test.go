@@ -5,7 +5,7 @@ var (
 	ParseEvents = parseEvents
 )
 
-// CreateVisibly makes a file of a shared directory where there is no better way.
+// CreateVisibly creates a file of a shared directory where there is no better way.
 func CreateVisibly(path, name string) error {
 	fd, err := openDir(path)
 	if err != nil {

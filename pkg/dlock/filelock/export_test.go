@@ -8,9 +8,9 @@ import (
 )
 
 const (
-	IdleLines = idleLines
-	LastPoll  = lastPoll
-	Magic     = magic
+	IdleQueues = idleQueues
+	LastPoll   = lastPoll
+	Magic      = magic
 )
 
 var (
@@ -19,42 +19,42 @@ var (
 	GuardName = guardName
 )
 
-// Text is what a lock file says that has seen these times and numbers.
+// Text returns the content of a lock file with this time and token.
 func Text(since time.Time, fence int64) []byte {
 	rec := record{since: since.UnixMicro(), fence: fence}
 	return rec.appendTo(appendMark(nil, 0, 0))
 }
 
-// Marked reports whether the holder of a lock file is told that somebody waits.
+// Marked reports whether a lock file tells its holder that a claim waits.
 func Marked(text []byte) bool {
 	rec, err := parse(text)
 	return err == nil && rec.waited >= rec.since
 }
 
-// AsUser lets the Store think that it runs as another user.
+// AsUser makes the Store behave as if it ran as another user.
 func (s *Store) AsUser(uid int) *Store {
 	s.uid = uid
 	return s
 }
 
-// OnFS lets the Store think that its directory is on a file system.
+// OnFS makes the Store behave as if its directory were on this file system.
 func (s *Store) OnFS(name string, local bool) *Store {
 	s.fstype = func(int) (string, bool, error) { return name, local, nil }
 	return s
 }
 
-// Polling lets the Store do without watches.
+// Polling makes the Store work without watches.
 func (s *Store) Polling() *Store {
 	s.signals = func(*slog.Logger) signals { return newPoller() }
 	return s
 }
 
-// Lines is how many keys a driver knows of.
-func Lines(d driver.Driver) int {
+// Queues returns how many keys a driver knows.
+func Queues(d driver.Driver) int {
 	f := d.(*fileDriver)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return len(f.lines)
+	return len(f.queues)
 }
 
 // Waits reports whether a driver has a goroutine that waits.
@@ -65,10 +65,10 @@ func Waits(d driver.Driver) bool {
 	return f.running
 }
 
-// Path is the directory.
+// Path returns the directory.
 func (s *Store) Path() string { return s.path }
 
-// ListAtATime lets List have only n keys in memory.
+// ListAtATime lets List keep only n keys in memory.
 func (s *Store) ListAtATime(n int) *Store {
 	s.maxKeys = n
 	return s

@@ -19,12 +19,12 @@ import (
 )
 
 const (
-	// childDir tells a child process where the locks are, childRole what to do.
+	// childDir passes the directory of the locks to a child process, and childRole its role.
 	childDir  = "FILELOCK_TEST_DIR"
 	childRole = "FILELOCK_TEST_ROLE"
 )
 
-// roles are what child processes do.
+// roles maps the roles of child processes to their functions.
 var roles = map[string]func(d driver.Driver){}
 
 func TestMain(m *testing.M) {
@@ -53,12 +53,12 @@ var (
 	quiet = slog.New(slog.DiscardHandler)
 	// caps are what the harness expects of files.
 	caps = driver.Caps{
-		Name: "file", Fencing: true, FenceRange: true, Push: true,
+		Name: "file", Fencing: true, TokenRange: true, Push: true,
 		Modes: []driver.Mode{driver.Exclusive, driver.Shared, driver.Permit}, MinTTL: time.Millisecond,
 	}
 )
 
-// harness is the suite in a directory of its own.
+// harness runs the suite in its own directory.
 func harness(change func(*filelock.Store)) func(*testing.T) *drivertest.Harness {
 	return func(t *testing.T) *drivertest.Harness {
 		dir := filepath.Join(t.TempDir(), "locks")
@@ -83,7 +83,7 @@ func TestConformance(t *testing.T) {
 	drivertest.Run(t, harness(func(*filelock.Store) {}))
 }
 
-// Elsewhere than on Linux, and when there are no watches left, files are polled.
+// On systems other than Linux, and when there are no watches left, files are polled.
 func TestConformancePolling(t *testing.T) {
 	t.Parallel()
 	drivertest.Run(t, harness(func(s *filelock.Store) { s.Polling() }))
@@ -102,8 +102,8 @@ func open(t testing.TB, store *filelock.Store, o driver.Options) driver.Driver {
 	return d
 }
 
-// newDriver returns a driver on a directory, with a Store of its own as in another
-// process, that is closed when the test ends.
+// newDriver returns a driver on a directory, with its own Store as in another process. It is closed
+// when the test ends.
 func newDriver(t testing.TB, dir string, opts ...filelock.Option) driver.Driver {
 	t.Helper()
 	d := open(t, filelock.New(dir, opts...), driver.Options{})
@@ -111,7 +111,7 @@ func newDriver(t testing.TB, dir string, opts ...filelock.Option) driver.Driver 
 	return d
 }
 
-// process is another process on a directory. It is killed when the test ends.
+// process starts another process on a directory. It is killed when the test ends.
 func process(t testing.TB, dir, role string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
@@ -169,7 +169,7 @@ func await(d driver.Driver, id string, within time.Duration) (driver.State, bool
 	}
 }
 
-// take is Acquire that waits; it is for child processes.
+// take is an Acquire that waits; it is for child processes.
 func take(d driver.Driver, r driver.Request) driver.State {
 	r.Wait = true
 	st, err := d.Acquire(ctx, r)

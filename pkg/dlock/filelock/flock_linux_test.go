@@ -14,8 +14,8 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/filelock"
 )
 
-// Whoever locks the file with flock alone, as flock(1) does, excludes us and is
-// excluded.
+// A program that locks the file with flock alone, as flock(1) does, excludes this library and is
+// excluded by it.
 func TestPlainFlock(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "locks")
@@ -52,8 +52,8 @@ func TestPlainFlock(t *testing.T) {
 	file(t, d, driver.Request{Ref: ref("k"), Mode: driver.Shared}, driver.Held)
 }
 
-// A waiter that has been at rest is told when flock(1) ends, which opens the file only to
-// read it. A holder that unlocks and keeps the file open is noticed a little later.
+// An idle waiter is notified when flock(1) ends, although flock(1) opens the file only for reading.
+// A holder that unlocks and keeps the file open is noticed a little later.
 func TestFlockCommandEnds(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {

@@ -8,8 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fsType names the file system of a directory and says whether it is of this host
-// alone.
+// fsType returns the name of a directory's file system, and whether it belongs to this host alone.
 func fsType(fd int) (name string, isLocal bool, err error) {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(fd, &st); err != nil {

@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// remote are the file systems that hosts may share, by the magic number of statfs(2).
-// Some of them do lock across hosts, with mount options that nobody can see from
-// here, and through a server whose crashes lose locks.
+// remote lists the file systems that hosts may share, by the magic number of statfs(2). Some of
+// them do lock across hosts, but with mount options that are not visible from here, and through a
+// server that loses locks in a crash.
 var remote = map[uint32]string{
 	unix.NFS_SUPER_MAGIC:   "nfs",
 	unix.SMB_SUPER_MAGIC:   "smb",
@@ -35,14 +35,13 @@ var remote = map[uint32]string{
 	0x61636673:             "acfs",
 }
 
-// local are the names of common file systems of one host.
+// local lists the names of common file systems of one host.
 var local = map[uint32]string{
 	unix.EXT4_SUPER_MAGIC: "ext4", unix.XFS_SUPER_MAGIC: "xfs", unix.BTRFS_SUPER_MAGIC: "btrfs", unix.TMPFS_MAGIC: "tmpfs",
 	unix.OVERLAYFS_SUPER_MAGIC: "overlay", unix.F2FS_SUPER_MAGIC: "f2fs", 0x2fc12fc1: "zfs",
 }
 
-// fsType names the file system of a directory and says whether it is of this host
-// alone.
+// fsType returns the name of a directory's file system, and whether it belongs to this host alone.
 func fsType(fd int) (name string, isLocal bool, err error) {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(fd, &st); err != nil {

@@ -10,26 +10,25 @@ import (
 
 var (
 	errLocked = errors.New("locked")
-	// errGuarded: others are at work with the lock, or one was stopped at it.
+	// errGuarded: other processes are working with the lock, or one was stopped while it did.
 	errGuarded = errors.New("the lock is busy")
 )
 
-// How often a guard is tried, with pauses up to a millisecond: a quarter of a second
-// for a call, and less for waiters, who come again.
+// How often a guard is tried, with pauses up to a millisecond: a quarter of a second for a call,
+// and less for waiters, because they try again.
 const (
 	callTries   = 250
 	waiterTries = 5
 )
 
-// A guardError is about a guard, and so about all locks that share it, whatever other
-// error is in it.
+// A guardError concerns a guard, and so all locks that share it, whatever error it wraps.
 type guardError struct{ err error }
 
 func (e *guardError) Error() string { return e.err.Error() }
 func (e *guardError) Unwrap() error { return e.err }
 
-// guard keeps others from coming to the holders of a lock, and from looking at them,
-// until it is closed. They do that in microseconds, unless they are stopped.
+// guard keeps other processes from joining or examining the holders of a lock until it is closed.
+// They do that within microseconds, unless they are stopped.
 func (dir *directory) guard(ctx context.Context, base string, tries int) (int, error) {
 	for pause := 20 * time.Microsecond; ; pause = min(2*pause, time.Millisecond) {
 		fd, err := dir.lockNew(guardName(base))
@@ -39,7 +38,8 @@ func (dir *directory) guard(ctx context.Context, base string, tries int) (int, e
 		if !errors.Is(err, errLocked) {
 			return -1, &guardError{err}
 		}
-		if tries--; tries == 0 {
+		tries--
+		if tries == 0 {
 			return -1, fmt.Errorf("filelock: %s: %w", base, errGuarded)
 		}
 		t := time.NewTimer(pause)
@@ -70,7 +70,7 @@ func (dir *directory) lockNew(name string) (int, error) {
 		case st.removed:
 			err = errLocked // the next attempt makes another
 		case st.odd:
-			err = &fs.PathError{Op: "lock", Path: pathIn(dir.path, name), Err: ErrUnsafe}
+			err = &fs.PathError{Op: "lock", Path: pathIn(dir.path, name), Err: ErrInsecureDir}
 		default:
 			return fd, nil
 		}

@@ -8,8 +8,8 @@ import (
 )
 
 // A call waits a quarter of a second for a guard that another process has, and a waiter, which
-// comes again, a small part of that.
-func TestWaitForGuardIsBounded(t *testing.T) {
+// tries again, a small part of that.
+func TestWaitForGuardHasATimeout(t *testing.T) {
 	for name, tt := range map[string]struct {
 		tries       int
 		least, most time.Duration

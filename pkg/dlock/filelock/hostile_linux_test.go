@@ -25,7 +25,7 @@ func swell(t *testing.T, path string) {
 	}
 }
 
-// allocated is how many bytes f allocates. Other tests must not run meanwhile.
+// allocated returns how many bytes f allocates. Other tests must not run meanwhile.
 func allocated(f func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -34,8 +34,7 @@ func allocated(f func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-// A file that another user has made huge costs neither memory nor disk space, whoever
-// touches it.
+// A file that another user has made huge costs neither memory nor disk space in any operation.
 func TestHugeFile(t *testing.T) {
 	const most = 4 << 20 // of memory; the file has 64 MiB
 	for _, mode := range []driver.Mode{driver.Exclusive, driver.Shared} {
@@ -81,7 +80,7 @@ func clean(t *testing.T, store *filelock.Store, want int) {
 	}
 }
 
-// What is written is bounded as well, also for a caller that is not the engine.
+// Writes are limited as well, also for a caller that is not the engine.
 func TestHugeRequest(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "locks")
@@ -115,8 +114,7 @@ var plants = map[string]func(path string) error{
 	},
 }
 
-// What one user plants does not keep others from listing, showing and cleaning locks of
-// their own.
+// Files that one user plants do not keep others from listing, showing and cleaning their own locks.
 func TestPlantedFilesArePassedOver(t *testing.T) {
 	t.Parallel()
 	store := filelock.New(mkdir(t, 0o777|os.ModeSticky), filelock.WithSharedDir())
@@ -147,7 +145,7 @@ func TestPlantedFilesArePassedOver(t *testing.T) {
 	}
 }
 
-// A planted slot does not keep people from seeing who holds the other slots.
+// A planted slot does not hide the holders of the other slots.
 func TestPlantedSlot(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "locks")
@@ -161,7 +159,7 @@ func TestPlantedSlot(t *testing.T) {
 	}
 }
 
-// A guard that is another name of some file is not locked: that would be that file's lock.
+// A guard that is a hard link to another file is not locked: that would lock the other file.
 func TestPlantedGuard(t *testing.T) {
 	t.Parallel()
 	dir := mkdir(t, 0o700)
@@ -175,7 +173,7 @@ func TestPlantedGuard(t *testing.T) {
 		t.Fatal(err)
 	}
 	st, err := d.Acquire(ctx, driver.Request{Ref: ref("k"), Mode: driver.Shared})
-	if !errors.Is(err, filelock.ErrUnsafe) || driver.ClassOf(err) != driver.Fatal || !strings.Contains(err.Error(), guard) {
+	if !errors.Is(err, filelock.ErrInsecureDir) || driver.ClassOf(err) != driver.Fatal || !strings.Contains(err.Error(), guard) {
 		t.Errorf("Acquire = %v, %v", st.Phase, err)
 	}
 }
@@ -210,8 +208,8 @@ func TestListManyFiles(t *testing.T) {
 	}
 }
 
-// A shared directory that is missing is made by root, for all; a directory that another user
-// made would be refused by everybody else.
+// Root creates a missing shared directory, for all users; all other users would refuse a directory
+// that another user created.
 func TestMissingSharedDirectory(t *testing.T) {
 	t.Parallel()
 	parent := t.TempDir()

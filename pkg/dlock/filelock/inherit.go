@@ -3,13 +3,15 @@ package filelock
 import (
 	"errors"
 	"os"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
 // ErrNotHeld: no Client of this Store holds the lock with this token.
-var ErrNotHeld = errors.New("the lock is not held with this token")
+var ErrNotHeld = driver.ErrNotHeld
 
-// Descriptors returns the descriptors of a lock that a Client of this Store holds, for
-// a child process that is to keep it should this one die:
+// Descriptors returns the descriptors of a lock that a Client of this Store holds. Pass them to a
+// child process that keeps the lock if this process dies:
 //
 //	files, err := store.Descriptors(guard.Key(), guard.Token())
 //	...
@@ -17,9 +19,12 @@ var ErrNotHeld = errors.New("the lock is not held with this token")
 //	err = cmd.Start()
 //	// then close them here
 //
-// The lock is then free when it is unlocked, or when every process that has a
-// descriptor has closed it or ended. The caller closes the files.
+// The lock is then free when it is unlocked, or when every process that has a descriptor has closed
+// it or ended. The caller closes the files.
 func (s *Store) Descriptors(key string, token int64) ([]*os.File, error) {
+	if _, err := s.where(); err != nil {
+		return nil, err
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for d := range s.drivers {
@@ -32,9 +37,9 @@ func (s *Store) Descriptors(key string, token int64) ([]*os.File, error) {
 }
 
 func (d *fileDriver) descriptors(key string, token int64) ([]*os.File, error) {
-	l := d.enter(key)
-	defer d.leave(l, 0)
-	for _, c := range l.holders {
+	q := d.enter(key)
+	defer d.leave(q, 0)
+	for _, c := range q.holders {
 		if c.token == token {
 			c.inherited = true
 			return d.duplicates(c)
@@ -48,7 +53,7 @@ func (d *fileDriver) duplicates(c *claim) (files []*os.File, err error) {
 		if fd < 0 {
 			continue
 		}
-		f, err := duplicate(fd, pathIn(d.path, c.line.base))
+		f, err := duplicate(fd, pathIn(d.path, c.queue.base))
 		if err != nil {
 			for _, f := range files {
 				_ = f.Close()

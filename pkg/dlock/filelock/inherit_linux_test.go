@@ -15,7 +15,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/filelock"
 )
 
-// heir starts a process that has the descriptors of a lock, and nothing else to do.
+// heir starts a process that has the descriptors of a lock, and does nothing else.
 func heir(t *testing.T, store *filelock.Store, key string, token int64) *exec.Cmd {
 	t.Helper()
 	files, err := store.Descriptors(key, token)
@@ -43,8 +43,7 @@ func stop(t *testing.T, cmd *exec.Cmd) {
 	_ = cmd.Wait() // it was killed
 }
 
-// A child that has the descriptors keeps the lock when its parent is gone, until
-// it is gone too.
+// A child that has the descriptors keeps the lock when its parent is gone, until it is gone too.
 func TestInherited(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []driver.Mode{driver.Exclusive, driver.Shared, driver.Permit} {
@@ -74,8 +73,8 @@ func TestInherited(t *testing.T) {
 	}
 }
 
-// An unlock counts though a child still has the descriptors, and those who watch the
-// file are told.
+// An unlock takes effect although a child still has the descriptors, and waiters that watch the
+// file are notified.
 func TestUnlockOfInherited(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "locks")
@@ -96,7 +95,7 @@ func TestUnlockOfInherited(t *testing.T) {
 	stop(t, cmd)
 }
 
-// closings can be read when somebody closes a file.
+// closings returns a file that becomes readable when a process closes the file at path.
 func closings(t *testing.T, path string) *os.File {
 	t.Helper()
 	fd, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
@@ -133,7 +132,7 @@ func TestDescriptorsOfOthers(t *testing.T) {
 	}
 }
 
-// Without being asked for, no descriptor reaches a child.
+// No descriptor reaches a child unless requested.
 func TestDescriptorsStayHere(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "locks")

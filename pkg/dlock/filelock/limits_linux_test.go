@@ -31,7 +31,7 @@ func limit(resource int, n uint64) (end func()) {
 	return func() { must(unix.Setrlimit(resource, &was)) }
 }
 
-// starved takes a lock without and with descriptors left.
+// starved takes a lock without and with free descriptors.
 func starved(d driver.Driver) {
 	first := ref("first")
 	_, err := d.Acquire(ctx, driver.Request{Ref: first})
@@ -46,7 +46,7 @@ func starved(d driver.Driver) {
 	fmt.Println(st.Phase, err)
 }
 
-// Without descriptors a call fails for now, and holds nothing.
+// Without descriptors a call fails with a transient error, and holds nothing.
 func TestNoDescriptorsLeft(t *testing.T) {
 	t.Parallel()
 	said := run(t, filepath.Join(t.TempDir(), "locks"), "starved", 1)[0]
@@ -55,8 +55,8 @@ func TestNoDescriptorsLeft(t *testing.T) {
 	}
 }
 
-// full takes a lock while files may have only so many bytes, as if the disk were full.
-// Then another takes it, without that limit.
+// full takes a lock while files are limited to a few bytes, as on a full disk. Then another claim
+// takes it, without that limit.
 func full(d driver.Driver) {
 	signal.Ignore(unix.SIGXFSZ)
 	other := childDriver("")
@@ -74,7 +74,8 @@ func full(d driver.Driver) {
 	}
 }
 
-// When nothing can be written a call fails for now, holds nothing, and spoils nothing.
+// When nothing can be written, a call fails with a transient error, holds nothing, and damages
+// nothing.
 func TestNoSpaceLeft(t *testing.T) {
 	t.Parallel()
 	said := run(t, filepath.Join(t.TempDir(), "locks"), "full", 1)[0]
@@ -83,8 +84,8 @@ func TestNoSpaceLeft(t *testing.T) {
 	}
 }
 
-// idle waits for a lock that it does not get, and says how often it has written to the
-// file meanwhile.
+// idle waits for a lock that it does not get, and prints how often it has written to the file
+// meanwhile.
 func idle(d driver.Driver) {
 	before := writes()
 	if st, err := d.Acquire(ctx, wait("k")); err != nil || st.Phase != driver.Queued {
@@ -94,7 +95,7 @@ func idle(d driver.Driver) {
 	fmt.Println(writes() - before)
 }
 
-// writes is how many system calls of this process were writes.
+// writes returns how many system calls of this process were writes.
 func writes() int {
 	text, err := os.ReadFile("/proc/self/io")
 	must(err)
@@ -104,8 +105,8 @@ func writes() int {
 	return n
 }
 
-// A waiter is at rest: it marks the file about 20 times in its first second, and 4 times
-// in each one after.
+// A waiter is idle: it marks the file about 20 times in its first second, and 4 times in each
+// second after that.
 func TestWaitingIsIdle(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "locks")

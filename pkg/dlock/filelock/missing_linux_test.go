@@ -14,10 +14,10 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/filelock"
 )
 
-// leadNowhere are names that are there, and that a directory can have.
+// leadNowhere lists symbolic links that exist but lead nowhere.
 var leadNowhere = map[string]string{"dangling": "/nowhere/x", "loop": "loop"}
 
-// A symbolic link that leads nowhere is refused for good, as the directory and as its parent.
+// A symbolic link that leads nowhere is always refused, as the directory and as its parent.
 func TestDirectoryLeadsNowhere(t *testing.T) {
 	t.Parallel()
 	base := mkdir(t, 0o755)
@@ -26,11 +26,11 @@ func TestDirectoryLeadsNowhere(t *testing.T) {
 		if err := os.Symlink(target, path); err != nil {
 			t.Fatal(err)
 		}
-		refuses(t, filelock.New(path), filelock.ErrUnsafe)
-		refuses(t, filelock.New(filepath.Join(path, "locks")), filelock.ErrUnsafe)
-		refuses(t, filelock.New(path, filelock.WithSharedDir()), filelock.ErrUnsafe)
+		refuses(t, filelock.New(path), filelock.ErrInsecureDir)
+		refuses(t, filelock.New(filepath.Join(path, "locks")), filelock.ErrInsecureDir)
+		refuses(t, filelock.New(path, filelock.WithSharedDir()), filelock.ErrInsecureDir)
 		if os.Geteuid() == 0 && name == "dangling" {
-			refuses(t, filelock.New(filepath.Join(path, "locks"), filelock.WithSharedDir()), filelock.ErrUnsafe)
+			refuses(t, filelock.New(filepath.Join(path, "locks"), filelock.WithSharedDir()), filelock.ErrInsecureDir)
 		}
 	}
 }
@@ -50,13 +50,13 @@ func TestLockWhereDirectoryLeadsNowhere(t *testing.T) {
 	bounded, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	err = c.Lock(bounded, "k")
-	if !errors.Is(err, filelock.ErrUnsafe) || bounded.Err() != nil {
+	if !errors.Is(err, filelock.ErrInsecureDir) || bounded.Err() != nil {
 		t.Errorf("Lock: %v", err)
 	}
 }
 
-// All users get through the parents that are made for a shared directory, whatever the umask
-// is. It is that of the process, so this test is not parallel.
+// All users can traverse the parents that are created for a shared directory, whatever the umask
+// is. The umask belongs to the process, so this test is not parallel.
 func TestParentsOfSharedDirectory(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root makes a shared directory")
@@ -75,7 +75,7 @@ func TestParentsOfSharedDirectory(t *testing.T) {
 	}
 }
 
-// Who only looks makes no directory.
+// Read-only operations create no directory.
 func TestLookingMakesNoDirectory(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string][]filelock.Option{"own": nil, "shared": {filelock.WithSharedDir()}} {
@@ -96,7 +96,7 @@ func TestLookingMakesNoDirectory(t *testing.T) {
 				if err != nil || len(found) != 3 {
 					t.Errorf("Check = %+v, %v", found, err)
 				}
-				warns := len(found) == 3 && found[1].Level == driver.Warning && found[1].Cure != ""
+				warns := len(found) == 3 && found[1].Level == driver.Warning && found[1].Fix != ""
 				if warns != (name == "shared" && uid != 0) {
 					t.Errorf("user %d: Check = %+v", uid, found)
 				}
@@ -109,7 +109,7 @@ func TestLookingMakesNoDirectory(t *testing.T) {
 	}
 }
 
-// Clean refuses a Store that Open refuses. One without a directory would clean the current one.
+// Clean refuses a Store that Open refuses. A Store without a directory would clean the current one.
 func TestCleanOfABadStore(t *testing.T) {
 	dir := mkdir(t, 0o700)
 	t.Chdir(dir)

@@ -10,25 +10,24 @@ import (
 
 const (
 	lockSuffix = ".lock"
-	// maxBase is the longest name that is not replaced by its hash. With it, names
-	// also fit where file names are encrypted and may have 143 bytes.
+	// maxBase is the longest name that is not replaced by its hash. Names of this length also fit
+	// where file names are encrypted and limited to 143 bytes.
 	maxBase = 128
-	// hashMark begins the names that are hashes. No escaped name contains it.
+	// hashMark is the start of hashed names. No escaped name contains it.
 	hashMark = "~"
-	// guards is how many files share the short exclusions of all keys.
+	// guards is how many guard files all keys share.
 	guards = 64
 )
 
-// Name is the name of a lock's file in its directory, for a key behind the Prefix of
-// its Client. Every byte other than a-z, 0-9, '_' and '-' is escaped as in URLs, so
-// that names mean the same on file systems that ignore case or rewrite Unicode; long
-// names are hashed, and the key is inside the file. It is the file to give to
-// flock(1):
+// Name returns the name of a lock's file in its directory, for a key with the Prefix of its Client.
+// Every byte other than a-z, 0-9, '_' and '-' is escaped as in URLs, so that names mean the same on
+// file systems that ignore case or rewrite Unicode. Long names are hashed, and the key is inside
+// the file. It is the file to pass to flock(1):
 //
 //	flock "$dir/$name" command
 func Name(key string) string { return baseOf(key) + lockSuffix }
 
-// baseOf is what the names of all files of a key begin with.
+// baseOf returns the start of the names of all files of a key.
 func baseOf(key string) string {
 	base := escape(key)
 	if len(base) <= maxBase {
@@ -38,8 +37,7 @@ func baseOf(key string) string {
 	return hashMark + hex.EncodeToString(sum[:])
 }
 
-// keyOf is the inverse of baseOf; ok is false for hashes and for what baseOf never
-// returns.
+// keyOf is the inverse of baseOf; ok is false for hashes and for names that baseOf never returns.
 func keyOf(base string) (key string, ok bool) {
 	var b strings.Builder
 	for i := 0; i < len(base); i++ {
@@ -81,7 +79,7 @@ func plain(c byte) bool {
 	return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '-'
 }
 
-// slotName is the file of one of several holders.
+// slotName returns the file name of one of several holders.
 func slotName(base string, n int) string { return base + "." + strconv.Itoa(n) }
 
 func guardName(base string) string {

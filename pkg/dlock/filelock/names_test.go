@@ -64,7 +64,7 @@ func FuzzName(f *testing.F) {
 	})
 }
 
-// What may stand in a name as it is, does: people give these names to flock(1).
+// Characters that need no escaping stay unchanged: people pass these names to flock(1).
 func TestPlainNames(t *testing.T) {
 	t.Parallel()
 	const plain = "abcdefghijklmnopqrstuvwxyz0123456789_-"

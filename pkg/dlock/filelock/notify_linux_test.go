@@ -10,13 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A happening is what inotify tells of a file.
+// A happening is an inotify event of a file.
 type happening struct {
 	mask uint32
 	name string // in the directory that is watched
 }
 
-// notified watches a path, and returns what waits for the next happenings.
+// notified watches a path, and returns a function that waits for the next events.
 func notified(t *testing.T, path string, mask uint32) func() []happening {
 	t.Helper()
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/filelock"
 )
 
 func init() {
@@ -56,7 +57,7 @@ func run(t *testing.T, dir, role string, n int) [][]string {
 
 const increments = 150
 
-// count adds to a number in a file, without any care of its own.
+// count adds to a number in a file, protected only by the lock.
 func count(d driver.Driver) {
 	path := os.Getenv(childDir) + ".count"
 	for range increments {
@@ -73,7 +74,7 @@ func count(d driver.Driver) {
 	}
 }
 
-// Eight processes lose no update, and no two get one token.
+// Eight processes lose no update, and no two get the same token.
 func TestCounter(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "locks")
@@ -88,7 +89,7 @@ func TestCounter(t *testing.T) {
 	}
 }
 
-// modes enters in all modes, and says when it was inside.
+// modes enters in all modes, and prints when it was inside.
 func modes(d driver.Driver) {
 	rng := rand.New(rand.NewPCG(uint64(os.Getpid()), 1))
 	for range 150 {
@@ -115,8 +116,8 @@ type visit struct {
 	token         int64
 }
 
-// Readers, writers and permits of several limits in six processes: nobody is inside
-// with somebody that does not fit, and tokens increase.
+// Readers, writers and permits of several limits in six processes: no claim is inside with one that
+// does not fit, and tokens increase.
 func TestModesAcrossProcesses(t *testing.T) {
 	t.Parallel()
 	var visits []visit
@@ -145,7 +146,7 @@ func TestModesAcrossProcesses(t *testing.T) {
 	}
 }
 
-// checkPermits returns how many were inside together in each mode.
+// checkPermits returns how many claims were inside together in each mode.
 func checkPermits(t *testing.T, visits []visit) map[driver.Mode]int {
 	t.Helper()
 	slices.SortFunc(visits, func(a, b visit) int { return int(a.entered - b.entered) })
@@ -188,7 +189,7 @@ func TestCrashRelease(t *testing.T) {
 	}
 	slices.Sort(took)
 	t.Logf("crash release: p50 %v, max %v", took[rounds/2], took[rounds-1])
-	// Nothing but the end of the process frees it, so there is no time at which it is too late.
+	// Only the end of the process frees the lock, so there is no time at which it is too late.
 	longest, median := testenv.UnderStress(time.Minute, time.Second), testenv.UnderStress(time.Second, 100*time.Millisecond)
 	if took[rounds-1] > longest || took[rounds/2] > median {
 		t.Errorf("it took %v, and up to %v", took[rounds/2], took[rounds-1])
@@ -200,7 +201,7 @@ const (
 	holdMode = "FILELOCK_TEST_MODE"
 )
 
-// hold takes a lock, says so, and releases it when it is told to.
+// hold takes a lock, reports it, and releases it on request.
 func hold(d driver.Driver) {
 	mode, _ := strconv.Atoi(os.Getenv(holdMode))
 	r := driver.Request{Ref: ref(os.Getenv(holdKey)), Mode: driver.Mode(mode), Info: driver.Info{Owner: "child", PID: os.Getpid()}}
@@ -214,7 +215,7 @@ func hold(d driver.Driver) {
 	}
 }
 
-// holder is a process that has a lock, and what it says.
+// holder starts a process that has a lock, and returns what it prints.
 func holder(t testing.TB, dir, key string, mode driver.Mode) (*exec.Cmd, string) {
 	t.Helper()
 	cmd := process(t, dir, "hold")
@@ -238,8 +239,9 @@ func holder(t testing.TB, dir, key string, mode driver.Mode) (*exec.Cmd, string)
 
 const contenders = 4
 
-// contend takes a lock again and again for a while, and says how often it had it. It begins
-// when all are there and ends when the first one does: who is alone has it much more often.
+// contend keeps taking a lock for a while, and prints how often it had it. It begins when all
+// processes are running and ends when the first one does: a single process has the lock much more
+// often.
 func contend(d driver.Driver) {
 	dir := filepath.Dir(os.Getenv(childDir))
 	over := filepath.Join(dir, "over")
@@ -264,7 +266,7 @@ func contend(d driver.Driver) {
 	fmt.Println(n)
 }
 
-// No process starves among those that all want one lock all the time.
+// No process starves among several that constantly want one lock.
 func TestFairShares(t *testing.T) {
 	var shares []int
 	total := 0
@@ -294,7 +296,21 @@ func read(d driver.Driver) {
 	}
 }
 
-// Readers who come and go in other processes do not keep a writer out.
+// wantAlone fails if others could share a lock that is held exclusively.
+func wantAlone(t *testing.T, path string) {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB); err != unix.EWOULDBLOCK {
+		t.Errorf("a writer has the lock, and a reader could have it too: flock returns %v", err)
+	}
+}
+
+// Readers that come and go in other processes do not keep a writer out, and the writer does not get
+// in among them.
 func TestWriterAmongReaders(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "locks")
@@ -313,7 +329,7 @@ func TestWriterAmongReaders(t *testing.T) {
 		}
 	}
 	d := newDriver(t, dir)
-	for waited := 0; waited < 5; { // now and then no reader is there
+	for waited := 0; waited < 20; { // from time to time there is no reader
 		w := wait("starve")
 		began := time.Now()
 		st, err := d.Acquire(ctx, w)
@@ -327,6 +343,7 @@ func TestWriterAmongReaders(t *testing.T) {
 		if took := time.Since(began); took > testenv.UnderStress(30*time.Second, 5*time.Second) { // starved, it waits forever
 			t.Errorf("the writer had to wait %v", took)
 		}
+		wantAlone(t, filepath.Join(dir, filelock.Name("starve")))
 		release(t, d, w.Ref)
 		<-time.After(5 * time.Millisecond)
 	}

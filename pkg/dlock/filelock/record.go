@@ -8,11 +8,11 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// A record is what is written in a file: two lines of figures, and one of JSON for
-// the people who read it. Lock files and slots have the same form.
+// A record is the content of a file: two lines of figures, and a line of JSON for people. Lock
+// files and slots have the same form.
 type record struct {
-	waited int64 // when the waiter who came first was last refused; all times are µs
-	first  int64 // when that one came
+	waited int64 // when the first waiter was last refused; all times are µs
+	first  int64 // when the first waiter came
 	fence  int64 // the last token that was given
 	since  int64 // when the lock was taken from free
 	mode   driver.Mode
@@ -29,8 +29,7 @@ type holder struct {
 
 const (
 	magic = "dlock 1 "
-	// markSize is the length of the first line. Waiters write it, and holders the
-	// rest.
+	// markSize is the length of the first line. Waiters write it, and holders write the rest.
 	markSize = len(magic) + 2*(timeDigits+1)
 	// headSize is the length of the two lines of figures.
 	headSize    = markSize + fenceDigits + 1 + timeDigits + 1 + 2 + countDigits + 1
@@ -38,28 +37,28 @@ const (
 	fenceDigits = 19
 	countDigits = 10
 	mostFence   = 1 << 62
-	// maxRecord bounds what is read of a file and written to it: others may have made it
-	// as large as they like. The longest name and Info of the engine take 20 KiB.
+	// maxRecord limits how much of a file is read and written: another user may have made it as
+	// large as they like. The engine's longest name and Info take 20 KiB.
 	maxRecord = 32 << 10
 	// maxName is the longest key with its prefix. As JSON it is up to six times as long.
 	maxName = 4 << 10
 )
 
-// courtesy is how long a claim leaves a free lock to a waiter who came before it;
-// heeded is for how long a waiter counts that was not seen again.
+// courtesy is how long a claim leaves a free lock to an earlier waiter. heeded is how long a waiter
+// counts after it was last seen.
 const (
 	courtesy = 100 * time.Millisecond
 	heeded   = time.Second
 )
 
-// awaited reports whether somebody who came before arrived waits for the lock: it
-// was refused while the last holder had it, and lately. A mark from the future was made
-// before the clock was set back, and its waiter may be gone.
+// awaited reports whether a claim that came before arrived waits for the lock: it was refused
+// recently, while the last holder had the lock. A mark from the future was made before the clock
+// was set back, and its waiter may be gone.
 func (r *record) awaited(arrived int64, now time.Time) bool {
 	return r.waited >= r.since && r.first < arrived && now.Sub(time.UnixMicro(r.waited)).Abs() < heeded
 }
 
-// begin makes r that of a lock which c takes from free.
+// begin makes r the record of a free lock that c takes.
 func (r *record) begin(c *claim, now time.Time) {
 	r.since, r.mode, r.limit = now.UnixMicro(), c.mode, c.limit
 }
@@ -71,12 +70,13 @@ func (r *record) next(n int, now time.Time) int64 {
 	return token
 }
 
-// parse reads the lines of figures. An empty file is the zero record, and so is one of
-// zeros, which a power cut may leave. One line is the mark of a waiter who came before the
-// first holder.
+// parse reads the lines of figures. An empty file is the zero record, and so is a file of zeros,
+// which a power failure may leave. A single line is the mark of a waiter that came before the first
+// holder.
 func parse(b []byte) (record, error) {
 	var r record
-	if b = bytes.TrimRight(b, "\x00"); len(b) == 0 {
+	b = bytes.TrimRight(b, "\x00")
+	if len(b) == 0 {
 		return r, nil
 	}
 	mark, ok := bytes.CutPrefix(b, []byte(magic))
@@ -101,7 +101,7 @@ func notALock(is bool) error {
 	return ErrNotALock
 }
 
-// number takes the digits of a number, and what ends it, from b.
+// number takes the digits of a number, and the byte that ends it, from b.
 func number(b []byte, digits int, end byte, ok *bool) (n int64, rest []byte) {
 	if !*ok || len(b) <= digits || b[digits] != end {
 		*ok = false
@@ -117,14 +117,14 @@ func number(b []byte, digits int, end byte, ok *bool) (n int64, rest []byte) {
 	return n, b[digits+1:]
 }
 
-// appendMark is the first line.
+// appendMark appends the first line.
 func appendMark(b []byte, waited, first int64) []byte {
 	b = append(b, magic...)
 	b = appendNumber(b, waited, timeDigits, ' ')
 	return appendNumber(b, first, timeDigits, '\n')
 }
 
-// appendTo is the second line.
+// appendTo appends the second line.
 func (r *record) appendTo(b []byte) []byte {
 	b = appendNumber(b, r.fence, fenceDigits, ' ')
 	b = appendNumber(b, r.since, timeDigits, ' ')
@@ -141,7 +141,7 @@ func appendNumber(b []byte, n int64, digits int, end byte) []byte {
 	return append(b, end)
 }
 
-// appendHolder is the third line. key and info are JSON.
+// appendHolder appends the third line. key and info are JSON.
 func appendHolder(b, key []byte, id string, token int64, info []byte) []byte {
 	b = append(b, `{"key":`...)
 	b = append(b, key...)

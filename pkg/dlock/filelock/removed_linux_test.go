@@ -10,7 +10,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/filelock"
 )
 
-// removals are ways to take the file of a lock away.
+// removals are ways to remove the file of a lock.
 var removals = map[string]func(dir, path string) error{
 	"removed":               func(_, path string) error { return os.Remove(path) },
 	"moved away":            func(_, path string) error { return os.Rename(path, path+".old") },
@@ -19,8 +19,8 @@ var removals = map[string]func(dir, path string) error{
 	"moved with everything": func(dir, _ string) error { return os.Rename(dir, dir+".old") },
 }
 
-// A holder whose file is taken away loses the lock when it is renewed, whoever comes
-// gets a new file, and tokens go on increasing.
+// A holder whose file is removed loses the lock when it is renewed, the next claim gets a new file,
+// and tokens keep increasing.
 func TestRemovedWhileHeld(t *testing.T) {
 	t.Parallel()
 	for name, take := range removals {
@@ -55,7 +55,7 @@ func TestRemovedWhileHeld(t *testing.T) {
 	}
 }
 
-// A waiter whose directory is not fit any more is told so when it is renewed.
+// A waiter whose directory is no longer fit gets an error when it is renewed.
 func TestDirectoryTurnsBad(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "locks")
@@ -75,8 +75,7 @@ func TestDirectoryTurnsBad(t *testing.T) {
 	}
 }
 
-// The file of a lock that is free can be removed at any time, also one that a driver
-// has left open.
+// The file of a free lock can be removed at any time, even if a driver has left it open.
 func TestRemovedWhileFree(t *testing.T) {
 	t.Parallel()
 	for name, take := range removals {
@@ -126,7 +125,7 @@ func TestRemovedSlot(t *testing.T) {
 	file(t, d, driver.Request{Ref: ref("k"), Mode: driver.Permit, Limit: 1}, driver.Gone)
 }
 
-// Clean removes what is free and unused, and nothing else.
+// Clean removes only the files of free and unused locks.
 func TestClean(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "locks")
@@ -173,7 +172,7 @@ func TestClean(t *testing.T) {
 	}
 }
 
-// Clean and those who lock do not harm each other.
+// Clean and concurrent lock calls do not disturb each other.
 func TestCleanWhileLocking(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "locks")
@@ -196,7 +195,8 @@ func TestCleanWhileLocking(t *testing.T) {
 				t.Fatal(err)
 			}
 			// On a busy machine Clean may be stopped at the guard for longer than a call waits for it.
-			if state = st.Phase; state != driver.Held && time.Since(started) < 200*time.Millisecond {
+			state = st.Phase
+			if state != driver.Held && time.Since(started) < 200*time.Millisecond {
 				t.Fatalf("a free lock is %v", state)
 			}
 		}

@@ -13,7 +13,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/filelock"
 )
 
-// refuses asserts that a Store takes no lock, for good and for this reason.
+// refuses asserts that a Store takes no lock, with a fatal error and for this reason.
 func refuses(t *testing.T, store *filelock.Store, why error) {
 	t.Helper()
 	d := open(t, store, driver.Options{})
@@ -100,13 +100,13 @@ func TestDirectoryOfOthers(t *testing.T) {
 			if tc.safe {
 				accepts(t, store)
 			} else {
-				refuses(t, store, filelock.ErrUnsafe)
+				refuses(t, store, filelock.ErrInsecureDir)
 			}
 		})
 	}
 }
 
-// In a shared directory everybody can take a lock, whatever the umask is.
+// In a shared directory every user can take a lock, whatever the umask is.
 func TestSharedFiles(t *testing.T) {
 	t.Parallel()
 	dir := mkdir(t, 0o777|os.ModeSticky)
@@ -161,7 +161,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// A file that somebody has planted under the name of a lock is not touched.
+// A file that another user has planted under the name of a lock is not touched.
 func TestPlantedFiles(t *testing.T) {
 	t.Parallel()
 	for name, plant := range map[string]func(path, target string) error{
@@ -207,7 +207,7 @@ func TestPlantedFiles(t *testing.T) {
 	}
 }
 
-// A hard link is refused though its content would do.
+// A hard link is refused even if its content would be valid.
 func TestHardLink(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{filelock.Name("k"), filelock.BaseOf("k") + ".0"} {
@@ -219,7 +219,7 @@ func TestHardLink(t *testing.T) {
 			t.Fatal(err)
 		}
 		st, err := newDriver(t, dir).Acquire(ctx, driver.Request{Ref: ref("k"), Mode: driver.Shared})
-		if !errors.Is(err, filelock.ErrUnsafe) || driver.ClassOf(err) != driver.Fatal {
+		if !errors.Is(err, filelock.ErrInsecureDir) || driver.ClassOf(err) != driver.Fatal {
 			t.Errorf("%s: Acquire = %v, %v", name, st.Phase, err)
 		}
 		if text, err := os.ReadFile(dir + ".target"); err != nil || len(text) > 0 {
@@ -228,7 +228,7 @@ func TestHardLink(t *testing.T) {
 	}
 }
 
-// A waiter writes to nothing but a lock, either.
+// A waiter also writes only to a lock.
 func TestWaiterLeavesOtherDataAlone(t *testing.T) {
 	t.Parallel()
 	dir := mkdir(t, 0o700)
@@ -259,8 +259,8 @@ func TestDirectoryIsALink(t *testing.T) {
 	if err := os.Symlink(dir, dir+".link"); err != nil {
 		t.Fatal(err)
 	}
-	refuses(t, filelock.New(dir+".link"), filelock.ErrUnsafe)
-	refuses(t, filelock.New(dir+".link/"), filelock.ErrUnsafe)
+	refuses(t, filelock.New(dir+".link"), filelock.ErrInsecureDir)
+	refuses(t, filelock.New(dir+".link/"), filelock.ErrInsecureDir)
 }
 
 func TestDirectoryIsAFile(t *testing.T) {

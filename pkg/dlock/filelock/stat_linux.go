@@ -2,8 +2,8 @@ package filelock
 
 import "golang.org/x/sys/unix"
 
-// lookAt does not ask for the times of a file. Linux would then have to give the next
-// write a time of its own, which costs more than the rest of it.
+// lookAt does not ask for the times of a file. Linux would then have to give the next write its own
+// timestamp, which costs more than the rest of the write.
 func lookAt(fd int) (fileState, error) {
 	var st unix.Statx_t
 	err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_TYPE|unix.STATX_NLINK|unix.STATX_SIZE, &st)

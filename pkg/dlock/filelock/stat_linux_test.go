@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// A file that cannot be looked at is an error. It must not pass for one that was removed: a
-// lock that is held would count as lost.
+// A failed stat is an error. It must not be treated as a removed file: a held lock would count as
+// lost.
 func TestLookAtFails(t *testing.T) {
 	f, err := os.Create(filepath.Join(t.TempDir(), "f"))
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// Without flock Open returns an error, and nothing of the rest is ever called.
+// Without flock, Open returns an error, and the other functions are never called.
 const supported = false
 
 const (

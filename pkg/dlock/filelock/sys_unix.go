@@ -13,25 +13,25 @@ import (
 
 const supported = true
 
-// How a file can be locked.
+// The ways to lock a file.
 const (
 	exclusive = unix.LOCK_EX
 	shared    = unix.LOCK_SH
 )
 
-// openFlags keep symbolic links out, and what is no file from blocking us.
+// openFlags reject symbolic links, and keep special files from blocking the open.
 const openFlags = unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
 
-// openDir opens a directory that is no symbolic link.
+// openDir opens a directory that is not a symbolic link.
 func openDir(path string) (int, error) {
 	fd, err := retry(func() (int, error) { return unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|openFlags, 0) })
 	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.EMLINK) {
-		err = ErrUnsafe // a symbolic link, or a file
+		err = ErrInsecureDir // a symbolic link, or a file
 	}
 	return fd, failed("open", path, err)
 }
 
-// reopenDir opens a directory once more, to read it from its beginning.
+// reopenDir opens a directory once more, to read it from the beginning.
 func reopenDir(dir *directory) (*os.File, error) {
 	fd, err := retry(func() (int, error) { return unix.Openat(dir.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|openFlags, 0) })
 	if err != nil {
@@ -40,7 +40,7 @@ func reopenDir(dir *directory) (*os.File, error) {
 	return os.NewFile(uintptr(fd), dir.path), nil
 }
 
-// A dirState is who can do what to a directory.
+// A dirState describes the owner and the permissions of a directory.
 type dirState struct {
 	uid    int
 	open   bool // others than its owner can write
@@ -55,13 +55,13 @@ func lookAtDir(fd int) (dirState, error) {
 	return dirState{uid: int(st.Uid), open: st.Mode&0o022 != 0, sticky: st.Mode&unix.S_ISVTX != 0}, nil
 }
 
-// setMode sets the permissions of an open file. The umask does not count.
+// setMode sets the permissions of an open file, regardless of the umask.
 func setMode(fd int, perm uint32) error { return unix.Fchmod(fd, perm) }
 
-// openFile opens a file, making it if need be. Existing ones are opened without
-// O_CREAT, which Linux may forbid for the files of others in a sticky directory.
+// openFile opens a file and creates it if needed. Existing files are opened without O_CREAT, which
+// Linux may forbid for the files of other users in a sticky directory.
 func openFile(dir *directory, name string) (fd int, err error) {
-	for range 100 { // somebody may remove it between the two
+	for range 100 { // another process may remove it in between
 		fd, err = openYoung(dir, name)
 		if err != unix.ENOENT { //nolint:errorlint // system calls return it as it is
 			break
@@ -74,7 +74,7 @@ func openFile(dir *directory, name string) (fd int, err error) {
 	return fd, failed("open", pathIn(dir.path, name), err)
 }
 
-// createVisibly makes a file. In a shared directory others find it before they may open it,
+// createVisibly creates a file. In a shared directory, other users find it before they may open it,
 // unless the umask is 0; see openYoung.
 func createVisibly(dir *directory, name string) (int, error) {
 	fd, err := retry(func() (int, error) {
@@ -86,8 +86,8 @@ func createVisibly(dir *directory, name string) (int, error) {
 	return fd, err
 }
 
-// openYoung opens a file that is there. One of a shared directory that was made just now may
-// not be open to others yet.
+// openYoung opens an existing file. A new file in a shared directory may not be open to other users
+// yet.
 func openYoung(dir *directory, name string) (fd int, err error) {
 	for range youngTries {
 		fd, err = retry(func() (int, error) { return unix.Openat(dir.fd, name, unix.O_RDWR|openFlags, 0) })
@@ -99,7 +99,7 @@ func openYoung(dir *directory, name string) (fd int, err error) {
 	return fd, err
 }
 
-// youngTries bounds for how many milliseconds a new file of another user is waited for.
+// youngTries limits how many milliseconds openYoung waits for a new file of another user.
 const youngTries = 50
 
 // isYoung reports whether a file is empty and less than a second old.
@@ -109,13 +109,13 @@ func isYoung(dir *directory, name string) bool {
 	return err == nil && st.Size == 0 && st.Mode&unix.S_IFMT == unix.S_IFREG && time.Since(time.Unix(st.Mtim.Unix())).Abs() < time.Second
 }
 
-// openToRead opens a file that is there.
+// openToRead opens an existing file.
 func openToRead(dir *directory, name string) (int, error) {
 	fd, err := retry(func() (int, error) { return unix.Openat(dir.fd, name, unix.O_RDONLY|openFlags, 0) })
 	return fd, failed("open", pathIn(dir.path, name), err)
 }
 
-// A fileState is what counts of a file that is open.
+// A fileState is the state of an open file.
 type fileState struct {
 	size    int64
 	removed bool
@@ -134,7 +134,7 @@ func judge(size int64, links uint64, mode uint32) fileState {
 	return fileState{size: size, removed: links == 0, odd: links > 1 || mode&unix.S_IFMT != unix.S_IFREG}
 }
 
-// modTime is when an open file was last written to.
+// modTime returns when an open file was last written to.
 func modTime(fd int) (time.Time, error) {
 	var st unix.Stat_t
 	err := unix.Fstat(fd, &st)
@@ -154,7 +154,7 @@ func isAt(fd int, path string) (bool, error) {
 	return ours.Dev == there.Dev && ours.Ino == there.Ino, failed("stat", path, err)
 }
 
-// lock locks a file if that is possible at once, also one that is locked otherwise.
+// lock locks a file if that is possible at once. It also changes the kind of an existing lock.
 func lock(fd int, how int) (bool, error) {
 	for {
 		switch err := unix.Flock(fd, how|unix.LOCK_NB); err {

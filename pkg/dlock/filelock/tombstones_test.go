@@ -9,16 +9,15 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// The tombstone of an ID lasts for its time, however many there are. Those whose time has passed
-// are dropped.
+// The tombstone of an ID lasts for its time, however many there are. Expired ones are dropped.
 func TestManyTombstonesLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var b bars
+		var b tombstones
 		const n = 1000
 		for i := range n {
 			b.add(strconv.Itoa(i), time.Hour)
 		}
-		time.Sleep(driver.BarFor(time.Hour) - 1)
+		time.Sleep(driver.TombstoneTTL(time.Hour) - 1)
 		for i := range n {
 			if !b.has(strconv.Itoa(i)) {
 				t.Fatalf("%d of %d has no tombstone any more", i, n)

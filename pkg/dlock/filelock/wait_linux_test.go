@@ -21,7 +21,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/filelock"
 )
 
-// entries counts what is in a directory of /proc/self: threads, or descriptors.
+// entries counts the entries of a directory of /proc/self: threads, or descriptors.
 func entries(t testing.TB, name string) int {
 	t.Helper()
 	names, err := os.ReadDir("/proc/self/" + name)
@@ -46,8 +46,8 @@ func watches(t testing.TB) int {
 	return n
 }
 
-// A thousand waits, on one key and on as many keys, take few threads, and when they
-// are cancelled nothing of them is left.
+// A thousand waits, on one key and on as many keys, take few threads, and nothing of them remains
+// after they are cancelled.
 func TestCancelledWaits(t *testing.T) {
 	const n = 1000
 	dir := filepath.Join(t.TempDir(), "locks")
@@ -89,7 +89,7 @@ func TestCancelledWaits(t *testing.T) {
 		t.Errorf("%d watches are left", n)
 	}
 	file(t, holder, driver.Request{Ref: first.Ref}, driver.Held) // as it was
-	if lines := filelock.Lines(d); lines > filelock.IdleLines {
+	if lines := filelock.Queues(d); lines > filelock.IdleQueues {
 		t.Errorf("%d keys are remembered", lines)
 	}
 }
@@ -141,10 +141,10 @@ func TestCyclesLeakNothing(t *testing.T) {
 		file(t, d, r, driver.Held)
 		release(t, d, r.Ref)
 	}
-	if more := entries(t, "fd") - files; more > filelock.IdleLines {
+	if more := entries(t, "fd") - files; more > filelock.IdleQueues {
 		t.Errorf("%d more descriptors", more)
 	}
-	if lines := filelock.Lines(d); lines > filelock.IdleLines+1 {
+	if lines := filelock.Queues(d); lines > filelock.IdleQueues+1 {
 		t.Errorf("%d keys are remembered", lines)
 	}
 	if more := runtime.NumGoroutine() - goroutines; more > 0 {
@@ -159,8 +159,8 @@ func TestCyclesLeakNothing(t *testing.T) {
 	}
 }
 
-// A lock passes on within milliseconds, whether its waiter has just come or has been
-// at rest for long, and though the file is only closed when somebody waits.
+// A lock passes to the next waiter within milliseconds, whether the waiter has just come or has
+// been idle for long, although the file is closed only if a claim waits.
 func TestHandOver(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "locks")
@@ -183,14 +183,15 @@ func TestHandOver(t *testing.T) {
 		}
 		slices.Sort(took)
 		t.Logf("%s: p50 %v, max %v", name, took[n/2], took[n-1])
-		// Who is at rest and is not told looks four times a second: half would take 125 ms.
+		// An idle waiter that is not notified looks four times a second: half of them would take
+		// 125 ms.
 		if took[n/2] > testenv.UnderStress(100*time.Millisecond, 50*time.Millisecond) {
 			t.Errorf("%s: half of them took more than %v", name, took[n/2])
 		}
 	}
 }
 
-// A writer that has given up keeps no reader out.
+// A writer that has given up does not keep readers out.
 func TestCancelledWriter(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "locks")
@@ -204,7 +205,7 @@ func TestCancelledWriter(t *testing.T) {
 	file(t, a, reader(), driver.Held)
 }
 
-// Processes that come first are served first, as far as that can be told.
+// Processes that come first are served first, as far as that can be determined.
 func TestFirstComeFirstServed(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "locks")
@@ -217,7 +218,7 @@ func TestFirstComeFirstServed(t *testing.T) {
 		var wg sync.WaitGroup
 		for i, d := range ds {
 			if i == 3 {
-				release(t, d, h.Ref) // who comes now leaves the lock to those before it
+				release(t, d, h.Ref) // a new claim now leaves the lock to those before it
 			}
 			w := wait("k")
 			file(t, d, w, driver.Queued)
@@ -236,14 +237,14 @@ func TestFirstComeFirstServed(t *testing.T) {
 		}
 	}
 	t.Logf("%d inversions in 30 rounds", inversions)
-	// A waiter that was not woken in time has lost its turn. Without any order 29 are inversions.
+	// A waiter that was not woken in time has lost its turn. Without any order, 29 are inversions.
 	if inversions > testenv.UnderStress(24, 15) {
 		t.Errorf("%d inversions in 30 rounds", inversions)
 	}
 }
 
-// Who comes later leaves a free lock to one who came before. If that one is dead, it has
-// the lock soon all the same.
+// A later claim leaves a free lock to an earlier waiter. If that waiter is dead, the later claim
+// still has the lock soon.
 func TestGhostWaiter(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []driver.Mode{driver.Exclusive, driver.Shared} {
@@ -256,14 +257,14 @@ func TestGhostWaiter(t *testing.T) {
 			if slices.Max(took) < 50*time.Millisecond { // a busy machine takes the ghost for old
 				t.Errorf("nothing was left to the first: %v", took)
 			}
-			if slices.Min(took) > testenv.UnderStress(10*time.Second, time.Second) { // nobody else ends a ghost
+			if slices.Min(took) > testenv.UnderStress(10*time.Second, time.Second) { // nothing else ends a ghost
 				t.Errorf("it took %v", took)
 			}
 		})
 	}
 }
 
-// behindGhost is how long a free lock is left to a waiter that is dead.
+// behindGhost returns how long a free lock is left to a dead waiter.
 func behindGhost(t *testing.T, mode driver.Mode) time.Duration {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "locks")
@@ -295,7 +296,7 @@ func TestLostSignals(t *testing.T) {
 	}
 }
 
-// A process that was stopped in the middle of its work does not hang the others.
+// A process that was stopped in the middle of its work does not block the others.
 func TestStoppedInGuard(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "locks")
@@ -330,14 +331,14 @@ func TestStoppedInGuard(t *testing.T) {
 	if phase(t, d, second.Ref) != driver.Queued {
 		t.Error("a reader came in past the guard")
 	}
-	file(t, d, try("k"), driver.Gone) // it does not pass who waits in its own process
+	file(t, d, try("k"), driver.Gone) // it does not pass a waiter of its own process
 	if err := guard.Close(); err != nil {
 		t.Fatal(err)
 	}
 	granted(t, d, second.Ref)
 }
 
-// What is refused only because somebody looks is not refused.
+// A claim is not refused only because another process examines the lock.
 func TestLookingDisturbsNobody(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "locks")
@@ -372,8 +373,8 @@ func TestLookingDisturbsNobody(t *testing.T) {
 	}
 }
 
-// Every waiter of a process is told how many come before it: the holder, and those who wait
-// longer. When one of them goes, it moves up.
+// Every waiter of a process knows how many claims come before it: the holder, and the earlier
+// waiters. When one of them leaves, it moves up.
 func TestWaitersKnowTheirPlace(t *testing.T) {
 	t.Parallel()
 	d := newDriver(t, filepath.Join(t.TempDir(), "locks"))
@@ -394,8 +395,8 @@ func TestWaitersKnowTheirPlace(t *testing.T) {
 	}
 }
 
-// A lock that is taken again is not idle any more: however many others come and go, it is found
-// by its release.
+// A lock that is taken again is no longer idle: its release finds it, however many others come and
+// go.
 func TestHeldLockOutlivesIdleOnes(t *testing.T) {
 	t.Parallel()
 	d := newDriver(t, filepath.Join(t.TempDir(), "locks"))
@@ -407,7 +408,7 @@ func TestHeldLockOutlivesIdleOnes(t *testing.T) {
 	use("k")
 	held := try("k")
 	file(t, d, held, driver.Held)
-	for i := range 2 * filelock.IdleLines {
+	for i := range 2 * filelock.IdleQueues {
 		use(fmt.Sprint("other", i))
 	}
 	release(t, d, held.Ref)

@@ -6,21 +6,21 @@ import (
 	"time"
 )
 
-// signals tell that somebody has closed a file. They may be lost: lines are tried again
-// now and then all the same.
+// signals reports that a process has closed a file. Signals may be lost: queues are also tried
+// again from time to time.
 type signals interface {
 	// add watches a file.
 	add(path string) (watch int, err error)
 	remove(watch int)
-	// wait returns the files that were closed, or all if it does not know, at the
-	// latest at a time, and at once after wake.
+	// wait returns the files that were closed, or all if it does not know which. It returns at
+	// until at the latest, and at once after wake.
 	wait(until time.Time) (watches []int, all bool)
 	wake()
 	close()
 }
 
-// How soon a line is tried again. After a close that comes from a crash the lock is
-// free a moment later, so the first pauses are short. Without a watch they stay so.
+// How soon a queue is tried again. After a close that comes from a crash, the lock is free a moment
+// later, so the first pauses are short. Without a watch, all pauses are short.
 const (
 	firstPause = 200 * time.Microsecond
 	lastPause  = 250 * time.Millisecond
@@ -28,80 +28,80 @@ const (
 	lastPoll   = 25 * time.Millisecond
 )
 
-// nextPause runs under the mutexes of the line and of the driver.
-func (l *line) nextPause() time.Duration {
-	if l.watch < 0 {
-		return max(firstPoll, min(2*l.pause, lastPoll))
+// nextPause is called with the mutexes of the queue and of the driver held.
+func (q *waitQueue) nextPause() time.Duration {
+	if q.watch < 0 {
+		return max(firstPoll, min(2*q.pause, lastPoll))
 	}
-	return max(firstPause, min(2*l.pause, lastPause))
+	return max(firstPause, min(2*q.pause, lastPause))
 }
 
-// rest arms a line that was refused: it is tried again when its file is closed, and
-// after a while. It runs under the line's mutex.
-func (d *fileDriver) rest(l *line) {
-	fresh := l.watch < 0 && d.watch(l) // the file may have been closed just before
-	l.resting = true
+// rest arms a queue that was refused: it is tried again when its file is closed, and after a pause.
+// The caller holds the queue's mutex.
+func (d *fileDriver) rest(q *waitQueue) {
+	fresh := q.watch < 0 && d.watch(q) // the file may have been closed just before
+	q.resting = true
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
 		return
 	}
-	l.pause = l.nextPause()
-	if _, armed := d.armed[l]; fresh || !armed {
-		l.pause = 0
+	q.pause = q.nextPause()
+	if _, armed := d.armed[q]; fresh || !armed {
+		q.pause = 0
 	}
-	d.armed[l] = struct{}{}
-	l.due = time.Now().Add(l.pause)
+	d.armed[q] = struct{}{}
+	q.due = time.Now().Add(q.pause)
 	switch {
 	case !d.running:
 		d.running = true
 		d.work.Go(d.run)
-	case l.due.Before(d.asleep):
+	case q.due.Before(d.asleep):
 		d.signals.wake()
 	}
 }
 
-// disarm ends what rest began. It runs under the line's mutex.
-func (d *fileDriver) disarm(l *line) {
-	if !l.resting {
+// disarm ends what rest began. The caller holds the queue's mutex.
+func (d *fileDriver) disarm(q *waitQueue) {
+	if !q.resting {
 		return
 	}
-	l.resting = false
-	d.unwatch(l)
+	q.resting = false
+	d.unwatch(q)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	delete(d.armed, l)
+	delete(d.armed, q)
 	if len(d.armed) == 0 {
 		d.signals.wake() // nothing is left to wait for
 	}
 }
 
-// watch begins to watch the file of a line, and reports whether that is possible.
-func (d *fileDriver) watch(l *line) bool {
+// watch starts to watch the file of a queue, and reports whether that is possible.
+func (d *fileDriver) watch(q *waitQueue) bool {
 	d.listen.Do(func() { d.signals = d.store.signals(d.log) })
-	w, err := d.signals.add(pathIn(d.path, l.base+lockSuffix))
+	w, err := d.signals.add(pathIn(d.path, q.base+lockSuffix))
 	if err != nil {
 		return false
 	}
-	l.watch = w
+	q.watch = w
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.watched[w] = l
+	d.watched[w] = q
 	return true
 }
 
-func (d *fileDriver) unwatch(l *line) {
-	if l.watch < 0 {
+func (d *fileDriver) unwatch(q *waitQueue) {
+	if q.watch < 0 {
 		return
 	}
-	d.signals.remove(l.watch)
+	d.signals.remove(q.watch)
 	d.mu.Lock()
-	delete(d.watched, l.watch)
+	delete(d.watched, q.watch)
 	d.mu.Unlock()
-	l.watch = -1
+	q.watch = -1
 }
 
-// run tries armed lines when they are due, until there are none.
+// run tries armed queues when they are due, until there are none.
 func (d *fileDriver) run() {
 	for {
 		due, next, done := d.collect()
@@ -111,18 +111,18 @@ func (d *fileDriver) run() {
 		case len(due) == 0:
 			d.sleep(next)
 		}
-		for _, l := range due {
-			if l.mu.TryLock() { // whoever has it may wait for a guard
-				_ = d.serve(context.Background(), l) // what fails is tried again
-				l.mu.Unlock()
+		for _, q := range due {
+			if q.mu.TryLock() { // its owner may be waiting for a guard
+				_ = d.serve(context.Background(), q) // what fails is tried again
+				q.mu.Unlock()
 			}
-			d.unpin(l, 1)
+			d.unpin(q, 1)
 		}
 	}
 }
 
-// collect pins the lines that are due, and says when the next will be.
-func (d *fileDriver) collect() (due []*line, next time.Time, done bool) {
+// collect pins the queues that are due, and returns when the next one is due.
+func (d *fileDriver) collect() (due []*waitQueue, next time.Time, done bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed || len(d.armed) == 0 {
@@ -131,34 +131,34 @@ func (d *fileDriver) collect() (due []*line, next time.Time, done bool) {
 	}
 	now := time.Now()
 	next = now.Add(time.Hour)
-	for l := range d.armed {
-		if !l.due.After(now) {
-			l.pins++
-			l.due = now.Add(firstPause) // if it is not tried now; else rest sets it
-			due = append(due, l)
+	for q := range d.armed {
+		if !q.due.After(now) {
+			q.pins++
+			q.due = now.Add(firstPause) // if it is not tried now; else rest sets it
+			due = append(due, q)
 		}
-		if l.due.Before(next) {
-			next = l.due
+		if q.due.Before(next) {
+			next = q.due
 		}
 	}
 	d.asleep = next
 	return due, next, false
 }
 
-// sleep waits for signals, and makes due whom they are for.
+// sleep waits for signals, and makes the signalled queues due.
 func (d *fileDriver) sleep(until time.Time) {
 	watches, all := d.signals.wait(until)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now := time.Now()
 	if all {
-		for l := range d.armed {
-			l.due, l.pause = now, 0
+		for q := range d.armed {
+			q.due, q.pause = now, 0
 		}
 	}
 	for _, w := range watches {
-		if l := d.watched[w]; l != nil {
-			l.due, l.pause = now, 0
+		if q := d.watched[w]; q != nil {
+			q.due, q.pause = now, 0
 		}
 	}
 }
@@ -178,7 +178,7 @@ func (d *fileDriver) stopWatching() {
 
 var errNoWatch = errors.New("files cannot be watched")
 
-// A poller is signals that never tell anything.
+// A poller implements signals without ever reporting a file.
 type poller chan struct{}
 
 func newPoller() poller { return make(poller, 1) }

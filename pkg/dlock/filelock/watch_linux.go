@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inotify tells of files that were closed, also by those who only read them, as flock(1)
-// does. Reading it takes no thread.
+// inotify reports files that were closed, also by processes that only read them, such as flock(1).
+// Reading it occupies no thread.
 type inotify struct {
 	fd   int
 	file *os.File // the same, for reading
@@ -20,8 +20,7 @@ type inotify struct {
 	woken bool
 }
 
-// newSignals falls back on polling: a user may have few inotify instances, 128 by
-// default.
+// newSignals falls back to polling: a user may have few inotify instances, 128 by default.
 func newSignals(log *slog.Logger) signals {
 	fd, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
 	if err != nil {
@@ -56,7 +55,7 @@ func (n *inotify) wait(until time.Time) (watches []int, all bool) {
 	return parseEvents(buf[:size])
 }
 
-// parseEvents returns the watches in what was read, and whether others were lost.
+// parseEvents returns the watches in the events that were read, and whether events were lost.
 func parseEvents(b []byte) (watches []int, lost bool) {
 	for len(b) >= unix.SizeofInotifyEvent {
 		watch := int(int32(binary.NativeEndian.Uint32(b)))

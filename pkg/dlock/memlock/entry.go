@@ -7,17 +7,17 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// An entry is everything about one key that has claims.
+// An entry is the state of one key that has claims.
 type entry struct {
 	name string
-	// In the ring of all entries, in which they are looked at in turn.
+	// Links in the ring of all entries, which are examined in turn.
 	prev, next *entry
 
-	holders list
-	queue   list
-	filed   int64              // claims ever queued here; numbers them
-	index   map[string]*record // by claim ID, once scanning would be slow
-	first   record             // the claim that the entry was made for: mostly the only one
+	holders   list
+	queue     list
+	submitted int64              // claims ever queued here; numbers them
+	index     map[string]*record // by claim ID, once scanning would be slow
+	first     record             // the claim that the entry was made for: mostly the only one
 }
 
 // A record is one claim. It is in exactly one list of its entry.
@@ -37,11 +37,11 @@ type record struct {
 	phase      driver.Phase
 }
 
-// indexFrom is how many claims an entry has before it is worth an index.
+// indexFrom is the number of claims from which an entry has an index.
 const indexFrom = 8
 
-// entry returns the entry of name, which dropIfEmpty removes again if nothing
-// is filed there.
+// entry returns the entry of name, creating it if needed. dropIfEmpty removes it again if no claim
+// is submitted there.
 func (s *Store) entry(name string, now time.Duration) *entry {
 	e := s.keys[name]
 	if e == nil {
@@ -53,9 +53,9 @@ func (s *Store) entry(name string, now time.Duration) *entry {
 	return e
 }
 
-// dropOver drops what was left to its lease under a name that is not used again. It looks
-// at two names for each new one, so that names do not pile up, and at a few claims of each,
-// so that no call takes long.
+// dropOver drops expired claims of names that are not used again. It examines two names for each
+// new name and for each new waiter, so that neither accumulate, and a few claims of each, so that
+// no call takes long.
 func (s *Store) dropOver(now time.Duration) {
 	for range 2 {
 		e := s.turn
@@ -77,7 +77,7 @@ func (s *Store) dropOver(now time.Duration) {
 	}
 }
 
-// maxDrops is how many holders, and how many waiters, of a name are dropped for a new one.
+// maxDrops is how many holders, and how many waiters, of a name are dropped at once.
 const maxDrops = 16
 
 func (s *Store) dropIfEmpty(e *entry) bool {
@@ -89,7 +89,7 @@ func (s *Store) dropIfEmpty(e *entry) bool {
 	return true
 }
 
-// enterRing puts an entry where it is looked at last.
+// enterRing inserts an entry where it is examined last.
 func (s *Store) enterRing(e *entry) {
 	if s.turn == nil {
 		s.turn, e.prev, e.next = e, e, e
@@ -110,9 +110,9 @@ func (s *Store) leaveRing(e *entry) {
 	e.prev.next, e.next.prev = e.next, e.prev
 }
 
-// settle drops the holders whose deadline has passed, then grants from the
-// head of the queue, dropping dead heads, until the head does not fit.
-func (s *Store) settle(e *entry, now time.Duration) {
+// advance drops the holders whose deadline has passed. Then it grants from the head of the queue,
+// dropping dead heads, until the head does not fit.
+func (s *Store) advance(e *entry, now time.Duration) {
 	for c := e.holders.head; c != nil; {
 		next := c.next
 		if c.deadline <= now {
@@ -123,8 +123,8 @@ func (s *Store) settle(e *entry, now time.Duration) {
 	s.serve(e, now, math.MaxInt)
 }
 
-// serve grants from the head of the queue, dropping dead heads, until the head does not fit or
-// so many waiters were looked at.
+// serve grants from the head of the queue, dropping dead heads, until the head does not fit or most
+// waiters were examined.
 func (s *Store) serve(e *entry, now time.Duration, most int) {
 	for c := e.queue.head; c != nil && most > 0; c = e.queue.head {
 		most--
@@ -140,7 +140,7 @@ func (s *Store) serve(e *entry, now time.Duration, most int) {
 	}
 }
 
-// grant moves a queued claim to the holders. Its deadline stays.
+// grant moves a queued claim to the holders. Its deadline does not change.
 func (s *Store) grant(e *entry, c *record, now time.Duration) {
 	s.fence++
 	c.token = s.fence
@@ -150,25 +150,24 @@ func (s *Store) grant(e *entry, c *record, now time.Duration) {
 	e.holders.append(c)
 }
 
-// remove takes away the claim of this ID if it is alive and matches, and
-// grants to the next.
+// remove removes the claim with this ID if it is alive and matches, and grants the key to the next.
 func (s *Store) remove(name, id string, now time.Duration, matches func(*record) bool) driver.State {
 	e := s.keys[name]
 	if e == nil {
 		return driver.State{Phase: driver.Gone}
 	}
 	defer s.dropIfEmpty(e)
-	s.settle(e, now)
+	s.advance(e, now)
 	c := e.find(id, now)
 	if c == nil || !matches(c) {
 		return driver.State{Phase: driver.Gone}
 	}
 	e.drop(c)
-	s.settle(e, now)
+	s.advance(e, now)
 	return driver.State{Phase: c.phase, Token: c.token}
 }
 
-// fits is the one rule of all modes; see driver.Mode.
+// fits is the single rule of all modes; see driver.Mode.
 func (e *entry) fits(m driver.Mode, limit int) bool {
 	h := e.holders.head
 	switch {
@@ -182,17 +181,17 @@ func (e *entry) fits(m driver.Mode, limit int) bool {
 	return int(h.limit) == limit && e.holders.n < limit
 }
 
-// newRecord returns room for a claim.
+// newRecord returns space for a claim.
 func (e *entry) newRecord() *record {
-	if e.filed == 0 {
+	if e.submitted == 0 {
 		return &e.first
 	}
 	return &record{}
 }
 
 func (e *entry) enqueue(c *record) {
-	e.filed++
-	c.number = e.filed
+	e.submitted++
+	c.number = e.submitted
 	e.queue.append(c)
 	switch n := e.holders.n + e.queue.n; {
 	case e.index != nil:
@@ -207,8 +206,8 @@ func (e *entry) enqueue(c *record) {
 	}
 }
 
-// find returns the living claim of this ID, or nil. settle drops the dead at the
-// head of the queue; one behind a living head is dropped here, when it comes back.
+// find returns the living claim with this ID, or nil. advance drops dead claims at the head of the
+// queue. find drops a dead claim behind a living head when that claim is looked up.
 func (e *entry) find(id string, now time.Duration) *record {
 	c := e.lookup(id)
 	if c != nil && c.deadline <= now {
@@ -241,7 +240,7 @@ func (e *entry) drop(c *record) {
 	delete(e.index, c.id)
 }
 
-// state tells of a claim whose call was sent at sent.
+// state returns the State of a claim whose call was sent at sent.
 func (e *entry) state(c *record, sent time.Time, now, ttl time.Duration) driver.State {
 	if c.phase == driver.Held {
 		return driver.State{Phase: driver.Held, Token: c.token, Until: sent.Add(ttl)}
@@ -254,7 +253,7 @@ func (e *entry) state(c *record, sent time.Time, now, ttl time.Duration) driver.
 	return st
 }
 
-// earliestEnd is when the first holder would be gone if all fell silent.
+// earliestEnd returns when the first holder would be gone if none were renewed.
 func (e *entry) earliestEnd() time.Duration {
 	end := e.holders.head.deadline
 	for c := e.holders.head.next; c != nil; c = c.next {
@@ -275,7 +274,7 @@ func (c *record) restart(now, ttl time.Duration) {
 func (c *record) show(now time.Duration) driver.Claim {
 	shown := driver.Claim{
 		ID: c.id, Phase: c.phase, Mode: c.mode, Limit: int(c.limit), Token: c.token,
-		Info: *c.info, Age: now - c.since, Left: c.deadline - now,
+		Info: *c.info, Age: now - c.since, Remaining: c.deadline - now,
 	}
 	if c.phase == driver.Held && c.fences > 1 {
 		shown.LastToken = c.token + int64(c.fences) - 1

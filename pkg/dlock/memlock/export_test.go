@@ -1,8 +1,8 @@
 package memlock
 
-// Bars is how many IDs are barred.
-func (s *Store) Bars() int {
+// Tombstones returns how many IDs have tombstones.
+func (s *Store) Tombstones() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.barred)
+	return len(s.tombstones)
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// What is left to its lease, under a name that never comes again, is not kept.
+// An expired claim under a name that is never used again is not kept.
 func TestLeasesThatAreOverAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New()
@@ -69,7 +69,7 @@ func TestABurstOfLeasesIsForgotten(t *testing.T) {
 	})
 }
 
-// What a pair on one name costs does not depend on how many hold another.
+// The cost of a pair on one name does not depend on the number of holders of another.
 func TestPairsDoNotPayForReadersOfAnotherName(t *testing.T) {
 	crowded, empty := New(), New()
 	for i := range 10_000 {
@@ -148,5 +148,28 @@ func TestNewNameDropsFewWaiters(t *testing.T) {
 	}
 	if before > 0 {
 		t.Errorf("%d dead waiters are left after %d calls", before, all)
+	}
+}
+
+// Names whose holder and waiters are all dead do not accumulate, however many waiters each had.
+func TestDeadWaitersDoNotPileUp(t *testing.T) {
+	s := New()
+	d, err := s.Open(driver.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	const waiters = 8 * maxDrops
+	for i := range 100 {
+		for j := range waiters + 1 {
+			r := driver.Request{Ref: driver.Ref{Key: fmt.Sprint("order ", i), ID: fmt.Sprintf("%016x%016x", i, j), TTL: time.Second}, Wait: true}
+			if _, err := d.Acquire(t.Context(), r); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.Advance(10 * time.Second)
+	}
+	if len(s.keys) > 3 {
+		t.Errorf("%d of 100 names are kept, of which one may have living claims", len(s.keys))
 	}
 }

@@ -1,7 +1,6 @@
-// Package memlock keeps locks in the memory of one process. It is the
-// reference backend: it has every mode and every capability, and it is correct
-// under the virtual time of testing/synctest. Use it in tests and wherever all
-// contenders live in one process.
+// Package memlock stores locks in the memory of one process. It is the reference backend: it has
+// every mode and every capability, and it is correct under the virtual time of testing/synctest.
+// Use it in tests, and wherever all contenders live in one process.
 package memlock
 
 import (
@@ -13,60 +12,74 @@ import (
 	"time"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/cursor"
 )
 
-// A Store holds the claims of any number of Clients. It is a driver.Opener:
-// Clients that are opened on one Store exclude each other, as processes do that
-// share a server. It owns no goroutine and no timer, and needs no Close.
+// A Store holds the claims of any number of Clients. It is a driver.Opener: Clients that are opened
+// on one Store exclude each other, like processes that share a server. It owns no goroutine and no
+// timer, and needs no Close. The zero Store is empty and ready to use.
 type Store struct {
 	epoch time.Time
 
-	mu      sync.Mutex
-	keys    map[string]*entry
-	barred  map[string]time.Duration // claim ID -> when the bar ends
-	sweepAt int                      // size of barred at which ended bars are dropped
-	turn    *entry                   // of the entries, which is looked at next
-	fence   int64
+	mu         sync.Mutex
+	keys       map[string]*entry
+	tombstones map[string]time.Duration // claim ID -> when the tombstone ends
+	sweepAt    int                      // size of tombstones at which ended tombstones are dropped
+	turn       *entry                   // of the entries, which is looked at next
+	fence      int64
 }
 
 // New returns an empty Store.
 func New() *Store {
-	return &Store{epoch: time.Now(), keys: map[string]*entry{}, barred: map[string]time.Duration{}, sweepAt: 64}
+	s := &Store{}
+	s.prepare()
+	return s
 }
 
-// Open returns a driver on the Store.
+// prepare makes a Store of the zero value.
+func (s *Store) prepare() {
+	if s.keys == nil {
+		s.epoch, s.keys, s.tombstones, s.sweepAt = time.Now(), map[string]*entry{}, map[string]time.Duration{}, 64
+	}
+}
+
+// Open returns a driver that uses the Store.
 func (s *Store) Open(o driver.Options) (driver.Driver, error) {
-	return &memory{store: s, prefix: o.Prefix, Outbox: driver.NewOutbox(256), info: &driver.Info{}}, nil
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.prepare()
+	return &memory{store: s, prefix: o.Prefix, EventQueue: driver.NewEventQueue(256), info: &driver.Info{}}, nil
 }
 
-// Advance moves the Store's clock ahead of its Clients', as a server's is when the machine of
-// all its Clients was suspended: their leases end that much sooner.
+// Advance moves the Store's clock ahead of its Clients' clocks, as a server's clock is after the
+// machine of all its Clients was suspended: their leases end that much sooner.
 func (s *Store) Advance(d time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.prepare()
 	s.epoch = s.epoch.Add(-max(d, 0))
 }
 
-// at and now are the Store's clock, as a server has one of its own. It runs
-// with the clients', so the time at which a call was sent serves for both.
+// at and now are the Store's clock, like the clock of a server. It runs with the clients' clock, so
+// the time at which a call was sent serves for both.
 func (s *Store) at(t time.Time) time.Duration { return t.Sub(s.epoch) }
 func (s *Store) now() time.Duration           { return time.Since(s.epoch) }
 
-func (s *Store) bar(id string, now, ttl time.Duration) {
-	s.barred[id] = now + driver.BarFor(ttl)
-	if len(s.barred) < s.sweepAt {
+func (s *Store) addTombstone(id string, now, ttl time.Duration) {
+	s.tombstones[id] = now + driver.TombstoneTTL(ttl)
+	if len(s.tombstones) < s.sweepAt {
 		return
 	}
-	for id, end := range s.barred {
+	for id, end := range s.tombstones {
 		if end <= now {
-			delete(s.barred, id)
+			delete(s.tombstones, id)
 		}
 	}
-	s.sweepAt = 2*len(s.barred) + 64
+	s.sweepAt = 2*len(s.tombstones) + 64
 }
 
-func (s *Store) isBarred(id string, now time.Duration) bool {
-	end, ok := s.barred[id]
+func (s *Store) hasTombstone(id string, now time.Duration) bool {
+	end, ok := s.tombstones[id]
 	return ok && end > now
 }
 
@@ -74,14 +87,14 @@ func (s *Store) isBarred(id string, now time.Duration) bool {
 type memory struct {
 	store  *Store
 	prefix string
-	*driver.Outbox
+	*driver.EventQueue
 
-	info *driver.Info // under store.mu: the last one filed: a Client's claims mostly share it
+	info *driver.Info // under store.mu: the last one submitted: a Client's claims mostly share it
 }
 
 func (m *memory) Caps() driver.Caps {
 	return driver.Caps{
-		Name: "memory", Lease: true, Fencing: true, FenceRange: true, FIFO: true, Push: true,
+		Name: "memory", Lease: true, Fencing: true, TokenRange: true, FIFO: true, Push: true,
 		Modes:  []driver.Mode{driver.Exclusive, driver.Shared, driver.Permit},
 		MinTTL: time.Millisecond,
 	}
@@ -99,12 +112,12 @@ func (m *memory) Acquire(ctx context.Context, r driver.Request) (driver.State, e
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.at(sent)
-	if s.isBarred(r.ID, now) {
+	if s.hasTombstone(r.ID, now) {
 		return driver.State{Phase: driver.Gone}, nil
 	}
 	e := s.entry(m.prefix+r.Key, now)
 	defer s.dropIfEmpty(e)
-	s.settle(e, now)
+	s.advance(e, now)
 	if c := e.find(r.ID, now); c != nil {
 		c.restart(now, r.TTL)
 		return e.state(c, sent, now, r.TTL), nil
@@ -116,11 +129,13 @@ func (m *memory) Acquire(ctx context.Context, r driver.Request) (driver.State, e
 	c := e.newRecord()
 	*c = record{
 		id: r.ID, owner: m, entry: e, info: m.intern(r.Info), since: now,
-		mode: r.Mode, limit: int32(r.Limit), fences: int32(max(r.Fences, 1)), phase: driver.Queued,
+		mode: r.Mode, limit: int32(r.Limit), fences: int32(max(r.Tokens, 1)), phase: driver.Queued,
 	}
 	e.enqueue(c)
 	if fits {
 		s.grant(e, c, now)
+	} else {
+		s.dropOver(now)
 	}
 	c.restart(now, r.TTL)
 	return e.state(c, sent, now, r.TTL), nil
@@ -142,7 +157,7 @@ func (m *memory) Renew(ctx context.Context, refs []driver.Ref) ([]driver.State, 
 		if e == nil {
 			continue
 		}
-		s.settle(e, now)
+		s.advance(e, now)
 		if c := e.find(r.ID, now); c != nil {
 			c.restart(now, r.TTL)
 			states[i] = e.state(c, sent, now, r.TTL)
@@ -160,19 +175,23 @@ func (m *memory) Release(ctx context.Context, r driver.Ref) (driver.State, error
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.now()
-	if r.Unsettled {
-		s.bar(r.ID, now, r.TTL)
+	if r.Unanswered {
+		s.addTombstone(r.ID, now, r.TTL)
 	}
 	return s.remove(m.prefix+r.Key, r.ID, now, func(*record) bool { return true }), nil
 }
 
 func (m *memory) Close() error {
-	m.Outbox.Close()
+	m.EventQueue.Close()
 	return nil
 }
 
-func (m *memory) List(ctx context.Context, prefix, cursor string, limit int) ([]string, string, error) {
+func (m *memory) List(ctx context.Context, prefix, from string, limit int) ([]string, string, error) {
 	if err := ctx.Err(); err != nil {
+		return nil, "", err
+	}
+	last, err := cursor.Key(from)
+	if err != nil {
 		return nil, "", err
 	}
 	s := m.store
@@ -182,10 +201,10 @@ func (m *memory) List(ctx context.Context, prefix, cursor string, limit int) ([]
 	var keys []string
 	for name, e := range s.keys {
 		key, ours := strings.CutPrefix(name, m.prefix)
-		if !ours || key <= cursor || !strings.HasPrefix(key, prefix) {
+		if !ours || key <= last || !strings.HasPrefix(key, prefix) {
 			continue
 		}
-		s.settle(e, now)
+		s.advance(e, now)
 		if !s.dropIfEmpty(e) {
 			keys = append(keys, key)
 		}
@@ -194,7 +213,7 @@ func (m *memory) List(ctx context.Context, prefix, cursor string, limit int) ([]
 	if limit < 1 || len(keys) <= limit {
 		return keys, "", nil
 	}
-	return keys[:limit], keys[limit-1], nil
+	return keys[:limit], cursor.After(keys[limit-1]), nil
 }
 
 func (m *memory) Inspect(ctx context.Context, key string) ([]driver.Claim, error) {
@@ -209,7 +228,7 @@ func (m *memory) Inspect(ctx context.Context, key string) ([]driver.Claim, error
 		return nil, nil
 	}
 	now := s.now()
-	s.settle(e, now)
+	s.advance(e, now)
 	defer s.dropIfEmpty(e)
 	var claims []driver.Claim
 	for _, l := range []*list{&e.holders, &e.queue} {
@@ -240,12 +259,12 @@ func (m *memory) Evict(ctx context.Context, key, id string, token int64) (driver
 	return st, nil
 }
 
-// Check says what memory can never give.
+// Check reports what memory can never provide.
 func (m *memory) Check(context.Context) ([]driver.Finding, error) {
 	return []driver.Finding{{
 		Level: driver.Warning, Name: "scope",
 		Detail: "locks are kept in the memory of this process and exclude nobody outside it",
-		Cure:   "choose the redis, etcd or file backend for contenders in several processes",
+		Fix:    "choose the redis, etcd or file backend for contenders in several processes",
 	}}, nil
 }
 

@@ -13,8 +13,8 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/memlock"
 )
 
-// Bars end, and do not pile up.
-func TestBarsEnd(t *testing.T) {
+// Tombstones end, and do not accumulate.
+func TestTombstonesEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, store := context.Background(), memlock.New()
 		d, err := store.Open(driver.Options{})
@@ -23,18 +23,18 @@ func TestBarsEnd(t *testing.T) {
 		}
 		defer func() { _ = d.Close() }()
 		for i := range 1000 {
-			ref := driver.Ref{Key: "k", ID: fmt.Sprint(i), TTL: time.Second, Unsettled: true}
+			ref := driver.Ref{Key: "k", ID: fmt.Sprint(i), TTL: time.Second, Unanswered: true}
 			if _, err := d.Release(ctx, ref); err != nil {
 				t.Fatal(err)
 			}
 			<-time.After(time.Second)
 		}
-		if n := store.Bars(); n > 300 {
-			t.Errorf("%d bars of a minute each after 1000 seconds", n)
+		if n := store.Tombstones(); n > 300 {
+			t.Errorf("%d tombstones of a minute each after 1000 seconds", n)
 		}
 		st, err := d.Acquire(ctx, driver.Request{Ref: driver.Ref{Key: "k", ID: "0", TTL: time.Second}})
 		if err != nil || st.Phase != driver.Held {
-			t.Errorf("an ID whose bar has ended: %v, %v", st, err)
+			t.Errorf("an ID whose tombstone has ended: %v, %v", st, err)
 		}
 	})
 }
@@ -51,8 +51,8 @@ func TestPermitNeedsALimit(t *testing.T) {
 	}
 }
 
-// Many waiters on one key are found without scanning: a queue of ten thousand
-// is worked off in order, and cancelling from its middle works.
+// Many waiters on one key are found without scanning: a queue of ten thousand is served in order,
+// and cancelling from its middle works.
 func TestLongQueue(t *testing.T) {
 	ctx, n := context.Background(), 10_000
 	d, err := memlock.New().Open(driver.Options{})
@@ -79,7 +79,7 @@ func TestLongQueue(t *testing.T) {
 	}
 }
 
-// What is left to its lease is not listed once that is over.
+// An expired claim is not listed.
 func TestOnlyLivingKeysAreListed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, err := memlock.New().Open(driver.Options{Prefix: "p:"})
@@ -100,8 +100,8 @@ func TestOnlyLivingKeysAreListed(t *testing.T) {
 	})
 }
 
-// Each waiter learns how many are before it, those that have left not counted at the
-// head of the queue.
+// Each waiter learns how many claims are before it, without those that have left the head of the
+// queue.
 func TestAhead(t *testing.T) {
 	d, err := memlock.New().Open(driver.Options{})
 	if err != nil {

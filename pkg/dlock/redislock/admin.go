@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/cursor"
 	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
 )
 
@@ -41,11 +42,11 @@ func (d *redisDriver) Inspect(ctx context.Context, key string) ([]driver.Claim, 
 	return claims, nil
 }
 
-// maxReads is how often a call that only reads is sent.
+// maxReads is how many times a read-only call is sent.
 const maxReads = 4
 
-// read sends a command that changes nothing, and sends it again if a busy server did not
-// answer in time: unlike claims, what operators ask for is not repeated by the engine.
+// read sends a command that changes nothing, and sends it again if a busy server did not answer in
+// time. The engine retries calls about claims, but not the calls of operators.
 func (d *redisDriver) read(ctx context.Context, command func() *command) (reply any, err error) {
 	for range maxReads {
 		reply, err = d.call(ctx, command(), patient)
@@ -56,12 +57,12 @@ func (d *redisDriver) read(ctx context.Context, command func() *command) (reply 
 	return reply, err
 }
 
-// isUnanswered reports whether there is time to ask again, and reason to.
+// isUnanswered reports whether a call was not answered and there is time to repeat it.
 func isUnanswered(ctx context.Context, err error) bool {
 	return err != nil && ctx.Err() == nil && driver.ClassOf(err) == driver.Ambiguous
 }
 
-// Look reads the holder, and how many wait.
+// Look reads the holder and counts the waiters.
 func (d *redisDriver) Look(ctx context.Context, key, except string) (driver.Claim, int, error) {
 	n, err := d.namesOf(key)
 	if err != nil {
@@ -73,18 +74,18 @@ func (d *redisDriver) Look(ctx context.Context, key, except string) (driver.Clai
 	}
 	list, ok := reply.([]any)
 	if !ok || len(list) != 4 {
-		return driver.Claim{}, 0, fmt.Errorf("%w: %T", ErrReply, reply)
+		return driver.Claim{}, 0, fmt.Errorf("%w: %T", ErrUnexpectedReply, reply)
 	}
 	holder, _, err := holderOf(list)
 	return holder, int(redisnode.Number(list[3])), err
 }
 
-// holderOf reads the holder that a script shows, the zero Claim if there is none, and the
+// holderOf reads the holder that a script returned, or the zero Claim if there is none, and the
 // server's time.
 func holderOf(list []any) (driver.Claim, int64, error) {
 	now, err := strconv.ParseInt(redisnode.Text(list[0]), 10, 64)
 	if err != nil {
-		return driver.Claim{}, 0, fmt.Errorf("%w: time %q", ErrReply, redisnode.Text(list[0]))
+		return driver.Claim{}, 0, fmt.Errorf("%w: time %q", ErrUnexpectedReply, redisnode.Text(list[0]))
 	}
 	value, held := strings.CutPrefix(redisnode.Text(list[1]), "=")
 	if !held {
@@ -93,12 +94,12 @@ func holderOf(list []any) (driver.Claim, int64, error) {
 	return redisnode.Holder(value, now, time.Duration(redisnode.Number(list[2]))*time.Millisecond), now, nil
 }
 
-// appendPage adds the waiters that inspect.lua has returned, and in the first page the
-// holder. A waiter that is granted between two pages is shown as the waiter it was.
+// appendPage adds the waiters that inspect.lua returned and, from the first page, the holder. A
+// waiter that is granted the lock between two pages is still shown as a waiter.
 func appendPage(claims []driver.Claim, from string, reply any) (all []driver.Claim, next string, err error) {
 	list, ok := reply.([]any)
 	if !ok || len(list) < 5 {
-		return nil, "", fmt.Errorf("%w: %T", ErrReply, reply)
+		return nil, "", fmt.Errorf("%w: %T", ErrUnexpectedReply, reply)
 	}
 	holder, now, err := holderOf(list)
 	if err != nil {
@@ -113,14 +114,14 @@ func appendPage(claims []driver.Claim, from string, reply any) (all []driver.Cla
 	}
 	for i := 5; i+1 < len(list); i += 2 {
 		c := redisnode.Waiter(redisnode.Text(list[i]), withoutMark(redisnode.Text(list[i+1])), now)
-		if c.Left > 0 {
+		if c.Remaining > 0 {
 			claims = append(claims, c)
 		}
 	}
 	return claims, redisnode.Text(list[3]), nil
 }
 
-// withoutMark removes the fourth word of a waiter's record, which Redlock's have not.
+// withoutMark removes the fourth field of a waiter's record, which redlock's records do not have.
 func withoutMark(record string) string {
 	part := strings.SplitN(record, " ", 5)
 	if len(part) != 5 {
@@ -129,11 +130,10 @@ func withoutMark(record string) string {
 	return strings.Join(slices.Delete(part, 3, 4), " ")
 }
 
-// List scans, a master after the other. A step of a scan may bring more keys than are
-// asked for. A cursor has those that are left over: to make the step again would miss keys
-// if others were unlocked meanwhile.
-func (d *redisDriver) List(ctx context.Context, prefix, cursor string, limit int) ([]string, string, error) {
-	at, err := parseCursor(cursor)
+// List scans one master after another. A scan step may return more keys than were requested. The
+// cursor carries the surplus: repeating the step would miss keys if others were unlocked meanwhile.
+func (d *redisDriver) List(ctx context.Context, prefix, from string, limit int) ([]string, string, error) {
+	at, err := parseCursor(from)
 	if err != nil {
 		return nil, "", err
 	}
@@ -150,6 +150,9 @@ func (d *redisDriver) list(ctx context.Context, prefix string, at position, limi
 	nodes, err := d.masters(ctx)
 	if err != nil {
 		return page{}, redisnode.Classify(err)
+	}
+	if at.node > len(nodes) { // or of a cluster that had more masters: begin again
+		return page{}, cursor.Invalid(at.String())
 	}
 	var keys []string
 	for {
@@ -195,12 +198,12 @@ func parseCursor(s string) (p position, err error) {
 		}
 	}
 	if err != nil || len(words) < 2 || p.node < 0 {
-		return p, driver.Classify(fmt.Errorf("redislock: %q is no cursor", s), driver.Fatal)
+		return p, cursor.Invalid(s)
 	}
 	return p, nil
 }
 
-// scan does one step on one master and returns the locks of ours that it met.
+// scan does one step on one master and returns this prefix's locks that it found.
 func (d *redisDriver) scan(ctx context.Context, node redis.Cmdable, prefix string, at position, limit int) ([]string, uint64, error) {
 	var keys []string
 	var next uint64
@@ -219,7 +222,7 @@ func (d *redisDriver) scan(ctx context.Context, node redis.Cmdable, prefix strin
 	return keys, next, err
 }
 
-// masters are the servers that have keys, in a fixed order.
+// masters returns the servers that store keys, in a fixed order.
 func (d *redisDriver) masters(ctx context.Context) ([]redis.Cmdable, error) {
 	if d.cluster == nil {
 		return []redis.Cmdable{d.client}, nil

@@ -38,9 +38,9 @@ func benchLocks(b *testing.B, client redis.UniversalClient, cfg dlock.Config) *d
 
 var compareDelete = redis.NewScript(`if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`)
 
-// BenchmarkServerTime is how long the server works for a pair of ours, without and with
-// contention, beside SET NX PX and compare-and-delete. It is what the server says of the
-// commands themselves: receiving and answering them is not in it.
+// BenchmarkServerTime measures how long the server works for one acquire and release, with and
+// without contention, compared with SET NX PX and compare-and-delete. The figure is the server's
+// own for the commands, without receiving and answering them.
 func BenchmarkServerTime(b *testing.B) {
 	addr := testenv.Redis(b).Addr()
 	ctx, direct := context.Background(), benchClient(b, addr, 4)
@@ -91,7 +91,7 @@ func BenchmarkServerTime(b *testing.B) {
 	measure.Spread(b, "us/raw-pair", raws)
 }
 
-// serverTime is how many microseconds the server spends in some commands while f runs.
+// serverTime returns how many microseconds the server spends in some commands while f runs.
 func serverTime(b *testing.B, direct *redis.Client, f func(), commands ...string) (total float64) {
 	b.Helper()
 	if err := direct.ConfigResetStat(context.Background()).Err(); err != nil {
@@ -113,7 +113,7 @@ func serverTime(b *testing.B, direct *redis.Client, f func(), commands ...string
 	return total
 }
 
-// BenchmarkUncontended is a fenced pair of ours beside SET NX PX and
+// BenchmarkUncontended compares one fenced acquire and release with SET NX PX and
 // compare-and-delete by the same client.
 func BenchmarkUncontended(b *testing.B) {
 	addr := testenv.Redis(b).Addr()
@@ -157,7 +157,7 @@ func BenchmarkUncontended(b *testing.B) {
 	}
 }
 
-// requests is how many commands clients have sent for locking.
+// requests returns how many commands clients have sent for locking.
 func requests(b *testing.B, c *redis.Client) float64 {
 	b.Helper()
 	raw, err := c.Info(context.Background(), "commandstats").Result()
@@ -175,8 +175,8 @@ func requests(b *testing.B, c *redis.Client) float64 {
 	return n
 }
 
-// BenchmarkHotKey is one key among 64 clients with connections of their own,
-// beside a token that the same clients pass with BLPOP, and a poller.
+// BenchmarkHotKey measures one key among 64 clients with their own connections, compared with a
+// token that the same clients pass with BLPOP, and with polling.
 func BenchmarkHotKey(b *testing.B) {
 	const workers, d = 64, time.Second
 	server := testenv.Redis(b)
@@ -243,7 +243,7 @@ func BenchmarkHotKey(b *testing.B) {
 	measure.Spread(b, "poller-wait-p99-x-ours", poll)
 }
 
-// BenchmarkHeld is what 100,000 held locks cost the client.
+// BenchmarkHeld measures what 100,000 held locks cost the client.
 func BenchmarkHeld(b *testing.B) {
 	const n = 100_000
 	client := benchClient(b, testenv.Redis(b).Addr(), 16)

@@ -12,8 +12,8 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
 )
 
-// Check looks at every master for what makes locks unsafe. It needs INFO and PING;
-// without TIME and, on a cluster, CLUSTER it knows less.
+// Check examines every master for settings that make locks unsafe. It needs INFO and PING. Without
+// permission for TIME and, on a cluster, CLUSTER, it reports less.
 func (d *redisDriver) Check(ctx context.Context) ([]driver.Finding, error) {
 	return await(ctx, d, func() ([]driver.Finding, error) { return d.check(ctx) })
 }
@@ -39,12 +39,12 @@ func (d *redisDriver) check(ctx context.Context) ([]driver.Finding, error) {
 	return append(all, d.pool()), nil
 }
 
-// poolNeeds is how many connections to a server are used at once: round trips in
-// flight, a renewal, and what an operator asks.
+// poolNeeds is how many connections to one server are used at once: the round trips in flight, a
+// renewal, and an operator's call.
 const poolNeeds = maxInFlight + 2
 
-// pool judges whether calls have had to wait for a connection, or may have to: behind
-// the blocking commands of others a renewal comes too late.
+// pool reports whether calls had to wait for a connection, or may have to: a renewal that waits
+// behind blocking commands of other code is too late.
 func (d *redisDriver) pool() driver.Finding {
 	var size int
 	var stats *redis.PoolStats
@@ -61,7 +61,7 @@ func judgePool(size int, stats *redis.PoolStats) driver.Finding {
 	f.Detail = fmt.Sprintf("%d connections for each server; %d calls have waited for one, %d in vain", size, stats.WaitCount, stats.Timeouts)
 	if size < poolNeeds || stats.WaitCount > 0 || stats.Timeouts > 0 {
 		f.Level = driver.Warning
-		f.Cure = fmt.Sprintf("give locks a client of their own, with a PoolSize of at least %d: behind other commands a renewal may come too late", poolNeeds)
+		f.Fix = fmt.Sprintf("give locks a client of their own, with a PoolSize of at least %d: behind other commands a renewal may come too late", poolNeeds)
 	}
 	return f
 }
@@ -85,11 +85,11 @@ func (d *redisDriver) checkNode(ctx context.Context, node redis.Cmdable) ([]driv
 	return all, nil
 }
 
-// clockMost is how far a clock may be from ours before it is worth a word.
-const clockMost = time.Second
+// maxClockOffset is the clock difference from which clock reports a warning.
+const maxClockOffset = time.Second
 
-// clock compares the server's clock with ours. Locks last as long as they should
-// whatever it shows; tokens are taken from it when their counter is lost.
+// clock compares the server's clock with the local one. The difference does not change how long
+// locks last, but tokens are taken from the server's clock if their counter is lost.
 func clock(ctx context.Context, node redis.Cmdable) driver.Finding {
 	before := time.Now()
 	at, err := node.Time(ctx).Result()
@@ -103,13 +103,13 @@ func clock(ctx context.Context, node redis.Cmdable) driver.Finding {
 func judgeClock(apart, between time.Duration) driver.Finding {
 	f := driver.Finding{Name: "clock"}
 	f.Detail = fmt.Sprintf("%v apart from ours, give or take %v", apart.Round(time.Millisecond), between.Round(time.Millisecond))
-	if apart > clockMost+between {
-		f.Level, f.Cure = driver.Warning, "set the clocks by NTP: a server that has lost its data, or takes over from one, takes its tokens from its clock"
+	if apart > maxClockOffset+between {
+		f.Level, f.Fix = driver.Warning, "set the clocks by NTP: a server that has lost its data, or takes over from one, takes its tokens from its clock"
 	}
 	return f
 }
 
-// allSlots judges whether the cluster, as this node sees it, serves all keys.
+// allSlots reports whether the cluster, as this node sees it, serves all slots.
 func allSlots(ctx context.Context, node redis.Cmdable) driver.Finding {
 	f := driver.Finding{Name: "slots"}
 	raw, err := node.ClusterInfo(ctx).Result()
@@ -121,7 +121,7 @@ func allSlots(ctx context.Context, node redis.Cmdable) driver.Finding {
 	served, _ := strconv.Atoi(info["cluster_slots_ok"])
 	f.Detail = fmt.Sprintf("the cluster is in state %s, and %d of %d slots are served", info["cluster_state"], served, slots)
 	if info["cluster_state"] != "ok" || served < slots {
-		f.Level, f.Cure = driver.Unsafe, "give every slot a master that runs: locks on the others are neither granted nor renewed"
+		f.Level, f.Fix = driver.Unsafe, "give every slot a master that runs: locks on the others are neither granted nor renewed"
 	}
 	return f
 }
@@ -129,7 +129,7 @@ func allSlots(ctx context.Context, node redis.Cmdable) driver.Finding {
 func (d *redisDriver) version(info redisnode.Info) driver.Finding {
 	f := redisnode.Version(info)
 	if f.Level == driver.OK && d.cluster != nil && info.Before(7, 0) {
-		f.Level, f.Cure = driver.Warning, "use Redis 7 or newer on a cluster: before it waiters are not told when they get the key, and find out within a second"
+		f.Level, f.Fix = driver.Warning, "use Redis 7 or newer on a cluster: before it waiters are not told when they get the key, and find out within a second"
 	}
 	return f
 }
@@ -139,17 +139,17 @@ func (d *redisDriver) replication(info redisnode.Info) driver.Finding {
 	f := driver.Finding{Name: "replication", Detail: fmt.Sprintf("%s with %d replicas", info["role"], replicas)}
 	switch {
 	case info["role"] != "master":
-		f.Level, f.Cure = driver.Unsafe, "connect to the master: a replica refuses to write"
+		f.Level, f.Fix = driver.Unsafe, "connect to the master: a replica refuses to write"
 	case replicas < d.settings.replicas:
-		f.Level, f.Cure = driver.Unsafe, fmt.Sprintf("WithMinReplicas asks for %d: until they are there no lock is granted", d.settings.replicas)
+		f.Level, f.Fix = driver.Unsafe, fmt.Sprintf("WithMinReplicas asks for %d: until they are there no lock is granted", d.settings.replicas)
 	case replicas > 0 && d.settings.replicas == 0:
-		f.Level, f.Cure = driver.Warning, "a failover may give a lock to two holders: use WithMinReplicas to narrow the window, and fencing tokens to be safe"
+		f.Level, f.Fix = driver.Warning, "a failover may give a lock to two holders: use WithMinReplicas to narrow the window, and fencing tokens to be safe"
 	}
 	return f
 }
 
-// warnOnce looks at the eviction policy in the background when the first lock is
-// taken, since a wrong one is the quietest way to lose locks.
+// warnOnce checks the eviction policy in the background when the first lock is taken, because a
+// wrong policy loses locks without any other sign.
 func (d *redisDriver) warnOnce() {
 	d.warned.Do(func() {
 		d.work.Go(func() {
@@ -158,7 +158,7 @@ func (d *redisDriver) warnOnce() {
 			findings, err := d.Check(ctx)
 			for _, f := range findings {
 				if err == nil && f.Level == driver.Unsafe {
-					d.log.Warn("redis is not safe for locks", "finding", f.Name, "detail", f.Detail, "cure", f.Cure)
+					d.log.Warn("redis is not safe for locks", "finding", f.Name, "detail", f.Detail, "fix", f.Fix)
 				}
 			}
 		})

@@ -8,11 +8,10 @@ import (
 
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
-	"github.com/ceyewan/genesis/pkg/dlock/driver"
 	"github.com/ceyewan/genesis/pkg/dlock/redislock"
 )
 
-// Every master is looked at, by its name; one that serves no longer all keys is found.
+// Check examines every master and names it; it finds one that no longer serves all keys.
 func TestCheckCluster(t *testing.T) {
 	cluster := testenv.Cluster(t)
 	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: cluster.Addrs()})
@@ -23,10 +22,10 @@ func TestCheckCluster(t *testing.T) {
 	}
 	defer locks.Close()
 	for _, addr := range cluster.Addrs() {
-		if f := findingOf(t, locks, "slots", addr); f.Level != driver.OK || !strings.Contains(f.Detail, "16384 of 16384") {
+		if f := findingOf(t, locks, "slots", addr); f.Level != dlock.LevelOK || !strings.Contains(f.Detail, "16384 of 16384") {
 			t.Errorf("%+v", f)
 		}
-		if f := findingOf(t, locks, "clock", addr); f.Level != driver.OK {
+		if f := findingOf(t, locks, "clock", addr); f.Level != dlock.LevelOK {
 			t.Errorf("%+v", f)
 		}
 	}
@@ -36,13 +35,13 @@ func TestCheckCluster(t *testing.T) {
 	if err := one.Do(t.Context(), "CLUSTER", "DELSLOTS", 7).Err(); err != nil {
 		t.Fatal(err)
 	}
-	if f := findingOf(t, locks, "slots", node.Addr()); f.Level != driver.Unsafe || !strings.Contains(f.Detail, "16383 of 16384") || f.Cure == "" {
+	if f := findingOf(t, locks, "slots", node.Addr()); f.Level != dlock.LevelUnsafe || !strings.Contains(f.Detail, "16383 of 16384") || f.Fix == "" {
 		t.Errorf("%+v", f)
 	}
 }
 
-// findingOf is what Check says under a name of one server.
-func findingOf(t *testing.T, locks *dlock.Client, name, addr string) driver.Finding {
+// findingOf returns the finding of Check with this name for one server.
+func findingOf(t *testing.T, locks *dlock.Client, name, addr string) dlock.Finding {
 	t.Helper()
 	findings, err := locks.Check(t.Context())
 	if err != nil {
@@ -54,5 +53,5 @@ func findingOf(t *testing.T, locks *dlock.Client, name, addr string) driver.Find
 		}
 	}
 	t.Fatalf("no %s of %s in %+v", name, addr, findings)
-	return driver.Finding{}
+	return dlock.Finding{}
 }

@@ -13,11 +13,10 @@ import (
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/clog"
 	"github.com/ceyewan/genesis/pkg/dlock"
-	"github.com/ceyewan/genesis/pkg/dlock/driver"
 	"github.com/ceyewan/genesis/pkg/dlock/redislock"
 )
 
-func checkServer(t *testing.T, opts []redislock.Option, args ...string) map[string]driver.Finding {
+func checkServer(t *testing.T, opts []redislock.Option, args ...string) map[string]dlock.Finding {
 	t.Helper()
 	client := testenv.Redis(t, args...).Client()
 	defer func() { _ = client.Close() }()
@@ -30,11 +29,11 @@ func checkServer(t *testing.T, opts []redislock.Option, args ...string) map[stri
 	if err != nil {
 		t.Fatal(err)
 	}
-	byName := map[string]driver.Finding{}
+	byName := map[string]dlock.Finding{}
 	for _, f := range findings {
 		byName[f.Name] = f
-		if f.Level > driver.OK && f.Cure == "" {
-			t.Errorf("%s has no cure", f.Name)
+		if f.Level != dlock.LevelOK && f.Fix == "" {
+			t.Errorf("%s has no fix", f.Name)
 		}
 	}
 	return byName
@@ -43,20 +42,20 @@ func checkServer(t *testing.T, opts []redislock.Option, args ...string) map[stri
 func TestCheck(t *testing.T) {
 	for _, tc := range []struct {
 		name, finding string
-		level         driver.Level
+		level         dlock.Level
 		opts          []redislock.Option
 		args          []string
 	}{
-		{name: "as it should be", finding: "eviction-policy", level: driver.OK, args: []string{"--maxmemory-policy", "noeviction"}},
-		{name: "evicts", finding: "eviction-policy", level: driver.Unsafe, args: []string{"--maxmemory-policy", "volatile-lru", "--maxmemory", "50mb"}},
-		{name: "would evict", finding: "eviction-policy", level: driver.Warning, args: []string{"--maxmemory-policy", "allkeys-lru"}},
-		{name: "forgets", finding: "persistence", level: driver.Warning},
-		{name: "keeps", finding: "persistence", level: driver.OK, args: []string{"--appendonly", "yes"}},
-		{name: "too few replicas", finding: "replication", level: driver.Unsafe, opts: []redislock.Option{redislock.WithMinReplicas(1, time.Second)}},
-		{name: "alone", finding: "replication", level: driver.OK},
-		{name: "replica", finding: "replication", level: driver.Unsafe, args: []string{"--replicaof", "127.0.0.1", "1"}},
-		{name: "version", finding: "version", level: driver.OK},
-		{name: "near", finding: "round-trip", level: driver.OK},
+		{name: "as it should be", finding: "eviction-policy", level: dlock.LevelOK, args: []string{"--maxmemory-policy", "noeviction"}},
+		{name: "evicts", finding: "eviction-policy", level: dlock.LevelUnsafe, args: []string{"--maxmemory-policy", "volatile-lru", "--maxmemory", "50mb"}},
+		{name: "would evict", finding: "eviction-policy", level: dlock.LevelWarning, args: []string{"--maxmemory-policy", "allkeys-lru"}},
+		{name: "forgets", finding: "persistence", level: dlock.LevelWarning},
+		{name: "keeps", finding: "persistence", level: dlock.LevelOK, args: []string{"--appendonly", "yes"}},
+		{name: "too few replicas", finding: "replication", level: dlock.LevelUnsafe, opts: []redislock.Option{redislock.WithMinReplicas(1, time.Second)}},
+		{name: "alone", finding: "replication", level: dlock.LevelOK},
+		{name: "replica", finding: "replication", level: dlock.LevelUnsafe, args: []string{"--replicaof", "127.0.0.1", "1"}},
+		{name: "version", finding: "version", level: dlock.LevelOK},
+		{name: "near", finding: "round-trip", level: dlock.LevelOK},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if f := checkServer(t, tc.opts, tc.args...)[tc.finding]; f.Level != tc.level || f.Detail == "" {
@@ -66,18 +65,18 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// A pool that is too small, or in which calls had to wait, is found.
+// Check finds a pool that is too small or in which calls had to wait.
 func TestCheckPool(t *testing.T) {
 	server := testenv.Redis(t)
 	for _, tc := range []struct {
 		name  string
 		size  int
 		wait  bool
-		level driver.Level
+		level dlock.Level
 	}{
-		{name: "enough", size: 16, level: driver.OK},
-		{name: "too few", size: 2, level: driver.Warning},
-		{name: "shared", size: 10, wait: true, level: driver.Warning},
+		{name: "enough", size: 16, level: dlock.LevelOK},
+		{name: "too few", size: 2, level: dlock.LevelWarning},
+		{name: "shared", size: 10, wait: true, level: dlock.LevelWarning},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			client := redis.NewClient(&redis.Options{Addr: server.Addr(), PoolSize: tc.size, ContextTimeoutEnabled: true})
@@ -89,7 +88,7 @@ func TestCheckPool(t *testing.T) {
 			findings, err := locks.Check(t.Context())
 			check(t, err)
 			for _, f := range findings {
-				if f.Name == "pool" && f.Level == tc.level && (f.Cure != "") == (f.Level > driver.OK) {
+				if f.Name == "pool" && f.Level == tc.level && (f.Fix != "") == (f.Level != dlock.LevelOK) {
 					return
 				}
 			}
@@ -108,7 +107,7 @@ func waitForConnection(t *testing.T, client *redis.Client, size int) {
 	wg.Wait()
 }
 
-// The first use of a server that evicts is warned of.
+// The first use of a server that evicts keys logs a warning.
 func TestFirstUseWarns(t *testing.T) {
 	client := testenv.Redis(t, "--maxmemory-policy", "allkeys-lru", "--maxmemory", "50mb").Client()
 	defer func() { _ = client.Close() }()
@@ -126,7 +125,7 @@ func TestFirstUseWarns(t *testing.T) {
 	})
 }
 
-// lines is a writer that may be read meanwhile.
+// lines is a writer that may be read concurrently.
 type lines struct {
 	mu   sync.Mutex
 	text strings.Builder

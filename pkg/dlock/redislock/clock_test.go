@@ -7,7 +7,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// A clock is judged by no more than is known of it.
+// The judgement of a clock uses no more precision than the measurement has.
 func TestJudgeClock(t *testing.T) {
 	for _, tc := range []struct {
 		name           string
@@ -18,7 +18,7 @@ func TestJudgeClock(t *testing.T) {
 		{name: "wrong", apart: 3 * time.Second, between: 2 * time.Millisecond, want: driver.Warning},
 		{name: "slow to answer", apart: 3 * time.Second, between: 6 * time.Second, want: driver.OK},
 	} {
-		if f := judgeClock(tc.apart, tc.between); f.Level != tc.want || f.Name != "clock" || (f.Level != driver.OK) != (f.Cure != "") {
+		if f := judgeClock(tc.apart, tc.between); f.Level != tc.want || f.Name != "clock" || (f.Level != driver.OK) != (f.Fix != "") {
 			t.Errorf("%s: %+v", tc.name, f)
 		}
 	}

@@ -16,11 +16,11 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/redislock"
 )
 
-// maxScriptCommands is how many commands one script may call while it drops as many dead
-// waiters as it may: a few for each chunk.
+// maxScriptCommands is how many commands one script may call while it drops the maximum number of
+// dead waiters: a few for each chunk.
 const maxScriptCommands = 40
 
-// checkScriptsAreBounded fails if a script called many commands, or one with many claims.
+// checkScriptsAreBounded fails if a script called many commands, or one command with many claims.
 func checkScriptsAreBounded(t *testing.T, m *testenv.Monitor) {
 	t.Helper()
 	calls, most, widest := 0, 0, 0
@@ -37,7 +37,7 @@ func checkScriptsAreBounded(t *testing.T, m *testenv.Monitor) {
 	}
 }
 
-// deadQueue is a lock with a holder and many dead waiters.
+// deadQueue stores a lock with a holder and many dead waiters.
 func deadQueue(t *testing.T, server *servers.Redis, d driver.Driver, dead int) *redis.Client {
 	t.Helper()
 	direct := dialRedis(t, server.Addr())
@@ -46,8 +46,8 @@ func deadQueue(t *testing.T, server *servers.Redis, d driver.Driver, dead int) *
 	return direct
 }
 
-// However many dead waiters stand before it, a living one is served, and no script does
-// more than a bounded part of the work.
+// A living waiter is served no matter how many dead waiters are before it, and each script does
+// only a bounded part of the work.
 func TestManyDeadWaiters(t *testing.T) {
 	t.Parallel()
 	const dead = 10_000
@@ -64,7 +64,7 @@ func TestManyDeadWaiters(t *testing.T) {
 	})
 }
 
-// A call that does not wait gets a free lock behind which only dead waiters stand.
+// A call that does not wait gets a free lock that has only dead waiters.
 func TestTryLockBehindDeadWaiters(t *testing.T) {
 	t.Parallel()
 	dead := testenv.UnderStress(2_000, 10_000) // an attempt has two seconds
@@ -79,7 +79,7 @@ func TestTryLockBehindDeadWaiters(t *testing.T) {
 	checkScriptsAreBounded(t, m)
 }
 
-// One release drops a queue of dead waiters completely, even if nobody else comes.
+// One release drops a whole queue of dead waiters, even if no other call follows.
 func TestReleaseGoesOnInTheBackground(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
@@ -111,7 +111,7 @@ func TestRenewalTrimsTheQueue(t *testing.T) {
 	}
 }
 
-// Those who join a long queue drop dead waiters from anywhere in it.
+// Claims that join a long queue drop dead waiters from anywhere in it.
 func TestNewcomersSampleALongQueue(t *testing.T) {
 	t.Parallel()
 	const ttl, dead = 30 * time.Second, 2000
@@ -130,7 +130,7 @@ func TestNewcomersSampleALongQueue(t *testing.T) {
 	}
 }
 
-// A queue has a bound. A claim beyond it is refused, and nothing is stored.
+// A queue has a maximum length. A claim beyond it is refused, and nothing is stored.
 func TestQueueIsFull(t *testing.T) {
 	t.Parallel()
 	const ttl, most = 30 * time.Second, 100_000
@@ -155,8 +155,8 @@ func TestQueueIsFull(t *testing.T) {
 	submitClaim(t, d, "k", most+2, ttl, driver.Queued)
 }
 
-// The first eight waiters, not the first alone, ask again when the holder's lease ends:
-// those before them may be dead.
+// The first eight waiters, not only the first, ask again when the holder's lease ends: the waiters
+// before them may be dead.
 func TestFirstWaitersRecheckAtTheEndOfTheLease(t *testing.T) {
 	t.Parallel()
 	const ttl, left = 30 * time.Second, 500 * time.Millisecond // less than a third of a heartbeat
@@ -199,7 +199,7 @@ func TestInspectALongQueue(t *testing.T) {
 	}
 }
 
-// A living waiter behind many dead ones is served. Under stress there are 100,000, and no
+// A living waiter behind many dead ones is served. Under stress there are 100,000 of them, and no
 // script takes 5 ms.
 func TestLivingBehindManyDead(t *testing.T) {
 	dead, stress := 5_000, os.Getenv("DLOCK_STRESS") == "1"

@@ -22,10 +22,10 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/redislock"
 )
 
-// slack is what a busy machine may add to a bound in time.
+// slack is what a busy machine may add to a time limit.
 var slack = testenv.UnderStress(4*time.Second, 250*time.Millisecond)
 
-// dialRedis returns a client as a user makes one.
+// dialRedis returns a client with the defaults of a user.
 func dialRedis(t testing.TB, addr string) *redis.Client {
 	t.Helper()
 	c := redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true})
@@ -33,7 +33,7 @@ func dialRedis(t testing.TB, addr string) *redis.Client {
 	return c
 }
 
-// locksOn returns a Client on a backend, which the end of the test closes.
+// locksOn returns a Client on a backend. It is closed when the test ends.
 func locksOn(t testing.TB, b driver.Opener, cfg dlock.Config, opts ...dlock.Option) *dlock.Client {
 	t.Helper()
 	c, err := dlock.New(&cfg, append([]dlock.Option{dlock.WithBackend(b), dlock.WithAdmin()}, opts...)...)
@@ -44,7 +44,7 @@ func locksOn(t testing.TB, b driver.Opener, cfg dlock.Config, opts ...dlock.Opti
 	return c
 }
 
-// locksAt is a Client with defaults on a redis client of its own.
+// locksAt returns a Client with defaults on its own redis client.
 func locksAt(t testing.TB, addr string) *dlock.Client {
 	t.Helper()
 	return locksOn(t, redislock.New(dialRedis(t, addr)), dlock.Config{})
@@ -114,19 +114,19 @@ func inspect(t testing.TB, c *dlock.Client, key string) []dlock.Claim {
 	return claims
 }
 
-// countQueued is how many wait for key.
+// countQueued returns how many claims wait for key.
 func countQueued(t testing.TB, c *dlock.Client, key string) int {
 	t.Helper()
 	n := 0
 	for _, cl := range inspect(t, c, key) {
-		if cl.Phase == driver.Queued {
+		if cl.Phase == dlock.PhaseQueued {
 			n++
 		}
 	}
 	return n
 }
 
-// An outcome is how a call that waited ended.
+// An outcome is the result of a call that waited.
 type outcome struct {
 	guard *dlock.Guard
 	err   error
@@ -160,7 +160,7 @@ func granted(t testing.TB, ch <-chan outcome, within time.Duration) outcome {
 	}
 }
 
-// serverInfo is one field of INFO.
+// serverInfo returns one field of INFO.
 func serverInfo(t testing.TB, c redis.Cmdable, section, field string) string {
 	t.Helper()
 	text, err := c.Info(t.Context(), section).Result()
@@ -173,14 +173,14 @@ func serverInfo(t testing.TB, c redis.Cmdable, section, field string) string {
 	return ""
 }
 
-// countErrors is how often the server has answered with errors of this word.
+// countErrors returns how often the server has answered with errors of this word.
 func countErrors(t testing.TB, c redis.Cmdable, word string) int {
 	t.Helper()
 	n, _ := strconv.Atoi(strings.TrimPrefix(serverInfo(t, c, "errorstats", "errorstat_"+word), "count="))
 	return n
 }
 
-// countCalls is how often clients have called a command.
+// countCalls returns how often clients have called a command.
 func countCalls(t testing.TB, c redis.Cmdable, name string) int {
 	t.Helper()
 	stat := strings.TrimPrefix(serverInfo(t, c, "commandstats", "cmdstat_"+name), "calls=")
@@ -241,8 +241,8 @@ func awaitReplica(t testing.TB, master *servers.Redis) {
 	})
 }
 
-// isolate stops replicas and cuts their links, so that they never hear what the
-// master does from now on, not even from a buffer.
+// isolate stops replicas and cuts their links, so that they never receive what the master does from
+// now on, not even from a buffer.
 func isolate(t testing.TB, master *servers.Redis, replicas ...*servers.Redis) {
 	t.Helper()
 	for _, r := range replicas {
@@ -275,7 +275,7 @@ func (f *fencedStore) write(token int64) error {
 	return nil
 }
 
-// allKeys are all keys of a server.
+// allKeys returns all keys of a server.
 func allKeys(t testing.TB, c *redis.Client) []string {
 	t.Helper()
 	var keys []string
@@ -287,7 +287,7 @@ func allKeys(t testing.TB, c *redis.Client) []string {
 	return keys
 }
 
-// leftovers are the keys of claims: everything but fences and bars.
+// leftovers returns the keys of claims: everything except tokens and tombstones.
 func leftovers(t testing.TB, c *redis.Client) []string {
 	t.Helper()
 	var left []string

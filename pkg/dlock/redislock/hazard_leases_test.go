@@ -20,8 +20,8 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
 
-// One error of each kind that passes is answered to a renewal, and to half a
-// lease of renewals: no loss.
+// A renewal gets one transient error of each kind, and then transient errors for half a lease:
+// there is no loss.
 func TestTransientErrorIsNoLoss(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
@@ -73,8 +73,8 @@ func TestTransientErrorIsNoLoss(t *testing.T) {
 	}
 }
 
-// Answers to renewals come late, and then none: the loss is told before the key
-// dies on the server.
+// Answers to renewals come late, and then not at all: the loss is reported before the key expires
+// on the server.
 func TestLossPrecedesExpiry(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
@@ -197,7 +197,7 @@ func TestFenceNeverGoesBack(t *testing.T) {
 }
 
 // increasing returns a function that acquires and releases a lock and asserts that its token is
-// greater than those before, and the last token.
+// greater than the tokens before, and a function that returns the last token.
 func increasing(t *testing.T, c *dlock.Client, key string) (take func(), last func() int64) {
 	t.Helper()
 	greatest := int64(0)
@@ -213,8 +213,7 @@ func increasing(t *testing.T, c *dlock.Client, key string) (take func(), last fu
 	return take, func() int64 { return greatest }
 }
 
-// The server comes back with an old snapshot, in which the counter stands where it
-// stood long ago.
+// The server comes back with an old snapshot, in which the counter has an old value.
 func TestFenceSurvivesAnOldSnapshot(t *testing.T) {
 	server := testenv.Redis(t)
 	direct := directTo(t, server)
@@ -278,8 +277,8 @@ func TestFenceSurvivesFailover(t *testing.T) {
 	}
 }
 
-// Locks that live about as long as their renewal interval are taken and given
-// back: then nothing is stored, and the server hears nothing of them.
+// Locks that live about as long as their renewal interval are acquired and released: afterwards
+// nothing is stored, and the server receives no calls for them.
 func TestRenewalEndsWithUnlock(t *testing.T) {
 	server := testenv.Redis(t)
 	direct, monitor := directTo(t, server), testenv.MonitorRedis(t, server)
@@ -304,8 +303,8 @@ func TestRenewalEndsWithUnlock(t *testing.T) {
 	t.Logf("%d holds, %d lost, %d renewals, of which %d crossed the release", workers*each, lost, renewals, late)
 }
 
-// holdBriefly has workers hold locks for up to a lease, each so many times, and returns how
-// many were lost.
+// holdBriefly lets workers hold locks for up to a lease, each this many times, and returns how many
+// were lost.
 func holdBriefly(t *testing.T, c *dlock.Client, ttl time.Duration, workers, each int) int {
 	t.Helper()
 	var lost atomic.Int64
@@ -325,7 +324,7 @@ func holdBriefly(t *testing.T, c *dlock.Client, ttl time.Duration, workers, each
 				err = g.Unlock(context.Background())
 				switch {
 				case errors.Is(err, dlock.ErrOwnershipLost), errors.Is(err, dlock.ErrUnknownOutcome):
-					lost.Add(1) // this machine stood still for a lease, or for the bound of a release
+					lost.Add(1) // this machine stood still for a lease, or for the timeout of a release
 				case err != nil:
 					t.Error(err)
 				}
@@ -336,10 +335,9 @@ func holdBriefly(t *testing.T, c *dlock.Client, ttl time.Duration, workers, each
 	return int(lost.Load())
 }
 
-// endsOfRenewal asserts of what a server was sent that renewals only renew, that they end
-// with the release of their claim, and that from the command quiet on there is none. It returns
-// how many claims were released, how many renewals there were, and how many of them came after
-// the release.
+// endsOfRenewal asserts from the commands of a server that renewals only renew, that they end with
+// the release of their claim, and that there is none after the command quiet. It returns how many
+// claims were released, how many renewals there were, and how many of them came after the release.
 func endsOfRenewal(t *testing.T, all []testenv.Command, quiet int, ttl time.Duration) (releases, renewals, late int) {
 	t.Helper()
 	released := map[string]time.Duration{}
@@ -362,7 +360,7 @@ func endsOfRenewal(t *testing.T, all []testenv.Command, quiet int, ttl time.Dura
 				released[id] = s.At
 			case renewingHeld, renewingQueue:
 				renewals++
-				if over { // it was on its way when the release was sent
+				if over { // it was in flight when the release was sent
 					late++
 					if s.At-at > testenv.UnderStress(5*time.Second, ttl) {
 						t.Errorf("a %s %v after the release", kind, s.At-at)
@@ -375,17 +373,17 @@ func endsOfRenewal(t *testing.T, all []testenv.Command, quiet int, ttl time.Dura
 	return len(released), renewals, late
 }
 
-// leastTTL and mostTTL are the bounds of a lease in Redis.
+// leastTTL and mostTTL are the limits of a lease in Redis.
 const leastTTL, mostTTL = 10 * time.Millisecond, 24 * time.Hour
 
-// awkwardTTLs are at the bounds, of odd units, and far outside.
+// awkwardTTLs are at the limits, of odd units, and far outside.
 var awkwardTTLs = []time.Duration{
 	0, -1, 1, -5 * time.Millisecond, 999 * time.Microsecond, time.Millisecond, leastTTL - 1, leastTTL, leastTTL + 1, 999 * time.Millisecond,
 	time.Second, time.Second + 1, 1500*time.Millisecond + 500*time.Microsecond, mostTTL - 1, mostTTL, mostTTL + 1,
 	math.MaxInt64, math.MinInt64, math.MaxInt64 / 1000, 9_000_000_001 * time.Second / 1000,
 }
 
-// Whatever TTL is asked for is refused, or kept to the millisecond.
+// Any TTL is refused, or kept to the millisecond.
 func TestTTLIsKeptOrRefused(t *testing.T) {
 	server := testenv.Redis(t)
 	direct := directTo(t, server)
@@ -418,8 +416,8 @@ func TestTTLIsKeptOrRefused(t *testing.T) {
 	extendByAll(t, c, direct)
 }
 
-// keptTTL acquires with a TTL that is allowed, asserts that the server keeps it, and releases.
-// It reports false if so short a lease ran out before the answer came.
+// keptTTL acquires with an allowed TTL, asserts that the server keeps it, and releases. It reports
+// false if a very short lease expired before the answer came.
 func keptTTL(t *testing.T, c *dlock.Client, direct *redis.Client, ttl time.Duration) bool {
 	t.Helper()
 	sure := testenv.UnderStress(10*time.Second, time.Second) // a shorter lease may run out on a busy machine
@@ -448,7 +446,7 @@ func keptTTL(t *testing.T, c *dlock.Client, direct *redis.Client, ttl time.Durat
 	return true
 }
 
-// extendByAll asserts that extending obeys the same bounds.
+// extendByAll asserts that extending obeys the same limits.
 func extendByAll(t *testing.T, c *dlock.Client, direct *redis.Client) {
 	t.Helper()
 	g := acquire(t, c, "k")
@@ -472,7 +470,7 @@ func extendByAll(t *testing.T, c *dlock.Client, direct *redis.Client) {
 	}
 }
 
-// No time of the client's clock is sent, and no expiry at a fixed time is set.
+// No call sends a time of the client's clock, or sets an expiry at an absolute time.
 func TestNoClientClockIsSent(t *testing.T) {
 	server := testenv.Redis(t)
 	direct, monitor := directTo(t, server), testenv.MonitorRedis(t, server)
@@ -505,8 +503,8 @@ func kindsOf(t *testing.T, monitor *testenv.Monitor) map[scriptKind]int {
 	return kinds
 }
 
-// useEveryScript hands a lock of c on to other, with what else there is to call. In every
-// second round the holder is evicted.
+// useEveryScript passes a lock from c to other and makes all other kinds of calls. In every second
+// round the holder is evicted.
 func useEveryScript(t *testing.T, c, other *dlock.Client, direct *redis.Client, monitor *testenv.Monitor, round int) {
 	t.Helper()
 	admin, err := other.Admin()
@@ -541,14 +539,14 @@ func useEveryScript(t *testing.T, c, other *dlock.Client, direct *redis.Client, 
 	if err := next.Extend(context.Background(), 10*time.Second); err != nil {
 		t.Error(err)
 	}
-	if _, _, err := admin.List(context.Background(), "", "", 10); err != nil {
+	if _, _, err := admin.ListPage(context.Background(), "", "", 10); err != nil {
 		t.Error(err)
 	}
 	unlock(t, next)
 }
 
-// noClockIn asserts that a command sets no expiry at a fixed time, and has no number that is a
-// time of this year in any unit.
+// noClockIn asserts that a command sets no expiry at an absolute time, and contains no number that
+// is a time of this year in any unit.
 func noClockIn(t *testing.T, s testenv.Command, now time.Time) {
 	t.Helper()
 	for i, word := range s.Args {
@@ -571,8 +569,8 @@ func noClockIn(t *testing.T, s testenv.Command, now time.Time) {
 	}
 }
 
-// The server's clock jumps and a held lock is gone: the holder learns of it at its
-// next renewal, and its writes are refused.
+// The server's clock jumps and a held lock is gone: the holder finds out at its next renewal, and
+// its writes are refused.
 func TestServerClockJumpIsALoss(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
@@ -604,7 +602,7 @@ func TestServerClockJumpIsALoss(t *testing.T) {
 			if ok, err := store.write(g.Key(), g.Token(), "stale"); ok || err != nil {
 				t.Errorf("a stale write was taken: %v", err)
 			}
-			// One renewal interval and a round trip, and not at the end of the lease.
+			// One renewal interval and a round trip, not at the end of the lease.
 			if took := lost[i].when(t).Sub(jumped); took > ttl/3+testenv.UnderStress(ttl/2, 100*time.Millisecond) {
 				t.Errorf("lost %v after the jump, want %v", took, ttl/3)
 			}

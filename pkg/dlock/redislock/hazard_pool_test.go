@@ -13,8 +13,8 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
 
-// Blocking commands that a user runs on the connector's client take all of its
-// pool. Locks are acquired, renewed and released all the same.
+// Blocking commands that a user runs on the connector's client use up its pool. Locks are still
+// acquired, renewed and released.
 func TestBlockingCommandsSpareTheLocks(t *testing.T) {
 	t.Parallel()
 	const pool = 2
@@ -37,7 +37,7 @@ func TestBlockingCommandsSpareTheLocks(t *testing.T) {
 		return serverInfo(t, direct, "clients", "blocked_clients") == strconv.Itoa(pool)
 	})
 
-	// Several TTLs, in which others come and go as well.
+	// Several TTLs, during which other locks are acquired and released as well.
 	for end := time.Now().Add(testenv.UnderStress(2*ttl, time.Minute)); time.Now().Before(end); {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*ttl)
 		g, err := locks.Acquire(ctx, "short")
@@ -47,14 +47,14 @@ func TestBlockingCommandsSpareTheLocks(t *testing.T) {
 		for _, g := range held {
 			alive(t, g)
 		}
+		elapse(10 * time.Millisecond)
 	}
 	for _, g := range held {
 		unlock(t, g)
 	}
 }
 
-// blockPool runs so many blocking commands on the connector's client until the test
-// ends.
+// blockPool runs n blocking commands on the connector's client until the test ends.
 func blockPool(t *testing.T, conn *connector.Redis, n int) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -21,7 +21,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/redislock"
 )
 
-// Many unlocks at once share pipelines, of which one answer is lost.
+// Many concurrent unlocks share pipelines, and one answer is lost.
 func TestLostReplyInAPipelineOfUnlocks(t *testing.T) {
 	server := testenv.Redis(t)
 	proxy, direct := testenv.Proxy(t, server.Addr()), directTo(t, server)
@@ -35,7 +35,8 @@ func TestLostReplyInAPipelineOfUnlocks(t *testing.T) {
 		var hits, seen atomic.Int64
 		proxy.Delay(time.Millisecond, time.Millisecond)
 		proxy.Intercept(func(cmd []string) servers.Action {
-			// Not of those that go alone, at first, but of one inside a pipeline.
+			// The answer of an unlock inside a pipeline, not of one of the first, which are sent
+			// alone.
 			if kindOf(cmd) == releasing && seen.Add(1) == int64(10+i%20) {
 				hits.Add(1)
 				return servers.DropReply
@@ -61,8 +62,8 @@ func TestLostReplyInAPipelineOfUnlocks(t *testing.T) {
 	}
 }
 
-// Many calls are cut off on a pool of one connection: no answer to another call
-// is ever met, and no call succeeds that did not acquire.
+// Many calls are cut off on a pool of one connection: no call gets the answer of another call, and
+// no call succeeds without acquiring.
 func TestCancelledCallsOnOneConnection(t *testing.T) {
 	server := testenv.Redis(t)
 	proxy, direct := testenv.Proxy(t, server.Addr()), directTo(t, server)
@@ -100,7 +101,7 @@ func TestCancelledCallsOnOneConnection(t *testing.T) {
 type foreignReplies struct{ foreign []error }
 
 func (l *foreignReplies) note(err error) {
-	if errors.Is(err, redislock.ErrReply) || err != nil && strings.Contains(err.Error(), redislock.ErrReply.Error()) {
+	if errors.Is(err, redislock.ErrUnexpectedReply) || err != nil && strings.Contains(err.Error(), redislock.ErrUnexpectedReply.Error()) {
 		l.foreign = append(l.foreign, err)
 	}
 }
@@ -112,8 +113,8 @@ func (l *foreignReplies) check(t *testing.T) {
 	}
 }
 
-// The answer to an earlier acquire comes in place of ours: it is not taken for
-// ours, whether it grants or renews.
+// The answer to an earlier acquire arrives in place of the right one: the driver does not accept
+// it, whether it grants or renews.
 func TestForeignReplyIsRefused(t *testing.T) {
 	server := testenv.Redis(t)
 	direct := directTo(t, server)
@@ -131,7 +132,7 @@ func TestForeignReplyIsRefused(t *testing.T) {
 		}
 		swap.play()
 		ok, err := c.TryLock(context.Background(), b) // and comes again as the answer to this
-		if ok || !errors.Is(err, redislock.ErrReply) {
+		if ok || !errors.Is(err, redislock.ErrUnexpectedReply) {
 			t.Fatalf("the answer about another claim was taken for ours: %v, %v", ok, err)
 		}
 		if swap.played.Load() != int64(i+1) {
@@ -141,8 +142,8 @@ func TestForeignReplyIsRefused(t *testing.T) {
 	}
 }
 
-// A replySwapper makes connections that can give an old answer instead of a new
-// one, as a client does whose answers are out of step.
+// A replySwapper makes connections that can return an old answer instead of a new one, like a
+// client whose answers are out of step.
 type replySwapper struct {
 	mu      sync.Mutex
 	mode    string

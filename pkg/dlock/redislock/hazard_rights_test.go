@@ -29,7 +29,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/redislock"
 )
 
-// What a user of locks needs beside the commands of the scripts.
+// The permissions that a user of locks needs in addition to the commands of the scripts.
 var (
 	aclPush    = strings.Fields("+publish +subscribe +pubsub|numsub")
 	aclAdmin   = strings.Fields("+scan +getrange") // Admin.List
@@ -37,7 +37,7 @@ var (
 	aclCluster = strings.Fields("+spublish +ssubscribe +sunsubscribe +pubsub|shardnumsub +cluster|slots +cluster|shards +cluster|info +command")
 )
 
-// minimalACL are the commands of the scripts, as rules.
+// minimalACL returns the commands of the scripts as ACL rules.
 func minimalACL(t testing.TB) []string {
 	t.Helper()
 	rules := []string{"-@all", "+eval", "+evalsha"}
@@ -54,7 +54,7 @@ func minimalACL(t testing.TB) []string {
 	return slices.Compact(rules)
 }
 
-// keyPatterns are the names that locks below a prefix use.
+// keyPatterns returns the key patterns that locks below a prefix use.
 func keyPatterns(prefix string) []string { return []string{"~" + prefix + "*", "~{" + prefix + "*"} }
 
 func setUser(t testing.TB, admin redis.Cmdable, name string, rules ...[]string) {
@@ -68,7 +68,7 @@ func setUser(t testing.TB, admin redis.Cmdable, name string, rules ...[]string) 
 	}).Do(t.Context(), args...).Err())
 }
 
-// The whole suite, by users who may do nothing else.
+// The whole suite, by users without any other permission.
 func TestMinimalACL(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
@@ -148,7 +148,7 @@ func TestMinimalACLOnACluster(t *testing.T) {
 	alive(t, g)
 	admin, err := a.Admin()
 	check(t, err)
-	if keys, _, err := admin.List(t.Context(), "", "", 10); err != nil || len(keys) != 1 {
+	if keys, _, err := admin.ListPage(t.Context(), "", "", 10); err != nil || len(keys) != 1 {
 		t.Errorf("%q, %v", keys, err)
 	}
 	_, err = a.Check(t.Context())
@@ -164,7 +164,7 @@ func TestMinimalACLOnACluster(t *testing.T) {
 	}
 }
 
-// No claim ID and no password in logs and errors, whatever goes wrong.
+// Logs and errors contain no claim ID and no password, whatever goes wrong.
 func TestNoSecretsInLogsAndErrors(t *testing.T) {
 	t.Parallel()
 	const password = "swordfish-4711"
@@ -201,7 +201,7 @@ func TestNoSecretsInLogsAndErrors(t *testing.T) {
 	noSecretsIn(t, all, password, faults.ids)
 }
 
-// randomFaults meet every third call of a script. They know the IDs of claims.
+// randomFaults disturb every third call of a script. They know the IDs of claims.
 type randomFaults struct {
 	mu      sync.Mutex
 	rng     *rand.Rand
@@ -236,7 +236,7 @@ func (f *randomFaults) next(cmd []string) servers.Action {
 	return servers.Forward
 }
 
-// A said is all that users can read: logs, errors, and claims as administrators see them.
+// A said collects all that users can read: logs, errors, and claims as administrators see them.
 type said struct {
 	text   *textBuffer
 	logger *slog.Logger
@@ -248,7 +248,7 @@ func newSaid() *said {
 	return &said{text: text, logger: slog.New(slog.NewTextHandler(text, &slog.HandlerOptions{Level: slog.LevelDebug}))}
 }
 
-// add writes an error down in every way, and the holder that it names.
+// add records an error in every format, and the holder that it names.
 func (s *said) add(err error) {
 	if err == nil {
 		return
@@ -283,7 +283,7 @@ func (s *said) callEverything(t *testing.T, c, other *dlock.Client, i int) {
 		if g != nil && i%7 == 0 {
 			s.add(a.Evict(ctx, key, g.Token()))
 		}
-		_, _, err = a.List(ctx, "", "", 10)
+		_, _, err = a.ListPage(ctx, "", "", 10)
 		s.add(err)
 	}
 	if g != nil {
@@ -294,7 +294,7 @@ func (s *said) callEverything(t *testing.T, c, other *dlock.Client, i int) {
 	}
 }
 
-// noSecretsIn asserts that a text has neither the password, nor one of these IDs, nor anything
+// noSecretsIn asserts that a text contains neither the password, nor one of these IDs, nor anything
 // that looks like an ID.
 func noSecretsIn(t *testing.T, all, password string, ids map[string]bool) {
 	t.Helper()
@@ -314,7 +314,7 @@ func noSecretsIn(t *testing.T, all, password string, ids map[string]bool) {
 	}
 }
 
-// hostileNames are names that must be refused or are hard to store, then random ones.
+// hostileNames returns names that must be refused or are hard to store, then random ones.
 func hostileNames(n int) []string {
 	names := append([]string{
 		"", strings.Repeat("x", 64<<10), strings.Repeat("x", 1025), "\x00", "a\x00b", "a\r\nb", "a\nb", "\x7f", "\u0085", "\x01", "k\x01z",
@@ -336,8 +336,7 @@ func hostileNames(n int) []string {
 	return names
 }
 
-// Every name is refused for good, or works exactly; nothing is stored outside
-// the prefix.
+// Every name is either always refused or works exactly; nothing is stored outside the prefix.
 func TestNamesAreRefusedOrExact(t *testing.T) {
 	t.Parallel()
 	const prefix = "p*[x]:"
@@ -350,7 +349,7 @@ func TestNamesAreRefusedOrExact(t *testing.T) {
 		if held[name] != nil {
 			continue
 		}
-		valid := name != "" && len(name) <= 1024 && utf8.ValidString(name) && strings.IndexFunc(name, unicode.IsControl) < 0
+		valid := name != "" && len(name) <= 1024 && utf8.ValidString(name) && !strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) })
 		g, err := c.TryAcquire(t.Context(), name)
 		if !valid {
 			wantError(t, err, dlock.ErrInvalidKey)
@@ -388,8 +387,8 @@ func TestNamesAreRefusedOrExact(t *testing.T) {
 	}
 }
 
-// storedExactly asserts that each lock is stored under its name, and nothing else but keys of
-// our own next to them.
+// storedExactly asserts that each lock is stored under its name, and that only its sibling keys are
+// stored next to it.
 func storedExactly(t *testing.T, direct *redis.Client, prefix string, held map[string]*dlock.Guard) {
 	t.Helper()
 	for name := range held {
@@ -408,14 +407,14 @@ func storedExactly(t *testing.T, direct *redis.Client, prefix string, held map[s
 	}
 }
 
-// listAll is what an administrator sees, page by page.
+// listAll returns what an administrator sees, page by page.
 func listAll(t *testing.T, c *dlock.Client) map[string]bool {
 	t.Helper()
 	admin, err := c.Admin()
 	check(t, err)
 	listed := map[string]bool{}
 	for cursor, first := "", true; first || cursor != ""; first = false {
-		keys, next, err := admin.List(t.Context(), "", cursor, 500)
+		keys, next, err := admin.ListPage(t.Context(), "", cursor, 500)
 		check(t, err)
 		for _, k := range keys {
 			listed[k] = true
@@ -425,11 +424,11 @@ func listAll(t *testing.T, c *dlock.Client) map[string]bool {
 	return listed
 }
 
-// A putter stores data that is no lock at a key.
+// A putter stores data that is not a lock at a key.
 type putter func(to redis.Cmdable, key string) error
 
-// A key that holds other data is refused by name, at once, and the data are
-// not touched; not even when locks wait there already.
+// A key that holds other data is refused at once with ErrNotALock, and the data is not touched,
+// even if locks already wait there.
 func TestOtherDataIsRefused(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
@@ -448,7 +447,7 @@ func TestOtherDataIsRefused(t *testing.T) {
 		refusedWhereDataIs(t, c, direct, kind, put)
 		refusedWhereDataCame(t, server, c, kind+":taken", put)
 	}
-	// A string is a lock of a plain client, whatever it says.
+	// A string is a lock of a plain client, whatever its value is.
 	check(t, direct.Set(ctx, "string", "plain", 0).Err())
 	if ok, err := c.TryLock(ctx, "string"); ok || err != nil {
 		t.Errorf("%v, %v", ok, err)
@@ -460,7 +459,7 @@ func TestOtherDataIsRefused(t *testing.T) {
 	refusedAtSiblings(t, server, c)
 }
 
-// untouched returns an assertion that a key is as it is now, and does not expire.
+// untouched returns an assertion that a key has its current value and does not expire.
 func untouched(t *testing.T, direct *redis.Client, key string) func() {
 	t.Helper()
 	before := direct.Dump(t.Context(), key).Val()
@@ -515,7 +514,7 @@ func refusedWhereDataCame(t *testing.T, server *servers.Redis, c *dlock.Client, 
 	same()
 }
 
-// refusedAtSiblings has data where the keys next to a lock belong.
+// refusedAtSiblings stores data at the names of the keys next to a lock.
 func refusedAtSiblings(t *testing.T, server *servers.Redis, c *dlock.Client) {
 	t.Helper()
 	ctx, direct := t.Context(), dialRedis(t, server.Addr())

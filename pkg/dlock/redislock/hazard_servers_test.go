@@ -23,8 +23,8 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/redislock"
 )
 
-// A failover to a replica that has not heard of the lock gives it to a
-// second holder. Only the fence stops the first.
+// A failover to a replica that did not receive the lock gives it to a second holder. Only the fence
+// stops the first.
 func TestFailoverNeedsTheFence(t *testing.T) {
 	t.Parallel()
 	for run := range testenv.UnderStress(2, 50) {
@@ -54,8 +54,7 @@ func TestFailoverNeedsTheFence(t *testing.T) {
 	}
 }
 
-// With replicas that must confirm, nobody holds what a replica has not
-// heard of.
+// With replicas that must confirm, no claim holds a lock that a replica did not receive.
 func TestMinReplicasHaveTheGrant(t *testing.T) {
 	t.Parallel()
 	for range testenv.UnderStress(2, 50) {
@@ -65,7 +64,7 @@ func TestMinReplicasHaveTheGrant(t *testing.T) {
 		unlock(t, acquire(t, a, "k")) // works while the replica does
 		isolate(t, master, replica)
 		_, err := a.TryAcquire(t.Context(), "k")
-		wantError(t, err, redislock.ErrReplicas)
+		wantError(t, err, redislock.ErrTooFewReplicas)
 		if n := client.Exists(t.Context(), "k").Val(); n != 0 {
 			t.Error("the claim that was refused is still stored")
 		}
@@ -83,8 +82,8 @@ func TestMinReplicasHaveTheGrant(t *testing.T) {
 	}
 }
 
-// A holder whose renewals are not confirmed any more is lost before the
-// replica, which is promoted, lets another in.
+// A holder whose renewals are no longer confirmed is lost before the replica, which is promoted,
+// grants the lock to another.
 func TestMinReplicasHaveTheRenewal(t *testing.T) {
 	t.Parallel()
 	ttl := testenv.UnderStress(6*time.Second, 1500*time.Millisecond)
@@ -115,8 +114,8 @@ func TestMinReplicasHaveTheRenewal(t *testing.T) {
 	}
 }
 
-// With sentinels: the key that a replica had to confirm has no second
-// holder, the one that none had to has.
+// With sentinels: a key that a replica had to confirm has no second holder; a key without that
+// condition has one.
 func TestMinReplicasWithSentinel(t *testing.T) {
 	t.Parallel()
 	for range testenv.UnderStress(1, 50) {
@@ -137,7 +136,7 @@ func TestMinReplicasWithSentinel(t *testing.T) {
 		check(t, err)
 		isolate(t, master, replicas...)
 		_, err = safe.TryAcquire(t.Context(), "safe", dlock.WithTTL(time.Minute))
-		wantError(t, err, redislock.ErrReplicas)
+		wantError(t, err, redislock.ErrTooFewReplicas)
 		first := acquire(t, plain, "plain", dlock.WithTTL(time.Minute))
 		old, err := s.KillMaster(t.Context())
 		check(t, err)
@@ -157,11 +156,11 @@ func TestMinReplicasWithSentinel(t *testing.T) {
 	}
 }
 
-// A server that comes back empty: the holder learns of it at its next
-// renewal, and its token is below that of the next.
+// A server restarts empty: the holder finds out at its next renewal, and its token is below that of
+// the next holder.
 func TestEmptyRestartIsALoss(t *testing.T) {
 	t.Parallel()
-	ttl := testenv.UnderStress(30*time.Second, 3*time.Second) // its end is told from the next renewal
+	ttl := testenv.UnderStress(30*time.Second, 3*time.Second) // its end differs clearly from the next renewal
 	for range testenv.UnderStress(1, 50) {
 		server := testenv.Redis(t)
 		first := acquire(t, locksAt(t, server.Addr()), "k", dlock.WithTTL(ttl))
@@ -178,7 +177,7 @@ func TestEmptyRestartIsALoss(t *testing.T) {
 	}
 }
 
-// With an append-only file that is written first, locks outlive the server.
+// With an append-only file that is synced first, locks outlive the server.
 func TestLocksSurviveARestart(t *testing.T) {
 	t.Parallel()
 	const ttl = 3 * time.Second
@@ -202,14 +201,13 @@ func TestLocksSurviveARestart(t *testing.T) {
 	})
 	alive(t, first)
 	unlock(t, first)
-	unlock(t, granted(t, waiter, ttl/3+slack).guard) // its subscription stands again, or it asks
+	unlock(t, granted(t, waiter, ttl/3+slack).guard) // it is subscribed again, or it asks
 }
 
-// A server that evicts takes the lock away; the holder learns of it at its
-// next renewal.
+// A server that evicts keys takes the lock away; the holder finds out at its next renewal.
 func TestEvictedKeyIsALoss(t *testing.T) {
 	t.Parallel()
-	ttl := testenv.UnderStress(30*time.Second, 6*time.Second) // its end is told from the next renewal
+	ttl := testenv.UnderStress(30*time.Second, 6*time.Second) // its end differs clearly from the next renewal
 	server := testenv.Redis(t, "--maxmemory", "4mb", "--maxmemory-policy", "volatile-lru")
 	direct := dialRedis(t, server.Addr())
 	for range testenv.UnderStress(1, 10) {
@@ -219,7 +217,7 @@ func TestEvictedKeyIsALoss(t *testing.T) {
 		testenv.Eventually(t, 2*time.Second, "the first use warns", func() bool { return strings.Contains(text.String(), "eviction-policy") })
 		findings, err := c.Check(t.Context())
 		check(t, err)
-		if !slices.ContainsFunc(findings, func(f dlock.Finding) bool { return f.Name == "eviction-policy" && f.Level == driver.Unsafe }) {
+		if !slices.ContainsFunc(findings, func(f dlock.Finding) bool { return f.Name == "eviction-policy" && f.Level == dlock.LevelUnsafe }) {
 			t.Errorf("Check: %v", findings)
 		}
 		junk, n := strings.Repeat("x", 1000), 0
@@ -243,8 +241,8 @@ func TestEvictedKeyIsALoss(t *testing.T) {
 	}
 }
 
-// A server that is full: nothing new is stored, and the error says why; what
-// is there is renewed, released, waits on and is handed over.
+// A server that is full stores nothing new, and the error says why; existing locks are renewed,
+// released, waited for and granted to the next waiter.
 func TestAtMaxmemoryHeldLocksWork(t *testing.T) {
 	t.Parallel()
 	ttl := testenv.UnderStress(5*time.Second, 900*time.Millisecond)
@@ -279,7 +277,7 @@ func TestAtMaxmemoryHeldLocksWork(t *testing.T) {
 	alive(t, second)
 	unlock(t, second)
 
-	// And who waits for memory gets the lock when there is some.
+	// A claim that waits for memory gets the lock when there is some.
 	pending := make(chan error, 1)
 	go func() { pending <- a.Lock(t.Context(), "other") }()
 	before := countErrors(t, direct, "OOM")
@@ -293,14 +291,14 @@ func TestAtMaxmemoryHeldLocksWork(t *testing.T) {
 	}
 }
 
-// A server that forgets the scripts all the time is never noticed.
+// A server that keeps forgetting the scripts causes no visible failure.
 func TestFlushedScriptsAreLoadedAgain(t *testing.T) {
 	server := testenv.Redis(t)
 	direct := dialRedis(t, server.Addr())
 	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(testenv.UnderStress(3, 60))*time.Second)
 	defer cancel()
-	longer, giveUp := context.WithTimeout(t.Context(), time.Duration(testenv.UnderStress(3, 60)+15)*time.Second)
-	defer giveUp() // nobody waits as long as that
+	longer, cancel := context.WithTimeout(t.Context(), time.Duration(testenv.UnderStress(3, 60)+15)*time.Second)
+	defer cancel() // no call takes as long as that
 	var wg sync.WaitGroup
 	var flushes, handed atomic.Int64
 	wg.Go(func() {
@@ -352,7 +350,7 @@ func TestFlushedScriptsAreLoadedAgain(t *testing.T) {
 	t.Logf("%d flushes, %d NOSCRIPT, %d short locks", flushes.Load(), countErrors(t, direct, "NOSCRIPT"), handed.Load())
 }
 
-// transientReplies are the errors that say "not now".
+// transientReplies are the errors that mean "not now".
 var transientReplies = []string{
 	"READONLY You can't write against a read only replica.",
 	"LOADING Redis is loading the dataset in memory",
@@ -367,8 +365,8 @@ var transientReplies = []string{
 	"OOM command not allowed when used memory > 'maxmemory'.",
 }
 
-// Each of them, once, to each kind of call: no loss, no error where there is
-// time to ask again, the right error where there is not.
+// Each of them, once, to each kind of call: no loss, no error where there is time to retry, the
+// right error where there is not.
 func TestErrorRepliesAreNoLoss(t *testing.T) {
 	t.Parallel()
 	ttl := testenv.UnderStress(3*time.Second, 600*time.Millisecond)
@@ -430,7 +428,7 @@ func TestErrorRepliesAreNoLoss(t *testing.T) {
 	}
 }
 
-// What will not get better is said at once.
+// Errors that will not go away are returned at once.
 func TestFatalRepliesAreToldAtOnce(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
@@ -459,8 +457,8 @@ func TestFatalRepliesAreToldAtOnce(t *testing.T) {
 	}
 }
 
-// A master that is made a replica while it is used: holders follow to the
-// new one within a renewal interval and lose nothing.
+// A master in use becomes a replica: holders follow to the new master within a renewal interval and
+// lose nothing.
 func TestHoldersFollowADemotion(t *testing.T) {
 	t.Parallel()
 	const ttl = 9 * time.Second
@@ -521,8 +519,7 @@ func TestHoldersFollowADemotion(t *testing.T) {
 	}
 }
 
-// A slot moves to another master while its locks are held, waited for and
-// renewed.
+// A slot moves to another master while its locks are held, waited for and renewed.
 func TestLocksFollowTheirSlot(t *testing.T) {
 	t.Parallel()
 	ttl := testenv.UnderStress(6*time.Second, 1500*time.Millisecond)
@@ -565,7 +562,7 @@ func TestLocksFollowTheirSlot(t *testing.T) {
 	}
 }
 
-// awkwardNames are names that have hurt somebody, then random ones.
+// awkwardNames returns names that have caused failures in practice, then random ones.
 func awkwardNames(n int) []string {
 	names := []string{"a", "{}", "}{", "a{b", "{{x}}", "{x}", "a{x}b", "{}{x}", "{x}{y}", "}", "{", "a}b", "}a{b}", "{}}", "{{}}", "a{}b", "foo{}{bar}", "foo{{bar}}zap", "foo{bar}{zap}"}
 	rng := rand.New(rand.NewPCG(10, 10))
@@ -580,8 +577,7 @@ func awkwardNames(n int) []string {
 	return names
 }
 
-// All keys of a lock share a slot of the cluster, or the name is refused;
-// no call is ever CROSSSLOT.
+// All keys of a lock share a cluster slot, or the name is refused; no call ever gets CROSSSLOT.
 func TestSiblingsShareASlot(t *testing.T) {
 	t.Parallel()
 	cl := testenv.Cluster(t)
@@ -620,7 +616,7 @@ func TestSiblingsShareASlot(t *testing.T) {
 	}
 }
 
-// Through the client: on the names of the siblings nothing is CROSSSLOT.
+// Through the client: no call on the sibling keys gets CROSSSLOT.
 func TestSiblingsShareASlotOnACluster(t *testing.T) {
 	t.Parallel()
 	cl := testenv.Cluster(t)
@@ -664,8 +660,7 @@ func TestSiblingsShareASlotOnACluster(t *testing.T) {
 	}
 }
 
-// Ownership is asked of masters only, even by a client that reads from
-// replicas.
+// Ownership is read from masters only, even by a client that reads from replicas.
 func TestOnlyMastersAreAsked(t *testing.T) {
 	t.Parallel()
 	cl := testenv.ClusterWithReplicas(t, 1)
@@ -681,7 +676,7 @@ func TestOnlyMastersAreAsked(t *testing.T) {
 	reader, a, b := connect(), open(), open()
 	unlock(t, acquire(t, a, "warm"))
 	unlock(t, acquire(t, b, "warm"))
-	for i := range 30 { // it learns who reads where
+	for i := range 30 { // it learns the topology
 		if err := reader.Get(t.Context(), fmt.Sprint("read", i)).Err(); !errors.Is(err, redis.Nil) {
 			t.Fatal(err)
 		}
@@ -700,7 +695,7 @@ func TestOnlyMastersAreAsked(t *testing.T) {
 	alive(t, g)
 }
 
-// awaitReplicasInUse waits until each node tells clients of the replicas: it does so only once
+// awaitReplicasInUse waits until each node lists the replicas for clients, which it does only once
 // something was replicated.
 func awaitReplicasInUse(t *testing.T, cl *servers.Cluster) {
 	t.Helper()
@@ -719,7 +714,7 @@ func awaitReplicasInUse(t *testing.T, cl *servers.Cluster) {
 	}
 }
 
-// pauseReplicas stops all nodes but the masters, and returns how many.
+// pauseReplicas stops all nodes except the masters, and returns how many.
 func pauseReplicas(t *testing.T, cl *servers.Cluster) (stopped int) {
 	t.Helper()
 	masters, err := cl.Masters(t.Context())
@@ -733,7 +728,7 @@ func pauseReplicas(t *testing.T, cl *servers.Cluster) (stopped int) {
 	return stopped
 }
 
-// readsFail reports whether a plain read is not answered.
+// readsFail reports whether a plain read gets no answer.
 func readsFail(t *testing.T, reader *redis.ClusterClient) bool {
 	t.Helper()
 	for i := range 30 {
@@ -768,8 +763,8 @@ func useWithoutReplicas(ctx context.Context, t *testing.T, a, b *dlock.Client, k
 	}
 }
 
-// Operators delete, rename, overwrite and flush: the holder learns of it at
-// its next renewal, and whoever waits goes on.
+// Operators delete, rename, overwrite and flush: the holder finds out at its next renewal, and
+// waiters continue.
 func TestOperatorsEndLocks(t *testing.T) {
 	t.Parallel()
 	ttl := testenv.UnderStress(9*time.Second, 1500*time.Millisecond)

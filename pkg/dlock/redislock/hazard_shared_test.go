@@ -6,7 +6,7 @@ import (
 	"github.com/ceyewan/genesis/internal/hazardtest"
 )
 
-// The scenarios that all backends share. What only Redis can meet is in the other files
+// The scenarios that all backends share. Scenarios that only Redis can meet are in the other files
 // hazard_*_test.go.
 
 func TestLostAcquireReplyGrantsOnce(t *testing.T) { hazardtest.LostAcquireReplyGrantsOnce(t, openEnv) }

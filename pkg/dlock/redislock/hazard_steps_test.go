@@ -20,7 +20,7 @@ import (
 // elapse lets time pass where time itself is the subject.
 func elapse(d time.Duration) { <-time.After(d) }
 
-// clientAt returns a Client as users make one. The end of the test closes it.
+// clientAt returns a Client with the defaults of a user. It is closed when the test ends.
 func clientAt(t *testing.T, addr string, cfg dlock.Config, opts ...dlock.Option) *dlock.Client {
 	t.Helper()
 	return clientWith(t, &redis.Options{Addr: addr, ContextTimeoutEnabled: true}, cfg, opts...)
@@ -38,7 +38,7 @@ func clientWith(t *testing.T, o *redis.Options, cfg dlock.Config, opts ...dlock.
 	return c
 }
 
-// directTo is a client that sees the server without faults.
+// directTo returns a client that reaches the server without faults.
 func directTo(t *testing.T, server *servers.Redis) *redis.Client {
 	t.Helper()
 	rdb := server.Client()
@@ -46,8 +46,8 @@ func directTo(t *testing.T, server *servers.Redis) *redis.Client {
 	return rdb
 }
 
-// warm makes the server know the scripts of acquiring, renewing and releasing,
-// and the client have a connection.
+// warm makes the server know the scripts of acquiring, renewing and releasing, and opens a
+// connection of the client.
 func warm(t *testing.T, c *dlock.Client) {
 	t.Helper()
 	g := acquire(t, c, "warm")
@@ -66,7 +66,7 @@ func expect(t *testing.T, err error, want ...error) {
 	}
 }
 
-// storedAt is what the server stores under a key, "" if nothing.
+// storedAt returns what the server stores under a key, or "".
 func storedAt(t *testing.T, rdb *redis.Client, key string) string {
 	t.Helper()
 	v, err := rdb.Get(context.Background(), key).Result()
@@ -85,7 +85,7 @@ func leaseLeft(t *testing.T, rdb *redis.Client, key string) time.Duration {
 	return d
 }
 
-// storedToken is the token of the stored holder, 0 if the lock is free.
+// storedToken returns the token of the stored holder, or 0 if the lock is free.
 func storedToken(t *testing.T, rdb *redis.Client, lock string) int64 {
 	t.Helper()
 	_, rest, _ := strings.Cut(storedAt(t, rdb, lock), " ")
@@ -96,7 +96,7 @@ func storedToken(t *testing.T, rdb *redis.Client, lock string) int64 {
 
 func fenceOf(lock string) string { return "{" + lock + "}\x01f" }
 
-// A scriptKind is which script a command calls.
+// A scriptKind says which script a command calls.
 type scriptKind string
 
 const (
@@ -108,9 +108,9 @@ const (
 	otherScript   scriptKind = "other"
 )
 
-// kindOf tells the scripts apart by what they are given: only an acquire brings an
-// Info, only a release begins with an ID otherwise, only a renewal of what is held does
-// without a queue, and only inspecting does without a fence.
+// kindOf distinguishes the scripts by their arguments: only an acquire passes an Info, only a
+// release otherwise begins with an ID, only a renewal of held claims has no queue, and only
+// inspecting has no fence key.
 func kindOf(cmd []string) scriptKind {
 	if len(cmd) < 3 || !strings.HasPrefix(strings.ToUpper(cmd[0]), "EVAL") {
 		return otherScript
@@ -138,7 +138,7 @@ func kindOf(cmd []string) scriptKind {
 	return otherScript
 }
 
-// claimIDs are the claims that a command names.
+// claimIDs returns the claims that a command names.
 func claimIDs(cmd []string) (ids []string) {
 	for _, word := range cmd[min(3, len(cmd)):] {
 		if len(word) == 32 && strings.Trim(word, "0123456789abcdef") == "" {
@@ -148,7 +148,7 @@ func claimIDs(cmd []string) (ids []string) {
 	return ids
 }
 
-// scriptHits takes an action for the next commands of a kind, and counts.
+// scriptHits takes an action for the next commands of a kind, and counts them.
 type scriptHits struct {
 	kind   scriptKind
 	action servers.Action
@@ -173,15 +173,15 @@ func (h *scriptHits) rule(cmd []string) servers.Action {
 	return h.action
 }
 
-// hitNext installs an scriptHits in a proxy.
+// hitNext installs a scriptHits in a proxy.
 func hitNext(p *servers.Proxy, n int, action servers.Action, kind scriptKind) *scriptHits {
 	h := &scriptHits{kind: kind, action: action, most: int64(n)}
 	p.Intercept(h.rule)
 	return h
 }
 
-// A guardedValue is something that locks guard: a value, and in a second place the
-// same value without a fence.
+// A guardedValue is something that locks guard: a value with a fence, and the same value in a
+// second place without one.
 type guardedValue struct{ rdb *redis.Client }
 
 var fencedWrite = redis.NewScript(`
@@ -190,7 +190,7 @@ if tonumber(ARGV[1]) < tonumber(redis.call('HGET', KEYS[1], 'fence') or '0') the
 redis.call('HSET', KEYS[1], 'fence', ARGV[1], 'value', ARGV[2])
 return 1`)
 
-// write reports whether the fenced place took the value.
+// write reports whether the fenced place accepted the value.
 func (s guardedValue) write(key string, token int64, value string) (bool, error) {
 	n, err := fencedWrite.Run(context.Background(), s.rdb, []string{"fenced:" + key, "plain:" + key}, token, value).Int()
 	return n == 1, err
@@ -209,7 +209,7 @@ func watchLoss(g *dlock.Guard) loss {
 	return l
 }
 
-// when returns it, and fails the test if it does not come.
+// when returns the time of the loss, and fails the test if there is none.
 func (l loss) when(t *testing.T) time.Time {
 	t.Helper()
 	select {

@@ -40,8 +40,8 @@ func (w *warningLog) about(word string) (n int) {
 	return n
 }
 
-// A waiter whose user may not subscribe to channels is served in its turn. It
-// finds out by asking, so each turn may cost a heartbeat.
+// A waiter whose user may not subscribe to channels is served in its turn. It finds out by
+// renewing, so each turn may cost a heartbeat.
 func TestWaitersWithoutChannelRights(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
@@ -52,14 +52,14 @@ func TestWaitersWithoutChannelRights(t *testing.T) {
 	var log holderLog
 	stop, busy := keepBusy(t, server.Addr(), 3, cfg, &log)
 	testenv.Eventually(t, 20*time.Second, "the others contend", func() bool { return busy() > 20 })
-	bound := testenv.UnderStress[time.Duration](10, 3) * driver.Heartbeat(cfg.DefaultTTL)
+	timeout := testenv.UnderStress[time.Duration](10, 3) * driver.Heartbeat(cfg.DefaultTTL)
 	for i := range testenv.UnderStress(3, 100) {
 		before := busy()
-		ctx, cancel := context.WithTimeout(t.Context(), bound)
+		ctx, cancel := context.WithTimeout(t.Context(), timeout)
 		g, err := unheard.Acquire(ctx, "k")
 		cancel()
 		if err != nil {
-			t.Fatalf("turn %d: not served within %v, the others %d times: %v", i, bound, busy()-before, err)
+			t.Fatalf("turn %d: not served within %v, the others %d times: %v", i, timeout, busy()-before, err)
 		}
 		check(t, log.hold(g, time.Millisecond))
 	}
@@ -70,7 +70,7 @@ func TestWaitersWithoutChannelRights(t *testing.T) {
 	}
 }
 
-// dialUnheard returns a client whose user has no rights to channels.
+// dialUnheard returns a client whose user has no permission for channels.
 func dialUnheard(t *testing.T, server *servers.Redis) *redis.Client {
 	t.Helper()
 	check(t, dialRedis(t, server.Addr()).Do(t.Context(), "ACL", "SETUSER", "unheard", "on", ">x", "~*", "resetchannels", "+@all").Err())
@@ -79,8 +79,8 @@ func dialUnheard(t *testing.T, server *servers.Redis) *redis.Client {
 	return rdb
 }
 
-// A subscription that the server refuses is not tried again without a pause. The
-// refusal is an answer, and comes at once.
+// A subscription that the server refuses is not retried without a pause. The refusal is an answer
+// that comes at once.
 func TestRefusedSubscriptionIsNotHammered(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
@@ -102,8 +102,8 @@ func TestRefusedSubscriptionIsNotHammered(t *testing.T) {
 	unlock(t, granted(t, got, 20*time.Second).guard)
 }
 
-// keepBusy lets Clients take a key in turns until stop is called. busy is how often
-// they had it.
+// keepBusy lets Clients take a key in turns until stop is called. busy returns how often they had
+// it.
 func keepBusy(t *testing.T, addr string, clients int, cfg dlock.Config, log *holderLog) (stop func(), busy func() int) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -9,8 +9,8 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// Whichever half of the queue is deleted or evicted, its waiters are served within two
-// heartbeats: one that has its record is queued again, the others are told to.
+// If either half of the queue is deleted or evicted, its waiters are served within two heartbeats:
+// a waiter that still has its record is queued again, and the others are notified to submit again.
 func TestLostHalvesOfAQueue(t *testing.T) {
 	t.Parallel()
 	for name, lost := range map[string][]string{
@@ -49,7 +49,7 @@ func TestLostHalvesOfAQueue(t *testing.T) {
 	}
 }
 
-// Waiters whose queue was deleted come back to their places.
+// Waiters whose queue was deleted return to their places.
 func TestLostQueueKeepsItsOrder(t *testing.T) {
 	t.Parallel()
 	const ttl = 30 * time.Second
@@ -80,7 +80,7 @@ func TestLostQueueKeepsItsOrder(t *testing.T) {
 	}
 }
 
-// A place without a record is removed, and its claim is told.
+// A place without a record is removed, and its claim is notified.
 func TestPlaceWithoutARecord(t *testing.T) {
 	t.Parallel()
 	const ttl = 30 * time.Second

@@ -14,7 +14,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/redislock"
 )
 
-// A holderLog records who believes to hold one lock, and finds holders that
+// A holderLog records which claims consider themselves holders of one lock, and finds holders that
 // overlap and tokens that do not increase.
 type holderLog struct {
 	mu       sync.Mutex
@@ -24,7 +24,7 @@ type holderLog struct {
 	overlaps int
 	most     int
 	first    string // the first violation
-	unknown  int    // releases that were still under way when Unlock returned
+	unknown  int    // releases that were still in progress when Unlock returned
 }
 
 // enter records a holder by its token.
@@ -50,7 +50,8 @@ func (h *holderLog) enter(token int64) {
 func (h *holderLog) leave(token int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.inside[token]--; h.inside[token] == 0 {
+	h.inside[token]--
+	if h.inside[token] == 0 {
 		delete(h.inside, token)
 	}
 }
@@ -74,8 +75,8 @@ func (h *holderLog) hold(g *dlock.Guard, stay time.Duration) error {
 	return h.unlock(g)
 }
 
-// unlock releases a lock. A node that was just demoted refuses, and the release then
-// goes on in the background: that delays the next holder and harms none.
+// unlock releases a lock. A node that was just demoted refuses, and the release then continues in
+// the background: that delays the next holder but does no harm.
 func (h *holderLog) unlock(g *dlock.Guard) error {
 	err := g.Unlock(context.Background())
 	if !errors.Is(err, dlock.ErrUnknownOutcome) {
@@ -87,8 +88,7 @@ func (h *holderLog) unlock(g *dlock.Guard) error {
 	return nil
 }
 
-// check fails the test if there was ever more than one holder, or a token out of
-// order.
+// check fails the test if there was ever more than one holder, or a token out of order.
 func (h *holderLog) check(t *testing.T) {
 	t.Helper()
 	h.mu.Lock()
@@ -98,8 +98,8 @@ func (h *holderLog) check(t *testing.T) {
 	}
 }
 
-// serveWaiters lets many callers of several Clients wait for a key, calls between
-// when all of them are queued, and returns when each has held the key once.
+// serveWaiters lets many callers of several Clients wait for a key, calls between when all of them
+// are queued, and returns when each has held the key once.
 func serveWaiters(t *testing.T, clients []*dlock.Client, key string, waiters int, log *holderLog, between func()) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
@@ -133,13 +133,13 @@ func serveWaiters(t *testing.T, clients []*dlock.Client, key string, waiters int
 	}
 }
 
-// awaitQueued waits until so many callers are queued for a key.
+// awaitQueued waits until this many callers are queued for a key.
 func awaitQueued(t *testing.T, c *dlock.Client, key string, want int) {
 	t.Helper()
 	testenv.Eventually(t, 30*time.Second, fmt.Sprintf("%d are queued", want), func() bool { return countQueued(t, c, key) == want })
 }
 
-// clusterClients returns Clients, each with a cluster client of its own.
+// clusterClients returns Clients, each with its own cluster client.
 func clusterClients(t *testing.T, cl *servers.Cluster, n int) []*dlock.Client {
 	t.Helper()
 	var all []*dlock.Client
@@ -149,7 +149,7 @@ func clusterClients(t *testing.T, cl *servers.Cluster, n int) []*dlock.Client {
 	return all
 }
 
-// count is how often the lock was held so far.
+// count returns how often the lock was held so far.
 func (h *holderLog) count() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()

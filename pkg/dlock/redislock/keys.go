@@ -7,19 +7,19 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
 )
 
-// What is stored is layout 2 of docs/backends/redis.md. A change of it is a new
-// number, and a new suffix for each key whose content has changed: a process of another
-// version then meets no data of a wrong type, and the lock itself still excludes it.
+// The stored data is layout 2 of docs/backends/redis.md. A change needs a new layout number, and a
+// new suffix for each key whose content has changed. A process of another version then finds no
+// data of a wrong type, and the lock itself still excludes it.
 
 const separator = redisnode.Separator
 
-// names are the keys of one lock. They share a slot of a cluster.
+// names are the keys of one lock. They share one cluster slot.
 type names struct{ lock, fence, queue, waiters, gap, tombstones string }
 
 func (n names) tombstone(id string) string { return n.tombstones + id }
 
-// namesOf places the siblings of a lock in its slot. The lock itself keeps the
-// name that the user chose, byte for byte, so that plain clients meet it.
+// namesOf places the other keys of a lock in the lock's slot. The lock itself keeps the name that
+// the user chose, byte for byte, so that plain clients use the same key.
 func (d *redisDriver) namesOf(key string) (names, error) {
 	lock := d.prefix + key
 	base, placed := redisnode.Siblings(lock)
@@ -27,7 +27,7 @@ func (d *redisDriver) namesOf(key string) (names, error) {
 		return names{}, fmt.Errorf("%w: %q has braces that leave no place for its queue on a cluster", driver.ErrInvalidKey, key)
 	}
 	const f, z, h, g, b = separator + "f", separator + "z", separator + "h", separator + "g", separator + "b"
-	all, each := base+f+base+z+base+h+base+g+base+b, len(base)+len(f) // allocated in one piece
+	all, each := base+f+base+z+base+h+base+g+base+b, len(base)+len(f) // one allocation
 	part := func(i int) string { return all[i*each : (i+1)*each] }
 	return names{lock: lock, fence: part(0), queue: part(1), waiters: part(2), gap: part(3), tombstones: part(4)}, nil
 }

@@ -24,7 +24,7 @@ func waitersOf(key string) string {
 	return keys[3]
 }
 
-// openDriver opens a driver on a client of its own. The end of the test closes both.
+// openDriver opens a driver on its own client. Both are closed when the test ends.
 func openDriver(t testing.TB, addr string, opts ...redislock.Option) driver.Driver {
 	t.Helper()
 	d, err := redislock.New(dialRedis(t, addr), opts...).Open(driver.Options{Logger: slog.New(slog.DiscardHandler)})
@@ -35,7 +35,7 @@ func openDriver(t testing.TB, addr string, opts ...redislock.Option) driver.Driv
 
 func claimID(n int) string { return fmt.Sprintf("%032x", n) }
 
-// submitClaim submits a claim, which must end up in a phase.
+// submitClaim submits a claim and asserts its phase.
 func submitClaim(t testing.TB, d driver.Driver, key string, n int, ttl time.Duration, want driver.Phase) driver.State {
 	t.Helper()
 	r := driver.Request{Ref: driver.Ref{Key: key, ID: claimID(n), TTL: ttl}, Wait: want == driver.Queued}
@@ -59,7 +59,7 @@ func renewClaim(t testing.TB, d driver.Driver, key string, n int, ttl time.Durat
 	return states[0]
 }
 
-// releaseClaim releases a claim. A repeated release finds nothing, which is as good.
+// releaseClaim releases a claim. A repeated release finds nothing, which is acceptable.
 func releaseClaim(t testing.TB, d driver.Driver, key string, n int, ttl time.Duration) {
 	t.Helper()
 	var err error
@@ -82,8 +82,8 @@ for i = ARGV[1], ARGV[2] do
 end
 return redis.status_reply('OK')`)
 
-// seedWaiters stores waiters first to last whose heartbeats end in left, in the past if it
-// is negative. Nobody listens on their channel.
+// seedWaiters stores waiters first to last whose heartbeats end after left, in the past if it is
+// negative. Their channel has no subscriber.
 func seedWaiters(t testing.TB, c *redis.Client, key string, first, last int, left time.Duration, channel string) {
 	t.Helper()
 	for from := first; from <= last; from += 10_000 {
@@ -92,7 +92,7 @@ func seedWaiters(t testing.TB, c *redis.Client, key string, first, last int, lef
 	}
 }
 
-// holderID is the claim that the server has as the holder of a lock.
+// holderID returns the claim that the server stores as the holder of a lock.
 func holderID(t testing.TB, c *redis.Client, key string) string {
 	t.Helper()
 	value := c.Get(t.Context(), key).Val()

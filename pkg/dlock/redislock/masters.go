@@ -12,22 +12,21 @@ import (
 
 // masterPipeliners are the pipeliners of a cluster, one for each master.
 type masterPipeliners struct {
-	// loaded: go-redis has the state of the cluster, so that to look up a master takes
-	// no I/O any more.
+	// loaded: go-redis has the state of the cluster, so looking up a master needs no more I/O.
 	loaded atomic.Bool
 
 	mu     sync.Mutex                            // held to replace byAddr
 	byAddr atomic.Pointer[map[string]*pipeliner] // read by every call, so never changed in place
 }
 
-// lockOf is the lock of a command, which all scripts have as their first key.
+// lockOf returns the lock of a command, which is the first key of every script.
 func lockOf(cmd *command) string {
 	lock, _ := cmd.Args()[3].(string)
 	return lock
 }
 
-// masterFor is the client of the master that has key, as far as go-redis knows. The
-// first look-up asks a node, in another goroutine, since the client may not honor ctx.
+// masterFor returns the client of the master that has key, as far as go-redis knows. The first
+// lookup asks a node. It runs in another goroutine, because the client may not honor ctx.
 func (d *redisDriver) masterFor(ctx context.Context, key string) (*redis.Client, error) {
 	if d.byMaster.loaded.Load() {
 		return d.cluster.MasterForKey(ctx, key)
@@ -41,8 +40,8 @@ func (d *redisDriver) masterFor(ctx context.Context, key string) (*redis.Client,
 	return node, err
 }
 
-// pipelinerFor is the pipeliner of the master that has lock. Where the master is not
-// known, go-redis finds it or says why not, and the driver's own pipeliner serves.
+// pipelinerFor returns the pipeliner of the master that has lock. If the master is not known, it
+// returns the driver's own pipeliner, and go-redis finds the master or returns an error.
 func (d *redisDriver) pipelinerFor(ctx context.Context, lock string) *pipeliner {
 	node, err := d.masterFor(ctx, lock)
 	if err != nil {
@@ -51,7 +50,7 @@ func (d *redisDriver) pipelinerFor(ctx context.Context, lock string) *pipeliner 
 	return d.pipelinerAt(node.Options().Addr)
 }
 
-// pipelinerOf is the pipeliner of the master that nodeOf names.
+// pipelinerOf returns the pipeliner of the master that nodeOf names.
 func (d *redisDriver) pipelinerOf(addr string) *pipeliner {
 	if addr == "" {
 		return &d.pipeliner
@@ -68,7 +67,7 @@ func (d *redisDriver) pipelinerAt(addr string) *pipeliner {
 	return m.add(d, addr)
 }
 
-// forgetAfter is when a pipeliner is forgotten that is not used: its master has left.
+// forgetAfter is when an unused pipeliner is dropped: its master has left.
 const forgetAfter = 10 * time.Minute
 
 func (m *masterPipeliners) add(d *redisDriver, addr string) *pipeliner {
@@ -89,16 +88,16 @@ func (m *masterPipeliners) add(d *redisDriver, addr string) *pipeliner {
 	return p
 }
 
-// idleFor reports whether nothing was sent for this long. A call that has looked it up
-// before it is forgotten still goes through.
+// idleFor reports whether nothing was sent for this long. A call that looked the pipeliner up
+// before it is dropped still succeeds.
 func (p *pipeliner) idleFor(long time.Duration) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.inFlight == 0 && time.Since(p.used) > long
 }
 
-// masterAt reloads the state of the cluster and returns the client of the master with
-// this address; nil if the state does not have it.
+// masterAt reloads the state of the cluster and returns the client of the master with this address,
+// or nil if the state does not contain it.
 func (d *redisDriver) masterAt(ctx context.Context, addr string) *redis.Client {
 	var found atomic.Pointer[redis.Client]
 	_ = d.cluster.ForEachMaster(ctx, func(_ context.Context, c *redis.Client) error {

@@ -10,20 +10,20 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
 )
 
-// A trip is commands that go to one server in one pipeline.
+// A trip is a set of commands that go to one server in one pipeline.
 type trip struct {
 	client redis.UniversalClient
 	asking bool  // the server has yet to take over the slot
 	cmds   []int // their places
 }
 
-// maxTrips is how often a command is sent that was not carried out: to the master, to
-// the one that it has moved to, and to either with the script whole.
+// maxTrips limits how often a command that was not carried out is sent: to the master, to the
+// master it has moved to, and to either one with the full script.
 const maxTrips = 4
 
-// pipeline sends commands of one master together; each then has its own error. Those
-// are sent again whose script the server did not know. With MinReplicas, those are too
-// whose slot has moved, and the result says of each why its answer does not count.
+// pipeline sends the commands of one master together; each then has its own error. Commands whose
+// script the server did not know are sent again. With MinReplicas, commands whose slot has moved
+// are sent again too, and the result says for each command why its answer does not count.
 func (d *redisDriver) pipeline(ctx context.Context, lock string, cmds []*command) (short []error) {
 	short = make([]error, len(cmds))
 	client, err := d.pipelineClient(ctx, lock)
@@ -52,8 +52,8 @@ func (d *redisDriver) pipeline(ctx context.Context, lock string, cmds []*command
 	return short
 }
 
-// pipelineClient is where the pipeline of a lock is sent. WAIT speaks of the writes of
-// its own connection, so it is sent to the master itself.
+// pipelineClient returns the client for the pipeline of a lock. WAIT covers the writes of its own
+// connection, so it is sent directly to the master.
 func (d *redisDriver) pipelineClient(ctx context.Context, lock string) (redis.UniversalClient, error) {
 	switch {
 	case d.settings.replicas == 0:
@@ -68,12 +68,12 @@ func (d *redisDriver) pipelineClient(ctx context.Context, lock string) (redis.Un
 	return d.forReplicas(master), nil
 }
 
-// forReplicas is a client of a master that has the time to wait for its replicas.
+// forReplicas returns a client of a master whose timeout allows waiting for its replicas.
 func (d *redisDriver) forReplicas(master *redis.Client) redis.UniversalClient {
 	return master.WithTimeout(tripTimeout + d.settings.replicaWait)
 }
 
-// exec makes a trip, and returns why its answers do not count.
+// exec sends one trip and returns why its answers do not count, if they do not.
 func (d *redisDriver) exec(ctx context.Context, t trip, cmds []*command) error {
 	ctx, cancel := context.WithTimeout(ctx, tripTimeout+d.settings.replicaWait)
 	defer cancel()
@@ -93,12 +93,12 @@ func (d *redisDriver) exec(ctx context.Context, t trip, cmds []*command) error {
 	_, _ = pipe.Exec(ctx)
 	n, err := wait.Result()
 	if err == nil && int(n) < d.settings.replicas {
-		err = driver.Classify(ErrReplicas, driver.Transient)
+		err = driver.Classify(ErrTooFewReplicas, driver.Transient)
 	}
 	return err
 }
 
-// again is where to send what was not carried out.
+// again returns the trips for the commands that were not carried out.
 func (d *redisDriver) again(ctx context.Context, t trip, cmds []*command) (trips []trip) {
 	unknown := trip{client: t.client, asking: t.asking}
 	moved := map[redirect][]int{}
@@ -126,14 +126,15 @@ func (d *redisDriver) again(ctx context.Context, t trip, cmds []*command) (trips
 	return trips
 }
 
-// A redirect is where a master sends a command, "" if it is none any more.
+// A redirect is where a master redirects a command to; addr is "" if the server is no longer a
+// master.
 type redirect struct {
 	addr string
 	ask  bool
 }
 
-// redirected reads an answer which says that another master has the key. Without
-// MinReplicas go-redis follows it.
+// redirected reads an answer that says that another master has the key. Without MinReplicas,
+// go-redis follows it itself.
 func (d *redisDriver) redirected(err error) (to redirect, ok bool) {
 	if err == nil || d.cluster == nil || d.settings.replicas == 0 {
 		return to, false
@@ -146,7 +147,7 @@ func (d *redisDriver) redirected(err error) (to redirect, ok bool) {
 	return to, to.ask || redis.IsReadOnlyError(err)
 }
 
-// follow reloads the state of the cluster and returns the master that is meant; nil if
+// follow reloads the state of the cluster and returns the master that the redirect names, or nil if
 // it is not known yet.
 func (d *redisDriver) follow(ctx context.Context, to redirect, lock string) *redis.Client {
 	ctx, cancel := context.WithTimeout(ctx, tripTimeout)
@@ -159,7 +160,7 @@ func (d *redisDriver) follow(ctx context.Context, to redirect, lock string) *red
 	return node
 }
 
-// replicated is a reply, and why it does not count if too few replicas have it.
+// replicated is a reply, and why it does not count if too few replicas have confirmed it.
 type replicated struct {
 	reply any
 	short error

@@ -11,30 +11,28 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/ceyewan/genesis/pkg/dlock/driver"
-	"github.com/ceyewan/genesis/pkg/dlock/internal/bound"
 	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/sharedtimeout"
 )
 
-// A pipeliner sends calls to one master. A call is sent at once and alone while fewer
-// than maxInFlight are in flight. Otherwise it is pending, and the batch that returns
-// first sends all pending calls in one pipeline; calls that follow a shared batch
-// gather as well. So a lone call never waits, and many share round trips and system
-// calls.
+// A pipeliner sends calls to one master. A call is sent at once and alone while fewer than
+// maxInFlight round trips are in flight. Otherwise it becomes pending, and the first batch that
+// returns sends all pending calls in one pipeline. Calls that follow a shared batch are collected
+// too. So a single call never waits, and many calls share round trips and system calls.
 //
-// A cluster has a pipeliner per master: a master that stalls, or is far away, costs
-// the others nothing.
+// A cluster has one pipeliner per master, so a master that stalls or is far away does not delay the
+// others.
 //
-// go-redis honors deadlines, if it was told to, and never cancellation. So a call that
-// can be cancelled, and any other if it was not told, is made by another goroutine
-// while its own waits for either end. That costs more than all else in a client. Where
-// this master has lately been quick, the call is therefore made inline, by its own
-// goroutine, with a short attempt timeout: if it is not over by then, it is given up
-// and made again by another goroutine.
+// go-redis honors deadlines only if it is configured to, and it never honors cancellation. So a
+// call that can be cancelled is made in another goroutine while its own goroutine waits for the
+// answer or the end of the context. The same applies to every call if go-redis does not honor
+// deadlines. The extra goroutine is the largest cost in a client. If the master has recently been
+// fast, the call is therefore made inline, in its own goroutine, with a short attempt timeout. If
+// it has not returned by then, it is abandoned and made again in another goroutine.
 type pipeliner struct {
 	driver *redisDriver
 
-	timeouts bound.Shared
+	timeouts sharedtimeout.Contexts
 	stalled  atomic.Bool // a round trip that was not cut short had no answer, and none since
 
 	mu       sync.Mutex
@@ -45,17 +43,17 @@ type pipeliner struct {
 	used     time.Time // when the last round trip ended
 }
 
-// A manner says whether a call may be given up early, with driver.ErrHasty.
+// A manner says whether a call may be abandoned early, with sharedtimeout.ErrAttemptTimeout.
 type manner bool
 
 const (
-	hasty   manner = true
+	inline  manner = true
 	patient manner = false
 )
 
-// attemptTimeout is how much longer than its context an inline call may take; it may
-// be up to a quarter shorter. A round trip is quick if it takes far less, and a master
-// is if so many in a row are.
+// attemptTimeout is how much longer than its context an inline call may take; it may be up to a
+// quarter shorter. A round trip is quick if it takes far less than that, and a master is quick
+// after quickTrips quick round trips in a row.
 const (
 	attemptTimeout = 25 * time.Millisecond
 	quickTrip      = attemptTimeout / 8
@@ -70,19 +68,20 @@ type pendingCall struct {
 	abandoned bool // its caller has left; under pipeliner.mu
 }
 
-// maxInFlight is how many round trips to a master are in flight at a time, maxBatch
-// how many calls share one.
+// maxInFlight is how many round trips to a master are in flight at a time. maxBatch is how many
+// calls share one.
 const (
 	maxInFlight = 6
 	maxBatch    = 128
 )
 
-// tripTimeout is the longest that a round trip may take, and so the longest that Close
-// waits for one: nothing else ends a call that the client has begun.
+// tripTimeout is the longest that a round trip may take, and so the longest that Close waits for
+// one: nothing else ends a call that the client has begun.
 const tripTimeout = 750 * time.Millisecond
 
-// call runs a command and returns its reply, classified. A server that does not
-// know the script gets it whole, and what a demoted master refuses is sent again.
+// call runs a command and returns its reply with a classified error. If the server does not know
+// the script, call sends the full script. If a demoted master refuses the command, call sends it
+// again.
 func (d *redisDriver) call(ctx context.Context, cmd *command, how manner) (any, error) {
 	err := ctx.Err()
 	if err != nil {
@@ -122,8 +121,8 @@ func (d *redisDriver) answerOf(cmd *command, err error) (any, error) {
 	return nil, cmd.Classify(err)
 }
 
-// explain finds the cause of a call that had no connection when its time was over. A
-// caller that has cancelled its call does not wait for one.
+// explain finds the cause of a call that had no connection when its time ended. A caller that has
+// cancelled its call does not wait for the cause.
 func (d *redisDriver) explain(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return d.explainer.Explain(d.client, err)
@@ -131,9 +130,9 @@ func (d *redisDriver) explain(err error) error {
 	return err
 }
 
-// staleConnections is how often a call is made again at once that a demoted master has
-// refused: go-redis drops the connection, but the others of its pool may lead there too,
-// though the address has another master by now.
+// staleConnections is how often a call is repeated at once after a demoted master has refused it:
+// go-redis drops the connection, but the other connections of its pool may lead to the same server,
+// although the address belongs to another master by now.
 func (d *redisDriver) staleConnections() int {
 	if d.cluster != nil {
 		return 0
@@ -143,16 +142,16 @@ func (d *redisDriver) staleConnections() int {
 
 const maxStaleConnections = 32
 
-// suspectSubscription is for the answer of a master that has become a replica: the
-// subscription may have stayed there too, where scripts do not count it.
+// suspectSubscription handles the answer of a master that has become a replica: the subscription
+// may still be at that server, where scripts do not count it.
 func (d *redisDriver) suspectSubscription(lock string) {
 	d.subscriptions.unheard(d.slotOf(lock))
 }
 
 func (p *pipeliner) send(ctx context.Context, cmd *command, how manner) error {
-	_, uncancellable := ctx.(driver.Uncancelled)
+	_, uncancellable := ctx.(sharedtimeout.Uncancelled)
 	p.mu.Lock()
-	quick := !uncancellable && how == hasty && p.driver.shortTimeoutClient != nil && p.quick == quickTrips
+	quick := !uncancellable && how == inline && p.driver.shortTimeoutClient != nil && (p.quick == quickTrips || p.driver.settings.alwaysInline)
 	uncancellable = uncancellable && p.driver.honorsDeadline
 	if p.inFlight < maxInFlight && !p.batching && (uncancellable || quick) {
 		p.inFlight++
@@ -184,7 +183,7 @@ func (p *pipeliner) send(ctx context.Context, cmd *command, how manner) error {
 	return ctx.Err()
 }
 
-// callInline makes a call in the goroutine of its caller.
+// callInline makes a call in the caller's goroutine.
 func (p *pipeliner) callInline(ctx context.Context, cmd *command, uncancellable bool) error {
 	started := time.Now()
 	client, call, end := p.driver.client, ctx, time.Time{}
@@ -199,7 +198,7 @@ func (p *pipeliner) callInline(ctx context.Context, cmd *command, uncancellable 
 			defer cancel()
 			end = own
 		}
-		call = driver.Uncancelled{Context: attempt, Values: ctx}
+		call = sharedtimeout.Uncancelled{Context: attempt, Values: ctx}
 	}
 	err := client.Process(call, cmd)
 	answered := isAnswer(err)
@@ -210,7 +209,7 @@ func (p *pipeliner) callInline(ctx context.Context, cmd *command, uncancellable 
 	return endOf(ctx, end)
 }
 
-// endOf is why an inline call was ended: by its context, or only by its attempt timeout.
+// endOf returns why an inline call was ended: by its context, or only by its attempt timeout.
 func endOf(ctx context.Context, end time.Time) error {
 	own, ok := ctx.Deadline()
 	switch {
@@ -219,7 +218,7 @@ func endOf(ctx context.Context, end time.Time) error {
 	case ok && !own.After(end): // its timer is about to fire
 		return context.DeadlineExceeded
 	}
-	return driver.ErrHasty
+	return sharedtimeout.ErrAttemptTimeout
 }
 
 // isAnswer reports whether the server has answered.
@@ -231,15 +230,15 @@ func isAnswer(err error) bool {
 	return errors.As(err, &answer)
 }
 
-// ends are the channels that end a call, of which one may be nil.
+// ends returns the channels that end a call. One of them may be nil.
 func ends(ctx context.Context) (caller, deadline <-chan struct{}) {
-	if j, ok := ctx.(*driver.Joined); ok {
+	if j, ok := ctx.(*sharedtimeout.Joined); ok {
 		return j.Ends()
 	}
 	return ctx.Done(), nil
 }
 
-// finish ends the round trip of an inline call, and lets pending calls use its place.
+// finish ends the round trip of an inline call and lets pending calls use its place.
 func (p *pipeliner) finish(started time.Time, answered bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -251,8 +250,8 @@ func (p *pipeliner) finish(started time.Time, answered bool) {
 	p.inFlight--
 }
 
-// record keeps how long a round trip took, how many calls shared it, and whether it
-// had an answer. It runs under mu.
+// record stores how long a round trip took, how many calls shared it, and whether it was answered.
+// The caller holds mu.
 func (p *pipeliner) record(started time.Time, calls int, answered bool) {
 	p.used = time.Now()
 	p.batching = calls > 1
@@ -269,7 +268,7 @@ func (p *pipeliner) record(started time.Time, calls int, answered bool) {
 	}
 }
 
-// start sends batches until nothing is pending. It runs under mu.
+// start sends batches until nothing is pending. The caller holds mu.
 func (p *pipeliner) start() {
 	p.driver.work.Go(func() {
 		for batch := p.next(); len(batch) > 0; batch = p.next() {
@@ -279,14 +278,14 @@ func (p *pipeliner) start() {
 			p.record(started, len(batch), answered)
 			p.mu.Unlock()
 			if len(batch) > 1 {
-				runtime.Gosched() // those who were just answered are about to call again
+				runtime.Gosched() // callers that were just answered are about to call again
 			}
 		}
 	})
 }
 
-// next takes the pending calls whose callers still wait. If there are none, one round
-// trip less is in flight.
+// next takes the pending calls whose callers still wait. If there are none, it decreases the number
+// of round trips in flight.
 func (p *pipeliner) next() (batch []*pendingCall) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -301,8 +300,8 @@ func (p *pipeliner) next() (batch []*pendingCall) {
 	return batch
 }
 
-// flush makes a round trip, and reports whether it had an answer. It lasts as long as
-// the latest deadline of its calls.
+// flush makes a round trip and reports whether it was answered. Its deadline is the latest deadline
+// of its calls.
 func (p *pipeliner) flush(batch []*pendingCall) bool {
 	var until time.Time
 	for _, c := range batch {
@@ -333,8 +332,8 @@ func (p *pipeliner) flush(batch []*pendingCall) bool {
 	return answered
 }
 
-// await runs f in another goroutine, since the client may not honor ctx, and returns
-// when either is over.
+// await runs f in another goroutine, because the client may not honor ctx. It returns when f
+// returns or ctx ends.
 func await[T any](ctx context.Context, d *redisDriver, f func() (T, error)) (T, error) {
 	type result struct {
 		value T

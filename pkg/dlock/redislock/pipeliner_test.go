@@ -13,11 +13,11 @@ import (
 	"github.com/ceyewan/genesis/internal/servers"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/redislock"
 )
 
-// A call that can be cancelled is made in haste where the server has been quick. These
-// tests make it so first. On a busy machine that may fail, so they go on until it was so
-// often enough.
+// A cancellable call is made inline if the server has been quick. These tests make it quick first.
+// On a busy machine that may fail, so they continue until it has succeeded often enough.
 func makeQuick(t *testing.T, ctx context.Context, c *dlock.Client) { //nolint:revive // the test comes first everywhere here
 	t.Helper()
 	for range 16 {
@@ -30,7 +30,20 @@ func makeQuick(t *testing.T, ctx context.Context, c *dlock.Client) { //nolint:re
 	}
 }
 
-// untilInline calls round until it has reported haste often enough.
+// inlineClientAt returns a Client that makes calls inline even on a busy machine.
+func inlineClientAt(t *testing.T, addr string) *dlock.Client {
+	t.Helper()
+	rdb := redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true})
+	t.Cleanup(func() { _ = rdb.Close() })
+	c, err := dlock.New(&dlock.Config{DefaultTTL: 20 * time.Second}, dlock.WithBackend(redislock.New(rdb, redislock.AlwaysInline())), dlock.WithAdmin())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// untilInline calls round until it has reported inline calls often enough.
 func untilInline(t *testing.T, round func() bool) {
 	t.Helper()
 	end := time.Now().Add(time.Minute)
@@ -38,19 +51,19 @@ func untilInline(t *testing.T, round func() bool) {
 		if round() {
 			seen++
 		} else if time.Now().After(end) {
-			t.Fatalf("only %d of %d calls were made in haste", seen, n)
+			t.Fatalf("only %d of %d calls were made inline", seen, n)
 		}
 	}
 }
 
-// A call that was given up early is made again, and its caller does not notice: not one
-// that does not wait either. What was given up may arrive after the release, and must find
-// its ID barred.
-func TestHastyAcquireIsMadeAgain(t *testing.T) {
+// A call that was abandoned early is made again, and its caller does not notice, even if the call
+// does not wait. The abandoned call may arrive after the release, and must find the tombstone of
+// its ID.
+func TestTimedOutAcquireIsMadeAgain(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
 	proxy, direct := testenv.Proxy(t, server.Addr()), directTo(t, server)
-	c := clientAt(t, proxy.Addr(), dlock.Config{DefaultTTL: 20 * time.Second})
+	c := inlineClientAt(t, proxy.Addr())
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	untilInline(t, func() bool {
@@ -75,29 +88,29 @@ func TestHastyAcquireIsMadeAgain(t *testing.T) {
 			return false
 		}
 		elapse(300 * time.Millisecond) // until the first has arrived
-		bars := 0
+		tombstones := 0
 		for _, key := range direct.Keys(t.Context(), "*").Val() {
 			if key == "k" {
 				t.Error("a claim that arrived late was stored")
 			}
 			if strings.Contains(key, "\x01b") {
-				bars++
+				tombstones++
 			}
 		}
-		if bars != 1 {
-			t.Errorf("%d IDs are barred, want 1", bars)
+		if tombstones != 1 {
+			t.Errorf("%d IDs have tombstones, want 1", tombstones)
 		}
 		return true
 	})
 }
 
-// A release that was given up early was carried out nevertheless. The one that follows
-// finds nothing, and that is no loss.
-func TestHastyReleaseIsMadeAgain(t *testing.T) {
+// A release that was abandoned early was still carried out. The release that follows finds nothing,
+// which is not a loss.
+func TestTimedOutReleaseIsMadeAgain(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
 	proxy, direct := testenv.Proxy(t, server.Addr()), directTo(t, server)
-	c := clientAt(t, proxy.Addr(), dlock.Config{DefaultTTL: 20 * time.Second})
+	c := inlineClientAt(t, proxy.Addr())
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	untilInline(t, func() bool {
@@ -127,9 +140,9 @@ func TestHastyReleaseIsMadeAgain(t *testing.T) {
 	})
 }
 
-// An inline call is not longer than its attempt timeout: a call on a dead link ends
-// soon after its context, whether or not the client honors deadlines.
-func TestHastyCallEndsWithItsContext(t *testing.T) {
+// An inline call takes no longer than its attempt timeout: a call on a dead link ends soon after
+// its context, whether or not the client honors deadlines.
+func TestInlineCallEndsWithItsContext(t *testing.T) {
 	for _, heeds := range []bool{true, false} {
 		t.Run(fmt.Sprintf("heeds=%v", heeds), func(t *testing.T) {
 			t.Parallel()
@@ -151,7 +164,7 @@ func TestHastyCallEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// dies makes a call on a link that has just died, and cancels it.
+// dies makes a call on a link that has just failed, and cancels it.
 func dies(t *testing.T, proxy *servers.Proxy, cancel context.CancelFunc, call func() error, errs ...error) {
 	t.Helper()
 	proxy.BlackHole(true)

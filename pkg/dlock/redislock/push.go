@@ -8,8 +8,8 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// listenChannel is where the waiters of this process want to be told of grants of lock, or
-// "-" while it does not listen: scripts do not pass over such a waiter.
+// listenChannel returns the channel on which this process receives grants of lock, or "-" while it
+// is not subscribed: scripts do not pass over such a waiter.
 func (d *redisDriver) listenChannel(lock string) string {
 	if !d.subscriptions.listening(d.slotOf(lock)) {
 		return noChannel
@@ -19,8 +19,8 @@ func (d *redisDriver) listenChannel(lock string) string {
 
 const noChannel = "-"
 
-// recheck asks for everything that waits in some slots: a grant may have been
-// published when nobody heard.
+// recheck asks the engine to renew every claim that waits in the given slots: a grant may have been
+// published while there was no subscriber.
 func (d *redisDriver) recheck(slots map[int]bool) {
 	d.mu.Lock()
 	var waiting []driver.Event
@@ -35,7 +35,7 @@ func (d *redisDriver) recheck(slots map[int]bool) {
 	}
 }
 
-// heard passes on a push: phase, lock, id and token.
+// heard forwards a push: phase, lock, id and token.
 func (d *redisDriver) heard(payload string) {
 	part := strings.Split(payload, separator)
 	if len(part) != 4 || !strings.HasPrefix(part[1], d.prefix) {

@@ -9,7 +9,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// eventsNow are the events that a driver has sent.
+// eventsNow returns the events that a driver has sent.
 func eventsNow(d *redisDriver) (all []driver.Event) {
 	for {
 		select {
@@ -21,7 +21,7 @@ func eventsNow(d *redisDriver) (all []driver.Event) {
 	}
 }
 
-// A push becomes an event. What is not ours, or is damaged, does not.
+// A push becomes an event. A foreign or damaged message does not.
 func TestHeard(t *testing.T) {
 	const sep = separator
 	event := func(phase driver.Phase, token int64) []driver.Event {
@@ -46,7 +46,7 @@ func TestHeard(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				d := &redisDriver{
-					Outbox: driver.NewOutbox(4), prefix: "p:", waiting: map[string]waiter{"id": {key: "k"}},
+					EventQueue: driver.NewEventQueue(4), prefix: "p:", waiting: map[string]waiter{"id": {key: "k"}},
 					settings: settings{replicas: tc.replicas, gap: time.Second},
 				}
 				d.heard(tc.payload)
@@ -89,7 +89,7 @@ func TestAnswerDeadlines(t *testing.T) {
 	}
 }
 
-// A pause doubles from 10 ms to its bound.
+// A pause doubles from 10 ms to its maximum.
 func TestBackoff(t *testing.T) {
 	var b backoff
 	for i, want := range []time.Duration{10, 20, 40, 80, 100, 100} {

@@ -15,6 +15,7 @@ import (
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/sharedtimeout"
 	"github.com/ceyewan/genesis/pkg/dlock/redislock"
 )
 
@@ -28,7 +29,7 @@ func newLocks(t *testing.T, client redis.UniversalClient, cfg dlock.Config) *dlo
 	return c
 }
 
-// A thousand dead waiters ahead cost the next living one a heartbeat in all.
+// A thousand dead waiters ahead delay the next living one by one heartbeat in total.
 func TestThousandDeadWaiters(t *testing.T) {
 	client := testenv.Redis(t).Client()
 	defer func() { _ = client.Close() }()
@@ -47,7 +48,7 @@ func TestThousandDeadWaiters(t *testing.T) {
 			t.Fatalf("ghost %d: %v, %v", i, st.Phase, err)
 		}
 	}
-	if err := ghosts.Close(); err != nil { // and nobody listens or renews any more
+	if err := ghosts.Close(); err != nil { // there are no subscribers and no renewals any more
 		t.Fatal(err)
 	}
 	got := make(chan error, 1)
@@ -82,8 +83,8 @@ func TestThousandDeadWaiters(t *testing.T) {
 	}
 }
 
-// A queue that is never empty, and whose waiters are served before they would renew, is
-// not forgotten for that: those who come keep it.
+// A queue that is never empty, and whose waiters are served before they would renew, does not
+// expire: newcomers extend it.
 func TestABusyQueueIsKept(t *testing.T) {
 	t.Parallel()
 	client := testenv.Redis(t).Client()
@@ -94,12 +95,12 @@ func TestABusyQueueIsKept(t *testing.T) {
 	}
 	defer func() { _ = d.Close() }()
 	ctx, next := context.Background(), 0
-	file := func(want driver.Phase) driver.Ref {
+	submit := func(want driver.Phase) driver.Ref {
 		t.Helper()
 		next++
 		r := driver.Ref{Key: "k", ID: fmt.Sprintf("%032x", next), TTL: time.Minute}
 		st, err := d.Acquire(ctx, driver.Request{Ref: r, Wait: true})
-		for errors.Is(err, driver.ErrHasty) { // a busy machine ended the attempt
+		for errors.Is(err, sharedtimeout.ErrAttemptTimeout) { // a busy machine ended the attempt
 			st, err = d.Acquire(ctx, driver.Request{Ref: r, Wait: true})
 		}
 		if err != nil || st.Phase != want {
@@ -107,8 +108,8 @@ func TestABusyQueueIsKept(t *testing.T) {
 		}
 		return r
 	}
-	file(driver.Held)
-	file(driver.Queued) // and stays
+	submit(driver.Held)
+	submit(driver.Queued) // and stays
 	const passed = 30 * time.Second
 	left := func() time.Duration {
 		return min(client.PTTL(ctx, "{k}\x01z").Val(), client.PTTL(ctx, "{k}\x01h").Val())
@@ -122,7 +123,7 @@ func TestABusyQueueIsKept(t *testing.T) {
 	}
 	age()
 	testenv.Eventually(t, 5*time.Minute, "a newcomer keeps the queue", func() bool { // in one second of sixteen
-		file(driver.Queued)
+		submit(driver.Queued)
 		releaseClaim(t, d, "k", next, time.Minute) // again if a busy machine ended the attempt
 		if left() < passed/2 {
 			age() // the machine was too busy in that second
@@ -131,7 +132,7 @@ func TestABusyQueueIsKept(t *testing.T) {
 	})
 }
 
-// A proxy that refuses several keys at once gets them one by one.
+// If a proxy refuses several keys at once, they are sent one by one.
 func TestRenewalThroughAProxyThatSplits(t *testing.T) {
 	proxy := testenv.Proxy(t, testenv.Redis(t).Addr())
 	client := redis.NewClient(&redis.Options{Addr: proxy.Addr(), ContextTimeoutEnabled: true})

@@ -1,11 +1,10 @@
-// Package redislock keeps locks in Redis: a single server, a master watched by
-// sentinels, or a cluster, through one go-redis client.
+// Package redislock stores locks in Redis: on a single server, on a master monitored by sentinels,
+// or on a cluster, through one go-redis client.
 //
-// A lock is a plain string key with an expiry, so that every client which locks
-// with SET NX PX excludes us and is excluded. Beside it stand a queue, in which
-// waiters are granted the key in the order in which they came, and the last
-// fencing token. docs/backends/redis.md has the layout, and says what Redis can
-// promise and what it cannot.
+// A lock is a plain string key with an expiry, so it excludes every client that locks with SET NX
+// PX, and such a client excludes it. Next to it are a queue, which grants the key to waiters in the
+// order in which they arrived, and the last fencing token. docs/backends/redis.md describes the
+// layout, and what Redis can promise and what it cannot.
 package redislock
 
 import (
@@ -20,28 +19,27 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
-	"github.com/ceyewan/genesis/pkg/dlock/internal/bound"
 	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/sharedtimeout"
+	"github.com/ceyewan/genesis/pkg/xerrors"
 )
 
-// An Option changes how locks are kept.
+// An Option changes how locks are stored.
 type Option func(*settings)
 
-// WithMinReplicas lets a grant or a renewal count only when n replicas have
-// confirmed it, each time within the given bound. It narrows the window in which
-// a failover gives one lock to two holders, and does not close it: WAIT is not
-// consensus. It costs a round trip to the replicas, and hand-overs one more to
-// the server.
+// WithMinReplicas accepts a grant or a renewal only when n replicas have confirmed it, each time
+// within the given timeout. It narrows the window in which a failover gives one lock to two
+// holders, but does not close it: WAIT is not consensus. It costs one round trip to the replicas,
+// and one more to the server when a lock passes from one holder to the next.
 func WithMinReplicas(n int, within time.Duration) Option {
 	return func(s *settings) { s.replicas, s.replicaWait = n, within }
 }
 
-// WithPlainClients leaves a key free for a while after each of our holders, so that
-// clients which poll with SET NX get their share, and lets our first waiter ask
-// every 50 ms, since such clients tell nobody when they leave. Without it they are
-// served only when none of ours waits. It is meant for migrations, and for every
-// Client that shares the key: it costs that much time at each hand-over. 20 ms is
-// enough beside redsync.
+// WithPlainClients leaves a key free for the time gap after each holder of this library, so that
+// clients that poll with SET NX get their share. It also makes the first waiter ask every 50 ms,
+// because such clients do not announce a release. Without it, those clients get the lock only while
+// no claim of this library waits. It is meant for migrations and must be set on every Client that
+// shares the key. It delays each change of holder by the gap. 20 ms is enough alongside redsync.
 func WithPlainClients(gap time.Duration) Option {
 	return func(s *settings) { s.gap = gap }
 }
@@ -50,17 +48,25 @@ type settings struct {
 	replicas    int
 	replicaWait time.Duration
 	gap         time.Duration
+	bad         error // what Open returns
+
+	alwaysInline bool // tests: also where the server has not been quick
 }
 
-// New returns a backend on client, which stays open when locks are closed.
+// New returns a backend that uses client. The client stays open when locks are closed. Open
+// returns driver.ErrConnectorNil if it is nil, and xerrors.ErrInvalidConfig for an option that is
+// out of range.
 //
-// Give locks a client of their own. On a client that also runs blocking commands such
-// as BLPOP, calls and renewals wait for a connection until locks are lost. The pool
-// needs eight connections for each server; Check says when it has fewer, or when
-// calls have had to wait for one.
+// Give locks a client of their own. On a client that also runs blocking commands such as BLPOP,
+// calls and renewals wait for a connection until locks are lost. The pool needs eight connections
+// for each server; Check reports a pool that has fewer, or in which calls had to wait.
 func New(client redis.UniversalClient, opts ...Option) driver.Opener {
 	o := &opener{client: client}
-	for _, opt := range opts {
+	for i, opt := range opts {
+		if opt == nil {
+			o.settings.bad = fmt.Errorf("%w: redislock: option %d is nil", xerrors.ErrInvalidConfig, i)
+			continue
+		}
 		opt(&o.settings)
 	}
 	return o
@@ -73,17 +79,15 @@ type opener struct {
 
 // Open does no I/O.
 func (o *opener) Open(opts driver.Options) (driver.Driver, error) {
-	switch s := o.settings; {
-	case o.client == nil:
-		return nil, fmt.Errorf("redislock: the client is nil")
-	case s.replicas < 0 || s.replicaWait < 0 || (s.replicas > 0 && s.replicaWait == 0):
-		return nil, fmt.Errorf("redislock: WithMinReplicas(%d, %v) is out of range", s.replicas, s.replicaWait)
-	case s.gap < 0 || s.gap > driver.Heartbeat(time.Hour):
-		return nil, fmt.Errorf("redislock: WithPlainClients(%v) is not between 0 and 3s", s.gap)
+	if err := o.settings.validate(); err != nil {
+		return nil, err
+	}
+	if redisnode.IsNil(o.client) {
+		return nil, fmt.Errorf("%w: redislock: the client is nil", driver.ErrConnectorNil)
 	}
 	d := &redisDriver{
 		client: o.client, settings: o.settings, prefix: opts.Prefix, log: opts.Logger,
-		waiting: map[string]waiter{}, Outbox: driver.NewOutbox(1024),
+		waiting: map[string]waiter{}, EventQueue: driver.NewEventQueue(1024),
 	}
 	switch c := o.client.(type) {
 	case *redis.ClusterClient:
@@ -106,9 +110,21 @@ func (o *opener) Open(opts driver.Options) (driver.Driver, error) {
 	return d, nil
 }
 
-// setTimeouts keeps clients on the connections of c that differ in their time-outs:
-// nothing else ends a call of a client that does not honor deadlines, and WAIT may take
-// longer than a client usually reads.
+func (s *settings) validate() error {
+	switch {
+	case s.bad != nil:
+		return s.bad
+	case s.replicas < 0 || s.replicaWait < 0 || (s.replicas > 0 && s.replicaWait == 0):
+		return fmt.Errorf("%w: redislock: WithMinReplicas(%d, %v) is out of range", xerrors.ErrInvalidConfig, s.replicas, s.replicaWait)
+	case s.gap < 0 || s.gap > driver.Heartbeat(time.Hour):
+		return fmt.Errorf("%w: redislock: WithPlainClients(%v) is not between 0 and 3s", xerrors.ErrInvalidConfig, s.gap)
+	}
+	return nil
+}
+
+// setTimeouts creates clients that share the connections of c but have other timeouts: nothing else
+// ends a call of a client that does not honor deadlines, and WAIT may take longer than the client's
+// usual read timeout.
 func (d *redisDriver) setTimeouts(c *redis.Client) {
 	d.shortTimeoutClient, d.honorsDeadline = c, c.Options().ContextTimeoutEnabled
 	if !d.honorsDeadline {
@@ -119,51 +135,51 @@ func (d *redisDriver) setTimeouts(c *redis.Client) {
 	}
 }
 
-// newName makes the name of a driver's channel.
+// newName returns a random name for a driver's channel.
 func newName() string {
 	var raw [8]byte
 	_, _ = rand.Read(raw[:])
 	return hex.EncodeToString(raw[:])
 }
 
-// capacities are what Redis can do.
+// capacities returns what Redis can do.
 func capacities() driver.Caps {
 	return driver.Caps{
-		Name: "redis", Lease: true, Remote: true, Fencing: true, FenceRange: true, FIFO: true, Push: true,
+		Name: "redis", Lease: true, Remote: true, Fencing: true, TokenRange: true, FIFO: true, Push: true,
 		Modes: []driver.Mode{driver.Exclusive}, MinTTL: 10 * time.Millisecond,
 	}
 }
 
 func (d *redisDriver) Caps() driver.Caps { return capacities() }
 
-// Close ends the subscription and what is still on its way.
+// Close ends the subscriptions and the calls in flight.
 func (d *redisDriver) Close() error {
 	d.closeOnce.Do(func() {
 		d.cancel()
 		d.subscriptions.close()
 		d.work.Wait()
-		d.Outbox.Close()
+		d.EventQueue.Close()
 	})
 	return nil
 }
 
 type redisDriver struct {
-	*driver.Outbox
+	*driver.EventQueue
 	client   redis.UniversalClient
 	cluster  *redis.ClusterClient // nil if it is none
 	settings settings
 	prefix   string
 	log      logger
-	me       string             // names our channels
-	info     redisnode.InfoText // with our channel before it, but for a cluster
+	me       string             // names this driver's channels
+	info     redisnode.InfoText // with the channel before it, except on a cluster
 	plain    redisnode.InfoText
 
-	honorsDeadline     bool                  // the client was told to
-	shortTimeoutClient redis.UniversalClient // ends calls with their attempt timeout; nil if it cannot
-	replicaClient      redis.UniversalClient // has the time to wait for replicas; nil on a cluster
-	attemptTimeouts    bound.Shared          // of inline calls
-	pipeliner          pipeliner             // of the only master, or of masters that are not known
-	byMaster           masterPipeliners      // on a cluster
+	honorsDeadline     bool                   // the client is configured to
+	shortTimeoutClient redis.UniversalClient  // ends calls with their attempt timeout; nil if it cannot
+	replicaClient      redis.UniversalClient  // has the time to wait for replicas; nil on a cluster
+	attemptTimeouts    sharedtimeout.Contexts // of inline calls
+	pipeliner          pipeliner              // of the only master, or of masters that are not known
+	byMaster           masterPipeliners       // on a cluster
 	subscriptions      subscriptions
 	explainer          redisnode.Explainer
 
@@ -174,11 +190,11 @@ type redisDriver struct {
 	warned    sync.Once
 
 	mu      sync.Mutex
-	waiting map[string]waiter    // by claim ID: what we have queued
+	waiting map[string]waiter    // by claim ID: this driver's queued claims
 	burnt   map[string]time.Time // by claim ID, and until when: see undo
 }
 
-// A waiter is a claim of ours that is queued.
+// A waiter is a queued claim of this driver.
 type waiter struct {
 	key  string
 	slot int
@@ -203,8 +219,8 @@ func (d *redisDriver) Acquire(ctx context.Context, r driver.Request) (driver.Sta
 		return driver.State{Phase: driver.Gone}, nil // the caller asks with another ID
 	}
 	if slot := d.slotOf(n.lock); r.Wait && !d.subscriptions.ready(slot) {
-		// A waiter that does not listen costs those behind it the time until its next
-		// heartbeat, so a claim queues only after the first attempt to subscribe.
+		// A waiter that is not subscribed delays the waiters behind it until its next heartbeat. So
+		// a claim is queued only after the first attempt to subscribe.
 		st, err := d.submit(ctx, r, n, false)
 		if err != nil || st.Phase == driver.Held {
 			return st, err
@@ -214,11 +230,11 @@ func (d *redisDriver) Acquire(ctx context.Context, r driver.Request) (driver.Sta
 	return d.submit(ctx, r, n, r.Wait)
 }
 
-// maxRepeats is how often a script is called again that has left dead waiters behind.
-// Twice as often as the longest queue can need.
+// maxRepeats is how often a script that has left dead waiters is called again. It is twice what the
+// longest queue can need.
 const maxRepeats = 400
 
-// submit sends a claim, again while dead waiters hide whether the lock is free.
+// submit sends a claim. It repeats the call while dead waiters hide whether the lock is free.
 func (d *redisDriver) submit(ctx context.Context, r driver.Request, n names, wait bool) (driver.State, error) {
 	for range maxRepeats {
 		a, err := d.submitOnce(ctx, r, n, wait)
@@ -235,8 +251,8 @@ func (d *redisDriver) submitOnce(ctx context.Context, r driver.Request, n names,
 		heartbeat = millis(driver.Heartbeat(r.TTL))
 	}
 	args := append(make([]any, 0, 5), r.ID, millis(r.TTL), heartbeat, d.who(n.lock, r.Info, wait))
-	if r.Fences > 1 {
-		args = append(args, r.Fences)
+	if r.Tokens > 1 {
+		args = append(args, r.Tokens)
 	}
 	cmd := acquireScript.Command(ctx, d.withGap(n, n.lock, n.fence, n.queue, n.waiters, n.tombstone(r.ID)), args...)
 	var reply any
@@ -249,7 +265,7 @@ func (d *redisDriver) submitOnce(ctx context.Context, r driver.Request, n names,
 			err = redisnode.Unsent(d.explain(ctx.Err()))
 		}
 	} else {
-		reply, err = d.call(ctx, cmd, hasty)
+		reply, err = d.call(ctx, cmd, inline)
 	}
 	if err != nil {
 		return answer{}, err
@@ -266,7 +282,7 @@ func (d *redisDriver) submitOnce(ctx context.Context, r driver.Request, n names,
 	return a, nil
 }
 
-// withGap adds the gap to keys if we leave one.
+// withGap adds the gap key if the driver leaves a gap.
 func (d *redisDriver) withGap(n names, keys ...string) []string {
 	if d.settings.gap > 0 {
 		keys = append(keys, n.gap)
@@ -274,8 +290,8 @@ func (d *redisDriver) withGap(n names, keys ...string) []string {
 	return keys
 }
 
-// who is where a claim wants to be told, and whose it is. Without a cluster the
-// channel is always the same, and stands before what is stored of an Info already.
+// who returns the channel for pushes to a claim, and its owner. Without a cluster the channel is
+// always the same, and the encoded Info already starts with it.
 func (d *redisDriver) who(lock string, i driver.Info, wait bool) string {
 	switch {
 	case wait && !d.subscriptions.listening(d.slotOf(lock)):
@@ -286,7 +302,7 @@ func (d *redisDriver) who(lock string, i driver.Info, wait bool) string {
 	return d.info.Encode(i)
 }
 
-// record keeps the table of what is queued, and listens once there is anything.
+// record updates the table of queued claims, and subscribes once there is one.
 func (d *redisDriver) record(r driver.Ref, lock string, p driver.Phase) {
 	d.mu.Lock()
 	w, had := d.waiting[r.ID]
@@ -302,7 +318,7 @@ func (d *redisDriver) record(r driver.Ref, lock string, p driver.Phase) {
 	}
 }
 
-// slotOf is the slot of a lock on a cluster, and 0 without one.
+// slotOf returns the slot of a lock on a cluster, or 0 without a cluster.
 func (d *redisDriver) slotOf(lock string) int {
 	if d.cluster == nil {
 		return 0
@@ -312,13 +328,13 @@ func (d *redisDriver) slotOf(lock string) int {
 
 func (d *redisDriver) Release(ctx context.Context, r driver.Ref) (driver.State, error) {
 	tombstone := "0"
-	if r.Unsettled {
-		tombstone = millis(driver.BarFor(r.TTL))
+	if r.Unanswered {
+		tombstone = millis(driver.TombstoneTTL(r.TTL))
 	}
-	return d.remove(ctx, r.Key, r.ID, tombstone, "", hasty)
+	return d.remove(ctx, r.Key, r.ID, tombstone, "", inline)
 }
 
-// Evict is a release that the token must match, and of which the owner is told.
+// Evict is a release for which the token must match. The owner is notified.
 func (d *redisDriver) Evict(ctx context.Context, key, id string, token int64) (driver.State, error) {
 	return d.remove(ctx, key, id, "0", strconv.FormatInt(token, 10), patient)
 }
@@ -344,8 +360,8 @@ func (d *redisDriver) remove(ctx context.Context, key, id, tombstone, token stri
 	return a.state, err
 }
 
-// grantLater goes on with a release that has dropped as many dead waiters as one script
-// may. If it fails, a heartbeat of whoever waits does the same.
+// grantLater continues a release that has dropped as many dead waiters as one script may. If it
+// fails, the heartbeat of a waiter does the same.
 func (d *redisDriver) grantLater(n names) {
 	for range maxRepeats {
 		ctx, cancel := context.WithTimeout(d.ctx, tripTimeout)

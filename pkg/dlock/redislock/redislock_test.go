@@ -18,7 +18,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/redislock"
 )
 
-// childAddrs tells a child process of the suite where the servers are.
+// childAddrs passes the addresses of the servers to a child process of the suite.
 const childAddrs = "REDISLOCK_TEST_ADDRS"
 
 func TestMain(m *testing.M) {
@@ -34,8 +34,8 @@ func TestMain(m *testing.M) {
 			return redislock.New(redis.NewClient(&redis.Options{Addr: endpoints[0], ContextTimeoutEnabled: true}))
 		})
 	}
-	// The tests wait more than they work. Under stress their bounds are pass marks, and they
-	// must not take time from each other. A flag of the command wins.
+	// The tests wait more than they work. Under stress their limits are strict, and they must not
+	// take time from each other. A command-line flag takes precedence.
 	if os.Getenv(testenv.StressEnv) == "" {
 		if err := flag.Set("test.parallel", "8"); err != nil {
 			panic(err)
@@ -51,11 +51,11 @@ func (silent) Printf(context.Context, string, ...any) {}
 
 // caps are what the harness expects of Redis.
 var caps = driver.Caps{
-	Name: "redis", Lease: true, Remote: true, Fencing: true, FenceRange: true, FIFO: true, Push: true,
+	Name: "redis", Lease: true, Remote: true, Fencing: true, TokenRange: true, FIFO: true, Push: true,
 	Modes: []driver.Mode{driver.Exclusive}, MinTTL: 10 * time.Millisecond,
 }
 
-// harness is the suite on a client. Every case has a prefix of its own.
+// harness runs the suite on a client. Every case has its own prefix.
 func harness(client redis.UniversalClient, addr string, opts ...redislock.Option) func(*testing.T) *drivertest.Harness {
 	return func(t *testing.T) *drivertest.Harness {
 		prefix := "suite:" + t.Name() + ":"

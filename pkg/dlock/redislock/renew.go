@@ -15,7 +15,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
 )
 
-// A renewal is one call of Renew at work.
+// A renewal is the state of one call of Renew.
 type renewal struct {
 	driver *redisDriver
 	refs   []driver.Ref
@@ -24,13 +24,13 @@ type renewal struct {
 	mu       sync.Mutex
 	states   []driver.State
 	answered int
-	returned bool  // nobody looks at the answers any more
+	returned bool  // answers are no longer used
 	err      error // the last
 }
 
-// Renew renews what is held by many keys a script, and what is queued by key.
-// Commands go out in pipelines, side by side for each master of a cluster, and
-// whatever was answered when ctx ends counts.
+// Renew renews held claims with many keys per script, and queued claims one key at a time. Commands
+// are pipelined, concurrently for each master of a cluster, and every answer that arrives before
+// ctx ends counts.
 func (d *redisDriver) Renew(ctx context.Context, refs []driver.Ref) ([]driver.State, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -49,17 +49,17 @@ func (d *redisDriver) Renew(ctx context.Context, refs []driver.Ref) ([]driver.St
 	return slices.Clone(r.states), nil
 }
 
-// errNoAnswer is for calls that ended a moment before their context says so.
+// errNoAnswer is for calls that end just before their context reports it.
 var errNoAnswer = errors.New("redislock: no answer in time")
 
-// stalledGrace is how long a master that did not answer lately is waited for at least
-// once the others have answered.
+// stalledGrace is the shortest time to wait for a master that did not answer recently, once the
+// others have answered.
 const stalledGrace = 50 * time.Millisecond
 
-// await renews at all masters side by side. It returns when ctx ends, when all have
-// answered, or when all have that answered lately and a while has passed: what a
-// stalled master has not answered by then stays Unknown and is asked again. Its late
-// answer shows that it is not stalled any more.
+// await renews at all masters concurrently. It returns when ctx ends, when all masters have
+// answered, or when all masters that answered recently have answered again and a grace period has
+// passed. Claims that a stalled master has not answered by then stay Unknown and are retried. A
+// late answer shows that the master is no longer stalled.
 func (r *renewal) await(ctx context.Context, groups map[string][]*batch) {
 	var healthyRuns, stalledRuns sync.WaitGroup
 	healthy, all, waitFor := make(chan struct{}), make(chan struct{}), 0
@@ -86,7 +86,7 @@ func (r *renewal) await(ctx context.Context, groups map[string][]*batch) {
 	}
 	grace := time.Until(r.sent.Add(max(4*time.Since(r.sent), stalledGrace)))
 	if waitFor == 0 {
-		grace = time.Hour // nobody is kept waiting
+		grace = time.Hour // no caller is waiting
 	}
 	timer := time.NewTimer(grace)
 	defer timer.Stop()
@@ -97,8 +97,8 @@ func (r *renewal) await(ctx context.Context, groups map[string][]*batch) {
 	}
 }
 
-// outlasting is a context that ends when ctx would by itself, and not when Renew
-// returns: a connection that is being made to a stalled master is worth finishing.
+// outlasting returns a context that ends when ctx would end by itself, but not when Renew returns:
+// a connection attempt to a stalled master is worth finishing.
 func (r *renewal) outlasting(ctx context.Context) (context.Context, context.CancelFunc) {
 	run, cancel := context.WithCancel(ctx)
 	end, ok := ctx.Deadline()
@@ -113,22 +113,21 @@ func (r *renewal) outlasting(ctx context.Context) (context.Context, context.Canc
 	}
 }
 
-// A batch is claims that one script renews.
+// A batch is a set of claims that one script renews.
 type batch struct {
 	claims   []int // their places in refs
-	listened bool  // the call named our channel
+	listened bool  // the call named this driver's channel
 	queued   bool  // by renew_queue.lua, on one lock; else by renew_held.lua
 }
 
-// batchMost is how many claims one script renews: the server does nothing else
-// meanwhile. pipeMost is how many scripts go out together.
+// maxRenewals is how many claims one script renews: the server does nothing else meanwhile.
+// maxPipeline is how many scripts are sent together.
 const (
-	batchMost = 128
-	pipeMost  = 32
+	maxRenewals = 128
+	maxPipeline = 32
 )
 
-// group sorts the claims into batches, by the master that has them and, on a
-// cluster, by slot.
+// group sorts the claims into batches, by master and, on a cluster, by slot.
 func (r *renewal) group(ctx context.Context) map[string][]*batch {
 	d, queued := r.driver, r.queued()
 	groups := map[string][]*batch{}
@@ -141,7 +140,7 @@ func (r *renewal) group(ctx context.Context) map[string][]*batch {
 			share += strconv.Itoa(slotOf(d.prefix + ref.Key))
 		}
 		b := open[share]
-		if b == nil || len(b.claims) == batchMost {
+		if b == nil || len(b.claims) == maxRenewals {
 			b = &batch{queued: queued[i]}
 			open[share] = b
 			node := d.nodeOf(ctx, d.prefix+ref.Key)
@@ -152,7 +151,7 @@ func (r *renewal) group(ctx context.Context) map[string][]*batch {
 	return groups
 }
 
-// queued says which claims wait, as far as we know.
+// queued reports which claims wait, as far as the driver knows.
 func (r *renewal) queued() []bool {
 	r.driver.mu.Lock()
 	defer r.driver.mu.Unlock()
@@ -163,7 +162,7 @@ func (r *renewal) queued() []bool {
 	return queued
 }
 
-// nodeOf names the master of a key, as far as we know.
+// nodeOf returns the address of the master of a key, as far as the driver knows.
 func (d *redisDriver) nodeOf(ctx context.Context, lock string) string {
 	if d.cluster == nil {
 		return ""
@@ -175,18 +174,17 @@ func (d *redisDriver) nodeOf(ctx context.Context, lock string) string {
 	return node.Options().Addr
 }
 
-// run renews the batches of one master, a pipeline at a time. Claims that turn
-// out not to be held are looked for in their queues.
+// run renews the batches of one master, one pipeline at a time. Claims that turn out not to be held
+// are looked up in their queues.
 func (r *renewal) run(ctx context.Context, p *pipeliner, batches []*batch) {
 	for len(batches) > 0 && ctx.Err() == nil {
-		n := min(len(batches), pipeMost)
+		n := min(len(batches), maxPipeline)
 		rest := r.send(ctx, p, batches[:n])
 		batches = append(batches[n:], rest...)
 	}
 }
 
-// send runs some batches in one pipeline, and returns what is to be asked in
-// another way.
+// send runs some batches in one pipeline and returns the batches to send in another form.
 func (r *renewal) send(ctx context.Context, p *pipeliner, batches []*batch) []*batch {
 	cmds := make([]*command, len(batches))
 	for i, b := range batches {
@@ -216,8 +214,8 @@ func (r *renewal) send(ctx context.Context, p *pipeliner, batches []*batch) []*b
 	return rest
 }
 
-// splits reports whether several keys were refused at once: by a proxy in between, or
-// because their slot moves and some of them have moved already.
+// splits reports whether several keys were refused together: by a proxy, or because their slot is
+// moving and some of the keys have already moved.
 func (b *batch) splits(err error) bool {
 	if len(b.claims) == 1 || b.queued {
 		return false
@@ -255,12 +253,12 @@ func (r *renewal) command(ctx context.Context, b *batch) *command {
 	return renewQueueScript.Command(ctx, d.withGap(n, n.lock, n.fence, n.queue, n.waiters), args...)
 }
 
-// takeTokens reads the answer of renew_held.lua, and returns the claims that were not
-// held, each to be asked for in its queue.
+// takeTokens reads the answer of renew_held.lua. It returns the claims that were not held, each to
+// be looked up in its queue.
 func (r *renewal) takeTokens(b *batch, reply any) (rest []*batch) {
 	list, ok := reply.([]any)
 	if !ok || len(list) != len(b.claims)+1 || redisnode.Text(list[0]) != r.driver.me {
-		r.fail(ErrReply)
+		r.fail(ErrUnexpectedReply)
 		return nil
 	}
 	byKey := map[string]*batch{}
@@ -285,7 +283,7 @@ func (r *renewal) takeTokens(b *batch, reply any) (rest []*batch) {
 func (r *renewal) takeStates(b *batch, reply any) {
 	list, ok := reply.([]any)
 	if !ok || len(list) != len(b.claims)+1 || redisnode.Text(list[0]) != r.driver.me {
-		r.fail(ErrReply)
+		r.fail(ErrUnexpectedReply)
 		return
 	}
 	unheard, waits := false, false
@@ -309,7 +307,7 @@ func (r *renewal) takeStates(b *batch, reply any) {
 
 func (r *renewal) set(i int, st driver.State) {
 	if r.isOver() {
-		return // what it says may be out of date, and nobody looks
+		return // the answer may be out of date, and Renew has returned
 	}
 	ref := r.refs[i]
 	if st.Phase != driver.Queued { // one that waits was entered when it was submitted, unless it was released since
@@ -327,7 +325,7 @@ func (r *renewal) isOver() bool {
 	return r.returned
 }
 
-// forget takes a claim out of the table of what is queued.
+// forget removes a claim from the table of queued claims.
 func (d *redisDriver) forget(id string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -15,8 +15,8 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// twoMasters is a driver on a cluster, with a claim at a master that is reached through
-// a proxy, and one at another.
+// twoMasters returns a driver on a cluster, with one claim at a master behind a proxy and one at
+// another master.
 func twoMasters(t *testing.T) (d *redisDriver, refs []driver.Ref, proxy *servers.Proxy) {
 	t.Helper()
 	cl := testenv.Cluster(t)
@@ -62,8 +62,8 @@ func renew(t *testing.T, d *redisDriver, refs []driver.Ref, within time.Duration
 	return states[0].Phase, states[1].Phase, time.Since(at)
 }
 
-// A renewal waits for a stalled master once, and then not any more until the
-// master answers again, however far away it is.
+// A renewal waits for a stalled master once, and then no longer until the master answers again,
+// however far away it is.
 func TestRenewDoesNotWaitForAStalledMaster(t *testing.T) {
 	t.Parallel()
 	d, refs, proxy := twoMasters(t)
@@ -92,7 +92,7 @@ func TestRenewDoesNotWaitForAStalledMaster(t *testing.T) {
 	}
 }
 
-// A lateContext has a deadline, and never says that it has passed, as one whose timer is
+// A lateContext has a deadline but never reports that it has passed, like a context whose timer is
 // about to fire.
 type lateContext struct {
 	context.Context
@@ -101,8 +101,8 @@ type lateContext struct {
 
 func (c lateContext) Deadline() (time.Time, bool) { return c.at, true }
 
-// A renewal without any answer is an error, also in the moment in which its time is over and
-// its context does not say so yet.
+// A renewal without any answer is an error, even at the moment at which its time is over and its
+// context does not report it yet.
 func TestRenewWithoutAnswerIsAnError(t *testing.T) {
 	d, _ := open(t, testenv.Redis(t).Client())
 	late := lateContext{context.Background(), time.Now()}

@@ -12,29 +12,29 @@ import (
 
 var phases = map[string]driver.Phase{"queued": driver.Queued, "held": driver.Held, "gone": driver.Gone}
 
-// An answer is what a script says of one claim.
+// An answer is what a script returns about one claim.
 type answer struct {
 	state   driver.State
-	unheard bool // queued, and the server knows no subscriber of the channel that we named
+	unheard bool // queued, and the server knows no subscriber of the named channel
 	more    bool // released, and dead waiters are left to drop before the lock is granted
 	again   bool // nothing was stored, and dead waiters are left to drop
 }
 
-// parseAnswer reads "<phase> <id> <token>", of a waiter followed by how many are before
-// it, when to ask again and perhaps "unheard", of a released claim perhaps by "more". An
-// answer about another claim is never taken for ours.
+// parseAnswer reads "<phase> <id> <token>". For a waiter, the number of claims ahead, the recheck
+// time and possibly "unheard" follow; for a released claim, possibly "more". An answer about
+// another claim is an error.
 func parseAnswer(reply any, r driver.Ref, sent time.Time) (answer, error) {
 	word, rest, _ := strings.Cut(redisnode.Text(reply), " ")
 	id, rest, _ := strings.Cut(rest, " ")
 	phase, known := phases[word]
 	if (!known && word != "again" && word != "full") || id != r.ID {
-		return answer{}, fmt.Errorf("%w: it is about another claim", ErrReply)
+		return answer{}, fmt.Errorf("%w: it is about another claim", ErrUnexpectedReply)
 	}
 	digits, rest, _ := strings.Cut(rest, " ")
 	number, err := strconv.ParseInt(digits, 10, 64)
 	switch {
 	case err != nil:
-		return answer{}, fmt.Errorf("%w: token %q", ErrReply, digits)
+		return answer{}, fmt.Errorf("%w: token %q", ErrUnexpectedReply, digits)
 	case word == "again":
 		return answer{again: true}, nil
 	case word == "full":
@@ -48,7 +48,7 @@ func parseAnswer(reply any, r driver.Ref, sent time.Time) (answer, error) {
 	return a, nil
 }
 
-// parseQueued reads "<ahead> <recheck ms>" and perhaps "unheard".
+// parseQueued reads "<ahead> <recheck ms>" and possibly "unheard".
 func (a *answer) parseQueued(text string) {
 	ahead, rest, _ := strings.Cut(text, " ")
 	recheck, rest, _ := strings.Cut(rest, " ")
@@ -58,7 +58,7 @@ func (a *answer) parseQueued(text string) {
 	a.unheard = rest == "unheard"
 }
 
-// setUntil counts the deadline from when the request was sent.
+// setUntil computes the deadline from the time at which the request was sent.
 func (a *answer) setUntil(r driver.Ref, sent time.Time) {
 	if sent.IsZero() {
 		return

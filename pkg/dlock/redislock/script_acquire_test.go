@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// A claim on a free lock gets the server's time as its token, or the one after the last if
-// the clock was set back. Tokens that it reserves are never given to another.
+// A claim on a free lock gets the server's time as its token, or the number after the last token if
+// the clock was set back. Tokens that it reserves are never given to another claim.
 func TestScriptTokensOfAFreeLock(t *testing.T) {
 	s := newScriptLock(t)
 	const start = scriptStart
@@ -48,8 +48,8 @@ func TestScriptTokensOfAFreeLock(t *testing.T) {
 	}
 }
 
-// A grant takes its token as a claim on a free lock does: in the usual case of a release, in
-// the general one, and when a renewal finds the lock free.
+// A grant takes its token as a claim on a free lock does: in the common case of a release, in the
+// general one, and when a renewal finds the lock free.
 func TestScriptTokensOfGrants(t *testing.T) {
 	s := newScriptLock(t)
 	s.listen("dlock:p")
@@ -99,8 +99,8 @@ func TestScriptTokensOfGrants(t *testing.T) {
 	}
 }
 
-// A claim on a busy lock is queued behind those who wait. The first asks again when the
-// lease ends, and those who come keep the queue alive in some seconds.
+// A claim on a busy lock is queued behind the other waiters. The first asks again when the lease
+// ends, and newcomers keep the queue alive in some seconds.
 func TestScriptQueues(t *testing.T) {
 	s := newScriptLock(t)
 	s.acquire("a", 30_000, 0, 0, fmt.Sprint("held a ", scriptStart))
@@ -124,7 +124,7 @@ func TestScriptQueues(t *testing.T) {
 	s.stored(fmt.Sprintf(`a %d %d.42 - {"of": "a"}`, scriptStart, scriptSecond), 19_001)
 }
 
-// A claim that arrives when the clock was set back stands behind the others.
+// A claim that arrives after the clock was set back is placed behind the others.
 func TestScriptArrivalAfterTheClockWasSetBack(t *testing.T) {
 	s := newScriptLock(t)
 	for _, gap := range []bool{false, true} { // next to plain clients the general code runs
@@ -143,7 +143,7 @@ func TestScriptArrivalAfterTheClockWasSetBack(t *testing.T) {
 	}
 }
 
-// A lock without an expiry, which another program has, gives no time to ask again.
+// A lock without an expiry, set by another program, gives no recheck time.
 func TestScriptQueuesBehindAPlainKey(t *testing.T) {
 	s := newScriptLock(t)
 	s.do("SET", s.n.lock, "x")
@@ -154,8 +154,8 @@ func TestScriptQueuesBehindAPlainKey(t *testing.T) {
 	s.queued("a+0")
 }
 
-// A claim that is submitted again keeps what it has: the lock and its token, or its place
-// and its mark.
+// A claim that is submitted again keeps what it has: the lock and its token, or its place and its
+// mark.
 func TestScriptSubmitsAgain(t *testing.T) {
 	s := newScriptLock(t)
 	s.acquire("a", 30_000, 3000, 0, fmt.Sprint("held a ", scriptStart))
@@ -179,7 +179,7 @@ func TestScriptSubmitsAgain(t *testing.T) {
 	s.queued("b+0 c+1")
 }
 
-// A claim whose release has come first is not stored, whether the lock is free or not.
+// A claim whose release came first is not stored, whether the lock is free or not.
 func TestScriptTombstone(t *testing.T) {
 	s := newScriptLock(t)
 	s.releaseWith("a", 5000, 0, "", "gone a 0")
@@ -195,7 +195,7 @@ func TestScriptTombstone(t *testing.T) {
 	s.acquire("a", 30_000, 3000, 0, "queued a 0 2 0")
 }
 
-// A lock that is free and has waiters goes to the first of them that lives.
+// A free lock with waiters goes to the first living one.
 func TestScriptNewcomerServesWaiters(t *testing.T) {
 	s := newScriptLock(t)
 	s.wait("a", 0, 0, 0, "-") // its heartbeat ends now
@@ -211,7 +211,7 @@ func TestScriptNewcomerServesWaiters(t *testing.T) {
 	s.queued("d+3")
 }
 
-// A call drops dead waiters in chunks, up to a bound. What is left over is reported.
+// A call drops dead waiters in chunks, up to a limit. It reports what remains.
 func TestScriptDropsDeadWaitersInParts(t *testing.T) {
 	s := newScriptLock(t)
 	s.crowd(600, 0, 0)
@@ -236,13 +236,13 @@ func TestScriptDropsDeadWaitersInParts(t *testing.T) {
 	s.acquire("a", 30_000, 0, 0, fmt.Sprint("held a ", scriptStart))
 	s.crowd(513, 0, 0)
 	s.release("a", "held a 0 more")
-	s.renew("") // the lock is free, and nobody waits any more
+	s.renew("") // the lock is free, and no waiter remains
 	s.crowd(513, 0, 0)
 	s.renew("", "more")
 	s.queued("0+512")
 }
 
-// Those who join a queue of 1024 look at some of its waiters and drop the dead.
+// Claims that join a queue of 1024 examine some of its waiters and drop the dead ones.
 func TestScriptSamplesALongQueue(t *testing.T) {
 	s := newScriptLock(t)
 	s.acquire("a", 30_000, 0, 0, fmt.Sprint("held a ", scriptStart))
@@ -264,7 +264,7 @@ func TestScriptSamplesALongQueue(t *testing.T) {
 	s.acquire("c", 30_000, 3000, 0, "queued c 0 1025 0")
 }
 
-// A queue has a bound, and dead waiters that were dropped do not count.
+// A queue has a maximum length, and dropped dead waiters do not count.
 func TestScriptFullQueue(t *testing.T) {
 	s := newScriptLock(t)
 	holds := func(want int64) {
@@ -297,8 +297,8 @@ func TestScriptHeartbeats(t *testing.T) {
 	}
 }
 
-// A place that is stored is kept: if its record was lost, and if it is not the one that the
-// arrival stands for, because the clock had been set back.
+// A stored place is kept, also if its record was lost, and if it differs from the arrival because
+// the clock had been set back.
 func TestScriptKeepsPlaces(t *testing.T) {
 	s := newScriptLock(t)
 	s.acquire("a", 30_000, 0, 0, fmt.Sprint("held a ", scriptStart))
@@ -315,8 +315,8 @@ func TestScriptKeepsPlaces(t *testing.T) {
 	s.queued("c+1 b+5")
 }
 
-// While the key is left free for plain clients, nobody of ours gets it, and the first asks
-// again soon.
+// While the key is left free for plain clients, no claim of this library gets it, and the first
+// waiter asks again soon.
 func TestScriptGap(t *testing.T) {
 	s := newScriptLock(t)
 	s.gap = true

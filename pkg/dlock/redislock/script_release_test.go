@@ -10,8 +10,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// usualAndGeneral runs a test with the short code for the usual case of a release, and with
-// the general one.
+// usualAndGeneral runs a test with the short code for the common case of a release, and with the
+// general code.
 func usualAndGeneral(t *testing.T, test func(s *scriptLock, release func(letter, want string))) {
 	s := newScriptLock(t)
 	test(s, s.release)
@@ -22,7 +22,7 @@ func usualAndGeneral(t *testing.T, test func(s *scriptLock, release func(letter,
 	})
 }
 
-// A release without waiters frees the lock. One of another claim changes nothing.
+// A release without waiters frees the lock. A release of another claim changes nothing.
 func TestScriptReleases(t *testing.T) {
 	usualAndGeneral(t, func(s *scriptLock, release func(letter, want string)) {
 		s.acquire("a", 30_000, 0, 0, fmt.Sprint("held a ", scriptStart))
@@ -40,7 +40,7 @@ func TestScriptReleases(t *testing.T) {
 	})
 }
 
-// A waiter that is released leaves the queue. The answer tells whether it was alive.
+// A released waiter leaves the queue. The answer shows whether it was alive.
 func TestScriptReleasesWaiters(t *testing.T) {
 	usualAndGeneral(t, func(s *scriptLock, release func(letter, want string)) {
 		s.acquire("a", 30_000, 0, 0, fmt.Sprint("held a ", scriptStart))
@@ -54,8 +54,8 @@ func TestScriptReleasesWaiters(t *testing.T) {
 	})
 }
 
-// A release gives the lock to the first waiter that lives, for what is left of its
-// heartbeat, and tells its process.
+// A release gives the lock to the first living waiter, for the rest of its heartbeat, and notifies
+// its process.
 func TestScriptGrantsToTheLiving(t *testing.T) {
 	usualAndGeneral(t, func(s *scriptLock, release func(letter, want string)) {
 		for i, left := range []int64{1, 1000, 1001, 2_999_999, 3_000_000} {
@@ -81,7 +81,7 @@ func TestScriptGrantsToTheLiving(t *testing.T) {
 	})
 }
 
-// A subscriber of a sharded channel is counted as one of another channel is.
+// A subscriber of a sharded channel is counted like a subscriber of another channel.
 func TestScriptCountsShardedSubscribers(t *testing.T) {
 	usualAndGeneral(t, func(s *scriptLock, release func(letter, want string)) {
 		s.use("{k}")
@@ -97,8 +97,7 @@ func TestScriptCountsShardedSubscribers(t *testing.T) {
 	})
 }
 
-// A process that does not listen is told nothing, also not on the channel that stands for
-// none.
+// A process that is not subscribed receives nothing, not even on the channel "-".
 func TestScriptTellsNobody(t *testing.T) {
 	usualAndGeneral(t, func(s *scriptLock, release func(letter, want string)) {
 		p := s.listen("-")
@@ -123,7 +122,7 @@ func TestScriptClampsDeadlines(t *testing.T) {
 	})
 }
 
-// Records that are missing or damaged are dropped as the dead are.
+// Missing or damaged records are dropped like dead ones.
 func TestScriptDropsDamagedRecords(t *testing.T) {
 	usualAndGeneral(t, func(s *scriptLock, release func(letter, want string)) {
 		s.acquire("a", 30_000, 0, 0, fmt.Sprint("held a ", scriptStart))
@@ -139,8 +138,8 @@ func TestScriptDropsDamagedRecords(t *testing.T) {
 	})
 }
 
-// Waiters on whose channels nobody listens are passed over, keep their places and are
-// marked. Those who do not listen at all, and those who have renewed since, are served.
+// Waiters whose channels have no subscriber are passed over, keep their places and are marked.
+// Waiters without a channel, and those that have renewed since, are served.
 func TestScriptPassesOver(t *testing.T) {
 	usualAndGeneral(t, func(s *scriptLock, release func(letter, want string)) {
 		s.acquire("a", 30_000, 0, 0, fmt.Sprint("held a ", scriptStart))
@@ -155,7 +154,7 @@ func TestScriptPassesOver(t *testing.T) {
 		release("d", "held d 0")
 		s.stored(fmt.Sprintf(`e %d %d.42 - {"of": "e"}`, scriptStart+2, scriptSecond), 1000)
 		s.queued("b+0 c+1")
-		release("e", "held e 0") // nobody is left to be preferred, so the first is served
+		release("e", "held e 0") // no other is preferred, so the first is served
 		s.stored(fmt.Sprintf(`b %d %d.42 dlock:nobody {"of": "b"}`, scriptStart+3, scriptSecond), 1000)
 		s.record("c", 1_000_000, fmt.Sprintf(`%d.43 1 1 {dlock:nobody} {"of": "c"}`, scriptSecond))
 	})
@@ -177,7 +176,7 @@ func TestScriptPassesOverSome(t *testing.T) {
 	}
 }
 
-// Of a queue that is longer than a chunk the first is served.
+// In a queue longer than a chunk, the first waiter is served.
 func TestScriptGrantsToTheFirstOfMany(t *testing.T) {
 	usualAndGeneral(t, func(s *scriptLock, release func(letter, want string)) {
 		s.acquire("a", 30_000, 0, 0, fmt.Sprint("held a ", scriptStart))
@@ -203,8 +202,8 @@ func TestScriptFindsTheLivingInALaterChunk(t *testing.T) {
 	s.queued("b+0")
 }
 
-// A grant reads chunks until it has dropped 512 dead waiters. One that is passed over shifts the
-// chunks, so that four of them have 511 and the fifth is the last.
+// A grant reads chunks until it has dropped 512 dead waiters. A waiter that is passed over shifts
+// the chunks, so that four of them contain 511 and the fifth is the last.
 func TestScriptDropsAsManyAsItMay(t *testing.T) {
 	for dead, want := range map[int]string{511: "c", 511 + 128: "b"} {
 		s := newScriptLock(t)
@@ -219,7 +218,7 @@ func TestScriptDropsAsManyAsItMay(t *testing.T) {
 	}
 }
 
-// With a token that must match, nothing else is removed, and the process is told.
+// With a token that must match, nothing else is removed, and the process is notified.
 func TestScriptEvicts(t *testing.T) {
 	s := newScriptLock(t)
 	p := s.listen("dlock:p")
@@ -246,7 +245,7 @@ func TestScriptEvicts(t *testing.T) {
 	s.stored("", -2)
 }
 
-// Next to plain clients the key is left free for a time, and the first waiter is told.
+// With plain clients the key is left free for a time, and the first waiter is notified.
 func TestScriptLeavesAGap(t *testing.T) {
 	s := newScriptLock(t)
 	p := s.listen("dlock:p")
@@ -263,7 +262,7 @@ func TestScriptLeavesAGap(t *testing.T) {
 	s.expires(s.n.gap, 80)
 }
 
-// What is usual takes few commands: the general code would do the same, and more slowly.
+// Common cases take few commands: the general code would do the same more slowly.
 func TestScriptUsualCasesAreShort(t *testing.T) {
 	s := newScriptLock(t)
 	s.listen("{k}:p")
@@ -295,7 +294,7 @@ func TestScriptUsualCasesAreShort(t *testing.T) {
 	}
 }
 
-// commandsRun are the commands that scripts have called, in the order of their names.
+// commandsRun returns the commands that scripts have called, sorted by name.
 func commandsRun(c *redis.Client) string {
 	var all []string
 	for line := range strings.Lines(c.Info(context.Background(), "commandstats").Val()) {

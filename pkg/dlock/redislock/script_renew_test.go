@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// A renewal extends what its claims have, in any phase, and keeps the queue.
+// A renewal extends its claims in any phase, and keeps the queue.
 func TestScriptRenews(t *testing.T) {
 	s := newScriptLock(t)
 	s.acquire("a", 30_000, 0, 0, fmt.Sprint("held a ", scriptStart))
@@ -35,7 +35,7 @@ func TestScriptRenewsNoDeadWaiter(t *testing.T) {
 	s.queued("")
 }
 
-// A waiter whose place was lost comes back to it. A place has six digits of microseconds.
+// A waiter whose place was lost returns to it. A place has six digits of microseconds.
 func TestScriptRenewalBringsPlacesBack(t *testing.T) {
 	s := newScriptLock(t)
 	s.acquire("a", 30_000, 0, 0, fmt.Sprint("held a ", scriptStart))
@@ -51,7 +51,7 @@ func TestScriptRenewalBringsPlacesBack(t *testing.T) {
 	s.queued(fmt.Sprint("b+", -scriptStart))
 }
 
-// A renewal gives a free lock to the first waiter, whichever it renews, and tells it.
+// A renewal gives a free lock to the first waiter, whichever claim it renews, and notifies it.
 func TestScriptRenewalGrants(t *testing.T) {
 	s := newScriptLock(t)
 	p := s.listen("dlock:p")
@@ -65,8 +65,8 @@ func TestScriptRenewalGrants(t *testing.T) {
 	s.hears(p)
 }
 
-// A waiter that was passed over is served in its turn once it has renewed. It learns that
-// nobody listens on its channel.
+// A waiter that was passed over is served in its turn once it has renewed. It learns that its
+// channel has no subscriber.
 func TestScriptRenewalMarks(t *testing.T) {
 	s := newScriptLock(t)
 	s.acquire("a", 30_000, 0, 0, fmt.Sprint("held a ", scriptStart))
@@ -85,8 +85,8 @@ func TestScriptRenewalMarks(t *testing.T) {
 	s.renew("b e", "queued b 0 1 20002", "gone e 0")
 }
 
-// While the lock is held, a renewal examines the first 16 waiters: it drops the dead and
-// brings down deadlines.
+// While the lock is held, a renewal examines the first 16 waiters: it drops the dead ones and
+// reduces deadlines that are too late.
 func TestScriptRenewalTrims(t *testing.T) {
 	s := newScriptLock(t)
 	s.acquire("a", 30_000, 0, 0, fmt.Sprint("held a ", scriptStart))
@@ -113,8 +113,8 @@ func TestScriptFirstWaitersAskAgain(t *testing.T) {
 	s.renew("b c", "queued b 0 8 30002", "queued c 0 9 0")
 }
 
-// Locks that are held are renewed together. One that is another's, or is no lock, is left
-// alone.
+// Held locks are renewed together. A lock of another claim, or a value that is not a lock, is left
+// unchanged.
 func TestScriptRenewsHeld(t *testing.T) {
 	s := newScriptLock(t)
 	s.acquire("a", 30_000, 0, 0, fmt.Sprint("held a ", scriptStart))
@@ -139,7 +139,7 @@ func TestScriptRenewsHeld(t *testing.T) {
 	}
 }
 
-// What an operator sees: the time, the holder, the last token and the queue in pages.
+// Inspect returns the time, the holder, the last token and the queue in pages.
 func TestScriptInspects(t *testing.T) {
 	s := newScriptLock(t)
 	keys := []string{s.n.lock, s.n.queue, s.n.waiters, s.n.fence}
@@ -172,7 +172,7 @@ func TestScriptInspects(t *testing.T) {
 	}
 }
 
-// To look at a lock tells who holds it and how many others wait.
+// Look returns the holder of a lock and the number of other waiters.
 func TestScriptLooks(t *testing.T) {
 	s := newScriptLock(t)
 	look := func(letter, want string) {

@@ -13,15 +13,15 @@ import (
 	"github.com/ceyewan/genesis/internal/testenv"
 )
 
-// scriptSecond is a second in which newcomers do not extend the life of a queue: it is no
-// multiple of 16. Six digits of its microseconds are needed, and 42 has two.
+// scriptSecond is a second in which newcomers do not extend a queue: it is not a multiple of 16.
+// Six digits of its microseconds are needed, and 42 has two.
 const (
 	scriptSecond = 1_700_000_005
 	scriptStart  = scriptSecond*1_000_000 + 42
 )
 
-// A scriptLock is one lock on a real server. Its scripts run at a time that the test
-// chooses, so that everything they store can be compared exactly.
+// A scriptLock is one lock on a real server. Its scripts run at a time that the test chooses, so
+// that everything they store can be compared exactly.
 type scriptLock struct {
 	*testing.T
 	client  *redis.Client
@@ -40,7 +40,7 @@ func newScriptLock(t *testing.T) *scriptLock {
 	return s
 }
 
-// use goes on with another lock.
+// use continues with another lock.
 func (s *scriptLock) use(key string) {
 	s.Helper()
 	n, err := (&redisDriver{}).namesOf(key)
@@ -70,7 +70,7 @@ func (s *scriptLock) do(words ...any) any {
 
 func scriptID(letter string) string { return strings.Repeat(letter, 32) }
 
-// names of claims are short in tests: a letter stands for 32 of it.
+// expandIDs replaces the short names of claims in tests: a letter stands for 32 of it.
 func expandIDs(text string) string {
 	words := strings.Split(text, " ")
 	for i, w := range words {
@@ -83,13 +83,14 @@ func expandIDs(text string) string {
 
 func (s *scriptLock) equal(what, got, want string) {
 	s.Helper()
-	if want = expandIDs(want); got != want {
+	want = expandIDs(want)
+	if got != want {
 		s.Errorf("%s is %q, want %q", what, got, want)
 	}
 }
 
-// acquire submits a claim and checks the answer. fences is how many tokens it reserves, 0
-// if it does not say.
+// acquire submits a claim and checks the answer. fences is how many tokens it reserves, 0 to leave
+// it out.
 func (s *scriptLock) acquire(letter string, ttl, heartbeat, fences int, want string) {
 	s.Helper()
 	keys := []string{s.n.lock, s.n.fence, s.n.queue, s.n.waiters, s.n.tombstone(scriptID(letter))}
@@ -110,7 +111,7 @@ func (s *scriptLock) release(letter, want string) {
 	s.equal("the answer to "+letter, fmt.Sprint(s.run(releaseScript.Source, keys, scriptID(letter))), want)
 }
 
-// releaseWith releases a claim with everything that can be asked for.
+// releaseWith releases a claim with all optional arguments.
 func (s *scriptLock) releaseWith(letter string, tombstone, gap int, must, want string) {
 	s.Helper()
 	keys := []string{s.n.lock, s.n.fence, s.n.queue, s.n.waiters, s.n.tombstone(scriptID(letter)), s.n.gap}
@@ -145,7 +146,7 @@ func (s *scriptLock) texts(reply any) (texts []string) {
 	return texts
 }
 
-// wait stores a waiter with so many microseconds left, and its arrival after the start.
+// wait stores a waiter with this many microseconds left, and its arrival after the start.
 func (s *scriptLock) wait(letter string, arrival, left int64, mark int, channel string) {
 	s.Helper()
 	s.do("ZADD", s.n.queue, scriptStart+arrival, expandIDs(letter))
@@ -153,8 +154,8 @@ func (s *scriptLock) wait(letter string, arrival, left int64, mark int, channel 
 		s.now+left, scriptSecond, 42+arrival, mark, channel, letter))
 }
 
-// crowd stores many waiters, the first of which arrived at a time after the start. It calls
-// the server itself, which the clock of the test would slow down, and not for long at a time.
+// crowd stores many waiters, the first of which arrived at a time after the start. It calls the
+// server directly, because the test's clock would slow it down, and in small steps.
 func (s *scriptLock) crowd(n int, arrival, left int64) {
 	s.Helper()
 	const part = 5000
@@ -203,8 +204,8 @@ func (s *scriptLock) queued(want string) {
 	}
 }
 
-// record checks what is stored of a waiter: the time that it has left, in microseconds,
-// and everything after it.
+// record checks the record of a waiter: the time that it has left, in microseconds, and everything
+// after it.
 func (s *scriptLock) record(letter string, left int64, want string) {
 	s.Helper()
 	got := s.client.HGet(context.Background(), s.n.waiters, scriptID(letter)).Val()
@@ -226,8 +227,8 @@ func (s *scriptLock) listen(channel string) *redis.PubSub {
 	return p
 }
 
-// hears checks all messages since it was last asked. A message of our own follows them, so
-// that one which does not come is noticed at once.
+// hears checks all messages since the last check. It publishes its own message after them, so that
+// a missing message is noticed at once.
 func (s *scriptLock) hears(p *redis.PubSub, want ...string) {
 	s.Helper()
 	publish := "PUBLISH"

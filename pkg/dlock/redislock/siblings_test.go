@@ -20,7 +20,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/redislock"
 )
 
-// Two names that differ in their braces alone have nothing in common.
+// Two names that differ only in their braces share no key.
 func TestNamesWithAndWithoutBraces(t *testing.T) {
 	s := testenv.Redis(t)
 	a, b := openDriver(t, s.Addr()), openDriver(t, s.Addr())
@@ -37,7 +37,7 @@ func TestNamesWithAndWithoutBraces(t *testing.T) {
 	}
 }
 
-// What is locked throughout is listed, whatever is unlocked between two pages.
+// A key that is locked throughout is listed, whatever is unlocked between two pages.
 func TestListWhileKeysAreUnlocked(t *testing.T) {
 	s := testenv.Redis(t)
 	d := openDriver(t, s.Addr())
@@ -72,8 +72,8 @@ func TestListWhileKeysAreUnlocked(t *testing.T) {
 	}
 }
 
-// A renewal that is answered after its claim was released does not bring it back into the
-// table of what waits.
+// A renewal that is answered after its claim was released does not put it back into the table of
+// waiting claims.
 func TestReleasedClaimsAreForgotten(t *testing.T) {
 	s := testenv.Redis(t)
 	d, holder := openDriver(t, s.Addr()), openDriver(t, s.Addr())
@@ -94,13 +94,13 @@ func TestReleasedClaimsAreForgotten(t *testing.T) {
 	}
 }
 
-// WAIT with 0 would wait for ever.
+// WAIT with 0 would wait forever.
 func TestMinReplicasBelowAMillisecond(t *testing.T) {
 	s := testenv.Redis(t)
 	d := openDriver(t, s.Addr(), redislock.WithMinReplicas(1, 500*time.Microsecond))
 	_, err := d.Acquire(t.Context(), driver.Request{Ref: driver.Ref{Key: "k", ID: claimID(1), TTL: 10 * time.Second}})
-	if !errors.Is(err, redislock.ErrReplicas) {
-		t.Errorf("%v, want %v", err, redislock.ErrReplicas)
+	if !errors.Is(err, redislock.ErrTooFewReplicas) {
+		t.Errorf("%v, want %v", err, redislock.ErrTooFewReplicas)
 	}
 }
 
@@ -131,7 +131,7 @@ func TestMinReplicasTakesBackLater(t *testing.T) {
 	testenv.Eventually(t, 20*time.Second, "the claim is taken back", func() bool { return direct.Exists(t.Context(), "k").Val() == 0 })
 }
 
-// Held locks whose slot moves are renewed one by one, while some have moved and others not.
+// Held locks whose slot moves are renewed one by one while only some of them have moved.
 func TestRenewalInASlotThatMoves(t *testing.T) {
 	t.Parallel()
 	cl := testenv.Cluster(t)
@@ -168,7 +168,7 @@ func TestRenewalInASlotThatMoves(t *testing.T) {
 	}
 }
 
-// To learn who holds a key does not read its queue.
+// Look does not read the queue.
 func TestLookDoesNotReadTheQueue(t *testing.T) {
 	s := testenv.Redis(t)
 	d := openDriver(t, s.Addr())
@@ -179,15 +179,15 @@ func TestLookDoesNotReadTheQueue(t *testing.T) {
 	check(t, direct.ConfigResetStat(t.Context()).Err())
 	_, err := c.TryAcquire(t.Context(), "k")
 	var e *dlock.Error
-	if !errors.As(err, &e) || e.Holder == nil || e.Waiting != 2000 {
+	if !errors.As(err, &e) || e.Holder == nil || e.Waiters != 2000 {
 		t.Errorf("%v", err)
 	}
 	if stats := direct.Info(t.Context(), "commandstats").Val(); strings.Contains(stats, "cmdstat_hmget") {
 		t.Errorf("the queue was read:\n%s", stats)
 	}
-	looker, ok := d.(driver.Looker)
+	looker, ok := d.(driver.HolderFinder)
 	if !ok {
-		t.Fatal("no Looker")
+		t.Fatal("no HolderFinder")
 	}
 	_, n, err := looker.Look(t.Context(), "k", claimID(1))
 	if err != nil || n != 1999 {

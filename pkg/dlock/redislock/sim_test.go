@@ -22,7 +22,7 @@ func TestScriptSimulation(t *testing.T) {
 	simtest.Suite{
 		Command:  "go test -run TestScriptSimulation -v ./pkg/dlock/redislock",
 		Settings: sim.Settings{Modes: []driver.Mode{driver.Exclusive}, Sleeps: true, SetBack: true, Fences: true, FIFO: true},
-		Few:      40, Full: 10_000, Tries: 20,
+		Few:      40, Full: 10_000, Raced: 10, Tries: 20,
 		Open: func(s *sim.Simulation) (sim.Store, func() error, error) {
 			store, err := simredis.NewStore(s, []string{addr}, func(c []redis.UniversalClient) driver.Opener { return redislock.New(c[0]) })
 			suspend.Simulate(s.Slept)
@@ -37,8 +37,8 @@ type fragileStore struct {
 	sim *sim.Simulation
 }
 
-// Damage loses one half of a queue or both, makes deadlines wrong, or lets the server lose
-// sight of its subscribers.
+// Damage loses one half of a queue or both, makes deadlines wrong, or hides the subscribers from
+// the server.
 func (f fragileStore) Damage(r *rand.Rand) {
 	server, key := f.Server(0), sim.Keys()[r.IntN(2)]
 	what := r.IntN(6)

@@ -10,7 +10,7 @@ import (
 // slots is the number of slots of a cluster.
 const slots = 16384
 
-// slotOf is CRC16 (XMODEM) of the hash tag, as the cluster specification has it.
+// slotOf returns CRC16 (XMODEM) of the hash tag, as the cluster specification defines it.
 func slotOf(key string) int {
 	tag, crc := redisnode.HashTag(key), uint16(0)
 	for i := range len(tag) {
@@ -34,10 +34,10 @@ var crcTable = func() (table [256]uint16) {
 	return table
 }()
 
-// slotChannel is a channel that lives in a slot of a cluster.
+// slotChannel returns a channel name that belongs to a slot of a cluster.
 func slotChannel(slot int, me string) string { return "{" + slotTags()[slot] + "}dlock:" + me }
 
-// slotTags has a hash tag of every slot. It is made when a cluster is first used.
+// slotTags has one hash tag for each slot. It is computed when a cluster is first used.
 var slotTags = sync.OnceValue(func() *[slots]string {
 	var tags [slots]string
 	for i, found := 0, 0; found < slots; i++ {

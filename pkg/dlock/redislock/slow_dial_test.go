@@ -14,10 +14,10 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/redislock"
 )
 
-// stuck is far longer than a call whose context has ended may take.
+// stuck is far longer than a call may take after its context has ended.
 const stuck = 15 * time.Second
 
-// A slowDialer ignores its context, as those of users may.
+// A slowDialer ignores its context, as users' dialers may.
 type slowDialer struct {
 	dials atomic.Int64
 	began chan struct{} // has room for one
@@ -40,7 +40,7 @@ func (s *slowDialer) dial(context.Context, string, string) (net.Conn, error) {
 	return nil, errors.New("the test is over")
 }
 
-// silentAddr is where connections are accepted and nothing is ever answered.
+// silentAddr returns an address that accepts connections and never answers.
 func silentAddr(t *testing.T) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	check(t, err)
@@ -48,7 +48,7 @@ func silentAddr(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// slowToConnect are clients that take far longer to connect than callers wait.
+// slowToConnect lists clients that take far longer to connect than callers wait.
 var slowToConnect = map[string]func(*testing.T) redis.UniversalClient{
 	"sentinel": func(t *testing.T) redis.UniversalClient {
 		return redis.NewFailoverClient(&redis.FailoverOptions{
@@ -80,7 +80,7 @@ func tryWithin(ctx context.Context, t *testing.T, c *dlock.Client) error {
 	}
 }
 
-// To find out why there is no connection must not hold up a caller whose time is over.
+// Finding out why there is no connection must not delay a caller whose time is over.
 func TestSlowDialEndsWithDeadline(t *testing.T) {
 	t.Parallel()
 	for name, dial := range slowToConnect {
@@ -103,7 +103,7 @@ func TestSlowDialEndsWithDeadline(t *testing.T) {
 	}
 }
 
-// A caller that cancels does not ask why there is no connection.
+// A caller that cancels does not wait for the reason why there is no connection.
 func TestSlowDialEndsWithCancel(t *testing.T) {
 	t.Parallel()
 	for _, opts := range [][]redislock.Option{nil, {redislock.WithMinReplicas(1, 100*time.Millisecond)}} {

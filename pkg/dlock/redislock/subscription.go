@@ -8,12 +8,12 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// subscriptions receive what scripts publish to this process. Without a cluster there is
-// one channel. On a cluster there is a channel for each slot in which something waits,
-// and the channels of one master share a connection, which is opened at that master
-// itself: a message reaches subscribers at its replicas too, but scripts cannot count
-// them. A channel is subscribed before the first claim of its slot queues, and whatever
-// may have been missed before that, or while a connection was broken, is asked for.
+// subscriptions receives the messages that scripts publish to this process. Without a cluster there
+// is one channel. On a cluster there is a channel for each slot in which a claim waits. The
+// channels of one master share a connection, which is opened directly at that master: a message
+// also reaches subscribers at its replicas, but scripts cannot count them. A channel is subscribed
+// before the first claim of its slot is queued. Claims whose messages may have been missed before
+// that, or while a connection was broken, are rechecked.
 type subscriptions struct {
 	driver *redisDriver
 
@@ -24,8 +24,8 @@ type subscriptions struct {
 	ended  bool
 }
 
-// A slotSubscription is the subscription of one channel. Its fields are under
-// subscriptions.mu, but for those that do not change.
+// A slotSubscription is the subscription of one channel. subscriptions.mu guards its fields, except
+// those that do not change.
 type slotSubscription struct {
 	slot      int
 	channel   string
@@ -38,10 +38,10 @@ type slotSubscription struct {
 	try       sync.Once
 }
 
-// settle lets those claims queue that wait for the subscription.
-func (s *slotSubscription) settle() { s.try.Do(func() { close(s.tried) }) }
+// release unblocks the claims that wait for the subscription before they are queued.
+func (s *slotSubscription) release() { s.try.Do(func() { close(s.tried) }) }
 
-// channelFor is where the claims of this process on lock want to be told.
+// channelFor returns the channel on which the claims of this process on lock receive pushes.
 func (d *redisDriver) channelFor(lock string) string {
 	if d.cluster == nil {
 		return "dlock:" + d.me
@@ -49,7 +49,7 @@ func (d *redisDriver) channelFor(lock string) string {
 	return slotChannel(slotOf(lock), d.me)
 }
 
-// ready reports whether pushes for a slot are heard, or cannot be for now.
+// ready reports whether pushes for a slot are received, or cannot be received for now.
 func (l *subscriptions) ready(slot int) bool {
 	l.mu.Lock()
 	s := l.slots[slot]
@@ -68,8 +68,8 @@ func (l *subscriptions) ready(slot int) bool {
 	}
 }
 
-// listening reports whether the server has confirmed the subscription of a slot, and
-// its connection stands.
+// listening reports whether the server has confirmed the subscription of a slot and its connection
+// is up.
 func (l *subscriptions) listening(slot int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -77,8 +77,8 @@ func (l *subscriptions) listening(slot int) bool {
 	return s != nil && s.confirmed
 }
 
-// await subscribes to a slot and returns when that is confirmed or could not be done;
-// claims then queue without pushes.
+// await subscribes to a slot. It returns when the subscription is confirmed or has failed; claims
+// are then queued without pushes.
 func (l *subscriptions) await(ctx context.Context, slot int) {
 	s := l.want(slot)
 	if s == nil {
@@ -91,11 +91,11 @@ func (l *subscriptions) await(ctx context.Context, slot int) {
 	case <-ctx.Done():
 	case <-l.driver.ctx.Done():
 	case <-timer.C:
-		s.settle()
+		s.release()
 	}
 }
 
-// want sees to it that pushes for a slot are heard. It returns nil when closed.
+// want makes sure that the channel of a slot is subscribed. It returns nil after close.
 func (l *subscriptions) want(slot int) *slotSubscription {
 	d := l.driver
 	l.mu.Lock()
@@ -119,14 +119,14 @@ func (l *subscriptions) want(slot int) *slotSubscription {
 	return s
 }
 
-// unheardPause is how long a connection stays at least that is replaced because nobody
-// hears. The pause doubles up to maxRefusedBackoff while that does not help: a slot that is
-// being moved is counted at one master and subscribed at the other.
+// unheardPause is the shortest time before a connection that has no counted subscriber is replaced
+// again. It doubles up to maxRefusedBackoff while replacing does not help: a slot that is being
+// moved is counted at one master and subscribed at the other.
 const unheardPause = time.Second
 
-// unheard is told that a master counts no subscriber of the channel of a slot. If we
-// are subscribed, then at a server that is its master no longer: the connection is
-// replaced, and what waits is asked for.
+// unheard handles the report that a master counts no subscriber for the channel of a slot. If the
+// channel is subscribed, the subscription is at a server that is no longer its master: the
+// connection is replaced, and the waiting claims are rechecked.
 func (l *subscriptions) unheard(slot int) {
 	l.mu.Lock()
 	s := l.slots[slot]
@@ -140,8 +140,8 @@ func (l *subscriptions) unheard(slot int) {
 	c.close(pubsub)
 }
 
-// heardAgain is told that a master counts our subscriber: to replace its connection has
-// helped, if that was done.
+// heardAgain handles the report that a master counts the subscriber: replacing the connection has
+// helped, if it was replaced.
 func (l *subscriptions) heardAgain(slot int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -151,7 +151,7 @@ func (l *subscriptions) heardAgain(slot int) {
 	}
 }
 
-// replaceable reports whether the connection may be replaced now, and counts it as done.
+// replaceable reports whether the connection may be replaced now, and records the replacement.
 func (c *subscription) replaceable() bool {
 	since := time.Since(c.replaced)
 	if since < c.stays {
@@ -178,7 +178,7 @@ func (l *subscriptions) close() {
 	}
 }
 
-// close closes a connection, after waiting while it is being made. It must not hold
+// close closes a connection, after waiting while it is being established. The caller must not hold
 // subscriptions.mu: the slots of other masters must not wait.
 func (c *subscription) close(pubsub *redis.PubSub) {
 	if pubsub == nil {
@@ -189,8 +189,8 @@ func (c *subscription) close(pubsub *redis.PubSub) {
 	<-c.sending
 }
 
-// place finds the master of a slot and subscribes there. An address says which master
-// it is, if another has told so.
+// place finds the master of a slot and subscribes there. addr names the master if another server
+// has redirected to it.
 func (l *subscriptions) place(s *slotSubscription, addr string) {
 	for {
 		client, err := l.masterOf(s, addr)
@@ -201,7 +201,7 @@ func (l *subscriptions) place(s *slotSubscription, addr string) {
 			}
 			return
 		}
-		s.settle()
+		s.release()
 		l.driver.log.Debug("no master to subscribe at", "slot", s.slot, "error", err)
 		if !l.driver.sleep(l.pauseOf(s)) {
 			return
@@ -216,7 +216,7 @@ func (l *subscriptions) pauseOf(s *slotSubscription) time.Duration {
 	return s.pause.next(maxBackoff)
 }
 
-// masterOf is the client of the master of a slot.
+// masterOf returns the client of the master of a slot.
 func (l *subscriptions) masterOf(s *slotSubscription, addr string) (*redis.Client, error) {
 	d := l.driver
 	if d.cluster == nil {
@@ -234,8 +234,8 @@ func (l *subscriptions) masterOf(s *slotSubscription, addr string) (*redis.Clien
 	return d.masterFor(ctx, s.channel)
 }
 
-// attach gives a slot to the connection of a master, which is made if there is none. It
-// returns the connection if that has begun to subscribe without the slot.
+// attach assigns a slot to the connection of a master, and creates the connection if there is none.
+// It returns the connection if that has begun to subscribe without the slot.
 func (l *subscriptions) attach(s *slotSubscription, client *redis.Client) (*subscription, *redis.PubSub) {
 	addr := ""
 	if l.driver.cluster != nil {
@@ -255,7 +255,7 @@ func (l *subscriptions) attach(s *slotSubscription, client *redis.Client) (*subs
 	s.conn, s.confirmed = c, false
 	c.slots[s.slot] = s
 	if c.failing {
-		s.settle()
+		s.release()
 	}
 	if !c.established {
 		return nil, nil
@@ -263,8 +263,8 @@ func (l *subscriptions) attach(s *slotSubscription, client *redis.Client) (*subs
 	return c, c.pubsub
 }
 
-// subscribe asks for the channel of one slot: several slots in one command would be
-// refused. If it fails, the connection is closed, and its goroutine sees to the rest.
+// subscribe requests the channel of one slot: the server would refuse several slots in one command.
+// If it fails, the connection is closed, and its goroutine does the rest.
 func (c *subscription) subscribe(s *slotSubscription, pubsub *redis.PubSub) error {
 	d := c.all.driver
 	ctx, cancel := context.WithTimeout(d.ctx, tripTimeout)
@@ -301,8 +301,8 @@ func (d *redisDriver) sleep(t time.Duration) bool {
 // A backoff is a pause that doubles each time.
 type backoff time.Duration
 
-// maxBackoff is the longest pause before the next attempt to subscribe; after a refusal
-// it is maxRefusedBackoff.
+// maxBackoff is the longest pause before the next attempt to subscribe. After a refusal it is
+// maxRefusedBackoff.
 const (
 	maxBackoff        = time.Second
 	maxRefusedBackoff = 30 * time.Second

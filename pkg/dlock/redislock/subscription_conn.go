@@ -34,12 +34,11 @@ type subscription struct {
 	failing     bool // the last attempt has failed
 }
 
-// quiet is how long a connection may say nothing before it is asked whether it lives: a
-// link that is half open would never tell. As often slots are looked at that nothing
-// waits in.
+// quiet is how long a connection may be silent before it is pinged: a half-open connection would
+// never report its end. Slots without a waiter are cleaned up at the same interval.
 const quiet = 5 * time.Second
 
-// run keeps the connection until no slot needs it.
+// run keeps the connection open until no slot needs it.
 func (c *subscription) run() {
 	d := c.all.driver
 	for d.ctx.Err() == nil {
@@ -59,8 +58,8 @@ func (c *subscription) run() {
 	}
 }
 
-// open subscribes to all slots. Nothing but subscribing may make the connection: it has
-// a timeout, so that Close does not wait for a dead link.
+// open subscribes to all slots. Only a subscribe command may establish the connection: it has a
+// timeout, so that Close does not wait for a dead link.
 func (c *subscription) open() error {
 	l, d := c.all, c.all.driver
 	client := c.client
@@ -88,9 +87,9 @@ func (c *subscription) open() error {
 	return nil
 }
 
-// unsent are the slots that open has not subscribed yet. When there are none, slots that
-// are attached later are subscribed by others: then the connection is made, and nobody
-// else waits until it is.
+// unsent returns the slots that open has not subscribed yet. When there are none, the connection
+// is established, and other goroutines subscribe the slots that are attached later. Until then
+// they do not wait for it.
 func (c *subscription) unsent(sent map[*slotSubscription]bool) (todo []*slotSubscription) {
 	l := c.all
 	l.mu.Lock()
@@ -104,12 +103,12 @@ func (c *subscription) unsent(sent map[*slotSubscription]bool) (todo []*slotSubs
 	return todo
 }
 
-// tell sends a command within the time of a round trip. If it fails, receive notices.
+// tell sends a command within the timeout of a round trip. If it fails, receive notices.
 func (c *subscription) tell(command func(context.Context) error) {
 	redisnode.Tell(c.pubsub, tripTimeout, command)
 }
 
-// receive passes on what comes until the connection breaks or no slot needs it.
+// receive forwards messages until the connection breaks or no slot needs it.
 func (c *subscription) receive() error {
 	asked, swept := false, time.Now()
 	fresh := map[int]bool{} // slots that were confirmed, and are to be rechecked
@@ -177,7 +176,7 @@ func (c *subscription) confirm(slot int) bool {
 		return false
 	}
 	s.confirmed, s.pause = true, 0
-	s.settle()
+	s.release()
 	return true
 }
 
@@ -194,7 +193,7 @@ func (c *subscription) isComplete() bool {
 	return true
 }
 
-// slotOf is the slot of a channel of ours.
+// slotOf returns the slot of a channel of this driver.
 func (c *subscription) slotOf(channel string) int {
 	if c.all.driver.cluster == nil {
 		return 0
@@ -202,7 +201,7 @@ func (c *subscription) slotOf(channel string) int {
 	return slotOf(channel)
 }
 
-// moved follows the answer that another master has a slot. The answer names both.
+// moved handles the answer that another master has a slot. The answer names both.
 func (c *subscription) moved(err error) bool {
 	addr, ok := redis.IsMovedError(err)
 	if !ok {
@@ -218,8 +217,8 @@ func (c *subscription) moved(err error) bool {
 	return true
 }
 
-// unserved is for the answer that a slot has no master, or is between two: its other
-// slots keep the connection. The answer is to the first channel that is not confirmed.
+// unserved handles the answer that a slot has no master or is being moved: the other slots keep the
+// connection. The answer refers to the first channel that is not confirmed.
 func (c *subscription) unserved(err error) bool {
 	if !redis.IsClusterDownError(err) && !redis.IsTryAgainError(err) {
 		return false
@@ -236,13 +235,13 @@ func (c *subscription) unserved(err error) bool {
 	if first == nil {
 		return false
 	}
-	first.settle()
+	first.release()
 	c.replace(first.slot, "")
 	return true
 }
 
-// broken closes the connection and records that no slot of it is subscribed. It reports
-// whether the connection was in the wrong place.
+// broken closes the connection and records that none of its slots is subscribed. It reports whether
+// the connection was at the wrong server.
 func (c *subscription) broken() (misplaced bool) {
 	l := c.all
 	l.mu.Lock()
@@ -250,7 +249,7 @@ func (c *subscription) broken() (misplaced bool) {
 	c.pubsub, c.established = nil, false
 	for _, s := range c.slots {
 		s.confirmed, s.sent = false, 0
-		s.settle()
+		s.release()
 	}
 	misplaced, c.misplaced = c.misplaced, false
 	c.failing = !misplaced
@@ -259,7 +258,7 @@ func (c *subscription) broken() (misplaced bool) {
 	return misplaced
 }
 
-// needed reports whether a slot uses the connection; if not, it is forgotten.
+// needed reports whether a slot uses the connection. If not, the connection is forgotten.
 func (c *subscription) needed() bool {
 	l := c.all
 	l.mu.Lock()
@@ -273,8 +272,8 @@ func (c *subscription) needed() bool {
 	return false
 }
 
-// report logs why a connection broke, and returns the longest pause before the next. A
-// refusal is logged once per cause: it lasts until an operator changes something.
+// report logs why a connection broke and returns the longest pause before the next attempt. A
+// refusal is logged once per cause, because it lasts until an operator changes something.
 func (c *subscription) report(err error) time.Duration {
 	l, d := c.all, c.all.driver
 	var answer redis.Error

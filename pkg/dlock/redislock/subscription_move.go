@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// How the subscription of a slot comes to another connection.
+// This file moves the subscription of a slot to another connection.
 
-// replace gives a slot away, to be subscribed where it is now.
+// replace removes a slot from this connection and subscribes it at its current master.
 func (c *subscription) replace(slot int, addr string) {
 	l := c.all
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := c.slots[slot]
 	if s == nil || s.conn != c {
-		return // we have ended it ourselves
+		return // this driver has ended it
 	}
 	delete(c.slots, slot)
 	s.conn, s.confirmed, s.sent = nil, false, 0
@@ -39,8 +39,8 @@ func (l *subscriptions) reload() {
 	_ = l.driver.masterAt(ctx, "")
 }
 
-// sweep ends the subscriptions of slots in which nothing waits, and moves those whose
-// master is another now. It reports whether any is left.
+// sweep ends the subscriptions of slots without a waiter, and moves those whose master has changed.
+// It reports whether any remains.
 func (c *subscription) sweep() bool {
 	l, d := c.all, c.all.driver
 	if d.cluster == nil {
@@ -66,7 +66,7 @@ func (c *subscription) sweep() bool {
 	return c.needed()
 }
 
-// waitingSlots are the slots in which something waits.
+// waitingSlots returns the slots in which a claim waits.
 func (d *redisDriver) waitingSlots() map[int]bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -77,8 +77,8 @@ func (d *redisDriver) waitingSlots() map[int]bool {
 	return waiting
 }
 
-// checkMaster moves a slot whose master is another now: a master that has become a
-// replica keeps its subscribers.
+// checkMaster moves a slot whose master has changed: a master that has become a replica keeps its
+// subscribers.
 func (c *subscription) checkMaster(slot int) {
 	l := c.all
 	l.mu.Lock()
@@ -94,8 +94,8 @@ func (c *subscription) checkMaster(slot int) {
 	}
 }
 
-// relocate looks every slot up again. Those whose master is another now are given to
-// its connection.
+// relocate looks up every slot again. Slots whose master has changed move to the connection of the
+// new master.
 func (c *subscription) relocate() {
 	l := c.all
 	l.mu.Lock()

@@ -18,7 +18,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// A logBuffer is a log that may be read meanwhile.
+// A logBuffer is a log that may be read concurrently.
 type logBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -36,7 +36,7 @@ func (b *logBuffer) String() string {
 	return b.buf.String()
 }
 
-// open is a driver of its own on a client, and its log.
+// open returns a separate driver on a client, and its log.
 func open(t *testing.T, client redis.UniversalClient, opts ...Option) (*redisDriver, *logBuffer) {
 	t.Helper()
 	t.Cleanup(func() { _ = client.Close() })
@@ -61,7 +61,7 @@ func do(t *testing.T, node *servers.Redis, args ...any) *redis.Cmd {
 	return cmd
 }
 
-// numSub is how many subscribers a server counts.
+// numSub returns how many subscribers a server counts.
 func numSub(t *testing.T, node *servers.Redis, command, channel string) int64 {
 	t.Helper()
 	c := node.Client()
@@ -78,7 +78,7 @@ func numSub(t *testing.T, node *servers.Redis, command, channel string) int64 {
 	return n
 }
 
-// pairBehindOneAddress is a master, its replica, and a proxy that leads to the master.
+// pairBehindOneAddress starts a master, its replica, and a proxy that leads to the master.
 func pairBehindOneAddress(t *testing.T) (master, replica *servers.Redis, proxy *servers.Proxy) {
 	t.Helper()
 	master, replica = testenv.Redis(t), testenv.Redis(t)
@@ -90,8 +90,8 @@ func pairBehindOneAddress(t *testing.T) (master, replica *servers.Redis, proxy *
 	return master, replica, testenv.Proxy(t, master.Addr())
 }
 
-// failover makes the replica the master, and the proxy lead there. Connections that are
-// open stay with the old one.
+// failover makes the replica the master, and points the proxy at it. Open connections stay with the
+// old master.
 func failover(t *testing.T, master, replica *servers.Redis, proxy *servers.Proxy) {
 	t.Helper()
 	host, port, _ := net.SplitHostPort(replica.Addr())
@@ -103,8 +103,8 @@ func failover(t *testing.T, master, replica *servers.Redis, proxy *servers.Proxy
 	proxy.Retarget(replica.Addr())
 }
 
-// A subscription that stayed with a demoted master is replaced when the new one
-// counts no subscriber, at most once a second, and what waits is asked for.
+// A subscription that stayed with a demoted master is replaced when the new one counts no
+// subscriber, at most once a second, and waiting claims are rechecked.
 func TestUnheardFollowsTheMaster(t *testing.T) {
 	master, replica, proxy := pairBehindOneAddress(t)
 	d, _ := open(t, redis.NewClient(&redis.Options{Addr: proxy.Addr(), ContextTimeoutEnabled: true}))
@@ -145,7 +145,7 @@ func TestUnheardFollowsTheMaster(t *testing.T) {
 	}
 }
 
-// Whatever waits is asked for when the subscription stands, and again each time that it was
+// Waiting claims are rechecked when the subscription is established, and again each time it was
 // broken: a grant may have been published meanwhile.
 func TestBrokenSubscriptionAsksForWaiters(t *testing.T) {
 	proxy := testenv.Proxy(t, testenv.Redis(t).Addr())
@@ -168,7 +168,7 @@ func TestBrokenSubscriptionAsksForWaiters(t *testing.T) {
 	}
 }
 
-// Calls that meet a demoted master move the subscription too.
+// Calls that reach a demoted master move the subscription too.
 func TestReadOnlyAnswerMovesTheSubscription(t *testing.T) {
 	master, replica, proxy := pairBehindOneAddress(t)
 	d, _ := open(t, redis.NewClient(&redis.Options{Addr: proxy.Addr(), ContextTimeoutEnabled: true}))
@@ -217,8 +217,8 @@ func TestSubscriptionFollowsASlot(t *testing.T) {
 	}
 }
 
-// A master of a cluster that hands over to its replica keeps its subscribers, and
-// says nothing. They follow when nobody hears, and also when they only look.
+// A cluster master that hands over to its replica keeps its subscribers and sends them nothing.
+// They follow when no subscriber is counted, and also when they only check.
 func TestSubscriptionFollowsAFailover(t *testing.T) {
 	t.Parallel()
 	cl := testenv.ClusterWithReplicas(t, 1)
@@ -266,8 +266,7 @@ func TestSubscriptionFollowsAFailover(t *testing.T) {
 	}
 }
 
-// A slot in which nothing waits is unsubscribed after a while, and a connection
-// without slots is closed.
+// A slot without a waiter is unsubscribed after a while, and a connection without slots is closed.
 func TestUnusedSlotsAreUnsubscribed(t *testing.T) {
 	t.Parallel()
 	cl := testenv.Cluster(t)
@@ -297,7 +296,7 @@ func TestUnusedSlotsAreUnsubscribed(t *testing.T) {
 	}
 }
 
-// Who may not subscribe is told so once, with the cure, and queues nevertheless.
+// A refused subscription is logged once, with the fix, and claims are still queued.
 func TestRefusedSubscriptionIsLogged(t *testing.T) {
 	server := testenv.Redis(t)
 	do(t, server, "ACL", "SETUSER", "deaf", "on", ">x", "~*", "resetchannels", "+@all")
@@ -321,8 +320,7 @@ func TestRefusedSubscriptionIsLogged(t *testing.T) {
 	testenv.Eventually(t, 60*time.Second, "a subscription once it is allowed", func() bool { return l.listening(0) })
 }
 
-// Subscribing at a master that stalls holds up neither claims at the others nor
-// Close.
+// Subscribing at a stalled master delays neither claims at the others nor Close.
 func TestSubscribingAtAStalledMaster(t *testing.T) {
 	cl := testenv.Cluster(t)
 	d, _ := open(t, redis.NewClusterClient(&redis.ClusterOptions{Addrs: cl.Addrs(), ContextTimeoutEnabled: true}))
@@ -369,7 +367,7 @@ func TestSubscribingAtAStalledMaster(t *testing.T) {
 	}
 }
 
-// A slot that no master serves costs the subscriptions of the others nothing.
+// A slot that no master serves does not affect the subscriptions of the others.
 func TestUnservedSlotKeepsTheOthers(t *testing.T) {
 	t.Parallel()
 	cl := testenv.Cluster(t)
@@ -422,7 +420,7 @@ func TestUnservedSlotKeepsTheOthers(t *testing.T) {
 	}
 }
 
-// A connection that is replaced in vain is replaced less and less often.
+// A connection whose replacement does not help is replaced less and less often.
 func TestUnheardBacksOff(t *testing.T) {
 	c := &subscription{}
 	if !c.replaceable() || c.replaceable() {
@@ -440,7 +438,7 @@ func TestUnheardBacksOff(t *testing.T) {
 	}
 }
 
-// The replacement of a connection that has helped does not delay the next.
+// A replacement that has helped does not delay the next one.
 func TestUnheardForgetsItsPause(t *testing.T) {
 	c := &subscription{stays: 8 * time.Second, replaced: time.Now()}
 	l := &subscriptions{slots: map[int]*slotSubscription{0: {conn: c}}}
@@ -451,8 +449,8 @@ func TestUnheardForgetsItsPause(t *testing.T) {
 	l.heardAgain(1) // is harmless
 }
 
-// After a failover behind one address a call gets through, however many connections of
-// the pool still lead to the demoted master.
+// After a failover behind one address a call succeeds, however many connections of the pool still
+// lead to the demoted master.
 func TestCallAfterAFailoverWithAFullPool(t *testing.T) {
 	master, replica, proxy := pairBehindOneAddress(t)
 	client := redis.NewClient(&redis.Options{Addr: proxy.Addr(), ContextTimeoutEnabled: true})

@@ -17,11 +17,11 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/redislock"
 )
 
-// refusing is an address where nothing listens.
+// refusing is an address without a listener.
 const refusing = "127.0.0.1:1"
 
-// unreachable are clients of servers that refuse connections, as users make them: go-redis
-// dials five times, 100 ms apart, unless it is told not to.
+// unreachable lists clients of servers that refuse connections, as users create them: go-redis
+// dials five times, 100 ms apart, unless it is configured otherwise.
 var unreachable = map[string]func() redis.UniversalClient{
 	"one server": func() redis.UniversalClient {
 		return redis.NewClient(&redis.Options{Addr: refusing})
@@ -78,7 +78,7 @@ func TestRefusedIsUnavailable(t *testing.T) {
 	}
 }
 
-// The cause is told though the last attempt may have been cut short by the wait.
+// The cause is reported although the wait may have cut the last attempt short.
 func TestRefusedWithWait(t *testing.T) {
 	t.Parallel()
 	for name, dial := range unreachable {
@@ -95,8 +95,8 @@ func TestRefusedWithWait(t *testing.T) {
 	}
 }
 
-// A retrier is what a program may have in its client: it sends a command again that has
-// failed, though ours ask not to be.
+// A retrier is a hook that a program may have in its client: it resends a failed command, although
+// this library's commands ask not to be resent.
 type retrier struct {
 	between func()
 	again   atomic.Int64
@@ -121,8 +121,8 @@ func (r *retrier) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 	return next
 }
 
-// A command was sent and its connection cut, and the next connection was refused: the
-// error is that of the refused one, and yet the lock may be stored.
+// A command was sent and its connection cut, and the next connection was refused: the error is that
+// of the refused one, but the lock may be stored.
 func TestSentThenRefusedIsUnknown(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)

@@ -9,9 +9,9 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// undo takes back a claim that too few replicas have confirmed, and returns why. If its release
-// was not answered, the error is of no class: the caller then cleans up. The release may arrive
-// at any time, so the ID is not used again.
+// undo takes back a claim that too few replicas have confirmed, and returns the reason. If its
+// release was not answered, the error has no class, and the caller cleans up. The release may
+// arrive at any time, so the ID is not used again.
 func (d *redisDriver) undo(ctx context.Context, r driver.Ref, short error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(r.TTL/3, 2*time.Second))
 	defer cancel()
@@ -20,12 +20,12 @@ func (d *redisDriver) undo(ctx context.Context, r driver.Ref, short error) error
 		return short
 	}
 	if driver.ClassOf(err) == driver.Ambiguous {
-		d.burn(r.ID, driver.BarFor(r.TTL))
+		d.burn(r.ID, driver.TombstoneTTL(r.TTL))
 	}
-	return fmt.Errorf("%w, and the claim was not taken back: %v", ErrReplicas, err) //nolint:errorlint // its class is not that of the claim
+	return fmt.Errorf("%w, and the claim was not taken back: %v", ErrTooFewReplicas, err) //nolint:errorlint // its class is not that of the claim
 }
 
-// maxBurnt is how many burnt IDs are kept before those are dropped whose time has passed.
+// maxBurnt is how many burnt IDs are kept before those whose time has passed are dropped.
 const maxBurnt = 1024
 
 func (d *redisDriver) burn(id string, span time.Duration) {

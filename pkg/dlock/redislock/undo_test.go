@@ -17,8 +17,8 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/redislock"
 )
 
-// A claim that too few replicas have is taken back, and the release that does it arrives late,
-// when the replicas are there again and the call has got its lock. It takes nothing away.
+// A claim with too few replicas is taken back, and the release that does it arrives late, when the
+// replicas are back and the call has got its lock. The release does not remove the lock.
 func TestLateUndoSparesTheNextGrant(t *testing.T) {
 	t.Parallel()
 	master, replica := startPair(t)
@@ -69,8 +69,8 @@ func TestLateUndoSparesTheNextGrant(t *testing.T) {
 	unlock(t, g)
 }
 
-// What a replica does not confirm is taken back, and that is never answered: MaxRetries ends the
-// call all the same, and the error does not say that another holds the lock.
+// A claim that a replica does not confirm is taken back, and the release is never answered:
+// MaxRetries still ends the call, and the error does not say that another claim holds the lock.
 func TestRetriesEndACallThatIsTakenBack(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
@@ -93,8 +93,8 @@ func TestRetriesEndACallThatIsTakenBack(t *testing.T) {
 	}
 }
 
-// A request that arrives twice is granted the lock after its caller has left. The process gives
-// that back as soon as it hears of it, also if it waits for replicas.
+// A request that arrives twice is granted the lock after its caller has left. The process releases
+// it as soon as it receives the push, also if it waits for replicas.
 func TestUnwantedGrantGoesBackBeforeReplicasConfirm(t *testing.T) {
 	t.Parallel()
 	master, _ := startPair(t)

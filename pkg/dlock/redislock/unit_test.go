@@ -17,7 +17,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
 )
 
-// The slots that the cluster specification and real servers give.
+// The slots that the cluster specification and real servers use.
 func TestSlots(t *testing.T) {
 	for key, want := range map[string]int{"123456789": 12739, "foo": 12182, "{foo}bar": 12182, "bar{foo}": 12182, "": 0, "a": 15495} {
 		if got := slotOf(key); got != want {
@@ -129,7 +129,7 @@ func TestOpenRefusesBadSettings(t *testing.T) {
 	}
 }
 
-// A reply is taken for ours only if it says so.
+// A reply is accepted only if it names the claim.
 func FuzzReply(f *testing.F) {
 	for _, text := range []string{"held id 12", "queued id 0 3 -7", "gone other x", "held id", "held", "", "queued id 0 3 99999999999999999999", "queued id 0 3 1 unheard", "held id 0 more", "again id 0", "full id 100000"} {
 		f.Add(text)
@@ -140,7 +140,7 @@ func FuzzReply(f *testing.F) {
 		a, err := parseAnswer(text, r, sent)
 		full := errors.Is(err, ErrQueueFull) && driver.ClassOf(err) == driver.Transient
 		if err != nil {
-			if !full && (!errors.Is(err, ErrReply) || driver.ClassOf(err) != driver.Ambiguous) {
+			if !full && (!errors.Is(err, ErrUnexpectedReply) || driver.ClassOf(err) != driver.Ambiguous) {
 				t.Errorf("%v", err)
 			}
 			return
@@ -159,7 +159,7 @@ func FuzzReply(f *testing.F) {
 	})
 }
 
-// What a script says besides the state.
+// The fields that a script returns in addition to the state.
 func TestParseAnswer(t *testing.T) {
 	r := driver.Ref{ID: "id", TTL: time.Second}
 	queued := driver.State{Phase: driver.Queued, Ahead: 3, Recheck: 7 * time.Millisecond}
@@ -182,13 +182,13 @@ func TestParseAnswer(t *testing.T) {
 
 func TestAReplyOfAnotherKind(t *testing.T) {
 	for _, reply := range []any{nil, int64(1), []any{"held", "id", "12"}} {
-		if st, err := parseAnswer(reply, driver.Ref{ID: "id"}, time.Now()); !errors.Is(err, ErrReply) {
+		if st, err := parseAnswer(reply, driver.Ref{ID: "id"}, time.Now()); !errors.Is(err, ErrUnexpectedReply) {
 			t.Errorf("%v became %+v, %v", reply, st, err)
 		}
 	}
 }
 
-// Scripts are fixed, and say which keys and arguments they take.
+// Scripts are fixed, and document their keys and arguments.
 func TestScriptHeaders(t *testing.T) {
 	for name, source := range map[string]string{"acquire": acquireLua, "renew_held": renewHeldLua, "renew_queue": renewQueueLua, "release": releaseLua, "inspect": inspectLua} {
 		head := strings.Split(source, "\nlocal ")[0]
@@ -202,8 +202,8 @@ func TestScriptHeaders(t *testing.T) {
 	}
 }
 
-// Renew has returned when an answer comes. The claim may have been submitted again since, so the
-// answer does not take it out of the table of what waits: it would not hear of its grant.
+// An answer arrives after Renew has returned. The claim may have been submitted again since, so the
+// answer does not remove it from the table of waiting claims: it would not receive its grant.
 func TestLateRenewalAnswerIsIgnored(t *testing.T) {
 	for _, returned := range []bool{false, true} {
 		d := &redisDriver{waiting: map[string]waiter{"id": {key: "k"}}}
@@ -215,8 +215,8 @@ func TestLateRenewalAnswerIsIgnored(t *testing.T) {
 	}
 }
 
-// A burnt ID is kept for its time however many there are, since a late release of it may arrive.
-// Those whose time has passed are dropped.
+// A burnt ID is kept for its time, however many there are, because a late release of it may arrive.
+// IDs whose time has passed are dropped.
 func TestBurntIDsAreKeptForTheirTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &redisDriver{}

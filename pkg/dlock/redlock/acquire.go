@@ -10,34 +10,33 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
 )
 
-// Acquire tries once if the claim is the first of this driver, and stands in line
-// else.
+// Acquire tries once if the claim is the first of this driver. Otherwise the claim waits in the
+// queue.
 func (d *redDriver) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
 	switch {
 	case ctx.Err() != nil:
 		return driver.State{}, driver.Classify(ctx.Err(), driver.Transient) // nothing was sent
 	case !capacities().Supports(r.Mode):
 		return driver.State{}, fmt.Errorf("%w: mode %s: a majority cannot count holders", driver.ErrUnsupported, r.Mode)
-	case r.Fences > 1:
-		return driver.State{}, fmt.Errorf("%w: a range of %d tokens", driver.ErrUnsupported, r.Fences)
+	case r.Tokens > 1:
+		return driver.State{}, fmt.Errorf("%w: a range of %d tokens", driver.ErrUnsupported, r.Tokens)
 	}
 	d.warnOnce()
-	l := d.enter(r.Key)
-	defer d.leave(l)
-	c, isHeld := d.file(l, &r)
+	q := d.enter(r.Key)
+	defer d.leave(q)
+	c, isHeld := d.submit(q, &r)
 	if isHeld {
-		return d.refile(ctx, r.Ref)
+		return d.resubmit(ctx, r.Ref)
 	}
-	st, err := d.attempt(ctx, l, c)
+	st, err := d.attempt(ctx, q, c)
 	if err != nil {
 		d.abandon(c, err)
 	}
 	return st, err
 }
 
-// file returns the claim of a request, a new one if there is none yet, and whether it
-// is held.
-func (d *redDriver) file(l *line, r *driver.Request) (*claim, bool) {
+// submit returns the claim of a request, creating it if needed, and whether it is held.
+func (d *redDriver) submit(q *waitQueue, r *driver.Request) (*claim, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.sweepForgotten()
@@ -54,16 +53,16 @@ func (d *redDriver) file(l *line, r *driver.Request) (*claim, bool) {
 	}
 	if r.Wait {
 		d.claims[claimID{r.Key, r.ID}] = c
-		l.waiting = append(l.waiting, c)
+		q.waiting = append(q.waiting, c)
 	}
 	return c, false
 }
 
-// refile files a claim again that is held, which is to renew it.
-func (d *redDriver) refile(ctx context.Context, r driver.Ref) (driver.State, error) {
+// resubmit handles the resubmission of a held claim by renewing it.
+func (d *redDriver) resubmit(ctx context.Context, r driver.Ref) (driver.State, error) {
 	states, err := d.Renew(ctx, []driver.Ref{r})
 	if err == nil && states[0].Phase == driver.Unknown {
-		err = ErrNoQuorum
+		err = errNotEnough
 	}
 	if err != nil {
 		return driver.State{}, err
@@ -71,37 +70,36 @@ func (d *redDriver) refile(ctx context.Context, r driver.Ref) (driver.State, err
 	return states[0], nil
 }
 
-// abandon forgets a claim whose filing failed: the caller files it again, or releases
-// it.
+// abandon forgets a claim whose submission failed: the caller submits it again or releases it.
 func (d *redDriver) abandon(c *claim, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.drop(c)
-	nothing := isUnsent(err) && c.isSettled() && !c.shown
+	nothing := isUnsent(err) && c.noneMayArrive() && !c.shown
 	if driver.ClassOf(err) != driver.Ambiguous && !nothing {
-		d.removeEverywhere(c) // the caller takes it for not stored, so nobody else will
+		d.removeEverywhere(c) // the caller treats it as not stored, so it will not release it
 	}
 }
 
-// isSettled reports whether no call that stores the claim may yet arrive.
-func (c *claim) isSettled() bool {
+// noneMayArrive reports whether no call that stores the claim can still arrive.
+func (c *claim) noneMayArrive() bool {
 	return !slices.ContainsFunc(c.open, func(calls int) bool { return calls > 0 })
 }
 
-// attempt tries to win the lock for a claim whose turn it is.
-func (d *redDriver) attempt(ctx context.Context, l *line, c *claim) (driver.State, error) {
+// attempt tries to win the lock for the claim at the head of the queue.
+func (d *redDriver) attempt(ctx context.Context, q *waitQueue, c *claim) (driver.State, error) {
 	sent := time.Now()
-	if blocked, recheck := d.isBlocked(l, c); blocked {
-		return d.stand(ctx, l, c, sent, recheck)
+	if blocked, recheck := d.isBlocked(q, c); blocked {
+		return d.stay(ctx, q, c, sent, recheck)
 	}
 	select {
-	case l.turn <- struct{}{}:
-		defer func() { <-l.turn }()
+	case q.turn <- struct{}{}:
+		defer func() { <-q.turn }()
 	case <-ctx.Done():
 		return driver.State{}, ctx.Err()
 	}
-	if blocked, recheck := d.isBlocked(l, c); blocked { // it was another's turn
-		return d.stand(ctx, l, c, sent, recheck)
+	if blocked, recheck := d.isBlocked(q, c); blocked { // it was another's turn
+		return d.stay(ctx, q, c, sent, recheck)
 	}
 	out := d.contend(ctx, c)
 	for again := 1; !c.waits && out.split && again < tryRounds && out.err == nil; again++ {
@@ -111,15 +109,15 @@ func (d *redDriver) attempt(ctx context.Context, l *line, c *claim) (driver.Stat
 		}
 		out = d.contend(ctx, c)
 	}
-	defer out.rest() // after the claim is noted as held, else what comes late is taken back
-	return d.judge(l, c, sent, out)
+	defer out.rest() // after the claim is recorded as held, else late answers are taken back
+	return d.judge(q, c, sent, out)
 }
 
-// tryRounds is how many rounds a claim makes that does not wait, as long as nobody has
-// the lock: others may have disturbed it, or a release may not have reached all nodes.
+// tryRounds is how many rounds a claim that does not wait makes while no claim has the lock: other
+// claims may have interfered, or a release may not have reached all nodes.
 const tryRounds = 4
 
-// pause lets time pass, or says why ctx does not allow it.
+// pause waits for t, or returns an error if ctx does not allow it.
 func pause(ctx context.Context, t time.Duration) error {
 	timer := time.NewTimer(t)
 	defer timer.Stop()
@@ -131,14 +129,14 @@ func pause(ctx context.Context, t time.Duration) error {
 	}
 }
 
-func (d *redDriver) isBlocked(l *line, c *claim) (bool, time.Duration) {
+func (d *redDriver) isBlocked(q *waitQueue, c *claim) (bool, time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.blocked(l, c, time.Now())
+	return d.blocked(q, c, time.Now())
 }
 
-// judge says what the result of a round means for a claim.
-func (d *redDriver) judge(l *line, c *claim, sent time.Time, out outcome) (driver.State, error) {
+// judge determines what the result of a round means for a claim.
+func (d *redDriver) judge(q *waitQueue, c *claim, sent time.Time, out outcome) (driver.State, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch {
@@ -148,43 +146,43 @@ func (d *redDriver) judge(l *line, c *claim, sent time.Time, out outcome) (drive
 		d.removeEverywhere(c)
 		return driver.State{Phase: driver.Gone}, nil
 	case out.won:
-		d.won(l, c, out)
+		d.won(q, c, out)
 		return driver.State{Phase: driver.Held, Token: out.token, Until: out.until}, nil
-	case out.barred, !c.waits:
+	case out.tombstoned, !c.waits:
 		d.drop(c)
 		d.removeEverywhere(c)
 		return driver.State{Phase: driver.Gone}, nil
 	}
 	d.listen(c)
-	return d.queued(l, c, sent, d.pauseAfter(c, out)), nil
+	return d.queued(q, c, sent, d.pauseAfter(c, out)), nil
 }
 
-// queued is the state of a claim that waits. It runs under mu.
-func (d *redDriver) queued(l *line, c *claim, sent time.Time, recheck time.Duration) driver.State {
+// queued returns the state of a waiting claim. The caller holds mu.
+func (d *redDriver) queued(q *waitQueue, c *claim, sent time.Time, recheck time.Duration) driver.State {
 	h := driver.Heartbeat(c.ttl)
-	return driver.State{Phase: driver.Queued, Ahead: l.ahead(c), Until: sent.Add(h), Recheck: min(recheck, h/3)}
+	return driver.State{Phase: driver.Queued, Ahead: q.ahead(c), Until: sent.Add(h), Recheck: min(recheck, h/3)}
 }
 
-// calm is the least time between two rounds when quietAfter of them have changed
-// nothing and nothing was heard of the lock. A claim with a short TTL is renewed more
-// often; it then only shows that it waits.
+// quietPause is the shortest time between two rounds after quietAfter rounds have changed nothing
+// and no message about the lock has arrived. A claim with a short TTL is renewed more often; it
+// then only shows that it waits.
 const (
-	calm       = 250 * time.Millisecond
+	quietPause = 250 * time.Millisecond
 	quietAfter = 12
 )
 
-// pauseAfter is when a claim tries again of itself: when the holder's lease will have
-// ended; or soon and at random, and later each time, if several contend or the lock is
-// just being freed. It runs under mu.
+// pauseAfter returns when a claim tries again by itself: when the holder's lease will have ended;
+// or after a short random time that grows with each try, if several claims contend or the lock is
+// just being freed. The caller holds mu.
 func (d *redDriver) pauseAfter(c *claim, out outcome) time.Duration {
 	third := driver.Heartbeat(c.ttl) / 3
 	c.unheard++
 	isQuiet := c.unheard > quietAfter
 	if !out.split {
 		c.tries = 0
-		pause := out.left + coarse + scatter(d.window(4))
-		if isQuiet && pause > calm {
-			c.notSoon = time.Now().Add(calm)
+		pause := out.left + expiryRounding + scatter(d.window(4))
+		if isQuiet && pause > quietPause {
+			c.notSoon = time.Now().Add(quietPause)
 		}
 		return min(pause, third-scatter(third/4))
 	}
@@ -194,18 +192,18 @@ func (d *redDriver) pauseAfter(c *claim, out outcome) time.Duration {
 		window = third
 	}
 	if isQuiet {
-		least = calm
+		least = quietPause
 	}
 	pause := max(min(window/8+scatter(window), third), least)
 	c.notSoon = time.Now().Add(pause)
 	return pause
 }
 
-// stand keeps a claim in line without a try.
-func (d *redDriver) stand(ctx context.Context, l *line, c *claim, sent time.Time, recheck time.Duration) (driver.State, error) {
-	barred := false
+// stay keeps a claim in the queue without an attempt.
+func (d *redDriver) stay(ctx context.Context, q *waitQueue, c *claim, sent time.Time, recheck time.Duration) (driver.State, error) {
+	tombstoned := false
 	if c.waits {
-		barred = d.showWaiting(ctx, []*claim{c})[0]
+		tombstoned = d.showWaiting(ctx, []*claim{c})[0]
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -214,36 +212,36 @@ func (d *redDriver) stand(ctx context.Context, l *line, c *claim, sent time.Time
 		return driver.State{Phase: driver.Gone}, nil
 	case c.phase == driver.Held:
 		return driver.State{Phase: driver.Held, Token: c.token, Until: c.until}, nil
-	case barred:
+	case tombstoned:
 		d.drop(c)
 		d.removeEverywhere(c)
 		return driver.State{Phase: driver.Gone}, nil
 	}
 	d.listen(c)
-	return d.queued(l, c, sent, recheck), nil
+	return d.queued(q, c, sent, recheck), nil
 }
 
-// showWaiting lets others see that claims wait, and returns which of them were evicted.
-// It is of no use to the claims themselves, so who does not answer does not matter.
+// showWaiting records on the nodes that claims wait, and returns which of them were evicted. The
+// claims do not depend on it, so missing answers do not matter.
 func (d *redDriver) showWaiting(ctx context.Context, claims []*claim) []bool {
 	echo := claims[0].id
-	keys, args, bound := make([]string, 0, 2*len(claims)), make([]any, 1, 1+3*len(claims)), d.settings.longest()
+	keys, args, timeout := make([]string, 0, 2*len(claims)), make([]any, 1, 1+3*len(claims)), d.settings.longest()
 	args[0] = echo
 	for _, c := range claims {
 		ttl := d.ttlOf(c)
-		keys = append(keys, c.bar(c.id), c.waiters)
+		keys = append(keys, c.tombstone(c.id), c.waiters)
 		args = append(args, c.id, millis(driver.Heartbeat(ttl)), c.info)
-		bound = min(bound, d.settings.patience(ttl))
+		timeout = min(timeout, d.settings.patience(ttl))
 	}
 	d.shown(claims...)
 	for _, c := range claims {
 		d.opened(c, d.nodes)
 	}
 	answers := make(chan answer, len(d.nodes))
-	d.ask(d.nodes, d.majority, bound, echo, func(ctx context.Context, _ *node) *redisnode.Command {
+	d.ask(d.nodes, d.majority, timeout, echo, func(ctx context.Context, _ *node) *redisnode.Command {
 		return waitScript.Command(ctx, keys, args...)
 	}, answers)
-	barred := make([]bool, len(claims))
+	tombstoned := make([]bool, len(claims))
 	heard := 0
 	for heard < d.majority && ctx.Err() == nil {
 		select {
@@ -251,8 +249,8 @@ func (d *redDriver) showWaiting(ctx context.Context, claims []*claim) []bool {
 			heard++
 			for i, c := range claims {
 				d.answered(c, a)
-				if a.err == nil && len(a.reply) > i+1 && redisnode.Text(a.reply[i+1]) == "barred" {
-					barred[i] = true
+				if a.err == nil && len(a.reply) > i+1 && redisnode.Text(a.reply[i+1]) == "tombstoned" {
+					tombstoned[i] = true
 				}
 			}
 		case <-ctx.Done():
@@ -266,7 +264,7 @@ func (d *redDriver) showWaiting(ctx context.Context, claims []*claim) []bool {
 			}
 		}
 	})
-	return barred
+	return tombstoned
 }
 
 func (d *redDriver) ttlOf(c *claim) time.Duration {
@@ -275,19 +273,19 @@ func (d *redDriver) ttlOf(c *claim) time.Duration {
 	return c.ttl
 }
 
-// forgottenMost is how many claims there may be beyond those that were alive when
-// last looked at, before it is looked again.
-const forgottenMost = 64
+// maxForgotten is how many claims may be added to those that were alive at the last check before
+// the next check.
+const maxForgotten = 64
 
-// sweepForgotten forgets claims that nobody released and whose time has long passed.
-// It runs under mu.
+// sweepForgotten forgets claims that were never released and whose time passed long ago. The caller
+// holds mu.
 func (d *redDriver) sweepForgotten() {
-	if len(d.claims) < 2*d.swept+forgottenMost {
+	if len(d.claims) < 2*d.swept+maxForgotten {
 		return
 	}
 	now := time.Now()
 	for _, c := range d.claims {
-		if now.Sub(c.until) > driver.BarFor(c.ttl) {
+		if now.Sub(c.until) > driver.TombstoneTTL(c.ttl) {
 			d.drop(c)
 		}
 	}

@@ -12,12 +12,13 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/cursor"
 	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
 )
 
-// Inspect shows who has the lock on a majority of the nodes as the holder. Whoever has
-// it on fewer wants it and does not have it, and is shown among those who wait, with
-// the token that it may have had. It waits for all nodes, since a minority matters here.
+// Inspect returns the claim that a majority of the nodes has stored as the holder. A claim on fewer
+// nodes does not have the lock. It is returned among the waiters, with the token that it may have
+// had. Inspect waits for all nodes, because a minority matters here.
 func (d *redDriver) Inspect(ctx context.Context, key string) ([]driver.Claim, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -27,7 +28,7 @@ func (d *redDriver) Inspect(ctx context.Context, key string) ([]driver.Claim, er
 	d.ask(d.nodes, d.majority, d.settings.longest(), n.lock, func(ctx context.Context, _ *node) *redisnode.Command {
 		return inspectScript.Command(ctx, []string{n.lock, n.waiters}, n.lock)
 	}, answers)
-	s := sight{claims: map[string]*seen{}}
+	s := snapshot{claims: map[string]*seen{}}
 	var t tally
 	for heard := 0; heard < len(d.nodes); heard++ {
 		select {
@@ -47,20 +48,20 @@ func (d *redDriver) Inspect(ctx context.Context, key string) ([]driver.Claim, er
 	return s.show(d.majority), nil
 }
 
-// A sight is what nodes show of one lock.
-type sight struct {
+// A snapshot is what the nodes report about one lock.
+type snapshot struct {
 	nodes  int
 	claims map[string]*seen // by ID, or by the value of a plain client
 }
 
-// seen is one claim, as several nodes have it.
+// seen is one claim as several nodes report it.
 type seen struct {
 	driver.Claim
 	on     int             // nodes that have stored it
-	leases []time.Duration // what is left on each
+	leases []time.Duration // the rest of the lease on each
 }
 
-func (s *sight) add(a answer) {
+func (s *snapshot) add(a answer) {
 	if len(a.reply) < 4 {
 		return
 	}
@@ -72,13 +73,13 @@ func (s *sight) add(a answer) {
 	}
 	for i := 4; i+1 < len(a.reply); i += 2 {
 		c := redisnode.Waiter(redisnode.Text(a.reply[i]), redisnode.Text(a.reply[i+1]), now)
-		if had := s.claims[c.ID]; c.Left > 0 && (had == nil || had.on == 0) {
+		if had := s.claims[c.ID]; c.Remaining > 0 && (had == nil || had.on == 0) {
 			s.claims[c.ID] = &seen{Claim: c}
 		}
 	}
 }
 
-func (s *sight) store(value string, c driver.Claim) {
+func (s *snapshot) store(value string, c driver.Claim) {
 	name := c.ID
 	if name == "" {
 		name = value
@@ -89,12 +90,12 @@ func (s *sight) store(value string, c driver.Claim) {
 		s.claims[name] = had
 	}
 	had.on++
-	had.leases = append(had.leases, c.Left)
+	had.leases = append(had.leases, c.Remaining)
 	had.Token, had.Age = max(had.Token, c.Token), max(had.Age, c.Age)
 }
 
 // show returns the holder, if there is one, and then the others, the oldest first.
-func (s *sight) show(majority int) []driver.Claim {
+func (s *snapshot) show(majority int) []driver.Claim {
 	var shown []driver.Claim
 	for _, c := range s.claims {
 		if c.on > 0 && c.on < majority {
@@ -102,7 +103,7 @@ func (s *sight) show(majority int) []driver.Claim {
 		}
 		if c.on > 0 { // the lease that ends the majority
 			slices.Sort(c.leases)
-			c.Left = c.leases[max(len(c.leases)-majority, 0)]
+			c.Remaining = c.leases[max(len(c.leases)-majority, 0)]
 		}
 		shown = append(shown, c.Claim)
 	}
@@ -112,14 +113,16 @@ func (s *sight) show(majority int) []driver.Claim {
 	return shown
 }
 
-// List scans as many nodes as must meet every lock that a majority has, and returns
-// those that one has. A cursor is the place in the order of the nodes, the cursor of
-// that one's scan, and the last key of the step, since a step may bring more keys than
-// are asked for.
-func (d *redDriver) List(ctx context.Context, prefix, cursor string, limit int) ([]string, string, error) {
-	at, err := parseCursor(cursor)
+// List scans enough nodes to find every lock that a majority has, and returns those locks. A cursor
+// is the position in the order of the nodes, the cursor of that node's scan, and the last key of
+// the step, because a step may return more keys than were requested.
+func (d *redDriver) List(ctx context.Context, prefix, from string, limit int) ([]string, string, error) {
+	at, err := parseCursor(from)
 	if err != nil {
 		return nil, "", err
+	}
+	if at.node > len(d.nodes) || at.done > at.node {
+		return nil, "", cursor.Invalid(from)
 	}
 	type page struct {
 		keys []string
@@ -172,8 +175,8 @@ func (d *redDriver) list(ctx context.Context, prefix string, at position, limit 
 	return keys, "", nil
 }
 
-// scan does one step on one node, and returns the keys that a majority has and no
-// earlier node has shown.
+// scan does one step on one node. It returns the keys that a majority has and no earlier node has
+// returned.
 func (d *redDriver) scan(ctx context.Context, n *node, prefix string, at uint64, count int) ([]string, uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, d.settings.longest())
 	defer cancel()
@@ -191,7 +194,7 @@ func (d *redDriver) scan(ctx context.Context, n *node, prefix string, at uint64,
 	return keys, next, nil
 }
 
-// ownersOf returns who has each lock on each node, "" where nobody or not known.
+// ownersOf returns the owner of each lock on each node, or "" if there is none or it is not known.
 func (d *redDriver) ownersOf(ctx context.Context, locks []string) [][]string {
 	owners := make([][]string, len(locks))
 	for i := range owners {
@@ -227,8 +230,7 @@ func (n *node) ownersOf(ctx context.Context, locks []string) []string {
 	return owners
 }
 
-// isShownBy reports whether a majority has the same owner, and n is the first of its
-// nodes.
+// isShownBy reports whether a majority has the same owner and n is the first of its nodes.
 func (d *redDriver) isShownBy(n *node, owners []string) bool {
 	mine, same, first := owners[n.at], 0, -1
 	for i, o := range owners {
@@ -257,7 +259,7 @@ func parseCursor(s string) (p position, err error) {
 		return p, nil
 	}
 	part := strings.SplitN(s, " ", 4)
-	bad := driver.Classify(fmt.Errorf("redlock: %q is no cursor", s), driver.Fatal)
+	bad := cursor.Invalid(s)
 	if len(part) != 4 {
 		return p, bad
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
 )
 
-// Check looks at every node for what makes locks unsafe, and whether the nodes are what
-// they should be to each other. It needs INFO, PING and TIME, and no more rights.
+// Check examines every node for settings that make locks unsafe, and whether the nodes are
+// independent of each other. It needs permission for INFO, PING and TIME only.
 func (d *redDriver) Check(ctx context.Context) ([]driver.Finding, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -44,13 +44,13 @@ func (d *redDriver) Check(ctx context.Context) ([]driver.Finding, error) {
 	return d.judgeAll(all, reached), nil
 }
 
-// A look is what one node says of itself.
+// A look is what one node reports about itself.
 type look struct {
 	node    *node
 	err     error
 	info    redisnode.Info
 	trip    driver.Finding
-	offset  time.Duration // of its clock to ours
+	offset  time.Duration // of its clock from the local one
 	between time.Duration // how exactly that is known
 }
 
@@ -102,18 +102,18 @@ func (d *redDriver) reachable(all []look, reached int) driver.Finding {
 	}
 	switch {
 	case reached < d.majority:
-		f.Level, f.Cure = driver.Unsafe, fmt.Sprintf("bring back %s: without a majority of %d no lock is granted or kept", strings.Join(silent, ", "), d.majority)
+		f.Level, f.Fix = driver.Unsafe, fmt.Sprintf("bring back %s: without a majority of %d no lock is granted or kept", strings.Join(silent, ", "), d.majority)
 	case reached < len(all):
-		f.Level, f.Cure = driver.Warning, fmt.Sprintf("bring back %s: locks live on what is left to spare", strings.Join(silent, ", "))
+		f.Level, f.Fix = driver.Warning, fmt.Sprintf("bring back %s: locks live on what is left to spare", strings.Join(silent, ", "))
 	case len(all) < 5:
-		f.Cure = "five servers survive the loss of two"
+		f.Fix = "five servers survive the loss of two"
 	}
 	return f
 }
 
-// clockMost is how far clocks may be apart before tokens depend on the counters alone
-// for longer than a moment.
-const clockMost = time.Second
+// maxClockOffset is how far clocks may differ before tokens depend on the counters alone for longer
+// than a moment.
+const maxClockOffset = time.Second
 
 func clocks(all []look) driver.Finding {
 	var low, high, error time.Duration
@@ -129,14 +129,13 @@ func clocks(all []look) driver.Finding {
 	}
 	apart := high - low
 	f := driver.Finding{Name: "clocks", Detail: fmt.Sprintf("%v apart, give or take %v", apart.Round(time.Millisecond), error.Round(time.Millisecond))}
-	if apart > clockMost+error {
-		f.Level, f.Cure = driver.Warning, "set the clocks by NTP, slewing and never stepping: a node that comes back without its data takes its tokens from its clock"
+	if apart > maxClockOffset+error {
+		f.Level, f.Fix = driver.Warning, "set the clocks by NTP, slewing and never stepping: a node that comes back without its data takes its tokens from its clock"
 	}
 	return f
 }
 
-// independence finds nodes that fail together: one server that is there twice, or one
-// that copies another.
+// independence finds nodes that fail together: the same server twice, or a replica of another node.
 func independence(all []look) driver.Finding {
 	f := driver.Finding{Name: "independence", Detail: "every node is a server of its own"}
 	seen := map[string]string{}
@@ -147,13 +146,13 @@ func independence(all []look) driver.Finding {
 		id := l.info["run_id"]
 		if other, twice := seen[id]; twice && id != "" {
 			f.Level, f.Detail = driver.Unsafe, fmt.Sprintf("%s and %s are the same server", other, l.node.addr)
-			f.Cure = "name every server once: a server that counts twice makes a majority that is none"
+			f.Fix = "name every server once: a server that counts twice makes a majority that is none"
 			return f
 		}
 		seen[id] = l.node.addr
 		if l.info["role"] != "master" || l.info["cluster_enabled"] == "1" {
 			f.Level, f.Detail = driver.Unsafe, l.node.addr+" is a replica or part of a cluster"
-			f.Cure = "use servers that know nothing of each other"
+			f.Fix = "use servers that know nothing of each other"
 			return f
 		}
 	}
@@ -163,7 +162,7 @@ func independence(all []look) driver.Finding {
 func nodePersistence(info redisnode.Info) driver.Finding {
 	f := redisnode.Persistence(info)
 	if f.Level != driver.OK {
-		f.Cure = "a node that restarts forgets its locks, and the next majority may be another: set appendonly yes and appendfsync always, or keep it down for longer than the longest TTL"
+		f.Fix = "a node that restarts forgets its locks, and the next majority may be another: set appendonly yes and appendfsync always, or keep it down for longer than the longest TTL"
 	}
 	return f
 }
@@ -172,15 +171,15 @@ func role(info redisnode.Info) driver.Finding {
 	f := driver.Finding{Name: "replication", Detail: info["role"] + " with " + info["connected_slaves"] + " replicas"}
 	switch {
 	case info["role"] != "master":
-		f.Level, f.Cure = driver.Unsafe, "a replica refuses to write: use servers without a master"
+		f.Level, f.Fix = driver.Unsafe, "a replica refuses to write: use servers without a master"
 	case info["connected_slaves"] != "0":
-		f.Level, f.Cure = driver.Warning, "never fail over to a replica: it may lack locks that its master had"
+		f.Level, f.Fix = driver.Warning, "never fail over to a replica: it may lack locks that its master had"
 	}
 	return f
 }
 
-// warnOnce looks in the background when the first lock is taken, since a wrong setting
-// is the quietest way to lose locks.
+// warnOnce checks the settings in the background when the first lock is taken, because a wrong
+// setting loses locks without any other sign.
 func (d *redDriver) warnOnce() {
 	d.warned.Do(func() {
 		d.work.Go(func() {
@@ -189,7 +188,7 @@ func (d *redDriver) warnOnce() {
 			findings, err := d.Check(ctx)
 			for _, f := range findings {
 				if err == nil && f.Level == driver.Unsafe && f.Name != "nodes" {
-					d.log.Warn("redis is not safe for locks", "finding", f.Name, "detail", f.Detail, "cure", f.Cure)
+					d.log.Warn("redis is not safe for locks", "finding", f.Name, "detail", f.Detail, "fix", f.Fix)
 				}
 			}
 		})

@@ -11,11 +11,10 @@ import (
 
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
-	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// level is that of the first finding of a name whose detail has a text in it.
-func level(t *testing.T, c *dlock.Client, name, text string) driver.Level {
+// level returns the level of the first finding with this name whose detail contains text.
+func level(t *testing.T, c *dlock.Client, name, text string) dlock.Level {
 	t.Helper()
 	findings, err := c.Check(t.Context())
 	check(t, err)
@@ -25,10 +24,10 @@ func level(t *testing.T, c *dlock.Client, name, text string) driver.Level {
 		}
 	}
 	t.Fatalf("no finding %s with %q in %v", name, text, findings)
-	return driver.OK
+	return dlock.LevelOK
 }
 
-func is(t *testing.T, got, want driver.Level) {
+func is(t *testing.T, got, want dlock.Level) {
 	t.Helper()
 	if got != want {
 		t.Errorf("level is %v, want %v", got, want)
@@ -38,26 +37,26 @@ func is(t *testing.T, got, want driver.Level) {
 func TestCheck(t *testing.T) {
 	s := start(t, 3)
 	c := s.locks(t, dlock.Config{}, patient)
-	is(t, level(t, c, "nodes", "3 of 3"), driver.OK)
-	is(t, level(t, c, "independence", "own"), driver.OK)
-	is(t, level(t, c, "clocks", "apart"), driver.OK)
-	is(t, level(t, c, "persistence", s.proxies[1].Addr()), driver.Warning)
-	is(t, level(t, c, "eviction-policy", s.proxies[1].Addr()), driver.OK)
+	is(t, level(t, c, "nodes", "3 of 3"), dlock.LevelOK)
+	is(t, level(t, c, "independence", "own"), dlock.LevelOK)
+	is(t, level(t, c, "clocks", "apart"), dlock.LevelOK)
+	is(t, level(t, c, "persistence", s.proxies[1].Addr()), dlock.LevelWarning)
+	is(t, level(t, c, "eviction-policy", s.proxies[1].Addr()), dlock.LevelOK)
 	check(t, s.direct[1].ConfigSet(t.Context(), "maxmemory-policy", "allkeys-lru").Err())
 	check(t, s.direct[1].ConfigSet(t.Context(), "maxmemory", "100mb").Err())
-	is(t, level(t, c, "eviction-policy", s.proxies[1].Addr()), driver.Unsafe)
+	is(t, level(t, c, "eviction-policy", s.proxies[1].Addr()), dlock.LevelUnsafe)
 
 	host, port, err := net.SplitHostPort(s.servers[0].Addr())
 	check(t, err)
 	check(t, s.direct[2].Do(t.Context(), "REPLICAOF", host, port).Err())
-	is(t, level(t, c, "independence", s.proxies[2].Addr()), driver.Unsafe)
+	is(t, level(t, c, "independence", s.proxies[2].Addr()), dlock.LevelUnsafe)
 	check(t, s.servers[2].Kill())
-	is(t, level(t, c, "nodes", "2 of 3"), driver.Warning)
+	is(t, level(t, c, "nodes", "2 of 3"), dlock.LevelWarning)
 	check(t, s.servers[1].Kill())
-	is(t, level(t, c, "nodes", "1 of 3"), driver.Unsafe)
+	is(t, level(t, c, "nodes", "1 of 3"), dlock.LevelUnsafe)
 }
 
-// One server behind three addresses is found out.
+// Check detects one server behind three addresses.
 func TestCheckFindsOneServerTwice(t *testing.T) {
 	server := testenv.Redis(t)
 	var clients []redis.UniversalClient
@@ -66,10 +65,10 @@ func TestCheckFindsOneServerTwice(t *testing.T) {
 		defer c.Close()
 		clients = append(clients, c)
 	}
-	is(t, level(t, locksOn(t, clients, dlock.Config{}, patient), "independence", "same server"), driver.Unsafe)
+	is(t, level(t, locksOn(t, clients, dlock.Config{}, patient), "independence", "same server"), dlock.LevelUnsafe)
 }
 
-// A claim that only a minority has is shown as one that waits, and is not listed.
+// A claim that only a minority has is shown as a waiter, and is not listed.
 func TestInspectPartial(t *testing.T) {
 	s := start(t, 3)
 	c := s.locks(t, dlock.Config{DefaultTTL: time.Minute}, patient) // no renewal fills the nodes meanwhile
@@ -77,24 +76,24 @@ func TestInspectPartial(t *testing.T) {
 	check(t, err)
 	g := acquire(t, c, "k")
 	testenv.Eventually(t, patience, "all nodes have it", func() bool { return s.isOnAll(t, "k") })
-	shows := func(phase driver.Phase, listed int) {
+	shows := func(phase dlock.Phase, listed int) {
 		t.Helper()
 		claims, err := admin.Inspect(t.Context(), "k")
 		check(t, err)
-		keys, _, err := admin.List(t.Context(), "", "", 10)
+		keys, _, err := admin.ListPage(t.Context(), "", "", 10)
 		check(t, err)
 		if len(claims) != 1 || claims[0].Phase != phase || claims[0].Token != g.Token() || len(keys) != listed {
 			t.Errorf("shown are %v, listed %q", claims, keys)
 		}
 	}
-	shows(driver.Held, 1)
+	shows(dlock.PhaseHeld, 1)
 	check(t, s.direct[0].Del(t.Context(), "k").Err())
-	shows(driver.Held, 1)
+	shows(dlock.PhaseHeld, 1)
 	check(t, s.direct[1].Del(t.Context(), "k").Err())
-	shows(driver.Queued, 0)
+	shows(dlock.PhaseQueued, 0)
 }
 
-// The rights that docs/backends/redlock.md names are enough.
+// The permissions that docs/backends/redlock.md names are enough.
 func TestFewRights(t *testing.T) {
 	t.Parallel()
 	s := start(t, 3)
@@ -125,7 +124,7 @@ func TestFewRights(t *testing.T) {
 		claims, err := admin.Inspect(t.Context(), "k")
 		return err == nil && len(claims) == 2
 	})
-	keys, _, err := admin.List(t.Context(), "", "", 10)
+	keys, _, err := admin.ListPage(t.Context(), "", "", 10)
 	if err != nil || len(keys) != 1 {
 		t.Errorf("listed %q, %v", keys, err)
 	}

@@ -23,8 +23,8 @@ var caps = driver.Caps{
 	Modes: []driver.Mode{driver.Exclusive}, MinTTL: 100 * time.Millisecond,
 }
 
-// A farm is the servers on which all variants of the suite run: some that live, and two
-// that are dead. Every case has a prefix of its own, and so an empty store.
+// A farm is the servers on which all variants of the suite run: some that are alive, and two that
+// are dead. Every case has its own prefix, and so an empty store.
 type farm struct{ live, dead []*servers.Redis }
 
 func startFarm(t *testing.T) *farm {
@@ -41,7 +41,7 @@ func startFarm(t *testing.T) *farm {
 	return f
 }
 
-// A variant is as many nodes with the same fault as a majority can do without.
+// A variant has as many nodes with the same fault as a majority can spare.
 type variant struct {
 	name    string
 	nodes   int
@@ -49,8 +49,8 @@ type variant struct {
 	fault   func(t *testing.T, f *farm, i int) (addr string) // nil: none
 }
 
-// Unlike the engine the suite does not ask again, and a busy machine may not run a server
-// for a second. So nodes get much time, but for those that Close would wait for as long.
+// Unlike the engine, the suite does not retry, and a busy machine may not run a server for a
+// second. So nodes get a long timeout, except those for which Close would wait as long.
 const (
 	ample  = 5 * time.Second
 	enough = 1500 * time.Millisecond
@@ -83,7 +83,7 @@ func slow(t *testing.T, f *farm, i int) string {
 	return p.Addr()
 }
 
-// addrs are where the nodes of a variant are.
+// addrs returns the addresses of the nodes of a variant.
 func (v *variant) addrs(t *testing.T, f *farm) (all []string) {
 	t.Helper()
 	for i := range v.nodes {
@@ -129,22 +129,22 @@ func (v *variant) harness(clients []redis.UniversalClient, addrs []string) func(
 	}
 }
 
-// lasting are the cases that wait for leases, and cost more time than work.
+// lasting lists the cases that wait for leases, and take more time than work.
 var lasting = []string{
 	"SilentHolder", "RenewalKeeps", "RenewalSetsTTL", "UntilIsPessimistic", "GrantKeepsDeadline", "GhostHeads", "PatientWaiter", "Crash",
-	"FilingRestarts", "FenceOutlastsLeases", "BarLasts",
+	"ResubmissionRestarts", "FenceOutlastsLeases", "TombstoneLasts", "LateWaiter",
 }
 
-// The cases that run with faults in CI; without faults all do, and under stress
-// everywhere. Most of them wait for nodes that do not answer.
+// The cases that run with faults in CI; without faults all cases run, and under stress all cases
+// run everywhere. Most of them wait for nodes that do not answer.
 var (
 	faultyWork  = []string{"FenceIncreases", "MutualExclusion"}
 	faultyWaits = []string{
-		"Filing", "BarredID", "ReleaseInAnyPhase", "DeadContext", "HandOff", "Push", "CancelInQueue", "MixedBatch", "RenewalKeeps", "UntilIsPessimistic",
+		"Submit", "TombstonedID", "ReleaseInAnyPhase", "DeadContext", "HandOff", "Push", "CancelInQueue", "MixedBatch", "RenewalKeeps", "UntilIsPessimistic",
 	}
 )
 
-// waits are the cases of a variant that cost time, and works those that cost work.
+// waits selects the cases of a variant that take time, and works those that take work.
 func (v *variant) waits() drivertest.Option {
 	if v.isBrief() {
 		return drivertest.Only(faultyWaits...)
@@ -161,8 +161,8 @@ func (v *variant) works() drivertest.Option {
 
 func (v *variant) isBrief() bool { return v.fault != nil && testenv.UnderStress(0, 1) == 0 }
 
-// The suite on three and on five nodes, and with as many of them gone or slow as may be:
-// the cases that work, one variant after the other.
+// The suite on three and on five nodes, and with as many of them down or slow as a majority can
+// spare: the cases that take work, one variant after another.
 func TestConformance(t *testing.T) {
 	f := startFarm(t)
 	for _, v := range variants {
@@ -170,7 +170,7 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// The cases that wait, all variants at once.
+// The cases that take time, all variants at once.
 func TestConformanceInTime(t *testing.T) {
 	t.Parallel()
 	f := startFarm(t)

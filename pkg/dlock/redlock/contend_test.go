@@ -21,7 +21,7 @@ import (
 
 const contenders = 16
 
-// 16 Clients want one lock: it goes round, and everybody gets a share.
+// 16 Clients want one lock: each of them gets a share.
 func TestContendersMakeProgress(t *testing.T) {
 	s := start(t, 3).straight(t)
 	var r room
@@ -29,7 +29,7 @@ func TestContendersMakeProgress(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	n := int64(testenv.UnderStress(160, 10_000))
-	var served atomic.Int64 // those who were inside
+	var served atomic.Int64 // entries
 	var wg sync.WaitGroup
 	for i := range contenders {
 		c := locksOn(t, s.clients, dlock.Config{})
@@ -65,7 +65,7 @@ const (
 	childRuns   = 4 // Clients in each process
 )
 
-// The same by processes, which count who is inside on a server of their own.
+// The same with processes, which count the holders inside on a separate server.
 func TestProcessesExclude(t *testing.T) {
 	s := start(t, 3).straight(t)
 	oracle := testenv.Redis(t)
@@ -98,8 +98,8 @@ func TestProcessesExclude(t *testing.T) {
 	}
 }
 
-// contend is the main function of one of the processes. It prints how many entries it
-// made, how many the least of its Clients made, and how many overlaps it saw.
+// contend is the main function of one of the processes. It prints how many entries it made, the
+// lowest number of entries of its Clients, and how many overlaps it saw.
 func contend(clients []redis.UniversalClient) {
 	oracle := redis.NewClient(&redis.Options{Addr: os.Getenv(childOracle)})
 	end := time.Now().Add(time.Duration(testenv.UnderStress(3, 60)) * time.Second)
@@ -122,7 +122,8 @@ func contend(clients []redis.UniversalClient) {
 				if oracle.Incr(context.Background(), "inside").Val() != 1 {
 					overlaps.Add(1)
 				}
-				if counts[i]++; counts[i] == 1 {
+				counts[i]++
+				if counts[i] == 1 {
 					served.Add(1)
 				}
 				oracle.Decr(context.Background(), "inside")

@@ -11,32 +11,32 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// On half-open links a renewal returns when its context ends, and because it does, though nodes
-// have five seconds to answer. The engine renews in the background, so the driver is asked itself;
-// TestCallsReturnWithTheirContext is about all other calls. The mark is 100 ms; without stress it
-// is less than what nodes have.
+// On half-open links a renewal returns when its context ends, and because of that, although nodes
+// have five seconds to answer. The engine renews in the background, so the test calls the driver
+// directly; TestCallsReturnWithTheirContext covers all other calls. The limit is 100 ms; without
+// stress it is less than the node timeout.
 func TestRenewReturnsWithItsContext(t *testing.T) {
 	s := start(t, 3)
 	d := s.open(t, patient)
-	file(t, d, driver.Request{Ref: claim(1)}, driver.Held)
+	submit(t, d, driver.Request{Ref: claim(1)}, driver.Held)
 	for _, p := range s.proxies {
 		p.BlackHole(true)
 	}
 	beat := testenv.StartMetronome(t)
-	const bound = 50 * time.Millisecond
-	ctx, cancel := context.WithTimeout(context.Background(), bound)
+	const timeout = 50 * time.Millisecond
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	begun := time.Now()
 	_, err := d.Renew(ctx, []driver.Ref{claim(1)})
-	over := time.Since(begun) - bound - beat.Lost(begun)
+	over := time.Since(begun) - timeout - beat.Lost(begun)
 	if !errors.Is(err, context.DeadlineExceeded) || over > testenv.UnderStress(ample-time.Second, 100*time.Millisecond) {
 		t.Errorf("%v, %v after its context", err, over.Round(time.Millisecond))
 	}
 	s.heal()
 }
 
-// Nobody waits for a node that is dead: a pair takes less than an attempt, of two seconds,
-// that waits for its answer. Each is by a Client that does not know yet that the node is.
+// No call waits for a dead node: a pair takes less than an attempt of two seconds that waits for
+// its answer. Each pair uses a Client that does not know yet that the node is dead.
 func TestDeadNodeIsNotWaitedFor(t *testing.T) {
 	s := start(t, 5)
 	best := time.Hour

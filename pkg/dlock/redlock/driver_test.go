@@ -15,8 +15,8 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/redlock"
 )
 
-// These tests speak to the driver itself: the engine asks again, and cleans up again, so
-// that it would hide what they are about.
+// These tests call the driver directly: the engine retries and cleans up again, which would hide
+// what they test.
 
 func (s *set) open(tb testing.TB, opts ...redlock.Option) driver.Driver {
 	tb.Helper()
@@ -26,20 +26,20 @@ func (s *set) open(tb testing.TB, opts ...redlock.Option) driver.Driver {
 	return d
 }
 
-// claim is the n-th on the key k, with a lease that does not run out.
+// claim returns the n-th claim on the key k, with a lease that does not expire during the test.
 func claim(n int) driver.Ref {
 	return driver.Ref{Key: "k", ID: fmt.Sprintf("%032x", n), TTL: time.Minute}
 }
 
-func file(tb testing.TB, d driver.Driver, r driver.Request, phase driver.Phase) {
+func submit(tb testing.TB, d driver.Driver, r driver.Request, phase driver.Phase) {
 	tb.Helper()
 	st, err := d.Acquire(tb.Context(), r)
 	if err != nil || st.Phase != phase {
-		tb.Fatalf("filing: %v, %v, want %v", st.Phase, err, phase)
+		tb.Fatalf("submitting: %v, %v, want %v", st.Phase, err, phase)
 	}
 }
 
-// phase renews a claim, and says what it is.
+// phase renews a claim, and returns its phase.
 func phase(tb testing.TB, d driver.Driver, r driver.Ref) driver.Phase {
 	tb.Helper()
 	states, err := d.Renew(tb.Context(), []driver.Ref{r})
@@ -55,7 +55,7 @@ func release(tb testing.TB, d driver.Driver, r driver.Ref, found driver.Phase) {
 	}
 }
 
-// told waits until a driver is told to look at a claim.
+// told waits until a driver is asked to renew a claim.
 func told(tb testing.TB, d driver.Driver, r driver.Ref, what string) {
 	tb.Helper()
 	for end := time.After(beforeLease); ; {
@@ -70,15 +70,15 @@ func told(tb testing.TB, d driver.Driver, r driver.Ref, what string) {
 	}
 }
 
-// A waiter of another process is told by the nodes that the lock is free. It does not ask
-// by itself here, so nothing else could tell it.
+// The nodes notify a waiter of another process that the lock is free. It does not ask by itself
+// here, so nothing else could notify it.
 func TestWaiterIsTold(t *testing.T) {
 	s := start(t, 3)
 	holder, waiter := s.open(t, patient), s.open(t, patient)
 	for i := range testenv.UnderStress(3, 100) {
 		held, waits := claim(2*i), claim(2*i+1)
-		file(t, holder, driver.Request{Ref: held}, driver.Held)
-		file(t, waiter, driver.Request{Ref: waits, Wait: true}, driver.Queued)
+		submit(t, holder, driver.Request{Ref: held}, driver.Held)
+		submit(t, waiter, driver.Request{Ref: waits, Wait: true}, driver.Queued)
 		if i == 0 {
 			told(t, waiter, waits, "that a majority of the subscriptions stands")
 		}
@@ -92,13 +92,13 @@ func TestWaiterIsTold(t *testing.T) {
 	}
 }
 
-// When a majority of the subscriptions stands again that were broken, the waiter is told to
-// look: what was said meanwhile went by.
+// When a majority of the broken subscriptions is established again, the waiter is asked to renew:
+// messages in between were missed.
 func TestBrokenSubscriptionsTellTheWaiter(t *testing.T) {
 	s := start(t, 3)
 	holder, waiter := s.open(t), s.open(t)
-	file(t, holder, driver.Request{Ref: claim(0)}, driver.Held)
-	file(t, waiter, driver.Request{Ref: claim(1), Wait: true}, driver.Queued)
+	submit(t, holder, driver.Request{Ref: claim(0)}, driver.Held)
+	submit(t, waiter, driver.Request{Ref: claim(1), Wait: true}, driver.Queued)
 	told(t, waiter, claim(1), "that a majority of the subscriptions stands")
 	select {
 	case ev := <-waiter.Events():
@@ -111,7 +111,7 @@ func TestBrokenSubscriptionsTellTheWaiter(t *testing.T) {
 	told(t, waiter, claim(1), "that a majority of the subscriptions stands again")
 }
 
-// A gate keeps the first release of the lock k from a node, and counts them all.
+// A gate keeps the first release of the lock k from a node, and counts all releases.
 type gate struct {
 	opened  chan struct{}
 	arrived atomic.Int64
@@ -120,8 +120,8 @@ type gate struct {
 
 func (g *gate) open() { g.once.Do(func() { close(g.opened) }) }
 
-// shut makes the first release wait before a node until the gate opens, at the latest
-// when the test ends. Were all to wait, the node would seem silent and not be filled.
+// shut makes the first release wait before a node until the gate opens, at the latest when the test
+// ends. If all releases waited, the node would seem silent and not be filled.
 func (s *set) shut(tb testing.TB, node int) *gate {
 	g := &gate{opened: make(chan struct{})}
 	tb.Cleanup(g.open)
@@ -134,20 +134,20 @@ func (s *set) shut(tb testing.TB, node int) *gate {
 	return g
 }
 
-// A claim that waits makes many rounds. When the clean-up of a lost one arrives late, it
-// leaves what a later one has stored, and was counted.
+// A waiting claim makes many rounds. If the cleanup of a lost round arrives late, it leaves what a
+// later round has stored and counted.
 func TestLateCleanUpSparesLaterRounds(t *testing.T) {
 	s := start(t, 3)
 	d := s.open(t, patient)
-	file(t, d, driver.Request{Ref: claim(0)}, driver.Held) // all nodes know the scripts
+	submit(t, d, driver.Request{Ref: claim(0)}, driver.Held) // all nodes know the scripts
 	release(t, d, claim(0), driver.Held)
 	for i := 1; i <= testenv.UnderStress(3, 40); i++ {
 		late := s.shut(t, 2)
 		for _, c := range s.direct[:2] {
 			check(t, c.Set(t.Context(), "k", "another's", time.Minute).Err())
 		}
-		file(t, d, driver.Request{Ref: claim(i), Wait: true}, driver.Queued) // stored on node 2, and lost
-		testenv.Eventually(t, patience, "clean-up is on its way", func() bool { return late.arrived.Load() > 0 })
+		submit(t, d, driver.Request{Ref: claim(i), Wait: true}, driver.Queued) // stored on node 2, and lost
+		testenv.Eventually(t, patience, "cleanup is on its way", func() bool { return late.arrived.Load() > 0 })
 		for _, c := range s.direct[:2] {
 			check(t, c.Del(t.Context(), "k").Err())
 		}
@@ -157,9 +157,9 @@ func TestLateCleanUpSparesLaterRounds(t *testing.T) {
 		})
 		was := s.scripts(t, 2)
 		late.open()
-		testenv.Eventually(t, patience, "clean-up arrives", func() bool { return s.scripts(t, 2) > was })
+		testenv.Eventually(t, patience, "cleanup arrives", func() bool { return s.scripts(t, 2) > was })
 		if v := s.stored(t, 2, "k"); !strings.HasPrefix(v, claim(i).ID) {
-			t.Errorf("clean-up of a lost round took the lock from a node, which has %q", v)
+			t.Errorf("cleanup of a lost round took the lock from a node, which has %q", v)
 		}
 		s.heal()
 		release(t, d, claim(i), driver.Held)
@@ -167,9 +167,8 @@ func TestLateCleanUpSparesLaterRounds(t *testing.T) {
 	}
 }
 
-// A node that a call reached late may show a claim as waiting that is over. Who releases
-// it then must not hear that there was something to release: Unlock would call it a
-// success.
+// A node that received a call late may show an ended claim as waiting. A release of it must not
+// report that there was something to release: Unlock would call that a success.
 func TestReleaseIgnoresWhatIsOnlyShown(t *testing.T) {
 	s := start(t, 3)
 	d := s.open(t, patient)
@@ -183,7 +182,7 @@ func TestReleaseIgnoresWhatIsOnlyShown(t *testing.T) {
 	shown(claim(1))
 	release(t, d, claim(1), driver.Gone)
 
-	file(t, d, driver.Request{Ref: claim(2)}, driver.Held)
+	submit(t, d, driver.Request{Ref: claim(2)}, driver.Held)
 	shown(claim(2))
 	for _, c := range s.direct {
 		check(t, c.Del(t.Context(), "k").Err())
@@ -192,7 +191,7 @@ func TestReleaseIgnoresWhatIsOnlyShown(t *testing.T) {
 	testenv.Eventually(t, patience, "nothing is left", func() bool { return len(s.left(t)) == 0 })
 }
 
-// scripts is how many scripts a node has run.
+// scripts returns how many scripts a node has run.
 func (s *set) scripts(tb testing.TB, node int) int {
 	tb.Helper()
 	var n int
@@ -204,12 +203,12 @@ func (s *set) scripts(tb testing.TB, node int) int {
 	return n
 }
 
-// Clean-up does not give up: a node that is out of reach for a while has nothing of ours
-// a second after it is back.
+// Cleanup does not give up: a node that is unreachable for a while has no leftovers a second after
+// it is back.
 func TestCleanupOutlastsAnOutage(t *testing.T) {
 	t.Parallel()
 	s := start(t, 3)
-	d := s.open(t, redlock.WithNodeTimeout(enough)) // clean-up fails three times
+	d := s.open(t, redlock.WithNodeTimeout(enough)) // cleanup fails three times
 	for i := range testenv.UnderStress(1, 20) {
 		for _, c := range s.direct[:2] {
 			check(t, c.Set(t.Context(), "k", "another's", time.Minute).Err())
@@ -222,8 +221,8 @@ func TestCleanupOutlastsAnOutage(t *testing.T) {
 			}
 			return servers.Forward
 		})
-		file(t, d, driver.Request{Ref: claim(i)}, driver.Gone)
-		testenv.Eventually(t, patience, "clean-up has failed three times", func() bool { return lost.Load() >= 3 })
+		submit(t, d, driver.Request{Ref: claim(i)}, driver.Gone)
+		testenv.Eventually(t, patience, "cleanup has failed three times", func() bool { return lost.Load() >= 3 })
 		if s.stored(t, 2, "k") == "" {
 			t.Fatal("the fault did not happen: nothing was left behind")
 		}

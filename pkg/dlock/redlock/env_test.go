@@ -18,15 +18,14 @@ import (
 )
 
 const (
-	// patience is for what must happen, and whose time says nothing.
+	// patience is for events that must happen, at any time.
 	patience = time.Minute
-	// beforeLease is for what must happen before a lease of a minute ends: on a machine ten
-	// times slower it does, and what only the end of the lease brings does not.
+	// beforeLease is for events that must happen before a lease of a minute ends: even on a machine
+	// ten times slower they do, unless only the end of the lease causes them.
 	beforeLease = 30 * time.Second
 )
 
-// patient has nodes answer in their own time: a machine that stalls seems to have no
-// majority otherwise.
+// patient gives nodes a long timeout: otherwise a machine that stalls seems to have no majority.
 var patient = redlock.WithNodeTimeout(ample)
 
 var quietLog = slog.New(slog.DiscardHandler)
@@ -47,7 +46,7 @@ func want(tb testing.TB, err error, all ...error) {
 	}
 }
 
-// locks returns a Client with connections of its own, which the end of the test closes.
+// locks returns a Client with its own connections. It is closed when the test ends.
 func (s *set) locks(tb testing.TB, cfg dlock.Config, opts ...redlock.Option) *dlock.Client {
 	tb.Helper()
 	return locksOn(tb, s.dial(tb), cfg, opts...)
@@ -75,7 +74,7 @@ func unlock(tb testing.TB, g *dlock.Guard) {
 	check(tb, g.Unlock(context.Background()))
 }
 
-// warm makes all nodes know the scripts, and the Client have its connections.
+// warm makes all nodes know the scripts, and opens the Client's connections.
 func warm(tb testing.TB, c *dlock.Client) {
 	tb.Helper()
 	for range 3 {
@@ -85,7 +84,7 @@ func warm(tb testing.TB, c *dlock.Client) {
 	}
 }
 
-// stored is what a node has under a lock, "" if nothing.
+// stored returns what a node has under a lock, or "".
 func (s *set) stored(tb testing.TB, i int, lock string) string {
 	tb.Helper()
 	v, err := s.direct[i].Get(context.Background(), lock).Result()
@@ -95,7 +94,7 @@ func (s *set) stored(tb testing.TB, i int, lock string) string {
 	return v
 }
 
-// holders is how many nodes have something under a lock.
+// holders returns how many nodes have something under a lock.
 func (s *set) holders(tb testing.TB, lock string) (n int) {
 	tb.Helper()
 	for i := range s.servers {
@@ -106,7 +105,7 @@ func (s *set) holders(tb testing.TB, lock string) (n int) {
 	return n
 }
 
-// left are the locks that are stored anywhere: everything but siblings.
+// left returns the locks that are stored anywhere: everything except sibling keys.
 func (s *set) left(tb testing.TB) (all []string) {
 	tb.Helper()
 	for i, c := range s.direct {
@@ -129,7 +128,7 @@ func calls(cmd []string, script, lock string) bool {
 	return len(cmd) > 3 && cmd[0] == "EVALSHA" && cmd[1] == redlock.Scripts[script] && cmd[3] == lock
 }
 
-// logCommands has the servers log every command from now on.
+// logCommands makes the servers log every command from now on.
 func (s *set) logCommands(tb testing.TB) {
 	tb.Helper()
 	for _, c := range s.direct {
@@ -161,8 +160,8 @@ func (s *set) heal() {
 	}
 }
 
-// soon polls for what must be so after a fault has ended: within a second, and in any case
-// not only when a lease of a minute has ended.
+// soon polls for a condition that must be true after a fault has ended: within a second, and in any
+// case before a lease of a minute has ended.
 func soon(tb testing.TB, what string, cond func() bool) {
 	tb.Helper()
 	testenv.Eventually(tb, testenv.UnderStress(beforeLease, 1500*time.Millisecond), what, cond)

@@ -10,47 +10,50 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 	"github.com/ceyewan/genesis/pkg/dlock/internal/hide"
 	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
+	"github.com/ceyewan/genesis/pkg/xerrors"
 )
 
-// What can go wrong beyond the errors of package driver. Test with errors.Is.
+// Errors in addition to those of package driver. Test with errors.Is.
 var (
-	// ErrNodes: the servers or the options cannot be used for locks.
-	ErrNodes = errors.New("redlock: unfit")
+	// ErrInvalidServers: locks cannot be kept on these servers. It is a dlock.ErrInvalidConfig.
+	ErrInvalidServers = xerrors.NewOf(xerrors.ErrInvalidConfig, "invalid_servers", "redlock: invalid servers")
 	// ErrNoQuorum: fewer than a majority of the servers have answered. The error also
-	// wraps why, for instance dlock.ErrUnavailable, dlock.ErrDenied or dlock.ErrNotReady.
-	ErrNoQuorum = errors.New("too few redis servers answer")
-	// ErrTooLate: a majority has answered, and nothing of the lease was left by then.
-	ErrTooLate = errors.New("the servers took longer than the lease")
+	// wraps why, dlock.ErrUnavailable, dlock.ErrDenied or dlock.ErrNotReady, and has the code
+	// of that.
+	ErrNoQuorum = xerrors.New("no_quorum", "too few redis servers answer")
+	// ErrLeaseExpired: a majority has answered, but the lease had ended by then.
+	// It is a dlock.ErrNotReady.
+	ErrLeaseExpired = xerrors.NewOf(driver.ErrNotReady, "lease_expired", "the servers took longer than the lease")
 	// ErrOutOfMemory: servers are at maxmemory. Releases and renewals still work;
 	// nothing new is stored. It is a dlock.ErrNotReady.
 	ErrOutOfMemory = redisnode.ErrOutOfMemory
-	// ErrNotALock: the key holds data of another kind, which is left alone.
+	// ErrNotALock: the key holds data of another kind, which is left unchanged.
 	ErrNotALock = redisnode.ErrNotALock
-	// ErrReply: the answer was not to what we had asked.
-	ErrReply = redisnode.ErrReply
+	// ErrUnexpectedReply: the answer does not match the request. It is a dlock.ErrNotReady.
+	ErrUnexpectedReply = redisnode.ErrUnexpectedReply
 )
 
-// fit returns the clients if locks can be kept on them.
+// fit returns the clients if they can be used for locks.
 func fit(clients []redis.UniversalClient) ([]*redis.Client, error) {
 	if n := len(clients); n < 3 || n%2 == 0 {
-		return nil, fmt.Errorf("%w: %d servers, but an odd number of at least 3 is needed; an even one survives no more failures than one less", ErrNodes, n)
+		return nil, fmt.Errorf("%w: %d servers, but an odd number of at least 3 is needed; an even one survives no more failures than one less", ErrInvalidServers, n)
 	}
 	var servers []*redis.Client
 	seen := map[string]int{}
 	for i, c := range clients {
 		client, ok := c.(*redis.Client)
-		if _, isCluster := c.(*redis.ClusterClient); isCluster {
-			return nil, fmt.Errorf("%w: %w: client %d is one of a cluster, whose nodes are not independent; use package redislock for it", ErrNodes, driver.ErrUnsupported, i)
+		if redisnode.IsNil(c) {
+			return nil, fmt.Errorf("%w: %w: client %d is nil", driver.ErrConnectorNil, ErrInvalidServers, i)
 		}
-		if c == nil || (ok && client == nil) {
-			return nil, fmt.Errorf("%w: client %d is nil", ErrNodes, i)
+		if _, isCluster := c.(*redis.ClusterClient); isCluster {
+			return nil, fmt.Errorf("%w: %w: client %d is one of a cluster, whose nodes are not independent; use package redislock for it", ErrInvalidServers, driver.ErrUnsupported, i)
 		}
 		if !ok {
-			return nil, fmt.Errorf("%w: %w: client %d is a %T, not one of a single server", ErrNodes, driver.ErrUnsupported, i, c)
+			return nil, fmt.Errorf("%w: %w: client %d is a %T, not one of a single server", ErrInvalidServers, driver.ErrUnsupported, i, c)
 		}
 		where := client.Options().Network + " " + client.Options().Addr
 		if j, again := seen[where]; again {
-			return nil, fmt.Errorf("%w: clients %d and %d are of the same server %s", ErrNodes, j, i, client.Options().Addr)
+			return nil, fmt.Errorf("%w: clients %d and %d are of the same server %s", ErrInvalidServers, j, i, client.Options().Addr)
 		}
 		seen[where] = i
 		servers = append(servers, client)
@@ -63,9 +66,9 @@ func (s *settings) validate() error {
 	case s.bad != nil:
 		return s.bad
 	case !(s.drift >= 0 && s.drift <= 0.5): // so NaN is refused
-		return fmt.Errorf("%w: WithDrift(%v) is not between 0 and 0.5", ErrNodes, s.drift)
-	case s.nodeTimeout < 0 || (s.nodeTimeout > 0 && s.nodeTimeout < time.Millisecond) || s.nodeTimeout > longestMost:
-		return fmt.Errorf("%w: WithNodeTimeout(%v) is not between 1ms and %v", ErrNodes, s.nodeTimeout, longestMost)
+		return fmt.Errorf("%w: redlock: WithDrift(%v) is not between 0 and 0.5", xerrors.ErrInvalidConfig, s.drift)
+	case s.nodeTimeout < 0 || (s.nodeTimeout > 0 && s.nodeTimeout < time.Millisecond) || s.nodeTimeout > maxNodeTimeout:
+		return fmt.Errorf("%w: redlock: WithNodeTimeout(%v) is not between 1ms and %v", xerrors.ErrInvalidConfig, s.nodeTimeout, maxNodeTimeout)
 	}
 	return nil
 }
@@ -92,15 +95,15 @@ func (t *tally) add(err error) {
 	}
 }
 
-// isUnsent reports whether an error of noQuorum says that no server has been sent anything
-// but what it has refused.
+// isUnsent reports whether an error of noQuorum says that every server was either sent nothing or
+// has refused the call.
 func isUnsent(err error) bool {
 	return driver.ClassOf(err) == driver.Transient && errors.Is(err, driver.ErrUnavailable)
 }
 
-// noQuorum is the error of a call that too few servers have answered. It is fatal
-// only if no majority can be had from the others, and says that nothing was done only
-// if that is so on every server; stored tells whether the claim is on some.
+// noQuorum returns the error of a call that too few servers have answered. It is fatal only if the
+// other servers cannot form a majority. It says that nothing was done only if that is true on every
+// server; stored reports whether the claim is on some of them.
 func (t *tally) noQuorum(of, majority int, stored bool) error {
 	class, cause := driver.Transient, t.first
 	if t.ambiguous || stored {
@@ -109,5 +112,20 @@ func (t *tally) noQuorum(of, majority int, stored bool) error {
 	if of-t.fatal < majority {
 		class = driver.Fatal
 	}
-	return driver.Classify(fmt.Errorf("%w: %d of %d did not: %w", ErrNoQuorum, t.failed, of, cause), class)
+	return driver.Classify(&quorumError{fmt.Sprintf("%d of %d did not: ", t.failed, of), cause}, class)
 }
+
+// A quorumError is an ErrNoQuorum with its cause, of which it has the kind and the code.
+type quorumError struct {
+	detail string
+	cause  error
+}
+
+// errNotEnough is for calls that do not know what the other servers said.
+var errNotEnough error = &quorumError{cause: driver.ErrNotReady}
+
+func (e *quorumError) Error() string {
+	return fmt.Sprintf("%v: %s%v", ErrNoQuorum, e.detail, e.cause)
+}
+
+func (e *quorumError) Unwrap() []error { return []error{e.cause, ErrNoQuorum} }

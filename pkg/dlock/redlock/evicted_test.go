@@ -22,8 +22,8 @@ func (s *set) evict(tb testing.TB, key string) {
 	check(tb, admin.Evict(tb.Context(), key, claims[0].Token))
 }
 
-// A Client whose lock was evicted gets it like any other, at once and not when what it had
-// would have been renewed, or would have run out. Its old Guard ends by that.
+// A Client whose lock was evicted can acquire it like any other Client, at once and not when the
+// old lock would have been renewed or expired. This ends its old Guard.
 func TestEvictedClientAsksAgain(t *testing.T) {
 	s := start(t, 3)
 	c := s.locks(t, dlock.Config{}, patient)
@@ -51,7 +51,7 @@ func TestEvictedClientAsksAgain(t *testing.T) {
 	}
 }
 
-// A goroutine that waits behind one of its own Client is served when that one is evicted.
+// A goroutine that waits behind another of the same Client is served when that one is evicted.
 func TestEvictedByOthersServesOwnWaiter(t *testing.T) {
 	s := start(t, 3)
 	c := s.locks(t, dlock.Config{}, patient)
@@ -73,7 +73,7 @@ func TestEvictedByOthersServesOwnWaiter(t *testing.T) {
 	}
 }
 
-// waits waits until the nodes show that somebody waits.
+// waits waits until the nodes show a waiter.
 func (s *set) waits(tb testing.TB, key string) {
 	tb.Helper()
 	admin, err := s.locks(tb, dlock.Config{}, patient).Admin()

@@ -2,7 +2,7 @@ package redlock
 
 import "github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
 
-// Scripts are the hashes of the scripts, by their names.
+// Scripts maps the names of the scripts to their hashes.
 var Scripts = map[string]string{}
 
 func init() {

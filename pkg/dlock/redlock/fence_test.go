@@ -15,8 +15,8 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
 
-// Tokens increase while nodes stop and come back with their data. Their counters are
-// ahead of their clocks, and of each other, so that the time does not help.
+// Tokens increase while nodes stop and come back with their data. Their counters are ahead of their
+// clocks, and of each other, so that the time does not help.
 func TestFencesIncreaseThroughRestarts(t *testing.T) {
 	s := start(t, 3, "--appendonly", "yes", "--appendfsync", "everysec")
 	for i, c := range s.direct {
@@ -43,7 +43,8 @@ func TestFencesIncreaseThroughRestarts(t *testing.T) {
 					regressions++
 				}
 				last = g.Token()
-				if done++; done == n {
+				done++
+				if done == n {
 					cancel()
 				}
 				mu.Unlock()
@@ -72,8 +73,8 @@ func TestFencesIncreaseThroughRestarts(t *testing.T) {
 	}
 }
 
-// A token counts only when a majority has taken it: whoever meets that majority gets a
-// greater one, though the nodes' counters were far apart.
+// A token counts only when a majority has accepted it: a later claim that reaches that majority
+// gets a greater one, although the nodes' counters were far apart.
 func TestTokenMeetsEveryMajority(t *testing.T) {
 	s := start(t, 5)
 	last := int64(0)
@@ -96,8 +97,8 @@ func TestTokenMeetsEveryMajority(t *testing.T) {
 	}
 }
 
-// A node whose last token is far ahead says so after the others have granted the lock. All nodes keep
-// the token that the holder has.
+// A node whose last token is far ahead reports that after the others have granted the lock. All
+// nodes keep the token that the holder has.
 func TestLateRefusalOfATokenChangesNothing(t *testing.T) {
 	t.Parallel()
 	s := start(t, 3)

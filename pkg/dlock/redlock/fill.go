@@ -8,10 +8,9 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
 )
 
-// fill stores a claim that is held on nodes that lack it: a bare majority has nothing
-// to spare. It does so only while the claim is valid by what a majority has answered,
-// and for no longer than that, so that nothing comes back to life. It runs in the
-// background.
+// fill stores a held claim on nodes that lack it: a bare majority does not survive the loss of a
+// node. It does so only while the claim is valid by the answers of a majority, and for no longer
+// than that, so that no ended claim is stored again. It runs in the background.
 func (d *redDriver) fill(c *claim, nodes []*node) {
 	left, token, ok := d.openFill(c, nodes)
 	if !ok {
@@ -20,7 +19,7 @@ func (d *redDriver) fill(c *claim, nodes []*node) {
 	answers := make(chan answer, len(nodes))
 	number := d.rounds.Add(1)
 	d.ask(nodes, 0, min(d.settings.patience(d.ttlOf(c)), left), c.id, func(ctx context.Context, _ *node) *redisnode.Command {
-		return acquireScript.Command(ctx, []string{c.lock, c.fence, c.bar(c.id), c.waiters}, c.id, number, millis(left), token, "0", c.info)
+		return acquireScript.Command(ctx, []string{c.lock, c.fence, c.tombstone(c.id), c.waiters}, c.id, number, millis(left), token, "0", c.info)
 	}, answers)
 	d.work.Go(func() {
 		for range nodes {
@@ -29,8 +28,8 @@ func (d *redDriver) fill(c *claim, nodes []*node) {
 	})
 }
 
-// openFill returns what is left of a claim's validity, and its token. If the claim can be filled
-// in, calls count as opened from then on: a release must not come in between.
+// openFill returns the rest of a claim's validity, and its token. If the claim can be filled in,
+// its calls count as open from then on: a release must not come in between.
 func (d *redDriver) openFill(c *claim, nodes []*node) (left time.Duration, token int64, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -44,7 +43,7 @@ func (d *redDriver) openFill(c *claim, nodes []*node) (left time.Duration, token
 	return left, c.token, true
 }
 
-// opened notes that calls go out which may store a claim on nodes.
+// opened records that calls are sent which may store a claim on nodes.
 func (d *redDriver) opened(c *claim, nodes []*node) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -53,7 +52,7 @@ func (d *redDriver) opened(c *claim, nodes []*node) {
 	}
 }
 
-// answered notes that such a call cannot arrive any more, if that is certain.
+// answered records that such a call can no longer arrive, if that is certain.
 func (d *redDriver) answered(c *claim, a answer) {
 	if a.err != nil && driver.ClassOf(a.err) == driver.Ambiguous {
 		return
@@ -61,17 +60,17 @@ func (d *redDriver) answered(c *claim, a answer) {
 	if c.waits && a.word() == "taken" {
 		d.shown(c)
 	}
-	d.settled(c, a.node.at)
+	d.cannotArrive(c, a.node.at)
 }
 
-// settled notes that one such call to a node cannot arrive any more.
-func (d *redDriver) settled(c *claim, node int) {
+// cannotArrive records that one such call to a node can no longer arrive.
+func (d *redDriver) cannotArrive(c *claim, node int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	c.open[node]--
 }
 
-// shown notes that nodes may show that claims wait.
+// shown records that nodes may list claims as waiting.
 func (d *redDriver) shown(claims ...*claim) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

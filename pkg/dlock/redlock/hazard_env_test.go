@@ -28,9 +28,9 @@ type nodesEnv struct {
 	calls    hazardtest.Calls
 	renewals hazardtest.ScriptTimes
 	dead     atomic.Bool // nothing passes
-	// confirming: the acquires that are meant are those of the second phase.
+	// confirming: the faults apply to the acquires of the second phase.
 	confirming atomic.Bool
-	// stalled: the connection that is opened once a claim waits is not greeted.
+	// stalled: the connection that is opened once a claim waits gets no answer.
 	stalled, waiting, swallowed atomic.Bool
 	subscribed                  atomic.Bool // a client has, at some time
 
@@ -87,7 +87,7 @@ func (e *nodesEnv) rule(node int, cmd []string) servers.Action {
 	return servers.Forward
 }
 
-// opOf is what a command is for.
+// opOf returns the operation that a command belongs to.
 func (e *nodesEnv) opOf(cmd []string) (hazardtest.Op, bool) {
 	if len(cmd) < 3 || !strings.EqualFold(cmd[0], "EVALSHA") {
 		return 0, false
@@ -150,7 +150,7 @@ func (e *nodesEnv) Direct(tb testing.TB) driver.Opener {
 	return redlock.New(clients, patient)
 }
 
-// Claims are those that any node has. What is on its way to the last nodes gets some time.
+// Claims returns the claims on any node. It waits some time for calls in flight to the last nodes.
 func (e *nodesEnv) Claims(tb testing.TB, key string) []hazardtest.Claim {
 	tb.Helper()
 	for end := time.Now().Add(time.Second); !e.agree(tb, key) && time.Now().Before(end); {
@@ -213,7 +213,7 @@ func (e *nodesEnv) addHolder(tb testing.TB, into map[string]*hazardtest.Claim, n
 	}
 }
 
-// addWaiters begins the text of a waiter with its age, by which it is sorted.
+// addWaiters starts the text of a waiter with its age, by which it is sorted.
 func (e *nodesEnv) addWaiters(tb testing.TB, into map[string]*hazardtest.Claim, node int, key string) {
 	tb.Helper()
 	waiters, err := e.direct[node].HGetAll(context.Background(), waitersOf(key)).Result()
@@ -235,7 +235,7 @@ func (e *nodesEnv) Leftovers(tb testing.TB) []string {
 	return e.left(tb)
 }
 
-// Grants looks at the last tokens, which every grant raises on a majority.
+// Grants watches the last tokens, which every grant increases on a majority.
 func (e *nodesEnv) Grants(tb testing.TB, key string) func(int64) error {
 	tb.Helper()
 	return func(token int64) error {
@@ -277,7 +277,7 @@ func (e *nodesEnv) Carried(tb testing.TB, op hazardtest.Op) func() int {
 	}
 }
 
-// Lose meets a majority of the nodes, and acquires in either phase by turns.
+// Lose affects a majority of the nodes, and acquires in either phase alternately.
 func (e *nodesEnv) Lose(op hazardtest.Op, n int) *hazardtest.Hits {
 	if op == hazardtest.Acquire {
 		e.confirming.Store(!e.confirming.Load())
@@ -285,7 +285,7 @@ func (e *nodesEnv) Lose(op hazardtest.Op, n int) *hazardtest.Hits {
 	return e.calls.Lose(op, n, envMajority)
 }
 
-// Hold meets all nodes.
+// Hold affects all nodes.
 func (e *nodesEnv) Hold(op hazardtest.Op, n int) (*hazardtest.Hits, func()) {
 	if op == hazardtest.Acquire {
 		e.confirming.Store(false)
@@ -301,7 +301,7 @@ func (e *nodesEnv) each(change func(*servers.Proxy)) {
 
 func (e *nodesEnv) DropPushes() { e.each(func(p *servers.Proxy) { p.DropMessages(true) }) }
 
-// PushesDropped tries it with a subscription of its own on each node.
+// PushesDropped checks it with its own subscription on each node.
 func (e *nodesEnv) PushesDropped(tb testing.TB) {
 	tb.Helper()
 	ctx := context.Background()
@@ -310,12 +310,12 @@ func (e *nodesEnv) PushesDropped(tb testing.TB) {
 	}
 	for i, c := range e.dial(tb) {
 		sub := c.Subscribe(ctx, "probe")
-		_, err := sub.Receive(ctx) // it stands
+		_, err := sub.Receive(ctx) // it is subscribed
 		check(tb, err)
 		if n := e.direct[i].Publish(ctx, "probe", "x").Val(); n != 1 {
 			tb.Errorf("node %d: %d subscribers of the probe", i, n)
 		}
-		// A reply to a ping comes after what was published before it.
+		// The reply to a ping comes after the messages that were published before it.
 		check(tb, sub.Ping(ctx))
 		switch msg, err := sub.Receive(ctx); msg.(type) {
 		case *redis.Pong:
@@ -326,7 +326,7 @@ func (e *nodesEnv) PushesDropped(tb testing.TB) {
 	}
 }
 
-// Renewed is when a proxy read the last call; it passes at once.
+// Renewed returns when a proxy read the last call; the proxy forwards it at once.
 func (e *nodesEnv) Renewed(_ testing.TB, key string) (time.Time, bool) {
 	return e.renewals.Last(key), true
 }
@@ -336,7 +336,7 @@ func (e *nodesEnv) StallSubscriptions() func() bool {
 	return e.swallowed.Load
 }
 
-// Subscriptions are the connections that have some, on the node with most.
+// Subscriptions returns the number of connections with subscriptions, on the node with most.
 func (e *nodesEnv) Subscriptions(tb testing.TB) (n int) {
 	tb.Helper()
 	for _, c := range e.direct {
@@ -347,7 +347,7 @@ func (e *nodesEnv) Subscriptions(tb testing.TB) (n int) {
 	return n
 }
 
-// Requests are the scripts that clients call on all nodes.
+// Requests returns how many scripts clients call on all nodes.
 func (e *nodesEnv) Requests(tb testing.TB) (sum int) {
 	tb.Helper()
 	for _, c := range e.direct {
@@ -409,7 +409,7 @@ func (e *nodesEnv) Expire(tb testing.TB, key string) {
 	testenv.Eventually(tb, patience, "the lock expires", func() bool { return e.holders(tb, key) == 0 })
 }
 
-// awaitAll waits until nothing of the lock is on its way any more.
+// awaitAll waits until no call for the lock is in flight.
 func (e *nodesEnv) awaitAll(tb testing.TB, key string) {
 	tb.Helper()
 	testenv.Eventually(tb, patience, "all nodes have the lock", func() bool {
@@ -427,9 +427,10 @@ func (e *nodesEnv) Delete(tb testing.TB, key string) {
 	}
 }
 
-// fenceOf is where a node keeps the last token of a lock, waitersOf where it keeps the waiters.
+// fenceOf returns where a node stores the last token of a lock, and waitersOf where it stores the
+// waiters.
 func fenceOf(key string) string   { return "{" + key + "}\x01f" }
 func waitersOf(key string) string { return "{" + key + "}\x01w" }
 
-// Owned: Redis has no check of the owner for a write of the user's.
+// Owned returns nil: Redis has no ownership check for a user's own write.
 func (e *nodesEnv) Owned(testing.TB, string, int64) *hazardtest.OwnedValue { return nil }

@@ -57,8 +57,8 @@ func TestLeaseCountsFromTheSending(t *testing.T) {
 	}
 }
 
-// Replies to renewals come late, and then none: the loss is told before a majority lets another
-// in.
+// Replies to renewals come late, and then not at all: the loss is reported before a majority grants
+// the lock to another.
 func TestLossPrecedesExpiry(t *testing.T) {
 	t.Parallel()
 	const ttl, late = 12 * time.Second, 2 * time.Second // a node has a quarter of the lease
@@ -95,8 +95,8 @@ func awaitRenewal(tb testing.TB, g *dlock.Guard) {
 	})
 }
 
-// diesOnMajority is when a majority of the nodes has no lock any more unless it is renewed, at
-// the latest.
+// diesOnMajority returns the latest time at which a majority of the nodes no longer has a lock
+// unless it is renewed.
 func (s *set) diesOnMajority(tb testing.TB, lock string) time.Time {
 	tb.Helper()
 	var ends []time.Time
@@ -112,7 +112,7 @@ func (s *set) diesOnMajority(tb testing.TB, lock string) time.Time {
 	return ends[len(ends)/2]
 }
 
-// A lock that has run out on a majority does not come back, though a node has it.
+// A lock that has expired on a majority does not come back, although a node has it.
 func TestMinorityDoesNotResurrect(t *testing.T) {
 	s := start(t, 3)
 	c := s.locks(t, dlock.Config{DefaultTTL: time.Minute}, patient) // nothing but Extend renews it
@@ -125,12 +125,12 @@ func TestMinorityDoesNotResurrect(t *testing.T) {
 		if n := s.holders(t, "k"); n > 1 {
 			t.Fatalf("%d nodes have it again", n)
 		}
-		_ = g.Unlock(t.Context()) // cleans up the one that is left
+		_ = g.Unlock(t.Context()) // cleans up the remaining node
 		soon(t, "nothing is left", func() bool { return len(s.left(t)) == 0 })
 	}
 }
 
-// agree says whether all nodes have a lock with a token.
+// agree reports whether all nodes have a lock with a token.
 func (s *set) agree(t *testing.T, key string, token int64) bool {
 	t.Helper()
 	for i := range s.direct {

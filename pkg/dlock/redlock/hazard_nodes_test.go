@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -16,8 +17,8 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/redlock"
 )
 
-// A room counts who is inside at the same time, and believes in it: a machine that stalls
-// may not let a holder out whose lock has ended.
+// A room counts the holders inside at the same time. It counts a holder only while its lock is
+// valid: a machine that stalls may not let a holder out whose lock has ended.
 type room struct {
 	overlaps, entries atomic.Int64
 	mu                sync.Mutex
@@ -47,8 +48,8 @@ func (r *room) stay(g *dlock.Guard, most time.Duration) {
 	delete(r.inside, g)
 }
 
-// Single nodes come back empty, at least two leases apart and while all nodes have
-// the lock: nobody else ever gets in, no lock is lost, and no caller sees an error.
+// Single nodes come back empty, at least two leases apart and while all nodes have the lock: no
+// other claim ever gets in, no lock is lost, and no caller sees an error.
 func TestEmptyNodesAdmitNoOther(t *testing.T) {
 	for _, n := range []int{3, 5} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
@@ -56,7 +57,7 @@ func TestEmptyNodesAdmitNoOther(t *testing.T) {
 			s := start(t, n)
 			const ttl = 4 * time.Second
 			var r room
-			metronome, started := testenv.StartMetronome(t), time.Now()
+			metronome := testenv.StartMetronome(t)
 			ctx, cancel := context.WithCancel(t.Context())
 			var wg sync.WaitGroup
 			for range 3 {
@@ -71,8 +72,9 @@ func TestEmptyNodesAdmitNoOther(t *testing.T) {
 							continue
 						}
 						r.stay(g, 2*ttl)
+						left := time.Now()
 						err = g.Unlock(context.Background())
-						if err != nil && metronome.Lost(started) < 500*time.Millisecond { // else it may be the machine's fault
+						if err != nil && !isStarved(metronome, err, left, ttl) {
 							t.Errorf("unlock: %v", err)
 						}
 					}
@@ -92,6 +94,19 @@ func TestEmptyNodesAdmitNoOther(t *testing.T) {
 	}
 }
 
+// isStarved reports whether an unlock may have failed because the machine did not give the test
+// time: to renew within the lease before, or to unlock. The nodes' state of a lock does not depend
+// on the machine.
+func isStarved(metronome *testenv.Metronome, err error, unlocked time.Time, ttl time.Duration) bool {
+	since, text := unlocked, err.Error()
+	if strings.Contains(text, "not renewed in time") || strings.Contains(text, "unlocked after its lease") {
+		since = unlocked.Add(-ttl)
+	} else if !errors.Is(err, dlock.ErrUnknownOutcome) {
+		return false
+	}
+	return metronome.Lost(since) > 500*time.Millisecond
+}
+
 // isOnAll reports whether all nodes have the same claim.
 func (s *set) isOnAll(tb testing.TB, lock string) bool {
 	tb.Helper()
@@ -104,10 +119,10 @@ func (s *set) isOnAll(tb testing.TB, lock string) bool {
 	return true
 }
 
-// Two of five nodes are slow and one is dead. A round that cannot win leaves nothing
-// on a node that can be reached, long before its lease is over, and one that wins has
-// validity left. The slow nodes take longer than a round, and less than clean-up, waits
-// for them; a node that is slower still counts as dead.
+// Two of five nodes are slow and one is dead. A round that cannot win leaves nothing on a reachable
+// node, long before its lease ends, and a round that wins has validity left. The slow nodes take
+// longer than a round waits for them, but less than cleanup does; a node that is even slower counts
+// as dead.
 func TestSlowNodesKeepNothing(t *testing.T) {
 	t.Parallel()
 	s := start(t, 5)
@@ -152,7 +167,7 @@ func TestSlowNodesKeepNothing(t *testing.T) {
 	}
 }
 
-// keepUntil is how many nodes keep a lock until a time at least.
+// keepUntil returns how many nodes keep a lock at least until a time.
 func (s *set) keepUntil(tb testing.TB, lock string, until time.Time) (n int) {
 	tb.Helper()
 	for _, c := range s.direct {
@@ -165,13 +180,13 @@ func (s *set) keepUntil(tb testing.TB, lock string, until time.Time) (n int) {
 	return n
 }
 
-// What must be counted on each node does not add up over nodes.
+// Modes that are counted on each node do not add up over nodes.
 func TestOnlyExclusiveLocks(t *testing.T) {
 	s := start(t, 3)
 	d, err := redlock.New(s.clients).Open(driver.Options{Logger: quietLog})
 	check(t, err)
 	defer func() { _ = d.Close() }()
-	for _, r := range []driver.Request{{Mode: driver.Shared}, {Mode: driver.Permit, Limit: 2}, {Fences: 2}} {
+	for _, r := range []driver.Request{{Mode: driver.Shared}, {Mode: driver.Permit, Limit: 2}, {Tokens: 2}} {
 		r.Ref = driver.Ref{Key: "k", ID: fmt.Sprintf("%032x", 1), TTL: time.Second}
 		_, err := d.Acquire(t.Context(), r)
 		want(t, err, driver.ErrUnsupported)

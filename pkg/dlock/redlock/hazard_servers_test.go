@@ -58,8 +58,8 @@ func TestFlushedScriptsAreLoadedAgain(t *testing.T) {
 	}
 }
 
-// The password is wrong on all nodes, or on one: the first is told at once with its cause, the
-// second costs nothing, and neither makes connections without end.
+// The password is wrong on all nodes, or on one: the first case fails at once with its cause, the
+// second costs nothing, and neither keeps opening connections.
 func TestWrongPassword(t *testing.T) {
 	t.Parallel()
 	for name, wrong := range map[string]int{"Everywhere": 3, "OnOneNode": 1} {
@@ -102,8 +102,8 @@ func TestWrongPassword(t *testing.T) {
 	}
 }
 
-// Nothing is sent for locks that were unlocked, though they were renewed before, and nothing
-// comes back.
+// Nothing is sent for locks that were unlocked, although they were renewed before, and nothing is
+// stored again.
 func TestRenewalEndsWithUnlock(t *testing.T) {
 	t.Parallel()
 	s := start(t, 3)
@@ -141,7 +141,7 @@ func TestRenewalEndsWithUnlock(t *testing.T) {
 		t.Error("nothing was renewed: the scenario does not bite")
 	}
 	soon(t, "nothing is left", func() bool { return len(s.left(t)) == 0 })
-	elapse(ttl / 2) // a renewal may have been on its way
+	elapse(ttl / 2) // a renewal may have been in flight
 	before := calls.Load()
 	elapse(2 * ttl)
 	if n := calls.Load() - before; n > 0 {
@@ -152,7 +152,7 @@ func TestRenewalEndsWithUnlock(t *testing.T) {
 	}
 }
 
-// A TTL is stored as it is, or refused before anything is sent.
+// A TTL is stored unchanged, or refused before anything is sent.
 func TestTTLIsKeptOrRefused(t *testing.T) {
 	t.Parallel()
 	s := start(t, 3)
@@ -194,8 +194,7 @@ func TestTTLIsKeptOrRefused(t *testing.T) {
 	}
 }
 
-// Waiters of several Clients wait for many heartbeats: each stays where it is shown, and all are
-// served.
+// Waiters of several Clients wait for many heartbeats: each keeps its place, and all are served.
 func TestPatientWaitersAreServed(t *testing.T) {
 	t.Parallel()
 	e := openEnv(t)

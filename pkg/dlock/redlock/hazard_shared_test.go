@@ -6,8 +6,8 @@ import (
 	"github.com/ceyewan/genesis/internal/hazardtest"
 )
 
-// The scenarios that all backends share. What only several nodes can meet is in the other files
-// hazard_*_test.go.
+// The scenarios that all backends share. Scenarios that only several nodes can meet are in the
+// other files hazard_*_test.go.
 
 func TestLostAcquireReplyGrantsOnce(t *testing.T) { hazardtest.LostAcquireReplyGrantsOnce(t, openEnv) }
 func TestLostReplyLeavesNoGhost(t *testing.T)     { hazardtest.LostReplyLeavesNoGhost(t, openEnv) }

@@ -8,21 +8,22 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// errSilent: a call was not sent, since the node has not answered the last ones.
+// errSilent: a call was not sent, because the node did not answer the previous ones.
 var errSilent = driver.Classify(fmt.Errorf("%w: the server has not answered lately", driver.ErrUnavailable), driver.Transient)
 
 const (
-	// silentAfter is how many calls in a row a node may leave unanswered.
+	// silentAfter is the number of consecutive unanswered calls after which a node counts as
+	// silent.
 	silentAfter = 3
-	// probeSoonest and probeLatest are how often a silent node is tried at most: less
-	// often the longer it is silent.
+	// probeSoonest and probeLatest limit how often a silent node is tried: less often the longer it
+	// is silent.
 	probeSoonest = 20 * time.Millisecond
 	probeLatest  = 250 * time.Millisecond
 )
 
-// A health keeps calls away from a node that does not answer: each of them would cost a
-// connection and a time-out, and with many locks that is more than all the rest. One
-// call at a time still goes through, and the first answer ends it.
+// A health keeps calls away from a node that does not answer: each call would cost a connection and
+// a timeout, and with many locks that exceeds all other costs. One call at a time is still sent,
+// and the first answer ends the restriction.
 type health struct {
 	mu       sync.Mutex
 	missed   int // in a row
@@ -30,7 +31,7 @@ type health struct {
 	probed   time.Time
 }
 
-// admits reports whether a call may go out.
+// admits reports whether a call may be sent.
 func (h *health) admits() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -44,12 +45,12 @@ func (h *health) admits() bool {
 	return true
 }
 
-// pause is how long a silent node is left alone. It runs under mu.
+// pause returns how long a silent node is not called. The caller holds mu.
 func (h *health) pause() time.Duration {
 	return min(probeSoonest<<min(h.missed-silentAfter, 8), probeLatest)
 }
 
-// press is for a call that goes out without being admitted: the node is needed.
+// press records a call that is sent without being admitted, because the node is needed.
 func (h *health) press() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -66,7 +67,8 @@ func (h *health) note(answered bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.underway--
-	if h.missed++; answered {
+	h.missed++
+	if answered {
 		h.missed = 0
 	}
 }

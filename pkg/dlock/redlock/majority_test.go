@@ -9,52 +9,40 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// threeNodes is a driver of which no node is asked: what they say comes from the test.
+// threeNodes returns a driver that calls no node: the test provides their answers.
 func threeNodes() *redDriver {
 	return &redDriver{
-		Outbox: driver.NewOutbox(4), majority: 2, nodes: []*node{{at: 0}, {at: 1}, {at: 2}},
-		claims: map[claimID]*claim{}, lines: map[string]*line{},
+		EventQueue: driver.NewEventQueue(4), majority: 2, nodes: []*node{{at: 0}, {at: 1}, {at: 2}},
+		claims: map[claimID]*claim{}, queues: map[string]*waitQueue{},
 	}
 }
 
-// A renewal is decided by a majority, and only by one. A claim that a majority has stored but
-// that never got a token was not won: a driver that does not know it must not hold it.
+// Only a majority decides a renewal.
 func TestMajorityDecidesARenewal(t *testing.T) {
 	const yes, no = true, false
+	held, gone := driver.State{Phase: driver.Held, Token: 5}, driver.State{Phase: driver.Gone}
 	for _, tt := range []struct {
-		name  string
-		known bool // by this driver, which holds it with token 5
-		says  []bool
-		token int64 // that nodes have
-		want  driver.State
+		name string
+		says []bool
+		want driver.State
 	}{
-		{"one has it", true, []bool{yes}, 5, driver.State{}},
-		{"a majority has it", true, []bool{yes, yes}, 5, driver.State{Phase: driver.Held, Token: 5}},
-		{"a majority has it without a token", true, []bool{yes, yes}, 0, driver.State{Phase: driver.Held, Token: 5}},
-		{"a majority has it after all", true, []bool{no, yes, yes}, 5, driver.State{Phase: driver.Held, Token: 5}},
-		{"one lacks it", true, []bool{no}, 0, driver.State{}},
-		{"nodes differ", true, []bool{yes, no}, 5, driver.State{}},
-		{"a majority lacks it", true, []bool{no, no}, 0, driver.State{Phase: driver.Gone}},
-		{"a majority lacks it in the end", true, []bool{no, yes, no}, 5, driver.State{Phase: driver.Gone}},
-		{"unknown, one has it", false, []bool{yes}, 7, driver.State{}},
-		{"unknown, a majority has it", false, []bool{yes, yes}, 7, driver.State{Phase: driver.Held, Token: 7}},
-		{"unknown, a majority has it with the first token", false, []bool{yes, yes}, 1, driver.State{Phase: driver.Held, Token: 1}},
-		{"unknown and without a token", false, []bool{yes, yes}, 0, driver.State{Phase: driver.Gone}},
-		{"unknown, a majority lacks it", false, []bool{no, no}, 0, driver.State{Phase: driver.Gone}},
+		{"one has it", []bool{yes}, driver.State{}},
+		{"a majority has it", []bool{yes, yes}, held},
+		{"a majority has it after all", []bool{no, yes, yes}, held},
+		{"one lacks it", []bool{no}, driver.State{}},
+		{"nodes differ", []bool{yes, no}, driver.State{}},
+		{"a majority lacks it", []bool{no, no}, gone},
+		{"a majority lacks it in the end", []bool{no, yes, no}, gone},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			d := threeNodes()
-			var c *claim
-			if tt.known {
-				c = &claim{key: "k", id: "id", phase: driver.Held, token: 5, ttl: time.Minute}
-				d.claims[claimID{"k", "id"}] = c
-			}
+			c := &claim{key: "k", id: "id", phase: driver.Held, token: 5, ttl: time.Minute}
+			d.claims[claimID{"k", "id"}] = c
 			r := &renewal{driver: d, refs: []driver.Ref{{Key: "k", ID: "id", TTL: time.Minute}}, claims: []*claim{c}, states: make([]driver.State, 1)}
 			h := &holding{renewal: r, batch: []int{0}, polls: make([]poll, 1), sent: time.Now()}
 			for _, has := range tt.says {
 				if has {
 					h.polls[0].yes++
-					h.polls[0].token = tt.token
 				} else {
 					h.polls[0].no++
 				}
@@ -67,15 +55,15 @@ func TestMajorityDecidesARenewal(t *testing.T) {
 			if (got.Phase == driver.Held) != got.Until.After(h.sent) {
 				t.Errorf("%v until %v", got.Phase, got.Until.Sub(h.sent))
 			}
-			if kept := len(d.claims) > 0; kept != (tt.known && got.Phase != driver.Gone) {
+			if kept := len(d.claims) > 0; kept != (got.Phase != driver.Gone) {
 				t.Errorf("%v, and the driver keeps it: %v", got.Phase, kept)
 			}
 		})
 	}
 }
 
-// What a release has found is certain when a majority agrees. If nodes failed and the others
-// differ, the claim may have been held.
+// The result of a release is certain when a majority agrees. If nodes failed and the others differ,
+// the claim may have been held.
 func TestMajorityDecidesARelease(t *testing.T) {
 	for _, tt := range []struct {
 		name                     string
@@ -102,10 +90,10 @@ func TestMajorityDecidesARelease(t *testing.T) {
 	}
 }
 
-// A round is won when a majority has taken the token while the claim is valid, and goes on only
-// as long as one can.
+// A round is won when a majority has accepted the token while the claim is valid, and continues
+// only as long as a majority is possible.
 func TestMajorityDecidesARound(t *testing.T) {
-	const waits, wins, late, split, held, fails, isBarred = "goes on", "won", "too late", "split", "held by another", "no quorum", "barred"
+	const waits, wins, late, split, held, fails, hasTombstone = "goes on", "won", "too late", "split", "held by another", "no quorum", "tombstoned"
 	for _, tt := range []struct {
 		name      string
 		votes     []ballot
@@ -128,7 +116,7 @@ func TestMajorityDecidesARound(t *testing.T) {
 		{"one may yet tell who holds it", []ballot{taken, failed, pending}, map[string]int{"a": 1}, false, false, waits},
 		{"a majority failed", []ballot{failed, failed, pending}, nil, false, false, waits},
 		{"a majority failed, one has the claim", []ballot{failed, failed, stored}, nil, false, false, fails},
-		{"one bars it", []ballot{confirmed, confirmed, barred}, nil, false, false, isBarred},
+		{"one has its tombstone", []ballot{confirmed, confirmed, tombstoned}, nil, false, false, hasTombstone},
 	} {
 		d := threeNodes()
 		r := &round{driver: d, votes: tt.votes, owners: tt.owners, impatient: tt.impatient, token: 9, until: time.Now().Add(time.Hour)}
@@ -145,12 +133,12 @@ func TestMajorityDecidesARound(t *testing.T) {
 		switch {
 		case !over:
 			got = waits
-		case errors.Is(out.err, ErrTooLate):
+		case errors.Is(out.err, ErrLeaseExpired):
 			got = late
 		case errors.Is(out.err, ErrNoQuorum):
 			got = fails
-		case out.barred:
-			got = isBarred
+		case out.tombstoned:
+			got = hasTombstone
 		case out.won && out.token == 9 && out.until.Equal(r.until):
 			got = wins
 		case out.split:
@@ -164,8 +152,8 @@ func TestMajorityDecidesARound(t *testing.T) {
 	}
 }
 
-// Only a lock that is held and valid is stored on nodes that lack it: one that was released or
-// has run out must not come back to life.
+// Only a held and valid lock is stored on nodes that lack it: a lock that was released or has
+// expired must not be stored again.
 func TestOnlyWhatIsHeldIsFilledIn(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change func(*redDriver, *claim)
@@ -195,8 +183,8 @@ func TestOnlyWhatIsHeldIsFilledIn(t *testing.T) {
 	}
 }
 
-// A renewal that shortens a lease may arrive late on any node. For as long the lock is valid for
-// no more than that, however long the renewals after it are.
+// A renewal that shortens a lease may arrive late on any node. Until it cannot arrive any more, the
+// lock is valid for no longer than that, however long the later renewals are.
 func TestShorterLeaseCountsUntilItCannotArrive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := threeNodes()
@@ -205,17 +193,56 @@ func TestShorterLeaseCountsUntilItCannotArrive(t *testing.T) {
 			t.Helper()
 			sent := time.Now()
 			d.renewing(c, ttl)
-			st := d.renewed(c, driver.Ref{Key: "k", ID: "id", TTL: ttl}, sent, 5)
-			if got := st.Until.Sub(sent); st.Phase != driver.Held || got != want-coarse {
-				t.Errorf("renewed for %v: %v for %v, want %v", ttl, st.Phase, got, want-coarse)
+			st := d.renewed(c, driver.Ref{Key: "k", ID: "id", TTL: ttl}, sent)
+			if got := st.Until.Sub(sent); st.Phase != driver.Held || got != want-expiryRounding {
+				t.Errorf("renewed for %v: %v for %v, want %v", ttl, st.Phase, got, want-expiryRounding)
 			}
 		}
 		renew(time.Hour, time.Hour)
 		renew(time.Minute, time.Minute) // shorter
 		renew(time.Hour, time.Minute)
-		time.Sleep(driver.BarFor(time.Minute) - 1)
+		time.Sleep(driver.TombstoneTTL(time.Minute) - 1)
 		renew(time.Hour, time.Minute)
 		time.Sleep(time.Nanosecond)
 		renew(time.Hour, time.Hour)
+	})
+}
+
+// A waiter that has missed its heartbeat is gone, also behind one that has not. It is removed from
+// every node.
+func TestLateWaiterBehindALivingOneIsGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := threeNodes()
+		q := &waitQueue{key: "k"}
+		d.queues["k"] = q
+		ref := func(id string) driver.Ref { return driver.Ref{Key: "k", ID: id, TTL: time.Minute} }
+		for _, n := range d.nodes {
+			n.sweeping = true // so that what is to be removed stays to be seen
+		}
+		for _, id := range []string{"first", "second"} {
+			c := &claim{key: "k", id: id, waits: true, phase: driver.Queued, ttl: time.Minute, open: make([]int, 3)}
+			c.until = time.Now().Add(driver.Heartbeat(c.ttl))
+			d.claims[claimID{"k", id}] = c
+			q.waiting = append(q.waiting, c)
+		}
+		sort := func(refs ...driver.Ref) (r *renewal, firsts, others []int) {
+			r = &renewal{driver: d, refs: refs, claims: make([]*claim, len(refs)), states: make([]driver.State, len(refs))}
+			_, firsts, others = r.sort()
+			return r, firsts, others
+		}
+		time.Sleep(driver.Heartbeat(time.Minute) - 1)
+		if _, firsts, others := sort(ref("first")); len(firsts) != 1 || len(others) != 0 {
+			t.Fatalf("%d try and %d wait on, want the first to try", len(firsts), len(others))
+		}
+		time.Sleep(time.Nanosecond)
+		r, firsts, others := sort(ref("second"), ref("first"))
+		if r.states[0].Phase != driver.Gone || len(firsts) != 1 || firsts[0] != 1 || len(others) != 0 {
+			t.Errorf("the second is %v; %v try and %v wait on, want it gone and the first to try", r.states[0].Phase, firsts, others)
+		}
+		for i, n := range d.nodes {
+			if len(n.leftover) != 1 || n.leftover[0].id != "second" {
+				t.Errorf("node %d is to remove %v", i, n.leftover)
+			}
+		}
 	})
 }

@@ -18,8 +18,8 @@ func (s *set) limit(tb testing.TB, bytes string) {
 	}
 }
 
-// Renewals and releases work on servers at maxmemory; nothing new is stored, and the
-// error says why.
+// Renewals and releases work on servers at maxmemory; nothing new is stored, and the error says
+// why.
 func TestAtMaxmemoryHeldLocksWork(t *testing.T) {
 	s := start(t, 3)
 	c := s.locks(t, dlock.Config{DefaultTTL: time.Minute}, patient)
@@ -35,16 +35,16 @@ func TestAtMaxmemoryHeldLocksWork(t *testing.T) {
 	soon(t, "nothing is left", func() bool { return len(s.left(t)) == 0 })
 }
 
-// A release at maxmemory bars a claim of which an attempt may still arrive.
+// A release at maxmemory leaves a tombstone for a claim of which an attempt may still arrive.
 func TestTombstoneAtMaxmemory(t *testing.T) {
 	s := start(t, 3)
 	d := s.open(t, patient)
 	late := claim(1)
-	late.Unsettled = true
+	late.Unanswered = true
 	s.limit(t, "1")
 	release(t, d, late, driver.Gone)
 	s.limit(t, "0")
-	late.Unsettled = false
-	file(t, d, driver.Request{Ref: late}, driver.Gone)
-	file(t, d, driver.Request{Ref: claim(2)}, driver.Held)
+	late.Unanswered = false
+	submit(t, d, driver.Request{Ref: late}, driver.Gone)
+	submit(t, d, driver.Request{Ref: claim(2)}, driver.Held)
 }

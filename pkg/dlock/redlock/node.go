@@ -15,12 +15,12 @@ import (
 
 // A node is one of the servers.
 type node struct {
-	at     int
-	addr   string
-	client *redis.Client
-	driver *redDriver
-	ear    ear
-	health health
+	at           int
+	addr         string
+	client       *redis.Client
+	driver       *redDriver
+	subscription subscription
+	health       health
 
 	explainer redisnode.Explainer
 
@@ -29,14 +29,14 @@ type node struct {
 	sweeping bool
 }
 
-// An answer is what one node said to a call.
+// An answer is one node's answer to a call.
 type answer struct {
 	node  *node
 	reply []any
 	err   error
 }
 
-// word is the first element of a reply, "" if there was none.
+// word returns the first element of a reply, or "" if there was none.
 func (a answer) word() string {
 	if a.err != nil {
 		return ""
@@ -44,26 +44,26 @@ func (a answer) word() string {
 	return redisnode.Text(a.reply[0])
 }
 
-// number is the third element of a reply.
+// number returns the third element of a reply.
 func (a answer) number() int64 {
 	n, _ := strconv.ParseInt(redisnode.Text(a.reply[2]), 10, 64)
 	return n
 }
 
-// A call makes the command for one node. It is called on the goroutine of the caller.
+// A call makes the command for one node. It runs in the caller's goroutine.
 type call func(ctx context.Context, n *node) *redisnode.Command
 
-// ask sends a call to some nodes at once. Each gives exactly one answer, at the latest
-// when bound has passed: to the channel, which has room for all of them, so that
-// nobody has to wait for the last. Calls belong to the driver and not to the caller,
-// whose context ends none of them. A node that is silent is spared as long as need
-// others answer. echo must be the second element of a reply, or with a list of answers
-// the first, so that no reply is taken for that of another.
-func (d *redDriver) ask(nodes []*node, need int, bound time.Duration, echo string, make call, to chan<- answer) {
+// ask sends a call to several nodes at once. Each node gives exactly one answer, at the latest when
+// timeout has passed. Answers go to the channel, which has room for all of them, so that the caller
+// need not wait for the last one. Calls belong to the driver and not to the caller, whose context
+// ends none of them. A silent node is not called as long as need others answer. echo must be the
+// second element of a reply, or the first of a list of answers, so that no reply is taken for the
+// reply to another call.
+func (d *redDriver) ask(nodes []*node, need int, timeout time.Duration, echo string, make call, to chan<- answer) {
 	if len(nodes) == 0 {
 		return
 	}
-	t := newTrip(len(nodes), need, bound)
+	t := newTrip(len(nodes), need, timeout)
 	for _, n := range nodes {
 		cmd := make(t.ctx, n)
 		d.work.Go(func() {
@@ -74,7 +74,7 @@ func (d *redDriver) ask(nodes []*node, need int, bound time.Duration, echo strin
 	}
 }
 
-// visit makes one call of a trip, or none to a node that is silent and not needed.
+// visit makes one call of a trip, or none if the node is silent and not needed.
 func (n *node) visit(t *trip, cmd *redisnode.Command, echo string) answer {
 	if !n.health.admits() {
 		if t.spares() {
@@ -85,7 +85,7 @@ func (n *node) visit(t *trip, cmd *redisnode.Command, echo string) answer {
 	return n.run(t.ctx, cmd, echo)
 }
 
-// run makes one call. A server that does not know the script gets it whole.
+// run makes one call. If the server does not know the script, run sends the full script.
 func (n *node) run(ctx context.Context, cmd *redisnode.Command, echo string) answer {
 	err := n.client.Process(ctx, cmd)
 	if redisnode.IsNoScript(err) {
@@ -106,23 +106,23 @@ func (n *node) judge(cmd *redisnode.Command, err error, echo string) answer {
 	}
 	reply, ok := cmd.Val().([]any)
 	if !ok || len(reply) == 0 || (redisnode.Text(reply[0]) != echo && (len(reply) < 3 || redisnode.Text(reply[1]) != echo)) {
-		return answer{node: n, err: redisnode.ErrReply}
+		return answer{node: n, err: redisnode.ErrUnexpectedReply}
 	}
 	return answer{node: n, reply: reply}
 }
 
 // names are the keys and the channel of one lock.
-type names struct{ lock, fence, waiters, bars, channel string }
+type names struct{ lock, fence, waiters, tombstones, channel string }
 
-func (n *names) bar(id string) string { return n.bars + id }
+func (n *names) tombstone(id string) string { return n.tombstones + id }
 
-// namesOf names the siblings as package redislock does, so that fences are shared by
-// who moves from one server to several.
+// namesOf uses the same names as package redislock, so that tokens keep increasing after a move
+// from one server to several.
 func (d *redDriver) namesOf(key string) names {
 	lock := d.prefix + key
 	base, _ := redisnode.Siblings(lock)
 	base += redisnode.Separator
-	return names{lock: lock, fence: base + "f", waiters: base + "w", bars: base + "b", channel: channelPrefix + lock}
+	return names{lock: lock, fence: base + "f", waiters: base + "w", tombstones: base + "b", channel: channelPrefix + lock}
 }
 
 func millis(d time.Duration) string {

@@ -14,13 +14,13 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
 )
 
-// channelPrefix stands before the name of a lock in the channel on which nodes tell
-// that it was taken or is free.
+// channelPrefix precedes the name of a lock in the channel on which nodes publish that it was taken
+// or is free.
 const channelPrefix = "dlock:"
 
-// An ear hears what one node publishes about the locks that this driver waits for. It
-// has one connection. What it hears is a hint: who hears nothing asks now and then.
-type ear struct {
+// A subscription receives what one node publishes about the locks that this driver waits for, over
+// one connection. The messages are hints: without them, a waiter asks from time to time.
+type subscription struct {
 	node *node
 
 	dialing chan struct{} // has an element while the connection is made or closed
@@ -37,24 +37,24 @@ type ear struct {
 }
 
 const (
-	// quiet is how long a subscription may say nothing before it is asked whether it
-	// lives: a link that is half open would never tell.
+	// quiet is how long a subscription may be silent before it is pinged: a half-open connection
+	// would never report its end.
 	quiet = 5 * time.Second
-	// linger is how long a channel is heard after the last wish for it.
+	// linger is how long a channel stays subscribed after the last request for it.
 	linger = 10 * time.Second
 )
 
-// listen sees to it that a claim which waits is told. It runs under redDriver.mu.
+// listen makes sure that a waiting claim receives messages. The caller holds redDriver.mu.
 func (d *redDriver) listen(c *claim) {
 	if d.closed {
 		return
 	}
 	for _, n := range d.nodes {
-		n.ear.want(c.channel)
+		n.subscription.want(c.channel)
 	}
 }
 
-func (e *ear) want(channel string) {
+func (e *subscription) want(channel string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.ended {
@@ -80,8 +80,8 @@ func (e *ear) want(channel string) {
 	}
 }
 
-// count is how many of a channel's listeners on this node are we.
-func (e *ear) count(channel string) int {
+// count returns how many of a channel's subscribers on this node belong to this driver: 0 or 1.
+func (e *subscription) count(channel string) int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.heard[channel] {
@@ -90,8 +90,8 @@ func (e *ear) count(channel string) int {
 	return 0
 }
 
-// close waits while the connection is being made.
-func (e *ear) close() {
+// close waits while the connection is being established.
+func (e *subscription) close() {
 	e.mu.Lock()
 	e.ended = true
 	pubsub := e.pubsub
@@ -104,20 +104,20 @@ func (e *ear) close() {
 	<-e.dialing
 }
 
-func (e *ear) current() *redis.PubSub {
+func (e *subscription) current() *redis.PubSub {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.pubsub
 }
 
-// tell sends a command within the time that a node has. If it fails, run notices.
-func (e *ear) tell(pubsub *redis.PubSub, command func(context.Context) error) {
+// tell sends a command within the node timeout. If it fails, run notices.
+func (e *subscription) tell(pubsub *redis.PubSub, command func(context.Context) error) {
 	redisnode.Tell(pubsub, e.node.driver.settings.longest(), command)
 }
 
-// run subscribes and passes on what comes, again and again. Only subscribe opens a
-// connection: it has a bound, so that Close does not wait for a dead link.
-func (e *ear) run() {
+// run subscribes and forwards messages, and reconnects after failures. Only subscribe opens a
+// connection: it has a timeout, so that Close does not wait for a dead link.
+func (e *subscription) run() {
 	d := e.node.driver
 	pause, up, asked := 10*time.Millisecond, false, false
 	for d.ctx.Err() == nil {
@@ -151,9 +151,9 @@ func (e *ear) run() {
 	}
 }
 
-// retry replaces a subscription that has failed, after a pause, and returns the next
-// pause. A node that refuses a subscription says so in an answer, which comes at once.
-func (e *ear) retry(cause error, pause time.Duration) time.Duration {
+// retry replaces a failed subscription after a pause and returns the next pause. A node that
+// refuses a subscription answers at once.
+func (e *subscription) retry(cause error, pause time.Duration) time.Duration {
 	d := e.node.driver
 	d.log.Debug("subscription failed", "node", e.node.addr, "error", cause)
 	if redis.HasErrorPrefix(cause, "NOPERM") {
@@ -167,22 +167,22 @@ func (e *ear) retry(cause error, pause time.Duration) time.Duration {
 	return min(2*pause, time.Second)
 }
 
-// rest waits for a wish.
-func (e *ear) rest() {
+// rest waits for a channel to be requested.
+func (e *subscription) rest() {
 	select {
 	case <-e.stirred:
 	case <-e.node.driver.ctx.Done():
 	}
 }
 
-func (e *ear) isWanted() bool {
+func (e *subscription) isWanted() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return len(e.wanted) > 0
 }
 
-// open makes the connection and subscribes to all that is wanted.
-func (e *ear) open() error {
+// open establishes the connection and subscribes to all wanted channels.
+func (e *subscription) open() error {
 	ctx, cancel := context.WithTimeout(e.node.driver.ctx, e.node.driver.settings.longest())
 	defer cancel()
 	for {
@@ -199,9 +199,9 @@ func (e *ear) open() error {
 	}
 }
 
-// unsent are the channels that are wanted and were not asked for yet. Once there are none,
-// whoever wants one asks for it.
-func (e *ear) unsent() (todo []string) {
+// unsent returns the wanted channels that were not requested yet. Once there are none, each caller
+// requests its own channel.
+func (e *subscription) unsent() (todo []string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for c := range e.wanted {
@@ -214,8 +214,8 @@ func (e *ear) unsent() (todo []string) {
 	return todo
 }
 
-// reopen replaces a subscription that is dead.
-func (e *ear) reopen() {
+// reopen replaces a dead subscription.
+func (e *subscription) reopen() {
 	e.mu.Lock()
 	dead := e.pubsub
 	clear(e.heard)
@@ -228,16 +228,16 @@ func (e *ear) reopen() {
 	_ = dead.Close()
 }
 
-// prune gives up channels for which there was no wish for long.
-func (e *ear) prune() {
+// prune unsubscribes from channels that were not requested for a long time.
+func (e *subscription) prune() {
 	idle, pubsub := e.dropIdle(), e.current()
 	if len(idle) > 0 {
 		e.tell(pubsub, func(ctx context.Context) error { return pubsub.Unsubscribe(ctx, idle...) })
 	}
 }
 
-// dropIdle forgets the channels for which there was no wish for long, and returns them.
-func (e *ear) dropIdle() (idle []string) {
+// dropIdle forgets the channels that were not requested for a long time, and returns them.
+func (e *subscription) dropIdle() (idle []string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	now := time.Now()
@@ -256,8 +256,8 @@ func (e *ear) dropIdle() (idle []string) {
 	return idle
 }
 
-// take handles what a subscription brought.
-func (e *ear) take(msg any) {
+// take handles a message of a subscription.
+func (e *subscription) take(msg any) {
 	d := e.node.driver
 	switch m := msg.(type) {
 	case *redis.Subscription:
@@ -271,8 +271,8 @@ func (e *ear) take(msg any) {
 	}
 }
 
-// unsubscribed asks once more for a channel that was wanted again while it was given up.
-func (e *ear) unsubscribed(channel string) {
+// unsubscribed requests a channel again that was wanted again while it was being unsubscribed.
+func (e *subscription) unsubscribed(channel string) {
 	e.mu.Lock()
 	delete(e.heard, channel)
 	_, wanted := e.wanted[channel]
@@ -283,8 +283,8 @@ func (e *ear) unsubscribed(channel string) {
 	}
 }
 
-// stands notes that a channel is heard, and reports whether that is new.
-func (e *ear) stands(channel string) bool {
+// stands records that a channel is subscribed, and reports whether that is new.
+func (e *subscription) stands(channel string) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if _, wanted := e.wanted[channel]; !wanted || e.heard[channel] {
@@ -294,20 +294,19 @@ func (e *ear) stands(channel string) bool {
 	return true
 }
 
-// lineOf returns the line that a channel is about, nil if nobody waits there. It runs
-// under mu.
-func (d *redDriver) lineOf(channel string) *line {
+// queueOf returns the queue of a channel, or nil if it has no waiter. The caller holds mu.
+func (d *redDriver) queueOf(channel string) *waitQueue {
 	key, ok := strings.CutPrefix(channel, channelPrefix+d.prefix)
-	if l := d.lines[key]; ok && l != nil && len(l.waiting) > 0 {
-		return l
+	if q := d.queues[key]; ok && q != nil && len(q.waiting) > 0 {
+		return q
 	}
 	return nil
 }
 
-// stands is for a channel that an ear hears from now on: what was said before went by.
-// The line is asked to look when a majority of the nodes is heard, and not once for each.
-// Ears are counted under mu, so that one of them is the last of the majority.
-func (d *redDriver) stands(e *ear, channel string) {
+// stands handles a channel that is subscribed from now on: earlier messages were missed. The queue
+// is rechecked once, when a majority of the nodes is subscribed. Subscriptions are counted under
+// mu, so that exactly one of them completes the majority.
+func (d *redDriver) stands(e *subscription, channel string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !e.stands(channel) {
@@ -315,16 +314,16 @@ func (d *redDriver) stands(e *ear, channel string) {
 	}
 	heard := 0
 	for _, n := range d.nodes {
-		heard += n.ear.count(channel)
+		heard += n.subscription.count(channel)
 	}
-	if l := d.lineOf(channel); l != nil && heard == d.majority {
-		d.nudge(l)
+	if q := d.queueOf(channel); q != nil && heard == d.majority {
+		d.nudge(q)
 	}
 }
 
-// told is for what a node has published: "taken" and the token, or "free", the token
-// and how many hear of it. The lock is tried when the first node says that it is free,
-// and again when a majority has.
+// told handles a message of a node: "taken" and the token, or "free", the token and the number of
+// subscribers. The claim tries the lock when the first node says that it is free, and again when a
+// majority has said so.
 func (d *redDriver) told(channel, payload string) {
 	part := strings.Split(payload, redisnode.Separator)
 	if len(part) < 2 {
@@ -333,26 +332,27 @@ func (d *redDriver) told(channel, payload string) {
 	token, err := strconv.ParseInt(part[1], 10, 64)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	l := d.lineOf(channel)
-	if l == nil || err != nil {
+	q := d.queueOf(channel)
+	if q == nil || err != nil {
 		return
 	}
-	l.waiting[0].unheard = 0 // lineOf returns no empty line
+	q.waiting[0].unheard = 0 // queueOf returns no empty queue
 	if part[0] == "taken" {
-		if token > l.freed { // else a node tells late what is over
-			l.stopTimer()
+		if token > q.freed { // else a node tells late what is over
+			q.stopTimer()
 		}
-		l.taken = max(l.taken, token)
+		q.taken = max(q.taken, token)
 		return
 	}
-	if token < l.taken || token < l.freed || len(part) < 3 {
+	if token < q.taken || token < q.freed || len(part) < 3 {
 		return
 	}
-	if token > l.freed {
-		l.freed, l.frees = token, 0
+	if token > q.freed {
+		q.freed, q.frees = token, 0
 	}
-	if l.frees++; l.frees == 1 || l.frees == d.majority {
+	q.frees++
+	if q.frees == 1 || q.frees == d.majority {
 		others, _ := strconv.Atoi(part[2])
-		d.nudgeLater(l, d.window(others))
+		d.nudgeLater(q, d.window(others))
 	}
 }

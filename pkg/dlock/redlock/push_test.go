@@ -17,8 +17,8 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// A node to which the connection of the subscription is just being made holds up nobody
-// who asks what is heard there: that is asked under the driver's mutex.
+// While the connection of a subscription to a node is being established, checking what is
+// subscribed there does not block: that happens under the driver's mutex.
 func TestASlowSubscriptionHoldsUpNobody(t *testing.T) {
 	dialed, release := make(chan struct{}, 100), make(chan struct{})
 	var clients []redis.UniversalClient
@@ -39,7 +39,7 @@ func TestASlowSubscriptionHoldsUpNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 	d, _ := opened.(*redDriver)
-	e := &d.nodes[0].ear
+	e := &d.nodes[0].subscription
 	e.want("channel")
 	<-dialed
 	closed, asked := make(chan struct{}), make(chan struct{})
@@ -61,14 +61,13 @@ func TestASlowSubscriptionHoldsUpNobody(t *testing.T) {
 	_ = d.Close()
 }
 
-func (e *ear) isEnded() bool {
+func (e *subscription) isEnded() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.ended
 }
 
-// openOn returns a driver on three servers, and its first node. Nothing bounds a write but
-// the driver itself.
+// openOn returns a driver on three servers, and its first node. Only the driver limits a write.
 func openOn(t *testing.T, addrs ...string) (*redDriver, *node) {
 	t.Helper()
 	var clients []redis.UniversalClient
@@ -85,12 +84,12 @@ func openOn(t *testing.T, addrs ...string) (*redDriver, *node) {
 	return d, d.nodes[0]
 }
 
-// A node that has stopped reading holds up Close no longer than a call to it would.
+// A node that has stopped reading delays Close no longer than a call to it would.
 func TestCloseDoesNotWaitForAWrite(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
 	d, n := openOn(t, server.Addr(), testenv.Redis(t).Addr(), testenv.Redis(t).Addr())
-	e := &n.ear
+	e := &n.subscription
 	e.want("first")
 	testenv.Eventually(t, time.Minute, "a subscription", func() bool { return e.count("first") == 1 })
 	if err := server.Pause(); err != nil {
@@ -98,7 +97,7 @@ func TestCloseDoesNotWaitForAWrite(t *testing.T) {
 	}
 	defer func() { _ = server.Resume() }()
 	name := strings.Repeat("x", 64<<10)
-	for i := range 500 { // 32 MB, more than the buffers between us and the server
+	for i := range 500 { // 32 MB, more than the buffers on the way to the server
 		e.want(name + strconv.Itoa(i))
 	}
 	closed := make(chan error, 1)
@@ -115,7 +114,7 @@ func TestCloseDoesNotWaitForAWrite(t *testing.T) {
 	}
 }
 
-// While a node is down, the channels for which nobody waits any more are forgotten.
+// While a node is down, channels without a waiter are forgotten.
 func TestADeadNodeCollectsNoChannels(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
@@ -124,7 +123,7 @@ func TestADeadNodeCollectsNoChannels(t *testing.T) {
 	}
 	d, n := openOn(t, server.Addr(), testenv.Redis(t).Addr(), testenv.Redis(t).Addr())
 	defer func() { _ = d.Close() }()
-	e := &n.ear
+	e := &n.subscription
 	for i := range 100 {
 		e.want(strconv.Itoa(i))
 	}
@@ -136,7 +135,7 @@ func TestADeadNodeCollectsNoChannels(t *testing.T) {
 	testenv.Eventually(t, time.Minute, "nothing is wanted", func() bool { return !e.isWanted() })
 }
 
-// A removal that the node refuses is tried again, whatever became of others in its batch.
+// A removal that the node refuses is retried, whatever happened to others in its batch.
 func TestRefusedRemovalIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)

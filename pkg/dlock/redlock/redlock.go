@@ -1,12 +1,12 @@
-// Package redlock keeps locks on an odd number of independent Redis servers. A lock
-// is held by whoever has it on a majority of them, so that a minority may be down.
+// Package redlock stores locks on an odd number of independent Redis servers. The holder of a lock
+// is the claim that is stored on a majority of them, so a minority may be down.
 //
-// On each server a lock is the same plain string as in package redislock, and every
-// client that locks with SET NX PX on the same servers, such as redsync, excludes us
-// and is excluded. Servers neither queue nor hand over: claims of one Client stand in
-// line in their process, and processes contend with some randomness between them.
-// docs/backends/redlock.md says what this promises and on which conditions, and
-// docs/adr/0010-redlock-fencing.md why tokens increase.
+// On each server a lock is the same plain string as in package redislock, so every client that
+// locks with SET NX PX on the same servers, such as redsync, excludes this package and is excluded
+// by it. The servers have no queue and do not pass a lock on: the claims of one Client queue in
+// their process, and processes contend after random pauses. docs/backends/redlock.md says what this
+// promises and under which conditions, and docs/adr/0010-redlock-fencing.md says why tokens
+// increase.
 package redlock
 
 import (
@@ -21,62 +21,64 @@ import (
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
+	"github.com/ceyewan/genesis/pkg/xerrors"
 )
 
-// An Option changes how locks are kept.
+// An Option changes how locks are stored.
 type Option func(*settings)
 
-// WithDrift sets how much faster one clock may run than another, as a share of the
-// TTL that is not counted on: 0.01 unless said otherwise.
+// WithDrift sets how much faster one clock may run than another, as a share of the TTL that is
+// subtracted from the validity. The default is 0.01.
 func WithDrift(share float64) Option { return func(s *settings) { s.drift = share } }
 
-// WithNodeTimeout sets how long one server may take to answer: 500 ms unless said
-// otherwise, and never more than a quarter of the TTL. Close, and what is cleaned up
-// after a server comes back, may have to wait as long.
+// WithNodeTimeout sets how long one server may take to answer. The default is 500 ms, and it is
+// never more than a quarter of the TTL. Close may have to wait that long, and so may the cleanup
+// after a server comes back.
 func WithNodeTimeout(d time.Duration) Option { return func(s *settings) { s.nodeTimeout = d } }
 
 type settings struct {
 	drift       float64
-	nodeTimeout time.Duration // 0: the usual
+	nodeTimeout time.Duration // 0: defaultNodeTimeout
 	bad         error         // what Open returns
 }
 
 const (
-	// usual is how long a call to one server may take unless the user says otherwise,
-	// and longestMost is what he may say. Nothing else ends a call that the client has
-	// begun, so Close waits for it.
-	usual       = 500 * time.Millisecond
-	longestMost = 5 * time.Second
-	// coarse is what the rounding of expiries may take, as the algorithm has it.
-	coarse = 2 * time.Millisecond
+	// defaultNodeTimeout is how long a call to one server may take by default, and maxNodeTimeout
+	// is the longest that the user may set. Nothing else ends a call that the client has begun, so
+	// Close waits for it.
+	defaultNodeTimeout = 500 * time.Millisecond
+	maxNodeTimeout     = 5 * time.Second
+	// expiryRounding covers the rounding of expiries, as in the algorithm.
+	expiryRounding = 2 * time.Millisecond
 )
 
-// patience is how long a server may take to answer about a claim. Two such calls win a
-// lock, and leave half of the lease. Nobody waits for a server that is dead as long as
-// a majority answers, so a shorter time would only make false alarms.
+// patience is how long a server may take to answer about a claim. Two such calls win a lock, and
+// leave half of the lease. A dead server delays no call as long as a majority answers, so a shorter
+// time would only cause false alarms.
 func (s *settings) patience(ttl time.Duration) time.Duration { return min(s.longest(), ttl/4) }
 
-// longest is how long a server may take to answer about anything.
+// longest is how long a server may take to answer any call.
 func (s *settings) longest() time.Duration {
 	if s.nodeTimeout > 0 {
 		return s.nodeTimeout
 	}
-	return usual
+	return defaultNodeTimeout
 }
 
-// until is when a lease that was asked for at sent is over by the fastest clock.
+// until returns when a lease that was requested at sent ends by the fastest clock.
 func (s *settings) until(sent time.Time, ttl time.Duration) time.Time {
-	return sent.Add(ttl - time.Duration(float64(ttl)*s.drift) - coarse)
+	return sent.Add(ttl - time.Duration(float64(ttl)*s.drift) - expiryRounding)
 }
 
-// New returns a backend on clients of independent servers, which stay open when locks
-// are closed: three or a greater odd number, five being a good one. What is wrong with
-// them, Open says with ErrNodes.
+// New returns a backend that uses clients of independent servers: three or a greater odd number;
+// five is a good choice. The clients stay open when locks are closed. Open returns
+// ErrInvalidServers if the clients are invalid (for a nil client also driver.ErrConnectorNil), and
+// xerrors.ErrInvalidConfig for an option that is out of range.
 func New(clients []redis.UniversalClient, opts ...Option) driver.Opener {
 	o := &opener{clients: append([]redis.UniversalClient(nil), clients...), settings: settings{drift: 0.01}}
 	for i, opt := range opts {
 		if opt == nil {
-			o.settings.bad = fmt.Errorf("%w: option %d is nil", ErrNodes, i)
+			o.settings.bad = fmt.Errorf("%w: redlock: option %d is nil", xerrors.ErrInvalidConfig, i)
 			continue
 		}
 		opt(&o.settings)
@@ -99,8 +101,8 @@ func (o *opener) Open(opts driver.Options) (driver.Driver, error) {
 		return nil, err
 	}
 	d := &redDriver{
-		Outbox: driver.NewOutbox(1024), settings: o.settings, prefix: opts.Prefix, log: opts.Logger,
-		majority: len(servers)/2 + 1, claims: map[claimID]*claim{}, lines: map[string]*line{}, yields: map[string]time.Time{},
+		EventQueue: driver.NewEventQueue(1024), settings: o.settings, prefix: opts.Prefix, log: opts.Logger,
+		majority: len(servers)/2 + 1, claims: map[claimID]*claim{}, queues: map[string]*waitQueue{}, yields: map[string]time.Time{},
 	}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	for i, c := range servers {
@@ -108,13 +110,13 @@ func (o *opener) Open(opts driver.Options) (driver.Driver, error) {
 		if !c.Options().ContextTimeoutEnabled {
 			n.client = c.WithTimeout(o.settings.longest()) // the same connections; only its own time-outs end a call
 		}
-		n.ear.node = n
+		n.subscription.node = n
 		d.nodes = append(d.nodes, n)
 	}
 	return d, nil
 }
 
-// capacities are what a majority of Redis servers can do.
+// capacities returns what a majority of Redis servers can do.
 func capacities() driver.Caps {
 	return driver.Caps{
 		Name: "redlock", Lease: true, Remote: true, Fencing: true, Push: true,
@@ -124,28 +126,28 @@ func capacities() driver.Caps {
 
 func (d *redDriver) Caps() driver.Caps { return capacities() }
 
-// Close ends the subscriptions and what is still on its way. What servers have not
-// heard of yet gets one more attempt.
+// Close ends the subscriptions and the calls in flight. Removals that servers have not answered yet
+// get one more attempt.
 func (d *redDriver) Close() error {
 	d.closeOnce.Do(func() {
 		d.mu.Lock()
 		d.closed = true
-		for _, l := range d.lines {
-			l.stopTimer()
+		for _, q := range d.queues {
+			q.stopTimer()
 		}
 		d.mu.Unlock()
 		d.cancel()
 		for _, n := range d.nodes {
-			n.ear.close()
+			n.subscription.close()
 		}
 		d.work.Wait()
-		d.Outbox.Close()
+		d.EventQueue.Close()
 	})
 	return nil
 }
 
 type redDriver struct {
-	*driver.Outbox
+	*driver.EventQueue
 	settings settings
 	prefix   string
 	log      *slog.Logger
@@ -164,8 +166,8 @@ type redDriver struct {
 
 	mu     sync.Mutex
 	closed bool
-	claims map[claimID]*claim   // what this driver holds and waits for
-	lines  map[string]*line     // by key: what it waits for
-	yields map[string]time.Time // by key: until when others go first
-	swept  int                  // how many claims were left by the last look for forgotten ones
+	claims map[claimID]*claim    // what this driver holds and waits for
+	queues map[string]*waitQueue // by key: what it waits for
+	yields map[string]time.Time  // by key: until when others go first
+	swept  int                   // how many claims were left by the last look for forgotten ones
 }

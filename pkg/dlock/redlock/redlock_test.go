@@ -18,8 +18,8 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/redlock"
 )
 
-// childAddrs and childPrefix tell a child process where the servers are, and what its
-// keys begin with.
+// childAddrs and childPrefix pass the addresses of the servers, and the prefix of its keys, to a
+// child process.
 const (
 	childAddrs  = "REDLOCK_TEST_ADDRS"
 	childPrefix = "REDLOCK_TEST_PREFIX"
@@ -34,8 +34,8 @@ func TestMain(m *testing.M) {
 		child(strings.Split(addrs, ","))
 		return
 	}
-	// The tests that run in parallel wait more than they work. Under stress their bounds are
-	// pass marks, and they must not take time from each other. A flag of the command wins.
+	// The tests that run in parallel wait more than they work. Under stress their limits are
+	// strict, and they must not take time from each other. A command-line flag takes precedence.
 	if os.Getenv(testenv.StressEnv) == "" {
 		err := flag.Set("test.parallel", "8")
 		if err != nil {
@@ -59,7 +59,7 @@ func child(addrs []string) {
 	drivertest.Child(d)
 }
 
-// clientsOf are the clients of a process of its own, which ends with them.
+// clientsOf returns the clients of a separate process, which end with it.
 func clientsOf(addrs []string) (clients []redis.UniversalClient) {
 	for _, a := range addrs {
 		clients = append(clients, redis.NewClient(&redis.Options{Addr: a, ContextTimeoutEnabled: true}))
@@ -94,7 +94,7 @@ func start(tb testing.TB, n int, args ...string) *set {
 	return s
 }
 
-// dial returns new clients through the proxies, as users make them.
+// dial returns new clients through the proxies, as users create them.
 func (s *set) dial(tb testing.TB) []redis.UniversalClient {
 	tb.Helper()
 	var clients []redis.UniversalClient
@@ -106,7 +106,7 @@ func (s *set) dial(tb testing.TB) []redis.UniversalClient {
 	return clients
 }
 
-// straight goes around the proxies from now on.
+// straight bypasses the proxies from now on.
 func (s *set) straight(tb testing.TB) *set {
 	tb.Helper()
 	s.clients = nil

@@ -14,8 +14,8 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
 
-// A cutAfterClaim cuts off its server when that has stored the claim on k, before the
-// driver sees the answer.
+// A cutAfterClaim cuts off its server when the server has stored the claim on k, before the driver
+// sees the answer.
 type cutAfterClaim struct {
 	client *redis.Client
 	proxy  *servers.Proxy
@@ -62,8 +62,8 @@ func cutBetweenPhases(t *testing.T, s *set) *dlock.Client {
 	return locksOn(t, clients, dlock.Config{})
 }
 
-// Servers that have stored the claim refuse the confirmation: nothing of it was sent, and
-// yet the claim is stored.
+// Servers that have stored the claim refuse the confirmation: nothing of it was sent, but the claim
+// is stored.
 func TestRefusedBetweenPhases(t *testing.T) {
 	t.Parallel()
 	for name, limit := range map[string]time.Duration{"": 30 * time.Second, "cut short": 200 * time.Millisecond} {
@@ -98,8 +98,8 @@ func refusedBetweenPhases(t *testing.T, limit time.Duration) bool {
 	return true
 }
 
-// The clean-up of an attempt that was refused arrives when the next attempt of the same call has
-// won, and leaves what that has stored.
+// The cleanup of a refused attempt arrives after the next attempt of the same call has won, and
+// leaves what that one has stored.
 func TestRefusedAttemptSparesTheNextGrant(t *testing.T) {
 	t.Parallel()
 	s := start(t, 3)
@@ -135,7 +135,7 @@ func TestRefusedAttemptSparesTheNextGrant(t *testing.T) {
 	s.logCommands(t)
 	open()
 	for node := 1; node < 3; node++ {
-		testenv.Eventually(t, patience, "the late clean-up arrives", func() bool { return s.hasRun(t, node, "release", "k") })
+		testenv.Eventually(t, patience, "the late cleanup arrives", func() bool { return s.hasRun(t, node, "release", "k") })
 	}
 	check(t, s.direct[0].Del(t.Context(), "k").Err())
 	ok, err := b.TryLock(t.Context(), "k", dlock.WithTTL(time.Hour))

@@ -9,9 +9,9 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
 )
 
-// Release removes a claim from all nodes and returns when a majority has answered. The
-// others are seen to in the background. Whether the claim was waiting only this driver
-// knows; what nodes show of those who wait may be older.
+// Release removes a claim from all nodes and returns when a majority has answered. The others are
+// handled in the background. Only this driver knows whether the claim was waiting; the waiters on
+// the nodes may be older.
 func (d *redDriver) Release(ctx context.Context, r driver.Ref) (driver.State, error) {
 	if err := ctx.Err(); err != nil {
 		return driver.State{}, err
@@ -19,8 +19,8 @@ func (d *redDriver) Release(ctx context.Context, r driver.Ref) (driver.State, er
 	c, was := d.retire(r)
 	rem := d.removal(r.Key, r.ID, r.TTL)
 	for i := range d.nodes {
-		if r.Unsettled || (c != nil && rem.isOpen(c, i)) {
-			rem.bars[i] = driver.BarFor(r.TTL)
+		if r.Unanswered || (c != nil && rem.isOpen(c, i)) {
+			rem.tombstones[i] = driver.TombstoneTTL(r.TTL)
 		}
 	}
 	rem.retry = true
@@ -37,24 +37,24 @@ func (d *redDriver) Release(ctx context.Context, r driver.Ref) (driver.State, er
 	return st, nil
 }
 
-// Evict is a release that the token must match. A claim that waits is barred, and
-// finds out when it next asks.
+// Evict is a release for which the token must match. A waiting claim gets a tombstone, and finds
+// out when it is next renewed.
 func (d *redDriver) Evict(ctx context.Context, key, id string, token int64) (driver.State, error) {
 	if err := ctx.Err(); err != nil {
 		return driver.State{}, err
 	}
-	rem := d.removal(key, id, driver.BarFor(0))
+	rem := d.removal(key, id, driver.TombstoneTTL(0))
 	rem.must = strconv.FormatInt(token, 10)
 	if token == 0 {
-		for i := range rem.bars {
-			rem.bars[i] = driver.BarFor(0)
+		for i := range rem.tombstones {
+			rem.tombstones[i] = driver.TombstoneTTL(0)
 		}
 	}
 	return rem.run(ctx)
 }
 
-// retire ends a claim in this driver, so that nothing more is stored for it. The next
-// in line is told only when the nodes have been.
+// retire ends a claim in this driver, so that nothing more is stored for it. The next claim in the
+// queue is notified only after the nodes.
 func (d *redDriver) retire(r driver.Ref) (*claim, driver.Phase) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -75,50 +75,50 @@ func (d *redDriver) retire(r driver.Ref) (*claim, driver.Phase) {
 	return c, was
 }
 
-// freed lets the next in line try, and others first if there are any.
+// freed lets the next claim in the queue try, after other processes if there are any.
 func (d *redDriver) freed(c *claim, key string, rem *removal) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	others := rem.listeners
+	others := rem.subscribers
 	if others > 0 {
-		if len(d.yields) >= yieldsMost {
+		if len(d.yields) >= maxYields {
 			clear(d.yields)
 		}
 		d.yields[key] = time.Now().Add(scatter(d.window(others + 1)))
 	}
-	l := d.lines[key]
-	if l == nil || c == nil || l.holder != c {
+	q := d.queues[key]
+	if q == nil || c == nil || q.holder != c {
 		return
 	}
-	l.holder = nil
+	q.holder = nil
 	if others > 0 {
-		d.nudgeLater(l, d.window(others+1))
+		d.nudgeLater(q, d.window(others+1))
 	} else {
-		d.nudge(l)
+		d.nudge(q)
 	}
-	d.closeLine(l)
+	d.closeQueue(q)
 }
 
-// yieldsMost is how many keys are remembered for having been given up to others.
-const yieldsMost = 1024
+// maxYields is how many keys are remembered for which other processes go first.
+const maxYields = 1024
 
-// A removal takes a claim from all nodes.
+// A removal removes a claim from all nodes.
 type removal struct {
 	driver *redDriver
 	names
-	id    string
-	ttl   time.Duration
-	must  string          // the token that must match, "" for any
-	bars  []time.Duration // by node
-	retry bool            // nodes that do not answer are asked again in the background
+	id         string
+	ttl        time.Duration
+	must       string          // the token that must match, "" for any
+	tombstones []time.Duration // by node
+	retry      bool            // nodes that do not answer are asked again in the background
 
 	held, queued, gone int
-	listeners          int // of other processes, at most on any node
+	subscribers        int // of other processes, at most on any node
 	tally              tally
 }
 
 func (d *redDriver) removal(key, id string, ttl time.Duration) *removal {
-	return &removal{driver: d, names: d.namesOf(key), id: id, ttl: ttl, bars: make([]time.Duration, len(d.nodes))}
+	return &removal{driver: d, names: d.namesOf(key), id: id, ttl: ttl, tombstones: make([]time.Duration, len(d.nodes))}
 }
 
 func (m *removal) isOpen(c *claim, node int) bool {
@@ -130,8 +130,8 @@ func (m *removal) isOpen(c *claim, node int) bool {
 func (m *removal) run(ctx context.Context) (driver.State, error) {
 	d := m.driver
 	answers := make(chan answer, len(d.nodes))
-	d.ask(d.nodes, d.majority, d.bound(m.ttl), m.id, func(ctx context.Context, n *node) *redisnode.Command {
-		return releaseScript.Command(ctx, []string{m.lock, m.bar(m.id), m.waiters}, m.id, millis(m.bars[n.at]), "-1", m.must, m.channel)
+	d.ask(d.nodes, d.majority, d.timeout(m.ttl), m.id, func(ctx context.Context, n *node) *redisnode.Command {
+		return releaseScript.Command(ctx, []string{m.lock, m.tombstone(m.id), m.waiters}, m.id, millis(m.tombstones[n.at]), "-1", m.must, m.channel)
 	}, answers)
 	for heard := 0; heard < len(d.nodes); heard++ {
 		select {
@@ -149,16 +149,16 @@ func (m *removal) run(ctx context.Context) (driver.State, error) {
 	return driver.State{}, m.tally.noQuorum(len(d.nodes), d.majority, true)
 }
 
-// bound is how long one node may take to release a claim.
-func (d *redDriver) bound(ttl time.Duration) time.Duration {
+// timeout returns how long one node may take to release a claim.
+func (d *redDriver) timeout(ttl time.Duration) time.Duration {
 	if ttl <= 0 {
 		return d.settings.longest()
 	}
 	return d.settings.patience(ttl)
 }
 
-// verdict says what was found, if it is certain or will not become more so. A claim
-// that a majority did not have was not held, whatever the others had.
+// verdict returns what was found, if it is certain or cannot become more certain. A claim that a
+// majority did not have was not held, whatever the other nodes had.
 func (m *removal) verdict(left int) (driver.State, bool) {
 	majority := m.driver.majority
 	switch {
@@ -179,7 +179,7 @@ func (m *removal) take(a answer) {
 	case "held":
 		m.held++
 		if len(a.reply) > 3 {
-			m.listeners = max(m.listeners, int(redisnode.Number(a.reply[3]))-a.node.ear.count(m.channel))
+			m.subscribers = max(m.subscribers, int(redisnode.Number(a.reply[3]))-a.node.subscription.count(m.channel))
 		}
 	case "queued":
 		m.queued++
@@ -207,6 +207,6 @@ func (m *removal) watch(answers <-chan answer, left int) {
 
 func (m *removal) again(n *node) {
 	if m.retry {
-		n.leave(leftover{names: m.names, id: m.id, bar: m.bars[n.at], by: time.Now().Add(driver.BarFor(m.ttl))})
+		n.leave(leftover{names: m.names, id: m.id, tombstone: m.tombstones[n.at], by: time.Now().Add(driver.TombstoneTTL(m.ttl))})
 	}
 }

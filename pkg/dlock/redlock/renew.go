@@ -11,11 +11,11 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
 )
 
-// A renewal is one call of Renew at work.
+// A renewal is the state of one call of Renew.
 type renewal struct {
 	driver *redDriver
 	refs   []driver.Ref
-	claims []*claim // nil for those that this driver does not know
+	claims []*claim // nil for those that are gone
 
 	mu       sync.Mutex
 	states   []driver.State
@@ -23,9 +23,9 @@ type renewal struct {
 	err      error // the last
 }
 
-// Renew renews what is held on all nodes, many locks a script. Of what waits, the first
-// of each line tries again, and the others show that they are there. Whatever was
-// answered when ctx ends counts.
+// Renew renews held claims on all nodes, many locks per script. Among the waiters, the first of
+// each queue tries again, and the others record that they wait. Every answer that arrives before
+// ctx ends counts.
 func (d *redDriver) Renew(ctx context.Context, refs []driver.Ref) ([]driver.State, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -39,10 +39,10 @@ func (d *redDriver) Renew(ctx context.Context, refs []driver.Ref) ([]driver.Stat
 	d.work.Go(func() {
 		defer close(done)
 		var wg sync.WaitGroup
-		for batch := range slices.Chunk(held, batchMost) {
+		for batch := range slices.Chunk(held, maxBatch) {
 			wg.Go(func() { r.hold(ctx, batch) })
 		}
-		for batch := range slices.Chunk(others, batchMost) {
+		for batch := range slices.Chunk(others, maxBatch) {
 			wg.Go(func() { r.stand(ctx, batch) })
 		}
 		for _, i := range firsts {
@@ -57,9 +57,8 @@ func (d *redDriver) Renew(ctx context.Context, refs []driver.Ref) ([]driver.Stat
 	return r.result(ctx)
 }
 
-// batchMost is how many claims one script renews: the server does nothing else
-// meanwhile.
-const batchMost = 128
+// maxBatch is how many claims one script renews: the server does nothing else meanwhile.
+const maxBatch = 128
 
 func (r *renewal) result(ctx context.Context) ([]driver.State, error) {
 	r.mu.Lock()
@@ -71,28 +70,36 @@ func (r *renewal) result(ctx context.Context) ([]driver.State, error) {
 		r.err = ctx.Err()
 	}
 	if r.err == nil {
-		r.err = ErrNoQuorum
+		r.err = errNotEnough
 	}
 	return nil, r.err
 }
 
-// sort tells apart what is held or unknown, what is to try, and what is to wait on.
-// Those who wait have been heard of.
+// sort separates the claims that are held, those that try, and those that keep waiting. The other
+// claims are gone: those past their deadline, and those that this driver does not know. The driver
+// knows every claim that it has won, and it removes from the nodes every claim that it drops.
 func (r *renewal) sort() (held, firsts, others []int) {
 	d, now := r.driver, time.Now()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for i, ref := range r.refs {
 		c := d.claims[claimID{ref.Key, ref.ID}]
+		if c != nil && c.phase == driver.Queued && !now.Before(c.until) {
+			d.drop(c)
+			d.removeEverywhere(c)
+			c = nil
+		}
 		r.claims[i] = c
-		if c == nil || c.phase == driver.Held {
+		switch {
+		case c == nil:
+			r.set(i, driver.State{Phase: driver.Gone})
+			continue
+		case c.phase == driver.Held:
 			held = append(held, i)
 			continue
 		}
-		if now.Before(c.until) {
-			c.ttl, c.until = ref.TTL, now.Add(driver.Heartbeat(ref.TTL))
-		}
-		if blocked, _ := d.blocked(d.lines[ref.Key], c, now); blocked {
+		c.ttl, c.until = ref.TTL, now.Add(driver.Heartbeat(ref.TTL))
+		if blocked, _ := d.blocked(d.queues[ref.Key], c, now); blocked {
 			others = append(others, i)
 		} else {
 			firsts = append(firsts, i)
@@ -101,12 +108,12 @@ func (r *renewal) sort() (held, firsts, others []int) {
 	return held, firsts, others
 }
 
-// try is for the first of a line.
+// try handles the first claim of a queue.
 func (r *renewal) try(ctx context.Context, i int) {
 	d, c := r.driver, r.claims[i]
-	l := d.enter(c.key)
-	defer d.leave(l)
-	st, err := d.attempt(ctx, l, c)
+	q := d.enter(c.key)
+	defer d.leave(q)
+	st, err := d.attempt(ctx, q, c)
 	if err != nil {
 		r.fail(err)
 		return
@@ -114,37 +121,37 @@ func (r *renewal) try(ctx context.Context, i int) {
 	r.set(i, st)
 }
 
-// stand is for those who wait behind others.
+// stand handles the claims that wait behind others.
 func (r *renewal) stand(ctx context.Context, batch []int) {
 	d, sent := r.driver, time.Now()
 	var claims []*claim
 	for _, i := range batch {
 		claims = append(claims, r.claims[i])
 	}
-	barred := d.showWaiting(ctx, claims)
+	tombstoned := d.showWaiting(ctx, claims)
 	for k, i := range batch {
-		r.set(i, d.stillWaits(claims[k], sent, barred[k]))
+		r.set(i, d.stillWaits(claims[k], sent, tombstoned[k]))
 	}
 }
 
-// stillWaits is the state of a claim that did not try.
-func (d *redDriver) stillWaits(c *claim, sent time.Time, barred bool) driver.State {
+// stillWaits returns the state of a claim that did not try.
+func (d *redDriver) stillWaits(c *claim, sent time.Time, tombstoned bool) driver.State {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if barred && c.phase == driver.Queued {
+	if tombstoned && c.phase == driver.Queued {
 		d.drop(c)
 		d.removeEverywhere(c)
 	}
-	l := d.lines[c.key]
+	q := d.queues[c.key]
 	switch {
 	case c.phase == driver.Held:
 		return driver.State{Phase: driver.Held, Token: c.token, Until: c.until}
-	case c.phase != driver.Queued || l == nil:
+	case c.phase != driver.Queued || q == nil:
 		return driver.State{Phase: driver.Gone}
 	}
 	d.listen(c)
-	_, recheck := d.blocked(l, c, time.Now())
-	return d.queued(l, c, sent, recheck)
+	_, recheck := d.blocked(q, c, time.Now())
+	return d.queued(q, c, sent, recheck)
 }
 
 func (r *renewal) set(i int, st driver.State) {
@@ -160,15 +167,14 @@ func (r *renewal) fail(err error) {
 	r.err = err
 }
 
-// A poll is what the nodes say of one claim that may be held.
+// A poll is what the nodes say about one claim that may be held.
 type poll struct {
 	yes, no int
-	token   int64
 	decided bool
 	lacking []*node // have nothing under the key
 }
 
-// A holding is some claims that are renewed by one script on each node.
+// A holding is a set of claims that one script renews on each node.
 type holding struct {
 	*renewal
 	batch   []int
@@ -179,8 +185,7 @@ type holding struct {
 	answers chan answer
 }
 
-// hold renews claims that are held, and returns when each is decided or all nodes have
-// answered.
+// hold renews held claims. It returns when each claim is decided or all nodes have answered.
 func (r *renewal) hold(ctx context.Context, batch []int) {
 	d := r.driver
 	h := &holding{renewal: r, batch: batch, polls: make([]poll, len(batch)), sent: time.Now(), answers: make(chan answer, len(d.nodes))}
@@ -204,30 +209,27 @@ func (h *holding) send() {
 	d, echo := h.driver, h.refs[h.batch[0]].ID
 	keys, args := make([]string, 0, 2*len(h.batch)), make([]any, 1, 1+4*len(h.batch))
 	args[0] = echo
-	bound := d.settings.longest()
+	timeout := d.settings.longest()
 	for _, i := range h.batch {
 		ref, names := h.refs[i], d.namesOf(h.refs[i].Key)
 		token, shorten := d.renewing(h.claims[i], ref.TTL)
 		keys = append(keys, names.lock, names.fence)
 		args = append(args, ref.ID, millis(ref.TTL), token, shorten)
-		bound = min(bound, d.settings.patience(ref.TTL))
+		timeout = min(timeout, d.settings.patience(ref.TTL))
 	}
-	d.ask(d.nodes, d.majority, bound, echo, func(ctx context.Context, _ *node) *redisnode.Command {
+	d.ask(d.nodes, d.majority, timeout, echo, func(ctx context.Context, _ *node) *redisnode.Command {
 		return renewScript.Command(ctx, keys, args...)
 	}, h.answers)
 }
 
-// renewing notes the TTL that a claim is renewed with. A call that shortens the lease
-// and gets lost may arrive later, so for as long nothing more is counted on.
+// renewing records the TTL that a claim is renewed with. A call that shortens the lease and is not
+// answered may arrive later, so the driver relies on no more than the shorter lease until then.
 func (d *redDriver) renewing(c *claim, ttl time.Duration) (token int64, shorten string) {
-	if c == nil {
-		return 0, "1" // nothing is known of its lease
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	shorten = "0"
 	if ttl < c.ttl {
-		shorten, c.least, c.leastBy = "1", ttl, time.Now().Add(driver.BarFor(ttl))
+		shorten, c.least, c.leastBy = "1", ttl, time.Now().Add(driver.TombstoneTTL(ttl))
 	}
 	c.ttl = ttl
 	return c.token, shorten
@@ -240,7 +242,7 @@ func (h *holding) isDecided() bool {
 func (h *holding) take(a answer) {
 	h.heard++
 	if a.err == nil && len(a.reply) != len(h.batch)+1 {
-		a.err = ErrReply
+		a.err = ErrUnexpectedReply
 	}
 	if a.err != nil {
 		h.tally.add(a.err)
@@ -249,9 +251,8 @@ func (h *holding) take(a answer) {
 	for k := range h.batch {
 		p := &h.polls[k]
 		word := redisnode.Text(a.reply[k+1])
-		if token, err := strconv.ParseInt(word, 10, 64); err == nil {
+		if _, err := strconv.ParseInt(word, 10, 64); err == nil {
 			p.yes++
-			p.token = max(p.token, token)
 		} else {
 			p.no++
 			if word == "" {
@@ -262,16 +263,17 @@ func (h *holding) take(a answer) {
 	}
 }
 
-// decide reports a claim as soon as a majority agrees. It is lost only if so many nodes
-// say that they do not have it that no majority can.
+// decide reports a claim as soon as a majority agrees. A claim is lost only if so many nodes say
+// that they do not have it that no majority can.
 func (h *holding) decide(k int) {
 	d, p, i := h.driver, &h.polls[k], h.batch[k]
-	switch c := h.claims[i]; {
+	c := h.claims[i]
+	switch {
 	case p.decided:
-	case p.yes >= d.majority && (p.token > 0 || c != nil):
+	case p.yes >= d.majority:
 		p.decided = true
-		h.set(i, d.renewed(c, h.refs[i], h.sent, p.token))
-	case p.no > len(d.nodes)-d.majority, p.yes >= d.majority:
+		h.set(i, d.renewed(c, h.refs[i], h.sent))
+	case p.no > len(d.nodes)-d.majority:
 		p.decided = true
 		d.lose(c)
 		h.set(i, driver.State{Phase: driver.Gone})
@@ -279,13 +281,10 @@ func (h *holding) decide(k int) {
 }
 
 // renewed moves the deadline of a claim.
-func (d *redDriver) renewed(c *claim, r driver.Ref, sent time.Time, token int64) driver.State {
+func (d *redDriver) renewed(c *claim, r driver.Ref, sent time.Time) driver.State {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	ttl := r.TTL
-	if c == nil {
-		return driver.State{Phase: driver.Held, Token: token, Until: d.settings.until(sent, ttl)}
-	}
 	if c.phase != driver.Held {
 		return driver.State{Phase: driver.Gone}
 	}
@@ -297,24 +296,18 @@ func (d *redDriver) renewed(c *claim, r driver.Ref, sent time.Time, token int64)
 }
 
 func (d *redDriver) lose(c *claim) {
-	if c == nil {
-		return
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.drop(c)
 }
 
-// drain takes the late answers, and fills the nodes that lack what is held.
+// drain processes the late answers, and fills in held claims on the nodes that lack them.
 func (h *holding) drain() {
 	for h.heard < len(h.driver.nodes) {
 		h.take(<-h.answers)
 	}
 	for k, i := range h.batch {
 		c, p := h.claims[i], &h.polls[k]
-		if c == nil {
-			continue
-		}
 		if h.tally.failed == 0 {
 			h.driver.heardByAll(c, h.refs[i].TTL)
 		}
@@ -324,7 +317,7 @@ func (h *holding) drain() {
 	}
 }
 
-// heardByAll notes that no call with this TTL is on its way any more.
+// heardByAll records that no call with this TTL is in flight any more.
 func (d *redDriver) heardByAll(c *claim, ttl time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

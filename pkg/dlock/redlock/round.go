@@ -3,32 +3,31 @@ package redlock
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
 )
 
-// A round is one attempt to win a lock, in two phases that run into each other.
+// A round is one attempt to win a lock, in two phases that overlap.
 //
-// First every node is asked to store the claim, and answers with a candidate for the
-// token. Once a majority has stored it, the highest candidate becomes the token, and
-// is written to every node that has stored the claim; a node that answers the first
-// phase late gets it then. The lock is won when a majority has taken the token.
+// First, every node is asked to store the claim, and answers with a candidate for the token. Once a
+// majority has stored it, the highest candidate becomes the token and is written to every node that
+// has stored the claim; a node that answers the first phase late gets the token then. The lock is
+// won when a majority has accepted the token.
 //
-// A node takes a token only if it is greater than every one that it took before, and
-// only while it has the claim stored by this very round. Two majorities share a node;
-// so of two locks that were won, the one whose token that node took second has the
-// greater one. docs/adr/0010-redlock-fencing.md has the whole argument.
+// A node accepts a token only if it is greater than every token that it accepted before, and only
+// while it has the claim stored by this same round. Two majorities share a node; so of two locks
+// that were won, the one whose token that node accepted second has the greater token.
+// docs/adr/0010-redlock-fencing.md has the whole argument.
 type round struct {
-	driver *redDriver
-	claim  *claim
-	number int64
-	sent   time.Time
-	ttl    time.Duration
-	until  time.Time
-	bound  time.Duration // of each call
+	driver  *redDriver
+	claim   *claim
+	number  int64
+	sent    time.Time
+	ttl     time.Duration
+	until   time.Time
+	timeout time.Duration // of each call
 
 	votes     []ballot
 	commands  []*redisnode.Command // of the first phase, by node; nil if it was withdrawn
@@ -38,13 +37,13 @@ type round struct {
 	tally     tally
 	owners    map[string]int // of nodes that are taken
 	left      time.Duration  // until the first of these leases ends, farAway if none does
-	impatient bool           // who has not answered by now does not count
+	impatient bool           // nodes that have not answered by now do not count
 	first     chan answer
 	second    chan answer
 	waiting   int // answers that are still to come, of both
 }
 
-// A ballot is what is known of one node.
+// A ballot is the state of one node in a round.
 type ballot uint8
 
 const (
@@ -52,7 +51,7 @@ const (
 	failed                   // did not answer, or with an error
 	unfit                    // has stored the claim by another round, or lost it
 	taken                    // another has it
-	barred                   // the claim is not to be stored any more
+	tombstoned               // the claim is not to be stored any more
 	stored                   // has the claim, and not the token
 	confirming               // was sent the token
 	confirmed                // has both
@@ -60,33 +59,33 @@ const (
 
 // An outcome is how a round ended.
 type outcome struct {
-	won    bool
-	token  int64
-	until  time.Time
-	barred bool
-	split  bool // nobody has a majority, or somebody is just leaving
-	left   time.Duration
-	err    error
-	rest   func() // sees to the nodes that have not answered, when the claim is known to be held or not
+	won        bool
+	token      int64
+	until      time.Time
+	tombstoned bool
+	split      bool // no claim has a majority, or one is just releasing
+	left       time.Duration
+	err        error
+	rest       func() // handles the nodes that have not answered, when it is known whether the claim is held
 }
 
-// farAway stands for the end of a lease that has none.
+// farAway stands for the end of a lease that does not end.
 const farAway = 24 * time.Hour
 
-// raisesMost is how often a round may choose a greater token.
-const raisesMost = 4
+// maxRaises is how often a round may choose a greater token.
+const maxRaises = 4
 
-// contend makes one round. It returns as soon as the outcome is certain; rest, which the
-// caller must call, sees to the nodes that have not answered by then.
+// contend makes one round. It returns as soon as the outcome is certain. The caller must call rest,
+// which handles the nodes that have not answered by then.
 func (d *redDriver) contend(ctx context.Context, c *claim) outcome {
 	n, ttl := len(d.nodes), d.ttlOf(c)
 	r := &round{
 		driver: d, claim: c, number: d.rounds.Add(1), sent: time.Now(), ttl: ttl,
-		bound: d.settings.patience(ttl), votes: make([]ballot, n), owners: map[string]int{},
-		left: farAway, first: make(chan answer, n), second: make(chan answer, n*(raisesMost+2)),
+		timeout: d.settings.patience(ttl), votes: make([]ballot, n), owners: map[string]int{},
+		left: farAway, first: make(chan answer, n), second: make(chan answer, n*(maxRaises+2)),
 	}
 	r.until = d.settings.until(r.sent, r.ttl)
-	r.file()
+	r.submit()
 	out := r.run(ctx)
 	if out.won {
 		d.pace.add(time.Since(r.sent))
@@ -103,8 +102,8 @@ func (d *redDriver) contend(ctx context.Context, c *claim) outcome {
 	return out
 }
 
-// file is the first phase.
-func (r *round) file() {
+// submit is the first phase.
+func (r *round) submit() {
 	d, c := r.driver, r.claim
 	heartbeat := "0"
 	if c.waits {
@@ -112,15 +111,15 @@ func (r *round) file() {
 	}
 	d.opened(c, d.nodes)
 	r.waiting += len(d.nodes)
-	d.ask(d.nodes, d.majority, r.bound, c.id, func(ctx context.Context, _ *node) *redisnode.Command {
-		cmd := acquireScript.Command(ctx, []string{c.lock, c.fence, c.bar(c.id), c.waiters},
+	d.ask(d.nodes, d.majority, r.timeout, c.id, func(ctx context.Context, _ *node) *redisnode.Command {
+		cmd := acquireScript.Command(ctx, []string{c.lock, c.fence, c.tombstone(c.id), c.waiters},
 			c.id, r.number, millis(r.ttl), "0", heartbeat, c.info)
 		r.commands = append(r.commands, cmd)
 		return cmd
 	}, r.first)
 }
 
-// run takes answers until they decide.
+// run processes answers until they decide the round.
 func (r *round) run(ctx context.Context) outcome {
 	var grace <-chan time.Time
 	for {
@@ -146,15 +145,15 @@ func (r *round) run(ctx context.Context) outcome {
 	}
 }
 
-// cutShort is the error of a round whose context has ended. If no node has been sent
-// anything by then, none will be.
+// cutShort returns the error of a round whose context has ended. If no node has been sent anything
+// by then, it withdraws the calls, and none is sent.
 func (r *round) cutShort(err error) error {
 	unsent := !r.tally.ambiguous && r.count(stored, confirming, confirmed, unfit) == 0
 	for i, v := range r.votes {
 		if v == pending && r.commands[i].Withdraw() {
 			r.votes[i] = failed
 			r.commands[i] = nil
-			r.driver.settled(r.claim, i)
+			r.driver.cannotArrive(r.claim, i)
 		} else if v == pending {
 			unsent = false
 		}
@@ -162,7 +161,7 @@ func (r *round) cutShort(err error) error {
 	if !unsent {
 		return err
 	}
-	return driver.Classify(fmt.Errorf("%w: %w", ErrNoQuorum, cmp.Or(r.tally.first, redisnode.Unsent(err))), driver.Transient)
+	return driver.Classify(&quorumError{cause: cmp.Or(r.tally.first, redisnode.Unsent(err))}, driver.Transient)
 }
 
 func (r *round) count(of ...ballot) (n int) {
@@ -176,13 +175,13 @@ func (r *round) count(of ...ballot) (n int) {
 	return n
 }
 
-// isTorn reports whether a majority has answered without deciding: a node that is
-// dead is then not waited for to the end.
+// isTorn reports whether a majority has answered without a decision: the round then does not wait
+// for a dead node until the end.
 func (r *round) isTorn() bool {
 	return r.token == 0 && r.count(stored, taken, unfit) >= r.driver.majority
 }
 
-// verdict says whether the round is decided.
+// verdict reports whether the round is decided.
 func (r *round) verdict() (outcome, bool) {
 	majority := r.driver.majority
 	possible := r.count(stored, confirming, confirmed)
@@ -190,10 +189,10 @@ func (r *round) verdict() (outcome, bool) {
 		possible += r.count(pending)
 	}
 	switch {
-	case r.count(barred) > 0:
-		return outcome{barred: true}, true
+	case r.count(tombstoned) > 0:
+		return outcome{tombstoned: true}, true
 	case r.count(confirmed) >= majority && !time.Now().Before(r.until):
-		return outcome{err: ErrTooLate}, true
+		return outcome{err: ErrLeaseExpired}, true
 	case r.count(confirmed) >= majority:
 		return outcome{won: true, token: r.token, until: r.until}, true
 	case possible >= majority:
@@ -232,8 +231,8 @@ func (r *round) takeFirst(a answer) {
 		if left >= 0 { // else another program has set the key without an expiry
 			r.left = min(r.left, left)
 		}
-	case "barred":
-		*vote = barred
+	case "tombstoned":
+		*vote = tombstoned
 	case "stale":
 		*vote = unfit
 	default:
@@ -242,7 +241,7 @@ func (r *round) takeFirst(a answer) {
 	}
 }
 
-// confirm is the second phase, for those nodes that are ready for it.
+// confirm is the second phase, for the nodes that are ready for it.
 func (r *round) confirm() {
 	if r.token == 0 {
 		if r.count(stored) < r.driver.majority {
@@ -269,7 +268,7 @@ func (r *round) sendToken(to ...ballot) {
 	}
 	r.waiting += len(nodes)
 	token := r.token
-	d.ask(nodes, d.majority, r.bound, c.id, func(ctx context.Context, _ *node) *redisnode.Command {
+	d.ask(nodes, d.majority, r.timeout, c.id, func(ctx context.Context, _ *node) *redisnode.Command {
 		return confirmScript.Command(ctx, []string{c.lock, c.fence, c.waiters}, c.id, r.number, token, c.channel)
 	}, r.second)
 }
@@ -284,11 +283,12 @@ func (r *round) takeSecond(a answer) {
 		}
 	case "lost":
 		*vote = unfit
-	case "higher": // by a claim that did not win, or whose majority we have not met
+	case "higher": // by a claim that did not win, or whose majority did not answer
 		if a.number() < r.token {
-			return // the greater token is on its way
+			return // the greater token is in flight
 		}
-		if r.raises++; r.raises > raisesMost {
+		r.raises++
+		if r.raises > maxRaises {
 			*vote = unfit
 			return
 		}
@@ -301,8 +301,8 @@ func (r *round) takeSecond(a answer) {
 	}
 }
 
-// takeBack removes what a lost round has stored, also where no answer came: it may
-// have been stored all the same. What a later round stores stays.
+// takeBack removes what a lost round has stored, also from nodes that did not answer, because they
+// may have stored it. Data of a later round stays.
 func (r *round) takeBack() {
 	for i, v := range r.votes {
 		if v == pending || v == failed || v >= stored {
@@ -313,10 +313,10 @@ func (r *round) takeBack() {
 
 func (r *round) takeBackFrom(n *node) {
 	c := r.claim
-	n.leave(leftover{names: c.names, id: c.id, round: r.number, by: time.Now().Add(r.ttl + r.bound)})
+	n.leave(leftover{names: c.names, id: c.id, round: r.number, by: time.Now().Add(r.ttl + r.timeout)})
 }
 
-// drain sees to the nodes that answer after the outcome was certain.
+// drain handles the nodes that answer after the outcome was certain.
 func (r *round) drain(won bool) {
 	for r.waiting > 0 {
 		select {
@@ -351,11 +351,11 @@ func (r *round) isWanted() bool {
 	return r.claim.phase == driver.Held && !d.closed
 }
 
-// fill tries once more to have the lock on all nodes. The next renewal does the same.
+// fill tries once more to store the lock on all nodes. The next renewal does the same.
 func (r *round) fill() {
 	var missing []*node
 	for i, v := range r.votes {
-		if v != confirmed && v != barred {
+		if v != confirmed && v != tombstoned {
 			missing = append(missing, r.driver.nodes[i])
 		}
 	}

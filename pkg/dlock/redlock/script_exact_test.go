@@ -13,7 +13,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
 )
 
-// The time at which a test of scripts begins. It needs all digits of its microseconds.
+// The time at which a script test begins. It needs all digits of its microseconds.
 const (
 	scriptSecond = 1_700_000_005
 	scriptStart  = scriptSecond*1_000_000 + 42
@@ -72,7 +72,7 @@ func (e *exactNode) replies(s *redisnode.Script, keys []string, want string, arg
 func (e *exactNode) acquire(letter string, round int, token int64, heartbeat int, want string) {
 	e.Helper()
 	id := letterID(letter)
-	e.replies(acquireScript, []string{e.n.lock, e.n.fence, e.n.bar(id), e.n.waiters}, want, id, round, 10_000, token, heartbeat, "{"+letter+"}")
+	e.replies(acquireScript, []string{e.n.lock, e.n.fence, e.n.tombstone(id), e.n.waiters}, want, id, round, 10_000, token, heartbeat, "{"+letter+"}")
 }
 
 func (e *exactNode) confirm(letter string, round int, token int64, want string) {
@@ -80,10 +80,10 @@ func (e *exactNode) confirm(letter string, round int, token int64, want string) 
 	e.replies(confirmScript, []string{e.n.lock, e.n.fence, e.n.waiters}, want, letterID(letter), round, token, e.n.channel)
 }
 
-func (e *exactNode) release(letter string, bar, round int, must, want string) {
+func (e *exactNode) release(letter string, tombstone, round int, must, want string) {
 	e.Helper()
 	id := letterID(letter)
-	e.replies(releaseScript, []string{e.n.lock, e.n.bar(id), e.n.waiters}, want, id, bar, round, must, e.n.channel)
+	e.replies(releaseScript, []string{e.n.lock, e.n.tombstone(id), e.n.waiters}, want, id, tombstone, round, must, e.n.channel)
 }
 
 // stored checks the value of the lock, and how many milliseconds are left of it.
@@ -99,14 +99,14 @@ func (e *exactNode) expires(key string, left int64) {
 	e.equal("the time to live of "+key, e.do("PTTL", key), left)
 }
 
-// highest checks the highest token, which is kept for so many milliseconds.
+// highest checks the highest token, which is kept for this many milliseconds.
 func (e *exactNode) highest(token, left int64) {
 	e.Helper()
 	e.equal("the highest token", e.do("GET", e.n.fence), token)
 	e.expires(e.n.fence, left)
 }
 
-// waiter checks what is shown of a waiter, "" if nothing is.
+// waiter checks what is stored about a waiter, or "" for nothing.
 func (e *exactNode) waiter(letter, want string) {
 	e.Helper()
 	text, _ := e.do("HGET", e.n.waiters, letterID(letter)).(string)
@@ -115,8 +115,8 @@ func (e *exactNode) waiter(letter, want string) {
 
 const day = 86_400_000
 
-// A candidate is greater than every token that won here and than the time before: a clock
-// that was set back does not lower it.
+// A candidate is greater than every token that won here and than the time before: a clock that was
+// set back does not lower it.
 func TestScriptCandidates(t *testing.T) {
 	e := startExact(t)
 	for last, want := range map[int64]int64{
@@ -137,7 +137,7 @@ func TestScriptCandidates(t *testing.T) {
 	e.acquire("a", 1, 0, 0, "ours a 1")
 }
 
-// A claim that is stored already takes the new round, and its lease starts again.
+// A claim that is already stored takes the new round, and its lease starts again.
 func TestScriptLaterRound(t *testing.T) {
 	e := startExact(t)
 	e.acquire("a", 2, 0, 0, fmt.Sprintf("ours a %d", e.now))
@@ -178,7 +178,7 @@ func TestScriptFills(t *testing.T) {
 	e.highest(1, day)
 }
 
-// A claim on a lock of another is told whose it is. If it waits, that is shown.
+// A claim on a taken lock learns the owner. If it waits, that is recorded.
 func TestScriptTaken(t *testing.T) {
 	e := startExact(t)
 	e.acquire("a", 1, 0, 0, fmt.Sprintf("ours a %d", e.now))
@@ -198,7 +198,7 @@ func TestScriptTaken(t *testing.T) {
 	e.stored(fmt.Sprintf("a 0 %d.42 1 {a}", scriptSecond), 8000)
 }
 
-// Every 64th waiter looks for those whose heartbeat is over.
+// Every 64th waiter looks for waiters whose heartbeat has ended.
 func TestScriptForgetsDeadWaiters(t *testing.T) {
 	e := startExact(t)
 	e.do("SET", e.n.lock, "x")
@@ -216,14 +216,14 @@ func TestScriptForgetsDeadWaiters(t *testing.T) {
 	e.equal("the dead", e.do("HEXISTS", e.n.waiters, "dead"), 0)
 	e.equal("the damaged", e.do("HEXISTS", e.n.waiters, "damaged"), 0)
 	e.equal("the living", e.do("HEXISTS", e.n.waiters, "alive"), 1)
-	e.replies(waitScript, []string{e.n.bar("x"), e.n.waiters}, "echo waits", "echo", letterID("c"), 3000, "{c}")
+	e.replies(waitScript, []string{e.n.tombstone("x"), e.n.waiters}, "echo waits", "echo", letterID("c"), 3000, "{c}")
 	e.do("HSET", e.n.waiters, "dead", fmt.Sprint(e.now, " 1.1 1 - {}"))
 	e.equal("how many are shown", e.do("HLEN", e.n.waiters), 64)
 	e.acquire("a", 1, 0, 3000, "taken a 0 x -1") // only a newcomer looks
 	e.equal("how many are shown", e.do("HLEN", e.n.waiters), 64)
 }
 
-// To confirm gives a claim its token, keeps its lease, and tells those who wait.
+// Confirming gives a claim its token, keeps its lease, and notifies the waiters.
 func TestScriptConfirms(t *testing.T) {
 	e := startExact(t)
 	p := e.subscribe()
@@ -262,8 +262,8 @@ func (e *exactNode) subscribe() *redis.PubSub {
 	return p
 }
 
-// hears checks all messages since it was last asked. A message of our own follows them, so
-// that one which does not come is noticed at once.
+// hears checks all messages since the last check. It publishes its own message after them, so that
+// a missing message is noticed at once.
 func (e *exactNode) hears(p *redis.PubSub, want ...string) {
 	e.Helper()
 	e.do("PUBLISH", e.n.channel, "end")
@@ -281,7 +281,7 @@ func (e *exactNode) hears(p *redis.PubSub, want ...string) {
 	e.equal("what is heard", strings.Join(got, " | "), strings.Join(want, " | "))
 }
 
-// A release removes what its round may have stored, and tells of a lock that was held.
+// A release removes what its round may have stored, and publishes the end of a held lock.
 func TestScriptReleases(t *testing.T) {
 	e := startExact(t)
 	e.acquire("a", 2, 0, 0, fmt.Sprintf("ours a %d", e.now))
@@ -300,7 +300,7 @@ func TestScriptReleases(t *testing.T) {
 	e.release("a", 0, -1, "", "held a 100 1")
 	e.hears(p, "free 100 1")
 	e.acquire("a", 2, 0, 0, "ours a "+fmt.Sprint(e.now))
-	e.release("a", 0, -1, "", "held a 0 0") // it had not won: nobody waits for that
+	e.release("a", 0, -1, "", "held a 0 0") // it had not won: no waiter needs the message
 	e.hears(p)
 	e.do("SET", e.n.lock, letterID("a"))
 	e.release("a", 0, 5, "", "gone a 0 0")
@@ -308,10 +308,10 @@ func TestScriptReleases(t *testing.T) {
 	e.do("RPUSH", e.n.lock, "x")
 	e.release("a", 0, -1, "", "gone a 0 0")
 	e.equal("a list of another program", e.do("LLEN", e.n.lock), 1)
-	e.expires(e.n.bar(letterID("a")), -2)
+	e.expires(e.n.tombstone(letterID("a")), -2)
 }
 
-// A user who may not count listeners publishes to one.
+// A user who may not count subscribers publishes to one.
 func TestScriptReleasesWithFewRights(t *testing.T) {
 	e := startExact(t)
 	e.acquire("a", 1, 100, 0, "ours a 100")
@@ -330,46 +330,46 @@ func TestScriptReleasesWithFewRights(t *testing.T) {
 	e.hears(p, "free 100 1")
 }
 
-// With a token that must match nothing else is removed, and nothing else is barred.
+// With a token that must match, nothing else is removed, and nothing else gets a tombstone.
 func TestScriptEvicts(t *testing.T) {
 	e := startExact(t)
-	bar := e.n.bar(letterID("a"))
+	tombstone := e.n.tombstone(letterID("a"))
 	e.acquire("a", 1, 100, 0, "ours a 100")
 	e.release("a", 7000, -1, "99", "gone a 0 0")
 	e.release("a", 7000, -1, "0", "gone a 0 0")
-	e.expires(bar, -2)
+	e.expires(tombstone, -2)
 	e.release("a", 7000, -1, "100", "held a 100 0")
-	e.expires(bar, 7000)
-	e.acquire("a", 1, 100, 0, "barred a 0")
+	e.expires(tombstone, 7000)
+	e.acquire("a", 1, 100, 0, "tombstoned a 0")
 	e.now += 7_000_000
 	e.acquire("a", 1, 0, 0, fmt.Sprintf("ours a %d", e.now))
 	e.release("a", 0, -1, "0", "held a 0 0")
-	e.expires(bar, -2)
+	e.expires(tombstone, -2)
 }
 
-// A claim that waits is shown no longer once it is released, unless only one round is.
+// A waiting claim is no longer shown once it is released, unless only one round is released.
 func TestScriptReleasesWaiters(t *testing.T) {
 	e := startExact(t)
 	show := func() { e.do("HSET", e.n.waiters, letterID("a"), "x", letterID("b"), "y") }
 	show()
 	e.release("a", 6000, 3, "", "gone a 0 0")
-	e.expires(e.n.bar(letterID("a")), 6000)
+	e.expires(e.n.tombstone(letterID("a")), 6000)
 	e.expires(e.n.waiters, -1)
 	e.waiter("a", "x")
 	e.release("a", 0, -1, "5", "gone a 0 0")
 	e.waiter("a", "x")
-	e.replies(releaseScript, []string{e.n.lock, e.n.bar(letterID("a")), e.n.waiters}, "queued a 0 0", letterID("a"), 0, 3, "", e.n.channel, "1")
+	e.replies(releaseScript, []string{e.n.lock, e.n.tombstone(letterID("a")), e.n.waiters}, "queued a 0 0", letterID("a"), 0, 3, "", e.n.channel, "1")
 	e.waiter("a", "")
 	show()
 	e.release("a", 0, -1, "0", "queued a 0 0")
 	e.waiter("a", "")
 	show()
-	e.do("DEL", e.n.bar(letterID("a")))
+	e.do("DEL", e.n.tombstone(letterID("a")))
 	e.release("a", 6000, -1, "0", "queued a 0 0")
-	e.expires(e.n.bar(letterID("a")), 6000)
+	e.expires(e.n.tombstone(letterID("a")), 6000)
 	show()
 	e.release("a", 0, -1, "", "queued a 0 0")
-	e.do("DEL", e.n.bar(letterID("a")))
+	e.do("DEL", e.n.tombstone(letterID("a")))
 	e.acquire("a", 1, 100, 0, "ours a 100")
 	show()
 	e.release("a", 0, -1, "", "held a 100 0")
@@ -377,19 +377,19 @@ func TestScriptReleasesWaiters(t *testing.T) {
 	e.waiter("b", "y")
 }
 
-// Renewals of several claims: none is shortened unless that is asked for, and a node that
-// has missed that one won gets its token.
+// Renewals of several claims: none is shortened unless requested, and a node that has missed that a
+// claim won gets its token.
 func TestScriptRenews(t *testing.T) {
 	e := startExact(t)
 	renew := func(want string, lock string, ttl int, token int64, shorten int) {
 		e.Helper()
 		e.replies(renewScript, []string{lock, e.n.fence}, "echo "+want, "echo", letterID("a"), ttl, token, shorten)
 	}
-	renew("", "none", 10_000, 0, 0)
+	renew("", "none", 10_000, 100, 0)
 	e.do("RPUSH", "list", "x")
-	renew("-", "list", 10_000, 0, 0)
+	renew("-", "list", 10_000, 100, 0)
 	e.acquire("a", 1, 100, 0, "ours a 100")
-	renew("100", e.n.lock, 20_000, 0, 0)
+	renew("100", e.n.lock, 20_000, 100, 0)
 	e.expires(e.n.lock, 20_000)
 	renew("100", e.n.lock, 20_001, 100, 0)
 	e.expires(e.n.lock, 20_001)
@@ -421,7 +421,7 @@ func TestScriptRenewsSeveral(t *testing.T) {
 		id := letterID([]string{"a", "b", "c"}[i])
 		e.do("SET", n.lock, fmt.Sprintf("%s %d 1.1 1 {}", id, 100+i), "PX", 1000)
 		keys = append(keys, n.lock, n.fence)
-		args = append(args, id, 10_000+i, []int{0, 200, 300}[i], i%2)
+		args = append(args, id, 10_000+i, []int{100, 200, 300}[i], i%2)
 	}
 	e.do("SET", "y", letterID("b")+" 0 1.1 1 {}", "PX", 50_000) // which is shortened
 	e.replies(renewScript, keys, "echo 100 200 300", args...)
@@ -432,8 +432,7 @@ func TestScriptRenewsSeveral(t *testing.T) {
 	}
 }
 
-// Claims that wait are shown, each under its own lock, and those that were evicted are
-// told.
+// Waiting claims are recorded, each under its own lock, and evicted ones are reported.
 func TestScriptWaits(t *testing.T) {
 	e := startExact(t)
 	var keys []string
@@ -442,11 +441,11 @@ func TestScriptWaits(t *testing.T) {
 	for i, letter := range []string{"a", "b", "c"} {
 		n := (&redDriver{}).namesOf("lock" + letter)
 		all = append(all, n)
-		keys = append(keys, n.bar(letterID(letter)), n.waiters)
+		keys = append(keys, n.tombstone(letterID(letter)), n.waiters)
 		args = append(args, letterID(letter), 1000*(i+1), "{"+letter+"}")
 	}
 	e.do("SET", keys[2], "1")
-	e.replies(waitScript, keys, "echo waits barred waits", args...)
+	e.replies(waitScript, keys, "echo waits tombstoned waits", args...)
 	for i, want := range []string{
 		fmt.Sprintf("%d %d.42 1 - {a}", e.now+1_000_000, scriptSecond), "", fmt.Sprintf("%d %d.42 1 - {c}", e.now+3_000_000, scriptSecond),
 	} {
@@ -456,7 +455,7 @@ func TestScriptWaits(t *testing.T) {
 	e.replies(waitScript, nil, "echo", "echo")
 }
 
-// What an operator sees of one node.
+// Inspect returns the state of one node.
 func TestScriptInspects(t *testing.T) {
 	e := startExact(t)
 	keys := []string{e.n.lock, e.n.waiters}

@@ -14,7 +14,7 @@ const (
 	otherID = "fedcba9876543210fedcba9876543210"
 )
 
-// one is a node by itself.
+// one is a single node.
 type one struct {
 	*testing.T
 	node *node
@@ -42,7 +42,7 @@ func (o *one) call(s *redisnode.Script, keys []string, id string, args []any, wo
 
 func (o *one) acquire(id string, round int, token, word string) {
 	o.Helper()
-	o.call(acquireScript, []string{o.n.lock, o.n.fence, o.n.bar(id), o.n.waiters}, id, []any{round, 10_000, token, 0, "{}"}, word, "")
+	o.call(acquireScript, []string{o.n.lock, o.n.fence, o.n.tombstone(id), o.n.waiters}, id, []any{round, 10_000, token, 0, "{}"}, word, "")
 }
 
 func (o *one) confirm(id string, round, token int, word, number string) {
@@ -50,12 +50,12 @@ func (o *one) confirm(id string, round, token int, word, number string) {
 	o.call(confirmScript, []string{o.n.lock, o.n.fence, o.n.waiters}, id, []any{round, token, o.n.channel}, word, number)
 }
 
-func (o *one) release(id string, bar, round int, must, word string) {
+func (o *one) release(id string, tombstone, round int, must, word string) {
 	o.Helper()
-	o.call(releaseScript, []string{o.n.lock, o.n.bar(id), o.n.waiters}, id, []any{bar, round, must, o.n.channel}, word, "")
+	o.call(releaseScript, []string{o.n.lock, o.n.tombstone(id), o.n.waiters}, id, []any{tombstone, round, must, o.n.channel}, word, "")
 }
 
-// A node takes a token only if it is greater than all it took before: that alone makes
+// A node accepts a token only if it is greater than all that it accepted before: this alone makes
 // tokens increase.
 func TestNodeRefusesSmallerToken(t *testing.T) {
 	o := startOne(t)
@@ -80,12 +80,12 @@ func TestOldRoundsAreHarmless(t *testing.T) {
 	o.release(someID, 0, 2, "", "held")
 }
 
-// A claim that is barred is not stored, neither by a round nor to fill a node.
+// A claim that has a tombstone is not stored, neither by a round nor to fill a node.
 func TestBarredClaimIsNotStored(t *testing.T) {
 	o := startOne(t)
 	o.release(someID, 60_000, -1, "", "gone")
-	o.acquire(someID, 1, "0", "barred")
-	o.acquire(someID, 1, "100", "barred")
+	o.acquire(someID, 1, "0", "tombstoned")
+	o.acquire(someID, 1, "100", "tombstoned")
 	o.acquire(otherID, 1, "0", "ours")
 }
 
@@ -102,10 +102,9 @@ func TestFillNeverShortens(t *testing.T) {
 	}
 }
 
-// A release bars the claim also on a server that is full, whatever it finds and whatever
-// round it names: the attempt that may still arrive must not be stored when there is
-// memory again.
-func TestBarsAtMaxmemory(t *testing.T) {
+// A release leaves a tombstone of the claim even on a full server, whatever it finds and whatever
+// round it names: an attempt that may still arrive must not be stored when there is memory again.
+func TestTombstonesAtMaxmemory(t *testing.T) {
 	for name, round := range map[string]int{"of any round": -1, "of one round": 5} {
 		t.Run(name, func(t *testing.T) {
 			o := startOne(t)
@@ -114,12 +113,12 @@ func TestBarsAtMaxmemory(t *testing.T) {
 			o.limit("1")
 			o.release(someID, 60_000, round, "", "gone")
 			o.limit("0")
-			o.acquire(someID, 1, "0", "barred")
+			o.acquire(someID, 1, "0", "tombstoned")
 			o.acquire(otherID, 2, "0", "ours")
 			o.limit("1")
 			o.release(otherID, 60_000, round, "", "held")
 			o.limit("0")
-			o.acquire(otherID, 3, "0", "barred")
+			o.acquire(otherID, 3, "0", "tombstoned")
 		})
 	}
 }

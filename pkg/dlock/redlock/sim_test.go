@@ -24,7 +24,7 @@ func TestScriptSimulation(t *testing.T) {
 	simtest.Suite{
 		Command:  "go test -run TestScriptSimulation -v ./pkg/dlock/redlock",
 		Settings: sim.Settings{Modes: []driver.Mode{driver.Exclusive}, Sleeps: true, SetBack: true},
-		Few:      8, Full: 5_000, Tries: 20,
+		Few:      8, Full: 5_000, Raced: 4, Tries: 20,
 		Open: func(s *sim.Simulation) (sim.Store, func() error, error) {
 			store, err := simredis.NewStore(s, addrs, func(c []redis.UniversalClient) driver.Opener { return redlock.New(c) })
 			suspend.Simulate(s.Slept)

@@ -12,14 +12,14 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
 )
 
-// A leftover is a claim that is to be removed from one node.
+// A leftover is a claim to remove from one node.
 type leftover struct {
 	names
-	id    string
-	bar   time.Duration // 0: it need not be barred
-	round int64         // 0: whatever round has stored it
-	hides bool          // with a round: the waiter is not to be shown any more either
-	by    time.Time     // when it is over by itself
+	id        string
+	tombstone time.Duration // 0: it needs no tombstone
+	round     int64         // 0: whatever round has stored it
+	hides     bool          // with a round: the waiter is not to be shown any more either
+	by        time.Time     // when it is over by itself
 }
 
 func (o *leftover) command(ctx context.Context) *redisnode.Command {
@@ -30,27 +30,27 @@ func (o *leftover) command(ctx context.Context) *redisnode.Command {
 	if o.hides {
 		hides = "1"
 	}
-	return releaseScript.Command(ctx, []string{o.lock, o.names.bar(o.id), o.waiters}, o.id, millis(o.bar), round, "", o.channel, hides)
+	return releaseScript.Command(ctx, []string{o.lock, o.names.tombstone(o.id), o.waiters}, o.id, millis(o.tombstone), round, "", o.channel, hides)
 }
 
 const (
-	// leftoverMost is how much a node that is down is remembered for; beyond it, the
-	// oldest is left to its lease.
-	leftoverMost = 8192
-	// sweepMost is how much is removed in one trip.
-	sweepMost = 64
-	// sweepPause is how long a node is left alone that did not answer, at most.
+	// maxLeftovers is how many leftovers are kept for a node that is down. Beyond it, the oldest
+	// are left to expire.
+	maxLeftovers = 8192
+	// maxSweep is how many leftovers one round trip removes.
+	maxSweep = 64
+	// sweepPause is the longest pause before a node that did not answer is tried again.
 	sweepPause = 250 * time.Millisecond
 )
 
-// leave has something removed from the node, in the background, and again until it
-// has answered: a node that was cut off has nothing of ours within a second after it
-// has healed.
+// leave removes leftovers from the node in the background, and retries until the node has answered:
+// a node that was cut off has no leftovers of this driver within a second after it is reachable
+// again.
 func (n *node) leave(what ...leftover) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.leftover = append(n.leftover, what...)
-	if over := len(n.leftover) - leftoverMost; over > 0 {
+	if over := len(n.leftover) - maxLeftovers; over > 0 {
 		n.leftover = n.leftover[over:]
 	}
 	if !n.sweeping && len(n.leftover) > 0 {
@@ -59,7 +59,7 @@ func (n *node) leave(what ...leftover) {
 	}
 }
 
-// sweep works until nothing is left. When the driver closes it tries once more.
+// sweep works until no leftover remains. When the driver closes, it tries once more.
 func (n *node) sweep() {
 	pause := 10 * time.Millisecond
 	for {
@@ -86,14 +86,14 @@ func (n *node) sweep() {
 	}
 }
 
-// take returns some of what is left, without what is over. If there is nothing, the
-// sweeper has ended.
+// take returns some of the leftovers, without the expired ones. If there are none, the sweeper has
+// ended.
 func (n *node) take() []leftover {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	now := time.Now()
 	var batch []leftover
-	for len(n.leftover) > 0 && len(batch) < sweepMost {
+	for len(n.leftover) > 0 && len(batch) < maxSweep {
 		if o := n.leftover[0]; now.Before(o.by) {
 			batch = append(batch, o)
 		}
@@ -111,7 +111,7 @@ func (n *node) putBack(batch []leftover) {
 	n.leftover = append(batch, n.leftover...)
 }
 
-// remove makes one trip. It returns what is to be tried again, and whether the node has
+// remove makes one round trip. It returns the leftovers to try again, and whether the node has
 // answered at all.
 func (n *node) remove(batch []leftover) (left []leftover, answered bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), n.driver.settings.longest())
@@ -135,7 +135,7 @@ func (n *node) remove(batch []leftover) (left []leftover, answered bool) {
 		return batch, false
 	}
 	for i, cmd := range cmds {
-		if isSettled(cmd.Err()) {
+		if isFinal(cmd.Err()) {
 			answered = true
 		} else {
 			left = append(left, batch[i])
@@ -144,8 +144,8 @@ func (n *node) remove(batch []leftover) (left []leftover, answered bool) {
 	return left, answered
 }
 
-// isSettled reports whether a command had a reply that repeating would not change.
-func isSettled(err error) bool {
+// isFinal reports whether a command had a reply that a retry would not change.
+func isFinal(err error) bool {
 	return err == nil || errors.Is(err, redis.Nil) || driver.ClassOf(redisnode.Classify(err)) == driver.Fatal
 }
 
@@ -158,16 +158,16 @@ func (d *redDriver) sleep(t time.Duration) {
 	}
 }
 
-// removeEverywhere has removed what the rounds so far have stored of a claim, and the claim
-// barred on those nodes where a call that stores it may still arrive. What a later round stores
-// stays: the caller may submit the claim again, and have it granted, before a node is reached.
-// It runs under mu.
+// removeEverywhere makes every node remove what the rounds so far have stored for a claim, and keep
+// a tombstone if a call that stores the claim may still arrive. Data of a later round stays: the
+// caller may submit the claim again, and get it granted, before a node is reached. The caller holds
+// mu.
 func (d *redDriver) removeEverywhere(c *claim) {
 	round := d.rounds.Load()
 	for i, n := range d.nodes {
-		o := leftover{names: c.names, id: c.id, round: round, hides: true, by: time.Now().Add(driver.BarFor(c.ttl))}
+		o := leftover{names: c.names, id: c.id, round: round, hides: true, by: time.Now().Add(driver.TombstoneTTL(c.ttl))}
 		if c.open[i] > 0 {
-			o.bar = driver.BarFor(c.ttl)
+			o.tombstone = driver.TombstoneTTL(c.ttl)
 		}
 		n.leave(o)
 	}

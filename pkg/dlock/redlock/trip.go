@@ -7,14 +7,13 @@ import (
 	"time"
 )
 
-// A trip is calls to several nodes that end together. It knows whether the caller can
-// do without a node that is silent: such a one is asked after all when too many of the
-// others fail, or are slow. So a node that only seems dead, on a machine that is busy,
-// is never missing in a majority.
+// A trip is a set of calls to several nodes that end together. It knows whether the caller needs a
+// silent node: such a node is called after all when too many of the others fail or are slow. So a
+// node that only seems dead, on a busy machine, is never missing from a majority.
 type trip struct {
-	ctx   context.Context
-	end   context.CancelFunc
-	bound time.Duration
+	ctx     context.Context
+	end     context.CancelFunc
+	timeout time.Duration
 
 	mu       sync.Mutex
 	need     int // so many answers decide
@@ -26,25 +25,27 @@ type trip struct {
 	isShort  bool
 }
 
-func newTrip(nodes, need int, bound time.Duration) *trip {
-	t := &trip{bound: bound, need: need, left: nodes, hope: nodes, enough: make(chan struct{}), short: make(chan struct{})}
-	t.ctx, t.end = context.WithTimeout(context.Background(), bound)
+func newTrip(nodes, need int, timeout time.Duration) *trip {
+	t := &trip{timeout: timeout, need: need, left: nodes, hope: nodes, enough: make(chan struct{}), short: make(chan struct{})}
+	t.ctx, t.end = context.WithTimeout(context.Background(), timeout)
 	if need <= 0 {
 		close(t.enough)
 	}
 	return t
 }
 
-// note takes in how a call ended.
+// note records how a call ended.
 func (t *trip) note(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.left--; t.left == 0 {
+	t.left--
+	if t.left == 0 {
 		t.end()
 	}
 	switch {
 	case err == nil:
-		if t.answered++; t.answered == t.need {
+		t.answered++
+		if t.answered == t.need {
 			close(t.enough)
 		}
 	case !errors.Is(err, errSilent): // one that was spared does not count already
@@ -52,21 +53,22 @@ func (t *trip) note(err error) {
 	}
 }
 
-// lower takes one node less into account. It runs under mu.
+// lower counts one node less. The caller holds mu.
 func (t *trip) lower() {
-	if t.hope--; t.hope < t.need && !t.isShort {
+	t.hope--
+	if t.hope < t.need && !t.isShort {
 		t.isShort = true
 		close(t.short)
 	}
 }
 
-// spares waits until it is clear whether a node need not be asked, and reports that. If
-// the others take long, it leaves enough time to ask it.
+// spares waits until it is clear whether a node need not be called, and reports that. If the others
+// take long, it leaves enough time to call it.
 func (t *trip) spares() bool {
 	t.mu.Lock()
 	t.lower()
 	t.mu.Unlock()
-	timer := time.NewTimer(t.bound / 4)
+	timer := time.NewTimer(t.timeout / 4)
 	defer timer.Stop()
 	select {
 	case <-t.enough:

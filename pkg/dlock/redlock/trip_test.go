@@ -15,7 +15,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// spared tells, when it is certain, whether a trip spares a node.
+// spared reports, when it is certain, whether a trip spares a node.
 func spared(t *trip) <-chan bool {
 	done := make(chan bool, 1)
 	go func() { done <- t.spares() }()
@@ -73,7 +73,7 @@ func TestTripNeedsSilentNodes(t *testing.T) {
 	}
 }
 
-// The longer a node is silent, the less often it is tried, and one answer ends it.
+// The longer a node is silent, the less often it is tried, and one answer ends that.
 func TestSilentNodesAreLeftAlone(t *testing.T) {
 	var h health
 	for range silentAfter + 20 {
@@ -92,8 +92,8 @@ func TestSilentNodesAreLeftAlone(t *testing.T) {
 	}
 }
 
-// Nodes that only seem to be dead, as all may on a busy machine, are asked when another
-// really is: they are never missing in a majority.
+// Nodes that only seem dead, as all may on a busy machine, are called when another one really is:
+// they are never missing from a majority.
 func TestSeeminglyDeadNodesAreAsked(t *testing.T) {
 	var clients []redis.UniversalClient
 	var proxies []*servers.Proxy

@@ -35,8 +35,8 @@ func (b *lockedBuffer) String() string {
 	return b.buf.String()
 }
 
-// A waiter whose user has no rights to channels is served, since it asks now and then.
-// It does not subscribe again and again without a pause, and one warning names the cure.
+// A waiter whose user has no permission for channels is served, because it asks from time to time.
+// It does not keep subscribing without a pause, and one warning names the fix.
 func TestWaiterWithoutChannelRights(t *testing.T) {
 	t.Parallel()
 	s := start(t, 3).straight(t)
@@ -81,7 +81,7 @@ func TestWaiterWithoutChannelRights(t *testing.T) {
 	}
 }
 
-// connections is how many connections a server has accepted so far.
+// connections returns how many connections a server has accepted so far.
 func connections(tb testing.TB, c *redis.Client) int {
 	tb.Helper()
 	info, err := c.Info(context.Background(), "stats").Result()

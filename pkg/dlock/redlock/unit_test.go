@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/xerrors"
 )
 
 func TestOpenRefuses(t *testing.T) {
@@ -44,14 +45,18 @@ func TestOpenRefuses(t *testing.T) {
 		"WithNodeTimeout(1m0s)":    New(three, WithNodeTimeout(time.Minute)),
 	} {
 		got, err := o.Open(driver.Options{Logger: slog.New(slog.DiscardHandler)})
-		if !errors.Is(err, ErrNodes) || got != nil || !strings.Contains(err.Error(), reason) {
+		want := ErrInvalidServers
+		if strings.HasPrefix(reason, "option") || strings.HasPrefix(reason, "With") {
+			want = xerrors.ErrInvalidConfig
+		}
+		if !errors.Is(err, want) || got != nil || !strings.Contains(err.Error(), reason) {
 			t.Errorf("%s: %v, %v", reason, got, err)
 		}
 	}
 }
 
-// Validity is shortened by the drift and by what rounding takes, and a node may take only
-// a small part of a lease.
+// The drift and the rounding of expiries shorten the validity, and a node may take only a small
+// part of a lease.
 func TestValidity(t *testing.T) {
 	s := settings{drift: 0.01}
 	sent := time.Now()
@@ -59,7 +64,7 @@ func TestValidity(t *testing.T) {
 		t.Errorf("%v of 10 s are valid", got)
 	}
 	for ttl, want := range map[time.Duration]time.Duration{
-		100 * time.Millisecond: 25 * time.Millisecond, 800 * time.Millisecond: 200 * time.Millisecond, time.Hour: usual,
+		100 * time.Millisecond: 25 * time.Millisecond, 800 * time.Millisecond: 200 * time.Millisecond, time.Hour: defaultNodeTimeout,
 	} {
 		if got := s.patience(ttl); got != want || got > ttl/4 {
 			t.Errorf("with a TTL of %v a node has %v, want %v", ttl, got, want)
@@ -93,6 +98,12 @@ func TestNoQuorum(t *testing.T) {
 		if tc.want == driver.Ambiguous && errors.Is(err, driver.ErrUnavailable) {
 			t.Errorf("%s: %v, though it may be stored", name, err)
 		}
+		if code := xerrors.CodeOf(err); tc.want != driver.Ambiguous && code != xerrors.CodeOf(y.first) {
+			t.Errorf("%s: the code is %q, and not that of the cause", name, code)
+		}
+	}
+	if !errors.Is(errNotEnough, ErrNoQuorum) || !errors.Is(errNotEnough, driver.ErrNotReady) || driver.ClassOf(errNotEnough) != driver.Ambiguous {
+		t.Errorf("%v", errNotEnough)
 	}
 }
 
@@ -108,7 +119,7 @@ func TestCursor(t *testing.T) {
 	}
 }
 
-// Scripts are fixed, and say which keys and arguments they take.
+// Scripts are fixed, and document their keys and arguments.
 func TestScriptHeaders(t *testing.T) {
 	for name, source := range map[string]string{
 		"acquire": acquireLua, "confirm": confirmLua, "renew": renewLua, "wait": waitLua, "release": releaseLua, "inspect": inspectLua,
@@ -123,7 +134,7 @@ func TestScriptHeaders(t *testing.T) {
 	}
 }
 
-// A reply that is about another claim is no reply.
+// A reply about another claim is not accepted.
 func TestForeignReplyIsRefused(t *testing.T) {
 	for _, tt := range []struct {
 		reply any
@@ -146,7 +157,7 @@ func TestForeignReplyIsRefused(t *testing.T) {
 	}
 }
 
-// Nothing is asked under a context that has ended.
+// No node is called under a context that has ended.
 func TestDeadContextsAreTold(t *testing.T) {
 	d := &redDriver{} // without nodes: it must not come to asking them
 	dead, cancel := context.WithCancel(t.Context())

@@ -13,8 +13,8 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/redlock"
 )
 
-// A claim that no server was sent needs no clean-up: no tombstones, and nothing that Close
-// would wait for.
+// A claim that was sent to no server needs no cleanup: no tombstones, and nothing that Close would
+// wait for.
 func TestWithdrawnClaimLeavesNothing(t *testing.T) {
 	t.Parallel()
 	s := start(t, 3)
@@ -30,7 +30,7 @@ func TestWithdrawnClaimLeavesNothing(t *testing.T) {
 	}
 	s.heal()
 	warm(t, c)
-	check(t, c.Close()) // after the last clean-up
+	check(t, c.Close()) // after the last cleanup
 	for _, d := range s.direct {
 		keys, err := d.Keys(t.Context(), "{k}*").Result()
 		check(t, err)
@@ -40,7 +40,7 @@ func TestWithdrawnClaimLeavesNothing(t *testing.T) {
 	}
 }
 
-// A waiter whose call fails because most servers refuse is not shown any more where it was.
+// A waiter whose call fails because most servers refuse is no longer shown where it was.
 func TestRefusedWaiterIsNotShown(t *testing.T) {
 	t.Parallel()
 	s := start(t, 3)
@@ -62,8 +62,8 @@ func TestRefusedWaiterIsNotShown(t *testing.T) {
 	})
 }
 
-// A call that shows a waiter and arrives after the waiter has left shows it no more.
-func TestLateShowOfWaiterIsBarred(t *testing.T) {
+// A call that records a waiter and arrives after the waiter has left does not record it.
+func TestLateWaiterFindsItsTombstone(t *testing.T) {
 	t.Parallel()
 	s := start(t, 3)
 	holder, c := s.locks(t, dlock.Config{}), s.locks(t, dlock.Config{DefaultTTL: time.Hour})
@@ -97,13 +97,13 @@ func TestLateShowOfWaiterIsBarred(t *testing.T) {
 		_, err := c.Acquire(ctx, "k")
 		second <- err
 	}()
-	bar := <-came // it stands behind the first, which it shows
+	tombstone := <-came // it queues behind the first, which it records
 	s.logCommands(t)
 	cancel()
 	want(t, <-second, context.Canceled)
-	testenv.Eventually(t, patience, "the claim is removed", func() bool { return s.hasRun(t, 2, "release", bar) })
+	testenv.Eventually(t, patience, "the claim is removed", func() bool { return s.hasRun(t, 2, "release", tombstone) })
 	open()
-	testenv.Eventually(t, patience, "the late call arrives", func() bool { return s.hasRun(t, 2, "wait", bar) })
+	testenv.Eventually(t, patience, "the late call arrives", func() bool { return s.hasRun(t, 2, "wait", tombstone) })
 	if left := waiters(); len(left) != 1 || left[0] != known {
 		t.Errorf("%q wait, want only %q", left, known)
 	}

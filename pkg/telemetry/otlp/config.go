@@ -11,32 +11,32 @@ import (
 
 	"golang.org/x/net/http/httpguts"
 
+	"github.com/ceyewan/genesis/pkg/internal/durations"
 	"github.com/ceyewan/genesis/pkg/telemetry"
 )
 
 const defaultTimeout = 10 * time.Second
 
-// Config says where to send, and what. The variables OTEL_EXPORTER_OTLP_* of the
-// environment for endpoints, headers, timeouts and certificates change nothing.
+// Config says where and what to send. The environment variables OTEL_EXPORTER_OTLP_* for endpoints,
+// headers, timeouts and certificates have no effect.
 type Config struct {
-	// Endpoint is host:port, usually with port 4318, and with a path if the
-	// collector has one; /v1/traces and /v1/metrics are appended.
+	// Endpoint is host:port, usually with port 4318, and with a path if the collector has one;
+	// /v1/traces and /v1/metrics are appended.
 	Endpoint string `json:"endpoint" yaml:"endpoint" mapstructure:"endpoint"`
-	// Insecure sends in the clear, by HTTP. Headers too.
+	// Insecure sends without encryption, over HTTP. This includes Headers.
 	Insecure bool `json:"insecure" yaml:"insecure" mapstructure:"insecure"`
-	// Headers go with every request, and nowhere else.
+	// Headers are sent with every request, and nowhere else.
 	Headers Headers `json:"headers" yaml:"headers" mapstructure:"headers"`
-	// Timeout bounds one export, retries included: 10 s.
+	// Timeout limits one export, including retries. The default is 10 s.
 	Timeout time.Duration `json:"timeout" yaml:"timeout" mapstructure:"timeout"`
 	// Signals are what is sent: traces, metrics, or, if empty, both.
 	Signals []string `json:"signals" yaml:"signals" mapstructure:"signals"`
-	// TLS replaces the defaults of Go, for a private authority or a certificate
-	// of one's own.
+	// TLS replaces Go's defaults, for a private certificate authority or a client certificate.
 	TLS *tls.Config `json:"-" yaml:"-" mapstructure:"-"`
 }
 
-// Validate returns nil if Options would accept c. Errors are
-// telemetry.ErrInvalidConfig, and repeat nothing that may be secret.
+// Validate returns nil if Options would accept c. Errors are telemetry.ErrInvalidConfig, and repeat
+// no value that may be secret.
 func (c Config) Validate() error {
 	if !c.endpointOK() {
 		return fmt.Errorf("%w: otlp: Endpoint is not host:port or host:port/path", telemetry.ErrInvalidConfig)
@@ -63,8 +63,8 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// endpointOK refuses all that is more than a host and a path: a scheme, which
-// Insecure decides, and a user or a query, which belong in Headers.
+// endpointOK refuses everything beyond a host and a path: a scheme, which Insecure decides, and a
+// user or a query, which belong in Headers.
 func (c Config) endpointOK() bool {
 	u, err := url.Parse("http://" + c.Endpoint)
 	return err == nil && u.Hostname() != "" && !strings.Contains(c.Endpoint, "://") &&
@@ -83,8 +83,13 @@ func (c Config) sends(signal string) bool {
 	return len(c.Signals) == 0 || slices.Contains(c.Signals, signal)
 }
 
-// Headers often hold a secret. Their values appear in no output of fmt, log/slog
-// or an encoder.
+// MarshalJSON writes durations as text, such as "1.5s", and no values of headers.
+func (c Config) MarshalJSON() ([]byte, error) { return durations.Marshal(c) }
+
+// UnmarshalJSON reads durations as text, and refuses a field that is not known.
+func (c *Config) UnmarshalJSON(text []byte) error { return durations.UnmarshalKnown(text, c) }
+
+// Headers often contain a secret. Their values appear in no output of fmt, log/slog or an encoder.
 type Headers map[string]string
 
 // Format implements fmt.Formatter.

@@ -75,11 +75,29 @@ func TestHeadersAreNotPrinted(t *testing.T) {
 
 func TestConfigFromJSON(t *testing.T) {
 	var cfg otlp.Config
-	text := `{"endpoint":"localhost:4318","insecure":true,"headers":{"authorization":"x"},"timeout":1000000000,"signals":["traces"]}`
+	text := `{"endpoint":"localhost:4318","insecure":true,"headers":{"authorization":"x"},"timeout":"1s","signals":["traces"]}`
 	if err := json.Unmarshal([]byte(text), &cfg); err != nil {
 		t.Fatal(err)
 	}
 	if cfg.Endpoint != "localhost:4318" || !cfg.Insecure || cfg.Headers["authorization"] != "x" || cfg.Timeout != time.Second || cfg.Signals[0] != "traces" {
 		t.Errorf("%v", cfg)
+	}
+}
+
+// All but the values of headers, which are secret, is read from what was written.
+func TestConfigIsReadBack(t *testing.T) {
+	cfg := otlp.Config{Endpoint: "localhost:4318", Timeout: 1500 * time.Millisecond, Signals: []string{"traces"}, Headers: otlp.Headers{"a": "secret"}}
+	text, err := json.Marshal(cfg)
+	if err != nil || !strings.Contains(string(text), `"timeout":"1.5s"`) || strings.Contains(string(text), "secret") {
+		t.Fatalf("%s, %v", text, err)
+	}
+	var back otlp.Config
+	if err := json.Unmarshal(text, &back); err != nil || back.Timeout != cfg.Timeout || back.Endpoint != cfg.Endpoint || len(back.Headers) != 1 {
+		t.Errorf("%v, %v", back, err)
+	}
+	for _, text := range []string{`{"timeout":10}`, `{"timeuot":"10s"}`} {
+		if err := json.Unmarshal([]byte(text), &back); err == nil {
+			t.Errorf("%s is read", text)
+		}
 	}
 }

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const secret = "Bearer s3cr3t-t0k3n"
 
-// A collector decodes what it gets, and then answers as reply says.
+// A collector decodes what it receives, and then answers as reply says.
 type collector struct {
 	*httptest.Server
 	reply http.HandlerFunc
@@ -67,8 +67,8 @@ func (c *collector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (c *collector) endpoint() string { return c.Listener.Addr().String() }
 
-// report makes a Telemetry that sends to cfg, reports a span and a metric with
-// it, and returns how to shut it down and what was logged.
+// report makes a Telemetry that sends to cfg, reports a span and a metric with it, and returns a
+// function that shuts it down, and its log.
 func report(t *testing.T, cfg otlp.Config) (shutdown func(context.Context) error, log *journal) {
 	t.Helper()
 	log = new(journal)
@@ -92,7 +92,7 @@ func report(t *testing.T, cfg otlp.Config) (shutdown func(context.Context) error
 	return tel.Shutdown, log
 }
 
-// journal is a log to read while others write it.
+// journal is a log that may be read while others write it.
 type journal struct {
 	mu  sync.Mutex
 	buf bytes.Buffer

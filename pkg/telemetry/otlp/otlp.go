@@ -1,5 +1,4 @@
-// Package otlp sends traces and metrics to an OpenTelemetry collector, over
-// HTTP:
+// Package otlp sends traces and metrics to an OpenTelemetry collector over HTTP:
 //
 //	opts, err := otlp.Options(otlp.Config{Endpoint: "localhost:4318", Insecure: true})
 //	if err != nil {
@@ -7,8 +6,7 @@
 //	}
 //	t, err := telemetry.New(telemetry.Config{ServiceName: "shop"}, opts...)
 //
-// It is a package of its own because its exporters link gRPC, even if they do
-// not use it.
+// It is a separate package because its exporters link gRPC, even if they do not use it.
 package otlp
 
 import (
@@ -25,10 +23,10 @@ import (
 	"github.com/ceyewan/genesis/pkg/telemetry"
 )
 
-// Options returns what makes telemetry.New send to the collector at
-// cfg.Endpoint. Nothing is sent before, and a collector that cannot be reached
-// neither blocks nor fails the program: data is dropped, and that is reported as
-// telemetry.WithLogger says. Errors are telemetry.ErrInvalidConfig.
+// Options returns the options with which telemetry.New sends to the collector at cfg.Endpoint.
+// Options itself sends nothing. A collector that cannot be reached neither blocks the program nor
+// makes it fail: data is dropped, and that is reported as described at telemetry.WithLogger. Errors
+// are telemetry.ErrInvalidConfig.
 func Options(cfg Config) ([]telemetry.Option, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -53,8 +51,8 @@ func Options(cfg Config) ([]telemetry.Option, error) {
 	return opts, nil
 }
 
-// The options leave nothing to the environment that concerns where to send and
-// what goes along.
+// The options override every environment variable that concerns where to send and what is sent
+// along.
 func (s *sender) spans(cfg Config) (sdktrace.SpanExporter, error) {
 	e, err := otlptracehttp.New(context.Background(),
 		otlptracehttp.WithEndpointURL(cfg.url("/v1/traces")), otlptracehttp.WithHeaders(cfg.Headers),
@@ -75,7 +73,7 @@ type spanExporter struct {
 }
 
 func (e spanExporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
-	ctx, cancel := e.sender.bound(ctx)
+	ctx, cancel := e.sender.withTimeout(ctx)
 	defer cancel()
 	return e.SpanExporter.ExportSpans(ctx, spans)
 }
@@ -91,7 +89,7 @@ type metricExporter struct {
 }
 
 func (e metricExporter) Export(ctx context.Context, m *metricdata.ResourceMetrics) error {
-	ctx, cancel := e.sender.bound(ctx)
+	ctx, cancel := e.sender.withTimeout(ctx)
 	defer cancel()
 	return e.Exporter.Export(ctx, m)
 }
@@ -101,7 +99,7 @@ func (e metricExporter) Shutdown(ctx context.Context) error {
 	return e.Exporter.Shutdown(ctx)
 }
 
-// bound gives one export its time, retries included.
-func (s *sender) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+// withTimeout limits one export, including retries.
+func (s *sender) withTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, s.timeout, fmt.Errorf("no success within %v", s.timeout))
 }

@@ -104,7 +104,7 @@ func TestTLSAndPath(t *testing.T) {
 	}
 }
 
-// Who did not say Insecure never sends in the clear.
+// Without Insecure, nothing is ever sent unencrypted.
 func TestTLSIsTheDefault(t *testing.T) {
 	c := newCollector(t, nil)
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", c.URL)
@@ -231,7 +231,7 @@ func protobuf(w http.ResponseWriter, message []byte) {
 	_, _ = w.Write(message)
 }
 
-// Go would send all headers but a few well-known ones along.
+// Go would send along all headers except a few well-known ones.
 func TestRedirectsAreNotFollowed(t *testing.T) {
 	elsewhere := newCollector(t, nil)
 	c := newCollector(t, func(w http.ResponseWriter, r *http.Request) {

@@ -13,11 +13,11 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// maxAnswer is how much of an answer is read: it is a few bytes.
+// maxAnswer limits how much of an answer is read; answers have a few bytes.
 const maxAnswer = 64 << 10
 
-// A sender is what both exporters send through. Its connections are its own, so
-// that Shutdown can close them.
+// A sender is what both exporters send through. It has its own connections, so that Shutdown can
+// close them.
 type sender struct {
 	client  *http.Client
 	timeout time.Duration
@@ -41,8 +41,8 @@ func newSender(cfg Config) *sender {
 	}
 }
 
-// discreet lets nothing of what a collector writes reach an error, and so a log:
-// some repeat the headers. The status says enough, and takes the body's place.
+// discreet keeps the text of a collector's answers out of errors, and so out of logs: some
+// collectors repeat the headers. The status replaces the body.
 type discreet struct{ *http.Transport }
 
 func (d discreet) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -64,8 +64,8 @@ func (d discreet) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// rejected returns how many spans or data points a collector refused while it
-// took the rest. The answers for traces and for metrics have the same form.
+// rejected returns how many spans or data points a collector refused while it accepted the rest.
+// The answers for traces and for metrics have the same form.
 func rejected(resp *http.Response, answer []byte) int64 {
 	var a collector.ExportTraceServiceResponse
 	if resp.StatusCode/100 != 2 || resp.Header.Get("Content-Type") != "application/x-protobuf" || proto.Unmarshal(answer, &a) != nil {

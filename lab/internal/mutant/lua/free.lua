@@ -1,6 +1,6 @@
 -- Gives a lock back, if it is one's own.
--- KEYS lock, bar, queue
--- ARGV id, bar ms (0: none)
+-- KEYS lock, tombstone, queue
+-- ARGV id, tombstone ms (0: none)
 if ARGV[2] ~= '0' then redis.call('SET', KEYS[2], '1', 'PX', ARGV[2]) end
 redis.call('LREM', KEYS[3], 0, ARGV[1])
 local value = redis.call('GET', KEYS[1])

@@ -1,5 +1,5 @@
 -- Takes a lock for somebody, the naive way.
--- KEYS lock, fence, bar
+-- KEYS lock, fence, tombstone
 -- ARGV id, px (0: no expiry), absolute (1: px is a time), force (1: whoever has it), info,
 --      clock (0: tokens do not follow it)
 -- Returns the token, or '' if somebody else has the lock.

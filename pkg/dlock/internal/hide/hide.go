@@ -1,5 +1,5 @@
-// Package hide keeps errors.Is from finding what would mislead the caller of a lock,
-// such as a timeout that is not the caller's own.
+// Package hide keeps errors.Is from finding errors that would mislead the caller of a lock, such as
+// a timeout that is not the caller's own.
 package hide
 
 import (
@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// From returns err without the targets: errors.Is finds none of them in it, and
-// everything else as before.
+// From returns err without the targets: errors.Is finds none of them in it, and everything else as
+// before.
 func From(err error, targets ...error) error {
 	if !slices.ContainsFunc(targets, func(t error) bool { return errors.Is(err, t) }) {
 		return err
@@ -16,7 +16,7 @@ func From(err error, targets ...error) error {
 	return &hidden{err, targets}
 }
 
-// hidden does not unwrap, and so has to answer errors.Is and errors.As itself.
+// hidden does not unwrap, so it must answer errors.Is and errors.As itself.
 type hidden struct {
 	err     error
 	targets []error

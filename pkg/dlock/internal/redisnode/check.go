@@ -12,7 +12,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// Info is what a server says of itself.
+// Info is the reply of INFO as fields and values.
 type Info map[string]string
 
 // ParseInfo reads the reply of INFO.
@@ -34,44 +34,44 @@ func (i Info) Before(major, minor int) bool {
 	return m < major || (m == major && n < minor)
 }
 
-// Version judges how old the server is.
+// Version reports whether the server is too old.
 func Version(info Info) driver.Finding {
 	f := driver.Finding{Name: "version", Detail: "Redis " + info["redis_version"]}
 	if info.Before(6, 2) {
-		f.Level, f.Cure = driver.Unsafe, "use Redis 6.2 or newer: this one is neither tested nor maintained"
+		f.Level, f.Fix = driver.Unsafe, "use Redis 6.2 or newer: this one is neither tested nor maintained"
 	}
 	return f
 }
 
-// Eviction judges whether held locks may be evicted.
+// Eviction reports whether held locks may be evicted.
 func Eviction(info Info) driver.Finding {
 	policy, limit := info["maxmemory_policy"], info["maxmemory"]
 	f := driver.Finding{Name: "eviction-policy", Detail: "maxmemory-policy " + policy}
 	if policy == "noeviction" {
 		return f
 	}
-	f.Level, f.Cure = driver.Unsafe, "set maxmemory-policy noeviction: locks have an expiry, so every other policy may evict them while they are held"
+	f.Level, f.Fix = driver.Unsafe, "set maxmemory-policy noeviction: locks have an expiry, so every other policy may evict them while they are held"
 	if limit == "0" {
 		f.Level, f.Detail = driver.Warning, f.Detail+", without a limit of memory"
 	}
 	return f
 }
 
-// Persistence judges what a restart forgets.
+// Persistence reports what a restart loses.
 func Persistence(info Info) driver.Finding {
 	f := driver.Finding{Name: "persistence", Detail: "append-only file on"}
 	if info["aof_enabled"] != "1" {
 		f.Level, f.Detail = driver.Warning, "append-only file off"
-		f.Cure = "a server that restarts forgets its locks: set appendonly yes and appendfsync always, or keep it down for longer than the longest TTL"
+		f.Fix = "a server that restarts forgets its locks: set appendonly yes and appendfsync always, or keep it down for longer than the longest TTL"
 	}
 	return f
 }
 
-// slowTrip is a round trip with which the usual TTL of some seconds is less than
-// ten of them.
+// slowTrip is the round trip from which the usual TTL of a few seconds is less than ten round
+// trips.
 const slowTrip = 200 * time.Millisecond
 
-// RoundTrip measures the way to a server.
+// RoundTrip measures the round trip to a server.
 func RoundTrip(ctx context.Context, node redis.Cmdable) (driver.Finding, error) {
 	var trips []time.Duration
 	for range 5 {
@@ -84,7 +84,8 @@ func RoundTrip(ctx context.Context, node redis.Cmdable) (driver.Finding, error) 
 	slices.Sort(trips)
 	median := trips[len(trips)/2]
 	f := driver.Finding{Name: "round-trip", Detail: "median " + median.Round(time.Microsecond).String()}
-	if f.Cure = "choose a TTL of at least " + (10 * median).Round(time.Millisecond).String(); median > slowTrip {
+	f.Fix = "choose a TTL of at least " + (10 * median).Round(time.Millisecond).String()
+	if median > slowTrip {
 		f.Level = driver.Warning
 	}
 	return f, nil

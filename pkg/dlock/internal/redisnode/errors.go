@@ -8,18 +8,20 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/xerrors"
 )
 
-// What a server can answer to a lock command, beyond the errors of package driver. Test
-// with errors.Is.
+// Errors that a server can return for a lock command, in addition to the errors of package driver.
+// Test with errors.Is.
 var (
-	// ErrOutOfMemory: the server is at maxmemory. Releases and renewals still
-	// work; nothing new is stored. It is an ErrNotReady.
+	// ErrOutOfMemory: the server has reached maxmemory. Releases and renewals still work; new
+	// claims are not stored. It is an ErrNotReady.
 	ErrOutOfMemory = fmt.Errorf("%w: redis is out of memory", driver.ErrNotReady)
-	// ErrNotALock: the key holds data of another kind, which is left alone.
-	ErrNotALock = errors.New("the key holds something else")
-	// ErrReply: the answer was not to what we had asked.
-	ErrReply = errors.New("unexpected reply")
+	// ErrNotALock: the key holds data of another kind, which is left unchanged.
+	ErrNotALock = driver.ErrNotALock
+	// ErrUnexpectedReply: the answer does not match the request.
+	// It is an ErrNotReady.
+	ErrUnexpectedReply = xerrors.NewOf(driver.ErrNotReady, "unexpected_reply", "unexpected reply")
 )
 
 type kind struct {
@@ -27,8 +29,8 @@ type kind struct {
 	class driver.Class
 }
 
-// kinds is the table of docs/backends/redis.md: what the first word of an error
-// reply means. In all of these cases the script was not carried out.
+// kinds is the table of docs/backends/redis.md: the meaning of the first word of an error reply. In
+// all of these cases the script was not carried out.
 var kinds = map[string]kind{
 	"OOM":         {ErrOutOfMemory, driver.Transient},
 	"READONLY":    {driver.ErrNotReady, driver.Transient},
@@ -49,8 +51,8 @@ var kinds = map[string]kind{
 	"CROSSSLOT":   {driver.ErrInvalidKey, driver.Fatal},
 }
 
-// Classify says what an error of the client means for a call that changes nothing. A
-// call that stores a claim is a Command, which knows more.
+// Classify says what an error of the client means for a call that changes nothing. A call that
+// stores a claim is a Command, which knows more.
 func Classify(err error) error {
 	if isUnsent(err) {
 		return Unsent(err)
@@ -58,8 +60,8 @@ func Classify(err error) error {
 	return classifyReply(err)
 }
 
-// classifyReply says what an error of a call that was sent means. Everything that
-// is not a reply of the server leaves the outcome open.
+// classifyReply says what an error of a call that was sent means. Every error that is not a reply
+// of the server leaves the outcome unknown.
 func classifyReply(err error) error {
 	var reply redis.Error
 	if err == nil || !errors.As(err, &reply) {
@@ -83,7 +85,7 @@ func classifyReply(err error) error {
 	return driver.Classify(fmt.Errorf("%w: %w", k.err, err), k.class)
 }
 
-// kindWithin finds the word of an error inside a script, which may come after others.
+// kindWithin finds the error word of a command inside a script. Other words may precede it.
 func kindWithin(text string) kind {
 	for word, k := range kinds {
 		if strings.Contains(text, " "+word+" ") || strings.Contains(text, "-"+word+" ") {

@@ -7,9 +7,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// NoReconnect is a context that is over. go-redis would make a broken connection of a
-// subscription anew by itself, without a timeout and with all channels in one command: Close
-// would wait for the one, and a cluster refuses the other.
+// NoReconnect returns a context that has ended. go-redis would reconnect a broken subscription by
+// itself, without a timeout and with all channels in one command: Close would wait for the
+// connection, and a cluster refuses the command.
 func NoReconnect() context.Context { return over }
 
 var over = func() context.Context {
@@ -18,9 +18,9 @@ var over = func() context.Context {
 	return ctx
 }()
 
-// Tell sends a command over the connection of a subscription that stands, within a time. If it
-// fails the subscription is closed, which whoever reads it notices: a dialer that ignores
-// its context may have made another connection by now, which was asked for nothing.
+// Tell sends a command over the established connection of a subscription, within a timeout. If it
+// fails, Tell closes the subscription, and its reader notices. A dialer that ignores its context
+// may have opened another connection by now, on which no channel was requested.
 func Tell(pubsub *redis.PubSub, within time.Duration, command func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(over, within)
 	defer cancel()

@@ -10,10 +10,10 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// Holder reads "<id> <token> <since> <channel> <info>". A plain client's value
-// is no such thing, and is shown as a holder of whom nothing is known.
+// Holder reads "<id> <token> <since> <channel> <info>". A plain client's value has another form,
+// and is returned as a holder without details.
 func Holder(value string, now int64, left time.Duration) driver.Claim {
-	c := driver.Claim{Phase: driver.Held, Left: max(left, 0)}
+	c := driver.Claim{Phase: driver.Held, Remaining: max(left, 0)}
 	part := strings.SplitN(value, " ", 5)
 	if len(part) != 5 || len(part[0]) != 32 {
 		return c
@@ -32,7 +32,7 @@ func Waiter(id, record string, now int64) driver.Claim {
 		return c
 	}
 	deadline, _ := strconv.ParseInt(part[0], 10, 64)
-	c.Left = time.Duration(deadline-now) * time.Microsecond
+	c.Remaining = time.Duration(deadline-now) * time.Microsecond
 	c.Age, c.Info = since(part[1], now), DecodeInfo(part[4])
 	return c
 }
@@ -45,7 +45,7 @@ func since(at string, now int64) time.Duration {
 	return max(time.Duration(now-s*1_000_000-us)*time.Microsecond, 0)
 }
 
-// IsOurs reports whether a value begins as ours do.
+// IsOurs reports whether a value begins as this library's values do.
 func IsOurs(value string) bool {
 	if len(value) < 34 || value[32] != ' ' {
 		return false
@@ -53,7 +53,7 @@ func IsOurs(value string) bool {
 	return strings.Trim(value[:32], "0123456789abcdef") == ""
 }
 
-// info is what is stored of a driver.Info, in short.
+// info is the short stored form of a driver.Info.
 type info struct {
 	Owner   string `json:"o,omitempty"`
 	Host    string `json:"h,omitempty"`
@@ -62,10 +62,10 @@ type info struct {
 	Trace   string `json:"t,omitempty"`
 }
 
-// An InfoText turns an Info into what is stored. It remembers the last one: a
-// process mostly files the same.
+// An InfoText encodes an Info for storage. It remembers the last one, because a process usually
+// submits the same one.
 type InfoText struct {
-	Before string // stands before it
+	Before string // precedes the JSON
 	last   atomic.Pointer[encodedInfo]
 }
 
@@ -88,7 +88,7 @@ type encodedInfo struct {
 	text string
 }
 
-// DecodeInfo reads what Encode returned, and nothing out of anything else.
+// DecodeInfo reads what Encode returned. It returns the zero Info for any other text.
 func DecodeInfo(raw string) driver.Info {
 	var i info
 	if err := json.Unmarshal([]byte(raw), &i); err != nil {

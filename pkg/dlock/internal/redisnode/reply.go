@@ -1,12 +1,12 @@
 package redisnode
 
-// Text is a string of a reply, "" if it is none.
+// Text returns v if it is a string, else "".
 func Text(v any) string {
 	s, _ := v.(string)
 	return s
 }
 
-// Number is an integer of a reply, 0 if it is none.
+// Number returns v if it is an integer, else 0.
 func Number(v any) int64 {
 	n, _ := v.(int64)
 	return n

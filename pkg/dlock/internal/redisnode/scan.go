@@ -8,8 +8,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Scan does one step on one server, from the cursor at, and returns the keys of the
-// locks of ours that it met, in order, and the next cursor.
+// Scan does one step on one server, from the cursor at. It returns the keys of this library's locks
+// that it found, in order, and the next cursor.
 func Scan(ctx context.Context, node redis.Cmdable, prefix string, at uint64, count int) ([]string, uint64, error) {
 	found, next, err := node.ScanType(ctx, at, escapeGlob(prefix)+"*", int64(count), "string").Result()
 	if err != nil || len(found) == 0 {

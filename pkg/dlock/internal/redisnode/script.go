@@ -9,14 +9,13 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A Script is known to the server by its hash; it is sent whole only when the
-// server does not know it.
+// A Script is called by its hash. It is sent in full only if the server does not know it.
 type Script struct {
 	Hash, Source string
 	hash, source []byte // the same, as they are sent
 }
 
-// NewScript puts common where source says --@common.
+// NewScript inserts common at the line --@common of source.
 func NewScript(source, common string) *Script {
 	source = strings.Replace(source, "--@common\n", common, 1)
 	sum := sha1.Sum([]byte(source)) //nolint:gosec // the server's way to name scripts
@@ -24,8 +23,8 @@ func NewScript(source, common string) *Script {
 	return &Script{hash, source, []byte(hash), []byte(source)}
 }
 
-// A Command is a call of a script. The client must not send it again by itself:
-// a release that was carried out, and is sent again, finds nothing.
+// A Command is a call of a script. The client must not retry it by itself: a release that was
+// carried out and is sent again finds nothing.
 type Command struct {
 	*redis.Cmd
 	body body
@@ -34,7 +33,7 @@ type Command struct {
 // NoRetry tells the client not to resend.
 func (*Command) NoRetry() bool { return true }
 
-// Command is a call by hash.
+// Command returns a call of the script by its hash.
 func (s *Script) Command(ctx context.Context, keys []string, args ...any) *Command {
 	cmd := &Command{body: body{script: s}}
 	all := make([]any, 0, 3+len(keys)+len(args))
@@ -47,12 +46,11 @@ func (s *Script) Command(ctx context.Context, keys []string, args ...any) *Comma
 	return cmd
 }
 
-// Whole is the same call with the script itself, for a server that does not know
-// it.
+// Whole returns the same call with the full script, for a server that does not know it.
 func (c *Command) Whole(ctx context.Context) *Command {
 	cmd := &Command{body: body{script: c.body.script, whole: true}}
 	if c.body.state.Load() == withdrawn {
-		cmd.body.state.Store(withdrawn) // the server did not know what was sent in its place
+		cmd.body.state.Store(withdrawn) // the server did not know the placeholder
 	}
 	cmd.Cmd = redis.NewCmd(ctx, append([]any{"eval", &cmd.body}, c.Args()[2:]...)...)
 	cmd.SetFirstKeyPos(3)

@@ -15,11 +15,10 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// A body is the argument of a Command that names the script, or is the script. go-redis
-// encodes arguments when it writes a command to a connection and not before, so the body
-// knows whether any attempt to send the command was made. The error of a call does not
-// tell: the client, or a hook of the user's, may have sent the command, lost the
-// connection, and have been refused the next one.
+// A body is the argument of a Command that is the script or its hash. go-redis encodes arguments
+// only when it writes a command to a connection, so the body knows whether any attempt to send the
+// command was made. The error of a call does not show this: the client, or a hook of the user, may
+// have sent the command, lost the connection, and failed to open the next one.
 type body struct {
 	script *Script
 	whole  bool
@@ -32,8 +31,8 @@ const (
 	withdrawn
 )
 
-// noHash and noScript are sent in place of a script that was withdrawn: the command may
-// share a pipeline with others, so that it cannot be left out. No script has that hash.
+// noHash and noScript are sent in place of a withdrawn script: the command may share a pipeline
+// with others, so it cannot be left out. No script has that hash.
 var (
 	noHash   = []byte("0000000000000000000000000000000000000000")
 	noScript = []byte("return false")
@@ -54,7 +53,7 @@ func (b *body) MarshalBinary() ([]byte, error) {
 	return b.script.hash, nil
 }
 
-// String is for those who log commands.
+// String is for code that logs commands.
 func (b *body) String() string {
 	if b.whole {
 		return b.script.Source
@@ -62,22 +61,22 @@ func (b *body) String() string {
 	return b.script.Hash
 }
 
-// Withdraw makes sure that the command will not be carried out, and reports whether it
-// could: a command that was written may have been.
+// Withdraw makes sure that the command will not be carried out, and reports whether it could: a
+// command that was written may have been carried out.
 func (c *Command) Withdraw() bool {
 	return c.body.state.CompareAndSwap(unwritten, withdrawn) || c.body.state.Load() == withdrawn
 }
 
-// Rewind is for a command that a server has refused and that is to be sent again.
+// Rewind resets a command that a server has refused, so that it can be sent again.
 func (c *Command) Rewind() { c.body.state.CompareAndSwap(written, unwritten) }
 
-// Answered reports whether the server has carried out the command. redis.Nil is an answer,
-// but for a command that was not sent: sentinels say so of a master that they do not know.
+// Answered reports whether the server has carried out the command. redis.Nil is an answer, except
+// for a command that was not sent: sentinels return it for a master that they do not know.
 func (c *Command) Answered(err error) bool {
 	return err == nil || (errors.Is(err, redis.Nil) && c.body.state.Load() == written)
 }
 
-// Classify says what an error of this command means for the claim: if it was never
+// Classify says what an error of this command means for the claim: if the command was never
 // written, nothing was carried out, whatever the error is.
 func (c *Command) Classify(err error) error {
 	var reply redis.Error
@@ -88,7 +87,7 @@ func (c *Command) Classify(err error) error {
 	return Unsent(err)
 }
 
-// Unsent is the error of a call that was not sent.
+// Unsent returns the error of a call that was not sent.
 func Unsent(err error) error {
 	if isContextError(err) {
 		err = fmt.Errorf("nothing was sent in time: %w", err)
@@ -104,7 +103,7 @@ func isContextError(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }
 
-// isUnsent reports whether an error can only be met before anything is sent.
+// isUnsent reports whether an error can only occur before anything is sent.
 func isUnsent(err error) bool {
 	var op *net.OpError
 	var dns *net.DNSError
@@ -117,26 +116,26 @@ func isUnsent(err error) bool {
 	return false
 }
 
-// explainWithin is how long a call that has no connection when its time is over may
-// still take to learn why, explainedFor for how long that counts.
+// explainWithin is how long a call without a connection may take beyond its timeout to learn the
+// cause. explainedFor is how long a cause is used for other calls.
 const (
 	explainWithin = 50 * time.Millisecond
 	explainedFor  = time.Second
 )
 
-// An Explainer finds out why there is no connection, for all calls of a server: many may
-// end together. One goroutine at a time dials, since a dialer may ignore its context.
+// An Explainer finds out why there is no connection, for all calls to a server, because many calls
+// may end together. One goroutine at a time dials, because a dialer may ignore its context.
 type Explainer struct {
 	mu    sync.Mutex
 	began time.Time     // when the last dial began
-	done  chan struct{} // closed when it has ended; nil if none is under way
+	done  chan struct{} // closed when it has ended; nil if none is in progress
 	until time.Time     // how long its cause counts
 	cause error
 }
 
-// Explain dials once, for the cause that a client keeps to itself when the time of a call
-// ends before all its attempts to connect have failed. Without one it returns err. It
-// returns within explainWithin, whatever the dialer does.
+// Explain dials once to find a cause that the client does not report when a call ends before all
+// its attempts to connect have failed. If there is no cause, it returns err. It returns within
+// explainWithin, whatever the dialer does.
 func (e *Explainer) Explain(client redis.UniversalClient, err error) error {
 	done, left := e.start(client)
 	if done != nil && left > 0 {
@@ -152,8 +151,8 @@ func (e *Explainer) Explain(client redis.UniversalClient, err error) error {
 	return cmp.Or(e.cause, err)
 }
 
-// start returns the dial that is under way, a new one if the last cause is too old, and
-// how long it is worth waiting for.
+// start returns the dial in progress, or a new one if the last cause is too old, and how long it is
+// worth waiting for.
 func (e *Explainer) start(client redis.UniversalClient) (done <-chan struct{}, left time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -176,7 +175,8 @@ func (e *Explainer) dial(client redis.UniversalClient, done chan<- struct{}) {
 	close(done)
 }
 
-// dialOnce is why none of the addresses can be dialed; nil if one can, or if that takes long.
+// dialOnce returns why none of the addresses can be dialed, or nil if one can or if dialing takes
+// long.
 func dialOnce(client redis.UniversalClient) (err error) {
 	dial, network, addrs := dialerOf(client)
 	ctx, cancel := context.WithTimeout(context.Background(), explainWithin)
@@ -196,8 +196,8 @@ func dialOnce(client redis.UniversalClient) (err error) {
 
 type dialFunc = func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// dialerOf is how a client connects. It has no addresses if the dialer may ignore its
-// context, as that of go-redis does with TLS.
+// dialerOf returns how a client connects. It returns no addresses if the dialer may ignore its
+// context, as the TLS dialer of go-redis does.
 func dialerOf(client redis.UniversalClient) (dial dialFunc, network string, addrs []string) {
 	switch c := client.(type) {
 	case *redis.Client:

@@ -15,7 +15,7 @@ import (
 
 var testScript = NewScript("return 1", "")
 
-// write is what go-redis does with a command.
+// write does what go-redis does with a command.
 func write(t *testing.T, c *Command) string {
 	t.Helper()
 	b, err := c.Args()[1].(*body).MarshalBinary()

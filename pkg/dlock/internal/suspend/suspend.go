@@ -8,8 +8,8 @@ import (
 
 var simulated atomic.Pointer[func() time.Duration]
 
-// Simulate makes Clients that are opened from now on read suspended time from clock, nil
-// being the machine's own again.
+// Simulate makes Clients that are opened from now on read the suspended time from clock. nil
+// restores the machine's own clock.
 func Simulate(clock func() time.Duration) {
 	if clock == nil {
 		simulated.Store(nil)
@@ -18,7 +18,7 @@ func Simulate(clock func() time.Duration) {
 	simulated.Store(&clock)
 }
 
-// Simulated is the clock of a simulation, or nil.
+// Simulated returns the clock of a simulation, or nil.
 func Simulated() func() int64 {
 	clock := simulated.Load()
 	if clock == nil {

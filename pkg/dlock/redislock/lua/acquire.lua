@@ -1,13 +1,13 @@
--- Submits a claim. An id that is stored keeps its place, and its deadline restarts.
--- KEYS lock, fence, queue, waiters, tombstone and, next to plain clients, gap
+-- Submits a claim. An id that is already stored keeps its place, and its deadline restarts.
+-- KEYS lock, fence, queue, waiters, tombstone and, with plain clients, gap
 -- ARGV id, ttl ms, heartbeat ms (0: does not wait), "<channel> <info>" and, if more than
---      one, fences
--- Returns a state, or "again <id> 0" if dead waiters have to be dropped before it is known
+--      one, the number of tokens
+-- Returns a state, or "again <id> 0" if dead waiters must be dropped before it is known
 -- whether the lock is free, or "full <id> <waiters>".
 local call = redis.call -- looked up once
 local lock, fence, queue, tombstone, gap, id, who = KEYS[1], KEYS[2], KEYS[3], KEYS[5], KEYS[6], ARGV[1], ARGV[4]
 
--- The usual case: nobody holds the lock, waits for it or has a tombstone.
+-- The common case: the lock has no holder, no waiter and no tombstone.
 local known
 if gap then known = call('EXISTS', lock, queue, tombstone, gap) else known = call('EXISTS', lock, queue, tombstone) end
 if known == 0 then
@@ -22,10 +22,10 @@ if known == 0 then
   return 'held ' .. id .. ' ' .. token
 end
 
--- The usual case of a busy lock: another claim holds it, so this one waits or leaves. What
--- exists besides the holder and its queue is a tombstone or a gap.
+-- The common case of a busy lock: another claim holds it, so this one waits or leaves. Apart from
+-- the holder and its queue, only a tombstone or a gap can exist here.
 local waiters, waits, fences = KEYS[4], ARGV[3] ~= '0', ARGV[5] or '1'
-local value = call('GET', lock) -- fails, before anything is written, if it is no string
+local value = call('GET', lock) -- fails, before anything is written, if it is not a string
 local ahead = call('ZCARD', queue)
 if value then known = known - 1 end
 if ahead > 0 then known = known - 1 end
@@ -40,8 +40,8 @@ if value and known == 0 and ahead < 1024 and not gap and string.sub(value, 1, 32
       arrival = string.format('%.0f', call('ZRANGE', queue, '-1', '-1', 'WITHSCORES')[2] + 1)
     end
     call('ZADD', queue, 'NX', arrival, id)
-    -- A busy queue is never empty, and its waiters are served before they renew: so in
-    -- every sixteenth second newcomers extend its life.
+    -- A busy queue is never empty, and its waiters are granted before they renew. So newcomers
+    -- extend the expiry of the queue in every sixteenth second.
     local recheck = 0
     if ahead == 0 or t[1] % 16 == 0 then
       call('PEXPIRE', queue, '60000')
@@ -57,8 +57,8 @@ end
 local MAX_WAITERS = 100000
 local SAMPLE_FROM, SAMPLE = 1024, 8 -- newcomers to a longer queue look for dead waiters
 
--- make_room drops dead waiters of a long queue, so that they stay a bounded share of it.
--- Returns how many wait.
+-- make_room drops dead waiters of a long queue, so that their share of it stays bounded. Returns
+-- the number of waiters.
 local function make_room(now)
   local n = redis.call('ZCARD', queue)
   if n < SAMPLE_FROM then return n end
@@ -70,8 +70,8 @@ local function make_room(now)
   return n - dropped
 end
 
--- enqueue stores a waiter, at the end of the queue unless it has a place. Returns how many
--- wait if they are too many.
+-- enqueue stores a waiter, at the end of the queue unless it already has a place. If the queue is
+-- full, it returns the number of waiters.
 local function enqueue(now, since)
   local old = parse(redis.call('HGET', waiters, id))
   local arrival = now

@@ -1,30 +1,30 @@
--- Shared by the scripts; stands where they say --@common. Layout 2:
+-- Shared by the scripts; replaces their line --@common. Layout 2:
 --   lock       string  "<id> <token> <since> <channel> <info>", expires with the lease
 --   queue      zset    id -> arrival, us: max(time, arrival of the last + 1)
 --   waiters    hash    id -> "<deadline us> <since> <fences> <mark> <channel> <info>"
 --   fence      string  the last token of this lock, kept for a day
 --   tombstone  string  an id that must not be stored any more
 --   gap        string  exists while the key is left free for plain clients
--- <since> is seconds and microseconds with a dot between. <info> comes last and may
--- hold anything. A channel of "-" means that the process does not listen, one that begins
--- with a brace is sharded. <mark> is 1 after the waiter was passed over because nobody
--- listened on its channel, and 2 once it has renewed after that. Times are the server's.
--- Numbers are printed with %.0f: Lua's own conversion loses digits. Printing is expensive,
--- so what the server returns as a string stays one.
+-- <since> is seconds and microseconds with a dot between. <fences> is the number of tokens to
+-- reserve. <info> comes last and may contain anything. The channel is "-" if the process is not
+-- subscribed; a channel that begins with a brace is sharded. <mark> is 1 after the waiter was
+-- passed over because its channel had no subscriber, and 2 once it has renewed after that.
+-- Times are the server's. Numbers are printed with %.0f: Lua's own conversion loses digits.
+-- Printing is expensive, so a string from the server stays a string.
 --
--- A state is "<phase> <id> <token>". For a waiter these follow: how many claims are ahead
--- (a hint), in how many milliseconds to ask again, and "unheard" if nobody listens on the
--- channel that the process named.
+-- A state is "<phase> <id> <token>". For a waiter three fields follow: how many claims are ahead
+-- (a hint), after how many milliseconds to ask again, and "unheard" if the channel that the
+-- process named has no subscriber.
 --
--- Every loop is bounded: the server does nothing else while a script runs. What is left
--- over is reported as "more".
+-- Every loop is bounded: the server does nothing else while a script runs. If work remains, the
+-- script reports "more".
 --
--- Lua creates functions anew whenever a script runs, so the frequent paths are written out
+-- Lua creates the functions again on each run of a script, so the frequent paths are written out
 -- before this point.
 
 local KEEP_MS = 60000        -- how long an untouched queue is kept
 local HEARTBEAT_US = 3000000 -- the longest heartbeat, see driver.Heartbeat
-local MAX_SKIPS = 64         -- waiters without a listener that are passed over
+local MAX_SKIPS = 64         -- waiters without a subscriber that are passed over
 local CHUNK = 128            -- waiters read at a time
 local MAX_DROPS = 512        -- dead waiters that a grant drops, rounded up to a chunk
 local TRIM = 16              -- waiters at the head that each renewal examines
@@ -32,7 +32,7 @@ local RECHECKS = 8           -- waiters at the head that ask when the lease ends
 
 local function digits(n) return string.format('%.0f', n) end
 
--- clock is the time in microseconds, and as <since>.
+-- clock returns the time in microseconds, and in the form of <since>.
 local function clock()
   local t = redis.call('TIME')
   return t[1] * 1000000 + t[2], t[1] .. '.' .. t[2]
@@ -42,11 +42,11 @@ local function owner(value) return value and string.sub(value, 1, 32) end
 
 local function token_of(value) return string.match(value, '^%x+ (%d+) ') end
 
--- open says whether the key is left free for plain clients now. Only Clients that share
--- the key with such clients pass a gap.
+-- open reports whether the key is now left free for plain clients. Only Clients that share the key
+-- with such clients pass a gap.
 local function open(gap) return gap and redis.call('EXISTS', gap) == 1 end
 
--- parse reads a record of a waiter.
+-- parse reads the record of a waiter.
 local function parse(record)
   local deadline, since, fences, mark, channel, info
   if record then deadline, since, fences, mark, channel, info = string.match(record, '^(%d+) (%S+) (%d+) (%d) (%S+) (.*)$') end
@@ -59,28 +59,28 @@ local function store(waiters, id, w)
   redis.call('HSET', waiters, id, digits(w.deadline) .. ' ' .. w.since .. ' ' .. w.fences .. ' ' .. w.mark .. ' ' .. w.channel .. ' ' .. w.info)
 end
 
--- arrival_of is the arrival that <since> stands for.
+-- arrival_of returns the arrival for <since>.
 local function arrival_of(since)
   local seconds, micros = string.match(since, '^(%d+)%.(%d+)$')
   return digits((seconds or 0) * 1000000 + (micros or 0))
 end
 
--- subscribed says whether a process listens on a channel at this server. It tells nobody.
--- If the server does not say, the answer is yes.
+-- subscribed reports whether a channel has a subscriber at this server. It sends no message. If the
+-- server does not answer the question, the result is true.
 local function subscribed(channel)
   local counts = redis.pcall('PUBSUB', string.byte(channel) == 123 and 'SHARDNUMSUB' or 'NUMSUB', channel)
   return counts[2] ~= 0
 end
 
--- push tells a process of what is stored already.
+-- push publishes to a process a state that is already stored.
 local function push(channel, ...)
   if not channel or channel == '-' then return end
   redis.pcall(string.byte(channel) == 123 and 'SPUBLISH' or 'PUBLISH', channel, table.concat({...}, '\1'))
 end
 
--- next_token takes the next token, max(last + 1, time), and reserves as many as are
--- asked for. The time keeps tokens increasing when the counter was lost or, after a
--- failover, is old; the counter does when the clock was set back.
+-- next_token takes the next token, max(last + 1, time), and reserves the requested number. The time
+-- keeps tokens increasing if the counter was lost or, after a failover, is old; the counter does if
+-- the clock was set back.
 local function next_token(fence, fences, now)
   local last = redis.call('SET', fence, digits(now + fences - 1), 'PX', 86400000, 'GET')
   if not last or tonumber(last) < now then return digits(now) end
@@ -100,9 +100,9 @@ local function drop(queue, waiters, ids)
   redis.call('HDEL', waiters, unpack(ids))
 end
 
--- living returns those of some waiters that live, in order, and drops the others. A
--- deadline beyond the longest heartbeat is from before the clock was set back: it is
--- brought down to that. Also returns how many were dropped.
+-- living returns those of the given waiters that are alive, in order, and drops the others. A
+-- deadline beyond the longest heartbeat was set before the clock was set back; it is reduced to the
+-- longest heartbeat. Also returns how many were dropped.
 local function living(queue, waiters, ids, records, now)
   local alive, dead = {}, {}
   for i, id in ipairs(ids) do
@@ -123,8 +123,8 @@ local function living(queue, waiters, ids, records, now)
   return alive, #dead
 end
 
--- examine is living for places first to last of the queue. Also returns how many waiters
--- were there.
+-- examine is living for the places first to last of the queue. Also returns how many waiters were
+-- in them.
 local function examine(queue, waiters, first, last, now)
   local ids = redis.call('ZRANGE', queue, first, last)
   if #ids == 0 then return {}, 0, 0 end
@@ -132,16 +132,16 @@ local function examine(queue, waiters, first, last, now)
   return alive, dropped, #ids
 end
 
--- grantable says whether a waiter gets the lock in its turn. One that nobody listens for
+-- grantable reports whether a waiter gets the lock in its turn. One without a subscriber
 -- is passed over until it has renewed, which the dead never do.
 local function grantable(w)
   return w.channel == '-' or w.mark == '2' or subscribed(w.channel)
 end
 
--- grant_next gives a free lock to the first living waiter, for what is left of its
--- heartbeat, and then tells its process. Waiters that are passed over keep their places;
--- if all are, the first gets the lock and finds out by itself. Returns true if it dropped
--- so many dead waiters that another call has to go on.
+-- grant_next gives a free lock to the first living waiter, for the rest of its heartbeat, and then
+-- notifies its process. Waiters that are passed over keep their places; if all are passed over, the
+-- first one gets the lock and learns of it when it renews. Returns true if it dropped so many dead
+-- waiters that another call must continue.
 local function grant_next(lock, queue, waiters, fence)
   local now, since = clock()
   local passed, dropped, next = {}, 0, nil
@@ -176,9 +176,9 @@ local function grant_next(lock, queue, waiters, fence)
   return false
 end
 
--- queued is the state of a waiter. The first ones ask again when the holder's lease will
--- have ended, since the very first may be dead; 0 means that there is nothing to wait for.
--- Next to plain clients, which do not tell when they leave, the first asks often.
+-- queued is the state of a waiter. The first few waiters ask again when the holder's lease will
+-- have ended, because the very first may be dead; 0 means that there is nothing to wait for. With
+-- plain clients, which do not announce a release, the first waiter asks often.
 local function queued(lock, queue, gap, id, more)
   local rank, recheck = redis.call('ZRANK', queue, id) or 0, 0
   if more then

@@ -1,8 +1,8 @@
--- Shows the claims on a lock, a page of the queue at a time. Writes nothing.
+-- Returns the claims on a lock, one page of the queue at a time. Writes nothing.
 -- KEYS lock, queue, waiters, fence
 -- ARGV where the page begins: "-inf", or "(" and the arrival of the last waiter seen
 -- Returns {now us, "=" and the value or "" if there is none, pttl, where the next page
--- begins or "" at the end, the last token or "" if it is forgotten, id, record, id,
+-- begins or "" at the end, the last token or "" if it has expired, id, record, id,
 -- record...}, the queue in order.
 --@common
 local lock, queue, waiters = KEYS[1], KEYS[2], KEYS[3]

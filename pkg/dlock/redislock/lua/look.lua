@@ -1,7 +1,7 @@
--- Shows who holds a lock, and how many wait for it. Writes nothing, and does not read the
--- queue.
+-- Returns the holder of a lock and the number of waiters. Writes nothing, and does not read
+-- the queue.
 -- KEYS lock, queue
--- ARGV id of a waiter that does not count
+-- ARGV id of a waiter that is not counted
 -- Returns {now us, "=" and the value or "" if there is none, pttl, waiters}.
 local t = redis.call('TIME')
 local value = redis.call('GET', KEYS[1])

@@ -1,19 +1,19 @@
--- Removes a claim in any phase and gives a lock that it held to the next. Works at
+-- Removes a claim in any phase and grants a lock that it held to the next waiter. Works at
 -- maxmemory: its first write is one that is always allowed.
--- KEYS lock, fence, queue, waiters and, if there is more to do than to hand over,
+-- KEYS lock, fence, queue, waiters and, if there is more to do than to grant the lock,
 --      tombstone, gap
--- ARGV id and, with the others, tombstone ms (0: none), gap ms (0: hand over; else leave
---      the key free for so long and only tell the next waiter), token that must match
+-- ARGV id and, with the others, tombstone ms (0: none), gap ms (0: grant; else leave the
+--      key free for that time and only notify the next waiter), token that must match
 --      ("": any)
--- Returns the state that it found, which has no token unless one had to match. "more"
--- follows if dead waiters have to be dropped before the lock can be granted.
+-- Returns the state that it found, with a token only if one had to match. "more" follows
+-- if dead waiters must be dropped before the lock can be granted.
 local call = redis.call -- looked up once
 local lock, id, extra = KEYS[1], ARGV[1], ARGV[2]
 local value = redis.pcall('GET', lock)
 
--- The usual case: the claim holds the lock, and the next is alive and listens, or nobody
--- waits. The grant is stored before it is published: a subscriber at a replica hears what
--- this server cannot count.
+-- The common case: the claim holds the lock, and the next waiter is alive and subscribed, or there
+-- is no waiter. The grant is stored before it is published: a subscriber at a replica receives
+-- messages that this server cannot count.
 if not extra and type(value) == 'string' and string.sub(value, 1, 32) == id then
   local next = call('ZRANGE', KEYS[3], '0', '0')[1]
   if not next then
@@ -24,12 +24,12 @@ if not extra and type(value) == 'string' and string.sub(value, 1, 32) == id then
   local t = call('TIME')
   local granted = t[1] .. string.sub('00000' .. t[2], -6)
   local now = tonumber(granted)
-  local deadline, fences, who, listener
-  if record then deadline, fences, who, listener = string.match(record, '^(%d+) %S+ (%d+) %d ((%S+) .*)$') end
+  local deadline, fences, who, channel
+  if record then deadline, fences, who, channel = string.match(record, '^(%d+) %S+ (%d+) %d ((%S+) .*)$') end
   local left = deadline and deadline - now or 0
-  if left > 0 and left <= 3000000 and listener ~= '-' then
-    local sharded = string.byte(listener) == 123
-    if redis.pcall('PUBSUB', sharded and 'SHARDNUMSUB' or 'NUMSUB', listener)[2] ~= 0 then
+  if left > 0 and left <= 3000000 and channel ~= '-' then
+    local sharded = string.byte(channel) == 123
+    if redis.pcall('PUBSUB', sharded and 'SHARDNUMSUB' or 'NUMSUB', channel)[2] ~= 0 then
       call('ZREM', KEYS[3], next)
       call('HDEL', KEYS[4], next)
       local last = call('SET', KEYS[2], fences == '1' and granted or string.format('%.0f', now + fences - 1), 'PX', '86400000', 'GET')
@@ -38,7 +38,7 @@ if not extra and type(value) == 'string' and string.sub(value, 1, 32) == id then
         call('SET', KEYS[2], string.format('%.0f', last + fences), 'PX', '86400000')
       end
       call('SET', lock, next .. ' ' .. granted .. ' ' .. t[1] .. '.' .. t[2] .. ' ' .. who, 'PX', math.ceil(left / 1000))
-      redis.pcall(sharded and 'SPUBLISH' or 'PUBLISH', listener, 'held\1' .. lock .. '\1' .. next .. '\1' .. granted)
+      redis.pcall(sharded and 'SPUBLISH' or 'PUBLISH', channel, 'held\1' .. lock .. '\1' .. next .. '\1' .. granted)
       return 'held ' .. id .. ' 0'
     end
   end

@@ -1,7 +1,7 @@
--- Renews claims that are held. Works at maxmemory: its only write is PEXPIRE.
+-- Renews held claims. Works at maxmemory: its only write is PEXPIRE.
 -- KEYS lock...
 -- ARGV echo, then id and ttl ms of each lock
--- Returns {echo, token...}; an empty token says that the lock is not the claim's.
+-- Returns {echo, token...}; the token is empty if the claim does not hold the lock.
 local answers = {ARGV[1]}
 for i, lock in ipairs(KEYS) do
   local value = redis.pcall('GET', lock)

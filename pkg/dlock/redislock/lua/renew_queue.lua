@@ -1,11 +1,11 @@
--- Renews claims on one lock, in any phase, drops dead waiters and grants. Works at
+-- Renews claims on one lock, in any phase, drops dead waiters and grants the lock. Works at
 -- maxmemory: it begins with a write that is always allowed. Without claims it only drops
 -- and grants.
--- KEYS lock, fence, queue, waiters and, next to plain clients, gap
--- ARGV echo, channel of the process ("-": it does not listen), then id, ttl ms and
+-- KEYS lock, fence, queue, waiters and, with plain clients, gap
+-- ARGV echo, channel of the process ("-": it is not subscribed), then id, ttl ms and
 --      heartbeat ms of each claim
--- Returns {echo, state...}; without claims {echo}, or {echo, "more"} if dead waiters are
--- left to drop.
+-- Returns {echo, state...}; without claims {echo}, or {echo, "more"} if dead waiters
+-- remain to be dropped.
 --@common
 local lock, fence, queue, waiters, gap, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], ARGV[2]
 

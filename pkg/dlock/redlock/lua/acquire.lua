@@ -1,17 +1,17 @@
--- Stores a claim on this node, if the lock is free here. A claim that is stored
--- already takes the new round and its lease starts again; a call of an older round
--- changes nothing.
--- KEYS lock, fence, bar, waiters
+-- Stores a claim on this node if the lock is free here. A claim that is already stored
+-- takes the new round, and its lease starts again; a call of an older round changes
+-- nothing.
+-- KEYS lock, fence, tombstone, waiters
 -- ARGV id, round, ttl ms, token, heartbeat ms (0: does not wait), info
--- A token of 0 asks for a candidate. Any other says that the claim has won by that
--- token on a majority of nodes, and this one is to have it as well.
+-- A token of 0 asks for a candidate. Any other token means that the claim has won with it
+-- on a majority of the nodes, and this node stores it as well.
 -- Returns {answer, id, number, other, pttl}: "ours" with the candidate or the token;
--- "taken" with the owner's first 32 characters and the time left; "barred"; "stale".
+-- "taken" with the owner's first 32 characters and the time left; "tombstoned"; "stale".
 --@common
 local lock, fence, id, round, token = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[4]
 
-if redis.call('EXISTS', KEYS[3]) == 1 then return {'barred', id, '0'} end
-local value = redis.call('GET', lock) -- fails, before anything is written, if it is no string
+if redis.call('EXISTS', KEYS[3]) == 1 then return {'tombstoned', id, '0'} end
+local value = redis.call('GET', lock) -- fails, before anything is written, if it is not a string
 local t = redis.call('TIME')
 if value and owner(value) ~= id then
   if ARGV[5] ~= '0' then show(KEYS[4], id, ARGV[5], t, ARGV[6]) end

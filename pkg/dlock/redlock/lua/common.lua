@@ -1,11 +1,12 @@
--- Shared by the scripts; stands where they say --@common. Layout 1:
---   lock     string  "<id> <token> <since> <round> <info>", expires with the lease;
---                    the token is 0 until the claim has won
---   fence    string  the highest token that won here, kept for a day
---   bar      string  an id that must not be stored any more
---   waiters  hash    id -> "<deadline us> <since> <fences> <channel> <info>"; only shown
--- <since> is seconds and microseconds with a dot between. <info> comes last and may
--- hold anything. Times are the server's. Numbers are printed with %.0f: Lua's own way
+-- Shared by the scripts; replaces their line --@common. Layout 1:
+--   lock       string  "<id> <token> <since> <round> <info>", expires with the lease;
+--                      the token is 0 until the claim has won
+--   fence      string  the highest token that won here, kept for a day
+--   tombstone  string  an id that must not be stored any more
+--   waiters    hash    id -> "<deadline us> <since> <fences> <channel> <info>"; only for
+--                      Inspect
+-- <since> is seconds and microseconds with a dot between. <info> comes last and may contain
+-- anything. Times are the server's. Numbers are printed with %.0f: Lua's own conversion
 -- loses digits.
 
 local KEEP_MS = 60000    -- how long untouched waiters are kept
@@ -19,13 +20,13 @@ local function record(id, token, since, round, info)
   return id .. ' ' .. token .. ' ' .. since .. ' ' .. round .. ' ' .. info
 end
 
--- raise keeps the highest token.
+-- raise stores the token if it is the highest so far.
 local function raise(fence, token)
   local last = tonumber(redis.call('GET', fence) or '0')
   if last < tonumber(token) then redis.call('SET', fence, token, 'PX', FENCE_MS) end
 end
 
--- show lets others see who waits. Nobody is served by it, so it may fail.
+-- show records a waiter for Inspect. The waiters themselves do not depend on it, so it may fail.
 local function show(waiters, id, heartbeat_ms, t, info)
   local now = t[1] * 1000000 + t[2]
   local since = t[1] .. '.' .. t[2]

@@ -1,6 +1,6 @@
--- Gives a claim its token on this node. It must still be stored here, by this round,
--- and its token must be greater than every token that won here before: that is what
--- makes tokens increase.
+-- Gives a claim its token on this node. The claim must still be stored here by this round,
+-- and its token must be greater than every token that won here before: this makes tokens
+-- increase.
 -- KEYS lock, fence, waiters
 -- ARGV id, round, token, channel
 -- Returns {answer, id, number}: "held" with the token; "lost"; "higher" with the

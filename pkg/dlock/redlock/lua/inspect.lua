@@ -1,4 +1,4 @@
--- Shows the claims on a lock as this node has them. Writes nothing.
+-- Returns the claims on a lock as this node has them. Writes nothing.
 -- KEYS lock, waiters
 -- ARGV echo
 -- Returns {echo, now us, "=" and the value or "" if there is none, pttl, id, record, id,

@@ -1,13 +1,13 @@
--- Removes a claim from this node and tells those who wait that the lock is free. Works
--- at maxmemory: it begins with DEL, HDEL or PEXPIRE.
--- KEYS lock, bar, waiters
--- ARGV id, bar ms (0: no bar), round (-1: any; else only if it was stored by this round
+-- Removes a claim from this node and notifies waiters that the lock is free. Works at
+-- maxmemory: it begins with DEL, HDEL or PEXPIRE.
+-- KEYS lock, tombstone, waiters
+-- ARGV id, tombstone ms (0: no tombstone), round (-1: any; else only if it was stored by this round
 --      or an earlier one, and the waiter stays), token that must match ("": any), channel,
---      "1" if the waiter goes as well
--- Returns {found, id, token, listeners}: "held", "queued" or "gone".
+--      "1" to remove the waiter as well
+-- Returns {found, id, token, subscribers}: "held", "queued" or "gone".
 local lock, id, must = KEYS[1], ARGV[1], ARGV[4]
 
-local found, token, listeners = 'gone', '0', 0
+local found, token, subscribers = 'gone', '0', 0
 local value = redis.pcall('GET', lock)
 if type(value) == 'string' and string.sub(value, 1, 32) == id then
   local was, round = string.match(value, '^%x+ (%d+) %S+ (%d+) ')
@@ -26,7 +26,7 @@ if ARGV[2] ~= '0' and (must == '' or found ~= 'gone') then
 end
 if found == 'held' and token ~= '0' then
   local count = redis.pcall('PUBSUB', 'NUMSUB', ARGV[5])
-  listeners = type(count) == 'table' and count[2] or 1
-  if listeners > 0 then redis.pcall('PUBLISH', ARGV[5], 'free\1' .. token .. '\1' .. listeners) end
+  subscribers = type(count) == 'table' and count[2] or 1
+  if subscribers > 0 then redis.pcall('PUBLISH', ARGV[5], 'free\1' .. token .. '\1' .. subscribers) end
 end
-return {found, id, token, listeners}
+return {found, id, token, subscribers}

@@ -1,10 +1,10 @@
--- Renews claims that are stored on this node, and stores none. Works at maxmemory:
--- it begins with PEXPIRE. A lease is never shortened unless that is asked for, so that
--- a late call does no harm.
+-- Renews claims that are stored on this node, and stores none. Works at maxmemory: it
+-- begins with PEXPIRE. It never shortens a lease unless shorten is 1, so that a late call
+-- does no harm.
 -- KEYS lock, fence of each claim
--- ARGV echo, then id, ttl ms, token (0: not known), shorten (0|1) of each
--- Returns {echo, answer...}: the token if the claim is stored, "" if nothing is, "-" if
--- something else is.
+-- ARGV echo, then id, ttl ms, token, shorten (0|1) of each
+-- Returns {echo, answer...}: the token if the claim is stored, "" if the key does not
+-- exist, "-" if it holds something else.
 --@common
 local answers = {ARGV[1]}
 for i = 1, #KEYS / 2 do
@@ -18,7 +18,7 @@ for i = 1, #KEYS / 2 do
   else
     if ARGV[4 * i + 1] == '1' or redis.call('PTTL', lock) < tonumber(ttl) then redis.call('PEXPIRE', lock, ttl) end
     local was, since, round, info = string.match(value, '^%x+ (%d+) (%S+) (%d+) (.*)$')
-    if was and token ~= '0' and was ~= token then -- this node has missed that it won
+    if was and was ~= token then -- this node has missed that it won
       raise(fence, token)
       redis.call('SET', lock, record(id, token, since, round, info), 'KEEPTTL')
       was = token

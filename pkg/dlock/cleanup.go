@@ -1,0 +1,267 @@
+package dlock
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/sharedtimeout"
+)
+
+// A cleanupQueue releases claims that have ended here but may still be stored at the
+// backend: waiters that gave up, attempts that were never answered, releases that failed.
+// It never uses a caller's context, and it does not give up before the lease has ended
+// the claim. Where a lease may restart, as in etcd after an outage, a task ends only with
+// an answer, unless there are more than maxOldCleanups.
+type cleanupQueue struct {
+	ready   []cleanupTask // from first on
+	first   int
+	later   []cleanupTask // failed; retried from notSoon on
+	workers int
+	running int           // workers that make an attempt; the others wait for later tasks
+	idle    chan struct{} // closed when no work is left, if Close waits for that
+	refused int           // tasks given up since the Client was closed
+	cause   error         // of the last of these
+
+	// handedOver counts the tasks that runEffects has not added yet: contexts end first.
+	handedOver int
+}
+
+type cleanupTask struct {
+	ref      driver.Ref
+	tries    int
+	notSoon  int64 // no attempt before this time
+	deadline int64
+	departs  bool // later calls on the key wait for the first attempt
+}
+
+// maxCleaners limits the concurrent attempts, cleanupTimeout the length of one attempt, and
+// maxCleanupPause the pause between two attempts of a task. An attempt that hangs, a pause
+// and the next attempt together take less than a second: after a fault is healed, leftover
+// claims are gone within that time.
+const (
+	maxCleaners     = 32
+	cleanupTimeout  = 600 * time.Millisecond
+	maxCleanupPause = 200 * time.Millisecond
+
+	// maxOldCleanups limits the tasks that are kept although the lease should have ended.
+	maxOldCleanups = 4096
+)
+
+// cleanUp hands a finished claim to cleanup. It runs under mu; unlock starts the work after
+// it has ended the contexts of the claim's guards.
+func (c *Client) cleanUp(cl *claim) {
+	c.endContexts(cl)
+	c.cleanUpRef(cl.ref())
+}
+
+// withdrawTimeout limits how long a call withdraws its claim from a local backend, which
+// usually answers in microseconds.
+const withdrawTimeout = 50 * time.Millisecond
+
+// cleanUpUnwanted is cleanUp for a finished claim that no caller received. On a local backend it
+// returns the claim instead; the caller passes it to withdraw after unlock.
+func (c *Client) cleanUpUnwanted(cl *claim) *claim {
+	if !c.caps.Remote {
+		return cl
+	}
+	c.endContexts(cl)
+	c.depart(cl.ref())
+	return nil
+}
+
+// withdraw releases a claim on a local backend before its call returns. Otherwise the next
+// unlock could grant the key to a waiter that has gone. If it fails, cleanup takes over.
+//
+//nolint:contextcheck,nolintlint // the context of the caller is over; this is for the checks of all callers
+func (c *Client) withdraw(cl *claim) {
+	if cl == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(c.cleanup, withdrawTimeout)
+	defer cancel()
+	_, err := c.store.Release(ctx, cl.ref())
+	if err == nil {
+		return
+	}
+	c.mu.Lock()
+	c.cleanUp(cl)
+	c.unlock()
+}
+
+// endContexts ends the contexts of a claim's guards in this unlock, before cleanup receives
+// the claim: another goroutine may be about to end them, but delayed.
+func (c *Client) endContexts(cl *claim) {
+	guards := []*Guard{cl.guard}
+	if cl.handoff != nil {
+		guards = append(guards, cl.handoff.former)
+	}
+	for _, g := range guards {
+		if g != nil && !g.holds() && g.own != nil && g.own.cancel != nil {
+			c.endings = append(c.endings, ending{g.own.cancel, g.own.cause})
+		}
+	}
+}
+
+func (c *Client) cleanUpRef(r driver.Ref) {
+	c.cleanups = append(c.cleanups, cleanupTask{ref: r, deadline: after(c.now(), driver.TombstoneTTL(r.TTL))})
+}
+
+func (q *cleanupQueue) add(s []cleanupTask) {
+	q.handedOver -= len(s)
+	q.ready = append(q.ready, s...)
+}
+
+// startCleaners returns how many workers the caller must start, and counts them.
+func (c *Client) startCleaners() int {
+	q := &c.cleanupQueue
+	n := min(q.count()+q.running, maxCleaners) - q.workers
+	if n <= 0 || c.cleanup.Err() != nil {
+		return 0
+	}
+	if q.workers > 0 {
+		n = min(n, len(q.ready)-q.first) // one worker is enough to wait for later tasks
+	}
+	q.workers += n
+	return n
+}
+
+func (q *cleanupQueue) count() int { return len(q.ready) - q.first + len(q.later) }
+
+func (q *cleanupQueue) busy() bool { return q.workers > 0 || q.handedOver > 0 }
+
+// cleanUpSome works until no task is ready. The last worker also waits for tasks that are
+// to be retried.
+func (c *Client) cleanUpSome() {
+	q, running := &c.cleanupQueue, 0
+	for {
+		c.mu.Lock()
+		q.running -= running
+		s, wait, ok := q.next(c.now())
+		if !ok || c.cleanup.Err() != nil {
+			if ok && wait == 0 {
+				q.ready = append(q.ready, s)
+			}
+			c.leaveCleanup()
+			c.unlock()
+			return
+		}
+		running = 0
+		if wait == 0 {
+			running = 1
+		}
+		q.running += running
+		c.unlock()
+		if wait == 0 {
+			c.cleanUpOne(s)
+			continue
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-t.C:
+		case <-c.cleanup.Done():
+		}
+		t.Stop()
+	}
+}
+
+func (c *Client) leaveCleanup() {
+	q := &c.cleanupQueue
+	q.workers--
+	q.signalIdle()
+}
+
+// signalIdle wakes Close if no work is left.
+func (q *cleanupQueue) signalIdle() {
+	if !q.busy() && q.idle != nil {
+		close(q.idle)
+		q.idle = nil
+	}
+}
+
+// next returns the first task that is due, or how long to wait for one. It returns false if
+// the worker is to end: only the last worker waits.
+func (q *cleanupQueue) next(now int64) (s cleanupTask, wait time.Duration, ok bool) {
+	if q.first == len(q.ready) {
+		wait = q.refill(now)
+	}
+	if q.first < len(q.ready) {
+		s, q.ready[q.first] = q.ready[q.first], cleanupTask{}
+		q.first++
+		return s, 0, true
+	}
+	return cleanupTask{}, wait, len(q.later) > 0 && q.workers == 1
+}
+
+// refill moves due tasks from later to ready, and returns the time until the next one is due,
+// at least 10 ms, so that several become due together.
+func (q *cleanupQueue) refill(now int64) time.Duration {
+	q.ready, q.first = q.ready[:0], 0
+	if len(q.later) == 0 {
+		q.ready, q.later = nil, nil
+		return 0
+	}
+	kept, soonest := q.later[:0], int64(never)
+	for _, s := range q.later {
+		if s.notSoon <= now {
+			q.ready = append(q.ready, s)
+			continue
+		}
+		kept, soonest = append(kept, s), min(soonest, s.notSoon)
+	}
+	q.later = kept
+	return max(time.Duration(soonest-now), 10*time.Millisecond)
+}
+
+func (c *Client) cleanUpOne(s cleanupTask) {
+	ctx, cancel := context.WithTimeout(c.cleanup, min(cleanupTimeout, time.Duration(c.closeBy.Load()-c.now())))
+	_, err := c.store.Release(ctx, s.ref)
+	for errors.Is(err, sharedtimeout.ErrAttemptTimeout) {
+		_, err = c.store.Release(ctx, s.ref)
+	}
+	cancel()
+	if err == nil && !s.departs {
+		return
+	}
+	c.mu.Lock()
+	defer c.unlock()
+	c.departed(&s)
+	if err == nil {
+		return
+	}
+	now := c.now()
+	if driver.ClassOf(err) == driver.Fatal || c.isTooOld(&s, now) {
+		c.logGaveUp(s.ref.Key, err)
+		if c.closed {
+			c.cleanupQueue.refused++
+			c.cleanupQueue.cause = err
+		}
+		return
+	}
+	s.notSoon = after(now, min(c.pause(s.ref.ID, s.tries), maxCleanupPause))
+	s.tries++
+	c.cleanupQueue.later = append(c.cleanupQueue.later, s)
+}
+
+// isTooOld reports whether to give up a task because the lease has ended its claim.
+func (c *Client) isTooOld(s *cleanupTask, now int64) bool {
+	return now >= s.deadline && (!c.caps.LeaseRestarts || c.cleanupQueue.count() >= maxOldCleanups)
+}
+
+// cleanUpAll waits until everything is cleaned up or the cleanup context ends. It returns how
+// many claims are left, and the cause if the backend refused one.
+func (c *Client) cleanUpAll() (int, error) {
+	c.mu.Lock()
+	idle := make(chan struct{})
+	if !c.cleanupQueue.busy() {
+		close(idle)
+	} else {
+		c.cleanupQueue.idle = idle
+	}
+	c.unlock()
+	<-idle
+	c.mu.Lock()
+	defer c.unlock()
+	return c.cleanupQueue.count() + c.cleanupQueue.refused, c.cleanupQueue.cause
+}

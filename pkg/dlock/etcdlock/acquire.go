@@ -1,0 +1,265 @@
+package etcdlock
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/hide"
+)
+
+// A record is the value of a claim's key. People and Inspect read it.
+type record struct {
+	ID  string `json:"id"`
+	Key string `json:"key"`
+	driver.Info
+	Created time.Time `json:"created"`
+	Lease   string    `json:"lease"`
+	Mode    string    `json:"mode"`
+}
+
+func (c *claim) value(i driver.Info) string {
+	text, _ := json.Marshal(record{ // strings and numbers can always be encoded
+		ID: c.id, Key: c.key, Info: i, Created: time.Now().UTC(), Lease: strconv.FormatInt(int64(c.lease.id), 16), Mode: driver.Exclusive.String(),
+	})
+	return string(text)
+}
+
+// submit stores a claim and finds its place. If much of its lease has passed, submit also sends a
+// keep-alive, which must succeed too.
+func (d *etcdDriver) submit(ctx context.Context, c *claim, r driver.Request) (driver.State, error) {
+	sent := time.Now()
+	d.mu.Lock()
+	l, repeated := c.lease, c.rev != 0
+	join := repeated || l.aged(sent)
+	s := submission{
+		claim: c, prefix: d.prefixOf(c.key), tombstone: d.tombstoneKey(c.id), lease: l.id, text: c.text, rev: c.rev,
+		wait: r.Wait, busy: d.queues[c.key] != nil,
+	}
+	if s.text == "" {
+		s.text = c.value(r.Info)
+	}
+	d.mu.Unlock()
+	var alive chan error
+	if join {
+		alive = make(chan error, 1)
+		d.work.Go(func() { alive <- d.keepAlive(ctx, l) })
+	}
+	p, err := d.send(ctx, s)
+	if errors.Is(err, ErrNoSpace) {
+		err = d.withdraw(ctx, s, err)
+	}
+	if err != nil {
+		return driver.State{}, err
+	}
+	if join && p.phase != driver.Gone {
+		switch err := <-alive; {
+		case errors.Is(err, errLeaseGone):
+			return driver.State{}, err
+		case err != nil:
+			return driver.State{}, stored(err)
+		}
+	}
+	return d.record(c, p, sent), nil
+}
+
+// withdraw takes back a claim that the server refused because it is out of space: etcd carries out
+// the transaction that reaches the quota, but still returns the error. A delete still works then. A
+// delete that is not answered may still arrive, so the claim is not submitted again.
+func (d *etcdDriver) withdraw(ctx context.Context, s submission, refused error) error {
+	deleted := make(chan error, 1)
+	d.work.Go(func() { // also if the caller's context ends
+		limited, cancel := context.WithTimeout(d.ctx, withdrawTimeout)
+		defer cancel()
+		_, err := d.client.Txn(limited).If(clientv3.Compare(clientv3.Value(s.own), "=", s.text)).Then(clientv3.OpDelete(s.own)).Commit()
+		deleted <- err
+	})
+	var err error
+	select {
+	case err = <-deleted:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	if err == nil {
+		return refused
+	}
+	d.retire(s.claim)
+	return driver.Classify(fmt.Errorf("%w, and the claim was not taken back: %w", refused, err), driver.Ambiguous)
+}
+
+// retire keeps a claim from being submitted again: a delete of it may still arrive.
+func (d *etcdDriver) retire(c *claim) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c.retired = true
+}
+
+func (d *etcdDriver) isRetired(c *claim) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return c.retired
+}
+
+// withdrawTimeout is how long withdraw tries.
+const withdrawTimeout = time.Second
+
+// A submission is what is sent for a claim.
+type submission struct {
+	*claim
+	prefix, tombstone string
+	lease             clientv3.LeaseID
+	text              string
+	rev               int64 // of the claim's creation, if it is submitted again
+	wait              bool
+	busy              bool // a claim of this driver waits for the key, or did recently
+}
+
+func (s *submission) put() clientv3.Op {
+	return clientv3.OpPut(s.own, s.text, clientv3.WithLease(s.lease))
+}
+
+// isStored reports whether the claim's key holds this claim.
+func (s *submission) isStored(kvs []*mvccpb.KeyValue) bool {
+	return len(kvs) > 0 && (kvs[0].CreateRevision == s.rev || string(kvs[0].Value) == s.text)
+}
+
+// send stores a claim. It first assumes that the key is free, which is cheapest if it is; for a
+// busy key it puts the claim at the end of the queue at once.
+func (d *etcdDriver) send(ctx context.Context, s submission) (position, error) {
+	if s.wait && s.busy {
+		return d.enqueue(ctx, s)
+	}
+	resp, err := d.kv.Txn(ctx).
+		If(created(s.tombstone, 0), clientv3.Compare(clientv3.CreateRevision(s.prefix).WithPrefix(), "=", 0)).
+		Then(s.put()).
+		Commit()
+	if err != nil {
+		return position{}, classify(err)
+	}
+	if rev := resp.Header.Revision; resp.Succeeded {
+		return position{phase: driver.Held, rev: rev, asOf: rev}, nil
+	}
+	if s.wait {
+		return d.enqueue(ctx, s)
+	}
+	return d.try(ctx, s)
+}
+
+// try finds out why a claim that does not wait was not stored.
+func (d *etcdDriver) try(ctx context.Context, s submission) (position, error) {
+	resp, err := d.kv.Txn(ctx).Then(clientv3.OpGet(s.own), clientv3.OpGet(s.tombstone, clientv3.WithCountOnly()), nearest(s.prefix, 0)).Commit()
+	if err != nil {
+		return position{}, classify(err)
+	}
+	own, tombstone, others := resp.Responses[0].GetResponseRange(), resp.Responses[1].GetResponseRange(), resp.Responses[2].GetResponseRange()
+	switch claims, sure := sift(s.prefix, others.Kvs, false); {
+	case s.isStored(own.Kvs):
+		return d.lookStored(ctx, s.claim, own.Kvs[0].CreateRevision)
+	case tombstone.Count > 0, sure && len(claims) > 0:
+		return position{phase: driver.Gone}, nil
+	}
+	return d.tryAmongStrangers(ctx, s)
+}
+
+// tryAmongStrangers submits a claim that does not wait when the keys below the lock's name may be
+// other data: it queues the claim and removes it if it is not the first.
+func (d *etcdDriver) tryAmongStrangers(ctx context.Context, s submission) (position, error) {
+	p, err := d.enqueue(ctx, s)
+	if err != nil || p.phase != driver.Queued {
+		return p, err
+	}
+	_, err = d.client.Txn(ctx).If(created(s.own, p.rev)).Then(clientv3.OpDelete(s.own)).Commit()
+	if err != nil {
+		d.retire(s.claim)
+		return position{}, stored(err)
+	}
+	return position{phase: driver.Gone}, nil
+}
+
+// enqueue submits a claim at the end of the queue.
+func (d *etcdDriver) enqueue(ctx context.Context, s submission) (position, error) {
+	resp, err := d.kv.Txn(ctx).
+		If(created(s.tombstone, 0), created(s.own, 0)).
+		Then(s.put(), nearest(s.prefix, 0)).
+		Else(clientv3.OpGet(s.own)).
+		Commit()
+	if err != nil {
+		return position{}, classify(err)
+	}
+	rev := resp.Header.Revision
+	if !resp.Succeeded {
+		if own := resp.Responses[0].GetResponseRange().Kvs; s.isStored(own) {
+			return d.lookStored(ctx, s.claim, own[0].CreateRevision)
+		}
+		return position{phase: driver.Gone}, nil // it has a tombstone
+	}
+	found := resp.Responses[1].GetResponseRange()
+	p, sure := place(s.own, s.prefix, rev, found.Kvs, false)
+	if !sure {
+		return d.lookStored(ctx, s.claim, rev)
+	}
+	p.asOf = rev
+	if p.ahead > 0 {
+		p.ahead = max(int(found.Count)-1, p.ahead)
+	}
+	return p, nil
+}
+
+// lookStored is look for a claim that was just submitted.
+func (d *etcdDriver) lookStored(ctx context.Context, c *claim, rev int64) (position, error) {
+	p, err := d.look(ctx, c, rev)
+	return p, stored(err)
+}
+
+// stored marks the error of a call made after the claim was stored: whatever the error means for
+// that call, the claim exists.
+func stored(err error) error {
+	return driver.Classify(hide.From(err, driver.ErrUnavailable), driver.Ambiguous)
+}
+
+// created compares the creation revision of a key, which is 0 for a key that does not exist.
+func created(key string, rev int64) clientv3.Cmp {
+	return clientv3.Compare(clientv3.CreateRevision(key), "=", rev)
+}
+
+// record stores what a call learned about a claim and returns it as a State. sent is when the call
+// was sent.
+func (d *etcdDriver) record(c *claim, p position, sent time.Time) driver.State {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.claims[c.id] != c || p.phase == driver.Gone {
+		d.forget(c)
+		return driver.State{Phase: driver.Gone}
+	}
+	if c.swept {
+		return driver.State{Phase: driver.Gone} // it is forgotten when the sweep has succeeded
+	}
+	d.setPosition(c, p)
+	c.seen = sent
+	if c.phase == driver.Held {
+		c.span = c.lease.ttl
+		return driver.State{Phase: driver.Held, Token: c.rev, Until: d.until(c)}
+	}
+	c.span = driver.Heartbeat(c.lease.ttl)
+	until := d.until(c)
+	if beat := sent.Add(c.span); beat.Before(until) {
+		until = beat
+	}
+	return driver.State{Phase: driver.Queued, Ahead: c.ahead, Until: until}
+}
+
+// until returns the earliest time at which the server may drop a claim.
+func (d *etcdDriver) until(c *claim) time.Time {
+	end := c.lease.end()
+	if o := c.other; o != nil && o.end().Before(end) {
+		return o.end()
+	}
+	return end
+}

@@ -1,0 +1,93 @@
+// Package durations writes structs as JSON with durations as text, such as "1.5s", and
+// reads them. encoding/json alone has a number of nanoseconds, which nobody writes by hand,
+// and cannot read what files of configuration have.
+package durations
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+	"time"
+)
+
+// Marshal writes a struct whose fields are exported. Methods of its type are not called.
+func Marshal(v any) ([]byte, error) {
+	from := reflect.ValueOf(v)
+	to := reflect.New(withText(from.Type())).Elem()
+	copyFields(to, from)
+	return json.Marshal(to.Interface())
+}
+
+// Unmarshal reads what Marshal writes into the struct that to points to. Fields that the
+// text does not name stay as they are.
+func Unmarshal(text []byte, to any) error { return unmarshal(text, to, false) }
+
+// UnmarshalKnown is Unmarshal that refuses a field which is not known. A decoder that was
+// told to refuse them cannot tell an UnmarshalJSON.
+func UnmarshalKnown(text []byte, to any) error { return unmarshal(text, to, true) }
+
+func unmarshal(text []byte, to any, known bool) error {
+	into := reflect.ValueOf(to).Elem()
+	read := reflect.New(withText(into.Type()))
+	copyFields(read.Elem(), into)
+	d := json.NewDecoder(bytes.NewReader(text))
+	if known {
+		d.DisallowUnknownFields()
+	}
+	if err := d.Decode(read.Interface()); err != nil {
+		return err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("more than one value")
+	}
+	copyFields(into, read.Elem())
+	return nil
+}
+
+var (
+	durationType = reflect.TypeFor[time.Duration]()
+	textType     = reflect.TypeFor[duration]()
+)
+
+// withText is a struct type with the fields of t, in which durations are text.
+func withText(t reflect.Type) reflect.Type {
+	fields := make([]reflect.StructField, t.NumField())
+	for i := range fields {
+		fields[i] = t.Field(i)
+		if fields[i].Type == durationType {
+			fields[i].Type = textType
+		}
+	}
+	return reflect.StructOf(fields)
+}
+
+func copyFields(to, from reflect.Value) {
+	for i := range from.NumField() {
+		to.Field(i).Set(from.Field(i).Convert(to.Field(i).Type()))
+	}
+}
+
+// A duration is one as text.
+type duration time.Duration
+
+func (d duration) MarshalJSON() ([]byte, error) { return json.Marshal(time.Duration(d).String()) }
+
+// UnmarshalJSON refuses a number: it has no unit.
+func (d *duration) UnmarshalJSON(raw []byte) error {
+	var text *string
+	if err := json.Unmarshal(raw, &text); err != nil {
+		return errors.New(`a duration is no text such as "1.5s"`)
+	}
+	if text == nil { // null changes nothing, as everywhere
+		return nil
+	}
+	parsed, err := time.ParseDuration(*text)
+	if err != nil {
+		return fmt.Errorf("%q is no duration such as %q", *text, "1.5s")
+	}
+	*d = duration(parsed)
+	return nil
+}
