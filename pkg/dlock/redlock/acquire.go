@@ -140,11 +140,11 @@ func (d *redDriver) judge(q *waitQueue, c *claim, sent time.Time, out outcome) (
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch {
-	case out.err != nil:
-		return driver.State{}, out.err
 	case c.phase == driver.Gone: // it was released meanwhile
 		d.removeEverywhere(c)
 		return driver.State{Phase: driver.Gone}, nil
+	case out.err != nil:
+		return driver.State{}, out.err
 	case out.won:
 		d.won(q, c, out)
 		return driver.State{Phase: driver.Held, Token: out.token, Until: out.until}, nil
@@ -201,10 +201,7 @@ func (d *redDriver) pauseAfter(c *claim, out outcome) time.Duration {
 
 // stay keeps a claim in the queue without an attempt.
 func (d *redDriver) stay(ctx context.Context, q *waitQueue, c *claim, sent time.Time, recheck time.Duration) (driver.State, error) {
-	tombstoned := false
-	if c.waits {
-		tombstoned = d.showWaiting(ctx, []*claim{c})[0]
-	}
+	tombstoned := c.waits && len(d.showWaiting(ctx, c)) > 0
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch {
@@ -223,7 +220,11 @@ func (d *redDriver) stay(ctx context.Context, q *waitQueue, c *claim, sent time.
 
 // showWaiting records on the nodes that claims wait, and returns which of them were evicted. The
 // claims do not depend on it, so missing answers do not matter.
-func (d *redDriver) showWaiting(ctx context.Context, claims []*claim) []bool {
+func (d *redDriver) showWaiting(ctx context.Context, claims ...*claim) (evicted []*claim) {
+	if claims = d.opened(claims...); len(claims) == 0 {
+		return nil
+	}
+	d.shown(claims...)
 	echo := claims[0].id
 	keys, args, timeout := make([]string, 0, 2*len(claims)), make([]any, 1, 1+3*len(claims)), d.settings.longest()
 	args[0] = echo
@@ -233,15 +234,10 @@ func (d *redDriver) showWaiting(ctx context.Context, claims []*claim) []bool {
 		args = append(args, c.id, millis(driver.Heartbeat(ttl)), c.info)
 		timeout = min(timeout, d.settings.patience(ttl))
 	}
-	d.shown(claims...)
-	for _, c := range claims {
-		d.opened(c, d.nodes)
-	}
 	answers := make(chan answer, len(d.nodes))
 	d.ask(d.nodes, d.majority, timeout, echo, func(ctx context.Context, _ *node) *redisnode.Command {
 		return waitScript.Command(ctx, keys, args...)
 	}, answers)
-	tombstoned := make([]bool, len(claims))
 	heard := 0
 	for heard < d.majority && ctx.Err() == nil {
 		select {
@@ -250,7 +246,7 @@ func (d *redDriver) showWaiting(ctx context.Context, claims []*claim) []bool {
 			for i, c := range claims {
 				d.answered(c, a)
 				if a.err == nil && len(a.reply) > i+1 && redisnode.Text(a.reply[i+1]) == "tombstoned" {
-					tombstoned[i] = true
+					evicted = append(evicted, c)
 				}
 			}
 		case <-ctx.Done():
@@ -264,7 +260,7 @@ func (d *redDriver) showWaiting(ctx context.Context, claims []*claim) []bool {
 			}
 		}
 	})
-	return tombstoned
+	return evicted
 }
 
 func (d *redDriver) ttlOf(c *claim) time.Duration {

@@ -43,13 +43,21 @@ func (d *redDriver) openFill(c *claim, nodes []*node) (left time.Duration, token
 	return left, c.token, true
 }
 
-// opened records that calls are sent which may store a claim on nodes.
-func (d *redDriver) opened(c *claim, nodes []*node) {
+// opened records that calls are sent to all nodes which may store claims, and returns those of the
+// claims that still wait. The others must not be sent: whoever removed them did not expect a call.
+func (d *redDriver) opened(claims ...*claim) (waiting []*claim) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, n := range nodes {
-		c.open[n.at]++
+	for _, c := range claims {
+		if c.phase != driver.Queued {
+			continue
+		}
+		waiting = append(waiting, c)
+		for i := range c.open {
+			c.open[i]++
+		}
 	}
+	return waiting
 }
 
 // answered records that such a call can no longer arrive, if that is certain.

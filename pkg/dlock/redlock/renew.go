@@ -128,9 +128,9 @@ func (r *renewal) stand(ctx context.Context, batch []int) {
 	for _, i := range batch {
 		claims = append(claims, r.claims[i])
 	}
-	tombstoned := d.showWaiting(ctx, claims)
+	evicted := d.showWaiting(ctx, claims...)
 	for k, i := range batch {
-		r.set(i, d.stillWaits(claims[k], sent, tombstoned[k]))
+		r.set(i, d.stillWaits(claims[k], sent, slices.Contains(evicted, claims[k])))
 	}
 }
 

@@ -85,6 +85,9 @@ func (d *redDriver) contend(ctx context.Context, c *claim) outcome {
 		left: farAway, first: make(chan answer, n), second: make(chan answer, n*(maxRaises+2)),
 	}
 	r.until = d.settings.until(r.sent, r.ttl)
+	if len(d.opened(c)) == 0 {
+		return outcome{rest: func() {}} // it was released; see judge
+	}
 	r.submit()
 	out := r.run(ctx)
 	if out.won {
@@ -109,7 +112,6 @@ func (r *round) submit() {
 	if c.waits {
 		heartbeat = millis(driver.Heartbeat(r.ttl))
 	}
-	d.opened(c, d.nodes)
 	r.waiting += len(d.nodes)
 	d.ask(d.nodes, d.majority, r.timeout, c.id, func(ctx context.Context, _ *node) *redisnode.Command {
 		cmd := acquireScript.Command(ctx, []string{c.lock, c.fence, c.tombstone(c.id), c.waiters},

@@ -1,0 +1,102 @@
+package redlock
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// A waiter is released while a renewal of it is about to ask the nodes: whatever the renewal does
+// then, no node lists the waiter afterwards.
+func TestReleasedWaiterIsNotShownAgain(t *testing.T) {
+	var clients []redis.UniversalClient
+	for range 3 {
+		c := testenv.Redis(t).Client()
+		defer c.Close()
+		clients = append(clients, c)
+	}
+	opened, err := New(clients).Open(driver.Options{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := opened.(*redDriver)
+	defer func() { _ = d.Close() }()
+	ctx := context.Background()
+	listed := func() (waiters int64) {
+		for _, c := range clients {
+			n, err := c.HLen(ctx, d.namesOf("k").waiters).Result()
+			if err != nil {
+				t.Fatal(err)
+			}
+			waiters += n
+		}
+		return waiters
+	}
+	holder := driver.Ref{Key: "k", ID: fmt.Sprintf("%032x", 1), TTL: time.Hour}
+	if st, err := d.Acquire(ctx, driver.Request{Ref: holder}); err != nil || st.Phase != driver.Held {
+		t.Fatalf("acquired: %v, %v", st.Phase, err)
+	}
+	renewals := map[string]struct {
+		late      bool // the nodes list it after the release, as they do if a call arrives late
+		continues func(*waitQueue, *claim) driver.State
+	}{
+		"that finds it blocked": {false, func(q *waitQueue, c *claim) driver.State {
+			st, err := d.stay(ctx, q, c, time.Now(), 0)
+			if err != nil {
+				t.Error(err)
+			}
+			return st
+		}},
+		"that tries": {false, func(q *waitQueue, c *claim) driver.State {
+			out := d.contend(ctx, c)
+			defer out.rest()
+			st, err := d.judge(q, c, time.Now(), out)
+			if err != nil {
+				t.Error(err)
+			}
+			return st
+		}},
+		"of many waiters": {false, func(_ *waitQueue, c *claim) driver.State {
+			r := &renewal{driver: d, claims: []*claim{c}, states: make([]driver.State, 1)}
+			r.stand(ctx, []int{0})
+			return r.states[0]
+		}},
+		"that fails": {true, func(q *waitQueue, c *claim) driver.State {
+			st, err := d.judge(q, c, time.Now(), outcome{err: errNotEnough})
+			if err != nil {
+				t.Error(err)
+			}
+			return st
+		}},
+	}
+	for name, renewal := range renewals {
+		t.Run(name, func(t *testing.T) {
+			waiter := driver.Ref{Key: "k", ID: fmt.Sprintf("%032x", 2), TTL: time.Hour}
+			if st, err := d.Acquire(ctx, driver.Request{Ref: waiter, Wait: true}); err != nil || st.Phase != driver.Queued {
+				t.Fatalf("waits: %v, %v", st.Phase, err)
+			}
+			testenv.Eventually(t, time.Minute, "all nodes list it", func() bool { return listed() == 3 })
+			q := d.enter("k")
+			defer d.leave(q)
+			d.mu.Lock()
+			c := d.claims[claimID{"k", waiter.ID}]
+			d.mu.Unlock()
+			if renewal.late {
+				d.retire(waiter)
+			} else if _, err := d.Release(ctx, waiter); err != nil {
+				t.Fatal(err)
+			}
+			if st := renewal.continues(q, c); st.Phase != driver.Gone {
+				t.Errorf("the released waiter is %v", st.Phase)
+			}
+			testenv.Eventually(t, 20*time.Second, "no node lists it", func() bool { return listed() == 0 })
+		})
+	}
+}
