@@ -46,11 +46,23 @@ func callGuardian(group int) *guardian {
 	return &guardian{p, write}
 }
 
-// expect tells how long the lock is ours if nothing more is heard.
-func (g *guardian) expect(left time.Duration) {
+// expect tells the guardian when to kill the command unless it hears from us again. It sends the
+// time as well as the duration, because either process may be stopped in between.
+func (g *guardian) expect(end time.Time) {
 	if g != nil {
-		_, _ = fmt.Fprintln(g.pipe, int64(left)) // the pipe holds thousands of these
+		_, _ = fmt.Fprintln(g.pipe, int64(time.Until(end)), end.UnixNano()) // the pipe holds thousands of these
 	}
+}
+
+// remaining reads what expect has written. The shorter of the two counts: a clock that was set in
+// between cannot lengthen it.
+func remaining(line string) (time.Duration, error) {
+	var left time.Duration
+	var end int64
+	if _, err := fmt.Sscan(line, &left, &end); err != nil {
+		return 0, err
+	}
+	return min(left, time.Until(time.Unix(0, end))), nil
 }
 
 // dismiss tells the guardian that the command has ended. gone waits for its end.
@@ -63,7 +75,7 @@ func (g *guardian) dismiss() (gone func()) {
 	return func() { _, _ = g.process.Wait() }
 }
 
-// guard is a guardian's life: to read from in until somebody says that all is well.
+// guard is what a guardian runs: it reads from in until it is dismissed.
 func guard(in io.Reader, args []string) int {
 	group, err := strconv.Atoi(strings.Join(args, " "))
 	if err != nil || group < 2 {
@@ -83,11 +95,11 @@ func guard(in io.Reader, args []string) int {
 			if line == "done" {
 				return 0
 			}
-			left, err := strconv.ParseInt(line, 10, 64)
+			left, err := remaining(line)
 			if !ok || err != nil {
 				return killGroup(group)
 			}
-			end.Reset(time.Duration(left))
+			end.Reset(left)
 		case <-end.C:
 			return killGroup(group)
 		}

@@ -62,9 +62,9 @@ it and to all its children, which are a process group of their own. The command
 finds DLOCK_KEY, DLOCK_TOKEN (the fencing token: give it to what you write to, and
 let that refuse a smaller one) and DLOCK_BACKEND_NAME in its environment.
 
-If the lock cannot be renewed, the command is sent TERM one grace period before the
-lock could pass to somebody else, and KILL when it could. If the lock is taken away,
-TERM follows within a third of the TTL, and KILL one grace period later.
+If the lock cannot be renewed, the command is sent KILL a twentieth of the TTL before
+another process could get the lock, and TERM one grace period before that. If the lock
+is taken away, TERM follows within a third of the TTL, and KILL one grace period later.
 
 Exit codes other than the command's own:
   64   wrong arguments              75   somebody else has the lock

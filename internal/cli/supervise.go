@@ -17,7 +17,7 @@ type supervisor struct {
 	child    *child
 	guardian *guardian
 
-	validUntil time.Time // when the lock ends if nothing is renewed; zero: never
+	validUntil time.Time // when the command must have ended if nothing is renewed; zero: never
 	killAt     time.Time // zero: nothing is wrong
 	killed     bool
 	why        error // why the command is being ended
@@ -88,6 +88,10 @@ func (s *supervisor) longest() <-chan time.Time {
 	return time.After(time.Until(s.taken.Add(s.maxHold)))
 }
 
+// reserve is how long before the lock could pass on the command is killed: a busy machine takes
+// its time to kill.
+func (r *run) reserve() time.Duration { return r.ttl / 20 }
+
 // endless is more than any lease: what Remaining returns without one is longer still.
 const endless = 1 << 62
 
@@ -97,8 +101,9 @@ func (s *supervisor) look() time.Duration {
 	now := time.Now()
 	lease := left > 0 && left < endless
 	if lease {
+		left -= s.reserve()
 		s.validUntil = now.Add(left)
-		s.guardian.expect(left)
+		s.guardian.expect(s.validUntil)
 	}
 	if lease && s.onLost == "kill" && left <= s.grace && s.killAt.IsZero() {
 		s.end(errors.New("the lock could not be renewed"), s.validUntil)
