@@ -88,13 +88,3 @@ func TestAnswerDeadlines(t *testing.T) {
 		}
 	}
 }
-
-// A pause doubles from 10 ms to its maximum.
-func TestBackoff(t *testing.T) {
-	var b backoff
-	for i, want := range []time.Duration{10, 20, 40, 80, 100, 100} {
-		if got := b.next(100 * time.Millisecond); got != want*time.Millisecond {
-			t.Errorf("pause %d is %v, want %d ms", i, got, want)
-		}
-	}
-}

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
 )
 
 // subscriptions receives the messages that scripts publish to this process. Without a cluster there
@@ -29,12 +31,11 @@ type subscriptions struct {
 type slotSubscription struct {
 	slot      int
 	channel   string
-	conn      *subscription // nil while its master is looked up
-	confirmed bool          // the server has said that it is subscribed
-	sent      int           // its place among what its connection was asked for
-	used      time.Time     // when a claim last asked for it, on a cluster
-	pause     backoff       // before it is looked up again
-	tried     chan struct{} // closed once it is confirmed, or has failed for the first time
+	conn      *subscription     // nil while its master is looked up
+	confirmed bool              // the server has said that it is subscribed
+	used      time.Time         // when a claim last asked for it, on a cluster
+	pause     redisnode.Backoff // before it is looked up again
+	tried     chan struct{}     // closed once it is confirmed, or has failed for the first time
 	try       sync.Once
 }
 
@@ -135,9 +136,9 @@ func (l *subscriptions) unheard(slot int) {
 		return
 	}
 	s.conn.misplaced = true
-	c, pubsub := s.conn, s.conn.pubsub
+	connection := s.conn.connection
 	l.mu.Unlock()
-	c.close(pubsub)
+	connection.Close()
 }
 
 // heardAgain handles the report that a master counts the subscriber: replacing the connection has
@@ -168,25 +169,16 @@ func (c *subscription) replaceable() bool {
 func (l *subscriptions) close() {
 	l.mu.Lock()
 	l.ended = true
-	open := map[*subscription]*redis.PubSub{}
+	var open []*redisnode.Subscription
 	for _, c := range l.conns {
-		open[c] = c.pubsub
+		if c.connection != nil {
+			open = append(open, c.connection)
+		}
 	}
 	l.mu.Unlock()
-	for c, pubsub := range open {
-		c.close(pubsub)
+	for _, connection := range open { // without mu, because Close may wait
+		connection.Close()
 	}
-}
-
-// close closes a connection, after waiting while it is being established. The caller must not hold
-// subscriptions.mu: the slots of other masters must not wait.
-func (c *subscription) close(pubsub *redis.PubSub) {
-	if pubsub == nil {
-		return
-	}
-	c.sending <- struct{}{}
-	_ = pubsub.Close()
-	<-c.sending
 }
 
 // place finds the master of a slot and subscribes there. addr names the master if another server
@@ -195,9 +187,9 @@ func (l *subscriptions) place(s *slotSubscription, addr string) {
 	for {
 		client, err := l.masterOf(s, addr)
 		if err == nil {
-			c, pubsub := l.attach(s, client)
-			if pubsub != nil {
-				_ = c.subscribe(s, pubsub)
+			connection := l.attach(s, client)
+			if connection != nil {
+				connection.Request(s.channel)
 			}
 			return
 		}
@@ -213,7 +205,7 @@ func (l *subscriptions) place(s *slotSubscription, addr string) {
 func (l *subscriptions) pauseOf(s *slotSubscription) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return s.pause.next(maxBackoff)
+	return s.pause.Next(redisnode.MaxBackoff)
 }
 
 // masterOf returns the client of the master of a slot.
@@ -235,8 +227,8 @@ func (l *subscriptions) masterOf(s *slotSubscription, addr string) (*redis.Clien
 }
 
 // attach assigns a slot to the connection of a master, and creates the connection if there is none.
-// It returns the connection if that has begun to subscribe without the slot.
-func (l *subscriptions) attach(s *slotSubscription, client *redis.Client) (*subscription, *redis.PubSub) {
+// It returns the connection if the caller has to request the channel there.
+func (l *subscriptions) attach(s *slotSubscription, client *redis.Client) *redisnode.Subscription {
 	addr := ""
 	if l.driver.cluster != nil {
 		addr = client.Options().Addr
@@ -244,11 +236,11 @@ func (l *subscriptions) attach(s *slotSubscription, client *redis.Client) (*subs
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ended || l.slots[s.slot] != s {
-		return nil, nil
+		return nil
 	}
 	c := l.conns[addr]
 	if c == nil {
-		c = &subscription{all: l, addr: addr, client: client, slots: map[int]*slotSubscription{}, sending: make(chan struct{}, 1)}
+		c = &subscription{all: l, addr: addr, client: client, slots: map[int]*slotSubscription{}}
 		l.conns[addr] = c
 		l.driver.work.Go(c.run)
 	}
@@ -257,34 +249,10 @@ func (l *subscriptions) attach(s *slotSubscription, client *redis.Client) (*subs
 	if c.failing {
 		s.release()
 	}
-	if !c.established {
-		return nil, nil
+	if c.connection == nil || !c.connection.Want(s.channel) {
+		return nil
 	}
-	return c, c.pubsub
-}
-
-// subscribe requests the channel of one slot: the server would refuse several slots in one command.
-// If it fails, the connection is closed, and its goroutine does the rest.
-func (c *subscription) subscribe(s *slotSubscription, pubsub *redis.PubSub) error {
-	d := c.all.driver
-	ctx, cancel := context.WithTimeout(d.ctx, tripTimeout)
-	defer cancel()
-	c.sending <- struct{}{} // answers come in the order of what was sent
-	defer func() { <-c.sending }()
-	c.all.mu.Lock()
-	c.sends++
-	s.sent = c.sends
-	c.all.mu.Unlock()
-	var err error
-	if d.cluster != nil {
-		err = pubsub.SSubscribe(ctx, s.channel)
-	} else {
-		err = pubsub.Subscribe(ctx, s.channel)
-	}
-	if err != nil {
-		_ = pubsub.Close()
-	}
-	return err
+	return c.connection
 }
 
 func (d *redisDriver) sleep(t time.Duration) bool {
@@ -298,17 +266,5 @@ func (d *redisDriver) sleep(t time.Duration) bool {
 	}
 }
 
-// A backoff is a pause that doubles each time.
-type backoff time.Duration
-
-// maxBackoff is the longest pause before the next attempt to subscribe. After a refusal it is
-// maxRefusedBackoff.
-const (
-	maxBackoff        = time.Second
-	maxRefusedBackoff = 30 * time.Second
-)
-
-func (b *backoff) next(most time.Duration) time.Duration {
-	*b = backoff(min(max(2*time.Duration(*b), 10*time.Millisecond), most))
-	return time.Duration(*b)
-}
+// maxRefusedBackoff is the longest pause before the next attempt to subscribe after a refusal.
+const maxRefusedBackoff = 30 * time.Second

@@ -1,9 +1,7 @@
 package redislock
 
 import (
-	"context"
 	"errors"
-	"net"
 	"strconv"
 	"strings"
 	"time"
@@ -19,38 +17,33 @@ type subscription struct {
 	all    *subscriptions
 	addr   string
 	client *redis.Client
-	pause  backoff
-
-	sending chan struct{} // has an element while a channel is asked for, or the connection closed
+	pause  redisnode.Backoff
 
 	// under subscriptions.mu
-	pubsub      *redis.PubSub // nil until it is opened
-	slots       map[int]*slotSubscription
-	established bool          // the connection is made
-	replaced    time.Time     // when it was last closed as misplaced
-	stays       time.Duration // how long it is not closed as misplaced again
-	sends       int
-	misplaced   bool // it is to be replaced at once
-	failing     bool // the last attempt has failed
+	connection *redisnode.Subscription // nil while there is none
+	slots      map[int]*slotSubscription
+	replaced   time.Time     // when it was last closed as misplaced
+	stays      time.Duration // how long it is not closed as misplaced again
+	misplaced  bool          // it is to be replaced at once
+	failing    bool          // the last attempt has failed
 }
 
-// quiet is how long a connection may be silent before it is pinged: a half-open connection would
-// never report its end. Slots without a waiter are cleaned up at the same interval.
-const quiet = 5 * time.Second
+// sweepPause is how long a slot stays subscribed without a waiter, and how often that is checked.
+const sweepPause = redisnode.Quiet
 
 // run keeps the connection open until no slot needs it.
 func (c *subscription) run() {
 	d := c.all.driver
 	for d.ctx.Err() == nil {
-		err := c.open()
+		connection, err := c.open()
 		if err == nil {
-			err = c.receive()
+			err = c.receive(connection)
 		}
 		misplaced := c.broken()
 		if d.ctx.Err() != nil || !c.needed() {
 			return
 		}
-		if !misplaced && !d.sleep(c.pause.next(c.report(err))) {
+		if !misplaced && !d.sleep(c.pause.Next(c.report(err))) {
 			return
 		}
 		c.all.reload()
@@ -58,76 +51,51 @@ func (c *subscription) run() {
 	}
 }
 
-// open subscribes to all slots. Only a subscribe command may establish the connection: it has a
-// timeout, so that Close does not wait for a dead link.
-func (c *subscription) open() error {
-	l, d := c.all, c.all.driver
+// open subscribes to all slots.
+func (c *subscription) open() (*redisnode.Subscription, error) {
+	d := c.all.driver
 	client := c.client
 	if d.cluster != nil && !d.honorsDeadline {
 		client = client.WithTimeout(tripTimeout)
 	}
-	pubsub := client.Subscribe(d.ctx) // makes no connection yet
-	l.mu.Lock()
-	if l.ended {
-		l.mu.Unlock()
-		return errors.Join(redis.ErrClosed, pubsub.Close())
+	connection := redisnode.NewSubscription(d.ctx, client, d.cluster != nil, tripTimeout)
+	if !c.use(connection) {
+		connection.Close()
+		return nil, redis.ErrClosed
 	}
-	c.pubsub = pubsub
-	l.mu.Unlock()
-	sent := map[*slotSubscription]bool{}
-	for todo := c.unsent(sent); len(todo) > 0; todo = c.unsent(sent) {
-		for _, s := range todo {
-			err := c.subscribe(s, pubsub)
-			if err != nil {
-				return err
-			}
-			sent[s] = true
-		}
-	}
-	return nil
+	return connection, connection.Open()
 }
 
-// unsent returns the slots that open has not subscribed yet. When there are none, the connection
-// is established, and other goroutines subscribe the slots that are attached later. Until then
-// they do not wait for it.
-func (c *subscription) unsent(sent map[*slotSubscription]bool) (todo []*slotSubscription) {
+// use makes a connection that of all slots, unless the driver is closed.
+func (c *subscription) use(connection *redisnode.Subscription) bool {
 	l := c.all
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, s := range c.slots {
-		if !sent[s] {
-			todo = append(todo, s)
-		}
+	if l.ended {
+		return false
 	}
-	c.established = len(todo) == 0
-	return todo
-}
-
-// tell sends a command within the timeout of a round trip. If it fails, receive notices.
-func (c *subscription) tell(command func(context.Context) error) {
-	redisnode.Tell(c.pubsub, tripTimeout, command)
+	c.connection = connection
+	for _, s := range c.slots {
+		connection.Want(s.channel)
+	}
+	return true
 }
 
 // receive forwards messages until the connection breaks or no slot needs it.
-func (c *subscription) receive() error {
-	asked, swept := false, time.Now()
+func (c *subscription) receive(connection *redisnode.Subscription) error {
+	swept := time.Now()
 	fresh := map[int]bool{} // slots that were confirmed, and are to be rechecked
 	for {
-		msg, err := c.pubsub.ReceiveTimeout(redisnode.NoReconnect(), quiet)
-		var late net.Error
+		msg, err := connection.Receive()
 		switch {
 		case err == nil:
-			asked = false
-			c.take(msg, fresh)
+			c.take(connection, msg, fresh)
 		case c.moved(err):
-		case c.unserved(err):
-		case errors.As(err, &late) && late.Timeout() && !asked:
-			asked = true
-			c.tell(func(ctx context.Context) error { return c.pubsub.Ping(ctx) }) // the answer, or its absence, says more
+		case c.unserved(connection, err):
 		default:
 			return err
 		}
-		complete := len(fresh) > 0 && c.isComplete()
+		complete := len(fresh) > 0 && connection.IsComplete()
 		if complete {
 			c.pause = 0
 		}
@@ -135,9 +103,9 @@ func (c *subscription) receive() error {
 			c.all.driver.recheck(fresh)
 			clear(fresh)
 		}
-		if time.Since(swept) >= quiet {
+		if time.Since(swept) >= sweepPause {
 			swept = time.Now()
-			if !c.sweep() {
+			if !c.sweep(connection) {
 				return nil
 			}
 		}
@@ -147,8 +115,8 @@ func (c *subscription) receive() error {
 // maxFresh is how many slots are rechecked together.
 const maxFresh = 64
 
-// take handles a message.
-func (c *subscription) take(msg any, fresh map[int]bool) {
+// take handles a message, or nil for none.
+func (c *subscription) take(connection *redisnode.Subscription, msg any, fresh map[int]bool) {
 	d := c.all.driver
 	switch m := msg.(type) {
 	case *redis.Message:
@@ -159,6 +127,7 @@ func (c *subscription) take(msg any, fresh map[int]bool) {
 			break
 		}
 		slot := c.slotOf(m.Channel)
+		connection.Confirm(m.Channel)
 		if c.confirm(slot) {
 			fresh[slot] = true
 		}
@@ -177,19 +146,6 @@ func (c *subscription) confirm(slot int) bool {
 	}
 	s.confirmed, s.pause = true, 0
 	s.release()
-	return true
-}
-
-// isComplete reports whether all slots are confirmed.
-func (c *subscription) isComplete() bool {
-	l := c.all
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, s := range c.slots {
-		if !s.confirmed {
-			return false
-		}
-	}
 	return true
 }
 
@@ -219,25 +175,29 @@ func (c *subscription) moved(err error) bool {
 
 // unserved handles the answer that a slot has no master or is being moved: the other slots keep the
 // connection. The answer refers to the first channel that is not confirmed.
-func (c *subscription) unserved(err error) bool {
+func (c *subscription) unserved(connection *redisnode.Subscription, err error) bool {
 	if !redis.IsClusterDownError(err) && !redis.IsTryAgainError(err) {
 		return false
 	}
-	l := c.all
-	l.mu.Lock()
-	var first *slotSubscription
-	for _, s := range c.slots {
-		if !s.confirmed && s.sent > 0 && (first == nil || s.sent < first.sent) {
-			first = s
-		}
-	}
-	l.mu.Unlock()
-	if first == nil {
+	channel, ok := connection.FirstUnconfirmed()
+	if !ok {
 		return false
 	}
-	first.release()
-	c.replace(first.slot, "")
+	connection.Drop(channel)
+	slot := c.slotOf(channel)
+	c.giveUp(slot)
+	c.replace(slot, "")
 	return true
+}
+
+// giveUp lets the claims of a slot be queued without a subscription.
+func (c *subscription) giveUp(slot int) {
+	l := c.all
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if s := c.slots[slot]; s != nil {
+		s.release()
+	}
 }
 
 // broken closes the connection and records that none of its slots is subscribed. It reports whether
@@ -245,16 +205,18 @@ func (c *subscription) unserved(err error) bool {
 func (c *subscription) broken() (misplaced bool) {
 	l := c.all
 	l.mu.Lock()
-	pubsub := c.pubsub
-	c.pubsub, c.established = nil, false
+	connection := c.connection
+	c.connection = nil
 	for _, s := range c.slots {
-		s.confirmed, s.sent = false, 0
+		s.confirmed = false
 		s.release()
 	}
 	misplaced, c.misplaced = c.misplaced, false
 	c.failing = !misplaced
 	l.mu.Unlock()
-	c.close(pubsub)
+	if connection != nil {
+		connection.Close()
+	}
 	return misplaced
 }
 
@@ -279,7 +241,7 @@ func (c *subscription) report(err error) time.Duration {
 	var answer redis.Error
 	if !errors.As(err, &answer) || driver.ClassOf(redisnode.Classify(err)) != driver.Fatal {
 		d.log.Debug("subscription broken", "server", c.addr, "error", err)
-		return maxBackoff
+		return redisnode.MaxBackoff
 	}
 	l.mu.Lock()
 	known := l.warned[err.Error()]

@@ -3,6 +3,8 @@ package redislock
 import (
 	"context"
 	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
 )
 
 // This file moves the subscription of a slot to another connection.
@@ -17,8 +19,11 @@ func (c *subscription) replace(slot int, addr string) {
 		return // this driver has ended it
 	}
 	delete(c.slots, slot)
-	s.conn, s.confirmed, s.sent = nil, false, 0
-	pause := s.pause.next(maxBackoff) // the slot may be between two masters that name each other
+	if c.connection != nil {
+		c.connection.Drop(s.channel)
+	}
+	s.conn, s.confirmed = nil, false
+	pause := s.pause.Next(redisnode.MaxBackoff) // the slot may be between two masters that name each other
 	l.driver.work.Go(func() {
 		if addr == "" {
 			l.reload()
@@ -41,7 +46,7 @@ func (l *subscriptions) reload() {
 
 // sweep ends the subscriptions of slots without a waiter, and moves those whose master has changed.
 // It reports whether any remains.
-func (c *subscription) sweep() bool {
+func (c *subscription) sweep(connection *redisnode.Subscription) bool {
 	l, d := c.all, c.all.driver
 	if d.cluster == nil {
 		return true
@@ -50,18 +55,17 @@ func (c *subscription) sweep() bool {
 	var unused []string
 	l.mu.Lock()
 	for slot, s := range c.slots {
-		if !waiting[slot] && time.Since(s.used) >= quiet {
+		if !waiting[slot] && time.Since(s.used) >= sweepPause {
 			delete(c.slots, slot)
 			delete(l.slots, slot)
 			unused = append(unused, s.channel)
 		}
 	}
 	l.mu.Unlock()
-	for _, channel := range unused {
-		c.tell(func(ctx context.Context) error { return c.pubsub.SUnsubscribe(ctx, channel) })
-	}
+	connection.Drop(unused...)
+	connection.Unsubscribe(unused...)
 	for slot := range waiting {
-		c.checkMaster(slot)
+		c.checkMaster(connection, slot)
 	}
 	return c.needed()
 }
@@ -79,7 +83,7 @@ func (d *redisDriver) waitingSlots() map[int]bool {
 
 // checkMaster moves a slot whose master has changed: a master that has become a replica keeps its
 // subscribers.
-func (c *subscription) checkMaster(slot int) {
+func (c *subscription) checkMaster(connection *redisnode.Subscription, slot int) {
 	l := c.all
 	l.mu.Lock()
 	s := c.slots[slot]
@@ -89,7 +93,7 @@ func (c *subscription) checkMaster(slot int) {
 	}
 	client, err := l.masterOf(s, "")
 	if err == nil && client.Options().Addr != c.addr {
-		c.tell(func(ctx context.Context) error { return c.pubsub.SUnsubscribe(ctx, s.channel) })
+		connection.Unsubscribe(s.channel)
 		c.replace(slot, "")
 	}
 }

@@ -259,7 +259,7 @@ func TestSubscriptionFollowsAFailover(t *testing.T) {
 			}
 			return false
 		})
-		testenv.Eventually(t, 6*quiet, "a subscriber at the new master", func() bool {
+		testenv.Eventually(t, 6*sweepPause, "a subscriber at the new master", func() bool {
 			step.look()
 			return numSub(t, step.to, "SHARDNUMSUB", channel) == 1 && l.listening(slot)
 		})
@@ -279,7 +279,7 @@ func TestUnusedSlotsAreUnsubscribed(t *testing.T) {
 		l.await(t.Context(), slotOf(fmt.Sprint("k", i)))
 	}
 	l.await(t.Context(), kept)
-	testenv.Eventually(t, 6*quiet, "only one subscription is left", func() bool {
+	testenv.Eventually(t, 6*sweepPause, "only one subscription is left", func() bool {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		return len(l.slots) == 1 && len(l.conns) == 1

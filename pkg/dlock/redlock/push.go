@@ -1,9 +1,6 @@
 package redlock
 
 import (
-	"context"
-	"errors"
-	"net"
 	"strconv"
 	"strings"
 	"sync"
@@ -23,26 +20,16 @@ const channelPrefix = "dlock:"
 type subscription struct {
 	node *node
 
-	dialing chan struct{} // has an element while the connection is made or closed
-
-	mu          sync.Mutex           // held for moments, never while the node is asked
-	pubsub      *redis.PubSub        // nil before the first wish
-	wanted      map[string]time.Time // by channel: when it was last wished for
-	sent        map[string]bool      // the channels that the connection was asked for
-	heard       map[string]bool      // the channels that are subscribed
-	established bool                 // the connection is made, and was asked for all that was wanted
-	pruned      time.Time
-	stirred     chan struct{}
-	ended       bool
+	mu         sync.Mutex              // held for moments, never while the node is called
+	connection *redisnode.Subscription // nil while there is none
+	wanted     map[string]time.Time    // by channel: when it was last requested; nil before the first
+	pruned     time.Time
+	stirred    chan struct{}
+	ended      bool
 }
 
-const (
-	// quiet is how long a subscription may be silent before it is pinged: a half-open connection
-	// would never report its end.
-	quiet = 5 * time.Second
-	// linger is how long a channel stays subscribed after the last request for it.
-	linger = 10 * time.Second
-)
+// linger is how long a channel stays subscribed after the last request for it.
+const linger = 10 * time.Second
 
 // listen makes sure that a waiting claim receives messages. The caller holds redDriver.mu.
 func (d *redDriver) listen(c *claim) {
@@ -61,18 +48,12 @@ func (e *subscription) want(channel string) {
 		return
 	}
 	if e.wanted == nil {
-		e.wanted, e.sent, e.heard = map[string]time.Time{}, map[string]bool{}, map[string]bool{}
-		e.stirred, e.dialing = make(chan struct{}, 1), make(chan struct{}, 1)
-		e.pubsub = e.node.client.Subscribe(e.node.driver.ctx)
+		e.wanted, e.stirred = map[string]time.Time{}, make(chan struct{}, 1)
 		e.node.driver.work.Go(e.run)
 	}
 	e.wanted[channel] = time.Now()
-	if e.established && !e.sent[channel] {
-		e.sent[channel] = true
-		pubsub := e.pubsub
-		e.node.driver.work.Go(func() {
-			e.tell(pubsub, func(ctx context.Context) error { return pubsub.Subscribe(ctx, channel) })
-		})
+	if connection := e.connection; connection != nil && connection.Want(channel) {
+		e.node.driver.work.Go(func() { connection.Request(channel) })
 	}
 	select {
 	case e.stirred <- struct{}{}:
@@ -84,7 +65,7 @@ func (e *subscription) want(channel string) {
 func (e *subscription) count(channel string) int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.heard[channel] {
+	if e.connection != nil && e.connection.IsConfirmed(channel) {
 		return 1
 	}
 	return 0
@@ -94,66 +75,85 @@ func (e *subscription) count(channel string) int {
 func (e *subscription) close() {
 	e.mu.Lock()
 	e.ended = true
-	pubsub := e.pubsub
+	connection := e.connection
 	e.mu.Unlock()
-	if pubsub == nil {
-		return
+	if connection != nil {
+		connection.Close()
 	}
-	e.dialing <- struct{}{}
-	_ = pubsub.Close()
-	<-e.dialing
 }
 
-func (e *subscription) current() *redis.PubSub {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.pubsub
-}
-
-// tell sends a command within the node timeout. If it fails, run notices.
-func (e *subscription) tell(pubsub *redis.PubSub, command func(context.Context) error) {
-	redisnode.Tell(pubsub, e.node.driver.settings.longest(), command)
-}
-
-// run subscribes and forwards messages, and reconnects after failures. Only subscribe opens a
-// connection: it has a timeout, so that Close does not wait for a dead link.
+// run subscribes and forwards messages while channels are wanted, and reconnects after failures.
 func (e *subscription) run() {
 	d := e.node.driver
-	pause, up, asked := 10*time.Millisecond, false, false
+	var pause redisnode.Backoff
 	for d.ctx.Err() == nil {
-		if !up {
-			e.dropIdle()
-			if !e.isWanted() {
-				e.rest()
-				continue
-			}
-			err := e.open()
-			if err != nil {
-				pause = e.retry(err, pause)
-				continue
-			}
-			up, asked = true, false
+		e.dropIdle()
+		if !e.isWanted() {
+			e.rest()
+			continue
 		}
-		msg, err := e.current().ReceiveTimeout(redisnode.NoReconnect(), quiet)
-		var late net.Error
-		switch {
-		case err == nil:
-			pause, asked = 10*time.Millisecond, false
-			e.take(msg)
-		case errors.As(err, &late) && late.Timeout() && !asked:
-			asked = true
-			pubsub := e.current()
-			e.tell(pubsub, func(ctx context.Context) error { return pubsub.Ping(ctx) }) // the answer, or its absence, says more
-		default:
-			pause, up = e.retry(err, pause), false
+		connection, err := e.open()
+		if err == nil {
+			err = e.receive(connection, &pause)
 		}
-		e.prune()
+		e.broken()
+		e.report(err)
+		d.sleep(pause.Next(redisnode.MaxBackoff))
 	}
 }
 
-// retry replaces a failed subscription after a pause and returns the next pause. A node that
-// refuses a subscription answers at once.
-func (e *subscription) retry(cause error, pause time.Duration) time.Duration {
+// open subscribes to all wanted channels.
+func (e *subscription) open() (*redisnode.Subscription, error) {
+	d := e.node.driver
+	connection := redisnode.NewSubscription(d.ctx, e.node.client, false, d.settings.longest())
+	if !e.use(connection) {
+		connection.Close()
+		return nil, redis.ErrClosed
+	}
+	return connection, connection.Open()
+}
+
+func (e *subscription) use(connection *redisnode.Subscription) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.ended {
+		return false
+	}
+	e.connection = connection
+	for channel := range e.wanted {
+		connection.Want(channel)
+	}
+	return true
+}
+
+// receive forwards messages until the connection breaks.
+func (e *subscription) receive(connection *redisnode.Subscription, pause *redisnode.Backoff) error {
+	for {
+		msg, err := connection.Receive()
+		if err != nil {
+			return err
+		}
+		if msg != nil {
+			*pause = 0
+			e.take(connection, msg)
+		}
+		connection.Unsubscribe(e.dropIdle()...)
+	}
+}
+
+// broken closes the connection.
+func (e *subscription) broken() {
+	e.mu.Lock()
+	connection := e.connection
+	e.connection = nil
+	e.mu.Unlock()
+	if connection != nil {
+		connection.Close()
+	}
+}
+
+// report logs why a connection broke. A node that refuses a subscription answers at once.
+func (e *subscription) report(cause error) {
 	d := e.node.driver
 	d.log.Debug("subscription failed", "node", e.node.addr, "error", cause)
 	if redis.HasErrorPrefix(cause, "NOPERM") {
@@ -162,9 +162,6 @@ func (e *subscription) retry(cause error, pause time.Duration) time.Duration {
 				"node", e.node.addr, "cure", "ACL SETUSER <user> &"+channelPrefix+"*", "error", cause)
 		})
 	}
-	e.reopen()
-	d.sleep(pause)
-	return min(2*pause, time.Second)
 }
 
 // rest waits for a channel to be requested.
@@ -181,61 +178,6 @@ func (e *subscription) isWanted() bool {
 	return len(e.wanted) > 0
 }
 
-// open establishes the connection and subscribes to all wanted channels.
-func (e *subscription) open() error {
-	ctx, cancel := context.WithTimeout(e.node.driver.ctx, e.node.driver.settings.longest())
-	defer cancel()
-	for {
-		todo := e.unsent()
-		if len(todo) == 0 {
-			return nil
-		}
-		e.dialing <- struct{}{}
-		err := e.current().Subscribe(ctx, todo...)
-		<-e.dialing
-		if err != nil {
-			return err
-		}
-	}
-}
-
-// unsent returns the wanted channels that were not requested yet. Once there are none, each caller
-// requests its own channel.
-func (e *subscription) unsent() (todo []string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for c := range e.wanted {
-		if !e.sent[c] {
-			e.sent[c] = true
-			todo = append(todo, c)
-		}
-	}
-	e.established = len(todo) == 0
-	return todo
-}
-
-// reopen replaces a dead subscription.
-func (e *subscription) reopen() {
-	e.mu.Lock()
-	dead := e.pubsub
-	clear(e.heard)
-	clear(e.sent)
-	e.established = false
-	if !e.ended {
-		e.pubsub = e.node.client.Subscribe(e.node.driver.ctx)
-	}
-	e.mu.Unlock()
-	_ = dead.Close()
-}
-
-// prune unsubscribes from channels that were not requested for a long time.
-func (e *subscription) prune() {
-	idle, pubsub := e.dropIdle(), e.current()
-	if len(idle) > 0 {
-		e.tell(pubsub, func(ctx context.Context) error { return pubsub.Unsubscribe(ctx, idle...) })
-	}
-}
-
 // dropIdle forgets the channels that were not requested for a long time, and returns them.
 func (e *subscription) dropIdle() (idle []string) {
 	e.mu.Lock()
@@ -249,49 +191,30 @@ func (e *subscription) dropIdle() (idle []string) {
 		if now.Sub(at) > linger {
 			idle = append(idle, c)
 			delete(e.wanted, c)
-			delete(e.sent, c)
-			delete(e.heard, c)
 		}
+	}
+	if e.connection != nil {
+		e.connection.Drop(idle...)
 	}
 	return idle
 }
 
 // take handles a message of a subscription.
-func (e *subscription) take(msg any) {
+func (e *subscription) take(connection *redisnode.Subscription, msg any) {
 	d := e.node.driver
 	switch m := msg.(type) {
 	case *redis.Subscription:
 		if m.Kind == "subscribe" {
-			d.stands(e, m.Channel)
-		} else {
-			e.unsubscribed(m.Channel)
+			d.subscribed(connection, m.Channel)
+			break
+		}
+		connection.Unconfirm(m.Channel)
+		if connection.IsWanted(m.Channel) { // again, while it was being unsubscribed
+			connection.Request(m.Channel)
 		}
 	case *redis.Message:
 		d.told(m.Channel, m.Payload)
 	}
-}
-
-// unsubscribed requests a channel again that was wanted again while it was being unsubscribed.
-func (e *subscription) unsubscribed(channel string) {
-	e.mu.Lock()
-	delete(e.heard, channel)
-	_, wanted := e.wanted[channel]
-	pubsub := e.pubsub
-	e.mu.Unlock()
-	if wanted {
-		e.tell(pubsub, func(ctx context.Context) error { return pubsub.Subscribe(ctx, channel) })
-	}
-}
-
-// stands records that a channel is subscribed, and reports whether that is new.
-func (e *subscription) stands(channel string) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if _, wanted := e.wanted[channel]; !wanted || e.heard[channel] {
-		return false
-	}
-	e.heard[channel] = true
-	return true
 }
 
 // queueOf returns the queue of a channel, or nil if it has no waiter. The caller holds mu.
@@ -303,13 +226,13 @@ func (d *redDriver) queueOf(channel string) *waitQueue {
 	return nil
 }
 
-// stands handles a channel that is subscribed from now on: earlier messages were missed. The queue
+// subscribed handles a channel that is subscribed from now on: earlier messages were missed. The queue
 // is rechecked once, when a majority of the nodes is subscribed. Subscriptions are counted under
 // mu, so that exactly one of them completes the majority.
-func (d *redDriver) stands(e *subscription, channel string) {
+func (d *redDriver) subscribed(connection *redisnode.Subscription, channel string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !e.stands(channel) {
+	if !connection.Confirm(channel) {
 		return
 	}
 	heard := 0
