@@ -2,6 +2,7 @@ package redislock
 
 import (
 	_ "embed"
+	"strings"
 
 	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
 )
@@ -11,6 +12,8 @@ type command = redisnode.Command
 var (
 	//go:embed lua/common.lua
 	commonLua string
+	//go:embed lua/token.lua
+	tokenLua string
 	//go:embed lua/acquire.lua
 	acquireLua string
 	//go:embed lua/renew_held.lua
@@ -26,10 +29,17 @@ var (
 )
 
 var (
-	acquireScript    = redisnode.NewScript(acquireLua, commonLua)
-	renewHeldScript  = redisnode.NewScript(renewHeldLua, commonLua)
-	renewQueueScript = redisnode.NewScript(renewQueueLua, commonLua)
-	releaseScript    = redisnode.NewScript(releaseLua, commonLua)
-	lookScript       = redisnode.NewScript(lookLua, commonLua)
-	inspectScript    = redisnode.NewScript(inspectLua, commonLua)
+	acquireScript    = newScript(acquireLua)
+	renewHeldScript  = newScript(renewHeldLua)
+	renewQueueScript = newScript(renewQueueLua)
+	releaseScript    = newScript(releaseLua)
+	lookScript       = newScript(lookLua)
+	inspectScript    = newScript(inspectLua)
 )
+
+// newScript also inserts the lines that every path needs which takes a token: a function would cost
+// the frequent paths time.
+func newScript(source string) *redisnode.Script {
+	common := strings.ReplaceAll(commonLua, "  --@token\n", tokenLua)
+	return redisnode.NewScript(strings.ReplaceAll(source, "  --@token\n", tokenLua), common)
+}

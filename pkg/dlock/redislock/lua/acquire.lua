@@ -5,26 +5,22 @@
 -- Returns a state, or "again <id> 0" if dead waiters must be dropped before it is known
 -- whether the lock is free, or "full <id> <waiters>".
 local call = redis.call -- looked up once
-local lock, fence, queue, tombstone, gap, id, who = KEYS[1], KEYS[2], KEYS[3], KEYS[5], KEYS[6], ARGV[1], ARGV[4]
+local lock, fence, queue, tombstone, gap = KEYS[1], KEYS[2], KEYS[3], KEYS[5], KEYS[6]
+local id, who, fences = ARGV[1], ARGV[4], ARGV[5] or '1'
 
 -- The common case: the lock has no holder, no waiter and no tombstone.
 local known
 if gap then known = call('EXISTS', lock, queue, tombstone, gap) else known = call('EXISTS', lock, queue, tombstone) end
 if known == 0 then
   local t = call('TIME')
-  local token = t[1] .. string.sub('00000' .. t[2], -6)
-  local last = call('SET', fence, ARGV[5] and string.format('%.0f', token + ARGV[5] - 1) or token, 'PX', '86400000', 'GET')
-  if last and tonumber(last) >= tonumber(token) then -- see next_token
-    token = string.format('%.0f', last + 1)
-    call('SET', fence, string.format('%.0f', last + (ARGV[5] or 1)), 'PX', '86400000')
-  end
+  --@token
   call('SET', lock, id .. ' ' .. token .. ' ' .. t[1] .. '.' .. t[2] .. ' ' .. who, 'PX', ARGV[2])
   return 'held ' .. id .. ' ' .. token
 end
 
 -- The common case of a busy lock: another claim holds it, so this one waits or leaves. Apart from
 -- the holder and its queue, only a tombstone or a gap can exist here.
-local waiters, waits, fences = KEYS[4], ARGV[3] ~= '0', ARGV[5] or '1'
+local waiters, waits = KEYS[4], ARGV[3] ~= '0'
 local value = call('GET', lock) -- fails, before anything is written, if it is not a string
 local ahead = call('ZCARD', queue)
 if value then known = known - 1 end
@@ -93,9 +89,9 @@ if free then
   more = grant_next(lock, queue, waiters, fence)
   value = redis.call('GET', lock)
 end
-local now, since = clock()
+local now, since, t = clock()
 if free and not value and not more then -- all waiters were dead
-  local token = next_token(fence, tonumber(fences), now)
+  local token = next_token(fence, fences, t)
   hold(lock, id, token, since, who, ARGV[2])
   return 'held ' .. id .. ' ' .. token
 end

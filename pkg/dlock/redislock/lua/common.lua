@@ -20,7 +20,7 @@
 -- script reports "more".
 --
 -- Lua creates the functions again on each run of a script, so the frequent paths are written out
--- before this point.
+-- before this point, and token.lua replaces each line --@token.
 
 local KEEP_MS = 60000        -- how long an untouched queue is kept
 local HEARTBEAT_US = 3000000 -- the longest heartbeat, see driver.Heartbeat
@@ -32,10 +32,10 @@ local RECHECKS = 8           -- waiters at the head that ask when the lease ends
 
 local function digits(n) return string.format('%.0f', n) end
 
--- clock returns the time in microseconds, and in the form of <since>.
+-- clock returns the time in microseconds, in the form of <since>, and as the server returns it.
 local function clock()
   local t = redis.call('TIME')
-  return t[1] * 1000000 + t[2], t[1] .. '.' .. t[2]
+  return t[1] * 1000000 + t[2], t[1] .. '.' .. t[2], t
 end
 
 local function owner(value) return value and string.sub(value, 1, 32) end
@@ -78,14 +78,10 @@ local function push(channel, ...)
   redis.pcall(string.byte(channel) == 123 and 'SPUBLISH' or 'PUBLISH', channel, table.concat({...}, '\1'))
 end
 
--- next_token takes the next token, max(last + 1, time), and reserves the requested number. The time
--- keeps tokens increasing if the counter was lost or, after a failover, is old; the counter does if
--- the clock was set back.
-local function next_token(fence, fences, now)
-  local last = redis.call('SET', fence, digits(now + fences - 1), 'PX', 86400000, 'GET')
-  if not last or tonumber(last) < now then return digits(now) end
-  redis.call('SET', fence, digits(last + fences), 'PX', 86400000)
-  return digits(last + 1)
+-- next_token takes the next token, and reserves as many as fences says. t is the time.
+local function next_token(fence, fences, t)
+  --@token
+  return token
 end
 
 -- hold makes a claim the holder of a free lock. who is "<channel> <info>".
@@ -143,7 +139,7 @@ end
 -- first one gets the lock and learns of it when it renews. Returns true if it dropped so many dead
 -- waiters that another call must continue.
 local function grant_next(lock, queue, waiters, fence)
-  local now, since = clock()
+  local now, since, t = clock()
   local passed, dropped, next = {}, 0, nil
   local alive, dead, seen
   repeat
@@ -169,7 +165,7 @@ local function grant_next(lock, queue, waiters, fence)
     next = passed[1]
   end
   if not next then return redis.call('EXISTS', queue) == 1 end
-  local token = next_token(fence, tonumber(next.fences), now)
+  local token = next_token(fence, next.fences, t)
   drop(queue, waiters, {next.id})
   hold(lock, next.id, token, since, next.channel .. ' ' .. next.info, math.ceil((next.deadline - now) / 1000))
   push(next.channel, 'held', lock, next.id, token)

@@ -8,7 +8,7 @@
 -- Returns the state that it found, with a token only if one had to match. "more" follows
 -- if dead waiters must be dropped before the lock can be granted.
 local call = redis.call -- looked up once
-local lock, id, extra = KEYS[1], ARGV[1], ARGV[2]
+local lock, fence, id, extra = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 local value = redis.pcall('GET', lock)
 
 -- The common case: the claim holds the lock, and the next waiter is alive and subscribed, or there
@@ -22,8 +22,7 @@ if not extra and type(value) == 'string' and string.sub(value, 1, 32) == id then
   end
   local record = call('HGET', KEYS[4], next)
   local t = call('TIME')
-  local granted = t[1] .. string.sub('00000' .. t[2], -6)
-  local now = tonumber(granted)
+  local now = t[1] * 1000000 + t[2]
   local deadline, fences, who, channel
   if record then deadline, fences, who, channel = string.match(record, '^(%d+) %S+ (%d+) %d ((%S+) .*)$') end
   local left = deadline and deadline - now or 0
@@ -32,13 +31,9 @@ if not extra and type(value) == 'string' and string.sub(value, 1, 32) == id then
     if redis.pcall('PUBSUB', sharded and 'SHARDNUMSUB' or 'NUMSUB', channel)[2] ~= 0 then
       call('ZREM', KEYS[3], next)
       call('HDEL', KEYS[4], next)
-      local last = call('SET', KEYS[2], fences == '1' and granted or string.format('%.0f', now + fences - 1), 'PX', '86400000', 'GET')
-      if last and tonumber(last) >= now then -- see next_token
-        granted = string.format('%.0f', last + 1)
-        call('SET', KEYS[2], string.format('%.0f', last + fences), 'PX', '86400000')
-      end
-      call('SET', lock, next .. ' ' .. granted .. ' ' .. t[1] .. '.' .. t[2] .. ' ' .. who, 'PX', math.ceil(left / 1000))
-      redis.pcall(sharded and 'SPUBLISH' or 'PUBLISH', channel, 'held\1' .. lock .. '\1' .. next .. '\1' .. granted)
+      --@token
+      call('SET', lock, next .. ' ' .. token .. ' ' .. t[1] .. '.' .. t[2] .. ' ' .. who, 'PX', math.ceil(left / 1000))
+      redis.pcall(sharded and 'SPUBLISH' or 'PUBLISH', channel, 'held\1' .. lock .. '\1' .. next .. '\1' .. token)
       return 'held ' .. id .. ' 0'
     end
   end
@@ -73,7 +68,7 @@ if found == 'held' then
     local w = first and parse(redis.call('HGET', waiters, first))
     if w then push(w.channel, 'free', lock, first, '0') end
   else
-    more = grant_next(lock, queue, waiters, KEYS[2])
+    more = grant_next(lock, queue, waiters, fence)
   end
 end
 return found .. ' ' .. id .. ' ' .. token .. (more and ' more' or '')
