@@ -42,7 +42,17 @@ func (c *Client) releaseHeld(ctx context.Context, g *Guard) (bool, error) {
 		return end != notHeld, err
 	}
 	defer c.leave()
+	returns := false
+	defer func() {
+		if !returns { // a hook of the backend's client or the caller's context panicked
+			c.mu.Lock()
+			c.cleanUp(g.claim)
+			c.unlock()
+			c.released(g, nil)
+		}
+	}()
 	err = c.sendRelease(ctx, g.claim)
+	returns = true
 	c.released(g, err)
 	return true, err
 }
