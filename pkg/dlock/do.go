@@ -56,7 +56,8 @@ func (c *Client) doInside(ctx context.Context, outer *Guard, s *lockSettings, fn
 
 // run runs fn and releases the lock, even if fn panics. It does not recover.
 func (g *Guard) run(ctx context.Context, fn func(context.Context) error) (err error) {
-	inner, cancel := g.WithContext(ctx)
+	var inner context.Context
+	cancel := func() {}
 	defer func() {
 		cancel()
 		switch uerr := g.Unlock(ctx); {
@@ -66,5 +67,6 @@ func (g *Guard) run(ctx context.Context, fn func(context.Context) error) (err er
 			err = errors.Join(err, uerr)
 		}
 	}()
+	inner, cancel = g.WithContext(ctx) // calls methods of ctx, which may panic as fn may
 	return fn(inner)
 }

@@ -297,7 +297,9 @@ func (g *Guard) Unlock(ctx context.Context) error {
 // Like Unlock with a context that has ended, it releases the lock within a third of the TTL and
 // at most two seconds.
 func UnlockInto(err *error, g *Guard) {
-	over, cancel := context.WithCancel(g.Context()) // has its values, so that traces continue
+	ctx := context.Background()
+	safely(func() { ctx = g.Context() }) // has its values, so that traces continue; may call the user's code
+	over, cancel := context.WithCancel(ctx)
 	cancel()
 	failed := g.Unlock(over)
 	if err != nil && failed != nil {

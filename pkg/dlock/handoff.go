@@ -86,7 +86,20 @@ func (c *Client) join(ctx context.Context, key string, s *lockSettings) (*Guard,
 	name := handoffName{key, s.ttl, s.margin, s.info}
 	name.info.Trace = ""
 	w := &localWaiter{make(chan handed, 1), c.now()}
-	return c.lineUp(name, s, w).await(ctx, w, s)
+	h, got := c.lineUp(name, s, w), handed{}
+	returns := false
+	defer func() {
+		switch { // the context of the caller panicked
+		case returns:
+		case got.guard != nil:
+			h.refuse(got.guard)
+		default:
+			_ = h.leave(w)
+		}
+	}()
+	g, err := h.await(ctx, w, s, &got)
+	returns = true
+	return g, err
 }
 
 // lineUp adds a waiter to the queue of its handoff, and creates the handoff if necessary.
@@ -108,7 +121,8 @@ func (c *Client) lineUp(name handoffName, s *lockSettings, w *localWaiter) *hand
 	return h
 }
 
-func (h *handoff) await(ctx context.Context, w *localWaiter, s *lockSettings) (*Guard, error) {
+// await waits for a result, and stores in got what another goroutine handed over.
+func (h *handoff) await(ctx context.Context, w *localWaiter, s *lockSettings, got *handed) (*Guard, error) {
 	c := h.client
 	var timeUp <-chan time.Time
 	if s.hasWait {
@@ -120,7 +134,7 @@ func (h *handoff) await(ctx context.Context, w *localWaiter, s *lockSettings) (*
 	defer c.measureWaiting(-1)
 	var err error
 	select {
-	case got := <-w.got:
+	case *got = <-w.got:
 		if got.guard != nil && ctx.Err() != nil { // it came too late for its caller
 			h.refuse(got.guard)
 			return nil, ctxError(ctx)
