@@ -162,7 +162,7 @@ func (h *handoff) await(ctx context.Context, w *localWaiter, s *lockSettings, go
 }
 
 // leave removes a waiter that gives up from the queue. It returns the error that keeps the
-// claim from being answered, if there is one.
+// claim from being answered, or with which the acquisition has just failed, if there is one.
 func (h *handoff) leave(w *localWaiter) error {
 	waited, sought, trouble := h.remove(w)
 	if sought != nil { // the claim is withdrawn before the call returns; see withdraw
@@ -175,7 +175,7 @@ func (h *handoff) leave(w *localWaiter) error {
 	if got.guard != nil {
 		h.refuse(got.guard)
 	}
-	return nil
+	return got.err
 }
 
 // within waits until done is closed, or the timeout has passed.

@@ -377,3 +377,22 @@ func TestUnknownOutcomeSticksInAHandoff(t *testing.T) {
 		}
 	})
 }
+
+// The acquisition for local waiters fails at the same time as the wait of one of them ends: that
+// one reports the failure, not that another has the lock.
+func TestHandoffFailsWhenTheWaitEnds(t *testing.T) {
+	for range times(20, 500) {
+		virtual(t, func(t *testing.T) {
+			store := memlock.New()
+			acquire := func(context.Context, driver.Driver, driver.Request) (driver.State, error) {
+				elapse(time.Second)
+				return driver.State{}, driver.Classify(driver.ErrDenied, driver.Fatal)
+			}
+			c := client(t, &scripted{Opener: store, acquire: acquire}, dlock.Config{LocalBatch: 1})
+			_, err := c.Acquire(ctx, "k", dlock.WithWait(time.Second))
+			if !errors.Is(err, dlock.ErrDenied) && !errors.Is(err, dlock.ErrUnknownOutcome) { // unknown: the wait ended first
+				t.Errorf("nothing is held: %v", err)
+			}
+		})
+	}
+}
