@@ -152,12 +152,19 @@ func (c *Client) supersede(before, cl *claim) bool {
 		return false
 	}
 	if before.phase == lingering {
-		c.finish(before, nil)
-		c.logMinHoldCut(before)
+		c.cutMinHold(before)
 		return true
 	}
 	c.lose(before, lossTaken, "the key was granted again")
 	return true
+}
+
+// cutMinHold ends a lingering claim that the backend has taken away. It may still be stored: on one
+// of several servers, or with another token.
+func (c *Client) cutMinHold(cl *claim) {
+	c.finish(cl, nil)
+	c.logMinHoldCut(cl)
+	c.cleanUp(cl)
 }
 
 // verifyNow renews a claim at once. A claim that must not be renewed is only verified.

@@ -153,9 +153,7 @@ func (c *Client) renewed(cl *claim, st driver.State, s sent, now int64) {
 	case cl.phase == held:
 		c.lose(cl, lossTaken, "the backend says that it is not ours")
 	case cl.phase == lingering:
-		c.finish(cl, nil)
-		c.logMinHoldCut(cl)
-		c.cleanUp(cl) // it may still be stored: on one of several servers, or with another token
+		c.cutMinHold(cl)
 	default:
 		c.finish(cl, nil) // the place in the queue is lost
 		if st.Phase == driver.Queued {

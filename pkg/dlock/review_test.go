@@ -406,3 +406,27 @@ func TestCloseEndsATry(t *testing.T) {
 		}
 	})
 }
+
+// A lock that is unlocked within its minimum hold, and whose key was granted again meanwhile, may
+// still be stored, for instance on some of several servers. It is released.
+func TestMinHoldOfAKeyGrantedAgain(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		store, faults := faulty(faultdriver.Rule{Op: faultdriver.Push, Fault: faultdriver.LosePush})
+		c := client(t, faults, dlock.Config{})
+		g := acquire(t, c, "k", dlock.WithTTL(time.Hour), dlock.WithMinHold(time.Hour))
+		unlock(t, g)
+		a, err := client(t, store, dlock.Config{}).Admin()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := a.Evict(ctx, "k", g.Token()); err != nil {
+			t.Fatal(err)
+		}
+		next := acquire(t, c, "k")
+		synctest.Wait()
+		if n := faults.Calls(faultdriver.Release); n != 1 {
+			t.Errorf("%d releases of the first claim, want 1", n)
+		}
+		unlock(t, next)
+	})
+}
