@@ -9,10 +9,11 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// threeNodes returns a driver that calls no node: the test provides their answers.
+// threeNodes returns a driver that calls no node: the test provides their answers, and what is to
+// be removed from them stays in their lists.
 func threeNodes() *redDriver {
 	return &redDriver{
-		EventQueue: driver.NewEventQueue(4), majority: 2, nodes: []*node{{at: 0}, {at: 1}, {at: 2}},
+		EventQueue: driver.NewEventQueue(4), majority: 2, nodes: []*node{{at: 0, sweeping: true}, {at: 1, sweeping: true}, {at: 2, sweeping: true}},
 		claims: map[claimID]*claim{}, queues: map[string]*waitQueue{},
 	}
 }
@@ -36,7 +37,7 @@ func TestMajorityDecidesARenewal(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			d := threeNodes()
-			c := &claim{key: "k", id: "id", phase: driver.Held, token: 5, ttl: time.Minute}
+			c := &claim{key: "k", id: "id", phase: driver.Held, token: 5, ttl: time.Minute, open: make([]int, 3)}
 			d.claims[claimID{"k", "id"}] = c
 			r := &renewal{driver: d, refs: []driver.Ref{{Key: "k", ID: "id", TTL: time.Minute}}, claims: []*claim{c}, states: make([]driver.State, 1)}
 			h := &holding{renewal: r, batch: []int{0}, polls: make([]poll, 1), sent: time.Now()}
@@ -57,6 +58,11 @@ func TestMajorityDecidesARenewal(t *testing.T) {
 			}
 			if kept := len(d.claims) > 0; kept != (got.Phase != driver.Gone) {
 				t.Errorf("%v, and the driver keeps it: %v", got.Phase, kept)
+			}
+			for _, n := range d.nodes {
+				if removes := len(n.leftover) > 0; removes != (got.Phase == driver.Gone) {
+					t.Errorf("%v, and node %d is to remove it: %v", got.Phase, n.at, removes)
+				}
 			}
 		})
 	}

@@ -295,10 +295,15 @@ func (d *redDriver) renewed(c *claim, r driver.Ref, sent time.Time) driver.State
 	return driver.State{Phase: driver.Held, Token: c.token, Until: c.until}
 }
 
+// lose forgets a claim that no majority has any more, and removes it from the nodes that still have
+// it: its caller may not know that it was granted, and would not release it.
 func (d *redDriver) lose(c *claim) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.drop(c)
+	if c.phase == driver.Held {
+		d.drop(c)
+		d.removeEverywhere(c)
+	}
 }
 
 // drain processes the late answers, and fills in held claims on the nodes that lack them.

@@ -164,6 +164,7 @@ func (d *redDriver) won(q *waitQueue, c *claim, out outcome) {
 	if was := q.holder; was != nil && was != c && was.phase == driver.Held {
 		was.phase = driver.Gone
 		delete(d.claims, claimID{was.key, was.id})
+		d.removeEverywhere(was)
 		d.Send(driver.Event{Key: was.key, ID: was.id, State: driver.State{Phase: driver.Gone}})
 	}
 	q.dequeue(c)

@@ -1,0 +1,75 @@
+package redlock_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/redlock"
+)
+
+// An opener that does not deliver the answer of the first renewal that wins a lock, and calls won
+// instead.
+type unheardGrant struct {
+	driver.Opener
+	won   func()
+	times atomic.Int32
+}
+
+type unheardDriver struct {
+	driver.Driver
+	opener *unheardGrant
+}
+
+func (u *unheardGrant) Open(o driver.Options) (driver.Driver, error) {
+	d, err := u.Opener.Open(o)
+	return &unheardDriver{d, u}, err
+}
+
+func (u *unheardDriver) Renew(ctx context.Context, refs []driver.Ref) ([]driver.State, error) {
+	states, err := u.Driver.Renew(ctx, refs)
+	for i := range states {
+		if states[i].Phase == driver.Held && u.opener.times.Add(1) == 1 {
+			states[i] = driver.State{}
+			u.opener.won()
+		}
+	}
+	return states, err
+}
+
+// A waiter has won, and its caller has not heard of it. Then a majority loses the lock, so the
+// caller submits another claim. Nothing of the first one stays on the last node.
+func TestUnheardGrantLeavesNoMinority(t *testing.T) {
+	s := start(t, 3)
+	holder := acquire(t, s.locks(t, dlock.Config{}, patient), "k", dlock.WithTTL(time.Minute))
+	b := &unheardGrant{Opener: redlock.New(s.dial(t), patient), won: func() {
+		s.confirms(t)
+		for i := range 2 {
+			check(t, s.direct[i].Del(context.Background(), "k").Err())
+		}
+	}}
+	c, err := dlock.New(&dlock.Config{}, dlock.WithBackend(b))
+	check(t, err)
+	defer func() { _ = c.Close() }()
+	done := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		g, err := c.Acquire(ctx, "k", dlock.WithTTL(2*patience))
+		if err == nil {
+			err = g.Unlock(ctx)
+		}
+		done <- err
+	}()
+	s.waits(t, "k")
+	unlock(t, holder)
+	check(t, <-done)
+	if b.times.Load() == 0 {
+		t.Fatal("no renewal has won, and this has shown nothing")
+	}
+	check(t, c.Close())
+	soon(t, "the last node has nothing", func() bool { return s.stored(t, 2, "k") == "" })
+}
