@@ -207,14 +207,14 @@ func (r *renewal) hold(ctx context.Context, batch []int) {
 
 func (h *holding) send() {
 	d, echo := h.driver, h.refs[h.batch[0]].ID
-	keys, args := make([]string, 0, 2*len(h.batch)), make([]any, 1, 1+4*len(h.batch))
+	keys, args := make([]string, 0, 2*len(h.batch)), make([]any, 1, 1+5*len(h.batch))
 	args[0] = echo
 	timeout := d.settings.longest()
 	for _, i := range h.batch {
 		ref, names := h.refs[i], d.namesOf(h.refs[i].Key)
-		token, shorten := d.renewing(h.claims[i], ref.TTL)
+		token, round, shorten := d.renewing(h.claims[i], ref.TTL)
 		keys = append(keys, names.lock, names.fence)
-		args = append(args, ref.ID, millis(ref.TTL), token, shorten)
+		args = append(args, ref.ID, millis(ref.TTL), token, shorten, round)
 		timeout = min(timeout, d.settings.patience(ref.TTL))
 	}
 	d.ask(d.nodes, d.majority, timeout, echo, func(ctx context.Context, _ *node) *redisnode.Command {
@@ -224,7 +224,7 @@ func (h *holding) send() {
 
 // renewing records the TTL that a claim is renewed with. A call that shortens the lease and is not
 // answered may arrive later, so the driver relies on no more than the shorter lease until then.
-func (d *redDriver) renewing(c *claim, ttl time.Duration) (token int64, shorten string) {
+func (d *redDriver) renewing(c *claim, ttl time.Duration) (token, round int64, shorten string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	shorten = "0"
@@ -232,7 +232,7 @@ func (d *redDriver) renewing(c *claim, ttl time.Duration) (token int64, shorten 
 		shorten, c.least, c.leastBy = "1", ttl, time.Now().Add(driver.TombstoneTTL(ttl))
 	}
 	c.ttl = ttl
-	return c.token, shorten
+	return c.token, c.round, shorten
 }
 
 func (h *holding) isDecided() bool {

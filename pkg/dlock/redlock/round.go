@@ -61,6 +61,7 @@ const (
 type outcome struct {
 	won        bool
 	token      int64
+	round      int64
 	until      time.Time
 	tombstoned bool
 	split      bool // no claim has a majority, or one is just releasing
@@ -196,7 +197,7 @@ func (r *round) verdict() (outcome, bool) {
 	case r.count(confirmed) >= majority && !time.Now().Before(r.until):
 		return outcome{err: ErrLeaseExpired}, true
 	case r.count(confirmed) >= majority:
-		return outcome{won: true, token: r.token, until: r.until}, true
+		return outcome{won: true, token: r.token, round: r.number, until: r.until}, true
 	case possible >= majority:
 		return outcome{}, false
 	case !r.impatient && r.count(pending) > 0 && r.count(taken, stored, confirming, confirmed, unfit) < majority:

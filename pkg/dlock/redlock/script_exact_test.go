@@ -383,7 +383,7 @@ func TestScriptRenews(t *testing.T) {
 	e := startExact(t)
 	renew := func(want string, lock string, ttl int, token int64, shorten int) {
 		e.Helper()
-		e.replies(renewScript, []string{lock, e.n.fence}, "echo "+want, "echo", letterID("a"), ttl, token, shorten)
+		e.replies(renewScript, []string{lock, e.n.fence}, "echo "+want, "echo", letterID("a"), ttl, token, shorten, 7)
 	}
 	renew("", "none", 10_000, 100, 0)
 	e.do("RPUSH", "list", "x")
@@ -400,8 +400,9 @@ func TestScriptRenews(t *testing.T) {
 	renew("100", e.n.lock, 6000, 100, 1)
 	e.expires(e.n.lock, 6000)
 	renew("101", e.n.lock, 6000, 101, 0)
-	e.stored(fmt.Sprintf("a 101 %d.42 1 {a}", scriptSecond), 6000)
+	e.stored(fmt.Sprintf("a 101 %d.42 7 {a}", scriptSecond), 6000)
 	e.highest(101, day)
+	e.release("a", 0, 6, "", "gone a 0 0") // of a round that was lost
 	e.do("SET", e.n.lock, letterID("a"), "PX", 1000)
 	renew("0", e.n.lock, 2000, 102, 0)
 	e.stored("a", 2000)
@@ -421,13 +422,14 @@ func TestScriptRenewsSeveral(t *testing.T) {
 		id := letterID([]string{"a", "b", "c"}[i])
 		e.do("SET", n.lock, fmt.Sprintf("%s %d 1.1 1 {}", id, 100+i), "PX", 1000)
 		keys = append(keys, n.lock, n.fence)
-		args = append(args, id, 10_000+i, []int{100, 200, 300}[i], i%2)
+		args = append(args, id, 10_000+i, []int{100, 200, 300}[i], i%2, 11+i)
 	}
 	e.do("SET", "y", letterID("b")+" 0 1.1 1 {}", "PX", 50_000) // which is shortened
 	e.replies(renewScript, keys, "echo 100 200 300", args...)
 	for i, name := range []string{"x", "y", "z"} {
 		n := (&redDriver{}).namesOf(name)
 		e.expires(n.lock, int64(10_000+i))
+		e.equal("the round of "+name, strings.Fields(e.do("GET", n.lock).(string))[3], []string{"1", "12", "13"}[i])
 		e.equal("the fence of "+name, e.do("GET", n.fence), []string{"<nil>", "200", "300"}[i])
 	}
 }

@@ -19,6 +19,7 @@ type claim struct {
 	phase   driver.Phase // Queued, then Held, then Gone
 	ttl     time.Duration
 	token   int64
+	round   int64     // that has won
 	until   time.Time // the end of its validity, or of its heartbeat while it is queued
 	open    []int     // by node: calls that may store it there and were not answered
 	shown   bool      // a node may show that it waits
@@ -168,7 +169,7 @@ func (d *redDriver) won(q *waitQueue, c *claim, out outcome) {
 		d.Send(driver.Event{Key: was.key, ID: was.id, State: driver.State{Phase: driver.Gone}})
 	}
 	q.dequeue(c)
-	q.holder, c.phase, c.token, c.until, c.tries = c, driver.Held, out.token, out.until, 0
+	q.holder, c.phase, c.token, c.round, c.until, c.tries = c, driver.Held, out.token, out.round, out.until, 0
 	d.claims[claimID{c.key, c.id}] = c
 }
 

@@ -2,25 +2,25 @@
 -- begins with PEXPIRE. It never shortens a lease unless shorten is 1, so that a late call
 -- does no harm.
 -- KEYS lock, fence of each claim
--- ARGV echo, then id, ttl ms, token, shorten (0|1) of each
+-- ARGV echo, then id, ttl ms, token, shorten (0|1), round that has won of each
 -- Returns {echo, answer...}: the token if the claim is stored, "" if the key does not
 -- exist, "-" if it holds something else.
 --@common
 local answers = {ARGV[1]}
 for i = 1, #KEYS / 2 do
   local lock, fence = KEYS[2 * i - 1], KEYS[2 * i]
-  local id, ttl, token = ARGV[4 * i - 2], ARGV[4 * i - 1], ARGV[4 * i]
+  local id, ttl, token = ARGV[5 * i - 3], ARGV[5 * i - 2], ARGV[5 * i - 1]
   local value = redis.pcall('GET', lock)
   if value == false then
     answers[i + 1] = ''
   elseif type(value) ~= 'string' or owner(value) ~= id then
     answers[i + 1] = '-'
   else
-    if ARGV[4 * i + 1] == '1' or redis.call('PTTL', lock) < tonumber(ttl) then redis.call('PEXPIRE', lock, ttl) end
-    local was, since, round, info = string.match(value, '^%x+ (%d+) (%S+) (%d+) (.*)$')
-    if was and was ~= token then -- this node has missed that it won
+    if ARGV[5 * i] == '1' or redis.call('PTTL', lock) < tonumber(ttl) then redis.call('PEXPIRE', lock, ttl) end
+    local was, since, info = string.match(value, '^%x+ (%d+) (%S+) %d+ (.*)$')
+    if was and was ~= token then -- this node has missed that it won; the removal of a lost round may be on its way
       raise(fence, token)
-      redis.call('SET', lock, record(id, token, since, round, info), 'KEEPTTL')
+      redis.call('SET', lock, record(id, token, since, ARGV[5 * i + 1], info), 'KEEPTTL')
       was = token
     end
     answers[i + 1] = was or '0'
