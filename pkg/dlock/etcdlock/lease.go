@@ -213,7 +213,7 @@ func (d *etcdDriver) forget(c *claim) {
 	delete(c.lease.claims, c.id)
 	d.giveNumber(c)
 	if c.other != nil {
-		delete(c.other.claims, c.id)
+		d.leaveOther(c)
 	}
 	d.leaveQueue(c)
 	if c.fixed {

@@ -240,8 +240,7 @@ func (r *renewal) kept(c *claim) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if c.other != nil && (errors.Is(r.errs[c.other], errLeaseGone) || r.sent.After(c.otherBy)) {
-		delete(c.other.claims, c.id)
-		c.other = nil
+		d.leaveOther(c)
 	}
 	return r.errs[c.lease] == nil && (c.other == nil || r.errs[c.other] == nil)
 }
@@ -262,7 +261,7 @@ func (d *etcdDriver) misplaced(v *visit) bool {
 // place and its token.
 func (d *etcdDriver) move(ctx context.Context, v *visit) error {
 	c := v.claim
-	to, err := d.leaseFor(ctx, v.target, c.fixed)
+	to, err := d.leaseToMoveTo(ctx, v)
 	if err != nil {
 		return unsent(err)
 	}
@@ -270,9 +269,13 @@ func (d *etcdDriver) move(ctx context.Context, v *visit) error {
 	aged := to.aged(time.Now())
 	d.mu.Unlock()
 	if aged {
-		if err := d.keepAlive(ctx, to); err != nil {
-			return err
-		}
+		err = d.keepAlive(ctx, to)
+	}
+	if err != nil {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.revokeUnused(c, to)
+		return err
 	}
 	resp, err := d.client.Txn(ctx).
 		If(created(c.own, v.is.rev)).
@@ -285,6 +288,10 @@ func (d *etcdDriver) move(ctx context.Context, v *visit) error {
 	case errors.Is(err, errLeaseGone):
 		d.markLeaseDead(to)
 		return err
+	case d.claims[c.id] != c: // it was released meanwhile, and no lease may list it again
+		d.revokeUnused(c, to)
+		v.is = position{phase: driver.Gone}
+		return nil
 	case err != nil: // it may yet arrive, so both leases are kept
 		if c.other != nil {
 			delete(c.other.claims, c.id)
@@ -293,11 +300,25 @@ func (d *etcdDriver) move(ctx context.Context, v *visit) error {
 		to.claims[c.id] = c
 		return err
 	case !resp.Succeeded:
+		d.revokeUnused(c, to)
 		v.is = position{phase: driver.Gone}
 		return nil
 	}
 	d.attach(c, to)
 	return nil
+}
+
+// leaseToMoveTo returns the lease of a claim's new TTL. After a move that was not answered, a claim
+// that shares no lease uses the same one again.
+func (d *etcdDriver) leaseToMoveTo(ctx context.Context, v *visit) (*lease, error) {
+	d.mu.Lock()
+	to, fixed := v.other, v.fixed
+	again := fixed && to != nil && !to.dead && to.seconds == v.target
+	d.mu.Unlock()
+	if again {
+		return to, nil
+	}
+	return d.leaseFor(ctx, v.target, fixed)
 }
 
 // attach records that a claim is now on another lease. The caller holds mu.
@@ -306,10 +327,29 @@ func (d *etcdDriver) attach(c *claim, to *lease) {
 	if from == to {
 		return
 	}
+	if c.other == to {
+		c.other = nil
+	}
 	delete(from.claims, c.id)
 	c.lease = to
 	to.claims[c.id] = c
 	if c.fixed {
 		d.revokeLater(from)
+	}
+}
+
+// leaveOther records that a claim is not on its second lease. The caller holds mu.
+func (d *etcdDriver) leaveOther(c *claim) {
+	l := c.other
+	delete(l.claims, c.id)
+	c.other = nil
+	d.revokeUnused(c, l)
+}
+
+// revokeUnused revokes a lease that was made for a claim which does not use it. The caller holds
+// mu.
+func (d *etcdDriver) revokeUnused(c *claim, l *lease) {
+	if c.fixed && l != c.lease && l != c.other {
+		d.revokeLater(l)
 	}
 }

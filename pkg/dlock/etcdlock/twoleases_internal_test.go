@@ -114,3 +114,15 @@ func TestEveryLeaseOfAClaimIsKeptAlive(t *testing.T) {
 		}
 	}
 }
+
+// A claim that has moved to the lease of an earlier move, which was not answered, stays listed
+// there: otherwise it would not be lost with that lease, and not be swept.
+func TestClaimThatHasMovedStaysListed(t *testing.T) {
+	d, c := onTwoLeases()
+	from, to := c.lease, c.other
+	d.attach(c, to)
+	r := &renewal{driver: d, sent: c.otherBy.Add(time.Second), errs: map[*lease]error{}}
+	if !r.kept(c) || c.lease != to || c.other != nil || to.claims[c.id] != c || len(from.claims) > 0 {
+		t.Errorf("on lease %d of %d, listed by %d and %d leases", c.lease.seconds, to.seconds, len(to.claims), len(from.claims))
+	}
+}

@@ -1,0 +1,98 @@
+package etcdlock
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc"
+
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// A claim is released while a renewal moves it to the lease of another TTL. Whatever the renewal
+// learns then, the claim stays forgotten, and no lease outlives the driver.
+func TestReleasedWhileItMoves(t *testing.T) {
+	t.Parallel()
+	lost := errors.New("the answer was lost")
+	for name, move := range map[string]func(release func(), send func() error) error{
+		"before the move is sent": func(release func(), send func() error) error {
+			release()
+			return send()
+		},
+		"before its answer comes": func(release func(), send func() error) error {
+			err := send()
+			release()
+			return err
+		},
+		"after its answer was lost": func(_ func(), send func() error) error {
+			_ = send()
+			return lost
+		},
+		"and its answer never comes": func(release func(), send func() error) error {
+			_ = send()
+			release()
+			return lost
+		},
+	} {
+		for _, fixed := range []bool{false, true} {
+			t.Run(map[bool]string{true: "fixed "}[fixed]+name, func(t *testing.T) {
+				t.Parallel()
+				var release func()
+				released := false
+				intercept := func(ctx context.Context, path string, req, reply any, cc *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+					send := func() error { return call(ctx, path, req, reply, cc, opts...) }
+					if !movesLease(req) {
+						return send()
+					}
+					return move(release, send)
+				}
+				d, client := openInternal(t, testenv.Etcd(t).Endpoint(), grpc.WithChainUnaryInterceptor(intercept))
+				ref := refTo("k", 1, 20*time.Minute)
+				release = func() {
+					released = true
+					if st, err := d.Release(t.Context(), ref); err != nil || st.Phase != driver.Held {
+						t.Errorf("released: %v, %v", st.Phase, err)
+					}
+				}
+				acquireHeld(t, d, driver.Request{Ref: ref, Fixed: fixed})
+				longer := ref
+				longer.TTL *= 2
+				states, err := d.Renew(t.Context(), []driver.Ref{longer})
+				if err == nil && states[0].Phase == driver.Held {
+					t.Errorf("the released claim is %v", states[0].Phase)
+				}
+				if !released {
+					release()
+				}
+				if err := d.Close(); err != nil {
+					t.Error(err)
+				}
+				left, err := client.Leases(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				if len(left.Leases) > 0 {
+					t.Errorf("%d leases are left", len(left.Leases))
+				}
+			})
+		}
+	}
+}
+
+// movesLease reports whether a request attaches a key to another lease.
+func movesLease(req any) bool {
+	txn, ok := req.(*pb.TxnRequest)
+	if !ok {
+		return false
+	}
+	for _, op := range txn.Success {
+		if put := op.GetRequestPut(); put != nil && put.IgnoreValue {
+			return true
+		}
+	}
+	return false
+}
