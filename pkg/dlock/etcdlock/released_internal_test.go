@@ -83,6 +83,59 @@ func TestReleasedWhileItMoves(t *testing.T) {
 	}
 }
 
+// The TTL of a claim is changed three times. The first two moves are not answered, and the first
+// arrives last: the next renewal finds the claim on a lease that is no longer kept alive, and
+// moves it.
+func TestClaimIsMovedFromALeaseThatItLeft(t *testing.T) {
+	t.Parallel()
+	lost := errors.New("the answer was lost")
+	moves := 0
+	arrive := func() {}
+	intercept := func(ctx context.Context, path string, req, reply any, cc *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		if !movesLease(req) {
+			return call(ctx, path, req, reply, cc, opts...)
+		}
+		moves++
+		switch moves {
+		case 1:
+			late := context.WithoutCancel(ctx)
+			arrive = func() {
+				if err := call(late, path, req, reply, cc, opts...); err != nil {
+					t.Error(err)
+				}
+			}
+			return lost
+		case 2:
+			return lost
+		}
+		return call(ctx, path, req, reply, cc, opts...)
+	}
+	d, client := openInternal(t, testenv.Etcd(t).Endpoint(), grpc.WithChainUnaryInterceptor(intercept))
+	ref := refTo("k", 1, 20*time.Minute)
+	acquireHeld(t, d, driver.Request{Ref: ref})
+	c := d.claims[ref.ID]
+	renew := func(ttl time.Duration) driver.Phase {
+		renewed := ref
+		renewed.TTL = ttl
+		states, _ := d.Renew(t.Context(), []driver.Ref{renewed})
+		return states[0].Phase
+	}
+	if renew(2*ref.TTL) != driver.Unknown || renew(3*ref.TTL) != driver.Unknown {
+		t.Fatal("the faults did not happen")
+	}
+	arrive()
+	if p := renew(ref.TTL); p != driver.Held {
+		t.Errorf("renewed: %v", p)
+	}
+	resp, err := client.Get(t.Context(), c.own)
+	if err != nil || len(resp.Kvs) != 1 {
+		t.Fatal(resp, err)
+	}
+	if got := resp.Kvs[0].Lease; got != int64(c.lease.id) {
+		t.Error("it is on a lease that nothing keeps alive")
+	}
+}
+
 // movesLease reports whether a request attaches a key to another lease.
 func movesLease(req any) bool {
 	txn, ok := req.(*pb.TxnRequest)

@@ -245,8 +245,9 @@ func (r *renewal) kept(c *claim) bool {
 	return r.errs[c.lease] == nil && (c.other == nil || r.errs[c.other] == nil)
 }
 
-// misplaced reports whether a claim must move to another lease, because its TTL has changed. A move
-// that was not answered but has arrived is accepted.
+// misplaced reports whether a claim must move to another lease, because its TTL has changed, or
+// because one of several moves that were not answered has arrived last. A move that was not
+// answered but has arrived is accepted.
 func (d *etcdDriver) misplaced(v *visit) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -254,7 +255,7 @@ func (d *etcdDriver) misplaced(v *visit) bool {
 	if v.unsure && c.other != nil && v.attached == int64(c.other.id) {
 		c.lease, c.other = c.other, c.lease
 	}
-	return c.lease.seconds != v.target
+	return c.lease.seconds != v.target || (v.unsure && v.attached != int64(c.lease.id))
 }
 
 // move attaches a claim to the lease of its TTL. The key keeps its creation revision, and so its
@@ -293,10 +294,12 @@ func (d *etcdDriver) move(ctx context.Context, v *visit) error {
 		v.is = position{phase: driver.Gone}
 		return nil
 	case err != nil: // it may yet arrive, so both leases are kept
+		by := time.Now().Add(driver.TombstoneTTL(to.ttl))
 		if c.other != nil {
 			delete(c.other.claims, c.id)
+			by = later(by, c.otherBy) // an earlier move may arrive as well
 		}
-		c.other, c.otherBy = to, time.Now().Add(driver.TombstoneTTL(to.ttl))
+		c.other, c.otherBy = to, by
 		to.claims[c.id] = c
 		return err
 	case !resp.Succeeded:
@@ -306,6 +309,13 @@ func (d *etcdDriver) move(ctx context.Context, v *visit) error {
 	}
 	d.attach(c, to)
 	return nil
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // leaseToMoveTo returns the lease of a claim's new TTL. After a move that was not answered, a claim
