@@ -200,9 +200,10 @@ func (p *pipeliner) callInline(ctx context.Context, cmd *command, uncancellable 
 		}
 		call = sharedtimeout.Uncancelled{Context: attempt, Values: ctx}
 	}
+	answered := false
+	defer func() { p.finish(started, answered) }() // also if a hook of the client panics
 	err := client.Process(call, cmd)
-	answered := isAnswer(err)
-	p.finish(started, answered)
+	answered = isAnswer(err)
 	if answered || uncancellable || time.Now().Before(end) {
 		return err
 	}
