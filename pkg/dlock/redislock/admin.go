@@ -210,7 +210,7 @@ func (d *redisDriver) scan(ctx context.Context, node redis.Cmdable, prefix strin
 	var err error
 	for range maxReads {
 		trip, cancel := context.WithTimeout(ctx, tripTimeout)
-		keys, next, err = redisnode.Scan(trip, node, d.prefix+prefix, at.scan, max(limit, 100))
+		keys, next, err = redisnode.Scan(trip, node, d.prefix+prefix, at.scan, limit)
 		cancel()
 		if !isUnanswered(ctx, redisnode.Classify(err)) {
 			break

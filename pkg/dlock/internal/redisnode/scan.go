@@ -8,10 +8,18 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Scan does one step on one server, from the cursor at. It returns the keys of this library's locks
-// that it found, in order, and the next cursor.
-func Scan(ctx context.Context, node redis.Cmdable, prefix string, at uint64, count int) ([]string, uint64, error) {
-	found, next, err := node.ScanType(ctx, at, escapeGlob(prefix)+"*", int64(count), "string").Result()
+// minStep and maxStep limit the keys that a step examines. The server does nothing else during a
+// step, so a caller that asks for many keys gets them in many steps.
+const (
+	minStep = 100
+	maxStep = 1000
+)
+
+// Scan does one step on one server, from the cursor at, for a caller that wants so many keys. It
+// returns the keys of this library's locks that it found, in order, and the next cursor.
+func Scan(ctx context.Context, node redis.Cmdable, prefix string, at uint64, wanted int) ([]string, uint64, error) {
+	step := int64(min(max(wanted, minStep), maxStep))
+	found, next, err := node.ScanType(ctx, at, escapeGlob(prefix)+"*", step, "string").Result()
 	if err != nil || len(found) == 0 {
 		return nil, next, err
 	}
