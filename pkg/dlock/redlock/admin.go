@@ -3,7 +3,6 @@ package redlock
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -114,8 +113,9 @@ func (s *snapshot) show(majority int) []driver.Claim {
 }
 
 // List scans enough nodes to find every lock that a majority has, and returns those locks. A cursor
-// is the position in the order of the nodes, the cursor of that node's scan, and the last key of
-// the step, because a step may return more keys than were requested.
+// is the position in the order of the nodes and the cursor of that node's scan. A step may return
+// more keys than were requested. The cursor carries the surplus: repeating the step would miss keys
+// if others were unlocked meanwhile.
 func (d *redDriver) List(ctx context.Context, prefix, from string, limit int) ([]string, string, error) {
 	at, err := parseCursor(from)
 	if err != nil {
@@ -145,42 +145,36 @@ func (d *redDriver) List(ctx context.Context, prefix, from string, limit int) ([
 func (d *redDriver) list(ctx context.Context, prefix string, at position, limit int) ([]string, string, error) {
 	var keys []string
 	var t tally
-	for at.node < len(d.nodes) && at.done < d.majority {
-		step, next, err := d.scan(ctx, d.nodes[at.node], prefix, at.scan, max(limit, 100))
-		if err != nil {
+	for {
+		n := min(limit-len(keys), len(at.left))
+		keys, at.left = append(keys, at.left[:n]...), at.left[n:]
+		switch {
+		case len(at.left) == 0 && at.done >= d.majority:
+			return keys, "", nil
+		case len(keys) == limit:
+			return keys, at.String(), nil
+		case at.node == len(d.nodes):
+			return nil, "", t.noQuorum(len(d.nodes), d.majority, false)
+		}
+		step, next, err := d.scan(ctx, d.nodes[at.node], prefix, at.scan, limit)
+		switch {
+		case err != nil:
 			t.add(err)
 			at = position{node: at.node + 1, done: at.done}
-			continue
-		}
-		for _, k := range step {
-			if k <= at.last {
-				continue
-			}
-			if len(keys) == limit {
-				return keys, at.String(), nil
-			}
-			keys, at.last = append(keys, k), k
-		}
-		at.scan, at.last = next, ""
-		if next == 0 {
-			at = position{node: at.node + 1, done: at.done + 1}
-		}
-		if len(keys) == limit && at.done < d.majority {
-			return keys, at.String(), nil
+		case next == 0:
+			at = position{node: at.node + 1, done: at.done + 1, left: step}
+		default:
+			at.scan, at.left = next, step
 		}
 	}
-	if at.done < d.majority {
-		return nil, "", t.noQuorum(len(d.nodes), d.majority, false)
-	}
-	return keys, "", nil
 }
 
 // scan does one step on one node. It returns the keys that a majority has and no earlier node has
 // returned.
-func (d *redDriver) scan(ctx context.Context, n *node, prefix string, at uint64, count int) ([]string, uint64, error) {
+func (d *redDriver) scan(ctx context.Context, n *node, prefix string, at uint64, limit int) ([]string, uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, d.settings.longest())
 	defer cancel()
-	found, next, err := redisnode.Scan(ctx, n.client, d.prefix+prefix, at, count)
+	found, next, err := redisnode.Scan(ctx, n.client, d.prefix+prefix, at, limit)
 	if err != nil || len(found) == 0 {
 		return nil, next, redisnode.Classify(err)
 	}
@@ -247,27 +241,28 @@ func (d *redDriver) isShownBy(n *node, owners []string) bool {
 type position struct {
 	node, done int
 	scan       uint64
-	last       string
+	left       []string // found and not yet returned
 }
 
 func (p position) String() string {
-	return fmt.Sprintf("%d %d %d %s", p.node, p.done, p.scan, p.last)
+	words := []string{strconv.Itoa(p.node), strconv.Itoa(p.done), strconv.FormatUint(p.scan, 10)}
+	return strings.Join(append(words, p.left...), redisnode.Separator)
 }
 
 func parseCursor(s string) (p position, err error) {
 	if s == "" {
 		return p, nil
 	}
-	part := strings.SplitN(s, " ", 4)
+	words := strings.Split(s, redisnode.Separator)
 	bad := cursor.Invalid(s)
-	if len(part) != 4 {
+	if len(words) < 3 {
 		return p, bad
 	}
-	node, e1 := strconv.Atoi(part[0])
-	done, e2 := strconv.Atoi(part[1])
-	scan, e3 := strconv.ParseUint(part[2], 10, 64)
+	node, e1 := strconv.Atoi(words[0])
+	done, e2 := strconv.Atoi(words[1])
+	scan, e3 := strconv.ParseUint(words[2], 10, 64)
 	if e1 != nil || e2 != nil || e3 != nil || node < 0 || done < 0 {
 		return p, bad
 	}
-	return position{node, done, scan, part[3]}, nil
+	return position{node, done, scan, words[3:]}, nil
 }

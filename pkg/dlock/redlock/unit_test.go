@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -108,11 +109,13 @@ func TestNoQuorum(t *testing.T) {
 }
 
 func TestCursor(t *testing.T) {
-	at := position{2, 1, 77, "a key"}
-	if got, err := parseCursor(at.String()); err != nil || got != at {
-		t.Errorf("%+v, %v", got, err)
+	for _, at := range []position{{2, 1, 77, nil}, {2, 1, 77, []string{"a key", "b"}}} {
+		got, err := parseCursor(at.String())
+		if err != nil || got.node != at.node || got.done != at.done || got.scan != at.scan || !slices.Equal(got.left, at.left) {
+			t.Errorf("%+v, %v", got, err)
+		}
 	}
-	for _, bad := range []string{"x", "1 2 3", "a 2 3 k", "1 b 3 k", "1 2 c k", "-1 2 3 k"} {
+	for _, bad := range []string{"x", "1\x012", "1 2 3", "a\x012\x013\x01k", "1\x01b\x013\x01k", "1\x012\x01c\x01k", "-1\x012\x013\x01k", "1\x01-2\x013\x01k"} {
 		if _, err := parseCursor(bad); driver.ClassOf(err) != driver.Fatal || err == nil {
 			t.Errorf("%q: %v", bad, err)
 		}
