@@ -170,7 +170,7 @@ type replicated struct {
 func (d *redisDriver) callReplicated(ctx context.Context, lock string, cmd *command) (replicated, error) {
 	err := ctx.Err()
 	if err != nil {
-		return replicated{}, err
+		return replicated{}, driver.Classify(err, driver.Transient) // nothing was sent
 	}
 	cmds := []*command{cmd}
 	short := d.pipeline(ctx, lock, cmds)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
 	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
 	"github.com/ceyewan/genesis/pkg/dlock/internal/sharedtimeout"
 )
@@ -85,7 +86,7 @@ const tripTimeout = 750 * time.Millisecond
 func (d *redisDriver) call(ctx context.Context, cmd *command, how manner) (any, error) {
 	err := ctx.Err()
 	if err != nil {
-		return nil, err
+		return nil, driver.Classify(err, driver.Transient) // nothing was sent
 	}
 	p := &d.pipeliner
 	if d.cluster != nil {
