@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"reflect"
+	"strconv"
 	"time"
 )
 
@@ -38,13 +39,33 @@ func unmarshal(text []byte, to any, known bool) error {
 		d.DisallowUnknownFields()
 	}
 	if err := d.Decode(read.Interface()); err != nil {
-		return err
+		return explain(err, into.Type())
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return errors.New("more than one value")
 	}
 	copyFields(into, read.Elem())
 	return nil
+}
+
+// explain says what an error means for a caller, who does not know the types of this package: t has
+// another name, or none.
+func explain(err error, t reflect.Type) error {
+	var wrong *json.UnmarshalTypeError
+	if !errors.As(err, &wrong) {
+		return err
+	}
+	if wrong.Type == textType {
+		return fmt.Errorf("%s: %s is no duration such as %q", wrong.Field, wrong.Value, "1.5s")
+	}
+	named := *wrong
+	if named.Type == withText(t) {
+		named.Type = t
+	}
+	if named.Struct == "" && named.Field != "" {
+		named.Struct = t.Name()
+	}
+	return &named
 }
 
 var (
@@ -75,19 +96,33 @@ type duration time.Duration
 
 func (d duration) MarshalJSON() ([]byte, error) { return json.Marshal(time.Duration(d).String()) }
 
-// UnmarshalJSON refuses a number: it has no unit.
+// UnmarshalJSON refuses a number: it has no unit. encoding/json adds the name of the field to the
+// error.
 func (d *duration) UnmarshalJSON(raw []byte) error {
 	var text *string
 	if err := json.Unmarshal(raw, &text); err != nil {
-		return errors.New(`a duration is no text such as "1.5s"`)
+		return &json.UnmarshalTypeError{Value: kindOf(raw), Type: textType}
 	}
 	if text == nil { // null changes nothing, as everywhere
 		return nil
 	}
 	parsed, err := time.ParseDuration(*text)
 	if err != nil {
-		return fmt.Errorf("%q is no duration such as %q", *text, "1.5s")
+		return &json.UnmarshalTypeError{Value: strconv.Quote(*text), Type: textType}
 	}
 	*d = duration(parsed)
 	return nil
+}
+
+// kindOf names the kind of a JSON value that is neither text nor null.
+func kindOf(raw []byte) string {
+	switch raw[0] {
+	case '{':
+		return "an object"
+	case '[':
+		return "an array"
+	case 't', 'f':
+		return "a bool"
+	}
+	return "a number"
 }

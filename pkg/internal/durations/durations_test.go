@@ -82,3 +82,22 @@ func TestUnmarshalRefuses(t *testing.T) {
 		}
 	}
 }
+
+// An error names the field, and the type that the caller knows.
+func TestErrorsNameTheField(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"name":"b","wait":5}`:           `wait: a number is no duration such as "1.5s"`,
+		`{"least":"5"}`:                   `least: "5" is no duration such as "1.5s"`,
+		`{"least":{}}`:                    `least: an object is no duration such as "1.5s"`,
+		`{"wait":["5s"]}`:                 `wait: an array is no duration such as "1.5s"`,
+		`{"wait":true}`:                   `wait: a bool is no duration such as "1.5s"`,
+		`{"name":5}`:                      `json: cannot unmarshal number into Go struct field config.name of type string`,
+		`{"name":"b","many":[{"a":"b"}]}`: `json: cannot unmarshal object into Go struct field config.many of type string`,
+		`[]`:                              `json: cannot unmarshal array into Go value of type durations_test.config`,
+	} {
+		var c config
+		if err := json.Unmarshal([]byte(text), &c); err == nil || err.Error() != want {
+			t.Errorf("%s: %v, want %s", text, err, want)
+		}
+	}
+}
