@@ -27,6 +27,10 @@ type span struct {
 	value time.Duration
 }
 
+// maxSpan is a year. Clients add to these durations, and the sum of a longer one could overflow: a
+// negative timeout ends every call at once.
+const maxSpan = 365 * 24 * time.Hour
+
 func checkSpans(spans ...span) error {
 	for _, s := range spans {
 		switch {
@@ -34,6 +38,8 @@ func checkSpans(spans ...span) error {
 			return invalid(s.field, "%v is negative", s.value)
 		case s.value > 0 && s.value < time.Millisecond:
 			return invalid(s.field, "%v is below 1ms", s.value) // a number without a unit
+		case s.value > maxSpan:
+			return invalid(s.field, "%v is above %v", s.value, maxSpan)
 		}
 	}
 	return nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -45,6 +46,7 @@ func TestRedisConfig(t *testing.T) {
 		"MinIdleConns 3":          {Addr: "a:1", MinIdleConns: 3, PoolSize: 2},
 		"MaxRetries":              {Addr: "a:1", MaxRetries: -1},
 		"DialTimeout":             {Addr: "a:1", DialTimeout: -1},
+		"ReadTimeout 2562047h":    {Addr: "a:1", ReadTimeout: math.MaxInt64},
 		"ReadTimeout":             {Addr: "a:1", ReadTimeout: 5},
 		"WriteTimeout":            {Addr: "a:1", WriteTimeout: 5},
 		"ConnectTimeout":          {Addr: "a:1", ConnectTimeout: 5},

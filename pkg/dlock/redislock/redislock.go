@@ -28,9 +28,9 @@ import (
 type Option func(*settings)
 
 // WithMinReplicas accepts a grant or a renewal only when n replicas have confirmed it, each time
-// within the given timeout. It narrows the window in which a failover gives one lock to two
-// holders, but does not close it: WAIT is not consensus. It costs one round trip to the replicas,
-// and one more to the server when a lock passes from one holder to the next.
+// within the given timeout, which is at most a day. It narrows the window in which a failover gives
+// one lock to two holders, but does not close it: WAIT is not consensus. It costs one round trip to
+// the replicas, and one more to the server when a lock passes from one holder to the next.
 func WithMinReplicas(n int, within time.Duration) Option {
 	return func(s *settings) { s.replicas, s.replicaWait = n, within }
 }
@@ -110,11 +110,15 @@ func (o *opener) Open(opts driver.Options) (driver.Driver, error) {
 	return d, nil
 }
 
+// maxReplicaWait is as long as the longest lease. The timeouts that are derived from a longer time
+// could overflow.
+const maxReplicaWait = 24 * time.Hour
+
 func (s *settings) validate() error {
 	switch {
 	case s.bad != nil:
 		return s.bad
-	case s.replicas < 0 || s.replicaWait < 0 || (s.replicas > 0 && s.replicaWait == 0):
+	case s.replicas < 0 || s.replicaWait < 0 || s.replicaWait > maxReplicaWait || (s.replicas > 0 && s.replicaWait == 0):
 		return fmt.Errorf("%w: redislock: WithMinReplicas(%d, %v) is out of range", xerrors.ErrInvalidConfig, s.replicas, s.replicaWait)
 	case s.gap < 0 || s.gap > driver.Heartbeat(time.Hour):
 		return fmt.Errorf("%w: redislock: WithPlainClients(%v) is not between 0 and 3s", xerrors.ErrInvalidConfig, s.gap)

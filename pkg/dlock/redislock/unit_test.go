@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -119,6 +120,7 @@ func TestOpenRefusesBadSettings(t *testing.T) {
 		"nil client":       New(nil),
 		"negative":         New(client, WithMinReplicas(-1, time.Second)),
 		"no time":          New(client, WithMinReplicas(1, 0)),
+		"too much time":    New(client, WithMinReplicas(1, math.MaxInt64)),
 		"gap too long":     New(client, WithPlainClients(time.Minute)),
 		"negative gap":     New(client, WithPlainClients(-1)),
 		"a ring of caches": New(ring),
