@@ -195,17 +195,22 @@ func TestShorterLeaseCountsUntilItCannotArrive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := threeNodes()
 		c := &claim{key: "k", id: "id", phase: driver.Held, token: 5, ttl: time.Hour}
-		renew := func(ttl, want time.Duration) {
+		renew := func(ttl, want time.Duration) *shortening {
 			t.Helper()
 			sent := time.Now()
-			d.renewing(c, ttl)
+			_, _, shorter := d.renewing(c, ttl)
 			st := d.renewed(c, driver.Ref{Key: "k", ID: "id", TTL: ttl}, sent)
 			if got := st.Until.Sub(sent); st.Phase != driver.Held || got != want-expiryRounding {
 				t.Errorf("renewed for %v: %v for %v, want %v", ttl, st.Phase, got, want-expiryRounding)
 			}
+			return shorter
 		}
-		renew(time.Hour, time.Hour)
+		d.heardByAll(c, renew(time.Hour, time.Hour))
 		renew(time.Minute, time.Minute) // shorter
+		d.heardByAll(c, renew(time.Second, time.Second))
+		d.heardByAll(c, renew(time.Minute, time.Minute))
+		d.heardByAll(c, renew(time.Hour, time.Minute)) // the first one may still arrive
+		d.heardByAll(c, renew(10*time.Minute, time.Minute))
 		renew(time.Hour, time.Minute)
 		time.Sleep(driver.TombstoneTTL(time.Minute) - 1)
 		renew(time.Hour, time.Minute)

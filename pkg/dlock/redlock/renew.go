@@ -171,7 +171,8 @@ func (r *renewal) fail(err error) {
 type poll struct {
 	yes, no int
 	decided bool
-	lacking []*node // have nothing under the key
+	lacking []*node     // have nothing under the key
+	shorter *shortening // the call, if it shortens the lease
 }
 
 // A holding is a set of claims that one script renews on each node.
@@ -210,9 +211,14 @@ func (h *holding) send() {
 	keys, args := make([]string, 0, 2*len(h.batch)), make([]any, 1, 1+5*len(h.batch))
 	args[0] = echo
 	timeout := d.settings.longest()
-	for _, i := range h.batch {
+	for k, i := range h.batch {
 		ref, names := h.refs[i], d.namesOf(h.refs[i].Key)
-		token, round, shorten := d.renewing(h.claims[i], ref.TTL)
+		token, round, shorter := d.renewing(h.claims[i], ref.TTL)
+		h.polls[k].shorter = shorter
+		shorten := "0"
+		if shorter != nil {
+			shorten = "1"
+		}
 		keys = append(keys, names.lock, names.fence)
 		args = append(args, ref.ID, millis(ref.TTL), token, shorten, round)
 		timeout = min(timeout, d.settings.patience(ref.TTL))
@@ -224,15 +230,15 @@ func (h *holding) send() {
 
 // renewing records the TTL that a claim is renewed with. A call that shortens the lease and is not
 // answered may arrive later, so the driver relies on no more than the shorter lease until then.
-func (d *redDriver) renewing(c *claim, ttl time.Duration) (token, round int64, shorten string) {
+func (d *redDriver) renewing(c *claim, ttl time.Duration) (token, round int64, shorter *shortening) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	shorten = "0"
 	if ttl < c.ttl {
-		shorten, c.least, c.leastBy = "1", ttl, time.Now().Add(driver.TombstoneTTL(ttl))
+		shorter = &shortening{ttl, time.Now().Add(driver.TombstoneTTL(ttl))}
+		c.shorter = append(c.shorter, shorter)
 	}
 	c.ttl = ttl
-	return c.token, c.round, shorten
+	return c.token, c.round, shorter
 }
 
 func (h *holding) isDecided() bool {
@@ -288,8 +294,10 @@ func (d *redDriver) renewed(c *claim, r driver.Ref, sent time.Time) driver.State
 	if c.phase != driver.Held {
 		return driver.State{Phase: driver.Gone}
 	}
-	if c.least > 0 && time.Now().Before(c.leastBy) {
-		ttl = min(ttl, c.least)
+	now := time.Now()
+	c.shorter = slices.DeleteFunc(c.shorter, func(s *shortening) bool { return !now.Before(s.by) })
+	for _, s := range c.shorter {
+		ttl = min(ttl, s.ttl)
 	}
 	c.until = d.settings.until(sent, ttl)
 	return driver.State{Phase: driver.Held, Token: c.token, Until: c.until}
@@ -314,7 +322,7 @@ func (h *holding) drain() {
 	for k, i := range h.batch {
 		c, p := h.claims[i], &h.polls[k]
 		if h.tally.failed == 0 {
-			h.driver.heardByAll(c, h.refs[i].TTL)
+			h.driver.heardByAll(c, p.shorter)
 		}
 		if p.yes >= h.driver.majority && len(p.lacking) > 0 {
 			h.driver.fill(c, p.lacking)
@@ -322,11 +330,9 @@ func (h *holding) drain() {
 	}
 }
 
-// heardByAll records that no call with this TTL is in flight any more.
-func (d *redDriver) heardByAll(c *claim, ttl time.Duration) {
+// heardByAll records that a call has arrived at all nodes. Another one may still be on its way.
+func (d *redDriver) heardByAll(c *claim, shorter *shortening) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if c.least == ttl {
-		c.least = 0
-	}
+	c.shorter = slices.DeleteFunc(c.shorter, func(s *shortening) bool { return s == shorter })
 }

@@ -19,15 +19,20 @@ type claim struct {
 	phase   driver.Phase // Queued, then Held, then Gone
 	ttl     time.Duration
 	token   int64
-	round   int64     // that has won
-	until   time.Time // the end of its validity, or of its heartbeat while it is queued
-	open    []int     // by node: calls that may store it there and were not answered
-	shown   bool      // a node may show that it waits
-	least   time.Duration
-	leastBy time.Time // until then a call that shortens the lease to least may arrive
-	tries   int       // rounds in a row that others have disturbed
-	notSoon time.Time // no other round before this, for any caller
-	unheard int       // rounds since the lock was last heard of
+	round   int64         // that has won
+	until   time.Time     // the end of its validity, or of its heartbeat while it is queued
+	open    []int         // by node: calls that may store it there and were not answered
+	shown   bool          // a node may show that it waits
+	shorter []*shortening // calls that shorten its lease and may still arrive
+	tries   int           // rounds in a row that others have disturbed
+	notSoon time.Time     // no other round before this, for any caller
+	unheard int           // rounds since the lock was last heard of
+}
+
+// A shortening is a call that shortens a lease to ttl, and can arrive until by.
+type shortening struct {
+	ttl time.Duration
+	by  time.Time
 }
 
 type claimID struct{ key, id string }
