@@ -51,6 +51,23 @@ func (s *Section) against(inside []*Section) (worst *Section) {
 
 func compare(a, b int64) int { return int(min(max(a-b, -1), 1)) }
 
+// stopped ends the sections whose lease was not renewed, and ended while their worker was stopped,
+// when it was stopped: it did nothing from then on, and left as soon as it went on. No client can
+// do more, and a fenced store refuses its writes.
+func (e *Evidence) stopped(sections []*Section) {
+	for _, s := range sections {
+		if !s.Plan.Fixed || !s.Lost || s.Enter == 0 || !e.endsByPlan(s) {
+			continue
+		}
+		for _, f := range e.Faults {
+			asleep := f.Worker == s.Worker && !f.Kind.Kills()
+			if asleep && s.Enter < f.From && f.From < s.Exit && s.Exit <= f.To+int64(slack) {
+				s.Exit = f.From
+			}
+		}
+	}
+}
+
 // turns finds the locks that were handed over inside a process, beyond the assumptions: whoever
 // gets such a lock has a token of the turn, which may be smaller than what a new master has
 // granted since. No client can know of that, and a fenced store refuses its writes.

@@ -146,6 +146,31 @@ func TestAPauseLongBeforeExcusesNoLateLoss(t *testing.T) {
 	s.expect(t, "late-loss")
 }
 
+// A lease that is not renewed ends while its holder is stopped: the holder can leave only when it
+// goes on. It has to leave at once, and a renewed lease does not end.
+func TestALeaseThatEndsInAPause(t *testing.T) {
+	for name, tt := range map[string]struct {
+		plan     event.Plan
+		to, exit int64
+		want     []string
+	}{
+		"left at once":       {event.Plan{Lease: 2000 * ms, Fixed: true}, 2010, 2020, nil},
+		"was stopped before": {event.Plan{Lease: 2000 * ms, Fixed: true}, 1600, 2020, []string{"overlap", "history"}},
+		"stays":              {event.Plan{Lease: 2000 * ms, Fixed: true}, 2010, 2400, []string{"overlap", "history"}},
+		"renewed":            {event.Plan{Lease: 2000 * ms}, 2010, 2020, []string{"overlap", "history", "false-loss"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStory()
+			s.lose("a", 5, 10, tt.exit, 1)
+			s.plan("a", "acquire", tt.plan)
+			s.hold("b", 15, 2012, 2500, 2510, 2)
+			s.fault(schedule.WorkerPause, 0, 1500, tt.to)
+			s.Faults[0].Worker = "a"
+			s.expect(t, tt.want...)
+		})
+	}
+}
+
 // The same holds for everything else that a worker may do late because it was stopped.
 func TestAShortPauseExcusesNoLongDelay(t *testing.T) {
 	s := newStory()

@@ -73,6 +73,7 @@ func (e *Evidence) Judge(minRate float64) *Verdict {
 		}
 	}
 	e.turns(sections)
+	e.stopped(sections)
 	over, fence, stale := overlaps(sections), fences(sections), e.stale(sections)
 	late, timed := e.lateLosses(sections)
 	history, checked, left := e.history(sections)
