@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/ceyewan/genesis/bench/peer"
-	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/faultproxy"
 )
 
 // workerEnv in the environment makes this program a worker.
@@ -41,7 +41,7 @@ type worker struct {
 	held     []peer.Lock
 	failures atomic.Int64 // of calls that were repeated
 	empty    uint64       // memory before locks were held
-	proxies  []*servers.Proxy
+	proxies  []*faultproxy.Proxy
 	greeted  atomic.Int64
 }
 
@@ -175,17 +175,17 @@ type Network struct {
 func (w *worker) network(n Network) ([]string, error) {
 	var addrs []string
 	for _, t := range n.Targets {
-		p, err := servers.StartProxy(t)
+		p, err := faultproxy.Start(t)
 		if err != nil {
 			return nil, err
 		}
 		p.Delay(n.OneWay, n.OneWay)
 		if n.OneWay == 0 {
-			p.Intercept(func(cmd []string) servers.Action {
+			p.Intercept(func(cmd []string) faultproxy.Action {
 				if slices.Contains(greetings, cmd[0]) {
 					w.greeted.Add(1)
 				}
-				return servers.Forward
+				return faultproxy.Forward
 			})
 		}
 		w.proxies, addrs = append(w.proxies, p), append(addrs, p.Addr())

@@ -13,7 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/testenv"
 	library "github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/redislock"
@@ -254,7 +254,7 @@ func TestBenchInterrupted(t *testing.T) {
 }
 
 // underWay waits until a few clients have sent more than they need to get ready.
-func underWay(t *testing.T, p *servers.Proxy) {
+func underWay(t *testing.T, p *faultproxy.Proxy) {
 	t.Helper()
 	testenv.Eventually(t, time.Minute, "the clients fight", func() bool { return p.Requests() > 500 })
 }

@@ -10,7 +10,7 @@ import (
 
 	"go.etcd.io/etcd/client/v3"
 
-	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/testenv"
 )
 
@@ -27,9 +27,9 @@ func shortly(key string) []string { return append(short[:len(short):len(short)],
 
 // A lease is a backend with a server that can fail.
 type lease struct {
-	backend string         // past the proxy
-	faulty  string         // through the proxy
-	proxy   *servers.Proxy // to the server
+	backend string            // past the proxy
+	faulty  string            // through the proxy
+	proxy   *faultproxy.Proxy // to the server
 	server  interface {
 		Pause() error
 		Resume() error

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/testenv"
 )
 
@@ -87,11 +87,11 @@ func TestLsInsists(t *testing.T) {
 	r := testenv.Redis(t)
 	holds(t, "redis://"+r.Addr(), "ann", "k")
 	p := testenv.Proxy(t, r.Addr())
-	p.Intercept(servers.Next(2, servers.DropReply, "evalsha"))
+	p.Intercept(faultproxy.Next(2, faultproxy.DropReply, "evalsha"))
 	if out, errs, code := dlock(t, "redis://"+p.Addr(), "ls"); code != 0 || !strings.Contains(out, "ann@") {
 		t.Errorf("exit %d, %s%s", code, out, errs)
 	}
-	p.Intercept(servers.Every(servers.DropReply, "evalsha"))
+	p.Intercept(faultproxy.Every(faultproxy.DropReply, "evalsha"))
 	if out, errs, code := dlock(t, "redis://"+p.Addr(), "ls"); code != 69 || errs == "" {
 		t.Errorf("exit %d, %s%s", code, out, errs)
 	}

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/ceyewan/genesis/internal/loopback"
 )
 
 const (
@@ -53,17 +55,17 @@ func (c *Cluster) start(ctx context.Context, size int) (err error) {
 func startClusterNode(ctx context.Context) (*Redis, error) {
 	return launchRedis(ctx, redisPlan{
 		ports: 2,
-		args: func(p []*port) []string {
+		args: func(p []*loopback.Port) []string {
 			return dataArgs(p[0], []string{
 				"--cluster-enabled", "yes",
 				"--cluster-config-file", "nodes.conf",
 				// The default is the client port plus 10000, which is not reserved.
 				"--cluster-port", p[1].String(),
-				"--cluster-announce-ip", loopback,
+				"--cluster-announce-ip", loopback.Host,
 				"--cluster-node-timeout", "1000",
 			})
 		},
-		files: func([]*port) map[string]string { return map[string]string{redisConf: ""} },
+		files: func([]*loopback.Port) map[string]string { return map[string]string{redisConf: ""} },
 	})
 }
 
@@ -101,7 +103,7 @@ func (c *Cluster) assignSlots(ctx context.Context) error {
 func (c *Cluster) meet(ctx context.Context) error {
 	for i, node := range c.nodes {
 		for _, other := range c.nodes[i+1:] {
-			err := node.tell(ctx, []any{"CLUSTER", "MEET", loopback, other.ports[0].number, other.ports[1].number})
+			err := node.tell(ctx, []any{"CLUSTER", "MEET", loopback.Host, other.ports[0].Number(), other.ports[1].Number()})
 			if err != nil {
 				return err
 			}

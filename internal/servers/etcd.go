@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strconv"
 	"time"
+
+	"github.com/ceyewan/genesis/internal/loopback"
 )
 
 const etcdElection = 500 * time.Millisecond
@@ -54,12 +56,12 @@ func StartEtcd(ctx context.Context, opts EtcdOptions) (*Etcd, error) {
 // Endpoint returns the URL for clients.
 func (e *Etcd) Endpoint() string { return url(e.ports[0]) }
 
-func url(p *port) string { return "http://" + p.addr() }
+func url(p *loopback.Port) string { return "http://" + p.Addr() }
 
 // etcdData is the data directory in the working directory.
 const etcdData = "data"
 
-func etcdArgs(name, cluster string, client, peer *port, opts EtcdOptions) []string {
+func etcdArgs(name, cluster string, client, peer *loopback.Port, opts EtcdOptions) []string {
 	election := opts.Election
 	if election == 0 {
 		election = etcdElection

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/ceyewan/genesis/internal/loopback"
 )
 
 // etcdAsk limits one request to one member, which may be paused.
@@ -42,7 +44,7 @@ func launchEtcd(ctx context.Context, n int, opts EtcdOptions) ([]*Etcd, error) {
 }
 
 func tryEtcd(ctx context.Context, binary string, n int, opts EtcdOptions) ([]*Etcd, error) {
-	ports, err := reservePorts(2 * n)
+	ports, err := loopback.ReservePorts(2 * n)
 	if err != nil {
 		return nil, err
 	}
@@ -58,12 +60,12 @@ func tryEtcd(ctx context.Context, binary string, n int, opts EtcdOptions) ([]*Et
 		errs = append(errs, node.Kill())
 	}
 	errs = append(errs, stopAll(nodes))
-	releasePorts(ports) // those of servers that were not spawned
+	loopback.ReleasePorts(ports) // those of servers that were not spawned
 	return nil, errors.Join(errs...)
 }
 
 // spawnEtcd starts a process for each pair of ports. On an error it returns those that it started.
-func spawnEtcd(binary string, ports []*port, opts EtcdOptions) ([]*Etcd, error) {
+func spawnEtcd(binary string, ports []*loopback.Port, opts EtcdOptions) ([]*Etcd, error) {
 	var names, members []string
 	for pair := range slices.Chunk(ports, 2) {
 		name := "etcd" + strconv.Itoa(len(names))
@@ -90,7 +92,7 @@ func spawnEtcd(binary string, ports []*port, opts EtcdOptions) ([]*Etcd, error) 
 		if err != nil {
 			return nodes, err
 		}
-		node := &Etcd{server{name: "etcd", proc: proc, ports: []*port{client, peer}}, len(names) == 1}
+		node := &Etcd{server{name: "etcd", proc: proc, ports: []*loopback.Port{client, peer}}, len(names) == 1}
 		node.ask = node.identify
 		nodes = append(nodes, node)
 	}

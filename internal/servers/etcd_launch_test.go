@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/ceyewan/genesis/internal/loopback"
 )
 
 func newEtcd(t *testing.T) *Etcd {
@@ -30,7 +32,7 @@ func TestEtcdWaitsForItsPorts(t *testing.T) {
 			if err := e.Kill(); err != nil {
 				t.Fatal(err)
 			}
-			squatter := occupy(t, e.ports[i].addr())
+			squatter := occupy(t, e.ports[i].Addr())
 			restarted := make(chan error, 1)
 			go func() { restarted <- e.Restart(t.Context(), true) }()
 			err := await(t.Context(), "a failed start", func(context.Context) error {
@@ -102,7 +104,7 @@ func TestEtcdLeaderIsAgreedUpon(t *testing.T) {
 func TestEtcdFsync(t *testing.T) {
 	t.Parallel()
 	for _, fsync := range []bool{false, true} {
-		args := etcdArgs("n", "c", &port{}, &port{}, EtcdOptions{Fsync: fsync})
+		args := etcdArgs("n", "c", &loopback.Port{}, &loopback.Port{}, EtcdOptions{Fsync: fsync})
 		if slices.Contains(args, "--unsafe-no-fsync") == fsync {
 			t.Errorf("with fsync %v: %q", fsync, args)
 		}

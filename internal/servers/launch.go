@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/ceyewan/genesis/internal/loopback"
 )
 
 // A redisPlan says how to start a server on ports that are not known yet.
@@ -13,8 +15,8 @@ type redisPlan struct {
 	ports    int
 	dir      string
 	password string
-	args     func([]*port) []string
-	files    func([]*port) map[string]string
+	args     func([]*loopback.Port) []string
+	files    func([]*loopback.Port) map[string]string
 }
 
 // launchRedis starts the plan and returns a server that answers.
@@ -29,7 +31,7 @@ func launchRedis(ctx context.Context, plan redisPlan) (*Redis, error) {
 }
 
 func tryRedis(ctx context.Context, binary string, plan redisPlan) (*Redis, error) {
-	ports, err := reservePorts(plan.ports)
+	ports, err := loopback.ReservePorts(plan.ports)
 	if err != nil {
 		return nil, err
 	}
@@ -40,7 +42,7 @@ func tryRedis(ctx context.Context, binary string, plan redisPlan) (*Redis, error
 		Files: plan.files(ports),
 	})
 	if err != nil {
-		releasePorts(ports)
+		loopback.ReleasePorts(ports)
 		return nil, err
 	}
 	r := &Redis{server{name: "redis", proc: proc, ports: ports}, plan.password}

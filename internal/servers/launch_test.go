@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/ceyewan/genesis/internal/loopback"
 )
 
 func occupy(t *testing.T, addr string) net.Listener {
@@ -38,14 +40,14 @@ func TestStartTriesAnotherPort(t *testing.T) {
 	var tried []string
 	r, err := launchRedis(t.Context(), redisPlan{
 		ports: 1,
-		args: func(p []*port) []string {
-			tried = append(tried, p[0].addr())
+		args: func(p []*loopback.Port) []string {
+			tried = append(tried, p[0].Addr())
 			if len(tried) == 1 {
-				occupy(t, p[0].addr()) // another process was faster
+				occupy(t, p[0].Addr()) // another process was faster
 			}
 			return dataArgs(p[0], nil)
 		},
-		files: func([]*port) map[string]string { return map[string]string{redisConf: ""} },
+		files: func([]*loopback.Port) map[string]string { return map[string]string{redisConf: ""} },
 	})
 	skipMissing(t, err)
 	if len(tried) != 2 || r.Addr() != tried[1] {
@@ -110,27 +112,6 @@ func TestRestartAfterOneThatWasGivenUp(t *testing.T) {
 		cancel()
 		if err := r.Restart(t.Context(), true); err != nil {
 			t.Fatal(err)
-		}
-	}
-}
-
-func TestReservedPortsAreApart(t *testing.T) {
-	t.Parallel()
-	ports, err := reservePorts(100)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer releasePorts(ports)
-	seen := make(map[int]bool)
-	for _, p := range ports {
-		if seen[p.number] || p.number < portLow || p.number >= portHigh {
-			t.Errorf("port %d", p.number)
-		}
-		seen[p.number] = true
-		occupy(t, p.addr()) // TCP is free to take
-		if token, err := net.ListenPacket("udp4", p.addr()); err == nil {
-			token.Close()
-			t.Errorf("port %d can be reserved twice", p.number)
 		}
 	}
 }

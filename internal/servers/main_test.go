@@ -45,8 +45,8 @@ func beParent() {
 }
 
 const (
-	patience = time.Minute     // for what must happen, on a busy machine
-	sent     = 2 * time.Second // for a request that must have left before it is given up
+	patience = time.Minute            // for what must happen, on a busy machine
+	soon     = 100 * time.Millisecond // for what is not going to happen
 )
 
 func check(t *testing.T, err error) {

@@ -10,6 +10,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/ceyewan/genesis/internal/loopback"
 )
 
 // RedisOptions change how a server is started. The zero value is a server
@@ -42,8 +44,8 @@ func StartRedis(ctx context.Context, opts RedisOptions) (*Redis, error) {
 		ports:    1,
 		dir:      opts.Dir,
 		password: opts.Password,
-		args:     func(p []*port) []string { return dataArgs(p[0], args) },
-		files:    func([]*port) map[string]string { return map[string]string{redisConf: ""} },
+		args:     func(p []*loopback.Port) []string { return dataArgs(p[0], args) },
+		files:    func([]*loopback.Port) map[string]string { return map[string]string{redisConf: ""} },
 	})
 }
 
@@ -52,11 +54,11 @@ func StartRedis(ctx context.Context, opts RedisOptions) (*Redis, error) {
 const redisConf = "redis.conf"
 
 // dataArgs returns the arguments of a server that holds data.
-func dataArgs(p *port, extra []string) []string {
+func dataArgs(p *loopback.Port, extra []string) []string {
 	return slices.Concat([]string{
 		redisConf,
 		"--port", p.String(),
-		"--bind", loopback,
+		"--bind", loopback.Host,
 		"--protected-mode", "no",
 		"--daemonize", "no",
 		"--save", "",

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/ceyewan/genesis/internal/loopback"
 )
 
 // MasterName is the name under which the sentinels monitor the master.
@@ -64,7 +66,7 @@ func (s *Sentinel) replicate(ctx context.Context) error {
 	master := s.data[0]
 	for _, node := range s.data[1:] {
 		err := node.tell(ctx,
-			[]any{"REPLICAOF", loopback, master.ports[0].number},
+			[]any{"REPLICAOF", loopback.Host, master.ports[0].Number()},
 			[]any{"CONFIG", "REWRITE"})
 		if err != nil {
 			return err
@@ -86,13 +88,13 @@ func (s *Sentinel) replicate(ctx context.Context) error {
 // settings are in the file and none in arguments.
 func startSentinel(ctx context.Context, master *Redis) (*Redis, error) {
 	const conf = "sentinel.conf"
-	text := func(p []*port) map[string]string {
+	text := func(p []*loopback.Port) map[string]string {
 		return map[string]string{conf: strings.Join([]string{
 			"port " + p[0].String(),
-			"bind " + loopback,
+			"bind " + loopback.Host,
 			"protected-mode no",
 			"dir .",
-			fmt.Sprintf("sentinel monitor %s %s %v %d", MasterName, loopback, master.ports[0], sentinelQuorum),
+			fmt.Sprintf("sentinel monitor %s %s %v %d", MasterName, loopback.Host, master.ports[0], sentinelQuorum),
 			"sentinel down-after-milliseconds " + MasterName + " 500",
 			"sentinel failover-timeout " + MasterName + " 3000",
 			"",
@@ -100,7 +102,7 @@ func startSentinel(ctx context.Context, master *Redis) (*Redis, error) {
 	}
 	return launchRedis(ctx, redisPlan{
 		ports: 1,
-		args:  func([]*port) []string { return []string{conf, "--sentinel"} },
+		args:  func([]*loopback.Port) []string { return []string{conf, "--sentinel"} },
 		files: text,
 	})
 }

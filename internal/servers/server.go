@@ -7,6 +7,8 @@ import (
 	"net"
 	"strings"
 	"time"
+
+	"github.com/ceyewan/genesis/internal/loopback"
 )
 
 const (
@@ -24,7 +26,7 @@ var errPortTaken = errors.New("port taken by another program")
 type server struct {
 	name  string
 	proc  *Process
-	ports []*port // the first one is for clients
+	ports []*loopback.Port // the first one is for clients
 	// ask returns nil when the server answers, and errPortTaken if another server does.
 	ask func(context.Context) error
 }
@@ -45,7 +47,7 @@ func onFreePorts[S any](ctx context.Context, name string, try func(context.Conte
 }
 
 // Addr returns the address for clients.
-func (s *server) Addr() string { return s.ports[0].addr() }
+func (s *server) Addr() string { return s.ports[0].Addr() }
 
 // Pid returns the process ID of the current or last run.
 func (s *server) Pid() int { return s.proc.Pid() }
@@ -73,7 +75,7 @@ func (s *server) Kill() error { return s.proc.Kill() }
 // that had ended without being asked to. A second Stop does nothing.
 func (s *server) Stop() error {
 	err := s.proc.Stop()
-	releasePorts(s.ports)
+	loopback.ReleasePorts(s.ports)
 	if err != nil {
 		return fmt.Errorf("stop %s %s: %w", s.name, s.Addr(), err)
 	}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/ceyewan/genesis/internal/loopback"
 )
 
 // Slot returns the hash slot of a key.
@@ -121,7 +123,7 @@ func (c *Cluster) MoveSlotKeys(ctx context.Context, slot int, from, to *Redis) e
 
 // MoveKeys moves some keys of an opened slot, so that a slot can stay half moved.
 func (c *Cluster) MoveKeys(ctx context.Context, from, to *Redis, keys ...string) error {
-	command := []any{"MIGRATE", loopback, to.ports[0].number, "", 0, 5000, "KEYS"}
+	command := []any{"MIGRATE", loopback.Host, to.ports[0].Number(), "", 0, 5000, "KEYS"}
 	for _, key := range keys {
 		command = append(command, key)
 	}

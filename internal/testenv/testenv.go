@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/servers"
 )
 
@@ -99,9 +100,9 @@ func Etcdctl(tb testing.TB) string {
 
 // Proxy starts a proxy in front of addr for this test. It is closed before the server that was
 // started before it.
-func Proxy(tb testing.TB, addr string) *servers.Proxy {
+func Proxy(tb testing.TB, addr string) *faultproxy.Proxy {
 	tb.Helper()
-	p, err := servers.StartProxy(addr)
+	p, err := faultproxy.Start(addr)
 	if err != nil {
 		tb.Fatalf("proxy: %v", err)
 	}

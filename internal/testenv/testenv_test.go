@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/servers"
 )
 
@@ -95,7 +96,7 @@ func TestMissingServer(t *testing.T) {
 
 func TestServersEndWithTheTest(t *testing.T) {
 	var redis *servers.Redis
-	var proxy *servers.Proxy
+	var proxy *faultproxy.Proxy
 	t.Run("inner", func(t *testing.T) {
 		redis = Redis(t)
 		proxy = Proxy(t, redis.Addr())

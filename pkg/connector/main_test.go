@@ -13,7 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 
-	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/clog"
 	"github.com/ceyewan/genesis/pkg/connector"
@@ -217,7 +217,7 @@ func nobody(t *testing.T) string {
 }
 
 // halfOpen returns a host that accepts connections and never answers; it counts them.
-func halfOpen(t *testing.T) *servers.Proxy {
+func halfOpen(t *testing.T) *faultproxy.Proxy {
 	t.Helper()
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/servers"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/connector"
@@ -109,7 +110,7 @@ func TestRedisUsers(t *testing.T) {
 func TestRedisRepeatsPassword(t *testing.T) {
 	server := testenv.Redis(t)
 	proxy := testenv.Proxy(t, server.Addr())
-	proxy.Intercept(servers.Every(servers.ReplyError("ERR unknown command, with args beginning with: '"+password+"'"), "HELLO", "AUTH"))
+	proxy.Intercept(faultproxy.Every(faultproxy.ReplyError("ERR unknown command, with args beginning with: '"+password+"'"), "HELLO", "AUTH"))
 	err := newRedis(t, connector.RedisConfig{Addr: proxy.Addr(), Password: password}).Connect(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "unknown command") {
 		t.Fatalf("got %v", err)

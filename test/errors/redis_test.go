@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/servers"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/connector"
@@ -71,15 +72,15 @@ func redisCut(t *testing.T, s *redisSet) scene {
 	warm(t, locks)
 	for _, p := range s.proxies {
 		var acquire atomic.Pointer[string] // the script that comes first
-		p.Intercept(func(cmd []string) servers.Action {
+		p.Intercept(func(cmd []string) faultproxy.Action {
 			if !strings.HasPrefix(cmd[0], "EVAL") || (cmd[3] != "try" && cmd[3] != "wait") {
-				return servers.Forward
+				return faultproxy.Forward
 			}
 			acquire.CompareAndSwap(nil, &cmd[1])
 			if cmd[1] == *acquire.Load() {
-				return servers.DropReply
+				return faultproxy.DropReply
 			}
-			return servers.Swallow
+			return faultproxy.Swallow
 		})
 	}
 	return scene{locks: locks, stored: s.stored, keeps: true, heal: func(*testing.T) {

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 	"google.golang.org/grpc/connectivity"
 
+	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/servers"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/connector"
@@ -109,7 +110,7 @@ func warm(t *testing.T, locks *dlock.Client) {
 // A redisSet is one server or several, each behind a proxy.
 type redisSet struct {
 	servers []*servers.Redis
-	proxies []*servers.Proxy
+	proxies []*faultproxy.Proxy
 	direct  []*redis.Client
 }
 
@@ -171,7 +172,7 @@ func (s *redisSet) stored(t *testing.T, key string) bool {
 // An etcdServer is one member behind a proxy.
 type etcdServer struct {
 	*servers.Etcd
-	proxy  *servers.Proxy
+	proxy  *faultproxy.Proxy
 	direct *clientv3.Client
 }
 

@@ -9,6 +9,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/servers"
 	"github.com/ceyewan/genesis/lab/internal/schedule"
 	"github.com/ceyewan/genesis/lab/internal/worker"
@@ -104,10 +105,10 @@ func (t *etcd) Inject(ctx context.Context, f schedule.Fault) (healer, error) {
 		}
 		return func(ctx context.Context) error { return leader.Restart(ctx, true) }, leader.Kill()
 	case schedule.DropReplies:
-		again := repeat(200*time.Millisecond, func(context.Context) { some.each(func(p *servers.Proxy) { p.DropGRPC(txn, 1) }) })
+		again := repeat(200*time.Millisecond, func(context.Context) { some.each(func(p *faultproxy.Proxy) { p.DropGRPC(txn, 1) }) })
 		return func(ctx context.Context) error { return errors.Join(again(ctx), some.heal(ctx)) }, nil
 	case schedule.LateCalls:
-		some.each(func(p *servers.Proxy) { p.HoldGRPC(txn, 4) })
+		some.each(func(p *faultproxy.Proxy) { p.HoldGRPC(txn, 4) })
 		return some.heal, nil
 	default:
 		return t.command(ctx, f)

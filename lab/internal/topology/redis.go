@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/servers"
 	"github.com/ceyewan/genesis/lab/internal/schedule"
 	"github.com/ceyewan/genesis/lab/internal/worker"
@@ -91,7 +92,7 @@ func (t *redisServers) Inject(ctx context.Context, f schedule.Fault) (healer, er
 	case schedule.SiblingDelete: // at one of those that know nothing of each other
 		return siblingDelete([]*servers.Redis{node}, t.kind, f.Target), nil
 	case schedule.LateCalls:
-		some.each(func(p *servers.Proxy) {
+		some.each(func(p *faultproxy.Proxy) {
 			p.DeliverAfterClose(true)
 			p.Intercept(late(f.For))
 		})
@@ -102,20 +103,20 @@ func (t *redisServers) Inject(ctx context.Context, f schedule.Fault) (healer, er
 }
 
 func dropReplies(some proxies) healer {
-	again := repeat(50*time.Millisecond, func(context.Context) { some.each(func(p *servers.Proxy) { p.DropReplies(3) }) })
+	again := repeat(50*time.Millisecond, func(context.Context) { some.each(func(p *faultproxy.Proxy) { p.DropReplies(3) }) })
 	return func(ctx context.Context) error { return errors.Join(again(ctx), some.heal(ctx)) }
 }
 
 // late is a rule that holds some of the scripts to come, each on its own connection,
 // while others pass.
-func late(d time.Duration) servers.Rule {
+func late(d time.Duration) faultproxy.Rule {
 	end := time.Now().Add(d)
 	var n atomic.Int64
-	return func(cmd []string) servers.Action {
+	return func(cmd []string) faultproxy.Action {
 		if cmd[0] == "EVALSHA" && n.Add(1)%7 == 0 && n.Load() < 60 {
 			time.Sleep(time.Until(end))
 		}
-		return servers.Forward
+		return faultproxy.Forward
 	}
 }
 

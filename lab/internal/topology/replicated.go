@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/servers"
 	"github.com/ceyewan/genesis/lab/internal/schedule"
 	"github.com/ceyewan/genesis/lab/internal/worker"
@@ -106,8 +107,8 @@ func (t *replicated) swap() {
 	t.master = 1 - t.master
 	addr := t.nodes[t.master].Addr()
 	t.mu.Unlock()
-	t.net.each(func(p *servers.Proxy) { p.Retarget(addr) })
-	t.lookout.each(func(p *servers.Proxy) {
+	t.net.each(func(p *faultproxy.Proxy) { p.Retarget(addr) })
+	t.lookout.each(func(p *faultproxy.Proxy) {
 		p.Retarget(addr)
 		p.Cut()
 	})

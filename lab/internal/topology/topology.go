@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/lab/internal/schedule"
 	"github.com/ceyewan/genesis/lab/internal/worker"
 )
@@ -95,11 +95,11 @@ func unknown(f schedule.Fault) (healer, error) {
 func nothing(context.Context) error { return nil }
 
 // proxies are the network of a topology.
-type proxies []*servers.Proxy
+type proxies []*faultproxy.Proxy
 
 func startProxies(addrs []string) (all proxies, err error) {
 	for _, a := range addrs {
-		p, err := servers.StartProxy(a)
+		p, err := faultproxy.Start(a)
 		if err != nil {
 			return nil, err
 		}
@@ -124,14 +124,14 @@ func (ps proxies) choose(target int) proxies {
 	return ps[i : i+1]
 }
 
-func (ps proxies) each(do func(*servers.Proxy)) {
+func (ps proxies) each(do func(*faultproxy.Proxy)) {
 	for _, p := range ps {
 		do(p)
 	}
 }
 
 func (ps proxies) heal(context.Context) error {
-	ps.each((*servers.Proxy).Heal)
+	ps.each((*faultproxy.Proxy).Heal)
 	return nil
 }
 
@@ -140,18 +140,18 @@ func (ps proxies) inject(f schedule.Fault) (healer, bool) {
 	some := ps.choose(f.Target)
 	switch f.Kind {
 	case schedule.Delay:
-		some.each(func(p *servers.Proxy) { p.Delay(f.Param, f.Param) })
+		some.each(func(p *faultproxy.Proxy) { p.Delay(f.Param, f.Param) })
 	case schedule.BlackHole:
-		some.each(func(p *servers.Proxy) { p.BlackHole(true) })
+		some.each(func(p *faultproxy.Proxy) { p.BlackHole(true) })
 	case schedule.ReplyHole:
-		some.each(func(p *servers.Proxy) { p.BlackHoleDown(true) })
+		some.each(func(p *faultproxy.Proxy) { p.BlackHoleDown(true) })
 	case schedule.Mute:
-		some.each(func(p *servers.Proxy) { p.DropMessages(true) })
+		some.each(func(p *faultproxy.Proxy) { p.DropMessages(true) })
 	case schedule.Cut:
-		return repeat(150*time.Millisecond, func(context.Context) { some.each((*servers.Proxy).Cut) }), true
+		return repeat(150*time.Millisecond, func(context.Context) { some.each((*faultproxy.Proxy).Cut) }), true
 	case schedule.LagHole:
-		some.each(func(p *servers.Proxy) { p.Delay(0, f.Param) })
-		hole := time.AfterFunc(f.For*2/5, func() { some.each(func(p *servers.Proxy) { p.BlackHole(true) }) })
+		some.each(func(p *faultproxy.Proxy) { p.Delay(0, f.Param) })
+		hole := time.AfterFunc(f.For*2/5, func() { some.each(func(p *faultproxy.Proxy) { p.BlackHole(true) }) })
 		return func(ctx context.Context) error {
 			hole.Stop()
 			return some.heal(ctx)

@@ -19,7 +19,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
@@ -31,7 +31,7 @@ import (
 var slack = testenv.UnderStress(20*time.Second, 500*time.Millisecond)
 
 // urlOf returns the URL for clients of a proxy.
-func urlOf(p *servers.Proxy) string { return "http://" + p.Addr() }
+func urlOf(p *faultproxy.Proxy) string { return "http://" + p.Addr() }
 
 // locksOn returns a Client on an etcd client. It is closed when the test ends.
 func locksOn(t testing.TB, client *clientv3.Client, cfg dlock.Config) *dlock.Client {

@@ -13,7 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
 
-	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
@@ -199,7 +199,7 @@ func TestNeverFirstWithoutAKey(t *testing.T) {
 
 // startBreaking keeps compacting the history to its head, and cuts connections from time to time,
 // until stop is called. It counts both.
-func startBreaking(t *testing.T, direct *clientv3.Client, proxy *servers.Proxy, compactions, cuts *atomic.Int64) (stop func()) {
+func startBreaking(t *testing.T, direct *clientv3.Client, proxy *faultproxy.Proxy, compactions, cuts *atomic.Int64) (stop func()) {
 	t.Helper()
 	done, over := make(chan struct{}), make(chan struct{})
 	ctx := context.WithoutCancel(t.Context())
@@ -474,7 +474,7 @@ func TestLeaseIsReplacedAfterAnOutage(t *testing.T) {
 	server := testenv.Etcd(t)
 	hole, refusing := testenv.Proxy(t, server.Addr()), testenv.Proxy(t, server.Addr())
 	direct := dial(t, server.Endpoint())
-	proxies := []*servers.Proxy{hole, refusing}
+	proxies := []*faultproxy.Proxy{hole, refusing}
 	clients := []*dlock.Client{locksAt(t, urlOf(hole)), locksAt(t, urlOf(refusing))}
 	metronome := testenv.StartMetronome(t)
 	for range testenv.UnderStress(1, 20) {

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 
+	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/hazardtest"
 	"github.com/ceyewan/genesis/internal/servers"
 	"github.com/ceyewan/genesis/internal/testenv"
@@ -28,7 +29,7 @@ import (
 // An etcdEnv is one server behind a proxy.
 type etcdEnv struct {
 	server *servers.Etcd
-	proxy  *servers.Proxy
+	proxy  *faultproxy.Proxy
 	client *clientv3.Client // past the proxy
 	calls  hazardtest.Calls
 	silent atomic.Bool // watches are held

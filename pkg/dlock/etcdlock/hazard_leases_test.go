@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/servers"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
@@ -185,7 +186,7 @@ func TestTransientErrorIsNoLoss(t *testing.T) {
 // A link is a holder with its own network.
 type link struct {
 	spy   callSpy
-	proxy *servers.Proxy
+	proxy *faultproxy.Proxy
 	g     *dlock.Guard
 	own   *mvccpb.KeyValue // its claim in etcd
 	lost  loss

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
@@ -20,7 +20,7 @@ func TestCleanupAfterAnOutage(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
 	direct := dial(t, server.Endpoint())
-	var proxies []*servers.Proxy
+	var proxies []*faultproxy.Proxy
 	var wg sync.WaitGroup
 	for i := range testenv.UnderStress(5, 20) {
 		proxy := testenv.Proxy(t, server.Addr())

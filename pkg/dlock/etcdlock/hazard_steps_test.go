@@ -18,6 +18,7 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 
+	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/servers"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
@@ -37,7 +38,7 @@ var writePaths = []string{txnPath, deletePath}
 
 // releasePaths returns the calls with which a Client unlocks: the first one, and the retry if that
 // was not answered.
-func releasePaths(t *testing.T, c *dlock.Client, p *servers.Proxy) (first, again string) {
+func releasePaths(t *testing.T, c *dlock.Client, p *faultproxy.Proxy) (first, again string) {
 	t.Helper()
 	was, g := countCalls(p), acquire(t, c, "probe")
 	acquired := was.since(txnPath)
@@ -127,12 +128,12 @@ func leftovers(t testing.TB, direct *clientv3.Client) (left []string) {
 
 // A callCount is what a proxy has forwarded up to some moment.
 type callCount struct {
-	proxy *servers.Proxy
+	proxy *faultproxy.Proxy
 	calls map[string]int
 	conns int
 }
 
-func countCalls(p *servers.Proxy) callCount { return callCount{p, p.GRPCCalls(), p.Connections()} }
+func countCalls(p *faultproxy.Proxy) callCount { return callCount{p, p.GRPCCalls(), p.Connections()} }
 
 // since returns how many calls of these paths have come since then.
 func (c callCount) since(paths ...string) (n int) {

@@ -10,14 +10,14 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
-	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 	"github.com/ceyewan/genesis/pkg/dlock/etcdlock"
 )
 
 // swept returns a driver behind a proxy, and the client that it uses.
-func swept(t *testing.T) (*clientv3.Client, *servers.Proxy, driver.Driver) {
+func swept(t *testing.T) (*clientv3.Client, *faultproxy.Proxy, driver.Driver) {
 	t.Helper()
 	proxy := testenv.Proxy(t, testenv.Etcd(t).Addr())
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{proxy.Addr()}, Logger: zap.NewNop()})

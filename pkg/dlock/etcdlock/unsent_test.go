@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/status"
 
-	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
@@ -28,7 +28,7 @@ import (
 type detour struct {
 	client *clientv3.Client
 	locks  *dlock.Client
-	proxy  *servers.Proxy
+	proxy  *faultproxy.Proxy
 	n      atomic.Int64 // transactions that took it
 	sent   atomic.Bool  // one of them was sent, or will be
 	late   sync.WaitGroup

@@ -15,6 +15,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/servers"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
@@ -191,14 +192,14 @@ func countCalls(t testing.TB, c redis.Cmdable, name string) int {
 
 // answerOnce answers the next script call of an operation with an error, and
 // counts how often it did.
-func answerOnce(t testing.TB, p *servers.Proxy, op, reply string) *atomic.Int64 {
+func answerOnce(t testing.TB, p *faultproxy.Proxy, op, reply string) *atomic.Int64 {
 	t.Helper()
 	hashes, count := redislock.Scripts(op), new(atomic.Int64)
-	p.Intercept(func(cmd []string) servers.Action {
+	p.Intercept(func(cmd []string) faultproxy.Action {
 		if cmd[0] == "EVALSHA" && hashes[cmd[1]] != "" && count.CompareAndSwap(0, 1) {
-			return servers.ReplyError(reply)
+			return faultproxy.ReplyError(reply)
 		}
-		return servers.Forward
+		return faultproxy.Forward
 	})
 	return count
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/hazardtest"
 	"github.com/ceyewan/genesis/internal/servers"
 	"github.com/ceyewan/genesis/internal/testenv"
@@ -24,7 +25,7 @@ import (
 // A redisEnv is one server behind a proxy.
 type redisEnv struct {
 	server   *servers.Redis
-	proxy    *servers.Proxy
+	proxy    *faultproxy.Proxy
 	rdb      *redis.Client // past the proxy
 	client   redis.Options // of clients, except the address
 	calls    hazardtest.Calls
@@ -60,14 +61,14 @@ func openEnvWith(tb testing.TB, client redis.Options) hazardtest.Env {
 	return e
 }
 
-func (e *redisEnv) rule(cmd []string) servers.Action {
+func (e *redisEnv) rule(cmd []string) faultproxy.Action {
 	op, known := opOf(cmd)
 	if cmd[0] == "HELLO" && e.waiting.Load() {
 		e.swallowed.Store(true)
-		return servers.Swallow
+		return faultproxy.Swallow
 	}
 	if !known {
-		return servers.Forward
+		return faultproxy.Forward
 	}
 	if op == hazardtest.Acquire && e.stalled.Load() {
 		e.waiting.Store(true)
@@ -80,9 +81,9 @@ func (e *redisEnv) rule(cmd []string) servers.Action {
 		<-v.Hold
 	}
 	if v.Lose {
-		return servers.DropReply
+		return faultproxy.DropReply
 	}
-	return servers.Forward
+	return faultproxy.Forward
 }
 
 // opOf returns the operation that a command belongs to.

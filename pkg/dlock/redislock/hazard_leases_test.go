@@ -15,7 +15,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
@@ -44,9 +44,9 @@ func TestTransientErrorIsNoLoss(t *testing.T) {
 			c := clientAt(t, proxy.Addr(), dlock.Config{DefaultTTL: ttl, RetryInterval: 50 * time.Millisecond})
 			word, _, _ := strings.Cut(text, " ")
 			g := acquire(t, c, fmt.Sprintf("%s%d", word, most))
-			action := servers.ReplyError(text)
+			action := faultproxy.ReplyError(text)
 			if text == "" { // the connection breaks
-				action = servers.DropReply
+				action = faultproxy.DropReply
 			}
 			hit := hitNext(proxy, most, action, renewingHeld)
 			holds = append(holds, held{word, g, hit})

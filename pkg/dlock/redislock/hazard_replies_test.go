@@ -15,7 +15,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/redislock"
@@ -34,14 +34,14 @@ func TestLostReplyInAPipelineOfUnlocks(t *testing.T) {
 		}
 		var hits, seen atomic.Int64
 		proxy.Delay(time.Millisecond, time.Millisecond)
-		proxy.Intercept(func(cmd []string) servers.Action {
+		proxy.Intercept(func(cmd []string) faultproxy.Action {
 			// The answer of an unlock inside a pipeline, not of one of the first, which are sent
 			// alone.
 			if kindOf(cmd) == releasing && seen.Add(1) == int64(10+i%20) {
 				hits.Add(1)
-				return servers.DropReply
+				return faultproxy.DropReply
 			}
-			return servers.Forward
+			return faultproxy.Forward
 		})
 		var wg sync.WaitGroup
 		for _, g := range guards {

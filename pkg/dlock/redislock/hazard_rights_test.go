@@ -20,6 +20,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/servers"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/clog"
@@ -210,11 +211,11 @@ type randomFaults struct {
 	n       int
 }
 
-func (f *randomFaults) next(cmd []string) servers.Action {
+func (f *randomFaults) next(cmd []string) faultproxy.Action {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if cmd[0] != "EVALSHA" {
-		return servers.Forward
+		return faultproxy.Forward
 	}
 	if f.acquire[cmd[1]] != "" {
 		if keys, err := strconv.Atoi(cmd[2]); err == nil {
@@ -224,16 +225,16 @@ func (f *randomFaults) next(cmd []string) servers.Action {
 	f.n++
 	switch f.rng.IntN(12) {
 	case 0:
-		return servers.DropReply
+		return faultproxy.DropReply
 	case 1:
-		return servers.ReplyError(transientReplies[f.rng.IntN(len(transientReplies))])
+		return faultproxy.ReplyError(transientReplies[f.rng.IntN(len(transientReplies))])
 	case 2:
-		return servers.ReplyError("ERR odd")
+		return faultproxy.ReplyError("ERR odd")
 	case 3:
-		return servers.ReplyError("NOPERM no")
+		return faultproxy.ReplyError("NOPERM no")
 	}
 	f.n--
-	return servers.Forward
+	return faultproxy.Forward
 }
 
 // A said collects all that users can read: logs, errors, and claims as administrators see them.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/servers"
 	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/redislock"
@@ -151,7 +152,7 @@ func claimIDs(cmd []string) (ids []string) {
 // scriptHits takes an action for the next commands of a kind, and counts them.
 type scriptHits struct {
 	kind   scriptKind
-	action servers.Action
+	action faultproxy.Action
 	most   int64
 	seen   atomic.Int64 // of the kind
 	hits   atomic.Int64
@@ -160,21 +161,21 @@ type scriptHits struct {
 
 var epoch = time.Now()
 
-func (h *scriptHits) rule(cmd []string) servers.Action {
+func (h *scriptHits) rule(cmd []string) faultproxy.Action {
 	if kindOf(cmd) != h.kind {
-		return servers.Forward
+		return faultproxy.Forward
 	}
 	h.seen.Add(1)
 	if n := h.hits.Add(1); n > h.most {
 		h.hits.Add(-1)
-		return servers.Forward
+		return faultproxy.Forward
 	}
 	h.first.CompareAndSwap(0, int64(time.Since(epoch)))
 	return h.action
 }
 
 // hitNext installs a scriptHits in a proxy.
-func hitNext(p *servers.Proxy, n int, action servers.Action, kind scriptKind) *scriptHits {
+func hitNext(p *faultproxy.Proxy, n int, action faultproxy.Action, kind scriptKind) *scriptHits {
 	h := &scriptHits{kind: kind, action: action, most: int64(n)}
 	p.Intercept(h.rule)
 	return h

@@ -10,7 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/redislock"
@@ -72,11 +72,11 @@ func TestTimedOutAcquireIsMadeAgain(t *testing.T) {
 		direct.FlushDB(t.Context())
 		var calls atomic.Int64
 		proxy.DeliverAfterClose(true)
-		proxy.Intercept(func(cmd []string) servers.Action {
+		proxy.Intercept(func(cmd []string) faultproxy.Action {
 			if kindOf(cmd) == acquiring && cmd[3] != "warm" && calls.Add(1) == 1 {
 				elapse(200 * time.Millisecond)
 			}
-			return servers.Forward
+			return faultproxy.Forward
 		})
 		if ok, err := c.TryLock(ctx, "k"); !ok || err != nil {
 			t.Fatalf("TryLock: %v, %v", ok, err)
@@ -120,9 +120,9 @@ func TestTimedOutReleaseIsMadeAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		var calls atomic.Int64
-		proxy.Intercept(func(cmd []string) servers.Action {
+		proxy.Intercept(func(cmd []string) faultproxy.Action {
 			if kindOf(cmd) != releasing || cmd[3] == "warm" || calls.Add(1) > 1 {
-				return servers.Forward
+				return faultproxy.Forward
 			}
 			words := make([]any, len(cmd))
 			for i := range cmd {
@@ -131,7 +131,7 @@ func TestTimedOutReleaseIsMadeAgain(t *testing.T) {
 			if err := direct.Do(t.Context(), words...).Err(); err != nil {
 				t.Error(err)
 			}
-			return servers.Swallow
+			return faultproxy.Swallow
 		})
 		if err := c.Unlock(ctx, "k"); err != nil {
 			t.Fatal(err)
@@ -165,7 +165,7 @@ func TestInlineCallEndsWithItsContext(t *testing.T) {
 }
 
 // dies makes a call on a link that has just failed, and cancels it.
-func dies(t *testing.T, proxy *servers.Proxy, cancel context.CancelFunc, call func() error, errs ...error) {
+func dies(t *testing.T, proxy *faultproxy.Proxy, cancel context.CancelFunc, call func() error, errs ...error) {
 	t.Helper()
 	proxy.BlackHole(true)
 	defer proxy.Heal()

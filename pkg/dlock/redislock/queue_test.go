@@ -11,7 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
@@ -138,12 +138,12 @@ func TestRenewalThroughAProxyThatSplits(t *testing.T) {
 	client := redis.NewClient(&redis.Options{Addr: proxy.Addr(), ContextTimeoutEnabled: true})
 	defer func() { _ = client.Close() }()
 	var refused atomic.Int64
-	proxy.Intercept(func(cmd []string) servers.Action {
+	proxy.Intercept(func(cmd []string) faultproxy.Action {
 		if (cmd[0] == "EVALSHA" || cmd[0] == "EVAL") && len(cmd) > 5 && cmd[3] == "k0" && cmd[4] == "k1" {
 			refused.Add(1)
-			return servers.ReplyError("CROSSSLOT Keys in request don't hash to the same slot")
+			return faultproxy.ReplyError("CROSSSLOT Keys in request don't hash to the same slot")
 		}
-		return servers.Forward
+		return faultproxy.Forward
 	})
 	d, err := redislock.New(client).Open(driver.Options{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {

@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock/redislock"
 )
@@ -37,11 +37,11 @@ func TestReadsAreRepeated(t *testing.T) {
 			t.Fatalf("%s: %d, %v", name, n, err)
 		}
 		var swallowed atomic.Int64
-		proxy.Intercept(func(cmd []string) servers.Action {
+		proxy.Intercept(func(cmd []string) faultproxy.Action {
 			if read.is(cmd) && swallowed.Add(1) <= 2 {
-				return servers.Swallow
+				return faultproxy.Swallow
 			}
-			return servers.Forward
+			return faultproxy.Forward
 		})
 		n, err := read.keys()
 		if n != 1 || err != nil {

@@ -10,14 +10,14 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
 // twoMasters returns a driver on a cluster, with one claim at a master behind a proxy and one at
 // another master.
-func twoMasters(t *testing.T) (d *redisDriver, refs []driver.Ref, proxy *servers.Proxy) {
+func twoMasters(t *testing.T) (d *redisDriver, refs []driver.Ref, proxy *faultproxy.Proxy) {
 	t.Helper()
 	cl := testenv.Cluster(t)
 	node := cl.Nodes()[0]

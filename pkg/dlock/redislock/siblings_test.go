@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/servers"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
@@ -112,16 +113,16 @@ func TestMinReplicasTakesBackLater(t *testing.T) {
 	_, _ = c.TryAcquire(t.Context(), "warm") // the server knows the scripts from here on
 	var swallowed atomic.Bool
 	releases := redislock.Scripts("release")
-	p.Intercept(func(cmd []string) servers.Action {
+	p.Intercept(func(cmd []string) faultproxy.Action {
 		if len(cmd) > 1 && strings.EqualFold(cmd[0], "evalsha") && !swallowed.Load() {
 			for hash := range releases {
 				if cmd[1] == hash {
 					swallowed.Store(true)
-					return servers.Swallow
+					return faultproxy.Swallow
 				}
 			}
 		}
-		return servers.Forward
+		return faultproxy.Forward
 	})
 	_, err := c.TryAcquire(t.Context(), "k", dlock.WithTTL(time.Hour))
 	if !swallowed.Load() || err == nil {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/servers"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
@@ -79,7 +80,7 @@ func numSub(t *testing.T, node *servers.Redis, command, channel string) int64 {
 }
 
 // pairBehindOneAddress starts a master, its replica, and a proxy that leads to the master.
-func pairBehindOneAddress(t *testing.T) (master, replica *servers.Redis, proxy *servers.Proxy) {
+func pairBehindOneAddress(t *testing.T) (master, replica *servers.Redis, proxy *faultproxy.Proxy) {
 	t.Helper()
 	master, replica = testenv.Redis(t), testenv.Redis(t)
 	host, port, _ := net.SplitHostPort(master.Addr())
@@ -92,7 +93,7 @@ func pairBehindOneAddress(t *testing.T) (master, replica *servers.Redis, proxy *
 
 // failover makes the replica the master, and points the proxy at it. Open connections stay with the
 // old master.
-func failover(t *testing.T, master, replica *servers.Redis, proxy *servers.Proxy) {
+func failover(t *testing.T, master, replica *servers.Redis, proxy *faultproxy.Proxy) {
 	t.Helper()
 	host, port, _ := net.SplitHostPort(replica.Addr())
 	do(t, master, "FAILOVER", "TO", host, port)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/servers"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
@@ -152,7 +153,7 @@ func TestStalledMasterCostsOthersNothing(t *testing.T) {
 }
 
 // farMaster returns a cluster of which one master is far away.
-func farMaster(t *testing.T) (c *dlock.Client, cl *servers.Cluster, far *servers.Proxy) {
+func farMaster(t *testing.T) (c *dlock.Client, cl *servers.Cluster, far *faultproxy.Proxy) {
 	t.Helper()
 	cl = testenv.Cluster(t)
 	node := cl.Nodes()[0]
@@ -192,11 +193,11 @@ func TestFarMasterAmongNearOnes(t *testing.T) {
 	}
 	const n = 10
 	var calls atomic.Int64
-	proxy.Intercept(func(cmd []string) servers.Action {
+	proxy.Intercept(func(cmd []string) faultproxy.Action {
 		if kind := kindOf(cmd); (kind == acquiring || kind == releasing) && cmd[3] == far {
 			calls.Add(1)
 		}
-		return servers.Forward
+		return faultproxy.Forward
 	})
 	for range 3 {
 		unlock(t, acquire(t, c, far)) // the scripts are known, and connections made

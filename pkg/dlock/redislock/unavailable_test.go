@@ -11,7 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/redislock"
@@ -136,14 +136,14 @@ func TestSentThenRefusedIsUnknown(t *testing.T) {
 		}
 		c := locksOn(t, redislock.New(client), dlock.Config{DefaultTTL: 5 * time.Second})
 		unlock(t, acquire(t, c, "warm"))
-		proxy.Intercept(func(cmd []string) servers.Action {
+		proxy.Intercept(func(cmd []string) faultproxy.Action {
 			switch kindOf(cmd) {
 			case acquiring:
-				return servers.DropReply
+				return faultproxy.DropReply
 			case releasing:
-				return servers.Swallow
+				return faultproxy.Swallow
 			default:
-				return servers.Forward
+				return faultproxy.Forward
 			}
 		})
 		_, err := c.TryLock(t.Context(), "k")

@@ -11,7 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/redislock"
@@ -34,12 +34,12 @@ func TestLateUndoSparesTheNextGrant(t *testing.T) {
 	defer open()
 	var held atomic.Bool
 	releases := redislock.Scripts("release")
-	p.Intercept(func(cmd []string) servers.Action {
+	p.Intercept(func(cmd []string) faultproxy.Action {
 		if len(cmd) > 1 && cmd[0] == "EVALSHA" && releases[cmd[1]] != "" && held.CompareAndSwap(false, true) {
 			late <- cmd
 			<-gate
 		}
-		return servers.Forward
+		return faultproxy.Forward
 	})
 	got := make(chan *dlock.Guard, 1)
 	go func() {
@@ -79,11 +79,11 @@ func TestRetriesEndACallThatIsTakenBack(t *testing.T) {
 		dlock.Config{MaxRetries: 3, RetryInterval: 10 * time.Millisecond})
 	_ = c.Lock(t.Context(), "warm", dlock.WithWait(0)) // the server knows the scripts from here on
 	releases := redislock.Scripts("release")
-	p.Intercept(func(cmd []string) servers.Action {
+	p.Intercept(func(cmd []string) faultproxy.Action {
 		if len(cmd) > 1 && releases[cmd[1]] != "" {
-			return servers.DropReply
+			return faultproxy.DropReply
 		}
-		return servers.Forward
+		return faultproxy.Forward
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -105,7 +105,7 @@ func TestUnwantedGrantGoesBackBeforeReplicasConfirm(t *testing.T) {
 	g := acquire(t, holder, "k", dlock.WithTTL(time.Hour))
 	sent := make(chan []any, 64)
 	acquires := redislock.Scripts("acquire")
-	p.Intercept(func(cmd []string) servers.Action {
+	p.Intercept(func(cmd []string) faultproxy.Action {
 		if len(cmd) > 3 && acquires[cmd[1]] != "" && cmd[3] == "k" {
 			words := make([]any, len(cmd))
 			for i, word := range cmd {
@@ -113,7 +113,7 @@ func TestUnwantedGrantGoesBackBeforeReplicasConfirm(t *testing.T) {
 			}
 			sent <- words
 		}
-		return servers.Forward
+		return faultproxy.Forward
 	})
 	acquire(t, holder, "other")
 	startWait(t, waiter, "other") // so that the process goes on listening
@@ -126,11 +126,11 @@ func TestUnwantedGrantGoesBackBeforeReplicasConfirm(t *testing.T) {
 	awaitQueued(t, holder, "k", 1)
 	releases := make(chan struct{}, 64)
 	gone := redislock.Scripts("release")
-	p.Intercept(func(cmd []string) servers.Action {
+	p.Intercept(func(cmd []string) faultproxy.Action {
 		if len(cmd) > 3 && gone[cmd[1]] != "" && cmd[3] == "k" {
 			releases <- struct{}{}
 		}
-		return servers.Forward
+		return faultproxy.Forward
 	})
 	unlock(t, g)
 	select {

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
@@ -125,11 +125,11 @@ func (g *gate) open() { g.once.Do(func() { close(g.opened) }) }
 func (s *set) shut(tb testing.TB, node int) *gate {
 	g := &gate{opened: make(chan struct{})}
 	tb.Cleanup(g.open)
-	s.proxies[node].Intercept(func(cmd []string) servers.Action {
+	s.proxies[node].Intercept(func(cmd []string) faultproxy.Action {
 		if calls(cmd, "release", "k") && g.arrived.Add(1) == 1 {
 			<-g.opened
 		}
-		return servers.Forward
+		return faultproxy.Forward
 	})
 	return g
 }
@@ -214,12 +214,12 @@ func TestCleanupOutlastsAnOutage(t *testing.T) {
 			check(t, c.Set(t.Context(), "k", "another's", time.Minute).Err())
 		}
 		var lost atomic.Int64
-		s.proxies[2].Intercept(func(cmd []string) servers.Action {
+		s.proxies[2].Intercept(func(cmd []string) faultproxy.Action {
 			if calls(cmd, "release", "k") {
 				lost.Add(1)
-				return servers.Swallow
+				return faultproxy.Swallow
 			}
-			return servers.Forward
+			return faultproxy.Forward
 		})
 		submit(t, d, driver.Request{Ref: claim(i)}, driver.Gone)
 		testenv.Eventually(t, patience, "cleanup has failed three times", func() bool { return lost.Load() >= 3 })

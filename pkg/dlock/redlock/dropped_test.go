@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
@@ -33,14 +33,14 @@ func TestDroppedWaiterIsNotRenewed(t *testing.T) {
 	release(t, other, claim(0), driver.Held)
 	var silent atomic.Bool
 	silent.Store(true)
-	s.intercept(func(_ int, cmd []string) servers.Action {
+	s.intercept(func(_ int, cmd []string) faultproxy.Action {
 		switch {
 		case calls(cmd, "confirm", "k") && silent.Load():
-			return servers.DropReply // done, and not answered
+			return faultproxy.DropReply // done, and not answered
 		case calls(cmd, "release", "k"):
-			return servers.Swallow // the removal does not get there
+			return faultproxy.Swallow // the removal does not get there
 		}
-		return servers.Forward
+		return faultproxy.Forward
 	})
 	for tries := 0; s.confirmed(t, claim(1).ID) < 2; tries++ {
 		if tries == 20 {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/redlock"
@@ -148,9 +148,9 @@ func (s *set) hasRun(tb testing.TB, node int, script, key string) bool {
 }
 
 // intercept sets a rule on every proxy.
-func (s *set) intercept(rule func(node int, cmd []string) servers.Action) {
+func (s *set) intercept(rule func(node int, cmd []string) faultproxy.Action) {
 	for i, p := range s.proxies {
-		p.Intercept(func(cmd []string) servers.Action { return rule(i, cmd) })
+		p.Intercept(func(cmd []string) faultproxy.Action { return rule(i, cmd) })
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
@@ -109,12 +109,12 @@ func TestLateRefusalOfATokenChangesNothing(t *testing.T) {
 	gate, held := make(chan struct{}), make(chan struct{})
 	open, hold := sync.OnceFunc(func() { close(gate) }), sync.OnceFunc(func() { close(held) })
 	defer open()
-	s.proxies[2].Intercept(func(cmd []string) servers.Action {
+	s.proxies[2].Intercept(func(cmd []string) faultproxy.Action {
 		if len(cmd) > 3 && cmd[0] == "EVALSHA" && cmd[3] == "k" { // until the others have granted it
 			hold()
 			<-gate
 		}
-		return servers.Forward
+		return faultproxy.Forward
 	})
 	g := acquire(t, c, "k", dlock.WithTTL(time.Hour))
 	<-held

@@ -15,8 +15,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/hazardtest"
-	"github.com/ceyewan/genesis/internal/servers"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 	"github.com/ceyewan/genesis/pkg/dlock/redlock"
@@ -59,17 +59,17 @@ func openEnv(tb testing.TB) hazardtest.Env {
 	return e
 }
 
-func (e *nodesEnv) rule(node int, cmd []string) servers.Action {
+func (e *nodesEnv) rule(node int, cmd []string) faultproxy.Action {
 	if cmd[0] == "HELLO" && e.waiting.Load() {
 		e.swallowed.Store(true)
-		return servers.Swallow
+		return faultproxy.Swallow
 	}
 	if cmd[0] == "SUBSCRIBE" {
 		e.subscribed.Store(true)
 	}
 	op, known := e.opOf(cmd)
 	if !known {
-		return servers.Forward
+		return faultproxy.Forward
 	}
 	if op == hazardtest.Acquire && e.stalled.Load() {
 		e.waiting.Store(true)
@@ -82,9 +82,9 @@ func (e *nodesEnv) rule(node int, cmd []string) servers.Action {
 		<-v.Hold
 	}
 	if v.Lose {
-		return servers.DropReply
+		return faultproxy.DropReply
 	}
-	return servers.Forward
+	return faultproxy.Forward
 }
 
 // opOf returns the operation that a command belongs to.
@@ -293,13 +293,13 @@ func (e *nodesEnv) Hold(op hazardtest.Op, n int) (*hazardtest.Hits, func()) {
 	return e.calls.Hold(op, n, envNodes)
 }
 
-func (e *nodesEnv) each(change func(*servers.Proxy)) {
+func (e *nodesEnv) each(change func(*faultproxy.Proxy)) {
 	for _, p := range e.proxies {
 		change(p)
 	}
 }
 
-func (e *nodesEnv) DropPushes() { e.each(func(p *servers.Proxy) { p.DropMessages(true) }) }
+func (e *nodesEnv) DropPushes() { e.each(func(p *faultproxy.Proxy) { p.DropMessages(true) }) }
 
 // PushesDropped checks it with its own subscription on each node.
 func (e *nodesEnv) PushesDropped(tb testing.TB) {
@@ -363,16 +363,16 @@ func (e *nodesEnv) Requests(tb testing.TB) (sum int) {
 }
 
 func (e *nodesEnv) Delay(up, down time.Duration) {
-	e.each(func(p *servers.Proxy) { p.Delay(up, down) })
+	e.each(func(p *faultproxy.Proxy) { p.Delay(up, down) })
 }
 
 func (e *nodesEnv) BlackHole(on bool) {
 	e.dead.Store(on)
-	e.each(func(p *servers.Proxy) { p.BlackHole(on) })
+	e.each(func(p *faultproxy.Proxy) { p.BlackHole(on) })
 }
 
-func (e *nodesEnv) Refuse(on bool) { e.each(func(p *servers.Proxy) { p.Refuse(on) }) }
-func (e *nodesEnv) Cut()           { e.each((*servers.Proxy).Cut) }
+func (e *nodesEnv) Refuse(on bool) { e.each(func(p *faultproxy.Proxy) { p.Refuse(on) }) }
+func (e *nodesEnv) Cut()           { e.each((*faultproxy.Proxy).Cut) }
 
 func (e *nodesEnv) Heal() {
 	e.calls.Heal()

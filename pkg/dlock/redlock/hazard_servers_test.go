@@ -12,7 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/redlock"
@@ -115,14 +115,14 @@ func TestRenewalEndsWithUnlock(t *testing.T) {
 	t.Parallel()
 	s := start(t, 3)
 	var calls, renewals atomic.Int64
-	s.intercept(func(_ int, cmd []string) servers.Action {
+	s.intercept(func(_ int, cmd []string) faultproxy.Action {
 		if len(cmd) > 1 && cmd[0] == "EVALSHA" && cmd[1] != redlock.Scripts["release"] {
 			calls.Add(1)
 			if cmd[1] == redlock.Scripts["renew"] {
 				renewals.Add(1)
 			}
 		}
-		return servers.Forward
+		return faultproxy.Forward
 	})
 	const ttl, locks = 4 * time.Second, 10
 	c := s.locks(t, dlock.Config{DefaultTTL: ttl}, patient)
@@ -164,11 +164,11 @@ func TestTTLIsKeptOrRefused(t *testing.T) {
 	t.Parallel()
 	s := start(t, 3)
 	var calls atomic.Int64
-	s.intercept(func(_ int, cmd []string) servers.Action {
+	s.intercept(func(_ int, cmd []string) faultproxy.Action {
 		if cmd[0] == "EVALSHA" || cmd[0] == "EVAL" {
 			calls.Add(1)
 		}
-		return servers.Forward
+		return faultproxy.Forward
 	})
 	c := s.locks(t, dlock.Config{}, patient)
 	warm(t, c)

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 
+	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/hazardtest"
 	"github.com/ceyewan/genesis/internal/servers"
 	"github.com/ceyewan/genesis/internal/testenv"
@@ -74,7 +75,7 @@ func (silent) Printf(context.Context, string, ...any) {}
 // A set is some servers, each behind a proxy, and clients through the proxies.
 type set struct {
 	servers []*servers.Redis
-	proxies []*servers.Proxy
+	proxies []*faultproxy.Proxy
 	direct  []*redis.Client
 	clients []redis.UniversalClient
 }

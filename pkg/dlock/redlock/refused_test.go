@@ -9,7 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
@@ -18,7 +18,7 @@ import (
 // sees the answer.
 type cutAfterClaim struct {
 	client *redis.Client
-	proxy  *servers.Proxy
+	proxy  *faultproxy.Proxy
 	once   sync.Once
 }
 
@@ -110,14 +110,14 @@ func TestRefusedAttemptSparesTheNextGrant(t *testing.T) {
 	asked, gate := make(chan struct{}, 1000), make(chan struct{})
 	open := sync.OnceFunc(func() { close(gate) })
 	defer open()
-	s.intercept(func(node int, cmd []string) servers.Action {
+	s.intercept(func(node int, cmd []string) faultproxy.Action {
 		switch {
 		case node == 0 && calls(cmd, "acquire", "k"):
 			asked <- struct{}{}
 		case node > 0 && calls(cmd, "release", "k"):
 			<-gate
 		}
-		return servers.Forward
+		return faultproxy.Forward
 	})
 	for _, p := range s.proxies[1:] {
 		p.Refuse(true)

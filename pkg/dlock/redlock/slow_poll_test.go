@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
@@ -37,11 +37,11 @@ func TestWaiterNextToForeignKeyPollsSlowly(t *testing.T) {
 			c := s.locks(t, dlock.Config{DefaultTTL: tc.ttl}, patient)
 			warm(t, c)
 			var rounds atomic.Int64
-			s.intercept(func(node int, cmd []string) servers.Action {
+			s.intercept(func(node int, cmd []string) faultproxy.Action {
 				if node == 0 && calls(cmd, "acquire", "k") {
 					rounds.Add(1)
 				}
-				return servers.Forward
+				return faultproxy.Forward
 			})
 			got := make(chan *dlock.Guard, 1)
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)

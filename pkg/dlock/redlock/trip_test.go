@@ -10,7 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
@@ -96,7 +96,7 @@ func TestSilentNodesAreLeftAlone(t *testing.T) {
 // they are never missing from a majority.
 func TestSeeminglyDeadNodesAreAsked(t *testing.T) {
 	var clients []redis.UniversalClient
-	var proxies []*servers.Proxy
+	var proxies []*faultproxy.Proxy
 	for range 3 {
 		server := testenv.Redis(t)
 		p := testenv.Proxy(t, server.Addr())

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/redlock"
@@ -84,12 +84,12 @@ func TestLateWaiterFindsItsTombstone(t *testing.T) {
 	came, gate := make(chan string, 64), make(chan struct{})
 	open := sync.OnceFunc(func() { close(gate) })
 	defer open()
-	s.proxies[2].Intercept(func(cmd []string) servers.Action {
+	s.proxies[2].Intercept(func(cmd []string) faultproxy.Action {
 		if len(cmd) > 3 && cmd[1] == redlock.Scripts["wait"] && !strings.HasSuffix(cmd[3], known) {
 			came <- cmd[3]
 			<-gate
 		}
-		return servers.Forward
+		return faultproxy.Forward
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	second := make(chan error, 1)

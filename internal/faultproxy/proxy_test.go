@@ -1,4 +1,4 @@
-package servers_test
+package faultproxy_test
 
 import (
 	"bufio"
@@ -10,17 +10,16 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/servers"
 	"github.com/ceyewan/genesis/internal/testenv"
 )
-
-const soon = 100 * time.Millisecond // for what is not going to happen
 
 // A rig is a server with a proxy in front of it, a client through the proxy whose connection is
 // open, and a client that bypasses it.
 type rig struct {
 	server  *servers.Redis
-	proxy   *servers.Proxy
+	proxy   *faultproxy.Proxy
 	through *redis.Client
 	direct  *redis.Client
 }

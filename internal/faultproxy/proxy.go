@@ -1,4 +1,4 @@
-package servers
+package faultproxy
 
 import (
 	"context"
@@ -8,10 +8,15 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/ceyewan/genesis/internal/loopback"
 )
 
-// acceptRetry is the pause after a failed accept, for example when no file descriptor is free.
-const acceptRetry = 10 * time.Millisecond
+const (
+	startTries = 10 // ports to try, because a program that does not reserve may have the first ones
+	// acceptRetry is the pause after a failed accept, for example when no file descriptor is free.
+	acceptRetry = 10 * time.Millisecond
+)
 
 // A Proxy is a TCP proxy on a loopback port whose faults can be changed while it runs. They affect
 // open and new connections. Its methods may be called from any goroutine.
@@ -24,7 +29,7 @@ const acceptRetry = 10 * time.Millisecond
 // with commands of the client itself, such as HELLO.
 type Proxy struct {
 	listener *net.TCPListener
-	port     *port
+	port     *loopback.Port
 	faults   *faults
 	traffic  traffic
 	accepted atomic.Int64
@@ -38,24 +43,24 @@ type Proxy struct {
 	conns  map[*conn]struct{}
 }
 
-// StartProxy starts a proxy without faults in front of target, which need not listen yet.
-func StartProxy(target string) (*Proxy, error) {
+// Start starts a proxy without faults in front of target, which need not listen yet.
+func Start(target string) (*Proxy, error) {
 	var err error
 	for range startTries {
-		var reserved *port
-		if reserved, err = reservePort(); err != nil {
+		var reserved *loopback.Port
+		if reserved, err = loopback.ReservePort(); err != nil {
 			break
 		}
 		var listener net.Listener
-		if listener, err = net.Listen("tcp4", reserved.addr()); err == nil {
-			return startProxy(listener.(*net.TCPListener), reserved, target), nil
+		if listener, err = net.Listen("tcp4", reserved.Addr()); err == nil {
+			return serve(listener.(*net.TCPListener), reserved, target), nil
 		}
-		reserved.release()
+		reserved.Release()
 	}
 	return nil, fmt.Errorf("start proxy: %w", err)
 }
 
-func startProxy(listener *net.TCPListener, reserved *port, target string) *Proxy {
+func serve(listener *net.TCPListener, reserved *loopback.Port, target string) *Proxy {
 	p := &Proxy{
 		listener: listener,
 		port:     reserved,
@@ -75,7 +80,10 @@ func (p *Proxy) accept() {
 		case errors.Is(err, net.ErrClosed):
 			return
 		case err != nil:
-			pause(p.ctx, acceptRetry)
+			select {
+			case <-time.After(acceptRetry):
+			case <-p.ctx.Done():
+			}
 		default:
 			p.admit(client)
 		}
@@ -108,7 +116,7 @@ func (p *Proxy) Close() error {
 	err := p.listener.Close()
 	p.Cut()
 	p.wg.Wait()
-	p.port.release()
+	p.port.Release()
 	if errors.Is(err, net.ErrClosed) {
 		return nil
 	}
@@ -116,7 +124,7 @@ func (p *Proxy) Close() error {
 }
 
 // Addr returns the address for clients.
-func (p *Proxy) Addr() string { return p.port.addr() }
+func (p *Proxy) Addr() string { return p.port.Addr() }
 
 // Retarget sends new connections to another server. Open ones stay where they are; Cut closes them.
 func (p *Proxy) Retarget(addr string) {

@@ -1,4 +1,4 @@
-package servers_test
+package faultproxy_test
 
 import (
 	"bufio"
@@ -13,7 +13,7 @@ import (
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 
-	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/testenv"
 )
 
@@ -25,7 +25,7 @@ const (
 // A wire is a connection through a proxy, with the test at both ends. It first writes frames into a
 // buffer, to compare what goes in and comes out.
 type wire struct {
-	proxy          *servers.Proxy
+	proxy          *faultproxy.Proxy
 	client, server net.Conn
 	buffer         bytes.Buffer
 	framer         *http2.Framer

@@ -1,4 +1,4 @@
-package servers_test
+package faultproxy_test
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/servers"
 	"github.com/ceyewan/genesis/internal/testenv"
 )
@@ -24,7 +25,7 @@ const (
 // open, and a client that bypasses it.
 type etcdRig struct {
 	server          *servers.Etcd
-	proxy           *servers.Proxy
+	proxy           *faultproxy.Proxy
 	through, direct *clientv3.Client
 }
 
@@ -226,12 +227,12 @@ func TestGRPCBlackHoles(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name    string
-		hole    func(*servers.Proxy, bool)
+		hole    func(*faultproxy.Proxy, bool)
 		arrives bool
 	}{
-		{"both ways", (*servers.Proxy).BlackHole, false},
-		{"up", (*servers.Proxy).BlackHoleUp, false},
-		{"down", (*servers.Proxy).BlackHoleDown, true},
+		{"both ways", (*faultproxy.Proxy).BlackHole, false},
+		{"up", (*faultproxy.Proxy).BlackHoleUp, false},
+		{"down", (*faultproxy.Proxy).BlackHoleDown, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newEtcdRig(t)

@@ -1,4 +1,4 @@
-package servers_test
+package faultproxy_test
 
 import (
 	"fmt"
@@ -12,7 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/testenv"
 )
 
@@ -21,7 +21,7 @@ func TestInterceptOneCommand(t *testing.T) {
 	r := newRig(t)
 	script := redis.NewScript(`return redis.call("INCR", KEYS[1])`)
 	check(t, script.Load(t.Context(), r.direct).Err())
-	r.proxy.Intercept(servers.Next(1, servers.DropReply, "EVALSHA"))
+	r.proxy.Intercept(faultproxy.Next(1, faultproxy.DropReply, "EVALSHA"))
 	check(t, r.through.Ping(t.Context()).Err())
 	if err := script.EvalSha(t.Context(), r.through, []string{"count"}).Err(); err == nil || timedOut(err) {
 		t.Errorf("the reply was not dropped: %v", err)
@@ -38,14 +38,14 @@ func TestInterceptError(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	var evals atomic.Int64
-	r.proxy.Intercept(func(cmd []string) servers.Action {
+	r.proxy.Intercept(func(cmd []string) faultproxy.Action {
 		switch cmd[0] {
 		case "EVAL":
 			evals.Add(1)
 		case "EVALSHA":
-			return servers.ReplyError("NOSCRIPT No matching script.")
+			return faultproxy.ReplyError("NOSCRIPT No matching script.")
 		}
-		return servers.Forward
+		return faultproxy.Forward
 	})
 	got, err := redis.NewScript(`return 7`).Run(t.Context(), r.through, nil).Int()
 	if got != 7 || err != nil || evals.Load() != 1 {
@@ -67,17 +67,17 @@ func pipelined(t *testing.T, r *rig) (first, second, third *redis.IntCmd) {
 func TestInterceptInsidePipeline(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	r.proxy.Intercept(servers.Every(servers.ReplyError("BUSY later"), "INCRBY"))
+	r.proxy.Intercept(faultproxy.Every(faultproxy.ReplyError("BUSY later"), "INCRBY"))
 	first, second, third := pipelined(t, r)
 	if first.Val() != 1 || !redis.HasErrorPrefix(second.Err(), "BUSY") || third.Val() != 2 {
 		t.Errorf("an error in its place: %v, %v, %v", first, second, third)
 	}
-	r.proxy.Intercept(servers.Every(servers.Twice, "INCRBY"))
+	r.proxy.Intercept(faultproxy.Every(faultproxy.Twice, "INCRBY"))
 	first, second, third = pipelined(t, r)
 	if first.Val() != 3 || second.Val() != 13 || third.Val() != 24 {
 		t.Errorf("carried out twice: %v, %v, %v", first, second, third)
 	}
-	r.proxy.Intercept(servers.Every(servers.DropReply, "INCRBY"))
+	r.proxy.Intercept(faultproxy.Every(faultproxy.DropReply, "INCRBY"))
 	first, second, third = pipelined(t, r)
 	if first.Val() != 25 || second.Err() == nil || third.Err() == nil {
 		t.Errorf("the reply dropped: %v, %v, %v", first, second, third)
@@ -91,7 +91,7 @@ func TestInterceptInsidePipeline(t *testing.T) {
 func TestInterceptSwallow(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	r.proxy.Intercept(servers.Every(servers.Swallow, "INCR"))
+	r.proxy.Intercept(faultproxy.Every(faultproxy.Swallow, "INCR"))
 	if err := r.through.Incr(within(t, soon), "count").Err(); !timedOut(err) {
 		t.Errorf("a swallowed command: %v", err)
 	}
@@ -105,12 +105,12 @@ func TestInterceptSwallow(t *testing.T) {
 func TestInterceptRuleMayUseTheProxy(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	r.proxy.Intercept(func(cmd []string) servers.Action {
+	r.proxy.Intercept(func(cmd []string) faultproxy.Action {
 		if cmd[0] == "INCR" {
 			r.proxy.Heal()
 			r.proxy.Cut()
 		}
-		return servers.Forward
+		return faultproxy.Forward
 	})
 	if err := r.through.Incr(t.Context(), "count").Err(); err == nil || timedOut(err) {
 		t.Errorf("the cut was not felt: %v", err)
@@ -198,11 +198,11 @@ var kinds = []string{
 func TestProxyMatchesEveryType(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	r.proxy.Intercept(func(cmd []string) servers.Action {
+	r.proxy.Intercept(func(cmd []string) faultproxy.Action {
 		if cmd[0] == "ECHO" && cmd[1] != "the end" {
-			return servers.ReplyError(cmd[1])
+			return faultproxy.ReplyError(cmd[1])
 		}
-		return servers.Forward
+		return faultproxy.Forward
 	})
 	want, got := transcript(t, r.server.Addr()), transcript(t, r.proxy.Addr())
 	for _, kind := range kinds {

@@ -1,4 +1,4 @@
-package servers
+package faultproxy
 
 // request takes the action for one request. It records the expected reply before the server can
 // have seen the request.
