@@ -59,7 +59,7 @@ func run(ctx context.Context, out io.Writer, endpoints []string) (err error) {
 	case <-time.After(500 * time.Millisecond): // the work
 	case <-guard.Done(): // the lock was lost: stop
 	}
-	err = store(guard.Context(), conn.GetClient(), guard, "done")
+	err = store(guard.Context(), conn.Client(), guard, "done")
 	fmt.Fprintln(out, "finished")
 	return err
 }

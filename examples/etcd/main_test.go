@@ -25,7 +25,7 @@ func TestExample(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	client := conn.GetClient()
+	client := conn.Client()
 
 	// Two runs that start at the same time work one after the other.
 	t.Run("turns", func(t *testing.T) {

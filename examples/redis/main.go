@@ -52,7 +52,7 @@ func run(ctx context.Context, out io.Writer, addr string) (err error) {
 	if err := work(guard.Context(), out); err != nil {
 		return err
 	}
-	return store(guard.Context(), conn.GetClient(), guard.Token(), "done")
+	return store(guard.Context(), conn.Client(), guard.Token(), "done")
 }
 
 // work takes a while. It stops when its context ends, because the lock is then lost.

@@ -106,8 +106,8 @@ func (e *Etcd) Connect(ctx context.Context) error { return e.link.connect(ctx) }
 // HealthCheck is Connect for frequent checks.
 func (e *Etcd) HealthCheck(ctx context.Context) error { return e.link.try(ctx, "health check") }
 
-// GetClient returns the client. The connector still owns it: do not close it.
-func (e *Etcd) GetClient() *clientv3.Client { return e.client }
+// Client returns the client. The connector still owns it: do not close it.
+func (e *Etcd) Client() *clientv3.Client { return e.client }
 
 // EtcdLocks is for dlock.NewEtcd.
 func (e *Etcd) EtcdLocks() driver.Opener { return etcdlock.New(e.client) }

@@ -22,7 +22,7 @@ func TestEtcd(t *testing.T) {
 	c := newEtcd(t, connector.EtcdConfig{Endpoints: []string{server.Endpoint()}}, connector.WithLogger(log))
 	mustConnect(t, c)
 	lockOnce(t, func() (*dlock.Client, error) { return dlock.NewEtcd(c, &dlock.Config{}, dlock.WithLogger(log)) })
-	if _, err := c.GetClient().Put(t.Context(), "data", "x"); err != nil {
+	if _, err := c.Client().Put(t.Context(), "data", "x"); err != nil {
 		t.Fatalf("the locks have closed the client: %v", err)
 	}
 	t.Run("user without need", func(t *testing.T) {
@@ -30,7 +30,7 @@ func TestEtcd(t *testing.T) {
 		mustConnect(t, c)
 	})
 	closedFor(t, c)
-	if c.GetClient().Ctx().Err() == nil {
+	if c.Client().Ctx().Err() == nil {
 		t.Fatal("the client is open")
 	}
 	if text := lines(); !strings.Contains(text, `"msg":"connected"`) || !strings.Contains(text, "retrying of unary invoker") {
@@ -59,7 +59,7 @@ func etcdComesBack(t *testing.T, server *servers.Etcd) {
 func etcdWithUsers(t *testing.T) *servers.Etcd {
 	t.Helper()
 	server := testenv.Etcd(t, "--bcrypt-cost", "4")
-	admin := newEtcd(t, connector.EtcdConfig{Endpoints: []string{server.Endpoint()}}).GetClient()
+	admin := newEtcd(t, connector.EtcdConfig{Endpoints: []string{server.Endpoint()}}).Client()
 	read := clientv3.PermissionType(clientv3.PermReadWrite)
 	for _, step := range []func() error{
 		func() error { _, err := admin.UserAdd(t.Context(), "root", password); return err },

@@ -102,7 +102,7 @@ func TestRedisLocksHaveTheirOwnPool(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stop := occupy(t, []*servers.Redis{server}, c.GetClient())
+	stop := occupy(t, []*servers.Redis{server}, c.Client())
 	useLocks(t, locks)
 	stop()
 	findings, err := locks.Check(t.Context())
@@ -132,7 +132,7 @@ func TestRedlockLocksHaveTheirOwnPools(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stop := occupy(t, nodes, c.GetClients()...)
+	stop := occupy(t, nodes, c.Clients()...)
 	useLocks(t, locks)
 	stop()
 	if err := locks.Close(); err != nil {

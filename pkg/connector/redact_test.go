@@ -67,7 +67,7 @@ func TestFormsOfAPassword(t *testing.T) {
 			if tc.kind != nil && !errors.Is(err, tc.kind) {
 				t.Errorf("no %v: %v", tc.kind, err)
 			}
-			hides(t, c.GetClient().Get(t.Context(), "k").Err(), part)
+			hides(t, c.Client().Get(t.Context(), "k").Err(), part)
 		})
 	}
 }
@@ -150,7 +150,7 @@ func TestLocksUnderstandRedactedAnswers(t *testing.T) {
 func TestUsersAnswersStay(t *testing.T) {
 	t.Parallel()
 	c := newRedis(t, connector.RedisConfig{Addr: redisWithUsers(t).Addr(), Password: password})
-	for client, stays := range map[redis.UniversalClient]bool{c.GetClient(): true, c.LockClient(): false} {
+	for client, stays := range map[redis.UniversalClient]bool{c.Client(): true, c.LockClient(): false} {
 		pipe := client.Pipeline()
 		pipe.Do(t.Context(), "no-such-command", password)
 		cmds, _ := pipe.Exec(t.Context())

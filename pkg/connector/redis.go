@@ -154,16 +154,16 @@ func (r *Redis) Connect(ctx context.Context) error { return r.link.connect(ctx) 
 // HealthCheck is Connect for frequent checks.
 func (r *Redis) HealthCheck(ctx context.Context) error { return r.link.try(ctx, "health check") }
 
-// GetClient returns the client for your own commands. The connector still owns it: do not close it.
-func (r *Redis) GetClient() redis.UniversalClient { return r.client.get() }
+// Client returns the client for your own commands. The connector still owns it: do not close it.
+func (r *Redis) Client() redis.UniversalClient { return r.client.get() }
 
 // LockClient returns the client that only locks use, for hooks and statistics. The connector owns
 // it as well: do not close it.
 func (r *Redis) LockClient() redis.UniversalClient { return r.lockClient.get() }
 
 // RedisLocks is for dlock.NewRedis. Locks have their own client, with the same options and a pool
-// of at least 16 connections for each server. So they never wait behind commands of GetClient:
-// BLPOP, for instance, keeps its connection for a long time.
+// of at least 16 connections for each server. So they never wait behind your own commands: BLPOP,
+// for instance, keeps its connection for a long time.
 func (r *Redis) RedisLocks() driver.Opener { return redislock.New(r.lockClient.get(), r.locks...) }
 
 // Close closes the clients. Calls in progress end with an error. A second Close does nothing.

@@ -56,9 +56,9 @@ func TestRedisSingle(t *testing.T) {
 		return dlock.NewRedis(c, &dlock.Config{Prefix: "p:"}, dlock.WithLogger(log))
 	})
 
-	client, ok := c.GetClient().(*redis.Client)
+	client, ok := c.Client().(*redis.Client)
 	if !ok || client.Options().DB != 3 || !client.Options().ContextTimeoutEnabled {
-		t.Fatalf("client: %v", c.GetClient())
+		t.Fatalf("client: %v", c.Client())
 	}
 	if err := client.Set(t.Context(), "p:data", "x", time.Minute).Err(); err != nil {
 		t.Fatalf("the locks have closed the client: %v", err)
@@ -78,7 +78,7 @@ func TestRedisUsers(t *testing.T) {
 	mustConnect(t, c)
 	lockOnce(t, func() (*dlock.Client, error) { return dlock.NewRedis(c, &dlock.Config{Prefix: "p:"}) })
 	admin := newRedis(t, connector.RedisConfig{Addr: server.Addr(), Password: password})
-	if entries, err := admin.GetClient().ACLLog(t.Context(), 10).Result(); err != nil || len(entries) > 0 {
+	if entries, err := admin.Client().ACLLog(t.Context(), 10).Result(); err != nil || len(entries) > 0 {
 		t.Errorf("the server has refused something to the user: %v %v", entries, err)
 	}
 
@@ -267,9 +267,9 @@ func TestRedisCluster(t *testing.T) {
 			c := newRedis(t, cfg)
 			mustConnect(t, c)
 			lockOnce(t, func() (*dlock.Client, error) { return dlock.NewRedis(c, &dlock.Config{}) })
-			client, ok := c.GetClient().(*redis.ClusterClient)
+			client, ok := c.Client().(*redis.ClusterClient)
 			if !ok || !client.Options().ContextTimeoutEnabled {
-				t.Fatalf("client: %v", c.GetClient())
+				t.Fatalf("client: %v", c.Client())
 			}
 			closedFor(t, c)
 		})

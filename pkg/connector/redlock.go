@@ -59,12 +59,12 @@ func (r *Redlock) Connect(ctx context.Context) error { return r.link.connect(ctx
 // HealthCheck is Connect for frequent checks.
 func (r *Redlock) HealthCheck(ctx context.Context) error { return r.link.try(ctx, "health check") }
 
-// GetClients returns the clients for your own commands, in the order of the addresses. The
-// connector still owns them: do not close them.
-func (r *Redlock) GetClients() []redis.UniversalClient {
+// Clients returns the clients for your own commands, in the order of the addresses. The connector
+// still owns them: do not close them.
+func (r *Redlock) Clients() []redis.UniversalClient {
 	clients := make([]redis.UniversalClient, len(r.nodes))
 	for i, n := range r.nodes {
-		clients[i] = n.GetClient()
+		clients[i] = n.Client()
 	}
 	return clients
 }

@@ -64,7 +64,7 @@ func TestRedlockConnector(t *testing.T) {
 	mustConnect(t, c)
 	locks := func() (*dlock.Client, error) { return dlock.NewRedlock(c, &dlock.Config{Prefix: "p:"}) }
 	lockOnce(t, locks)
-	if len(c.GetClients()) != 3 || strings.Contains(c.String(), password) {
+	if len(c.Clients()) != 3 || strings.Contains(c.String(), password) {
 		t.Errorf("%v", c)
 	}
 	wrong := newRedlock(t, connector.RedlockConfig{Addrs: addrs, Password: "wrong", ConnectTimeout: long})

@@ -21,9 +21,9 @@ func TestRelativeCertificate(t *testing.T) {
 	})
 	defer closeOnce(t, conn)
 	t.Chdir(t.TempDir())
-	client, ok := conn.GetClient().(*redis.Client)
+	client, ok := conn.Client().(*redis.Client)
 	if !ok {
-		t.Fatalf("a %T", conn.GetClient())
+		t.Fatalf("a %T", conn.Client())
 	}
 	own, err := client.Options().TLSConfig.GetClientCertificate(nil)
 	if err != nil || len(own.Certificate) == 0 {

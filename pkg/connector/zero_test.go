@@ -32,10 +32,10 @@ func TestZeroConnectors(t *testing.T) {
 	if !errors.Is(redlock, dlock.ErrInvalidConfig) {
 		t.Errorf("redlock: %v", redlock)
 	}
-	if clients := new(connector.Redlock).GetClients(); len(clients) > 0 {
+	if clients := new(connector.Redlock).Clients(); len(clients) > 0 {
 		t.Errorf("%d clients", len(clients))
 	}
-	if new(connector.Redis).GetClient() != nil || new(connector.Etcd).GetClient() != nil {
+	if new(connector.Redis).Client() != nil || new(connector.Etcd).Client() != nil {
 		t.Error("a client of nothing")
 	}
 }

@@ -44,7 +44,7 @@ var procedures = map[string]procedure{
 		locks := onConnected(t, conn)
 		warm(t, locks)
 		check(t, s.proxy.Close())
-		awaitRefusal(t, conn.GetClient())
+		awaitRefusal(t, conn.Client())
 		return scene{locks: locks, stored: s.stored}
 	},
 	"etcd, unknown host": func(t *testing.T) scene {

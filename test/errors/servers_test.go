@@ -189,7 +189,7 @@ func dialEtcd(t *testing.T, cfg connector.EtcdConfig) *clientv3.Client {
 	conn, err := connector.NewEtcd(&cfg)
 	check(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
-	return conn.GetClient()
+	return conn.Client()
 }
 
 func (s *etcdServer) locks(t *testing.T, user, password string) *dlock.Client {

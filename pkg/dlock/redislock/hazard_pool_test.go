@@ -62,7 +62,7 @@ func blockPool(t *testing.T, conn *connector.Redis, n int) {
 	for range n {
 		wg.Go(func() {
 			for ctx.Err() == nil {
-				_ = conn.GetClient().BLPop(ctx, time.Second, "nothing comes here").Err()
+				_ = conn.Client().BLPop(ctx, time.Second, "nothing comes here").Err()
 			}
 		})
 	}
