@@ -7,9 +7,9 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/ceyewan/genesis/lab/internal/report"
 	"github.com/ceyewan/genesis/lab/internal/result"
@@ -107,7 +107,7 @@ func (o options) conductAll(ctx context.Context, try attempt) error {
 		default:
 			again[i] = r.Status() == "stalled"
 		}
-		return ctx.Err()
+		return context.Cause(ctx)
 	}
 	err := atOnce(ctx, o.atOnce, len(all), do)
 	if err == nil {
@@ -121,23 +121,19 @@ func (o options) conductAll(ctx context.Context, try attempt) error {
 	return errors.Join(append(errs, err)...)
 }
 
-// atOnce does n things, so many at a time, in order. An error ends all.
-func atOnce(ctx context.Context, hands, n int, do func(ctx context.Context, i int) error) error {
-	work, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	var next atomic.Int64
-	var all sync.WaitGroup
-	for range max(hands, 1) {
-		all.Go(func() {
-			for i := int(next.Add(1)) - 1; i < n && work.Err() == nil; i = int(next.Add(1)) - 1 {
-				if err := do(work, i); err != nil {
-					cancel(err)
-				}
+// atOnce does n things in order, at most limit of them at a time. The first error ends the others.
+func atOnce(ctx context.Context, limit, n int, do func(ctx context.Context, i int) error) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(max(limit, 1))
+	for i := range n {
+		group.Go(func() error {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
 			}
+			return do(ctx, i)
 		})
 	}
-	all.Wait()
-	return context.Cause(work)
+	return group.Wait()
 }
 
 func (o options) specs() (all []trial.Spec) {

@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/ceyewan/genesis/internal/servers"
 	"github.com/ceyewan/genesis/lab/internal/worker"
 	"github.com/ceyewan/genesis/pkg/dlock"
@@ -101,17 +103,16 @@ func (t *stand) cycle(ctx context.Context, key string) error {
 // spread does n things, so many at a time.
 func (t *stand) spread(ctx context.Context, n, hands int, do func(int) error) error {
 	var next atomic.Int64
-	var all sync.WaitGroup
-	errs := make([]error, hands)
-	for h := range hands {
-		all.Go(func() {
-			for i := next.Add(1) - 1; i < int64(n) && ctx.Err() == nil && errs[h] == nil; i = next.Add(1) - 1 {
-				errs[h] = do(int(i))
+	var group errgroup.Group
+	for range hands {
+		group.Go(func() (err error) {
+			for i := next.Add(1) - 1; i < int64(n) && ctx.Err() == nil && err == nil; i = next.Add(1) - 1 {
+				err = do(int(i))
 			}
+			return err
 		})
 	}
-	all.Wait()
-	return errors.Join(errs...)
+	return group.Wait()
 }
 
 // waiters has everybody wait for one key, and serves them all.
@@ -122,19 +123,17 @@ func (t *stand) waiters(ctx context.Context, s Sizes) error {
 		return err
 	}
 	begin := time.Now()
-	served := make(chan error, s.Waiters)
+	group, waiting := errgroup.WithContext(ctx)
 	for range s.Waiters {
-		go func() { served <- t.cycle(ctx, "one") }()
+		group.Go(func() error { return t.cycle(waiting, "one") })
 	}
 	time.Sleep(3 * time.Second)
 	t.note(fmt.Sprintf("heap with %d waiters on one key", s.Waiters), mib(look().heap-before.heap), "MiB")
 	if err := first.Unlock(ctx); err != nil {
 		return err
 	}
-	for range s.Waiters {
-		if err := <-served; err != nil {
-			return err
-		}
+	if err := group.Wait(); err != nil {
+		return err
 	}
 	t.note(fmt.Sprintf("%d waiters on one key, all served after", s.Waiters), time.Since(begin).Seconds(), "s")
 	t.compare("afterwards", before)
