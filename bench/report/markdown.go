@@ -65,7 +65,7 @@ func (r *Report) writeTroubles(b *strings.Builder) {
 	b.WriteString("| peer | workload | case | |\n|---|---|---|---|\n")
 	for i := range r.Troubles {
 		t := &r.Troubles[i]
-		fmt.Fprintf(b, "| %s | %s | %s | %s |\n", t.Peer, t.Workload, t.Case, escapeCell(told(&t.Trouble)))
+		fmt.Fprintf(b, "| %s | %s | %s | %s |\n", t.Peer, t.Workload, t.Case, escapeCell(describe(&t.Trouble)))
 	}
 }
 

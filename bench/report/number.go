@@ -33,8 +33,8 @@ func times(r *stats.Range) string {
 	return humanize.Factor.FormatRange(*r, notMeasured)
 }
 
-// told is trouble in words, "" if there was none.
-func told(t *workload.Trouble) string {
+// describe is trouble in words, "" if there was none.
+func describe(t *workload.Trouble) string {
 	text := ""
 	for _, part := range []struct {
 		n    int

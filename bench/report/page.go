@@ -84,7 +84,7 @@ func (r *Report) troubleTable() *htmlreport.Table {
 	t := &htmlreport.Table{Caption: "Trouble", Columns: []string{"Peer", "workload", "case", "what"}}
 	for i := range r.Troubles {
 		tr := &r.Troubles[i]
-		what := htmlreport.Cell{Text: told(&tr.Trouble), Class: "bad"}
+		what := htmlreport.Cell{Text: describe(&tr.Trouble), Class: "bad"}
 		t.Rows = append(t.Rows, append(htmlreport.Cells(tr.Peer, tr.Workload, tr.Case), what))
 	}
 	return t

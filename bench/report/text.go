@@ -17,7 +17,7 @@ func (r *Report) Text() string {
 	}
 	for i := range r.Troubles {
 		t := &r.Troubles[i]
-		fmt.Fprintf(b, "note    %s, %s, %s: %s\n", t.Peer, t.Workload, t.Case, told(&t.Trouble))
+		fmt.Fprintf(b, "note    %s, %s, %s: %s\n", t.Peer, t.Workload, t.Case, describe(&t.Trouble))
 	}
 	if len(r.Missing) > 0 {
 		fmt.Fprintf(b, "%d goals were not measured in this run\n", len(r.Missing))

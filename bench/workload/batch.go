@@ -36,7 +36,7 @@ var batch = Workload{
 }
 
 func (r *Run) oneProcess(ctx context.Context, infos []peer.Info) error {
-	all, err := r.stands(ctx, "batch", infos, &r.site.Direct, one)
+	all, err := r.subjects(ctx, "batch", infos, &r.site.Direct, one)
 	defer func() { pack(all) }()
 	if err != nil {
 		return err
@@ -44,7 +44,7 @@ func (r *Run) oneProcess(ctx context.Context, infos []peer.Info) error {
 	if err := r.warmUp(ctx, "batch", all, one); err != nil {
 		return err
 	}
-	return r.rounds(ctx, "batch", all, func(round int, s *stand) error {
+	return r.rounds(ctx, "batch", all, func(round int, s *subject) error {
 		o, err := r.contend(ctx, s, Contention{Clients: 1, Runners: batchProcesses * batchEach, For: r.Plan.Batch})
 		if err == nil {
 			v := o.values()
@@ -56,7 +56,7 @@ func (r *Run) oneProcess(ctx context.Context, infos []peer.Info) error {
 }
 
 func (r *Run) fourProcesses(ctx context.Context, info peer.Info) error {
-	all, err := r.stands(ctx, "batch", slices.Repeat([]peer.Info{info}, batchProcesses), &r.site.Direct, one)
+	all, err := r.subjects(ctx, "batch", slices.Repeat([]peer.Info{info}, batchProcesses), &r.site.Direct, one)
 	defer func() { pack(all) }()
 	if err != nil {
 		return err
@@ -77,7 +77,7 @@ func (r *Run) fourProcesses(ctx context.Context, info peer.Info) error {
 }
 
 // together has all processes fight for one key at the same time.
-func (r *Run) together(ctx context.Context, all []*stand) ([]Outcome, error) {
+func (r *Run) together(ctx context.Context, all []*subject) ([]Outcome, error) {
 	r.steps++
 	c := Contention{
 		Key: fmt.Sprintf("hot:together:%d", r.steps), Witness: r.site.witness(r.steps), Clients: 1, Runners: batchEach, For: 2 * r.Plan.Batch,

@@ -16,7 +16,7 @@ var crash = Workload{
 	run: func(ctx context.Context, r *Run) error {
 		env := r.site.Direct
 		env.TTL = r.Plan.CrashTTL
-		all, err := r.stands(ctx, "crash", r.some(func(i peer.Info) bool { return waiting(i) && !i.Floor }), &env, one)
+		all, err := r.subjects(ctx, "crash", r.some(func(i peer.Info) bool { return waiting(i) && !i.Floor }), &env, one)
 		defer func() { pack(all) }()
 		if err != nil {
 			return err
@@ -30,7 +30,7 @@ var crash = Workload{
 }
 
 // crashAll has all peers go through it at the same time: mostly they wait.
-func (r *Run) crashAll(ctx context.Context, round int, all []*stand, env *peer.Env) {
+func (r *Run) crashAll(ctx context.Context, round int, all []*subject, env *peer.Env) {
 	took, errs := make([]time.Duration, len(all)), make([]error, len(all))
 	var wg sync.WaitGroup
 	for i, s := range all {
@@ -58,7 +58,7 @@ func (r *Run) crashAll(ctx context.Context, round int, all []*stand, env *peer.E
 // CrashCase is a holder that dies with a lease of so long.
 func CrashCase(ttl time.Duration) string { return fmt.Sprintf("TTL %v", ttl) }
 
-func crashOne(ctx context.Context, s *stand, key string, env *peer.Env) (time.Duration, error) {
+func crashOne(ctx context.Context, s *subject, key string, env *peer.Env) (time.Duration, error) {
 	holder, err := StartWorker()
 	if err != nil {
 		return 0, err

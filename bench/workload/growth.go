@@ -11,7 +11,7 @@ var growth = Workload{
 	About:  "16 clients share so many goroutines, which all wait at one key before the first of them gets it. The cost of an acquisition is the CPU of client and server together; each acquisition includes a return to the queue. A poller sees no queue: its cost is that of asking in vain.",
 	Charts: []string{TotalCPU},
 	run: func(ctx context.Context, r *Run) error {
-		all, err := r.stands(ctx, "growth", r.some(is(Strict, Rueidislock, Poller)), &r.site.Direct, func(peer.Info) int { return growthClients })
+		all, err := r.subjects(ctx, "growth", r.some(is(Strict, Rueidislock, Poller)), &r.site.Direct, func(peer.Info) int { return growthClients })
 		defer func() { pack(all) }()
 		if err != nil {
 			return err
@@ -19,7 +19,7 @@ var growth = Workload{
 		if err := r.warmUp(ctx, "growth", all, func(peer.Info) int { return growthClients }); err != nil {
 			return err
 		}
-		return r.rounds(ctx, "growth", all, func(round int, s *stand) error {
+		return r.rounds(ctx, "growth", all, func(round int, s *subject) error {
 			for _, n := range r.Plan.Waiters {
 				if err := r.grow(ctx, round, s, n); err != nil {
 					return err
@@ -32,7 +32,7 @@ var growth = Workload{
 
 const growthClients = 16
 
-func (r *Run) grow(ctx context.Context, round int, s *stand, waiters int) error {
+func (r *Run) grow(ctx context.Context, round int, s *subject, waiters int) error {
 	c := Contention{Clients: min(waiters+1, growthClients), Runners: waiters + 1, For: r.Plan.Growth, Settle: true}
 	o, err := r.contend(ctx, s, c)
 	if err != nil {

@@ -12,7 +12,7 @@ var handOff = Workload{
 	About:  "Eight clients at one key with a section of 2 ms, so that all others wait in peace when the key is given back: from the call of Unlock to the next holder.",
 	Charts: []string{HandOffP50, HandOffP99}, Floors: hotFloors,
 	run: func(ctx context.Context, r *Run) error {
-		all, err := r.stands(ctx, "handoff", r.some(waiting), &r.site.Direct, func(peer.Info) int { return handOffClients })
+		all, err := r.subjects(ctx, "handoff", r.some(waiting), &r.site.Direct, func(peer.Info) int { return handOffClients })
 		defer func() { pack(all) }()
 		if err != nil {
 			return err
@@ -20,7 +20,7 @@ var handOff = Workload{
 		if err := r.warmUp(ctx, "handoff", all, func(peer.Info) int { return handOffClients }); err != nil {
 			return err
 		}
-		return r.rounds(ctx, "handoff", all, func(round int, s *stand) error {
+		return r.rounds(ctx, "handoff", all, func(round int, s *subject) error {
 			return r.hotRound(ctx, "handoff", round, s, HandOffSetting, r.Plan.HandOff)
 		})
 	},

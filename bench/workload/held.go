@@ -27,7 +27,7 @@ const mostEtcd = 10_000
 func (r *Run) holdMany(ctx context.Context, info peer.Info) error {
 	env := r.site.Counted
 	env.TTL = r.Plan.HeldTTL
-	all, err := r.stands(ctx, "held", []peer.Info{info}, &env, one)
+	all, err := r.subjects(ctx, "held", []peer.Info{info}, &env, one)
 	defer func() { pack(all) }()
 	if err != nil {
 		return err
@@ -44,7 +44,7 @@ func (r *Run) holdMany(ctx context.Context, info peer.Info) error {
 	return ctx.Err()
 }
 
-func (r *Run) holdSome(ctx context.Context, s *stand, n int) error {
+func (r *Run) holdSome(ctx context.Context, s *subject, n int) error {
 	var h Held
 	if err := s.worker.Call(ctx, time.Duration(n)*time.Millisecond, "hold", Hold{n}, &h); err != nil {
 		return err

@@ -72,7 +72,7 @@ func (r *Run) hotKeys(ctx context.Context) error {
 func (r *Run) hot(ctx context.Context, name string, env *peer.Env, trip time.Duration, settings func(peer.Info) []setting) error {
 	infos := r.some(func(i peer.Info) bool { return waiting(i) && len(settings(i)) > 0 })
 	clients := func(i peer.Info) int { return mostClients(settings(i)) }
-	all, err := r.stands(ctx, name, infos, env, clients)
+	all, err := r.subjects(ctx, name, infos, env, clients)
 	defer func() { pack(all) }()
 	if err != nil {
 		return err
@@ -83,7 +83,7 @@ func (r *Run) hot(ctx context.Context, name string, env *peer.Env, trip time.Dur
 	for round := range r.Plan.Rounds {
 		for _, c := range r.cases(infos, settings) {
 			r.say("%s: round %d of %d, %s", name, round+1, r.Plan.Rounds, HotCase(c.clients, c.section))
-			err := r.turns(ctx, name, round, all, func(s *stand) bool { return slices.Contains(settings(s.info), c) }, func(s *stand) error {
+			err := r.turns(ctx, name, round, all, func(s *subject) bool { return slices.Contains(settings(s.info), c) }, func(s *subject) error {
 				return r.hotRound(ctx, name, round, s, c, r.Plan.hotFor(s.info.Backend, c.clients, c.section, trip))
 			})
 			if err != nil {
@@ -115,7 +115,7 @@ func mostClients(settings []setting) int {
 	return most
 }
 
-func (r *Run) hotRound(ctx context.Context, name string, round int, s *stand, c setting, d time.Duration) error {
+func (r *Run) hotRound(ctx context.Context, name string, round int, s *subject, c setting, d time.Duration) error {
 	o, err := r.contend(ctx, s, Contention{Clients: c.clients, Section: c.section, For: d})
 	if err != nil {
 		return err
@@ -142,13 +142,13 @@ func (r *Run) countRequests(ctx context.Context) error {
 
 func (r *Run) countOf(ctx context.Context, info peer.Info) error {
 	settings := r.hotSettings(info)
-	alone, err := r.stands(ctx, hotName, []peer.Info{info}, &r.site.Counted, func(peer.Info) int { return mostClients(settings) })
+	alone, err := r.subjects(ctx, hotName, []peer.Info{info}, &r.site.Counted, func(peer.Info) int { return mostClients(settings) })
 	defer func() { pack(alone) }()
 	if err != nil {
 		return err
 	}
 	for _, c := range settings {
-		err := r.turns(ctx, hotName, 0, alone, func(*stand) bool { return true }, func(s *stand) error { return r.count(ctx, s, c) })
+		err := r.turns(ctx, hotName, 0, alone, func(*subject) bool { return true }, func(s *subject) error { return r.count(ctx, s, c) })
 		if err != nil {
 			return err
 		}
@@ -157,7 +157,7 @@ func (r *Run) countOf(ctx context.Context, info peer.Info) error {
 }
 
 // count opens the connections by a short round that does not count.
-func (r *Run) count(ctx context.Context, s *stand, c setting) error {
+func (r *Run) count(ctx context.Context, s *subject, c setting) error {
 	d := min(max(r.Plan.hotFor(s.info.Backend, c.clients, c.section, 0), 2*r.Plan.Shortest), 500*time.Millisecond)
 	if _, err := r.contend(ctx, s, Contention{Clients: c.clients, Section: c.section, For: d / 4, Drain: true}); err != nil {
 		return err

@@ -73,23 +73,23 @@ func (r *Run) some(fits func(peer.Info) bool) []peer.Info {
 	return infos
 }
 
-// A stand is a peer that is being measured.
-type stand struct {
+// A subject is a peer that is being measured.
+type subject struct {
 	info   peer.Info
 	worker *Worker
 	broken bool
 }
 
-// stands starts a worker for each peer. Close them with pack.
-func (r *Run) stands(ctx context.Context, workload string, infos []peer.Info, env *peer.Env, clients func(peer.Info) int) ([]*stand, error) {
-	var all []*stand
+// subjects starts a worker for each peer. Close them with pack.
+func (r *Run) subjects(ctx context.Context, workload string, infos []peer.Info, env *peer.Env, clients func(peer.Info) int) ([]*subject, error) {
+	var all []*subject
 	for _, info := range infos {
 		w, err := StartWorker()
 		if err != nil {
 			pack(all)
 			return nil, err
 		}
-		all = append(all, &stand{info: info, worker: w})
+		all = append(all, &subject{info: info, worker: w})
 	}
 	errs := make([]error, len(all))
 	few := make(chan struct{}, runtime.NumCPU()) // more at a time would starve each other
@@ -110,7 +110,7 @@ func (r *Run) stands(ctx context.Context, workload string, infos []peer.Info, en
 	return all, ctx.Err()
 }
 
-func pack(all []*stand) {
+func pack(all []*subject) {
 	var wg sync.WaitGroup
 	for _, s := range all {
 		wg.Go(s.worker.Close)
@@ -120,11 +120,11 @@ func pack(all []*stand) {
 
 func one(peer.Info) int { return 1 }
 
-// rounds lets all stands take their turns so many times.
-func (r *Run) rounds(ctx context.Context, workload string, all []*stand, do func(round int, s *stand) error) error {
+// rounds lets all subjects take their turns so many times.
+func (r *Run) rounds(ctx context.Context, workload string, all []*subject, do func(round int, s *subject) error) error {
 	for round := range r.Plan.Rounds {
 		r.say("%s: round %d of %d", workload, round+1, r.Plan.Rounds)
-		err := r.turns(ctx, workload, round, all, func(*stand) bool { return true }, func(s *stand) error { return do(round, s) })
+		err := r.turns(ctx, workload, round, all, func(*subject) bool { return true }, func(s *subject) error { return do(round, s) })
 		if err != nil {
 			return err
 		}
@@ -132,9 +132,9 @@ func (r *Run) rounds(ctx context.Context, workload string, all []*stand, do func
 	return nil
 }
 
-// turns lets the stands that fit have one turn each, beginning with another one in each
+// turns lets the subjects that fit have one turn each, beginning with another one in each
 // round. Who fails is out.
-func (r *Run) turns(ctx context.Context, workload string, round int, all []*stand, fits func(*stand) bool, do func(*stand) error) error {
+func (r *Run) turns(ctx context.Context, workload string, round int, all []*subject, fits func(*subject) bool, do func(*subject) error) error {
 	for i := range all {
 		s := all[(i+round)%len(all)]
 		if s.broken || !fits(s) {
@@ -151,7 +151,7 @@ func (r *Run) turns(ctx context.Context, workload string, round int, all []*stan
 }
 
 // failed notes that a peer cannot be measured any further.
-func (r *Run) failed(ctx context.Context, workload, what string, s *stand, err error) {
+func (r *Run) failed(ctx context.Context, workload, what string, s *subject, err error) {
 	if ctx.Err() != nil {
 		return // it is not the peer's fault
 	}
@@ -164,8 +164,8 @@ func (r *Run) failed(ctx context.Context, workload, what string, s *stand, err e
 
 func (r *Run) add(s Sample) { r.Samples = append(r.Samples, s) }
 
-// contend has a stand fight for a key that nobody has used before.
-func (r *Run) contend(ctx context.Context, s *stand, c Contention) (*Outcome, error) {
+// contend has a subject contend for a key that nobody has used before.
+func (r *Run) contend(ctx context.Context, s *subject, c Contention) (*Outcome, error) {
 	r.steps++
 	c.Key = fmt.Sprintf("hot:%s:%d", s.info.Name, r.steps)
 	c.Witness = r.site.witness(r.steps)
@@ -173,10 +173,10 @@ func (r *Run) contend(ctx context.Context, s *stand, c Contention) (*Outcome, er
 	return o, s.worker.Call(ctx, c.For+drainFor, "contend", c, o)
 }
 
-// warmUp has each stand fight for a moment: no round pays for the first wait of a client,
+// warmUp has each subject contend for a moment: no round pays for the first wait of a client,
 // which may need a connection more.
-func (r *Run) warmUp(ctx context.Context, workload string, all []*stand, clients func(peer.Info) int) error {
-	return r.turns(ctx, workload, 0, all, func(*stand) bool { return true }, func(s *stand) error {
+func (r *Run) warmUp(ctx context.Context, workload string, all []*subject, clients func(peer.Info) int) error {
+	return r.turns(ctx, workload, 0, all, func(*subject) bool { return true }, func(s *subject) error {
 		_, err := r.contend(ctx, s, Contention{Clients: clients(s.info), Runners: 2, For: r.Plan.Shortest / 4})
 		return err
 	})

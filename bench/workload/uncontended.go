@@ -33,7 +33,7 @@ var slowPairs = Workload{
 
 func (r *Run) pairs(ctx context.Context, name string, env *peer.Env, d time.Duration, files bool) error {
 	infos := r.some(func(i peer.Info) bool { return files || i.Backend != "file" })
-	all, err := r.stands(ctx, name, infos, env, one)
+	all, err := r.subjects(ctx, name, infos, env, one)
 	defer func() { pack(all) }()
 	if err != nil {
 		return err
@@ -48,7 +48,7 @@ func (r *Run) pairs(ctx context.Context, name string, env *peer.Env, d time.Dura
 			}
 		}
 	}
-	return r.rounds(ctx, name, all, func(round int, s *stand) error {
+	return r.rounds(ctx, name, all, func(round int, s *subject) error {
 		for _, n := range pairGoroutines {
 			if err := r.pair(ctx, name, round, s, n, d); err != nil {
 				return err
@@ -58,7 +58,7 @@ func (r *Run) pairs(ctx context.Context, name string, env *peer.Env, d time.Dura
 	})
 }
 
-func (r *Run) pair(ctx context.Context, name string, round int, s *stand, goroutines int, d time.Duration) error {
+func (r *Run) pair(ctx context.Context, name string, round int, s *subject, goroutines int, d time.Duration) error {
 	var v Speed
 	if err := s.worker.Call(ctx, d, "pace", Pace{goroutines, d}, &v); err != nil {
 		return err

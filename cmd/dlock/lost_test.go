@@ -149,7 +149,7 @@ func TestLostByPause(t *testing.T) {
 }
 
 // TERM comes one grace period before the end: who obeys it has time to finish.
-func TestLostIsToldBefore(t *testing.T) {
+func TestLossIsReportedFirst(t *testing.T) {
 	t.Parallel()
 	onLeases(t, func(t *testing.T, l *lease) {
 		witness := filepath.Join(t.TempDir(), "w")

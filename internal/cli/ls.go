@@ -75,7 +75,7 @@ func (l *listing) do(cmd *cobra.Command) error {
 	if err != nil || next == "" {
 		return err
 	}
-	return l.tellNext(base64.RawURLEncoding.EncodeToString([]byte(next)))
+	return l.printNext(base64.RawURLEncoding.EncodeToString([]byte(next)))
 }
 
 // writer writes pages as they come.
@@ -94,7 +94,7 @@ func (l *listing) writer() func([]lock) error {
 	return func(page []lock) error { return t.write(l.stdout, rows(page)) }
 }
 
-func (l *listing) tellNext(cursor string) error {
+func (l *listing) printNext(cursor string) error {
 	if l.asJSON {
 		return writeJSON(l.stderr, map[string]string{"next": cursor})
 	}

@@ -150,7 +150,7 @@ func (r *run) do() (err error) {
 	if r.session, err = r.connect(r.cmd, r.logger()); err != nil {
 		return err
 	}
-	defer r.giveBack()
+	defer r.endSession()
 	signals := listen()
 	defer signal.Stop(signals)
 	if err := r.acquire(signals); err != nil {
@@ -300,8 +300,8 @@ func (r *run) finish(code int) error {
 	return nil
 }
 
-// giveBack ends the session, and the lock with it if it is still there.
-func (r *run) giveBack() {
+// endSession ends the session, and the lock with it if it is still there.
+func (r *run) endSession() {
 	if err := r.close(); err != nil {
 		r.reporter.event(event{What: "unconfirmed", Error: err.Error()})
 	}

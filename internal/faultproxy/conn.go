@@ -13,7 +13,7 @@ import (
 )
 
 // A conn is one client's connection and the connection to the server behind it. Each direction has
-// a goroutine that reads into its line and one that writes from it; run waits for all four.
+// a goroutine that reads into its queue and one that writes from it; run waits for all four.
 //
 // A connection whose client begins with an array is treated as RESP: it is split into commands and
 // replies, and the ledger records which belong together. A connection that begins with the HTTP/2
@@ -23,29 +23,29 @@ type conn struct {
 	traffic  *traffic
 	ctx      context.Context
 	cancel   context.CancelFunc
-	up, down *line
+	up, down *queue
 
-	mu     sync.Mutex // also keeps the order of what is pushed into down
-	client *net.TCPConn
-	server *net.TCPConn // nil until it is dialed
-	speech speech
-	ledger ledger
-	calls  calls
-	spoken bool // the server has said something
-	doomed bool // only bytes: hang up when the server says something
+	mu           sync.Mutex // also keeps the order of what is pushed into down
+	client       *net.TCPConn
+	server       *net.TCPConn // nil until it is dialed
+	protocol     protocol
+	ledger       ledger
+	calls        calls
+	answered     bool // the server has sent something
+	closeOnReply bool // only bytes: close when the server sends something
 }
 
-// A speech is the protocol of a connection.
-type speech uint8
+// A protocol is what a connection carries.
+type protocol uint8
 
 const (
-	speechBytes speech = iota // an unknown one
-	speechRESP
-	speechHTTP2
+	protocolBytes protocol = iota // an unknown one
+	protocolRESP
+	protocolHTTP2
 )
 
 func newConn(ctx context.Context, client *net.TCPConn, f *faults, t *traffic) *conn {
-	c := &conn{faults: f, traffic: t, client: client, up: newLine(), down: newLine()}
+	c := &conn{faults: f, traffic: t, client: client, up: newQueue(), down: newQueue()}
 	c.calls.open = make(map[uint32]*call)
 	c.ctx, c.cancel = context.WithCancel(ctx)
 	return c
@@ -90,7 +90,7 @@ func (c *conn) run(target string) {
 func (c *conn) dial(target string) (*net.TCPConn, error) {
 	for {
 		state, changed := c.faults.look()
-		if !state.lines[toServer].hole && !state.lines[toClient].hole {
+		if !state.directions[toServer].hole && !state.directions[toClient].hole {
 			break
 		}
 		select {
@@ -114,18 +114,18 @@ func (c *conn) dial(target string) (*net.TCPConn, error) {
 	return server, nil
 }
 
-// carry writes from a line whatever the faults let through. It returns true at the end of the line,
+// carry writes from a queue whatever the faults let through. It returns true at the end of the queue,
 // and false when the connection was killed.
-func (c *conn) carry(l *line, w way, out *net.TCPConn) bool {
-	broken := false // the other side is closed: keep the line moving
+func (c *conn) carry(q *queue, w direction, out *net.TCPConn) bool {
+	broken := false // the other side is closed: keep emptying the queue
 	for c.ctx.Err() == nil {
 		state, changed := c.faults.look()
-		batch, end, wait := l.take(state.lines[w])
+		batch, end, wait := q.take(state.directions[w])
 		switch {
 		case end:
 			return true
 		case len(batch) == 0:
-			c.idle(l, changed, wait)
+			c.idle(q, changed, wait)
 		case !broken:
 			n, err := batch.WriteTo(out)
 			c.traffic.bytes[w].Add(n)
@@ -136,7 +136,7 @@ func (c *conn) carry(l *line, w way, out *net.TCPConn) bool {
 }
 
 // idle waits until take may return something else.
-func (c *conn) idle(l *line, changed <-chan struct{}, wait time.Duration) {
+func (c *conn) idle(q *queue, changed <-chan struct{}, wait time.Duration) {
 	var due <-chan time.Time
 	if wait > 0 {
 		timer := time.NewTimer(wait)
@@ -144,7 +144,7 @@ func (c *conn) idle(l *line, changed <-chan struct{}, wait time.Duration) {
 		due = timer.C
 	}
 	select {
-	case <-l.ready:
+	case <-q.ready:
 	case <-changed:
 	case <-due:
 	case <-c.ctx.Done():
@@ -153,7 +153,7 @@ func (c *conn) idle(l *line, changed <-chan struct{}, wait time.Duration) {
 
 func (c *conn) readClient() {
 	in := bufio.NewReader(c.client)
-	if c.detect(in) == speechHTTP2 {
+	if c.detect(in) == protocolHTTP2 {
 		c.readCalls(in)
 	}
 	for c.up.awaitRoom(c.ctx.Done()) {
@@ -167,48 +167,48 @@ func (c *conn) readClient() {
 	}
 	c.calls.holds.Wait()
 	state, _ := c.faults.look()
-	c.up.finish(state.lines[toServer], state.late)
+	c.up.finish(state.directions[toServer], state.late)
 }
 
 // detect determines the protocol from the client's first bytes, before anything is forwarded. It
 // treats HTTP/2 as bytes if the server has sent something before that, because frames can be
 // separated only from the beginning.
-func (c *conn) detect(in *bufio.Reader) speech {
-	found := speechBytes
+func (c *conn) detect(in *bufio.Reader) protocol {
+	found := protocolBytes
 	if first, err := in.Peek(1); err == nil && first[0] == '*' {
-		found = speechRESP
-	} else if speaksHTTP2(in) {
-		found = speechHTTP2
+		found = protocolRESP
+	} else if isHTTP2(in) {
+		found = protocolHTTP2
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if found == speechHTTP2 {
-		if c.spoken {
-			return speechBytes
+	if found == protocolHTTP2 {
+		if c.answered {
+			return protocolBytes
 		}
 		c.up.push(unit{data: []byte(http2.ClientPreface)})
 		_, _ = in.Discard(len(http2.ClientPreface)) // it is in the buffer
 	}
-	c.speech = found
+	c.protocol = found
 	return found
 }
 
-func (c *conn) speaks() speech {
+func (c *conn) currentProtocol() protocol {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.speech
+	return c.protocol
 }
 
 // giveUpRESP continues with bytes: replies can no longer be matched from here on.
 func (c *conn) giveUpRESP() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.speech = speechBytes
+	c.protocol = protocolBytes
 }
 
 // nextRequest reads a command, or a chunk with nil args.
 func (c *conn) nextRequest(in *bufio.Reader) (data []byte, args []string, err error) {
-	if c.speaks() != speechRESP {
+	if c.currentProtocol() != protocolRESP {
 		data, err = readChunk(in)
 		return data, nil, err
 	}
@@ -243,11 +243,11 @@ func (c *conn) readServer() {
 // readReply reads and handles a whole reply or frame, or a chunk of any bytes; false means that the
 // connection must be closed.
 func (c *conn) readReply(in *bufio.Reader) bool {
-	switch c.hear() {
-	case speechHTTP2:
+	switch c.serverProtocol() {
+	case protocolHTTP2:
 		frame, err := readServerFrame(in)
 		return c.serverFrame(frame) && err == nil
-	case speechRESP:
+	case protocolRESP:
 		data, err := readFrame(in)
 		malformed := errors.Is(err, errMalformed)
 		if malformed {
@@ -260,10 +260,10 @@ func (c *conn) readReply(in *bufio.Reader) bool {
 	}
 }
 
-// hear returns the protocol in which to read what the server sends.
-func (c *conn) hear() speech {
+// serverProtocol returns the protocol in which to read what the server sends.
+func (c *conn) serverProtocol() protocol {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.spoken = true
-	return c.speech
+	c.answered = true
+	return c.protocol
 }

@@ -7,10 +7,10 @@ func (c *conn) request(data []byte, args []string) {
 	action := c.faults.decide(args)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.speech == speechRESP && len(args) > 0 {
+	if c.protocol == protocolRESP && len(args) > 0 {
 		c.enter(action, args)
 	} else if action.verb == verbDropReply {
-		c.doomed = true
+		c.closeOnReply = true
 	}
 	switch action.verb {
 	case verbForward, verbDropReply:
@@ -46,7 +46,7 @@ func (c *conn) reply(data []byte, whole bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !whole {
-		if c.doomed {
+		if c.closeOnReply {
 			return false
 		}
 		c.down.push(unit{data: data})

@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// A way is a direction through the proxy.
-type way uint8
+// A direction is one of the two through the proxy.
+type direction uint8
 
 const (
-	toServer way = iota
+	toServer direction = iota
 	toClient
 )
 
@@ -24,18 +24,18 @@ type faults struct {
 
 // A faultSet is everything that Heal clears: its zero value is no fault.
 type faultSet struct {
-	lines     [2]lineState // by way
-	refuse    bool
-	late      bool // deliver what a client wrote before it closed
-	mute      bool // drop published messages
-	dropReply int  // for so many requests to come
-	duplicate int  // so many requests to come
-	rule      Rule
-	calls     []*callFault
+	directions [2]directionFaults
+	refuse     bool
+	late       bool // deliver what a client wrote before it closed
+	mute       bool // drop published messages
+	dropReply  int  // for so many requests to come
+	duplicate  int  // so many requests to come
+	rule       Rule
+	calls      []*callFault
 }
 
-// A lineState is what is wrong with one direction.
-type lineState struct {
+// directionFaults is what is wrong with one direction.
+type directionFaults struct {
 	delay time.Duration
 	hole  bool
 }

@@ -10,9 +10,9 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// speaksHTTP2 reports whether the client begins with the HTTP/2 preface. It waits for more bytes
+// isHTTP2 reports whether the client begins with the HTTP/2 preface. It waits for more bytes
 // only while the received bytes could be the beginning of the preface.
-func speaksHTTP2(in *bufio.Reader) bool {
+func isHTTP2(in *bufio.Reader) bool {
 	for n := range len(http2.ClientPreface) {
 		if got, err := in.Peek(n + 1); err != nil || got[n] != http2.ClientPreface[n] {
 			return false

@@ -13,7 +13,7 @@ type ledger struct {
 
 // An expected is the reply that a command will get.
 type expected struct {
-	drop   bool   // hang up instead of passing it on
+	drop   bool   // close instead of forwarding it
 	hide   bool   // it answers a duplicate: do not pass it on
 	canned []byte // the proxy answers itself with this
 	sub    string // for a subscription: the first word of its confirmations

@@ -6,7 +6,7 @@ import "time"
 // many requests can be in transit at once. A change also applies to data in transit.
 func (p *Proxy) Delay(up, down time.Duration) {
 	p.faults.set(func(f *faultSet) {
-		f.lines[toServer].delay, f.lines[toClient].delay = up, down
+		f.directions[toServer].delay, f.directions[toClient].delay = up, down
 	})
 }
 
@@ -22,19 +22,19 @@ func (p *Proxy) DeliverAfterClose(on bool) {
 // connection. Connections stay open and new ones are accepted.
 func (p *Proxy) BlackHole(on bool) {
 	p.faults.set(func(f *faultSet) {
-		f.lines[toServer].hole, f.lines[toClient].hole = on, on
+		f.directions[toServer].hole, f.directions[toClient].hole = on, on
 	})
 }
 
 // BlackHoleUp is a BlackHole only for data from clients.
 func (p *Proxy) BlackHoleUp(on bool) {
-	p.faults.set(func(f *faultSet) { f.lines[toServer].hole = on })
+	p.faults.set(func(f *faultSet) { f.directions[toServer].hole = on })
 }
 
 // BlackHoleDown is a BlackHole only for data from servers: requests are carried out, but no client
 // learns of it.
 func (p *Proxy) BlackHoleDown(on bool) {
-	p.faults.set(func(f *faultSet) { f.lines[toClient].hole = on })
+	p.faults.set(func(f *faultSet) { f.directions[toClient].hole = on })
 }
 
 // Refuse closes new connections at once.

@@ -9,7 +9,7 @@ import (
 // traffic counts what all connections of a proxy have carried.
 type traffic struct {
 	requests atomic.Int64
-	bytes    [2]atomic.Int64 // by way
+	bytes    [2]atomic.Int64 // by direction
 	mu       sync.Mutex
 	calls    map[string]int // by path
 }

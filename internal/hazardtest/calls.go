@@ -86,7 +86,7 @@ func (c *Calls) Next(server int, op Op) (v Verdict) {
 			continue
 		}
 		met := f.left[server] > 0 && v == Verdict{}
-		f.hits.note(server, met)
+		f.hits.record(server, met)
 		if met {
 			f.left[server]--
 			v = Verdict{Lose: f.hold == nil, Hold: f.hold}
@@ -95,7 +95,7 @@ func (c *Calls) Next(server int, op Op) (v Verdict) {
 	return v
 }
 
-func (h *Hits) note(server int, met bool) {
+func (h *Hits) record(server int, met bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.seen[server]++

@@ -94,7 +94,7 @@ func (s *scene) startProcess() *process {
 	return &process{s.t, child, in, bufio.NewScanner(out)}
 }
 
-func (p *process) tell(format string, args ...any) {
+func (p *process) send(format string, args ...any) {
 	p.tb.Helper()
 	_, err := fmt.Fprintf(p.in, format+"\n", args...)
 	check(p.tb, err)

@@ -49,7 +49,7 @@ func (s *scene) pauseHolder(c *dlock.Client, child *process, data *store, names 
 	stale, owned := map[string]int64{}, map[string]*OwnedValue{}
 	for _, key := range names {
 		var token int64
-		child.tell("hold %s %v", key, ttl)
+		child.send("hold %s %v", key, ttl)
 		child.read("held", &token)
 		stale[key], owned[key] = token, s.Owned(s.t, key, token)
 	}
@@ -76,7 +76,7 @@ func (s *scene) pauseHolder(c *dlock.Client, child *process, data *store, names 
 // locks are lost.
 func (s *scene) writeStale(child *process, data *store, owned map[string]*OwnedValue) {
 	s.t.Helper()
-	child.tell("write")
+	child.send("write")
 	child.signal(syscall.SIGCONT)
 	taken, lost := 0, 0
 	for range owned {

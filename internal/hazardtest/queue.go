@@ -38,7 +38,7 @@ func (s *scene) skipDeadWaiters(sig syscall.Signal) {
 	g := acquire(t, a, "k")
 	dying := s.startProcess()
 	for range 10 {
-		dying.tell("wait k %v", ttl)
+		dying.send("wait k %v", ttl)
 	}
 	s.awaitClaims("k", 11)
 	var living []<-chan outcome

@@ -49,9 +49,9 @@ func Pace(goroutines int, d time.Duration, pair func(worker int)) float64 {
 	return float64(n.Load()) / time.Since(start).Seconds()
 }
 
-// A Contest is how some clients shared one key. Times are seconds. WaitP99 is
+// A Contention is how some clients shared one key. Times are seconds. WaitP99 is
 // weighted by waiting time; see stats.PercentileByTime.
-type Contest struct {
+type Contention struct {
 	Rate, Fairness                  float64
 	HandOffP50, HandOffP99, WaitP99 float64
 	Entries                         int
@@ -59,7 +59,7 @@ type Contest struct {
 
 // Contend lets every worker take the key again and again. enter returns how to
 // leave, or nil if it has given up.
-func Contend(workers int, d time.Duration, enter func(w int) func()) Contest {
+func Contend(workers int, d time.Duration, enter func(w int) func()) Contention {
 	counts := make([]int, workers)
 	handoffs, waits := make([][]float64, workers), make([][]float64, workers)
 	var left atomic.Int64 // when the last holder began to leave
@@ -86,7 +86,7 @@ func Contend(workers int, d time.Duration, enter func(w int) func()) Contest {
 	}
 	wg.Wait()
 	took := time.Since(begin).Seconds()
-	c := Contest{}
+	c := Contention{}
 	var all, wait []float64
 	for w := range workers {
 		c.Entries += counts[w]

@@ -7,30 +7,30 @@ import (
 
 // A Child is a command whose whole process group ends with it. On Linux it also ends with this
 // process, however that ends.
-type Child struct{ life *run }
+type Child struct{ run *run }
 
 // StartChild starts cmd, which must not have process attributes. Only the Child may wait for it.
 func StartChild(cmd *exec.Cmd) (*Child, error) {
 	cmd.SysProcAttr = childAttr()
-	life, err := launch(cmd)
+	run, err := launch(cmd)
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", cmd.Path, err)
 	}
-	return &Child{life}, nil
+	return &Child{run}, nil
 }
 
 // Pid returns the process ID, also after the end.
-func (c *Child) Pid() int { return c.life.cmd.Process.Pid }
+func (c *Child) Pid() int { return c.run.cmd.Process.Pid }
 
 // Wait waits for the end of the command and of the other processes in its group.
 func (c *Child) Wait() error {
-	<-c.life.done
-	return c.life.err
+	<-c.run.done
+	return c.run.err
 }
 
 // Kill ends the command and its group with SIGKILL, and waits for that. A command that has already
 // ended is not an error.
 func (c *Child) Kill() {
-	_ = c.life.cmd.Process.Kill() // an error means that it has ended
-	<-c.life.done
+	_ = c.run.cmd.Process.Kill() // an error means that it has ended
+	<-c.run.done
 }

@@ -91,7 +91,7 @@ func (c *Cluster) assignSlots(ctx context.Context) error {
 			first, last := i*clusterSlots/clusterMasters, (i+1)*clusterSlots/clusterMasters-1
 			commands = append(commands, []any{"CLUSTER", "ADDSLOTSRANGE", first, last})
 		}
-		if err := node.tell(ctx, commands...); err != nil {
+		if err := node.exec(ctx, commands...); err != nil {
 			return err
 		}
 	}
@@ -103,7 +103,7 @@ func (c *Cluster) assignSlots(ctx context.Context) error {
 func (c *Cluster) meet(ctx context.Context) error {
 	for i, node := range c.nodes {
 		for _, other := range c.nodes[i+1:] {
-			err := node.tell(ctx, []any{"CLUSTER", "MEET", loopback.Host, other.ports[0].Number(), other.ports[1].Number()})
+			err := node.exec(ctx, []any{"CLUSTER", "MEET", loopback.Host, other.ports[0].Number(), other.ports[1].Number()})
 			if err != nil {
 				return err
 			}
@@ -132,7 +132,7 @@ func (c *Cluster) awaitMet(ctx context.Context) error {
 func (c *Cluster) replicate(ctx context.Context) error {
 	for i, node := range c.nodes[clusterMasters:] {
 		master := c.ids[i%clusterMasters]
-		if err := node.tell(ctx, []any{"CLUSTER", "REPLICATE", master}); err != nil {
+		if err := node.exec(ctx, []any{"CLUSTER", "REPLICATE", master}); err != nil {
 			return err
 		}
 	}

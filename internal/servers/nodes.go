@@ -55,8 +55,8 @@ func addrs(nodes []*Redis) []string {
 	return all
 }
 
-// tell sends commands whose answers matter only if they are errors.
-func (r *Redis) tell(ctx context.Context, commands ...[]any) error {
+// exec sends commands whose answers matter only if they are errors.
+func (r *Redis) exec(ctx context.Context, commands ...[]any) error {
 	client := r.Client()
 	defer client.Close()
 	for _, command := range commands {

@@ -58,7 +58,7 @@ type Process struct {
 	opts  ProcessOptions
 	owned bool // Stop removes the directory
 
-	life    sync.Mutex // serialises Restart and Stop
+	restart sync.Mutex // serialises Restart and Stop
 	stopped bool
 	mu      sync.Mutex // guards cur
 	cur     *run
@@ -246,8 +246,8 @@ func (p *Process) kill(r *run) error {
 // reports a process that had ended without being asked to, because a test that used it did not test
 // what it seemed to.
 func (p *Process) Stop() error {
-	p.life.Lock()
-	defer p.life.Unlock()
+	p.restart.Lock()
+	defer p.restart.Unlock()
 	p.stopped = true
 	r := p.current()
 	err := p.terminate(r)
@@ -264,9 +264,9 @@ func (p *Process) terminate(r *run) error {
 		return p.kill(r)
 	}
 	// A stopped process handles SIGTERM only after it is continued.
-	told := r.signal(syscall.SIGTERM) == nil && r.signal(sigCont) == nil
-	overdue := told && !r.endsWithin(cmp.Or(p.opts.StopWithin, stopTimeout))
-	if overdue || !told { // it had just ended, or this system has no such signal
+	signalled := r.signal(syscall.SIGTERM) == nil && r.signal(sigCont) == nil
+	overdue := signalled && !r.endsWithin(cmp.Or(p.opts.StopWithin, stopTimeout))
+	if overdue || !signalled { // it had just ended, or this system has no such signal
 		if err := p.kill(r); err != nil {
 			return err
 		}
@@ -290,8 +290,8 @@ func (p *Process) unasked(r *run) error {
 // Restart starts the process again with the same arguments in the same
 // directory, after killing it if it still runs.
 func (p *Process) Restart() error {
-	p.life.Lock()
-	defer p.life.Unlock()
+	p.restart.Lock()
+	defer p.restart.Unlock()
 	if p.stopped {
 		return fmt.Errorf("restart %s: it was stopped for good", p.name())
 	}

@@ -67,7 +67,7 @@ func TestStopRemovesOnlyItsOwnDirectory(t *testing.T) {
 	}
 }
 
-func TestStopEndsWhoIgnoresIt(t *testing.T) {
+func TestStopKillsAProcessThatIgnoresIt(t *testing.T) {
 	t.Parallel() // it takes as long as Stop is patient
 	p := shell(t, `trap "" TERM; echo ready; while :; do sleep 0.1; done`)
 	awaitLog(t, p, "ready")

@@ -65,7 +65,7 @@ func (s *Sentinel) start(ctx context.Context, replicas int) (err error) {
 func (s *Sentinel) replicate(ctx context.Context) error {
 	master := s.data[0]
 	for _, node := range s.data[1:] {
-		err := node.tell(ctx,
+		err := node.exec(ctx,
 			[]any{"REPLICAOF", loopback.Host, master.ports[0].Number()},
 			[]any{"CONFIG", "REWRITE"})
 		if err != nil {
@@ -112,7 +112,7 @@ func startSentinel(ctx context.Context, master *Redis) (*Redis, error) {
 // what it knows about a replica, and in a failover it queries replicas once a second whatever the
 // periods are.
 func shortenPeriods(ctx context.Context, sentinel *Redis) error {
-	return sentinel.tell(ctx, []any{
+	return sentinel.exec(ctx, []any{
 		"SENTINEL", "DEBUG",
 		"INFO-PERIOD", 200,
 		"ASK-PERIOD", 200,

@@ -100,10 +100,10 @@ func (c *Cluster) BeginMigration(ctx context.Context, slot int, from, to *Redis)
 	}
 	// IMPORTING comes first: the old master must not redirect clients to a node that would redirect
 	// them back.
-	if err := to.tell(ctx, []any{"CLUSTER", "SETSLOT", slot, "IMPORTING", fromID}); err != nil {
+	if err := to.exec(ctx, []any{"CLUSTER", "SETSLOT", slot, "IMPORTING", fromID}); err != nil {
 		return err
 	}
-	return from.tell(ctx, []any{"CLUSTER", "SETSLOT", slot, "MIGRATING", toID})
+	return from.exec(ctx, []any{"CLUSTER", "SETSLOT", slot, "MIGRATING", toID})
 }
 
 // MoveSlotKeys moves all keys of an opened slot.
@@ -127,7 +127,7 @@ func (c *Cluster) MoveKeys(ctx context.Context, from, to *Redis, keys ...string)
 	for _, key := range keys {
 		command = append(command, key)
 	}
-	return from.tell(ctx, command)
+	return from.exec(ctx, command)
 }
 
 // FinishMigration gives the slot to its new master and informs every master, so that no client is
@@ -145,7 +145,7 @@ func (c *Cluster) FinishMigration(ctx context.Context, slot int, from, to *Redis
 	// The new master comes first: if the old one gave the slot away before, a failure in between
 	// would leave the slot without a master.
 	for _, node := range append([]*Redis{to, from}, masters...) {
-		if err := node.tell(ctx, []any{"CLUSTER", "SETSLOT", slot, "NODE", toID}); err != nil {
+		if err := node.exec(ctx, []any{"CLUSTER", "SETSLOT", slot, "NODE", toID}); err != nil {
 			return err
 		}
 	}
@@ -156,5 +156,5 @@ func (c *Cluster) FinishMigration(ctx context.Context, slot int, from, to *Redis
 // moved stay where they are, and clients cannot reach them.
 func (c *Cluster) CancelMigration(ctx context.Context, slot int, from, to *Redis) error {
 	stable := []any{"CLUSTER", "SETSLOT", slot, "STABLE"}
-	return errors.Join(from.tell(ctx, stable), to.tell(ctx, stable))
+	return errors.Join(from.exec(ctx, stable), to.exec(ctx, stable))
 }

@@ -187,7 +187,7 @@ func (l *link) deliver(ev driver.Event, after time.Duration) {
 	select {
 	case l.events <- ev:
 		l.sim.Tracef("%s receives %v", l.name, ev)
-		l.sim.told(ev, l.done)
+		l.sim.checkDelivered(ev, l.done)
 	case <-l.done:
 	}
 }

@@ -119,9 +119,9 @@ func (s *Simulation) checkEnd(h *Hold) {
 	})
 }
 
-// told checks that a grant which a Client was told of is taken or given back. The second
+// checkDelivered checks that a grant which a Client was told of is taken or given back. The second
 // grant of a claim is not judged: if the first was lost, the Client ignores it for a lease.
-func (s *Simulation) told(ev driver.Event, closed <-chan struct{}) {
+func (s *Simulation) checkDelivered(ev driver.Event, closed <-chan struct{}) {
 	if ev.State.Phase != driver.Held || !s.clean || s.hasObservers() {
 		return
 	}

@@ -247,7 +247,7 @@ func (u *User) handOver(c *dlock.Client) {
 	} else {
 		u.stay(h.Context, u.upTo(300*time.Millisecond))
 	}
-	u.giveBack(h, func() error { return g.Unlock(q.Patience) })
+	u.leave(h, func() error { return g.Unlock(q.Patience) })
 }
 
 // guard acquires, works and unlocks.
@@ -264,7 +264,7 @@ func (u *User) guard(c *dlock.Client, try bool) {
 	}
 	h := u.hold(g.Context(), g, q, nil)
 	u.work(h, g)
-	u.giveBack(h, func() error { return g.Unlock(q.Patience) })
+	u.leave(h, func() error { return g.Unlock(q.Patience) })
 }
 
 // keyed locks and unlocks by key, and inside once more.
@@ -296,7 +296,7 @@ func (u *User) keyed(c *dlock.Client, try bool) {
 		u.doAsOwner(owner, c, h)
 	}
 	u.work(h, g)
-	u.giveBack(h, func() error { return c.Unlock(q.Patience, q.Key) })
+	u.leave(h, func() error { return c.Unlock(q.Patience, q.Key) })
 }
 
 func lockKey(ctx context.Context, c *dlock.Client, q *Request, try bool) error {
@@ -366,7 +366,7 @@ func (u *User) work(h *Hold, g *dlock.Guard) {
 	u.renewLast(h, g)
 }
 
-func (u *User) giveBack(h *Hold, unlock func() error) {
+func (u *User) leave(h *Hold, unlock func() error) {
 	if u.Brief && u.Least.IntN(100) < 10 {
 		u.Evict(h.Key) // just before its holder, most likely this user, unlocks it
 	}

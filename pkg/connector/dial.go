@@ -11,24 +11,24 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// A dialer opens connections until its context life ends. Unlike the dialer of go-redis, it honors
+// A dialer opens connections until its lifetime ends. Unlike the dialer of go-redis, it honors
 // the context during the TLS handshake, and reports when TLS is the cause of a failure.
 type dialer struct {
-	life    context.Context
-	tls     *tls.Config // nil without
-	timeout time.Duration
+	lifetime context.Context
+	tls      *tls.Config // nil without
+	timeout  time.Duration
 }
 
 // keepAlive notices a peer that has vanished within half a minute.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}
 
 func (d *dialer) dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	if d.life.Err() != nil {
+	if d.lifetime.Err() != nil {
 		return nil, ErrClosed
 	}
 	ctx, cancel := context.WithTimeout(ctx, d.timeout)
 	defer cancel()
-	defer context.AfterFunc(d.life, cancel)() //nolint:contextcheck // whichever ends first
+	defer context.AfterFunc(d.lifetime, cancel)() //nolint:contextcheck // whichever ends first
 	nd := net.Dialer{KeepAliveConfig: keepAlive}
 	conn, err := nd.DialContext(ctx, network, addr)
 	if err != nil {

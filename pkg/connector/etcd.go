@@ -57,7 +57,7 @@ func NewEtcd(cfg *EtcdConfig, opts ...Option) (*Etcd, error) {
 		}
 	}
 	e := &Etcd{link: newLink("etcd", full.addrs(), full.ConnectTimeout, o.log, full.Password)}
-	e.dialer = &dialer{life: e.link.life, timeout: full.DialTimeout, tls: secure}
+	e.dialer = &dialer{lifetime: e.link.lifetime, timeout: full.DialTimeout, tls: secure}
 	if e.client, err = newEtcdClient(&full, secure, o); err != nil {
 		return nil, invalid("Endpoints", "are refused by the client: %w", e.link.redact(err))
 	}

@@ -21,7 +21,7 @@ type link struct {
 	ask     func(context.Context) error
 	shut    func() error
 
-	life     context.Context // ends with Close
+	lifetime context.Context // ends with Close
 	end      context.CancelFunc
 	once     sync.Once
 	closeErr error
@@ -33,7 +33,7 @@ type link struct {
 func newLink(name string, addrs []string, timeout time.Duration, log clog.Logger, secrets ...string) *link {
 	l := &link{name: name, addrs: addrs, timeout: timeout, secrets: secretForms(secrets)}
 	l.log = log.WithNamespace("connector").With(clog.String("connector", name), clog.String("addr", l.where()))
-	l.life, l.end = context.WithCancel(context.Background())
+	l.lifetime, l.end = context.WithCancel(context.Background())
 	return l
 }
 
@@ -67,7 +67,7 @@ func (l *link) try(ctx context.Context, op string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
-	defer context.AfterFunc(l.life, cancel)() //nolint:contextcheck // whichever ends first
+	defer context.AfterFunc(l.lifetime, cancel)() //nolint:contextcheck // whichever ends first
 	answer := make(chan error, 1)
 	if !l.start(func() { answer <- l.ask(ctx) }) {
 		return l.fail(op, ErrClosed)
@@ -84,7 +84,7 @@ func (l *link) try(ctx context.Context, op string) error {
 	switch {
 	case err == nil:
 		return nil
-	case l.life.Err() != nil:
+	case l.lifetime.Err() != nil:
 		return l.fail(op, ErrClosed)
 	}
 	return l.fail(op, err)
@@ -101,7 +101,7 @@ func ended(ctx context.Context) error {
 func (l *link) start(call func()) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.life.Err() != nil {
+	if l.lifetime.Err() != nil {
 		return false
 	}
 	l.calls.Go(call)

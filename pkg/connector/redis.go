@@ -87,7 +87,7 @@ func NewRedis(cfg *RedisConfig, opts ...Option) (*Redis, error) {
 	}
 	full := cfg.withDefaults()
 	l := newLink("redis", full.Addrs, full.ConnectTimeout, o.log, full.Password, full.SentinelPassword)
-	r := &Redis{link: l, locks: o.redis, dialer: &dialer{life: l.life, timeout: full.DialTimeout}}
+	r := &Redis{link: l, locks: o.redis, dialer: &dialer{lifetime: l.lifetime, timeout: full.DialTimeout}}
 	if full.TLS.on() {
 		if r.dialer.tls, err = full.TLS.load(); err != nil {
 			return nil, err

@@ -30,7 +30,7 @@ func hangs(ctx context.Context, end func(error) error) (driver.State, error) {
 
 // The end of the wait ends the last attempt, which has no cause of its own: the error has the cause
 // of the attempts before. All attempts decide whether anything may be stored.
-func TestLastCauseIsTold(t *testing.T) {
+func TestLastCauseIsReported(t *testing.T) {
 	for name, tc := range map[string]struct {
 		last func(error) error // the error of the last attempt, from that of its context
 		want error

@@ -208,7 +208,7 @@ func TestNoRenewalAfterRelease(t *testing.T) {
 }
 
 // Close reports in words what it could not release.
-func TestCloseTellsWhatIsLeft(t *testing.T) {
+func TestCloseReportsWhatIsLeft(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		_, faults := faulty(faultdriver.Rule{Op: faultdriver.Release, Fault: faultdriver.LoseRequest})
 		c := client(t, faults, dlock.Config{})
@@ -222,7 +222,7 @@ func TestCloseTellsWhatIsLeft(t *testing.T) {
 }
 
 // Close reports a lock that the backend refused to release, with the cause.
-func TestCloseTellsWhatWasRefused(t *testing.T) {
+func TestCloseReportsWhatWasRefused(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		denied := errors.New("no rights")
 		refusing := &scripted{Opener: memlock.New(), remote: true}

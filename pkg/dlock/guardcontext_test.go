@@ -269,7 +269,7 @@ func TestErrAfterALossThatUnlockFound(t *testing.T) {
 }
 
 // A Do inside a Do reports a loss as the outer one does.
-func TestInnerDoTellsOfALoss(t *testing.T) {
+func TestInnerDoReportsALoss(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		c := client(t, memlock.New(), dlock.Config{EnableReentrant: true})
 		a, err := c.Admin()

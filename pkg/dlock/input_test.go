@@ -222,7 +222,7 @@ func TestBadGuards(t *testing.T) {
 }
 
 // A second unlock never touches a later holder.
-func TestDoubleUnlockTouchesNobody(t *testing.T) {
+func TestDoubleUnlockReleasesNoOtherLock(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		c := client(t, memlock.New(), dlock.Config{})
 		for range times(500, 10_000) {

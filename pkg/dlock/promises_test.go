@@ -235,7 +235,7 @@ func TestReentryOptions(t *testing.T) {
 }
 
 // Permits with different limits exclude each other, and the waiter is told so.
-func TestDifferingPermitsAreTold(t *testing.T) {
+func TestDifferingPermitsAreReported(t *testing.T) {
 	o := observe(t)
 	store := memlock.New()
 	acquire(t, client(t, store, dlock.Config{}), "k", dlock.WithPermits(5))

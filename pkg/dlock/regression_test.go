@@ -433,7 +433,7 @@ func TestRefusedReleaseThenGone(t *testing.T) {
 	})
 }
 
-func TestDoTellsTheDeadline(t *testing.T) {
+func TestDoReportsTheDeadline(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		c := client(t, memlock.New(), dlock.Config{})
 		short, cancel := context.WithTimeout(ctx, second)

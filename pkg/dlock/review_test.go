@@ -79,7 +79,7 @@ func TestHandoffEndsTheContextFirst(t *testing.T) {
 
 // With LocalBatch, a backend that does not answer is not reported as a lock that another holds,
 // however the wait ends.
-func TestHandoffTellsOfASilentBackend(t *testing.T) {
+func TestHandoffReportsASilentBackend(t *testing.T) {
 	for _, batch := range []int{0, 8} {
 		virtual(t, func(t *testing.T) {
 			_, faults := faulty(faultdriver.Rule{Op: faultdriver.Acquire, Fault: faultdriver.LoseRequest, Hang: true})

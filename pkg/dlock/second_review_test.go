@@ -48,7 +48,7 @@ func far(store driver.Opener, trip time.Duration) *scripted {
 }
 
 // Callers that give up do not keep other calls of their Client from a free key.
-func TestGivingUpStarvesNobody(t *testing.T) {
+func TestGivingUpStarvesNoWaiter(t *testing.T) {
 	for _, batch := range []int{0, 8} {
 		virtual(t, func(t *testing.T) {
 			store := memlock.New()
@@ -258,7 +258,7 @@ func (b *safeBuffer) String() string {
 
 // A caller whose deadline is little longer than the round trip gets a free key, even if an earlier
 // call has given up.
-func TestGivingUpOnceStarvesNobody(t *testing.T) {
+func TestGivingUpOnceStarvesNoWaiter(t *testing.T) {
 	for _, batch := range []int{0, 8} {
 		virtual(t, func(t *testing.T) {
 			store := memlock.New()

@@ -331,7 +331,7 @@ func TestWithContextFollowsAHiddenDeadline(t *testing.T) {
 	})
 }
 
-func TestInnerUnlockTellsOfALoss(t *testing.T) {
+func TestInnerUnlockReportsALoss(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		c := client(t, memlock.New(), dlock.Config{EnableReentrant: true})
 		owner := dlock.OwnerContext(ctx)

@@ -17,20 +17,20 @@ import (
 // that is down costs two lines and not one for every attempt, and it aborts exports when Shutdown
 // has no time left.
 type watch struct {
-	life    context.Context
-	log     clog.Logger
-	signal  string
-	failing atomic.Bool
+	lifetime context.Context
+	log      clog.Logger
+	signal   string
+	failing  atomic.Bool
 }
 
-func (o *options) watch(life context.Context, signal string) *watch {
-	return &watch{life: life, log: o.log, signal: signal}
+func (o *options) watch(lifetime context.Context, signal string) *watch {
+	return &watch{lifetime: lifetime, log: o.log, signal: signal}
 }
 
 func (w *watch) export(ctx context.Context, send func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(w.life, cancel)() //nolint:contextcheck // the export ends with either of two contexts
+	defer context.AfterFunc(w.lifetime, cancel)() //nolint:contextcheck // the export ends with either of two contexts
 	if err := send(ctx); err != nil {
 		w.failed(ctx, err)
 	} else if w.failing.Swap(false) {

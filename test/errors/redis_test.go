@@ -91,17 +91,17 @@ func redisCut(t *testing.T, s *redisSet) scene {
 }
 
 func redisWrongPassword(t *testing.T, s *redisSet) scene {
-	s.tell(t, "ACL", "SETUSER", "locks", "on", ">right", "~*", "&*", "+@all")
+	s.command(t, "ACL", "SETUSER", "locks", "on", ">right", "~*", "&*", "+@all")
 	return scene{locks: s.locks(t, "locks", "wrong"), stored: s.stored}
 }
 
 func redisNoRights(t *testing.T, s *redisSet) scene {
-	s.tell(t, "ACL", "SETUSER", "weak", "on", ">secret", "~*", "+ping", "+hello")
+	s.command(t, "ACL", "SETUSER", "weak", "on", ">secret", "~*", "+ping", "+hello")
 	return scene{locks: s.locks(t, "weak", "secret"), stored: s.stored}
 }
 
 func redisReadOnly(t *testing.T, s *redisSet) scene {
-	s.tell(t, "REPLICAOF", "127.0.0.1", "1")
+	s.command(t, "REPLICAOF", "127.0.0.1", "1")
 	return scene{locks: s.locks(t, "", ""), stored: s.stored}
 }
 
@@ -109,9 +109,9 @@ func redisReadOnly(t *testing.T, s *redisSet) scene {
 func redisLoading(t *testing.T, s *redisSet) scene {
 	locks := s.locks(t, "", "")
 	warm(t, locks)
-	s.tell(t, "DEBUG", "POPULATE", 3000, "key", 2048) // each is more than the interval
-	s.tell(t, "CONFIG", "SET", "key-load-delay", 10_000)
-	s.tell(t, "CONFIG", "SET", "loading-process-events-interval-bytes", 1024)
+	s.command(t, "DEBUG", "POPULATE", 3000, "key", 2048) // each is more than the interval
+	s.command(t, "CONFIG", "SET", "key-load-delay", 10_000)
+	s.command(t, "CONFIG", "SET", "loading-process-events-interval-bytes", 1024)
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
 	for i := range s.servers {
@@ -128,7 +128,7 @@ func redisLoading(t *testing.T, s *redisSet) scene {
 func redisFull(t *testing.T, s *redisSet) scene {
 	locks := s.locks(t, "", "")
 	warm(t, locks)
-	s.tell(t, "CONFIG", "SET", "maxmemory", "1")
+	s.command(t, "CONFIG", "SET", "maxmemory", "1")
 	return scene{locks: locks, stored: s.stored}
 }
 

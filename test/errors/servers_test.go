@@ -151,8 +151,8 @@ func (s *redisSet) each(t *testing.T, do func(i int) error) {
 	}
 }
 
-// tell sends a command to every server, past the proxies.
-func (s *redisSet) tell(t *testing.T, args ...any) {
+// command sends a command to every server, past the proxies.
+func (s *redisSet) command(t *testing.T, args ...any) {
 	t.Helper()
 	s.each(t, func(i int) error { return s.direct[i].Do(t.Context(), args...).Err() })
 }

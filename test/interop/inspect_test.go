@@ -47,7 +47,7 @@ func TestInspectTheirs(t *testing.T) {
 	})
 }
 
-func TestBusyErrorNamesNobody(t *testing.T) {
+func TestBusyErrorNamesNoHolder(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, client *redis.Client, r rival) {
 		c := ours(t, client)

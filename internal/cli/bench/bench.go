@@ -117,17 +117,17 @@ func (c *benchmark) measure(ctx context.Context, round, i int, result *Result) e
 		Number: c.steps, Steps: c.Rounds * len(c.Clients) * len(c.Sections), Round: round,
 		Clients: result.Clients, Section: section, Taken: r.taken.Load,
 	}
-	c.tell(step)
+	c.reportStep(step)
 	measured, err := r.run(ctx)
 	if measured.Acquisitions > 0 || err == nil {
 		result.Rounds = append(result.Rounds, measured)
 	}
 	step.Ended = &measured
-	c.tell(step)
+	c.reportStep(step)
 	return err
 }
 
-func (c *benchmark) tell(s Step) {
+func (c *benchmark) reportStep(s Step) {
 	if c.Progress != nil {
 		c.Progress(s)
 	}

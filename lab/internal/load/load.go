@@ -34,8 +34,8 @@ type Figure struct {
 	Unit  string
 }
 
-// A stand is a server and one Client on it.
-type stand struct {
+// A testbed is a server and one Client on it.
+type testbed struct {
 	server  *servers.Redis
 	clients *worker.Clients
 	client  *dlock.Client
@@ -48,7 +48,7 @@ func Run(ctx context.Context, s Sizes, say func(Figure)) error {
 	if err != nil {
 		return err
 	}
-	t := &stand{server: server, say: say}
+	t := &testbed{server: server, say: say}
 	defer t.close()
 	if t.clients, err = worker.Connect(worker.Backend{Kind: "single", Addrs: []string{server.Addr()}}); err != nil {
 		return err
@@ -65,7 +65,7 @@ func Run(ctx context.Context, s Sizes, say func(Figure)) error {
 	return nil
 }
 
-func (t *stand) close() {
+func (t *testbed) close() {
 	if t.client != nil {
 		_ = t.client.Close()
 	}
@@ -75,13 +75,13 @@ func (t *stand) close() {
 	_ = t.server.Stop()
 }
 
-func (t *stand) note(name string, value float64, unit string) {
+func (t *testbed) report(name string, value float64, unit string) {
 	t.say(Figure{name, value, unit})
 }
 
 // warm makes what stays without being ours: connections, and the descriptors of
 // goroutines, which the runtime keeps for the next ones.
-func (t *stand) warm(ctx context.Context, s Sizes) error {
+func (t *testbed) warm(ctx context.Context, s Sizes) error {
 	var crowd sync.WaitGroup
 	leave := make(chan struct{})
 	for range s.Waiters {
@@ -92,7 +92,7 @@ func (t *stand) warm(ctx context.Context, s Sizes) error {
 	return t.spread(ctx, 1000, 64, func(i int) error { return t.cycle(ctx, fmt.Sprintf("warm-%d", i)) })
 }
 
-func (t *stand) cycle(ctx context.Context, key string) error {
+func (t *testbed) cycle(ctx context.Context, key string) error {
 	g, err := t.client.Acquire(ctx, key)
 	if err != nil {
 		return err
@@ -101,7 +101,7 @@ func (t *stand) cycle(ctx context.Context, key string) error {
 }
 
 // spread does n things, so many at a time.
-func (t *stand) spread(ctx context.Context, n, hands int, do func(int) error) error {
+func (t *testbed) spread(ctx context.Context, n, hands int, do func(int) error) error {
 	var next atomic.Int64
 	var group errgroup.Group
 	for range hands {
@@ -116,7 +116,7 @@ func (t *stand) spread(ctx context.Context, n, hands int, do func(int) error) er
 }
 
 // waiters has everybody wait for one key, and serves them all.
-func (t *stand) waiters(ctx context.Context, s Sizes) error {
+func (t *testbed) waiters(ctx context.Context, s Sizes) error {
 	before := look()
 	first, err := t.client.Acquire(ctx, "one")
 	if err != nil {
@@ -128,36 +128,36 @@ func (t *stand) waiters(ctx context.Context, s Sizes) error {
 		group.Go(func() error { return t.cycle(waiting, "one") })
 	}
 	time.Sleep(3 * time.Second)
-	t.note(fmt.Sprintf("heap with %d waiters on one key", s.Waiters), mib(look().heap-before.heap), "MiB")
+	t.report(fmt.Sprintf("heap with %d waiters on one key", s.Waiters), mib(look().heap-before.heap), "MiB")
 	if err := first.Unlock(ctx); err != nil {
 		return err
 	}
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	t.note(fmt.Sprintf("%d waiters on one key, all served after", s.Waiters), time.Since(begin).Seconds(), "s")
+	t.report(fmt.Sprintf("%d waiters on one key, all served after", s.Waiters), time.Since(begin).Seconds(), "s")
 	t.compare("afterwards", before)
 	return nil
 }
 
 // again shows that what the first crowd left behind, the second one uses: maps and
 // buffers that have grown stay as they are.
-func (t *stand) again(ctx context.Context, s Sizes) error { return t.waiters(ctx, s) }
+func (t *testbed) again(ctx context.Context, s Sizes) error { return t.waiters(ctx, s) }
 
 // names locks and unlocks many keys, each once.
-func (t *stand) names(ctx context.Context, s Sizes) error {
+func (t *testbed) names(ctx context.Context, s Sizes) error {
 	before, begin := look(), time.Now()
 	err := t.spread(ctx, s.Names, 64, func(i int) error { return t.cycle(ctx, fmt.Sprintf("name-%d", i)) })
 	if err != nil {
 		return err
 	}
-	t.note(fmt.Sprintf("%d names through one Client", s.Names), float64(s.Names)/time.Since(begin).Seconds(), "cycles/s")
+	t.report(fmt.Sprintf("%d names through one Client", s.Names), float64(s.Names)/time.Since(begin).Seconds(), "cycles/s")
 	t.compare("afterwards", before)
 	return nil
 }
 
 // locks holds many at once while the server is killed and comes back.
-func (t *stand) locks(ctx context.Context, s Sizes) error {
+func (t *testbed) locks(ctx context.Context, s Sizes) error {
 	idle := look()
 	guards := make([]*dlock.Guard, s.Locks)
 	err := t.spread(ctx, s.Locks, 64, func(i int) (err error) {
@@ -168,7 +168,7 @@ func (t *stand) locks(ctx context.Context, s Sizes) error {
 		return err
 	}
 	begin, full, restarts := time.Now(), look(), 0
-	t.note(fmt.Sprintf("heap with %d locks", s.Locks), mib(full.heap-idle.heap), "MiB")
+	t.report(fmt.Sprintf("heap with %d locks", s.Locks), mib(full.heap-idle.heap), "MiB")
 	for pause := s.Hold / 10; time.Since(begin) < s.Hold; restarts++ {
 		time.Sleep(pause)
 		if err := errors.Join(t.server.Kill(), t.server.Restart(ctx, true)); err != nil {
@@ -182,7 +182,7 @@ func (t *stand) locks(ctx context.Context, s Sizes) error {
 			lost++
 		}
 	}
-	t.note(fmt.Sprintf("locks lost of %d in %v with %d restarts", s.Locks, time.Since(begin).Round(time.Second), restarts), float64(lost), "")
+	t.report(fmt.Sprintf("locks lost of %d in %v with %d restarts", s.Locks, time.Since(begin).Round(time.Second), restarts), float64(lost), "")
 	t.compare("compared with the beginning of the hold", full)
 	err = t.spread(ctx, s.Locks, 64, func(i int) error { return ignoreLost(guards[i].Unlock(ctx)) })
 	clear(guards)
@@ -213,11 +213,11 @@ func look() cost {
 	return cost{int64(m.HeapAlloc), runtime.NumGoroutine(), len(open)}
 }
 
-func (t *stand) compare(when string, before cost) {
+func (t *testbed) compare(when string, before cost) {
 	after := look()
-	t.note("  heap, "+when, mib(after.heap-before.heap), "MiB more")
-	t.note("  goroutines, "+when, float64(after.goroutines-before.goroutines), "more")
-	t.note("  descriptors, "+when, float64(after.descriptors-before.descriptors), "more")
+	t.report("  heap, "+when, mib(after.heap-before.heap), "MiB more")
+	t.report("  goroutines, "+when, float64(after.goroutines-before.goroutines), "more")
+	t.report("  descriptors, "+when, float64(after.descriptors-before.descriptors), "more")
 }
 
 func mib(n int64) float64 { return float64(n) / (1 << 20) }

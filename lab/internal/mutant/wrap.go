@@ -30,7 +30,7 @@ func wrap(make func(Servers, *memory) hooks) func(driver.Opener, Servers) driver
 			m := &mutated{Driver: d, hooks: make(s, newMemory(o.Prefix))}
 			if m.hear != nil {
 				m.heard = driver.NewEventQueue(1024)
-				m.relay.Go(m.listen)
+				m.forwarding.Go(m.listen)
 			}
 			return m, nil
 		})
@@ -44,8 +44,8 @@ func (o opener) Open(opts driver.Options) (driver.Driver, error) { return o(opts
 type mutated struct {
 	driver.Driver
 	hooks
-	heard *driver.EventQueue
-	relay sync.WaitGroup
+	heard      *driver.EventQueue
+	forwarding sync.WaitGroup
 }
 
 func (m *mutated) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
@@ -96,7 +96,7 @@ func deaf(driver.Event) (driver.Event, bool) { return driver.Event{}, false }
 
 func (m *mutated) Close() error {
 	err := m.Driver.Close()
-	m.relay.Wait()
+	m.forwarding.Wait()
 	return err
 }
 

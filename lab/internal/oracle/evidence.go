@@ -24,7 +24,7 @@ type Evidence struct {
 	Deaths   []watch.Death
 	Ghosts   []Ghost
 	Stuck    []Stuck
-	Sights   []Sight
+	Stored   []StoredClaim
 	Looks    int // how often the lab looked at what is stored
 
 	closings map[string][]closing // by worker

@@ -48,9 +48,9 @@ func (e *Evidence) stalls() (all []stall) {
 		last[s.worker+s.note] = len(all)
 		all = append(all, s)
 	}
-	lives := e.lives()
+	lifetimes := e.lifetimes()
 	for _, s := range e.Stuck { // until it was killed, if it was not run any more
-		if end := lives[s.Worker].to; s.To-end > int64(event.EndingEvery+event.StallFrom) {
+		if end := lifetimes[s.Worker].to; s.To-end > int64(event.EndingEvery+event.StallFrom) {
 			all = append(all, stall{s.Worker, "", span{end, s.To}})
 		}
 	}
@@ -180,8 +180,8 @@ func (e *Evidence) share(all []stall, from, to int64) float64 {
 		}
 	}
 	lost, alive := int64(0), int64(0)
-	for name, life := range e.lives() {
-		begin, end := max(life.from, from), min(life.to, to)
+	for name, lifetime := range e.lifetimes() {
+		begin, end := max(lifetime.from, from), min(lifetime.to, to)
 		if begin < end {
 			alive += end - begin
 			lost += covered(append(byWorker[name], shared...), begin, end)
@@ -193,20 +193,20 @@ func (e *Evidence) share(all []stall, from, to int64) float64 {
 	return float64(lost) / float64(alive)
 }
 
-// lives are when each worker logged something first and last.
-func (e *Evidence) lives() map[string]span {
-	lives := map[string]span{}
+// lifetimes are when each worker logged something first and last.
+func (e *Evidence) lifetimes() map[string]span {
+	lifetimes := map[string]span{}
 	for _, ev := range e.Events {
 		if ev.Worker == "" || ev.Worker == Lab || ev.Worker == Server || ev.Kind == event.Fault || ev.Kind == event.Heal {
 			continue
 		}
-		life, some := lives[ev.Worker]
+		lifetime, some := lifetimes[ev.Worker]
 		if !some {
-			life = span{ev.At, ev.At}
+			lifetime = span{ev.At, ev.At}
 		}
-		lives[ev.Worker] = span{min(life.from, ev.At), max(life.to, ev.At)}
+		lifetimes[ev.Worker] = span{min(lifetime.from, ev.At), max(lifetime.to, ev.At)}
 	}
-	return lives
+	return lifetimes
 }
 
 // covered is how much of an interval lies in at least one of the spans.

@@ -11,9 +11,9 @@ import (
 	"github.com/ceyewan/genesis/lab/internal/schedule"
 )
 
-// A Sight is a claim that was stored a second after a fault had been healed, at some
+// A StoredClaim is a claim that was stored a second after a fault had been healed, at some
 // time from Before to After.
-type Sight struct {
+type StoredClaim struct {
 	Before, After int64
 	Key           string
 	PID           int
@@ -43,7 +43,7 @@ func (e *Evidence) lingering(sections []*Section) (found []Violation) {
 			dead[pids[f.Worker]] = f.From
 		}
 	}
-	for _, s := range e.Sights {
+	for _, s := range e.Stored {
 		if at, killed := dead[s.PID]; (killed && at <= s.After) || s.Left <= 0 {
 			continue
 		}
@@ -115,9 +115,9 @@ func (e *Evidence) unreached(worker string, from, to int64) bool {
 	})
 }
 
-// lastChance is until when what a sight is of could have been removed: until then, or until its Client
+// lastChance is until when a stored claim could have been removed: until it was seen, or until its Client
 // was closed that had no second for it. On other backends Close says what it leaves.
-func (e *Evidence) lastChance(owner *Section, s Sight) int64 {
+func (e *Evidence) lastChance(owner *Section, s StoredClaim) int64 {
 	if owner == nil || !e.isRedlock() {
 		return s.Before
 	}
@@ -163,9 +163,9 @@ func (e *Evidence) hasCalm(worker string, from, to int64) bool {
 	return to-from >= int64(CleanupTime)
 }
 
-// calls finds, of the attempts of a process on the key of a sight, the one that ended last
+// calls finds, of the attempts of a process on the key of a stored claim, the one that ended last
 // or has not, and the one that was granted what was seen.
-func (e *Evidence) calls(sections []*Section, pids map[string]int, s Sight) (last, grant *Section) {
+func (e *Evidence) calls(sections []*Section, pids map[string]int, s StoredClaim) (last, grant *Section) {
 	for _, one := range sections {
 		if one.Key != s.Key || pids[one.Worker] != s.PID || one.Call > s.After {
 			continue
@@ -184,7 +184,7 @@ func (e *Evidence) calls(sections []*Section, pids map[string]int, s Sight) (las
 // answered when it was killed or deposed, and had not yet sent to its replica. Nothing can tell
 // the client of that, and the claim ends with its lease. What was never granted by the master
 // that the client knew, and still waits at the new one or was granted there, its last call tells.
-func (e *Evidence) releaseLost(grant, last *Section, s Sight) bool {
+func (e *Evidence) releaseLost(grant, last *Section, s StoredClaim) bool {
 	released := span{}
 	switch {
 	case grant != nil && grant.Unlock == "":
@@ -216,8 +216,8 @@ func (e *Evidence) lossy(from, to, before int64) bool {
 	})
 }
 
-// story tells of the call that a sight is of, or the last one, and of the last fault.
-func (e *Evidence) story(call *Section, s Sight) string {
+// story tells of the call that a stored claim is of, or the last one, and of the last fault.
+func (e *Evidence) story(call *Section, s StoredClaim) string {
 	if call == nil {
 		return "it never called"
 	}
@@ -256,7 +256,7 @@ func (e *Evidence) overlong(sections []*Section) (found []Violation) {
 	for _, s := range sections {
 		named[s.Attempt] = s
 	}
-	for _, s := range e.Sights {
+	for _, s := range e.Stored {
 		limit := max(e.TTL, longestHeartbeat) + slack
 		if sharesLease(s.Key) && s.Left > limit {
 			found = append(found, Violation{

@@ -152,7 +152,7 @@ func TestALossThatComesLate(t *testing.T) {
 	s.expect(t, "false-loss")
 }
 
-func TestAWaiterWhomNobodyServes(t *testing.T) {
+func TestUnservedWaiter(t *testing.T) {
 	s := newStory()
 	s.hold("a", 10, 20, 30, 40, 1)
 	s.add(25, event.Call, "b", 0, "")

@@ -136,7 +136,7 @@ func TestAReleaseByCloseIsLost(t *testing.T) {
 	s.closing(func(e *event.Event) { e.Dur = 50 * ms })
 	s.Faults = []oracle.Struck{{Fault: schedule.Fault{Kind: schedule.ForcedFailover}, From: 200 * ms, Hit: 400 * ms, To: 800 * ms}}
 	s.see(1900, "a")
-	s.Sights[0].Token = 1
+	s.Stored[0].Token = 1
 	s.expect(t)
 	s.Faults[0].Hit = 290 * ms
 	s.expect(t, "lingering")
@@ -282,9 +282,9 @@ func TestAClaimFromBeforeTheClockWasSet(t *testing.T) {
 	s.hold("a", 10, 20, 5000, 5010, 1)
 	s.see(1000, "a")
 	s.expect(t)
-	s.Sights[0].Left = time.Hour
+	s.Stored[0].Left = time.Hour
 	s.expect(t, "overlong")
-	s.Sights[0].Left, s.Sights[0].Purpose = time.Second, "b/1"
+	s.Stored[0].Left, s.Stored[0].Purpose = time.Second, "b/1"
 	s.expect(t)
 	s.hold("b", 5010, 5020, 5030, 5040, 2)
 	for i := range s.Events {

@@ -43,7 +43,7 @@ func TestOneNodeExcusesNoLoss(t *testing.T) {
 	s.expect(t)
 }
 
-func TestOneNodeKeepsNobodyWaiting(t *testing.T) {
+func TestOneNodeDelaysNoWaiter(t *testing.T) {
 	s := newStory()
 	s.Topology = schedule.Redlock5
 	s.fault(schedule.BlackHole, 0, 500, 10_500)
@@ -123,7 +123,7 @@ func TestHowLongAnUnlockTries(t *testing.T) {
 	s.expectStalled(t, true, "overrun")
 }
 
-func TestAReaderWhomNobodyServes(t *testing.T) {
+func TestUnservedReader(t *testing.T) {
 	s := newStory()
 	s.add(10, event.Call, "a", 0, "")
 	s.add(15_000, event.Failed, "a", 0, "context deadline exceeded")
@@ -310,7 +310,7 @@ func TestACompactionProlongsNoLease(t *testing.T) {
 	for at := int64(10_000); at < 280_000; at += 24_000 {
 		s.fault(schedule.Compact, 0, at, at+1000)
 	}
-	s.Sights = []oracle.Sight{{Before: 250_000 * ms, After: 250_001 * ms, Key: "slow-0", PID: 'a', Phase: "held", Token: 1, Left: time.Second}}
+	s.Stored = []oracle.StoredClaim{{Before: 250_000 * ms, After: 250_001 * ms, Key: "slow-0", PID: 'a', Phase: "held", Token: 1, Left: time.Second}}
 	s.expect(t, "lingering")
 	for i := range s.Faults {
 		s.Faults[i].Kind = schedule.LeaderKill
@@ -326,14 +326,14 @@ func TestAClosedRedlockLeavesANodeThatWasAway(t *testing.T) {
 	s.hold("a", 10, 20, 1030, 1040, 1)
 	s.fault(schedule.BlackHole, 0, 900, 2000)
 	s.add(1500, event.Closed, "a", 0, "")
-	s.Sights = []oracle.Sight{{Before: 3500 * ms, After: 3501 * ms, Key: "slow-0", PID: 'a', Phase: "queued", Token: 1, Left: time.Second}}
+	s.Stored = []oracle.StoredClaim{{Before: 3500 * ms, After: 3501 * ms, Key: "slow-0", PID: 'a', Phase: "queued", Token: 1, Left: time.Second}}
 	s.expect(t)
 	s.Topology = schedule.Single
 	s.expect(t, "lingering")
 	s.Topology = schedule.Redlock5
 	s.Faults[0].From, s.Faults[0].To = 100*ms, 200*ms
 	s.Events[len(s.Events)-1].At = 2500 * ms
-	s.Sights[0].Before, s.Sights[0].After = 4500*ms, 4501*ms
+	s.Stored[0].Before, s.Stored[0].After = 4500*ms, 4501*ms
 	s.expect(t, "lingering")
 }
 
@@ -345,7 +345,7 @@ func TestAClosedRedlockLeavesNoHealthyNode(t *testing.T) {
 		s.Topology = schedule.Redlock5
 		s.hold("a", 10, 20, 1030, 1040, 1)
 		s.add(1500, event.Closed, "a", 0, "")
-		s.Sights = []oracle.Sight{{Before: 3410 * ms, After: 3411 * ms, Key: "slow-0", PID: 'a', Phase: "held", Token: 1, Left: time.Second}}
+		s.Stored = []oracle.StoredClaim{{Before: 3410 * ms, After: 3411 * ms, Key: "slow-0", PID: 'a', Phase: "held", Token: 1, Left: time.Second}}
 		return s
 	}
 	for name, tt := range map[string]struct {
@@ -374,7 +374,7 @@ func TestAClosedRedlockLeavesNoHealthyNode(t *testing.T) {
 	told().expect(t, "lingering")
 	for at, want := range map[int64]bool{1000: true, 2500: false} { // what the machine does after the Close is no excuse
 		s := told()
-		s.Sights[0].Before, s.Sights[0].After = 6410*ms, 6411*ms
+		s.Stored[0].Before, s.Stored[0].After = 6410*ms, 6411*ms
 		s.stall("a", at, at+500)
 		s.expectStalled(t, want, "lingering")
 	}
@@ -387,7 +387,7 @@ func TestAClosedRedlockLeavesNoHealthyNode(t *testing.T) {
 	s.add(1040, event.Released, "a", 0, dlock.ErrClosed.Error())
 	s.add(1500, event.Closed, "a", 0, "")
 	s.closing(func(e *event.Event) { e.Dur = 470 * ms })
-	s.Sights = told().Sights
+	s.Stored = told().Stored
 	s.expect(t, "lingering")
 	s.fault(schedule.BlackHole, 0, 900, 2400)
 	s.expect(t)

@@ -12,10 +12,10 @@ import (
 
 // see is a look that found a claim of a process.
 func (s *story) see(at int64, worker string) {
-	s.Sights = append(s.Sights, oracle.Sight{Before: at * ms, After: (at + 5) * ms, Key: "slow-0", PID: int(worker[0]), Phase: "held", Left: time.Second})
+	s.Stored = append(s.Stored, oracle.StoredClaim{Before: at * ms, After: (at + 5) * ms, Key: "slow-0", PID: int(worker[0]), Phase: "held", Left: time.Second})
 }
 
-func TestAClaimThatNobodyKnows(t *testing.T) {
+func TestUnknownClaim(t *testing.T) {
 	s := newStory()
 	s.hold("a", 10, 20, 30, 40, 1)
 	s.see(1039, "a")
@@ -40,9 +40,9 @@ func TestAReleaseLostInAFailover(t *testing.T) {
 		s.hold("a", 10, 20, 30, 40, 1)
 		s.Faults = []oracle.Struck{{Fault: schedule.Fault{Kind: schedule.Failover}, From: (tt.kill - 1) * ms, Hit: tt.kill * ms, To: 800 * ms}}
 		s.see(1900, "a")
-		s.Sights[0].Token = 1
+		s.Stored[0].Token = 1
 		s.expect(t, tt.want...)
-		s.Sights[0].Token = 2 // the new master has granted it to the waiter that it still knew
+		s.Stored[0].Token = 2 // the new master has granted it to the waiter that it still knew
 		s.expect(t, tt.want...)
 	}
 }
@@ -68,7 +68,7 @@ func TestWhatADeposedMasterAnswered(t *testing.T) {
 	s.expect(t, "lingering")
 	s.Faults = []oracle.Struck{deposed}
 	s.expect(t)
-	s.Sights[0].Token = 7 // which the new master gave to the waiter that it still knew
+	s.Stored[0].Token = 7 // which the new master gave to the waiter that it still knew
 	s.expect(t)
 	s.Faults[0].Hit = 400 * ms
 	s.expect(t, "lingering")
@@ -187,7 +187,7 @@ func TestAClaimLingersBehindAnotherCall(t *testing.T) {
 	s := newStory()
 	s.hold("a", 10, 20, 30, 40, 1)
 	s.see(3000, "a")
-	s.Sights[0].Token = 1
+	s.Stored[0].Token = 1
 	s.expect(t, "lingering")
 	for _, ev := range []event.Event{
 		{At: 50 * ms, Kind: event.Call, Dur: 6000 * ms},
@@ -199,6 +199,6 @@ func TestAClaimLingersBehindAnotherCall(t *testing.T) {
 		s.Events = append(s.Events, ev)
 	}
 	s.expect(t, "lingering")
-	s.Sights[0].Token = 0 // of the call that waits
+	s.Stored[0].Token = 0 // of the call that waits
 	s.expect(t)
 }

@@ -132,8 +132,8 @@ func (e *Evidence) keptByPlan(sections []*Section, g Ghost) bool {
 // lostGhost says whether a claim is one whose release was lost in a failover.
 func (e *Evidence) lostGhost(sections []*Section, g Ghost) bool {
 	return slices.ContainsFunc(sections, func(s *Section) bool {
-		sight := Sight{Before: math.MaxInt64, Token: g.Token}
-		return s.Key == g.Key && s.Fence == g.Token && s.Enter != 0 && e.releaseLost(s, nil, sight)
+		stored := StoredClaim{Before: math.MaxInt64, Token: g.Token}
+		return s.Key == g.Key && s.Fence == g.Token && s.Enter != 0 && e.releaseLost(s, nil, stored)
 	})
 }
 

@@ -70,14 +70,14 @@ func (t *trial) lookAround(ctx context.Context, next time.Time) error {
 	}
 	look, cancel := context.WithDeadline(ctx, next)
 	defer cancel()
-	var seen []oracle.Sight
+	var seen []oracle.StoredClaim
 	before := mono.Now()
 	err := t.lookout.each(look, func(key string, c dlock.Claim) {
-		seen = append(seen, oracle.Sight{Before: before, After: mono.Now(), Key: key, PID: c.Info.PID, Phase: string(c.Phase), Token: c.Token, Purpose: c.Info.Purpose, Left: c.Remaining})
+		seen = append(seen, oracle.StoredClaim{Before: before, After: mono.Now(), Key: key, PID: c.Info.PID, Phase: string(c.Phase), Token: c.Token, Purpose: c.Info.Purpose, Left: c.Remaining})
 	})
 	if err == nil {
 		t.evidence.Looks++
-		t.evidence.Sights = append(t.evidence.Sights, seen...)
+		t.evidence.Stored = append(t.evidence.Stored, seen...)
 	}
 	return ctx.Err()
 }

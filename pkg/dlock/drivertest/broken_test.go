@@ -213,14 +213,14 @@ func (b *poller) Release(ctx context.Context, r driver.Ref) (driver.State, error
 	return st, err
 }
 
-// relay forwards pushes through its own channel.
-type relay struct {
+// forwarder forwards pushes through its own channel.
+type forwarder struct {
 	backend
 	events chan driver.Event
 }
 
-func relayed(b backend, change func(driver.Event) (driver.Event, bool)) *relay {
-	r := &relay{backend: b, events: make(chan driver.Event, 1024)}
+func newForwarder(b backend, change func(driver.Event) (driver.Event, bool)) *forwarder {
+	r := &forwarder{backend: b, events: make(chan driver.Event, 1024)}
 	go func() {
 		defer close(r.events)
 		for ev := range b.Events() {
@@ -232,14 +232,14 @@ func relayed(b backend, change func(driver.Event) (driver.Event, bool)) *relay {
 	return r
 }
 
-func (r *relay) Events() <-chan driver.Event { return r.events }
+func (r *forwarder) Events() <-chan driver.Event { return r.events }
 
 func newMute(b backend) driver.Driver {
-	return relayed(b, func(ev driver.Event) (driver.Event, bool) { return ev, false })
+	return newForwarder(b, func(ev driver.Event) (driver.Event, bool) { return ev, false })
 }
 
 func newGossip(b backend) driver.Driver {
-	return relayed(b, func(ev driver.Event) (driver.Event, bool) {
+	return newForwarder(b, func(ev driver.Event) (driver.Event, bool) {
 		ev.ID = strings.Repeat("0", 32)
 		return ev, true
 	})
@@ -344,7 +344,7 @@ func (b *idler) Renew(ctx context.Context, refs []driver.Ref) ([]driver.State, e
 
 // generous renews a claim when it is granted, as if the grant were a call.
 func newGenerous(b backend) driver.Driver {
-	return relayed(b, func(ev driver.Event) (driver.Event, bool) {
+	return newForwarder(b, func(ev driver.Event) (driver.Event, bool) {
 		_, _ = b.Renew(context.Background(), []driver.Ref{{Key: ev.Key, ID: ev.ID, TTL: 10 * time.Second}})
 		return ev, true
 	})

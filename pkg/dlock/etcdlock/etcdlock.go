@@ -84,7 +84,7 @@ func (o *opener) Open(opts driver.Options) (driver.Driver, error) {
 		}
 	}
 	d.work.Go(d.keys.run)
-	d.work.Go(d.tellLosses)
+	d.work.Go(d.notifyLosses)
 	d.work.Go(d.maintain)
 	return d, nil
 }

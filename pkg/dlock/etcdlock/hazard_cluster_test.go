@@ -620,7 +620,7 @@ func TestNamesDoNotCollide(t *testing.T) {
 }
 
 // A client that knows only a member that is cut off from the others gets an error that says so.
-func TestIsolatedMemberIsToldAtOnce(t *testing.T) {
+func TestIsolatedMemberIsReportedAtOnce(t *testing.T) {
 	t.Parallel()
 	const ttl = 4 * time.Second
 	cluster := testenv.EtcdCluster(t)

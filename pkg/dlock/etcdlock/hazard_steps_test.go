@@ -212,7 +212,7 @@ func watchDeletions(t *testing.T, direct *clientv3.Client) *deletionWatcher {
 	go func() {
 		defer close(done)
 		for resp := range events {
-			w.note(resp.Events)
+			w.record(resp.Events)
 		}
 	}()
 	t.Cleanup(func() {
@@ -222,7 +222,7 @@ func watchDeletions(t *testing.T, direct *clientv3.Client) *deletionWatcher {
 	return w
 }
 
-func (w *deletionWatcher) note(events []*clientv3.Event) {
+func (w *deletionWatcher) record(events []*clientv3.Event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, ev := range events {

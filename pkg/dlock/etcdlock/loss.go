@@ -87,8 +87,8 @@ func (e *lossEvents) take() []driver.Event {
 	return events
 }
 
-// tellLosses runs until the driver is closed.
-func (d *etcdDriver) tellLosses() {
+// notifyLosses runs until the driver is closed.
+func (d *etcdDriver) notifyLosses() {
 	for {
 		select {
 		case <-d.losses.wake:

@@ -28,7 +28,7 @@ func TestLossesWaitForRoom(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		d.tellLosses()
+		d.notifyLosses()
 	}()
 	waits := func() bool { return len(d.Events()) > cap(d.Events())/2 }
 	testenv.Eventually(t, patience, "the next waits for room", waits)

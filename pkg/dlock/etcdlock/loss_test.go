@@ -101,7 +101,7 @@ const lossTTL = 2 * time.Minute
 
 // An operator revokes a lease, evicts a holder or deletes its key: each holder is notified at once,
 // also of locks that are not renewed.
-func TestLossIsToldAtOnce(t *testing.T) {
+func TestLossIsReportedAtOnce(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
 	direct := dial(t, server.Endpoint())
@@ -235,7 +235,7 @@ func TestLossBehindSilentMember(t *testing.T) {
 
 // A call finds that the lease of other locks is gone: they are lost at that moment, although
 // nothing watches their keys.
-func TestDeadLeaseIsToldByAnyCall(t *testing.T) {
+func TestDeadLeaseIsReportedByAnyCall(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
 	proxy, direct := testenv.Proxy(t, server.Addr()), dial(t, server.Endpoint())

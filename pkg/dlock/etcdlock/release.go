@@ -134,7 +134,7 @@ func (d *etcdDriver) handOver(next *mvccpb.KeyValue, rev int64) {
 	waits := c != nil && c.rev == next.CreateRevision && c.phase == driver.Queued
 	d.mu.Unlock()
 	if waits {
-		d.tell(c, position{phase: driver.Held, rev: next.CreateRevision, asOf: rev})
+		d.notify(c, position{phase: driver.Held, rev: next.CreateRevision, asOf: rev})
 	}
 }
 

@@ -146,8 +146,8 @@ func (d *etcdDriver) leaveQueue(c *claim) {
 	}
 }
 
-// tell pushes the new state of a waiting claim.
-func (d *etcdDriver) tell(c *claim, p position) {
+// notify pushes the new state of a waiting claim.
+func (d *etcdDriver) notify(c *claim, p position) {
 	d.mu.Lock()
 	if d.claims[c.id] != c || c.phase == driver.Held || c.swept {
 		d.mu.Unlock()

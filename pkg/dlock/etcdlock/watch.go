@@ -197,6 +197,6 @@ func (s *queueWatcher) advance(c *claim, rev int64) error {
 			return err
 		}
 	}
-	s.tell(c, p)
+	s.notify(c, p)
 	return nil
 }

@@ -10,11 +10,11 @@ import (
 
 type faulty struct {
 	driver.Driver
-	faults *Faults
-	events chan driver.Event
-	stop   chan struct{}
-	once   sync.Once
-	relay  sync.WaitGroup
+	faults     *Faults
+	events     chan driver.Event
+	stop       chan struct{}
+	once       sync.Once
+	forwarding sync.WaitGroup
 }
 
 type faultyAdmin struct {
@@ -58,15 +58,15 @@ func (d *faulty) Events() <-chan driver.Event { return d.events }
 func (d *faulty) Close() error {
 	err := d.Driver.Close()
 	d.once.Do(func() { close(d.stop) })
-	d.relay.Wait()
+	d.forwarding.Wait()
 	return err
 }
 
 // reorderWait is how long a push is held back so that another can overtake it.
 const reorderWait = 5 * time.Millisecond
 
-// relayPushes forwards pushes until the inner driver closes its channel.
-func (d *faulty) relayPushes() {
+// forwardPushes forwards pushes until the inner driver closes its channel.
+func (d *faulty) forwardPushes() {
 	defer close(d.events)
 	inner := d.Driver.Events()
 	var kept []driver.Event // overtaken by the next

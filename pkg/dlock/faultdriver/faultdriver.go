@@ -136,7 +136,7 @@ func (f *Faults) Open(o driver.Options) (driver.Driver, error) {
 		return nil, err
 	}
 	w := &faulty{Driver: d, faults: f, events: make(chan driver.Event, 256), stop: make(chan struct{})}
-	w.relay.Go(w.relayPushes)
+	w.forwarding.Go(w.forwardPushes)
 	if a, ok := d.(driver.Admin); ok {
 		return &faultyAdmin{w, a}, nil
 	}

@@ -135,7 +135,7 @@ func TestCleanLeavesAHeldOrphan(t *testing.T) {
 
 // A guard that another user has planted does not hide locks: List and Inspect report it, and Clean
 // continues with the locks of other guards.
-func TestPlantedGuardIsTold(t *testing.T) {
+func TestPlantedGuardIsReported(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"dangling", "directory", "pipe", "hard"} {
 		t.Run(name, func(t *testing.T) {

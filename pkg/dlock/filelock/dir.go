@@ -179,8 +179,9 @@ func (d *fileDriver) findDirectory(now time.Time, canMake bool) (*directory, err
 	return dir, nil
 }
 
-// lostSight makes the driver look up everything again, for a queue whose file was not at its path.
-func (d *fileDriver) lostSight(q *waitQueue) {
+// recheckPaths makes the driver look up everything again, for a queue whose file was not at its
+// path.
+func (d *fileDriver) recheckPaths(q *waitQueue) {
 	if dir := d.dir.Load(); dir != nil {
 		dir.seen.Store(int64(-stale))
 	}

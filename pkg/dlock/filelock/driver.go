@@ -150,7 +150,7 @@ func (d *fileDriver) confirm(ctx context.Context, r driver.Ref) (driver.State, e
 	}
 	if !there { // another program removed it: the next claim gets a new file
 		d.forget(c)
-		d.lostSight(q)
+		d.recheckPaths(q)
 		gained = -1
 		_ = d.serve(ctx, q) // what fails is tried again
 	}

@@ -74,7 +74,7 @@ func (d *fileDriver) attempt(ctx context.Context, c *claim, tries int) (out outc
 		if !errors.Is(err, errRemoved) && !errors.Is(err, fs.ErrNotExist) {
 			return out, err
 		}
-		d.lostSight(c.queue) // another file counts now
+		d.recheckPaths(c.queue) // another file counts now
 		c.close()
 	}
 	if err != nil {

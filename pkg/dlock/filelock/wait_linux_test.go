@@ -339,7 +339,7 @@ func TestStoppedInGuard(t *testing.T) {
 }
 
 // A claim is not refused only because another process examines the lock.
-func TestLookingDisturbsNobody(t *testing.T) {
+func TestInspectionDisturbsNoHolder(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "locks")
 	d, other := newDriver(t, dir), newDriver(t, dir)

@@ -223,7 +223,7 @@ func (d *fileDriver) forget(c *claim) {
 	q := c.queue
 	if c.phase == driver.Held {
 		q.holders = slices.DeleteFunc(q.holders, func(h *claim) bool { return h == c })
-		d.giveBack(c)
+		d.free(c)
 	} else {
 		q.dequeue(c)
 		c.unmark()
@@ -232,9 +232,9 @@ func (d *fileDriver) forget(c *claim) {
 	c.phase = driver.Gone
 }
 
-// giveBack frees a lock and wakes its waiters. A waiter tries once more after it has set the first
+// free frees a lock and wakes its waiters. A waiter tries once more after it has set the first
 // mark, so a waiter whose mark is not visible here need not be woken.
-func (d *fileDriver) giveBack(c *claim) {
+func (d *fileDriver) free(c *claim) {
 	c.unlock()
 	if c.mode == driver.Exclusive && !c.inherited && !c.isAwaited() {
 		c.putBack()

@@ -22,7 +22,7 @@ import (
 
 // A grant is stored before it is published, and published once, to the claim that has it. Waiters
 // that are passed over receive no message.
-func TestGrantIsStoredBeforeItIsTold(t *testing.T) {
+func TestGrantIsStoredBeforeItIsPublished(t *testing.T) {
 	t.Parallel()
 	const ttl = 30 * time.Second
 	server := testenv.Redis(t)
@@ -118,7 +118,7 @@ func TestRenewalSaysUnheard(t *testing.T) {
 }
 
 // Without any subscriber, the first living waiter is granted the lock.
-func TestNobodyListens(t *testing.T) {
+func TestGrantsWithoutSubscribers(t *testing.T) {
 	t.Parallel()
 	const ttl = 30 * time.Second
 	server := testenv.Redis(t)

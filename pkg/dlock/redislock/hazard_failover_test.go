@@ -117,7 +117,7 @@ func failoverTo(t *testing.T, master, replica *servers.Redis) {
 
 // Cluster clients that read from replicas. Their subscriptions are at replicas without any
 // failover.
-func TestWaitersWhoReadFromReplicas(t *testing.T) {
+func TestWaitersThatReadFromReplicas(t *testing.T) {
 	t.Parallel()
 	cl := testenv.ClusterWithReplicas(t, 1)
 	awaitReplicasListed(t, cl)

@@ -139,7 +139,7 @@ func TestFenceNeverGoesBack(t *testing.T) {
 	const workers = 3
 	var mu sync.Mutex
 	last, n, deleted := int64(0), 0, 0
-	note := func(token int64) {
+	record := func(token int64) {
 		mu.Lock()
 		defer mu.Unlock()
 		if token <= last {
@@ -164,7 +164,7 @@ func TestFenceNeverGoesBack(t *testing.T) {
 						t.Error(err)
 						return
 					}
-					note(g.Token())
+					record(g.Token())
 					if rng.IntN(4) == 0 && direct.Del(context.Background(), fenceOf("k")).Val() == 1 {
 						mu.Lock()
 						deleted++
@@ -178,7 +178,7 @@ func TestFenceNeverGoesBack(t *testing.T) {
 		}
 		wg.Wait()
 		g := acquire(t, clients[0], "k")
-		note(g.Token())
+		record(g.Token())
 		if err := server.Restart(context.Background(), false); err != nil {
 			t.Fatal(err)
 		}
@@ -186,7 +186,7 @@ func TestFenceNeverGoesBack(t *testing.T) {
 			t.Errorf("the server came back with %d keys: the fault did not happen", stored)
 		}
 		next := acquire(t, clients[1], "k")
-		note(next.Token())
+		record(next.Token())
 		expect(t, g.Unlock(context.Background()), dlock.ErrOwnershipLost)
 		unlock(t, next)
 	}

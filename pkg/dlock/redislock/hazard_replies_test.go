@@ -79,7 +79,7 @@ func TestCancelledCallsOnOneConnection(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rng.IntN(8000))*time.Microsecond)
 		g, err := c.Acquire(ctx, key)
 		cancel()
-		log.note(err)
+		log.record(err)
 		if err != nil {
 			cancelled++
 			continue
@@ -89,7 +89,7 @@ func TestCancelledCallsOnOneConnection(t *testing.T) {
 		if token := storedToken(t, direct, key); token != g.Token() {
 			t.Fatalf("a false acquire: the server has token %d, the guard %d", token, g.Token())
 		}
-		log.note(g.Unlock(context.Background()))
+		log.record(g.Unlock(context.Background()))
 	}
 	log.check(t)
 	if cancelled == 0 || acquired == 0 {
@@ -100,7 +100,7 @@ func TestCancelledCallsOnOneConnection(t *testing.T) {
 // foreignReplies looks for answers that belong to other calls.
 type foreignReplies struct{ foreign []error }
 
-func (l *foreignReplies) note(err error) {
+func (l *foreignReplies) record(err error) {
 	if errors.Is(err, redislock.ErrUnexpectedReply) || err != nil && strings.Contains(err.Error(), redislock.ErrUnexpectedReply.Error()) {
 		l.foreign = append(l.foreign, err)
 	}

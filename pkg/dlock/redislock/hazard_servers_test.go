@@ -429,7 +429,7 @@ func TestErrorRepliesAreNoLoss(t *testing.T) {
 }
 
 // Errors that will not go away are returned at once.
-func TestFatalRepliesAreToldAtOnce(t *testing.T) {
+func TestFatalRepliesAreReportedAtOnce(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
 	proxy := testenv.Proxy(t, server.Addr())

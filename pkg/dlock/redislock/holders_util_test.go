@@ -37,10 +37,10 @@ func (h *holderLog) enter(token int64) {
 	h.entries++
 	if len(h.inside) > 0 {
 		h.overlaps++
-		h.note(fmt.Sprintf("token %d enters while %v holds", token, h.inside))
+		h.record(fmt.Sprintf("token %d enters while %v holds", token, h.inside))
 	}
 	if token <= h.last {
-		h.note(fmt.Sprintf("token %d enters after %d", token, h.last))
+		h.record(fmt.Sprintf("token %d enters after %d", token, h.last))
 	}
 	h.last = max(h.last, token)
 	h.inside[token]++
@@ -56,7 +56,7 @@ func (h *holderLog) leave(token int64) {
 	}
 }
 
-func (h *holderLog) note(violation string) {
+func (h *holderLog) record(violation string) {
 	if h.first == "" {
 		h.first = violation
 	}

@@ -98,7 +98,7 @@ func TestScriptCountsShardedSubscribers(t *testing.T) {
 }
 
 // A process that is not subscribed receives nothing, not even on the channel "-".
-func TestScriptTellsNobody(t *testing.T) {
+func TestScriptPublishesNothing(t *testing.T) {
 	usualAndGeneral(t, func(s *scriptLock, release func(letter, want string)) {
 		p := s.listen("-")
 		s.acquire("a", 30_000, 0, 0, fmt.Sprint("held a ", scriptStart))

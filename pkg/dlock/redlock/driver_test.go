@@ -55,8 +55,8 @@ func release(tb testing.TB, d driver.Driver, r driver.Ref, found driver.Phase) {
 	}
 }
 
-// told waits until a driver is asked to renew a claim.
-func told(tb testing.TB, d driver.Driver, r driver.Ref, what string) {
+// awaitPush waits until a driver is asked to renew a claim.
+func awaitPush(tb testing.TB, d driver.Driver, r driver.Ref, what string) {
 	tb.Helper()
 	for end := time.After(beforeLease); ; {
 		select {
@@ -72,7 +72,7 @@ func told(tb testing.TB, d driver.Driver, r driver.Ref, what string) {
 
 // The nodes notify a waiter of another process that the lock is free. It does not ask by itself
 // here, so nothing else could notify it.
-func TestWaiterIsTold(t *testing.T) {
+func TestWaiterIsNotified(t *testing.T) {
 	s := start(t, 3)
 	holder, waiter := s.open(t, patient), s.open(t, patient)
 	for i := range testenv.UnderStress(3, 100) {
@@ -80,13 +80,13 @@ func TestWaiterIsTold(t *testing.T) {
 		submit(t, holder, driver.Request{Ref: held}, driver.Held)
 		submit(t, waiter, driver.Request{Ref: waits, Wait: true}, driver.Queued)
 		if i == 0 {
-			told(t, waiter, waits, "that a majority of the subscriptions stands")
+			awaitPush(t, waiter, waits, "that a majority is subscribed")
 		}
 		if p := phase(t, waiter, waits); p != driver.Queued {
 			t.Fatalf("the waiter is %v", p)
 		}
 		release(t, holder, held, driver.Held)
-		told(t, waiter, waits, "that the lock is free")
+		awaitPush(t, waiter, waits, "that the lock is free")
 		testenv.Eventually(t, patience, "the waiter has it", func() bool { return phase(t, waiter, waits) == driver.Held })
 		release(t, waiter, waits, driver.Held)
 	}
@@ -94,12 +94,12 @@ func TestWaiterIsTold(t *testing.T) {
 
 // When a majority of the broken subscriptions is established again, the waiter is asked to renew:
 // messages in between were missed.
-func TestBrokenSubscriptionsTellTheWaiter(t *testing.T) {
+func TestBrokenSubscriptionsWakeTheWaiter(t *testing.T) {
 	s := start(t, 3)
 	holder, waiter := s.open(t), s.open(t)
 	submit(t, holder, driver.Request{Ref: claim(0)}, driver.Held)
 	submit(t, waiter, driver.Request{Ref: claim(1), Wait: true}, driver.Queued)
-	told(t, waiter, claim(1), "that a majority of the subscriptions stands")
+	awaitPush(t, waiter, claim(1), "that a majority is subscribed")
 	select {
 	case ev := <-waiter.Events():
 		t.Fatalf("told without a reason: %+v", ev)
@@ -108,7 +108,7 @@ func TestBrokenSubscriptionsTellTheWaiter(t *testing.T) {
 	for _, p := range s.proxies {
 		p.Cut()
 	}
-	told(t, waiter, claim(1), "that a majority of the subscriptions stands again")
+	awaitPush(t, waiter, claim(1), "that a majority is subscribed again")
 }
 
 // A gate keeps the first release of the lock k from a node, and counts all releases.

@@ -63,7 +63,7 @@ func (h *health) isSilent() bool {
 	return h.missed >= silentAfter
 }
 
-func (h *health) note(answered bool) {
+func (h *health) record(answered bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.underway--
@@ -73,7 +73,7 @@ func (h *health) note(answered bool) {
 	}
 }
 
-// heard is note for a call that did not ask for admission.
+// heard records a call that did not ask for admission.
 func (h *health) heard(answered bool) {
 	if !answered {
 		return

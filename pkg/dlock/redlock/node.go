@@ -68,7 +68,7 @@ func (d *redDriver) ask(nodes []*node, need int, timeout time.Duration, echo str
 		cmd := make(t.ctx, n)
 		d.work.Go(func() {
 			a := n.visit(t, cmd, echo)
-			t.note(a.err)
+			t.record(a.err)
 			to <- a
 		})
 	}
@@ -96,7 +96,7 @@ func (n *node) run(ctx context.Context, cmd *redisnode.Command, echo string) ans
 		err = n.explainer.Explain(n.client, err)
 	}
 	a := n.judge(cmd, err, echo)
-	n.health.note(a.err == nil || (driver.ClassOf(a.err) != driver.Ambiguous && !errors.Is(a.err, driver.ErrUnavailable)))
+	n.health.record(a.err == nil || (driver.ClassOf(a.err) != driver.Ambiguous && !errors.Is(a.err, driver.ErrUnavailable)))
 	return a
 }
 

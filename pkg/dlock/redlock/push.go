@@ -205,7 +205,7 @@ func (e *subscription) take(connection *redisnode.Subscription, msg any) {
 	switch m := msg.(type) {
 	case *redis.Subscription:
 		if m.Kind == "subscribe" {
-			d.subscribed(connection, m.Channel)
+			d.onSubscribed(connection, m.Channel)
 			break
 		}
 		connection.Unconfirm(m.Channel)
@@ -213,7 +213,7 @@ func (e *subscription) take(connection *redisnode.Subscription, msg any) {
 			connection.Request(m.Channel)
 		}
 	case *redis.Message:
-		d.told(m.Channel, m.Payload)
+		d.onMessage(m.Channel, m.Payload)
 	}
 }
 
@@ -226,10 +226,10 @@ func (d *redDriver) queueOf(channel string) *waitQueue {
 	return nil
 }
 
-// subscribed handles a channel that is subscribed from now on: earlier messages were missed. The queue
+// onSubscribed handles a channel that is subscribed from now on: earlier messages were missed. The queue
 // is rechecked once, when a majority of the nodes is subscribed. Subscriptions are counted under
 // mu, so that exactly one of them completes the majority.
-func (d *redDriver) subscribed(connection *redisnode.Subscription, channel string) {
+func (d *redDriver) onSubscribed(connection *redisnode.Subscription, channel string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !connection.Confirm(channel) {
@@ -244,10 +244,10 @@ func (d *redDriver) subscribed(connection *redisnode.Subscription, channel strin
 	}
 }
 
-// told handles a message of a node: "taken" and the token, or "free", the token and the number of
+// onMessage handles a message of a node: "taken" and the token, or "free", the token and the number of
 // subscribers. The claim tries the lock when the first node says that it is free, and again when a
 // majority has said so.
-func (d *redDriver) told(channel, payload string) {
+func (d *redDriver) onMessage(channel, payload string) {
 	part := strings.Split(payload, redisnode.Separator)
 	if len(part) < 2 {
 		return

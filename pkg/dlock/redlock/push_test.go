@@ -19,7 +19,7 @@ import (
 
 // While the connection of a subscription to a node is being established, checking what is
 // subscribed there does not block: that happens under the driver's mutex.
-func TestASlowSubscriptionHoldsUpNobody(t *testing.T) {
+func TestASlowSubscriptionDelaysNoOther(t *testing.T) {
 	dialed, release := make(chan struct{}, 100), make(chan struct{})
 	var clients []redis.UniversalClient
 	for _, addr := range []string{"one:1", "two:1", "three:1"} {

@@ -65,7 +65,7 @@ func TestReleasedWaiterIsNotShownAgain(t *testing.T) {
 		}},
 		"of many waiters": {false, func(_ *waitQueue, c *claim) driver.State {
 			r := &renewal{driver: d, claims: []*claim{c}, states: make([]driver.State, 1)}
-			r.stand(ctx, []int{0})
+			r.renewQueued(ctx, []int{0})
 			return r.states[0]
 		}},
 		"that fails": {true, func(q *waitQueue, c *claim) driver.State {

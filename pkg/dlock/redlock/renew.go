@@ -43,7 +43,7 @@ func (d *redDriver) Renew(ctx context.Context, refs []driver.Ref) ([]driver.Stat
 			wg.Go(func() { r.hold(ctx, batch) })
 		}
 		for batch := range slices.Chunk(others, maxBatch) {
-			wg.Go(func() { r.stand(ctx, batch) })
+			wg.Go(func() { r.renewQueued(ctx, batch) })
 		}
 		for _, i := range firsts {
 			wg.Go(func() { r.try(ctx, i) })
@@ -121,8 +121,8 @@ func (r *renewal) try(ctx context.Context, i int) {
 	r.set(i, st)
 }
 
-// stand handles the claims that wait behind others.
-func (r *renewal) stand(ctx context.Context, batch []int) {
+// renewQueued handles the claims that wait behind others.
+func (r *renewal) renewQueued(ctx context.Context, batch []int) {
 	d, sent := r.driver, time.Now()
 	var claims []*claim
 	for _, i := range batch {

@@ -34,8 +34,8 @@ func newTrip(nodes, need int, timeout time.Duration) *trip {
 	return t
 }
 
-// note records how a call ended.
-func (t *trip) note(err error) {
+// record notes how a call ended.
+func (t *trip) record(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.left--

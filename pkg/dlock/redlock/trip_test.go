@@ -26,17 +26,17 @@ func TestTripSparesWhatItDoesNotNeed(t *testing.T) {
 	trip := newTrip(3, 2, time.Hour)
 	defer trip.end()
 	silent := spared(trip)
-	trip.note(nil)
+	trip.record(nil)
 	select {
 	case <-silent:
 		t.Fatal("it was decided too early")
 	case <-time.After(10 * time.Millisecond):
 	}
-	trip.note(nil)
+	trip.record(nil)
 	if !<-silent {
 		t.Error("a silent node was asked, though a majority had answered")
 	}
-	trip.note(errSilent)
+	trip.record(errSilent)
 	if trip.ctx.Err() == nil {
 		t.Error("the trip goes on after the last answer")
 	}
@@ -47,7 +47,7 @@ func TestTripNeedsSilentNodes(t *testing.T) {
 	for name, make := range map[string]func() *trip{
 		"another fails": func() *trip {
 			trip := newTrip(3, 2, time.Hour)
-			trip.note(lost)
+			trip.record(lost)
 			return trip
 		},
 		"the others are too few":  func() *trip { return newTrip(2, 2, time.Hour) },
@@ -78,7 +78,7 @@ func TestSilentNodesAreLeftAlone(t *testing.T) {
 	var h health
 	for range silentAfter + 20 {
 		h.press()
-		h.note(false)
+		h.record(false)
 	}
 	if !h.isSilent() || h.pause() != probeLatest {
 		t.Errorf("silent: %v, tried every %v", h.isSilent(), h.pause())
@@ -86,7 +86,7 @@ func TestSilentNodesAreLeftAlone(t *testing.T) {
 	if !h.admits() || h.admits() {
 		t.Error("not one call at a time is admitted")
 	}
-	h.note(true)
+	h.record(true)
 	if h.isSilent() || !h.admits() {
 		t.Error("an answer did not end it")
 	}

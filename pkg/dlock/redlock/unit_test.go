@@ -161,7 +161,7 @@ func TestForeignReplyIsRefused(t *testing.T) {
 }
 
 // No node is called under a context that has ended.
-func TestDeadContextsAreTold(t *testing.T) {
+func TestDeadContextsAreReported(t *testing.T) {
 	d := &redDriver{} // without nodes: it must not come to asking them
 	dead, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -34,7 +34,7 @@ func (q *quietDriver) says(words ...any) {
 	for _, w := range words {
 		text = append(text, fmt.Sprint(w))
 	}
-	q.told(channelPrefix+"p:k", strings.Join(text, redisnode.Separator))
+	q.onMessage(channelPrefix+"p:k", strings.Join(text, redisnode.Separator))
 }
 
 // setUnheard sets the count of the claim, and returns the previous one.
@@ -71,7 +71,7 @@ func (q *quietDriver) asked(want int) {
 
 // A waiter tries when the first node says that the lock is free, and when a majority has said so. A
 // late message about an older token has no effect.
-func TestToldOfAFreeLock(t *testing.T) {
+func TestMessageOfAFreeLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := startQuiet(t)
 		for _, step := range []struct {
@@ -105,15 +105,15 @@ func TestToldOfAFreeLock(t *testing.T) {
 				t.Fatalf("after %v", step.says)
 			}
 		}
-		q.told(channelPrefix+"q:k", "free\x0120\x011")     // of another prefix
-		q.told(channelPrefix+"p:other", "free\x0120\x011") // no claim waits for it
+		q.onMessage(channelPrefix+"q:k", "free\x0120\x011")     // of another prefix
+		q.onMessage(channelPrefix+"p:other", "free\x0120\x011") // no claim waits for it
 		q.asked(0)
 	})
 }
 
 // A lock that was taken again before the waiter tried is not tried, unless that message is older
 // than the one that made it try.
-func TestToldOfATakenLock(t *testing.T) {
+func TestMessageOfATakenLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for token, want := range map[int]int{9: 1, 10: 1, 11: 0} {
 			q := startQuiet(t)

@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// lineRoom is how many bytes one direction of one connection buffers before the proxy stops reading
+// queueSize is how many bytes one direction of one connection buffers before the proxy stops reading
 // and the sender is blocked.
-const lineRoom = 1 << 20
+const queueSize = 1 << 20
 
-// A line is one direction of one connection: the data that was read on one side and is not yet
+// A queue is one direction of one connection: the data that was read on one side and is not yet
 // written on the other. One goroutine reads into it, and one writes from it; others may push as
 // well.
-type line struct {
+type queue struct {
 	mu    sync.Mutex
 	units []unit
 	size  int
@@ -28,31 +28,31 @@ type unit struct {
 	end  bool
 }
 
-func newLine() *line {
-	return &line{ready: make(chan struct{}, 1), room: make(chan struct{}, 1)}
+func newQueue() *queue {
+	return &queue{ready: make(chan struct{}, 1), room: make(chan struct{}, 1)}
 }
 
 // push appends without waiting; a reader waits in awaitRoom.
-func (l *line) push(u unit) {
+func (q *queue) push(u unit) {
 	u.at = time.Now()
-	l.mu.Lock()
-	l.units = append(l.units, u)
-	l.size += len(u.data)
-	l.mu.Unlock()
-	token(l.ready)
+	q.mu.Lock()
+	q.units = append(q.units, u)
+	q.size += len(u.data)
+	q.mu.Unlock()
+	token(q.ready)
 }
 
-// awaitRoom waits until the line accepts more. It returns false if done is closed first.
-func (l *line) awaitRoom(done <-chan struct{}) bool {
+// awaitRoom waits until the queue accepts more. It returns false if done is closed first.
+func (q *queue) awaitRoom(done <-chan struct{}) bool {
 	for {
-		l.mu.Lock()
-		full := l.size >= lineRoom
-		l.mu.Unlock()
+		q.mu.Lock()
+		full := q.size >= queueSize
+		q.mu.Unlock()
 		if !full {
 			return true
 		}
 		select {
-		case <-l.room:
+		case <-q.room:
 		case <-done:
 			return false
 		}
@@ -61,12 +61,12 @@ func (l *line) awaitRoom(done <-chan struct{}) bool {
 
 // take removes everything that may go now, as one batch; or reports that the end is reached; or
 // returns how long the first unit has to wait, 0 if that is not known.
-func (l *line) take(state lineState) (batch net.Buffers, end bool, wait time.Duration) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (q *queue) take(state directionFaults) (batch net.Buffers, end bool, wait time.Duration) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	now := time.Now()
-	for len(l.units) > 0 && !state.hole {
-		u := l.units[0]
+	for len(q.units) > 0 && !state.hole {
+		u := q.units[0]
 		wait = u.at.Add(state.delay).Sub(now)
 		if wait > 0 {
 			break
@@ -75,12 +75,12 @@ func (l *line) take(state lineState) (batch net.Buffers, end bool, wait time.Dur
 			end = true
 			break
 		}
-		l.units = l.units[1:]
-		l.size -= len(u.data)
+		q.units = q.units[1:]
+		q.size -= len(u.data)
 		batch = append(batch, u.data)
 	}
 	if len(batch) > 0 {
-		token(l.room)
+		token(q.room)
 		return batch, false, 0
 	}
 	return nil, end, max(wait, 0)
@@ -89,23 +89,23 @@ func (l *line) take(state lineState) (batch net.Buffers, end bool, wait time.Dur
 // finish appends the end. It discards what a fault holds back at this moment, unless late says to
 // deliver that in time, and the end after it. If there is nothing to wait for, the end is due at
 // once.
-func (l *line) finish(state lineState, late bool) {
+func (q *queue) finish(state directionFaults, late bool) {
 	if late {
-		l.push(unit{end: true})
+		q.push(unit{end: true})
 		return
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	kept, now := 0, time.Now()
 	// All units behind the first held-back one are held back.
-	for kept < len(l.units) && !state.hole && !l.units[kept].at.Add(state.delay).After(now) {
+	for kept < len(q.units) && !state.hole && !q.units[kept].at.Add(state.delay).After(now) {
 		kept++
 	}
-	for _, u := range l.units[kept:] {
-		l.size -= len(u.data)
+	for _, u := range q.units[kept:] {
+		q.size -= len(u.data)
 	}
-	l.units = append(l.units[:kept], unit{end: true})
-	token(l.ready)
+	q.units = append(q.units[:kept], unit{end: true})
+	token(q.ready)
 }
 
 // token makes a receive on c succeed once, without waiting for it.
