@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
@@ -23,14 +23,14 @@ func TestListScansInShortSteps(t *testing.T) {
 	admin, err := locksAt(t, proxy.Addr()).Admin()
 	check(t, err)
 	var count atomic.Int64
-	proxy.Intercept(func(cmd []string) servers.Action {
+	proxy.Intercept(func(cmd []string) faultproxy.Action {
 		for i, word := range cmd {
 			if strings.EqualFold(word, "COUNT") && strings.EqualFold(cmd[0], "SCAN") {
 				n, _ := strconv.ParseInt(cmd[i+1], 10, 64)
 				count.Store(n)
 			}
 		}
-		return servers.Forward
+		return faultproxy.Forward
 	})
 	for _, limit := range []int{1, 1 << 20, math.MaxInt} {
 		keys, next, err := admin.ListPage(t.Context(), "", "", limit)

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
@@ -21,12 +21,12 @@ func TestCallerThatLeavesBeforeItIsQueued(t *testing.T) {
 	c := locksAt(t, proxy.Addr())
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	proxy.Intercept(func(cmd []string) servers.Action {
+	proxy.Intercept(func(cmd []string) faultproxy.Action {
 		if cmd[0] == "SUBSCRIBE" {
 			cancel()
-			return servers.Swallow
+			return faultproxy.Swallow
 		}
-		return servers.Forward
+		return faultproxy.Forward
 	})
 	_, err := c.Acquire(ctx, "k")
 	if !errors.Is(err, context.Canceled) || errors.Is(err, dlock.ErrUnknownOutcome) {

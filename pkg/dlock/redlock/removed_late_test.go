@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 	"github.com/ceyewan/genesis/pkg/dlock/redlock"
@@ -24,14 +24,14 @@ func TestRemovalOfALostRoundAfterARenewal(t *testing.T) {
 	check(t, s.direct[2].Del(t.Context(), "k").Err())
 	var noRounds, noRemoval, restarted atomic.Bool
 	noRemoval.Store(true)
-	s.intercept(func(node int, cmd []string) servers.Action {
+	s.intercept(func(node int, cmd []string) faultproxy.Action {
 		switch {
 		case node == 1 && restarted.Load() && len(cmd) > 1 && cmd[0] == "EVALSHA",
 			node == 2 && noRounds.Load() && calls(cmd, "acquire", "k"),
 			node == 2 && noRemoval.Load() && calls(cmd, "release", "k"):
-			return servers.Swallow
+			return faultproxy.Swallow
 		}
-		return servers.Forward
+		return faultproxy.Forward
 	})
 	submit(t, d, driver.Request{Ref: claim(1), Wait: true}, driver.Queued)
 	ours := func() bool { return strings.HasPrefix(s.stored(t, 2, "k"), claim(1).ID) }
