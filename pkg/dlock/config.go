@@ -119,8 +119,8 @@ func (c *Config) fits(caps driver.Caps) error {
 	if c.RequireFair && !caps.FIFO {
 		return fmt.Errorf("%w: RequireFair, but %s does not grant in order of arrival", ErrUnsupported, caps.Name)
 	}
-	if err := checkBatch(c, caps); err != nil {
-		return err
+	if c.LocalBatch > 0 && !caps.TokenRange {
+		return fmt.Errorf("%w: LocalBatch, but %s cannot reserve tokens", ErrUnsupported, caps.Name)
 	}
 	if err := checkTTL(c.DefaultTTL, caps.MinTTL); err != nil {
 		return fmt.Errorf("%w: DefaultTTL: %w", ErrInvalidConfig, err)

@@ -339,16 +339,3 @@ func (h *handoff) pass(g *Guard, now int64) bool {
 	h.hand(next, true)
 	return true
 }
-
-// checkBatch refuses a LocalBatch that the backend or RequireFair does not allow.
-func checkBatch(cfg *Config, caps driver.Caps) error {
-	switch {
-	case cfg.LocalBatch == 0:
-		return nil
-	case cfg.RequireFair:
-		return fmt.Errorf("%w: RequireFair with LocalBatch, which serves goroutines of one process before others", ErrInvalidConfig)
-	case !caps.TokenRange:
-		return fmt.Errorf("%w: LocalBatch, but %s cannot reserve tokens", ErrUnsupported, caps.Name)
-	}
-	return nil
-}
