@@ -49,7 +49,7 @@ func (c *Config) Validate() error {
 	if err := c.Log.Validate(); err != nil {
 		return fmt.Errorf("%w: log: %w", ErrInvalidConfig, err)
 	}
-	locks, err := c.Locks()
+	locks, err := c.LockConfig()
 	if err != nil {
 		return err
 	}
@@ -72,9 +72,9 @@ var capabilities = map[dlock.BackendType]driver.Caps{
 	dlock.BackendMemory:  {Name: "memory", FIFO: true, TokenRange: true, MinTTL: time.Millisecond},
 }
 
-// Locks returns the configuration of the locks with a backend name: that of DLock or, if DLock
+// LockConfig returns the configuration of the locks with a backend name: that of DLock or, if DLock
 // names none, the one whose section is set.
-func (c *Config) Locks() (dlock.Config, error) {
+func (c *Config) LockConfig() (dlock.Config, error) {
 	if c == nil {
 		return dlock.Config{}, ErrConfigNil
 	}

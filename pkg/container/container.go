@@ -120,7 +120,7 @@ func New(cfg *Config, opts ...Option) (*Container, error) {
 }
 
 func (c *Container) build(cfg *Config, s *settings) error {
-	locks, err := cfg.Locks()
+	locks, err := cfg.LockConfig()
 	if err != nil {
 		return err
 	}

@@ -177,7 +177,7 @@ func TestValidate(t *testing.T) {
 func TestBackendOfTheOnlySection(t *testing.T) {
 	for _, locks := range []*dlock.Config{nil, {Prefix: "app:"}} {
 		cfg := &container.Config{File: &container.FileConfig{Dir: t.TempDir()}, DLock: locks}
-		named, err := cfg.Locks()
+		named, err := cfg.LockConfig()
 		if err != nil || named.Backend != dlock.BackendFile || (locks != nil && (named.Prefix != "app:" || locks.Backend != "")) {
 			t.Errorf("%+v: %+v, %v", locks, named, err)
 		}

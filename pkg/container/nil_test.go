@@ -12,7 +12,7 @@ import (
 // not open.
 func TestNilConfigs(t *testing.T) {
 	var cfg *container.Config
-	if _, err := cfg.Locks(); !errors.Is(err, container.ErrConfigNil) {
+	if _, err := cfg.LockConfig(); !errors.Is(err, container.ErrConfigNil) {
 		t.Errorf("Locks: %v", err)
 	}
 	var files *container.FileConfig

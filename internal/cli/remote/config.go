@@ -19,7 +19,7 @@ func openConfig(u *cli.URL, log clog.Logger) (*cli.Backend, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("%s: %w", u.Path, err)
 	}
-	locks, err := cfg.Locks()
+	locks, err := cfg.LockConfig()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", u.Path, err)
 	}

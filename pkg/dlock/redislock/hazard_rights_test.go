@@ -320,7 +320,7 @@ func hostileNames(n int) []string {
 	names := append([]string{
 		"", strings.Repeat("x", 64<<10), strings.Repeat("x", 1025), "\x00", "a\x00b", "a\r\nb", "a\nb", "\x7f", "\u0085", "\x01", "k\x01z",
 		"\xff", "a\xc3", "\xed\xa0\x80", "*3\r\n$3\r\nSET\r\n", "p*[x]:a", "{p*[x]:a}",
-	}, drivertest.Nasty...)
+	}, drivertest.NastyKeys()...)
 	letters := []rune("ab/{}:.*?[]\\%$ -_éа日🔒\u202e\x00\x01\n\r\u0085")
 	rng := rand.New(rand.NewPCG(5, 5))
 	for len(names) < n {
