@@ -128,7 +128,7 @@ func (c EtcdConfig) GoString() string { return c.String() }
 // LogValue implements slog.LogValuer.
 func (c EtcdConfig) LogValue() slog.Value { return slog.AnyValue(c.shown()) }
 
-// MarshalJSON is for showing, not for storing. Durations are text, such as "1.5s".
+// MarshalJSON is for display, not for storage. Durations are text, such as "1.5s".
 func (c EtcdConfig) MarshalJSON() ([]byte, error) { return durations.Marshal(c.shown()) }
 
 // UnmarshalJSON reads durations as text, and refuses a field that is not known.

@@ -76,7 +76,7 @@ func (c RedlockConfig) GoString() string { return c.String() }
 // LogValue implements slog.LogValuer.
 func (c RedlockConfig) LogValue() slog.Value { return slog.AnyValue(c.shown()) }
 
-// MarshalJSON is for showing, not for storing. Durations are text, such as "1.5s".
+// MarshalJSON is for display, not for storage. Durations are text, such as "1.5s".
 func (c RedlockConfig) MarshalJSON() ([]byte, error) { return durations.Marshal(c.shown()) }
 
 // UnmarshalJSON reads durations as text, and refuses a field that is not known.
