@@ -56,7 +56,7 @@ bench-quick: ## the same with three rounds, for a look
 bench-go: ## the benchmarks inside the packages, as ratios of the same run
 	$(GO) test -run '^$$' -bench . -benchtime 1x -timeout 15m ./pkg/dlock ./pkg/dlock/filelock ./pkg/dlock/redislock ./pkg/dlock/redlock ./pkg/dlock/etcdlock
 
-bench-start: ## how long dlock run takes to start, beside flock
+bench-start: ## how long dlock run takes to start, compared with flock
 	./scripts/bench-start
 
 lab: etcd ## the fault lab on all topologies, about ten minutes

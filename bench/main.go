@@ -1,4 +1,4 @@
-// Command bench measures Genesis DLock beside other lock libraries and beside the least
+// Command bench compares Genesis DLock with other lock libraries and with the least
 // that a lock could do, all in one run. docs/benchmark.md says how.
 package main
 
@@ -85,7 +85,7 @@ func parse(args []string, out io.Writer) (*options, error) {
 		}
 	}
 	if r.Plan.Name == "" || flags.NArg() > 0 || *rounds < 0 {
-		return nil, fmt.Errorf("no plan %q, arguments beside the flags, or a negative number of rounds", *plan)
+		return nil, fmt.Errorf("no plan %q, arguments that are not flags, or a negative number of rounds", *plan)
 	}
 	if *rounds > 0 {
 		r.Plan.Rounds = *rounds

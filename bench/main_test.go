@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 }
 
 // Every peer locks and unlocks, and a second client of it is excluded meanwhile, unless
-// it is a floor that excludes nobody.
+// it is a floor without mutual exclusion.
 func TestPeers(t *testing.T) {
 	env := realServers(t)
 	for _, p := range peer.All() {

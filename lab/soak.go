@@ -18,7 +18,7 @@ func soaks(ctx context.Context, args []string) error {
 	f := flag.NewFlagSet("soak", flag.ContinueOnError)
 	backends := f.String("backends", "redis,redlock,etcd,file,memory", "which of them, all at once; sentinel as well")
 	duration := f.Duration("duration", 2*time.Hour, "half of it without faults, and half with rare ones")
-	out := f.String("out", "results/soak.json", "the report; samples are written beside it")
+	out := f.String("out", "results/soak.json", "the report; samples are written next to it")
 	seed := f.Uint64("seed", 1, "for what users do, and which faults there are")
 	from := f.String("from", "", "judge these samples of an earlier run instead")
 	if err := f.Parse(args); err != nil {

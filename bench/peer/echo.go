@@ -14,7 +14,7 @@ type echo struct{}
 func (echo) Info() Info {
 	return Info{
 		Name: "tcp-echo", Title: "floor: two TCP echoes", Backend: "tcp", Version: "the standard library",
-		Setup: "64 bytes to an echo server and back, for each half of a pair; excludes nobody", Floor: true,
+		Setup: "64 bytes to an echo server and back, for each half of a pair; no mutual exclusion", Floor: true,
 	}
 }
 

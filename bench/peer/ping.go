@@ -12,7 +12,7 @@ type ping struct{}
 func (ping) Info() Info {
 	return Info{
 		Name: "ping", Title: "floor: two PINGs", Backend: "redis", Version: version(goRedis),
-		Setup: "PING for each half of a pair; excludes nobody", Changed: poolChanged, Floor: true,
+		Setup: "PING for each half of a pair; no mutual exclusion", Changed: poolChanged, Floor: true,
 	}
 }
 

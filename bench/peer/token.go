@@ -11,7 +11,7 @@ import (
 
 // token is the ceiling of fair hand-over on Redis: the server itself gives an element
 // of a list to whoever has waited longest. A holder that dies takes it along, so it is
-// no lock. Nobody needs to be asked whether the key is free, which saves a trip.
+// no lock. It is not asked whether the key is free, which saves a trip.
 type token struct{}
 
 func (token) Info() Info {

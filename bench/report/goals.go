@@ -182,7 +182,7 @@ func (r *Report) heldGoals() []goal {
 	}
 }
 
-// growth compares the cost with many and with few who wait, round by round.
+// growth compares the cost with many and with few waiters, round by round.
 func (r *Report) growth() stats.Range {
 	few := r.values("growth", workload.GrowthCase(100), workload.TotalCPU, workload.Strict)
 	var ratios []float64

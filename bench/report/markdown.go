@@ -57,9 +57,9 @@ func verdict(ok bool) string {
 }
 
 func (r *Report) writeTroubles(b *strings.Builder) {
-	b.WriteString("\n## Who overlapped, starved or failed\n\n")
+	b.WriteString("\n## Libraries that overlapped, starved or failed\n\n")
 	if len(r.Troubles) == 0 {
-		b.WriteString("Nobody. Mutual exclusion was checked at every acquisition of a contended key.\n")
+		b.WriteString("No library. Mutual exclusion was checked at every acquisition of a contended key.\n")
 		return
 	}
 	b.WriteString("| peer | workload | case | |\n|---|---|---|---|\n")

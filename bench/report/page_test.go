@@ -91,7 +91,7 @@ func TestNoTrouble(t *testing.T) {
 	r := example("text")
 	r.Troubles = nil
 	page, err := r.Page()
-	if err != nil || !strings.Contains(page, "Nobody. Mutual exclusion was checked") {
+	if err != nil || !strings.Contains(page, "No library. Mutual exclusion was checked") {
 		t.Errorf("%v in %s", err, page)
 	}
 }

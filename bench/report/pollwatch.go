@@ -7,7 +7,7 @@ import (
 	"github.com/ceyewan/genesis/bench/workload"
 )
 
-// pollOrWatch takes from the hot key what tells polling from being told: with few and
+// pollOrWatch takes from the hot key what distinguishes polling from notification: with few and
 // with many clients, a poller of 10 ms, a library that polls with long pauses, one that
 // watches, and a queue.
 func (r *Report) pollOrWatch(hot *workload.Workload) Section {
@@ -22,7 +22,7 @@ func (r *Report) pollOrWatch(hot *workload.Workload) Section {
 	}
 	w := *hot
 	w.Floors = nil
-	troubles := r.Troubles // these are told already
+	troubles := r.Troubles // these are reported already
 	section := r.section(&w, samples)
 	r.Troubles = troubles
 	section.Name, section.Title = "poll-watch", "poll or watch"

@@ -1,4 +1,4 @@
-// Package report tells what was measured: as figures with goals, as Markdown, and as a
+// Package report presents what was measured: as figures with goals, as Markdown, and as a
 // page with charts.
 package report
 
@@ -32,7 +32,7 @@ type Report struct {
 	samples []workload.Sample
 }
 
-// A Trouble is a peer that overlapped, starved somebody or failed.
+// A Trouble is a peer that overlapped, starved a client or failed.
 type Trouble struct {
 	Peer     string `json:"peer"`
 	Workload string `json:"workload"`

@@ -55,7 +55,7 @@ type contention struct {
 	clients []peer.Client
 	servers []int
 	witness *witness
-	wait    context.Context // of those who ask; ends with the round
+	wait    context.Context // of the waiters; ends with the round
 	begin   atomic.Int64    // when the count began, in Unix nanoseconds; 0 is not yet
 	end     atomic.Int64    // when it ended; 0 is not yet
 	left    atomic.Int64    // when the last holder began to leave
@@ -102,7 +102,7 @@ func (c *contention) run() error {
 	}
 	var wg sync.WaitGroup
 	launch := func() {
-		// In another order each time: who begins gets a turn more in a round that is short,
+		// In another order each time: the first gets a turn more in a round that is short,
 		// and it would always be the same.
 		for _, i := range rand.Perm(len(c.runners)) {
 			wg.Go(func() { c.goRound(c.runners[i], identity(i)) })
@@ -123,7 +123,7 @@ func (c *contention) run() error {
 	return nil
 }
 
-// start begins the count, when all are launched or, to settle, when all of them wait.
+// start begins the count, when all are launched or, with Settle, when all of them wait.
 func (c *contention) start(launch func()) error {
 	if !c.Settle {
 		c.meter = startMeter(c.servers)
@@ -142,7 +142,7 @@ func (c *contention) start(launch func()) error {
 	return first.Unlock(c.wait)
 }
 
-// awaitQuiet waits until this process has nothing to do, which tells that all calls
+// awaitQuiet waits until this process has nothing to do, which shows that all calls
 // have reached the server. Pollers are never quiet: they have one second.
 func awaitQuiet() {
 	const look, timeout = 100 * time.Millisecond, time.Second
@@ -189,7 +189,7 @@ func (c *contention) goRound(r *runner, who int64) {
 	}
 }
 
-// failed notes an error and reports whether to ask again.
+// failed records an error and reports whether to ask again.
 func (c *contention) failed(r *runner, err error) bool {
 	switch {
 	case c.wait.Err() != nil:
@@ -199,7 +199,7 @@ func (c *contention) failed(r *runner, err error) bool {
 	default:
 		c.check(r, err)
 	}
-	time.Sleep(time.Millisecond) // who errs at once would do nothing else
+	time.Sleep(time.Millisecond) // a client whose calls fail at once would do nothing else
 	return true
 }
 
@@ -284,7 +284,7 @@ func waitsAt(sorted []float64, percentile func([]float64, float64) float64) Wait
 	return Waits{percentile(sorted, 50), percentile(sorted, 70), percentile(sorted, 90), percentile(sorted, 99), percentile(sorted, 100)}
 }
 
-// starved counts those who got nothing where an even share is five turns or more.
+// starved counts the clients that got nothing where an even share is five turns or more.
 func starved(shares []int) int {
 	sum, none := 0, 0
 	for _, n := range shares {

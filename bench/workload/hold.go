@@ -61,7 +61,7 @@ func (w *worker) take(from int) error {
 	return errors.Join(errs...)
 }
 
-// lockFree takes a key that nobody has. A call that does not return is given up, which
+// lockFree takes a free key. A call that does not return is given up, which
 // counts as an error, and tried again a few times.
 func (w *worker) lockFree(key string) (lock peer.Lock, err error) {
 	const tries, timeout = 5, 2 * time.Second

@@ -51,7 +51,7 @@ func (w *worker) pace(p Pace) (*Speed, error) {
 	return s, nil
 }
 
-// pairTimeout is how long after the round a call may return; nobody else wants the key.
+// pairTimeout is how long after the round a call may return; no other client wants the key.
 const pairTimeout = 2 * time.Second
 
 func (w *worker) pairs(r *runner, key string, until time.Time) {

@@ -17,7 +17,7 @@ type Plan struct {
 	Batch    time.Duration
 	Held     []int // locks
 	HeldTTL  time.Duration
-	Keep     time.Duration // how long they are watched: half of HeldTTL, so that who renews at half of it has renewed all
+	Keep     time.Duration // how long they are watched: half of HeldTTL, so that a library that renews at half of it has renewed all
 	CrashTTL time.Duration
 	Waiters  []int // at one key
 	Growth   time.Duration
@@ -53,7 +53,7 @@ var Tiny = Plan{
 	Waiters: []int{1, 20}, Growth: 40 * time.Millisecond,
 }
 
-// cost is what a turn takes beside its section, roughly.
+// cost is what a turn takes in addition to its section, roughly.
 var cost = map[string]time.Duration{
 	"redis": 200 * time.Microsecond, "file": 200 * time.Microsecond,
 	"redlock": time.Millisecond, "etcd": 1500 * time.Microsecond,

@@ -34,7 +34,7 @@ type Run struct {
 	Plan      Plan
 	Peers     []peer.Peer
 	Workloads []Workload
-	// Progress is told what is being done.
+	// Progress is called with what is being done.
 	Progress func(string)
 
 	Samples []Sample
@@ -42,7 +42,7 @@ type Run struct {
 	steps   int
 }
 
-// Do runs everything. A peer that fails is noted as such, and the others go on; what
+// Do runs everything. A peer that fails is recorded as such, and the others go on; what
 // was measured until an error is in Samples.
 func (r *Run) Do(ctx context.Context, site *Site) error {
 	r.site = site
@@ -133,7 +133,7 @@ func (r *Run) rounds(ctx context.Context, workload string, all []*subject, do fu
 }
 
 // turns lets the subjects that fit have one turn each, beginning with another one in each
-// round. Who fails is out.
+// round. A subject that fails is out.
 func (r *Run) turns(ctx context.Context, workload string, round int, all []*subject, fits func(*subject) bool, do func(*subject) error) error {
 	for i := range all {
 		s := all[(i+round)%len(all)]
@@ -150,7 +150,7 @@ func (r *Run) turns(ctx context.Context, workload string, round int, all []*subj
 	return nil
 }
 
-// failed notes that a peer cannot be measured any further.
+// failed records that a peer cannot be measured any further.
 func (r *Run) failed(ctx context.Context, workload, what string, s *subject, err error) {
 	if ctx.Err() != nil {
 		return // it is not the peer's fault
@@ -164,7 +164,7 @@ func (r *Run) failed(ctx context.Context, workload, what string, s *subject, err
 
 func (r *Run) add(s Sample) { r.Samples = append(r.Samples, s) }
 
-// contend has a subject contend for a key that nobody has used before.
+// contend has a subject contend for a key that was not used before.
 func (r *Run) contend(ctx context.Context, s *subject, c Contention) (*Outcome, error) {
 	r.steps++
 	c.Key = fmt.Sprintf("hot:%s:%d", s.info.Name, r.steps)

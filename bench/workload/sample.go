@@ -20,7 +20,7 @@ type Sample struct {
 
 // Trouble is what a lock should not do. The zero value is none.
 type Trouble struct {
-	Overlaps int    `json:"overlaps"` // acquisitions while somebody else was inside
+	Overlaps int    `json:"overlaps"` // acquisitions while another was inside
 	Errors   int    `json:"errors"`   // calls that failed
 	GaveUp   int    `json:"gave_up"`  // waits that the peer itself ended
 	Starved  int    `json:"starved"`  // clients without a turn, where five each would have been even
@@ -112,7 +112,7 @@ func HotCase(clients int, section time.Duration) string {
 // HeldCase is so many locks held by one client.
 func HeldCase(n int) string { return fmt.Sprintf("%d locks held", n) }
 
-// GrowthCase is one key with so many who wait.
+// GrowthCase is one key with so many waiters.
 func GrowthCase(waiters int) string { return fmt.Sprintf("%d waiting", waiters) }
 
 // The cases of LocalBatch.

@@ -21,7 +21,7 @@ import (
 const workerEnv = "DLOCK_BENCH_WORKER"
 
 // ServeIfWorker is the first call of a program that measures: if the program was
-// started as a worker, it serves the one who started it, and ends with it.
+// started as a worker, it serves the process that started it, and ends with it.
 func ServeIfWorker() {
 	if os.Getenv(workerEnv) == "" {
 		return
@@ -149,7 +149,7 @@ func warm(p peer.Peer, env *peer.Env, key string) (peer.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	for try := 0; ; try++ { // who fails while everybody connects has another chance
+	for try := 0; ; try++ { // a client that fails while all connect has another chance
 		if err = lockOnce(ctx, c, fmt.Sprintf("%s:%d:%d", key, os.Getpid(), try)); err == nil || ctx.Err() != nil {
 			return c, err
 		}

@@ -15,7 +15,7 @@ var pairFloors = map[string]string{"redis": RawRedis, "redlock": RawRedis, "etcd
 
 var uncontended = Workload{
 	Name: "pair", Title: "uncontended pair",
-	About:  "One client locks and unlocks keys that nobody else wants; each goroutine has a key of its own. Floors have no queue, no fence and no renewal; PING and the TCP echo lock nothing.",
+	About:  "One client locks and unlocks keys that no other client wants; each goroutine has a key of its own. Floors have no queue, no fence and no renewal; PING and the TCP echo lock nothing.",
 	Charts: []string{Pairs}, Floors: pairFloors,
 	run: func(ctx context.Context, r *Run) error {
 		return r.pairs(ctx, "pair", &r.site.Direct, r.Plan.Pair, true)

@@ -13,7 +13,7 @@ import (
 // it while they are inside.
 type witness struct {
 	memory []byte
-	owner  *atomic.Int64 // who is inside; 0 is nobody
+	owner  *atomic.Int64 // the client inside; 0 is none
 }
 
 const witnessSize = 8
@@ -34,7 +34,7 @@ func openWitness(path string) (*witness, error) {
 	return &witness{m, (*atomic.Int64)(unsafe.Pointer(&m[0]))}, nil //nolint:gosec // a page is aligned
 }
 
-// enter reports whether somebody else is inside.
+// enter reports whether another client is inside.
 func (w *witness) enter(who int64) (overlap bool) { return w.owner.Swap(who) != 0 }
 
 // leave lets go of what is one's own: whoever overlaps has taken it over.

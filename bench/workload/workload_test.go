@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// A queue is a fair lock in memory; with broken set, one that excludes nobody.
+// A queue is a fair lock in memory; with broken set, one without mutual exclusion.
 type queue struct {
 	mu     *sync.Mutex
 	broken bool
@@ -73,7 +73,7 @@ func TestErrorsAreSeen(t *testing.T) {
 	}
 }
 
-// Waits that are open at the end count, and who starves is not hidden by the many
+// Waits that are open at the end count, and a client that starves is not hidden by the many
 // short waits of others.
 func TestWaitsAreWeighted(t *testing.T) {
 	var waits []float64
@@ -95,7 +95,7 @@ func TestWaitsAreWeighted(t *testing.T) {
 		t.Error(n)
 	}
 	if n := starved([]int{1, 0, 1}); n != 0 {
-		t.Error("a short round starves nobody", n)
+		t.Error("a short round starves no client", n)
 	}
 }
 
@@ -103,7 +103,7 @@ func TestWaitsAreWeighted(t *testing.T) {
 func TestOpenWaitsCount(t *testing.T) {
 	t.Parallel()
 	o := contendOn(t, queue{mu: &sync.Mutex{}}, 3*time.Second, 2*time.Second)
-	// Others may begin late on a busy machine. If open waits did not count, nobody would have waited.
+	// Others may begin late on a busy machine. If open waits did not count, no client would have waited.
 	if sum(o.Shares) > 2 || o.Waits.P50 < 0.2 || o.Waits.Max > o.Seconds {
 		t.Errorf("%+v", o)
 	}
@@ -120,8 +120,8 @@ func TestWitnessIsShared(t *testing.T) {
 	if a.enter(1) || !b.enter(2) {
 		t.Error("another mapping does not see who is inside")
 	}
-	a.leave(1) // it is 2 who is inside now
+	a.leave(1) // 2 is inside now
 	if !a.enter(3) {
-		t.Error("who has left has taken another along")
+		t.Error("leaving has removed another client")
 	}
 }

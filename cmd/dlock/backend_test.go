@@ -137,7 +137,7 @@ func TestConfigFile(t *testing.T) {
 	}
 }
 
-// Nobody waits for a server that is not there.
+// A server that is not there is not waited for.
 func TestUnreachable(t *testing.T) {
 	t.Parallel()
 	for _, backend := range []string{"redis://127.0.0.1:1", "etcd://127.0.0.1:1", "redis+cluster://127.0.0.1:1", "redis+sentinel://127.0.0.1:1/m"} {

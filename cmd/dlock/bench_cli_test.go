@@ -179,7 +179,7 @@ func TestBenchOnRedis(t *testing.T) {
 			t.Errorf("%d rounds, %v commands", len(m.Rounds), c)
 		}
 		if m.Clients == 6 && m.Section > 0 && m.OpenWaits == 0 {
-			t.Error("nobody waited when a round ended")
+			t.Error("no client waited when a round ended")
 		}
 	}
 	if e := r.Exclusion; !e.Held || e.Acquisitions < turns || e.Overlaps+e.Losses+e.OutOfOrder != 0 {
@@ -259,7 +259,7 @@ func underWay(t *testing.T, p *faultproxy.Proxy) {
 	testenv.Eventually(t, time.Minute, "the clients fight", func() bool { return p.Requests() > 500 })
 }
 
-// Somebody deletes the key under its holder, and the next comes in: that must show.
+// The key of a holder is deleted, and the next client enters: that must show.
 func TestBenchFindsOverlaps(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)

@@ -68,7 +68,7 @@ func beChild(mode string) int {
 
 const grandchild = ".grandchild"
 
-// alone locks a witness, if nobody alive has it.
+// alone locks a witness, if no living process has it.
 func alone(witness string) (*os.File, bool) {
 	f, err := os.OpenFile(witness, os.O_CREATE|os.O_RDWR, 0o600)
 	if err == nil {
@@ -154,7 +154,7 @@ func (w *wrapped) ends(t testing.TB) int {
 	return w.ProcessState.ExitCode()
 }
 
-// isFree reports whether nobody alive has a witness.
+// isFree reports whether no living process has a witness.
 func isFree(t testing.TB, witness string) bool {
 	t.Helper()
 	for _, path := range []string{witness, witness + grandchild} {

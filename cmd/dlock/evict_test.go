@@ -18,7 +18,7 @@ func onServers(t *testing.T, test func(t *testing.T, backend string)) {
 	t.Run("etcd", func(t *testing.T) { t.Parallel(); test(t, "etcd://"+testenv.Etcd(t).Addr()) })
 }
 
-// H3: nobody is evicted without a terminal unless --yes and the token that was seen
+// H3: no holder is evicted without a terminal unless --yes and the token that was seen
 // are given.
 func TestEvictNeedsConsent(t *testing.T) {
 	t.Parallel()

@@ -74,7 +74,7 @@ func onLeases(t *testing.T, test func(t *testing.T, l *lease)) {
 	})
 }
 
-// handOver asserts that the next holder finds nobody alive.
+// handOver asserts that the next holder finds no living process.
 func handOver(t *testing.T, next, holder *wrapped) {
 	t.Helper()
 	next.says(t, "alone")
@@ -94,7 +94,7 @@ func times() (width, rounds int) {
 	return 3, 1
 }
 
-// If renewals fail, the command is dead before somebody else can start: it ignores
+// If renewals fail, the command is dead before another can start: it ignores
 // TERM, and has a child of its own.
 func TestLostByBlackHole(t *testing.T) {
 	t.Parallel()
@@ -148,7 +148,7 @@ func TestLostByPause(t *testing.T) {
 	})
 }
 
-// TERM comes one grace period before the end: who obeys it has time to finish.
+// TERM comes one grace period before the end: a command that obeys it has time to finish.
 func TestLossIsReportedFirst(t *testing.T) {
 	t.Parallel()
 	onLeases(t, func(t *testing.T, l *lease) {
@@ -183,7 +183,7 @@ func TestLostByDeletion(t *testing.T) {
 }
 
 // busy is what a machine may add to a bound: if it has too much to do, so much that only a
-// command that nobody ends comes later.
+// command that is not ended comes later.
 var busy = testenv.UnderStress(30*time.Second, 100*time.Millisecond)
 
 // The server dies for good: the command ends all the same.

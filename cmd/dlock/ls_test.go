@@ -107,7 +107,7 @@ func TestLsSharedAndPermits(t *testing.T) {
 	contains(t, out, "shared by 2", "ann@", " and 1 more", "1 of 3 permits", "eve@")
 }
 
-// foreign puts keys into a Redis that somebody else would put there: with a name and
+// foreign puts keys into a Redis that another program would put there: with a name and
 // with an owner that steer a terminal.
 func foreign(t *testing.T) (backend string) {
 	t.Helper()
@@ -158,7 +158,7 @@ func TestForeignTextIsHarmless(t *testing.T) {
 	}
 }
 
-// A table fits its terminal, and is coloured there unless somebody objects.
+// A table fits its terminal, and is coloured there unless the user objects.
 func TestLsOnTerminal(t *testing.T) {
 	t.Parallel()
 	backend := files(t)

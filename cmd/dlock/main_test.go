@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 	for _, name := range []string{"DLOCK_BACKEND", "DLOCK_CONFIG", "DLOCK_PASSWORD", "NO_COLOR"} {
 		_ = os.Unsetenv(name)
 	}
-	// Who runs the tests under nohup would have every program here ignore SIGHUP. What is
+	// Under nohup, every program here would ignore SIGHUP. What is
 	// caught here, they have as it should be.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	_ = os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE")) // or every call takes a second longer

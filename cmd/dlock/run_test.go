@@ -161,7 +161,7 @@ func TestRunShared(t *testing.T) {
 	one.says(t, "ready")
 	two.says(t, "ready")
 	if _, _, code := dlock(t, backend, "run", "--try", "k", "--", "true"); code != 75 {
-		t.Errorf("a writer beside readers: exit %d", code)
+		t.Errorf("a writer next to readers: exit %d", code)
 	}
 	three := wrap(t, backend, "obedient", filepath.Join(dir, "3"), "--permits", "1", "other")
 	three.says(t, "ready")

@@ -62,7 +62,7 @@ func exitOf(cmd *exec.Cmd) int {
 	return cmd.ProcessState.ExitCode()
 }
 
-// Who waits at a terminal sees whom he waits for, and the line is gone when the
+// A waiter at a terminal sees the holder, and the line is gone when the
 // command starts.
 func TestTerminalShowsTheWait(t *testing.T) {
 	t.Parallel()

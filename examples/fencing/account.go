@@ -9,7 +9,7 @@ import (
 	_ "modernc.org/sqlite" // SQLite in pure Go; registers the driver "sqlite"
 )
 
-var errFenced = errors.New("refused: somebody with a greater token was here")
+var errFenced = errors.New("refused: a holder with a greater token has written")
 
 // open opens the database. A new database has one account with a balance of 100.
 func open(ctx context.Context, file string) (*sql.DB, error) {

@@ -77,7 +77,7 @@ func TestStory(t *testing.T) {
 	want := "first:  has the lock, and freezes\n" +
 		"second: has the lock, with a greater token: true\n" +
 		"second: withdraws 10: done\n" +
-		"first:  withdraws 70: refused: somebody with a greater token was here\n" +
+		"first:  withdraws 70: refused: a holder with a greater token has written\n" +
 		"the balance is 90\n"
 	if out.String() != want {
 		t.Errorf("output is\n%s", out.String())

@@ -99,7 +99,7 @@ func TestAnswers(t *testing.T) {
 	if err := other.Lock(t.Context(), "report:july"); err != nil {
 		t.Fatal(err)
 	}
-	wants(t, url+"/reports/july", 409, "somebody builds this report now")
+	wants(t, url+"/reports/july", 409, "this report is being built")
 	wants(t, url+"/reports/june", 200, "built june")
 	if err := other.Unlock(t.Context(), "report:july"); err != nil {
 		t.Fatal(err)

@@ -45,7 +45,7 @@ func refuse(w http.ResponseWriter, err error) {
 	status, text, retry := http.StatusServiceUnavailable, "no lock can be had now", "5" // the backend does not answer or is not ready
 	switch {
 	case errors.Is(err, dlock.ErrLockHeldByOther): // not a failure
-		status, text, retry = http.StatusConflict, "somebody builds this report now", "1"
+		status, text, retry = http.StatusConflict, "this report is being built", "1"
 	case errors.Is(err, dlock.ErrOwnershipLost): // another request may have built it at the same time
 		text, retry = "the lock was lost, the report may be incomplete", "1"
 	case errors.Is(err, dlock.ErrInvalidKey):

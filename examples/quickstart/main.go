@@ -25,7 +25,7 @@ func run(ctx context.Context, addr string) error {
 	}
 	defer conn.Close()
 	if err := conn.Connect(ctx); err != nil {
-		return err // says what is wrong: nobody there, a wrong password, no TLS
+		return err // says what is wrong: no server, a wrong password, no TLS
 	}
 	locks, err := dlock.NewRedis(conn, &dlock.Config{Prefix: "shop:"})
 	if err != nil {

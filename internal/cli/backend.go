@@ -37,9 +37,9 @@ type Backend struct {
 	Connect func(context.Context) error
 	// Close closes what was made; nil if nothing was.
 	Close func() error
-	// Count begins to count the commands that are sent; nil if nobody can.
+	// Count begins to count the commands that are sent; nil if the backend cannot.
 	Count func() (sent func() int64)
-	// Forget removes what stays in the store of a lock that nobody will ever want
+	// Forget removes what stays in the store of a lock that will never be wanted
 	// again, by its name behind the prefix; nil if nothing does.
 	Forget func(ctx context.Context, name string) error
 }
@@ -68,7 +68,7 @@ const backendHelp = `Backends are named by a URL, in --backend or in DLOCK_BACKE
 
 Parameters follow after a '?', as in redis://host?prefix=app:&ca=/etc/ca.pem
 
-  prefix=TEXT         stands before every key in the store
+  prefix=TEXT         is put before every key in the store
   password_file=FILE  where the password is
   tls=true            TLS with the system's authorities; implied by those that follow
   ca=FILE             the authorities to trust
@@ -90,7 +90,7 @@ func backendsTopic() *cobra.Command {
 	return &cobra.Command{Use: "backends", Short: "How to name a backend", Long: fmt.Sprintf(backendHelp, DefaultDir())}
 }
 
-// DefaultDir is where locks are files if nobody says otherwise. It depends on the
+// DefaultDir is where locks are files by default. It depends on the
 // user and on nothing else: a crontab, a service and a shell must meet there.
 func DefaultDir() string { return filepath.Join("/tmp", "dlock-"+strconv.Itoa(os.Getuid())) }
 
@@ -209,7 +209,7 @@ func (u *URL) parseServer(rest string) error {
 		}
 		hosts = hosts[at+1:]
 	}
-	if strings.Contains(path, "@") { // what stands before it may be a password
+	if strings.Contains(path, "@") { // what comes before it may be a password
 		return errors.New("user or password: a / in it (write %2F)")
 	}
 	if hosts == "" {

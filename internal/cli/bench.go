@@ -45,7 +45,7 @@ each section. Ctrl-C ends it, shows what was measured, and leaves no lock behind
 Exit codes:
   1    two clients held the lock at once, a token did not increase, or a lock was lost
   64   wrong arguments              69   the backend fails
-  75   somebody else has the lock that --key names
+  75   another client has the lock that --key names
   128+N ended by signal N`,
 		Example: `  dlock bench
   DLOCK_BACKEND=redis://localhost dlock bench --html report.html
@@ -58,7 +58,7 @@ Exit codes:
 	}
 	f := cmd.Flags()
 	f.IntSliceVar(&c.plan.Clients, "clients", []int{2, 8, 64}, "how many clients fight; one experiment for each `number`")
-	f.DurationVar(&c.section, "section", time.Millisecond, "how long the lock is held, beside an empty section; 0 measures that one alone")
+	f.DurationVar(&c.section, "section", time.Millisecond, "how long the lock is held, in addition to an empty section; 0 measures that one alone")
 	f.DurationVar(&c.plan.Duration, "duration", 2*time.Second, "how long a round takes")
 	f.IntVar(&c.plan.Rounds, "rounds", bench.LeastRounds, "how many rounds each experiment has, 3 or more")
 	f.StringVar(&c.plan.Key, "key", "", "the lock to fight for, instead of a random one that is removed afterwards")
@@ -107,7 +107,7 @@ func (c *benchmark) verdict(ctx context.Context, err error) error {
 }
 
 // untilSignal returns a context that ends with a signal. A second one ends the
-// process, as if nobody listened.
+// process, as if nothing listened.
 func untilSignal(parent context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	signals := listen()

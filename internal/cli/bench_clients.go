@@ -13,7 +13,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/filelock"
 )
 
-// throwAway is a name that nobody else uses.
+// throwAway is a name that nothing else uses.
 func throwAway() string {
 	var raw [8]byte
 	_, _ = rand.Read(raw[:]) // never fails; see its documentation
@@ -92,7 +92,7 @@ func (c *benchmark) disband(random bool) {
 	if random && last.Forget != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 		defer cancel()
-		_ = last.Forget(ctx, last.Config.Prefix+c.plan.Key) // little stays, and nobody waits for it
+		_ = last.Forget(ctx, last.Config.Prefix+c.plan.Key) // little stays, and nothing waits for it
 	}
 	_ = last.close()
 }

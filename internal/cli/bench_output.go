@@ -37,13 +37,13 @@ func (c *benchmark) show(r *bench.Report, html *pageFile) error {
 }
 
 // A pageFile is where HTML goes. It is opened before anything is measured, so that
-// nobody waits for a report that cannot be written, and changed only by a report.
+// a run is not spent on a report that cannot be written, and changed only by a report.
 type pageFile struct {
 	*os.File
-	fresh bool // nobody had it before
+	fresh bool // it did not exist before
 }
 
-// openPage returns nil if nobody wants a page.
+// openPage returns nil if no page is wanted.
 func (c *benchmark) openPage() (*pageFile, error) {
 	if c.page == "" {
 		return nil, nil

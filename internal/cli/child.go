@@ -42,7 +42,7 @@ func startChild(r *run, files []*os.File, mortal bool) (*child, error) {
 	return c, <-started
 }
 
-// live is the child's life, on one thread: the kernel takes the end of the thread
+// live is what the child does, on one thread: the kernel takes the end of the thread
 // that started it for the end of its parent.
 func (c *child) live(r *run, attr *syscall.ProcAttr, started chan<- error) {
 	runtime.LockOSThread()

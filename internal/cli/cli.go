@@ -25,7 +25,7 @@ type app struct {
 }
 
 // Main runs the command with these arguments and returns its exit code. schemes
-// are the backends that it can reach beside files.
+// are the backends that it can reach in addition to files.
 func Main(args []string, schemes map[string]Scheme) int {
 	if len(args) > 0 && args[0] == guardianCommand {
 		return guard(os.Stdin, args[1:])
@@ -79,7 +79,7 @@ func checkArgs(c *cobra.Command) {
 	}
 }
 
-// exitCode tells what went wrong, and what to return for it.
+// exitCode prints what went wrong, and what to return for it.
 func (w *app) exitCode(err error) int {
 	var e *exit
 	switch {

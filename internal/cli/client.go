@@ -18,7 +18,7 @@ type session struct {
 }
 
 // patience is how many errors of a backend in a row a call endures: some seconds,
-// since somebody sits before it. Connect has found the backend a moment ago.
+// since a user sits in front of it. Connect has found the backend a moment ago.
 const patience = 10
 
 // connect opens the backend, finds out whether it answers, and makes a Client on it.
@@ -59,7 +59,7 @@ func (s *session) close() error {
 	return errors.Join(errs...)
 }
 
-// logger is where the lock client writes: nowhere, unless somebody wants to read it.
+// logger is where the lock client writes: nowhere, unless the user asks for it.
 func (w *app) logger() clog.Logger {
 	if !w.verbose {
 		return clog.Logger{}
@@ -76,7 +76,7 @@ func (s *session) admin() (*dlock.Admin, error) {
 	return a, nil
 }
 
-// inspect is who has a key and who waits for it, as far as can be told.
+// inspect is who has a key and who waits for it, as far as the backend knows.
 func (s *session) inspect(ctx context.Context, key string) []dlock.Claim {
 	a, err := s.client.Admin()
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	completeWithin = time.Second // somebody has pressed a key, and looks
+	completeWithin = time.Second // a user has pressed a key, and waits
 	completions    = 200
 )
 

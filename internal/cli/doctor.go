@@ -29,7 +29,7 @@ func (w *app) doctorCommand() *cobra.Command {
 		Use:   "doctor",
 		Short: "Find out whether a backend is safe for locks",
 		Long: `Doctor looks at a backend for what makes locks unsafe: how the server is set up, how
-long it takes to answer beside the TTL, and whether we may do all that a lock needs. It
+long it takes to answer compared with the TTL, and whether we may do all that a lock needs. It
 takes and releases a lock on a key of its own for that.
 
 Every finding is ok, warning or unsafe, with what to do about it. Doctor exits 1 if one

@@ -62,7 +62,7 @@ fails; 75 the lock is not held, or not with this token, or you said no.`,
 	return w.completesKey(cmd)
 }
 
-// check refuses to take away what nobody has looked at.
+// check refuses to take away a lock that was not looked at.
 func (e *eviction) check(cmd *cobra.Command) error {
 	seen := cmd.Flags().Changed("token")
 	asks := isTerminal(e.stdin) && isTerminal(e.stderr) && !e.asJSON
@@ -72,7 +72,7 @@ func (e *eviction) check(cmd *cobra.Command) error {
 	case e.yes && !seen:
 		return usage(cmd, "--yes needs --token: that of the holder that you have seen")
 	case !e.yes && !asks:
-		return usage(cmd, "there is nobody to ask: --yes and --token are needed")
+		return usage(cmd, "there is no terminal to ask at: --yes and --token are needed")
 	}
 	return nil
 }
@@ -175,7 +175,7 @@ func (e *eviction) confirmed(k *lock, victim *claim) bool {
 
 func next(k *lock) string {
 	if len(k.queue) == 0 {
-		return "nobody waits for it"
+		return "it has no waiters"
 	}
 	return fmt.Sprintf("%d waiting, the next is %s", len(k.queue), k.queue[0].who())
 }
@@ -206,7 +206,7 @@ func (e *eviction) refused(victim *claim, err error) error {
 	return &exit{ExitNotAcquired, err}
 }
 
-// record is for those who ask later who it was.
+// record is for the question, later, who it was.
 func (e *eviction) record(result string, victim *claim, more ...clog.Field) {
 	host, _ := os.Hostname()
 	e.log.Warn("eviction by an operator", append([]clog.Field{

@@ -10,14 +10,14 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
 
-// The exit codes, beside that of the command that was run. Those from 64 to 76 are
+// The exit codes, in addition to that of the command that was run. Those from 64 to 76 are
 // of sysexits.h, the last two those of a shell.
 const (
 	ExitFinding     = 1  // doctor has found something unsafe
 	ExitUsage       = 64 // the arguments are wrong; nothing was done
 	ExitBackend     = 69 // the backend cannot be reached, or refuses
-	ExitOutput      = 74 // nobody takes our output
-	ExitNotAcquired = 75 // somebody else has the lock
+	ExitOutput      = 74 // our output cannot be written
+	ExitNotAcquired = 75 // another client has the lock
 	ExitLost        = 76 // the lock was lost, and the command ended for it
 	ExitCannotRun   = 126
 	ExitNotFound    = 127

@@ -42,7 +42,7 @@ func (p *printout) show(s snapshot) error {
 	return p.lockTable().write(p.stdout, rows(s.locks))
 }
 
-// states is what a change of is worth telling: times are not.
+// states is what is reported when it changes: times are not.
 func states(locks []lock) []string {
 	all := make([]string, len(locks))
 	for i := range locks {
@@ -105,7 +105,7 @@ func (c *changes) show(s snapshot) error {
 	return nil
 }
 
-// fail tells once that the backend fails.
+// fail reports once that the backend fails.
 func (c *changes) fail(err error) error {
 	if c.failed {
 		return nil

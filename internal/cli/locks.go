@@ -116,8 +116,8 @@ func (l *locks) read(ctx context.Context, keys []string) ([]lock, error) {
 	return slices.DeleteFunc(found, func(k lock) bool { return k.isFree() }), nil
 }
 
-// lookAt is one lock. A key that cannot be read for what it is, say one of somebody
-// else that has control characters, does not hide the others.
+// lookAt is one lock. A key that cannot be read for what it is, say one of another
+// program that has control characters, does not hide the others.
 func (l *locks) lookAt(ctx context.Context, key string) (lock, error) {
 	claims, err := l.claims(ctx, key)
 	switch {

@@ -17,7 +17,7 @@ import (
 // pairs is how often doctor takes and releases a lock.
 const pairs = 7
 
-// A probe takes locks on a key that nobody uses.
+// A probe takes locks on a key that is not used.
 type probe struct {
 	*diagnosis
 	key     string
@@ -152,7 +152,7 @@ func (p *probe) latency() dlock.Finding {
 		f.Detail += "; there is no lease to renew"
 		return f
 	}
-	f.Detail += fmt.Sprintf(", beside a TTL of %v", p.ttl)
+	f.Detail += fmt.Sprintf(", compared with a TTL of %v", p.ttl)
 	switch {
 	case median > p.ttl/3:
 		f.Level, f.Fix = dlock.LevelUnsafe, fmt.Sprintf("use a TTL of at least %v, or a backend that is nearer: locks would be lost while they are held", longer(slowest))

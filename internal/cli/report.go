@@ -31,7 +31,7 @@ type holder struct {
 	Seconds float64 `json:"held_for_seconds"`
 }
 
-// A reporter tells people, or programs, what happens to a run.
+// A reporter shows people, or programs, what happens to a run.
 type reporter struct {
 	key      string
 	out      io.Writer
@@ -49,7 +49,7 @@ func newReporter(r *run) reporter {
 	return rep
 }
 
-// loud are the events that are told to people; the others are seen anyway.
+// loud are the events that are shown to people; the others are seen anyway.
 var loud = map[string]string{
 	"lost":        "the lock was lost, and the command goes on: %s",
 	"ending":      "ending the command: %s",
@@ -67,7 +67,7 @@ func (r *reporter) event(e event) {
 	}
 }
 
-// waits tells about the wait until stop is called: a line that changes on a terminal,
+// waits shows the wait until stop is called: a line that changes on a terminal,
 // one line elsewhere.
 func (r *reporter) waits(s *session, key string) (stop func()) {
 	if r.quiet {
@@ -168,7 +168,7 @@ func describe(i dlock.Info) string {
 		who += " (" + i.Purpose + ")"
 	}
 	if who == "" {
-		return "somebody who says nothing of himself"
+		return "an unnamed owner"
 	}
 	return who
 }

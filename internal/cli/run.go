@@ -67,7 +67,7 @@ another process could get the lock, and TERM one grace period before that. If th
 is taken away, TERM follows within a third of the TTL, and KILL one grace period later.
 
 Exit codes other than the command's own:
-  64   wrong arguments              75   somebody else has the lock
+  64   wrong arguments              75   another client has the lock
   69   the backend fails            76   the lock was lost, and the command ended
   126  the command cannot be run    127  the command is not found
   128+N the command, or the wait for the lock, was ended by signal N`,
@@ -100,7 +100,7 @@ func (r *run) flags(cmd *cobra.Command) {
 	f.BoolVarP(&r.try, "try", "n", false, "do not wait: exit 75 if the lock is taken")
 	f.DurationVarP(&r.wait, "wait", "w", 0, "wait at most this long, then exit 75")
 	f.DurationVar(&r.ttl, "ttl", defaultRunTTL, "how long the lock outlives this process, at least three times --grace; files need none")
-	f.BoolVarP(&r.shared, "shared", "s", false, "hold together with others who do the same; those who do not wait for all of them")
+	f.BoolVarP(&r.shared, "shared", "s", false, "hold together with others that do the same; those that do not wait for all of them")
 	f.IntVar(&r.permits, "permits", 0, "at most `N` hold at a time; all must say the same N")
 	f.DurationVar(&r.minHold, "min-hold", 0, "keep the lock for at least this long, so that a short job runs once though clocks differ")
 	f.DurationVar(&r.maxHold, "max-hold", 0, "end the command after this long, and exit 76")
@@ -213,7 +213,7 @@ func (r *run) acquire(signals <-chan os.Signal) error {
 	return nil
 }
 
-// lengthen waits for the whole lease. Who has waited for a lock gets it for what is
+// lengthen waits for the whole lease. A caller that has waited for a lock gets it for what is
 // left of a heartbeat, which may be less than the command would need to end.
 func (r *run) lengthen(ctx context.Context) error {
 	if r.guard.Remaining() > r.ttl*2/3 {
@@ -252,7 +252,7 @@ func userName(getenv func(string) string) string {
 	return "uid-" + strconv.Itoa(os.Getuid())
 }
 
-// environment is what the command finds beside ours.
+// environment is what the command gets in addition to our environment.
 func (r *run) environment() []string {
 	return append(os.Environ(),
 		"DLOCK_KEY="+r.key,
@@ -283,8 +283,8 @@ func (r *run) linger(signals <-chan os.Signal) {
 	}
 }
 
-// finish releases the lock. A lock that was lost meanwhile is told, since somebody
-// else may have done the same work.
+// finish releases the lock. A lock that was lost meanwhile is reported, since
+// another process may have done the same work.
 func (r *run) finish(code int) error {
 	err := r.guard.Unlock(context.WithoutCancel(r.cmd.Context()))
 	switch {

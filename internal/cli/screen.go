@@ -15,7 +15,7 @@ import (
 type screen struct {
 	*watch
 	out     *os.File
-	cooked  *term.State // nil if nobody types
+	cooked  *term.State // nil without a keyboard
 	palette palette
 }
 
@@ -71,7 +71,7 @@ func (s *screen) close() {
 	}
 }
 
-// above and below are the lines beside the table.
+// above and below are the lines around the table.
 const above, below = 3, 1
 
 func (s *screen) rows() int {

@@ -144,7 +144,7 @@ func (s *supervisor) end(why error, killAt time.Time) {
 		s.reporter.event(event{What: "ending", Error: why.Error()})
 		if killAt.After(time.Now()) {
 			s.child.signal(syscall.SIGTERM)
-			s.child.signal(syscall.SIGCONT) // who is stopped does not hear
+			s.child.signal(syscall.SIGCONT) // a stopped process handles no signal
 		}
 		s.killAt = killAt
 	}

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/term"
 )
 
-// isTerminal reports whether somebody looks at what is written there.
+// isTerminal reports whether what is written there goes to a screen.
 func isTerminal(out io.Writer) bool {
 	f, ok := out.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))

@@ -53,11 +53,11 @@ func (w *app) watchCommand() *cobra.Command {
 until q or Ctrl-C is pressed. It shows as many as fit, of the first 1000.
 
 If standard output is no terminal, the table is written again whenever a lock was
-taken, given back or handed over, or somebody began or ceased to wait. With --json, one
+taken, given back or handed over, or a waiter came or went. With --json, one
 line is written for each lock that has changed: what ls --json says of it, with "time",
 and with "event": "held", or "free" if it is neither held nor waited for any more.
 
-A backend that fails meanwhile is told, and asked again.`,
+A backend that fails meanwhile is reported, and asked again.`,
 		Example: `  dlock watch
   dlock watch --interval 5s orders:
   dlock watch --json | jq -c 'select(.event == "free")'`,
@@ -95,7 +95,7 @@ func (v *watch) do(cmd *cobra.Command) error {
 	return v.run(cmd.Context(), first, signals)
 }
 
-// view is a screen for people, and lines for everybody else.
+// view is a screen for people, and lines for programs.
 func (v *watch) view() (view, <-chan byte, error) {
 	switch {
 	case v.asJSON:
@@ -106,7 +106,7 @@ func (v *watch) view() (view, <-chan byte, error) {
 	return &printout{app: v.app}, nil, nil
 }
 
-// run shows one snapshot after the other. The backend is asked beside it, so that keys
+// run shows one snapshot after the other. The backend is asked concurrently, so that keys
 // are heard while it is silent.
 func (v *watch) run(ctx context.Context, seen snapshot, signals <-chan os.Signal) error {
 	out, keys, err := v.view()

@@ -52,7 +52,7 @@ func TestLedger(t *testing.T) {
 			{reply: "-MOVED 1 127.0.0.1:1\r\n"},
 			{reply: "$-1\r\n", want: closeConn},
 		},
-		"what nobody asked for": {
+		"what was not asked for": {
 			{cmd: []string{"SSUBSCRIBE", "a"}},
 			{reply: ">3\r\n$10\r\nssubscribe\r\n$1\r\na\r\n:1\r\n"},
 			{reply: ">3\r\n$12\r\nsunsubscribe\r\n$1\r\na\r\n:0\r\n"},

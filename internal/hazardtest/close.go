@@ -103,7 +103,7 @@ func (s *scene) closeWhileHeld() {
 }
 
 // CloseOnADeadLink closes when the servers do not answer: that takes no longer than three
-// seconds, and says what is left; even if a subscription does not stand yet.
+// seconds, and says what is left; even if a subscription is not established yet.
 func CloseOnADeadLink(t *testing.T, open Open) {
 	t.Parallel()
 	for name, subscribed := range map[string]bool{"Subscribed": true, "Subscribing": false} {

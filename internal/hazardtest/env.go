@@ -60,12 +60,12 @@ type Env interface {
 	// Hold keeps the next n calls of a kind from the servers until release or Heal is called.
 	// They arrive then, even if their client has hung up.
 	Hold(op Op, n int) (held *Hits, release func())
-	// DropPushes has nothing that the servers tell unasked arrive. It is called before the
+	// DropPushes drops everything that the servers push. It is called before the
 	// first client connects.
 	DropPushes()
-	// PushesDropped asserts that clients asked to be told, and that nothing came.
+	// PushesDropped asserts that clients subscribed, and that nothing came.
 	PushesDropped(tb testing.TB)
-	// StallSubscriptions leaves it unanswered when a client that waits asks to be told. The
+	// StallSubscriptions leaves the subscription of a waiter unanswered. The
 	// returned function reports whether one has.
 	StallSubscriptions() (asked func() bool)
 	// Subscriptions is how many of them the servers keep, or the connections that carry them.
@@ -88,7 +88,7 @@ type Env interface {
 	// Pause stops the servers for some time, in which they must not answer.
 	Pause(tb testing.TB, d time.Duration)
 
-	// Expire ends the lease of a lock without telling its holder. The claim must not share
+	// Expire ends the lease of a lock without notifying its holder. The claim must not share
 	// its lease.
 	Expire(tb testing.TB, key string)
 	// Delete removes the stored holder of a lock in the same way.
@@ -119,7 +119,7 @@ type Traits struct {
 	WaiterTTL, DeadTTL, DeadWaiters time.Duration
 	// Forgotten is how long after its longest hold a lock may stay that has a lease of WaiterTTL.
 	Forgotten time.Duration
-	// Unpushed is how long a hand-over may take of which no waiter is told.
+	// Unpushed is how long a handoff may take without a push.
 	Unpushed time.Duration
 	// IdleCPU is how much of a CPU 200 waiters may use.
 	IdleCPU float64

@@ -96,7 +96,7 @@ func (s *scene) writeStale(child *process, data *store, owned map[string]*OwnedV
 	}
 	child.read("lost", &lost)
 	if taken != 0 || lost != len(owned) {
-		s.t.Errorf("%d stale writes were taken; %d of %d locks are told as lost", taken, lost, len(owned))
+		s.t.Errorf("%d stale writes were taken; %d of %d locks are reported as lost", taken, lost, len(owned))
 	}
 }
 

@@ -72,7 +72,7 @@ func (s *scene) renewed(g *dlock.Guard, ttl time.Duration, metronome *testenv.Me
 	return false
 }
 
-// DeadLinkIsLostInTime lets the link die after locks were acquired or renewed: the loss is told
+// DeadLinkIsLostInTime lets the link die after locks were acquired or renewed: the loss is reported
 // before the lease ends on the servers, and not long before.
 func DeadLinkIsLostInTime(t *testing.T, open Open) {
 	t.Parallel()
@@ -116,7 +116,7 @@ func (s *scene) loseLink() {
 		select {
 		case lost = <-losses[i]:
 		case <-time.After(beforeLease):
-			t.Fatalf("the loss of %q is not told", g.Key())
+			t.Fatalf("the loss of %q is not reported", g.Key())
 		}
 		after, most := lost.Sub(sent[i]), ttl+metronome.Lost(lost.Add(-ttl/2))
 		early := least - delay(i)
@@ -138,7 +138,7 @@ func (s *scene) loseLink() {
 	s.Heal()
 }
 
-// watchLoss tells when the ownership of a guard ends.
+// watchLoss reports when the ownership of a guard ends.
 func watchLoss(g *dlock.Guard) <-chan time.Time {
 	at := make(chan time.Time, 1)
 	context.AfterFunc(g.Context(), func() { at <- time.Now() })
@@ -263,7 +263,7 @@ func RenewalDoesNotResurrect(t *testing.T, open Open) {
 	s.nothingLeft(s.Traits().Healed)
 }
 
-// lostByRenewal is the same with the renewals that nobody asks for.
+// lostByRenewal is the same with the renewals that the caller does not ask for.
 func (s *scene) lostByRenewal(b *dlock.Client) {
 	t, metronome, started := s.t, testenv.StartMetronome(s.t), time.Now()
 	a := s.proxied(dlock.Config{DefaultTTL: 6 * time.Second})
@@ -283,7 +283,7 @@ func (s *scene) lostByRenewal(b *dlock.Client) {
 		select {
 		case <-g.Done():
 		case <-time.After(beforeLease):
-			t.Fatalf("the loss of %q is not told", g.Key())
+			t.Fatalf("the loss of %q is not reported", g.Key())
 		}
 		cause := context.Cause(g.Context())
 		expect(t, cause, dlock.ErrOwnershipLost)

@@ -102,7 +102,7 @@ func PatientWaitersAreServed(t *testing.T, open Open) {
 	}
 }
 
-// WaitersSurviveLostPushes has nothing told to waiters: a hand-over takes a heartbeat, of a
+// WaitersSurviveLostPushes drops all pushes to waiters: a handoff takes a heartbeat, of a
 // second at most, and neither a third of the lease nor forever.
 func WaitersSurviveLostPushes(t *testing.T, open Open) {
 	t.Parallel()

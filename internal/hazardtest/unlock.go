@@ -140,7 +140,7 @@ func LateUnlockSparesTheNextHold(t *testing.T, open Open) {
 }
 
 // UnlockAfterExpirySparesTheNextHolder unlocks what has ended and is held by another Client: the
-// caller is told, and the other lock and its lease stay as they are.
+// caller gets the error, and the other lock and its lease stay as they are.
 func UnlockAfterExpirySparesTheNextHolder(t *testing.T, open Open) {
 	t.Parallel()
 	minute := dlock.WithTTL(time.Minute)

@@ -70,7 +70,7 @@ func TestEtcdClusterWithoutMajority(t *testing.T) {
 		check(t, node.Kill())
 	}
 	if found, err := c.Leader(t.Context()); err == nil {
-		t.Errorf("%s leads nobody", found.Addr())
+		t.Errorf("%s leads no member", found.Addr())
 	}
 	if _, err := etcdClient(t, leader.Endpoint()).Put(within(t, soon), "key", "value"); err == nil {
 		t.Error("a write without majority succeeds")

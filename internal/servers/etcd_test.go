@@ -187,6 +187,6 @@ func checkNothingRemains(t *testing.T, e *servers.Etcd) {
 	}
 	if conn, err := net.Dial("tcp", e.Addr()); err == nil {
 		conn.Close()
-		t.Error("somebody answers on the port")
+		t.Error("the port still answers")
 	}
 }

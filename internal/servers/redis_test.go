@@ -107,6 +107,6 @@ func TestKilledServerRefusesConnections(t *testing.T) {
 	check(t, r.Kill())
 	if conn, err := net.Dial("tcp", r.Addr()); err == nil {
 		conn.Close()
-		t.Error("somebody answers on the port of a killed server")
+		t.Error("the port of a killed server still answers")
 	}
 }

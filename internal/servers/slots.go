@@ -42,7 +42,7 @@ func (c *Cluster) Owner(ctx context.Context, slot int) (*Redis, error) {
 			}
 		}
 	}
-	return nil, fmt.Errorf("nobody serves slot %d", slot)
+	return nil, fmt.Errorf("no node serves slot %d", slot)
 }
 
 // Masters returns the nodes that are masters now, according to each running node itself.

@@ -33,7 +33,7 @@ func (s *Simulation) answered(sent time.Duration, r driver.Ref, st driver.State)
 }
 
 // sparing is how much of a lease a Client may give up: its margin, and what separates the
-// grant, of which a push may tell, from the call that is answered next.
+// grant, which a push may report, from the call that is answered next.
 func sparing(ttl time.Duration) time.Duration { return ttl/20 + early }
 
 // checkLoss fails if a lock is lost although the store has answered its renewals in time. Holds
@@ -75,11 +75,11 @@ func (s *Simulation) checkBelief(h *Hold) {
 	}
 }
 
-// rounding is how exactly a store tells how long a claim is kept.
+// rounding is how exactly a store says how long a claim is kept.
 const rounding = 2 * time.Millisecond
 
 // checkReleased fails if the store has a lock of which Unlock has said that it is released. What
-// is handed over inside a process, or is kept for a least hold, stays; Do does not tell.
+// is handed over inside a process, or is kept for a least hold, stays; Do does not say.
 func (s *Simulation) checkReleased(h *Hold) {
 	if h.Inside == nil && h.verb != verbDo && !s.batches && !h.Lingers && s.Fences {
 		s.stillHeld(h.Key, h.Token, "kept", "its Unlock has returned nil")

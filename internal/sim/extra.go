@@ -40,7 +40,7 @@ func (u *User) unlockForOther(c *dlock.Client, key string) {
 	_ = c.Unlock(context.Background(), key)
 }
 
-// failf tells of a promise that was not kept.
+// failf reports a promise that was not kept.
 func (u *User) failf(kind, format string, args ...any) {
 	if u.Wrong != nil {
 		u.Wrong(kind, format, args...)
@@ -60,7 +60,7 @@ func (u *User) tryAgain(owner context.Context, c *dlock.Client, h *Hold) {
 	}
 }
 
-// unlockInside is the Unlock that belongs to a re-entry. It must tell of a loss, and of
+// unlockInside is the Unlock that belongs to a re-entry. It must report a loss, and of
 // nothing else.
 func (u *User) unlockInside(c *dlock.Client, h *Hold) {
 	lost := h.lost()
@@ -84,11 +84,11 @@ func (u *User) doInside(inner context.Context, g *dlock.Guard, outer *Hold) {
 		lost = outer.lost()
 		return nil
 	})
-	told := errors.Is(err, dlock.ErrOwnershipLost)
+	reported := errors.Is(err, dlock.ErrOwnershipLost)
 	switch {
-	case ran && lost && !told:
+	case ran && lost && !reported:
 		u.failf("lie", "%s has lost token %d of %s, and the Do inside says: %v", u.Name, outer.Token, outer.Key, err)
-	case ran && (err == nil || told && outer.own.Err() != nil):
+	case ran && (err == nil || reported && outer.own.Err() != nil):
 	case ran, err == nil, outer.Mode == driver.Exclusive && outer.own.Err() == nil:
 		u.failf("re-entry", "%s has %s, token %d, and Do inside of it ran: %v, and returned: %v", u.Name, outer.Key, outer.Token, ran, err)
 	}

@@ -7,7 +7,7 @@ import "sync"
 type Group struct {
 	mu    sync.Mutex
 	n     int
-	ended chan struct{} // closed when n is 0; nil: nobody waits
+	ended chan struct{} // closed when n is 0; nil: no goroutine waits
 }
 
 // Go runs f in a goroutine of the group.

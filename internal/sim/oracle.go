@@ -74,26 +74,26 @@ func (s *Simulation) Enters(h *Hold) {
 		s.checkOrder(h)
 		s.checkPatience(h)
 	}
-	beside := 0
+	together := 0
 	for _, o := range s.holds[h.Key] {
 		if !o.live() {
 			continue
 		}
 		if o.Mode == driver.Permit && h.Inside == nil {
-			beside++
+			together++
 		}
 		if !h.fits(o) {
 			s.conflict(h, o)
 		}
 	}
-	if h.Mode == driver.Permit && beside >= h.Limit && time.Since(s.lastWake) > wakeGrace && !s.anyEvicted(h.Key) {
-		s.failf("overlap", "%s has permit %d of %d of %s", h.User, beside+1, h.Limit, h.Key)
+	if h.Mode == driver.Permit && together >= h.Limit && time.Since(s.lastWake) > wakeGrace && !s.anyEvicted(h.Key) {
+		s.failf("overlap", "%s has permit %d of %d of %s", h.User, together+1, h.Limit, h.Key)
 	}
 	s.holds[h.Key] = append(s.holds[h.Key], h)
 }
 
 func (s *Simulation) checkToken(h *Hold) {
-	before := s.lastAlone[h.Key] // tokens of those who have a key together come in any order
+	before := s.lastAlone[h.Key] // tokens of those that have a key together come in any order
 	if h.Mode == driver.Exclusive {
 		before = s.last[h.Key]
 	}
@@ -226,7 +226,7 @@ func (s *Simulation) Look(key string) {
 func (s *Simulation) takenByOther(key, purpose string, from time.Duration) bool {
 	for _, h := range s.holds[key] {
 		released := h.done && h.returned < from         // until then its Client may not know that the store has let go
-		if h.live() || (!released && h.Inside == nil) { // live: evicted, and nobody has told it yet
+		if h.live() || (!released && h.Inside == nil) { // live: evicted, and not notified yet
 			return true
 		}
 	}
@@ -244,7 +244,7 @@ func (s *Simulation) takenByOther(key, purpose string, from time.Duration) bool 
 	return false
 }
 
-// releases checks, when a claim is given back, that nobody believes in it any more.
+// releases checks, when a claim is given back, that no user believes in it any more.
 func (s *Simulation) releases(r driver.Ref) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -294,7 +294,7 @@ func (s *Simulation) Refused(q *Request, err error) {
 
 // evict takes a lock from whoever has it.
 func (s *Simulation) evict(user, key string) {
-	s.Look(key) // nobody may have seen the grant yet
+	s.Look(key) // the grant may not have been seen yet
 	claims := s.store.Claims(key)
 	if len(claims) == 0 || claims[0].Phase != driver.Held {
 		return

@@ -25,7 +25,7 @@ const (
 	dawdle   = 6 * time.Second
 )
 
-// wrong is told by users. An Extend is only exact if nothing fails, and not on redlock, which
+// Users call wrong. An Extend is only exact if nothing fails, and not on redlock, which
 // allows for clocks that drift. It is not judged either where Clients read the real clock of
 // suspends, which moves with the real time that a run takes.
 func (s *Simulation) wrong(kind, format string, args ...any) {
@@ -61,7 +61,7 @@ func (s *Simulation) checkReturn(q *Request) {
 	}
 }
 
-// Attempts is told by a Store of every call that was sent to it. That of a call for a lock
+// A Store calls Attempts for every call that was sent to it. That of a call for a lock
 // contains its purpose.
 func (s *Simulation) Attempts(call string) {
 	s.mu.Lock()
@@ -119,7 +119,7 @@ func (s *Simulation) checkEnd(h *Hold) {
 	})
 }
 
-// checkDelivered checks that a grant which a Client was told of is taken or given back. The second
+// checkDelivered checks that a grant which was delivered to a Client is used or released. The second
 // grant of a claim is not judged: if the first was lost, the Client ignores it for a lease.
 func (s *Simulation) checkDelivered(ev driver.Event, closed <-chan struct{}) {
 	if ev.State.Phase != driver.Held || !s.clean || s.hasObservers() {

@@ -1,6 +1,6 @@
 // Package sim runs seeded simulations of Clients in virtual time. Users call everything
 // that the library offers, over a network that delays, loses, repeats and reorders
-// messages, and every answer is checked. docs/reliability.md tells how to run it.
+// messages, and every answer is checked. docs/reliability.md says how to run it.
 //
 // A seed decides everything: what users call, and what becomes of each message. The fate
 // of a message depends on which message it is, not on when it is drawn.
@@ -104,7 +104,7 @@ type cut struct {
 type asleep struct{ at, long time.Duration }
 
 // A fragile Store can be damaged, as operators, evictions and failovers do: what belongs to
-// a lock beside the lock itself is lost or wrong.
+// a lock in addition to the lock itself is lost or wrong.
 type fragile interface{ Damage(*rand.Rand) }
 
 // New prepares a run.
@@ -162,7 +162,7 @@ func (s *Simulation) Now() time.Duration { return time.Since(s.begin) }
 // Slept is how long the Clients' machine has been suspended.
 func (s *Simulation) Slept() time.Duration { return time.Duration(s.slept.Load()) }
 
-// maxDuration is when everybody must have got what it waits for.
+// maxDuration is when every user must have got what it waits for.
 const maxDuration = 20 * time.Minute
 
 // Run runs the simulation to its end and returns what must not have happened.

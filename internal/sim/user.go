@@ -48,11 +48,11 @@ type User struct {
 	// just before they unlock it, or restart their Client while it acquires, as Least decides.
 	Brief bool
 	Least *rand.Rand
-	// Wrong is told of a promise that was not kept.
+	// Wrong is called for a promise that was not kept.
 	Wrong func(kind, format string, args ...any)
-	// Extended is told of an Extend: whether the lock was lost before, the context of the call,
-	// and how long that was to last. Ended is told of another call that says that a lock is over.
-	// UnlocksForOther is told that a user is about to unlock what another one has locked and lost.
+	// Extended is called for an Extend: whether the lock was lost before, the context of the call,
+	// and how long that was to last. Ended is called for another call that says that a lock is over.
+	// UnlocksForOther is called when a user is about to unlock what another one has locked and lost.
 	Extended        func(limit context.Context, h *Hold, lost bool, long time.Duration, err error)
 	Ended           func(h *Hold, call string, err error)
 	UnlocksForOther func(c *dlock.Client, key string)
@@ -106,7 +106,7 @@ func (u *User) chance(percent int) bool { return u.Rand.IntN(100) < percent }
 func (u *User) upTo(d time.Duration) time.Duration { return time.Duration(u.Rand.Int64N(int64(d))) }
 
 // shared is the purpose of calls that share a claim.
-const shared = "of nobody"
+const shared = "of no user"
 
 func (u *User) request(c *dlock.Client, verb string) *Request {
 	q := &Request{
@@ -209,7 +209,7 @@ func (u *User) Run(ctx context.Context, calls int) {
 		case n < 18:
 			u.do(c)
 		case n == 18 && u.chance(30):
-			_ = u.Restart() // Close tells what it could not clean up
+			_ = u.Restart() // Close reports what it could not clean up
 		case n == 19:
 			u.Evict(u.Key(u.chance(30)))
 		}

@@ -144,13 +144,13 @@ func TestEtcdTLS(t *testing.T) {
 }
 
 func TestEtcdUnreachable(t *testing.T) {
-	t.Run("nobody", func(t *testing.T) {
-		c := newEtcd(t, connector.EtcdConfig{Endpoints: []string{nobody(t), nobody(t)}, Username: "root", Password: password, ConnectTimeout: long})
+	t.Run("no server", func(t *testing.T) {
+		c := newEtcd(t, connector.EtcdConfig{Endpoints: []string{unused(t), unused(t)}, Username: "root", Password: password, ConnectTimeout: long})
 		if err := refused(t, c, connector.ErrUnreachable, atOnce); !errors.Is(err, syscall.ECONNREFUSED) {
 			t.Errorf("no cause: %v", err)
 		}
 	})
-	t.Run("hangs up", func(t *testing.T) {
+	t.Run("closes", func(t *testing.T) {
 		door := shutDoor(t)
 		c := newEtcd(t, connector.EtcdConfig{Endpoints: []string{door.addr()}, ConnectTimeout: long})
 		refused(t, c, connector.ErrUnreachable, atOnce)

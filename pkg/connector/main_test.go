@@ -205,8 +205,8 @@ func (d *door) knock(t *testing.T) {
 	}
 }
 
-// nobody returns an address without a listener.
-func nobody(t *testing.T) string {
+// unused returns an address without a listener.
+func unused(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {

@@ -153,8 +153,8 @@ func TestRedisTLS(t *testing.T) {
 }
 
 func TestRedisUnreachable(t *testing.T) {
-	t.Run("nobody", func(t *testing.T) {
-		c := newRedis(t, connector.RedisConfig{Addr: nobody(t), Password: password, ConnectTimeout: long})
+	t.Run("no server", func(t *testing.T) {
+		c := newRedis(t, connector.RedisConfig{Addr: unused(t), Password: password, ConnectTimeout: long})
 		err := refused(t, c, connector.ErrUnreachable, atOnce)
 		if !errors.Is(err, syscall.ECONNREFUSED) {
 			t.Errorf("no cause: %v", err)
@@ -171,7 +171,7 @@ func TestRedisUnreachable(t *testing.T) {
 		"sentinel": {MasterName: "m"},
 		"cluster":  {Cluster: true},
 	} {
-		t.Run(name+" hangs up", func(t *testing.T) {
+		t.Run(name+" closes", func(t *testing.T) {
 			door := shutDoor(t)
 			cfg := cfg
 			cfg.Addrs, cfg.ConnectTimeout = []string{door.addr()}, long

@@ -20,7 +20,7 @@ var words = []string{"etcd", "redis", "connect", "connector", "canceled", "refus
 // missing word would reveal the password.
 func TestPasswordIsAWord(t *testing.T) {
 	t.Parallel()
-	silent := nobody(t)
+	silent := unused(t)
 	closed := redisWithUsers(t)
 	for _, word := range words {
 		t.Run(word, func(t *testing.T) {

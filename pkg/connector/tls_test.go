@@ -225,7 +225,7 @@ func testTLS(t *testing.T, server string, open func(t *testing.T, addr string, c
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		err := open(t, server, &connector.TLSConfig{CAFile: ca.file}).Connect(ctx)
-		// Some servers hang up, and Redis waits for the rest of what it takes for a command.
+		// Some servers close the connection, and Redis waits for the rest of what it takes for a command.
 		if !errors.Is(err, connector.ErrTLS) && !errors.Is(err, connector.ErrUnreachable) && !errors.Is(err, connector.ErrTimeout) {
 			t.Errorf("got %v", err)
 		}

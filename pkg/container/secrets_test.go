@@ -129,7 +129,7 @@ func TestKubernetesServices(t *testing.T) {
 			}
 			t.Setenv("GENESIS_REDIS_PASWORD", "x")
 			if _, err := container.Load(""); err == nil || !strings.Contains(err.Error(), "GENESIS_REDIS_PASWORD is not known") {
-				t.Errorf("a misspelling beside a Service: %v", err)
+				t.Errorf("a misspelling next to a Service: %v", err)
 			}
 		})
 	}
@@ -148,7 +148,7 @@ func TestNotKubernetes(t *testing.T) {
 			}
 		})
 	}
-	t.Run("a port that is no URL beside a Service", func(t *testing.T) {
+	t.Run("a port that is no URL next to a Service", func(t *testing.T) {
 		t.Setenv("GENESIS_REDIS_SERVICE_HOST", "10.0.0.1")
 		t.Setenv("GENESIS_REDIS_PORT", "6379")
 		if _, err := container.Load(""); err == nil || !strings.Contains(err.Error(), "GENESIS_REDIS_PORT is not known") {

@@ -353,7 +353,7 @@ func TestHandoffRandom(t *testing.T) {
 	}
 	all.Wait()
 	if taken.Load() == 0 {
-		t.Error("nobody ever had the lock")
+		t.Error("the lock was never held")
 	}
 	eventually(t, "everything is cleaned up", func() bool {
 		left := len(inspect(t, clients[0], "k"))

@@ -103,7 +103,7 @@ func TestMissedPushes(t *testing.T) {
 			t.Errorf("a lock without renewal has %v left", left)
 		}
 		// A push for another Client, or without news, changes nothing.
-		events <- driver.Event{Key: "k", ID: "of somebody else", State: driver.State{Phase: driver.Gone}}
+		events <- driver.Event{Key: "k", ID: "of another claim", State: driver.State{Phase: driver.Gone}}
 		events <- driver.Event{Key: "k", State: driver.State{Phase: driver.Held}}
 		synctest.Wait()
 		alive(t, h)

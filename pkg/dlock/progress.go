@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// progress is what an acquisition has met so far, for those who wait for it. It is
+// progress is what an acquisition has met so far, for those that wait for it. It is
 // kept under mu.
 type progress struct {
 	claim *claim
@@ -32,7 +32,7 @@ func (p *progress) trouble() error {
 	return fmt.Errorf("%w: %w", ErrUnknownOutcome, mayBeStored(cmp.Or(p.err, errNoAnswer)))
 }
 
-// recordAttempt is for those who wait for the claim: an attempt is under way, or has ended.
+// recordAttempt is for those that wait for the claim: an attempt is under way, or has ended.
 func (a *acquisition) recordAttempt(asked bool, err error) {
 	if a.met == nil {
 		return
@@ -42,7 +42,7 @@ func (a *acquisition) recordAttempt(asked bool, err error) {
 	a.met.asked, a.met.err = asked, err
 }
 
-// recordAnswer is for those who wait for the claim: what its answer says of it and of those before.
+// recordAnswer is for those that wait for the claim: what its answer says of it and of those before.
 func (a *acquisition) recordAnswer() {
 	if a.met == nil {
 		return
@@ -53,7 +53,7 @@ func (a *acquisition) recordAnswer() {
 }
 
 // silence is why nothing is known of a claim that was queued: its renewals are not
-// answered, or one has yet to tell what became of a grant that came too late, or of a
+// answered, or one has yet to report what became of a grant that came too late, or of a
 // place that may be lost.
 func (cl *claim) silence() error {
 	switch {

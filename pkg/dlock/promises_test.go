@@ -340,7 +340,7 @@ func TestGrantThatCameTooLate(t *testing.T) {
 			_, err := c.Acquire(ctx, "k", dlock.WithWait(200*time.Millisecond))
 			wantErr(t, err, dlock.ErrUnknownOutcome)
 			if errors.Is(err, dlock.ErrLockHeldByOther) {
-				t.Errorf("LocalBatch %d: nobody else has ever held it: %v", batch, err)
+				t.Errorf("LocalBatch %d: no other has ever held it: %v", batch, err)
 			}
 		})
 	}

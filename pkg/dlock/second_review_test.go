@@ -299,7 +299,7 @@ func TestEndAfterAPlaceWasLost(t *testing.T) {
 		_, err := c.Acquire(limit, "k")
 		wantErr(t, err, context.DeadlineExceeded)
 		if errors.Is(err, dlock.ErrLockHeldByOther) {
-			t.Errorf("nobody has it: %v", err)
+			t.Errorf("it is not held: %v", err)
 		}
 	})
 }

@@ -61,7 +61,7 @@ func TestSilentBackendIsNotHeldByOther(t *testing.T) {
 			err := <-got
 			wantErr(t, err, dlock.ErrUnknownOutcome)
 			if errors.Is(err, dlock.ErrLockHeldByOther) {
-				t.Errorf("LocalBatch %d: nobody has held the key for 19s: %v", batch, err)
+				t.Errorf("LocalBatch %d: the key has been free for 19s: %v", batch, err)
 			}
 		})
 	}

@@ -49,7 +49,7 @@ func TestMetricsForPrometheus(t *testing.T) {
 		}
 	}
 	if strings.Contains(body, "go_goroutines") {
-		t.Error("metrics of the runtime, though nobody asked")
+		t.Error("metrics of the runtime, without being asked")
 	}
 }
 
@@ -106,7 +106,7 @@ func TestWithoutExporterTracersDoNothing(t *testing.T) {
 	tel := start(t, telemetry.Config{})
 	_, span := tel.Tracer("t").Start(t.Context(), "s")
 	if span.IsRecording() || span.SpanContext().IsValid() {
-		t.Error("a span is recorded for nobody")
+		t.Error("a span is recorded without an exporter")
 	}
 	span.End()
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
 
-// noHost is a name that nobody has.
+// noHost is a name that does not exist.
 const noHost = "no-such-host.invalid"
 
 // answerNoHost has this process ask a name server of its own, which knows no name: what

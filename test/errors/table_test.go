@@ -198,7 +198,7 @@ func (r *row) judge(t *testing.T, what string, err error) {
 		}
 	}
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.Is(err, dlock.ErrLockHeldByOther) {
-		t.Errorf("%s: %v: the caller's context has not ended, and nobody has the lock", what, err)
+		t.Errorf("%s: %v: the caller's context has not ended, and the lock is free", what, err)
 	}
 	if !slices.ContainsFunc(r.texts, func(text string) bool { return strings.Contains(err.Error(), text) }) {
 		t.Errorf("%s: %v: the text has none of %q", what, err, r.texts)

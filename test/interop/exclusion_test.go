@@ -47,7 +47,7 @@ func TestTheyExcludeOurs(t *testing.T) {
 	})
 }
 
-// Nobody tells us of their release, so a waiter finds it by asking.
+// Their release is not announced to us, so a waiter finds it by asking.
 func TestWaiterFindsTheirRelease(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, client *redis.Client, r rival) {

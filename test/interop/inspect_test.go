@@ -9,7 +9,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
 
-// stranger asserts that a claim is a holder of whom nothing is known but the
+// stranger asserts that a claim is a holder of which nothing is known but the
 // time that is left.
 func stranger(t *testing.T, cl dlock.Claim) {
 	t.Helper()

@@ -247,7 +247,7 @@ func wantErr(t *testing.T, err, want error) {
 	}
 }
 
-// queued waits until this many claims of ours stand in line for key.
+// queued waits until this many claims of ours wait for key.
 func queued(t *testing.T, c *dlock.Client, key string, want int) {
 	t.Helper()
 	testenv.Eventually(t, soon, "a waiter queues", func() bool {

@@ -89,7 +89,7 @@ func TestRedsyncExcludesRedlock(t *testing.T) {
 	within(t, recheck+slack, "ours has the key after their release", done)
 }
 
-// Both contend for one key, each with several clients: nobody meets anybody inside.
+// Both contend for one key, each with several clients: no two are inside together.
 func TestRedlockAndRedsyncTogether(t *testing.T) {
 	t.Parallel()
 	clients := nodes(t, 3)

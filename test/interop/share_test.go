@@ -77,7 +77,7 @@ func (c contention) String() string {
 // goes on as before.
 const headStart = 200 * time.Millisecond
 
-// A score is how often somebody had the key.
+// A score is how often each worker had the key.
 type score []int64
 
 func (s score) sum() (n int64) {
@@ -157,7 +157,7 @@ func (s score) all(t *testing.T, who string) {
 	}
 }
 
-// Ours and both rivals, mixed: nobody overlaps, and everybody gets the key.
+// Ours and both rivals, mixed: no two overlap, and all get the key.
 func TestMixedContention(t *testing.T) {
 	t.Parallel()
 	client := server(t)
@@ -168,7 +168,7 @@ func TestMixedContention(t *testing.T) {
 }
 
 // During a migration, redsync as it is gets at least a third of its fair share (a sixth on a
-// machine that is busy with others; without a gap it gets next to nothing) beside workers of ours that want the key all the time, whether they hold it
+// machine that is busy with others; without a gap it gets next to nothing) next to workers of ours that want the key all the time, whether they hold it
 // for a shorter or a longer time than it takes redsync to come again.
 func TestShareDuringMigration(t *testing.T) {
 	t.Parallel()

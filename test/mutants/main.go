@@ -31,7 +31,7 @@ each, and prints how many were caught. Results are kept in build/mutants and are
 again as long as they hold. Exits with 1 if a file has a lower score than the goal, or if results
 are missing.
 
-"go run ./test/mutants repairs -help" tells how repaired defects are taken back.
+"go run ./test/mutants repairs -help" says how repaired defects are taken back.
 
 `
 

@@ -17,7 +17,7 @@ import (
 
 const repairsUsage = `usage: go run ./test/mutants repairs [flags]
 
-Takes repairs back, one at a time, in copies of the code, and prints who finds the defect: the
+Takes repairs back, one at a time, in copies of the code, and prints what finds the defect: the
 simulator of the engine, the simulator over Redis, the lab, or only the repair's own test.
 
 `
@@ -32,7 +32,7 @@ type repairOptions struct {
 func parseRepairs(args []string) (o repairOptions, err error) {
 	flags := flag.NewFlagSet("mutants repairs", flag.ContinueOnError)
 	flags.StringVar(&o.only, "only", "", "repairs whose name or item contains this")
-	flags.StringVar(&o.by, "by", "engine,redis,lab,test", "who judges, in this order, until one has found it")
+	flags.StringVar(&o.by, "by", "engine,redis,lab,test", "what judges, in this order, until one has found it")
 	flags.IntVar(&o.engine, "engine-seeds", 20_000, "seeds of the engine's simulator")
 	flags.IntVar(&o.redis, "redis-seeds", 1_000, "seeds of the simulator over Redis")
 	flags.BoolVar(&o.list, "list", false, "print the repairs and run nothing")
@@ -75,12 +75,12 @@ func repairsCommand(ctx context.Context, root string, args []string) error {
 		fmt.Printf("| %s | %s | %s |\n  %s: %s\n", r.item, r.wrong, f, r.name, f.said)
 	}
 	if missed > 0 {
-		return fmt.Errorf("%d repairs can be taken back and nobody finds it", missed)
+		return fmt.Errorf("%d repairs can be taken back and no test finds it", missed)
 	}
 	return nil
 }
 
-// A finder is who has found a defect, and after what.
+// A finder is what has found a defect, and after what.
 type finder struct {
 	by, after, said string
 	tried           []string
@@ -88,7 +88,7 @@ type finder struct {
 
 func (f finder) String() string {
 	if f.by == "" {
-		return "nobody | " + strings.Join(f.tried, ", ")
+		return "none | " + strings.Join(f.tried, ", ")
 	}
 	return f.by + " | " + f.after
 }

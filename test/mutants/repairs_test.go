@@ -31,7 +31,7 @@ func TestRepairsApply(t *testing.T) {
 		}
 		for _, by := range r.judges {
 			if by != "engine" && by != "redis" {
-				t.Errorf("%s: nobody is called %q", r.name, by)
+				t.Errorf("%s: there is no judge %q", r.name, by)
 			}
 		}
 	}

@@ -63,7 +63,7 @@ func TestLeftoversAreNamed(t *testing.T) {
 				t.Errorf("exit %d and %q, want %d and %s", code, out, c.code, c.out)
 			}
 			if pid := regexp.MustCompile(`process (\d+)`).FindStringSubmatch(out); pid != nil {
-				// Nobody may have waited for it yet.
+				// Its parent may not have waited for it yet.
 				stat, _ := exec.CommandContext(t.Context(), "ps", "-o", "stat=", "-p", pid[1]).Output()
 				if state := strings.TrimSpace(string(stat)); state != "" && !strings.HasPrefix(state, "Z") {
 					t.Errorf("process %s was not ended: %s", pid[1], state)

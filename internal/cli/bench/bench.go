@@ -23,9 +23,9 @@ type Plan struct {
 
 	// Lockers are the clients, as many as the largest of Clients.
 	Lockers []*dlock.Client
-	// Sent is how many commands all Lockers have sent so far; nil if nobody counts.
+	// Sent is how many commands all Lockers have sent so far; nil if they are not counted.
 	Sent func() int64
-	// Progress is told when a round begins, and again when it has ended.
+	// Progress is called when a round begins, and again when it has ended.
 	Progress func(Step)
 }
 
@@ -67,7 +67,7 @@ type benchmark struct {
 	steps   int
 }
 
-// busyFor is how long somebody else may have the key before we give up: it was meant
+// busyFor is how long another client may have the key before we give up: it was meant
 // to be ours.
 const busyFor = 10 * time.Second
 
@@ -106,7 +106,7 @@ func (c *benchmark) measure(ctx context.Context, round, i int, result *Result) e
 	if context.Cause(ctx) != nil {
 		return context.Cause(ctx)
 	}
-	// Who gave up at the end of the last round may still be leaving the queue.
+	// A client that gave up at the end of the last round may still be leaving the queue.
 	if err := c.once(ctx, 0); err != nil {
 		return err
 	}

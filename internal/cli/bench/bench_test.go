@@ -31,7 +31,7 @@ func onMemory(t *testing.T, n int) []*dlock.Client {
 	return all
 }
 
-// Nobody gets a turn while a stranger has the key, and those waits count.
+// No client gets a turn while another program has the key, and those waits count.
 func TestOpenWaitsCount(t *testing.T) {
 	all := onMemory(t, 4)
 	stranger := all[3]
@@ -116,7 +116,7 @@ func TestWaits(t *testing.T) {
 	if w := waitsOf(waits); w != (Waits{Mean: 50.5, P70: 70, P90: 90, P99: 99, Max: 100, P99ByTime: 100}) {
 		t.Errorf("%+v", w)
 	}
-	many := make([]time.Duration, 999, 1000) // one who starves beside many who go round
+	many := make([]time.Duration, 999, 1000) // one that starves next to many that have turns
 	for i := range many {
 		many[i] = time.Millisecond
 	}

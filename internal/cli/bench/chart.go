@@ -12,7 +12,7 @@ import (
 )
 
 // series are what the chart of waits shows, from the least to the most. Each has a shape
-// of its own, since not everybody can tell the colors from each other.
+// of its own, since not all readers can distinguish the colors.
 var series = []struct {
 	class, name, shape string
 	of                 func(*Result) *stats.Range

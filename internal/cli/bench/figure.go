@@ -102,5 +102,5 @@ var Method = []string{
 	"Rounds of all experiments take turns. Shown is the median of the rounds (smallest–largest).",
 	"Commands are those that the clients have sent to Redis, without what scripts do inside the server; n/a elsewhere. " +
 		"Client CPU is what this process used, its own bookkeeping included; the server's is not in it.",
-	"During the whole run every holder looks whether somebody else is inside, and whether its fencing token is above the last.",
+	"During the whole run every holder checks whether another is inside, and whether its fencing token is above the last.",
 }

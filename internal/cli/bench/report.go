@@ -35,7 +35,7 @@ const schema = "dlock-bench/1"
 type Exclusion struct {
 	Held         bool  `json:"held"`
 	Acquisitions int64 `json:"acquisitions"`
-	// Overlaps is how often somebody came in while another was inside.
+	// Overlaps is how often a client entered while another was inside.
 	Overlaps int64 `json:"overlaps"`
 	// OutOfOrder is how often a fencing token was not above the last.
 	OutOfOrder int64 `json:"tokens_out_of_order"`

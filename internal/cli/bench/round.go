@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// drainFor is how long those who wait when a round ends may still get their
+	// drainFor is how long those that wait when a round ends may still get their
 	// turn, which no longer counts; then they give up.
 	drainFor = 250 * time.Millisecond
 	// releaseFor is how long a release may take.

@@ -17,7 +17,7 @@ type Round struct {
 	Rate      float64 `json:"acquisitions_per_second"`
 	// Fairness is the smallest share of a client to the largest.
 	Fairness float64 `json:"fairness"`
-	// Commands and CPU are per acquisition; nil if nobody counts, or for want of one.
+	// Commands and CPU are per acquisition; nil if they are not counted, or for want of one.
 	Commands *float64 `json:"commands_per_acquisition"`
 	CPU      *float64 `json:"cpu_seconds_per_acquisition"`
 	// Shares are the acquisitions of each client.
@@ -32,7 +32,7 @@ type Waits struct {
 	P99  float64 `json:"p99"`
 	Max  float64 `json:"max"`
 	// P99ByTime weighs each wait by its length: 99 % of all the time that was waited
-	// went into waits that were not longer. It sees a few who starve beside many who
+	// went into waits that were not longer. It sees a few that starve next to many that
 	// go round, where counting waits does not.
 	P99ByTime float64 `json:"p99_by_time"`
 }

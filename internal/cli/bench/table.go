@@ -31,7 +31,7 @@ func measuredOnly(results []Result) []Result {
 	return some
 }
 
-// writeSection puts as many experiments beside each other as there is room for.
+// writeSection puts as many experiments next to each other as there is room for.
 func writeSection(b *strings.Builder, results []Result, columns int) {
 	for len(results) > 0 {
 		n := len(results)

@@ -5,8 +5,8 @@ import "sync/atomic"
 // A witness sees whether holders overlap. All clients are in one process, so a
 // variable that each of them sets while it holds the key is enough.
 type witness struct {
-	owner atomic.Int64 // who is inside, plus 1; 0 is nobody
-	last  atomic.Int64 // the token of the last who came in
+	owner atomic.Int64 // the client inside, plus 1; 0 is none
+	last  atomic.Int64 // the token of the last that entered
 
 	turns, overlaps, disorders, losses atomic.Int64
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// traffic counts the commands that clients send. The server could tell as well, but
-// of all its clients together, and not to everybody.
+// traffic counts the commands that clients send. The server could count as well, but
+// of all its clients together, and not to each.
 func traffic(clients ...redis.UniversalClient) func() func() int64 {
 	return func() func() int64 {
 		c := &counter{}

@@ -59,7 +59,7 @@ func (s *Server) count(what string) int {
 	return s.counts[what]
 }
 
-// A conn is a simulated connection, and the real one that stands for it. Its stream
+// A conn is a simulated connection, and the real one that represents it. Its stream
 // keeps its order in both directions, as TCP does; messages that were sent may arrive
 // after the client has closed it.
 type conn struct {

@@ -24,7 +24,7 @@ var clock string
 // A Server is a real server for the length of one simulation. It is made and used inside
 // the bubble of its synctest: while the server works, virtual time stands still.
 type Server struct {
-	// Called is told the first key of every script that a link has brought. May be nil.
+	// Called is called with the first key of every script that a link has brought. May be nil.
 	Called func(key string)
 
 	sim  *sim.Simulation

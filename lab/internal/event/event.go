@@ -40,7 +40,7 @@ const (
 
 // What the lab logs.
 const (
-	Fault Kind = "fault" // Note tells which; Worker is set if it struck a process
+	Fault Kind = "fault" // Note says which; Worker is set if it struck a process
 	Heal  Kind = "heal"
 )
 

@@ -115,7 +115,7 @@ func (t *testbed) spread(ctx context.Context, n, hands int, do func(int) error) 
 	return group.Wait()
 }
 
-// waiters has everybody wait for one key, and serves them all.
+// waiters makes all waiters wait for one key, and serves them.
 func (t *testbed) waiters(ctx context.Context, s Sizes) error {
 	before := look()
 	first, err := t.client.Acquire(ctx, "one")

@@ -8,7 +8,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// Mutants that are wrong about whom a push is for, or whom a call has to wait for.
+// Mutants that are wrong about the claim that a push is for, or that a call has to wait for.
 
 // believesAnyPush takes the grant of one waiter for that of another of the same process
 // that waits for the same key, without asking the store.

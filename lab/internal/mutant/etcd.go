@@ -116,7 +116,7 @@ func (d *sameSession) Release(ctx context.Context, r driver.Ref) (driver.State, 
 	return driver.State{Phase: driver.Held}, nil
 }
 
-// wholeLine deletes everybody's claims when one is released.
+// wholeLine deletes all claims when one is released.
 func wholeLine(s Servers, m *memory) hooks {
 	return hooks{release: func(ctx context.Context, d driver.Driver, r driver.Ref) (driver.State, error) {
 		if _, err := s.Etcd.Delete(ctx, m.prefix+etcdlock.Name(r.Key)+"/", clientv3.WithPrefix()); err != nil {

@@ -34,7 +34,7 @@ type quirks struct {
 	absolute     bool // sends a time of its own clock, which is late by 10 s on one host
 	wrongUnit    bool // takes milliseconds for microseconds
 	lookFirst    bool // looks whether the lock is free, then takes it
-	deadHeads    bool // has a queue from which nobody removes those who died
+	deadHeads    bool // has a queue from which dead waiters are not removed
 	// neverShortens leaves an end that is further ahead than a renewal asks for.
 	neverShortens bool
 	counts        bool // takes the stored token plus one, where ours is stored
@@ -124,7 +124,7 @@ func (d *naive) waiting(r driver.Request, sent time.Time) driver.State {
 	return driver.State{Phase: driver.Queued, Ahead: 1, Recheck: poll, Until: sent.Add(driver.Heartbeat(r.TTL))}
 }
 
-// first joins the queue and says whether nobody is before.
+// first joins the queue and says whether it is at the head.
 func (d *naive) first(ctx context.Context, r driver.Request) (bool, error) {
 	queue := "naive:q:" + r.Key
 	c := d.claims.of(r.ID, nil)

@@ -35,7 +35,7 @@ type Struck struct {
 	schedule.Fault
 	From, To int64
 	Hit      int64  // when it had been carried out
-	Worker   string // whom it struck, if it was one
+	Worker   string // the one it struck, if it struck a worker
 }
 
 // A Ghost is a claim that was stored though its process had closed its Client in

@@ -32,7 +32,7 @@ func overlaps(sections []*Section) (found []Violation) {
 	return found
 }
 
-// against is one of those inside with whom s may not be there, the one that stays longest,
+// against is one of those inside that exclude s, the one that stays longest,
 // or nil. Readers may be inside together, and as many with a permit as there are permits.
 func (s *Section) against(inside []*Section) (worst *Section) {
 	permits := 0
@@ -116,14 +116,14 @@ func fences(sections []*Section) (found []Violation) {
 	return found
 }
 
-// stale finds writes that the fenced store accepted though somebody who came later
+// stale finds writes that the fenced store accepted though a holder that came later
 // had written before.
 func (e *Evidence) stale(sections []*Section) (found []Violation) {
 	byAttempt := map[string]*Section{}
 	for _, s := range sections {
 		byAttempt[s.Attempt] = s
 	}
-	latest := map[string]*Section{} // by key: of those who wrote, who called last
+	latest := map[string]*Section{} // by key: of those that wrote, the last caller
 	for _, w := range e.Writes {
 		s := byAttempt[w.Attempt]
 		if s == nil || s.Enter == 0 {

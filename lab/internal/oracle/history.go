@@ -42,7 +42,7 @@ const (
 	again
 )
 
-// A lockState is who holds a lock. Those who share it are in others, in a form that can be
+// A lockState is the holder of a lock. Those that share it are in others, in a form that can be
 // compared.
 type lockState struct {
 	owner  int // 0: free, or shared
@@ -68,7 +68,7 @@ func (s lockState) without(owner int) lockState {
 	return s
 }
 
-// with is the state after somebody came, and whether there was room.
+// with is the state after another entered, and whether there was room.
 func (s lockState) with(op operation, fence int64) (bool, lockState) {
 	free := s.owner == 0 && s.others == ""
 	if op.limit == 1 {

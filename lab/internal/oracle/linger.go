@@ -129,7 +129,7 @@ func (e *Evidence) lastChance(owner *Section, s StoredClaim) int64 {
 	return s.Before
 }
 
-// leaseEnd is when a lease is over at the latest that nobody renews any more. A new leader
+// leaseEnd is when a lease is over at the latest that is not renewed any more. A new leader
 // of etcd, or one that is back, lets every lease begin anew.
 func (e *Evidence) leaseEnd(from int64) int64 {
 	end := from + e.longestLease()
@@ -216,7 +216,7 @@ func (e *Evidence) lossy(from, to, before int64) bool {
 	})
 }
 
-// story tells of the call that a stored claim is of, or the last one, and of the last fault.
+// story describes the call that left a stored claim, or the last one, and the last fault.
 func (e *Evidence) story(call *Section, s StoredClaim) string {
 	if call == nil {
 		return "it never called"

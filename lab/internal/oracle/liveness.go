@@ -8,7 +8,7 @@ import (
 	"github.com/ceyewan/genesis/lab/internal/schedule"
 )
 
-// idleTimeout is how long a lock may be free while somebody waits for it and no server
+// idleTimeout is how long a lock may be free while a worker waits for it and no server
 // is disturbed: the lease of a holder that died, and some.
 func (e *Evidence) idleTimeout() time.Duration {
 	switch e.Topology {
@@ -20,7 +20,7 @@ func (e *Evidence) idleTimeout() time.Duration {
 	return e.TTL + 2*time.Second
 }
 
-// idle finds waiters whom nobody served though the lock was free. Only keys whose
+// idle finds waiters that were not served though the lock was free. Only keys whose
 // locks all have the same lease are judged.
 func (e *Evidence) idle(sections []*Section) (found []Violation) {
 	for key, group := range byKey(sections, false) {
@@ -62,7 +62,7 @@ func waitedUntil(s *Section) int64 {
 
 type span struct{ from, to int64 }
 
-// spans are when somebody was inside, in order.
+// spans are when a worker was inside, in order.
 func spans(group []*Section) (all []span) {
 	for _, s := range group {
 		if s.Enter != 0 {
@@ -73,7 +73,7 @@ func spans(group []*Section) (all []span) {
 	return all
 }
 
-// longestGap is the longest time between from and to in which nobody was inside.
+// longestGap is the longest time between from and to in which no worker was inside.
 func longestGap(from, to int64, inside []span) (gapFrom, gapTo int64) {
 	at := from
 	for _, in := range inside {
@@ -99,7 +99,7 @@ const grace = 2 * time.Second
 func (e *Evidence) disturbed(worker, key string, from, to int64, grace time.Duration) (sum int64) {
 	at := from
 	for _, f := range e.Faults {
-		// One who sleeps through its lease may be next in line, and then is waited for.
+		// One that sleeps through its lease may be next in line, and then is waited for.
 		struck := (f.Worker == worker && !f.Kind.Kills()) || f.Kind == schedule.WorkerSleep
 		if f.Kind.OnWorkers() && !struck {
 			continue

@@ -15,7 +15,7 @@ import (
 // data, took its lock away: one renewal, on a busy machine.
 func (e *Evidence) learnWithin() int64 { return int64(e.TTL/3 + 1200*time.Millisecond) }
 
-// lateLosses finds holders who believed in their lock when the server had dropped it:
+// lateLosses finds holders that believed in their lock when the server had dropped it:
 // by its expiry, at all; taken away by others, for longer than a renewal takes.
 func (e *Evidence) lateLosses(sections []*Section) (found []Violation, judged int) {
 	byFence := map[string]*Section{}
@@ -87,7 +87,7 @@ func (e *Evidence) falseLosses(sections []*Section) (found []Violation) {
 			continue
 		}
 		at := s.Learned
-		if !s.Lost { // the release told of it
+		if !s.Lost { // the release reported it
 			at = s.Released
 		}
 		found = append(found, Violation{

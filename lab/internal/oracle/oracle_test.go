@@ -116,7 +116,7 @@ func TestTokensThatGoBack(t *testing.T) {
 	s.expect(t, "fence", "history")
 }
 
-// Beyond the assumptions two servers may have granted the lock, and he who was first
+// Beyond the assumptions two servers may have granted the lock, and the one that was first
 // may learn of it last.
 func TestTwoGrantsBeyondTheAssumptions(t *testing.T) {
 	s := newStory()

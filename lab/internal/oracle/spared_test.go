@@ -354,15 +354,15 @@ func TestAClosedRedlockLeavesNoHealthyNode(t *testing.T) {
 		from, to int64
 		want     []string
 	}{
-		"later":              {schedule.BlackHole, "", 1600, 2400, []string{"lingering"}},
-		"a second before":    {schedule.BlackHole, "", 10, 29, []string{"lingering"}},
-		"just before":        {schedule.BlackHole, "", 10, 900, nil},
-		"meanwhile":          {schedule.BlackHole, "", 1100, 1200, nil},
-		"until later":        {schedule.ServerPause, "", 1499, 2400, nil},
-		"another worker":     {schedule.WorkerPause, "b", 1100, 1200, []string{"lingering"}},
-		"the worker":         {schedule.WorkerPause, "a", 1100, 1200, nil},
-		"nobody notices":     {schedule.ScriptFlush, "", 1100, 1200, []string{"lingering"}},
-		"nobody, until last": {schedule.SiblingDelete, "", 1100, 2400, []string{"lingering"}},
+		"later":                {schedule.BlackHole, "", 1600, 2400, []string{"lingering"}},
+		"a second before":      {schedule.BlackHole, "", 10, 29, []string{"lingering"}},
+		"just before":          {schedule.BlackHole, "", 10, 900, nil},
+		"meanwhile":            {schedule.BlackHole, "", 1100, 1200, nil},
+		"until later":          {schedule.ServerPause, "", 1499, 2400, nil},
+		"another worker":       {schedule.WorkerPause, "b", 1100, 1200, []string{"lingering"}},
+		"the worker":           {schedule.WorkerPause, "a", 1100, 1200, nil},
+		"unnoticed":            {schedule.ScriptFlush, "", 1100, 1200, []string{"lingering"}},
+		"unnoticed to the end": {schedule.SiblingDelete, "", 1100, 2400, []string{"lingering"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := told()

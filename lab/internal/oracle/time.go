@@ -183,7 +183,7 @@ func (e *Evidence) struck(from, to int64, but string) bool {
 	return slices.ContainsFunc(e.Faults, func(f Struck) bool { return f.From <= to && f.To >= from && (but == "" || f.Worker != but) })
 }
 
-// recoveries are the times from the death of a holder to the next one, where somebody
+// recoveries are the times from the death of a holder to the next one, where a worker
 // was waiting and nothing else happened; beheaded are those where the leader of the
 // servers died at the same moment. Locks that one process held end together, so that of
 // each death only the longest counts.
@@ -218,7 +218,7 @@ func (e *Evidence) beheaded(worker string) bool {
 	return slices.ContainsFunc(e.Faults, func(f Struck) bool { return f.Kind == schedule.Beheading && f.Worker == worker })
 }
 
-// successor is who was granted the lock next, if somebody had been waiting since the
+// successor is the call that was granted the lock next, if a worker had been waiting since the
 // holder died. It may have died since, but not while it waited.
 func successor(group []*Section, dead *Section) (next *Section) {
 	waited := false

@@ -137,7 +137,7 @@ func (e *Evidence) lostGhost(sections []*Section, g Ghost) bool {
 	})
 }
 
-// ghostStory tells of the attempt that was granted what is left.
+// ghostStory describes the attempt that was granted what is left.
 func (e *Evidence) ghostStory(sections []*Section, g Ghost) string {
 	for _, s := range sections {
 		if s.Key != g.Key || s.Fence != g.Token || s.Enter == 0 {

@@ -39,7 +39,7 @@ type goals struct {
 	bites                                             int // lost updates and refused writes, which show that faults bite
 	kills                                             int // SIGKILLs of holders, on each backend
 	again                                             int // calls inside a held lock
-	faults, looks, others                             int // what struck, looks at what is stored, sections beside a master in trouble
+	faults, looks, others                             int // what struck, looks at what is stored, sections on masters next to one in trouble
 	times                                             int // of each time that is measured
 }
 

@@ -42,9 +42,9 @@ const (
 	ScriptFlush    Kind = "script-flush"
 	Compact        Kind = "compact"
 	SlotMigration  Kind = "slot-migration"
-	LeaseRevoke    Kind = "lease-revoke" // of somebody's lease
-	KeyDelete      Kind = "key-delete"   // of somebody's lock
-	// SiblingDelete is the deletion, as by an eviction, of one of the keys that stand next to
+	LeaseRevoke    Kind = "lease-revoke" // of a holder's lease
+	KeyDelete      Kind = "key-delete"   // of a holder's lock
+	// SiblingDelete is the deletion, as by an eviction, of one of the keys next to
 	// a lock: its queue, its waiters or its last token.
 	SiblingDelete Kind = "sibling-delete"
 	// ClockBack makes what is stored look as if the clock had been set back by an hour

@@ -3,13 +3,13 @@ package schedule
 import "fmt"
 
 // A Setup is what differs between the trials of a topology besides their faults: how
-// workers are configured, and as whom they reach the servers.
+// workers are configured, and the users as which they reach the servers.
 type Setup struct {
 	Batch     int    // Config.LocalBatch
 	Reentrant bool   // Config.EnableReentrant
 	Reopens   bool   // workers close their Client now and then, and open another
 	Routing   string // of a cluster client
-	Rights    string // of the users as whom workers come
+	Rights    string // of the users that workers log in as
 }
 
 // How cluster clients choose among a master and its replicas for what they take for a read.

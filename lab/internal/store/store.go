@@ -1,5 +1,5 @@
 // Package store is what the workers of a trial write to: for each key a counter
-// that looks at fencing tokens, and beside it one that does not.
+// that looks at fencing tokens, and next to it one that does not.
 package store
 
 import (
@@ -58,7 +58,7 @@ func Listen(path string) (*Store, error) {
 	return s, nil
 }
 
-// Close ends all connections and waits for those who served them.
+// Close ends all connections and waits for the goroutines that served them.
 func (s *Store) Close() error {
 	err := s.listener.Close()
 	s.mu.Lock()

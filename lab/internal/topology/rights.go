@@ -12,7 +12,7 @@ import (
 	"github.com/ceyewan/genesis/lab/internal/worker"
 )
 
-// The users as whom workers come. They have exactly the rights that the pages of the
+// The users that workers log in as. They have exactly the rights that the pages of the
 // backends name; MuteUser has those without any channel.
 const (
 	user     = "locks"
@@ -74,7 +74,7 @@ func as(b worker.Backend, setup schedule.Setup) worker.Backend {
 	return b
 }
 
-// root is who may do everything on etcd.
+// root is the user that may do everything on etcd.
 const root = "root"
 
 // addRole makes a user of etcd with rights on the prefix only, and switches users on.

@@ -42,7 +42,7 @@ func startSentinel(ctx context.Context, mode schedule.Mode, setup schedule.Setup
 	return t, nil
 }
 
-// watch has servers tell of changes to their keys.
+// watch makes servers publish changes to their keys.
 func watch(ctx context.Context, nodes []*servers.Redis) (err error) {
 	for _, n := range nodes {
 		err = errors.Join(err, say(ctx, n, "CONFIG", "SET", "notify-keyspace-events", watched))

@@ -19,7 +19,7 @@ import (
 // lease of the topology.
 var lastingKeys = []string{"slow-0", "slow-1", "brisk-0", "brisk-1"}
 
-// siblings are the keys that stand next to a lock, by the last letter of their names: the
+// siblings are the keys next to a lock, by the last letter of their names: the
 // queue, the waiters and the last token.
 func siblings(kind string) []string {
 	if kind == "redlock" {

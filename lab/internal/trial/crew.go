@@ -31,7 +31,7 @@ type workerProcess struct {
 	name string
 }
 
-// ErrCrash says that a worker ended although nobody had told it to, or not in good order.
+// ErrCrash says that a worker ended without being told to, or not in good order.
 var ErrCrash = errors.New("a worker crashed")
 
 func (m *workerProcess) crashed() error { return fmt.Errorf("%w: %s: %s", ErrCrash, m.name, m.Log()) }
@@ -135,13 +135,13 @@ func (c *crew) stop() (stuck []oracle.Stuck, err error) {
 
 // stop asks a worker to finish. If it had to be killed, it says so by its name.
 func (m *workerProcess) stop() (oracle.Stuck, error) {
-	told := mono.Now()
+	asked := mono.Now()
 	err := m.Stop()
 	switch {
 	case err == nil:
 		return oracle.Stuck{}, nil
 	case errors.Is(err, servers.ErrKilled):
-		return oracle.Stuck{Worker: m.name, From: told, To: mono.Now()}, nil
+		return oracle.Stuck{Worker: m.name, From: asked, To: mono.Now()}, nil
 	case errors.Is(err, servers.ErrExit):
 		return oracle.Stuck{}, fmt.Errorf("%w: %s: %w", ErrCrash, m.name, err)
 	}

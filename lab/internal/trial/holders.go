@@ -8,7 +8,7 @@ import (
 	"github.com/ceyewan/genesis/lab/internal/event"
 )
 
-// holders follows the log, to know who holds a slow key that another worker waits for.
+// holders follows the log, to know the holder of a slow key that another worker waits for.
 type holders struct {
 	tail    *event.Tail
 	holder  map[string]string          // worker by key

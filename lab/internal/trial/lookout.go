@@ -59,7 +59,7 @@ func (l *lookout) each(ctx context.Context, see func(key string, c dlock.Claim))
 	return nil
 }
 
-// lookAround notes what is stored a second after a fault was healed, if the next one
+// lookAround records what is stored a second after a fault was healed, if the next one
 // leaves the time. A look that a fault cut short shows nothing.
 func (t *trial) lookAround(ctx context.Context, next time.Time) error {
 	if time.Until(next) < oracle.CleanupTime+100*time.Millisecond {

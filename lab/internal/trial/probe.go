@@ -50,7 +50,7 @@ func (t *trial) watchMachine() (stop func()) {
 }
 
 // probe asks a server now and then. Questions that failed say that it was disturbed,
-// and nothing about the machine. note tells which server it is.
+// and nothing about the machine. note says which server it is.
 func (t *trial) probe(ctx context.Context, note string, ask func() error) {
 	tick := time.NewTicker(probeEvery)
 	defer tick.Stop()

@@ -38,7 +38,7 @@ type Backend struct {
 	Via map[string]string `json:"via,omitempty"`
 }
 
-// Prefix stands before all keys of the lab.
+// Prefix begins all keys of the lab.
 const Prefix = "lab:"
 
 // Encode makes an argument of orders.

@@ -38,7 +38,7 @@ func (w *worker) section(ctx, owner context.Context, s *session, t task, guard *
 	w.log.Add(exit)
 }
 
-// work reads, takes its time, and writes what it has read plus one. Those who share a
+// work reads, takes its time, and writes what it has read plus one. Those that share a
 // lock only read.
 func (w *worker) work(ctx, owner context.Context, s *session, t task, guard *dlock.Guard) {
 	seen, err := w.store.Read(t.key, guard.Token())

@@ -118,7 +118,7 @@ func (w *worker) toil(ctx context.Context, h hand) {
 	}
 }
 
-// rest pauses, but not for one who is told to stop.
+// rest pauses, but not after the order to stop.
 func rest(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -44,7 +44,7 @@ func Lose(tb testing.TB, c *dlock.Client, key string) {
 	}
 	claims, err := admin.Inspect(tb.Context(), key)
 	if err != nil || len(claims) == 0 {
-		tb.Fatalf("dlocktest: nobody holds %q (%v)", key, err)
+		tb.Fatalf("dlocktest: %q is not held (%v)", key, err)
 	}
 	guard, keyed := c.Held(key)
 	if err := admin.Evict(tb.Context(), key, claims[0].Token); err != nil {

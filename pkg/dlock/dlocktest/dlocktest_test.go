@@ -75,7 +75,7 @@ func TestTwoProcesses(t *testing.T) {
 func TestMisuse(t *testing.T) {
 	for name, misuse := range map[string]func(testing.TB){
 		"bad config":  func(tb testing.TB) { dlocktest.NewOn(tb, memlock.New(), nil) },
-		"nobody's":    func(tb testing.TB) { dlocktest.Lose(tb, dlocktest.New(t), "free") },
+		"free":        func(tb testing.TB) { dlocktest.Lose(tb, dlocktest.New(t), "free") },
 		"not allowed": func(tb testing.TB) { dlocktest.Lose(tb, plain(t), "k") },
 	} {
 		r := &recorder{TB: t}

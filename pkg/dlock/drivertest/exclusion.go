@@ -62,7 +62,7 @@ func mutualExclusion(s *suite) {
 		s.Errorf("%d overlaps in %d entries", n, entered.Load())
 	}
 	if entered.Load() == 0 {
-		s.Error("nobody entered")
+		s.Error("no worker entered")
 	}
 	s.submit(s.open(), request(s.ref("k")), driver.Held)
 }

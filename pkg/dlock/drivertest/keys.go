@@ -138,7 +138,7 @@ func FuzzKeys(f *testing.F, newHarness func(*testing.T) *Harness) {
 				return
 			}
 			if err != nil || st.Phase != driver.Held {
-				t.Fatalf("Acquire(%q) beside %q: %v, %v", name, one, st.Phase, err)
+				t.Fatalf("Acquire(%q) next to %q: %v, %v", name, one, st.Phase, err)
 			}
 			defer s.release(d, r, driver.Held)
 		}

@@ -291,6 +291,6 @@ func (s *suite) untilShown(trial func() (void string)) {
 
 // isLate reports whether a claim that was renewed, and lives for some time from then, may have
 // ended. It counts from our own calls, since a backend that does not renew says so in its Until, too.
-func (s *suite) isLate(renewed time.Time, lease time.Duration) bool {
-	return s.Caps.Lease && time.Since(renewed) > lease*9/10
+func (s *suite) isLate(renewed time.Time, lifetime time.Duration) bool {
+	return s.Caps.Lease && time.Since(renewed) > lifetime*9/10
 }

@@ -53,7 +53,7 @@ func order(s *suite) {
 
 func (s *suite) anyHeld(ds []driver.Driver, refs []driver.Ref) (found int) {
 	s.Helper()
-	s.eventually(s.patience(), "somebody holds the key", func() bool {
+	s.eventually(s.patience(), "the key is held", func() bool {
 		for i := range refs {
 			if s.look(ds[i], refs[i]).Phase == driver.Held {
 				found = i

@@ -90,7 +90,7 @@ func oneCluster(members []*clientv3.StatusResponse) driver.Finding {
 	f := driver.Finding{Name: "cluster", Detail: "the endpoints belong to one cluster"}
 	if n := len(ids); n > 1 {
 		f.Level, f.Detail = driver.Unsafe, fmt.Sprintf("the endpoints belong to %d clusters", n)
-		f.Fix = "give the client the endpoints of one cluster: each of them gives the same lock to somebody else"
+		f.Fix = "give the client the endpoints of one cluster: each of them gives the same lock to another client"
 	}
 	return f
 }

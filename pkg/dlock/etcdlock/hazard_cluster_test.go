@@ -180,7 +180,7 @@ func TestNeverFirstWithoutAKey(t *testing.T) {
 		}
 	}
 	// The watches of the waiters, and those of the holders for their own keys.
-	testenv.Eventually(t, patience, "the watches stand", func() bool { return countWatchers(t, server.Endpoint()) == 2*n })
+	testenv.Eventually(t, patience, "the watches are established", func() bool { return countWatchers(t, server.Endpoint()) == 2*n })
 	_, err := direct.Revoke(t.Context(), clientv3.LeaseID(storedClaims(t, direct, "k0")[1].Lease)) // of all that wait
 	check(t, err)
 	if left := leftovers(t, direct); len(left) != n {
@@ -324,10 +324,10 @@ func TestCompactedWatchBeginsAnew(t *testing.T) {
 	}
 	control := shaky.Watch(t.Context(), "control", clientv3.WithCreatedNotify())
 	if resp := <-control; !resp.Created {
-		t.Fatal("the control watch does not stand")
+		t.Fatal("the control watch is not established")
 	}
 	// The watches of the waiters, those of the holders for their own keys, and the control.
-	testenv.Eventually(t, patience, "the watches stand", func() bool { return countWatchers(t, server.Endpoint()) == 2*n+1 })
+	testenv.Eventually(t, patience, "the watches are established", func() bool { return countWatchers(t, server.Endpoint()) == 2*n+1 })
 	proxy.BlackHole(true)
 	proxy.Cut()
 	testenv.Eventually(t, patience, "the watches are cut", func() bool { return countWatchers(t, server.Endpoint()) == n })

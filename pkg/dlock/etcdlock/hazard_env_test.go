@@ -279,7 +279,7 @@ func (e *etcdEnv) PushesDropped(tb testing.TB) {
 
 func (e *etcdEnv) StallSubscriptions() func() bool {
 	e.DropPushes()
-	e.proxy.Cut() // the watch of an earlier lock may stand
+	e.proxy.Cut() // the watch of an earlier lock may be open
 	before := e.proxy.GRPCCalls()[watchPath]
 	return func() bool { return e.proxy.GRPCCalls()[watchPath] > before }
 }

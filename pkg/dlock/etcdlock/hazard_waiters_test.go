@@ -69,7 +69,7 @@ func TestReleaseBeforeTheWatchStands(t *testing.T) {
 		check(t, err)
 	}
 	if w := countWatchers(t, server.Endpoint()); w > n {
-		t.Fatalf("%d watches of waiters stand already", w-n)
+		t.Fatalf("%d watches of waiters are open already", w-n)
 	}
 	letIn()
 	allGranted(t, b, n)

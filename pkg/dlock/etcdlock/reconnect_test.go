@@ -106,7 +106,7 @@ func TestReconnectsAreLimited(t *testing.T) {
 	}
 	wg.Wait()
 	alone, idle, asked, waiting := dials[0], dials[1], dials[2], dials[3]
-	t.Logf("%v: %d dials without locks, %d with locks that nobody uses, %d with the client's back-off, %d with a waiter", span, alone, idle, asked, waiting)
+	t.Logf("%v: %d dials without locks, %d with unused locks, %d with the client's back-off, %d with a waiter", span, alone, idle, asked, waiting)
 	if alone == 0 {
 		t.Fatal("nothing was dialled")
 	}

@@ -189,7 +189,7 @@ func (s *queueWatcher) advance(c *claim, rev int64) error {
 	s.mu.Unlock()
 	var p position
 	var err error
-	if rev > 0 { // any member that has seen the deletion can tell, without asking the others
+	if rev > 0 { // any member that has seen the deletion can answer, without asking the others
 		p, err = s.look(ctx, c, since, clientv3.WithSerializable())
 	}
 	if rev == 0 || err != nil || p.phase != driver.Held || p.asOf < rev {

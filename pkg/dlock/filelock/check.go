@@ -26,7 +26,7 @@ func (d *fileDriver) Check(context.Context) ([]driver.Finding, error) {
 		return nil, classify(err)
 	}
 	d.listen.Do(func() { d.signals = d.store.signals(d.log) })
-	wakeUp := driver.Finding{Name: "wake-up", Detail: "waiters are told when a file is closed"}
+	wakeUp := driver.Finding{Name: "wake-up", Detail: "waiters are notified when a file is closed"}
 	if _, polls := d.signals.(poller); polls {
 		wakeUp.Level, wakeUp.Detail = driver.Warning, fmt.Sprintf("waiters look every %v", lastPoll)
 		wakeUp.Fix = "on Linux, raise fs.inotify.max_user_instances"

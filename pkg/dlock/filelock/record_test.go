@@ -71,9 +71,9 @@ func TestAwaited(t *testing.T) {
 		arrived int64
 		want    bool
 	}{
-		{"nobody waits", record{since: at(-time.Second)}, at(0), false},
+		{"no waiter", record{since: at(-time.Second)}, at(0), false},
 		{"one came before", record{since: at(-9), waited: at(-5), first: at(-time.Minute)}, at(0), true},
-		{"it is we who wait", record{since: at(-9), waited: at(-5), first: at(-time.Minute)}, at(-time.Minute), false},
+		{"we wait", record{since: at(-9), waited: at(-5), first: at(-time.Minute)}, at(-time.Minute), false},
 		{"one came after", record{since: at(-9), waited: at(-5), first: at(-3)}, at(-time.Millisecond), false},
 		{"it was refused by an earlier holder", record{since: at(-time.Millisecond), waited: at(-time.Second / 2), first: at(-time.Second)}, at(0), false},
 		{"the clock was set back", record{since: at(-9), waited: at(time.Hour), first: at(-time.Minute)}, at(0), false},

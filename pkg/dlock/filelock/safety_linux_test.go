@@ -85,7 +85,7 @@ func TestDirectoryOfOthers(t *testing.T) {
 		{name: "the group can write", perm: 0o770, uid: me},
 		{name: "all can write", perm: 0o777, uid: me},
 		{name: "all can write, and it is sticky", perm: 0o777 | os.ModeSticky, uid: me},
-		{name: "somebody else's", perm: 0o755, uid: me + 1},
+		{name: "another user's", perm: 0o755, uid: me + 1},
 		{name: "shared and ours", perm: 0o700, uid: me, shared: true, safe: true},
 		{name: "shared and sticky", perm: 0o777 | os.ModeSticky, uid: me, shared: true, safe: true},
 		{name: "shared and not sticky", perm: 0o777, uid: me, shared: true},

@@ -263,7 +263,7 @@ func (m *memory) Evict(ctx context.Context, key, id string, token int64) (driver
 func (m *memory) Check(context.Context) ([]driver.Finding, error) {
 	return []driver.Finding{{
 		Level: driver.Warning, Name: "scope",
-		Detail: "locks are kept in the memory of this process and exclude nobody outside it",
+		Detail: "locks are kept in the memory of this process and do not exclude other processes",
 		Fix:    "choose the redis, etcd or file backend for contenders in several processes",
 	}}, nil
 }

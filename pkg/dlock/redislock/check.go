@@ -102,7 +102,7 @@ func clock(ctx context.Context, node redis.Cmdable) driver.Finding {
 
 func judgeClock(apart, between time.Duration) driver.Finding {
 	f := driver.Finding{Name: "clock"}
-	f.Detail = fmt.Sprintf("%v apart from ours, give or take %v", apart.Round(time.Millisecond), between.Round(time.Millisecond))
+	f.Detail = fmt.Sprintf("differs from this machine's by %v, give or take %v", apart.Round(time.Millisecond), between.Round(time.Millisecond))
 	if apart > maxClockOffset+between {
 		f.Level, f.Fix = driver.Warning, "set the clocks by NTP: a server that has lost its data, or takes over from one, takes its tokens from its clock"
 	}
@@ -129,7 +129,7 @@ func allSlots(ctx context.Context, node redis.Cmdable) driver.Finding {
 func (d *redisDriver) version(info redisnode.Info) driver.Finding {
 	f := redisnode.Version(info)
 	if f.Level == driver.OK && d.cluster != nil && info.Before(7, 0) {
-		f.Level, f.Fix = driver.Warning, "use Redis 7 or newer on a cluster: before it waiters are not told when they get the key, and find out within a second"
+		f.Level, f.Fix = driver.Warning, "use Redis 7 or newer on a cluster: before it waiters are not notified when they get the key, and find out within a second"
 	}
 	return f
 }

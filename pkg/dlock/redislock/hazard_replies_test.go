@@ -126,7 +126,7 @@ func TestForeignReplyIsRefused(t *testing.T) {
 		a, b := fmt.Sprintf("a%d", i), fmt.Sprintf("b%d", i)
 		swap.keep()
 		g := acquire(t, c, a) // its answer is kept
-		taken, err := direct.SetNX(context.Background(), b, "of somebody else", time.Minute).Result()
+		taken, err := direct.SetNX(context.Background(), b, "of another client", time.Minute).Result()
 		if err != nil || !taken {
 			t.Fatal(taken, err)
 		}

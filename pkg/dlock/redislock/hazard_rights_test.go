@@ -80,7 +80,7 @@ func TestMinimalACL(t *testing.T) {
 	rules := slices.Concat(minimalACL(t), aclPush, aclAdmin, aclCheck, keyPatterns("suite:"), []string{"&dlock:*"})
 	t.Log("ACL SETUSER locks on >secret resetkeys resetchannels", strings.Join(rules, " "))
 	setUser(t, admin, "locks", []string{">secret"}, rules)
-	setUser(t, admin, "default", rules) // as whom the child processes of the suite come
+	setUser(t, admin, "default", rules) // as which the child processes of the suite log in
 	client := redis.NewClient(&redis.Options{Addr: server.Addr(), Username: "locks", Password: "secret", ContextTimeoutEnabled: true})
 	defer client.Close()
 	for _, forbidden := range []*redis.Cmd{
@@ -371,7 +371,7 @@ func TestNamesAreRefusedOrExact(t *testing.T) {
 	listed := listAll(t, other)
 	for name := range listed {
 		if held[name] == nil {
-			t.Errorf("%q is listed, and nobody holds it", name)
+			t.Errorf("%q is listed, and is not held", name)
 		}
 	}
 	for name, g := range held {

@@ -759,7 +759,7 @@ func useWithoutReplicas(ctx context.Context, t *testing.T, a, b *dlock.Client, k
 		t.Errorf("claims %v", claims)
 	}
 	if took := time.Since(began); took > testenv.UnderStress(2500*time.Millisecond, time.Second) { // the client gives up on a replica after 3 s
-		t.Errorf("it took %v: somebody asked a replica", took)
+		t.Errorf("it took %v: a replica was asked", took)
 	}
 }
 

@@ -171,7 +171,7 @@ func TestScriptPassesOverSome(t *testing.T) {
 		s.wait("f", 1000, 1_000_000, 0, "-")
 		s.release("a", "held a 0")
 		if value, _ := s.do("GET", s.n.lock).(string); !strings.HasPrefix(value, want) {
-			t.Errorf("behind %d waiters that nobody listens for, %q was served", unheard, value)
+			t.Errorf("behind %d waiters without subscribers, %q was served", unheard, value)
 		}
 	}
 }

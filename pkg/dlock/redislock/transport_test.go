@@ -136,9 +136,9 @@ func TestStalledMasterCostsOthersNothing(t *testing.T) {
 			if os.Getenv("DLOCK_STRESS") == "1" {
 				least = 0.9
 			}
-			t.Logf("%.0f pairs/s before; then %.0f beside callers that are stuck, %.0f of a Client without", before, during, usual)
+			t.Logf("%.0f pairs/s before; then %.0f next to callers that are stuck, %.0f of a Client without", before, during, usual)
 			if during < least*usual {
-				t.Errorf("%.2f of the pairs beside a stalled master, want %.2f", during/usual, least)
+				t.Errorf("%.2f of the pairs next to a stalled master, want %.2f", during/usual, least)
 			}
 			cancel()
 			stuck.Wait()

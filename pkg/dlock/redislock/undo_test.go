@@ -136,6 +136,6 @@ func TestUnwantedGrantGoesBackBeforeReplicasConfirm(t *testing.T) {
 	select {
 	case <-releases:
 	case <-time.After(time.Minute):
-		t.Error("a grant that nobody wants was not given back")
+		t.Error("an unwanted grant was not given back")
 	}
 }

@@ -17,7 +17,7 @@ func (s *set) evict(tb testing.TB, key string) {
 	claims, err := admin.Inspect(tb.Context(), key)
 	check(tb, err)
 	if len(claims) == 0 || claims[0].Token == 0 {
-		tb.Fatalf("nobody has %s: %v", key, claims)
+		tb.Fatalf("%s is not held: %v", key, claims)
 	}
 	check(tb, admin.Evict(tb.Context(), key, claims[0].Token))
 }
@@ -85,7 +85,7 @@ func (s *set) waits(tb testing.TB, key string) {
 			return
 		}
 		if time.Now().After(end) {
-			tb.Fatal("nobody waits")
+			tb.Fatal("there is no waiter")
 		}
 	}
 }

@@ -158,7 +158,7 @@ func (e *subscription) report(cause error) {
 	d.log.Debug("subscription failed", "node", e.node.addr, "error", cause)
 	if redis.HasErrorPrefix(cause, "NOPERM") {
 		d.unheard.Do(func() {
-			d.log.Warn("the user has no rights to channels: waiters are not told that a lock is free, and only ask once a second",
+			d.log.Warn("the user has no rights to channels: waiters are not notified that a lock is free, and only ask once a second",
 				"node", e.node.addr, "cure", "ACL SETUSER <user> &"+channelPrefix+"*", "error", cause)
 		})
 	}
@@ -261,7 +261,7 @@ func (d *redDriver) onMessage(channel, payload string) {
 	}
 	q.waiting[0].unheard = 0 // queueOf returns no empty queue
 	if part[0] == "taken" {
-		if token > q.freed { // else a node tells late what is over
+		if token > q.freed { // else a node reports late what has ended
 			q.stopTimer()
 		}
 		q.taken = max(q.taken, token)

@@ -54,7 +54,7 @@ func TestASlowSubscriptionDelaysNoOther(t *testing.T) {
 	select {
 	case <-asked:
 	case <-time.After(time.Minute):
-		t.Error("who asks waits for the connection")
+		t.Error("the caller waits for the connection")
 	}
 	close(release)
 	<-closed

@@ -293,7 +293,7 @@ func TestScriptReleases(t *testing.T) {
 	e.acquire("a", 2, 100, 0, "ours a 100")
 	e.release("a", 0, 3, "", "held a 100 0")
 	if stats := e.node.client.Info(context.Background(), "commandstats").Val(); strings.Contains(stats, "cmdstat_publish") {
-		t.Error("nobody listens, and yet it was published")
+		t.Error("there is no subscriber, and yet it was published")
 	}
 	p := e.subscribe()
 	e.acquire("a", 2, 100, 0, "ours a 100")

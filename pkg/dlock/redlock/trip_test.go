@@ -69,7 +69,7 @@ func TestTripNeedsSilentNodes(t *testing.T) {
 	optional := newTrip(1, 0, time.Hour)
 	defer optional.end()
 	if !optional.spares() {
-		t.Error("a silent node was asked that nobody needs")
+		t.Error("a silent node was asked that is not needed")
 	}
 }
 

@@ -1,5 +1,5 @@
 // Package durations writes structs as JSON with durations as text, such as "1.5s", and
-// reads them. encoding/json alone has a number of nanoseconds, which nobody writes by hand,
+// reads them. encoding/json alone has a number of nanoseconds, which is hard to write by hand,
 // and cannot read what files of configuration have.
 package durations
 

@@ -1,8 +1,8 @@
--- Takes a lock for somebody, the naive way.
+-- Takes a lock for a caller, the naive way.
 -- KEYS lock, fence, tombstone
 -- ARGV id, px (0: no expiry), absolute (1: px is a time), force (1: whoever has it), info,
 --      clock (0: tokens do not follow it)
--- Returns the token, or '' if somebody else has the lock.
+-- Returns the token, or '' if another caller has the lock.
 local value = redis.call('GET', KEYS[1])
 if redis.call('EXISTS', KEYS[3]) == 1 then return '' end
 if value and string.sub(value, 1, 32) == ARGV[1] then

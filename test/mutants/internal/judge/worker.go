@@ -236,7 +236,7 @@ var (
 	hungTest   = regexp.MustCompile(`panic: test timed out after .*\n\s*running tests:\n\s*([^\s/]+)`)
 )
 
-// explain finds out which test failed, and how. After a panic in a goroutine that is nobody's it
+// explain finds out which test failed, and how. After a panic in a goroutine of no test it
 // does not know the test.
 func explain(out []byte, timedOut bool) Verdict {
 	text := string(out)
