@@ -107,7 +107,7 @@ func TestServersEndWithTheTest(t *testing.T) {
 		}
 	})
 	if redis == nil {
-		t.Skip("no server to look at")
+		t.Skip("redis-server is not installed, so the inner test was skipped")
 	}
 	if redis.Running() || proxy.Open() != 0 {
 		t.Error("the server or a connection outlived its test")

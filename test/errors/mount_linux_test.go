@@ -15,7 +15,7 @@ func mountTmpfs(t *testing.T) string {
 	dir := t.TempDir()
 	err := unix.Mount("none", dir, "tmpfs", 0, "size=16k,mode=0700")
 	if err != nil {
-		t.Skipf("a file system cannot be mounted: %v", err)
+		t.Skipf("needs the right to mount a tmpfs, which root has outside of most containers: %v", err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
 	return dir
@@ -33,7 +33,7 @@ func noRights(t *testing.T) string {
 	var st unix.Statfs_t
 	check(t, unix.Statfs("/sys", &st))
 	if st.Flags&unix.ST_RDONLY != 0 {
-		t.Skip("root may make any directory here")
+		t.Skip("root is denied a directory only in a writable /sys, and /sys is read-only here; run it as another user")
 	}
 	return "/sys/dlock"
 }

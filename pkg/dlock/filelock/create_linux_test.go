@@ -76,7 +76,7 @@ func asUser(t *testing.T, uid int, f func()) {
 // A new file of another user that is not open yet is waited for; an old one is not.
 func TestFileIsAboutToBeOpened(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("only root can be another user")
+		t.Skip("needs root: only root can create a file as another user")
 	}
 	dir, err := os.MkdirTemp("", "locks")
 	if err != nil {

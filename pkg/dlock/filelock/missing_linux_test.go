@@ -59,7 +59,7 @@ func TestLockWhereDirectoryLeadsNowhere(t *testing.T) {
 // is. The umask belongs to the process, so this test is not parallel.
 func TestParentsOfSharedDirectory(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("only root makes a shared directory")
+		t.Skip("needs root: only root creates a shared directory that is missing")
 	}
 	base := mkdir(t, 0o750)
 	dir := filepath.Join(base, "a", "b", "locks")

@@ -19,7 +19,7 @@ const parent = `setsid sleep 300 & echo $! >"$TMPDIR/pids"; sleep 300 & echo $! 
 
 func TestNothingOutlivesACommand(t *testing.T) {
 	if _, err := os.Stat("/proc/self/environ"); err != nil {
-		t.Skip("no /proc to find processes in")
+		t.Skip("processes are found by their environment in /proc, which this system does not have")
 	}
 	for _, how := range []string{"limit", "cancel"} {
 		t.Run(how, func(t *testing.T) {
