@@ -25,7 +25,7 @@ const (
 	dawdle   = 6 * time.Second
 )
 
-// Users call wrong. An Extend is only exact if nothing fails, and not on redlock, which
+// wrong is called by users. An Extend is only exact if nothing fails, and not on redlock, which
 // allows for clocks that drift. It is not judged either where Clients read the real clock of
 // suspends, which moves with the real time that a run takes.
 func (s *Simulation) wrong(kind, format string, args ...any) {
@@ -61,7 +61,7 @@ func (s *Simulation) checkReturn(q *Request) {
 	}
 }
 
-// A Store calls Attempts for every call that was sent to it. That of a call for a lock
+// Attempts is called by a Store for every call that was sent to it. That of a call for a lock
 // contains its purpose.
 func (s *Simulation) Attempts(call string) {
 	s.mu.Lock()

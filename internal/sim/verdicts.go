@@ -211,7 +211,7 @@ func (s *Simulation) mayBeGone(h *Hold) bool {
 // answerIn is how soon an Extend is answered if nothing fails.
 const answerIn = time.Second
 
-// Users call extended for an Extend that has returned: whether the lock was lost before,
+// extended is called by users for an Extend that has returned: whether the lock was lost before,
 // and the context of the call, which it had for so long.
 func (s *Simulation) extended(limit context.Context, h *Hold, lost bool, long time.Duration, err error) {
 	switch {
