@@ -48,10 +48,12 @@ they are kept in Redis or etcd and hold for every host that uses the same server
   dlock run --try nightly -- ./report.sh
   DLOCK_BACKEND=redis://localhost dlock run deploy -- make deploy
   dlock ls`,
-		SilenceErrors: true, SilenceUsage: true,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		SilenceErrors: true, SilenceUsage: true, SuggestionsMinimumDistance: 2,
+		Version: version().String(),
+		Args:    noArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetOut(w.stdout)
 	root.SetErr(w.stderr)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, "%w", err) })
@@ -61,10 +63,23 @@ they are kept in Redis or etcd and hold for every host that uses the same server
 	flags.BoolVarP(&w.verbose, "verbose", "v", false, "write the log of the lock client to standard error")
 	root.AddCommand(w.completesKey(w.runCommand()), w.lsCommand(), w.showCommand(), w.watchCommand(), w.evictCommand(), w.benchCommand(),
 		w.doctorCommand(), w.versionCommand(), backendsTopic())
+	checkArgs(root)
 	for _, c := range root.Commands() {
 		checkArgs(c)
 	}
 	return root
+}
+
+// noArgs refuses a command that does not exist, and names those that may be meant.
+func noArgs(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	hint := ""
+	if similar := cmd.SuggestionsFor(args[0]); len(similar) > 0 {
+		hint = "; did you mean " + strings.Join(similar, " or ") + "?"
+	}
+	return fmt.Errorf("unknown command %q%s", args[0], hint)
 }
 
 // checkArgs makes wrong arguments an error of usage.

@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -21,20 +22,22 @@ import (
 // A run is one call of dlock run.
 type run struct {
 	*app
-	cmd  *cobra.Command
-	key  string
-	args []string // the command and its arguments
-	path string   // where the command is
+	cmd   *cobra.Command
+	key   string
+	args  []string // the command and its arguments
+	shell string   // the command as a string for sh
+	path  string   // where the command is
 
 	try, shared, quiet, asJSON bool
 
-	permits int
-	wait    time.Duration
-	ttl     time.Duration
-	grace   time.Duration // from asking the command to end to killing it
-	minHold time.Duration
-	maxHold time.Duration
-	onLost  string
+	permits  int
+	conflict int // the exit code if the lock is taken
+	wait     time.Duration
+	ttl      time.Duration
+	grace    time.Duration // from asking the command to end to killing it
+	minHold  time.Duration
+	maxHold  time.Duration
+	onLost   string
 
 	*session
 	reporter reporter
@@ -52,7 +55,7 @@ const (
 func (w *app) runCommand() *cobra.Command {
 	r := &run{app: w}
 	cmd := &cobra.Command{
-		Use:   "run [flags] KEY -- COMMAND [ARG...]",
+		Use:   "run [flags] KEY [flags] -- COMMAND [ARG...]",
 		Short: "Run a command while holding a lock",
 		Long: `Run waits for the lock KEY, runs the command, and releases the lock when the command
 has ended. It exits with the command's own code.
@@ -74,18 +77,14 @@ Exit codes other than the command's own:
 		Example: `  dlock run backup -- tar czf /backup/home.tgz /home
   dlock run --try nightly -- ./report.sh      # exit 75 at once if it runs already
   dlock run --wait 30s deploy -- make deploy
+  dlock run -n nightly -c './report.sh | mail -s report ops'
   dlock run --shared data -- ./read.sh        # together with other readers
   dlock run --permits 3 gpu -- ./train.sh     # at most three at a time`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) < 2 || (len(args) == 2 && args[1] == "--") {
-				return errors.New("a KEY and a COMMAND are needed")
-			}
-			return nil
-		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			r.cmd, r.key, r.args = cmd, args[0], args[1:]
-			if r.args[0] == "--" {
-				r.args = r.args[1:]
+		Args: r.parse,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			r.cmd = cmd
+			if cmd.Flags().Changed("help") {
+				return cmd.Help()
 			}
 			return r.do()
 		},
@@ -94,17 +93,44 @@ Exit codes other than the command's own:
 	return cmd
 }
 
+// parse reads the key and the command. Flags may also stand between them, as those of flock do.
+func (r *run) parse(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return errors.New("a KEY and a COMMAND are needed")
+	}
+	f := cmd.Flags()
+	r.key, r.args = args[0], args[1:]
+	if len(r.args) > 0 && strings.HasPrefix(r.args[0], "-") {
+		if err := f.Parse(r.args); err != nil {
+			return err
+		}
+		r.args = f.Args()
+	}
+	switch {
+	case f.Changed("help"):
+	case r.shell != "" && len(r.args) > 0:
+		return errors.New("--command and a COMMAND exclude each other")
+	case r.shell != "":
+		r.args = []string{"sh", "-c", r.shell}
+	case len(r.args) == 0:
+		return errors.New("a KEY and a COMMAND are needed")
+	}
+	return nil
+}
+
 func (r *run) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.SetInterspersed(false) // what follows KEY belongs to the command
 	f.BoolVarP(&r.try, "try", "n", false, "do not wait: exit 75 if the lock is taken")
-	f.DurationVarP(&r.wait, "wait", "w", 0, "wait at most this long, then exit 75")
-	f.DurationVar(&r.ttl, "ttl", defaultRunTTL, "how long the lock outlives this process, at least three times --grace; files need none")
+	f.StringVarP(&r.shell, "command", "c", "", "run this `string` with sh -c")
+	f.VarP(newDuration(&r.wait, 0), "wait", "w", "wait at most this long, then exit 75; a number alone means seconds")
+	f.IntVarP(&r.conflict, "conflict-exit-code", "E", ExitNotAcquired, "exit with `N` instead of 75 if the lock is taken")
+	f.Var(newDuration(&r.ttl, defaultRunTTL), "ttl", "how long the lock outlives this process, at least three times --grace; files need none")
 	f.BoolVarP(&r.shared, "shared", "s", false, "hold together with others that do the same; those that do not wait for all of them")
 	f.IntVar(&r.permits, "permits", 0, "at most `N` hold at a time; all must say the same N")
-	f.DurationVar(&r.minHold, "min-hold", 0, "keep the lock for at least this long, so that a short job runs once though clocks differ")
-	f.DurationVar(&r.maxHold, "max-hold", 0, "end the command after this long, and exit 76")
-	f.DurationVar(&r.grace, "grace", defaultGrace, "from TERM to KILL; a third of --ttl if that is less")
+	f.Var(newDuration(&r.minHold, 0), "min-hold", "keep the lock for at least this long, so that a short job runs once though clocks differ")
+	f.Var(newDuration(&r.maxHold, 0), "max-hold", "end the command after this long, and exit 76")
+	f.Var(newDuration(&r.grace, defaultGrace), "grace", "from TERM to KILL; a third of --ttl if that is less")
 	f.StringVar(&r.onLost, "on-lost", "kill", "what to do with the command if the lock is lost: kill or warn")
 	f.BoolVarP(&r.quiet, "quiet", "q", false, "say nothing but errors")
 	f.BoolVar(&r.asJSON, "json", false, "write what happens to standard error as lines of JSON")
@@ -133,20 +159,42 @@ func (r *run) check() error {
 		return fmt.Errorf("--ttl %v is less than three times --grace %v: there would be no time to end the command before the lock passes on", r.ttl, r.grace)
 	case r.maxHold > 0 && r.minHold > r.maxHold:
 		return fmt.Errorf("--min-hold %v is above --max-hold %v", r.minHold, r.maxHold)
+	case r.conflict < 0 || r.conflict > 255:
+		return fmt.Errorf("--conflict-exit-code %d is not between 0 and 255", r.conflict)
 	case r.onLost != "kill" && r.onLost != "warn":
 		return fmt.Errorf("--on-lost %q is neither kill nor warn", r.onLost)
 	}
 	return nil
 }
 
-func (r *run) do() (err error) {
+// do runs the command, and reports as JSON why it could not, if that is asked for.
+func (r *run) do() error {
+	r.reporter = newReporter(r)
+	err := r.withConflictCode(r.run())
+	var e *exit
+	if !r.asJSON || !errors.As(err, &e) || e.err == nil {
+		return err
+	}
+	r.reporter.event(event{What: "failed", Code: &e.code, Error: e.err.Error()})
+	return &exit{e.code, nil}
+}
+
+// withConflictCode replaces the exit code of a lock that is taken.
+func (r *run) withConflictCode(err error) error {
+	var e *exit
+	if errors.As(err, &e) && errors.Is(e.err, dlock.ErrLockHeldByOther) {
+		return &exit{r.conflict, e.err}
+	}
+	return err
+}
+
+func (r *run) run() (err error) {
 	if err := r.check(); err != nil {
 		return usage(r.cmd, "%w", err)
 	}
 	if r.path, err = find(r.args[0]); err != nil {
 		return err
 	}
-	r.reporter = newReporter(r)
 	if r.session, err = r.connect(r.cmd, r.logger()); err != nil {
 		return err
 	}

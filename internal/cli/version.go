@@ -25,16 +25,21 @@ func (w *app) versionCommand() *cobra.Command {
 			if asJSON {
 				return writeJSON(w.stdout, v)
 			}
-			w.print("dlock %s", v.Version)
-			if v.Revision != "" {
-				w.print(" (%s)", v.Revision)
-			}
-			w.print(", %s, %s\n", v.Go, v.Platform)
+			w.print("%s\n", v)
 			return nil
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON")
 	return cmd
+}
+
+// String is one line for people.
+func (v versionOf) String() string {
+	text := "dlock " + v.Version
+	if v.Revision != "" {
+		text += " (" + v.Revision + ")"
+	}
+	return text + ", " + v.Go + ", " + v.Platform
 }
 
 func version() versionOf {

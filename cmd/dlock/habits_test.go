@@ -1,0 +1,95 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// What users of flock type works: flags after the key, seconds without a unit, a string for the
+// shell, an exit code of their choice.
+func TestRunAsFlockIsUsed(t *testing.T) {
+	t.Parallel()
+	backend := files(t)
+	for _, tc := range []struct {
+		args []string
+		out  string
+		code int
+		errs string
+	}{
+		{args: []string{"k", "--try", "--", "echo", "a"}, out: "a\n"},
+		{args: []string{"k", "-n", "echo", "-n", "a"}, out: "a"},
+		{args: []string{"k", "-c", "echo a; exit 3"}, out: "a\n", code: 3},
+		{args: []string{"-c", "echo a", "k"}, out: "a\n"},
+		{args: []string{"-w", "30", "k", "echo", "a"}, out: "a\n"},
+		{args: []string{"k", "--wait", "0.5", "--ttl=20", "--", "echo", "a"}, out: "a\n"},
+		{args: []string{"-E", "9", "k", "--", "sh", "-c", "exit 75"}, code: 75}, // the command's own
+		{args: []string{"k", "--help"}, out: "Run waits for the lock KEY"},
+		{args: []string{"-w", "soon", "k", "true"}, code: 64, errs: "--wait"},
+		{args: []string{"-w", "inf", "k", "true"}, code: 64, errs: "--wait"},
+		{args: []string{"k", "-c", "true", "--", "true"}, code: 64, errs: "--command"},
+		{args: []string{"k", "--no-such-flag", "--", "true"}, code: 64, errs: "no-such-flag"},
+		{args: []string{"k", "-E", "256", "true"}, code: 64, errs: "--conflict-exit-code 256"},
+		{args: []string{"k", "-n", "--"}, code: 64, errs: "COMMAND"},
+		{args: nil, code: 64, errs: "KEY"},
+	} {
+		out, errs, code := dlock(t, backend, append([]string{"run"}, tc.args...)...)
+		if code != tc.code || !strings.HasPrefix(out, tc.out) || !strings.Contains(errs, tc.errs) || (tc.errs == "" && errs != "") {
+			t.Errorf("%q: exit %d, %q, %q", tc.args, code, out, errs)
+		}
+	}
+	witness := filepath.Join(t.TempDir(), "w")
+	wrap(t, backend, "obedient", witness, "k").says(t, "ready")
+	if _, errs, code := dlock(t, backend, "run", "k", "-n", "-E", "9", "--", "true"); code != 9 || !strings.Contains(errs, "held by") {
+		t.Errorf("taken: exit %d, %q", code, errs)
+	}
+}
+
+// With --json, every line on standard error is JSON, whatever goes wrong, and the last one has the
+// exit code.
+func TestRunReportsFailuresAsJSON(t *testing.T) {
+	t.Parallel()
+	backend, witness := files(t), filepath.Join(t.TempDir(), "w")
+	wrap(t, backend, "obedient", witness, "k").says(t, "ready")
+	for _, tc := range []struct {
+		backend string
+		args    []string
+		code    int
+	}{
+		{backend, []string{"--try", "k", "--", "true"}, 75},
+		{backend, []string{"--wait", "1ms", "k", "--", "true"}, 75},
+		{backend, []string{"--ttl", "1s", "--grace", "1s", "free", "--", "true"}, 64},
+		{backend, []string{"--permits", "2", "", "--", "true"}, 64},
+		{backend, []string{"--max-hold", "50ms", "--grace", "10ms", "free", "--", "sleep", "60"}, 76},
+		{backend, []string{"free", "--", "no-such-command"}, 127},
+		{"redis://127.0.0.1:1", []string{"--try", "k", "--", "true"}, 69},
+	} {
+		_, errs, code := dlock(t, tc.backend, append([]string{"run", "--json"}, tc.args...)...)
+		var last struct {
+			Event, Error string
+			Code         int
+		}
+		lines := bytes.Split(bytes.TrimSpace([]byte(errs)), []byte("\n"))
+		for _, line := range lines {
+			if err := json.Unmarshal(line, &last); err != nil {
+				t.Errorf("%q: %q is not JSON: %v", tc.args, line, err)
+			}
+		}
+		if code != tc.code || last.Event != "failed" || last.Code != tc.code || last.Error == "" {
+			t.Errorf("%q: exit %d, and the last line is %q", tc.args, code, lines[len(lines)-1])
+		}
+	}
+}
+
+func TestRootCommand(t *testing.T) {
+	t.Parallel()
+	long, _, _ := dlock(t, files(t), "version")
+	if out, _, code := dlock(t, files(t), "--version"); code != 0 || out != long || !strings.HasPrefix(out, "dlock ") {
+		t.Errorf("--version: exit %d, %q; version prints %q", code, out, long)
+	}
+	if _, errs, code := dlock(t, files(t), "rnu", "k", "--", "true"); code != 64 || !strings.Contains(errs, "did you mean run?") {
+		t.Errorf("exit %d, %q", code, errs)
+	}
+}
