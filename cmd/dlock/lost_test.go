@@ -186,7 +186,8 @@ func TestLostByDeletion(t *testing.T) {
 // command that is not ended comes later.
 var busy = testenv.UnderStress(30*time.Second, 100*time.Millisecond)
 
-// The server dies for good: the command ends all the same.
+// The server dies for good: the command ends all the same. The first failed renewal and the end both
+// say why.
 func TestLostServer(t *testing.T) {
 	t.Parallel()
 	onLeases(t, func(t *testing.T, l *lease) {
@@ -199,6 +200,19 @@ func TestLostServer(t *testing.T) {
 		diesWithin(t, witness, shortTTL+busy)
 		if code := h.ends(t); code != 76 {
 			t.Errorf("exit %d, %s", code, h.stderr.String())
+		}
+		why := "connection refused"
+		if strings.HasPrefix(l.backend, "etcd") {
+			why = "no answer within" // its client goes on dialing
+		}
+		said := h.stderr.String()
+		for _, want := range []string{
+			"dlock: the lock could not be renewed: ", "; the lock is valid for another ", "dlock: ending the command: the lock could not be renewed: ",
+			"dlock: the command was ended: the lock could not be renewed: ",
+		} {
+			if !strings.Contains(said, want) || strings.Count(said, why) != 3 {
+				t.Errorf("it does not say %q, and three times %q: %s", want, why, said)
+			}
 		}
 	})
 }

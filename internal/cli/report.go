@@ -23,6 +23,7 @@ type event struct {
 	Code    *int       `json:"code,omitempty"`
 	Error   string     `json:"error,omitempty"`
 	Waiting *time.Time `json:"waiting_since,omitempty"`
+	Valid   float64    `json:"valid_for_seconds,omitempty"`
 }
 
 // A holder is who has a lock.
@@ -51,9 +52,10 @@ func newReporter(r *run) reporter {
 
 // loud are the events that are shown to people; the others are seen anyway.
 var loud = map[string]string{
-	"lost":        "the lock was lost, and the command goes on: %s",
-	"ending":      "ending the command: %s",
-	"unconfirmed": "the lock may stay until its TTL has passed: %s",
+	"lost":           "the lock was lost, and the command goes on: %s",
+	"ending":         "ending the command: %s",
+	"renewal-failed": "the lock could not be renewed: %s",
+	"unconfirmed":    "the lock may stay until its TTL has passed: %s",
 }
 
 func (r *reporter) event(e event) {
@@ -62,9 +64,15 @@ func (r *reporter) event(e event) {
 		_ = writeJSON(r.out, e) // standard error may be closed
 		return
 	}
-	if text, ok := loud[e.What]; ok && !r.quiet {
-		fmt.Fprintf(r.out, "dlock: "+text+"\n", e.Error)
+	text, ok := loud[e.What]
+	if !ok || r.quiet {
+		return
 	}
+	line := fmt.Sprintf("dlock: "+text, e.Error)
+	if e.Valid > 0 {
+		line += "; the lock is valid for another " + age(time.Duration(e.Valid*float64(time.Second)))
+	}
+	fmt.Fprintln(r.out, safe(line))
 }
 
 // waits shows the wait until stop is called: a line that changes on a terminal,

@@ -44,6 +44,8 @@ type run struct {
 	guard    *dlock.Guard
 	taken    time.Time
 
+	unrenewed <-chan error // why renewals fail
+
 	guardianGone func() // waits for the guardian; nil if there was none
 }
 
@@ -195,7 +197,9 @@ func (r *run) run() (err error) {
 	if r.path, err = find(r.args[0]); err != nil {
 		return err
 	}
-	if r.session, err = r.connect(r.cmd, r.logger()); err != nil {
+	log, unrenewed := watchRenewals(r.logger())
+	r.unrenewed = unrenewed
+	if r.session, err = r.connect(r.cmd, log); err != nil {
 		return err
 	}
 	defer r.endSession()

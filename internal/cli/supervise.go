@@ -21,6 +21,7 @@ type supervisor struct {
 	killAt     time.Time // zero: nothing is wrong
 	killed     bool
 	why        error // why the command is being ended
+	unrenewed  error // why the last renewal failed; nil after one that did not
 }
 
 // supervise runs the command until it has ended, and returns its exit code.
@@ -47,6 +48,8 @@ func (r *run) supervise(signals <-chan os.Signal) (int, error) {
 			s.lost()
 		case <-over:
 			s.end(fmt.Errorf("the command ran longer than --max-hold %v", r.maxHold), time.Now().Add(r.grace))
+		case err := <-r.unrenewed:
+			s.renewalFailed(err)
 		case <-s.child.stopped:
 			s.child.suspend()
 			continue // a lock that was lost meanwhile is found by the timer
@@ -102,11 +105,14 @@ func (s *supervisor) look() time.Duration {
 	lease := left > 0 && left < endless
 	if lease {
 		left -= s.reserve()
+		if now.Add(left).Sub(s.validUntil) > s.ttl/100 { // it was renewed
+			s.unrenewed = nil
+		}
 		s.validUntil = now.Add(left)
 		s.guardian.expect(s.validUntil)
 	}
 	if lease && s.onLost == "kill" && left <= s.grace && s.killAt.IsZero() {
-		s.end(errors.New("the lock could not be renewed"), s.validUntil)
+		s.end(s.because("the lock could not be renewed"), s.validUntil)
 	}
 	switch {
 	case !s.killAt.IsZero() && !s.killed && !now.Before(s.killAt):
@@ -121,10 +127,31 @@ func (s *supervisor) look() time.Duration {
 	return time.Hour
 }
 
+// renewalFailed reports the first of several renewals in a row that fail.
+func (s *supervisor) renewalFailed(err error) {
+	first := s.unrenewed == nil
+	s.unrenewed = err
+	if first {
+		left := s.guard.Remaining()
+		s.reporter.event(event{What: "renewal-failed", Error: err.Error(), Valid: left.Seconds()})
+	}
+}
+
+// because adds to a text why renewals fail, if that is known.
+func (s *supervisor) because(text string) error {
+	if s.unrenewed == nil {
+		return errors.New(text)
+	}
+	return fmt.Errorf("%s: %w", text, s.unrenewed)
+}
+
 // lost is for a lock that has ended. If its time had run out it may have passed on
 // already, and the command is killed; else it was taken from us just now.
 func (s *supervisor) lost() {
 	cause := context.Cause(s.guard.Context())
+	if s.unrenewed != nil {
+		cause = s.because(cause.Error())
+	}
 	if s.onLost == "warn" {
 		s.reporter.event(event{What: "lost", Error: cause.Error()})
 		return
