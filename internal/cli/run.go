@@ -279,6 +279,9 @@ func (r *run) options() []dlock.LockOption {
 		dlock.WithTTL(r.ttl),
 		dlock.WithInfo(dlock.Info{Owner: userName(r.getenv), Purpose: filepath.Base(r.args[0])}),
 	}
+	if r.minHold > 0 {
+		opts = append(opts, dlock.WithMinHold(r.minHold))
+	}
 	switch {
 	case r.try:
 		opts = append(opts, dlock.WithWait(0))
@@ -313,10 +316,11 @@ func (r *run) environment() []string {
 	)
 }
 
-// linger keeps the lock for as long as --min-hold asks. A signal ends it.
+// linger keeps the lock for as long as --min-hold asks: by its lease, after this process has ended,
+// or else by waiting. A signal ends the wait.
 func (r *run) linger(signals <-chan os.Signal) {
 	left := time.Until(r.taken.Add(r.minHold))
-	if left <= 0 {
+	if left <= 0 || r.leave(left) {
 		return
 	}
 	t := time.NewTimer(left)
@@ -333,6 +337,17 @@ func (r *run) linger(signals <-chan os.Signal) {
 			}
 		}
 	}
+}
+
+// leave leaves the lock to its lease, which it makes as long as is asked for. It reports whether it
+// could: a file has no lease.
+func (r *run) leave(left time.Duration) bool {
+	if r.guard.Remaining() >= endless {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.cmd.Context()), r.ttl/3)
+	defer cancel()
+	return r.guard.Extend(ctx, left) == nil
 }
 
 // finish releases the lock. A lock that was lost meanwhile is reported, since
