@@ -6,6 +6,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/ceyewan/genesis/internal/testenv"
 )
 
 // What users of flock type works: flags after the key, seconds without a unit, a string for the
@@ -81,6 +84,22 @@ func TestRunReportsFailuresAsJSON(t *testing.T) {
 			t.Errorf("%q: exit %d, and the last line is %q", tc.args, code, lines[len(lines)-1])
 		}
 	}
+}
+
+// --try and --wait limit connecting too: a server that accepts connections and never answers does
+// not hold up a cron job. Without a limit it takes five seconds.
+func TestRunLimitsConnecting(t *testing.T) {
+	t.Parallel()
+	onLeases(t, func(t *testing.T, l *lease) {
+		l.proxy.BlackHole(true)
+		for _, flags := range [][]string{{"--try"}, {"--wait", "1s"}, {"--wait", "0"}} {
+			began := time.Now()
+			_, errs, code := dlock(t, l.faulty, append(append([]string{"run"}, flags...), "k", "--", "true")...)
+			if took := time.Since(began); code != 69 || took > testenv.UnderStress(4500*time.Millisecond, 1500*time.Millisecond) {
+				t.Errorf("%q: exit %d after %v, %s", flags, code, took, errs)
+			}
+		}
+	})
 }
 
 func TestRootCommand(t *testing.T) {

@@ -23,13 +23,18 @@ const patience = 10
 
 // connect opens the backend, finds out whether it answers, and makes a Client on it.
 func (w *app) connect(cmd *cobra.Command, log clog.Logger) (*session, error) {
+	return w.connectWithin(cmd.Context(), cmd, log)
+}
+
+// connectWithin is connect with a context that may end sooner than the command.
+func (w *app) connectWithin(ctx context.Context, cmd *cobra.Command, log clog.Logger) (*session, error) {
 	b, err := w.open(cmd, log)
 	if err != nil {
 		return nil, err
 	}
 	s := &session{Backend: b}
 	if b.Connect != nil {
-		if err := b.Connect(cmd.Context()); err != nil {
+		if err := b.Connect(ctx); err != nil {
 			s.close()
 			return nil, &exit{ExitBackend, err}
 		}

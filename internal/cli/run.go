@@ -10,12 +10,12 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/ceyewan/genesis/pkg/clog"
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
 
@@ -31,7 +31,8 @@ type run struct {
 	try, shared, quiet, asJSON bool
 
 	permits  int
-	conflict int // the exit code if the lock is taken
+	conflict int       // the exit code if the lock is taken
+	giveUp   time.Time // until when to connect and to wait, if that is limited
 	wait     time.Duration
 	ttl      time.Duration
 	grace    time.Duration // from asking the command to end to killing it
@@ -95,80 +96,6 @@ Exit codes other than the command's own:
 	return cmd
 }
 
-// parse reads the key and the command. Flags may also stand between them, as those of flock do.
-func (r *run) parse(cmd *cobra.Command, args []string) error {
-	if len(args) == 0 {
-		return errors.New("a KEY and a COMMAND are needed")
-	}
-	f := cmd.Flags()
-	r.key, r.args = args[0], args[1:]
-	if len(r.args) > 0 && strings.HasPrefix(r.args[0], "-") {
-		if err := f.Parse(r.args); err != nil {
-			return err
-		}
-		r.args = f.Args()
-	}
-	switch {
-	case f.Changed("help"):
-	case r.shell != "" && len(r.args) > 0:
-		return errors.New("--command and a COMMAND exclude each other")
-	case r.shell != "":
-		r.args = []string{"sh", "-c", r.shell}
-	case len(r.args) == 0:
-		return errors.New("a KEY and a COMMAND are needed")
-	}
-	return nil
-}
-
-func (r *run) flags(cmd *cobra.Command) {
-	f := cmd.Flags()
-	f.SetInterspersed(false) // what follows KEY belongs to the command
-	f.BoolVarP(&r.try, "try", "n", false, "do not wait: exit 75 if the lock is taken")
-	f.StringVarP(&r.shell, "command", "c", "", "run this `string` with sh -c")
-	f.VarP(newDuration(&r.wait, 0), "wait", "w", "wait at most this long, then exit 75; a number alone means seconds")
-	f.IntVarP(&r.conflict, "conflict-exit-code", "E", ExitNotAcquired, "exit with `N` instead of 75 if the lock is taken")
-	f.Var(newDuration(&r.ttl, defaultRunTTL), "ttl", "how long the lock outlives this process, at least three times --grace; files need none")
-	f.BoolVarP(&r.shared, "shared", "s", false, "hold together with others that do the same; those that do not wait for all of them")
-	f.IntVar(&r.permits, "permits", 0, "at most `N` hold at a time; all must say the same N")
-	f.Var(newDuration(&r.minHold, 0), "min-hold", "keep the lock for at least this long, so that a short job runs once though clocks differ")
-	f.Var(newDuration(&r.maxHold, 0), "max-hold", "end the command after this long, and exit 76")
-	f.Var(newDuration(&r.grace, defaultGrace), "grace", "from TERM to KILL; a third of --ttl if that is less")
-	f.StringVar(&r.onLost, "on-lost", "kill", "what to do with the command if the lock is lost: kill or warn")
-	f.BoolVarP(&r.quiet, "quiet", "q", false, "say nothing but errors")
-	f.BoolVar(&r.asJSON, "json", false, "write what happens to standard error as lines of JSON")
-}
-
-// check refuses what cannot be meant, before anything is done.
-func (r *run) check() error {
-	changed := r.cmd.Flags().Changed
-	if !changed("grace") {
-		r.grace = min(r.grace, r.ttl/3)
-	}
-	switch {
-	case r.try && changed("wait"):
-		return errors.New("--try and --wait exclude each other")
-	case r.shared && changed("permits"):
-		return errors.New("--shared and --permits exclude each other")
-	case changed("permits") && r.permits < 1:
-		return fmt.Errorf("--permits %d is below 1", r.permits)
-	case r.wait < 0, r.minHold < 0, r.maxHold < 0:
-		return errors.New("--wait, --min-hold and --max-hold cannot be negative")
-	case r.ttl <= 0:
-		return fmt.Errorf("--ttl %v is not positive", r.ttl)
-	case r.grace < 0:
-		return fmt.Errorf("--grace %v is negative", r.grace)
-	case r.ttl < 3*r.grace:
-		return fmt.Errorf("--ttl %v is less than three times --grace %v: there would be no time to end the command before the lock passes on", r.ttl, r.grace)
-	case r.maxHold > 0 && r.minHold > r.maxHold:
-		return fmt.Errorf("--min-hold %v is above --max-hold %v", r.minHold, r.maxHold)
-	case r.conflict < 0 || r.conflict > 255:
-		return fmt.Errorf("--conflict-exit-code %d is not between 0 and 255", r.conflict)
-	case r.onLost != "kill" && r.onLost != "warn":
-		return fmt.Errorf("--on-lost %q is neither kill nor warn", r.onLost)
-	}
-	return nil
-}
-
 // do runs the command, and reports as JSON why it could not, if that is asked for.
 func (r *run) do() error {
 	r.reporter = newReporter(r)
@@ -199,7 +126,7 @@ func (r *run) run() (err error) {
 	}
 	log, unrenewed := watchRenewals(r.logger())
 	r.unrenewed = unrenewed
-	if r.session, err = r.connect(r.cmd, log); err != nil {
+	if err := r.begin(log); err != nil {
 		return err
 	}
 	defer r.endSession()
@@ -215,6 +142,25 @@ func (r *run) run() (err error) {
 	r.linger(signals)
 	return r.finish(code)
 }
+
+// leastPatience is how long connecting may take at least, even with --try.
+const leastPatience = time.Second
+
+// begin opens the session. --try and --wait limit that too.
+func (r *run) begin(log clog.Logger) (err error) {
+	ctx := r.cmd.Context()
+	if r.limited() {
+		r.giveUp = time.Now().Add(max(r.wait, leastPatience))
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, r.giveUp)
+		defer cancel()
+	}
+	r.session, err = r.connectWithin(ctx, r.cmd, log)
+	return err
+}
+
+// limited reports whether the wait for the lock has a limit.
+func (r *run) limited() bool { return r.try || r.cmd.Flags().Changed("wait") }
 
 // find looks for the command before anybody waits for it.
 func find(name string) (string, error) {
@@ -236,6 +182,11 @@ func find(name string) (string, error) {
 func (r *run) acquire(signals <-chan os.Signal) error {
 	ctx, cancel := context.WithCancelCause(r.cmd.Context())
 	defer cancel(nil)
+	if r.limited() { // a server that hangs does not extend it by much
+		var stop context.CancelFunc
+		ctx, stop = context.WithDeadline(ctx, r.giveUp.Add(leastPatience/2))
+		defer stop()
+	}
 	watching := make(chan struct{})
 	defer close(watching)
 	go func() {
@@ -285,8 +236,8 @@ func (r *run) options() []dlock.LockOption {
 	switch {
 	case r.try:
 		opts = append(opts, dlock.WithWait(0))
-	case r.wait > 0, r.cmd.Flags().Changed("wait"):
-		opts = append(opts, dlock.WithWait(r.wait))
+	case r.limited():
+		opts = append(opts, dlock.WithWait(min(r.wait, max(time.Until(r.giveUp), 0))))
 	}
 	switch {
 	case r.shared:
