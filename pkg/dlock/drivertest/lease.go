@@ -66,15 +66,32 @@ func silentHolder(s *suite) {
 
 func renewalKeeps(s *suite) {
 	d, other := s.open(), s.open()
-	r := s.brief("k")
-	st := s.submit(d, request(r), driver.Held)
-	for range 6 {
-		elapse(s.TTL / 2)
-		if now := s.renew(d, r, driver.Held); now.Token != st.Token {
-			s.Errorf("renewal changed the token from %d to %d", st.Token, now.Token)
+	s.untilShown(func() (void string) {
+		r, renewed := s.brief("k"), time.Now()
+		st := s.submit(d, request(r), driver.Held)
+		for range 6 {
+			elapse(time.Until(renewed.Add(s.TTL / 2)))
+			before := renewed
+			renewed = time.Now()
+			now := s.look(d, r)
+			if now.Phase != driver.Held && s.isLate(before, s.TTL) {
+				return "a holder was renewed too late"
+			}
+			if now.Phase != driver.Held || now.Token != st.Token {
+				s.Fatalf("a renewal changed held %d to %v %d", st.Token, now.Phase, now.Token)
+			}
 		}
-	}
-	s.submit(other, request(s.ref("k")), driver.Gone)
+		next := s.ref("k")
+		taken := s.acquire(other, request(next)).Phase == driver.Held
+		switch {
+		case taken && s.isLate(renewed, s.TTL):
+			s.release(other, next, driver.Held)
+			return "the lease ended before another asked for the key"
+		case taken:
+			s.Fatalf("another got the key %v after a renewal for %v", time.Since(renewed), s.TTL)
+		}
+		return ""
+	})
 }
 
 // renewalSetsTTL: a renewal uses the TTL of its own Ref, longer or shorter than before.
