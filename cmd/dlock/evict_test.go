@@ -103,6 +103,26 @@ func TestEvictIsAudited(t *testing.T) {
 	})
 }
 
+// People are shown who has lost the lock and who has it now.
+func TestEvictShowsTheNext(t *testing.T) {
+	t.Parallel()
+	onServers(t, func(t *testing.T, backend string) {
+		host, _ := os.Hostname()
+		who := func(name string, w *claimant) string { return fmt.Sprintf("%s@%s pid %d", name, host, w.Process.Pid) }
+		ann, token := holds(t, backend, "ann", "--ttl", "12s", "k")
+		bob := waits(t, backend, "bob", "k", 1)
+		_, errs, code := dlock(t, backend, "evict", "--yes", "--token", strconv.FormatInt(token, 10), "k")
+		if code != 0 || !strings.Contains(errs, "taken from "+who("ann", ann)) || !strings.Contains(errs, "now held by "+who("bob", bob)) {
+			t.Errorf("exit %d, %s", code, errs)
+		}
+		token = bob.token(t)
+		_, errs, code = dlock(t, backend, "evict", "--yes", "--token", strconv.FormatInt(token, 10), "k")
+		if code != 0 || !strings.Contains(errs, "taken from "+who("bob", bob)) || !strings.Contains(errs, "and free now") {
+			t.Errorf("exit %d, %s", code, errs)
+		}
+	})
+}
+
 // audited is the last line of a log in JSON.
 func audited(t *testing.T, log string) map[string]any {
 	t.Helper()

@@ -230,6 +230,10 @@ func TestCompletion(t *testing.T) {
 	if code != 0 || out != ":4\n" || strings.Contains(errs, "refused") {
 		t.Errorf("a backend that is away: exit %d, %q, %q", code, out, errs)
 	}
+	out, _, code = dlock(t, files(t), "__complete", "run", "--on-lost", "")
+	if code != 0 || out != "kill\nwarn\n:4\n" {
+		t.Errorf("values of a flag: exit %d, %q", code, out)
+	}
 	out, _, code = dlock(t, files(t), "completion", "bash")
 	if code != 0 || !strings.Contains(out, "__start_dlock") {
 		t.Errorf("exit %d", code)

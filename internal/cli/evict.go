@@ -188,12 +188,34 @@ func (e *eviction) evict(ctx context.Context, victim *claim) error {
 	switch {
 	case err == nil:
 		e.record("evicted", victim)
+		e.showNext(ctx, victim)
 		return nil
 	case errors.Is(err, dlock.ErrLockNotHeld):
 		return e.refused(victim, fmt.Errorf("%s has passed on meanwhile: nothing was changed", safe(e.key)))
 	}
 	e.record("unknown", victim, clog.Error(err))
 	return backendError(err)
+}
+
+// showNext shows people who has the lock now.
+func (e *eviction) showNext(ctx context.Context, victim *claim) {
+	if e.asJSON {
+		return
+	}
+	line := "taken from " + victim.who()
+	claims, err := e.claims(ctx, e.key)
+	if err == nil {
+		k := e.of(e.key, claims)
+		switch len(k.Holders) {
+		case 0:
+			line += ", and free now"
+		case 1:
+			line += ", now held by " + k.Holders[0].who()
+		default:
+			line += fmt.Sprintf(", now held by %d others", len(k.Holders))
+		}
+	}
+	e.say("%s", line)
 }
 
 // refused is for a lock that is not what was seen. What the record says is not said

@@ -47,6 +47,7 @@ func (r *run) flags(cmd *cobra.Command) {
 	f.Var(newDuration(&r.maxHold, 0), "max-hold", "end the command after this long, and exit 76")
 	f.Var(newDuration(&r.grace, defaultGrace), "grace", "from TERM to KILL; a third of --ttl if that is less")
 	f.StringVar(&r.onLost, "on-lost", "kill", "what to do with the command if the lock is lost: kill or warn")
+	_ = cmd.RegisterFlagCompletionFunc("on-lost", cobra.FixedCompletions([]cobra.Completion{"kill", "warn"}, cobra.ShellCompDirectiveNoFileComp))
 	f.BoolVarP(&r.quiet, "quiet", "q", false, "say nothing but errors")
 	f.BoolVar(&r.asJSON, "json", false, "write what happens to standard error as lines of JSON")
 }
