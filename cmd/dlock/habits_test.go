@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"net"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -100,6 +101,23 @@ func TestRunLimitsConnecting(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A call that the client repeats says at its first failure what is wrong.
+func TestRunSaysWhyItTriesAgain(t *testing.T) {
+	t.Parallel()
+	host, port, _ := net.SplitHostPort(testenv.Redis(t).Addr())
+	replica := testenv.Redis(t, "--replicaof", host+" "+port)
+	client := replica.Client()
+	defer client.Close()
+	testenv.Eventually(t, time.Minute, "the replica has a master", func() bool {
+		return strings.Contains(client.Info(t.Context(), "replication").Val(), "master_link_status:up")
+	})
+	_, errs, code := dlock(t, "redis://"+replica.Addr(), "run", "--wait", "1s", "k", "--", "true")
+	first, _, _ := strings.Cut(errs, "\n")
+	if code != 69 || !strings.HasPrefix(first, "dlock: trying again: ") || !strings.Contains(first, "read only replica") {
+		t.Errorf("exit %d, %s", code, errs)
+	}
 }
 
 func TestRootCommand(t *testing.T) {

@@ -55,6 +55,7 @@ var loud = map[string]string{
 	"lost":           "the lock was lost, and the command goes on: %s",
 	"ending":         "ending the command: %s",
 	"renewal-failed": "the lock could not be renewed: %s",
+	"retrying":       "trying again: %s",
 	"unconfirmed":    "the lock may stay until its TTL has passed: %s",
 }
 

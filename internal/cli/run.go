@@ -46,6 +46,7 @@ type run struct {
 	taken    time.Time
 
 	unrenewed <-chan error // why renewals fail
+	failing   <-chan error // why other calls fail
 
 	guardianGone func() // waits for the guardian; nil if there was none
 }
@@ -124,8 +125,8 @@ func (r *run) run() (err error) {
 	if r.path, err = find(r.args[0]); err != nil {
 		return err
 	}
-	log, unrenewed := watchRenewals(r.logger())
-	r.unrenewed = unrenewed
+	var log clog.Logger
+	log, r.unrenewed, r.failing = watchClient(r.logger())
 	if err := r.begin(log); err != nil {
 		return err
 	}
@@ -190,6 +191,7 @@ func (r *run) acquire(signals <-chan os.Signal) error {
 	watching := make(chan struct{})
 	defer close(watching)
 	go func() {
+		failing := r.failing
 		for {
 			select {
 			case s := <-signals:
@@ -197,6 +199,9 @@ func (r *run) acquire(signals <-chan os.Signal) error {
 					cancel(signalled{s})
 					return
 				}
+			case err := <-failing:
+				r.reporter.event(event{What: "retrying", Error: err.Error()})
+				failing = nil // the result tells how it ended
 			case <-watching:
 				return
 			}
