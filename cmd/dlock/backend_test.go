@@ -39,6 +39,11 @@ func TestPasswords(t *testing.T) {
 			t.Errorf("%s: exit %d, %s%s", name, code, out, errs)
 		}
 	}
+	cmd := command("redis://"+r.Addr(), "run", "k", "--", "env")
+	cmd.Env = append(cmd.Env, "DLOCK_PASSWORD="+password)
+	if out, errs, code := finish(t, cmd); code != 0 || strings.Contains(out, password) || !strings.Contains(out, "DLOCK_TOKEN=") {
+		t.Errorf("the command finds the password: exit %d, %s", code, errs)
+	}
 	for name, backend := range map[string]string{
 		"wrong":    "redis://:wrong-" + password + "@" + r.Addr(),
 		"none":     "redis://" + r.Addr(),
@@ -46,7 +51,11 @@ func TestPasswords(t *testing.T) {
 		"bad port": "redis://:" + password + "@127.0.0.1:99999",
 	} {
 		_, errs, code := dlock(t, backend, "run", "-v", "k", "--", "true")
-		if want := map[bool]int{true: 64, false: 69}[name == "bad port"]; code != want || strings.Contains(errs, password) || errs == "" {
+		want, cure := 69, "DLOCK_PASSWORD"
+		if name == "bad port" {
+			want, cure = 64, "port"
+		}
+		if code != want || strings.Contains(errs, password) || !strings.Contains(errs, cure) {
 			t.Errorf("%s: exit %d, %s", name, code, errs)
 		}
 	}

@@ -36,7 +36,7 @@ func (w *app) connectWithin(ctx context.Context, cmd *cobra.Command, log clog.Lo
 	if b.Connect != nil {
 		if err := b.Connect(ctx); err != nil {
 			s.close()
-			return nil, &exit{ExitBackend, err}
+			return nil, &exit{ExitBackend, w.withCure(err)}
 		}
 	}
 	cfg := b.Config
@@ -50,6 +50,14 @@ func (w *app) connectWithin(ctx context.Context, cmd *cobra.Command, log clog.Lo
 		return nil, backendError(err)
 	}
 	return s, nil
+}
+
+// withCure adds to a refusal where a password can be put.
+func (w *app) withCure(err error) error {
+	if errors.Is(err, dlock.ErrDenied) && w.config == "" && w.getenv("DLOCK_CONFIG") == "" {
+		return fmt.Errorf("%w (the password is read from DLOCK_PASSWORD, DLOCK_BACKEND or ?password_file=)", err)
+	}
+	return err
 }
 
 // close gives everything back, the locks first.

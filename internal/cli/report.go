@@ -60,6 +60,7 @@ var loud = map[string]string{
 }
 
 func (r *reporter) event(e event) {
+	e.Error = strings.TrimPrefix(e.Error, "dlock: ")
 	if r.asJSON {
 		e.Time, e.Key = time.Now(), r.key
 		_ = writeJSON(r.out, e) // standard error may be closed

@@ -9,7 +9,9 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -263,9 +265,11 @@ func userName(getenv func(string) string) string {
 	return "uid-" + strconv.Itoa(os.Getuid())
 }
 
-// environment is what the command gets in addition to our environment.
+// environment is what the command finds in addition to ours. The password of the backend is not for
+// it.
 func (r *run) environment() []string {
-	return append(os.Environ(),
+	ours := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "DLOCK_PASSWORD=") })
+	return append(ours,
 		"DLOCK_KEY="+r.key,
 		"DLOCK_TOKEN="+strconv.FormatInt(r.guard.Token(), 10),
 		"DLOCK_BACKEND_NAME="+r.Name,
