@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -128,4 +129,32 @@ func TestDoctorKeyInUse(t *testing.T) {
 	if s := seen(t, backend, "k"); s.Token != token {
 		t.Errorf("%+v", s)
 	}
+}
+
+// Nothing of the locks that doctor has tried stays behind.
+func TestDoctorLeavesNothing(t *testing.T) {
+	t.Parallel()
+	t.Run("file", func(t *testing.T) {
+		t.Parallel()
+		backend := files(t)
+		if _, errs, code := dlock(t, backend, "doctor"); code != 0 {
+			t.Fatalf("exit %d, %s", code, errs)
+		}
+		left, err := filepath.Glob(filepath.Join(strings.TrimPrefix(backend, "file://"), "*.lock"))
+		if len(left) > 0 || err != nil {
+			t.Errorf("%q, %v", left, err)
+		}
+	})
+	t.Run("redis", func(t *testing.T) {
+		t.Parallel()
+		r := testenv.Redis(t)
+		if _, errs, code := dlock(t, "redis://"+r.Addr()+"?prefix=app:", "doctor"); code != 0 {
+			t.Fatalf("exit %d, %s", code, errs)
+		}
+		client := r.Client()
+		defer client.Close()
+		if left, err := client.Keys(t.Context(), "*").Result(); len(left) > 0 || err != nil {
+			t.Errorf("%q, %v", left, err)
+		}
+	})
 }

@@ -32,6 +32,7 @@ func (d *diagnosis) try(ctx context.Context) ([]dlock.Finding, error) {
 	for n := range 1 + pairs {
 		p.key = d.diagnosisKey()
 		err := p.pair(ctx)
+		p.forget(ctx)
 		if isUsage(err) || (n == 0 && errors.Is(err, dlock.ErrLockHeldByOther)) {
 			return nil, fmt.Errorf("trying a lock: %w", err)
 		}
@@ -53,6 +54,16 @@ func (d *diagnosis) diagnosisKey() string {
 		return d.key
 	}
 	return "dlock-doctor-" + rand.Text()[:12]
+}
+
+// forget removes what the backend keeps of a key that was made up for this.
+func (p *probe) forget(ctx context.Context) {
+	if p.diagnosis.key != "" || p.Forget == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	_ = p.Forget(ctx, p.Config.Prefix+p.key) // little stays, and nothing waits for it
 }
 
 // pair takes the lock, renews and releases it, and measures all but the renewal.
