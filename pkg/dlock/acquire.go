@@ -17,27 +17,27 @@ import (
 // If ctx carries a Guard of the same key, the wait would never end. Acquire then
 // returns ErrLockAlreadyHeld.
 func (c *Client) Acquire(ctx context.Context, key string, opts ...LockOption) (*Guard, error) {
-	return c.guarded(ctx, "acquire", key, opts)
+	return c.acquireGuard(ctx, "acquire", key, opts)
 }
 
 // TryAcquire returns a Guard if key is free. Otherwise it returns ErrLockHeldByOther.
 // Where the backend can tell, the error names the holder, which costs a second
 // call; TryLock does not make that call.
 func (c *Client) TryAcquire(ctx context.Context, key string, opts ...LockOption) (*Guard, error) {
-	return c.guarded(ctx, "try acquire", key, append(opts[:len(opts):len(opts)], WithWait(0)))
+	return c.acquireGuard(ctx, "try acquire", key, append(opts[:len(opts):len(opts)], WithWait(0)))
 }
 
-func (c *Client) guarded(ctx context.Context, op, key string, opts []LockOption) (*Guard, error) {
+func (c *Client) acquireGuard(ctx context.Context, op, key string, opts []LockOption) (*Guard, error) {
 	s, err := c.check(ctx, key, opts)
 	if err != nil {
 		return nil, fail(op, key, err)
 	}
-	if c.holding(ctx, key) != nil {
+	if c.guardFor(ctx, key) != nil {
 		return nil, fail(op, key, fmt.Errorf("%w: the context carries its Guard or its owner", ErrLockAlreadyHeld))
 	}
 	g, err := c.acquire(ctx, key, &s)
 	if err != nil {
-		return nil, c.busy(ctx, fail(op, key, err), &s)
+		return nil, c.addHolder(ctx, fail(op, key, err), &s)
 	}
 	return g, nil
 }
@@ -53,16 +53,16 @@ func (c *Client) check(ctx context.Context, key string, opts []LockOption) (lock
 	return c.settings(opts)
 }
 
-// acquire is seek with logs, metrics and traces. The user's logger, meter and tracer run
-// before and after seek, so that a call that they block does not block Close.
+// acquire is acquireLock with logs, metrics and traces. The user's logger, meter and tracer run
+// before and after it, so that a call that they block does not block Close.
 func (c *Client) acquire(ctx context.Context, key string, s *lockSettings) (*Guard, error) {
 	if c.unobserved() {
-		g, err := c.seek(ctx, key, s)
+		g, err := c.acquireLock(ctx, key, s)
 		return g.withValues(ctx), err
 	}
 	started := c.now()
 	traced, span := c.traceAcquire(ctx, key, s)
-	g, err := c.seek(traced, key, s)
+	g, err := c.acquireLock(traced, key, s)
 	if err == nil {
 		c.logAcquired(g, started)
 	}
@@ -72,29 +72,29 @@ func (c *Client) acquire(ctx context.Context, key string, s *lockSettings) (*Gua
 	return g.withValues(ctx), err
 }
 
-// seek acquires a lock, through the local queue of a handoff or with its own claim.
-func (c *Client) seek(ctx context.Context, key string, s *lockSettings) (*Guard, error) {
+// acquireLock acquires a lock, in the local queue of a handoff or with its own claim.
+func (c *Client) acquireLock(ctx context.Context, key string, s *lockSettings) (*Guard, error) {
 	if c.cfg.LocalBatch > 0 && s.sharesClaim() {
-		return c.join(ctx, key, s)
+		return c.acquireLocal(ctx, key, s)
 	}
-	return c.seekAlone(ctx, key, s, nil)
+	return c.acquireOwnClaim(ctx, key, s, nil)
 }
 
-// seekAlone submits a claim, and another one at the end of the queue if it loses its place.
-func (c *Client) seekAlone(ctx context.Context, key string, s *lockSettings, met *progress) (*Guard, error) {
+// acquireOwnClaim submits a claim, and another one at the end of the queue if it loses its place.
+func (c *Client) acquireOwnClaim(ctx context.Context, key string, s *lockSettings, p *progress) (*Guard, error) {
 	if ctx.Err() != nil {
 		return nil, ctxError(ctx)
 	}
-	if err := c.enter(); err != nil {
+	if err := c.beginCall(); err != nil {
 		return nil, err
 	}
-	defer c.leave()
-	if !s.waits() { // a call that waits gets its turn after the claim before it was released
-		if err := c.awaitDepartures(ctx, key); err != nil {
+	defer c.endCall()
+	if !s.waits() { // a call that waits gets the key after those claims are released
+		if err := c.awaitAbandoned(ctx, key); err != nil {
 			return nil, err
 		}
 	}
-	a := acquisition{client: c, settings: *s, met: met, started: c.now(), deadline: never}
+	a := acquisition{client: c, settings: *s, progress: p, started: c.now(), deadline: never}
 	if s.hasWait && s.wait > 0 {
 		a.deadline = after(a.started, s.wait)
 	}
@@ -112,29 +112,29 @@ func (c *Client) seekAlone(ctx context.Context, key string, s *lockSettings, met
 
 // An acquisition is one call that acquires a key.
 type acquisition struct {
-	client   *Client
-	settings lockSettings
-	met      *progress // nil unless local waiters depend on it
-	started  int64
-	deadline int64  // of WithWait
-	failures int    // in a row
-	id       string // of the last claim
-	cause    error  // of the last failed attempt that had one
-	doubt    bool   // an earlier claim may be stored: its outcome is unknown
-	queued   bool   // the last claim was answered and stored
-	sends    int
+	client         *Client
+	settings       lockSettings
+	progress       *progress // what local waiters see of it; nil without local waiters
+	started        int64
+	deadline       int64  // of WithWait
+	failures       int    // in a row
+	id             string // of the last claim
+	cause          error  // of the last failed attempt that had one
+	earlierUnknown bool   // the outcome of an earlier claim is unknown: it may be stored
+	queued         bool   // the last claim was answered and stored
+	sends          int
 }
 
 // submit submits one claim, with the same ID until the backend answers, and waits for the grant.
 func (a *acquisition) submit(ctx context.Context, key string) (*Guard, error) {
-	g, returns := a.register(key), false
+	g, returned := a.register(key), false
 	defer func() {
-		if !returns { // a hook of the backend's client or the caller's context panicked
+		if !returned { // a hook of the backend's client or the caller's context panicked
 			a.panicked(g.claim)
 		}
 	}()
 	got, err := a.askAndWait(ctx, g)
-	returns = true
+	returned = true
 	return got, err
 }
 
@@ -149,9 +149,9 @@ func (a *acquisition) askAndWait(ctx context.Context, g *Guard) (*Guard, error) 
 	for {
 		st, sent, err := a.send(ctx, g.claim)
 		if err == nil {
-			a.recordAttempt(false, nil)
-			err = a.answered(ctx, g, st, sent)
-			if err == nil && ctx.Err() != nil { // the grant came too late for its caller
+			a.publishAttempt(false, nil)
+			err = a.handleAnswer(ctx, g, st, sent)
+			if err == nil && ctx.Err() != nil { // the caller's context ended before the grant arrived
 				err = ctxError(ctx)
 			}
 			if err != nil {
@@ -160,14 +160,14 @@ func (a *acquisition) askAndWait(ctx context.Context, g *Guard) (*Guard, error) 
 			return g, nil
 		}
 		class := driver.ClassOf(err)
-		a.unanswered(g.claim, sent, err, class)
+		a.handleError(g.claim, sent, err, class)
 		switch {
 		case class == driver.Fatal:
 			return nil, a.abandon(g.claim, a.outcome(g.claim, err))
 		case errors.Is(err, sharedtimeout.ErrAttemptTimeout):
 			continue
 		case ctx.Err() == nil:
-			a.client.logTrouble(g.claim.key, a.failures+1, err)
+			a.client.logRetry(g.claim.key, a.failures+1, err)
 		}
 		if err := a.backOff(ctx, err); err != nil {
 			return nil, a.abandon(g.claim, a.outcome(g.claim, err))
@@ -175,37 +175,37 @@ func (a *acquisition) askAndWait(ctx context.Context, g *Guard) (*Guard, error) 
 	}
 }
 
-// answered records the answer to an attempt. Gone after an unanswered attempt does not reset the
-// failures: a driver that must not reuse an ID answers so without a call to the backend.
-func (a *acquisition) answered(ctx context.Context, g *Guard, st driver.State, s sent) error {
+// handleAnswer records the answer to an attempt. Gone after an unanswered attempt does not reset
+// failures: for an ID that must not be reused, a driver returns Gone without a call to the backend.
+func (a *acquisition) handleAnswer(ctx context.Context, g *Guard, st driver.State, s sent) error {
 	a.queued = st.Phase != driver.Gone
 	if a.queued || !g.claim.unanswered {
 		a.failures = 0
 	} else {
-		a.doubt = true
+		a.earlierUnknown = true
 	}
-	a.recordAnswer()
-	return a.placed(ctx, g, st, s)
+	a.publishAnswer()
+	return a.applyAnswer(ctx, g, st, s)
 }
 
 // outcome adds ErrUnknownOutcome if an attempt of the call was not answered.
 func (a *acquisition) outcome(cl *claim, err error) error {
-	if cl.unanswered || a.doubt {
+	if cl.unanswered || a.earlierUnknown {
 		return fmt.Errorf("%w: %w", ErrUnknownOutcome, mayBeStored(err))
 	}
 	return err
 }
 
-// unanswered records a failed attempt. If the attempt may still arrive, the release of the claim
+// handleError records a failed attempt. If its request may still arrive, the release of the claim
 // leaves a tombstone, and a push may report a grant that has already ended.
-func (a *acquisition) unanswered(cl *claim, s sent, err error, class driver.Class) {
-	a.recordAttempt(false, err)
+func (a *acquisition) handleError(cl *claim, s sent, err error, class driver.Class) {
+	a.publishAttempt(false, err)
 	if class != driver.Ambiguous {
 		return
 	}
 	a.client.mu.Lock()
 	defer a.client.mu.Unlock()
-	cl.unanswered, cl.pushed = true, false
+	cl.unanswered, cl.pushedGrant = true, false
 	a.client.recordUnanswered(cl, s)
 }
 
@@ -213,7 +213,7 @@ func (a *acquisition) unanswered(cl *claim, s sent, err error, class driver.Clas
 func (a *acquisition) register(key string) *Guard {
 	c, s := a.client, &a.settings
 	g := newGuard(claim{
-		client: c, key: key, ttl: s.ttl, noRenew: s.noRenew, mode: s.mode, limit: int32(s.limit), slot: -1, renewAt: never, span: s.ttl,
+		client: c, key: key, ttl: s.ttl, noRenew: s.noRenew, mode: s.mode, limit: int32(s.limit), heapIndex: -1, renewAt: never, lease: s.ttl,
 	})
 	cl := g.claim
 	if s.info.Owner != c.info.Owner || s.margin+s.minHold+s.maxHold > 0 {
@@ -223,8 +223,8 @@ func (a *acquisition) register(key string) *Guard {
 	cl.id = c.ids.next()
 	a.id = cl.id
 	c.claims.add(cl)
-	if a.met != nil {
-		*a.met = progress{claim: cl, doubt: a.doubt}
+	if a.progress != nil {
+		*a.progress = progress{claim: cl, earlierUnknown: a.earlierUnknown}
 	}
 	c.mu.Unlock()
 	s.submitted = cl.id
@@ -235,57 +235,57 @@ func (a *acquisition) send(ctx context.Context, cl *claim) (driver.State, sent, 
 	c, s := a.client, &a.settings
 	cctx, timeout, cancel := a.callContext(ctx)
 	defer cancel()
-	if a.met != nil {
-		a.recordAttempt(true, a.met.err)
+	if a.progress != nil {
+		a.publishAttempt(true, a.progress.err)
 	}
-	left := sent{at: a.started, slept: c.sleptSoFar(), ttl: s.ttl}
+	call := sent{at: a.started, suspended: c.suspendedTotal(), ttl: s.ttl}
 	a.sends++
 	if a.sends > 1 {
-		left.at = c.now()
+		call.at = c.now()
 	}
 	st, err := c.store.Acquire(cctx, driver.Request{
 		Ref:  driver.Ref{Key: cl.key, ID: cl.id, TTL: s.ttl},
-		Mode: s.mode, Limit: s.limit, Wait: s.waits(), Fixed: s.noRenew, Tokens: s.fences, Info: s.info,
+		Mode: s.mode, Limit: s.limit, Wait: s.waits(), Fixed: s.noRenew, Tokens: s.tokens, Info: s.info,
 	})
 	if err == nil && st.Phase == driver.Unknown {
 		err = errNoAnswer
 	}
-	over := err != nil && isOver(ctx) // the driver may notice the deadline before ctx does
+	ended := err != nil && contextEnded(ctx) // the driver may notice the deadline before ctx does
 	switch {
-	case err == nil, over:
+	case err == nil, ended:
 	case cctx.Err() == nil:
-		a.record(err)
+		a.keepCause(err)
 	case c.closing.Err() != nil && driver.ClassOf(err) == driver.Ambiguous:
 		err = ErrClosed
 	default:
-		err = a.cutShort(err, timeout)
+		err = a.timeoutError(err, timeout)
 	}
-	if err != nil && !over {
-		err = notCallers(err)
+	if err != nil && !ended {
+		err = hideContextErrors(err)
 	}
-	return st, left, err
+	return st, call, err
 }
 
-// placed records the first answer, and waits if the claim is queued.
-func (a *acquisition) placed(ctx context.Context, g *Guard, st driver.State, s sent) error {
+// applyAnswer accepts the grant if the claim was granted, and waits if it is queued.
+func (a *acquisition) applyAnswer(ctx context.Context, g *Guard, st driver.State, s sent) error {
 	c, cl := a.client, g.claim
 	c.mu.Lock()
 	now := c.now()
-	stays := c.answered(cl, st, s, now)
+	stored := c.recordAnswer(cl, st, s, now)
 	closed := c.closed
-	taken := !closed && cl.phase == granted && c.accept(cl, now)
-	if stays && !taken {
+	accepted := !closed && cl.phase == granted && c.accept(cl, now)
+	if stored && !accepted {
 		cl.wait = &wait{changed: make(chan struct{}, 1)}
 	}
 	c.unlockCall()
 	switch {
 	case closed:
 		return ErrClosed
-	case taken:
+	case accepted:
 		return nil
-	case stays && a.settings.waits():
+	case stored && a.settings.waits():
 		return a.await(ctx, g)
-	case stays:
+	case stored:
 		return fmt.Errorf("%w: the answer came after the lease, or after the lock was taken away", ErrUnknownOutcome)
 	case a.settings.waits():
 		return errPlaceLost
@@ -302,15 +302,15 @@ func (a *acquisition) await(ctx context.Context, g *Guard) error {
 		timeUp = t.C
 	}
 	changed := g.claim.wait.changed
-	if a.met == nil { // otherwise its local waiters are counted
+	if a.progress == nil { // otherwise each local waiter is counted
 		c.measureWaiting(1)
 		defer c.measureWaiting(-1)
 	}
-	c.lookAhead(ctx, g.claim.key, &a.settings)
+	c.findHolderLater(ctx, g.claim.key, &a.settings)
 	for {
 		select {
 		case <-changed:
-			if over, err := a.look(g.claim); over {
+			if ended, err := a.checkWait(g.claim); ended {
 				if err == nil {
 					c.measureHandOff()
 				}
@@ -330,14 +330,14 @@ func (a *acquisition) await(ctx context.Context, g *Guard) error {
 func (a *acquisition) timeUp(cl *claim) error {
 	a.client.mu.Lock()
 	defer a.client.unlock()
-	if err := cl.silence(); err != nil {
+	if err := cl.queuedError(); err != nil {
 		return err
 	}
 	return ErrLockHeldByOther
 }
 
-// look reports whether the wait is over.
-func (a *acquisition) look(cl *claim) (bool, error) {
+// checkWait reports whether the wait has ended, and with which error.
+func (a *acquisition) checkWait(cl *claim) (bool, error) {
 	c := a.client
 	c.mu.Lock()
 	defer c.unlockCall()
@@ -354,7 +354,7 @@ func (a *acquisition) look(cl *claim) (bool, error) {
 	return false, nil
 }
 
-// abandon releases a claim in any phase, also if it is granted meanwhile. It returns err.
+// abandon releases a claim in any phase, even if it is granted meanwhile. It returns err.
 func (a *acquisition) abandon(cl *claim, err error) error {
 	c := a.client
 	c.mu.Lock()
@@ -388,7 +388,7 @@ func (a *acquisition) backOff(ctx context.Context, cause error) error {
 	defer t.Stop()
 	select {
 	case <-ctx.Done():
-		return fmt.Errorf("%w (last error: %w)", ctxError(ctx), a.better(cause))
+		return fmt.Errorf("%w (last error: %w)", ctxError(ctx), a.preferCause(cause))
 	case <-c.closing.Done():
 		return ErrClosed
 	case <-t.C:

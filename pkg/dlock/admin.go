@@ -19,14 +19,14 @@ func (c *Client) Check(ctx context.Context) ([]Finding, error) {
 	if !ok {
 		return nil, fail(op, "", ErrUnsupported)
 	}
-	if err := c.enter(); err != nil {
+	if err := c.beginCall(); err != nil {
 		return nil, fail(op, "", err)
 	}
-	defer c.leave()
+	defer c.endCall()
 	cctx, cancel := c.untilClose(ctx)
 	defer cancel()
 	findings, err := checker.Check(cctx)
-	return findingsOf(findings), fail(op, "", c.ownError(ctx, err))
+	return findingsOf(findings), fail(op, "", c.callError(ctx, err))
 }
 
 // An Admin shows the claims of all clients and can evict holders.
@@ -39,7 +39,7 @@ type Admin struct {
 func (c *Client) Admin() (*Admin, error) {
 	const op = "admin"
 	if !c.admin {
-		return nil, fail(op, "", fmt.Errorf("%w: make the Client with WithAdmin", ErrUnsupported))
+		return nil, fail(op, "", fmt.Errorf("%w: create the Client with WithAdmin", ErrUnsupported))
 	}
 	store, ok := c.store.(driver.Admin)
 	if !ok {
@@ -89,14 +89,14 @@ func (a *Admin) ListPage(ctx context.Context, prefix, cursor string, limit int) 
 	if limit < 1 {
 		return nil, "", fail(op, prefix, fmt.Errorf("%w: limit %d is below 1", ErrInvalidConfig, limit))
 	}
-	if err := a.enter(ctx); err != nil {
+	if err := a.beginCall(ctx); err != nil {
 		return nil, "", fail(op, prefix, err)
 	}
-	defer a.client.leave()
+	defer a.client.endCall()
 	cctx, cancel := a.client.untilClose(ctx)
 	defer cancel()
 	keys, next, err = a.store.List(cctx, prefix, cursor, limit)
-	return keys, next, fail(op, prefix, a.client.ownError(ctx, err))
+	return keys, next, fail(op, prefix, a.client.callError(ctx, err))
 }
 
 // Inspect returns the claims on key: the holders, then the queue in the order
@@ -130,22 +130,22 @@ func (a *Admin) inspect(ctx context.Context, key string) ([]driver.Claim, error)
 	if err := checkKey(key); err != nil {
 		return nil, err
 	}
-	if err := a.enter(ctx); err != nil {
+	if err := a.beginCall(ctx); err != nil {
 		return nil, err
 	}
-	defer a.client.leave()
+	defer a.client.endCall()
 	cctx, cancel := a.client.untilClose(ctx)
 	defer cancel()
 	claims, err := a.store.Inspect(cctx, key)
-	return claims, a.client.ownError(ctx, err)
+	return claims, a.client.callError(ctx, err)
 }
 
 // Evict takes the lock from the holder that has this token, and grants it to the next
-// waiter. With Config.LocalBatch, token may be any token of the holder's turn. The token
-// proves that the caller knows which holder it evicts: if the lock has changed hands
-// meanwhile, Evict changes nothing and returns ErrLockNotHeld. The evicted holder notices
-// at its next renewal at the latest. Until then, only fencing by its smaller token can stop
-// its writes. Evictions are logged.
+// waiter. With Config.LocalBatch, token may be any token that the holder's process
+// reserved. The token proves that the caller knows which holder it evicts: if another
+// claim holds the lock by then, Evict changes nothing and returns ErrLockNotHeld. The
+// evicted holder notices at its next renewal at the latest. Until then, only fencing by
+// its smaller token can stop its writes. Evictions are logged.
 func (a *Admin) Evict(ctx context.Context, key string, token int64) error {
 	const op = "evict"
 	victim, err := a.evict(ctx, key, token)
@@ -161,10 +161,10 @@ func (a *Admin) evict(ctx context.Context, key string, token int64) (victim driv
 	if err != nil {
 		return victim, err
 	}
-	if err := a.enter(ctx); err != nil {
+	if err := a.beginCall(ctx); err != nil {
 		return victim, err
 	}
-	defer a.client.leave()
+	defer a.client.endCall()
 	cctx, cancel := a.client.untilClose(ctx)
 	defer cancel()
 	for _, cl := range claims {
@@ -173,7 +173,7 @@ func (a *Admin) evict(ctx context.Context, key string, token int64) (victim driv
 		}
 		st, err := a.store.Evict(cctx, key, cl.ID, cl.Token)
 		if err != nil {
-			return victim, a.client.ownError(ctx, err)
+			return victim, a.client.callError(ctx, err)
 		}
 		if st.Phase == driver.Held {
 			return cl, nil
@@ -182,9 +182,9 @@ func (a *Admin) evict(ctx context.Context, key string, token int64) (victim driv
 	return victim, fmt.Errorf("%w with token %d", ErrLockNotHeld, token)
 }
 
-func (a *Admin) enter(ctx context.Context) error {
+func (a *Admin) beginCall(ctx context.Context) error {
 	if ctx == nil {
 		return fmt.Errorf("%w: context is nil", ErrInvalidConfig)
 	}
-	return a.client.enter()
+	return a.client.beginCall()
 }

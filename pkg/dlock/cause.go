@@ -11,16 +11,16 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/internal/sharedtimeout"
 )
 
-// record keeps the error of an attempt. If our own timeout ends a later attempt, this error
+// keepCause stores the error of an attempt. If our own timeout ends a later attempt, this error
 // says more than the timeout.
-func (a *acquisition) record(err error) {
+func (a *acquisition) keepCause(err error) {
 	if !errors.Is(err, sharedtimeout.ErrAttemptTimeout) {
-		a.cause = notCallers(err)
+		a.cause = hideContextErrors(err)
 	}
 }
 
-// better returns the last error that had a cause if err is only the end of a context.
-func (a *acquisition) better(err error) error {
+// preferCause returns the error of an earlier attempt if err only says that a context ended.
+func (a *acquisition) preferCause(err error) error {
 	switch {
 	case errors.Is(err, errPlaceLost): // the key was held when the claim was queued, but may be free now
 		return hide.From(err, ErrLockHeldByOther)
@@ -35,9 +35,9 @@ func (a *acquisition) better(err error) error {
 var errPlaceLost = fmt.Errorf("%w: the place in the queue was lost", ErrLockHeldByOther)
 
 // placeLost returns the error of a call that has lost its place in the queue. If no attempt to
-// get that place was answered, it is unknown whether the key is held.
+// queue was answered, it is unknown whether the key is held.
 func (a *acquisition) placeLost(err error) error {
-	if !a.doubt || a.queued {
+	if !a.earlierUnknown || a.queued {
 		return err
 	}
 	why := a.cause
@@ -47,37 +47,37 @@ func (a *acquisition) placeLost(err error) error {
 	return fmt.Errorf("%w: %w", ErrUnknownOutcome, mayBeStored(why))
 }
 
-// cutShort returns the error of an attempt that was ended by our own timeout, not by the
-// caller's. It prefers the cause of an earlier failure.
-func (a *acquisition) cutShort(err error, timeout time.Duration) error {
+// timeoutError returns the error of an attempt that our own timeout ended, not the caller's
+// context. It prefers the cause of an earlier failure.
+func (a *acquisition) timeoutError(err error, timeout time.Duration) error {
 	class := driver.ClassOf(err)
 	switch {
 	case class != driver.Ambiguous && a.cause == nil && isContextError(err) && !errors.Is(err, ErrUnavailable):
 		return driver.Classify(fmt.Errorf("%w: nothing was sent within %v", ErrUnavailable, timeout), class)
 	case class != driver.Ambiguous:
-		return driver.Classify(a.better(err), class)
+		return driver.Classify(a.preferCause(err), class)
 	case a.cause == nil:
 		return fmt.Errorf("no answer within %v", timeout)
 	}
 	return driver.Classify(fmt.Errorf("no answer within %v, and before that: %w", timeout, mayBeStored(a.cause)), class)
 }
 
-// notCallers hides a timeout or a cancellation that is not the caller's, so that errors.Is
-// finds a context's error only if the caller's context ended.
-func notCallers(err error) error {
+// hideContextErrors hides context errors that do not come from the caller's context, so that
+// errors.Is finds one only if the caller's context ended.
+func hideContextErrors(err error) error {
 	return hide.From(err, context.DeadlineExceeded, context.Canceled)
 }
 
-// ownError returns the error of a call. A context's error remains in it only if the caller's
-// context ended.
-func (c *Client) ownError(ctx context.Context, err error) error {
+// callError returns the error of a call to the backend. It keeps a context error only if the
+// caller's context ended.
+func (c *Client) callError(ctx context.Context, err error) error {
 	switch {
-	case err == nil || isOver(ctx): // the client may notice the deadline before ctx does
+	case err == nil || contextEnded(ctx): // the client may notice the deadline before ctx does
 		return err
 	case isContextError(err) && c.closing.Err() != nil:
 		return ErrClosed
 	}
-	return notCallers(err)
+	return hideContextErrors(err)
 }
 
 // mayBeStored hides ErrUnavailable in the cause of an ErrUnknownOutcome: an earlier attempt

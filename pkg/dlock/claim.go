@@ -23,47 +23,46 @@ const (
 )
 
 // A claim is one request for one key, as the backend stores it, from before it is
-// submitted until it ends. There is exactly one for each stored claim, and every call
-// for it belongs to it, even if its owner changes meanwhile. Its owner is a Guard; a
-// local handoff changes the owner and nothing else. It is kept small, because a Client
-// may have 100,000 of them.
+// submitted until it ends. There is exactly one for each stored claim. Calls to the backend
+// belong to the claim, not to its owner. The owner is a Guard; a local handoff changes the
+// owner and nothing else. A claim is small, because a Client may have 100,000 of them.
 type claim struct {
 	client *Client
 	key    string
 	id     string
 
 	// Under client.mu.
-	guard      *Guard // its owner; the only Guard that holds a held claim
-	ttl        time.Duration
-	span       time.Duration // the lease that the last answered call set
-	late       *lateCalls    // nil: every call was answered
-	token      int64         // of the grant; each local handoff since then adds 1 for the owner
-	valid      int64         // when ownership ends by the local clock, as of slept
-	slept      int64         // the suspended time that valid accounts for
-	granted    int64         // when it was granted
-	renewAt    int64
-	wakeAt     int64 // when the scheduler looks at it: the earliest time that something is due
-	slot       int32 // its index in the timeline, -1 if it is not there
-	failures   int32 // backend errors in a row
-	limit      int32 // of permits
-	phase      phase
-	mode       driver.Mode // as asked for, and never changed
-	pushed     bool        // the push of its grant came before the answer that sets its deadline
-	doubted    bool        // a push that it is gone came before the answer: a grant in that answer may have ended
-	unanswered bool        // an attempt to submit it was not answered
-	noRenew    bool
-	verify     bool     // the next renewal only asks whether the claim is still held, and must not extend it
-	renewing   bool     // a renewal is in flight
-	again      bool     // the renewal in flight does not count: renew again when it is answered
-	parked     bool     // its renewal waits for the batch of its class that is in flight
-	byKey      bool     // the registry indexes it by its key
-	extras     *extras  // nil: defaults
-	handoff    *handoff // nil unless the lock may be handed to another goroutine
-	wait       *wait
+	guard        *Guard // its owner; the only Guard that holds a held claim
+	ttl          time.Duration
+	lease        time.Duration // the lease that the last answered call set
+	late         *lateCalls    // nil: every call was answered
+	token        int64         // of the grant; each local handoff since then adds 1 for the owner
+	validUntil   int64         // when ownership ends by the local clock; see suspended
+	suspended    int64         // the suspended time that validUntil accounts for
+	grantedAt    int64         // when it was granted
+	renewAt      int64
+	wakeAt       int64 // when the scheduler handles it: the earliest time that something is due
+	heapIndex    int32 // its index in the timeline's heap, -1 if it is not there
+	failures     int32 // backend errors in a row
+	limit        int32 // of permits
+	phase        phase
+	mode         driver.Mode // as requested; never changes
+	pushedGrant  bool        // the push of its grant came before the answer that sets its deadline
+	pushedGone   bool        // a push of Gone came before the answer: a grant in that answer may have ended
+	unanswered   bool        // an attempt to submit it was not answered
+	noRenew      bool
+	verify       bool     // the next renewal only asks whether the claim is still held, and must not extend it
+	renewing     bool     // a renewal is in flight
+	renewAgain   bool     // renew again when the renewal in flight is answered, because its answer may be too old
+	renewPending bool     // its renewal waits for the batch of its class that is in flight
+	byKey        bool     // the registry indexes it by its key
+	extras       *extras  // nil: defaults
+	handoff      *handoff // nil unless the lock may be handed to another goroutine
+	wait         *wait
 }
 
-// extras are settings that few claims have: their own owner name for the log, a requested
-// margin, limits of the hold.
+// extras are settings that few claims have: an owner name for the log, a requested
+// margin, and limits of the hold.
 type extras struct {
 	owner                    string
 	margin, minHold, maxHold time.Duration
@@ -76,7 +75,7 @@ func (cl *claim) owner() string {
 	return cl.extras.owner
 }
 
-func (cl *claim) askedMargin() time.Duration {
+func (cl *claim) requestedMargin() time.Duration {
 	if cl.extras == nil {
 		return 0
 	}
@@ -110,38 +109,38 @@ func (cl *claim) ref() driver.Ref {
 // more than the remaining time.
 func (cl *claim) renewalRef(now int64) driver.Ref {
 	r := cl.ref()
-	if cl.verify && cl.valid != never {
-		left := cl.remaining(now) + cl.marginOf(cl.span)
+	if cl.verify && cl.validUntil != never {
+		left := cl.remaining(now) + cl.marginOf(cl.lease)
 		r.TTL = min(max(left, cl.client.caps.MinTTL, time.Millisecond), cl.ttl)
 	}
 	return r
 }
 
-// answered records the backend's answer for a claim, and reports whether the claim is
+// recordAnswer records the backend's answer for a claim, and reports whether the claim is
 // still stored. The caller decides what Gone means.
-func (c *Client) answered(cl *claim, st driver.State, s sent, now int64) bool {
+func (c *Client) recordAnswer(cl *claim, st driver.State, s sent, now int64) bool {
 	cl.failures = 0
 	switch st.Phase {
 	case driver.Held:
 		if cl.phase >= held && st.Token != cl.token {
-			return false // a later grant: the one that we hold has ended
+			return false // a later grant of the same claim: the one that we hold has ended
 		}
-		c.moveDeadline(cl, st, s)
+		c.setValidity(cl, st, s)
 		if cl.phase < held {
 			c.grant(cl, st.Token, now)
 		}
 	case driver.Queued:
-		if cl.phase >= granted && s.at > cl.granted {
+		if cl.phase >= granted && s.at > cl.grantedAt {
 			return false // the call was sent after the grant: the lock has been taken away
 		}
-		c.moveDeadline(cl, st, s)
+		c.setValidity(cl, st, s)
 		c.recordQueued(cl, st, s, now)
 	case driver.Gone:
 		return false
 	case driver.Unknown:
 		return true
 	}
-	c.place(cl)
+	c.reschedule(cl)
 	return true
 }
 
@@ -150,14 +149,14 @@ func (c *Client) recordQueued(cl *claim, st driver.State, s sent, now int64) {
 	if cl.phase == submitting {
 		cl.phase = queued
 	}
-	if cl.pushed && cl.phase == queued {
+	if cl.pushedGrant && cl.phase == queued {
 		c.grant(cl, cl.token, now)
 	}
-	if cl.phase == queued && s.at > cl.granted {
-		cl.granted = 0 // the answer is newer than the push of the grant: it waits
+	if cl.phase == queued && s.at > cl.grantedAt {
+		cl.grantedAt = 0 // the answer is newer than the push of the grant: the claim waits
 	}
-	if cl.again && !cl.renewing {
-		cl.again, cl.renewAt = false, now
+	if cl.renewAgain && !cl.renewing {
+		cl.renewAgain, cl.renewAt = false, now
 	}
 	if soon := after(s.at, max(st.Recheck, time.Millisecond)); st.Recheck > 0 && cl.phase == queued && soon < cl.renewAt {
 		cl.renewAt = soon
@@ -168,24 +167,24 @@ func (c *Client) recordQueued(cl *claim, st driver.State, s sent, now int64) {
 // passed, or that may have been taken away again, is not delivered to the caller: a
 // renewal is sent at once, and its answer decides.
 func (c *Client) grant(cl *claim, token, now int64) {
-	doubted := cl.doubted
-	cl.token, cl.pushed, cl.doubted, cl.granted = token, false, false, now
-	if doubted || cl.valid <= now { // accept looks at the clock of suspends too
+	uncertain := cl.pushedGone
+	cl.token, cl.pushedGrant, cl.pushedGone, cl.grantedAt = token, false, false, now
+	if uncertain || cl.validUntil <= now { // accept also checks the suspended time
 		cl.phase = queued
 		c.renewNow(cl)
 		return
 	}
 	cl.phase = granted
 	if cl.noRenew && cl.renewAt != never {
-		cl.renewAt = now // extends the rest of a heartbeat to the TTL, once
+		cl.renewAt = now // one renewal, which extends the rest of the heartbeat to the TTL
 	}
 	if cl.wait != nil {
 		cl.wait.signal()
 	}
 }
 
-// accept gives a granted claim to its Guard, unless its validity has passed or the key was
-// granted again since.
+// accept makes the Guard of a granted claim hold it, unless its validity has passed or the key
+// has been granted to another claim since.
 func (c *Client) accept(cl *claim, now int64) bool {
 	if cl.expired(now) || !c.admit(cl) {
 		cl.phase = queued
@@ -194,7 +193,7 @@ func (c *Client) accept(cl *claim, now int64) bool {
 	}
 	cl.phase, cl.wait = held, nil
 	cl.guard.begin(cl.token, now)
-	c.place(cl)
+	c.reschedule(cl)
 	return true
 }
 
@@ -205,17 +204,17 @@ func (c *Client) finish(cl *claim, cause error) {
 	c.claims.remove(cl)
 }
 
-// end ends a claim. The registry still knows its ID, so that a late push for it is not
-// mistaken for one of an unknown claim.
+// end ends a claim but keeps it in the registry, so that a late push for it is not
+// treated as the push of an unknown claim.
 func (c *Client) end(cl *claim, cause error) {
 	if cl.phase == held || cl.phase == lingering {
 		cl.guard.end(cause)
-		c.claims.leaveHold(cl)
+		c.claims.endHold(cl)
 	}
 	cl.phase = ended
 	c.timeline.remove(cl)
-	if cl.handoff != nil && cause != nil { // after a release, the next claim is submitted when the release was answered
-		cl.handoff.turnEnded()
+	if cl.handoff != nil && cause != nil { // after a release, finishRelease ends the turn
+		cl.handoff.endTurn()
 	}
 	if cl.wait != nil {
 		cl.wait.signal()
@@ -226,7 +225,7 @@ func (c *Client) end(cl *claim, cause error) {
 func (c *Client) lose(cl *claim, reason, why string) {
 	c.finish(cl, &Error{Op: "hold", Key: cl.key, Err: fmt.Errorf("%w: %s", ErrOwnershipLost, why)})
 	now := c.now()
-	c.strays.ignore(cl.id, after(now, cl.ttl), now) // the holder has the rest of the lease to stop
-	c.releaseAfter(cl.guard, max(cl.ttl, cl.span))
+	c.ignored.add(cl.id, after(now, cl.ttl), now) // the holder has the rest of the lease to stop
+	c.releaseAfter(cl.guard, max(cl.ttl, cl.lease))
 	c.reportLoss(cl.guard, reason, why)
 }

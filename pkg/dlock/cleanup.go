@@ -12,34 +12,34 @@ import (
 // A cleanupQueue releases claims that have ended here but may still be stored at the
 // backend: waiters that gave up, attempts that were never answered, releases that failed.
 // It never uses a caller's context, and it does not give up before the lease has ended
-// the claim. Where a lease may restart, as in etcd after an outage, a task ends only with
-// an answer, unless there are more than maxOldCleanups.
+// the claim. If the backend may restart leases, as etcd does after an outage, a task ends only
+// with an answer, unless there are more than maxOldCleanups.
 type cleanupQueue struct {
-	ready   []cleanupTask // from first on
+	ready   []cleanupTask // to be run; those before first have been
 	first   int
-	later   []cleanupTask // failed; retried from notSoon on
+	later   []cleanupTask // failed; retried from notBefore on
 	workers int
-	running int           // workers that make an attempt; the others wait for later tasks
+	running int           // workers in an attempt; the others wait for later tasks
 	idle    chan struct{} // closed when no work is left, if Close waits for that
 	refused int           // tasks given up since the Client was closed
 	cause   error         // of the last of these
 
-	// handedOver counts the tasks that runEffects has not added yet: contexts end first.
-	handedOver int
+	// incoming counts the tasks that runEffects has not added yet: contexts end first.
+	incoming int
 }
 
 type cleanupTask struct {
-	ref      driver.Ref
-	tries    int
-	notSoon  int64 // no attempt before this time
-	deadline int64
-	departs  bool // later calls on the key wait for the first attempt
+	ref       driver.Ref
+	tries     int
+	notBefore int64 // no attempt before this time
+	deadline  int64
+	abandoned bool // later calls for the key wait for the first attempt; see abandonedClaims
 }
 
 // maxCleaners limits the concurrent attempts, cleanupTimeout the length of one attempt, and
 // maxCleanupPause the pause between two attempts of a task. An attempt that hangs, a pause
-// and the next attempt together take less than a second: after a fault is healed, leftover
-// claims are gone within that time.
+// and the next attempt together take less than a second: leftover claims are released within
+// that time after a fault ends.
 const (
 	maxCleaners     = 32
 	cleanupTimeout  = 600 * time.Millisecond
@@ -67,14 +67,14 @@ func (c *Client) cleanUpUnwanted(cl *claim) *claim {
 		return cl
 	}
 	c.endContexts(cl)
-	c.depart(cl.ref())
+	c.cleanUpAbandoned(cl.ref())
 	return nil
 }
 
 // withdraw releases a claim on a local backend before its call returns. Otherwise the next
-// unlock could grant the key to a waiter that has gone. If it fails, cleanup takes over.
+// unlock could grant the key to a waiter that has left. If it fails, cleanup takes over.
 //
-//nolint:contextcheck,nolintlint // the context of the caller is over; this is for the checks of all callers
+//nolint:contextcheck,nolintlint // the context of the caller has ended; the linter reports this in the callers
 func (c *Client) withdraw(cl *claim) {
 	if cl == nil {
 		return
@@ -90,16 +90,16 @@ func (c *Client) withdraw(cl *claim) {
 	c.unlock()
 }
 
-// endContexts ends the contexts of a claim's guards in this unlock, before cleanup receives
-// the claim: another goroutine may be about to end them, but delayed.
+// endContexts makes the next unlock end the contexts of a claim's guards before cleanup receives
+// the claim. The goroutine that ended the guards may not have done so yet.
 func (c *Client) endContexts(cl *claim) {
 	guards := []*Guard{cl.guard}
 	if cl.handoff != nil {
-		guards = append(guards, cl.handoff.former)
+		guards = append(guards, cl.handoff.previous)
 	}
 	for _, g := range guards {
 		if g != nil && !g.holds() && g.own != nil && g.own.cancel != nil {
-			c.endings = append(c.endings, ending{g.own.cancel, g.own.cause})
+			c.cancellations = append(c.cancellations, cancellation{g.own.cancel, g.own.cause})
 		}
 	}
 }
@@ -109,7 +109,7 @@ func (c *Client) cleanUpRef(r driver.Ref) {
 }
 
 func (q *cleanupQueue) add(s []cleanupTask) {
-	q.handedOver -= len(s)
+	q.incoming -= len(s)
 	q.ready = append(q.ready, s...)
 }
 
@@ -129,11 +129,11 @@ func (c *Client) startCleaners() int {
 
 func (q *cleanupQueue) count() int { return len(q.ready) - q.first + len(q.later) }
 
-func (q *cleanupQueue) busy() bool { return q.workers > 0 || q.handedOver > 0 }
+func (q *cleanupQueue) busy() bool { return q.workers > 0 || q.incoming > 0 }
 
-// cleanUpSome works until no task is ready. The last worker also waits for tasks that are
-// to be retried.
-func (c *Client) cleanUpSome() {
+// runCleaner runs tasks until none is ready. The last worker also waits for tasks that are
+// retried later.
+func (c *Client) runCleaner() {
 	q, running := &c.cleanupQueue, 0
 	for {
 		c.mu.Lock()
@@ -143,7 +143,7 @@ func (c *Client) cleanUpSome() {
 			if ok && wait == 0 {
 				q.ready = append(q.ready, s)
 			}
-			c.leaveCleanup()
+			c.endCleaner()
 			c.unlock()
 			return
 		}
@@ -166,7 +166,7 @@ func (c *Client) cleanUpSome() {
 	}
 }
 
-func (c *Client) leaveCleanup() {
+func (c *Client) endCleaner() {
 	q := &c.cleanupQueue
 	q.workers--
 	q.signalIdle()
@@ -181,7 +181,7 @@ func (q *cleanupQueue) signalIdle() {
 }
 
 // next returns the first task that is due, or how long to wait for one. It returns false if
-// the worker is to end: only the last worker waits.
+// the worker must end: only the last worker waits.
 func (q *cleanupQueue) next(now int64) (s cleanupTask, wait time.Duration, ok bool) {
 	if q.first == len(q.ready) {
 		wait = q.refill(now)
@@ -204,11 +204,11 @@ func (q *cleanupQueue) refill(now int64) time.Duration {
 	}
 	kept, soonest := q.later[:0], int64(never)
 	for _, s := range q.later {
-		if s.notSoon <= now {
+		if s.notBefore <= now {
 			q.ready = append(q.ready, s)
 			continue
 		}
-		kept, soonest = append(kept, s), min(soonest, s.notSoon)
+		kept, soonest = append(kept, s), min(soonest, s.notBefore)
 	}
 	q.later = kept
 	return max(time.Duration(soonest-now), 10*time.Millisecond)
@@ -221,12 +221,12 @@ func (c *Client) cleanUpOne(s cleanupTask) {
 		_, err = c.store.Release(ctx, s.ref)
 	}
 	cancel()
-	if err == nil && !s.departs {
+	if err == nil && !s.abandoned {
 		return
 	}
 	c.mu.Lock()
 	defer c.unlock()
-	c.departed(&s)
+	c.abandonedTried(&s)
 	if err == nil {
 		return
 	}
@@ -239,7 +239,7 @@ func (c *Client) cleanUpOne(s cleanupTask) {
 		}
 		return
 	}
-	s.notSoon = after(now, min(c.pause(s.ref.ID, s.tries), maxCleanupPause))
+	s.notBefore = after(now, min(c.pause(s.ref.ID, s.tries), maxCleanupPause))
 	s.tries++
 	c.cleanupQueue.later = append(c.cleanupQueue.later, s)
 }

@@ -44,11 +44,11 @@ type Client struct {
 	tracer   trace.Tracer // nil without one
 	reporter *reporter
 
-	epoch time.Time    // zero of the monotonic clock that now reads
-	slept func() int64 // nil unless suspended time counts; see clock.go
+	epoch     time.Time    // the time at which now is 0
+	suspended func() int64 // nil unless suspended time counts; see clock.go
 
 	timeouts      sharedtimeout.Contexts
-	kick          chan struct{}   // wakes the scheduler: something is due earlier
+	wake          chan struct{}   // wakes the scheduler: something is due earlier
 	closing       context.Context // ends when Close begins; every backend call but cleanup ends with it
 	cancelCalls   context.CancelFunc
 	cleanup       context.Context // ends when Close stops cleaning up
@@ -59,25 +59,25 @@ type Client struct {
 	closeOnce     sync.Once
 	closeErr      error
 
-	mu           sync.Mutex
-	closed       bool
-	calls        sync.WaitGroup // acquisitions and releases under way; Add under mu
-	ids          idSource
-	claims       registry
-	keyed        map[string]*hold // by key: what Lock and TryLock took
-	handoffs     map[handoffName]*handoff
-	timeline     timeline
-	renewals     [65]renewalBatch // by renewal class
-	cleanupQueue cleanupQueue
-	strays       strays
-	lost         lostGuards
-	lookedAhead  map[permitKey]int64 // when a waiter last looked up the holder of its permits
-	sleptBefore  int64               // suspended time at the scheduler's last check
-	lookedAt     int64               // the time of that check
-	alarm        int64               // when the scheduler's timer fires
+	mu               sync.Mutex
+	closed           bool
+	calls            sync.WaitGroup // acquisitions and releases in progress; Add under mu
+	ids              idSource
+	claims           registry
+	keyed            map[string]*keyedLock // by key: what Lock and TryLock took
+	handoffs         map[handoffName]*handoff
+	timeline         timeline
+	renewals         [65]renewalBatch // by renewal class
+	cleanupQueue     cleanupQueue
+	ignored          ignoredIDs
+	lost             lostGuards
+	foundHolderAt    map[permitKey]int64 // when a waiter last looked up the holder
+	suspendedBefore  int64               // suspended time at the scheduler's last check for a suspend
+	suspendCheckedAt int64               // the time of that check
+	timerAt          int64               // when the scheduler's timer fires
 
 	effects
-	departures departures
+	abandoned abandonedClaims
 }
 
 var _ Locker = (*Client)(nil)
@@ -125,14 +125,14 @@ func build(cfg *Config, opts []Option) (*Client, error) {
 	}
 	c := &Client{
 		cfg: full, admin: o.admin,
-		log:    o.log.WithNamespace("dlock").With(clog.String("component", "dlock")),
-		quiet:  o.log == clog.Logger{},
-		info:   self(),
-		epoch:  time.Now(),
-		alarm:  never,
-		kick:   make(chan struct{}, 1),
-		stop:   make(chan struct{}),
-		claims: newRegistry(), keyed: map[string]*hold{},
+		log:     o.log.WithNamespace("dlock").With(clog.String("component", "dlock")),
+		quiet:   o.log == clog.Logger{},
+		info:    processInfo(),
+		epoch:   time.Now(),
+		timerAt: never,
+		wake:    make(chan struct{}, 1),
+		stop:    make(chan struct{}),
+		claims:  newRegistry(), keyed: map[string]*keyedLock{},
 	}
 	c.reporter = newReporter(func(m measurement) { c.meters.record(m) }, c.logDropped)
 	if c.store, err = o.open(&full, c.reporter); err != nil {
@@ -140,15 +140,15 @@ func build(cfg *Config, opts []Option) (*Client, error) {
 	}
 	c.caps = c.store.Caps()
 	if c.caps.Remote {
-		c.slept = suspend.Simulated()
-		if c.slept == nil {
-			c.slept = suspendedTime(c.now)
+		c.suspended = suspend.Simulated()
+		if c.suspended == nil {
+			c.suspended = suspendedTime(c.now)
 		}
 	}
 	if o.clock != nil {
-		c.slept = o.clock
+		c.suspended = o.clock
 	}
-	c.sleptBefore, c.lookedAt = c.sleptSoFar(), c.now()
+	c.suspendedBefore, c.suspendCheckedAt = c.suspendedTotal(), c.now()
 	c.closing, c.cancelCalls = context.WithCancel(context.Background())
 	c.closeBy.Store(never)
 	c.cleanup, c.cancelCleanup = context.WithCancel(context.Background())
@@ -162,8 +162,8 @@ func build(cfg *Config, opts []Option) (*Client, error) {
 	return c, nil
 }
 
-// self describes this process in its claims.
-func self() driver.Info {
+// processInfo describes this process in its claims.
+func processInfo() driver.Info {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
@@ -210,7 +210,7 @@ func (c *Client) shutdown() error {
 	if left > 0 {
 		unanswered := fmt.Errorf("%w: %d claims are left to their leases", ErrUnknownOutcome, left)
 		if cause != nil {
-			unanswered = fmt.Errorf("%w: %w", unanswered, mayBeStored(notCallers(cause)))
+			unanswered = fmt.Errorf("%w: %w", unanswered, mayBeStored(hideContextErrors(cause)))
 		}
 		if err != nil {
 			return fmt.Errorf("%w; %w", unanswered, err)
@@ -220,8 +220,8 @@ func (c *Client) shutdown() error {
 	return err
 }
 
-// endAll ends every held claim and hands it to cleanup. The calls that wait for other claims
-// end those.
+// endAll ends every held claim and hands it to cleanup. Other claims are ended by the calls
+// that wait for them.
 func (c *Client) endAll() {
 	for cl := range c.claims.all() {
 		switch cl.phase {
@@ -229,9 +229,9 @@ func (c *Client) endAll() {
 			c.finish(cl, ErrClosed)
 			c.cleanUp(cl)
 		case lingering:
-			over := cl.holdEnd() <= c.now() // the scheduler has not handled it yet
+			passed := cl.holdEnd() <= c.now() // the scheduler has not handled it yet
 			c.finish(cl, nil)
-			if over || !c.caps.Lease {
+			if passed || !c.caps.Lease {
 				c.cleanUp(cl)
 			}
 		case submitting, queued, granted, ended:
@@ -239,8 +239,8 @@ func (c *Client) endAll() {
 	}
 }
 
-// enter registers a call that Close must wait for; leave ends it.
-func (c *Client) enter() error {
+// beginCall registers a call that Close must wait for; endCall ends it.
+func (c *Client) beginCall() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -250,4 +250,4 @@ func (c *Client) enter() error {
 	return nil
 }
 
-func (c *Client) leave() { c.calls.Done() }
+func (c *Client) endCall() { c.calls.Done() }

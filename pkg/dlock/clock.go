@@ -17,43 +17,43 @@ import (
 
 const never = math.MaxInt64
 
-// sleepCheck is how long after a suspend the scheduler detects it at the latest.
+// suspendCheckInterval is how often the scheduler checks for a suspend.
 // suspendNoise is the error of reading two clocks one after the other.
 const (
-	sleepCheck   = int64(500 * time.Millisecond)
-	suspendNoise = int64(5 * time.Millisecond)
+	suspendCheckInterval = int64(500 * time.Millisecond)
+	suspendNoise         = int64(5 * time.Millisecond)
 )
 
 func (c *Client) now() int64 { return int64(time.Since(c.epoch)) }
 
 func (c *Client) at(t time.Time) int64 { return int64(t.Sub(c.epoch)) }
 
-// sleptSoFar is the total time that this machine was suspended, or 0 where that does not
-// count.
-func (c *Client) sleptSoFar() int64 {
-	if c.slept == nil {
+// suspendedTotal returns how long this machine has been suspended in total, or 0 if suspended
+// time does not count.
+func (c *Client) suspendedTotal() int64 {
+	if c.suspended == nil {
 		return 0
 	}
-	return c.slept()
+	return c.suspended()
 }
 
-// sleptSince is how long this machine was suspended since a reading of sleptSoFar.
-func (c *Client) sleptSince(reading int64) int64 {
-	if c.slept == nil {
+// suspendedSince returns how long this machine was suspended since a reading of suspendedTotal.
+func (c *Client) suspendedSince(reading int64) int64 {
+	if c.suspended == nil {
 		return 0
 	}
-	if grown := c.slept() - reading; grown > suspendNoise {
+	if grown := c.suspended() - reading; grown > suspendNoise {
 		return grown
 	}
 	return 0
 }
 
-// countSleep subtracts suspended time from a claim's validity, and reports whether there was
+// subtractSuspended subtracts suspended time from a claim's validity, and reports whether there was
 // any.
-func (c *Client) countSleep(cl *claim) bool {
-	grown := c.sleptSince(cl.slept)
-	cl.valid -= grown
-	cl.slept += grown
+func (c *Client) subtractSuspended(cl *claim) bool {
+	grown := c.suspendedSince(cl.suspended)
+	cl.validUntil -= grown
+	cl.suspended += grown
 	return grown > 0
 }
 
@@ -68,24 +68,24 @@ type suspendClock struct {
 }
 
 func newSuspendClock(now, read func() int64) *suspendClock {
-	return &suspendClock{now: now, read: read, at: -suspendFresh}
+	return &suspendClock{now: now, read: read, at: -suspendCacheTime}
 }
 
-// suspendFresh is how long a reading is valid. A suspend and resume takes longer than that on
+// suspendCacheTime is how long a reading is valid. A suspend and resume takes longer than that on
 // the monotonic clock too, because processes are frozen before the devices are suspended, and
 // thawed after the devices have resumed.
-const suspendFresh = int64(200 * time.Microsecond)
+const suspendCacheTime = int64(200 * time.Microsecond)
 
-func (s *suspendClock) slept() int64 {
+func (s *suspendClock) suspended() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if now := s.now(); now-s.at >= suspendFresh {
+	if now := s.now(); now-s.at >= suspendCacheTime {
 		s.at, s.value = now, s.read()
 	}
 	return s.value
 }
 
-// after adds without overflow.
+// after returns at + d, or never if that overflows.
 func after(at int64, d time.Duration) int64 {
 	if at > never-int64(d) {
 		return never
@@ -93,16 +93,16 @@ func after(at int64, d time.Duration) int64 {
 	return at + int64(d)
 }
 
-// pause is how long a claim waits after the nth failure in a row: doubling from the
-// retry interval up to one second, spread by a quarter either way.
+// pause returns how long a claim waits after the nth failure in a row. It doubles from the
+// retry interval up to one second, with a jitter of a quarter in both directions.
 func (c *Client) pause(id string, n int) time.Duration {
 	d := min(c.cfg.RetryInterval<<min(n, 10), max(maxPause, c.cfg.RetryInterval))
-	return d - d/4 + spread(id, n, d/2)
+	return d - d/4 + jitter(id, n, d/2)
 }
 
-// spread is a random time below a limit. It depends only on the claim's ID, which is random,
-// and n, so that a simulation can be replayed with any order of goroutines.
-func spread(id string, n int, limit time.Duration) time.Duration {
+// jitter returns a random time below a limit. It depends only on n and the claim's ID, which is
+// random, so that a simulation can be replayed with any order of goroutines.
+func jitter(id string, n int, limit time.Duration) time.Duration {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(id))
 	return time.Duration(rand.New(rand.NewPCG(h.Sum64(), uint64(n))).Int64N(int64(limit)))

@@ -7,7 +7,7 @@ import (
 
 // suspendedTime returns a clock of how long this machine has been suspended.
 func suspendedTime(monotonic func() int64) func() int64 {
-	return newSuspendClock(monotonic, func() int64 { return readSuspended(monotonic) }).slept
+	return newSuspendClock(monotonic, func() int64 { return readSuspended(monotonic) }).suspended
 }
 
 // readSuspended is the boot-time clock, which continues during suspend, minus the monotonic

@@ -21,7 +21,7 @@ const (
 	BackendMemory  BackendType = "memory"
 )
 
-// Config has the settings of a Client; collaborators are passed as Options. The zero value
+// Config has the settings of a Client; dependencies are passed as Options. The zero value
 // is usable: zero fields mean the defaults named below.
 type Config struct {
 	// Backend is the kind of backend: BackendRedis and so on, or the name of one that is
@@ -40,14 +40,14 @@ type Config struct {
 	// MaxRetries is how many backend errors in a row one call retries; 0 means as many
 	// as its context allows. A busy key is not an error.
 	MaxRetries int `json:"max_retries" yaml:"max_retries" mapstructure:"max_retries"`
-	// EnableReentrant lets the owner of a keyed lock lock it again; see OwnerContext.
+	// EnableReentrant lets the owner of a locked key lock it again; see OwnerContext.
 	EnableReentrant bool `json:"enable_reentrant" yaml:"enable_reentrant" mapstructure:"enable_reentrant"`
 	// LocalBatch lets goroutines of this Client that wait for the same key hand the
 	// lock to each other without a call to the backend, at most this many times in a
 	// row. Other processes get their turn after that: they may wait for LocalBatch+1
 	// holds instead of one. Every holder still has its own token, greater than the
 	// last. It needs a backend that can reserve tokens: redis, file, memory. 0 means
-	// strict order of arrival across all processes, and RequireFair needs it.
+	// strict order of arrival across all processes; RequireFair needs 0.
 	LocalBatch int `json:"local_batch" yaml:"local_batch" mapstructure:"local_batch"`
 	// RequireFair refuses a backend that does not grant in order of arrival.
 	RequireFair bool `json:"require_fair" yaml:"require_fair" mapstructure:"require_fair"`
@@ -80,7 +80,7 @@ func (c *Config) Validate() error {
 	if err := checkTTL(ttl, 0); err != nil {
 		return fmt.Errorf("%w: DefaultTTL: %w", ErrInvalidConfig, err)
 	}
-	if err := checkSpan("RetryInterval", c.RetryInterval, time.Minute); err != nil {
+	if err := checkDuration("RetryInterval", c.RetryInterval, time.Minute); err != nil {
 		return err
 	}
 	if c.RetryInterval > 0 && c.RetryInterval < time.Millisecond {
@@ -111,7 +111,7 @@ func (c *Config) ValidateFor(caps driver.Caps) error {
 	return full.fits(caps)
 }
 
-// fits checks what depends on the backend, of a Config with its defaults.
+// fits checks the settings that depend on the backend. c has its defaults.
 func (c *Config) fits(caps driver.Caps) error {
 	if c.Backend != "" && string(c.Backend) != caps.Name {
 		return fmt.Errorf("%w: Backend %q, but the backend that was injected is %s", ErrInvalidConfig, c.Backend, caps.Name)

@@ -8,7 +8,7 @@ import (
 )
 
 // Context returns a context that ends when ownership ends: by Unlock, by Close,
-// or by a loss. context.Cause then tells why. It has the values of the context that
+// or by a loss. context.Cause then returns why. It has the values of the context that
 // the lock was acquired with, and neither its cancellation nor its deadline. It carries
 // the Guard, for FromContext and for re-entry.
 func (g *Guard) Context() context.Context {
@@ -18,13 +18,13 @@ func (g *Guard) Context() context.Context {
 	}
 	c := g.claim.client
 	c.mu.Lock()
-	asked := g.asked
+	asked := g.callCtx
 	c.unlock()
-	values, outer := valuesOf(asked) // the user's code, and so not under mu
-	made := &guardContext{both{end, values}, &mark{guard: g, outer: outer}}
+	values, outer := valuesOf(asked) // runs the user's code, so not under mu
+	made := &guardContext{joinedContext{end, values}, &mark{guard: g, outer: outer}}
 	c.mu.Lock()
 	defer c.unlock()
-	g.asked = values // the guards around this one may end before it does
+	g.callCtx = values // does not keep outer guards, which may end first
 	if g.own.ctx == nil {
 		g.own.ctx = made
 	}
@@ -33,31 +33,31 @@ func (g *Guard) Context() context.Context {
 
 // A guardContext is what Guard.Context returns.
 type guardContext struct {
-	both
+	joinedContext
 	mark *mark
 }
 
 func (c *guardContext) Value(key any) any {
-	if _, marks := key.(markKey); marks {
+	if _, isMark := key.(markKey); isMark {
 		return c.mark
 	}
-	return c.both.Value(key)
+	return c.joinedContext.Value(key)
 }
 
-// valuesOf returns a context that has the values of ctx and no end, and the guards that ctx
-// carries and that are still held. If ctx is that of a Guard, the values are those which that one
-// was acquired with, so that a chain of locks of which each is acquired under the one before does
-// not keep them all.
+// valuesOf returns a context with the values of ctx that never ends, and the guards that ctx
+// carries and that are still held. If ctx is the context of a Guard, valuesOf returns the values
+// that this Guard was acquired with. So a chain of locks, each acquired under the one before,
+// does not keep all of their contexts in memory.
 func valuesOf(ctx context.Context) (context.Context, *mark) {
-	held := markOf(ctx).living()
+	held := markOf(ctx).withoutEnded()
 	if of, ok := ctx.(*guardContext); ok {
 		return of.parent, held
 	}
 	return context.WithoutCancel(ctx), held
 }
 
-// contexts returns the context that ends with the ownership, which is made when it is first
-// asked for, and the one with values as well, if it was.
+// contexts returns the context that ends with the ownership, and creates it if necessary. It also
+// returns the context with values, or nil if Context was not called yet.
 func (g *Guard) contexts() (end, ctx context.Context) {
 	if !g.usable() {
 		end, cancel := context.WithCancelCause(context.Background())
@@ -71,8 +71,8 @@ func (g *Guard) contexts() (end, ctx context.Context) {
 	if o.end == nil {
 		o.end, o.cancel = context.WithCancelCause(context.Background())
 	}
-	if !g.holds() { // another goroutine that ended it may not have come to the context yet
-		c.endings = append(c.endings, ending{o.cancel, o.cause})
+	if !g.holds() { // the goroutine that ended it may not have ended the context yet
+		c.cancellations = append(c.cancellations, cancellation{o.cancel, o.cause})
 	}
 	if o.ctx == nil {
 		return o.end, nil
@@ -90,16 +90,16 @@ func (g *Guard) WithContext(parent context.Context) (context.Context, context.Ca
 	if !g.usable() {
 		return context.WithCancel(guard)
 	}
-	ctx, cancel := context.WithCancelCause(marked(both{guard, parent}, g))
+	ctx, cancel := context.WithCancelCause(marked(joinedContext{guard, parent}, g))
 	end := func() { cancel(nil) }
-	at, dated := parent.Deadline()
-	if dated { // so that ctx.Err says that it was the deadline
+	at, hasDeadline := parent.Deadline()
+	if hasDeadline { // so that ctx.Err is DeadlineExceeded
 		var stop context.CancelFunc
 		ctx, stop = context.WithDeadlineCause(ctx, at, deadlineOf{parent})
 		end = func() { stop(); cancel(nil) }
 	}
 	follow := func() {
-		if dated && errors.Is(parent.Err(), context.DeadlineExceeded) && !time.Now().Before(at) {
+		if hasDeadline && errors.Is(parent.Err(), context.DeadlineExceeded) && !time.Now().Before(at) {
 			return // ctx has the same deadline
 		}
 		cancel(context.Cause(parent))
@@ -111,26 +111,26 @@ func (g *Guard) WithContext(parent context.Context) (context.Context, context.Ca
 	return ctx, func() { unlink(); end() }
 }
 
-// deadlineOf is the cause of a context that ended at the deadline of another. It is the cause of
-// that one, which is known when it has ended.
+// deadlineOf is the cause of a context that ended at the deadline of parent. It unwraps to the
+// cause of parent, which is known only after parent has ended.
 type deadlineOf struct{ parent context.Context }
 
 func (d deadlineOf) Error() string { return d.Unwrap().Error() }
 
 func (d deadlineOf) Unwrap() error { return cmp.Or(context.Cause(d.parent), context.DeadlineExceeded) }
 
-// both ends with the guard's context, which has no values, and has the values and the
-// deadline of parent. The guard is asked first, so that the standard library links its
-// children to it directly and a loss reaches them without another goroutine.
-type both struct {
+// joinedContext ends with the guard's context, which has no values, and has the values and the
+// deadline of parent. Value asks the guard's context first, so that the standard library
+// attaches children to it directly, and a loss reaches them without another goroutine.
+type joinedContext struct {
 	context.Context // the guard's
 	parent          context.Context
 }
 
-func (b both) Deadline() (time.Time, bool) { return b.parent.Deadline() }
+func (b joinedContext) Deadline() (time.Time, bool) { return b.parent.Deadline() }
 
-func (b both) Value(key any) any {
-	if _, ours := key.(markKey); !ours {
+func (b joinedContext) Value(key any) any {
+	if _, isMark := key.(markKey); !isMark {
 		if v := b.Context.Value(key); v != nil {
 			return v
 		}

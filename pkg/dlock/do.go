@@ -12,8 +12,8 @@ import (
 //
 // Do returns the error of fn. If the lock was lost meanwhile, the error is joined with
 // ErrOwnershipLost, even if fn returned nil. If the backend did not confirm the release, Do
-// returns no error for it, because the work was done: it logs it, and cleanup continues in the
-// background. With Config.EnableReentrant, a Do inside a Do of the same key runs fn at once
+// returns no error for that, because the work was done: it logs the failure, and cleanup continues
+// in the background. With Config.EnableReentrant, a Do inside a Do of the same key runs fn at once
 // under the outer lock.
 func (c *Client) Do(ctx context.Context, key string, fn func(context.Context) error, opts ...LockOption) error {
 	const op = "do"
@@ -24,12 +24,12 @@ func (c *Client) Do(ctx context.Context, key string, fn func(context.Context) er
 	if err != nil {
 		return fail(op, key, err)
 	}
-	if outer := c.holding(ctx, key); outer != nil {
+	if outer := c.guardFor(ctx, key); outer != nil {
 		return c.doInside(ctx, outer, &s, fn)
 	}
 	g, err := c.acquire(ctx, key, &s)
 	if err != nil {
-		return c.busy(ctx, fail(op, key, err), &s)
+		return c.addHolder(ctx, fail(op, key, err), &s)
 	}
 	return g.run(ctx, fn)
 }
@@ -67,6 +67,6 @@ func (g *Guard) run(ctx context.Context, fn func(context.Context) error) (err er
 			err = errors.Join(err, uerr)
 		}
 	}()
-	inner, cancel = g.WithContext(ctx) // calls methods of ctx, which may panic as fn may
+	inner, cancel = g.WithContext(ctx) // calls methods of ctx, which may panic
 	return fn(inner)
 }

@@ -22,9 +22,9 @@
 //		return write(guard.Context(), guard.Token())
 //	}
 //
-// Lock, TryLock and Unlock lock by key, for the whole process. While one goroutine
-// has a key locked, a second goroutine that locks it by key gets ErrLockAlreadyHeld
-// at once; use Acquire or Do between goroutines.
+// Lock, TryLock and Unlock need only the key; the lock belongs to the whole process.
+// While a key is locked in this way, another Lock of it by the same Client returns
+// ErrLockAlreadyHeld at once; use Acquire or Do between goroutines.
 //
 //	if err := client.Lock(ctx, "order:123"); err != nil {
 //		return err
@@ -35,11 +35,11 @@
 // # What a lock is
 //
 // A lock is a lease: for a limited time, the backend lets one client assume that it
-// owns the name. The Client renews the lease while the process lives. The Guard's
-// context ends before the backend could give the lock to another. But no lock can
-// stop a process that was paused for longer than its lease from one more write when
-// it resumes. Where that matters, pass Guard.Token to the system that is written to,
-// and let that system refuse a smaller number than it has seen.
+// owns the key. The Client renews the lease while the process lives. The Guard's
+// context ends before the backend could give the lock to another client. But no lock
+// can prevent one more write by a process that was paused for longer than its lease.
+// Where that matters, pass Guard.Token to the system that you write to, and let that
+// system refuse a smaller number than it has seen.
 //
 // # Contexts
 //

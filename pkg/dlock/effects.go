@@ -1,12 +1,12 @@
 package dlock
 
-// effects are what code under mu leaves to unlock, because it must not run under mu: it
-// calls user code, or wakes goroutines that take mu themselves.
+// effects is work that code under mu leaves to unlock. It must not run under mu, because it
+// calls user code or wakes goroutines that lock mu.
 type effects struct {
-	endings   []ending      // contexts of guards that have ended
-	handovers []handover    // locks for waiters of the same Client
-	cleanups  []cleanupTask // claims to release in the background
-	reports   []report      // log records, measurements, spans
+	cancellations []cancellation // contexts of guards that have ended
+	deliveries    []delivery     // locks for waiters of the same Client
+	cleanups      []cleanupTask  // claims to release in the background
+	reports       []report       // log records, measurements, spans
 }
 
 // unlock frees mu and runs the effects. The reporter delivers the reports; nothing here
@@ -15,8 +15,8 @@ func (c *Client) unlock() {
 	c.reporter.add(c.runEffects())
 }
 
-// unlockCall is unlock for a call of the user, which delivers its reports itself when it
-// is done.
+// unlockCall is unlock for a call of the user, which delivers its own reports before it
+// returns.
 func (c *Client) unlockCall() {
 	c.reporter.put(c.runEffects())
 }
@@ -26,20 +26,20 @@ func (c *Client) unlockCall() {
 func (c *Client) runEffects() []report {
 	e := c.effects
 	c.effects = effects{}
-	c.cleanupQueue.handedOver += len(e.cleanups)
+	c.cleanupQueue.incoming += len(e.cleanups)
 	cleaners := c.startCleaners()
 	c.mu.Unlock()
-	for _, ending := range e.endings {
-		ending.cancel(ending.cause)
+	for _, cc := range e.cancellations {
+		cc.cancel(cc.cause)
 	}
-	for _, h := range e.handovers {
-		h.to.got <- h.handed
+	for _, h := range e.deliveries {
+		h.to.result <- h.localResult
 	}
 	if len(e.cleanups) > 0 {
 		cleaners += c.enqueueCleanups(e.cleanups)
 	}
 	for range cleaners {
-		c.workers.Go(c.cleanUpSome)
+		c.workers.Go(c.runCleaner)
 	}
 	return e.reports
 }

@@ -31,7 +31,7 @@ var (
 	// ErrLockAlreadyHeld: this Client has locked the key with Lock or TryLock, or is
 	// locking it, or the context carries a Guard of the key.
 	ErrLockAlreadyHeld = xerrors.New("lock_already_held", "lock is already held by this Client")
-	// ErrLockHeldByOther: another caller holds the key, and the wait is over.
+	// ErrLockHeldByOther: another caller holds the key, and the wait has ended.
 	ErrLockHeldByOther = xerrors.New("lock_held_by_other", "lock is held by another")
 	// ErrOwnershipLost: the lock was held, and ended before it was unlocked. Part of
 	// the guarded work may have overlapped with the work of another holder.
@@ -59,8 +59,8 @@ type Error struct {
 	Op  string
 	Key string
 	Err error
-	// Holder is a claim that holds the key, nil if unknown. Waiters is how many claims are queued
-	// for the key.
+	// Holder is a claim that holds the key, or nil if it is unknown. Waiters is how many claims are
+	// queued for the key.
 	Holder  *Claim
 	Waiters int
 	permits int // as requested
@@ -76,7 +76,7 @@ func (e *Error) Error() string {
 	switch h := e.Holder; {
 	case h == nil:
 	case h.Info == Info{}:
-		fmt.Fprintf(&b, " (held by a client that says nothing of itself, %d waiting)", e.Waiters)
+		fmt.Fprintf(&b, " (held by a client that does not describe itself, %d waiting)", e.Waiters)
 	default:
 		who := h.Info.Owner
 		if h.Info.Host != "" {
@@ -85,20 +85,20 @@ func (e *Error) Error() string {
 		fmt.Fprintf(&b, " (held by %s pid %d for %s, %d waiting)", who, h.Info.PID, h.Age.Round(time.Millisecond), e.Waiters)
 	}
 	if h := e.Holder; h != nil && e.permits > 0 && h.Limit > 0 && h.Limit != e.permits {
-		fmt.Fprintf(&b, "; that is one of %d permits, and %d were asked for: the numbers must be the same", h.Limit, e.permits)
+		fmt.Fprintf(&b, "; that is one of %d permits, and %d were requested: all callers must use the same limit", h.Limit, e.permits)
 	}
 	return b.String()
 }
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// fail wraps err for the caller; nil stays nil. It does not repeat the key if err is an *Error of
-// the same key.
+// fail wraps err for the caller, and returns nil if err is nil. It does not repeat the key if err
+// is an *Error of the same key.
 func fail(op, key string, err error) error {
 	if err == nil {
 		return nil
 	}
-	if before, ok := err.(*Error); ok && before.Key == key && before.Holder == nil { //nolint:errorlint // the outermost alone
+	if before, ok := err.(*Error); ok && before.Key == key && before.Holder == nil { //nolint:errorlint // only the outermost error
 		err = before.Err
 	}
 	return &Error{Op: op, Key: key, Err: err}

@@ -9,7 +9,7 @@ func WithSleptClock(slept func() time.Duration) Option {
 
 // SuspendClock returns a reader of suspended time with two clocks that a test controls.
 func SuspendClock(now, read func() int64) func() int64 {
-	return newSuspendClock(now, read).slept
+	return newSuspendClock(now, read).suspended
 }
 
 // Entries returns how many entries the Client has in memory: claims, keyed locks and the timeline.
@@ -37,7 +37,7 @@ func (c *Client) Unanswered() int {
 func (c *Client) Alarm() (time.Duration, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return time.Duration(c.alarm), c.alarm != never
+	return time.Duration(c.timerAt), c.timerAt != never
 }
 
 // SpanOf and TraceParent read and write the span that is stored with a claim.

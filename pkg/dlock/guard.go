@@ -13,10 +13,10 @@ import (
 // A Guard is the handle of one held lock. Any code that has the Guard may unlock it. It
 // must not be copied; a copy, like the zero Guard, holds nothing.
 type Guard struct {
-	_     noCopy
-	self  *Guard // itself; in a copy it is the original
-	claim *claim
-	asked context.Context // of the call that acquired it, for its values; under mu after it was returned
+	_       noCopy
+	self    *Guard // itself; in a copy it is the original
+	claim   *claim
+	callCtx context.Context // the context of the call that acquired it, for its values; under mu after it was returned
 
 	// Under the Client's mu.
 	token int64
@@ -24,7 +24,7 @@ type Guard struct {
 	own   *ownership // nil: no context was requested, and it was not lost
 }
 
-// An ownership has what is needed to report the end of a Guard. It exists only on demand.
+// An ownership is the state of a Guard that few guards need. It is created on demand.
 type ownership struct {
 	ctx      context.Context // with the values of the call; see Guard.Context
 	end      context.Context // without values; ends with the ownership
@@ -34,8 +34,8 @@ type ownership struct {
 	released bool // it was lost, and its claim was handed to cleanup
 }
 
-// An ending is a context that unlock ends, with its cause.
-type ending struct {
+// A cancellation is a context that unlock ends, with its cause.
+type cancellation struct {
 	cancel context.CancelCauseFunc
 	cause  error
 }
@@ -66,7 +66,7 @@ func (g *Guard) successor() *Guard {
 
 func (g *Guard) withValues(ctx context.Context) *Guard {
 	if g != nil {
-		g.asked = ctx
+		g.callCtx = ctx
 	}
 	return g
 }
@@ -83,8 +83,8 @@ func (g *Guard) begin(token, now int64) {
 	g.claim.client.measure(measurement{of: measuredHeld, n: 1})
 }
 
-// end makes unlock end the context. cause is nil if the lock was released: the code that
-// releases it then records how the hold ended.
+// end makes unlock end the context. If cause is nil, the lock was released, and the caller
+// records how the hold ended.
 func (g *Guard) end(cause error) {
 	c := g.claim.client
 	c.measure(measurement{of: measuredHeld, n: -1})
@@ -105,7 +105,7 @@ func (g *Guard) endContext(cause error) {
 	}
 	c := g.claim.client
 	if o.cancel != nil {
-		c.endings = append(c.endings, ending{o.cancel, cause})
+		c.cancellations = append(c.cancellations, cancellation{o.cancel, cause})
 	}
 	o.ctx = nil // it refers to the outer guards
 	if span := o.span; span != nil {
@@ -144,7 +144,7 @@ func (g *Guard) Token() int64 {
 	if !g.usable() {
 		return 0
 	}
-	return g.token // does not change after the Guard was returned
+	return g.token // constant after the Guard was returned
 }
 
 // Remaining returns how long ownership lasts if no further renewal succeeds, and 0 if it
@@ -180,13 +180,13 @@ func (g *Guard) Err() error {
 	}
 	c := g.claim.client
 	c.mu.Lock()
-	err := c.goneError(g)
+	err := c.notHeldError(g)
 	c.unlock()
-	return cmp.Or(asOwn(err), fail("hold", g.claim.key, err))
+	return cmp.Or(asError(err), fail("hold", g.claim.key, err))
 }
 
-// asOwn returns err if it is an *Error, which already names its lock.
-func asOwn(err error) error {
+// asError returns err if it is an *Error, which already names its key, and nil otherwise.
+func asError(err error) error {
 	var own *Error
 	if errors.As(err, &own) {
 		return err
@@ -208,7 +208,7 @@ func (c *Client) extend(ctx context.Context, g *Guard, ttl time.Duration) error 
 	if ctx == nil {
 		return fmt.Errorf("%w: context is nil", ErrInvalidConfig)
 	}
-	if err := checkTTL(ttl, max(c.caps.MinTTL, 2*g.claim.askedMargin())); err != nil {
+	if err := checkTTL(ttl, max(c.caps.MinTTL, 2*g.claim.requestedMargin())); err != nil {
 		return err
 	}
 	cl := g.claim
@@ -218,7 +218,7 @@ func (c *Client) extend(ctx context.Context, g *Guard, ttl time.Duration) error 
 	}
 	if !g.holds() {
 		defer c.unlock()
-		return c.goneError(g)
+		return c.notHeldError(g)
 	}
 	cl.ttl, cl.verify = ttl, false
 	if cl.wait == nil {
@@ -241,13 +241,13 @@ func (c *Client) awaitExtension(ctx context.Context, g *Guard, w *wait) error {
 			return fmt.Errorf("%w: %w", ErrUnknownOutcome, ctxError(ctx))
 		}
 		c.mu.Lock()
-		over, extended, err := !g.holds(), g.claim.wait != w, c.goneError(g)
+		ended, extended, err := !g.holds(), g.claim.wait != w, c.notHeldError(g)
 		c.unlock()
-		if over || extended {
+		if ended || extended {
 			w.signal() // for another Extend that waits on w
 		}
 		switch {
-		case over:
+		case ended:
 			return err
 		case extended:
 			return nil
@@ -255,8 +255,8 @@ func (c *Client) awaitExtension(ctx context.Context, g *Guard, w *wait) error {
 	}
 }
 
-// goneError returns why a Guard does not hold its lock any more.
-func (c *Client) goneError(g *Guard) error {
+// notHeldError returns why a Guard does not hold its lock any more.
+func (c *Client) notHeldError(g *Guard) error {
 	if cause := g.cause(); cause != nil {
 		return cause
 	}
@@ -298,10 +298,10 @@ func (g *Guard) Unlock(ctx context.Context) error {
 // at most two seconds.
 func UnlockInto(err *error, g *Guard) {
 	ctx := context.Background()
-	safely(func() { ctx = g.Context() }) // has its values, so that traces continue; may call the user's code
-	over, cancel := context.WithCancel(ctx)
+	safely(func() { ctx = g.Context() }) // its values let traces continue; it may call the user's code
+	ended, cancel := context.WithCancel(ctx)
 	cancel()
-	failed := g.Unlock(over)
+	failed := g.Unlock(ended)
 	if err != nil && failed != nil {
 		*err = errors.Join(*err, failed)
 	}

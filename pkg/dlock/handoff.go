@@ -17,28 +17,28 @@ import (
 // queue.
 //
 // The claim belongs to the handoff, not to the first call: if that call gives up, the others
-// keep their place. A goroutine exists only while a claim is sought.
+// keep their place. A goroutine exists only while a claim is being acquired.
 type handoff struct {
 	client   *Client
 	name     handoffName
 	settings lockSettings
 
 	// Under client.mu.
-	waiters      []*localWaiter
-	turn         bool               // a claim is held, or being released
-	givenBack    int64              // when the release of the claim was sent, 0 if it was not
-	passes       int                // how many handoffs are left in this turn
-	owed         int                // how many of these are for waiters from before the turn
-	ends         int64              // when the turn ends for later waiters
-	former       *Guard             // the last holder before this one; its context may not have ended yet
-	seeking      bool               // a claim is being acquired
-	gaveUp       bool               // its acquisition was canceled because no waiter was left
-	cancelSearch context.CancelFunc // cancels the acquisition; nil before it has begun
-	sought       chan struct{}      // closed when the acquisition has ended
-	met          progress           // of the acquisition
+	waiters        []*localWaiter
+	inTurn         bool               // a claim of this handoff is held, or being released
+	releasedAt     int64              // when the release of the claim was sent, 0 if it was not
+	handoffsLeft   int                // how many handoffs are left in this turn
+	earlierWaiters int                // how many of these are for waiters from before the turn
+	turnEnds       int64              // when the turn ends for waiters that came during it
+	previous       *Guard             // the previous holder; its context may not have ended yet
+	acquiring      bool               // a claim is being acquired
+	canceled       bool               // the acquisition was canceled because no waiter was left
+	cancelAcquire  context.CancelFunc // cancels the acquisition; nil before it has begun
+	acquireDone    chan struct{}      // closed when the acquisition has ended
+	progress       progress           // the progress of the acquisition
 }
 
-// A handoffName has the settings that must be equal for calls that share a claim.
+// A handoffName identifies a handoff by the settings that must be equal for calls to share a claim.
 type handoffName struct {
 	key         string
 	ttl, margin time.Duration
@@ -47,69 +47,69 @@ type handoffName struct {
 
 // A localWaiter is a call that waits in a local queue.
 type localWaiter struct {
-	got   chan handed // buffered by one
-	since int64
+	result chan localResult // buffered by one
+	since  int64
 }
 
-// A handover is a result that unlock delivers to a waiter.
-type handover struct {
+// A delivery is a result that unlock sends to a waiter.
+type delivery struct {
 	to *localWaiter
-	handed
+	localResult
 }
 
-type handed struct {
+type localResult struct {
 	guard *Guard
 	err   error
 	local bool // handed over by another goroutine, not granted by the backend
 }
 
 // turnLength limits how long a lock is handed to waiters that came during the turn, because
-// other processes wait meanwhile. The limit does not apply to waiters from before the turn:
-// with their own claims they would also have been served.
+// other processes wait meanwhile. The limit does not apply to waiters from before the turn,
+// because claims of their own would also have been in the backend's queue.
 const turnLength = 5 * time.Millisecond
 
-// sharesClaim reports whether a call may share its claim: it waits, and for an exclusive lock
-// without special options.
+// sharesClaim reports whether a call may share a claim: it waits for an exclusive lock, without
+// special options.
 func (s *lockSettings) sharesClaim() bool {
 	return s.waits() && s.mode == driver.Exclusive && !s.noRenew && s.minHold == 0 && s.maxHold == 0
 }
 
-// join waits for the lock in the local queue.
-func (c *Client) join(ctx context.Context, key string, s *lockSettings) (*Guard, error) {
+// acquireLocal waits for the lock in the local queue.
+func (c *Client) acquireLocal(ctx context.Context, key string, s *lockSettings) (*Guard, error) {
 	if ctx.Err() != nil {
 		return nil, ctxError(ctx)
 	}
-	if err := c.enter(); err != nil {
+	if err := c.beginCall(); err != nil {
 		return nil, err
 	}
-	defer c.leave()
+	defer c.endCall()
 	name := handoffName{key, s.ttl, s.margin, s.info}
 	name.info.Trace = ""
-	w := &localWaiter{make(chan handed, 1), c.now()}
-	h, got := c.lineUp(name, s, w), handed{}
-	returns := false
+	w := &localWaiter{make(chan localResult, 1), c.now()}
+	h, got := c.joinQueue(name, s, w), localResult{}
+	returned := false
 	defer func() {
 		switch { // the context of the caller panicked
-		case returns:
+		case returned:
 		case got.guard != nil:
-			h.refuse(got.guard)
+			h.passOnOrRelease(got.guard)
 		default:
 			_ = h.leave(w)
 		}
 	}()
 	g, err := h.await(ctx, w, s, &got)
-	returns = true
+	returned = true
 	return g, err
 }
 
-// lineUp adds a waiter to the queue of its handoff, and creates the handoff if necessary.
-func (c *Client) lineUp(name handoffName, s *lockSettings, w *localWaiter) *handoff {
+// joinQueue adds a waiter to the queue of its handoff, and creates the handoff if necessary.
+func (c *Client) joinQueue(name handoffName, s *lockSettings, w *localWaiter) *handoff {
 	c.mu.Lock()
 	defer c.unlock()
 	h := c.handoffs[name]
 	if h == nil {
 		h = &handoff{client: c, name: name, settings: lockSettings{
-			ttl: s.ttl, margin: s.margin, info: name.info, fences: c.cfg.LocalBatch + 1,
+			ttl: s.ttl, margin: s.margin, info: name.info, tokens: c.cfg.LocalBatch + 1,
 		}}
 		if c.handoffs == nil {
 			c.handoffs = map[handoffName]*handoff{}
@@ -117,12 +117,12 @@ func (c *Client) lineUp(name handoffName, s *lockSettings, w *localWaiter) *hand
 		c.handoffs[name] = h
 	}
 	h.waiters = append(h.waiters, w)
-	h.next()
+	h.startAcquire()
 	return h
 }
 
-// await waits for a result, and stores in got what another goroutine handed over.
-func (h *handoff) await(ctx context.Context, w *localWaiter, s *lockSettings, got *handed) (*Guard, error) {
+// await waits for a result and stores it in got.
+func (h *handoff) await(ctx context.Context, w *localWaiter, s *lockSettings, got *localResult) (*Guard, error) {
 	c := h.client
 	var timeUp <-chan time.Time
 	if s.hasWait {
@@ -134,9 +134,9 @@ func (h *handoff) await(ctx context.Context, w *localWaiter, s *lockSettings, go
 	defer c.measureWaiting(-1)
 	var err error
 	select {
-	case *got = <-w.got:
-		if got.guard != nil && ctx.Err() != nil { // it came too late for its caller
-			h.refuse(got.guard)
+	case *got = <-w.result:
+		if got.guard != nil && ctx.Err() != nil { // the caller's context ended first
+			h.passOnOrRelease(got.guard)
 			return nil, ctxError(ctx)
 		}
 		if got.local {
@@ -149,37 +149,37 @@ func (h *handoff) await(ctx context.Context, w *localWaiter, s *lockSettings, go
 	case <-c.closing.Done():
 		err = ErrClosed
 	}
-	trouble := h.leave(w)
+	unresolved := h.leave(w)
 	switch {
-	case trouble == nil && err == nil:
+	case unresolved == nil && err == nil:
 		return nil, ErrLockHeldByOther
-	case trouble == nil, errors.Is(err, ErrClosed):
+	case unresolved == nil, errors.Is(err, ErrClosed):
 		return nil, err
 	case err == nil:
-		return nil, trouble
+		return nil, unresolved
 	}
-	return nil, fmt.Errorf("%w: %w", err, trouble)
+	return nil, fmt.Errorf("%w: %w", err, unresolved)
 }
 
-// leave removes a waiter that gives up from the queue. It returns the error that keeps the
-// claim from being answered, or with which the acquisition has just failed, if there is one.
+// leave removes a waiter that gives up from the queue. It returns the error for which the claim
+// is not answered, or with which the acquisition has just failed, if there is one.
 func (h *handoff) leave(w *localWaiter) error {
-	waited, sought, trouble := h.remove(w)
-	if sought != nil { // the claim is withdrawn before the call returns; see withdraw
-		within(sought, withdrawTimeout)
+	waited, done, unresolved := h.remove(w)
+	if done != nil { // the claim is withdrawn before the call returns; see withdraw
+		waitFor(done, withdrawTimeout)
 	}
 	if waited {
-		return trouble
+		return unresolved
 	}
-	got := <-w.got // a waiter that is not in the queue gets a result
+	got := <-w.result // a waiter that is not in the queue gets a result
 	if got.guard != nil {
-		h.refuse(got.guard)
+		h.passOnOrRelease(got.guard)
 	}
 	return got.err
 }
 
-// within waits until done is closed, or the timeout has passed.
-func within(done <-chan struct{}, timeout time.Duration) {
+// waitFor waits until done is closed, or the timeout has passed.
+func waitFor(done <-chan struct{}, timeout time.Duration) {
 	t := time.NewTimer(timeout)
 	defer t.Stop()
 	select {
@@ -188,9 +188,9 @@ func within(done <-chan struct{}, timeout time.Duration) {
 	}
 }
 
-// remove reports whether a waiter was in the queue. If it was the last, the search ends:
-// sought is closed then.
-func (h *handoff) remove(w *localWaiter) (waited bool, sought <-chan struct{}, trouble error) {
+// remove removes a waiter, and reports whether it was in the queue. If it was the last, the
+// acquisition is canceled; done is closed when that has ended.
+func (h *handoff) remove(w *localWaiter) (waited bool, done <-chan struct{}, unresolved error) {
 	c := h.client
 	c.mu.Lock()
 	defer c.unlock()
@@ -200,82 +200,82 @@ func (h *handoff) remove(w *localWaiter) (waited bool, sought <-chan struct{}, t
 	}
 	h.waiters = slices.Delete(h.waiters, i, i+1)
 	switch {
-	case !h.turn:
-		trouble = h.met.trouble()
-	case h.givenBack != 0 && h.givenBack <= w.since: // not held by this Client since then
-		trouble = fmt.Errorf("%w: %w to its release", ErrUnknownOutcome, errNoAnswer)
+	case !h.inTurn:
+		unresolved = h.progress.pendingError()
+	case h.releasedAt != 0 && h.releasedAt <= w.since: // this Client has not held the lock since then
+		unresolved = fmt.Errorf("%w: %w to its release", ErrUnknownOutcome, errNoAnswer)
 	}
-	if len(h.waiters) == 0 && h.seeking {
-		h.gaveUp, sought = true, h.sought
-		if h.cancelSearch != nil {
-			h.cancelSearch()
+	if len(h.waiters) == 0 && h.acquiring {
+		h.canceled, done = true, h.acquireDone
+		if h.cancelAcquire != nil {
+			h.cancelAcquire()
 		}
 	}
-	return true, sought, trouble
+	return true, done, unresolved
 }
 
-// refuse passes a lock whose waiter has left to the next waiter, or releases it.
-func (h *handoff) refuse(g *Guard) {
+// passOnOrRelease hands a lock whose waiter has left to the next waiter, or releases it.
+func (h *handoff) passOnOrRelease(g *Guard) {
 	c := h.client
 	c.mu.Lock()
 	var unwanted *claim
 	if g.holds() {
 		c.measureHold(g, nil)
-		if !h.pass(g, c.now()) {
+		if !h.passOn(g, c.now()) {
 			c.finish(g.claim, nil)
 			unwanted = c.cleanUpUnwanted(g.claim)
-			h.turnEnded()
+			h.endTurn()
 		}
 	}
 	c.unlock()
 	c.withdraw(unwanted)
 }
 
-// next acquires a claim if there are waiters and none is being acquired or held. It runs
-// under mu.
-func (h *handoff) next() {
+// startAcquire starts to acquire a claim if there are waiters and no claim is being acquired or
+// held. It runs under mu.
+func (h *handoff) startAcquire() {
 	c := h.client
 	if c.closed {
 		h.fail(ErrClosed)
 	}
 	switch {
-	case h.turn || h.seeking:
+	case h.inTurn || h.acquiring:
 		return
 	case len(h.waiters) == 0:
 		delete(c.handoffs, h.name)
 		return
 	}
-	h.seeking, h.gaveUp, h.met, h.sought = true, false, progress{}, make(chan struct{})
-	c.workers.Go(h.seek)
+	h.acquiring, h.canceled, h.progress, h.acquireDone = true, false, progress{}, make(chan struct{})
+	c.workers.Go(h.acquire)
 }
 
-func (h *handoff) seek() {
+func (h *handoff) acquire() {
 	c := h.client
 	ctx, cancel := context.WithCancel(c.closing)
 	defer cancel()
 	c.mu.Lock()
-	h.cancelSearch = cancel
-	if h.gaveUp {
+	h.cancelAcquire = cancel
+	if h.canceled {
 		cancel()
 	}
-	sought := h.sought
+	done := h.acquireDone
 	c.mu.Unlock()
-	defer close(sought)
-	g, err := c.seekAlone(ctx, h.name.key, &h.settings, &h.met)
+	defer close(done)
+	g, err := c.acquireOwnClaim(ctx, h.name.key, &h.settings, &h.progress)
 	c.mu.Lock()
-	unwanted := h.found(g, err)
-	h.next()
+	unwanted := h.acquired(g, err)
+	h.startAcquire()
 	c.unlock()
 	c.withdraw(unwanted)
 }
 
-// found records the result of an acquisition. It runs under mu, and returns a claim that the
+// acquired records the result of an acquisition. It runs under mu, and returns a claim that the
 // caller must withdraw after unlock.
-func (h *handoff) found(g *Guard, err error) (unwanted *claim) {
-	c, gaveUp := h.client, h.gaveUp
-	h.seeking, h.cancelSearch = false, nil
+func (h *handoff) acquired(g *Guard, err error) (unwanted *claim) {
+	c, canceled := h.client, h.canceled
+	h.acquiring, h.cancelAcquire = false, nil
 	switch {
-	case err != nil && gaveUp: // next acquires again for waiters that have joined since
+	case err != nil && canceled: // startAcquire acquires again for waiters that have joined since
 	case err != nil && c.closed:
 		h.fail(ErrClosed)
 	case err != nil:
@@ -286,56 +286,56 @@ func (h *handoff) found(g *Guard, err error) (unwanted *claim) {
 		c.measureHold(g, nil)
 		unwanted = c.cleanUpUnwanted(g.claim)
 	default:
-		g.claim.handoff, h.turn, h.givenBack = h, true, 0
-		h.passes, h.owed, h.ends = c.cfg.LocalBatch, len(h.waiters)-1, after(c.now(), turnLength)
-		h.hand(g, false)
+		g.claim.handoff, h.inTurn, h.releasedAt = h, true, 0
+		h.handoffsLeft, h.earlierWaiters, h.turnEnds = c.cfg.LocalBatch, len(h.waiters)-1, after(c.now(), turnLength)
+		h.deliver(g, false)
 	}
 	return unwanted
 }
 
-// hand gives a Guard to the first waiter.
-func (h *handoff) hand(g *Guard, local bool) {
+// deliver gives a Guard to the first waiter.
+func (h *handoff) deliver(g *Guard, local bool) {
 	w := h.waiters[0]
 	h.waiters = slices.Delete(h.waiters, 0, 1)
-	h.client.handovers = append(h.client.handovers, handover{w, handed{guard: g, local: local}})
+	h.client.deliveries = append(h.client.deliveries, delivery{w, localResult{guard: g, local: local}})
 }
 
 func (h *handoff) fail(err error) {
 	for _, w := range h.waiters {
-		h.client.handovers = append(h.client.handovers, handover{w, handed{err: err}})
+		h.client.deliveries = append(h.client.deliveries, delivery{w, localResult{err: err}})
 	}
 	h.waiters = nil
 }
 
-// turnEnded is called when the claim of a turn was released or lost. It runs under mu.
-func (h *handoff) turnEnded() {
-	h.turn = false
-	h.next()
+// endTurn ends a turn after its claim was released or lost. It runs under mu.
+func (h *handoff) endTurn() {
+	h.inTurn = false
+	h.startAcquire()
 }
 
-// pass hands the lock to the next waiter if the turn allows it and the last renewal did not
-// fail. The claim keeps its deadline and its calls in flight; only its owner changes, and with
-// it the token and the context. It runs under mu.
-func (h *handoff) pass(g *Guard, now int64) bool {
+// passOn hands the lock to the next waiter if the turn allows it and the last renewal did not
+// fail. The claim keeps its deadline and its calls in flight; only the owner changes, with its
+// token and its context. It runs under mu.
+func (h *handoff) passOn(g *Guard, now int64) bool {
 	c, cl := h.client, g.claim
 	switch {
-	case h.passes == 0 || len(h.waiters) == 0 || c.closed:
+	case h.handoffsLeft == 0 || len(h.waiters) == 0 || c.closed:
 		return false
-	case h.owed == 0 && now >= h.ends:
+	case h.earlierWaiters == 0 && now >= h.turnEnds:
 		return false
 	case cl.failures > 0 || cl.ttl != h.name.ttl || cl.expired(now):
 		return false
 	}
-	h.passes--
-	h.owed = max(h.owed-1, 0)
+	h.handoffsLeft--
+	h.earlierWaiters = max(h.earlierWaiters-1, 0)
 	next := g.successor()
 	g.end(nil)
-	cl.guard, h.former = next, g
-	if cl.wait != nil { // an Extend of the former owner
+	cl.guard, h.previous = next, g
+	if cl.wait != nil { // an Extend of the previous owner
 		cl.wait.signal()
 		cl.wait = nil
 	}
 	next.begin(g.token+1, now)
-	h.hand(next, true)
+	h.deliver(next, true)
 	return true
 }

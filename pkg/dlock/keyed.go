@@ -8,12 +8,12 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// A hold is a key that Lock or TryLock has locked, or is locking.
-type hold struct {
+// A keyedLock is a key that Lock or TryLock has locked, or is locking.
+type keyedLock struct {
 	guard    *Guard // nil while it is being acquired
 	owner    *mark  // nil: re-entry is possible only with the Guard's context
-	count    int    // how many Unlocks are due
-	borrowed bool   // the Guard is from Acquire or Do, which also ends it
+	count    int    // how many Unlocks must follow
+	borrowed bool   // the Guard belongs to an Acquire or a Do, which releases it
 }
 
 // Lock waits for key until ctx ends and locks it for the whole process. ctx
@@ -25,19 +25,19 @@ type hold struct {
 // that asks for more, such as a longer TTL, is ErrInvalidConfig; WithWait and WithInfo have
 // no effect there. After a loss, Lock returns ErrOwnershipLost until the outstanding Unlock
 // has been called, so that an Unlock never releases the lock of another caller. A key that
-// this Client holds with a Guard from Acquire counts as held by another, unless ctx carries
-// that Guard.
+// this Client holds with a Guard from Acquire counts as held by another caller, unless ctx
+// carries that Guard.
 func (c *Client) Lock(ctx context.Context, key string, opts ...LockOption) error {
 	const op = "lock"
 	s, err := c.check(ctx, key, opts)
 	if err != nil {
 		return fail(op, key, err)
 	}
-	return c.busy(ctx, fail(op, key, c.lock(ctx, key, &s)), &s)
+	return c.addHolder(ctx, fail(op, key, c.lock(ctx, key, &s)), &s)
 }
 
 // TryLock locks key if it is free, and reports whether it did. It returns (false, nil) if
-// another holds the key, and ErrLockAlreadyHeld, as Lock does, if this Client has locked it
+// another caller holds the key, and ErrLockAlreadyHeld, as Lock does, if this Client has locked it
 // with Lock or TryLock.
 func (c *Client) TryLock(ctx context.Context, key string, opts ...LockOption) (bool, error) {
 	const op = "try lock"
@@ -55,7 +55,7 @@ func (c *Client) TryLock(ctx context.Context, key string, opts ...LockOption) (b
 
 func (c *Client) lock(ctx context.Context, key string, s *lockSettings) error {
 	m := markOf(ctx) // runs the user's code, so not under mu
-	h, err := c.claimKey(m, key, s, c.carried(m, key))
+	h, err := c.reserveKey(m, key, s, c.guardIn(m, key))
 	if h == nil || err != nil {
 		return err
 	}
@@ -72,9 +72,9 @@ func (c *Client) lock(ctx context.Context, key string, s *lockSettings) error {
 	return err
 }
 
-// claimKey enters key in the table of keyed locks. It returns the entry if the key must still be
-// acquired. outer is a Guard of the key that the caller's context carries.
-func (c *Client) claimKey(m *mark, key string, s *lockSettings, outer *Guard) (*hold, error) {
+// reserveKey adds key to the table of keyed locks. It returns the entry if the key must still be
+// acquired. outer is a Guard of the key that the caller's context carries, or nil.
+func (c *Client) reserveKey(m *mark, key string, s *lockSettings, outer *Guard) (*keyedLock, error) {
 	c.mu.Lock()
 	defer c.unlock()
 	if c.closed {
@@ -85,7 +85,7 @@ func (c *Client) claimKey(m *mark, key string, s *lockSettings, outer *Guard) (*
 	case h != nil:
 		return nil, c.reenter(m, h, s)
 	case outer == nil:
-		h = &hold{owner: ownerIn(m), count: 1}
+		h = &keyedLock{owner: ownerIn(m), count: 1}
 		c.keyed[key] = h
 		return h, nil
 	case !c.cfg.EnableReentrant:
@@ -94,18 +94,18 @@ func (c *Client) claimKey(m *mark, key string, s *lockSettings, outer *Guard) (*
 	if err := outer.claim.covers(s); err != nil {
 		return nil, err
 	}
-	c.keyed[key] = &hold{guard: outer, owner: ownerIn(m), count: 1, borrowed: true}
+	c.keyed[key] = &keyedLock{guard: outer, owner: ownerIn(m), count: 1, borrowed: true}
 	return nil, nil
 }
 
 // reenter counts another Lock of a key that is in the table, if the owner is the same.
-func (c *Client) reenter(m *mark, h *hold, s *lockSettings) error {
+func (c *Client) reenter(m *mark, h *keyedLock, s *lockSettings) error {
 	switch {
 	case h.guard != nil && h.guard.holds() && h.guard.claim.expired(c.now()):
 		c.lose(h.guard.claim, lossExpired, notRenewed)
 		return h.guard.cause()
 	case h.guard != nil && !h.guard.holds():
-		return c.goneError(h.guard)
+		return c.notHeldError(h.guard)
 	case h.guard == nil || !c.cfg.EnableReentrant || !h.ownedBy(m):
 		return fmt.Errorf("%w; use Acquire between goroutines", ErrLockAlreadyHeld)
 	}
@@ -116,7 +116,7 @@ func (c *Client) reenter(m *mark, h *hold, s *lockSettings) error {
 	return nil
 }
 
-// covers refuses an inner call that asks for more than the held lock gives. A lock never
+// covers returns an error if an inner call asks for more than the held lock has. A lock never
 // becomes a stronger one: two readers that both wait to become the writer would wait
 // forever. It runs under mu.
 func (cl *claim) covers(s *lockSettings) error {
@@ -129,7 +129,7 @@ func (cl *claim) covers(s *lockSettings) error {
 	}
 	var more string
 	switch {
-	case s.ttlAsked && s.ttl > cl.ttl:
+	case s.hasTTL && s.ttl > cl.ttl:
 		more = fmt.Sprintf("WithTTL %v inside a lock with %v; use Extend", s.ttl, cl.ttl)
 	case s.margin > cl.marginOf(cl.ttl):
 		more = fmt.Sprintf("WithMargin %v inside a lock with %v", s.margin, cl.marginOf(cl.ttl))
@@ -147,9 +147,9 @@ func (cl *claim) covers(s *lockSettings) error {
 	return fmt.Errorf("%w: %s", ErrInvalidConfig, more)
 }
 
-// Unlock releases a key that Lock or TryLock has locked. After re-entry, the last of as many
-// Unlocks releases it. It returns the same errors as Guard.Unlock, and ErrLockNotHeld if the
-// key is not locked.
+// Unlock releases a key that Lock or TryLock has locked. After re-entry, every Lock needs its own
+// Unlock, and the last one releases the key. It returns the same errors as Guard.Unlock, and
+// ErrLockNotHeld if the key is not locked.
 func (c *Client) Unlock(ctx context.Context, key string) error {
 	const op = "unlock"
 	if ctx == nil {
@@ -162,7 +162,7 @@ func (c *Client) Unlock(ctx context.Context, key string) error {
 	return fail(op, key, c.release(ctx, g))
 }
 
-// lastUnlock counts an Unlock. It returns the Guard if that must be released now.
+// lastUnlock counts an Unlock. It returns the Guard if the lock must be released now.
 func (c *Client) lastUnlock(key string) (*Guard, error) {
 	c.mu.Lock()
 	defer c.unlock()
@@ -181,13 +181,13 @@ func (c *Client) lastUnlock(key string) (*Guard, error) {
 		}
 	}
 	if !h.guard.holds() {
-		return nil, c.goneError(h.guard)
+		return nil, c.notHeldError(h.guard)
 	}
 	return nil, nil
 }
 
-// Held returns the Guard of a keyed lock, for its context, its token and its remaining
-// time.
+// Held returns the Guard of a key that Lock or TryLock has locked, for its context, its token
+// and its remaining time.
 func (c *Client) Held(key string) (*Guard, bool) {
 	c.mu.Lock()
 	defer c.unlock()

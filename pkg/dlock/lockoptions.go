@@ -13,7 +13,7 @@ type LockOption func(*lockSettings)
 // WithTTL sets the lease: how long the lock outlives its process. While the process
 // lives, the lock is renewed every third of the TTL.
 func WithTTL(ttl time.Duration) LockOption {
-	return func(s *lockSettings) { s.ttl, s.ttlAsked = ttl, true }
+	return func(s *lockSettings) { s.ttl, s.hasTTL = ttl, true }
 }
 
 // WithWait limits the wait for the key, in addition to the context. After that time the
@@ -22,8 +22,8 @@ func WithWait(longest time.Duration) LockOption {
 	return func(s *lockSettings) { s.wait, s.hasWait = longest, true }
 }
 
-// WithInfo sets what people see of the holder when they inspect the key. Empty fields keep
-// the defaults: the program's name, the host's name, the process ID.
+// WithInfo sets the description of the holder that Inspect returns and errors name. Empty fields
+// keep the defaults: the program's name, the host's name, the process ID.
 func WithInfo(info Info) LockOption {
 	return func(s *lockSettings) {
 		s.info = driver.Info{Owner: info.Owner, Host: info.Host, PID: info.PID, Purpose: info.Purpose}
@@ -44,8 +44,8 @@ func WithMinHold(least time.Duration) LockOption {
 	return func(s *lockSettings) { s.minHold = least }
 }
 
-// WithMaxHold ends the ownership after this long, as a loss. The holder has the margin to
-// stop, as after any loss; the key is released after that, or at Unlock. This keeps a
+// WithMaxHold ends the ownership after this time, as a loss. As after any loss, the holder has
+// the margin as time to stop; the key is released after that, or at Unlock. This keeps a
 // forgotten lock from being held forever.
 func WithMaxHold(longest time.Duration) LockOption {
 	return func(s *lockSettings) { s.maxHold = longest }
@@ -77,14 +77,14 @@ type lockSettings struct {
 
 	mode      driver.Mode
 	limit     int    // of permits
-	fences    int    // tokens to reserve, for a handoff
+	tokens    int    // tokens to reserve, for a handoff
 	submitted string // the ID of the claim that was submitted last
 	info      driver.Info
 	hasWait   bool // WithWait
 	noRenew   bool
 	shared    bool // WithShared
 	permits   bool // WithPermits
-	ttlAsked  bool // WithTTL
+	hasTTL    bool // WithTTL
 }
 
 // waits reports whether the claim may queue.
@@ -95,13 +95,13 @@ func (c *Client) settings(opts []LockOption) (lockSettings, error) {
 	if len(opts) == 0 {
 		return lockSettings{ttl: c.cfg.DefaultTTL, info: c.info}, nil
 	}
-	return c.applied(opts)
+	return c.applyOptions(opts)
 }
 
-// applied is not part of settings, so that a call without options does not allocate.
+// applyOptions is separate from settings, so that a call without options does not allocate.
 //
 //go:noinline
-func (c *Client) applied(opts []LockOption) (lockSettings, error) {
+func (c *Client) applyOptions(opts []LockOption) (lockSettings, error) {
 	s := lockSettings{ttl: c.cfg.DefaultTTL}
 	for i, opt := range opts {
 		if opt == nil {
@@ -120,7 +120,7 @@ func (c *Client) checkSettings(s *lockSettings) error {
 	if err := checkTTL(s.ttl, c.caps.MinTTL); err != nil {
 		return err
 	}
-	for _, span := range []struct {
+	for _, limit := range []struct {
 		name    string
 		d, most time.Duration
 	}{
@@ -129,7 +129,7 @@ func (c *Client) checkSettings(s *lockSettings) error {
 		{"WithMaxHold", s.maxHold, maxDuration},
 		{"WithMargin", s.margin, s.ttl / 2},
 	} {
-		if err := checkSpan(span.name, span.d, span.most); err != nil {
+		if err := checkDuration(limit.name, limit.d, limit.most); err != nil {
 			return err
 		}
 	}
@@ -169,7 +169,7 @@ func checkInfo(i driver.Info) error {
 	return nil
 }
 
-// describe fills the empty fields of i with the Client's own.
+// describe replaces the empty fields of i with those of the Client.
 func (c *Client) describe(i driver.Info) driver.Info {
 	if i.Owner == "" {
 		i.Owner = c.info.Owner

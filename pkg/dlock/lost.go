@@ -2,13 +2,13 @@ package dlock
 
 import "time"
 
-// A lock that was lost may live on at the backend: a renewal that was not answered in time may
-// have been carried out, some of several servers may still have it, and etcd lets leases begin
-// anew when it has another leader. It is released when its holder says by Unlock that it has
-// stopped, at Close, and else after a time in which the holder, whose context has ended, can stop.
+// lostGuards are the guards of lost locks that the backend may still store: a renewal that was
+// not answered in time may have succeeded, some of several servers may still have the lock, and
+// etcd restarts leases when it has a new leader. Such a lock is released when its holder calls
+// Unlock, at Close, or after a time in which the holder, whose context has ended, can stop.
 type lostGuards map[*Guard]*time.Timer
 
-// releaseAfter has a lost lock released after d, unless its holder does it before. It runs under mu.
+// releaseAfter releases a lost lock after d, unless its holder unlocks it before. It runs under mu.
 func (c *Client) releaseAfter(g *Guard, d time.Duration) {
 	if c.lost == nil {
 		c.lost = lostGuards{}
@@ -23,8 +23,8 @@ func (c *Client) releaseAfter(g *Guard, d time.Duration) {
 	})
 }
 
-// releaseLost releases, once, what the backend may still have of a lock that was lost. It runs
-// under mu.
+// releaseLost releases a lost lock, once, because the backend may still store it. It runs under
+// mu.
 func (c *Client) releaseLost(g *Guard) {
 	if t := c.lost[g]; t != nil {
 		t.Stop()

@@ -43,16 +43,16 @@ const (
 	lossUnlocked = "unlocked_late"
 )
 
-// endings are all results of a call.
-var endings = []string{
+// results lists the results of calls.
+var results = []string{
 	resultAcquired, resultReleased, resultError, "canceled", "deadline_exceeded",
 	"lock_held_by_other", "lock_not_held", "ownership_lost", "unknown_outcome", "unavailable", "denied", "not_ready", "closed", "unsupported", "invalid_key", "invalid_ttl",
 }
 
 // resultOf returns the result of a call, by the code of its error.
-func resultOf(err error, good string) string {
+func resultOf(err error, success string) string {
 	if err == nil {
-		return good
+		return success
 	}
 	code := xerrors.CodeOf(err)
 	switch {
@@ -79,7 +79,7 @@ func newMeters(m metric.Meter, backend string) (*meters, error) {
 		*to, err = m.Int64Counter(name, metric.WithUnit(unit), metric.WithDescription(text))
 		errs = append(errs, err)
 	}
-	level := func(to *metric.Int64UpDownCounter, name, unit, text string) {
+	gauge := func(to *metric.Int64UpDownCounter, name, unit, text string) {
 		var err error
 		*to, err = m.Int64UpDownCounter(name, metric.WithUnit(unit), metric.WithDescription(text))
 		errs = append(errs, err)
@@ -89,16 +89,16 @@ func newMeters(m metric.Meter, backend string) (*meters, error) {
 		*to, err = m.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(text), seconds)
 		errs = append(errs, err)
 	}
-	counter(&ms.acquisitions, "dlock.acquisitions", "{call}", "Calls that wanted a lock, by result.")
+	counter(&ms.acquisitions, "dlock.acquisitions", "{call}", "Calls to acquire a lock, by result.")
 	counter(&ms.releases, "dlock.releases", "{call}", "Calls that released a lock, by result.")
 	counter(&ms.renewals, "dlock.renewals", "{renewal}", "Renewals of held and waiting claims, by result.")
-	counter(&ms.losses, "dlock.losses", "{lock}", "Locks whose ownership ended by itself, by reason.")
+	counter(&ms.losses, "dlock.losses", "{lock}", "Locks whose ownership was lost, by reason.")
 	counter(&ms.handoffs, "dlock.handoffs", "{lock}", "Locks that were granted to a waiter.")
 	histogram(&ms.wait, "dlock.wait.duration", "Time from the call to its end, by result.")
 	histogram(&ms.hold, "dlock.hold.duration", "Time from the acquisition to the end of ownership, by how it ended.")
 	histogram(&ms.slack, "dlock.renewal.slack", "Validity that was left when a renewal was answered.")
-	level(&ms.held, "dlock.held", "{lock}", "Locks that are held now.")
-	level(&ms.waiting, "dlock.waiting", "{call}", "Calls that wait for a lock now.")
+	gauge(&ms.held, "dlock.held", "{lock}", "Locks that are held now.")
+	gauge(&ms.waiting, "dlock.waiting", "{call}", "Calls that wait for a lock now.")
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("%w: meter: %w", ErrInvalidConfig, err)
 	}
@@ -110,7 +110,7 @@ func newMeters(m metric.Meter, backend string) (*meters, error) {
 // results that have not occurred yet.
 func (ms *meters) zero() {
 	ctx := context.Background()
-	for _, l := range endings {
+	for _, l := range results {
 		ms.acquisitions.Add(ctx, 0, ms.with("result", l))
 		ms.releases.Add(ctx, 0, ms.with("result", l))
 		ms.with("end", l)
@@ -140,8 +140,8 @@ func (ms *meters) with(name, value string) metric.MeasurementOption {
 	return ms.counts[l]
 }
 
-// ending is with for the result of a call; an unexpected result becomes "error".
-func (ms *meters) ending(name, value string) metric.MeasurementOption {
+// resultAttributes returns the attributes of a result; an unexpected result becomes "error".
+func (ms *meters) resultAttributes(name, value string) metric.MeasurementOption {
 	if o, ok := ms.counts[label{name, value}]; ok {
 		return o
 	}
@@ -187,7 +187,7 @@ func (ms *meters) record(m measurement) {
 	ctx := context.Background()
 	switch m.of {
 	case measuredHold:
-		ms.hold.Record(ctx, m.value.Seconds(), ms.ending("end", m.label))
+		ms.hold.Record(ctx, m.value.Seconds(), ms.resultAttributes("end", m.label))
 	case measuredLoss:
 		ms.losses.Add(ctx, 1, ms.with("reason", m.label))
 	case measuredRenewals:
@@ -211,7 +211,7 @@ func (c *Client) measureAcquire(ctx context.Context, started int64, err error) {
 		return
 	}
 	safely(func() {
-		o := ms.ending("result", resultOf(err, resultAcquired))
+		o := ms.resultAttributes("result", resultOf(err, resultAcquired))
 		ms.acquisitions.Add(ctx, 1, o)
 		ms.wait.Record(ctx, time.Duration(c.now()-started).Seconds(), o)
 	})
@@ -219,7 +219,7 @@ func (c *Client) measureAcquire(ctx context.Context, started int64, err error) {
 
 func (c *Client) measureRelease(ctx context.Context, err error) {
 	if ms := c.meters; ms != nil {
-		safely(func() { ms.releases.Add(ctx, 1, ms.ending("result", resultOf(err, resultReleased))) })
+		safely(func() { ms.releases.Add(ctx, 1, ms.resultAttributes("result", resultOf(err, resultReleased))) })
 	}
 }
 

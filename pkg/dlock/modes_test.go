@@ -123,7 +123,7 @@ func TestPermitInTheWay(t *testing.T) {
 			t.Error(text)
 		}
 		_, err = other.TryAcquire(ctx, "k", dlock.WithPermits(3))
-		if text := err.Error(); !strings.Contains(text, "one of 2 permits, and 3 were asked for") {
+		if text := err.Error(); !strings.Contains(text, "one of 2 permits, and 3 were requested") {
 			t.Error(text)
 		}
 	})

@@ -18,12 +18,12 @@ func (c *Client) unobserved() bool { return c.quiet && c.meters == nil && c.trac
 func (c *Client) report(run func()) { c.reports = append(c.reports, report{run: run}) }
 
 func (c *Client) logAcquired(g *Guard, started int64) {
-	c.logTook("lock acquired", "wait", g, started)
+	c.logDuration("lock acquired", "wait", g, started)
 }
-func (c *Client) logReleased(g *Guard) { c.logTook("lock released", "hold", g, g.since) }
+func (c *Client) logReleased(g *Guard) { c.logDuration("lock released", "hold", g, g.since) }
 
-// logTook runs on the goroutine of the user's call.
-func (c *Client) logTook(msg, what string, g *Guard, from int64) {
+// logDuration runs on the goroutine of the user's call.
+func (c *Client) logDuration(msg, what string, g *Guard, from int64) {
 	if c.quiet {
 		return
 	}
@@ -35,8 +35,8 @@ func (c *Client) logTook(msg, what string, g *Guard, from int64) {
 	})
 }
 
-// logTrouble logs failures of a call that keeps trying, at powers of two.
-func (c *Client) logTrouble(key string, failures int, err error) {
+// logRetry logs a failure of a call that is retried: the first, second, fourth, eighth and so on.
+func (c *Client) logRetry(key string, failures int, err error) {
 	if c.quiet || failures&(failures-1) != 0 {
 		return
 	}
@@ -61,7 +61,7 @@ func (c *Client) logUnconfirmed(g *Guard, err error) {
 	})
 }
 
-// reportLoss runs under mu, as do the functions from here to logGaveUp.
+// reportLoss and the functions down to logGaveUp run under mu.
 func (c *Client) reportLoss(g *Guard, reason, why string) {
 	c.measure(measurement{of: measuredLoss, label: reason})
 	if c.quiet {

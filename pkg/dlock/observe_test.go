@@ -287,7 +287,7 @@ func TestLogLines(t *testing.T) {
 		`level=INFO msg="lock acquired" .*namespace=app\.dlock .*key=order:123 owner=api-7 token=1 wait=\S+$`,
 		`level=INFO msg="lock released" .*key=order:123 owner=api-7 token=1 hold=\S+$`,
 		`level=INFO msg="lock acquired" .*component=dlock .*key=lost `,
-		`level=WARN msg="ownership lost" .*key=lost owner=\S+ token=2 hold=\S+ reason="it was held for its longest time of 1ms"$`,
+		`level=WARN msg="ownership lost" .*key=lost owner=\S+ token=2 hold=\S+ reason="it reached its maximum hold of 1ms"$`,
 	} {
 		if line := o.lines()[i]; !regexp.MustCompile(want).MatchString(line) {
 			t.Errorf("line %d is\n%s\nand should match\n%s", i, line, want)

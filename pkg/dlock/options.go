@@ -12,7 +12,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// An Option gives a Client a collaborator. The Client never closes what is injected.
+// An Option gives a Client a dependency. The Client never closes what is injected.
 type Option func(*options)
 
 // A RedisConnector opens locks on a Redis client that it owns.
@@ -32,7 +32,7 @@ func WithLogger(l clog.Logger) Option {
 }
 
 // WithSlog is WithLogger for programs that log with log/slog. A nil logger means
-// slog.Default, as it is when the Client is made.
+// slog.Default at the time when the Client is created.
 func WithSlog(l *slog.Logger) Option {
 	return func(o *options) {
 		to := l
@@ -54,7 +54,7 @@ func WithTracer(t trace.Tracer) Option {
 	return func(o *options) { o.tracer = t }
 }
 
-// WithRedisConnector offers Redis as a backend.
+// WithRedisConnector provides Redis as a backend.
 func WithRedisConnector(conn RedisConnector) Option {
 	return func(o *options) {
 		if isNil(conn) {
@@ -65,7 +65,7 @@ func WithRedisConnector(conn RedisConnector) Option {
 	}
 }
 
-// WithEtcdConnector offers etcd as a backend.
+// WithEtcdConnector provides etcd as a backend.
 func WithEtcdConnector(conn EtcdConnector) Option {
 	return func(o *options) {
 		if isNil(conn) {
@@ -76,7 +76,7 @@ func WithEtcdConnector(conn EtcdConnector) Option {
 	}
 }
 
-// WithRedlockConnector offers several Redis servers as a backend.
+// WithRedlockConnector provides several Redis servers as a backend.
 func WithRedlockConnector(conn RedlockConnector) Option {
 	return func(o *options) {
 		if isNil(conn) {
@@ -87,7 +87,7 @@ func WithRedlockConnector(conn RedlockConnector) Option {
 	}
 }
 
-// WithBackend offers a backend by its opener, for instance memlock.New() or your own.
+// WithBackend provides a backend through its opener, for instance memlock.New() or your own.
 func WithBackend(b driver.Opener) Option {
 	return func(o *options) { o.offer("", b) }
 }
@@ -103,11 +103,10 @@ type options struct {
 	tracer trace.Tracer
 	admin  bool
 	offers []offer
-	clock  func() int64 // replaces the clock of suspended time, in tests
+	clock  func() int64 // in tests: replaces Client.suspended
 }
 
-// An offer is a backend that was injected. If name is "", the name is known only after the
-// backend was opened.
+// An offer is a backend that was injected. If name is "", opening the backend gives its name.
 type offer struct {
 	name   BackendType
 	opener driver.Opener

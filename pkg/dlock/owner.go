@@ -23,7 +23,7 @@ func OwnerContext(ctx context.Context) context.Context {
 	if ctx == nil {
 		ctx = context.Background()
 	}
-	return context.WithValue(ctx, markKey{}, &mark{owner: &owner{}, outer: markOf(ctx).living()})
+	return context.WithValue(ctx, markKey{}, &mark{owner: &owner{}, outer: markOf(ctx).withoutEnded()})
 }
 
 // FromContext returns the innermost Guard whose context ctx is derived from.
@@ -37,16 +37,16 @@ func FromContext(ctx context.Context) (*Guard, bool) {
 }
 
 func marked(ctx context.Context, g *Guard) context.Context {
-	return context.WithValue(ctx, markKey{}, &mark{guard: g, outer: markOf(ctx).living()})
+	return context.WithValue(ctx, markKey{}, &mark{guard: g, outer: markOf(ctx).withoutEnded()})
 }
 
-// living returns the chain of marks without guards that have ended. It locks mu of their Clients,
-// so it must not run under mu.
-func (m *mark) living() *mark {
+// withoutEnded returns the chain without the marks of guards that have ended. It locks mu of their
+// Clients, so it must not run under mu.
+func (m *mark) withoutEnded() *mark {
 	if m == nil {
 		return nil
 	}
-	outer := m.outer.living()
+	outer := m.outer.withoutEnded()
 	switch {
 	case m.guard != nil && !m.guard.claim.client.holds(m.guard):
 		return outer
@@ -69,11 +69,11 @@ func markOf(ctx context.Context) *mark {
 	return m
 }
 
-// holding returns the Guard of key that this Client holds for ctx: one that ctx carries, or
-// that of a keyed lock whose owner ctx names.
-func (c *Client) holding(ctx context.Context, key string) *Guard {
+// guardFor returns the Guard with which the owner that ctx names holds key: a Guard that ctx
+// carries, or the Guard of a keyed lock with the same owner.
+func (c *Client) guardFor(ctx context.Context, key string) *Guard {
 	m := markOf(ctx) // runs the user's code, so not under mu
-	if g := c.carried(m, key); g != nil || m == nil {
+	if g := c.guardIn(m, key); g != nil || m == nil {
 		return g
 	}
 	c.mu.Lock()
@@ -85,9 +85,9 @@ func (c *Client) holding(ctx context.Context, key string) *Guard {
 	return h.guard
 }
 
-// carried returns the Guard of key among the marks of a context, if this Client still holds
+// guardIn returns the Guard of key among the marks of a context, if this Client still holds
 // it.
-func (c *Client) carried(m *mark, key string) *Guard {
+func (c *Client) guardIn(m *mark, key string) *Guard {
 	for ; m != nil; m = m.outer {
 		if g := m.guard; g != nil && g.claim.client == c && g.claim.key == key && c.holds(g) {
 			return g
@@ -114,7 +114,7 @@ func ownerIn(innermost *mark) *mark {
 }
 
 // ownedBy reports whether the marks of a context include the owner of h, or its Guard.
-func (h *hold) ownedBy(m *mark) bool {
+func (h *keyedLock) ownedBy(m *mark) bool {
 	for ; m != nil; m = m.outer {
 		if m.is(h.owner) || (m.guard != nil && m.guard == h.guard) {
 			return true

@@ -5,63 +5,63 @@ import (
 	"fmt"
 )
 
-// progress is what an acquisition has met so far, for those that wait for it. It is
-// kept under mu.
+// progress is the state of an acquisition that local waiters depend on. It is guarded
+// by mu.
 type progress struct {
-	claim *claim
-	asked bool  // an attempt to submit it is under way
-	err   error // of the last attempt, if it failed
-	doubt bool  // an earlier claim may be stored: no answer has said what became of it
-	known bool  // the claim was answered, and had its place
+	claim          *claim
+	sending        bool  // an attempt to submit it is in progress
+	err            error // of the last attempt, if it failed
+	earlierUnknown bool  // the outcome of an earlier claim is unknown: it may be stored
+	wasQueued      bool  // the claim was answered, and was queued or held
 }
 
-// trouble is why the claim may not be waiting for a holder at all.
-func (p *progress) trouble() error {
+// pendingError returns an error if it is unknown whether the claim waits for a holder.
+func (p *progress) pendingError() error {
 	switch {
 	case p.claim == nil:
 		return nil
 	case p.claim.phase == queued:
-		return p.claim.silence()
-	case p.claim.phase == ended && p.doubt && !p.known: // between two claims
+		return p.claim.queuedError()
+	case p.claim.phase == ended && p.earlierUnknown && !p.wasQueued: // between two claims
 	case p.claim.phase != submitting:
 		return nil
-	case p.asked || p.claim.unanswered || p.doubt:
+	case p.sending || p.claim.unanswered || p.earlierUnknown:
 	default:
 		return p.err
 	}
 	return fmt.Errorf("%w: %w", ErrUnknownOutcome, mayBeStored(cmp.Or(p.err, errNoAnswer)))
 }
 
-// recordAttempt is for those that wait for the claim: an attempt is under way, or has ended.
-func (a *acquisition) recordAttempt(asked bool, err error) {
-	if a.met == nil {
+// publishAttempt tells local waiters that an attempt is in progress, or has ended with err.
+func (a *acquisition) publishAttempt(sending bool, err error) {
+	if a.progress == nil {
 		return
 	}
 	a.client.mu.Lock()
 	defer a.client.mu.Unlock()
-	a.met.asked, a.met.err = asked, err
+	a.progress.sending, a.progress.err = sending, err
 }
 
-// recordAnswer is for those that wait for the claim: what its answer says of it and of those before.
-func (a *acquisition) recordAnswer() {
-	if a.met == nil {
+// publishAnswer tells local waiters that the claim was answered.
+func (a *acquisition) publishAnswer() {
+	if a.progress == nil {
 		return
 	}
 	a.client.mu.Lock()
 	defer a.client.mu.Unlock()
-	a.met.doubt, a.met.known = a.doubt, a.queued
+	a.progress.earlierUnknown, a.progress.wasQueued = a.earlierUnknown, a.queued
 }
 
-// silence is why nothing is known of a claim that was queued: its renewals are not
-// answered, or one has yet to report what became of a grant that came too late, or of a
-// place that may be lost.
-func (cl *claim) silence() error {
+// queuedError returns an error if the state of a queued claim is unknown: its renewals are not
+// answered, or no renewal has yet confirmed a grant that came too late, or a place in the
+// queue that may be lost.
+func (cl *claim) queuedError() error {
 	switch {
 	case cl.failures > 0 && cl.wait != nil:
-	case cl.phase == queued && cl.granted != 0:
+	case cl.phase == queued && cl.grantedAt != 0:
 		return fmt.Errorf("%w: it was granted, and the answer took longer than the lease", ErrUnknownOutcome)
 	case cl.phase == queued && cl.expired(cl.client.now()):
-		return fmt.Errorf("%w: queued, and not renewed for longer than its place lasts", ErrUnknownOutcome)
+		return fmt.Errorf("%w: queued, and not renewed for longer than a heartbeat", ErrUnknownOutcome)
 	default:
 		return nil
 	}

@@ -8,8 +8,8 @@ import (
 
 // A registry has every claim of a Client that has not ended. One claim of each key is indexed by
 // the key: the exclusive holder, if this Client has one. Most keys therefore need only one entry.
-// When a key is granted, the index shows whether the same Client still assumes that it holds an
-// older grant. That grant has ended, and its holder is notified at once.
+// When a key is granted, the index shows whether the Client still has an older grant of it. The
+// older grant has ended, and its holder is notified at once.
 type registry struct {
 	byKey  map[string]*claim
 	byID   map[string]*claim // all others
@@ -92,8 +92,8 @@ func (r *registry) beginHold(cl *claim) {
 	r.byKey[cl.key], cl.byKey = cl, true
 }
 
-// leaveHold records that a claim is not held any more.
-func (r *registry) leaveHold(cl *claim) {
+// endHold records that a claim is not held any more.
+func (r *registry) endHold(cl *claim) {
 	g := r.groups[cl.key]
 	if cl.mode == driver.Exclusive || g == nil {
 		return
@@ -104,25 +104,25 @@ func (r *registry) leaveHold(cl *claim) {
 	}
 }
 
-// admit ends claims of this Client that cannot be held together with a claim that was granted. It
-// reports whether the grant is the latest: a grant older than a held claim was answered late, and
-// has ended.
+// admit ends the claims of this Client that cannot be held together with the granted claim cl. It
+// reports whether the grant is the latest: a grant that is older than a held claim was answered
+// late and has ended.
 func (c *Client) admit(cl *claim) bool {
 	if !cl.byKey {
 		before := c.claims.byKey[cl.key]
-		if before.excludes() && !c.supersede(before, cl) {
+		if before.holdsExclusively() && !c.supersede(before, cl) {
 			return false
 		}
 	}
-	if g := c.claims.groups[cl.key]; g != nil && !c.admitBeside(g, cl) {
+	if g := c.claims.groups[cl.key]; g != nil && !c.admitToGroup(g, cl) {
 		return false
 	}
 	c.claims.beginHold(cl)
 	return true
 }
 
-// admitBeside is admit for a key on which this Client holds a group.
-func (c *Client) admitBeside(g *group, cl *claim) bool {
+// admitToGroup is admit for a key of which this Client holds a group.
+func (c *Client) admitToGroup(g *group, cl *claim) bool {
 	if g.mode != cl.mode || g.limit != cl.limit || cl.limit == 1 {
 		for before := range g.claims {
 			if !c.supersede(before, cl) {
@@ -139,8 +139,8 @@ func (c *Client) admitBeside(g *group, cl *claim) bool {
 	return true
 }
 
-// excludes reports whether a claim is exclusive and held.
-func (cl *claim) excludes() bool {
+// holdsExclusively reports whether a claim is exclusive and held.
+func (cl *claim) holdsExclusively() bool {
 	return cl != nil && cl.mode == driver.Exclusive && (cl.phase == held || cl.phase == lingering)
 }
 
@@ -159,8 +159,8 @@ func (c *Client) supersede(before, cl *claim) bool {
 	return true
 }
 
-// cutMinHold ends a lingering claim that the backend has taken away. It may still be stored: on one
-// of several servers, or with another token.
+// cutMinHold ends a lingering claim that the backend does not hold any more. It may still be
+// stored on one of several servers, or with another token.
 func (c *Client) cutMinHold(cl *claim) {
 	c.finish(cl, nil)
 	c.logMinHoldCut(cl)

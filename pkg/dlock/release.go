@@ -35,31 +35,31 @@ func (c *Client) release(ctx context.Context, g *Guard) error {
 	return err
 }
 
-// releaseHeld also reports whether g held the lock before.
+// releaseHeld is release without reports. It also returns whether g held the lock before.
 func (c *Client) releaseHeld(ctx context.Context, g *Guard) (bool, error) {
-	end, err := c.endHeld(g)
-	if end != sendRelease {
+	end, err := c.endLocally(g)
+	if end != mustRelease {
 		return end != notHeld, err
 	}
-	defer c.leave()
-	returns := false
+	defer c.endCall()
+	returned := false
 	defer func() {
-		if !returns { // a hook of the backend's client or the caller's context panicked
+		if !returned { // a hook of the backend's client or the caller's context panicked
 			c.mu.Lock()
 			c.cleanUp(g.claim)
 			c.unlock()
-			c.released(g, nil)
+			c.finishRelease(g, nil)
 		}
 	}()
 	err = c.sendRelease(ctx, g.claim)
-	returns = true
-	c.released(g, err)
+	returned = true
+	c.finishRelease(g, err)
 	return true, err
 }
 
-// released removes a claim whose release was answered or handed to cleanup. It records how the
+// finishRelease removes a claim whose release was answered or handed to cleanup. It records how the
 // hold ended, and lets the next local waiter submit a claim.
-func (c *Client) released(g *Guard, err error) {
+func (c *Client) finishRelease(g *Guard, err error) {
 	c.mu.Lock()
 	defer c.unlockCall()
 	c.claims.remove(g.claim)
@@ -70,24 +70,24 @@ func (c *Client) released(g *Guard, err error) {
 	c.measureHold(g, err)
 	if lost {
 		g.ownership().cause, g.ownership().released = err, true
-		c.reportLoss(g, lossTaken, "the backend did not know it any more when it was unlocked")
+		c.reportLoss(g, lossTaken, "the backend did not have it any more when it was unlocked")
 	}
 	if g.claim.handoff != nil {
-		g.claim.handoff.turnEnded()
+		g.claim.handoff.endTurn()
 	}
 }
 
-// An unlocking says what remains to be done after a Guard was ended locally.
-type unlocking uint8
+// An unlockResult says what remains to be done after endLocally.
+type unlockResult uint8
 
 const (
-	notHeld     unlocking = iota // nothing: it had ended before
-	done                         // nothing: it was handed over, or lingers
-	sendRelease                  // the caller must release the claim, and then call leave
+	notHeld       unlockResult = iota // nothing: the Guard had ended before
+	nothingToSend                     // nothing: the lock was handed to a local waiter, or lingers
+	mustRelease                       // the caller must release the claim, and then call leave
 )
 
-// endHeld ends a Guard locally.
-func (c *Client) endHeld(g *Guard) (unlocking, error) {
+// endLocally ends a Guard in this process.
+func (c *Client) endLocally(g *Guard) (unlockResult, error) {
 	cl := g.claim
 	c.mu.Lock()
 	defer c.unlockCall()
@@ -99,33 +99,32 @@ func (c *Client) endHeld(g *Guard) (unlocking, error) {
 		delete(c.keyed, cl.key)
 	}
 	if !g.holds() {
-		return notHeld, c.endedError(g)
+		return notHeld, c.unlockError(g)
 	}
 	if x := cl.extras; x != nil && now < after(g.since, x.minHold) {
 		cl.phase, cl.verify = lingering, false
-		if cl.noRenew { // it must last for the minimum hold
+		if cl.noRenew { // the claim must last for the minimum hold
 			cl.noRenew, cl.renewAt = false, now
 		}
 		g.endContext(nil)
-		c.place(cl)
-		return done, nil
+		c.reschedule(cl)
+		return nothingToSend, nil
 	}
-	if cl.handoff != nil && cl.handoff.pass(g, now) {
+	if cl.handoff != nil && cl.handoff.passOn(g, now) {
 		c.measureHold(g, nil)
-		return done, nil
+		return nothingToSend, nil
 	}
 	if cl.handoff != nil {
-		cl.handoff.givenBack = now
+		cl.handoff.releasedAt = now
 	}
-	c.end(cl, nil) // the registry knows it until the release is answered
+	c.end(cl, nil) // stays in the registry until the release is answered
 	c.calls.Add(1)
-	return sendRelease, nil
+	return mustRelease, nil
 }
 
-// endedError returns the error of unlocking a Guard that does not hold its lock. If the lock was
-// lost by the local clock alone, the backend may still have it; it is released, because its
-// holder has stopped.
-func (c *Client) endedError(g *Guard) error {
+// unlockError returns the error of unlocking a Guard that does not hold its lock. It also
+// releases a lost lock: the backend may still store it, and its holder has stopped.
+func (c *Client) unlockError(g *Guard) error {
 	cause := g.cause()
 	if cause == nil {
 		return ErrLockNotHeld
@@ -139,7 +138,7 @@ func (c *Client) endedError(g *Guard) error {
 // passed; in the last two cases cleanup takes over. A context that has already ended is
 // ignored: this is usual for a deferred Unlock.
 func (c *Client) sendRelease(ctx context.Context, cl *claim) error {
-	if isOver(ctx) {
+	if contextEnded(ctx) {
 		ctx = context.WithoutCancel(ctx)
 	}
 	timeout := releaseTimeout(cl.ttl)
@@ -152,7 +151,7 @@ func (c *Client) sendRelease(ctx context.Context, cl *claim) error {
 		st, err := c.store.Release(cctx, cl.ref())
 		cancel()
 		if err == nil {
-			return c.judge(cl, st, unanswered)
+			return c.releaseError(cl, st, unanswered)
 		}
 		unanswered = unanswered || driver.ClassOf(err) == driver.Ambiguous
 		if limit == 0 {
@@ -172,29 +171,29 @@ func (c *Client) sendRelease(ctx context.Context, cl *claim) error {
 	}
 }
 
-// isOver reports whether a context has ended, or its deadline has passed: a derived context has
-// its own timer, which may fire before that of ctx.
-func isOver(ctx context.Context) bool {
+// contextEnded reports whether a context has ended, or its deadline has passed: a derived context
+// has its own timer, which may fire before that of ctx.
+func contextEnded(ctx context.Context) bool {
 	if ctx.Err() != nil {
 		return true
 	}
-	at, dated := ctx.Deadline()
-	return dated && !time.Now().Before(at)
+	at, hasDeadline := ctx.Deadline()
+	return hasDeadline && !time.Now().Before(at)
 }
 
-// judge returns the error for an answer to a release. Gone is a loss only while the lease lasts.
-// After an unanswered attempt, Gone is the result of that attempt. After the lease, it is unknown
-// whether the release or the end of the lease came first.
-func (c *Client) judge(cl *claim, st driver.State, repeated bool) error {
+// releaseError returns the error for an answer to a release. Gone is a loss only while the lease
+// lasts. After an unanswered attempt, Gone is the result of that attempt. After the lease, it is
+// unknown whether the release or the end of the lease came first.
+func (c *Client) releaseError(cl *claim, st driver.State, repeated bool) error {
 	switch {
 	case st.Phase != driver.Gone:
 		return nil
 	case cl.expired(c.now()):
-		return fmt.Errorf("%w: the lease was over when the backend answered that it does not have it", ErrUnknownOutcome)
+		return fmt.Errorf("%w: the lease had ended when the backend answered that it does not have the lock", ErrUnknownOutcome)
 	case repeated:
 		return nil
 	}
-	return fmt.Errorf("%w: the backend did not know it any more", ErrOwnershipLost)
+	return fmt.Errorf("%w: the backend did not have it any more", ErrOwnershipLost)
 }
 
 // retryRelease pauses before the next attempt, or returns why there is none.
@@ -206,14 +205,14 @@ func (c *Client) retryRelease(ctx context.Context, id string, cause error, n int
 		select {
 		case <-t.C:
 		case <-ctx.Done():
-			return fmt.Errorf("%w: releasing goes on: %w", ErrUnknownOutcome, ctxError(ctx))
+			return fmt.Errorf("%w: the release continues in the background: %w", ErrUnknownOutcome, ctxError(ctx))
 		case <-c.closing.Done():
 			return fmt.Errorf("%w: %w", ErrUnknownOutcome, ErrClosed)
 		}
 		if pause < left {
 			return nil
 		}
-		return fmt.Errorf("%w: releasing goes on: %w", ErrUnknownOutcome, mayBeStored(notCallers(cause)))
+		return fmt.Errorf("%w: the release continues in the background: %w", ErrUnknownOutcome, mayBeStored(hideContextErrors(cause)))
 	}
-	return fmt.Errorf("%w: the release was refused, and the lock is left to its lease: %w", ErrUnknownOutcome, mayBeStored(notCallers(cause)))
+	return fmt.Errorf("%w: the release was refused, and the lock is left to its lease: %w", ErrUnknownOutcome, mayBeStored(hideContextErrors(cause)))
 }

@@ -20,21 +20,21 @@ type renewalBatch struct {
 	failures int
 }
 
-func class(cl *claim) int { return bits.Len64(uint64(cl.renewTimeout())) }
+func renewalClass(cl *claim) int { return bits.Len64(uint64(cl.renewTimeout())) }
 
 // enqueueRenewal puts a claim into the next batch of its class.
 func (c *Client) enqueueRenewal(cl *claim) {
-	f := &c.renewals[class(cl)]
+	f := &c.renewals[renewalClass(cl)]
 	f.pending = append(f.pending, cl)
-	cl.parked = true
-	c.place(cl)
+	cl.renewPending = true
+	c.reschedule(cl)
 }
 
-// renewNow makes a claim due at once. A renewal in flight is repeated, because the backend may
-// have answered it too early.
+// renewNow makes a claim due at once. A renewal in flight is repeated, because its answer may be
+// older than the event that caused this call.
 func (c *Client) renewNow(cl *claim) {
-	cl.renewAt, cl.again = c.now(), cl.renewing
-	c.place(cl)
+	cl.renewAt, cl.renewAgain = c.now(), cl.renewing
+	c.reschedule(cl)
 }
 
 // renewable reports whether the engine renews the claim by itself.
@@ -58,7 +58,7 @@ func (c *Client) sendBatch(f *renewalBatch) {
 	timeout := maxTTL
 	now := c.now()
 	for _, cl := range f.pending {
-		cl.parked = false
+		cl.renewPending = false
 		if cl.phase == ended {
 			continue
 		}
@@ -67,8 +67,8 @@ func (c *Client) sendBatch(f *renewalBatch) {
 		ref := cl.renewalRef(now)
 		refs = append(refs, ref)
 		timeout = min(timeout, cl.renewTimeout())
-		c.expectShorter(cl, ref.TTL, now)
-		c.place(cl)
+		c.shortenValidity(cl, ref.TTL, now)
+		c.reschedule(cl)
 	}
 	clear(f.pending)
 	f.pending = f.pending[:0]
@@ -81,22 +81,22 @@ func (c *Client) sendBatch(f *renewalBatch) {
 
 func (c *Client) renewBatch(f *renewalBatch, batch []*claim, refs []driver.Ref, timeout time.Duration) {
 	ctx, cancel := context.WithTimeout(c.closing, timeout)
-	s := c.sending(0)
+	s := c.sentNow(0)
 	states, err := c.store.Renew(ctx, refs)
 	if err != nil && ctx.Err() != nil && c.closing.Err() == nil && driver.ClassOf(err) == driver.Ambiguous {
-		err = fmt.Errorf("no answer within %v", timeout) // our timeout, not that of the caller
+		err = fmt.Errorf("no answer within %v", timeout) // our timeout, not the caller's
 	}
 	cancel()
 	c.batchAnswered(f, batch, refs, states, err, s)
 }
 
-// batchAnswered records the answers to a batch. Those for claims that have ended are dropped.
+// batchAnswered records the answers to a batch. It ignores answers for claims that have ended.
 func (c *Client) batchAnswered(f *renewalBatch, batch []*claim, refs []driver.Ref, states []driver.State, err error, s sent) {
 	c.mu.Lock()
 	defer c.unlock()
 	f.inFlight = false
 	failed, now := 0, c.now()
-	defer c.kickScheduler()
+	defer c.wakeScheduler()
 	for i, cl := range batch {
 		cl.renewing = false
 		if cl.phase == ended {
@@ -106,17 +106,17 @@ func (c *Client) batchAnswered(f *renewalBatch, batch []*claim, refs []driver.Re
 		if err == nil && i < len(states) {
 			st = states[i]
 		}
-		if c.meters != nil && cl.phase >= held && cl.valid != never {
+		if c.meters != nil && cl.phase >= held && cl.validUntil != never {
 			c.measure(measurement{of: measuredSlack, value: cl.remaining(now)})
 		}
 		s.ttl = refs[i].TTL
 		if st.Phase == driver.Unknown {
 			failed++
-			c.unanswered(cl, f, err, s)
+			c.renewFailed(cl, f, err, s)
 			continue
 		}
 		c.renewed(cl, st, s, now)
-		if cl.again && cl.phase != ended {
+		if cl.renewAgain && cl.phase != ended {
 			c.renewNow(cl)
 		}
 	}
@@ -130,53 +130,53 @@ func (c *Client) batchAnswered(f *renewalBatch, batch []*claim, refs []driver.Re
 	}
 }
 
-// expectShorter shortens the validity before a renewal with a shorter lease is sent: from now on
-// the backend may have the shorter one, even if the machine is suspended during the attempt.
-func (c *Client) expectShorter(cl *claim, ttl time.Duration, now int64) {
-	if cl.valid == never || ttl >= cl.span {
+// shortenValidity shortens the validity before a renewal with a shorter lease is sent: from now on
+// the backend may have the shorter lease, even if the machine is suspended during the attempt.
+func (c *Client) shortenValidity(cl *claim, ttl time.Duration, now int64) {
+	if cl.validUntil == never || ttl >= cl.lease {
 		return
 	}
-	c.countSleep(cl)
-	cl.valid = min(cl.valid, after(now, ttl-cl.marginOf(ttl)))
+	c.subtractSuspended(cl)
+	cl.validUntil = min(cl.validUntil, after(now, ttl-cl.marginOf(ttl)))
 }
 
 // renewed applies a definite answer.
 func (c *Client) renewed(cl *claim, st driver.State, s sent, now int64) {
-	cl.doubted = false // the renewal was sent after that push
-	stays := c.answered(cl, st, s, now)
+	cl.pushedGone = false // the renewal was sent after the push
+	stored := c.recordAnswer(cl, st, s, now)
 	switch {
-	case stays:
+	case stored:
 		if cl.wait != nil && cl.phase >= held && s.ttl == cl.ttl && s.at >= cl.wait.since {
 			cl.wait.signal() // an Extend waits for this
 			cl.wait = nil
 		}
 	case cl.phase == held:
-		c.lose(cl, lossTaken, "the backend says that it is not ours")
+		c.lose(cl, lossTaken, "the backend answered that this claim does not hold it")
 	case cl.phase == lingering:
 		c.cutMinHold(cl)
 	default:
 		c.finish(cl, nil) // the place in the queue is lost
 		if st.Phase == driver.Queued {
-			c.cleanUp(cl) // it has another place, which its caller does not know
+			c.cleanUp(cl) // it was queued again, and its caller does not know that place
 		}
 	}
 }
 
-// unanswered records a failed renewal. It is not a loss: the renewal is retried until the
+// renewFailed records a failed renewal. It is not a loss: the renewal is retried until the
 // validity ends.
-func (c *Client) unanswered(cl *claim, f *renewalBatch, err error, s sent) {
+func (c *Client) renewFailed(cl *claim, f *renewalBatch, err error, s sent) {
 	c.recordUnanswered(cl, s)
 	cl.failures++
 	if cl.wait != nil {
-		cl.wait.err = notCallers(cmp.Or(err, errNoAnswer))
+		cl.wait.err = hideContextErrors(cmp.Or(err, errNoAnswer))
 		cl.wait.signal()
 	}
 	pause := c.pause(cl.id, f.failures)
-	if left := cl.remaining(c.now()); cl.valid != never && (left > 0 || cl.phase == held) {
+	if left := cl.remaining(c.now()); cl.validUntil != never && (left > 0 || cl.phase == held) {
 		// Pauses become shorter near the end of the validity, or of the place in the
 		// queue.
 		pause = min(pause, max(left/4, 5*time.Millisecond))
 	}
 	cl.renewAt = max(c.now(), after(s.at, pause)) // the pause includes the time of the attempt
-	c.place(cl)
+	c.reschedule(cl)
 }

@@ -9,10 +9,10 @@ import (
 // block on a full pipe for minutes. So code that renews a lock or ends a context neither calls
 // nor waits for them. The engine adds reports, and a goroutine that exists only while there
 // are reports delivers them in order. A call of the user delivers its own queued reports before
-// it returns, so that its effects are already reported then.
+// it returns, so that its effects are reported by then.
 type reporter struct {
 	meters func(measurement)
-	turn   chan struct{} // held by the goroutine that delivers
+	turn   chan struct{} // a semaphore, held by the goroutine that delivers
 
 	mu      sync.Mutex
 	queue   []report
@@ -139,8 +139,8 @@ func (r *reporter) state() (idle, stuck bool) {
 	return len(r.queue) == 0 && !r.running, r.stuck
 }
 
-// deliverOne delivers one report, and reports whether there was one. last means that the calling
-// goroutine ends if there was none.
+// deliverOne delivers one report, and returns whether there was one. last is true for run, which
+// ends if there was none.
 func (r *reporter) deliverOne(last bool) bool {
 	r.mu.Lock()
 	r.stuck = false

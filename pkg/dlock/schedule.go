@@ -22,13 +22,13 @@ func (c *Client) schedule() {
 				continue
 			}
 			c.dispatch(ev)
-		case <-c.kick:
+		case <-c.wake:
 		case <-timer.C:
 		}
 		c.mu.Lock()
-		if now := c.now(); c.slept != nil && now-c.lookedAt >= sleepCheck {
-			c.lookedAt = now
-			c.wakeUp()
+		if now := c.now(); c.suspended != nil && now-c.suspendCheckedAt >= suspendCheckInterval {
+			c.suspendCheckedAt = now
+			c.checkSuspend()
 		}
 		next := c.tick()
 		c.unlock()
@@ -36,29 +36,29 @@ func (c *Client) schedule() {
 	}
 }
 
-// place puts a claim in the timeline, at the time when the next thing is due for it.
-func (c *Client) place(cl *claim) {
+// reschedule moves a claim in the timeline to the time at which something is next due for it.
+func (c *Client) reschedule(cl *claim) {
 	cl.wakeAt = never
-	if !cl.renewing && !cl.parked {
+	if !cl.renewing && !cl.renewPending {
 		cl.wakeAt = cl.renewAt
 	}
 	switch cl.phase {
 	case held:
-		cl.wakeAt = min(cl.wakeAt, cl.valid, cl.holdEnd())
+		cl.wakeAt = min(cl.wakeAt, cl.validUntil, cl.holdEnd())
 	case lingering: // its validity does not matter, because no caller holds it
 		cl.wakeAt = min(cl.wakeAt, cl.holdEnd())
 	case submitting, queued, granted, ended:
 	}
 	c.timeline.put(cl)
-	if c.timeline.first() == cl && cl.wakeAt < c.alarm {
-		c.alarm = cl.wakeAt
-		c.kickScheduler()
+	if c.timeline.first() == cl && cl.wakeAt < c.timerAt {
+		c.timerAt = cl.wakeAt
+		c.wakeScheduler()
 	}
 }
 
-func (c *Client) kickScheduler() {
+func (c *Client) wakeScheduler() {
 	select {
-	case c.kick <- struct{}{}:
+	case c.wake <- struct{}{}:
 	default:
 	}
 }
@@ -78,22 +78,22 @@ func (cl *claim) holdEnd() int64 {
 
 // tick does everything that is due, and returns the time until the next claim is due.
 func (c *Client) tick() time.Duration {
-	now, was := c.now(), c.alarm
-	c.alarm = 0 // awake: place need not kick
+	now, was := c.now(), c.timerAt
+	c.timerAt = 0 // awake: reschedule need not wake it
 	c.runDue(now)
 	c.sendBatches()
-	c.alarm = never
+	c.timerAt = never
 	if cl := c.timeline.first(); cl != nil {
-		c.alarm = cl.wakeAt
+		c.timerAt = cl.wakeAt
 	} else if was > now {
-		// The claim of the alarm has ended, for instance after a short hold. To keep the
-		// alarm costs one needless wakeup, which is less than a kick for each later claim.
-		c.alarm = was
+		// The claim that the timer was set for has ended, for instance after a short hold. Keeping
+		// the timer costs one needless wakeup, less than waking the scheduler for each later claim.
+		c.timerAt = was
 	}
-	if c.alarm != never && c.slept != nil {
-		c.alarm = min(c.alarm, after(c.lookedAt, time.Duration(sleepCheck)))
+	if c.timerAt != never && c.suspended != nil {
+		c.timerAt = min(c.timerAt, after(c.suspendCheckedAt, time.Duration(suspendCheckInterval)))
 	}
-	return time.Duration(min(c.alarm, after(now, time.Hour)) - now)
+	return time.Duration(min(c.timerAt, after(now, time.Hour)) - now)
 }
 
 // runDue handles every due claim. When one renewal is due, renewals that are due soon join it,
@@ -103,9 +103,9 @@ func (c *Client) runDue(now int64) {
 	for cl := c.timeline.first(); cl != nil; cl = c.timeline.first() {
 		switch {
 		case cl.wakeAt <= now:
-			c.handle(cl, now)
-			batched = batched || cl.parked
-		case batched && cl.joins(now):
+			c.handleDue(cl, now)
+			batched = batched || cl.renewPending
+		case batched && cl.renewsEarly(now):
 			c.enqueueRenewal(cl)
 		default:
 			return
@@ -113,13 +113,13 @@ func (c *Client) runDue(now int64) {
 	}
 }
 
-// joins reports whether a claim may be renewed now, up to an eighth of its
-// interval early.
-func (cl *claim) joins(now int64) bool {
-	return cl.wakeAt == cl.renewAt && !cl.renewing && !cl.parked && cl.wakeAt <= after(now, cl.interval()/8)
+// renewsEarly reports whether a claim that is not due yet may be renewed now: up to an
+// eighth of its interval early.
+func (cl *claim) renewsEarly(now int64) bool {
+	return cl.wakeAt == cl.renewAt && !cl.renewing && !cl.renewPending && cl.wakeAt <= after(now, cl.interval()/8)
 }
 
-func (c *Client) handle(cl *claim, now int64) {
+func (c *Client) handleDue(cl *claim, now int64) {
 	switch {
 	case cl.phase == held && cl.expired(now):
 		c.lose(cl, lossExpired, notRenewed)
@@ -138,28 +138,28 @@ func (c *Client) endHold(cl *claim) {
 		c.cleanUp(cl)
 		return
 	}
-	c.lose(cl, lossMaxHold, fmt.Sprintf("it was held for its longest time of %v", cl.extras.maxHold))
+	c.lose(cl, lossMaxHold, fmt.Sprintf("it reached its maximum hold of %v", cl.extras.maxHold))
 	if !c.caps.Lease {
 		c.releaseLost(cl.guard)
 		return
 	}
-	c.releaseAfter(cl.guard, cl.marginOf(cl.span))
+	c.releaseAfter(cl.guard, cl.marginOf(cl.lease))
 }
 
-// wakeUp subtracts time during which the machine was suspended, since the last check, from the
-// validity of all claims.
-func (c *Client) wakeUp() {
-	slept := c.slept()
-	if slept-c.sleptBefore <= suspendNoise {
+// checkSuspend subtracts time during which the machine was suspended, since the last check, from
+// the validity of all claims.
+func (c *Client) checkSuspend() {
+	total := c.suspended()
+	if total-c.suspendedBefore <= suspendNoise {
 		return
 	}
-	c.sleptBefore = slept
+	c.suspendedBefore = total
 	for _, cl := range append(timeline(nil), c.timeline...) {
-		if cl.valid != never && c.countSleep(cl) {
+		if cl.validUntil != never && c.subtractSuspended(cl) {
 			if cl.renewable() {
 				cl.renewAt = c.now()
 			}
-			c.place(cl)
+			c.reschedule(cl)
 		}
 	}
 }

@@ -1,6 +1,6 @@
 package dlock
 
-// A timeline is a binary heap of claims, ordered by wakeAt. Each claim knows its slot, so a
+// A timeline is a binary heap of claims, ordered by wakeAt. Each claim knows its index, so a
 // change needs no search. It is not built on container/heap, which takes about 2.3 times as
 // long for what each acquisition does here (BenchmarkTimeline).
 type timeline []*claim
@@ -14,17 +14,17 @@ func (t timeline) first() *claim {
 
 // put adds a claim, or moves it after its wakeAt has changed.
 func (t *timeline) put(cl *claim) {
-	if cl.slot < 0 {
-		cl.slot = int32(len(*t))
+	if cl.heapIndex < 0 {
+		cl.heapIndex = int32(len(*t))
 		*t = append(*t, cl)
 	}
-	if !t.up(int(cl.slot)) {
-		t.down(int(cl.slot))
+	if !t.up(int(cl.heapIndex)) {
+		t.down(int(cl.heapIndex))
 	}
 }
 
 func (t *timeline) remove(cl *claim) {
-	i := int(cl.slot)
+	i := int(cl.heapIndex)
 	if i < 0 {
 		return
 	}
@@ -32,7 +32,7 @@ func (t *timeline) remove(cl *claim) {
 	t.swap(i, last)
 	(*t)[last] = nil
 	*t = (*t)[:last]
-	cl.slot = -1
+	cl.heapIndex = -1
 	if i < last && !t.up(i) {
 		t.down(i)
 	}
@@ -43,7 +43,7 @@ func (t *timeline) remove(cl *claim) {
 
 func (t timeline) swap(i, j int) {
 	t[i], t[j] = t[j], t[i]
-	t[i].slot, t[j].slot = int32(i), int32(j)
+	t[i].heapIndex, t[j].heapIndex = int32(i), int32(j)
 }
 
 func (t timeline) up(i int) (moved bool) {

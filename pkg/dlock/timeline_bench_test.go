@@ -15,12 +15,12 @@ func (h standardHeap) Less(i, j int) bool { return h[i].wakeAt < h[j].wakeAt }
 
 func (h standardHeap) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
-	h[i].slot, h[j].slot = int32(i), int32(j)
+	h[i].heapIndex, h[j].heapIndex = int32(i), int32(j)
 }
 
 func (h *standardHeap) Push(x any) {
 	cl := x.(*claim)
-	cl.slot = int32(len(*h))
+	cl.heapIndex = int32(len(*h))
 	*h = append(*h, cl)
 }
 
@@ -28,19 +28,19 @@ func (h *standardHeap) Pop() any {
 	last := len(*h) - 1
 	cl := (*h)[last]
 	(*h)[last] = nil
-	*h, cl.slot = (*h)[:last], -1
+	*h, cl.heapIndex = (*h)[:last], -1
 	return cl
 }
 
 func (h *standardHeap) put(cl *claim) {
-	if cl.slot < 0 {
+	if cl.heapIndex < 0 {
 		heap.Push(h, cl)
 		return
 	}
-	heap.Fix(h, int(cl.slot))
+	heap.Fix(h, int(cl.heapIndex))
 }
 
-func (h *standardHeap) remove(cl *claim) { heap.Remove(h, int(cl.slot)) }
+func (h *standardHeap) remove(cl *claim) { heap.Remove(h, int(cl.heapIndex)) }
 
 // What an acquisition and a release cost among n claims that are held: one is added, moved and
 // removed.
@@ -53,10 +53,10 @@ func BenchmarkTimeline(b *testing.B) {
 			b.Run(fmt.Sprintf("%s/%d", name, n), func(b *testing.B) {
 				rnd := rand.New(rand.NewPCG(1, 2))
 				for range n {
-					line.put(&claim{slot: -1, wakeAt: rnd.Int64N(1 << 40)})
+					line.put(&claim{heapIndex: -1, wakeAt: rnd.Int64N(1 << 40)})
 				}
 				b.ReportAllocs()
-				cl := &claim{slot: -1}
+				cl := &claim{heapIndex: -1}
 				for b.Loop() {
 					cl.wakeAt = rnd.Int64N(1 << 40)
 					line.put(cl)

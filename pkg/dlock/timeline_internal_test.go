@@ -13,14 +13,14 @@ func TestTimeline(t *testing.T) {
 		var line timeline
 		claims := make([]*claim, 1+rng.IntN(60))
 		for i := range claims {
-			claims[i] = &claim{slot: -1}
+			claims[i] = &claim{heapIndex: -1}
 		}
 		for range 300 {
 			cl := claims[rng.IntN(len(claims))]
 			if rng.IntN(4) == 0 {
 				line.remove(cl)
-				if cl.slot >= 0 {
-					t.Fatalf("seed %d: a claim that was removed is in slot %d", seed, cl.slot)
+				if cl.heapIndex >= 0 {
+					t.Fatalf("seed %d: a claim that was removed is in slot %d", seed, cl.heapIndex)
 				}
 			} else {
 				cl.wakeAt = rng.Int64N(1000)
@@ -35,15 +35,15 @@ func checkTimeline(t *testing.T, line timeline, claims []*claim) {
 	t.Helper()
 	kept := 0
 	for _, cl := range claims {
-		if cl.slot < 0 {
+		if cl.heapIndex < 0 {
 			continue
 		}
 		kept++
-		if line[cl.slot] != cl {
-			t.Fatalf("slot %d has another claim", cl.slot)
+		if line[cl.heapIndex] != cl {
+			t.Fatalf("slot %d has another claim", cl.heapIndex)
 		}
-		if parent := line[(cl.slot-min(cl.slot, 1))/2]; cl.wakeAt < parent.wakeAt {
-			t.Fatalf("slot %d is due at %d, its parent at %d", cl.slot, cl.wakeAt, parent.wakeAt)
+		if parent := line[(cl.heapIndex-min(cl.heapIndex, 1))/2]; cl.wakeAt < parent.wakeAt {
+			t.Fatalf("slot %d is due at %d, its parent at %d", cl.heapIndex, cl.wakeAt, parent.wakeAt)
 		}
 	}
 	if kept != len(line) || (line.first() == nil) != (kept == 0) {

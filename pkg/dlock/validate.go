@@ -63,7 +63,7 @@ func checkTTL(ttl, least time.Duration) error {
 	return nil
 }
 
-func checkSpan(name string, d, most time.Duration) error {
+func checkDuration(name string, d, most time.Duration) error {
 	if d < 0 || d > most {
 		return fmt.Errorf("%w: %s %v is not between 0 and %v", ErrInvalidConfig, name, d, most)
 	}

@@ -6,14 +6,14 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// lateCalls are calls that were not answered and may still arrive at the backend: the
+// lateCalls describes calls that were not answered and may still arrive at the backend: the
 // shortest TTL among them, and the time after which none can arrive.
 type lateCalls struct {
 	shortest time.Duration
 	until    int64
 }
 
-// safeLease is the part of a lease that can be relied on: an unanswered call with a
+// safeLease returns the part of a lease that can be relied on: an unanswered call with a
 // shorter TTL may arrive late and shorten the deadline. After the lifetime of a
 // tombstone, such a call counts as lost.
 func (cl *claim) safeLease(lease time.Duration) time.Duration {
@@ -35,99 +35,99 @@ func (c *Client) recordUnanswered(cl *claim, s sent) {
 	}
 	cl.late.shortest = min(cl.late.shortest, s.ttl)
 	cl.late.until = max(cl.late.until, after(c.now(), driver.TombstoneTTL(s.ttl)))
-	if cl.valid == never {
+	if cl.validUntil == never {
 		return
 	}
-	c.countSleep(cl)
-	cl.valid = min(cl.valid, after(s.at, s.ttl-cl.marginOf(s.ttl))-c.sleptSince(s.slept))
+	c.subtractSuspended(cl)
+	cl.validUntil = min(cl.validUntil, after(s.at, s.ttl-cl.marginOf(s.ttl))-c.suspendedSince(s.suspended))
 }
 
 func (cl *claim) marginOf(lease time.Duration) time.Duration {
-	return max(lease/20, 2*time.Millisecond, cl.askedMargin())
+	return max(lease/20, 2*time.Millisecond, cl.requestedMargin())
 }
 
-// interval is the time from sending a call to the next renewal. It depends on the lease
+// interval returns the time from sending a call to the next renewal. It depends on the lease
 // that the claim has at the backend: a waiter that was just granted the key has the rest
 // of a heartbeat, and a longer TTL counts only after the backend has confirmed it.
 func (cl *claim) interval() time.Duration {
-	i := cl.safeLease(cl.span) / 3
+	i := cl.safeLease(cl.lease) / 3
 	if r := cl.client.cfg.RenewInterval; r > 0 && cl.phase >= held {
 		i = min(i, r)
 	}
 	return i
 }
 
-// renewTimeout is how long one attempt to renew may take: a quarter of the lease, so that
+// renewTimeout returns how long one attempt to renew may take: a quarter of the lease, so that
 // an attempt that hangs leaves time for two more. A shorter requested TTL counts instead,
 // so that the attempt ends before that TTL could.
-func (cl *claim) renewTimeout() time.Duration { return cl.safeLease(min(cl.span, cl.ttl)) / 4 }
+func (cl *claim) renewTimeout() time.Duration { return cl.safeLease(min(cl.lease, cl.ttl)) / 4 }
 
 // sent records when a call was sent, by both clocks, and its TTL.
 type sent struct {
-	at, slept int64
-	ttl       time.Duration
+	at, suspended int64
+	ttl           time.Duration
 }
 
-func (c *Client) sending(ttl time.Duration) sent {
-	return sent{at: c.now(), slept: c.sleptSoFar(), ttl: ttl}
+func (c *Client) sentNow(ttl time.Duration) sent {
+	return sent{at: c.now(), suspended: c.suspendedTotal(), ttl: ttl}
 }
 
-// moveDeadline sets the claim's validity from a call that was answered. Only such a call
-// moves the deadline, so it is right for a grant that is pushed later. Time that the
+// setValidity sets the claim's validity from a call that was answered. Only such a call
+// moves the deadline, so the validity also holds for a grant that is pushed later. Time that the
 // machine was suspended during the call is subtracted here, because the scheduler only
 // detects later suspends.
-func (c *Client) moveDeadline(cl *claim, st driver.State, s sent) {
-	slept := c.sleptSince(s.slept)
+func (c *Client) setValidity(cl *claim, st driver.State, s sent) {
+	suspended := c.suspendedSince(s.suspended)
 	if cl.verify && st.Phase == driver.Held && s.ttl < cl.ttl {
 		c.verified(cl, st, s)
 		return
 	}
-	cl.span = s.ttl
+	cl.lease = s.ttl
 	if st.Phase == driver.Queued {
-		cl.span = driver.Heartbeat(s.ttl)
+		cl.lease = driver.Heartbeat(s.ttl)
 	}
 	cl.renewAt = after(s.at, cl.interval())
 	if !st.Until.IsZero() { // the claim may share a lease that is older than the call
-		cl.renewAt = min(cl.renewAt, max(s.at, c.at(st.Until)-int64(cl.span-cl.interval())))
+		cl.renewAt = min(cl.renewAt, max(s.at, c.at(st.Until)-int64(cl.lease-cl.interval())))
 	}
 	if st.Phase == driver.Held && cl.noRenew && s.ttl == cl.ttl {
 		cl.renewAt = never
-	} else if slept > 0 {
+	} else if suspended > 0 {
 		cl.renewAt = c.now()
 	}
 	until := c.at(st.Until)
 	switch {
-	case st.Until.IsZero() && c.caps.Lease: // the driver leaves it to us
-		until = after(s.at, cl.span)
+	case st.Until.IsZero() && c.caps.Lease: // the driver leaves the computation to us
+		until = after(s.at, cl.lease)
 	case st.Until.IsZero():
-		cl.valid = never
+		cl.validUntil = never
 		return
 	}
-	safe := cl.safeLease(cl.span)
-	valid := until - int64(cl.span-safe) - int64(cl.marginOf(safe)) - slept
+	safe := cl.safeLease(cl.lease)
+	valid := until - int64(cl.lease-safe) - int64(cl.marginOf(safe)) - suspended
 	if st.Phase == driver.Queued && cl.phase >= granted { // a push of the grant overtook this answer
-		c.countSleep(cl)
-		valid = max(valid, cl.valid)
+		c.subtractSuspended(cl)
+		valid = max(valid, cl.validUntil)
 	}
-	cl.valid, cl.slept = valid, s.slept+slept
+	cl.validUntil, cl.suspended = valid, s.suspended+suspended
 }
 
 // verified records that a claim is still held, without extending it.
 func (c *Client) verified(cl *claim, st driver.State, s sent) {
 	cl.verify, cl.renewAt = false, never
-	if st.Until.IsZero() || cl.valid == never {
+	if st.Until.IsZero() || cl.validUntil == never {
 		return
 	}
-	c.countSleep(cl)
-	cl.valid = min(cl.valid, c.at(st.Until)-int64(cl.marginOf(s.ttl))-c.sleptSince(s.slept))
+	c.subtractSuspended(cl)
+	cl.validUntil = min(cl.validUntil, c.at(st.Until)-int64(cl.marginOf(s.ttl))-c.suspendedSince(s.suspended))
 }
 
 // expired reports whether ownership has ended by the local clocks.
 func (cl *claim) expired(now int64) bool { return cl.remaining(now) <= 0 }
 
 func (cl *claim) remaining(now int64) time.Duration {
-	if cl.valid == never {
+	if cl.validUntil == never {
 		return time.Duration(never)
 	}
-	return time.Duration(cl.valid - now - cl.client.sleptSince(cl.slept))
+	return time.Duration(cl.validUntil - now - cl.client.suspendedSince(cl.suspended))
 }

@@ -125,7 +125,7 @@ func (a *attempt) alone(ctx context.Context) (outcome, error) {
 		return deferred, nil
 	}
 	rec.begin(a.claim, a.now)
-	a.token, a.since = rec.next(a.fences, a.now), rec.since
+	a.token, a.since = rec.next(a.tokens, a.now), rec.since
 	if err := a.write(a.main.fd, &rec, size, true); err != nil {
 		return refused, err
 	}
@@ -193,7 +193,7 @@ func (a *attempt) admit(ctx context.Context, free bool) (outcome, error) {
 	case rec.awaited(a.arrived, a.now):
 		return deferred, nil
 	}
-	a.token, a.since = rec.next(a.fences, a.now), rec.since
+	a.token, a.since = rec.next(a.tokens, a.now), rec.since
 	if err := a.takeSlot(ctx); err != nil || a.slot < 0 {
 		return deferred, err
 	}

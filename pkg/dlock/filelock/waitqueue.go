@@ -47,7 +47,7 @@ type claim struct {
 	id      string
 	mode    driver.Mode
 	limit   int
-	fences  int
+	tokens  int
 	wait    bool
 	info    driver.Info
 	arrived int64 // µs
@@ -64,7 +64,7 @@ type claim struct {
 
 func newClaim(q *waitQueue, r *driver.Request) *claim {
 	return &claim{
-		queue: q, id: r.ID, mode: r.Mode, limit: r.Limit, fences: r.Tokens, wait: r.Wait, info: r.Info,
+		queue: q, id: r.ID, mode: r.Mode, limit: r.Limit, tokens: r.Tokens, wait: r.Wait, info: r.Info,
 		arrived: time.Now().UnixMicro(), main: noFile, slot: -1,
 	}
 }

@@ -32,7 +32,7 @@ type record struct {
 	token      int64
 	number     int64
 	limit      int32
-	fences     int32
+	tokens     int32
 	mode       driver.Mode
 	phase      driver.Phase
 }
@@ -144,7 +144,7 @@ func (s *Store) serve(e *entry, now time.Duration, most int) {
 func (s *Store) grant(e *entry, c *record, now time.Duration) {
 	s.fence++
 	c.token = s.fence
-	s.fence += int64(c.fences) - 1
+	s.fence += int64(c.tokens) - 1
 	e.queue.remove(c)
 	c.phase, c.since = driver.Held, now
 	e.holders.append(c)
@@ -276,8 +276,8 @@ func (c *record) show(now time.Duration) driver.Claim {
 		ID: c.id, Phase: c.phase, Mode: c.mode, Limit: int(c.limit), Token: c.token,
 		Info: *c.info, Age: now - c.since, Remaining: c.deadline - now,
 	}
-	if c.phase == driver.Held && c.fences > 1 {
-		shown.LastToken = c.token + int64(c.fences) - 1
+	if c.phase == driver.Held && c.tokens > 1 {
+		shown.LastToken = c.token + int64(c.tokens) - 1
 	}
 	return shown
 }

@@ -129,7 +129,7 @@ func (m *memory) Acquire(ctx context.Context, r driver.Request) (driver.State, e
 	c := e.newRecord()
 	*c = record{
 		id: r.ID, owner: m, entry: e, info: m.intern(r.Info), since: now,
-		mode: r.Mode, limit: int32(r.Limit), fences: int32(max(r.Tokens, 1)), phase: driver.Queued,
+		mode: r.Mode, limit: int32(r.Limit), tokens: int32(max(r.Tokens, 1)), phase: driver.Queued,
 	}
 	e.enqueue(c)
 	if fits {

@@ -1,0 +1,111 @@
+package dlock
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// findTimeout limits how long a call that did not get a lock looks up the holder, which is
+// only for the error text. lateFindTimeout is the same for a call that has used up its
+// WithWait.
+const (
+	findTimeout     = 250 * time.Millisecond
+	lateFindTimeout = 50 * time.Millisecond
+)
+
+// addHolder adds the holder to an ErrLockHeldByOther, if the backend returns it in time.
+func (c *Client) addHolder(ctx context.Context, err error, s *lockSettings) error {
+	var e *Error
+	if !errors.Is(err, ErrLockHeldByOther) || !errors.As(err, &e) || c.beginCall() != nil {
+		return err
+	}
+	defer c.endCall()
+	timeout := findTimeout
+	if s.wait > 0 {
+		timeout = lateFindTimeout
+	}
+	cctx, cancel := c.ownContext(ctx, timeout)
+	defer cancel()
+	holder, waiting, ok := c.findHolder(cctx, e.Key, s.submitted)
+	if ok && holder.Phase == driver.Held {
+		shown := claimOf(&holder)
+		e.Holder, e.Waiters, e.permits = &shown, waiting, s.limit
+	}
+	return err
+}
+
+// findHolderLater looks up the holder in the background: for a traced waiter, to link to the
+// holder's span, and for a waiter for a permit, to log a limit that differs.
+func (c *Client) findHolderLater(ctx context.Context, key string, s *lockSettings) {
+	traced := c.tracer != nil && s.info.Trace != ""
+	if !traced && (s.mode != driver.Permit || c.quiet) {
+		return
+	}
+	if !traced && !c.shouldFindHolder(permitKey{key, s.limit}) {
+		return
+	}
+	span, submitted, limit := trace.SpanFromContext(ctx), s.submitted, s.limit
+	c.workers.Go(func() {
+		cctx, cancel := c.callContext(context.WithoutCancel(ctx), linkTimeout)
+		defer cancel()
+		holder, _, _ := c.findHolder(cctx, key, submitted)
+		if traced {
+			c.linkHolder(span, holder)
+		}
+		if limit > 0 && holder.Limit > 0 && holder.Limit != limit {
+			c.logPermitsDiffer(key, limit, holder.Limit)
+		}
+	})
+}
+
+// A permitKey identifies waiters for permits that need only one lookup.
+type permitKey struct {
+	key   string
+	limit int
+}
+
+// shouldFindHolder reports whether no waiter for the same permits has looked up the holder within
+// the last second: one lookup for all of them shows that the limits differ.
+func (c *Client) shouldFindHolder(k permitKey) bool {
+	const every, most = int64(time.Second), 1024
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.now()
+	if at, ok := c.foundHolderAt[k]; ok && now-at < every {
+		return false
+	}
+	if c.foundHolderAt == nil || len(c.foundHolderAt) >= most {
+		c.foundHolderAt = map[permitKey]int64{}
+	}
+	c.foundHolderAt[k] = now
+	return true
+}
+
+// findHolder returns the holder of a key and the number of waiters, without the caller's own claim,
+// which is being released.
+func (c *Client) findHolder(ctx context.Context, key, own string) (holder driver.Claim, waiting int, ok bool) {
+	if finder, ok := c.store.(driver.HolderFinder); ok {
+		holder, waiting, err := finder.Look(ctx, key, own)
+		return holder, waiting, err == nil
+	}
+	admin, found := c.store.(driver.Admin)
+	if !found {
+		return driver.Claim{}, 0, false
+	}
+	claims, err := admin.Inspect(ctx, key)
+	for i := range claims {
+		switch {
+		case claims[i].ID == own:
+		case claims[i].Phase == driver.Queued:
+			waiting++
+		case holder.Phase != driver.Held:
+			holder = claims[i]
+		}
+	}
+	return holder, waiting, err == nil
+}
