@@ -49,7 +49,7 @@ const maxReads = 4
 // time. The engine retries calls about claims, but not the calls of operators.
 func (d *redisDriver) read(ctx context.Context, command func() *command) (reply any, err error) {
 	for range maxReads {
-		reply, err = d.call(ctx, command(), patient)
+		reply, err = d.call(ctx, command(), notInline)
 		if !isUnanswered(ctx, err) {
 			break
 		}
@@ -68,7 +68,7 @@ func (d *redisDriver) Look(ctx context.Context, key, except string) (driver.Clai
 	if err != nil {
 		return driver.Claim{}, 0, err
 	}
-	reply, err := d.call(ctx, lookScript.Command(ctx, []string{n.lock, n.queue}, except), patient)
+	reply, err := d.call(ctx, lookScript.Command(ctx, []string{n.lock, n.queue}, except), notInline)
 	if err != nil {
 		return driver.Claim{}, 0, err
 	}
@@ -113,7 +113,7 @@ func appendPage(claims []driver.Claim, from string, reply any) (all []driver.Cla
 		claims = append(claims, holder)
 	}
 	for i := 5; i+1 < len(list); i += 2 {
-		c := redisnode.Waiter(redisnode.Text(list[i]), withoutMark(redisnode.Text(list[i+1])), now)
+		c := redisnode.Waiter(redisnode.Text(list[i]), withoutSkipped(redisnode.Text(list[i+1])), now)
 		if c.Remaining > 0 {
 			claims = append(claims, c)
 		}
@@ -121,8 +121,9 @@ func appendPage(claims []driver.Claim, from string, reply any) (all []driver.Cla
 	return claims, redisnode.Text(list[3]), nil
 }
 
-// withoutMark removes the fourth field of a waiter's record, which redlock's records do not have.
-func withoutMark(record string) string {
+// withoutSkipped removes the field <skipped> of a waiter's record, which redlock's records do not
+// have.
+func withoutSkipped(record string) string {
 	part := strings.SplitN(record, " ", 5)
 	if len(part) != 5 {
 		return record
@@ -151,7 +152,7 @@ func (d *redisDriver) list(ctx context.Context, prefix string, at position, limi
 	if err != nil {
 		return page{}, redisnode.Classify(err)
 	}
-	if at.node > len(nodes) { // or of a cluster that had more masters: begin again
+	if at.node > len(nodes) { // a wrong cursor, or the cluster had more masters then: begin again
 		return page{}, cursor.Invalid(at.String())
 	}
 	var keys []string
@@ -177,7 +178,7 @@ func (d *redisDriver) list(ctx context.Context, prefix string, at position, limi
 type position struct {
 	node int
 	scan uint64
-	left []string // found and not yet returned
+	left []string // keys that were found and not yet returned
 }
 
 func (p position) String() string {

@@ -39,9 +39,9 @@ func (d *redisDriver) check(ctx context.Context) ([]driver.Finding, error) {
 	return append(all, d.pool()), nil
 }
 
-// poolNeeds is how many connections to one server are used at once: the round trips in flight, a
-// renewal, and an operator's call.
-const poolNeeds = maxInFlight + 2
+// minPoolSize is how many connections to one server are used at once: the round trips in flight, a
+// renewal, and a call of an operator.
+const minPoolSize = maxInFlight + 2
 
 // pool reports whether calls had to wait for a connection, or may have to: a renewal that waits
 // behind blocking commands of other code is too late.
@@ -53,15 +53,15 @@ func (d *redisDriver) pool() driver.Finding {
 	} else if c, ok := d.client.(*redis.Client); ok {
 		size, stats = c.Options().PoolSize, c.PoolStats()
 	}
-	return judgePool(size, stats)
+	return poolFinding(size, stats)
 }
 
-func judgePool(size int, stats *redis.PoolStats) driver.Finding {
+func poolFinding(size int, stats *redis.PoolStats) driver.Finding {
 	f := driver.Finding{Name: "pool"}
-	f.Detail = fmt.Sprintf("%d connections for each server; %d calls have waited for one, %d in vain", size, stats.WaitCount, stats.Timeouts)
-	if size < poolNeeds || stats.WaitCount > 0 || stats.Timeouts > 0 {
+	f.Detail = fmt.Sprintf("%d connections for each server; %d calls have waited for one, and %d of them timed out", size, stats.WaitCount, stats.Timeouts)
+	if size < minPoolSize || stats.WaitCount > 0 || stats.Timeouts > 0 {
 		f.Level = driver.Warning
-		f.Fix = fmt.Sprintf("give locks a client of their own, with a PoolSize of at least %d: behind other commands a renewal may come too late", poolNeeds)
+		f.Fix = fmt.Sprintf("give locks a client of their own, with a PoolSize of at least %d: behind other commands a renewal may come too late", minPoolSize)
 	}
 	return f
 }
@@ -97,13 +97,13 @@ func clock(ctx context.Context, node redis.Cmdable) driver.Finding {
 		return driver.Finding{Name: "clock", Detail: "not known: " + err.Error()}
 	}
 	between := time.Since(before)
-	return judgeClock(at.Sub(before.Add(between/2)).Abs(), between)
+	return clockFinding(at.Sub(before.Add(between/2)).Abs(), between)
 }
 
-func judgeClock(apart, between time.Duration) driver.Finding {
+func clockFinding(offset, between time.Duration) driver.Finding {
 	f := driver.Finding{Name: "clock"}
-	f.Detail = fmt.Sprintf("differs from this machine's by %v, give or take %v", apart.Round(time.Millisecond), between.Round(time.Millisecond))
-	if apart > maxClockOffset+between {
+	f.Detail = fmt.Sprintf("differs from this machine's by %v, give or take %v", offset.Round(time.Millisecond), between.Round(time.Millisecond))
+	if offset > maxClockOffset+between {
 		f.Level, f.Fix = driver.Warning, "set the clocks by NTP: a server that has lost its data, or takes over from one, takes its tokens from its clock"
 	}
 	return f
@@ -129,7 +129,7 @@ func allSlots(ctx context.Context, node redis.Cmdable) driver.Finding {
 func (d *redisDriver) version(info redisnode.Info) driver.Finding {
 	f := redisnode.Version(info)
 	if f.Level == driver.OK && d.cluster != nil && info.Before(7, 0) {
-		f.Level, f.Fix = driver.Warning, "use Redis 7 or newer on a cluster: before it waiters are not notified when they get the key, and find out within a second"
+		f.Level, f.Fix = driver.Warning, "use Redis 7 or newer on a cluster: older versions do not notify a waiter that gets the key, which then finds out within a second"
 	}
 	return f
 }
@@ -141,15 +141,15 @@ func (d *redisDriver) replication(info redisnode.Info) driver.Finding {
 	case info["role"] != "master":
 		f.Level, f.Fix = driver.Unsafe, "connect to the master: a replica refuses to write"
 	case replicas < d.settings.replicas:
-		f.Level, f.Fix = driver.Unsafe, fmt.Sprintf("WithMinReplicas asks for %d: until they are there no lock is granted", d.settings.replicas)
+		f.Level, f.Fix = driver.Unsafe, fmt.Sprintf("WithMinReplicas needs %d: no lock is granted before they are connected", d.settings.replicas)
 	case replicas > 0 && d.settings.replicas == 0:
 		f.Level, f.Fix = driver.Warning, "a failover may give a lock to two holders: use WithMinReplicas to narrow the window, and fencing tokens to be safe"
 	}
 	return f
 }
 
-// warnOnce checks the eviction policy in the background when the first lock is taken, because a
-// wrong policy loses locks without any other sign.
+// warnOnce runs Check in the background when the first lock is taken, and logs unsafe settings,
+// because some of them, such as a wrong eviction policy, lose locks without any other sign.
 func (d *redisDriver) warnOnce() {
 	d.warned.Do(func() {
 		d.work.Go(func() {

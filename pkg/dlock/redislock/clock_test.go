@@ -18,7 +18,7 @@ func TestJudgeClock(t *testing.T) {
 		{name: "wrong", apart: 3 * time.Second, between: 2 * time.Millisecond, want: driver.Warning},
 		{name: "slow to answer", apart: 3 * time.Second, between: 6 * time.Second, want: driver.OK},
 	} {
-		if f := judgeClock(tc.apart, tc.between); f.Level != tc.want || f.Name != "clock" || (f.Level != driver.OK) != (f.Fix != "") {
+		if f := clockFinding(tc.apart, tc.between); f.Level != tc.want || f.Name != "clock" || (f.Level != driver.OK) != (f.Fix != "") {
 			t.Errorf("%s: %+v", tc.name, f)
 		}
 	}

@@ -18,8 +18,8 @@ var (
 	// ErrTooFewReplicas: fewer replicas than MinReplicas have confirmed. It is a
 	// dlock.ErrNotReady.
 	ErrTooFewReplicas = fmt.Errorf("%w: too few replicas have confirmed", driver.ErrNotReady)
-	// ErrQueueFull: as many claims as a queue may have wait for the key already.
-	// Nothing was stored. It is a dlock.ErrNotReady.
+	// ErrQueueFull: the queue of the key has reached its limit. Nothing was
+	// stored. It is a dlock.ErrNotReady.
 	ErrQueueFull = fmt.Errorf("%w: the queue of the lock is full", driver.ErrNotReady)
 	// ErrUnexpectedReply: the answer does not match the request. It is a dlock.ErrNotReady.
 	ErrUnexpectedReply = redisnode.ErrUnexpectedReply

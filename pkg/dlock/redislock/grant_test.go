@@ -87,14 +87,14 @@ func TestUnheardWaiterIsPassedOverOnce(t *testing.T) {
 	}
 	record := strings.Fields(direct.HGet(t.Context(), waitersOf("k"), claimID(2)).Val())
 	if !strings.HasPrefix(record[4], "dlock:") || record[4] == "dlock:nobody" || record[3] != "2" {
-		t.Errorf("after its renewal it has mark %s and channel %s", record[3], record[4])
+		t.Errorf("after its renewal it has skipped = %s and channel %s", record[3], record[4])
 	}
 	unheard()
 	releaseClaim(t, d, "k", 4, ttl)
 	holds(2)
 }
 
-// A renewal reports "unheard" to a process that considers itself subscribed but is not.
+// A renewal reports "unsubscribed" to a process that considers itself subscribed but is not.
 func TestRenewalSaysUnheard(t *testing.T) {
 	t.Parallel()
 	const ttl = 30 * time.Second
@@ -106,11 +106,11 @@ func TestRenewalSaysUnheard(t *testing.T) {
 	keys, _ := redislock.Keys("", "k")
 	for channel, want := range map[string]bool{"dlock:nobody": true, "-": false, heard: false} {
 		for _, source := range redislock.Scripts("renew") {
-			if !strings.Contains(source, "unheard") {
+			if !strings.Contains(source, "unsubscribed") {
 				continue // it renews what is held
 			}
 			reply, err := direct.Eval(t.Context(), source, keys[:4], "echo", channel, claimID(2), "30000", "3000").StringSlice()
-			if err != nil || len(reply) != 2 || strings.HasSuffix(reply[1], " unheard") != want {
+			if err != nil || len(reply) != 2 || strings.HasSuffix(reply[1], " unsubscribed") != want {
 				t.Errorf("%s: %q, %v", channel, reply, err)
 			}
 		}

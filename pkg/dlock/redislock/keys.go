@@ -8,8 +8,8 @@ import (
 )
 
 // The stored data is layout 2 of docs/backends/redis.md. A change needs a new layout number, and a
-// new suffix for each key whose content has changed. A process of another version then finds no
-// data of a wrong type, and the lock itself still excludes it.
+// new suffix for each key whose content has changed. A process of another version then never reads
+// data in the wrong format, and the lock itself still excludes it.
 
 const separator = redisnode.Separator
 
@@ -18,13 +18,13 @@ type names struct{ lock, fence, queue, waiters, gap, tombstones string }
 
 func (n names) tombstone(id string) string { return n.tombstones + id }
 
-// namesOf places the other keys of a lock in the lock's slot. The lock itself keeps the name that
-// the user chose, byte for byte, so that plain clients use the same key.
+// namesOf returns the keys of a lock, all in the slot of the lock. The lock itself has the name
+// that the user chose, byte for byte, so that plain clients use the same key.
 func (d *redisDriver) namesOf(key string) (names, error) {
 	lock := d.prefix + key
 	base, placed := redisnode.Siblings(lock)
 	if !placed && d.cluster != nil {
-		return names{}, fmt.Errorf("%w: %q has braces that leave no place for its queue on a cluster", driver.ErrInvalidKey, key)
+		return names{}, fmt.Errorf("%w: %q has braces, so its queue cannot be in the same cluster slot", driver.ErrInvalidKey, key)
 	}
 	const f, z, h, g, b = separator + "f", separator + "z", separator + "h", separator + "g", separator + "b"
 	all, each := base+f+base+z+base+h+base+g+base+b, len(base)+len(f) // one allocation

@@ -12,7 +12,7 @@ import (
 
 // masterPipeliners are the pipeliners of a cluster, one for each master.
 type masterPipeliners struct {
-	// loaded: go-redis has the state of the cluster, so looking up a master needs no more I/O.
+	// loaded: go-redis has the state of the cluster, so looking up a master needs no I/O.
 	loaded atomic.Bool
 
 	mu     sync.Mutex                            // held to replace byAddr
@@ -50,7 +50,7 @@ func (d *redisDriver) pipelinerFor(ctx context.Context, lock string) *pipeliner 
 	return d.pipelinerAt(node.Options().Addr)
 }
 
-// pipelinerOf returns the pipeliner of the master that nodeOf names.
+// pipelinerOf returns the pipeliner for an address that nodeOf returned.
 func (d *redisDriver) pipelinerOf(addr string) *pipeliner {
 	if addr == "" {
 		return &d.pipeliner
@@ -67,7 +67,8 @@ func (d *redisDriver) pipelinerAt(addr string) *pipeliner {
 	return m.add(d, addr)
 }
 
-// forgetAfter is when an unused pipeliner is dropped: its master has left.
+// forgetAfter is how long a pipeliner may be unused before it is dropped: its master has probably
+// left.
 const forgetAfter = 10 * time.Minute
 
 func (m *masterPipeliners) add(d *redisDriver, addr string) *pipeliner {
@@ -90,10 +91,10 @@ func (m *masterPipeliners) add(d *redisDriver, addr string) *pipeliner {
 
 // idleFor reports whether nothing was sent for this long. A call that looked the pipeliner up
 // before it is dropped still succeeds.
-func (p *pipeliner) idleFor(long time.Duration) bool {
+func (p *pipeliner) idleFor(d time.Duration) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.inFlight == 0 && time.Since(p.used) > long
+	return p.inFlight == 0 && time.Since(p.used) > d
 }
 
 // masterAt reloads the state of the cluster and returns the client of the master with this address,

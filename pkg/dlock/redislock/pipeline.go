@@ -10,28 +10,28 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
 )
 
-// A trip is a set of commands that go to one server in one pipeline.
+// A trip is one round trip: commands that are sent to one server in one pipeline.
 type trip struct {
 	client redis.UniversalClient
-	asking bool  // the server has yet to take over the slot
-	cmds   []int // their places
+	asking bool  // each command is preceded by ASKING: the slot is moving to this server
+	cmds   []int // indexes into the commands of the pipeline
 }
 
-// maxTrips limits how often a command that was not carried out is sent: to the master, to the
-// master it has moved to, and to either one with the full script.
+// maxTrips limits how often a command that was not executed is sent: to the master, to the
+// master that its slot has moved to, and to each of them with the full script.
 const maxTrips = 4
 
 // pipeline sends the commands of one master together; each then has its own error. Commands whose
 // script the server did not know are sent again. With MinReplicas, commands whose slot has moved
-// are sent again too, and the result says for each command why its answer does not count.
-func (d *redisDriver) pipeline(ctx context.Context, lock string, cmds []*command) (short []error) {
-	short = make([]error, len(cmds))
+// are sent again too, and the result says for each command why too few replicas have confirmed it.
+func (d *redisDriver) pipeline(ctx context.Context, lock string, cmds []*command) (unconfirmed []error) {
+	unconfirmed = make([]error, len(cmds))
 	client, err := d.pipelineClient(ctx, lock)
 	if err != nil {
 		for _, c := range cmds {
 			c.SetErr(err)
 		}
-		return short
+		return unconfirmed
 	}
 	first := trip{client: client}
 	for i := range cmds {
@@ -41,15 +41,15 @@ func (d *redisDriver) pipeline(ctx context.Context, lock string, cmds []*command
 	for n := 0; n < maxTrips && len(todo) > 0; n++ {
 		var again []trip
 		for _, t := range todo {
-			missing := d.exec(ctx, t, cmds)
+			err := d.exec(ctx, t, cmds)
 			for _, i := range t.cmds {
-				short[i] = missing
+				unconfirmed[i] = err
 			}
-			again = append(again, d.again(ctx, t, cmds)...)
+			again = append(again, d.retryTrips(ctx, t, cmds)...)
 		}
 		todo = again
 	}
-	return short
+	return unconfirmed
 }
 
 // pipelineClient returns the client for the pipeline of a lock. WAIT covers the writes of its own
@@ -73,7 +73,7 @@ func (d *redisDriver) forReplicas(master *redis.Client) redis.UniversalClient {
 	return master.WithTimeout(tripTimeout + d.settings.replicaWait)
 }
 
-// exec sends one trip and returns why its answers do not count, if they do not.
+// exec makes one trip. It returns an error if WAIT failed or too few replicas have confirmed.
 func (d *redisDriver) exec(ctx context.Context, t trip, cmds []*command) error {
 	ctx, cancel := context.WithTimeout(ctx, tripTimeout+d.settings.replicaWait)
 	defer cancel()
@@ -98,8 +98,8 @@ func (d *redisDriver) exec(ctx context.Context, t trip, cmds []*command) error {
 	return err
 }
 
-// again returns the trips for the commands that were not carried out.
-func (d *redisDriver) again(ctx context.Context, t trip, cmds []*command) (trips []trip) {
+// retryTrips returns the trips for the commands that were not executed.
+func (d *redisDriver) retryTrips(ctx context.Context, t trip, cmds []*command) (trips []trip) {
 	unknown := trip{client: t.client, asking: t.asking}
 	moved := map[redirect][]int{}
 	for _, i := range t.cmds {
@@ -126,15 +126,15 @@ func (d *redisDriver) again(ctx context.Context, t trip, cmds []*command) (trips
 	return trips
 }
 
-// A redirect is where a master redirects a command to; addr is "" if the server is no longer a
-// master.
+// A redirect names the master to which a server has redirected a command. addr is "" if the server
+// is no longer a master and names no other.
 type redirect struct {
 	addr string
 	ask  bool
 }
 
-// redirected reads an answer that says that another master has the key. Without MinReplicas,
-// go-redis follows it itself.
+// redirected reads an error that says that another master has the key. Without MinReplicas,
+// go-redis follows redirects itself.
 func (d *redisDriver) redirected(err error) (to redirect, ok bool) {
 	if err == nil || d.cluster == nil || d.settings.replicas == 0 {
 		return to, false
@@ -160,10 +160,10 @@ func (d *redisDriver) follow(ctx context.Context, to redirect, lock string) *red
 	return node
 }
 
-// replicated is a reply, and why it does not count if too few replicas have confirmed it.
+// replicated is a reply, and an error if too few replicas have confirmed it.
 type replicated struct {
-	reply any
-	short error
+	reply       any
+	unconfirmed error
 }
 
 // callReplicated runs one command and waits for the replicas.
@@ -173,21 +173,21 @@ func (d *redisDriver) callReplicated(ctx context.Context, lock string, cmd *comm
 		return replicated{}, driver.Classify(err, driver.Transient) // nothing was sent
 	}
 	cmds := []*command{cmd}
-	short := d.pipeline(ctx, lock, cmds)
+	unconfirmed := d.pipeline(ctx, lock, cmds)
 	err = cmds[0].Err()
 	if !cmds[0].Answered(err) {
-		gone := d.cluster != nil && errors.Is(err, redis.ErrClosed)
+		left := d.cluster != nil && errors.Is(err, redis.ErrClosed)
 		if cmds[0].Withdraw() {
 			err = d.explain(err)
 		}
 		err = cmds[0].Classify(err)
 		if d.cluster != nil {
-			d.cluster.ReloadState(ctx) // a master that has moved answers so forever
+			d.cluster.ReloadState(ctx) // otherwise later calls would fail in the same way
 		}
-		if gone { // go-redis closes the client of a master that has left
+		if left { // go-redis closes the client of a master that has left
 			err = driver.Classify(err, driver.Transient)
 		}
 		return replicated{}, err
 	}
-	return replicated{cmds[0].Val(), short[0]}, nil
+	return replicated{cmds[0].Val(), unconfirmed[0]}, nil
 }

@@ -34,26 +34,27 @@ type pipeliner struct {
 	driver *redisDriver
 
 	timeouts sharedtimeout.Contexts
-	stalled  atomic.Bool // a round trip that was not cut short had no answer, and none since
+	stalled  atomic.Bool // a long round trip had no answer, and no later one was answered
 
 	mu       sync.Mutex
 	inFlight int
 	quick    int  // quick round trips in a row, up to quickTrips
-	batching bool // the last batch was shared, so the calls that come next gather
+	batching bool // the last round trip had several calls, so the next calls are collected too
 	pending  []*pendingCall
 	used     time.Time // when the last round trip ended
 }
 
-// A manner says whether a call may be abandoned early, with sharedtimeout.ErrAttemptTimeout.
-type manner bool
+// A callMode says whether a call may be made inline, and then end early with
+// sharedtimeout.ErrAttemptTimeout.
+type callMode bool
 
 const (
-	inline  manner = true
-	patient manner = false
+	mayInline callMode = true
+	notInline callMode = false
 )
 
-// attemptTimeout is how much longer than its context an inline call may take; it may be up to a
-// quarter shorter. A round trip is quick if it takes far less than that, and a master is quick
+// attemptTimeout is how long an inline call may outlast its context; it may be up to a quarter
+// shorter. A round trip is quick if it takes far less than that, and a master is quick
 // after quickTrips quick round trips in a row.
 const (
 	attemptTimeout = 25 * time.Millisecond
@@ -61,7 +62,7 @@ const (
 	quickTrips     = 8
 )
 
-// A pendingCall waits for a batch.
+// A pendingCall is a call that waits to be sent in a batch.
 type pendingCall struct {
 	cmd       *command
 	until     time.Time
@@ -83,7 +84,7 @@ const tripTimeout = 750 * time.Millisecond
 // call runs a command and returns its reply with a classified error. If the server does not know
 // the script, call sends the full script. If a demoted master refuses the command, call sends it
 // again.
-func (d *redisDriver) call(ctx context.Context, cmd *command, how manner) (any, error) {
+func (d *redisDriver) call(ctx context.Context, cmd *command, mode callMode) (any, error) {
 	err := ctx.Err()
 	if err != nil {
 		return nil, driver.Classify(err, driver.Transient) // nothing was sent
@@ -92,22 +93,22 @@ func (d *redisDriver) call(ctx context.Context, cmd *command, how manner) (any, 
 	if d.cluster != nil {
 		p = d.pipelinerFor(ctx, lockOf(cmd))
 	}
-	err = p.send(ctx, cmd, how)
-	for whole, left := false, -1; ctx.Err() == nil; {
+	err = p.send(ctx, cmd, mode)
+	for sentWhole, left := false, -1; ctx.Err() == nil; {
 		if redis.IsReadOnlyError(err) && left < 0 {
 			d.suspectSubscription(lockOf(cmd))
 			left = d.staleConnections()
 		}
 		switch {
-		case redisnode.IsNoScript(err) && !whole:
-			cmd, whole = cmd.Whole(ctx), true
+		case redisnode.IsNoScript(err) && !sentWhole:
+			cmd, sentWhole = cmd.Whole(ctx), true
 		case redis.IsReadOnlyError(err) && left > 0:
 			left--
 			cmd.Rewind()
 		default:
 			return d.answerOf(cmd, err)
 		}
-		err = p.send(ctx, cmd, how)
+		err = p.send(ctx, cmd, mode)
 	}
 	return d.answerOf(cmd, err)
 }
@@ -122,8 +123,8 @@ func (d *redisDriver) answerOf(cmd *command, err error) (any, error) {
 	return nil, cmd.Classify(err)
 }
 
-// explain finds the cause of a call that had no connection when its time ended. A caller that has
-// cancelled its call does not wait for the cause.
+// explain finds out why a call had no connection before its deadline. A caller that has cancelled
+// its call does not wait for that.
 func (d *redisDriver) explain(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return d.explainer.Explain(d.client, err)
@@ -143,16 +144,16 @@ func (d *redisDriver) staleConnections() int {
 
 const maxStaleConnections = 32
 
-// suspectSubscription handles the answer of a master that has become a replica: the subscription
+// suspectSubscription is called after a server has answered that it is a replica: the subscription
 // may still be at that server, where scripts do not count it.
 func (d *redisDriver) suspectSubscription(lock string) {
-	d.subscriptions.unheard(d.slotOf(lock))
+	d.subscriptions.reportUnsubscribed(d.slotOf(lock))
 }
 
-func (p *pipeliner) send(ctx context.Context, cmd *command, how manner) error {
+func (p *pipeliner) send(ctx context.Context, cmd *command, mode callMode) error {
 	_, uncancellable := ctx.(sharedtimeout.Uncancelled)
 	p.mu.Lock()
-	quick := !uncancellable && how == inline && p.driver.shortTimeoutClient != nil && (p.quick == quickTrips || p.driver.settings.alwaysInline)
+	quick := !uncancellable && mode == mayInline && p.driver.shortTimeoutClient != nil && (p.quick == quickTrips || p.driver.settings.alwaysInline)
 	uncancellable = uncancellable && p.driver.honorsDeadline
 	if p.inFlight < maxInFlight && !p.batching && (uncancellable || quick) {
 		p.inFlight++
@@ -217,7 +218,7 @@ func endOf(ctx context.Context, end time.Time) error {
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case ok && !own.After(end): // its timer is about to fire
+	case ok && !own.After(end): // the timer of ctx is about to fire
 		return context.DeadlineExceeded
 	}
 	return sharedtimeout.ErrAttemptTimeout
@@ -232,7 +233,7 @@ func isAnswer(err error) bool {
 	return errors.As(err, &answer)
 }
 
-// ends returns the channels that end a call. One of them may be nil.
+// ends returns the channels of which one is closed when a call must end. One of them may be nil.
 func ends(ctx context.Context) (caller, deadline <-chan struct{}) {
 	if j, ok := ctx.(*sharedtimeout.Joined); ok {
 		return j.Ends()
@@ -240,7 +241,7 @@ func ends(ctx context.Context) (caller, deadline <-chan struct{}) {
 	return ctx.Done(), nil
 }
 
-// finish ends the round trip of an inline call and lets pending calls use its place.
+// finish ends the round trip of an inline call and starts one for pending calls.
 func (p *pipeliner) finish(started time.Time, answered bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -327,7 +328,7 @@ func (p *pipeliner) flush(batch []*pendingCall) bool {
 		}
 		_, _ = pipe.Exec(ctx) // each command has its own error
 	}
-	answered := isAnswer(batch[0].cmd.Err()) // before it goes back to its caller
+	answered := isAnswer(batch[0].cmd.Err()) // before its caller may use the command again
 	for _, c := range batch {
 		close(c.done)
 	}

@@ -8,15 +8,16 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// listenChannel returns the channel on which this process receives grants of lock, or "-" while it
-// is not subscribed: scripts do not pass over such a waiter.
-func (d *redisDriver) listenChannel(lock string) string {
-	if !d.subscriptions.listening(d.slotOf(lock)) {
+// pushChannel returns the channel on which this process receives grants of lock, or noChannel while
+// it is not subscribed.
+func (d *redisDriver) pushChannel(lock string) string {
+	if !d.subscriptions.isConfirmed(d.slotOf(lock)) {
 		return noChannel
 	}
 	return d.channelFor(lock)
 }
 
+// noChannel is the channel of a process that is not subscribed. Scripts do not skip its waiters.
 const noChannel = "-"
 
 // recheck asks the engine to renew every claim that waits in the given slots: a grant may have been
@@ -35,8 +36,8 @@ func (d *redisDriver) recheck(slots map[int]bool) {
 	}
 }
 
-// heard forwards a push: phase, lock, id and token.
-func (d *redisDriver) heard(payload string) {
+// handlePush forwards a push, which has the phase, lock, ID and token of a claim.
+func (d *redisDriver) handlePush(payload string) {
 	part := strings.Split(payload, separator)
 	if len(part) != 4 || !strings.HasPrefix(part[1], d.prefix) {
 		return

@@ -49,7 +49,7 @@ func TestHeard(t *testing.T) {
 					EventQueue: driver.NewEventQueue(4), prefix: "p:", waiting: map[string]waiter{"id": {key: "k"}},
 					settings: settings{replicas: tc.replicas, gap: time.Second},
 				}
-				d.heard(tc.payload)
+				d.handlePush(tc.payload)
 				if got := eventsNow(d); !slices.Equal(got, tc.want) {
 					t.Errorf("sent %+v, want %+v", got, tc.want)
 				}

@@ -48,9 +48,9 @@ type settings struct {
 	replicas    int
 	replicaWait time.Duration
 	gap         time.Duration
-	bad         error // what Open returns
+	optionErr   error // an invalid option; Open returns it
 
-	alwaysInline bool // tests: also where the server has not been quick
+	alwaysInline bool // in tests: even if the server has not been quick
 }
 
 // New returns a backend that uses client. The client stays open when locks are closed. Open
@@ -64,7 +64,7 @@ func New(client redis.UniversalClient, opts ...Option) driver.Opener {
 	o := &opener{client: client}
 	for i, opt := range opts {
 		if opt == nil {
-			o.settings.bad = fmt.Errorf("%w: redislock: option %d is nil", xerrors.ErrInvalidConfig, i)
+			o.settings.optionErr = fmt.Errorf("%w: redislock: option %d is nil", xerrors.ErrInvalidConfig, i)
 			continue
 		}
 		opt(&o.settings)
@@ -100,7 +100,7 @@ func (o *opener) Open(opts driver.Options) (driver.Driver, error) {
 	default:
 		return nil, fmt.Errorf("%w: redislock needs a client of one server, of sentinels or of a cluster, not %T", driver.ErrUnsupported, c)
 	}
-	d.me = newName()
+	d.name = newName()
 	if d.cluster == nil {
 		d.info.Before = d.channelFor("") + " "
 	}
@@ -116,8 +116,8 @@ const maxReplicaWait = 24 * time.Hour
 
 func (s *settings) validate() error {
 	switch {
-	case s.bad != nil:
-		return s.bad
+	case s.optionErr != nil:
+		return s.optionErr
 	case s.replicas < 0 || s.replicaWait < 0 || s.replicaWait > maxReplicaWait || (s.replicas > 0 && s.replicaWait == 0):
 		return fmt.Errorf("%w: redislock: WithMinReplicas(%d, %v) is out of range", xerrors.ErrInvalidConfig, s.replicas, s.replicaWait)
 	case s.gap < 0 || s.gap > driver.Heartbeat(time.Hour):
@@ -128,7 +128,7 @@ func (s *settings) validate() error {
 
 // setTimeouts creates clients that share the connections of c but have other timeouts: nothing else
 // ends a call of a client that does not honor deadlines, and WAIT may take longer than the client's
-// usual read timeout.
+// own read timeout.
 func (d *redisDriver) setTimeouts(c *redis.Client) {
 	d.shortTimeoutClient, d.honorsDeadline = c, c.Options().ContextTimeoutEnabled
 	if !d.honorsDeadline {
@@ -146,15 +146,15 @@ func newName() string {
 	return hex.EncodeToString(raw[:])
 }
 
-// capacities returns what Redis can do.
-func capacities() driver.Caps {
+// capabilities returns the capabilities of this backend.
+func capabilities() driver.Caps {
 	return driver.Caps{
 		Name: "redis", Lease: true, Remote: true, Fencing: true, TokenRange: true, FIFO: true, Push: true,
 		Modes: []driver.Mode{driver.Exclusive}, MinTTL: 10 * time.Millisecond,
 	}
 }
 
-func (d *redisDriver) Caps() driver.Caps { return capacities() }
+func (d *redisDriver) Caps() driver.Caps { return capabilities() }
 
 // Close ends the subscriptions and the calls in flight.
 func (d *redisDriver) Close() error {
@@ -170,19 +170,19 @@ func (d *redisDriver) Close() error {
 type redisDriver struct {
 	*driver.EventQueue
 	client   redis.UniversalClient
-	cluster  *redis.ClusterClient // nil if it is none
+	cluster  *redis.ClusterClient // nil without a cluster
 	settings settings
 	prefix   string
 	log      logger
-	me       string             // names this driver's channels
-	info     redisnode.InfoText // with the channel before it, except on a cluster
-	plain    redisnode.InfoText
+	name     string             // random; part of the names of this driver's channels
+	info     redisnode.InfoText // preceded by the channel, except on a cluster
+	plain    redisnode.InfoText // without a channel
 
-	honorsDeadline     bool                   // the client is configured to
-	shortTimeoutClient redis.UniversalClient  // ends calls with their attempt timeout; nil if it cannot
-	replicaClient      redis.UniversalClient  // has the time to wait for replicas; nil on a cluster
+	honorsDeadline     bool                   // the client honors the deadlines of contexts
+	shortTimeoutClient redis.UniversalClient  // for inline calls: honors the attempt timeout; nil if no client does
+	replicaClient      redis.UniversalClient  // its timeouts allow waiting for replicas; nil on a cluster
 	attemptTimeouts    sharedtimeout.Contexts // of inline calls
-	pipeliner          pipeliner              // of the only master, or of masters that are not known
+	pipeliner          pipeliner              // for the only master, and for calls whose master is unknown
 	byMaster           masterPipeliners       // on a cluster
 	subscriptions      subscriptions
 	explainer          redisnode.Explainer
@@ -195,7 +195,7 @@ type redisDriver struct {
 
 	mu      sync.Mutex
 	waiting map[string]waiter    // by claim ID: this driver's queued claims
-	burnt   map[string]time.Time // by claim ID, and until when: see undo
+	retired map[string]time.Time // by claim ID: until when the ID must not be used; see undo
 }
 
 // A waiter is a queued claim of this driver.
@@ -212,15 +212,15 @@ func (d *redisDriver) Acquire(ctx context.Context, r driver.Request) (driver.Sta
 	if err := ctx.Err(); err != nil {
 		return driver.State{}, driver.Classify(err, driver.Transient) // nothing was sent
 	}
-	if !capacities().Supports(r.Mode) {
+	if !capabilities().Supports(r.Mode) {
 		return driver.State{}, fmt.Errorf("%w: mode %s", driver.ErrUnsupported, r.Mode)
 	}
 	n, err := d.namesOf(r.Key)
 	if err != nil {
 		return driver.State{}, err
 	}
-	if d.settings.replicas > 0 && d.isBurnt(r.ID) {
-		return driver.State{Phase: driver.Gone}, nil // the caller asks with another ID
+	if d.settings.replicas > 0 && d.isRetired(r.ID) {
+		return driver.State{Phase: driver.Gone}, nil // the engine submits the claim with another ID
 	}
 	if slot := d.slotOf(n.lock); r.Wait && !d.subscriptions.ready(slot) {
 		// A waiter that is not subscribed delays the waiters behind it until its next heartbeat. So
@@ -234,19 +234,20 @@ func (d *redisDriver) Acquire(ctx context.Context, r driver.Request) (driver.Sta
 	return d.submit(ctx, r, n, r.Wait)
 }
 
-// maxRepeats is how often a script that has left dead waiters is called again. It is twice what the
-// longest queue can need.
+// maxRepeats is how often a script is called again because it has left dead waiters. It is twice
+// what the longest queue can need.
 const maxRepeats = 400
 
-// submit sends a claim. It repeats the call while dead waiters hide whether the lock is free.
+// submit sends a claim. It repeats the call until enough dead waiters are dropped to know whether
+// the lock is free.
 func (d *redisDriver) submit(ctx context.Context, r driver.Request, n names, wait bool) (driver.State, error) {
 	for range maxRepeats {
 		a, err := d.submitOnce(ctx, r, n, wait)
-		if err != nil || !a.again {
+		if err != nil || !a.retry {
 			return a.state, err
 		}
 	}
-	return driver.State{}, driver.Classify(fmt.Errorf("%w: dead waiters come as fast as they are dropped", driver.ErrNotReady), driver.Transient)
+	return driver.State{}, driver.Classify(fmt.Errorf("%w: dead waiters appear as fast as they are dropped", driver.ErrNotReady), driver.Transient)
 }
 
 func (d *redisDriver) submitOnce(ctx context.Context, r driver.Request, n names, wait bool) (answer, error) {
@@ -254,32 +255,32 @@ func (d *redisDriver) submitOnce(ctx context.Context, r driver.Request, n names,
 	if wait {
 		heartbeat = millis(driver.Heartbeat(r.TTL))
 	}
-	args := append(make([]any, 0, 5), r.ID, millis(r.TTL), heartbeat, d.who(n.lock, r.Info, wait))
+	args := append(make([]any, 0, 5), r.ID, millis(r.TTL), heartbeat, d.channelAndInfo(n.lock, r.Info, wait))
 	if r.Tokens > 1 {
 		args = append(args, r.Tokens)
 	}
 	cmd := acquireScript.Command(ctx, d.withGap(n, n.lock, n.fence, n.queue, n.waiters, n.tombstone(r.ID)), args...)
 	var reply any
-	var err, short error // short: too few replicas have it
+	var err, unconfirmed error // unconfirmed: too few replicas have it
 	if d.settings.replicas > 0 {
 		var confirmed replicated
 		confirmed, err = await(ctx, d, func() (replicated, error) { return d.callReplicated(ctx, n.lock, cmd) })
-		reply, short = confirmed.reply, confirmed.short
+		reply, unconfirmed = confirmed.reply, confirmed.unconfirmed
 		if err != nil && ctx.Err() != nil && driver.ClassOf(err) == driver.Ambiguous && cmd.Withdraw() {
 			err = redisnode.Unsent(d.explain(ctx.Err()))
 		}
 	} else {
-		reply, err = d.call(ctx, cmd, inline)
+		reply, err = d.call(ctx, cmd, mayInline)
 	}
 	if err != nil {
 		return answer{}, err
 	}
 	a, err := parseAnswer(reply, r.Ref, sent)
-	if err != nil || a.again {
+	if err != nil || a.retry {
 		return a, err
 	}
-	if a.state.Phase == driver.Held && short != nil {
-		return answer{}, d.undo(ctx, r.Ref, short)
+	if a.state.Phase == driver.Held && unconfirmed != nil {
+		return answer{}, d.undo(ctx, r.Ref, unconfirmed)
 	}
 	d.record(r.Ref, n.lock, a.state.Phase)
 	d.warnOnce()
@@ -294,11 +295,11 @@ func (d *redisDriver) withGap(n names, keys ...string) []string {
 	return keys
 }
 
-// who returns the channel for pushes to a claim, and its owner. Without a cluster the channel is
-// always the same, and the encoded Info already starts with it.
-func (d *redisDriver) who(lock string, i driver.Info, wait bool) string {
+// channelAndInfo returns the channel for pushes to a claim, and its Info. Without a cluster the
+// channel is always the same, and info.Encode puts it first.
+func (d *redisDriver) channelAndInfo(lock string, i driver.Info, wait bool) string {
 	switch {
-	case wait && !d.subscriptions.listening(d.slotOf(lock)):
+	case wait && !d.subscriptions.isConfirmed(d.slotOf(lock)):
 		return noChannel + " " + d.plain.Encode(i)
 	case d.cluster != nil:
 		return d.channelFor(lock) + " " + d.plain.Encode(i)
@@ -306,7 +307,7 @@ func (d *redisDriver) who(lock string, i driver.Info, wait bool) string {
 	return d.info.Encode(i)
 }
 
-// record updates the table of queued claims, and subscribes once there is one.
+// record updates the table of queued claims, and subscribes for a claim that is new in it.
 func (d *redisDriver) record(r driver.Ref, lock string, p driver.Phase) {
 	d.mu.Lock()
 	w, had := d.waiting[r.ID]
@@ -318,7 +319,7 @@ func (d *redisDriver) record(r driver.Ref, lock string, p driver.Phase) {
 	}
 	d.mu.Unlock()
 	if p == driver.Queued && !had {
-		_ = d.subscriptions.want(w.slot)
+		_ = d.subscriptions.ensure(w.slot)
 	}
 }
 
@@ -335,15 +336,15 @@ func (d *redisDriver) Release(ctx context.Context, r driver.Ref) (driver.State, 
 	if r.Unanswered {
 		tombstone = millis(driver.TombstoneTTL(r.TTL))
 	}
-	return d.remove(ctx, r.Key, r.ID, tombstone, "", inline)
+	return d.remove(ctx, r.Key, r.ID, tombstone, "", mayInline)
 }
 
 // Evict is a release for which the token must match. The owner is notified.
 func (d *redisDriver) Evict(ctx context.Context, key, id string, token int64) (driver.State, error) {
-	return d.remove(ctx, key, id, "0", strconv.FormatInt(token, 10), patient)
+	return d.remove(ctx, key, id, "0", strconv.FormatInt(token, 10), notInline)
 }
 
-func (d *redisDriver) remove(ctx context.Context, key, id, tombstone, token string, how manner) (driver.State, error) {
+func (d *redisDriver) remove(ctx context.Context, key, id, tombstone, token string, mode callMode) (driver.State, error) {
 	n, err := d.namesOf(key)
 	if err != nil {
 		return driver.State{}, err
@@ -352,8 +353,8 @@ func (d *redisDriver) remove(ctx context.Context, key, id, tombstone, token stri
 	if tombstone != "0" || token != "" || d.settings.gap > 0 {
 		keys, args = append(keys, n.tombstone(id), n.gap), append(args, tombstone, millis(d.settings.gap), token)
 	}
-	d.forget(id) // whatever the answer: a claim that is released waits for nothing
-	reply, err := d.call(ctx, releaseScript.Command(ctx, keys, args...), how)
+	d.forget(id) // whatever the answer: a released claim does not wait
+	reply, err := d.call(ctx, releaseScript.Command(ctx, keys, args...), mode)
 	if err != nil {
 		return driver.State{}, err
 	}
@@ -369,8 +370,8 @@ func (d *redisDriver) remove(ctx context.Context, key, id, tombstone, token stri
 func (d *redisDriver) grantLater(n names) {
 	for range maxRepeats {
 		ctx, cancel := context.WithTimeout(d.ctx, tripTimeout)
-		cmd := renewQueueScript.Command(ctx, d.withGap(n, n.lock, n.fence, n.queue, n.waiters), d.me, noChannel)
-		reply, err := d.call(ctx, cmd, patient)
+		cmd := renewQueueScript.Command(ctx, d.withGap(n, n.lock, n.fence, n.queue, n.waiters), d.name, noChannel)
+		reply, err := d.call(ctx, cmd, notInline)
 		cancel()
 		list, _ := reply.([]any)
 		if err != nil || len(list) < 2 {

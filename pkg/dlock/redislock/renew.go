@@ -24,8 +24,8 @@ type renewal struct {
 	mu       sync.Mutex
 	states   []driver.State
 	answered int
-	returned bool  // answers are no longer used
-	err      error // the last
+	returned bool  // Renew has returned: further answers are ignored
+	err      error // the last error
 }
 
 // Renew renews held claims with many keys per script, and queued claims one key at a time. Commands
@@ -49,7 +49,7 @@ func (d *redisDriver) Renew(ctx context.Context, refs []driver.Ref) ([]driver.St
 	return slices.Clone(r.states), nil
 }
 
-// errNoAnswer is for calls that end just before their context reports it.
+// errNoAnswer is returned if a call ends just before ctx.Err reports it.
 var errNoAnswer = errors.New("redislock: no answer in time")
 
 // stalledGrace is the shortest time to wait for a master that did not answer recently, once the
@@ -86,7 +86,7 @@ func (r *renewal) await(ctx context.Context, groups map[string][]*batch) {
 	}
 	grace := time.Until(r.sent.Add(max(4*time.Since(r.sent), stalledGrace)))
 	if waitFor == 0 {
-		grace = time.Hour // no caller is waiting
+		grace = time.Hour // every master is stalled: wait for all of them
 	}
 	timer := time.NewTimer(grace)
 	defer timer.Stop()
@@ -97,8 +97,8 @@ func (r *renewal) await(ctx context.Context, groups map[string][]*batch) {
 	}
 }
 
-// outlasting returns a context that ends when ctx would end by itself, but not when Renew returns:
-// a connection attempt to a stalled master is worth finishing.
+// outlasting returns a context that has the deadline of ctx but is not canceled when Renew returns,
+// so that a connection attempt to a stalled master can finish.
 func (r *renewal) outlasting(ctx context.Context) (context.Context, context.CancelFunc) {
 	run, cancel := context.WithCancel(ctx)
 	end, ok := ctx.Deadline()
@@ -115,9 +115,9 @@ func (r *renewal) outlasting(ctx context.Context) (context.Context, context.Canc
 
 // A batch is a set of claims that one script renews.
 type batch struct {
-	claims   []int // their places in refs
-	listened bool  // the call named this driver's channel
-	queued   bool  // by renew_queue.lua, on one lock; else by renew_held.lua
+	claims       []int // indexes into refs
+	namedChannel bool  // the script was given this driver's channel
+	queued       bool  // renewed by renew_queue.lua, on one lock; otherwise by renew_held.lua
 }
 
 // maxRenewals is how many claims one script renews: the server does nothing else meanwhile.
@@ -131,18 +131,18 @@ const (
 func (r *renewal) group(ctx context.Context) map[string][]*batch {
 	d, queued := r.driver, r.queued()
 	groups := map[string][]*batch{}
-	open := map[string]*batch{} // the batch that takes more, by what its claims share
+	open := map[string]*batch{} // batches that are not full, by what their claims have in common
 	for i, ref := range r.refs {
-		share := "held"
+		common := "held"
 		if queued[i] {
-			share = "queued" + separator + ref.Key
+			common = "queued" + separator + ref.Key
 		} else if d.cluster != nil {
-			share += strconv.Itoa(slotOf(d.prefix + ref.Key))
+			common += strconv.Itoa(slotOf(d.prefix + ref.Key))
 		}
-		b := open[share]
+		b := open[common]
 		if b == nil || len(b.claims) == maxRenewals {
 			b = &batch{queued: queued[i]}
-			open[share] = b
+			open[common] = b
 			node := d.nodeOf(ctx, d.prefix+ref.Key)
 			groups[node] = append(groups[node], b)
 		}
@@ -184,13 +184,13 @@ func (r *renewal) run(ctx context.Context, p *pipeliner, batches []*batch) {
 	}
 }
 
-// send runs some batches in one pipeline and returns the batches to send in another form.
+// send sends batches in one pipeline, and returns the batches that must be sent in another form.
 func (r *renewal) send(ctx context.Context, p *pipeliner, batches []*batch) []*batch {
 	cmds := make([]*command, len(batches))
 	for i, b := range batches {
 		cmds[i] = r.command(ctx, b)
 	}
-	short := r.driver.pipeline(ctx, r.driver.prefix+r.refs[batches[0].claims[0]].Key, cmds)
+	unconfirmed := r.driver.pipeline(ctx, r.driver.prefix+r.refs[batches[0].claims[0]].Key, cmds)
 	p.stalled.Store(!isAnswer(cmds[0].Err()))
 	var rest []*batch
 	for i, b := range batches {
@@ -203,12 +203,12 @@ func (r *renewal) send(ctx context.Context, p *pipeliner, batches []*batch) []*b
 				r.driver.suspectSubscription(lockOf(cmds[i]))
 			}
 			r.fail(cmds[i].Classify(err))
-		case short[i] != nil:
-			r.fail(short[i])
+		case unconfirmed[i] != nil:
+			r.fail(unconfirmed[i])
 		case b.queued:
-			r.takeStates(b, cmds[i].Val())
+			r.recordStates(b, cmds[i].Val())
 		default:
-			rest = append(rest, r.takeTokens(b, cmds[i].Val())...)
+			rest = append(rest, r.recordTokens(b, cmds[i].Val())...)
 		}
 	}
 	return rest
@@ -235,7 +235,7 @@ func (r *renewal) command(ctx context.Context, b *batch) *command {
 	d := r.driver
 	if !b.queued {
 		keys, args := make([]string, len(b.claims)), make([]any, 1, 1+2*len(b.claims))
-		args[0] = d.me
+		args[0] = d.name
 		for i, c := range b.claims {
 			keys[i] = d.prefix + r.refs[c].Key
 			args = append(args, r.refs[c].ID, millis(r.refs[c].TTL))
@@ -243,9 +243,9 @@ func (r *renewal) command(ctx context.Context, b *batch) *command {
 		return renewHeldScript.Command(ctx, keys, args...)
 	}
 	n, _ := d.namesOf(r.refs[b.claims[0]].Key) // it was submitted, so its name is valid
-	channel := d.listenChannel(n.lock)
-	b.listened = channel != noChannel
-	args := append(make([]any, 0, 2+3*len(b.claims)), d.me, channel)
+	channel := d.pushChannel(n.lock)
+	b.namedChannel = channel != noChannel
+	args := append(make([]any, 0, 2+3*len(b.claims)), d.name, channel)
 	for _, c := range b.claims {
 		ref := r.refs[c]
 		args = append(args, ref.ID, millis(ref.TTL), millis(driver.Heartbeat(ref.TTL)))
@@ -253,11 +253,11 @@ func (r *renewal) command(ctx context.Context, b *batch) *command {
 	return renewQueueScript.Command(ctx, d.withGap(n, n.lock, n.fence, n.queue, n.waiters), args...)
 }
 
-// takeTokens reads the answer of renew_held.lua. It returns the claims that were not held, each to
-// be looked up in its queue.
-func (r *renewal) takeTokens(b *batch, reply any) (rest []*batch) {
+// recordTokens reads the answer of renew_held.lua. It returns the claims that were not held, each
+// to be looked up in its queue.
+func (r *renewal) recordTokens(b *batch, reply any) (rest []*batch) {
 	list, ok := reply.([]any)
-	if !ok || len(list) != len(b.claims)+1 || redisnode.Text(list[0]) != r.driver.me {
+	if !ok || len(list) != len(b.claims)+1 || redisnode.Text(list[0]) != r.driver.name {
 		r.fail(ErrUnexpectedReply)
 		return nil
 	}
@@ -279,38 +279,38 @@ func (r *renewal) takeTokens(b *batch, reply any) (rest []*batch) {
 	return rest
 }
 
-// takeStates reads the answer of renew_queue.lua.
-func (r *renewal) takeStates(b *batch, reply any) {
+// recordStates reads the answer of renew_queue.lua.
+func (r *renewal) recordStates(b *batch, reply any) {
 	list, ok := reply.([]any)
-	if !ok || len(list) != len(b.claims)+1 || redisnode.Text(list[0]) != r.driver.me {
+	if !ok || len(list) != len(b.claims)+1 || redisnode.Text(list[0]) != r.driver.name {
 		r.fail(ErrUnexpectedReply)
 		return
 	}
-	unheard, waits := false, false
+	unsubscribed, waits := false, false
 	for i, c := range b.claims {
 		a, err := parseAnswer(list[i+1], r.refs[c], r.sent)
 		if err != nil {
 			r.fail(err)
 			continue
 		}
-		unheard, waits = unheard || a.unheard, waits || a.state.Phase == driver.Queued
+		unsubscribed, waits = unsubscribed || a.unsubscribed, waits || a.state.Phase == driver.Queued
 		r.set(c, a.state)
 	}
 	slot := r.driver.slotOf(r.driver.prefix + r.refs[b.claims[0]].Key)
 	switch {
-	case unheard:
-		r.driver.subscriptions.unheard(slot)
-	case waits && b.listened:
-		r.driver.subscriptions.heardAgain(slot)
+	case unsubscribed:
+		r.driver.subscriptions.reportUnsubscribed(slot)
+	case waits && b.namedChannel:
+		r.driver.subscriptions.reportSubscribed(slot)
 	}
 }
 
 func (r *renewal) set(i int, st driver.State) {
-	if r.isOver() {
-		return // the answer may be out of date, and Renew has returned
+	if r.hasReturned() {
+		return // the answer may be out of date
 	}
 	ref := r.refs[i]
-	if st.Phase != driver.Queued { // one that waits was entered when it was submitted, unless it was released since
+	if st.Phase != driver.Queued { // a queued claim was recorded when it was submitted, unless it was released since
 		r.driver.forget(ref.ID)
 	}
 	r.mu.Lock()
@@ -319,7 +319,7 @@ func (r *renewal) set(i int, st driver.State) {
 	r.answered++
 }
 
-func (r *renewal) isOver() bool {
+func (r *renewal) hasReturned() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.returned

@@ -14,14 +14,14 @@ var phases = map[string]driver.Phase{"queued": driver.Queued, "held": driver.Hel
 
 // An answer is what a script returns about one claim.
 type answer struct {
-	state   driver.State
-	unheard bool // queued, and the server knows no subscriber of the named channel
-	more    bool // released, and dead waiters are left to drop before the lock is granted
-	again   bool // nothing was stored, and dead waiters are left to drop
+	state        driver.State
+	unsubscribed bool // queued, and the server counts no subscriber of the channel that the call named
+	more         bool // released, and dead waiters are left to drop before the lock is granted
+	retry        bool // nothing was stored: call again, because dead waiters are left to drop
 }
 
 // parseAnswer reads "<phase> <id> <token>". For a waiter, the number of claims ahead, the recheck
-// time and possibly "unheard" follow; for a released claim, possibly "more". An answer about
+// time and possibly "unsubscribed" follow; for a released claim, possibly "more". An answer about
 // another claim is an error.
 func parseAnswer(reply any, r driver.Ref, sent time.Time) (answer, error) {
 	word, rest, _ := strings.Cut(redisnode.Text(reply), " ")
@@ -36,7 +36,7 @@ func parseAnswer(reply any, r driver.Ref, sent time.Time) (answer, error) {
 	case err != nil:
 		return answer{}, fmt.Errorf("%w: token %q", ErrUnexpectedReply, digits)
 	case word == "again":
-		return answer{again: true}, nil
+		return answer{retry: true}, nil
 	case word == "full":
 		return answer{}, driver.Classify(fmt.Errorf("%w: %d claims wait", ErrQueueFull, number), driver.Transient)
 	}
@@ -48,14 +48,14 @@ func parseAnswer(reply any, r driver.Ref, sent time.Time) (answer, error) {
 	return a, nil
 }
 
-// parseQueued reads "<ahead> <recheck ms>" and possibly "unheard".
+// parseQueued reads "<ahead> <recheck ms>" and possibly "unsubscribed".
 func (a *answer) parseQueued(text string) {
 	ahead, rest, _ := strings.Cut(text, " ")
 	recheck, rest, _ := strings.Cut(rest, " ")
 	ms, _ := strconv.Atoi(recheck)
 	a.state.Ahead, _ = strconv.Atoi(ahead)
 	a.state.Recheck = time.Duration(ms) * time.Millisecond
-	a.unheard = rest == "unheard"
+	a.unsubscribed = rest == "unsubscribed"
 }
 
 // setUntil computes the deadline from the time at which the request was sent.

@@ -37,8 +37,8 @@ var (
 	inspectScript    = newScript(inspectLua)
 )
 
-// newScript also inserts the lines that every path needs which takes a token: a function would cost
-// the frequent paths time.
+// newScript also inserts token.lua into every path that takes a token: a function would slow down
+// the frequent paths.
 func newScript(source string) *redisnode.Script {
 	common := strings.ReplaceAll(commonLua, "  --@token\n", tokenLua)
 	return redisnode.NewScript(strings.ReplaceAll(source, "  --@token\n", tokenLua), common)

@@ -13,22 +13,22 @@ func TestScriptTokensOfAFreeLock(t *testing.T) {
 	for i, tc := range []struct {
 		name              string
 		last              int64 // 0: no token is known
-		fences            int
+		tokens            int
 		want, wantLast    int64
 		behindADeadWaiter bool
 	}{
 		{name: "first", want: start, wantLast: start},
-		{name: "first of five", fences: 5, want: start, wantLast: start + 4},
+		{name: "first of five", tokens: 5, want: start, wantLast: start + 4},
 		{name: "one below the time", last: start - 1, want: start, wantLast: start},
 		{name: "equal to the time", last: start, want: start + 1, wantLast: start + 1},
 		{name: "ahead of the time", last: start + 1e9, want: start + 1e9 + 1, wantLast: start + 1e9 + 1},
-		{name: "ahead, five", last: start + 1e9, fences: 5, want: start + 1e9 + 1, wantLast: start + 1e9 + 5},
-		{name: "five, one below", last: start - 1, fences: 5, want: start, wantLast: start + 4},
+		{name: "ahead, five", last: start + 1e9, tokens: 5, want: start + 1e9 + 1, wantLast: start + 1e9 + 5},
+		{name: "five, one below", last: start - 1, tokens: 5, want: start, wantLast: start + 4},
 		{name: "dead waiter", behindADeadWaiter: true, want: start, wantLast: start},
-		{name: "dead waiter, five", behindADeadWaiter: true, fences: 5, want: start, wantLast: start + 4},
+		{name: "dead waiter, five", behindADeadWaiter: true, tokens: 5, want: start, wantLast: start + 4},
 		{name: "dead waiter, one below", behindADeadWaiter: true, last: start - 1, want: start, wantLast: start},
 		{name: "dead waiter, equal", behindADeadWaiter: true, last: start, want: start + 1, wantLast: start + 1},
-		{name: "dead waiter, ahead", behindADeadWaiter: true, last: start + 1e9, fences: 5, want: start + 1e9 + 1, wantLast: start + 1e9 + 5},
+		{name: "dead waiter, ahead", behindADeadWaiter: true, last: start + 1e9, tokens: 5, want: start + 1e9 + 1, wantLast: start + 1e9 + 5},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s := *s
@@ -40,7 +40,7 @@ func TestScriptTokensOfAFreeLock(t *testing.T) {
 			if tc.behindADeadWaiter {
 				s.wait("f", 0, 0, 0, "-")
 			}
-			s.acquire("a", 30_000, 0, tc.fences, fmt.Sprint("held a ", tc.want))
+			s.acquire("a", 30_000, 0, tc.tokens, fmt.Sprint("held a ", tc.want))
 			s.stored(fmt.Sprintf(`a %d %d.42 - {"of": "a"}`, tc.want, scriptSecond), 30_000)
 			s.lastToken(tc.wantLast)
 			s.queued("")
@@ -58,24 +58,24 @@ func TestScriptTokensOfGrants(t *testing.T) {
 		for _, tc := range []struct {
 			name           string
 			last           int64
-			fences         int
+			tokens         int
 			want, wantLast int64
 		}{
 			{name: "first", want: start, wantLast: start},
 			{name: "one below the time", last: start - 1, want: start, wantLast: start},
 			{name: "equal to the time", last: start, want: start + 1, wantLast: start + 1},
 			{name: "ahead of the time", last: start + 1e9, want: start + 1e9 + 1, wantLast: start + 1e9 + 1},
-			{name: "two", fences: 2, want: start, wantLast: start + 1},
-			{name: "five", fences: 5, want: start, wantLast: start + 4},
-			{name: "ten", fences: 10, want: start, wantLast: start + 9},
-			{name: "five, ahead of the time", last: start + 1e9, fences: 5, want: start + 1e9 + 1, wantLast: start + 1e9 + 5},
+			{name: "two", tokens: 2, want: start, wantLast: start + 1},
+			{name: "five", tokens: 5, want: start, wantLast: start + 4},
+			{name: "ten", tokens: 10, want: start, wantLast: start + 9},
+			{name: "five, ahead of the time", last: start + 1e9, tokens: 5, want: start + 1e9 + 1, wantLast: start + 1e9 + 5},
 		} {
 			t.Run(path+", "+tc.name, func(t *testing.T) {
 				s := *s
 				s.T = t
 				s.use(path + tc.name)
 				s.acquire("a", 30_000, 0, 0, fmt.Sprint("held a ", start))
-				s.acquire("b", 30_000, 3000, tc.fences, "queued b 0 1 30002")
+				s.acquire("b", 30_000, 3000, tc.tokens, "queued b 0 1 30002")
 				s.do("DEL", s.n.fence)
 				if tc.last > 0 {
 					s.do("SET", s.n.fence, tc.last)

@@ -74,7 +74,7 @@ func TestScriptRenewalMarks(t *testing.T) {
 		s.wait(letter, int64(i), 1_000_000, i, "-")
 	}
 	s.channel = "dlock:nobody"
-	s.renew("b c d", "queued b 0 1 30002 unheard", "queued c 0 2 30002 unheard", "queued d 0 3 30002 unheard")
+	s.renew("b c d", "queued b 0 1 30002 unsubscribed", "queued c 0 2 30002 unsubscribed", "queued d 0 3 30002 unsubscribed")
 	for i, letter := range []string{"b", "c", "d"} {
 		s.record(letter, 2_000_000, fmt.Sprintf(`%d.%d 1 %d dlock:nobody {"of": "%s"}`, scriptSecond, 42+i, []int{0, 2, 2}[i], letter))
 	}

@@ -89,17 +89,17 @@ func (s *scriptLock) equal(what, got, want string) {
 	}
 }
 
-// acquire submits a claim and checks the answer. fences is how many tokens it reserves, 0 to leave
+// acquire submits a claim and checks the answer. tokens is how many tokens it reserves, 0 to leave
 // it out.
-func (s *scriptLock) acquire(letter string, ttl, heartbeat, fences int, want string) {
+func (s *scriptLock) acquire(letter string, ttl, heartbeat, tokens int, want string) {
 	s.Helper()
 	keys := []string{s.n.lock, s.n.fence, s.n.queue, s.n.waiters, s.n.tombstone(scriptID(letter))}
 	if s.gap {
 		keys = append(keys, s.n.gap)
 	}
 	args := []any{scriptID(letter), ttl, heartbeat, s.channel + ` {"of": "` + letter + `"}`}
-	if fences > 0 {
-		args = append(args, fences)
+	if tokens > 0 {
+		args = append(args, tokens)
 	}
 	s.equal("the answer to "+letter, fmt.Sprint(s.run(acquireScript.Source, keys, args...)), want)
 }

@@ -22,35 +22,35 @@ type subscriptions struct {
 	mu     sync.Mutex
 	slots  map[int]*slotSubscription // 0 without a cluster
 	conns  map[string]*subscription  // by the address of the master, "" without a cluster
-	warned map[string]bool           // the refusals that were logged
-	ended  bool
+	warned map[string]bool           // the errors of refusals that were logged
+	ended  bool                      // after close
 }
 
 // A slotSubscription is the subscription of one channel. subscriptions.mu guards its fields, except
 // those that do not change.
 type slotSubscription struct {
-	slot      int
-	channel   string
-	conn      *subscription     // nil while its master is looked up
-	confirmed bool              // the server has said that it is subscribed
-	used      time.Time         // when a claim last asked for it, on a cluster
-	pause     redisnode.Backoff // before it is looked up again
-	tried     chan struct{}     // closed once it is confirmed, or has failed for the first time
-	try       sync.Once
+	slot        int
+	channel     string
+	conn        *subscription     // nil while its master is looked up
+	confirmed   bool              // the server has confirmed the subscription
+	used        time.Time         // when a claim last needed it, on a cluster
+	pause       redisnode.Backoff // before it is looked up again
+	attempted   chan struct{}     // closed when the first attempt to subscribe has succeeded or failed
+	unblockOnce sync.Once
 }
 
-// release unblocks the claims that wait for the subscription before they are queued.
-func (s *slotSubscription) release() { s.try.Do(func() { close(s.tried) }) }
+// unblock lets the claims that wait for the first attempt be queued.
+func (s *slotSubscription) unblock() { s.unblockOnce.Do(func() { close(s.attempted) }) }
 
 // channelFor returns the channel on which the claims of this process on lock receive pushes.
 func (d *redisDriver) channelFor(lock string) string {
 	if d.cluster == nil {
-		return "dlock:" + d.me
+		return "dlock:" + d.name
 	}
-	return slotChannel(slotOf(lock), d.me)
+	return slotChannel(slotOf(lock), d.name)
 }
 
-// ready reports whether pushes for a slot are received, or cannot be received for now.
+// ready reports whether the first attempt to subscribe to a slot has ended, with any result.
 func (l *subscriptions) ready(slot int) bool {
 	l.mu.Lock()
 	s := l.slots[slot]
@@ -62,16 +62,16 @@ func (l *subscriptions) ready(slot int) bool {
 		return false
 	}
 	select {
-	case <-s.tried:
+	case <-s.attempted:
 		return true
 	default:
 		return false
 	}
 }
 
-// listening reports whether the server has confirmed the subscription of a slot and its connection
-// is up.
-func (l *subscriptions) listening(slot int) bool {
+// isConfirmed reports whether the server has confirmed the subscription of a slot and its
+// connection is up.
+func (l *subscriptions) isConfirmed(slot int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := l.slots[slot]
@@ -81,23 +81,23 @@ func (l *subscriptions) listening(slot int) bool {
 // await subscribes to a slot. It returns when the subscription is confirmed or has failed; claims
 // are then queued without pushes.
 func (l *subscriptions) await(ctx context.Context, slot int) {
-	s := l.want(slot)
+	s := l.ensure(slot)
 	if s == nil {
 		return
 	}
 	timer := time.NewTimer(tripTimeout)
 	defer timer.Stop()
 	select {
-	case <-s.tried:
+	case <-s.attempted:
 	case <-ctx.Done():
 	case <-l.driver.ctx.Done():
 	case <-timer.C:
-		s.release()
+		s.unblock()
 	}
 }
 
-// want makes sure that the channel of a slot is subscribed. It returns nil after close.
-func (l *subscriptions) want(slot int) *slotSubscription {
+// ensure makes sure that the channel of a slot is subscribed. It returns nil after close.
+func (l *subscriptions) ensure(slot int) *slotSubscription {
 	d := l.driver
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -108,60 +108,60 @@ func (l *subscriptions) want(slot int) *slotSubscription {
 		}
 		return s
 	}
-	s = &slotSubscription{slot: slot, channel: "dlock:" + d.me, used: time.Now(), tried: make(chan struct{})}
+	s = &slotSubscription{slot: slot, channel: "dlock:" + d.name, used: time.Now(), attempted: make(chan struct{})}
 	if d.cluster != nil {
-		s.channel = slotChannel(slot, d.me)
+		s.channel = slotChannel(slot, d.name)
 	}
 	if l.slots == nil {
 		l.slots, l.conns, l.warned = map[int]*slotSubscription{}, map[string]*subscription{}, map[string]bool{}
 	}
 	l.slots[slot] = s
-	d.work.Go(func() { l.place(s, "") })
+	d.work.Go(func() { l.subscribe(s, "") })
 	return s
 }
 
-// unheardPause is the shortest time before a connection that has no counted subscriber is replaced
-// again. It doubles up to maxRefusedBackoff while replacing does not help: a slot that is being
-// moved is counted at one master and subscribed at the other.
-const unheardPause = time.Second
+// minReplacePause is the shortest time before a connection whose subscription no script counts is
+// replaced again. It doubles up to maxRefusedBackoff while replacing does not help: while a slot
+// moves, scripts may count at one master, and the subscription may be at the other.
+const minReplacePause = time.Second
 
-// unheard handles the report that a master counts no subscriber for the channel of a slot. If the
-// channel is subscribed, the subscription is at a server that is no longer its master: the
-// connection is replaced, and the waiting claims are rechecked.
-func (l *subscriptions) unheard(slot int) {
+// reportUnsubscribed handles the report that a master counts no subscriber for the channel of a
+// slot. If the channel is subscribed, the subscription is at a server that is no longer its master:
+// the connection is replaced, and the waiting claims are rechecked.
+func (l *subscriptions) reportUnsubscribed(slot int) {
 	l.mu.Lock()
 	s := l.slots[slot]
 	if s == nil || !s.confirmed || !s.conn.replaceable() {
 		l.mu.Unlock()
 		return
 	}
-	s.conn.misplaced = true
+	s.conn.wrongServer = true
 	connection := s.conn.connection
 	l.mu.Unlock()
 	connection.Close()
 }
 
-// heardAgain handles the report that a master counts the subscriber: replacing the connection has
-// helped, if it was replaced.
-func (l *subscriptions) heardAgain(slot int) {
+// reportSubscribed handles the report that a master counts the subscriber: the connection is at the
+// right server.
+func (l *subscriptions) reportSubscribed(slot int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := l.slots[slot]
 	if s != nil && s.conn != nil {
-		s.conn.stays = 0
+		s.conn.keepFor = 0
 	}
 }
 
 // replaceable reports whether the connection may be replaced now, and records the replacement.
 func (c *subscription) replaceable() bool {
 	since := time.Since(c.replaced)
-	if since < c.stays {
+	if since < c.keepFor {
 		return false
 	}
-	if since > 4*c.stays {
-		c.stays = 0
+	if since > 4*c.keepFor {
+		c.keepFor = 0
 	}
-	c.replaced, c.stays = time.Now(), min(max(2*c.stays, unheardPause), maxRefusedBackoff)
+	c.replaced, c.keepFor = time.Now(), min(max(2*c.keepFor, minReplacePause), maxRefusedBackoff)
 	return true
 }
 
@@ -181,9 +181,9 @@ func (l *subscriptions) close() {
 	}
 }
 
-// place finds the master of a slot and subscribes there. addr names the master if another server
-// has redirected to it.
-func (l *subscriptions) place(s *slotSubscription, addr string) {
+// subscribe finds the master of a slot and subscribes there. addr names the master if another
+// server has redirected to it.
+func (l *subscriptions) subscribe(s *slotSubscription, addr string) {
 	for {
 		client, err := l.masterOf(s, addr)
 		if err == nil {
@@ -193,7 +193,7 @@ func (l *subscriptions) place(s *slotSubscription, addr string) {
 			}
 			return
 		}
-		s.release()
+		s.unblock()
 		l.driver.log.Debug("no master to subscribe at", "slot", s.slot, "error", err)
 		if !l.driver.sleep(l.pauseOf(s)) {
 			return
@@ -212,7 +212,7 @@ func (l *subscriptions) pauseOf(s *slotSubscription) time.Duration {
 func (l *subscriptions) masterOf(s *slotSubscription, addr string) (*redis.Client, error) {
 	d := l.driver
 	if d.cluster == nil {
-		client, _ := d.client.(*redis.Client) // Open knows no other
+		client, _ := d.client.(*redis.Client) // Open accepts no other client
 		return client, nil
 	}
 	ctx, cancel := context.WithTimeout(d.ctx, tripTimeout)
@@ -247,7 +247,7 @@ func (l *subscriptions) attach(s *slotSubscription, client *redis.Client) *redis
 	s.conn, s.confirmed = c, false
 	c.slots[s.slot] = s
 	if c.failing {
-		s.release()
+		s.unblock()
 	}
 	if c.connection == nil || !c.connection.Want(s.channel) {
 		return nil

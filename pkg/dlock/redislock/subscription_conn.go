@@ -20,12 +20,12 @@ type subscription struct {
 	pause  redisnode.Backoff
 
 	// under subscriptions.mu
-	connection *redisnode.Subscription // nil while there is none
-	slots      map[int]*slotSubscription
-	replaced   time.Time     // when it was last closed as misplaced
-	stays      time.Duration // how long it is not closed as misplaced again
-	misplaced  bool          // it is to be replaced at once
-	failing    bool          // the last attempt has failed
+	connection  *redisnode.Subscription // nil while there is none
+	slots       map[int]*slotSubscription
+	replaced    time.Time     // when it was last replaced because it was at the wrong server
+	keepFor     time.Duration // how long after that it is not replaced again
+	wrongServer bool          // the connection must be replaced at once
+	failing     bool          // the last attempt has failed
 }
 
 // sweepPause is how long a slot stays subscribed without a waiter, and how often that is checked.
@@ -39,11 +39,11 @@ func (c *subscription) run() {
 		if err == nil {
 			err = c.receive(connection)
 		}
-		misplaced := c.broken()
+		wrongServer := c.broken()
 		if d.ctx.Err() != nil || !c.needed() {
 			return
 		}
-		if !misplaced && !d.sleep(c.pause.Next(c.report(err))) {
+		if !wrongServer && !d.sleep(c.pause.Next(c.report(err))) {
 			return
 		}
 		c.all.reload()
@@ -66,7 +66,7 @@ func (c *subscription) open() (*redisnode.Subscription, error) {
 	return connection, connection.Open()
 }
 
-// use makes a connection that of all slots, unless the driver is closed.
+// use assigns all slots to a connection, unless the driver is closed.
 func (c *subscription) use(connection *redisnode.Subscription) bool {
 	l := c.all
 	l.mu.Lock()
@@ -84,12 +84,12 @@ func (c *subscription) use(connection *redisnode.Subscription) bool {
 // receive forwards messages until the connection breaks or no slot needs it.
 func (c *subscription) receive(connection *redisnode.Subscription) error {
 	swept := time.Now()
-	fresh := map[int]bool{} // slots that were confirmed, and are to be rechecked
+	fresh := map[int]bool{} // slots that were confirmed and must be rechecked
 	for {
 		msg, err := connection.Receive()
 		switch {
 		case err == nil:
-			c.take(connection, msg, fresh)
+			c.handleMessage(connection, msg, fresh)
 		case c.moved(err):
 		case c.unserved(connection, err):
 		default:
@@ -115,15 +115,15 @@ func (c *subscription) receive(connection *redisnode.Subscription) error {
 // maxFresh is how many slots are rechecked together.
 const maxFresh = 64
 
-// take handles a message, or nil for none.
-func (c *subscription) take(connection *redisnode.Subscription, msg any, fresh map[int]bool) {
+// handleMessage handles a message; msg is nil if there is none.
+func (c *subscription) handleMessage(connection *redisnode.Subscription, msg any, fresh map[int]bool) {
 	d := c.all.driver
 	switch m := msg.(type) {
 	case *redis.Message:
-		d.heard(m.Payload)
+		d.handlePush(m.Payload)
 	case *redis.Subscription:
 		if strings.HasSuffix(m.Kind, "unsubscribe") {
-			c.replace(c.slotOf(m.Channel), "") // its slot has moved away
+			c.replace(c.slotOf(m.Channel), "") // its slot has moved to another master
 			break
 		}
 		slot := c.slotOf(m.Channel)
@@ -145,7 +145,7 @@ func (c *subscription) confirm(slot int) bool {
 		return false
 	}
 	s.confirmed, s.pause = true, 0
-	s.release()
+	s.unblock()
 	return true
 }
 
@@ -165,8 +165,8 @@ func (c *subscription) moved(err error) bool {
 	}
 	_, rest, _ := strings.Cut(err.Error(), "MOVED ")
 	digits, _, _ := strings.Cut(rest, " ")
-	slot, bad := strconv.Atoi(digits)
-	if bad != nil {
+	slot, parseErr := strconv.Atoi(digits)
+	if parseErr != nil {
 		return false
 	}
 	c.replace(slot, addr)
@@ -185,42 +185,43 @@ func (c *subscription) unserved(connection *redisnode.Subscription, err error) b
 	}
 	connection.Drop(channel)
 	slot := c.slotOf(channel)
-	c.giveUp(slot)
+	c.unblock(slot)
 	c.replace(slot, "")
 	return true
 }
 
-// giveUp lets the claims of a slot be queued without a subscription.
-func (c *subscription) giveUp(slot int) {
+// unblock lets the claims of a slot be queued although it is not subscribed.
+func (c *subscription) unblock(slot int) {
 	l := c.all
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if s := c.slots[slot]; s != nil {
-		s.release()
+		s.unblock()
 	}
 }
 
 // broken closes the connection and records that none of its slots is subscribed. It reports whether
 // the connection was at the wrong server.
-func (c *subscription) broken() (misplaced bool) {
+func (c *subscription) broken() (wrongServer bool) {
 	l := c.all
 	l.mu.Lock()
 	connection := c.connection
 	c.connection = nil
 	for _, s := range c.slots {
 		s.confirmed = false
-		s.release()
+		s.unblock()
 	}
-	misplaced, c.misplaced = c.misplaced, false
-	c.failing = !misplaced
+	wrongServer, c.wrongServer = c.wrongServer, false
+	c.failing = !wrongServer
 	l.mu.Unlock()
 	if connection != nil {
 		connection.Close()
 	}
-	return misplaced
+	return wrongServer
 }
 
-// needed reports whether a slot uses the connection. If not, the connection is forgotten.
+// needed reports whether a slot uses the connection. If not, it removes the connection from the
+// table.
 func (c *subscription) needed() bool {
 	l := c.all
 	l.mu.Lock()
@@ -248,12 +249,12 @@ func (c *subscription) report(err error) time.Duration {
 	l.warned[err.Error()] = true
 	l.mu.Unlock()
 	if !known {
-		d.log.Warn("redis refuses to subscribe, so waiters are served late", "server", c.addr, "error", err, "cure", d.subscribeCure())
+		d.log.Warn("redis refuses to subscribe, so waiters are served late", "server", c.addr, "error", err, "cure", d.subscribeFix())
 	}
 	return maxRefusedBackoff
 }
 
-func (d *redisDriver) subscribeCure() string {
+func (d *redisDriver) subscribeFix() string {
 	if d.cluster != nil {
 		return "use Redis 7 or newer, and allow the user +ssubscribe +sunsubscribe +spublish and the channels &{*}dlock:*"
 	}

@@ -16,20 +16,20 @@ func (c *subscription) replace(slot int, addr string) {
 	defer l.mu.Unlock()
 	s := c.slots[slot]
 	if s == nil || s.conn != c {
-		return // this driver has ended it
+		return // the driver has already unsubscribed or moved it
 	}
 	delete(c.slots, slot)
 	if c.connection != nil {
 		c.connection.Drop(s.channel)
 	}
 	s.conn, s.confirmed = nil, false
-	pause := s.pause.Next(redisnode.MaxBackoff) // the slot may be between two masters that name each other
+	pause := s.pause.Next(redisnode.MaxBackoff) // two masters may redirect to each other while the slot moves
 	l.driver.work.Go(func() {
 		if addr == "" {
 			l.reload()
 		}
 		if l.driver.sleep(pause) {
-			l.place(s, addr)
+			l.subscribe(s, addr)
 		}
 	})
 }

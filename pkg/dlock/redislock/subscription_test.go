@@ -110,27 +110,27 @@ func TestUnheardFollowsTheMaster(t *testing.T) {
 	master, replica, proxy := pairBehindOneAddress(t)
 	d, _ := open(t, redis.NewClient(&redis.Options{Addr: proxy.Addr(), ContextTimeoutEnabled: true}))
 	l, channel := &d.subscriptions, d.channelFor("")
-	if l.listening(0) {
+	if l.isConfirmed(0) {
 		t.Error("listening before it subscribes")
 	}
-	l.unheard(0) // is harmless
+	l.reportUnsubscribed(0) // is harmless
 	l.await(t.Context(), 0)
-	if !l.listening(0) || numSub(t, master, "NUMSUB", channel) != 1 {
+	if !l.isConfirmed(0) || numSub(t, master, "NUMSUB", channel) != 1 {
 		t.Fatal("not subscribed at the master")
 	}
 	d.mu.Lock()
 	d.waiting["id"] = waiter{key: "k"}
 	d.mu.Unlock()
 	failover(t, master, replica, proxy)
-	if numSub(t, replica, "NUMSUB", channel) != 0 || !l.listening(0) {
+	if numSub(t, replica, "NUMSUB", channel) != 0 || !l.isConfirmed(0) {
 		t.Fatal("it follows by itself, and this shows nothing")
 	}
 	before := proxy.Connections()
 	for range 5 {
-		l.unheard(0)
+		l.reportUnsubscribed(0)
 	}
 	testenv.Eventually(t, 10*time.Second, "a subscriber at the new master", func() bool {
-		return numSub(t, replica, "NUMSUB", channel) == 1 && l.listening(0)
+		return numSub(t, replica, "NUMSUB", channel) == 1 && l.isConfirmed(0)
 	})
 	select {
 	case ev := <-d.Events():
@@ -140,7 +140,7 @@ func TestUnheardFollowsTheMaster(t *testing.T) {
 	case <-time.After(20 * time.Second):
 		t.Fatal("nothing asks for what waits")
 	}
-	l.unheard(0) // within the same second
+	l.reportUnsubscribed(0) // within the same second
 	if made := proxy.Connections() - before; made != 1 {
 		t.Errorf("%d connections were made, want 1", made)
 	}
@@ -192,12 +192,12 @@ func TestSubscriptionFollowsASlot(t *testing.T) {
 	cl := testenv.Cluster(t)
 	d, _ := open(t, redis.NewClusterClient(&redis.ClusterOptions{Addrs: cl.Addrs(), ContextTimeoutEnabled: true}))
 	l, slot := &d.subscriptions, slotOf("k")
-	channel := slotChannel(slot, d.me)
+	channel := slotChannel(slot, d.name)
 	d.mu.Lock()
 	d.waiting["id"] = waiter{key: "k", slot: slot}
 	d.mu.Unlock()
 	l.await(t.Context(), slot)
-	if !l.listening(slot) {
+	if !l.isConfirmed(slot) {
 		t.Fatal("not subscribed")
 	}
 	from, err := cl.NodeFor(t.Context(), "k")
@@ -212,7 +212,7 @@ func TestSubscriptionFollowsASlot(t *testing.T) {
 			t.Fatal(err)
 		}
 		testenv.Eventually(t, 20*time.Second, "a subscriber at the new master", func() bool {
-			return numSub(t, to, "SHARDNUMSUB", channel) == 1 && l.listening(slot)
+			return numSub(t, to, "SHARDNUMSUB", channel) == 1 && l.isConfirmed(slot)
 		})
 		from = to
 	}
@@ -225,7 +225,7 @@ func TestSubscriptionFollowsAFailover(t *testing.T) {
 	cl := testenv.ClusterWithReplicas(t, 1)
 	d, _ := open(t, redis.NewClusterClient(&redis.ClusterOptions{Addrs: cl.Addrs(), ContextTimeoutEnabled: true}))
 	l, slot := &d.subscriptions, slotOf("k")
-	channel := slotChannel(slot, d.me)
+	channel := slotChannel(slot, d.name)
 	r := driver.Request{Ref: driver.Ref{Key: "k", ID: strings.Repeat("a", 32), TTL: time.Hour}}
 	if _, err := d.Acquire(t.Context(), r); err != nil {
 		t.Fatal(err)
@@ -243,7 +243,7 @@ func TestSubscriptionFollowsAFailover(t *testing.T) {
 		to   *servers.Redis
 		look func()
 	}{
-		{second, func() { l.unheard(slot) }},
+		{second, func() { l.reportUnsubscribed(slot) }},
 		{first, func() { _, _ = d.Renew(t.Context(), []driver.Ref{r.Ref}) }}, // go-redis learns where the slot is
 	} {
 		testenv.Eventually(t, 20*time.Second, "a replica that is in sync", func() bool {
@@ -262,7 +262,7 @@ func TestSubscriptionFollowsAFailover(t *testing.T) {
 		})
 		testenv.Eventually(t, 6*sweepPause, "a subscriber at the new master", func() bool {
 			step.look()
-			return numSub(t, step.to, "SHARDNUMSUB", channel) == 1 && l.listening(slot)
+			return numSub(t, step.to, "SHARDNUMSUB", channel) == 1 && l.isConfirmed(slot)
 		})
 	}
 }
@@ -285,14 +285,14 @@ func TestUnusedSlotsAreUnsubscribed(t *testing.T) {
 		defer l.mu.Unlock()
 		return len(l.slots) == 1 && len(l.conns) == 1
 	})
-	if !l.listening(kept) || l.listening(slotOf("k0")) {
+	if !l.isConfirmed(kept) || l.isConfirmed(slotOf("k0")) {
 		t.Error("the wrong one is left")
 	}
 	node, err := cl.NodeFor(t.Context(), "kept")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := numSub(t, node, "SHARDNUMSUB", slotChannel(kept, d.me)); n != 1 {
+	if n := numSub(t, node, "SHARDNUMSUB", slotChannel(kept, d.name)); n != 1 {
 		t.Errorf("%d subscribers, want 1", n)
 	}
 }
@@ -305,8 +305,8 @@ func TestRefusedSubscriptionIsLogged(t *testing.T) {
 	l := &d.subscriptions
 	at := time.Now()
 	l.await(t.Context(), 0)
-	if !l.ready(0) || l.listening(0) {
-		t.Errorf("ready %v, listening %v, after %v", l.ready(0), l.listening(0), time.Since(at))
+	if !l.ready(0) || l.isConfirmed(0) {
+		t.Errorf("ready %v, listening %v, after %v", l.ready(0), l.isConfirmed(0), time.Since(at))
 	}
 	testenv.Eventually(t, 10*time.Second, "several attempts", func() bool {
 		return strings.Contains(do(t, server, "INFO", "errorstats").String(), "errorstat_NOPERM:count=4")
@@ -318,7 +318,7 @@ func TestRefusedSubscriptionIsLogged(t *testing.T) {
 		t.Errorf("%d warnings:\n%s", n, log)
 	}
 	do(t, server, "ACL", "SETUSER", "deaf", "&dlock:*")
-	testenv.Eventually(t, 60*time.Second, "a subscription once it is allowed", func() bool { return l.listening(0) })
+	testenv.Eventually(t, 60*time.Second, "a subscription once it is allowed", func() bool { return l.isConfirmed(0) })
 }
 
 // Subscribing at a stalled master delays neither claims at the others nor Close.
@@ -346,12 +346,12 @@ func TestSubscribingAtAStalledMaster(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, slot := range bad {
-		l.want(slot)
+		l.ensure(slot)
 	}
 	at := time.Now()
 	for _, slot := range good {
 		l.await(t.Context(), slot)
-		if !l.listening(slot) {
+		if !l.isConfirmed(slot) {
 			t.Fatalf("slot %d of another master: no subscription", slot)
 		}
 	}
@@ -408,7 +408,7 @@ func TestUnservedSlotKeepsTheOthers(t *testing.T) {
 	before := connections()
 	for range 20 {
 		for _, slot := range good {
-			if !l.listening(slot) {
+			if !l.isConfirmed(slot) {
 				t.Fatal("a slot with a master is not subscribed any more")
 			}
 		}
@@ -428,26 +428,26 @@ func TestUnheardBacksOff(t *testing.T) {
 		t.Error("at once, and then not within a second")
 	}
 	for _, want := range []time.Duration{2, 4, 8, 16, 30, 30} {
-		c.replaced = time.Now().Add(-c.stays)
-		if !c.replaceable() || c.stays != want*time.Second {
-			t.Errorf("it stays for %v, want %ds", c.stays, want)
+		c.replaced = time.Now().Add(-c.keepFor)
+		if !c.replaceable() || c.keepFor != want*time.Second {
+			t.Errorf("it stays for %v, want %ds", c.keepFor, want)
 		}
 	}
 	c.replaced = time.Now().Add(-time.Hour)
-	if !c.replaceable() || c.stays != unheardPause {
-		t.Errorf("after an hour it stays for %v", c.stays)
+	if !c.replaceable() || c.keepFor != minReplacePause {
+		t.Errorf("after an hour it stays for %v", c.keepFor)
 	}
 }
 
 // A replacement that has helped does not delay the next one.
 func TestUnheardForgetsItsPause(t *testing.T) {
-	c := &subscription{stays: 8 * time.Second, replaced: time.Now()}
+	c := &subscription{keepFor: 8 * time.Second, replaced: time.Now()}
 	l := &subscriptions{slots: map[int]*slotSubscription{0: {conn: c}}}
-	l.heardAgain(0)
-	if !c.replaceable() || c.stays != unheardPause {
-		t.Errorf("it stays for %v", c.stays)
+	l.reportSubscribed(0)
+	if !c.replaceable() || c.keepFor != minReplacePause {
+		t.Errorf("it stays for %v", c.keepFor)
 	}
-	l.heardAgain(1) // is harmless
+	l.reportSubscribed(1) // is harmless
 }
 
 // After a failover behind one address a call succeeds, however many connections of the pool still

@@ -9,42 +9,42 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// undo takes back a claim that too few replicas have confirmed, and returns the reason. If its
-// release was not answered, the error has no class, and the caller cleans up. The release may
-// arrive at any time, so the ID is not used again.
-func (d *redisDriver) undo(ctx context.Context, r driver.Ref, short error) error {
+// undo releases a claim that too few replicas have confirmed, and returns the reason. If the
+// release was not answered, the error has no class, so the engine cleans up. The release may
+// arrive at any time, so the ID is retired: it is not used again.
+func (d *redisDriver) undo(ctx context.Context, r driver.Ref, unconfirmed error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(r.TTL/3, 2*time.Second))
 	defer cancel()
-	_, err := d.remove(ctx, r.Key, r.ID, "0", "", patient)
+	_, err := d.remove(ctx, r.Key, r.ID, "0", "", notInline)
 	if err == nil {
-		return short
+		return unconfirmed
 	}
 	if driver.ClassOf(err) == driver.Ambiguous {
-		d.burn(r.ID, driver.TombstoneTTL(r.TTL))
+		d.retire(r.ID, driver.TombstoneTTL(r.TTL))
 	}
-	return fmt.Errorf("%w, and the claim was not taken back: %v", ErrTooFewReplicas, err) //nolint:errorlint // its class is not that of the claim
+	return fmt.Errorf("%w, and the claim was not released: %v", ErrTooFewReplicas, err) //nolint:errorlint // hides the class of err
 }
 
-// maxBurnt is how many burnt IDs are kept before those whose time has passed are dropped.
-const maxBurnt = 1024
+// maxRetired is how many retired IDs are kept before those whose time has passed are dropped.
+const maxRetired = 1024
 
-func (d *redisDriver) burn(id string, span time.Duration) {
+func (d *redisDriver) retire(id string, span time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now := time.Now()
-	if len(d.burnt) >= maxBurnt {
-		maps.DeleteFunc(d.burnt, func(_ string, until time.Time) bool { return now.After(until) })
+	if len(d.retired) >= maxRetired {
+		maps.DeleteFunc(d.retired, func(_ string, until time.Time) bool { return now.After(until) })
 	}
-	if d.burnt == nil {
-		d.burnt = map[string]time.Time{}
+	if d.retired == nil {
+		d.retired = map[string]time.Time{}
 	}
-	d.burnt[id] = now.Add(span)
+	d.retired[id] = now.Add(span)
 }
 
-// isBurnt reports whether a claim must not be submitted any more.
-func (d *redisDriver) isBurnt(id string) bool {
+// isRetired reports whether a claim with this ID must not be submitted.
+func (d *redisDriver) isRetired(id string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	_, burnt := d.burnt[id]
-	return burnt
+	_, ok := d.retired[id]
+	return ok
 }

@@ -133,7 +133,7 @@ func TestOpenRefusesBadSettings(t *testing.T) {
 
 // A reply is accepted only if it names the claim.
 func FuzzReply(f *testing.F) {
-	for _, text := range []string{"held id 12", "queued id 0 3 -7", "gone other x", "held id", "held", "", "queued id 0 3 99999999999999999999", "queued id 0 3 1 unheard", "held id 0 more", "again id 0", "full id 100000"} {
+	for _, text := range []string{"held id 12", "queued id 0 3 -7", "gone other x", "held id", "held", "", "queued id 0 3 99999999999999999999", "queued id 0 3 1 unsubscribed", "held id 0 more", "again id 0", "full id 100000"} {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -147,7 +147,7 @@ func FuzzReply(f *testing.F) {
 			}
 			return
 		}
-		if a.again {
+		if a.retry {
 			if a.state != (driver.State{}) {
 				t.Errorf("%q became %+v", text, a)
 			}
@@ -166,12 +166,12 @@ func TestParseAnswer(t *testing.T) {
 	r := driver.Ref{ID: "id", TTL: time.Second}
 	queued := driver.State{Phase: driver.Queued, Ahead: 3, Recheck: 7 * time.Millisecond}
 	for text, want := range map[string]answer{
-		"queued id 0 3 7":         {state: queued},
-		"queued id 0 3 7 unheard": {state: queued, unheard: true},
-		"held id 5":               {state: driver.State{Phase: driver.Held, Token: 5}},
-		"held id 0 more":          {state: driver.State{Phase: driver.Held}, more: true},
-		"gone id 0":               {state: driver.State{Phase: driver.Gone}},
-		"again id 0":              {again: true},
+		"queued id 0 3 7":              {state: queued},
+		"queued id 0 3 7 unsubscribed": {state: queued, unsubscribed: true},
+		"held id 5":                    {state: driver.State{Phase: driver.Held, Token: 5}},
+		"held id 0 more":               {state: driver.State{Phase: driver.Held}, more: true},
+		"gone id 0":                    {state: driver.State{Phase: driver.Gone}},
+		"again id 0":                   {retry: true},
 	} {
 		if got, err := parseAnswer(text, r, time.Time{}); err != nil || got != want {
 			t.Errorf("%q became %+v, %v", text, got, err)
@@ -222,17 +222,17 @@ func TestLateRenewalAnswerIsIgnored(t *testing.T) {
 func TestBurntIDsAreKeptForTheirTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &redisDriver{}
-		d.burn("long", time.Hour)
-		for i := range maxBurnt {
-			d.burn(strconv.Itoa(i), time.Minute)
+		d.retire("long", time.Hour)
+		for i := range maxRetired {
+			d.retire(strconv.Itoa(i), time.Minute)
 		}
-		if !d.isBurnt("long") || !d.isBurnt("0") || len(d.burnt) != maxBurnt+1 {
-			t.Errorf("%d are kept", len(d.burnt))
+		if !d.isRetired("long") || !d.isRetired("0") || len(d.retired) != maxRetired+1 {
+			t.Errorf("%d are kept", len(d.retired))
 		}
 		time.Sleep(2 * time.Minute)
-		d.burn("next", time.Minute)
-		if !d.isBurnt("long") || !d.isBurnt("next") || len(d.burnt) != 2 {
-			t.Errorf("%d are kept after their time", len(d.burnt))
+		d.retire("next", time.Minute)
+		if !d.isRetired("long") || !d.isRetired("next") || len(d.retired) != 2 {
+			t.Errorf("%d are kept after their time", len(d.retired))
 		}
 	})
 }

@@ -24,7 +24,7 @@ func Holder(value string, now int64, left time.Duration) driver.Claim {
 	return c
 }
 
-// Waiter reads "<deadline us> <since> <fences> <channel> <info>".
+// Waiter reads "<deadline us> <since> <tokens> <channel> <info>".
 func Waiter(id, record string, now int64) driver.Claim {
 	c := driver.Claim{ID: id, Phase: driver.Queued}
 	part := strings.SplitN(record, " ", 5)

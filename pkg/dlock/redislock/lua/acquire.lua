@@ -1,12 +1,12 @@
--- Submits a claim. An id that is already stored keeps its place, and its deadline restarts.
+-- Submits a claim. A claim that is already stored keeps its place, and its deadline restarts.
 -- KEYS lock, fence, queue, waiters, tombstone and, with plain clients, gap
--- ARGV id, ttl ms, heartbeat ms (0: does not wait), "<channel> <info>" and, if more than
---      one, the number of tokens
+-- ARGV id, ttl ms, heartbeat ms (0: does not wait), "<channel> <info>" and, if it is not 1,
+--      the number of tokens
 -- Returns a state, or "again <id> 0" if dead waiters must be dropped before it is known
 -- whether the lock is free, or "full <id> <waiters>".
 local call = redis.call -- looked up once
 local lock, fence, queue, tombstone, gap = KEYS[1], KEYS[2], KEYS[3], KEYS[5], KEYS[6]
-local id, who, fences = ARGV[1], ARGV[4], ARGV[5] or '1'
+local id, who, tokens = ARGV[1], ARGV[4], ARGV[5] or '1'
 
 -- The common case: the lock has no holder, no waiter and no tombstone.
 local known
@@ -18,8 +18,8 @@ if known == 0 then
   return 'held ' .. id .. ' ' .. token
 end
 
--- The common case of a busy lock: another claim holds it, so this one waits or leaves. Apart from
--- the holder and its queue, only a tombstone or a gap can exist here.
+-- The common case of a busy lock: another claim holds it, so this one waits or fails. Apart from
+-- the lock and the queue, only a tombstone or a gap can exist.
 local waiters, waits = KEYS[4], ARGV[3] ~= '0'
 local value = call('GET', lock) -- fails, before anything is written, if it is not a string
 local ahead = call('ZCARD', queue)
@@ -31,18 +31,18 @@ if value and known == 0 and ahead < 1024 and not gap and string.sub(value, 1, 32
   local micros, seconds = string.sub('00000' .. t[2], -6), ARGV[3] / 1000
   local arrival = t[1] .. micros
   local deadline = seconds % 1 == 0 and (t[1] + seconds) .. micros or string.format('%.0f', arrival + ARGV[3] * 1000)
-  if call('HSETNX', waiters, id, deadline .. ' ' .. t[1] .. '.' .. t[2] .. ' ' .. fences .. ' 0 ' .. who) == 1 then
+  if call('HSETNX', waiters, id, deadline .. ' ' .. t[1] .. '.' .. t[2] .. ' ' .. tokens .. ' 0 ' .. who) == 1 then
     if ahead > 0 and call('ZCOUNT', queue, arrival, '+inf') > 0 then -- the clock was set back
       arrival = string.format('%.0f', call('ZRANGE', queue, '-1', '-1', 'WITHSCORES')[2] + 1)
     end
     call('ZADD', queue, 'NX', arrival, id)
-    -- A busy queue is never empty, and its waiters are granted before they renew. So newcomers
-    -- extend the expiry of the queue in every sixteenth second.
+    -- A busy queue is never empty, and its waiters get the lock before they renew. So new
+    -- waiters extend the expiry of the queue, in every sixteenth second.
     local recheck = 0
     if ahead == 0 or t[1] % 16 == 0 then
       call('PEXPIRE', queue, '60000')
       call('PEXPIRE', waiters, '60000')
-      local left = call('PTTL', lock) -- see queued; the others ask when they renew
+      local left = call('PTTL', lock) -- see queued(); other waiters get their recheck time when they renew
       if left >= 0 then recheck = left + 2 end
     end
     return 'queued ' .. id .. ' 0 ' .. (ahead + 1) .. ' ' .. recheck
@@ -51,10 +51,10 @@ end
 
 --@common
 local MAX_WAITERS = 100000
-local SAMPLE_FROM, SAMPLE = 1024, 8 -- newcomers to a longer queue look for dead waiters
+local SAMPLE_FROM, SAMPLE = 1024, 8 -- a new waiter in a longer queue examines SAMPLE waiters
 
--- make_room drops dead waiters of a long queue, so that their share of it stays bounded. Returns
--- the number of waiters.
+-- make_room drops some dead waiters of a long queue, so that their share of it stays limited.
+-- Returns the number of waiters.
 local function make_room(now)
   local n = redis.call('ZCARD', queue)
   if n < SAMPLE_FROM then return n end
@@ -62,7 +62,7 @@ local function make_room(now)
   for i, text in ipairs(redis.call('HRANDFIELD', waiters, SAMPLE, 'WITHVALUES')) do
     if i % 2 == 1 then ids[#ids + 1] = text else records[#records + 1] = text end
   end
-  local _, dropped = living(queue, waiters, ids, records, now)
+  local _, dropped = prune(queue, waiters, ids, records, now)
   return n - dropped
 end
 
@@ -80,18 +80,18 @@ local function enqueue(now, since)
     arrival = digits(math.max(now, last and last + 1 or 0))
   end
   redis.call('ZADD', queue, 'NX', arrival, id)
-  redis.call('HSET', waiters, id, digits(now + ARGV[3] * 1000) .. ' ' .. since .. ' ' .. fences .. ' ' .. (old and old.mark or '0') .. ' ' .. who)
+  redis.call('HSET', waiters, id, digits(now + ARGV[3] * 1000) .. ' ' .. since .. ' ' .. tokens .. ' ' .. (old and old.skipped or '0') .. ' ' .. who)
 end
 
 if known > 0 and redis.call('EXISTS', tombstone) == 1 then return 'gone ' .. id .. ' 0' end
-local free, more = not value and not open(gap), false
+local free, more = not value and not in_gap(gap), false
 if free then
   more = grant_next(lock, queue, waiters, fence)
   value = redis.call('GET', lock)
 end
 local now, since, t = clock()
 if free and not value and not more then -- all waiters were dead
-  local token = next_token(fence, fences, t)
+  local token = next_token(fence, tokens, t)
   hold(lock, id, token, since, who, ARGV[2])
   return 'held ' .. id .. ' ' .. token
 end

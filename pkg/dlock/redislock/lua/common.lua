@@ -1,34 +1,34 @@
 -- Shared by the scripts; replaces their line --@common. Layout 2:
 --   lock       string  "<id> <token> <since> <channel> <info>", expires with the lease
 --   queue      zset    id -> arrival, us: max(time, arrival of the last + 1)
---   waiters    hash    id -> "<deadline us> <since> <fences> <mark> <channel> <info>"
+--   waiters    hash    id -> "<deadline us> <since> <tokens> <skipped> <channel> <info>"
 --   fence      string  the last token of this lock, kept for a day
 --   tombstone  string  an id that must not be stored any more
 --   gap        string  exists while the key is left free for plain clients
--- <since> is seconds and microseconds with a dot between. <fences> is the number of tokens to
+-- <since> is seconds and microseconds, separated by a dot. <tokens> is the number of tokens to
 -- reserve. <info> comes last and may contain anything. The channel is "-" if the process is not
--- subscribed; a channel that begins with a brace is sharded. <mark> is 1 after the waiter was
--- passed over because its channel had no subscriber, and 2 once it has renewed after that.
+-- subscribed; a channel that begins with a brace is sharded. <skipped> is 1 after the waiter was
+-- skipped because its channel had no subscriber, and 2 once it has renewed after that.
 -- Times are the server's. Numbers are printed with %.0f: Lua's own conversion loses digits.
 -- Printing is expensive, so a string from the server stays a string.
 --
 -- A state is "<phase> <id> <token>". For a waiter three fields follow: how many claims are ahead
--- (a hint), after how many milliseconds to ask again, and "unheard" if the channel that the
+-- (a hint), after how many milliseconds to ask again, and "unsubscribed" if the channel that the
 -- process named has no subscriber.
 --
 -- Every loop is bounded: the server does nothing else while a script runs. If work remains, the
 -- script reports "more".
 --
--- Lua creates the functions again on each run of a script, so the frequent paths are written out
--- before this point, and token.lua replaces each line --@token.
+-- Each run of a script creates its functions again, which takes time. So scripts handle the common
+-- cases before the line --@common, without functions, and token.lua replaces each line --@token.
 
 local KEEP_MS = 60000        -- how long an untouched queue is kept
 local HEARTBEAT_US = 3000000 -- the longest heartbeat, see driver.Heartbeat
-local MAX_SKIPS = 64         -- waiters without a subscriber that are passed over
+local MAX_SKIPS = 64         -- waiters without a subscriber that a grant skips
 local CHUNK = 128            -- waiters read at a time
 local MAX_DROPS = 512        -- dead waiters that a grant drops, rounded up to a chunk
 local TRIM = 16              -- waiters at the head that each renewal examines
-local RECHECKS = 8           -- waiters at the head that ask when the lease ends
+local RECHECKS = 8           -- waiters at the head that ask again when the lease ends
 
 local function digits(n) return string.format('%.0f', n) end
 
@@ -42,21 +42,21 @@ local function owner(value) return value and string.sub(value, 1, 32) end
 
 local function token_of(value) return string.match(value, '^%x+ (%d+) ') end
 
--- open reports whether the key is now left free for plain clients. Only Clients that share the key
--- with such clients pass a gap.
-local function open(gap) return gap and redis.call('EXISTS', gap) == 1 end
+-- in_gap reports whether the key is now left free for plain clients. Only Clients that share the
+-- key with such clients pass a gap.
+local function in_gap(gap) return gap and redis.call('EXISTS', gap) == 1 end
 
 -- parse reads the record of a waiter.
 local function parse(record)
-  local deadline, since, fences, mark, channel, info
-  if record then deadline, since, fences, mark, channel, info = string.match(record, '^(%d+) (%S+) (%d+) (%d) (%S+) (.*)$') end
+  local deadline, since, tokens, skipped, channel, info
+  if record then deadline, since, tokens, skipped, channel, info = string.match(record, '^(%d+) (%S+) (%d+) (%d) (%S+) (.*)$') end
   if not deadline then return nil end
-  return {deadline = tonumber(deadline), since = since, fences = fences, mark = mark, channel = channel, info = info}
+  return {deadline = tonumber(deadline), since = since, tokens = tokens, skipped = skipped, channel = channel, info = info}
 end
 
 -- store writes the record of a waiter.
 local function store(waiters, id, w)
-  redis.call('HSET', waiters, id, digits(w.deadline) .. ' ' .. w.since .. ' ' .. w.fences .. ' ' .. w.mark .. ' ' .. w.channel .. ' ' .. w.info)
+  redis.call('HSET', waiters, id, digits(w.deadline) .. ' ' .. w.since .. ' ' .. w.tokens .. ' ' .. w.skipped .. ' ' .. w.channel .. ' ' .. w.info)
 end
 
 -- arrival_of returns the arrival for <since>.
@@ -78,8 +78,8 @@ local function push(channel, ...)
   redis.pcall(string.byte(channel) == 123 and 'SPUBLISH' or 'PUBLISH', channel, table.concat({...}, '\1'))
 end
 
--- next_token takes the next token, and reserves as many as fences says. t is the time.
-local function next_token(fence, fences, t)
+-- next_token returns the next token, and reserves that number of tokens. t is the time.
+local function next_token(fence, tokens, t)
   --@token
   return token
 end
@@ -96,10 +96,10 @@ local function drop(queue, waiters, ids)
   redis.call('HDEL', waiters, unpack(ids))
 end
 
--- living returns those of the given waiters that are alive, in order, and drops the others. A
--- deadline beyond the longest heartbeat was set before the clock was set back; it is reduced to the
--- longest heartbeat. Also returns how many were dropped.
-local function living(queue, waiters, ids, records, now)
+-- prune drops the dead ones of the given waiters. It returns the others, in order, and how many it
+-- dropped. A deadline beyond the longest heartbeat was set before the clock was set back; it is
+-- reduced to the longest heartbeat.
+local function prune(queue, waiters, ids, records, now)
   local alive, dead = {}, {}
   for i, id in ipairs(ids) do
     local deadline = records[i] and tonumber(string.match(records[i], '^%d+'))
@@ -119,62 +119,62 @@ local function living(queue, waiters, ids, records, now)
   return alive, #dead
 end
 
--- examine is living for the places first to last of the queue. Also returns how many waiters were
--- in them.
-local function examine(queue, waiters, first, last, now)
+-- prune_range is prune for the waiters at positions first to last of the queue. Also returns how
+-- many waiters there were.
+local function prune_range(queue, waiters, first, last, now)
   local ids = redis.call('ZRANGE', queue, first, last)
   if #ids == 0 then return {}, 0, 0 end
-  local alive, dropped = living(queue, waiters, ids, redis.call('HMGET', waiters, unpack(ids)), now)
+  local alive, dropped = prune(queue, waiters, ids, redis.call('HMGET', waiters, unpack(ids)), now)
   return alive, dropped, #ids
 end
 
--- grantable reports whether a waiter gets the lock in its turn. One without a subscriber
--- is passed over until it has renewed, which the dead never do.
+-- grantable reports whether a waiter gets the lock in its turn. A waiter without a subscriber is
+-- skipped until it has renewed, which a dead one never does.
 local function grantable(w)
-  return w.channel == '-' or w.mark == '2' or subscribed(w.channel)
+  return w.channel == '-' or w.skipped == '2' or subscribed(w.channel)
 end
 
--- grant_next gives a free lock to the first living waiter, for the rest of its heartbeat, and then
--- notifies its process. Waiters that are passed over keep their places; if all are passed over, the
--- first one gets the lock and learns of it when it renews. Returns true if it dropped so many dead
+-- grant_next gives a free lock to the first live waiter, for the rest of its heartbeat, and then
+-- notifies its process. Skipped waiters keep their places; if all are skipped, the first one gets
+-- the lock, and finds out when it renews. Returns true if it dropped so many dead
 -- waiters that another call must continue.
 local function grant_next(lock, queue, waiters, fence)
   local now, since, t = clock()
-  local passed, dropped, next = {}, 0, nil
+  local skipped, dropped, next = {}, 0, nil
   local alive, dead, seen
   repeat
-    alive, dead, seen = examine(queue, waiters, #passed, #passed + CHUNK - 1, now)
+    alive, dead, seen = prune_range(queue, waiters, #skipped, #skipped + CHUNK - 1, now)
     dropped = dropped + dead
     for _, w in ipairs(alive) do
       if grantable(w) then
         next = w
         break
       end
-      passed[#passed + 1] = w
-      if #passed == MAX_SKIPS then break end
+      skipped[#skipped + 1] = w
+      if #skipped == MAX_SKIPS then break end
     end
-  until next or #passed == MAX_SKIPS or seen < CHUNK or dropped >= MAX_DROPS
+  until next or #skipped == MAX_SKIPS or seen < CHUNK or dropped >= MAX_DROPS
   if next then
-    for _, w in ipairs(passed) do
-      if w.mark == '0' then
-        w.mark = '1'
+    for _, w in ipairs(skipped) do
+      if w.skipped == '0' then
+        w.skipped = '1'
         store(waiters, w.id, w)
       end
     end
   else
-    next = passed[1]
+    next = skipped[1]
   end
   if not next then return redis.call('EXISTS', queue) == 1 end
-  local token = next_token(fence, next.fences, t)
+  local token = next_token(fence, next.tokens, t)
   drop(queue, waiters, {next.id})
   hold(lock, next.id, token, since, next.channel .. ' ' .. next.info, math.ceil((next.deadline - now) / 1000))
   push(next.channel, 'held', lock, next.id, token)
   return false
 end
 
--- queued is the state of a waiter. The first few waiters ask again when the holder's lease will
--- have ended, because the very first may be dead; 0 means that there is nothing to wait for. With
--- plain clients, which do not announce a release, the first waiter asks often.
+-- queued returns the state of a waiter. The first few waiters ask again when the holder's lease
+-- will have ended, because the very first may be dead. A recheck time of 0 means none. With plain
+-- clients, which do not announce a release, the first waiter asks often.
 local function queued(lock, queue, gap, id, more)
   local rank, recheck = redis.call('ZRANK', queue, id) or 0, 0
   if more then

@@ -1,8 +1,8 @@
--- Removes a claim in any phase and grants a lock that it held to the next waiter. Works at
--- maxmemory: its first write is one that is always allowed.
--- KEYS lock, fence, queue, waiters and, if there is more to do than to grant the lock,
+-- Removes a claim in any phase. If it held the lock, grants the lock to the next waiter. Works at
+-- maxmemory: its first write is always allowed.
+-- KEYS lock, fence, queue, waiters and, if any of the optional arguments is needed,
 --      tombstone, gap
--- ARGV id and, with the others, tombstone ms (0: none), gap ms (0: grant; else leave the
+-- ARGV id and, optionally, tombstone ms (0: none), gap ms (0: grant; otherwise leave the
 --      key free for that time and only notify the next waiter), token that must match
 --      ("": any)
 -- Returns the state that it found, with a token only if one had to match. "more" follows
@@ -23,8 +23,8 @@ if not extra and type(value) == 'string' and string.sub(value, 1, 32) == id then
   local record = call('HGET', KEYS[4], next)
   local t = call('TIME')
   local now = t[1] * 1000000 + t[2]
-  local deadline, fences, who, channel
-  if record then deadline, fences, who, channel = string.match(record, '^(%d+) %S+ (%d+) %d ((%S+) .*)$') end
+  local deadline, tokens, who, channel
+  if record then deadline, tokens, who, channel = string.match(record, '^(%d+) %S+ (%d+) %d ((%S+) .*)$') end
   local left = deadline and deadline - now or 0
   if left > 0 and left <= 3000000 and channel ~= '-' then
     local sharded = string.byte(channel) == 123
@@ -41,18 +41,18 @@ end
 
 --@common
 local queue, waiters = KEYS[3], KEYS[4]
-local tombstone_ms, gap_ms, must = tonumber(extra or 0), tonumber(extra and ARGV[3] or 0), extra and ARGV[4] or ''
+local tombstone_ms, gap_ms, required = tonumber(extra or 0), tonumber(extra and ARGV[3] or 0), extra and ARGV[4] or ''
 local found, token, channel, more = 'gone', '0', '-', false
 
 if type(value) ~= 'string' then value = '' end
 if owner(value) == id then
-  if must ~= '' then token = token_of(value) or '0' end
-  if must == '' or must == token then
+  if required ~= '' then token = token_of(value) or '0' end
+  if required == '' or required == token then
     found, channel = 'held', string.match(value, '^%x+ %d+ %S+ (%S+)')
     redis.call('DEL', lock)
   end
 end
-if found == 'gone' and (must == '' or must == '0') and owner(value) ~= id then
+if found == 'gone' and (required == '' or required == '0') and owner(value) ~= id then
   local w = parse(redis.call('HGET', waiters, id))
   drop(queue, waiters, {id})
   if w and w.deadline > clock() then
@@ -60,7 +60,7 @@ if found == 'gone' and (must == '' or must == '0') and owner(value) ~= id then
   end
 end
 if tombstone_ms > 0 then redis.call('SET', KEYS[5], '1', 'PX', tombstone_ms) end
-if found ~= 'gone' and must ~= '' then push(channel, 'gone', lock, id, token) end
+if found ~= 'gone' and required ~= '' then push(channel, 'gone', lock, id, token) end
 if found == 'held' then
   if gap_ms > 0 then
     redis.call('SET', KEYS[6], '1', 'PX', gap_ms)

@@ -1,6 +1,6 @@
 -- Renews claims on one lock, in any phase, drops dead waiters and grants the lock. Works at
--- maxmemory: it begins with a write that is always allowed. Without claims it only drops
--- and grants.
+-- maxmemory: its first write is always allowed. Without claims it only drops dead waiters
+-- and grants the lock.
 -- KEYS lock, fence, queue, waiters and, with plain clients, gap
 -- ARGV echo, channel of the process ("-": it is not subscribed), then id, ttl ms and
 --      heartbeat ms of each claim
@@ -18,25 +18,25 @@ for i = 3, #ARGV, 3 do
   if w and w.deadline > now then
     waits[id], any = true, true
     w.deadline, w.channel = now + ARGV[i + 2] * 1000, channel
-    if w.mark == '1' then w.mark = '2' end
+    if w.skipped == '1' then w.skipped = '2' end
     store(waiters, id, w)
     -- The queue may have been deleted or evicted without its records.
     redis.call('ZADD', queue, 'NX', arrival_of(w.since), id)
   else
-    drop(queue, waiters, {id}) -- past its deadline, or an entry that has lost its record
+    drop(queue, waiters, {id}) -- past its deadline, or in the queue without a record
   end
 end
 redis.call('PEXPIRE', queue, KEEP_MS)
 
 local more = false
 local value = redis.call('GET', lock)
-if not value and not open(gap) then
+if not value and not in_gap(gap) then
   more = grant_next(lock, queue, waiters, fence)
   value = redis.call('GET', lock)
 else
-  examine(queue, waiters, 0, TRIM - 1, now)
+  prune_range(queue, waiters, 0, TRIM - 1, now)
 end
-local unheard = any and channel ~= '-' and not subscribed(channel) and ' unheard' or ''
+local unsubscribed = any and channel ~= '-' and not subscribed(channel) and ' unsubscribed' or ''
 local answers = {ARGV[1]}
 for i = 3, #ARGV, 3 do
   local id = ARGV[i]
@@ -44,7 +44,7 @@ for i = 3, #ARGV, 3 do
     redis.call('PEXPIRE', lock, ARGV[i + 1])
     answers[#answers + 1] = 'held ' .. id .. ' ' .. token_of(value)
   elseif waits[id] then
-    answers[#answers + 1] = queued(lock, queue, gap, id, more) .. unheard
+    answers[#answers + 1] = queued(lock, queue, gap, id, more) .. unsubscribed
   else
     answers[#answers + 1] = 'gone ' .. id .. ' 0'
   end

@@ -3,7 +3,7 @@
 --                      the token is 0 until the claim has won
 --   fence      string  the highest token that won here, kept for a day
 --   tombstone  string  an id that must not be stored any more
---   waiters    hash    id -> "<deadline us> <since> <fences> <channel> <info>"; only for
+--   waiters    hash    id -> "<deadline us> <since> <tokens> <channel> <info>"; only for
 --                      Inspect
 -- <since> is seconds and microseconds with a dot between. <info> comes last and may contain
 -- anything. Times are the server's. Numbers are printed with %.0f: Lua's own conversion
