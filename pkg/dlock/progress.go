@@ -23,6 +23,8 @@ func (p *progress) pendingError() error {
 	case p.claim.phase == queued:
 		return p.claim.queuedError()
 	case p.claim.phase == ended && p.earlierUnknown && !p.wasQueued: // between two claims
+	case p.claim.phase == ended && !p.wasQueued:
+		return p.err // its acquisition has just failed, or it begins again
 	case p.claim.phase != submitting:
 		return nil
 	case p.sending || p.claim.unanswered || p.earlierUnknown:
