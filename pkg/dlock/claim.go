@@ -224,6 +224,7 @@ func (c *Client) end(cl *claim, cause error) {
 // lose finishes a held claim whose ownership ended without Unlock or Close.
 func (c *Client) lose(cl *claim, reason, why string) {
 	c.finish(cl, &Error{Op: "hold", Key: cl.key, Err: fmt.Errorf("%w: %s", ErrOwnershipLost, why)})
+	c.losses++
 	now := c.now()
 	c.ignored.add(cl.id, after(now, cl.ttl), now) // the holder has the rest of the lease to stop
 	c.releaseAfter(cl.guard, max(cl.ttl, cl.lease))

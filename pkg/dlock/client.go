@@ -71,6 +71,7 @@ type Client struct {
 	cleanupQueue     cleanupQueue
 	ignored          ignoredIDs
 	lost             lostGuards
+	endingLosses     endingLosses
 	foundHolderAt    map[permitKey]int64 // when a waiter last looked up the holder
 	suspendedBefore  int64               // suspended time at the scheduler's last check for a suspend
 	suspendCheckedAt int64               // the time of that check

@@ -4,6 +4,7 @@ package dlock
 // calls user code or wakes goroutines that lock mu.
 type effects struct {
 	cancellations []cancellation // contexts of guards that have ended
+	losses        int            // how many of these guards were lost
 	deliveries    []delivery     // locks for waiters of the same Client
 	cleanups      []cleanupTask  // claims to release in the background
 	reports       []report       // log records, measurements, spans
@@ -12,25 +13,63 @@ type effects struct {
 // unlock frees mu and runs the effects. The reporter delivers the reports; nothing here
 // waits for it.
 func (c *Client) unlock() {
-	c.reporter.add(c.runEffects())
+	reports, _ := c.runEffects()
+	c.reporter.add(reports)
 }
 
 // unlockCall is unlock for a call of the user, which delivers its own reports before it
-// returns.
+// returns. It waits until the contexts of guards that were lost before have ended, because the
+// call may have acquired the key of one of them.
 func (c *Client) unlockCall() {
-	c.reporter.put(c.runEffects())
+	reports, ended := c.runEffects()
+	c.reporter.put(reports)
+	if ended != nil {
+		<-ended
+	}
+}
+
+// endingLosses counts the goroutines that end contexts of lost guards outside mu.
+type endingLosses struct {
+	goroutines int
+	done       chan struct{} // closed when there are none left; nil if there are none
+}
+
+// begin and end run under mu.
+func (l *endingLosses) begin() {
+	l.goroutines++
+	if l.done == nil {
+		l.done = make(chan struct{})
+	}
+}
+
+func (l *endingLosses) end() {
+	l.goroutines--
+	if l.goroutines == 0 {
+		close(l.done)
+		l.done = nil
+	}
 }
 
 // runEffects frees mu. Contexts of guards end first; only then does the next local holder
-// get the lock, or cleanup release a claim.
-func (c *Client) runEffects() []report {
+// get the lock, or cleanup release a claim. ended is closed when the contexts of all lost guards
+// have ended; it is nil if they have.
+func (c *Client) runEffects() (reports []report, ended <-chan struct{}) {
 	e := c.effects
 	c.effects = effects{}
+	if e.losses > 0 {
+		c.endingLosses.begin()
+	}
+	ended = c.endingLosses.done
 	c.cleanupQueue.incoming += len(e.cleanups)
 	cleaners := c.startCleaners()
 	c.mu.Unlock()
 	for _, cc := range e.cancellations {
 		cc.cancel(cc.cause)
+	}
+	if e.losses > 0 {
+		c.mu.Lock()
+		c.endingLosses.end()
+		c.mu.Unlock()
 	}
 	for _, h := range e.deliveries {
 		h.to.result <- h.localResult
@@ -41,7 +80,7 @@ func (c *Client) runEffects() []report {
 	for range cleaners {
 		c.workers.Go(c.runCleaner)
 	}
-	return e.reports
+	return e.reports, ended
 }
 
 // enqueueCleanups adds tasks to the cleanup queue, and returns how many workers to start.

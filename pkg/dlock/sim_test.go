@@ -38,6 +38,7 @@ func simulations() simtest.Suite {
 			45107, // the oracle forgot a grant that was evicted and stored again
 			11805, // a cleanup waited for another one in progress
 			33519, // the minimum hold of a user that was blocked by its logger
+			39939, // a loss and the next grant in one answer, for the same Client
 		},
 		Few: 2000, Full: 100_000, Raced: 100, Tries: 5,
 	}
