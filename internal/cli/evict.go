@@ -48,7 +48,7 @@ Locks that are files end with their process only; evict says which that is.
 Exit codes: 0 evicted; 64 wrong arguments, or the backend cannot evict; 69 the backend
 fails; 75 the lock is not held, or not with this token, or you said no.`,
 		Example: `  dlock evict deploy
-  dlock evict --yes --token "$(dlock show --json deploy | jq .fence)" deploy`,
+  dlock evict --yes --token "$(dlock show --json deploy | jq .token)" deploy`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			e.key = args[0]

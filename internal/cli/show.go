@@ -19,7 +19,7 @@ and is in use: what the lock guards should refuse smaller ones.
 
 Locks that are files do not know who waits: only the processes that do know it.`,
 		Example: `  dlock show deploy
-  dlock show --json deploy | jq .fence`,
+  dlock show --json deploy | jq .token`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return w.show(cmd, args[0], asJSON) },
 	}
