@@ -1,0 +1,151 @@
+//go:build unix
+
+package docs_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ceyewan/genesis/internal/docscan"
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/dlock/etcdlock"
+)
+
+// The steps of the page lead to a program that locks. The server is the test's own, and the module is
+// this one and not the published one.
+func TestGettingStarted(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	const page = "docs/getting-started.md"
+	var script strings.Builder
+	for _, b := range blocksOf(t, "sh") {
+		if b.Page == page {
+			script.WriteString(b.Text)
+		}
+	}
+	var main string
+	for _, b := range blocksOf(t, "go") {
+		if b.Page == page && strings.HasPrefix(b.Text, "package main") {
+			main = b.Text
+		}
+	}
+	file := filepath.Join(t.TempDir(), "main.go")
+	if err := os.WriteFile(file, []byte(main), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	steps := script.String()
+	for _, step := range [][2]string{
+		{"redis-server &\n", "export GOFLAGS='-mod=mod -ldflags=-w' GOPROXY=off GOWORK=off REDIS=" + s.redis + "\n"},
+		{"go get " + module + "\n", "go mod edit -require=" + module + "@v0.0.0 -replace=" + module + "=\"$root\"\n" +
+			"cp \"$root/go.sum\" . && cp " + file + " .\n"},
+		{"go mod tidy && ", ""}, // it could ask the network for the tests of other modules
+	} {
+		if !strings.Contains(steps, step[0]) {
+			t.Errorf("%s has no step %q any more", page, step[0])
+		}
+		steps = strings.Replace(steps, step[0], step[1], 1)
+	}
+	cmd := s.command(t, steps)
+	var logged strings.Builder
+	cmd.Stderr = &logged
+	out, err := cmd.Output()
+	if err != nil || !strings.HasPrefix(string(out), "shipping order 123, with fencing token ") {
+		t.Errorf("%v, prints %q\n%s\n%s", err, out, steps, &logged)
+	}
+}
+
+// A user with the rights of the page can lock, and passes the checks of doctor.
+func TestRightsOfRedis(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	for _, b := range blocksOf(t, "redis") {
+		addrs, scheme, scripts := []string{s.redis}, "redis", "redislock"
+		if b.Page == "docs/backends/redlock.md" {
+			scheme, scripts = "redlock", "redlock"
+			addrs = append(addrs, testenv.Redis(t).Addr(), testenv.Redis(t).Addr())
+		}
+		mayCall(t, b, scripts)
+		for _, addr := range addrs {
+			var rule []any
+			for _, w := range strings.Fields(b.Text) {
+				rule = append(rule, w)
+			}
+			client := redis.NewClient(&redis.Options{Addr: addr})
+			err := client.Do(t.Context(), rule...).Err()
+			_ = client.Close()
+			if err != nil {
+				t.Fatalf("%s: %v", b, err)
+			}
+		}
+		s.allowed(t, b, scheme+"://locks@"+strings.Join(addrs, ",")+"?prefix=p:")
+	}
+}
+
+var called = regexp.MustCompile(`call\('([A-Z]+)'`)
+
+// mayCall checks that a user may call what the scripts of a backend call: not every script runs here.
+func mayCall(t *testing.T, b docscan.Block, backend string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(root, "pkg", "dlock", backend, "lua", "*.lua"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%s has no scripts: %v", backend, err)
+	}
+	for _, file := range files {
+		for _, m := range called.FindAllStringSubmatch(read(t, file), -1) {
+			want := "+" + strings.ToLower(m[1])
+			if !slices.ContainsFunc(strings.Fields(b.Text), func(w string) bool { return w == want || strings.HasPrefix(w, want+"|") }) {
+				t.Errorf("%s does not permit %s, which %s calls", b, m[1], filepath.Base(file))
+			}
+		}
+	}
+}
+
+// allowed checks that a user may do everything that doctor tries.
+func (s *shell) allowed(t *testing.T, b docscan.Block, backend string) {
+	t.Helper()
+	cmd := s.command(t, "dlock doctor; dlock bench "+quick)
+	cmd.Env = append(cmd.Env, "DLOCK_BACKEND="+backend, "DLOCK_PASSWORD=secret")
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "can lock, renew, release, list and inspect") {
+		t.Errorf("%s: %v\n%s", b, err, out)
+	}
+}
+
+// The commands for etcdctl do what their page says: they exclude the command dlock, and give a user
+// the rights that it needs.
+func TestEtcdctl(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	tool, etcd := testenv.Etcdctl(t), testenv.Etcd(t)
+	run := func(line string) {
+		t.Helper()
+		cmd := s.command(t, `etcdctl() { `+tool+` --endpoints "`+etcd.Endpoint()+`" "$@"; }`+"\n"+line)
+		cmd.Env = append(cmd.Env, "DLOCK_BACKEND=etcd://"+etcd.Addr()+"?prefix=p:")
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Errorf("%s: %v\n%s", line, err, out)
+		}
+	}
+	values := strings.NewReplacer("<prefix><name>", "p:"+etcdlock.Name("order:1"), "<prefix>", "p:")
+	for _, b := range blocksOf(t, "sh") {
+		text := values.Replace(b.Text)
+		switch {
+		case strings.HasPrefix(text, "etcdctl lock "):
+			run(text)
+		case strings.HasPrefix(text, "etcdctl role grant-permission locks "):
+			run("etcdctl role add locks\n" + text + `
+				for u in root:root locks:secret; do etcdctl user add $u; done
+				etcdctl role add root; etcdctl user grant-role root root; etcdctl user grant-role locks locks
+				etcdctl auth enable`)
+			s.allowed(t, b, "etcd://locks@"+etcd.Addr()+"?prefix=p:")
+		case strings.HasPrefix(text, "etcdctl "):
+			t.Errorf("%s: no test runs %s", b, text)
+		}
+	}
+}
