@@ -83,7 +83,7 @@ Exit codes other than the command's own:
 		Example: `  dlock run backup -- tar czf /backup/home.tgz /home
   dlock run --try nightly -- ./report.sh      # exit 75 at once if it runs already
   dlock run --wait 30s deploy -- make deploy
-  dlock run -n nightly -c './report.sh | mail -s report ops'
+  dlock run -n nightly -c './report.sh | tee report.log'
   dlock run --shared data -- ./read.sh        # together with other readers
   dlock run --permits 3 gpu -- ./train.sh     # at most three at a time`,
 		Args: r.parse,
