@@ -109,14 +109,38 @@ func (s *scene) overtaken(c *dlock.Client, i int, key string) bool {
 	s.t.Helper()
 	switch i % 4 {
 	case 0:
-		return s.overtake(key, i%8 == 0, func(ctx context.Context) error { return c.Lock(ctx, key) })
+		return s.overtake(key, i%8 == 0, func(ctx context.Context) error { return lockHeldUp(ctx, c, key) })
 	case 1:
-		return s.overtake(key, false, func(ctx context.Context) error { _, err := c.TryAcquire(ctx, key); return err })
+		return s.overtake(key, false, func(ctx context.Context) error {
+			g, err := c.TryAcquire(ctx, key)
+			return heldUp(ctx, g, err)
+		})
 	case 2:
-		return s.overtake(key, false, func(ctx context.Context) error { _, err := c.Acquire(ctx, key, dlock.WithoutRenewal()); return err })
+		return s.overtake(key, false, func(ctx context.Context) error {
+			g, err := c.Acquire(ctx, key, dlock.WithoutRenewal())
+			return heldUp(ctx, g, err)
+		})
 	}
 	s.waitInVain(c, "busy") // so that the Client knows that it has to wait
-	return s.overtake("busy", false, func(ctx context.Context) error { return c.Lock(ctx, "busy") })
+	return s.overtake("busy", false, func(ctx context.Context) error { return lockHeldUp(ctx, c, "busy") })
+}
+
+// errPassed: the proxy did not hold up the call, but another one of the Client.
+var errPassed = errors.New("the call was not held up")
+
+// heldUp releases a lock that was acquired all the same.
+func heldUp(ctx context.Context, g *dlock.Guard, err error) error {
+	if err != nil {
+		return err
+	}
+	return errors.Join(errPassed, g.Unlock(context.WithoutCancel(ctx)))
+}
+
+func lockHeldUp(ctx context.Context, c *dlock.Client, key string) error {
+	if err := c.Lock(ctx, key); err != nil {
+		return err
+	}
+	return errors.Join(errPassed, c.Unlock(context.WithoutCancel(ctx), key))
 }
 
 // overtake makes a call that is given up, lets cleanup pass, and then lets the call arrive. It
@@ -141,7 +165,12 @@ func (s *scene) overtake(key string, deadline bool, call func(context.Context) e
 	}
 	cancel()
 	err := returned(t, "the call", failed)
-	if errors.Is(err, dlock.ErrUnavailable) {
+	switch {
+	case errors.Is(err, errPassed):
+		expect(t, err, errPassed)
+		land()
+		return false
+	case errors.Is(err, dlock.ErrUnavailable):
 		expect(t, err, ctx.Err())
 		land()
 		return false // if it was sent all the same, it is left at the end
