@@ -132,7 +132,7 @@ func dialDeleter(t *testing.T, endpoint string, deaf bool) deleter {
 		}
 		go func() {
 			<-gate
-			_ = call(context.WithoutCancel(ctx), method, req, &pb.TxnResponse{}, cc, opts...)
+			_ = call(context.WithoutCancel(ctx), method, req, &pb.TxnResponse{}, cc) // the options write to the caller's variables
 			d.arrived <- struct{}{}
 		}()
 		d.held <- struct{}{}
