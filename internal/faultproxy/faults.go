@@ -32,6 +32,7 @@ type faultSet struct {
 	duplicate  int  // so many requests to come
 	rule       Rule
 	calls      []*callFault
+	callRule   CallRule
 }
 
 // directionFaults is what is wrong with one direction.
@@ -92,8 +93,14 @@ func (f *faults) decide(args []string) Action {
 }
 
 // decideCall returns what to do with one gRPC call, and a channel that is closed when the fault is
-// healed.
-func (f *faults) decideCall(path string) (callFault, <-chan struct{}) {
+// healed. The rule comes first.
+func (f *faults) decideCall(path, mark string) (callFault, <-chan struct{}) {
+	if state, _ := f.look(); state.callRule != nil {
+		// Not under the lock, as in decide.
+		if drop, until := state.callRule(path, mark); drop || until != nil {
+			return callFault{drop: drop, until: until}, f.healing()
+		}
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, fault := range f.now.calls {
@@ -102,6 +109,13 @@ func (f *faults) decideCall(path string) (callFault, <-chan struct{}) {
 		}
 	}
 	return callFault{drop: take(&f.now.dropReply)}, f.healed
+}
+
+// healing returns a channel that is closed by the next heal.
+func (f *faults) healing() <-chan struct{} {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.healed
 }
 
 // take counts down to zero and reports whether the count was above zero.

@@ -56,7 +56,7 @@ func (c *conn) readCalls(in *bufio.Reader) {
 func (c *conn) clientFrame(wire []byte, frame http2.Frame) {
 	stream := frame.Header().StreamID
 	if head, ok := frame.(*http2.MetaHeadersFrame); ok {
-		held := c.begin(stream, head.PseudoValue("path"))
+		held := c.begin(stream, head.PseudoValue("path"), markOf(head))
 		wire = c.calls.headers(wire, head, held)
 	}
 	c.mu.Lock()
@@ -80,9 +80,9 @@ func (c *conn) clientFrame(wire []byte, frame http2.Frame) {
 }
 
 // begin records a call and reports whether it is held.
-func (c *conn) begin(stream uint32, path string) (held bool) {
+func (c *conn) begin(stream uint32, path, mark string) (held bool) {
 	c.traffic.call(path)
-	fault, healed := c.faults.decideCall(path)
+	fault, healed := c.faults.decideCall(path, mark)
 	open := &call{fault: fault, holding: fault.holds(), answered: make(chan struct{})}
 	c.mu.Lock()
 	c.calls.open[stream] = open
@@ -91,6 +91,14 @@ func (c *conn) begin(stream uint32, path string) (held bool) {
 		c.calls.holds.Go(func() { c.hold(open, healed) })
 	}
 	return fault.holds()
+}
+
+func markOf(head *http2.MetaHeadersFrame) string {
+	i := slices.IndexFunc(head.Fields, func(f hpack.HeaderField) bool { return f.Name == MarkHeader })
+	if i < 0 {
+		return ""
+	}
+	return head.Fields[i].Value
 }
 
 // headers returns what to send for the headers of a call. They always go to the server at once,

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/servers"
@@ -167,6 +168,38 @@ func TestHoldGRPC(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Of two calls of the same path, a rule holds the one with the mark.
+func TestInterceptGRPC(t *testing.T) {
+	t.Parallel()
+	r := newEtcdRig(t)
+	until := make(chan struct{})
+	r.proxy.InterceptGRPC(func(path, mark string) (bool, <-chan struct{}) {
+		switch {
+		case path == pathTxn && mark == "hold":
+			return false, until
+		case path == pathTxn && mark == "drop":
+			return true, nil
+		}
+		return false, nil
+	})
+	marked := func(mark string) context.Context {
+		return metadata.AppendToOutgoingContext(within(t, patience), faultproxy.MarkHeader, mark)
+	}
+	if err := r.commit(marked("drop"), "dropped"); !lost(err) {
+		t.Errorf("the answer was not dropped: %v", err)
+	}
+	result := r.commitBehind(marked("hold"), t, "held")
+	check(t, r.commit(marked("other"), "other"))
+	check(t, r.commit(within(t, patience), "unmarked"))
+	if got := etcdGet(t, r.direct, "held"); got != "" {
+		t.Errorf("held is %q before its time", got)
+	}
+	close(until)
+	check(t, <-result)
+	r.proxy.Heal()
+	check(t, r.commit(marked("drop"), "healed"))
 }
 
 func TestHealReleasesHeldGRPC(t *testing.T) {

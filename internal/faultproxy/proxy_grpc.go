@@ -39,6 +39,21 @@ func (p *Proxy) DelayGRPC(path string, d time.Duration) {
 	}
 }
 
+// MarkHeader is the header by which a client can mark a call for a CallRule: many calls of different
+// meaning have the same path.
+const MarkHeader = "faultproxy-mark"
+
+// A CallRule decides on a gRPC call by its path and its mark, which is empty if the client did not
+// mark it: drop is what DropGRPC does, and until what HoldGRPC does, until the channel is closed.
+// A rule must not block.
+type CallRule func(path, mark string) (drop bool, until <-chan struct{})
+
+// InterceptGRPC sets a rule that decides on every call from now on; nil removes it. The other faults
+// apply to what it lets pass.
+func (p *Proxy) InterceptGRPC(rule CallRule) {
+	p.faults.set(func(f *faultSet) { f.callRule = rule })
+}
+
 func (p *Proxy) addCallFault(fault callFault) {
 	p.faults.set(func(f *faultSet) { f.calls = append(slices.Clip(f.calls), &fault) })
 }

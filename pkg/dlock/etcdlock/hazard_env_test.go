@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,6 +18,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/hazardtest"
@@ -44,6 +46,7 @@ func openEnv(tb testing.TB) hazardtest.Env {
 	tb.Helper()
 	e := &etcdEnv{server: testenv.Etcd(tb), renewals: map[int64]time.Time{}, leases: map[string]int64{}}
 	e.proxy, e.client = testenv.Proxy(tb, e.server.Addr()), dial(tb, e.server.Endpoint())
+	e.proxy.InterceptGRPC(e.rule)
 	tb.Cleanup(e.calls.Heal)
 	return e
 }
@@ -73,7 +76,7 @@ func (e *etcdEnv) Traits() hazardtest.Traits {
 
 func (e *etcdEnv) Endpoints() []string { return []string{e.server.Endpoint()} }
 
-// Proxied returns a client that tells the proxy which calls are meant: on the wire, all of them are
+// Proxied returns a client that tells the proxy what its calls mean: on the wire, all of them are
 // transactions.
 func (e *etcdEnv) Proxied(tb testing.TB) driver.Opener {
 	tb.Helper()
@@ -87,19 +90,8 @@ func (e *etcdEnv) Proxied(tb testing.TB) driver.Opener {
 }
 
 func (e *etcdEnv) unary(ctx context.Context, path string, req, reply any, cc *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	op, known := opOf(req)
-	if known {
-		v := e.calls.Next(0, op)
-		switch {
-		case v.Lose:
-			e.proxy.DropGRPC(path, 1)
-		case v.Hold != nil:
-			release := e.proxy.HoldGRPC(path, 1)
-			go func() {
-				<-v.Hold
-				release()
-			}()
-		}
+	if op, known := opOf(req); known {
+		ctx = metadata.AppendToOutgoingContext(ctx, faultproxy.MarkHeader, strconv.Itoa(int(op)))
 	}
 	if path != grantPath {
 		return call(ctx, path, req, reply, cc, opts...)
@@ -109,6 +101,16 @@ func (e *etcdEnv) unary(ctx context.Context, path string, req, reply any, cc *gr
 	granted, _ := reply.(*etcdserverpb.LeaseGrantResponse)
 	e.leaseAnswer(sent, granted.GetID(), err)
 	return err
+}
+
+// rule decides on a call when the proxy has it.
+func (e *etcdEnv) rule(_, mark string) (drop bool, until <-chan struct{}) {
+	op, err := strconv.Atoi(mark)
+	if err != nil {
+		return false, nil
+	}
+	v := e.calls.Next(0, hazardtest.Op(op))
+	return v.Lose, v.Hold
 }
 
 func (e *etcdEnv) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, path string, call grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
@@ -303,6 +305,7 @@ func (e *etcdEnv) Cut()                         { e.proxy.Cut() }
 func (e *etcdEnv) Heal() {
 	e.calls.Heal()
 	e.proxy.Heal()
+	e.proxy.InterceptGRPC(e.rule)
 	if e.silent.Load() {
 		e.DropPushes()
 	}
