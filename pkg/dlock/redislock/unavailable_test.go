@@ -87,7 +87,8 @@ func TestRefusedWithWait(t *testing.T) {
 			client := dial()
 			defer client.Close()
 			c := locksOn(t, redislock.New(client), dlock.Config{})
-			for _, wait := range []time.Duration{200 * time.Millisecond, 300 * time.Millisecond, 450 * time.Millisecond, 900 * time.Millisecond} {
+			short := testenv.UnderStress(3*time.Second, 200*time.Millisecond) // long enough for an attempt to fail
+			for _, wait := range []time.Duration{short, short * 5 / 4, short * 9 / 8} {
 				_, err := c.Acquire(t.Context(), "k", dlock.WithWait(wait))
 				wantRefused(t, err)
 			}
