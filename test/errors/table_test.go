@@ -163,7 +163,7 @@ func (r *row) walk(t *testing.T, s scene) {
 	}
 	began = time.Now()
 	_, err = s.waits.Acquire(ctx, "wait", dlock.WithWait(patience))
-	for n := 0; n < 5 && r.isCutShort(err); n++ {
+	for n := 0; n < 50 && r.isCutShort(err); n++ { // one in three on a busy machine
 		t.Logf("WithWait: %v", err)
 		began = time.Now()
 		_, err = s.waits.Acquire(ctx, "wait", dlock.WithWait(patience))
