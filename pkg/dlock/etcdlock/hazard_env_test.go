@@ -66,7 +66,7 @@ func (e *etcdEnv) Traits() hazardtest.Traits {
 		IdleCPU:       testenv.UnderStress(.5, .05), // a waiter that asks all the time takes one
 		Watches:       3,                            // each holder watches its own key
 		HolderWatches: 1,
-		EarlyLoss:     testenv.UnderStress(150*time.Millisecond, 50*time.Millisecond),
+		EarlyLoss:     testenv.UnderStress(1500*time.Millisecond, 50*time.Millisecond),
 
 		Healed:   testenv.UnderStress(beforeLease, time.Second),
 		HandOver: testenv.UnderStress(beforeLease, 100*time.Millisecond),

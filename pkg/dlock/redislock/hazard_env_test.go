@@ -114,7 +114,7 @@ func (e *redisEnv) Traits() hazardtest.Traits {
 		Unpushed:    time.Second + testenv.UnderStress(4*time.Second, 250*time.Millisecond),
 		IdleCPU:     .05,
 		Watches:     1,
-		EarlyLoss:   testenv.UnderStress(150*time.Millisecond, 50*time.Millisecond),
+		EarlyLoss:   testenv.UnderStress(1500*time.Millisecond, 50*time.Millisecond),
 
 		Healed:   time.Second,
 		HandOver: testenv.UnderStress(5*time.Second, 100*time.Millisecond),

@@ -119,7 +119,7 @@ func (e *nodesEnv) Traits() hazardtest.Traits {
 		Unpushed:    testenv.UnderStress(15*time.Second, 2*time.Second),
 		IdleCPU:     testenv.UnderStress(.5, .05),
 		Watches:     1,
-		EarlyLoss:   320 * time.Millisecond, // the drift, and a fifth of a second
+		EarlyLoss:   testenv.UnderStress(1500*time.Millisecond, 320*time.Millisecond), // the drift, and a fifth of a second
 
 		Healed:   testenv.UnderStress(beforeLease, 1500*time.Millisecond),
 		HandOver: testenv.UnderStress(beforeLease, 1500*time.Millisecond),
