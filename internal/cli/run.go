@@ -136,6 +136,7 @@ func (r *run) run() (err error) {
 	signals := listen()
 	defer signal.Stop(signals)
 	if err := r.acquire(signals); err != nil {
+		r.nameHolder(err)
 		return backendError(err)
 	}
 	code, err := r.supervise(signals)
@@ -178,6 +179,25 @@ func find(name string) (string, error) {
 		return "", exitWith(ExitCannotRun, "%s: cannot be run: %w", name, errors.Unwrap(err))
 	default:
 		return "", exitWith(ExitNotFound, "%s: command not found", name)
+	}
+}
+
+// nameHolder completes the error of a lock that is taken: the library itself looks for the holder only
+// for a moment.
+func (r *run) nameHolder(err error) {
+	var e *dlock.Error
+	if !errors.Is(err, dlock.ErrLockHeldByOther) || !errors.As(err, &e) || e.Holder != nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.cmd.Context(), 2*leastPatience)
+	defer cancel()
+	for _, c := range r.inspect(ctx, r.key) {
+		switch {
+		case c.Phase == dlock.PhaseQueued:
+			e.Waiters++
+		case e.Holder == nil:
+			e.Holder = &c
+		}
 	}
 }
 
