@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 func TestSlice(t *testing.T) {
 	testenv.Redis(t) // or skip
 	path := filepath.Join(t.TempDir(), "soak.samples.jsonl")
-	plan := Plan{Backends: []string{"redis", kindMemory}, Duration: 20 * time.Second, Seed: 1}
+	plan := Plan{Backends: []string{"redis", kindMemory}, Duration: 40 * time.Second, Seed: 1}
 	report, err := Run(t.Context(), plan, path, t.Logf)
 	if err != nil {
 		t.Fatal(err)
