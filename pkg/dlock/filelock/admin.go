@@ -125,7 +125,7 @@ func (dir *directory) holders(ctx context.Context, base string) ([]driver.Claim,
 	if err != nil {
 		return nil, err
 	}
-	defer closeFile(guard)
+	defer unlockAndClose(guard)
 	alone, err := isLocked(main)
 	if err != nil {
 		return nil, err

@@ -88,8 +88,8 @@ func (c *cleaning) removeLock(ctx context.Context, base string) (bool, error) {
 		closeFile(main)
 		return false, err
 	}
-	defer closeFile(guard)
-	defer closeFile(main) // before the guard: the next owner of the guard must not find it locked
+	defer unlockAndClose(guard)
+	defer unlockAndClose(main) // before the guard: the next owner of the guard must not find it locked
 	if ok, err := c.mayRemove(main, base+lockSuffix); err != nil || !ok {
 		return false, err
 	}
@@ -150,7 +150,7 @@ func (c *cleaning) removeSlot(name string) error {
 	if err != nil {
 		return err
 	}
-	defer closeFile(fd)
+	defer unlockAndClose(fd)
 	if ok, err := c.mayRemove(fd, name); err != nil || !ok {
 		return err
 	}
@@ -171,7 +171,7 @@ func (c *cleaning) removeOrphan(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	defer closeFile(guard)
+	defer unlockAndClose(guard)
 	if there, err := c.has(base + lockSuffix); err != nil || there {
 		return err
 	}

@@ -52,6 +52,13 @@ func (dir *directory) guard(ctx context.Context, base string, tries int) (int, e
 	}
 }
 
+// unlockAndClose closes a file that may be locked. Closing alone would leave it locked for as long as a
+// child process that is just being started has it, too.
+func unlockAndClose(fd int) {
+	unlock(fd)
+	closeFile(fd)
+}
+
 // lockNew opens a file and locks it, or returns errLocked.
 func (dir *directory) lockNew(name string) (int, error) {
 	fd, err := openFile(dir, name)

@@ -30,7 +30,7 @@ func TestWaitForGuardHasATimeout(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				defer closeFile(guard)
+				defer unlockAndClose(guard)
 				began := time.Now()
 				_, err = dir.guard(t.Context(), "k", tt.tries)
 				took := time.Since(began)

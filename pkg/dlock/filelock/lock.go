@@ -142,7 +142,7 @@ func (a *attempt) surely(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	defer closeFile(guard)
+	defer unlockAndClose(guard)
 	return lock(a.main.fd, exclusive)
 }
 
@@ -159,7 +159,7 @@ func (a *attempt) together(ctx context.Context) (outcome, error) {
 	if err != nil {
 		return refused, err
 	}
-	defer closeFile(guard)
+	defer unlockAndClose(guard)
 	if err := a.open(); err != nil {
 		return refused, err
 	}

@@ -2,7 +2,9 @@ package filelock_test
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -169,6 +171,39 @@ func TestClean(t *testing.T) {
 	}
 	if st := file(t, d, try("free"), driver.Held); st.Token <= last {
 		t.Errorf("token %d after %d", st.Token, last)
+	}
+}
+
+// A child process has the files of its parent until it executes its program. What Clean and guards
+// have locked is free all the same when they are done.
+func TestCleanWhileProcessesStart(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "locks")
+	store, d := filelock.New(dir), newDriver(t, dir)
+	ended, children := make(chan struct{}), sync.WaitGroup{}
+	for range 4 {
+		children.Go(func() {
+			for {
+				select {
+				case <-ended:
+					return
+				default:
+					if err := exec.Command("true").Run(); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+		})
+	}
+	defer children.Wait()
+	defer close(ended)
+	for range 1000 {
+		r := try("k")
+		file(t, d, r, driver.Held)
+		release(t, d, r.Ref)
+		if _, err := store.Clean(ctx, 0); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
