@@ -57,19 +57,20 @@ func (s *sender) spans(cfg Config) (sdktrace.SpanExporter, error) {
 	e, err := otlptracehttp.New(context.Background(),
 		otlptracehttp.WithEndpointURL(cfg.url("/v1/traces")), otlptracehttp.WithHeaders(cfg.Headers),
 		otlptracehttp.WithTLSClientConfig(nil), otlptracehttp.WithHTTPClient(s.client))
-	return spanExporter{e, s}, err
+	return spanExporter{e, s, s.join()}, err
 }
 
 func (s *sender) metrics(cfg Config) (sdkmetric.Exporter, error) {
 	e, err := otlpmetrichttp.New(context.Background(),
 		otlpmetrichttp.WithEndpointURL(cfg.url("/v1/metrics")), otlpmetrichttp.WithHeaders(cfg.Headers),
 		otlpmetrichttp.WithTLSClientConfig(nil), otlpmetrichttp.WithHTTPClient(s.client))
-	return metricExporter{e, s}, err
+	return metricExporter{e, s, s.join()}, err
 }
 
 type spanExporter struct {
 	sdktrace.SpanExporter
 	sender *sender
+	leave  func()
 }
 
 func (e spanExporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
@@ -79,13 +80,14 @@ func (e spanExporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnly
 }
 
 func (e spanExporter) Shutdown(ctx context.Context) error {
-	defer e.sender.client.CloseIdleConnections()
+	defer e.leave()
 	return e.SpanExporter.Shutdown(ctx)
 }
 
 type metricExporter struct {
 	sdkmetric.Exporter
 	sender *sender
+	leave  func()
 }
 
 func (e metricExporter) Export(ctx context.Context, m *metricdata.ResourceMetrics) error {
@@ -95,7 +97,7 @@ func (e metricExporter) Export(ctx context.Context, m *metricdata.ResourceMetric
 }
 
 func (e metricExporter) Shutdown(ctx context.Context) error {
-	defer e.sender.client.CloseIdleConnections()
+	defer e.leave()
 	return e.Exporter.Shutdown(ctx)
 }
 

@@ -7,6 +7,8 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
@@ -21,6 +23,18 @@ const maxAnswer = 64 << 10
 type sender struct {
 	client  *http.Client
 	timeout time.Duration
+	users   atomic.Int32 // exporters that were not shut down
+}
+
+// join adds an exporter. The last one that leaves closes the connections: closing them earlier can
+// break an export of another that begins in the same moment.
+func (s *sender) join() (leave func()) {
+	s.users.Add(1)
+	return sync.OnceFunc(func() {
+		if s.users.Add(-1) == 0 {
+			s.client.CloseIdleConnections()
+		}
+	})
 }
 
 func newSender(cfg Config) *sender {
