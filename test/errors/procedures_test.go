@@ -44,7 +44,7 @@ var procedures = map[string]procedure{
 		locks := onConnected(t, conn)
 		warm(t, locks)
 		check(t, s.proxy.Close())
-		awaitRefusal(t, conn.Client())
+		awaitRefusal(t, onConnected(t, conn))
 		return scene{locks: locks, stored: s.stored}
 	},
 	"etcd, unknown host": func(t *testing.T) scene {
