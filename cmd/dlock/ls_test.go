@@ -115,7 +115,7 @@ func foreign(t *testing.T) (backend string) {
 	client := r.Client()
 	defer client.Close()
 	for _, key := range []string{"evil\x1b[31mkey", "owned"} {
-		value := strings.Repeat("0123456789abcdef", 2) + ` 7 1794731271.1 - {"o":"mall\u001b[2Jory\u202e\u009b31m","h":"h"}`
+		value := strings.Repeat("0123456789abcdef", 2) + `. 7 1 - {"o":"mall\u001b[2Jory\u202e\u009b31m","h":"h"}`
 		if err := client.Set(t.Context(), key, value, 0).Err(); err != nil {
 			t.Fatal(err)
 		}

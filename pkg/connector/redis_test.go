@@ -30,9 +30,9 @@ func redisWithUsers(t *testing.T) *servers.Redis {
 	defer admin.Close()
 	for _, command := range []string{
 		"ACL SETUSER locks on >" + password + " resetkeys resetchannels -@all " +
-			"+eval +evalsha +get +set +del +exists +pexpire +pttl +time " +
+			"+eval +evalsha +get +set +setrange +del +exists +pexpire +pttl +time " +
 			"+hget +hset +hsetnx +hdel +hmget +hrandfield +zadd +zrange +zrank +zrem +zcard +zcount " +
-			"+publish +subscribe +pubsub|numsub +ping +info +scan +getrange ~p:* ~{p:* &dlock:*",
+			"+publish +subscribe +pubsub|numsub +ping +info +scan +getrange ~p:* ~{p:* ~dlock:token* &dlock:*",
 		"ACL SETUSER nobody on >" + password + " -@all",
 		"CONFIG SET requirepass " + password,
 	} {

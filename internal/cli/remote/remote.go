@@ -111,7 +111,7 @@ func finishRedis(u *cli.URL, cfg *connector.RedisConfig, log clog.Logger) (*cli.
 
 func ofRedis(conn *connector.Redis) *cli.Backend {
 	b := &cli.Backend{Name: "redis", Where: conn.String(), Opener: conn.RedisLocks(), Connect: conn.Connect, Close: conn.Close}
-	b.Count, b.Forget = traffic(conn.LockClient()), forget(conn.LockClient())
+	b.Count = traffic(conn.LockClient())
 	return b
 }
 

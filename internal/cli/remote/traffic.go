@@ -41,8 +41,8 @@ func (c *counter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 	}
 }
 
-// forget removes the last token of a lock, which Redis would keep for a day. See the
-// layout in docs/backends/redis.md: the name of the lock is a tag of its own, or has
+// forget removes the last token of a lock, which redlock would keep for a day. See the
+// layout in docs/backends/redlock.md: the name of the lock is a tag of its own, or has
 // one.
 func forget(clients ...redis.UniversalClient) func(context.Context, string) error {
 	return func(ctx context.Context, lock string) error {

@@ -158,7 +158,7 @@ func (d *naive) grab(ctx context.Context, r driver.Ref) (int64, error) {
 	keys := []string{d.prefix + r.Key, "naive:f:" + r.Key, "naive:b:" + r.ID}
 	clock := 1
 	if d.counts {
-		keys[1], clock = "{"+d.prefix+r.Key+"}\x01f", 0
+		keys[1], clock = "dlock:token\x01"+r.Key, 0
 	}
 	answer, err := grabScript.Run(ctx, d.client, keys, r.ID, px, at, force, info, clock).Text()
 	if err != nil || answer == "" {

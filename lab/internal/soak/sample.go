@@ -33,6 +33,7 @@ const (
 	lockKeys    = "keys of locks"
 	queueKeys   = "keys of queues"
 	tombstones  = "tombstones"
+	counterKeys = "token counters"
 	fenceKeys   = "fence keys"
 	otherKeys   = "other keys"
 	leases      = "leases"

@@ -77,7 +77,7 @@ func (p *redisProber) probe(ctx context.Context, rest bool) (map[string]float64,
 func addKinds(ctx context.Context, c *redis.Client, used float64, sum map[string]float64) error {
 	var fences []string
 	all := c.Scan(ctx, 0, "*", 1000).Iterator()
-	for _, kind := range []string{lockKeys, queueKeys, tombstones, fenceKeys, otherKeys} {
+	for _, kind := range []string{lockKeys, queueKeys, tombstones, counterKeys, fenceKeys, otherKeys} {
 		sum[kind] += 0
 	}
 	for all.Next(ctx) {
@@ -136,9 +136,11 @@ func kindOf(key string) string {
 	}
 	suffix := key[i+1:]
 	switch {
+	case key[:i] == "dlock:token":
+		return counterKeys
 	case suffix == "f":
 		return fenceKeys
-	case suffix == "z", suffix == "h", suffix == "w":
+	case suffix == "y", suffix == "r", suffix == "w":
 		return queueKeys
 	case strings.HasPrefix(suffix, "b"):
 		return tombstones

@@ -125,7 +125,7 @@ func TestTable(t *testing.T) {
 // Keys are told apart by their names.
 func TestKindOf(t *testing.T) {
 	for key, want := range map[string]string{
-		"lab:order-1": lockKeys, "{lab:order-1}\x01f": fenceKeys, "{lab:order-1}\x01z": queueKeys, "{lab:order-1}\x01h": queueKeys,
+		"dlock:token\x0163": counterKeys, "lab:order-1": lockKeys, "{lab:order-1}\x01f": fenceKeys, "{lab:order-1}\x01y": queueKeys, "{lab:order-1}\x01r": queueKeys,
 		"{lab:order-1}\x01w": queueKeys, "{lab:order-1}\x01b0123": tombstones, "{lab:order-1}\x01g": otherKeys, "{lab:order-1}\x01": otherKeys,
 	} {
 		if got := kindOf(key); got != want {

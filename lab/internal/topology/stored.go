@@ -19,13 +19,23 @@ import (
 // lease of the topology.
 var lastingKeys = []string{"slow-0", "slow-1", "brisk-0", "brisk-1"}
 
-// siblings are the keys next to a lock, by the last letter of their names: the
-// queue, the waiters and the last token.
+// siblings are the keys next to a lock, by the last letter of their names: the queue, the
+// waiters and the last token, which locks share on Redis.
 func siblings(kind string) []string {
 	if kind == "redlock" {
 		return []string{"w", "f"}
 	}
-	return []string{"z", "h", "f"}
+	return []string{"y", "r", tokens}
+}
+
+const tokens = "dlock:token\x01"
+
+// deleteTokens deletes the last tokens of all locks of a server.
+func deleteTokens(ctx context.Context, c *redis.Client) {
+	all := c.Scan(ctx, 0, tokens+"*", 1000).Iterator()
+	for all.Next(ctx) {
+		_ = c.Del(ctx, all.Val()).Err() // where it is not writable, it need not go
+	}
 }
 
 func sibling(key, letter string) string { return "{" + worker.Prefix + key + "}\x01" + letter }
@@ -40,6 +50,10 @@ func siblingDelete(nodes []*servers.Redis, kind string, target int) healer {
 	}
 	again := repeat(250*time.Millisecond, func(ctx context.Context) {
 		for _, c := range clients {
+			if letter == tokens {
+				deleteTokens(ctx, c)
+				continue
+			}
 			for _, key := range lastingKeys {
 				_ = c.Del(ctx, sibling(key, letter)).Err() // where it is not, or not writable, it need not go
 			}
@@ -63,7 +77,7 @@ func clockBack(ctx context.Context, nodes []*servers.Redis) (err error) {
 	for _, n := range nodes {
 		c := n.Client()
 		for _, key := range lastingKeys {
-			keys := []string{worker.Prefix + key, sibling(key, "z"), sibling(key, "h")}
+			keys := []string{worker.Prefix + key, sibling(key, "y"), sibling(key, "r")}
 			answer := c.Eval(ctx, aheadLua, keys, lease*6/10, lease*11/10).Err()
 			if answer != nil && !notServed(answer) {
 				err = errors.Join(err, fmt.Errorf("the clock of %s: %w", n.Addr(), answer))

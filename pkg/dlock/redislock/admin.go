@@ -29,7 +29,7 @@ func (d *redisDriver) Inspect(ctx context.Context, key string) ([]driver.Claim, 
 	var claims []driver.Claim
 	for from := "-inf"; from != ""; {
 		reply, err := d.read(ctx, func() *command {
-			return inspectScript.Command(ctx, []string{n.lock, n.queue, n.waiters, n.fence}, from)
+			return inspectScript.Command(ctx, []string{n.lock, n.queue, n.waiters}, from)
 		})
 		if err != nil {
 			return nil, err
@@ -91,14 +91,36 @@ func holderOf(list []any) (driver.Claim, int64, error) {
 	if !held {
 		return driver.Claim{}, now, nil
 	}
-	return redisnode.Holder(value, now, time.Duration(redisnode.Number(list[2]))*time.Millisecond), now, nil
+	return readHolder(value, now, time.Duration(redisnode.Number(list[2]))*time.Millisecond), now, nil
+}
+
+// readHolder reads "<id><mark> <token> <tokens> <channel> <info>". The value of a plain client has
+// another form, and is returned as a holder without details. The token is the time of the grant,
+// unless the clock was set back.
+func readHolder(value string, now int64, left time.Duration) driver.Claim {
+	c := driver.Claim{Phase: driver.Held, Remaining: max(left, 0)}
+	part := strings.SplitN(value, " ", 5)
+	if len(part) != 5 || len(part[0]) != 33 || !redisnode.IsOurs(value) {
+		return c
+	}
+	token, err := strconv.ParseInt(part[1], 10, 64)
+	if err != nil || token <= 0 {
+		return c // damaged; the age would be that of 1970
+	}
+	c.ID, c.Token, c.Info = part[0][:32], token, redisnode.DecodeInfo(part[4])
+	c.Age = max(time.Duration(now-c.Token)*time.Microsecond, 0)
+	tokens, _ := strconv.ParseInt(part[2], 10, 64)
+	if tokens > 1 {
+		c.LastToken = c.Token + tokens - 1
+	}
+	return c
 }
 
 // appendPage adds the waiters that inspect.lua returned and, from the first page, the holder. A
 // waiter that is granted the lock between two pages is still shown as a waiter.
 func appendPage(claims []driver.Claim, from string, reply any) (all []driver.Claim, next string, err error) {
 	list, ok := reply.([]any)
-	if !ok || len(list) < 5 {
+	if !ok || len(list) < 4 {
 		return nil, "", fmt.Errorf("%w: %T", ErrUnexpectedReply, reply)
 	}
 	holder, now, err := holderOf(list)
@@ -106,13 +128,9 @@ func appendPage(claims []driver.Claim, from string, reply any) (all []driver.Cla
 		return nil, "", err
 	}
 	if holder.Phase == driver.Held && from == "-inf" {
-		last, err := strconv.ParseInt(redisnode.Text(list[4]), 10, 64)
-		if err == nil && last > holder.Token {
-			holder.LastToken = last
-		}
 		claims = append(claims, holder)
 	}
-	for i := 5; i+1 < len(list); i += 2 {
+	for i := 4; i+1 < len(list); i += 2 {
 		c := redisnode.Waiter(redisnode.Text(list[i]), withoutSkipped(redisnode.Text(list[i+1])), now)
 		if c.Remaining > 0 {
 			claims = append(claims, c)

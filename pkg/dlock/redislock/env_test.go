@@ -293,9 +293,9 @@ func leftovers(t testing.TB, c *redis.Client) []string {
 	t.Helper()
 	var left []string
 	for _, k := range allKeys(t, c) {
-		_, suffix, ok := strings.Cut(k, "\x01")
+		name, suffix, ok := strings.Cut(k, "\x01")
 		suffix = strings.TrimPrefix(suffix, "\x01")
-		if ok && (suffix == "f" || strings.HasPrefix(suffix, "b")) {
+		if ok && (name == "dlock:token" || strings.HasPrefix(suffix, "b")) {
 			continue
 		}
 		left = append(left, k)

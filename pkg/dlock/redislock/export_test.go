@@ -8,9 +8,14 @@ import (
 // Keys returns the keys of a lock, the lock itself first, and whether they share a cluster slot.
 func Keys(prefix, key string) ([]string, bool) {
 	_, placed := redisnode.Siblings(prefix + key)
-	n, err := (&redisDriver{prefix: prefix}).namesOf(key)
-	return []string{n.lock, n.fence, n.queue, n.waiters, n.tombstone("id"), n.gap}, placed && err == nil
+	d := &redisDriver{prefix: prefix}
+	d.bySlot.Store(true)
+	n, err := d.namesOf(key)
+	return []string{n.lock, n.counter, n.queue, n.waiters, n.tombstone("id"), n.gap}, placed && err == nil
 }
+
+// CounterOf returns the key of the last token of a lock on a single server.
+func CounterOf(lock string) string { return counterOf(lock, false) }
 
 // Scripts returns the names and sources of the scripts of an operation.
 func Scripts(op string) map[string]string {

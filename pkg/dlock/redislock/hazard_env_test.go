@@ -149,7 +149,8 @@ func (e *redisEnv) Claims(tb testing.TB, key string) (claims []hazardtest.Claim)
 		left, err := e.rdb.PTTL(ctx, key).Result()
 		check(tb, err)
 		words := strings.SplitN(value+"    ", " ", 5)
-		c := hazardtest.Claim{ID: words[0], Text: value, Purpose: purposeOf(words[4]), Since: words[2], Sooner: asked.Add(left), Later: time.Now().Add(left + time.Millisecond)}
+		id := strings.TrimRight(words[0], ".+") // without the mark
+		c := hazardtest.Claim{ID: id, Text: value, Purpose: purposeOf(words[4]), Since: words[1], Sooner: asked.Add(left), Later: time.Now().Add(left + time.Millisecond)}
 		c.Token, _ = strconv.ParseInt(words[1], 10, 64) // of a plain client there is none
 		claims = append(claims, c)
 	}

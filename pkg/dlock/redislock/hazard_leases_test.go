@@ -518,7 +518,7 @@ func useEveryScript(t *testing.T, c, other *dlock.Client, direct *redis.Client, 
 		}
 		granted <- next
 	}()
-	testenv.Eventually(t, 10*time.Second, "a caller waits", func() bool { return direct.ZCard(context.Background(), "{k}\x01z").Val() == 1 })
+	testenv.Eventually(t, 10*time.Second, "a caller waits", func() bool { return direct.ZCard(context.Background(), "{k}\x01y").Val() == 1 })
 	short, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 	_ = c.Lock(short, "k")
 	cancel()

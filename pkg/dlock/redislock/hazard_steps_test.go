@@ -95,7 +95,7 @@ func storedToken(t *testing.T, rdb *redis.Client, lock string) int64 {
 	return n
 }
 
-func fenceOf(lock string) string { return "{" + lock + "}\x01f" }
+func fenceOf(lock string) string { return redislock.CounterOf(lock) }
 
 // A scriptKind says which script a command calls.
 type scriptKind string
@@ -110,8 +110,8 @@ const (
 )
 
 // kindOf distinguishes the scripts by their arguments: only an acquire passes an Info, only a
-// release otherwise begins with an ID, only a renewal of held claims has no queue, and only
-// inspecting has no fence key.
+// release otherwise begins with an ID and a dot, only a renewal of held claims has no queue, and only
+// inspecting has a place in the queue as its argument.
 func kindOf(cmd []string) scriptKind {
 	if len(cmd) < 3 || !strings.HasPrefix(strings.ToUpper(cmd[0]), "EVAL") {
 		return otherScript
@@ -125,13 +125,13 @@ func kindOf(cmd []string) scriptKind {
 		return slices.ContainsFunc(words, func(w string) bool { return strings.Contains(w, part) })
 	}
 	switch {
-	case has(keys, "\x01z") && has(args, `{"`):
+	case has(keys, "\x01y") && has(args, `{"`):
 		return acquiring
-	case has(keys, "\x01z") && len(args) == 1 && (args[0] == "-inf" || strings.HasPrefix(args[0], "(")):
+	case has(keys, "\x01y") && len(args) == 1 && (args[0] == "-inf" || strings.HasPrefix(args[0], "(")):
 		return inspecting
-	case has(keys, "\x01z") && len(args[0]) == 32:
+	case has(keys, "\x01y") && len(args[0]) == 33:
 		return releasing
-	case has(keys, "\x01z"):
+	case has(keys, "\x01y"):
 		return renewingQueue
 	case len(args) == 1+2*n:
 		return renewingHeld
@@ -142,6 +142,9 @@ func kindOf(cmd []string) scriptKind {
 // claimIDs returns the claims that a command names.
 func claimIDs(cmd []string) (ids []string) {
 	for _, word := range cmd[min(3, len(cmd)):] {
+		if word, _, ok := strings.Cut(word, "."); ok && len(word) == 32 { // of a release
+			ids = append(ids, word)
+		}
 		if len(word) == 32 && strings.Trim(word, "0123456789abcdef") == "" {
 			ids = append(ids, word)
 		}

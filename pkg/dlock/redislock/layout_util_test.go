@@ -90,6 +90,9 @@ func seedWaiters(t testing.TB, c *redis.Client, key string, first, last int, lef
 		check(t, seedScript.Run(t.Context(), c, []string{queueOf(key), waitersOf(key)},
 			from, min(last, from+9_999), strconv.FormatInt(left.Milliseconds(), 10), channel).Err())
 	}
+	if value := c.Get(t.Context(), key).Val(); len(value) > 32 && value[32] == '.' {
+		check(t, c.SetRange(t.Context(), key, 32, "+").Err()) // as a script does that stores a waiter
+	}
 }
 
 // holderID returns the claim that the server stores as the holder of a lock.

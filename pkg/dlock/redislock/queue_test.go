@@ -64,7 +64,7 @@ func TestThousandDeadWaiters(t *testing.T) {
 		t.Fatal(err)
 	}
 	testenv.Eventually(t, time.Minute, "the living one waits too", func() bool {
-		n, err := client.ZCard(ctx, "{k}\x01z").Result()
+		n, err := client.ZCard(ctx, "{k}\x01y").Result()
 		return err == nil && n >= 1001
 	})
 	start := time.Now()
@@ -112,10 +112,10 @@ func TestABusyQueueIsKept(t *testing.T) {
 	submit(driver.Queued) // and stays
 	const passed = 30 * time.Second
 	left := func() time.Duration {
-		return min(client.PTTL(ctx, "{k}\x01z").Val(), client.PTTL(ctx, "{k}\x01h").Val())
+		return min(client.PTTL(ctx, "{k}\x01y").Val(), client.PTTL(ctx, "{k}\x01r").Val())
 	}
 	age := func() {
-		for _, key := range []string{"{k}\x01z", "{k}\x01h"} {
+		for _, key := range []string{"{k}\x01y", "{k}\x01r"} {
 			if err := client.PExpire(ctx, key, passed).Err(); err != nil {
 				t.Fatal(err)
 			}

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -92,6 +93,7 @@ func (o *opener) Open(opts driver.Options) (driver.Driver, error) {
 	switch c := o.client.(type) {
 	case *redis.ClusterClient:
 		d.cluster, d.honorsDeadline = c, c.Options().ContextTimeoutEnabled
+		d.bySlot.Store(true)
 		if d.honorsDeadline {
 			d.shortTimeoutClient = c
 		}
@@ -174,6 +176,7 @@ type redisDriver struct {
 	settings settings
 	prefix   string
 	log      logger
+	bySlot   atomic.Bool        // tokens are counted for each slot: there is a cluster
 	name     string             // random; part of the names of this driver's channels
 	info     redisnode.InfoText // preceded by the channel, except on a cluster
 	plain    redisnode.InfoText // without a channel
@@ -208,30 +211,47 @@ func millis(d time.Duration) string {
 	return strconv.FormatInt(int64((d+time.Millisecond-1)/time.Millisecond), 10)
 }
 
-func (d *redisDriver) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
+func (d *redisDriver) Acquire(ctx context.Context, r driver.Request) (st driver.State, err error) {
 	if err := ctx.Err(); err != nil {
 		return driver.State{}, driver.Classify(err, driver.Transient) // nothing was sent
 	}
 	if !capabilities().Supports(r.Mode) {
 		return driver.State{}, fmt.Errorf("%w: mode %s", driver.ErrUnsupported, r.Mode)
 	}
-	n, err := d.namesOf(r.Key)
-	if err != nil {
-		return driver.State{}, err
-	}
 	if d.settings.replicas > 0 && d.isRetired(r.ID) {
 		return driver.State{Phase: driver.Gone}, nil // the engine submits the claim with another ID
 	}
-	if slot := d.slotOf(n.lock); r.Wait && !d.subscriptions.ready(slot) {
-		// A waiter that is not subscribed delays the waiters behind it until its next heartbeat. So
-		// a claim is queued only after the first attempt to subscribe.
-		st, err := d.submit(ctx, r, n, false)
-		if err != nil || st.Phase == driver.Held {
-			return st, err
+	for range 2 {
+		var n names
+		n, err = d.namesOf(r.Key)
+		if err != nil {
+			return driver.State{}, err
 		}
-		d.subscriptions.await(ctx, slot)
+		st, err = d.acquire(ctx, r, n)
+		if !d.isHiddenCluster(n, err) {
+			break
+		}
 	}
-	return d.submit(ctx, r, n, r.Wait)
+	return st, err
+}
+
+func (d *redisDriver) acquire(ctx context.Context, r driver.Request, n names) (driver.State, error) {
+	slot := d.slotOf(n.lock)
+	if !r.Wait || d.subscriptions.ready(slot) {
+		return d.submit(ctx, r, n, r.Wait)
+	}
+	// A waiter that is not subscribed delays the waiters behind it until its next heartbeat. So a
+	// claim is queued only after the first attempt to subscribe.
+	first, err := d.submit(ctx, r, n, false)
+	if err != nil || first.Phase == driver.Held {
+		return first, err
+	}
+	d.subscriptions.await(ctx, slot)
+	st, err := d.submit(ctx, r, n, true)
+	if err != nil && ctx.Err() != nil && driver.ClassOf(err) == driver.Transient {
+		return first, nil // the wait is over, and nothing more was sent: another claim held the lock
+	}
+	return st, err
 }
 
 // maxRepeats is how often a script is called again because it has left dead waiters. It is twice
@@ -259,7 +279,7 @@ func (d *redisDriver) submitOnce(ctx context.Context, r driver.Request, n names,
 	if r.Tokens > 1 {
 		args = append(args, r.Tokens)
 	}
-	cmd := acquireScript.Command(ctx, d.withGap(n, n.lock, n.fence, n.queue, n.waiters, n.tombstone(r.ID)), args...)
+	cmd := acquireScript.Command(ctx, d.withGap(n, n.lock, n.counter, n.queue, n.waiters, n.tombstone(r.ID)), args...)
 	var reply any
 	var err, unconfirmed error // unconfirmed: too few replicas have it
 	if d.settings.replicas > 0 {
@@ -286,6 +306,12 @@ func (d *redisDriver) submitOnce(ctx context.Context, r driver.Request, n names,
 	d.warnOnce()
 	return a, nil
 }
+
+// idLength is the length of the ID of every claim.
+const idLength = 32
+
+// unmarked follows the ID in the value of a lock for which no claim waits.
+const unmarked = "."
 
 // withGap adds the gap key if the driver leaves a gap.
 func (d *redisDriver) withGap(n names, keys ...string) []string {
@@ -329,53 +355,4 @@ func (d *redisDriver) slotOf(lock string) int {
 		return 0
 	}
 	return slotOf(lock)
-}
-
-func (d *redisDriver) Release(ctx context.Context, r driver.Ref) (driver.State, error) {
-	tombstone := "0"
-	if r.Unanswered {
-		tombstone = millis(driver.TombstoneTTL(r.TTL))
-	}
-	return d.remove(ctx, r.Key, r.ID, tombstone, "", mayInline)
-}
-
-// Evict is a release for which the token must match. The owner is notified.
-func (d *redisDriver) Evict(ctx context.Context, key, id string, token int64) (driver.State, error) {
-	return d.remove(ctx, key, id, "0", strconv.FormatInt(token, 10), notInline)
-}
-
-func (d *redisDriver) remove(ctx context.Context, key, id, tombstone, token string, mode callMode) (driver.State, error) {
-	n, err := d.namesOf(key)
-	if err != nil {
-		return driver.State{}, err
-	}
-	keys, args := []string{n.lock, n.fence, n.queue, n.waiters}, []any{id}
-	if tombstone != "0" || token != "" || d.settings.gap > 0 {
-		keys, args = append(keys, n.tombstone(id), n.gap), append(args, tombstone, millis(d.settings.gap), token)
-	}
-	d.forget(id) // whatever the answer: a released claim does not wait
-	reply, err := d.call(ctx, releaseScript.Command(ctx, keys, args...), mode)
-	if err != nil {
-		return driver.State{}, err
-	}
-	a, err := parseAnswer(reply, driver.Ref{Key: key, ID: id}, time.Time{})
-	if a.more {
-		d.work.Go(func() { d.grantLater(n) })
-	}
-	return a.state, err
-}
-
-// grantLater continues a release that has dropped as many dead waiters as one script may. If it
-// fails, the heartbeat of a waiter does the same.
-func (d *redisDriver) grantLater(n names) {
-	for range maxRepeats {
-		ctx, cancel := context.WithTimeout(d.ctx, tripTimeout)
-		cmd := renewQueueScript.Command(ctx, d.withGap(n, n.lock, n.fence, n.queue, n.waiters), d.name, noChannel)
-		reply, err := d.call(ctx, cmd, notInline)
-		cancel()
-		list, _ := reply.([]any)
-		if err != nil || len(list) < 2 {
-			return
-		}
-	}
 }

@@ -250,7 +250,7 @@ func (r *renewal) command(ctx context.Context, b *batch) *command {
 		ref := r.refs[c]
 		args = append(args, ref.ID, millis(ref.TTL), millis(driver.Heartbeat(ref.TTL)))
 	}
-	return renewQueueScript.Command(ctx, d.withGap(n, n.lock, n.fence, n.queue, n.waiters), args...)
+	return renewQueueScript.Command(ctx, d.withGap(n, n.lock, n.counter, n.queue, n.waiters), args...)
 }
 
 // recordTokens reads the answer of renew_held.lua. It returns the claims that were not held, each

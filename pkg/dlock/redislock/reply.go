@@ -20,11 +20,15 @@ type answer struct {
 	retry        bool // nothing was stored: call again, because dead waiters are left to drop
 }
 
-// parseAnswer reads "<phase> <id> <token>". For a waiter, the number of claims ahead, the recheck
-// time and possibly "unsubscribed" follow; for a released claim, possibly "more". An answer about
-// another claim is an error.
+// parseAnswer reads the value of a lock that the claim had until now, or "<phase> <id> <token>". For a
+// waiter, the number of claims ahead, the recheck time and possibly "unsubscribed" follow; for a
+// released claim, possibly "more". An answer about another claim is an error.
 func parseAnswer(reply any, r driver.Ref, sent time.Time) (answer, error) {
-	word, rest, _ := strings.Cut(redisnode.Text(reply), " ")
+	text := redisnode.Text(reply)
+	if len(text) > len(r.ID)+2 && text[:len(r.ID)] == r.ID {
+		return parseValue(text[len(r.ID)+2:], r, sent)
+	}
+	word, rest, _ := strings.Cut(text, " ")
 	id, rest, _ := strings.Cut(rest, " ")
 	phase, known := phases[word]
 	if (!known && word != "again" && word != "full") || id != r.ID {
@@ -44,6 +48,18 @@ func parseAnswer(reply any, r driver.Ref, sent time.Time) (answer, error) {
 	if phase == driver.Queued {
 		a.parseQueued(rest)
 	}
+	a.setUntil(r, sent)
+	return a, nil
+}
+
+// parseValue reads what follows the ID and the mark in the value of a lock.
+func parseValue(text string, r driver.Ref, sent time.Time) (answer, error) {
+	digits, _, _ := strings.Cut(text, " ")
+	token, err := strconv.ParseInt(digits, 10, 64)
+	if err != nil {
+		return answer{}, fmt.Errorf("%w: token %q", ErrUnexpectedReply, digits)
+	}
+	a := answer{state: driver.State{Phase: driver.Held, Token: token}}
 	a.setUntil(r, sent)
 	return a, nil
 }

@@ -35,16 +35,40 @@ func TestScriptTokensOfAFreeLock(t *testing.T) {
 			s.T = t
 			s.use(fmt.Sprint("k", i))
 			if tc.last > 0 {
-				s.do("SET", s.n.fence, tc.last)
+				s.do("SET", s.n.counter, tc.last)
 			}
 			if tc.behindADeadWaiter {
 				s.wait("f", 0, 0, 0, "-")
 			}
 			s.acquire("a", 30_000, 0, tc.tokens, fmt.Sprint("held a ", tc.want))
-			s.stored(fmt.Sprintf(`a %d %d.42 - {"of": "a"}`, tc.want, scriptSecond), 30_000)
+			s.stored(fmt.Sprintf(`a. %d %d - {"of": "a"}`, tc.want, max(tc.tokens, 1)), 30_000)
 			s.lastToken(tc.wantLast)
 			s.queued("")
 		})
+	}
+}
+
+// The first waiter marks the value of the lock, and only values of this library.
+func TestScriptMarks(t *testing.T) {
+	s := newScriptLock(t)
+	for i, tc := range []struct{ value, want string }{
+		{`c. 7 1 - {}`, `c+ 7 1 - {}`},
+		{`c+ 7 1 - {}`, `c+ 7 1 - {}`},
+		{`c. plain`, `c. plain`},
+		{`c.7 1 - {}`, `c.7 1 - {}`},
+		{`c 7 1700000005.42 9 {}`, `c 7 1700000005.42 9 {}`}, // of redlock
+		{`plain`, `plain`},
+	} {
+		s.use(fmt.Sprint("k", i))
+		s.do("SET", s.n.lock, expandIDs(tc.value), "PX", 5000)
+		s.acquire("b", 30_000, 3000, 0, "queued b 0 1 5002")
+		s.stored(tc.want, 5000)
+		s.do("SET", s.n.lock, expandIDs(tc.value), "PX", 5000) // as if the mark was lost
+		s.renew("b", "queued b 0 1 5002")
+		s.stored(tc.want, 5000)
+		s.do("SET", s.n.lock, expandIDs(tc.value), "PX", 5000)
+		s.acquire("b", 30_000, 3000, 0, "queued b 0 1 5002") // in the general way
+		s.stored(tc.want, 5000)
 	}
 }
 
@@ -76,9 +100,9 @@ func TestScriptTokensOfGrants(t *testing.T) {
 				s.use(path + tc.name)
 				s.acquire("a", 30_000, 0, 0, fmt.Sprint("held a ", start))
 				s.acquire("b", 30_000, 3000, tc.tokens, "queued b 0 1 30002")
-				s.do("DEL", s.n.fence)
+				s.do("DEL", s.n.counter)
 				if tc.last > 0 {
-					s.do("SET", s.n.fence, tc.last)
+					s.do("SET", s.n.counter, tc.last)
 				}
 				left := int64(3000)
 				switch path {
@@ -91,7 +115,7 @@ func TestScriptTokensOfGrants(t *testing.T) {
 					s.renew("b", fmt.Sprint("held b ", tc.want))
 					left = 20_000
 				}
-				s.stored(fmt.Sprintf(`b %d %d.42 dlock:p {"of": "b"}`, tc.want, scriptSecond), left)
+				s.stored(fmt.Sprintf(`b. %d %d dlock:p {"of": "b"}`, tc.want, max(tc.tokens, 1)), left)
 				s.lastToken(tc.wantLast)
 				s.queued("")
 			})
@@ -121,7 +145,7 @@ func TestScriptQueues(t *testing.T) {
 	s.expires(s.n.queue, 60_000)
 	s.expires(s.n.waiters, 60_000)
 	s.queued("b+1000000 c+2500006 d+10999965")
-	s.stored(fmt.Sprintf(`a %d %d.42 - {"of": "a"}`, scriptStart, scriptSecond), 19_001)
+	s.stored(fmt.Sprintf(`a+ %d 1 - {"of": "a"}`, scriptStart), 19_001)
 }
 
 // A claim that arrives after the clock was set back is placed behind the others.
@@ -161,7 +185,7 @@ func TestScriptSubmitsAgain(t *testing.T) {
 	s.acquire("a", 30_000, 3000, 0, fmt.Sprint("held a ", scriptStart))
 	s.now += 5_000_000
 	s.acquire("a", 10_000, 3000, 0, fmt.Sprint("held a ", scriptStart))
-	s.stored(fmt.Sprintf(`a %d %d.42 - {"of": "a"}`, scriptStart, scriptSecond), 10_000)
+	s.stored(fmt.Sprintf(`a. %d 1 - {"of": "a"}`, scriptStart), 10_000)
 	s.now = scriptStart
 	s.acquire("b", 30_000, 3000, 0, "queued b 0 1 15002")
 	s.wait("c", 1, 3_000_000, 1, "-")
@@ -202,12 +226,12 @@ func TestScriptNewcomerServesWaiters(t *testing.T) {
 	s.wait("b", 1, 1, 0, "-")
 	s.wait("c", 2, 2_000_500, 0, "-")
 	s.acquire("d", 30_000, 3000, 0, "queued d 0 2 3")
-	s.stored(fmt.Sprintf(`b %d %d.42 - {"of": "b"}`, scriptStart, scriptSecond), 1)
+	s.stored(fmt.Sprintf(`b+ %d 1 - {"of": "b"}`, scriptStart), 1)
 	s.queued("c+2 d+3")
 	s.expires(s.n.queue, 60_000)
 	s.do("DEL", s.n.lock)
 	s.acquire("e", 30_000, 0, 0, "gone e 0")
-	s.stored(fmt.Sprintf(`c %d %d.42 - {"of": "c"}`, scriptStart+1, scriptSecond), 2001)
+	s.stored(fmt.Sprintf(`c+ %d 1 - {"of": "c"}`, scriptStart+1), 2001)
 	s.queued("d+3")
 }
 
@@ -332,7 +356,7 @@ func TestScriptGap(t *testing.T) {
 		s.stored("", -2)
 		s.now += int64(ms) * 1000
 		s.renew("c", "queued c 0 1 50")
-		s.stored(fmt.Sprintf(`b %d %d.%d - {"of": "b"}`, s.now, s.now/1e6, s.now%1e6), 2000-int64(ms))
+		s.stored(fmt.Sprintf(`b+ %d 1 - {"of": "b"}`, s.now), 2000-int64(ms))
 		s.renew("c", "queued c 0 1 50")
 	}
 	s.use("free")

@@ -27,7 +27,7 @@ func TestScriptReleases(t *testing.T) {
 	usualAndGeneral(t, func(s *scriptLock, release func(letter, want string)) {
 		s.acquire("a", 30_000, 0, 0, fmt.Sprint("held a ", scriptStart))
 		release("b", "gone b 0")
-		s.stored(fmt.Sprintf(`a %d %d.42 - {"of": "a"}`, scriptStart, scriptSecond), 30_000)
+		s.stored(fmt.Sprintf(`a. %d 1 - {"of": "a"}`, scriptStart), 30_000)
 		release("a", "held a 0")
 		s.stored("", -2)
 		s.lastToken(scriptStart)
@@ -50,7 +50,26 @@ func TestScriptReleasesWaiters(t *testing.T) {
 		release("b", "queued b 0")
 		release("c", "gone c 0")
 		s.queued("d+2")
-		s.stored(fmt.Sprintf(`a %d %d.42 - {"of": "a"}`, scriptStart, scriptSecond), 30_000)
+		s.stored(fmt.Sprintf(`a+ %d 1 - {"of": "a"}`, scriptStart), 30_000)
+	})
+}
+
+// The value of the next holder is marked if more claims wait, so that its release serves them. A marked
+// lock whose waiters have gone is freed.
+func TestScriptMarksTheNextHolder(t *testing.T) {
+	usualAndGeneral(t, func(s *scriptLock, release func(letter, want string)) {
+		s.listen("dlock:p")
+		s.acquire("a", 30_000, 0, 0, fmt.Sprint("held a ", scriptStart))
+		for i, letter := range []string{"b", "c", "d"} {
+			s.wait(letter, int64(i), 1000, 0, "dlock:p")
+		}
+		release("a", "held a 0")
+		s.stored(fmt.Sprintf(`b+ %d 1 dlock:p {"of": "b"}`, scriptStart+1), 1)
+		release("b", "held b 0")
+		s.stored(fmt.Sprintf(`c+ %d 1 dlock:p {"of": "c"}`, scriptStart+2), 1)
+		release("d", "queued d 0")
+		release("c", "held c 0")
+		s.stored("", -2)
 	})
 }
 
@@ -68,12 +87,12 @@ func TestScriptGrantsToTheLiving(t *testing.T) {
 			s.wait("d", 2, left, 0, channel)
 			s.wait("e", 3, left, 0, channel)
 			release("a", "held a 0")
-			s.stored(fmt.Sprintf(`d %d %d.42 %s {"of": "d"}`, scriptStart+1, scriptSecond, channel), (left+999)/1000)
+			s.stored(fmt.Sprintf(`d+ %d 1 %s {"of": "d"}`, scriptStart+1, channel), (left+999)/1000)
 			s.hears(p, fmt.Sprintf("held %s d %d", s.n.lock, scriptStart+1))
 			s.queued("e+3")
 			s.record("e", left, fmt.Sprintf(`%d.45 1 0 %s {"of": "e"}`, scriptSecond, channel))
 			release("d", "held d 0")
-			s.stored(fmt.Sprintf(`e %d %d.42 %s {"of": "e"}`, scriptStart+2, scriptSecond, channel), (left+999)/1000)
+			s.stored(fmt.Sprintf(`e. %d 1 %s {"of": "e"}`, scriptStart+2, channel), (left+999)/1000)
 			s.hears(p, fmt.Sprintf("held %s e %d", s.n.lock, scriptStart+2))
 			s.queued("")
 			_ = p.Close()
@@ -104,7 +123,7 @@ func TestScriptPublishesNothing(t *testing.T) {
 		s.acquire("a", 30_000, 0, 0, fmt.Sprint("held a ", scriptStart))
 		s.acquire("b", 30_000, 3000, 0, "queued b 0 1 30002")
 		release("a", "held a 0")
-		s.stored(fmt.Sprintf(`b %d %d.42 - {"of": "b"}`, scriptStart+1, scriptSecond), 3000)
+		s.stored(fmt.Sprintf(`b. %d 1 - {"of": "b"}`, scriptStart+1), 3000)
 		s.hears(p)
 	})
 }
@@ -117,7 +136,7 @@ func TestScriptClampsDeadlines(t *testing.T) {
 		s.wait("b", 0, 3_000_001, 0, "dlock:p")
 		s.wait("c", 1, 3_600_000_000, 1, "dlock:p")
 		release("a", "held a 0")
-		s.stored(fmt.Sprintf(`b %d %d.42 dlock:p {"of": "b"}`, scriptStart+1, scriptSecond), 3000)
+		s.stored(fmt.Sprintf(`b+ %d 1 dlock:p {"of": "b"}`, scriptStart+1), 3000)
 		s.record("c", 3_000_000, fmt.Sprintf(`%d.43 1 1 dlock:p {"of": "c"}`, scriptSecond))
 	})
 }
@@ -133,7 +152,7 @@ func TestScriptDropsDamagedRecords(t *testing.T) {
 		s.do("HSET", s.n.waiters, scriptID("c"), "9999999999999999 damaged")
 		s.do("HSET", s.n.waiters, scriptID("d"), "damaged")
 		release("a", "held a 0")
-		s.stored(fmt.Sprintf(`e %d %d.42 - {"of": "e"}`, scriptStart+1, scriptSecond), 1000)
+		s.stored(fmt.Sprintf(`e. %d 1 - {"of": "e"}`, scriptStart+1), 1000)
 		s.queued("")
 	})
 }
@@ -148,14 +167,14 @@ func TestScriptPassesOver(t *testing.T) {
 		s.wait("d", 2, 1_000_000, 2, "dlock:nobody")
 		s.wait("e", 3, 1_000_000, 0, "-")
 		release("a", "held a 0")
-		s.stored(fmt.Sprintf(`d %d %d.42 dlock:nobody {"of": "d"}`, scriptStart+1, scriptSecond), 1000)
+		s.stored(fmt.Sprintf(`d+ %d 1 dlock:nobody {"of": "d"}`, scriptStart+1), 1000)
 		s.record("b", 1_000_000, fmt.Sprintf(`%d.42 1 1 dlock:nobody {"of": "b"}`, scriptSecond))
 		s.record("c", 1_000_000, fmt.Sprintf(`%d.43 1 1 {dlock:nobody} {"of": "c"}`, scriptSecond))
 		release("d", "held d 0")
-		s.stored(fmt.Sprintf(`e %d %d.42 - {"of": "e"}`, scriptStart+2, scriptSecond), 1000)
+		s.stored(fmt.Sprintf(`e+ %d 1 - {"of": "e"}`, scriptStart+2), 1000)
 		s.queued("b+0 c+1")
 		release("e", "held e 0") // no other is preferred, so the first is served
-		s.stored(fmt.Sprintf(`b %d %d.42 dlock:nobody {"of": "b"}`, scriptStart+3, scriptSecond), 1000)
+		s.stored(fmt.Sprintf(`b+ %d 1 dlock:nobody {"of": "b"}`, scriptStart+3), 1000)
 		s.record("c", 1_000_000, fmt.Sprintf(`%d.43 1 1 {dlock:nobody} {"of": "c"}`, scriptSecond))
 	})
 }
@@ -182,7 +201,7 @@ func TestScriptGrantsToTheFirstOfMany(t *testing.T) {
 		s.acquire("a", 30_000, 0, 0, fmt.Sprint("held a ", scriptStart))
 		s.crowd(200, 0, 1_000_000)
 		release("a", "held a 0")
-		s.stored(fmt.Sprintf("%032x %d %d.42 - {}", 0, scriptStart+1, scriptSecond), 1000)
+		s.stored(fmt.Sprintf("%032x+ %d 1 - {}", 0, scriptStart+1), 1000)
 		if n := s.do("ZCARD", s.n.queue); n != int64(199) {
 			s.Errorf("%d of 200 wait", n)
 		}
@@ -197,7 +216,7 @@ func TestScriptFindsTheLivingInALaterChunk(t *testing.T) {
 	s.crowd(300, 1, 0)
 	s.wait("c", 1000, 1_000_000, 0, "-")
 	s.release("a", "held a 0")
-	s.stored(fmt.Sprintf(`c %d %d.42 - {"of": "c"}`, scriptStart+1, scriptSecond), 1000)
+	s.stored(fmt.Sprintf(`c+ %d 1 - {"of": "c"}`, scriptStart+1), 1000)
 	s.record("b", 1_000_000, fmt.Sprintf(`%d.42 1 1 dlock:nobody {"of": "b"}`, scriptSecond))
 	s.queued("b+0")
 }
@@ -268,7 +287,7 @@ func TestScriptUsualCasesAreShort(t *testing.T) {
 	s.listen("{k}:p")
 	sharded := s.channel + " {}"
 	s.listen("dlock:p")
-	keys := []string{s.n.lock, s.n.fence, s.n.queue, s.n.waiters, s.n.tombstone("x")}
+	keys := []string{s.n.lock, s.n.counter, s.n.queue, s.n.waiters, s.n.tombstone("x")}
 	who := s.channel + " {}"
 	for _, tc := range []struct {
 		name, want string
@@ -277,13 +296,13 @@ func TestScriptUsualCasesAreShort(t *testing.T) {
 		args       []any
 	}{
 		{"free", "exists set set time", acquireScript.Source, keys, []any{scriptID("a"), 30_000, 3000, who}},
-		{"queue", "exists get hsetnx pexpire pexpire pttl time zadd zcard", acquireScript.Source, keys, []any{scriptID("b"), 30_000, 3000, who}},
+		{"queue", "exists get hsetnx pexpire pexpire pttl setrange time zadd zcard", acquireScript.Source, keys, []any{scriptID("b"), 30_000, 3000, who}},
 		{"try", "exists get zcard", acquireScript.Source, keys, []any{scriptID("c"), 30_000, 0, who}},
-		{"grant", "get hdel hget publish pubsub|numsub set set time zrange zrem", releaseScript.Source, keys[:4], []any{scriptID("a")}},
-		{"leave", "del get zrange", releaseScript.Source, keys[:4], []any{scriptID("b")}},
+		{"grant", "get hdel hget publish pubsub|numsub set set time zrange zrem", releaseScript.Source, keys[:4], []any{scriptID("a") + "."}},
+		{"leave", "del get", releaseScript.Source, keys[:4], []any{scriptID("b") + "."}},
 		{"hold", "exists set set time", acquireScript.Source, keys, []any{scriptID("d"), 30_000, 3000, who, 2}},
-		{"sharded queue", "exists get hsetnx pexpire pexpire pttl time zadd zcard", acquireScript.Source, keys, []any{scriptID("e"), 30_000, 3000, sharded}},
-		{"sharded grant", "get hdel hget pubsub|shardnumsub set set spublish time zrange zrem", releaseScript.Source, keys[:4], []any{scriptID("d")}},
+		{"sharded queue", "exists get hsetnx pexpire pexpire pttl setrange time zadd zcard", acquireScript.Source, keys, []any{scriptID("e"), 30_000, 3000, sharded}},
+		{"sharded grant", "get hdel hget pubsub|shardnumsub set set spublish time zrange zrem", releaseScript.Source, keys[:4], []any{scriptID("d") + "."}},
 		{"renew", "get pexpire", renewHeldScript.Source, keys[:1], []any{"echo", scriptID("e"), 30_000}},
 	} {
 		s.check(s.client.ConfigResetStat(context.Background()).Err())

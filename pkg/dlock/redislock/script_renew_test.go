@@ -61,7 +61,7 @@ func TestScriptRenewalGrants(t *testing.T) {
 	s.hears(p, fmt.Sprint("held k b ", scriptStart))
 	s.record("c", 2_000_000, fmt.Sprintf(`%d.43 1 0 dlock:p {"of": "c"}`, scriptSecond))
 	s.renew("b c", fmt.Sprint("held b ", scriptStart), "queued c 0 1 20002")
-	s.stored(fmt.Sprintf(`b %d %d.42 dlock:p {"of": "b"}`, scriptStart, scriptSecond), 20_000)
+	s.stored(fmt.Sprintf(`b+ %d 1 dlock:p {"of": "b"}`, scriptStart), 20_000)
 	s.hears(p)
 }
 
@@ -139,34 +139,34 @@ func TestScriptRenewsHeld(t *testing.T) {
 	}
 }
 
-// Inspect returns the time, the holder, the last token and the queue in pages.
+// Inspect returns the time, the holder and the queue in pages.
 func TestScriptInspects(t *testing.T) {
 	s := newScriptLock(t)
-	keys := []string{s.n.lock, s.n.queue, s.n.waiters, s.n.fence}
+	keys := []string{s.n.lock, s.n.queue, s.n.waiters}
 	inspect := func(from, want string) []string {
 		t.Helper()
 		got := s.texts(s.run(inspectScript.Source, keys, from))
-		s.equal("what is shown first", strings.Join(got[:min(len(got), 5)], "|"), want)
-		return got[min(len(got), 5):]
+		s.equal("what is shown first", strings.Join(got[:min(len(got), 4)], "|"), want)
+		return got[min(len(got), 4):]
 	}
-	inspect("-inf", fmt.Sprint(scriptStart, "||-2||"))
+	inspect("-inf", fmt.Sprint(scriptStart, "||-2|"))
 	s.acquire("a", 30_000, 0, 0, fmt.Sprint("held a ", scriptStart))
-	value := fmt.Sprintf(`=%s %d %d.42 - {"of": "a"}`, scriptID("a"), scriptStart, scriptSecond)
+	value := fmt.Sprintf(`=%s+ %d 1 - {"of": "a"}`, scriptID("a"), scriptStart)
 	s.wait("b", 0, 1_000_000, 0, "-")
 	s.wait("c", 1, 1_000_000, 0, "-")
 	s.do("HDEL", s.n.waiters, scriptID("b"))
-	rest := inspect("-inf", fmt.Sprintf("%d|%s|30000||%d", scriptStart, value, scriptStart))
+	rest := inspect("-inf", fmt.Sprintf("%d|%s|30000|", scriptStart, value))
 	s.equal("the queue", strings.Join(rest, "|"), fmt.Sprintf(`%s||%s|%d %d.43 1 0 - {"of": "c"}`,
 		scriptID("b"), scriptID("c"), scriptStart+1_000_000, scriptSecond))
 
 	s.use("long")
-	keys = []string{s.n.lock, s.n.queue, s.n.waiters, s.n.fence}
+	keys = []string{s.n.lock, s.n.queue, s.n.waiters}
 	s.crowd(501, 0, 1_000_000)
-	rest = inspect("-inf", fmt.Sprintf("%d||-2|(%d|", scriptStart, scriptStart+499))
+	rest = inspect("-inf", fmt.Sprintf("%d||-2|(%d", scriptStart, scriptStart+499))
 	if len(rest) != 1000 || rest[998] != fmt.Sprintf("%032x", 499) {
 		t.Errorf("a page has %d elements", len(rest))
 	}
-	rest = inspect(fmt.Sprint("(", scriptStart+499), fmt.Sprintf("%d||-2||", scriptStart))
+	rest = inspect(fmt.Sprint("(", scriptStart+499), fmt.Sprintf("%d||-2|", scriptStart))
 	if len(rest) != 2 || rest[0] != fmt.Sprintf("%032x", 500) {
 		t.Errorf("the last page is %q", rest)
 	}
@@ -183,7 +183,7 @@ func TestScriptLooks(t *testing.T) {
 	look("b", fmt.Sprint(scriptStart, "||-2|0"))
 	s.acquire("a", 30_000, 0, 0, fmt.Sprint("held a ", scriptStart))
 	s.wait("b", 0, 1_000_000, 0, "-")
-	value := fmt.Sprintf(`=%s %d %d.42 - {"of": "a"}`, scriptID("a"), scriptStart, scriptSecond)
+	value := fmt.Sprintf(`=%s+ %d 1 - {"of": "a"}`, scriptID("a"), scriptStart)
 	look("b", fmt.Sprintf("%d|%s|30000|0", scriptStart, value))
 	s.wait("c", 1, 1_000_000, 0, "-")
 	look("b", fmt.Sprintf("%d|%s|30000|1", scriptStart, value))

@@ -46,6 +46,7 @@ func (s *scriptLock) use(key string) {
 	n, err := (&redisDriver{}).namesOf(key)
 	s.check(err)
 	s.n, s.now = n, scriptStart
+	s.do("DEL", s.n.counter) // which other locks may share
 }
 
 func (s *scriptLock) check(err error) {
@@ -70,12 +71,14 @@ func (s *scriptLock) do(words ...any) any {
 
 func scriptID(letter string) string { return strings.Repeat(letter, 32) }
 
-// expandIDs replaces the short names of claims in tests: a letter stands for 32 of it.
+// expandIDs replaces the short names of claims in tests: a letter stands for 32 of it, and a mark may
+// follow.
 func expandIDs(text string) string {
 	words := strings.Split(text, " ")
 	for i, w := range words {
-		if len(w) == 1 && w >= "a" && w <= "f" {
-			words[i] = scriptID(w)
+		letter := strings.TrimRight(w, ".+")
+		if len(letter) == 1 && len(w) <= 2 && letter >= "a" && letter <= "f" {
+			words[i] = scriptID(letter) + w[1:]
 		}
 	}
 	return strings.Join(words, " ")
@@ -93,7 +96,7 @@ func (s *scriptLock) equal(what, got, want string) {
 // it out.
 func (s *scriptLock) acquire(letter string, ttl, heartbeat, tokens int, want string) {
 	s.Helper()
-	keys := []string{s.n.lock, s.n.fence, s.n.queue, s.n.waiters, s.n.tombstone(scriptID(letter))}
+	keys := []string{s.n.lock, s.n.counter, s.n.queue, s.n.waiters, s.n.tombstone(scriptID(letter))}
 	if s.gap {
 		keys = append(keys, s.n.gap)
 	}
@@ -107,21 +110,25 @@ func (s *scriptLock) acquire(letter string, ttl, heartbeat, tokens int, want str
 // release releases a claim in the usual way.
 func (s *scriptLock) release(letter, want string) {
 	s.Helper()
-	keys := []string{s.n.lock, s.n.fence, s.n.queue, s.n.waiters}
-	s.equal("the answer to "+letter, fmt.Sprint(s.run(releaseScript.Source, keys, scriptID(letter))), want)
+	keys := []string{s.n.lock, s.n.counter, s.n.queue, s.n.waiters}
+	got := fmt.Sprint(s.run(releaseScript.Source, keys, scriptID(letter)+unmarked))
+	if strings.HasPrefix(got, scriptID(letter)) { // the value that the lock had
+		got = expandIDs("held " + letter + " 0")
+	}
+	s.equal("the answer to "+letter, got, want)
 }
 
 // releaseWith releases a claim with all optional arguments.
 func (s *scriptLock) releaseWith(letter string, tombstone, gap int, must, want string) {
 	s.Helper()
-	keys := []string{s.n.lock, s.n.fence, s.n.queue, s.n.waiters, s.n.tombstone(scriptID(letter)), s.n.gap}
-	s.equal("the answer to "+letter, fmt.Sprint(s.run(releaseScript.Source, keys, scriptID(letter), tombstone, gap, must)), want)
+	keys := []string{s.n.lock, s.n.counter, s.n.queue, s.n.waiters, s.n.tombstone(scriptID(letter)), s.n.gap}
+	s.equal("the answer to "+letter, fmt.Sprint(s.run(releaseScript.Source, keys, scriptID(letter)+unmarked, tombstone, gap, must)), want)
 }
 
 // renew renews claims of one process with a TTL of 20 s and a heartbeat of 2 s.
 func (s *scriptLock) renew(letters string, want ...string) {
 	s.Helper()
-	keys := []string{s.n.lock, s.n.fence, s.n.queue, s.n.waiters}
+	keys := []string{s.n.lock, s.n.counter, s.n.queue, s.n.waiters}
 	if s.gap {
 		keys = append(keys, s.n.gap)
 	}
@@ -152,6 +159,15 @@ func (s *scriptLock) wait(letter string, arrival, left int64, mark int, channel 
 	s.do("ZADD", s.n.queue, scriptStart+arrival, expandIDs(letter))
 	s.do("HSET", s.n.waiters, expandIDs(letter), fmt.Sprintf(`%d %d.%d 1 %d %s {"of": "%s"}`,
 		s.now+left, scriptSecond, 42+arrival, mark, channel, letter))
+	s.mark()
+}
+
+// mark marks the value of the lock, as a script does that stores a waiter.
+func (s *scriptLock) mark() {
+	s.Helper()
+	if value, _ := s.do("GET", s.n.lock).(string); len(value) > 32 && value[32:33] == unmarked {
+		s.do("SETRANGE", s.n.lock, 32, "+")
+	}
 }
 
 // crowd stores many waiters, the first of which arrived at a time after the start. It calls the
@@ -166,6 +182,7 @@ func (s *scriptLock) crowd(n int, arrival, left int64) {
   server.call('HSET', KEYS[2], id, ARGV[4] .. ' 1.1 1 0 - {}')
 end`, []string{s.n.queue, s.n.waiters}, first, min(first+part, n), scriptStart+arrival, s.now+left)
 	}
+	s.mark()
 }
 
 // stored checks the value of the lock, and how many milliseconds are left of it.
@@ -183,11 +200,11 @@ func (s *scriptLock) expires(key string, left int64) {
 	}
 }
 
-// lastToken checks the counter, which is kept for a day from now.
+// lastToken checks the counter, which does not expire.
 func (s *scriptLock) lastToken(want int64) {
 	s.Helper()
-	s.equal("the last token", fmt.Sprint(s.do("GET", s.n.fence)), fmt.Sprint(want))
-	s.expires(s.n.fence, 86_400_000)
+	s.equal("the last token", fmt.Sprint(s.do("GET", s.n.counter)), fmt.Sprint(want))
+	s.expires(s.n.counter, -1)
 }
 
 // queued checks the places: each has a letter and its arrival after the start.

@@ -2,7 +2,9 @@ package redislock_test
 
 import (
 	"math/rand/v2"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -26,7 +28,7 @@ func TestScriptSimulation(t *testing.T) {
 		Open: func(s *sim.Simulation) (sim.Store, func() error, error) {
 			store, err := simredis.NewStore(s, []string{addr}, func(c []redis.UniversalClient) driver.Opener { return redislock.New(c[0]) })
 			suspend.Simulate(s.Slept)
-			return fragileStore{store, s}, func() error { suspend.Simulate(nil); return store.Close() }, err
+			return &fragileStore{Store: store, sim: s}, func() error { suspend.Simulate(nil); return store.Close() }, err
 		},
 	}.Run(t)
 }
@@ -35,13 +37,37 @@ func TestScriptSimulation(t *testing.T) {
 type fragileStore struct {
 	*simredis.Store
 	sim *sim.Simulation
+
+	mu             sync.Mutex
+	wentBack, lost bool // the clock was set back, or the last token of a lock was lost
 }
 
-// Damage loses one half of a queue or both, makes deadlines wrong, or hides the subscribers from
-// the server.
-func (f fragileStore) Damage(r *rand.Rand) {
+// Advance does not set the clock back after a token was lost: nothing then keeps tokens increasing.
+func (f *fragileStore) Advance(d time.Duration) {
+	f.mu.Lock()
+	f.wentBack = f.wentBack || d < 0
+	lost := f.lost
+	f.mu.Unlock()
+	if d >= 0 || !lost {
+		f.Store.Advance(d)
+	}
+}
+
+// loseToken loses the last token of a lock, unless the clock was set back.
+func (f *fragileStore) loseToken(key string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.wentBack {
+		f.lost = true
+		f.Server(0).Delete(redislock.CounterOf(key))
+	}
+}
+
+// Damage loses one half of a queue or both, or the last token, makes deadlines wrong, or hides the
+// subscribers from the server.
+func (f *fragileStore) Damage(r *rand.Rand) {
 	server, key := f.Server(0), sim.Keys()[r.IntN(2)]
-	what := r.IntN(6)
+	what := r.IntN(7)
 	f.sim.Tracef("damage %d to %s", what, key)
 	switch what {
 	case 0:
@@ -52,6 +78,8 @@ func (f fragileStore) Damage(r *rand.Rand) {
 		server.Delete(queueOf(key), waitersOf(key))
 	case 3:
 		server.SetBack(queueOf(key), waitersOf(key))
+	case 4:
+		f.loseToken(key)
 	default:
 		server.MoveAway(r.IntN(2) == 0)
 	}

@@ -35,16 +35,20 @@ var crcTable = func() (table [256]uint16) {
 }()
 
 // slotChannel returns a channel name that belongs to a slot of a cluster.
-func slotChannel(slot int, me string) string { return "{" + slotTags()[slot] + "}dlock:" + me }
+func slotChannel(slot int, me string) string { return "{" + slotTag(slot) + "}dlock:" + me }
 
-// slotTags has one hash tag for each slot. It is computed when a cluster is first used.
-var slotTags = sync.OnceValue(func() *[slots]string {
-	var tags [slots]string
-	for i, found := 0, 0; found < slots; i++ {
-		tag := strconv.FormatInt(int64(i), 36)
-		slot := slotOf(tag)
-		if tags[slot] == "" {
-			tags[slot] = tag
+// slotTag returns a hash tag of a slot.
+func slotTag(slot int) string { return strconv.FormatUint(uint64(slotTags()[slot]), 36) }
+
+// slotTags has a number for each slot. As text, with base 36, it is a hash tag of that slot.
+var slotTags = sync.OnceValue(func() *[slots]uint32 {
+	var tags [slots]uint32
+	var text []byte
+	for i, found := uint32(1), 0; found < slots; i++ {
+		text = strconv.AppendUint(text[:0], uint64(i), 36)
+		slot := slotOf(string(text))
+		if tags[slot] == 0 {
+			tags[slot] = i
 			found++
 		}
 	}

@@ -47,7 +47,7 @@ func since(at string, now int64) time.Duration {
 
 // IsOurs reports whether a value begins as this library's values do.
 func IsOurs(value string) bool {
-	if len(value) < 34 || value[32] != ' ' {
+	if len(value) < 34 || !strings.ContainsRune(" .+", rune(value[32])) {
 		return false
 	}
 	return strings.Trim(value[:32], "0123456789abcdef") == ""

@@ -1,11 +1,11 @@
 -- Submits a claim. A claim that is already stored keeps its place, and its deadline restarts.
--- KEYS lock, fence, queue, waiters, tombstone and, with plain clients, gap
+-- KEYS lock, counter, queue, waiters, tombstone and, with plain clients, gap
 -- ARGV id, ttl ms, heartbeat ms (0: does not wait), "<channel> <info>" and, if it is not 1,
 --      the number of tokens
 -- Returns a state, or "again <id> 0" if dead waiters must be dropped before it is known
 -- whether the lock is free, or "full <id> <waiters>".
 local call = redis.call -- looked up once
-local lock, fence, queue, tombstone, gap = KEYS[1], KEYS[2], KEYS[3], KEYS[5], KEYS[6]
+local lock, counter, queue, waiters, tombstone, gap = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local id, who, tokens = ARGV[1], ARGV[4], ARGV[5] or '1'
 
 -- The common case: the lock has no holder, no waiter and no tombstone.
@@ -14,13 +14,14 @@ if gap then known = call('EXISTS', lock, queue, tombstone, gap) else known = cal
 if known == 0 then
   local t = call('TIME')
   --@token
-  call('SET', lock, id .. ' ' .. token .. ' ' .. t[1] .. '.' .. t[2] .. ' ' .. who, 'PX', ARGV[2])
+  call('SET', lock, id .. '. ' .. token .. ' ' .. tokens .. ' ' .. who, 'PX', ARGV[2])
   return 'held ' .. id .. ' ' .. token
 end
 
--- The common case of a busy lock: another claim holds it, so this one waits or fails. Apart from
--- the lock and the queue, only a tombstone or a gap can exist.
-local waiters, waits = KEYS[4], ARGV[3] ~= '0'
+-- The common case of a busy lock: another claim holds it, so this one waits or fails. The first that
+-- waits marks the value, unless it is that of a plain client. Apart from the lock and the queue, only
+-- a tombstone or a gap can exist.
+local waits = ARGV[3] ~= '0'
 local value = call('GET', lock) -- fails, before anything is written, if it is not a string
 local ahead = call('ZCARD', queue)
 if value then known = known - 1 end
@@ -31,6 +32,8 @@ if value and known == 0 and ahead < 1024 and not gap and string.sub(value, 1, 32
   local micros, seconds = string.sub('00000' .. t[2], -6), ARGV[3] / 1000
   local arrival = t[1] .. micros
   local deadline = seconds % 1 == 0 and (t[1] + seconds) .. micros or string.format('%.0f', arrival + ARGV[3] * 1000)
+  -- The mark comes first: if the user may not set it, nothing is stored.
+  if string.sub(value, 33, 33) == '.' and string.find(value, '^%x+%. %d+ %d+ %S+ ') then call('SETRANGE', lock, '32', '+') end
   if call('HSETNX', waiters, id, deadline .. ' ' .. t[1] .. '.' .. t[2] .. ' ' .. tokens .. ' 0 ' .. who) == 1 then
     if ahead > 0 and call('ZCOUNT', queue, arrival, '+inf') > 0 then -- the clock was set back
       arrival = string.format('%.0f', call('ZRANGE', queue, '-1', '-1', 'WITHSCORES')[2] + 1)
@@ -86,13 +89,13 @@ end
 if known > 0 and redis.call('EXISTS', tombstone) == 1 then return 'gone ' .. id .. ' 0' end
 local free, more = not value and not in_gap(gap), false
 if free then
-  more = grant_next(lock, queue, waiters, fence)
+  more = grant_next(lock, queue, waiters, counter)
   value = redis.call('GET', lock)
 end
 local now, since, t = clock()
 if free and not value and not more then -- all waiters were dead
-  local token = next_token(fence, tokens, t)
-  hold(lock, id, token, since, who, ARGV[2])
+  local token = next_token(counter, tokens, t)
+  hold(lock, id, '.', token, tokens, who, ARGV[2])
   return 'held ' .. id .. ' ' .. token
 end
 if value and owner(value) == id then
@@ -101,6 +104,7 @@ if value and owner(value) == id then
 end
 
 if not waits then return (more and 'again ' or 'gone ') .. id .. ' 0' end
+mark(lock, value) -- first, as above
 local full = enqueue(now, since)
 if full then return 'full ' .. id .. ' ' .. full end
 redis.call('PEXPIRE', queue, KEEP_MS)

@@ -1,14 +1,16 @@
--- Shared by the scripts; replaces their line --@common. Layout 2:
---   lock       string  "<id> <token> <since> <channel> <info>", expires with the lease
+-- Shared by the scripts; replaces their line --@common. Layout 3:
+--   lock       string  "<id><mark> <token> <tokens> <channel> <info>", expires with the lease
 --   queue      zset    id -> arrival, us: max(time, arrival of the last + 1)
 --   waiters    hash    id -> "<deadline us> <since> <tokens> <skipped> <channel> <info>"
---   fence      string  the last token of this lock, kept for a day
+--   counter    string  the last token of many locks, see counterOf
 --   tombstone  string  an id that must not be stored any more
 --   gap        string  exists while the key is left free for plain clients
--- <since> is seconds and microseconds, separated by a dot. <tokens> is the number of tokens to
--- reserve. <info> comes last and may contain anything. The channel is "-" if the process is not
--- subscribed; a channel that begins with a brace is sharded. <skipped> is 1 after the waiter was
--- skipped because its channel had no subscriber, and 2 once it has renewed after that.
+-- <mark> is "+" if claims wait, and otherwise ".", so that a release need not look for them. If the
+-- mark is wrong, waiters find the free lock when they renew. <since> is seconds and microseconds,
+-- separated by a dot. <tokens> is the number of tokens to reserve, or that are reserved. <info> comes
+-- last and may contain anything. The channel is "-" if the process is not subscribed; a channel that
+-- begins with a brace is sharded. <skipped> is 1 after the waiter was skipped because its channel had
+-- no subscriber, and 2 once it has renewed after that.
 -- Times are the server's. Numbers are printed with %.0f: Lua's own conversion loses digits.
 -- Printing is expensive, so a string from the server stays a string.
 --
@@ -40,7 +42,13 @@ end
 
 local function owner(value) return value and string.sub(value, 1, 32) end
 
-local function token_of(value) return string.match(value, '^%x+ (%d+) ') end
+local function token_of(value) return string.match(value, '^%x+[.+] (%d+) ') end
+
+-- mark notes in the value of a lock that claims wait for it. The value of a plain client stays as
+-- it is.
+local function mark(lock, value)
+  if value and string.sub(value, 33, 33) == '.' and string.find(value, '^%x+%. %d+ %d+ %S+ ') then redis.call('SETRANGE', lock, 32, '+') end
+end
 
 -- in_gap reports whether the key is now left free for plain clients. Only Clients that share the
 -- key with such clients pass a gap.
@@ -79,14 +87,14 @@ local function push(channel, ...)
 end
 
 -- next_token returns the next token, and reserves that number of tokens. t is the time.
-local function next_token(fence, tokens, t)
+local function next_token(counter, tokens, t)
   --@token
   return token
 end
 
 -- hold makes a claim the holder of a free lock. who is "<channel> <info>".
-local function hold(lock, id, token, since, who, px)
-  redis.call('SET', lock, id .. ' ' .. token .. ' ' .. since .. ' ' .. who, 'PX', px)
+local function hold(lock, id, mark, token, tokens, who, px)
+  redis.call('SET', lock, id .. mark .. ' ' .. token .. ' ' .. tokens .. ' ' .. who, 'PX', px)
 end
 
 -- drop removes waiters from both structures.
@@ -138,8 +146,8 @@ end
 -- notifies its process. Skipped waiters keep their places; if all are skipped, the first one gets
 -- the lock, and finds out when it renews. Returns true if it dropped so many dead
 -- waiters that another call must continue.
-local function grant_next(lock, queue, waiters, fence)
-  local now, since, t = clock()
+local function grant_next(lock, queue, waiters, counter)
+  local now, _, t = clock()
   local skipped, dropped, next = {}, 0, nil
   local alive, dead, seen
   repeat
@@ -165,9 +173,10 @@ local function grant_next(lock, queue, waiters, fence)
     next = skipped[1]
   end
   if not next then return redis.call('EXISTS', queue) == 1 end
-  local token = next_token(fence, next.tokens, t)
+  local token = next_token(counter, next.tokens, t)
   drop(queue, waiters, {next.id})
-  hold(lock, next.id, token, since, next.channel .. ' ' .. next.info, math.ceil((next.deadline - now) / 1000))
+  local mark = redis.call('EXISTS', queue) == 1 and '+' or '.'
+  hold(lock, next.id, mark, token, next.tokens, next.channel .. ' ' .. next.info, math.ceil((next.deadline - now) / 1000))
   push(next.channel, 'held', lock, next.id, token)
   return false
 end

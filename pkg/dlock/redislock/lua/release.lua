@@ -1,24 +1,34 @@
 -- Removes a claim in any phase. If it held the lock, grants the lock to the next waiter. Works at
 -- maxmemory: its first write is always allowed.
--- KEYS lock, fence, queue, waiters and, if any of the optional arguments is needed,
+-- KEYS lock, counter, queue, waiters and, if any of the optional arguments is needed,
 --      tombstone, gap
--- ARGV id and, optionally, tombstone ms (0: none), gap ms (0: grant; otherwise leave the
+-- ARGV "<id>." and, optionally, tombstone ms (0: none), gap ms (0: grant; otherwise leave the
 --      key free for that time and only notify the next waiter), token that must match
 --      ("": any)
--- Returns the state that it found, with a token only if one had to match. "more" follows
--- if dead waiters must be dropped before the lock can be granted.
+-- Returns the value of the lock that it has deleted or granted, or the state that it found,
+-- with a token only if one had to match. "more" follows if dead waiters must be dropped before
+-- the lock can be granted.
 local call = redis.call -- looked up once
-local lock, fence, id, extra = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
+local lock, counter, claim, extra = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 local value = redis.pcall('GET', lock)
+if type(value) ~= 'string' then value = '' end
 
--- The common case: the claim holds the lock, and the next waiter is alive and subscribed, or there
--- is no waiter. The grant is stored before it is published: a subscriber at a replica receives
--- messages that this server cannot count.
-if not extra and type(value) == 'string' and string.sub(value, 1, 32) == id then
-  local next = call('ZRANGE', KEYS[3], '0', '0')[1]
+-- The common case: the claim holds the lock, and the mark says that no claim waits.
+if not extra and string.sub(value, 1, 33) == claim then
+  call('DEL', lock)
+  return value
+end
+local id = string.sub(claim, 1, 32)
+
+-- The common case of a busy lock: the next waiter is alive and subscribed, or there is no waiter.
+-- The grant is stored before it is published: a subscriber at a replica receives messages that this
+-- server cannot count.
+if not extra and string.sub(value, 1, 33) == id .. '+' then
+  local first = call('ZRANGE', KEYS[3], '0', '1')
+  local next = first[1]
   if not next then
     call('DEL', lock)
-    return 'held ' .. id .. ' 0'
+    return value
   end
   local record = call('HGET', KEYS[4], next)
   local t = call('TIME')
@@ -32,9 +42,9 @@ if not extra and type(value) == 'string' and string.sub(value, 1, 32) == id then
       call('ZREM', KEYS[3], next)
       call('HDEL', KEYS[4], next)
       --@token
-      call('SET', lock, next .. ' ' .. token .. ' ' .. t[1] .. '.' .. t[2] .. ' ' .. who, 'PX', math.ceil(left / 1000))
+      call('SET', lock, next .. (first[2] and '+ ' or '. ') .. token .. ' ' .. tokens .. ' ' .. who, 'PX', math.ceil(left / 1000))
       redis.pcall(sharded and 'SPUBLISH' or 'PUBLISH', channel, 'held\1' .. lock .. '\1' .. next .. '\1' .. token)
-      return 'held ' .. id .. ' 0'
+      return value
     end
   end
 end
@@ -44,11 +54,10 @@ local queue, waiters = KEYS[3], KEYS[4]
 local tombstone_ms, gap_ms, required = tonumber(extra or 0), tonumber(extra and ARGV[3] or 0), extra and ARGV[4] or ''
 local found, token, channel, more = 'gone', '0', '-', false
 
-if type(value) ~= 'string' then value = '' end
 if owner(value) == id then
   if required ~= '' then token = token_of(value) or '0' end
   if required == '' or required == token then
-    found, channel = 'held', string.match(value, '^%x+ %d+ %S+ (%S+)')
+    found, channel = 'held', string.match(value, '^%x+[.+] %d+ %d+ (%S+)') or '-'
     redis.call('DEL', lock)
   end
 end
@@ -68,7 +77,7 @@ if found == 'held' then
     local w = first and parse(redis.call('HGET', waiters, first))
     if w then push(w.channel, 'free', lock, first, '0') end
   else
-    more = grant_next(lock, queue, waiters, fence)
+    more = grant_next(lock, queue, waiters, counter)
   end
 end
 return found .. ' ' .. id .. ' ' .. token .. (more and ' more' or '')

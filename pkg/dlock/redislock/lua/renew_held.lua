@@ -7,7 +7,7 @@ for i, lock in ipairs(KEYS) do
   local value = redis.pcall('GET', lock)
   if type(value) == 'string' and string.sub(value, 1, 32) == ARGV[2 * i] then
     redis.call('PEXPIRE', lock, ARGV[2 * i + 1])
-    answers[i + 1] = string.match(value, '^%x+ (%d+) ') or ''
+    answers[i + 1] = string.match(value, '^%x+[.+] (%d+) ') or ''
   else
     answers[i + 1] = ''
   end

@@ -1,13 +1,13 @@
 -- Renews claims on one lock, in any phase, drops dead waiters and grants the lock. Works at
 -- maxmemory: its first write is always allowed. Without claims it only drops dead waiters
 -- and grants the lock.
--- KEYS lock, fence, queue, waiters and, with plain clients, gap
+-- KEYS lock, counter, queue, waiters and, with plain clients, gap
 -- ARGV echo, channel of the process ("-": it is not subscribed), then id, ttl ms and
 --      heartbeat ms of each claim
 -- Returns {echo, state...}; without claims {echo}, or {echo, "more"} if dead waiters
 -- remain to be dropped.
 --@common
-local lock, fence, queue, waiters, gap, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], ARGV[2]
+local lock, counter, queue, waiters, gap, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], ARGV[2]
 
 redis.call('PEXPIRE', waiters, KEEP_MS)
 local now = clock()
@@ -31,10 +31,11 @@ redis.call('PEXPIRE', queue, KEEP_MS)
 local more = false
 local value = redis.call('GET', lock)
 if not value and not in_gap(gap) then
-  more = grant_next(lock, queue, waiters, fence)
+  more = grant_next(lock, queue, waiters, counter)
   value = redis.call('GET', lock)
 else
   prune_range(queue, waiters, 0, TRIM - 1, now)
+  if any then mark(lock, value) end
 end
 local unsubscribed = any and channel ~= '-' and not subscribed(channel) and ' unsubscribed' or ''
 local answers = {ARGV[1]}

@@ -2,8 +2,8 @@
   -- tokens increasing if the counter was lost or, after a failover, is old; the counter keeps them
   -- increasing if the clock was set back.
   local token = t[1] .. string.sub('00000' .. t[2], -6)
-  local last = redis.call('SET', fence, tokens == '1' and token or string.format('%.0f', token + tokens - 1), 'PX', '86400000', 'GET')
+  local last = redis.call('SET', counter, tokens == '1' and token or string.format('%.0f', token + tokens - 1), 'GET')
   if last and tonumber(last) >= tonumber(token) then
     token = string.format('%.0f', last + 1)
-    redis.call('SET', fence, string.format('%.0f', last + tokens), 'PX', '86400000')
+    redis.call('SET', counter, string.format('%.0f', last + tokens))
   end

@@ -1,0 +1,47 @@
+package redislock_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ceyewan/genesis/internal/faultproxy"
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/redislock"
+)
+
+// A client of a single server meets a cluster: a node itself, or a proxy that hides the cluster. The
+// keys of a lock then share its slot, and so do the tokens of a client of the cluster.
+func TestClientOfOneServerOnACluster(t *testing.T) {
+	t.Parallel()
+	cl := testenv.Cluster(t)
+	node := cl.Nodes()[0]
+	key := keyOn(t, cl, node, "k")
+	c := locksOn(t, redislock.New(dialRedis(t, node.Addr())), dlock.Config{DefaultTTL: time.Minute})
+	other := locksOn(t, redislock.New(clusterClient(t, cl)), dlock.Config{DefaultTTL: time.Minute})
+	last := int64(0)
+	for i := range 10 {
+		g := acquire(t, []*dlock.Client{c, other}[i%2], key)
+		if g.Token() <= last {
+			t.Errorf("token %d after %d", g.Token(), last)
+		}
+		last = g.Token()
+		unlock(t, g)
+	}
+	g := acquire(t, c, key)
+	operator := locksOn(t, redislock.New(dialRedis(t, node.Addr())), dlock.Config{}) // whose first call is a release
+	admin, err := operator.Admin()
+	check(t, err)
+	check(t, admin.Evict(t.Context(), key, g.Token()))
+	<-g.Context().Done()
+}
+
+// If the keys are refused in any case, the caller is told.
+func TestKeysThatAreAlwaysRefused(t *testing.T) {
+	t.Parallel()
+	proxy := testenv.Proxy(t, testenv.Redis(t).Addr())
+	c := locksAt(t, proxy.Addr())
+	proxy.Intercept(faultproxy.Every(faultproxy.ReplyError("CROSSSLOT Keys in request don't hash to the same slot"), "evalsha", "eval"))
+	_, err := c.TryAcquire(t.Context(), "k")
+	wantError(t, err, dlock.ErrInvalidKey)
+}
