@@ -82,7 +82,21 @@ func (r *Report) redisPairs() []goal {
 		goals = append(goals, atLeast(1, r.ratio("pair", many, workload.Pairs, workload.Strict, library),
 			"Redis, uncontended fenced pair, 64 goroutines on 64 keys: pairs/s to %s", library))
 	}
-	return goals
+	return append(goals, r.newKeyGoals()...)
+}
+
+// newKeyGoals are for keys that are used once.
+func (r *Report) newKeyGoals() []goal {
+	const w, text = "pair-new", "Redis, a new key each time, "
+	one, many := workload.PairCase(1), workload.PairCase(64)
+	to := func(peer, of, value string) stats.Range { return r.ratio(w, of, value, workload.Strict, peer) }
+	return []goal{
+		atLeast(0.8, to(workload.RawRedis, one, workload.Pairs), text+"1 goroutine: pairs/s to raw go-redis"),
+		atLeast(1, to(workload.Redislock, one, workload.Pairs), text+"1 goroutine: pairs/s to redislock"),
+		atLeast(1.3, to(workload.RawRedis, many, workload.Pairs), text+"64 goroutines: pairs/s to raw go-redis"),
+		atLeast(1, to(workload.Rueidislock, many, workload.Pairs), text+"64 goroutines: pairs/s to rueidislock"),
+		atMost(1.25, to(workload.RawRedis, one, workload.ClientCPU), text+"1 goroutine: client CPU of a pair to raw go-redis"),
+	}
 }
 
 func (r *Report) hotGoals() []goal {

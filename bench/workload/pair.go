@@ -11,10 +11,11 @@ import (
 )
 
 // A Pace is a round of uncontended pairs: each goroutine of one client locks and
-// unlocks a key of its own, again and again.
+// unlocks a key of its own, again and again, or a new key each time.
 type Pace struct {
 	Goroutines int           `json:"goroutines"`
 	For        time.Duration `json:"for"`
+	NewKeys    bool          `json:"new_keys"`
 }
 
 // A Speed is what a Pace came to. CPU is per pair.
@@ -33,7 +34,13 @@ func (w *worker) pace(p Pace) (*Speed, error) {
 	m := startMeter(w.servers)
 	begin := time.Now()
 	for i := range runs {
-		wg.Go(func() { w.pairs(&runs[i], "pair:"+w.mark+strconv.Itoa(i), begin.Add(p.For)) })
+		key, n := "pair:"+w.mark+strconv.Itoa(i), 0
+		next := func() string { return key }
+		if p.NewKeys {
+			key += begin.Format("-150405.000000-")
+			next = func() string { n++; return key + strconv.Itoa(n) }
+		}
+		wg.Go(func() { w.pairs(&runs[i], next, begin.Add(p.For)) })
 	}
 	wg.Wait()
 	took := time.Since(begin).Seconds()
@@ -54,11 +61,11 @@ func (w *worker) pace(p Pace) (*Speed, error) {
 // pairTimeout is how long after the round a call may return; no other client wants the key.
 const pairTimeout = 2 * time.Second
 
-func (w *worker) pairs(r *runner, key string, until time.Time) {
+func (w *worker) pairs(r *runner, key func() string, until time.Time) {
 	ctx, cancel := context.WithDeadline(context.Background(), until.Add(pairTimeout))
 	defer cancel()
 	for at := time.Now(); at.Before(until); {
-		lock, err := w.clients[0].Lock(ctx, key)
+		lock, err := w.clients[0].Lock(ctx, key())
 		if err == nil {
 			err = lock.Unlock(ctx)
 		}

@@ -26,7 +26,7 @@ type Workload struct {
 
 // All are the workloads, in their order.
 func All() []Workload {
-	return []Workload{uncontended, slowPairs, hotKey, slowHot, handOff, batch, held, crash, growth}
+	return []Workload{uncontended, newKeys, slowPairs, hotKey, slowHot, handOff, batch, held, crash, growth}
 }
 
 // A Run measures peers by workloads.
