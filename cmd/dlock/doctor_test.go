@@ -151,10 +151,8 @@ func TestDoctorLeavesNothing(t *testing.T) {
 		if _, errs, code := dlock(t, "redis://"+r.Addr()+"?prefix=app:", "doctor"); code != 0 {
 			t.Fatalf("exit %d, %s", code, errs)
 		}
-		client := r.Client()
-		defer client.Close()
-		if left, err := client.Keys(t.Context(), "*").Result(); len(left) > 0 || err != nil {
-			t.Errorf("%q, %v", left, err)
+		if left := leftIn(t, r.Client()); len(left) > 0 {
+			t.Errorf("%q", left)
 		}
 	})
 }
