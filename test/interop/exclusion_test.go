@@ -37,7 +37,7 @@ func TestTheyExcludeOurs(t *testing.T) {
 		if ok, err := c.TryLock(t.Context(), "k"); ok || err != nil {
 			t.Fatalf("%v, %v", ok, err)
 		}
-		err := c.Lock(t.Context(), "k", dlock.WithWait(50*time.Millisecond))
+		err := c.Lock(t.Context(), "k", dlock.WithWait(3*time.Second))
 		wantErr(t, err, dlock.ErrLockHeldByOther)
 		untouched(t, client, "k", value)
 		released(t, h, true)
