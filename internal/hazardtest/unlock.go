@@ -28,8 +28,10 @@ func LostUnlockReplyUnlocks(t *testing.T, open Open) {
 		waiter := s.wait(next, "k")
 		lost := s.Lose(Release, 1)
 		unlock(t, g)
-		if lost.Least() != 1 || lost.Seen() < 2 {
-			t.Fatalf("%d replies were lost, %d unlocks were sent: the fault did not happen", lost.Least(), lost.Seen())
+		// A majority of several servers is enough for the Unlock.
+		testenv.Eventually(t, patience, "every server loses a reply", func() bool { return lost.Least() == 1 })
+		if lost.Seen() < 2 {
+			t.Fatalf("%d unlocks were sent: the fault did not happen", lost.Seen())
 		}
 		got := s.granted(waiter)
 		took := got.at.Sub(lost.First())
