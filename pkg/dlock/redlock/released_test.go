@@ -16,22 +16,57 @@ import (
 // A waiter is released while a renewal of it is about to ask the nodes: whatever the renewal does
 // then, no node lists the waiter afterwards.
 func TestReleasedWaiterIsNotShownAgain(t *testing.T) {
+	d, listed := openOnThree(t)
+	ctx := context.Background()
+	holder := driver.Ref{Key: "k", ID: fmt.Sprintf("%032x", 1), TTL: time.Hour}
+	if st, err := d.Acquire(ctx, driver.Request{Ref: holder}); err != nil || st.Phase != driver.Held {
+		t.Fatalf("acquired: %v, %v", st.Phase, err)
+	}
+	id := 1
+	for name, renewal := range renewalsOf(t, d) {
+		t.Run(name, func(t *testing.T) {
+			id++ // a node may have a tombstone of the last one
+			waiter := driver.Ref{Key: "k", ID: fmt.Sprintf("%032x", id), TTL: time.Hour}
+			if st, err := d.Acquire(ctx, driver.Request{Ref: waiter, Wait: true}); err != nil || st.Phase != driver.Queued {
+				t.Fatalf("waits: %v, %v", st.Phase, err)
+			}
+			testenv.Eventually(t, time.Minute, "all nodes list it", func() bool { return listed() == 3 })
+			q := d.enter("k")
+			defer d.leave(q)
+			d.mu.Lock()
+			c := d.claims[claimID{"k", waiter.ID}]
+			d.mu.Unlock()
+			if renewal.late {
+				d.retire(waiter)
+			} else if _, err := d.Release(ctx, waiter); err != nil {
+				t.Fatal(err)
+			}
+			if st := renewal.continues(q, c); st.Phase != driver.Gone {
+				t.Errorf("the released waiter is %v", st.Phase)
+			}
+			testenv.Eventually(t, 20*time.Second, "no node lists it", func() bool { return listed() == 0 })
+		})
+	}
+}
+
+// openOnThree opens a driver on three nodes, and returns what counts the waiters of "k" on them.
+func openOnThree(t *testing.T) (d *redDriver, listed func() int64) {
+	t.Helper()
 	var clients []redis.UniversalClient
 	for range 3 {
 		c := testenv.Redis(t).Client()
-		defer c.Close()
+		t.Cleanup(func() { _ = c.Close() })
 		clients = append(clients, c)
 	}
 	opened, err := New(clients).Open(driver.Options{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := opened.(*redDriver)
-	defer func() { _ = d.Close() }()
-	ctx := context.Background()
-	listed := func() (waiters int64) {
+	d = opened.(*redDriver)
+	t.Cleanup(func() { _ = d.Close() })
+	return d, func() (waiters int64) {
 		for _, c := range clients {
-			n, err := c.HLen(ctx, d.namesOf("k").waiters).Result()
+			n, err := c.HLen(context.Background(), d.namesOf("k").waiters).Result()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -39,14 +74,18 @@ func TestReleasedWaiterIsNotShownAgain(t *testing.T) {
 		}
 		return waiters
 	}
-	holder := driver.Ref{Key: "k", ID: fmt.Sprintf("%032x", 1), TTL: time.Hour}
-	if st, err := d.Acquire(ctx, driver.Request{Ref: holder}); err != nil || st.Phase != driver.Held {
-		t.Fatalf("acquired: %v, %v", st.Phase, err)
-	}
-	renewals := map[string]struct {
-		late      bool // the nodes list it after the release, as they do if a call arrives late
-		continues func(*waitQueue, *claim) driver.State
-	}{
+}
+
+// A lateRenewal goes on after its waiter was released.
+type lateRenewal struct {
+	late      bool // the nodes list it after the release, as they do if a call arrives late
+	continues func(*waitQueue, *claim) driver.State
+}
+
+func renewalsOf(t *testing.T, d *redDriver) map[string]lateRenewal {
+	t.Helper()
+	ctx := context.Background()
+	return map[string]lateRenewal{
 		"that finds it blocked": {false, func(q *waitQueue, c *claim) driver.State {
 			st, err := d.stay(ctx, q, c, time.Now(), 0)
 			if err != nil {
@@ -75,30 +114,5 @@ func TestReleasedWaiterIsNotShownAgain(t *testing.T) {
 			}
 			return st
 		}},
-	}
-	id := 1
-	for name, renewal := range renewals {
-		t.Run(name, func(t *testing.T) {
-			id++ // a node may have a tombstone of the last one
-			waiter := driver.Ref{Key: "k", ID: fmt.Sprintf("%032x", id), TTL: time.Hour}
-			if st, err := d.Acquire(ctx, driver.Request{Ref: waiter, Wait: true}); err != nil || st.Phase != driver.Queued {
-				t.Fatalf("waits: %v, %v", st.Phase, err)
-			}
-			testenv.Eventually(t, time.Minute, "all nodes list it", func() bool { return listed() == 3 })
-			q := d.enter("k")
-			defer d.leave(q)
-			d.mu.Lock()
-			c := d.claims[claimID{"k", waiter.ID}]
-			d.mu.Unlock()
-			if renewal.late {
-				d.retire(waiter)
-			} else if _, err := d.Release(ctx, waiter); err != nil {
-				t.Fatal(err)
-			}
-			if st := renewal.continues(q, c); st.Phase != driver.Gone {
-				t.Errorf("the released waiter is %v", st.Phase)
-			}
-			testenv.Eventually(t, 20*time.Second, "no node lists it", func() bool { return listed() == 0 })
-		})
 	}
 }
