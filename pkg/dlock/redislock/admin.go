@@ -2,11 +2,9 @@ package redislock
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -20,26 +18,41 @@ type logger interface {
 	Warn(msg string, args ...any)
 }
 
-// Inspect reads the holder and the queue.
+// Inspect reads the holders and the queue.
 func (d *redisDriver) Inspect(ctx context.Context, key string) ([]driver.Claim, error) {
 	n, err := d.namesOf(key)
 	if err != nil {
 		return nil, err
 	}
-	var claims []driver.Claim
+	var holders, waiters []driver.Claim
 	for from := "-inf"; from != ""; {
 		reply, err := d.read(ctx, func() *command {
-			return inspectScript.Command(ctx, []string{n.lock, n.queue, n.waiters}, from)
+			return inspectScript.Command(ctx, []string{n.lock, n.queue, n.waiters, n.holders}, from)
 		})
 		if err != nil {
 			return nil, err
 		}
-		claims, from, err = appendPage(claims, from, reply)
+		v, err := readView(reply)
 		if err != nil {
 			return nil, err
 		}
+		if from == "-inf" || v.joint { // a waiter that is granted the lock between two pages is still shown as a waiter
+			holders = append(holders, v.holders...)
+		}
+		waiters = append(waiters, v.waiters...)
+		from = redisnode.Text(v.last)
 	}
-	return claims, nil
+	return withoutRepeats(append(holders, waiters...)), nil
+}
+
+// withoutRepeats removes claims that changed their place between two pages.
+func withoutRepeats(claims []driver.Claim) []driver.Claim {
+	seen := make(map[string]bool, len(claims))
+	return slices.DeleteFunc(claims, func(c driver.Claim) bool {
+		repeated := c.ID != "" && seen[c.ID]
+		seen[c.ID] = true
+		return repeated
+	})
 }
 
 // maxReads is how many times a read-only call is sent.
@@ -62,91 +75,25 @@ func isUnanswered(ctx context.Context, err error) bool {
 	return err != nil && ctx.Err() == nil && driver.ClassOf(err) == driver.Ambiguous
 }
 
-// Look reads the holder and counts the waiters.
+// Look reads one holder and counts the waiters.
 func (d *redisDriver) Look(ctx context.Context, key, except string) (driver.Claim, int, error) {
 	n, err := d.namesOf(key)
 	if err != nil {
 		return driver.Claim{}, 0, err
 	}
-	reply, err := d.call(ctx, lookScript.Command(ctx, []string{n.lock, n.queue}, except), notInline)
+	reply, err := d.call(ctx, lookScript.Command(ctx, []string{n.lock, n.queue, n.holders}, except), notInline)
 	if err != nil {
 		return driver.Claim{}, 0, err
 	}
-	list, ok := reply.([]any)
-	if !ok || len(list) != 4 {
-		return driver.Claim{}, 0, fmt.Errorf("%w: %T", ErrUnexpectedReply, reply)
-	}
-	holder, _, err := holderOf(list)
-	return holder, int(redisnode.Number(list[3])), err
-}
-
-// holderOf reads the holder that a script returned, or the zero Claim if there is none, and the
-// server's time.
-func holderOf(list []any) (driver.Claim, int64, error) {
-	now, err := strconv.ParseInt(redisnode.Text(list[0]), 10, 64)
+	v, err := readView(reply)
 	if err != nil {
-		return driver.Claim{}, 0, fmt.Errorf("%w: time %q", ErrUnexpectedReply, redisnode.Text(list[0]))
+		return driver.Claim{}, 0, err
 	}
-	value, held := strings.CutPrefix(redisnode.Text(list[1]), "=")
-	if !held {
-		return driver.Claim{}, now, nil
+	var holder driver.Claim
+	if len(v.holders) > 0 {
+		holder = v.holders[0]
 	}
-	return readHolder(value, now, time.Duration(redisnode.Number(list[2]))*time.Millisecond), now, nil
-}
-
-// readHolder reads "<id><mark> <token> <tokens> <channel> <info>". The value of a plain client has
-// another form, and is returned as a holder without details. The token is the time of the grant,
-// unless the clock was set back.
-func readHolder(value string, now int64, left time.Duration) driver.Claim {
-	c := driver.Claim{Phase: driver.Held, Remaining: max(left, 0)}
-	part := strings.SplitN(value, " ", 5)
-	if len(part) != 5 || len(part[0]) != 33 || !redisnode.IsOurs(value) {
-		return c
-	}
-	token, err := strconv.ParseInt(part[1], 10, 64)
-	if err != nil || token <= 0 {
-		return c // damaged; the age would be that of 1970
-	}
-	c.ID, c.Token, c.Info = part[0][:32], token, redisnode.DecodeInfo(part[4])
-	c.Age = max(time.Duration(now-c.Token)*time.Microsecond, 0)
-	tokens, _ := strconv.ParseInt(part[2], 10, 64)
-	if tokens > 1 {
-		c.LastToken = c.Token + tokens - 1
-	}
-	return c
-}
-
-// appendPage adds the waiters that inspect.lua returned and, from the first page, the holder. A
-// waiter that is granted the lock between two pages is still shown as a waiter.
-func appendPage(claims []driver.Claim, from string, reply any) (all []driver.Claim, next string, err error) {
-	list, ok := reply.([]any)
-	if !ok || len(list) < 4 {
-		return nil, "", fmt.Errorf("%w: %T", ErrUnexpectedReply, reply)
-	}
-	holder, now, err := holderOf(list)
-	if err != nil {
-		return nil, "", err
-	}
-	if holder.Phase == driver.Held && from == "-inf" {
-		claims = append(claims, holder)
-	}
-	for i := 4; i+1 < len(list); i += 2 {
-		c := redisnode.Waiter(redisnode.Text(list[i]), withoutSkipped(redisnode.Text(list[i+1])), now)
-		if c.Remaining > 0 {
-			claims = append(claims, c)
-		}
-	}
-	return claims, redisnode.Text(list[3]), nil
-}
-
-// withoutSkipped removes the field <skipped> of a waiter's record, which redlock's records do not
-// have.
-func withoutSkipped(record string) string {
-	part := strings.SplitN(record, " ", 5)
-	if len(part) != 5 {
-		return record
-	}
-	return strings.Join(slices.Delete(part, 3, 4), " ")
+	return holder, int(redisnode.Number(v.last)), nil
 }
 
 // List scans one master after another. A scan step may return more keys than were requested. The
@@ -229,7 +176,7 @@ func (d *redisDriver) scan(ctx context.Context, node redis.Cmdable, prefix strin
 	var err error
 	for range maxReads {
 		trip, cancel := context.WithTimeout(ctx, tripTimeout)
-		keys, next, err = redisnode.Scan(trip, node, d.prefix+prefix, at.scan, limit)
+		keys, next, err = redisnode.Scan(trip, node, d.prefix+prefix, at.scan, limit, isMode)
 		cancel()
 		if !isUnanswered(ctx, redisnode.Classify(err)) {
 			break

@@ -11,7 +11,7 @@ func Keys(prefix, key string) ([]string, bool) {
 	d := &redisDriver{prefix: prefix}
 	d.bySlot.Store(true)
 	n, err := d.namesOf(key)
-	return []string{n.lock, n.counter, n.queue, n.waiters, n.tombstone("id"), n.gap}, placed && err == nil
+	return []string{n.lock, n.counter, n.queue, n.waiters, n.holders, n.tombstone("id"), n.gap}, placed && err == nil
 }
 
 // CounterOf returns the key of the last token of a lock on a single server.
@@ -21,7 +21,7 @@ func CounterOf(lock string) string { return counterOf(lock, false) }
 func Scripts(op string) map[string]string {
 	named := map[string]string{}
 	for _, s := range map[string][]*redisnode.Script{
-		"acquire": {acquireScript}, "renew": {renewQueueScript, renewHeldScript}, "release": {releaseScript}, "inspect": {inspectScript}, "look": {lookScript},
+		"acquire": {acquireScript, togetherScript}, "renew": {renewQueueScript, renewHeldScript}, "release": {releaseScript}, "inspect": {inspectScript}, "look": {lookScript},
 	}[op] {
 		named[s.Hash] = s.Source
 	}
@@ -37,4 +37,12 @@ func Waiting(d driver.Driver) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.waiting)
+}
+
+// Joint returns how many readers and permits a driver knows.
+func Joint(d driver.Driver) int {
+	r, _ := d.(*redisDriver)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.joint)
 }

@@ -144,12 +144,13 @@ func TestWaitersThatReadFromReplicas(t *testing.T) {
 	}
 }
 
-// replicaFor returns the replica of a key's master, in a cluster without failovers so far.
+// replicaFor returns the replica of a key's master: nodes i and i+3 are a pair, and after a failover the
+// first is the replica.
 func replicaFor(t *testing.T, cl *servers.Cluster, key string) *servers.Redis {
 	t.Helper()
 	master, err := cl.NodeFor(t.Context(), key)
 	check(t, err)
-	return cl.Nodes()[slices.Index(cl.Nodes(), master)+3]
+	return cl.Nodes()[(slices.Index(cl.Nodes(), master)+3)%len(cl.Nodes())]
 }
 
 // latencyClient returns a client that routes by latency, for which the master of a key is further

@@ -17,7 +17,7 @@ const separator = redisnode.Separator
 
 // names are the keys of one lock. They share one cluster slot.
 type names struct {
-	lock, counter, queue, waiters, gap, tombstones string
+	lock, counter, queue, waiters, holders, gap, tombstones string
 
 	bySlot bool // the counter is that of the slot
 }
@@ -32,12 +32,12 @@ func (d *redisDriver) namesOf(key string) (names, error) {
 	if !placed && d.cluster != nil {
 		return names{}, fmt.Errorf("%w: %q has braces, so its queue cannot be in the same cluster slot", driver.ErrInvalidKey, key)
 	}
-	const y, r, g, b = separator + "y", separator + "r", separator + "g", separator + "b"
-	all, each := base+y+base+r+base+g+base+b, len(base)+len(y) // one allocation
+	const y, r, h, g, b = separator + "y", separator + "r", separator + "h", separator + "g", separator + "b"
+	all, each := base+y+base+r+base+h+base+g+base+b, len(base)+len(y) // one allocation
 	part := func(i int) string { return all[i*each : (i+1)*each] }
 	bySlot := d.bySlot.Load()
 	return names{
-		lock: lock, counter: counterOf(lock, bySlot), queue: part(0), waiters: part(1), gap: part(2), tombstones: part(3), bySlot: bySlot,
+		lock: lock, counter: counterOf(lock, bySlot), queue: part(0), waiters: part(1), holders: part(2), gap: part(3), tombstones: part(4), bySlot: bySlot,
 	}, nil
 }
 

@@ -50,9 +50,7 @@ func (d *redisDriver) handlePush(payload string) {
 			break // not held yet: the renewal that follows waits for the replicas
 		}
 		ev.State.Phase = driver.Held
-		d.mu.Lock()
-		delete(d.waiting, ev.ID)
-		d.mu.Unlock()
+		d.stopWaiting(ev.ID)
 	case "gone":
 		ev.State.Phase = driver.Gone
 	case "free":

@@ -88,7 +88,7 @@ func (o *opener) Open(opts driver.Options) (driver.Driver, error) {
 	}
 	d := &redisDriver{
 		client: o.client, settings: o.settings, prefix: opts.Prefix, log: opts.Logger,
-		waiting: map[string]waiter{}, EventQueue: driver.NewEventQueue(1024),
+		waiting: map[string]waiter{}, joint: map[string]struct{}{}, EventQueue: driver.NewEventQueue(1024),
 	}
 	switch c := o.client.(type) {
 	case *redis.ClusterClient:
@@ -152,7 +152,7 @@ func newName() string {
 func capabilities() driver.Caps {
 	return driver.Caps{
 		Name: "redis", Lease: true, Remote: true, Fencing: true, TokenRange: true, FIFO: true, Push: true,
-		Modes: []driver.Mode{driver.Exclusive}, MinTTL: 10 * time.Millisecond,
+		Modes: []driver.Mode{driver.Exclusive, driver.Shared, driver.Permit}, MinTTL: 10 * time.Millisecond,
 	}
 }
 
@@ -198,6 +198,7 @@ type redisDriver struct {
 
 	mu      sync.Mutex
 	waiting map[string]waiter    // by claim ID: this driver's queued claims
+	joint   map[string]struct{}  // by claim ID: this driver's readers and permits, which are renewed like waiters
 	retired map[string]time.Time // by claim ID: until when the ID must not be used; see undo
 }
 
@@ -275,11 +276,14 @@ func (d *redisDriver) submitOnce(ctx context.Context, r driver.Request, n names,
 	if wait {
 		heartbeat = millis(driver.Heartbeat(r.TTL))
 	}
-	args := append(make([]any, 0, 5), r.ID, millis(r.TTL), heartbeat, d.channelAndInfo(n.lock, r.Info, wait))
-	if r.Tokens > 1 {
+	args := append(make([]any, 0, 6), r.ID, millis(r.TTL), heartbeat, d.channelAndInfo(n.lock, r.Info, wait))
+	script := acquireScript
+	if r.Mode != driver.Exclusive {
+		script, args = togetherScript, append(args, max(r.Tokens, 1), modeText(r))
+	} else if r.Tokens > 1 {
 		args = append(args, r.Tokens)
 	}
-	cmd := acquireScript.Command(ctx, d.withGap(n, n.lock, n.counter, n.queue, n.waiters, n.tombstone(r.ID)), args...)
+	cmd := script.Command(ctx, d.withGap(n, n.lock, n.counter, n.queue, n.waiters, n.holders, n.tombstone(r.ID)), args...)
 	var reply any
 	var err, unconfirmed error // unconfirmed: too few replicas have it
 	if d.settings.replicas > 0 {
@@ -302,9 +306,17 @@ func (d *redisDriver) submitOnce(ctx context.Context, r driver.Request, n names,
 	if a.state.Phase == driver.Held && unconfirmed != nil {
 		return answer{}, d.undo(ctx, r.Ref, unconfirmed)
 	}
-	d.record(r.Ref, n.lock, a.state.Phase)
+	d.record(r, n.lock, a.state.Phase)
 	d.warnOnce()
 	return a, nil
+}
+
+// modeText returns the mode of a reader or a permit as it is stored.
+func modeText(r driver.Request) string {
+	if r.Mode == driver.Shared {
+		return "s"
+	}
+	return "p" + strconv.Itoa(r.Limit)
 }
 
 // idLength is the length of the ID of every claim.
@@ -333,9 +345,12 @@ func (d *redisDriver) channelAndInfo(lock string, i driver.Info, wait bool) stri
 	return d.info.Encode(i)
 }
 
-// record updates the table of queued claims, and subscribes for a claim that is new in it.
-func (d *redisDriver) record(r driver.Ref, lock string, p driver.Phase) {
+// record updates the tables of claims, and subscribes for a waiter that is new.
+func (d *redisDriver) record(r driver.Request, lock string, p driver.Phase) {
 	d.mu.Lock()
+	if r.Mode != driver.Exclusive && p != driver.Gone {
+		d.joint[r.ID] = struct{}{}
+	}
 	w, had := d.waiting[r.ID]
 	if p == driver.Queued {
 		w = waiter{key: r.Key, slot: d.slotOf(lock)}

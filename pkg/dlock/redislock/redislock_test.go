@@ -52,7 +52,7 @@ func (silent) Printf(context.Context, string, ...any) {}
 // caps are what the harness expects of Redis.
 var caps = driver.Caps{
 	Name: "redis", Lease: true, Remote: true, Fencing: true, TokenRange: true, FIFO: true, Push: true,
-	Modes: []driver.Mode{driver.Exclusive}, MinTTL: 10 * time.Millisecond,
+	Modes: []driver.Mode{driver.Exclusive, driver.Shared, driver.Permit}, MinTTL: 10 * time.Millisecond,
 }
 
 // harness runs the suite on a client. Every case has its own prefix.

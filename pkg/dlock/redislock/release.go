@@ -39,7 +39,7 @@ func (d *redisDriver) remove(ctx context.Context, key, id, tombstone, token stri
 }
 
 func (d *redisDriver) removeFrom(ctx context.Context, n names, key, id, tombstone, token string, mode callMode) (driver.State, error) {
-	keys, args := []string{n.lock, n.counter, n.queue, n.waiters}, []any{id + unmarked}
+	keys, args := []string{n.lock, n.counter, n.queue, n.waiters, n.holders}, []any{id + unmarked}
 	if tombstone != "0" || token != "" || d.settings.gap > 0 {
 		keys, args = append(keys, n.tombstone(id), n.gap), append(args, tombstone, millis(d.settings.gap), token)
 	}
@@ -59,7 +59,7 @@ func (d *redisDriver) removeFrom(ctx context.Context, n names, key, id, tombston
 func (d *redisDriver) grantLater(n names) {
 	for range maxRepeats {
 		ctx, cancel := context.WithTimeout(d.ctx, tripTimeout)
-		cmd := renewQueueScript.Command(ctx, d.withGap(n, n.lock, n.counter, n.queue, n.waiters), d.name, noChannel)
+		cmd := renewQueueScript.Command(ctx, d.withGap(n, n.lock, n.counter, n.queue, n.waiters, n.holders), d.name, noChannel)
 		reply, err := d.call(ctx, cmd, notInline)
 		cancel()
 		list, _ := reply.([]any)

@@ -151,13 +151,15 @@ func (r *renewal) group(ctx context.Context) map[string][]*batch {
 	return groups
 }
 
-// queued reports which claims wait, as far as the driver knows.
+// queued reports which claims wait, as far as the driver knows, or are those of readers and permits.
 func (r *renewal) queued() []bool {
 	r.driver.mu.Lock()
 	defer r.driver.mu.Unlock()
 	queued := make([]bool, len(r.refs))
 	for i, ref := range r.refs {
-		_, queued[i] = r.driver.waiting[ref.ID]
+		_, waits := r.driver.waiting[ref.ID]
+		_, joint := r.driver.joint[ref.ID]
+		queued[i] = waits || joint
 	}
 	return queued
 }
@@ -250,7 +252,7 @@ func (r *renewal) command(ctx context.Context, b *batch) *command {
 		ref := r.refs[c]
 		args = append(args, ref.ID, millis(ref.TTL), millis(driver.Heartbeat(ref.TTL)))
 	}
-	return renewQueueScript.Command(ctx, d.withGap(n, n.lock, n.counter, n.queue, n.waiters), args...)
+	return renewQueueScript.Command(ctx, d.withGap(n, n.lock, n.counter, n.queue, n.waiters, n.holders), args...)
 }
 
 // recordTokens reads the answer of renew_held.lua. It returns the claims that were not held, each
@@ -310,8 +312,12 @@ func (r *renewal) set(i int, st driver.State) {
 		return // the answer may be out of date
 	}
 	ref := r.refs[i]
-	if st.Phase != driver.Queued { // a queued claim was recorded when it was submitted, unless it was released since
+	switch st.Phase {
+	case driver.Held:
+		r.driver.stopWaiting(ref.ID)
+	case driver.Gone:
 		r.driver.forget(ref.ID)
+	case driver.Queued, driver.Unknown: // recorded when it was submitted, unless it was released since
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -325,8 +331,16 @@ func (r *renewal) hasReturned() bool {
 	return r.returned
 }
 
-// forget removes a claim from the table of queued claims.
+// forget removes a claim that is gone from the tables.
 func (d *redisDriver) forget(id string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.waiting, id)
+	delete(d.joint, id)
+}
+
+// stopWaiting removes a claim that is held from the table of queued claims.
+func (d *redisDriver) stopWaiting(id string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.waiting, id)

@@ -14,8 +14,12 @@ var (
 	commonLua string
 	//go:embed lua/token.lua
 	tokenLua string
+	//go:embed lua/submit.lua
+	submitLua string
 	//go:embed lua/acquire.lua
 	acquireLua string
+	//go:embed lua/acquire_together.lua
+	acquireTogetherLua string
 	//go:embed lua/renew_held.lua
 	renewHeldLua string
 	//go:embed lua/renew_queue.lua
@@ -30,6 +34,7 @@ var (
 
 var (
 	acquireScript    = newScript(acquireLua)
+	togetherScript   = newScript(acquireTogetherLua)
 	renewHeldScript  = newScript(renewHeldLua)
 	renewQueueScript = newScript(renewQueueLua)
 	releaseScript    = newScript(releaseLua)
@@ -40,6 +45,7 @@ var (
 // newScript also inserts token.lua into every path that takes a token: a function would slow down
 // the frequent paths.
 func newScript(source string) *redisnode.Script {
+	source = strings.Replace(source, "--@submit\n", submitLua, 1)
 	common := strings.ReplaceAll(commonLua, "  --@token\n", tokenLua)
 	return redisnode.NewScript(strings.ReplaceAll(source, "  --@token\n", tokenLua), common)
 }

@@ -287,7 +287,10 @@ func TestScriptUsualCasesAreShort(t *testing.T) {
 	s.listen("{k}:p")
 	sharded := s.channel + " {}"
 	s.listen("dlock:p")
-	keys := []string{s.n.lock, s.n.counter, s.n.queue, s.n.waiters, s.n.tombstone("x")}
+	keys := []string{s.n.lock, s.n.counter, s.n.queue, s.n.waiters, s.n.holders, s.n.tombstone("x")}
+	n, err := (&redisDriver{}).namesOf("readers")
+	s.check(err)
+	joint := []string{n.lock, n.counter, n.queue, n.waiters, n.holders, n.tombstone("x")}
 	who := s.channel + " {}"
 	for _, tc := range []struct {
 		name, want string
@@ -298,11 +301,15 @@ func TestScriptUsualCasesAreShort(t *testing.T) {
 		{"free", "exists set set time", acquireScript.Source, keys, []any{scriptID("a"), 30_000, 3000, who}},
 		{"queue", "exists get hsetnx pexpire pexpire pttl setrange time zadd zcard", acquireScript.Source, keys, []any{scriptID("b"), 30_000, 3000, who}},
 		{"try", "exists get zcard", acquireScript.Source, keys, []any{scriptID("c"), 30_000, 0, who}},
-		{"grant", "get hdel hget publish pubsub|numsub set set time zrange zrem", releaseScript.Source, keys[:4], []any{scriptID("a") + "."}},
-		{"leave", "del get", releaseScript.Source, keys[:4], []any{scriptID("b") + "."}},
+		{"grant", "get hdel hget publish pubsub|numsub set set time zrange zrem", releaseScript.Source, keys[:5], []any{scriptID("a") + "."}},
+		{"leave", "del get", releaseScript.Source, keys[:5], []any{scriptID("b") + "."}},
 		{"hold", "exists set set time", acquireScript.Source, keys, []any{scriptID("d"), 30_000, 3000, who, 2}},
 		{"sharded queue", "exists get hsetnx pexpire pexpire pttl setrange time zadd zcard", acquireScript.Source, keys, []any{scriptID("e"), 30_000, 3000, sharded}},
-		{"sharded grant", "get hdel hget pubsub|shardnumsub set set spublish time zrange zrem", releaseScript.Source, keys[:4], []any{scriptID("d") + "."}},
+		{"sharded grant", "get hdel hget pubsub|shardnumsub set set spublish time zrange zrem", releaseScript.Source, keys[:5], []any{scriptID("d") + "."}},
+		{"read", "exists hset pexpire pexpire pttl pttl set time zadd zrange", togetherScript.Source, joint, []any{scriptID("a"), 30_000, 3000, who, 1, "s"}},
+		{"read too", "exists hset pttl pttl set time zadd zrange zscore zscore", togetherScript.Source, joint, []any{scriptID("b"), 30_000, 3000, who, 1, "s"}},
+		{"leave the others", "exists get hdel time zcard zrem zscore", releaseScript.Source, joint[:5], []any{scriptID("a") + "."}},
+		{"leave, the last", "del exists get hdel time zcard zrem zscore", releaseScript.Source, joint[:5], []any{scriptID("b") + "."}},
 		{"renew", "get pexpire", renewHeldScript.Source, keys[:1], []any{"echo", scriptID("e"), 30_000}},
 	} {
 		s.check(s.client.ConfigResetStat(context.Background()).Err())

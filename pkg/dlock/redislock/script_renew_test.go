@@ -142,7 +142,7 @@ func TestScriptRenewsHeld(t *testing.T) {
 // Inspect returns the time, the holder and the queue in pages.
 func TestScriptInspects(t *testing.T) {
 	s := newScriptLock(t)
-	keys := []string{s.n.lock, s.n.queue, s.n.waiters}
+	keys := []string{s.n.lock, s.n.queue, s.n.waiters, s.n.holders}
 	inspect := func(from, want string) []string {
 		t.Helper()
 		got := s.texts(s.run(inspectScript.Source, keys, from))

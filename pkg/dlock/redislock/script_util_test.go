@@ -96,7 +96,7 @@ func (s *scriptLock) equal(what, got, want string) {
 // it out.
 func (s *scriptLock) acquire(letter string, ttl, heartbeat, tokens int, want string) {
 	s.Helper()
-	keys := []string{s.n.lock, s.n.counter, s.n.queue, s.n.waiters, s.n.tombstone(scriptID(letter))}
+	keys := []string{s.n.lock, s.n.counter, s.n.queue, s.n.waiters, s.n.holders, s.n.tombstone(scriptID(letter))}
 	if s.gap {
 		keys = append(keys, s.n.gap)
 	}
@@ -110,7 +110,7 @@ func (s *scriptLock) acquire(letter string, ttl, heartbeat, tokens int, want str
 // release releases a claim in the usual way.
 func (s *scriptLock) release(letter, want string) {
 	s.Helper()
-	keys := []string{s.n.lock, s.n.counter, s.n.queue, s.n.waiters}
+	keys := []string{s.n.lock, s.n.counter, s.n.queue, s.n.waiters, s.n.holders}
 	got := fmt.Sprint(s.run(releaseScript.Source, keys, scriptID(letter)+unmarked))
 	if strings.HasPrefix(got, scriptID(letter)) { // the value that the lock had
 		got = expandIDs("held " + letter + " 0")
@@ -121,14 +121,14 @@ func (s *scriptLock) release(letter, want string) {
 // releaseWith releases a claim with all optional arguments.
 func (s *scriptLock) releaseWith(letter string, tombstone, gap int, must, want string) {
 	s.Helper()
-	keys := []string{s.n.lock, s.n.counter, s.n.queue, s.n.waiters, s.n.tombstone(scriptID(letter)), s.n.gap}
+	keys := []string{s.n.lock, s.n.counter, s.n.queue, s.n.waiters, s.n.holders, s.n.tombstone(scriptID(letter)), s.n.gap}
 	s.equal("the answer to "+letter, fmt.Sprint(s.run(releaseScript.Source, keys, scriptID(letter)+unmarked, tombstone, gap, must)), want)
 }
 
 // renew renews claims of one process with a TTL of 20 s and a heartbeat of 2 s.
 func (s *scriptLock) renew(letters string, want ...string) {
 	s.Helper()
-	keys := []string{s.n.lock, s.n.counter, s.n.queue, s.n.waiters}
+	keys := []string{s.n.lock, s.n.counter, s.n.queue, s.n.waiters, s.n.holders}
 	if s.gap {
 		keys = append(keys, s.n.gap)
 	}

@@ -174,7 +174,7 @@ func (d *redDriver) list(ctx context.Context, prefix string, at position, limit 
 func (d *redDriver) scan(ctx context.Context, n *node, prefix string, at uint64, limit int) ([]string, uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, d.settings.longest())
 	defer cancel()
-	found, next, err := redisnode.Scan(ctx, n.client, d.prefix+prefix, at, limit)
+	found, next, err := redisnode.Scan(ctx, n.client, d.prefix+prefix, at, limit, nil)
 	if err != nil || len(found) == 0 {
 		return nil, next, redisnode.Classify(err)
 	}

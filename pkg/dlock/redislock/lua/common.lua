@@ -1,7 +1,10 @@
 -- Shared by the scripts; replaces their line --@common. Layout 3:
 --   lock       string  "<id><mark> <token> <tokens> <channel> <info>", expires with the lease
+--              zset    if readers or permits hold it: id -> deadline, us, and <mode> -> +inf; expires
+--                      with the last lease
+--   holders    hash    of readers or permits: id -> "<token> <tokens> <channel> <info>"
 --   queue      zset    id -> arrival, us: max(time, arrival of the last + 1)
---   waiters    hash    id -> "<deadline us> <since> <tokens> <skipped> <channel> <info>"
+--   waiters    hash    id -> "<deadline us> <since> <tokens><mode> <skipped> <channel> <info>"
 --   counter    string  the last token of many locks, see counterOf
 --   tombstone  string  an id that must not be stored any more
 --   gap        string  exists while the key is left free for plain clients
@@ -10,7 +13,10 @@
 -- separated by a dot. <tokens> is the number of tokens to reserve, or that are reserved. <info> comes
 -- last and may contain anything. The channel is "-" if the process is not subscribed; a channel that
 -- begins with a brace is sharded. <skipped> is 1 after the waiter was skipped because its channel had
--- no subscriber, and 2 once it has renewed after that.
+-- no subscriber, and 2 once it has renewed after that. <mode> is "s" for a reader, "p<limit>" for a
+-- permit, and empty for an exclusive claim.
+-- Who holds a lock is decided by one key, so that no lost key gives it to others. A reader or permit
+-- whose record in holders was lost is gone when it renews.
 -- Times are the server's. Numbers are printed with %.0f: Lua's own conversion loses digits.
 -- Printing is expensive, so a string from the server stays a string.
 --
@@ -31,6 +37,7 @@ local CHUNK = 128            -- waiters read at a time
 local MAX_DROPS = 512        -- dead waiters that a grant drops, rounded up to a chunk
 local TRIM = 16              -- waiters at the head that each renewal examines
 local RECHECKS = 8           -- waiters at the head that ask again when the lease ends
+local MAX_GRANTS = 32        -- readers or permits that are granted at a time
 
 local function digits(n) return string.format('%.0f', n) end
 
@@ -40,14 +47,14 @@ local function clock()
   return t[1] * 1000000 + t[2], t[1] .. '.' .. t[2], t
 end
 
-local function owner(value) return value and string.sub(value, 1, 32) end
+local function owner(value) return type(value) == 'string' and string.sub(value, 1, 32) end
 
 local function token_of(value) return string.match(value, '^%x+[.+] (%d+) ') end
 
 -- mark notes in the value of a lock that claims wait for it. The value of a plain client stays as
 -- it is.
 local function mark(lock, value)
-  if value and string.sub(value, 33, 33) == '.' and string.find(value, '^%x+%. %d+ %d+ %S+ ') then redis.call('SETRANGE', lock, 32, '+') end
+  if type(value) == 'string' and string.sub(value, 33, 33) == '.' and string.find(value, '^%x+%. %d+ %d+ %S+ ') then redis.call('SETRANGE', lock, 32, '+') end
 end
 
 -- in_gap reports whether the key is now left free for plain clients. Only Clients that share the
@@ -56,15 +63,15 @@ local function in_gap(gap) return gap and redis.call('EXISTS', gap) == 1 end
 
 -- parse reads the record of a waiter.
 local function parse(record)
-  local deadline, since, tokens, skipped, channel, info
-  if record then deadline, since, tokens, skipped, channel, info = string.match(record, '^(%d+) (%S+) (%d+) (%d) (%S+) (.*)$') end
+  local deadline, since, tokens, mode, skipped, channel, info
+  if record then deadline, since, tokens, mode, skipped, channel, info = string.match(record, '^(%d+) (%S+) (%d+)(%a?%d*) (%d) (%S+) (.*)$') end
   if not deadline then return nil end
-  return {deadline = tonumber(deadline), since = since, tokens = tokens, skipped = skipped, channel = channel, info = info}
+  return {deadline = tonumber(deadline), since = since, tokens = tokens, mode = mode, skipped = skipped, channel = channel, info = info}
 end
 
 -- store writes the record of a waiter.
 local function store(waiters, id, w)
-  redis.call('HSET', waiters, id, digits(w.deadline) .. ' ' .. w.since .. ' ' .. w.tokens .. ' ' .. w.skipped .. ' ' .. w.channel .. ' ' .. w.info)
+  redis.call('HSET', waiters, id, digits(w.deadline) .. ' ' .. w.since .. ' ' .. w.tokens .. w.mode .. ' ' .. w.skipped .. ' ' .. w.channel .. ' ' .. w.info)
 end
 
 -- arrival_of returns the arrival for <since>.
@@ -95,6 +102,67 @@ end
 -- hold makes a claim the holder of a free lock. who is "<channel> <info>".
 local function hold(lock, id, mark, token, tokens, who, px)
   redis.call('SET', lock, id .. mark .. ' ' .. token .. ' ' .. tokens .. ' ' .. who, 'PX', px)
+end
+
+-- count returns who holds a lock of readers or permits, and deletes it if nobody does.
+local function count(lock, holders, mode)
+  local n = redis.call('ZCARD', lock) - 1
+  if n > 0 then return {mode = mode, n = n} end
+  redis.call('DEL', lock, holders)
+  return nil
+end
+
+-- current returns what holds the lock: nil if it is free, its value if it is a string, and mode and
+-- number if readers or permits hold it. It drops those past their deadline. A key that is none of
+-- these is an error, which the caller returns.
+local function current(lock, holders, now)
+  local value = redis.pcall('GET', lock)
+  if type(value) ~= 'table' then return value or nil end
+  local mode = redis.pcall('ZRANGE', lock, -1, -1)[1]
+  if not mode or not string.find(mode, '^[sp]%d*$') then return nil, value end
+  local dead = redis.call('ZRANGE', lock, '-inf', digits(now), 'BYSCORE', 'LIMIT', 0, CHUNK)
+  if #dead > 0 then
+    redis.call('ZREM', lock, unpack(dead))
+    redis.call('HDEL', holders, unpack(dead))
+  end
+  return count(lock, holders, mode)
+end
+
+-- fits reports whether a claim of that mode can hold the lock together with those that hold it.
+local function fits(held, mode)
+  if not held then return true end
+  if type(held) == 'string' or held.mode ~= mode then return false end
+  return mode == 's' or held.n < tonumber(string.sub(mode, 2))
+end
+
+-- last_at_least makes keys last for at least that time.
+local function last_at_least(ms, ...)
+  for _, key in ipairs({...}) do
+    if redis.call('PTTL', key) < ms then redis.call('PEXPIRE', key, ms) end
+  end
+end
+
+-- join adds a reader or a permit to the holders, until its deadline.
+local function join(lock, holders, held, w, token, now)
+  redis.call('ZADD', lock, 'inf', w.mode, digits(w.deadline), w.id)
+  redis.call('HSET', holders, w.id, token .. ' ' .. w.tokens .. ' ' .. w.who)
+  last_at_least(math.ceil((w.deadline - now) / 1000), lock, holders)
+  return {mode = w.mode, n = (held and held.n or 0) + 1}
+end
+
+-- extend restarts the lease of a claim that holds the lock, and returns its token, or nil if it does
+-- not hold the lock.
+local function extend(lock, holders, held, id, now, ms)
+  if owner(held) == id then
+    redis.call('PEXPIRE', lock, ms)
+    return token_of(held)
+  end
+  if type(held) ~= 'table' or not redis.call('ZSCORE', lock, id) then return nil end
+  local token = string.match(redis.call('HGET', holders, id) or '', '^%d+')
+  if not token then return nil end
+  last_at_least(tonumber(ms), lock, holders)
+  redis.call('ZADD', lock, 'XX', digits(now + ms * 1000), id)
+  return token
 end
 
 -- drop removes waiters from both structures.
@@ -142,58 +210,71 @@ local function grantable(w)
   return w.channel == '-' or w.skipped == '2' or subscribed(w.channel)
 end
 
--- grant_next gives a free lock to the first live waiter, for the rest of its heartbeat, and then
--- notifies its process. Skipped waiters keep their places; if all are skipped, the first one gets
--- the lock, and finds out when it renews. Returns true if it dropped so many dead
--- waiters that another call must continue.
-local function grant_next(lock, queue, waiters, counter)
+-- grant gives the lock to a waiter, for the rest of its heartbeat, and then notifies its process.
+local function grant(lock, queue, waiters, counter, holders, held, w, now, t)
+  local token = next_token(counter, w.tokens, t)
+  drop(queue, waiters, {w.id})
+  w.who = w.channel .. ' ' .. w.info
+  if w.mode == '' then
+    hold(lock, w.id, redis.call('EXISTS', queue) == 1 and '+' or '.', token, w.tokens, w.who, math.ceil((w.deadline - now) / 1000))
+  else
+    held = join(lock, holders, held, w, token, now)
+  end
+  push(w.channel, 'held', lock, w.id, token)
+  return held
+end
+
+-- grant_next gives the lock to the first live waiter if it fits: to one, or to some readers or
+-- permits. Skipped waiters keep their places; if all are skipped, the first one gets the lock, and
+-- finds out when it renews. Returns true if another call must continue.
+local function grant_next(lock, queue, waiters, counter, holders, held)
   local now, _, t = clock()
-  local skipped, dropped, next = {}, 0, nil
+  local skipped, dropped, granted = {}, 0, 0
   local alive, dead, seen
   repeat
     alive, dead, seen = prune_range(queue, waiters, #skipped, #skipped + CHUNK - 1, now)
     dropped = dropped + dead
     for _, w in ipairs(alive) do
       if grantable(w) then
-        next = w
-        break
+        if not fits(held, w.mode) then return false end
+        if granted == MAX_GRANTS then return true end
+        for _, s in ipairs(skipped) do
+          if s.skipped == '0' then
+            s.skipped = '1'
+            store(waiters, s.id, s)
+          end
+        end
+        held = grant(lock, queue, waiters, counter, holders, held, w, now, t)
+        granted = granted + 1
+        if w.mode == '' then return false end
+      else
+        skipped[#skipped + 1] = w
+        if #skipped == MAX_SKIPS then break end
       end
-      skipped[#skipped + 1] = w
-      if #skipped == MAX_SKIPS then break end
     end
-  until next or #skipped == MAX_SKIPS or seen < CHUNK or dropped >= MAX_DROPS
-  if next then
-    for _, w in ipairs(skipped) do
-      if w.skipped == '0' then
-        w.skipped = '1'
-        store(waiters, w.id, w)
-      end
-    end
-  else
-    next = skipped[1]
+  until #skipped == MAX_SKIPS or seen < CHUNK or dropped >= MAX_DROPS
+  local first = skipped[1]
+  if first and granted == 0 then
+    if fits(held, first.mode) then grant(lock, queue, waiters, counter, holders, held, first, now, t) end
+    return false
   end
-  if not next then return redis.call('EXISTS', queue) == 1 end
-  local token = next_token(counter, next.tokens, t)
-  drop(queue, waiters, {next.id})
-  local mark = redis.call('EXISTS', queue) == 1 and '+' or '.'
-  hold(lock, next.id, mark, token, next.tokens, next.channel .. ' ' .. next.info, math.ceil((next.deadline - now) / 1000))
-  push(next.channel, 'held', lock, next.id, token)
-  return false
+  return #skipped < MAX_SKIPS and seen == CHUNK and redis.call('EXISTS', queue) == 1
 end
 
 -- queued returns the state of a waiter. The first few waiters ask again when the holder's lease
 -- will have ended, because the very first may be dead. A recheck time of 0 means none. With plain
 -- clients, which do not announce a release, the first waiter asks often.
-local function queued(lock, queue, gap, id, more)
+local function queued(lock, queue, gap, id, more, held, now)
   local rank, recheck = redis.call('ZRANK', queue, id) or 0, 0
+  local together = type(held) == 'table'
   if more then
     recheck = 1
   elseif rank < RECHECKS then
-    local left = redis.call('PTTL', lock)
+    local left = together and math.ceil((redis.call('ZRANGE', lock, 0, 0, 'WITHSCORES')[2] - now) / 1000) or redis.call('PTTL', lock)
     if gap then left = math.max(left, redis.call('PTTL', gap)) end
     if left >= 0 then recheck = left + 2 end
     if gap and rank == 0 and (recheck == 0 or recheck > 50) then recheck = 50 end
   end
-  return 'queued ' .. id .. ' 0 ' .. (rank + 1) .. ' ' .. recheck
+  return 'queued ' .. id .. ' 0 ' .. (rank + (together and held.n or 1)) .. ' ' .. recheck
 end
 

@@ -1,6 +1,6 @@
 -- Removes a claim in any phase. If it held the lock, grants the lock to the next waiter. Works at
 -- maxmemory: its first write is always allowed.
--- KEYS lock, counter, queue, waiters and, if any of the optional arguments is needed,
+-- KEYS lock, counter, queue, waiters, holders and, if any of the optional arguments is needed,
 --      tombstone, gap
 -- ARGV "<id>." and, optionally, tombstone ms (0: none), gap ms (0: grant; otherwise leave the
 --      key free for that time and only notify the next waiter), token that must match
@@ -11,6 +11,7 @@
 local call = redis.call -- looked up once
 local lock, counter, claim, extra = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 local value = redis.pcall('GET', lock)
+local together = type(value) == 'table' -- readers or permits hold it, or it is some other key
 if type(value) ~= 'string' then value = '' end
 
 -- The common case: the claim holds the lock, and the mark says that no claim waits.
@@ -49,35 +50,63 @@ if not extra and string.sub(value, 1, 33) == id .. '+' then
   end
 end
 
---@common
-local queue, waiters = KEYS[3], KEYS[4]
-local tombstone_ms, gap_ms, required = tonumber(extra or 0), tonumber(extra and ARGV[3] or 0), extra and ARGV[4] or ''
-local found, token, channel, more = 'gone', '0', '-', false
-
-if owner(value) == id then
-  if required ~= '' then token = token_of(value) or '0' end
-  if required == '' or required == token then
-    found, channel = 'held', string.match(value, '^%x+[.+] %d+ %d+ (%S+)') or '-'
-    redis.call('DEL', lock)
+-- The common case of a reader or a permit: no claim waits.
+if together and not extra and call('EXISTS', KEYS[3]) == 0 then
+  local deadline, t = redis.pcall('ZSCORE', lock, id), call('TIME')
+  if type(deadline) == 'string' and deadline - t[1] * 1000000 > t[2] + 0 then
+    call('ZREM', lock, id)
+    call('HDEL', KEYS[5], id)
+    if call('ZCARD', lock) == 1 then call('DEL', lock, KEYS[5]) end
+    return 'held ' .. id .. ' 0'
   end
 end
-if found == 'gone' and (required == '' or required == '0') and owner(value) ~= id then
+
+--@common
+local queue, waiters, holders = KEYS[3], KEYS[4], KEYS[5]
+local tombstone_ms, gap_ms, required = tonumber(extra or 0), tonumber(extra and ARGV[3] or 0), extra and ARGV[4] or ''
+local found, token, channel, more = 'gone', '0', '-', false
+local now = clock()
+local held = current(lock, holders, now)
+
+-- matches reports whether a holder of that token is to be removed.
+local function matches(actual)
+  if required ~= '' then token = actual or '0' end
+  return required == '' or required == token
+end
+
+local holds = true
+if owner(held) == id then
+  if matches(token_of(held)) then
+    found, channel = 'held', string.match(held, '^%x+[.+] %d+ %d+ (%S+)') or '-'
+    redis.call('DEL', lock)
+    held = nil
+  end
+elseif type(held) == 'table' and redis.call('ZSCORE', lock, id) then
+  local actual, its = string.match(redis.call('HGET', holders, id) or '', '^(%d+) %d+ (%S+)')
+  if matches(actual) then
+    found, channel = 'held', its or '-'
+    redis.call('ZREM', lock, id)
+    redis.call('HDEL', holders, id)
+    held = count(lock, holders, held.mode)
+  end
+else
+  holds = false
+end
+if not holds and (required == '' or required == '0') then
   local w = parse(redis.call('HGET', waiters, id))
   drop(queue, waiters, {id})
-  if w and w.deadline > clock() then
+  if w and w.deadline > now then
     found, channel = 'queued', w.channel
   end
 end
-if tombstone_ms > 0 then redis.call('SET', KEYS[5], '1', 'PX', tombstone_ms) end
+if tombstone_ms > 0 then redis.call('SET', KEYS[6], '1', 'PX', tombstone_ms) end
 if found ~= 'gone' and required ~= '' then push(channel, 'gone', lock, id, token) end
-if found == 'held' then
-  if gap_ms > 0 then
-    redis.call('SET', KEYS[6], '1', 'PX', gap_ms)
-    local first = redis.call('ZRANGE', queue, 0, 0)[1]
-    local w = first and parse(redis.call('HGET', waiters, first))
-    if w then push(w.channel, 'free', lock, first, '0') end
-  else
-    more = grant_next(lock, queue, waiters, counter)
-  end
+if found == 'held' and not held and gap_ms > 0 then
+  redis.call('SET', KEYS[7], '1', 'PX', gap_ms)
+  local first = redis.call('ZRANGE', queue, 0, 0)[1]
+  local w = first and parse(redis.call('HGET', waiters, first))
+  if w then push(w.channel, 'free', lock, first, '0') end
+elseif found == 'held' or type(held) == 'table' then -- those behind a waiter that left may fit
+  more = grant_next(lock, queue, waiters, counter, holders, held)
 end
 return found .. ' ' .. id .. ' ' .. token .. (more and ' more' or '')

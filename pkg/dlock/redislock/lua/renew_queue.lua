@@ -1,13 +1,13 @@
 -- Renews claims on one lock, in any phase, drops dead waiters and grants the lock. Works at
 -- maxmemory: its first write is always allowed. Without claims it only drops dead waiters
 -- and grants the lock.
--- KEYS lock, counter, queue, waiters and, with plain clients, gap
+-- KEYS lock, counter, queue, waiters, holders and, with plain clients, gap
 -- ARGV echo, channel of the process ("-": it is not subscribed), then id, ttl ms and
 --      heartbeat ms of each claim
 -- Returns {echo, state...}; without claims {echo}, or {echo, "more"} if dead waiters
 -- remain to be dropped.
 --@common
-local lock, counter, queue, waiters, gap, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], ARGV[2]
+local lock, counter, queue, waiters, holders, gap, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], ARGV[2]
 
 redis.call('PEXPIRE', waiters, KEEP_MS)
 local now = clock()
@@ -29,23 +29,24 @@ end
 redis.call('PEXPIRE', queue, KEEP_MS)
 
 local more = false
-local value = redis.call('GET', lock)
-if not value and not in_gap(gap) then
-  more = grant_next(lock, queue, waiters, counter)
-  value = redis.call('GET', lock)
+local held, failure = current(lock, holders, now)
+if failure then return failure end
+if type(held) ~= 'string' and not in_gap(gap) then
+  more = grant_next(lock, queue, waiters, counter, holders, held)
+  held = current(lock, holders, now)
 else
   prune_range(queue, waiters, 0, TRIM - 1, now)
-  if any then mark(lock, value) end
+  if any then mark(lock, held) end
 end
 local unsubscribed = any and channel ~= '-' and not subscribed(channel) and ' unsubscribed' or ''
 local answers = {ARGV[1]}
 for i = 3, #ARGV, 3 do
   local id = ARGV[i]
-  if owner(value) == id then
-    redis.call('PEXPIRE', lock, ARGV[i + 1])
-    answers[#answers + 1] = 'held ' .. id .. ' ' .. token_of(value)
+  local token = extend(lock, holders, held, id, now, ARGV[i + 1])
+  if token then
+    answers[#answers + 1] = 'held ' .. id .. ' ' .. token
   elseif waits[id] then
-    answers[#answers + 1] = queued(lock, queue, gap, id, more) .. unsubscribed
+    answers[#answers + 1] = queued(lock, queue, gap, id, more, held, now) .. unsubscribed
   else
     answers[#answers + 1] = 'gone ' .. id .. ' 0'
   end

@@ -1,0 +1,62 @@
+-- Submits a claim in the cases that are not common; replaces the line --@submit of the scripts that
+-- submit claims, which have set id, who, tokens, mode and the names of the keys.
+local MAX_WAITERS = 100000
+local SAMPLE_FROM, SAMPLE = 1024, 8 -- a new waiter in a longer queue examines SAMPLE waiters
+
+-- make_room drops some dead waiters of a long queue, so that their share of it stays limited.
+-- Returns the number of waiters.
+local function make_room(now)
+  local n = redis.call('ZCARD', queue)
+  if n < SAMPLE_FROM then return n end
+  local ids, records = {}, {}
+  for i, text in ipairs(redis.call('HRANDFIELD', waiters, SAMPLE, 'WITHVALUES')) do
+    if i % 2 == 1 then ids[#ids + 1] = text else records[#records + 1] = text end
+  end
+  local _, dropped = prune(queue, waiters, ids, records, now)
+  return n - dropped
+end
+
+-- enqueue stores a waiter, at the end of the queue unless it already has a place. If the queue is
+-- full, it returns the number of waiters.
+local function enqueue(now, since)
+  local old = parse(redis.call('HGET', waiters, id))
+  local arrival = now
+  if old then
+    since, arrival = old.since, arrival_of(old.since)
+  else
+    local n = make_room(now)
+    if n >= MAX_WAITERS then return n end
+    local last = tonumber(redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2])
+    arrival = digits(math.max(now, last and last + 1 or 0))
+  end
+  redis.call('ZADD', queue, 'NX', arrival, id)
+  redis.call('HSET', waiters, id, digits(now + ARGV[3] * 1000) .. ' ' .. since .. ' ' .. tokens .. mode .. ' ' .. (old and old.skipped or '0') .. ' ' .. who)
+end
+
+if redis.call('EXISTS', tombstone) == 1 then return 'gone ' .. id .. ' 0' end
+local now, since, t = clock()
+local held, failure = current(lock, holders, now)
+if failure then return failure end
+local token, more = extend(lock, holders, held, id, now, ARGV[2]), false
+if not token and type(held) ~= 'string' and not in_gap(gap) then
+  more = grant_next(lock, queue, waiters, counter, holders, held)
+  held = current(lock, holders, now)
+  token = extend(lock, holders, held, id, now, ARGV[2])
+  if not token and not more and fits(held, mode) and redis.call('EXISTS', queue) == 0 then -- all waiters were dead
+    token = next_token(counter, tokens, t)
+    if mode == '' then
+      hold(lock, id, '.', token, tokens, who, ARGV[2])
+    else
+      join(lock, holders, held, {id = id, mode = mode, tokens = tokens, who = who, deadline = now + ARGV[2] * 1000}, token, now)
+    end
+  end
+end
+if token then return 'held ' .. id .. ' ' .. token end
+
+if ARGV[3] == '0' then return (more and 'again ' or 'gone ') .. id .. ' 0' end
+mark(lock, held) -- first: if the user may not set it, nothing is stored
+local full = enqueue(now, since)
+if full then return 'full ' .. id .. ' ' .. full end
+redis.call('PEXPIRE', queue, KEEP_MS)
+redis.call('PEXPIRE', waiters, KEEP_MS)
+return queued(lock, queue, gap, id, more, held, now)
