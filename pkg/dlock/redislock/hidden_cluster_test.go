@@ -7,6 +7,7 @@ import (
 	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
 	"github.com/ceyewan/genesis/pkg/dlock/redislock"
 )
 
@@ -34,6 +35,34 @@ func TestClientOfOneServerOnACluster(t *testing.T) {
 	check(t, err)
 	check(t, admin.Evict(t.Context(), key, g.Token()))
 	<-g.Context().Done()
+}
+
+// Once a client of a single server knows that there is a cluster, it renews the locks of a slot together, and no renewal
+// is refused.
+func TestRenewalOfOneServerOnACluster(t *testing.T) {
+	t.Parallel()
+	cl := testenv.Cluster(t)
+	node := cl.Nodes()[0]
+	direct, d := dialRedis(t, node.Addr()), openDriver(t, node.Addr())
+	refs := make([]driver.Ref, 2)
+	for i := range refs {
+		refs[i] = driver.Ref{Key: keyOn(t, cl, node, string(rune('a'+i))), ID: claimID(i), TTL: time.Minute}
+		submitClaim(t, d, refs[i].Key, i, time.Minute, driver.Held)
+	}
+	before := countErrors(t, direct, "CROSSSLOT")
+	if before == 0 {
+		t.Fatal("the client has not met the cluster")
+	}
+	states, err := d.Renew(t.Context(), refs)
+	check(t, err)
+	for i, st := range states {
+		if st.Phase != driver.Held {
+			t.Errorf("claim %d is %v", i, st.Phase)
+		}
+	}
+	if n := countErrors(t, direct, "CROSSSLOT") - before; n != 0 {
+		t.Errorf("the renewal was refused %d times", n)
+	}
 }
 
 // If the keys are refused in any case, the caller is told.

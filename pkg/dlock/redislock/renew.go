@@ -136,7 +136,7 @@ func (r *renewal) group(ctx context.Context) map[string][]*batch {
 		common := "held"
 		if queued[i] {
 			common = "queued" + separator + ref.Key
-		} else if d.cluster != nil {
+		} else if d.bySlot.Load() {
 			common += strconv.Itoa(slotOf(d.prefix + ref.Key))
 		}
 		b := open[common]
