@@ -68,6 +68,11 @@ type localResult struct {
 // because claims of their own would also have been in the backend's queue.
 const turnLength = 5 * time.Millisecond
 
+// minReserve is the least number of handoffs for which a claim reserves tokens, as far as LocalBatch
+// allows. More are reserved only if more calls wait: unused tokens move the counter of a backend ahead
+// of the time, and some backends rely on the time if the counter is lost.
+const minReserve = 8
+
 // sharesClaim reports whether a call may share a claim: it waits for an exclusive lock, without
 // special options.
 func (s *lockSettings) sharesClaim() bool {
@@ -109,7 +114,7 @@ func (c *Client) joinQueue(name handoffName, s *lockSettings, w *localWaiter) *h
 	h := c.handoffs[name]
 	if h == nil {
 		h = &handoff{client: c, name: name, settings: lockSettings{
-			ttl: s.ttl, margin: s.margin, info: name.info, tokens: c.cfg.LocalBatch + 1,
+			ttl: s.ttl, margin: s.margin, info: name.info,
 		}}
 		if c.handoffs == nil {
 			c.handoffs = map[handoffName]*handoff{}
@@ -246,6 +251,7 @@ func (h *handoff) startAcquire() {
 		return
 	}
 	h.acquiring, h.canceled, h.progress, h.acquireDone = true, false, progress{}, make(chan struct{})
+	h.settings.tokens = 1 + min(c.cfg.LocalBatch, max(2*len(h.waiters), minReserve))
 	c.workers.Go(h.acquire)
 }
 
@@ -287,7 +293,7 @@ func (h *handoff) acquired(g *Guard, err error) (unwanted *claim) {
 		unwanted = c.cleanUpUnwanted(g.claim)
 	default:
 		g.claim.handoff, h.inTurn, h.releasedAt = h, true, 0
-		h.handoffsLeft, h.earlierWaiters, h.turnEnds = c.cfg.LocalBatch, len(h.waiters)-1, after(c.now(), turnLength)
+		h.handoffsLeft, h.earlierWaiters, h.turnEnds = h.settings.tokens-1, len(h.waiters)-1, after(c.now(), turnLength)
 		h.deliver(g, false)
 	}
 	return unwanted

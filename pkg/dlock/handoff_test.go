@@ -405,3 +405,30 @@ func TestHandoffRefusedAfterTheLease(t *testing.T) {
 		unlock(t, g)
 	})
 }
+
+// A claim reserves tokens for the handoffs that are likely, not for all that LocalBatch allows: unused
+// tokens move the counter of a backend ahead of the time.
+func TestHandoffReservesWhatItNeeds(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		c := client(t, memlock.New(), dlock.Config{LocalBatch: 1000})
+		reserved := func(g *dlock.Guard) int64 { return inspect(t, c, "k")[0].LastToken - g.Token() }
+		lone := acquire(t, c, "k")
+		if n := reserved(lone); n > 8 {
+			t.Errorf("a lone caller reserves %d tokens more than its own", n)
+		}
+		waiters := queueUp(t, c, ctx, "k", 40)
+		unlock(t, lone)
+		handed := 0
+		for _, got := range waiters {
+			synctest.Wait()
+			g := <-got
+			if handed == 8 { // the first of the next turn, with 31 behind it
+				if n := reserved(g); n < 31 || n > 64 {
+					t.Errorf("with 31 more waiters, %d more tokens are reserved", n)
+				}
+			}
+			handed++
+			unlock(t, g)
+		}
+	})
+}
