@@ -48,6 +48,18 @@ func TestScriptTokensOfAFreeLock(t *testing.T) {
 	}
 }
 
+// A counter that is not a number is replaced.
+func TestScriptDamagedCounter(t *testing.T) {
+	s := newScriptLock(t)
+	s.do("SET", s.n.counter, "x")
+	s.acquire("a", 30_000, 0, 0, fmt.Sprint("held a ", scriptStart))
+	s.wait("b", 0, 1_000_000, 0, "-")
+	s.do("SET", s.n.counter, "x")
+	s.release("a", "held a 0")
+	s.stored(fmt.Sprintf(`b. %d 1 - {"of": "b"}`, scriptStart), 1000)
+	s.lastToken(scriptStart)
+}
+
 // The first waiter marks the value of the lock, and only values of this library.
 func TestScriptMarks(t *testing.T) {
 	s := newScriptLock(t)

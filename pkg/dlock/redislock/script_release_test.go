@@ -307,7 +307,7 @@ func TestScriptUsualCasesAreShort(t *testing.T) {
 		{"sharded queue", "exists get hsetnx pexpire pexpire pttl setrange time zadd zcard", acquireScript.Source, keys, []any{scriptID("e"), 30_000, 3000, sharded}},
 		{"sharded grant", "get hdel hget pubsub|shardnumsub set set spublish time zrange zrem", releaseScript.Source, keys[:5], []any{scriptID("d") + "."}},
 		{"read", "exists hset pexpire pexpire pttl pttl set time zadd zrange", togetherScript.Source, joint, []any{scriptID("a"), 30_000, 3000, who, 1, "s"}},
-		{"read too", "exists hset pttl pttl set time zadd zrange zscore zscore", togetherScript.Source, joint, []any{scriptID("b"), 30_000, 3000, who, 1, "s"}},
+		{"read too", "exists hset pttl pttl set time zadd zrange zscore zscore", togetherScript.Source, joint, []any{scriptID("b"), 20_000, 3000, who, 1, "s"}},
 		{"leave the others", "exists get hdel time zcard zrem zscore", releaseScript.Source, joint[:5], []any{scriptID("a") + "."}},
 		{"leave, the last", "del exists get hdel time zcard zrem zscore", releaseScript.Source, joint[:5], []any{scriptID("b") + "."}},
 		{"renew", "get pexpire", renewHeldScript.Source, keys[:1], []any{"echo", scriptID("e"), 30_000}},
