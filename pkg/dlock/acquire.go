@@ -253,7 +253,7 @@ func (a *acquisition) send(ctx context.Context, cl *claim) (driver.State, sent, 
 	ended := err != nil && contextEnded(ctx) // the driver may notice the deadline before ctx does
 	switch {
 	case err == nil, ended:
-	case cctx.Err() == nil:
+	case !contextEnded(cctx):
 		a.keepCause(err)
 	case c.closing.Err() != nil && driver.ClassOf(err) == driver.Ambiguous:
 		err = ErrClosed
