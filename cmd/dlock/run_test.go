@@ -42,6 +42,24 @@ func TestRun(t *testing.T) {
 	})
 }
 
+// A command under two locks finds each variable once, and that of the inner lock: of two, a program
+// may take the first or the last.
+func TestRunNested(t *testing.T) {
+	t.Parallel()
+	out, errs, code := dlock(t, files(t), "run", "outer", "--", program, "run", "inner", "--", "env")
+	found := map[string][]string{}
+	for line := range strings.Lines(out) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		found[name] = append(found[name], value)
+	}
+	if keys := found["DLOCK_KEY"]; code != 0 || len(keys) != 1 || keys[0] != "inner" {
+		t.Errorf("exit %d, the keys are %q, %s", code, keys, errs)
+	}
+	if tokens, names := found["DLOCK_TOKEN"], found["DLOCK_BACKEND_NAME"]; len(tokens) != 1 || len(names) != 1 {
+		t.Errorf("the tokens are %q, the names of the backend %q", tokens, names)
+	}
+}
+
 // What cannot be run is told before anybody waits for the lock.
 func TestRunCommandNotThere(t *testing.T) {
 	t.Parallel()

@@ -285,15 +285,24 @@ func userName(getenv func(string) string) string {
 	return "uid-" + strconv.Itoa(os.Getuid())
 }
 
-// environment is what the command finds in addition to ours. The password of the backend is not for
-// it.
+// environment is ours and what the command finds in addition. The password of the backend is not
+// for it, nor is what an outer dlock run has set: of two variables with one name, many programs take
+// the first.
 func (r *run) environment() []string {
-	ours := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "DLOCK_PASSWORD=") })
-	return append(ours,
-		"DLOCK_KEY="+r.key,
-		"DLOCK_TOKEN="+strconv.FormatInt(r.guard.Token(), 10),
-		"DLOCK_BACKEND_NAME="+r.Name,
-	)
+	own := map[string]string{
+		"DLOCK_KEY":          r.key,
+		"DLOCK_TOKEN":        strconv.FormatInt(r.guard.Token(), 10),
+		"DLOCK_BACKEND_NAME": r.Name,
+	}
+	all := slices.DeleteFunc(os.Environ(), func(v string) bool {
+		name, _, _ := strings.Cut(v, "=")
+		_, replaced := own[name]
+		return replaced || name == "DLOCK_PASSWORD"
+	})
+	for name, value := range own {
+		all = append(all, name+"="+value)
+	}
+	return all
 }
 
 // linger keeps the lock for as long as --min-hold asks: by its lease, after this process has ended,
