@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -57,6 +58,26 @@ func TestRunNested(t *testing.T) {
 	}
 	if tokens, names := found["DLOCK_TOKEN"], found["DLOCK_BACKEND_NAME"]; len(tokens) != 1 || len(names) != 1 {
 		t.Errorf("the tokens are %q, the names of the backend %q", tokens, names)
+	}
+}
+
+// Users and files may have names that no lock can show.
+func TestRunOddNames(t *testing.T) {
+	t.Parallel()
+	sh, err := exec.LookPath("sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"a\xff b", "a\nb", strings.Repeat("\xff", 99), strings.Repeat("\U0001f512", 60)} {
+		link := filepath.Join(t.TempDir(), name)
+		if err := os.Symlink(sh, link); err != nil {
+			t.Fatal(err)
+		}
+		cmd := command(files(t), "run", "k", "--", link, "-c", "echo ran")
+		cmd.Env = append(cmd.Env, "USER="+name)
+		if out, errs, code := finish(t, cmd); code != 0 || out != "ran\n" {
+			t.Errorf("%q: exit %d, %q, %s", name, code, out, errs)
+		}
 	}
 }
 

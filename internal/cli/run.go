@@ -255,7 +255,7 @@ func (r *run) lengthen(ctx context.Context) error {
 func (r *run) options() []dlock.LockOption {
 	opts := []dlock.LockOption{
 		dlock.WithTTL(r.ttl),
-		dlock.WithInfo(dlock.Info{Owner: userName(r.getenv), Purpose: filepath.Base(r.args[0])}),
+		dlock.WithInfo(dlock.Info{Owner: infoText(userName(r.getenv)), Purpose: infoText(filepath.Base(r.args[0]))}),
 	}
 	if r.minHold > 0 {
 		opts = append(opts, dlock.WithMinHold(r.minHold))
@@ -284,6 +284,10 @@ func userName(getenv func(string) string) string {
 	}
 	return "uid-" + strconv.Itoa(os.Getuid())
 }
+
+// infoText is the name of a user or a file, which may be any bytes, as a lock can store it: printable,
+// and at most 256 bytes.
+func infoText(name string) string { return cut(safe(name), 64) }
 
 // environment is ours and what the command finds in addition. The password of the backend is not
 // for it, nor is what an outer dlock run has set: of two variables with one name, many programs take
