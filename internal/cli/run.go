@@ -201,57 +201,6 @@ func (r *run) nameHolder(err error) {
 	}
 }
 
-// acquire waits for the lock. A signal ends the wait.
-func (r *run) acquire(signals <-chan os.Signal) error {
-	ctx, cancel := context.WithCancelCause(r.cmd.Context())
-	defer cancel(nil)
-	if r.limited() { // a server that hangs does not extend it by much
-		var stop context.CancelFunc
-		ctx, stop = context.WithDeadline(ctx, r.giveUp.Add(leastPatience/2))
-		defer stop()
-	}
-	watching := make(chan struct{})
-	defer close(watching)
-	go func() {
-		failing := r.failing
-		for {
-			select {
-			case s := <-signals:
-				if ends(s) {
-					cancel(signalled{s})
-					return
-				}
-			case err := <-failing:
-				r.reporter.event(event{What: "retrying", Error: err.Error()})
-				failing = nil // the result tells how it ended
-			case <-watching:
-				return
-			}
-		}
-	}()
-	stop := r.reporter.waits(r.session, r.key)
-	g, err := r.client.Acquire(ctx, r.key, r.options()...)
-	stop()
-	if err != nil {
-		return err
-	}
-	r.guard, r.taken = g, time.Now()
-	if err := r.lengthen(ctx); err != nil {
-		return err
-	}
-	r.reporter.event(event{What: "acquired", Token: g.Token()})
-	return nil
-}
-
-// lengthen waits for the whole lease. A caller that has waited for a lock gets it for what is
-// left of a heartbeat, which may be less than the command would need to end.
-func (r *run) lengthen(ctx context.Context) error {
-	if r.guard.Remaining() > r.ttl*2/3 {
-		return nil
-	}
-	return r.guard.Extend(ctx, r.ttl)
-}
-
 func (r *run) options() []dlock.LockOption {
 	opts := []dlock.LockOption{
 		dlock.WithTTL(r.ttl),
