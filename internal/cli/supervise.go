@@ -121,8 +121,10 @@ func (s *supervisor) look() time.Duration {
 		return time.Hour
 	case !s.killAt.IsZero() && !s.killed:
 		return s.killAt.Sub(now)
-	case lease:
+	case lease && left > s.grace:
 		return min(left-s.grace, s.ttl/6)
+	case lease: // nothing is left to do but to find out whether it is renewed
+		return s.ttl / 6
 	}
 	return time.Hour
 }
