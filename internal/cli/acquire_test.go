@@ -12,6 +12,7 @@ import (
 
 	"github.com/ceyewan/genesis/pkg/clog"
 	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
 	"github.com/ceyewan/genesis/pkg/dlock/memlock"
 )
 
@@ -32,10 +33,10 @@ func (h onAcquired) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// newRun is a run of a command on a backend in memory.
-func newRun(t *testing.T, log clog.Logger) *run {
+// newRun is a run of a command.
+func newRun(t *testing.T, backend driver.Opener, log clog.Logger) *run {
 	t.Helper()
-	client, err := dlock.New(&dlock.Config{}, dlock.WithBackend(memlock.New()), dlock.WithLogger(log))
+	client, err := dlock.New(&dlock.Config{}, dlock.WithBackend(backend), dlock.WithLogger(log))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +52,7 @@ func newRun(t *testing.T, log clog.Logger) *run {
 func TestSignalWithTheGrant(t *testing.T) {
 	t.Parallel()
 	signals := make(chan os.Signal, 1)
-	r := newRun(t, clog.FromSlog(slog.New(onAcquired{f: func() {
+	r := newRun(t, memlock.New(), clog.FromSlog(slog.New(onAcquired{f: func() {
 		signals <- syscall.SIGTERM
 		for len(signals) > 0 { // until it is received
 			runtime.Gosched()

@@ -52,7 +52,8 @@ func newReporter(r *run) reporter {
 
 // loud are the events that are shown to people; the others are seen anyway.
 var loud = map[string]string{
-	"lost":           "the lock was lost, and the command goes on: %s",
+	"lost":           "the lock was lost while the command ran: %s",
+	"cut-short":      "the lock was lost before --min-hold had passed: %s",
 	"ending":         "ending the command: %s",
 	"renewal-failed": "the lock could not be renewed: %s",
 	"retrying":       "trying again: %s",

@@ -46,6 +46,8 @@ type run struct {
 	reporter reporter
 	guard    *dlock.Guard
 	taken    time.Time
+	toldLoss bool // that the lock was lost is reported
+	ranOut   bool // the lock was lost, but the command had ended before
 
 	unrenewed <-chan error // why renewals fail
 	failing   <-chan error // why other calls fail
@@ -262,7 +264,9 @@ func (r *run) environment() []string {
 // or else by waiting. A signal ends the wait.
 func (r *run) linger(signals <-chan os.Signal) {
 	left := time.Until(r.taken.Add(r.minHold))
-	if left <= 0 || r.leave(left) {
+	valid := r.guard.Remaining()
+	validUntil := time.Now().Add(valid)
+	if left <= 0 || valid <= 0 || r.leave(left) {
 		return
 	}
 	t := time.NewTimer(left)
@@ -272,6 +276,7 @@ func (r *run) linger(signals <-chan os.Signal) {
 		case <-t.C:
 			return
 		case <-r.guard.Done():
+			r.ranOut = !time.Now().Before(validUntil) // sooner, it was taken away, maybe while the command ran
 			return
 		case s := <-signals:
 			if ends(s) {
@@ -296,10 +301,18 @@ func (r *run) leave(left time.Duration) bool {
 // another process may have done the same work.
 func (r *run) finish(code int) error {
 	err := r.guard.Unlock(context.WithoutCancel(r.cmd.Context()))
+	lost := errors.Is(err, dlock.ErrOwnershipLost)
 	switch {
-	case errors.Is(err, dlock.ErrOwnershipLost) && r.onLost == "kill":
-		r.reporter.event(event{What: "lost", Error: err.Error()})
+	case lost && r.ranOut:
+		r.reporter.event(event{What: "cut-short", Error: err.Error()})
+	case lost && r.onLost == "kill":
+		if r.asJSON { // people read the error
+			r.reporter.event(event{What: "lost", Error: err.Error()})
+		}
 		return &exit{ExitLost, fmt.Errorf("the lock was lost before the command ended: %w", err)}
+	case lost && r.toldLoss:
+	case lost:
+		r.reporter.event(event{What: "lost", Error: err.Error()})
 	case err != nil:
 		r.reporter.event(event{What: "unconfirmed", Error: err.Error()})
 	}

@@ -155,6 +155,7 @@ func (s *supervisor) lost() {
 		cause = s.because(cause.Error())
 	}
 	if s.onLost == "warn" {
+		s.toldLoss = true
 		s.reporter.event(event{What: "lost", Error: cause.Error()})
 		return
 	}
