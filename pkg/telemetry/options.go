@@ -23,6 +23,7 @@ type options struct {
 	metricExporters []sdkmetric.Exporter
 	metricReaders   []sdkmetric.Reader
 	missing         string
+	flushes         []*flush
 }
 
 // WithLogger sets where failures of exports are logged: one line when an exporter begins to fail,
@@ -92,7 +93,8 @@ func (o *options) meterProvider(ctx context.Context, cfg Config, res *resource.R
 	}
 	for _, e := range o.metricExporters {
 		watched := metricExporter{e, o.watch(ctx, "metrics")}
-		opts = append(opts, sdkmetric.WithReader(sdkmetric.NewPeriodicReader(watched, sdkmetric.WithInterval(cfg.ExportInterval))))
+		periodic := sdkmetric.NewPeriodicReader(watched, sdkmetric.WithInterval(cfg.ExportInterval))
+		opts = append(opts, sdkmetric.WithReader(o.reader(periodic)))
 	}
 	return sdkmetric.NewMeterProvider(opts...)
 }
@@ -109,7 +111,8 @@ func (o *options) tracerProvider(ctx context.Context, cfg Config, res *resource.
 		opts = append(opts, sdktrace.WithSpanProcessor(p))
 	}
 	for _, e := range o.spanExporters {
-		opts = append(opts, sdktrace.WithBatcher(spanExporter{e, o.watch(ctx, "spans")}))
+		batcher := sdktrace.NewBatchSpanProcessor(spanExporter{e, o.watch(ctx, "spans")})
+		opts = append(opts, sdktrace.WithSpanProcessor(o.processor(batcher)))
 	}
 	return sdktrace.NewTracerProvider(opts...)
 }

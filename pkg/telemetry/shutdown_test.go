@@ -146,6 +146,40 @@ func TestShutdownEndsWithItsContext(t *testing.T) {
 	}
 }
 
+// What is left for one exporter does not wait for another whose collector hangs.
+func TestShutdownSendsToAllAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hang := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+		spans, metrics := &exporter{}, &exporter{}
+		tel := start(t, telemetry.Config{}, telemetry.WithLogger(new(journal).logger()),
+			telemetry.WithSpanExporter(&exporter{send: hang}), telemetry.WithSpanExporter(spans),
+			telemetry.WithMetricExporter(values{&exporter{send: hang}}), telemetry.WithMetricExporter(values{metrics}))
+		counter, _ := tel.Meter("m").Int64Counter("requests")
+		counter.Add(t.Context(), 1)
+		_, span := tel.Tracer("t").Start(t.Context(), "request")
+		span.End()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if err := tel.Shutdown(ctx); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("Shutdown: %v", err)
+			}
+		})
+		synctest.Wait() // no time has passed
+		if got := strings.Join(append(spans.taken(), metrics.taken()...), " "); got != "request requests" {
+			t.Errorf("sent %q", got)
+		}
+		wg.Wait()
+		if err := tel.Shutdown(t.Context()); err != nil {
+			t.Errorf("at last: %v", err)
+		}
+		if spans.shutdowns() != 1 || metrics.shutdowns() != 1 {
+			t.Errorf("shut down %d and %d times", spans.shutdowns(), metrics.shutdowns())
+		}
+	})
+}
+
 // An exporter that does not honor its context cannot delay Shutdown.
 func TestShutdownLeavesADeafExporter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

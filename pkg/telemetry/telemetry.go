@@ -31,6 +31,7 @@ type Telemetry struct {
 	handler http.Handler
 	meters  *sdkmetric.MeterProvider
 	tracers tracerProvider
+	flushes []*flush
 
 	abort    context.CancelFunc // ends exports in progress
 	stopping sync.Once
@@ -63,13 +64,15 @@ func New(cfg Config, opts ...Option) (*Telemetry, error) {
 		return nil, fmt.Errorf("telemetry: %w", err)
 	}
 	ctx, abort := context.WithCancel(context.Background())
-	return &Telemetry{
+	t := &Telemetry{
 		handler: handler,
 		meters:  o.meterProvider(ctx, cfg, res, scraped),
 		tracers: o.tracerProvider(ctx, cfg, res),
 		abort:   abort,
 		stopped: make(chan struct{}),
-	}, nil
+	}
+	t.flushes = o.flushes
+	return t, nil
 }
 
 // Meter returns the meter with this name, which by convention is the import path of the package
@@ -116,6 +119,9 @@ func (t *Telemetry) stop(ctx context.Context) {
 	defer t.abort()
 	var spans error
 	var wg sync.WaitGroup
+	for _, f := range t.flushes {
+		wg.Go(func() { _ = f.run(ctx) }) // the providers return the error
+	}
 	wg.Go(func() { spans = t.tracers.Shutdown(ctx) })
 	values := t.meters.Shutdown(ctx)
 	wg.Wait()
