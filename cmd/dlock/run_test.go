@@ -116,6 +116,27 @@ func TestRunStandardInput(t *testing.T) {
 	})
 }
 
+// The command has the descriptors that dlock was given, and not the lock in place of one.
+func TestRunDescriptors(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, backend, _ string) {
+		for range 2 { // what is written to the lock is found by the next
+			path := filepath.Join(t.TempDir(), "out")
+			f, err := os.Create(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Close()
+			cmd := command(backend, "run", "k", "--", "sh", "-c", "echo three >&3; echo four >&4")
+			cmd.ExtraFiles = []*os.File{f, f}
+			_, errs, code := finish(t, cmd)
+			if out, err := os.ReadFile(path); code != 0 || err != nil || string(out) != "three\nfour\n" {
+				t.Errorf("exit %d, %q, %v, %s", code, out, err, errs)
+			}
+		}
+	})
+}
+
 func TestRunBusy(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, backend, _ string) {

@@ -20,15 +20,22 @@ type child struct {
 	terminal int // the descriptor of the terminal that it was given, or -1
 }
 
-// startChild starts the command. A mortal one is killed by the kernel, where that
-// can be had, when we die.
+// startChild starts the command, which inherits these files. A mortal one is killed by the kernel,
+// where that can be had, when we die.
 func startChild(r *run, files []*os.File, mortal bool) (*child, error) {
 	c := &child{
 		ended: make(chan syscall.WaitStatus, 1), stopped: make(chan struct{}), resume: make(chan struct{}), terminal: -1,
 	}
 	attr := &syscall.ProcAttr{Env: r.environment(), Sys: &syscall.SysProcAttr{Setpgid: true}}
-	for _, f := range append([]*os.File{r.stdin, r.stdout, r.stderr}, files...) {
+	for _, f := range []*os.File{r.stdin, r.stdout, r.stderr} {
 		attr.Files = append(attr.Files, f.Fd())
+	}
+	for _, f := range files {
+		fd, err := inheritable(f)
+		if err != nil {
+			return nil, err
+		}
+		defer unix.Close(fd)
 	}
 	if mortal {
 		dieWithParent(attr.Sys)
@@ -40,6 +47,17 @@ func startChild(r *run, files []*os.File, mortal bool) (*child, error) {
 	started := make(chan error)
 	go c.live(r, attr, started)
 	return c, <-started
+}
+
+// inheritable is another descriptor of a file that the command inherits. It must not replace one that
+// we were given for the command, and scripts use the small numbers as they like.
+func inheritable(f *os.File) (int, error) {
+	const above = 100
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD, above)
+	if err != nil { // there may be no such number
+		fd, err = unix.FcntlInt(f.Fd(), unix.F_DUPFD, 3)
+	}
+	return fd, os.NewSyscallError("fcntl", err)
 }
 
 // live is what the child does, on one thread: the kernel takes the end of the thread
