@@ -27,7 +27,7 @@ func (s *Store) Clean(ctx context.Context, unused time.Duration) (int, error) {
 		return 0, classify(err)
 	}
 	defer closeFile(dir.fd)
-	c := cleaning{directory: dir, unused: unused}
+	c := cleaning{directory: dir, unused: unused, busy: map[string]bool{}}
 	err = dir.eachLock(ctx, func(base string) error {
 		done, err := c.removeLock(ctx, base)
 		if done {
@@ -49,15 +49,27 @@ type cleaning struct {
 	*directory
 	unused  time.Duration
 	removed int
-	guarded error // the first guard that could not be used
+	guarded error           // the first guard that could not be used
+	busy    map[string]bool // guards that stayed locked, by name
+}
+
+// guard is that of the directory. A guard that stayed locked is tried only once for each further lock.
+func (c *cleaning) guard(ctx context.Context, base string) (int, error) {
+	tries := callTries
+	if c.busy[guardName(base)] {
+		tries = 1
+	}
+	fd, err := c.directory.guard(ctx, base, tries)
+	c.busy[guardName(base)] = errors.Is(err, errGuarded)
+	return fd, err
 }
 
 // tolerate returns the errors that end Clean. Clean skips files of other users. It also skips a
-// guard of another user, and reports that at its end.
+// guard of another user and one that stays locked, and reports that at its end.
 func (c *cleaning) tolerate(err error) error {
 	var g *guardError
 	switch {
-	case errors.As(err, &g) && isForeign(g.Unwrap()):
+	case errors.As(err, &g) && isForeign(g.Unwrap()), errors.Is(err, errGuarded):
 		if c.guarded == nil {
 			c.guarded = err
 		}
@@ -83,7 +95,7 @@ func (c *cleaning) removeLock(ctx context.Context, base string) (bool, error) {
 		closeFile(main)
 		return false, err
 	}
-	guard, err := c.guard(ctx, base, callTries)
+	guard, err := c.guard(ctx, base)
 	if err != nil {
 		closeFile(main)
 		return false, err
@@ -167,7 +179,7 @@ func (c *cleaning) removeOrphan(ctx context.Context, name string) error {
 	if there, err := c.has(base + lockSuffix); err != nil || there {
 		return err
 	}
-	guard, err := c.guard(ctx, base, callTries)
+	guard, err := c.guard(ctx, base)
 	if err != nil {
 		return err
 	}

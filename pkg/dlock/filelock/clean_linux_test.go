@@ -168,6 +168,44 @@ func TestPlantedGuardIsReported(t *testing.T) {
 	}
 }
 
+// A guard that another process keeps locked does not keep the files of other locks: Clean continues
+// with them, and reports the guard.
+func TestLockedGuardIsReported(t *testing.T) {
+	t.Parallel()
+	store := filelock.New(mkdir(t, 0o700))
+	d := open(t, store, driver.Options{})
+	defer func() { _ = d.Close() }()
+	guards := map[string]*os.File{}
+	for _, key := range []string{"a", "b", "c"} { // whatever their order in the directory is
+		name := filelock.GuardName(key)
+		f, err := os.OpenFile(filepath.Join(store.Path(), name), os.O_RDWR|os.O_CREATE, 0o600)
+		if err == nil {
+			err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = f.Close() }()
+		guards[name] = f
+	}
+	guarded := 0
+	for i := range 100 {
+		key := string(rune('a'+i/10)) + string(rune('a'+i%10))
+		used(t, d, try(key))
+		if guards[filelock.GuardName(key)] != nil {
+			guarded++
+		}
+	}
+	n, err := store.Clean(ctx, 0)
+	if n != 100-guarded || err == nil || !strings.Contains(err.Error(), "busy") || driver.ClassOf(err) != driver.Transient {
+		t.Errorf("Clean removed %d of 100, %d of which are guarded: %v", n, guarded, err)
+	}
+	for _, f := range guards {
+		_ = f.Close()
+	}
+	clean(t, store, guarded)
+}
+
 // A file on which another user has a lease cannot be opened, and is skipped.
 func TestLeasedFile(t *testing.T) {
 	t.Parallel()
