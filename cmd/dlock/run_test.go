@@ -137,6 +137,26 @@ func TestRunDescriptors(t *testing.T) {
 	})
 }
 
+// Nobody may read what dlock says. The command runs all the same, and a pipe of its own ends it as
+// ever.
+func TestRunUnheard(t *testing.T) {
+	t.Parallel()
+	for script, want := range map[string]int{"echo ran": 0, "kill -PIPE $$": 128 + int(syscall.SIGPIPE)} {
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = r.Close()
+		cmd := command(files(t), "run", "--json", "k", "--", "sh", "-c", script)
+		cmd.Stderr = w
+		_ = cmd.Run()
+		_ = w.Close()
+		if code := cmd.ProcessState.ExitCode(); code != want {
+			t.Errorf("%s: %v, want exit %d", script, cmd.ProcessState, want)
+		}
+	}
+}
+
 func TestRunBusy(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, backend, _ string) {
