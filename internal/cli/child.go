@@ -18,6 +18,8 @@ type child struct {
 	resume  chan struct{}
 
 	terminal int // the descriptor of the terminal that it was given, or -1
+
+	send func(pid int, s syscall.Signal) error // syscall.Kill
 }
 
 // startChild starts the command, which inherits these files. A mortal one is killed by the kernel,
@@ -25,6 +27,7 @@ type child struct {
 func startChild(r *run, files []*os.File, mortal bool) (*child, error) {
 	c := &child{
 		ended: make(chan syscall.WaitStatus, 1), stopped: make(chan struct{}), resume: make(chan struct{}), terminal: -1,
+		send: syscall.Kill,
 	}
 	attr := &syscall.ProcAttr{Env: r.environment(), Sys: &syscall.SysProcAttr{Setpgid: true}}
 	for _, f := range []*os.File{r.stdin, r.stdout, r.stderr} {
@@ -94,11 +97,18 @@ func (c *child) live(r *run, attr *syscall.ProcAttr, started chan<- error) {
 // signal sends a signal to the command and all its children.
 func (c *child) signal(s os.Signal) {
 	if n, ok := s.(syscall.Signal); ok {
-		_ = syscall.Kill(-c.pid, n) // it may be gone
+		_ = c.send(-c.pid, n) // it may be gone
 	}
 }
 
-func (c *child) kill() { c.signal(syscall.SIGKILL) }
+// kill returns why the command goes on: that of another user, as by sudo, cannot be killed.
+func (c *child) kill() error {
+	err := c.send(-c.pid, syscall.SIGKILL)
+	if errors.Is(err, syscall.ESRCH) { // it is gone
+		return nil
+	}
+	return err
+}
 
 // suspend stops us with the command, so that the shell takes the terminal, and goes
 // on with it when we are continued.

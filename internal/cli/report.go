@@ -55,6 +55,7 @@ var loud = map[string]string{
 	"lost":           "the lock was lost while the command ran: %s",
 	"cut-short":      "the lock was lost before --min-hold had passed: %s",
 	"ending":         "ending the command: %s",
+	"not-killed":     "the command goes on, because it cannot be killed: %s",
 	"renewal-failed": "the lock could not be renewed: %s",
 	"retrying":       "trying again: %s",
 	"unconfirmed":    "the lock may stay until its TTL has passed: %s",

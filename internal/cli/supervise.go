@@ -20,6 +20,7 @@ type supervisor struct {
 	validUntil time.Time // when the command must have ended if nothing is renewed; zero: never
 	killAt     time.Time // zero: nothing is wrong
 	killed     bool
+	unkilled   error // why it could not be killed
 	why        error // why the command is being ended
 	unrenewed  error // why the last renewal failed; nil after one that did not
 }
@@ -117,7 +118,9 @@ func (s *supervisor) look() time.Duration {
 	switch {
 	case !s.killAt.IsZero() && !s.killed && !now.Before(s.killAt):
 		s.killed = true
-		s.child.kill()
+		if s.unkilled = s.child.kill(); s.unkilled != nil {
+			s.reporter.event(event{What: "not-killed", Error: s.unkilled.Error()})
+		}
 		return time.Hour
 	case !s.killAt.IsZero() && !s.killed:
 		return s.killAt.Sub(now)
@@ -190,7 +193,10 @@ func (s *supervisor) result(st syscall.WaitStatus) (int, error) {
 		code = exitSignal + int(st.Signal())
 	}
 	s.reporter.event(event{What: "ended", Code: &code})
-	if s.why != nil {
+	switch {
+	case s.unkilled != nil:
+		return 0, exitWith(ExitLost, "the command could not be killed (%w): %w", s.unkilled, s.why)
+	case s.why != nil:
 		return 0, exitWith(ExitLost, "the command was ended: %w", s.why)
 	}
 	return code, nil

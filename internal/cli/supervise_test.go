@@ -1,6 +1,10 @@
 package cli
 
 import (
+	"bytes"
+	"errors"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -22,6 +26,27 @@ func TestLookPauses(t *testing.T) {
 		}
 		if pause := s.look(); pause < s.ttl/10 {
 			t.Errorf("killed %t: the next look is in %v", s.killed, pause)
+		}
+	}
+}
+
+// A command that cannot be killed, as that of sudo, is not said to be ended.
+func TestUnkilled(t *testing.T) {
+	t.Parallel()
+	for want, refusal := range map[string]error{"was ended": syscall.ESRCH, "could not be killed": syscall.EPERM} {
+		said := new(bytes.Buffer)
+		s := &supervisor{
+			run: newRun(t, memlock.New(), clog.Logger{}), why: errors.New("it took too long"), killAt: time.Now(),
+			child: &child{pid: 1 << 30, send: func(int, syscall.Signal) error { return refusal }},
+		}
+		if err := s.acquire(nil); err != nil {
+			t.Fatal(err)
+		}
+		s.reporter.out, s.reporter.quiet = said, false
+		s.look()
+		_, err := s.result(0)
+		if told := strings.Contains(said.String(), "cannot be killed"); codeOf(err) != ExitLost || !strings.Contains(err.Error(), want) || told != errors.Is(refusal, syscall.EPERM) {
+			t.Errorf("%v: %v, and it says %q", refusal, err, said)
 		}
 	}
 }
