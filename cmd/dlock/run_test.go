@@ -1,7 +1,10 @@
 package main
 
 import (
+	"bufio"
+	"bytes"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -154,6 +157,53 @@ func TestRunUnheard(t *testing.T) {
 		if code := cmd.ProcessState.ExitCode(); code != want {
 			t.Errorf("%s: %v, want exit %d", script, cmd.ProcessState, want)
 		}
+	}
+}
+
+// A pager that does not read on keeps dlock neither from ending the command nor from releasing the
+// lock.
+func TestRunBlocked(t *testing.T) {
+	t.Parallel()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if err := w.SetWriteDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	for err == nil { // until it is full
+		_, err = w.Write(make([]byte, 4096))
+	}
+	backend, witness := files(t), filepath.Join(t.TempDir(), "w")
+	cmd := command(backend, "run", "--max-hold", "2s", "--grace", "300ms", "k", "--", os.Args[0], witness)
+	cmd.Env = append(cmd.Env, childMode+"=stubborn")
+	cmd.Stderr = w
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	_ = w.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		killChild(witness)
+	})
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
+		t.Fatalf("the command says %q, %v", line, err)
+	}
+	if _, errs, code := dlock(t, backend, "run", "--wait", "1m", "k", "--", "true"); code != 0 {
+		t.Errorf("the lock is not released: exit %d, %s", code, errs)
+	}
+	if !isFree(t, witness) {
+		t.Error("the command was not ended")
+	}
+	said, _ := io.ReadAll(r)
+	_ = cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != 76 || !strings.Contains(string(said), "--max-hold") {
+		t.Errorf("exit %d, %q", code, bytes.Trim(said, "\x00"))
 	}
 }
 

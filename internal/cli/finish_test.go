@@ -25,7 +25,7 @@ func ended(t *testing.T, minHold time.Duration) (r *run, store *memlock.Store, f
 		t.Fatal(err)
 	}
 	said = new(bytes.Buffer)
-	r.reporter.out, r.reporter.quiet = said, false
+	r.reporter.events, r.reporter.quiet = said, false
 	return r, store, faults, said
 }
 

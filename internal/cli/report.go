@@ -35,7 +35,8 @@ type holder struct {
 // A reporter shows people, or programs, what happens to a run.
 type reporter struct {
 	key      string
-	out      io.Writer
+	out      io.Writer // for what a terminal shows while we wait
+	events   io.Writer
 	asJSON   bool
 	quiet    bool
 	terminal bool
@@ -43,7 +44,7 @@ type reporter struct {
 }
 
 func newReporter(r *run) reporter {
-	rep := reporter{key: r.key, out: r.stderr, asJSON: r.asJSON, quiet: r.quiet, terminal: isTerminal(r.stderr), patience: time.Second}
+	rep := reporter{key: r.key, out: r.stderr, events: r.stderr, asJSON: r.asJSON, quiet: r.quiet, terminal: isTerminal(r.stderr), patience: time.Second}
 	if rep.terminal {
 		rep.patience = 200 * time.Millisecond
 	}
@@ -65,7 +66,7 @@ func (r *reporter) event(e event) {
 	e.Error = strings.TrimPrefix(e.Error, "dlock: ")
 	if r.asJSON {
 		e.Time, e.Key = time.Now(), r.key
-		_ = writeJSON(r.out, e) // standard error may be closed
+		_ = writeJSON(r.events, e) // standard error may be closed
 		return
 	}
 	text, ok := loud[e.What]
@@ -76,7 +77,7 @@ func (r *reporter) event(e event) {
 	if e.Valid > 0 {
 		line += "; the lock is valid for another " + age(time.Duration(e.Valid*float64(time.Second)))
 	}
-	fmt.Fprintln(r.out, safe(line))
+	fmt.Fprintln(r.events, safe(line))
 }
 
 // waits shows the wait until stop is called: a line that changes on a terminal,

@@ -104,6 +104,9 @@ Exit codes other than the command's own:
 // do runs the command, and reports as JSON why it could not, if that is asked for.
 func (r *run) do() error {
 	r.reporter = newReporter(r)
+	events := newUnblockedWriter(r.stderr)
+	defer events.flush()
+	r.reporter.events = events
 	err := r.withConflictCode(r.run())
 	var e *exit
 	if !r.asJSON || !errors.As(err, &e) || e.err == nil {

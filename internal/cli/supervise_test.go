@@ -42,7 +42,7 @@ func TestUnkilled(t *testing.T) {
 		if err := s.acquire(nil); err != nil {
 			t.Fatal(err)
 		}
-		s.reporter.out, s.reporter.quiet = said, false
+		s.reporter.events, s.reporter.quiet = said, false
 		s.look()
 		_, err := s.result(0)
 		if told := strings.Contains(said.String(), "cannot be killed"); codeOf(err) != ExitLost || !strings.Contains(err.Error(), want) || told != errors.Is(refusal, syscall.EPERM) {
