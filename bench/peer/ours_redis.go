@@ -39,3 +39,18 @@ func (ourBatch) Open(_ context.Context, env *Env) (Client, error) {
 	c := dialPrompt(env.Redis)
 	return openOurs(env, dlock.Config{LocalBatch: localBatch}, redislock.New(c), c.Close)
 }
+
+// ourAsync does not wait for the answer to Unlock.
+type ourAsync struct{}
+
+func (ourAsync) Info() Info {
+	return Info{
+		Name: "dlock-redis-async", Title: "Genesis DLock on Redis, WithAsyncUnlock", Backend: "redis", Version: version(goRedis),
+		Setup: "as dlock-redis, and with WithAsyncUnlock", Changed: poolChanged, Ours: true, Waits: true, Renews: true,
+	}
+}
+
+func (ourAsync) Open(_ context.Context, env *Env) (Client, error) {
+	c := dialPrompt(env.Redis)
+	return openOurs(env, dlock.Config{}, redislock.New(c), c.Close, dlock.WithAsyncUnlock())
+}

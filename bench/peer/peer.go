@@ -73,6 +73,7 @@ func All() []Peer {
 	return []Peer{
 		ourRedis{},
 		ourBatch{},
+		ourAsync{},
 		ourEtcd{},
 		ourRedlock{},
 		ourFile{},

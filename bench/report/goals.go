@@ -95,6 +95,7 @@ func (r *Report) newKeyGoals() []goal {
 		atLeast(1, to(workload.Redislock, one, workload.Pairs), text+"1 goroutine: pairs/s to redislock"),
 		atLeast(1.3, to(workload.RawRedis, many, workload.Pairs), text+"64 goroutines: pairs/s to raw go-redis"),
 		atLeast(1, to(workload.Rueidislock, many, workload.Pairs), text+"64 goroutines: pairs/s to rueidislock"),
+		atLeast(1.4, r.ratio(w, one, workload.Pairs, workload.Async, workload.RawRedis), text+"1 goroutine, WithAsyncUnlock: pairs/s to raw go-redis"),
 		atMost(1.25, to(workload.RawRedis, one, workload.ClientCPU), text+"1 goroutine: client CPU of a pair to raw go-redis"),
 	}
 }

@@ -198,8 +198,8 @@ func (o *Outcome) values() map[string]float64 {
 }
 
 // waiting are the peers that can be asked for a busy key. LocalBatch is measured by a
-// workload of its own: between clients it is the same as strict.
-func waiting(i peer.Info) bool { return i.Waits && i.Name != Batch }
+// workload of its own: between clients it is the same as strict. So is an Unlock that is not waited for.
+func waiting(i peer.Info) bool { return i.Waits && i.Name != Batch && i.Name != Async }
 
 func is(names ...string) func(peer.Info) bool {
 	return func(i peer.Info) bool { return slices.Contains(names, i.Name) }
@@ -209,6 +209,7 @@ func is(names ...string) func(peer.Info) bool {
 const (
 	Strict      = "dlock-redis"
 	Batch       = "dlock-redis-batch"
+	Async       = "dlock-redis-async"
 	OurEtcd     = "dlock-etcd"
 	Redsync     = "redsync"
 	Redislock   = "redislock"

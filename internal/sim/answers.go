@@ -81,8 +81,18 @@ const rounding = 2 * time.Millisecond
 // checkReleased fails if the store has a lock of which Unlock has said that it is released. What
 // is handed over inside a process, or is kept for a least hold, stays; Do does not say.
 func (s *Simulation) checkReleased(h *Hold) {
-	if h.Inside == nil && h.verb != verbDo && !s.batches && !h.Lingers && s.Fences {
+	if h.Inside != nil || h.verb == verbDo || s.batches || h.Lingers || !s.Fences {
+		return
+	}
+	if !h.Async || s.local {
 		s.stillHeld(h.Key, h.Token, "kept", "its Unlock has returned nil")
+		return
+	}
+	if s.calm && s.Exact && !s.hasObservers() {
+		s.Go(func() {
+			pause(s.roundTrip() + rounding)
+			s.checkFreed(h, "its Unlock has returned, and nothing fails")
+		})
 	}
 }
 

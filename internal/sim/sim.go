@@ -44,6 +44,7 @@ type Settings struct {
 	Sleeps  bool          // the Clients' machine may be suspended; they have to be told of Slept
 	SetBack bool          // the store's clock may be set back
 	FIFO    bool          // waiters are served in order when nothing fails
+	Async   bool          // users do not always wait for their Unlock
 	Exact   bool          // a call is one message and its answer, on no connection that has to be made
 }
 
@@ -236,8 +237,8 @@ func (s *Simulation) user(p *process, name string) *User {
 		Name: name, Rand: s.Draw(name), Config: p.cfg, Modes: s.Modes, Client: p.get, Restart: p.restart, Observer: s,
 		Extra: s.Draw(name, "extra"), Wrong: s.wrong, Extended: s.extended, Ended: s.ends, UnlocksForOther: s.unlocksForOther,
 		Eager: s.network.repeats == 0, Steady: s.network.repeats > 0, // a call that arrives once more, late, may cut what was extended since
-		Handoffs: s.handoffs,
-		Brief:    s.brief, Least: s.Draw(name, "least"),
+		Handoffs: s.handoffs, Async: s.Async,
+		Brief: s.brief, Least: s.Draw(name, "least"),
 		Evict: func(key string) { s.evict(name, key) },
 		Key: func(mixed bool) string {
 			if mixed {

@@ -44,6 +44,8 @@ type User struct {
 	Eager, Steady bool
 	// Handoffs makes users do nothing but hold a lock briefly, or extend it and hold it long.
 	Handoffs bool
+	// Async makes users not wait for some of their unlocks.
+	Async bool
 	// Brief users ask for least holds and often unlock before these are over, or evict a lock
 	// just before they unlock it, or restart their Client while it acquires, as Least decides.
 	Brief bool
@@ -72,6 +74,7 @@ type Request struct {
 	Wait               time.Duration
 	Lingers            bool // by WithMinHold; Close leaves it to its lease
 	Fixed              bool // by WithoutRenewal
+	Async              bool // by WithAsyncUnlock
 	MinHold, MaxHold   time.Duration
 	Asked              time.Duration
 	Patience           context.Context
@@ -133,6 +136,10 @@ func (u *User) request(c *dlock.Client, verb string) *Request {
 		q.opts = append(q.opts, dlock.WithMinHold(q.MinHold))
 	}
 	u.drawLeast(q)
+	if u.Async && u.extra(60) {
+		q.Async = true
+		q.opts = append(q.opts, dlock.WithAsyncUnlock())
+	}
 	if u.chance(10) {
 		q.Keeps, q.MaxHold = false, 3*time.Second+u.upTo(5*time.Second)
 		q.opts = append(q.opts, dlock.WithMaxHold(q.MaxHold))

@@ -198,7 +198,7 @@ func (s *Simulation) misjudgedUnlock(h *Hold, err error) string {
 // the call, the call asks the store, and nothing fails that would make it ask twice.
 func (s *Simulation) wasEvicted(h *Hold) bool {
 	at, evicted := s.evictions[grant{h.Key, h.Token}]
-	asks := !h.Lingers && h.verb != verbDo && h.Purpose != shared // nor is it handed over
+	asks := !h.Lingers && !h.Async && h.verb != verbDo && h.Purpose != shared // nor is it handed over
 	return evicted && at <= h.leftAt && asks && s.calm && s.Fences
 }
 

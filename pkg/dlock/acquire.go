@@ -89,7 +89,7 @@ func (c *Client) acquireOwnClaim(ctx context.Context, key string, s *lockSetting
 		return nil, err
 	}
 	defer c.endCall()
-	if !s.waits() { // a call that waits gets the key after those claims are released
+	if !s.waits() || s.asyncUnlock { // another call that waits gets the key after those claims are released
 		if err := c.awaitAbandoned(ctx, key); err != nil {
 			return nil, err
 		}
@@ -214,6 +214,7 @@ func (a *acquisition) register(key string) *Guard {
 	c, s := a.client, &a.settings
 	g := newGuard(claim{
 		client: c, key: key, ttl: s.ttl, noRenew: s.noRenew, mode: s.mode, limit: int32(s.limit), heapIndex: -1, renewAt: never, lease: s.ttl,
+		asyncUnlock: s.asyncUnlock && c.caps.Remote,
 	})
 	cl := g.claim
 	if s.info.Owner != c.info.Owner || s.margin+s.minHold+s.maxHold > 0 {

@@ -56,6 +56,7 @@ type claim struct {
 	renewAgain   bool     // renew again when the renewal in flight is answered, because its answer may be too old
 	renewPending bool     // its renewal waits for the batch of its class that is in flight
 	byKey        bool     // the registry indexes it by its key
+	asyncUnlock  bool     // Unlock does not wait for the answer
 	extras       *extras  // nil: defaults
 	handoff      *handoff // nil unless the lock may be handed to another goroutine
 	wait         *wait

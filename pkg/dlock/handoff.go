@@ -43,6 +43,7 @@ type handoffName struct {
 	key         string
 	ttl, margin time.Duration
 	info        driver.Info
+	asyncUnlock bool
 }
 
 // A localWaiter is a call that waits in a local queue.
@@ -88,7 +89,7 @@ func (c *Client) acquireLocal(ctx context.Context, key string, s *lockSettings) 
 		return nil, err
 	}
 	defer c.endCall()
-	name := handoffName{key, s.ttl, s.margin, s.info}
+	name := handoffName{key, s.ttl, s.margin, s.info, s.asyncUnlock}
 	name.info.Trace = ""
 	w := &localWaiter{make(chan localResult, 1), c.now()}
 	h, got := c.joinQueue(name, s, w), localResult{}
@@ -114,7 +115,7 @@ func (c *Client) joinQueue(name handoffName, s *lockSettings, w *localWaiter) *h
 	h := c.handoffs[name]
 	if h == nil {
 		h = &handoff{client: c, name: name, settings: lockSettings{
-			ttl: s.ttl, margin: s.margin, info: name.info,
+			ttl: s.ttl, margin: s.margin, info: name.info, asyncUnlock: s.asyncUnlock,
 		}}
 		if c.handoffs == nil {
 			c.handoffs = map[handoffName]*handoff{}

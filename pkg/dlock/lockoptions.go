@@ -58,6 +58,16 @@ func WithMargin(margin time.Duration) LockOption {
 	return func(s *lockSettings) { s.margin = margin }
 }
 
+// WithAsyncUnlock makes Unlock return before the backend has answered. The Guard's context has ended by
+// then, and nothing else can be done with the lock, but others may get it a little later. Unlock
+// reports a loss that was known before. A loss that the answer shows is counted and logged, and a
+// release that fails is logged and continues in the background, as without this option. A later
+// call of this Client for the same key waits for the answer. Close waits for all of them. Memory and
+// files answer at once, so there the option changes nothing.
+func WithAsyncUnlock() LockOption {
+	return func(s *lockSettings) { s.asyncUnlock = true }
+}
+
 // WithShared acquires the key together with other callers of WithShared, as readers do. A
 // caller without it waits until no shared holder is left. If the backend has no shared
 // locks, the call returns ErrUnsupported.
@@ -85,6 +95,8 @@ type lockSettings struct {
 	shared    bool // WithShared
 	permits   bool // WithPermits
 	hasTTL    bool // WithTTL
+
+	asyncUnlock bool // WithAsyncUnlock
 }
 
 // waits reports whether the claim may queue.

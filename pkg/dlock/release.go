@@ -24,7 +24,7 @@ func (c *Client) release(ctx context.Context, g *Guard) error {
 	}
 	traced, span := c.traceRelease(ctx, g)
 	released, err := c.releaseHeld(traced, g)
-	if released {
+	if released && !g.claim.asyncUnlock {
 		c.measureRelease(traced, err)
 		if err == nil {
 			c.logReleased(g)
@@ -41,6 +41,35 @@ func (c *Client) releaseHeld(ctx context.Context, g *Guard) (bool, error) {
 	if end != mustRelease {
 		return end != notHeld, err
 	}
+	if g.claim.asyncUnlock {
+		ctx = context.WithoutCancel(ctx)
+		c.workers.Go(func() { c.releaseLater(ctx, g) })
+		return true, nil
+	}
+	return true, c.releaseEnded(ctx, g)
+}
+
+// releaseLater releases the claim of a Guard whose Unlock has returned.
+func (c *Client) releaseLater(ctx context.Context, g *Guard) {
+	err := c.releaseEnded(ctx, g)
+	c.mu.Lock()
+	c.abandoned.end(g.claim.key)
+	c.unlock()
+	if c.unobserved() {
+		return
+	}
+	c.reporter.add([]report{{run: func() {
+		c.measureRelease(ctx, err)
+		if err == nil {
+			c.logReleased(g)
+		} else {
+			c.logUnconfirmed(g, err)
+		}
+	}}})
+}
+
+// releaseEnded removes the claim of a Guard that has ended.
+func (c *Client) releaseEnded(ctx context.Context, g *Guard) error {
 	defer c.endCall()
 	returned := false
 	defer func() {
@@ -51,10 +80,10 @@ func (c *Client) releaseHeld(ctx context.Context, g *Guard) (bool, error) {
 			c.finishRelease(g, nil)
 		}
 	}()
-	err = c.sendRelease(ctx, g.claim)
+	err := c.sendRelease(ctx, g.claim)
 	returned = true
 	c.finishRelease(g, err)
-	return true, err
+	return err
 }
 
 // finishRelease removes a claim whose release was answered or handed to cleanup. It records how the
@@ -119,6 +148,9 @@ func (c *Client) endLocally(g *Guard) (unlockResult, error) {
 	}
 	c.end(cl, nil) // stays in the registry until the release is answered
 	c.calls.Add(1)
+	if cl.asyncUnlock {
+		c.abandoned.begin(cl.key)
+	}
 	return mustRelease, nil
 }
 

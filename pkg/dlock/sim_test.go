@@ -46,6 +46,14 @@ func simulations() simtest.Suite {
 
 func TestSimulation(t *testing.T) { simulations().Run(t) }
 
+// The same with users who do not wait for all of their unlocks.
+func TestSimulationAsyncUnlock(t *testing.T) {
+	s := simulations()
+	s.Command = "go test -run TestSimulationAsyncUnlock -v ./pkg/dlock"
+	s.Settings.Async, s.Failed, s.Few, s.Full = true, nil, 500, 20_000
+	s.Run(t)
+}
+
 // A seed can be replayed: every message and every answer is the same, at the same time. Only the
 // order of a few goroutines that one event wakes, such as Close, is random.
 func TestSimulationReplays(t *testing.T) {
