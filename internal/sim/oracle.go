@@ -277,7 +277,7 @@ func (s *Simulation) Refused(q *Request, err error) {
 	defer s.mu.Unlock()
 	delete(s.waiting, q)
 	s.logf("%s does not get %s: %v", q.User, q.Key, err)
-	over := q.Patience.Err() != nil
+	over := q.over()
 	q.returned = s.Now()
 	s.checkReturn(q)
 	s.checkRefusal(q, err)

@@ -82,6 +82,13 @@ func isContextError(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }
 
+// over reports whether the context of a call has ended, or is about to: its deadline has passed, and
+// its timer has not run yet.
+func (q *Request) over() bool {
+	at, ok := q.Patience.Deadline()
+	return q.Patience.Err() != nil || ok && !time.Now().Before(at)
+}
+
 // checkRefusal fails if a call that got nothing has an error that it must not have, or none.
 func (s *Simulation) checkRefusal(q *Request, err error) {
 	if why := s.misjudged(q, err); why != "" {
@@ -91,7 +98,7 @@ func (s *Simulation) checkRefusal(q *Request, err error) {
 
 // misjudged says what is wrong with the error of a call that got nothing.
 func (s *Simulation) misjudged(q *Request, err error) string {
-	switch over := q.Patience.Err() != nil; {
+	switch over := q.over(); {
 	case err == nil && q.byKey() && (s.closed[q.client] || s.evictedSince(q.Key, q.Asked) || s.unlockedByOther[keyed{q.client, q.Key}] || s.hasObservers()):
 		return "" // what it had ended before its user could look
 	case err == nil:
