@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/ceyewan/genesis/internal/sim/simredis"
 )
 
 // join submits the claim of a reader or for a permit, with a TTL of 30 s and a heartbeat of 3 s.
@@ -232,7 +234,7 @@ func TestScriptForeignKeys(t *testing.T) {
 		t.Error("a plain client gets the lock of a reader")
 	}
 
-	for i, command := range [][]any{{"ZADD", "k0", 1, "x"}, {"ZADD", "k1", 1, scriptID("a")}, {"HSET", "k2", "a", "b"}, {"RPUSH", "k3", "s"}} {
+	for i, command := range [][]any{{"ZADD", "k0", 1, "x"}, {"ZADD", "k1", 1, scriptID("a"), 2, "s"}, {"HSET", "k2", "a", "b"}, {"RPUSH", "k3", "s"}} {
 		s.use(fmt.Sprint("k", i))
 		s.do(command...)
 		for name, err := range map[string]error{
@@ -298,4 +300,68 @@ func TestScriptReaderBarred(t *testing.T) {
 	s.join("e", "s", false, "gone e 0")
 	s.now += 20_000
 	s.renew("c", fmt.Sprint("held c ", s.now))
+}
+
+// look calls a script that only reads, and returns its answer as text, or its error.
+func (s *scriptLock) look(source string, args ...any) string {
+	s.Helper()
+	keys := []string{s.n.lock, s.n.queue, s.n.holders}
+	if source == inspectScript.Source {
+		keys = []string{s.n.lock, s.n.queue, s.n.waiters, s.n.holders}
+	}
+	reply, err := simredis.Run(context.Background(), s.client, s.now, source, keys, args...).Result()
+	if err != nil {
+		return err.Error()
+	}
+	return strings.Join(s.texts(reply), "|")
+}
+
+// Operators see readers that hold a lock, not those past their deadline, and no key of others.
+func TestScriptLooksAtReaders(t *testing.T) {
+	s := newScriptLock(t)
+	inspect := func() string { return s.look(inspectScript.Source, "-inf") }
+	look := func() string { return s.look(lookScript.Source, "x") }
+	s.join("a", "s", false, fmt.Sprint("held a ", scriptStart))
+	s.now += 10_000_000
+	s.join("b", "s", false, fmt.Sprint("held b ", s.now))
+	s.acquire("c", 30_000, 3000, 0, "queued c 0 2 20002")
+	a := fmt.Sprintf(`%s|=%d %d 1 - {"of": "a"}`, scriptID("a"), scriptStart+30_000_000, scriptStart)
+	b := fmt.Sprintf(`%s|=%d %d 1 - {"of": "b"}`, scriptID("b"), s.now+30_000_000, s.now)
+	c := fmt.Sprintf(`%s|%d %d.42 1 0 - {"of": "c"}`, scriptID("c"), s.now+3_000_000, scriptSecond+10)
+	s.equal("what is shown", inspect(), fmt.Sprintf("%d|~s|30000||%s|%s|%s", s.now, a, b, c))
+	s.equal("what is seen", look(), fmt.Sprintf("%d|~s|30000|1|%s", s.now, a))
+	s.now += 20_000_000
+	s.equal("what is seen", look(), fmt.Sprintf("%d|~s|10000|1|%s", s.now, b))
+	s.do("ZREM", s.n.lock, scriptID("b")) // only one past its deadline is left
+	s.equal("what is seen", look(), fmt.Sprintf("%d||-2|1", s.now))
+
+	for _, foreign := range [][]any{{"ZADD", 1, "x"}, {"ZADD", 1, "s"}, {"ZADD", "inf", "p"}, {"HSET", "a", "b"}} {
+		s.use(fmt.Sprint("foreign", foreign[2]))
+		s.do(append([]any{foreign[0], s.n.lock}, foreign[1:]...)...)
+		for what, got := range map[string]string{"Inspect": inspect(), "Look": look()} {
+			if !strings.HasPrefix(got, "WRONGTYPE") {
+				t.Errorf("%v: %s says %q", foreign, what, got)
+			}
+		}
+	}
+}
+
+// Grants count those that they have added, and a claim that joins in the general way has its own lease.
+func TestScriptCountsGrants(t *testing.T) {
+	s := newScriptLock(t)
+	s.acquire("a", 30_000, 0, 0, fmt.Sprint("held a ", scriptStart))
+	for i, letter := range []string{"b", "c", "d", "e"} {
+		s.now++
+		s.join(letter, "p3", true, fmt.Sprintf("queued %s 0 %d 30002", letter, i+1))
+	}
+	s.release("a", "held a 0")
+	s.together("p3", "b+2999997 c+2999998 d+2999999")
+	s.queued(fmt.Sprint("e+", 4))
+
+	s.use("dead waiter")
+	s.join("a", "s", false, fmt.Sprint("held a ", scriptStart))
+	s.wait("f", 0, 0, 0, "-")
+	s.join("b", "s", false, fmt.Sprint("held b ", scriptStart+1))
+	s.together("s", "a+30000000 b+30000000")
+	s.expires(s.n.lock, 30_000)
 }

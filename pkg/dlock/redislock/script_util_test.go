@@ -165,6 +165,9 @@ func (s *scriptLock) wait(letter string, arrival, left int64, mark int, channel 
 // mark marks the value of the lock, as a script does that stores a waiter.
 func (s *scriptLock) mark() {
 	s.Helper()
+	if s.do("TYPE", s.n.lock) != "string" {
+		return
+	}
 	if value, _ := s.do("GET", s.n.lock).(string); len(value) > 32 && value[32:33] == unmarked {
 		s.do("SETRANGE", s.n.lock, 32, "+")
 	}

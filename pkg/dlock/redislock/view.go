@@ -2,10 +2,13 @@ package redislock
 
 import (
 	"fmt"
+	"math"
 	"regexp"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
@@ -129,6 +132,9 @@ func parseMode(text string) (driver.Mode, int) {
 }
 
 // isMode reports whether the last member of a sorted set is the mode of a lock.
-func isMode(text string) bool { return modePattern.MatchString(text) }
+func isMode(last redis.Z) bool {
+	text, _ := last.Member.(string)
+	return math.IsInf(last.Score, 1) && modePattern.MatchString(text)
+}
 
 var modePattern = regexp.MustCompile(`^(s|p[0-9]+)$`)

@@ -18,7 +18,7 @@ const (
 // Scan does one step on one server, from the cursor at, for a caller that wants so many keys. It
 // returns the keys of this library's locks that it found, in order, and the next cursor. isMode reports
 // whether the last member of a sorted set is that of a lock; it is nil if no lock is a sorted set.
-func Scan(ctx context.Context, node redis.Cmdable, prefix string, at uint64, wanted int, isMode func(string) bool) ([]string, uint64, error) {
+func Scan(ctx context.Context, node redis.Cmdable, prefix string, at uint64, wanted int, isMode func(redis.Z) bool) ([]string, uint64, error) {
 	step, pattern := int64(min(max(wanted, minStep), maxStep)), escapeGlob(prefix)+"*"
 	scan := func() *redis.ScanCmd { return node.ScanType(ctx, at, pattern, step, "string") }
 	if isMode != nil {
@@ -66,15 +66,15 @@ func ofLocks(ctx context.Context, node redis.Cmdable, found []string) (keys, oth
 }
 
 // ofJointLocks returns the keys of locks that readers or permits hold.
-func ofJointLocks(ctx context.Context, node redis.Cmdable, found []string, isMode func(string) bool) (keys []string, err error) {
+func ofJointLocks(ctx context.Context, node redis.Cmdable, found []string, isMode func(redis.Z) bool) (keys []string, err error) {
 	values, _ := node.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for _, k := range found {
-			p.ZRange(ctx, k, -1, -1)
+			p.ZRangeWithScores(ctx, k, -1, -1)
 		}
 		return nil
 	})
 	for i, v := range values {
-		last, _ := v.(*redis.StringSliceCmd)
+		last, _ := v.(*redis.ZSliceCmd)
 		switch {
 		case last == nil:
 		case last.Err() == nil && len(last.Val()) == 1 && isMode(last.Val()[0]):

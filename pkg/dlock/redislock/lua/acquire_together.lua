@@ -15,7 +15,7 @@ if known == 0 then
   local first = redis.pcall('ZRANGE', lock, '0', '0', 'WITHSCORES') -- an error if another claim holds it
   local room = not first.err
   if room and first[1] then
-    room = first[2] - t[1] * 1000000 > t[2] + 0 and call('ZSCORE', lock, mode) and not call('ZSCORE', lock, id)
+    room = first[2] - t[1] * 1000000 > t[2] + 0 and call('ZSCORE', lock, mode) == 'inf' and not call('ZSCORE', lock, id)
     if room and mode ~= 's' then room = call('ZCARD', lock) <= tonumber(string.sub(mode, 2)) end
   end
   if room then

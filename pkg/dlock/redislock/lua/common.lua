@@ -112,14 +112,21 @@ local function count(lock, holders, mode)
   return nil
 end
 
+-- mode_of returns the mode of a lock that readers or permits hold, or nil if the key is something else.
+local function mode_of(lock)
+  local last = redis.pcall('ZRANGE', lock, -1, -1, 'WITHSCORES')
+  if last[2] == 'inf' and (last[1] == 's' or string.find(last[1], '^p%d+$')) then return last[1] end
+  return nil
+end
+
 -- current returns what holds the lock: nil if it is free, its value if it is a string, and mode and
 -- number if readers or permits hold it. It drops those past their deadline. A key that is none of
 -- these is an error, which the caller returns.
 local function current(lock, holders, now)
   local value = redis.pcall('GET', lock)
   if type(value) ~= 'table' then return value or nil end
-  local mode = redis.pcall('ZRANGE', lock, -1, -1)[1]
-  if not mode or not string.find(mode, '^[sp]%d*$') then return nil, value end
+  local mode = mode_of(lock)
+  if not mode then return nil, value end
   local dead = redis.call('ZRANGE', lock, '-inf', digits(now), 'BYSCORE', 'LIMIT', 0, CHUNK)
   if #dead > 0 then
     redis.call('ZREM', lock, unpack(dead))
