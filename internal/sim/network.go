@@ -287,7 +287,22 @@ func (o observed) Open(opts driver.Options) (driver.Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &watched{Driver: d, sim: o.sim}, nil
+	w := &watched{Driver: d, sim: o.sim}
+	if late, ok := d.(driver.LateReleaser); ok {
+		return &watchedLate{w, late}, nil
+	}
+	return w, nil
+}
+
+// A watchedLate is a driver that sends releases with the next call.
+type watchedLate struct {
+	*watched
+	late driver.LateReleaser
+}
+
+func (w *watchedLate) ReleaseLater(r driver.Ref, done func(driver.State, error)) {
+	w.sim.releases(r)
+	w.late.ReleaseLater(r, done)
 }
 
 type watched struct {

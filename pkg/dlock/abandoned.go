@@ -55,6 +55,15 @@ func (d *abandonedClaims) end(key string) {
 	}
 }
 
+// awaitReleases waits for releases of this Client that a call must not overtake. A call that waits for
+// the key usually gets it after them anyway.
+func (c *Client) awaitReleases(ctx context.Context, key string, s *lockSettings) error {
+	if s.waits() && (!s.asyncUnlock || c.late != nil) {
+		return nil
+	}
+	return c.awaitAbandoned(ctx, key)
+}
+
 // awaitAbandoned waits for the claims on key that were given up before. It uses at most a
 // quarter of the time until the caller's deadline.
 func (c *Client) awaitAbandoned(ctx context.Context, key string) error {

@@ -89,10 +89,8 @@ func (c *Client) acquireOwnClaim(ctx context.Context, key string, s *lockSetting
 		return nil, err
 	}
 	defer c.endCall()
-	if !s.waits() || s.asyncUnlock { // another call that waits gets the key after those claims are released
-		if err := c.awaitAbandoned(ctx, key); err != nil {
-			return nil, err
-		}
+	if err := c.awaitReleases(ctx, key, s); err != nil {
+		return nil, err
 	}
 	a := acquisition{client: c, settings: *s, progress: p, started: c.now(), deadline: never}
 	if s.hasWait && s.wait > 0 {

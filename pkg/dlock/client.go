@@ -35,6 +35,7 @@ type Client struct {
 	cfg   Config
 	caps  driver.Caps
 	store driver.Driver
+	late  driver.LateReleaser // the same, if it is one
 	log   clog.Logger
 	quiet bool // no logger was injected
 	info  driver.Info
@@ -140,6 +141,7 @@ func build(cfg *Config, opts []Option) (*Client, error) {
 		return nil, err
 	}
 	c.caps = c.store.Caps()
+	c.late, _ = c.store.(driver.LateReleaser)
 	if c.caps.Remote {
 		c.suspended = suspend.Simulated()
 		if c.suspended == nil {

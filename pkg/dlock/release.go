@@ -42,34 +42,15 @@ func (c *Client) releaseHeld(ctx context.Context, g *Guard) (bool, error) {
 		return end != notHeld, err
 	}
 	if g.claim.asyncUnlock {
-		ctx = context.WithoutCancel(ctx)
-		c.workers.Go(func() { c.releaseLater(ctx, g) })
+		c.releaseAsync(context.WithoutCancel(ctx), g)
 		return true, nil
 	}
-	return true, c.releaseEnded(ctx, g)
+	return true, c.releaseEnded(ctx, g, false)
 }
 
-// releaseLater releases the claim of a Guard whose Unlock has returned.
-func (c *Client) releaseLater(ctx context.Context, g *Guard) {
-	err := c.releaseEnded(ctx, g)
-	c.mu.Lock()
-	c.abandoned.end(g.claim.key)
-	c.unlock()
-	if c.unobserved() {
-		return
-	}
-	c.reporter.add([]report{{run: func() {
-		c.measureRelease(ctx, err)
-		if err == nil {
-			c.logReleased(g)
-		} else {
-			c.logUnconfirmed(g, err)
-		}
-	}}})
-}
-
-// releaseEnded removes the claim of a Guard that has ended.
-func (c *Client) releaseEnded(ctx context.Context, g *Guard) error {
+// releaseEnded removes the claim of a Guard that has ended. unanswered says that an attempt was not
+// answered.
+func (c *Client) releaseEnded(ctx context.Context, g *Guard, unanswered bool) error {
 	defer c.endCall()
 	returned := false
 	defer func() {
@@ -80,7 +61,7 @@ func (c *Client) releaseEnded(ctx context.Context, g *Guard) error {
 			c.finishRelease(g, nil)
 		}
 	}()
-	err := c.sendRelease(ctx, g.claim)
+	err := c.sendRelease(ctx, g.claim, unanswered)
 	returned = true
 	c.finishRelease(g, err)
 	return err
@@ -169,12 +150,12 @@ func (c *Client) unlockError(g *Guard) error {
 // sendRelease tries until the backend answers, the caller's context ends, or the timeout has
 // passed; in the last two cases cleanup takes over. A context that has already ended is
 // ignored: this is usual for a deferred Unlock.
-func (c *Client) sendRelease(ctx context.Context, cl *claim) error {
+func (c *Client) sendRelease(ctx context.Context, cl *claim, unanswered bool) error {
 	if contextEnded(ctx) {
 		ctx = context.WithoutCancel(ctx)
 	}
 	timeout := releaseTimeout(cl.ttl)
-	limit, unanswered := int64(0), false
+	limit := int64(0)
 	for n := 0; ; n++ {
 		if c.caps.Remote && limit == 0 { // for a local backend, reading the clock would cost more than the call
 			limit = after(c.now(), timeout)

@@ -110,6 +110,16 @@ type HolderFinder interface {
 	Look(ctx context.Context, key, except string) (holder Claim, waiting int, err error)
 }
 
+// A LateReleaser is a Driver that can send a release together with the next call.
+type LateReleaser interface {
+	// ReleaseLater is Release, but does not wait for the answer: it calls done with it, once, on any
+	// goroutine. done does not block. The request may be delayed by less than a millisecond, to be
+	// sent with the next call. If the backend can, it carries out an Acquire that begins after
+	// ReleaseLater has returned after it. An error may have any class; nothing was retried. Close
+	// ends releases that are not answered.
+	ReleaseLater(r Ref, done func(State, error))
+}
+
 // A Checker is a Driver that can check whether its server's settings are safe for locks. Check
 // returns an error only if it could not read them.
 type Checker interface {

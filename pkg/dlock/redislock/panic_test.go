@@ -24,19 +24,28 @@ func (h *panickingHook) DialHook(next redis.DialHook) redis.DialHook { return ne
 
 func (h *panickingHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		var words []string
-		for _, arg := range cmd.Args() {
-			words = append(words, fmt.Sprint(arg))
-		}
-		if kindOf(words) == acquiring && h.on.CompareAndSwap(true, false) {
-			panic("hook")
-		}
+		h.see(cmd)
 		return next(ctx, cmd)
 	}
 }
 
 func (h *panickingHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		for _, cmd := range cmds {
+			h.see(cmd)
+		}
+		return next(ctx, cmds)
+	}
+}
+
+func (h *panickingHook) see(cmd redis.Cmder) {
+	var words []string
+	for _, arg := range cmd.Args() {
+		words = append(words, fmt.Sprint(arg))
+	}
+	if kindOf(words) == acquiring && h.on.CompareAndSwap(true, false) {
+		panic("hook")
+	}
 }
 
 // A hook of the client panics in calls whose callers recover, as a web server does. Each call frees

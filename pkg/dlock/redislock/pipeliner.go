@@ -42,6 +42,9 @@ type pipeliner struct {
 	batching bool // the last round trip had several calls, so the next calls are collected too
 	pending  []*pendingCall
 	used     time.Time // when the last round trip ended
+
+	later      []*pendingCall // to be sent with the next call, before it
+	laterTimer *time.Timer    // sends them without one
 }
 
 // A callMode says whether a call may be made inline, and then end early with
@@ -67,7 +70,17 @@ type pendingCall struct {
 	cmd       *command
 	until     time.Time
 	done      chan struct{}
-	abandoned bool // its caller has left; under pipeliner.mu
+	answer    func(error) // called instead of closing done, if nobody waits
+	abandoned bool        // its caller has left; under pipeliner.mu
+}
+
+// end tells who waits for a call that it has ended.
+func (c *pendingCall) end(err error) {
+	if c.answer != nil {
+		c.answer(err)
+		return
+	}
+	close(c.done)
 }
 
 // maxInFlight is how many round trips to a master are in flight at a time. maxBatch is how many
@@ -157,8 +170,10 @@ func (p *pipeliner) send(ctx context.Context, cmd *command, mode callMode) error
 	uncancellable = uncancellable && p.driver.honorsDeadline
 	if p.inFlight < maxInFlight && !p.batching && (uncancellable || quick) {
 		p.inFlight++
+		later := p.later
+		p.later = nil
 		p.mu.Unlock()
-		return p.callInline(ctx, cmd, uncancellable)
+		return p.callInline(ctx, cmd, uncancellable, later)
 	}
 	c := &pendingCall{cmd: cmd, done: make(chan struct{}), until: time.Now().Add(tripTimeout)}
 	at, ok := ctx.Deadline()
@@ -185,8 +200,8 @@ func (p *pipeliner) send(ctx context.Context, cmd *command, mode callMode) error
 	return ctx.Err()
 }
 
-// callInline makes a call in the caller's goroutine.
-func (p *pipeliner) callInline(ctx context.Context, cmd *command, uncancellable bool) error {
+// callInline makes a call in the caller's goroutine, together with calls for which nobody waits.
+func (p *pipeliner) callInline(ctx context.Context, cmd *command, uncancellable bool, later []*pendingCall) error {
 	started := time.Now()
 	client, call, end := p.driver.client, ctx, time.Time{}
 	if !uncancellable {
@@ -204,7 +219,7 @@ func (p *pipeliner) callInline(ctx context.Context, cmd *command, uncancellable 
 	}
 	answered := false
 	defer func() { p.finish(started, answered) }() // also if a hook of the client panics
-	err := client.Process(call, cmd)
+	err := processWith(call, client, cmd, later)
 	answered = isAnswer(err)
 	if answered || uncancellable || time.Now().Before(end) {
 		return err
@@ -292,6 +307,9 @@ func (p *pipeliner) start() {
 func (p *pipeliner) next() (batch []*pendingCall) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if len(p.later) > 0 {
+		p.pending, p.later = append(p.later, p.pending...), nil
+	}
 	for len(batch) == 0 && len(p.pending) > 0 && p.driver.ctx.Err() == nil {
 		n := min(len(p.pending), maxBatch)
 		batch = slices.DeleteFunc(p.pending[:n:n], func(c *pendingCall) bool { return c.abandoned })
@@ -330,7 +348,7 @@ func (p *pipeliner) flush(batch []*pendingCall) bool {
 	}
 	answered := isAnswer(batch[0].cmd.Err()) // before its caller may use the command again
 	for _, c := range batch {
-		close(c.done)
+		c.end(c.cmd.Err())
 	}
 	return answered
 }

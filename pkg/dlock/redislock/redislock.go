@@ -164,6 +164,7 @@ func (d *redisDriver) Close() error {
 		d.cancel()
 		d.subscriptions.close()
 		d.work.Wait()
+		d.endLateCalls()
 		d.EventQueue.Close()
 	})
 	return nil

@@ -9,11 +9,15 @@ import (
 )
 
 func (d *redisDriver) Release(ctx context.Context, r driver.Ref) (driver.State, error) {
-	tombstone := "0"
-	if r.Unanswered {
-		tombstone = millis(driver.TombstoneTTL(r.TTL))
+	return d.remove(ctx, r.Key, r.ID, tombstoneOf(r), "", mayInline)
+}
+
+// tombstoneOf returns how many milliseconds the tombstone of a claim lasts, or "0" without one.
+func tombstoneOf(r driver.Ref) string {
+	if !r.Unanswered {
+		return "0"
 	}
-	return d.remove(ctx, r.Key, r.ID, tombstone, "", mayInline)
+	return millis(driver.TombstoneTTL(r.TTL))
 }
 
 // Evict is a release for which the token must match. The owner is notified.
@@ -39,14 +43,23 @@ func (d *redisDriver) remove(ctx context.Context, key, id, tombstone, token stri
 }
 
 func (d *redisDriver) removeFrom(ctx context.Context, n names, key, id, tombstone, token string, mode callMode) (driver.State, error) {
+	reply, err := d.call(ctx, d.releaseCommand(ctx, n, id, tombstone, token), mode)
+	if err != nil {
+		return driver.State{}, err
+	}
+	return d.released(n, key, id, reply)
+}
+
+func (d *redisDriver) releaseCommand(ctx context.Context, n names, id, tombstone, token string) *command {
 	keys, args := []string{n.lock, n.counter, n.queue, n.waiters, n.holders}, []any{id + unmarked}
 	if tombstone != "0" || token != "" || d.settings.gap > 0 {
 		keys, args = append(keys, n.tombstone(id), n.gap), append(args, tombstone, millis(d.settings.gap), token)
 	}
-	reply, err := d.call(ctx, releaseScript.Command(ctx, keys, args...), mode)
-	if err != nil {
-		return driver.State{}, err
-	}
+	return releaseScript.Command(ctx, keys, args...)
+}
+
+// released reads the answer to a release.
+func (d *redisDriver) released(n names, key, id string, reply any) (driver.State, error) {
 	a, err := parseAnswer(reply, driver.Ref{Key: key, ID: id}, time.Time{})
 	if a.more {
 		d.work.Go(func() { d.grantLater(n) })

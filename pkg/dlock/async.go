@@ -1,0 +1,50 @@
+package dlock
+
+import (
+	"context"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// releaseAsync releases the claim of a Guard that has ended, without waiting for the answer. If the
+// backend can, the release is sent with the next call.
+func (c *Client) releaseAsync(ctx context.Context, g *Guard) {
+	if c.late == nil {
+		c.workers.Go(func() { c.releaseLater(ctx, g, false) })
+		return
+	}
+	c.late.ReleaseLater(g.claim.ref(), func(st driver.State, err error) {
+		if err != nil {
+			c.workers.Go(func() { c.releaseLater(ctx, g, driver.ClassOf(err) == driver.Ambiguous) })
+			return
+		}
+		defer c.endCall()
+		err = c.releaseError(g.claim, st, false)
+		c.finishRelease(g, err)
+		c.reportAsync(ctx, g, err)
+	})
+}
+
+// releaseLater is releaseEnded for a Guard whose Unlock has returned.
+func (c *Client) releaseLater(ctx context.Context, g *Guard, unanswered bool) {
+	err := c.releaseEnded(ctx, g, unanswered)
+	c.reportAsync(ctx, g, err)
+}
+
+// reportAsync reports how a release ended that nobody waits for, except for calls for the same key.
+func (c *Client) reportAsync(ctx context.Context, g *Guard, err error) {
+	c.mu.Lock()
+	c.abandoned.end(g.claim.key)
+	c.unlock()
+	if c.unobserved() {
+		return
+	}
+	c.reporter.add([]report{{run: func() {
+		c.measureRelease(ctx, err)
+		if err == nil {
+			c.logReleased(g)
+		} else {
+			c.logUnconfirmed(g, err)
+		}
+	}}})
+}

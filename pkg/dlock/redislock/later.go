@@ -1,0 +1,126 @@
+package redislock
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// rideTime is how long a release that nobody waits for may wait for a call that it can be sent with.
+const rideTime = 200 * time.Microsecond
+
+// ReleaseLater releases a claim together with the next call to its master, in one pipeline.
+func (d *redisDriver) ReleaseLater(r driver.Ref, done func(driver.State, error)) {
+	n, err := d.namesOf(r.Key)
+	if err != nil {
+		done(driver.State{}, err)
+		return
+	}
+	d.forget(r.ID)
+	cmd := d.releaseCommand(d.ctx, n, r.ID, tombstoneOf(r), "")
+	p := &d.pipeliner
+	if d.cluster != nil {
+		p = d.pipelinerFor(d.ctx, n.lock)
+	}
+	p.sendLater(&pendingCall{cmd: cmd, until: time.Now().Add(tripTimeout), answer: func(err error) {
+		if !cmd.Answered(err) {
+			cmd.Withdraw()
+			done(driver.State{}, cmd.Classify(err))
+			return
+		}
+		done(d.released(n, r.Key, r.ID, cmd.Val()))
+	}})
+}
+
+// sendLater sends a call with the next one, or alone if there is none within rideTime.
+func (p *pipeliner) sendLater(c *pendingCall) {
+	p.mu.Lock()
+	if err := p.driver.ctx.Err(); err != nil {
+		p.mu.Unlock()
+		c.end(err)
+		return
+	}
+	p.later = append(p.later, c)
+	switch {
+	case p.batching || len(p.later) >= maxBatch/2:
+		p.sendNow()
+	case p.laterTimer == nil:
+		p.laterTimer = time.AfterFunc(rideTime, func() {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.sendNow()
+		})
+	case len(p.later) == 1:
+		p.laterTimer.Reset(rideTime)
+	}
+	p.mu.Unlock()
+}
+
+// sendNow sends the calls that wait for another one. If too many round trips are in flight, the next
+// one that ends does. The caller holds mu.
+func (p *pipeliner) sendNow() {
+	if len(p.later) == 0 || p.driver.ctx.Err() != nil {
+		return
+	}
+	p.pending, p.later = append(p.later, p.pending...), nil
+	if p.inFlight < maxInFlight {
+		p.inFlight++
+		p.start()
+	}
+}
+
+// errPanicked is the error of calls whose pipeline did not return.
+var errPanicked = errors.New("redislock: a hook of the client panicked")
+
+// processWith carries out a command, after those for which nobody waits.
+func processWith(ctx context.Context, client redis.UniversalClient, cmd *command, later []*pendingCall) error {
+	if len(later) == 0 {
+		return client.Process(ctx, cmd)
+	}
+	returned := false
+	defer func() {
+		for _, c := range later {
+			err := c.cmd.Err()
+			if !returned {
+				err = errPanicked
+			}
+			c.end(err)
+		}
+	}()
+	pipe := client.Pipeline()
+	for _, c := range later {
+		_ = pipe.Process(ctx, c.cmd)
+	}
+	_ = pipe.Process(ctx, cmd)
+	_, _ = pipe.Exec(ctx) // each command has its own error
+	returned = true
+	return cmd.Err()
+}
+
+// endLateCalls ends the calls that were not sent when the driver was closed.
+func (d *redisDriver) endLateCalls() {
+	all := []*pipeliner{&d.pipeliner}
+	if known := d.byMaster.byAddr.Load(); known != nil {
+		for _, p := range *known {
+			all = append(all, p)
+		}
+	}
+	for _, p := range all {
+		p.mu.Lock()
+		left := append(p.later, p.pending...) //nolint:gocritic // both end here
+		p.later, p.pending = nil, nil
+		if p.laterTimer != nil {
+			p.laterTimer.Stop()
+		}
+		p.mu.Unlock()
+		for _, c := range left {
+			if c.answer != nil {
+				c.end(context.Canceled)
+			}
+		}
+	}
+}

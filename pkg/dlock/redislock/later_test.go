@@ -1,0 +1,176 @@
+package redislock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ceyewan/genesis/internal/faultproxy"
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/redislock"
+)
+
+// A release that nobody waits for is sent with the next call, before it: locks of one name that follow
+// each other never wait for their own release.
+func TestAsyncUnlockRidesAlong(t *testing.T) {
+	t.Parallel()
+	server := testenv.Redis(t)
+	rdb := dialRedis(t, server.Addr())
+	c := locksOn(t, redislock.New(rdb, redislock.AlwaysInline()), dlock.Config{})
+	direct := directTo(t, server)
+	unlock(t, acquire(t, c, "k"))
+	queuedBefore := countCalls(t, direct, "hsetnx")
+	last := int64(0)
+	for range 200 {
+		g := acquire(t, c, "k", dlock.WithAsyncUnlock())
+		if g.Token() <= last {
+			t.Fatalf("token %d after %d", g.Token(), last)
+		}
+		last = g.Token()
+		unlock(t, g)
+	}
+	if n := countCalls(t, direct, "hsetnx") - queuedBefore; n > 20 { // a slow machine may send a release alone
+		t.Errorf("%d of 200 calls have queued behind their own release", n)
+	}
+	check(t, c.Close())
+	if left := leftovers(t, direct); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+}
+
+// Without another call, the release is sent alone.
+func TestAsyncUnlockAlone(t *testing.T) {
+	t.Parallel()
+	server := testenv.Redis(t)
+	c := locksAt(t, server.Addr())
+	direct := directTo(t, server)
+	for i := range 20 {
+		unlock(t, acquire(t, c, fmt.Sprint("k", i), dlock.WithAsyncUnlock()))
+		testenv.Eventually(t, time.Minute, "the lock is free", func() bool { return len(leftovers(t, direct)) == 0 })
+	}
+}
+
+// Many goroutines share pipelines with their releases, and lose none.
+func TestAsyncUnlockOfMany(t *testing.T) {
+	t.Parallel()
+	server := testenv.Redis(t)
+	c := locksAt(t, server.Addr())
+	done := make(chan error, 32)
+	var inside [4]atomic.Int32
+	for i := range cap(done) {
+		go func() {
+			done <- func() error {
+				for n := range 50 {
+					at := (i + n) % len(inside)
+					g, err := c.Acquire(context.Background(), fmt.Sprint("k", at), dlock.WithAsyncUnlock())
+					if err != nil {
+						return err
+					}
+					if inside[at].Add(1) != 1 {
+						return errors.New("two holders")
+					}
+					inside[at].Add(-1)
+					if err := g.Unlock(context.Background()); err != nil {
+						return err
+					}
+				}
+				return nil
+			}()
+		}()
+	}
+	for range cap(done) {
+		check(t, <-done)
+	}
+	check(t, c.Close())
+	if left := leftovers(t, directTo(t, server)); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+}
+
+// A release whose answer is lost is repeated, and that it finds nothing then is no loss.
+func TestAsyncUnlockAnswerIsLost(t *testing.T) {
+	t.Parallel()
+	server := testenv.Redis(t)
+	proxy := testenv.Proxy(t, server.Addr())
+	c := locksAt(t, proxy.Addr())
+	unlock(t, acquire(t, c, "k"))
+	g := acquire(t, c, "k", dlock.WithAsyncUnlock())
+	var lost atomic.Int64
+	proxy.Intercept(func(cmd []string) faultproxy.Action {
+		if kindOf(cmd) == releasing && lost.Add(1) == 1 {
+			return faultproxy.DropReply
+		}
+		return faultproxy.Forward
+	})
+	unlock(t, g)
+	testenv.Eventually(t, time.Minute, "the release is repeated", func() bool { return lost.Load() >= 2 })
+	check(t, c.Close())
+	if err := g.Err(); errors.Is(err, dlock.ErrOwnershipLost) {
+		t.Errorf("the lock that was released counts as lost: %v", err)
+	}
+	if left := leftovers(t, directTo(t, server)); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+}
+
+// A hook panics in a call with which a release is sent. The release is made again, and nothing waits
+// for it forever.
+func TestAsyncUnlockThenAPanic(t *testing.T) {
+	t.Parallel()
+	server := testenv.Redis(t)
+	rdb := dialRedis(t, server.Addr())
+	hook := &panickingHook{}
+	rdb.AddHook(hook)
+	c := locksOn(t, redislock.New(rdb, redislock.AlwaysInline()), dlock.Config{DefaultTTL: 20 * time.Second})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // can be cancelled, so the call is made inline
+	defer cancel()
+	for range 10 {
+		g, err := c.Acquire(ctx, "k", dlock.WithAsyncUnlock())
+		check(t, err)
+		unlock(t, g)
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Error("the panic was swallowed")
+				}
+			}()
+			hook.on.Store(true)
+			_, err := c.Acquire(ctx, "other")
+			t.Error(err)
+		}()
+	}
+	check(t, c.Close())
+	if left := leftovers(t, directTo(t, server)); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+}
+
+// Close ends what was not sent.
+func TestReleaseLaterEndsWithClose(t *testing.T) {
+	t.Parallel()
+	d := openDriver(t, testenv.Redis(t).Addr())
+	r := driver.Ref{Key: "k", ID: claimID(1), TTL: time.Minute}
+	releaseClaim(t, d, "k", 1, time.Minute) // the server has the script
+	for range 100 {
+		answers := make(chan error, 3)
+		for range 3 {
+			d.(driver.LateReleaser).ReleaseLater(r, func(_ driver.State, err error) { answers <- err })
+		}
+		for range cap(answers) {
+			check(t, <-answers)
+		}
+	}
+	late := make(chan error, 2)
+	d.(driver.LateReleaser).ReleaseLater(r, func(_ driver.State, err error) { late <- err })
+	check(t, d.Close())
+	<-late // sent, or ended
+	d.(driver.LateReleaser).ReleaseLater(r, func(_ driver.State, err error) { late <- err })
+	if err := <-late; err == nil {
+		t.Error("a closed driver has released a claim")
+	}
+}
