@@ -24,7 +24,7 @@ const (
 const (
 	keyRights     = "resetkeys resetchannels -@all ~" + worker.Prefix + "* ~{" + worker.Prefix + "*"
 	scriptRights  = "+eval +evalsha +get +set +del +exists +pexpire +pttl +time"
-	queueRights   = "~dlock:token* +setrange +hget +hset +hsetnx +hdel +hmget +hrandfield +zadd +zrange +zrank +zrem +zcard +zcount"
+	queueRights   = "~dlock:token* +setrange +hget +hset +hsetnx +hdel +hmget +hrandfield +zadd +zrange +zrank +zrem +zcard +zcount +zscore"
 	lookRights    = "+ping +info +scan +getrange"
 	oneRights     = "+publish +subscribe +pubsub|numsub"
 	clusterRights = "+spublish +ssubscribe +sunsubscribe +asking +cluster|slots +cluster|shards +cluster|info +command +pubsub|shardnumsub"
