@@ -259,6 +259,16 @@ func (s *scriptLock) fails(source string, args ...any) error {
 	return s.client.Eval(context.Background(), source, keys, args...).Err()
 }
 
+// If no token can be taken, nothing is stored: not even a lock that does not expire.
+func TestScriptReaderWithoutToken(t *testing.T) {
+	s := newScriptLock(t)
+	s.do("RPUSH", s.n.counter, "not a string")
+	if err := s.fails(togetherScript.Source, scriptID("a"), 30_000, 3000, "- {}", 1, "s"); err == nil {
+		t.Error("a reader has the lock without a token")
+	}
+	s.free()
+}
+
 // A reader whose record was lost is gone, and keeps writers out as long as it was told that it has
 // the lock. Nobody gets a lock early because a key was lost.
 func TestScriptLostRecord(t *testing.T) {

@@ -19,8 +19,8 @@ if known == 0 then
     if room and mode ~= 's' then room = call('ZCARD', lock) <= tonumber(string.sub(mode, 2)) end
   end
   if room then
-    call('ZADD', lock, 'inf', mode, string.format('%.0f', t[1] * 1000000 + t[2] + ARGV[2] * 1000), id)
     --@token
+    call('ZADD', lock, 'inf', mode, string.format('%.0f', t[1] * 1000000 + t[2] + ARGV[2] * 1000), id)
     call('HSET', holders, id, token .. ' ' .. tokens .. ' ' .. who)
     for i = 1, 5, 4 do -- lock and holders
       if call('PTTL', KEYS[i]) < ARGV[2] + 0 then call('PEXPIRE', KEYS[i], ARGV[2]) end
