@@ -219,6 +219,38 @@ func TestScriptManyReaders(t *testing.T) {
 	}
 }
 
+// Readers that died together do not hold up others, though their key lives: each script drops some of
+// them, and says that more are left.
+func TestScriptManyDeadReaders(t *testing.T) {
+	s := newScriptLock(t)
+	const readers, chunk = 500, 128
+	die := func(name string) {
+		s.use(name)
+		keys := []string{s.n.lock, s.n.counter, s.n.queue, s.n.waiters, s.n.holders, s.n.tombstone("x")}
+		s.run(togetherScript.Source, keys, scriptID("a"), 3_600_000, 0, "- {}", 1, "s")
+		for i := range readers {
+			s.run(togetherScript.Source, keys, fmt.Sprintf("%032d", i), 1000, 0, "- {}", 1, "s")
+		}
+		s.now += 1_000_000
+	}
+	die("tried")
+	s.release("a", "held a 0")
+	s.acquire("b", 30_000, 0, 0, "again b 0")
+	s.acquire("b", 30_000, 0, 0, fmt.Sprint("held b ", s.now))
+
+	die("waited for")
+	s.release("a", "held a 0")
+	s.acquire("b", 30_000, 3000, 0, fmt.Sprint("queued b 0 ", readers-2*chunk, " 1"))
+	s.renew("b", "queued b 0 1 1")
+	s.renew("b", fmt.Sprint("held b ", s.now))
+
+	die("released")
+	s.acquire("b", 30_000, 3000, 0, fmt.Sprint("queued b 0 ", readers-2*chunk+1, " 1"))
+	s.release("a", "held a 0 more")
+	s.renew("")
+	s.renew("b", fmt.Sprint("held b ", s.now))
+}
+
 // What plain clients and others store is not taken for a lock of readers, and is left alone.
 func TestScriptForeignKeys(t *testing.T) {
 	s := newScriptLock(t)

@@ -2,7 +2,7 @@
 -- KEYS lock, counter, queue, waiters, holders, tombstone and, with plain clients, gap
 -- ARGV id, ttl ms, heartbeat ms (0: does not wait), "<channel> <info>" and, if it is not 1,
 --      the number of tokens
--- Returns a state, or "again <id> 0" if dead waiters must be dropped before it is known
+-- Returns a state, or "again <id> 0" if dead waiters or holders must be dropped before it is known
 -- whether the lock is free, or "full <id> <waiters>".
 local call = redis.call -- looked up once
 local lock, counter, queue, waiters, holders, tombstone, gap = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]

@@ -104,10 +104,11 @@ local function hold(lock, id, mark, token, tokens, who, px)
   redis.call('SET', lock, id .. mark .. ' ' .. token .. ' ' .. tokens .. ' ' .. who, 'PX', px)
 end
 
--- count returns who holds a lock of readers or permits, and deletes it if nobody does.
-local function count(lock, holders, mode)
+-- count returns who holds a lock of readers or permits, and deletes it if nobody does. stale: some of
+-- them may be past their deadline.
+local function count(lock, holders, mode, stale)
   local n = redis.call('ZCARD', lock) - 1
-  if n > 0 then return {mode = mode, n = n} end
+  if n > 0 then return {mode = mode, n = n, stale = stale} end
   redis.call('DEL', lock, holders)
   return nil
 end
@@ -120,8 +121,8 @@ local function mode_of(lock)
 end
 
 -- current returns what holds the lock: nil if it is free, its value if it is a string, and mode and
--- number if readers or permits hold it. It drops those past their deadline. A key that is none of
--- these is an error, which the caller returns.
+-- number if readers or permits hold it. It drops those past their deadline, at most CHUNK of them. A
+-- key that is none of these is an error, which the caller returns.
 local function current(lock, holders, now)
   local value = redis.pcall('GET', lock)
   if type(value) ~= 'table' then return value or nil end
@@ -132,8 +133,11 @@ local function current(lock, holders, now)
     redis.call('ZREM', lock, unpack(dead))
     redis.call('HDEL', holders, unpack(dead))
   end
-  return count(lock, holders, mode)
+  return count(lock, holders, mode, #dead == CHUNK)
 end
+
+-- is_stale reports whether another call must drop more holders that are past their deadline.
+local function is_stale(held) return type(held) == 'table' and held.stale end
 
 -- fits reports whether a claim of that mode can hold the lock together with those that hold it.
 local function fits(held, mode)
@@ -243,7 +247,7 @@ local function grant_next(lock, queue, waiters, counter, holders, held)
     dropped = dropped + dead
     for _, w in ipairs(alive) do
       if grantable(w) then
-        if not fits(held, w.mode) then return false end
+        if not fits(held, w.mode) then return is_stale(held) end
         if granted == MAX_GRANTS then return true end
         for _, s in ipairs(skipped) do
           if s.skipped == '0' then
@@ -262,7 +266,8 @@ local function grant_next(lock, queue, waiters, counter, holders, held)
   until #skipped == MAX_SKIPS or seen < CHUNK or dropped >= MAX_DROPS
   local first = skipped[1]
   if first and granted == 0 then
-    if fits(held, first.mode) then grant(lock, queue, waiters, counter, holders, held, first, now, t) end
+    if not fits(held, first.mode) then return is_stale(held) end
+    grant(lock, queue, waiters, counter, holders, held, first, now, t)
     return false
   end
   return #skipped < MAX_SKIPS and seen == CHUNK and redis.call('EXISTS', queue) == 1

@@ -6,8 +6,8 @@
 --      key free for that time and only notify the next waiter), token that must match
 --      ("": any)
 -- Returns the value of the lock that it has deleted or granted, or the state that it found,
--- with a token only if one had to match. "more" follows if dead waiters must be dropped before
--- the lock can be granted.
+-- with a token only if one had to match. "more" follows if dead waiters or holders must be dropped
+-- before the lock can be granted.
 local call = redis.call -- looked up once
 local lock, counter, claim, extra = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 local value = redis.pcall('GET', lock)
@@ -87,7 +87,7 @@ elseif type(held) == 'table' and redis.call('ZSCORE', lock, id) then
     found, channel = 'held', its or '-'
     redis.call('ZREM', lock, id)
     redis.call('HDEL', holders, id)
-    held = count(lock, holders, held.mode)
+    held = count(lock, holders, held.mode, held.stale)
   end
 else
   holds = false
@@ -107,6 +107,6 @@ if found == 'held' and not held and gap_ms > 0 then
   local w = first and parse(redis.call('HGET', waiters, first))
   if w then push(w.channel, 'free', lock, first, '0') end
 elseif found == 'held' or type(held) == 'table' then -- those behind a waiter that left may fit
-  more = grant_next(lock, queue, waiters, counter, holders, held)
+  more = grant_next(lock, queue, waiters, counter, holders, held) or is_stale(held)
 end
 return found .. ' ' .. id .. ' ' .. token .. (more and ' more' or '')

@@ -38,6 +38,7 @@ else
   prune_range(queue, waiters, 0, TRIM - 1, now)
   if any then mark(lock, held) end
 end
+more = more or is_stale(held)
 local unsubscribed = any and channel ~= '-' and not subscribed(channel) and ' unsubscribed' or ''
 local answers = {ARGV[1]}
 for i = 3, #ARGV, 3 do

@@ -52,6 +52,7 @@ if not token and type(held) ~= 'string' and not in_gap(gap) then
   end
 end
 if token then return 'held ' .. id .. ' ' .. token end
+more = more or is_stale(held)
 
 if ARGV[3] == '0' then return (more and 'again ' or 'gone ') .. id .. ' 0' end
 mark(lock, held) -- first: if the user may not set it, nothing is stored
