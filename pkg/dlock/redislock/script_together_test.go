@@ -219,6 +219,41 @@ func TestScriptManyReaders(t *testing.T) {
 	}
 }
 
+// Readers without a subscriber are granted together, too, if nobody else waits.
+func TestScriptUnheardReaders(t *testing.T) {
+	s := newScriptLock(t)
+	s.acquire("f", 30_000, 0, 0, fmt.Sprint("held f ", scriptStart))
+	s.channel = "dlock:nobody"
+	const readers = 40
+	for i := range readers {
+		s.now++
+		s.joinID(fmt.Sprintf("%032d", i), "r", "s", true)
+	}
+	s.acquire("b", 30_000, 3000, 0, fmt.Sprint("queued b 0 ", readers+1, " 0"))
+	s.release("f", "held f 0 more")
+	s.renew("")
+	if held, waits := s.do("ZCARD", s.n.lock), s.do("ZCARD", s.n.queue); held != int64(readers+1) || waits != int64(1) {
+		t.Errorf("%v hold the lock and %v wait", held, waits)
+	}
+}
+
+// A reader that was skipped gets the lock after its next renewal, though the claim behind it does not fit.
+func TestScriptSkippedReader(t *testing.T) {
+	s := newScriptLock(t)
+	s.join("a", "s", false, fmt.Sprint("held a ", scriptStart))
+	s.acquire("b", 30_000, 3000, 0, "queued b 0 1 30002")
+	s.now++
+	s.channel = "dlock:nobody"
+	s.join("c", "s", true, "queued c 0 2 30002")
+	s.now++
+	s.listen("dlock:p")
+	s.acquire("d", 30_000, 3000, 0, "queued d 0 3 30002")
+	s.release("b", "queued b 0") // c is the first now, and fits
+	s.channel = "dlock:nobody"
+	s.renew("c", fmt.Sprint("held c ", s.now))
+	s.queued("d+2")
+}
+
 // Readers that died together do not hold up others, though their key lives: each script drops some of
 // them, and says that more are left.
 func TestScriptManyDeadReaders(t *testing.T) {

@@ -236,8 +236,8 @@ local function grant(lock, queue, waiters, counter, holders, held, w, now, t)
 end
 
 -- grant_next gives the lock to the first live waiter if it fits: to one, or to some readers or
--- permits. Skipped waiters keep their places; if all are skipped, the first one gets the lock, and
--- finds out when it renews. Returns true if another call must continue.
+-- permits. Skipped waiters keep their places; if all are skipped, the first ones that fit get the lock,
+-- and find out when they renew. Returns true if another call must continue.
 local function grant_next(lock, queue, waiters, counter, holders, held)
   local now, _, t = clock()
   local skipped, dropped, granted = {}, 0, 0
@@ -247,14 +247,14 @@ local function grant_next(lock, queue, waiters, counter, holders, held)
     dropped = dropped + dead
     for _, w in ipairs(alive) do
       if grantable(w) then
-        if not fits(held, w.mode) then return is_stale(held) end
-        if granted == MAX_GRANTS then return true end
-        for _, s in ipairs(skipped) do
+        for _, s in ipairs(skipped) do -- also if w does not fit: one before it may
           if s.skipped == '0' then
             s.skipped = '1'
             store(waiters, s.id, s)
           end
         end
+        if not fits(held, w.mode) then return is_stale(held) end
+        if granted == MAX_GRANTS then return true end
         held = grant(lock, queue, waiters, counter, holders, held, w, now, t)
         granted = granted + 1
         if w.mode == '' then return false end
@@ -264,11 +264,12 @@ local function grant_next(lock, queue, waiters, counter, holders, held)
       end
     end
   until #skipped == MAX_SKIPS or seen < CHUNK or dropped >= MAX_DROPS
-  local first = skipped[1]
-  if first and granted == 0 then
-    if not fits(held, first.mode) then return is_stale(held) end
-    grant(lock, queue, waiters, counter, holders, held, first, now, t)
-    return false
+  for _, w in ipairs(granted == 0 and skipped or {}) do
+    if not fits(held, w.mode) then return is_stale(held) end
+    if granted == MAX_GRANTS then return true end
+    held = grant(lock, queue, waiters, counter, holders, held, w, now, t)
+    granted = granted + 1
+    if w.mode == '' then return false end
   end
   return #skipped < MAX_SKIPS and seen == CHUNK and redis.call('EXISTS', queue) == 1
 end
