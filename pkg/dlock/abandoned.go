@@ -61,12 +61,12 @@ func (c *Client) awaitReleases(ctx context.Context, key string, s *lockSettings)
 	if s.waits() && (!s.asyncUnlock || c.late != nil) {
 		return nil
 	}
-	return c.awaitAbandoned(ctx, key)
+	return c.awaitAbandoned(ctx, key, s.wait)
 }
 
 // awaitAbandoned waits for the claims on key that were given up before. It uses at most a
-// quarter of the time until the caller's deadline.
-func (c *Client) awaitAbandoned(ctx context.Context, key string) error {
+// quarter of the time until the caller's deadline, and of longest, if that is not 0.
+func (c *Client) awaitAbandoned(ctx context.Context, key string, longest time.Duration) error {
 	if c.abandoned.count.Load() == 0 {
 		return nil
 	}
@@ -82,6 +82,9 @@ func (c *Client) awaitAbandoned(ctx context.Context, key string) error {
 	timeout := abandonedTimeout
 	if at, ok := ctx.Deadline(); ok {
 		timeout = min(timeout, time.Until(at)/4)
+	}
+	if longest > 0 {
+		timeout = min(timeout, longest/4)
 	}
 	t := time.NewTimer(timeout)
 	defer t.Stop()

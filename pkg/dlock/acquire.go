@@ -89,13 +89,11 @@ func (c *Client) acquireOwnClaim(ctx context.Context, key string, s *lockSetting
 		return nil, err
 	}
 	defer c.endCall()
+	deadline := c.waitDeadline(s)
 	if err := c.awaitReleases(ctx, key, s); err != nil {
 		return nil, err
 	}
-	a := acquisition{client: c, settings: *s, progress: p, started: c.now(), deadline: never}
-	if s.hasWait && s.wait > 0 {
-		a.deadline = after(a.started, s.wait)
-	}
+	a := acquisition{client: c, settings: *s, progress: p, started: c.now(), deadline: deadline}
 	defer func() { s.submitted = a.settings.submitted }()
 	for {
 		g, err := a.submit(ctx, key)

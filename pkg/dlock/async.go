@@ -2,6 +2,7 @@ package dlock
 
 import (
 	"context"
+	"errors"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
@@ -41,9 +42,10 @@ func (c *Client) reportAsync(ctx context.Context, g *Guard, err error) {
 	}
 	c.reporter.add([]report{{run: func() {
 		c.measureRelease(ctx, err)
-		if err == nil {
+		switch {
+		case err == nil:
 			c.logReleased(g)
-		} else {
+		case !errors.Is(err, ErrOwnershipLost): // finishRelease reports a loss
 			c.logUnconfirmed(g, err)
 		}
 	}}})

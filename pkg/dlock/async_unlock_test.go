@@ -64,6 +64,21 @@ func TestAsyncUnlockThenLock(t *testing.T) {
 	})
 }
 
+// WithWait limits the whole call, with the wait for a release of the same Client.
+func TestAsyncUnlockThenShortWait(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		_, faults := faulty(slowRelease(1))
+		c := client(t, faults, dlock.Config{})
+		unlock(t, acquire(t, c, "k", dlock.WithAsyncUnlock()))
+		began := time.Now()
+		_, err := c.Acquire(ctx, "k", dlock.WithAsyncUnlock(), dlock.WithWait(20*time.Millisecond))
+		wantErr(t, err, dlock.ErrLockHeldByOther)
+		if took := time.Since(began); took != 20*time.Millisecond {
+			t.Errorf("the call took %v", took)
+		}
+	})
+}
+
 // What the answer says is not lost: a loss is counted and logged, and a release that fails is logged
 // and goes on.
 func TestAsyncUnlockFails(t *testing.T) {
@@ -80,6 +95,9 @@ func TestAsyncUnlockFails(t *testing.T) {
 		unlock(t, lost)
 		synctest.Wait()
 		wantErr(t, lost.Err(), dlock.ErrOwnershipLost)
+		if text := strings.Join(o.lines(), "\n"); strings.Contains(text, "release not confirmed") {
+			t.Errorf("a loss is also logged as a release:\n%s", text)
+		}
 
 		faults.Add(faultdriver.Rule{Op: faultdriver.Release, Fault: faultdriver.Fail, Times: 20})
 		unlock(t, acquire(t, c, "failed", dlock.WithAsyncUnlock()))
@@ -93,6 +111,26 @@ func TestAsyncUnlockFails(t *testing.T) {
 		}
 		if n := strings.Count(text, "lock released"); n != 0 {
 			t.Errorf("%d releases are logged, and none was confirmed", n)
+		}
+	})
+}
+
+// An Unlock that sends nothing is reported as it is without the option.
+func TestAsyncUnlockSendsNothing(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		o := observe(t)
+		_, faults := faulty()
+		c := client(t, faults, dlock.Config{LocalBatch: 4}, o.opts...)
+		first := acquire(t, c, "handed over", dlock.WithAsyncUnlock())
+		next := async(func() *dlock.Guard { return acquire(t, c, "handed over", dlock.WithAsyncUnlock()) })
+		synctest.Wait()
+		unlock(t, first)
+		unlock(t, <-next)
+		unlock(t, acquire(t, c, "lingers", dlock.WithAsyncUnlock(), dlock.WithMinHold(time.Second)))
+		synctest.Wait()
+		o.want(t, "dlock.releases", "result", "released", 3)
+		if n := strings.Count(strings.Join(o.lines(), "\n"), "lock released"); n != 3 {
+			t.Errorf("%d releases are logged, want 3", n)
 		}
 	})
 }

@@ -24,7 +24,7 @@ func (c *Client) release(ctx context.Context, g *Guard) error {
 	}
 	traced, span := c.traceRelease(ctx, g)
 	released, err := c.releaseHeld(traced, g)
-	if released && !g.claim.asyncUnlock {
+	if released {
 		c.measureRelease(traced, err)
 		if err == nil {
 			c.logReleased(g)
@@ -35,7 +35,8 @@ func (c *Client) release(ctx context.Context, g *Guard) error {
 	return err
 }
 
-// releaseHeld is release without reports. It also returns whether g held the lock before.
+// releaseHeld is release without reports. It also returns whether the caller reports a release: g held
+// the lock before, and nothing reports it later.
 func (c *Client) releaseHeld(ctx context.Context, g *Guard) (bool, error) {
 	end, err := c.endLocally(g)
 	if end != mustRelease {
@@ -43,7 +44,7 @@ func (c *Client) releaseHeld(ctx context.Context, g *Guard) (bool, error) {
 	}
 	if g.claim.asyncUnlock {
 		c.releaseAsync(context.WithoutCancel(ctx), g)
-		return true, nil
+		return false, nil
 	}
 	return true, c.releaseEnded(ctx, g, false)
 }

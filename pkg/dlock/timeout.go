@@ -69,3 +69,11 @@ func (c *Client) ownContext(ctx context.Context, timeout time.Duration) (context
 // shareFrom is the shortest timeout that is shared: a shared timeout may end up to a quarter
 // early.
 const shareFrom = 100 * time.Millisecond
+
+// waitDeadline returns when a call that begins now has waited for its WithWait limit.
+func (c *Client) waitDeadline(s *lockSettings) int64 {
+	if !s.hasWait || s.wait <= 0 {
+		return never
+	}
+	return after(c.now(), s.wait)
+}
