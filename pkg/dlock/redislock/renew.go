@@ -118,6 +118,7 @@ type batch struct {
 	claims       []int // indexes into refs
 	namedChannel bool  // the script was given this driver's channel
 	queued       bool  // renewed by renew_queue.lua, on one lock; otherwise by renew_held.lua
+	joint        bool  // renewed by renew_together.lua, on one lock, whose slot is moving
 }
 
 // maxRenewals is how many claims one script renews: the server does nothing else meanwhile.
@@ -200,6 +201,9 @@ func (r *renewal) send(ctx context.Context, p *pipeliner, batches []*batch) []*b
 		switch {
 		case err != nil && b.splits(err):
 			rest = append(rest, b.split()...)
+		case redis.IsTryAgainError(err) && b.queued:
+			rest = append(rest, r.jointOf(b)...)
+			r.fail(cmds[i].Classify(err))
 		case err != nil:
 			if redis.IsReadOnlyError(err) {
 				r.driver.suspectSubscription(lockOf(cmds[i]))
@@ -209,6 +213,8 @@ func (r *renewal) send(ctx context.Context, p *pipeliner, batches []*batch) []*b
 			r.fail(unconfirmed[i])
 		case b.queued:
 			r.recordStates(b, cmds[i].Val())
+		case b.joint:
+			_ = r.recordTokens(b, cmds[i].Val()) // the others are asked for when the slot has moved
 		default:
 			rest = append(rest, r.recordTokens(b, cmds[i].Val())...)
 		}
@@ -216,10 +222,29 @@ func (r *renewal) send(ctx context.Context, p *pipeliner, batches []*batch) []*b
 	return rest
 }
 
+// jointOf returns the readers and permits of a batch whose slot is moving. Without the queue, of which
+// keys may not exist, they can be renewed.
+func (r *renewal) jointOf(b *batch) []*batch {
+	r.driver.mu.Lock()
+	defer r.driver.mu.Unlock()
+	held := &batch{joint: true}
+	for _, i := range b.claims {
+		_, waits := r.driver.waiting[r.refs[i].ID]
+		_, joint := r.driver.joint[r.refs[i].ID]
+		if joint && !waits {
+			held.claims = append(held.claims, i)
+		}
+	}
+	if len(held.claims) == 0 {
+		return nil
+	}
+	return []*batch{held}
+}
+
 // splits reports whether several keys were refused together: by a proxy, or because their slot is
 // moving and some of the keys have already moved.
 func (b *batch) splits(err error) bool {
-	if len(b.claims) == 1 || b.queued {
+	if len(b.claims) == 1 || b.queued || b.joint {
 		return false
 	}
 	return redis.IsTryAgainError(err) || errors.Is(redisnode.Classify(err), driver.ErrInvalidKey)
@@ -235,6 +260,14 @@ func (b *batch) split() []*batch {
 
 func (r *renewal) command(ctx context.Context, b *batch) *command {
 	d := r.driver
+	if b.joint {
+		n, _ := d.namesOf(r.refs[b.claims[0]].Key) // it was submitted, so its name is valid
+		args := []any{d.name}
+		for _, c := range b.claims {
+			args = append(args, r.refs[c].ID, millis(r.refs[c].TTL))
+		}
+		return renewJointScript.Command(ctx, []string{n.lock, n.holders}, args...)
+	}
 	if !b.queued {
 		keys, args := make([]string, len(b.claims)), make([]any, 1, 1+2*len(b.claims))
 		args[0] = d.name

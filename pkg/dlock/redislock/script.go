@@ -22,6 +22,8 @@ var (
 	acquireTogetherLua string
 	//go:embed lua/renew_held.lua
 	renewHeldLua string
+	//go:embed lua/renew_together.lua
+	renewTogetherLua string
 	//go:embed lua/renew_queue.lua
 	renewQueueLua string
 	//go:embed lua/release.lua
@@ -36,6 +38,7 @@ var (
 	acquireScript    = newScript(acquireLua)
 	togetherScript   = newScript(acquireTogetherLua)
 	renewHeldScript  = newScript(renewHeldLua)
+	renewJointScript = newScript(renewTogetherLua)
 	renewQueueScript = newScript(renewQueueLua)
 	releaseScript    = newScript(releaseLua)
 	lookScript       = newScript(lookLua)

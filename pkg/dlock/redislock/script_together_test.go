@@ -442,3 +442,27 @@ func TestScriptCountsGrants(t *testing.T) {
 	s.together("s", "a+30000000 b+30000000")
 	s.expires(s.n.lock, 30_000)
 }
+
+// Readers are renewed without their queue, and those past their deadline are not.
+func TestScriptRenewsReadersAlone(t *testing.T) {
+	s := newScriptLock(t)
+	renew := func(want string) {
+		t.Helper()
+		keys := []string{s.n.lock, s.n.holders}
+		got := s.texts(s.run(renewJointScript.Source, keys, "echo", scriptID("a"), 20_000, scriptID("b"), 40_000))
+		s.equal("the answer", strings.Join(got, "|"), want)
+	}
+	renew("echo||")
+	s.join("a", "s", false, fmt.Sprint("held a ", scriptStart))
+	s.now += 10_000_000
+	s.join("b", "s", false, fmt.Sprint("held b ", s.now))
+	renew(fmt.Sprintf("echo|%d|%d", scriptStart, s.now))
+	s.together("s", "a+20000000 b+40000000")
+	s.expires(s.n.lock, 40_000)
+	s.now += 20_000_000
+	renew(fmt.Sprintf("echo||%d", scriptStart+10_000_000))
+	s.together("s", "b+40000000")
+	if s.do("EXISTS", s.n.queue, s.n.waiters) != int64(0) {
+		t.Error("the queue was touched")
+	}
+}

@@ -144,6 +144,9 @@ func TestRenewalInASlotThatMoves(t *testing.T) {
 	for _, key := range []string{"a{t}", "b{t}"} {
 		guards = append(guards, acquire(t, c, key, dlock.WithTTL(ttl)))
 	}
+	for _, key := range []string{"c{t}", "d{t}"} {
+		guards = append(guards, acquire(t, c, key, dlock.WithTTL(ttl), dlock.WithShared()))
+	}
 	ctx := t.Context()
 	slot, err := cl.Slot(ctx, "{t}")
 	check(t, err)
@@ -159,12 +162,20 @@ func TestRenewalInASlotThatMoves(t *testing.T) {
 	check(t, dst.Do(ctx, "CLUSTER", "SETSLOT", slot, "IMPORTING", srcID).Err())
 	check(t, src.Do(ctx, "CLUSTER", "SETSLOT", slot, "MIGRATING", dstID).Err())
 	host, port, _ := strings.Cut(to.Addr(), ":")
-	check(t, src.Do(ctx, "MIGRATE", host, port, "a{t}", 0, 5000).Err())
+	holders := slices.DeleteFunc(src.Keys(ctx, "c{t}?*").Val(), func(k string) bool { return !strings.HasSuffix(k, "h") })
+	if len(holders) != 1 {
+		t.Fatalf("the readers are in %q", holders)
+	}
+	check(t, src.Do(ctx, "MIGRATE", host, port, "", 0, 5000, "KEYS", "a{t}", "c{t}", holders[0]).Err())
 	select {
 	case <-guards[0].Done():
 		t.Error("the lock that has moved is lost")
 	case <-guards[1].Done():
 		t.Error("the lock that has not moved is lost")
+	case <-guards[2].Done():
+		t.Error("the lock of a reader that has moved is lost")
+	case <-guards[3].Done():
+		t.Error("the lock of a reader that has not moved is lost")
 	case <-time.After(2 * ttl):
 	}
 }
