@@ -106,7 +106,7 @@ func TestRenewalSaysUnheard(t *testing.T) {
 	keys, _ := redislock.Keys("", "k")
 	for channel, want := range map[string]bool{"dlock:nobody": true, "-": false, heard: false} {
 		for _, source := range redislock.Scripts("renew") {
-			if !strings.Contains(source, "unsubscribed") {
+			if !strings.Contains(source, "' unsubscribed'") {
 				continue // it renews what is held
 			}
 			reply, err := direct.Eval(t.Context(), source, keys[:4], "echo", channel, claimID(2), "30000", "3000").StringSlice()

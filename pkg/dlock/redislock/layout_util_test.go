@@ -30,6 +30,7 @@ func openDriver(t testing.TB, addr string, opts ...redislock.Option) driver.Driv
 	d, err := redislock.New(dialRedis(t, addr), opts...).Open(driver.Options{Logger: slog.New(slog.DiscardHandler)})
 	check(t, err)
 	t.Cleanup(func() { _ = d.Close() })
+	redislock.NeverInline(d)
 	return d
 }
 

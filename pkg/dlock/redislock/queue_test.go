@@ -42,6 +42,7 @@ func TestThousandDeadWaiters(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	redislock.NeverInline(ghosts)
 	for i := range 1000 {
 		r := driver.Ref{Key: "k", ID: fmt.Sprintf("%032x", i), TTL: 2 * time.Second}
 		if st, err := ghosts.Acquire(ctx, driver.Request{Ref: r, Wait: true}); err != nil || st.Phase != driver.Queued {
@@ -93,6 +94,7 @@ func TestABusyQueueIsKept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	redislock.NeverInline(d)
 	defer func() { _ = d.Close() }()
 	ctx, next := context.Background(), 0
 	submit := func(want driver.Phase) driver.Ref {
@@ -149,6 +151,7 @@ func TestRenewalThroughAProxyThatSplits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	redislock.NeverInline(d)
 	defer func() { _ = d.Close() }()
 	ctx, refs := context.Background(), make([]driver.Ref, 5)
 	for i := range refs {
