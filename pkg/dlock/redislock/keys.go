@@ -32,8 +32,8 @@ func (d *redisDriver) namesOf(key string) (names, error) {
 	if !placed && d.cluster != nil {
 		return names{}, fmt.Errorf("%w: %q has braces, so its queue cannot be in the same cluster slot", driver.ErrInvalidKey, key)
 	}
-	const y, r, h, g, b = separator + "y", separator + "r", separator + "h", separator + "g", separator + "b"
-	all, each := base+y+base+r+base+h+base+g+base+b, len(base)+len(y) // one allocation
+	const y, r, j, g, b = separator + "y", separator + "r", separator + "j", separator + "g", separator + "b"
+	all, each := base+y+base+r+base+j+base+g+base+b, len(base)+len(y) // one allocation
 	part := func(i int) string { return all[i*each : (i+1)*each] }
 	bySlot := d.bySlot.Load()
 	return names{

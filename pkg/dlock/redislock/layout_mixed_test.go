@@ -10,7 +10,7 @@ func TestLayoutsDoNotShareAQueue(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, old := range []string{"q", "w", "z", "h"} {
-		if name := "{k}" + separator + old; n.queue == name || n.waiters == name {
+		if name := "{k}" + separator + old; n.queue == name || n.waiters == name || n.holders == name {
 			t.Errorf("an older layout uses %q", name)
 		}
 	}

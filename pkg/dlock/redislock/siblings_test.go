@@ -162,7 +162,7 @@ func TestRenewalInASlotThatMoves(t *testing.T) {
 	check(t, dst.Do(ctx, "CLUSTER", "SETSLOT", slot, "IMPORTING", srcID).Err())
 	check(t, src.Do(ctx, "CLUSTER", "SETSLOT", slot, "MIGRATING", dstID).Err())
 	host, port, _ := strings.Cut(to.Addr(), ":")
-	holders := slices.DeleteFunc(src.Keys(ctx, "c{t}?*").Val(), func(k string) bool { return !strings.HasSuffix(k, "h") })
+	holders := slices.DeleteFunc(src.Keys(ctx, "c{t}?*").Val(), func(k string) bool { return !strings.HasSuffix(k, "\x01j") })
 	if len(holders) != 1 {
 		t.Fatalf("the readers are in %q", holders)
 	}
