@@ -32,7 +32,7 @@ func (c *Client) releaseLater(ctx context.Context, g *Guard, unanswered bool) {
 	c.reportAsync(ctx, g, err)
 }
 
-// reportAsync reports how a release ended that nobody waits for, except for calls for the same key.
+// reportAsync reports how a release ended after its Unlock had returned, also to calls that wait for it.
 func (c *Client) reportAsync(ctx context.Context, g *Guard, err error) {
 	c.mu.Lock()
 	c.abandoned.end(g.claim.key)

@@ -43,8 +43,8 @@ type pipeliner struct {
 	pending  []*pendingCall
 	used     time.Time // when the last round trip ended
 
-	later      []*pendingCall // to be sent with the next call, before it
-	laterTimer *time.Timer    // sends them without one
+	delayed    []*pendingCall // to be sent with the next call, before it
+	delayTimer *time.Timer    // sends them without one
 }
 
 // A callMode says whether a call may be made inline, and then end early with
@@ -70,7 +70,7 @@ type pendingCall struct {
 	cmd       *command
 	until     time.Time
 	done      chan struct{}
-	answer    func(error) // called instead of closing done, if nobody waits
+	answer    func(error) // called instead of closing done, if the caller does not wait
 	abandoned bool        // its caller has left; under pipeliner.mu
 }
 
@@ -170,10 +170,10 @@ func (p *pipeliner) send(ctx context.Context, cmd *command, mode callMode) error
 	uncancellable = uncancellable && p.driver.honorsDeadline
 	if p.inFlight < maxInFlight && !p.batching && (uncancellable || quick) {
 		p.inFlight++
-		later := p.later
-		p.later = nil
+		delayed := p.delayed
+		p.delayed = nil
 		p.mu.Unlock()
-		return p.callInline(ctx, cmd, uncancellable, later)
+		return p.callInline(ctx, cmd, uncancellable, delayed)
 	}
 	c := &pendingCall{cmd: cmd, done: make(chan struct{}), until: time.Now().Add(tripTimeout)}
 	at, ok := ctx.Deadline()
@@ -200,8 +200,8 @@ func (p *pipeliner) send(ctx context.Context, cmd *command, mode callMode) error
 	return ctx.Err()
 }
 
-// callInline makes a call in the caller's goroutine, together with calls for which nobody waits.
-func (p *pipeliner) callInline(ctx context.Context, cmd *command, uncancellable bool, later []*pendingCall) error {
+// callInline makes a call in the caller's goroutine, after delayed ones.
+func (p *pipeliner) callInline(ctx context.Context, cmd *command, uncancellable bool, delayed []*pendingCall) error {
 	started := time.Now()
 	client, call, end := p.driver.client, ctx, time.Time{}
 	if !uncancellable {
@@ -219,7 +219,7 @@ func (p *pipeliner) callInline(ctx context.Context, cmd *command, uncancellable 
 	}
 	answered := false
 	defer func() { p.finish(started, answered) }() // also if a hook of the client panics
-	err := processWith(call, client, cmd, later)
+	err := processWith(call, client, cmd, delayed)
 	answered = isAnswer(err)
 	if answered || uncancellable || time.Now().Before(end) {
 		return err
@@ -307,8 +307,8 @@ func (p *pipeliner) start() {
 func (p *pipeliner) next() (batch []*pendingCall) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.later) > 0 {
-		p.pending, p.later = append(p.later, p.pending...), nil
+	if len(p.delayed) > 0 {
+		p.pending, p.delayed = append(p.delayed, p.pending...), nil
 	}
 	for len(batch) == 0 && len(p.pending) > 0 && p.driver.ctx.Err() == nil {
 		n := min(len(p.pending), maxBatch)

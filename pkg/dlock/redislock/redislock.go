@@ -280,7 +280,7 @@ func (d *redisDriver) submitOnce(ctx context.Context, r driver.Request, n names,
 	args := append(make([]any, 0, 6), r.ID, millis(r.TTL), heartbeat, d.channelAndInfo(n.lock, r.Info, wait))
 	script := acquireScript
 	if r.Mode != driver.Exclusive {
-		script, args = togetherScript, append(args, max(r.Tokens, 1), modeText(r))
+		script, args = acquireJointScript, append(args, max(r.Tokens, 1), modeText(r))
 	} else if r.Tokens > 1 {
 		args = append(args, r.Tokens)
 	}

@@ -118,7 +118,7 @@ type batch struct {
 	claims       []int // indexes into refs
 	namedChannel bool  // the script was given this driver's channel
 	queued       bool  // renewed by renew_queue.lua, on one lock; otherwise by renew_held.lua
-	joint        bool  // renewed by renew_together.lua, on one lock, whose slot is moving
+	joint        bool  // renewed by renew_joint.lua, on one lock, whose slot is moving
 }
 
 // maxRenewals is how many claims one script renews: the server does nothing else meanwhile.

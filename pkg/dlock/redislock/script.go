@@ -18,12 +18,12 @@ var (
 	submitLua string
 	//go:embed lua/acquire.lua
 	acquireLua string
-	//go:embed lua/acquire_together.lua
-	acquireTogetherLua string
+	//go:embed lua/acquire_joint.lua
+	acquireJointLua string
 	//go:embed lua/renew_held.lua
 	renewHeldLua string
-	//go:embed lua/renew_together.lua
-	renewTogetherLua string
+	//go:embed lua/renew_joint.lua
+	renewJointLua string
 	//go:embed lua/renew_queue.lua
 	renewQueueLua string
 	//go:embed lua/release.lua
@@ -35,14 +35,14 @@ var (
 )
 
 var (
-	acquireScript    = newScript(acquireLua)
-	togetherScript   = newScript(acquireTogetherLua)
-	renewHeldScript  = newScript(renewHeldLua)
-	renewJointScript = newScript(renewTogetherLua)
-	renewQueueScript = newScript(renewQueueLua)
-	releaseScript    = newScript(releaseLua)
-	lookScript       = newScript(lookLua)
-	inspectScript    = newScript(inspectLua)
+	acquireScript      = newScript(acquireLua)
+	acquireJointScript = newScript(acquireJointLua)
+	renewHeldScript    = newScript(renewHeldLua)
+	renewJointScript   = newScript(renewJointLua)
+	renewQueueScript   = newScript(renewQueueLua)
+	releaseScript      = newScript(releaseLua)
+	lookScript         = newScript(lookLua)
+	inspectScript      = newScript(inspectLua)
 )
 
 // newScript also inserts token.lua into every path that takes a token: a function would slow down

@@ -279,15 +279,15 @@ end
 -- clients, which do not announce a release, the first waiter asks often.
 local function queued(lock, queue, gap, id, more, held, now)
   local rank, recheck = redis.call('ZRANK', queue, id) or 0, 0
-  local together = type(held) == 'table'
+  local joint = type(held) == 'table'
   if more then
     recheck = 1
   elseif rank < RECHECKS then
-    local left = together and math.ceil((redis.call('ZRANGE', lock, 0, 0, 'WITHSCORES')[2] - now) / 1000) or redis.call('PTTL', lock)
+    local left = joint and math.ceil((redis.call('ZRANGE', lock, 0, 0, 'WITHSCORES')[2] - now) / 1000) or redis.call('PTTL', lock)
     if gap then left = math.max(left, redis.call('PTTL', gap)) end
     if left >= 0 then recheck = left + 2 end
     if gap and rank == 0 and (recheck == 0 or recheck > 50) then recheck = 50 end
   end
-  return 'queued ' .. id .. ' 0 ' .. (rank + (together and held.n or 1)) .. ' ' .. recheck
+  return 'queued ' .. id .. ' 0 ' .. (rank + (joint and held.n or 1)) .. ' ' .. recheck
 end
 

@@ -11,7 +11,7 @@
 local call = redis.call -- looked up once
 local lock, counter, claim, extra = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 local value = redis.pcall('GET', lock)
-local together = type(value) == 'table' -- readers or permits hold it, or it is some other key
+local joint = type(value) == 'table' -- readers or permits hold it, or it is some other key
 if type(value) ~= 'string' then value = '' end
 
 -- The common case: the claim holds the lock, and the mark says that no claim waits.
@@ -51,7 +51,7 @@ if not extra and string.sub(value, 1, 33) == id .. '+' then
 end
 
 -- The common case of a reader or a permit: no claim waits.
-if together and not extra and call('EXISTS', KEYS[3]) == 0 then
+if joint and not extra and call('EXISTS', KEYS[3]) == 0 then
   local deadline, t = redis.pcall('ZSCORE', lock, id), call('TIME')
   if type(deadline) == 'string' and deadline - t[1] * 1000000 > t[2] + 0 then
     call('ZREM', lock, id)

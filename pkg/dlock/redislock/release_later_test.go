@@ -15,9 +15,9 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/redislock"
 )
 
-// A release that nobody waits for is sent with the next call, before it: locks of one name that follow
+// A release whose caller does not wait is sent with the next call, before it: locks of one name that follow
 // each other never wait for their own release.
-func TestAsyncUnlockRidesAlong(t *testing.T) {
+func TestAsyncUnlockIsSentWithTheNextCall(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
 	rdb := dialRedis(t, server.Addr())

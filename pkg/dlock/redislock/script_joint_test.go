@@ -25,12 +25,12 @@ func (s *scriptLock) joinID(id, name, mode string, waits bool) string {
 	if waits {
 		heartbeat = 3000
 	}
-	return fmt.Sprint(s.run(togetherScript.Source, keys, id, 30_000, heartbeat, s.channel+` {"of": "`+name+`"}`, 1, mode))
+	return fmt.Sprint(s.run(acquireJointScript.Source, keys, id, 30_000, heartbeat, s.channel+` {"of": "`+name+`"}`, 1, mode))
 }
 
-// together checks who holds the lock, each with a letter and the microseconds left, and that each has
+// heldBy checks who holds the lock, each with a letter and the microseconds left, and that each has
 // a record.
-func (s *scriptLock) together(mode, want string) {
+func (s *scriptLock) heldBy(mode, want string) {
 	s.Helper()
 	var got []string
 	for _, z := range s.client.ZRangeWithScores(context.Background(), s.n.lock, 0, -1).Val() {
@@ -60,7 +60,7 @@ func TestScriptReaders(t *testing.T) {
 	s.join("a", "s", false, fmt.Sprint("held a ", scriptStart))
 	s.now += 5_000_000
 	s.join("b", "s", false, fmt.Sprint("held b ", scriptStart+5_000_000))
-	s.together("s", "a+25000000 b+30000000")
+	s.heldBy("s", "a+25000000 b+30000000")
 	s.expires(s.n.lock, 30_000)
 	s.expires(s.n.holders, 30_000)
 	s.acquire("c", 30_000, 0, 0, "gone c 0")
@@ -68,10 +68,10 @@ func TestScriptReaders(t *testing.T) {
 
 	// A call that is repeated, in either way, has the same token, and the lease restarts.
 	s.join("a", "s", false, fmt.Sprint("held a ", scriptStart))
-	s.together("s", "a+30000000 b+30000000")
+	s.heldBy("s", "a+30000000 b+30000000")
 	s.now += 1_000_000
 	s.renew("a", fmt.Sprint("held a ", scriptStart))
-	s.together("s", "a+20000000 b+29000000")
+	s.heldBy("s", "a+20000000 b+29000000")
 	s.expires(s.n.lock, 29_000)
 
 	// b dies; a, which renews, holds the lock alone.
@@ -79,7 +79,7 @@ func TestScriptReaders(t *testing.T) {
 		s.now += 10_000_000
 		s.renew("a", fmt.Sprint("held a ", scriptStart))
 	}
-	s.together("s", "a+20000000")
+	s.heldBy("s", "a+20000000")
 	s.renew("b", "gone b 0")
 	s.release("b", "gone b 0")
 	s.release("a", "held a 0")
@@ -104,7 +104,7 @@ func TestScriptLateReader(t *testing.T) {
 		ask()
 		if name != "submission" {
 			s.renew("b", fmt.Sprint("held b ", s.now-10_000_000))
-			s.together("s", "b+20000000")
+			s.heldBy("s", "b+20000000")
 		}
 	}
 }
@@ -126,7 +126,7 @@ func TestScriptPermits(t *testing.T) {
 	s.join("c", "p2", true, "queued c 0 2 1002")
 	s.now += 1_000_000
 	s.renew("c", fmt.Sprint("held c ", s.now))
-	s.together("p2", "b+19000000 c+20000000")
+	s.heldBy("p2", "b+19000000 c+20000000")
 	s.join("d", "p2", false, "gone d 0")
 	s.release("b", "held b 0")
 	s.join("d", "p2", false, fmt.Sprint("held d ", s.now+1))
@@ -155,12 +155,12 @@ func TestScriptOrderOfModes(t *testing.T) {
 	s.hears(p, fmt.Sprint("held k b ", s.now))
 	s.release("b", "held b 0")
 	s.hears(p, fmt.Sprint("held k c ", s.now+1), fmt.Sprint("held k d ", s.now+2))
-	s.together("s", "c+2999997 d+2999998")
+	s.heldBy("s", "c+2999997 d+2999998")
 	s.release("c", "held c 0")
 	s.hears(p)
 	s.release("d", "held d 0")
 	s.hears(p, fmt.Sprint("held k e ", s.now+3))
-	s.together("p2", "e+2999999")
+	s.heldBy("p2", "e+2999999")
 	s.releaseWith("e", 0, 0, fmt.Sprint(s.now+3), fmt.Sprint("held e ", s.now+3))
 	s.hears(p, fmt.Sprint("gone k e ", s.now+3), fmt.Sprint("held k f ", s.now+4))
 	s.release("f", "held f 0")
@@ -262,9 +262,9 @@ func TestScriptManyDeadReaders(t *testing.T) {
 	die := func(name string) {
 		s.use(name)
 		keys := []string{s.n.lock, s.n.counter, s.n.queue, s.n.waiters, s.n.holders, s.n.tombstone("x")}
-		s.run(togetherScript.Source, keys, scriptID("a"), 3_600_000, 0, "- {}", 1, "s")
+		s.run(acquireJointScript.Source, keys, scriptID("a"), 3_600_000, 0, "- {}", 1, "s")
 		for i := range readers {
-			s.run(togetherScript.Source, keys, fmt.Sprintf("%032d", i), 1000, 0, "- {}", 1, "s")
+			s.run(acquireJointScript.Source, keys, fmt.Sprintf("%032d", i), 1000, 0, "- {}", 1, "s")
 		}
 		s.now += 1_000_000
 	}
@@ -305,7 +305,7 @@ func TestScriptForeignKeys(t *testing.T) {
 		s.use(fmt.Sprint("k", i))
 		s.do(command...)
 		for name, err := range map[string]error{
-			"a reader": s.fails(togetherScript.Source, scriptID("a"), 30_000, 3000, "- {}", 1, "s"),
+			"a reader": s.fails(acquireJointScript.Source, scriptID("a"), 30_000, 3000, "- {}", 1, "s"),
 			"a writer": s.fails(acquireScript.Source, scriptID("a"), 30_000, 3000, "- {}"),
 		} {
 			if err == nil || !strings.HasPrefix(err.Error(), "WRONGTYPE") {
@@ -330,7 +330,7 @@ func (s *scriptLock) fails(source string, args ...any) error {
 func TestScriptReaderWithoutToken(t *testing.T) {
 	s := newScriptLock(t)
 	s.do("RPUSH", s.n.counter, "not a string")
-	if err := s.fails(togetherScript.Source, scriptID("a"), 30_000, 3000, "- {}", 1, "s"); err == nil {
+	if err := s.fails(acquireJointScript.Source, scriptID("a"), 30_000, 3000, "- {}", 1, "s"); err == nil {
 		t.Error("a reader has the lock without a token")
 	}
 	s.free()
@@ -432,14 +432,14 @@ func TestScriptCountsGrants(t *testing.T) {
 		s.join(letter, "p3", true, fmt.Sprintf("queued %s 0 %d 30002", letter, i+1))
 	}
 	s.release("a", "held a 0")
-	s.together("p3", "b+2999997 c+2999998 d+2999999")
+	s.heldBy("p3", "b+2999997 c+2999998 d+2999999")
 	s.queued(fmt.Sprint("e+", 4))
 
 	s.use("dead waiter")
 	s.join("a", "s", false, fmt.Sprint("held a ", scriptStart))
 	s.wait("f", 0, 0, 0, "-")
 	s.join("b", "s", false, fmt.Sprint("held b ", scriptStart+1))
-	s.together("s", "a+30000000 b+30000000")
+	s.heldBy("s", "a+30000000 b+30000000")
 	s.expires(s.n.lock, 30_000)
 }
 
@@ -457,11 +457,11 @@ func TestScriptRenewsReadersAlone(t *testing.T) {
 	s.now += 10_000_000
 	s.join("b", "s", false, fmt.Sprint("held b ", s.now))
 	renew(fmt.Sprintf("echo|%d|%d", scriptStart, s.now))
-	s.together("s", "a+20000000 b+40000000")
+	s.heldBy("s", "a+20000000 b+40000000")
 	s.expires(s.n.lock, 40_000)
 	s.now += 20_000_000
 	renew(fmt.Sprintf("echo||%d", scriptStart+10_000_000))
-	s.together("s", "b+40000000")
+	s.heldBy("s", "b+40000000")
 	if s.do("EXISTS", s.n.queue, s.n.waiters) != int64(0) {
 		t.Error("the queue was touched")
 	}

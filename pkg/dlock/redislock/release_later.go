@@ -10,8 +10,9 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// rideTime is how long a release that nobody waits for may wait for a call that it can be sent with.
-const rideTime = 200 * time.Microsecond
+// maxReleaseDelay is how long a release whose caller does not wait is delayed, to be sent with another
+// call.
+const maxReleaseDelay = 200 * time.Microsecond
 
 // ReleaseLater releases a claim together with the next call to its master, in one pipeline.
 func (d *redisDriver) ReleaseLater(r driver.Ref, done func(driver.State, error)) {
@@ -36,7 +37,7 @@ func (d *redisDriver) ReleaseLater(r driver.Ref, done func(driver.State, error))
 	}})
 }
 
-// sendLater sends a call with the next one, or alone if there is none within rideTime.
+// sendLater sends a call with the next one, or alone if there is none within maxReleaseDelay.
 func (p *pipeliner) sendLater(c *pendingCall) {
 	p.mu.Lock()
 	if err := p.driver.ctx.Err(); err != nil {
@@ -44,29 +45,29 @@ func (p *pipeliner) sendLater(c *pendingCall) {
 		c.end(err)
 		return
 	}
-	p.later = append(p.later, c)
+	p.delayed = append(p.delayed, c)
 	switch {
-	case p.batching || len(p.later) >= maxBatch/2:
+	case p.batching || len(p.delayed) >= maxBatch/2:
 		p.sendNow()
-	case p.laterTimer == nil:
-		p.laterTimer = time.AfterFunc(rideTime, func() {
+	case p.delayTimer == nil:
+		p.delayTimer = time.AfterFunc(maxReleaseDelay, func() {
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			p.sendNow()
 		})
-	case len(p.later) == 1:
-		p.laterTimer.Reset(rideTime)
+	case len(p.delayed) == 1:
+		p.delayTimer.Reset(maxReleaseDelay)
 	}
 	p.mu.Unlock()
 }
 
-// sendNow sends the calls that wait for another one. If too many round trips are in flight, the next
+// sendNow sends the delayed calls. If too many round trips are in flight, the next
 // one that ends does. The caller holds mu.
 func (p *pipeliner) sendNow() {
-	if len(p.later) == 0 || p.driver.ctx.Err() != nil {
+	if len(p.delayed) == 0 || p.driver.ctx.Err() != nil {
 		return
 	}
-	p.pending, p.later = append(p.later, p.pending...), nil
+	p.pending, p.delayed = append(p.delayed, p.pending...), nil
 	if p.inFlight < maxInFlight {
 		p.inFlight++
 		p.start()
@@ -76,14 +77,14 @@ func (p *pipeliner) sendNow() {
 // errPanicked is the error of calls whose pipeline did not return.
 var errPanicked = errors.New("redislock: a hook of the client panicked")
 
-// processWith carries out a command, after those for which nobody waits.
-func processWith(ctx context.Context, client redis.UniversalClient, cmd *command, later []*pendingCall) error {
-	if len(later) == 0 {
+// processWith carries out a command after the delayed ones, in one pipeline.
+func processWith(ctx context.Context, client redis.UniversalClient, cmd *command, delayed []*pendingCall) error {
+	if len(delayed) == 0 {
 		return client.Process(ctx, cmd)
 	}
 	returned := false
 	defer func() {
-		for _, c := range later {
+		for _, c := range delayed {
 			err := c.cmd.Err()
 			if !returned {
 				err = errPanicked
@@ -92,7 +93,7 @@ func processWith(ctx context.Context, client redis.UniversalClient, cmd *command
 		}
 	}()
 	pipe := client.Pipeline()
-	for _, c := range later {
+	for _, c := range delayed {
 		_ = pipe.Process(ctx, c.cmd)
 	}
 	_ = pipe.Process(ctx, cmd)
@@ -111,10 +112,10 @@ func (d *redisDriver) endLateCalls() {
 	}
 	for _, p := range all {
 		p.mu.Lock()
-		left := append(p.later, p.pending...) //nolint:gocritic // both end here
-		p.later, p.pending = nil, nil
-		if p.laterTimer != nil {
-			p.laterTimer.Stop()
+		left := append(p.delayed, p.pending...) //nolint:gocritic // both end here
+		p.delayed, p.pending = nil, nil
+		if p.delayTimer != nil {
+			p.delayTimer.Stop()
 		}
 		p.mu.Unlock()
 		for _, c := range left {
