@@ -21,7 +21,9 @@ func (c *Client) releaseAsync(ctx context.Context, g *Guard) {
 		}
 		defer c.endCall()
 		err = c.releaseError(g.claim, st, false)
-		c.finishRelease(g, err)
+		c.mu.Lock()
+		c.recordRelease(g, err)
+		c.unlock() // waits for nothing: this may be the goroutine of another call
 		c.reportAsync(ctx, g, err)
 	})
 }
@@ -45,7 +47,7 @@ func (c *Client) reportAsync(ctx context.Context, g *Guard, err error) {
 		switch {
 		case err == nil:
 			c.logReleased(g)
-		case !errors.Is(err, ErrOwnershipLost): // finishRelease reports a loss
+		case !errors.Is(err, ErrOwnershipLost): // recordRelease reports a loss
 			c.logUnconfirmed(g, err)
 		}
 	}}})

@@ -73,6 +73,11 @@ func (c *Client) releaseEnded(ctx context.Context, g *Guard, unanswered bool) er
 func (c *Client) finishRelease(g *Guard, err error) {
 	c.mu.Lock()
 	defer c.unlockCall()
+	c.recordRelease(g, err)
+}
+
+// recordRelease is finishRelease under mu.
+func (c *Client) recordRelease(g *Guard, err error) {
 	c.claims.remove(g.claim)
 	lost := errors.Is(err, ErrOwnershipLost)
 	if !lost {

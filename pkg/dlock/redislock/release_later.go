@@ -97,9 +97,20 @@ func processWith(ctx context.Context, client redis.UniversalClient, cmd *command
 		_ = pipe.Process(ctx, c.cmd)
 	}
 	_ = pipe.Process(ctx, cmd)
-	_, _ = pipe.Exec(ctx) // each command has its own error
+	_, err := pipe.Exec(ctx) // each command has its own error, unless a hook has ended the pipeline
+	for _, c := range delayed {
+		setUnanswered(c.cmd, err)
+	}
+	setUnanswered(cmd, err)
 	returned = true
 	return cmd.Err()
+}
+
+// setUnanswered gives a command that has neither an answer nor an error the error of its pipeline.
+func setUnanswered(cmd *command, err error) {
+	if err != nil && cmd.Err() == nil && cmd.Val() == nil {
+		cmd.SetErr(err)
+	}
 }
 
 // endLateCalls ends the calls that were not sent when the driver was closed.

@@ -4,9 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/testenv"
@@ -172,5 +176,55 @@ func TestReleaseLaterEndsWithClose(t *testing.T) {
 	d.(driver.LateReleaser).ReleaseLater(r, func(_ driver.State, err error) { late <- err })
 	if err := <-late; err == nil {
 		t.Error("a closed driver has released a claim")
+	}
+}
+
+// A refusingHook ends a pipeline of several scripts without sending it.
+type refusingHook struct{ panickingHook }
+
+func (h *refusingHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		scripts := 0
+		for _, cmd := range cmds {
+			if cmd.Name() == "evalsha" {
+				scripts++
+			}
+		}
+		if scripts > 1 && h.on.CompareAndSwap(true, false) {
+			return errors.New("refused by a hook")
+		}
+		return next(ctx, cmds)
+	}
+}
+
+// The error of a hook that ends a pipeline is that of the call and of the release in it.
+func TestReleaseLaterRefusedByAHook(t *testing.T) {
+	t.Parallel()
+	rdb := dialRedis(t, testenv.Redis(t).Addr())
+	hook := &refusingHook{}
+	rdb.AddHook(hook)
+	d, err := redislock.New(rdb, redislock.AlwaysInline()).Open(driver.Options{Logger: slog.New(slog.DiscardHandler)})
+	check(t, err)
+	t.Cleanup(func() { _ = d.Close() })
+	ref := func(n int) driver.Ref { return driver.Ref{Key: fmt.Sprint("k", n), ID: claimID(n), TTL: time.Minute} }
+	refused := 0
+	for range 100 { // the delay may be over before the call on a slow machine
+		answer := make(chan error, 1)
+		hook.on.Store(true)
+		d.(driver.LateReleaser).ReleaseLater(ref(1), func(_ driver.State, err error) { answer <- err })
+		_, err := d.Acquire(t.Context(), driver.Request{Ref: ref(2)})
+		released := <-answer
+		if hook.on.Swap(false) {
+			continue // it was sent alone
+		}
+		refused++
+		for what, err := range map[string]error{"the call": err, "the release": released} {
+			if err == nil || !strings.Contains(err.Error(), "refused by a hook") {
+				t.Fatalf("%s ends with %v", what, err)
+			}
+		}
+	}
+	if refused == 0 {
+		t.Error("no release was sent with a call")
 	}
 }
