@@ -5,7 +5,7 @@
 // backwards. The same call renews a waiting claim and a held one, the same call cancels a wait and
 // unlocks, and every call may be repeated safely with the same claim ID.
 //
-// A claim has one deadline, and only its own Acquire and Renew move it: to Heartbeat(TTL) from the
+// A claim has one deadline, and only its own Acquire and Renew move it: to Ref.Heartbeat from the
 // call while it is queued, and to TTL from the call while it is held. A grant does not move the
 // deadline: the new holder has the key for the rest of its heartbeat. A claim past its deadline is
 // gone, no matter which party notices it.
@@ -14,6 +14,7 @@
 package driver
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"time"
@@ -134,6 +135,9 @@ type Ref struct {
 	// metric or trace.
 	ID  string
 	TTL time.Duration
+	// QueueTTL is how long the claim lives in a queue without renewal, if that is less than TTL. 0
+	// means three seconds, which is what the engine uses.
+	QueueTTL time.Duration
 	// Unanswered asks Release to leave a tombstone for the ID; see Driver.Release.
 	Unanswered bool
 }
@@ -213,8 +217,13 @@ func (c Caps) Supports(m Mode) bool {
 	return false
 }
 
-// Heartbeat returns how long a queued claim lives without renewal.
-func Heartbeat(ttl time.Duration) time.Duration { return min(ttl, 3*time.Second) }
+// Heartbeat returns how long a queued claim with a TTL lives without renewal.
+func Heartbeat(ttl time.Duration) time.Duration { return min(ttl, defaultQueueTTL) }
+
+// Heartbeat returns how long the claim lives in a queue without renewal.
+func (r *Ref) Heartbeat() time.Duration { return min(r.TTL, cmp.Or(r.QueueTTL, defaultQueueTTL)) }
+
+const defaultQueueTTL = 3 * time.Second
 
 // TombstoneTTL returns the shortest time that the tombstone of an ID lasts.
 func TombstoneTTL(ttl time.Duration) time.Duration { return max(ttl, time.Minute) }

@@ -235,15 +235,16 @@ func (s *suite) openAs(o driver.Options) driver.Driver {
 	return d
 }
 
-// ref returns a new claim on key with a lease that does not expire during the case.
+// ref returns a new claim on key with a lease that does not expire during the case, held or queued.
 func (s *suite) ref(key string) driver.Ref {
-	return driver.Ref{Key: key, ID: newID(), TTL: max(time.Minute, s.Caps.MinTTL)}
+	ttl := max(time.Minute, s.Caps.MinTTL)
+	return driver.Ref{Key: key, ID: newID(), TTL: ttl, QueueTTL: ttl}
 }
 
 // brief is ref with the lease that the case lets expire.
 func (s *suite) brief(key string) driver.Ref {
 	r := s.ref(key)
-	r.TTL = s.TTL
+	r.TTL, r.QueueTTL = s.TTL, 0
 	return r
 }
 

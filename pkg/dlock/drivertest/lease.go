@@ -147,7 +147,7 @@ func grantKeepsDeadline(s *suite) {
 	}
 	d, other := s.open(), s.open()
 	holder, waiter := s.ref("k"), s.ref("k")
-	waiter.TTL = s.WaiterTTL
+	waiter.TTL, waiter.QueueTTL = s.WaiterTTL, 0
 	beat := driver.Heartbeat(waiter.TTL)
 	s.submit(d, request(holder), driver.Held)
 	submitted := time.Now()

@@ -157,7 +157,7 @@ func ghostHeads(s *suite) {
 		return // without leases, a waiter keeps its place while its process lives
 	}
 	d := s.open()
-	holder, live := s.brief("k"), s.brief("k")
+	holder, live := s.ref("k"), s.brief("k")
 	s.submit(d, request(holder), driver.Held)
 	for range 10 {
 		s.submit(d, waiting(s.brief("k")), driver.Queued)

@@ -25,6 +25,7 @@ func caps(s *suite) {
 func submit(s *suite) {
 	d, other := s.open(), s.open()
 	first, second, third := s.ref("k"), s.ref("k"), s.ref("k")
+	third.QueueTTL = 0
 
 	before := time.Now()
 	st := s.submit(d, request(first), driver.Held)

@@ -241,11 +241,11 @@ func (e *entry) drop(c *record) {
 }
 
 // state returns the State of a claim whose call was sent at sent.
-func (e *entry) state(c *record, sent time.Time, now, ttl time.Duration) driver.State {
+func (e *entry) state(c *record, sent time.Time, now time.Duration, r *driver.Ref) driver.State {
 	if c.phase == driver.Held {
-		return driver.State{Phase: driver.Held, Token: c.token, Until: sent.Add(ttl)}
+		return driver.State{Phase: driver.Held, Token: c.token, Until: sent.Add(r.TTL)}
 	}
-	st := driver.State{Phase: driver.Queued, Until: sent.Add(driver.Heartbeat(ttl))}
+	st := driver.State{Phase: driver.Queued, Until: sent.Add(r.Heartbeat())}
 	st.Ahead = e.holders.n + int(c.number-e.queue.head.number)
 	if c == e.queue.head {
 		st.Recheck = e.earliestEnd() - now + time.Millisecond
@@ -264,11 +264,11 @@ func (e *entry) earliestEnd() time.Duration {
 
 func (c *record) key() string { return c.entry.name[len(c.owner.prefix):] }
 
-func (c *record) restart(now, ttl time.Duration) {
+func (c *record) restart(now time.Duration, r *driver.Ref) {
+	c.deadline = now + r.TTL
 	if c.phase == driver.Queued {
-		ttl = driver.Heartbeat(ttl)
+		c.deadline = now + r.Heartbeat()
 	}
-	c.deadline = now + ttl
 }
 
 func (c *record) show(now time.Duration) driver.Claim {

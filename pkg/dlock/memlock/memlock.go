@@ -119,8 +119,8 @@ func (m *memory) Acquire(ctx context.Context, r driver.Request) (driver.State, e
 	defer s.dropIfEmpty(e)
 	s.advance(e, now)
 	if c := e.find(r.ID, now); c != nil {
-		c.restart(now, r.TTL)
-		return e.state(c, sent, now, r.TTL), nil
+		c.restart(now, &r.Ref)
+		return e.state(c, sent, now, &r.Ref), nil
 	}
 	fits := e.queue.head == nil && e.fits(r.Mode, r.Limit)
 	if !fits && !r.Wait {
@@ -137,8 +137,8 @@ func (m *memory) Acquire(ctx context.Context, r driver.Request) (driver.State, e
 	} else {
 		s.dropOver(now)
 	}
-	c.restart(now, r.TTL)
-	return e.state(c, sent, now, r.TTL), nil
+	c.restart(now, &r.Ref)
+	return e.state(c, sent, now, &r.Ref), nil
 }
 
 func (m *memory) Renew(ctx context.Context, refs []driver.Ref) ([]driver.State, error) {
@@ -151,7 +151,8 @@ func (m *memory) Renew(ctx context.Context, refs []driver.Ref) ([]driver.State, 
 	defer s.mu.Unlock()
 	now := s.at(sent)
 	states := make([]driver.State, len(refs))
-	for i, r := range refs {
+	for i := range refs {
+		r := &refs[i]
 		states[i] = driver.State{Phase: driver.Gone}
 		e := s.keys[m.prefix+r.Key]
 		if e == nil {
@@ -159,8 +160,8 @@ func (m *memory) Renew(ctx context.Context, refs []driver.Ref) ([]driver.State, 
 		}
 		s.advance(e, now)
 		if c := e.find(r.ID, now); c != nil {
-			c.restart(now, r.TTL)
-			states[i] = e.state(c, sent, now, r.TTL)
+			c.restart(now, r)
+			states[i] = e.state(c, sent, now, r)
 		}
 		s.dropIfEmpty(e)
 	}

@@ -1,6 +1,8 @@
 package redislock
 
 import (
+	"time"
+
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
 )
@@ -28,8 +30,15 @@ func Scripts(op string) map[string]string {
 	return named
 }
 
-// AlwaysInline makes cancellable calls inline, however slow the machine is.
+// InlineOnceAnswered makes cancellable calls inline as soon as the server has answered one, however slow
+// the machine is.
+func InlineOnceAnswered() Option { return func(s *settings) { s.inlineOnceAnswered = true } }
+
+// AlwaysInline makes cancellable calls inline even after one that was not answered.
 func AlwaysInline() Option { return func(s *settings) { s.alwaysInline = true } }
+
+// ReleaseDelay sets how long a release whose caller does not wait is delayed without another call.
+func ReleaseDelay(d time.Duration) Option { return func(s *settings) { s.releaseDelay = d } }
 
 // Waiting returns how many claims a driver considers queued.
 func Waiting(d driver.Driver) int {

@@ -103,7 +103,7 @@ func TestManyReadersAreShown(t *testing.T) {
 	d := openDriver(t, server.Addr())
 	const readers, waiters = 1100, 600
 	for i := range readers + waiters {
-		r := driver.Request{Ref: driver.Ref{Key: "k", ID: claimID(i), TTL: time.Hour}, Mode: driver.Shared, Wait: true}
+		r := driver.Request{Ref: driver.Ref{Key: "k", ID: claimID(i), TTL: time.Hour, QueueTTL: time.Hour}, Mode: driver.Shared, Wait: true}
 		if i == readers { // a writer, behind which the others wait
 			r.Mode = driver.Exclusive
 		}
@@ -122,7 +122,7 @@ func TestManyReadersAreShown(t *testing.T) {
 			queued++
 		}
 	}
-	if held != readers || len(seen) != len(claims) || queued == 0 {
+	if held != readers || len(seen) != len(claims) || queued != waiters {
 		t.Errorf("%d hold the lock and %d wait, %d in all", held, queued, len(seen))
 	}
 }

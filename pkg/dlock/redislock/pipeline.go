@@ -85,12 +85,12 @@ func (d *redisDriver) exec(ctx context.Context, t trip, cmds []*command) error {
 		_ = pipe.Process(ctx, cmds[i])
 	}
 	if d.settings.replicas == 0 {
-		_, _ = pipe.Exec(ctx) // each command has its own error
+		redisnode.Execute(ctx, pipe)
 		return nil
 	}
 	wait := redis.NewIntCmd(ctx, "wait", d.settings.replicas, millis(d.settings.replicaWait))
 	_ = pipe.Process(ctx, wait)
-	_, _ = pipe.Exec(ctx)
+	redisnode.Execute(ctx, pipe)
 	n, err := wait.Result()
 	if err == nil && int(n) < d.settings.replicas {
 		err = driver.Classify(ErrTooFewReplicas, driver.Transient)

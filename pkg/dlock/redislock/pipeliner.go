@@ -279,9 +279,12 @@ func (p *pipeliner) record(started time.Time, calls int, answered bool) {
 	} else if answered && p.stalled.Load() {
 		p.stalled.Store(false)
 	}
-	if took > quickTrip || !answered {
+	switch {
+	case answered && p.driver.settings.inlineOnceAnswered:
+		p.quick = quickTrips
+	case took > quickTrip || !answered:
 		p.quick = 0
-	} else if p.quick < quickTrips {
+	case p.quick < quickTrips:
 		p.quick++
 	}
 }
@@ -344,7 +347,7 @@ func (p *pipeliner) flush(batch []*pendingCall) bool {
 		for _, c := range batch {
 			_ = pipe.Process(ctx, c.cmd)
 		}
-		_, _ = pipe.Exec(ctx) // each command has its own error
+		redisnode.Execute(ctx, pipe)
 	}
 	answered := isAnswer(batch[0].cmd.Err()) // before its caller may use the command again
 	for _, c := range batch {

@@ -35,7 +35,7 @@ func inlineClientAt(t *testing.T, addr string) *dlock.Client {
 	t.Helper()
 	rdb := redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true})
 	t.Cleanup(func() { _ = rdb.Close() })
-	c, err := dlock.New(&dlock.Config{DefaultTTL: 20 * time.Second}, dlock.WithBackend(redislock.New(rdb, redislock.AlwaysInline())), dlock.WithAdmin())
+	c, err := dlock.New(&dlock.Config{DefaultTTL: 20 * time.Second}, dlock.WithBackend(redislock.New(rdb, redislock.InlineOnceAnswered())), dlock.WithAdmin())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -51,7 +51,9 @@ type settings struct {
 	gap         time.Duration
 	optionErr   error // an invalid option; Open returns it
 
-	alwaysInline bool // in tests: even if the server has not been quick
+	releaseDelay time.Duration // maxReleaseDelay, except in tests
+	// In tests: a server always counts as quick, or as soon as it has answered.
+	alwaysInline, inlineOnceAnswered bool
 }
 
 // New returns a backend that uses client. The client stays open when locks are closed. Open
@@ -62,7 +64,7 @@ type settings struct {
 // calls and renewals wait for a connection until locks are lost. The pool needs eight connections
 // for each server; Check reports a pool that has fewer, or in which calls had to wait.
 func New(client redis.UniversalClient, opts ...Option) driver.Opener {
-	o := &opener{client: client}
+	o := &opener{client: client, settings: settings{releaseDelay: maxReleaseDelay}}
 	for i, opt := range opts {
 		if opt == nil {
 			o.settings.optionErr = fmt.Errorf("%w: redislock: option %d is nil", xerrors.ErrInvalidConfig, i)
@@ -275,7 +277,7 @@ func (d *redisDriver) submit(ctx context.Context, r driver.Request, n names, wai
 func (d *redisDriver) submitOnce(ctx context.Context, r driver.Request, n names, wait bool) (answer, error) {
 	sent, heartbeat := time.Now(), "0"
 	if wait {
-		heartbeat = millis(driver.Heartbeat(r.TTL))
+		heartbeat = millis(r.Heartbeat())
 	}
 	args := append(make([]any, 0, 6), r.ID, millis(r.TTL), heartbeat, d.channelAndInfo(n.lock, r.Info, wait))
 	script := acquireScript

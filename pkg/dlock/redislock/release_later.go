@@ -8,6 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
 )
 
 // maxReleaseDelay is how long a release whose caller does not wait is delayed, to be sent with another
@@ -50,13 +51,13 @@ func (p *pipeliner) sendLater(c *pendingCall) {
 	case p.batching || len(p.delayed) >= maxBatch/2:
 		p.sendNow()
 	case p.delayTimer == nil:
-		p.delayTimer = time.AfterFunc(maxReleaseDelay, func() {
+		p.delayTimer = time.AfterFunc(p.driver.settings.releaseDelay, func() {
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			p.sendNow()
 		})
 	case len(p.delayed) == 1:
-		p.delayTimer.Reset(maxReleaseDelay)
+		p.delayTimer.Reset(p.driver.settings.releaseDelay)
 	}
 	p.mu.Unlock()
 }
@@ -97,20 +98,9 @@ func processWith(ctx context.Context, client redis.UniversalClient, cmd *command
 		_ = pipe.Process(ctx, c.cmd)
 	}
 	_ = pipe.Process(ctx, cmd)
-	_, err := pipe.Exec(ctx) // each command has its own error, unless a hook has ended the pipeline
-	for _, c := range delayed {
-		setUnanswered(c.cmd, err)
-	}
-	setUnanswered(cmd, err)
+	redisnode.Execute(ctx, pipe)
 	returned = true
 	return cmd.Err()
-}
-
-// setUnanswered gives a command that has neither an answer nor an error the error of its pipeline.
-func setUnanswered(cmd *command, err error) {
-	if err != nil && cmd.Err() == nil && cmd.Val() == nil {
-		cmd.SetErr(err)
-	}
 }
 
 // endLateCalls ends the calls that were not sent when the driver was closed.

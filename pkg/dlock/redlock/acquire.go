@@ -43,13 +43,13 @@ func (d *redDriver) submit(q *waitQueue, r *driver.Request) (*claim, bool) {
 	now := time.Now()
 	if c := d.claims[claimID{r.Key, r.ID}]; c != nil {
 		if c.phase == driver.Queued {
-			c.until = now.Add(driver.Heartbeat(r.TTL))
+			c.until = now.Add(r.Heartbeat())
 		}
 		return c, c.phase == driver.Held
 	}
 	c := &claim{
-		names: d.namesOf(r.Key), key: r.Key, id: r.ID, info: d.info.Encode(r.Info), waits: r.Wait,
-		phase: driver.Queued, ttl: r.TTL, until: now.Add(driver.Heartbeat(r.TTL)), open: make([]int, len(d.nodes)),
+		names: d.namesOf(r.Key), key: r.Key, id: r.ID, info: d.info.Encode(r.Info), waits: r.Wait, queueTTL: r.QueueTTL,
+		phase: driver.Queued, ttl: r.TTL, until: now.Add(r.Heartbeat()), open: make([]int, len(d.nodes)),
 	}
 	if r.Wait {
 		d.claims[claimID{r.Key, r.ID}] = c
@@ -159,7 +159,7 @@ func (d *redDriver) judge(q *waitQueue, c *claim, sent time.Time, out outcome) (
 
 // queued returns the state of a waiting claim. The caller holds mu.
 func (d *redDriver) queued(q *waitQueue, c *claim, sent time.Time, recheck time.Duration) driver.State {
-	h := driver.Heartbeat(c.ttl)
+	h := c.heartbeat(c.ttl)
 	return driver.State{Phase: driver.Queued, Ahead: q.ahead(c), Until: sent.Add(h), Recheck: min(recheck, h/3)}
 }
 
@@ -175,7 +175,7 @@ const (
 // or after a short random time that grows with each try, if several claims contend or the lock is
 // just being freed. The caller holds mu.
 func (d *redDriver) pauseAfter(c *claim, out outcome) time.Duration {
-	third := driver.Heartbeat(c.ttl) / 3
+	third := c.heartbeat(c.ttl) / 3
 	c.unheard++
 	isQuiet := c.unheard > quietAfter
 	if !out.split {
@@ -231,7 +231,7 @@ func (d *redDriver) showWaiting(ctx context.Context, claims ...*claim) (evicted 
 	for _, c := range claims {
 		ttl := d.ttlOf(c)
 		keys = append(keys, c.tombstone(c.id), c.waiters)
-		args = append(args, c.id, millis(driver.Heartbeat(ttl)), c.info)
+		args = append(args, c.id, millis(c.heartbeat(ttl)), c.info)
 		timeout = min(timeout, d.settings.patience(ttl))
 	}
 	answers := make(chan answer, len(d.nodes))

@@ -36,7 +36,7 @@ func is(t *testing.T, got, want dlock.Level) {
 
 func TestCheck(t *testing.T) {
 	s := start(t, 3)
-	c := s.locks(t, dlock.Config{}, patient)
+	c := s.locks(t, dlock.Config{})
 	is(t, level(t, c, "nodes", "3 of 3"), dlock.LevelOK)
 	is(t, level(t, c, "independence", "own"), dlock.LevelOK)
 	is(t, level(t, c, "clocks", "apart"), dlock.LevelOK)
@@ -71,7 +71,7 @@ func TestCheckFindsOneServerTwice(t *testing.T) {
 // A claim that only a minority has is shown as a waiter, and is not listed.
 func TestInspectPartial(t *testing.T) {
 	s := start(t, 3)
-	c := s.locks(t, dlock.Config{DefaultTTL: time.Minute}, patient) // no renewal fills the nodes meanwhile
+	c := s.locks(t, dlock.Config{DefaultTTL: time.Minute}) // no renewal fills the nodes meanwhile
 	admin, err := c.Admin()
 	check(t, err)
 	g := acquire(t, c, "k")

@@ -41,7 +41,7 @@ func TestDeadNodeIsNotWaitedFor(t *testing.T) {
 	s := start(t, 5)
 	best := time.Hour
 	for range 5 {
-		c := s.locks(t, dlock.Config{DefaultTTL: 30 * time.Second}, patient)
+		c := s.locks(t, dlock.Config{DefaultTTL: 30 * time.Second})
 		warm(t, c)
 		s.proxies[2].BlackHole(true)
 		begun := time.Now()

@@ -46,10 +46,11 @@ func want(tb testing.TB, err error, all ...error) {
 	}
 }
 
-// locks returns a Client with its own connections. It is closed when the test ends.
+// locks returns a Client with its own connections, which is patient unless an option says otherwise. It is
+// closed when the test ends.
 func (s *set) locks(tb testing.TB, cfg dlock.Config, opts ...redlock.Option) *dlock.Client {
 	tb.Helper()
-	return locksOn(tb, s.dial(tb), cfg, opts...)
+	return locksOn(tb, s.dial(tb), cfg, append([]redlock.Option{patient}, opts...)...)
 }
 
 func locksOn(tb testing.TB, clients []redis.UniversalClient, cfg dlock.Config, opts ...redlock.Option) *dlock.Client {

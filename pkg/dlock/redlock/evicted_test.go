@@ -12,7 +12,7 @@ import (
 // evict takes a lock away from its holder, as an operator does from another process.
 func (s *set) evict(tb testing.TB, key string) {
 	tb.Helper()
-	admin, err := s.locks(tb, dlock.Config{}, patient).Admin()
+	admin, err := s.locks(tb, dlock.Config{}).Admin()
 	check(tb, err)
 	claims, err := admin.Inspect(tb.Context(), key)
 	check(tb, err)
@@ -26,7 +26,7 @@ func (s *set) evict(tb testing.TB, key string) {
 // old lock would have been renewed or expired. This ends its old Guard.
 func TestEvictedClientAsksAgain(t *testing.T) {
 	s := start(t, 3)
-	c := s.locks(t, dlock.Config{}, patient)
+	c := s.locks(t, dlock.Config{})
 	for name, opts := range map[string][]dlock.LockOption{
 		"renewed": {dlock.WithTTL(time.Hour)}, "not renewed": {dlock.WithTTL(time.Hour), dlock.WithoutRenewal()},
 	} {
@@ -54,7 +54,7 @@ func TestEvictedClientAsksAgain(t *testing.T) {
 // A goroutine that waits behind another of the same Client is served when that one is evicted.
 func TestEvictedByOthersServesOwnWaiter(t *testing.T) {
 	s := start(t, 3)
-	c := s.locks(t, dlock.Config{}, patient)
+	c := s.locks(t, dlock.Config{})
 	for range testenv.UnderStress(5, 50) {
 		_ = acquire(t, c, "k", dlock.WithTTL(time.Hour), dlock.WithoutRenewal())
 		done := make(chan error, 1)
@@ -76,7 +76,7 @@ func TestEvictedByOthersServesOwnWaiter(t *testing.T) {
 // waits waits until the nodes show a waiter.
 func (s *set) waits(tb testing.TB, key string) {
 	tb.Helper()
-	admin, err := s.locks(tb, dlock.Config{}, patient).Admin()
+	admin, err := s.locks(tb, dlock.Config{}).Admin()
 	check(tb, err)
 	for end := time.Now().Add(patience); ; elapse(time.Millisecond) {
 		claims, err := admin.Inspect(tb.Context(), key)

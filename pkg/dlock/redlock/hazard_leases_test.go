@@ -63,7 +63,7 @@ func TestLossPrecedesExpiry(t *testing.T) {
 	t.Parallel()
 	const ttl, late = 12 * time.Second, 2 * time.Second // a node has a quarter of the lease
 	s, metronome := start(t, 3), testenv.StartMetronome(t)
-	c := s.locks(t, dlock.Config{DefaultTTL: ttl}, patient)
+	c := s.locks(t, dlock.Config{DefaultTTL: ttl})
 	warm(t, c)
 	g := acquire(t, c, "k")
 	for _, p := range s.proxies {
@@ -115,7 +115,7 @@ func (s *set) diesOnMajority(tb testing.TB, lock string) time.Time {
 // A lock that has expired on a majority does not come back, although a node has it.
 func TestMinorityDoesNotResurrect(t *testing.T) {
 	s := start(t, 3)
-	c := s.locks(t, dlock.Config{DefaultTTL: time.Minute}, patient) // nothing but Extend renews it
+	c := s.locks(t, dlock.Config{DefaultTTL: time.Minute}) // nothing but Extend renews it
 	for range testenv.UnderStress(5, 200) {
 		g := acquire(t, c, "k")
 		testenv.Eventually(t, patience, "all nodes have its token", func() bool { return s.agree(t, "k", g.Token()) }) // and none is still to be filled

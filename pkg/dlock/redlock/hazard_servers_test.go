@@ -22,7 +22,7 @@ import (
 func TestFlushedScriptsAreLoadedAgain(t *testing.T) {
 	t.Parallel()
 	s := start(t, 3)
-	c, other := s.locks(t, dlock.Config{DefaultTTL: time.Minute}, patient), s.locks(t, dlock.Config{DefaultTTL: time.Minute}, patient)
+	c, other := s.locks(t, dlock.Config{DefaultTTL: time.Minute}), s.locks(t, dlock.Config{DefaultTTL: time.Minute})
 	flush := func() {
 		t.Helper()
 		for _, d := range s.direct {
@@ -125,7 +125,7 @@ func TestRenewalEndsWithUnlock(t *testing.T) {
 		return faultproxy.Forward
 	})
 	const ttl, locks = 4 * time.Second, 10
-	c := s.locks(t, dlock.Config{DefaultTTL: ttl}, patient)
+	c := s.locks(t, dlock.Config{DefaultTTL: ttl})
 	var wg sync.WaitGroup
 	for i := range locks {
 		wg.Go(func() {
@@ -170,7 +170,7 @@ func TestTTLIsKeptOrRefused(t *testing.T) {
 		}
 		return faultproxy.Forward
 	})
-	c := s.locks(t, dlock.Config{}, patient)
+	c := s.locks(t, dlock.Config{})
 	warm(t, c)
 	const least, most = 100 * time.Millisecond, 24 * time.Hour
 	for _, ttl := range []time.Duration{-1, 1, -5 * time.Second, time.Millisecond, least - 1, most + 1, 1 << 62, -1 << 63} {

@@ -24,7 +24,7 @@ func TestListAcrossPages(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := start(t, 3)
-			c := s.locks(t, dlock.Config{DefaultTTL: 10 * time.Minute}, patient)
+			c := s.locks(t, dlock.Config{DefaultTTL: 10 * time.Minute})
 			admin, err := c.Admin()
 			check(t, err)
 			stay, leave := map[string]bool{}, []*dlock.Guard(nil)

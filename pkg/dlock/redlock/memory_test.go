@@ -22,7 +22,7 @@ func (s *set) limit(tb testing.TB, bytes string) {
 // why.
 func TestAtMaxmemoryHeldLocksWork(t *testing.T) {
 	s := start(t, 3)
-	c := s.locks(t, dlock.Config{DefaultTTL: time.Minute}, patient)
+	c := s.locks(t, dlock.Config{DefaultTTL: time.Minute})
 	g := acquire(t, c, "k")
 	s.limit(t, "1")
 	_, err := c.TryLock(t.Context(), "other")

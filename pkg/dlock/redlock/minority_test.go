@@ -24,7 +24,7 @@ func (s *set) confirms(tb testing.TB) {
 func TestCloseReleasesAMinority(t *testing.T) {
 	s := start(t, 3)
 	for _, unlocks := range []bool{true, false} {
-		c := s.locks(t, dlock.Config{}, patient)
+		c := s.locks(t, dlock.Config{})
 		g := acquire(t, c, "k", dlock.WithTTL(time.Minute))
 		s.confirms(t)
 		for i := range 2 {
@@ -43,7 +43,7 @@ func TestCloseReleasesAMinority(t *testing.T) {
 // the claim of the first Guard, which was neither renewed nor unlocked.
 func TestNextHolderRemovesAMinority(t *testing.T) {
 	s := start(t, 3)
-	c := s.locks(t, dlock.Config{}, patient)
+	c := s.locks(t, dlock.Config{})
 	_ = acquire(t, c, "k", dlock.WithTTL(2*patience), dlock.WithoutRenewal())
 	s.confirms(t)
 	old := s.stored(t, 2, "k")

@@ -103,7 +103,7 @@ func refusedBetweenPhases(t *testing.T, limit time.Duration) bool {
 func TestRefusedAttemptSparesTheNextGrant(t *testing.T) {
 	t.Parallel()
 	s := start(t, 3)
-	a, b := s.locks(t, dlock.Config{}, patient), s.locks(t, dlock.Config{}, patient)
+	a, b := s.locks(t, dlock.Config{}), s.locks(t, dlock.Config{})
 	warm(t, a)
 	warm(t, b)
 	check(t, s.direct[0].Set(t.Context(), "k", "another", 0).Err()) // so that the waiter is shown there

@@ -98,7 +98,7 @@ func (r *renewal) sort() (held, firsts, others []int) {
 			held = append(held, i)
 			continue
 		}
-		c.ttl, c.until = ref.TTL, now.Add(driver.Heartbeat(ref.TTL))
+		c.ttl, c.until = ref.TTL, now.Add(c.heartbeat(ref.TTL))
 		if blocked, _ := d.blocked(d.queues[ref.Key], c, now); blocked {
 			others = append(others, i)
 		} else {

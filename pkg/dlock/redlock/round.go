@@ -111,7 +111,7 @@ func (r *round) submit() {
 	d, c := r.driver, r.claim
 	heartbeat := "0"
 	if c.waits {
-		heartbeat = millis(driver.Heartbeat(r.ttl))
+		heartbeat = millis(c.heartbeat(r.ttl))
 	}
 	r.waiting += len(d.nodes)
 	d.ask(d.nodes, d.majority, r.timeout, c.id, func(ctx context.Context, _ *node) *redisnode.Command {

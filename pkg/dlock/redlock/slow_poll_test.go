@@ -34,7 +34,7 @@ func TestWaiterNextToForeignKeyPollsSlowly(t *testing.T) {
 			for _, d := range s.direct[:tc.nodes] {
 				check(t, d.Set(t.Context(), "k", "of another program", tc.expiry).Err())
 			}
-			c := s.locks(t, dlock.Config{DefaultTTL: tc.ttl}, patient)
+			c := s.locks(t, dlock.Config{DefaultTTL: tc.ttl})
 			warm(t, c)
 			var rounds atomic.Int64
 			s.intercept(func(node int, cmd []string) faultproxy.Action {

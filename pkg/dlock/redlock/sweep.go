@@ -126,7 +126,7 @@ func (n *node) remove(batch []leftover) (left []leftover, answered bool) {
 			}
 			_ = pipe.Process(ctx, cmd)
 		}
-		cmds, _ = pipe.Exec(ctx) // each command has its own error
+		cmds = redisnode.Execute(ctx, pipe)
 		if len(cmds) == 0 || !redisnode.IsNoScript(cmds[0].Err()) {
 			break
 		}

@@ -44,7 +44,7 @@ func (u *unheardDriver) Renew(ctx context.Context, refs []driver.Ref) ([]driver.
 // caller submits another claim. Nothing of the first one stays on the last node.
 func TestUnheardGrantLeavesNoMinority(t *testing.T) {
 	s := start(t, 3)
-	holder := acquire(t, s.locks(t, dlock.Config{}, patient), "k", dlock.WithTTL(time.Minute))
+	holder := acquire(t, s.locks(t, dlock.Config{}), "k", dlock.WithTTL(time.Minute))
 	b := &unheardGrant{Opener: redlock.New(s.dial(t), patient), won: func() {
 		s.confirms(t)
 		for i := range 2 {

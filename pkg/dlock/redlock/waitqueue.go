@@ -14,6 +14,7 @@ type claim struct {
 	names
 	key, id, info string
 	waits         bool
+	queueTTL      time.Duration
 
 	// Under redDriver.mu.
 	phase   driver.Phase // Queued, then Held, then Gone
@@ -27,6 +28,12 @@ type claim struct {
 	tries   int           // rounds in a row that others have disturbed
 	notSoon time.Time     // no other round before this, for any caller
 	unheard int           // rounds since the lock was last heard of
+}
+
+// heartbeat returns how long a claim with a TTL lives in the queue without renewal.
+func (c *claim) heartbeat(ttl time.Duration) time.Duration {
+	r := driver.Ref{TTL: ttl, QueueTTL: c.queueTTL}
+	return r.Heartbeat()
 }
 
 // A shortening is a call that shortens a lease to ttl, and can arrive until by.

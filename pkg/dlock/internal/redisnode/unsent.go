@@ -67,6 +67,22 @@ func (c *Command) Withdraw() bool {
 	return c.body.state.CompareAndSwap(unwritten, withdrawn) || c.body.state.Load() == withdrawn
 }
 
+// Execute sends a pipeline and returns its commands. Each then has its own error, also if a hook of the
+// client has ended the pipeline without sending it.
+func Execute(ctx context.Context, pipe redis.Pipeliner) []redis.Cmder {
+	cmds, err := pipe.Exec(ctx)
+	if err == nil {
+		return cmds
+	}
+	for _, c := range cmds {
+		cmd, ok := c.(*Command)
+		if ok && cmd.Err() == nil && cmd.Val() == nil {
+			cmd.SetErr(err)
+		}
+	}
+	return cmds
+}
+
 // Rewind resets a command that a server has refused, so that it can be sent again.
 func (c *Command) Rewind() { c.body.state.CompareAndSwap(written, unwritten) }
 

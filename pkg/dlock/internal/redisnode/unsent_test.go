@@ -90,3 +90,35 @@ type redisError string
 
 func (e redisError) Error() string { return string(e) }
 func (redisError) RedisError()     {}
+
+// An endingHook ends a pipeline without sending it.
+type endingHook struct{ redis.Hook }
+
+var errEnded = errors.New("ended by a hook")
+
+func (endingHook) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (endingHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+func (endingHook) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(context.Context, []redis.Cmder) error { return errEnded }
+}
+
+// go-redis gives the error of a hook to the pipeline only. Without it, a command seems to be answered.
+func TestExecuteGivesEachCommandItsError(t *testing.T) {
+	ctx := context.Background()
+	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}) // nothing is sent
+	defer func() { _ = client.Close() }()
+	client.AddHook(endingHook{})
+	pipe := client.Pipeline()
+	for range 3 {
+		_ = pipe.Process(ctx, testScript.Command(ctx, []string{"k"}))
+	}
+	cmds := Execute(ctx, pipe)
+	if len(cmds) != 3 {
+		t.Fatalf("%d commands", len(cmds))
+	}
+	for _, c := range cmds {
+		if !errors.Is(c.Err(), errEnded) {
+			t.Errorf("the error of a command is %v", c.Err())
+		}
+	}
+}
