@@ -214,7 +214,7 @@ func TestRunBusy(t *testing.T) {
 		witness := filepath.Join(t.TempDir(), "w")
 		holder := wrap(t, backend, "obedient", witness, "k")
 		holder.says(t, "ready")
-		for _, flags := range [][]string{{"--try"}, {"-n"}, {"--wait", "100ms"}, {"--wait", "0"}} {
+		for _, flags := range [][]string{{"--try"}, {"-n"}, {"--wait", "5s"}, {"--wait", "0"}} {
 			args := append(append([]string{"run"}, flags...), "k", "--", "echo", "ran")
 			out, errs, code := dlock(t, backend, args...)
 			if code != 75 || out != "" || !strings.Contains(errs, "held by") || !strings.Contains(errs, strconv.Itoa(holder.Process.Pid)) {

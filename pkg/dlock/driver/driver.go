@@ -136,7 +136,7 @@ type Ref struct {
 	ID  string
 	TTL time.Duration
 	// QueueTTL is how long the claim lives in a queue without renewal, if that is less than TTL. 0
-	// means three seconds, which is what the engine uses.
+	// means three seconds, which is what the engine uses. A backend may use less than it is asked for.
 	QueueTTL time.Duration
 	// Unanswered asks Release to leave a tombstone for the ID; see Driver.Release.
 	Unanswered bool

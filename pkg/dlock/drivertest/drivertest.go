@@ -235,9 +235,12 @@ func (s *suite) openAs(o driver.Options) driver.Driver {
 	return d
 }
 
+// longLease is longer than a case takes on a slow machine.
+const longLease = 10 * time.Minute
+
 // ref returns a new claim on key with a lease that does not expire during the case, held or queued.
 func (s *suite) ref(key string) driver.Ref {
-	ttl := max(time.Minute, s.Caps.MinTTL)
+	ttl := max(longLease, s.Caps.MinTTL)
 	return driver.Ref{Key: key, ID: newID(), TTL: ttl, QueueTTL: ttl}
 }
 

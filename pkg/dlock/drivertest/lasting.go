@@ -2,6 +2,7 @@ package drivertest
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
@@ -41,8 +42,7 @@ func (s *suite) submitMany(d driver.Driver, n int) ([]driver.Ref, []driver.State
 	refs, want := make([]driver.Ref, n), make([]driver.State, n)
 	for i := range refs {
 		refs[i] = s.ref(fmt.Sprint("k", i))
-		refs[i].TTL *= 20 // for as long as a slow machine needs
-		refs[i].QueueTTL = 0
+		refs[i].TTL, refs[i].QueueTTL = 2*refs[i].TTL, 0 // for as long as a slow machine needs
 		want[i].Phase = driver.Gone
 		switch {
 		case isWaiterOfBatch(i):
@@ -248,31 +248,64 @@ func groupLeases(s *suite) {
 		driver.Shared: shared,
 		driver.Permit: func(r driver.Ref) driver.Request { return permit(r, 2) },
 	} {
-		if !s.Caps.Supports(mode) {
-			continue
+		if s.Caps.Supports(mode) {
+			s.untilShown(func() string { return s.keepsOwnLease(mode, ask) })
 		}
-		key := mode.String()
-		d, other := s.open(), s.open()
-		silent, renewed, next := s.brief(key), s.brief(key), s.ref(key)
-		s.submit(d, ask(silent), driver.Held)
-		s.submit(other, ask(renewed), driver.Held)
-		request := ask(next)
-		if mode == driver.Shared {
-			request = waiting(next) // a writer
-		}
-		s.submit(other, request, driver.Queued)
-		for end := time.Now().Add(2 * s.TTL); time.Now().Before(end); {
-			elapse(min(s.TTL, driver.Heartbeat(next.TTL)) / 3)
-			s.renew(other, renewed, driver.Held)
-			s.look(other, next)
-		}
-		s.renew(d, silent, driver.Gone)
-		if mode == driver.Shared {
-			s.renew(other, next, driver.Queued)
-			s.release(other, renewed, driver.Held)
-		}
-		s.granted(other, next, s.patience())
 	}
+}
+
+// keepsOwnLease is one trial of groupLeases. It is void if the claims that are to stay may have been
+// renewed too late.
+func (s *suite) keepsOwnLease(mode driver.Mode, ask func(driver.Ref) driver.Request) (void string) {
+	const late = "a claim was renewed too late"
+	key := newID() // a void trial may leave claims
+	d, other := s.open(), s.open()
+	silent, renewed, next := s.brief(key), s.brief(key), s.ref(key)
+	request := ask(next)
+	if mode == driver.Shared {
+		request = waiting(next) // a writer
+	}
+	s.submit(d, ask(silent), driver.Held)
+	last := time.Now()
+	s.submit(other, ask(renewed), driver.Held)
+	if st := s.acquire(other, request); st.Phase != driver.Queued {
+		if !s.isLate(last, s.TTL) {
+			s.Fatalf("Acquire(%q) = %v, want queued", key, st.Phase)
+		}
+		return late
+	}
+	// kept renews both, and returns false if that was too late for a conclusion.
+	beat := min(s.TTL, driver.Heartbeat(next.TTL))
+	kept := func(want ...driver.Phase) bool {
+		s.Helper()
+		before := last
+		last = time.Now()
+		holder, waiter := s.look(other, renewed).Phase, s.look(other, next).Phase
+		isWanted := holder == driver.Held && slices.Contains(want, waiter)
+		if !isWanted && !s.isLate(before, beat) {
+			s.Fatalf("%s %q: the holder is %v, and the waiter %v", mode, key, holder, waiter)
+		}
+		return isWanted
+	}
+	want := []driver.Phase{driver.Queued}
+	if mode == driver.Permit {
+		want = append(want, driver.Held) // when the silent one has made room
+	}
+	for end := time.Now().Add(2 * s.TTL); time.Now().Before(end); {
+		elapse(beat / 3)
+		if !kept(want...) {
+			return late
+		}
+	}
+	s.renew(d, silent, driver.Gone)
+	if mode == driver.Shared {
+		if !kept(driver.Queued) {
+			return late
+		}
+		s.release(other, renewed, driver.Held)
+	}
+	s.granted(other, next, s.patience())
+	return ""
 }
 
 // untilShown repeats a trial until it is not void. A trial that is void says why: a claim was

@@ -31,7 +31,8 @@ type redisEnv struct {
 	calls    hazardtest.Calls
 	renewals hazardtest.ScriptTimes
 	dead     atomic.Bool // nothing passes
-	// stalled: the connection that is opened once a claim waits gets no answer.
+	// stalled: the first connection that is opened once a claim waits gets no answer, and no subscription
+	// does. Other connections may be opened meanwhile, for calls that a busy machine has ended.
 	stalled, waiting, swallowed atomic.Bool
 
 	monitor func() *testenv.Monitor
@@ -63,7 +64,8 @@ func openEnvWith(tb testing.TB, client redis.Options) hazardtest.Env {
 
 func (e *redisEnv) rule(cmd []string) faultproxy.Action {
 	op, known := opOf(cmd)
-	if cmd[0] == "HELLO" && e.waiting.Load() {
+	subscribes := cmd[0] == "SUBSCRIBE" || cmd[0] == "SSUBSCRIBE"
+	if e.waiting.Load() && ((cmd[0] == "HELLO" && e.swallowed.CompareAndSwap(false, true)) || subscribes) {
 		e.swallowed.Store(true)
 		return faultproxy.Swallow
 	}

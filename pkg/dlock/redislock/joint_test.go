@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -100,15 +101,26 @@ func TestManyReadersAreGranted(t *testing.T) {
 func TestManyReadersAreShown(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
+	direct := directTo(t, server)
 	d := openDriver(t, server.Addr())
 	const readers, waiters = 1100, 600
-	for i := range readers + waiters {
-		r := driver.Request{Ref: driver.Ref{Key: "k", ID: claimID(i), TTL: time.Hour, QueueTTL: time.Hour}, Mode: driver.Shared, Wait: true}
-		if i == readers { // a writer, behind which the others wait
-			r.Mode = driver.Exclusive
-		}
-		_, err := d.Acquire(t.Context(), r)
+	for i := range readers {
+		_, err := d.Acquire(t.Context(), driver.Request{Ref: driver.Ref{Key: "k", ID: claimID(i), TTL: time.Hour}, Mode: driver.Shared})
 		check(t, err)
+	}
+	_, err := d.Acquire(t.Context(), driver.Request{Ref: driver.Ref{Key: "k", ID: claimID(readers), TTL: time.Hour}, Wait: true})
+	check(t, err)
+	// The other waiters are copies of the writer, with a deadline that a slow machine does not miss.
+	keys, _ := redislock.Keys("", "k")
+	queue, hash := keys[2], keys[3]
+	record, err := direct.HGet(t.Context(), hash, claimID(readers)).Result()
+	check(t, err)
+	_, rest, _ := strings.Cut(record, " ")
+	deadline := time.Now().Add(time.Hour).UnixMicro()
+	for i := range waiters {
+		id := claimID(readers + i)
+		check(t, direct.HSet(t.Context(), hash, id, fmt.Sprint(deadline, " ", rest)).Err())
+		check(t, direct.ZAddNX(t.Context(), queue, redis.Z{Score: float64(deadline + int64(i)), Member: id}).Err())
 	}
 	claims, err := d.(driver.Admin).Inspect(t.Context(), "k")
 	check(t, err)

@@ -277,7 +277,7 @@ func (d *redisDriver) submit(ctx context.Context, r driver.Request, n names, wai
 func (d *redisDriver) submitOnce(ctx context.Context, r driver.Request, n names, wait bool) (answer, error) {
 	sent, heartbeat := time.Now(), "0"
 	if wait {
-		heartbeat = millis(r.Heartbeat())
+		heartbeat = millis(driver.Heartbeat(r.TTL))
 	}
 	args := append(make([]any, 0, 6), r.ID, millis(r.TTL), heartbeat, d.channelAndInfo(n.lock, r.Info, wait))
 	script := acquireScript

@@ -283,7 +283,7 @@ func (r *renewal) command(ctx context.Context, b *batch) *command {
 	args := append(make([]any, 0, 2+3*len(b.claims)), d.name, channel)
 	for _, c := range b.claims {
 		ref := r.refs[c]
-		args = append(args, ref.ID, millis(ref.TTL), millis(ref.Heartbeat()))
+		args = append(args, ref.ID, millis(ref.TTL), millis(driver.Heartbeat(ref.TTL)))
 	}
 	return renewQueueScript.Command(ctx, d.withGap(n, n.lock, n.counter, n.queue, n.waiters, n.holders), args...)
 }

@@ -83,7 +83,7 @@ func (a *answer) setUntil(r driver.Ref, sent time.Time) {
 	case driver.Held:
 		a.state.Until = sent.Add(r.TTL)
 	case driver.Queued:
-		h := r.Heartbeat()
+		h := driver.Heartbeat(r.TTL)
 		a.state.Until, a.state.Recheck = sent.Add(h), min(max(a.state.Recheck, 0), h/3)
 	case driver.Gone, driver.Unknown:
 	}
