@@ -307,29 +307,26 @@ func runCrowd(t *testing.T, backend string, crowd, atOnce int) (lost int) {
 
 func TestRunShared(t *testing.T) {
 	t.Parallel()
-	for name, backend := range map[string]string{"files": files(t), "redis": "redis://" + testenv.Redis(t).Addr()} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			dir := t.TempDir()
-			one := wrap(t, backend, "obedient", filepath.Join(dir, "1"), "--shared", "k")
-			two := wrap(t, backend, "obedient", filepath.Join(dir, "2"), "--shared", "k")
-			one.says(t, "ready")
-			two.says(t, "ready")
-			if _, _, code := dlock(t, backend, "run", "--try", "k", "--", "true"); code != 75 {
-				t.Errorf("a writer next to readers: exit %d", code)
-			}
-			if out, _, code := dlock(t, backend, "ls"); code != 0 || !strings.Contains(out, "shared by 2") {
-				t.Errorf("the list of locks: exit %d, %s", code, out)
-			}
-			three := wrap(t, backend, "obedient", filepath.Join(dir, "3"), "--permits", "1", "other")
-			three.says(t, "ready")
-			if _, _, code := dlock(t, backend, "run", "--try", "--permits", "1", "other", "--", "true"); code != 75 {
-				t.Errorf("a second permit of one: exit %d", code)
-			}
-		})
-	}
-	etcd := "etcd://" + testenv.Etcd(t).Addr()
-	if _, errs, code := dlock(t, etcd, "run", "--shared", "k", "--", "true"); code != 64 || !strings.Contains(errs, "shared locks on etcd") {
+	onEach(t, func(t *testing.T, backend, _ string) {
+		dir := t.TempDir()
+		one := wrap(t, backend, "obedient", filepath.Join(dir, "1"), "--shared", "k")
+		two := wrap(t, backend, "obedient", filepath.Join(dir, "2"), "--shared", "k")
+		one.says(t, "ready")
+		two.says(t, "ready")
+		if _, _, code := dlock(t, backend, "run", "--try", "k", "--", "true"); code != 75 {
+			t.Errorf("a writer next to readers: exit %d", code)
+		}
+		if out, _, code := dlock(t, backend, "ls"); code != 0 || !strings.Contains(out, "shared by 2") {
+			t.Errorf("the list of locks: exit %d, %s", code, out)
+		}
+		three := wrap(t, backend, "obedient", filepath.Join(dir, "3"), "--permits", "1", "other")
+		three.says(t, "ready")
+		if _, _, code := dlock(t, backend, "run", "--try", "--permits", "1", "other", "--", "true"); code != 75 {
+			t.Errorf("a second permit of one: exit %d", code)
+		}
+	})
+	redlock := "redlock://" + testenv.Redis(t).Addr() + "," + testenv.Redis(t).Addr() + "," + testenv.Redis(t).Addr()
+	if _, errs, code := dlock(t, redlock, "run", "--shared", "k", "--", "true"); code != 64 || !strings.Contains(errs, "shared locks on redlock") {
 		t.Errorf("readers on a backend that has none: exit %d, %s", code, errs)
 	}
 }

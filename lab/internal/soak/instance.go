@@ -67,7 +67,7 @@ func (i *instance) ranges() bool {
 }
 
 func (i *instance) modes() []driver.Mode {
-	if i.local == nil {
+	if i.child.orders.Backend.Kind == "redlock" {
 		return []driver.Mode{driver.Exclusive}
 	}
 	return []driver.Mode{driver.Exclusive, driver.Shared, driver.Permit}

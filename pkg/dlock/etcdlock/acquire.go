@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -23,11 +24,12 @@ type record struct {
 	Created time.Time `json:"created"`
 	Lease   string    `json:"lease"`
 	Mode    string    `json:"mode"`
+	Limit   int       `json:"limit,omitempty"`
 }
 
 func (c *claim) value(i driver.Info) string {
 	text, _ := json.Marshal(record{ // strings and numbers can always be encoded
-		ID: c.id, Key: c.key, Info: i, Created: time.Now().UTC(), Lease: strconv.FormatInt(int64(c.lease.id), 16), Mode: driver.Exclusive.String(),
+		ID: c.id, Key: c.key, Info: i, Created: time.Now().UTC(), Lease: strconv.FormatInt(int64(c.lease.id), 16), Mode: c.kind.mode.String(), Limit: c.kind.limit,
 	})
 	return string(text)
 }
@@ -136,8 +138,13 @@ func (d *etcdDriver) send(ctx context.Context, s submission) (position, error) {
 	if s.wait && s.busy {
 		return d.enqueue(ctx, s)
 	}
+	free := []clientv3.Cmp{created(s.tombstone, 0), clientv3.Compare(clientv3.CreateRevision(s.prefix).WithPrefix(), "=", 0)}
+	if s.kind.mode == driver.Shared { // other readers do not matter
+		others := clientv3.Compare(clientv3.CreateRevision(s.prefix).WithRange(s.prefix+s.kind.part()), "=", 0)
+		free = []clientv3.Cmp{created(s.tombstone, 0), created(s.own, 0), others}
+	}
 	resp, err := d.kv.Txn(ctx).
-		If(created(s.tombstone, 0), clientv3.Compare(clientv3.CreateRevision(s.prefix).WithPrefix(), "=", 0)).
+		If(free...).
 		Then(s.put()).
 		Commit()
 	if err != nil {
@@ -152,20 +159,68 @@ func (d *etcdDriver) send(ctx context.Context, s submission) (position, error) {
 	return d.try(ctx, s)
 }
 
-// try finds out why a claim that does not wait was not stored.
+// try finds out why a claim that does not wait was not stored. A permit may still fit: it is stored if
+// no other claim has been stored since the permits were counted.
 func (d *etcdDriver) try(ctx context.Context, s submission) (position, error) {
-	resp, err := d.kv.Txn(ctx).Then(clientv3.OpGet(s.own), clientv3.OpGet(s.tombstone, clientv3.WithCountOnly()), nearest(s.prefix, 0)).Commit()
-	if err != nil {
-		return position{}, classify(err)
-	}
-	own, tombstone, others := resp.Responses[0].GetResponseRange(), resp.Responses[1].GetResponseRange(), resp.Responses[2].GetResponseRange()
-	switch claims, sure := sift(s.prefix, others.Kvs, false); {
-	case s.isStored(own.Kvs):
-		return d.lookStored(ctx, s.claim, own.Kvs[0].CreateRevision)
-	case tombstone.Count > 0, sure && len(claims) > 0:
-		return position{phase: driver.Gone}, nil
+	for range maxTries {
+		resp, err := d.kv.Txn(ctx).Then(append(s.kind.probes(s.prefix), clientv3.OpGet(s.own), clientv3.OpGet(s.tombstone, clientv3.WithCountOnly()))...).Commit()
+		if err != nil {
+			return position{}, classify(err)
+		}
+		answers, n := resp.Responses, len(resp.Responses)
+		own, tombstone := answers[n-2].GetResponseRange(), answers[n-1].GetResponseRange()
+		blocked, sure := s.kind.blocked(s.prefix, answers[:n-2])
+		switch {
+		case s.isStored(own.Kvs):
+			return d.lookStored(ctx, s.claim, own.Kvs[0].CreateRevision)
+		case tombstone.Count > 0, sure && blocked:
+			return position{phase: driver.Gone}, nil
+		case !sure || s.kind.mode != driver.Permit:
+			return d.tryAmongStrangers(ctx, s)
+		}
+		unchanged := clientv3.Compare(clientv3.CreateRevision(s.prefix).WithPrefix(), "<", resp.Header.Revision+1)
+		stored, err := d.kv.Txn(ctx).If(created(s.tombstone, 0), created(s.own, 0), unchanged).Then(s.put()).Commit()
+		if err != nil {
+			return position{}, classify(err)
+		}
+		if rev := stored.Header.Revision; stored.Succeeded {
+			return position{phase: driver.Held, rev: rev, asOf: rev}, nil
+		}
 	}
 	return d.tryAmongStrangers(ctx, s)
+}
+
+// maxTries is how often a permit that does not wait is tried while others come: each time at least one of
+// them has been stored.
+const maxTries = 32
+
+// probes returns reads that show whether a new claim would have to wait. They do not sort, so the server
+// reads no more than it sends.
+func (k kind) probes(prefix string) (ops []clientv3.Op) {
+	for _, r := range k.others(prefix) {
+		ops = append(ops, clientv3.OpGet(r[0], clientv3.WithRange(r[1]), clientv3.WithKeysOnly(), clientv3.WithLimit(near)))
+	}
+	if k.mode == driver.Permit {
+		ops = append(ops, clientv3.OpGet(prefix+k.part(), clientv3.WithPrefix(), clientv3.WithCountOnly()))
+	}
+	return ops
+}
+
+// blocked reads the answers to probes; sure is false if they may have shown other data only.
+func (k kind) blocked(prefix string, answers []*pb.ResponseOp) (blocked, sure bool) {
+	sure = true
+	for i := range k.others(prefix) {
+		kvs := answers[i].GetResponseRange().Kvs
+		claims, known := sift(prefix, kvs, false)
+		if len(claims) > 0 {
+			return true, true
+		}
+		sure = sure && known && len(kvs) < near
+	}
+	if k.mode == driver.Permit && answers[len(answers)-1].GetResponseRange().Count >= int64(k.limit) {
+		return true, true
+	}
+	return false, sure
 }
 
 // tryAmongStrangers submits a claim that does not wait when the keys below the lock's name may be
@@ -187,7 +242,7 @@ func (d *etcdDriver) tryAmongStrangers(ctx context.Context, s submission) (posit
 func (d *etcdDriver) enqueue(ctx context.Context, s submission) (position, error) {
 	resp, err := d.kv.Txn(ctx).
 		If(created(s.tombstone, 0), created(s.own, 0)).
-		Then(s.put(), nearest(s.prefix, 0)).
+		Then(append([]clientv3.Op{s.put()}, s.kind.reads(s.prefix, 0, false)...)...).
 		Else(clientv3.OpGet(s.own)).
 		Commit()
 	if err != nil {
@@ -200,14 +255,13 @@ func (d *etcdDriver) enqueue(ctx context.Context, s submission) (position, error
 		}
 		return position{phase: driver.Gone}, nil // it has a tombstone
 	}
-	found := resp.Responses[1].GetResponseRange()
-	p, sure := place(s.own, s.prefix, rev, found.Kvs, false)
+	p, sure := s.kind.place(s.own, s.prefix, rev, resp.Responses[1:], false)
 	if !sure {
 		return d.lookStored(ctx, s.claim, rev)
 	}
 	p.asOf = rev
-	if p.ahead > 0 {
-		p.ahead = max(int(found.Count)-1, p.ahead)
+	if s.kind.mode == driver.Exclusive && p.ahead > 0 {
+		p.ahead = max(int(resp.Responses[1].GetResponseRange().Count)-1, p.ahead)
 	}
 	return p, nil
 }
@@ -247,7 +301,8 @@ func (d *etcdDriver) record(c *claim, p position, sent time.Time) driver.State {
 		c.span = c.lease.ttl
 		return driver.State{Phase: driver.Held, Token: c.rev, Until: d.until(c)}
 	}
-	c.span = driver.Heartbeat(c.lease.ttl)
+	waiter := driver.Ref{TTL: c.lease.ttl, QueueTTL: c.queueTTL}
+	c.span = waiter.Heartbeat()
 	until := d.until(c)
 	if beat := sent.Add(c.span); beat.Before(until) {
 		until = beat

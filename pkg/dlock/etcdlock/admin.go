@@ -65,7 +65,7 @@ func (d *etcdDriver) lockOf(kv *mvccpb.KeyValue) (string, bool) {
 	return key, ok && len(claims) == 1
 }
 
-// Inspect reads the queue of a lock. Its first claim is the holder.
+// Inspect reads the queue of a lock. Its first claims are the holders.
 func (d *etcdDriver) Inspect(ctx context.Context, key string) ([]driver.Claim, error) {
 	prefix := d.prefixOf(key)
 	stored, err := d.readQueue(ctx, prefix)
@@ -73,10 +73,11 @@ func (d *etcdDriver) Inspect(ctx context.Context, key string) ([]driver.Claim, e
 		return nil, classify(err)
 	}
 	var claims []driver.Claim
+	held := holding(prefix, stored)
 	left := map[int64]time.Duration{}
 	for _, kv := range stored {
 		c := describe(kv, prefix)
-		if len(claims) == 0 {
+		if len(claims) < held {
 			c.Phase, c.Token = driver.Held, kv.CreateRevision
 		}
 		if _, asked := left[kv.Lease]; !asked && len(left) < leasesShown {
@@ -95,7 +96,8 @@ const leasesShown = 16
 
 // describe reads a claim. It knows no details of a claim that another program stored.
 func describe(kv *mvccpb.KeyValue, prefix string) driver.Claim {
-	c := driver.Claim{ID: idOf(kv, prefix), Phase: driver.Queued}
+	k, _ := cutKind(strings.TrimPrefix(string(kv.Key), prefix))
+	c := driver.Claim{ID: idOf(kv, prefix), Phase: driver.Queued, Mode: k.mode, Limit: k.limit}
 	if r := recordOf(kv); !r.Created.IsZero() {
 		c.Info, c.Age = r.Info, max(time.Since(r.Created), 0)
 	}
@@ -129,15 +131,12 @@ func (d *etcdDriver) Evict(ctx context.Context, key, id string, token int64) (dr
 		return gone, nil
 	}
 	still := []clientv3.Cmp{createdAt(f.kv)}
-	if f.before == nil {
-		if token != f.kv.CreateRevision {
-			return gone, nil
-		}
-	} else {
-		if token != 0 {
-			return gone, nil
-		}
-		still = append(still, createdAt(f.before)) // so it still waits
+	held := f.phase() == driver.Held
+	if (held && token != f.kv.CreateRevision) || (!held && token != 0) {
+		return gone, nil
+	}
+	for _, kv := range f.before[:min(len(f.before), maxOps-len(still))] { // so it still waits
+		still = append(still, createdAt(kv))
 	}
 	resp, err := d.client.Txn(ctx).If(still...).Then(clientv3.OpDelete(string(f.kv.Key))).Commit()
 	if err != nil {

@@ -133,8 +133,11 @@ type etcdDriver struct {
 type claim struct {
 	key, id string
 	own     string // its key in etcd
+	kind    kind
 	number  int
 	fixed   bool
+
+	queueTTL time.Duration
 
 	// Under etcdDriver.mu.
 	position        // Phase Unknown until it was answered
@@ -169,7 +172,7 @@ const minTTL = time.Second
 func capacities() driver.Caps {
 	return driver.Caps{
 		Name: "etcd", Lease: true, LeaseRestarts: true, Remote: true, Fencing: true, FIFO: true, Push: true,
-		Modes: []driver.Mode{driver.Exclusive}, MinTTL: minTTL,
+		Modes: []driver.Mode{driver.Exclusive, driver.Shared, driver.Permit}, MinTTL: minTTL,
 	}
 }
 
@@ -193,8 +196,8 @@ func (d *etcdDriver) Acquire(ctx context.Context, r driver.Request) (driver.Stat
 		return driver.State{}, driver.Classify(ctx.Err(), driver.Transient) // nothing was sent
 	case d.client.Ctx().Err() != nil:
 		return driver.State{}, errClosed
-	case !capacities().Supports(r.Mode):
-		return driver.State{}, fmt.Errorf("%w: mode %s", driver.ErrUnsupported, r.Mode)
+	case !capacities().Supports(r.Mode) || (r.Mode == driver.Permit && r.Limit < 1):
+		return driver.State{}, fmt.Errorf("%w: %s of %d", driver.ErrUnsupported, r.Mode, r.Limit)
 	case r.Tokens > 1:
 		return driver.State{}, fmt.Errorf("%w: a range of %d tokens", driver.ErrUnsupported, r.Tokens)
 	}

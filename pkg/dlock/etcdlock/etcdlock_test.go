@@ -73,7 +73,7 @@ func dial(tb testing.TB, endpoints ...string) *clientv3.Client {
 // caps are what the harness expects of etcd.
 var caps = driver.Caps{
 	Name: "etcd", Lease: true, LeaseRestarts: true, Remote: true, Fencing: true, FIFO: true, Push: true,
-	Modes: []driver.Mode{driver.Exclusive}, MinTTL: time.Second,
+	Modes: []driver.Mode{driver.Exclusive, driver.Shared, driver.Permit}, MinTTL: time.Second,
 }
 
 // harness runs the suite on some servers. Every case has its own prefix.

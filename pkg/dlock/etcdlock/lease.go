@@ -64,7 +64,7 @@ func (d *etcdDriver) enter(ctx context.Context, r driver.Request) (*claim, error
 	if err != nil {
 		return nil, unsent(err)
 	}
-	c := &claim{key: r.Key, id: r.ID, fixed: r.Fixed, lease: l, seen: time.Now()}
+	c := &claim{key: r.Key, id: r.ID, kind: kindOf(&r), fixed: r.Fixed, queueTTL: r.QueueTTL, lease: l, seen: time.Now()}
 	c.text = c.value(r.Info)
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -72,7 +72,7 @@ func (d *etcdDriver) enter(ctx context.Context, r driver.Request) (*claim, error
 		d.forget(old)
 	}
 	c.span, c.number = l.ttl, d.number(r.Key)
-	c.own = d.ownKey(c.key, c.number)
+	c.own = d.ownKey(c.key, c.kind, c.number)
 	d.claims[r.ID], d.owns[c.own] = c, c
 	l.claims[r.ID] = c
 	return c, nil

@@ -32,18 +32,69 @@ func keyOf(name string) (key string, ok bool) {
 // prefixOf returns the common prefix of the keys of all claims on a lock.
 func (d *etcdDriver) prefixOf(key string) string { return d.prefix + Name(key) + "/" }
 
-// ownKey returns where a claim is stored: this driver's name and a number that no other claim of
-// this driver on the same lock has now. Keys are reused, because etcd iterates over every key that
+// A kind is how a claim shares its lock. It is part of the claim's key, so that a read of keys shows
+// who shares the lock with whom.
+type kind struct {
+	mode  driver.Mode
+	limit int // of a permit
+}
+
+func kindOf(r *driver.Request) kind { return kind{r.Mode, r.Limit} }
+
+// part returns what the keys of this kind begin with, after the name of the lock. The keys of writers
+// and of other programs begin with a hexadecimal digit, which is less than all of these.
+func (k kind) part() string {
+	switch k.mode {
+	case driver.Shared:
+		return "r-"
+	case driver.Permit:
+		return "p" + strconv.Itoa(k.limit) + "-"
+	default:
+		return ""
+	}
+}
+
+// partEnd is greater than all keys that begin with a part. lastPart is the greatest part.
+func partEnd(part string) string { return part[:len(part)-1] + string(part[len(part)-1]+1) }
+
+const lastPart = "r-"
+
+// cutKind returns the kind of a claim and the rest of its key, given what follows the name of the lock.
+func cutKind(text string) (k kind, rest string) {
+	if rest, ok := strings.CutPrefix(text, kind{mode: driver.Shared}.part()); ok {
+		return kind{mode: driver.Shared}, rest
+	}
+	number, rest, ok := strings.Cut(text, "-")
+	if number, isPermit := strings.CutPrefix(number, "p"); ok && isPermit {
+		limit, err := strconv.Atoi(number)
+		if err == nil && limit > 0 && strconv.Itoa(limit) == number {
+			return kind{driver.Permit, limit}, rest
+		}
+	}
+	return kind{}, text
+}
+
+// joins reports whether a claim of this kind may hold a lock together with n claims of the kind k.
+func (k kind) joins(other kind, n int) bool {
+	return k == other && (k.mode == driver.Shared || (k.mode == driver.Permit && n < k.limit))
+}
+
+// ownKey returns where a claim is stored: its kind, this driver's name and a number that no other claim
+// of this driver on the same lock has now. Keys are reused, because etcd iterates over every key that
 // ever was in a queue until it is compacted.
-func (d *etcdDriver) ownKey(key string, number int) string {
-	return d.prefixOf(key) + d.me + mark + strconv.Itoa(number)
+func (d *etcdDriver) ownKey(key string, k kind, number int) string {
+	return d.prefixOf(key) + k.part() + d.me + mark + strconv.Itoa(number)
 }
 
 // mark is part of the keys of this library's claims.
 const mark = "-dlock"
 
 // isOurs reports whether a key in a queue belongs to a claim of this driver.
-func (d *etcdDriver) isOurs(prefix, own string) bool { return strings.HasPrefix(own, prefix+d.me+mark) }
+func (d *etcdDriver) isOurs(prefix, own string) bool {
+	text, ok := strings.CutPrefix(own, prefix)
+	_, rest := cutKind(text)
+	return ok && strings.HasPrefix(rest, d.me+mark)
+}
 
 // numbers manages the numbers of the claims on one lock.
 type numbers struct {
@@ -114,9 +165,10 @@ func (d *etcdDriver) tombstoneKey(id string) string { return d.prefix + "%tombst
 func sift(prefix string, kvs []*mvccpb.KeyValue, whole bool) (claims []*mvccpb.KeyValue, sure bool) {
 	claims, sure = make([]*mvccpb.KeyValue, 0, len(kvs)), true
 	for _, kv := range kvs {
-		name, number, ours := strings.Cut(strings.TrimPrefix(string(kv.Key), prefix), mark)
+		k, rest := cutKind(strings.TrimPrefix(string(kv.Key), prefix))
+		name, number, ours := strings.Cut(rest, mark)
 		switch {
-		case !isHex(name) || len(name) > 16:
+		case !isHex(name) || len(name) > 16 || (!ours && k != kind{}):
 		case ours && isNumber(number), !ours && kv.Lease != 0 && name == strconv.FormatInt(kv.Lease, 16):
 			claims = append(claims, kv)
 		case !ours && !whole:
@@ -124,6 +176,22 @@ func sift(prefix string, kvs []*mvccpb.KeyValue, whole bool) (claims []*mvccpb.K
 		}
 	}
 	return claims, sure
+}
+
+// holding returns how many of the first claims of a queue hold the lock. A claim that holds it once does
+// so until it is gone: no claim is ever added before it.
+func holding(prefix string, claims []*mvccpb.KeyValue) (n int) {
+	var first kind
+	for _, kv := range claims {
+		k, _ := cutKind(strings.TrimPrefix(string(kv.Key), prefix))
+		if n == 0 {
+			first = k
+		} else if !k.joins(first, n) {
+			break
+		}
+		n++
+	}
+	return n
 }
 
 func isHex(s string) bool { return s != "" && strings.Trim(s, "0123456789abcdef") == "" }

@@ -2,6 +2,7 @@ package etcdlock
 
 import (
 	"context"
+	"slices"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -27,8 +28,11 @@ func IsOwner(ctx context.Context, client *clientv3.Client, name string, token in
 	if err != nil {
 		return clientv3.Cmp{}, classify(err)
 	}
-	if all, _ := sift(prefix, resp.Get().Kvs, true); len(all) == 1 && all[0].CreateRevision == token {
-		return createdAt(all[0]), nil
+	all, _ := sift(prefix, resp.Get().Kvs, true)
+	slices.Reverse(all)
+	last := len(all) - 1
+	if last >= 0 && all[last].CreateRevision == token && holding(prefix, all) > last {
+		return createdAt(all[last]), nil
 	}
 	return clientv3.Cmp{}, ErrNotHeld
 }

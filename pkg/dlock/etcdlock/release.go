@@ -38,8 +38,10 @@ func (d *etcdDriver) Release(ctx context.Context, r driver.Ref) (driver.State, e
 		switch {
 		case simple:
 			return d.delete(ctx, c)
-		case c != nil:
+		case c != nil && c.kind.mode == driver.Exclusive:
 			return d.remove(ctx, c, r)
+		case c != nil && d.revOf(c) != 0:
+			return d.removeJoint(ctx, c, r)
 		}
 		return d.removeUnknown(ctx, r)
 	}
@@ -127,6 +129,41 @@ func (d *etcdDriver) remove(ctx context.Context, c *claim, r driver.Ref) (driver
 	return driver.Held, nil
 }
 
+// removeJoint releases a reader or a permit in any phase.
+func (d *etcdDriver) removeJoint(ctx context.Context, c *claim, r driver.Ref) (driver.Phase, error) {
+	prefix := d.prefixOf(c.key)
+	tombstone, err := d.tombstone(ctx, r)
+	if err != nil {
+		return driver.Unknown, unsent(err)
+	}
+	d.mu.Lock()
+	phase, rev := c.phase, c.rev
+	d.mu.Unlock()
+	then := append([]clientv3.Op{clientv3.OpDelete(c.own)}, tombstone...)
+	var reads []clientv3.Op
+	if phase != driver.Held { // else it is still held, if it is there
+		reads = c.kind.reads(prefix, rev, true)
+	}
+	resp, err := d.client.Txn(ctx).If(created(c.own, rev)).Then(append(reads, then...)...).Else(tombstone...).Commit()
+	if err != nil {
+		return driver.Unknown, classify(err)
+	}
+	if !resp.Succeeded {
+		return driver.Gone, nil
+	}
+	if phase != driver.Held {
+		p, _ := c.kind.place(c.own, prefix, rev, resp.Responses[:len(reads)], true)
+		phase = p.phase
+	}
+	return phase, nil
+}
+
+func (d *etcdDriver) revOf(c *claim) int64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return c.rev
+}
+
 // handOver grants the key to the next claim if it is a waiting claim of this driver.
 func (d *etcdDriver) handOver(next *mvccpb.KeyValue, rev int64) {
 	d.mu.Lock()
@@ -170,11 +207,11 @@ func (d *etcdDriver) removeUnknown(ctx context.Context, r driver.Ref) (driver.Ph
 // found is a claim that was looked up in its queue.
 type found struct {
 	kv     *mvccpb.KeyValue
-	before *mvccpb.KeyValue // nil if it is the first
+	before []*mvccpb.KeyValue // the claims that keep it waiting: none if it is held
 }
 
 func (f found) phase() driver.Phase {
-	if f.before == nil {
+	if len(f.before) == 0 {
 		return driver.Held
 	}
 	return driver.Queued
@@ -206,14 +243,28 @@ func (d *etcdDriver) find(ctx context.Context, key, id string) (found, error) {
 	if err != nil {
 		return found{}, err
 	}
-	var before *mvccpb.KeyValue
-	for _, kv := range claims {
-		if idOf(kv, prefix) == id {
-			return found{kv, before}, nil
-		}
-		before = kv
+	i := slices.IndexFunc(claims, func(kv *mvccpb.KeyValue) bool { return idOf(kv, prefix) == id })
+	switch {
+	case i < 0:
+		return found{}, nil
+	case i < holding(prefix, claims):
+		return found{kv: claims[i]}, nil
 	}
-	return found{}, nil
+	return found{kv: claims[i], before: keepWaiting(prefix, claims[:i+1])}, nil
+}
+
+// keepWaiting returns claims because of which the last claim of a queue waits, and does so while all of
+// them exist.
+func keepWaiting(prefix string, claims []*mvccpb.KeyValue) []*mvccpb.KeyValue {
+	last := len(claims) - 1
+	k, _ := cutKind(strings.TrimPrefix(string(claims[last].Key), prefix))
+	for _, kv := range slices.Backward(claims[:last]) {
+		other, _ := cutKind(strings.TrimPrefix(string(kv.Key), prefix))
+		if !k.joins(other, 0) {
+			return []*mvccpb.KeyValue{kv}
+		}
+	}
+	return claims[:min(k.limit, last)]
 }
 
 // A tombstoneLease carries tombstones. It is never kept alive: when too little time remains for

@@ -94,7 +94,7 @@ func (r *renewal) sort(refs []driver.Ref) (visits []*visit, leases []*lease) {
 		c.seen = r.sent // the claim is in use, whatever the result of this call
 		v := &visit{claim: c, index: i, was: c.position, target: seconds(ref.TTL)}
 		v.unsure = c.other != nil
-		v.near = c.phase != driver.Held && (c.before == "" || c.ahead < near)
+		v.near = c.phase != driver.Held && (c.before == "" || (c.kind.mode == driver.Exclusive && c.ahead < near))
 		visits = append(visits, v)
 		keep(c.lease)
 		keep(c.other)
@@ -121,6 +121,8 @@ func (r *renewal) fail(err error) {
 const (
 	maxOps  = 128
 	readers = 8
+	// maxVisitOps is how many operations a visit has at most: its own key, two ranges and a count.
+	maxVisitOps = 4
 )
 
 // ops returns the reads for a claim.
@@ -133,7 +135,7 @@ func (v *visit) ops(d *etcdDriver) []clientv3.Op {
 	case v.was.phase == driver.Held || v.was.rev == 0:
 		return []clientv3.Op{own}
 	case v.near:
-		return []clientv3.Op{own, nearest(d.prefixOf(v.key), v.was.rev)}
+		return append([]clientv3.Op{own}, v.kind.reads(d.prefixOf(v.key), v.was.rev, false)...)
 	}
 	return []clientv3.Op{own, clientv3.OpGet(v.was.before, clientv3.WithKeysOnly())}
 }
@@ -145,7 +147,7 @@ func (r *renewal) read(ctx context.Context, visits []*visit) {
 	for len(visits) > 0 {
 		var ops []clientv3.Op
 		n := 0
-		for n < len(visits) && len(ops)+2 <= maxOps {
+		for n < len(visits) && len(ops)+maxVisitOps <= maxOps {
 			ops = append(ops, visits[n].ops(r.driver)...)
 			n++
 		}
@@ -196,7 +198,7 @@ func (r *renewal) take(ctx context.Context, v *visit, answers []*pb.ResponseOp, 
 	case len(answers) == 1:
 	case v.near:
 		var sure bool
-		v.is, sure = place(v.own, d.prefixOf(v.key), since, answers[1].GetResponseRange().Kvs, false)
+		v.is, sure = v.kind.place(v.own, d.prefixOf(v.key), since, answers[1:], false)
 		if sure {
 			v.is.asOf = rev
 			return nil

@@ -1,40 +1,108 @@
 package etcdlock
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// near is the largest number of claims that look reads.
+// near is the largest number of claims that a look reads of each range.
 const near = 17
 
-// nearest reads the keys of the last claims in a queue, up to the one created at rev if rev is not
-// 0.
-func nearest(prefix string, rev int64, opts ...clientv3.OpOption) clientv3.Op {
-	return clientv3.OpGet(prefix, append(backwards(rev, opts), clientv3.WithKeysOnly(), clientv3.WithLimit(near))...)
-}
-
-// whole reads all of them, with values and leases.
+// whole reads all claims of a queue, with values and leases, up to the one created at rev if rev is not 0.
 func whole(prefix string, rev int64, opts ...clientv3.OpOption) clientv3.Op {
-	return clientv3.OpGet(prefix, backwards(rev, opts)...)
+	return clientv3.OpGet(prefix, append(backwards(rev, opts), clientv3.WithPrefix())...)
 }
 
 func backwards(rev int64, opts []clientv3.OpOption) []clientv3.OpOption {
-	opts = append(slices.Clone(opts), clientv3.WithPrefix(), clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend))
+	opts = append(slices.Clone(opts), clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend))
 	if rev > 0 {
 		opts = append(opts, clientv3.WithMaxCreateRev(rev))
 	}
 	return opts
 }
 
-// place finds a claim in the result of nearest or whole; sure is false if the result of nearest is
-// not enough.
+// others returns the ranges of keys that a claim of this kind cannot hold the lock with. For a writer
+// it is everything, the claim itself included.
+func (k kind) others(prefix string) (ranges [][2]string) {
+	part := k.part()
+	if part == "" {
+		return [][2]string{{prefix, clientv3.GetPrefixRangeEnd(prefix)}}
+	}
+	ranges = append(ranges, [2]string{prefix, prefix + part})
+	if part != lastPart {
+		ranges = append(ranges, [2]string{prefix + partEnd(part), prefix + partEnd(lastPart)})
+	}
+	return ranges
+}
+
+// reads returns the reads that show the place of a claim of this kind that was created at rev, or is the
+// last if rev is 0: the nearest claims that it must wait for and, for a permit, how many permits there
+// are. With whole they are complete, with values and leases.
+func (k kind) reads(prefix string, rev int64, whole bool, opts ...clientv3.OpOption) (ops []clientv3.Op) {
+	for _, r := range k.others(prefix) {
+		all := append(backwards(rev, opts), clientv3.WithRange(r[1]))
+		if !whole {
+			all = append(all, clientv3.WithKeysOnly(), clientv3.WithLimit(near))
+		}
+		ops = append(ops, clientv3.OpGet(r[0], all...))
+	}
+	if k.mode != driver.Permit {
+		return ops
+	}
+	same := prefix + k.part()
+	if whole {
+		return append(ops, clientv3.OpGet(same, append(backwards(rev, opts), clientv3.WithPrefix(), clientv3.WithKeysOnly())...))
+	}
+	return append(ops, clientv3.OpGet(same, append(slices.Clone(opts), clientv3.WithPrefix(), clientv3.WithCountOnly())...))
+}
+
+// place finds a claim in the answers to reads; sure is false if they are not enough, because they were
+// not whole. The claim was created at rev.
+func (k kind) place(own, prefix string, rev int64, answers []*pb.ResponseOp, whole bool) (p position, sure bool) {
+	if k.part() == "" {
+		return place(own, prefix, rev, answers[0].GetResponseRange().Kvs, whole)
+	}
+	var before []*mvccpb.KeyValue
+	for i := range k.others(prefix) {
+		kvs := answers[i].GetResponseRange().Kvs
+		claims, known := sift(prefix, kvs, whole)
+		if !known || (!whole && len(kvs) == near && len(claims) == 0) {
+			return position{}, false
+		}
+		before = append(before, claims...)
+	}
+	if len(before) > 0 {
+		last := slices.MaxFunc(before, func(a, b *mvccpb.KeyValue) int { return cmp.Compare(a.CreateRevision, b.CreateRevision) })
+		return position{phase: driver.Queued, rev: rev, before: string(last.Key), beforeRev: last.CreateRevision, ahead: len(before)}, true
+	}
+	held := position{phase: driver.Held, rev: rev}
+	if k.mode != driver.Permit {
+		return held, true
+	}
+	same := answers[len(answers)-1].GetResponseRange()
+	switch {
+	case !whole && same.Count <= int64(k.limit):
+		return held, true
+	case !whole:
+		return position{}, false
+	}
+	permits, _ := sift(prefix, same.Kvs, true)
+	if len(permits) <= k.limit {
+		return held, true
+	}
+	return position{phase: driver.Queued, rev: rev, ahead: len(permits) - 1}, true
+}
+
+// place finds a writer among the keys that it must wait for; sure is false if they are not all, and not
+// enough.
 func place(own, prefix string, rev int64, kvs []*mvccpb.KeyValue, whole bool) (p position, sure bool) {
 	all, sure := sift(prefix, kvs, whole)
 	sure = sure && (whole || len(kvs) < near || len(all) > 1)
@@ -48,23 +116,40 @@ func place(own, prefix string, rev int64, kvs []*mvccpb.KeyValue, whole bool) (p
 }
 
 // look reads the place of a claim. A serializable look may be answered by a member that lags
-// behind. Its answer "first" is then true, because a claim that was once the first stays first; any
+// behind. Its answer "held" is then true, because a claim that once held the lock keeps it; any
 // other answer may be out of date.
 func (d *etcdDriver) look(ctx context.Context, c *claim, rev int64, opts ...clientv3.OpOption) (position, error) {
+	p, sure, err := d.lookOnce(ctx, c, rev, false, opts)
+	if err == nil && !sure {
+		p, _, err = d.lookOnce(ctx, c, rev, true, opts)
+	}
+	return p, err
+}
+
+func (d *etcdDriver) lookOnce(ctx context.Context, c *claim, rev int64, whole bool, opts []clientv3.OpOption) (p position, sure bool, err error) {
 	prefix := d.prefixOf(c.key)
-	resp, err := d.client.Do(ctx, nearest(prefix, rev, opts...))
-	if err != nil {
-		return position{}, classify(err)
-	}
-	p, sure := place(c.own, prefix, rev, resp.Get().Kvs, false)
-	if !sure {
-		if resp, err = d.client.Do(ctx, whole(prefix, rev, opts...)); err != nil {
-			return position{}, classify(err)
+	ops := c.kind.reads(prefix, rev, whole, opts...)
+	if c.kind.mode == driver.Exclusive { // it is among what is read
+		resp, err := d.client.Do(ctx, ops[0])
+		if err != nil {
+			return position{}, false, classify(err)
 		}
-		p, _ = place(c.own, prefix, rev, resp.Get().Kvs, true)
+		p, sure = place(c.own, prefix, rev, resp.Get().Kvs, whole)
+		p.asOf = resp.Get().Header.Revision
+		return p, sure, nil
 	}
-	p.asOf = resp.Get().Header.Revision
-	return p, nil
+	own := clientv3.OpGet(c.own, append(slices.Clone(opts), clientv3.WithKeysOnly())...)
+	resp, err := d.client.Txn(ctx).Then(append(ops, own)...).Commit()
+	if err != nil {
+		return position{}, false, classify(err)
+	}
+	answers, last := resp.Responses, len(resp.Responses)-1
+	p, sure = position{phase: driver.Gone}, true
+	if kvs := answers[last].GetResponseRange().Kvs; len(kvs) > 0 && kvs[0].CreateRevision == rev {
+		p, sure = c.kind.place(c.own, prefix, rev, answers[:last], whole)
+	}
+	p.asOf = resp.Header.Revision
+	return p, sure, nil
 }
 
 // A waitQueue holds the claims of this driver that wait for one key. One goroutine serves it: it

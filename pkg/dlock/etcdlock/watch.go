@@ -3,6 +3,7 @@ package etcdlock
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -17,17 +18,29 @@ type queueWatcher struct {
 	watch watch
 	empty time.Time // since when there is no waiter
 
-	looked int64 // the revision of this driver's claim that was looked up last
+	looked int64  // the revision of this driver's claim that was looked up last
+	served *claim // the permit for which deletions are counted
 }
 
-// A watch reports when one key is deleted. It starts at the current revision: etcd delays a watcher
+// A watch reports when a key is deleted, or all keys of a queue. It starts at the current revision: etcd delays a watcher
 // that starts in the past by up to 100 ms.
 type watch struct {
 	key    string
 	events clientv3.WatchChan
 	cancel context.CancelFunc
 	since  int64 // the revision after which it misses nothing; 0 until it has started
-	gone   int64 // the last revision at which the key was deleted
+	gone   int64 // the last revision at which the key was deleted, or one of the keys
+
+	deleted []deletion // of all keys of a queue
+}
+
+// A deletion is that of a key which was created at one revision and deleted at another.
+type deletion struct{ created, at int64 }
+
+// freed returns how many keys were deleted after asOf of those that were created before rev.
+func (w *watch) freed(rev, asOf int64) int {
+	w.deleted = slices.DeleteFunc(w.deleted, func(d deletion) bool { return d.at <= asOf || d.created >= rev })
+	return len(w.deleted)
 }
 
 var errWatchEnded = errors.New("the watch has ended")
@@ -90,6 +103,9 @@ func (s *queueWatcher) over() bool {
 // serve takes one step for a claim. A claim behind another claim of this driver needs no watch: the
 // driver learns of that one's end first. A renewal finds any other change to it.
 func (s *queueWatcher) serve(c *claim, p position) error {
+	if p.before == "" {
+		return s.servePermit(c, p)
+	}
 	if s.isOurs(s.queue.prefix, p.before) {
 		if s.known(p.before, p.beforeRev) {
 			return s.next(0)
@@ -114,9 +130,29 @@ func (s *queueWatcher) serve(c *claim, p position) error {
 	return s.next(0)
 }
 
-func (s *queueWatcher) start(key string) {
+// servePermit takes one step for a permit that waits for other permits only: for any of them, so it counts
+// their deletions.
+func (s *queueWatcher) servePermit(c *claim, p position) error {
+	if s.watch.key != s.queue.prefix {
+		s.stop()
+		s.start(s.queue.prefix, clientv3.WithPrefix(), clientv3.WithPrevKV())
+	}
+	switch w := &s.watch; {
+	case w.since == 0:
+		return s.next(0)
+	case w.since > p.asOf || s.served != c: // deletions were missed, or counted for another claim
+		s.served = c
+		return s.advance(c, 0)
+	case p.ahead-w.freed(p.rev, p.asOf) < c.kind.limit:
+		return s.advance(c, w.gone)
+	}
+	return s.next(0)
+}
+
+func (s *queueWatcher) start(key string, opts ...clientv3.OpOption) {
 	ctx, cancel := context.WithCancel(s.ctx)
-	s.watch = watch{key: key, cancel: cancel, events: s.client.Watch(ctx, key, clientv3.WithCreatedNotify(), clientv3.WithFilterPut())}
+	opts = append(opts, clientv3.WithCreatedNotify(), clientv3.WithFilterPut())
+	s.watch = watch{key: key, cancel: cancel, events: s.client.Watch(ctx, key, opts...)}
 }
 
 func (s *queueWatcher) stop() {
@@ -148,6 +184,9 @@ func (s *queueWatcher) next(within time.Duration) error {
 		}
 		for _, ev := range resp.Events {
 			s.watch.gone = max(s.watch.gone, ev.Kv.ModRevision)
+			if s.watch.key == s.queue.prefix {
+				s.watch.deleted = append(s.watch.deleted, deletion{ev.PrevKv.GetCreateRevision(), ev.Kv.ModRevision})
+			}
 		}
 		return resp.Err()
 	}
@@ -198,5 +237,56 @@ func (s *queueWatcher) advance(c *claim, rev int64) error {
 		}
 	}
 	s.notify(c, p)
+	if p.phase == driver.Held && c.kind.mode == driver.Shared {
+		return s.grantReaders(ctx)
+	}
 	return nil
 }
+
+// grantReaders grants the lock to all readers of this driver before the first claim of another kind, with
+// one call. What it cannot tell, a look at each of them does.
+func (s *queueWatcher) grantReaders(ctx context.Context) error {
+	var readers []*claim
+	s.mu.Lock()
+	for _, c := range s.queue.waiting {
+		if c.kind.mode != driver.Shared {
+			break
+		}
+		readers = append(readers, c)
+	}
+	s.mu.Unlock()
+	if len(readers) < 2 {
+		return nil
+	}
+	part := s.queue.prefix + kind{mode: driver.Shared}.part()
+	oldest := clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend)
+	resp, err := s.client.Txn(ctx).Then(
+		clientv3.OpGet(s.queue.prefix, clientv3.WithRange(part), clientv3.WithKeysOnly(), clientv3.WithLimit(near), oldest),
+		clientv3.OpGet(part, clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithLimit(maxReaders), oldest),
+	).Commit()
+	if err != nil {
+		return err
+	}
+	others := resp.Responses[0].GetResponseRange().Kvs
+	claims, sure := sift(s.queue.prefix, others, false)
+	if !sure || (len(claims) == 0 && len(others) == near) {
+		return nil
+	}
+	stored := map[string]int64{}
+	for _, kv := range resp.Responses[1].GetResponseRange().Kvs {
+		stored[string(kv.Key)] = kv.CreateRevision
+	}
+	for _, c := range readers {
+		s.mu.Lock()
+		rev := c.rev
+		s.mu.Unlock()
+		if rev == 0 || stored[c.own] != rev || (len(claims) > 0 && claims[0].CreateRevision < rev) {
+			return nil
+		}
+		s.notify(c, position{phase: driver.Held, rev: rev, asOf: resp.Header.Revision})
+	}
+	return nil
+}
+
+// maxReaders is how many readers grantReaders reads.
+const maxReaders = 4096
