@@ -76,19 +76,22 @@ func TestRedisConfig(t *testing.T) {
 
 func TestEtcdConfig(t *testing.T) {
 	for field, cfg := range map[string]connector.EtcdConfig{
-		"Endpoints is":         {},
-		"Endpoints[0] is not":  {Endpoints: []string{"http://root:" + password + "@a:1"}},
-		"Endpoints[1] has no":  {Endpoints: []string{"http://a:1", "http://b:2/path"}},
-		"Endpoints[0] is nei":  {Endpoints: []string{"unix://a:1"}},
-		"Endpoints[1] has":     {Endpoints: []string{"https://a:1", "http://b:1"}},
-		"Endpoints[0] is http": {Endpoints: []string{"http://a:1"}, TLS: &connector.TLSConfig{Enabled: true}},
-		"Username":             {Endpoints: []string{"a:1"}, Password: password},
-		"TLS.MinVersion":       {Endpoints: []string{"a:1"}, TLS: &connector.TLSConfig{MinVersion: "1"}},
-		"TLS.CAFile":           {Endpoints: []string{"a:1"}, TLS: &connector.TLSConfig{CAFile: "doc.go"}},
-		"DialTimeout":          {Endpoints: []string{"a:1"}, DialTimeout: 5},
-		"ConnectTimeout":       {Endpoints: []string{"a:1"}, ConnectTimeout: -1},
-		"DialKeepAliveTime":    {Endpoints: []string{"a:1"}, DialKeepAliveTime: -1},
-		"DialKeepAliveTimeout": {Endpoints: []string{"a:1"}, DialKeepAliveTimeout: -1},
+		"Endpoints is":                     {},
+		"Endpoints[0] is not":              {Endpoints: []string{"http://root:" + password + "@a:1"}},
+		"Endpoints[1] has no":              {Endpoints: []string{"http://a:1", "http://b:2/path"}},
+		"Endpoints[0] is nei":              {Endpoints: []string{"ftp://a:1"}},
+		"Endpoints[1] has":                 {Endpoints: []string{"https://a:1", "http://b:1"}},
+		"Endpoints[0] is http":             {Endpoints: []string{"http://a:1"}, TLS: &connector.TLSConfig{Enabled: true}},
+		"Username":                         {Endpoints: []string{"a:1"}, Password: password},
+		"TLS.MinVersion":                   {Endpoints: []string{"a:1"}, TLS: &connector.TLSConfig{MinVersion: "1"}},
+		"TLS.CAFile":                       {Endpoints: []string{"a:1"}, TLS: &connector.TLSConfig{CAFile: "doc.go"}},
+		"DialTimeout":                      {Endpoints: []string{"a:1"}, DialTimeout: 5},
+		"ConnectTimeout":                   {Endpoints: []string{"a:1"}, ConnectTimeout: -1},
+		"DialKeepAliveTime":                {Endpoints: []string{"a:1"}, DialKeepAliveTime: -1},
+		"DialKeepAliveTimeout":             {Endpoints: []string{"a:1"}, DialKeepAliveTimeout: -1},
+		"AutoSyncInterval":                 {Endpoints: []string{"a:1"}, AutoSyncInterval: 5},
+		"Endpoints[0] is not the absolute": {Endpoints: []string{"unix://a:1"}},
+		"Endpoints[0] is unix":             {Endpoints: []string{"unix:///run/etcd"}, TLS: &connector.TLSConfig{Enabled: true}},
 	} {
 		t.Run(field, func(t *testing.T) {
 			_, err := connector.NewEtcd(&cfg)

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
+	"strings"
 	"sync"
 	"time"
 
@@ -62,7 +63,11 @@ func (d *dialer) explain(ctx context.Context, addrs []string) error {
 }
 
 func (d *dialer) probe(ctx context.Context, addr string) error {
-	conn, err := d.dial(ctx, "tcp", addr)
+	network := "tcp"
+	if strings.HasPrefix(addr, "/") {
+		network = "unix"
+	}
+	conn, err := d.dial(ctx, network, addr)
 	if err != nil {
 		return err
 	}

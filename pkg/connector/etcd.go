@@ -79,6 +79,7 @@ func newEtcdClient(cfg *EtcdConfig, secure *tls.Config, o *options) (*clientv3.C
 		DialTimeout:          cfg.DialTimeout,
 		DialKeepAliveTime:    cfg.DialKeepAliveTime,
 		DialKeepAliveTimeout: cfg.DialKeepAliveTimeout,
+		AutoSyncInterval:     cfg.AutoSyncInterval,
 		Logger:               zapLogger(o.log),
 		DialOptions: []grpc.DialOption{
 			grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect, MinConnectTimeout: cfg.DialTimeout}),

@@ -1,6 +1,7 @@
 package connector
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -13,8 +14,9 @@ import (
 // EtcdConfig says where etcd is and how to reach it. Zero fields mean the defaults named below. Its
 // output in any format hides the password.
 type EtcdConfig struct {
-	// Endpoints are all members: host:port, or with http:// or https:// in front, the same for all.
-	// https without TLS means TLS with the system's certificate authorities.
+	// Endpoints are all members: host:port, or with http:// or https:// in front, or unix:// or
+	// unixs:// and the absolute path of a socket, the same for all. https or unixs without TLS means TLS
+	// with the system's certificate authorities. DiscoverEtcd finds them by DNS.
 	Endpoints []string `json:"endpoints" yaml:"endpoints" mapstructure:"endpoints" env:"ENDPOINTS"`
 	// Username and Password are set together or not at all.
 	Username string `json:"username" yaml:"username" mapstructure:"username" env:"USERNAME"`
@@ -30,6 +32,9 @@ type EtcdConfig struct {
 	DialKeepAliveTimeout time.Duration `json:"dial_keep_alive_timeout" yaml:"dial_keep_alive_timeout" mapstructure:"dial_keep_alive_timeout" env:"DIAL_KEEP_ALIVE_TIMEOUT"`
 	// ConnectTimeout limits Connect and HealthCheck. The default is 5 s.
 	ConnectTimeout time.Duration `json:"connect_timeout" yaml:"connect_timeout" mapstructure:"connect_timeout" env:"CONNECT_TIMEOUT"`
+	// AutoSyncInterval is how often the client asks the cluster for its members, and uses the addresses
+	// that they advertise from then on. 0 means never.
+	AutoSyncInterval time.Duration `json:"auto_sync_interval" yaml:"auto_sync_interval" mapstructure:"auto_sync_interval" env:"AUTO_SYNC_INTERVAL"`
 }
 
 func (c *EtcdConfig) withDefaults() EtcdConfig {
@@ -62,6 +67,7 @@ func (c *EtcdConfig) Validate() error {
 	return checkSpans(
 		span{"DialTimeout", c.DialTimeout}, span{"ConnectTimeout", c.ConnectTimeout},
 		span{"DialKeepAliveTime", c.DialKeepAliveTime}, span{"DialKeepAliveTimeout", c.DialKeepAliveTimeout},
+		span{"AutoSyncInterval", c.AutoSyncInterval},
 	)
 }
 
@@ -75,19 +81,30 @@ func (c *EtcdConfig) checkEndpoints() error {
 	for i, e := range c.Endpoints {
 		field := fmt.Sprintf("Endpoints[%d]", i)
 		scheme, addr := splitEndpoint(e)
-		if err := checkAddr(addr); err != nil {
+		if err := checkEndpoint(scheme, addr); err != nil {
 			return invalid(field, "%w", err)
 		}
 		switch {
-		case scheme != "" && scheme != "http" && scheme != "https":
-			return invalid(field, "is neither http nor https")
 		case scheme != first:
 			return invalid(field, "has another scheme than the first one")
-		case scheme == "http" && c.TLS.on():
-			return invalid(field, "is http, though TLS is set")
+		case (scheme == "http" || scheme == "unix") && c.TLS.on():
+			return invalid(field, "is %s, though TLS is set", scheme)
 		}
 	}
 	return nil
+}
+
+func checkEndpoint(scheme, addr string) error {
+	switch scheme {
+	case "", "http", "https":
+		return checkAddr(addr)
+	case "unix", "unixs":
+		if !strings.HasPrefix(addr, "/") || strings.ContainsAny(addr, "?#\x00") {
+			return errors.New("is not the absolute path of a socket")
+		}
+		return nil
+	}
+	return errors.New("is neither http nor https, nor unix nor unixs")
 }
 
 func splitEndpoint(e string) (scheme, addr string) {
@@ -109,7 +126,8 @@ func (c *EtcdConfig) addrs() []string {
 
 // secure reports whether connections must be encrypted.
 func (c *EtcdConfig) secure() bool {
-	return c.TLS.on() || strings.HasPrefix(c.Endpoints[0], "https:")
+	scheme, _ := splitEndpoint(c.Endpoints[0])
+	return c.TLS.on() || scheme == "https" || scheme == "unixs"
 }
 
 type shownEtcd EtcdConfig // has no methods

@@ -1,8 +1,13 @@
 package connector_test
 
 import (
+	"context"
 	"errors"
+	"io"
+	"net"
+	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -173,4 +178,61 @@ func TestEtcdContext(t *testing.T) {
 	testContext(t, func(addr string) conn {
 		return newEtcd(t, connector.EtcdConfig{Endpoints: []string{addr}, ConnectTimeout: long})
 	})
+}
+
+// etcd behind a socket of this host, which may be there later.
+func TestEtcdOnASocket(t *testing.T) {
+	t.Parallel()
+	server := testenv.Etcd(t)
+	path := filepath.Join(t.TempDir(), "etcd")
+	c := newEtcd(t, connector.EtcdConfig{Endpoints: []string{"unix://" + path}, ConnectTimeout: long})
+	err := c.Connect(t.Context())
+	if !errors.Is(err, connector.ErrUnreachable) || !errors.Is(err, syscall.ENOENT) {
+		t.Errorf("without a socket: %v", err)
+	}
+	forward(t, path, server.Addr())
+	testenv.Eventually(t, patience, "it is reached", func() bool { return c.Connect(t.Context()) == nil })
+	lockOnce(t, func() (*dlock.Client, error) { return dlock.NewEtcd(c, &dlock.Config{}) })
+}
+
+// forward passes the connections to a socket on to an address.
+func forward(t *testing.T, path, addr string) {
+	t.Helper()
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(func() { cancel(); _ = listener.Close(); wg.Wait() })
+	wg.Go(func() {
+		for {
+			in, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			out, err := net.Dial("tcp", addr)
+			if err != nil {
+				_ = in.Close()
+				continue
+			}
+			stop := context.AfterFunc(ctx, func() { _, _ = in.Close(), out.Close() })
+			wg.Go(func() { _, _ = io.Copy(out, in); _ = out.Close() })
+			wg.Go(func() { _, _ = io.Copy(in, out); _ = in.Close(); stop() })
+		}
+	})
+}
+
+// A client that knows one member finds the others, and goes on without the first.
+func TestEtcdFindsItsMembers(t *testing.T) {
+	t.Parallel()
+	cluster := testenv.EtcdCluster(t)
+	all := cluster.Endpoints()
+	c := newEtcd(t, connector.EtcdConfig{Endpoints: all[:1], AutoSyncInterval: 50 * time.Millisecond, ConnectTimeout: long})
+	mustConnect(t, c)
+	testenv.Eventually(t, patience, "all members are known", func() bool { return len(c.Client().Endpoints()) == len(all) })
+	if err := cluster.Nodes()[0].Kill(); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Eventually(t, patience, "the others serve", func() bool { return c.HealthCheck(t.Context()) == nil })
 }

@@ -22,7 +22,7 @@ func TestConfigIsReadBack(t *testing.T) {
 		Log:   clog.Config{Level: "debug", Format: "json", AddSource: true},
 		Redis: &connector.RedisConfig{Addrs: []string{"a:1", "b:1"}, Cluster: true, PoolSize: 7, DialTimeout: 750 * time.Millisecond, ReadTimeout: time.Second, WriteTimeout: 2 * time.Second, ConnectTimeout: time.Minute, TLS: tls},
 		Etcd: &connector.EtcdConfig{
-			TLS: tls, Endpoints: []string{"https://a:1"}, DialTimeout: time.Second, DialKeepAliveTime: 11 * time.Second, DialKeepAliveTimeout: 1500 * time.Millisecond, ConnectTimeout: 3 * time.Second,
+			TLS: tls, Endpoints: []string{"https://a:1"}, DialTimeout: time.Second, DialKeepAliveTime: 11 * time.Second, DialKeepAliveTimeout: 1500 * time.Millisecond, ConnectTimeout: 3 * time.Second, AutoSyncInterval: time.Minute,
 		},
 		Redlock: &connector.RedlockConfig{Addrs: []string{"a:1", "b:1", "c:1"}, DB: 3, TLS: tls, DialTimeout: time.Second, ConnectTimeout: 90 * time.Second},
 		File:    &container.FileConfig{Dir: "/tmp/x", Shared: true, Network: true},
