@@ -135,8 +135,11 @@ func (s *submission) isStored(kvs []*mvccpb.KeyValue) bool {
 // send stores a claim. It first assumes that the key is free, which is cheapest if it is; for a
 // busy key it puts the claim at the end of the queue at once.
 func (d *etcdDriver) send(ctx context.Context, s submission) (position, error) {
-	if s.wait && s.busy {
+	switch isPermit := s.kind.mode == driver.Permit; { // which may share the lock with others
+	case s.wait && (s.busy || isPermit):
 		return d.enqueue(ctx, s)
+	case isPermit:
+		return d.try(ctx, s)
 	}
 	free := []clientv3.Cmp{created(s.tombstone, 0), clientv3.Compare(clientv3.CreateRevision(s.prefix).WithPrefix(), "=", 0)}
 	if s.kind.mode == driver.Shared { // other readers do not matter
@@ -162,7 +165,11 @@ func (d *etcdDriver) send(ctx context.Context, s submission) (position, error) {
 // try finds out why a claim that does not wait was not stored. A permit may still fit: it is stored if
 // no other claim has been stored since the permits were counted.
 func (d *etcdDriver) try(ctx context.Context, s submission) (position, error) {
+	begun := time.Now()
 	for range maxTries {
+		if time.Since(begun) > tryTime {
+			break
+		}
 		resp, err := d.kv.Txn(ctx).Then(append(s.kind.probes(s.prefix), clientv3.OpGet(s.own), clientv3.OpGet(s.tombstone, clientv3.WithCountOnly()))...).Commit()
 		if err != nil {
 			return position{}, classify(err)
@@ -190,18 +197,21 @@ func (d *etcdDriver) try(ctx context.Context, s submission) (position, error) {
 	return d.tryAmongStrangers(ctx, s)
 }
 
-// maxTries is how often a permit that does not wait is tried while others come: each time at least one of
-// them has been stored.
-const maxTries = 32
+// maxTries is how often a permit that does not wait is tried while others come, and tryTime for how long. Each time
+// at least one of the others has been stored.
+const (
+	maxTries = 32
+	tryTime  = 300 * time.Millisecond
+)
 
-// probes returns reads that show whether a new claim would have to wait. They do not sort, so the server
-// reads no more than it sends.
+// probes returns reads that show whether a new claim would have to wait. They do not sort, so the server reads no
+// value that it does not send; it still counts the keys.
 func (k kind) probes(prefix string) (ops []clientv3.Op) {
 	for _, r := range k.others(prefix) {
 		ops = append(ops, clientv3.OpGet(r[0], clientv3.WithRange(r[1]), clientv3.WithKeysOnly(), clientv3.WithLimit(near)))
 	}
 	if k.mode == driver.Permit {
-		ops = append(ops, clientv3.OpGet(prefix+k.part(), clientv3.WithPrefix(), clientv3.WithCountOnly()))
+		ops = append(ops, clientv3.OpGet(prefix+k.part(), clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithLimit(int64(k.limit)+near)))
 	}
 	return ops
 }
@@ -217,8 +227,13 @@ func (k kind) blocked(prefix string, answers []*pb.ResponseOp) (blocked, sure bo
 		}
 		sure = sure && known && len(kvs) < near
 	}
-	if k.mode == driver.Permit && answers[len(answers)-1].GetResponseRange().Count >= int64(k.limit) {
-		return true, true
+	if k.mode == driver.Permit {
+		kvs := answers[len(answers)-1].GetResponseRange().Kvs
+		permits, _ := sift(prefix, kvs, true)
+		if len(permits) >= k.limit {
+			return true, true
+		}
+		sure = sure && len(kvs) < k.limit+near
 	}
 	return false, sure
 }

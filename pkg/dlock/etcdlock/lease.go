@@ -189,6 +189,7 @@ func (d *etcdDriver) sweep(l *lease) {
 			continue
 		}
 		c.swept, c.sweeping = true, true
+		d.leaveQueue(c) // it is not served any more
 		ref := driver.Ref{Key: c.key, ID: c.id, TTL: l.ttl, Unanswered: true}
 		d.work.Go(func() {
 			ctx, cancel := context.WithTimeout(d.ctx, time.Second)

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -272,8 +273,41 @@ func TestAdminModes(t *testing.T) {
 	if len(claims) != 2 || claims[0].Limit != 1 || claims[0].Mode != dlock.ModePermit || claims[1].Phase != dlock.PhaseQueued {
 		t.Errorf("the permits are %v", claims)
 	}
+	// A waiter that is evicted asks again at once, behind nobody.
+	first, err := openDriver(t, dial(t, server.Endpoint())).(driver.Admin).Inspect(t.Context(), "gpu")
+	check(t, err)
+	st, err := openDriver(t, dial(t, server.Endpoint())).(driver.Admin).Evict(t.Context(), "gpu", first[1].ID, 0)
+	if err != nil || st.Phase != driver.Queued {
+		t.Errorf("a waiter is evicted: %v, %v", st.Phase, err)
+	}
+	testenv.Eventually(t, patience, "it waits again", func() bool {
+		again := storedClaims(t, direct, "gpu")
+		return len(again) == 2 && !strings.Contains(string(again[1].Value)+string(again[0].Value), first[1].ID)
+	})
 	unlock(t, permit)
 	unlock(t, granted(t, queued).guard)
+}
+
+// Other data below the name of a lock, which looks like a permit, is not counted.
+func TestPermitsAmongStrangers(t *testing.T) {
+	t.Parallel()
+	server := testenv.Etcd(t)
+	direct := dial(t, server.Endpoint())
+	for _, name := range []string{"k/p1-config", "k/p1-", "k/p1-abc", "k/p01-abc-dlock0", "k/r-", "k/r-abc", "k/p-1-dlock0"} {
+		_, err := direct.Put(t.Context(), name, "data of another program")
+		check(t, err)
+	}
+	c, other := locksAt(t, server.Endpoint()), locksAt(t, server.Endpoint())
+	for range 2 {
+		g := tryAcquire(t, c, "k", dlock.WithPermits(1))
+		_, err := other.TryAcquire(t.Context(), "k", dlock.WithPermits(1))
+		wantError(t, err, dlock.ErrLockHeldByOther)
+		waiter := startWait(t, other, direct, "k", dlock.WithPermits(1))
+		unlock(t, g)
+		unlock(t, granted(t, waiter).guard)
+		unlock(t, tryAcquire(t, other, "k", dlock.WithShared()))
+		unlock(t, tryAcquire(t, other, "k"))
+	}
 }
 
 // Permits that do not wait are never refused while one is free, and never granted beyond the limit.

@@ -40,7 +40,7 @@ func (d *etcdDriver) Release(ctx context.Context, r driver.Ref) (driver.State, e
 			return d.delete(ctx, c)
 		case c != nil && c.kind.mode == driver.Exclusive:
 			return d.remove(ctx, c, r)
-		case c != nil && d.revOf(c) != 0:
+		case c != nil:
 			return d.removeJoint(ctx, c, r)
 		}
 		return d.removeUnknown(ctx, r)
@@ -139,29 +139,27 @@ func (d *etcdDriver) removeJoint(ctx context.Context, c *claim, r driver.Ref) (d
 	d.mu.Lock()
 	phase, rev := c.phase, c.rev
 	d.mu.Unlock()
-	then := append([]clientv3.Op{clientv3.OpDelete(c.own)}, tombstone...)
 	var reads []clientv3.Op
-	if phase != driver.Held { // else it is still held, if it is there
-		reads = c.kind.reads(prefix, rev, true)
+	if phase == driver.Queued { // one that holds the lock keeps it; of one that was not answered, nothing is known
+		reads = c.kind.reads(prefix, rev, false)
 	}
-	resp, err := d.client.Txn(ctx).If(created(c.own, rev)).Then(append(reads, then...)...).Else(tombstone...).Commit()
+	resp, err := d.client.Txn(ctx).If(d.still(c)).
+		Then(slices.Concat(reads, []clientv3.Op{clientv3.OpDelete(c.own)}, tombstone)...).
+		Else(tombstone...).
+		Commit()
 	if err != nil {
 		return driver.Unknown, classify(err)
 	}
 	if !resp.Succeeded {
 		return driver.Gone, nil
 	}
-	if phase != driver.Held {
-		p, _ := c.kind.place(c.own, prefix, rev, resp.Responses[:len(reads)], true)
-		phase = p.phase
+	if phase == driver.Queued {
+		p, sure := c.kind.place(c.own, prefix, rev, resp.Responses[:len(reads)], false)
+		if sure {
+			phase = p.phase
+		}
 	}
-	return phase, nil
-}
-
-func (d *etcdDriver) revOf(c *claim) int64 {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return c.rev
+	return max(phase, driver.Queued), nil
 }
 
 // handOver grants the key to the next claim if it is a waiting claim of this driver.
@@ -175,26 +173,26 @@ func (d *etcdDriver) handOver(next *mvccpb.KeyValue, rev int64) {
 	}
 }
 
-// removeUnknown releases a claim that this driver did not submit, or not under this key.
+// removeUnknown releases a claim that this driver did not submit, or not under this key. The tombstone comes
+// first, so that a submission which is still under way is either refused by it or found.
 func (d *etcdDriver) removeUnknown(ctx context.Context, r driver.Ref) (driver.Phase, error) {
-	found, err := d.find(ctx, r.Key, r.ID)
-	if err != nil {
-		return driver.Unknown, classify(err)
-	}
 	tombstone, err := d.tombstone(ctx, r)
 	if err != nil {
 		return driver.Unknown, unsent(err)
 	}
-	if found.kv == nil {
-		if len(tombstone) > 0 {
-			_, err = d.client.Do(ctx, tombstone[0])
+	if len(tombstone) > 0 {
+		if _, err = d.client.Do(ctx, tombstone[0]); err != nil {
+			return driver.Unknown, classify(err)
 		}
-		return driver.Gone, classify(err)
 	}
-	resp, err := d.client.Txn(ctx).If(createdAt(found.kv)).
-		Then(append(tombstone, clientv3.OpDelete(string(found.kv.Key)))...).
-		Else(tombstone...).
-		Commit()
+	found, err := d.find(ctx, r.Key, r.ID)
+	if err != nil {
+		return driver.Unknown, classify(err)
+	}
+	if found.kv == nil {
+		return driver.Gone, nil
+	}
+	resp, err := d.client.Txn(ctx).If(createdAt(found.kv)).Then(clientv3.OpDelete(string(found.kv.Key))).Commit()
 	if err != nil {
 		return driver.Unknown, classify(err)
 	}

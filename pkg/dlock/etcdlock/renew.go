@@ -94,7 +94,14 @@ func (r *renewal) sort(refs []driver.Ref) (visits []*visit, leases []*lease) {
 		c.seen = r.sent // the claim is in use, whatever the result of this call
 		v := &visit{claim: c, index: i, was: c.position, target: seconds(ref.TTL)}
 		v.unsure = c.other != nil
-		v.near = c.phase != driver.Held && (c.before == "" || (c.kind.mode == driver.Exclusive && c.ahead < near))
+		c.queueTTL = ref.QueueTTL
+		switch {
+		case c.phase == driver.Held:
+		case c.kind.mode == driver.Permit && c.before == "":
+			v.near = d.isFirst(c) // the others cannot have the lock before it
+		default:
+			v.near = c.before == "" || (c.kind.mode == driver.Exclusive && c.ahead < near)
+		}
 		visits = append(visits, v)
 		keep(c.lease)
 		keep(c.other)
@@ -136,6 +143,8 @@ func (v *visit) ops(d *etcdDriver) []clientv3.Op {
 		return []clientv3.Op{own}
 	case v.near:
 		return append([]clientv3.Op{own}, v.kind.reads(d.prefixOf(v.key), v.was.rev, false)...)
+	case v.was.before == "":
+		return []clientv3.Op{own}
 	}
 	return []clientv3.Op{own, clientv3.OpGet(v.was.before, clientv3.WithKeysOnly())}
 }
@@ -193,6 +202,9 @@ func (r *renewal) take(ctx context.Context, v *visit, answers []*pb.ResponseOp, 
 	var err error
 	switch {
 	case v.was.phase == driver.Held:
+		v.is = v.was
+		return nil
+	case len(answers) == 1 && v.was.phase == driver.Queued && !v.near: // a permit behind another waiter of this driver
 		v.is = v.was
 		return nil
 	case len(answers) == 1:

@@ -44,8 +44,8 @@ func (k kind) others(prefix string) (ranges [][2]string) {
 }
 
 // reads returns the reads that show the place of a claim of this kind that was created at rev, or is the
-// last if rev is 0: the nearest claims that it must wait for and, for a permit, how many permits there
-// are. With whole they are complete, with values and leases.
+// last if rev is 0: the nearest claims that it must wait for and, for a permit, the permits before it or,
+// if rev is 0, their number. With whole, the claims that it must wait for are complete, with values and leases.
 func (k kind) reads(prefix string, rev int64, whole bool, opts ...clientv3.OpOption) (ops []clientv3.Op) {
 	for _, r := range k.others(prefix) {
 		all := append(backwards(rev, opts), clientv3.WithRange(r[1]))
@@ -57,15 +57,15 @@ func (k kind) reads(prefix string, rev int64, whole bool, opts ...clientv3.OpOpt
 	if k.mode != driver.Permit {
 		return ops
 	}
-	same := prefix + k.part()
-	if whole {
-		return append(ops, clientv3.OpGet(same, append(backwards(rev, opts), clientv3.WithPrefix(), clientv3.WithKeysOnly())...))
+	same := append(slices.Clone(opts), clientv3.WithPrefix(), clientv3.WithCountOnly())
+	if rev > 0 { // a count includes those behind it
+		same = append(backwards(rev, opts), clientv3.WithPrefix(), clientv3.WithKeysOnly())
 	}
-	return append(ops, clientv3.OpGet(same, append(slices.Clone(opts), clientv3.WithPrefix(), clientv3.WithCountOnly())...))
+	return append(ops, clientv3.OpGet(prefix+k.part(), same...))
 }
 
-// place finds a claim in the answers to reads; sure is false if they are not enough, because they were
-// not whole. The claim was created at rev.
+// place finds a claim in the answers to reads; sure is false if they are not enough: because they were not whole,
+// or because a number of permits may include other data. The claim was created at rev.
 func (k kind) place(own, prefix string, rev int64, answers []*pb.ResponseOp, whole bool) (p position, sure bool) {
 	if k.part() == "" {
 		return place(own, prefix, rev, answers[0].GetResponseRange().Kvs, whole)
@@ -88,15 +88,12 @@ func (k kind) place(own, prefix string, rev int64, answers []*pb.ResponseOp, who
 		return held, true
 	}
 	same := answers[len(answers)-1].GetResponseRange()
-	switch {
-	case !whole && same.Count <= int64(k.limit):
-		return held, true
-	case !whole:
-		return position{}, false
-	}
 	permits, _ := sift(prefix, same.Kvs, true)
-	if len(permits) <= k.limit {
+	switch {
+	case same.Count <= int64(k.limit), len(permits) > 0 && len(permits) <= k.limit:
 		return held, true
+	case len(permits) == 0: // they were only counted
+		return position{}, false
 	}
 	return position{phase: driver.Queued, rev: rev, ahead: len(permits) - 1}, true
 }
@@ -177,6 +174,12 @@ func (q *waitQueue) poke() {
 func (d *etcdDriver) waits(key string) bool {
 	q := d.queues[key]
 	return q != nil && len(q.waiting) > 0
+}
+
+// isFirst reports whether a claim is the first of this driver that waits for its key. The caller holds mu.
+func (d *etcdDriver) isFirst(c *claim) bool {
+	q := d.queues[c.key]
+	return q == nil || len(q.waiting) == 0 || q.waiting[0] == c
 }
 
 // known reports whether a claim of this driver exists, as far as the driver knows.

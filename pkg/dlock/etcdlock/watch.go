@@ -3,6 +3,7 @@ package etcdlock
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"time"
 
@@ -20,6 +21,7 @@ type queueWatcher struct {
 
 	looked int64  // the revision of this driver's claim that was looked up last
 	served *claim // the permit for which deletions are counted
+	vain   time.Time
 }
 
 // A watch reports when a key is deleted, or all keys of a queue. It starts at the current revision: etcd delays a watcher
@@ -36,6 +38,11 @@ type watch struct {
 
 // A deletion is that of a key which was created at one revision and deleted at another.
 type deletion struct{ created, at int64 }
+
+// hasDeleted reports whether the key that was created at rev was deleted.
+func (w *watch) hasDeleted(rev int64) bool {
+	return slices.ContainsFunc(w.deleted, func(d deletion) bool { return d.created == rev })
+}
 
 // freed returns how many keys were deleted after asOf of those that were created before rev.
 func (w *watch) freed(rev, asOf int64) int {
@@ -140,7 +147,7 @@ func (s *queueWatcher) servePermit(c *claim, p position) error {
 	switch w := &s.watch; {
 	case w.since == 0:
 		return s.next(0)
-	case w.since > p.asOf || s.served != c: // deletions were missed, or counted for another claim
+	case w.since > p.asOf || s.served != c || w.hasDeleted(p.rev): // deletions were missed, or counted for another claim
 		s.served = c
 		return s.advance(c, 0)
 	case p.ahead-w.freed(p.rev, p.asOf) < c.kind.limit:
@@ -184,14 +191,20 @@ func (s *queueWatcher) next(within time.Duration) error {
 		}
 		for _, ev := range resp.Events {
 			s.watch.gone = max(s.watch.gone, ev.Kv.ModRevision)
-			if s.watch.key == s.queue.prefix {
+			if s.watch.key == s.queue.prefix && s.served != nil {
 				s.watch.deleted = append(s.watch.deleted, deletion{ev.PrevKv.GetCreateRevision(), ev.Kv.ModRevision})
 			}
+		}
+		if len(s.watch.deleted) > maxDeletions { // counted for nobody
+			s.watch.deleted, s.served = nil, nil
 		}
 		return resp.Err()
 	}
 	return nil
 }
+
+// maxDeletions is how many deletions are kept.
+const maxDeletions = 4096
 
 // lookTimeout is how long a look without a caller may take.
 const lookTimeout = time.Second
@@ -237,56 +250,82 @@ func (s *queueWatcher) advance(c *claim, rev int64) error {
 		}
 	}
 	s.notify(c, p)
-	if p.phase == driver.Held && c.kind.mode == driver.Shared {
-		return s.grantReaders(ctx)
+	if p.phase == driver.Held && c.kind.mode != driver.Exclusive {
+		return s.grantOthers(ctx, c.kind)
 	}
 	return nil
 }
 
-// grantReaders grants the lock to all readers of this driver before the first claim of another kind, with
-// one call. What it cannot tell, a look at each of them does.
-func (s *queueWatcher) grantReaders(ctx context.Context) error {
-	var readers []*claim
+// grantOthers grants the lock to the next waiters of this driver that hold it as well, after a reader or a
+// permit was granted: with one call for all of them. What it cannot tell, a look at each of them does.
+func (s *queueWatcher) grantOthers(ctx context.Context, k kind) error {
+	var waiting []*claim
 	s.mu.Lock()
 	for _, c := range s.queue.waiting {
-		if c.kind.mode != driver.Shared {
+		if c.kind != k || c.rev == 0 {
 			break
 		}
-		readers = append(readers, c)
+		waiting = append(waiting, c)
+	}
+	var first, last int64
+	if len(waiting) > 0 {
+		first, last = waiting[0].rev, waiting[len(waiting)-1].rev
 	}
 	s.mu.Unlock()
-	if len(readers) < 2 {
+	if len(waiting) < 2 || time.Since(s.vain) < vainPause {
 		return nil
 	}
-	part := s.queue.prefix + kind{mode: driver.Shared}.part()
-	oldest := clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend)
-	resp, err := s.client.Txn(ctx).Then(
-		clientv3.OpGet(s.queue.prefix, clientv3.WithRange(part), clientv3.WithKeysOnly(), clientv3.WithLimit(near), oldest),
-		clientv3.OpGet(part, clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithLimit(maxReaders), oldest),
-	).Commit()
+	var ops []clientv3.Op
+	oldest := []clientv3.OpOption{clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend), clientv3.WithMaxCreateRev(last), clientv3.WithKeysOnly()}
+	for _, r := range k.others(s.queue.prefix) {
+		ops = append(ops, clientv3.OpGet(r[0], append(slices.Clone(oldest), clientv3.WithRange(r[1]), clientv3.WithLimit(near))...))
+	}
+	same := append(slices.Clone(oldest), clientv3.WithPrefix(), clientv3.WithLimit(maxOthers))
+	if k.mode == driver.Shared {
+		same = append(same, clientv3.WithMinCreateRev(first)) // a permit counts those before it
+	}
+	resp, err := s.client.Txn(ctx).Then(append(ops, clientv3.OpGet(s.queue.prefix+k.part(), same...))...).Commit()
 	if err != nil {
 		return err
 	}
-	others := resp.Responses[0].GetResponseRange().Kvs
-	claims, sure := sift(s.queue.prefix, others, false)
-	if !sure || (len(claims) == 0 && len(others) == near) {
-		return nil
+	end, granted := int64(math.MaxInt64), 0 // of the claims before the first of another kind
+	for _, r := range resp.Responses[:len(ops)] {
+		kvs := r.GetResponseRange().Kvs
+		claims, sure := sift(s.queue.prefix, kvs, false)
+		if !sure || (len(claims) == 0 && len(kvs) == near) {
+			s.vain = time.Now()
+			return nil
+		}
+		if len(claims) > 0 {
+			end = min(end, claims[0].CreateRevision)
+		}
 	}
 	stored := map[string]int64{}
-	for _, kv := range resp.Responses[1].GetResponseRange().Kvs {
-		stored[string(kv.Key)] = kv.CreateRevision
+	permits, _ := sift(s.queue.prefix, resp.Responses[len(ops)].GetResponseRange().Kvs, true)
+	for i, kv := range permits {
+		if kv.CreateRevision < end && (k.mode == driver.Shared || i < k.limit) {
+			stored[string(kv.Key)] = kv.CreateRevision
+		}
 	}
-	for _, c := range readers {
+	for _, c := range waiting {
 		s.mu.Lock()
 		rev := c.rev
 		s.mu.Unlock()
-		if rev == 0 || stored[c.own] != rev || (len(claims) > 0 && claims[0].CreateRevision < rev) {
-			return nil
+		if stored[c.own] != rev {
+			break
 		}
+		granted++
 		s.notify(c, position{phase: driver.Held, rev: rev, asOf: resp.Header.Revision})
+	}
+	if granted == 0 {
+		s.vain = time.Now()
 	}
 	return nil
 }
 
-// maxReaders is how many readers grantReaders reads.
-const maxReaders = 4096
+const (
+	// maxOthers is how many claims grantOthers reads.
+	maxOthers = 4096
+	// vainPause is how long grantOthers is not tried again after it was in vain.
+	vainPause = 200 * time.Millisecond
+)
