@@ -300,6 +300,8 @@ type watchedLate struct {
 	late driver.LateReleaser
 }
 
+func (w *watchedLate) SendReleases() { w.late.SendReleases() }
+
 func (w *watchedLate) ReleaseLater(r driver.Ref, done func(driver.State, error)) {
 	w.sim.releases(r)
 	w.late.ReleaseLater(r, done)

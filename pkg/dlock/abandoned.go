@@ -79,6 +79,9 @@ func (c *Client) awaitAbandoned(ctx context.Context, key string, longest time.Du
 	if k == nil {
 		return nil
 	}
+	if c.late != nil {
+		c.late.SendReleases()
+	}
 	timeout := abandonedTimeout
 	if at, ok := ctx.Deadline(); ok {
 		timeout = min(timeout, time.Until(at)/4)

@@ -3,6 +3,7 @@ package dlock
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
@@ -30,8 +31,14 @@ func (c *Client) releaseAsync(ctx context.Context, g *Guard) {
 
 // releaseLater is releaseEnded for a Guard whose Unlock has returned.
 func (c *Client) releaseLater(ctx context.Context, g *Guard, unanswered bool) {
-	err := c.releaseEnded(ctx, g, unanswered)
-	c.reportAsync(ctx, g, err)
+	err := error(nil)
+	defer func() {
+		if p := recover(); p != nil { // of a hook of the backend's client: no caller is left to recover from it
+			err = fmt.Errorf("%w: a hook panicked: %v", ErrUnknownOutcome, p)
+		}
+		c.reportAsync(ctx, g, err)
+	}()
+	err = c.releaseEnded(ctx, g, unanswered)
 }
 
 // reportAsync reports how a release ended after its Unlock had returned, also to calls that wait for it.

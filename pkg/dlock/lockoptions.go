@@ -62,8 +62,9 @@ func WithMargin(margin time.Duration) LockOption {
 // then, and nothing else can be done with the lock, but others may get it a little later. Unlock
 // reports a loss that was known before. A loss that the answer shows is counted and logged, and a
 // release that fails is logged and continues in the background, as without this option. A later
-// TryLock of this Client for the same key waits for the answer, so that it does not find the old lock.
-// Close waits for all answers. Memory and files answer at once, so there the option changes nothing.
+// TryLock of this Client for the same key waits for the answer, for up to 200 ms, so that it does not find
+// the old lock. Close waits for all answers. Memory and files answer at once, so there the option gains
+// nothing.
 func WithAsyncUnlock() LockOption {
 	return func(s *lockSettings) { s.asyncUnlock = true }
 }

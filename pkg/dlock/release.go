@@ -99,7 +99,7 @@ type unlockResult uint8
 const (
 	notHeld       unlockResult = iota // nothing: the Guard had ended before
 	nothingToSend                     // nothing: the lock was handed to a local waiter, or lingers
-	mustRelease                       // the caller must release the claim, and then call leave
+	mustRelease                       // the caller must release the claim
 )
 
 // endLocally ends a Guard in this process.

@@ -114,11 +114,12 @@ type HolderFinder interface {
 // A LateReleaser is a Driver that can send a release together with the next call.
 type LateReleaser interface {
 	// ReleaseLater is Release, but does not wait for the answer: it calls done with it, once, on any
-	// goroutine. done does not block. The request may be delayed by less than a millisecond, to be
-	// sent with the next call. If the backend can, it carries out an Acquire that begins after
-	// ReleaseLater has returned after it. An error may have any class; nothing was retried. Close
-	// ends releases that are not answered.
+	// goroutine. done does not block. The request may be delayed for a moment, to be sent with the next
+	// call. If the backend can, it carries out an Acquire that begins after ReleaseLater has returned after
+	// it. An error may have any class; nothing was retried. Close ends releases that are not answered.
 	ReleaseLater(r Ref, done func(State, error))
+	// SendReleases sends the releases that are delayed, because a caller waits for them.
+	SendReleases()
 }
 
 // A Checker is a Driver that can check whether its server's settings are safe for locks. Check
@@ -168,7 +169,7 @@ type State struct {
 	// Ahead is how many claims are before a Queued one, including the holders. It is a hint.
 	Ahead int
 	// Until is the earliest time at which the claim's deadline can pass, on the local monotonic
-	// clock: the time just before the call was sent, plus TTL (Held) or Heartbeat(TTL) (Queued). It
+	// clock: the time just before the call was sent, plus TTL (Held) or Ref.Heartbeat (Queued). It
 	// is zero if the backend has no lease.
 	Until time.Time
 	// Recheck, if positive, asks the engine to renew a Queued claim after this time, because the

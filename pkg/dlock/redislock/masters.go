@@ -94,7 +94,7 @@ func (m *masterPipeliners) add(d *redisDriver, addr string) *pipeliner {
 func (p *pipeliner) idleFor(d time.Duration) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.inFlight == 0 && time.Since(p.used) > d
+	return p.inFlight == 0 && len(p.delayed)+len(p.pending) == 0 && time.Since(p.used) > d
 }
 
 // masterAt reloads the state of the cluster and returns the client of the master with this address,

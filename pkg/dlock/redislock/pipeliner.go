@@ -3,6 +3,7 @@ package redislock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
 	"slices"
 	"sync"
@@ -16,8 +17,8 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/internal/sharedtimeout"
 )
 
-// A pipeliner sends calls to one master. A call is sent at once and alone while fewer than
-// maxInFlight round trips are in flight. Otherwise it becomes pending, and the first batch that
+// A pipeliner sends calls to one master. A call is sent at once, with delayed releases if there are any,
+// while fewer than maxInFlight round trips are in flight. Otherwise it becomes pending, and the first batch that
 // returns sends all pending calls in one pipeline. Calls that follow a shared batch are collected
 // too. So a single call never waits, and many calls share round trips and system calls.
 //
@@ -165,6 +166,7 @@ func (d *redisDriver) suspectSubscription(lock string) {
 
 func (p *pipeliner) send(ctx context.Context, cmd *command, mode callMode) error {
 	_, uncancellable := ctx.(sharedtimeout.Uncancelled)
+	own, limited := ctx.Deadline() // may be the user's code, so not under mu
 	p.mu.Lock()
 	quick := !uncancellable && mode == mayInline && p.driver.shortTimeoutClient != nil && (p.quick == quickTrips || p.driver.settings.alwaysInline)
 	uncancellable = uncancellable && p.driver.honorsDeadline
@@ -173,12 +175,11 @@ func (p *pipeliner) send(ctx context.Context, cmd *command, mode callMode) error
 		delayed := p.delayed
 		p.delayed = nil
 		p.mu.Unlock()
-		return p.callInline(ctx, cmd, uncancellable, delayed)
+		return p.callInline(ctx, inlineCall{cmd, own, limited, uncancellable, delayed})
 	}
 	c := &pendingCall{cmd: cmd, done: make(chan struct{}), until: time.Now().Add(tripTimeout)}
-	at, ok := ctx.Deadline()
-	if ok && at.Before(c.until) {
-		c.until = at
+	if limited && own.Before(c.until) {
+		c.until = own
 	}
 	p.pending = append(p.pending, c)
 	if p.inFlight < maxInFlight {
@@ -200,40 +201,46 @@ func (p *pipeliner) send(ctx context.Context, cmd *command, mode callMode) error
 	return ctx.Err()
 }
 
-// callInline makes a call in the caller's goroutine, after delayed ones.
-func (p *pipeliner) callInline(ctx context.Context, cmd *command, uncancellable bool, delayed []*pendingCall) error {
-	started := time.Now()
+// An inlineCall is a call that is made in the goroutine of its caller.
+type inlineCall struct {
+	cmd           *command
+	own           time.Time // the deadline of its context, if it is limited
+	limited       bool
+	uncancellable bool
+	delayed       []*pendingCall // to be sent before it
+}
+
+// callInline makes a call in the caller's goroutine.
+func (p *pipeliner) callInline(ctx context.Context, c inlineCall) error {
+	started, answered := time.Now(), false
+	defer func() { p.finish(started, answered) }() // also if a hook of the client panics
 	client, call, end := p.driver.client, ctx, time.Time{}
-	if !uncancellable {
+	if !c.uncancellable {
 		client = p.driver.shortTimeoutClient
 		attempt := p.driver.attemptTimeouts.Within(p.driver.ctx, attemptTimeout)
 		end, _ = attempt.Deadline()
-		own, ok := ctx.Deadline()
-		if ok && own.Before(end) {
+		if c.limited && c.own.Before(end) {
 			var cancel context.CancelFunc
-			attempt, cancel = context.WithDeadline(p.driver.ctx, own)
+			attempt, cancel = context.WithDeadline(p.driver.ctx, c.own)
 			defer cancel()
-			end = own
+			end = c.own
 		}
 		call = sharedtimeout.Uncancelled{Context: attempt, Values: ctx}
 	}
-	answered := false
-	defer func() { p.finish(started, answered) }() // also if a hook of the client panics
-	err := processWith(call, client, cmd, delayed)
+	err := processWith(call, client, c.cmd, c.delayed)
 	answered = isAnswer(err)
-	if answered || uncancellable || time.Now().Before(end) {
+	if answered || c.uncancellable || time.Now().Before(end) {
 		return err
 	}
-	return endOf(ctx, end)
+	return c.endedBy(ctx, end)
 }
 
-// endOf returns why an inline call was ended: by its context, or only by its attempt timeout.
-func endOf(ctx context.Context, end time.Time) error {
-	own, ok := ctx.Deadline()
+// endedBy returns why a call was ended: by its context, or only by its attempt timeout.
+func (c *inlineCall) endedBy(ctx context.Context, end time.Time) error {
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case ok && !own.After(end): // the timer of ctx is about to fire
+	case c.limited && !c.own.After(end): // the timer of ctx is about to fire
 		return context.DeadlineExceeded
 	}
 	return sharedtimeout.ErrAttemptTimeout
@@ -268,8 +275,8 @@ func (p *pipeliner) finish(started time.Time, answered bool) {
 	p.inFlight--
 }
 
-// record stores how long a round trip took, how many calls shared it, and whether it was answered.
-// The caller holds mu.
+// record stores how long a round trip took, how many calls shared it, and whether it was answered. Releases
+// whose callers do not wait do not count. The caller holds mu.
 func (p *pipeliner) record(started time.Time, calls int, answered bool) {
 	p.used = time.Now()
 	p.batching = calls > 1
@@ -296,13 +303,23 @@ func (p *pipeliner) start() {
 			started := time.Now()
 			answered := p.flush(batch)
 			p.mu.Lock()
-			p.record(started, len(batch), answered)
+			p.record(started, awaited(batch), answered)
 			p.mu.Unlock()
 			if len(batch) > 1 {
 				runtime.Gosched() // callers that were just answered are about to call again
 			}
 		}
 	})
+}
+
+// awaited returns how many calls of a batch have a caller that waits.
+func awaited(batch []*pendingCall) (n int) {
+	for _, c := range batch {
+		if c.answer == nil {
+			n++
+		}
+	}
+	return n
 }
 
 // next takes the pending calls whose callers still wait. If there are none, it decreases the number
@@ -326,7 +343,7 @@ func (p *pipeliner) next() (batch []*pendingCall) {
 
 // flush makes a round trip and reports whether it was answered. Its deadline is the latest deadline
 // of its calls.
-func (p *pipeliner) flush(batch []*pendingCall) bool {
+func (p *pipeliner) flush(batch []*pendingCall) (answered bool) {
 	var until time.Time
 	for _, c := range batch {
 		if c.until.After(until) {
@@ -340,6 +357,17 @@ func (p *pipeliner) flush(batch []*pendingCall) bool {
 		ctx, cancel = context.WithDeadline(p.driver.ctx, until)
 		defer cancel()
 	}
+	panicked := true
+	defer func() {
+		if !panicked {
+			return
+		}
+		reason := recover() // of a hook of the client; the callers are other goroutines, and cannot
+		for _, c := range batch {
+			c.cmd.SetErr(fmt.Errorf("%w: %v", errPanicked, reason))
+			c.end(c.cmd.Err())
+		}
+	}()
 	if len(batch) == 1 {
 		_ = p.driver.client.Process(ctx, batch[0].cmd) // the command has its error
 	} else {
@@ -349,7 +377,8 @@ func (p *pipeliner) flush(batch []*pendingCall) bool {
 		}
 		redisnode.Execute(ctx, pipe)
 	}
-	answered := isAnswer(batch[0].cmd.Err()) // before its caller may use the command again
+	panicked = false
+	answered = isAnswer(batch[0].cmd.Err()) // before its caller may use the command again
 	for _, c := range batch {
 		c.end(c.cmd.Err())
 	}

@@ -1,10 +1,10 @@
 // Package redislock stores locks in Redis: on a single server, on a master monitored by sentinels,
 // or on a cluster, through one go-redis client.
 //
-// A lock is a plain string key with an expiry, so it excludes every client that locks with SET NX
-// PX, and such a client excludes it. Next to it are a queue, which grants the key to waiters in the
-// order in which they arrived, and the last fencing token. docs/backends/redis.md describes the
-// layout, and what Redis can promise and what it cannot.
+// A lock is a plain string key with an expiry, or a sorted set if readers or permits hold it, so it excludes
+// every client that locks with SET NX PX, and such a client excludes it. Next to it is a queue, which grants
+// the key to waiters in the order in which they arrived. docs/backends/redis.md describes the layout, and what
+// Redis can promise and what it cannot.
 package redislock
 
 import (
@@ -275,11 +275,11 @@ func (d *redisDriver) submit(ctx context.Context, r driver.Request, n names, wai
 }
 
 func (d *redisDriver) submitOnce(ctx context.Context, r driver.Request, n names, wait bool) (answer, error) {
-	sent, heartbeat := time.Now(), "0"
+	sent, beat := time.Now(), "0"
 	if wait {
-		heartbeat = millis(driver.Heartbeat(r.TTL))
+		beat = millis(heartbeat(&r.Ref))
 	}
-	args := append(make([]any, 0, 6), r.ID, millis(r.TTL), heartbeat, d.channelAndInfo(n.lock, r.Info, wait))
+	args := append(make([]any, 0, 6), r.ID, millis(r.TTL), beat, d.channelAndInfo(n.lock, r.Info, wait))
 	script := acquireScript
 	if r.Mode != driver.Exclusive {
 		script, args = acquireJointScript, append(args, max(r.Tokens, 1), modeText(r))

@@ -38,6 +38,26 @@ func (d *redisDriver) ReleaseLater(r driver.Ref, done func(driver.State, error))
 	}})
 }
 
+// SendReleases sends the delayed releases to all masters.
+func (d *redisDriver) SendReleases() {
+	for _, p := range d.pipeliners() {
+		p.mu.Lock()
+		p.sendNow()
+		p.mu.Unlock()
+	}
+}
+
+// pipeliners returns all of them.
+func (d *redisDriver) pipeliners() []*pipeliner {
+	all := []*pipeliner{&d.pipeliner}
+	if known := d.byMaster.byAddr.Load(); known != nil {
+		for _, p := range *known {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
 // sendLater sends a call with the next one, or alone if there is none within maxReleaseDelay.
 func (p *pipeliner) sendLater(c *pendingCall) {
 	p.mu.Lock()
@@ -105,13 +125,7 @@ func processWith(ctx context.Context, client redis.UniversalClient, cmd *command
 
 // endLateCalls ends the calls that were not sent when the driver was closed.
 func (d *redisDriver) endLateCalls() {
-	all := []*pipeliner{&d.pipeliner}
-	if known := d.byMaster.byAddr.Load(); known != nil {
-		for _, p := range *known {
-			all = append(all, p)
-		}
-	}
-	for _, p := range all {
+	for _, p := range d.pipeliners() {
 		p.mu.Lock()
 		left := append(p.delayed, p.pending...) //nolint:gocritic // both end here
 		p.delayed, p.pending = nil, nil

@@ -229,9 +229,9 @@ func (r *renewal) jointOf(b *batch) []*batch {
 	defer r.driver.mu.Unlock()
 	held := &batch{joint: true}
 	for _, i := range b.claims {
-		_, waits := r.driver.waiting[r.refs[i].ID]
+		// One that waits may have been granted the lock, and the script ignores one that was not.
 		_, joint := r.driver.joint[r.refs[i].ID]
-		if joint && !waits {
+		if joint {
 			held.claims = append(held.claims, i)
 		}
 	}
@@ -283,7 +283,7 @@ func (r *renewal) command(ctx context.Context, b *batch) *command {
 	args := append(make([]any, 0, 2+3*len(b.claims)), d.name, channel)
 	for _, c := range b.claims {
 		ref := r.refs[c]
-		args = append(args, ref.ID, millis(ref.TTL), millis(driver.Heartbeat(ref.TTL)))
+		args = append(args, ref.ID, millis(ref.TTL), millis(heartbeat(&ref)))
 	}
 	return renewQueueScript.Command(ctx, d.withGap(n, n.lock, n.counter, n.queue, n.waiters, n.holders), args...)
 }

@@ -74,6 +74,10 @@ func (a *answer) parseQueued(text string) {
 	a.unsubscribed = rest == "unsubscribed"
 }
 
+// heartbeat returns how long a claim lives in the queue without renewal. The scripts take a later deadline for
+// one from before the clock was set back.
+func heartbeat(r *driver.Ref) time.Duration { return min(r.Heartbeat(), driver.Heartbeat(r.TTL)) }
+
 // setUntil computes the deadline from the time at which the request was sent.
 func (a *answer) setUntil(r driver.Ref, sent time.Time) {
 	if sent.IsZero() {
@@ -83,7 +87,7 @@ func (a *answer) setUntil(r driver.Ref, sent time.Time) {
 	case driver.Held:
 		a.state.Until = sent.Add(r.TTL)
 	case driver.Queued:
-		h := driver.Heartbeat(r.TTL)
+		h := heartbeat(&r)
 		a.state.Until, a.state.Recheck = sent.Add(h), min(max(a.state.Recheck, 0), h/3)
 	case driver.Gone, driver.Unknown:
 	}

@@ -30,7 +30,7 @@ type kind struct {
 }
 
 // kinds is the table of docs/backends/redis.md: the meaning of the first word of an error reply. In
-// all of these cases the script was not carried out.
+// all of these cases the script was not carried out, or, without the documented rights, not to its end.
 var kinds = map[string]kind{
 	"OOM":         {ErrOutOfMemory, driver.Transient},
 	"READONLY":    {driver.ErrNotReady, driver.Transient},

@@ -42,6 +42,7 @@ func (s *Script) Command(ctx context.Context, keys []string, args ...any) *Comma
 		all = append(all, k)
 	}
 	cmd.Cmd = redis.NewCmd(ctx, append(all, args...)...)
+	cmd.body.cmd = cmd.Cmd
 	cmd.SetFirstKeyPos(3)
 	return cmd
 }
@@ -53,6 +54,7 @@ func (c *Command) Whole(ctx context.Context) *Command {
 		cmd.body.state.Store(withdrawn) // the server did not know the placeholder
 	}
 	cmd.Cmd = redis.NewCmd(ctx, append([]any{"eval", &cmd.body}, c.Args()[2:]...)...)
+	cmd.body.cmd = cmd.Cmd
 	cmd.SetFirstKeyPos(3)
 	return cmd
 }

@@ -21,6 +21,7 @@ import (
 // have sent the command, lost the connection, and failed to open the next one.
 type body struct {
 	script *Script
+	cmd    *redis.Cmd
 	whole  bool
 	state  atomic.Uint32
 }
@@ -38,8 +39,14 @@ var (
 	noScript = []byte("return false")
 )
 
-// MarshalBinary is called by go-redis when it writes the command.
+// MarshalBinary is called by go-redis when it writes the command. If a server has refused the command before, as
+// one that is no longer its master does, that is no answer to this attempt: go-redis keeps the error if the
+// attempt has none of its own.
 func (b *body) MarshalBinary() ([]byte, error) {
+	var refused redis.Error
+	if errors.As(b.cmd.Err(), &refused) {
+		b.cmd.SetErr(nil)
+	}
 	b.state.CompareAndSwap(unwritten, written)
 	gone := b.state.Load() == withdrawn
 	switch {
@@ -68,7 +75,7 @@ func (c *Command) Withdraw() bool {
 }
 
 // Execute sends a pipeline and returns its commands. Each then has its own error, also if a hook of the
-// client has ended the pipeline without sending it.
+// client has ended the pipeline without sending it, and none if it was answered before the pipeline failed.
 func Execute(ctx context.Context, pipe redis.Pipeliner) []redis.Cmder {
 	cmds, err := pipe.Exec(ctx)
 	if err == nil {
@@ -76,7 +83,11 @@ func Execute(ctx context.Context, pipe redis.Pipeliner) []redis.Cmder {
 	}
 	for _, c := range cmds {
 		cmd, ok := c.(*Command)
-		if ok && cmd.Err() == nil && cmd.Val() == nil {
+		switch {
+		case !ok:
+		case cmd.Val() != nil:
+			cmd.SetErr(nil)
+		case cmd.Err() == nil:
 			cmd.SetErr(err)
 		}
 	}
