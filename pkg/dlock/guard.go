@@ -147,6 +147,17 @@ func (g *Guard) Token() int64 {
 	return g.token // constant after the Guard was returned
 }
 
+// TTL returns the lease of the lock: how long it outlives its process.
+func (g *Guard) TTL() time.Duration {
+	if !g.usable() {
+		return 0
+	}
+	c := g.claim.client
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return g.claim.ttl
+}
+
 // Remaining returns how long ownership lasts if no further renewal succeeds, and 0 if it
 // has ended. On a backend without a lease it is the longest Duration.
 func (g *Guard) Remaining() time.Duration {

@@ -3,6 +3,7 @@ package dlock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -18,6 +19,32 @@ const (
 	lateFindTimeout = 50 * time.Millisecond
 )
 
+// Holder returns a claim that holds key, or false if none does. It is a hint: the holder may have changed
+// before the answer arrives. If the backend cannot tell, the error is ErrUnsupported.
+func (c *Client) Holder(ctx context.Context, key string) (holder Claim, held bool, err error) {
+	const op = "holder"
+	if ctx == nil {
+		return Claim{}, false, fail(op, key, fmt.Errorf("%w: context is nil", ErrInvalidConfig))
+	}
+	if err := checkKey(key); err != nil {
+		return Claim{}, false, fail(op, key, err)
+	}
+	if err := c.beginCall(); err != nil {
+		return Claim{}, false, fail(op, key, err)
+	}
+	defer c.endCall()
+	cctx, cancel := c.untilClose(ctx)
+	defer cancel()
+	found, _, err := c.findHolder(cctx, key, "")
+	if err != nil {
+		return Claim{}, false, fail(op, key, c.callError(ctx, err))
+	}
+	if found.Phase != driver.Held {
+		return Claim{}, false, nil
+	}
+	return claimOf(&found), true, nil
+}
+
 // addHolder adds the holder to an ErrLockHeldByOther, if the backend returns it in time.
 func (c *Client) addHolder(ctx context.Context, err error, s *lockSettings) error {
 	var e *Error
@@ -31,8 +58,8 @@ func (c *Client) addHolder(ctx context.Context, err error, s *lockSettings) erro
 	}
 	cctx, cancel := c.ownContext(ctx, timeout)
 	defer cancel()
-	holder, waiting, ok := c.findHolder(cctx, e.Key, s.submitted)
-	if ok && holder.Phase == driver.Held {
+	holder, waiting, failed := c.findHolder(cctx, e.Key, s.submitted)
+	if failed == nil && holder.Phase == driver.Held {
 		shown := claimOf(&holder)
 		e.Holder, e.Waiters, e.permits = &shown, waiting, s.limit
 	}
@@ -88,14 +115,13 @@ func (c *Client) shouldFindHolder(k permitKey) bool {
 
 // findHolder returns the holder of a key and the number of waiters, without the caller's own claim,
 // which is being released.
-func (c *Client) findHolder(ctx context.Context, key, own string) (holder driver.Claim, waiting int, ok bool) {
+func (c *Client) findHolder(ctx context.Context, key, own string) (holder driver.Claim, waiting int, err error) {
 	if finder, ok := c.store.(driver.HolderFinder); ok {
-		holder, waiting, err := finder.Look(ctx, key, own)
-		return holder, waiting, err == nil
+		return finder.Look(ctx, key, own)
 	}
 	admin, found := c.store.(driver.Admin)
 	if !found {
-		return driver.Claim{}, 0, false
+		return driver.Claim{}, 0, ErrUnsupported
 	}
 	claims, err := admin.Inspect(ctx, key)
 	for i := range claims {
@@ -107,5 +133,5 @@ func (c *Client) findHolder(ctx context.Context, key, own string) (holder driver
 			holder = claims[i]
 		}
 	}
-	return holder, waiting, err == nil
+	return holder, waiting, err
 }
