@@ -25,7 +25,7 @@ var packages = append([]string{
 	"context", "errors", "fmt", "net/http", "os/exec", "testing", "time", "github.com/redis/go-redis/v9",
 	"go.etcd.io/etcd/client/v3", "go.etcd.io/etcd/client/v3/concurrency",
 }, ownPackages("clog", "connector", "container", "telemetry", "telemetry/otlp", "dlock", "dlock/driver", "dlock/drivertest",
-	"dlock/etcdlock", "dlock/filelock", "dlock/memlock", "dlock/redislock", "dlock/redlock")...)
+	"dlock/election", "dlock/etcdlock", "dlock/filelock", "dlock/memlock", "dlock/redislock", "dlock/redlock")...)
 
 func ownPackages(paths ...string) []string {
 	for i, p := range paths {
@@ -79,6 +79,8 @@ var given = []struct{ page, name, is, with string }{
 	{"docs/observability.md", "tel", `must(telemetry.New(telemetry.Config{ServiceName: "shop"}))`, "NewRedis"},
 	{"pkg/container/container.go", "logger", "clog.Default()", ""},
 	{"pkg/dlock/admin.go", "admin", "newAdmin()", ""},
+	{"docs/recipes.md", "locks", "memory()", ""},
+	{"pkg/dlock/election/election.go", "locks", "memory()", ""},
 	{"pkg/dlock/doc.go", "client", "memory()", ""},
 	{"pkg/dlock/guard.go", "client", "memory()", ""},
 	{"pkg/dlock/drivertest/drivertest.go", "open", "(func(*testing.T, driver.Options) driver.Driver)(nil)", ""},

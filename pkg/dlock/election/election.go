@@ -1,0 +1,419 @@
+// Package election lets one of several processes lead, on any backend of package dlock.
+//
+// Each process creates an Election and calls Run. One of them is elected; the others wait in order of
+// arrival, where the backend has one. The leader's context ends before another process can be elected, unless the
+// process was paused for longer than its lease. Where that matters, pass the term, which is a fencing token, to
+// the system that you write to.
+//
+//	e, err := election.New(locks, "billing:leader", election.Callbacks{
+//		OnElected: func(ctx context.Context, term int64) { serve(ctx, term) },
+//	})
+//	if err != nil {
+//		return err
+//	}
+//	go func() { _ = e.Run(ctx) }() // until ctx ends
+package election
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/xerrors"
+)
+
+var (
+	// ErrNoLeader: nobody leads at the moment.
+	ErrNoLeader = xerrors.New("no_leader", "there is no leader")
+	// ErrNotLeader: this process does not lead.
+	ErrNotLeader = xerrors.New("not_leader", "this process is not the leader")
+	// ErrNotRenewed: this process leads, and its lease was not renewed for so long that it is about to end.
+	ErrNotRenewed = xerrors.New("leader_not_renewed", "the leader's lease is not renewed")
+	// ErrRunning: Run was called while it runs.
+	ErrRunning = xerrors.New("election_running", "the election is running")
+)
+
+// Callbacks are called by Run, one at a time except for OnNewLeader.
+type Callbacks struct {
+	// OnElected runs while this process leads. Its context ends when the process no longer does; it must
+	// return then. If it returns earlier, the process resigns. term is greater than that of every earlier
+	// leader; it is 0 on a backend without fencing. It is required.
+	OnElected func(ctx context.Context, term int64)
+	// OnResigned is called after OnElected has returned and the lease was given back or has ended. cause says
+	// why: nil if OnElected returned by itself, dlock.ErrOwnershipLost after a loss.
+	OnResigned func(term int64, cause error)
+	// OnNewLeader is called when another process or this one is seen to lead, some time after it was elected. It must not
+	// block.
+	OnNewLeader func(Leader)
+}
+
+// A Leader is the process that leads.
+type Leader struct {
+	Term  int64
+	Owner string // the program
+	Host  string
+	PID   int
+	Value string        // what it has published; see SetValue
+	For   time.Duration // how long it has led
+}
+
+// An Option changes an Election.
+type Option func(*Election)
+
+// WithTTL sets the lease: how long a leader that died is still the leader. The default is that of the Client.
+func WithTTL(ttl time.Duration) Option { return func(e *Election) { e.ttl = ttl } }
+
+// WithValue sets the value that the leader publishes, such as its address. See SetValue.
+func WithValue(value string) Option { return func(e *Election) { e.value = value } }
+
+// WithPoll sets how often Observe and OnNewLeader ask who leads. The default is a second.
+func WithPoll(every time.Duration) Option { return func(e *Election) { e.poll = every } }
+
+// WithoutRelease keeps the lease when Run ends, so that it runs out by itself: the next leader is elected only
+// after that. By default it is given back, and the next leader is elected at once.
+func WithoutRelease() Option { return func(e *Election) { e.keep = true } }
+
+// An Election is one process's candidacy. Its methods may be called from any goroutine.
+type Election struct {
+	locks *dlock.Client
+	name  string
+	calls Callbacks
+	ttl   time.Duration
+	poll  time.Duration
+	keep  bool
+
+	mu      sync.Mutex
+	running bool
+	value   string
+	changed chan struct{} // buffered by one: value was changed
+	led     *leadership   // nil while this process does not lead
+}
+
+// A leadership is one term of this process.
+type leadership struct {
+	guard  *dlock.Guard
+	resign context.CancelCauseFunc
+	over   chan struct{} // closed when the lease was given back
+}
+
+// maxValue is how long a value may be.
+const maxValue = 200
+
+// New returns an Election. It does no I/O. It uses the locks name and name+":value" of the Client.
+func New(locks *dlock.Client, name string, calls Callbacks, opts ...Option) (*Election, error) {
+	e := &Election{locks: locks, name: name, calls: calls, poll: time.Second, changed: make(chan struct{}, 1)}
+	for i, opt := range opts {
+		if opt == nil {
+			return nil, fmt.Errorf("%w: election: option %d is nil", dlock.ErrInvalidConfig, i)
+		}
+		opt(e)
+	}
+	switch {
+	case locks == nil:
+		return nil, fmt.Errorf("%w: election: the Client is nil", dlock.ErrInvalidConfig)
+	case name == "":
+		return nil, fmt.Errorf("%w: election: the name is empty", dlock.ErrInvalidKey)
+	case calls.OnElected == nil:
+		return nil, fmt.Errorf("%w: election: OnElected is nil", dlock.ErrInvalidConfig)
+	case e.ttl < 0:
+		return nil, fmt.Errorf("%w: election: WithTTL(%v)", dlock.ErrInvalidTTL, e.ttl)
+	case e.poll < time.Millisecond:
+		return nil, fmt.Errorf("%w: election: WithPoll(%v) is below 1ms", dlock.ErrInvalidConfig, e.poll)
+	}
+	if err := checkValue(e.value); err != nil {
+		return nil, err
+	}
+	return e, nil
+}
+
+func checkValue(value string) error {
+	if len(value) > maxValue {
+		return fmt.Errorf("%w: election: the value has %d bytes, more than %d", dlock.ErrInvalidConfig, len(value), maxValue)
+	}
+	return nil
+}
+
+// Run stands for election until ctx ends, and returns its cause. After each term it stands again, behind the
+// others. It returns earlier only with an error that waiting does not cure, such as dlock.ErrDenied or
+// dlock.ErrClosed.
+func (e *Election) Run(ctx context.Context) error {
+	e.mu.Lock()
+	if e.running {
+		e.mu.Unlock()
+		return ErrRunning
+	}
+	e.running = true
+	e.mu.Unlock()
+	watched, stop := context.WithCancel(ctx)
+	var watching sync.WaitGroup
+	if e.calls.OnNewLeader != nil {
+		watching.Go(func() { e.announce(watched) })
+	}
+	defer func() {
+		stop()
+		watching.Wait()
+		e.mu.Lock()
+		e.running = false
+		e.mu.Unlock()
+	}()
+	for {
+		guard, err := e.locks.Acquire(ctx, e.name, e.options("")...)
+		switch {
+		case ctx.Err() != nil && err != nil:
+			return context.Cause(ctx)
+		case errors.Is(err, dlock.ErrUnknownOutcome), errors.Is(err, dlock.ErrUnavailable), errors.Is(err, dlock.ErrNotReady):
+			if !sleep(ctx, e.poll) { // a Client with MaxRetries has given up
+				return context.Cause(ctx)
+			}
+			continue
+		case err != nil:
+			return err
+		}
+		e.lead(ctx, guard)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func (e *Election) options(purpose string) (opts []dlock.LockOption) {
+	if e.ttl > 0 {
+		opts = append(opts, dlock.WithTTL(e.ttl))
+	}
+	if purpose != "" {
+		opts = append(opts, dlock.WithInfo(dlock.Info{Purpose: purpose}))
+	}
+	return opts
+}
+
+// errDone is the cause of a leader's context after OnElected has returned.
+var errDone = errors.New("election: OnElected has returned")
+
+// lead runs one term.
+func (e *Election) lead(ctx context.Context, guard *dlock.Guard) {
+	owned, cancel := guard.WithContext(ctx)
+	defer cancel()
+	leading, resign := context.WithCancelCause(owned)
+	l := &leadership{guard: guard, resign: resign, over: make(chan struct{})}
+	e.mu.Lock()
+	e.led = l
+	e.mu.Unlock()
+	term := guard.Token()
+	var publishing sync.WaitGroup
+	publishing.Go(func() { e.publish(leading, term) })
+	defer func() { // also if OnElected panics
+		resign(errDone)
+		publishing.Wait()
+		cause := e.end(ctx, guard, context.Cause(leading))
+		e.mu.Lock()
+		e.led = nil
+		e.mu.Unlock()
+		close(l.over)
+		if e.calls.OnResigned != nil {
+			e.calls.OnResigned(term, cause)
+		}
+	}()
+	e.calls.OnElected(leading, term)
+}
+
+// end gives the lease back, and returns why the term has ended.
+func (e *Election) end(ctx context.Context, guard *dlock.Guard, cause error) error {
+	lost := guard.Err()
+	keeps := e.keep && ctx.Err() != nil
+	if lost == nil && !keeps {
+		lost = guard.Unlock(ctx)
+		if errors.Is(lost, dlock.ErrUnknownOutcome) {
+			lost = nil // cleanup continues in the background
+		}
+	}
+	switch {
+	case errors.Is(lost, dlock.ErrOwnershipLost):
+		return lost
+	case errors.Is(cause, errDone):
+		return nil
+	}
+	return cause
+}
+
+// errResigned is the cause of a leader's context after Resign.
+var errResigned = xerrors.New("resigned", "the leader has resigned")
+
+// Resign ends the leader's context, waits until OnElected has returned, and gives the lease back. This process
+// then stands again, behind the others. If it does not lead, the error is ErrNotLeader. If ctx ends first, the
+// process resigns nevertheless.
+func (e *Election) Resign(ctx context.Context) error {
+	e.mu.Lock()
+	l := e.led
+	e.mu.Unlock()
+	if l == nil {
+		return ErrNotLeader
+	}
+	l.resign(errResigned)
+	select {
+	case <-l.over:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Term returns the term of this process, and whether it leads now.
+func (e *Election) Term() (term int64, leads bool) {
+	e.mu.Lock()
+	l := e.led
+	e.mu.Unlock()
+	if l == nil || l.guard.Remaining() <= 0 {
+		return 0, false
+	}
+	return l.guard.Token(), true
+}
+
+// Check is for health checks. It returns ErrNotRenewed if this process leads and its lease is about to
+// end, because renewals have failed for a while. A process that does not lead is healthy.
+func (e *Election) Check(context.Context) error {
+	e.mu.Lock()
+	l := e.led
+	e.mu.Unlock()
+	if l == nil {
+		return nil
+	}
+	left, ttl := l.guard.Remaining(), l.guard.TTL()
+	if left < min(ttl/6, soon) {
+		return fmt.Errorf("%w: %v are left of %v", ErrNotRenewed, left, ttl)
+	}
+	return nil
+}
+
+// soon is more than a lock that was just granted to a waiter has left before it is renewed.
+const soon = 1500 * time.Millisecond
+
+// SetValue changes the value that this process publishes while it leads: an address or a version, of at most 200 bytes. Others
+// see it shortly after. It is kept for later terms.
+func (e *Election) SetValue(value string) error {
+	if err := checkValue(value); err != nil {
+		return err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.value = value
+	select {
+	case e.changed <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// valueKey is the lock whose holder's description carries the value of the leader.
+func (e *Election) valueKey() string { return e.name + ":value" }
+
+// publish shows the value while this process leads.
+func (e *Election) publish(ctx context.Context, term int64) {
+	for ctx.Err() == nil {
+		e.mu.Lock()
+		value := e.value
+		e.mu.Unlock()
+		var shown *dlock.Guard
+		if value != "" {
+			g, err := e.locks.Acquire(ctx, e.valueKey(), e.options(strconv.FormatInt(term, 10)+" "+value)...)
+			if err != nil {
+				if !sleep(ctx, e.poll) {
+					return
+				}
+				continue
+			}
+			shown = g
+		}
+		e.awaitChange(ctx, shown)
+		if shown != nil {
+			_ = shown.Unlock(ctx) // what is left ends with its lease
+		}
+	}
+}
+
+// awaitChange waits until the value is changed, is no longer shown, or the term ends.
+func (e *Election) awaitChange(ctx context.Context, shown *dlock.Guard) {
+	var lost <-chan struct{}
+	if shown != nil {
+		lost = shown.Done()
+	}
+	select {
+	case <-ctx.Done():
+	case <-e.changed:
+	case <-lost:
+	}
+}
+
+// Leader returns the process that leads. If there is none, the error is ErrNoLeader. If the backend cannot tell,
+// it is dlock.ErrUnsupported.
+func (e *Election) Leader(ctx context.Context) (Leader, error) {
+	holder, held, err := e.locks.Holder(ctx, e.name)
+	if err != nil {
+		return Leader{}, err
+	}
+	if !held {
+		return Leader{}, ErrNoLeader
+	}
+	leader := Leader{Term: holder.Token, Owner: holder.Info.Owner, Host: holder.Info.Host, PID: holder.Info.PID, For: holder.Age}
+	shown, held, err := e.locks.Holder(ctx, e.valueKey())
+	if err != nil {
+		return Leader{}, err
+	}
+	term, value, _ := strings.Cut(shown.Info.Purpose, " ")
+	if held && term == strconv.FormatInt(leader.Term, 10) {
+		leader.Value = value
+	}
+	return leader, nil
+}
+
+// Observe returns who leads, and then again each time that this has changed, until ctx ends. While there is
+// no leader it returns the zero Leader. It asks the backend once in a while, so it may miss a short term. It skips
+// times at which the backend does not answer.
+func (e *Election) Observe(ctx context.Context) iter.Seq[Leader] {
+	return func(yield func(Leader) bool) {
+		var last Leader
+		seen := false
+		for ctx.Err() == nil {
+			leader, err := e.Leader(ctx)
+			same := leader
+			same.For = last.For
+			if (err == nil || errors.Is(err, ErrNoLeader)) && (!seen || same != last) {
+				if !yield(leader) {
+					return
+				}
+				last, seen = leader, true
+			}
+			if !sleep(ctx, e.poll) {
+				return
+			}
+		}
+	}
+}
+
+// announce calls OnNewLeader when another term is seen.
+func (e *Election) announce(ctx context.Context) {
+	term := int64(-1)
+	for leader := range e.Observe(ctx) {
+		if leader.Owner == "" && leader.Term == 0 || leader.Term == term {
+			continue
+		}
+		term = leader.Term
+		e.calls.OnNewLeader(leader)
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
