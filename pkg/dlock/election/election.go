@@ -23,6 +23,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/xerrors"
@@ -35,6 +37,8 @@ var (
 	ErrNotLeader = xerrors.New("not_leader", "this process is not the leader")
 	// ErrNotRenewed: this process leads, and its lease was not renewed for so long that it is about to end.
 	ErrNotRenewed = xerrors.New("leader_not_renewed", "the leader's lease is not renewed")
+	// ErrResigned is the cause of a leader's context after Resign.
+	ErrResigned = xerrors.New("resigned", "the leader has resigned")
 	// ErrRunning: Run was called while it runs.
 	ErrRunning = xerrors.New("election_running", "the election is running")
 )
@@ -46,7 +50,7 @@ type Callbacks struct {
 	// leader; it is 0 on a backend without fencing. It is required.
 	OnElected func(ctx context.Context, term int64)
 	// OnResigned is called after OnElected has returned and the lease was given back or has ended. cause says
-	// why: nil if OnElected returned by itself, dlock.ErrOwnershipLost after a loss.
+	// why: nil if OnElected returned by itself, dlock.ErrOwnershipLost after a loss, ErrResigned after Resign.
 	OnResigned func(term int64, cause error)
 	// OnNewLeader is called when another process or this one is seen to lead, some time after it was elected. It must not
 	// block.
@@ -75,10 +79,6 @@ func WithValue(value string) Option { return func(e *Election) { e.value = value
 // WithPoll sets how often Observe and OnNewLeader ask who leads. The default is a second.
 func WithPoll(every time.Duration) Option { return func(e *Election) { e.poll = every } }
 
-// WithoutRelease keeps the lease when Run ends, so that it runs out by itself: the next leader is elected only
-// after that. By default it is given back, and the next leader is elected at once.
-func WithoutRelease() Option { return func(e *Election) { e.keep = true } }
-
 // An Election is one process's candidacy. Its methods may be called from any goroutine.
 type Election struct {
 	locks *dlock.Client
@@ -86,7 +86,6 @@ type Election struct {
 	calls Callbacks
 	ttl   time.Duration
 	poll  time.Duration
-	keep  bool
 
 	mu      sync.Mutex
 	running bool
@@ -135,6 +134,9 @@ func New(locks *dlock.Client, name string, calls Callbacks, opts ...Option) (*El
 func checkValue(value string) error {
 	if len(value) > maxValue {
 		return fmt.Errorf("%w: election: the value has %d bytes, more than %d", dlock.ErrInvalidConfig, len(value), maxValue)
+	}
+	if !utf8.ValidString(value) || strings.ContainsFunc(value, unicode.IsControl) {
+		return fmt.Errorf("%w: election: the value is not UTF-8 on one line", dlock.ErrInvalidConfig)
 	}
 	return nil
 }
@@ -225,8 +227,7 @@ func (e *Election) lead(ctx context.Context, guard *dlock.Guard) {
 // end gives the lease back, and returns why the term has ended.
 func (e *Election) end(ctx context.Context, guard *dlock.Guard, cause error) error {
 	lost := guard.Err()
-	keeps := e.keep && ctx.Err() != nil
-	if lost == nil && !keeps {
+	if lost == nil {
 		lost = guard.Unlock(ctx)
 		if errors.Is(lost, dlock.ErrUnknownOutcome) {
 			lost = nil // cleanup continues in the background
@@ -241,9 +242,6 @@ func (e *Election) end(ctx context.Context, guard *dlock.Guard, cause error) err
 	return cause
 }
 
-// errResigned is the cause of a leader's context after Resign.
-var errResigned = xerrors.New("resigned", "the leader has resigned")
-
 // Resign ends the leader's context, waits until OnElected has returned, and gives the lease back. This process
 // then stands again, behind the others. If it does not lead, the error is ErrNotLeader. If ctx ends first, the
 // process resigns nevertheless.
@@ -254,7 +252,7 @@ func (e *Election) Resign(ctx context.Context) error {
 	if l == nil {
 		return ErrNotLeader
 	}
-	l.resign(errResigned)
+	l.resign(ErrResigned)
 	select {
 	case <-l.over:
 		return nil

@@ -98,7 +98,7 @@ func TestResignPassesOn(t *testing.T) {
 				t.Errorf("a candidate resigns: %v", err)
 			}
 			check(t, now.Resign(t.Context()))
-			if cause := <-now.resigned; cause == nil || errors.Is(cause, dlock.ErrOwnershipLost) {
+			if cause := <-now.resigned; !errors.Is(cause, election.ErrResigned) {
 				t.Errorf("the cause is %v", cause)
 			}
 		}
@@ -181,31 +181,22 @@ func TestLeaderWithoutBackend(t *testing.T) {
 	})
 }
 
-// A leader that is stopped with its lease kept leads until the lease has run out; otherwise the next leads at
-// once.
+// When the leader shuts down, the next leads at once.
 func TestShutdown(t *testing.T) {
-	for name, opts := range map[string][]election.Option{"released": nil, "kept": {election.WithoutRelease(), election.WithTTL(20 * time.Second)}} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				store := memlock.New()
-				own := client(t, store, dlock.Config{})
-				first := stand(t, own, opts...)
-				<-first.terms
-				second := stand(t, client(t, store, dlock.Config{}))
-				<-time.After(time.Minute)
-				first.stop()
-				<-first.ended
-				began := time.Now()
-				if name == "kept" {
-					_ = own.Close() // the process exits: nothing renews
-				}
-				<-second.terms
-				if took := time.Since(began); name == "released" && took > time.Second {
-					t.Errorf("the next leads after %v", took)
-				}
-			})
-		})
-	}
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.New()
+		first := stand(t, client(t, store, dlock.Config{}))
+		<-first.terms
+		second := stand(t, client(t, store, dlock.Config{}))
+		<-time.After(time.Minute)
+		began := time.Now()
+		first.stop()
+		<-second.terms
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("the next leads after %v", took)
+		}
+		<-first.ended
+	})
 }
 
 // The value of the leader is seen by all, changes with it, and is not taken for that of the next.
@@ -240,8 +231,10 @@ func TestValue(t *testing.T) {
 		if !slices.Equal(seen, want) {
 			t.Errorf("seen %q, want %q", seen, want)
 		}
-		if err := first.SetValue(strings.Repeat("x", 201)); !errors.Is(err, dlock.ErrInvalidConfig) {
-			t.Errorf("a long value: %v", err)
+		for _, bad := range []string{strings.Repeat("x", 201), "a\nb", "\xff"} {
+			if err := first.SetValue(bad); !errors.Is(err, dlock.ErrInvalidConfig) {
+				t.Errorf("the value %q: %v", bad, err)
+			}
 		}
 	})
 }
