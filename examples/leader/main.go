@@ -26,8 +26,9 @@ func main() {
 	dir := flag.String("dir", filepath.Join(os.TempDir(), "leader-example-"+fmt.Sprint(os.Getuid())), "`folder` for the locks")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, os.Stdout, *dir); err != nil {
+	err := run(ctx, os.Stdout, *dir)
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}

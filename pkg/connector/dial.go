@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
+	"path"
 	"strings"
 	"sync"
 	"time"
@@ -88,6 +89,9 @@ func (d *dialer) tlsFor(addr string) *tls.Config {
 	}
 	cfg := d.tls.Clone()
 	cfg.ServerName, _, _ = net.SplitHostPort(addr)
+	if strings.HasPrefix(addr, "/") { // as the client of etcd does for a socket
+		cfg.ServerName = path.Base(addr)
+	}
 	return cfg
 }
 

@@ -62,8 +62,30 @@ func NewEtcd(cfg *EtcdConfig, opts ...Option) (*Etcd, error) {
 		return nil, invalid("Endpoints", "are refused by the client: %w", e.link.redact(err))
 	}
 	e.link.ask, e.link.shut = e.read, e.client.Close
+	if full.AutoSyncInterval > 0 {
+		go e.syncMembers(full.AutoSyncInterval) // not by the client, whose user is set only now
+	}
 	return e, nil
 }
+
+// syncMembers asks the cluster for its members until the client is closed.
+func (e *Etcd) syncMembers(every time.Duration) {
+	ticker := time.NewTicker(every)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-e.client.Ctx().Done():
+			return
+		case <-ticker.C:
+		}
+		ctx, cancel := context.WithTimeout(e.client.Ctx(), syncTimeout)
+		_ = e.client.Sync(ctx) // the members that are known stay
+		cancel()
+	}
+}
+
+// syncTimeout is how long the cluster may take to name its members.
+const syncTimeout = 5 * time.Second
 
 // reconnect is how a client reconnects to a member that was down. gRPC's default pauses for up to
 // two minutes.
@@ -79,7 +101,6 @@ func newEtcdClient(cfg *EtcdConfig, secure *tls.Config, o *options) (*clientv3.C
 		DialTimeout:          cfg.DialTimeout,
 		DialKeepAliveTime:    cfg.DialKeepAliveTime,
 		DialKeepAliveTimeout: cfg.DialKeepAliveTimeout,
-		AutoSyncInterval:     cfg.AutoSyncInterval,
 		Logger:               zapLogger(o.log),
 		DialOptions: []grpc.DialOption{
 			grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect, MinConnectTimeout: cfg.DialTimeout}),

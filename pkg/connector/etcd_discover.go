@@ -3,6 +3,7 @@ package connector
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"strconv"
 	"strings"
@@ -22,18 +23,24 @@ func discover(ctx context.Context, resolver *net.Resolver, domain string) ([]str
 	var causes []error
 	for _, service := range []struct{ name, scheme string }{{"etcd-client-ssl", "https"}, {"etcd-client", "http"}} {
 		_, records, err := resolver.LookupSRV(ctx, service.name, "tcp", domain)
-		if err != nil && len(records) == 0 {
+		var unknown *net.DNSError
+		switch {
+		case errors.As(err, &unknown) && unknown.IsNotFound:
 			causes = append(causes, err)
-			continue
+		case err != nil: // without TLS only if there are no records with it
+			return nil, typed(err, ErrUnreachable)
 		}
 		var endpoints []string
 		for _, r := range records {
 			host := strings.TrimSuffix(r.Target, ".")
-			endpoints = append(endpoints, service.scheme+"://"+net.JoinHostPort(host, strconv.Itoa(int(r.Port))))
+			if host != "" { // that means: no such service
+				endpoints = append(endpoints, service.scheme+"://"+net.JoinHostPort(host, strconv.Itoa(int(r.Port))))
+			}
 		}
 		if len(endpoints) > 0 {
 			return endpoints, nil
 		}
 	}
+	causes = append(causes, fmt.Errorf("%s has no SRV records of etcd", domain))
 	return nil, typed(errors.Join(causes...), ErrUnreachable)
 }

@@ -43,7 +43,10 @@ func answer(question []byte, records map[string][]dnsmessage.SRVResource) []byte
 	}
 	m.Response, m.Authoritative, m.Additionals = true, true, nil
 	found, known := records[m.Questions[0].Name.String()]
-	if !known {
+	switch {
+	case known && found == nil:
+		m.RCode = dnsmessage.RCodeServerFailure
+	case !known:
 		m.RCode = dnsmessage.RCodeNameError
 	}
 	for _, r := range found {
@@ -59,9 +62,12 @@ func TestDiscoverEtcd(t *testing.T) {
 		return dnsmessage.SRVResource{Priority: port, Port: port, Target: dnsmessage.MustNewName(name)}
 	}
 	resolver := nameServer(t, map[string][]dnsmessage.SRVResource{
-		"_etcd-client._tcp.plain.test.":    {member("a.plain.test.", 2379), member("b.plain.test.", 2380)},
-		"_etcd-client._tcp.both.test.":     {member("a.both.test.", 2379)},
-		"_etcd-client-ssl._tcp.both.test.": {member("a.both.test.", 2378)},
+		"_etcd-client._tcp.plain.test.":     {member("a.plain.test.", 2379), member("b.plain.test.", 2380)},
+		"_etcd-client._tcp.both.test.":      {member("a.both.test.", 2379)},
+		"_etcd-client-ssl._tcp.both.test.":  {member("a.both.test.", 2378)},
+		"_etcd-client._tcp.fails.test.":     {member("a.fails.test.", 2379)},
+		"_etcd-client-ssl._tcp.fails.test.": nil,
+		"_etcd-client._tcp.none.test.":      {member(".", 0)},
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -80,6 +86,11 @@ func TestDiscoverEtcd(t *testing.T) {
 	var unknown *net.DNSError
 	if got, err := discover(ctx, resolver, "nothing.test"); !errors.Is(err, ErrUnreachable) || !errors.As(err, &unknown) || !unknown.IsNotFound {
 		t.Errorf("a domain without records has %q, %v", got, err)
+	}
+	for _, domain := range []string{"fails.test", "none.test"} { // never without TLS because of a failure
+		if got, err := discover(ctx, resolver, domain); !errors.Is(err, ErrUnreachable) {
+			t.Errorf("%s has %q, %v", domain, got, err)
+		}
 	}
 	for _, domain := range []string{"", "http://plain.test", "plain.test:1", "a b"} {
 		if _, err := DiscoverEtcd(ctx, domain); !errors.Is(err, ErrInvalidConfig) {

@@ -11,41 +11,41 @@ import (
 
 // Guards is the handle of several locks that are held together. It comes from AcquireAll.
 type Guards struct {
-	all    []*Guard // by key
-	ctx    context.Context
+	all    []*Guard        // by key
+	end    context.Context // ends with the first of them
 	cancel context.CancelCauseFunc
+	ctx    context.Context // the same with values
 }
 
-// AcquireAll waits until it has all keys, and returns one handle for them. It has all of them or none: if
-// one cannot be had, because ctx ends, the wait is over, or another of them is lost meanwhile, it releases the
-// others and returns the error for that one.
+// AcquireAll waits until it has all keys, and returns one handle for them. It returns all of them or none: if
+// it does not get one, because ctx ends, the wait is over, or another of them is lost meanwhile, it releases the
+// others in the background and returns the error for that one.
 //
 // The order of keys does not matter, and a key that is named twice is locked once: while AcquireAll
-// waits for a key, it holds only keys that are smaller. So callers never wait for each other in a
-// circle, unless they hold other locks as well. First it tries all keys at once, without waiting.
+// waits for a key, it keeps only keys that are smaller. So callers never wait for each other in a
+// circle, unless they hold other locks as well. If it may wait, it first tries all keys at once.
 //
-// Every option applies to each key. WithWait limits the wait for all of them together, and WithMinHold and
-// WithMaxHold count from when each key was acquired.
+// Every option applies to each key. WithWait limits the wait for all of them together. WithMinHold, WithMaxHold
+// and, with WithoutRenewal, the TTL count from when each key was acquired, so they may run out while AcquireAll
+// waits for the next one. A context that carries the Guard of one of the keys is ErrLockAlreadyHeld, also with
+// Config.EnableReentrant.
 func (c *Client) AcquireAll(ctx context.Context, keys []string, opts ...LockOption) (*Guards, error) {
 	sorted, s, err := c.checkAll(ctx, keys, opts)
 	if err != nil {
 		return nil, err
 	}
-	a := allAcquisition{client: c, keys: sorted, settings: s, guards: make([]*Guard, len(sorted)), errs: make([]error, len(sorted))}
+	a := allAcquisition{client: c, keys: sorted, settings: s, guards: make([]*Guard, len(sorted))}
+	a.end, a.cancel = context.WithCancelCause(context.Background())
 	if s.hasWait {
 		a.deadline = time.Now().Add(s.wait)
 	}
-	if err := a.run(ctx); err != nil {
-		return nil, err
-	}
-	return newGuards(ctx, a.guards), nil
+	return a.run(ctx)
 }
 
-// DoAll is Do for several keys, as AcquireAll locks them. The context of fn ends when one of the locks is
-// lost.
+// DoAll runs fn while it holds several keys, which it locks as AcquireAll does. In all else it is like Do.
 func (c *Client) DoAll(ctx context.Context, keys []string, fn func(context.Context) error, opts ...LockOption) (err error) {
 	if fn == nil {
-		return fail(opDoAll, "", fmt.Errorf("%w: function is nil", ErrInvalidConfig))
+		return fail("do all", "", fmt.Errorf("%w: function is nil", ErrInvalidConfig))
 	}
 	all, err := c.AcquireAll(ctx, keys, opts...)
 	if err != nil {
@@ -55,7 +55,9 @@ func (c *Client) DoAll(ctx context.Context, keys []string, fn func(context.Conte
 	cancel := func() {}
 	defer func() { // also if fn panics
 		cancel()
-		err = errors.Join(err, all.finish(ctx))
+		if failed := all.unlock(ctx, true); failed != nil {
+			err = errors.Join(err, failed)
+		}
 	}()
 	inner, cancel = all.WithContext(ctx)
 	return fn(inner)
@@ -63,7 +65,6 @@ func (c *Client) DoAll(ctx context.Context, keys []string, fn func(context.Conte
 
 const (
 	opAll   = "acquire all"
-	opDoAll = "do all"
 	maxKeys = 1000 // of one AcquireAll
 )
 
@@ -100,96 +101,109 @@ type allAcquisition struct {
 	settings lockSettings
 	deadline time.Time // of WithWait
 	guards   []*Guard  // by key; nil where there is none
-	errs     []error
+	end      context.Context
+	cancel   context.CancelCauseFunc
 }
 
 // run tries all keys, and then waits for those that it does not have, one after the other.
-func (a *allAcquisition) run(ctx context.Context) error {
-	returned := false
-	defer func() {
-		if !returned { // a hook of the backend's client or the caller's context panicked
-			a.giveUp(ctx, a.guards)
+func (a *allAcquisition) run(ctx context.Context) (all *Guards, err error) {
+	defer func() { //nolint:contextcheck // that of the caller may have panicked
+		if all == nil { // also if a hook of the backend's client or the caller's context panicked
+			a.releaseAll(a.guards)
 		}
 	}()
-	if len(a.keys) > 1 || !a.settings.waits() {
+	if len(a.keys) > 1 && a.settings.waits() {
 		a.tryAll(ctx)
 	}
 	first := slices.Index(a.guards, nil)
-	var err error
 	if first >= 0 {
-		a.giveUp(ctx, a.guards[first:]) // never wait for a key while holding a greater one
-		err = a.errs[first]
-		if a.settings.waits() {
-			err = a.waitFor(ctx, first)
+		a.releaseAll(a.guards[first:]) //nolint:contextcheck // as above. Never wait for a key while holding a greater one
+	}
+	for _, g := range a.guards[:max(first, 0)] {
+		a.join(g)
+	}
+	if first < 0 {
+		for _, g := range a.guards {
+			a.join(g)
 		}
+	} else if err := a.waitFor(ctx, first); err != nil {
+		return nil, err
 	}
-	returned = true
-	if err != nil {
-		a.giveUp(ctx, a.guards)
+	values, outer := valuesOf(ctx) // runs the user's code
+	m := outer
+	for _, g := range a.guards {
+		m = &mark{guard: g, outer: m}
 	}
-	return err
+	return &Guards{all: a.guards, end: a.end, cancel: a.cancel, ctx: &guardContext{joinedContext{a.end, values}, m}}, nil
 }
 
-// tryAll tries all keys at once, without waiting. A panic is passed on to the caller when all have ended.
+// tryAll tries all keys at once, without waiting for any of them.
 func (a *allAcquisition) tryAll(ctx context.Context) {
-	try := a.settings
-	try.hasWait, try.wait = true, 0
-	var panics []any
-	var mu sync.Mutex
+	if a.settings.hasWait {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, a.deadline)
+		defer cancel()
+	}
 	each(len(a.keys), func(i int) {
-		defer func() {
-			if p := recover(); p != nil {
-				mu.Lock()
-				defer mu.Unlock()
-				panics = append(panics, p)
-			}
-		}()
-		s := try
-		a.guards[i], a.errs[i] = a.client.acquire(ctx, a.keys[i], &s)
-		if a.errs[i] != nil {
-			a.guards[i], a.errs[i] = nil, fail(opAll, a.keys[i], a.errs[i])
+		s := a.settings
+		s.hasWait, s.wait = true, 0
+		g, err := a.client.acquire(ctx, a.keys[i], &s)
+		if err == nil {
+			a.guards[i] = g
 		}
 	})
-	if len(panics) > 0 {
-		panic(panics[0])
-	}
 }
 
 // waitFor waits for the keys from the first on. All before it are held.
 func (a *allAcquisition) waitFor(ctx context.Context, first int) error {
 	held, lose := context.WithCancelCause(ctx)
 	defer lose(nil)
-	for i, key := range a.keys {
-		if i >= first {
-			s := a.settings
-			if s.hasWait {
-				s.wait = max(time.Until(a.deadline), 0)
-			}
-			g, err := a.client.acquire(held, key, &s)
-			if lost := a.lost(ctx, held); err != nil && lost != nil {
-				return lost
-			}
-			if err != nil {
-				return a.client.addHolder(ctx, fail(opAll, key, err), &s)
-			}
-			a.guards[i] = g.withValues(ctx)
+	defer context.AfterFunc(a.end, func() { lose(context.Cause(a.end)) })() //nolint:contextcheck // whichever ends first
+	for i := first; i < len(a.keys); i++ {
+		s := a.settings
+		if s.waits() && s.hasWait {
+			s.wait = max(time.Until(a.deadline), time.Millisecond) // 0 would mean another try of any length
 		}
-		defer a.guards[i].onEnd(lose)() //nolint:contextcheck // it has a context of its own
+		g, err := a.client.acquire(held, a.keys[i], &s)
+		a.guards[i] = g
+		switch {
+		case err != nil && a.end.Err() != nil:
+			return a.lost()
+		case err != nil:
+			return a.client.addHolder(ctx, fail(opAll, a.keys[i], err), &s)
+		}
+		a.join(g.withValues(ctx))
 	}
-	return a.lost(ctx, held)
-}
-
-// lost returns why one of the locks that were already held has ended.
-func (a *allAcquisition) lost(ctx, held context.Context) error {
-	if ctx.Err() == nil && held.Err() != nil {
-		return context.Cause(held)
+	if a.end.Err() != nil {
+		return a.lost()
 	}
 	return nil
 }
 
-// giveUp releases locks at once, even before their minimum hold. A release that is not confirmed continues
-// in the background.
-func (a *allAcquisition) giveUp(ctx context.Context, guards []*Guard) {
+// lost returns why one of the locks that were already held has ended.
+func (a *allAcquisition) lost() error {
+	cause := context.Cause(a.end)
+	var of *Error
+	if errors.As(cause, &of) {
+		return fail(opAll, of.Key, of.Err)
+	}
+	return fail(opAll, a.keys[0], cause)
+}
+
+// join makes a Guard end the context of all.
+func (a *allAcquisition) join(g *Guard) {
+	c := a.client
+	c.mu.Lock()
+	defer c.unlock()
+	o := g.ownership()
+	o.end, o.cancel = a.end, a.cancel
+	if !g.holds() {
+		c.cancellations = append(c.cancellations, cancellation{a.cancel, o.cause})
+	}
+}
+
+// releaseAll releases locks in the background, even before their minimum hold.
+func (a *allAcquisition) releaseAll(guards []*Guard) {
 	each(len(guards), func(i int) {
 		g := guards[i]
 		if g == nil {
@@ -198,24 +212,36 @@ func (a *allAcquisition) giveUp(ctx context.Context, guards []*Guard) {
 		guards[i] = nil
 		c := g.claim.client
 		c.mu.Lock()
+		g.claim.asyncUnlock = true
 		if x := g.claim.extras; x != nil {
 			without := *x
 			without.minHold = 0
 			g.claim.extras = &without
 		}
 		c.unlock()
-		_ = g.Unlock(ctx)
+		_ = g.Unlock(context.Background())
 	})
 }
 
-// each calls f for 0 to n-1, several at a time, and returns when all have returned.
+// each calls f for 0 to n-1, several at a time, and returns when all have returned. A panic of one of them is
+// passed on then.
 func each(n int, f func(i int)) {
 	const atOnce = 64
-	if n == 1 {
-		f(0)
-		return
-	}
 	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var panics []any
+	one := func(i int) {
+		returned := false
+		defer func() {
+			if !returned {
+				mu.Lock()
+				defer mu.Unlock()
+				panics = append(panics, recover())
+			}
+		}()
+		f(i)
+		returned = true
+	}
 	next := make(chan int, n)
 	for i := range n {
 		next <- i
@@ -224,35 +250,24 @@ func each(n int, f func(i int)) {
 	for range min(n, atOnce) {
 		wg.Go(func() {
 			for i := range next {
-				f(i)
+				one(i)
 			}
 		})
 	}
 	wg.Wait()
+	if len(panics) > 0 {
+		panic(panics[0])
+	}
 }
 
-// onEnd calls f with the cause when g ends. The result stops that.
-func (g *Guard) onEnd(f func(error)) (stop func()) {
-	end, _ := g.contexts()
-	stopped := context.AfterFunc(end, func() { f(context.Cause(end)) })
-	return func() { stopped() }
-}
-
-func newGuards(ctx context.Context, all []*Guard) *Guards {
-	values := context.WithoutCancel(ctx)
-	for _, g := range all {
-		values = marked(values, g)
-	}
-	gs := &Guards{all: all}
-	gs.ctx, gs.cancel = context.WithCancelCause(values)
-	for _, g := range all {
-		g.onEnd(gs.cancel) //nolint:contextcheck // it has a context of its own
-	}
-	return gs
-}
+// usable reports whether gs came from AcquireAll.
+func (gs *Guards) usable() bool { return gs != nil && len(gs.all) > 0 }
 
 // Keys returns the keys, in order.
 func (gs *Guards) Keys() []string {
+	if !gs.usable() {
+		return nil
+	}
 	keys := make([]string, len(gs.all))
 	for i, g := range gs.all {
 		keys[i] = g.Key()
@@ -262,6 +277,9 @@ func (gs *Guards) Keys() []string {
 
 // Token returns the fencing token of one of the keys, and 0 for another key.
 func (gs *Guards) Token(key string) int64 {
+	if !gs.usable() {
+		return 0
+	}
 	for _, g := range gs.all {
 		if g.Key() == key {
 			return g.Token()
@@ -270,35 +288,35 @@ func (gs *Guards) Token(key string) int64 {
 	return 0
 }
 
-// Context returns a context that ends when the ownership of one of the keys ends. It has the values of the
-// context of AcquireAll, and neither its cancellation nor its deadline.
+// Context returns a context that ends when the ownership of one of the keys ends. context.Cause then returns
+// why. It has the values of the context of AcquireAll, and neither its cancellation nor its deadline.
 func (gs *Guards) Context() context.Context {
-	if gs.ctx == nil {
+	if !gs.usable() {
 		ctx, cancel := context.WithCancelCause(context.Background())
-		cancel(errNoGuards())
+		cancel(errNoGuards("context"))
 		return ctx
 	}
 	return gs.ctx
 }
 
-func errNoGuards() error {
-	return fail("hold", "", fmt.Errorf("%w: zero Guards", ErrLockNotHeld))
+func errNoGuards(op string) error {
+	return fail(op, "", fmt.Errorf("%w: zero Guards", ErrLockNotHeld))
 }
 
-// WithContext returns a child of parent that also ends when the ownership of one of the keys ends. Call
-// cancel when the work is done.
+// WithContext returns a child of parent that also ends when the ownership of one of the keys ends, with the
+// loss as its cause. Call cancel when the work is done.
 func (gs *Guards) WithContext(parent context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := parent, context.CancelFunc(func() {})
-	if len(gs.all) == 0 {
+	if parent == nil {
+		parent = context.Background()
+	}
+	if !gs.usable() {
 		return context.WithCancel(gs.Context())
 	}
+	var m *mark
 	for _, g := range gs.all {
-		outer := cancel
-		var inner context.CancelFunc
-		ctx, inner = g.WithContext(ctx)
-		cancel = func() { inner(); outer() }
+		m = &mark{guard: g, outer: m}
 	}
-	return ctx, cancel
+	return joinContexts(gs.end, parent, m)
 }
 
 // Done returns a channel that is closed when the ownership of one of the keys ends.
@@ -306,19 +324,22 @@ func (gs *Guards) Done() <-chan struct{} { return gs.Context().Done() }
 
 // Err returns nil while all keys are held, and otherwise why the first of those that are not has ended.
 func (gs *Guards) Err() error {
+	if !gs.usable() {
+		return errNoGuards("hold")
+	}
 	for _, g := range gs.all {
 		if err := g.Err(); err != nil {
 			return err
 		}
-	}
-	if len(gs.all) == 0 {
-		return errNoGuards()
 	}
 	return nil
 }
 
 // Remaining returns how long the ownership of all keys lasts if no further renewal succeeds.
 func (gs *Guards) Remaining() (least time.Duration) {
+	if !gs.usable() {
+		return 0
+	}
 	for i, g := range gs.all {
 		if left := g.Remaining(); i == 0 || left < least {
 			least = left
@@ -329,38 +350,37 @@ func (gs *Guards) Remaining() (least time.Duration) {
 
 // Extend is Guard.Extend for all keys. It returns the errors of those that were not extended.
 func (gs *Guards) Extend(ctx context.Context, ttl time.Duration) error {
-	if len(gs.all) == 0 {
-		return errNoGuards()
+	if !gs.usable() {
+		return errNoGuards("extend")
 	}
 	errs := make([]error, len(gs.all))
 	each(len(gs.all), func(i int) { errs[i] = gs.all[i].Extend(ctx, ttl) })
 	return errors.Join(errs...)
 }
 
-// Unlock releases all keys, as Guard.Unlock does. The context ends first. It returns the errors of those that
+// Unlock releases all keys, as Guard.Unlock does. The contexts end first. It returns the errors of those that
 // were lost or whose release was not confirmed.
 func (gs *Guards) Unlock(ctx context.Context) error {
-	if len(gs.all) == 0 {
-		return errNoGuards()
+	if !gs.usable() {
+		return errNoGuards("unlock")
 	}
-	gs.cancel(nil)
-	errs := make([]error, len(gs.all))
-	each(len(gs.all), func(i int) { errs[i] = gs.all[i].Unlock(ctx) })
-	return errors.Join(errs...)
+	if ctx == nil {
+		return fail("unlock", gs.all[0].Key(), fmt.Errorf("%w: context is nil", ErrInvalidConfig))
+	}
+	return gs.unlock(ctx, false)
 }
 
-// finish unlocks after the work was done. A release that is not confirmed is logged, and is not an error.
-func (gs *Guards) finish(ctx context.Context) error {
+// unlock unlocks all keys. If the work is done, a release that is not confirmed is logged, and is no error.
+func (gs *Guards) unlock(ctx context.Context, done bool) error {
 	gs.cancel(nil)
 	errs := make([]error, len(gs.all))
 	each(len(gs.all), func(i int) {
 		g := gs.all[i]
-		err := g.Unlock(ctx)
-		if errors.Is(err, ErrUnknownOutcome) {
-			g.claim.client.logUnconfirmed(g, err)
-			err = nil
+		errs[i] = g.Unlock(ctx)
+		if done && errors.Is(errs[i], ErrUnknownOutcome) {
+			g.claim.client.logUnconfirmed(g, errs[i])
+			errs[i] = nil
 		}
-		errs[i] = err
 	})
 	return errors.Join(errs...)
 }

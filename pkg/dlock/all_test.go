@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ceyewan/genesis/pkg/dlock"
@@ -101,6 +102,15 @@ func TestAcquireAllRefusesBadInput(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
+		all := acquireAll(t, c, "x", "y")
+		wantErr(t, all.Unlock(nil), dlock.ErrInvalidConfig) //nolint:staticcheck // what a caller may do
+		wantErr(t, all.Err())
+		wantErr(t, all.Unlock(ctx))
+		var none *dlock.Guards
+		wantErr(t, none.Unlock(ctx), dlock.ErrLockNotHeld)
+		if none.Keys() != nil || none.Token("a") != 0 || none.Remaining() != 0 || none.Context().Err() == nil {
+			t.Error("nil Guards hold something")
+		}
 		_, err := c.AcquireAll(nil, []string{"a"}) //nolint:staticcheck // what a caller may do
 		wantErr(t, err, dlock.ErrInvalidConfig)
 		wantErr(t, c.DoAll(ctx, []string{"a"}, nil), dlock.ErrInvalidConfig)
@@ -151,9 +161,13 @@ func TestAcquireAllRollsBack(t *testing.T) {
 				if !errors.As(err, &failed) || failed.Key != "b" {
 					t.Errorf("%v does not name the key", err)
 				}
-				if took := time.Since(began); took > 5*time.Second {
+				if took := time.Since(began); took > 5*time.Second+time.Millisecond {
 					t.Errorf("it took %v", took)
 				}
+				if errors.Is(err, dlock.ErrLockHeldByOther) && failed.Holder == nil {
+					t.Errorf("%v does not name the holder", err)
+				}
+				synctest.Wait() // the others are released in the background
 				nothing(t, other, "a", "c")
 				alive(t, g)
 				unlock(t, g)
@@ -224,7 +238,9 @@ func TestDoAll(t *testing.T) {
 			wantErr(t, err, dlock.ErrLockAlreadyHeld)
 			return failed
 		})
-		wantErr(t, err, failed)
+		if err != failed { //nolint:errorlint // as Do returns it
+			t.Errorf("the error is %v", err)
+		}
 		nothing(t, other, "a", "b")
 		func() {
 			defer func() {
@@ -296,4 +312,76 @@ func TestAcquireAllHasNoDeadlock(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Callers that do not wait try the keys in order, so that one of them gets all.
+func TestAcquireAllWithoutWaiting(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		store := memlock.New()
+		slow := func(ctx context.Context, d driver.Driver, r driver.Request) (driver.State, error) {
+			st, err := d.Acquire(ctx, r)
+			elapse(10 * time.Millisecond)
+			return st, err
+		}
+		for range 20 {
+			got := make(chan *dlock.Guards, 2)
+			var wg sync.WaitGroup
+			for _, keys := range [][]string{{"a", "b"}, {"b", "a"}} {
+				c := client(t, &scripted{Opener: store, acquire: slow}, dlock.Config{})
+				wg.Go(func() {
+					all, err := c.AcquireAll(ctx, keys, dlock.WithWait(0))
+					if err == nil {
+						got <- all
+					} else if !errors.Is(err, dlock.ErrLockHeldByOther) {
+						t.Error(err)
+					}
+				})
+			}
+			wg.Wait()
+			if len(got) != 1 {
+				t.Fatalf("%d of 2 have the keys", len(got))
+			}
+			wantErr(t, (<-got).Unlock(ctx))
+			synctest.Wait()
+		}
+	})
+}
+
+// All contexts of a set have ended before the release of any key is sent.
+func TestGuardsEndBeforeTheyAreReleased(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		var derived atomic.Pointer[context.Context]
+		release := func(ctx context.Context, d driver.Driver, r driver.Ref) (driver.State, error) {
+			if work := derived.Load(); work != nil && (*work).Err() == nil {
+				t.Error("a key is released while the work goes on")
+			}
+			return d.Release(ctx, r)
+		}
+		c := client(t, &scripted{Opener: memlock.New(), release: release}, dlock.Config{})
+		keys := make([]string, 100)
+		for i := range keys {
+			keys[i] = fmt.Sprint("k", i)
+		}
+		all := acquireAll(t, c, keys...)
+		work, cancel := all.WithContext(ctx)
+		defer cancel()
+		derived.Store(&work)
+		wantErr(t, all.Unlock(ctx))
+	})
+}
+
+// A server that does not answer holds a call up no longer than WithWait.
+func TestAcquireAllOnADeadBackend(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		_, faults := faulty(faultdriver.Rule{Op: faultdriver.Acquire, Fault: faultdriver.LoseRequest})
+		c := client(t, faults.Remote(), dlock.Config{})
+		began := time.Now()
+		_, err := c.AcquireAll(ctx, []string{"a", "b", "c"}, dlock.WithWait(50*time.Millisecond))
+		if err == nil || errors.Is(err, dlock.ErrLockHeldByOther) {
+			t.Errorf("the error is %v", err)
+		}
+		if took := time.Since(began); took > 200*time.Millisecond {
+			t.Errorf("it took %v", took)
+		}
+	})
 }

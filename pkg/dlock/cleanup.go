@@ -3,6 +3,7 @@ package dlock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
@@ -81,13 +82,25 @@ func (c *Client) withdraw(cl *claim) {
 	}
 	ctx, cancel := context.WithTimeout(c.cleanup, withdrawTimeout)
 	defer cancel()
-	_, err := c.store.Release(ctx, cl.ref())
+	err := c.releaseRef(ctx, cl.ref())
 	if err == nil {
 		return
 	}
 	c.mu.Lock()
 	c.cleanUp(cl)
 	c.unlock()
+}
+
+// releaseRef releases a claim that no caller waits for, so that no caller could recover from a panic of a hook
+// of the backend's client.
+func (c *Client) releaseRef(ctx context.Context, r driver.Ref) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%w: a hook panicked: %v", ErrUnknownOutcome, p)
+		}
+	}()
+	_, err = c.store.Release(ctx, r)
+	return err
 }
 
 // endContexts makes the next unlock end the contexts of a claim's guards before cleanup receives
@@ -216,9 +229,9 @@ func (q *cleanupQueue) refill(now int64) time.Duration {
 
 func (c *Client) cleanUpOne(s cleanupTask) {
 	ctx, cancel := context.WithTimeout(c.cleanup, min(cleanupTimeout, time.Duration(c.closeBy.Load()-c.now())))
-	_, err := c.store.Release(ctx, s.ref)
+	err := c.releaseRef(ctx, s.ref)
 	for errors.Is(err, sharedtimeout.ErrAttemptTimeout) {
-		_, err = c.store.Release(ctx, s.ref)
+		err = c.releaseRef(ctx, s.ref)
 	}
 	cancel()
 	if err == nil && !s.abandoned {

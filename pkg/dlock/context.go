@@ -90,7 +90,18 @@ func (g *Guard) WithContext(parent context.Context) (context.Context, context.Ca
 	if !g.usable() {
 		return context.WithCancel(guard)
 	}
-	ctx, cancel := context.WithCancelCause(marked(joinedContext{guard, parent}, g))
+	return joinContexts(guard, parent, &mark{guard: g})
+}
+
+// joinContexts returns a child of parent that also ends with another context, which has no values. It carries
+// the guards of innermost, and then those of parent.
+func joinContexts(guard, parent context.Context, innermost *mark) (context.Context, context.CancelFunc) {
+	last := innermost
+	for last.outer != nil {
+		last = last.outer
+	}
+	last.outer = markOf(parent).withoutEnded()
+	ctx, cancel := context.WithCancelCause(context.WithValue(joinedContext{guard, parent}, markKey{}, innermost))
 	end := func() { cancel(nil) }
 	at, hasDeadline := parent.Deadline()
 	if hasDeadline { // so that ctx.Err is DeadlineExceeded

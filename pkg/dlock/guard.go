@@ -147,7 +147,7 @@ func (g *Guard) Token() int64 {
 	return g.token // constant after the Guard was returned
 }
 
-// TTL returns the lease of the lock: how long it outlives its process.
+// TTL returns the lease of the lock: how long it outlives its process, on a backend with leases.
 func (g *Guard) TTL() time.Duration {
 	if !g.usable() {
 		return 0

@@ -281,13 +281,13 @@ func TestLogLines(t *testing.T) {
 	if err := g.Unlock(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	<-acquire(t, c, "lost", dlock.WithMaxHold(time.Millisecond)).Done()
+	<-acquire(t, c, "lost", dlock.WithMaxHold(2*time.Second)).Done() // long enough that it is logged first
 	eventually(t, "the loss is logged", func() bool { return len(o.lines()) >= 4 })
 	for i, want := range []string{
 		`level=INFO msg="lock acquired" .*namespace=app\.dlock .*key=order:123 owner=api-7 token=1 wait=\S+$`,
 		`level=INFO msg="lock released" .*key=order:123 owner=api-7 token=1 hold=\S+$`,
 		`level=INFO msg="lock acquired" .*component=dlock .*key=lost `,
-		`level=WARN msg="ownership lost" .*key=lost owner=\S+ token=2 hold=\S+ reason="it reached its maximum hold of 1ms"$`,
+		`level=WARN msg="ownership lost" .*key=lost owner=\S+ token=2 hold=\S+ reason="it reached its maximum hold of 2s"$`,
 	} {
 		if line := o.lines()[i]; !regexp.MustCompile(want).MatchString(line) {
 			t.Errorf("line %d is\n%s\nand should match\n%s", i, line, want)

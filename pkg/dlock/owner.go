@@ -36,10 +36,6 @@ func FromContext(ctx context.Context) (*Guard, bool) {
 	return nil, false
 }
 
-func marked(ctx context.Context, g *Guard) context.Context {
-	return context.WithValue(ctx, markKey{}, &mark{guard: g, outer: markOf(ctx).withoutEnded()})
-}
-
 // withoutEnded returns the chain without the marks of guards that have ended. It locks mu of their
 // Clients, so it must not run under mu.
 func (m *mark) withoutEnded() *mark {

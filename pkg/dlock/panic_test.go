@@ -80,6 +80,13 @@ func TestContextThatPanics(t *testing.T) {
 				"Do": func(c *dlock.Client, ctx context.Context) error {
 					return c.Do(ctx, "k", func(context.Context) error { return nil })
 				},
+				"AcquireAll": func(c *dlock.Client, ctx context.Context) error {
+					_, err := c.AcquireAll(ctx, []string{"k", "l", "m"})
+					return err
+				},
+				"DoAll": func(c *dlock.Client, ctx context.Context) error {
+					return c.DoAll(ctx, []string{"k", "l"}, func(context.Context) error { return nil })
+				},
 			} {
 				t.Run(name+" "+in, func(t *testing.T) {
 					virtual(t, func(t *testing.T) {
@@ -97,7 +104,10 @@ func TestContextThatPanics(t *testing.T) {
 							return
 						}
 						elapse(time.Minute)
-						free(t, client(t, store, dlock.Config{}), "k")
+						other := client(t, store, dlock.Config{})
+						for _, key := range []string{"k", "l", "m"} {
+							free(t, other, key)
+						}
 						if n := c.Entries() + c.LocalWaiters(); n != 0 {
 							t.Errorf("LocalBatch %d: %d entries are left", batch, n)
 						}

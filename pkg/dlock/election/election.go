@@ -27,15 +27,16 @@ import (
 	"unicode/utf8"
 
 	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
 	"github.com/ceyewan/genesis/pkg/xerrors"
 )
 
 var (
-	// ErrNoLeader: nobody leads at the moment.
+	// ErrNoLeader: no process leads at the moment.
 	ErrNoLeader = xerrors.New("no_leader", "there is no leader")
 	// ErrNotLeader: this process does not lead.
 	ErrNotLeader = xerrors.New("not_leader", "this process is not the leader")
-	// ErrNotRenewed: this process leads, and its lease was not renewed for so long that it is about to end.
+	// ErrNotRenewed: this process leads, and less than half of its lease is left, because renewals fail.
 	ErrNotRenewed = xerrors.New("leader_not_renewed", "the leader's lease is not renewed")
 	// ErrResigned is the cause of a leader's context after Resign.
 	ErrResigned = xerrors.New("resigned", "the leader has resigned")
@@ -49,8 +50,8 @@ type Callbacks struct {
 	// return then. If it returns earlier, the process resigns. term is greater than that of every earlier
 	// leader; it is 0 on a backend without fencing. It is required.
 	OnElected func(ctx context.Context, term int64)
-	// OnResigned is called after OnElected has returned and the lease was given back or has ended. cause says
-	// why: nil if OnElected returned by itself, dlock.ErrOwnershipLost after a loss, ErrResigned after Resign.
+	// OnResigned is called after OnElected has returned and the lease was given back or has ended, or its release
+	// continues in the background. cause says why: nil if OnElected returned by itself, dlock.ErrOwnershipLost after a loss, ErrResigned after Resign.
 	OnResigned func(term int64, cause error)
 	// OnNewLeader is called when another process or this one is seen to lead, some time after it was elected. It must not
 	// block.
@@ -97,12 +98,16 @@ type Election struct {
 // A leadership is one term of this process.
 type leadership struct {
 	guard  *dlock.Guard
+	since  time.Time
 	resign context.CancelCauseFunc
-	over   chan struct{} // closed when the lease was given back
+	ended  chan struct{} // closed when the lease was given back
 }
 
-// maxValue is how long a value may be.
-const maxValue = 200
+const (
+	maxValue    = 200 // bytes
+	maxName     = 1024
+	valueSuffix = ":value"
+)
 
 // New returns an Election. It does no I/O. It uses the locks name and name+":value" of the Client.
 func New(locks *dlock.Client, name string, calls Callbacks, opts ...Option) (*Election, error) {
@@ -116,8 +121,8 @@ func New(locks *dlock.Client, name string, calls Callbacks, opts ...Option) (*El
 	switch {
 	case locks == nil:
 		return nil, fmt.Errorf("%w: election: the Client is nil", dlock.ErrInvalidConfig)
-	case name == "":
-		return nil, fmt.Errorf("%w: election: the name is empty", dlock.ErrInvalidKey)
+	case name == "" || len(e.valueKey()) > maxName:
+		return nil, fmt.Errorf("%w: election: the name has %d bytes, not 1 to %d", dlock.ErrInvalidKey, len(name), maxName-len(valueSuffix))
 	case calls.OnElected == nil:
 		return nil, fmt.Errorf("%w: election: OnElected is nil", dlock.ErrInvalidConfig)
 	case e.ttl < 0:
@@ -141,10 +146,14 @@ func checkValue(value string) error {
 	return nil
 }
 
-// Run stands for election until ctx ends, and returns its cause. After each term it stands again, behind the
-// others. It returns earlier only with an error that waiting does not cure, such as dlock.ErrDenied or
-// dlock.ErrClosed.
+// Run stands for election until ctx ends, and returns its cause. After each term it stands again: behind the
+// others, where the backend serves waiters in order of arrival. After a term that was shorter than WithPoll, it
+// pauses for that time. It returns earlier only with an error that waiting does not cure, such as dlock.ErrDenied
+// or dlock.ErrClosed.
 func (e *Election) Run(ctx context.Context) error {
+	if ctx == nil {
+		return fmt.Errorf("%w: election: the context is nil", dlock.ErrInvalidConfig)
+	}
 	e.mu.Lock()
 	if e.running {
 		e.mu.Unlock()
@@ -169,19 +178,25 @@ func (e *Election) Run(ctx context.Context) error {
 		switch {
 		case ctx.Err() != nil && err != nil:
 			return context.Cause(ctx)
-		case errors.Is(err, dlock.ErrUnknownOutcome), errors.Is(err, dlock.ErrUnavailable), errors.Is(err, dlock.ErrNotReady):
-			if !sleep(ctx, e.poll) { // a Client with MaxRetries has given up
+		case err != nil && driver.ClassOf(err) != driver.Fatal && isTemporary(err):
+			if !sleep(ctx, e.poll) { // a Client with MaxRetries does not try again
 				return context.Cause(ctx)
 			}
 			continue
 		case err != nil:
 			return err
 		}
+		began := time.Now()
 		e.lead(ctx, guard)
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || (time.Since(began) < e.poll && !sleep(ctx, e.poll)) {
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// isTemporary reports whether another attempt may succeed.
+func isTemporary(err error) bool {
+	return errors.Is(err, dlock.ErrUnknownOutcome) || errors.Is(err, dlock.ErrUnavailable) || errors.Is(err, dlock.ErrNotReady)
 }
 
 func (e *Election) options(purpose string) (opts []dlock.LockOption) {
@@ -199,53 +214,48 @@ var errDone = errors.New("election: OnElected has returned")
 
 // lead runs one term.
 func (e *Election) lead(ctx context.Context, guard *dlock.Guard) {
-	owned, cancel := guard.WithContext(ctx)
-	defer cancel()
-	leading, resign := context.WithCancelCause(owned)
-	l := &leadership{guard: guard, resign: resign, over: make(chan struct{})}
-	e.mu.Lock()
-	e.led = l
-	e.mu.Unlock()
-	term := guard.Token()
+	term, cause := guard.Token(), error(nil)
+	l := &leadership{guard: guard, since: time.Now(), resign: func(error) {}, ended: make(chan struct{})}
 	var publishing sync.WaitGroup
-	publishing.Go(func() { e.publish(leading, term) })
-	defer func() { // also if OnElected panics
-		resign(errDone)
+	defer func() { // also if OnElected or the context panics
+		l.resign(errDone)
+		failed := guard.Unlock(ctx)
 		publishing.Wait()
-		cause := e.end(ctx, guard, context.Cause(leading))
+		if errors.Is(failed, dlock.ErrOwnershipLost) {
+			cause = failed
+		}
 		e.mu.Lock()
 		e.led = nil
 		e.mu.Unlock()
-		close(l.over)
+		close(l.ended)
 		if e.calls.OnResigned != nil {
 			e.calls.OnResigned(term, cause)
 		}
 	}()
+	owned, cancel := guard.WithContext(ctx)
+	defer cancel()
+	leading, resign := context.WithCancelCause(owned)
+	l.resign = resign
+	e.mu.Lock()
+	e.led = l
+	select {
+	case <-e.changed: // it is published anyway
+	default:
+	}
+	e.mu.Unlock()
+	publishing.Go(func() { e.publish(leading, term) })
 	e.calls.OnElected(leading, term)
-}
-
-// end gives the lease back, and returns why the term has ended.
-func (e *Election) end(ctx context.Context, guard *dlock.Guard, cause error) error {
-	lost := guard.Err()
-	if lost == nil {
-		lost = guard.Unlock(ctx)
-		if errors.Is(lost, dlock.ErrUnknownOutcome) {
-			lost = nil // cleanup continues in the background
-		}
-	}
-	switch {
-	case errors.Is(lost, dlock.ErrOwnershipLost):
-		return lost
-	case errors.Is(cause, errDone):
-		return nil
-	}
-	return cause
+	cause = context.Cause(leading)
 }
 
 // Resign ends the leader's context, waits until OnElected has returned, and gives the lease back. This process
-// then stands again, behind the others. If it does not lead, the error is ErrNotLeader. If ctx ends first, the
-// process resigns nevertheless.
+// then stands again, behind the others where the backend serves in order of arrival. If it does not lead, the error is
+// ErrNotLeader. If ctx ends first, the process resigns nevertheless. OnElected itself just returns instead: with its
+// context, Resign does not wait.
 func (e *Election) Resign(ctx context.Context) error {
+	if ctx == nil {
+		return fmt.Errorf("%w: election: the context is nil", dlock.ErrInvalidConfig)
+	}
 	e.mu.Lock()
 	l := e.led
 	e.mu.Unlock()
@@ -254,7 +264,7 @@ func (e *Election) Resign(ctx context.Context) error {
 	}
 	l.resign(ErrResigned)
 	select {
-	case <-l.over:
+	case <-l.ended:
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
@@ -272,8 +282,8 @@ func (e *Election) Term() (term int64, leads bool) {
 	return l.guard.Token(), true
 }
 
-// Check is for health checks. It returns ErrNotRenewed if this process leads and its lease is about to
-// end, because renewals have failed for a while. A process that does not lead is healthy.
+// Check is for health checks. It returns ErrNotRenewed if this process leads and less than half of its lease
+// is left: it is renewed every third, so renewals fail. A process that does not lead is healthy.
 func (e *Election) Check(context.Context) error {
 	e.mu.Lock()
 	l := e.led
@@ -282,14 +292,14 @@ func (e *Election) Check(context.Context) error {
 		return nil
 	}
 	left, ttl := l.guard.Remaining(), l.guard.TTL()
-	if left < min(ttl/6, soon) {
+	if left < ttl/2 && time.Since(l.since) > granted {
 		return fmt.Errorf("%w: %v are left of %v", ErrNotRenewed, left, ttl)
 	}
 	return nil
 }
 
-// soon is more than a lock that was just granted to a waiter has left before it is renewed.
-const soon = 1500 * time.Millisecond
+// granted is how long a lock that was just granted to a waiter may have less than its whole lease.
+const granted = 3 * time.Second
 
 // SetValue changes the value that this process publishes while it leads: an address or a version, of at most 200 bytes. Others
 // see it shortly after. It is kept for later terms.
@@ -308,7 +318,7 @@ func (e *Election) SetValue(value string) error {
 }
 
 // valueKey is the lock whose holder's description carries the value of the leader.
-func (e *Election) valueKey() string { return e.name + ":value" }
+func (e *Election) valueKey() string { return e.name + valueSuffix }
 
 // publish shows the value while this process leads.
 func (e *Election) publish(ctx context.Context, term int64) {
@@ -319,10 +329,10 @@ func (e *Election) publish(ctx context.Context, term int64) {
 		var shown *dlock.Guard
 		if value != "" {
 			g, err := e.locks.Acquire(ctx, e.valueKey(), e.options(strconv.FormatInt(term, 10)+" "+value)...)
+			if err != nil && (!isTemporary(err) || !sleep(ctx, e.poll)) {
+				return // without a value
+			}
 			if err != nil {
-				if !sleep(ctx, e.poll) {
-					return
-				}
 				continue
 			}
 			shown = g
@@ -370,8 +380,9 @@ func (e *Election) Leader(ctx context.Context) (Leader, error) {
 }
 
 // Observe returns who leads, and then again each time that this has changed, until ctx ends. While there is
-// no leader it returns the zero Leader. It asks the backend once in a while, so it may miss a short term. It skips
-// times at which the backend does not answer.
+// no leader it returns the zero Leader. It asks the backend once in a while, so it may miss a short term. Between
+// two values there may be none for a moment. It skips times at which the backend does not answer, and ends if the
+// Client is closed, or the backend refuses or cannot tell.
 func (e *Election) Observe(ctx context.Context) iter.Seq[Leader] {
 	return func(yield func(Leader) bool) {
 		var last Leader
@@ -385,6 +396,9 @@ func (e *Election) Observe(ctx context.Context) iter.Seq[Leader] {
 					return
 				}
 				last, seen = leader, true
+			}
+			if errors.Is(err, dlock.ErrClosed) || errors.Is(err, dlock.ErrDenied) || errors.Is(err, dlock.ErrUnsupported) {
+				return
 			}
 			if !sleep(ctx, e.poll) {
 				return

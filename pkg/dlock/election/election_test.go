@@ -43,6 +43,7 @@ type candidate struct {
 	*election.Election
 	client   *dlock.Client
 	terms    chan int64 // that it was elected for
+	leads    atomic.Bool
 	resigned chan error
 	stop     context.CancelFunc
 	ended    chan error
@@ -54,6 +55,8 @@ func stand(t *testing.T, c *dlock.Client, opts ...election.Option) *candidate {
 	var err error
 	n.Election, err = election.New(c, "leader", election.Callbacks{
 		OnElected: func(ctx context.Context, term int64) {
+			n.leads.Store(true)
+			defer n.leads.Store(false)
 			n.terms <- term
 			<-ctx.Done()
 		},
@@ -94,6 +97,7 @@ func TestResignPassesOn(t *testing.T) {
 					t.Errorf("candidate %d sees %+v, %v", i, leader, err)
 				}
 			}
+			<-time.After(2 * time.Second) // a shorter term would be followed by a pause
 			if err := all[(round+1)%3].Resign(t.Context()); !errors.Is(err, election.ErrNotLeader) {
 				t.Errorf("a candidate resigns: %v", err)
 			}
@@ -101,6 +105,7 @@ func TestResignPassesOn(t *testing.T) {
 			if cause := <-now.resigned; !errors.Is(cause, election.ErrResigned) {
 				t.Errorf("the cause is %v", cause)
 			}
+			synctest.Wait() // it stands again
 		}
 		for _, n := range all {
 			n.stop()
@@ -166,16 +171,17 @@ func TestLeaderWithoutBackend(t *testing.T) {
 				if !errors.Is(cause, dlock.ErrOwnershipLost) {
 					t.Errorf("the cause is %v", cause)
 				}
-			case <-second.terms:
-				t.Fatal("two lead")
 			case <-time.After(50 * time.Millisecond):
+				if first.leads.Load() && second.leads.Load() {
+					t.Fatal("two lead")
+				}
 			}
 		}
 		if unhealthy.IsZero() || !unhealthy.Before(over) {
 			t.Errorf("unhealthy at %v, over at %v", unhealthy, over)
 		}
 		<-second.terms
-		if took := time.Since(over); took <= 0 || took > 11*time.Second {
+		if took := time.Since(over); took > 11*time.Second {
 			t.Errorf("the next leads after %v", took)
 		}
 	})
@@ -215,7 +221,7 @@ func TestValue(t *testing.T) {
 				seen = append(seen, fmt.Sprint(leader.Term, " ", leader.Value))
 			}
 		})
-		<-time.After(3 * time.Second)
+		<-time.After(2500 * time.Millisecond) // all changes are between two questions
 		check(t, first.SetValue("10.0.0.1:81"))
 		<-time.After(3 * time.Second)
 		one, _ := first.Term()
@@ -314,12 +320,13 @@ func TestBadInput(t *testing.T) {
 	c := client(t, memlock.New(), dlock.Config{})
 	run := election.Callbacks{OnElected: func(context.Context, int64) {}}
 	for name, bad := range map[string]func() (*election.Election, error){
-		"client":   func() (*election.Election, error) { return election.New(nil, "leader", run) },
-		"name":     func() (*election.Election, error) { return election.New(c, "", run) },
-		"callback": func() (*election.Election, error) { return election.New(c, "leader", election.Callbacks{}) },
-		"option":   func() (*election.Election, error) { return election.New(c, "leader", run, nil) },
-		"TTL":      func() (*election.Election, error) { return election.New(c, "leader", run, election.WithTTL(-1)) },
-		"poll":     func() (*election.Election, error) { return election.New(c, "leader", run, election.WithPoll(0)) },
+		"client":    func() (*election.Election, error) { return election.New(nil, "leader", run) },
+		"name":      func() (*election.Election, error) { return election.New(c, "", run) },
+		"long name": func() (*election.Election, error) { return election.New(c, strings.Repeat("x", 1020), run) },
+		"callback":  func() (*election.Election, error) { return election.New(c, "leader", election.Callbacks{}) },
+		"option":    func() (*election.Election, error) { return election.New(c, "leader", run, nil) },
+		"TTL":       func() (*election.Election, error) { return election.New(c, "leader", run, election.WithTTL(-1)) },
+		"poll":      func() (*election.Election, error) { return election.New(c, "leader", run, election.WithPoll(0)) },
 		"value": func() (*election.Election, error) {
 			return election.New(c, "leader", run, election.WithValue(strings.Repeat("x", 300)))
 		},
@@ -329,6 +336,14 @@ func TestBadInput(t *testing.T) {
 			t.Errorf("%s: %v, %v", name, e, err)
 		}
 	}
+	some, err := election.New(c, "leader", run)
+	check(t, err)
+	//nolint:staticcheck // what a caller may do
+	for name, err := range map[string]error{"Run": some.Run(nil), "Resign": some.Resign(nil)} {
+		if !errors.Is(err, dlock.ErrInvalidConfig) {
+			t.Errorf("%s without a context: %v", name, err)
+		}
+	}
 	closed := client(t, memlock.New(), dlock.Config{})
 	check(t, closed.Close())
 	e, err := election.New(closed, "leader", run)
@@ -336,4 +351,52 @@ func TestBadInput(t *testing.T) {
 	if err := e.Run(t.Context()); !errors.Is(err, dlock.ErrClosed) {
 		t.Errorf("on a closed Client: %v", err)
 	}
+	for leader := range e.Observe(t.Context()) { // it ends
+		t.Errorf("on a closed Client %+v leads", leader)
+	}
+}
+
+// OnElected resigns with its own context, and panics: the lease is given back both times.
+func TestResignInsideAndPanic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memlock.New()
+		var e *election.Election
+		terms := 0
+		e, err := election.New(client(t, store, dlock.Config{}), "leader", election.Callbacks{OnElected: func(ctx context.Context, _ int64) {
+			if terms++; terms == 2 {
+				panic("of the user")
+			}
+			if err := e.Resign(ctx); !errors.Is(err, election.ErrResigned) {
+				t.Errorf("Resign inside: %v", err)
+			}
+		}})
+		check(t, err)
+		func() {
+			defer func() {
+				if recover() != "of the user" {
+					t.Error("the panic was swallowed")
+				}
+			}()
+			_ = e.Run(t.Context())
+		}()
+		synctest.Wait()
+		if _, err := e.Leader(t.Context()); !errors.Is(err, election.ErrNoLeader) || terms != 2 {
+			t.Errorf("after %d terms: %v", terms, err)
+		}
+	})
+}
+
+// Work that fails at once does not make the process stand without a pause.
+func TestShortTermsArePaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		terms := 0
+		e, err := election.New(client(t, memlock.New(), dlock.Config{}), "leader", election.Callbacks{OnElected: func(context.Context, int64) { terms++ }})
+		check(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		_ = e.Run(ctx)
+		if terms < 50 || terms > 61 {
+			t.Errorf("%d terms in a minute", terms)
+		}
+	})
 }

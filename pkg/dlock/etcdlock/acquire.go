@@ -179,7 +179,7 @@ func (d *etcdDriver) try(ctx context.Context, s submission) (position, error) {
 		blocked, sure := s.kind.blocked(s.prefix, answers[:n-2])
 		switch {
 		case s.isStored(own.Kvs):
-			return d.lookStored(ctx, s.claim, own.Kvs[0].CreateRevision)
+			return d.withoutWaiting(ctx, s, func() (position, error) { return d.lookStored(ctx, s.claim, own.Kvs[0].CreateRevision) })
 		case tombstone.Count > 0, sure && blocked:
 			return position{phase: driver.Gone}, nil
 		case !sure || s.kind.mode != driver.Permit:
@@ -211,7 +211,7 @@ func (k kind) probes(prefix string) (ops []clientv3.Op) {
 		ops = append(ops, clientv3.OpGet(r[0], clientv3.WithRange(r[1]), clientv3.WithKeysOnly(), clientv3.WithLimit(near)))
 	}
 	if k.mode == driver.Permit {
-		ops = append(ops, clientv3.OpGet(prefix+k.part(), clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithLimit(int64(k.limit)+near)))
+		ops = append(ops, clientv3.OpGet(prefix+k.part(), clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithLimit(near)))
 	}
 	return ops
 }
@@ -228,20 +228,25 @@ func (k kind) blocked(prefix string, answers []*pb.ResponseOp) (blocked, sure bo
 		sure = sure && known && len(kvs) < near
 	}
 	if k.mode == driver.Permit {
-		kvs := answers[len(answers)-1].GetResponseRange().Kvs
-		permits, _ := sift(prefix, kvs, true)
-		if len(permits) >= k.limit {
+		same := answers[len(answers)-1].GetResponseRange() // it counts more than it has read
+		permits, _ := sift(prefix, same.Kvs, true)
+		if len(permits) >= k.limit || (same.Count >= int64(k.limit) && len(permits) == len(same.Kvs)) {
 			return true, true
 		}
-		sure = sure && len(kvs) < k.limit+near
+		sure = sure && same.Count < int64(k.limit)
 	}
 	return false, sure
 }
 
 // tryAmongStrangers submits a claim that does not wait when the keys below the lock's name may be
-// other data: it queues the claim and removes it if it is not the first.
+// other data: it queues the claim and removes it if it does not hold the lock.
 func (d *etcdDriver) tryAmongStrangers(ctx context.Context, s submission) (position, error) {
-	p, err := d.enqueue(ctx, s)
+	return d.withoutWaiting(ctx, s, func() (position, error) { return d.enqueue(ctx, s) })
+}
+
+// withoutWaiting removes a stored claim that does not wait, if it does not hold the lock.
+func (d *etcdDriver) withoutWaiting(ctx context.Context, s submission, find func() (position, error)) (position, error) {
+	p, err := find()
 	if err != nil || p.phase != driver.Queued {
 		return p, err
 	}

@@ -180,9 +180,14 @@ func (d *etcdDriver) removeUnknown(ctx context.Context, r driver.Ref) (driver.Ph
 	if err != nil {
 		return driver.Unknown, unsent(err)
 	}
+	var full error // no space for the tombstone; what is there can still be deleted
 	if len(tombstone) > 0 {
-		if _, err = d.client.Do(ctx, tombstone[0]); err != nil {
-			return driver.Unknown, classify(err)
+		_, err = d.client.Do(ctx, tombstone[0])
+		if err = classify(err); errors.Is(err, ErrNoSpace) {
+			full, err = driver.Classify(err, driver.Ambiguous), nil
+		}
+		if err != nil {
+			return driver.Unknown, err
 		}
 	}
 	found, err := d.find(ctx, r.Key, r.ID)
@@ -190,16 +195,16 @@ func (d *etcdDriver) removeUnknown(ctx context.Context, r driver.Ref) (driver.Ph
 		return driver.Unknown, classify(err)
 	}
 	if found.kv == nil {
-		return driver.Gone, nil
+		return driver.Gone, full
 	}
 	resp, err := d.client.Txn(ctx).If(createdAt(found.kv)).Then(clientv3.OpDelete(string(found.kv.Key))).Commit()
 	if err != nil {
 		return driver.Unknown, classify(err)
 	}
 	if !resp.Succeeded {
-		return driver.Gone, nil
+		return driver.Gone, full
 	}
-	return found.phase(), nil
+	return found.phase(), full
 }
 
 // found is a claim that was looked up in its queue.

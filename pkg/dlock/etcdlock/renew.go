@@ -128,7 +128,7 @@ func (r *renewal) fail(err error) {
 const (
 	maxOps  = 128
 	readers = 8
-	// maxVisitOps is how many operations a visit has at most: its own key, two ranges and a count.
+	// maxVisitOps is how many operations a visit has at most: its own key, two ranges of other kinds and the permits.
 	maxVisitOps = 4
 )
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
@@ -145,10 +146,12 @@ func (s *queueWatcher) servePermit(c *claim, p position) error {
 		s.start(s.queue.prefix, clientv3.WithPrefix(), clientv3.WithPrevKV())
 	}
 	switch w := &s.watch; {
+	case s.served != c: // deletions were counted for another claim
+		s.served = c
+		return s.advance(c, 0)
 	case w.since == 0:
 		return s.next(0)
-	case w.since > p.asOf || s.served != c || w.hasDeleted(p.rev): // deletions were missed, or counted for another claim
-		s.served = c
+	case w.since > p.asOf || w.hasDeleted(p.rev): // deletions were missed
 		return s.advance(c, 0)
 	case p.ahead-w.freed(p.rev, p.asOf) < c.kind.limit:
 		return s.advance(c, w.gone)
@@ -291,13 +294,16 @@ func (s *queueWatcher) grantOthers(ctx context.Context, k kind) error {
 	end, granted := int64(math.MaxInt64), 0 // of the claims before the first of another kind
 	for _, r := range resp.Responses[:len(ops)] {
 		kvs := r.GetResponseRange().Kvs
-		claims, sure := sift(s.queue.prefix, kvs, false)
-		if !sure || (len(claims) == 0 && len(kvs) == near) {
+		first := slices.IndexFunc(kvs, func(kv *mvccpb.KeyValue) bool {
+			claims, sure := sift(s.queue.prefix, []*mvccpb.KeyValue{kv}, false)
+			return !sure || len(claims) > 0 // what may be one counts as one
+		})
+		switch {
+		case first >= 0:
+			end = min(end, kvs[first].CreateRevision)
+		case len(kvs) == near:
 			s.vain = time.Now()
 			return nil
-		}
-		if len(claims) > 0 {
-			end = min(end, claims[0].CreateRevision)
 		}
 	}
 	stored := map[string]int64{}

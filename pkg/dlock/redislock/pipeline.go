@@ -120,6 +120,9 @@ func (d *redisDriver) retryTrips(ctx context.Context, t trip, cmds []*command) (
 	for to, places := range moved {
 		node := d.follow(ctx, to, lockOf(cmds[places[0]]))
 		if node != nil {
+			for _, i := range places {
+				cmds[i].Rewind()
+			}
 			trips = append(trips, trip{client: d.forReplicas(node), asking: to.ask, cmds: places})
 		}
 	}

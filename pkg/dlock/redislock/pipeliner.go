@@ -73,6 +73,7 @@ type pendingCall struct {
 	done      chan struct{}
 	answer    func(error) // called instead of closing done, if the caller does not wait
 	abandoned bool        // its caller has left; under pipeliner.mu
+	panicked  any         // what a hook of the client panicked with; set before done is closed
 }
 
 // end tells who waits for a call that it has ended.
@@ -190,6 +191,9 @@ func (p *pipeliner) send(ctx context.Context, cmd *command, mode callMode) error
 	caller, deadline := ends(ctx)
 	select {
 	case <-c.done:
+		if c.panicked != nil {
+			panic(c.panicked) // as if the call had been made here
+		}
 		return cmd.Err()
 	case <-caller:
 	case <-deadline:
@@ -362,9 +366,14 @@ func (p *pipeliner) flush(batch []*pendingCall) (answered bool) {
 		if !panicked {
 			return
 		}
-		reason := recover() // of a hook of the client; the callers are other goroutines, and cannot
+		reason := recover() // of a hook of the client
 		for _, c := range batch {
-			c.cmd.SetErr(fmt.Errorf("%w: %v", errPanicked, reason))
+			if c.cmd.Val() == nil { // it was not answered
+				c.cmd.SetErr(fmt.Errorf("%w: %v", errPanicked, reason))
+			}
+			if len(batch) == 1 { // otherwise it may be the panic of another
+				c.panicked = reason
+			}
 			c.end(c.cmd.Err())
 		}
 	}()

@@ -48,8 +48,8 @@ func TestResentCommandForgetsItsRefusal(t *testing.T) {
 		var cmds []*redisnode.Command
 		for range 3 {
 			cmd := script.Command(t.Context(), []string{"n"})
-			cmd.SetErr(refusal(said))
 			cmd.Rewind()
+			cmd.SetErr(refusal(said)) // as go-redis keeps it when it follows a redirect itself
 			cmds = append(cmds, cmd)
 			_ = pipe.Process(t.Context(), cmd)
 		}

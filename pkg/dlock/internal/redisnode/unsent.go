@@ -95,7 +95,10 @@ func Execute(ctx context.Context, pipe redis.Pipeliner) []redis.Cmder {
 }
 
 // Rewind resets a command that a server has refused, so that it can be sent again.
-func (c *Command) Rewind() { c.body.state.CompareAndSwap(written, unwritten) }
+func (c *Command) Rewind() {
+	c.body.state.CompareAndSwap(written, unwritten)
+	c.SetErr(nil)
+}
 
 // Answered reports whether the server has carried out the command. redis.Nil is an answer, except
 // for a command that was not sent: sentinels return it for a master that they do not know.
