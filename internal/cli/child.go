@@ -6,6 +6,7 @@ import (
 	"os/signal"
 	"runtime"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -109,6 +110,20 @@ func (c *child) kill() error {
 	}
 	return err
 }
+
+// awaitOthers waits until the children of a command that was killed are gone as well, which takes them a moment
+// on a busy machine: the lock must not pass on before that. It does not wait for those that no process
+// reaps.
+func (c *child) awaitOthers() {
+	for end := time.Now().Add(othersTimeout); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if errors.Is(c.send(-c.pid, 0), syscall.ESRCH) {
+			return
+		}
+	}
+}
+
+// othersTimeout is how long the children of a killed command may take to end.
+const othersTimeout = time.Second
 
 // suspend stops us with the command, so that the shell takes the terminal, and goes
 // on with it when we are continued.

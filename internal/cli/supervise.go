@@ -39,6 +39,9 @@ func (r *run) supervise(signals <-chan os.Signal) (int, error) {
 	for {
 		select {
 		case st := <-s.child.ended:
+			if s.killed {
+				s.child.awaitOthers()
+			}
 			s.child.takeTerminal()
 			return s.result(st)
 		case sig := <-signals:
