@@ -119,15 +119,15 @@ func (a *allAcquisition) run(ctx context.Context) (all *Guards, err error) {
 	if first >= 0 {
 		a.releaseAll(a.guards[first:]) //nolint:contextcheck // as above. Never wait for a key while holding a greater one
 	}
-	for _, g := range a.guards[:max(first, 0)] {
-		a.join(g)
-	}
-	if first < 0 {
-		for _, g := range a.guards {
+	for _, g := range a.guards {
+		if g != nil {
 			a.join(g)
 		}
-	} else if err := a.waitFor(ctx, first); err != nil {
-		return nil, err
+	}
+	if first >= 0 {
+		if err := a.waitFor(ctx, first); err != nil {
+			return nil, err
+		}
 	}
 	values, outer := valuesOf(ctx) // runs the user's code
 	m := outer

@@ -18,13 +18,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
@@ -136,16 +131,6 @@ func New(locks *dlock.Client, name string, calls Callbacks, opts ...Option) (*El
 	return e, nil
 }
 
-func checkValue(value string) error {
-	if len(value) > maxValue {
-		return fmt.Errorf("%w: election: the value has %d bytes, more than %d", dlock.ErrInvalidConfig, len(value), maxValue)
-	}
-	if !utf8.ValidString(value) || strings.ContainsFunc(value, unicode.IsControl) {
-		return fmt.Errorf("%w: election: the value is not UTF-8 on one line", dlock.ErrInvalidConfig)
-	}
-	return nil
-}
-
 // Run stands for election until ctx ends, and returns its cause. After each term it stands again: behind the
 // others, where the backend serves waiters in order of arrival. After a term that was shorter than WithPoll, it
 // pauses for that time. It returns earlier only with an error that waiting does not cure, such as dlock.ErrDenied
@@ -209,16 +194,13 @@ func (e *Election) options(purpose string) (opts []dlock.LockOption) {
 	return opts
 }
 
-// errDone is the cause of a leader's context after OnElected has returned.
-var errDone = errors.New("election: OnElected has returned")
-
 // lead runs one term.
 func (e *Election) lead(ctx context.Context, guard *dlock.Guard) {
 	term, cause := guard.Token(), error(nil)
 	l := &leadership{guard: guard, since: time.Now(), resign: func(error) {}, ended: make(chan struct{})}
 	var publishing sync.WaitGroup
 	defer func() { // also if OnElected or the context panics
-		l.resign(errDone)
+		l.resign(nil)
 		failed := guard.Unlock(ctx)
 		publishing.Wait()
 		if errors.Is(failed, dlock.ErrOwnershipLost) {
@@ -300,132 +282,3 @@ func (e *Election) Check(context.Context) error {
 
 // granted is how long a lock that was just granted to a waiter may have less than its whole lease.
 const granted = 3 * time.Second
-
-// SetValue changes the value that this process publishes while it leads: an address or a version, of at most 200 bytes. Others
-// see it shortly after. It is kept for later terms.
-func (e *Election) SetValue(value string) error {
-	if err := checkValue(value); err != nil {
-		return err
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.value = value
-	select {
-	case e.changed <- struct{}{}:
-	default:
-	}
-	return nil
-}
-
-// valueKey is the lock whose holder's description carries the value of the leader.
-func (e *Election) valueKey() string { return e.name + valueSuffix }
-
-// publish shows the value while this process leads.
-func (e *Election) publish(ctx context.Context, term int64) {
-	for ctx.Err() == nil {
-		e.mu.Lock()
-		value := e.value
-		e.mu.Unlock()
-		var shown *dlock.Guard
-		if value != "" {
-			g, err := e.locks.Acquire(ctx, e.valueKey(), e.options(strconv.FormatInt(term, 10)+" "+value)...)
-			if err != nil && (!isTemporary(err) || !sleep(ctx, e.poll)) {
-				return // without a value
-			}
-			if err != nil {
-				continue
-			}
-			shown = g
-		}
-		e.awaitChange(ctx, shown)
-		if shown != nil {
-			_ = shown.Unlock(ctx) // what is left ends with its lease
-		}
-	}
-}
-
-// awaitChange waits until the value is changed, is no longer shown, or the term ends.
-func (e *Election) awaitChange(ctx context.Context, shown *dlock.Guard) {
-	var lost <-chan struct{}
-	if shown != nil {
-		lost = shown.Done()
-	}
-	select {
-	case <-ctx.Done():
-	case <-e.changed:
-	case <-lost:
-	}
-}
-
-// Leader returns the process that leads. If there is none, the error is ErrNoLeader. If the backend cannot tell,
-// it is dlock.ErrUnsupported.
-func (e *Election) Leader(ctx context.Context) (Leader, error) {
-	holder, held, err := e.locks.Holder(ctx, e.name)
-	if err != nil {
-		return Leader{}, err
-	}
-	if !held {
-		return Leader{}, ErrNoLeader
-	}
-	leader := Leader{Term: holder.Token, Owner: holder.Info.Owner, Host: holder.Info.Host, PID: holder.Info.PID, For: holder.Age}
-	shown, held, err := e.locks.Holder(ctx, e.valueKey())
-	if err != nil {
-		return Leader{}, err
-	}
-	term, value, _ := strings.Cut(shown.Info.Purpose, " ")
-	if held && term == strconv.FormatInt(leader.Term, 10) {
-		leader.Value = value
-	}
-	return leader, nil
-}
-
-// Observe returns who leads, and then again each time that this has changed, until ctx ends. While there is
-// no leader it returns the zero Leader. It asks the backend once in a while, so it may miss a short term. Between
-// two values there may be none for a moment. It skips times at which the backend does not answer, and ends if the
-// Client is closed, or the backend refuses or cannot tell.
-func (e *Election) Observe(ctx context.Context) iter.Seq[Leader] {
-	return func(yield func(Leader) bool) {
-		var last Leader
-		seen := false
-		for ctx.Err() == nil {
-			leader, err := e.Leader(ctx)
-			same := leader
-			same.For = last.For
-			if (err == nil || errors.Is(err, ErrNoLeader)) && (!seen || same != last) {
-				if !yield(leader) {
-					return
-				}
-				last, seen = leader, true
-			}
-			if errors.Is(err, dlock.ErrClosed) || errors.Is(err, dlock.ErrDenied) || errors.Is(err, dlock.ErrUnsupported) {
-				return
-			}
-			if !sleep(ctx, e.poll) {
-				return
-			}
-		}
-	}
-}
-
-// announce calls OnNewLeader when another term is seen.
-func (e *Election) announce(ctx context.Context) {
-	term := int64(-1)
-	for leader := range e.Observe(ctx) {
-		if leader.Owner == "" && leader.Term == 0 || leader.Term == term {
-			continue
-		}
-		term = leader.Term
-		e.calls.OnNewLeader(leader)
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
