@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/faultdriver"
 	"github.com/ceyewan/genesis/pkg/dlock/memlock"
 )
 
@@ -118,5 +119,19 @@ func TestUnlockInto(t *testing.T) {
 		if !errors.Is(g.Err(), dlock.ErrLockNotHeld) {
 			t.Errorf("it is still held: %v", g.Err())
 		}
+	})
+}
+
+// RenewInterval counts from the acquisition on, not only from the first renewal.
+func TestFirstRenewalAfterRenewInterval(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		faults := faultdriver.New(memlock.New(), 1)
+		c := client(t, faults, dlock.Config{DefaultTTL: time.Minute, RenewInterval: time.Second})
+		g := acquire(t, c, "k")
+		elapse(3500 * time.Millisecond)
+		if n := faults.Calls(faultdriver.Renew); n < 3 {
+			t.Errorf("%d renewals after 3.5 s", n)
+		}
+		unlock(t, g)
 	})
 }
