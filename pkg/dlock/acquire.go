@@ -209,7 +209,7 @@ func (a *acquisition) handleError(cl *claim, s sent, err error, class driver.Cla
 func (a *acquisition) register(key string) *Guard {
 	c, s := a.client, &a.settings
 	g := newGuard(claim{
-		client: c, key: key, ttl: s.ttl, noRenew: s.noRenew, mode: s.mode, limit: int32(s.limit), heapIndex: -1, renewAt: never, lease: s.ttl,
+		client: c, key: key, ttl: s.ttl, noRenew: s.noRenew, ownLease: s.ownLease, mode: s.mode, limit: int32(s.limit), heapIndex: -1, renewAt: never, lease: s.ttl,
 		asyncUnlock: s.asyncUnlock && c.caps.Remote,
 	})
 	cl := g.claim
@@ -242,7 +242,7 @@ func (a *acquisition) send(ctx context.Context, cl *claim) (driver.State, sent, 
 	}
 	st, err := c.store.Acquire(cctx, driver.Request{
 		Ref:  driver.Ref{Key: cl.key, ID: cl.id, TTL: s.ttl},
-		Mode: s.mode, Limit: s.limit, Wait: s.waits(), Fixed: s.noRenew, Tokens: s.tokens, Info: s.info,
+		Mode: s.mode, Limit: s.limit, Wait: s.waits(), Fixed: s.noRenew, OwnLease: s.ownLease, Tokens: s.tokens, Info: s.info,
 	})
 	if err == nil && st.Phase == driver.Unknown {
 		err = errNoAnswer

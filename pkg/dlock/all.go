@@ -129,6 +129,9 @@ func (a *allAcquisition) run(ctx context.Context) (all *Guards, err error) {
 			return nil, err
 		}
 	}
+	if a.end.Err() != nil {
+		return nil, a.lost()
+	}
 	values, outer := valuesOf(ctx) // runs the user's code
 	m := outer
 	for _, g := range a.guards {
@@ -173,9 +176,6 @@ func (a *allAcquisition) waitFor(ctx context.Context, first int) error {
 			return a.client.addHolder(ctx, fail(opAll, a.keys[i], err), &s)
 		}
 		a.join(g.withValues(ctx))
-	}
-	if a.end.Err() != nil {
-		return a.lost()
 	}
 	return nil
 }

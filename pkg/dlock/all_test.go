@@ -200,6 +200,49 @@ func TestAcquireAllLosesOneMeanwhile(t *testing.T) {
 	})
 }
 
+// A lock that ends while others of the set are tried ends the call.
+func TestAcquireAllLosesOneWhileItTries(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		faults := faultdriver.New(memlock.New(), 1, faultdriver.Rule{Op: faultdriver.Acquire, Key: "b", Fault: faultdriver.DelayAnswer, Delay: time.Second})
+		c := client(t, faults, dlock.Config{DefaultTTL: time.Minute}, dlock.WithAdmin())
+		all, err := c.AcquireAll(ctx, []string{"a", "b"}, dlock.WithMaxHold(100*time.Millisecond))
+		wantErr(t, err, dlock.ErrOwnershipLost)
+		if all != nil {
+			t.Error("a set of which one is lost")
+		}
+		elapse(time.Minute)
+		nothing(t, c, "a", "b")
+	})
+}
+
+// A set that is not acquired does not change how others of the Client unlock what it hands to them.
+func TestAcquireAllHandsOverPlainLocks(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		store := memlock.New()
+		faults := faultdriver.New(store, 1).Remote()
+		c, other := client(t, faults, dlock.Config{DefaultTTL: time.Minute, LocalBatch: 8}), client(t, store, dlock.Config{DefaultTTL: time.Minute})
+		a, b := acquire(t, other, "a"), acquire(t, other, "b")
+		limited, cancel := context.WithCancel(ctx)
+		set := async(func() error { _, err := c.AcquireAll(limited, []string{"a", "b"}); return err })
+		elapse(time.Second)
+		plain := async(func() error {
+			g, err := c.Acquire(ctx, "a")
+			if err != nil {
+				return err
+			}
+			faults.Add(faultdriver.Rule{Op: faultdriver.Release, Fault: faultdriver.LoseRequest, Key: "a"})
+			return g.Unlock(ctx)
+		})
+		elapse(time.Second)
+		unlock(t, a) // the set has it now, and waits for b
+		elapse(time.Second)
+		cancel()
+		wantErr(t, <-set, context.Canceled)
+		wantErr(t, <-plain, dlock.ErrUnknownOutcome) // and not nil, as with WithAsyncUnlock
+		unlock(t, b)
+	})
+}
+
 // A lock that is lost ends the context of all, and the error says which it was.
 func TestGuardsEndTogether(t *testing.T) {
 	virtual(t, func(t *testing.T) {

@@ -46,7 +46,7 @@ func (c *Client) reportAsync(ctx context.Context, g *Guard, err error) {
 	c.mu.Lock()
 	c.abandoned.end(g.claim.key)
 	c.unlock()
-	if c.unobserved() {
+	if c.unobserved() && (err == nil || c.quiet) {
 		return
 	}
 	c.reporter.add([]report{{run: func() {

@@ -51,6 +51,8 @@ type claim struct {
 	pushedGone   bool        // a push of Gone came before the answer: a grant in that answer may have ended
 	unanswered   bool        // an attempt to submit it was not answered
 	noRenew      bool
+	ownLease     bool
+	hasWaited    bool     // the backend answered that it is queued
 	verify       bool     // the next renewal only asks whether the claim is still held, and must not extend it
 	renewing     bool     // a renewal is in flight
 	renewAgain   bool     // renew again when the renewal in flight is answered, because its answer may be too old
@@ -148,7 +150,7 @@ func (c *Client) recordAnswer(cl *claim, st driver.State, s sent, now int64) boo
 // recordQueued records the answer that a claim is queued, or was when the call was answered.
 func (c *Client) recordQueued(cl *claim, st driver.State, s sent, now int64) {
 	if cl.phase == submitting {
-		cl.phase = queued
+		cl.phase, cl.hasWaited = queued, true
 	}
 	if cl.pushedGrant && cl.phase == queued {
 		c.grant(cl, cl.token, now)
@@ -193,6 +195,9 @@ func (c *Client) accept(cl *claim, now int64) bool {
 		return false
 	}
 	cl.phase, cl.wait = held, nil
+	if r := c.cfg.RenewInterval; r > 0 && !cl.noRenew { // the answer was recorded before it was held
+		cl.renewAt = min(cl.renewAt, after(now, r))
+	}
 	cl.guard.begin(cl.token, now)
 	c.reschedule(cl)
 	return true

@@ -91,14 +91,17 @@ func (c *Client) withdraw(cl *claim) {
 	c.unlock()
 }
 
+// recoverHook is deferred where no caller could recover from a panic of a hook of the backend's client.
+func recoverHook(err *error) {
+	if p := recover(); p != nil {
+		*err = fmt.Errorf("%w: a hook panicked: %v", ErrUnknownOutcome, p)
+	}
+}
+
 // releaseRef releases a claim that no caller waits for, so that no caller could recover from a panic of a hook
 // of the backend's client.
 func (c *Client) releaseRef(ctx context.Context, r driver.Ref) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("%w: a hook panicked: %v", ErrUnknownOutcome, p)
-		}
-	}()
+	defer recoverHook(&err)
 	_, err = c.store.Release(ctx, r)
 	return err
 }

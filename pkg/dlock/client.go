@@ -32,14 +32,15 @@ type Locker interface {
 // A Client acquires locks on one backend. It is safe for concurrent use. One goroutine
 // serves any number of locks.
 type Client struct {
-	cfg   Config
-	caps  driver.Caps
-	store driver.Driver
-	late  driver.LateReleaser // the same, if it is one
-	log   clog.Logger
-	quiet bool // no logger was injected
-	info  driver.Info
-	admin bool
+	cfg       Config
+	caps      driver.Caps
+	store     driver.Driver
+	late      driver.LateReleaser // the same, if it is one
+	log       clog.Logger
+	quiet     bool // the logger discards everything
+	warnsOnly bool // it discards what is below a warning, as the default logger does
+	info      driver.Info
+	admin     bool
 
 	meters   *meters      // nil without a meter
 	tracer   trace.Tracer // nil without one
@@ -127,14 +128,16 @@ func build(cfg *Config, opts []Option) (*Client, error) {
 	}
 	c := &Client{
 		cfg: full, admin: o.admin,
-		log:     o.log.WithNamespace("dlock").With(clog.String("component", "dlock")),
-		quiet:   o.log == clog.Logger{},
-		info:    processInfo(),
-		epoch:   time.Now(),
-		timerAt: never,
-		wake:    make(chan struct{}, 1),
-		stop:    make(chan struct{}),
-		claims:  newRegistry(), keyed: map[string]*keyedLock{},
+		log:   o.log.WithNamespace("dlock").With(clog.String("component", "dlock")),
+		quiet: o.log == clog.Logger{},
+
+		warnsOnly: !o.hasLog || o.log == clog.Logger{},
+		info:      processInfo(),
+		epoch:     time.Now(),
+		timerAt:   never,
+		wake:      make(chan struct{}, 1),
+		stop:      make(chan struct{}),
+		claims:    newRegistry(), keyed: map[string]*keyedLock{},
 	}
 	c.reporter = newReporter(func(m measurement) { c.meters.record(m) }, c.logDropped)
 	if c.store, err = o.open(&full, c.reporter); err != nil {
@@ -173,6 +176,9 @@ func processInfo() driver.Info {
 	}
 	return driver.Info{Owner: filepath.Base(os.Args[0]), Host: host, PID: os.Getpid()}
 }
+
+// Backend returns the kind of the Client's backend: BackendRedis and so on.
+func (c *Client) Backend() BackendType { return BackendType(c.caps.Name) }
 
 // closeTimeout limits how long Close tries to release claims.
 const closeTimeout = 2 * time.Second

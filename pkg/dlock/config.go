@@ -2,6 +2,7 @@ package dlock
 
 import (
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
@@ -49,6 +50,9 @@ type Config struct {
 	// last. It needs a backend that can reserve tokens: redis, file, memory. 0 means
 	// strict order of arrival across all processes; RequireFair needs 0.
 	LocalBatch int `json:"local_batch" yaml:"local_batch" mapstructure:"local_batch"`
+	// LockLogLevel is the level of the two lines that each lock logs, "lock acquired" and
+	// "lock released": "info", which is the default, or "debug", for services with many locks.
+	LockLogLevel string `json:"lock_log_level" yaml:"lock_log_level" mapstructure:"lock_log_level"`
 	// RequireFair refuses a backend that does not grant in order of arrival.
 	RequireFair bool `json:"require_fair" yaml:"require_fair" mapstructure:"require_fair"`
 }
@@ -95,10 +99,22 @@ func (c *Config) Validate() error {
 	if c.LocalBatch > 0 && c.RequireFair {
 		return fmt.Errorf("%w: RequireFair with LocalBatch, which serves goroutines of one process before others", ErrInvalidConfig)
 	}
+	switch c.LockLogLevel {
+	case "", "info", "debug":
+	default:
+		return fmt.Errorf("%w: LockLogLevel %q is not info or debug", ErrInvalidConfig, c.LockLogLevel)
+	}
 	if c.MaxRetries < 0 {
 		return fmt.Errorf("%w: MaxRetries %d is negative", ErrInvalidConfig, c.MaxRetries)
 	}
 	return nil
+}
+
+func (c *Config) lockLevel() slog.Level {
+	if c.LockLogLevel == "debug" {
+		return slog.LevelDebug
+	}
+	return slog.LevelInfo
 }
 
 // ValidateFor returns nil if New would accept the values of c on a backend with these

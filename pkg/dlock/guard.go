@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
 // A Guard is the handle of one held lock. Any code that has the Guard may unlock it. It
@@ -137,8 +139,8 @@ func (g *Guard) Key() string {
 	return g.claim.key
 }
 
-// Token returns the fencing token. It is greater than the token of every earlier holder in
-// this backend. Pass it to the system that you write to, and let that system refuse a
+// Token returns the fencing token. It is greater than the token of every earlier holder of
+// the key in this backend. Pass it to the system that you write to, and let that system refuse a
 // smaller one. It is 0 if the backend has no fencing.
 func (g *Guard) Token() int64 {
 	if !g.usable() {
@@ -156,6 +158,30 @@ func (g *Guard) TTL() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return g.claim.ttl
+}
+
+// LeaseID returns the lease of a lock that was acquired WithOwnLease. Data that you attach to it ends soon after the lock. If the lock has no lease of its own, the error is ErrUnsupported. Use
+// etcdlock.LeaseOf, which returns the ID as etcd's client expects it.
+func (g *Guard) LeaseID() (int64, error) {
+	const op = "lease"
+	if !g.usable() {
+		return 0, fail(op, "", fmt.Errorf("%w: zero or copied Guard", ErrLockNotHeld))
+	}
+	cl := g.claim
+	c := cl.client
+	c.mu.Lock()
+	holds, err := g.holds(), c.notHeldError(g)
+	ref := driver.Ref{Key: cl.key, ID: cl.id, TTL: cl.ttl}
+	c.unlock()
+	if !holds {
+		return 0, fail(op, cl.key, err)
+	}
+	if leaser, ok := c.store.(driver.Leaser); ok {
+		if id, ok := leaser.LeaseID(ref); ok {
+			return id, nil
+		}
+	}
+	return 0, fail(op, cl.key, fmt.Errorf("%w: the lock has no lease of its own; acquire it WithOwnLease", ErrUnsupported))
 }
 
 // Remaining returns how long ownership lasts if no further renewal succeeds, and 0 if it
@@ -181,7 +207,7 @@ func (g *Guard) Remaining() time.Duration {
 const notRenewed = "the lease was not renewed in time"
 
 // Err returns nil while the lock is held. Afterwards it returns ErrOwnershipLost after a loss,
-// ErrLockNotHeld after Unlock, and ErrClosed after Close.
+// ErrLockNotHeld after Unlock or Leave, and ErrClosed after Close.
 func (g *Guard) Err() error {
 	if !g.usable() {
 		return fail("hold", "", fmt.Errorf("%w: zero or copied Guard", ErrLockNotHeld))
@@ -230,6 +256,10 @@ func (c *Client) extend(ctx context.Context, g *Guard, ttl time.Duration) error 
 	if !g.holds() {
 		defer c.unlock()
 		return c.notHeldError(g)
+	}
+	if cl.ownLease && ttl != cl.ttl {
+		defer c.unlock()
+		return fmt.Errorf("%w: a lock with its own lease keeps its TTL of %v", ErrUnsupported, cl.ttl)
 	}
 	cl.ttl, cl.verify = ttl, false
 	if cl.wait == nil {

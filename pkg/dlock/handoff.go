@@ -77,7 +77,7 @@ const minReserve = 8
 // sharesClaim reports whether a call may share a claim: it waits for an exclusive lock, without
 // special options.
 func (s *lockSettings) sharesClaim() bool {
-	return s.waits() && s.mode == driver.Exclusive && !s.noRenew && s.minHold == 0 && s.maxHold == 0
+	return s.waits() && s.mode == driver.Exclusive && !s.noRenew && !s.ownLease && s.minHold == 0 && s.maxHold == 0
 }
 
 // acquireLocal waits for the lock in the local queue.
@@ -268,12 +268,18 @@ func (h *handoff) acquire() {
 	done := h.acquireDone
 	c.mu.Unlock()
 	defer close(done)
-	g, err := c.acquireOwnClaim(ctx, h.name.key, &h.settings, &h.progress)
+	g, err := h.acquireClaim(ctx)
 	c.mu.Lock()
 	unwanted := h.acquired(g, err)
 	h.startAcquire()
 	c.unlock()
 	c.withdraw(unwanted)
+}
+
+// acquireClaim acquires a claim for the waiters. If a hook of the backend's client panics, no caller could recover it.
+func (h *handoff) acquireClaim(ctx context.Context) (g *Guard, err error) {
+	defer recoverHook(&err)
+	return h.client.acquireOwnClaim(ctx, h.name.key, &h.settings, &h.progress)
 }
 
 // acquired records the result of an acquisition. It runs under mu, and returns a claim that the
@@ -342,6 +348,7 @@ func (h *handoff) passOn(g *Guard, now int64) bool {
 		cl.wait.signal()
 		cl.wait = nil
 	}
+	cl.asyncUnlock = h.name.asyncUnlock && c.caps.Remote // AcquireAll may have set it
 	next.begin(g.token+1, now)
 	h.deliver(next, true)
 	return true

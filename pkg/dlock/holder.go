@@ -70,7 +70,7 @@ func (c *Client) addHolder(ctx context.Context, err error, s *lockSettings) erro
 // holder's span, and for a waiter for a permit, to log a limit that differs.
 func (c *Client) findHolderLater(ctx context.Context, key string, s *lockSettings) {
 	traced := c.tracer != nil && s.info.Trace != ""
-	if !traced && (s.mode != driver.Permit || c.quiet) {
+	if !traced && (s.mode != driver.Permit || c.warnsOnly) {
 		return
 	}
 	if !traced && !c.shouldFindHolder(permitKey{key, s.limit}) {
@@ -80,6 +80,8 @@ func (c *Client) findHolderLater(ctx context.Context, key string, s *lockSetting
 	c.workers.Go(func() {
 		cctx, cancel := c.callContext(context.WithoutCancel(ctx), linkTimeout)
 		defer cancel()
+		var failed error
+		defer recoverHook(&failed) // it was for the logs and traces only
 		holder, _, _ := c.findHolder(cctx, key, submitted)
 		if traced {
 			c.linkHolder(span, holder)

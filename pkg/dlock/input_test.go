@@ -292,7 +292,7 @@ func TestLog(t *testing.T) {
 		text := out.String()
 		for _, want := range []string{
 			`level=INFO msg="lock acquired" namespace=app.dlock component=dlock key=order:123 owner=` + filepath.Base(os.Args[0]) + ` token=1`, "lock released",
-			`level=WARN msg="ownership lost"`, `msg="lock evicted"`, "watchdog renew failed", "release not confirmed", "cleanup gave up",
+			`level=ERROR msg="ownership lost"`, `msg="lock evicted"`, "watchdog renew failed", "release not confirmed", "cleanup gave up",
 		} {
 			if !strings.Contains(text, want) {
 				t.Errorf("%q is not in the log:\n%s", want, text)

@@ -24,7 +24,8 @@ type Claim struct {
 	Info      Info  `json:"info"`
 	// Trace is the W3C traceparent of the acquisition, if it was traced.
 	Trace string `json:"trace,omitempty"`
-	// Age is how long the claim has been held or, for a waiter, how long it has waited.
+	// Age is how long the claim has been held or, for a waiter, how long it has waited. On etcd it always
+	// counts from when the claim was submitted, by the clock of its process.
 	Age time.Duration `json:"age"`
 	// Remaining is how long the claim lasts if its process does not renew it; 0 without a
 	// lease.

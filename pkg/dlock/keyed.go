@@ -55,7 +55,11 @@ func (c *Client) TryLock(ctx context.Context, key string, opts ...LockOption) (b
 
 func (c *Client) lock(ctx context.Context, key string, s *lockSettings) error {
 	m := markOf(ctx) // runs the user's code, so not under mu
+	started := c.now()
 	h, err := c.reserveKey(m, key, s, c.guardIn(m, key))
+	if err != nil {
+		c.measureAcquire(ctx, started, err)
+	}
 	if h == nil || err != nil {
 		return err
 	}
@@ -135,6 +139,8 @@ func (cl *claim) covers(s *lockSettings) error {
 		more = fmt.Sprintf("WithMargin %v inside a lock with %v", s.margin, cl.marginOf(cl.ttl))
 	case s.noRenew && !cl.noRenew:
 		more = "WithoutRenewal inside a lock that is renewed"
+	case s.ownLease && !cl.ownLease:
+		more = "WithOwnLease inside a lock without"
 	case s.minHold > has.minHold:
 		more = fmt.Sprintf("WithMinHold %v inside a lock with %v", s.minHold, has.minHold)
 	case s.maxHold > 0 && (has.maxHold == 0 || has.maxHold > s.maxHold):

@@ -35,11 +35,18 @@ func WithoutRenewal() LockOption {
 	return func(s *lockSettings) { s.noRenew = true }
 }
 
+// WithOwnLease gives the lock a lease that it shares with no other lock, so that other data can be attached
+// to it: see Guard.LeaseID. The lock keeps its TTL: Extend accepts no other. If the backend has no such leases, the
+// call returns ErrUnsupported; only etcd has them.
+func WithOwnLease() LockOption {
+	return func(s *lockSettings) { s.ownLease = true }
+}
+
 // WithMinHold keeps the key locked for at least this long after it was acquired. An
 // earlier Unlock returns at once, and the key is released after that time. This keeps a
 // short job from running again on every host whose clock is a little late. If the Client
 // is closed within this time, the key ends with its lease. With WithoutRenewal it is at
-// most the TTL.
+// most the TTL. For a scheduled job, package once also counts the time after its process has ended.
 func WithMinHold(least time.Duration) LockOption {
 	return func(s *lockSettings) { s.minHold = least }
 }
@@ -98,6 +105,7 @@ type lockSettings struct {
 	hasTTL    bool // WithTTL
 
 	asyncUnlock bool // WithAsyncUnlock
+	ownLease    bool // WithOwnLease
 }
 
 // waits reports whether the claim may queue.
@@ -160,6 +168,12 @@ func (c *Client) checkSettings(s *lockSettings) error {
 	}
 	if !c.caps.Supports(s.mode) {
 		return fmt.Errorf("%w: %s locks on %s", ErrUnsupported, s.mode, c.caps.Name)
+	}
+	if s.ownLease && s.noRenew {
+		return fmt.Errorf("%w: WithOwnLease with WithoutRenewal", ErrInvalidConfig)
+	}
+	if _, ok := c.store.(driver.Leaser); s.ownLease && !ok {
+		return fmt.Errorf("%w: WithOwnLease on %s", ErrUnsupported, c.caps.Name)
 	}
 	return checkInfo(s.info)
 }

@@ -30,6 +30,7 @@ type label struct{ name, value string }
 const (
 	resultAcquired = "acquired"
 	resultReleased = "released"
+	resultLeft     = "left"
 	resultOK       = "ok"
 	resultFailed   = "failed"
 	resultError    = "error"
@@ -43,11 +44,15 @@ const (
 	lossUnlocked = "unlocked_late"
 )
 
-// results lists the results of calls.
-var results = []string{
-	resultAcquired, resultReleased, resultError, "canceled", "deadline_exceeded",
-	"lock_held_by_other", "lock_not_held", "ownership_lost", "unknown_outcome", "unavailable", "denied", "not_ready", "closed", "unsupported", "invalid_key", "invalid_ttl",
-}
+// The results that a call can have, and how a hold can end.
+var (
+	acquireResults = []string{
+		resultAcquired, resultError, "canceled", "deadline_exceeded", "lock_held_by_other", "lock_already_held", "ownership_lost",
+		"unknown_outcome", "unavailable", "denied", "not_ready", "closed", "unsupported", "invalid_config", "invalid_key", "invalid_ttl",
+	}
+	releaseResults = []string{resultReleased, resultError, "ownership_lost", "unknown_outcome"}
+	holdEnds       = []string{resultReleased, resultError, "ownership_lost", "closed", resultLeft}
+)
 
 // resultOf returns the result of a call, by the code of its error.
 func resultOf(err error, success string) string {
@@ -68,8 +73,8 @@ func resultOf(err error, success string) string {
 	return code
 }
 
-// seconds are the buckets for times from below a millisecond to minutes.
-var seconds = metric.WithExplicitBucketBoundaries(.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300)
+// seconds are the buckets for times from below a millisecond to a day.
+var seconds = metric.WithExplicitBucketBoundaries(.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 4*3600, 24*3600)
 
 func newMeters(m metric.Meter, backend string) (*meters, error) {
 	ms := &meters{backend: attribute.String("backend", backend), counts: map[label]metric.MeasurementOption{}}
@@ -110,9 +115,13 @@ func newMeters(m metric.Meter, backend string) (*meters, error) {
 // results that have not occurred yet.
 func (ms *meters) zero() {
 	ctx := context.Background()
-	for _, l := range results {
+	for _, l := range acquireResults {
 		ms.acquisitions.Add(ctx, 0, ms.with("result", l))
+	}
+	for _, l := range releaseResults {
 		ms.releases.Add(ctx, 0, ms.with("result", l))
+	}
+	for _, l := range holdEnds {
 		ms.with("end", l)
 	}
 	for _, l := range []string{resultOK, resultFailed} {

@@ -11,8 +11,8 @@ import (
 
 // Reports of the Client. They never contain a claim ID.
 
-// unobserved reports whether no logger, meter or tracer was injected.
-func (c *Client) unobserved() bool { return c.quiet && c.meters == nil && c.tracer == nil }
+// unobserved reports whether no logger, meter or tracer was injected, so that usual calls have nothing to report.
+func (c *Client) unobserved() bool { return c.warnsOnly && c.meters == nil && c.tracer == nil }
 
 // report queues a report under mu; unlock sends it to the reporter.
 func (c *Client) report(run func()) { c.reports = append(c.reports, report{run: run}) }
@@ -24,15 +24,25 @@ func (c *Client) logReleased(g *Guard) { c.logDuration("lock released", "hold", 
 
 // logDuration runs on the goroutine of the user's call.
 func (c *Client) logDuration(msg, what string, g *Guard, from int64) {
-	if c.quiet {
+	if c.warnsOnly {
 		return
 	}
 	safely(func() {
-		if c.log.Enabled(context.Background(), slog.LevelInfo) {
-			took := time.Duration(c.now() - from)
-			c.log.Info(msg, clog.String("key", g.claim.key), clog.String("owner", g.claim.owner()), clog.Int64("token", g.token), clog.Duration(what, took))
+		if !c.log.Enabled(context.Background(), c.cfg.lockLevel()) {
+			return
 		}
+		c.logLock(msg, g, clog.Duration(what, time.Duration(c.now()-from)))
 	})
+}
+
+// logLock logs a usual event of a lock.
+func (c *Client) logLock(msg string, g *Guard, more ...clog.Field) {
+	fields := append([]clog.Field{clog.String("key", g.claim.key), clog.String("owner", g.claim.owner()), clog.Int64("token", g.token)}, more...)
+	if c.cfg.LockLogLevel == "debug" {
+		c.log.Debug(msg, fields...)
+	} else {
+		c.log.Info(msg, fields...)
+	}
 }
 
 // logRetry logs a failure of a call that is retried: the first, second, fourth, eighth and so on.
@@ -69,7 +79,7 @@ func (c *Client) reportLoss(g *Guard, reason, why string) {
 	}
 	key, owner, token, hold := g.claim.key, g.claim.owner(), g.token, time.Duration(c.now()-g.since)
 	c.report(func() {
-		c.log.Warn("ownership lost", clog.String("key", key), clog.String("owner", owner), clog.Int64("token", token),
+		c.log.Error("ownership lost", clog.String("key", key), clog.String("owner", owner), clog.Int64("token", token),
 			clog.Duration("hold", hold), clog.String("reason", why))
 	})
 }

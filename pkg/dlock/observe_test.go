@@ -287,7 +287,7 @@ func TestLogLines(t *testing.T) {
 		`level=INFO msg="lock acquired" .*namespace=app\.dlock .*key=order:123 owner=api-7 token=1 wait=\S+$`,
 		`level=INFO msg="lock released" .*key=order:123 owner=api-7 token=1 hold=\S+$`,
 		`level=INFO msg="lock acquired" .*component=dlock .*key=lost `,
-		`level=WARN msg="ownership lost" .*key=lost owner=\S+ token=2 hold=\S+ reason="it reached its maximum hold of 2s"$`,
+		`level=ERROR msg="ownership lost" .*key=lost owner=\S+ token=2 hold=\S+ reason="it reached its maximum hold of 2s"$`,
 	} {
 		if line := o.lines()[i]; !regexp.MustCompile(want).MatchString(line) {
 			t.Errorf("line %d is\n%s\nand should match\n%s", i, line, want)
@@ -311,6 +311,87 @@ func TestTroubleIsLogged(t *testing.T) {
 	}
 	if got := strings.Join(told, " "); got != "1 2 4 8" {
 		t.Errorf("told at the attempts %s, in %q", got, o.lines())
+	}
+}
+
+// Without a logger, warnings and errors go to slog.Default, and nothing else does. A zero Logger is silent.
+func TestDefaultLogger(t *testing.T) {
+	o := &observatory{}
+	before := slog.Default()
+	slog.SetDefault(slog.New(slog.NewTextHandler(o, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	t.Cleanup(func() { slog.SetDefault(before) })
+	run := func(key string, opts ...dlock.Option) {
+		t.Helper()
+		_, faults := faulty(faultdriver.Rule{Op: faultdriver.Acquire, Fault: faultdriver.Fail, Times: 2})
+		c := client(t, faults, dlock.Config{RetryInterval: time.Millisecond}, opts...)
+		if err := acquire(t, c, key).Unlock(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run("loud")
+	eventually(t, "the failures are logged", func() bool { return len(o.lines()) == 2 })
+	run("silent", dlock.WithLogger(clog.Logger{}))
+	run("loud")
+	eventually(t, "the failures are logged", func() bool { return len(o.lines()) == 4 })
+	for _, line := range o.lines() {
+		if !strings.Contains(line, `level=WARN msg="backend fails"`) || !strings.Contains(line, "key=loud") || !strings.Contains(line, "namespace=dlock") {
+			t.Errorf("logged: %s", line)
+		}
+	}
+}
+
+// LockLogLevel moves the two lines of each lock to another level, and no others.
+func TestLockLogLevel(t *testing.T) {
+	for level, want := range map[string]string{"": "INFO", "info": "INFO", "debug": "DEBUG"} {
+		o := &observatory{}
+		log := slog.New(slog.NewTextHandler(o, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		_, faults := faulty(faultdriver.Rule{Op: faultdriver.Acquire, Fault: faultdriver.Fail, Times: 1})
+		c := client(t, faults, dlock.Config{RetryInterval: time.Millisecond, LockLogLevel: level}, dlock.WithSlog(log))
+		if err := acquire(t, c, "k").Unlock(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "all is logged", func() bool { return len(o.lines()) == 3 })
+		got := strings.Join(o.lines(), "")
+		for _, line := range []string{"level=" + want + ` msg="lock acquired"`, "level=" + want + ` msg="lock released"`, `level=WARN msg="backend fails"`} {
+			if !strings.Contains(got, line) {
+				t.Errorf("with %q, %s is not in\n%s", level, line, got)
+			}
+		}
+	}
+	_, err := dlock.New(&dlock.Config{LockLogLevel: "loud"}, dlock.WithBackend(memlock.New()))
+	if !errors.Is(err, dlock.ErrInvalidConfig) {
+		t.Errorf("an unknown level: %v", err)
+	}
+}
+
+// A Lock that is refused because the Client has the key is counted. No series shows a result that its call cannot have.
+func TestEverySeriesIsPossible(t *testing.T) {
+	o := observe(t)
+	c := o.client(t, memlock.New(), dlock.Config{})
+	ctx := context.Background()
+	if err := c.Lock(ctx, "k"); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Lock(ctx, "k"); !errors.Is(err, dlock.ErrLockAlreadyHeld) {
+		t.Fatal(err)
+	}
+	if err := c.Unlock(ctx, "k"); err != nil {
+		t.Fatal(err)
+	}
+	o.want(t, "dlock.acquisitions", "result", "acquired", 1)
+	o.want(t, "dlock.acquisitions", "result", "lock_already_held", 1)
+	o.want(t, "dlock.releases", "result", "released", 1)
+	o.want(t, "dlock.releases", "result", "unknown_outcome", 0)
+	for _, c := range []struct{ name, result string }{
+		{"dlock.acquisitions", "released"},
+		{"dlock.acquisitions", "lock_not_held"},
+		{"dlock.releases", "acquired"},
+		{"dlock.releases", "lock_held_by_other"},
+		{"dlock.releases", "invalid_key"},
+	} {
+		if _, ok := o.read(t, c.name, "result", c.result); ok {
+			t.Errorf("%s has the result %s", c.name, c.result)
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package dlock
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"reflect"
@@ -25,10 +26,11 @@ type EtcdConnector interface{ EtcdLocks() driver.Opener }
 // which it owns.
 type RedlockConnector interface{ RedlockLocks() driver.Opener }
 
-// WithLogger sets the logger of the Client. Without it, the Client does not log. A logger
-// that blocks or panics does not affect the locks.
+// WithLogger sets the logger of the Client. Without it, the Client logs warnings and errors to
+// slog.Default. The zero Logger discards everything. A logger that blocks or panics does not
+// affect the locks.
 func WithLogger(l clog.Logger) Option {
-	return func(o *options) { o.log = l }
+	return func(o *options) { o.log, o.hasLog = l, true }
 }
 
 // WithSlog is WithLogger for programs that log with log/slog. A nil logger means
@@ -39,7 +41,7 @@ func WithSlog(l *slog.Logger) Option {
 		if to == nil {
 			to = slog.Default()
 		}
-		o.log = clog.FromSlog(to)
+		o.log, o.hasLog = clog.FromSlog(to), true
 	}
 }
 
@@ -99,6 +101,7 @@ func WithAdmin() Option {
 
 type options struct {
 	log    clog.Logger
+	hasLog bool // WithLogger or WithSlog
 	meter  metric.Meter
 	tracer trace.Tracer
 	admin  bool
@@ -124,8 +127,23 @@ func collect(opts []Option) (*options, error) {
 		}
 		opt(o)
 	}
+	if !o.hasLog {
+		o.log = clog.FromSlog(slog.New(warnings{slog.Default().Handler()}))
+	}
 	return o, nil
 }
+
+// warnings drops everything below a warning.
+type warnings struct{ slog.Handler }
+
+func (w warnings) Enabled(ctx context.Context, level slog.Level) bool {
+	return level >= slog.LevelWarn && w.Handler.Enabled(ctx, level)
+}
+
+func (w warnings) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return warnings{w.Handler.WithAttrs(attrs)}
+}
+func (w warnings) WithGroup(name string) slog.Handler { return warnings{w.Handler.WithGroup(name)} }
 
 // open opens the one offer that matches the config.
 func (o *options) open(cfg *Config, r *reporter) (driver.Driver, error) {

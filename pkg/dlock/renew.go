@@ -82,12 +82,18 @@ func (c *Client) sendBatch(f *renewalBatch) {
 func (c *Client) renewBatch(f *renewalBatch, batch []*claim, refs []driver.Ref, timeout time.Duration) {
 	ctx, cancel := context.WithTimeout(c.closing, timeout)
 	s := c.sentNow(0)
-	states, err := c.store.Renew(ctx, refs)
+	states, err := c.renewSafely(ctx, refs)
 	if err != nil && ctx.Err() != nil && c.closing.Err() == nil && driver.ClassOf(err) == driver.Ambiguous {
 		err = fmt.Errorf("no answer within %v", timeout) // our timeout, not the caller's
 	}
 	cancel()
 	c.batchAnswered(f, batch, refs, states, err, s)
+}
+
+// renewSafely is Renew. If a hook of the backend's client panics, no caller could recover it.
+func (c *Client) renewSafely(ctx context.Context, refs []driver.Ref) (states []driver.State, err error) {
+	defer recoverHook(&err)
+	return c.store.Renew(ctx, refs)
 }
 
 // batchAnswered records the answers to a batch. It ignores answers for claims that have ended.

@@ -30,7 +30,7 @@ func ExampleNew() {
 			fmt.Print(line)
 		}
 	}
-	// Output: shop_orders_total{otel_scope_name="example.com/shop",otel_scope_schema_url="",otel_scope_version=""} 2
+	// Output: shop_orders_total 2
 }
 
 func ExampleWithSpanProcessor() {

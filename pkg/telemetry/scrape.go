@@ -19,7 +19,7 @@ import (
 // own registry.
 func scrape(cfg Config, o *options) (sdkmetric.Reader, http.Handler, error) {
 	registry := prometheus.NewRegistry()
-	reader, err := otelprom.New(otelprom.WithRegisterer(registry))
+	reader, err := otelprom.New(otelprom.WithRegisterer(registry), otelprom.WithoutScopeInfo())
 	if err != nil {
 		return nil, nil, err
 	}

@@ -68,7 +68,8 @@ type Claim struct {
 	// LastToken is the last token that the grant reserved, or 0 if the grant reserved only Token.
 	LastToken int64 `json:"last_token,omitempty"`
 	Info      Info  `json:"info"`
-	// Age is how long the claim has been held, or how long it has been queued if it is queued.
+	// Age is how long the claim has been held, or how long it has been queued if it is queued. A backend that does
+	// not know when it was granted counts from when it was submitted.
 	Age time.Duration `json:"age"`
 	// Remaining is the time until the claim's deadline, or 0 if the backend has no lease.
 	Remaining time.Duration `json:"remaining"`

@@ -122,6 +122,20 @@ type LateReleaser interface {
 	SendReleases()
 }
 
+// A Leaser is a Driver whose leases other data can be attached to.
+type Leaser interface {
+	// LeaseID returns the lease of a claim that was submitted with OwnLease, and false for any other. It
+	// stays the same, and ends soon after the claim.
+	LeaseID(r Ref) (id int64, ok bool)
+}
+
+// A Leaver is a Driver that keeps something for each claim.
+type Leaver interface {
+	// Leave says that the claim is left to its lease: no call for it follows, and it is not released. It does
+	// not block.
+	Leave(r Ref)
+}
+
 // A Checker is a Driver that can check whether its server's settings are safe for locks. Check
 // returns an error only if it could not read them.
 type Checker interface {
@@ -154,6 +168,8 @@ type Request struct {
 	// Fixed says that the claim is not renewed while it is held, except once after a grant from the
 	// queue. A backend that renews claims together must keep it separate.
 	Fixed bool
+	// OwnLease says that the claim shares its lease with no other claim, and keeps it: see Leaser.
+	OwnLease bool
 	// Tokens is how many consecutive tokens the grant reserves; State.Token is the first of them. 0
 	// counts as 1. More than 1 requires Caps.TokenRange.
 	Tokens int

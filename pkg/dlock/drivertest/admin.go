@@ -119,6 +119,44 @@ func adminInspect(s *suite) {
 	}
 }
 
+// lookAtHolder: a HolderFinder returns a holder and counts the waiters, of a short queue and of a long one.
+func lookAtHolder(s *suite) {
+	d, other := s.open(), s.open()
+	finder, ok := d.(driver.HolderFinder)
+	if !ok {
+		return // the engine uses Inspect
+	}
+	look := func(key, except, holder string, token int64, queue int) {
+		s.Helper()
+		c, n, err := finder.Look(s.ctx, key, except)
+		if err != nil || c.ID != holder || c.Token != token || n != queue || (c.Phase == driver.Held) != (holder != "") {
+			s.Errorf("%s without %q is held by %v, and %d wait: %v; want %s, token %d, and %d", key, except, c, n, err, holder, token, queue)
+		}
+	}
+	look("free", "", "", 0, 0)
+	holder := s.ref("k")
+	st := s.submit(other, request(holder), driver.Held)
+	look("k", newID(), holder.ID, st.Token, 0)
+	for i := range 20 {
+		waiter := s.ref("k")
+		s.submit(d, waiting(waiter), driver.Queued)
+		look("k", "", holder.ID, st.Token, i+1)
+		look("k", waiter.ID, holder.ID, st.Token, i)
+	}
+	if !s.Caps.Supports(driver.Shared) {
+		return
+	}
+	s.submit(other, shared(s.ref("readers")), driver.Held)
+	for range 20 {
+		s.submit(d, shared(s.ref("readers")), driver.Held)
+	}
+	s.submit(d, waiting(s.ref("readers")), driver.Queued)
+	c, n, err := finder.Look(s.ctx, "readers", "")
+	if err != nil || c.Phase != driver.Held || c.Mode != driver.Shared || n != 1 {
+		s.Errorf("21 readers and a writer: held by %v, and %d wait: %v", c, n, err)
+	}
+}
+
 func adminEvict(s *suite) {
 	d, other := s.open(), s.open()
 	a := s.admin(d)

@@ -2,6 +2,7 @@ package drivertest_test
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -48,6 +49,7 @@ var broken = map[string]brokenBackend{
 	"list shows other prefixes":         {"AdminList", func(b backend) driver.Driver { return &blabber{backend: b} }},
 	"any text is a cursor":              {"BadCursor", func(b backend) driver.Driver { return &drifter{backend: b} }},
 	"queue shown in reverse":            {"AdminInspect", func(b backend) driver.Driver { return &mirror{backend: b} }},
+	"a waiter taken for the holder":     {"LookAtHolder", func(b backend) driver.Driver { return &mistaken{backend: b} }},
 	"evict without comparing":           {"AdminEvict", func(b backend) driver.Driver { return &bouncer{backend: b} }},
 	"an evicted claim is remembered":    {"EvictedAsksAgain", func(b backend) driver.Driver { return &rememberer{backend: b} }},
 	"keys differ only in case":          {"HostileKeys", func(b backend) driver.Driver { return &folder{backend: b} }},
@@ -400,6 +402,18 @@ type blabber struct{ backend }
 
 func (b *blabber) List(ctx context.Context, _, cursor string, limit int) ([]string, string, error) {
 	return b.backend.List(ctx, "", cursor, limit)
+}
+
+// mistaken reports the claim that came last.
+type mistaken struct{ backend }
+
+func (b *mistaken) Look(ctx context.Context, key, except string) (driver.Claim, int, error) {
+	claims, err := b.Inspect(ctx, key)
+	claims = slices.DeleteFunc(claims, func(c driver.Claim) bool { return c.ID == except })
+	if len(claims) == 0 || err != nil {
+		return driver.Claim{}, 0, err
+	}
+	return claims[len(claims)-1], len(claims) - 1, nil
 }
 
 type mirror struct{ backend }

@@ -181,6 +181,7 @@ var cases = []testCase{
 	{"AdminList", adminList},
 	{"BadCursor", badCursor},
 	{"AdminInspect", adminInspect},
+	{"LookAtHolder", lookAtHolder},
 	{"AdminEvict", adminEvict},
 	{"EvictedAsksAgain", evictedAsksAgain},
 	{"HostileKeys", hostileKeys},

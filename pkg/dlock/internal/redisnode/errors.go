@@ -79,11 +79,25 @@ func classifyReply(err error) error {
 	default:
 		k = kindWithin(text)
 	}
+	err = &plainReply{err}
 	if k.err == nil {
 		return driver.Classify(err, driver.Fatal)
 	}
+	if strings.Contains(text, "READONLY ") {
+		err = fmt.Errorf("this server is a replica, connect to the master: %w", err)
+	}
 	return driver.Classify(fmt.Errorf("%w: %w", k.err, err), k.class)
 }
+
+// A plainReply leaves out of an error where in our script it occurred.
+type plainReply struct{ error }
+
+func (p *plainReply) Error() string {
+	text, _, _ := strings.Cut(p.error.Error(), " script: ")
+	return text
+}
+
+func (p *plainReply) Unwrap() error { return p.error }
 
 // kindWithin finds the error word of a command inside a script. Other words may precede it.
 func kindWithin(text string) kind {
