@@ -146,15 +146,18 @@ func (d *etcdDriver) send(ctx context.Context, s submission) (position, error) {
 		others := clientv3.Compare(clientv3.CreateRevision(s.prefix).WithRange(s.prefix+s.kind.part()), "=", 0)
 		free = []clientv3.Cmp{created(s.tombstone, 0), created(s.own, 0), others}
 	}
-	resp, err := d.kv.Txn(ctx).
-		If(free...).
-		Then(s.put()).
-		Commit()
+	a, err := d.batches.do(ctx, &call{lock: s.key, own: s.own, text: s.text, ifs: free, op: s.put(), alone: func(ctx context.Context) (answer, error) {
+		resp, err := d.kv.Txn(ctx).If(free...).Then(s.put()).Commit()
+		if err != nil {
+			return answer{}, err
+		}
+		return answer{resp.Succeeded, resp.Header.Revision}, nil
+	}})
 	if err != nil {
 		return position{}, classify(err)
 	}
-	if rev := resp.Header.Revision; resp.Succeeded {
-		return position{phase: driver.Held, rev: rev, asOf: rev}, nil
+	if a.ok {
+		return position{phase: driver.Held, rev: a.rev, asOf: a.rev}, nil
 	}
 	if s.wait {
 		return d.enqueue(ctx, s)

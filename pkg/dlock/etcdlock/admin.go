@@ -91,6 +91,50 @@ func (d *etcdDriver) Inspect(ctx context.Context, key string) ([]driver.Claim, e
 	return claims, nil
 }
 
+// Look reads the first claims of a queue, and counts the others. It reads all of them if many hold the lock, or if there
+// is other data among them.
+func (d *etcdDriver) Look(ctx context.Context, key, except string) (holder driver.Claim, waiting int, err error) {
+	prefix := d.prefixOf(key)
+	byAge := clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend)
+	resp, err := d.client.Get(ctx, prefix, clientv3.WithPrefix(), byAge, clientv3.WithLimit(near))
+	if err != nil {
+		return driver.Claim{}, 0, classify(err)
+	}
+	claims, _ := sift(prefix, resp.Kvs, true)
+	more := int(resp.Count) - len(resp.Kvs)
+	if more > 0 && (holding(prefix, claims) == len(claims) || len(claims) < len(resp.Kvs)) { // more may hold the lock, or be other data
+		claims, err = d.readQueue(ctx, prefix)
+		if err != nil {
+			return driver.Claim{}, 0, classify(err)
+		}
+		more = 0
+	}
+	held := holding(prefix, claims)
+	waiting = more + len(claims) - held
+	if d.queued(except, key) {
+		waiting = max(waiting-1, 0)
+	}
+	for _, kv := range claims[:held] {
+		holder = describe(kv, prefix)
+		if holder.ID == except {
+			holder = driver.Claim{}
+			continue
+		}
+		holder.Phase, holder.Token = driver.Held, kv.CreateRevision
+		holder.Remaining, err = d.timeLeft(ctx, kv.Lease)
+		break
+	}
+	return holder, waiting, err
+}
+
+// queued reports whether a claim of this driver waits for key.
+func (d *etcdDriver) queued(id, key string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c := d.claims[id]
+	return c != nil && c.key == key && c.phase == driver.Queued
+}
+
 // leasesShown is the number of leases whose remaining time Inspect requests, with one call each.
 const leasesShown = 16
 

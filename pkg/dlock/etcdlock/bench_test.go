@@ -35,7 +35,7 @@ func benchLocks(b *testing.B, client *clientv3.Client, cfg dlock.Config) *dlock.
 // absent, on a shared lease, and a delete.
 func BenchmarkUncontended(b *testing.B) {
 	server := testenv.Etcd(b, durable)
-	for _, goroutines := range []int{1, 64} {
+	for _, goroutines := range []int{1, 4, 16, 64} {
 		b.Run(fmt.Sprint(goroutines), func(b *testing.B) {
 			ctx, client := context.Background(), dial(b, server.Endpoint())
 			locks := benchLocks(b, client, dlock.Config{})

@@ -50,6 +50,7 @@ func WithClientBackoff() Option { return func(o *opener) { o.clientBackoff = tru
 type opener struct {
 	client        *clientv3.Client
 	clientBackoff bool
+	alwaysBatch   bool  // for tests
 	bad           error // what Open returns
 }
 
@@ -73,6 +74,8 @@ func (o *opener) Open(opts driver.Options) (driver.Driver, error) {
 	if o.client.Username != "" {
 		d.keys.backOff.base = time.Second // so that the keep-alives come first
 	}
+	d.batches = newBatcher(d)
+	d.batches.always = o.alwaysBatch
 	d.losses.wake = make(chan struct{}, 1)
 	if conn := o.client.ActiveConnection(); conn != nil {
 		d.alive.lessor = pb.NewLeaseClient(conn)
@@ -107,6 +110,7 @@ type etcdDriver struct {
 	alive      keepAliver
 	keys       keyWatcher
 	losses     lossEvents
+	batches    batcher
 
 	ctx       context.Context // ends with Close
 	cancel    context.CancelFunc
@@ -135,7 +139,9 @@ type claim struct {
 	own     string // its key in etcd
 	kind    kind
 	number  int
-	fixed   bool
+
+	fixed    bool // it is not renewed, and shares its lease with no other claim
+	ownLease bool // it shares its lease with no other claim, and keeps it
 
 	queueTTL time.Duration
 

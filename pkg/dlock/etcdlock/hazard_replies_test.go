@@ -81,8 +81,8 @@ func TestLostReplyAmongManyUnlocks(t *testing.T) {
 			testenv.Eventually(t, beforeLease, "cleanup is carried out", func() bool { return len(leftovers(t, direct)) == 0 })
 			continue
 		}
-		if was.broken() == 0 || was.since(writePaths...) <= len(guards) {
-			t.Fatalf("%d connections broke, %d calls were made: the fault did not happen", was.broken(), was.since(writePaths...))
+		if was.broken() == 0 {
+			t.Fatal("no connection broke: the fault did not happen")
 		}
 		if left := leftovers(t, direct); len(left) != 0 {
 			t.Fatalf("left: %q", left)

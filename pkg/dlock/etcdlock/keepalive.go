@@ -26,6 +26,7 @@ type keepAliver struct {
 	notOpened int              // attempts to open one in a row that failed
 	opening   chan struct{}    // closed when the attempt to open one has ended; nil: there is none
 	err       error            // of the last attempt, or of the stream that it opened
+	refused   error            // why the last attempts reached no server; nil after one that did
 	backOff   backOff
 }
 
@@ -175,6 +176,9 @@ func (k *keepAliver) open() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.stream, k.err = s, err
+	if err == nil || isUnsent(err) {
+		k.refused = err
+	}
 	if s == nil {
 		k.backOff.failed()
 		k.notOpened++
@@ -243,6 +247,13 @@ func (s *keepAliveStream) answer(resp *pb.LeaseKeepAliveResponse) {
 		return
 	}
 	s.pending[resp.ID] = waiting
+}
+
+// unconnected returns why no stream could be opened since the last one, if no server was reached.
+func (k *keepAliver) unconnected() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.refused
 }
 
 // end closes a stream. The next request opens another one, possibly to another member.

@@ -60,11 +60,11 @@ func (d *etcdDriver) enter(ctx context.Context, r driver.Request) (*claim, error
 		return c, nil
 	}
 	d.mu.Unlock()
-	l, err := d.leaseFor(ctx, secs, r.Fixed)
+	l, err := d.leaseFor(ctx, secs, r.Fixed || r.OwnLease)
 	if err != nil {
 		return nil, unsent(err)
 	}
-	c := &claim{key: r.Key, id: r.ID, kind: kindOf(&r), fixed: r.Fixed, queueTTL: r.QueueTTL, lease: l, seen: time.Now()}
+	c := &claim{key: r.Key, id: r.ID, kind: kindOf(&r), fixed: r.Fixed, ownLease: r.OwnLease, queueTTL: r.QueueTTL, lease: l, seen: time.Now()}
 	c.text = c.value(r.Info)
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -77,6 +77,9 @@ func (d *etcdDriver) enter(ctx context.Context, r driver.Request) (*claim, error
 	l.claims[r.ID] = c
 	return c, nil
 }
+
+// isAlone reports whether no other claim uses the claim's lease.
+func (c *claim) isAlone() bool { return c.fixed || c.ownLease }
 
 // leaseFor returns the lease for a TTL, and requests a new one if none is alive.
 func (d *etcdDriver) leaseFor(ctx context.Context, secs int64, own bool) (*lease, error) {
@@ -134,6 +137,10 @@ func (d *etcdDriver) keepAlive(ctx context.Context, l *lease) error {
 			}
 		}
 	})
+	timedOut := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+	if cause := d.alive.unconnected(); timedOut && cause != nil {
+		return unreached(cause)
+	}
 	return err
 }
 
@@ -217,7 +224,7 @@ func (d *etcdDriver) forget(c *claim) {
 		d.leaveOther(c)
 	}
 	d.leaveQueue(c)
-	if c.fixed {
+	if c.isAlone() {
 		d.revokeLater(c.lease)
 	}
 }

@@ -162,13 +162,13 @@ func TestModesExclude(t *testing.T) {
 	}
 }
 
-// A thousand readers of two processes are granted when a writer leaves, and the server sends no more than
+// Many readers of two processes are granted when a writer leaves, and the server sends no more than
 // two events for each.
 func TestManyReadersAfterAWriter(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
 	direct := dial(t, server.Endpoint())
-	const readers = 1000
+	readers := testenv.UnderStress(200, 1000)
 	writer := acquire(t, locksOn(t, dial(t, server.Endpoint()), dlock.Config{DefaultTTL: time.Hour}), "k")
 	clients := []*dlock.Client{
 		locksOn(t, dial(t, server.Endpoint()), dlock.Config{DefaultTTL: time.Hour}), locksOn(t, dial(t, server.Endpoint()), dlock.Config{DefaultTTL: time.Hour}),

@@ -9,6 +9,31 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
+// LeaseOf returns the lease of a lock that was acquired dlock.WithOwnLease. Attach keys to it that must not outlive the
+// lock, such as the address at which its holder can be reached:
+//
+//	lease, err := etcdlock.LeaseOf(guard)
+//	...
+//	_, err = client.Put(ctx, "address", "10.0.0.7:8080", clientv3.WithLease(lease))
+//
+// After the lock was released, the lease is revoked in the background, and etcd deletes the keys. Until then, another holder
+// may see them. If the holder dies, they are deleted together with the lock.
+func LeaseOf(guard interface{ LeaseID() (int64, error) }) (clientv3.LeaseID, error) {
+	id, err := guard.LeaseID()
+	return clientv3.LeaseID(id), err
+}
+
+// LeaseID returns the lease of a claim that does not share it.
+func (d *etcdDriver) LeaseID(r driver.Ref) (int64, bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c := d.claims[r.ID]
+	if c == nil || c.key != r.Key || !c.ownLease {
+		return 0, false
+	}
+	return int64(c.lease.id), true
+}
+
 // ErrNotHeld: the lock is no longer held with this token.
 var ErrNotHeld = driver.ErrNotHeld
 

@@ -70,14 +70,20 @@ func (d *etcdDriver) Release(ctx context.Context, r driver.Ref) (driver.State, e
 // what it deletes, which is the cheapest way. If the delete is not answered and may still arrive,
 // the claim's key is not reused.
 func (d *etcdDriver) delete(ctx context.Context, c *claim) (driver.Phase, error) {
-	resp, err := d.client.Delete(ctx, c.own)
+	a, err := d.batches.do(ctx, &call{lock: c.key, own: c.own, op: clientv3.OpDelete(c.own), alone: func(ctx context.Context) (answer, error) {
+		resp, err := d.client.Delete(ctx, c.own)
+		if err != nil {
+			return answer{}, err
+		}
+		return answer{resp.Deleted > 0, resp.Header.Revision}, nil
+	}})
+	d.mu.Lock()
+	c.tainted = err != nil && driver.ClassOf(err) == driver.Ambiguous // any other says that it was not sent
+	d.mu.Unlock()
 	if err != nil {
 		return driver.Unknown, classify(err)
 	}
-	d.mu.Lock()
-	c.tainted = false
-	d.mu.Unlock()
-	if resp.Deleted == 0 {
+	if !a.ok {
 		return driver.Gone, nil
 	}
 	return driver.Held, nil

@@ -1,6 +1,7 @@
 package etcdlock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -21,7 +22,7 @@ type renewal struct {
 
 	mu   sync.Mutex
 	errs map[*lease]error // of keep-alives that failed
-	err  error            // the last of any call
+	err  error            // of a keep-alive or, if there is none, of a read
 }
 
 // A visit is the renewal of one claim.
@@ -47,11 +48,17 @@ func (d *etcdDriver) Renew(ctx context.Context, refs []driver.Ref) ([]driver.Sta
 	ctx = clientv3.WithRequireLeader(ctx)
 	r := &renewal{driver: d, sent: time.Now(), states: make([]driver.State, len(refs)), errs: map[*lease]error{}}
 	visits, leases := r.sort(refs)
-	var wg sync.WaitGroup
+	reading, stop := context.WithCancel(ctx)
+	defer stop()
+	var wg, alive sync.WaitGroup
 	for _, l := range leases {
-		wg.Go(func() { r.keepAlive(ctx, l) })
+		alive.Go(func() { r.keepAlive(ctx, l) })
 	}
-	wg.Go(func() { r.read(ctx, visits) })
+	wg.Go(func() { r.read(reading, visits) })
+	alive.Wait()
+	if r.unreached(leases) {
+		stop() // the reads would only wait for a connection, and the caller gets the cause
+	}
 	wg.Wait()
 	r.conclude(ctx, visits)
 	for _, l := range leases {
@@ -65,6 +72,17 @@ func (d *etcdDriver) Renew(ctx context.Context, refs []driver.Ref) ([]driver.Sta
 		}
 	}
 	return r.states, r.err
+}
+
+// unreached reports whether no keep-alive reached a server. A lease that is gone is an answer: the reads show what became
+// of its claims.
+func (r *renewal) unreached(leases []*lease) bool {
+	for _, l := range leases {
+		if !errors.Is(r.errs[l], driver.ErrUnavailable) {
+			return false
+		}
+	}
+	return len(leases) > 0
 }
 
 // sort finds the claims and the leases to keep alive for them. A claim that this driver did not
@@ -113,14 +131,14 @@ func (r *renewal) keepAlive(ctx context.Context, l *lease) {
 	if err := r.driver.keepAlive(ctx, l); err != nil {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.errs[l], r.err = err, err
+		r.errs[l], r.err = err, err // it says more than that of a read
 	}
 }
 
 func (r *renewal) fail(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.err = err
+	r.err = cmp.Or(r.err, err)
 }
 
 // maxOps is how many operations a server accepts in one transaction. readers is how many such
@@ -269,7 +287,7 @@ func (d *etcdDriver) misplaced(v *visit) bool {
 	if v.unsure && c.other != nil && v.attached == int64(c.other.id) {
 		c.lease, c.other = c.other, c.lease
 	}
-	return c.lease.seconds != v.target || (v.unsure && v.attached != int64(c.lease.id))
+	return (c.lease.seconds != v.target && !c.ownLease) || (v.unsure && v.attached != int64(c.lease.id))
 }
 
 // move attaches a claim to the lease of its TTL. The key keeps its creation revision, and so its
@@ -336,13 +354,13 @@ func later(a, b time.Time) time.Time {
 // that shares no lease uses the same one again.
 func (d *etcdDriver) leaseToMoveTo(ctx context.Context, v *visit) (*lease, error) {
 	d.mu.Lock()
-	to, fixed := v.other, v.fixed
-	again := fixed && to != nil && !to.dead && to.seconds == v.target
+	to, own := v.other, v.isAlone()
+	again := own && to != nil && !to.dead && to.seconds == v.target
 	d.mu.Unlock()
 	if again {
 		return to, nil
 	}
-	return d.leaseFor(ctx, v.target, fixed)
+	return d.leaseFor(ctx, v.target, own)
 }
 
 // attach records that a claim is now on another lease. The caller holds mu.
@@ -357,7 +375,7 @@ func (d *etcdDriver) attach(c *claim, to *lease) {
 	delete(from.claims, c.id)
 	c.lease = to
 	to.claims[c.id] = c
-	if c.fixed {
+	if c.isAlone() {
 		d.revokeLater(from)
 	}
 }
@@ -373,7 +391,7 @@ func (d *etcdDriver) leaveOther(c *claim) {
 // revokeUnused revokes a lease that was made for a claim which does not use it. The caller holds
 // mu.
 func (d *etcdDriver) revokeUnused(c *claim, l *lease) {
-	if c.fixed && l != c.lease && l != c.other {
+	if c.isAlone() && l != c.lease && l != c.other {
 		d.revokeLater(l)
 	}
 }

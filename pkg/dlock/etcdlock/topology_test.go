@@ -28,12 +28,13 @@ func TestConformanceProxy(t *testing.T) {
 	drivertest.Run(t, harness(client, []string{server.Endpoint()}), drivertest.AtOnce())
 }
 
-// The suite with calls that arrive twice, and pushes that arrive twice or late.
+// The suite with calls that arrive twice, and pushes that arrive twice or late. Each call that may
+// share a transaction with others does.
 func TestConformanceFaults(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
 	client := dial(t, server.Endpoint())
-	faults := faultdriver.New(etcdlock.New(client), 7,
+	faults := faultdriver.New(etcdlock.New(client, etcdlock.AlwaysBatch()), 7,
 		faultdriver.Rule{Op: faultdriver.Acquire, Fault: faultdriver.Duplicate, Chance: 0.3},
 		faultdriver.Rule{Op: faultdriver.Renew, Fault: faultdriver.Duplicate, Chance: 0.3},
 		faultdriver.Rule{Op: faultdriver.Release, Fault: faultdriver.Duplicate, Chance: 0.3},
