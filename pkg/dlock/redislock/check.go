@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -136,16 +137,40 @@ func (d *redisDriver) version(info redisnode.Info) driver.Finding {
 
 func (d *redisDriver) replication(info redisnode.Info) driver.Finding {
 	replicas, _ := strconv.Atoi(info["connected_slaves"])
+	silent := silentReplicas(info, replicas)
 	f := driver.Finding{Name: "replication", Detail: fmt.Sprintf("%s with %d replicas", info["role"], replicas)}
+	if silent > 0 {
+		f.Detail += fmt.Sprintf(", %d of which have not answered for %d s or more", silent, silentAfter)
+	}
 	switch {
 	case info["role"] != "master":
 		f.Level, f.Fix = driver.Unsafe, "connect to the master: a replica refuses to write"
 	case replicas < d.settings.replicas:
 		f.Level, f.Fix = driver.Unsafe, fmt.Sprintf("WithMinReplicas needs %d: no lock is granted before they are connected", d.settings.replicas)
+	case replicas-silent < d.settings.replicas:
+		f.Level, f.Fix = driver.Unsafe, fmt.Sprintf("WithMinReplicas needs %d that answer: no lock is granted before that", d.settings.replicas)
+	case silent > 0:
+		f.Level, f.Fix = driver.Warning, "a failover to a replica that has not answered loses locks: find out why it does not"
 	case replicas > 0 && d.settings.replicas == 0:
 		f.Level, f.Fix = driver.Warning, "a failover may give a lock to two holders: use WithMinReplicas to narrow the window, and fencing tokens to be safe"
 	}
 	return f
+}
+
+// silentAfter is how many seconds a replica may go without an answer, which it gives every second.
+const silentAfter = 3
+
+// silentReplicas counts the replicas that are connected and do not answer.
+func silentReplicas(info redisnode.Info, replicas int) (n int) {
+	for i := range replicas {
+		for field := range strings.SplitSeq(info["slave"+strconv.Itoa(i)], ",") {
+			seconds, ok := strings.CutPrefix(field, "lag=")
+			if lag, err := strconv.Atoi(seconds); ok && err == nil && lag >= silentAfter {
+				n++
+			}
+		}
+	}
+	return n
 }
 
 // warnOnce runs Check in the background when the first lock is taken, and logs unsafe settings,

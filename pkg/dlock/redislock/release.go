@@ -70,6 +70,7 @@ func (d *redisDriver) released(n names, key, id string, reply any) (driver.State
 // grantLater continues a release that has dropped as many dead waiters as one script may. If it
 // fails, the heartbeat of a waiter does the same.
 func (d *redisDriver) grantLater(n names) {
+	defer func() { _ = recover() }() // a hook of the client, which no caller could recover
 	for range maxRepeats {
 		ctx, cancel := context.WithTimeout(d.ctx, tripTimeout)
 		cmd := renewQueueScript.Command(ctx, d.withGap(n, n.lock, n.counter, n.queue, n.waiters, n.holders), d.name, noChannel)

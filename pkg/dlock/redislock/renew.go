@@ -372,6 +372,9 @@ func (d *redisDriver) forget(id string) {
 	delete(d.joint, id)
 }
 
+// Leave forgets a claim that is left to its lease.
+func (d *redisDriver) Leave(r driver.Ref) { d.forget(r.ID) }
+
 // stopWaiting removes a claim that is held from the table of queued claims.
 func (d *redisDriver) stopWaiting(id string) {
 	d.mu.Lock()

@@ -97,7 +97,7 @@ func (s *snapshot) store(value string, c driver.Claim) {
 func (s *snapshot) show(majority int) []driver.Claim {
 	var shown []driver.Claim
 	for _, c := range s.claims {
-		if c.on > 0 && c.on < majority {
+		if c.on > 0 && (c.on < majority || (c.ID != "" && c.Token == 0)) { // without a token it is not confirmed
 			c.Phase = driver.Queued
 		}
 		if c.on > 0 { // the lease that ends the majority
