@@ -37,7 +37,7 @@ func (d *fileDriver) List(ctx context.Context, prefix, from string, limit int) (
 			return nil, "", classify(err)
 		}
 		for _, key := range candidates {
-			claims, err := dir.holders(ctx, baseOf(d.prefix+key))
+			claims, err := dir.holders(ctx, d.store.baseOf(d.prefix+key))
 			switch {
 			case isForeign(err): // planted, or of another user: not a lock to list
 			case err != nil:
@@ -59,8 +59,8 @@ func (d *fileDriver) List(ctx context.Context, prefix, from string, limit int) (
 func (d *fileDriver) candidates(ctx context.Context, dir *directory, prefix, last string) (keys []string, more bool, err error) {
 	keep := d.store.maxKeys
 	err = dir.eachLock(ctx, func(base string) error {
-		full, ok := keyOf(base)
-		if strings.HasPrefix(base, hashMark) {
+		full, ok := d.store.keyOf(base)
+		if d.store.only == nil && strings.HasPrefix(base, hashMark) {
 			full, ok = dir.keyInside(base)
 		}
 		key, ours := strings.CutPrefix(full, d.prefix)
@@ -94,6 +94,9 @@ func (dir *directory) keyInside(base string) (string, bool) {
 
 // Inspect returns the holders. Only the waiters' own processes know of the waiters.
 func (d *fileDriver) Inspect(ctx context.Context, key string) ([]driver.Claim, error) {
+	if !d.store.has(d.store.baseOf(d.prefix + key)) {
+		return nil, nil
+	}
 	dir, err := d.existing(time.Now())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -101,7 +104,7 @@ func (d *fileDriver) Inspect(ctx context.Context, key string) ([]driver.Claim, e
 	if err != nil {
 		return nil, classify(err)
 	}
-	claims, err := dir.holders(ctx, baseOf(d.prefix+key))
+	claims, err := dir.holders(ctx, d.store.baseOf(d.prefix+key))
 	return claims, classify(err)
 }
 
@@ -134,7 +137,7 @@ func (dir *directory) holders(ctx context.Context, base string) ([]driver.Claim,
 	switch {
 	case err != nil:
 		return nil, failed("read", pathIn(dir.path, base+lockSuffix), err)
-	case alone && rec.mode == driver.Exclusive:
+	case alone && rec.mode == driver.Exclusive && rec.since > 0:
 		return []driver.Claim{show(&rec, &h)}, nil
 	case alone: // by a program that writes no record
 		return []driver.Claim{{Phase: driver.Held}}, nil

@@ -80,6 +80,8 @@ func (d *fileDriver) checkAccess(dir *directory) driver.Finding {
 		found.Fix = "as root: install -d -m 1777 " + d.path
 	case dir == nil:
 		found.Detail = d.path + " is missing, and is made when the first lock is taken"
+	case !hasModes:
+		found.Detail = "who can write to " + d.path + " is not examined on this system"
 	case dir.state.open:
 		found.Level, found.Detail = driver.Warning, "any user can take any lock in "+d.path
 		found.Fix = "use a directory of your own"

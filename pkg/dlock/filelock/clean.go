@@ -14,9 +14,13 @@ import (
 // these locks start from the clock alone. Files that are not locks stay, and so do files that this
 // user may not remove. A missing directory counts as clean. Locks whose guard cannot be used stay
 // as well, and the error reports them.
+//
+// A program that waits for a file in flock(1) does not notice that the file was removed: it then holds
+// a lock that excludes no Client. Do not clean a directory whose files such programs lock. The file of
+// NewFile is meant for them, so Clean never removes it.
 func (s *Store) Clean(ctx context.Context, unused time.Duration) (int, error) {
 	path, err := s.where()
-	if err != nil {
+	if err != nil || s.only != nil {
 		return 0, err
 	}
 	dir, err := s.openDirectory(path, false)

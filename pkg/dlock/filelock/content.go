@@ -66,17 +66,47 @@ func (a *attempt) readMain() (record, int64, error) {
 		}
 		a.main.seen = a.now
 	}
-	return read(a.main.fd)
+	return a.readRecord()
+}
+
+// readRecord is read of the lock file. A Store of one file refuses a record that another program has
+// appended to, such as a PID: a write would destroy that.
+func (a *attempt) readRecord() (record, int64, error) {
+	rec, size, err := read(a.main.fd)
+	if err == nil && a.store.only != nil {
+		err = endsWithRecord(a.main.fd, size)
+	}
+	return rec, size, err
+}
+
+// endsWithRecord returns ErrNotALock if anything but blank lines follows a record. Zeros may follow as
+// well, which a power failure may leave.
+func endsWithRecord(fd int, size int64) error {
+	if size <= int64(headSize) {
+		return nil
+	}
+	if size > maxRecord {
+		return ErrNotALock
+	}
+	buf := make([]byte, size)
+	n, err := readAt(fd, buf, 0)
+	if err != nil || n <= headSize {
+		return err
+	}
+	holder, rest, _ := bytes.Cut(bytes.TrimRight(buf[headSize:n], "\n\x00"), []byte("\n"))
+	return notALock(len(rest) == 0 && (len(holder) == 0 || holder[0] == '{'))
 }
 
 // write writes everything except the mark of the waiters, and overwrites the rest of a longer
 // record with blanks. A file that is longer than any record is truncated instead: another user may
-// have made it so, and filling it would cost memory and disk space of that size.
+// have made it so, and filling it would cost memory and disk space of that size. In a Store of one
+// file, it also writes the mark that was read: a script that opens the file with 9> may have emptied
+// it since, without a lock, and zeros would take the place of the mark.
 func (a *attempt) write(fd int, rec *record, size int64, named bool) error {
 	b := a.queue.buf[:0]
 	off := int64(markSize)
-	if size == 0 {
-		b, off = appendMark(b, 0, 0), 0
+	if size == 0 || a.store.only != nil {
+		b, off = appendMark(b, rec.waited, rec.first), 0
 	}
 	b = rec.appendTo(b)
 	head := len(b)
@@ -103,11 +133,12 @@ func (a *attempt) write(fd int, rec *record, size int64, named bool) error {
 }
 
 // mark records that a claim waits, unless an earlier waiter has already done so. It reports whether
-// it is the first mark for this holder. It writes only to a lock.
+// it is the first mark for this holder. It writes only to a lock. In a Store of one file, an empty file
+// stays empty until the lock is taken: the script that holds it may write to it.
 func (a *attempt) mark() (first bool, err error) {
 	a.yieldUntil = time.Time{}
-	rec, _, err := read(a.main.fd)
-	if errors.Is(err, errRemoved) {
+	rec, size, err := a.readRecord()
+	if errors.Is(err, errRemoved) || (err == nil && size == 0 && a.store.only != nil) {
 		return false, nil // its holder is still to be waited for
 	}
 	now := time.Now()

@@ -67,6 +67,9 @@ func (d *fileDriver) Acquire(ctx context.Context, r driver.Request) (driver.Stat
 	case d.store.tombstones.has(r.ID):
 		return driver.State{Phase: driver.Gone}, nil
 	}
+	if err := d.store.allows(d.prefix + r.Key); err != nil {
+		return driver.State{}, err
+	}
 	q := d.enter(r.Key)
 	gained := 0
 	defer func() { d.leave(q, gained) }()
@@ -206,10 +209,10 @@ func (d *fileDriver) Close() error {
 
 // fatal lists errors that a retry does not fix. FreeBSD returns EMLINK for a symbolic link and
 // EOPNOTSUPP for a socket, where Linux returns ELOOP and ENXIO.
-var fatal = []error{
+var fatal = append([]error{
 	ErrInsecureDir, ErrNotALock, fs.ErrPermission, syscall.EROFS, syscall.ELOOP, syscall.EMLINK, syscall.ENOTDIR, syscall.EISDIR,
 	syscall.ENXIO, syscall.EOPNOTSUPP, syscall.ENAMETOOLONG,
-}
+}, systemFatal...)
 
 // foreign lists the errors of opening and reading a file that another user or program has put
 // there, made unreadable, or has a lease on (EAGAIN, see fcntl(2)).
@@ -232,8 +235,10 @@ func isForeign(err error) bool {
 	return false
 }
 
-// kinds maps kernel errors to the errors that all backends share.
-var kinds = []struct{ errno, kind error }{
+// A kind is which of the errors that all backends share an error of the kernel is.
+type kind struct{ errno, kind error }
+
+var kinds = append([]kind{
 	{fs.ErrPermission, driver.ErrDenied},
 	{syscall.EROFS, driver.ErrNotReady},
 	{syscall.ENOSPC, driver.ErrNotReady},
@@ -241,7 +246,7 @@ var kinds = []struct{ errno, kind error }{
 	{syscall.EMFILE, driver.ErrNotReady},
 	{syscall.ENFILE, driver.ErrNotReady},
 	{syscall.EIO, driver.ErrNotReady},
-}
+}, systemKinds...)
 
 // classify says what an error means for a claim. The kernel answers every call, so after any error
 // nothing was stored.

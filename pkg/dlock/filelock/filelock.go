@@ -1,6 +1,6 @@
 // Package filelock stores locks in files of one host, without a server or a daemon.
 //
-// A lock is a file that is locked with flock(2). The kernel frees it when its process dies, however
+// A lock is a file that is locked with flock(2), or with LockFileEx on Windows. The kernel frees it when its process dies, however
 // it dies. The file holds the fencing token and names the holder. There is no lease: a TTL is
 // accepted but has no effect, and a process that hangs keeps its locks. docs/backends/file.md
 // describes the layout, and what files can promise and what they cannot.
@@ -43,8 +43,9 @@ type Store struct {
 	fstype     func(fd int) (name string, local bool, err error)
 	signals    func(*slog.Logger) signals
 	tombstones tombstones
-	maxKeys    int   // that List has in memory
-	bad        error // why it cannot be used
+	maxKeys    int      // that List has in memory
+	bad        error    // why it cannot be used
+	only       *oneFile // nil: every file of the directory is a lock
 
 	mu      sync.Mutex
 	drivers map[*fileDriver]struct{} // that are open
@@ -90,7 +91,7 @@ func New(dir string, opts ...Option) *Store {
 	return s
 }
 
-// Open does no I/O. On systems without flock, such as Windows, it returns driver.ErrUnsupported.
+// Open does no I/O. On systems without such locks, it returns driver.ErrUnsupported.
 func (s *Store) Open(o driver.Options) (driver.Driver, error) {
 	path, err := s.where()
 	if err != nil {
@@ -110,7 +111,9 @@ func (s *Store) Open(o driver.Options) (driver.Driver, error) {
 func (s *Store) where() (string, error) {
 	switch {
 	case !supported:
-		return "", fmt.Errorf("%w: no flock on this system", driver.ErrUnsupported)
+		return "", fmt.Errorf("%w: no locks on files on this system", driver.ErrUnsupported)
+	case s.shared && !hasModes:
+		return "", fmt.Errorf("%w: no directories that users share on this system", driver.ErrUnsupported)
 	case s.bad != nil:
 		return "", fmt.Errorf("filelock: %w: %w", xerrors.ErrInvalidConfig, s.bad)
 	case s.path == "":

@@ -20,7 +20,8 @@ var ErrNotHeld = driver.ErrNotHeld
 //	// then close them here
 //
 // The lock is then free when it is unlocked, or when every process that has a descriptor has closed
-// it or ended. The caller closes the files.
+// it or ended. The caller closes the files. On Windows, where processes do not inherit locks, the
+// error is driver.ErrUnsupported.
 func (s *Store) Descriptors(key string, token int64) ([]*os.File, error) {
 	if _, err := s.where(); err != nil {
 		return nil, err

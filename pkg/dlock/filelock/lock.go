@@ -95,11 +95,19 @@ func (a *attempt) open() error {
 		a.main, a.queue.spare = a.queue.spare, noFile
 		return nil
 	}
-	fd, err := openFile(a.dir, a.queue.base+lockSuffix)
-	if err == nil {
-		a.main = file{fd, a.now}
+	if err := a.checkRival(); err != nil {
+		return err
 	}
-	return err
+	fd, err := openFile(a.dir, a.queue.base+lockSuffix)
+	if err != nil {
+		return err
+	}
+	if err := a.checkRival(); err != nil { // another process may have made both files at the same time
+		closeFile(fd)
+		return err
+	}
+	a.main = file{fd, a.now}
+	return nil
 }
 
 // alone takes the lock if it is free.

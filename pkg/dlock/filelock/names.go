@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"hash/fnv"
+	"path/filepath"
 	"strconv"
 	"strings"
 )
@@ -21,7 +22,8 @@ const (
 
 // Name returns the name of a lock's file in its directory, for a key with the Prefix of its Client.
 // Every byte other than a-z, 0-9, '_' and '-' is escaped as in URLs, so that names mean the same on
-// file systems that ignore case or rewrite Unicode. Long names are hashed, and the key is inside
+// file systems that ignore case or rewrite Unicode. On Windows, the first letter of a name that is
+// a device, such as con, is escaped as well. Long names are hashed, and the key is inside
 // the file. It is the file to pass to flock(1):
 //
 //	flock "$dir/$name" command
@@ -30,6 +32,9 @@ func Name(key string) string { return baseOf(key) + lockSuffix }
 // baseOf returns the start of the names of all files of a key.
 func baseOf(key string) string {
 	base := escape(key)
+	if !filepath.IsLocal(base + lockSuffix) { // con, nul and others are devices on Windows
+		base = escapeByte(base[0]) + base[1:]
+	}
 	if len(base) <= maxBase {
 		return base
 	}
@@ -74,6 +79,8 @@ func escape(key string) string {
 	}
 	return string(b)
 }
+
+func escapeByte(c byte) string { return "%" + hex.EncodeToString([]byte{c}) }
 
 func plain(c byte) bool {
 	return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '-'

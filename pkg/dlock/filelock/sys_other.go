@@ -1,4 +1,4 @@
-//go:build !(darwin || dragonfly || freebsd || linux)
+//go:build !(darwin || dragonfly || freebsd || linux || windows)
 
 package filelock
 
@@ -10,7 +10,10 @@ import (
 )
 
 // Without flock, Open returns an error, and the other functions are never called.
-const supported = false
+const (
+	supported = false
+	hasModes  = false
+)
 
 const (
 	exclusive = 0

@@ -11,7 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const supported = true
+const (
+	supported = true
+	hasModes  = true // of directories, which say who may write
+)
 
 // The ways to lock a file.
 const (

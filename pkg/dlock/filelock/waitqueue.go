@@ -139,7 +139,7 @@ func (d *fileDriver) pin(key string) *waitQueue {
 func (d *fileDriver) newQueue(key string) *waitQueue {
 	name := d.prefix + key
 	quoted, _ := json.Marshal(name) // a string can always be
-	return &waitQueue{key: key, name: name, quoted: quoted, base: baseOf(name), spare: noFile, watch: -1}
+	return &waitQueue{key: key, name: name, quoted: quoted, base: d.store.baseOf(name), spare: noFile, watch: -1}
 }
 
 // unpin removes n pins.
