@@ -60,7 +60,7 @@ type Leader struct {
 	Host  string
 	PID   int
 	Value string        // what it has published; see SetValue
-	For   time.Duration // how long it has led
+	For   time.Duration // how long it has led; on etcd, since it stood for election
 }
 
 // An Option changes an Election.
@@ -72,7 +72,8 @@ func WithTTL(ttl time.Duration) Option { return func(e *Election) { e.ttl = ttl 
 // WithValue sets the value that the leader publishes, such as its address. See SetValue.
 func WithValue(value string) Option { return func(e *Election) { e.value = value } }
 
-// WithPoll sets how often Observe and OnNewLeader ask who leads. The default is a second.
+// WithPoll sets how often Observe and OnNewLeader ask who leads, and how long Run pauses after a term that was shorter,
+// and after an error. The default is a second.
 func WithPoll(every time.Duration) Option { return func(e *Election) { e.poll = every } }
 
 // An Election is one process's candidacy. Its methods may be called from any goroutine.
@@ -194,9 +195,12 @@ func (e *Election) options(purpose string) (opts []dlock.LockOption) {
 	return opts
 }
 
+// errPanicked is the cause of a term whose OnElected has panicked.
+var errPanicked = errors.New("election: OnElected panicked")
+
 // lead runs one term.
 func (e *Election) lead(ctx context.Context, guard *dlock.Guard) {
-	term, cause := guard.Token(), error(nil)
+	term, cause := guard.Token(), errPanicked
 	l := &leadership{guard: guard, since: time.Now(), resign: func(error) {}, ended: make(chan struct{})}
 	var publishing sync.WaitGroup
 	defer func() { // also if OnElected or the context panics
@@ -272,6 +276,9 @@ func (e *Election) Check(context.Context) error {
 	e.mu.Unlock()
 	if l == nil {
 		return nil
+	}
+	if errors.Is(l.guard.Err(), dlock.ErrLockNotHeld) {
+		return nil // it is giving the lease back
 	}
 	left, ttl := l.guard.Remaining(), l.guard.TTL()
 	if left < ttl/2 && time.Since(l.since) > granted {

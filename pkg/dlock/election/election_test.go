@@ -386,6 +386,39 @@ func TestResignInsideAndPanic(t *testing.T) {
 	})
 }
 
+// A process that gives its lease back is healthy, however long the backend takes.
+func TestHealthyWhileResigning(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		faults := faultdriver.New(memlock.New(), 1, faultdriver.Rule{Op: faultdriver.Release, Fault: faultdriver.Delay, Delay: time.Second})
+		c := stand(t, client(t, faults, dlock.Config{}))
+		<-c.terms
+		time.Sleep(time.Minute)
+		done := make(chan error, 1)
+		go func() { done <- c.Resign(t.Context()) }()
+		for range 9 {
+			time.Sleep(100 * time.Millisecond)
+			check(t, c.Check(t.Context()))
+		}
+		check(t, <-done)
+		c.stop()
+		<-c.ended
+	})
+}
+
+// The name of a lock that cannot be ends an observation at once.
+func TestObserveEndsIfTheBackendRefuses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, err := election.New(client(t, memlock.New(), dlock.Config{}), "a\nb", election.Callbacks{OnElected: func(context.Context, int64) {}})
+		check(t, err)
+		for l := range e.Observe(t.Context()) {
+			t.Errorf("%v leads", l)
+		}
+		for l := range e.Observe(nil) { //nolint:staticcheck // what is shown is that it does not panic
+			t.Errorf("%v leads", l)
+		}
+	})
+}
+
 // Work that fails at once does not make the process stand without a pause.
 func TestShortTermsArePaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
 // Leader returns the process that leads. If there is none, the error is ErrNoLeader. If the backend cannot tell,
@@ -34,11 +35,14 @@ func (e *Election) Leader(ctx context.Context) (Leader, error) {
 }
 
 // Observe returns who leads, and then again each time that this has changed, until ctx ends. While there is
-// no leader it returns the zero Leader. It asks the backend once in a while, so it may miss a short term. Between
+// no leader it returns the zero Leader. Without a context it returns nothing. It asks the backend once in a while, so it may miss a short term. Between
 // two values there may be none for a moment. It skips times at which the backend does not answer, and ends if the
 // Client is closed, or the backend refuses or cannot tell.
 func (e *Election) Observe(ctx context.Context) iter.Seq[Leader] {
 	return func(yield func(Leader) bool) {
+		if ctx == nil {
+			return
+		}
 		var last Leader
 		seen := false
 		for ctx.Err() == nil {
@@ -51,7 +55,7 @@ func (e *Election) Observe(ctx context.Context) iter.Seq[Leader] {
 				}
 				last, seen = leader, true
 			}
-			if errors.Is(err, dlock.ErrClosed) || errors.Is(err, dlock.ErrDenied) || errors.Is(err, dlock.ErrUnsupported) {
+			if isFinal(err) {
 				return
 			}
 			if !sleep(ctx, e.poll) {
@@ -59,6 +63,12 @@ func (e *Election) Observe(ctx context.Context) iter.Seq[Leader] {
 			}
 		}
 	}
+}
+
+// isFinal reports whether asking again does not help.
+func isFinal(err error) bool {
+	return errors.Is(err, dlock.ErrClosed) || errors.Is(err, dlock.ErrDenied) || errors.Is(err, dlock.ErrUnsupported) ||
+		errors.Is(err, dlock.ErrInvalidKey) || (err != nil && driver.ClassOf(err) == driver.Fatal)
 }
 
 // announce calls OnNewLeader when another term is seen.
