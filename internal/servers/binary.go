@@ -15,6 +15,8 @@ const (
 	BinaryEnv  = "DLOCK_REDIS_SERVER"
 	EtcdEnv    = "DLOCK_TEST_ETCD"
 	EtcdctlEnv = "DLOCK_TEST_ETCDCTL"
+	// ChromiumEnv is for a browser that is not in PATH.
+	ChromiumEnv = "DLOCK_TEST_CHROMIUM"
 )
 
 // ErrNotInstalled: a required binary is missing. The text of the error that wraps it says what to
@@ -36,6 +38,18 @@ func etcdBinary() (string, error) { return builtBinary("etcd", EtcdEnv) }
 
 // Etcdctl returns the path of etcdctl, or ErrNotInstalled.
 func Etcdctl() (string, error) { return builtBinary("etcdctl", EtcdctlEnv) }
+
+const chromiumAdvice = `Chromium is needed
+	Debian:         apt-get install chromium
+	Fedora:         dnf install chromium
+	Alpine:         apk add chromium
+	macOS:          brew install --cask chromium
+or set ` + ChromiumEnv + ` to the path of the binary`
+
+// Chromium returns the path of a browser, or ErrNotInstalled.
+func Chromium() (string, error) {
+	return find(ChromiumEnv, chromiumAdvice, "chromium", "chromium-browser", "google-chrome")
+}
 
 func builtBinary(name, env string) (string, error) {
 	advice := name + " is needed: run ./scripts/etcd, or set " + env + " to the path of the binary"

@@ -34,6 +34,9 @@ type ProcessOptions struct {
 	// Files are written into the directory only before the first start, so that files that the
 	// process rewrites survive a Restart.
 	Files map[string]string
+	// UID is the user and the group that the process runs as, if this process is root. 0: those of
+	// this process.
+	UID uint32
 	// Abrupt makes Stop send SIGKILL at once.
 	Abrupt bool
 	// StopWithin is how long Stop waits before it sends SIGKILL; 0: 3 s.
@@ -122,6 +125,9 @@ func (p *Process) start() error {
 	cmd := exec.Command(p.opts.Path, p.opts.Args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = p.opts.Dir, out, out
 	cmd.SysProcAttr = childAttr()
+	if p.opts.UID != 0 {
+		runAs(cmd.SysProcAttr, p.opts.UID)
+	}
 	from, err := out.Seek(0, io.SeekEnd)
 	if err != nil {
 		return fmt.Errorf("log of %s: %w", p.name(), err)
@@ -179,6 +185,10 @@ func (p *Process) Pid() int { return p.current().cmd.Process.Pid }
 
 // Done is closed when the current run has ended and has been waited for.
 func (p *Process) Done() <-chan struct{} { return p.current().done }
+
+// ExitCode returns that of the current run after its end, or -1 if a signal ended it. Call it after
+// Done.
+func (p *Process) ExitCode() int { return p.current().cmd.ProcessState.ExitCode() }
 
 // Running reports whether the process exists, which includes a paused one.
 func (p *Process) Running() bool { return !p.current().ended() }

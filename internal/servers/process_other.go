@@ -20,5 +20,6 @@ var (
 )
 
 func childAttr() *syscall.SysProcAttr       { return nil }
+func runAs(*syscall.SysProcAttr, uint32)    {}
 func killGroup(int)                         {}
 func awaitStopped(int, time.Duration) error { return nil }

@@ -98,6 +98,16 @@ func Etcdctl(tb testing.TB) string {
 	return path
 }
 
+// Chromium returns the path of a browser.
+func Chromium(tb testing.TB) string {
+	tb.Helper()
+	path, err := servers.Chromium()
+	if err != nil {
+		skipOrFail(tb, err)
+	}
+	return path
+}
+
 // Proxy starts a proxy in front of addr for this test. It is closed before the server that was
 // started before it.
 func Proxy(tb testing.TB, addr string) *faultproxy.Proxy {
@@ -154,6 +164,13 @@ func check(tb testing.TB, err error) {
 	if err != nil {
 		tb.Errorf("cleaning up: %v", err)
 	}
+}
+
+// Missing ends a test that needs a program that is not installed: with a skip, or with a failure where
+// servers are required.
+func Missing(tb testing.TB, advice string) {
+	tb.Helper()
+	skipOrFail(tb, fmt.Errorf("%w: %s", servers.ErrNotInstalled, advice))
 }
 
 // skipOrFail ends the test. It also writes a skip to standard error: go test shows the reason of a

@@ -1,0 +1,4 @@
+package fence
+
+// TemporaryName is for the tests of this package.
+var TemporaryName = temporaryName
