@@ -1,0 +1,164 @@
+package once
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/ceyewan/genesis/pkg/dlock"
+)
+
+// A Run is the record of a run that has ended.
+type Run struct {
+	Ended time.Time     // by this process's clock, from the age that the backend reports
+	Took  time.Duration // as the process that ran it measured it
+	OK    bool
+	Error string // of a run that failed; at most about 200 bytes
+
+	Owner string // the program
+	Host  string
+	PID   int
+}
+
+// Began returns when the run began.
+func (r Run) Began() time.Time { return r.Ended.Add(-r.Took) }
+
+// Result returns the result and how long it took, such as "ok in 3.2s" or "failed in 1s: exit status 1".
+func (r Run) Result() string {
+	if r.OK {
+		return okPrefix + short(r.Took)
+	}
+	return failedPrefix + short(r.Took) + ": " + r.Error
+}
+
+const (
+	okPrefix     = "ok in "
+	failedPrefix = "failed in "
+	maxPurpose   = 256 // bytes, as in package dlock
+)
+
+// short rounds a duration for people.
+func short(d time.Duration) string {
+	switch {
+	case d >= time.Minute:
+		d = d.Round(time.Second)
+	case d >= time.Second:
+		d = d.Round(100 * time.Millisecond)
+	default:
+		d = d.Round(100 * time.Microsecond)
+	}
+	return d.String()
+}
+
+// record stores what became of a run, as a shared lock on key+":runs" that is left to its lease.
+func (r *running) record(ctx context.Context, took time.Duration, failed error) error {
+	if !r.records {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
+	defer cancel()
+	result := Run{Took: took, OK: failed == nil}
+	if failed != nil {
+		result.Error = oneLine(failed.Error())
+	} else if err := r.guard.Err(); err != nil {
+		result.OK, result.Error = false, oneLine(err.Error())
+	}
+	retention := r.retention
+	if failed != nil && r.retries { // there may be many of them in one interval
+		retention = min(retention, r.hold)
+	}
+	info := r.info
+	info.Purpose = truncate(result.Result(), maxPurpose)
+	guard, err := r.locks.Acquire(ctx, r.key+runsSuffix,
+		dlock.WithShared(), dlock.WithoutRenewal(), dlock.WithTTL(retention), dlock.WithWait(0), dlock.WithInfo(info))
+	if err == nil {
+		err = guard.Leave()
+	}
+	if err != nil && !errors.Is(err, dlock.ErrUnsupported) { // Redlock has no shared locks
+		return fmt.Errorf("%w: %w", ErrNotRecorded, err)
+	}
+	return nil
+}
+
+// oneLine returns text as a lock can store it.
+func oneLine(text string) string {
+	return strings.Map(func(c rune) rune {
+		if unicode.IsControl(c) {
+			return ' '
+		}
+		return c
+	}, strings.ToValidUTF8(text, "\uFFFD"))
+}
+
+// truncate cuts valid UTF-8 to at most n bytes.
+func truncate(text string, n int) string {
+	const dots = "…"
+	if len(text) <= n {
+		return text
+	}
+	n -= len(dots)
+	for !utf8.RuneStart(text[n]) {
+		n--
+	}
+	return text[:n] + dots
+}
+
+// Last returns the newest run that has ended and whose record is still kept, and false if there is none. The Client must
+// be created with dlock.WithAdmin; otherwise the error is dlock.ErrUnsupported. A run whose process died has no record: the
+// key itself shows it, as long as it is locked.
+func (j *Job) Last(ctx context.Context) (Run, bool, error) {
+	runs, err := j.Runs(ctx)
+	if err != nil || len(runs) == 0 {
+		return Run{}, false, err
+	}
+	return runs[0], true, nil
+}
+
+// Runs returns the runs whose records are kept, the newest first. See Last.
+func (j *Job) Runs(ctx context.Context) ([]Run, error) {
+	admin, err := j.locks.Admin()
+	if err != nil {
+		return nil, err
+	}
+	return RunsOf(ctx, admin, j.key)
+}
+
+// RunsOf returns the runs of the job with this key whose records are kept, the newest first. It is for operators, who
+// do not know the interval of the job.
+func RunsOf(ctx context.Context, admin *dlock.Admin, key string) ([]Run, error) {
+	if admin == nil {
+		return nil, fmt.Errorf("%w: once: the Admin is nil", dlock.ErrInvalidConfig)
+	}
+	claims, err := admin.Inspect(ctx, key+runsSuffix)
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	slices.SortStableFunc(claims, func(a, b dlock.Claim) int { return int(min(max(b.Token-a.Token, -1), 1)) })
+	var runs []Run
+	for i := range claims {
+		if run, ok := runOf(&claims[i], now); ok {
+			runs = append(runs, run)
+		}
+	}
+	return runs, nil
+}
+
+// runOf reads a record. Other locks on the same key are none.
+func runOf(c *dlock.Claim, now time.Time) (Run, bool) {
+	run := Run{Ended: now.Add(-c.Age), Owner: c.Info.Owner, Host: c.Info.Host, PID: c.Info.PID}
+	took, ok := strings.CutPrefix(c.Info.Purpose, okPrefix)
+	if ok {
+		run.OK = true
+	} else if took, ok = strings.CutPrefix(c.Info.Purpose, failedPrefix); ok {
+		took, run.Error, ok = strings.Cut(took, ": ")
+	}
+	d, err := time.ParseDuration(took)
+	run.Took = d
+	return run, ok && err == nil && c.Phase == dlock.PhaseHeld && c.Mode == dlock.ModeShared
+}
