@@ -1,0 +1,267 @@
+package dashboard
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ceyewan/genesis/internal/lockreader"
+	"github.com/ceyewan/genesis/pkg/dlock"
+)
+
+// A status is how a source is.
+type status struct {
+	Source  string  `json:"source"`
+	Backend string  `json:"backend"`
+	Seq     uint64  `json:"seq"`
+	At      int64   `json:"at"` // when it was last read, in milliseconds since 1970; 0 if never
+	Locks   int     `json:"locks"`
+	More    bool    `json:"more"` // there are more locks than were read
+	Answer  float64 `json:"answer_ms"`
+	Round   float64 `json:"round_ms"`
+	Error   string  `json:"error,omitempty"`
+}
+
+func (p *poller) status(s *snapshot) status {
+	return status{
+		Source: p.name, Backend: string(p.client.Backend()), Seq: s.seq, At: s.readAt(), Locks: len(s.rows), More: s.more,
+		Answer: milliseconds(s.answer), Round: milliseconds(s.round), Error: s.err,
+	}
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// known is the status of a source for an answer without a stream, which says what is missing.
+func (p *poller) known(s *snapshot) status {
+	st := p.status(s)
+	if s.seq == 0 {
+		st.Error = errNotRead.Error()
+	}
+	return st
+}
+
+// freshWithin limits how long a request waits for the first reading.
+const freshWithin = lockreader.Timeout + 2*time.Second
+
+// visit makes the sources read for as long as a request lasts, and waits until all are ready, or
+// long enough: one source that hangs does not hide the others. It returns false if the request is
+// answered.
+func (h *Handler) visit(w http.ResponseWriter, r *http.Request, sources []*poller, ready func(*poller) bool) (leave func(), ok bool) {
+	done, ok := h.enter(w)
+	if !ok {
+		fail(w, http.StatusServiceUnavailable, "closed", "the page is closed")
+		return nil, false
+	}
+	changed, cancel := h.subscribe()
+	leaves := []func(){cancel}
+	for _, p := range sources {
+		leaves = append(leaves, p.join())
+	}
+	leave = func() {
+		for _, l := range leaves {
+			l()
+		}
+		done()
+	}
+	ctx, cancelWait := context.WithTimeout(r.Context(), freshWithin)
+	defer cancelWait()
+	for {
+		if !slices.ContainsFunc(sources, func(p *poller) bool { return !ready(p) }) {
+			return leave, true
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return leave, true
+		case <-h.closing.Done():
+			leave()
+			fail(w, http.StatusServiceUnavailable, "closed", "the page is closed")
+			return nil, false
+		}
+	}
+}
+
+// named returns the source that the request names, or answers 404.
+func (h *Handler) named(w http.ResponseWriter, name string) *poller {
+	p := h.source(name)
+	if p == nil {
+		fail(w, http.StatusNotFound, "unknown_source", "there is no source of this name")
+	}
+	return p
+}
+
+// sourceLocks is the locks of a source.
+type sourceLocks struct {
+	status
+	Rows []*row `json:"rows"`
+}
+
+// getLocks answers with the locks of all sources, or of one.
+func (h *Handler) getLocks(w http.ResponseWriter, r *http.Request) {
+	sources, query := h.sources, r.URL.Query()
+	if query.Has("source") {
+		p := h.named(w, query.Get("source"))
+		if p == nil {
+			return
+		}
+		sources = []*poller{p}
+	}
+	leave, ok := h.visit(w, r, sources, (*poller).hasRead)
+	if !ok {
+		return
+	}
+	defer leave()
+	all := []sourceLocks{}
+	for _, p := range sources {
+		s := p.current()
+		rows := []*row{}
+		for _, key := range slices.Sorted(maps.Keys(s.rows)) {
+			if strings.HasPrefix(key, query.Get("prefix")) {
+				rows = append(rows, s.rows[key])
+			}
+		}
+		all = append(all, sourceLocks{p.known(s), rows})
+	}
+	answer(w, http.StatusOK, map[string]any{"now": time.Now().UnixMilli(), "sources": all})
+}
+
+// maxQueue is how many waiters of a lock are shown.
+const maxQueue = 1000
+
+// A detail is everything about one lock.
+type detail struct {
+	Now      int64  `json:"now"`
+	Source   string `json:"source"`
+	Backend  string `json:"backend"`
+	At       int64  `json:"at"`
+	Interval int64  `json:"interval_ms"`
+	Started  int64  `json:"started"` // since when the history could be kept
+	row
+	Holders []claim   `json:"holders"` // all
+	Queue   []claim   `json:"queue"`   // the first 1,000, in the order of the backend
+	History []holding `json:"history"` // the oldest first
+	// CannotEvict says why the holder cannot be evicted.
+	CannotEvict string `json:"cannot_evict,omitempty"`
+}
+
+// getLock answers with one lock. A lock that is free has no holders and no queue.
+func (h *Handler) getLock(w http.ResponseWriter, r *http.Request) {
+	key := r.URL.Query().Get("key")
+	p := h.named(w, r.URL.Query().Get("source"))
+	if p == nil {
+		return
+	}
+	leave, ok := h.visit(w, r, []*poller{p}, (*poller).hasRead)
+	if !ok {
+		return
+	}
+	defer leave()
+	found, at, err := h.find(r.Context(), p, key)
+	if err != nil {
+		fail(w, http.StatusBadGateway, "backend", "the backend cannot be read, so it is not known whether the lock is free: "+err.Error())
+		return
+	}
+	d := detail{
+		Now: time.Now().UnixMilli(), Source: p.name, Backend: string(p.client.Backend()), At: at.UnixMilli(),
+		Interval: h.settings.interval.Milliseconds(), Started: h.started.UnixMilli(), row: *found,
+		Holders: nonNil(found.holders), Queue: nonNil(found.queue[:min(maxQueue, len(found.queue))]), History: p.past(key),
+	}
+	if len(found.holders) > 0 {
+		first := &found.holders[0]
+		if err := lockreader.CannotEvict(p.client.Backend(), key, number(first.Token), first.info()); err != nil {
+			d.CannotEvict = err.Error()
+		}
+	}
+	answer(w, http.StatusOK, d)
+}
+
+var errNotRead = errors.New("the backend has not answered yet")
+
+// find returns what is known of a key, and when it was read. A key that is missing in a complete
+// reading is free. If there are more locks than were read, the backend is asked.
+func (h *Handler) find(ctx context.Context, p *poller, key string) (*row, time.Time, error) {
+	s := p.current()
+	found := s.rows[key]
+	switch {
+	case found != nil:
+		return found, s.at, nil
+	case s.at.IsZero() && s.err != "":
+		return nil, s.at, errors.New(s.err)
+	case s.at.IsZero():
+		return nil, s.at, errNotRead
+	case s.more:
+		return h.ask(ctx, p, key)
+	}
+	return freeRow(key, p.client.Backend()), s.at, nil
+}
+
+// ask inspects one key.
+func (h *Handler) ask(ctx context.Context, p *poller, key string) (*row, time.Time, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer h.whenClosed(cancel)()
+	entries, err := p.reader.Read(ctx, []string{key})
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	if len(entries) == 0 {
+		return freeRow(key, p.client.Backend()), time.Now(), nil
+	}
+	found := newRow(&entries[0], p.client.Backend())
+	if countsWaits(p.client.Backend()) {
+		found.datePromotions(nil, 0, 0, 0)
+	}
+	return found, entries[0].At, nil
+}
+
+func freeRow(key string, backend dlock.BackendType) *row {
+	r := &row{Key: key}
+	r.finish(backend)
+	return r
+}
+
+func nonNil(claims []claim) []claim {
+	if claims == nil {
+		return []claim{}
+	}
+	return claims
+}
+
+func (c *claim) info() dlock.Info {
+	return dlock.Info{Owner: c.Owner, Host: c.Host, PID: c.PID, Purpose: c.Purpose}
+}
+
+// health is how all sources are.
+type health struct {
+	Now     int64          `json:"now"`
+	Sources []sourceHealth `json:"sources"`
+	Rings   []ring         `json:"rings"`
+}
+
+type sourceHealth struct {
+	status
+	Level    dlock.Level     `json:"level"`
+	Findings []dlock.Finding `json:"findings"`
+}
+
+// getHealth answers with the findings about all sources.
+func (h *Handler) getHealth(w http.ResponseWriter, r *http.Request) {
+	leave, ok := h.visit(w, r, h.sources, (*poller).hasChecked)
+	if !ok {
+		return
+	}
+	defer leave()
+	all := health{Now: time.Now().UnixMilli(), Sources: []sourceHealth{}, Rings: *h.currentRings()}
+	for _, p := range h.sources {
+		findings := []dlock.Finding{}
+		if known := p.currentFindings(); known != nil {
+			findings = *known
+		}
+		all.Sources = append(all.Sources, sourceHealth{p.known(p.current()), lockreader.Worst(findings), findings})
+	}
+	answer(w, http.StatusOK, all)
+}

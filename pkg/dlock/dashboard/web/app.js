@@ -1,0 +1,220 @@
+// The page: it follows the stream of the server, and shows the view that its address names.
+import { hasToken, setToken, stream } from "./api.js";
+import { byId, write } from "./dom.js";
+import * as evict from "./evict.js";
+import { running, visible } from "./format.js";
+import * as health from "./health.js";
+import * as list from "./list.js";
+import { tickAll } from "./live.js";
+import * as lock from "./lock.js";
+import { apply, greet, model, now, syncClock } from "./model.js";
+
+const retryFirst = 500;
+const retryLongest = 5000;
+let problem = ""; // what the server last refused
+let notice = ""; // what the user has done
+let scrolled = 0; // of the list, while another view is shown
+let loggedOut = false;
+let shownBefore = false; // the list
+
+// ---- views
+
+function route() {
+  const [, view, source, key] = location.hash.split("/");
+  const wasList = !byId("view-list").hidden;
+  if (wasList) scrolled = window.scrollY;
+  const shows = loggedOut ? "login" : view === "lock" && key !== undefined ? "lock" : view === "health" ? "health" : "list";
+  byId("login").hidden = shows !== "login";
+  for (const name of ["list", "lock", "health"]) byId("view-" + name).hidden = name !== shows;
+  lock.close();
+  if (shows === "list") {
+    document.title = "Locks";
+    list.refresh();
+    window.scrollTo(0, scrolled);
+    list.draw();
+    if (!wasList && shownBefore) list.focusActive();
+    shownBefore = true;
+    return;
+  }
+  window.scrollTo(0, 0);
+  if (shows === "login") return byId("login-token").focus();
+  if (shows === "health") {
+    document.title = "Health of the backends";
+    health.refreshPage();
+    return;
+  }
+  const names = [source, key].map(decode);
+  document.title = visible(names[1]) + " – lock";
+  lock.show(...names, failed, succeeded);
+}
+
+function decode(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part; // an address that was typed
+  }
+}
+
+// ---- the stream
+
+let redraw = false;
+
+// changed draws at most once per frame, however many events arrive.
+function changed() {
+  if (redraw) return;
+  redraw = true;
+  requestAnimationFrame(() => {
+    redraw = false;
+    health.refreshLine();
+    list.refreshSources();
+    list.refresh();
+    status();
+  });
+}
+
+const events = {
+  hello(h) {
+    greet(h);
+    model.connected = true;
+    problem = "";
+    changed();
+  },
+  update(u) {
+    apply(u);
+    lock.refresh(u.source);
+    health.refreshPage();
+    changed();
+  },
+  findings(f) {
+    const s = model.sources.get(f.source);
+    if (s) s.findings = f.findings;
+    health.refreshPage();
+    changed();
+  },
+  rings(r) {
+    model.rings = r.rings;
+    health.refreshRings();
+  },
+  beat(b) {
+    syncClock(b.now);
+  },
+};
+
+let following = null;
+
+async function follow() {
+  following?.abort();
+  const mine = (following = new AbortController());
+  for (let pause = retryFirst; !mine.signal.aborted; pause = Math.min(2 * pause, retryLongest)) {
+    try {
+      await stream({ ...events, hello: (h) => ((pause = retryFirst), events.hello(h)) }, mine.signal);
+      problem = "";
+    } catch (err) {
+      if (mine.signal.aborted) return;
+      if (failed(err)) return;
+    }
+    model.connected = false;
+    status();
+    await new Promise((resolve) => setTimeout(resolve, pause));
+  }
+}
+
+// failed shows an error of the server. It returns true if trying again makes no sense.
+function failed(err) {
+  if (err.status === 401) {
+    if (!loggedOut) logOut(hasToken() ? "The token is wrong, or no longer valid." : "");
+    return true;
+  }
+  problem = err.status ? err.message : "";
+  status();
+  return false;
+}
+
+// succeeded removes the error that an answer has made untrue.
+function succeeded() {
+  problem = "";
+  status();
+}
+
+// ---- login
+
+function logOut(text) {
+  setToken("");
+  following?.abort();
+  loggedOut = true;
+  model.connected = false;
+  model.locks.clear();
+  model.sources.clear();
+  model.rings = [];
+  health.refreshRings();
+  health.refreshLine();
+  byId("login-error").textContent = text;
+  status();
+  route();
+}
+
+function logIn(event) {
+  event.preventDefault();
+  setToken(byId("login-token").value.trim());
+  byId("login-token").value = "";
+  byId("login-error").textContent = "";
+  loggedOut = false;
+  route();
+  follow();
+}
+
+// ---- the line of the connection
+
+function status() {
+  const late = [...model.sources.values()].filter((s) => health.isLate(s, now()));
+  let text = notice || problem;
+  let bad = !notice && problem !== "";
+  if (loggedOut) {
+    text = "not logged in";
+  } else if (!model.connected) {
+    text = problem || "no connection to the server of this page; trying again";
+    bad = true;
+  } else if (late.length > 0) {
+    text = late.map((s) => visible(s.source) + " was last read " + running(now() - s.at) + " ago").join("; ");
+    bad = true;
+  }
+  write(byId("connection"), text);
+  byId("connection").classList.toggle("bad", bad);
+  document.body.classList.toggle("stale", !model.connected);
+}
+
+// ---- keys
+
+function shortcut(event) {
+  if (event.ctrlKey || event.altKey || event.metaKey || byId("evict").open) return;
+  const typing = /^(input|select|textarea)$/i.test(event.target.tagName);
+  if (event.key === "/" && !typing && !byId("view-list").hidden) {
+    event.preventDefault();
+    list.focusSearch();
+  }
+  const idle = event.target === document.body || event.target === byId("main");
+  if (!byId("view-list").hidden && (idle ? /^(Arrow(Up|Down)|Home|End)$/ : /^ArrowDown$/).test(event.key) && (idle || event.target === byId("search"))) {
+    event.preventDefault();
+    list.enter();
+  }
+  if (event.key === "Escape" && byId("view-list").hidden && !loggedOut) location.hash = "#/";
+}
+
+list.start();
+evict.start((source, text) => {
+  notice = text;
+  status();
+  setTimeout(() => ((notice = ""), status()), 5000);
+  lock.refresh(source);
+});
+byId("login-form").addEventListener("submit", logIn);
+window.addEventListener("hashchange", route);
+document.addEventListener("keydown", shortcut);
+setInterval(() => {
+  tickAll();
+  status();
+}, 1000);
+setInterval(list.refreshPrefixes, 5000);
+route();
+follow();
