@@ -1,3 +1,5 @@
+//go:build unix
+
 package main
 
 import (
@@ -29,7 +31,7 @@ const overlapped = 99
 // it lives, so that whoever comes too early finds it out.
 func beChild(mode string) int {
 	witness := os.Args[1]
-	if mode == "stubborn" {
+	if mode == "stubborn" || (mode == "abandoning" && strings.HasSuffix(witness, grandchild)) {
 		signal.Ignore(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	}
 	f, ok := alone(witness)
@@ -59,7 +61,7 @@ func beChild(mode string) int {
 	}
 	caught := make(chan os.Signal, 1)
 	signal.Notify(caught, syscall.SIGUSR1)
-	if mode == "obedient" {
+	if mode == "obedient" || (mode == "abandoning" && !strings.HasSuffix(witness, grandchild)) {
 		signal.Notify(caught, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	}
 	fmt.Println("caught", <-caught)

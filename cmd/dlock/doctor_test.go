@@ -1,8 +1,11 @@
+//go:build unix
+
 package main
 
 import (
 	"encoding/json"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -99,6 +102,48 @@ func TestDoctorPermissions(t *testing.T) {
 	d, levels, code = diagnose(t, "redis://clerk:secret@"+r.Addr())
 	if code != 0 || levels["permissions"] != "warning" || levels["settings"] != "warning" || levels["latency"] != "ok" {
 		t.Errorf("clerk: exit %d, %+v", code, d)
+	}
+}
+
+// A replica that has stopped is found by doctor, which does not blame the permissions. A command that is refused for it says
+// so at once, and does not name itself as the holder.
+func TestStoppedReplica(t *testing.T) {
+	t.Parallel()
+	master := testenv.Redis(t)
+	replica := testenv.Redis(t, "--replicaof", "127.0.0.1", strings.TrimPrefix(master.Addr(), "127.0.0.1:"))
+	client := master.Client()
+	defer client.Close()
+	testenv.Eventually(t, time.Minute, "the replica is connected", func() bool {
+		return strings.Contains(client.Info(t.Context(), "replication").Val(), "state=online")
+	})
+	backend := "redis://" + master.Addr() + "?min_replicas=1"
+	if _, errs, code := dlock(t, backend, "run", "--try", "k", "--", "true"); code != 0 {
+		t.Fatalf("exit %d, %s", code, errs)
+	}
+	if err := replica.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = replica.Resume() }()
+	_, errs, code := dlock(t, backend, "run", "--try", "k", "--", "true")
+	if code != 69 || !strings.Contains(errs, "too few replicas have confirmed") || strings.Contains(errs, "waiting") || strings.Contains(errs, "held by") {
+		t.Errorf("exit %d, %s", code, errs)
+	}
+	testenv.Eventually(t, time.Minute, "the master has missed the replica for a while", func() bool {
+		return regexp.MustCompile(`lag=([4-9]|\d\d)`).MatchString(client.Info(t.Context(), "replication").Val())
+	})
+	d, levels, code := diagnose(t, backend)
+	if code != 1 || levels["replication"] != "unsafe" || levels["ready"] != "unsafe" || levels["permissions"] != "" {
+		t.Errorf("exit %d, %+v", code, d)
+	}
+}
+
+// A replica is called one, and where in a script it has refused is not said.
+func TestRunOnAReplica(t *testing.T) {
+	t.Parallel()
+	replica := testenv.Redis(t, "--replicaof", "127.0.0.1", "1")
+	_, errs, code := dlock(t, "redis://"+replica.Addr(), "run", "--try", "k", "--", "true")
+	if code != 69 || !strings.Contains(errs, "this server is a replica, connect to the master") || strings.Contains(errs, "script:") {
+		t.Errorf("exit %d, %s", code, errs)
 	}
 }
 

@@ -1,9 +1,13 @@
+//go:build unix
+
 package main
 
 import (
 	"bytes"
 	"encoding/json"
 	"net"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -128,5 +132,33 @@ func TestRootCommand(t *testing.T) {
 	}
 	if _, errs, code := dlock(t, files(t), "rnu", "k", "--", "true"); code != 64 || !strings.Contains(errs, "did you mean run?") {
 		t.Errorf("exit %d, %q", code, errs)
+	}
+}
+
+// A file that flock(1) locks is a backend: each excludes the other, whoever made the file.
+func TestRunSharesAFileWithFlock(t *testing.T) {
+	t.Parallel()
+	for name, first := range map[string]string{"made by flock": "flock", "made by dlock": program} {
+		path := filepath.Join(t.TempDir(), "locks", "myApp.lock")
+		if err := os.Mkdir(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		backend := "file://" + path
+		if first == "flock" {
+			inner := exec.Command("flock", path, program, "run", "--try", "myApp", "--", "true")
+			inner.Env = append(os.Environ(), "DLOCK_BACKEND="+backend)
+			if _, errs, code := finish(t, inner); code != 75 || !strings.Contains(errs, "held by") {
+				t.Errorf("%s: dlock under flock: exit %d, %q", name, code, errs)
+			}
+		}
+		if out, errs, code := dlock(t, backend, "run", "myApp", "--", "flock", "-n", "-E", "9", path, "true"); code != 9 {
+			t.Errorf("%s: flock under dlock: exit %d, %q, %q", name, code, out, errs)
+		}
+		if _, errs, code := dlock(t, backend, "run", "other", "--", "true"); code != 64 || !strings.Contains(errs, `"myApp"`) {
+			t.Errorf("%s: another key: exit %d, %q", name, code, errs)
+		}
+		if st, err := os.Stat(path); err != nil || !st.Mode().IsRegular() {
+			t.Errorf("%s: %v, %v", name, st, err)
+		}
 	}
 }

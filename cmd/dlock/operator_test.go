@@ -1,3 +1,5 @@
+//go:build unix
+
 package main
 
 import (
@@ -100,6 +102,17 @@ type shown struct {
 	Waiters *int
 	Queue   []shownClaim
 	Error   string
+	LastRun *shownRun `json:"last_run"`
+}
+
+// shownRun is the last run of a job.
+type shownRun struct {
+	Ended       time.Time
+	Took        float64 `json:"took_seconds"`
+	OK          bool
+	Error       string
+	Owner, Host string
+	PID         int
 }
 
 type shownClaim struct {

@@ -1,3 +1,5 @@
+//go:build unix
+
 package main
 
 import (
@@ -354,19 +356,25 @@ func TestRunMinHold(t *testing.T) {
 	})
 }
 
-// A job that takes too long is ended, and keeps the lock until it has.
+// A job that takes too long is ended, and keeps the lock until it and its children have ended, also if the command
+// itself obeys and its child does not.
 func TestRunMaxHold(t *testing.T) {
 	t.Parallel()
-	onEach(t, func(t *testing.T, backend, _ string) {
-		witness := filepath.Join(t.TempDir(), "w")
-		holder := wrap(t, backend, "stubborn", witness, "--max-hold", "8s", "--grace", "300ms", "k")
-		holder.says(t, "ready")
-		next := wrap(t, backend, "brief", witness, "k")
-		next.says(t, "alone")
-		if code := holder.ends(t); code != 76 || !strings.Contains(holder.stderr.String(), "--max-hold") {
-			t.Errorf("exit %d, %s", code, holder.stderr.String())
-		}
-	})
+	for _, mode := range []string{"stubborn", "abandoning"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			onEach(t, func(t *testing.T, backend, _ string) {
+				witness := filepath.Join(t.TempDir(), "w")
+				holder := wrap(t, backend, mode, witness, "--max-hold", "8s", "--grace", "300ms", "k")
+				holder.says(t, "ready")
+				next := wrap(t, backend, "brief", witness, "k")
+				next.says(t, "alone")
+				if code := holder.ends(t); code != 76 || !strings.Contains(holder.stderr.String(), "--max-hold") {
+					t.Errorf("exit %d, %s", code, holder.stderr.String())
+				}
+			})
+		})
+	}
 }
 
 func stress() bool { return os.Getenv("DLOCK_STRESS") != "" }

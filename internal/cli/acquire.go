@@ -20,7 +20,10 @@ func (r *run) acquire(signals <-chan os.Signal) error {
 		defer stop()
 	}
 	unwatch := r.watchWait(signals, cancel)
-	stop := r.reporter.waits(r.session, r.key)
+	stop := func() {}
+	if !r.try {
+		stop = r.reporter.waits(r.session, r.key)
+	}
 	g, err := r.client.Acquire(ctx, r.key, r.options()...)
 	stop()
 	if err == nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	pathpkg "path"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -42,6 +43,8 @@ type Backend struct {
 	// Forget removes what stays in the store of a lock that will never be wanted
 	// again, by its name behind the prefix; nil if nothing does.
 	Forget func(ctx context.Context, name string) error
+	// OnlyKey is the only key that the backend has; "" if it has any.
+	OnlyKey string
 }
 
 // A URL is the parts of a --backend. Parameters are taken out as they are
@@ -52,6 +55,7 @@ type URL struct {
 	Password string
 	Hosts    []string // host:port
 	Path     string   // without the first slash, except for files
+	written  string   // the path of a file, with its escapes
 	params   url.Values
 	errs     []error
 }
@@ -59,7 +63,9 @@ type URL struct {
 // backendHelp is the topic `dlock help backends`.
 const backendHelp = `Backends are named by a URL, in --backend or in DLOCK_BACKEND.
 
-  file:///dir                       files of this host; the default, in %s
+  file:///dir                       files of this host; by default in ` + defaultDirName + `
+  file:///dir/KEY.lock              the one lock KEY, in a file that flock(1) may lock as well;
+                                    a % in its name is written as %25
   redis://user@host:6379/0          one Redis server; rediss:// with TLS
   redis+sentinel://h1,h2/mymaster/0 the master that sentinels watch
   redis+cluster://h1,h2             a Redis cluster
@@ -87,12 +93,8 @@ command then uses the same backend, prefix and defaults as the service.
 `
 
 func backendsTopic() *cobra.Command {
-	return &cobra.Command{Use: "backends", Short: "How to name a backend", Long: fmt.Sprintf(backendHelp, DefaultDir())}
+	return &cobra.Command{Use: "backends", Short: "How to name a backend", Long: backendHelp}
 }
-
-// DefaultDir is where locks are files by default. It depends on the
-// user and on nothing else: a crontab, a service and a shell must meet there.
-func DefaultDir() string { return filepath.Join("/tmp", "dlock-"+strconv.Itoa(os.Getuid())) }
 
 // open makes the backend that flags and environment name.
 func (w *app) open(cmd *cobra.Command, log clog.Logger) (*Backend, error) {
@@ -116,7 +118,7 @@ func (w *app) choose(log clog.Logger) (*Backend, error) {
 	case w.getenv("DLOCK_CONFIG") != "":
 		return w.byConfig(w.getenv("DLOCK_CONFIG"), log)
 	}
-	return openFiles(&URL{Scheme: "file", Path: DefaultDir()}, log)
+	return openFiles(&URL{Scheme: "file", Path: urlPath(DefaultDir())}, log)
 }
 
 func (w *app) byConfig(path string, log clog.Logger) (*Backend, error) {
@@ -187,6 +189,7 @@ func ParseURL(raw string) (*URL, error) {
 		return nil, errors.New("parameters: not of the form name=value&name=value, with % escapes")
 	}
 	if u.Scheme == "file" {
+		u.written = rest
 		u.Path, err = url.PathUnescape(rest)
 		if err != nil || !strings.HasPrefix(u.Path, "/") {
 			return nil, errors.New("path: file:// is followed by an absolute path, as in file:///var/lock/dlock")
@@ -300,8 +303,40 @@ func openFiles(u *URL, _ clog.Logger) (*Backend, error) {
 	if u.Bool("network") {
 		opts = append(opts, filelock.WithNetworkFS())
 	}
-	return &Backend{
-		Name: "file", Where: "file://" + u.Path, Opener: filelock.New(u.Path, opts...),
-		Config: dlock.Config{Prefix: u.Param("prefix")}, Forget: forgetFile(u.Path),
-	}, nil
+	path := filepath.Clean(localPath(u.Path))
+	b := &Backend{Name: "file", Where: "file://" + u.Path, Config: dlock.Config{Prefix: u.Param("prefix")}}
+	if isLockFile(path) {
+		store := filelock.NewFile(path, opts...)
+		key, _ := store.Key()
+		b.Opener, b.OnlyKey = store, strings.TrimPrefix(key, b.Config.Prefix)
+		return b, ambiguous(u, path, key)
+	}
+	b.Opener, b.Forget = filelock.New(path, opts...), forgetFile(path)
+	return b, nil
+}
+
+// ambiguous refuses the path of a file that is missing, if the path is, with its escapes, the name that
+// a directory has for the same key: a script may mean that name, and lock another file.
+func ambiguous(u *URL, path, key string) error {
+	name := filepath.Base(path)
+	escaped := pathpkg.Base(pathpkg.Clean(u.written))
+	if escaped == name || escaped != filelock.Name(key) {
+		return nil
+	}
+	_, err := os.Stat(path)
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("path: there is no file %q; write %q for a file of that name, without escapes, or %q for the file %q",
+		name, name, strings.ReplaceAll(escaped, "%", "%25"), escaped)
+}
+
+// isLockFile reports whether a path is a file, or that of a lock that is not there yet: flock(1) would
+// make a file of that name, and must not find a directory.
+func isLockFile(path string) bool {
+	st, err := os.Stat(path)
+	if err == nil {
+		return !st.IsDir()
+	}
+	return strings.HasSuffix(path, ".lock")
 }

@@ -23,7 +23,7 @@ func TestParseURL(t *testing.T) {
 			t.Errorf("%s: %v", raw, err)
 			continue
 		}
-		u.params = nil
+		u.params, u.written = nil, ""
 		if !reflect.DeepEqual(*u, want) {
 			t.Errorf("%s: %+v, not %+v", raw, *u, want)
 		}
@@ -84,7 +84,7 @@ func TestDefaultBackend(t *testing.T) {
 	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
 	w := &app{getenv: func(string) string { return "" }}
 	b, err := w.choose(clog.Logger{})
-	if err != nil || b.Name != "file" || b.Where != "file://"+DefaultDir() || filepath.Dir(DefaultDir()) != "/tmp" {
+	if err != nil || b.Name != "file" || b.Where != "file://"+urlPath(DefaultDir()) || !filepath.IsAbs(DefaultDir()) || localPath(urlPath(DefaultDir())) != DefaultDir() {
 		t.Errorf("%+v, %v", b, err)
 	}
 }

@@ -38,9 +38,10 @@ median of the rounds, with the smallest and the largest.
 All the while it checks that no two clients hold the lock at once, and that fencing
 tokens increase.
 
-The key is random unless you name one, so no lock of yours is touched; but the backend
-is busy for as long as it takes, --duration × --rounds for each number of clients and
-each section. Ctrl-C ends it, shows what was measured, and leaves no lock behind.
+The key is random unless you name one or the backend is one file, so no lock of yours
+is touched; but the backend is busy for as long as it takes, --duration × --rounds for
+each number of clients and each section. Ctrl-C ends it, shows what was measured, and
+leaves no lock behind.
 
 Exit codes:
   1    two clients held the lock at once, a token did not increase, or a lock was lost
@@ -142,6 +143,9 @@ func (c *benchmark) fight(ctx context.Context) (*bench.Report, error) {
 	defer c.disband(random)              //nolint:contextcheck // what is closed outlives the context
 	if err := c.assemble(); err != nil { //nolint:contextcheck // the command has the context
 		return nil, err
+	}
+	if only := c.sessions[0].OnlyKey; random && only != "" {
+		c.plan.Key = only
 	}
 	watch := newProgress(c)
 	c.plan.Progress = watch.step

@@ -36,6 +36,12 @@ func Main(args []string, schemes map[string]Scheme) int {
 	return w.exitCode(root.ExecuteContext(context.Background()))
 }
 
+// Command is the command with its subcommands, for what describes it: man pages and completions.
+func Command() *cobra.Command {
+	w := &app{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv}
+	return w.root()
+}
+
 func (w *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "dlock",
@@ -63,6 +69,7 @@ they are kept in Redis or etcd and hold for every host that uses the same server
 	flags.BoolVarP(&w.verbose, "verbose", "v", false, "write the log of the lock client to standard error")
 	root.AddCommand(w.completesKey(w.runCommand()), w.lsCommand(), w.showCommand(), w.watchCommand(), w.evictCommand(), w.benchCommand(),
 		w.doctorCommand(), w.versionCommand(), backendsTopic())
+	root.AddCommand(w.pageCommands()...)
 	checkArgs(root)
 	for _, c := range root.Commands() {
 		checkArgs(c)

@@ -39,17 +39,22 @@ func (w *app) connectWithin(ctx context.Context, cmd *cobra.Command, log clog.Lo
 			return nil, &exit{ExitBackend, w.withCure(err)}
 		}
 	}
-	cfg := b.Config
+	if err := s.start(log); err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// start makes the Client. It does not need the backend to answer.
+func (s *session) start(log clog.Logger) (err error) {
+	cfg := s.Config
 	if cfg.MaxRetries == 0 {
 		cfg.MaxRetries = patience
 	}
-	cfg.Backend = dlock.BackendType(b.Name)
-	s.client, err = dlock.New(&cfg, dlock.WithBackend(b.Opener), dlock.WithAdmin(), dlock.WithLogger(log))
-	if err != nil {
-		s.close()
-		return nil, backendError(err)
-	}
-	return s, nil
+	cfg.Backend = dlock.BackendType(s.Name)
+	s.client, err = dlock.New(&cfg, dlock.WithBackend(s.Opener), dlock.WithAdmin(), dlock.WithLogger(log))
+	return backendError(err)
 }
 
 // withCure adds to a refusal where a password can be put.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ceyewan/genesis/internal/lockreader"
 	"github.com/ceyewan/genesis/pkg/clog"
 )
 
@@ -46,9 +47,9 @@ func (s *session) keysLike(ctx context.Context, begun string) []cobra.Completion
 		return nil
 	}
 	var keys []cobra.Completion
-	_, _ = l.pages(ctx, begun, "", completions, func(page []string) error {
+	_, _ = l.Pages(ctx, begun, "", completions, func(page []string) error {
 		for _, k := range page {
-			if !strings.ContainsFunc(k, hidden) {
+			if !strings.ContainsFunc(k, lockreader.Hidden) {
 				keys = append(keys, k)
 			}
 		}

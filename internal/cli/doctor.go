@@ -1,16 +1,14 @@
 package cli
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/ceyewan/genesis/internal/lockreader"
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
 
@@ -30,7 +28,8 @@ func (w *app) doctorCommand() *cobra.Command {
 		Short: "Find out whether a backend is safe for locks",
 		Long: `Doctor looks at a backend for what makes locks unsafe: how the server is set up, how
 long it takes to answer compared with the TTL, and whether we may do all that a lock needs. It
-takes and releases a lock on a key of its own for that.
+takes and releases a lock for that, on a key of its own; if the backend is one file, on
+its key.
 
 Every finding is ok, warning or unsafe, with what to do about it. Doctor exits 1 if one
 is unsafe.`,
@@ -56,7 +55,7 @@ func (d *diagnosis) do(cmd *cobra.Command) error {
 		return err
 	}
 	defer func() { _ = d.close() }()
-	findings := d.settings(cmd.Context())
+	findings := lockreader.Settings(cmd.Context(), d.client)
 	tried, err := d.try(cmd.Context())
 	if err != nil {
 		return backendError(err)
@@ -65,34 +64,10 @@ func (d *diagnosis) do(cmd *cobra.Command) error {
 	if err := d.report(findings); err != nil {
 		return err
 	}
-	if worst(findings) == dlock.LevelUnsafe {
+	if lockreader.Worst(findings) == dlock.LevelUnsafe {
 		return &exit{ExitFinding, nil}
 	}
 	return nil
-}
-
-// settings is what the backend finds out about itself.
-func (d *diagnosis) settings(ctx context.Context) []dlock.Finding {
-	ctx, cancel := context.WithTimeout(ctx, answerWithin)
-	defer cancel()
-	findings, err := d.client.Check(ctx)
-	if err == nil || errors.Is(err, dlock.ErrUnsupported) {
-		return findings
-	}
-	return append(findings, dlock.Finding{
-		Level: dlock.LevelWarning, Name: "settings", Detail: "not all are known: " + err.Error(),
-		Fix: "see to it that the backend answers, and permit to look at its settings",
-	})
-}
-
-var levels = []dlock.Level{dlock.LevelOK, dlock.LevelWarning, dlock.LevelUnsafe}
-
-func worst(findings []dlock.Finding) dlock.Level {
-	rank := 0
-	for _, f := range findings {
-		rank = max(rank, slices.Index(levels, f.Level))
-	}
-	return levels[rank]
 }
 
 // report writes the findings.
@@ -105,7 +80,7 @@ func (d *diagnosis) report(findings []dlock.Finding) error {
 		Where    string          `json:"where"`
 		Level    dlock.Level     `json:"level"` // the worst
 		Findings []dlock.Finding `json:"findings"`
-	}{d.Name, d.Where, worst(findings), append([]dlock.Finding{}, findings...)})
+	}{d.Name, d.Where, lockreader.Worst(findings), append([]dlock.Finding{}, findings...)})
 }
 
 var levelStyles = map[dlock.Level]style{dlock.LevelOK: green, dlock.LevelWarning: yellow, dlock.LevelUnsafe: red}
@@ -126,7 +101,7 @@ func (d *diagnosis) reportText(findings []dlock.Finding) error {
 			fmt.Fprintf(&b, "%26s%s\n", "", safe(f.Fix))
 		}
 	}
-	level := worst(findings)
+	level := lockreader.Worst(findings)
 	fmt.Fprintf(&b, "\n%s\n", p.paint(levelStyles[level], verdicts[level]))
 	return written(io.WriteString(d.stdout, b.String()))
 }

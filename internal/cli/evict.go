@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ceyewan/genesis/internal/lockreader"
 	"github.com/ceyewan/genesis/pkg/clog"
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
@@ -90,7 +91,7 @@ func (e *eviction) do(cmd *cobra.Command) error {
 	if e.locks, err = s.locks(); err != nil {
 		return err
 	}
-	claims, err := e.claims(cmd.Context(), e.key)
+	claims, err := e.Inspect(cmd.Context(), e.key)
 	if err != nil {
 		return backendError(err)
 	}
@@ -99,8 +100,8 @@ func (e *eviction) do(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	if err := e.possible(&victim); err != nil {
-		return err
+	if err := lockreader.CannotEvict(dlock.BackendType(e.Name), e.key, victim.Token, victim.Info); err != nil {
+		return &exit{ExitUsage, err}
 	}
 	if !e.yes && !e.confirmed(&k, &victim) {
 		return exitWith(ExitNotAcquired, "nothing was changed")
@@ -141,20 +142,6 @@ func (e *eviction) choose(cmd *cobra.Command, k *lock) (claim, error) {
 		safe(e.key), e.token, first.Token, first.who()))
 }
 
-// possible refuses what no backend could do, and says what can be done instead.
-func (e *eviction) possible(victim *claim) error {
-	switch {
-	case e.Name == "file" && victim.PID == 0:
-		return exitWith(ExitUsage, "locks that are files end with their process. %s is held by a program that did not say who it is: `lslocks` may show it", safe(e.key))
-	case e.Name == "file":
-		return exitWith(ExitUsage, "locks that are files end with their process. %s is held by %s: on that host, end it with `kill %d`",
-			safe(e.key), victim.who(), victim.PID)
-	case victim.Token == 0:
-		return exitWith(ExitUsage, "%s is held by another library, which gave it no token: remove it with the tools of %s", safe(e.key), e.Name)
-	}
-	return nil
-}
-
 // confirmed shows what would be done, and asks.
 func (e *eviction) confirmed(k *lock, victim *claim) bool {
 	p := e.palette(e.stderr)
@@ -182,7 +169,7 @@ func next(k *lock) string {
 
 // evict does it. The token is compared by the backend, in the same step.
 func (e *eviction) evict(ctx context.Context, victim *claim) error {
-	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	ctx, cancel := context.WithTimeout(ctx, lockreader.Timeout)
 	defer cancel()
 	err := e.admin.Evict(ctx, e.key, victim.Token)
 	switch {
@@ -203,7 +190,7 @@ func (e *eviction) showNext(ctx context.Context, victim *claim) {
 		return
 	}
 	line := "taken from " + victim.who()
-	claims, err := e.claims(ctx, e.key)
+	claims, err := e.Inspect(ctx, e.key)
 	if err == nil {
 		k := e.of(e.key, claims)
 		switch len(k.Holders) {
@@ -231,11 +218,9 @@ func (e *eviction) refused(victim *claim, err error) error {
 // record is for the question, later, who it was.
 func (e *eviction) record(result string, victim *claim, more ...clog.Field) {
 	host, _ := os.Hostname()
-	e.log.Warn("eviction by an operator", append([]clog.Field{
-		clog.String("result", result), clog.String("backend", e.Where), clog.String("key", e.key), clog.Int64("token", victim.Token),
-		clog.String("owner", victim.Owner), clog.String("host", victim.Host), clog.Int("pid", victim.PID),
-		clog.String("by", operator()), clog.Int("by_uid", os.Getuid()), clog.String("by_host", host),
-	}, more...)...)
+	fields := append(lockreader.EvictionRecord(result, e.Where, e.key, victim.Token, victim.Info),
+		clog.String("by", operator()), clog.Int("by_uid", os.Getuid()), clog.String("by_host", host))
+	e.log.Warn(lockreader.EvictionMessage, append(fields, more...)...)
 }
 
 // operator is who runs this, as the system knows it; the environment could lie.

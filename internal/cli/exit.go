@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ceyewan/genesis/internal/lockreader"
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
 
@@ -72,11 +73,4 @@ func backendError(err error) error {
 }
 
 // isUsage reports whether asking otherwise would help.
-func isUsage(err error) bool {
-	for _, kind := range []error{dlock.ErrInvalidConfig, dlock.ErrInvalidKey, dlock.ErrInvalidTTL, dlock.ErrUnsupported} {
-		if errors.Is(err, kind) {
-			return true
-		}
-	}
-	return false
-}
+func isUsage(err error) bool { return lockreader.IsUsage(err) }

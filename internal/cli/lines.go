@@ -5,6 +5,8 @@ import (
 	"io"
 	"strings"
 	"time"
+
+	"github.com/ceyewan/genesis/internal/lockreader"
 )
 
 // What a watch writes where there is no terminal.
@@ -55,7 +57,7 @@ func (k *lock) state() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%q %s %d %q", k.Key, k.Mode, len(k.queue), k.Error)
 	for i := range k.Holders {
-		fmt.Fprintf(&b, " %d %q", k.Holders[i].Token, describe(k.Holders[i].Info))
+		fmt.Fprintf(&b, " %d %q", k.Holders[i].Token, lockreader.Describe(k.Holders[i].Info))
 	}
 	return b.String()
 }

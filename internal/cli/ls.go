@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/ceyewan/genesis/internal/lockreader"
 )
 
 // A listing is one call of dlock ls.
@@ -65,7 +67,7 @@ func (l *listing) do(cmd *cobra.Command) error {
 		return err
 	}
 	write := l.writer()
-	next, err := locks.pages(cmd.Context(), l.prefix, string(cursor), l.limit, func(keys []string) error {
+	next, err := locks.Pages(cmd.Context(), l.prefix, string(cursor), l.limit, func(keys []string) error {
 		found, err := locks.read(cmd.Context(), keys)
 		if err != nil {
 			return err
@@ -73,7 +75,7 @@ func (l *listing) do(cmd *cobra.Command) error {
 		return write(found)
 	})
 	if err != nil || next == "" {
-		return err
+		return backendError(err)
 	}
 	return l.printNext(base64.RawURLEncoding.EncodeToString([]byte(next)))
 }
@@ -174,7 +176,7 @@ func (k *lock) waiters() cell {
 	return cell{"0", plain}
 }
 
-func (c *claim) who() string { return safe(describe(c.Info)) }
+func (c *claim) who() string { return safe(lockreader.Describe(c.Info)) }
 
 func (c *claim) ageCell() cell {
 	if c.Held == nil && c.Waiting == nil {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ceyewan/genesis/internal/lockreader"
 	"github.com/ceyewan/genesis/internal/stats"
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
@@ -50,8 +51,11 @@ func (d *diagnosis) try(ctx context.Context) ([]dlock.Finding, error) {
 // diagnosisKey is another one each time: a lock that could not be released in time is
 // not in the way of the next.
 func (d *diagnosis) diagnosisKey() string {
-	if d.key != "" {
+	switch {
+	case d.key != "":
 		return d.key
+	case d.OnlyKey != "":
+		return d.OnlyKey
 	}
 	return "dlock-doctor-" + rand.Text()[:12]
 }
@@ -61,14 +65,14 @@ func (p *probe) forget(ctx context.Context) {
 	if p.diagnosis.key != "" || p.Forget == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	ctx, cancel := context.WithTimeout(ctx, lockreader.Timeout)
 	defer cancel()
 	_ = p.Forget(ctx, p.Config.Prefix+p.key) // little stays, and nothing waits for it
 }
 
 // pair takes the lock, renews and releases it, and measures all but the renewal.
 func (p *probe) pair(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	ctx, cancel := context.WithTimeout(ctx, lockreader.Timeout)
 	defer cancel()
 	start := time.Now()
 	g, err := p.client.TryAcquire(ctx, p.key, dlock.WithTTL(p.ttl), dlock.WithoutRenewal())
@@ -98,7 +102,7 @@ func (p *probe) renew(ctx context.Context, g *dlock.Guard) error {
 
 // look finds out whether an operator could look at locks.
 func (p *probe) look(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	ctx, cancel := context.WithTimeout(ctx, lockreader.Timeout)
 	defer cancel()
 	admin, err := p.client.Admin()
 	if err != nil {
@@ -118,6 +122,9 @@ func (p *probe) failed(what string, err error) error {
 	f := dlock.Finding{Level: dlock.LevelUnsafe, Name: "permissions", Detail: "cannot " + what + ": " + err.Error(), Fix: "see docs/backends for what this backend must permit"}
 	if what == "list" || what == "inspect" {
 		f.Level, f.Fix = dlock.LevelWarning, "permit it to those who look after locks; locks themselves do not need it"
+	}
+	if errors.Is(err, dlock.ErrNotReady) {
+		f.Name, f.Fix = "ready", "repair what the error names: the backend answers, and the permissions are not the cause"
 	}
 	if tooSlow(err) {
 		f.Name, f.Detail = "latency", fmt.Sprintf("with a TTL of %v: could not %s in time: %v", p.ttl, what, err)

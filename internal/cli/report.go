@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/ceyewan/genesis/internal/lockreader"
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
 
@@ -24,6 +26,8 @@ type event struct {
 	Error   string     `json:"error,omitempty"`
 	Waiting *time.Time `json:"waiting_since,omitempty"`
 	Valid   float64    `json:"valid_for_seconds,omitempty"`
+	Next    *float64   `json:"next_in_seconds,omitempty"`
+	Last    *lastRun   `json:"last_run,omitempty"`
 }
 
 // A holder is who has a lock.
@@ -59,6 +63,8 @@ var loud = map[string]string{
 	"not-killed":     "the command goes on, because it cannot be killed: %s",
 	"renewal-failed": "the lock could not be renewed: %s",
 	"retrying":       "trying again: %s",
+	"skipped":        "skipped: %s",
+	"not-recorded":   "the run was not recorded: %s",
 	"unconfirmed":    "the lock may stay until its TTL has passed: %s",
 }
 
@@ -135,19 +141,36 @@ func (r *reporter) waiting(claims []dlock.Claim, since time.Time) {
 		r.event(e)
 		return
 	}
-	line := fmt.Sprintf("dlock: waiting for %q", r.key)
-	if who != nil {
-		line += ", held by " + safe(describe(who.Info)) + " for " + age(who.Age)
-	}
+	end := ""
 	if ahead > 0 {
-		line += fmt.Sprintf(", %d ahead", ahead)
+		end = fmt.Sprintf(", %d ahead", ahead)
 	}
 	if r.terminal {
-		line += " [" + age(time.Since(since)) + "]"
-		fmt.Fprint(r.out, clearLine+cut(line, width(r.out)-1))
+		end += " [" + age(time.Since(since)) + "]"
+		fmt.Fprint(r.out, clearLine+waitLine(r.key, who, end, width(r.out)-1))
 		return
 	}
-	fmt.Fprintln(r.out, line)
+	fmt.Fprintln(r.out, waitLine(r.key, who, end, math.MaxInt))
+}
+
+// waitLine says what is waited for, in so many columns: if they are few, without the purpose, and with the key and the
+// holder shortened, so that the times and the queue remain.
+func waitLine(key string, who *dlock.Claim, end string, columns int) string {
+	line := fmt.Sprintf("dlock: waiting for %q", key)
+	if who == nil {
+		return cut(line+end, columns)
+	}
+	held := " for " + age(who.Age) + end
+	line += ", held by " + safe(lockreader.Describe(who.Info)) + held
+	if columnsOf(line) <= columns {
+		return line
+	}
+	info := who.Info
+	info.Purpose = ""
+	key, owner := safe(key), safe(lockreader.Describe(info))
+	room := columns - columnsOf("dlock: , held by "+held)
+	forKey := max(min(columnsOf(key), room/3), room-columnsOf(owner), 1)
+	return cut("dlock: "+cutMiddle(key, forKey)+", held by "+cutMiddle(owner, max(room-forKey, 1))+held, columns)
 }
 
 // inTheWay is a holder, and how many wait before us: our own claim is the one of
@@ -156,34 +179,18 @@ func inTheWay(claims []dlock.Claim) (who *dlock.Claim, ahead int) {
 	host, _ := os.Hostname()
 	for i := range claims {
 		c := &claims[i]
+		own := c.Info.PID == os.Getpid() && c.Info.Host == host
 		switch {
+		case c.Phase == dlock.PhaseHeld && own: // it is stored, and not confirmed yet
 		case c.Phase == dlock.PhaseHeld && who == nil:
 			who = c
-		case c.Phase == dlock.PhaseQueued && c.Info.PID == os.Getpid() && c.Info.Host == host:
+		case c.Phase == dlock.PhaseQueued && own:
 			return who, ahead
 		case c.Phase == dlock.PhaseQueued:
 			ahead++
 		}
 	}
 	return who, 0
-}
-
-// describe is an owner for people: ann@web-1 pid 311 (make).
-func describe(i dlock.Info) string {
-	who := i.Owner
-	if i.Host != "" {
-		who = strings.TrimPrefix(who+"@"+i.Host, "@")
-	}
-	if i.PID != 0 {
-		who += fmt.Sprintf(" pid %d", i.PID)
-	}
-	if i.Purpose != "" {
-		who += " (" + i.Purpose + ")"
-	}
-	if who == "" {
-		return "an unnamed owner"
-	}
-	return who
 }
 
 // age is a duration for people: two figures are enough.

@@ -9,9 +9,8 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"slices"
+	"runtime"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -41,6 +40,8 @@ type run struct {
 	minHold  time.Duration
 	maxHold  time.Duration
 	onLost   string
+	every    time.Duration
+	retry    bool // with every: a command that failed may run again at once
 
 	*session
 	reporter reporter
@@ -77,6 +78,10 @@ If the lock cannot be renewed, the command is sent KILL a twentieth of the TTL b
 another process could get the lock, and TERM one grace period before that. If the lock
 is taken away, TERM follows within a third of the TTL, and KILL one grace period later.
 
+With --every, the command runs at most once per interval, on any of several hosts: the
+others skip, say so, and exit 0. It needs a backend with leases. dlock show KEY shows
+the last run.
+
 Exit codes other than the command's own:
   64   wrong arguments              75   another client has the lock
   69   the backend fails            76   the lock was lost, and the command ended
@@ -87,7 +92,8 @@ Exit codes other than the command's own:
   dlock run --wait 30s deploy -- make deploy
   dlock run -n nightly -c './report.sh | tee report.log'
   dlock run --shared data -- ./read.sh        # together with other readers
-  dlock run --permits 3 gpu -- ./train.sh     # at most three at a time`,
+  dlock run --permits 3 gpu -- ./train.sh     # at most three at a time
+  dlock run --backend redis://localhost --every 1h report -- ./report.sh  # on one host, once an hour`,
 		Args: r.parse,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			r.cmd = cmd
@@ -140,6 +146,9 @@ func (r *run) run() (err error) {
 	defer r.endSession()
 	signals := listen()
 	defer signal.Stop(signals)
+	if r.every > 0 {
+		return r.runEvery(signals)
+	}
 	if err := r.acquire(signals); err != nil {
 		r.nameHolder(err)
 		return backendError(err)
@@ -209,7 +218,7 @@ func (r *run) nameHolder(err error) {
 func (r *run) options() []dlock.LockOption {
 	opts := []dlock.LockOption{
 		dlock.WithTTL(r.ttl),
-		dlock.WithInfo(dlock.Info{Owner: infoText(userName(r.getenv)), Purpose: infoText(filepath.Base(r.args[0]))}),
+		dlock.WithInfo(r.info()),
 	}
 	if r.minHold > 0 {
 		opts = append(opts, dlock.WithMinHold(r.minHold))
@@ -229,9 +238,13 @@ func (r *run) options() []dlock.LockOption {
 	return opts
 }
 
+func (r *run) info() dlock.Info {
+	return dlock.Info{Owner: infoText(userName(r.getenv)), Purpose: infoText(filepath.Base(r.args[0]))}
+}
+
 // userName is who runs the command, for those who wait.
 func userName(getenv func(string) string) string {
-	for _, name := range []string{"USER", "LOGNAME"} {
+	for _, name := range []string{"USER", "LOGNAME", "USERNAME"} {
 		if u := getenv(name); u != "" && len(u) < 100 {
 			return u
 		}
@@ -252,15 +265,7 @@ func (r *run) environment() []string {
 		"DLOCK_TOKEN":        strconv.FormatInt(r.guard.Token(), 10),
 		"DLOCK_BACKEND_NAME": r.Name,
 	}
-	all := slices.DeleteFunc(os.Environ(), func(v string) bool {
-		name, _, _ := strings.Cut(v, "=")
-		_, replaced := own[name]
-		return replaced || name == "DLOCK_PASSWORD"
-	})
-	for name, value := range own {
-		all = append(all, name+"="+value)
-	}
-	return all
+	return replaceVariables(os.Environ(), own, "DLOCK_PASSWORD", runtime.GOOS == "windows")
 }
 
 // linger keeps the lock for as long as --min-hold asks: by its lease, after this process has ended,
@@ -300,10 +305,14 @@ func (r *run) leave(left time.Duration) bool {
 	return r.guard.Extend(ctx, left) == nil
 }
 
-// finish releases the lock. A lock that was lost meanwhile is reported, since
-// another process may have done the same work.
+// finish releases the lock.
 func (r *run) finish(code int) error {
-	err := r.guard.Unlock(context.WithoutCancel(r.cmd.Context()))
+	return r.conclude(code, r.guard.Unlock(context.WithoutCancel(r.cmd.Context())))
+}
+
+// conclude reports how the lock ended. A lock that was lost meanwhile is reported, since
+// another process may have done the same work.
+func (r *run) conclude(code int, err error) error {
 	lost := errors.Is(err, dlock.ErrOwnershipLost)
 	switch {
 	case lost && r.ranOut:

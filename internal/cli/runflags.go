@@ -3,7 +3,9 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 )
@@ -26,7 +28,7 @@ func (r *run) parse(cmd *cobra.Command, args []string) error {
 	case r.shell != "" && len(r.args) > 0:
 		return errors.New("--command and a COMMAND exclude each other")
 	case r.shell != "":
-		r.args = []string{"sh", "-c", r.shell}
+		r.args = append(slices.Clone(shell), r.shell)
 	case len(r.args) == 0:
 		return errors.New("a KEY and a COMMAND are needed")
 	}
@@ -45,6 +47,8 @@ func (r *run) flags(cmd *cobra.Command) {
 	f.IntVar(&r.permits, "permits", 0, "at most `N` hold at a time; all must say the same N")
 	f.Var(newDuration(&r.minHold, 0), "min-hold", "keep the lock for at least this long, so that a short job runs once though clocks differ")
 	f.Var(newDuration(&r.maxHold, 0), "max-hold", "end the command after this long, and exit 76")
+	f.Var(newDuration(&r.every, 0), "every", "run at most once per this interval, on any host; otherwise skip and exit 0, or wait with --wait")
+	f.BoolVar(&r.retry, "retry", false, "with --every: a command that failed may run again at once")
 	f.Var(newDuration(&r.grace, defaultGrace), "grace", "from TERM to KILL; a third of --ttl if that is less")
 	f.StringVar(&r.onLost, "on-lost", "kill", "what to do with the command if the lock is lost: kill or warn")
 	_ = cmd.RegisterFlagCompletionFunc("on-lost", cobra.FixedCompletions([]cobra.Completion{"kill", "warn"}, cobra.ShellCompDirectiveNoFileComp))
@@ -55,6 +59,9 @@ func (r *run) flags(cmd *cobra.Command) {
 // check refuses what cannot be meant, before anything is done.
 func (r *run) check() error {
 	changed := r.cmd.Flags().Changed
+	if err := r.checkEvery(); err != nil {
+		return err
+	}
 	if !changed("grace") {
 		r.grace = min(r.grace, r.ttl/3)
 	}
@@ -82,3 +89,33 @@ func (r *run) check() error {
 	}
 	return nil
 }
+
+// checkEvery refuses what cannot be combined with --every. A lease that is longer than the interval would delay the next run.
+func (r *run) checkEvery() error {
+	changed := r.cmd.Flags().Changed
+	switch {
+	case !changed("every") && r.retry:
+		return errors.New("--retry needs --every")
+	case !changed("every"):
+		return nil
+	case r.every <= 0:
+		return fmt.Errorf("--every %v is not positive", r.every)
+	case r.every > maxEvery:
+		return fmt.Errorf("--every %v is above %v", r.every, maxEvery)
+	}
+	for _, name := range []string{"try", "shared", "permits", "min-hold"} {
+		if changed(name) {
+			return fmt.Errorf("--every and --%s exclude each other", name)
+		}
+	}
+	if !changed("ttl") {
+		r.ttl = min(r.ttl, r.every*9/10)
+	}
+	if r.ttl > r.every*9/10 {
+		return fmt.Errorf("--ttl %v is above nine tenths of --every %v", r.ttl, r.every)
+	}
+	return nil
+}
+
+// maxEvery is the longest lease.
+const maxEvery = 24 * time.Hour

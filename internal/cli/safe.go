@@ -4,25 +4,17 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
-	"unicode"
 	"unicode/utf16"
+
+	"github.com/ceyewan/genesis/internal/lockreader"
 )
 
 // Keys and owners come from a store in which others may write too. What is not to be
 // seen could steer the terminal of whoever looks, so it is shown as an escape.
 
 // safe is s for a terminal and for a line of a table.
-func safe(s string) string {
-	if !strings.ContainsFunc(s, hidden) {
-		return s
-	}
-	quoted := strconv.Quote(s)
-	return quoted[1 : len(quoted)-1]
-}
-
-func hidden(r rune) bool { return !unicode.IsPrint(r) || r == unicode.ReplacementChar }
+func safe(s string) string { return lockreader.Escape(s) }
 
 // writeJSON writes v as one line, which no terminal takes for more than text.
 func writeJSON(out io.Writer, v any) error {
@@ -32,7 +24,7 @@ func writeJSON(out io.Writer, v any) error {
 	}
 	var b strings.Builder
 	for _, r := range string(raw) { // what is hidden can only be inside of a string
-		if !hidden(r) {
+		if !lockreader.Hidden(r) {
 			b.WriteRune(r)
 			continue
 		}

@@ -17,6 +17,9 @@ func (w *app) showCommand() *cobra.Command {
 in the order in which they will get it. TOKEN is the greatest token that was given out
 and is in use: what the lock guards should refuse smaller ones.
 
+For a job of dlock run --every it also shows the last run; show KEY:runs lists those that
+are still recorded.
+
 Locks that are files do not know who waits: only the processes that do know it.`,
 		Example: `  dlock show deploy
   dlock show --json deploy | jq .token`,
@@ -37,21 +40,26 @@ func (w *app) show(cmd *cobra.Command, key string, asJSON bool) error {
 	if err != nil {
 		return err
 	}
-	claims, err := locks.claims(cmd.Context(), key)
+	claims, err := locks.Inspect(cmd.Context(), key)
 	if err != nil {
 		return backendError(err)
 	}
 	k := locks.of(key, claims)
+	last := findLastRun(cmd.Context(), locks.admin, key)
 	if asJSON {
-		return writeJSON(w.stdout, whole{k, k.queue})
+		return writeJSON(w.stdout, whole{k, k.queue, last})
 	}
-	return w.writeLock(&k)
+	if err := w.writeLock(&k); err != nil || last == nil {
+		return err
+	}
+	return written(fmt.Fprintf(w.stdout, "\nlast run: %s\n", safe(last.text())))
 }
 
 // whole is a lock with its queue.
 type whole struct {
 	lock
-	Queue []claim `json:"queue"`
+	Queue []claim  `json:"queue"`
+	Last  *lastRun `json:"last_run,omitempty"` // of a job that runs at most once per interval
 }
 
 // writeLock writes a lock for people.

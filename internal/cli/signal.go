@@ -7,12 +7,6 @@ import (
 	"syscall"
 )
 
-// passedOn are the signals that go to the command.
-var passedOn = []os.Signal{
-	syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2,
-	syscall.SIGWINCH, syscall.SIGCONT,
-}
-
 // listen begins to receive signals. Those that we were told to ignore, as nohup does,
 // stay ignored, by us and by the command.
 func listen() chan os.Signal {

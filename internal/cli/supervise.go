@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"syscall"
 	"time"
 
+	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/filelock"
 )
 
@@ -38,12 +38,11 @@ func (r *run) supervise(signals <-chan os.Signal) (int, error) {
 	defer timer.Stop()
 	for {
 		select {
-		case st := <-s.child.ended:
-			if s.killed {
-				s.child.awaitOthers()
-			}
+		case code := <-s.child.ended:
+			s.endOthers()
+			s.child.leaveOthers()
 			s.child.takeTerminal()
-			return s.result(st)
+			return s.result(code)
 		case sig := <-signals:
 			s.child.signal(sig)
 			continue
@@ -65,12 +64,14 @@ func (r *run) supervise(signals <-chan os.Signal) (int, error) {
 
 // start starts the command: with the lock's own descriptors if it is a file, so that
 // the lock is held for as long as the command runs, whatever becomes of us; and with
-// a guardian if it has a lease, so that the command ends with us.
+// a guardian if it has a lease, so that the command ends with us. Where a lock cannot be inherited,
+// the command always ends with us.
 func (s *supervisor) start() (err error) {
 	var files []*os.File
 	store, isFile := s.Opener.(*filelock.Store)
 	if isFile {
-		if files, err = store.Descriptors(s.guard.Key(), s.guard.Token()); err != nil {
+		files, err = store.Descriptors(s.guard.Key(), s.guard.Token())
+		if err != nil && !errors.Is(err, dlock.ErrUnsupported) {
 			return &exit{ExitBackend, err}
 		}
 	}
@@ -86,6 +87,23 @@ func (s *supervisor) start() (err error) {
 	}
 	return nil
 }
+
+// endOthers ends the children that a command has left which was to end: the lock must not pass on before they are gone.
+// They have the same time as the command, and are killed then.
+func (s *supervisor) endOthers() {
+	switch {
+	case s.killAt.IsZero():
+		return
+	case !s.killed && s.child.awaitOthers(s.killAt):
+		return
+	case !s.killed:
+		s.unkilled = s.child.kill()
+	}
+	s.child.awaitOthers(time.Now().Add(othersTimeout))
+}
+
+// othersTimeout is how long the children of a killed command may take to end.
+const othersTimeout = time.Second
 
 // longest is when the command has run for as long as it may.
 func (s *supervisor) longest() <-chan time.Time {
@@ -179,8 +197,7 @@ func (s *supervisor) end(why error, killAt time.Time) {
 		s.why = why
 		s.reporter.event(event{What: "ending", Error: why.Error()})
 		if killAt.After(time.Now()) {
-			s.child.signal(syscall.SIGTERM)
-			s.child.signal(syscall.SIGCONT) // a stopped process handles no signal
+			s.child.askToEnd()
 		}
 		s.killAt = killAt
 	}
@@ -190,11 +207,7 @@ func (s *supervisor) end(why error, killAt time.Time) {
 }
 
 // result is what the command's end means.
-func (s *supervisor) result(st syscall.WaitStatus) (int, error) {
-	code := st.ExitStatus()
-	if st.Signaled() {
-		code = exitSignal + int(st.Signal())
-	}
+func (s *supervisor) result(code int) (int, error) {
 	s.reporter.event(event{What: "ended", Code: &code})
 	switch {
 	case s.unkilled != nil:

@@ -171,7 +171,7 @@ func (s snapshot) then(next snapshot) snapshot {
 func (v *watch) look(ctx context.Context, most int) snapshot {
 	s := snapshot{at: time.Now()}
 	var keys []string
-	next, err := v.pages(ctx, v.prefix, "", maxWatched, func(page []string) error {
+	next, err := v.Pages(ctx, v.prefix, "", maxWatched, func(page []string) error {
 		keys = append(keys, page...)
 		return nil
 	})

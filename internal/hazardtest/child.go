@@ -112,5 +112,7 @@ func (p *process) read(word string, into ...any) {
 
 func (p *process) signal(sig syscall.Signal) {
 	p.tb.Helper()
-	check(p.tb, syscall.Kill(p.child.Pid(), sig))
+	child, err := os.FindProcess(p.child.Pid())
+	check(p.tb, err)
+	check(p.tb, child.Signal(sig))
 }

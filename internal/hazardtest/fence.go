@@ -3,7 +3,6 @@ package hazardtest
 import (
 	"context"
 	"fmt"
-	"syscall"
 	"testing"
 	"time"
 
@@ -53,7 +52,7 @@ func (s *scene) pauseHolder(c *dlock.Client, child *process, data *store, names 
 		child.read("held", &token)
 		stale[key], owned[key] = token, s.Owned(s.t, key, token)
 	}
-	child.signal(syscall.SIGSTOP)
+	child.signal(stopSignal)
 	elapse(2 * ttl)
 	for _, key := range names {
 		g := acquire(s.t, c, key)
@@ -77,7 +76,7 @@ func (s *scene) pauseHolder(c *dlock.Client, child *process, data *store, names 
 func (s *scene) writeStale(child *process, data *store, owned map[string]*OwnedValue) {
 	s.t.Helper()
 	child.send("write")
-	child.signal(syscall.SIGCONT)
+	child.signal(resumeSignal)
 	taken, lost := 0, 0
 	for range owned {
 		var key string

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ceyewan/genesis/internal/measure"
 	"github.com/ceyewan/genesis/internal/stats"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
@@ -22,7 +23,7 @@ import (
 // seems to listen.
 func DeadWaitersAreSkipped(t *testing.T, open Open) {
 	t.Parallel()
-	for name, sig := range map[string]syscall.Signal{"Killed": syscall.SIGKILL, "Stopped": syscall.SIGSTOP} {
+	for name, sig := range map[string]syscall.Signal{"Killed": syscall.SIGKILL, "Stopped": stopSignal} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			for range testenv.UnderStress(1, 20) {
@@ -236,16 +237,11 @@ func takeTurns(ctx context.Context, t *testing.T, c *dlock.Client, turn func()) 
 // forever: it is measured again where it is too much.
 func idleCPU(t *testing.T, mark float64) float64 {
 	t.Helper()
-	usage := func() time.Duration {
-		var u syscall.Rusage
-		check(t, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
-		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-	}
 	least := 1.0
 	for range 3 {
-		busy, began := usage(), time.Now()
+		busy, began := measure.CPU(), time.Now()
 		elapse(1500 * time.Millisecond)
-		least = min(least, float64(usage()-busy)/float64(time.Since(began)))
+		least = min(least, float64(measure.CPU()-busy)/float64(time.Since(began)))
 		if least <= mark {
 			break
 		}

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/ceyewan/genesis/internal/stats"
@@ -100,11 +99,4 @@ func Contend(workers int, d time.Duration, enter func(w int) func()) Contention 
 		c.HandOffP50, c.HandOffP99, c.WaitP99 = stats.Percentile(all, 50), stats.Percentile(all, 99), stats.PercentileByTime(wait, 99)
 	}
 	return c
-}
-
-// CPU is what this process has used.
-func CPU() time.Duration {
-	var u syscall.Rusage
-	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u) // cannot fail for oneself
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

@@ -1,3 +1,5 @@
+//go:build unix
+
 package cli
 
 import (
@@ -14,7 +16,7 @@ import (
 // A child is the command and everything that it starts: a process group of its own.
 type child struct {
 	pid     int
-	ended   chan syscall.WaitStatus
+	ended   chan int      // its exit code, as a shell says it
 	stopped chan struct{} // by its terminal; suspend answers
 	resume  chan struct{}
 
@@ -27,7 +29,7 @@ type child struct {
 // where that can be had, when we die.
 func startChild(r *run, files []*os.File, mortal bool) (*child, error) {
 	c := &child{
-		ended: make(chan syscall.WaitStatus, 1), stopped: make(chan struct{}), resume: make(chan struct{}), terminal: -1,
+		ended: make(chan int, 1), stopped: make(chan struct{}), resume: make(chan struct{}), terminal: -1,
 		send: syscall.Kill,
 	}
 	attr := &syscall.ProcAttr{Env: r.environment(), Sys: &syscall.SysProcAttr{Setpgid: true}}
@@ -89,10 +91,19 @@ func (c *child) live(r *run, attr *syscall.ProcAttr, started chan<- error) {
 				<-c.resume
 			}
 		default:
-			c.ended <- st
+			c.ended <- exitCodeOf(st)
 			return
 		}
 	}
+}
+
+// exitCodeOf is the exit code of a command as shells say it: one that a signal has ended gets 128 and
+// the signal's number.
+func exitCodeOf(st syscall.WaitStatus) int {
+	if st.Signaled() {
+		return exitSignal + int(st.Signal())
+	}
+	return st.ExitStatus()
 }
 
 // signal sends a signal to the command and all its children.
@@ -100,6 +111,12 @@ func (c *child) signal(s os.Signal) {
 	if n, ok := s.(syscall.Signal); ok {
 		_ = c.send(-c.pid, n) // it may be gone
 	}
+}
+
+// askToEnd asks the command and all its children to end.
+func (c *child) askToEnd() {
+	c.signal(syscall.SIGTERM)
+	c.signal(syscall.SIGCONT) // a stopped process handles no signal
 }
 
 // kill returns why the command goes on: that of another user, as by sudo, cannot be killed.
@@ -111,19 +128,34 @@ func (c *child) kill() error {
 	return err
 }
 
-// awaitOthers waits until the children of a command that was killed are gone as well, which takes them a moment
-// on a busy machine: the lock must not pass on before that. It does not wait for those that no process
-// reaps.
-func (c *child) awaitOthers() {
-	for end := time.Now().Add(othersTimeout); time.Now().Before(end); time.Sleep(time.Millisecond) {
-		if errors.Is(c.send(-c.pid, 0), syscall.ESRCH) {
+// awaitOthers waits until the children of the command are gone as well, and reports whether they are. Those that no
+// process reaps are never gone, so it reaps those that are ours since the command has ended: the first process of a
+// container gets all orphans.
+func (c *child) awaitOthers(until time.Time) bool {
+	for {
+		c.reapOthers()
+		switch {
+		case errors.Is(c.send(-c.pid, 0), syscall.ESRCH):
+			return true
+		case !time.Now().Before(until):
+			return false
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// reapOthers reaps what has ended of the group. The command itself is reaped.
+func (c *child) reapOthers() {
+	for {
+		pid, err := syscall.Wait4(-c.pid, nil, syscall.WNOHANG, nil)
+		if pid <= 0 && !errors.Is(err, syscall.EINTR) {
 			return
 		}
 	}
 }
 
-// othersTimeout is how long the children of a killed command may take to end.
-const othersTimeout = time.Second
+// leaveOthers lets what the command has left running go on, which it does anyway.
+func (*child) leaveOthers() {}
 
 // suspend stops us with the command, so that the shell takes the terminal, and goes
 // on with it when we are continued.
