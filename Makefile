@@ -2,7 +2,7 @@
 GO ?= go
 
 .DEFAULT_GOAL := help
-.PHONY: help build fmt fmt-check lint test race conformance stress fuzz bench api api-update deps cover etcd bench-start bench-quick bench-go lab lab-night lab-load lab-mutants soak mutants
+.PHONY: help build fmt fmt-check lint test race conformance stress fuzz bench api api-update deps cover etcd bench-start bench-quick bench-go lab lab-night lab-load lab-mutants soak mutants dist picture
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -81,6 +81,13 @@ lab-mutants: etcd ## that each deliberately broken variant is caught
 
 mutants: etcd ## generated mutants: which mistakes no test notices; MUTANTS has flags and packages
 	$(GO) run ./test/mutants $(MUTANTS)
+
+dist: ## what a release consists of, for all platforms, into dist/; about ten minutes the first time
+	./scripts/cross
+	./scripts/dist
+
+picture: ## draw docs/img/run.svg from a run of dlock
+	$(GO) run ./internal/picture docs/img/run.svg
 
 api: ## fail if the public API differs from api/
 	./scripts/api check
