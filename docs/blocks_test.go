@@ -124,7 +124,7 @@ func goBlocks() (map[string][]docscan.Block, error) {
 // quotable are the files that the documents quote. Their own tests run them.
 func quotable() (map[string]string, error) {
 	sources := map[string]string{}
-	for _, dir := range []string{"../examples", "../test/interop"} {
+	for _, dir := range []string{"../examples", "../test/interop", "../test/fence"} {
 		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() || filepath.Ext(path) == ".md" {
 				return err

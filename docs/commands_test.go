@@ -47,6 +47,10 @@ var rules = []rule{
 	{regexp.MustCompile(`^go build -tags filesonly `), func(c docscan.Command) (string, error) {
 		return strings.Replace(c.Text, "build", `build -C "$root" -ldflags=-w -o "$PWD/filesonly"`, 1) + ` && ./filesonly run key true`, nil
 	}},
+	{regexp.MustCompile(`^go build \./cmd/dlock$`), func(c docscan.Command) (string, error) {
+		return strings.Replace(c.Text, "build", `build -C "$root" -ldflags=-w -o "$PWD/dlock"`, 1) + ` && ./dlock version`, nil
+	}},
+	{regexp.MustCompile(`^go run \./internal/picture `), elsewhere("internal/picture", "TestPictureIsTrue")},
 	{regexp.MustCompile(`^(\w+=\S+ )*go test `), goTest},
 	{regexp.MustCompile(`^make help$`), func(docscan.Command) (string, error) { return `$make -C "$root" help`, nil }},
 	{regexp.MustCompile(`^make `), func(c docscan.Command) (string, error) {
@@ -73,6 +77,7 @@ var rules = []rule{
 	{regexp.MustCompile(`^(\w+=\S+ )*dlock bench`), func(c docscan.Command) (string, error) {
 		return beforePipe.ReplaceAllString(c.Text, "$1 "+quick+"$2"), nil
 	}},
+	{regexp.MustCompile(`^dlock ui( -|$)`), untilServed},
 	{regexp.MustCompile(`^dlock \w+( .*(KEY|PREFIX).*)?$`), named},
 	{regexp.MustCompile(`^(\w+=\S+ |token=\$\()?dlock `), same},
 }
@@ -111,6 +116,14 @@ func named(c docscan.Command) (string, error) {
 	}
 	name := "dlock " + docscan.Words(c.Text)[1]
 	return name + " --help | grep '^  " + name + " ' >/dev/null", nil // of an unknown one it shows the help of dlock
+}
+
+// untilServed starts the lock page on a free port, and ends it when it has written its address.
+func untilServed(c docscan.Command) (string, error) {
+	if c.Span {
+		return named(c)
+	}
+	return c.Text + ` --listen 127.0.0.1:0 >url & pid=$!; until grep -q http url; do sleep 0.02; done; kill $pid; wait $pid || test $? = 143`, nil
 }
 
 // eachCommand reads a list such as "dlock ls / show".

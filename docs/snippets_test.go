@@ -24,8 +24,8 @@ const module = "github.com/ceyewan/genesis"
 var packages = append([]string{
 	"context", "errors", "fmt", "net/http", "os/exec", "testing", "time", "github.com/redis/go-redis/v9",
 	"go.etcd.io/etcd/client/v3", "go.etcd.io/etcd/client/v3/concurrency",
-}, ownPackages("clog", "connector", "container", "telemetry", "telemetry/otlp", "dlock", "dlock/driver", "dlock/drivertest",
-	"dlock/election", "dlock/etcdlock", "dlock/filelock", "dlock/memlock", "dlock/redislock", "dlock/redlock")...)
+}, ownPackages("clog", "connector", "container", "telemetry", "telemetry/otlp", "dlock", "dlock/dashboard", "dlock/driver", "dlock/drivertest",
+	"dlock/election", "dlock/etcdlock", "dlock/fence", "dlock/filelock", "dlock/memlock", "dlock/once", "dlock/redislock", "dlock/redlock")...)
 
 func ownPackages(paths ...string) []string {
 	for i, p := range paths {
@@ -56,7 +56,8 @@ var addresses = strings.NewReplacer(
 var given = []struct{ page, name, is, with string }{
 	{"docs/backends/etcd.md", "client", "etcdClient()", ""},
 	{"docs/backends/etcd.md", "session", "etcdSession()", ""},
-	{"docs/backends/etcd.md", "guard", "etcdGuard()", ""},
+	{"docs/backends/etcd.md", "guard", "etcdGuard()", "IsOwner"},
+	{"docs/backends/etcd.md", "locks", "etcdLocks()", "LeaseOf"},
 	{"pkg/dlock/etcdlock/names.go", "session", "etcdSession()", ""},
 	{"pkg/dlock/etcdlock/owner.go", "client", "etcdClient()", ""},
 	{"pkg/dlock/etcdlock/owner.go", "guard", "etcdGuard()", ""},
@@ -80,7 +81,10 @@ var given = []struct{ page, name, is, with string }{
 	{"pkg/container/container.go", "logger", "clog.Default()", ""},
 	{"pkg/dlock/admin.go", "admin", "newAdmin()", ""},
 	{"docs/recipes.md", "locks", "memory()", ""},
+	{"docs/dashboard.md", "locks", "withAdmin()", ""},
+	{"pkg/dlock/dashboard/dashboard.go", "locks", "withAdmin()", ""},
 	{"pkg/dlock/election/election.go", "locks", "memory()", ""},
+	{"pkg/dlock/once/once.go", "locks", "memory()", ""},
 	{"pkg/dlock/doc.go", "client", "memory()", ""},
 	{"pkg/dlock/guard.go", "client", "memory()", ""},
 	{"pkg/dlock/drivertest/drivertest.go", "open", "(func(*testing.T, driver.Options) driver.Driver)(nil)", ""},
@@ -89,7 +93,7 @@ var given = []struct{ page, name, is, with string }{
 var (
 	declaration = regexp.MustCompile(`(?m)^func (\w+)\(`)
 	made        = regexp.MustCompile(`(?m)^(\w+(?:, \w+)*) :=`)
-	usesEtcd    = regexp.MustCompile(`etcdClient|etcdSession|etcdGuard|endpoints`)
+	usesEtcd    = regexp.MustCompile(`etcdClient|etcdSession|etcdLocks|etcdGuard|endpoints`)
 )
 
 // complete makes a function of a snippet. It ends with a use of all that the snippet makes.

@@ -97,8 +97,12 @@ func memory() *dlock.Client {
 	return must(dlock.New(&dlock.Config{}, dlock.WithBackend(memlock.New())))
 }
 
+func withAdmin() *dlock.Client {
+	return must(dlock.New(&dlock.Config{}, dlock.WithBackend(memlock.New()), dlock.WithAdmin()))
+}
+
 func newAdmin() *dlock.Admin {
-	locks := must(dlock.New(&dlock.Config{}, dlock.WithBackend(memlock.New()), dlock.WithAdmin()))
+	locks := withAdmin()
 	must(locks.Acquire(ctx, "order:1"))
 	return must(locks.Admin())
 }
@@ -106,9 +110,9 @@ func newAdmin() *dlock.Admin {
 var acquired int
 
 // acquire takes a lock that no other snippet has.
-func acquire(locks *dlock.Client) *dlock.Guard {
+func acquire(locks *dlock.Client, opts ...dlock.LockOption) *dlock.Guard {
 	acquired++
-	return must(locks.Acquire(ctx, fmt.Sprint("stock", acquired)))
+	return must(locks.Acquire(ctx, fmt.Sprint("stock", acquired), opts...))
 }
 
 func redisClient(i int) redis.UniversalClient {
@@ -125,10 +129,11 @@ func etcdClient() *clientv3.Client {
 
 func etcdSession() *concurrency.Session { return must(concurrency.NewSession(etcdClient())) }
 
-func etcdGuard() *dlock.Guard {
-	locks := must(dlock.New(&dlock.Config{Prefix: prefix}, dlock.WithBackend(etcdlock.New(etcdClient()))))
-	return acquire(locks)
+func etcdLocks() *dlock.Client {
+	return must(dlock.New(&dlock.Config{Prefix: prefix}, dlock.WithBackend(etcdlock.New(etcdClient()))))
 }
+
+func etcdGuard() *dlock.Guard { return acquire(etcdLocks(), dlock.WithOwnLease()) }
 
 var files = filelock.New(folder)
 
