@@ -31,7 +31,7 @@ var (
 	// ErrLockAlreadyHeld: this Client has locked the key with Lock or TryLock, or is
 	// locking it, or the context carries a Guard of the key.
 	ErrLockAlreadyHeld = xerrors.New("lock_already_held", "lock is already held by this Client")
-	// ErrLockHeldByOther: another caller holds the key, and the wait has ended.
+	// ErrLockHeldByOther: another caller holds the key or waits for it, and the wait has ended.
 	ErrLockHeldByOther = xerrors.New("lock_held_by_other", "lock is held by another")
 	// ErrOwnershipLost: the lock was held, and ended before it was unlocked. Part of
 	// the guarded work may have overlapped with the work of another holder.
