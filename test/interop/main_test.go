@@ -40,10 +40,10 @@ const (
 )
 
 // server starts a Redis for this test and returns a client of it.
-func server(t *testing.T) *redis.Client {
-	t.Helper()
-	client := testenv.Redis(t).Client()
-	t.Cleanup(func() { _ = client.Close() })
+func server(tb testing.TB) *redis.Client {
+	tb.Helper()
+	client := testenv.Redis(tb).Client()
+	tb.Cleanup(func() { _ = client.Close() })
 	return client
 }
 

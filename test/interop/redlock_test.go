@@ -17,11 +17,11 @@ import (
 )
 
 // nodes starts independent servers and returns clients of them.
-func nodes(t *testing.T, n int) []redis.UniversalClient {
-	t.Helper()
+func nodes(tb testing.TB, n int) []redis.UniversalClient {
+	tb.Helper()
 	var clients []redis.UniversalClient
 	for range n {
-		clients = append(clients, server(t))
+		clients = append(clients, server(tb))
 	}
 	return clients
 }

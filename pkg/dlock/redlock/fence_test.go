@@ -132,3 +132,50 @@ func TestLateRefusalOfATokenChangesNothing(t *testing.T) {
 	}
 	unlock(t, g)
 }
+
+// An uncontended acquisition takes one trip, and so does its release: a majority accepts the token that the
+// Client proposes.
+func TestUncontendedPairTakesTwoTrips(t *testing.T) {
+	t.Parallel()
+	s := start(t, 3)
+	c := s.locks(t, dlock.Config{})
+	warm(t, c)
+	s.logCommands(t)
+	last := int64(0)
+	for range 10 {
+		g := acquire(t, c, "k", dlock.WithTTL(time.Hour))
+		if g.Token() <= last {
+			t.Errorf("token %d after %d", g.Token(), last)
+		}
+		last = g.Token()
+		unlock(t, g)
+	}
+	for i := range s.servers {
+		if s.hasRun(t, i, "confirm", "k") {
+			t.Errorf("node %d was sent a token in a second trip", i)
+		}
+	}
+}
+
+// One node refuses the proposal and another has accepted it: both get a token that is greater than all they
+// have accepted.
+func TestProposalOfWhichAMajorityIsNotSure(t *testing.T) {
+	t.Parallel()
+	s := start(t, 3)
+	c := s.locks(t, dlock.Config{})
+	warm(t, c)
+	ahead := time.Now().Add(time.Hour).UnixMicro()
+	check(t, s.direct[0].Set(t.Context(), fenceOf("k"), ahead, 0).Err())
+	s.proxies[2].Refuse(true)
+	s.proxies[2].Cut()
+	g := acquire(t, c, "k", dlock.WithTTL(time.Hour))
+	if g.Token() <= ahead {
+		t.Errorf("token %d, and a node has accepted %d", g.Token(), ahead)
+	}
+	for i := range 2 {
+		if got := strings.Split(s.stored(t, i, "k"), " ")[1]; got != strconv.FormatInt(g.Token(), 10) {
+			t.Errorf("node %d has token %s, and the holder %d", i, got, g.Token())
+		}
+	}
+	unlock(t, g)
+}

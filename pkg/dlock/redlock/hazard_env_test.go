@@ -69,6 +69,7 @@ func (e *nodesEnv) rule(node int, cmd []string) faultproxy.Action {
 	}
 	op, known := e.opOf(cmd)
 	if !known {
+		e.refuseProposal(node, cmd)
 		return faultproxy.Forward
 	}
 	if op == hazardtest.Acquire && e.stalled.Load() {
@@ -85,6 +86,17 @@ func (e *nodesEnv) rule(node int, cmd []string) faultproxy.Action {
 		return faultproxy.DropReply
 	}
 	return faultproxy.Forward
+}
+
+// refuseProposal makes a node refuse the proposal of an acquire, so that there is a second phase: a greater token
+// has won there.
+func (e *nodesEnv) refuseProposal(node int, cmd []string) {
+	if len(cmd) < 5 || cmd[1] != redlock.Scripts["acquire"] {
+		return
+	}
+	if proposal, err := strconv.ParseInt(cmd[len(cmd)-1], 10, 64); err == nil && proposal > 0 {
+		e.direct[node].Set(context.Background(), cmd[4], proposal, time.Minute)
+	}
 }
 
 // opOf returns the operation that a command belongs to.

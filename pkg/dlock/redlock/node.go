@@ -21,6 +21,7 @@ type node struct {
 	driver       *redDriver
 	subscription subscription
 	health       health
+	clock        clock
 
 	explainer redisnode.Explainer
 
@@ -66,7 +67,7 @@ func (d *redDriver) ask(nodes []*node, need int, timeout time.Duration, echo str
 	t := newTrip(len(nodes), need, timeout)
 	for _, n := range nodes {
 		cmd := make(t.ctx, n)
-		d.work.Go(func() {
+		d.crew.run(d.ctx, func() {
 			a := n.visit(t, cmd, echo)
 			t.record(a.err)
 			to <- a

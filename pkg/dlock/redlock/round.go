@@ -9,10 +9,12 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
 )
 
-// A round is one attempt to win a lock, in two phases that overlap.
+// A round is one attempt to win a lock, in one phase or in two that overlap.
 //
-// First, every node is asked to store the claim, and answers with a candidate for the token. Once a
-// majority has stored it, the highest candidate becomes the token and is written to every node that
+// First, every node is asked to store the claim, with a proposal for the token if the claim does not
+// contend yet. If a majority stores the claim and accepts the proposal, the lock is won. A node that does
+// not accept it answers with a candidate for the token. Once a majority has stored the claim, and not
+// accepted the proposal, the highest candidate becomes the token and is written to every node that
 // has stored the claim; a node that answers the first phase late gets the token then. The lock is
 // won when a majority has accepted the token.
 //
@@ -31,8 +33,9 @@ type round struct {
 
 	votes     []ballot
 	commands  []*redisnode.Command // of the first phase, by node; nil if it was withdrawn
+	proposal  int64                // 0 if there is none
 	candidate int64                // the highest so far
-	token     int64
+	token     int64                // 0 until it is certain which one is to win
 	raises    int
 	tally     tally
 	owners    map[string]int // of nodes that are taken
@@ -86,6 +89,7 @@ func (d *redDriver) contend(ctx context.Context, c *claim) outcome {
 		left: farAway, first: make(chan answer, n), second: make(chan answer, n*(maxRaises+2)),
 	}
 	r.until = d.settings.until(r.sent, r.ttl)
+	r.proposal = d.propose(c)
 	if len(d.opened(c)) == 0 {
 		return outcome{rest: func() {}} // it was released; see judge
 	}
@@ -116,7 +120,7 @@ func (r *round) submit() {
 	r.waiting += len(d.nodes)
 	d.ask(d.nodes, d.majority, r.timeout, c.id, func(ctx context.Context, _ *node) *redisnode.Command {
 		cmd := acquireScript.Command(ctx, []string{c.lock, c.fence, c.tombstone(c.id), c.waiters},
-			c.id, r.number, millis(r.ttl), "0", heartbeat, c.info)
+			c.id, r.number, millis(r.ttl), "0", heartbeat, c.info, r.proposal)
 		r.commands = append(r.commands, cmd)
 		return cmd
 	}, r.first)
@@ -181,7 +185,7 @@ func (r *round) count(of ...ballot) (n int) {
 // isTorn reports whether a majority has answered without a decision: the round then does not wait
 // for a dead node until the end.
 func (r *round) isTorn() bool {
-	return r.token == 0 && r.count(stored, taken, unfit) >= r.driver.majority
+	return r.token == 0 && r.count(stored, confirmed, taken, unfit) >= r.driver.majority
 }
 
 // verdict reports whether the round is decided.
@@ -219,10 +223,19 @@ func (r *round) takeFirst(a answer) {
 	}
 	vote := &r.votes[a.node.at]
 	switch a.word() {
+	case "held":
+		*vote = confirmed
+		if r.token != 0 && r.token != r.proposal {
+			*vote = stored
+		}
+		r.candidate = max(r.candidate, r.proposal+1)
 	case "ours":
 		*vote = stored
 		if r.token == 0 {
 			r.candidate = max(r.candidate, a.number())
+		}
+		if len(a.reply) > 3 {
+			a.node.clock.set(redisnode.Number(a.reply[3]))
 		}
 	case "taken":
 		*vote = taken
@@ -244,15 +257,18 @@ func (r *round) takeFirst(a answer) {
 	}
 }
 
-// confirm is the second phase, for the nodes that are ready for it.
+// confirm is the second phase, for the nodes that are ready for it. There is none if a majority has accepted
+// the proposal.
 func (r *round) confirm() {
-	if r.token == 0 {
-		if r.count(stored) < r.driver.majority {
-			return
-		}
+	switch majority := r.driver.majority; {
+	case r.token != 0:
+		r.sendToken(stored)
+	case r.count(confirmed) >= majority:
+		r.token = r.proposal
+	case r.count(stored, confirmed) >= majority:
 		r.token = r.candidate
+		r.sendToken(stored, confirmed)
 	}
-	r.sendToken(stored)
 }
 
 // sendToken writes the token to nodes with one of these ballots.
@@ -315,8 +331,11 @@ func (r *round) takeBack() {
 }
 
 func (r *round) takeBackFrom(n *node) {
-	c := r.claim
-	n.leave(leftover{names: c.names, id: c.id, round: r.number, by: time.Now().Add(r.ttl + r.timeout)})
+	names := r.claim.names
+	if r.token == r.proposal || r.token == 0 {
+		names.channel = "" // no node has published that the claim has the lock
+	}
+	n.leave(leftover{names: names, id: r.claim.id, round: r.number, by: time.Now().Add(r.ttl + r.timeout)})
 }
 
 // drain handles the nodes that answer after the outcome was certain.
@@ -325,8 +344,8 @@ func (r *round) drain(won bool) {
 		select {
 		case a := <-r.first:
 			r.takeFirst(a)
-			switch {
-			case r.votes[a.node.at] != stored:
+			switch vote := r.votes[a.node.at]; {
+			case vote != stored && vote != confirmed:
 			case won && r.isWanted():
 				r.sendToken(stored)
 			default:

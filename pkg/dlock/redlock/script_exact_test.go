@@ -71,8 +71,17 @@ func (e *exactNode) replies(s *redisnode.Script, keys []string, want string, arg
 // acquire submits a claim with a TTL of 10 s.
 func (e *exactNode) acquire(letter string, round int, token int64, heartbeat int, want string) {
 	e.Helper()
+	e.propose(letter, round, token, heartbeat, 0, want)
+}
+
+// propose is acquire with a proposal. A candidate comes with the time.
+func (e *exactNode) propose(letter string, round int, token int64, heartbeat int, proposal int64, want string) {
+	e.Helper()
+	if token == 0 && strings.HasPrefix(want, "ours ") {
+		want = fmt.Sprintf("%s %d", want, e.now)
+	}
 	id := letterID(letter)
-	e.replies(acquireScript, []string{e.n.lock, e.n.fence, e.n.tombstone(id), e.n.waiters}, want, id, round, 10_000, token, heartbeat, "{"+letter+"}")
+	e.replies(acquireScript, []string{e.n.lock, e.n.fence, e.n.tombstone(id), e.n.waiters}, want, id, round, 10_000, token, heartbeat, "{"+letter+"}", proposal)
 }
 
 func (e *exactNode) confirm(letter string, round int, token int64, want string) {
@@ -467,4 +476,31 @@ func TestScriptInspects(t *testing.T) {
 	e.equal("a lock", fmt.Sprintf("%q", e.run(inspectScript.Source, keys, "echo")), fmt.Sprintf("%q", []any{
 		"echo", fmt.Sprint(scriptStart), fmt.Sprintf("=%s 100 %d.42 1 {a}", letterID("a"), scriptSecond), int64(10_000), "one", "1",
 	}))
+}
+
+// A node accepts a proposal only if it is greater than every token that won here. Otherwise it stores the
+// claim without a token, and answers with a candidate.
+func TestScriptProposals(t *testing.T) {
+	e := startExact(t)
+	since := fmt.Sprintf("%d.42", scriptSecond)
+	e.propose("a", 1, 0, 0, 500, "held a 500")
+	e.stored("a 500 "+since+" 1 {a}", 10_000)
+	e.highest(500, day)
+	e.now += 1_000_000
+	e.propose("a", 1, 0, 0, 500, "held a 500") // the call arrives again, and does not lengthen the lease
+	e.stored("a 500 "+since+" 1 {a}", 9000)
+	e.propose("b", 1, 0, 0, 600, "taken b 0 a 9000")
+	e.highest(500, day-1000)
+	e.propose("a", 2, 0, 0, 500, fmt.Sprintf("ours a %d", e.now))
+	e.stored("a 0 "+since+" 2 {a}", 10_000)
+	e.confirm("a", 2, 500, "higher a 500")
+	e.confirm("a", 2, 501, "held a 501")
+	e.propose("a", 2, 0, 0, 500, "stale a 0") // again, when the second phase is over
+	e.stored("a 501 "+since+" 2 {a}", 10_000)
+	e.propose("a", 3, 0, 0, 502, "held a 502")
+	e.stored("a 502 "+since+" 3 {a}", 10_000)
+	e.highest(502, day)
+	e.propose("a", 2, 0, 0, 600, "stale a 0")
+	e.propose("a", 4, 700, 0, 600, "ours a 700") // it has won
+	e.highest(700, day)
 }

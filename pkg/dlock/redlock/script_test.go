@@ -42,7 +42,7 @@ func (o *one) call(s *redisnode.Script, keys []string, id string, args []any, wo
 
 func (o *one) acquire(id string, round int, token, word string) {
 	o.Helper()
-	o.call(acquireScript, []string{o.n.lock, o.n.fence, o.n.tombstone(id), o.n.waiters}, id, []any{round, 10_000, token, 0, "{}"}, word, "")
+	o.call(acquireScript, []string{o.n.lock, o.n.fence, o.n.tombstone(id), o.n.waiters}, id, []any{round, 10_000, token, 0, "{}", 0}, word, "")
 }
 
 func (o *one) confirm(id string, round, token int, word, number string) {

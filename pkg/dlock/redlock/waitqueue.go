@@ -24,6 +24,7 @@ type claim struct {
 	until   time.Time     // the end of its validity, or of its heartbeat while it is queued
 	open    []int         // by node: calls that may store it there and were not answered
 	shown   bool          // a node may show that it waits
+	tried   bool          // it has made a round
 	shorter []*shortening // calls that shorten its lease and may still arrive
 	tries   int           // rounds in a row that others have disturbed
 	notSoon time.Time     // no other round before this, for any caller

@@ -2,11 +2,12 @@
 -- takes the new round, and its lease starts again; a call of an older round changes
 -- nothing.
 -- KEYS lock, fence, tombstone, waiters
--- ARGV id, round, ttl ms, token, heartbeat ms (0: does not wait), info
--- A token of 0 asks for a candidate. Any other token means that the claim has won with it
--- on a majority of the nodes, and this node stores it as well.
--- Returns {answer, id, number, other, pttl}: "ours" with the candidate or the token;
--- "taken" with the owner's first 32 characters and the time left; "tombstoned"; "stale".
+-- ARGV id, round, ttl ms, token, heartbeat ms (0: does not wait), info, proposal (0: none)
+-- A token of 0 asks for the proposal to be accepted, or for a candidate. Any other token means
+-- that the claim has won with it on a majority of the nodes, and this node stores it as well.
+-- Returns {answer, id, number, other, pttl}: "held" with the proposal, if it is greater than every
+-- token that won here before; "ours" with the candidate and the time, or with the token; "taken"
+-- with the owner's first 32 characters and the time left; "tombstoned"; "stale".
 --@common
 local lock, fence, id, round, token = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[4]
 
@@ -21,6 +22,10 @@ local since = t[1] .. '.' .. t[2]
 if value then
   local was, at, stored = string.match(value, '^%x+ (%d+) (%S+) (%d+) ')
   if stored and tonumber(stored) > tonumber(round) then return {'stale', id, '0'} end
+  if stored == round and was ~= '0' and token == '0' then -- the call arrives again
+    if was == ARGV[7] then return {'held', id, was} end
+    return {'stale', id, '0'}
+  end
   since = at or since
   if token ~= '0' then -- it may have a longer lease by now
     redis.call('SET', lock, record(id, token, since, round, ARGV[6]), 'KEEPTTL')
@@ -29,10 +34,17 @@ if value then
     return {'ours', id, token}
   end
 end
-redis.call('SET', lock, record(id, token, since, round, ARGV[6]), 'PX', ARGV[3])
 if token ~= '0' then
+  redis.call('SET', lock, record(id, token, since, round, ARGV[6]), 'PX', ARGV[3])
   raise(fence, token)
   return {'ours', id, token}
 end
-local now, last = t[1] * 1000000 + t[2], tonumber(redis.call('GET', fence) or '0')
-return {'ours', id, digits(math.max(last + 1, now))}
+local last = tonumber(redis.call('GET', fence) or '0')
+if tonumber(ARGV[7]) > last then token = ARGV[7] end
+redis.call('SET', lock, record(id, token, since, round, ARGV[6]), 'PX', ARGV[3])
+if token ~= '0' then
+  redis.call('SET', fence, token, 'PX', FENCE_MS)
+  return {'held', id, token}
+end
+local now = t[1] * 1000000 + t[2]
+return {'ours', id, digits(math.max(last + 1, now)), digits(now)}

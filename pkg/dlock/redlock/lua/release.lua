@@ -2,8 +2,8 @@
 -- maxmemory: it begins with DEL, HDEL or PEXPIRE.
 -- KEYS lock, tombstone, waiters
 -- ARGV id, tombstone ms (0: no tombstone), round (-1: any; else only if it was stored by this round
---      or an earlier one, and the waiter stays), token that must match ("": any), channel,
---      "1" to remove the waiter as well
+--      or an earlier one, and the waiter stays), token that must match ("": any), channel ("": nothing
+--      is published), "1" to remove the waiter as well
 -- Returns {found, id, token, subscribers}: "held", "queued" or "gone".
 local lock, id, must = KEYS[1], ARGV[1], ARGV[4]
 
@@ -24,7 +24,7 @@ if ARGV[2] ~= '0' and (must == '' or found ~= 'gone') then
   redis.call('PEXPIRE', KEYS[2], ARGV[2]) -- a write that is always allowed
   redis.call('SET', KEYS[2], '1', 'PX', ARGV[2])
 end
-if found == 'held' and token ~= '0' then
+if found == 'held' and token ~= '0' and ARGV[5] ~= '' then
   local count = redis.pcall('PUBSUB', 'NUMSUB', ARGV[5])
   subscribers = type(count) == 'table' and count[2] or 1
   if subscribers > 0 then redis.pcall('PUBLISH', ARGV[5], 'free\1' .. token .. '\1' .. subscribers) end

@@ -1,0 +1,45 @@
+package redlock
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// A clock is what a node's clock shows, by its last answer that said so. It only chooses proposals: a wrong
+// one is refused, or makes a token greater than it need be.
+type clock struct{ last atomic.Pointer[reading] }
+
+// A reading is what a clock showed, in microseconds, and when.
+type reading struct {
+	micros int64
+	at     time.Time
+}
+
+// set records what the node's clock shows now.
+func (c *clock) set(micros int64) { c.last.Store(&reading{micros, time.Now()}) }
+
+// now returns what the node's clock shows, or 0 if that is unknown.
+func (c *clock) now() int64 {
+	r := c.last.Load()
+	if r == nil {
+		return 0
+	}
+	return r.micros + time.Since(r.at).Microseconds()
+}
+
+// propose returns the token with which a claim is to win at once, or 0 if there is none: the greatest time of
+// any node, as tokens are by default. A claim that has tried before contends with others. It does not propose,
+// because the proposals of rounds that lose make nodes refuse those of others.
+func (d *redDriver) propose(c *claim) int64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if c.tried || c.shown {
+		return 0
+	}
+	c.tried = true
+	var latest int64
+	for _, n := range d.nodes {
+		latest = max(latest, n.clock.now())
+	}
+	return latest
+}

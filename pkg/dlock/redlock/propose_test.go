@@ -1,0 +1,80 @@
+package redlock
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// A claim proposes the time of the fastest clock once, and nothing while no clock is known or after it has
+// contended.
+func TestProposal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := threeNodes()
+		propose := func(c *claim, want int64) {
+			t.Helper()
+			if got := d.propose(c); got != want {
+				t.Errorf("proposes %d, want %d", got, want)
+			}
+		}
+		propose(&claim{}, 0)
+		d.nodes[0].clock.set(2000)
+		d.nodes[2].clock.set(3000)
+		time.Sleep(5 * time.Microsecond)
+		c := &claim{}
+		propose(c, 3005)
+		propose(c, 0)
+		propose(&claim{shown: true}, 0)
+		d.nodes[2].clock.set(100) // it was set back
+		propose(&claim{}, 2005)
+	})
+}
+
+// proposed returns a round with a proposal of 100 whose nodes have answered these words; an empty word is no
+// answer yet. The candidate of a node is 150, 151 and 152.
+func proposed(t *testing.T, words ...string) *round {
+	t.Helper()
+	d := threeNodes()
+	c := &claim{id: someID, open: make([]int, len(words))}
+	r := &round{driver: d, claim: c, proposal: 100, votes: make([]ballot, len(words)), owners: map[string]int{},
+		first: make(chan answer, 3), second: make(chan answer, 3*(maxRaises+2)), until: time.Now().Add(time.Hour), timeout: time.Second}
+	for range words {
+		r.commands = append(r.commands, acquireScript.Command(t.Context(), nil))
+	}
+	r.waiting = len(words)
+	numbers := map[string]string{"held": "100", "taken": "0"}
+	for i, w := range words {
+		if w == "" {
+			continue
+		}
+		number := numbers[w]
+		if number == "" {
+			number = []string{"150", "151", "152"}[i]
+		}
+		r.takeFirst(answer{node: d.nodes[i], reply: []any{w, someID, number, otherID, int64(1000)}})
+	}
+	return r
+}
+
+// A majority that accepts the proposal wins at once. A majority that only stores the claim gets a token that is
+// greater than the proposal and all candidates, also where the proposal was accepted.
+func TestProposalDecidesARound(t *testing.T) {
+	for name, tt := range map[string]struct {
+		words []string
+		token int64
+		won   bool
+	}{
+		"a majority accepts":                 {[]string{"held", "", "held"}, 100, true},
+		"a majority accepts, one refuses":    {[]string{"held", "ours", "held"}, 100, true},
+		"a majority accepts, one is another": {[]string{"held", "taken", "held"}, 100, true},
+		"one accepts":                        {[]string{"held", "", ""}, 0, false},
+		"one accepts, one is another's":      {[]string{"held", "taken", ""}, 0, false},
+	} {
+		r := proposed(t, tt.words...)
+		r.confirm()
+		out, over := r.verdict()
+		if r.token != tt.token || over != tt.won || out.won != tt.won || (out.won && out.token != tt.token) {
+			t.Errorf("%s: token %d, %+v, over %v", name, r.token, out, over)
+		}
+	}
+}
