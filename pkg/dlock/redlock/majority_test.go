@@ -125,7 +125,7 @@ func TestMajorityDecidesARound(t *testing.T) {
 		{"one has its tombstone", []ballot{confirmed, confirmed, tombstoned}, nil, false, false, hasTombstone},
 	} {
 		d := threeNodes()
-		r := &round{driver: d, votes: tt.votes, owners: tt.owners, impatient: tt.impatient, token: 9, until: time.Now().Add(time.Hour)}
+		r := &round{driver: d, claim: &claim{}, votes: tt.votes, owners: tt.owners, impatient: tt.impatient, token: 9, until: time.Now().Add(time.Hour)}
 		if tt.late {
 			r.until = time.Now()
 		}

@@ -155,7 +155,7 @@ func (r *round) run(ctx context.Context) outcome {
 // cutShort returns the error of a round whose context has ended. If no node has been sent anything
 // by then, it withdraws the calls, and none is sent.
 func (r *round) cutShort(err error) error {
-	unsent := !r.tally.ambiguous && r.count(stored, confirming, confirmed, unfit) == 0
+	unsent := !r.tally.ambiguous && !r.isKnown()
 	for i, v := range r.votes {
 		if v == pending && r.commands[i].Withdraw() {
 			r.votes[i] = failed
@@ -169,6 +169,11 @@ func (r *round) cutShort(err error) error {
 		return err
 	}
 	return driver.Classify(&quorumError{cause: cmp.Or(r.tally.first, redisnode.Unsent(err))}, driver.Transient)
+}
+
+// isKnown reports whether some node has the claim, or shows that it waits.
+func (r *round) isKnown() bool {
+	return r.count(stored, confirming, confirmed, unfit) > 0 || (r.claim.waits && r.count(taken) > 0)
 }
 
 func (r *round) count(of ...ballot) (n int) {
@@ -207,7 +212,7 @@ func (r *round) verdict() (outcome, bool) {
 	case !r.impatient && r.count(pending) > 0 && r.count(taken, stored, confirming, confirmed, unfit) < majority:
 		return outcome{}, false // whether others have it is still to be heard
 	case r.count(taken, stored, confirming, confirmed, unfit) < majority:
-		return outcome{err: r.tally.noQuorum(len(r.votes), majority, r.count(stored, confirming, confirmed, unfit) > 0)}, true
+		return outcome{err: r.tally.noQuorum(len(r.votes), majority, r.isKnown())}, true
 	}
 	most := 0
 	for _, n := range r.owners {
