@@ -140,10 +140,21 @@ func TestUncontendedPairTakesTwoTrips(t *testing.T) {
 	s := start(t, 3)
 	c := s.locks(t, dlock.Config{})
 	warm(t, c)
+	unlock(t, acquire(t, s.locks(t, dlock.Config{}), "k", dlock.WithTTL(time.Hour))) // another Client has had it
 	s.logCommands(t)
 	last := int64(0)
 	for range 10 {
+		before, err := s.direct[0].Time(t.Context()).Result()
+		check(t, err)
+		if last > 0 { // what was forgotten does not lower it
+			for _, node := range s.direct {
+				check(t, node.Del(t.Context(), fenceOf("k")).Err())
+			}
+		}
 		g := acquire(t, c, "k", dlock.WithTTL(time.Hour))
+		if ahead := g.Token() - before.UnixMicro(); ahead < -time.Minute.Microseconds() || ahead > time.Minute.Microseconds() {
+			t.Errorf("token %d at %d", g.Token(), before.UnixMicro())
+		}
 		if g.Token() <= last {
 			t.Errorf("token %d after %d", g.Token(), last)
 		}

@@ -12,10 +12,12 @@ import (
 // threeNodes returns a driver that calls no node: the test provides their answers, and what is to
 // be removed from them stays in their lists.
 func threeNodes() *redDriver {
-	return &redDriver{
+	d := &redDriver{
 		EventQueue: driver.NewEventQueue(4), majority: 2, nodes: []*node{{at: 0, sweeping: true}, {at: 1, sweeping: true}, {at: 2, sweeping: true}},
 		claims: map[claimID]*claim{}, queues: map[string]*waitQueue{},
 	}
+	d.crew.work = &d.work
+	return d
 }
 
 // Only a majority decides a renewal.

@@ -1,8 +1,11 @@
 package redlock
 
 import (
+	"strconv"
 	"sync/atomic"
 	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
 )
 
 // A clock is what a node's clock shows, by its last answer that said so. It only chooses proposals: a wrong
@@ -17,6 +20,16 @@ type reading struct {
 
 // set records what the node's clock shows now.
 func (c *clock) set(micros int64) { c.last.Store(&reading{micros, time.Now()}) }
+
+// readClock records what the node's clock shows, by an element of an answer.
+func (n *node) readClock(a answer, at int) {
+	if len(a.reply) <= at {
+		return
+	}
+	if micros, err := strconv.ParseInt(redisnode.Text(a.reply[at]), 10, 64); err == nil && micros > 0 {
+		n.clock.set(micros)
+	}
+}
 
 // now returns what the node's clock shows, or 0 if that is unknown.
 func (c *clock) now() int64 {

@@ -18,16 +18,33 @@ func TestProposal(t *testing.T) {
 			}
 		}
 		propose(&claim{}, 0)
-		d.nodes[0].clock.set(2000)
-		d.nodes[2].clock.set(3000)
+		says := func(node int, micros string) {
+			d.nodes[node].readClock(answer{reply: []any{"ours", someID, "7", micros}}, 3)
+		}
+		says(0, "2000")
+		says(2, "3000")
+		says(1, "-5") // a clock before the epoch, and an answer without it
+		d.nodes[1].readClock(answer{reply: []any{"ours", someID, "7"}}, 3)
 		time.Sleep(5 * time.Microsecond)
 		c := &claim{}
 		propose(c, 3005)
 		propose(c, 0)
 		propose(&claim{shown: true}, 0)
-		d.nodes[2].clock.set(100) // it was set back
+		says(2, "100") // it was set back
 		propose(&claim{}, 2005)
 	})
+}
+
+// Once a greater token is chosen, a node that accepted the proposal counts only when it has that token.
+func TestLateAcceptanceOfAProposal(t *testing.T) {
+	r := proposed(t, "held", "ours", "")
+	d := r.driver
+	r.token = 151
+	r.votes[0], r.votes[1] = confirmed, confirming
+	r.takeFirst(answer{node: d.nodes[2], reply: []any{"held", someID, "100"}})
+	if _, over := r.verdict(); over || r.votes[2] != stored {
+		t.Errorf("a node that has another token counts: %v", r.votes)
+	}
 }
 
 // proposed returns a round with a proposal of 100 whose nodes have answered these words; an empty word is no

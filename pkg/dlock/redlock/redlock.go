@@ -105,7 +105,7 @@ func (o *opener) Open(opts driver.Options) (driver.Driver, error) {
 		majority: len(servers)/2 + 1, claims: map[claimID]*claim{}, queues: map[string]*waitQueue{}, yields: map[string]time.Time{},
 	}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
-	d.crew = crew{work: &d.work, jobs: make(chan func())}
+	d.crew.work = &d.work
 	for i, c := range servers {
 		n := &node{at: i, addr: c.Options().Addr, client: c, driver: d}
 		if !c.Options().ContextTimeoutEnabled {

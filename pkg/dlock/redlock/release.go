@@ -18,6 +18,9 @@ func (d *redDriver) Release(ctx context.Context, r driver.Ref) (driver.State, er
 	}
 	c, was := d.retire(r)
 	rem := d.removal(r.Key, r.ID, r.TTL)
+	if was == driver.Queued {
+		rem.channel = "" // it may have a token on some nodes, and has not won
+	}
 	for i := range d.nodes {
 		if r.Unanswered || (c != nil && rem.isOpen(c, i)) {
 			rem.tombstones[i] = driver.TombstoneTTL(r.TTL)

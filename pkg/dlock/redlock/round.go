@@ -233,15 +233,13 @@ func (r *round) takeFirst(a answer) {
 		if r.token != 0 && r.token != r.proposal {
 			*vote = stored
 		}
-		r.candidate = max(r.candidate, r.proposal+1)
+		a.node.readClock(a, 3)
 	case "ours":
 		*vote = stored
 		if r.token == 0 {
 			r.candidate = max(r.candidate, a.number())
 		}
-		if len(a.reply) > 3 {
-			a.node.clock.set(redisnode.Number(a.reply[3]))
-		}
+		a.node.readClock(a, 3)
 	case "taken":
 		*vote = taken
 		if len(a.reply) < 5 {

@@ -74,10 +74,10 @@ func (e *exactNode) acquire(letter string, round int, token int64, heartbeat int
 	e.propose(letter, round, token, heartbeat, 0, want)
 }
 
-// propose is acquire with a proposal. A candidate comes with the time.
+// propose is acquire with a proposal. An accepted proposal and a candidate come with the time.
 func (e *exactNode) propose(letter string, round int, token int64, heartbeat int, proposal int64, want string) {
 	e.Helper()
-	if token == 0 && strings.HasPrefix(want, "ours ") {
+	if token == 0 && (strings.HasPrefix(want, "ours ") || strings.HasPrefix(want, "held ")) {
 		want = fmt.Sprintf("%s %d", want, e.now)
 	}
 	id := letterID(letter)

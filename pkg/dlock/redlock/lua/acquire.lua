@@ -5,15 +5,16 @@
 -- ARGV id, round, ttl ms, token, heartbeat ms (0: does not wait), info, proposal (0: none)
 -- A token of 0 asks for the proposal to be accepted, or for a candidate. Any other token means
 -- that the claim has won with it on a majority of the nodes, and this node stores it as well.
--- Returns {answer, id, number, other, pttl}: "held" with the proposal, if it is greater than every
--- token that won here before; "ours" with the candidate and the time, or with the token; "taken"
--- with the owner's first 32 characters and the time left; "tombstoned"; "stale".
+-- Returns {answer, id, number, other, pttl}: "held" with the proposal and the time, if the proposal is
+-- greater than every token that won here before; "ours" with the candidate and the time, or with the
+-- token; "taken" with the owner's first 32 characters and the time left; "tombstoned"; "stale".
 --@common
 local lock, fence, id, round, token = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[4]
 
 if redis.call('EXISTS', KEYS[3]) == 1 then return {'tombstoned', id, '0'} end
 local value = redis.call('GET', lock) -- fails, before anything is written, if it is not a string
 local t = redis.call('TIME')
+local now = t[1] * 1000000 + t[2]
 if value and owner(value) ~= id then
   if ARGV[5] ~= '0' then show(KEYS[4], id, ARGV[5], t, ARGV[6]) end
   return {'taken', id, '0', owner(value), redis.call('PTTL', lock)}
@@ -23,7 +24,7 @@ if value then
   local was, at, stored = string.match(value, '^%x+ (%d+) (%S+) (%d+) ')
   if stored and tonumber(stored) > tonumber(round) then return {'stale', id, '0'} end
   if stored == round and was ~= '0' and token == '0' then -- the call arrives again
-    if was == ARGV[7] then return {'held', id, was} end
+    if was == ARGV[7] then return {'held', id, was, digits(now)} end
     return {'stale', id, '0'}
   end
   since = at or since
@@ -44,7 +45,6 @@ if tonumber(ARGV[7]) > last then token = ARGV[7] end
 redis.call('SET', lock, record(id, token, since, round, ARGV[6]), 'PX', ARGV[3])
 if token ~= '0' then
   redis.call('SET', fence, token, 'PX', FENCE_MS)
-  return {'held', id, token}
+  return {'held', id, token, digits(now)}
 end
-local now = t[1] * 1000000 + t[2]
 return {'ours', id, digits(math.max(last + 1, now)), digits(now)}
