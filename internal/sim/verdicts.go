@@ -194,7 +194,8 @@ func (s *Simulation) misjudgedUnlock(h *Hold, err error) string {
 	case h.verb == verbDo:
 		return "was unlocked, and Do has an error that its function did not return"
 	case errors.Is(err, dlock.ErrUnknownOutcome):
-		gaveUp := time.Duration(h.ended.Load()) >= h.leftAt && h.Patience.Err() != nil
+		ended := time.Duration(h.ended.Load()) // 0: at this moment, and it was not recorded yet
+		gaveUp := h.Patience.Err() != nil && (ended == 0 || ended >= h.leftAt)
 		late := s.Now() >= h.validUntil // a lock that is not there then may have been released or not
 		return unless(!s.calm || gaveUp || late || s.closed[h.client], "was not confirmed, and nothing fails")
 	}
