@@ -57,6 +57,7 @@ type snapshot struct {
 type seen struct {
 	driver.Claim
 	on     int             // nodes that have stored it
+	tokens map[int64]int   // how many of them with each token
 	leases []time.Duration // the rest of the lease on each
 }
 
@@ -85,19 +86,35 @@ func (s *snapshot) store(value string, c driver.Claim) {
 	}
 	had := s.claims[name]
 	if had == nil || had.on == 0 {
-		had = &seen{Claim: c}
+		had = &seen{Claim: c, tokens: map[int64]int{}}
 		s.claims[name] = had
 	}
 	had.on++
+	had.tokens[c.Token]++
 	had.leases = append(had.leases, c.Remaining)
 	had.Token, had.Age = max(had.Token, c.Token), max(had.Age, c.Age)
+}
+
+// hasWon reports whether a majority has stored a claim with one token, and sets that. Without a token it is not
+// confirmed, unless it is that of a plain client.
+func (c *seen) hasWon(majority int) bool {
+	if c.ID == "" {
+		return c.on >= majority
+	}
+	for token, nodes := range c.tokens {
+		if token != 0 && nodes >= majority {
+			c.Token = token
+			return true
+		}
+	}
+	return false
 }
 
 // show returns the holder, if there is one, and then the others, the oldest first.
 func (s *snapshot) show(majority int) []driver.Claim {
 	var shown []driver.Claim
 	for _, c := range s.claims {
-		if c.on > 0 && (c.on < majority || (c.ID != "" && c.Token == 0)) { // without a token it is not confirmed
+		if c.on > 0 && !c.hasWon(majority) {
 			c.Phase = driver.Queued
 		}
 		if c.on > 0 { // the lease that ends the majority
@@ -156,7 +173,7 @@ func (d *redDriver) list(ctx context.Context, prefix string, at position, limit 
 		case at.node == len(d.nodes):
 			return nil, "", t.noQuorum(len(d.nodes), d.majority, false)
 		}
-		step, next, err := d.scan(ctx, d.nodes[at.node], prefix, at.scan, limit)
+		step, next, err := d.scan(ctx, at, prefix, limit)
 		switch {
 		case err != nil:
 			t.add(err)
@@ -169,19 +186,20 @@ func (d *redDriver) list(ctx context.Context, prefix string, at position, limit 
 	}
 }
 
-// scan does one step on one node. It returns the keys that a majority has and no earlier node has
-// returned.
-func (d *redDriver) scan(ctx context.Context, n *node, prefix string, at uint64, limit int) ([]string, uint64, error) {
+// scan does one step on one node. It returns the keys that a majority has and that no node has which is scanned
+// later: a node that was scanned already may have got them since.
+func (d *redDriver) scan(ctx context.Context, at position, prefix string, limit int) ([]string, uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, d.settings.longest())
 	defer cancel()
-	found, next, err := redisnode.Scan(ctx, n.client, d.prefix+prefix, at, limit, nil)
+	n, end := d.nodes[at.node], min(at.node+d.majority-at.done, len(d.nodes))
+	found, next, err := redisnode.Scan(ctx, n.client, d.prefix+prefix, at.scan, limit, nil)
 	if err != nil || len(found) == 0 {
 		return nil, next, redisnode.Classify(err)
 	}
 	owners := d.ownersOf(ctx, found)
 	var keys []string
 	for i, lock := range found {
-		if d.isShownBy(n, owners[i]) {
+		if d.isShownBy(n, owners[i], end) {
 			keys = append(keys, strings.TrimPrefix(lock, d.prefix))
 		}
 	}
@@ -224,18 +242,18 @@ func (n *node) ownersOf(ctx context.Context, locks []string) []string {
 	return owners
 }
 
-// isShownBy reports whether a majority has the same owner and n is the first of its nodes.
-func (d *redDriver) isShownBy(n *node, owners []string) bool {
-	mine, same, first := owners[n.at], 0, -1
+// isShownBy reports whether a majority has the same owner and n is the last of its nodes before end.
+func (d *redDriver) isShownBy(n *node, owners []string, end int) bool {
+	mine, same, last := owners[n.at], 0, -1
 	for i, o := range owners {
 		if o == mine && o != "" {
 			same++
-			if first < 0 {
-				first = i
+			if i < end {
+				last = i
 			}
 		}
 	}
-	return same >= d.majority && first == n.at
+	return same >= d.majority && last == n.at
 }
 
 type position struct {

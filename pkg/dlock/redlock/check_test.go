@@ -1,6 +1,7 @@
 package redlock_test
 
 import (
+	"fmt"
 	"net"
 	"strings"
 	"testing"
@@ -89,6 +90,9 @@ func TestInspectPartial(t *testing.T) {
 	shows(dlock.PhaseHeld, 1)
 	check(t, s.direct[0].Del(t.Context(), "k").Err())
 	shows(dlock.PhaseHeld, 1)
+	value := s.stored(t, 1, "k") // a majority has the claim, and not the token: another round is under way
+	check(t, s.direct[1].Set(t.Context(), "k", strings.Replace(value, fmt.Sprint(" ", g.Token(), " "), " 0 ", 1), time.Minute).Err())
+	shows(dlock.PhaseQueued, 1)
 	check(t, s.direct[1].Del(t.Context(), "k").Err())
 	shows(dlock.PhaseQueued, 0)
 }

@@ -2,9 +2,12 @@ package redlock_test
 
 import (
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/ceyewan/genesis/internal/faultproxy"
+	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
 
@@ -60,4 +63,30 @@ func TestListAcrossPages(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A lock that reaches a node after that was scanned is listed all the same, and once.
+func TestListWhileALockReachesNodes(t *testing.T) {
+	t.Parallel()
+	s := start(t, 3)
+	c := s.locks(t, dlock.Config{DefaultTTL: time.Hour})
+	admin, err := c.Admin()
+	check(t, err)
+	g := acquire(t, c, "k")
+	testenv.Eventually(t, patience, "all nodes have it", func() bool { return s.isOnAll(t, "k") })
+	value := s.stored(t, 0, "k")
+	check(t, s.direct[0].Del(t.Context(), "k").Err())
+	var scans atomic.Int64
+	s.intercept(func(node int, cmd []string) faultproxy.Action {
+		if cmd[0] == "SCAN" && node == 1 && scans.Add(1) == 1 { // the first node was scanned
+			s.direct[0].Set(t.Context(), "k", value, time.Hour)
+		}
+		return faultproxy.Forward
+	})
+	keys, _, err := admin.ListPage(t.Context(), "", "", 10)
+	check(t, err)
+	if len(keys) != 1 || scans.Load() == 0 {
+		t.Errorf("listed %q", keys)
+	}
+	unlock(t, g)
 }
