@@ -96,7 +96,7 @@ func (d *redDriver) attempt(ctx context.Context, q *waitQueue, c *claim) (driver
 	case q.turn <- struct{}{}:
 		defer func() { <-q.turn }()
 	case <-ctx.Done():
-		return driver.State{}, ctx.Err()
+		return driver.State{}, d.cutOff(c, ctx.Err())
 	}
 	if blocked, recheck := d.isBlocked(q, c); blocked { // it was another's turn
 		return d.stay(ctx, q, c, sent, recheck)
@@ -111,6 +111,16 @@ func (d *redDriver) attempt(ctx context.Context, q *waitQueue, c *claim) (driver
 	}
 	defer out.rest() // after the claim is recorded as held, else late answers are taken back
 	return d.judge(q, c, sent, out)
+}
+
+// cutOff returns the error of a call whose context has ended before its turn came.
+func (d *redDriver) cutOff(c *claim, err error) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if c.tried || c.shown {
+		return err
+	}
+	return driver.Classify(err, driver.Transient) // nothing was sent
 }
 
 // tryRounds is how many rounds a claim that does not wait makes while no claim has the lock: other

@@ -2,6 +2,7 @@ package redlock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"testing"
@@ -114,5 +115,29 @@ func renewalsOf(t *testing.T, d *redDriver) map[string]lateRenewal {
 			}
 			return st
 		}},
+	}
+}
+
+// A call that is canceled before its turn comes has sent nothing, unless it did so before.
+func TestCutOffBeforeItsTurn(t *testing.T) {
+	for name, tt := range map[string]struct {
+		c    claim
+		want driver.Class
+	}{
+		"first":               {claim{}, driver.Transient},
+		"after a round":       {claim{tried: true}, driver.Ambiguous},
+		"after it was listed": {claim{shown: true}, driver.Ambiguous},
+	} {
+		d := threeNodes()
+		q := &waitQueue{key: "k", turn: make(chan struct{}, 1)}
+		q.turn <- struct{}{}
+		c := tt.c
+		c.key, c.id, c.phase, c.waits, c.until = "k", "id", driver.Queued, true, time.Now().Add(time.Hour)
+		q.waiting = []*claim{&c}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := d.attempt(ctx, q, &c); !errors.Is(err, context.Canceled) || driver.ClassOf(err) != tt.want {
+			t.Errorf("%s: %v, class %v", name, err, driver.ClassOf(err))
+		}
 	}
 }
