@@ -65,6 +65,7 @@ var loud = map[string]string{
 	"retrying":       "trying again: %s",
 	"skipped":        "skipped: %s",
 	"not-recorded":   "the run was not recorded: %s",
+	"unguarded":      "no guardian ends the command if dlock is stopped: %s",
 	"unconfirmed":    "the lock may stay until its TTL has passed: %s",
 }
 
