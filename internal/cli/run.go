@@ -256,7 +256,7 @@ func userName(getenv func(string) string) string {
 // and at most 256 bytes.
 func infoText(name string) string { return cut(safe(name), 64) }
 
-// environment is ours and what the command finds in addition. The password of the backend is not
+// environment is ours and what the command finds in addition. Our passwords are not
 // for it, nor is what an outer dlock run has set: of two variables with one name, many programs take
 // the first.
 func (r *run) environment() []string {
@@ -265,7 +265,10 @@ func (r *run) environment() []string {
 		"DLOCK_TOKEN":        strconv.FormatInt(r.guard.Token(), 10),
 		"DLOCK_BACKEND_NAME": r.Name,
 	}
-	return replaceVariables(os.Environ(), own, "DLOCK_PASSWORD", runtime.GOOS == "windows")
+	if u := withoutPassword(r.getenv("DLOCK_BACKEND")); u != "" {
+		own["DLOCK_BACKEND"] = u
+	}
+	return replaceVariables(os.Environ(), own, runtime.GOOS == "windows", "DLOCK_BACKEND", "DLOCK_PASSWORD", tokenEnv)
 }
 
 // linger keeps the lock for as long as --min-hold asks: by its lease, after this process has ended,
