@@ -184,6 +184,9 @@ func ParseURL(raw string) (*URL, error) {
 	}
 	u := &URL{Scheme: strings.ToLower(scheme)}
 	rest, query, _ := strings.Cut(rest, "?")
+	if u.Scheme != "file" && strings.Contains(query, "@") { // what comes before it may be a password
+		return nil, errors.New("user or password: a ? in it (write %3F; in a parameter, write @ as %40)")
+	}
 	var err error
 	if u.params, err = url.ParseQuery(query); err != nil {
 		return nil, errors.New("parameters: not of the form name=value&name=value, with % escapes")
