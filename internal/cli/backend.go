@@ -323,7 +323,7 @@ func openFiles(u *URL, _ clog.Logger) (*Backend, error) {
 func ambiguous(u *URL, path, key string) error {
 	name := filepath.Base(path)
 	escaped := pathpkg.Base(pathpkg.Clean(u.written))
-	if escaped == name || escaped != filelock.Name(key) {
+	if escaped == name || escaped != filelock.Name(key) || strings.Contains(name, "%") { // a % has no other spelling
 		return nil
 	}
 	_, err := os.Stat(path)

@@ -81,6 +81,19 @@ func TestBadURLs(t *testing.T) {
 	}
 }
 
+// The documented spelling of a % names a file that is missing.
+func TestPercentInFileName(t *testing.T) {
+	w := &app{getenv: func(string) string { return "" }}
+	dir := "file://" + urlPath(t.TempDir())
+	b, err := w.byURL("--backend", dir+"/50%25.lock", clog.Logger{})
+	if err != nil || b.OnlyKey != "50%" {
+		t.Errorf("%+v, %v", b, err)
+	}
+	if _, err := w.byURL("--backend", dir+"/order%3a1.lock", clog.Logger{}); err == nil {
+		t.Error("a name that a script may mean without escapes is not refused")
+	}
+}
+
 // The default does not depend on the environment: a crontab and a shell meet.
 func TestDefaultBackend(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
