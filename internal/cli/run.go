@@ -70,7 +70,8 @@ func (w *app) runCommand() *cobra.Command {
 has ended. It exits with the command's own code.
 
 Standard input, output and error are those of the command. Signals are passed on to
-it and to all its children, which are a process group of their own. The command
+it and to all its children, which are a process group of their own. A child that
+leaves the group, as with setsid, gets no signal, and is not ended. The command
 finds DLOCK_KEY, DLOCK_TOKEN (the fencing token: give it to what you write to, and
 let that refuse a smaller one) and DLOCK_BACKEND_NAME in its environment.
 
