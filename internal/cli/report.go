@@ -61,11 +61,11 @@ var loud = map[string]string{
 	"cut-short":      "the lock was lost before --min-hold had passed: %s",
 	"ending":         "ending the command: %s",
 	"not-killed":     "the command goes on, because it cannot be killed: %s",
+	"unguarded":      "no guardian ends the command if dlock is stopped: %s",
 	"renewal-failed": "the lock could not be renewed: %s",
 	"retrying":       "trying again: %s",
 	"skipped":        "skipped: %s",
 	"not-recorded":   "the run was not recorded: %s",
-	"unguarded":      "no guardian ends the command if dlock is stopped: %s",
 	"unconfirmed":    "the lock may stay until its TTL has passed: %s",
 }
 

@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -28,6 +29,8 @@ type run struct {
 	args  []string // the command and its arguments
 	shell string   // the command as a string for sh
 	path  string   // where the command is
+
+	refused error // why the arguments cannot be read
 
 	try, shared, quiet, asJSON bool
 
@@ -95,17 +98,34 @@ Exit codes other than the command's own:
   dlock run --shared data -- ./read.sh        # together with other readers
   dlock run --permits 3 gpu -- ./train.sh     # at most three at a time
   dlock run --backend redis://localhost --every 1h report -- ./report.sh  # on one host, once an hour`,
-		Args: r.parse,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			r.cmd = cmd
+			if err := r.parse(cmd, args); err != nil {
+				return r.refuse(err)
+			}
 			if cmd.Flags().Changed("help") {
 				return cmd.Help()
 			}
 			return r.do()
 		},
 	}
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		r.cmd = cmd
+		return r.refuse(err)
+	})
 	r.flags(cmd)
 	return cmd
+}
+
+// refuse reports wrong arguments. --json may stand after what could not be read.
+func (r *run) refuse(err error) error {
+	options := r.arguments
+	if end := slices.Index(options, "--"); end >= 0 {
+		options = options[:end]
+	}
+	r.asJSON = r.asJSON || slices.Contains(options, "--json")
+	r.refused = err
+	return r.do()
 }
 
 // do runs the command, and reports as JSON why it could not, if that is asked for.
@@ -133,6 +153,9 @@ func (r *run) withConflictCode(err error) error {
 }
 
 func (r *run) run() (err error) {
+	if r.refused != nil {
+		return usage(r.cmd, "%w", r.refused)
+	}
 	if err := r.check(); err != nil {
 		return usage(r.cmd, "%w", err)
 	}
@@ -160,6 +183,14 @@ func (r *run) run() (err error) {
 	}
 	r.linger(signals)
 	return r.finish(code)
+}
+
+// logger is the log of the lock client, as lines of JSON with --json.
+func (r *run) logger() clog.Logger {
+	if r.verbose && r.asJSON {
+		return r.debugLog("json")
+	}
+	return r.app.logger()
 }
 
 // leastPatience is how long connecting may take at least, even with --try.
