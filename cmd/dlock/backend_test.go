@@ -28,7 +28,7 @@ func TestPasswords(t *testing.T) {
 	if err := os.WriteFile(file, []byte(password+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	run := []string{"run", "k", "--", "sh", "-c", `tr "\0" " " < /proc/$PPID/cmdline; ps -ef || true`}
+	run := []string{"run", "k", "--", "sh", "-c", `tr "\0" " " < /proc/$PPID/cmdline; ps -ef || true; env | grep ^DLOCK_`}
 	for name, env := range map[string][]string{
 		"in the URL":         {"DLOCK_BACKEND=redis://:" + password + "@" + r.Addr()},
 		"in the environment": {"DLOCK_BACKEND=redis://" + r.Addr(), "DLOCK_PASSWORD=" + password},

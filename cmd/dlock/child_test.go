@@ -111,8 +111,15 @@ func (l *transcript) String() string {
 // wrap starts dlock run with a child of this kind.
 func wrap(t testing.TB, backend, mode, witness string, flags ...string) *wrapped {
 	t.Helper()
+	return wrapProgram(t, program, backend, mode, witness, flags...)
+}
+
+// wrapProgram is wrap with a file of the program.
+func wrapProgram(t testing.TB, file, backend, mode, witness string, flags ...string) *wrapped {
+	t.Helper()
 	args := append(append([]string{"run"}, flags...), "--", os.Args[0], witness)
 	w := &wrapped{Cmd: command(backend, args...)}
+	w.Path = file
 	w.Env = append(w.Env, childMode+"="+mode)
 	out, err := w.StdoutPipe()
 	if err != nil {

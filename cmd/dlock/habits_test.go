@@ -73,6 +73,12 @@ func TestRunReportsFailuresAsJSON(t *testing.T) {
 		{backend, []string{"--max-hold", "50ms", "--grace", "10ms", "free", "--", "sleep", "60"}, 76},
 		{backend, []string{"free", "--", "no-such-command"}, 127},
 		{"redis://127.0.0.1:1", []string{"--try", "k", "--", "true"}, 69},
+		{backend, []string{"-v", "--try", "k", "--", "true"}, 75},
+		{backend, []string{}, 64},
+		{backend, []string{"free"}, 64},
+		{backend, []string{"--ttl", "x", "free", "--", "true"}, 64},
+		{backend, []string{"free", "--no-such-flag", "--", "true"}, 64},
+		{backend, []string{"-c", "true", "free", "--", "true"}, 64},
 	} {
 		_, errs, code := dlock(t, tc.backend, append([]string{"run", "--json"}, tc.args...)...)
 		var last struct {
@@ -87,6 +93,24 @@ func TestRunReportsFailuresAsJSON(t *testing.T) {
 		}
 		if code != tc.code || last.Event != "failed" || last.Code != tc.code || last.Error == "" {
 			t.Errorf("%q: exit %d, and the last line is %q", tc.args, code, lines[len(lines)-1])
+		}
+	}
+}
+
+// --json counts also after a flag that cannot be read, and not as an argument of the command.
+func TestRunFindsJSONInWrongArguments(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		args []string
+		json bool
+	}{
+		{[]string{"--ttl", "x", "--json", "k", "--", "true"}, true},
+		{[]string{"k", "--ttl", "x", "--json", "--", "true"}, true},
+		{[]string{"--ttl", "x", "k", "--", "true", "--json"}, false},
+	} {
+		_, errs, code := dlock(t, files(t), append([]string{"run"}, tc.args...)...)
+		if code != 64 || strings.Contains(errs, `"event":"failed"`) != tc.json || !strings.Contains(errs, "ttl") {
+			t.Errorf("%q: exit %d, %s", tc.args, code, errs)
 		}
 	}
 }

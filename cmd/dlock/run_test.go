@@ -167,17 +167,7 @@ func TestRunUnheard(t *testing.T) {
 // lock.
 func TestRunBlocked(t *testing.T) {
 	t.Parallel()
-	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	if err := w.SetWriteDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
-		t.Fatal(err)
-	}
-	for err == nil { // until it is full
-		_, err = w.Write(make([]byte, 4096))
-	}
+	r, w := fullPipe(t)
 	backend, witness := files(t), filepath.Join(t.TempDir(), "w")
 	cmd := command(backend, "run", "--max-hold", "2s", "--grace", "300ms", "k", "--", os.Args[0], witness)
 	cmd.Env = append(cmd.Env, childMode+"=stubborn")
@@ -206,6 +196,54 @@ func TestRunBlocked(t *testing.T) {
 	said, _ := io.ReadAll(r)
 	_ = cmd.Wait()
 	if code := cmd.ProcessState.ExitCode(); code != 76 || !strings.Contains(string(said), "--max-hold") {
+		t.Errorf("exit %d, %q", code, bytes.Trim(said, "\x00"))
+	}
+}
+
+// fullPipe is a pipe that is not read until the test reads it.
+func fullPipe(t *testing.T) (r, w *os.File) {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.Close() })
+	if err := w.SetWriteDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	for err == nil {
+		_, err = w.Write(make([]byte, 4096))
+	}
+	return r, w
+}
+
+// Nor does it keep the command from starting after a wait that dlock reports.
+func TestRunBlockedWait(t *testing.T) {
+	t.Parallel()
+	backend, dir := files(t), t.TempDir()
+	holder := wrap(t, backend, "obedient", filepath.Join(dir, "holder"), "k")
+	holder.says(t, "ready")
+	r, w := fullPipe(t)
+	cmd := command(backend, "run", "k", "--", "echo", "ran")
+	cmd.Stderr = w
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	_ = w.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(3 * time.Second) // it reports the wait after one
+	_ = holder.Process.Signal(syscall.SIGTERM)
+	stuck := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
+	defer stuck.Stop()
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "ran\n" {
+		t.Errorf("the command says %q, %v", line, err)
+	}
+	said, _ := io.ReadAll(r)
+	_ = cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != 0 || !strings.Contains(string(said), "waiting for") {
 		t.Errorf("exit %d, %q", code, bytes.Trim(said, "\x00"))
 	}
 }

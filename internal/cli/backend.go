@@ -184,6 +184,9 @@ func ParseURL(raw string) (*URL, error) {
 	}
 	u := &URL{Scheme: strings.ToLower(scheme)}
 	rest, query, _ := strings.Cut(rest, "?")
+	if u.Scheme != "file" && strings.Contains(query, "@") { // what comes before it may be a password
+		return nil, errors.New("user or password: a ? in it (write %3F; in a parameter, write @ as %40)")
+	}
 	var err error
 	if u.params, err = url.ParseQuery(query); err != nil {
 		return nil, errors.New("parameters: not of the form name=value&name=value, with % escapes")
@@ -320,7 +323,7 @@ func openFiles(u *URL, _ clog.Logger) (*Backend, error) {
 func ambiguous(u *URL, path, key string) error {
 	name := filepath.Base(path)
 	escaped := pathpkg.Base(pathpkg.Clean(u.written))
-	if escaped == name || escaped != filelock.Name(key) {
+	if escaped == name || escaped != filelock.Name(key) || strings.Contains(name, "%") { // a % has no other spelling
 		return nil
 	}
 	_, err := os.Stat(path)

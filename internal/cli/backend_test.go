@@ -56,7 +56,10 @@ func TestBadURLs(t *testing.T) {
 		"redis://u:secret@a,,b":     "host 2: empty",
 		"redis://u:sec%ret@h":       "user or password",
 		"redis://u:sec/ret@h":       "user or password",
-		"redis://u:secret?x@h":      "host 1: its port is no number",
+		"redis://u:secret?x@h":      "user or password: a ?",
+		"redis://u:12?secret=x@h:1": "user or password: a ?",
+		"redis://u:s@e?n=secret@h":  "user or password: a ?",
+		"redis://u:secret":          "host 1: its port is no number",
 		"redis://u:secret@h:port":   "host 1: its port is no number",
 		"redis://u:secret@h/%zz":    "path:",
 		"redis://u:secret@h?%zz":    "parameters:",
@@ -75,6 +78,19 @@ func TestBadURLs(t *testing.T) {
 	}
 	if _, err := w.byURL("--backend", "redis://u:secret@h", clog.Logger{}); err == nil || strings.Contains(err.Error(), "secret") {
 		t.Errorf("a password in the arguments: %v", err)
+	}
+}
+
+// The documented spelling of a % names a file that is missing.
+func TestPercentInFileName(t *testing.T) {
+	w := &app{getenv: func(string) string { return "" }}
+	dir := "file://" + urlPath(t.TempDir())
+	b, err := w.byURL("--backend", dir+"/50%25.lock", clog.Logger{})
+	if err != nil || b.OnlyKey != "50%" {
+		t.Errorf("%+v, %v", b, err)
+	}
+	if _, err := w.byURL("--backend", dir+"/order%3a1.lock", clog.Logger{}); err == nil {
+		t.Error("a name that a script may mean without escapes is not refused")
 	}
 }
 

@@ -20,6 +20,8 @@ type app struct {
 	getenv         func(string) string
 	schemes        map[string]Scheme
 
+	arguments []string
+
 	backend, config string // flags of every command
 	verbose         bool
 }
@@ -33,6 +35,7 @@ func Main(args []string, schemes map[string]Scheme) int {
 	w := &app{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv, schemes: schemes}
 	root := w.root()
 	root.SetArgs(args)
+	w.arguments = args
 	return w.exitCode(root.ExecuteContext(context.Background()))
 }
 

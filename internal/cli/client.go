@@ -82,7 +82,11 @@ func (w *app) logger() clog.Logger {
 	if !w.verbose {
 		return clog.Logger{}
 	}
-	return clog.New(&clog.Config{Level: "debug", Format: "console", Output: w.stderr})
+	return w.debugLog("console")
+}
+
+func (w *app) debugLog(format string) clog.Logger {
+	return clog.New(&clog.Config{Level: "debug", Format: format, Output: w.stderr})
 }
 
 // admin is the Admin of a session.

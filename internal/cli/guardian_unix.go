@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -22,38 +23,87 @@ const guardianCommand = "__guardian"
 type guardian struct {
 	process *os.Process
 	pipe    *os.File
+	ended   chan struct{} // closed when the process has ended
 }
 
-// callGuardian starts a guardian of a process group. Without one we go on: it is
-// there for the worst case only.
-func callGuardian(group int) *guardian {
-	self, err := os.Executable()
-	if err != nil {
-		return nil
-	}
+// guardianTimeout is how long a guardian may take to read what it is sent, and to end. One that takes
+// longer is stopped.
+const guardianTimeout = time.Second
+
+// callGuardian starts a guardian of a process group.
+func callGuardian(group int) (*guardian, error) {
 	read, write, err := os.Pipe()
 	if err != nil {
-		return nil
+		return nil, err
 	}
 	defer func() { _ = read.Close() }()
-	p, err := os.StartProcess(self, []string{"dlock", guardianCommand, strconv.Itoa(group)}, &os.ProcAttr{
+	p, err := startSelf([]string{"dlock", guardianCommand, strconv.Itoa(group)}, &os.ProcAttr{
 		Dir:   "/",
 		Files: []*os.File{read, nil, nil},
 		Sys:   &syscall.SysProcAttr{Setsid: true}, // no signal of our terminal reaches it
 	})
 	if err != nil {
 		_ = write.Close()
-		return nil
+		return nil, err
 	}
-	return &guardian{p, write}
+	g := &guardian{p, write, make(chan struct{})}
+	go func() {
+		defer close(g.ended)
+		_, _ = p.Wait()
+	}()
+	return g, nil
 }
 
-// expect tells the guardian when to kill the command unless it hears from us again. It sends the
-// time as well as the duration, because either process may be stopped in between.
-func (g *guardian) expect(end time.Time) {
-	if g != nil {
-		_, _ = fmt.Fprintln(g.pipe, int64(time.Until(end)), end.UnixNano()) // the pipe holds thousands of these
+// startSelf starts this program, on Linux also if its file was removed since.
+func startSelf(args []string, attr *os.ProcAttr) (*os.Process, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
 	}
+	p, err := os.StartProcess(self, args, attr)
+	if err == nil || runtime.GOOS != "linux" {
+		return p, err
+	}
+	p, errProc := os.StartProcess("/proc/self/exe", args, attr)
+	if errProc != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// alive reports whether the guardian has not ended.
+func (g *guardian) alive() bool {
+	if g == nil {
+		return false
+	}
+	select {
+	case <-g.ended:
+		return false
+	default:
+		return true
+	}
+}
+
+// whenEnded is closed when the guardian has ended.
+func (g *guardian) whenEnded() <-chan struct{} { return g.ended }
+
+// expect tells the guardian when to kill the command unless it hears from us again. It sends the
+// time as well as the duration, because either process may be stopped in between. A guardian that does
+// not read is killed, so that another one takes its place.
+func (g *guardian) expect(end time.Time) {
+	if g == nil {
+		return
+	}
+	if err := g.send(int64(time.Until(end)), end.UnixNano()); err != nil {
+		_ = g.process.Kill()
+	}
+}
+
+// send writes a line. The pipe holds thousands of them.
+func (g *guardian) send(line ...any) error {
+	_ = g.pipe.SetWriteDeadline(time.Now().Add(guardianTimeout))
+	_, err := fmt.Fprintln(g.pipe, line...)
+	return err
 }
 
 // remaining reads what expect has written. The shorter of the two counts: a clock that was set in
@@ -67,14 +117,20 @@ func remaining(line string) (time.Duration, error) {
 	return min(left, time.Until(time.Unix(0, end))), nil
 }
 
-// dismiss tells the guardian that the command has ended. gone waits for its end.
+// dismiss tells the guardian that the command has ended. gone waits for its end, and kills it if it is stopped.
 func (g *guardian) dismiss() (gone func()) {
 	if g == nil {
 		return func() {}
 	}
-	_, _ = fmt.Fprintln(g.pipe, "done")
+	_ = g.send("done")
 	_ = g.pipe.Close()
-	return func() { _, _ = g.process.Wait() }
+	return func() {
+		select {
+		case <-g.ended:
+		case <-time.After(guardianTimeout):
+			_ = g.process.Kill()
+		}
+	}
 }
 
 // guard is what a guardian runs: it reads from in until it is dismissed.

@@ -11,7 +11,11 @@ const guardianCommand = "__guardian"
 // debugger has stopped does not end the command.
 type guardian struct{}
 
-func callGuardian(int) *guardian { return nil }
+func callGuardian(int) (*guardian, error) { return nil, nil }
+
+func (*guardian) alive() bool { return true }
+
+func (*guardian) whenEnded() <-chan struct{} { return nil }
 
 func (*guardian) expect(time.Time) {}
 

@@ -34,7 +34,7 @@ func (d *diagnosis) try(ctx context.Context) ([]dlock.Finding, error) {
 		p.key = d.diagnosisKey()
 		err := p.pair(ctx)
 		p.forget(ctx)
-		if isUsage(err) || (n == 0 && errors.Is(err, dlock.ErrLockHeldByOther)) {
+		if isUsage(err) || ((n == 0 || p.competes()) && errors.Is(err, dlock.ErrLockHeldByOther)) {
 			return nil, fmt.Errorf("trying a lock: %w", err)
 		}
 		if n == 0 && (err == nil || tooSlow(err)) {
@@ -46,6 +46,12 @@ func (d *diagnosis) try(ctx context.Context) ([]dlock.Finding, error) {
 	}
 	p.look(ctx)
 	return append(p.refused, p.findings()...), nil
+}
+
+// competes reports whether a key that is held is so by another process, which may use it as well. With leases, a
+// release that was not answered in time leaves it held.
+func (p *probe) competes() bool {
+	return !p.leased && (p.diagnosis.key != "" || p.OnlyKey != "")
 }
 
 // diagnosisKey is another one each time: a lock that could not be released in time is

@@ -39,8 +39,8 @@ type holder struct {
 // A reporter shows people, or programs, what happens to a run.
 type reporter struct {
 	key      string
-	out      io.Writer // for what a terminal shows while we wait
 	events   io.Writer
+	screen   io.Writer // whose width counts; nothing is written there, because that may block
 	asJSON   bool
 	quiet    bool
 	terminal bool
@@ -48,7 +48,7 @@ type reporter struct {
 }
 
 func newReporter(r *run) reporter {
-	rep := reporter{key: r.key, out: r.stderr, events: r.stderr, asJSON: r.asJSON, quiet: r.quiet, terminal: isTerminal(r.stderr), patience: time.Second}
+	rep := reporter{key: r.key, events: r.stderr, screen: r.stderr, asJSON: r.asJSON, quiet: r.quiet, terminal: isTerminal(r.stderr), patience: time.Second}
 	if rep.terminal {
 		rep.patience = 200 * time.Millisecond
 	}
@@ -61,6 +61,7 @@ var loud = map[string]string{
 	"cut-short":      "the lock was lost before --min-hold had passed: %s",
 	"ending":         "ending the command: %s",
 	"not-killed":     "the command goes on, because it cannot be killed: %s",
+	"unguarded":      "no guardian ends the command if dlock is stopped: %s",
 	"renewal-failed": "the lock could not be renewed: %s",
 	"retrying":       "trying again: %s",
 	"skipped":        "skipped: %s",
@@ -110,7 +111,7 @@ func (r *reporter) watch(ctx context.Context, s *session, key string) {
 		select {
 		case <-ctx.Done():
 			if shown && r.terminal && !r.asJSON {
-				fmt.Fprint(r.out, clearLine)
+				fmt.Fprint(r.events, clearLine)
 			}
 			return
 		case <-t.C:
@@ -147,10 +148,10 @@ func (r *reporter) waiting(claims []dlock.Claim, since time.Time) {
 	}
 	if r.terminal {
 		end += " [" + age(time.Since(since)) + "]"
-		fmt.Fprint(r.out, clearLine+waitLine(r.key, who, end, width(r.out)-1))
+		fmt.Fprint(r.events, clearLine+waitLine(r.key, who, end, width(r.screen)-1))
 		return
 	}
-	fmt.Fprintln(r.out, waitLine(r.key, who, end, math.MaxInt))
+	fmt.Fprintln(r.events, waitLine(r.key, who, end, math.MaxInt))
 }
 
 // waitLine says what is waited for, in so many columns: if they are few, without the purpose, and with the key and the

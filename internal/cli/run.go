@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -28,6 +29,8 @@ type run struct {
 	args  []string // the command and its arguments
 	shell string   // the command as a string for sh
 	path  string   // where the command is
+
+	refused error // why the arguments cannot be read
 
 	try, shared, quiet, asJSON bool
 
@@ -70,7 +73,8 @@ func (w *app) runCommand() *cobra.Command {
 has ended. It exits with the command's own code.
 
 Standard input, output and error are those of the command. Signals are passed on to
-it and to all its children, which are a process group of their own. The command
+it and to all its children, which are a process group of their own. A child that
+leaves the group, as with setsid, gets no signal, and is not ended. The command
 finds DLOCK_KEY, DLOCK_TOKEN (the fencing token: give it to what you write to, and
 let that refuse a smaller one) and DLOCK_BACKEND_NAME in its environment.
 
@@ -94,17 +98,34 @@ Exit codes other than the command's own:
   dlock run --shared data -- ./read.sh        # together with other readers
   dlock run --permits 3 gpu -- ./train.sh     # at most three at a time
   dlock run --backend redis://localhost --every 1h report -- ./report.sh  # on one host, once an hour`,
-		Args: r.parse,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			r.cmd = cmd
+			if err := r.parse(cmd, args); err != nil {
+				return r.refuse(err)
+			}
 			if cmd.Flags().Changed("help") {
 				return cmd.Help()
 			}
 			return r.do()
 		},
 	}
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		r.cmd = cmd
+		return r.refuse(err)
+	})
 	r.flags(cmd)
 	return cmd
+}
+
+// refuse reports wrong arguments. --json may stand after what could not be read.
+func (r *run) refuse(err error) error {
+	options := r.arguments
+	if end := slices.Index(options, "--"); end >= 0 {
+		options = options[:end]
+	}
+	r.asJSON = r.asJSON || slices.Contains(options, "--json")
+	r.refused = err
+	return r.do()
 }
 
 // do runs the command, and reports as JSON why it could not, if that is asked for.
@@ -132,6 +153,9 @@ func (r *run) withConflictCode(err error) error {
 }
 
 func (r *run) run() (err error) {
+	if r.refused != nil {
+		return usage(r.cmd, "%w", r.refused)
+	}
 	if err := r.check(); err != nil {
 		return usage(r.cmd, "%w", err)
 	}
@@ -159,6 +183,14 @@ func (r *run) run() (err error) {
 	}
 	r.linger(signals)
 	return r.finish(code)
+}
+
+// logger is the log of the lock client, as lines of JSON with --json.
+func (r *run) logger() clog.Logger {
+	if r.verbose && r.asJSON {
+		return r.debugLog("json")
+	}
+	return r.app.logger()
 }
 
 // leastPatience is how long connecting may take at least, even with --try.
@@ -256,7 +288,7 @@ func userName(getenv func(string) string) string {
 // and at most 256 bytes.
 func infoText(name string) string { return cut(safe(name), 64) }
 
-// environment is ours and what the command finds in addition. The password of the backend is not
+// environment is ours and what the command finds in addition. Our passwords are not
 // for it, nor is what an outer dlock run has set: of two variables with one name, many programs take
 // the first.
 func (r *run) environment() []string {
@@ -265,7 +297,10 @@ func (r *run) environment() []string {
 		"DLOCK_TOKEN":        strconv.FormatInt(r.guard.Token(), 10),
 		"DLOCK_BACKEND_NAME": r.Name,
 	}
-	return replaceVariables(os.Environ(), own, "DLOCK_PASSWORD", runtime.GOOS == "windows")
+	if u := withoutPassword(r.getenv("DLOCK_BACKEND")); u != "" {
+		own["DLOCK_BACKEND"] = u
+	}
+	return replaceVariables(os.Environ(), own, runtime.GOOS == "windows", "DLOCK_BACKEND", "DLOCK_PASSWORD", tokenEnv)
 }
 
 // linger keeps the lock for as long as --min-hold asks: by its lease, after this process has ended,

@@ -16,7 +16,7 @@ func listen() chan os.Signal {
 			signal.Notify(c, s)
 		}
 	}
-	if !signal.Ignored(syscall.SIGPIPE) { // what nobody reads must not end us, and the command with us
+	if !signal.Ignored(syscall.SIGPIPE) { // a closed pipe must not end us, and the command with us
 		signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	}
 	return c

@@ -14,8 +14,12 @@ import (
 // A supervisor sees to it that the command does not outlive the lock.
 type supervisor struct {
 	*run
-	child    *child
-	guardian *guardian
+	child *child
+
+	guarded   bool // the command has a guardian
+	guardian  *guardian
+	called    time.Time       // when the guardian was started, or could not be
+	unguarded <-chan struct{} // closed when the guardian has ended
 
 	validUntil time.Time // when the command must have ended if nothing is renewed; zero: never
 	killAt     time.Time // zero: nothing is wrong
@@ -53,6 +57,8 @@ func (r *run) supervise(signals <-chan os.Signal) (int, error) {
 			s.end(fmt.Errorf("the command ran longer than --max-hold %v", r.maxHold), time.Now().Add(r.grace))
 		case err := <-r.unrenewed:
 			s.renewalFailed(err)
+		case <-s.unguarded:
+			s.unguarded = nil // look starts another one
 		case <-s.child.stopped:
 			s.child.suspend()
 			continue // a lock that was lost meanwhile is found by the timer
@@ -82,10 +88,30 @@ func (s *supervisor) start() (err error) {
 	if err != nil {
 		return exitWith(ExitCannotRun, "%s: %w", s.args[0], err)
 	}
-	if !isFile && s.onLost == "kill" {
-		s.guardian = callGuardian(s.child.pid)
-	}
+	s.guarded = !isFile && s.onLost == "kill"
 	return nil
+}
+
+// guardianPause is how long after one guardian the next is started at the earliest.
+const guardianPause = time.Second
+
+// keepGuardian starts a guardian, and another one if that has ended. Without one we go on, and try again: it is there
+// for the worst case only.
+func (s *supervisor) keepGuardian() {
+	if !s.guarded || s.guardian.alive() || time.Since(s.called) < guardianPause {
+		return
+	}
+	news := s.called.IsZero() || s.guardian != nil
+	s.called = time.Now()
+	s.guardian.dismiss()
+	g, err := callGuardian(s.child.pid)
+	switch {
+	case err == nil:
+		s.guardian, s.unguarded = g, g.whenEnded()
+	case news:
+		s.guardian = nil
+		s.reporter.event(event{What: "unguarded", Error: err.Error()})
+	}
 }
 
 // endOthers ends the children that a command has left which was to end: the lock must not pass on before they are gone.
@@ -131,6 +157,7 @@ func (s *supervisor) look() time.Duration {
 			s.unrenewed = nil
 		}
 		s.validUntil = now.Add(left)
+		s.keepGuardian()
 		s.guardian.expect(s.validUntil)
 	}
 	if lease && s.onLost == "kill" && left <= s.grace && s.killAt.IsZero() {

@@ -35,7 +35,6 @@ type ui struct {
 
 const (
 	defaultListen = "127.0.0.1:7077"
-	tokenEnv      = "DLOCK_UI_TOKEN"
 	shutdownTime  = 5 * time.Second
 )
 

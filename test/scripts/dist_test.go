@@ -71,6 +71,29 @@ func TestDistKeepsForeignFiles(t *testing.T) {
 	}
 }
 
+// A directory that an archive of an earlier call was unpacked into is not of that call.
+func TestDistKeepsUnpackedArchive(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	const archive, sum = "dlock_1_linux_amd64.tar.gz", "0123456789abcdef"
+	unpacked := filepath.Join(dir, "dlock_1_linux_amd64")
+	err := errors.Join(
+		os.WriteFile(filepath.Join(dir, archive), []byte("precious\n"), 0o600),
+		os.WriteFile(filepath.Join(dir, "SHA256SUMS"), []byte(sum+"  "+archive+"\n"), 0o600),
+		os.Mkdir(unpacked, 0o700),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.CommandContext(t.Context(), dist(t), "--out", dir, "--tags", "filesonly", "freebsd/arm64").CombinedOutput()
+	if err == nil || !strings.Contains(string(out), unpacked+" is not of an earlier call") {
+		t.Errorf("%v, %s", err, out)
+	}
+	if _, err := os.Stat(filepath.Join(dir, archive)); err != nil {
+		t.Error(err)
+	}
+}
+
 // A directory is relative to where the script is called, and gets new files in place of those of an earlier call.
 // If the image cannot be built, the script fails, and the files of the earlier call stay.
 func TestDistTwice(t *testing.T) {

@@ -9,8 +9,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
+
+	"github.com/ceyewan/genesis/internal/testenv"
 )
 
 // leftovers runs a shell command under scripts/leftovers.
@@ -35,6 +40,46 @@ func leftovers(t *testing.T, command string) (code int, out string) {
 		t.Fatal(err)
 	}
 	return cmd.ProcessState.ExitCode(), string(text)
+}
+
+// A signal ends the command and what it has started, not the script alone.
+func TestLeftoversForwardsSignals(t *testing.T) {
+	t.Parallel()
+	for signal, code := range map[syscall.Signal]int{syscall.SIGINT: 130, syscall.SIGTERM: 143, syscall.SIGHUP: 129} {
+		dir := t.TempDir()
+		ready := filepath.Join(dir, "ready")
+		cmd := exec.CommandContext(t.Context(), filepath.Join("..", "..", "scripts", "leftovers"), "sh", "-c",
+			`sleep 1238 & echo $! > "$0.new"; mv "$0.new" "$0"; sleep 1239`, ready)
+		cmd.Env = append(os.Environ(), "TMPDIR="+dir)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		var text []byte
+		testenv.Eventually(t, time.Minute, "the command runs", func() (ok bool) {
+			var err error
+			text, err = os.ReadFile(ready)
+			return err == nil
+		})
+		pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGKILL) })
+		_ = cmd.Process.Signal(signal)
+		_ = cmd.Wait()
+		if got := cmd.ProcessState.ExitCode(); got != code {
+			t.Errorf("%v: %v, want exit %d", signal, cmd.ProcessState, code)
+		}
+		testenv.Eventually(t, time.Minute, "the process has ended", func() bool { return ended(t, pid) })
+	}
+}
+
+// ended reports whether a process has ended. Its parent may not have waited for it yet.
+func ended(t *testing.T, pid int) bool {
+	t.Helper()
+	stat, _ := exec.CommandContext(t.Context(), "ps", "-o", "stat=", "-p", strconv.Itoa(pid)).Output()
+	state := strings.TrimSpace(string(stat))
+	return state == "" || strings.HasPrefix(state, "Z")
 }
 
 func TestLeftoversAreNamed(t *testing.T) {
@@ -63,10 +108,8 @@ func TestLeftoversAreNamed(t *testing.T) {
 				t.Errorf("exit %d and %q, want %d and %s", code, out, c.code, c.out)
 			}
 			if pid := regexp.MustCompile(`process (\d+)`).FindStringSubmatch(out); pid != nil {
-				// Its parent may not have waited for it yet.
-				stat, _ := exec.CommandContext(t.Context(), "ps", "-o", "stat=", "-p", pid[1]).Output()
-				if state := strings.TrimSpace(string(stat)); state != "" && !strings.HasPrefix(state, "Z") {
-					t.Errorf("process %s was not ended: %s", pid[1], state)
+				if n, err := strconv.Atoi(pid[1]); err != nil || !ended(t, n) {
+					t.Errorf("process %s was not ended: %v", pid[1], err)
 				}
 			}
 		})

@@ -165,7 +165,7 @@ func TestFilesCannotBeEvicted(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Close()
-	g, err := files.TryAcquire(t.Context(), "k", dlock.WithInfo(dlock.Info{Owner: "ann", PID: 4711}))
+	g, err := files.TryAcquire(t.Context(), "k", dlock.WithInfo(dlock.Info{Owner: "ann", Host: "web-1", PID: 4711}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,7 @@ var (
 	BaseOf    = baseOf
 	KeyOf     = keyOf
 	GuardName = guardName
+	IsListed  = isListed
 )
 
 // Text returns the content of a lock file with this time and token.

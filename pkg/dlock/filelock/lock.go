@@ -144,7 +144,8 @@ func (a *attempt) alone(ctx context.Context) (outcome, error) {
 // whether it is locked. If the guard is not available, the first answer counts.
 func (a *attempt) surely(ctx context.Context) (bool, error) {
 	guard, err := a.dir.guard(ctx, a.queue.base, a.tries)
-	if errors.Is(err, errGuarded) {
+	var unusable *guardError // as in a directory where only the file may be written
+	if errors.Is(err, errGuarded) || errors.As(err, &unusable) {
 		return false, nil
 	}
 	if err != nil {

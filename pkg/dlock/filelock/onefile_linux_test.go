@@ -55,6 +55,16 @@ func TestNewFileSharesAFileWithFlock(t *testing.T) {
 	}
 }
 
+// A lock that is held is so although its guard cannot be used, as in a directory where only the file may be written.
+func TestNewFileHeldWithoutGuard(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(mkdir(t, 0o700), "k.lock")
+	file(t, oneFile(t, path), try("k"), driver.Held)
+	_ = os.Remove(filepath.Join(filepath.Dir(path), filelock.GuardName("k")))
+	must(os.Mkdir(filepath.Join(filepath.Dir(path), filelock.GuardName("k")), 0o700))
+	file(t, oneFile(t, path), try("k"), driver.Gone)
+}
+
 // A Store of one file has one key.
 func TestNewFileHasOneKey(t *testing.T) {
 	t.Parallel()

@@ -161,6 +161,22 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+// A directory that is a link is refused with the name of the directory that it leads to.
+func TestLinkedDirIsNamed(t *testing.T) {
+	t.Parallel()
+	dir := mkdir(t, 0o700)
+	link := dir + ".link"
+	must(os.Symlink(filepath.Base(dir), link))
+	for _, store := range []*filelock.Store{filelock.New(link), filelock.NewFile(filepath.Join(link, "k.lock"))} {
+		d := open(t, store, driver.Options{})
+		_, err := d.Acquire(ctx, try("k"))
+		if !errors.Is(err, filelock.ErrInsecureDir) || !strings.HasSuffix(err.Error(), " symbolic link to "+dir) {
+			t.Errorf("%v", err)
+		}
+		_ = d.Close()
+	}
+}
+
 // A file that another user has planted under the name of a lock is not touched.
 func TestPlantedFiles(t *testing.T) {
 	t.Parallel()

@@ -4,8 +4,10 @@ package filelock
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -29,9 +31,21 @@ const openFlags = unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
 func openDir(path string) (int, error) {
 	fd, err := retry(func() (int, error) { return unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|openFlags, 0) })
 	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.EMLINK) {
-		err = ErrInsecureDir // a symbolic link, or a file
+		err = insecureLink(path)
 	}
 	return fd, failed("open", path, err)
+}
+
+// insecureLink is the error of a directory that is a symbolic link, or a file. It names the directory that a link leads to.
+func insecureLink(path string) error {
+	if _, err := os.Readlink(path); err != nil {
+		return ErrInsecureDir //nolint:nilerr // it is no link
+	}
+	target, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return ErrInsecureDir //nolint:nilerr // it leads nowhere
+	}
+	return fmt.Errorf("%w: it is a symbolic link to %s", ErrInsecureDir, target)
 }
 
 // reopenDir opens a directory once more, to read it from the beginning.

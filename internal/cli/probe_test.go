@@ -1,0 +1,38 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"testing"
+
+	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/filelock"
+)
+
+// A script that takes the only lock while doctor tries it does not make the file unsafe.
+func TestDoctorOfAUsedFile(t *testing.T) {
+	t.Parallel()
+	store := filelock.NewFile(filepath.Join(t.TempDir(), "locks", "k.lock"))
+	open := func() *dlock.Client {
+		c, err := dlock.New(&dlock.Config{}, dlock.WithBackend(store), dlock.WithAdmin())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
+	script, tries := open(), 0
+	b := &Backend{Name: "file", OnlyKey: "k", Opener: store}
+	b.Forget = func(ctx context.Context, key string) error { // after each try
+		if tries++; tries == 3 {
+			_, err := script.TryAcquire(ctx, key)
+			return err
+		}
+		return nil
+	}
+	d := &diagnosis{session: &session{Backend: b, client: open()}, ttl: defaultRunTTL}
+	if findings, err := d.try(t.Context()); !errors.Is(err, dlock.ErrLockHeldByOther) || tries != 4 {
+		t.Errorf("after %d tries: %v, %v", tries, findings, err)
+	}
+}
