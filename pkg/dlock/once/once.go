@@ -22,6 +22,9 @@
 // clocks differ by less than the interval minus the hold. If they differ by more, the job still does not run twice; but after
 // a process has died, one time may be skipped.
 //
+// While a job runs, its lease is extended every ten seconds, or every third of WithLease if that is shorter: if the lock was taken
+// away, the context of the job ends by then. The last extension is at its end.
+//
 // A job that takes longer than the hold keeps the key until it has ended, so it does not overlap with itself. If its
 // process dies, the key is free after the rest of the hold, or of WithLease if that is later. A process that was
 // paused for longer than its lease may still work when the next run begins: its context has ended by then, and fencing

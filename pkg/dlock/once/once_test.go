@@ -250,6 +250,7 @@ func TestLostWhileItRuns(t *testing.T) {
 		if at := <-nextBegan; !at.After(ended) {
 			t.Errorf("the next run began %v before the context ended", ended.Sub(at))
 		}
+		synctest.Wait() // until it is recorded
 		runs, err := j.Runs(t.Context())
 		check(t, err)
 		if len(runs) != 3 || runs[1].OK || !strings.Contains(runs[1].Error, "ownership") {
