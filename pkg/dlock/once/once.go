@@ -30,8 +30,6 @@
 // paused for longer than its lease may still work when the next run begins: its context has ended by then, and fencing
 // keeps its writes out; see docs/fencing.md.
 //
-// The key of a run that took more than half of its hold stays locked for at least six seconds after the run.
-//
 // The promise is that of the backend: see the table in README.md. On Redis, a failover can lose the key of the job. On
 // etcd, a change of the leader restarts leases, so that the next run may come later; and leases last for whole seconds and
 // end up to half a second late, so an interval should be ten seconds or more.

@@ -101,7 +101,9 @@ func TestHold(t *testing.T) {
 		"failed":         {takes: time.Second, fails: errFailed, due: 53 * time.Second},
 		"failed, retry":  {opts: []once.Option{once.WithRetry()}, takes: time.Second, fails: errFailed},
 		"ok, with retry": {opts: []once.Option{once.WithRetry()}, takes: time.Second, due: 53 * time.Second},
-		"long":           {takes: 53 * time.Second, due: 6 * time.Second}, // the shortest lease that is left
+		"long":           {takes: 53 * time.Second, due: time.Second},
+		"nearly":         {takes: 54*time.Second - 15*time.Millisecond, due: 15 * time.Millisecond},
+		"nearer":         {takes: 54*time.Second - 8*time.Millisecond, due: 16 * time.Millisecond}, // the shortest TTL is 10 ms
 		"longer":         {takes: time.Hour},
 		"own hold":       {opts: []once.Option{once.WithHold(20 * time.Second)}, takes: time.Second, due: 19 * time.Second},
 		"long lease":     {opts: []once.Option{once.WithLease(10 * time.Minute)}, takes: time.Second, due: 53 * time.Second},
@@ -116,7 +118,7 @@ func TestHold(t *testing.T) {
 				if !ran || !errors.Is(err, c.fails) {
 					t.Fatalf("it ran: %v, %v", ran, err)
 				}
-				if got := due(t, store, j); got != c.due {
+				if got := due(t, store, j); got < c.due || got > c.due+time.Millisecond {
 					t.Errorf("due again after %v, not %v", got, c.due)
 				}
 				runs, err := j.Runs(t.Context())
@@ -125,6 +127,22 @@ func TestHold(t *testing.T) {
 					t.Errorf("%d runs are recorded", len(runs))
 				}
 			})
+		})
+	}
+}
+
+// A job that runs at every multiple of a short interval runs at each of them, although it takes half of the interval.
+func TestShortInterval(t *testing.T) {
+	for _, every := range []time.Duration{time.Second, 10 * time.Second, 30 * time.Second} {
+		inBubble(t, every.String(), func(t *testing.T) {
+			j := job(t, client(t, memlock.New()), every)
+			for n := range 10 {
+				began := time.Now()
+				if ran, err := do(t, j, every/2, nil); !ran || err != nil {
+					t.Errorf("time %d: %v, %v", n, ran, err)
+				}
+				time.Sleep(every - time.Since(began))
+			}
 		})
 	}
 }

@@ -95,8 +95,19 @@ const endTimeout = 3 * time.Second
 func (r *running) confirm(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 	defer cancel()
-	_ = r.guard.Extend(ctx, max(r.lease, r.left()))
+	_ = r.extend(ctx, max(r.lease, r.left()))
 	return r.guard.Err()
+}
+
+// extend is Extend, with the shortest TTL that the backend can keep, or less than twice that, if ttl is shorter.
+func (r *running) extend(ctx context.Context, ttl time.Duration) error {
+	for {
+		err := r.guard.Extend(ctx, ttl)
+		if !errors.Is(err, dlock.ErrInvalidTTL) || ttl >= r.hold {
+			return err
+		}
+		ttl = min(2*ttl, r.hold) // which the backend has accepted
+	}
 }
 
 // finish leaves the key locked for the rest of the hold, or releases it.
@@ -108,10 +119,13 @@ func (r *running) finish(ctx context.Context, failed, lost error) error {
 		return r.guard.Unlock(ctx)
 	}
 	if lost == nil && left < r.lease { // the next run is due when the hold has passed, not when the longer lease has
-		// Not less than twice the time for the answer: otherwise a late one would look like a loss.
-		_ = r.guard.Extend(ctx, max(left, min(2*endTimeout, r.lease)))
+		_ = r.extend(ctx, left)
 	}
-	if err := r.guard.Leave(); err != nil {
+	err := r.guard.Leave()
+	if lost == nil && errors.Is(err, dlock.ErrOwnershipLost) {
+		return nil // after the job: an answer came later than the short lease allows
+	}
+	if err != nil {
 		return fmt.Errorf("once: while the job ran: %w", err)
 	}
 	return nil
