@@ -180,6 +180,31 @@ func TestSkipOrWait(t *testing.T) {
 	})
 }
 
+// A waiter whose heartbeat was not answered cannot rely on the whole hold: the heartbeat may still arrive. It asks for the key again,
+// with a claim of its own, and runs.
+func TestLostHeartbeat(t *testing.T) {
+	for _, wait := range []time.Duration{2 * time.Hour, 59*time.Minute + time.Second} { // the second ends shortly after the key is free
+		inBubble(t, wait.String(), func(t *testing.T) {
+			store := memlock.New()
+			faults := faultdriver.New(store, 1)
+			_, err := do(t, job(t, client(t, store), time.Hour), 0, nil)
+			check(t, err)
+			began := time.Now()
+			go func() {
+				time.Sleep(59*time.Minute - 2*time.Second)
+				faults.Add(faultdriver.Rule{Op: faultdriver.Renew, Fault: faultdriver.LoseRequest, Times: 1})
+			}()
+			ran, err := do(t, job(t, client(t, faults), time.Hour, once.WithWait(wait)), time.Minute, nil)
+			if !ran || err != nil {
+				t.Errorf("after %v: %v, %v", time.Since(began), ran, err)
+			}
+			if faults.Injected(faultdriver.LoseRequest) != 1 {
+				t.Error("no heartbeat was lost")
+			}
+		})
+	}
+}
+
 // A process that waited, and dies in the run, leaves the key locked for the whole hold, not for a waiter's lease.
 func TestCrashAfterWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
