@@ -372,6 +372,20 @@ func TestDefaultLoggerOfACall(t *testing.T) {
 	o.wantLogged(t, `level=ERROR msg="ownership lost"`)
 }
 
+// Without a logger, slog.Default as it is when something is logged counts, not as it was when the Client was created. All
+// warnings are logged.
+func TestDefaultLoggerChanges(t *testing.T) {
+	store := memlock.New()
+	c := client(t, store, dlock.Config{})
+	o := logDefault(t)
+	acquire(t, client(t, store, dlock.Config{}), "k", dlock.WithPermits(5))
+	waiting, cancel := context.WithCancel(ctx)
+	got := async(func() error { _, err := c.Acquire(waiting, "k", dlock.WithPermits(3)); return err })
+	o.wantLogged(t, `level=WARN msg="the number of permits differs from the holder's"`)
+	cancel()
+	wantErr(t, <-got, context.Canceled)
+}
+
 // LockLogLevel moves the two lines of each lock to another level, and no others.
 func TestLockLogLevel(t *testing.T) {
 	for level, want := range map[string]string{"": "INFO", "info": "INFO", "debug": "DEBUG"} {
