@@ -184,6 +184,22 @@ func TestLostByDeletion(t *testing.T) {
 	})
 }
 
+// The same with --every, whose lease is that of the interval.
+func TestEveryLostByDeletion(t *testing.T) {
+	t.Parallel()
+	onLeases(t, func(t *testing.T, l *lease) {
+		h := wrap(t, l.backend, "obedient", filepath.Join(t.TempDir(), "w"), "--every", "1h", "--ttl", "3s", "--grace", "500ms", "k")
+		h.says(t, "ready")
+		l.remove(t, "k")
+		if code := h.ends(t); code != 76 || !strings.Contains(h.stderr.String(), "ownership of the lock was lost") {
+			t.Errorf("exit %d, %s", code, h.stderr.String())
+		}
+		if last := seen(t, l.backend, "k").LastRun; last == nil || last.OK {
+			t.Errorf("the last run is %+v", last)
+		}
+	})
+}
+
 // busy is what a machine may add to a bound: if it has too much to do, so much that only a
 // command that is not ended comes later.
 var busy = testenv.UnderStress(30*time.Second, 100*time.Millisecond)

@@ -22,7 +22,11 @@ func (c *Client) unlock() {
 // call may have acquired the key of one of them.
 func (c *Client) unlockCall() {
 	reports, ended := c.runEffects()
-	c.reporter.put(reports)
+	if c.unobserved() { // the call delivers nothing
+		c.reporter.add(reports)
+	} else {
+		c.reporter.put(reports)
+	}
 	if ended != nil {
 		<-ended
 	}

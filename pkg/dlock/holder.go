@@ -70,7 +70,7 @@ func (c *Client) addHolder(ctx context.Context, err error, s *lockSettings) erro
 // holder's span, and for a waiter for a permit, to log a limit that differs.
 func (c *Client) findHolderLater(ctx context.Context, key string, s *lockSettings) {
 	traced := c.tracer != nil && s.info.Trace != ""
-	if !traced && (s.mode != driver.Permit || c.warnsOnly) {
+	if !traced && (s.mode != driver.Permit || c.quiet) {
 		return
 	}
 	if !traced && !c.shouldFindHolder(permitKey{key, s.limit}) {

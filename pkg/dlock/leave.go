@@ -14,7 +14,7 @@ import (
 //
 // The lock must be acquired WithoutRenewal, on a backend with leases; otherwise the error is ErrUnsupported, and
 // nothing changes. ErrOwnershipLost means that the lock ended before Leave; whatever the backend still stores
-// of it is left to its lease.
+// of it is left to its lease. A key that Lock has locked needs no Unlock afterwards.
 //
 // How long the key stays locked is what the backend has confirmed last. A lock that was waited for has only the
 // rest of a waiter's lease, three seconds at most, until Extend has returned. An Extend in progress returns
@@ -42,9 +42,9 @@ func (c *Client) leave(g *Guard) (time.Duration, error) {
 	if g.holds() && cl.expired(now) {
 		c.lose(cl, lossUnlocked, "it was left after its lease")
 	}
+	holds := g.holds()
 	switch {
-	case !g.holds():
-		return 0, c.leaveLost(g)
+	case !holds:
 	case !c.caps.Lease:
 		return 0, fmt.Errorf("%w: %s has no leases, so the key would stay locked; use Unlock", ErrUnsupported, c.caps.Name)
 	case !cl.noRenew:
@@ -52,6 +52,9 @@ func (c *Client) leave(g *Guard) (time.Duration, error) {
 	}
 	if h := c.keyed[cl.key]; h != nil && h.guard == g {
 		delete(c.keyed, cl.key)
+	}
+	if !holds {
+		return 0, c.leaveLost(g)
 	}
 	left := cl.remaining(now) + cl.marginOf(cl.lease)
 	c.finish(cl, nil)

@@ -139,6 +139,30 @@ func TestLeaveOfAKeyedLock(t *testing.T) {
 	})
 }
 
+// A keyed lock that is left after its loss needs no Unlock: the key can be locked again. A lock that cannot be left still
+// belongs to its key.
+func TestLeaveOfALostKeyedLock(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		c := client(t, memlock.New(), dlock.Config{})
+		if err := c.Lock(ctx, "k", dlock.WithTTL(time.Minute), dlock.WithoutRenewal()); err != nil {
+			t.Fatal(err)
+		}
+		g, _ := c.Held("k")
+		elapse(2 * time.Minute)
+		if err := g.Leave(); !errors.Is(err, dlock.ErrOwnershipLost) {
+			t.Errorf("leaving it: %v", err)
+		}
+		if err := c.Lock(ctx, "k"); err != nil {
+			t.Fatal(err)
+		}
+		g, _ = c.Held("k")
+		if err := g.Leave(); !errors.Is(err, dlock.ErrUnsupported) {
+			t.Errorf("leaving a renewed lock: %v", err)
+		}
+		unlockKey(t, c, "k")
+	})
+}
+
 // The push of a grant that is repeated after Leave does not release the lock.
 func TestLatePushAfterLeave(t *testing.T) {
 	virtual(t, func(t *testing.T) {

@@ -340,6 +340,52 @@ func TestDefaultLogger(t *testing.T) {
 	}
 }
 
+// logDefault makes slog.Default write to an observatory.
+func logDefault(t *testing.T) *observatory {
+	t.Helper()
+	o, before := &observatory{}, slog.Default()
+	slog.SetDefault(slog.New(slog.NewTextHandler(o, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	t.Cleanup(func() { slog.SetDefault(before) })
+	return o
+}
+
+// wantLogged waits for a line of the default logger.
+func (o *observatory) wantLogged(t *testing.T, line string) {
+	t.Helper()
+	eventually(t, line, func() bool {
+		return strings.Contains(strings.Join(o.lines(), "\n"), line+" namespace=dlock component=dlock key=k")
+	})
+}
+
+// A loss that a call finds is logged without a logger, too.
+func TestDefaultLoggerOfACall(t *testing.T) {
+	o := logDefault(t)
+	c := client(t, &scripted{
+		Opener: memlock.New(),
+		release: func(context.Context, driver.Driver, driver.Ref) (driver.State, error) {
+			return driver.State{Phase: driver.Gone}, nil // it was evicted
+		},
+	}, dlock.Config{})
+	if err := acquire(t, c, "k").Unlock(ctx); !errors.Is(err, dlock.ErrOwnershipLost) {
+		t.Error(err)
+	}
+	o.wantLogged(t, `level=ERROR msg="ownership lost"`)
+}
+
+// Without a logger, slog.Default as it is when something is logged counts, not as it was when the Client was created. All
+// warnings are logged.
+func TestDefaultLoggerChanges(t *testing.T) {
+	store := memlock.New()
+	c := client(t, store, dlock.Config{})
+	o := logDefault(t)
+	acquire(t, client(t, store, dlock.Config{}), "k", dlock.WithPermits(5))
+	waiting, cancel := context.WithCancel(ctx)
+	got := async(func() error { _, err := c.Acquire(waiting, "k", dlock.WithPermits(3)); return err })
+	o.wantLogged(t, `level=WARN msg="the number of permits differs from the holder's"`)
+	cancel()
+	wantErr(t, <-got, context.Canceled)
+}
+
 // LockLogLevel moves the two lines of each lock to another level, and no others.
 func TestLockLogLevel(t *testing.T) {
 	for level, want := range map[string]string{"": "INFO", "info": "INFO", "debug": "DEBUG"} {

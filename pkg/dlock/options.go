@@ -27,7 +27,7 @@ type EtcdConnector interface{ EtcdLocks() driver.Opener }
 type RedlockConnector interface{ RedlockLocks() driver.Opener }
 
 // WithLogger sets the logger of the Client. Without it, the Client logs warnings and errors to
-// slog.Default. The zero Logger discards everything. A logger that blocks or panics does not
+// slog.Default, as it is at that time. The zero Logger discards everything. A logger that blocks or panics does not
 // affect the locks.
 func WithLogger(l clog.Logger) Option {
 	return func(o *options) { o.log, o.hasLog = l, true }
@@ -128,22 +128,32 @@ func collect(opts []Option) (*options, error) {
 		opt(o)
 	}
 	if !o.hasLog {
-		o.log = clog.FromSlog(slog.New(warnings{slog.Default().Handler()}))
+		o.log = clog.FromSlog(slog.New(defaultWarnings{func(h slog.Handler) slog.Handler { return h }}))
 	}
 	return o, nil
 }
 
-// warnings drops everything below a warning.
-type warnings struct{ slog.Handler }
-
-func (w warnings) Enabled(ctx context.Context, level slog.Level) bool {
-	return level >= slog.LevelWarn && w.Handler.Enabled(ctx, level)
+// defaultWarnings passes warnings and errors on to slog.Default as it is at that time: a program may set it after it has
+// created its clients. with adds attributes and groups.
+type defaultWarnings struct {
+	with func(slog.Handler) slog.Handler
 }
 
-func (w warnings) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return warnings{w.Handler.WithAttrs(attrs)}
+func (w defaultWarnings) Enabled(ctx context.Context, level slog.Level) bool {
+	return level >= slog.LevelWarn && slog.Default().Enabled(ctx, level)
 }
-func (w warnings) WithGroup(name string) slog.Handler { return warnings{w.Handler.WithGroup(name)} }
+
+func (w defaultWarnings) Handle(ctx context.Context, r slog.Record) error {
+	return w.with(slog.Default().Handler()).Handle(ctx, r)
+}
+
+func (w defaultWarnings) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return defaultWarnings{func(h slog.Handler) slog.Handler { return w.with(h).WithAttrs(attrs) }}
+}
+
+func (w defaultWarnings) WithGroup(name string) slog.Handler {
+	return defaultWarnings{func(h slog.Handler) slog.Handler { return w.with(h).WithGroup(name) }}
+}
 
 // open opens the one offer that matches the config.
 func (o *options) open(cfg *Config, r *reporter) (driver.Driver, error) {

@@ -3,7 +3,6 @@ package etcdlock
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"sync"
 	"time"
@@ -225,13 +224,9 @@ func (b *batcher) send() {
 	})
 }
 
-// commit sends a batch. A client whose parts were replaced may panic.
+// commit sends a batch.
 func (b *batcher) commit(ctx context.Context, x *batch) (resp *clientv3.TxnResponse, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("the etcd client panicked: %v", p)
-		}
-	}()
+	defer recoverPanic(&err)
 	return b.kv.Txn(ctx).Then(x.ops()...).Else(x.bare()...).Commit()
 }
 

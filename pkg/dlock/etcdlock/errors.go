@@ -143,3 +143,11 @@ func unsent(err error) error {
 	}
 	return driver.Classify(fmt.Errorf("%w: no lease for the claim: %w", driver.ErrUnavailable, timeUp(err)), driver.Transient)
 }
+
+// recoverPanic turns a panic in a goroutine of the driver, which no caller could recover, into an error: a client whose parts
+// were replaced may panic.
+func recoverPanic(err *error) {
+	if p := recover(); p != nil {
+		*err = fmt.Errorf("the etcd client panicked: %v", p)
+	}
+}

@@ -183,17 +183,20 @@ func (r *renewal) read(ctx context.Context, visits []*visit) {
 		turn <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-turn }()
-			r.readBatch(ctx, batch, ops)
+			if err := r.readBatch(ctx, batch, ops); err != nil {
+				r.fail(err)
+			}
 		})
 	}
 	wg.Wait()
 }
 
-func (r *renewal) readBatch(ctx context.Context, batch []*visit, ops []clientv3.Op) {
+// readBatch returns why no claim of a batch was read. A claim that needs another look fails alone.
+func (r *renewal) readBatch(ctx context.Context, batch []*visit, ops []clientv3.Op) (err error) {
+	defer recoverPanic(&err)
 	resp, err := r.driver.client.Txn(ctx).Then(ops...).Commit()
 	if err != nil {
-		r.fail(classify(err))
-		return
+		return classify(err)
 	}
 	answers := resp.Responses
 	for _, v := range batch {
@@ -205,6 +208,7 @@ func (r *renewal) readBatch(ctx context.Context, batch []*visit, ops []clientv3.
 		}
 		answers = answers[n:]
 	}
+	return nil
 }
 
 // take reads the answer for one claim, and looks again if the answer is not enough.

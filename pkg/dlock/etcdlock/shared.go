@@ -29,7 +29,7 @@ func (s *shared[T]) do(ctx context.Context, d *etcdDriver, timeout time.Duration
 		d.work.Go(func() {
 			cctx, cancel := context.WithTimeout(d.ctx, timeout)
 			defer cancel()
-			t.value, t.err = call(cctx)
+			t.value, t.err = callSafely(cctx, call)
 			s.mu.Lock()
 			s.under = nil
 			s.mu.Unlock()
@@ -44,4 +44,9 @@ func (s *shared[T]) do(ctx context.Context, d *etcdDriver, timeout time.Duration
 		var none T
 		return none, ctx.Err()
 	}
+}
+
+func callSafely[T any](ctx context.Context, call func(context.Context) (T, error)) (value T, err error) {
+	defer recoverPanic(&err)
+	return call(ctx)
 }

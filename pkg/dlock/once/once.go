@@ -22,12 +22,13 @@
 // clocks differ by less than the interval minus the hold. If they differ by more, the job still does not run twice; but after
 // a process has died, one time may be skipped.
 //
+// While a job runs, its lease is extended every ten seconds, or every third of WithLease if that is shorter: if the lock was taken
+// away, the context of the job ends by then. The last extension is at its end.
+//
 // A job that takes longer than the hold keeps the key until it has ended, so it does not overlap with itself. If its
 // process dies, the key is free after the rest of the hold, or of WithLease if that is later. A process that was
 // paused for longer than its lease may still work when the next run begins: its context has ended by then, and fencing
 // keeps its writes out; see docs/fencing.md.
-//
-// The key of a run that took more than half of its hold stays locked for at least six seconds after the run.
 //
 // The promise is that of the backend: see the table in README.md. On Redis, a failover can lose the key of the job. On
 // etcd, a change of the leader restarts leases, so that the next run may come later; and leases last for whole seconds and
@@ -109,36 +110,54 @@ func (j *Job) Do(ctx context.Context, fn func(ctx context.Context) error) (ran b
 	if ctx == nil || fn == nil {
 		return false, fmt.Errorf("%w: once: the context or the function is nil", dlock.ErrInvalidConfig)
 	}
-	asked := time.Now()
-	guard, err := j.locks.Acquire(ctx, j.key, j.options()...)
+	r, err := j.acquire(ctx)
 	if errors.Is(err, dlock.ErrLockHeldByOther) {
 		return false, nil
 	}
 	if err != nil {
 		return false, err
 	}
-	begun, err := j.begin(ctx, guard, asked)
-	if err == nil && ctx.Err() != nil { // it ended when the lock was granted
-		err = fmt.Errorf("once: %q: %w: %w", j.key, ctx.Err(), context.Cause(ctx))
-	}
-	if err != nil {
-		return false, errors.Join(err, guard.Unlock(ctx))
-	}
-	r := &running{Job: j, guard: guard, begun: begun}
 	return true, r.run(ctx, fn)
 }
 
-func (j *Job) options() []dlock.LockOption {
+// acquire locks the key for a run. If a heartbeat of the waiter was not answered and may still arrive, it asks again with a new
+// claim, as long as the wait lasts, and once more without waiting.
+func (j *Job) acquire(ctx context.Context) (*running, error) {
+	started := time.Now()
+	for wait := j.wait; ; wait = max(j.wait-time.Since(started), 0) {
+		asked := time.Now()
+		guard, err := j.locks.Acquire(ctx, j.key, j.options(wait)...)
+		if err != nil {
+			return nil, err
+		}
+		begun, err := j.begin(ctx, guard, asked, wait > 0)
+		if err == nil && ctx.Err() != nil { // it ended when the lock was granted
+			err = fmt.Errorf("once: %q: %w: %w", j.key, ctx.Err(), context.Cause(ctx))
+		}
+		if err == nil {
+			return &running{Job: j, guard: guard, begun: begun}, nil
+		}
+		failed := guard.Unlock(ctx)
+		if !errors.Is(err, errShortLease) || wait == 0 {
+			return nil, errors.Join(err, failed)
+		}
+	}
+}
+
+func (j *Job) options(wait time.Duration) []dlock.LockOption {
 	ttl := j.hold
-	if j.wait > 0 { // on etcd, a waiter that has died stays for its TTL; begin extends it to the hold
+	if wait > 0 { // on etcd, a waiter that has died stays for its TTL; begin extends it to the hold
 		ttl = min(j.lease, j.hold)
 	}
-	opts := []dlock.LockOption{dlock.WithTTL(ttl), dlock.WithoutRenewal(), dlock.WithWait(j.wait)}
+	opts := []dlock.LockOption{dlock.WithTTL(ttl), dlock.WithoutRenewal(), dlock.WithWait(wait)}
 	if j.info != (dlock.Info{}) {
 		opts = append(opts, dlock.WithInfo(j.info))
 	}
 	return opts
 }
+
+// errShortLease: the whole hold was answered in time, but the lease may end earlier.
+var errShortLease = fmt.Errorf("%w: an earlier call was not answered and may still shorten the lease", dlock.ErrUnavailable)
 
 // maxTries is how often begin asks for the whole hold.
 const maxTries = 5
@@ -146,14 +165,13 @@ const maxTries = 5
 // begin returns the time from which the hold counts at the earliest. If that is long ago, it makes the hold count from now: a
 // process that was paused after its grant would otherwise begin shortly before the next run. A lock that was waited for has
 // only a waiter's lease.
-func (j *Job) begin(ctx context.Context, guard *dlock.Guard, asked time.Time) (time.Time, error) {
+func (j *Job) begin(ctx context.Context, guard *dlock.Guard, asked time.Time, waited bool) (time.Time, error) {
 	if guard.Remaining() == math.MaxInt64 {
 		return time.Time{}, fmt.Errorf("%w: once: the backend has no leases, so %q cannot stay locked after the run; use Redis or etcd", dlock.ErrUnsupported, j.key)
 	}
-	fresh := func() bool { // the lease also counts the time for which the machine was suspended
-		return time.Since(asked) < j.hold/20 && guard.Remaining() > j.hold*4/5
-	}
-	if j.wait == 0 && fresh() {
+	inTime := func() bool { return time.Since(asked) < j.hold/20 }
+	fresh := func() bool { return inTime() && guard.Remaining() > j.hold*4/5 } // it also counts the time for which the machine was suspended
+	if !waited && fresh() {
 		return asked, nil
 	}
 	for range maxTries {
@@ -164,6 +182,9 @@ func (j *Job) begin(ctx context.Context, guard *dlock.Guard, asked time.Time) (t
 		if fresh() {
 			return asked, nil
 		}
+	}
+	if inTime() {
+		return time.Time{}, fmt.Errorf("once: %q: %w", j.key, errShortLease)
 	}
 	return time.Time{}, fmt.Errorf("%w: once: the hold of %q, %v, is too short: the backend takes longer than a twentieth of it to answer", dlock.ErrUnavailable, j.key, j.hold)
 }

@@ -101,7 +101,9 @@ func TestHold(t *testing.T) {
 		"failed":         {takes: time.Second, fails: errFailed, due: 53 * time.Second},
 		"failed, retry":  {opts: []once.Option{once.WithRetry()}, takes: time.Second, fails: errFailed},
 		"ok, with retry": {opts: []once.Option{once.WithRetry()}, takes: time.Second, due: 53 * time.Second},
-		"long":           {takes: 53 * time.Second, due: 6 * time.Second}, // the shortest lease that is left
+		"long":           {takes: 53 * time.Second, due: time.Second},
+		"nearly":         {takes: 54*time.Second - 15*time.Millisecond, due: 15 * time.Millisecond},
+		"nearer":         {takes: 54*time.Second - 8*time.Millisecond, due: 16 * time.Millisecond}, // the shortest TTL is 10 ms
 		"longer":         {takes: time.Hour},
 		"own hold":       {opts: []once.Option{once.WithHold(20 * time.Second)}, takes: time.Second, due: 19 * time.Second},
 		"long lease":     {opts: []once.Option{once.WithLease(10 * time.Minute)}, takes: time.Second, due: 53 * time.Second},
@@ -116,7 +118,7 @@ func TestHold(t *testing.T) {
 				if !ran || !errors.Is(err, c.fails) {
 					t.Fatalf("it ran: %v, %v", ran, err)
 				}
-				if got := due(t, store, j); got != c.due {
+				if got := due(t, store, j); got < c.due || got > c.due+time.Millisecond {
 					t.Errorf("due again after %v, not %v", got, c.due)
 				}
 				runs, err := j.Runs(t.Context())
@@ -125,6 +127,22 @@ func TestHold(t *testing.T) {
 					t.Errorf("%d runs are recorded", len(runs))
 				}
 			})
+		})
+	}
+}
+
+// A job that runs at every multiple of a short interval runs at each of them, although it takes half of the interval.
+func TestShortInterval(t *testing.T) {
+	for _, every := range []time.Duration{time.Second, 10 * time.Second, 30 * time.Second} {
+		inBubble(t, every.String(), func(t *testing.T) {
+			j := job(t, client(t, memlock.New()), every)
+			for n := range 10 {
+				began := time.Now()
+				if ran, err := do(t, j, every/2, nil); !ran || err != nil {
+					t.Errorf("time %d: %v, %v", n, ran, err)
+				}
+				time.Sleep(every - time.Since(began))
+			}
 		})
 	}
 }
@@ -160,6 +178,31 @@ func TestSkipOrWait(t *testing.T) {
 			t.Errorf("the context ended: %v, %v", ran, err)
 		}
 	})
+}
+
+// A waiter whose heartbeat was not answered cannot rely on the whole hold: the heartbeat may still arrive. It asks for the key again,
+// with a claim of its own, and runs.
+func TestLostHeartbeat(t *testing.T) {
+	for _, wait := range []time.Duration{2 * time.Hour, 59*time.Minute + time.Second} { // the second ends shortly after the key is free
+		inBubble(t, wait.String(), func(t *testing.T) {
+			store := memlock.New()
+			faults := faultdriver.New(store, 1)
+			_, err := do(t, job(t, client(t, store), time.Hour), 0, nil)
+			check(t, err)
+			began := time.Now()
+			go func() {
+				time.Sleep(59*time.Minute - 2*time.Second)
+				faults.Add(faultdriver.Rule{Op: faultdriver.Renew, Fault: faultdriver.LoseRequest, Times: 1})
+			}()
+			ran, err := do(t, job(t, client(t, faults), time.Hour, once.WithWait(wait)), time.Minute, nil)
+			if !ran || err != nil {
+				t.Errorf("after %v: %v, %v", time.Since(began), ran, err)
+			}
+			if faults.Injected(faultdriver.LoseRequest) != 1 {
+				t.Error("no heartbeat was lost")
+			}
+		})
+	}
 }
 
 // A process that waited, and dies in the run, leaves the key locked for the whole hold, not for a waiter's lease.
@@ -250,6 +293,7 @@ func TestLostWhileItRuns(t *testing.T) {
 		if at := <-nextBegan; !at.After(ended) {
 			t.Errorf("the next run began %v before the context ended", ended.Sub(at))
 		}
+		synctest.Wait() // until it is recorded
 		runs, err := j.Runs(t.Context())
 		check(t, err)
 		if len(runs) != 3 || runs[1].OK || !strings.Contains(runs[1].Error, "ownership") {

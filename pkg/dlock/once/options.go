@@ -24,7 +24,8 @@ type settings struct {
 func WithHold(least time.Duration) Option { return func(s *settings) { s.hold = least } }
 
 // WithLease sets how long the key outlives a process that dies in a run that takes longer than the hold. The default is
-// 30 s, or the hold if that is shorter.
+// 30 s, or the hold if that is shorter. A third of it, and at most ten seconds, is the time in which a run finds that its lock was
+// taken away.
 func WithLease(ttl time.Duration) Option { return func(s *settings) { s.lease = ttl } }
 
 // WithWait makes Do wait until the job is due, at most this long and at most until its context ends. The default is to

@@ -1,6 +1,7 @@
 package once
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -65,8 +66,6 @@ func (r *running) record(ctx context.Context, took time.Duration, failed error) 
 	result := Run{Took: took, OK: failed == nil}
 	if failed != nil {
 		result.Error = oneLine(failed.Error())
-	} else if err := r.guard.Err(); err != nil {
-		result.OK, result.Error = false, oneLine(err.Error())
 	}
 	retention := r.retention
 	if failed != nil && r.retries { // there may be many of them in one interval
@@ -108,7 +107,8 @@ func truncate(text string, n int) string {
 	return text[:n] + dots
 }
 
-// Last returns the newest run that has ended and whose record is still kept, and false if there is none. The Client must
+// Last returns the newest run that has ended and whose record is still kept, and false if there is none. A run that lost its
+// lock is older than one that began later, although it may have ended later. The Client must
 // be created with dlock.WithAdmin; otherwise the error is dlock.ErrUnsupported. A run whose process died has no record: the
 // key itself shows it, as long as it is locked.
 func (j *Job) Last(ctx context.Context) (Run, bool, error) {
@@ -139,14 +139,25 @@ func RunsOf(ctx context.Context, admin *dlock.Admin, key string) ([]Run, error) 
 		return nil, err
 	}
 	now := time.Now()
-	slices.SortStableFunc(claims, func(a, b dlock.Claim) int { return int(min(max(b.Token-a.Token, -1), 1)) })
+	slices.SortStableFunc(claims, func(a, b dlock.Claim) int { return cmp.Compare(a.Token, b.Token) })
 	var runs []Run
 	for i := range claims {
 		if run, ok := runOf(&claims[i], now); ok {
-			runs = append(runs, run)
+			runs = slices.Insert(runs, placeOf(&run, runs), run)
 		}
 	}
 	return runs, nil
+}
+
+// placeOf returns the place of a run that ended after all others: it is behind those that began after it had lost its lock. Runs
+// that did not overlap may seem to, because Took is rounded.
+func placeOf(run *Run, newest []Run) int {
+	for i := range newest {
+		if newest[i].Began().Sub(run.Began()) <= time.Second {
+			return i
+		}
+	}
+	return len(newest)
 }
 
 // runOf reads a record. Other locks on the same key are none.

@@ -14,10 +14,11 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/redislock"
 )
 
-// A panickingHook panics in the goroutine that submits a claim.
+// A panickingHook panics in the goroutine that sends a script.
 type panickingHook struct {
 	redis.Hook
-	on atomic.Bool // for the next claim
+	at scriptKind
+	on atomic.Bool // for the next one
 }
 
 func (h *panickingHook) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -43,7 +44,7 @@ func (h *panickingHook) see(cmd redis.Cmder) {
 	for _, arg := range cmd.Args() {
 		words = append(words, fmt.Sprint(arg))
 	}
-	if kindOf(words) == acquiring && h.on.CompareAndSwap(true, false) {
+	if kindOf(words) == h.at && h.on.CompareAndSwap(true, false) {
 		panic("hook")
 	}
 }
@@ -60,7 +61,7 @@ func panicsKeepNoPlace(t *testing.T, opts []redislock.Option) {
 	t.Helper()
 	rdb := redis.NewClient(&redis.Options{Addr: testenv.Redis(t).Addr(), ContextTimeoutEnabled: true})
 	t.Cleanup(func() { _ = rdb.Close() })
-	hook := &panickingHook{}
+	hook := &panickingHook{at: acquiring}
 	rdb.AddHook(hook)
 	c, err := dlock.New(&dlock.Config{DefaultTTL: 20 * time.Second}, dlock.WithBackend(redislock.New(rdb, opts...)))
 	if err != nil {
@@ -97,4 +98,29 @@ func panicsKeepNoPlace(t *testing.T, opts []redislock.Option) {
 	if err := g.Unlock(ctx); err != nil {
 		t.Error(err)
 	}
+}
+
+// A renewal has no caller who could recover. It is repeated.
+func TestPanicOfAHookInARenewal(t *testing.T) {
+	t.Parallel()
+	rdb := redis.NewClient(&redis.Options{Addr: testenv.Redis(t).Addr(), ContextTimeoutEnabled: true})
+	t.Cleanup(func() { _ = rdb.Close() })
+	hook := &panickingHook{at: renewingHeld}
+	rdb.AddHook(hook)
+	c, err := dlock.New(&dlock.Config{DefaultTTL: time.Minute}, dlock.WithBackend(redislock.New(rdb)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	g, err := c.Acquire(ctx, "k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	hook.on.Store(true)
+	if err := g.Extend(ctx, 2*time.Minute); err != nil || hook.on.Load() {
+		t.Errorf("extending it: %v; the hook has not panicked: %v", err, hook.on.Load())
+	}
+	unlock(t, g)
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"sync"
@@ -180,6 +181,11 @@ func (d *redisDriver) nodeOf(ctx context.Context, lock string) string {
 // run renews the batches of one master, one pipeline at a time. Claims that turn out not to be held
 // are looked up in their queues.
 func (r *renewal) run(ctx context.Context, p *pipeliner, batches []*batch) {
+	defer func() {
+		if reason := recover(); reason != nil { // of a hook of the client, which no caller could recover
+			r.fail(fmt.Errorf("redislock: a hook of the client panicked: %v", reason))
+		}
+	}()
 	for len(batches) > 0 && ctx.Err() == nil {
 		n := min(len(batches), maxPipeline)
 		rest := r.send(ctx, p, batches[:n])

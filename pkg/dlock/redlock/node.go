@@ -3,6 +3,7 @@ package redlock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"sync"
 	"time"
@@ -87,7 +88,13 @@ func (n *node) visit(t *trip, cmd *redisnode.Command, echo string) answer {
 }
 
 // run makes one call. If the server does not know the script, run sends the full script.
-func (n *node) run(ctx context.Context, cmd *redisnode.Command, echo string) answer {
+func (n *node) run(ctx context.Context, cmd *redisnode.Command, echo string) (a answer) {
+	defer func() {
+		if reason := recover(); reason != nil { // of a hook of the client, which no caller could recover
+			a = answer{node: n, err: fmt.Errorf("redlock: a hook of the client panicked: %v", reason)}
+			n.health.record(false)
+		}
+	}()
 	err := n.client.Process(ctx, cmd)
 	if redisnode.IsNoScript(err) {
 		cmd = cmd.Whole(ctx)
@@ -96,7 +103,7 @@ func (n *node) run(ctx context.Context, cmd *redisnode.Command, echo string) ans
 	if errors.Is(err, context.DeadlineExceeded) && cmd.Withdraw() {
 		err = n.explainer.Explain(n.client, err)
 	}
-	a := n.judge(cmd, err, echo)
+	a = n.judge(cmd, err, echo)
 	n.health.record(a.err == nil || (driver.ClassOf(a.err) != driver.Ambiguous && !errors.Is(a.err, driver.ErrUnavailable)))
 	return a
 }

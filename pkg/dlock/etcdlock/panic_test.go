@@ -1,0 +1,46 @@
+package etcdlock_test
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/dlock"
+)
+
+// An interceptor of the client panics in goroutines of a renewal, where no caller could recover. The renewal is repeated.
+func TestPanicOfTheClient(t *testing.T) {
+	t.Parallel()
+	var at atomic.Value // the call that panics next
+	at.Store("")
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints: []string{testenv.Etcd(t).Endpoint()}, Logger: zap.NewNop(),
+		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(
+			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, next grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+				if name := method[strings.LastIndex(method, "/")+1:]; at.CompareAndSwap(name, "") {
+					panic(name)
+				}
+				return next(ctx, method, req, reply, cc, opts...)
+			})},
+	})
+	check(t, err)
+	t.Cleanup(func() { _ = client.Close() })
+	c := locksOn(t, client, dlock.Config{DefaultTTL: time.Minute})
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	g := acquire(t, c, "k")
+	for i, call := range []string{"Txn", "LeaseGrant"} {
+		at.Store(call)
+		if err := g.Extend(ctx, time.Duration(i+2)*time.Minute); err != nil || at.Load() != "" {
+			t.Errorf("extending it: %v; not called: %v", err, at.Load())
+		}
+	}
+	unlock(t, g)
+}
