@@ -119,7 +119,7 @@ func (r *reporter) watch(ctx context.Context, s *session, key string) {
 		if ctx.Err() != nil {
 			continue
 		}
-		r.waiting(claims, since)
+		r.waiting(claims, since, s.knowsWaiters())
 		shown = true
 		if !r.terminal || r.asJSON {
 			<-ctx.Done()
@@ -131,12 +131,16 @@ func (r *reporter) watch(ctx context.Context, s *session, key string) {
 
 const clearLine = "\r\x1b[K"
 
-func (r *reporter) waiting(claims []dlock.Claim, since time.Time) {
+// waiting shows the wait. Without knowsWaiters, nothing is said of how many are ahead.
+func (r *reporter) waiting(claims []dlock.Claim, since time.Time, knowsWaiters bool) {
 	who, ahead := inTheWay(claims)
 	if r.asJSON {
 		e := event{What: "waiting", Waiting: &since}
 		if who != nil {
-			e.Holder, e.Ahead = &holder{who.Info, who.Age.Seconds()}, &ahead
+			e.Holder = &holder{who.Info, who.Age.Seconds()}
+		}
+		if who != nil && knowsWaiters {
+			e.Ahead = &ahead
 		}
 		r.event(e)
 		return

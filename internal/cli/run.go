@@ -213,6 +213,9 @@ func (r *run) nameHolder(err error) {
 			e.Holder = &c
 		}
 	}
+	if !r.knowsWaiters() {
+		e.Waiters = -1
+	}
 }
 
 func (r *run) options() []dlock.LockOption {
@@ -242,14 +245,14 @@ func (r *run) info() dlock.Info {
 	return dlock.Info{Owner: infoText(userName(r.getenv)), Purpose: infoText(filepath.Base(r.args[0]))}
 }
 
-// userName is who runs the command, for those who wait.
+// userName is who runs the command, for those who wait. cron and containers may not say who that is.
 func userName(getenv func(string) string) string {
 	for _, name := range []string{"USER", "LOGNAME", "USERNAME"} {
 		if u := getenv(name); u != "" && len(u) < 100 {
 			return u
 		}
 	}
-	return "uid-" + strconv.Itoa(os.Getuid())
+	return operator()
 }
 
 // infoText is the name of a user or a file, which may be any bytes, as a lock can store it: printable,

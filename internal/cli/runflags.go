@@ -45,7 +45,7 @@ func (r *run) flags(cmd *cobra.Command) {
 	f.Var(newDuration(&r.ttl, defaultRunTTL), "ttl", "how long the lock outlives this process, at least three times --grace; files need none")
 	f.BoolVarP(&r.shared, "shared", "s", false, "hold together with others that do the same; those that do not wait for all of them")
 	f.IntVar(&r.permits, "permits", 0, "at most `N` hold at a time; all must say the same N")
-	f.Var(newDuration(&r.minHold, 0), "min-hold", "keep the lock for at least this long, so that a short job runs once though clocks differ")
+	f.Var(newDuration(&r.minHold, 0), "min-hold", "keep the lock for at least this long, so that a short job runs once though clocks differ: by its lease, after dlock has ended; for files, which have none, dlock waits")
 	f.Var(newDuration(&r.maxHold, 0), "max-hold", "end the command after this long, and exit 76")
 	f.Var(newDuration(&r.every, 0), "every", "run at most once per this interval, on any host; otherwise skip and exit 0, or wait with --wait")
 	f.BoolVar(&r.retry, "retry", false, "with --every: a command that failed may run again at once")
