@@ -19,18 +19,19 @@ type app struct {
 	stdout, stderr *os.File
 	getenv         func(string) string
 	schemes        map[string]Scheme
+	send           MetricSender // nil: nowhere
 
 	backend, config string // flags of every command
 	verbose         bool
 }
 
 // Main runs the command with these arguments and returns its exit code. schemes
-// are the backends that it can reach in addition to files.
-func Main(args []string, schemes map[string]Scheme) int {
+// are the backends that it can reach in addition to files; send may be nil.
+func Main(args []string, schemes map[string]Scheme, send MetricSender) int {
 	if len(args) > 0 && args[0] == guardianCommand {
 		return guard(os.Stdin, args[1:])
 	}
-	w := &app{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv, schemes: schemes}
+	w := &app{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv, schemes: schemes, send: send}
 	root := w.root()
 	root.SetArgs(args)
 	return w.exitCode(root.ExecuteContext(context.Background()))

@@ -65,6 +65,7 @@ var loud = map[string]string{
 	"retrying":       "trying again: %s",
 	"skipped":        "skipped: %s",
 	"not-recorded":   "the run was not recorded: %s",
+	"metrics-failed": "the metrics were not written: %s",
 	"unconfirmed":    "the lock may stay until its TTL has passed: %s",
 }
 

@@ -31,6 +31,8 @@ type run struct {
 
 	try, shared, quiet, asJSON bool
 
+	textfile string // where metrics go
+
 	permits  int
 	conflict int       // the exit code if the lock is taken
 	giveUp   time.Time // until when to connect and to wait, if that is limited
@@ -49,6 +51,10 @@ type run struct {
 	taken    time.Time
 	toldLoss bool // that the lock was lost is reported
 	ranOut   bool // the lock was lost, but the command had ended before
+
+	isLost      bool // before the command had ended
+	skipped     bool // it was not due
+	commandCode *int // of the command, if it has run
 
 	unrenewed <-chan error // why renewals fail
 	failing   <-chan error // why other calls fail
@@ -82,6 +88,9 @@ With --every, the command runs at most once per interval, on any of several host
 others skip, say so, and exit 0. It needs a backend with leases. dlock show KEY shows
 the last run.
 
+Metrics of the run are written to --metrics-textfile, and sent over HTTP to the OpenTelemetry
+collector that OTEL_EXPORTER_OTLP_ENDPOINT names.
+
 Exit codes other than the command's own:
   64   wrong arguments              75   another client has the lock
   69   the backend fails            76   the lock was lost, and the command ended
@@ -113,7 +122,9 @@ func (r *run) do() error {
 	events := newUnblockedWriter(r.stderr)
 	defer events.flush()
 	r.reporter.events = events
+	began := time.Now()
 	err := r.withConflictCode(r.run())
+	r.publish(began, codeOf(err))
 	var e *exit
 	if !r.asJSON || !errors.As(err, &e) || e.err == nil {
 		return err
@@ -317,6 +328,7 @@ func (r *run) finish(code int) error {
 // another process may have done the same work.
 func (r *run) conclude(code int, err error) error {
 	lost := errors.Is(err, dlock.ErrOwnershipLost)
+	r.isLost = r.isLost || (lost && !r.ranOut)
 	switch {
 	case lost && r.ranOut:
 		r.reporter.event(event{What: "cut-short", Error: err.Error()})

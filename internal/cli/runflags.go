@@ -52,6 +52,7 @@ func (r *run) flags(cmd *cobra.Command) {
 	f.Var(newDuration(&r.grace, defaultGrace), "grace", "from TERM to KILL; a third of --ttl if that is less")
 	f.StringVar(&r.onLost, "on-lost", "kill", "what to do with the command if the lock is lost: kill or warn")
 	_ = cmd.RegisterFlagCompletionFunc("on-lost", cobra.FixedCompletions([]cobra.Completion{"kill", "warn"}, cobra.ShellCompDirectiveNoFileComp))
+	f.StringVar(&r.textfile, "metrics-textfile", "", "write metrics of the run to this `FILE.prom`, for the textfile collector of node_exporter")
 	f.BoolVarP(&r.quiet, "quiet", "q", false, "say nothing but errors")
 	f.BoolVar(&r.asJSON, "json", false, "write what happens to standard error as lines of JSON")
 }
@@ -59,7 +60,7 @@ func (r *run) flags(cmd *cobra.Command) {
 // check refuses what cannot be meant, before anything is done.
 func (r *run) check() error {
 	changed := r.cmd.Flags().Changed
-	if err := r.checkEvery(); err != nil {
+	if err := errors.Join(r.checkEvery(), r.checkTextfile()); err != nil {
 		return err
 	}
 	if !changed("grace") {
