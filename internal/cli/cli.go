@@ -71,6 +71,8 @@ they are kept in Redis or etcd and hold for every host that uses the same server
 	root.AddCommand(w.completesKey(w.runCommand()), w.lsCommand(), w.showCommand(), w.watchCommand(), w.evictCommand(), w.benchCommand(),
 		w.doctorCommand(), w.versionCommand(), backendsTopic())
 	root.AddCommand(w.pageCommands()...)
+	w.completionCommand(root)
+	w.completesFlags(root)
 	checkArgs(root)
 	for _, c := range root.Commands() {
 		checkArgs(c)
