@@ -180,6 +180,11 @@ func TestLostByDeletion(t *testing.T) {
 			if code := h.ends(t); code != 76 || !strings.Contains(h.stderr.String(), "ownership of the lock was lost") {
 				t.Errorf("exit %d, %s", code, h.stderr.String())
 			}
+			for line := range strings.Lines(h.stderr.String()) {
+				if strings.Count(line, "dlock: ") != 1 {
+					t.Errorf("it says its name more or less than once: %s", line)
+				}
+			}
 		}
 	})
 }

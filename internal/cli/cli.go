@@ -124,10 +124,15 @@ func (w *app) exitCode(err error) int {
 // say writes a line for people to standard error. Errors of the lock client say
 // themselves whose they are.
 func (w *app) say(format string, args ...any) {
-	text := strings.TrimPrefix(fmt.Sprintf(format, args...), "dlock: ")
+	text := unprefixed(fmt.Sprintf(format, args...))
 	for line := range strings.SplitSeq("dlock: "+text, "\n") {
 		fmt.Fprintln(w.stderr, safe(line)) // it may name an owner, who may be anybody
 	}
+}
+
+// unprefixed is the text of an error without the name of the program, which its causes have as well.
+func unprefixed(text string) string {
+	return strings.ReplaceAll(strings.TrimPrefix(text, "dlock: "), ": dlock: ", ": ")
 }
 
 // print writes to standard output.

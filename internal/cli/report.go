@@ -6,7 +6,6 @@ import (
 	"io"
 	"math"
 	"os"
-	"strings"
 	"sync"
 	"time"
 
@@ -70,7 +69,7 @@ var loud = map[string]string{
 }
 
 func (r *reporter) event(e event) {
-	e.Error = strings.TrimPrefix(e.Error, "dlock: ")
+	e.Error = unprefixed(e.Error)
 	if r.asJSON {
 		e.Time, e.Key = time.Now(), r.key
 		_ = writeJSON(r.events, e) // standard error may be closed
