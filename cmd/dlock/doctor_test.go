@@ -137,6 +137,9 @@ func TestStoppedReplica(t *testing.T) {
 	if code != 1 || levels["replication"] != "unsafe" || levels["ready"] != "unsafe" || levels["permissions"] != "" {
 		t.Errorf("exit %d, %+v", code, d)
 	}
+	if out, _, _ := dlock(t, backend, "doctor"); !strings.Contains(out, " min_replicas needs 1") {
+		t.Errorf("it does not name the parameter of the URL: %s", out)
+	}
 }
 
 // A replica is called one, and where in a script it has refused is not said.

@@ -61,6 +61,9 @@ func (d *diagnosis) do(cmd *cobra.Command) error {
 		return backendError(err)
 	}
 	findings = append(findings, tried...)
+	for i := range findings { // users of the command have no options of Go
+		findings[i].Fix = strings.ReplaceAll(findings[i].Fix, "WithMinReplicas", "min_replicas")
+	}
 	if err := d.report(findings); err != nil {
 		return err
 	}
