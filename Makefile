@@ -47,7 +47,7 @@ fuzz: ## fuzz each entry point for a minute
 	$(GO) test -run '^$$' -fuzz FuzzKeys$$ -fuzztime 1m ./pkg/dlock/memlock
 	$(GO) test -run '^$$' -fuzz FuzzReply$$ -fuzztime 1m ./pkg/dlock/redislock
 
-bench: ## every peer, one run, about a quarter of an hour; see docs/benchmark.md
+bench: ## every peer, one run, about twenty minutes; see docs/benchmark.md
 	cd bench && $(GO) run . -out results
 
 bench-quick: ## the same with three rounds, for a look

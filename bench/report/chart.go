@@ -2,7 +2,9 @@ package report
 
 import (
 	"math"
+	"slices"
 
+	"github.com/ceyewan/genesis/bench/workload"
 	"github.com/ceyewan/genesis/internal/htmlreport"
 	"github.com/ceyewan/genesis/internal/humanize"
 )
@@ -63,7 +65,16 @@ func (c *chart) bar(d *htmlreport.Drawing, row *Row, y float64) {
 	d.Text("label "+kind, htmlreport.End, barLeft-5, middle+3.5, row.Peer)
 	d.Rect(kind, barLeft, y+2, c.place(v.Median)-barLeft, rowHeight-5, row.Peer+": "+cell(v, m))
 	d.Line("whisker", c.place(v.Min), middle, c.place(v.Max), middle, "")
-	d.Text("value", htmlreport.Start, barRight+5, middle+3.5, unitOf(m).Format(v.Median))
+	d.Text("value", htmlreport.Start, barRight+5, middle+3.5, row.atLeast(c.key)+unitOf(m).Format(v.Median))
+}
+
+// atLeast is "≥ " for a wait that ended with the round: it would have been longer.
+func (r *Row) atLeast(key string) string {
+	isWait := slices.Contains([]string{workload.WaitP50, workload.WaitP70, workload.WaitP90, workload.WaitP99, workload.WaitMax}, key)
+	if isWait && r.Seconds > 0 && r.Values[key].Median >= 0.98*r.Seconds {
+		return "≥ "
+	}
+	return ""
 }
 
 func (c *chart) place(v float64) float64 { return barLeft + (barRight-barLeft)*c.scale.Part(v) }

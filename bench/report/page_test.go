@@ -95,3 +95,15 @@ func TestNoTrouble(t *testing.T) {
 		t.Errorf("%v in %s", err, page)
 	}
 }
+
+// A wait that lasted as long as the round would have been longer: its bar says so, and no other.
+func TestBarThatEndsWithTheRound(t *testing.T) {
+	r := example("text")
+	rows := r.Sections[0].Cases[0].Rows
+	rows[2].Seconds = rows[2].Values[workload.WaitP99].Median
+	rows[1].Seconds = 2 * rows[1].Values[workload.WaitP99].Median
+	pictures, err := r.Pictures()
+	if err != nil || strings.Count(pictures["waits.svg"], ">≥ ") != 1 || strings.Contains(pictures["hot.svg"], "≥") {
+		t.Errorf("%v in %s", err, pictures)
+	}
+}

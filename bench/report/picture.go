@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"html/template"
 	"strings"
-	"time"
 
 	"github.com/ceyewan/genesis/bench/workload"
 	"github.com/ceyewan/genesis/internal/htmlreport"
@@ -21,8 +20,8 @@ var (
 // pictures are the charts that documents show, by file.
 var pictures = map[string]struct{ section, of, metric string }{
 	"pairs.svg": {"pair", workload.PairCase(1), workload.Pairs},
-	"hot.svg":   {"hot", workload.HotCase(64, time.Millisecond), workload.Rate},
-	"waits.svg": {"hot", workload.HotCase(64, time.Millisecond), workload.WaitP99},
+	"hot.svg":   {"hot", workload.ShownCase, workload.Rate},
+	"waits.svg": {"hot", workload.ShownCase, workload.WaitP99},
 }
 
 // caption is how much room the title of a picture takes.

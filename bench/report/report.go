@@ -59,7 +59,8 @@ type Case struct {
 type Row struct {
 	Peer    string                 `json:"peer"`
 	Values  map[string]stats.Range `json:"values"`
-	ToFloor *stats.Range           `json:"to_floor,omitempty"` // of the first chart's metric
+	ToFloor *stats.Range           `json:"to_floor,omitempty"`      // of the first chart's metric
+	Seconds float64                `json:"round_seconds,omitempty"` // how long the shortest round was; 0 if no wait was cut off
 	Trouble workload.Trouble       `json:"trouble"`
 }
 
@@ -123,6 +124,9 @@ func (r *Report) row(w *workload.Workload, name string, p *peer.Info, samples []
 		}
 		if s.Shares != nil {
 			shares = append(shares, s.Shares)
+		}
+		if s.Seconds > 0 && (row.Seconds == 0 || s.Seconds < row.Seconds) {
+			row.Seconds = s.Seconds
 		}
 		if s.Case == name {
 			row.Trouble.Add(&s.Trouble)

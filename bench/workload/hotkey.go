@@ -122,7 +122,7 @@ func (r *Run) hotRound(ctx context.Context, name string, round int, s *subject, 
 	}
 	r.add(Sample{
 		Workload: name, Case: HotCase(c.clients, c.section), Peer: s.info.Name, Round: round,
-		Values: o.values(), Shares: o.Shares, Trouble: o.Trouble,
+		Values: o.values(), Shares: o.Shares, Seconds: o.Seconds, Trouble: o.Trouble,
 	})
 	return nil
 }

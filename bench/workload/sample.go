@@ -14,7 +14,8 @@ type Sample struct {
 	Peer     string             `json:"peer"`
 	Round    int                `json:"round"`
 	Values   map[string]float64 `json:"values"`
-	Shares   []int              `json:"shares,omitempty"` // acquisitions of each client
+	Shares   []int              `json:"shares,omitempty"`  // acquisitions of each client
+	Seconds  float64            `json:"seconds,omitempty"` // how long the round was, where open waits count
 	Trouble  Trouble            `json:"trouble"`
 }
 

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/client/v3"
+
 	"github.com/ceyewan/genesis/internal/testenv"
 )
 
@@ -135,6 +137,9 @@ func TestStoppedReplica(t *testing.T) {
 	if code != 1 || levels["replication"] != "unsafe" || levels["ready"] != "unsafe" || levels["permissions"] != "" {
 		t.Errorf("exit %d, %+v", code, d)
 	}
+	if out, _, _ := dlock(t, backend, "doctor"); !strings.Contains(out, " min_replicas needs 1") {
+		t.Errorf("it does not name the parameter of the URL: %s", out)
+	}
 }
 
 // A replica is called one, and where in a script it has refused is not said.
@@ -198,6 +203,21 @@ func TestDoctorLeavesNothing(t *testing.T) {
 		}
 		if left := leftIn(t, r.Client()); len(left) > 0 {
 			t.Errorf("%q", left)
+		}
+	})
+	t.Run("etcd", func(t *testing.T) {
+		t.Parallel()
+		e := testenv.Etcd(t)
+		if _, errs, code := dlock(t, "etcd://"+e.Addr()+"?prefix=app:", "doctor"); code != 0 {
+			t.Fatalf("exit %d, %s", code, errs)
+		}
+		client, err := clientv3.New(clientv3.Config{Endpoints: []string{e.Endpoint()}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		if left, err := client.Get(t.Context(), "", clientv3.WithPrefix(), clientv3.WithKeysOnly()); err != nil || len(left.Kvs) > 0 {
+			t.Errorf("%v, %v", left, err)
 		}
 	})
 }

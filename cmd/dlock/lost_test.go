@@ -3,6 +3,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -180,6 +181,11 @@ func TestLostByDeletion(t *testing.T) {
 			if code := h.ends(t); code != 76 || !strings.Contains(h.stderr.String(), "ownership of the lock was lost") {
 				t.Errorf("exit %d, %s", code, h.stderr.String())
 			}
+			for line := range strings.Lines(h.stderr.String()) {
+				if strings.Count(line, "dlock: ") != 1 {
+					t.Errorf("it says its name more or less than once: %s", line)
+				}
+			}
 		}
 	})
 }
@@ -228,6 +234,35 @@ func TestLostServer(t *testing.T) {
 			if !strings.Contains(said, want) || strings.Count(said, why) != 3 {
 				t.Errorf("it does not say %q, and three times %q: %s", want, why, said)
 			}
+		}
+	})
+}
+
+// Programs get the same: every line is JSON, and those of the first failed renewal and of the end have the cause.
+func TestLostServerAsJSON(t *testing.T) {
+	t.Parallel()
+	onLeases(t, func(t *testing.T, l *lease) {
+		h := wrap(t, l.backend, "obedient", filepath.Join(t.TempDir(), "w"), append([]string{"--json"}, shortly("k")...)...)
+		h.says(t, "ready")
+		if err := l.server.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		code := h.ends(t)
+		causes := map[string]bool{}
+		var last struct {
+			Event, Error string
+			Code         int
+			Valid        float64 `json:"valid_for_seconds"`
+		}
+		for line := range strings.Lines(h.stderr.String()) {
+			last.Valid = 0
+			if err := json.Unmarshal([]byte(line), &last); err != nil {
+				t.Errorf("%v: %s", err, line)
+			}
+			causes[last.Event] = strings.Contains(last.Error, "connection refused") && (last.Event != "renewal-failed" || last.Valid > 0)
+		}
+		if code != 76 || last.Event != "failed" || last.Code != 76 || !causes["renewal-failed"] || !causes["ending"] || !causes["failed"] {
+			t.Errorf("exit %d, %s", code, h.stderr.String())
 		}
 	})
 }

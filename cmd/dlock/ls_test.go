@@ -214,30 +214,3 @@ func TestLsRefusals(t *testing.T) {
 		}
 	}
 }
-
-// Keys are completed from those that are held, silently.
-func TestCompletion(t *testing.T) {
-	t.Parallel()
-	onEach(t, func(t *testing.T, backend, _ string) {
-		holds(t, backend, "ann", "deploy")
-		holds(t, backend, "ann", "backup")
-		for _, command := range []string{"show", "evict", "run", "watch"} {
-			out, _, code := dlock(t, backend, "__complete", command, "de")
-			if code != 0 || out != "deploy\n:4\n" {
-				t.Errorf("%s: exit %d, %q", command, code, out)
-			}
-		}
-	})
-	out, errs, code := dlock(t, "redis://127.0.0.1:1", "__complete", "show", "")
-	if code != 0 || out != ":4\n" || strings.Contains(errs, "refused") {
-		t.Errorf("a backend that is away: exit %d, %q, %q", code, out, errs)
-	}
-	out, _, code = dlock(t, files(t), "__complete", "run", "--on-lost", "")
-	if code != 0 || out != "kill\nwarn\n:4\n" {
-		t.Errorf("values of a flag: exit %d, %q", code, out)
-	}
-	out, _, code = dlock(t, files(t), "completion", "bash")
-	if code != 0 || !strings.Contains(out, "__start_dlock") {
-		t.Errorf("exit %d", code)
-	}
-}

@@ -11,4 +11,4 @@ import (
 	"github.com/ceyewan/genesis/internal/cli"
 )
 
-func main() { os.Exit(cli.Main(os.Args[1:], schemes())) }
+func main() { os.Exit(cli.Main(os.Args[1:], schemes(), sender())) }

@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	for _, name := range []string{"DLOCK_BACKEND", "DLOCK_CONFIG", "DLOCK_PASSWORD", "NO_COLOR"} {
+	for _, name := range []string{"DLOCK_BACKEND", "DLOCK_CONFIG", "DLOCK_PASSWORD", "NO_COLOR", "LOGNAME", "USERNAME"} {
 		_ = os.Unsetenv(name)
 	}
 	// Under nohup, every program here would ignore SIGHUP. What is

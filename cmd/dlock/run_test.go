@@ -371,29 +371,6 @@ func TestRunShared(t *testing.T) {
 	}
 }
 
-// A job that is over sooner keeps the lock, so that the others find it taken.
-func TestRunMinHold(t *testing.T) {
-	t.Parallel()
-	onEach(t, func(t *testing.T, backend, name string) {
-		began := time.Now()
-		if _, errs, code := dlock(t, backend, "run", "--min-hold", "8s", "k", "--", "true"); code != 0 || errs != "" {
-			t.Errorf("exit %d, %s", code, errs)
-		}
-		took := time.Since(began)
-		if name == "file" && took < 8*time.Second { // no lease: the command has to stay
-			t.Errorf("the lock was released after %v", took)
-		}
-		if name != "file" && took < 7*time.Second { // else the machine was too slow to tell
-			if _, errs, code := dlock(t, backend, "run", "--try", "k", "--", "true"); code != 75 && time.Since(began) < 8*time.Second {
-				t.Errorf("the lock is free after %v: exit %d, %s", time.Since(began), code, errs)
-			}
-		}
-		if _, errs, code := dlock(t, backend, "run", "--wait", "2m", "k", "--", "true"); code != 0 || time.Since(began) < 8*time.Second {
-			t.Errorf("after %v: exit %d, %s", time.Since(began), code, errs)
-		}
-	})
-}
-
 // A job that takes too long is ended, and keeps the lock until it and its children have ended, also if the command
 // itself obeys and its child does not.
 func TestRunMaxHold(t *testing.T) {

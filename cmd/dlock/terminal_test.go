@@ -26,7 +26,13 @@ type screen struct {
 // onTerminal starts a command on a terminal of its own.
 func onTerminal(t testing.TB, cmd *exec.Cmd) *screen {
 	t.Helper()
-	f, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 24, Cols: 100})
+	return onTerminalOf(t, cmd, 100)
+}
+
+// onTerminalOf is onTerminal with so many columns.
+func onTerminalOf(t testing.TB, cmd *exec.Cmd, columns uint16) *screen {
+	t.Helper()
+	f, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 24, Cols: columns})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,6 +19,7 @@ type app struct {
 	stdout, stderr *os.File
 	getenv         func(string) string
 	schemes        map[string]Scheme
+	send           MetricSender // nil: nowhere
 
 	arguments []string
 
@@ -27,12 +28,12 @@ type app struct {
 }
 
 // Main runs the command with these arguments and returns its exit code. schemes
-// are the backends that it can reach in addition to files.
-func Main(args []string, schemes map[string]Scheme) int {
+// are the backends that it can reach in addition to files; send may be nil.
+func Main(args []string, schemes map[string]Scheme, send MetricSender) int {
 	if len(args) > 0 && args[0] == guardianCommand {
 		return guard(os.Stdin, args[1:])
 	}
-	w := &app{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv, schemes: schemes}
+	w := &app{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv, schemes: schemes, send: send}
 	root := w.root()
 	root.SetArgs(args)
 	w.arguments = args
@@ -73,6 +74,8 @@ they are kept in Redis or etcd and hold for every host that uses the same server
 	root.AddCommand(w.completesKey(w.runCommand()), w.lsCommand(), w.showCommand(), w.watchCommand(), w.evictCommand(), w.benchCommand(),
 		w.doctorCommand(), w.versionCommand(), backendsTopic())
 	root.AddCommand(w.pageCommands()...)
+	w.completionCommand(root)
+	w.completesFlags(root)
 	checkArgs(root)
 	for _, c := range root.Commands() {
 		checkArgs(c)
@@ -124,10 +127,15 @@ func (w *app) exitCode(err error) int {
 // say writes a line for people to standard error. Errors of the lock client say
 // themselves whose they are.
 func (w *app) say(format string, args ...any) {
-	text := strings.TrimPrefix(fmt.Sprintf(format, args...), "dlock: ")
+	text := unprefixed(fmt.Sprintf(format, args...))
 	for line := range strings.SplitSeq("dlock: "+text, "\n") {
 		fmt.Fprintln(w.stderr, safe(line)) // it may name an owner, who may be anybody
 	}
+}
+
+// unprefixed is the text of an error without the name of the program, which its causes have as well.
+func unprefixed(text string) string {
+	return strings.ReplaceAll(strings.TrimPrefix(text, "dlock: "), ": dlock: ", ": ")
 }
 
 // print writes to standard output.

@@ -98,6 +98,10 @@ func (s *session) admin() (*dlock.Admin, error) {
 	return a, nil
 }
 
+// knowsWaiters reports whether the backend can tell who waits. Waiters for a file are known to their own
+// processes only.
+func (s *session) knowsWaiters() bool { return s.Name != string(dlock.BackendFile) }
+
 // inspect is who has a key and who waits for it, as far as the backend knows.
 func (s *session) inspect(ctx context.Context, key string) []dlock.Claim {
 	a, err := s.client.Admin()

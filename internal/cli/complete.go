@@ -2,10 +2,12 @@ package cli
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/ceyewan/genesis/internal/lockreader"
 	"github.com/ceyewan/genesis/pkg/clog"
@@ -26,6 +28,34 @@ func (w *app) completesKey(cmd *cobra.Command) *cobra.Command {
 		return w.completeKey(cmd, args, begun)
 	}
 	return cmd
+}
+
+// completesFlags has the shell complete the schemes of backends, and no files where a flag has a number or a duration.
+func (w *app) completesFlags(root *cobra.Command) {
+	_ = root.RegisterFlagCompletionFunc("backend", w.completeBackend)
+	for _, c := range root.Commands() {
+		c.Flags().VisitAll(func(f *pflag.Flag) {
+			switch {
+			case f.Name == "backend": // ui has its own
+				_ = c.RegisterFlagCompletionFunc(f.Name, w.completeBackend)
+			case f.Value.Type() != "string" || slices.Contains([]string{"after", "key", "listen", "allow-host"}, f.Name):
+				_ = c.RegisterFlagCompletionFunc(f.Name, cobra.NoFileCompletions)
+			}
+		})
+	}
+}
+
+// completeBackend lists what the URL of a backend begins with.
+func (w *app) completeBackend(_ *cobra.Command, _ []string, begun string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	urls := []cobra.Completion{"file:///"}
+	for s := range w.schemes {
+		if s != ConfigScheme {
+			urls = append(urls, s+"://")
+		}
+	}
+	slices.Sort(urls)
+	urls = slices.DeleteFunc(urls, func(u string) bool { return !strings.HasPrefix(u, begun) })
+	return urls, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
 }
 
 // completeKey lists keys, in time or not at all, and says nothing of what goes wrong.

@@ -61,6 +61,9 @@ func (d *diagnosis) do(cmd *cobra.Command) error {
 		return backendError(err)
 	}
 	findings = append(findings, tried...)
+	for i := range findings { // users of the command have no options of Go
+		findings[i].Fix = strings.ReplaceAll(findings[i].Fix, "WithMinReplicas", "min_replicas")
+	}
 	if err := d.report(findings); err != nil {
 		return err
 	}
@@ -92,13 +95,14 @@ var verdicts = map[dlock.Level]string{
 }
 
 func (d *diagnosis) reportText(findings []dlock.Finding) error {
-	p := d.palette(d.stdout)
+	const indent = 26 // of what is found
+	p, columns := d.palette(d.stdout), room(d.stdout)
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n\n", p.paint(strong, safe(d.Where)))
 	for _, f := range findings {
-		fmt.Fprintf(&b, "%s  %-15s  %s\n", p.paint(levelStyles[f.Level], fmt.Sprintf("%-7s", f.Level)), safe(f.Name), safe(f.Detail))
+		fmt.Fprintf(&b, "%s  %-15s  %s\n", p.paint(levelStyles[f.Level], fmt.Sprintf("%-7s", f.Level)), safe(f.Name), wrap(safe(f.Detail), indent, columns))
 		if f.Level != dlock.LevelOK && f.Fix != "" {
-			fmt.Fprintf(&b, "%26s%s\n", "", safe(f.Fix))
+			fmt.Fprintf(&b, "%*s%s\n", indent, "", wrap(safe(f.Fix), indent, columns))
 		}
 	}
 	level := lockreader.Worst(findings)

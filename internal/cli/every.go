@@ -121,6 +121,7 @@ func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", ";
 func (r *run) skip() error {
 	ctx, cancel := context.WithTimeout(r.cmd.Context(), 2*leastPatience)
 	defer cancel()
+	r.skipped = true
 	e := event{What: "skipped"}
 	var last *lastRun
 	if admin, err := r.client.Admin(); err == nil {

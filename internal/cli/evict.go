@@ -83,7 +83,7 @@ func (e *eviction) do(cmd *cobra.Command) error {
 		return err
 	}
 	e.log = e.audit()
-	s, err := e.connect(cmd, e.log)
+	s, err := e.connect(cmd, e.clientLog())
 	if err != nil {
 		return err
 	}
@@ -121,6 +121,14 @@ func (e *eviction) audit() clog.Logger {
 	return clog.New(&cfg)
 }
 
+// clientLog is where the lock client writes. People read the same in our own line.
+func (e *eviction) clientLog() clog.Logger {
+	if e.asJSON || e.verbose {
+		return e.log
+	}
+	return clog.Logger{}
+}
+
 // choose finds the holder that is meant.
 func (e *eviction) choose(cmd *cobra.Command, k *lock) (claim, error) {
 	if len(k.Holders) == 0 {
@@ -144,12 +152,15 @@ func (e *eviction) choose(cmd *cobra.Command, k *lock) (claim, error) {
 
 // confirmed shows what would be done, and asks.
 func (e *eviction) confirmed(k *lock, victim *claim) bool {
-	p := e.palette(e.stderr)
+	p, columns, gap := e.palette(e.stderr), room(e.stderr), " "
+	if columnsOf(safe(e.key)+" is held by "+victim.who()) > columns {
+		gap = "\n  "
+	}
 	lines := []string{
-		fmt.Sprintf("%s is held by %s", p.paint(strong, safe(e.key)), p.paint(strong, victim.who())),
-		fmt.Sprintf("  %s, token %d, held for %s, lease left %s", k.mode(), victim.Token, victim.ageCell().text, victim.leftCell().text),
-		"  " + next(k),
-		"The holder is not asked. It goes on until it notices, a third of its TTL later at most.",
+		fmt.Sprintf("%s is%sheld by %s", p.paint(strong, safe(e.key)), gap, p.paint(strong, victim.who())),
+		"  " + wrap(fmt.Sprintf("%s, token %d, held for %s, lease left %s", k.mode(), victim.Token, victim.ageCell().text, victim.leftCell().text), 2, columns),
+		"  " + wrap(next(k), 2, columns),
+		wrap("The holder is not asked. It goes on until it notices, a third of its TTL later at most.", 0, columns),
 	}
 	fmt.Fprintf(e.stderr, "%s\nTake the lock away? [y/N] ", strings.Join(lines, "\n"))
 	answer, err := bufio.NewReader(e.stdin).ReadString('\n')

@@ -44,6 +44,15 @@ func exitWith(code int, format string, args ...any) error {
 	return &exit{code, fmt.Errorf(format, args...)}
 }
 
+// codeOf is the code of an error; 0 if it has none.
+func codeOf(err error) int {
+	var e *exit
+	if errors.As(err, &e) {
+		return e.code
+	}
+	return 0
+}
+
 // usage is an error of whoever called the command.
 func usage(cmd *cobra.Command, format string, args ...any) error {
 	return &exit{ExitUsage, fmt.Errorf(format+"\nTry: %s --help", append(args, cmd.CommandPath())...)}

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"bytes"
-	"errors"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -27,14 +26,6 @@ func ended(t *testing.T, minHold time.Duration) (r *run, store *memlock.Store, f
 	said = new(bytes.Buffer)
 	r.reporter.events, r.reporter.quiet = said, false
 	return r, store, faults, said
-}
-
-func codeOf(err error) int {
-	var e *exit
-	if errors.As(err, &e) {
-		return e.code
-	}
-	return 0
 }
 
 // A lock that runs out after the command has ended was held while it ran: its own code counts.

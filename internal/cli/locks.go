@@ -77,7 +77,7 @@ func (l *locks) of(key string, claims []dlock.Claim) lock {
 		k.Holders = append(k.Holders, c)
 		k.Mode, k.Limit, k.Token = c.Mode, c.Limit, max(k.Token, c.Token)
 	}
-	if n := len(k.queue); l.Name != "file" { // whose waiters are known to their own processes only
+	if n := len(k.queue); l.knowsWaiters() {
 		k.Waiters = &n
 	}
 	return k

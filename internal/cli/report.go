@@ -6,7 +6,6 @@ import (
 	"io"
 	"math"
 	"os"
-	"strings"
 	"sync"
 	"time"
 
@@ -66,11 +65,12 @@ var loud = map[string]string{
 	"retrying":       "trying again: %s",
 	"skipped":        "skipped: %s",
 	"not-recorded":   "the run was not recorded: %s",
+	"metrics-failed": "the metrics were not written: %s",
 	"unconfirmed":    "the lock may stay until its TTL has passed: %s",
 }
 
 func (r *reporter) event(e event) {
-	e.Error = strings.TrimPrefix(e.Error, "dlock: ")
+	e.Error = unprefixed(e.Error)
 	if r.asJSON {
 		e.Time, e.Key = time.Now(), r.key
 		_ = writeJSON(r.events, e) // standard error may be closed
@@ -120,7 +120,7 @@ func (r *reporter) watch(ctx context.Context, s *session, key string) {
 		if ctx.Err() != nil {
 			continue
 		}
-		r.waiting(claims, since)
+		r.waiting(claims, since, s.knowsWaiters())
 		shown = true
 		if !r.terminal || r.asJSON {
 			<-ctx.Done()
@@ -132,12 +132,16 @@ func (r *reporter) watch(ctx context.Context, s *session, key string) {
 
 const clearLine = "\r\x1b[K"
 
-func (r *reporter) waiting(claims []dlock.Claim, since time.Time) {
+// waiting shows the wait. Without knowsWaiters, nothing is said of how many are ahead.
+func (r *reporter) waiting(claims []dlock.Claim, since time.Time, knowsWaiters bool) {
 	who, ahead := inTheWay(claims)
 	if r.asJSON {
 		e := event{What: "waiting", Waiting: &since}
 		if who != nil {
-			e.Holder, e.Ahead = &holder{who.Info, who.Age.Seconds()}, &ahead
+			e.Holder = &holder{who.Info, who.Age.Seconds()}
+		}
+		if who != nil && knowsWaiters {
+			e.Ahead = &ahead
 		}
 		r.event(e)
 		return

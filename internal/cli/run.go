@@ -34,6 +34,8 @@ type run struct {
 
 	try, shared, quiet, asJSON bool
 
+	textfile string // where metrics go
+
 	permits  int
 	conflict int       // the exit code if the lock is taken
 	giveUp   time.Time // until when to connect and to wait, if that is limited
@@ -52,6 +54,10 @@ type run struct {
 	taken    time.Time
 	toldLoss bool // that the lock was lost is reported
 	ranOut   bool // the lock was lost, but the command had ended before
+
+	isLost      bool // before the command had ended
+	skipped     bool // it was not due
+	commandCode *int // of the command, if it has run
 
 	unrenewed <-chan error // why renewals fail
 	failing   <-chan error // why other calls fail
@@ -85,6 +91,9 @@ is taken away, TERM follows within a third of the TTL, and KILL one grace period
 With --every, the command runs at most once per interval, on any of several hosts: the
 others skip, say so, and exit 0. It needs a backend with leases. dlock show KEY shows
 the last run.
+
+Metrics of the run are written to --metrics-textfile, and sent over HTTP to the OpenTelemetry
+collector that OTEL_EXPORTER_OTLP_ENDPOINT names.
 
 Exit codes other than the command's own:
   64   wrong arguments              75   another client has the lock
@@ -134,7 +143,9 @@ func (r *run) do() error {
 	events := newUnblockedWriter(r.stderr)
 	defer events.flush()
 	r.reporter.events = events
+	began := time.Now()
 	err := r.withConflictCode(r.run())
+	r.publish(began, codeOf(err))
 	var e *exit
 	if !r.asJSON || !errors.As(err, &e) || e.err == nil {
 		return err
@@ -245,6 +256,9 @@ func (r *run) nameHolder(err error) {
 			e.Holder = &c
 		}
 	}
+	if !r.knowsWaiters() {
+		e.Waiters = -1
+	}
 }
 
 func (r *run) options() []dlock.LockOption {
@@ -274,14 +288,14 @@ func (r *run) info() dlock.Info {
 	return dlock.Info{Owner: infoText(userName(r.getenv)), Purpose: infoText(filepath.Base(r.args[0]))}
 }
 
-// userName is who runs the command, for those who wait.
+// userName is who runs the command, for those who wait. cron and containers may not say who that is.
 func userName(getenv func(string) string) string {
 	for _, name := range []string{"USER", "LOGNAME", "USERNAME"} {
 		if u := getenv(name); u != "" && len(u) < 100 {
 			return u
 		}
 	}
-	return "uid-" + strconv.Itoa(os.Getuid())
+	return operator()
 }
 
 // infoText is the name of a user or a file, which may be any bytes, as a lock can store it: printable,
@@ -349,6 +363,7 @@ func (r *run) finish(code int) error {
 // another process may have done the same work.
 func (r *run) conclude(code int, err error) error {
 	lost := errors.Is(err, dlock.ErrOwnershipLost)
+	r.isLost = r.isLost || (lost && !r.ranOut)
 	switch {
 	case lost && r.ranOut:
 		r.reporter.event(event{What: "cut-short", Error: err.Error()})

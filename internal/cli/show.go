@@ -72,7 +72,11 @@ func (w *app) writeLock(k *lock) error {
 	if k.Token == 0 {
 		token = "no token is known"
 	}
-	if err := written(fmt.Fprintf(w.stdout, "%s  %s  %s\n\n", p.paint(strong, safe(k.Key)), k.mode(), token)); err != nil {
+	gap := "  "
+	if columnsOf(safe(k.Key)+gap+k.mode()+gap+token) > room(w.stdout) {
+		gap = "\n"
+	}
+	if err := written(fmt.Fprintf(w.stdout, "%s%s%s  %s\n\n", p.paint(strong, safe(k.Key)), gap, k.mode(), token)); err != nil {
 		return err
 	}
 	if err := w.claimTable("HOLDER", "TOKEN", "HELD").write(w.stdout, claimRows(k.Holders, tokenOf)); err != nil || len(k.queue) == 0 {

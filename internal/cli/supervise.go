@@ -161,6 +161,7 @@ func (s *supervisor) look() time.Duration {
 		s.guardian.expect(s.validUntil)
 	}
 	if lease && s.onLost == "kill" && left <= s.grace && s.killAt.IsZero() {
+		s.isLost = true
 		s.end(s.because("the lock could not be renewed"), s.validUntil)
 	}
 	switch {
@@ -201,6 +202,7 @@ func (s *supervisor) because(text string) error {
 // lost is for a lock that has ended. If its time had run out it may have passed on
 // already, and the command is killed; else it was taken from us just now.
 func (s *supervisor) lost() {
+	s.isLost = true
 	cause := context.Cause(s.guard.Context())
 	if s.unrenewed != nil {
 		cause = s.because(cause.Error())
@@ -235,6 +237,7 @@ func (s *supervisor) end(why error, killAt time.Time) {
 
 // result is what the command's end means.
 func (s *supervisor) result(code int) (int, error) {
+	s.commandCode = &code
 	s.reporter.event(event{What: "ended", Code: &code})
 	switch {
 	case s.unkilled != nil:

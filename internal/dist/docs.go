@@ -79,7 +79,7 @@ func writeCompletions(dir string) error {
 	}
 	root := cli.Command()
 	for name, write := range map[string]func(io.Writer) error{
-		"dlock.bash": func(w io.Writer) error { return root.GenBashCompletionV2(w, true) },
+		"dlock.bash": func(w io.Writer) error { return cli.BashCompletion(root, w, true) },
 		"dlock.zsh":  root.GenZshCompletion,
 		"dlock.fish": func(w io.Writer) error { return root.GenFishCompletion(w, true) },
 		"dlock.ps1":  root.GenPowerShellCompletionWithDesc,

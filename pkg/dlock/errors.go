@@ -59,8 +59,8 @@ type Error struct {
 	Op  string
 	Key string
 	Err error
-	// Holder is a claim that holds the key, or nil if it is unknown. Waiters is how many claims are
-	// queued for the key.
+	// Holder is a claim that holds the key, or nil if it is unknown. Waiters is how many other claims are
+	// queued for the key, or negative if the backend cannot tell, as with files.
 	Holder  *Claim
 	Waiters int
 	permits int // as requested
@@ -76,18 +76,33 @@ func (e *Error) Error() string {
 	switch h := e.Holder; {
 	case h == nil:
 	case h.Info == Info{}:
-		fmt.Fprintf(&b, " (held by a client that does not describe itself, %d waiting)", e.Waiters)
+		fmt.Fprintf(&b, " (held by a client that does not describe itself, %s)", e.waiting())
 	default:
 		who := h.Info.Owner
 		if h.Info.Host != "" {
 			who = strings.TrimPrefix(who+"@"+h.Info.Host, "@")
 		}
-		fmt.Fprintf(&b, " (held by %s pid %d for %s, %d waiting)", who, h.Info.PID, h.Age.Round(time.Millisecond), e.Waiters)
+		fmt.Fprintf(&b, " (held by %s pid %d for %s, %s)", who, h.Info.PID, rounded(h.Age), e.waiting())
 	}
 	if h := e.Holder; h != nil && e.permits > 0 && h.Limit > 0 && h.Limit != e.permits {
 		fmt.Fprintf(&b, "; that is one of %d permits, and %d were requested: all callers must use the same limit", h.Limit, e.permits)
 	}
 	return b.String()
+}
+
+func (e *Error) waiting() string {
+	if e.Waiters < 0 {
+		return "waiters unknown"
+	}
+	return fmt.Sprintf("%d waiting", e.Waiters)
+}
+
+// rounded is a duration for people.
+func rounded(d time.Duration) time.Duration {
+	if d < time.Second {
+		return d.Round(time.Millisecond)
+	}
+	return d.Round(time.Second)
 }
 
 func (e *Error) Unwrap() error { return e.Err }

@@ -62,6 +62,9 @@ func (c *Client) addHolder(ctx context.Context, err error, s *lockSettings) erro
 	if failed == nil && holder.Phase == driver.Held {
 		shown := claimOf(&holder)
 		e.Holder, e.Waiters, e.permits = &shown, waiting, s.limit
+		if c.Backend() == BackendFile { // whose waiters only their own processes know
+			e.Waiters = -1
+		}
 	}
 	return err
 }

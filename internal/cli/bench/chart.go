@@ -38,8 +38,8 @@ func waitChart(results []Result) template.HTML {
 			for i, s := range series {
 				at, v := x+gap*(float64(i)-float64(len(series)-1)/2), s.of(r)
 				p.Line("range "+s.class, at, p.height(v.Min), at, p.height(v.Max), "")
-				p.Path("mark "+s.class, s.shape, at, p.height(v.Median), fmt.Sprintf("%s, %s: %s (%s to %s)",
-					ClientsName(r.Clients), s.name, humanize.Seconds(v.Median), humanize.Seconds(v.Min), humanize.Seconds(v.Max)))
+				p.Path("mark "+s.class, s.shape, at, p.height(v.Median), fmt.Sprintf("%s, %s: %s%s (%s to %s)",
+					ClientsName(r.Clients), s.name, r.atLeast(v.Median), humanize.Seconds(v.Median), humanize.Seconds(v.Min), humanize.Seconds(v.Max)))
 			}
 		})
 	})

@@ -37,7 +37,21 @@ func (f *figure) cell(r *Result) string {
 	if of == nil {
 		of = &stats.Range{}
 	}
-	return f.unit.FormatRange(*of, "n/a")
+	text := f.unit.FormatRange(*of, "n/a")
+	if strings.HasPrefix(f.name, "wait") {
+		text = r.atLeast(of.Median) + text
+	}
+	return text
+}
+
+// atLeast is "≥ " for a wait that ended with the round: it would have been longer.
+func (r *Result) atLeast(wait float64) string {
+	for i := range r.Rounds {
+		if wait >= 0.98*r.Rounds[i].Seconds {
+			return "≥ "
+		}
+	}
+	return ""
 }
 
 // SectionName is a section for people.

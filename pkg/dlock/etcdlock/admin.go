@@ -3,6 +3,7 @@ package etcdlock
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"strings"
 	"time"
 
@@ -92,7 +93,8 @@ func (d *etcdDriver) Inspect(ctx context.Context, key string) ([]driver.Claim, e
 }
 
 // Look reads the first claims of a queue, and counts the others. It reads all of them if many hold the lock, or if there
-// is other data among them.
+// is other data among them. Whether the caller's own claim is among those that were not read, only this process can tell:
+// its release may have been executed, and not answered.
 func (d *etcdDriver) Look(ctx context.Context, key, except string) (holder driver.Claim, waiting int, err error) {
 	prefix := d.prefixOf(key)
 	byAge := clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend)
@@ -111,8 +113,9 @@ func (d *etcdDriver) Look(ctx context.Context, key, except string) (holder drive
 	}
 	held := holding(prefix, claims)
 	waiting = more + len(claims) - held
-	if d.queued(except, key) {
-		waiting = max(waiting-1, 0)
+	isOwn := func(kv *mvccpb.KeyValue) bool { return idOf(kv, prefix) == except }
+	if slices.ContainsFunc(claims[held:], isOwn) || (more > 0 && !slices.ContainsFunc(claims, isOwn) && d.queued(except, key)) {
+		waiting--
 	}
 	for _, kv := range claims[:held] {
 		holder = describe(kv, prefix)

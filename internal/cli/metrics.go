@@ -1,0 +1,130 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// RunMetrics is what one call of dlock run has measured.
+type RunMetrics struct {
+	Key     string // printable, and bounded
+	Version string // of dlock
+	Ended   time.Time
+	Metrics []Metric
+}
+
+// A Metric is one figure of a run.
+type Metric struct {
+	Name  string // as in OpenTelemetry, without a unit
+	Unit  string // "s" or ""
+	Help  string
+	Value float64
+}
+
+// A MetricSender sends metrics to where the environment says, or nowhere if it says nothing.
+type MetricSender func(context.Context, RunMetrics) error
+
+const (
+	sendTimeout = 2 * time.Second // a run is over, and somebody waits for its end
+	maxKeyLabel = 1024            // the longest key that a lock can have
+)
+
+// checkTextfile refuses a name that node_exporter would not read.
+func (r *run) checkTextfile() error {
+	if r.cmd.Flags().Changed("metrics-textfile") && !strings.HasSuffix(r.textfile, ".prom") {
+		return fmt.Errorf("--metrics-textfile %q does not end in .prom: node_exporter would not read it", r.textfile)
+	}
+	return nil
+}
+
+// publish writes and sends the metrics of a run that has ended, unless its arguments were wrong. A failure is reported,
+// and leaves the exit code as it is: the work is done.
+func (r *run) publish(began time.Time, code int) {
+	if code == ExitUsage && r.commandCode == nil {
+		return
+	}
+	m := r.measured(began, code)
+	var written, sent error
+	if r.textfile != "" {
+		written = writeTextfile(r.textfile, m.text())
+	}
+	if r.send != nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.cmd.Context()), sendTimeout)
+		sent = r.send(ctx, m)
+		cancel()
+	}
+	for _, err := range []error{written, sent} {
+		if err != nil {
+			r.reporter.event(event{What: "metrics-failed", Error: oneLine(err)})
+		}
+	}
+}
+
+func (r *run) measured(began time.Time, code int) RunMetrics {
+	now := time.Now()
+	wait, hold := now.Sub(began), time.Duration(0)
+	if r.guard != nil {
+		wait, hold = r.taken.Sub(began), now.Sub(r.taken)
+	}
+	m := RunMetrics{Key: cut(safe(r.key), maxKeyLabel), Version: version().Version, Ended: now, Metrics: []Metric{
+		{"dlock.run.acquired", "", "1 if the last run acquired the lock, 0 if not.", number(r.guard != nil)},
+		{"dlock.run.lost", "", "1 if the last run lost the lock before its command had ended, 0 if not.", number(r.isLost)},
+		{"dlock.run.skipped", "", "1 if the last run was not due, by --every, 0 if it was.", number(r.skipped)},
+		{"dlock.run.wait", "s", "How long the last run waited for the lock, including connecting.", wait.Seconds()},
+		{"dlock.run.hold", "s", "How long the last run held the lock, without what it left to the lease.", hold.Seconds()},
+		{"dlock.run.timestamp", "s", "When the last run ended, in Unix time.", float64(now.UnixMilli()) / 1000},
+		{"dlock.run.exit_code", "", "The exit code of the last dlock run.", float64(code)},
+	}}
+	if r.commandCode != nil {
+		m.Metrics = append(m.Metrics, Metric{"dlock.run.command_exit_code", "", "The exit code of the last command that was run.", float64(*r.commandCode)})
+	}
+	return m
+}
+
+func number(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// labelEscapes are those of a label's value in the text format of Prometheus.
+var labelEscapes = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
+
+// text is the metrics in the text format of Prometheus.
+func (m *RunMetrics) text() string {
+	var b strings.Builder
+	for _, f := range m.Metrics {
+		name := strings.ReplaceAll(f.Name, ".", "_")
+		if f.Unit == "s" {
+			name += "_seconds"
+		}
+		fmt.Fprintf(&b, "# HELP %s %s\n# TYPE %s gauge\n%s{key=\"%s\"} %s\n", name, f.Help, name, name,
+			labelEscapes.Replace(m.Key), strconv.FormatFloat(f.Value, 'f', -1, 64))
+	}
+	return b.String()
+}
+
+// writeTextfile replaces a file at once: node_exporter reads it at any time, as a user of its own.
+func writeTextfile(path, text string) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), ".dlock-metrics-")
+	if err != nil {
+		return fmt.Errorf("--metrics-textfile: %w", err)
+	}
+	_, err = f.WriteString(text)
+	err = errors.Join(err, f.Chmod(0o644), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name())
+		return fmt.Errorf("--metrics-textfile: %w", err)
+	}
+	return nil
+}
