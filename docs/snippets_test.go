@@ -81,6 +81,7 @@ var given = []struct{ page, name, is, with string }{
 	{"pkg/container/container.go", "logger", "clog.Default()", ""},
 	{"pkg/dlock/admin.go", "admin", "newAdmin()", ""},
 	{"docs/recipes.md", "locks", "memory()", ""},
+	{"docs/recipes.md", "reports", "texts{}", ""},
 	{"docs/dashboard.md", "locks", "withAdmin()", ""},
 	{"pkg/dlock/dashboard/dashboard.go", "locks", "withAdmin()", ""},
 	{"pkg/dlock/election/election.go", "locks", "memory()", ""},

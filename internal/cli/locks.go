@@ -28,6 +28,7 @@ type claim struct {
 	Token int64  `json:"token,omitempty"`
 	dlock.Info
 	Trace   string   `json:"trace,omitempty"`
+	Both    bool     `json:"both,omitempty"` // also on another backend, while a fleet moves there
 	Held    *float64 `json:"held_for_seconds,omitempty"`
 	Waiting *float64 `json:"waiting_for_seconds,omitempty"`
 	Left    *float64 `json:"lease_left_seconds"` // nil without a lease, or if it is not known
@@ -84,7 +85,7 @@ func (l *locks) of(key string, claims []dlock.Claim) lock {
 }
 
 func shown(from *dlock.Claim) claim {
-	c := claim{Mode: string(from.Mode), Limit: from.Limit, Token: from.Token, Info: from.Info, Trace: from.Trace, age: from.Age, left: from.Remaining}
+	c := claim{Mode: string(from.Mode), Limit: from.Limit, Token: from.Token, Info: from.Info, Trace: from.Trace, Both: from.Both, age: from.Age, left: from.Remaining}
 	if from.Age > 0 || from.Info != (dlock.Info{}) { // of a claim of another library nothing is known
 		age := seconds(from.Age)
 		c.Held = &age

@@ -9,14 +9,6 @@ import (
 	"time"
 )
 
-// Guards is the handle of several locks that are held together. It comes from AcquireAll.
-type Guards struct {
-	all    []*Guard        // by key
-	end    context.Context // ends with the first of them
-	cancel context.CancelCauseFunc
-	ctx    context.Context // the same with values
-}
-
 // AcquireAll waits until it has all keys, and returns one handle for them. It returns all of them or none: if
 // it does not get one, because ctx ends, the wait is over, or another of them is lost meanwhile, it releases the
 // others in the background and returns the error for that one.
@@ -34,16 +26,15 @@ func (c *Client) AcquireAll(ctx context.Context, keys []string, opts ...LockOpti
 	if err != nil {
 		return nil, err
 	}
-	a := allAcquisition{client: c, keys: sorted, settings: s, guards: make([]*Guard, len(sorted))}
-	a.end, a.cancel = context.WithCancelCause(context.Background())
-	if s.hasWait {
-		a.deadline = time.Now().Add(s.wait)
+	wants := make([]want, len(sorted))
+	for i, key := range sorted {
+		wants[i] = want{client: c, key: key, settings: s}
 	}
-	return a.run(ctx)
+	return newAllAcquisition(opAll, wants).run(ctx)
 }
 
 // DoAll runs fn while it holds several keys, which it locks as AcquireAll does. In all else it is like Do.
-func (c *Client) DoAll(ctx context.Context, keys []string, fn func(context.Context) error, opts ...LockOption) (err error) {
+func (c *Client) DoAll(ctx context.Context, keys []string, fn func(context.Context) error, opts ...LockOption) error {
 	if fn == nil {
 		return fail("do all", "", fmt.Errorf("%w: function is nil", ErrInvalidConfig))
 	}
@@ -51,16 +42,7 @@ func (c *Client) DoAll(ctx context.Context, keys []string, fn func(context.Conte
 	if err != nil {
 		return err
 	}
-	var inner context.Context
-	cancel := func() {}
-	defer func() { // also if fn panics
-		cancel()
-		if failed := all.unlock(ctx, true); failed != nil {
-			err = errors.Join(err, failed)
-		}
-	}()
-	inner, cancel = all.WithContext(ctx)
-	return fn(inner)
+	return all.run(ctx, fn)
 }
 
 const (
@@ -94,15 +76,33 @@ func (c *Client) checkAll(ctx context.Context, keys []string, opts []LockOption)
 	return sorted, s, nil
 }
 
-// An allAcquisition is one call of AcquireAll.
-type allAcquisition struct {
+// A want is one of the locks that an allAcquisition acquires.
+type want struct {
 	client   *Client
-	keys     []string
+	key      string
 	settings lockSettings
-	deadline time.Time // of WithWait
-	guards   []*Guard  // by key; nil where there is none
+	side     side // of a Pair; "" for AcquireAll
+}
+
+// An allAcquisition is one call that acquires several locks.
+type allAcquisition struct {
+	op       string
+	wants    []want
+	inOrder  bool               // never try one before those in front of it are held
+	verify   func(*Guard) error // called with the first one before the second; may be nil
+	deadline time.Time          // of WithWait
+	guards   []*Guard           // by want; nil where there is none
 	end      context.Context
 	cancel   context.CancelCauseFunc
+}
+
+func newAllAcquisition(op string, wants []want) *allAcquisition {
+	a := &allAcquisition{op: op, wants: wants, guards: make([]*Guard, len(wants))}
+	a.end, a.cancel = context.WithCancelCause(context.Background())
+	if s := &wants[0].settings; s.hasWait {
+		a.deadline = time.Now().Add(s.wait)
+	}
+	return a
 }
 
 // run tries all keys, and then waits for those that it does not have, one after the other.
@@ -112,16 +112,16 @@ func (a *allAcquisition) run(ctx context.Context) (all *Guards, err error) {
 			a.releaseAll(a.guards)
 		}
 	}()
-	if len(a.keys) > 1 && a.settings.waits() {
+	if len(a.wants) > 1 && a.wants[0].settings.waits() && !a.inOrder {
 		a.tryAll(ctx)
 	}
 	first := slices.Index(a.guards, nil)
 	if first >= 0 {
 		a.releaseAll(a.guards[first:]) //nolint:contextcheck // as above. Never wait for a key while holding a greater one
 	}
-	for _, g := range a.guards {
+	for i, g := range a.guards {
 		if g != nil {
-			a.join(g)
+			a.join(i)
 		}
 	}
 	if first >= 0 {
@@ -132,25 +132,23 @@ func (a *allAcquisition) run(ctx context.Context) (all *Guards, err error) {
 	if a.end.Err() != nil {
 		return nil, a.lost()
 	}
+	gs := &Guards{all: a.guards, pair: a.inOrder, end: a.end, cancel: a.cancel}
 	values, outer := valuesOf(ctx) // runs the user's code
-	m := outer
-	for _, g := range a.guards {
-		m = &mark{guard: g, outer: m}
-	}
-	return &Guards{all: a.guards, end: a.end, cancel: a.cancel, ctx: &guardContext{joinedContext{a.end, values}, m}}, nil
+	gs.ctx = &guardContext{joinedContext{a.end, values}, gs.marks(outer)}
+	return gs, nil
 }
 
 // tryAll tries all keys at once, without waiting for any of them.
 func (a *allAcquisition) tryAll(ctx context.Context) {
-	if a.settings.hasWait {
+	if !a.deadline.IsZero() {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithDeadline(ctx, a.deadline)
 		defer cancel()
 	}
-	each(len(a.keys), func(i int) {
-		s := a.settings
+	each(len(a.wants), func(i int) {
+		s := a.wants[i].settings
 		s.hasWait, s.wait = true, 0
-		g, err := a.client.acquire(ctx, a.keys[i], &s)
+		g, err := a.wants[i].client.acquire(ctx, a.wants[i].key, &s)
 		if err == nil {
 			a.guards[i] = g
 		}
@@ -159,25 +157,42 @@ func (a *allAcquisition) tryAll(ctx context.Context) {
 
 // waitFor waits for the keys from the first on. All before it are held.
 func (a *allAcquisition) waitFor(ctx context.Context, first int) error {
-	held, lose := context.WithCancelCause(ctx)
-	defer lose(nil)
-	defer context.AfterFunc(a.end, func() { lose(context.Cause(a.end)) })() //nolint:contextcheck // whichever ends first
-	for i := first; i < len(a.keys); i++ {
-		s := a.settings
-		if s.waits() && s.hasWait {
-			s.wait = max(time.Until(a.deadline), time.Millisecond) // 0 would mean another try of any length
-		}
-		g, err := a.client.acquire(held, a.keys[i], &s)
+	held, stop := endWith(ctx, a.end)
+	defer stop()
+	for i := first; i < len(a.wants); i++ {
+		w := &a.wants[i]
+		w.settings.waitUntil(a.deadline)
+		g, err := w.client.acquire(held, w.key, &w.settings)
 		a.guards[i] = g
 		switch {
 		case err != nil && a.end.Err() != nil:
 			return a.lost()
 		case err != nil:
-			return a.client.addHolder(ctx, fail(opAll, a.keys[i], err), &s)
+			return w.client.addHolder(ctx, fail(a.op, w.key, w.side.name(w.client, err)), &w.settings)
 		}
-		a.join(g.withValues(ctx))
+		g.withValues(ctx)
+		a.join(i)
+		if i == 0 && a.verify != nil {
+			if err := a.verify(g); err != nil {
+				return fail(a.op, w.key, err)
+			}
+		}
 	}
 	return nil
+}
+
+// waitUntil sets what is left of a wait that several locks share. The deadline is zero without WithWait.
+func (s *lockSettings) waitUntil(deadline time.Time) {
+	if s.waits() && s.hasWait {
+		s.wait = max(time.Until(deadline), time.Millisecond) // 0 would mean another try of any length
+	}
+}
+
+// endWith returns a child of ctx that also ends with end, with its cause.
+func endWith(ctx, end context.Context) (child context.Context, stop func()) {
+	child, cancel := context.WithCancelCause(ctx)
+	unlink := context.AfterFunc(end, func() { cancel(context.Cause(end)) })
+	return child, func() { unlink(); cancel(nil) }
 }
 
 // lost returns why one of the locks that were already held has ended.
@@ -185,20 +200,21 @@ func (a *allAcquisition) lost() error {
 	cause := context.Cause(a.end)
 	var of *Error
 	if errors.As(cause, &of) {
-		return fail(opAll, of.Key, of.Err)
+		return fail(a.op, of.Key, of.Err)
 	}
-	return fail(opAll, a.keys[0], cause)
+	return fail(a.op, a.wants[0].key, cause)
 }
 
 // join makes a Guard end the context of all.
-func (a *allAcquisition) join(g *Guard) {
-	c := a.client
+func (a *allAcquisition) join(i int) {
+	g, w := a.guards[i], &a.wants[i]
+	c := w.client
 	c.mu.Lock()
 	defer c.unlock()
 	o := g.ownership()
-	o.end, o.cancel = a.end, a.cancel
+	o.end, o.cancel = a.end, func(cause error) { a.cancel(w.side.name(c, cause)) }
 	if !g.holds() {
-		c.cancellations = append(c.cancellations, cancellation{a.cancel, o.cause})
+		c.cancellations = append(c.cancellations, cancellation{o.cancel, o.cause})
 	}
 }
 
@@ -206,21 +222,25 @@ func (a *allAcquisition) join(g *Guard) {
 func (a *allAcquisition) releaseAll(guards []*Guard) {
 	each(len(guards), func(i int) {
 		g := guards[i]
-		if g == nil {
-			return
+		if g != nil {
+			guards[i] = nil
+			g.takeBack()
 		}
-		guards[i] = nil
-		c := g.claim.client
-		c.mu.Lock()
-		g.claim.asyncUnlock = true
-		if x := g.claim.extras; x != nil {
-			without := *x
-			without.minHold = 0
-			g.claim.extras = &without
-		}
-		c.unlock()
-		_ = g.Unlock(context.Background())
 	})
+}
+
+// takeBack releases a lock that its caller never got, in the background and even before its minimum hold.
+func (g *Guard) takeBack() {
+	c := g.claim.client
+	c.mu.Lock()
+	g.claim.asyncUnlock = true
+	if x := g.claim.extras; x != nil {
+		without := *x
+		without.minHold = 0
+		g.claim.extras = &without
+	}
+	c.unlock()
+	_ = g.Unlock(context.Background())
 }
 
 // each calls f for 0 to n-1, several at a time, and returns when all have returned. A panic of one of them is
@@ -258,129 +278,4 @@ func each(n int, f func(i int)) {
 	if len(panics) > 0 {
 		panic(panics[0])
 	}
-}
-
-// usable reports whether gs came from AcquireAll.
-func (gs *Guards) usable() bool { return gs != nil && len(gs.all) > 0 }
-
-// Keys returns the keys, in order.
-func (gs *Guards) Keys() []string {
-	if !gs.usable() {
-		return nil
-	}
-	keys := make([]string, len(gs.all))
-	for i, g := range gs.all {
-		keys[i] = g.Key()
-	}
-	return keys
-}
-
-// Token returns the fencing token of one of the keys, and 0 for another key.
-func (gs *Guards) Token(key string) int64 {
-	if !gs.usable() {
-		return 0
-	}
-	for _, g := range gs.all {
-		if g.Key() == key {
-			return g.Token()
-		}
-	}
-	return 0
-}
-
-// Context returns a context that ends when the ownership of one of the keys ends. context.Cause then returns
-// why. It has the values of the context of AcquireAll, and neither its cancellation nor its deadline.
-func (gs *Guards) Context() context.Context {
-	if !gs.usable() {
-		ctx, cancel := context.WithCancelCause(context.Background())
-		cancel(errNoGuards("context"))
-		return ctx
-	}
-	return gs.ctx
-}
-
-func errNoGuards(op string) error {
-	return fail(op, "", fmt.Errorf("%w: zero Guards", ErrLockNotHeld))
-}
-
-// WithContext returns a child of parent that also ends when the ownership of one of the keys ends, with the
-// loss as its cause. Call cancel when the work is done.
-func (gs *Guards) WithContext(parent context.Context) (context.Context, context.CancelFunc) {
-	if parent == nil {
-		parent = context.Background()
-	}
-	if !gs.usable() {
-		return context.WithCancel(gs.Context())
-	}
-	var m *mark
-	for _, g := range gs.all {
-		m = &mark{guard: g, outer: m}
-	}
-	return joinContexts(gs.end, parent, m)
-}
-
-// Done returns a channel that is closed when the ownership of one of the keys ends.
-func (gs *Guards) Done() <-chan struct{} { return gs.Context().Done() }
-
-// Err returns nil while all keys are held, and otherwise why the first of those that are not has ended.
-func (gs *Guards) Err() error {
-	if !gs.usable() {
-		return errNoGuards("hold")
-	}
-	for _, g := range gs.all {
-		if err := g.Err(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// Remaining returns how long the ownership of all keys lasts if no further renewal succeeds.
-func (gs *Guards) Remaining() (least time.Duration) {
-	if !gs.usable() {
-		return 0
-	}
-	for i, g := range gs.all {
-		if left := g.Remaining(); i == 0 || left < least {
-			least = left
-		}
-	}
-	return least
-}
-
-// Extend is Guard.Extend for all keys. It returns the errors of those that were not extended.
-func (gs *Guards) Extend(ctx context.Context, ttl time.Duration) error {
-	if !gs.usable() {
-		return errNoGuards("extend")
-	}
-	errs := make([]error, len(gs.all))
-	each(len(gs.all), func(i int) { errs[i] = gs.all[i].Extend(ctx, ttl) })
-	return errors.Join(errs...)
-}
-
-// Unlock releases all keys, as Guard.Unlock does. The contexts end first. It returns the errors of those that
-// were lost or whose release was not confirmed.
-func (gs *Guards) Unlock(ctx context.Context) error {
-	if !gs.usable() {
-		return errNoGuards("unlock")
-	}
-	if ctx == nil {
-		return fail("unlock", gs.all[0].Key(), fmt.Errorf("%w: context is nil", ErrInvalidConfig))
-	}
-	return gs.unlock(ctx, false)
-}
-
-// unlock unlocks all keys. If the work is done, a release that is not confirmed is logged, and is no error.
-func (gs *Guards) unlock(ctx context.Context, done bool) error {
-	gs.cancel(nil)
-	errs := make([]error, len(gs.all))
-	each(len(gs.all), func(i int) {
-		g := gs.all[i]
-		errs[i] = g.Unlock(ctx)
-		if done && errors.Is(errs[i], ErrUnknownOutcome) {
-			g.claim.client.logUnconfirmed(g, errs[i])
-			errs[i] = nil
-		}
-	})
-	return errors.Join(errs...)
 }

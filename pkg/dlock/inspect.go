@@ -24,6 +24,8 @@ type Claim struct {
 	Info      Info  `json:"info"`
 	// Trace is the W3C traceparent of the acquisition, if it was traced.
 	Trace string `json:"trace,omitempty"`
+	// Both: the process holds or waits for the key on another backend as well, as Both does.
+	Both bool `json:"both,omitempty"`
 	// Age is how long the claim has been held or, for a waiter, how long it has waited. On etcd it always
 	// counts from when the claim was submitted, by the clock of its process.
 	Age time.Duration `json:"age"`
@@ -64,7 +66,7 @@ type Info struct {
 func claimOf(c *driver.Claim) Claim {
 	return Claim{
 		Phase: Phase(c.Phase.String()), Mode: Mode(c.Mode.String()), Limit: c.Limit, Token: c.Token, LastToken: c.LastToken,
-		Info: Info{c.Info.Owner, c.Info.Host, c.Info.PID, c.Info.Purpose}, Trace: c.Info.Trace, Age: c.Age, Remaining: c.Remaining,
+		Info: Info{c.Info.Owner, c.Info.Host, c.Info.PID, c.Info.Purpose}, Trace: c.Info.Trace, Both: c.Info.Both, Age: c.Age, Remaining: c.Remaining,
 	}
 }
 

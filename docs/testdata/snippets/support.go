@@ -78,7 +78,21 @@ func finish(made ...any) error {
 	return nil
 }
 
-func ship(ctx context.Context) error       { return ctx.Err() }
+func ship(ctx context.Context) error { return ctx.Err() }
+
+// texts is a Store.
+type texts map[string]string
+
+func (t texts) Get(_ context.Context, key string) (string, bool, error) {
+	text, found := t[key]
+	return text, found, nil
+}
+
+func (t texts) Set(_ context.Context, key, text string) error {
+	t[key] = text
+	return nil
+}
+
 func makeReport(ctx context.Context) error { return ctx.Err() }
 
 func serve(ctx context.Context, term int64) {

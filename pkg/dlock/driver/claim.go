@@ -55,6 +55,8 @@ type Info struct {
 	Purpose string `json:"purpose,omitempty"`
 	// Trace is the W3C traceparent of the acquisition, if it is traced.
 	Trace string `json:"trace,omitempty"`
+	// Both: the claim is one of two, on two backends, of a fleet that moves from one to the other.
+	Both bool `json:"both,omitempty"`
 }
 
 // A Claim is what Inspect returns for one claim. JSON and logs omit its ID, because the ID is the

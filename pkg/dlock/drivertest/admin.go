@@ -84,7 +84,7 @@ func adminInspect(s *suite) {
 	if claims, err := a.Inspect(s.ctx, "free"); err != nil || len(claims) != 0 {
 		s.Errorf("a free key: %v, %v", claims, err)
 	}
-	info := driver.Info{Owner: "api-7", Host: "host", PID: 311, Purpose: "purpose"}
+	info := driver.Info{Owner: "api-7", Host: "host", PID: 311, Purpose: "purpose", Both: true}
 	refs := []driver.Ref{s.ref("k"), s.ref("k"), s.ref("k"), s.ref("k")}
 	st := driver.State{}
 	for i, r := range refs {

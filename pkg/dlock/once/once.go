@@ -1,5 +1,5 @@
 // Package once runs a scheduled job on one of several processes, at most once per interval, on any backend of package
-// dlock with leases: memory, Redis, Redlock and etcd.
+// dlock with leases: memory, Redis, Redlock and etcd. Its Cache computes a missing value in one of several processes.
 //
 // Every process schedules the job and calls Do. One of them runs it; the others find the key of the job locked, and skip.
 // The key stays locked for the hold of the job, also if the job takes milliseconds, fails, or its process dies.

@@ -60,6 +60,7 @@ type info struct {
 	PID     int    `json:"p,omitempty"`
 	Purpose string `json:"w,omitempty"`
 	Trace   string `json:"t,omitempty"`
+	Both    bool   `json:"b,omitempty"`
 }
 
 // An InfoText encodes an Info for storage. It remembers the last one, because a process usually

@@ -1,0 +1,227 @@
+package once
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/xerrors"
+)
+
+// ErrNotStored: the value was computed, but could not be stored. See Cache.Get.
+var ErrNotStored = xerrors.New("value_not_stored", "the value was not stored")
+
+// A Store keeps the values of a Cache where all processes find them, for instance in Redis or a database. Its methods
+// may be called concurrently.
+type Store[V any] interface {
+	// Get returns the value of a key. found is false if there is none.
+	Get(ctx context.Context, key string) (value V, found bool, err error)
+	// Set stores the value of a key. How long it is kept is up to the Store.
+	Set(ctx context.Context, key string, value V) error
+}
+
+// CacheConfig configures a Cache. The zero value has the defaults.
+type CacheConfig struct {
+	// Wait is how long a call waits for another one, in this process or another, before it computes the value
+	// itself. The default is 30 s.
+	Wait time.Duration
+	// Lease is how long the others wait for a process that died while it computed. The default is the
+	// Config.DefaultTTL of the Client.
+	Lease time.Duration
+}
+
+// A Cache computes values that are missing in a Store: one caller of all processes computes a value, and the others
+// wait until it is stored. Its methods may be called from any goroutine and in any process.
+type Cache[V any] struct {
+	locks *dlock.Client
+	store Store[V]
+	cfg   CacheConfig
+
+	mu    sync.Mutex
+	calls map[string]*call // by key: the one call of this process that computes, or waits for another process
+}
+
+// A call is one that the other calls of its process wait for.
+type call struct {
+	done   chan struct{}
+	stored bool // before done
+}
+
+const (
+	lockSuffix = ":compute"
+	dfltWait   = 30 * time.Second
+)
+
+// NewCache returns a Cache. It does no I/O. For a key, it uses the lock key+":compute" of the Client.
+func NewCache[V any](locks *dlock.Client, store Store[V], cfg CacheConfig) (*Cache[V], error) {
+	switch {
+	case locks == nil:
+		return nil, fmt.Errorf("%w: once: the Client is nil", dlock.ErrInvalidConfig)
+	case store == nil:
+		return nil, fmt.Errorf("%w: once: the Store is nil", dlock.ErrInvalidConfig)
+	case cfg.Wait < 0:
+		return nil, fmt.Errorf("%w: once: CacheConfig.Wait %v is negative", dlock.ErrInvalidConfig, cfg.Wait)
+	case cfg.Lease < 0 || cfg.Lease > maxLease:
+		return nil, fmt.Errorf("%w: once: CacheConfig.Lease %v is not between 0 and %v", dlock.ErrInvalidTTL, cfg.Lease, maxLease)
+	}
+	if cfg.Wait == 0 {
+		cfg.Wait = dfltWait
+	}
+	return &Cache[V]{locks: locks, store: store, cfg: cfg, calls: map[string]*call{}}, nil
+}
+
+// Get returns the value of key from the Store. If there is none, it computes and stores it, unless another caller already
+// does: then it waits for the result, for CacheConfig.Wait at most, and computes the value itself after that.
+//
+// An error of compute is returned to its caller only; then the next one that waits computes. The context of compute is a child of
+// ctx. If the lock is lost meanwhile, compute goes on, but its value is returned without being stored, because another
+// process may have stored a later one. If Set fails, Get returns the value together with an error that wraps ErrNotStored. Errors of
+// the Store and of the Client are returned as they are. A Get inside compute for the same key is
+// dlock.ErrLockAlreadyHeld.
+func (c *Cache[V]) Get(ctx context.Context, key string, compute func(context.Context) (V, error)) (value V, err error) {
+	switch {
+	case ctx == nil || compute == nil:
+		return value, fmt.Errorf("%w: once: the context or the function is nil", dlock.ErrInvalidConfig)
+	case key == "" || len(key)+len(lockSuffix) > maxKey:
+		return value, fmt.Errorf("%w: once: the key has %d bytes, not 1 to %d", dlock.ErrInvalidKey, len(key), maxKey-len(lockSuffix))
+	case ctx.Value(computing{c, key}) != nil:
+		return value, fmt.Errorf("%w: once: %q is being computed by the caller", dlock.ErrLockAlreadyHeld, key)
+	}
+	value, found, err := c.store.Get(ctx, key)
+	if found || err != nil {
+		return value, err
+	}
+	l := &lookup[V]{Cache: c, key: key, compute: compute, deadline: time.Now().Add(c.cfg.Wait)}
+	return l.run(ctx)
+}
+
+// computing in a context says which value is being computed.
+type computing struct {
+	cache any
+	key   string
+}
+
+// A lookup is one Get that did not find a value.
+type lookup[V any] struct {
+	*Cache[V]
+	key      string
+	compute  func(context.Context) (V, error)
+	deadline time.Time // of the wait
+}
+
+// run lets one call of this process after the other ask for the lock, until one has stored a value.
+func (l *lookup[V]) run(ctx context.Context) (value V, err error) {
+	timer := time.NewTimer(time.Until(l.deadline))
+	defer timer.Stop()
+	for {
+		other, own := l.begin()
+		if own != nil {
+			return l.lead(ctx, own)
+		}
+		select {
+		case <-other.done:
+		case <-timer.C:
+			value, _, err = l.computeAndStore(ctx, nil)
+			return value, err
+		case <-ctx.Done():
+			return value, fmt.Errorf("once: %q: %w", l.key, context.Cause(ctx))
+		}
+		if other.stored {
+			value, found, err := l.store.Get(ctx, l.key)
+			if found || err != nil {
+				return value, err
+			}
+		}
+	}
+}
+
+// begin returns the call that this one must wait for, or else its own.
+func (l *lookup[V]) begin() (other, own *call) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if other = l.calls[l.key]; other != nil {
+		return other, nil
+	}
+	own = &call{done: make(chan struct{})}
+	l.calls[l.key] = own
+	return nil, own
+}
+
+// lead finds or computes the value for all calls of this process.
+func (l *lookup[V]) lead(ctx context.Context, own *call) (value V, err error) {
+	defer func() { // also if compute panics
+		l.mu.Lock()
+		delete(l.calls, l.key)
+		l.mu.Unlock()
+		close(own.done)
+	}()
+	value, own.stored, err = l.findOrCompute(ctx)
+	return value, err
+}
+
+// findOrCompute waits for the process that computes the value. If there is none, or it has failed, it computes it.
+func (l *lookup[V]) findOrCompute(ctx context.Context) (value V, stored bool, err error) {
+	guard, err := l.acquire(ctx, dlock.WithWait(0))
+	if errors.Is(err, dlock.ErrLockHeldByOther) {
+		value, stored, err = l.await(ctx)
+		if stored {
+			return value, true, nil
+		}
+		if err == nil {
+			guard, err = l.acquire(ctx, l.untilDeadline())
+		}
+	}
+	switch {
+	case errors.Is(err, dlock.ErrLockHeldByOther):
+		return l.computeAndStore(ctx, nil)
+	case err != nil:
+		return value, false, err
+	}
+	defer func() { _ = guard.Unlock(ctx) }()     // the result does not depend on it
+	value, stored, err = l.store.Get(ctx, l.key) // of a holder before this one
+	if stored || err != nil {
+		return value, stored, err
+	}
+	return l.computeAndStore(ctx, guard)
+}
+
+// await waits until the holder of the lock has ended, and looks for its value. It asks for a shared lock, which all that
+// wait get at the same time: otherwise they would return one after the other.
+func (l *lookup[V]) await(ctx context.Context) (value V, found bool, err error) {
+	guard, err := l.acquire(ctx, dlock.WithShared(), l.untilDeadline())
+	switch {
+	case errors.Is(err, dlock.ErrUnsupported): // on Redlock they do
+		return value, false, nil
+	case err != nil:
+		return value, false, err
+	}
+	_ = guard.Unlock(ctx)
+	return l.store.Get(ctx, l.key)
+}
+
+func (l *lookup[V]) acquire(ctx context.Context, opts ...dlock.LockOption) (*dlock.Guard, error) {
+	opts = append(opts, dlock.WithAsyncUnlock())
+	if l.cfg.Lease > 0 {
+		opts = append(opts, dlock.WithTTL(l.cfg.Lease))
+	}
+	return l.locks.Acquire(ctx, l.key+lockSuffix, opts...)
+}
+
+func (l *lookup[V]) untilDeadline() dlock.LockOption {
+	return dlock.WithWait(max(time.Until(l.deadline), time.Millisecond))
+}
+
+// computeAndStore stores the value unless the lock was lost. guard is nil if the wait was over.
+func (l *lookup[V]) computeAndStore(ctx context.Context, guard *dlock.Guard) (value V, stored bool, err error) {
+	value, err = l.compute(context.WithValue(ctx, computing{l.Cache, l.key}, true))
+	if err != nil || (guard != nil && guard.Err() != nil) {
+		return value, false, err
+	}
+	if err := l.store.Set(ctx, l.key, value); err != nil {
+		return value, false, fmt.Errorf("%w: once: %q: %w", ErrNotStored, l.key, err)
+	}
+	return value, true, nil
+}
