@@ -13,14 +13,15 @@ import (
 
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/dashboard"
 	"github.com/ceyewan/genesis/pkg/dlock/memlock"
 	"github.com/ceyewan/genesis/pkg/telemetry"
 )
 
-// The alert rules and the dashboard of deploy/ use metrics, labels and values that a real Client exports, and the
-// dashboard shows all of its metrics.
+// The alert rules and the dashboard of deploy/ use metrics, labels and values that a real Client or lock page exports,
+// and the dashboard shows all metrics of the Client.
 func TestDeployedQueriesAreReal(t *testing.T) {
-	metrics := scrapeLocks(t)
+	metrics := scrapeLocks(t) + scrapePage(t)
 	names := regexp.MustCompile(`(?m)^dlock_[a-z_]+`)
 	real := map[string]bool{}
 	for _, name := range names.FindAllString(metrics, -1) {
@@ -54,11 +55,32 @@ func TestDeployedQueriesAreReal(t *testing.T) {
 		shown = used
 	}
 	for name := range real {
+		if strings.HasPrefix(name, "dlock_page_") {
+			continue // of the lock page, which shows them itself
+		}
 		base := strings.TrimSuffix(strings.TrimSuffix(name, "_sum"), "_count")
 		if !slices.Contains(shown, name) && !slices.Contains(shown, base+"_bucket") {
 			t.Errorf("the dashboard does not show %s", name)
 		}
 	}
+}
+
+// scrapePage returns the metrics of the lock page.
+func scrapePage(t *testing.T) string {
+	t.Helper()
+	locks, err := dlock.New(&dlock.Config{}, dlock.WithBackend(memlock.New()), dlock.WithAdmin())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer locks.Close()
+	page, err := dashboard.New([]dashboard.Source{{Name: "orders", Client: locks}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer page.Close()
+	w := httptest.NewRecorder()
+	page.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "GET", "http://localhost/metrics", nil))
+	return w.Body.String()
 }
 
 // scrapeLocks returns the metrics of a Client that has held, renewed, waited for and released a lock.

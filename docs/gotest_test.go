@@ -37,6 +37,9 @@ func goTest(c docscan.Command) (string, error) {
 			patterns[w] = words[0]
 			words = words[1:]
 		case name == "-count" || name == "-coverpkg":
+		case w == "-C" && len(words) > 0: // a module of its own, of which "." is the package
+			words[0] = "./" + words[0]
+		case w == ".":
 		case strings.HasPrefix(w, "./"):
 			found, err := packageFolders(w)
 			folders = append(folders, found...)

@@ -78,6 +78,12 @@ func TestUI(t *testing.T) {
 		if status, body := fetch(t, url, ""); status != 200 || !strings.Contains(body, "<title>Locks</title>") {
 			t.Errorf("%d: %s", status, body)
 		}
+		if status, body := fetch(t, url+"metrics", ""); status != 200 || !strings.Contains(body, "dlock_page_locks{") {
+			t.Errorf("%d: %s", status, body)
+		}
+		if status, body := fetch(t, url+"healthz", ""); status != 200 || body != "{\"status\":\"ok\"}\n" {
+			t.Errorf("%d: %s", status, body)
+		}
 		_ = cmd.Process.Signal(syscall.SIGINT)
 		if code := exitOf(cmd); code != 0 {
 			t.Errorf("exit %d", code)
@@ -106,6 +112,21 @@ func TestUIEndsWithViewers(t *testing.T) {
 	_ = cmd.Process.Signal(syscall.SIGTERM)
 	if code := exitOf(cmd); code != 143 {
 		t.Errorf("exit %d", code)
+	}
+}
+
+// The password of a backend is not on the page, also not in its errors and metrics.
+func TestUIHidesPasswords(t *testing.T) {
+	t.Parallel()
+	url, errs := page(t, command("redis://:"+password+"@127.0.0.1:1", "ui", "--listen", "127.0.0.1:0", "--json"))
+	for _, path := range []string{"api/v1/health", "api/v1/locks", "metrics"} {
+		status, body := fetch(t, url+path, "")
+		if status != 200 || !strings.Contains(body, "127.0.0.1:1") || strings.Contains(body, password) {
+			t.Errorf("%s: %d: %s", path, status, body)
+		}
+	}
+	if strings.Contains(errs.String(), password) {
+		t.Errorf("the password is in %s", errs)
 	}
 }
 

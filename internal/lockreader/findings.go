@@ -23,13 +23,14 @@ func Settings(ctx context.Context, client *dlock.Client) []dlock.Finding {
 	})
 }
 
-var levels = []dlock.Level{dlock.LevelOK, dlock.LevelWarning, dlock.LevelUnsafe}
+// Levels are the levels of findings, the best first.
+var Levels = []dlock.Level{dlock.LevelOK, dlock.LevelWarning, dlock.LevelUnsafe}
 
 // Worst returns the highest level of the findings.
 func Worst(findings []dlock.Finding) dlock.Level {
 	rank := 0
 	for _, f := range findings {
-		rank = max(rank, slices.Index(levels, f.Level))
+		rank = max(rank, slices.Index(Levels, f.Level))
 	}
-	return levels[rank]
+	return Levels[rank]
 }

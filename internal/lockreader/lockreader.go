@@ -7,6 +7,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ceyewan/genesis/pkg/dlock"
@@ -22,10 +23,16 @@ const (
 )
 
 // A Reader reads the locks of one backend.
-type Reader struct{ admin *dlock.Admin }
+type Reader struct {
+	admin           *dlock.Admin
+	lists, inspects atomic.Int64
+}
 
 // New returns a Reader of what admin can see.
-func New(admin *dlock.Admin) *Reader { return &Reader{admin} }
+func New(admin *dlock.Admin) *Reader { return &Reader{admin: admin} }
+
+// Calls returns how often the backend was asked for keys and for the claims on a key, with retries.
+func (r *Reader) Calls() (lists, inspects int64) { return r.lists.Load(), r.inspects.Load() }
 
 // An Entry is what the backend has stored for a key.
 type Entry struct {
@@ -63,6 +70,7 @@ func (r *Reader) Pages(ctx context.Context, prefix, cursor string, limit int, do
 
 func (r *Reader) list(ctx context.Context, prefix, cursor string, most int) (keys []string, next string, err error) {
 	err = retry(ctx, func(ctx context.Context) (err error) {
+		r.lists.Add(1)
 		keys, next, err = r.admin.ListPage(ctx, prefix, cursor, most)
 		return err
 	})
@@ -116,6 +124,7 @@ func (r *Reader) entry(ctx context.Context, key string) (Entry, error) {
 // Inspect returns the claims on key.
 func (r *Reader) Inspect(ctx context.Context, key string) (claims []dlock.Claim, err error) {
 	err = retry(ctx, func(ctx context.Context) (err error) {
+		r.inspects.Add(1)
 		claims, err = r.admin.Inspect(ctx, key)
 		return err
 	})

@@ -54,6 +54,13 @@ func files(t testing.TB) string { return "file://" + filepath.Join(t.TempDir(), 
 // serve starts dlock ui, and returns the address of its page.
 func serve(t testing.TB, env []string, args ...string) string {
 	t.Helper()
+	_, url := startPage(t, env, args...)
+	return url
+}
+
+// startPage is serve that also returns the process.
+func startPage(t testing.TB, env []string, args ...string) (*servers.Child, string) {
+	t.Helper()
 	cmd := exec.Command(program(t), append([]string{"ui", "--json", "--listen", "127.0.0.1:0"}, args...)...)
 	cmd.Env = append(os.Environ(), env...)
 	out, err := cmd.StdoutPipe()
@@ -61,12 +68,12 @@ func serve(t testing.TB, env []string, args ...string) string {
 		t.Fatal(err)
 	}
 	cmd.Stderr = t.Output()
-	testenv.Child(t, cmd)
+	child := testenv.Child(t, cmd)
 	var said struct{ URL string }
 	if err := json.NewDecoder(out).Decode(&said); err != nil {
 		t.Fatal(err)
 	}
-	return said.URL
+	return child, said.URL
 }
 
 // A claimant is another process that holds a lock, or waits for it, until it is told to end.

@@ -37,6 +37,7 @@ func TestScreenshots(t *testing.T) {
 		{"dashboard-light", light, "#/", `document.querySelectorAll("#rows .row").length > 10 && document.querySelector("#waited a")?.textContent === "billing:close-month"`},
 		{"dashboard-dark", dark, "#/", `document.querySelectorAll("#rows .row").length > 10 && document.querySelector("#waited a")?.textContent === "billing:close-month"`},
 		{"dashboard-phone", phone, "#/", `document.querySelectorAll("#rows .row").length > 5 && document.querySelector("#waited a")?.textContent === "billing:close-month"`},
+		{"dashboard-jobs", light, "#/jobs", `document.querySelectorAll("[aria-label=Jobs] tbody tr").length === 4 && document.querySelectorAll("[aria-label=Leaders] tbody tr").length === 2`},
 		{"dashboard-lock", light, "#/lock/memory/deploy%3Aweb", `document.querySelectorAll("svg.timeline rect").length >= 6 && document.querySelectorAll("[aria-label=Queue] tbody tr").length === 3`},
 	} {
 		t.Run(p.name, func(t *testing.T) {
@@ -107,10 +108,24 @@ func (s *store) nightShift() {
 		}
 		return g
 	}
+	ran := func(key, owner, host string, pid int, result string, hold time.Duration) { // as package once stores it
+		s.t.Helper()
+		take(key, owner, host, pid, "", dlock.WithTTL(hold))
+		take(key+":runs", owner, host, pid, result, dlock.WithShared())
+	}
+	ran("cron:rollup", "metrics", "web-3", 6120, "ok in 41.2s", 29*time.Minute)
+	ran("cron:thumbnails", "images", "web-4", 7031, "ok in 3m12s", 9*time.Minute)
 	take("billing:close-month", "billing", "db-2", 20117, "close-month --retry")
 	s.opener.Advance(94 * time.Minute)
 	take("backup:nightly", "pg_dump", "db-1", 11473, "nightly backup")
+	ran("cron:rotate-logs", "root", "db-1", 11502, "ok in 2.4s", 6*time.Hour)
 	s.opener.Advance(12*time.Minute + 40*time.Second)
+	ran("cron:sync-ldap", "sync", "web-2", 5120, "failed in 3s: dial tcp 10.0.4.9:636: connection refused", 59*time.Minute)
+	take("cron:thumbnails", "images", "web-1", 7402, "")
+	for name, value := range map[string]string{"billing:leader": "10.0.4.12:8443", "scheduler:leader": "10.0.4.31:9000"} {
+		leader := take(name, "leaderd", "db-2", 20101, "leader election")
+		take(name+":value", "leaderd", "db-2", 20101, fmt.Sprint(leader.Token(), " ", value))
+	}
 	for i := range 3 {
 		take("report:daily", "reports", fmt.Sprintf("web-%d", i+1), 800+i, "render", dlock.WithPermits(5))
 	}

@@ -3,6 +3,7 @@ package dashboard
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"net/http"
 	"slices"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/ceyewan/genesis/internal/lockreader"
 	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/recipes"
 )
 
 // A status is how a source is.
@@ -102,35 +104,14 @@ type sourceLocks struct {
 
 // getLocks answers with the locks of all sources, or of one.
 func (h *Handler) getLocks(w http.ResponseWriter, r *http.Request) {
-	sources, query := h.sources, r.URL.Query()
-	if query.Has("source") {
-		p := h.named(w, query.Get("source"))
-		if p == nil {
-			return
-		}
-		sources = []*poller{p}
-	}
-	leave, ok := h.visit(w, r, sources, (*poller).hasRead)
-	if !ok {
-		return
-	}
-	defer leave()
-	all := []sourceLocks{}
-	for _, p := range sources {
-		s := p.current()
-		rows := []*row{}
-		for _, key := range slices.Sorted(maps.Keys(s.rows)) {
-			if strings.HasPrefix(key, query.Get("prefix")) {
-				rows = append(rows, s.rows[key])
-			}
-		}
-		all = append(all, sourceLocks{p.known(s), rows})
-	}
-	answer(w, http.StatusOK, map[string]any{"now": time.Now().UnixMilli(), "sources": all})
+	prefix := r.URL.Query().Get("prefix")
+	answerFrom(h, w, r, func(s status, rows []*row) sourceLocks {
+		return sourceLocks{s, slices.DeleteFunc(rows, func(r *row) bool { return !strings.HasPrefix(r.Key, prefix) })}
+	})
 }
 
-// maxQueue is how many waiters of a lock are shown.
-const maxQueue = 1000
+// maxClaims is how many holders, and how many waiters, of a lock are shown.
+const maxClaims = 1000
 
 // A detail is everything about one lock.
 type detail struct {
@@ -141,9 +122,10 @@ type detail struct {
 	Interval int64  `json:"interval_ms"`
 	Started  int64  `json:"started"` // since when the history could be kept
 	row
-	Holders []claim   `json:"holders"` // all
+	Holders []claim   `json:"holders"` // the first 1,000, by token
 	Queue   []claim   `json:"queue"`   // the first 1,000, in the order of the backend
 	History []holding `json:"history"` // the oldest first
+	Runs    []run     `json:"runs"`    // of a job: the newest 100 whose records are kept, the newest first
 	// CannotEvict says why the holder cannot be evicted.
 	CannotEvict string `json:"cannot_evict,omitempty"`
 }
@@ -160,15 +142,31 @@ func (h *Handler) getLock(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer leave()
-	found, at, err := h.find(r.Context(), p, key)
-	if err != nil {
+	rows, at, err := h.find(r.Context(), p, key)
+	switch {
+	case errors.Is(err, errBusy):
+		fail(w, http.StatusServiceUnavailable, "busy", err.Error())
+		return
+	case errors.Is(err, dlock.ErrInvalidKey):
+		fail(w, http.StatusBadRequest, "bad_key", err.Error())
+		return
+	case err != nil:
 		fail(w, http.StatusBadGateway, "backend", "the backend cannot be read, so it is not known whether the lock is free: "+err.Error())
 		return
+	}
+	found := rows[key]
+	if found == nil {
+		found = freeRow(key, p.client.Backend())
 	}
 	d := detail{
 		Now: time.Now().UnixMilli(), Source: p.name, Backend: string(p.client.Backend()), At: at.UnixMilli(),
 		Interval: h.settings.interval.Milliseconds(), Started: h.started.UnixMilli(), row: *found,
-		Holders: nonNil(found.holders), Queue: nonNil(found.queue[:min(maxQueue, len(found.queue))]), History: p.past(key),
+		Holders: firstOf(found.holders), Queue: firstOf(found.queue), History: p.past(key),
+	}
+	runs := rows[jobKey(found)+recipes.RunsSuffix]
+	d.Runs = runsOf(runs)
+	if runs != nil {
+		d.Job = runs.Job // also if the lock is free
 	}
 	if len(found.holders) > 0 {
 		first := &found.holders[0]
@@ -181,41 +179,33 @@ func (h *Handler) getLock(w http.ResponseWriter, r *http.Request) {
 
 var errNotRead = errors.New("the backend has not answered yet")
 
-// find returns what is known of a key, and when it was read. A key that is missing in a complete
-// reading is free. If there are more locks than were read, the backend is asked.
-func (h *Handler) find(ctx context.Context, p *poller, key string) (*row, time.Time, error) {
+// find returns rows with what is known of a key, and when they were read. A key that is missing is
+// free. If there are more locks than were read, the backend is asked.
+func (h *Handler) find(ctx context.Context, p *poller, key string) (map[string]*row, time.Time, error) {
 	s := p.current()
-	found := s.rows[key]
+	listed := func(key string) bool { return s.rows[key] != nil }
 	switch {
-	case found != nil:
-		return found, s.at, nil
 	case s.at.IsZero() && s.err != "":
 		return nil, s.at, errors.New(s.err)
 	case s.at.IsZero():
 		return nil, s.at, errNotRead
-	case s.more:
-		return h.ask(ctx, p, key)
+	case !s.more || !slices.ContainsFunc(relatedTo(key), func(k string) bool { return !listed(k) }):
+		return s.rows, s.at, nil
 	}
-	return freeRow(key, p.client.Backend()), s.at, nil
-}
-
-// ask inspects one key.
-func (h *Handler) ask(ctx context.Context, p *poller, key string) (*row, time.Time, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer h.whenClosed(cancel)()
-	entries, err := p.reader.Read(ctx, []string{key})
-	if err != nil {
-		return nil, time.Time{}, err
+	if key == "" || len(key) > maxKey {
+		return nil, s.at, fmt.Errorf("%w: it has %d bytes, not 1 to %d", dlock.ErrInvalidKey, len(key), maxKey)
 	}
-	if len(entries) == 0 {
-		return freeRow(key, p.client.Backend()), time.Now(), nil
+	asked, at, err := p.asker.ask(ctx, key)
+	if !listed(key) {
+		return asked, at, err
 	}
-	found := newRow(&entries[0], p.client.Backend())
-	if countsWaits(p.client.Backend()) {
-		found.datePromotions(nil, 0, 0, 0)
+	rows := s.rows
+	if err == nil { // otherwise the list has to do
+		rows = maps.Clone(asked)
+		rows[key] = s.rows[key] // whose times are those of the list
+		findParts(rows, s.rows, s.at)
 	}
-	return found, entries[0].At, nil
+	return rows, s.at, nil
 }
 
 func freeRow(key string, backend dlock.BackendType) *row {
@@ -224,11 +214,12 @@ func freeRow(key string, backend dlock.BackendType) *row {
 	return r
 }
 
-func nonNil(claims []claim) []claim {
+// firstOf returns as many claims as are shown; it is never nil.
+func firstOf(claims []claim) []claim {
 	if claims == nil {
 		return []claim{}
 	}
-	return claims
+	return claims[:min(maxClaims, len(claims))]
 }
 
 func (c *claim) info() dlock.Info {

@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ceyewan/genesis/internal/lockreader"
@@ -41,6 +42,7 @@ type Handler struct {
 	routes   http.Handler
 	slots    chan struct{} // one for each stream
 	started  time.Time
+	refused  [len(refusals)]atomic.Int64 // requests, by reason
 
 	closing context.Context
 	stop    context.CancelFunc
@@ -95,10 +97,12 @@ func (h *Handler) newPoller(s Source, maxHoldings int) (*poller, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &poller{
+	p := &poller{
 		handler: h, name: s.Name, client: s.Client, admin: admin, reader: lockreader.New(admin),
-		latest: &snapshot{rows: map[string]*row{}}, history: newHistory(maxHoldings),
-	}, nil
+		latest: &snapshot{rows: map[string]*row{}}, history: newHistory(maxHoldings), tally: &tally{},
+	}
+	p.asker = newAsker(p)
+	return p, nil
 }
 
 func (h *Handler) source(name string) *poller {

@@ -91,7 +91,7 @@ func (a *attempt) evict(w http.ResponseWriter, r *http.Request) {
 	victim, held, err := p.holder(ctx, key, token)
 	switch {
 	case err != nil && !lockreader.IsUsage(err):
-		a.record("refused", victim.Info, err)
+		a.record(resultRefused, victim.Info, err)
 		fail(w, http.StatusBadGateway, "backend", "the backend failed, and nothing was changed: "+err.Error())
 		return
 	case err != nil:
@@ -99,24 +99,25 @@ func (a *attempt) evict(w http.ResponseWriter, r *http.Request) {
 		err = fmt.Errorf("%w with token %d", dlock.ErrLockNotHeld, token)
 	default:
 		if cannot := lockreader.CannotEvict(p.client.Backend(), key, victim.Token, victim.Info); cannot != nil {
-			a.record("refused", victim.Info, cannot)
+			a.record(resultRefused, victim.Info, cannot)
 			fail(w, http.StatusUnprocessableEntity, "cannot_evict", cannot.Error())
 			return
 		}
+		p.tally.evictCalls.Add(1)
 		err = p.admin.Evict(ctx, key, token)
 	}
 	switch {
 	case err == nil:
-		a.record("evicted", victim.Info, nil)
+		a.record(resultEvicted, victim.Info, nil)
 		answer(w, http.StatusOK, map[string]string{"result": "evicted"})
 	case errors.Is(err, dlock.ErrLockNotHeld):
-		a.record("refused", victim.Info, err)
+		a.record(resultRefused, victim.Info, err)
 		fail(w, http.StatusConflict, "stale_token", "the lock has passed on since you saw it: nothing was changed")
 	case lockreader.IsUsage(err):
-		a.record("refused", victim.Info, err)
+		a.record(resultRefused, victim.Info, err)
 		fail(w, http.StatusUnprocessableEntity, "cannot_evict", err.Error())
 	default:
-		a.record("unknown", victim.Info, err)
+		a.record(resultUnknown, victim.Info, err)
 		fail(w, http.StatusBadGateway, "backend", "the backend failed, and the holder may have been evicted: "+err.Error())
 	}
 }
@@ -136,8 +137,16 @@ func (p *poller) holder(ctx context.Context, key string, token int64) (found dlo
 	return found, false, err
 }
 
-// record logs the attempt, as the command dlock does.
+// The results of an eviction, as lockreader.EvictionRecord names them.
+const (
+	resultEvicted = "evicted"
+	resultRefused = "refused"
+	resultUnknown = "unknown"
+)
+
+// record logs and counts the attempt. The command dlock logs it the same way.
 func (a *attempt) record(result string, victim dlock.Info, err error) {
+	a.poller.tally.eviction(result)
 	fields := append(lockreader.EvictionRecord(result, a.poller.name, a.key, a.token, victim),
 		clog.String("by", a.by), clog.String("by_addr", a.addr))
 	if err != nil {

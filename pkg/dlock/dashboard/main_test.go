@@ -216,8 +216,8 @@ func (f *fixture) nextUpdate(next func() event) (u update) {
 type countingStore struct {
 	*memlock.Store
 	lists, inspects, checks atomic.Int64
-	fails                   atomic.Bool
-	hang                    atomic.Pointer[chan struct{}] // until it is closed
+	fails, failsInspect     atomic.Bool
+	hang, hangInspect       atomic.Pointer[chan struct{}] // until it is closed
 }
 
 func (s *countingStore) Open(o driver.Options) (driver.Driver, error) {
@@ -239,18 +239,20 @@ func (d *countingDriver) List(ctx context.Context, prefix, cursor string, limit 
 	if d.store.fails.Load() {
 		return nil, "", driver.Classify(driver.ErrUnavailable, driver.Fatal)
 	}
-	if hang := d.store.hang.Load(); hang != nil {
-		select {
-		case <-*hang:
-		case <-ctx.Done():
-			return nil, "", ctx.Err()
-		}
+	if err := await(ctx, d.store.hang.Load()); err != nil {
+		return nil, "", err
 	}
 	return d.admin.List(ctx, prefix, cursor, limit)
 }
 
 func (d *countingDriver) Inspect(ctx context.Context, key string) ([]driver.Claim, error) {
 	d.store.inspects.Add(1)
+	if d.store.failsInspect.Load() {
+		return nil, driver.ErrUnavailable
+	}
+	if err := await(ctx, d.store.hangInspect.Load()); err != nil {
+		return nil, err
+	}
 	return d.admin.Inspect(ctx, key)
 }
 
@@ -261,4 +263,17 @@ func (d *countingDriver) Evict(ctx context.Context, key, id string, token int64)
 func (d *countingDriver) Check(context.Context) ([]driver.Finding, error) {
 	d.store.checks.Add(1)
 	return []driver.Finding{{Level: driver.Warning, Name: "persistence", Detail: "nothing is kept", Fix: "use a server"}}, nil
+}
+
+// await waits until hang is closed, if there is one.
+func await(ctx context.Context, hang *chan struct{}) error {
+	if hang == nil {
+		return nil
+	}
+	select {
+	case <-*hang:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }

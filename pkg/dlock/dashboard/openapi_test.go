@@ -11,9 +11,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/election"
 )
 
 var driverOptions = driver.Options{}
@@ -135,7 +137,7 @@ func TestOpenAPIPaths(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, m := range regexp.MustCompile(`HandleFunc\("(GET|POST) (/api/[^"]+)"`).FindAllStringSubmatch(text, -1) {
+	for _, m := range regexp.MustCompile(`HandleFunc\("(GET|POST) (/(?:api/|metrics)[^"]*)"`).FindAllStringSubmatch(text, -1) {
 		if _, ok := d.Paths[m[2]][strings.ToLower(m[1])]; !ok {
 			t.Errorf("%s %s is not described", m[1], m[2])
 		}
@@ -158,6 +160,11 @@ func TestOpenAPIAnswers(t *testing.T) {
 	f := setUp(t, WithEvict())
 	g := f.take("k", dlock.WithInfo(dlock.Info{Owner: "ann", Host: "h", PID: 1, Purpose: "p"}))
 	f.take("free-soon", dlock.WithPermits(3))
+	f.elect("billing:leader", election.WithValue("10.0.0.7:8080"))
+	f.run("report", time.Hour, succeed)
+	f.take("backup", dlock.WithInfo(dlock.Info{Owner: "eve"})) // runs
+	f.take("backup:runs", dlock.WithShared(), dlock.WithInfo(dlock.Info{Purpose: "failed in 1s: no"}))
+	f.eventually("the value", func() bool { return f.leaders()[0].Value != "" })
 	stop := f.queue("k", dlock.WithInfo(dlock.Info{Owner: "bob", Host: "h", PID: 2}))
 	defer stop()
 	next, _ := f.follow()
@@ -177,6 +184,12 @@ func TestOpenAPIAnswers(t *testing.T) {
 		{"GET", "/api/v1/lock?source=memory&key=k", "", nil, "200"},
 		{"GET", "/api/v1/lock?source=memory&key=nothing", "", nil, "200"},
 		{"GET", "/api/v1/lock?source=none&key=k", "", nil, "404"},
+		{"GET", "/api/v1/lock?source=memory&key=report", "", nil, "200"},
+		{"GET", "/api/v1/lock?source=memory&key=billing:leader", "", nil, "200"},
+		{"GET", "/api/v1/leaders", "", nil, "200"},
+		{"GET", "/api/v1/leaders?source=none", "", nil, "404"},
+		{"GET", "/api/v1/jobs?source=memory", "", nil, "200"},
+		{"GET", "/api/v1/jobs?source=none", "", nil, "404"},
 		{"GET", "/api/v1/health", "", nil, "200"},
 		{"GET", "/healthz", "", nil, "200"},
 		{"POST", "/api/v1/evict", "{", kind, "400"},

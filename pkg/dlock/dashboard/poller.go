@@ -19,6 +19,8 @@ type poller struct {
 	client  *dlock.Client
 	admin   *dlock.Admin
 	reader  *lockreader.Reader
+	asker   *asker
+	tally   *tally
 
 	mu         sync.Mutex
 	viewers    int
@@ -102,10 +104,12 @@ func (p *poller) read(ctx context.Context) {
 		p.postpone(began)
 		return // the last viewer has left, so what failed says nothing
 	}
+	p.tally.reading(next.tried.Sub(began), next.err != "")
 	p.keep(next)
 	p.handler.publish() // which takes its time with many waiters
 	p.keepUntil(p.postpone(began))
 	if p.checkDue() {
+		p.tally.checks.Add(1)
 		findings := lockreader.Settings(ctx, p.client)
 		if ctx.Err() == nil {
 			p.keepFindings(findings)
@@ -139,6 +143,7 @@ func (p *poller) take(ctx context.Context) *snapshot {
 		s.rows[e.Key] = r.steady(last.rows[e.Key])
 	}
 	s.at, s.round = time.Now(), time.Since(began)
+	findParts(s.rows, last.rows, s.at)
 	return s
 }
 

@@ -27,6 +27,7 @@ func (h *Handler) secured(next http.Handler) http.Handler {
 		head.Set("Cross-Origin-Resource-Policy", "same-origin")
 		head.Set("Cache-Control", "no-store")
 		if r.URL.Path != healthPath && !h.allowedHost(r) {
+			h.refused[refusedHost].Add(1)
 			fail(w, http.StatusMisdirectedRequest, "host_not_allowed",
 				"this page is not served under this host name; the operator allows names with --allow-host or WithAllowedHosts")
 			return
@@ -86,6 +87,7 @@ func (h *Handler) authorized(next http.Handler) http.Handler {
 			scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 			got := sha256.Sum256([]byte(strings.TrimSpace(token))) // of one length, so the comparison tells nothing
 			if subtle.ConstantTimeCompare(got[:], want[:]) != 1 || !strings.EqualFold(scheme, "Bearer") {
+				h.refused[refusedToken].Add(1)
 				w.Header().Set("WWW-Authenticate", `Bearer realm="locks"`)
 				fail(w, http.StatusUnauthorized, "unauthorized", "the token is missing or wrong")
 				return
@@ -96,9 +98,10 @@ func (h *Handler) authorized(next http.Handler) http.Handler {
 }
 
 // sameOrigin refuses what another site makes a browser send.
-func sameOrigin(next http.Handler) http.Handler {
+func (h *Handler) sameOrigin(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !isSameOrigin(r) {
+			h.refused[refusedOrigin].Add(1)
 			fail(w, http.StatusForbidden, "cross_origin", "the request comes from another site")
 			return
 		}

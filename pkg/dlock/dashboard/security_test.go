@@ -16,7 +16,7 @@ import (
 // Every answer has the headers that keep foreign sites and foreign text out.
 func TestHeaders(t *testing.T) {
 	f := setUp(t)
-	for _, path := range []string{"/", "/app.js", "/style.css", "/none", "/healthz", "/openapi.json", "/api/v1/locks", "/api/v1/none"} {
+	for _, path := range []string{"/", "/app.js", "/style.css", "/none", "/healthz", "/openapi.json", "/metrics", "/api/v1/locks", "/api/v1/none"} {
 		h := f.request(http.MethodGet, path, "").Header
 		for name, want := range map[string]string{
 			"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY",
@@ -84,8 +84,10 @@ func TestHosts(t *testing.T) {
 			t.Errorf("Host %s: %d, want %d", host, got, want)
 		}
 	}
-	if got := f.request(http.MethodGet, "/", "", "Host", "evil.example").StatusCode; got != 421 {
-		t.Errorf("the page itself: %d", got)
+	for _, path := range []string{"/", "/metrics", "/openapi.json", "/api/v1/stream"} {
+		if got := f.request(http.MethodGet, path, "", "Host", "evil.example").StatusCode; got != 421 {
+			t.Errorf("%s: %d", path, got)
+		}
 	}
 	if got := f.request(http.MethodGet, "/healthz", "", "Host", "10.1.2.3").StatusCode; got != 200 {
 		t.Errorf("/healthz, which a probe asks by any name: %d", got)
@@ -129,7 +131,7 @@ func TestBearerToken(t *testing.T) {
 			t.Errorf("%q: no WWW-Authenticate", header)
 		}
 	}
-	for _, path := range []string{"/api/v1/lock?source=memory&key=k", "/api/v1/health", "/api/v1/stream"} {
+	for _, path := range []string{"/api/v1/lock?source=memory&key=k", "/api/v1/leaders", "/api/v1/jobs", "/api/v1/health", "/api/v1/stream", "/metrics"} {
 		if got := f.request(http.MethodGet, path, "").StatusCode; got != 401 {
 			t.Errorf("%s: %d", path, got)
 		}

@@ -2,8 +2,10 @@ package dashboard
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/ceyewan/genesis/internal/lockreader"
@@ -31,6 +33,15 @@ func (s *snapshot) readAt() int64 {
 	return s.at.UnixMilli()
 }
 
+// sorted returns the rows by key.
+func (s *snapshot) sorted() []*row {
+	rows := make([]*row, 0, len(s.rows))
+	for _, key := range slices.Sorted(maps.Keys(s.rows)) {
+		rows = append(rows, s.rows[key])
+	}
+	return rows
+}
+
 // A row is a lock as the list shows it. Times are in milliseconds since 1970, by the clock of this
 // process.
 type row struct {
@@ -43,6 +54,7 @@ type row struct {
 	Waiters      *int    `json:"waiters"` // nil if the backend does not know
 	WaitingSince int64   `json:"waiting_since,omitempty"`
 	Error        string  `json:"error,omitempty"`
+	part
 
 	holders, queue []claim // all
 }
@@ -125,8 +137,8 @@ func greater(a, b string) bool {
 
 func newClaim(from *dlock.Claim, at time.Time) claim {
 	c := claim{
-		Mode: string(from.Mode), Limit: from.Limit, Owner: from.Info.Owner, Host: from.Info.Host,
-		PID: from.Info.PID, Purpose: from.Info.Purpose, Trace: from.Trace,
+		Mode: string(from.Mode), Limit: from.Limit, Owner: clip(from.Info.Owner), Host: clip(from.Info.Host),
+		PID: from.Info.PID, Purpose: clip(from.Info.Purpose), Trace: clip(from.Trace),
 	}
 	if from.Token > 0 {
 		c.Token = strconv.FormatInt(from.Token, 10) // a number of JavaScript has 53 bits
@@ -138,6 +150,16 @@ func newClaim(from *dlock.Claim, at time.Time) claim {
 		c.Until, c.Lease = at.Add(from.Remaining).UnixMilli(), from.Remaining.Milliseconds()
 	}
 	return c
+}
+
+// maxText is how many bytes of a text are kept. Package dlock writes less, but others may write to the store.
+const maxText = 1024
+
+func clip(text string) string {
+	if len(text) <= maxText {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxText], "") + "…"
 }
 
 // jitter is how much the same time can differ between two readings.

@@ -23,6 +23,7 @@ import (
 
 	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/recipes"
 	"github.com/ceyewan/genesis/pkg/xerrors"
 )
 
@@ -100,9 +101,8 @@ type leadership struct {
 }
 
 const (
-	maxValue    = 200 // bytes
-	maxName     = 1024
-	valueSuffix = ":value"
+	maxValue = 200 // bytes
+	maxName  = 1024
 )
 
 // New returns an Election. It does no I/O. It uses the locks name and name+":value" of the Client.
@@ -118,7 +118,7 @@ func New(locks *dlock.Client, name string, calls Callbacks, opts ...Option) (*El
 	case locks == nil:
 		return nil, fmt.Errorf("%w: election: the Client is nil", dlock.ErrInvalidConfig)
 	case name == "" || len(e.valueKey()) > maxName:
-		return nil, fmt.Errorf("%w: election: the name has %d bytes, not 1 to %d", dlock.ErrInvalidKey, len(name), maxName-len(valueSuffix))
+		return nil, fmt.Errorf("%w: election: the name has %d bytes, not 1 to %d", dlock.ErrInvalidKey, len(name), maxName-len(recipes.ValueSuffix))
 	case calls.OnElected == nil:
 		return nil, fmt.Errorf("%w: election: OnElected is nil", dlock.ErrInvalidConfig)
 	case e.ttl < 0:
@@ -160,7 +160,7 @@ func (e *Election) Run(ctx context.Context) error {
 		e.mu.Unlock()
 	}()
 	for {
-		guard, err := e.locks.Acquire(ctx, e.name, e.options("")...)
+		guard, err := e.locks.Acquire(ctx, e.name, e.options(recipes.Candidate)...)
 		switch {
 		case ctx.Err() != nil && err != nil:
 			return context.Cause(ctx)
@@ -189,10 +189,7 @@ func (e *Election) options(purpose string) (opts []dlock.LockOption) {
 	if e.ttl > 0 {
 		opts = append(opts, dlock.WithTTL(e.ttl))
 	}
-	if purpose != "" {
-		opts = append(opts, dlock.WithInfo(dlock.Info{Purpose: purpose}))
-	}
-	return opts
+	return append(opts, dlock.WithInfo(dlock.Info{Purpose: purpose}))
 }
 
 // errPanicked is the cause of a term whose OnElected has panicked.

@@ -4,12 +4,11 @@ import (
 	"context"
 	"errors"
 	"iter"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/recipes"
 )
 
 // Leader returns the process that leads. If there is none, the error is ErrNoLeader. If the backend cannot tell,
@@ -27,8 +26,7 @@ func (e *Election) Leader(ctx context.Context) (Leader, error) {
 	if err != nil {
 		return Leader{}, err
 	}
-	term, value, _ := strings.Cut(shown.Info.Purpose, " ")
-	if held && term == strconv.FormatInt(leader.Term, 10) {
+	if term, value, ok := recipes.ParseValue(shown.Info.Purpose); ok && held && term == leader.Term {
 		leader.Value = value
 	}
 	return leader, nil

@@ -3,12 +3,12 @@ package election
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
 
 	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/recipes"
 )
 
 func checkValue(value string) error {
@@ -38,7 +38,7 @@ func (e *Election) SetValue(value string) error {
 }
 
 // valueKey is the lock whose holder's description carries the value of the leader.
-func (e *Election) valueKey() string { return e.name + valueSuffix }
+func (e *Election) valueKey() string { return e.name + recipes.ValueSuffix }
 
 // publish shows the value while this process leads.
 func (e *Election) publish(ctx context.Context, term int64) {
@@ -48,7 +48,7 @@ func (e *Election) publish(ctx context.Context, term int64) {
 		e.mu.Unlock()
 		var shown *dlock.Guard
 		if value != "" {
-			g, err := e.locks.Acquire(ctx, e.valueKey(), e.options(strconv.FormatInt(term, 10)+" "+value)...)
+			g, err := e.locks.Acquire(ctx, e.valueKey(), e.options(recipes.Value(term, value))...)
 			if err != nil && (!isTemporary(err) || !sleep(ctx, e.poll)) {
 				return // without a value
 			}

@@ -43,6 +43,7 @@ import (
 	"time"
 
 	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/recipes"
 	"github.com/ceyewan/genesis/pkg/xerrors"
 )
 
@@ -58,8 +59,7 @@ type Job struct {
 }
 
 const (
-	maxKey      = 1024 // bytes, as in package dlock
-	runsSuffix  = ":runs"
+	maxKey      = 1024           // bytes, as in package dlock
 	maxLease    = 24 * time.Hour // as in package dlock
 	maxSlack    = time.Minute
 	dfltLease   = 30 * time.Second
@@ -79,8 +79,8 @@ func New(locks *dlock.Client, key string, every time.Duration, opts ...Option) (
 	switch {
 	case locks == nil:
 		return nil, fmt.Errorf("%w: once: the Client is nil", dlock.ErrInvalidConfig)
-	case key == "" || len(key)+len(runsSuffix) > maxKey:
-		return nil, fmt.Errorf("%w: once: the key has %d bytes, not 1 to %d", dlock.ErrInvalidKey, len(key), maxKey-len(runsSuffix))
+	case key == "" || len(key)+len(recipes.RunsSuffix) > maxKey:
+		return nil, fmt.Errorf("%w: once: the key has %d bytes, not 1 to %d", dlock.ErrInvalidKey, len(key), maxKey-len(recipes.RunsSuffix))
 	case every <= 0:
 		return nil, fmt.Errorf("%w: once: the interval %v of %q is not positive", dlock.ErrInvalidConfig, every, key)
 	}

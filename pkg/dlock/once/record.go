@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/recipes"
 )
 
 // A Run is the record of a run that has ended.
@@ -30,31 +31,9 @@ type Run struct {
 func (r Run) Began() time.Time { return r.Ended.Add(-r.Took) }
 
 // Result returns the result and how long it took, such as "ok in 3.2s" or "failed in 1s: exit status 1".
-func (r Run) Result() string {
-	if r.OK {
-		return okPrefix + short(r.Took)
-	}
-	return failedPrefix + short(r.Took) + ": " + r.Error
-}
+func (r Run) Result() string { return recipes.Result{OK: r.OK, Took: r.Took, Error: r.Error}.String() }
 
-const (
-	okPrefix     = "ok in "
-	failedPrefix = "failed in "
-	maxPurpose   = 256 // bytes, as in package dlock
-)
-
-// short rounds a duration for people.
-func short(d time.Duration) string {
-	switch {
-	case d >= time.Minute:
-		d = d.Round(time.Second)
-	case d >= time.Second:
-		d = d.Round(100 * time.Millisecond)
-	default:
-		d = d.Round(100 * time.Microsecond)
-	}
-	return d.String()
-}
+const maxPurpose = 256 // bytes, as in package dlock
 
 // record stores what became of a run, as a shared lock on key+":runs" that is left to its lease.
 func (r *running) record(ctx context.Context, took time.Duration, failed error) error {
@@ -73,7 +52,7 @@ func (r *running) record(ctx context.Context, took time.Duration, failed error) 
 	}
 	info := r.info
 	info.Purpose = truncate(result.Result(), maxPurpose)
-	guard, err := r.locks.Acquire(ctx, r.key+runsSuffix,
+	guard, err := r.locks.Acquire(ctx, r.key+recipes.RunsSuffix,
 		dlock.WithShared(), dlock.WithoutRenewal(), dlock.WithTTL(retention), dlock.WithWait(0), dlock.WithInfo(info))
 	if err == nil {
 		err = guard.Leave()
@@ -134,7 +113,7 @@ func RunsOf(ctx context.Context, admin *dlock.Admin, key string) ([]Run, error) 
 	if admin == nil {
 		return nil, fmt.Errorf("%w: once: the Admin is nil", dlock.ErrInvalidConfig)
 	}
-	claims, err := admin.Inspect(ctx, key+runsSuffix)
+	claims, err := admin.Inspect(ctx, key+recipes.RunsSuffix)
 	if err != nil {
 		return nil, err
 	}
@@ -162,14 +141,10 @@ func placeOf(run *Run, newest []Run) int {
 
 // runOf reads a record. Other locks on the same key are none.
 func runOf(c *dlock.Claim, now time.Time) (Run, bool) {
-	run := Run{Ended: now.Add(-c.Age), Owner: c.Info.Owner, Host: c.Info.Host, PID: c.Info.PID}
-	took, ok := strings.CutPrefix(c.Info.Purpose, okPrefix)
-	if ok {
-		run.OK = true
-	} else if took, ok = strings.CutPrefix(c.Info.Purpose, failedPrefix); ok {
-		took, run.Error, ok = strings.Cut(took, ": ")
+	result, ok := recipes.ParseResult(c.Info.Purpose)
+	run := Run{
+		Ended: now.Add(-c.Age), Took: result.Took, OK: result.OK, Error: result.Error,
+		Owner: c.Info.Owner, Host: c.Info.Host, PID: c.Info.PID,
 	}
-	d, err := time.ParseDuration(took)
-	run.Took = d
-	return run, ok && err == nil && c.Phase == dlock.PhaseHeld && c.Mode == dlock.ModeShared
+	return run, ok && c.Phase == dlock.PhaseHeld && c.Mode == dlock.ModeShared
 }

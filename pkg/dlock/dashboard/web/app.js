@@ -4,6 +4,7 @@ import { byId, write } from "./dom.js";
 import * as evict from "./evict.js";
 import { running, visible } from "./format.js";
 import * as health from "./health.js";
+import * as jobs from "./jobs.js";
 import * as list from "./list.js";
 import { tickAll } from "./live.js";
 import * as lock from "./lock.js";
@@ -23,9 +24,9 @@ function route() {
   const [, view, source, key] = location.hash.split("/");
   const wasList = !byId("view-list").hidden;
   if (wasList) scrolled = window.scrollY;
-  const shows = loggedOut ? "login" : view === "lock" && key !== undefined ? "lock" : view === "health" ? "health" : "list";
+  const shows = loggedOut ? "login" : view === "lock" && key !== undefined ? "lock" : view === "health" || view === "jobs" ? view : "list";
   byId("login").hidden = shows !== "login";
-  for (const name of ["list", "lock", "health"]) byId("view-" + name).hidden = name !== shows;
+  for (const name of ["list", "lock", "health", "jobs"]) byId("view-" + name).hidden = name !== shows;
   lock.close();
   if (shows === "list") {
     document.title = "Locks";
@@ -41,6 +42,11 @@ function route() {
   if (shows === "health") {
     document.title = "Health of the backends";
     health.refreshPage();
+    return;
+  }
+  if (shows === "jobs") {
+    document.title = "Leaders and jobs";
+    jobs.refresh();
     return;
   }
   const names = [source, key].map(decode);
@@ -59,16 +65,24 @@ function decode(part) {
 // ---- the stream
 
 let redraw = false;
+let locksChanged = false;
 
-// changed draws at most once per frame, however many events arrive.
-function changed() {
+// changed draws at most once per frame, however many events arrive. If no lock has changed, thousands of
+// them need not be sorted again.
+function changed(locks) {
+  locksChanged ||= locks;
   if (redraw) return;
   redraw = true;
   requestAnimationFrame(() => {
     redraw = false;
     health.refreshLine();
     list.refreshSources();
-    list.refresh();
+    if (locksChanged) {
+      list.refresh();
+      jobs.refreshLink();
+      jobs.refresh();
+    }
+    locksChanged = false;
     status();
   });
 }
@@ -78,19 +92,19 @@ const events = {
     greet(h);
     model.connected = true;
     problem = "";
-    changed();
+    changed(true);
   },
   update(u) {
-    apply(u);
+    const locks = apply(u);
     lock.refresh(u.source);
     health.refreshPage();
-    changed();
+    changed(locks);
   },
   findings(f) {
     const s = model.sources.get(f.source);
     if (s) s.findings = f.findings;
     health.refreshPage();
-    changed();
+    changed(false);
   },
   rings(r) {
     model.rings = r.rings;
@@ -149,6 +163,7 @@ function logOut(text) {
   model.rings = [];
   health.refreshRings();
   health.refreshLine();
+  jobs.refreshLink();
   byId("login-error").textContent = text;
   status();
   route();

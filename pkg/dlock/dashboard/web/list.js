@@ -3,12 +3,14 @@
 import { attributes, byId, foreign, link, make, write } from "./dom.js";
 import { linkTo, modeOf, plural, visible, who } from "./format.js";
 import { lease, setHeldSince, setLease, setSince, since } from "./live.js";
-import { best, model, orders, select } from "./model.js";
+import { best, idles, model, orders, select } from "./model.js";
 
 const filter = { search: "", prefix: "", source: "", sort: "waiting", reversed: false, onlyWaited: false };
 const columns = [
   ["key", "Lock"], ["mode", "Mode"], ["holder", "Holder"], ["held", "Held"], ["lease", "Lease left"], ["token", "Token"], ["waiting", "Waiting"],
 ];
+const roles = { leader: "leader", value: "value", job: "job", runs: "records" };
+const roleTitles = { leader: "the lock of an election", value: "carries the value of a leader", job: "the lock of a scheduled job", runs: "the records of a scheduled job" };
 const spare = 8; // rows above and below the screen
 
 let shown = []; // the locks of the list, in order
@@ -81,7 +83,7 @@ export function refresh() {
   write(byId("count"), countText());
   byId("table").setAttribute("aria-rowcount", shown.length + 1);
   showTop(byId("waited"), best(3, "waiting", (l) => l.waiters > 0), "No lock has waiters.");
-  showTop(byId("longest"), best(3, "held", (l) => l.holders[0]?.since), "No lock is held.");
+  showTop(byId("longest"), best(3, "held", (l) => l.holders[0]?.since && !idles(l)), "No lock is held, apart from those of leaders and jobs.");
   draw();
 }
 
@@ -214,7 +216,7 @@ function cell(name, ...children) {
 function newRow() {
   const key = link("#/", "", foreign(""));
   return attributes(make("div", "row",
-    cell("key", key, make("span", "from muted")), cell("mode"), cell("holder", foreign(""), make("span", "purpose muted")),
+    cell("key", key, make("span", "role"), make("span", "from muted")), cell("mode"), cell("holder", foreign(""), make("span", "purpose muted")),
     cell("held", since(0)), cell("lease", lease()), cell("token"), cell("waiting", make("span", "count"), since(0, "muted"))), { role: "row" });
 }
 
@@ -233,6 +235,9 @@ function fill(e, lock, index, height) {
   key.firstChild.href = linkTo(lock.source, lock.key);
   write(key.firstChild.firstChild, visible(lock.key));
   key.title = visible(lock.key);
+  write(key.children[1], roles[lock.role] || "");
+  key.children[1].hidden = !lock.role;
+  key.children[1].title = roleTitles[lock.role] || "";
   write(key.lastChild, visible(lock.source));
   write(mode, lock.error ? "?" : modeOf(lock));
   fillHolder(holder, lock, first);

@@ -18,6 +18,14 @@ export function heldSince(claim) {
   return e;
 }
 
+// due returns an element that shows when a time comes, or since when it is over.
+export function due(ms) {
+  const e = make("span", "time");
+  e.dataset.due = ms;
+  tick(e);
+  return e;
+}
+
 export function setSince(e, ms) {
   if (ms) e.dataset.since = ms;
   else delete e.dataset.since;
@@ -54,7 +62,13 @@ export function setLease(e, claim, backend) {
 // tick writes one element.
 function tick(e) {
   if (e.classList.contains("lease")) return tickLease(e);
+  if (e.dataset.due) return tickDue(e);
   write(e, e.dataset.since ? (e.dataset.sign || "") + running(now() - Number(e.dataset.since)) : "–");
+}
+
+function tickDue(e) {
+  const ms = Number(e.dataset.due) - now();
+  write(e, ms > 0 ? "in " + running(ms + 999) : "since " + running(-ms));
 }
 
 function tickLease(e) {

@@ -4,7 +4,8 @@ import { distribution, table, timeline } from "./charts.js";
 import { attributes, byId, foreign, link, make } from "./dom.js";
 import { ask } from "./evict.js";
 import { duration, modeOf, plural, visible, who } from "./format.js";
-import { heldSince, lease, setLease, since } from "./live.js";
+import { describe } from "./jobs.js";
+import { due, heldSince, lease, setLease, since } from "./live.js";
 import { model, syncClock } from "./model.js";
 
 let open = null; // { source, key, parts, abort }
@@ -14,7 +15,7 @@ export function show(source, key, failed, succeeded) {
   close();
   const view = byId("view-lock");
   const parts = {
-    answer: make("div", "answer"), holders: make("section", "panel"), queue: make("section", "panel"),
+    answer: make("div", "answer"), recipe: make("section", "panel"), holders: make("section", "panel"), queue: make("section", "panel"),
     timeline: make("section", "panel"), distributions: make("div", "pair"),
   };
   const title = attributes(make("h2", "key", foreign(visible(key))), { tabindex: "-1" });
@@ -59,7 +60,9 @@ export async function refresh(source) {
 function draw(lock, d) {
   syncClock(d.now);
   const { parts } = lock;
-  part(lock, "answer", [d.holders.map(steadyPart), d.waiters, d.queue[0], d.error], () => parts.answer.replaceChildren(...answer(d)));
+  part(lock, "answer", [d.holders.map(steadyPart), d.waiters, d.queue[0], d.error, d.job?.state], () => parts.answer.replaceChildren(...answer(d)));
+  part(lock, "recipe", [d.role, d.leader, d.job, d.runs, d.job || !d.leader || [d.holders.length, d.token, d.waiters]], () => parts.recipe.replaceChildren(...describe(d)));
+  parts.recipe.hidden = parts.recipe.children.length === 0;
   part(lock, "holders", [d.holders.map(steadyPart), d.cannot_evict, model.evict], () => parts.holders.replaceChildren(...holders(d)));
   part(lock, "queue", [d.queue.map(steadyPart), d.waiters], () => parts.queue.replaceChildren(...queue(d)));
   const moment = Math.floor(d.now / 5000); // a picture moves slowly
@@ -105,9 +108,10 @@ function answer(d) {
   if (d.error) return [make("p", "error", "This key cannot be read as a lock: " + visible(d.error))];
   if (d.holders.length === 0) return [make("p", "", d.queue.length > 0 ? "The lock is free, and is about to pass to a waiter." : "The lock is free.")];
   const first = d.holders[0];
+  if (d.role === "job" && d.job?.state === "done") return [make("p", "", "The job has run", d.job.last.ok ? "" : make("strong", "error", ", and has failed"), ". Its lock stays taken until the next run is due", ...(d.job.due ? [", ", make("strong", "", due(d.job.due))] : []), ".")];
   const line = make("p", "", "Held by ", make("strong", "", foreign(who(first))));
   if (first.purpose) line.append(" (", foreign(visible(first.purpose)), ")");
-  if (d.holders.length > 1) line.append(" and " + (d.holders.length - 1) + " more");
+  if (d.holders.length > 1) line.append(" and " + (d.holder_count - 1) + " more");
   if (first.since) line.append(" for ", make("strong", "", heldSince(first)));
   line.append(". ");
   if (d.queue.length > 0) line.append(make("strong", "warn", plural(d.waiters, "client waits", "clients wait")), ", the first for ", since(d.queue[0].since), ".");
@@ -130,6 +134,7 @@ function holders(d) {
   const rows = d.holders.map((h) => row(make("td", "", foreign(who(h))), make("td", "", h.purpose ? foreign(visible(h.purpose)) : "–"),
     make("td", "number token", h.token || "–"), make("td", "number", heldSince(h)), make("td", "", lease(h, d.backend)), ...(model.evict ? [evictCell(d, h)] : [])));
   all.push(claimTable("Holders", ["Holder", "Purpose", "Token", "Held", "Lease left", ...(model.evict ? ["Action"] : [])], rows));
+  if (d.holder_count > d.holders.length) all.push(make("p", "muted", "and " + plural(d.holder_count - d.holders.length, "more", "more")));
   if (d.cannot_evict && model.evict) all.push(make("p", "muted", visible(d.cannot_evict)));
   return all;
 }

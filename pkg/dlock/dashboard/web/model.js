@@ -38,7 +38,7 @@ export function greet(hello) {
   for (const [id, lock] of model.locks) if (!model.sources.has(lock.source)) model.locks.delete(id);
 }
 
-// apply takes an update of one source over.
+// apply takes an update of one source over, and returns whether the list is another one.
 export function apply(update) {
   syncClock(update.now);
   const { changed, removed, full, ...status } = update;
@@ -54,13 +54,19 @@ export function apply(update) {
     lock.text = searchText(lock);
     model.locks.set(lock.id, lock);
   }
-  return full || removed.length > 0 || changed.length > 0;
+  return full || removed.length > 0 || changed.length > 0 || update.more !== known?.more;
 }
 
 function searchText(lock) {
-  const parts = [lock.key, lock.source, lock.mode, lock.error];
+  const parts = [lock.key, lock.source, lock.mode, lock.error, lock.role, lock.leader?.value];
   for (const h of lock.holders) parts.push(h.owner, h.host, h.pid, h.purpose, h.token);
   return parts.join(" ").toLowerCase();
+}
+
+// idles reports whether a lock is held for long by its nature: that of a leader, or of a job that does not run.
+export function idles(lock) {
+  if (lock.role !== "job") return Boolean(lock.role);
+  return model.locks.get(idOf(lock.source, lock.key + ":runs"))?.job?.state !== "running";
 }
 
 const heldSince = (lock) => lock.holders[0]?.since || Infinity;
@@ -74,7 +80,7 @@ const byToken = (a, b) => byNumber((a.token || "").length, (b.token || "").lengt
 export const orders = {
   waiting: {
     label: "waiting",
-    compare: (a, b) => byNumber(b.waiters ?? -1, a.waiters ?? -1) || byNumber(a.waiting_since || Infinity, b.waiting_since || Infinity) || byNumber(heldSince(a), heldSince(b)),
+    compare: (a, b) => byNumber(b.waiters ?? -1, a.waiters ?? -1) || byNumber(a.waiting_since || Infinity, b.waiting_since || Infinity) || idles(a) - idles(b) || byNumber(heldSince(a), heldSince(b)),
     direction: "descending",
   },
   held: { label: "held for", compare: (a, b) => byNumber(heldSince(a), heldSince(b)), direction: "descending" },

@@ -1,0 +1,74 @@
+// Package recipes is how package election and package once store what they publish: as the purposes of
+// locks, which every backend can list and inspect. The lock page reads them.
+package recipes
+
+import (
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	// Candidate is the purpose of the lock of an election. Its holder leads, and its waiters are candidates.
+	Candidate = "leader election"
+	// ValueSuffix follows the name of an election in the key of the lock that carries the leader's value.
+	ValueSuffix = ":value"
+	// RunsSuffix follows the key of a job in the key of the lock whose shared holders are its records.
+	RunsSuffix = ":runs"
+)
+
+// Value returns the purpose of the lock that carries the value of a leader.
+func Value(term int64, value string) string { return strconv.FormatInt(term, 10) + " " + value }
+
+// ParseValue reads what Value has written.
+func ParseValue(purpose string) (term int64, value string, ok bool) {
+	digits, value, found := strings.Cut(purpose, " ")
+	term, err := strconv.ParseInt(digits, 10, 64)
+	return term, value, found && err == nil && term >= 0
+}
+
+// A Result is what became of a run of a job.
+type Result struct {
+	OK    bool
+	Took  time.Duration
+	Error string // of a run that failed
+}
+
+const (
+	okPrefix     = "ok in "
+	failedPrefix = "failed in "
+)
+
+// String is the purpose of a record: "ok in 3.2s" or "failed in 1s: exit status 1".
+func (r Result) String() string {
+	if r.OK {
+		return okPrefix + short(r.Took)
+	}
+	return failedPrefix + short(r.Took) + ": " + r.Error
+}
+
+// ParseResult reads what String has written.
+func ParseResult(purpose string) (r Result, ok bool) {
+	took, ok := strings.CutPrefix(purpose, okPrefix)
+	if ok {
+		r.OK = true
+	} else if took, ok = strings.CutPrefix(purpose, failedPrefix); ok {
+		took, r.Error, ok = strings.Cut(took, ": ")
+	}
+	d, err := time.ParseDuration(took)
+	r.Took = d
+	return r, ok && err == nil
+}
+
+// short rounds a duration for people.
+func short(d time.Duration) string {
+	switch {
+	case d >= time.Minute:
+		d = d.Round(time.Second)
+	case d >= time.Second:
+		d = d.Round(100 * time.Millisecond)
+	default:
+		d = d.Round(100 * time.Microsecond)
+	}
+	return d.String()
+}
