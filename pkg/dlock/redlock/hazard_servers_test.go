@@ -47,6 +47,11 @@ func TestFlushedScriptsAreLoadedAgain(t *testing.T) {
 		flush()
 		g := acquire(t, c, "k")
 		loaded("acquire", all)
+		for _, d := range s.direct { // so that the next proposal is refused
+			check(t, d.Set(t.Context(), fenceOf("refused"), time.Now().Add(time.Hour).UnixMicro(), time.Minute).Err())
+		}
+		flush()
+		unlock(t, acquire(t, c, "refused"))
 		loaded("confirm", majority)
 		flush()
 		check(t, g.Extend(t.Context(), 2*time.Minute))
