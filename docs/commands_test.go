@@ -35,6 +35,7 @@ var rules = []rule{
 	{regexp.MustCompile(`^etcdctl `), elsewhere("docs", "TestEtcdctl")},
 	{regexp.MustCompile(`^(redis-server &|mkdir shop .*|go get ` + module + `|go mod tidy .*)$`), elsewhere("docs", "TestGettingStarted")},
 	{regexp.MustCompile(`^(cd bench && )?go run \. `), elsewhere("bench", "TestDocumentedCommands")},
+	{regexp.MustCompile(`^cd test/interop && go test -run '\^\$' -bench Redlock `), elsewhere("test/interop", "BenchmarkRedlockAlone")},
 	{regexp.MustCompile(`^go run -C lab \. `), elsewhere("lab", "TestDocumentedCommands")},
 	{regexp.MustCompile(`^go run \./test/mutants( |$)`), elsewhere("test/mutants", "TestDocumentedCommands")},
 	{regexp.MustCompile(`^go run \./cmd/dlock `), func(c docscan.Command) (string, error) {
