@@ -25,7 +25,8 @@ const childEndpoints = "DLOCK_HAZARD_ENDPOINTS"
 func IsChild() bool { return os.Getenv(childEndpoints) != "" }
 
 // Child is a process with locks of its own, and does not return. It obeys the lines of its
-// standard input until that ends: "wait KEY TTL", "hold KEY TTL", and "write", by which it
+// standard input until that ends: "wait KEY TTL", "hold KEY TTL", "rounds N SEED DIR", for which see
+// SeveralKeysHaveNoDeadlock, and "write", by which it
 // reports a write with the token of each lock that it has acquired, without asking whether it
 // still holds them, and then how many of them are lost.
 func Child(open func(endpoints []string) driver.Opener) {
@@ -48,6 +49,15 @@ func Child(open func(endpoints []string) driver.Opener) {
 			}
 			guards = append(guards, g)
 			fmt.Println("held", g.Token())
+		case "rounds":
+			var rounds int
+			var seed uint64
+			var dir string
+			_, err := fmt.Sscan(in.Text(), &verb, &rounds, &seed, &dir)
+			if err != nil {
+				panic(err)
+			}
+			lockSeveral(c, rounds, seed, dir)
 		case "write":
 			reportWrites(guards)
 			guards = nil

@@ -55,3 +55,5 @@ func TestPausedHolderIsFenced(t *testing.T)    { hazardtest.PausedHolderIsFenced
 func TestDeadOwnerFreesTheLock(t *testing.T)   { hazardtest.DeadOwnerFreesTheLock(t, openEnv) }
 func TestForgottenLockIsFreed(t *testing.T)    { hazardtest.ForgottenLockIsFreed(t, openEnv) }
 func TestRenewalDoesNotResurrect(t *testing.T) { hazardtest.RenewalDoesNotResurrect(t, openEnv) }
+
+func TestSeveralKeysHaveNoDeadlock(t *testing.T) { hazardtest.SeveralKeysHaveNoDeadlock(t, openEnv) }
