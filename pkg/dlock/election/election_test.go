@@ -12,16 +12,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 	"github.com/ceyewan/genesis/pkg/dlock/election"
 	"github.com/ceyewan/genesis/pkg/dlock/faultdriver"
 	"github.com/ceyewan/genesis/pkg/dlock/memlock"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func client(t *testing.T, b driver.Opener, cfg dlock.Config) *dlock.Client {
 	t.Helper()
