@@ -25,7 +25,7 @@ var severalKeys = func() (keys []string) {
 	return keys
 }()
 
-// SeveralKeysHaveNoDeadlock: eight processes lock several of eight keys together, in random orders. Some give up while they
+// SeveralKeysHaveNoDeadlock lets eight processes lock several of eight keys together, in random orders. Some give up while they
 // wait. None waits forever, no key has two holders, and nothing is left while the processes live.
 func SeveralKeysHaveNoDeadlock(t *testing.T, open Open) {
 	t.Parallel()

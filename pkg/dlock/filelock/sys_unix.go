@@ -39,11 +39,11 @@ func openDir(path string) (int, error) {
 // insecureLink is the error of a directory that is a symbolic link, or a file. It names the directory that a link leads to.
 func insecureLink(path string) error {
 	if _, err := os.Readlink(path); err != nil {
-		return ErrInsecureDir //nolint:nilerr // it is no link
+		return ErrInsecureDir // it is no link
 	}
 	target, err := filepath.EvalSymlinks(path)
 	if err != nil {
-		return ErrInsecureDir //nolint:nilerr // it leads nowhere
+		return ErrInsecureDir // it leads nowhere
 	}
 	return fmt.Errorf("%w: it is a symbolic link to %s", ErrInsecureDir, target)
 }

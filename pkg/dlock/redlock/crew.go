@@ -28,27 +28,31 @@ func (c *crew) run(ctx context.Context, f func()) {
 		c.idle = c.idle[:last]
 		return
 	}
-	c.work.Go(func() { c.serve(ctx, f) })
+	jobs := make(chan func(), 1)
+	jobs <- f
+	c.work.Go(func() { c.serve(ctx, jobs) })
 }
 
 // serve runs one function after the other.
-func (c *crew) serve(ctx context.Context, f func()) {
-	jobs := make(chan func(), 1)
+func (c *crew) serve(ctx context.Context, jobs chan func()) {
 	timer := time.NewTimer(idleTime)
 	defer timer.Stop()
-	for f != nil {
+	for f := <-jobs; f != nil; f = c.next(ctx, jobs, timer) {
 		f()
-		f = nil // it may hold much
 		timer.Reset(idleTime)
 		c.rest(jobs)
-		select {
-		case f = <-jobs:
-		case <-timer.C:
-			f = c.leave(jobs)
-		case <-ctx.Done():
-			f = c.leave(jobs)
-		}
 	}
+}
+
+// next returns what a goroutine is to do, or nil if it has had nothing to do for a while.
+func (c *crew) next(ctx context.Context, jobs chan func(), timer *time.Timer) func() {
+	select {
+	case f := <-jobs:
+		return f
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return c.leave(jobs)
 }
 
 func (c *crew) rest(jobs chan func()) {

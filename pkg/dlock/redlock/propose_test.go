@@ -53,8 +53,10 @@ func proposed(t *testing.T, words ...string) *round {
 	t.Helper()
 	d := threeNodes()
 	c := &claim{id: someID, open: make([]int, len(words))}
-	r := &round{driver: d, claim: c, proposal: 100, votes: make([]ballot, len(words)), owners: map[string]int{},
-		first: make(chan answer, 3), second: make(chan answer, 3*(maxRaises+2)), until: time.Now().Add(time.Hour), timeout: time.Second}
+	r := &round{
+		driver: d, claim: c, proposal: 100, votes: make([]ballot, len(words)), owners: map[string]int{},
+		first: make(chan answer, 3), second: make(chan answer, 3*(maxRaises+2)), until: time.Now().Add(time.Hour), timeout: time.Second,
+	}
 	for range words {
 		r.commands = append(r.commands, acquireScript.Command(t.Context(), nil))
 	}
