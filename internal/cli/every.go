@@ -117,6 +117,16 @@ func withoutStatus(err error) error {
 
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
+// brief is oneLine, cut: a collector may answer with a whole page.
+func brief(err error) string {
+	const most = 300
+	text := []rune(oneLine(err))
+	if len(text) > most {
+		return string(text[:most]) + "…"
+	}
+	return string(text)
+}
+
 // skip says why the command does not run now, and when it will be due.
 func (r *run) skip() error {
 	ctx, cancel := context.WithTimeout(r.cmd.Context(), 2*leastPatience)

@@ -61,7 +61,7 @@ func (r *run) publish(began time.Time, code int) {
 	}
 	for _, err := range []error{written, sent} {
 		if err != nil {
-			r.reporter.event(event{What: "metrics-failed", Error: oneLine(err)})
+			r.reporter.event(event{What: "metrics-failed", Error: brief(err)})
 		}
 	}
 }

@@ -174,7 +174,11 @@ func (s *supervisor) look() time.Duration {
 	case !s.killAt.IsZero() && !s.killed:
 		return s.killAt.Sub(now)
 	case lease && left > s.grace:
-		return min(left-s.grace, s.ttl/6)
+		next := min(left-s.grace, s.ttl/6)
+		if s.guarded && !s.guardian.alive() {
+			next = min(next, guardianPause) // to start another one
+		}
+		return next
 	case lease: // nothing is left to do but to find out whether it is renewed
 		return s.ttl / 6
 	}

@@ -7,6 +7,8 @@ import (
 	"iter"
 	"sync/atomic"
 	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
 // A Pair locks each key on two Clients, while a fleet of processes moves from one backend to another. It comes from
@@ -107,8 +109,12 @@ func (p *Pair) Do(ctx context.Context, key string, fn func(context.Context) erro
 	outer := [2]*Guard{p.clients[0].guardFor(ctx, key), p.clients[1].guardFor(ctx, key)}
 	switch {
 	case outer[0] != nil && outer[1] != nil:
-		return p.clients[0].doInside(ctx, outer[0], &wants[0].settings, func(ctx context.Context) error {
-			return p.clients[1].doInside(ctx, outer[1], &wants[1].settings, fn)
+		first, second := 0, 1
+		if outer[0].Token() > outer[1].Token() {
+			first, second = 1, 0 // FromContext returns the greater token, as with the outer locks
+		}
+		return p.clients[first].doInside(ctx, outer[first], &wants[first].settings, func(ctx context.Context) error {
+			return p.clients[second].doInside(ctx, outer[second], &wants[second].settings, fn)
 		})
 	case outer[0] != nil || outer[1] != nil:
 		return fail(op, key, fmt.Errorf("%w, on one of the two Clients, by the Guard or the owner that the context carries", ErrLockAlreadyHeld))
@@ -151,19 +157,21 @@ func (p *Pair) usable() error {
 }
 
 // verify refuses two Clients that store the same locks: the second lock would wait for the first one forever. It asks
-// once for each Pair.
+// until it has an answer about an exclusive lock, which has one holder.
 func (p *Pair) verify(ctx context.Context, old *Guard) error {
 	c := p.clients[1]
-	if !old.usable() || !p.verified.CompareAndSwap(false, true) || c.beginCall() != nil {
+	if p.verified.Load() || !old.usable() || c.beginCall() != nil {
 		return nil
 	}
 	defer c.endCall()
 	cctx, cancel := c.ownContext(ctx, findTimeout)
 	defer cancel()
 	holder, _, err := c.findHolder(cctx, old.claim.key, "")
-	if err == nil && holder.ID == old.claim.id {
-		p.verified.Store(false) // so that the next call is refused too
+	switch {
+	case err == nil && holder.ID == old.claim.id:
 		return fmt.Errorf("%w: old and new store the same locks; they need different servers or prefixes", ErrInvalidConfig)
+	case (err == nil && old.claim.mode == driver.Exclusive) || errors.Is(err, ErrUnsupported):
+		p.verified.Store(true)
 	}
 	return nil
 }
@@ -271,13 +279,21 @@ func (p *Pair) Unlock(ctx context.Context, key string) (err error) {
 }
 
 // Tokens returns the fencing tokens of a key that the caller holds: those of the guards that ctx carries, such as the
-// context of Do or Guards.Context, or of the owner that it names. It returns zeros for a key that is not held. Fence a resource with both,
-// each by itself: tokens of two backends cannot be compared. See docs/migration.md.
+// context of Do or Guards.Context, or of the owner that it names, also if one of them was lost since: a resource has to refuse it then. It
+// returns zeros for a key that was not locked, or was unlocked. Fence a resource with both, each by itself: tokens of two backends cannot be compared. See
+// docs/migration.md.
 func (p *Pair) Tokens(ctx context.Context, key string) (old, new int64) {
 	if p.usable() != nil {
 		return 0, 0
 	}
-	return p.clients[0].guardFor(ctx, key).Token(), p.clients[1].guardFor(ctx, key).Token()
+	m := markOf(ctx) // runs the user's code
+	var tokens [2]int64
+	for i, c := range p.clients {
+		if g := c.lastGuard(m, key); g != nil && !errors.Is(g.Err(), ErrLockNotHeld) {
+			tokens[i] = g.Token()
+		}
+	}
+	return tokens[0], tokens[1]
 }
 
 // A KeyClaim is a claim and its key.

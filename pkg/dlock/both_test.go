@@ -660,3 +660,64 @@ func TestFleetMoves(t *testing.T) {
 		})
 	}
 }
+
+// Tokens are those of the locks also when one of them was lost: a resource has to see them to refuse it.
+func TestTokensAfterALoss(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		m := moving(t, dlock.Config{DefaultTTL: time.Minute})
+		err := m.both.Do(ctx, "k", func(ctx context.Context) error {
+			old, other := m.both.Tokens(ctx, "k")
+			wantErr(t, m.newA.Evict(ctx, "k", other))
+			<-ctx.Done()
+			if o, n := m.both.Tokens(ctx, "k"); o != old || n != other || o == 0 || n == 0 {
+				t.Errorf("tokens %d, %d, were %d, %d", o, n, old, other)
+			}
+			return nil
+		})
+		wantErr(t, err, dlock.ErrOwnershipLost)
+	})
+}
+
+// Inside a Do, FromContext has the greater token, whichever of the two it is, as in the outer one.
+func TestTokenInsideBoth(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		m := moving(t, dlock.Config{EnableReentrant: true})
+		for range 5 {
+			unlock(t, acquire(t, m.first, "k")) // old has greater tokens
+		}
+		for range 2 {
+			wantErr(t, m.both.Do(ctx, "k", func(ctx context.Context) error {
+				old, other := m.both.Tokens(ctx, "k")
+				return m.both.Do(ctx, "k", func(ctx context.Context) error {
+					if g, _ := dlock.FromContext(ctx); g.Token() != max(old, other) || old == other {
+						t.Errorf("token %d of %d and %d", g.Token(), old, other)
+					}
+					return nil
+				})
+			}))
+			for range 20 {
+				unlock(t, acquire(t, m.second, "k")) // and now new
+			}
+		}
+	})
+}
+
+// A first call that tells nothing about the stores, of readers or by many goroutines, does not keep later ones from
+// being refused.
+func TestBothOfOneStoreLater(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		store := memlock.New()
+		a := client(t, store, dlock.Config{})
+		g := acquire(t, client(t, store, dlock.Config{}), "k", dlock.WithShared())
+		p := both(t, a, client(t, store, dlock.Config{}))
+		if shared, err := p.Acquire(ctx, "k", dlock.WithShared()); err == nil {
+			wantErr(t, shared.Unlock(ctx))
+		}
+		unlock(t, g)
+		var wg sync.WaitGroup
+		for i := range 10 {
+			wg.Go(func() { wantErr(t, p.Lock(ctx, fmt.Sprint("k", i)), dlock.ErrInvalidConfig) })
+		}
+		wg.Wait()
+	})
+}

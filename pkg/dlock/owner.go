@@ -92,6 +92,21 @@ func (c *Client) guardIn(m *mark, key string) *Guard {
 	return nil
 }
 
+// lastGuard returns the Guard of key among the marks of a context, or of their owner, even if it was lost.
+func (c *Client) lastGuard(m *mark, key string) *Guard {
+	for in := m; in != nil; in = in.outer {
+		if g := in.guard; g != nil && g.claim.client == c && g.claim.key == key {
+			return g
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if h := c.keyed[key]; m != nil && h != nil && h.ownedBy(m) {
+		return h.guard
+	}
+	return nil
+}
+
 func (c *Client) holds(g *Guard) bool {
 	c.mu.Lock()
 	defer c.unlock()

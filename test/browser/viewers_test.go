@@ -46,7 +46,8 @@ func TestTenViewers(t *testing.T) {
 	t.Logf("ten viewers:  %v", together)
 	t.Logf("and again:    %v; the heap of the browser's page: %.1f MB, then %.1f MB", later, before/1e6, p.heap()/1e6)
 	for _, s := range []sample{together, later} {
-		if s.perReading() > 1.25*alone.perReading() { // a reading of locks that come and go is not always the same
+		// A reading of locks that come and go is not always the same, and two may be under way when they are counted.
+		if s.calls > 1.25*alone.perReading()*(s.readings+2) {
 			t.Errorf("%.1f commands in a reading, %.1f with one viewer", s.perReading(), alone.perReading())
 		}
 		if most := s.took.Seconds()*2 + 2; s.readings > most { // the interval is half a second
@@ -158,7 +159,7 @@ func (o *observer) watch(viewers int, within time.Duration) (s sample) {
 	testenv.Eventually(o.t, limit, "the viewers are there", func() bool { return o.metric("dlock_page_viewers") >= float64(viewers) && events.Load() > 0 })
 	began, calls, readings, seen, commands := time.Now(), o.metric("dlock_page_backend_calls_total"), o.metric("dlock_page_readings_total"), events.Load(), o.commands()
 	time.Sleep(within)
-	testenv.Eventually(o.t, limit, "some readings", func() bool { return o.metric("dlock_page_readings_total") >= readings+3 })
+	testenv.Eventually(o.t, limit, "some readings", func() bool { return o.metric("dlock_page_readings_total") >= readings+10 })
 	return sample{
 		viewers: viewers, took: time.Since(began), calls: o.metric("dlock_page_backend_calls_total") - calls, readings: o.metric("dlock_page_readings_total") - readings,
 		events: events.Load() - seen, commands: o.commands() - commands, memory: o.memory(),

@@ -42,6 +42,7 @@ type Cache[V any] struct {
 
 	mu    sync.Mutex
 	calls map[string]*call // by key: the one call of this process that computes, or waits for another process
+	lates map[string]*call // by key: the one that computes because its wait is over
 }
 
 // A call is one that the other calls of its process wait for.
@@ -70,7 +71,7 @@ func NewCache[V any](locks *dlock.Client, store Store[V], cfg CacheConfig) (*Cac
 	if cfg.Wait == 0 {
 		cfg.Wait = dfltWait
 	}
-	return &Cache[V]{locks: locks, store: store, cfg: cfg, calls: map[string]*call{}}, nil
+	return &Cache[V]{locks: locks, store: store, cfg: cfg, calls: map[string]*call{}, lates: map[string]*call{}}, nil
 }
 
 // Get returns the value of key from the Store. If there is none, it computes and stores it, unless another caller already
@@ -87,7 +88,7 @@ func (c *Cache[V]) Get(ctx context.Context, key string, compute func(context.Con
 		return value, fmt.Errorf("%w: once: the context or the function is nil", dlock.ErrInvalidConfig)
 	case key == "" || len(key)+len(lockSuffix) > maxKey:
 		return value, fmt.Errorf("%w: once: the key has %d bytes, not 1 to %d", dlock.ErrInvalidKey, len(key), maxKey-len(lockSuffix))
-	case ctx.Value(computing{c, key}) != nil:
+	case ctx.Value(computing{c.locks, key}) != nil:
 		return value, fmt.Errorf("%w: once: %q is being computed by the caller", dlock.ErrLockAlreadyHeld, key)
 	}
 	value, found, err := c.store.Get(ctx, key)
@@ -98,9 +99,9 @@ func (c *Cache[V]) Get(ctx context.Context, key string, compute func(context.Con
 	return l.run(ctx)
 }
 
-// computing in a context says which value is being computed.
+// computing in a context says for which key a value is being computed. Caches on one Client share the lock of a key.
 type computing struct {
-	cache any
+	locks *dlock.Client
 	key   string
 }
 
@@ -117,14 +118,14 @@ func (l *lookup[V]) run(ctx context.Context) (value V, err error) {
 	timer := time.NewTimer(time.Until(l.deadline))
 	defer timer.Stop()
 	for {
-		other, own := l.begin()
+		other, own := l.begin(l.calls)
 		if own != nil {
 			return l.lead(ctx, own)
 		}
 		select {
 		case <-other.done:
 		case <-timer.C:
-			value, _, err = l.computeAndStore(ctx, nil)
+			value, _, err = l.late(ctx)
 			return value, err
 		case <-ctx.Done():
 			return value, fmt.Errorf("once: %q: %w", l.key, context.Cause(ctx))
@@ -138,26 +139,49 @@ func (l *lookup[V]) run(ctx context.Context) (value V, err error) {
 	}
 }
 
+// late computes the value because the wait is over, in one call of this process after the other.
+func (l *lookup[V]) late(ctx context.Context) (value V, stored bool, err error) {
+	for {
+		other, own := l.begin(l.lates)
+		if own == nil {
+			select {
+			case <-other.done:
+				continue
+			case <-ctx.Done():
+				return value, false, fmt.Errorf("once: %q: %w", l.key, context.Cause(ctx))
+			}
+		}
+		defer l.end(l.lates, own) // the loop ends here
+		value, stored, err = l.store.Get(ctx, l.key)
+		if stored || err != nil {
+			return value, stored, err
+		}
+		return l.computeAndStore(ctx, nil)
+	}
+}
+
 // begin returns the call that this one must wait for, or else its own.
-func (l *lookup[V]) begin() (other, own *call) {
+func (l *lookup[V]) begin(calls map[string]*call) (other, own *call) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if other = l.calls[l.key]; other != nil {
+	if other = calls[l.key]; other != nil {
 		return other, nil
 	}
 	own = &call{done: make(chan struct{})}
-	l.calls[l.key] = own
+	calls[l.key] = own
 	return nil, own
+}
+
+func (l *lookup[V]) end(calls map[string]*call, own *call) {
+	l.mu.Lock()
+	delete(calls, l.key)
+	l.mu.Unlock()
+	close(own.done)
 }
 
 // lead finds or computes the value for all calls of this process.
 func (l *lookup[V]) lead(ctx context.Context, own *call) (value V, err error) {
-	defer func() { // also if compute panics
-		l.mu.Lock()
-		delete(l.calls, l.key)
-		l.mu.Unlock()
-		close(own.done)
-	}()
+	defer l.end(l.calls, own) // also if compute panics
 	value, own.stored, err = l.findOrCompute(ctx)
 	return value, err
 }
@@ -175,8 +199,8 @@ func (l *lookup[V]) findOrCompute(ctx context.Context) (value V, stored bool, er
 		}
 	}
 	switch {
-	case errors.Is(err, dlock.ErrLockHeldByOther):
-		return l.computeAndStore(ctx, nil)
+	case errors.Is(err, dlock.ErrLockHeldByOther), err != nil && ctx.Err() == nil && !time.Now().Before(l.deadline):
+		return l.late(ctx)
 	case err != nil:
 		return value, false, err
 	}
@@ -216,7 +240,7 @@ func (l *lookup[V]) untilDeadline() dlock.LockOption {
 
 // computeAndStore stores the value unless the lock was lost. guard is nil if the wait was over.
 func (l *lookup[V]) computeAndStore(ctx context.Context, guard *dlock.Guard) (value V, stored bool, err error) {
-	value, err = l.compute(context.WithValue(ctx, computing{l.Cache, l.key}, true))
+	value, err = l.compute(context.WithValue(ctx, computing{l.locks, l.key}, true))
 	if err != nil || (guard != nil && guard.Err() != nil) {
 		return value, false, err
 	}

@@ -320,3 +320,24 @@ func TestCacheWithoutSharedLocks(t *testing.T) {
 		}
 	})
 }
+
+// When the wait is over, one call of each process computes, and not all that wait.
+func TestLateCallsComputeOneByOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, c := &values{}, client(t, memlock.New())
+		var computed atomic.Int32
+		k := cache(t, c, store, once.CacheConfig{Wait: 10 * time.Second})
+		var wg sync.WaitGroup
+		for range 50 {
+			wg.Go(func() {
+				if v, err := k.Get(t.Context(), "k", takes(15*time.Second, &computed)); err != nil || v == "" {
+					t.Errorf("%q, %v", v, err)
+				}
+			})
+		}
+		wg.Wait()
+		if n := computed.Load(); n != 2 {
+			t.Errorf("%d computed the value, want the first and one after the wait", n)
+		}
+	})
+}

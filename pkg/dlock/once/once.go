@@ -138,7 +138,7 @@ func (j *Job) acquire(ctx context.Context) (*running, error) {
 			return &running{Job: j, guard: guard, begun: begun}, nil
 		}
 		failed := guard.Unlock(ctx)
-		if !errors.Is(err, errShortLease) || wait == 0 {
+		if !errors.Is(err, errShortLease) || wait == 0 || failed != nil { // else the next claim may meet this one
 			return nil, errors.Join(err, failed)
 		}
 	}
