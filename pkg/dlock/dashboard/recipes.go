@@ -60,11 +60,12 @@ type run struct {
 	OK    bool    `json:"ok"`
 	Error string  `json:"error,omitempty"`
 	process
+	lost bool
 }
 
 func newRun(c *claim) (run, bool) {
 	result, ok := recipes.ParseResult(c.Purpose)
-	r := run{Ended: c.Since, Took: milliseconds(result.Took), OK: result.OK, Error: result.Error, process: c.process()}
+	r := run{Ended: c.Since, Took: milliseconds(result.Took), OK: result.OK, Error: result.Error, process: c.process(), lost: result.Lost}
 	return r, ok && c.Mode == modeShared
 }
 
@@ -166,31 +167,31 @@ func jobOf(key string, runs, lock, old *row, at int64) *job {
 	return j
 }
 
-// lastRun returns the newest record. Holders are sorted by token.
+// lastRun returns the newest record.
 func lastRun(runs *row) (run, bool) {
-	for i := len(runs.holders) - 1; i >= 0; i-- {
-		if r, ok := newRun(&runs.holders[i]); ok {
-			return r, true
-		}
+	all := runsOf(runs)
+	if len(all) == 0 {
+		return run{}, false
 	}
-	return run{}, false
+	return all[0], true
 }
 
 // maxRuns is how many records of a job are shown.
 const maxRuns = 100
 
-// runsOf returns the records, the newest first.
+// runsOf returns the newest records, the newest first. Holders are sorted by token.
 func runsOf(runs *row) []run {
-	all := []run{}
 	if runs == nil {
-		return all
+		return []run{}
 	}
-	for i := len(runs.holders) - 1; i >= 0 && len(all) < maxRuns; i-- {
+	var all []run
+	for i := max(len(runs.holders)-maxRuns, 0); i < len(runs.holders); i++ {
 		if r, ok := newRun(&runs.holders[i]); ok {
 			all = append(all, r)
 		}
 	}
-	return all
+	began := func(r run) time.Time { return time.UnixMilli(r.Ended).Add(-time.Duration(r.Took * float64(time.Millisecond))) }
+	return append([]run{}, recipes.Newest(all, func(r run) bool { return r.lost }, began)...)
 }
 
 // jobKey returns the key of the job that the lock belongs to.

@@ -195,6 +195,24 @@ func TestJobRunsAndIsDue(t *testing.T) {
 	}
 }
 
+// A run that lost its lock and ended later does not hide the run that followed it.
+func TestRunThatLostItsLock(t *testing.T) {
+	record := func(ended int64, result string) claim {
+		return claim{Since: ended, Purpose: result, Mode: modeShared}
+	}
+	runs := &row{holders: []claim{record(10_000, "ok in 1s"), record(30_000, "ok in 5s"), record(31_000, "lost in 20s: taken away"), record(32_000, "no record")}}
+	all := runsOf(runs)
+	if len(all) != 3 || all[0].Ended != 30_000 || all[1].Ended != 31_000 || all[2].Ended != 10_000 {
+		t.Errorf("the runs are %+v", all)
+	}
+	if last, ok := lastRun(runs); !ok || !last.OK {
+		t.Errorf("the last run is %+v", last)
+	}
+	if all := runsOf(nil); all == nil || len(all) > 0 {
+		t.Errorf("%v without records", all)
+	}
+}
+
 // Leaders and jobs are found in the reading of the locks: they cost no question of their own.
 func TestRecipesCostNothing(t *testing.T) {
 	f := setUp(t)

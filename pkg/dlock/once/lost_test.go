@@ -58,7 +58,7 @@ func TestEvictedWhileItRuns(t *testing.T) {
 			}
 			runs, err := next.Runs(t.Context())
 			check(t, err)
-			if len(runs) != 2 || !runs[0].OK || runs[1].OK {
+			if len(runs) != 2 || !runs[0].OK || runs[0].Lost || runs[1].OK || !runs[1].Lost {
 				t.Errorf("the records are %+v", runs)
 			}
 		})

@@ -20,6 +20,7 @@ type Run struct {
 	Ended time.Time     // by this process's clock, from the age that the backend reports
 	Took  time.Duration // as the process that ran it measured it
 	OK    bool
+	Lost  bool   // it failed because its lock was lost
 	Error string // of a run that failed; at most about 200 bytes
 
 	Owner string // the program
@@ -30,19 +31,22 @@ type Run struct {
 // Began returns when the run began.
 func (r Run) Began() time.Time { return r.Ended.Add(-r.Took) }
 
-// Result returns the result and how long it took, such as "ok in 3.2s" or "failed in 1s: exit status 1".
-func (r Run) Result() string { return recipes.Result{OK: r.OK, Took: r.Took, Error: r.Error}.String() }
+// Result returns the result and how long it took, such as "ok in 3.2s", "failed in 1s: exit status 1" or "lost in 1s: " and why.
+func (r Run) Result() string {
+	return recipes.Result{OK: r.OK, Lost: r.Lost, Took: r.Took, Error: r.Error}.String()
+}
 
 const maxPurpose = 256 // bytes, as in package dlock
 
 // record stores what became of a run, as a shared lock on key+":runs" that is left to its lease.
-func (r *running) record(ctx context.Context, took time.Duration, failed error) error {
+func (r *running) record(ctx context.Context, took time.Duration, failed, lost error) error {
 	if !r.records {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 	defer cancel()
-	result := Run{Took: took, OK: failed == nil}
+	failed = cmp.Or(failed, lost)
+	result := Run{Took: took, OK: failed == nil, Lost: lost != nil}
 	if failed != nil {
 		result.Error = oneLine(failed.Error())
 	}
@@ -122,28 +126,17 @@ func RunsOf(ctx context.Context, admin *dlock.Admin, key string) ([]Run, error) 
 	var runs []Run
 	for i := range claims {
 		if run, ok := runOf(&claims[i], now); ok {
-			runs = slices.Insert(runs, placeOf(&run, runs), run)
+			runs = append(runs, run)
 		}
 	}
-	return runs, nil
-}
-
-// placeOf returns the place of a run that ended after all others: it is behind those that began after it had lost its lock. Runs
-// that did not overlap may seem to, because Took is rounded.
-func placeOf(run *Run, newest []Run) int {
-	for i := range newest {
-		if newest[i].Began().Sub(run.Began()) <= time.Second {
-			return i
-		}
-	}
-	return len(newest)
+	return recipes.Newest(runs, func(r Run) bool { return r.Lost }, Run.Began), nil
 }
 
 // runOf reads a record. Other locks on the same key are none.
 func runOf(c *dlock.Claim, now time.Time) (Run, bool) {
 	result, ok := recipes.ParseResult(c.Info.Purpose)
 	run := Run{
-		Ended: now.Add(-c.Age), Took: result.Took, OK: result.OK, Error: result.Error,
+		Ended: now.Add(-c.Age), Took: result.Took, OK: result.OK, Lost: result.Lost, Error: result.Error,
 		Owner: c.Info.Owner, Host: c.Info.Host, PID: c.Info.PID,
 	}
 	return run, ok && c.Phase == dlock.PhaseHeld && c.Mode == dlock.ModeShared

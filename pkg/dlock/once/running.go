@@ -1,7 +1,6 @@
 package once
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,7 +37,7 @@ func (r *running) run(ctx context.Context, fn func(context.Context) error) (err 
 			stopKeeping()
 			err = errors.Join(err, r.finish(ctx, failed, lost))
 		}()
-		err = errors.Join(err, r.record(ctx, took, cmp.Or(failed, lost)))
+		err = errors.Join(err, r.record(ctx, took, failed, lost))
 	}()
 	err = fn(owned)
 	returned = true

@@ -3,6 +3,7 @@
 package recipes
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -30,6 +31,7 @@ func ParseValue(purpose string) (term int64, value string, ok bool) {
 // A Result is what became of a run of a job.
 type Result struct {
 	OK    bool
+	Lost  bool // it lost its lock, and so has failed
 	Took  time.Duration
 	Error string // of a run that failed
 }
@@ -37,12 +39,16 @@ type Result struct {
 const (
 	okPrefix     = "ok in "
 	failedPrefix = "failed in "
+	lostPrefix   = "lost in "
 )
 
-// String is the purpose of a record: "ok in 3.2s" or "failed in 1s: exit status 1".
+// String is the purpose of a record: "ok in 3.2s", "failed in 1s: exit status 1" or "lost in 1s: " and why.
 func (r Result) String() string {
-	if r.OK {
+	switch {
+	case r.OK:
 		return okPrefix + short(r.Took)
+	case r.Lost:
+		return lostPrefix + short(r.Took) + ": " + r.Error
 	}
 	return failedPrefix + short(r.Took) + ": " + r.Error
 }
@@ -54,10 +60,27 @@ func ParseResult(purpose string) (r Result, ok bool) {
 		r.OK = true
 	} else if took, ok = strings.CutPrefix(purpose, failedPrefix); ok {
 		took, r.Error, ok = strings.Cut(took, ": ")
+	} else if took, r.Lost = strings.CutPrefix(purpose, lostPrefix); r.Lost {
+		took, r.Error, ok = strings.Cut(took, ": ")
 	}
 	d, err := time.ParseDuration(took)
 	r.Took = d
 	return r, ok && err == nil
+}
+
+// Newest returns runs, which are given in the order of the tokens of their records, the newest first. A run that lost its lock is older
+// than those that began later, although it may have ended later. The hosts' clocks decide that, and nothing else: Took is
+// rounded, so a second is not enough to tell.
+func Newest[R any](byToken []R, isLost func(R) bool, began func(R) time.Time) []R {
+	var runs []R
+	for _, r := range byToken {
+		at := 0
+		for isLost(r) && at < len(runs) && began(runs[at]).Sub(began(r)) > time.Second {
+			at++
+		}
+		runs = slices.Insert(runs, at, r)
+	}
+	return runs
 }
 
 // short rounds a duration for people.
