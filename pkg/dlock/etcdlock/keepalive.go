@@ -193,7 +193,7 @@ func (k *keepAliver) open() {
 func (k *keepAliver) openStream(timeout time.Duration) (*keepAliveStream, error) {
 	ctx, cancel := context.WithCancel(k.driver.ctx)
 	late := time.AfterFunc(timeout, cancel)
-	stream, err := k.lessor.LeaseKeepAlive(ctx)
+	stream, err := k.call(ctx)
 	if !late.Stop() && err == nil {
 		err = errKeepAliveOverdue
 	}
@@ -207,12 +207,23 @@ func (k *keepAliver) openStream(timeout time.Duration) (*keepAliveStream, error)
 	}, nil
 }
 
+// call opens a stream. An interceptor of the user may panic, here and in next.
+func (k *keepAliver) call(ctx context.Context) (stream pb.Lease_LeaseKeepAliveClient, err error) {
+	defer recoverPanic(&err)
+	return k.lessor.LeaseKeepAlive(ctx)
+}
+
+func (s *keepAliveStream) next() (answer *pb.LeaseKeepAliveResponse, err error) {
+	defer recoverPanic(&err)
+	return s.Recv()
+}
+
 // receive delivers the answers of a stream until it ends. If leases are in use, it opens another
 // stream at once: authentication may take longer than the time left when the next keep-alive is
 // due.
 func (k *keepAliver) receive(s *keepAliveStream) {
 	for {
-		resp, err := s.Recv()
+		resp, err := s.next()
 		if err != nil {
 			k.end(s, err)
 			if k.driver.ctx.Err() == nil && k.driver.needsServer() {

@@ -22,7 +22,13 @@ func TestPanicOfTheClient(t *testing.T) {
 	at.Store("")
 	client, err := clientv3.New(clientv3.Config{
 		Endpoints: []string{testenv.Etcd(t).Endpoint()}, Logger: zap.NewNop(),
-		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(
+		DialOptions: []grpc.DialOption{grpc.WithChainStreamInterceptor(
+			func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, next grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+				if name := method[strings.LastIndex(method, "/")+1:]; at.CompareAndSwap(name, "") {
+					panic(name)
+				}
+				return next(ctx, desc, cc, method, opts...)
+			}), grpc.WithChainUnaryInterceptor(
 			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, next grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 				if name := method[strings.LastIndex(method, "/")+1:]; at.CompareAndSwap(name, "") {
 					panic(name)
@@ -35,7 +41,14 @@ func TestPanicOfTheClient(t *testing.T) {
 	c := locksOn(t, client, dlock.Config{DefaultTTL: time.Minute})
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
+	at.Store("LeaseKeepAlive")
 	g := acquire(t, c, "k")
+	check(t, g.Extend(ctx, 90*time.Second))
+	testenv.Eventually(t, patience, "a stream is opened", func() bool { return at.Load() == "" })
+	at.Store("LeaseRevoke")
+	own := acquire(t, c, "own", dlock.WithoutRenewal())
+	unlock(t, own)
+	testenv.Eventually(t, patience, "its lease is revoked", func() bool { return at.Load() == "" })
 	for i, call := range []string{"Txn", "LeaseGrant"} {
 		at.Store(call)
 		if err := g.Extend(ctx, time.Duration(i+2)*time.Minute); err != nil || at.Load() != "" {

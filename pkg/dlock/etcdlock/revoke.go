@@ -53,7 +53,7 @@ func (d *etcdDriver) revokeQueued() {
 
 // revoke revokes a lease. If that fails, the lease expires by itself.
 func (d *etcdDriver) revoke(ctx context.Context, l *lease) {
-	_, err := d.client.Revoke(ctx, l.id)
+	err := d.sendRevoke(ctx, l)
 	if err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
 		d.log.Debug("a lease was not revoked", "error", err)
 		return
@@ -61,6 +61,12 @@ func (d *etcdDriver) revoke(ctx context.Context, l *lease) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.leasesToRevoke, l)
+}
+
+func (d *etcdDriver) sendRevoke(ctx context.Context, l *lease) (err error) {
+	defer recoverPanic(&err) // an interceptor of the user may panic
+	_, err = d.client.Revoke(ctx, l.id)
+	return err
 }
 
 // closeTimeout is how long Close may take to revoke unused leases.
