@@ -12,10 +12,10 @@ import (
 )
 
 // An asker reads keys that are not in the list, for all viewers together: each key at most once per
-// interval, and at most 16 keys in an interval.
+// interval, and at most 16 keys in an interval and at a time.
 type asker struct {
 	poller *poller
-	slots  chan struct{} // a slot is free again an interval after it was taken
+	slots  chan struct{} // a slot is free again when its key is read and an interval has passed
 
 	mu        sync.Mutex
 	questions map[string]*question
@@ -68,8 +68,9 @@ func (a *asker) answer(key string, q *question) {
 	defer cancel()
 	select {
 	case a.slots <- struct{}{}:
-		time.AfterFunc(interval, func() { <-a.slots })
+		began := time.Now()
 		q.rows, q.err = a.poller.readRows(ctx, key)
+		time.AfterFunc(interval-time.Since(began), func() { <-a.slots })
 	case <-ctx.Done():
 		q.err = errBusy
 	}

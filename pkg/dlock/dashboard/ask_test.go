@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ceyewan/genesis/internal/lockreader"
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
 
@@ -83,6 +84,30 @@ func TestAskerIsBounded(t *testing.T) {
 		if _, _, err := p.asker.ask(t.Context(), "one more"); !errors.Is(err, errBusy) {
 			t.Errorf("%v", err)
 		}
+	})
+}
+
+// A backend that hangs gets the questions about 16 keys at a time, also if the interval is shorter.
+func TestAskerWaitsForReads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := withoutServer(t)
+		hang := make(chan struct{})
+		f.store.hangInspect.Store(&hang)
+		var all sync.WaitGroup
+		for i := range 2 * askedAtOnce {
+			all.Go(func() {
+				if _, _, err := f.page.sources[0].asker.ask(t.Context(), fmt.Sprint("k", i)); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		time.Sleep(lockreader.Timeout / 2)
+		synctest.Wait()
+		if n, most := f.store.inspects.Load(), int64(askedAtOnce*len(relatedTo("k"))); n != most {
+			t.Errorf("%d questions at a time, not %d", n, most)
+		}
+		close(hang)
+		all.Wait()
 	})
 }
 
