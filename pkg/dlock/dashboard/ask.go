@@ -21,7 +21,7 @@ type asker struct {
 	questions map[string]*question
 }
 
-// A question is about one key. Its answer is kept for an interval.
+// A question is about one key. Its answer is kept for an interval, unless it is errBusy.
 type question struct {
 	done chan struct{}
 	rows map[string]*row
@@ -73,14 +73,19 @@ func (a *asker) answer(key string, q *question) {
 		time.AfterFunc(interval-time.Since(began), func() { <-a.slots })
 	case <-ctx.Done():
 		q.err = errBusy
+		a.forget(key) // nothing was read, so the next viewer may ask
+		close(q.done)
+		return
 	}
 	q.at = time.Now()
 	close(q.done)
-	time.AfterFunc(interval, func() {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		delete(a.questions, key)
-	})
+	time.AfterFunc(interval, func() { a.forget(key) })
+}
+
+func (a *asker) forget(key string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.questions, key)
 }
 
 // readRows inspects a key, and those with its parts.

@@ -111,6 +111,28 @@ func TestAskerWaitsForReads(t *testing.T) {
 	})
 }
 
+// A question that was refused because there were too many is asked when there is a slot.
+func TestAskerForgetsRefusals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := withoutServer(t, WithInterval(maxInterval))
+		a := f.page.sources[0].asker
+		began := time.Now()
+		for i := range askedAtOnce {
+			if _, _, err := a.ask(t.Context(), fmt.Sprint("k", i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, _, err := a.ask(t.Context(), "one more"); !errors.Is(err, errBusy) || time.Since(began) != lockreader.Timeout {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+		time.Sleep(time.Until(began.Add(maxInterval)))
+		synctest.Wait()
+		if _, _, err := a.ask(t.Context(), "one more"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // If the backend fails, a lock of the list is shown as it was read; another one is not free, but unknown.
 func TestAskerFails(t *testing.T) {
 	f := beyond(t)
