@@ -11,8 +11,8 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/internal/recipes"
 )
 
-// An asker reads keys that are not in the list, for all viewers together: each key at most once per
-// interval, and at most 16 keys in an interval and at a time.
+// An asker reads keys that are not in the list, or whose parts are not, for all viewers together: each
+// key at most once per interval, and at most 16 keys in an interval and at a time.
 type asker struct {
 	poller *poller
 	slots  chan struct{} // a slot is free again when its key is read and an interval has passed

@@ -1,10 +1,12 @@
 package dashboard
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -149,6 +151,36 @@ func TestAskerFails(t *testing.T) {
 	if d := get[detail](f, "/api/v1/lock?source=memory&key="+listed); d.HolderCount != 1 { // from the list
 		t.Errorf("%+v", d)
 	}
+}
+
+// If the backend hangs, the page of a lock of the list is soon answered with what the list has.
+func TestListedLockOfBackendThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := withoutServer(t, WithMaxLocks(1))
+		f.take("a", dlock.WithTTL(time.Hour))
+		f.take("b", dlock.WithTTL(time.Hour))
+		p := f.page.sources[0]
+		defer p.join()()
+		time.Sleep(minInterval / 2)
+		if s := p.current(); !s.more || s.rows["a"] == nil {
+			t.Fatalf("%+v", s)
+		}
+		hang := make(chan struct{})
+		f.store.hangInspect.Store(&hang)
+		for range 3 { // the first asks, the others wait for the same answer
+			began := time.Now()
+			w := httptest.NewRecorder()
+			f.page.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://localhost/api/v1/lock?source=memory&key=a", http.NoBody))
+			var d detail
+			if err := json.Unmarshal(w.Body.Bytes(), &d); err != nil || d.HolderCount != 1 || time.Since(began) != listedTimeout {
+				t.Errorf("%d after %v: %v, %s", w.Code, time.Since(began), err, w.Body)
+			}
+		}
+		if n, most := f.store.inspects.Load(), int64(len(p.current().rows)*2+len(relatedTo("a"))); n > most {
+			t.Errorf("%d questions, at most %d are allowed", n, most) // two readings, and one question
+		}
+		close(hang)
+	})
 }
 
 // The job of a lock that is not in the list is on its page.
