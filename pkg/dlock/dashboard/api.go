@@ -179,8 +179,12 @@ func (h *Handler) getLock(w http.ResponseWriter, r *http.Request) {
 
 var errNotRead = errors.New("the backend has not answered yet")
 
+// listedTimeout limits how long the page of a lock that is in the list waits for the keys with its parts.
+const listedTimeout = time.Second
+
 // find returns rows with what is known of a key, and when they were read. A key that is missing is
-// free. If there are more locks than were read, the backend is asked.
+// free. If there are more locks than were read, the backend is asked for the key and those with its
+// parts. If it takes long, what the list has of the key has to do.
 func (h *Handler) find(ctx context.Context, p *poller, key string) (map[string]*row, time.Time, error) {
 	s := p.current()
 	listed := func(key string) bool { return s.rows[key] != nil }
@@ -195,10 +199,12 @@ func (h *Handler) find(ctx context.Context, p *poller, key string) (map[string]*
 	if key == "" || len(key) > maxKey {
 		return nil, s.at, fmt.Errorf("%w: it has %d bytes, not 1 to %d", dlock.ErrInvalidKey, len(key), maxKey)
 	}
-	asked, at, err := p.asker.ask(ctx, key)
 	if !listed(key) {
-		return asked, at, err
+		return p.asker.ask(ctx, key)
 	}
+	ctx, cancel := context.WithTimeout(ctx, listedTimeout)
+	defer cancel()
+	asked, _, err := p.asker.ask(ctx, key)
 	rows := s.rows
 	if err == nil { // otherwise the list has to do
 		rows = maps.Clone(asked)

@@ -11,17 +11,17 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/internal/recipes"
 )
 
-// An asker reads keys that are not in the list, for all viewers together: each key at most once per
-// interval, and at most 16 keys in an interval.
+// An asker reads keys that are not in the list, or whose parts are not, for all viewers together: each
+// key at most once per interval, and at most 16 keys in an interval and at a time.
 type asker struct {
 	poller *poller
-	slots  chan struct{} // a slot is free again an interval after it was taken
+	slots  chan struct{} // a slot is free again when its key is read and an interval has passed
 
 	mu        sync.Mutex
 	questions map[string]*question
 }
 
-// A question is about one key. Its answer is kept for an interval.
+// A question is about one key. Its answer is kept for an interval, unless it is errBusy.
 type question struct {
 	done chan struct{}
 	rows map[string]*row
@@ -68,18 +68,24 @@ func (a *asker) answer(key string, q *question) {
 	defer cancel()
 	select {
 	case a.slots <- struct{}{}:
-		time.AfterFunc(interval, func() { <-a.slots })
+		began := time.Now()
 		q.rows, q.err = a.poller.readRows(ctx, key)
+		time.AfterFunc(interval-time.Since(began), func() { <-a.slots })
 	case <-ctx.Done():
 		q.err = errBusy
+		a.forget(key) // nothing was read, so the next viewer may ask
+		close(q.done)
+		return
 	}
 	q.at = time.Now()
 	close(q.done)
-	time.AfterFunc(interval, func() {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		delete(a.questions, key)
-	})
+	time.AfterFunc(interval, func() { a.forget(key) })
+}
+
+func (a *asker) forget(key string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.questions, key)
 }
 
 // readRows inspects a key, and those with its parts.

@@ -1,16 +1,19 @@
 package dashboard
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/ceyewan/genesis/internal/lockreader"
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
 
@@ -86,6 +89,52 @@ func TestAskerIsBounded(t *testing.T) {
 	})
 }
 
+// A backend that hangs gets the questions about 16 keys at a time, also if the interval is shorter.
+func TestAskerWaitsForReads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := withoutServer(t)
+		hang := make(chan struct{})
+		f.store.hangInspect.Store(&hang)
+		var all sync.WaitGroup
+		for i := range 2 * askedAtOnce {
+			all.Go(func() {
+				if _, _, err := f.page.sources[0].asker.ask(t.Context(), fmt.Sprint("k", i)); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		time.Sleep(lockreader.Timeout / 2)
+		synctest.Wait()
+		if n, most := f.store.inspects.Load(), int64(askedAtOnce*len(relatedTo("k"))); n != most {
+			t.Errorf("%d questions at a time, not %d", n, most)
+		}
+		close(hang)
+		all.Wait()
+	})
+}
+
+// A question that was refused because there were too many is asked when there is a slot.
+func TestAskerForgetsRefusals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := withoutServer(t, WithInterval(maxInterval))
+		a := f.page.sources[0].asker
+		began := time.Now()
+		for i := range askedAtOnce {
+			if _, _, err := a.ask(t.Context(), fmt.Sprint("k", i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, _, err := a.ask(t.Context(), "one more"); !errors.Is(err, errBusy) || time.Since(began) != lockreader.Timeout {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+		time.Sleep(time.Until(began.Add(maxInterval)))
+		synctest.Wait()
+		if _, _, err := a.ask(t.Context(), "one more"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // If the backend fails, a lock of the list is shown as it was read; another one is not free, but unknown.
 func TestAskerFails(t *testing.T) {
 	f := beyond(t)
@@ -102,6 +151,36 @@ func TestAskerFails(t *testing.T) {
 	if d := get[detail](f, "/api/v1/lock?source=memory&key="+listed); d.HolderCount != 1 { // from the list
 		t.Errorf("%+v", d)
 	}
+}
+
+// If the backend hangs, the page of a lock of the list is soon answered with what the list has.
+func TestListedLockOfBackendThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := withoutServer(t, WithMaxLocks(1))
+		f.take("a", dlock.WithTTL(time.Hour))
+		f.take("b", dlock.WithTTL(time.Hour))
+		p := f.page.sources[0]
+		defer p.join()()
+		time.Sleep(minInterval / 2)
+		if s := p.current(); !s.more || s.rows["a"] == nil {
+			t.Fatalf("%+v", s)
+		}
+		hang := make(chan struct{})
+		f.store.hangInspect.Store(&hang)
+		for range 3 { // the first asks, the others wait for the same answer
+			began := time.Now()
+			w := httptest.NewRecorder()
+			f.page.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://localhost/api/v1/lock?source=memory&key=a", http.NoBody))
+			var d detail
+			if err := json.Unmarshal(w.Body.Bytes(), &d); err != nil || d.HolderCount != 1 || time.Since(began) != listedTimeout {
+				t.Errorf("%d after %v: %v, %s", w.Code, time.Since(began), err, w.Body)
+			}
+		}
+		if n, most := f.store.inspects.Load(), int64(len(p.current().rows)*2+len(relatedTo("a"))); n > most {
+			t.Errorf("%d questions, at most %d are allowed", n, most) // two readings, and one question
+		}
+		close(hang)
+	})
 }
 
 // The job of a lock that is not in the list is on its page.

@@ -70,6 +70,12 @@ var refusals = [...]string{refusedHost: "host", refusedOrigin: "origin", refused
 
 // getMetrics answers in Prometheus' text format with what the page knows. It asks no backend.
 func (h *Handler) getMetrics(w http.ResponseWriter, _ *http.Request) {
+	leave, ok := h.enter(w)
+	if !ok {
+		fail(w, http.StatusServiceUnavailable, "closed", "the page is closed")
+		return
+	}
+	defer leave()
 	var e exposition
 	e.family("dlock_page_viewers", "gauge", "Pages that are open in a browser.")
 	e.sample("", float64(len(h.slots)))

@@ -114,9 +114,13 @@ func TestClose(t *testing.T) {
 	if err := f.page.Close(); err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range []string{"/api/v1/stream", "/api/v1/locks", "/api/v1/health"} {
+	d := described(t)
+	for _, path := range []string{"/api/v1/stream", "/api/v1/locks", "/api/v1/health", "/metrics"} {
 		if got := f.request(http.MethodGet, path, "").StatusCode; got != http.StatusServiceUnavailable {
 			t.Errorf("%s: %d", path, got)
+		}
+		if _, ok := d.Paths[path]["get"].Responses["503"]; !ok {
+			t.Errorf("%s: 503 is not described", path)
 		}
 	}
 	if err := f.page.Close(); err != nil {

@@ -16,10 +16,10 @@ import (
 )
 
 // withoutServer returns a page without a server, for virtual time: a network would end it.
-func withoutServer(t *testing.T) *fixture {
+func withoutServer(t *testing.T, opts ...Option) *fixture {
 	f := &fixture{T: t, store: &countingStore{Store: memlock.New()}}
 	f.locks = f.client()
-	page, err := New([]Source{{Name: "memory", Client: f.locks}}, WithInterval(minInterval))
+	page, err := New([]Source{{Name: "memory", Client: f.locks}}, append([]Option{WithInterval(minInterval)}, opts...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
