@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -77,10 +78,11 @@ func TestRunWritesMetrics(t *testing.T) {
 		}
 
 		holds(t, backend, "ann", key)
-		_, _, code := dlock(t, backend, "run", "--metrics-textfile", path, "--wait", "1s", "-E", "9", key, "--", "true")
+		_, _, code := dlock(t, backend, "run", "--metrics-textfile", path, "--wait", "1s", "-E", "64", key, "--", "true")
+		ran := got["dlock_run_timestamp_seconds"]
 		got = textfile(t, path, escaped)
-		wantMetrics(t, got, map[string]float64{"acquired": 0, "exit_code": 9, "hold_seconds": 0})
-		if _, ran := got["dlock_run_command_exit_code"]; ran || code != 9 || got["dlock_run_wait_seconds"] < 0.9 {
+		wantMetrics(t, got, map[string]float64{"acquired": 0, "exit_code": 64, "hold_seconds": 0, "command_exit_code": 3, "lost": 0, "command_timestamp_seconds": ran})
+		if code != 64 || got["dlock_run_wait_seconds"] < 0.9 || got["dlock_run_timestamp_seconds"] <= ran {
 			t.Errorf("exit %d, %v", code, got)
 		}
 
@@ -109,11 +111,13 @@ func TestRunWritesLossesAndSkips(t *testing.T) {
 			t.Errorf("exit %d, %s", code, h.stderr.String())
 		}
 		wantMetrics(t, textfile(t, path, "k"), map[string]float64{"acquired": 1, "lost": 1, "exit_code": 76, "command_exit_code": 7})
-		for skipped := range 2 {
-			if _, errs, code := dlock(t, l.backend, "run", "--metrics-textfile", path, "--every", "1h", "job", "--", "true"); code != 0 {
+		for skipped, want := range []int{3, 64} {
+			if _, errs, code := dlock(t, l.backend, "run", "--metrics-textfile", path, "--every", "1h", "-E", "64", "job", "--", "sh", "-c", "exit 3"); code != want {
 				t.Errorf("exit %d, %s", code, errs)
 			}
-			wantMetrics(t, textfile(t, path, "job"), map[string]float64{"acquired": float64(1 - skipped), "skipped": float64(skipped), "exit_code": 0})
+			wantMetrics(t, textfile(t, path, "job"), map[string]float64{
+				"acquired": float64(1 - skipped), "skipped": float64(skipped), "exit_code": float64(want), "command_exit_code": 3, "lost": 0,
+			})
 		}
 	})
 }
@@ -246,5 +250,32 @@ func TestRunCannotSendMetrics(t *testing.T) {
 		if took := time.Since(began); code != 3 || took > 30*time.Second || strings.Count(errs, "\n") != 1 || !strings.HasPrefix(errs, "dlock: the metrics were not written: OTEL_EXPORTER_OTLP_ENDPOINT") {
 			t.Errorf("%s: exit %d after %v, %s", endpoint, code, took, errs)
 		}
+	}
+}
+
+// A signal while metrics are sent ends the sending, and the command's own code counts.
+func TestRunSendsMetricsUntilASignal(t *testing.T) {
+	t.Parallel()
+	hangs, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hangs.Close()
+	cmd := command(files(t), "run", "k", "--", "sh", "-c", "exit 3")
+	cmd.Env = append(cmd.Env, "OTEL_EXPORTER_OTLP_ENDPOINT=http://"+hangs.Addr().String())
+	var errs strings.Builder
+	cmd.Stderr = &errs
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := hangs.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = cmd.Process.Signal(syscall.SIGTERM)
+	_ = cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != 3 || strings.Count(errs.String(), "\n") != 1 || !strings.Contains(errs.String(), "the metrics were not written") {
+		t.Errorf("exit %d, %s", code, errs.String())
 	}
 }

@@ -49,6 +49,7 @@ type run struct {
 	retry    bool // with every: a command that failed may run again at once
 
 	*session
+	signals  chan os.Signal // until the metrics are sent; nil before the wait for the lock
 	reporter reporter
 	guard    *dlock.Guard
 	taken    time.Time
@@ -142,10 +143,19 @@ func (r *run) do() error {
 	r.reporter = newReporter(r)
 	events := newUnblockedWriter(r.stderr)
 	defer events.flush()
+	defer func() {
+		if r.signals != nil {
+			signal.Stop(r.signals)
+		}
+	}()
 	r.reporter.events = events
 	began := time.Now()
-	err := r.withConflictCode(r.run())
-	r.publish(began, codeOf(err))
+	err := r.run()
+	wrongUsage := isUsageExit(err) // -E 64 gives a lock that is taken the same code
+	err = r.withConflictCode(err)
+	if !wrongUsage {
+		r.publish(began, codeOf(err))
+	}
 	var e *exit
 	if !r.asJSON || !errors.As(err, &e) || e.err == nil {
 		return err
@@ -179,20 +189,19 @@ func (r *run) run() (err error) {
 		return err
 	}
 	defer r.endSession()
-	signals := listen()
-	defer signal.Stop(signals)
+	r.signals = listen()
 	if r.every > 0 {
-		return r.runEvery(signals)
+		return r.runEvery(r.signals)
 	}
-	if err := r.acquire(signals); err != nil {
+	if err := r.acquire(r.signals); err != nil {
 		r.nameHolder(err)
 		return backendError(err)
 	}
-	code, err := r.supervise(signals)
+	code, err := r.supervise(r.signals)
 	if err != nil {
 		return err
 	}
-	r.linger(signals)
+	r.linger(r.signals)
 	return r.finish(code)
 }
 
@@ -248,17 +257,25 @@ func (r *run) nameHolder(err error) {
 	}
 	ctx, cancel := context.WithTimeout(r.cmd.Context(), 2*leastPatience)
 	defer cancel()
-	for _, c := range r.inspect(ctx, r.key) {
-		switch {
-		case c.Phase == dlock.PhaseQueued:
-			e.Waiters++
-		case e.Holder == nil:
-			e.Holder = &c
-		}
-	}
+	e.Holder, e.Waiters = others(r.inspect(ctx, r.key))
 	if !r.knowsWaiters() {
 		e.Waiters = -1
 	}
+}
+
+// others is a holder, and how many wait. Our own claim may still be stored: the client withdraws it in the background.
+func others(claims []dlock.Claim) (who *dlock.Claim, waiters int) {
+	for i := range claims {
+		c := &claims[i]
+		switch {
+		case isOwn(c):
+		case c.Phase == dlock.PhaseQueued:
+			waiters++
+		case who == nil:
+			who = c
+		}
+	}
+	return who, waiters
 }
 
 func (r *run) options() []dlock.LockOption {
