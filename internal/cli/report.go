@@ -178,13 +178,17 @@ func waitLine(key string, who *dlock.Claim, end string, columns int) string {
 	return cut("dlock: "+cutMiddle(key, forKey)+", held by "+cutMiddle(owner, max(room-forKey, 1))+held, columns)
 }
 
-// inTheWay is a holder, and how many wait before us: our own claim is the one of
-// this process.
-func inTheWay(claims []dlock.Claim) (who *dlock.Claim, ahead int) {
+// isOwn reports whether a claim is one of this process.
+func isOwn(c *dlock.Claim) bool {
 	host, _ := os.Hostname()
+	return c.Info.PID == os.Getpid() && c.Info.Host == host
+}
+
+// inTheWay is a holder, and how many wait before us.
+func inTheWay(claims []dlock.Claim) (who *dlock.Claim, ahead int) {
 	for i := range claims {
 		c := &claims[i]
-		own := c.Info.PID == os.Getpid() && c.Info.Host == host
+		own := isOwn(c)
 		switch {
 		case c.Phase == dlock.PhaseHeld && own: // it is stored, and not confirmed yet
 		case c.Phase == dlock.PhaseHeld && who == nil:

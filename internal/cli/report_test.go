@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -32,5 +33,25 @@ func TestWaitLine(t *testing.T) {
 		if columnsOf(got) > columns || (columns >= 50 && !strings.HasSuffix(got, "for 1m15s, 3 ahead [2s]")) {
 			t.Errorf("%d columns: %s", columns, got)
 		}
+	}
+}
+
+// The claim of this process may not be withdrawn yet when it has given up: it is neither a holder nor a waiter.
+func TestOthersAreNotThisProcess(t *testing.T) {
+	t.Parallel()
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := dlock.Info{Host: host, PID: os.Getpid()}
+	other := dlock.Info{Host: host, PID: os.Getpid() + 1}
+	who, waiters := others([]dlock.Claim{
+		{Phase: dlock.PhaseHeld, Info: own},
+		{Phase: dlock.PhaseHeld, Info: other},
+		{Phase: dlock.PhaseQueued, Info: other},
+		{Phase: dlock.PhaseQueued, Info: own},
+	})
+	if who == nil || who.Info != other || waiters != 1 {
+		t.Errorf("%+v, and %d wait", who, waiters)
 	}
 }

@@ -248,17 +248,25 @@ func (r *run) nameHolder(err error) {
 	}
 	ctx, cancel := context.WithTimeout(r.cmd.Context(), 2*leastPatience)
 	defer cancel()
-	for _, c := range r.inspect(ctx, r.key) {
-		switch {
-		case c.Phase == dlock.PhaseQueued:
-			e.Waiters++
-		case e.Holder == nil:
-			e.Holder = &c
-		}
-	}
+	e.Holder, e.Waiters = others(r.inspect(ctx, r.key))
 	if !r.knowsWaiters() {
 		e.Waiters = -1
 	}
+}
+
+// others is a holder, and how many wait. Our own claim may still be stored: the client withdraws it in the background.
+func others(claims []dlock.Claim) (who *dlock.Claim, waiters int) {
+	for i := range claims {
+		c := &claims[i]
+		switch {
+		case isOwn(c):
+		case c.Phase == dlock.PhaseQueued:
+			waiters++
+		case who == nil:
+			who = c
+		}
+	}
+	return who, waiters
 }
 
 func (r *run) options() []dlock.LockOption {
