@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -246,5 +247,32 @@ func TestRunCannotSendMetrics(t *testing.T) {
 		if took := time.Since(began); code != 3 || took > 30*time.Second || strings.Count(errs, "\n") != 1 || !strings.HasPrefix(errs, "dlock: the metrics were not written: OTEL_EXPORTER_OTLP_ENDPOINT") {
 			t.Errorf("%s: exit %d after %v, %s", endpoint, code, took, errs)
 		}
+	}
+}
+
+// A signal while metrics are sent ends the sending, and the command's own code counts.
+func TestRunSendsMetricsUntilASignal(t *testing.T) {
+	t.Parallel()
+	hangs, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hangs.Close()
+	cmd := command(files(t), "run", "k", "--", "sh", "-c", "exit 3")
+	cmd.Env = append(cmd.Env, "OTEL_EXPORTER_OTLP_ENDPOINT=http://"+hangs.Addr().String())
+	var errs strings.Builder
+	cmd.Stderr = &errs
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := hangs.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = cmd.Process.Signal(syscall.SIGTERM)
+	_ = cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != 3 || strings.Count(errs.String(), "\n") != 1 || !strings.Contains(errs.String(), "the metrics were not written") {
+		t.Errorf("exit %d, %s", code, errs.String())
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -55,15 +56,35 @@ func (r *run) publish(began time.Time, code int) {
 		written = writeTextfile(r.textfile, m.text())
 	}
 	if r.send != nil {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.cmd.Context()), sendTimeout)
-		sent = r.send(ctx, m)
-		cancel()
+		sent = r.sendUntilSignal(m)
 	}
 	for _, err := range []error{written, sent} {
 		if err != nil {
 			r.reporter.event(event{What: "metrics-failed", Error: brief(err)})
 		}
 	}
+}
+
+// sendUntilSignal sends metrics. A signal ends that, and not us: the command's exit code is still to be returned.
+func (r *run) sendUntilSignal(m RunMetrics) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.cmd.Context()), sendTimeout)
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	defer cancel()
+	watching.Go(func() {
+		for {
+			select {
+			case s := <-r.signals:
+				if ends(s) {
+					cancel()
+					return
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	return r.send(ctx, m)
 }
 
 func (r *run) measured(began time.Time, code int) RunMetrics {

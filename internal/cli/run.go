@@ -49,6 +49,7 @@ type run struct {
 	retry    bool // with every: a command that failed may run again at once
 
 	*session
+	signals  chan os.Signal // until the metrics are sent; nil before the wait for the lock
 	reporter reporter
 	guard    *dlock.Guard
 	taken    time.Time
@@ -142,6 +143,11 @@ func (r *run) do() error {
 	r.reporter = newReporter(r)
 	events := newUnblockedWriter(r.stderr)
 	defer events.flush()
+	defer func() {
+		if r.signals != nil {
+			signal.Stop(r.signals)
+		}
+	}()
 	r.reporter.events = events
 	began := time.Now()
 	err := r.withConflictCode(r.run())
@@ -179,20 +185,19 @@ func (r *run) run() (err error) {
 		return err
 	}
 	defer r.endSession()
-	signals := listen()
-	defer signal.Stop(signals)
+	r.signals = listen()
 	if r.every > 0 {
-		return r.runEvery(signals)
+		return r.runEvery(r.signals)
 	}
-	if err := r.acquire(signals); err != nil {
+	if err := r.acquire(r.signals); err != nil {
 		r.nameHolder(err)
 		return backendError(err)
 	}
-	code, err := r.supervise(signals)
+	code, err := r.supervise(r.signals)
 	if err != nil {
 		return err
 	}
-	r.linger(signals)
+	r.linger(r.signals)
 	return r.finish(code)
 }
 
