@@ -79,9 +79,10 @@ func TestRunWritesMetrics(t *testing.T) {
 
 		holds(t, backend, "ann", key)
 		_, _, code := dlock(t, backend, "run", "--metrics-textfile", path, "--wait", "1s", "-E", "9", key, "--", "true")
+		ran := got["dlock_run_timestamp_seconds"]
 		got = textfile(t, path, escaped)
-		wantMetrics(t, got, map[string]float64{"acquired": 0, "exit_code": 9, "hold_seconds": 0})
-		if _, ran := got["dlock_run_command_exit_code"]; ran || code != 9 || got["dlock_run_wait_seconds"] < 0.9 {
+		wantMetrics(t, got, map[string]float64{"acquired": 0, "exit_code": 9, "hold_seconds": 0, "command_exit_code": 3, "lost": 0, "command_timestamp_seconds": ran})
+		if code != 9 || got["dlock_run_wait_seconds"] < 0.9 || got["dlock_run_timestamp_seconds"] <= ran {
 			t.Errorf("exit %d, %v", code, got)
 		}
 
@@ -110,11 +111,13 @@ func TestRunWritesLossesAndSkips(t *testing.T) {
 			t.Errorf("exit %d, %s", code, h.stderr.String())
 		}
 		wantMetrics(t, textfile(t, path, "k"), map[string]float64{"acquired": 1, "lost": 1, "exit_code": 76, "command_exit_code": 7})
-		for skipped := range 2 {
-			if _, errs, code := dlock(t, l.backend, "run", "--metrics-textfile", path, "--every", "1h", "job", "--", "true"); code != 0 {
+		for skipped, want := range []int{3, 9} {
+			if _, errs, code := dlock(t, l.backend, "run", "--metrics-textfile", path, "--every", "1h", "-E", "9", "job", "--", "sh", "-c", "exit 3"); code != want {
 				t.Errorf("exit %d, %s", code, errs)
 			}
-			wantMetrics(t, textfile(t, path, "job"), map[string]float64{"acquired": float64(1 - skipped), "skipped": float64(skipped), "exit_code": 0})
+			wantMetrics(t, textfile(t, path, "job"), map[string]float64{
+				"acquired": float64(1 - skipped), "skipped": float64(skipped), "exit_code": float64(want), "command_exit_code": 3, "lost": 0,
+			})
 		}
 	})
 }

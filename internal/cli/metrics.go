@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -34,6 +35,8 @@ type MetricSender func(context.Context, RunMetrics) error
 const (
 	sendTimeout = 2 * time.Second // a run is over, and somebody waits for its end
 	maxKeyLabel = 1024            // the longest key that a lock can have
+	maxTextfile = 1 << 20         // more than we write
+	maxValue    = 1 << 40         // more than any exit code, and than any time in seconds
 )
 
 // checkTextfile refuses a name that node_exporter would not read.
@@ -53,7 +56,11 @@ func (r *run) publish(began time.Time, code int) {
 	m := r.measured(began, code)
 	var written, sent error
 	if r.textfile != "" {
-		written = writeTextfile(r.textfile, m.text())
+		file := m
+		if r.commandCode == nil {
+			file.Metrics = append(slices.Clip(m.Metrics), m.ofLastCommand(readTextfile(r.textfile))...)
+		}
+		written = writeTextfile(r.textfile, file.text())
 	}
 	if r.send != nil {
 		sent = r.sendUntilSignal(m)
@@ -95,7 +102,6 @@ func (r *run) measured(began time.Time, code int) RunMetrics {
 	}
 	m := RunMetrics{Key: cut(safe(r.key), maxKeyLabel), Version: version().Version, Ended: now, Metrics: []Metric{
 		{"dlock.run.acquired", "", "1 if the last run acquired the lock, 0 if not.", number(r.guard != nil)},
-		{"dlock.run.lost", "", "1 if the last run lost the lock before its command had ended, 0 if not.", number(r.isLost)},
 		{"dlock.run.skipped", "", "1 if the last run was not due, by --every, 0 if it was.", number(r.skipped)},
 		{"dlock.run.wait", "s", "How long the last run waited for the lock, including connecting.", wait.Seconds()},
 		{"dlock.run.hold", "s", "How long the last run held the lock, without what it left to the lease.", hold.Seconds()},
@@ -103,9 +109,37 @@ func (r *run) measured(began time.Time, code int) RunMetrics {
 		{"dlock.run.exit_code", "", "The exit code of the last dlock run.", float64(code)},
 	}}
 	if r.commandCode != nil {
-		m.Metrics = append(m.Metrics, Metric{"dlock.run.command_exit_code", "", "The exit code of the last command that was run.", float64(*r.commandCode)})
+		m.Metrics = append(m.Metrics, commandMetrics(number(r.isLost), float64(*r.commandCode), float64(now.UnixMilli())/1000)...)
 	}
 	return m
+}
+
+// commandMetrics are those of a run that has run its command. Others leave them as they are: a run that skips, or finds the
+// lock taken, must not hide that the last command failed.
+func commandMetrics(lost, code, ended float64) []Metric {
+	return []Metric{
+		{"dlock.run.lost", "", "1 if the last run that ran its command lost the lock before the command had ended, 0 if not.", lost},
+		{"dlock.run.command_exit_code", "", "The exit code of the last command that was run.", code},
+		{"dlock.run.command_timestamp", "s", "When the last run that ran its command ended, in Unix time.", ended},
+	}
+}
+
+// ofLastCommand finds the metrics of a command in a text that an earlier run has written for the same key. If not all
+// of them are there, as written by text, it returns none.
+func (m *RunMetrics) ofLastCommand(text string) []Metric {
+	found := commandMetrics(0, 0, 0)
+	for i := range found {
+		f := &found[i]
+		_, rest, ok := strings.Cut("\n"+text, "\n"+m.sample(f))
+		value, _, ended := strings.Cut(rest, "\n")
+		v, err := strconv.ParseFloat(value, 64)
+		plausible := v >= 0 && v <= maxValue // not so of NaN
+		if !ok || !ended || err != nil || !plausible || formatValue(v) != value {
+			return nil
+		}
+		f.Value = v
+	}
+	return found
 }
 
 func number(b bool) float64 {
@@ -121,15 +155,41 @@ var labelEscapes = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
 // text is the metrics in the text format of Prometheus.
 func (m *RunMetrics) text() string {
 	var b strings.Builder
-	for _, f := range m.Metrics {
-		name := strings.ReplaceAll(f.Name, ".", "_")
-		if f.Unit == "s" {
-			name += "_seconds"
-		}
-		fmt.Fprintf(&b, "# HELP %s %s\n# TYPE %s gauge\n%s{key=\"%s\"} %s\n", name, f.Help, name, name,
-			labelEscapes.Replace(m.Key), strconv.FormatFloat(f.Value, 'f', -1, 64))
+	for i := range m.Metrics {
+		f := &m.Metrics[i]
+		name := f.promName()
+		fmt.Fprintf(&b, "# HELP %s %s\n# TYPE %s gauge\n%s%s\n", name, f.Help, name, m.sample(f), formatValue(f.Value))
 	}
 	return b.String()
+}
+
+// sample is the line of a metric up to its value.
+func (m *RunMetrics) sample(f *Metric) string {
+	return fmt.Sprintf("%s{key=\"%s\"} ", f.promName(), labelEscapes.Replace(m.Key))
+}
+
+// promName is the name of a metric in Prometheus.
+func (f *Metric) promName() string {
+	name := strings.ReplaceAll(f.Name, ".", "_")
+	if f.Unit == "s" {
+		name += "_seconds"
+	}
+	return name
+}
+
+func formatValue(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
+
+// readTextfile returns the file that is about to be replaced, or nothing if it is not one of ours.
+func readTextfile(path string) string {
+	st, err := os.Lstat(path)
+	if err != nil || !st.Mode().IsRegular() || st.Size() > maxTextfile { // opening a pipe would wait for a writer
+		return ""
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	return string(text)
 }
 
 // writeTextfile replaces a file at once: node_exporter reads it at any time, as a user of its own.
