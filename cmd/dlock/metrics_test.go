@@ -78,11 +78,11 @@ func TestRunWritesMetrics(t *testing.T) {
 		}
 
 		holds(t, backend, "ann", key)
-		_, _, code := dlock(t, backend, "run", "--metrics-textfile", path, "--wait", "1s", "-E", "9", key, "--", "true")
+		_, _, code := dlock(t, backend, "run", "--metrics-textfile", path, "--wait", "1s", "-E", "64", key, "--", "true")
 		ran := got["dlock_run_timestamp_seconds"]
 		got = textfile(t, path, escaped)
-		wantMetrics(t, got, map[string]float64{"acquired": 0, "exit_code": 9, "hold_seconds": 0, "command_exit_code": 3, "lost": 0, "command_timestamp_seconds": ran})
-		if code != 9 || got["dlock_run_wait_seconds"] < 0.9 || got["dlock_run_timestamp_seconds"] <= ran {
+		wantMetrics(t, got, map[string]float64{"acquired": 0, "exit_code": 64, "hold_seconds": 0, "command_exit_code": 3, "lost": 0, "command_timestamp_seconds": ran})
+		if code != 64 || got["dlock_run_wait_seconds"] < 0.9 || got["dlock_run_timestamp_seconds"] <= ran {
 			t.Errorf("exit %d, %v", code, got)
 		}
 
@@ -111,8 +111,8 @@ func TestRunWritesLossesAndSkips(t *testing.T) {
 			t.Errorf("exit %d, %s", code, h.stderr.String())
 		}
 		wantMetrics(t, textfile(t, path, "k"), map[string]float64{"acquired": 1, "lost": 1, "exit_code": 76, "command_exit_code": 7})
-		for skipped, want := range []int{3, 9} {
-			if _, errs, code := dlock(t, l.backend, "run", "--metrics-textfile", path, "--every", "1h", "-E", "9", "job", "--", "sh", "-c", "exit 3"); code != want {
+		for skipped, want := range []int{3, 64} {
+			if _, errs, code := dlock(t, l.backend, "run", "--metrics-textfile", path, "--every", "1h", "-E", "64", "job", "--", "sh", "-c", "exit 3"); code != want {
 				t.Errorf("exit %d, %s", code, errs)
 			}
 			wantMetrics(t, textfile(t, path, "job"), map[string]float64{

@@ -53,6 +53,12 @@ func codeOf(err error) int {
 	return 0
 }
 
+// isUsageExit reports whether an error is one of usage, and not a command that has exited with the same code.
+func isUsageExit(err error) bool {
+	var e *exit
+	return errors.As(err, &e) && e.code == ExitUsage && e.err != nil
+}
+
 // usage is an error of whoever called the command.
 func usage(cmd *cobra.Command, format string, args ...any) error {
 	return &exit{ExitUsage, fmt.Errorf(format+"\nTry: %s --help", append(args, cmd.CommandPath())...)}

@@ -47,12 +47,9 @@ func (r *run) checkTextfile() error {
 	return nil
 }
 
-// publish writes and sends the metrics of a run that has ended, unless its arguments were wrong. A failure is reported,
-// and leaves the exit code as it is: the work is done.
+// publish writes and sends the metrics of a run that has ended. A failure is reported, and leaves the exit code as it is:
+// the work is done.
 func (r *run) publish(began time.Time, code int) {
-	if code == ExitUsage && r.commandCode == nil {
-		return
-	}
 	m := r.measured(began, code)
 	var written, sent error
 	if r.textfile != "" {

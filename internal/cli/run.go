@@ -150,8 +150,12 @@ func (r *run) do() error {
 	}()
 	r.reporter.events = events
 	began := time.Now()
-	err := r.withConflictCode(r.run())
-	r.publish(began, codeOf(err))
+	err := r.run()
+	wrongUsage := isUsageExit(err) // -E 64 gives a lock that is taken the same code
+	err = r.withConflictCode(err)
+	if !wrongUsage {
+		r.publish(began, codeOf(err))
+	}
 	var e *exit
 	if !r.asJSON || !errors.As(err, &e) || e.err == nil {
 		return err
