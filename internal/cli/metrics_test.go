@@ -21,9 +21,16 @@ func TestMetricsOfLastCommand(t *testing.T) {
 	}
 	for _, c := range []struct{ from, to string }{
 		{text, ""},
-		{" 137\n", " NaN\n"}, {" 137\n", " +Inf\n"}, {" 137\n", " -1\n"}, {" 137\n", " 1e2\n"}, {" 137\n", " 0137\n"},
-		{" 137\n", " 137 1700000000\n"}, {" 137\n", "\n"}, {" 1700000000.125\n", " 1700000000.125"},
-		{" 1700000000.125\n", " 99999999999999999\n"}, {"dlock_run_lost{", "xdlock_run_lost{"},
+		{" 137\n", " NaN\n"},
+		{" 137\n", " +Inf\n"},
+		{" 137\n", " -1\n"},
+		{" 137\n", " 1e2\n"},
+		{" 137\n", " 0137\n"},
+		{" 137\n", " 137 1700000000\n"},
+		{" 137\n", "\n"},
+		{" 1700000000.125\n", " 1700000000.125"},
+		{" 1700000000.125\n", " 99999999999999999\n"},
+		{"dlock_run_lost{", "xdlock_run_lost{"},
 	} {
 		if wrong := strings.Replace(text, c.from, c.to, 1); wrong == text || m.ofLastCommand(wrong) != nil {
 			t.Errorf("%q for %q: %v", c.to, c.from, m.ofLastCommand(wrong))

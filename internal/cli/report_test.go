@@ -46,8 +46,10 @@ func TestOthersAreNotThisProcess(t *testing.T) {
 	own := dlock.Info{Host: host, PID: os.Getpid()}
 	other := dlock.Info{Host: host, PID: os.Getpid() + 1}
 	who, waiters := others([]dlock.Claim{
-		{Phase: dlock.PhaseHeld, Info: own}, {Phase: dlock.PhaseHeld, Info: other},
-		{Phase: dlock.PhaseQueued, Info: other}, {Phase: dlock.PhaseQueued, Info: own},
+		{Phase: dlock.PhaseHeld, Info: own},
+		{Phase: dlock.PhaseHeld, Info: other},
+		{Phase: dlock.PhaseQueued, Info: other},
+		{Phase: dlock.PhaseQueued, Info: own},
 	})
 	if who == nil || who.Info != other || waiters != 1 {
 		t.Errorf("%+v, and %d wait", who, waiters)
