@@ -190,7 +190,9 @@ func runsOf(runs *row) []run {
 			all = append(all, r)
 		}
 	}
-	began := func(r run) time.Time { return time.UnixMilli(r.Ended).Add(-time.Duration(r.Took * float64(time.Millisecond))) }
+	began := func(r run) time.Time {
+		return time.UnixMilli(r.Ended).Add(-time.Duration(r.Took * float64(time.Millisecond)))
+	}
 	return append([]run{}, recipes.Newest(all, func(r run) bool { return r.lost }, began)...)
 }
 
