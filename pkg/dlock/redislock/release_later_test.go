@@ -147,7 +147,7 @@ func TestAsyncUnlockThenAPanic(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
 	rdb := dialRedis(t, server.Addr())
-	hook := &panickingHook{}
+	hook := &panickingHook{at: acquiring}
 	rdb.AddHook(hook)
 	c := locksOn(t, redislock.New(rdb, redislock.AlwaysInline()), dlock.Config{DefaultTTL: 20 * time.Second})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // can be cancelled, so the call is made inline

@@ -54,10 +54,15 @@ type look struct {
 	between time.Duration // how exactly that is known
 }
 
-func (n *node) look(ctx context.Context) look {
+func (n *node) look(ctx context.Context) (l look) {
+	defer func() {
+		if reason := recover(); reason != nil { // of a hook of the client, which no caller could recover
+			l.err = fmt.Errorf("redlock: a hook of the client panicked: %v", reason)
+		}
+	}()
 	ctx, cancel := context.WithTimeout(ctx, n.driver.settings.longest())
 	defer cancel()
-	l := look{node: n}
+	l = look{node: n}
 	var raw string
 	if raw, l.err = n.client.Info(ctx).Result(); l.err != nil {
 		l.err = redisnode.Classify(l.err)

@@ -12,7 +12,7 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
 
-// A panickingHook panics at the next command.
+// A panickingHook panics at the next script.
 type panickingHook struct {
 	redis.Hook
 	on atomic.Bool
@@ -22,7 +22,7 @@ func (h *panickingHook) DialHook(next redis.DialHook) redis.DialHook { return ne
 
 func (h *panickingHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		if h.on.CompareAndSwap(true, false) {
+		if cmd.Name() == "evalsha" && h.on.CompareAndSwap(true, false) {
 			panic("hook")
 		}
 		return next(ctx, cmd)
