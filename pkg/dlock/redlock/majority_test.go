@@ -16,7 +16,7 @@ func threeNodes() *redDriver {
 		EventQueue: driver.NewEventQueue(4), majority: 2, nodes: []*node{{at: 0, sweeping: true}, {at: 1, sweeping: true}, {at: 2, sweeping: true}},
 		claims: map[claimID]*claim{}, queues: map[string]*waitQueue{},
 	}
-	d.crew.work = &d.work
+	d.workers.work = &d.work
 	return d
 }
 

@@ -68,7 +68,7 @@ func (d *redDriver) ask(nodes []*node, need int, timeout time.Duration, echo str
 	t := newTrip(len(nodes), need, timeout)
 	for _, n := range nodes {
 		cmd := make(t.ctx, n)
-		d.crew.run(d.ctx, func() {
+		d.workers.run(d.ctx, func() {
 			a := n.visit(t, cmd, echo)
 			t.record(a.err)
 			to <- a

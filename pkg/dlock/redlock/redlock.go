@@ -105,7 +105,7 @@ func (o *opener) Open(opts driver.Options) (driver.Driver, error) {
 		majority: len(servers)/2 + 1, claims: map[claimID]*claim{}, queues: map[string]*waitQueue{}, yields: map[string]time.Time{},
 	}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
-	d.crew.work = &d.work
+	d.workers.work = &d.work
 	for i, c := range servers {
 		n := &node{at: i, addr: c.Options().Addr, client: c, driver: d}
 		if !c.Options().ContextTimeoutEnabled {
@@ -163,7 +163,7 @@ type redDriver struct {
 	ctx       context.Context // ends with Close
 	cancel    context.CancelFunc
 	work      sync.WaitGroup
-	crew      crew // makes the calls to nodes
+	workers   workers // make the calls to nodes
 	closeOnce sync.Once
 
 	mu     sync.Mutex

@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// A crew runs functions in goroutines that stay for a while: in a new one, each call to a node would grow
+// Workers run functions in goroutines that stay for a while: in a new one, each call to a node would grow
 // the stack first, which takes a fifth of the time of a call. The one that became idle last works next, so
 // that the others can leave.
-type crew struct {
+type workers struct {
 	work *sync.WaitGroup
 	mu   sync.Mutex
 	idle []chan func()
@@ -20,53 +20,53 @@ type crew struct {
 const idleTime = time.Second
 
 // run runs f at once. After ctx has ended, no goroutine stays.
-func (c *crew) run(ctx context.Context, f func()) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if last := len(c.idle) - 1; last >= 0 {
-		c.idle[last] <- f // which has room for one
-		c.idle = c.idle[:last]
+func (w *workers) run(ctx context.Context, f func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if last := len(w.idle) - 1; last >= 0 {
+		w.idle[last] <- f // which has room for one
+		w.idle = w.idle[:last]
 		return
 	}
 	jobs := make(chan func(), 1)
 	jobs <- f
-	c.work.Go(func() { c.serve(ctx, jobs) })
+	w.work.Go(func() { w.serve(ctx, jobs) })
 }
 
 // serve runs one function after the other.
-func (c *crew) serve(ctx context.Context, jobs chan func()) {
+func (w *workers) serve(ctx context.Context, jobs chan func()) {
 	timer := time.NewTimer(idleTime)
 	defer timer.Stop()
-	for f := <-jobs; f != nil; f = c.next(ctx, jobs, timer) {
+	for f := <-jobs; f != nil; f = w.next(ctx, jobs, timer) {
 		f()
 		timer.Reset(idleTime)
-		c.rest(jobs)
+		w.rest(jobs)
 	}
 }
 
 // next returns what a goroutine is to do, or nil if it has had nothing to do for a while.
-func (c *crew) next(ctx context.Context, jobs chan func(), timer *time.Timer) func() {
+func (w *workers) next(ctx context.Context, jobs chan func(), timer *time.Timer) func() {
 	select {
 	case f := <-jobs:
 		return f
 	case <-timer.C:
 	case <-ctx.Done():
 	}
-	return c.leave(jobs)
+	return w.leave(jobs)
 }
 
-func (c *crew) rest(jobs chan func()) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.idle = append(c.idle, jobs)
+func (w *workers) rest(jobs chan func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.idle = append(w.idle, jobs)
 }
 
 // leave returns what was given to a goroutine that is about to leave, or nil.
-func (c *crew) leave(jobs chan func()) func() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if i := slices.Index(c.idle, jobs); i >= 0 {
-		c.idle = slices.Delete(c.idle, i, i+1)
+func (w *workers) leave(jobs chan func()) func() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if i := slices.Index(w.idle, jobs); i >= 0 {
+		w.idle = slices.Delete(w.idle, i, i+1)
 		return nil
 	}
 	return <-jobs
