@@ -223,6 +223,7 @@ func TestRunBlockedWait(t *testing.T) {
 	backend, dir := files(t), t.TempDir()
 	holder := wrap(t, backend, "obedient", filepath.Join(dir, "holder"), "k")
 	holder.says(t, "ready")
+	long := reportsAfter(t, backend)
 	r, w := fullPipe(t)
 	cmd := command(backend, "run", "k", "--", "echo", "ran")
 	cmd.Stderr = w
@@ -234,7 +235,7 @@ func TestRunBlockedWait(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(3 * time.Second) // it reports the wait after one
+	time.Sleep(3 * long) // no event shows that it reports into a full pipe
 	_ = holder.Process.Signal(syscall.SIGTERM)
 	stuck := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
 	defer stuck.Stop()
@@ -246,6 +247,30 @@ func TestRunBlockedWait(t *testing.T) {
 	if code := cmd.ProcessState.ExitCode(); code != 0 || !strings.Contains(string(said), "waiting for") {
 		t.Errorf("exit %d, %q", code, bytes.Trim(said, "\x00"))
 	}
+}
+
+// reportsAfter returns how long it takes on this machine until dlock reports that it waits for the key "k".
+func reportsAfter(t *testing.T, backend string) time.Duration {
+	t.Helper()
+	cmd := command(backend, "run", "k", "--", "true")
+	errs, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	begun := time.Now()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	stuck := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
+	defer stuck.Stop()
+	line, err := bufio.NewReader(errs).ReadString('\n')
+	took := time.Since(begun)
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+	if err != nil || !strings.Contains(line, "waiting for") {
+		t.Fatalf("it says %q, %v", line, err)
+	}
+	return took
 }
 
 func TestRunBusy(t *testing.T) {
