@@ -1,8 +1,6 @@
 package dlock_test
 
 import (
-	"slices"
-	"strings"
 	"testing"
 
 	"github.com/ceyewan/genesis/internal/sim"
@@ -52,38 +50,6 @@ func TestSimulationAsyncUnlock(t *testing.T) {
 	s.Command = "go test -run TestSimulationAsyncUnlock -v ./pkg/dlock"
 	s.Settings.Async, s.Failed, s.Few, s.Full = true, nil, 500, 20_000
 	s.Run(t)
-}
-
-// A seed can be replayed: every message and every answer is the same, at the same time. Only the
-// order of a few goroutines that one event wakes, such as Close, is random.
-func TestSimulationReplays(t *testing.T) {
-	seeds, differ := 40, 0
-	if raced { // it shuffles goroutines, so that little can be told
-		seeds = 20
-	}
-	for seed := range uint64(seeds) {
-		if !slices.Equal(story(t, seed), story(t, seed)) {
-			differ++
-		}
-	}
-	t.Logf("%d of %d seeds differ", differ, seeds)
-	allowed := seeds / 10
-	if raced { // the race detector changes the order of goroutines
-		allowed = seeds / 2
-	}
-	if differ > allowed {
-		t.Errorf("%d of %d seeds do not replay", differ, seeds)
-	}
-}
-
-// story returns everything that happens under a seed, in order, except for events at the same
-// instant.
-func story(t *testing.T, seed uint64) []string {
-	t.Helper()
-	s, _ := simulations().One(t, seed, true)
-	lines := strings.Split(s.Report(), "\n")
-	slices.Sort(lines)
-	return lines
 }
 
 // memoryStore is a Store of the memory backend behind a simulated network.

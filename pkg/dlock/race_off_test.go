@@ -1,5 +1,0 @@
-//go:build !race
-
-package dlock_test
-
-const raced = false
