@@ -88,6 +88,11 @@ func TestOwnLocksOfSeveralClients(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		lost, err := calm.Acquire(t.Context(), "lost", dlock.WithMaxHold(time.Millisecond))
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-lost.Context().Done()
 		if reader.read() != first {
 			t.Error("the Clients are asked twice in an interval")
 		}
@@ -95,7 +100,7 @@ func TestOwnLocksOfSeveralClients(t *testing.T) {
 		faults.Add(faultdriver.Rule{Op: faultdriver.Renew, Fault: faultdriver.LoseRequest, Hang: true, Times: 2})
 		time.Sleep(time.Minute)
 		own := reader.read()
-		if own.LeastSlack == nil || *own.LeastSlack > 0.2 || own.LeastSlackKey != "late" || own.RecentFailed != 2 || own.RecentError != "no answer within 3s" || own.Renewals < 50 {
+		if own.LeastSlack == nil || *own.LeastSlack > 0.2 || own.LeastSlackKey != "late" || own.RecentFailed != 2 || own.RecentError != "no answer within 3s" || own.Renewals < 50 || own.Losses["max_hold"] != 1 {
 			t.Errorf("%+v", own)
 		}
 		w := httptest.NewRecorder()
