@@ -49,7 +49,7 @@ func TestNoBarriers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := openTab(t, look, s.server.URL)
 			p.do(chromedp.Evaluate[chromedp.Void](source))
-			p.await("the list", `document.querySelectorAll("#rows .row").length > 4 && !document.getElementById("rings").hidden && !document.getElementById("losses").hidden && document.querySelector("#sources .lost")`)
+			p.await("the list", `document.querySelectorAll("#rows .row").length > 2 && !document.getElementById("rings").hidden && !document.getElementById("losses").hidden && document.querySelector("#sources .lost")`)
 			p.barriers("the list")
 			p.do(chromedp.Evaluate[chromedp.Void](`location.hash = "#/health"`))
 			p.await("the findings", `document.querySelector(".findings") && document.querySelectorAll(".lost tbody tr").length === 2`)
