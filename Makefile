@@ -2,7 +2,7 @@
 GO ?= go
 
 .DEFAULT_GOAL := help
-.PHONY: help build fmt fmt-check lint test race conformance stress fuzz bench api api-update deps cover etcd bench-start bench-quick bench-go lab lab-night lab-load lab-mutants soak mutants dist picture
+.PHONY: help build fmt fmt-check lint test race conformance stress fuzz bench api api-update deps cover etcd bench-start bench-quick bench-go lab lab-night lab-load lab-mutants soak mutants dist picture promtool
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -87,6 +87,9 @@ mutants: etcd ## generated mutants: which mistakes no test notices; MUTANTS has 
 dist: ## what a release consists of, for all platforms, into dist/; about ten minutes the first time
 	./scripts/cross
 	./scripts/dist
+
+promtool: ## check the alert rules and run their tests; needs promtool
+	./scripts/promtool
 
 picture: ## draw docs/img/run.svg from a run of dlock
 	$(GO) run ./internal/picture docs/img/run.svg

@@ -1,10 +1,12 @@
 package docs_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"regexp"
 	"slices"
 	"strings"
@@ -19,7 +21,7 @@ import (
 )
 
 // The alert rules and the dashboard of deploy/ use metrics, labels and values that a real Client or lock page exports,
-// and the dashboard shows all metrics of the Client.
+// and the dashboard shows all metrics.
 func TestDeployedQueriesAreReal(t *testing.T) {
 	metrics := scrapeLocks(t) + scrapePage(t)
 	names := regexp.MustCompile(`(?m)^dlock_[a-z_]+`)
@@ -28,7 +30,7 @@ func TestDeployedQueriesAreReal(t *testing.T) {
 		real[name] = true
 	}
 	var shown []string
-	for _, file := range []string{"../deploy/prometheus/dlock.rules.yml", "../deploy/grafana/dlock.json"} {
+	for _, file := range []string{"../deploy/prometheus/dlock.rules.yml", "../deploy/prometheus/dlock.rules.test.yml", "../deploy/grafana/dlock.json"} {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
@@ -55,9 +57,6 @@ func TestDeployedQueriesAreReal(t *testing.T) {
 		shown = used
 	}
 	for name := range real {
-		if strings.HasPrefix(name, "dlock_page_") {
-			continue // of the lock page, which shows them itself
-		}
 		base := strings.TrimSuffix(strings.TrimSuffix(name, "_sum"), "_count")
 		if !slices.Contains(shown, name) && !slices.Contains(shown, base+"_bucket") {
 			t.Errorf("the dashboard does not show %s", name)
@@ -65,10 +64,38 @@ func TestDeployedQueriesAreReal(t *testing.T) {
 	}
 }
 
-// scrapePage returns the metrics of the lock page.
+// Every alert has a test. promtool runs them: it checks the rules more closely, but CI does not have it.
+func TestAlertsAreTested(t *testing.T) {
+	read := func(name string) string {
+		text, err := os.ReadFile("../deploy/prometheus/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	alerts := regexp.MustCompile(`(?m)^ +- alert: (\w+)$`).FindAllStringSubmatch(read("dlock.rules.yml"), -1)
+	if len(alerts) < 10 {
+		t.Errorf("%d alerts", len(alerts))
+	}
+	tests := read("dlock.rules.test.yml")
+	for _, a := range alerts {
+		if !strings.Contains(tests, `alertname="`+a[1]+`",alertstate="firing"`) {
+			t.Errorf("no test fires %s", a[1])
+		}
+	}
+	if _, err := exec.LookPath(cmp.Or(os.Getenv("PROMTOOL"), "promtool")); err != nil {
+		t.Logf("promtool has not checked the rules: %v", err)
+		return
+	}
+	if out, err := exec.CommandContext(t.Context(), "../scripts/promtool").CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+// scrapePage returns the metrics of a lock page that has read its locks, and whose process has renewed one.
 func scrapePage(t *testing.T) string {
 	t.Helper()
-	locks, err := dlock.New(&dlock.Config{}, dlock.WithBackend(memlock.New()), dlock.WithAdmin())
+	locks, err := dlock.New(&dlock.Config{DefaultTTL: time.Minute, RenewInterval: 20 * time.Millisecond}, dlock.WithBackend(memlock.New()), dlock.WithAdmin())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,9 +105,17 @@ func scrapePage(t *testing.T) string {
 		t.Fatal(err)
 	}
 	defer page.Close()
-	w := httptest.NewRecorder()
-	page.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "GET", "http://localhost/metrics", nil))
-	return w.Body.String()
+	ask := func(path string) string {
+		w := httptest.NewRecorder()
+		page.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "GET", "http://localhost"+path, nil))
+		return w.Body.String()
+	}
+	if _, err := locks.Acquire(t.Context(), "k"); err != nil {
+		t.Fatal(err)
+	}
+	ask("/api/v1/health")
+	testenv.Eventually(t, time.Minute, "a renewal is shown", func() bool { return strings.Contains(ask("/metrics"), "\ndlock_page_least_slack_ratio{") })
+	return ask("/metrics")
 }
 
 // scrapeLocks returns the metrics of a Client that has held, renewed, waited for and released a lock.

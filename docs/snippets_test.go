@@ -83,6 +83,7 @@ var given = []struct{ page, name, is, with string }{
 	{"docs/recipes.md", "locks", "memory()", ""},
 	{"docs/recipes.md", "reports", "texts{}", ""},
 	{"docs/dashboard.md", "locks", "withAdmin()", ""},
+	{"docs/observability.md", "locks", "memory()", "Health"},
 	{"pkg/dlock/dashboard/dashboard.go", "locks", "withAdmin()", ""},
 	{"pkg/dlock/election/election.go", "locks", "memory()", ""},
 	{"pkg/dlock/once/once.go", "locks", "memory()", ""},

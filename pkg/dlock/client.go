@@ -73,6 +73,7 @@ type Client struct {
 	cleanupQueue     cleanupQueue
 	ignored          ignoredIDs
 	lost             lostGuards
+	health           healthRecord
 	endingLosses     endingLosses
 	foundHolderAt    map[permitKey]int64 // when a waiter last looked up the holder
 	suspendedBefore  int64               // suspended time at the scheduler's last check for a suspend

@@ -44,8 +44,9 @@ const (
 	lossUnlocked = "unlocked_late"
 )
 
-// The results that a call can have, and how a hold can end.
+// The results that a call can have, how a hold can end, and the reasons of a loss.
 var (
+	lossReasons    = []string{lossExpired, lossTaken, lossMaxHold, lossUnlocked}
 	acquireResults = []string{
 		resultAcquired, resultError, "canceled", "deadline_exceeded", "lock_held_by_other", "lock_already_held", "ownership_lost",
 		"unknown_outcome", "unavailable", "denied", "not_ready", "closed", "unsupported", "invalid_config", "invalid_key", "invalid_ttl",
@@ -127,7 +128,7 @@ func (ms *meters) zero() {
 	for _, l := range []string{resultOK, resultFailed} {
 		ms.renewals.Add(ctx, 0, ms.with("result", l))
 	}
-	for _, l := range []string{lossExpired, lossTaken, lossMaxHold, lossUnlocked} {
+	for _, l := range lossReasons {
 		ms.losses.Add(ctx, 0, ms.with("reason", l))
 	}
 	ms.handoffs.Add(ctx, 0, ms.with("", ""))

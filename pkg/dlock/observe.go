@@ -73,14 +73,18 @@ func (c *Client) logUnconfirmed(g *Guard, err error) {
 
 // reportLoss and the functions down to logGaveUp run under mu.
 func (c *Client) reportLoss(g *Guard, reason, why string) {
+	l := Loss{
+		At: time.Now(), Key: g.claim.key, Owner: g.claim.owner(), Token: g.token, Hold: time.Duration(c.now() - g.since),
+		Reason: reason, Cause: why,
+	}
+	c.health.lost(l)
 	c.measure(measurement{of: measuredLoss, label: reason})
 	if c.quiet {
 		return
 	}
-	key, owner, token, hold := g.claim.key, g.claim.owner(), g.token, time.Duration(c.now()-g.since)
 	c.report(func() {
-		c.log.Error("ownership lost", clog.String("key", key), clog.String("owner", owner), clog.Int64("token", token),
-			clog.Duration("hold", hold), clog.String("reason", why))
+		c.log.Error("ownership lost", clog.String("key", l.Key), clog.String("owner", l.Owner), clog.Int64("token", l.Token),
+			clog.Duration("hold", l.Hold), clog.String("reason", why))
 	})
 }
 

@@ -121,11 +121,16 @@ func (c *Client) batchAnswered(f *renewalBatch, batch []*claim, refs []driver.Re
 			c.renewFailed(cl, f, err, s)
 			continue
 		}
+		slack, measured := cl.slack(now, s.ttl)
 		c.renewed(cl, st, s, now)
+		if measured && cl.phase != ended {
+			c.health.confirmed(now, cl.key, slack)
+		}
 		if cl.renewAgain && cl.phase != ended {
 			c.renewNow(cl)
 		}
 	}
+	c.health.batch(now, len(batch)-failed, failed, err)
 	c.measure(measurement{of: measuredRenewals, n: len(batch) - failed, label: resultOK})
 	c.measure(measurement{of: measuredRenewals, n: failed, label: resultFailed})
 	if failed == 0 {
@@ -134,6 +139,15 @@ func (c *Client) batchAnswered(f *renewalBatch, batch []*claim, refs []driver.Re
 		f.failures++
 		c.logRenewFailed(failed, len(batch), err)
 	}
+}
+
+// slack returns the share of the lease that is left of a held lock that the engine renews. A
+// renewal with a shorter lease has shortened the validity.
+func (cl *claim) slack(now int64, ttl time.Duration) (share float64, ok bool) {
+	if cl.phase != held || cl.noRenew || cl.validUntil == never {
+		return 0, false
+	}
+	return float64(cl.remaining(now)) / float64(min(cl.lease, ttl)), true
 }
 
 // shortenValidity shortens the validity before a renewal with a shorter lease is sent: from now on

@@ -42,16 +42,17 @@ func TestNoBarriers(t *testing.T) {
 	s := inMemory(t, dashboard.WithEvict())
 	s.nightShift()
 	s.deadlock()
+	s.losses()
 	locked := inMemory(t, dashboard.WithBearerToken(oldToken))
 	open := `document.querySelector("[aria-label=Holders] button.danger").click()`
 	for name, look := range map[string]screen{"light": light, "dark": dark, "phone": phone} {
 		t.Run(name, func(t *testing.T) {
 			p := openTab(t, look, s.server.URL)
 			p.do(chromedp.Evaluate[chromedp.Void](source))
-			p.await("the list", `document.querySelectorAll("#rows .row").length > 4 && !document.getElementById("rings").hidden && document.querySelector("#sources .warning")`)
+			p.await("the list", `document.querySelectorAll("#rows .row").length > 2 && !document.getElementById("rings").hidden && !document.getElementById("losses").hidden && document.querySelector("#sources .lost")`)
 			p.barriers("the list")
 			p.do(chromedp.Evaluate[chromedp.Void](`location.hash = "#/health"`))
-			p.await("the findings", `document.querySelector(".findings")`)
+			p.await("the findings", `document.querySelector(".findings") && document.querySelectorAll(".lost tbody tr").length === 2`)
 			p.barriers("the health")
 			p.do(chromedp.Evaluate[chromedp.Void](`location.hash = "#/jobs"`))
 			p.await("the jobs", `document.querySelectorAll("[aria-label=Jobs] tbody tr").length === 4`)

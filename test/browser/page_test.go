@@ -137,6 +137,7 @@ func holds(t testing.TB, backend, user, key string, args ...string) (*claimant, 
 type store struct {
 	t       testing.TB
 	opener  *memlock.Store
+	holder  *dlock.Client // whose renewals and losses the page shows
 	page    *dashboard.Handler
 	handler *switchable
 	server  *httptest.Server
@@ -156,7 +157,8 @@ func (s *switchable) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.Load(
 func inMemory(t testing.TB, opts ...dashboard.Option) *store {
 	t.Helper()
 	s := &store{t: t, opener: memlock.New()}
-	page, err := dashboard.New([]dashboard.Source{{Name: "memory", Client: s.client()}}, opts...)
+	s.holder = s.client()
+	page, err := dashboard.New([]dashboard.Source{{Name: "memory", Client: s.client(), Holders: []*dlock.Client{s.holder}}}, opts...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -39,8 +39,12 @@ func TestScreenshots(t *testing.T) {
 		{"dashboard-phone", phone, "#/", `document.querySelectorAll("#rows .row").length > 5 && document.querySelector("#waited a")?.textContent === "billing:close-month"`},
 		{"dashboard-jobs", light, "#/jobs", `document.querySelectorAll("[aria-label=Jobs] tbody tr").length === 4 && document.querySelectorAll("[aria-label=Leaders] tbody tr").length === 2`},
 		{"dashboard-lock", light, "#/lock/memory/deploy%3Aweb", `document.querySelectorAll("svg.timeline rect").length >= 6 && document.querySelectorAll("[aria-label=Queue] tbody tr").length === 3`},
+		{"dashboard-health", light, "#/health", `document.querySelectorAll(".lost tbody tr").length === 2 && document.querySelector(".findings")`},
 	} {
 		t.Run(p.name, func(t *testing.T) {
+			if p.name == "dashboard-health" {
+				s.losses()
+			}
 			tab := openTab(t, p.screen, s.server.URL+"/"+p.hash)
 			if p.name == "dashboard-lock" {
 				tab.await("the lock is there", `document.querySelector("svg.timeline")`)

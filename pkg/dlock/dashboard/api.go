@@ -243,6 +243,7 @@ type sourceHealth struct {
 	status
 	Level    dlock.Level     `json:"level"`
 	Findings []dlock.Finding `json:"findings"`
+	Own      *ownLocks       `json:"own_locks"`
 }
 
 // getHealth answers with the findings about all sources.
@@ -258,7 +259,7 @@ func (h *Handler) getHealth(w http.ResponseWriter, r *http.Request) {
 		if known := p.currentFindings(); known != nil {
 			findings = *known
 		}
-		all.Sources = append(all.Sources, sourceHealth{p.known(p.current()), lockreader.Worst(findings), findings})
+		all.Sources = append(all.Sources, sourceHealth{p.known(p.current()), lockreader.Worst(findings), findings, p.own.read()})
 	}
 	answer(w, http.StatusOK, all)
 }

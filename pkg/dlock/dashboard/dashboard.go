@@ -17,6 +17,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,6 +33,9 @@ type Source struct {
 	Name string
 	// Client was created with dlock.WithAdmin. The Handler does not close it.
 	Client *dlock.Client
+	// Holders are further Clients of this process that hold locks on the same backend. The page
+	// shows the renewals and losses of Client and Holders. The Handler does not close them.
+	Holders []*dlock.Client
 }
 
 // A Handler serves the lock page. While the page is open in a browser, one goroutine for each
@@ -92,6 +96,8 @@ func (h *Handler) newPoller(s Source, maxHoldings int) (*poller, error) {
 		return nil, fmt.Errorf("%w: the name is used twice", dlock.ErrInvalidConfig)
 	case s.Client == nil:
 		return nil, fmt.Errorf("%w: Client is nil", dlock.ErrInvalidConfig)
+	case slices.Contains(s.Holders, nil):
+		return nil, fmt.Errorf("%w: a Client of Holders is nil", dlock.ErrInvalidConfig)
 	}
 	admin, err := s.Client.Admin()
 	if err != nil {
@@ -100,6 +106,7 @@ func (h *Handler) newPoller(s Source, maxHoldings int) (*poller, error) {
 	p := &poller{
 		handler: h, name: s.Name, client: s.Client, admin: admin, reader: lockreader.New(admin),
 		latest: &snapshot{rows: map[string]*row{}}, history: newHistory(maxHoldings), tally: &tally{},
+		own: &ownReader{clients: append([]*dlock.Client{s.Client}, s.Holders...)},
 	}
 	p.asker = newAsker(p)
 	return p, nil

@@ -160,7 +160,7 @@ func TestFilesCannotBeEvicted(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer files.Close()
-	p, err := New([]Source{{"files", files}}, WithEvict())
+	p, err := New([]Source{{Name: "files", Client: files}}, WithEvict())
 	if err != nil {
 		t.Fatal(err)
 	}

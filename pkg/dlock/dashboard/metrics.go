@@ -91,6 +91,7 @@ func (h *Handler) getMetrics(w http.ResponseWriter, _ *http.Request) {
 	}
 	e.readings(all)
 	e.contents(all)
+	e.ownLocks(all)
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 	_, _ = w.Write([]byte(e.String())) // the client has gone
 }

@@ -160,6 +160,7 @@ func TestOpenAPIAnswers(t *testing.T) {
 	f := setUp(t, WithEvict())
 	g := f.take("k", dlock.WithInfo(dlock.Info{Owner: "ann", Host: "h", PID: 1, Purpose: "p"}))
 	f.take("free-soon", dlock.WithPermits(3))
+	<-f.take("lost", dlock.WithMaxHold(time.Millisecond)).Context().Done()
 	f.elect("billing:leader", election.WithValue("10.0.0.7:8080"))
 	f.run("report", time.Hour, succeed)
 	f.take("backup", dlock.WithInfo(dlock.Info{Owner: "eve"})) // runs
@@ -223,7 +224,7 @@ func TestOpenAPIAnswers(t *testing.T) {
 // checkEvents compares one event of each kind with its schema.
 func (f *fixture) checkEvents(d *document, next func() event) {
 	f.Helper()
-	names := map[string]string{"hello": "Hello", "update": "Update", "findings": "Findings", "rings": "Rings", "beat": "Beat"}
+	names := map[string]string{"hello": "Hello", "update": "Update", "findings": "Findings", "own_locks": "OwnLocksEvent", "rings": "Rings", "beat": "Beat"}
 	seen := map[string]bool{}
 	for len(seen) < len(names) {
 		e := next()

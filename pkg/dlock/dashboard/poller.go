@@ -21,6 +21,7 @@ type poller struct {
 	reader  *lockreader.Reader
 	asker   *asker
 	tally   *tally
+	own     *ownReader
 
 	mu         sync.Mutex
 	viewers    int

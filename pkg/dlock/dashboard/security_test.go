@@ -185,18 +185,19 @@ func TestInvalidSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer plain.Close()
-	one := []Source{{"a", locks}}
+	one := []Source{{Name: "a", Client: locks}}
 	for name, c := range map[string]struct {
 		sources []Source
 		opts    []Option
 		want    error
 	}{
 		"no source":           {nil, nil, dlock.ErrInvalidConfig},
-		"no name":             {[]Source{{"", locks}}, nil, dlock.ErrInvalidConfig},
-		"a long name":         {[]Source{{strings.Repeat("a", 1001), locks}}, nil, dlock.ErrInvalidConfig},
-		"one name twice":      {[]Source{{"a", locks}, {"a", locks}}, nil, dlock.ErrInvalidConfig},
-		"no client":           {[]Source{{"a", nil}}, nil, dlock.ErrInvalidConfig},
-		"without WithAdmin":   {[]Source{{"a", plain}}, nil, dlock.ErrUnsupported},
+		"no name":             {[]Source{{Name: "", Client: locks}}, nil, dlock.ErrInvalidConfig},
+		"a long name":         {[]Source{{Name: strings.Repeat("a", 1001), Client: locks}}, nil, dlock.ErrInvalidConfig},
+		"one name twice":      {[]Source{{Name: "a", Client: locks}, {Name: "a", Client: locks}}, nil, dlock.ErrInvalidConfig},
+		"no client":           {[]Source{{Name: "a", Client: nil}}, nil, dlock.ErrInvalidConfig},
+		"a nil holder":        {[]Source{{Name: "a", Client: locks, Holders: []*dlock.Client{plain, nil}}}, nil, dlock.ErrInvalidConfig},
+		"without WithAdmin":   {[]Source{{Name: "a", Client: plain}}, nil, dlock.ErrUnsupported},
 		"a nil option":        {one, []Option{nil}, dlock.ErrInvalidConfig},
 		"a short token":       {one, []Option{WithBearerToken("short")}, dlock.ErrInvalidConfig},
 		"a token of spaces":   {one, []Option{WithBearerToken(strings.Repeat(" ", 20))}, dlock.ErrInvalidConfig},

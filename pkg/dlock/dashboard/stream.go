@@ -24,6 +24,7 @@ type viewer struct {
 	control  *http.ResponseController
 	sent     []*snapshot
 	findings []*[]dlock.Finding
+	own      []*ownLocks
 	rings    *[]ring
 }
 
@@ -72,6 +73,7 @@ func (h *Handler) stream(w http.ResponseWriter, r *http.Request) {
 	v := &viewer{
 		Handler: h, w: w, control: http.NewResponseController(w),
 		sent: make([]*snapshot, len(h.sources)), findings: make([]*[]dlock.Finding, len(h.sources)),
+		own: make([]*ownLocks, len(h.sources)),
 	}
 	if err := v.control.Flush(); errors.Is(err, http.ErrNotSupported) {
 		fail(w, http.StatusInternalServerError, "no_flush", "a handler in front of the page cannot flush: its ResponseWriter needs Flush or Unwrap")
@@ -123,6 +125,12 @@ func (v *viewer) sendChanges() error {
 				return err
 			}
 			v.findings[i] = f
+		}
+		if own := p.own.read(); own != v.own[i] {
+			if err := v.send("own_locks", map[string]any{"source": p.name, "own_locks": own}); err != nil {
+				return err
+			}
+			v.own[i] = own
 		}
 	}
 	if r := v.currentRings(); r != v.rings {

@@ -9,6 +9,7 @@ import * as list from "./list.js";
 import { tickAll } from "./live.js";
 import * as lock from "./lock.js";
 import { apply, greet, model, now, syncClock } from "./model.js";
+import * as own from "./own.js";
 
 const retryFirst = 500;
 const retryLongest = 5000;
@@ -28,6 +29,7 @@ function route() {
   byId("login").hidden = shows !== "login";
   for (const name of ["list", "lock", "health", "jobs"]) byId("view-" + name).hidden = name !== shows;
   lock.close();
+  own.refreshLosses();
   if (shows === "list") {
     document.title = "Locks";
     list.refresh();
@@ -106,6 +108,13 @@ const events = {
     health.refreshPage();
     changed(false);
   },
+  own_locks(o) {
+    const s = model.sources.get(o.source);
+    if (s) s.own = o.own_locks;
+    own.refreshLosses();
+    health.refreshPage();
+    changed(false);
+  },
   rings(r) {
     model.rings = r.rings;
     health.refreshRings();
@@ -162,6 +171,7 @@ function logOut(text) {
   model.sources.clear();
   model.rings = [];
   health.refreshRings();
+  own.refreshLosses();
   health.refreshLine();
   jobs.refreshLink();
   byId("login-error").textContent = text;
@@ -228,6 +238,7 @@ window.addEventListener("hashchange", route);
 document.addEventListener("keydown", shortcut);
 setInterval(() => {
   tickAll();
+  own.refreshLosses(); // which end after an hour
   status();
 }, 1000);
 setInterval(list.refreshPrefixes, 5000);

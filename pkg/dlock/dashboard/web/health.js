@@ -3,17 +3,19 @@ import { byId, link, make, write } from "./dom.js";
 import { latency, linkTo, plural, visible, who } from "./format.js";
 import { setSince, since } from "./live.js";
 import { model } from "./model.js";
+import * as own from "./own.js";
 
 const late = 5; // intervals, after which a source that says nothing is worth a warning
 
-// stateOf returns how a source is: ok, warning, unsafe or down.
+// stateOf returns how a source is: ok, warning, unsafe, lost (it has lost locks) or down.
 function stateOf(s) {
   if (s.error) return "down";
+  if (own.recentLosses(s).length > 0) return "lost";
   const levels = new Set((s.findings || []).map((f) => f.level));
-  return levels.has("unsafe") ? "unsafe" : levels.has("warning") ? "warning" : s.at ? "ok" : "unknown";
+  return levels.has("unsafe") ? "unsafe" : levels.has("warning") || own.isLate(s) ? "warning" : s.at ? "ok" : "unknown";
 }
 
-const stateText = { ok: "ok", warning: "warnings", unsafe: "unsafe", down: "not readable", unknown: "reading…" };
+const stateText = { ok: "ok", warning: "warnings", unsafe: "unsafe", lost: "locks lost", down: "not readable", unknown: "reading…" };
 
 // refreshLine shows one entry for each source. Entries keep their elements.
 export function refreshLine() {
@@ -31,9 +33,9 @@ export function refreshLine() {
 }
 
 function facts(s, state) {
-  if (state === "down") return "not readable: " + visible(s.error);
+  if (state === "down") return [...own.facts(s), "not readable: " + visible(s.error)].join(" · ");
   if (!s.at) return "reading…";
-  const parts = [plural(s.locks, "lock", "locks") + (s.more ? " or more" : ""), "answers in " + latency(s.answer_ms)];
+  const parts = [...own.facts(s), plural(s.locks, "lock", "locks") + (s.more ? " or more" : ""), "answers in " + latency(s.answer_ms)];
   const count = (level) => (s.findings || []).filter((f) => f.level === level).length;
   if (count("unsafe")) parts.push(plural(count("unsafe"), "unsafe setting", "unsafe settings"));
   if (count("warning")) parts.push(plural(count("warning"), "warning", "warnings"));
@@ -44,10 +46,14 @@ function facts(s, state) {
 export function refreshPage() {
   if (byId("view-health").hidden) return;
   const sources = [...model.sources.values()];
-  const now = JSON.stringify(sources.map((s) => [s.source, s.error, Boolean(s.at), s.findings]));
+  const now = JSON.stringify(sources.map((s) => [s.source, s.error, Boolean(s.at), s.findings, stateOf(s)]));
   if (now !== drawn) byId("health-list").replaceChildren(...sources.map(section)); // or a selection of text would be lost
   drawn = now;
-  sources.forEach((s, i) => fillLine(byId("health-list").children[i].querySelector(".line"), s));
+  sources.forEach((s, i) => {
+    const box = byId("health-list").children[i];
+    fillLine(box.querySelector(".line"), s);
+    own.fill(box.querySelector(".own"), s);
+  });
 }
 
 let drawn = "";
@@ -62,7 +68,7 @@ function section(s) {
   const state = stateOf(s);
   const box = make("section", "panel health " + state, make("h3", "", visible(s.source), make("span", "badge " + state, stateText[state])));
   if (s.error) box.append(make("p", "error", visible(s.error)));
-  box.append(make("p", "muted line", make("span"), since(s.at), make("span", "", " ago")), findings(s));
+  box.append(make("p", "muted line", make("span"), since(s.at), make("span", "", " ago")), own.panel(), make("h4", "", "Settings"), findings(s));
   return box;
 }
 

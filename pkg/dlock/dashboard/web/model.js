@@ -1,7 +1,7 @@
 // What the page knows: the sources and their locks.
 
 export const model = {
-  sources: new Map(), // name -> status with findings
+  sources: new Map(), // name -> status with findings and own: the renewals and losses of the page's process
   locks: new Map(), // id -> lock
   rings: [],
   evict: false,
@@ -34,7 +34,7 @@ export function greet(hello) {
   model.started = hello.started;
   model.maxLocks = hello.max_locks;
   const old = model.sources;
-  model.sources = new Map(hello.sources.map((s) => [s.source, { ...s, findings: old.get(s.source)?.findings }]));
+  model.sources = new Map(hello.sources.map((s) => [s.source, { ...s, findings: old.get(s.source)?.findings, own: old.get(s.source)?.own }]));
   for (const [id, lock] of model.locks) if (!model.sources.has(lock.source)) model.locks.delete(id);
 }
 
@@ -43,7 +43,7 @@ export function apply(update) {
   syncClock(update.now);
   const { changed, removed, full, ...status } = update;
   const known = model.sources.get(update.source);
-  model.sources.set(update.source, { ...status, findings: known?.findings });
+  model.sources.set(update.source, { ...status, findings: known?.findings, own: known?.own });
   if (full) {
     for (const [id, lock] of model.locks) if (lock.source === update.source) model.locks.delete(id);
   }
