@@ -11,7 +11,15 @@
 //	if err != nil {
 //		return err
 //	}
-//	go func() { _ = e.Run(ctx) }() // until ctx ends
+//	ctx, stop := context.WithCancel(ctx)
+//	done := make(chan error, 1)
+//	go func() { done <- e.Run(ctx) }() // until ctx ends
+//	...
+//	stop()
+//	<-done // OnElected has returned: now locks.Close may be called
+//
+// Close the Client after Run has returned: a Client that is closed while OnElected runs gives the lease back, and another process
+// leads while this one is still stopping.
 package election
 
 import (
@@ -135,7 +143,7 @@ func New(locks *dlock.Client, name string, calls Callbacks, opts ...Option) (*El
 // Run stands for election until ctx ends, and returns its cause. After each term it stands again: behind the
 // others, where the backend serves waiters in order of arrival. After a term that was shorter than WithPoll, it
 // pauses for that time. It returns earlier only with an error that waiting does not cure, such as dlock.ErrDenied
-// or dlock.ErrClosed.
+// or dlock.ErrClosed. It returns after OnElected has: close the Client only then, because Close gives the lease back.
 func (e *Election) Run(ctx context.Context) error {
 	if ctx == nil {
 		return fmt.Errorf("%w: election: the context is nil", dlock.ErrInvalidConfig)
