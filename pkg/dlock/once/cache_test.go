@@ -341,3 +341,119 @@ func TestLateCallsComputeOneByOne(t *testing.T) {
 		}
 	})
 }
+
+// lateCalls starts calls of one process behind another process that computes for an hour, and returns when they end. Their wait
+// is a second. compute gets the number of its call.
+func lateCalls(ctx context.Context, t *testing.T, calls int, store *values, compute func(context.Context, int) (string, error)) (end func() []string) {
+	t.Helper()
+	locks, cfg := memlock.New(), once.CacheConfig{Wait: time.Second}
+	var wg, others sync.WaitGroup
+	slow, stop := context.WithCancel(t.Context())
+	wg.Go(func() {
+		_, _ = cache(t, client(t, locks), store, cfg).Get(slow, "k", takes(time.Hour, new(atomic.Int32)))
+	})
+	synctest.Wait()
+	k, began, results := cache(t, client(t, locks), store, cfg), time.Now(), make([]string, calls)
+	var computed atomic.Int32
+	for i := range calls {
+		others.Go(func() {
+			text, err := k.Get(ctx, "k", func(ctx context.Context) (string, error) { return compute(ctx, int(computed.Add(1))) })
+			if err != nil {
+				text = err.Error()
+			}
+			results[i] = fmt.Sprint(text, " after ", time.Since(began))
+		})
+	}
+	return func() []string {
+		others.Wait()
+		stop()
+		wg.Wait()
+		return results
+	}
+}
+
+func count(all []string, one string) (n int) {
+	for _, s := range all {
+		if s == one {
+			n++
+		}
+	}
+	return n
+}
+
+// The late call of a process fails: all that wait for it get its error.
+func TestLateCallFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		got := lateCalls(t.Context(), t, 50, &values{}, func(context.Context, int) (string, error) {
+			time.Sleep(200 * time.Millisecond)
+			return "", errFailed
+		})()
+		if n := count(got, errFailed.Error()+" after 1.2s"); n != 50 {
+			t.Errorf("%d of 50 have its error after one computation: %q", n, got)
+		}
+	})
+}
+
+// The late call of a process never ends: the others wait for it once more, and then each computes the value.
+func TestLateCallHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		end := lateCalls(ctx, t, 50, &values{}, func(ctx context.Context, n int) (string, error) {
+			if n == 1 {
+				<-ctx.Done()
+				return "", context.Cause(ctx)
+			}
+			time.Sleep(time.Second)
+			return "value", nil
+		})
+		time.Sleep(time.Minute)
+		cancel()
+		got := end()
+		if n := count(got, "value after 3s"); n != 49 {
+			t.Errorf("%d of 49 have the value after two waits and a computation: %q", n, got)
+		}
+	})
+}
+
+// The value is stored while a late call computes: those that wait for it return it.
+func TestValueIsStoredDuringALateCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &values{}
+		end := lateCalls(t.Context(), t, 3, store, func(context.Context, int) (string, error) {
+			time.Sleep(800 * time.Millisecond)
+			return "late", nil
+		})
+		time.Sleep(1350 * time.Millisecond)
+		check(t, store.Set(t.Context(), "k", "stored"))
+		got := end()
+		if count(got, "stored after 1.4s") != 2 || count(got, "late after 1.8s") != 1 {
+			t.Errorf("they return %q", got)
+		}
+	})
+}
+
+// The late call of a process is canceled: the next one computes.
+func TestLateCallIsCanceled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		locks, store, cfg := memlock.New(), &values{}, once.CacheConfig{Wait: time.Second}
+		k := cache(t, client(t, locks), store, cfg)
+		ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
+		defer cancel()
+		var computed, second atomic.Int32
+		var wg sync.WaitGroup
+		for range 2 { // the first one holds the lock, and the second one is late
+			wg.Go(func() {
+				if _, err := k.Get(ctx, "k", takes(time.Hour, &computed)); !errors.Is(err, context.DeadlineExceeded) {
+					t.Error(err)
+				}
+			})
+		}
+		time.Sleep(100 * time.Millisecond)
+		began := time.Now()
+		text, err := k.Get(t.Context(), "k", takes(time.Second, &second))
+		if took := time.Since(began); text != "value 1" || err != nil || took != 2400*time.Millisecond {
+			t.Errorf("%q, %v after %v", text, err, took)
+		}
+		wg.Wait()
+	})
+}
