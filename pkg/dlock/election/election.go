@@ -30,7 +30,6 @@ import (
 	"time"
 
 	"github.com/ceyewan/genesis/pkg/dlock"
-	"github.com/ceyewan/genesis/pkg/dlock/driver"
 	"github.com/ceyewan/genesis/pkg/dlock/internal/recipes"
 	"github.com/ceyewan/genesis/pkg/xerrors"
 )
@@ -172,7 +171,7 @@ func (e *Election) Run(ctx context.Context) error {
 		switch {
 		case ctx.Err() != nil && err != nil:
 			return context.Cause(ctx)
-		case err != nil && driver.ClassOf(err) != driver.Fatal && isTemporary(err):
+		case err != nil && recipes.IsTemporary(err):
 			if !sleep(ctx, e.poll) { // a Client with MaxRetries does not try again
 				return context.Cause(ctx)
 			}
@@ -186,11 +185,6 @@ func (e *Election) Run(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 	}
-}
-
-// isTemporary reports whether another attempt may succeed.
-func isTemporary(err error) bool {
-	return errors.Is(err, dlock.ErrUnknownOutcome) || errors.Is(err, dlock.ErrUnavailable) || errors.Is(err, dlock.ErrNotReady)
 }
 
 func (e *Election) options(purpose string) (opts []dlock.LockOption) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/recipes"
 	"github.com/ceyewan/genesis/pkg/xerrors"
 )
 
@@ -91,8 +92,11 @@ func NewCache[V any](locks *dlock.Client, store Store[V], cfg CacheConfig) (*Cac
 // and the next one that waits computes; but after CacheConfig.Wait, the calls that waited for this one get the same error. The context of compute is a child of
 // ctx. If the lock is lost meanwhile, compute goes on, but its value is returned without being stored, because another
 // process may have stored a later one. If Set fails, Get returns the value together with an error that wraps ErrNotStored. Errors of
-// the Store and of the Client are returned as they are. A Get inside compute for the same key is
-// dlock.ErrLockAlreadyHeld.
+// the Store are returned as they are. A Get inside compute for the same key is dlock.ErrLockAlreadyHeld.
+//
+// The lock saves work, and nothing depends on it. So while its backend does not answer (dlock.ErrUnavailable, dlock.ErrNotReady,
+// dlock.ErrUnknownOutcome), at the start or during the wait, one call of each process computes without it. Other errors of the Client, such as
+// dlock.ErrClosed and dlock.ErrDenied, are returned.
 func (c *Cache[V]) Get(ctx context.Context, key string, compute func(context.Context) (V, error)) (value V, err error) {
 	switch {
 	case ctx == nil || compute == nil:
@@ -155,7 +159,7 @@ func (l *lookup[V]) ended(ctx context.Context) error {
 // maxPoll is how long a call that waits for a late one does not look into the Store, at most.
 const maxPoll = time.Second
 
-// late computes the value because the wait is over. One call of this process does, and the others get its result. They wait for
+// late computes the value because the wait is over, or the lock not available. One call of this process does, and the others get its result. They wait for
 // another CacheConfig.Wait at most, and look into the Store meanwhile: the process that they have waited for may end first.
 func (l *lookup[V]) late(ctx context.Context) result[V] {
 	timer := time.NewTimer(l.cfg.Wait)
@@ -236,7 +240,7 @@ func (l *lookup[V]) findOrCompute(ctx context.Context) result[V] {
 		}
 	}
 	switch {
-	case errors.Is(err, dlock.ErrLockHeldByOther), err != nil && ctx.Err() == nil && !time.Now().Before(l.deadline):
+	case errors.Is(err, dlock.ErrLockHeldByOther), err != nil && ctx.Err() == nil && recipes.IsTemporary(err):
 		return l.late(ctx)
 	case err != nil:
 		return result[V]{err: err}
@@ -276,7 +280,7 @@ func (l *lookup[V]) look(ctx context.Context) (r result[V]) {
 	return r
 }
 
-// lookOrCompute computes a value that is missing, and stores it unless the lock was lost. guard is nil if the wait was over.
+// lookOrCompute computes a value that is missing, and stores it unless the lock was lost. guard is nil in a late call.
 func (l *lookup[V]) lookOrCompute(ctx context.Context, guard *dlock.Guard) result[V] {
 	r := l.look(ctx)
 	if r.stored || r.err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/faultdriver"
 	"github.com/ceyewan/genesis/pkg/dlock/memlock"
 	"github.com/ceyewan/genesis/pkg/dlock/once"
 )
@@ -456,4 +457,85 @@ func TestLateCallIsCanceled(t *testing.T) {
 		}
 		wg.Wait()
 	})
+}
+
+// refusing is a backend that does not permit to lock, or only not to wait.
+type refusing struct {
+	driver.Opener
+	onlyWaits bool
+}
+
+type refusingDriver struct {
+	driver.Driver
+	onlyWaits bool
+}
+
+func (o refusing) Open(opts driver.Options) (driver.Driver, error) {
+	d, err := o.Opener.Open(opts)
+	return refusingDriver{d, o.onlyWaits}, err
+}
+
+func (d refusingDriver) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
+	if r.Wait || !d.onlyWaits {
+		return driver.State{}, driver.Classify(driver.ErrDenied, driver.Fatal)
+	}
+	return d.Driver.Acquire(ctx, r)
+}
+
+// While the locks do not answer, the value is computed without them, in one call of the process: if they fail at the start, at
+// once, and if they fail during the wait, after it. What waiting does not cure is returned.
+func TestCacheWithoutLocks(t *testing.T) {
+	for name, want := range map[string]error{"unavailable": nil, "no answer": nil, "denied": dlock.ErrDenied, "closed": dlock.ErrClosed} {
+		for _, waiting := range []bool{false, true} {
+			inBubble(t, fmt.Sprint(name, ", waiting: ", waiting), func(t *testing.T) {
+				store, locks := &values{}, memlock.New()
+				faults := faultdriver.New(locks, 1)
+				own := client(t, faults)
+				if name == "denied" {
+					own = client(t, refusing{locks, waiting})
+				}
+				fail := func() {
+					fault := faultdriver.Fail
+					switch name {
+					case "closed":
+						_ = own.Close()
+						return
+					case "no answer":
+						fault = faultdriver.LoseRequest
+					}
+					faults.Add(faultdriver.Rule{Op: faultdriver.Acquire, Fault: fault})
+					faults.Add(faultdriver.Rule{Op: faultdriver.Renew, Fault: fault})
+				}
+				var computed atomic.Int32
+				var wg sync.WaitGroup
+				slow, stop := context.WithCancel(t.Context())
+				expected := time.Second // to compute
+				if waiting {
+					expected += 20 * time.Second // to wait: a waiter asks now and then whether it still has its place
+					other := cache(t, client(t, locks), store, once.CacheConfig{})
+					wg.Go(func() { _, _ = other.Get(slow, "k", takes(time.Hour, new(atomic.Int32))) })
+					synctest.Wait()
+					time.AfterFunc(500*time.Millisecond, fail)
+				} else {
+					fail()
+				}
+				k, began := cache(t, own, store, once.CacheConfig{Wait: 20 * time.Second}), time.Now()
+				var calls sync.WaitGroup
+				for range 10 {
+					calls.Go(func() {
+						text, err := k.Get(t.Context(), "k", takes(time.Second, &computed))
+						if took := time.Since(began); !errors.Is(err, want) || (err == nil && (text != "value 1" || took != expected)) {
+							t.Errorf("%q, %v after %v", text, err, took)
+						}
+					})
+				}
+				calls.Wait()
+				stop()
+				wg.Wait()
+				if got := computed.Load() == 1; got != (want == nil) {
+					t.Errorf("computed %d times", computed.Load())
+				}
+			})
+		}
+	}
 }
