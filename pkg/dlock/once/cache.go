@@ -56,9 +56,9 @@ type call[V any] struct {
 
 // A result is what a lookup has found or computed.
 type result[V any] struct {
-	value  V
-	stored bool
-	err    error
+	value V
+	found bool // value is the value of the key: it was found or computed, though perhaps not stored
+	err   error
 }
 
 const (
@@ -91,8 +91,8 @@ func NewCache[V any](locks *dlock.Client, store Store[V], cfg CacheConfig) (*Cac
 // Calls of one process may return the same value: do not modify what it points to. An error of compute is returned to its caller only,
 // and the next one that waits computes; but after CacheConfig.Wait, the calls that waited for this one get the same error. The context of compute is a child of
 // ctx. If the lock is lost meanwhile, compute goes on, but its value is returned without being stored, because another
-// process may have stored a later one. If Set fails, Get returns the value together with an error that wraps ErrNotStored. Errors of
-// the Store are returned as they are. A Get inside compute for the same key is dlock.ErrLockAlreadyHeld.
+// process may have stored a later one. If Set fails, Get returns the value together with an error that wraps ErrNotStored, also
+// to the calls of this process that waited for it. Errors of the Store are returned as they are. A Get inside compute for the same key is dlock.ErrLockAlreadyHeld.
 //
 // The lock saves work, and nothing depends on it. So while its backend does not answer (dlock.ErrUnavailable, dlock.ErrNotReady,
 // dlock.ErrUnknownOutcome), at the start or during the wait, one call of each process computes without it. Other errors of the Client, such as
@@ -128,7 +128,7 @@ type lookup[V any] struct {
 	deadline time.Time // of the wait
 }
 
-// run lets one call of this process after the other ask for the lock, until one has stored a value.
+// run lets one call of this process after the other ask for the lock, until one has a value.
 func (l *lookup[V]) run(ctx context.Context) (value V, err error) {
 	timer := time.NewTimer(time.Until(l.deadline))
 	defer timer.Stop()
@@ -179,7 +179,7 @@ func (l *lookup[V]) late(ctx context.Context) result[V] {
 				}
 				ended = true
 			case <-poll.C:
-				if r := l.look(ctx); r.stored || r.err != nil {
+				if r := l.look(ctx); r.found || r.err != nil {
 					return r
 				}
 			case <-timer.C:
@@ -214,7 +214,7 @@ func (l *lookup[V]) end(calls map[string]*call[V], own *call[V]) {
 func (l *lookup[V]) lead(ctx context.Context, own *call[V]) result[V] {
 	defer l.end(l.calls, own) // also if compute panics
 	own.result = l.findOrCompute(ctx)
-	own.shared = own.result.stored
+	own.shared = own.result.found && !own.canceled(ctx)
 	return own.result
 }
 
@@ -222,16 +222,19 @@ func (l *lookup[V]) lead(ctx context.Context, own *call[V]) result[V] {
 func (l *lookup[V]) leadLate(ctx context.Context, own *call[V]) result[V] {
 	defer l.end(l.lates, own)
 	own.result = l.lookOrCompute(ctx, nil)
-	own.shared = own.result.err == nil || ctx.Err() == nil
+	own.shared = !own.canceled(ctx)
 	return own.result
 }
+
+// canceled reports whether the result may be that of a canceled context.
+func (c *call[V]) canceled(ctx context.Context) bool { return c.result.err != nil && ctx.Err() != nil }
 
 // findOrCompute waits for the process that computes the value. If there is none, or it has failed, it computes it.
 func (l *lookup[V]) findOrCompute(ctx context.Context) result[V] {
 	guard, err := l.acquire(ctx, dlock.WithWait(0))
 	if errors.Is(err, dlock.ErrLockHeldByOther) {
 		r := l.await(ctx)
-		if r.stored {
+		if r.found {
 			return r
 		}
 		err = r.err
@@ -276,23 +279,23 @@ func (l *lookup[V]) untilDeadline() dlock.LockOption {
 }
 
 func (l *lookup[V]) look(ctx context.Context) (r result[V]) {
-	r.value, r.stored, r.err = l.store.Get(ctx, l.key)
+	r.value, r.found, r.err = l.store.Get(ctx, l.key)
 	return r
 }
 
 // lookOrCompute computes a value that is missing, and stores it unless the lock was lost. guard is nil in a late call.
 func (l *lookup[V]) lookOrCompute(ctx context.Context, guard *dlock.Guard) result[V] {
 	r := l.look(ctx)
-	if r.stored || r.err != nil {
+	if r.found || r.err != nil {
 		return r
 	}
 	r.value, r.err = l.compute(context.WithValue(ctx, computing{l.locks, l.key}, true))
 	if r.err != nil || (guard != nil && guard.Err() != nil) {
 		return r
 	}
+	r.found = true
 	if err := l.store.Set(ctx, l.key, r.value); err != nil {
 		r.err = fmt.Errorf("%w: once: %q: %w", ErrNotStored, l.key, err)
 	}
-	r.stored = r.err == nil
 	return r
 }

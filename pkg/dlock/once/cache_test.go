@@ -539,3 +539,22 @@ func TestCacheWithoutLocks(t *testing.T) {
 		}
 	}
 }
+
+// A value that cannot be stored is computed once in a process, and given to all that wait for it.
+func TestCacheStoreFailsForAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := cache(t, client(t, memlock.New()), &values{setError: errFailed}, once.CacheConfig{})
+		var computed atomic.Int32
+		var wg sync.WaitGroup
+		began := time.Now()
+		for range 50 {
+			wg.Go(func() {
+				text, err := k.Get(t.Context(), "k", takes(time.Second, &computed))
+				if text != "value 1" || !errors.Is(err, once.ErrNotStored) || time.Since(began) != time.Second {
+					t.Errorf("%q, %v after %v", text, err, time.Since(began))
+				}
+			})
+		}
+		wg.Wait()
+	})
+}
