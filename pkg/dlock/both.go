@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -157,7 +158,7 @@ func (p *Pair) usable() error {
 }
 
 // verify refuses two Clients that store the same locks: the second lock would wait for the first one forever. It asks
-// until it has an answer about an exclusive lock, which has one holder.
+// until it has an answer.
 func (p *Pair) verify(ctx context.Context, old *Guard) error {
 	c := p.clients[1]
 	if p.verified.Load() || !old.usable() || c.beginCall() != nil {
@@ -166,14 +167,28 @@ func (p *Pair) verify(ctx context.Context, old *Guard) error {
 	defer c.endCall()
 	cctx, cancel := c.ownContext(ctx, findTimeout)
 	defer cancel()
-	holder, _, err := c.findHolder(cctx, old.claim.key, "")
+	stored, err := c.storesHolder(cctx, old.claim)
 	switch {
-	case err == nil && holder.ID == old.claim.id:
+	case stored:
 		return fmt.Errorf("%w: old and new store the same locks; they need different servers or prefixes", ErrInvalidConfig)
-	case (err == nil && old.claim.mode == driver.Exclusive) || errors.Is(err, ErrUnsupported):
+	case err == nil, errors.Is(err, ErrUnsupported):
 		p.verified.Store(true)
 	}
 	return nil
+}
+
+// storesHolder reports whether a claim that holds its key is stored by the backend of this Client.
+func (c *Client) storesHolder(ctx context.Context, cl *claim) (bool, error) {
+	if cl.mode == driver.Exclusive {
+		holder, _, err := c.findHolder(ctx, cl.key, "") // there is only one
+		return err == nil && holder.ID == cl.id, err
+	}
+	admin, found := c.store.(driver.Admin)
+	if !found {
+		return false, errNoAnswer // an exclusive lock may find out
+	}
+	claims, err := admin.Inspect(ctx, cl.key)
+	return slices.ContainsFunc(claims, func(c driver.Claim) bool { return c.ID == cl.id }), err
 }
 
 // Lock is Client.Lock on both Clients. See Acquire for how it waits and fails. Client.Held of each Client returns its
