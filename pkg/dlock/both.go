@@ -192,7 +192,7 @@ func (c *Client) storesHolder(ctx context.Context, cl *claim) (bool, error) {
 }
 
 // Lock is Client.Lock on both Clients. See Acquire for how it waits and fails. Client.Held of each Client returns its
-// Guard.
+// Guard. After a loss on either of them, Lock returns ErrOwnershipLost until Unlock was called.
 func (p *Pair) Lock(ctx context.Context, key string, opts ...LockOption) error {
 	wants, err := p.check(ctx, key, opts)
 	if err != nil {
@@ -234,6 +234,9 @@ func (p *Pair) lock(ctx context.Context, op string, wants []want) (failed *want,
 	}()
 	deadline := time.Now().Add(old.settings.wait)
 	if err := old.client.lock(ctx, old.key, &old.settings); err != nil {
+		if lost := other.client.lostKey(other.key); lost != nil && errors.Is(err, ErrLockAlreadyHeld) {
+			return nil, fail(op, other.key, other.side.name(other.client, lost)) // as Client.Lock, until it is unlocked
+		}
 		return old, fail(op, old.key, old.side.name(old.client, err))
 	}
 	locked = 1
@@ -267,6 +270,15 @@ func (c *Client) keyedGuard(key string) *Guard {
 		return nil // Unlock was called meanwhile
 	}
 	return h.guard
+}
+
+// lostKey returns the error of a keyed lock that was lost, and not unlocked since.
+func (c *Client) lostKey(key string) error {
+	g := c.keyedGuard(key)
+	if g == nil || !errors.Is(g.Err(), ErrOwnershipLost) {
+		return nil
+	}
+	return g.Err()
 }
 
 // takeBackKey undoes a Lock whose caller does not get it.
