@@ -331,8 +331,9 @@ type KeyClaim struct {
 
 // OldOnly returns the claims on old, on keys that start with prefix, that do not come from Both: those of processes
 // that have not moved yet. It sees only what is held or waited for at this moment, and on Redis no locks of other
-// libraries. So it can show that a move is not over, but not that it is. The old Client needs WithAdmin. It stops after
-// an error.
+// libraries. So it can show that a move is not over, but not that it is. What package once has left to its lease is listed as well, though no
+// process is left: keys of jobs for their hold, and their records, which are shared locks on keys that end in ":runs", for up to a
+// day. The old Client needs WithAdmin. It stops after an error.
 func (p *Pair) OldOnly(ctx context.Context, prefix string) iter.Seq2[KeyClaim, error] {
 	return func(yield func(KeyClaim, error) bool) {
 		if err := p.usable(); err != nil {
