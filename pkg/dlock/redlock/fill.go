@@ -19,7 +19,7 @@ func (d *redDriver) fill(c *claim, nodes []*node) {
 	answers := make(chan answer, len(nodes))
 	number := d.rounds.Add(1)
 	d.ask(nodes, 0, min(d.settings.patience(d.ttlOf(c)), left), c.id, func(ctx context.Context, _ *node) *redisnode.Command {
-		return acquireScript.Command(ctx, []string{c.lock, c.fence, c.tombstone(c.id), c.waiters}, c.id, number, millis(left), token, "0", c.info, "0")
+		return acquireScript.Command(ctx, c.acquireKeys(), c.id, number, millis(left), token, "0", c.info, "0", "", "0", "1")
 	}, answers)
 	d.work.Go(func() {
 		for range nodes {

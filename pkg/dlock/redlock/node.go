@@ -120,7 +120,15 @@ func (n *node) judge(cmd *redisnode.Command, err error, echo string) answer {
 }
 
 // names are the keys and the channel of one lock.
-type names struct{ lock, fence, waiters, tombstones, channel string }
+type names struct{ lock, fence, waiters, queue, turn, tombstones, channel string }
+
+func (c *claim) acquireKeys() []string {
+	return []string{c.lock, c.fence, c.tombstone(c.id), c.waiters, c.queue, c.turn}
+}
+
+func (n *names) releaseKeys(id string) []string {
+	return []string{n.lock, n.tombstone(id), n.waiters, n.queue, n.turn}
+}
 
 func (n *names) tombstone(id string) string { return n.tombstones + id }
 
@@ -130,7 +138,7 @@ func (d *redDriver) namesOf(key string) names {
 	lock := d.prefix + key
 	base, _ := redisnode.Siblings(lock)
 	base += redisnode.Separator
-	return names{lock: lock, fence: base + "f", waiters: base + "w", tombstones: base + "b", channel: channelPrefix + lock}
+	return names{lock: lock, fence: base + "f", waiters: base + "w", queue: base + "q", turn: base + "t", tombstones: base + "b", channel: channelPrefix + lock}
 }
 
 func millis(d time.Duration) string {

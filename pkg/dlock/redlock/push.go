@@ -37,6 +37,7 @@ func (d *redDriver) listen(c *claim) {
 		return
 	}
 	for _, n := range d.nodes {
+		n.subscription.want(d.channel)
 		n.subscription.want(c.channel)
 	}
 }
@@ -213,6 +214,10 @@ func (e *subscription) take(connection *redisnode.Subscription, msg any) {
 			connection.Request(m.Channel)
 		}
 	case *redis.Message:
+		if m.Channel == d.channel {
+			d.onTurn(e.node, m.Payload)
+			break
+		}
 		d.onMessage(m.Channel, m.Payload)
 	}
 }
@@ -239,7 +244,14 @@ func (d *redDriver) onSubscribed(connection *redisnode.Subscription, channel str
 	for _, n := range d.nodes {
 		heard += n.subscription.count(channel)
 	}
-	if q := d.queueOf(channel); q != nil && heard == d.majority {
+	if heard != d.majority {
+		return
+	}
+	if channel == d.channel {
+		for _, q := range d.queues {
+			d.nudge(q)
+		}
+	} else if q := d.queueOf(channel); q != nil {
 		d.nudge(q)
 	}
 }

@@ -65,7 +65,7 @@ func (e *exactNode) equal(what string, got, want any) {
 func (e *exactNode) replies(s *redisnode.Script, keys []string, want string, args ...any) {
 	e.Helper()
 	got := fmt.Sprint(e.run(s.Source, keys, args...))
-	e.equal("the answer", strings.Trim(got, "[]"), want)
+	e.equal("the answer", strings.TrimSpace(strings.Trim(got, "[]")), strings.TrimSpace(want))
 }
 
 // acquire submits a claim with a TTL of 10 s.
@@ -81,18 +81,18 @@ func (e *exactNode) propose(letter string, round int, token int64, heartbeat int
 		want = fmt.Sprintf("%s %d", want, e.now)
 	}
 	id := letterID(letter)
-	e.replies(acquireScript, []string{e.n.lock, e.n.fence, e.n.tombstone(id), e.n.waiters}, want, id, round, 10_000, token, heartbeat, "{"+letter+"}", proposal)
+	e.replies(acquireScript, []string{e.n.lock, e.n.fence, e.n.tombstone(id), e.n.waiters, e.n.queue, e.n.turn}, want, id, round, 10_000, token, heartbeat, "{"+letter+"}", proposal, "-", 0, 1)
 }
 
 func (e *exactNode) confirm(letter string, round int, token int64, want string) {
 	e.Helper()
-	e.replies(confirmScript, []string{e.n.lock, e.n.fence, e.n.waiters}, want, letterID(letter), round, token, e.n.channel)
+	e.replies(confirmScript, []string{e.n.lock, e.n.fence, e.n.waiters, e.n.queue}, want, letterID(letter), round, token, e.n.channel)
 }
 
 func (e *exactNode) release(letter string, tombstone, round int, must, want string) {
 	e.Helper()
 	id := letterID(letter)
-	e.replies(releaseScript, []string{e.n.lock, e.n.tombstone(id), e.n.waiters}, want, id, tombstone, round, must, e.n.channel)
+	e.replies(releaseScript, e.n.releaseKeys(id), want, id, tombstone, round, must, e.n.channel, 0, 1000)
 }
 
 // stored checks the value of the lock, and how many milliseconds are left of it.
@@ -225,7 +225,7 @@ func TestScriptForgetsDeadWaiters(t *testing.T) {
 	e.equal("the dead", e.do("HEXISTS", e.n.waiters, "dead"), 0)
 	e.equal("the damaged", e.do("HEXISTS", e.n.waiters, "damaged"), 0)
 	e.equal("the living", e.do("HEXISTS", e.n.waiters, "alive"), 1)
-	e.replies(waitScript, []string{e.n.tombstone("x"), e.n.waiters}, "echo waits", "echo", letterID("c"), 3000, "{c}")
+	e.replies(waitScript, []string{e.n.tombstone("x"), e.n.waiters, e.n.queue}, "echo waits", "echo", letterID("c"), 3000, "{c}", "", 0)
 	e.do("HSET", e.n.waiters, "dead", fmt.Sprint(e.now, " 1.1 1 - {}"))
 	e.equal("how many are shown", e.do("HLEN", e.n.waiters), 64)
 	e.acquire("a", 1, 0, 3000, "taken a 0 x -1") // only a newcomer looks
@@ -367,7 +367,7 @@ func TestScriptReleasesWaiters(t *testing.T) {
 	e.waiter("a", "x")
 	e.release("a", 0, -1, "5", "gone a 0 0")
 	e.waiter("a", "x")
-	e.replies(releaseScript, []string{e.n.lock, e.n.tombstone(letterID("a")), e.n.waiters}, "queued a 0 0", letterID("a"), 0, 3, "", e.n.channel, "1")
+	e.replies(releaseScript, e.n.releaseKeys(letterID("a")), "queued a 0 0", letterID("a"), 0, 3, "", e.n.channel, "1", 1000)
 	e.waiter("a", "")
 	show()
 	e.release("a", 0, -1, "0", "queued a 0 0")
@@ -452,10 +452,10 @@ func TestScriptWaits(t *testing.T) {
 	for i, letter := range []string{"a", "b", "c"} {
 		n := (&redDriver{}).namesOf("lock" + letter)
 		all = append(all, n)
-		keys = append(keys, n.tombstone(letterID(letter)), n.waiters)
-		args = append(args, letterID(letter), 1000*(i+1), "{"+letter+"}")
+		keys = append(keys, n.tombstone(letterID(letter)), n.waiters, n.queue)
+		args = append(args, letterID(letter), 1000*(i+1), "{"+letter+"}", "", 0)
 	}
-	e.do("SET", keys[2], "1")
+	e.do("SET", keys[3], "1")
 	e.replies(waitScript, keys, "echo waits tombstoned waits", args...)
 	for i, want := range []string{
 		fmt.Sprintf("%d %d.42 1 - {a}", e.now+1_000_000, scriptSecond), "", fmt.Sprintf("%d %d.42 1 - {c}", e.now+3_000_000, scriptSecond),

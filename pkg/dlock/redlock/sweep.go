@@ -22,7 +22,7 @@ type leftover struct {
 	by        time.Time     // when it is over by itself
 }
 
-func (o *leftover) command(ctx context.Context) *redisnode.Command {
+func (o *leftover) command(ctx context.Context, turn time.Duration) *redisnode.Command {
 	round, hides := "-1", "0"
 	if o.round > 0 || o.hides {
 		round = strconv.FormatInt(o.round, 10)
@@ -30,7 +30,7 @@ func (o *leftover) command(ctx context.Context) *redisnode.Command {
 	if o.hides {
 		hides = "1"
 	}
-	return releaseScript.Command(ctx, []string{o.lock, o.names.tombstone(o.id), o.waiters}, o.id, millis(o.tombstone), round, "", o.channel, hides)
+	return releaseScript.Command(ctx, o.releaseKeys(o.id), o.id, millis(o.tombstone), round, "", o.channel, hides, millis(turn))
 }
 
 const (
@@ -120,7 +120,7 @@ func (n *node) remove(batch []leftover) (left []leftover, answered bool) {
 	for whole := range 2 {
 		pipe := n.client.Pipeline()
 		for i := range batch {
-			cmd := batch[i].command(ctx)
+			cmd := batch[i].command(ctx, n.driver.turnTime())
 			if whole == 1 {
 				cmd = cmd.Whole(ctx)
 			}

@@ -3,8 +3,10 @@
 --                      the token is 0 until the claim has won
 --   fence      string  the highest token that won here, kept for a day
 --   tombstone  string  an id that must not be stored any more
---   waiters    hash    id -> "<deadline us> <since> <tokens> <channel> <info>"; only for
---                      Inspect
+--   waiters    hash    id -> "<deadline us> <since> <tokens> <channel> <info>"; the channel
+--                      is "-" if the claim waits behind others of its process
+--   queue      zset    the ids of those that do not, by when they began to wait
+--   turn       string  the id of the waiter that was told to try; expires after a moment
 -- <since> is seconds and microseconds with a dot between. <info> comes last and may contain
 -- anything. Times are the server's. Numbers are printed with %.0f: Lua's own conversion
 -- loses digits.
@@ -26,18 +28,32 @@ local function raise(fence, token)
   if last < tonumber(token) then redis.call('SET', fence, token, 'PX', FENCE_MS) end
 end
 
--- show records a waiter for Inspect. The waiters themselves do not depend on it, so it may fail.
-local function show(waiters, id, heartbeat_ms, t, info)
+-- show records a waiter, and since when it waits if it has a channel. The waiters themselves do not depend
+-- on it, so it may fail.
+local function show(waiters, queue, id, heartbeat_ms, t, info, channel, began)
   local now = t[1] * 1000000 + t[2]
   local since = t[1] .. '.' .. t[2]
   local was = redis.call('HGET', waiters, id)
   if was then since = string.match(was, '^%d+ (%S+) ') or since end
-  redis.pcall('HSET', waiters, id, digits(now + heartbeat_ms * 1000) .. ' ' .. since .. ' 1 - ' .. info)
+  redis.pcall('HSET', waiters, id, digits(now + heartbeat_ms * 1000) .. ' ' .. since .. ' 1 ' .. (channel ~= '' and channel or '-') .. ' ' .. info)
   redis.call('PEXPIRE', waiters, KEEP_MS)
+  if channel ~= '' then
+    redis.pcall('ZADD', queue, began ~= '0' and began or digits(now), id)
+    redis.pcall('PEXPIRE', queue, KEEP_MS)
+  end
   if was or redis.call('HLEN', waiters) % 64 ~= 0 then return end -- every 64th newcomer looks for dead ones
   local all = redis.call('HGETALL', waiters)
   for i = 1, #all, 2 do
     local deadline = string.match(all[i + 1], '^(%d+) ')
-    if not deadline or tonumber(deadline) <= now then redis.call('HDEL', waiters, all[i]) end
+    if not deadline or tonumber(deadline) <= now then
+      redis.call('HDEL', waiters, all[i])
+      redis.pcall('ZREM', queue, all[i])
+    end
   end
+end
+
+-- unshow forgets a waiter.
+local function unshow(waiters, queue, id)
+  redis.pcall('ZREM', queue, id)
+  return redis.call('HDEL', waiters, id) == 1
 end
