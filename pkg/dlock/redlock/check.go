@@ -55,11 +55,7 @@ type look struct {
 }
 
 func (n *node) look(ctx context.Context) (l look) {
-	defer func() {
-		if reason := recover(); reason != nil { // of a hook of the client, which no caller could recover
-			l.err = fmt.Errorf("redlock: a hook of the client panicked: %v", reason)
-		}
-	}()
+	defer recovered(&l.err)
 	ctx, cancel := context.WithTimeout(ctx, n.driver.settings.longest())
 	defer cancel()
 	l = look{node: n}

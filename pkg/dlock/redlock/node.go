@@ -88,13 +88,17 @@ func (n *node) visit(t *trip, cmd *redisnode.Command, echo string) answer {
 }
 
 // run makes one call. If the server does not know the script, run sends the full script.
-func (n *node) run(ctx context.Context, cmd *redisnode.Command, echo string) (a answer) {
-	defer func() {
-		if reason := recover(); reason != nil { // of a hook of the client, which no caller could recover
-			a = answer{node: n, err: fmt.Errorf("redlock: a hook of the client panicked: %v", reason)}
-			n.health.record(false)
-		}
-	}()
+func (n *node) run(ctx context.Context, cmd *redisnode.Command, echo string) answer {
+	a, err := n.call(ctx, cmd, echo)
+	if err != nil {
+		a = answer{node: n, err: err}
+	}
+	n.health.record(a.err == nil || (err == nil && driver.ClassOf(a.err) != driver.Ambiguous && !errors.Is(a.err, driver.ErrUnavailable)))
+	return a
+}
+
+func (n *node) call(ctx context.Context, cmd *redisnode.Command, echo string) (a answer, panicked error) {
+	defer recovered(&panicked)
 	err := n.client.Process(ctx, cmd)
 	if redisnode.IsNoScript(err) {
 		cmd = cmd.Whole(ctx)
@@ -103,9 +107,15 @@ func (n *node) run(ctx context.Context, cmd *redisnode.Command, echo string) (a 
 	if errors.Is(err, context.DeadlineExceeded) && cmd.Withdraw() {
 		err = n.explainer.Explain(n.client, err)
 	}
-	a = n.judge(cmd, err, echo)
-	n.health.record(a.err == nil || (driver.ClassOf(a.err) != driver.Ambiguous && !errors.Is(a.err, driver.ErrUnavailable)))
-	return a
+	return n.judge(cmd, err, echo), nil
+}
+
+// recovered makes a panic of a hook of the client an error. The driver calls nodes in goroutines of its own,
+// where no caller could recover.
+func recovered(err *error) {
+	if reason := recover(); reason != nil {
+		*err = fmt.Errorf("redlock: a hook of the client panicked: %v", reason)
+	}
 }
 
 func (n *node) judge(cmd *redisnode.Command, err error, echo string) answer {

@@ -54,7 +54,11 @@ func (e *subscription) want(channel string) {
 	}
 	e.wanted[channel] = time.Now()
 	if connection := e.connection; connection != nil && connection.Want(channel) {
-		e.node.driver.work.Go(func() { connection.Request(channel) })
+		e.node.driver.work.Go(func() {
+			var panicked error // the channel is requested again with the next connection
+			defer recovered(&panicked)
+			connection.Request(channel)
+		})
 	}
 	select {
 	case e.stirred <- struct{}{}:
@@ -93,14 +97,21 @@ func (e *subscription) run() {
 			e.rest()
 			continue
 		}
-		connection, err := e.open()
-		if err == nil {
-			err = e.receive(connection, &pause)
-		}
+		err := e.listen(&pause)
 		e.broken()
 		e.report(err)
 		d.sleep(pause.Next(redisnode.MaxBackoff))
 	}
+}
+
+// listen forwards messages until the connection breaks.
+func (e *subscription) listen(pause *redisnode.Backoff) (err error) {
+	defer recovered(&err)
+	connection, err := e.open()
+	if err != nil {
+		return err
+	}
+	return e.receive(connection, pause)
 }
 
 // open subscribes to all wanted channels.

@@ -31,6 +31,12 @@ func startExact(t *testing.T) *exactNode {
 	return &exactNode{startOne(t), scriptStart}
 }
 
+// startEarly begins at a time before every token of a test, so that each of them may be proposed.
+func startEarly(t *testing.T) *exactNode {
+	t.Helper()
+	return &exactNode{startOne(t), 42}
+}
+
 func letterID(letter string) string { return strings.Repeat(letter, 32) }
 
 func (e *exactNode) run(source string, keys []string, args ...any) any {
@@ -306,6 +312,10 @@ func TestScriptReleases(t *testing.T) {
 	}
 	p := e.subscribe()
 	e.acquire("a", 2, 100, 0, "ours a 100")
+	e.release("a", 0, -1, "", "held a 100 0") // it is told to those that do not wait any more, and they do not count
+	e.hears(p, "free 100 1")
+	e.acquire("a", 2, 100, 0, "ours a 100")
+	e.do("HSET", e.n.waiters, letterID("b"), "") // which cannot be told to try
 	e.release("a", 0, -1, "", "held a 100 1")
 	e.hears(p, "free 100 1")
 	e.acquire("a", 2, 0, 0, "ours a "+fmt.Sprint(e.now))
@@ -324,6 +334,7 @@ func TestScriptReleases(t *testing.T) {
 func TestScriptReleasesWithFewRights(t *testing.T) {
 	e := startExact(t)
 	e.acquire("a", 1, 100, 0, "ours a 100")
+	e.do("HSET", e.n.waiters, letterID("b"), "")
 	p := e.subscribe()
 	ctx := context.Background()
 	err := e.node.client.Do(ctx, "ACL", "SETUSER", "few", "on", ">x", "~*", "&*", "+@all", "-pubsub").Err()
@@ -439,7 +450,7 @@ func TestScriptRenewsSeveral(t *testing.T) {
 		n := (&redDriver{}).namesOf(name)
 		e.expires(n.lock, int64(10_000+i))
 		e.equal("the round of "+name, strings.Fields(e.do("GET", n.lock).(string))[3], []string{"1", "12", "13"}[i])
-		e.equal("the fence of "+name, e.do("GET", n.fence), []string{"<nil>", "200", "300"}[i])
+		e.equal("the fence of "+name, e.do("GET", n.fence), []string{"100", "200", "300"}[i])
 	}
 }
 
@@ -481,8 +492,8 @@ func TestScriptInspects(t *testing.T) {
 // A node accepts a proposal only if it is greater than every token that won here. Otherwise it stores the
 // claim without a token, and answers with a candidate.
 func TestScriptProposals(t *testing.T) {
-	e := startExact(t)
-	since := fmt.Sprintf("%d.42", scriptSecond)
+	e := startEarly(t)
+	const since = "0.42"
 	e.propose("a", 1, 0, 0, 500, "held a 500")
 	e.stored("a 500 "+since+" 1 {a}", 10_000)
 	e.highest(500, day)
@@ -503,4 +514,36 @@ func TestScriptProposals(t *testing.T) {
 	e.propose("a", 2, 0, 0, 600, "stale a 0")
 	e.propose("a", 4, 700, 0, 600, "ours a 700") // it has won
 	e.highest(700, day)
+}
+
+// A node that has no token yet does not accept one that is far behind its clock: the Client may have been
+// suspended, and greater tokens may be forgotten.
+func TestScriptOldProposals(t *testing.T) {
+	e := startExact(t)
+	e.propose("a", 1, 0, 0, e.now-1_000_001, fmt.Sprintf("ours a %d", e.now))
+	e.release("a", 0, -1, "", "held a 0 0")
+	e.propose("a", 2, 0, 0, e.now-1_000_000, fmt.Sprintf("held a %d", e.now-1_000_000))
+}
+
+// The highest token outlives a lock that is renewed for longer than a day.
+func TestScriptRenewalKeepsTheHighestToken(t *testing.T) {
+	e := startExact(t)
+	renew := func(want any) {
+		e.Helper()
+		e.replies(renewScript, []string{e.n.lock, e.n.fence}, fmt.Sprint("echo ", want), "echo", letterID("a"), 2*day, 100, 0, 1)
+	}
+	e.acquire("a", 1, 100, 0, "ours a 100")
+	renew(100)
+	e.now += day / 2 * 1000
+	renew(100)
+	e.highest(100, day/2)
+	e.now += 1000
+	renew(100)
+	e.highest(100, day)
+	e.do("SET", e.n.fence, "300", "PX", "1000") // of a claim that did not win
+	renew(100)
+	e.highest(300, day)
+	e.do("DEL", e.n.fence)
+	renew(100)
+	e.highest(100, day)
 }

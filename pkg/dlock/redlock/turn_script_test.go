@@ -69,7 +69,7 @@ func (e *exactNode) turn(want any) {
 // A release tells the claim that has waited longest to try, and the next one in case that it does not. Others that
 // wait do not get the lock for a moment. The claim leaves the queue when it has its token.
 func TestScriptTurns(t *testing.T) {
-	e := startExact(t)
+	e := startEarly(t)
 	a, b, c := e.listen("a"), e.listen("b"), e.listen("c")
 	e.acquire("f", 1, 100, 0, "ours f 100")
 	e.waits("c", 1, 30, 0, "taken c 0 f 10000")
@@ -107,7 +107,7 @@ func TestScriptTurns(t *testing.T) {
 
 // The turn of a claim does not keep away those that do not wait, and it ends.
 func TestScriptTurnEnds(t *testing.T) {
-	e := startExact(t)
+	e := startEarly(t)
 	e.listen("a")
 	e.acquire("f", 1, 100, 0, "ours f 100")
 	e.waits("a", 1, 10, 0, "taken a 0 f 10000")
@@ -120,7 +120,7 @@ func TestScriptTurnEnds(t *testing.T) {
 
 // A release passes over waiters that are dead or whose process does not listen, and forgets the dead.
 func TestScriptTurnOfTheLiving(t *testing.T) {
-	e := startExact(t)
+	e := startEarly(t)
 	e.acquire("f", 1, 100, 0, "ours f 100")
 	e.waits("a", 1, 10, 0, "taken a 0 f 10000")
 	e.now += 2_000_000
@@ -135,7 +135,7 @@ func TestScriptTurnOfTheLiving(t *testing.T) {
 
 // A claim that leaves while it has the turn gives it to the next one, unless another has the lock.
 func TestScriptTurnIsPassedOn(t *testing.T) {
-	e := startExact(t)
+	e := startEarly(t)
 	b := e.listen("b")
 	e.listen("a")
 	e.acquire("f", 1, 100, 0, "ours f 100")
@@ -154,7 +154,7 @@ func TestScriptTurnIsPassedOn(t *testing.T) {
 
 // Waiters are told in the old way if the queue is damaged, and not at all by a removal without a channel.
 func TestScriptTurnWithoutAQueue(t *testing.T) {
-	e := startExact(t)
+	e := startEarly(t)
 	e.listen("a")
 	e.do("SET", e.n.queue, "damaged")
 	e.acquire("f", 1, 100, 0, "ours f 100")

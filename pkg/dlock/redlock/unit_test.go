@@ -109,9 +109,9 @@ func TestNoQuorum(t *testing.T) {
 }
 
 func TestCursor(t *testing.T) {
-	for _, at := range []position{{2, 1, 77, nil}, {2, 1, 77, []string{"a key", "b"}}} {
+	for _, at := range []position{{2, 1, 77, nil, false}, {2, 1, 77, []string{"a key", "b"}, false}, {0, 0, 0, nil, true}} {
 		got, err := parseCursor(at.String())
-		if err != nil || got.node != at.node || got.done != at.done || got.scan != at.scan || !slices.Equal(got.left, at.left) {
+		if err != nil || got.node != at.node || got.done != at.done || got.scan != at.scan || !slices.Equal(got.left, at.left) || got.every != at.every {
 			t.Errorf("%+v, %v", got, err)
 		}
 	}
@@ -173,5 +173,21 @@ func TestDeadContextsAreReported(t *testing.T) {
 	}
 	if _, err := d.Release(dead, driver.Ref{Key: "k", ID: "id"}); !errors.Is(err, context.Canceled) {
 		t.Errorf("Release: %v", err)
+	}
+}
+
+// A claim that was blocked for a moment, and no longer is when the nodes have answered, tries at once: nothing else
+// would make it try.
+func TestPauseThatEndsMeanwhile(t *testing.T) {
+	d := threeNodes()
+	d.closed = true // it does not listen
+	q := d.enter("k")
+	c := &claim{key: "k", id: "id", waits: true, ttl: time.Minute, phase: driver.Queued, until: time.Now().Add(time.Hour)}
+	q.waiting = []*claim{c}
+	for _, left := range []time.Duration{-time.Minute, time.Minute} {
+		c.notSoon = time.Now().Add(left)
+		if st := d.stillWaits(c, time.Now(), false); st.Phase != driver.Queued || st.Recheck <= 0 {
+			t.Errorf("%v before it may try: %+v", left, st)
+		}
 	}
 }

@@ -7,7 +7,7 @@
 -- A token of 0 asks for the proposal to be accepted, or for a candidate. Any other token means
 -- that the claim has won with it on a majority of the nodes, and this node stores it as well.
 -- Returns {answer, id, number, other, pttl, turn}: "held" with the proposal and the time, if the proposal is
--- greater than every token that won here before; "ours" with the candidate and the time, or with the
+-- greater than every token that won here before, and not far behind the time; "ours" with the candidate and the time, or with the
 -- token; "taken" with the owner's first 32 characters and the time left, or with the claim that was told to
 -- try, the time that it has for that, and "turn"; "tombstoned"; "stale".
 --@common
@@ -51,7 +51,7 @@ if token ~= '0' then
   return {'ours', id, token}
 end
 local last = tonumber(redis.call('GET', fence) or '0')
-if tonumber(ARGV[7]) > last then token = ARGV[7] end
+if tonumber(ARGV[7]) > last and tonumber(ARGV[7]) + SLACK_US >= now then token = ARGV[7] end
 redis.call('SET', lock, record(id, token, since, round, ARGV[6]), 'PX', ARGV[3])
 if turn then redis.call('DEL', KEYS[6]) end
 if token ~= '0' then

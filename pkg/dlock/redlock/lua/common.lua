@@ -13,6 +13,7 @@
 
 local KEEP_MS = 60000    -- how long untouched waiters are kept
 local FENCE_MS = 86400000
+local SLACK_US = 1000000 -- how far a proposal may be behind the time
 
 local function digits(n) return string.format('%.0f', n) end
 
@@ -26,6 +27,14 @@ end
 local function raise(fence, token)
   local last = tonumber(redis.call('GET', fence) or '0')
   if last < tonumber(token) then redis.call('SET', fence, token, 'PX', FENCE_MS) end
+end
+
+-- keep stores the highest token again in good time, so that it outlives the lock.
+local function keep(fence, token)
+  if redis.call('PTTL', fence) >= FENCE_MS / 2 then return end
+  local last = redis.call('GET', fence)
+  if not last or tonumber(last) < tonumber(token) then last = token end
+  redis.pcall('SET', fence, last, 'PX', FENCE_MS)
 end
 
 -- show records a waiter, and since when it waits if it has a channel. The waiters themselves do not depend
