@@ -13,7 +13,8 @@
 --@common
 local lock, fence, id, round, token = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[4]
 
-if redis.call('EXISTS', KEYS[3]) == 1 then return {'tombstoned', id, '0'} end
+local known = redis.call('MGET', KEYS[3], fence, KEYS[6])
+if known[1] then return {'tombstoned', id, '0'} end
 local value = redis.call('GET', lock) -- fails, before anything is written, if it is not a string
 local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
@@ -22,7 +23,7 @@ if value and owner(value) ~= id then
   if waits then show(KEYS[4], KEYS[5], id, ARGV[5], t, ARGV[6], ARGV[8], ARGV[9]) end
   return {'taken', id, '0', owner(value), redis.call('PTTL', lock), ''}
 end
-local turn = waits and not value and redis.call('GET', KEYS[6])
+local turn = waits and not value and known[3]
 if turn and turn ~= id then
   show(KEYS[4], KEYS[5], id, ARGV[5], t, ARGV[6], ARGV[8], ARGV[9])
   return {'taken', id, '0', turn, redis.call('PTTL', KEYS[6]), 'turn'}
@@ -50,7 +51,7 @@ if token ~= '0' then
   unshow(KEYS[4], KEYS[5], id)
   return {'ours', id, token}
 end
-local last = tonumber(redis.call('GET', fence) or '0')
+local last = tonumber(known[2] or '0')
 if tonumber(ARGV[7]) > last and tonumber(ARGV[7]) + SLACK_US >= now then token = ARGV[7] end
 redis.call('SET', lock, record(id, token, since, round, ARGV[6]), 'PX', ARGV[3])
 if turn then redis.call('DEL', KEYS[6]) end

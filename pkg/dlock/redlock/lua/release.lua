@@ -4,8 +4,8 @@
 -- ARGV id, tombstone ms (0: no tombstone), round (-1: any; else only if it was stored by this round
 --      or an earlier one, and the waiter stays), token that must match ("": any), channel ("": waiters are
 --      not told), "1" to remove the waiter as well, how long only the waiter that is told may try, in ms
--- Returns {found, id, token, subscribers, told}: "held", "queued" or "gone"; subscribers is 0 if no claim waits;
--- told is the waiter that was told to try, or "".
+-- Returns {found, id, token, subscribers, told}: "held", "queued" or "gone"; told is the waiter
+-- that was told to try, or "".
 --@common
 local lock, waiters, queue, turn, id, must = KEYS[1], KEYS[3], KEYS[4], KEYS[5], ARGV[1], ARGV[4]
 
@@ -43,7 +43,8 @@ if type(value) == 'string' and owner(value) == id then
     found, token = 'held', was or '0'
   end
 end
-if (ARGV[3] == '-1' or ARGV[6] == '1') and (must == '' or must == '0') then
+local waited = redis.call('EXISTS', waiters, queue, turn) > 0
+if waited and (ARGV[3] == '-1' or ARGV[6] == '1') and (must == '' or must == '0') then
   if unshow(waiters, queue, id) and found == 'gone' then found = 'queued' end
   if redis.pcall('GET', turn) == id then -- it was told to try, and does not
     redis.call('DEL', turn)
@@ -54,13 +55,12 @@ if ARGV[2] ~= '0' and (must == '' or found ~= 'gone') then
   redis.call('PEXPIRE', KEYS[2], ARGV[2]) -- a write that is always allowed
   redis.call('SET', KEYS[2], '1', 'PX', ARGV[2])
 end
-if found == 'held' and token ~= '0' and ARGV[5] ~= '' then
+if waited and found == 'held' and token ~= '0' and ARGV[5] ~= '' then
   told = tell(token)
   if told == '' then
     local count = redis.pcall('PUBSUB', 'NUMSUB', ARGV[5])
     subscribers = type(count) == 'table' and count[2] or 1
     if subscribers > 0 then redis.pcall('PUBLISH', ARGV[5], 'free\1' .. token .. '\1' .. subscribers) end
-    if redis.call('HLEN', waiters) == 0 then subscribers = 0 end -- they waited, and stay subscribed for a while
   end
 end
 return {found, id, token, subscribers, told}
