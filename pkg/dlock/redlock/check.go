@@ -39,6 +39,9 @@ func (d *redDriver) Check(ctx context.Context) ([]driver.Finding, error) {
 		}
 	}
 	if reached == 0 {
+		if by, ok := ctx.Deadline(); ok && !time.Now().Before(by) { // which also ends each call
+			return nil, context.DeadlineExceeded
+		}
 		return nil, t.noQuorum(len(d.nodes), d.majority, false)
 	}
 	return d.judgeAll(all, reached), nil

@@ -242,8 +242,16 @@ func (d *redDriver) queueOf(channel string) *waitQueue {
 	return nil
 }
 
-// onSubscribed handles a channel that is subscribed from now on: earlier messages were missed. The queue
-// is rechecked once, when a majority of the nodes is subscribed. Subscriptions are counted under
+// listeners returns on how many nodes this driver is subscribed to a channel.
+func (d *redDriver) listeners(channel string) (n int) {
+	for _, one := range d.nodes {
+		n += one.subscription.count(channel)
+	}
+	return n
+}
+
+// onSubscribed handles a channel that is subscribed from now on: earlier messages were missed. A queue
+// is rechecked once, when a majority of the nodes is subscribed to its channel and to that of the driver. Subscriptions are counted under
 // mu, so that exactly one of them completes the majority.
 func (d *redDriver) onSubscribed(connection *redisnode.Subscription, channel string) {
 	d.mu.Lock()
@@ -251,19 +259,19 @@ func (d *redDriver) onSubscribed(connection *redisnode.Subscription, channel str
 	if !connection.Confirm(channel) {
 		return
 	}
-	heard := 0
-	for _, n := range d.nodes {
-		heard += n.subscription.count(channel)
-	}
-	if heard != d.majority {
+	if d.listeners(channel) != d.majority {
 		return
 	}
-	if channel == d.channel {
-		for _, q := range d.queues {
+	if channel != d.channel {
+		if q := d.queueOf(channel); q != nil && d.listeners(d.channel) >= d.majority {
 			d.nudge(q)
 		}
-	} else if q := d.queueOf(channel); q != nil {
-		d.nudge(q)
+		return
+	}
+	for _, q := range d.queues {
+		if len(q.waiting) > 0 && d.listeners(channelPrefix+d.prefix+q.key) >= d.majority {
+			d.nudge(q)
+		}
 	}
 }
 
