@@ -18,8 +18,8 @@ import (
 
 // Inspect returns the claim that a majority of the nodes has stored as the holder. A claim on fewer
 // nodes does not have the lock. It is returned among the waiters, with the token that it may have
-// had. If the nodes that did not answer may complete a majority, the claim with the greatest token is returned as
-// the holder: no other one can have the lock. Inspect waits for all nodes, because a minority matters here.
+// had. If nodes did not answer, and there is only one claim of which they may complete a majority, that is
+// returned as the holder. Inspect waits for all nodes, because a minority matters here.
 func (d *redDriver) Inspect(ctx context.Context, key string) ([]driver.Claim, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -111,12 +111,15 @@ func (c *seen) won(nodes int) (token int64, ok bool) {
 	return token, token > 0
 }
 
-// holder returns the claim that so many nodes have stored, with the greatest token, or nil.
+// holder returns the claim that so many nodes have stored, or nil if there is none or several.
 func (s *snapshot) holder(nodes int) (holder *seen) {
 	for _, c := range s.claims {
 		token, ok := c.won(nodes)
-		if c.on == 0 || !ok || (holder != nil && token < holder.Token) {
+		if c.on == 0 || !ok {
 			continue
+		}
+		if holder != nil {
+			return nil
 		}
 		holder = c
 		holder.Token = token

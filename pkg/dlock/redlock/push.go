@@ -292,7 +292,7 @@ func (d *redDriver) onMessage(channel, payload string) {
 	}
 	q.waiting[0].unheard = 0 // queueOf returns no empty queue
 	if part[0] == "taken" {
-		if token > q.freed { // else a node reports late what has ended
+		if token > max(q.freed, q.waiting[0].told.after) { // else a node reports late what has ended
 			q.stopTimer()
 		}
 		q.taken = max(q.taken, token)

@@ -106,7 +106,7 @@ func (o *opener) Open(opts driver.Options) (driver.Driver, error) {
 		majority: len(servers)/2 + 1, claims: map[claimID]*claim{}, queues: map[string]*waitQueue{}, yields: map[string]time.Time{},
 	}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
-	d.channel = channelPrefix + redisnode.Separator + rand.Text() // no name of a lock contains the separator
+	d.channel = channelPrefix + opts.Prefix + redisnode.Separator + rand.Text() // no name of a lock contains the separator
 	d.workers.work = &d.work
 	for i, c := range servers {
 		n := &node{at: i, addr: c.Options().Addr, client: c, driver: d}

@@ -17,31 +17,34 @@ import (
 func (d *redDriver) turnTime() time.Duration { return max(10*d.pace.get(), 10*time.Millisecond) }
 
 // onTurn handles the message of a node that a claim of this driver is to try: "turn", the token of the lock that
-// was released, whether the claim is the first or the second, its ID, and the lock. The first tries when a
-// majority has said so, or soon. The second tries if it hears nothing else for as long as the first may take.
+// was released, the claim's place, how long a turn lasts in milliseconds, its ID, and the lock. The first tries when
+// a majority has said so, or soon. The others try if they hear nothing else until the turns before theirs have ended.
 func (d *redDriver) onTurn(n *node, payload string) {
-	part := strings.SplitN(payload, redisnode.Separator, 5)
-	if len(part) < 5 || part[0] != "turn" {
+	part := strings.SplitN(payload, redisnode.Separator, 6)
+	if len(part) < 6 || part[0] != "turn" {
 		return
 	}
-	key, ok := strings.CutPrefix(part[4], d.prefix)
+	id := part[4]
+	key, ok := strings.CutPrefix(part[5], d.prefix)
 	if !ok {
 		return
 	}
 	token, _ := strconv.ParseInt(part[1], 10, 64)
+	place, _ := strconv.Atoi(part[2])
+	lasts, _ := strconv.ParseInt(part[3], 10, 32)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	c, q := d.claims[claimID{key, part[3]}], d.queues[key]
+	c, q := d.claims[claimID{key, id}], d.queues[key]
 	if c == nil || c.phase != driver.Queued || q == nil {
-		n.leave(leftover{names: d.namesOf(key), id: part[3], hides: true, by: time.Now().Add(driver.TombstoneTTL(0))})
+		n.leave(leftover{names: d.namesOf(key), id: id, hides: true, by: time.Now().Add(driver.TombstoneTTL(0))})
 		return
 	}
 	if d.first(q, time.Now()) != c || d.closed {
 		return
 	}
 	c.unheard = 0
-	if part[2] != "1" {
-		d.nudgeIn(q, d.turnTime())
+	if place != 1 {
+		d.nudgeIn(q, time.Duration(max(place-1, 1))*(time.Duration(lasts)*time.Millisecond+expiryRounding))
 		return
 	}
 	c.told.after = max(c.told.after, token)

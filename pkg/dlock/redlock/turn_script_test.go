@@ -38,7 +38,7 @@ func (l *listener) hears(e *exactNode, token, place int, letter string) {
 	if err != nil {
 		l.Fatal(err)
 	}
-	want := strings.Join([]string{"turn", fmt.Sprint(token), fmt.Sprint(place), letterID(letter), e.n.lock}, redisnode.Separator)
+	want := strings.Join([]string{"turn", fmt.Sprint(token), fmt.Sprint(place), "1000", letterID(letter), e.n.lock}, redisnode.Separator)
 	if m.Payload != want {
 		l.Errorf("hears %q, want %q", m.Payload, want)
 	}
@@ -66,7 +66,7 @@ func (e *exactNode) turn(want any) {
 	e.equal("the turn", e.do("GET", e.n.turn), want)
 }
 
-// A release tells the claim that has waited longest to try, and the next one in case that it does not. Others that
+// A release tells the claim that has waited longest to try, and the next two in case that it does not. Others that
 // wait do not get the lock for a moment. The claim leaves the queue when it has its token.
 func TestScriptTurns(t *testing.T) {
 	e := startEarly(t)
@@ -80,6 +80,7 @@ func TestScriptTurns(t *testing.T) {
 	e.release("f", 0, -1, "", "held f 100 0 a")
 	a.hears(e, 100, 1, "a")
 	b.hears(e, 100, 2, "b")
+	c.hears(e, 100, 3, "c")
 	e.turn("a")
 	e.expires(e.n.turn, 1000)
 	e.queue("b", "c", "a") // until a says again that it waits
@@ -167,4 +168,38 @@ func TestScriptTurnWithoutAQueue(t *testing.T) {
 	e.replies(releaseScript, e.n.releaseKeys(letterID("f")), "held f 200 0", letterID("f"), 0, -1, "", "", 0, 1000)
 	e.turn("<nil>")
 	e.queue("a")
+}
+
+// No more than three claims are told.
+func TestScriptTurnsOfThree(t *testing.T) {
+	e := startEarly(t)
+	e.acquire("f", 1, 100, 0, "ours f 100")
+	var all []*listener
+	for i, letter := range []string{"a", "b", "c", "d"} {
+		all = append(all, e.listen(letter))
+		e.waits(letter, 1, i+1, 0, "taken "+letter+" 0 f 10000")
+	}
+	e.release("f", 0, -1, "", "held f 100 0 a")
+	all[2].hears(e, 100, 3, "c")
+	e.waits("a", 2, 1, 500, "held a 500")
+	e.release("a", 0, -1, "", "held a 500 0 b")
+	all[3].hears(e, 500, 3, "d") // nothing before
+}
+
+// The place of a waiter does not depend on how often it is recorded, nor on a clock that was wrong.
+func TestScriptPlacesInTheQueue(t *testing.T) {
+	e := startExact(t)
+	e.acquire("f", 1, 100, 0, "ours f 100")
+	now := int(e.now)
+	e.waits("a", 1, 0, 0, "taken a 0 f 10000")                 // it knows no time
+	e.waits("b", 1, now+3_600_000_000, 0, "taken b 0 f 10000") // nor this one
+	e.now += 1000
+	e.waits("c", 1, now+500, 0, "taken c 0 f 9999")
+	e.waits("d", 1, now-500, 0, "taken d 0 f 9999")
+	e.queue("d", "a", "b", "c")
+	e.now += 1000
+	for _, again := range []string{"b", "a"} {
+		e.waits(again, 2, 0, 0, "taken "+again+" 0 f 9998")
+	}
+	e.queue("d", "a", "b", "c")
 }

@@ -43,16 +43,16 @@ func TestTurnOfAMajority(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := startTurns(t)
 		q.setUnheard(5)
-		q.tells(0, 7, 1, "id", "p:k")
-		q.tells(0, 7, 1, "id", "p:k")
+		q.tells(0, 7, 1, 10, "id", "p:k")
+		q.tells(0, 7, 1, 10, "id", "p:k")
 		q.turned(false, 1, 7)
 		if n := q.setUnheard(5); n != 0 {
 			t.Errorf("%d rounds unheard", n)
 		}
-		q.tells(2, 9, 1, "id", "p:k")
+		q.tells(2, 9, 1, 10, "id", "p:k")
 		q.turned(true, 2, 9)
 		q.asked(1) // at once, and not again by the timer of the first message
-		q.tells(1, 7, 1, "id", "p:k")
+		q.tells(1, 7, 1, 10, "id", "p:k")
 		q.turned(true, 3, 9)
 		q.asked(0)
 		if proposal, _ := q.propose(q.c); proposal != 10 {
@@ -62,13 +62,14 @@ func TestTurnOfAMajority(t *testing.T) {
 	})
 }
 
-// A claim that one node tells to try does so soon, in two phases. The second in the queue tries later.
+// A claim that one node tells to try does so soon, in two phases. Those after it try when the turns before theirs have
+// ended.
 func TestTurnOfOneNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := startTurns(t)
-		for place, want := range map[int]time.Duration{1: q.window(2), 2: q.turnTime()} {
+		for place, want := range map[int]time.Duration{1: q.window(2), 2: 12 * time.Millisecond, 3: 24 * time.Millisecond} {
 			began := time.Now()
-			q.tells(0, 7, place, "id", "p:k")
+			q.tells(0, 7, place, 10, "id", "p:k")
 			<-q.Events()
 			if took := time.Since(began); took != want {
 				t.Errorf("place %d: tries after %v, want %v", place, took, want)
@@ -77,9 +78,9 @@ func TestTurnOfOneNode(t *testing.T) {
 				t.Errorf("place %d: proposes %d", place, proposal)
 			}
 		}
-		q.tells(0, 7, 2, "id", "p:k") // an earlier turn of the same claim takes its place
-		q.tells(1, 7, 1, "id", "p:k")
-		q.tells(2, 7, 1, "id", "p:k")
+		q.tells(0, 7, 2, 10, "id", "p:k") // an earlier turn of the same claim takes its place
+		q.tells(1, 7, 1, 10, "id", "p:k")
+		q.tells(2, 7, 1, 10, "id", "p:k")
 		q.asked(1)
 	})
 }
@@ -88,18 +89,18 @@ func TestTurnOfOneNode(t *testing.T) {
 func TestTurnOfOneThatDoesNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := startTurns(t)
-		for _, words := range [][]any{{}, {7, 1, "id"}, {7, 1, "id", "other:k"}} {
+		for _, words := range [][]any{{}, {7, 1, 10, "id"}, {7, 1, 10, "id", "other:k"}} {
 			q.tells(0, words...)
 		}
-		q.onTurn(q.nodes[0], strings.Join([]string{"torn", "7", "1", "id", "p:k"}, redisnode.Separator))
+		q.onTurn(q.nodes[0], strings.Join([]string{"torn", "7", "1", "10", "id", "p:k"}, redisnode.Separator))
 		q.turned(false, 0, 0)
 		if n := len(q.nodes[0].leftover); n != 0 {
 			t.Fatalf("%d claims are removed", n)
 		}
-		q.tells(0, 7, 1, "gone", "p:k")
-		q.tells(1, 7, 1, "id", "p:unknown")
+		q.tells(0, 7, 1, 10, "gone", "p:k")
+		q.tells(1, 7, 1, 10, "id", "p:unknown")
 		q.c.phase = driver.Held
-		q.tells(2, 7, 1, "id", "p:k")
+		q.tells(2, 7, 1, 10, "id", "p:k")
 		for i, want := range []string{"gone", "id", "id"} {
 			left := q.nodes[i].leftover
 			if len(left) != 1 || left[0].id != want || !left[0].hides || left[0].round != 0 || left[0].tombstone != 0 {
@@ -116,8 +117,8 @@ func TestTurnOfOneBehindOthers(t *testing.T) {
 		q := startTurns(t)
 		first := &claim{key: "k", id: "first", waits: true, phase: driver.Queued, until: time.Now().Add(time.Hour)}
 		q.q.waiting = []*claim{first, q.c}
-		q.tells(0, 7, 1, "id", "p:k")
-		q.tells(1, 7, 1, "id", "p:k")
+		q.tells(0, 7, 1, 10, "id", "p:k")
+		q.tells(1, 7, 1, 10, "id", "p:k")
 		q.turned(false, 0, 0)
 		q.asked(0)
 	})

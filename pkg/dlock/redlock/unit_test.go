@@ -191,3 +191,37 @@ func TestPauseThatEndsMeanwhile(t *testing.T) {
 		}
 	}
 }
+
+// If nodes do not answer, a claim is the holder if they may complete its majority, and that of no other.
+func TestHolderByTheNodesThatAnswer(t *testing.T) {
+	claim := func(id string, token int64, on int) *seen {
+		return &seen{Claim: driver.Claim{ID: id, Token: token, Phase: driver.Held}, on: on, tokens: map[int64]int{token: on}, leases: make([]time.Duration, on)}
+	}
+	for name, tt := range map[string]struct {
+		claims  []*seen
+		missing int
+		want    string
+	}{
+		"a majority":                     {[]*seen{claim("a", 5, 2), claim("b", 9, 1)}, 0, "a"},
+		"too few":                        {[]*seen{claim("a", 5, 1)}, 0, ""},
+		"with the one that is missing":   {[]*seen{claim("a", 5, 1)}, 1, "a"},
+		"without a token":                {[]*seen{claim("a", 0, 1)}, 1, ""},
+		"either of two":                  {[]*seen{claim("a", 5, 1), claim("b", 9, 1)}, 1, ""},
+		"one of which has not won":       {[]*seen{claim("a", 5, 1), claim("b", 0, 1)}, 1, "a"},
+		"a majority, though one missing": {[]*seen{claim("a", 5, 2)}, 1, "a"},
+	} {
+		s := snapshot{claims: map[string]*seen{}}
+		for _, c := range tt.claims {
+			s.claims[c.ID] = c
+		}
+		got := ""
+		for _, c := range s.show(2, tt.missing) {
+			if c.Phase == driver.Held {
+				got += c.ID
+			}
+		}
+		if got != tt.want {
+			t.Errorf("%s: the holder is %q, want %q", name, got, tt.want)
+		}
+	}
+}

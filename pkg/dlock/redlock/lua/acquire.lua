@@ -3,7 +3,7 @@
 -- nothing.
 -- KEYS lock, fence, tombstone, waiters, queue, turn
 -- ARGV id, round, ttl ms, token, heartbeat ms (0: does not wait), info, proposal (0: none), channel,
---      when it began to wait (us, 0: now), "1" if a node may show that it waits
+--      when it began to wait (us, 0: unknown), "1" if a node may show that it waits
 -- A token of 0 asks for the proposal to be accepted, or for a candidate. Any other token means
 -- that the claim has won with it on a majority of the nodes, and this node stores it as well.
 -- Returns {answer, id, number, other, pttl, turn}: "held" with the proposal and the time, if the proposal is

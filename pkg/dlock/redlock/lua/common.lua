@@ -37,8 +37,9 @@ local function keep(fence, token)
   redis.pcall('SET', fence, last, 'PX', FENCE_MS)
 end
 
--- show records a waiter, and since when it waits if it has a channel. The waiters themselves do not depend
--- on it, so it may fail.
+-- show records a waiter, and its place in the queue if it has a channel: by when it began to wait, but no later
+-- than when this node first heard of it, in case that the clock it was told is wrong or unknown. The waiters
+-- themselves do not depend on it, so it may fail.
 local function show(waiters, queue, id, heartbeat_ms, t, info, channel, began)
   local now = t[1] * 1000000 + t[2]
   local since = t[1] .. '.' .. t[2]
@@ -47,7 +48,9 @@ local function show(waiters, queue, id, heartbeat_ms, t, info, channel, began)
   redis.pcall('HSET', waiters, id, digits(now + heartbeat_ms * 1000) .. ' ' .. since .. ' 1 ' .. (channel ~= '' and channel or '-') .. ' ' .. info)
   redis.call('PEXPIRE', waiters, KEEP_MS)
   if channel ~= '' then
-    redis.pcall('ZADD', queue, began ~= '0' and began or digits(now), id)
+    local seconds, micros = string.match(since, '^(%d+)%.(%d+)$')
+    local heard = seconds and seconds * 1000000 + micros or now
+    redis.pcall('ZADD', queue, digits(began ~= '0' and math.min(began, heard) or heard), id)
     redis.pcall('PEXPIRE', queue, KEEP_MS)
   end
   if was or redis.call('HLEN', waiters) % 64 ~= 0 then return end -- every 64th newcomer looks for dead ones

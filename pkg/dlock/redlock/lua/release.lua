@@ -9,11 +9,11 @@
 --@common
 local lock, waiters, queue, turn, id, must = KEYS[1], KEYS[3], KEYS[4], KEYS[5], ARGV[1], ARGV[4]
 
--- tell tells the two claims that have waited longest, of those whose process listens: the first to try
--- now, and the second in case that the first does not. The first one goes to the end of the queue until it says
--- again that it waits, so that a process that is stopped is told once.
+-- tell tells the three claims that have waited longest, of those whose process listens: the first to try
+-- now, and the others in case that those before them do not. The first one goes to the end of the queue until it
+-- says again that it waits, so that a process that is stopped is told once.
 local function tell(token)
-  local ids, t, told = redis.pcall('ZRANGE', queue, 0, 15), redis.call('TIME'), ''
+  local ids, t, place, told = redis.pcall('ZRANGE', queue, 0, 15), redis.call('TIME'), 1, ''
   if ids.err then return '' end
   local now = t[1] * 1000000 + t[2]
   for _, w in ipairs(ids) do
@@ -21,12 +21,16 @@ local function tell(token)
     if not deadline or tonumber(deadline) <= now then
       redis.pcall('ZREM', queue, w)
     else
-      local listeners = redis.pcall('PUBLISH', channel, 'turn\1' .. token .. '\1' .. (told == '' and 1 or 2) .. '\1' .. w .. '\1' .. lock)
+      local listeners = redis.pcall('PUBLISH', channel, table.concat({'turn', token, place, ARGV[7], w, lock}, '\1'))
       if type(listeners) == 'number' and listeners > 0 then
-        if told ~= '' then break end
-        told = w
-        redis.pcall('SET', turn, w, 'PX', ARGV[7])
-        redis.pcall('ZADD', queue, 'XX', digits(now), w)
+        if place == 1 then
+          told = w
+          redis.pcall('SET', turn, w, 'PX', ARGV[7])
+          redis.pcall('ZADD', queue, 'XX', digits(now), w)
+        elseif place == 3 then
+          break
+        end
+        place = place + 1
       end
     end
   end

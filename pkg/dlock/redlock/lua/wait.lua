@@ -1,7 +1,7 @@
 -- Records that claims wait, and returns which of them were evicted.
 -- KEYS tombstone, waiters, queue of each claim
 -- ARGV echo, then id, heartbeat ms, info, channel ("": it waits behind others of its process), when it began
---      to wait (us, 0: now) of each
+--      to wait (us, 0: unknown) of each
 -- Returns {echo, answer...}: "waits" or "tombstoned".
 --@common
 local answers = {ARGV[1]}
