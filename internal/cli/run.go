@@ -356,6 +356,7 @@ func (r *run) linger(signals <-chan os.Signal) {
 			if ends(s) {
 				return
 			}
+			stopFor(s)
 		}
 	}
 }
