@@ -49,12 +49,13 @@ type run struct {
 	retry    bool // with every: a command that failed may run again at once
 
 	*session
-	signals  chan os.Signal // until the metrics are sent; nil before the wait for the lock
-	reporter reporter
-	guard    *dlock.Guard
-	taken    time.Time
-	toldLoss bool // that the lock was lost is reported
-	ranOut   bool // the lock was lost, but the command had ended before
+	signals         chan os.Signal // until the metrics are sent; nil before the wait for the lock
+	reporter        reporter
+	guard           *dlock.Guard
+	taken           time.Time
+	toldLoss        bool // that the lock was lost is reported
+	toldUnconfirmed bool // that the release is not confirmed is reported
+	ranOut          bool // the lock was lost, but the command had ended before
 
 	isLost      bool // before the command had ended
 	skipped     bool // it was not due
@@ -194,8 +195,7 @@ func (r *run) run() (err error) {
 		return r.runEvery(r.signals)
 	}
 	if err := r.acquire(r.signals); err != nil {
-		r.nameHolder(err)
-		return backendError(err)
+		return err
 	}
 	code, err := r.supervise(r.signals)
 	if err != nil {
@@ -225,7 +225,7 @@ func (r *run) begin(log clog.Logger) (err error) {
 		ctx, cancel = context.WithDeadline(ctx, r.giveUp)
 		defer cancel()
 	}
-	r.session, err = r.connectWithin(ctx, r.cmd, log)
+	r.session, err = r.connectWithin(ctx, r.cmd, log, 0) // watchWait has a limit of time
 	return err
 }
 
@@ -394,7 +394,7 @@ func (r *run) conclude(code int, err error) error {
 	case lost:
 		r.reporter.event(event{What: "lost", Error: err.Error()})
 	case err != nil:
-		r.reporter.event(event{What: "unconfirmed", Error: err.Error()})
+		r.unconfirmed(err)
 	}
 	if code != 0 {
 		return &exit{code, nil}
@@ -404,10 +404,18 @@ func (r *run) conclude(code int, err error) error {
 
 // endSession ends the session, and the lock with it if it is still there.
 func (r *run) endSession() {
-	if err := r.close(); err != nil {
-		r.reporter.event(event{What: "unconfirmed", Error: err.Error()})
+	if err := r.close(); err != nil && r.guard != nil {
+		r.unconfirmed(err)
 	}
 	if r.guardianGone != nil {
 		r.guardianGone()
+	}
+}
+
+// unconfirmed reports once that the lock may not be released.
+func (r *run) unconfirmed(err error) {
+	if !r.toldUnconfirmed {
+		r.toldUnconfirmed = true
+		r.reporter.event(event{What: "unconfirmed", Error: oneLine(err)})
 	}
 }

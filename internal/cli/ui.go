@@ -181,7 +181,7 @@ func (u *ui) connectAll(cmd *cobra.Command) (all []*session, err error) {
 		}
 		s := &session{Backend: b}
 		all = append(all, s)
-		if err := s.start(u.log()); err != nil {
+		if err := s.start(u.log(), patience); err != nil {
 			return all, err
 		}
 	}
