@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 
@@ -83,11 +84,11 @@ func (w *app) logger() clog.Logger {
 	if !w.verbose {
 		return clog.Logger{}
 	}
-	return w.debugLog("console")
+	return debugLog("console", w.stderr)
 }
 
-func (w *app) debugLog(format string) clog.Logger {
-	return clog.New(&clog.Config{Level: "debug", Format: format, Output: w.stderr})
+func debugLog(format string, out io.Writer) clog.Logger {
+	return clog.New(&clog.Config{Level: "debug", Format: format, Output: out})
 }
 
 // admin is the Admin of a session.

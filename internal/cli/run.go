@@ -55,6 +55,7 @@ type run struct {
 	taken           time.Time
 	toldLoss        bool // that the lock was lost is reported
 	toldUnconfirmed bool // that the release is not confirmed is reported
+	toldToEnd       bool // by a signal
 	ranOut          bool // the lock was lost, but the command had ended before
 
 	isLost      bool // before the command had ended
@@ -143,7 +144,7 @@ func (r *run) refuse(err error) error {
 func (r *run) do() error {
 	r.reporter = newReporter(r)
 	events := newUnblockedWriter(r.stderr)
-	defer events.flush()
+	defer func() { events.flush(r.patience()) }()
 	defer func() {
 		if r.signals != nil {
 			signal.Stop(r.signals)
@@ -205,12 +206,29 @@ func (r *run) run() (err error) {
 	return r.finish(code)
 }
 
-// logger is the log of the lock client, as lines of JSON with --json.
+// logger is the log of the lock client, as lines of JSON with --json. It goes where events go.
 func (r *run) logger() clog.Logger {
-	if r.verbose && r.asJSON {
-		return r.debugLog("json")
+	switch {
+	case !r.verbose:
+		return clog.Logger{}
+	case r.asJSON:
+		return debugLog("json", r.reporter.events)
 	}
-	return r.app.logger()
+	return debugLog("console", r.reporter.events)
+}
+
+// heeds is ends, for signals to us, and remembers them.
+func (r *run) heeds(s os.Signal) bool {
+	r.toldToEnd = r.toldToEnd || ends(s)
+	return ends(s)
+}
+
+// patience is how long to wait at the end for whoever reads what we have written: without a limit, unless we were told to end.
+func (r *run) patience() <-chan time.Time {
+	if r.toldToEnd {
+		return time.After(leastPatience)
+	}
+	return nil
 }
 
 // leastPatience is how long connecting may take at least, even with --try.
@@ -353,7 +371,7 @@ func (r *run) linger(signals <-chan os.Signal) {
 			r.ranOut = !time.Now().Before(validUntil) // sooner, it was taken away, maybe while the command ran
 			return
 		case s := <-signals:
-			if ends(s) {
+			if r.heeds(s) {
 				return
 			}
 			stopFor(s)

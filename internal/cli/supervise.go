@@ -49,6 +49,7 @@ func (r *run) supervise(signals <-chan os.Signal) (int, error) {
 			s.child.takeTerminal()
 			return s.result(code)
 		case sig := <-signals:
+			s.heeds(sig)
 			s.child.signal(sig)
 			continue
 		case <-lost:

@@ -59,7 +59,7 @@ func (w *waitWatch) watch(ctx context.Context, signals <-chan os.Signal, cancel 
 	for {
 		select {
 		case s := <-signals:
-			if ends(s) {
+			if w.heeds(s) {
 				cancel(signalled{s})
 				return
 			}
