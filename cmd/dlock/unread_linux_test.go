@@ -96,3 +96,46 @@ func TestRunUnread(t *testing.T) {
 		}
 	}
 }
+
+// Output that cannot be written is an error, of every command.
+func TestFullDisk(t *testing.T) {
+	t.Parallel()
+	backend := files(t)
+	quick := []string{"bench", "--quiet", "--clients", "2", "--section", "0", "--duration", "50ms"}
+	for _, args := range [][]string{
+		{"version"}, {"version", "--json"}, {"--version"}, {"help"}, {"run", "--help"}, {"completion", "bash"}, {"completion", "zsh"}, {"completion", "fish"},
+		{"completion"}, {"ls"}, {"doctor"}, quick, append(quick, "--json"),
+	} {
+		full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var errs strings.Builder
+		cmd := command(backend, args...)
+		cmd.Stdout, cmd.Stderr = full, &errs
+		_ = cmd.Run()
+		_ = full.Close()
+		if code := cmd.ProcessState.ExitCode(); code != 74 || !strings.Contains(errs.String(), "no space left") || strings.Count(errs.String(), "\n") != 1 {
+			t.Errorf("%q: exit %d, %s", args, code, errs.String())
+		}
+	}
+	if _, errs, code := dlock(t, backend, append(quick, "--html", "/dev/full")...); code != 74 || !strings.Contains(errs, "no space left") {
+		t.Errorf("--html: exit %d, %s", code, errs)
+	}
+}
+
+// A number without a unit means seconds, for every command.
+func TestSecondsWithoutAUnit(t *testing.T) {
+	t.Parallel()
+	backend := files(t)
+	for _, args := range [][]string{{"doctor", "--ttl", "10"}, {"bench", "--quiet", "--clients", "2", "--section", "0", "--duration", "0.05"}} {
+		if _, errs, code := dlock(t, backend, args...); code != 0 {
+			t.Errorf("%q: exit %d, %s", args, code, errs)
+		}
+	}
+	for _, args := range [][]string{{"watch", "-i", "0.05"}, {"ui", "--interval", "0.001"}} { // refused for what it means
+		if _, errs, code := dlock(t, backend, args...); code != 64 || !strings.Contains(errs, "interval "+map[string]string{"watch": "50ms", "ui": "1ms"}[args[0]]) {
+			t.Errorf("%q: exit %d, %s", args, code, errs)
+		}
+	}
+}

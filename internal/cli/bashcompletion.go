@@ -50,6 +50,9 @@ func (w *app) completionCommand(root *cobra.Command) {
 	if err != nil { // it is not there without subcommands
 		return
 	}
+	all := bash.Parent() // shows its help; a shell that it does not know is an error
+	all.Args, all.SuggestionsMinimumDistance = noArgs, 2
+	all.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	bash.Long = `Bash writes the completion script for bash, version 3 or later. It works with and without
 the package bash-completion.
 

@@ -73,7 +73,7 @@ A backend that fails meanwhile is reported, and asked again.`,
 			return v.do(cmd)
 		},
 	}
-	cmd.Flags().DurationVarP(&v.interval, "interval", "i", defaultInterval, "from one look to the next")
+	cmd.Flags().VarP(newDuration(&v.interval, defaultInterval), "interval", "i", "from one look to the next")
 	cmd.Flags().BoolVar(&v.asJSON, "json", false, "one line of JSON for each change")
 	return w.completesKey(cmd)
 }
