@@ -59,6 +59,13 @@ func TestDocs(t *testing.T) {
 			t.Errorf("%q is not in %s", want, page)
 		}
 	}
+	page, err = os.ReadFile(filepath.Join(dir, "man", "dlock.1"))
+	must(t, err)
+	for _, want := range []string{"dlock-run(1)", "dlock-backends(1)"} {
+		if _, see, _ := strings.Cut(string(page), ".SH SEE ALSO"); !strings.Contains(see, want) {
+			t.Errorf("dlock.1 does not refer to %s", want)
+		}
+	}
 	for _, name := range []string{"dlock.bash", "dlock.zsh", "dlock.fish", "dlock.ps1"} {
 		if script, err := os.ReadFile(filepath.Join(dir, "completions", name)); err != nil || len(script) < 1000 {
 			t.Errorf("%s: %d bytes, %v", name, len(script), err)
