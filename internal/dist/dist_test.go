@@ -73,6 +73,20 @@ func TestDocs(t *testing.T) {
 	}
 }
 
+// The notices of all systems are there, and those of Go.
+func TestNotices(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "NOTICES")
+	must(t, writeNotices("../../cmd/dlock", file))
+	text, err := os.ReadFile(file)
+	must(t, err)
+	for _, want := range []string{"\nGo go1.", "\ngithub.com/redis/go-redis/v9 v", "\ngithub.com/inconshreveable/mousetrap v", ", NOTICE"} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("%q is not in the notices", want)
+		}
+	}
+}
+
 func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
