@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -38,7 +39,7 @@ func TestWatchUnread(t *testing.T) {
 			}
 			_ = w.Close()
 			stuck := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
-			if _, err := bufio.NewReaderSize(r, 16).ReadSlice('"'); err != nil && err != bufio.ErrBufferFull {
+			if _, err := bufio.NewReaderSize(r, 16).ReadSlice('"'); err != nil && !errors.Is(err, bufio.ErrBufferFull) {
 				t.Fatal(err)
 			}
 			_ = cmd.Process.Signal(sig)
@@ -103,8 +104,18 @@ func TestFullDisk(t *testing.T) {
 	backend := files(t)
 	quick := []string{"bench", "--quiet", "--clients", "2", "--section", "0", "--duration", "50ms"}
 	for _, args := range [][]string{
-		{"version"}, {"version", "--json"}, {"--version"}, {"help"}, {"run", "--help"}, {"completion", "bash"}, {"completion", "zsh"}, {"completion", "fish"},
-		{"completion"}, {"ls"}, {"doctor"}, quick, append(quick, "--json"),
+		{"version"},
+		{"version", "--json"},
+		{"--version"},
+		{"help"},
+		{"run", "--help"},
+		{"completion", "bash"},
+		{"completion", "zsh"},
+		{"completion", "fish"},
+		{"completion"},
+		{"ls"},
+		{"doctor"},
+		quick, append(quick, "--json"),
 	} {
 		full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 		if err != nil {
