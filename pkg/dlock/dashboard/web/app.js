@@ -8,7 +8,7 @@ import * as jobs from "./jobs.js";
 import * as list from "./list.js";
 import { tickAll } from "./live.js";
 import * as lock from "./lock.js";
-import { apply, greet, model, now, syncClock } from "./model.js";
+import { amongRead, apply, greet, model, now, partial, syncClock } from "./model.js";
 import * as own from "./own.js";
 
 const retryFirst = 500;
@@ -79,6 +79,7 @@ function changed(locks) {
     redraw = false;
     health.refreshLine();
     list.refreshSources();
+    for (const e of document.querySelectorAll(".partial")) write(e, partial() ? " " + amongRead : "");
     if (locksChanged) {
       list.refresh();
       jobs.refreshLink();

@@ -3,7 +3,7 @@
 import { attributes, byId, foreign, link, make, write } from "./dom.js";
 import { linkTo, modeOf, plural, visible, who } from "./format.js";
 import { lease, setHeldSince, setLease, setSince, since } from "./live.js";
-import { best, idles, model, orders, select } from "./model.js";
+import { amongRead, best, idles, model, orders, partial, select } from "./model.js";
 
 const filter = { search: "", prefix: "", source: "", sort: "waiting", reversed: false, onlyWaited: false };
 const columns = [
@@ -82,8 +82,9 @@ export function refresh() {
   if (!shown.some((l) => l.id === active)) active = shown[Math.min(place, shown.length - 1)]?.id ?? null;
   write(byId("count"), countText());
   byId("table").setAttribute("aria-rowcount", shown.length + 1);
-  showTop(byId("waited"), best(3, "waiting", (l) => l.waiters > 0), "No lock has waiters.");
-  showTop(byId("longest"), best(3, "held", (l) => l.holders[0]?.since && !idles(l)), "No lock is held, apart from those of leaders and jobs.");
+  const none = partial() ? "None " + amongRead + "." : "";
+  showTop(byId("waited"), best(3, "waiting", (l) => l.waiters > 0), none || "No lock has waiters.");
+  showTop(byId("longest"), best(3, "held", (l) => l.holders[0]?.since && !idles(l)), none || "No lock is held, apart from those of leaders and jobs.");
   draw();
 }
 
@@ -91,7 +92,7 @@ function countText() {
   const total = model.locks.size;
   let text = shown.length === total ? plural(total, "lock", "locks") : shown.length.toLocaleString("en") + " of " + plural(total, "lock", "locks");
   const more = [...model.sources.values()].filter((s) => s.more).map((s) => visible(s.source));
-  if (more.length > 0) text += "; there are more on " + more.join(", ") + ": only the first " + model.maxLocks.toLocaleString("en") + " are read";
+  if (more.length > 0) text += "; there are more on " + more.join(", ") + ": " + model.maxLocks.toLocaleString("en") + " of them are read";
   return text;
 }
 
@@ -134,7 +135,8 @@ export function refreshPrefixes() {
 function showTop(ol, locks, none) {
   while (ol.children.length > Math.max(1, locks.length)) ol.lastChild.remove();
   if (locks.length === 0) {
-    if (ol.dataset.empty !== "yes") ol.replaceChildren(make("li", "muted", none));
+    if (ol.dataset.empty !== "yes") ol.replaceChildren(make("li", "muted"));
+    write(ol.firstChild, none);
     ol.dataset.empty = "yes";
     return;
   }
