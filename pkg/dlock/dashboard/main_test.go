@@ -217,7 +217,8 @@ type countingStore struct {
 	*memlock.Store
 	lists, inspects, checks atomic.Int64
 	fails, failsInspect     atomic.Bool
-	hang, hangInspect       atomic.Pointer[chan struct{}] // until it is closed
+	hang, hangInspect       atomic.Pointer[chan struct{}]                   // until it is closed
+	onInspect               atomic.Pointer[func(key string, answered bool)] // is called before and after
 }
 
 func (s *countingStore) Open(o driver.Options) (driver.Driver, error) {
@@ -252,6 +253,10 @@ func (d *countingDriver) Inspect(ctx context.Context, key string) ([]driver.Clai
 	}
 	if err := await(ctx, d.store.hangInspect.Load()); err != nil {
 		return nil, err
+	}
+	if do := d.store.onInspect.Load(); do != nil {
+		(*do)(key, false)
+		defer (*do)(key, true)
 	}
 	return d.admin.Inspect(ctx, key)
 }

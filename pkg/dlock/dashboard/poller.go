@@ -123,7 +123,7 @@ func (p *poller) read(ctx context.Context) {
 func (p *poller) take(ctx context.Context) *snapshot {
 	last := p.current()
 	began := time.Now()
-	s := &snapshot{seq: last.seq + 1, rows: last.rows, more: last.more, at: last.at, answer: last.answer, round: last.round}
+	s := &snapshot{seq: last.seq + 1, rows: last.rows, more: last.more, began: last.began, at: last.at, answer: last.answer, round: last.round}
 	keys, more, err := p.keys(ctx, s)
 	if err != nil {
 		s.err = err.Error()
@@ -143,7 +143,10 @@ func (p *poller) take(ctx context.Context) *snapshot {
 		}
 		s.rows[e.Key] = r.steady(last.rows[e.Key])
 	}
-	s.at, s.round = time.Now(), time.Since(began)
+	s.at, s.round, s.began = time.Now(), time.Since(began), began.Sub(p.handler.started)
+	for _, r := range s.rows {
+		r.see(max(1, s.at.Sub(p.handler.started)))
+	}
 	findParts(s.rows, last.rows, s.at)
 	return s
 }

@@ -2,7 +2,9 @@ package dashboard
 
 import (
 	"cmp"
+	"math"
 	"slices"
+	"time"
 )
 
 // A ring is a hint at a deadlock: each of its owners waits for a lock that the next one holds.
@@ -39,13 +41,25 @@ const (
 	maxEdges = 200_000
 )
 
-// findRings finds the owners of all sources that wait for each other.
+// findRings finds the owners of all sources that wait for each other. The locks are read one after the
+// other, so it counts only claims that an earlier reading has shown too, of all sources: these have been
+// there at one time, which is when the newest readings began.
 func findRings(sources []*poller) []ring {
+	rows := make([][]*row, len(sources))
+	at := time.Duration(math.MaxInt64)
+	for i, p := range sources {
+		if s := p.current(); s.isCurrent() {
+			rows[i] = s.contestedRows()
+			if len(rows[i]) > 0 {
+				at = min(at, s.began)
+			}
+		}
+	}
 	var locks []contested
 	edges := 0
-	for _, p := range sources {
-		for _, r := range p.current().contestedRows() {
-			l := contested{p.name, r.Key, ownersOf(r.holders), ownersOf(r.queue)}
+	for i, p := range sources {
+		for _, r := range rows[i] {
+			l := contested{p.name, r.Key, ownersOf(r.holders, at), ownersOf(r.queue, at)}
 			if edges += len(l.holders) + len(l.waiters); edges > maxEdges {
 				return newWaitGraph(locks).rings()
 			}
@@ -53,6 +67,12 @@ func findRings(sources []*poller) []ring {
 		}
 	}
 	return newWaitGraph(locks).rings()
+}
+
+// isCurrent reports whether the rows are those of the last reading, and the source is still read: a pause
+// is never longer than maxInterval.
+func (s *snapshot) isCurrent() bool {
+	return s.err == "" && !s.at.IsZero() && time.Since(s.at) <= 2*(maxInterval+s.round)
 }
 
 // contestedRows returns the locks that have holders and waiters, by key.
@@ -71,11 +91,11 @@ func (s *snapshot) contestedRows() []*row {
 // each holder.
 func (r *row) hasPermits() bool { return r.Mode == "permit" && r.Limit > 1 }
 
-// ownersOf returns the owners of claims, of which one owner can have several.
-func ownersOf(claims []claim) []owner {
+// ownersOf returns the owners of the claims that were seen until then. One owner can have several.
+func ownersOf(claims []claim, until time.Duration) []owner {
 	all := make([]owner, 0, len(claims))
 	for i := range claims {
-		if c := &claims[i]; c.Owner != "" && c.PID != 0 {
+		if c := &claims[i]; c.Owner != "" && c.PID != 0 && c.seen <= until {
 			all = append(all, owner{c.Owner, c.Host, c.PID})
 		}
 	}

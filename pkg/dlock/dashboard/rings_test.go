@@ -1,11 +1,16 @@
 package dashboard
 
 import (
+	"context"
 	"fmt"
+	"math"
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
@@ -30,7 +35,7 @@ func waitsFor(edges ...string) *waitGraph {
 // contestedBy returns the contested locks of a snapshot.
 func contestedBy(s *snapshot) (locks []contested) {
 	for _, r := range s.contestedRows() {
-		locks = append(locks, contested{"s", r.Key, ownersOf(r.holders), ownersOf(r.queue)})
+		locks = append(locks, contested{"s", r.Key, ownersOf(r.holders, math.MaxInt64), ownersOf(r.queue, math.MaxInt64)})
 	}
 	return locks
 }
@@ -93,7 +98,7 @@ func TestRingsOfManyClaims(t *testing.T) {
 		c := claim{Owner: fmt.Sprint("owner-", i), PID: 1} // each holds the lock, and waits for the others
 		r.holders, r.queue = append(r.holders, c), append(r.queue, c)
 	}
-	p := &poller{name: "s", latest: &snapshot{rows: map[string]*row{"k": r}}}
+	p := &poller{name: "s", latest: &snapshot{at: time.Now(), rows: map[string]*row{"k": r}}}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	rings := findRings([]*poller{p})
@@ -104,6 +109,89 @@ func TestRingsOfManyClaims(t *testing.T) {
 	const most = 2 * many * 4096
 	if took := after.TotalAlloc - before.TotalAlloc; took > most {
 		t.Errorf("%d KiB for %d claims, at most %d KiB are allowed", took>>10, 2*many, most>>10)
+	}
+}
+
+// A reading sees its keys one after the other. A ring of which it saw parts at different times is none.
+func TestRingOfDifferentTimes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := withoutServer(t)
+		ann, bob := dlock.WithInfo(dlock.Info{Owner: "ann", PID: 1}), dlock.WithInfo(dlock.Info{Owner: "bob", PID: 2})
+		ctx, cancel := context.WithCancel(context.Background())
+		var waiters sync.WaitGroup
+		defer waiters.Wait()
+		defer cancel()
+		wait := func(key string, as dlock.LockOption) {
+			waiters.Go(func() {
+				if g, err := f.locks.Acquire(ctx, key, as); err == nil {
+					<-ctx.Done()
+					_ = g.Unlock(context.Background())
+				}
+			})
+			time.Sleep(time.Millisecond)
+		}
+		f.take("left", ann)
+		right := f.take("right", bob)
+		wait("right", ann)
+		changed := make(chan struct{})
+		change := sync.OnceFunc(func() {
+			if err := right.Unlock(context.Background()); err != nil { // ann gets it, and could go on
+				t.Error(err)
+			}
+			wait("left", bob)
+			close(changed)
+		})
+		hook := func(key string, answered bool) {
+			if key == "left" && !answered {
+				<-changed
+			}
+			if key == "right" && answered {
+				change()
+			}
+		}
+		f.store.onInspect.Store(&hook)
+		p := f.page.sources[0]
+		defer p.join()()
+		time.Sleep(minInterval / 2)
+		if n := len(newWaitGraph(contestedBy(p.current())).rings()); n != 1 {
+			t.Fatalf("the reading shows %d rings", n)
+		}
+		for range 3 {
+			if got := *f.page.currentRings(); len(got) != 0 {
+				t.Errorf("%+v", got)
+			}
+			time.Sleep(minInterval)
+		}
+	})
+}
+
+// What was read of a ring must have been so at one time, and not long ago.
+func TestRingsOfSeveralReadings(t *testing.T) {
+	now := time.Now()
+	for name, c := range map[string]struct {
+		change func(a, b *snapshot)
+		want   int
+	}{
+		"read twice":           {func(_, _ *snapshot) {}, 1},
+		"read once":            {func(a, _ *snapshot) { a.began = 1 }, 0},
+		"one of them much ago": {func(a, _ *snapshot) { a.began, a.rows["k"].holders[0].seen, a.rows["k"].queue[0].seen = 3, 1, 1 }, 0},
+		"the last reading":     {func(_, b *snapshot) { b.err = "down" }, 0},
+		"not read for a while": {func(_, b *snapshot) { b.at = now.Add(-time.Hour) }, 0},
+		"a slow reading":       {func(_, b *snapshot) { b.at, b.round = now.Add(-10*time.Minute), 6*time.Minute }, 1},
+		"another lock is newer": {func(a, _ *snapshot) {
+			a.rows["n"] = &row{Key: "n", holders: []claim{{seen: 9}}, queue: []claim{{seen: 9}}}
+		}, 1},
+	} {
+		reading := func(holder, waiter string) *snapshot {
+			return &snapshot{at: now, began: 6, rows: map[string]*row{"k": {
+				Key: "k", holders: []claim{{Owner: holder, PID: 1, seen: 5}}, queue: []claim{{Owner: waiter, PID: 1, seen: 5}},
+			}}}
+		}
+		a, b := reading("ann", "bob"), reading("bob", "ann")
+		c.change(a, b)
+		if got := findRings([]*poller{{name: "a", latest: a}, {name: "b", latest: b}}); len(got) != c.want {
+			t.Errorf("%s: %+v", name, got)
+		}
 	}
 }
 
