@@ -41,6 +41,25 @@ func TestLockOfUnreadableSource(t *testing.T) {
 	})
 }
 
+// While a source cannot be read, a lock is as it was last read, and says so. One that was not there then is not free,
+// but unknown.
+func TestLockOfSourceThatFailsLater(t *testing.T) {
+	f := setUp(t)
+	f.take("k")
+	if d := get[detail](f, "/api/v1/lock?source=memory&key=k"); d.SourceError != "" {
+		t.Errorf("%+v", d)
+	}
+	f.store.fails.Store(true)
+	f.eventually("the failure", func() bool {
+		d := get[detail](f, "/api/v1/lock?source=memory&key=k")
+		return d.SourceError != "" && d.HolderCount == 1 && d.At < d.Now
+	})
+	answer := f.request(http.MethodGet, "/api/v1/lock?source=memory&key=other", "")
+	if text, err := io.ReadAll(answer.Body); err != nil || answer.StatusCode != http.StatusBadGateway || !strings.Contains(string(text), `"error":"backend"`) {
+		t.Errorf("%d, %v: %s", answer.StatusCode, err, text)
+	}
+}
+
 // A smallBuffers listener has connections that block soon if the client does not read.
 type smallBuffers struct{ net.Listener }
 

@@ -47,7 +47,10 @@ export async function refresh(source) {
       lock.succeeded();
     }
   } catch (err) {
-    if (open === lock && err.name !== "AbortError") lock.failed(err);
+    if (open === lock && err.name !== "AbortError") {
+      if (err.code === "backend") drawUnknown(lock, err);
+      lock.failed(err);
+    }
   }
   lock.busy = false;
   if (lock.again && open === lock) {
@@ -60,7 +63,8 @@ export async function refresh(source) {
 function draw(lock, d) {
   syncClock(d.now);
   const { parts } = lock;
-  part(lock, "answer", [d.holders.map(steadyPart), d.waiters, d.queue[0], d.error, d.job?.state], () => parts.answer.replaceChildren(...answer(d)));
+  for (const p of Object.values(parts)) p.hidden = false;
+  part(lock, "answer", [d.holders.map(steadyPart), d.waiters, d.queue[0], d.error, d.job?.state, d.source_error, d.source_error && d.at], () => parts.answer.replaceChildren(...lastRead(d), ...answer(d)));
   part(lock, "recipe", [d.role, d.leader, d.job, d.runs, d.job || !d.leader || [d.holders.length, d.token, d.waiters]], () => parts.recipe.replaceChildren(...describe(d)));
   parts.recipe.hidden = parts.recipe.children.length === 0;
   part(lock, "holders", [d.holders.map(steadyPart), d.cannot_evict, model.evict], () => parts.holders.replaceChildren(...holders(d)));
@@ -74,6 +78,18 @@ function draw(lock, d) {
   part(lock, "distributions", [d.history], () => parts.distributions.replaceChildren(...distributions(d)));
   updateLeases(parts.holders, d.holders, d.backend);
   updateLeases(parts.queue, d.queue, d.backend);
+}
+
+// drawUnknown takes back what is shown: the lock may have changed since, and the server does not know it either.
+function drawUnknown(lock, err) {
+  const focused = Object.values(lock.parts).some((p) => p.contains(document.activeElement));
+  lock.drawn = {};
+  for (const [name, p] of Object.entries(lock.parts)) {
+    p.replaceChildren();
+    p.hidden = name !== "answer";
+  }
+  lock.parts.answer.replaceChildren(make("p", "error", visible(err.message)));
+  if (focused) lock.title.focus({ preventScroll: true });
 }
 
 function part(lock, name, data, make) {
@@ -101,6 +117,12 @@ function steadyPart({ until, lease_ms, ...rest }) {
 
 function updateLeases(part, claims, backend) {
   part.querySelectorAll(".lease").forEach((e, i) => setLease(e, claims[i], backend));
+}
+
+// lastRead says that the answer is an old one.
+function lastRead(d) {
+  if (!d.source_error) return [];
+  return [make("p", "error", "The backend cannot be read: " + visible(d.source_error)), make("p", "warn", "When last read, ", since(d.at), " ago:")];
 }
 
 // answer says in one sentence who holds the lock.
