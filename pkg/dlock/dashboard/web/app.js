@@ -1,5 +1,5 @@
 // The page: it follows the stream of the server, and shows the view that its address names.
-import { hasToken, setToken, stream } from "./api.js";
+import { canBeToken, hasToken, setToken, stream } from "./api.js";
 import { byId, write } from "./dom.js";
 import * as evict from "./evict.js";
 import { running, visible } from "./format.js";
@@ -40,7 +40,10 @@ function route() {
     return;
   }
   window.scrollTo(0, 0);
-  if (shows === "login") return byId("login-token").focus();
+  if (shows === "login") {
+    document.title = "Locks";
+    return byId("login-token").focus();
+  }
   if (shows === "health") {
     document.title = "Health of the backends";
     health.refreshPage();
@@ -146,7 +149,7 @@ async function follow() {
 
 // failed shows an error of the server. It returns true if trying again makes no sense.
 function failed(err) {
-  if (err.status === 401) {
+  if (err.asksToken) {
     if (!loggedOut) logOut(hasToken() ? "The token is wrong, or no longer valid." : "");
     return true;
   }
@@ -175,6 +178,7 @@ function logOut(text) {
   own.refreshLosses();
   health.refreshLine();
   jobs.refreshLink();
+  for (const view of [list, lock, health, jobs, evict]) view.clear();
   byId("login-error").textContent = text;
   status();
   route();
@@ -182,9 +186,11 @@ function logOut(text) {
 
 function logIn(event) {
   event.preventDefault();
-  setToken(byId("login-token").value.trim());
+  const token = byId("login-token").value.trim();
   byId("login-token").value = "";
-  byId("login-error").textContent = "";
+  byId("login-error").textContent = canBeToken(token) ? "" : "The token is wrong: it has characters that no token has.";
+  if (!canBeToken(token)) return byId("login-token").focus();
+  setToken(token);
   loggedOut = false;
   route();
   follow();

@@ -47,6 +47,14 @@ export function refresh() {
   part("leaders", leaders.map(({ source, key, holders, leader, waiters }) => ({ source, key, leader, waiters, holder: steady(holders[0]) })), leaderTable);
 }
 
+// clear forgets the tables, also where they cannot be seen.
+export function clear() {
+  for (const name of ["jobs", "leaders"]) {
+    delete drawn[name];
+    byId(name + "-table").replaceChildren();
+  }
+}
+
 // steady is a holder without its lease, which changes with every renewal.
 function steady(holder) {
   if (!holder) return null;

@@ -88,6 +88,20 @@ export function refresh() {
   draw();
 }
 
+// clear forgets the locks, also where they cannot be seen.
+export function clear() {
+  for (const e of drawn.values()) e.remove();
+  drawn.clear();
+  shown = [];
+  active = null;
+  for (const id of ["waited", "longest", "prefixes"]) {
+    byId(id).replaceChildren();
+    delete byId(id).dataset.empty;
+  }
+  write(byId("count"), "");
+  refreshSources();
+}
+
 function countText() {
   const total = model.locks.size;
   let text = shown.length === total ? plural(total, "lock", "locks") : shown.length.toLocaleString("en") + " of " + plural(total, "lock", "locks");

@@ -30,6 +30,12 @@ export function close() {
   open = null;
 }
 
+// clear forgets the lock, also where it cannot be seen.
+export function clear() {
+  close();
+  byId("view-lock").replaceChildren();
+}
+
 // refresh asks for the lock anew after its source has changed. One request at a time is enough.
 export async function refresh(source) {
   const lock = open;
