@@ -39,7 +39,7 @@ type poller struct {
 const (
 	checkEvery = time.Minute
 	// share is the part of the time that is spent on reading at most: a source with many locks is
-	// read less often.
+	// read less often. No pause is longer than maxInterval.
 	share = 5
 )
 

@@ -249,9 +249,15 @@ func (c *claim) is(o *claim) bool {
 	return c.Token == o.Token && c.sameOwner(o) && (c.Token != "" || within(c.Since, o.Since))
 }
 
-func (c *claim) sameOwner(o *claim) bool {
-	return c.Owner == o.Owner && c.Host == o.Host && c.PID == o.PID && c.Purpose == o.Purpose && c.Mode == o.Mode
+func (c *claim) sameOwner(o *claim) bool { return c.identity() == o.identity() }
+
+// An identity is what the claims of one owner with one purpose have in common.
+type identity struct {
+	owner, host, purpose, mode string
+	pid                        int
 }
+
+func (c *claim) identity() identity { return identity{c.Owner, c.Host, c.Purpose, c.Mode, c.PID} }
 
 func within(a, b int64) bool { return a-b <= jitter && b-a <= jitter }
 

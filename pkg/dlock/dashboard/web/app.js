@@ -28,6 +28,7 @@ function route() {
   const shows = loggedOut ? "login" : view === "lock" && key !== undefined ? "lock" : view === "health" || view === "jobs" ? view : "list";
   byId("login").hidden = shows !== "login";
   for (const name of ["list", "lock", "health", "jobs"]) byId("view-" + name).hidden = name !== shows;
+  byId("rings").classList.toggle("brief", shows !== "list"); // which pushes the view down
   lock.close();
   own.refreshLosses();
   if (shows === "list") {

@@ -134,6 +134,7 @@ export function refreshPrefixes() {
     const end = lock.key.search(/[:/.]/);
     if (end <= 0) continue;
     const prefix = lock.key.slice(0, end + 1);
+    if (prefix !== visible(prefix)) continue; // the browser would show it as it is
     counts.set(prefix, (counts.get(prefix) || 0) + 1);
   }
   const top = [...counts].sort((a, b) => b[1] - a[1]).slice(0, 20);

@@ -159,7 +159,7 @@ function claimTable(label, heads, rows) {
 function holders(d) {
   const all = [make("h3", "", "Holders", make("span", "muted", " " + modeOf(d)))];
   if (d.holders.length === 0) return [...all, make("p", "muted", "None.")];
-  const rows = d.holders.map((h) => row(make("td", "", foreign(who(h))), make("td", "", h.purpose ? foreign(visible(h.purpose)) : "–"),
+  const rows = d.holders.map((h) => row(make("td", "", foreign(who(h))), make("td", "purposes", h.purpose ? foreign(visible(h.purpose)) : "–"),
     make("td", "number token", h.token || "–"), make("td", "number", heldSince(h)), make("td", "", lease(h, d.backend)), ...(model.evict ? [evictCell(d, h)] : [])));
   all.push(claimTable("Holders", ["Holder", "Purpose", "Token", "Held", "Lease left", ...(model.evict ? ["Action"] : [])], rows));
   if (d.holder_count > d.holders.length) all.push(make("p", "muted", "and " + plural(d.holder_count - d.holders.length, "more", "more")));
@@ -186,7 +186,7 @@ function queue(d) {
   const all = [make("h3", "", "Queue", make("span", "muted", orderOf(d)))];
   if (d.waiters === null) return [...all, make("p", "muted", "This backend does not know who waits: only the waiting processes do.")];
   if (d.queue.length === 0) return [...all, make("p", "muted", "No client waits.")];
-  const rows = d.queue.map((w, i) => row(make("td", "number", String(i + 1)), make("td", "", foreign(who(w))), make("td", "", w.purpose ? foreign(visible(w.purpose)) : "–"),
+  const rows = d.queue.map((w, i) => row(make("td", "number", String(i + 1)), make("td", "", foreign(who(w))), make("td", "purposes", w.purpose ? foreign(visible(w.purpose)) : "–"),
     make("td", "", w.mode), make("td", "number", since(w.since)), make("td", "", lease(w, d.backend))));
   all.push(claimTable("Queue", ["Place", "Waiter", "Purpose", "Mode", "Waiting", "Lease left"], rows));
   if (d.waiters > d.queue.length) all.push(make("p", "muted", "and " + plural(d.waiters - d.queue.length, "more", "more")));
