@@ -110,7 +110,7 @@ func (p *poller) read(ctx context.Context) {
 	p.handler.publish() // which takes its time with many waiters
 	p.keepUntil(p.postpone(began))
 	if p.checkDue() {
-		p.handler.work.Go(p.check) //nolint:contextcheck // it outlives the viewers
+		p.handler.work.Go(p.check)
 	}
 }
 

@@ -174,7 +174,7 @@ func TestRingsOfSeveralReadings(t *testing.T) {
 	}{
 		"read twice":           {func(_, _ *snapshot) {}, 1},
 		"read once":            {func(a, _ *snapshot) { a.began = 1 }, 0},
-		"one of them much ago": {func(a, _ *snapshot) { a.began, a.rows["k"].holders[0].seen, a.rows["k"].queue[0].seen = 3, 1, 1 }, 0},
+		"one of them long ago": {func(a, _ *snapshot) { a.began, a.rows["k"].holders[0].seen, a.rows["k"].queue[0].seen = 3, 1, 1 }, 0},
 		"the last reading":     {func(_, b *snapshot) { b.err = "down" }, 0},
 		"not read for a while": {func(_, b *snapshot) { b.at = now.Add(-time.Hour) }, 0},
 		"a slow reading":       {func(_, b *snapshot) { b.at, b.round = now.Add(-10*time.Minute), 6*time.Minute }, 1},
