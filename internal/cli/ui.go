@@ -190,7 +190,7 @@ func (u *ui) connectAll(cmd *cobra.Command) (all []*session, err error) {
 
 // serve runs until a signal ends it.
 func (u *ui) serve(ctx context.Context, page *dashboard.Handler) error {
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", u.listen)
+	l, err := listenForPage(ctx, u.listen)
 	if err != nil {
 		return exitWith(ExitUsage, "--listen: %w", err)
 	}
@@ -217,6 +217,10 @@ func (u *ui) serve(ctx context.Context, page *dashboard.Handler) error {
 			return endedBy(s)
 		}
 	}
+}
+
+func listenForPage(ctx context.Context, address string) (net.Listener, error) {
+	return (&net.ListenConfig{Control: limitSilence}).Listen(ctx, "tcp", address)
 }
 
 // shutDown ends the streams first, or Shutdown would wait for them.

@@ -2,6 +2,8 @@ package browser
 
 import (
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"testing"
 
@@ -86,4 +88,38 @@ func TestEvictOneOfSeveral(t *testing.T) {
 	p.fill("evict-confirm", fmt.Sprint(tokens[1]))
 	p.do(chromedp.KeyEvent(kb.Enter))
 	p.await("only the other is left", `!document.getElementById("evict").open && document.querySelectorAll("[aria-label=Holders] tbody tr").length === 1 && document.querySelector("[aria-label=Holders] tbody").textContent.includes("ann")`)
+}
+
+// While an eviction is sent, typing does not allow to send it again.
+func TestEvictIsSentOnce(t *testing.T) {
+	s := inMemory(t, dashboard.WithEvict())
+	if _, err := s.client().TryAcquire(t.Context(), "k"); err != nil {
+		t.Fatal(err)
+	}
+	sent, answer := make(chan struct{}, 2), make(chan struct{})
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			sent <- struct{}{}
+			<-answer
+		}
+		s.handler.ServeHTTP(w, r)
+	}))
+	defer proxy.Close()
+	p := openTab(t, light, proxy.URL+"/#/lock/memory/k")
+	p.click("[aria-label=Holders] button.danger")
+	p.await("the dialog", `document.activeElement.id === "evict-confirm"`)
+	p.do(chromedp.KeyEvent("k" + kb.Enter))
+	<-sent
+	p.do(chromedp.KeyEvent("x" + kb.Backspace + kb.Enter))
+	if !eval[bool](p, `document.getElementById("evict-do").disabled && document.getElementById("evict-confirm").value === "k"`) {
+		t.Error("it can be sent again")
+	}
+	close(answer)
+	p.await("the end", `!document.getElementById("evict").open`)
+	if len(sent) > 0 {
+		t.Error("it was sent twice")
+	}
+	p.expect("503")
+	p.expect("ERR_")
+	_ = s.page.Close() // or the proxy waits for the stream
 }

@@ -98,6 +98,15 @@ func TestHostileText(t *testing.T) {
 			t.Errorf("no %q in %q", want, holder)
 		}
 	}
+	prefixes := eval[string](p, `Promise.all([import("./model.js"), import("./list.js")]).then(([{ model }, list]) => {
+		model.locks.set("foreign", { key: "a\u202eb:1" }); // written by another program
+		list.refreshPrefixes();
+		model.locks.delete("foreign");
+		return [...document.querySelectorAll("#prefixes option")].map((o) => o.value).join(" ");
+	})`)
+	if !strings.Contains(prefixes, "אבג:") || strings.Contains(prefixes, "\u202e") {
+		t.Errorf("prefixes %q", prefixes)
+	}
 	for i := range shown { // each has a page of its own
 		p.do(chromedp.Evaluate[chromedp.Void](fmt.Sprintf(`document.querySelectorAll("#rows a")[%d].click()`, i)))
 		p.await("the lock", `document.querySelector("#view-lock h2") && document.querySelector(".answer p")?.textContent.startsWith("Held by")`)

@@ -148,6 +148,9 @@ func TestDeadlockHint(t *testing.T) {
 	p.await("the ring", `!document.getElementById("rings").hidden && document.getElementById("rings").innerText.includes("ann@h pid 1 waits for right, held by bob@h pid 2")`)
 	p.click("#rings a")
 	p.await("the lock", `document.querySelector("#view-lock h2")?.textContent === "right"`)
+	p.await("a short hint above it", `document.getElementById("rings").innerText.trim().split(/\n+/).join() === "Possible deadlock,Show the processes"`)
+	p.click("#rings .more a")
+	p.await("the ring in the list", `location.hash === "#/" && document.getElementById("rings").innerText.includes("held by bob@h pid 2")`)
 }
 
 // The page says that its server is gone, and goes on when it is back.

@@ -115,12 +115,14 @@ const maxClaims = 1000
 
 // A detail is everything about one lock.
 type detail struct {
-	Now      int64  `json:"now"`
-	Source   string `json:"source"`
-	Backend  string `json:"backend"`
-	At       int64  `json:"at"`
-	Interval int64  `json:"interval_ms"`
-	Started  int64  `json:"started"` // since when the history could be kept
+	Now     int64  `json:"now"`
+	Source  string `json:"source"`
+	Backend string `json:"backend"`
+	At      int64  `json:"at"`
+	// SourceError says why the last reading failed: the lock is as it was at At.
+	SourceError string `json:"source_error,omitempty"`
+	Interval    int64  `json:"interval_ms"`
+	Started     int64  `json:"started"` // since when the history could be kept
 	row
 	Holders []claim   `json:"holders"` // the first 1,000, by token
 	Queue   []claim   `json:"queue"`   // the first 1,000, in the order of the backend
@@ -142,7 +144,7 @@ func (h *Handler) getLock(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer leave()
-	rows, at, err := h.find(r.Context(), p, key)
+	rows, at, sourceErr, err := h.find(r.Context(), p, key)
 	switch {
 	case errors.Is(err, errBusy):
 		fail(w, http.StatusServiceUnavailable, "busy", err.Error())
@@ -159,7 +161,7 @@ func (h *Handler) getLock(w http.ResponseWriter, r *http.Request) {
 		found = freeRow(key, p.client.Backend())
 	}
 	d := detail{
-		Now: time.Now().UnixMilli(), Source: p.name, Backend: string(p.client.Backend()), At: at.UnixMilli(),
+		Now: time.Now().UnixMilli(), Source: p.name, Backend: string(p.client.Backend()), At: at.UnixMilli(), SourceError: sourceErr,
 		Interval: h.settings.interval.Milliseconds(), Started: h.started.UnixMilli(), row: *found,
 		Holders: firstOf(found.holders), Queue: firstOf(found.queue), History: p.past(key),
 	}
@@ -182,36 +184,37 @@ var errNotRead = errors.New("the backend has not answered yet")
 // listedTimeout limits how long the page of a lock that is in the list waits for the keys with its parts.
 const listedTimeout = time.Second
 
-// find returns rows with what is known of a key, and when they were read. A key that is missing is
-// free. If there are more locks than were read, the backend is asked for the key and those with its
-// parts. If it takes long, what the list has of the key has to do.
-func (h *Handler) find(ctx context.Context, p *poller, key string) (map[string]*row, time.Time, error) {
+// find returns rows with what is known of a key, when they were read, and why they were not read since. A key
+// that is missing is free. If there are more locks than were read, the backend is asked for the key and those
+// with its parts. If it takes long, what the list has of the key has to do.
+func (h *Handler) find(ctx context.Context, p *poller, key string) (rows map[string]*row, at time.Time, sourceErr string, err error) {
 	s := p.current()
 	listed := func(key string) bool { return s.rows[key] != nil }
 	switch {
-	case s.at.IsZero() && s.err != "":
-		return nil, s.at, errors.New(s.err)
+	case s.err != "" && (s.at.IsZero() || !s.more && !listed(key)):
+		return nil, s.at, "", errors.New(s.err)
 	case s.at.IsZero():
-		return nil, s.at, errNotRead
+		return nil, s.at, "", errNotRead
 	case !s.more || !slices.ContainsFunc(relatedTo(key), func(k string) bool { return !listed(k) }):
-		return s.rows, s.at, nil
+		return s.rows, s.at, s.err, nil
 	}
 	if key == "" || len(key) > maxKey {
-		return nil, s.at, fmt.Errorf("%w: it has %d bytes, not 1 to %d", dlock.ErrInvalidKey, len(key), maxKey)
+		return nil, s.at, "", fmt.Errorf("%w: it has %d bytes, not 1 to %d", dlock.ErrInvalidKey, len(key), maxKey)
 	}
 	if !listed(key) {
-		return p.asker.ask(ctx, key)
+		rows, at, err = p.asker.ask(ctx, key)
+		return rows, at, "", err
 	}
 	ctx, cancel := context.WithTimeout(ctx, listedTimeout)
 	defer cancel()
 	asked, _, err := p.asker.ask(ctx, key)
-	rows := s.rows
+	rows = s.rows
 	if err == nil { // otherwise the list has to do
 		rows = maps.Clone(asked)
 		rows[key] = s.rows[key] // whose times are those of the list
 		findParts(rows, s.rows, s.at)
 	}
-	return rows, s.at, nil
+	return rows, s.at, s.err, nil
 }
 
 func freeRow(key string, backend dlock.BackendType) *row {

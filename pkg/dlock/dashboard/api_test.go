@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -39,6 +40,25 @@ func TestLockOfUnreadableSource(t *testing.T) {
 	f.eventually("the lock", func() bool {
 		return f.request(http.MethodGet, "/api/v1/lock?source=memory&key=k", "").StatusCode == http.StatusOK
 	})
+}
+
+// While a source cannot be read, a lock is as it was last read, and says so. One that was not there then is not free,
+// but unknown.
+func TestLockOfSourceThatFailsLater(t *testing.T) {
+	f := setUp(t)
+	f.take("k")
+	if d := get[detail](f, "/api/v1/lock?source=memory&key=k"); d.SourceError != "" {
+		t.Errorf("%+v", d)
+	}
+	f.store.fails.Store(true)
+	f.eventually("the failure", func() bool {
+		d := get[detail](f, "/api/v1/lock?source=memory&key=k")
+		return d.SourceError != "" && d.HolderCount == 1 && d.At < d.Now
+	})
+	answer := f.request(http.MethodGet, "/api/v1/lock?source=memory&key=other", "")
+	if text, err := io.ReadAll(answer.Body); err != nil || answer.StatusCode != http.StatusBadGateway || !strings.Contains(string(text), `"error":"backend"`) {
+		t.Errorf("%d, %v: %s", answer.StatusCode, err, text)
+	}
 }
 
 // A smallBuffers listener has connections that block soon if the client does not read.
@@ -116,6 +136,36 @@ func TestSlowSource(t *testing.T) {
 		return
 	}
 	t.Errorf("the answers came after %v, when the reading had failed", time.Since(began))
+}
+
+// Settings are checked once a minute, also if no request lasts as long as a check.
+func TestSettingsAreCheckedOncePerMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := withoutServer(t)
+		slow := make(chan struct{})
+		f.store.hangCheck.Store(&slow)
+		time.AfterFunc(5*time.Second, func() { close(slow) })
+		ask := func(path string) string {
+			w := httptest.NewRecorder()
+			f.page.ServeHTTP(w, request(t.Context(), path))
+			time.Sleep(700 * time.Millisecond)
+			return w.Body.String()
+		}
+		for range 10 {
+			ask("/api/v1/locks")
+		}
+		if n := f.store.checks.Load(); n != 1 {
+			t.Errorf("%d checks", n)
+		}
+		if got := ask("/api/v1/health"); !strings.Contains(got, "persistence") {
+			t.Errorf("no findings: %s", got)
+		}
+		time.Sleep(checkEvery)
+		ask("/api/v1/locks")
+		if n := f.store.checks.Load(); n != 2 {
+			t.Errorf("%d checks after a minute", n)
+		}
+	})
 }
 
 // Without a reading there are no settings to wait for.

@@ -169,7 +169,7 @@ func (h *Handler) enter(w http.ResponseWriter) (leave func(), ok bool) {
 }
 
 const (
-	writeTimeout  = 20 * time.Second                    // after which a client that does not read is gone
+	writeTimeout  = 20 * time.Second                    // after which a write ends whose client does not read; what fits into the buffers of the kernel is written
 	answerTimeout = 3*lockreader.Timeout + writeTimeout // with the questions to the backend
 	closeTimeout  = 2 * time.Second                     // for answers that are being written
 )

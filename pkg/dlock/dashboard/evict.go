@@ -8,6 +8,7 @@ import (
 	"mime"
 	"net/http"
 	"strconv"
+	"time"
 
 	"github.com/ceyewan/genesis/internal/lockreader"
 	"github.com/ceyewan/genesis/pkg/clog"
@@ -22,7 +23,10 @@ type eviction struct {
 	Confirm string `json:"confirm"` // the key, typed by the user
 }
 
-const maxBody = 16 << 10
+const (
+	maxBody     = 16 << 10
+	bodyTimeout = 10 * time.Second
+)
 
 // evict takes a lock away. It needs a body of JSON, which no form of another site can send.
 func (h *Handler) evict(w http.ResponseWriter, r *http.Request) {
@@ -37,7 +41,11 @@ func (h *Handler) evict(w http.ResponseWriter, r *http.Request) {
 	var e eviction
 	body := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
 	body.DisallowUnknownFields()
-	if err := body.Decode(&e); err != nil {
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(time.Now().Add(bodyTimeout)) // some writers of tests and proxies have none
+	err := body.Decode(&e)
+	_ = control.SetReadDeadline(time.Time{})
+	if err != nil {
 		fail(w, http.StatusBadRequest, "bad_body", "the body is no eviction: "+err.Error())
 		return
 	}

@@ -5,9 +5,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
+	"os"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/ceyewan/genesis/pkg/clog"
 	"github.com/ceyewan/genesis/pkg/dlock"
@@ -203,4 +207,39 @@ func TestOperatorFails(t *testing.T) {
 	if g.Err() != nil {
 		t.Error(g.Err())
 	}
+}
+
+// A slowBody arrives never: reading it ends at the deadline of the connection only.
+type slowBody struct {
+	*httptest.ResponseRecorder
+	deadline time.Time
+}
+
+func (s *slowBody) SetReadDeadline(at time.Time) error {
+	s.deadline = at
+	return nil
+}
+
+func (s *slowBody) Read([]byte) (int, error) {
+	end := s.deadline
+	if end.IsZero() {
+		end = time.Now().Add(time.Hour)
+	}
+	time.Sleep(time.Until(end))
+	return 0, os.ErrDeadlineExceeded
+}
+
+// A request whose body does not arrive ends.
+func TestEvictWithSlowBody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := withoutServer(t, WithEvict())
+		w := &slowBody{ResponseRecorder: httptest.NewRecorder()}
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "http://localhost/api/v1/evict", w)
+		r.Header.Set("Content-Type", "application/json")
+		began := time.Now()
+		f.page.ServeHTTP(w, r)
+		if took := time.Since(began); took != bodyTimeout || w.Code != http.StatusBadRequest || !w.deadline.IsZero() {
+			t.Errorf("%d after %v, then the deadline is %v", w.Code, took, w.deadline)
+		}
+	})
 }

@@ -87,30 +87,61 @@ func (h *history) change(before, now *row, at, lastSeen int64, unsure bool) {
 			held.Ended = began // the next holder says when it was free
 		}
 	}
+	var left map[identity]*claim
 	for _, c := range now.holders {
 		if old := l.reopen(&c); old != nil {
 			old.Lease, old.Until = c.Lease, c.Until
 			continue
 		}
-		l.add(holding{claim: c, Waited: waited(before, now, &c)})
+		if left == nil {
+			left = leftQueue(before, now)
+		}
+		l.add(holding{claim: c, Waited: waited(left, &c)})
 	}
 }
 
 const modeExclusive = "exclusive"
 
-// waited finds the waiter of the last snapshot that has become holder c.
-func waited(before, now *row, c *claim) *int64 {
-	if before == nil || c.WithWait {
-		return nil
+// leftQueue returns the waiters of the last snapshot that wait no more, the first of each identity. It
+// takes an index, because queues can be long.
+func leftQueue(before, now *row) map[identity]*claim {
+	left := map[identity]*claim{}
+	if before == nil {
+		return left
+	}
+	type group struct {
+		identity
+		token string
+	}
+	waiting := map[group][]int64{} // since when
+	for i := range now.queue {
+		w := &now.queue[i]
+		g := group{w.identity(), w.Token}
+		waiting[g] = append(waiting[g], w.Since)
+	}
+	for _, since := range waiting {
+		slices.Sort(since)
 	}
 	for i := range before.queue {
 		w := &before.queue[i]
-		if w.sameOwner(c) && !slices.ContainsFunc(now.queue, func(q claim) bool { return q.is(w) }) {
-			took := max(0, c.Since-w.Since)
-			return &took
+		since := waiting[group{w.identity(), w.Token}]
+		next, _ := slices.BinarySearch(since, w.Since-jitter)
+		stays := next < len(since) && since[next] <= w.Since+jitter || w.Token != "" && len(since) > 0 // as claim.is
+		if id := w.identity(); !stays && left[id] == nil {
+			left[id] = w
 		}
 	}
-	return nil
+	return left
+}
+
+// waited returns how long holder c waited, if the last snapshot shows it as a waiter.
+func waited(left map[identity]*claim, c *claim) *int64 {
+	w := left[c.identity()]
+	if w == nil || c.WithWait {
+		return nil
+	}
+	took := max(0, c.Since-w.Since)
+	return &took
 }
 
 // shows reports whether c is the claim of this holding.

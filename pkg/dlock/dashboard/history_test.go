@@ -236,3 +236,29 @@ func TestHistoryIsBoundedInAll(t *testing.T) {
 		t.Errorf("%d holdings, counted %d", total, h.count)
 	}
 }
+
+// A queue that is ten times as long takes about ten times as long, not a hundred times.
+func TestHistoryOfLongQueues(t *testing.T) {
+	observe := func(n int) time.Duration {
+		queue := make([]claim, n)
+		for i := range queue {
+			queue[i] = claim{Mode: modeExclusive, Owner: "owner", PID: 1, Since: int64(1 + i)}
+		}
+		now := time.Now()
+		last, next := held(now, "1", now, queue...), held(now.Add(time.Second), "2", now, queue...)
+		next.rows["k"].holders[0].Owner = "owner" // it may have been any of the waiters
+		h := newHistory(maxAllHoldings)
+		began := time.Now()
+		h.observe(last, next, time.Minute)
+		return time.Since(began)
+	}
+	const few = 1000
+	short, long := time.Hour, time.Hour
+	for range 5 {
+		short, long = min(short, observe(few)), min(long, observe(10*few))
+	}
+	t.Logf("%v for %d waiters, %v for %d", short, few, long, 10*few)
+	if long > 50*short {
+		t.Error("the time grows with the square of the queue")
+	}
+}

@@ -62,6 +62,22 @@ func TestTooManyViewers(t *testing.T) {
 	})
 }
 
+// HEAD has no body, so it opens no stream: it would take the slot of a viewer, and never end.
+func TestHeadOpensNoStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := withoutServer(t)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		r := request(ctx, "/api/v1/stream")
+		r.Method = http.MethodHead
+		w := httptest.NewRecorder()
+		f.page.ServeHTTP(w, r)
+		if ctx.Err() != nil || w.Code != http.StatusMethodNotAllowed || w.Header().Get("Allow") != http.MethodGet || f.store.lists.Load() != 0 {
+			t.Errorf("%v, %d, %v, %d readings", ctx.Err(), w.Code, w.Header(), f.store.lists.Load())
+		}
+	})
+}
+
 // A stuck writer belongs to a client that does not read: it ends at its deadline only.
 type stuck struct {
 	sink

@@ -215,9 +215,10 @@ func (f *fixture) nextUpdate(next func() event) (u update) {
 // A countingStore counts how often locks are listed and inspected, and can fail.
 type countingStore struct {
 	*memlock.Store
-	lists, inspects, checks atomic.Int64
-	fails, failsInspect     atomic.Bool
-	hang, hangInspect       atomic.Pointer[chan struct{}] // until it is closed
+	lists, inspects, checks      atomic.Int64
+	fails, failsInspect          atomic.Bool
+	hang, hangInspect, hangCheck atomic.Pointer[chan struct{}]                   // until it is closed
+	onInspect                    atomic.Pointer[func(key string, answered bool)] // is called before and after
 }
 
 func (s *countingStore) Open(o driver.Options) (driver.Driver, error) {
@@ -253,6 +254,10 @@ func (d *countingDriver) Inspect(ctx context.Context, key string) ([]driver.Clai
 	if err := await(ctx, d.store.hangInspect.Load()); err != nil {
 		return nil, err
 	}
+	if do := d.store.onInspect.Load(); do != nil {
+		(*do)(key, false)
+		defer (*do)(key, true)
+	}
 	return d.admin.Inspect(ctx, key)
 }
 
@@ -260,8 +265,11 @@ func (d *countingDriver) Evict(ctx context.Context, key, id string, token int64)
 	return d.admin.Evict(ctx, key, id, token)
 }
 
-func (d *countingDriver) Check(context.Context) ([]driver.Finding, error) {
+func (d *countingDriver) Check(ctx context.Context) ([]driver.Finding, error) {
 	d.store.checks.Add(1)
+	if err := await(ctx, d.store.hangCheck.Load()); err != nil {
+		return nil, err
+	}
 	return []driver.Finding{{Level: driver.Warning, Name: "persistence", Detail: "nothing is kept", Fix: "use a server"}}, nil
 }
 

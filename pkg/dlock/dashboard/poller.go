@@ -23,23 +23,23 @@ type poller struct {
 	tally   *tally
 	own     *ownReader
 
-	mu         sync.Mutex
-	viewers    int
-	running    bool
-	fresh      bool               // a reading has ended since it runs
-	pause      context.CancelFunc // ends the reading when the last viewer leaves
-	due        time.Time          // no reading begins earlier
-	latest     *snapshot
-	newUntil   time.Time // until when the latest snapshot cannot be replaced
-	history    *history
-	findings   *[]dlock.Finding // nil before the first check
-	findingsAt time.Time
+	mu        sync.Mutex
+	viewers   int
+	running   bool
+	fresh     bool               // a reading has ended since it runs
+	pause     context.CancelFunc // ends the reading when the last viewer leaves
+	due       time.Time          // no reading begins earlier
+	latest    *snapshot
+	newUntil  time.Time // until when the latest snapshot cannot be replaced
+	history   *history
+	findings  *[]dlock.Finding // nil before the first check has ended
+	checkedAt time.Time        // when the last check began
 }
 
 const (
 	checkEvery = time.Minute
 	// share is the part of the time that is spent on reading at most: a source with many locks is
-	// read less often.
+	// read less often. No pause is longer than maxInterval.
 	share = 5
 )
 
@@ -96,7 +96,7 @@ func (p *poller) begin() (ctx context.Context, wait time.Duration, ok bool) {
 	return ctx, time.Until(p.due), true
 }
 
-// read takes one snapshot and, now and then, checks the settings of the backend.
+// read takes one snapshot and, now and then, begins to check the settings of the backend.
 func (p *poller) read(ctx context.Context) {
 	began := time.Now()
 	next := p.take(ctx)
@@ -110,12 +110,18 @@ func (p *poller) read(ctx context.Context) {
 	p.handler.publish() // which takes its time with many waiters
 	p.keepUntil(p.postpone(began))
 	if p.checkDue() {
-		p.tally.checks.Add(1)
-		findings := lockreader.Settings(ctx, p.client)
-		if ctx.Err() == nil {
-			p.keepFindings(findings)
-			p.handler.publish()
-		}
+		p.handler.work.Go(p.check)
+	}
+}
+
+// check looks at the settings of the backend. It ends only with the Handler: if it ended with the last
+// viewer, each of many short requests would begin another one.
+func (p *poller) check() {
+	p.tally.checks.Add(1)
+	findings := lockreader.Settings(p.handler.closing, p.client)
+	if p.handler.closing.Err() == nil {
+		p.keepFindings(findings)
+		p.handler.publish()
 	}
 }
 
@@ -123,7 +129,7 @@ func (p *poller) read(ctx context.Context) {
 func (p *poller) take(ctx context.Context) *snapshot {
 	last := p.current()
 	began := time.Now()
-	s := &snapshot{seq: last.seq + 1, rows: last.rows, more: last.more, at: last.at, answer: last.answer, round: last.round}
+	s := &snapshot{seq: last.seq + 1, rows: last.rows, more: last.more, began: last.began, at: last.at, answer: last.answer, round: last.round}
 	keys, more, err := p.keys(ctx, s)
 	if err != nil {
 		s.err = err.Error()
@@ -143,7 +149,10 @@ func (p *poller) take(ctx context.Context) *snapshot {
 		}
 		s.rows[e.Key] = r.steady(last.rows[e.Key])
 	}
-	s.at, s.round = time.Now(), time.Since(began)
+	s.at, s.round, s.began = time.Now(), time.Since(began), began.Sub(p.handler.started)
+	for _, r := range s.rows {
+		r.see(max(1, s.at.Sub(p.handler.started)))
+	}
 	findParts(s.rows, last.rows, s.at)
 	return s
 }
@@ -199,10 +208,15 @@ func (p *poller) keepUntil(due time.Time) {
 	p.newUntil = due
 }
 
+// checkDue reports whether to check the settings now, once per checkEvery.
 func (p *poller) checkDue() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.findings == nil || time.Since(p.findingsAt) >= checkEvery
+	due := p.checkedAt.IsZero() || time.Since(p.checkedAt) >= checkEvery
+	if due {
+		p.checkedAt = time.Now()
+	}
+	return due
 }
 
 func (p *poller) keepFindings(findings []dlock.Finding) {
@@ -211,7 +225,7 @@ func (p *poller) keepFindings(findings []dlock.Finding) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.findings, p.findingsAt = &findings, time.Now()
+	p.findings = &findings
 }
 
 func (p *poller) current() *snapshot {

@@ -17,6 +17,10 @@ const healthPath = "/healthz"
 func (h *Handler) newRoutes() http.Handler {
 	api := http.NewServeMux()
 	api.HandleFunc("GET /api/v1/stream", h.stream)
+	api.HandleFunc("HEAD /api/v1/stream", func(w http.ResponseWriter, _ *http.Request) { // which GET includes
+		w.Header().Set("Allow", http.MethodGet)
+		fail(w, http.StatusMethodNotAllowed, "method", "a stream needs GET")
+	})
 	api.HandleFunc("GET /api/v1/locks", h.getLocks)
 	api.HandleFunc("GET /api/v1/lock", h.getLock)
 	api.HandleFunc("GET /api/v1/leaders", h.getLeaders)

@@ -16,8 +16,9 @@ import (
 // locks that have not changed.
 type snapshot struct {
 	seq    uint64
-	at     time.Time // when the rows were read; zero before the first reading
-	tried  time.Time // when the reading ended, in success or not
+	began  time.Duration // after the start of the Handler: when the reading of the rows began
+	at     time.Time     // when the rows were read; zero before the first reading
+	tried  time.Time     // when the reading ended, in success or not
 	rows   map[string]*row
 	more   bool // there are more locks than were read
 	answer time.Duration
@@ -74,6 +75,8 @@ type claim struct {
 	WithWait bool  `json:"with_wait,omitempty"`
 	Until    int64 `json:"until,omitempty"`    // the end of the lease; 0 without one, or if it is not known
 	Lease    int64 `json:"lease_ms,omitempty"` // the longest lease seen, for the bar
+
+	seen time.Duration // after the start of the Handler: when the first reading that shows it had ended; 0 before
 }
 
 // shownHolders is how many holders of a lock are in the list.
@@ -162,6 +165,17 @@ func clip(text string) string {
 	return strings.ToValidUTF8(text[:maxText], "") + "…"
 }
 
+// see dates the claims that no earlier reading has shown.
+func (r *row) see(at time.Duration) {
+	for _, claims := range [][]claim{r.holders, r.queue} {
+		for i := range claims {
+			if claims[i].seen == 0 {
+				claims[i].seen = at
+			}
+		}
+	}
+}
+
 // jitter is how much the same time can differ between two readings.
 const jitter = 400 // milliseconds
 
@@ -218,7 +232,7 @@ func keepTimes(now, old []claim) {
 			if !now[i].is(&old[j]) {
 				continue
 			}
-			now[i].Since, now[i].WithWait, used = old[j].Since, old[j].WithWait, j+1
+			now[i].Since, now[i].WithWait, now[i].seen, used = old[j].Since, old[j].WithWait, old[j].seen, j+1
 			if now[i].Until > 0 {
 				now[i].Lease = max(now[i].Lease, old[j].Lease)
 			}
@@ -235,9 +249,15 @@ func (c *claim) is(o *claim) bool {
 	return c.Token == o.Token && c.sameOwner(o) && (c.Token != "" || within(c.Since, o.Since))
 }
 
-func (c *claim) sameOwner(o *claim) bool {
-	return c.Owner == o.Owner && c.Host == o.Host && c.PID == o.PID && c.Purpose == o.Purpose && c.Mode == o.Mode
+func (c *claim) sameOwner(o *claim) bool { return c.identity() == o.identity() }
+
+// An identity is what the claims of one owner with one purpose have in common.
+type identity struct {
+	owner, host, purpose, mode string
+	pid                        int
 }
+
+func (c *claim) identity() identity { return identity{c.Owner, c.Host, c.Purpose, c.Mode, c.PID} }
 
 func within(a, b int64) bool { return a-b <= jitter && b-a <= jitter }
 

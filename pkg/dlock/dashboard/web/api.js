@@ -2,6 +2,7 @@
 // nor an address has it.
 
 const tokenName = "dlock-token";
+const challenge = 'Bearer realm="locks"'; // of this page's server; a proxy in front may have a login of its own
 // The server sends a beat every five seconds. A connection that is silent for longer is dead, even
 // if the browser has not noticed.
 const longestSilence = 15000;
@@ -11,16 +12,22 @@ export function setToken(token) {
   else sessionStorage.removeItem(tokenName);
 }
 
+// canBeToken reports whether a header can carry a text, and so whether it can be the token.
+export function canBeToken(text) {
+  return /^[\x21-\x7e]+$/.test(text);
+}
+
 export function hasToken() {
   return sessionStorage.getItem(tokenName) !== null;
 }
 
 // A Refusal is an answer of the server that is not a success.
 export class Refusal extends Error {
-  constructor(status, body) {
+  constructor(status, body, asksToken) {
     super(body.text || "the server answered " + status);
     this.status = status;
     this.code = body.error || "";
+    this.asksToken = asksToken;
   }
 }
 
@@ -29,7 +36,8 @@ async function request(path, options = {}) {
   const headers = { ...options.headers };
   if (token) headers.Authorization = "Bearer " + token;
   const answer = await fetch(path, { ...options, headers, cache: "no-store", credentials: "same-origin" });
-  if (!answer.ok) throw new Refusal(answer.status, await answer.json().catch(() => ({})));
+  const asksToken = answer.status === 401 && answer.headers.get("WWW-Authenticate") === challenge;
+  if (!answer.ok) throw new Refusal(answer.status, await answer.json().catch(() => ({})), asksToken);
   return answer;
 }
 

@@ -1,5 +1,5 @@
 // The page: it follows the stream of the server, and shows the view that its address names.
-import { hasToken, setToken, stream } from "./api.js";
+import { canBeToken, hasToken, setToken, stream } from "./api.js";
 import { byId, write } from "./dom.js";
 import * as evict from "./evict.js";
 import { running, visible } from "./format.js";
@@ -8,7 +8,7 @@ import * as jobs from "./jobs.js";
 import * as list from "./list.js";
 import { tickAll } from "./live.js";
 import * as lock from "./lock.js";
-import { apply, greet, model, now, syncClock } from "./model.js";
+import { amongRead, apply, greet, model, now, partial, syncClock } from "./model.js";
 import * as own from "./own.js";
 
 const retryFirst = 500;
@@ -28,6 +28,7 @@ function route() {
   const shows = loggedOut ? "login" : view === "lock" && key !== undefined ? "lock" : view === "health" || view === "jobs" ? view : "list";
   byId("login").hidden = shows !== "login";
   for (const name of ["list", "lock", "health", "jobs"]) byId("view-" + name).hidden = name !== shows;
+  byId("rings").classList.toggle("brief", shows !== "list"); // which pushes the view down
   lock.close();
   own.refreshLosses();
   if (shows === "list") {
@@ -40,7 +41,10 @@ function route() {
     return;
   }
   window.scrollTo(0, 0);
-  if (shows === "login") return byId("login-token").focus();
+  if (shows === "login") {
+    document.title = "Locks";
+    return byId("login-token").focus();
+  }
   if (shows === "health") {
     document.title = "Health of the backends";
     health.refreshPage();
@@ -79,6 +83,7 @@ function changed(locks) {
     redraw = false;
     health.refreshLine();
     list.refreshSources();
+    for (const e of document.querySelectorAll(".partial")) write(e, partial() ? " " + amongRead : "");
     if (locksChanged) {
       list.refresh();
       jobs.refreshLink();
@@ -145,7 +150,7 @@ async function follow() {
 
 // failed shows an error of the server. It returns true if trying again makes no sense.
 function failed(err) {
-  if (err.status === 401) {
+  if (err.asksToken) {
     if (!loggedOut) logOut(hasToken() ? "The token is wrong, or no longer valid." : "");
     return true;
   }
@@ -174,6 +179,7 @@ function logOut(text) {
   own.refreshLosses();
   health.refreshLine();
   jobs.refreshLink();
+  for (const view of [list, lock, health, jobs, evict]) view.clear();
   byId("login-error").textContent = text;
   status();
   route();
@@ -181,9 +187,11 @@ function logOut(text) {
 
 function logIn(event) {
   event.preventDefault();
-  setToken(byId("login-token").value.trim());
+  const token = byId("login-token").value.trim();
   byId("login-token").value = "";
-  byId("login-error").textContent = "";
+  byId("login-error").textContent = canBeToken(token) ? "" : "The token is wrong: it has characters that no token has.";
+  if (!canBeToken(token)) return byId("login-token").focus();
+  setToken(token);
   loggedOut = false;
   route();
   follow();

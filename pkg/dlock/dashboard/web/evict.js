@@ -4,7 +4,7 @@ import { byId, foreign } from "./dom.js";
 import { visible, who } from "./format.js";
 
 const longestTyped = 80;
-let victim = null; // { source, key, token, expected }; null while the dialog is closed
+let victim = null; // { source, key, token, expected, sent }; null while the dialog is closed
 let done = () => {};
 
 // ask opens the dialog for a holder that the page shows. The token goes with the request: if the
@@ -37,8 +37,14 @@ export function start(finished) {
   });
 }
 
+// clear forgets the holder.
+export function clear() {
+  byId("evict").close();
+  byId("evict-who").replaceChildren();
+}
+
 function check() {
-  byId("evict-do").disabled = byId("evict-confirm").value !== victim?.expected;
+  byId("evict-do").disabled = !victim || victim.sent || byId("evict-confirm").value !== victim.expected;
 }
 
 // send asks the server. The user may close the dialog meanwhile, and open it for another holder: then
@@ -46,7 +52,8 @@ function check() {
 async function send() {
   const sent = victim;
   const { source, key, token } = sent;
-  byId("evict-do").disabled = true;
+  sent.sent = true;
+  check();
   byId("evict-error").textContent = "";
   try {
     await evict(source, key, token);
@@ -55,6 +62,7 @@ async function send() {
   } catch (err) {
     if (victim !== sent) return done(source, "The eviction of the holder with token " + token + " failed: " + err.message);
     byId("evict-error").textContent = err.message;
+    sent.sent = false;
     check();
   }
 }

@@ -6,6 +6,7 @@ import { model } from "./model.js";
 import * as own from "./own.js";
 
 const late = 5; // intervals, after which a source that says nothing is worth a warning
+const longPause = 6; // the server reads a source once in five times the time that a reading takes
 
 // stateOf returns how a source is: ok, warning, unsafe, lost (it has lost locks) or down.
 function stateOf(s) {
@@ -58,6 +59,12 @@ export function refreshPage() {
 
 let drawn = "";
 
+// clear forgets the findings, also where they cannot be seen.
+export function clear() {
+  drawn = "";
+  byId("health-list").replaceChildren();
+}
+
 function fillLine(line, s) {
   write(line.firstChild, s.backend + ", " + plural(s.locks, "lock", "locks") + (s.at ? ", answers in " + latency(s.answer_ms) + ", all locks in " + latency(s.round_ms) + ", read " : ""));
   setSince(line.children[1], s.at);
@@ -101,5 +108,5 @@ export function refreshRings() {
 
 // isLate reports whether a source has not been read for a while.
 export function isLate(s, time) {
-  return s.at > 0 && time - s.at > Math.max(5000, late * model.interval);
+  return s.at > 0 && time - s.at > Math.max(5000, late * model.interval, longPause * s.round_ms);
 }

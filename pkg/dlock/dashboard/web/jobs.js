@@ -2,7 +2,7 @@
 import { attributes, byId, foreign, link, make, write } from "./dom.js";
 import { duration, linkTo, plural, visible, who } from "./format.js";
 import { due, heldSince, since } from "./live.js";
-import { model } from "./model.js";
+import { amongRead, model, partial } from "./model.js";
 
 const rank = { due: 0, running: 1, done: 2 };
 const most = 500; // rows of a table
@@ -47,6 +47,14 @@ export function refresh() {
   part("leaders", leaders.map(({ source, key, holders, leader, waiters }) => ({ source, key, leader, waiters, holder: steady(holders[0]) })), leaderTable);
 }
 
+// clear forgets the tables, also where they cannot be seen.
+export function clear() {
+  for (const name of ["jobs", "leaders"]) {
+    delete drawn[name];
+    byId(name + "-table").replaceChildren();
+  }
+}
+
 // steady is a holder without its lease, which changes with every renewal.
 function steady(holder) {
   if (!holder) return null;
@@ -55,7 +63,7 @@ function steady(holder) {
 }
 
 function part(name, data, table) {
-  const now = JSON.stringify(data);
+  const now = JSON.stringify([data, partial()]);
   if (drawn[name] === now) return;
   drawn[name] = now;
   const box = byId(name + "-table");
@@ -77,8 +85,12 @@ function keyCell(lock) {
   return cell;
 }
 
+function none() {
+  return [make("p", "muted", partial() ? "None " + amongRead + "." : "None.")];
+}
+
 function leaderTable(leaders) {
-  if (leaders.length === 0) return [make("p", "muted", "None.")];
+  if (leaders.length === 0) return none();
   return tableOf("Leaders", ["Election", "Leader", "Value", "Term", "Leads for", "Candidates"], leaders.map((l) => {
     const h = l.holder;
     return make("tr", "", keyCell(l), make("td", h ? "" : "warn", h ? foreign(who(h)) : "no leader"), make("td", "", l.leader.value ? foreign(visible(l.leader.value)) : "–"),
@@ -87,7 +99,7 @@ function leaderTable(leaders) {
 }
 
 function jobTable(jobs) {
-  if (jobs.length === 0) return [make("p", "muted", "None.")];
+  if (jobs.length === 0) return none();
   return tableOf("Jobs", ["Job", "Last run", "Ended", "Took", "By", "State", "Next due"], jobs.map((j) =>
     make("tr", j.last.ok ? "" : "failed", keyCell(j), resultCell(j.last), make("td", "number", since(j.last.ended), " ago"), make("td", "number", duration(j.last.took_ms)),
       make("td", "", foreign(who(j.last))), make("td", "", ...stateOf(j)), make("td", "number", nextDue(j)))));

@@ -3,7 +3,7 @@
 import { attributes, byId, foreign, link, make, write } from "./dom.js";
 import { linkTo, modeOf, plural, visible, who } from "./format.js";
 import { lease, setHeldSince, setLease, setSince, since } from "./live.js";
-import { best, idles, model, orders, select } from "./model.js";
+import { amongRead, best, idles, model, orders, partial, select } from "./model.js";
 
 const filter = { search: "", prefix: "", source: "", sort: "waiting", reversed: false, onlyWaited: false };
 const columns = [
@@ -82,16 +82,31 @@ export function refresh() {
   if (!shown.some((l) => l.id === active)) active = shown[Math.min(place, shown.length - 1)]?.id ?? null;
   write(byId("count"), countText());
   byId("table").setAttribute("aria-rowcount", shown.length + 1);
-  showTop(byId("waited"), best(3, "waiting", (l) => l.waiters > 0), "No lock has waiters.");
-  showTop(byId("longest"), best(3, "held", (l) => l.holders[0]?.since && !idles(l)), "No lock is held, apart from those of leaders and jobs.");
+  const none = partial() ? "None " + amongRead + "." : "";
+  showTop(byId("waited"), best(3, "waiting", (l) => l.waiters > 0), none || "No lock has waiters.");
+  showTop(byId("longest"), best(3, "held", (l) => l.holders[0]?.since && !idles(l)), none || "No lock is held, apart from those of leaders and jobs.");
   draw();
+}
+
+// clear forgets the locks, also where they cannot be seen.
+export function clear() {
+  for (const e of drawn.values()) e.remove();
+  drawn.clear();
+  shown = [];
+  active = null;
+  for (const id of ["waited", "longest", "prefixes"]) {
+    byId(id).replaceChildren();
+    delete byId(id).dataset.empty;
+  }
+  write(byId("count"), "");
+  refreshSources();
 }
 
 function countText() {
   const total = model.locks.size;
   let text = shown.length === total ? plural(total, "lock", "locks") : shown.length.toLocaleString("en") + " of " + plural(total, "lock", "locks");
   const more = [...model.sources.values()].filter((s) => s.more).map((s) => visible(s.source));
-  if (more.length > 0) text += "; there are more on " + more.join(", ") + ": only the first " + model.maxLocks.toLocaleString("en") + " are read";
+  if (more.length > 0) text += "; there are more on " + more.join(", ") + ": " + model.maxLocks.toLocaleString("en") + " of them are read";
   return text;
 }
 
@@ -119,6 +134,7 @@ export function refreshPrefixes() {
     const end = lock.key.search(/[:/.]/);
     if (end <= 0) continue;
     const prefix = lock.key.slice(0, end + 1);
+    if (prefix !== visible(prefix)) continue; // the browser would show it as it is
     counts.set(prefix, (counts.get(prefix) || 0) + 1);
   }
   const top = [...counts].sort((a, b) => b[1] - a[1]).slice(0, 20);
@@ -134,7 +150,8 @@ export function refreshPrefixes() {
 function showTop(ol, locks, none) {
   while (ol.children.length > Math.max(1, locks.length)) ol.lastChild.remove();
   if (locks.length === 0) {
-    if (ol.dataset.empty !== "yes") ol.replaceChildren(make("li", "muted", none));
+    if (ol.dataset.empty !== "yes") ol.replaceChildren(make("li", "muted"));
+    write(ol.firstChild, none);
     ol.dataset.empty = "yes";
     return;
   }

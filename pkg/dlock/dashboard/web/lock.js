@@ -30,6 +30,12 @@ export function close() {
   open = null;
 }
 
+// clear forgets the lock, also where it cannot be seen.
+export function clear() {
+  close();
+  byId("view-lock").replaceChildren();
+}
+
 // refresh asks for the lock anew after its source has changed. One request at a time is enough.
 export async function refresh(source) {
   const lock = open;
@@ -47,7 +53,10 @@ export async function refresh(source) {
       lock.succeeded();
     }
   } catch (err) {
-    if (open === lock && err.name !== "AbortError") lock.failed(err);
+    if (open === lock && err.name !== "AbortError") {
+      if (err.code === "backend") drawUnknown(lock, err);
+      lock.failed(err);
+    }
   }
   lock.busy = false;
   if (lock.again && open === lock) {
@@ -60,7 +69,8 @@ export async function refresh(source) {
 function draw(lock, d) {
   syncClock(d.now);
   const { parts } = lock;
-  part(lock, "answer", [d.holders.map(steadyPart), d.waiters, d.queue[0], d.error, d.job?.state], () => parts.answer.replaceChildren(...answer(d)));
+  for (const p of Object.values(parts)) p.hidden = false;
+  part(lock, "answer", [d.holders.map(steadyPart), d.waiters, d.queue[0], d.error, d.job?.state, d.source_error, d.source_error && d.at], () => parts.answer.replaceChildren(...lastRead(d), ...answer(d)));
   part(lock, "recipe", [d.role, d.leader, d.job, d.runs, d.job || !d.leader || [d.holders.length, d.token, d.waiters]], () => parts.recipe.replaceChildren(...describe(d)));
   parts.recipe.hidden = parts.recipe.children.length === 0;
   part(lock, "holders", [d.holders.map(steadyPart), d.cannot_evict, model.evict], () => parts.holders.replaceChildren(...holders(d)));
@@ -74,6 +84,18 @@ function draw(lock, d) {
   part(lock, "distributions", [d.history], () => parts.distributions.replaceChildren(...distributions(d)));
   updateLeases(parts.holders, d.holders, d.backend);
   updateLeases(parts.queue, d.queue, d.backend);
+}
+
+// drawUnknown takes back what is shown: the lock may have changed since, and the server does not know it either.
+function drawUnknown(lock, err) {
+  const focused = Object.values(lock.parts).some((p) => p.contains(document.activeElement));
+  lock.drawn = {};
+  for (const [name, p] of Object.entries(lock.parts)) {
+    p.replaceChildren();
+    p.hidden = name !== "answer";
+  }
+  lock.parts.answer.replaceChildren(make("p", "error", visible(err.message)));
+  if (focused) lock.title.focus({ preventScroll: true });
 }
 
 function part(lock, name, data, make) {
@@ -101,6 +123,12 @@ function steadyPart({ until, lease_ms, ...rest }) {
 
 function updateLeases(part, claims, backend) {
   part.querySelectorAll(".lease").forEach((e, i) => setLease(e, claims[i], backend));
+}
+
+// lastRead says that the answer is an old one.
+function lastRead(d) {
+  if (!d.source_error) return [];
+  return [make("p", "error", "The backend cannot be read: " + visible(d.source_error)), make("p", "warn", "When last read, ", since(d.at), " ago:")];
 }
 
 // answer says in one sentence who holds the lock.
@@ -131,7 +159,7 @@ function claimTable(label, heads, rows) {
 function holders(d) {
   const all = [make("h3", "", "Holders", make("span", "muted", " " + modeOf(d)))];
   if (d.holders.length === 0) return [...all, make("p", "muted", "None.")];
-  const rows = d.holders.map((h) => row(make("td", "", foreign(who(h))), make("td", "", h.purpose ? foreign(visible(h.purpose)) : "–"),
+  const rows = d.holders.map((h) => row(make("td", "", foreign(who(h))), make("td", "purposes", h.purpose ? foreign(visible(h.purpose)) : "–"),
     make("td", "number token", h.token || "–"), make("td", "number", heldSince(h)), make("td", "", lease(h, d.backend)), ...(model.evict ? [evictCell(d, h)] : [])));
   all.push(claimTable("Holders", ["Holder", "Purpose", "Token", "Held", "Lease left", ...(model.evict ? ["Action"] : [])], rows));
   if (d.holder_count > d.holders.length) all.push(make("p", "muted", "and " + plural(d.holder_count - d.holders.length, "more", "more")));
@@ -158,7 +186,7 @@ function queue(d) {
   const all = [make("h3", "", "Queue", make("span", "muted", orderOf(d)))];
   if (d.waiters === null) return [...all, make("p", "muted", "This backend does not know who waits: only the waiting processes do.")];
   if (d.queue.length === 0) return [...all, make("p", "muted", "No client waits.")];
-  const rows = d.queue.map((w, i) => row(make("td", "number", String(i + 1)), make("td", "", foreign(who(w))), make("td", "", w.purpose ? foreign(visible(w.purpose)) : "–"),
+  const rows = d.queue.map((w, i) => row(make("td", "number", String(i + 1)), make("td", "", foreign(who(w))), make("td", "purposes", w.purpose ? foreign(visible(w.purpose)) : "–"),
     make("td", "", w.mode), make("td", "number", since(w.since)), make("td", "", lease(w, d.backend))));
   all.push(claimTable("Queue", ["Place", "Waiter", "Purpose", "Mode", "Waiting", "Lease left"], rows));
   if (d.waiters > d.queue.length) all.push(make("p", "muted", "and " + plural(d.waiters - d.queue.length, "more", "more")));

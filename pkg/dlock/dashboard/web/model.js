@@ -63,6 +63,13 @@ function searchText(lock) {
   return parts.join(" ").toLowerCase();
 }
 
+// partial reports whether a source has more locks than were read, and so more waiters, jobs or rings than are known.
+export function partial() {
+  return [...model.sources.values()].some((s) => s.more);
+}
+
+export const amongRead = "among the locks that were read";
+
 // idles reports whether a lock is held for long by its nature: that of a leader, or of a job that does not run.
 export function idles(lock) {
   if (lock.role !== "job") return Boolean(lock.role);
