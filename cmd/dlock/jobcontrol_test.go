@@ -127,8 +127,8 @@ func TestBackgroundReads(t *testing.T) {
 // stops waits until the shell has seen that its only job is stopped.
 func (s *shell) stops(t testing.TB) {
 	t.Helper()
-	s.types(t, "until jobs -s | grep -q .; do sleep 0.1; done; echo is sto''pped\n")
 	before := strings.Count(s.String(), "is stopped")
+	s.types(t, "until jobs -s | grep -q .; do sleep 0.1; done; echo is sto''pped\n")
 	testenv.Eventually(t, time.Minute, "the job is stopped", func() bool { return strings.Count(s.String(), "is stopped") > before })
 }
 
