@@ -122,7 +122,7 @@ func (s *Simulation) checkOrder(h *Hold) {
 		return
 	}
 	for q, n := range s.waiting {
-		if q.Key != h.Key || q.HasWait || h.Asked < q.Asked+time.Second {
+		if q.Key != h.Key || q.HasWait || q.Together || h.Asked < q.Asked+time.Second {
 			continue
 		}
 		s.waiting[q] = n + 1
@@ -175,7 +175,7 @@ func (s *Simulation) Leaves(h *Hold) {
 	h.over = true
 	cause := context.Cause(h.Context)
 	s.logf("%s leaves %s, token %d: %v", h.User, h.Key, h.Token, cause)
-	if s.calm && h.Keeps && h.Inside == nil && !s.evicted[h.Token] && errors.Is(cause, dlock.ErrOwnershipLost) {
+	if s.calm && h.Keeps && h.Inside == nil && !s.evicted[h.Token] && h.isLoss(cause) {
 		s.failf("false loss", "%s lost token %d of %s, and nothing fails: %v", h.User, h.Token, h.Key, cause)
 	}
 	h.leftAt, h.validUntil = s.Now(), s.Now()+left

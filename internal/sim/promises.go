@@ -136,6 +136,9 @@ func (s *Simulation) checkDelivered(ev driver.Event, closed <-chan struct{}) {
 		for _, h := range s.holds[ev.Key] {
 			taken = taken || h.Token >= ev.State.Token && h.Token < s.nextGrant(grant{ev.Key, ev.State.Token})
 		}
+		for q := range s.waiting { // which keeps a key while it waits for another
+			taken = taken || q.Together && q.Key == ev.Key
+		}
 		s.mu.Unlock()
 		if !taken {
 			s.stillHeld(ev.Key, ev.State.Token, "stray", "its Client knows nothing of it")

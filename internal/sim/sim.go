@@ -45,6 +45,7 @@ type Settings struct {
 	SetBack bool          // the store's clock may be set back
 	FIFO    bool          // waiters are served in order when nothing fails
 	Async   bool          // users do not always wait for their Unlock
+	Several bool          // users also lock all keys together
 	Exact   bool          // a call is one message and its answer, on no connection that has to be made
 }
 
@@ -233,7 +234,7 @@ const plainKey, mixedKey = "plain", "mixed"
 func Keys() []string { return []string{plainKey, mixedKey} }
 
 func (s *Simulation) user(p *process, name string) *User {
-	return &User{
+	u := &User{
 		Name: name, Rand: s.Draw(name), Config: p.cfg, Modes: s.Modes, Client: p.get, Restart: p.restart, Observer: s,
 		Extra: s.Draw(name, "extra"), Wrong: s.wrong, Extended: s.extended, Ended: s.ends, UnlocksForOther: s.unlocksForOther,
 		Eager: s.network.repeats == 0, Steady: s.network.repeats > 0, // a call that arrives once more, late, may cut what was extended since
@@ -247,6 +248,10 @@ func (s *Simulation) user(p *process, name string) *User {
 			return plainKey
 		},
 	}
+	if s.Several {
+		u.Several, u.Withdraws = s.Draw(name, "several"), s.withdraws
+	}
+	return u
 }
 
 // damage harms the store a few times, in some of the runs in which anything fails.

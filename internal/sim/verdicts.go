@@ -17,10 +17,13 @@ const (
 	verbAcquire    = "Acquire"
 	verbTryAcquire = "TryAcquire"
 	verbDo         = "Do"
+	verbAll        = "AcquireAll"
 )
 
 // Verbs are the calls by which users ask for locks.
-func Verbs() []string { return []string{verbLock, verbTryLock, verbAcquire, verbTryAcquire, verbDo} }
+func Verbs() []string {
+	return []string{verbLock, verbTryLock, verbAcquire, verbTryAcquire, verbDo, verbAll}
+}
 
 // A Way is one way to get a lock.
 type Way struct {
@@ -107,6 +110,8 @@ func (s *Simulation) misjudged(q *Request, err error) string {
 		return unless(s.closed[q.client], "and its Client is open")
 	case isContextError(err):
 		return unless(over, "and its context lives")
+	case q.Together && errors.Is(err, dlock.ErrOwnershipLost): // while it waited for another key
+		return unless(!s.calm || s.evictedSince(q.Key, q.Asked), "and nothing fails")
 	case errors.Is(err, dlock.ErrLockAlreadyHeld), errors.Is(err, dlock.ErrOwnershipLost):
 		return unless(s.lockedBeside(q), "and its Client had not locked the key")
 	case errors.Is(err, dlock.ErrUnknownOutcome):
@@ -168,7 +173,13 @@ func (s *Simulation) evictedSince(key string, from time.Duration) bool {
 }
 
 // lost reports whether a hold has ended by itself, as far as its user was told.
-func (h *Hold) lost() bool { return errors.Is(context.Cause(h.own), dlock.ErrOwnershipLost) }
+func (h *Hold) lost() bool { return h.isLoss(context.Cause(h.own)) }
+
+// isLoss reports whether an error says that this lock was lost. Several that are held together end with the first.
+func (h *Hold) isLoss(err error) bool {
+	var of *dlock.Error
+	return errors.Is(err, dlock.ErrOwnershipLost) && (!h.Together || errors.As(err, &of) && of.Key == h.Key)
+}
 
 // checkUnlock fails if the error of an Unlock, or of a Do whose function ran, is not true.
 func (s *Simulation) checkUnlock(h *Hold, err error) {
@@ -190,7 +201,9 @@ func (s *Simulation) misjudgedUnlock(h *Hold, err error) string {
 	case err == nil:
 		return unless(!s.wasEvicted(h), "was evicted before that, and unlocking does not say so")
 	case lost:
-		return unless(s.mayBeGone(h), "was not lost, and unlocking says so")
+		// The context names the first that was lost, or none if a tracer has held up the call after it had ended.
+		unnamed := h.Together && (errors.Is(context.Cause(h.own), dlock.ErrOwnershipLost) || s.hasObservers())
+		return unless(unnamed || s.mayBeGone(h), "was not lost, and unlocking says so")
 	case h.verb == verbDo:
 		return "was unlocked, and Do has an error that its function did not return"
 	case errors.Is(err, dlock.ErrUnknownOutcome):
