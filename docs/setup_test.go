@@ -3,18 +3,27 @@
 package docs_test
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/ceyewan/genesis/internal/docscan"
 	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
 	"github.com/ceyewan/genesis/pkg/dlock/etcdlock"
+	"github.com/ceyewan/genesis/pkg/dlock/memlock"
+	"github.com/ceyewan/genesis/pkg/dlock/once"
+	"github.com/ceyewan/genesis/pkg/dlock/redislock"
 )
 
 // The steps of the page lead to a program that locks. The server is the test's own, and the module is
@@ -57,6 +66,69 @@ func TestGettingStarted(t *testing.T) {
 	out, err := cmd.Output()
 	if err != nil || !strings.HasPrefix(string(out), "shipping order 123, with fencing token ") {
 		t.Errorf("%v, prints %q\n%s\n%s", err, out, steps, &logged)
+	}
+}
+
+// The commands of the page find the processes that have not moved: holders, and waiters for what others hold. They do not find
+// records of jobs.
+func TestCommandsOfAMove(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	blocks := slices.DeleteFunc(blocksOf(t, "sh"), func(b docscan.Block) bool {
+		return b.Page != "docs/migration.md" || !strings.Contains(b.Text, ".both")
+	})
+	if len(blocks) != 1 {
+		t.Fatalf("%d blocks ask for processes that have not moved", len(blocks))
+	}
+	needTools(t, blocks[0].Text)
+	check := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	open := func(o driver.Opener) *dlock.Client {
+		t.Helper()
+		c, err := dlock.New(&dlock.Config{Prefix: "move:"}, dlock.WithBackend(o), dlock.WithAdmin())
+		check(err)
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
+	conn := redis.NewClient(&redis.Options{Addr: s.redis, ContextTimeoutEnabled: true})
+	t.Cleanup(func() { _ = conn.Close() })
+	old := open(redislock.New(conn))
+	both, err := dlock.Both(old, open(memlock.New()))
+	check(err)
+	_, err = old.Acquire(t.Context(), "holds")
+	check(err)
+	for _, key := range []string{"moved", "waits"} {
+		_, err = both.Acquire(t.Context(), key)
+		check(err)
+	}
+	wait, stop := context.WithCancel(t.Context())
+	var waiting sync.WaitGroup
+	waiting.Go(func() { _, _ = old.Acquire(wait, "waits") })
+	t.Cleanup(func() {
+		stop()
+		waiting.Wait()
+	})
+	job, err := once.New(old, "job", time.Hour, once.WithRetry()) // so that its key is free after a failure
+	check(err)
+	failed := errors.New("failed")
+	if _, err := job.Do(t.Context(), func(context.Context) error { return failed }); !errors.Is(err, failed) {
+		t.Fatal(err)
+	}
+	admin, err := old.Admin()
+	check(err)
+	testenv.Eventually(t, time.Minute, "the waiter is queued", func() bool {
+		claims, err := admin.Inspect(t.Context(), "waits")
+		return err == nil && len(claims) == 2
+	})
+	cmd := s.command(t, blocks[0].Text)
+	cmd.Env = append(cmd.Env, "DLOCK_BACKEND=redis://"+s.redis+"?prefix=move:")
+	out, err := cmd.CombinedOutput()
+	if err != nil || string(out) != "holds\nwaits\n" {
+		t.Errorf("%v, they print %q", err, out)
 	}
 }
 

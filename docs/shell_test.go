@@ -112,15 +112,21 @@ func (s *shell) hold(t *testing.T, script string, env []string) (release func())
 	return release
 }
 
-// run runs a script to its end and returns what it prints.
-func (s *shell) run(t *testing.T, script string) string {
+// needTools skips the test if a tool of the script is not installed. dlock needs none of them.
+func needTools(t *testing.T, script string) {
 	t.Helper()
-	for _, tool := range []string{"jq", "flock", "git"} { // dlock needs none of them
+	for _, tool := range []string{"jq", "flock", "git"} {
 		_, err := exec.LookPath(tool)
 		if err != nil && regexp.MustCompile(`(^|[ |])`+tool+` `).MatchString(script) {
 			t.Skip(tool + " is not installed")
 		}
 	}
+}
+
+// run runs a script to its end and returns what it prints.
+func (s *shell) run(t *testing.T, script string) string {
+	t.Helper()
+	needTools(t, script)
 	cmd := s.command(t, script)
 	release := s.hold(t, script, cmd.Env)
 	if strings.Contains(script, "dlock watch") && !strings.Contains(script, "--help") {

@@ -188,12 +188,16 @@ func TestUsage(t *testing.T) {
 		{"run", "--backend", "mysql://h", "k", "true"},
 		{"run", "--backend", "file:///x?y=1", "k", "true"},
 		{"version", "extra"},
+		{"completion", "bsah"},
+		{"help", "nonsense"},
+		{"help", "run", "nonsense"},
+		{"run", "--grace", "4700000000", "k", "true"},
 	} {
 		if out, errs, code := dlock(t, backend, args...); code != 64 || out != "" || !strings.HasPrefix(errs, "dlock: ") {
 			t.Errorf("%q: exit %d, %q, %q", args, code, out, errs)
 		}
 	}
-	for _, args := range [][]string{{}, {"help"}, {"--help"}, {"run", "--help"}, {"help", "backends"}, {"version"}, {"version", "--json"}, {"completion", "bash"}} {
+	for _, args := range [][]string{{}, {"help"}, {"--help"}, {"run", "--help"}, {"help", "backends"}, {"help", "run"}, {"completion"}, {"version"}, {"version", "--json"}, {"completion", "bash"}} {
 		if out, errs, code := dlock(t, backend, args...); code != 0 || out == "" || errs != "" {
 			t.Errorf("%q: exit %d, %q, %q", args, code, out, errs)
 		}

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -44,43 +43,72 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
+// completes starts a bash that has loaded the completion.
+func completes(t *testing.T, backend, first string) *shell {
+	t.Helper()
+	s := interactiveOn(t, backend, t.TempDir(), "INPUTRC=/dev/null", "PATH="+filepath.Dir(program)+":/usr/bin:/bin")
+	s.types(t, "cd $D; "+first+" source <(dlock completion bash) && echo load''ed\n")
+	s.shows(t, "loaded")
+	return s
+}
+
 // A bash without the package bash-completion completes commands, values with and without =, and keys with colons.
 func TestCompletionInBash(t *testing.T) {
 	t.Parallel()
-	bash, err := exec.LookPath("bash")
-	if err != nil {
-		t.Fatal(err) // scripts/test runs in it
-	}
 	backend := files(t)
 	holds(t, backend, "ann", "deploy:web")
-	cmd := command(backend, "--norc", "--noprofile", "-i")
-	cmd.Path, cmd.Args[0] = bash, "bash"
-	cmd.Env = append(cmd.Env, "PS1=prompt> ", "HISTFILE=", "INPUTRC=/dev/null", "TERM=dumb", "PATH="+filepath.Dir(program)+":/usr/bin:/bin")
-	s := onTerminal(t, cmd)
-	send := func(text string) {
-		if _, err := s.Write([]byte(text)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	s.shows(t, "prompt> ")
-	send("source <(dlock completion bash) && echo load''ed\n")
-	s.shows(t, "loaded")
-	send("dlock ru\t")
+	s := completes(t, backend, "")
+	s.types(t, "dlock ru\t")
 	s.shows(t, "dlock run ")
-	send("--on-lost w\t")
+	s.types(t, "--on-lost w\t")
 	s.shows(t, "--on-lost warn ")
-	send("--on-lost=k\t")
+	s.types(t, "--on-lost=k\t")
 	s.shows(t, "--on-lost=kill ")
-	send("k -- echo exit''ed\n")
+	s.types(t, "k -- echo exit''ed\n")
 	s.shows(t, "exited")
-	send("dlock show deploy:\t")
+	s.types(t, "dlock show deploy:\t")
 	s.shows(t, "deploy:web ")
-	send("\n")
+	s.types(t, "\n")
 	s.shows(t, "TOKEN")
-	send("dlock --backend etcd:\t")
+	s.types(t, "dlock --backend etcd:\t")
 	s.shows(t, "etcd://")
-	send("h --version; exit\n")
-	if code := exitOf(cmd); code != 0 || strings.Contains(s.String(), "command not found") {
+	s.types(t, "h --version; exit\n")
+	if code := exitOf(s.cmd); code != 0 || strings.Contains(s.String(), "command not found") {
 		t.Errorf("exit %d: %s", code, s)
+	}
+}
+
+// TAB runs nothing of the line and changes no file, with and without the package bash-completion.
+func TestCompletionRunsNothing(t *testing.T) {
+	t.Parallel()
+	for name, first := range map[string]string{"bare": "", "with the package": "[ ! -r /usr/share/bash-completion/bash_completion ] || . /usr/share/bash-completion/bash_completion;"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			backend := files(t)
+			holds(t, backend, "ann", "deploy")
+			s := completes(t, backend, first)
+			s.types(t, "echo precious | tee err.log log2 log3 log4 > log5\n")
+			for _, line := range []string{
+				"run k -- make 2> err.log ", "run k -- make > log2 ", "run k -- make 2>log3 >/dev/null ", "run k -- echo $(touch ran) ", "run k -- echo `touch ran` ",
+				"run k make 2> err.log ", "run k make > log2 ", "run k make >log3 ", "run k make &> log4 ", "run k make >| log5 ", "run k echo $(touch ran) ", "run k echo `touch ran` ",
+				"show $(touch ran)", "show `touch ran` ", "show \"$(touch ran) ", "show ${x:-$(touch ran)} ", "show <(touch ran) ", "show > ", "show >", "show > err.log ",
+				"show 2>err.log >log2 ", "ls > log2 --", "show k; touch ran; dlock show ", "show ';' touch ran ",
+			} {
+				s.types(t, "dlock "+line+"\t\x15\n")
+			}
+			s.types(t, "cat err.log log2 log3 log4 log5 | grep -c precious | sed 's/^/le''ft /'; ls ran\n")
+			s.shows(t, "left ")
+			s.shows(t, "No such file")
+			if !strings.Contains(s.String(), "left 5") {
+				t.Errorf("a file was changed: %s", s)
+			}
+			s.types(t, "dlock run k -- cat err.l\t\n")
+			s.shows(t, "cat err.log ")
+			s.types(t, "dlock show 2> log2 de\t\n")
+			s.shows(t, "log2 deploy ")
+			s.types(t, "dlock show > err.l\t\n")
+			s.shows(t, "show > err.log ")
+			s.exits(t)
+		})
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/ceyewan/genesis/internal/cli"
+	"github.com/ceyewan/genesis/internal/testenv"
 )
 
 // The examples in deploy/ hold a lock as they are, but for the backend and the command: the real
@@ -33,14 +34,22 @@ func TestDeployExamplesRun(t *testing.T) {
 		if hold := slices.Index(call, "--min-hold"); hold >= 0 {
 			call[hold+1] = "1ms"
 		}
-		out, errs, code := dlock(t, files(t), append(call, "--", "sh", "-c", "echo $DLOCK_KEY")...)
+		backend, every := files(t), slices.Contains(call, "--every")
+		if every { // which needs leases
+			backend = "redis://" + testenv.Redis(t).Addr()
+		}
+		call = append(call, "--", "sh", "-c", "echo $DLOCK_KEY")
+		out, errs, code := dlock(t, backend, call...)
 		if key := args[i-1]; code != 0 || out != key+"\n" || errs != "" {
 			t.Errorf("%q: exit %d, %q, %q", args, code, out, errs)
+		}
+		if out, errs, code := dlock(t, backend, call...); every && (code != 0 || out != "") {
+			t.Errorf("%q, again: exit %d, %q, %q", args, code, out, errs)
 		}
 	}
 }
 
-// unitCommands are the commands of the systemd units.
+// unitCommands are the commands of the systemd units. One that a host makes up for at its start must not run twice.
 func unitCommands(t *testing.T) (commands [][]string) {
 	t.Helper()
 	for _, path := range glob(t, "systemd/*.service") {
@@ -50,6 +59,9 @@ func unitCommands(t *testing.T) (commands [][]string) {
 			}
 		}
 		timer := read(t, strings.TrimSuffix(path, ".service")+".timer")
+		if command := read(t, path); strings.Contains(timer, "Persistent=true") && !strings.Contains(command, " --every ") {
+			t.Errorf("%s runs again at the start of each host", path)
+		}
 		if !strings.Contains(timer, "\nOnCalendar=") || !strings.Contains(timer, "\nWantedBy=timers.target") {
 			t.Errorf("%s has no timer that starts it", path)
 		}

@@ -71,6 +71,30 @@ func TestEvictComparesTheToken(t *testing.T) {
 	})
 }
 
+// Whatever an attempt fails for, it is logged, and with --json, nothing but JSON is written.
+func TestEvictFailuresAreAudited(t *testing.T) {
+	t.Parallel()
+	held := files(t)
+	_, token := holds(t, held, "ann", "k")
+	for _, tc := range []struct {
+		backend, token, result, why string
+		code                        int
+	}{
+		{"redis://127.0.0.1:1", "5", "failed", "cannot be reached", 69},
+		{held, strconv.FormatInt(token, 10), "refused", "end with their process", 64},
+		{held, "-1", "refused", "--token", 64},
+	} {
+		_, errs, code := dlock(t, tc.backend, "evict", "--json", "--yes", "--token", tc.token, "k")
+		if r := audited(t, errs); code != tc.code || r["result"] != tc.result || !strings.Contains(fmt.Sprint(r["error"]), tc.why) || strings.Count(errs, "\n") != 1 {
+			t.Errorf("%+v: exit %d, %s", tc, code, errs)
+		}
+		_, errs, code = dlock(t, tc.backend, "evict", "--yes", "--token", tc.token, "k")
+		if code != tc.code || strings.Contains(errs, "result="+tc.result) != (tc.token != "-1") || !strings.Contains(errs, "dlock: ") {
+			t.Errorf("%+v, as text: exit %d, %s", tc, code, errs)
+		}
+	}
+}
+
 // H3: an eviction hands the lock on, ends the holder, and is written down.
 func TestEvictIsAudited(t *testing.T) {
 	t.Parallel()

@@ -253,6 +253,17 @@ func TestRunCannotSendMetrics(t *testing.T) {
 	}
 }
 
+// The query of a URL that a collector redirects to may be a secret.
+func TestRunHidesQueriesOfCollectors(t *testing.T) {
+	t.Parallel()
+	c := httptest.NewServer(http.RedirectHandler("http://127.0.0.1:1/v1/metrics?sig=secret", http.StatusTemporaryRedirect))
+	defer c.Close()
+	errs, code := runWith(t, []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + c.URL}, "k", "--", "true")
+	if code != 0 || strings.Contains(errs, "secret") || !strings.Contains(errs, "127.0.0.1:1/v1/metrics") {
+		t.Errorf("exit %d, %s", code, errs)
+	}
+}
+
 // A signal while metrics are sent ends the sending, and the command's own code counts.
 func TestRunSendsMetricsUntilASignal(t *testing.T) {
 	t.Parallel()

@@ -58,3 +58,26 @@ func TestNarrowTerminal(t *testing.T) {
 		fits(t, "run", strings.ReplaceAll(s.String(), "\r\x1b[K", "\n"), columns)
 	}
 }
+
+// On forty columns, a wait names its key, and a watch shows the columns that it has room for.
+func TestVeryNarrowTerminal(t *testing.T) {
+	t.Parallel()
+	backend := "redis://" + testenv.Redis(t).Addr()
+	holds(t, backend, "billing", "deploy:web")
+	waits(t, backend, "bob", "deploy:web", 1)
+	waiter := command(backend, "run", "deploy:web", "--", "true")
+	s := onTerminalOf(t, waiter, 40)
+	s.shows(t, "deploy:web, 1 ahead [")
+	fits(t, "run", strings.ReplaceAll(s.String(), "\r\x1b[K", "\n"), 40)
+	watch := command(backend, "watch")
+	watch.Env = append(watch.Env, "TERM=xterm")
+	s = onTerminalOf(t, watch, 40)
+	s.shows(t, "billing")
+	if text := s.String(); !strings.Contains(text, "HELD") || strings.Contains(text, "WAITERS") {
+		t.Errorf("%q", text)
+	}
+	_, _ = s.Write([]byte("q"))
+	if code := exitOf(watch); code != 0 {
+		t.Errorf("exit %d", code)
+	}
+}

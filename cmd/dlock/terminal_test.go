@@ -146,38 +146,3 @@ func TestTerminalComesBack(t *testing.T) {
 		t.Errorf("exit %d: %s", code, s)
 	}
 }
-
-// Control-Z gives the terminal back to a shell with job control, and fg goes on.
-func TestTerminalSuspends(t *testing.T) {
-	t.Parallel()
-	bash, err := exec.LookPath("bash")
-	if err != nil {
-		t.Fatal(err) // its job control is needed, and scripts/test runs in it
-	}
-	cmd := command(files(t), "--norc", "--noprofile", "-i")
-	cmd.Path, cmd.Args[0] = bash, "bash"
-	cmd.Env = append(cmd.Env, "PS1=prompt> ", "HISTFILE=", "P="+program, "TERM=dumb")
-	s := onTerminal(t, cmd)
-	s.shows(t, "prompt> ")
-	send := func(text string) {
-		if _, err := s.Write([]byte(text)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	send("$P run k -- sh -c 'echo one; read a; echo \"two $a\"'\n")
-	s.shows(t, "\none\r\n")
-	send("\x1a")
-	s.shows(t, "Stopped")
-	send("$P run --try k -- true; echo busy $?\n")
-	s.shows(t, "busy 75")
-	send("fg\n")
-	s.shows(t, "fg\r\n")
-	send("more\n")
-	s.shows(t, "two more")
-	send("$P run --try k -- true; echo free $?\n")
-	s.shows(t, "free 0")
-	send("exit\n")
-	if code := exitOf(cmd); code != 0 {
-		t.Errorf("exit %d: %s", code, s)
-	}
-}

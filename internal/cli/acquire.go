@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"sync"
 	"time"
 )
 
@@ -34,40 +33,13 @@ func (r *run) acquire(signals <-chan os.Signal) error {
 	var s signalled
 	switch {
 	case err != nil:
-		return err
+		r.nameHolder(err)
+		return waitError(asked, err)
 	case errors.As(context.Cause(asked), &s): // it came with the lock
-		return fmt.Errorf("%w: %w", context.Canceled, s)
+		return backendError(fmt.Errorf("%w: %w", context.Canceled, s))
 	}
 	r.reporter.event(event{What: "acquired", Token: r.guard.Token()})
 	return nil
-}
-
-// watchWait ends the wait at a signal, and reports the first call that fails. Signals that come after
-// stop has returned are left to the command.
-func (r *run) watchWait(signals <-chan os.Signal, cancel context.CancelCauseFunc) (stop func()) {
-	over := make(chan struct{})
-	var watching sync.WaitGroup
-	watching.Go(func() {
-		failing := r.failing
-		for {
-			select {
-			case s := <-signals:
-				if ends(s) {
-					cancel(signalled{s})
-					return
-				}
-			case err := <-failing:
-				r.reporter.event(event{What: "retrying", Error: err.Error()})
-				failing = nil // the result tells how it ended
-			case <-over:
-				return
-			}
-		}
-	})
-	return func() {
-		close(over)
-		watching.Wait()
-	}
 }
 
 // lengthen waits for the whole lease. A caller that has waited for a lock gets it for what is

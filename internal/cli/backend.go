@@ -124,7 +124,7 @@ func (w *app) choose(log clog.Logger) (*Backend, error) {
 func (w *app) byConfig(path string, log clog.Logger) (*Backend, error) {
 	open := w.schemes[ConfigScheme]
 	if open == nil {
-		return nil, errors.New("this command is built without configuration files")
+		return nil, errors.New("this dlock reads no configuration files: it was built with the tag filesonly")
 	}
 	return open(&URL{Scheme: ConfigScheme, Path: path}, log)
 }
@@ -146,6 +146,9 @@ func (w *app) byURL(from, raw string, log clog.Logger) (*Backend, error) {
 	open := w.schemes[u.Scheme]
 	if u.Scheme == "file" {
 		open = openFiles
+	}
+	if open == nil && len(w.schemes) == 0 {
+		return nil, fmt.Errorf("%s: this dlock knows only file, not %q: it was built with the tag filesonly", from, u.Scheme)
 	}
 	if open == nil {
 		return nil, fmt.Errorf("%s: scheme %q is none of file%s", from, u.Scheme, w.knownSchemes())

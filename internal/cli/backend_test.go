@@ -111,3 +111,17 @@ func TestBackendAndConfig(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A program that was built without servers says so.
+func TestServersAreNotBuiltIn(t *testing.T) {
+	t.Parallel()
+	w := &app{getenv: func(string) string { return "" }}
+	for _, open := range []func() (*Backend, error){
+		func() (*Backend, error) { return w.byURL("--backend", "redis://localhost", clog.Logger{}) },
+		func() (*Backend, error) { return w.byConfig("service.yaml", clog.Logger{}) },
+	} {
+		if _, err := open(); err == nil || !strings.Contains(err.Error(), "built with the tag filesonly") {
+			t.Errorf("%v", err)
+		}
+	}
+}

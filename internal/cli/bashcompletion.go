@@ -14,19 +14,32 @@ import (
 //go:embed bashcompletion.bash
 var initCompletion []byte
 
+// safeWords makes the words of a line harmless, which the script of bash evaluates.
+//
+//go:embed bashcompletion_words.bash
+var safeWords []byte
+
 // needsPackage is the line of cobra's script that fails without the package.
 const needsPackage = `    _get_comp_words_by_ref "$@" cur prev words cword` + "\n"
 
-// BashCompletion writes the script for bash. Unlike cobra's, it works without the package bash-completion.
+// hasWords is the line of cobra's script after which it has the words up to the cursor.
+const hasWords = `    words=("${words[@]:0:$cword+1}")` + "\n"
+
+// BashCompletion writes the script for bash. Unlike cobra's, it works without the package bash-completion, and runs
+// nothing of the line that it completes.
 func BashCompletion(root *cobra.Command, out io.Writer, descriptions bool) error {
 	var script bytes.Buffer
 	if err := root.GenBashCompletionV2(&script, descriptions); err != nil {
 		return err
 	}
-	if bytes.Count(script.Bytes(), []byte(needsPackage)) != 1 {
-		return errors.New("the script of cobra has changed")
+	text := script.Bytes()
+	for line, with := range map[string][]byte{needsPackage: initCompletion, hasWords: append([]byte(hasWords), safeWords...)} {
+		if bytes.Count(text, []byte(line)) != 1 {
+			return errors.New("the script of cobra has changed")
+		}
+		text = bytes.Replace(text, []byte(line), with, 1)
 	}
-	_, err := out.Write(bytes.Replace(script.Bytes(), []byte(needsPackage), initCompletion, 1))
+	_, err := out.Write(text)
 	return err
 }
 
@@ -37,6 +50,9 @@ func (w *app) completionCommand(root *cobra.Command) {
 	if err != nil { // it is not there without subcommands
 		return
 	}
+	all := bash.Parent() // shows its help; a shell that it does not know is an error
+	all.Args, all.SuggestionsMinimumDistance = noArgs, 2
+	all.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	bash.Long = `Bash writes the completion script for bash, version 3 or later. It works with and without
 the package bash-completion.
 

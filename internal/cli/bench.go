@@ -46,6 +46,7 @@ leaves no lock behind.
 Exit codes:
   1    two clients held the lock at once, a token did not increase, or a lock was lost
   64   wrong arguments              69   the backend fails
+  74   the report cannot be written
   75   another client has the lock that --key names
   128+N ended by signal N`,
 		Example: `  dlock bench
@@ -59,8 +60,8 @@ Exit codes:
 	}
 	f := cmd.Flags()
 	f.IntSliceVar(&c.plan.Clients, "clients", []int{2, 8, 64}, "how many clients fight; one experiment for each `number`")
-	f.DurationVar(&c.section, "section", time.Millisecond, "how long the lock is held, in addition to an empty section; 0 measures that one alone")
-	f.DurationVar(&c.plan.Duration, "duration", 2*time.Second, "how long a round takes")
+	f.Var(newDuration(&c.section, time.Millisecond), "section", "how long the lock is held, in addition to an empty section; 0 measures that one alone")
+	f.Var(newDuration(&c.plan.Duration, 2*time.Second), "duration", "how long a round takes")
 	f.IntVar(&c.plan.Rounds, "rounds", bench.LeastRounds, "how many rounds each experiment has, 3 or more")
 	f.StringVar(&c.plan.Key, "key", "", "the lock to fight for, instead of a random one that is removed afterwards")
 	f.BoolVar(&c.asJSON, "json", false, "write the report as JSON")

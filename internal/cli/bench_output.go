@@ -31,7 +31,7 @@ func (c *benchmark) show(r *bench.Report, html *pageFile) error {
 		err = r.WriteTable(c.stdout, columns)
 	}
 	if err != nil {
-		return exitWith(ExitFinding, "standard output: %w", err)
+		return exitWith(ExitOutput, "standard output: %w", err)
 	}
 	return nil
 }
@@ -70,7 +70,7 @@ func (p *pageFile) write(r *bench.Report) error {
 		_, err = io.Copy(p.File, &text)
 	}
 	if err != nil {
-		return exitWith(ExitFinding, "--html: %w", err)
+		return exitWith(ExitOutput, "--html: %w", err)
 	}
 	p.fresh = false
 	return nil
@@ -86,7 +86,7 @@ func (p *pageFile) close() error {
 		err = os.Remove(p.Name())
 	}
 	if err != nil {
-		return exitWith(ExitFinding, "--html: %w", err)
+		return exitWith(ExitOutput, "--html: %w", err)
 	}
 	return nil
 }

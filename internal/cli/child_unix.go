@@ -16,11 +16,11 @@ import (
 // A child is the command and everything that it starts: a process group of its own.
 type child struct {
 	pid     int
-	ended   chan int      // its exit code, as a shell says it
-	stopped chan struct{} // by its terminal; suspend answers
-	resume  chan struct{}
+	ended   chan int            // its exit code, as a shell says it
+	stopped chan syscall.Signal // what has stopped it
 
-	terminal int // the descriptor of the terminal that it was given, or -1
+	terminal int  // the descriptor of our terminal if that is standard input, or -1
+	passed   bool // the command was passed SIGTSTP, and not continued since
 
 	send func(pid int, s syscall.Signal) error // syscall.Kill
 }
@@ -29,8 +29,7 @@ type child struct {
 // where that can be had, when we die.
 func startChild(r *run, files []*os.File, mortal bool) (*child, error) {
 	c := &child{
-		ended: make(chan int, 1), stopped: make(chan struct{}), resume: make(chan struct{}), terminal: -1,
-		send: syscall.Kill,
+		ended: make(chan int, 1), stopped: make(chan syscall.Signal, 1), terminal: terminalOf(r.stdin), send: syscall.Kill,
 	}
 	attr := &syscall.ProcAttr{Env: r.environment(), Sys: &syscall.SysProcAttr{Setpgid: true}}
 	for _, f := range []*os.File{r.stdin, r.stdout, r.stderr} {
@@ -46,8 +45,7 @@ func startChild(r *run, files []*os.File, mortal bool) (*child, error) {
 	if mortal {
 		dieWithParent(attr.Sys)
 	}
-	if hasTerminal(int(r.stdin.Fd())) {
-		c.terminal = int(r.stdin.Fd())
+	if hasTerminal(c.terminal) {
 		attr.Sys.Foreground, attr.Sys.Ctty = true, c.terminal
 	}
 	started := make(chan error)
@@ -76,7 +74,7 @@ func (c *child) live(r *run, attr *syscall.ProcAttr, started chan<- error) {
 		return
 	}
 	c.pid = pid
-	if c.terminal >= 0 {
+	if attr.Sys.Foreground {
 		signal.Ignore(syscall.SIGTTOU) // or we would be stopped for taking the terminal back
 	}
 	started <- nil
@@ -86,9 +84,9 @@ func (c *child) live(r *run, attr *syscall.ProcAttr, started chan<- error) {
 		switch {
 		case errors.Is(err, syscall.EINTR):
 		case err == nil && st.Stopped():
-			if c.terminal >= 0 {
-				c.stopped <- struct{}{}
-				<-c.resume
+			select {
+			case c.stopped <- st.StopSignal():
+			default: // the last stop is not handled yet
 			}
 		default:
 			c.ended <- exitCodeOf(st)
@@ -108,16 +106,22 @@ func exitCodeOf(st syscall.WaitStatus) int {
 
 // signal sends a signal to the command and all its children.
 func (c *child) signal(s os.Signal) {
-	if n, ok := s.(syscall.Signal); ok {
-		_ = c.send(-c.pid, n) // it may be gone
+	n, ok := s.(syscall.Signal)
+	if !ok {
+		return
+	}
+	if n == syscall.SIGTSTP || n == syscall.SIGCONT { // we may be in the foreground since
+		c.giveTerminal()
+		c.passed = n == syscall.SIGTSTP
+	}
+	_ = c.send(-c.pid, n) // it may be gone
+	if ends(s) {
+		_ = c.send(-c.pid, syscall.SIGCONT) // a stopped process handles no signal
 	}
 }
 
 // askToEnd asks the command and all its children to end.
-func (c *child) askToEnd() {
-	c.signal(syscall.SIGTERM)
-	c.signal(syscall.SIGCONT) // a stopped process handles no signal
-}
+func (c *child) askToEnd() { c.signal(syscall.SIGTERM) }
 
 // kill returns why the command goes on: that of another user, as by sudo, cannot be killed.
 func (c *child) kill() error {
@@ -156,33 +160,3 @@ func (c *child) reapOthers() {
 
 // leaveOthers lets what the command has left running go on, which it does anyway.
 func (*child) leaveOthers() {}
-
-// suspend stops us with the command, so that the shell takes the terminal, and goes
-// on with it when we are continued.
-func (c *child) suspend() {
-	continued := make(chan os.Signal, 1)
-	signal.Notify(continued, syscall.SIGCONT)
-	defer signal.Stop(continued)
-	c.takeTerminal()
-	_ = syscall.Kill(0, syscall.SIGSTOP)
-	<-continued // we may run on for a moment before we stop
-	if hasTerminal(c.terminal) {
-		_ = unix.IoctlSetPointerInt(c.terminal, unix.TIOCSPGRP, c.pid)
-	}
-	c.signal(syscall.SIGCONT)
-	c.resume <- struct{}{}
-}
-
-// takeTerminal makes the terminal ours again.
-func (c *child) takeTerminal() {
-	if c.terminal >= 0 {
-		_ = unix.IoctlSetPointerInt(c.terminal, unix.TIOCSPGRP, unix.Getpgrp())
-	}
-}
-
-// hasTerminal reports whether fd is our terminal and we are in its foreground, so
-// that we can hand that on.
-func hasTerminal(fd int) bool {
-	front, err := unix.IoctlGetInt(fd, unix.TIOCGPGRP)
-	return err == nil && front == unix.Getpgrp()
-}

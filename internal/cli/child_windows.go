@@ -14,8 +14,8 @@ import (
 type child struct {
 	pid     int
 	job     windows.Handle
-	ended   chan int      // its exit code
-	stopped chan struct{} // never: a console stops no process
+	ended   chan int            // its exit code
+	stopped chan syscall.Signal // never: a console stops no process
 }
 
 // startChild starts the command in a job object. Windows does not let it inherit the lock of a file,
@@ -168,5 +168,7 @@ func (c *child) running() uint32 {
 }
 
 // A console has no foreground group, and does not suspend.
-func (*child) suspend()      {}
-func (*child) takeTerminal() {}
+func (*child) suspend(syscall.Signal) {}
+func (*child) takeTerminal()          {}
+func heedStops(chan<- os.Signal)      {}
+func stopFor(os.Signal)               {}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 
@@ -22,6 +23,7 @@ type app struct {
 	send           MetricSender // nil: nowhere
 
 	arguments []string
+	help      *helpWriter // nil: nothing was written by cobra
 
 	backend, config string // flags of every command
 	verbose         bool
@@ -64,7 +66,8 @@ they are kept in Redis or etcd and hold for every host that uses the same server
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
-	root.SetOut(w.stdout)
+	w.help = &helpWriter{out: w.stdout}
+	root.SetOut(w.help)
 	root.SetErr(w.stderr)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, "%w", err) })
 	flags := root.PersistentFlags()
@@ -75,6 +78,7 @@ they are kept in Redis or etcd and hold for every host that uses the same server
 		w.doctorCommand(), w.versionCommand(), backendsTopic())
 	root.AddCommand(w.pageCommands()...)
 	w.completionCommand(root)
+	helpCommand(root)
 	w.completesFlags(root)
 	checkArgs(root)
 	for _, c := range root.Commands() {
@@ -107,8 +111,44 @@ func checkArgs(c *cobra.Command) {
 	}
 }
 
+// helpCommand makes a topic that does not exist an error, which cobra does not.
+func helpCommand(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	help, _, err := root.Find([]string{"help"})
+	if err != nil {
+		return
+	}
+	help.Run = nil
+	help.RunE = func(_ *cobra.Command, args []string) error {
+		c, rest, err := root.Find(args)
+		if err != nil || len(rest) > 0 {
+			return usage(root, "unknown help topic %q", strings.Join(args, " "))
+		}
+		c.InitDefaultHelpFlag()
+		c.InitDefaultVersionFlag()
+		return c.Help()
+	}
+}
+
+// A helpWriter is where cobra writes. It keeps the error, which cobra reports in its own way or not at all.
+type helpWriter struct {
+	out io.Writer
+	err error
+}
+
+// Write implements io.Writer.
+func (h *helpWriter) Write(text []byte) (int, error) {
+	if h.err == nil {
+		_, h.err = h.out.Write(text)
+	}
+	return len(text), nil
+}
+
 // exitCode prints what went wrong, and what to return for it.
 func (w *app) exitCode(err error) int {
+	if err == nil && w.help != nil {
+		err = written(0, w.help.err)
+	}
 	var e *exit
 	switch {
 	case err == nil:
@@ -137,6 +177,3 @@ func (w *app) say(format string, args ...any) {
 func unprefixed(text string) string {
 	return strings.ReplaceAll(strings.TrimPrefix(text, "dlock: "), ": dlock: ", ": ")
 }
-
-// print writes to standard output.
-func (w *app) print(format string, args ...any) { fmt.Fprintf(w.stdout, format, args...) }

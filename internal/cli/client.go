@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 
@@ -23,11 +24,12 @@ const patience = 10
 
 // connect opens the backend, finds out whether it answers, and makes a Client on it.
 func (w *app) connect(cmd *cobra.Command, log clog.Logger) (*session, error) {
-	return w.connectWithin(cmd.Context(), cmd, log)
+	return w.connectWithin(cmd.Context(), cmd, log, patience)
 }
 
-// connectWithin is connect with a context that may end sooner than the command.
-func (w *app) connectWithin(ctx context.Context, cmd *cobra.Command, log clog.Logger) (*session, error) {
+// connectWithin is connect with a context that may end sooner than the command, and with a limit of errors in a row
+// unless the configuration has one; 0 is none.
+func (w *app) connectWithin(ctx context.Context, cmd *cobra.Command, log clog.Logger, retries int) (*session, error) {
 	b, err := w.open(cmd, log)
 	if err != nil {
 		return nil, err
@@ -39,7 +41,7 @@ func (w *app) connectWithin(ctx context.Context, cmd *cobra.Command, log clog.Lo
 			return nil, &exit{ExitBackend, w.withCure(err)}
 		}
 	}
-	if err := s.start(log); err != nil {
+	if err := s.start(log, retries); err != nil {
 		s.close()
 		return nil, err
 	}
@@ -47,10 +49,10 @@ func (w *app) connectWithin(ctx context.Context, cmd *cobra.Command, log clog.Lo
 }
 
 // start makes the Client. It does not need the backend to answer.
-func (s *session) start(log clog.Logger) (err error) {
+func (s *session) start(log clog.Logger, retries int) (err error) {
 	cfg := s.Config
 	if cfg.MaxRetries == 0 {
-		cfg.MaxRetries = patience
+		cfg.MaxRetries = retries
 	}
 	cfg.Backend = dlock.BackendType(s.Name)
 	s.client, err = dlock.New(&cfg, dlock.WithBackend(s.Opener), dlock.WithAdmin(), dlock.WithLogger(log))
@@ -82,11 +84,11 @@ func (w *app) logger() clog.Logger {
 	if !w.verbose {
 		return clog.Logger{}
 	}
-	return w.debugLog("console")
+	return debugLog("console", w.stderr)
 }
 
-func (w *app) debugLog(format string) clog.Logger {
-	return clog.New(&clog.Config{Level: "debug", Format: format, Output: w.stderr})
+func debugLog(format string, out io.Writer) clog.Logger {
+	return clog.New(&clog.Config{Level: "debug", Format: format, Output: out})
 }
 
 // admin is the Admin of a session.

@@ -40,7 +40,7 @@ is unsafe.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return d.do(cmd) },
 	}
 	f := cmd.Flags()
-	f.DurationVar(&d.ttl, "ttl", defaultRunTTL, "the shortest TTL that you use")
+	f.Var(newDuration(&d.ttl, defaultRunTTL), "ttl", "the shortest TTL that you use")
 	f.StringVar(&d.key, "key", "", "try with this `KEY`, which must be free, where others are not permitted")
 	f.BoolVar(&d.asJSON, "json", false, "as JSON")
 	return cmd

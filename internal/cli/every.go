@@ -61,7 +61,7 @@ func (r *run) runEvery(signals <-chan os.Signal) error {
 	case ran:
 		return r.finishEvery(code, failed, err)
 	case err != nil:
-		return backendError(err)
+		return waitError(asked, err)
 	}
 	return r.skip()
 }

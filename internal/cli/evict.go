@@ -79,21 +79,25 @@ func (e *eviction) check(cmd *cobra.Command) error {
 }
 
 func (e *eviction) do(cmd *cobra.Command) error {
-	if err := e.check(cmd); err != nil {
-		return err
-	}
 	e.log = e.audit()
+	asked := &claim{Token: e.token}
+	if err := e.check(cmd); err != nil {
+		if !e.asJSON { // nothing was tried
+			return err
+		}
+		return e.failed("refused", asked, err)
+	}
 	s, err := e.connect(cmd, e.clientLog())
 	if err != nil {
-		return err
+		return e.failed("failed", asked, err)
 	}
 	defer func() { _ = s.close() }()
 	if e.locks, err = s.locks(); err != nil {
-		return err
+		return e.failed("failed", asked, err)
 	}
 	claims, err := e.Inspect(cmd.Context(), e.key)
 	if err != nil {
-		return backendError(err)
+		return e.failed("failed", asked, backendError(err))
 	}
 	k := e.of(e.key, claims)
 	victim, err := e.choose(cmd, &k)
@@ -101,7 +105,7 @@ func (e *eviction) do(cmd *cobra.Command) error {
 		return err
 	}
 	if err := lockreader.CannotEvict(dlock.BackendType(e.Name), e.key, victim.Token, victim.Info); err != nil {
-		return &exit{ExitUsage, err}
+		return e.failed("refused", &victim, &exit{ExitUsage, err})
 	}
 	if !e.yes && !e.confirmed(&k, &victim) {
 		return exitWith(ExitNotAcquired, "nothing was changed")
@@ -191,8 +195,7 @@ func (e *eviction) evict(ctx context.Context, victim *claim) error {
 	case errors.Is(err, dlock.ErrLockNotHeld):
 		return e.refused(victim, fmt.Errorf("%s has passed on meanwhile: nothing was changed", safe(e.key)))
 	}
-	e.record("unknown", victim, clog.Error(err))
-	return backendError(err)
+	return e.failed("unknown", victim, backendError(err))
 }
 
 // showNext shows people who has the lock now.
@@ -216,20 +219,28 @@ func (e *eviction) showNext(ctx context.Context, victim *claim) {
 	e.say("%s", line)
 }
 
-// refused is for a lock that is not what was seen. What the record says is not said
-// twice to a program.
+// refused is for a lock that is not what was seen.
 func (e *eviction) refused(victim *claim, err error) error {
-	e.record("refused", victim, clog.Error(err))
+	return e.failed("refused", victim, &exit{ExitNotAcquired, err})
+}
+
+// failed records an attempt that failed. What the record says is not said twice to a program.
+func (e *eviction) failed(result string, victim *claim, err error) error {
+	e.record(result, victim, clog.String("error", oneLine(err)))
 	if e.asJSON {
-		err = nil
+		return &exit{codeOf(err), nil}
 	}
-	return &exit{ExitNotAcquired, err}
+	return err
 }
 
 // record is for the question, later, who it was.
 func (e *eviction) record(result string, victim *claim, more ...clog.Field) {
 	host, _ := os.Hostname()
-	fields := append(lockreader.EvictionRecord(result, e.Where, e.key, victim.Token, victim.Info),
+	where := ""
+	if e.locks != nil { // the backend was reached
+		where = e.Where
+	}
+	fields := append(lockreader.EvictionRecord(result, where, e.key, victim.Token, victim.Info),
 		clog.String("by", operator()), clog.Int("by_uid", os.Getuid()), clog.String("by_host", host))
 	e.log.Warn(lockreader.EvictionMessage, append(fields, more...)...)
 }

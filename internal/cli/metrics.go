@@ -79,7 +79,7 @@ func (r *run) sendUntilSignal(m RunMetrics) error {
 		for {
 			select {
 			case s := <-r.signals:
-				if ends(s) {
+				if r.heeds(s) {
 					cancel()
 					return
 				}

@@ -159,7 +159,7 @@ func (r *reporter) waiting(claims []dlock.Claim, since time.Time, knowsWaiters b
 }
 
 // waitLine says what is waited for, in so many columns: if they are few, without the purpose, and with the key and the
-// holder shortened, so that the times and the queue remain.
+// holder shortened, so that the times and the queue remain. If they are very few, the holder is left out.
 func waitLine(key string, who *dlock.Claim, end string, columns int) string {
 	line := fmt.Sprintf("dlock: waiting for %q", key)
 	if who == nil {
@@ -174,6 +174,9 @@ func waitLine(key string, who *dlock.Claim, end string, columns int) string {
 	info.Purpose = ""
 	key, owner := safe(key), safe(lockreader.Describe(info))
 	room := columns - columnsOf("dlock: , held by "+held)
+	if room < leastWidth { // for the key alone
+		return cut("dlock: "+cutMiddle(key, max(columns-columnsOf("dlock: "+end), 1))+end, columns)
+	}
 	forKey := max(min(columnsOf(key), room/3), room-columnsOf(owner), 1)
 	return cut("dlock: "+cutMiddle(key, forKey)+", held by "+cutMiddle(owner, max(room-forKey, 1))+held, columns)
 }

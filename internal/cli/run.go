@@ -49,12 +49,14 @@ type run struct {
 	retry    bool // with every: a command that failed may run again at once
 
 	*session
-	signals  chan os.Signal // until the metrics are sent; nil before the wait for the lock
-	reporter reporter
-	guard    *dlock.Guard
-	taken    time.Time
-	toldLoss bool // that the lock was lost is reported
-	ranOut   bool // the lock was lost, but the command had ended before
+	signals         chan os.Signal // until the metrics are sent; nil before the wait for the lock
+	reporter        reporter
+	guard           *dlock.Guard
+	taken           time.Time
+	toldLoss        bool // that the lock was lost is reported
+	toldUnconfirmed bool // that the release is not confirmed is reported
+	toldToEnd       bool // by a signal
+	ranOut          bool // the lock was lost, but the command had ended before
 
 	isLost      bool // before the command had ended
 	skipped     bool // it was not due
@@ -142,7 +144,7 @@ func (r *run) refuse(err error) error {
 func (r *run) do() error {
 	r.reporter = newReporter(r)
 	events := newUnblockedWriter(r.stderr)
-	defer events.flush()
+	defer func() { events.flush(r.patience()) }()
 	defer func() {
 		if r.signals != nil {
 			signal.Stop(r.signals)
@@ -194,8 +196,7 @@ func (r *run) run() (err error) {
 		return r.runEvery(r.signals)
 	}
 	if err := r.acquire(r.signals); err != nil {
-		r.nameHolder(err)
-		return backendError(err)
+		return err
 	}
 	code, err := r.supervise(r.signals)
 	if err != nil {
@@ -205,12 +206,29 @@ func (r *run) run() (err error) {
 	return r.finish(code)
 }
 
-// logger is the log of the lock client, as lines of JSON with --json.
+// logger is the log of the lock client, as lines of JSON with --json. It goes where events go.
 func (r *run) logger() clog.Logger {
-	if r.verbose && r.asJSON {
-		return r.debugLog("json")
+	switch {
+	case !r.verbose:
+		return clog.Logger{}
+	case r.asJSON:
+		return debugLog("json", r.reporter.events)
 	}
-	return r.app.logger()
+	return debugLog("console", r.reporter.events)
+}
+
+// heeds is ends, for signals to us, and remembers them.
+func (r *run) heeds(s os.Signal) bool {
+	r.toldToEnd = r.toldToEnd || ends(s)
+	return ends(s)
+}
+
+// patience is how long to wait at the end for whoever reads what we have written: without a limit, unless we were told to end.
+func (r *run) patience() <-chan time.Time {
+	if r.toldToEnd {
+		return time.After(leastPatience)
+	}
+	return nil
 }
 
 // leastPatience is how long connecting may take at least, even with --try.
@@ -225,7 +243,7 @@ func (r *run) begin(log clog.Logger) (err error) {
 		ctx, cancel = context.WithDeadline(ctx, r.giveUp)
 		defer cancel()
 	}
-	r.session, err = r.connectWithin(ctx, r.cmd, log)
+	r.session, err = r.connectWithin(ctx, r.cmd, log, 0) // watchWait has a limit of time
 	return err
 }
 
@@ -353,9 +371,10 @@ func (r *run) linger(signals <-chan os.Signal) {
 			r.ranOut = !time.Now().Before(validUntil) // sooner, it was taken away, maybe while the command ran
 			return
 		case s := <-signals:
-			if ends(s) {
+			if r.heeds(s) {
 				return
 			}
+			stopFor(s)
 		}
 	}
 }
@@ -393,7 +412,7 @@ func (r *run) conclude(code int, err error) error {
 	case lost:
 		r.reporter.event(event{What: "lost", Error: err.Error()})
 	case err != nil:
-		r.reporter.event(event{What: "unconfirmed", Error: err.Error()})
+		r.unconfirmed(err)
 	}
 	if code != 0 {
 		return &exit{code, nil}
@@ -403,10 +422,18 @@ func (r *run) conclude(code int, err error) error {
 
 // endSession ends the session, and the lock with it if it is still there.
 func (r *run) endSession() {
-	if err := r.close(); err != nil {
-		r.reporter.event(event{What: "unconfirmed", Error: err.Error()})
+	if err := r.close(); err != nil && r.guard != nil {
+		r.unconfirmed(err)
 	}
 	if r.guardianGone != nil {
 		r.guardianGone()
+	}
+}
+
+// unconfirmed reports once that the lock may not be released.
+func (r *run) unconfirmed(err error) {
+	if !r.toldUnconfirmed {
+		r.toldUnconfirmed = true
+		r.reporter.event(event{What: "unconfirmed", Error: oneLine(err)})
 	}
 }

@@ -79,7 +79,7 @@ func (r *run) check() error {
 		return fmt.Errorf("--ttl %v is not positive", r.ttl)
 	case r.grace < 0:
 		return fmt.Errorf("--grace %v is negative", r.grace)
-	case r.ttl < 3*r.grace:
+	case r.grace > r.ttl/3: // a product could overflow
 		return fmt.Errorf("--ttl %v is less than three times --grace %v: there would be no time to end the command before the lock passes on", r.ttl, r.grace)
 	case r.maxHold > 0 && r.minHold > r.maxHold:
 		return fmt.Errorf("--min-hold %v is above --max-hold %v", r.minHold, r.maxHold)

@@ -93,6 +93,7 @@ func (s *screen) show(now snapshot) error {
 	columns, _ := s.size()
 	b.WriteString(s.title(now, columns) + "\n\n")
 	t := s.lockTable()
+	t.hides = true // a screen breaks no lines
 	shown := now.locks[:min(len(now.locks), s.rows())]
 	if err := t.write(&b, rows(shown)); err != nil {
 		return err

@@ -36,6 +36,7 @@ func (r *run) supervise(signals <-chan os.Signal) (int, error) {
 		return 0, err
 	}
 	defer func() { r.guardianGone = s.guardian.dismiss() }()
+	heedStops(r.signals)
 	over := s.longest()
 	lost := r.guard.Done()
 	timer := time.NewTimer(s.look())
@@ -48,6 +49,7 @@ func (r *run) supervise(signals <-chan os.Signal) (int, error) {
 			s.child.takeTerminal()
 			return s.result(code)
 		case sig := <-signals:
+			s.heeds(sig)
 			s.child.signal(sig)
 			continue
 		case <-lost:
@@ -59,8 +61,8 @@ func (r *run) supervise(signals <-chan os.Signal) (int, error) {
 			s.renewalFailed(err)
 		case <-s.unguarded:
 			s.unguarded = nil // look starts another one
-		case <-s.child.stopped:
-			s.child.suspend()
+		case by := <-s.child.stopped:
+			s.child.suspend(by)
 			continue // a lock that was lost meanwhile is found by the timer
 		case <-timer.C:
 		}

@@ -16,6 +16,8 @@ type table struct {
 	width   int // of the terminal; 0: nothing is cut
 	widths  []int
 	headed  bool
+	hides   bool // the last columns, if there is no room for them even so
+	hidden  int  // how many
 }
 
 // A column may give up width if the terminal has too little of it.
@@ -69,6 +71,12 @@ func (t *table) fit(rows [][]cell) {
 	}
 	for t.width > 0 && t.total() > t.width {
 		i := t.widest()
+		if i < 0 && t.hides && t.shown() > 1 {
+			t.hidden++
+			t.widths = nil
+			t.fit(rows)
+			return
+		}
 		if i < 0 {
 			return
 		}
@@ -78,15 +86,18 @@ func (t *table) fit(rows [][]cell) {
 
 func (t *table) total() int {
 	n := -gap
-	for _, w := range t.widths {
+	for _, w := range t.widths[:t.shown()] {
 		n += w + gap
 	}
 	return n
 }
 
+// shown is how many columns are shown.
+func (t *table) shown() int { return len(t.columns) - t.hidden }
+
 func (t *table) widest() int {
 	found := -1
-	for i, c := range t.columns {
+	for i, c := range t.columns[:t.shown()] {
 		if c.shrink != nil && t.widths[i] > leastWidth && (found < 0 || t.widths[i] > t.widths[found]) {
 			found = i
 		}
@@ -95,6 +106,7 @@ func (t *table) widest() int {
 }
 
 func (t *table) line(b *strings.Builder, r []cell) {
+	r = r[:t.shown()]
 	for i, c := range r {
 		text := c.text
 		if shrink := t.columns[i].shrink; shrink != nil && columnsOf(text) > t.widths[i] {

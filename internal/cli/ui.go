@@ -67,7 +67,7 @@ with TLS in front, and name the host of its URL with --allow-host.`,
 	f.StringVar(&u.tokenFile, "token-file", "", "a `file` with the token that the page asks for ("+tokenEnv+")")
 	f.StringArrayVar(&u.hosts, "allow-host", nil, "a host `name` under which the page may be requested; may be repeated")
 	f.BoolVar(&u.evict, "evict", false, "let the page evict holders")
-	f.DurationVar(&u.interval, "interval", 500*time.Millisecond, "from one look at the locks to the next")
+	f.Var(newDuration(&u.interval, 500*time.Millisecond), "interval", "from one look at the locks to the next")
 	f.IntVar(&u.maxLocks, "max-locks", 5000, "show at most `N` locks of each backend")
 	f.BoolVar(&u.asJSON, "json", false, "write the address and the log as lines of JSON")
 	return cmd
@@ -181,7 +181,7 @@ func (u *ui) connectAll(cmd *cobra.Command) (all []*session, err error) {
 		}
 		s := &session{Backend: b}
 		all = append(all, s)
-		if err := s.start(u.log()); err != nil {
+		if err := s.start(u.log(), patience); err != nil {
 			return all, err
 		}
 	}

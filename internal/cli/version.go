@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"fmt"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -31,8 +32,7 @@ func (w *app) versionCommand() *cobra.Command {
 			if asJSON {
 				return writeJSON(w.stdout, v)
 			}
-			w.print("%s\n", v)
-			return nil
+			return written(fmt.Fprintln(w.stdout, v))
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON")

@@ -2,13 +2,14 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"os"
-	"os/signal"
 	"slices"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 )
 
 // A watch is one call of dlock watch.
@@ -72,7 +73,7 @@ A backend that fails meanwhile is reported, and asked again.`,
 			return v.do(cmd)
 		},
 	}
-	cmd.Flags().DurationVarP(&v.interval, "interval", "i", defaultInterval, "from one look to the next")
+	cmd.Flags().VarP(newDuration(&v.interval, defaultInterval), "interval", "i", "from one look to the next")
 	cmd.Flags().BoolVar(&v.asJSON, "json", false, "one line of JSON for each change")
 	return w.completesKey(cmd)
 }
@@ -90,9 +91,30 @@ func (v *watch) do(cmd *cobra.Command) error {
 	if first.err != nil {
 		return backendError(first.err)
 	}
-	signals := listen()
-	defer signal.Stop(signals)
-	return v.run(cmd.Context(), first, signals)
+	return v.untilSignal(cmd.Context(), first)
+}
+
+// untilSignal runs the watch until a signal ends it, also if our output is not read any more.
+func (v *watch) untilSignal(parent context.Context, first snapshot) error {
+	keyboard, _ := term.GetState(int(v.stdin.Fd())) // none, if it is no terminal
+	ctx, stop := untilSignal(parent)
+	defer stop()
+	done := make(chan error, 1)
+	go func() { done <- v.run(ctx, first) }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(leastPatience):
+	}
+	if keyboard != nil {
+		_ = term.Restore(int(v.stdin.Fd()), keyboard)
+	}
+	return whyEnded(ctx)
 }
 
 // view is a screen for people, and lines for programs.
@@ -108,13 +130,13 @@ func (v *watch) view() (view, <-chan byte, error) {
 
 // run shows one snapshot after the other. The backend is asked concurrently, so that keys
 // are heard while it is silent.
-func (v *watch) run(ctx context.Context, seen snapshot, signals <-chan os.Signal) error {
+func (v *watch) run(told context.Context, seen snapshot) error {
 	out, keys, err := v.view()
 	if err != nil {
 		return err
 	}
 	defer out.close()
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(told)
 	snapshots := make(chan snapshot)
 	asked := false
 	defer func() {
@@ -142,10 +164,8 @@ func (v *watch) run(ctx context.Context, seen snapshot, signals <-chan os.Signal
 			if quits(key) {
 				return nil
 			}
-		case s := <-signals:
-			if ends(s) {
-				return endedBy(s)
-			}
+		case <-told.Done():
+			return whyEnded(told)
 		}
 	}
 }
@@ -156,6 +176,13 @@ func endedBy(s os.Signal) error {
 		return &exit{exitSignal + int(n), nil}
 	}
 	return nil
+}
+
+// whyEnded is endedBy the signal that has ended a context.
+func whyEnded(ctx context.Context) error {
+	var s signalled
+	_ = errors.As(context.Cause(ctx), &s)
+	return endedBy(s.Signal)
 }
 
 // then is the next snapshot. One that failed leaves what was seen before.

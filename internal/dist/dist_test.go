@@ -59,9 +59,30 @@ func TestDocs(t *testing.T) {
 			t.Errorf("%q is not in %s", want, page)
 		}
 	}
+	page, err = os.ReadFile(filepath.Join(dir, "man", "dlock.1"))
+	must(t, err)
+	for _, want := range []string{"dlock-run(1)", "dlock-backends(1)"} {
+		if _, see, _ := strings.Cut(string(page), ".SH SEE ALSO"); !strings.Contains(see, want) {
+			t.Errorf("dlock.1 does not refer to %s", want)
+		}
+	}
 	for _, name := range []string{"dlock.bash", "dlock.zsh", "dlock.fish", "dlock.ps1"} {
 		if script, err := os.ReadFile(filepath.Join(dir, "completions", name)); err != nil || len(script) < 1000 {
 			t.Errorf("%s: %d bytes, %v", name, len(script), err)
+		}
+	}
+}
+
+// The notices of all systems are there, and those of Go.
+func TestNotices(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "NOTICES")
+	must(t, writeNotices("../../cmd/dlock", file))
+	text, err := os.ReadFile(file)
+	must(t, err)
+	for _, want := range []string{"\nGo go1.", "\ngithub.com/redis/go-redis/v9 v", "\ngithub.com/inconshreveable/mousetrap v", ", NOTICE"} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("%q is not in the notices", want)
 		}
 	}
 }

@@ -38,8 +38,20 @@ func writeManPages(dir string, at time.Time) error {
 			return err
 		}
 		name := strings.ReplaceAll(c.CommandPath(), " ", "-") + ".1"
-		return os.WriteFile(filepath.Join(dir, name), page.Bytes(), 0o644)
+		return os.WriteFile(filepath.Join(dir, name), withTopics(c, page.Bytes()), 0o644)
 	})
+}
+
+// withTopics adds the help topics of a command to what its page refers to, which cobra leaves out.
+func withTopics(c *cobra.Command, page []byte) []byte {
+	const see = ".SH SEE ALSO\n"
+	for _, topic := range c.Commands() {
+		if topic.IsAdditionalHelpTopicCommand() {
+			name := strings.ReplaceAll(topic.CommandPath(), " ", "-")
+			page = bytes.Replace(page, []byte(see), []byte(see+`\fB`+name+`(1)\fP, `), 1)
+		}
+	}
+	return page
 }
 
 // eachCommand calls f for the commands that users see.

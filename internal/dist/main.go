@@ -5,6 +5,7 @@
 //   - pack ARCHIVE DIR makes DIR a .tar.gz, .tar or .zip, the same bytes for the same files.
 //   - sbom BINARY FILE lists the modules in a Go binary, as CycloneDX. DLOCK_VERSION is its
 //     version where Go has not stamped one.
+//   - notices PACKAGE FILE writes the licences of all modules that a command links.
 //   - sums FILE [FILE]… prints SHA-256 sums, as sha256sum does.
 //
 // Archives and man pages have the time that SOURCE_DATE_EPOCH says.
@@ -37,10 +38,12 @@ func run(args []string) error {
 		return pack(args[1], args[2], at)
 	case len(args) == 3 && args[0] == "sbom":
 		return writeSBOM(args[1], args[2], os.Getenv("DLOCK_VERSION"), at)
+	case len(args) == 3 && args[0] == "notices":
+		return writeNotices(args[1], args[2])
 	case len(args) > 1 && args[0] == "sums":
 		return writeSums(os.Stdout, args[1:])
 	}
-	return errors.New("usage: dist docs DIR | pack ARCHIVE DIR | sbom BINARY FILE | sums FILE [FILE]…")
+	return errors.New("usage: dist docs DIR | pack ARCHIVE DIR | sbom BINARY FILE | notices PACKAGE FILE | sums FILE [FILE]…")
 }
 
 // sourceTime is the time of all files, by default the start of the archive formats' time.

@@ -33,8 +33,8 @@ func isHere(host string) bool {
 	return err == nil && host == name
 }
 
-// EvictionRecord returns the fields of the log line for an eviction. result is "evicted", "refused"
-// or "unknown".
+// EvictionRecord returns the fields of the log line for an eviction. result is "evicted", "refused",
+// "failed" if nothing was changed, or "unknown".
 func EvictionRecord(result, backend, key string, token int64, holder dlock.Info) []clog.Field {
 	return []clog.Field{
 		clog.String("result", result), clog.String("backend", backend), clog.String("key", key), clog.Int64("token", token),

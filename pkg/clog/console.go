@@ -37,7 +37,7 @@ func newConsole(out io.Writer, level slog.Leveler, source, colour bool) *console
 
 // colourful follows https://no-color.org.
 func colourful(out io.Writer) bool {
-	f, ok := out.(*os.File)
+	f, ok := out.(interface{ Stat() (os.FileInfo, error) }) // an *os.File, or what writes to one
 	if !ok || os.Getenv("NO_COLOR") != "" || os.Getenv("TERM") == "dumb" {
 		return false
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -157,7 +158,7 @@ func (p *Pair) usable() error {
 }
 
 // verify refuses two Clients that store the same locks: the second lock would wait for the first one forever. It asks
-// until it has an answer about an exclusive lock, which has one holder.
+// until it has an answer.
 func (p *Pair) verify(ctx context.Context, old *Guard) error {
 	c := p.clients[1]
 	if p.verified.Load() || !old.usable() || c.beginCall() != nil {
@@ -166,18 +167,32 @@ func (p *Pair) verify(ctx context.Context, old *Guard) error {
 	defer c.endCall()
 	cctx, cancel := c.ownContext(ctx, findTimeout)
 	defer cancel()
-	holder, _, err := c.findHolder(cctx, old.claim.key, "")
+	stored, err := c.storesHolder(cctx, old.claim)
 	switch {
-	case err == nil && holder.ID == old.claim.id:
+	case stored:
 		return fmt.Errorf("%w: old and new store the same locks; they need different servers or prefixes", ErrInvalidConfig)
-	case (err == nil && old.claim.mode == driver.Exclusive) || errors.Is(err, ErrUnsupported):
+	case err == nil, errors.Is(err, ErrUnsupported):
 		p.verified.Store(true)
 	}
 	return nil
 }
 
+// storesHolder reports whether a claim that holds its key is stored by the backend of this Client.
+func (c *Client) storesHolder(ctx context.Context, cl *claim) (bool, error) {
+	if cl.mode == driver.Exclusive {
+		holder, _, err := c.findHolder(ctx, cl.key, "") // there is only one
+		return err == nil && holder.ID == cl.id, err
+	}
+	admin, found := c.store.(driver.Admin)
+	if !found {
+		return false, errNoAnswer // an exclusive lock may find out
+	}
+	claims, err := admin.Inspect(ctx, cl.key)
+	return slices.ContainsFunc(claims, func(c driver.Claim) bool { return c.ID == cl.id }), err
+}
+
 // Lock is Client.Lock on both Clients. See Acquire for how it waits and fails. Client.Held of each Client returns its
-// Guard.
+// Guard. After a loss on either of them, Lock returns ErrOwnershipLost until Unlock was called.
 func (p *Pair) Lock(ctx context.Context, key string, opts ...LockOption) error {
 	wants, err := p.check(ctx, key, opts)
 	if err != nil {
@@ -219,6 +234,9 @@ func (p *Pair) lock(ctx context.Context, op string, wants []want) (failed *want,
 	}()
 	deadline := time.Now().Add(old.settings.wait)
 	if err := old.client.lock(ctx, old.key, &old.settings); err != nil {
+		if lost := other.client.lostKey(other.key); lost != nil && errors.Is(err, ErrLockAlreadyHeld) {
+			return nil, fail(op, other.key, other.side.name(other.client, lost)) // as Client.Lock, until it is unlocked
+		}
 		return old, fail(op, old.key, old.side.name(old.client, err))
 	}
 	locked = 1
@@ -252,6 +270,15 @@ func (c *Client) keyedGuard(key string) *Guard {
 		return nil // Unlock was called meanwhile
 	}
 	return h.guard
+}
+
+// lostKey returns the error of a keyed lock that was lost, and not unlocked since.
+func (c *Client) lostKey(key string) error {
+	g := c.keyedGuard(key)
+	if g == nil || !errors.Is(g.Err(), ErrOwnershipLost) {
+		return nil
+	}
+	return g.Err()
 }
 
 // takeBackKey undoes a Lock whose caller does not get it.
@@ -304,8 +331,9 @@ type KeyClaim struct {
 
 // OldOnly returns the claims on old, on keys that start with prefix, that do not come from Both: those of processes
 // that have not moved yet. It sees only what is held or waited for at this moment, and on Redis no locks of other
-// libraries. So it can show that a move is not over, but not that it is. The old Client needs WithAdmin. It stops after
-// an error.
+// libraries. So it can show that a move is not over, but not that it is. What package once has left to its lease is listed as well, though no
+// process is left: keys of jobs for their hold, and their records, which are shared locks on keys that end in ":runs", for up to a
+// day. The old Client needs WithAdmin. It stops after an error.
 func (p *Pair) OldOnly(ctx context.Context, prefix string) iter.Seq2[KeyClaim, error] {
 	return func(yield func(KeyClaim, error) bool) {
 		if err := p.usable(); err != nil {

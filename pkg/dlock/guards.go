@@ -160,7 +160,7 @@ func (gs *Guards) unlock(ctx context.Context, done bool) error {
 }
 
 // each calls f for every Guard: for those of a Pair one after the other, new before old, also after a panic. So a key that
-// is free on old is free on new.
+// is free on old is free on new, unless WithMinHold or WithAsyncUnlock delays its release.
 func (gs *Guards) each(f func(i int)) {
 	if !gs.pair {
 		each(len(gs.all), f)

@@ -98,17 +98,18 @@ func BenchmarkRedlockContended(b *testing.B) {
 				}
 				const d = time.Second
 				measure.Contend(workers, d, ours)
-				var toRedsync, toOne, rates, shares, p99 []float64
+				var toRedsync, toOne, rates, shares, theirShares, p99 []float64
 				for range measure.Rounds {
 					o, one := measure.Contend(workers, d, ours), measure.Contend(1, d/2, ours)
 					t := measure.Contend(workers, d, theirs(time.Now().Add(d)))
 					toRedsync, toOne, rates = append(toRedsync, o.Rate/t.Rate), append(toOne, o.Rate/one.Rate), append(rates, o.Rate)
-					shares, p99 = append(shares, o.Fairness), append(p99, o.HandOffP99*1e3)
+					shares, theirShares, p99 = append(shares, o.Fairness), append(theirShares, t.Fairness), append(p99, o.HandOffP99*1e3)
 				}
 				measure.Spread(b, "x-redsync", toRedsync)
 				measure.Spread(b, "x-alone", toOne)
 				measure.Spread(b, "entries/s", rates)
 				measure.Spread(b, "fairness", shares)
+				measure.Spread(b, "fairness-redsync", theirShares)
 				measure.Spread(b, "handoff-p99-ms", p99)
 			})
 		}

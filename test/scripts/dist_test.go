@@ -31,7 +31,7 @@ func TestDistForThisMachine(t *testing.T) {
 	}
 	archive := onlyFile(t, filepath.Join(dir, "dlock_*_"+runtime.GOOS+"_"+runtime.GOARCH+".tar.gz"))
 	names := namesIn(t, archive)
-	for _, want := range []string{"dlock", "LICENSE", "man/dlock-run.1", "completions/dlock.bash", "deploy/kubernetes/cronjob.yaml"} {
+	for _, want := range []string{"dlock", "LICENSE", "NOTICES", "man/dlock-run.1", "completions/dlock.bash", "deploy/kubernetes/cronjob.yaml"} {
 		if !slices.ContainsFunc(names, func(name string) bool { return strings.HasSuffix(name, "/"+want) }) {
 			t.Errorf("%s is not in %q", want, names)
 		}

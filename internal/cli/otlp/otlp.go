@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"regexp"
 	"strings"
 
 	"github.com/go-logr/logr"
@@ -37,10 +38,13 @@ func Send(ctx context.Context, m cli.RunMetrics) error {
 	}
 	defer func() { _ = e.Shutdown(ctx) }()
 	if err := e.Export(ctx, data(ctx, m)); err != nil {
-		return fmt.Errorf("%s: %w", name, err)
+		return fmt.Errorf("%s: %s", name, queries.ReplaceAllString(err.Error(), "?…"))
 	}
 	return nil
 }
+
+// queries are the queries of URLs in a text. Those of a redirection may contain a secret.
+var queries = regexp.MustCompile(`\?[^\s"]+`)
 
 // variable returns the variable of metrics, or else that of all signals.
 func variable(of string) (name, value string) {

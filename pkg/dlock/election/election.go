@@ -11,7 +11,15 @@
 //	if err != nil {
 //		return err
 //	}
-//	go func() { _ = e.Run(ctx) }() // until ctx ends
+//	ctx, stop := context.WithCancel(ctx)
+//	done := make(chan error, 1)
+//	go func() { done <- e.Run(ctx) }() // until ctx ends
+//	...
+//	stop()
+//	<-done // OnElected has returned: now locks.Close may be called
+//
+// Close the Client after Run has returned: a Client that is closed while OnElected runs gives the lease back, and another process
+// leads while this one is still stopping.
 package election
 
 import (
@@ -22,7 +30,6 @@ import (
 	"time"
 
 	"github.com/ceyewan/genesis/pkg/dlock"
-	"github.com/ceyewan/genesis/pkg/dlock/driver"
 	"github.com/ceyewan/genesis/pkg/dlock/internal/recipes"
 	"github.com/ceyewan/genesis/pkg/xerrors"
 )
@@ -135,7 +142,7 @@ func New(locks *dlock.Client, name string, calls Callbacks, opts ...Option) (*El
 // Run stands for election until ctx ends, and returns its cause. After each term it stands again: behind the
 // others, where the backend serves waiters in order of arrival. After a term that was shorter than WithPoll, it
 // pauses for that time. It returns earlier only with an error that waiting does not cure, such as dlock.ErrDenied
-// or dlock.ErrClosed.
+// or dlock.ErrClosed. It returns after OnElected has: close the Client only then, because Close gives the lease back.
 func (e *Election) Run(ctx context.Context) error {
 	if ctx == nil {
 		return fmt.Errorf("%w: election: the context is nil", dlock.ErrInvalidConfig)
@@ -164,7 +171,7 @@ func (e *Election) Run(ctx context.Context) error {
 		switch {
 		case ctx.Err() != nil && err != nil:
 			return context.Cause(ctx)
-		case err != nil && driver.ClassOf(err) != driver.Fatal && isTemporary(err):
+		case err != nil && recipes.IsTemporary(err):
 			if !sleep(ctx, e.poll) { // a Client with MaxRetries does not try again
 				return context.Cause(ctx)
 			}
@@ -178,11 +185,6 @@ func (e *Election) Run(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 	}
-}
-
-// isTemporary reports whether another attempt may succeed.
-func isTemporary(err error) bool {
-	return errors.Is(err, dlock.ErrUnknownOutcome) || errors.Is(err, dlock.ErrUnavailable) || errors.Is(err, dlock.ErrNotReady)
 }
 
 func (e *Election) options(purpose string) (opts []dlock.LockOption) {

@@ -201,6 +201,45 @@ func TestShutdown(t *testing.T) {
 	})
 }
 
+// A leader that needs a while to stop is the only one until it has stopped, if its Client is closed after Run has returned. The
+// control closes it at once.
+func TestCloseAfterRun(t *testing.T) {
+	for _, waits := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			store := memlock.New()
+			first, elected := client(t, store, dlock.Config{}), make(chan struct{})
+			var stopped atomic.Bool
+			e, err := election.New(first, "leader", election.Callbacks{OnElected: func(ctx context.Context, _ int64) {
+				close(elected)
+				<-ctx.Done()
+				time.Sleep(10 * time.Second)
+				stopped.Store(true)
+			}})
+			check(t, err)
+			ctx, stop := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- e.Run(ctx) }()
+			<-elected
+			second := stand(t, client(t, store, dlock.Config{}))
+			synctest.Wait()
+			stop()
+			if waits {
+				<-done
+			}
+			check(t, first.Close())
+			<-second.terms
+			if stopped.Load() != waits {
+				t.Errorf("Close waits for Run: %v. The first has stopped when the second leads: %v", waits, stopped.Load())
+			}
+			if !waits {
+				<-done
+			}
+			second.stop()
+			<-second.ended
+		})
+	}
+}
+
 // The value of the leader is seen by all, changes with it, and is not taken for that of the next.
 func TestValue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -49,7 +49,7 @@ func (e *Election) publish(ctx context.Context, term int64) {
 		var shown *dlock.Guard
 		if value != "" {
 			g, err := e.locks.Acquire(ctx, e.valueKey(), e.options(recipes.Value(term, value))...)
-			if err != nil && (!isTemporary(err) || !sleep(ctx, e.poll)) {
+			if err != nil && (!recipes.IsTemporary(err) || !sleep(ctx, e.poll)) {
 				return // without a value
 			}
 			if err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/faultdriver"
 	"github.com/ceyewan/genesis/pkg/dlock/memlock"
 	"github.com/ceyewan/genesis/pkg/dlock/once"
 )
@@ -339,5 +340,221 @@ func TestLateCallsComputeOneByOne(t *testing.T) {
 		if n := computed.Load(); n != 2 {
 			t.Errorf("%d computed the value, want the first and one after the wait", n)
 		}
+	})
+}
+
+// lateCalls starts calls of one process behind another process that computes for an hour, and returns when they end. Their wait
+// is a second. compute gets the number of its call.
+func lateCalls(ctx context.Context, t *testing.T, calls int, store *values, compute func(context.Context, int) (string, error)) (end func() []string) {
+	t.Helper()
+	locks, cfg := memlock.New(), once.CacheConfig{Wait: time.Second}
+	var wg, others sync.WaitGroup
+	slow, stop := context.WithCancel(t.Context())
+	wg.Go(func() {
+		_, _ = cache(t, client(t, locks), store, cfg).Get(slow, "k", takes(time.Hour, new(atomic.Int32)))
+	})
+	synctest.Wait()
+	k, began, results := cache(t, client(t, locks), store, cfg), time.Now(), make([]string, calls)
+	var computed atomic.Int32
+	for i := range calls {
+		others.Go(func() {
+			text, err := k.Get(ctx, "k", func(ctx context.Context) (string, error) { return compute(ctx, int(computed.Add(1))) })
+			if err != nil {
+				text = err.Error()
+			}
+			results[i] = fmt.Sprint(text, " after ", time.Since(began))
+		})
+	}
+	return func() []string {
+		others.Wait()
+		stop()
+		wg.Wait()
+		return results
+	}
+}
+
+func count(all []string, one string) (n int) {
+	for _, s := range all {
+		if s == one {
+			n++
+		}
+	}
+	return n
+}
+
+// The late call of a process fails: all that wait for it get its error.
+func TestLateCallFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		got := lateCalls(t.Context(), t, 50, &values{}, func(context.Context, int) (string, error) {
+			time.Sleep(200 * time.Millisecond)
+			return "", errFailed
+		})()
+		if n := count(got, errFailed.Error()+" after 1.2s"); n != 50 {
+			t.Errorf("%d of 50 have its error after one computation: %q", n, got)
+		}
+	})
+}
+
+// The late call of a process never ends: the others wait for it once more, and then each computes the value.
+func TestLateCallHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		end := lateCalls(ctx, t, 50, &values{}, func(ctx context.Context, n int) (string, error) {
+			if n == 1 {
+				<-ctx.Done()
+				return "", context.Cause(ctx)
+			}
+			time.Sleep(time.Second)
+			return "value", nil
+		})
+		time.Sleep(time.Minute)
+		cancel()
+		got := end()
+		if n := count(got, "value after 3s"); n != 49 {
+			t.Errorf("%d of 49 have the value after two waits and a computation: %q", n, got)
+		}
+	})
+}
+
+// The value is stored while a late call computes: those that wait for it return it.
+func TestValueIsStoredDuringALateCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &values{}
+		end := lateCalls(t.Context(), t, 3, store, func(context.Context, int) (string, error) {
+			time.Sleep(800 * time.Millisecond)
+			return "late", nil
+		})
+		time.Sleep(1350 * time.Millisecond)
+		check(t, store.Set(t.Context(), "k", "stored"))
+		got := end()
+		if count(got, "stored after 1.4s") != 2 || count(got, "late after 1.8s") != 1 {
+			t.Errorf("they return %q", got)
+		}
+	})
+}
+
+// The late call of a process is canceled: the next one computes.
+func TestLateCallIsCanceled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		locks, store, cfg := memlock.New(), &values{}, once.CacheConfig{Wait: time.Second}
+		k := cache(t, client(t, locks), store, cfg)
+		ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
+		defer cancel()
+		var computed, second atomic.Int32
+		var wg sync.WaitGroup
+		for range 2 { // the first one holds the lock, and the second one is late
+			wg.Go(func() {
+				if _, err := k.Get(ctx, "k", takes(time.Hour, &computed)); !errors.Is(err, context.DeadlineExceeded) {
+					t.Error(err)
+				}
+			})
+		}
+		time.Sleep(100 * time.Millisecond)
+		began := time.Now()
+		text, err := k.Get(t.Context(), "k", takes(time.Second, &second))
+		if took := time.Since(began); text != "value 1" || err != nil || took != 2400*time.Millisecond {
+			t.Errorf("%q, %v after %v", text, err, took)
+		}
+		wg.Wait()
+	})
+}
+
+// refusing is a backend that does not permit to lock, or only not to wait.
+type refusing struct {
+	driver.Opener
+	onlyWaits bool
+}
+
+type refusingDriver struct {
+	driver.Driver
+	onlyWaits bool
+}
+
+func (o refusing) Open(opts driver.Options) (driver.Driver, error) {
+	d, err := o.Opener.Open(opts)
+	return refusingDriver{d, o.onlyWaits}, err
+}
+
+func (d refusingDriver) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
+	if r.Wait || !d.onlyWaits {
+		return driver.State{}, driver.Classify(driver.ErrDenied, driver.Fatal)
+	}
+	return d.Driver.Acquire(ctx, r)
+}
+
+// While the locks do not answer, the value is computed without them, in one call of the process: if they fail at the start, at
+// once, and if they fail during the wait, after it. What waiting does not cure is returned.
+func TestCacheWithoutLocks(t *testing.T) {
+	for name, want := range map[string]error{"unavailable": nil, "no answer": nil, "denied": dlock.ErrDenied, "closed": dlock.ErrClosed} {
+		for _, waiting := range []bool{false, true} {
+			inBubble(t, fmt.Sprint(name, ", waiting: ", waiting), func(t *testing.T) {
+				store, locks := &values{}, memlock.New()
+				faults := faultdriver.New(locks, 1)
+				own := client(t, faults)
+				if name == "denied" {
+					own = client(t, refusing{locks, waiting})
+				}
+				fail := func() {
+					fault := faultdriver.Fail
+					switch name {
+					case "closed":
+						_ = own.Close()
+						return
+					case "no answer":
+						fault = faultdriver.LoseRequest
+					}
+					faults.Add(faultdriver.Rule{Op: faultdriver.Acquire, Fault: fault})
+					faults.Add(faultdriver.Rule{Op: faultdriver.Renew, Fault: fault})
+				}
+				var computed atomic.Int32
+				var wg sync.WaitGroup
+				slow, stop := context.WithCancel(t.Context())
+				expected := time.Second // to compute
+				if waiting {
+					expected += 20 * time.Second // to wait: a waiter asks now and then whether it still has its place
+					other := cache(t, client(t, locks), store, once.CacheConfig{})
+					wg.Go(func() { _, _ = other.Get(slow, "k", takes(time.Hour, new(atomic.Int32))) })
+					synctest.Wait()
+					time.AfterFunc(500*time.Millisecond, fail)
+				} else {
+					fail()
+				}
+				k, began := cache(t, own, store, once.CacheConfig{Wait: 20 * time.Second}), time.Now()
+				var calls sync.WaitGroup
+				for range 10 {
+					calls.Go(func() {
+						text, err := k.Get(t.Context(), "k", takes(time.Second, &computed))
+						if took := time.Since(began); !errors.Is(err, want) || (err == nil && (text != "value 1" || took != expected)) {
+							t.Errorf("%q, %v after %v", text, err, took)
+						}
+					})
+				}
+				calls.Wait()
+				stop()
+				wg.Wait()
+				if got := computed.Load() == 1; got != (want == nil) {
+					t.Errorf("computed %d times", computed.Load())
+				}
+			})
+		}
+	}
+}
+
+// A value that cannot be stored is computed once in a process, and given to all that wait for it.
+func TestCacheStoreFailsForAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := cache(t, client(t, memlock.New()), &values{setError: errFailed}, once.CacheConfig{})
+		var computed atomic.Int32
+		var wg sync.WaitGroup
+		began := time.Now()
+		for range 50 {
+			wg.Go(func() {
+				text, err := k.Get(t.Context(), "k", takes(time.Second, &computed))
+				if text != "value 1" || !errors.Is(err, once.ErrNotStored) || time.Since(began) != time.Second {
+					t.Errorf("%q, %v after %v", text, err, time.Since(began))
+				}
+			})
+		}
+		wg.Wait()
 	})
 }

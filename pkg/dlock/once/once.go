@@ -12,8 +12,8 @@
 //
 // # What at most once means
 //
-// The hold is what ShedLock calls lockAtLeastFor: the interval minus a tenth of it, and minus at most a minute; see
-// WithHold. The backend grants the key to a run, and to no other run until the hold has passed, by the lease that it
+// The hold is what ShedLock calls lockAtLeastFor: the interval minus a tenth of it, and minus at most a minute, or minus 65 minutes from
+// 12 hours on; see WithHold. The backend grants the key to a run, and to no other run until the hold has passed, by the lease that it
 // keeps. No two clocks are compared. A run begins within a twentieth of the hold after its grant, or not at all. So between the
 // beginnings of two runs there is at least 19/20 of the hold. Only a process that is paused between this check and the first
 // statement of the job begins later; fencing is for that.
@@ -21,6 +21,10 @@
 // If the processes call Do at the same times of the day, the job runs once for each of these times, as long as their
 // clocks differ by less than the interval minus the hold. If they differ by more, the job still does not run twice; but after
 // a process has died, one time may be skipped.
+//
+// If the times are not equally far apart, the interval is the shortest gap between two of them. At local times, that is an hour less on the
+// day when summer time begins. From 12 hours on, the default hold leaves room for it; a job that runs every six hours of local
+// time needs an interval of five hours, and one at 9:00 and 17:00 needs eight.
 //
 // While a job runs, its lease is extended every ten seconds, or every third of WithLease if that is shorter: if the lock was taken
 // away, the context of the job ends by then. The last extension is at its end.
@@ -62,11 +66,13 @@ const (
 	maxKey      = 1024           // bytes, as in package dlock
 	maxLease    = 24 * time.Hour // as in package dlock
 	maxSlack    = time.Minute
+	halfDay     = 12 * time.Hour
+	summerSlack = 65 * time.Minute // of a job at a local time: when summer time begins, two times are an hour closer
 	dfltLease   = 30 * time.Second
 	recordsKept = 10
 )
 
-// New returns a Job that runs at most once per interval: every is the time from one run to the next. It does no I/O. It
+// New returns a Job that runs at most once per interval: every is the shortest time from one run to the next. It does no I/O. It
 // uses the locks key and key+":runs" of the Client. All processes must use the same key, and should use the same interval.
 func New(locks *dlock.Client, key string, every time.Duration, opts ...Option) (*Job, error) {
 	j := &Job{locks: locks, key: key, every: every, settings: settings{records: true}}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	_ "time/tzdata"
 	"unicode/utf8"
 
 	"github.com/ceyewan/genesis/pkg/dlock"
@@ -142,6 +143,31 @@ func TestShortInterval(t *testing.T) {
 					t.Errorf("time %d: %v, %v", n, ran, err)
 				}
 				time.Sleep(every - time.Since(began))
+			}
+		})
+	}
+}
+
+// A job at local times runs at each of them, also when summer time begins.
+func TestSummerTime(t *testing.T) {
+	berlin, err := time.LoadLocation("Europe/Berlin")
+	check(t, err)
+	for name, hours := range map[string][]int{"daily": {9, 33, 57, 81}, "twice a day": {9, 21, 33, 45, 57}, "every six hours": {0, 6, 24, 30, 36, 48}} {
+		inBubble(t, name, func(t *testing.T) {
+			every := map[string]time.Duration{"daily": 24 * time.Hour, "twice a day": 12 * time.Hour, "every six hours": 5 * time.Hour}[name]
+			j, last := job(t, client(t, memlock.New()), every), time.Time{}
+			for _, hour := range hours { // of 27 March 2027; summer time begins on the 28th
+				at := time.Date(2027, 3, 27+hour/24, hour%24, 0, 0, 0, berlin)
+				if !last.IsZero() {
+					time.Sleep(at.Sub(last))
+				}
+				last = at
+				if ran, err := do(t, j, 0, nil); !ran || err != nil {
+					t.Errorf("at %v: %v, %v", at, ran, err)
+				}
+			}
+			if ran, err := do(t, j, 0, nil); ran || err != nil {
+				t.Errorf("twice: %v, %v", ran, err)
 			}
 		})
 	}

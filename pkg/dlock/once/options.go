@@ -19,8 +19,9 @@ type settings struct {
 
 // WithHold sets how long the key stays locked from the beginning of a run on, whatever the run does: the least time between
 // two runs. It is at most the interval and at most 24 h. The default is the interval minus a tenth of it, and minus at
-// most a minute: so much may the clocks of the processes differ without a run being skipped. An interval above
-// 24 h needs this option. etcd rounds it up to seconds.
+// most a minute: so much may the clocks of the processes differ without a run being skipped. From 12 h on, it is the interval
+// minus 65 minutes, for the hour that is missing when summer time begins. An interval above 25 h needs this option. etcd rounds
+// it up to seconds.
 func WithHold(least time.Duration) Option { return func(s *settings) { s.hold = least } }
 
 // WithLease sets how long the key outlives a process that dies in a run that takes longer than the hold. The default is
@@ -47,10 +48,18 @@ func WithoutRecord() Option { return func(s *settings) { s.records = false } }
 // process ID.
 func WithInfo(info dlock.Info) Option { return func(s *settings) { s.info = info } }
 
+// slack is how much earlier than an interval after its last run a job may run.
+func slack(every time.Duration) time.Duration {
+	if every >= halfDay {
+		return summerSlack
+	}
+	return min(every/10, maxSlack)
+}
+
 // setDefaults fills in what is not set, and checks the result.
 func (s *settings) setDefaults(every time.Duration) error {
 	if s.hold == 0 {
-		s.hold = every - min(every/10, maxSlack)
+		s.hold = every - slack(every)
 		if s.hold > maxLease {
 			return fmt.Errorf("an interval of %v needs WithHold, of at most %v", every, maxLease)
 		}

@@ -49,7 +49,7 @@ func (d *redDriver) submit(q *waitQueue, r *driver.Request) (*claim, bool) {
 	}
 	c := &claim{
 		names: d.namesOf(r.Key), key: r.Key, id: r.ID, info: d.info.Encode(r.Info), waits: r.Wait, queueTTL: r.QueueTTL,
-		phase: driver.Queued, ttl: r.TTL, until: now.Add(r.Heartbeat()), open: make([]int, len(d.nodes)),
+		phase: driver.Queued, ttl: r.TTL, until: now.Add(r.Heartbeat()), open: make([]int, len(d.nodes)), began: d.latest(),
 	}
 	if r.Wait {
 		d.claims[claimID{r.Key, r.ID}] = c
@@ -236,12 +236,16 @@ func (d *redDriver) showWaiting(ctx context.Context, claims ...*claim) (evicted 
 	}
 	d.shown(claims...)
 	echo := claims[0].id
-	keys, args, timeout := make([]string, 0, 2*len(claims)), make([]any, 1, 1+3*len(claims)), d.settings.longest()
+	keys, args, timeout := make([]string, 0, 3*len(claims)), make([]any, 1, 1+5*len(claims)), d.settings.longest()
 	args[0] = echo
 	for _, c := range claims {
-		ttl := d.ttlOf(c)
-		keys = append(keys, c.tombstone(c.id), c.waiters)
-		args = append(args, c.id, millis(c.heartbeat(ttl)), c.info)
+		ttl, tried := d.waitingFor(c)
+		channel := ""
+		if tried {
+			channel = d.channel
+		}
+		keys = append(keys, c.tombstone(c.id), c.waiters, c.queue)
+		args = append(args, c.id, millis(c.heartbeat(ttl)), c.info, channel, c.began)
 		timeout = min(timeout, d.settings.patience(ttl))
 	}
 	answers := make(chan answer, len(d.nodes))
@@ -274,9 +278,15 @@ func (d *redDriver) showWaiting(ctx context.Context, claims ...*claim) (evicted 
 }
 
 func (d *redDriver) ttlOf(c *claim) time.Duration {
+	ttl, _ := d.waitingFor(c)
+	return ttl
+}
+
+// waitingFor returns the TTL that a claim is to have, and whether it has tried.
+func (d *redDriver) waitingFor(c *claim) (ttl time.Duration, tried bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return c.ttl
+	return c.ttl, c.tried
 }
 
 // maxForgotten is how many claims may be added to those that were alive at the last check before

@@ -3,6 +3,7 @@ package redlock
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,7 +18,8 @@ import (
 
 // Inspect returns the claim that a majority of the nodes has stored as the holder. A claim on fewer
 // nodes does not have the lock. It is returned among the waiters, with the token that it may have
-// had. Inspect waits for all nodes, because a minority matters here.
+// had. If nodes did not answer, and there is only one claim of which they may complete a majority, that is
+// returned as the holder. Inspect waits for all nodes, because a minority matters here.
 func (d *redDriver) Inspect(ctx context.Context, key string) ([]driver.Claim, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -44,7 +46,7 @@ func (d *redDriver) Inspect(ctx context.Context, key string) ([]driver.Claim, er
 	if s.nodes < d.majority {
 		return nil, t.noQuorum(len(d.nodes), d.majority, false)
 	}
-	return s.show(d.majority), nil
+	return s.show(d.majority, len(d.nodes)-s.nodes), nil
 }
 
 // A snapshot is what the nodes report about one lock.
@@ -95,26 +97,45 @@ func (s *snapshot) store(value string, c driver.Claim) {
 	had.Token, had.Age = max(had.Token, c.Token), max(had.Age, c.Age)
 }
 
-// hasWon reports whether a majority has stored a claim with one token, and sets that. Without a token it is not
-// confirmed, unless it is that of a plain client.
-func (c *seen) hasWon(majority int) bool {
+// won returns the token with which so many nodes have stored a claim, and whether they have. Without a token it is
+// not confirmed, unless it is that of a plain client.
+func (c *seen) won(nodes int) (token int64, ok bool) {
 	if c.ID == "" {
-		return c.on >= majority
+		return 0, c.on >= nodes
 	}
-	for token, nodes := range c.tokens {
-		if token != 0 && nodes >= majority {
-			c.Token = token
-			return true
+	for one, n := range c.tokens {
+		if one > token && n >= nodes {
+			token = one
 		}
 	}
-	return false
+	return token, token > 0
 }
 
-// show returns the holder, if there is one, and then the others, the oldest first.
-func (s *snapshot) show(majority int) []driver.Claim {
-	var shown []driver.Claim
+// holder returns the claim that so many nodes have stored, or nil if there is none or several.
+func (s *snapshot) holder(nodes int) (holder *seen) {
 	for _, c := range s.claims {
-		if c.on > 0 && !c.hasWon(majority) {
+		token, ok := c.won(nodes)
+		if c.on == 0 || !ok {
+			continue
+		}
+		if holder != nil {
+			return nil
+		}
+		holder = c
+		holder.Token = token
+	}
+	return holder
+}
+
+// show returns the holder, if there is one, and then the others, the oldest first. So many nodes are missing.
+func (s *snapshot) show(majority, missing int) []driver.Claim {
+	var shown []driver.Claim
+	holder := s.holder(majority)
+	if holder == nil && missing > 0 {
+		holder = s.holder(majority - missing)
+	}
+	for _, c := range s.claims {
+		if c.on > 0 && c != holder {
 			c.Phase = driver.Queued
 		}
 		if c.on > 0 { // the lease that ends the majority
@@ -175,24 +196,30 @@ func (d *redDriver) list(ctx context.Context, prefix string, at position, limit 
 		}
 		step, next, err := d.scan(ctx, at, prefix, limit)
 		switch {
+		case err != nil && !at.every && at.node > 0: // keys that it was to return are missing
+			t.add(err)
+			at = position{every: true}
 		case err != nil:
 			t.add(err)
-			at = position{node: at.node + 1, done: at.done}
+			at = position{node: at.node + 1, done: at.done, every: at.every}
 		case next == 0:
-			at = position{node: at.node + 1, done: at.done + 1, left: step}
+			at = position{node: at.node + 1, done: at.done + 1, left: step, every: at.every}
 		default:
 			at.scan, at.left = next, step
 		}
 	}
 }
 
-// scan does one step on one node. It returns the keys that a majority has and that no node has which is scanned
-// later: a node that was scanned already may have got them since.
+// scan does one step on one node. It returns the keys that a majority has and, unless every node is to return its
+// own, that no node has which is scanned later: a node that was scanned already may have got them since.
 func (d *redDriver) scan(ctx context.Context, at position, prefix string, limit int) ([]string, uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, d.settings.longest())
 	defer cancel()
 	n, end := d.nodes[at.node], min(at.node+d.majority-at.done, len(d.nodes))
-	found, next, err := redisnode.Scan(ctx, n.client, d.prefix+prefix, at.scan, limit, nil)
+	if at.every {
+		end = at.node + 1
+	}
+	found, next, err := n.scan(ctx, d.prefix+prefix, at.scan, limit)
 	if err != nil || len(found) == 0 {
 		return nil, next, redisnode.Classify(err)
 	}
@@ -206,21 +233,31 @@ func (d *redDriver) scan(ctx context.Context, at position, prefix string, limit 
 	return keys, next, nil
 }
 
-// ownersOf returns the owner of each lock on each node, or "" if there is none or it is not known.
+func (n *node) scan(ctx context.Context, prefix string, from uint64, limit int) (found []string, next uint64, err error) {
+	defer recovered(&err)
+	return redisnode.Scan(ctx, n.client, prefix, from, limit, nil)
+}
+
+// unknownOwner stands for the owner on a node that did not answer.
+const unknownOwner = redisnode.Separator
+
+// ownersOf returns the owner of each lock on each node, or "" if there is none. It does not wait for nodes that
+// have not answered lately, if there are enough others.
 func (d *redDriver) ownersOf(ctx context.Context, locks []string) [][]string {
 	owners := make([][]string, len(locks))
 	for i := range owners {
-		owners[i] = make([]string, len(d.nodes))
+		owners[i] = slices.Repeat([]string{unknownOwner}, len(d.nodes))
 	}
 	type column struct {
 		node   int
 		values []string
 	}
 	columns := make(chan column, len(d.nodes))
-	for _, n := range d.nodes {
+	asked := d.audible()
+	for _, n := range asked {
 		d.work.Go(func() { columns <- column{n.at, n.ownersOf(ctx, locks)} })
 	}
-	for range d.nodes {
+	for range asked {
 		c := <-columns
 		for i, v := range c.values {
 			owners[i][c.node] = v
@@ -229,41 +266,96 @@ func (d *redDriver) ownersOf(ctx context.Context, locks []string) [][]string {
 	return owners
 }
 
-func (n *node) ownersOf(ctx context.Context, locks []string) []string {
+// audible returns the nodes that have answered lately, or all if those are no majority. Some calls to the others are
+// still made, in the background.
+func (d *redDriver) audible() (nodes []*node) {
+	var silent []*node
+	for _, n := range d.nodes {
+		if n.health.isSilent() {
+			silent = append(silent, n)
+		} else {
+			nodes = append(nodes, n)
+		}
+	}
+	if len(nodes) < d.majority {
+		return d.nodes
+	}
+	for _, n := range silent {
+		if n.health.admits() {
+			d.work.Go(n.probe)
+		}
+	}
+	return nodes
+}
+
+// probe finds out whether a silent node answers again.
+func (n *node) probe() {
+	ctx, cancel := context.WithTimeout(n.driver.ctx, n.driver.settings.longest())
+	defer cancel()
+	n.health.record(n.ping(ctx) == nil)
+}
+
+func (n *node) ping(ctx context.Context) (err error) {
+	defer recovered(&err)
+	return n.client.Ping(ctx).Err()
+}
+
+func (n *node) ownersOf(ctx context.Context, locks []string) (owners []string) {
+	n.health.press()
+	owners, err := n.readOwners(ctx, locks)
+	n.health.record(err == nil)
+	return owners
+}
+
+func (n *node) readOwners(ctx context.Context, locks []string) (owners []string, err error) {
+	defer recovered(&err)
 	pipe := n.client.Pipeline()
 	for _, lock := range locks {
 		pipe.GetRange(ctx, lock, 0, 31)
 	}
-	cmds, _ := pipe.Exec(ctx) // what failed is empty
-	var owners []string
-	for _, c := range cmds {
+	cmds, err := pipe.Exec(ctx)
+	var answer redis.Error
+	if err != nil && !errors.As(err, &answer) {
+		return nil, err
+	}
+	for _, c := range cmds { // a key of another type is empty
 		owners = append(owners, c.(*redis.StringCmd).Val()) //nolint:forcetypeassert // GETRANGE has no other
 	}
-	return owners
+	return owners, nil
 }
 
-// isShownBy reports whether a majority has the same owner and n is the last of its nodes before end.
+// isShownBy reports whether a majority may have the same owner and n is the last of its nodes before end.
 func (d *redDriver) isShownBy(n *node, owners []string, end int) bool {
 	mine, same, last := owners[n.at], 0, -1
 	for i, o := range owners {
-		if o == mine && o != "" {
+		switch {
+		case o == unknownOwner:
+			same++
+		case o == mine && o != "":
 			same++
 			if i < end {
 				last = i
 			}
 		}
 	}
-	return same >= d.majority && last == n.at
+	return mine == unknownOwner || (same >= d.majority && last == n.at)
 }
 
 type position struct {
 	node, done int
 	scan       uint64
 	left       []string // found and not yet returned
+	every      bool     // a node has failed: each one returns what it has, so that keys may be returned again
 }
+
+// everyMark is in the cursor of such a position.
+const everyMark = "*"
 
 func (p position) String() string {
 	words := []string{strconv.Itoa(p.node), strconv.Itoa(p.done), strconv.FormatUint(p.scan, 10)}
+	if p.every {
+		words[0] += everyMark
+	}
 	return strings.Join(append(words, p.left...), redisnode.Separator)
 }
 
@@ -276,11 +368,12 @@ func parseCursor(s string) (p position, err error) {
 	if len(words) < 3 {
 		return p, bad
 	}
-	node, e1 := strconv.Atoi(words[0])
+	first, every := strings.CutSuffix(words[0], everyMark)
+	node, e1 := strconv.Atoi(first)
 	done, e2 := strconv.Atoi(words[1])
 	scan, e3 := strconv.ParseUint(words[2], 10, 64)
 	if e1 != nil || e2 != nil || e3 != nil || node < 0 || done < 0 {
 		return p, bad
 	}
-	return position{node, done, scan, words[3:]}, nil
+	return position{node, done, scan, words[3:], every}, nil
 }

@@ -39,6 +39,9 @@ func (d *redDriver) Check(ctx context.Context) ([]driver.Finding, error) {
 		}
 	}
 	if reached == 0 {
+		if by, ok := ctx.Deadline(); ok && !time.Now().Before(by) { // which also ends each call
+			return nil, context.DeadlineExceeded
+		}
 		return nil, t.noQuorum(len(d.nodes), d.majority, false)
 	}
 	return d.judgeAll(all, reached), nil
@@ -55,11 +58,7 @@ type look struct {
 }
 
 func (n *node) look(ctx context.Context) (l look) {
-	defer func() {
-		if reason := recover(); reason != nil { // of a hook of the client, which no caller could recover
-			l.err = fmt.Errorf("redlock: a hook of the client panicked: %v", reason)
-		}
-	}()
+	defer recovered(&l.err)
 	ctx, cancel := context.WithTimeout(ctx, n.driver.settings.longest())
 	defer cancel()
 	l = look{node: n}

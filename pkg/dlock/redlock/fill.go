@@ -12,14 +12,13 @@ import (
 // node. It does so only while the claim is valid by the answers of a majority, and for no longer
 // than that, so that no ended claim is stored again. It runs in the background.
 func (d *redDriver) fill(c *claim, nodes []*node) {
-	left, token, ok := d.openFill(c, nodes)
+	left, token, number, ok := d.openFill(c, nodes)
 	if !ok {
 		return
 	}
 	answers := make(chan answer, len(nodes))
-	number := d.rounds.Add(1)
 	d.ask(nodes, 0, min(d.settings.patience(d.ttlOf(c)), left), c.id, func(ctx context.Context, _ *node) *redisnode.Command {
-		return acquireScript.Command(ctx, []string{c.lock, c.fence, c.tombstone(c.id), c.waiters}, c.id, number, millis(left), token, "0", c.info, "0")
+		return acquireScript.Command(ctx, c.acquireKeys(), c.id, number, millis(left), token, "0", c.info, "0", "", "0", "1")
 	}, answers)
 	d.work.Go(func() {
 		for range nodes {
@@ -28,19 +27,19 @@ func (d *redDriver) fill(c *claim, nodes []*node) {
 	})
 }
 
-// openFill returns the rest of a claim's validity, and its token. If the claim can be filled in,
+// openFill returns the rest of a claim's validity, its token, and the number of a round. If the claim can be filled in,
 // its calls count as open from then on: a release must not come in between.
-func (d *redDriver) openFill(c *claim, nodes []*node) (left time.Duration, token int64, ok bool) {
+func (d *redDriver) openFill(c *claim, nodes []*node) (left time.Duration, token, number int64, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	left = time.Until(c.until).Truncate(time.Millisecond)
 	if c.phase != driver.Held || left <= 0 || d.closed || len(nodes) == 0 {
-		return 0, 0, false
+		return 0, 0, 0, false
 	}
 	for _, n := range nodes {
 		c.open[n.at]++
 	}
-	return left, c.token, true
+	return left, c.token, d.rounds.Add(1), true // what removes the claim from now on counts this round
 }
 
 // opened records that calls are sent to all nodes which may store claims, and returns those of the

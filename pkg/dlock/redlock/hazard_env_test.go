@@ -91,10 +91,10 @@ func (e *nodesEnv) rule(node int, cmd []string) faultproxy.Action {
 // refuseProposal makes a node refuse the proposal of an acquire, so that there is a second phase: a greater token
 // has won there.
 func (e *nodesEnv) refuseProposal(node int, cmd []string) {
-	if len(cmd) < 5 || cmd[1] != redlock.Scripts["acquire"] {
+	if len(cmd) < 8 || cmd[1] != redlock.Scripts["acquire"] {
 		return
 	}
-	if proposal, err := strconv.ParseInt(cmd[len(cmd)-1], 10, 64); err == nil && proposal > 0 {
+	if proposal, err := strconv.ParseInt(cmd[len(cmd)-4], 10, 64); err == nil && proposal > 0 {
 		e.direct[node].Set(context.Background(), cmd[4], proposal, time.Minute)
 	}
 }

@@ -90,3 +90,85 @@ func TestListWhileALockReachesNodes(t *testing.T) {
 	}
 	unlock(t, g)
 }
+
+// A node that has left its keys to another one has them listed all the same if that other one fails.
+func TestListWithANodeThatIsNotScanned(t *testing.T) {
+	t.Parallel()
+	s := start(t, 3)
+	c := s.locks(t, dlock.Config{DefaultTTL: time.Hour})
+	admin, err := c.Admin()
+	check(t, err)
+	g := acquire(t, c, "k")
+	testenv.Eventually(t, patience, "all nodes have it", func() bool { return s.isOnAll(t, "k") })
+	check(t, s.direct[2].Del(t.Context(), "k").Err())
+	s.intercept(func(node int, cmd []string) faultproxy.Action {
+		if cmd[0] == "SCAN" && node == 1 {
+			return faultproxy.Swallow
+		}
+		return faultproxy.Forward
+	})
+	var keys []string
+	for next := ""; ; {
+		var page []string
+		page, next, err = admin.ListPage(t.Context(), "", next, 1)
+		check(t, err)
+		keys = append(keys, page...)
+		if next == "" {
+			break
+		}
+	}
+	if len(keys) == 0 || keys[0] != "k" {
+		t.Errorf("listed %q", keys)
+	}
+	unlock(t, g)
+}
+
+// A node that does not answer does not slow down each step of a list, and what only it and one other have is
+// listed, and inspected as held.
+func TestListWithASilentNode(t *testing.T) {
+	t.Parallel()
+	s := start(t, 3)
+	c := s.locks(t, dlock.Config{DefaultTTL: time.Hour})
+	admin, err := c.Admin()
+	check(t, err)
+	const n = 30
+	for i := range n {
+		key := fmt.Sprintf("k-%02d", i)
+		acquire(t, c, key)
+		testenv.Eventually(t, patience, "all nodes have it", func() bool { return s.isOnAll(t, key) })
+		check(t, s.direct[2].Del(t.Context(), key).Err())
+	}
+	var asked [3]atomic.Int64
+	s.intercept(func(node int, cmd []string) faultproxy.Action {
+		if cmd[0] == "GETRANGE" {
+			asked[node].Add(1)
+		}
+		if node == 0 {
+			return faultproxy.Swallow
+		}
+		return faultproxy.Forward
+	})
+	listed := map[string]bool{}
+	for next := ""; ; {
+		var page []string
+		page, next, err = admin.ListPage(t.Context(), "", next, 1)
+		check(t, err)
+		for _, k := range page {
+			listed[k] = true
+		}
+		if next == "" {
+			break
+		}
+	}
+	if len(listed) != n {
+		t.Errorf("%d of %d locks were listed", len(listed), n)
+	}
+	if silent, other := asked[0].Load(), asked[1].Load(); silent > other/2 {
+		t.Errorf("the silent node was asked for %d owners, another one for %d", silent, other)
+	}
+	claims, err := admin.Inspect(t.Context(), "k-00")
+	check(t, err)
+	if len(claims) != 1 || claims[0].Phase != dlock.PhaseHeld {
+		t.Errorf("inspected %+v", claims)
+	}
+}

@@ -179,9 +179,9 @@ func TestOnlyWhatIsHeldIsFilledIn(t *testing.T) {
 				d := threeNodes()
 				c := &claim{key: "k", id: "id", phase: driver.Held, token: 5, until: time.Now().Add(time.Second), open: make([]int, 3)}
 				tt.change(d, c)
-				left, token, ok := d.openFill(c, d.nodes[2:])
-				if ok != tt.ok || (ok && (left != time.Second || token != 5)) {
-					t.Errorf("%v, with token %d for %v", ok, token, left)
+				left, token, number, ok := d.openFill(c, d.nodes[2:])
+				if ok != tt.ok || (ok && (left != time.Second || token != 5 || number != d.rounds.Load())) {
+					t.Errorf("%v, with token %d for %v in round %d", ok, token, left, number)
 				}
 				if opened := c.open[2] > 0; opened != ok || c.open[0]+c.open[1] > 0 {
 					t.Errorf("calls under way: %v", c.open)

@@ -88,13 +88,17 @@ func (n *node) visit(t *trip, cmd *redisnode.Command, echo string) answer {
 }
 
 // run makes one call. If the server does not know the script, run sends the full script.
-func (n *node) run(ctx context.Context, cmd *redisnode.Command, echo string) (a answer) {
-	defer func() {
-		if reason := recover(); reason != nil { // of a hook of the client, which no caller could recover
-			a = answer{node: n, err: fmt.Errorf("redlock: a hook of the client panicked: %v", reason)}
-			n.health.record(false)
-		}
-	}()
+func (n *node) run(ctx context.Context, cmd *redisnode.Command, echo string) answer {
+	a, err := n.call(ctx, cmd, echo)
+	if err != nil {
+		a = answer{node: n, err: err}
+	}
+	n.health.record(a.err == nil || (err == nil && driver.ClassOf(a.err) != driver.Ambiguous && !errors.Is(a.err, driver.ErrUnavailable)))
+	return a
+}
+
+func (n *node) call(ctx context.Context, cmd *redisnode.Command, echo string) (a answer, panicked error) {
+	defer recovered(&panicked)
 	err := n.client.Process(ctx, cmd)
 	if redisnode.IsNoScript(err) {
 		cmd = cmd.Whole(ctx)
@@ -103,9 +107,15 @@ func (n *node) run(ctx context.Context, cmd *redisnode.Command, echo string) (a 
 	if errors.Is(err, context.DeadlineExceeded) && cmd.Withdraw() {
 		err = n.explainer.Explain(n.client, err)
 	}
-	a = n.judge(cmd, err, echo)
-	n.health.record(a.err == nil || (driver.ClassOf(a.err) != driver.Ambiguous && !errors.Is(a.err, driver.ErrUnavailable)))
-	return a
+	return n.judge(cmd, err, echo), nil
+}
+
+// recovered makes a panic of a hook of the client an error. The driver calls nodes in goroutines of its own,
+// where no caller could recover.
+func recovered(err *error) {
+	if reason := recover(); reason != nil {
+		*err = fmt.Errorf("redlock: a hook of the client panicked: %v", reason)
+	}
 }
 
 func (n *node) judge(cmd *redisnode.Command, err error, echo string) answer {
@@ -120,7 +130,15 @@ func (n *node) judge(cmd *redisnode.Command, err error, echo string) answer {
 }
 
 // names are the keys and the channel of one lock.
-type names struct{ lock, fence, waiters, tombstones, channel string }
+type names struct{ lock, fence, waiters, queue, turn, tombstones, channel string }
+
+func (c *claim) acquireKeys() []string {
+	return []string{c.lock, c.fence, c.tombstone(c.id), c.waiters, c.queue, c.turn}
+}
+
+func (n *names) releaseKeys(id string) []string {
+	return []string{n.lock, n.tombstone(id), n.waiters, n.queue, n.turn}
+}
 
 func (n *names) tombstone(id string) string { return n.tombstones + id }
 
@@ -130,7 +148,7 @@ func (d *redDriver) namesOf(key string) names {
 	lock := d.prefix + key
 	base, _ := redisnode.Siblings(lock)
 	base += redisnode.Separator
-	return names{lock: lock, fence: base + "f", waiters: base + "w", tombstones: base + "b", channel: channelPrefix + lock}
+	return names{lock: lock, fence: base + "f", waiters: base + "w", queue: base + "q", turn: base + "t", tombstones: base + "b", channel: channelPrefix + lock}
 }
 
 func millis(d time.Duration) string {

@@ -12,39 +12,49 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
 
-// A panickingHook panics at the next script.
+// A panickingHook panics at the next command of a name.
 type panickingHook struct {
 	redis.Hook
-	on atomic.Bool
+	on       atomic.Bool
+	command  atomic.Value // evalsha, if there is none
+	panicked atomic.Int64
+}
+
+// mayPanic panics if a command is the one.
+func (h *panickingHook) mayPanic(cmd redis.Cmder) {
+	name, ok := h.command.Load().(string)
+	if !ok {
+		name = "evalsha"
+	}
+	if cmd.Name() == name && h.on.CompareAndSwap(true, false) {
+		h.panicked.Add(1)
+		panic("hook")
+	}
 }
 
 func (h *panickingHook) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 func (h *panickingHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		if cmd.Name() == "evalsha" && h.on.CompareAndSwap(true, false) {
-			panic("hook")
-		}
+		h.mayPanic(cmd)
 		return next(ctx, cmd)
 	}
 }
 
 func (h *panickingHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		for _, cmd := range cmds {
+			h.mayPanic(cmd)
+		}
+		return next(ctx, cmds)
+	}
 }
 
 // The driver calls its nodes in goroutines of its own, where no caller could recover. The node counts as one that did not
 // answer.
 func TestPanicOfAHook(t *testing.T) {
 	t.Parallel()
-	var clients []redis.UniversalClient
-	var hooks []*panickingHook
-	for range 3 {
-		c, hook := redis.NewClient(&redis.Options{Addr: testenv.Redis(t).Addr(), ContextTimeoutEnabled: true}), &panickingHook{}
-		t.Cleanup(func() { _ = c.Close() })
-		c.AddHook(hook)
-		clients, hooks = append(clients, c), append(hooks, hook)
-	}
+	clients, hooks := hooked(t)
 	c := locksOn(t, clients, dlock.Config{DefaultTTL: time.Minute}, patient)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -65,4 +75,63 @@ func TestPanicOfAHook(t *testing.T) {
 		}
 	}
 	unlock(t, g)
+}
+
+// hooked returns clients of three servers, each with a hook.
+func hooked(t *testing.T) (clients []redis.UniversalClient, hooks []*panickingHook) {
+	t.Helper()
+	for range 3 {
+		c, hook := redis.NewClient(&redis.Options{Addr: testenv.Redis(t).Addr(), ContextTimeoutEnabled: true}), &panickingHook{}
+		t.Cleanup(func() { _ = c.Close() })
+		c.AddHook(hook)
+		clients, hooks = append(clients, c), append(hooks, hook)
+	}
+	return clients, hooks
+}
+
+// The same in what the driver does in the background, and for an operator.
+func TestPanicOfAHookInTheBackground(t *testing.T) {
+	t.Parallel()
+	for name, command := range map[string]string{"a removal": "evalsha", "a list": "scan", "owners": "getrange", "a connection": "hello"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			clients, hooks := hooked(t)
+			c := locksOn(t, clients, dlock.Config{DefaultTTL: time.Minute}, patient)
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			g := acquire(t, c, "k")
+			for _, h := range hooks {
+				h.command.Store(command)
+				h.on.Store(true)
+			}
+			waits := make(chan error, 1)
+			go func() { // subscribes, and is withdrawn
+				_, err := locksOn(t, clients, dlock.Config{}, patient).Acquire(ctx, "k", dlock.WithWait(100*time.Millisecond))
+				waits <- err
+			}()
+			if err := <-waits; err == nil {
+				t.Error("two have the lock")
+			}
+			admin, err := c.Admin()
+			check(t, err)
+			testenv.Eventually(t, patience, "the hooks panic", func() bool {
+				_, _, _ = admin.ListPage(ctx, "", "", 10) // may fail: no majority answers
+				if _, err := c.TryAcquire(ctx, "k"); err == nil {
+					t.Error("two have the lock")
+				}
+				var panicked int64
+				for _, h := range hooks {
+					panicked += h.panicked.Load()
+				}
+				return panicked >= 2 // a list needs no more nodes
+			})
+			for _, h := range hooks {
+				h.on.Store(false)
+			}
+			if keys, _, err := admin.ListPage(ctx, "", "", 10); err != nil || len(keys) != 1 {
+				t.Errorf("listed %q, %v", keys, err)
+			}
+			unlock(t, g)
+		})
+	}
 }

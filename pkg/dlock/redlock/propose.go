@@ -40,19 +40,29 @@ func (c *clock) now() int64 {
 	return r.micros + time.Since(r.at).Microseconds()
 }
 
-// propose returns the token with which a claim is to win at once, or 0 if there is none: the greatest time of
-// any node, as tokens are by default. A claim that has tried before contends with others. It does not propose,
-// because the proposals of rounds that lose make nodes refuse those of others.
-func (d *redDriver) propose(c *claim) int64 {
+// propose begins a round of a claim. It returns the token with which a claim is to win at once, or 0 if there is none: the greatest time of
+// any node, as tokens are by default. A claim that has tried before contends with others, unless it is its turn. It
+// does not propose then, because the proposals of rounds that lose make nodes refuse those of others. It also returns whether a node may show that
+// the claim waits.
+func (d *redDriver) propose(c *claim) (proposal int64, isShown bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if c.tried || c.shown {
-		return 0
-	}
+	was := c.told
+	c.told, isShown = told{}, c.tried || c.shown
 	c.tried = true
-	var latest int64
-	for _, n := range d.nodes {
-		latest = max(latest, n.clock.now())
+	switch {
+	case was.came:
+		return max(d.latest(), was.after+1), isShown
+	case isShown:
+		return 0, true
 	}
-	return latest
+	return d.latest(), false
+}
+
+// latest returns the greatest time of any node, or 0 if none is known.
+func (d *redDriver) latest() (t int64) {
+	for _, n := range d.nodes {
+		t = max(t, n.clock.now())
+	}
+	return t
 }

@@ -13,8 +13,9 @@ func TestProposal(t *testing.T) {
 		d := threeNodes()
 		propose := func(c *claim, want int64) {
 			t.Helper()
-			if got := d.propose(c); got != want {
-				t.Errorf("proposes %d, want %d", got, want)
+			isShown := c.tried || c.shown
+			if got, shown := d.propose(c); got != want || shown != isShown {
+				t.Errorf("proposes %d, shown %v; want %d, %v", got, shown, want, isShown)
 			}
 		}
 		propose(&claim{}, 0)
@@ -32,6 +33,11 @@ func TestProposal(t *testing.T) {
 		propose(&claim{shown: true}, 0)
 		says(2, "100") // it was set back
 		propose(&claim{}, 2005)
+		c.told = told{came: true, after: 7}
+		propose(c, 2005) // it is its turn
+		propose(c, 0)
+		c.told = told{came: true, after: 7000}
+		propose(c, 7001)
 	})
 }
 

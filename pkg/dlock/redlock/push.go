@@ -37,6 +37,7 @@ func (d *redDriver) listen(c *claim) {
 		return
 	}
 	for _, n := range d.nodes {
+		n.subscription.want(d.channel)
 		n.subscription.want(c.channel)
 	}
 }
@@ -53,7 +54,11 @@ func (e *subscription) want(channel string) {
 	}
 	e.wanted[channel] = time.Now()
 	if connection := e.connection; connection != nil && connection.Want(channel) {
-		e.node.driver.work.Go(func() { connection.Request(channel) })
+		e.node.driver.work.Go(func() {
+			var panicked error // the channel is requested again with the next connection
+			defer recovered(&panicked)
+			connection.Request(channel)
+		})
 	}
 	select {
 	case e.stirred <- struct{}{}:
@@ -92,14 +97,21 @@ func (e *subscription) run() {
 			e.rest()
 			continue
 		}
-		connection, err := e.open()
-		if err == nil {
-			err = e.receive(connection, &pause)
-		}
+		err := e.listen(&pause)
 		e.broken()
 		e.report(err)
 		d.sleep(pause.Next(redisnode.MaxBackoff))
 	}
+}
+
+// listen forwards messages until the connection breaks.
+func (e *subscription) listen(pause *redisnode.Backoff) (err error) {
+	defer recovered(&err)
+	connection, err := e.open()
+	if err != nil {
+		return err
+	}
+	return e.receive(connection, pause)
 }
 
 // open subscribes to all wanted channels.
@@ -213,6 +225,10 @@ func (e *subscription) take(connection *redisnode.Subscription, msg any) {
 			connection.Request(m.Channel)
 		}
 	case *redis.Message:
+		if m.Channel == d.channel {
+			d.onTurn(e.node, m.Payload)
+			break
+		}
 		d.onMessage(m.Channel, m.Payload)
 	}
 }
@@ -226,8 +242,16 @@ func (d *redDriver) queueOf(channel string) *waitQueue {
 	return nil
 }
 
-// onSubscribed handles a channel that is subscribed from now on: earlier messages were missed. The queue
-// is rechecked once, when a majority of the nodes is subscribed. Subscriptions are counted under
+// listeners returns on how many nodes this driver is subscribed to a channel.
+func (d *redDriver) listeners(channel string) (n int) {
+	for _, one := range d.nodes {
+		n += one.subscription.count(channel)
+	}
+	return n
+}
+
+// onSubscribed handles a channel that is subscribed from now on: earlier messages were missed. A queue
+// is rechecked once, when a majority of the nodes is subscribed to its channel and to that of the driver. Subscriptions are counted under
 // mu, so that exactly one of them completes the majority.
 func (d *redDriver) onSubscribed(connection *redisnode.Subscription, channel string) {
 	d.mu.Lock()
@@ -235,12 +259,19 @@ func (d *redDriver) onSubscribed(connection *redisnode.Subscription, channel str
 	if !connection.Confirm(channel) {
 		return
 	}
-	heard := 0
-	for _, n := range d.nodes {
-		heard += n.subscription.count(channel)
+	if d.listeners(channel) != d.majority {
+		return
 	}
-	if q := d.queueOf(channel); q != nil && heard == d.majority {
-		d.nudge(q)
+	if channel != d.channel {
+		if q := d.queueOf(channel); q != nil && d.listeners(d.channel) >= d.majority {
+			d.nudge(q)
+		}
+		return
+	}
+	for _, q := range d.queues {
+		if len(q.waiting) > 0 && d.listeners(channelPrefix+d.prefix+q.key) >= d.majority {
+			d.nudge(q)
+		}
 	}
 }
 
@@ -261,7 +292,7 @@ func (d *redDriver) onMessage(channel, payload string) {
 	}
 	q.waiting[0].unheard = 0 // queueOf returns no empty queue
 	if part[0] == "taken" {
-		if token > q.freed { // else a node reports late what has ended
+		if token > max(q.freed, q.waiting[0].told.after) { // else a node reports late what has ended
 			q.stopTimer()
 		}
 		q.taken = max(q.taken, token)

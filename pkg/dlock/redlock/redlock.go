@@ -3,14 +3,15 @@
 //
 // On each server a lock is the same plain string as in package redislock, so every client that
 // locks with SET NX PX on the same servers, such as redsync, excludes this package and is excluded
-// by it. The servers have no queue and do not pass a lock on: the claims of one Client queue in
-// their process, and processes contend after random pauses. docs/backends/redlock.md says what this
+// by it. The claims of one Client queue in their process, and a release tells the first claim of the process
+// that has waited longest to try. docs/backends/redlock.md says what this
 // promises and under which conditions, and docs/adr/0010-redlock-fencing.md says why tokens
 // increase.
 package redlock
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -105,6 +106,7 @@ func (o *opener) Open(opts driver.Options) (driver.Driver, error) {
 		majority: len(servers)/2 + 1, claims: map[claimID]*claim{}, queues: map[string]*waitQueue{}, yields: map[string]time.Time{},
 	}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
+	d.channel = channelPrefix + opts.Prefix + redisnode.Separator + rand.Text() // no name of a lock contains the separator
 	d.workers.work = &d.work
 	for i, c := range servers {
 		n := &node{at: i, addr: c.Options().Addr, client: c, driver: d}
@@ -155,6 +157,7 @@ type redDriver struct {
 	nodes    []*node
 	majority int
 	info     redisnode.InfoText
+	channel  string // on which nodes tell this driver that it is a claim's turn
 	pace     pace
 	rounds   atomic.Int64 // numbers rounds: a later one is greater
 	warned   sync.Once

@@ -1,6 +1,7 @@
 package redlock
 
 import (
+	"cmp"
 	"context"
 	"strconv"
 	"time"
@@ -78,11 +79,15 @@ func (d *redDriver) retire(r driver.Ref) (*claim, driver.Phase) {
 	return c, was
 }
 
-// freed lets the next claim in the queue try, after other processes if there are any.
+// freed lets the next claim in the queue try, after other processes if there are any. If it is the turn of another
+// one, the claim thereby says on the nodes that it waits.
 func (d *redDriver) freed(c *claim, key string, rem *removal) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	others := rem.subscribers
+	if rem.told != "" {
+		others = 0
+	}
 	if others > 0 {
 		if len(d.yields) >= maxYields {
 			clear(d.yields)
@@ -97,6 +102,9 @@ func (d *redDriver) freed(c *claim, key string, rem *removal) {
 	if others > 0 {
 		d.nudgeLater(q, d.window(others+1))
 	} else {
+		if head := d.first(q, time.Now()); head != nil && (rem.told == "" || rem.told == head.id) {
+			head.told.came, head.told.after = true, c.token
+		}
 		d.nudge(q)
 	}
 	d.closeQueue(q)
@@ -116,7 +124,8 @@ type removal struct {
 	retry      bool            // nodes that do not answer are asked again in the background
 
 	held, queued, gone int
-	subscribers        int // of other processes, at most on any node
+	subscribers        int    // of other processes, at most on any node
+	told               string // the claim whose turn it is, by the first node that has told one
 	tally              tally
 }
 
@@ -133,8 +142,9 @@ func (m *removal) isOpen(c *claim, node int) bool {
 func (m *removal) run(ctx context.Context) (driver.State, error) {
 	d := m.driver
 	answers := make(chan answer, len(d.nodes))
+	turn := millis(d.turnTime())
 	d.ask(d.nodes, d.majority, d.timeout(m.ttl), m.id, func(ctx context.Context, n *node) *redisnode.Command {
-		return releaseScript.Command(ctx, []string{m.lock, m.tombstone(m.id), m.waiters}, m.id, millis(m.tombstones[n.at]), "-1", m.must, m.channel)
+		return releaseScript.Command(ctx, m.releaseKeys(m.id), m.id, millis(m.tombstones[n.at]), "-1", m.must, m.channel, "0", turn)
 	}, answers)
 	for heard := 0; heard < len(d.nodes); heard++ {
 		select {
@@ -183,6 +193,9 @@ func (m *removal) take(a answer) {
 		m.held++
 		if len(a.reply) > 3 {
 			m.subscribers = max(m.subscribers, int(redisnode.Number(a.reply[3]))-a.node.subscription.count(m.channel))
+		}
+		if len(a.reply) > 4 {
+			m.told = cmp.Or(m.told, redisnode.Text(a.reply[4]))
 		}
 	case "queued":
 		m.queued++

@@ -150,7 +150,10 @@ func (d *redDriver) stillWaits(c *claim, sent time.Time, tombstoned bool) driver
 		return driver.State{Phase: driver.Gone}
 	}
 	d.listen(c)
-	_, recheck := d.blocked(q, c, time.Now())
+	blocked, recheck := d.blocked(q, c, time.Now())
+	if !blocked { // what blocked it has ended meanwhile
+		recheck = time.Millisecond
+	}
 	return d.queued(q, c, sent, recheck)
 }
 

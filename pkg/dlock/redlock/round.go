@@ -34,6 +34,7 @@ type round struct {
 	votes     []ballot
 	commands  []*redisnode.Command // of the first phase, by node; nil if it was withdrawn
 	proposal  int64                // 0 if there is none
+	isShown   bool                 // nodes may show that the claim waits
 	candidate int64                // the highest so far
 	token     int64                // 0 until it is certain which one is to win
 	raises    int
@@ -89,7 +90,7 @@ func (d *redDriver) contend(ctx context.Context, c *claim) outcome {
 		left: farAway, first: make(chan answer, n), second: make(chan answer, n*(maxRaises+2)),
 	}
 	r.until = d.settings.until(r.sent, r.ttl)
-	r.proposal = d.propose(c)
+	r.proposal, r.isShown = d.propose(c)
 	if len(d.opened(c)) == 0 {
 		return outcome{rest: func() {}} // it was released; see judge
 	}
@@ -113,14 +114,17 @@ func (d *redDriver) contend(ctx context.Context, c *claim) outcome {
 // submit is the first phase.
 func (r *round) submit() {
 	d, c := r.driver, r.claim
-	heartbeat := "0"
+	heartbeat, isShown := "0", "0"
 	if c.waits {
 		heartbeat = millis(c.heartbeat(r.ttl))
 	}
+	if r.isShown {
+		isShown = "1"
+	}
 	r.waiting += len(d.nodes)
 	d.ask(d.nodes, d.majority, r.timeout, c.id, func(ctx context.Context, _ *node) *redisnode.Command {
-		cmd := acquireScript.Command(ctx, []string{c.lock, c.fence, c.tombstone(c.id), c.waiters},
-			c.id, r.number, millis(r.ttl), "0", heartbeat, c.info, r.proposal)
+		cmd := acquireScript.Command(ctx, c.acquireKeys(),
+			c.id, r.number, millis(r.ttl), "0", heartbeat, c.info, r.proposal, d.channel, c.began, isShown)
 		r.commands = append(r.commands, cmd)
 		return cmd
 	}, r.first)
@@ -247,6 +251,9 @@ func (r *round) takeFirst(a answer) {
 		}
 		r.owners[redisnode.Text(a.reply[3])]++
 		left := time.Duration(redisnode.Number(a.reply[4])) * time.Millisecond
+		if len(a.reply) > 5 && redisnode.Text(a.reply[5]) == "turn" {
+			left = max(left, quietPause) // the claim whose turn it is will most likely have the lock by then
+		}
 		if left >= 0 { // else another program has set the key without an expiry
 			r.left = min(r.left, left)
 		}
@@ -291,7 +298,7 @@ func (r *round) sendToken(to ...ballot) {
 	r.waiting += len(nodes)
 	token := r.token
 	d.ask(nodes, d.majority, r.timeout, c.id, func(ctx context.Context, _ *node) *redisnode.Command {
-		return confirmScript.Command(ctx, []string{c.lock, c.fence, c.waiters}, c.id, r.number, token, c.channel)
+		return confirmScript.Command(ctx, []string{c.lock, c.fence, c.waiters, c.queue}, c.id, r.number, token, c.channel)
 	}, r.second)
 }
 

@@ -31,6 +31,12 @@ func startExact(t *testing.T) *exactNode {
 	return &exactNode{startOne(t), scriptStart}
 }
 
+// startEarly begins at a time before every token of a test, so that each of them may be proposed.
+func startEarly(t *testing.T) *exactNode {
+	t.Helper()
+	return &exactNode{startOne(t), 42}
+}
+
 func letterID(letter string) string { return strings.Repeat(letter, 32) }
 
 func (e *exactNode) run(source string, keys []string, args ...any) any {
@@ -65,7 +71,7 @@ func (e *exactNode) equal(what string, got, want any) {
 func (e *exactNode) replies(s *redisnode.Script, keys []string, want string, args ...any) {
 	e.Helper()
 	got := fmt.Sprint(e.run(s.Source, keys, args...))
-	e.equal("the answer", strings.Trim(got, "[]"), want)
+	e.equal("the answer", strings.TrimSpace(strings.Trim(got, "[]")), strings.TrimSpace(want))
 }
 
 // acquire submits a claim with a TTL of 10 s.
@@ -81,18 +87,18 @@ func (e *exactNode) propose(letter string, round int, token int64, heartbeat int
 		want = fmt.Sprintf("%s %d", want, e.now)
 	}
 	id := letterID(letter)
-	e.replies(acquireScript, []string{e.n.lock, e.n.fence, e.n.tombstone(id), e.n.waiters}, want, id, round, 10_000, token, heartbeat, "{"+letter+"}", proposal)
+	e.replies(acquireScript, []string{e.n.lock, e.n.fence, e.n.tombstone(id), e.n.waiters, e.n.queue, e.n.turn}, want, id, round, 10_000, token, heartbeat, "{"+letter+"}", proposal, "-", 0, 1)
 }
 
 func (e *exactNode) confirm(letter string, round int, token int64, want string) {
 	e.Helper()
-	e.replies(confirmScript, []string{e.n.lock, e.n.fence, e.n.waiters}, want, letterID(letter), round, token, e.n.channel)
+	e.replies(confirmScript, []string{e.n.lock, e.n.fence, e.n.waiters, e.n.queue}, want, letterID(letter), round, token, e.n.channel)
 }
 
 func (e *exactNode) release(letter string, tombstone, round int, must, want string) {
 	e.Helper()
 	id := letterID(letter)
-	e.replies(releaseScript, []string{e.n.lock, e.n.tombstone(id), e.n.waiters}, want, id, tombstone, round, must, e.n.channel)
+	e.replies(releaseScript, e.n.releaseKeys(id), want, id, tombstone, round, must, e.n.channel, 0, 1000)
 }
 
 // stored checks the value of the lock, and how many milliseconds are left of it.
@@ -225,7 +231,7 @@ func TestScriptForgetsDeadWaiters(t *testing.T) {
 	e.equal("the dead", e.do("HEXISTS", e.n.waiters, "dead"), 0)
 	e.equal("the damaged", e.do("HEXISTS", e.n.waiters, "damaged"), 0)
 	e.equal("the living", e.do("HEXISTS", e.n.waiters, "alive"), 1)
-	e.replies(waitScript, []string{e.n.tombstone("x"), e.n.waiters}, "echo waits", "echo", letterID("c"), 3000, "{c}")
+	e.replies(waitScript, []string{e.n.tombstone("x"), e.n.waiters, e.n.queue}, "echo waits", "echo", letterID("c"), 3000, "{c}", "", 0)
 	e.do("HSET", e.n.waiters, "dead", fmt.Sprint(e.now, " 1.1 1 - {}"))
 	e.equal("how many are shown", e.do("HLEN", e.n.waiters), 64)
 	e.acquire("a", 1, 0, 3000, "taken a 0 x -1") // only a newcomer looks
@@ -306,6 +312,10 @@ func TestScriptReleases(t *testing.T) {
 	}
 	p := e.subscribe()
 	e.acquire("a", 2, 100, 0, "ours a 100")
+	e.release("a", 0, -1, "", "held a 100 0") // no claim waits any more
+	e.hears(p)
+	e.acquire("a", 2, 100, 0, "ours a 100")
+	e.do("HSET", e.n.waiters, letterID("b"), "") // which cannot be told to try
 	e.release("a", 0, -1, "", "held a 100 1")
 	e.hears(p, "free 100 1")
 	e.acquire("a", 2, 0, 0, "ours a "+fmt.Sprint(e.now))
@@ -324,6 +334,7 @@ func TestScriptReleases(t *testing.T) {
 func TestScriptReleasesWithFewRights(t *testing.T) {
 	e := startExact(t)
 	e.acquire("a", 1, 100, 0, "ours a 100")
+	e.do("HSET", e.n.waiters, letterID("b"), "")
 	p := e.subscribe()
 	ctx := context.Background()
 	err := e.node.client.Do(ctx, "ACL", "SETUSER", "few", "on", ">x", "~*", "&*", "+@all", "-pubsub").Err()
@@ -367,7 +378,7 @@ func TestScriptReleasesWaiters(t *testing.T) {
 	e.waiter("a", "x")
 	e.release("a", 0, -1, "5", "gone a 0 0")
 	e.waiter("a", "x")
-	e.replies(releaseScript, []string{e.n.lock, e.n.tombstone(letterID("a")), e.n.waiters}, "queued a 0 0", letterID("a"), 0, 3, "", e.n.channel, "1")
+	e.replies(releaseScript, e.n.releaseKeys(letterID("a")), "queued a 0 0", letterID("a"), 0, 3, "", e.n.channel, "1", 1000)
 	e.waiter("a", "")
 	show()
 	e.release("a", 0, -1, "0", "queued a 0 0")
@@ -439,7 +450,7 @@ func TestScriptRenewsSeveral(t *testing.T) {
 		n := (&redDriver{}).namesOf(name)
 		e.expires(n.lock, int64(10_000+i))
 		e.equal("the round of "+name, strings.Fields(e.do("GET", n.lock).(string))[3], []string{"1", "12", "13"}[i])
-		e.equal("the fence of "+name, e.do("GET", n.fence), []string{"<nil>", "200", "300"}[i])
+		e.equal("the fence of "+name, e.do("GET", n.fence), []string{"100", "200", "300"}[i])
 	}
 }
 
@@ -452,10 +463,10 @@ func TestScriptWaits(t *testing.T) {
 	for i, letter := range []string{"a", "b", "c"} {
 		n := (&redDriver{}).namesOf("lock" + letter)
 		all = append(all, n)
-		keys = append(keys, n.tombstone(letterID(letter)), n.waiters)
-		args = append(args, letterID(letter), 1000*(i+1), "{"+letter+"}")
+		keys = append(keys, n.tombstone(letterID(letter)), n.waiters, n.queue)
+		args = append(args, letterID(letter), 1000*(i+1), "{"+letter+"}", "", 0)
 	}
-	e.do("SET", keys[2], "1")
+	e.do("SET", keys[3], "1")
 	e.replies(waitScript, keys, "echo waits tombstoned waits", args...)
 	for i, want := range []string{
 		fmt.Sprintf("%d %d.42 1 - {a}", e.now+1_000_000, scriptSecond), "", fmt.Sprintf("%d %d.42 1 - {c}", e.now+3_000_000, scriptSecond),
@@ -481,8 +492,8 @@ func TestScriptInspects(t *testing.T) {
 // A node accepts a proposal only if it is greater than every token that won here. Otherwise it stores the
 // claim without a token, and answers with a candidate.
 func TestScriptProposals(t *testing.T) {
-	e := startExact(t)
-	since := fmt.Sprintf("%d.42", scriptSecond)
+	e := startEarly(t)
+	const since = "0.42"
 	e.propose("a", 1, 0, 0, 500, "held a 500")
 	e.stored("a 500 "+since+" 1 {a}", 10_000)
 	e.highest(500, day)
@@ -503,4 +514,36 @@ func TestScriptProposals(t *testing.T) {
 	e.propose("a", 2, 0, 0, 600, "stale a 0")
 	e.propose("a", 4, 700, 0, 600, "ours a 700") // it has won
 	e.highest(700, day)
+}
+
+// A node that has no token yet does not accept one that is far behind its clock: the Client may have been
+// suspended, and greater tokens may be forgotten.
+func TestScriptOldProposals(t *testing.T) {
+	e := startExact(t)
+	e.propose("a", 1, 0, 0, e.now-1_000_001, fmt.Sprintf("ours a %d", e.now))
+	e.release("a", 0, -1, "", "held a 0 0")
+	e.propose("a", 2, 0, 0, e.now-1_000_000, fmt.Sprintf("held a %d", e.now-1_000_000))
+}
+
+// The highest token outlives a lock that is renewed for longer than a day.
+func TestScriptRenewalKeepsTheHighestToken(t *testing.T) {
+	e := startExact(t)
+	renew := func(want any) {
+		e.Helper()
+		e.replies(renewScript, []string{e.n.lock, e.n.fence}, fmt.Sprint("echo ", want), "echo", letterID("a"), 2*day, 100, 0, 1)
+	}
+	e.acquire("a", 1, 100, 0, "ours a 100")
+	renew(100)
+	e.now += day / 2 * 1000
+	renew(100)
+	e.highest(100, day/2)
+	e.now += 1000
+	renew(100)
+	e.highest(100, day)
+	e.do("SET", e.n.fence, "300", "PX", "1000") // of a claim that did not win
+	renew(100)
+	e.highest(300, day)
+	e.do("DEL", e.n.fence)
+	renew(100)
+	e.highest(100, day)
 }

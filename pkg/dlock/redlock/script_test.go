@@ -42,17 +42,17 @@ func (o *one) call(s *redisnode.Script, keys []string, id string, args []any, wo
 
 func (o *one) acquire(id string, round int, token, word string) {
 	o.Helper()
-	o.call(acquireScript, []string{o.n.lock, o.n.fence, o.n.tombstone(id), o.n.waiters}, id, []any{round, 10_000, token, 0, "{}", 0}, word, "")
+	o.call(acquireScript, []string{o.n.lock, o.n.fence, o.n.tombstone(id), o.n.waiters, o.n.queue, o.n.turn}, id, []any{round, 10_000, token, 0, "{}", 0, "-", 0, 0}, word, "")
 }
 
 func (o *one) confirm(id string, round, token int, word, number string) {
 	o.Helper()
-	o.call(confirmScript, []string{o.n.lock, o.n.fence, o.n.waiters}, id, []any{round, token, o.n.channel}, word, number)
+	o.call(confirmScript, []string{o.n.lock, o.n.fence, o.n.waiters, o.n.queue}, id, []any{round, token, o.n.channel}, word, number)
 }
 
 func (o *one) release(id string, tombstone, round int, must, word string) {
 	o.Helper()
-	o.call(releaseScript, []string{o.n.lock, o.n.tombstone(id), o.n.waiters}, id, []any{tombstone, round, must, o.n.channel}, word, "")
+	o.call(releaseScript, o.n.releaseKeys(id), id, []any{tombstone, round, must, o.n.channel, 0, 1000}, word, "")
 }
 
 // A node accepts a token only if it is greater than all that it accepted before: this alone makes

@@ -22,7 +22,7 @@ type leftover struct {
 	by        time.Time     // when it is over by itself
 }
 
-func (o *leftover) command(ctx context.Context) *redisnode.Command {
+func (o *leftover) command(ctx context.Context, turn time.Duration) *redisnode.Command {
 	round, hides := "-1", "0"
 	if o.round > 0 || o.hides {
 		round = strconv.FormatInt(o.round, 10)
@@ -30,7 +30,7 @@ func (o *leftover) command(ctx context.Context) *redisnode.Command {
 	if o.hides {
 		hides = "1"
 	}
-	return releaseScript.Command(ctx, []string{o.lock, o.names.tombstone(o.id), o.waiters}, o.id, millis(o.tombstone), round, "", o.channel, hides)
+	return releaseScript.Command(ctx, o.releaseKeys(o.id), o.id, millis(o.tombstone), round, "", o.channel, hides, millis(turn))
 }
 
 const (
@@ -118,15 +118,7 @@ func (n *node) remove(batch []leftover) (left []leftover, answered bool) {
 	defer cancel()
 	var cmds []redis.Cmder
 	for whole := range 2 {
-		pipe := n.client.Pipeline()
-		for i := range batch {
-			cmd := batch[i].command(ctx)
-			if whole == 1 {
-				cmd = cmd.Whole(ctx)
-			}
-			_ = pipe.Process(ctx, cmd)
-		}
-		cmds = redisnode.Execute(ctx, pipe)
+		cmds = n.send(ctx, batch, whole == 1)
 		if len(cmds) == 0 || !redisnode.IsNoScript(cmds[0].Err()) {
 			break
 		}
@@ -142,6 +134,22 @@ func (n *node) remove(batch []leftover) (left []leftover, answered bool) {
 		}
 	}
 	return left, answered
+}
+
+// send makes one round trip, with the full scripts if the node does not know them. It returns no commands if a hook
+// panicked.
+func (n *node) send(ctx context.Context, batch []leftover, whole bool) (cmds []redis.Cmder) {
+	var panicked error
+	defer recovered(&panicked)
+	pipe := n.client.Pipeline()
+	for i := range batch {
+		cmd := batch[i].command(ctx, n.driver.turnTime())
+		if whole {
+			cmd = cmd.Whole(ctx)
+		}
+		_ = pipe.Process(ctx, cmd)
+	}
+	return redisnode.Execute(ctx, pipe)
 }
 
 // isFinal reports whether a command had a reply that a retry would not change.

@@ -109,9 +109,9 @@ func TestNoQuorum(t *testing.T) {
 }
 
 func TestCursor(t *testing.T) {
-	for _, at := range []position{{2, 1, 77, nil}, {2, 1, 77, []string{"a key", "b"}}} {
+	for _, at := range []position{{2, 1, 77, nil, false}, {2, 1, 77, []string{"a key", "b"}, false}, {0, 0, 0, nil, true}} {
 		got, err := parseCursor(at.String())
-		if err != nil || got.node != at.node || got.done != at.done || got.scan != at.scan || !slices.Equal(got.left, at.left) {
+		if err != nil || got.node != at.node || got.done != at.done || got.scan != at.scan || !slices.Equal(got.left, at.left) || got.every != at.every {
 			t.Errorf("%+v, %v", got, err)
 		}
 	}
@@ -173,5 +173,55 @@ func TestDeadContextsAreReported(t *testing.T) {
 	}
 	if _, err := d.Release(dead, driver.Ref{Key: "k", ID: "id"}); !errors.Is(err, context.Canceled) {
 		t.Errorf("Release: %v", err)
+	}
+}
+
+// A claim that was blocked for a moment, and no longer is when the nodes have answered, tries at once: nothing else
+// would make it try.
+func TestPauseThatEndsMeanwhile(t *testing.T) {
+	d := threeNodes()
+	d.closed = true // it does not listen
+	q := d.enter("k")
+	c := &claim{key: "k", id: "id", waits: true, ttl: time.Minute, phase: driver.Queued, until: time.Now().Add(time.Hour)}
+	q.waiting = []*claim{c}
+	for _, left := range []time.Duration{-time.Minute, time.Minute} {
+		c.notSoon = time.Now().Add(left)
+		if st := d.stillWaits(c, time.Now(), false); st.Phase != driver.Queued || st.Recheck <= 0 {
+			t.Errorf("%v before it may try: %+v", left, st)
+		}
+	}
+}
+
+// If nodes do not answer, a claim is the holder if they may complete its majority, and that of no other.
+func TestHolderByTheNodesThatAnswer(t *testing.T) {
+	claim := func(id string, token int64, on int) *seen {
+		return &seen{Claim: driver.Claim{ID: id, Token: token, Phase: driver.Held}, on: on, tokens: map[int64]int{token: on}, leases: make([]time.Duration, on)}
+	}
+	for name, tt := range map[string]struct {
+		claims  []*seen
+		missing int
+		want    string
+	}{
+		"a majority":                     {[]*seen{claim("a", 5, 2), claim("b", 9, 1)}, 0, "a"},
+		"too few":                        {[]*seen{claim("a", 5, 1)}, 0, ""},
+		"with the one that is missing":   {[]*seen{claim("a", 5, 1)}, 1, "a"},
+		"without a token":                {[]*seen{claim("a", 0, 1)}, 1, ""},
+		"either of two":                  {[]*seen{claim("a", 5, 1), claim("b", 9, 1)}, 1, ""},
+		"one of which has not won":       {[]*seen{claim("a", 5, 1), claim("b", 0, 1)}, 1, "a"},
+		"a majority, though one missing": {[]*seen{claim("a", 5, 2)}, 1, "a"},
+	} {
+		s := snapshot{claims: map[string]*seen{}}
+		for _, c := range tt.claims {
+			s.claims[c.ID] = c
+		}
+		got := ""
+		for _, c := range s.show(2, tt.missing) {
+			if c.Phase == driver.Held {
+				got += c.ID
+			}
+		}
+		if got != tt.want {
+			t.Errorf("%s: the holder is %q, want %q", name, got, tt.want)
+		}
 	}
 }

@@ -20,11 +20,13 @@ type claim struct {
 	phase   driver.Phase // Queued, then Held, then Gone
 	ttl     time.Duration
 	token   int64
-	round   int64         // that has won
-	until   time.Time     // the end of its validity, or of its heartbeat while it is queued
-	open    []int         // by node: calls that may store it there and were not answered
-	shown   bool          // a node may show that it waits
-	tried   bool          // it has made a round
+	round   int64     // that has won
+	until   time.Time // the end of its validity, or of its heartbeat while it is queued
+	open    []int     // by node: calls that may store it there and were not answered
+	shown   bool      // a node may show that it waits
+	tried   bool      // it has made a round
+	began   int64     // when it began to wait, by the fastest clock of the nodes, in microseconds; 0 if unknown
+	told    told
 	shorter []*shortening // calls that shorten its lease and may still arrive
 	tries   int           // rounds in a row that others have disturbed
 	notSoon time.Time     // no other round before this, for any caller
@@ -201,8 +203,14 @@ func (d *redDriver) nudgeLater(q *waitQueue, window time.Duration) {
 	if q.timer != nil || len(q.waiting) == 0 || d.closed {
 		return
 	}
+	d.nudgeIn(q, scatter(window))
+}
+
+// nudgeIn is nudge after some time, and not at another. The caller holds mu.
+func (d *redDriver) nudgeIn(q *waitQueue, after time.Duration) {
+	q.stopTimer()
 	var t *time.Timer
-	t = time.AfterFunc(scatter(window), func() {
+	t = time.AfterFunc(after, func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		if q.timer == t {

@@ -3,10 +3,13 @@
 package recipes
 
 import (
+	"errors"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
 const (
@@ -17,6 +20,16 @@ const (
 	// RunsSuffix follows the key of a job in the key of the lock whose shared holders are its records.
 	RunsSuffix = ":runs"
 )
+
+// IsTemporary reports whether another attempt may succeed after err, which is of a Client.
+func IsTemporary(err error) bool {
+	class := driver.ClassOf(err)
+	if class == driver.Fatal || errors.Is(err, driver.ErrClosed) || errors.Is(err, driver.ErrDenied) {
+		return false
+	}
+	return class == driver.Transient ||
+		errors.Is(err, driver.ErrUnknownOutcome) || errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrNotReady)
+}
 
 // Value returns the purpose of the lock that carries the value of a leader.
 func Value(term int64, value string) string { return strconv.FormatInt(term, 10) + " " + value }

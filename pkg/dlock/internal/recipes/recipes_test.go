@@ -1,8 +1,12 @@
 package recipes
 
 import (
+	"errors"
+	"fmt"
 	"testing"
 	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
 func TestResults(t *testing.T) {
@@ -24,6 +28,22 @@ func TestResults(t *testing.T) {
 	for _, text := range []string{"", "ok", "ok in ", "ok in 3", "ok in soon", "failed in 3s", "lost in 3s", "lost in x: y", "failed: x", "make deploy"} {
 		if got, ok := ParseResult(text); ok {
 			t.Errorf("%q: %+v", text, got)
+		}
+	}
+}
+
+func TestTemporaryErrors(t *testing.T) {
+	for _, err := range []error{driver.ErrUnavailable, driver.ErrNotReady, driver.ErrUnknownOutcome, driver.Classify(errors.New("loading"), driver.Transient)} {
+		if !IsTemporary(fmt.Errorf("acquire: %w", err)) {
+			t.Errorf("%v is not temporary", err)
+		}
+	}
+	for _, err := range []error{
+		nil, driver.ErrDenied, driver.ErrClosed, driver.ErrInvalidKey, driver.ErrUnsupported, errors.New("other"),
+		fmt.Errorf("%w: %w", driver.ErrUnknownOutcome, driver.ErrClosed), driver.Classify(driver.ErrNotReady, driver.Fatal),
+	} {
+		if IsTemporary(err) {
+			t.Errorf("%v is temporary", err)
 		}
 	}
 }

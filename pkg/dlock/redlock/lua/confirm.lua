@@ -1,7 +1,7 @@
 -- Gives a claim its token on this node. The claim must still be stored here by this round,
 -- and its token must be greater than every token that won here before: this makes tokens
 -- increase.
--- KEYS lock, fence, waiters
+-- KEYS lock, fence, waiters, queue
 -- ARGV id, round, token, channel
 -- Returns {answer, id, number}: "held" with the token; "lost"; "higher" with the
 -- token that this one must exceed.
@@ -17,6 +17,6 @@ local last = redis.call('GET', fence) or '0'
 if tonumber(last) >= tonumber(token) then return {'higher', id, last} end
 redis.call('SET', fence, token, 'PX', FENCE_MS)
 redis.call('SET', lock, record(id, token, since, round, info), 'KEEPTTL')
-redis.call('HDEL', KEYS[3], id)
+unshow(KEYS[3], KEYS[4], id)
 redis.pcall('PUBLISH', ARGV[4], 'taken\1' .. token)
 return {'held', id, token}

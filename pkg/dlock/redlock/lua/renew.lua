@@ -22,6 +22,8 @@ for i = 1, #KEYS / 2 do
       raise(fence, token)
       redis.call('SET', lock, record(id, token, since, ARGV[5 * i + 1], info), 'KEEPTTL')
       was = token
+    elseif was then
+      keep(fence, token)
     end
     answers[i + 1] = was or '0'
   end
