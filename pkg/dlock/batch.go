@@ -57,11 +57,13 @@ func (a *allAcquisition) tryBatch(ctx context.Context) error {
 	for i := range b.parts {
 		p := &b.parts[i]
 		p.key, p.info, p.traced = a.wants[i].key, s.info, ctx
-		if observed {
-			own := s
+	}
+	if observed {
+		each(len(b.parts), func(i int) {
+			p, own := &b.parts[i], s
 			p.traced, p.span = c.traceAcquire(ctx, p.key, &own)
 			p.info = own.info
-		}
+		})
 	}
 	defer func() { // also if a hook of the backend's client or the caller's context panicked
 		for i := range b.parts {
@@ -287,7 +289,7 @@ func (w *want) unsure(err error) error {
 // report reports each key as if it had been tried alone. A key that was not tried is not counted.
 func (b *batch) report(ctx context.Context, started int64) {
 	c := b.client
-	for i := range b.parts {
+	each(len(b.parts), func(i int) { // a slow logger or tracer delays all of them once: the locks are held
 		p := &b.parts[i]
 		if p.guard != nil {
 			c.logAcquired(p.guard, started)
@@ -296,6 +298,6 @@ func (b *batch) report(ctx context.Context, started int64) {
 			c.measureAcquire(p.traced, started, p.err) //nolint:contextcheck // a child of ctx
 		}
 		c.endAcquire(ctx, p.span, p.guard, p.err)
-	}
+	})
 	c.reporter.deliver()
 }

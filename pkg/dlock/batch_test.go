@@ -10,6 +10,11 @@ import (
 	"testing"
 	"time"
 
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/embedded"
+	tracenoop "go.opentelemetry.io/otel/trace/noop"
+
 	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 	"github.com/ceyewan/genesis/pkg/dlock/faultdriver"
@@ -496,6 +501,82 @@ func TestBatchEndsEarly(t *testing.T) {
 	}
 }
 
+// spanOf returns the first span of a name and a key.
+func (o *observatory) spanOf(t *testing.T, name, key string) sdktrace.ReadOnlySpan {
+	t.Helper()
+	for i := 0; ; i++ {
+		if s := o.span(t, name, i); attrs(s)["dlock.key"] == key { // ends the test if there is none
+			return s
+		}
+	}
+}
+
+// startTracer runs a function of the test at the start of each span.
+type startTracer struct {
+	embedded.Tracer
+	at func(name, key string)
+}
+
+func (s startTracer) Start(ctx context.Context, name string, opts ...trace.SpanStartOption) (context.Context, trace.Span) {
+	cfg := trace.NewSpanStartConfig(opts...)
+	for _, kv := range cfg.Attributes() {
+		if kv.Key == "dlock.key" {
+			s.at(name, kv.Value.AsString())
+		}
+	}
+	return tracenoop.NewTracerProvider().Tracer("").Start(ctx, name)
+}
+
+// A slow tracer or logger delays the calls for many keys as it delays those for one: the locks are held meanwhile.
+func TestSlowObserversOfABatch(t *testing.T) {
+	const slow = 5 * time.Millisecond
+	code := &userCode{do: func() { elapse(slow) }}
+	code.armed.Store(true)
+	for name, opt := range map[string]dlock.Option{
+		"tracer": dlock.WithTracer(startTracer{at: func(string, string) { elapse(slow) }}), "logger": code.options()["logger"],
+	} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T) {
+				var keys []string
+				for i := range 64 {
+					keys = append(keys, fmt.Sprint(i))
+				}
+				b := &batching{Opener: memlock.New()}
+				c, began := client(t, b, dlock.Config{}, opt), time.Now()
+				all := acquireAll(t, c, keys...)
+				acquired := time.Since(began)
+				wantErr(t, all.Unlock(ctx))
+				if unlocked := time.Since(began) - acquired; acquired > 3*slow || unlocked > 2*slow || acquired+unlocked < 2*slow {
+					t.Errorf("AcquireAll took %v, Unlock %v", acquired, unlocked)
+				}
+				if n := len(b.batches()); n != 2 {
+					t.Errorf("%d batches", n)
+				}
+			})
+		})
+	}
+}
+
+// A tracer that blocks does not keep locks that are unlocked, nor Close.
+func TestBlockedTracerKeepsNoLockOfABatch(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		store, blocked := memlock.New(), make(chan struct{})
+		tracer := startTracer{at: func(name, key string) {
+			if name == "dlock.release" && key == "b" {
+				<-blocked
+			}
+		}}
+		c, other := client(t, &batching{Opener: store, leaves: "a"}, dlock.Config{}, dlock.WithTracer(tracer)), client(t, store, dlock.Config{})
+		all := acquireAll(t, c, "a", "b", "c")
+		unlocked := async(func() error { return all.Unlock(ctx) })
+		elapse(time.Second)
+		nothing(t, other, "a", "b", "c")
+		wantErr(t, c.Close())
+		close(blocked)
+		wantErr(t, <-unlocked)
+	})
+}
+
 // Each key of a batch has its own spans, measurements and log lines, as if it had been locked alone. A key that was
 // not tried is not counted.
 func TestBatchIsReportedByKey(t *testing.T) {
@@ -505,23 +586,26 @@ func TestBatchIsReportedByKey(t *testing.T) {
 	wantErr(t, err)
 	defer stored.Close()
 	all := acquireAll(t, c, "a", "b", "d")
-	for i, key := range all.Keys() {
-		if got := attrs(o.span(t, "dlock.acquire", i)); got["dlock.key"] != key {
-			t.Errorf("span %d has %v", i, got)
-		}
+	tokens := map[string]string{}
+	for _, key := range all.Keys() {
+		tokens[key] = fmt.Sprint(all.Token(key))
 		claims, err := stored.(driver.Admin).Inspect(ctx, key)
 		wantErr(t, err)
-		if span := claims[0].Info.Trace; !strings.Contains(span, o.span(t, "dlock.acquire", i).SpanContext().SpanID().String()) {
+		if span := claims[0].Info.Trace; !strings.Contains(span, o.spanOf(t, "dlock.acquire", key).SpanContext().SpanID().String()) {
 			t.Errorf("%q carries the span %q", key, span)
 		}
 	}
+	began := time.Now()
 	wantErr(t, all.Unlock(ctx))
-	for i, key := range []string{"a", "b", "d"} {
-		if got := attrs(o.span(t, "dlock.release", i)); got["dlock.key"] != key || got["dlock.token"] != fmt.Sprint(i+1) {
-			t.Errorf("release %d has %v", i, got)
+	for _, key := range all.Keys() {
+		for _, name := range []string{"dlock.release", "dlock.hold"} {
+			if got := attrs(o.spanOf(t, name, key)); got["dlock.token"] != tokens[key] {
+				t.Errorf("%s of %q has %v, and the token is %s", name, key, got, tokens[key])
+			}
 		}
-		if got := attrs(o.span(t, "dlock.hold", i)); got["dlock.token"] == "" {
-			t.Errorf("hold %d has %v", i, got)
+		release, hold := o.spanOf(t, "dlock.release", key), o.spanOf(t, "dlock.hold", key)
+		if release.StartTime().Before(began) || release.StartTime().After(hold.EndTime()) {
+			t.Errorf("the release of %q began at %v, the call at %v, and the hold ended at %v", key, release.StartTime(), began, hold.EndTime())
 		}
 		for _, event := range []string{"lock acquired", "lock released"} {
 			line := func(line string) bool { return strings.Contains(line, event) && strings.Contains(line, "key="+key+" ") }

@@ -3,6 +3,7 @@ package dlock
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"go.opentelemetry.io/otel/trace"
 
@@ -19,8 +20,6 @@ type batchUnlock struct {
 // An unlockPart is the part of one Guard.
 type unlockPart struct {
 	guard   *Guard
-	traced  context.Context // of its span
-	span    trace.Span
 	reports bool // a release is reported when it has ended
 	open    bool // the claim must be released
 	err     error
@@ -34,36 +33,37 @@ func (gs *Guards) canBatch() bool {
 
 // unlockBatch unlocks all Guards. Each is reported as if it had been unlocked alone.
 func (c *Client) unlockBatch(ctx context.Context, guards []*Guard, errs []error) {
-	u, observed := batchUnlock{client: c, parts: make([]unlockPart, 0, len(guards))}, !c.unobserved()
-	for _, g := range guards {
-		p := unlockPart{guard: g, traced: ctx}
-		if observed {
-			p.traced, p.span = c.traceRelease(ctx, g)
-		}
-		u.parts = append(u.parts, p)
+	u, started := batchUnlock{client: c, parts: make([]unlockPart, len(guards))}, time.Now()
+	for i, g := range guards {
+		u.parts[i].guard = g
 	}
-	u.begin()
+	u.begin(ctx)
 	u.run(ctx)
+	if !c.unobserved() {
+		each(len(u.parts), func(i int) { u.parts[i].report(ctx, started) })
+		c.reporter.deliver()
+	}
 	for i := range u.parts {
 		p := &u.parts[i]
-		if p.reports && observed {
-			c.measureRelease(p.traced, p.err) //nolint:contextcheck // a child of ctx
-			if p.err == nil {
-				c.logReleased(p.guard)
-			}
-		}
-		if observed {
-			safely(func() { endSpan(p.span, p.err) })
-		}
 		errs[i] = fail("unlock", p.guard.claim.key, p.err)
-	}
-	if observed {
-		c.reporter.deliver()
 	}
 }
 
+// report reports one release. Its span begins after the call: a slow tracer must not keep the locks.
+func (p *unlockPart) report(ctx context.Context, started time.Time) {
+	c := p.guard.claim.client
+	traced, span := c.traceRelease(ctx, p.guard, trace.WithTimestamp(started))
+	if p.reports {
+		c.measureRelease(traced, p.err)
+		if p.err == nil {
+			c.logReleased(p.guard)
+		}
+	}
+	safely(func() { endSpan(span, p.err) })
+}
+
 // begin ends the Guards in this process, and begins the releases that nobody waits for.
-func (u *batchUnlock) begin() {
+func (u *batchUnlock) begin(ctx context.Context) {
 	c := u.client
 	for i := range u.parts {
 		p := &u.parts[i]
@@ -71,7 +71,7 @@ func (u *batchUnlock) begin() {
 		end, p.err = c.endLocally(p.guard)
 		p.reports, p.open = end != notHeld, end == mustRelease
 		if p.open && p.guard.claim.asyncUnlock {
-			c.releaseAsync(context.WithoutCancel(p.traced), p.guard)
+			c.releaseAsync(context.WithoutCancel(ctx), p.guard)
 			p.reports, p.open = false, false
 		}
 	}
@@ -98,9 +98,6 @@ func (u *batchUnlock) run(ctx context.Context) {
 	}()
 	if contextEnded(ctx) {
 		ctx = context.WithoutCancel(ctx)
-		for _, p := range open {
-			p.traced = context.WithoutCancel(p.traced)
-		}
 	}
 	states, err := u.send(ctx, refs)
 	answered = true
@@ -116,7 +113,7 @@ func (u *batchUnlock) run(ctx context.Context) {
 	unanswered := err != nil && driver.ClassOf(err) == driver.Ambiguous
 	each(len(left), func(i int) {
 		p := left[i]
-		p.err = u.client.releaseEnded(p.traced, p.guard, unanswered, u.limit(p))
+		p.err = u.client.releaseEnded(ctx, p.guard, unanswered, u.limit(p))
 	})
 }
 
