@@ -198,6 +198,9 @@ func (s *Simulation) misjudgedUnlock(h *Hold, err error) string {
 		return unless(lost, "was lost, and unlocking does not say so")
 	case errors.Is(context.Cause(h.own), dlock.ErrClosed):
 		return unless(errors.Is(err, dlock.ErrClosed), "was ended by Close, and unlocking does not say so")
+	case errors.Is(err, dlock.ErrClosed) && h.Together && s.hasObservers():
+		// Unlock ends the context of all first. A tracer may then hold it up until its Client is closed.
+		return unless(s.closed[h.client], "was ended by Close, and its Client is open")
 	case err == nil:
 		return unless(!s.wasEvicted(h), "was evicted before that, and unlocking does not say so")
 	case lost:
