@@ -31,6 +31,7 @@ type batchPart struct {
 	traced context.Context // of its span
 	span   trace.Span
 	err    error // why it was not acquired
+	alone  bool  // it was not tried: it is counted when it is acquired alone
 }
 
 // canBatch reports whether the backend can submit the claims on all keys in one call.
@@ -180,10 +181,13 @@ func (b *batch) failed(err error) error {
 	outcome := b.outcome(b.parts[0].guard.claim, err)
 	useless := driver.ClassOf(err) == driver.Fatal && !b.parts[0].guard.claim.unanswered
 	b.abandonAll(outcome)
-	if useless {
-		return nil
+	if !useless {
+		return outcome
 	}
-	return outcome
+	for i := range b.parts {
+		b.parts[i].err, b.parts[i].alone = nil, true
+	}
+	return nil
 }
 
 func (b *batch) abandonAll(err error) {
@@ -236,9 +240,9 @@ func (b *batch) takeBack(refused []*batchPart) {
 	var doubtful []*batchPart
 	c.mu.Lock()
 	for i, p := range refused {
-		p.err = errBehindTaken
+		p.err, p.alone = errBehindTaken, true
 		if i == 0 {
-			p.err = ErrLockHeldByOther
+			p.err, p.alone = ErrLockHeldByOther, false
 		}
 		if p.guard.claim.phase != ended {
 			c.finish(p.guard.claim, nil)
@@ -294,7 +298,7 @@ func (b *batch) report(ctx context.Context, started int64) {
 		if p.guard != nil {
 			c.logAcquired(p.guard, started)
 		}
-		if !errors.Is(p.err, errBehindTaken) {
+		if !p.alone {
 			c.measureAcquire(p.traced, started, p.err) //nolint:contextcheck // a child of ctx
 		}
 		c.endAcquire(ctx, p.span, p.guard, p.err)

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"go.opentelemetry.io/otel/codes"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 	"go.opentelemetry.io/otel/trace/embedded"
@@ -622,6 +623,24 @@ func TestBatchIsReportedByKey(t *testing.T) {
 	o.want(t, "dlock.acquisitions", "result", "acquired", 4)
 	o.want(t, "dlock.acquisitions", "result", "lock_held_by_other", 2) // in the batch, and alone
 	unlock(t, taken)
+}
+
+// A backend that refuses a batch has not refused its keys: no failure is reported, and they are acquired alone.
+func TestRefusedBatchIsNoFailure(t *testing.T) {
+	o := observe(t)
+	b := &batching{Opener: memlock.New()}
+	b.before = b.first("acquire", driver.Classify(errors.New("keys in different slots"), driver.Fatal))
+	c := o.client(t, b, dlock.Config{})
+	wantErr(t, acquireAll(t, c, "a", "b").Unlock(ctx))
+	o.want(t, "dlock.acquisitions", "result", "acquired", 2)
+	if n, _ := o.read(t, "dlock.acquisitions", "", ""); n != 2 {
+		t.Errorf("%d acquisitions are counted", n)
+	}
+	for _, s := range o.spans.Ended() {
+		if s.Status().Code == codes.Error {
+			t.Errorf("%s has failed: %v", s.Name(), s.Status())
+		}
+	}
 }
 
 // The options of a hold apply to each key of a batch.
