@@ -82,9 +82,8 @@ type Simulation struct {
 	taken     map[string][]sample // by key: what the store had
 	waiting   map[*Request]int    // and how many that asked later were served first
 	lastWake  time.Time
-	evicted   map[int64]bool           // by token
 	callers   map[string]*dlock.Client // by purpose: whose call it was
-	lingers   map[int64]bool           // by token: Close leaves it to its lease
+	lingers   map[grant]bool           // Close leaves it to its lease
 	failures  []string
 
 	closed          map[*dlock.Client]bool // from when Close begins
@@ -113,7 +112,7 @@ type fragile interface{ Damage(*rand.Rand) }
 func New(set Settings) *Simulation {
 	s := &Simulation{
 		Settings: set, begin: time.Now(), holds: map[string][]*Hold{}, grants: map[string]grant{}, begins: map[grant]bool{},
-		last: map[string]int64{}, lastAlone: map[string]int64{}, taken: map[string][]sample{}, evicted: map[int64]bool{}, lingers: map[int64]bool{}, callers: map[string]*dlock.Client{},
+		last: map[string]int64{}, lastAlone: map[string]int64{}, taken: map[string][]sample{}, lingers: map[grant]bool{}, callers: map[string]*dlock.Client{},
 		waiting: map[*Request]int{}, firstGrants: map[string]int64{},
 		closed: map[*dlock.Client]bool{}, counts: map[Way]Count{}, byKey: map[keyed][]*Request{},
 		unlockedByOther: map[keyed]bool{}, lastEviction: map[string]time.Duration{}, evictions: map[grant]time.Duration{}, leases: map[grant]lease{},

@@ -221,7 +221,7 @@ func (s *Simulation) misjudgedUnlock(h *Hold, err error) string {
 // wasEvicted reports whether an Unlock must have learned that its lock was evicted: it was before
 // the call, the call asks the store, and nothing fails that would make it ask twice.
 func (s *Simulation) wasEvicted(h *Hold) bool {
-	at, evicted := s.evictions[grant{h.Key, h.Token}]
+	at, evicted := s.evictions[h.grant()]
 	asks := !h.Lingers && !h.Async && h.verb != verbDo && h.Purpose != shared // nor is it handed over
 	return evicted && at <= h.leftAt && asks && s.calm && s.Fences
 }
@@ -229,7 +229,7 @@ func (s *Simulation) wasEvicted(h *Hold) bool {
 // mayBeGone reports whether the store may have dropped a lock before its user learned of it.
 func (s *Simulation) mayBeGone(h *Hold) bool {
 	slept := !s.lastWake.IsZero() && s.lastWake.Sub(s.begin) >= h.entered-wakeGrace
-	return s.evicted[h.Token] || slept
+	return s.isEvicted(h) || slept
 }
 
 // answerIn is how soon an Extend is answered if nothing fails.
@@ -270,7 +270,7 @@ func (s *Simulation) ends(h *Hold, call string, err error) {
 
 // checkEarly fails if a lock that is to end by itself does so before its time.
 func (s *Simulation) checkEarly(h *Hold) {
-	if !s.calm || h.Inside != nil || !h.lost() || s.evicted[h.Token] || s.hasObservers() || h.Keeps {
+	if !s.calm || h.Inside != nil || !h.lost() || s.isEvicted(h) || s.hasObservers() || h.Keeps {
 		return
 	}
 	due := h.entered + h.MaxHold
@@ -320,7 +320,7 @@ func (s *Simulation) checkClosed(c *dlock.Client) {
 		claims := s.store.Claims(key)
 		s.mu.Lock()
 		for _, cl := range claims {
-			if s.callers[cl.Info.Purpose] == c && !s.lingers[cl.Token] {
+			if s.callers[cl.Info.Purpose] == c && !s.lingers[grant{key, cl.Token}] {
 				s.failf("ghost", "%s has a claim of %q, phase %v, token %d, and its Client was closed", key, cl.Info.Purpose, cl.Phase, cl.Token)
 			}
 		}
