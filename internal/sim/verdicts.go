@@ -204,9 +204,8 @@ func (s *Simulation) misjudgedUnlock(h *Hold, err error) string {
 	case err == nil:
 		return unless(!s.wasEvicted(h), "was evicted before that, and unlocking does not say so")
 	case lost:
-		// The context names the first that was lost, or none if a tracer has held up the call after it had ended.
-		unnamed := h.Together && (errors.Is(context.Cause(h.own), dlock.ErrOwnershipLost) || s.hasObservers())
-		return unless(unnamed || s.mayBeGone(h), "was not lost, and unlocking says so")
+		// Of several, the context names the first that was lost, or none if a tracer has held up the call after it had ended.
+		return unless(s.mayBeGone(h) || h.Together && s.leaseMayBeOver(h), "was not lost, and unlocking says so")
 	case h.verb == verbDo:
 		return "was unlocked, and Do has an error that its function did not return"
 	case errors.Is(err, dlock.ErrUnknownOutcome):
@@ -230,6 +229,15 @@ func (s *Simulation) wasEvicted(h *Hold) bool {
 func (s *Simulation) mayBeGone(h *Hold) bool {
 	slept := !s.lastWake.IsZero() && s.lastWake.Sub(s.begin) >= h.entered-wakeGrace
 	return s.isEvicted(h) || slept
+}
+
+// leaseMayBeOver reports whether a Client may have lost a lock by now because it was told so, or was told of no renewal in time.
+func (s *Simulation) leaseMayBeOver(h *Hold) bool {
+	l, known := s.leases[h.grant()]
+	if !known {
+		return !s.calm
+	}
+	return l.gone || s.Now() >= l.until-sparing(h.TTL)
 }
 
 // answerIn is how soon an Extend is answered if nothing fails.
