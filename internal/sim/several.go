@@ -95,10 +95,14 @@ func errorOf(err error, key string) error {
 	return nil
 }
 
-// withdraws records that a call has given up a key because it did not get another one.
+// withdraws records that a call has given up a key because it did not get another one. It is not counted: its call was
+// refused once.
 func (s *Simulation) withdraws(q *Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.waiting, q)
+	one := s.counts[q.way()]
+	one.Asked--
+	s.counts[q.way()] = one
 	q.returned = s.Now()
 }
