@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/ceyewan/genesis/pkg/dlock"
@@ -118,14 +119,16 @@ const maxOvertaken = 24
 const maxOvertakenAlone = 3
 
 // checkOrder fails if others that asked much later are served before a waiter again and
-// again. Only calls that wait until they are served are judged.
+// again. Only calls that wait until they are served are judged, and of several keys the smallest: the others are not waited for
+// from the beginning.
 func (s *Simulation) checkOrder(h *Hold) {
 	delete(s.waiting, h.Request)
 	if !s.calm || !s.FIFO {
 		return
 	}
 	for q, n := range s.waiting {
-		if q.Key != h.Key || q.HasWait || q.Together || h.Asked < q.Asked+time.Second {
+		later := q.Together && q.Key != slices.Min(Keys())
+		if q.Key != h.Key || q.HasWait || later || h.Asked < q.Asked+time.Second {
 			continue
 		}
 		s.waiting[q] = n + 1
@@ -220,7 +223,7 @@ func (s *Simulation) Look(key string) {
 	for _, c := range claims {
 		one.left = append(one.left, stored{c.Info.Purpose, one.at + c.Remaining})
 		if c.Phase == driver.Held {
-			s.grants[c.ID] = grant{key, c.Token}
+			s.grants[c.ID], s.purposes[c.ID] = grant{key, c.Token}, c.Info.Purpose
 			s.begins[grant{key, c.Token}] = true
 			if s.firstGrants[c.ID] == 0 {
 				s.firstGrants[c.ID] = c.Token

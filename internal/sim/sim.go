@@ -74,8 +74,9 @@ type Simulation struct {
 	grants map[string]grant   // by claim ID: the last
 	begins map[grant]bool     // every grant there was: a claim that was evicted may be stored again
 
-	firstGrants map[string]int64 // and the token of the first of them
-	attempts    []string         // what was sent, if the Store tells
+	firstGrants map[string]int64  // and the token of the first of them
+	purposes    map[string]string // by claim ID
+	attempts    []string          // what was sent, if the Store tells
 
 	last      map[string]int64    // by key: the greatest token that was granted
 	lastAlone map[string]int64    // and that of an exclusive lock
@@ -113,7 +114,7 @@ func New(set Settings) *Simulation {
 	s := &Simulation{
 		Settings: set, begin: time.Now(), holds: map[string][]*Hold{}, grants: map[string]grant{}, begins: map[grant]bool{},
 		last: map[string]int64{}, lastAlone: map[string]int64{}, taken: map[string][]sample{}, lingers: map[grant]bool{}, callers: map[string]*dlock.Client{},
-		waiting: map[*Request]int{}, firstGrants: map[string]int64{},
+		waiting: map[*Request]int{}, firstGrants: map[string]int64{}, purposes: map[string]string{},
 		closed: map[*dlock.Client]bool{}, counts: map[Way]Count{}, byKey: map[keyed][]*Request{},
 		unlockedByOther: map[keyed]bool{}, lastEviction: map[string]time.Duration{}, evictions: map[grant]time.Duration{}, leases: map[grant]lease{},
 	}
