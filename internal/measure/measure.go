@@ -5,6 +5,7 @@ package measure
 
 import (
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -99,4 +100,36 @@ func Contend(workers int, d time.Duration, enter func(w int) func()) Contention 
 		c.HandOffP50, c.HandOffP99, c.WaitP99 = stats.Percentile(all, 50), stats.Percentile(all, 99), stats.PercentileByTime(wait, 99)
 	}
 	return c
+}
+
+// Keys compares a pair of eight keys of one slot with a pair of one key. They take turns, and the figure of a round is the
+// median time of its pairs, so that what else the machine does matters little.
+func Keys(b Reporter, pair func(keys []string)) {
+	b.Helper()
+	eight := make([]string, 8)
+	for i := range eight {
+		eight[i] = "{bench}:" + strconv.Itoa(i)
+	}
+	const pairs = 200
+	var ratios, all, one []float64
+	for round := range Rounds + 1 {
+		var a, o []float64
+		for range pairs {
+			a, o = append(a, timeOf(func() { pair(eight) })), append(o, timeOf(func() { pair(eight[:1]) }))
+		}
+		x, y := stats.RangeOf(a).Median, stats.RangeOf(o).Median
+		if round > 0 { // the first is to warm up
+			ratios, all, one = append(ratios, x/y), append(all, x), append(one, y)
+		}
+	}
+	Spread(b, "x-one-key", ratios)
+	Spread(b, "us/8-keys", all)
+	Spread(b, "us/1-key", one)
+}
+
+// timeOf returns how many microseconds f takes.
+func timeOf(f func()) float64 {
+	start := time.Now()
+	f()
+	return float64(time.Since(start)) / float64(time.Microsecond)
 }

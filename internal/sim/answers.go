@@ -39,10 +39,10 @@ func sparing(ttl time.Duration) time.Duration { return ttl/20 + early }
 // checkLoss fails if a lock is lost although the store has answered its renewals in time. Holds
 // that nothing has extended or handed over are judged, if no machine slept.
 func (s *Simulation) checkLoss(h *Hold) {
-	if h.Inside != nil || !h.Keeps || h.asked || !h.lost() || s.batches || s.evicted[h.Token] || len(s.sleeps) > 0 || s.hasObservers() {
+	if h.Inside != nil || !h.Keeps || h.asked || !h.lost() || s.batches || s.isEvicted(h) || len(s.sleeps) > 0 || s.hasObservers() {
 		return
 	}
-	l, known := s.leases[grant{h.Key, h.Token}]
+	l, known := s.leases[h.grant()]
 	at := time.Duration(h.endedAt.Load())
 	if at == 0 { // in this instant
 		at = s.Now()
@@ -64,7 +64,7 @@ func (s *Simulation) checkBelief(h *Hold) {
 	claims := s.store.Claims(h.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.evicted[h.Token] || time.Since(s.lastWake) < wakeGrace {
+	if s.isEvicted(h) || time.Since(s.lastWake) < wakeGrace {
 		return
 	}
 	for _, c := range claims {
@@ -113,7 +113,7 @@ func (s *Simulation) checkLeast(h *Hold) {
 	s.Go(func() {
 		pause(until - s.Now() - rounding)
 		s.mu.Lock()
-		spared, left := s.evicted[h.Token] || h.lost() || s.closed[h.client], h.done
+		spared, left := s.isEvicted(h) || h.lost() || s.closed[h.client], h.done
 		s.mu.Unlock()
 		if !spared && !s.isHeld(h.Key, h.Token) {
 			s.wrong("least hold", "%s had token %d of %s from %v on for at least %v, and it is free", h.User, h.Token, h.Key, h.entered, h.MinHold)

@@ -226,6 +226,44 @@ func (l *link) Release(ctx context.Context, r driver.Ref) (driver.State, error) 
 	})
 }
 
+func (l *link) CanBatch(keys []string) bool { return canBatch(l.Driver, keys) }
+
+func canBatch(d driver.Driver, keys []string) bool {
+	b, ok := d.(driver.Batcher)
+	return ok && b.CanBatch(keys)
+}
+
+func (l *link) AcquireBatch(ctx context.Context, rs []driver.Request) ([]driver.State, error) {
+	what := "acquire"
+	for i := range rs {
+		what += " " + rs[i].Key + " " + rs[i].ID
+	}
+	rs = append([]driver.Request(nil), rs...)
+	return carry(ctx, l, what, func(d driver.Driver) ([]driver.State, error) {
+		states, err := d.(driver.Batcher).AcquireBatch(context.Background(), rs)
+		for i := range states {
+			l.sim.Look(rs[i].Key)
+			states[i].Until = time.Time{}
+		}
+		return states, err
+	})
+}
+
+func (l *link) ReleaseBatch(ctx context.Context, refs []driver.Ref) ([]driver.State, error) {
+	what := "release"
+	for _, r := range refs {
+		what += " " + r.Key + " " + r.ID
+	}
+	refs = append([]driver.Ref(nil), refs...)
+	return carry(ctx, l, what, func(d driver.Driver) ([]driver.State, error) {
+		states, err := d.(driver.Batcher).ReleaseBatch(context.Background(), refs)
+		for _, r := range refs {
+			l.sim.Look(r.Key)
+		}
+		return states, err
+	})
+}
+
 // carry takes a call to the store and its answer back, if they arrive.
 func carry[T any](ctx context.Context, l *link, what string, call func(driver.Driver) (T, error)) (T, error) {
 	type answer struct {
@@ -315,6 +353,26 @@ type watched struct {
 func (w *watched) Release(ctx context.Context, r driver.Ref) (driver.State, error) {
 	w.sim.releases(r)
 	return w.Driver.Release(ctx, r)
+}
+
+func (w *watched) CanBatch(keys []string) bool { return canBatch(w.Driver, keys) }
+
+func (w *watched) AcquireBatch(ctx context.Context, rs []driver.Request) ([]driver.State, error) {
+	sent := w.sim.Now()
+	states, err := w.Driver.(driver.Batcher).AcquireBatch(ctx, rs)
+	if err == nil {
+		for i, st := range states {
+			w.sim.answered(sent, rs[i].Ref, st)
+		}
+	}
+	return states, err
+}
+
+func (w *watched) ReleaseBatch(ctx context.Context, refs []driver.Ref) ([]driver.State, error) {
+	for _, r := range refs {
+		w.sim.releases(r)
+	}
+	return w.Driver.(driver.Batcher).ReleaseBatch(ctx, refs)
 }
 
 func (w *watched) Inspect(ctx context.Context, key string) ([]driver.Claim, error) {

@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/ceyewan/genesis/pkg/dlock"
@@ -28,6 +29,9 @@ type stored struct {
 
 // wakeGrace is how long after a suspend guards may take to learn of it.
 const wakeGrace = 600 * time.Millisecond
+
+// grant returns what the store has given to a hold.
+func (h *Hold) grant() grant { return grant{h.Key, h.Token} }
 
 // live reports whether the user may believe in its hold.
 func (h *Hold) live() bool { return !h.over && h.Context.Err() == nil }
@@ -64,7 +68,7 @@ func (s *Simulation) Enters(h *Hold) {
 	if h.Inside == nil {
 		s.count(h.Request, true)
 	}
-	s.lingers[h.Token] = s.lingers[h.Token] || h.Lingers
+	s.lingers[h.grant()] = s.lingers[h.grant()] || h.Lingers
 	if s.hasObservers() && h.Context.Err() != nil { // the logger has held its user up until it was lost
 		delete(s.waiting, h.Request)
 		return
@@ -97,7 +101,7 @@ func (s *Simulation) checkToken(h *Hold) {
 	if h.Mode == driver.Exclusive {
 		before = s.last[h.Key]
 	}
-	if h.Token <= before && !s.evicted[h.Token] {
+	if h.Token <= before && !s.isEvicted(h) {
 		s.failf("token", "%s has token %d of %s after %d", h.User, h.Token, h.Key, before)
 	}
 	s.last[h.Key] = max(s.last[h.Key], h.Token)
@@ -115,14 +119,16 @@ const maxOvertaken = 24
 const maxOvertakenAlone = 3
 
 // checkOrder fails if others that asked much later are served before a waiter again and
-// again. Only calls that wait until they are served are judged.
+// again. Only calls that wait until they are served are judged, and of several keys the smallest: the others are not waited for
+// from the beginning.
 func (s *Simulation) checkOrder(h *Hold) {
 	delete(s.waiting, h.Request)
 	if !s.calm || !s.FIFO {
 		return
 	}
 	for q, n := range s.waiting {
-		if q.Key != h.Key || q.HasWait || h.Asked < q.Asked+time.Second {
+		later := q.Together && q.Key != slices.Min(Keys())
+		if q.Key != h.Key || q.HasWait || later || h.Asked < q.Asked+time.Second {
 			continue
 		}
 		s.waiting[q] = n + 1
@@ -134,10 +140,16 @@ func (s *Simulation) checkOrder(h *Hold) {
 	}
 }
 
+// isEvicted reports whether a hold was evicted.
+func (s *Simulation) isEvicted(h *Hold) bool {
+	_, evicted := s.evictions[h.grant()]
+	return evicted
+}
+
 // anyEvicted reports whether a hold of a key that is still believed in was evicted.
 func (s *Simulation) anyEvicted(key string) bool {
 	for _, o := range s.holds[key] {
-		if o.live() && s.evicted[o.Token] {
+		if o.live() && s.isEvicted(o) {
 			return true
 		}
 	}
@@ -148,7 +160,7 @@ func (s *Simulation) anyEvicted(key string) bool {
 // have learned of its end yet; after an eviction it may not, unless the same Client was
 // granted the key.
 func (s *Simulation) conflict(h, o *Hold) {
-	if (s.evicted[o.Token] || s.evicted[h.Token]) && o.Client != h.Client {
+	if (s.isEvicted(o) || s.isEvicted(h)) && o.Client != h.Client {
 		return
 	}
 	if time.Since(s.lastWake) > wakeGrace {
@@ -159,7 +171,7 @@ func (s *Simulation) conflict(h, o *Hold) {
 		pause(wakeGrace)
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if h.live() && o.live() && !s.evicted[o.Token] {
+		if h.live() && o.live() && !s.isEvicted(o) {
 			s.failf("overlap", "%s has token %d of %s, and after the wake-up %s has token %d", h.User, h.Token, h.Key, o.User, o.Token)
 		}
 	})
@@ -175,7 +187,7 @@ func (s *Simulation) Leaves(h *Hold) {
 	h.over = true
 	cause := context.Cause(h.Context)
 	s.logf("%s leaves %s, token %d: %v", h.User, h.Key, h.Token, cause)
-	if s.calm && h.Keeps && h.Inside == nil && !s.evicted[h.Token] && errors.Is(cause, dlock.ErrOwnershipLost) {
+	if s.calm && h.Keeps && h.Inside == nil && !s.isEvicted(h) && h.isLoss(cause) {
 		s.failf("false loss", "%s lost token %d of %s, and nothing fails: %v", h.User, h.Token, h.Key, cause)
 	}
 	h.leftAt, h.validUntil = s.Now(), s.Now()+left
@@ -211,7 +223,7 @@ func (s *Simulation) Look(key string) {
 	for _, c := range claims {
 		one.left = append(one.left, stored{c.Info.Purpose, one.at + c.Remaining})
 		if c.Phase == driver.Held {
-			s.grants[c.ID] = grant{key, c.Token}
+			s.grants[c.ID], s.purposes[c.ID] = grant{key, c.Token}, c.Info.Purpose
 			s.begins[grant{key, c.Token}] = true
 			if s.firstGrants[c.ID] == 0 {
 				s.firstGrants[c.ID] = c.Token
@@ -312,7 +324,6 @@ func (s *Simulation) evict(user, key string) {
 	}
 	s.mu.Lock()
 	for token := claims[0].Token; token <= max(claims[0].Token, claims[0].LastToken); token++ {
-		s.evicted[token] = true
 		if _, again := s.evictions[grant{key, token}]; !again {
 			s.evictions[grant{key, token}] = s.Now()
 		}
@@ -345,7 +356,7 @@ func (s *Simulation) leftovers(when string, early bool) {
 		claims := s.store.Claims(key)
 		s.mu.Lock()
 		for _, c := range claims {
-			if early && s.lingers[c.Token] {
+			if early && s.lingers[grant{key, c.Token}] {
 				continue
 			}
 			s.failf("ghost", "%s has a claim of %q, phase %v, token %d, %s", key, c.Info.Purpose, c.Phase, c.Token, when)

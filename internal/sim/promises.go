@@ -136,6 +136,9 @@ func (s *Simulation) checkDelivered(ev driver.Event, closed <-chan struct{}) {
 		for _, h := range s.holds[ev.Key] {
 			taken = taken || h.Token >= ev.State.Token && h.Token < s.nextGrant(grant{ev.Key, ev.State.Token})
 		}
+		for q := range s.waiting { // the call of this claim keeps it while it waits for another key
+			taken = taken || q.Together && q.Key == ev.Key && q.Purpose == s.purposes[ev.ID]
+		}
 		s.mu.Unlock()
 		if !taken {
 			s.stillHeld(ev.Key, ev.State.Token, "stray", "its Client knows nothing of it")

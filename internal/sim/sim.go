@@ -45,6 +45,7 @@ type Settings struct {
 	SetBack bool          // the store's clock may be set back
 	FIFO    bool          // waiters are served in order when nothing fails
 	Async   bool          // users do not always wait for their Unlock
+	Several bool          // users also lock all keys together
 	Exact   bool          // a call is one message and its answer, on no connection that has to be made
 }
 
@@ -73,17 +74,17 @@ type Simulation struct {
 	grants map[string]grant   // by claim ID: the last
 	begins map[grant]bool     // every grant there was: a claim that was evicted may be stored again
 
-	firstGrants map[string]int64 // and the token of the first of them
-	attempts    []string         // what was sent, if the Store tells
+	firstGrants map[string]int64  // and the token of the first of them
+	purposes    map[string]string // by claim ID
+	attempts    []string          // what was sent, if the Store tells
 
 	last      map[string]int64    // by key: the greatest token that was granted
 	lastAlone map[string]int64    // and that of an exclusive lock
 	taken     map[string][]sample // by key: what the store had
 	waiting   map[*Request]int    // and how many that asked later were served first
 	lastWake  time.Time
-	evicted   map[int64]bool           // by token
 	callers   map[string]*dlock.Client // by purpose: whose call it was
-	lingers   map[int64]bool           // by token: Close leaves it to its lease
+	lingers   map[grant]bool           // Close leaves it to its lease
 	failures  []string
 
 	closed          map[*dlock.Client]bool // from when Close begins
@@ -112,8 +113,8 @@ type fragile interface{ Damage(*rand.Rand) }
 func New(set Settings) *Simulation {
 	s := &Simulation{
 		Settings: set, begin: time.Now(), holds: map[string][]*Hold{}, grants: map[string]grant{}, begins: map[grant]bool{},
-		last: map[string]int64{}, lastAlone: map[string]int64{}, taken: map[string][]sample{}, evicted: map[int64]bool{}, lingers: map[int64]bool{}, callers: map[string]*dlock.Client{},
-		waiting: map[*Request]int{}, firstGrants: map[string]int64{},
+		last: map[string]int64{}, lastAlone: map[string]int64{}, taken: map[string][]sample{}, lingers: map[grant]bool{}, callers: map[string]*dlock.Client{},
+		waiting: map[*Request]int{}, firstGrants: map[string]int64{}, purposes: map[string]string{},
 		closed: map[*dlock.Client]bool{}, counts: map[Way]Count{}, byKey: map[keyed][]*Request{},
 		unlockedByOther: map[keyed]bool{}, lastEviction: map[string]time.Duration{}, evictions: map[grant]time.Duration{}, leases: map[grant]lease{},
 	}
@@ -233,7 +234,7 @@ const plainKey, mixedKey = "plain", "mixed"
 func Keys() []string { return []string{plainKey, mixedKey} }
 
 func (s *Simulation) user(p *process, name string) *User {
-	return &User{
+	u := &User{
 		Name: name, Rand: s.Draw(name), Config: p.cfg, Modes: s.Modes, Client: p.get, Restart: p.restart, Observer: s,
 		Extra: s.Draw(name, "extra"), Wrong: s.wrong, Extended: s.extended, Ended: s.ends, UnlocksForOther: s.unlocksForOther,
 		Eager: s.network.repeats == 0, Steady: s.network.repeats > 0, // a call that arrives once more, late, may cut what was extended since
@@ -247,6 +248,10 @@ func (s *Simulation) user(p *process, name string) *User {
 			return plainKey
 		},
 	}
+	if s.Several {
+		u.Several, u.Withdraws = s.Draw(name, "several"), s.withdraws
+	}
+	return u
 }
 
 // damage harms the store a few times, in some of the runs in which anything fails.

@@ -50,6 +50,10 @@ type User struct {
 	// just before they unlock it, or restart their Client while it acquires, as Least decides.
 	Brief bool
 	Least *rand.Rand
+	// Several decides when a user locks all keys together, nil: never, and Withdraws is called for the other keys if
+	// it does not get one of them.
+	Several   *rand.Rand
+	Withdraws func(*Request)
 	// Wrong is called for a promise that was not kept.
 	Wrong func(kind, format string, args ...any)
 	// Extended is called for an Extend: whether the lock was lost before, the context of the call,
@@ -75,6 +79,7 @@ type Request struct {
 	Lingers            bool // by WithMinHold; Close leaves it to its lease
 	Fixed              bool // by WithoutRenewal
 	Async              bool // by WithAsyncUnlock
+	Together           bool // with other keys
 	MinHold, MaxHold   time.Duration
 	Asked              time.Duration
 	Patience           context.Context
@@ -92,7 +97,7 @@ type Hold struct {
 	Token      int64
 	Context    context.Context
 	Inside     *Hold // the lock that it is part of
-	guard      *dlock.Guard
+	guard      interface{ Remaining() time.Duration }
 	own        context.Context // of the Guard: ends with the lock, and not with the call
 	entered    time.Duration
 	leftAt     time.Duration
@@ -208,6 +213,10 @@ func (u *User) Run(ctx context.Context, calls int) {
 		}
 		u.pause(u.upTo(2 * time.Second))
 		c := u.Client()
+		if u.Several != nil && u.Several.IntN(3) == 0 {
+			u.several(c)
+			continue
+		}
 		switch n := u.Rand.IntN(20); {
 		case n < 7:
 			u.guard(c, n == 0)

@@ -17,10 +17,13 @@ const (
 	verbAcquire    = "Acquire"
 	verbTryAcquire = "TryAcquire"
 	verbDo         = "Do"
+	verbAll        = "AcquireAll"
 )
 
 // Verbs are the calls by which users ask for locks.
-func Verbs() []string { return []string{verbLock, verbTryLock, verbAcquire, verbTryAcquire, verbDo} }
+func Verbs() []string {
+	return []string{verbLock, verbTryLock, verbAcquire, verbTryAcquire, verbDo, verbAll}
+}
 
 // A Way is one way to get a lock.
 type Way struct {
@@ -107,6 +110,8 @@ func (s *Simulation) misjudged(q *Request, err error) string {
 		return unless(s.closed[q.client], "and its Client is open")
 	case isContextError(err):
 		return unless(over, "and its context lives")
+	case q.Together && errors.Is(err, dlock.ErrOwnershipLost): // while it waited for another key
+		return unless(!s.calm || s.evictedSince(q.Key, q.Asked), "and nothing fails")
 	case errors.Is(err, dlock.ErrLockAlreadyHeld), errors.Is(err, dlock.ErrOwnershipLost):
 		return unless(s.lockedBeside(q), "and its Client had not locked the key")
 	case errors.Is(err, dlock.ErrUnknownOutcome):
@@ -168,7 +173,13 @@ func (s *Simulation) evictedSince(key string, from time.Duration) bool {
 }
 
 // lost reports whether a hold has ended by itself, as far as its user was told.
-func (h *Hold) lost() bool { return errors.Is(context.Cause(h.own), dlock.ErrOwnershipLost) }
+func (h *Hold) lost() bool { return h.isLoss(context.Cause(h.own)) }
+
+// isLoss reports whether an error says that this lock was lost. Several that are held together end with the first.
+func (h *Hold) isLoss(err error) bool {
+	var of *dlock.Error
+	return errors.Is(err, dlock.ErrOwnershipLost) && (!h.Together || errors.As(err, &of) && of.Key == h.Key)
+}
 
 // checkUnlock fails if the error of an Unlock, or of a Do whose function ran, is not true.
 func (s *Simulation) checkUnlock(h *Hold, err error) {
@@ -187,10 +198,14 @@ func (s *Simulation) misjudgedUnlock(h *Hold, err error) string {
 		return unless(lost, "was lost, and unlocking does not say so")
 	case errors.Is(context.Cause(h.own), dlock.ErrClosed):
 		return unless(errors.Is(err, dlock.ErrClosed), "was ended by Close, and unlocking does not say so")
+	case errors.Is(err, dlock.ErrClosed) && h.Together && s.hasObservers():
+		// Unlock ends the context of all first. A tracer may then hold it up until its Client is closed.
+		return unless(s.closed[h.client], "was ended by Close, and its Client is open")
 	case err == nil:
 		return unless(!s.wasEvicted(h), "was evicted before that, and unlocking does not say so")
 	case lost:
-		return unless(s.mayBeGone(h), "was not lost, and unlocking says so")
+		// Of several, the context names the first that was lost, or none if a tracer has held up the call after it had ended.
+		return unless(s.mayBeGone(h) || h.Together && s.leaseMayBeOver(h), "was not lost, and unlocking says so")
 	case h.verb == verbDo:
 		return "was unlocked, and Do has an error that its function did not return"
 	case errors.Is(err, dlock.ErrUnknownOutcome):
@@ -205,7 +220,7 @@ func (s *Simulation) misjudgedUnlock(h *Hold, err error) string {
 // wasEvicted reports whether an Unlock must have learned that its lock was evicted: it was before
 // the call, the call asks the store, and nothing fails that would make it ask twice.
 func (s *Simulation) wasEvicted(h *Hold) bool {
-	at, evicted := s.evictions[grant{h.Key, h.Token}]
+	at, evicted := s.evictions[h.grant()]
 	asks := !h.Lingers && !h.Async && h.verb != verbDo && h.Purpose != shared // nor is it handed over
 	return evicted && at <= h.leftAt && asks && s.calm && s.Fences
 }
@@ -213,7 +228,16 @@ func (s *Simulation) wasEvicted(h *Hold) bool {
 // mayBeGone reports whether the store may have dropped a lock before its user learned of it.
 func (s *Simulation) mayBeGone(h *Hold) bool {
 	slept := !s.lastWake.IsZero() && s.lastWake.Sub(s.begin) >= h.entered-wakeGrace
-	return s.evicted[h.Token] || slept
+	return s.isEvicted(h) || slept
+}
+
+// leaseMayBeOver reports whether a Client may have lost a lock by now because it was told so, or was told of no renewal in time.
+func (s *Simulation) leaseMayBeOver(h *Hold) bool {
+	l, known := s.leases[h.grant()]
+	if !known {
+		return !s.calm
+	}
+	return l.gone || s.Now() >= l.until-sparing(h.TTL)
 }
 
 // answerIn is how soon an Extend is answered if nothing fails.
@@ -254,7 +278,7 @@ func (s *Simulation) ends(h *Hold, call string, err error) {
 
 // checkEarly fails if a lock that is to end by itself does so before its time.
 func (s *Simulation) checkEarly(h *Hold) {
-	if !s.calm || h.Inside != nil || !h.lost() || s.evicted[h.Token] || s.hasObservers() || h.Keeps {
+	if !s.calm || h.Inside != nil || !h.lost() || s.isEvicted(h) || s.hasObservers() || h.Keeps {
 		return
 	}
 	due := h.entered + h.MaxHold
@@ -304,7 +328,7 @@ func (s *Simulation) checkClosed(c *dlock.Client) {
 		claims := s.store.Claims(key)
 		s.mu.Lock()
 		for _, cl := range claims {
-			if s.callers[cl.Info.Purpose] == c && !s.lingers[cl.Token] {
+			if s.callers[cl.Info.Purpose] == c && !s.lingers[grant{key, cl.Token}] {
 				s.failf("ghost", "%s has a claim of %q, phase %v, token %d, and its Client was closed", key, cl.Info.Purpose, cl.Phase, cl.Token)
 			}
 		}

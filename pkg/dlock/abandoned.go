@@ -61,22 +61,24 @@ func (c *Client) awaitReleases(ctx context.Context, key string, s *lockSettings)
 	if s.waits() && (!s.asyncUnlock || c.late != nil) {
 		return nil
 	}
-	return c.awaitAbandoned(ctx, key, s.wait)
+	return c.awaitAbandoned(ctx, s.wait, key)
 }
 
-// awaitAbandoned waits for the claims on key that were given up before. It uses at most a
+// awaitAbandoned waits for the claims on keys that were given up before, for all of them together. It uses at most a
 // quarter of the time until the caller's deadline, and of longest, if that is not 0.
-func (c *Client) awaitAbandoned(ctx context.Context, key string, longest time.Duration) error {
+func (c *Client) awaitAbandoned(ctx context.Context, longest time.Duration, keys ...string) error {
 	if c.abandoned.count.Load() == 0 {
 		return nil
 	}
+	var waits []abandonedWait
 	c.mu.Lock()
-	k, target := c.abandoned.byKey[key], 0
-	if k != nil {
-		target = k.abandoned
+	for _, key := range keys {
+		if k := c.abandoned.byKey[key]; k != nil {
+			waits = append(waits, abandonedWait{k, k.abandoned})
+		}
 	}
 	c.mu.Unlock()
-	if k == nil {
+	if len(waits) == 0 {
 		return nil
 	}
 	if c.late != nil {
@@ -92,14 +94,8 @@ func (c *Client) awaitAbandoned(ctx context.Context, key string, longest time.Du
 	t := time.NewTimer(timeout)
 	defer t.Stop()
 	for {
-		c.mu.Lock()
-		done := k.tried >= target
-		if k.changed == nil {
-			k.changed = make(chan struct{})
-		}
-		changed := k.changed
-		c.mu.Unlock()
-		if done {
+		changed := c.nextChange(waits)
+		if changed == nil {
 			return nil
 		}
 		select {
@@ -112,6 +108,29 @@ func (c *Client) awaitAbandoned(ctx context.Context, key string, longest time.Du
 			return ErrClosed
 		}
 	}
+}
+
+// An abandonedWait waits until so many releases of claims on a key were tried.
+type abandonedWait struct {
+	key    *abandonedKey
+	target int
+}
+
+// nextChange returns a channel that is closed when another release of one of the keys was tried. It is nil if none is
+// waited for any more.
+func (c *Client) nextChange(waits []abandonedWait) <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, w := range waits {
+		if w.key.tried >= w.target {
+			continue
+		}
+		if w.key.changed == nil {
+			w.key.changed = make(chan struct{})
+		}
+		return w.key.changed
+	}
+	return nil
 }
 
 // abandonedTried records that the release of a claim was tried, with any result. It runs under mu.

@@ -229,38 +229,51 @@ func (a *acquisition) register(key string) *Guard {
 }
 
 func (a *acquisition) send(ctx context.Context, cl *claim) (driver.State, sent, error) {
-	c, s := a.client, &a.settings
 	cctx, timeout, cancel := a.callContext(ctx)
 	defer cancel()
 	if a.progress != nil {
 		a.publishAttempt(true, a.progress.err)
 	}
-	call := sent{at: a.started, suspended: c.suspendedTotal(), ttl: s.ttl}
-	a.sends++
-	if a.sends > 1 {
-		call.at = c.now()
-	}
-	st, err := c.store.Acquire(cctx, driver.Request{
-		Ref:  driver.Ref{Key: cl.key, ID: cl.id, TTL: s.ttl},
-		Mode: s.mode, Limit: s.limit, Wait: s.waits(), Fixed: s.noRenew, OwnLease: s.ownLease, Tokens: s.tokens, Info: s.info,
-	})
+	call := a.beginSend()
+	st, err := a.client.store.Acquire(cctx, a.request(cl))
 	if err == nil && st.Phase == driver.Unknown {
 		err = errNoAnswer
 	}
+	return st, call, a.sendError(ctx, cctx, timeout, err)
+}
+
+// beginSend returns what is known of a call that is about to be sent.
+func (a *acquisition) beginSend() sent {
+	call := sent{at: a.started, suspended: a.client.suspendedTotal(), ttl: a.settings.ttl}
+	a.sends++
+	if a.sends > 1 {
+		call.at = a.client.now()
+	}
+	return call
+}
+
+func (a *acquisition) request(cl *claim) driver.Request {
+	s := &a.settings
+	return driver.Request{
+		Ref:  driver.Ref{Key: cl.key, ID: cl.id, TTL: s.ttl},
+		Mode: s.mode, Limit: s.limit, Wait: s.waits(), Fixed: s.noRenew, OwnLease: s.ownLease, Tokens: s.tokens, Info: s.info,
+	}
+}
+
+// sendError returns the error of a call that was made with cctx, a child of ctx with a timeout.
+func (a *acquisition) sendError(ctx, cctx context.Context, timeout time.Duration, err error) error {
 	ended := err != nil && contextEnded(ctx) // the driver may notice the deadline before ctx does
 	switch {
 	case err == nil, ended:
+		return err
 	case !contextEnded(cctx):
 		a.keepCause(err)
-	case c.closing.Err() != nil && driver.ClassOf(err) == driver.Ambiguous:
+	case a.client.closing.Err() != nil && driver.ClassOf(err) == driver.Ambiguous:
 		err = ErrClosed
 	default:
 		err = a.timeoutError(err, timeout)
 	}
-	if err != nil && !ended {
-		err = hideContextErrors(err)
-	}
-	return st, call, err
+	return hideContextErrors(err)
 }
 
 // applyAnswer accepts the grant if the claim was granted, and waits if it is queued.

@@ -82,6 +82,7 @@ type want struct {
 	key      string
 	settings lockSettings
 	side     side // of a Pair; "" for AcquireAll
+	doubt    bool // a claim of an earlier attempt may still be stored
 }
 
 // An allAcquisition is one call that acquires several locks.
@@ -112,8 +113,8 @@ func (a *allAcquisition) run(ctx context.Context) (all *Guards, err error) {
 			a.releaseAll(a.guards)
 		}
 	}()
-	if len(a.wants) > 1 && a.wants[0].settings.waits() && !a.inOrder {
-		a.tryAll(ctx)
+	if err := a.tryAll(ctx); err != nil {
+		return nil, err
 	}
 	first := slices.Index(a.guards, nil)
 	if first >= 0 {
@@ -128,6 +129,9 @@ func (a *allAcquisition) run(ctx context.Context) (all *Guards, err error) {
 		if err := a.waitFor(ctx, first); err != nil {
 			return nil, err
 		}
+		for _, g := range a.guards {
+			_ = g.Remaining() // ends one whose lease has ended meanwhile, as in a suspend that was not noticed yet
+		}
 	}
 	if a.end.Err() != nil {
 		return nil, a.lost()
@@ -138,8 +142,19 @@ func (a *allAcquisition) run(ctx context.Context) (all *Guards, err error) {
 	return gs, nil
 }
 
-// tryAll tries all keys at once, without waiting for any of them.
-func (a *allAcquisition) tryAll(ctx context.Context) {
+// tryAll tries all keys at once, without waiting for any of them. An error ends the call.
+func (a *allAcquisition) tryAll(ctx context.Context) error {
+	if a.canBatch() {
+		return a.tryBatch(ctx)
+	}
+	if len(a.wants) > 1 && a.wants[0].settings.waits() && !a.inOrder {
+		a.tryEach(ctx)
+	}
+	return nil
+}
+
+// tryEach tries all keys at once, each with its own call.
+func (a *allAcquisition) tryEach(ctx context.Context) {
 	if !a.deadline.IsZero() {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithDeadline(ctx, a.deadline)
@@ -152,6 +167,7 @@ func (a *allAcquisition) tryAll(ctx context.Context) {
 		if err == nil {
 			a.guards[i] = g
 		}
+		a.wants[i].doubt = errors.Is(err, ErrUnknownOutcome)
 	})
 }
 
@@ -168,7 +184,7 @@ func (a *allAcquisition) waitFor(ctx context.Context, first int) error {
 		case err != nil && a.end.Err() != nil:
 			return a.lost()
 		case err != nil:
-			return w.client.addHolder(ctx, fail(a.op, w.key, w.side.name(w.client, err)), &w.settings)
+			return w.client.addHolder(ctx, fail(a.op, w.key, w.side.name(w.client, w.unsure(err))), &w.settings)
 		}
 		g.withValues(ctx)
 		a.join(i)

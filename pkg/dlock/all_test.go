@@ -205,7 +205,7 @@ func TestAcquireAllLosesOneWhileItTries(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		faults := faultdriver.New(memlock.New(), 1, faultdriver.Rule{Op: faultdriver.Acquire, Key: "b", Fault: faultdriver.DelayAnswer, Delay: time.Second})
 		c := client(t, faults, dlock.Config{DefaultTTL: time.Minute}, dlock.WithAdmin())
-		all, err := c.AcquireAll(ctx, []string{"a", "b"}, dlock.WithMaxHold(100*time.Millisecond))
+		all, err := c.AcquireAll(ctx, []string{"a", "b"}, dlock.WithMaxHold(100*time.Millisecond), dlock.WithShared()) // not in one call
 		wantErr(t, err, dlock.ErrOwnershipLost)
 		if all != nil {
 			t.Error("a set of which one is lost")
@@ -300,7 +300,7 @@ func TestDoAll(t *testing.T) {
 // Callers name the same keys in any order: each gets them in the end, never two at a time, and nothing
 // is left. Some give up.
 func TestAcquireAllHasNoDeadlock(t *testing.T) {
-	for name, cfg := range map[string]dlock.Config{"strict": {}, "local batch": {LocalBatch: 3}} {
+	for name, cfg := range map[string]dlock.Config{"strict": {}, "local batch": {LocalBatch: 3}, "in one call": {}} {
 		t.Run(name, func(t *testing.T) {
 			virtual(t, func(t *testing.T) {
 				store, faults := faulty(faultdriver.Rule{Op: faultdriver.Acquire, Fault: faultdriver.LoseAnswer, Chance: 0.02})
@@ -313,6 +313,9 @@ func TestAcquireAllHasNoDeadlock(t *testing.T) {
 				var wg sync.WaitGroup
 				for i := range 8 {
 					var b driver.Opener = faults
+					if name == "in one call" {
+						b = &batching{Opener: faults}
+					}
 					c := client(t, b, cfg)
 					wg.Go(func() {
 						r := rand.New(rand.NewPCG(uint64(i), 5))

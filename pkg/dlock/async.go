@@ -38,7 +38,7 @@ func (c *Client) releaseLater(ctx context.Context, g *Guard, unanswered bool) {
 		}
 		c.reportAsync(ctx, g, err)
 	}()
-	err = c.releaseEnded(ctx, g, unanswered)
+	err = c.releaseEnded(ctx, g, unanswered, 0)
 }
 
 // reportAsync reports how a release ended after its Unlock had returned, also to calls that wait for it.

@@ -36,6 +36,7 @@ type Client struct {
 	caps      driver.Caps
 	store     driver.Driver
 	late      driver.LateReleaser // the same, if it is one
+	batcher   driver.Batcher      // the same, if it is one
 	log       clog.Logger
 	quiet     bool // the logger discards everything
 	warnsOnly bool // it discards what is below a warning, as the default logger does
@@ -146,6 +147,7 @@ func build(cfg *Config, opts []Option) (*Client, error) {
 	}
 	c.caps = c.store.Caps()
 	c.late, _ = c.store.(driver.LateReleaser)
+	c.batcher, _ = c.store.(driver.Batcher)
 	if c.caps.Remote {
 		c.suspended = suspend.Simulated()
 		if c.suspended == nil {

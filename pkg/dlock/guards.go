@@ -141,14 +141,21 @@ func (gs *Guards) Unlock(ctx context.Context) error {
 func (gs *Guards) unlock(ctx context.Context, done bool) error {
 	gs.cancel(nil)
 	errs := make([]error, len(gs.all))
-	gs.each(func(i int) {
-		g := gs.all[i]
-		errs[i] = gs.side(i).name(g.claim.client, g.Unlock(ctx))
+	unlocked := func(i int, err error) {
+		errs[i] = gs.side(i).name(gs.all[i].claim.client, err)
 		if done && errors.Is(errs[i], ErrUnknownOutcome) {
-			g.claim.client.logUnconfirmed(g, errs[i])
+			gs.all[i].claim.client.logUnconfirmed(gs.all[i], errs[i])
 			errs[i] = nil
 		}
-	})
+	}
+	if !gs.canBatch() {
+		gs.each(func(i int) { unlocked(i, gs.all[i].Unlock(ctx)) })
+		return errors.Join(errs...)
+	}
+	gs.all[0].claim.client.unlockBatch(ctx, gs.all, errs)
+	for i, err := range errs {
+		unlocked(i, err)
+	}
 	return errors.Join(errs...)
 }
 

@@ -97,6 +97,9 @@ func inspect(t testing.TB, c *dlock.Client, key string) []dlock.Claim {
 
 func wantErr(t testing.TB, err error, want ...error) {
 	t.Helper()
+	if len(want) == 0 && err != nil {
+		t.Fatal(err)
+	}
 	for _, w := range want {
 		if !errors.Is(err, w) {
 			t.Fatalf("error is %v, want %v", err, w)

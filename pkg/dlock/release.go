@@ -46,12 +46,12 @@ func (c *Client) releaseHeld(ctx context.Context, g *Guard) (bool, error) {
 		c.releaseAsync(context.WithoutCancel(ctx), g)
 		return false, nil
 	}
-	return true, c.releaseEnded(ctx, g, false)
+	return true, c.releaseEnded(ctx, g, false, 0)
 }
 
 // releaseEnded removes the claim of a Guard that has ended. unanswered says that an attempt was not
-// answered.
-func (c *Client) releaseEnded(ctx context.Context, g *Guard, unanswered bool) error {
+// answered, limit until when to try if this Unlock has tried before.
+func (c *Client) releaseEnded(ctx context.Context, g *Guard, unanswered bool, limit int64) error {
 	defer c.endCall()
 	returned := false
 	defer func() {
@@ -62,7 +62,7 @@ func (c *Client) releaseEnded(ctx context.Context, g *Guard, unanswered bool) er
 			c.finishRelease(g, nil)
 		}
 	}()
-	err := c.sendRelease(ctx, g.claim, unanswered)
+	err := c.sendRelease(ctx, g.claim, unanswered, limit)
 	returned = true
 	c.finishRelease(g, err)
 	return err
@@ -155,13 +155,14 @@ func (c *Client) unlockError(g *Guard) error {
 
 // sendRelease tries until the backend answers, the caller's context ends, or the timeout has
 // passed; in the last two cases cleanup takes over. A context that has already ended is
-// ignored: this is usual for a deferred Unlock.
-func (c *Client) sendRelease(ctx context.Context, cl *claim, unanswered bool) error {
-	if contextEnded(ctx) {
+// ignored: this is usual for a deferred Unlock. limit is 0 for the first attempt of an Unlock.
+func (c *Client) sendRelease(ctx context.Context, cl *claim, unanswered bool, limit int64) error {
+	timeout := releaseTimeout(cl.ttl)
+	if limit != 0 {
+		timeout = time.Duration(max(limit-c.now(), 0))
+	} else if contextEnded(ctx) {
 		ctx = context.WithoutCancel(ctx)
 	}
-	timeout := releaseTimeout(cl.ttl)
-	limit := int64(0)
 	for n := 0; ; n++ {
 		if c.caps.Remote && limit == 0 { // for a local backend, reading the clock would cost more than the call
 			limit = after(c.now(), timeout)

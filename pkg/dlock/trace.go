@@ -115,12 +115,12 @@ func spanOf(parent string) trace.SpanContext {
 	})
 }
 
-func (c *Client) traceRelease(ctx context.Context, g *Guard) (context.Context, trace.Span) {
+func (c *Client) traceRelease(ctx context.Context, g *Guard, opts ...trace.SpanStartOption) (context.Context, trace.Span) {
 	if c.tracer == nil {
 		return ctx, nil
 	}
-	return c.startSpan(ctx, "dlock.release", trace.WithSpanKind(trace.SpanKindClient),
-		c.spanOptions(g.claim.key, attribute.Int64("dlock.token", g.token)))
+	return c.startSpan(ctx, "dlock.release", append(opts, trace.WithSpanKind(trace.SpanKindClient),
+		c.spanOptions(g.claim.key, attribute.Int64("dlock.token", g.token)))...)
 }
 
 // endSpan ends a span, with the code of err if there is one.

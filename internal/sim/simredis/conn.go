@@ -213,7 +213,8 @@ func (c *conn) arrive(words []string, f sim.Fate, first bool) {
 	c.tracef("%s: %s arrives", c.name, brief(words))
 	s.execute(c, words)
 	if s.Called != nil && c.link != "" && isScript(words) {
-		s.Called(words[3])
+		keys, _ := strconv.Atoi(words[2])
+		s.Called(strings.Join(words[3:min(3+keys, len(words))], " "))
 	}
 }
 

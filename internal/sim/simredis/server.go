@@ -24,8 +24,8 @@ var clock string
 // A Server is a real server for the length of one simulation. It is made and used inside
 // the bubble of its synctest: while the server works, virtual time stands still.
 type Server struct {
-	// Called is called with the first key of every script that a link has brought. May be nil.
-	Called func(key string)
+	// Called is called with the keys of every script that a link has brought. May be nil.
+	Called func(keys string)
 
 	sim  *sim.Simulation
 	addr string

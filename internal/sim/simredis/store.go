@@ -43,9 +43,9 @@ func NewStore(s *sim.Simulation, addrs []string, open func([]redis.UniversalClie
 // Server is one of the servers.
 func (m *Store) Server(i int) *Server { return m.servers[i] }
 
-func (m *Store) look(key string) {
+func (m *Store) look(keys string) {
 	for _, known := range sim.Keys() {
-		if strings.Contains(key, known) {
+		if strings.Contains(keys, known) {
 			m.sim.Look(known)
 		}
 	}

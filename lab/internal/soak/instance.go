@@ -141,6 +141,7 @@ func (i *instance) user(name string, r *rand.Rand) *sim.User {
 		Restart: i.restart,
 		Evict:   func(key string) { i.evict(key) },
 		Key:     func(mixed bool) string { return i.key(r, mixed) },
+		Several: rand.New(rand.NewPCG(r.Uint64(), 1)), Withdraws: func(*sim.Request) {},
 	}
 }
 

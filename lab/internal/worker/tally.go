@@ -47,6 +47,23 @@ func (t *tallied) Release(ctx context.Context, r driver.Ref) (driver.State, erro
 	return s, err
 }
 
+func (t *tallied) CanBatch(keys []string) bool {
+	b, ok := t.Driver.(driver.Batcher)
+	return ok && b.CanBatch(keys)
+}
+
+func (t *tallied) AcquireBatch(ctx context.Context, rs []driver.Request) ([]driver.State, error) {
+	states, err := t.Driver.(driver.Batcher).AcquireBatch(ctx, rs)
+	t.count(err, "acquire")
+	return states, err
+}
+
+func (t *tallied) ReleaseBatch(ctx context.Context, refs []driver.Ref) ([]driver.State, error) {
+	states, err := t.Driver.(driver.Batcher).ReleaseBatch(ctx, refs)
+	t.count(err, "release")
+	return states, err
+}
+
 func (t *tallied) count(err error, call string) {
 	if err != nil && driver.ClassOf(err) == driver.Ambiguous {
 		t.log.Add(event.Event{Kind: event.Ambiguous, Note: call})

@@ -122,6 +122,21 @@ type LateReleaser interface {
 	SendReleases()
 }
 
+// A Batcher is a Driver that can acquire or release several locks in one call.
+type Batcher interface {
+	// CanBatch reports whether the locks of these keys can be acquired and released together. It does no I/O.
+	CanBatch(keys []string) bool
+	// AcquireBatch submits claims on different keys, for which CanBatch has returned true. They are exclusive, have
+	// the same TTL, do not wait, and have no lease and no range of tokens of their own. It submits them in order, until
+	// one is not Held: that one and all after it are Gone, and the call stores nothing for them. Unlike Acquire, it
+	// may do so although the key is free, if that is not certain at once. In all else it is Acquire for each of them:
+	// a claim that is stored is Held, and its deadline restarts. An error is the error of each of them.
+	AcquireBatch(ctx context.Context, rs []Request) ([]State, error)
+	// ReleaseBatch is Release for each of the claims, for which CanBatch has returned true. A claim whose Phase is
+	// Unknown in the answer was left as it is, and must be released alone. An error is the error of each of them.
+	ReleaseBatch(ctx context.Context, refs []Ref) ([]State, error)
+}
+
 // A Leaser is a Driver whose leases other data can be attached to.
 type Leaser interface {
 	// LeaseID returns the lease of a claim that was submitted with OwnLease, and false for any other. It

@@ -163,6 +163,7 @@ var cases = []testCase{
 	{"LateWaiter", lateWaiter},
 	{"MixedBatch", mixedBatch},
 	{"BigBatch", bigBatch},
+	{"Batch", batch},
 	{"RenewalNeverCreates", renewalNeverCreates},
 	{"SilentHolder", silentHolder},
 	{"RenewalKeeps", renewalKeeps},

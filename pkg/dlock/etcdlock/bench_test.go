@@ -187,3 +187,27 @@ func BenchmarkHeld(b *testing.B) {
 	b.ReportMetric(float64(many-few), "more-goroutines")
 	b.ReportMetric(0, "ns/op")
 }
+
+// BenchmarkAllKeys compares AcquireAll of eight keys with one key, on loopback and over a network whose round trip takes
+// a millisecond.
+func BenchmarkAllKeys(b *testing.B) {
+	server := testenv.Etcd(b, durable)
+	far := testenv.Proxy(b, server.Addr())
+	far.Delay(500*time.Microsecond, 500*time.Microsecond)
+	for name, addr := range map[string]string{"loopback": server.Endpoint(), "1ms": "http://" + far.Addr()} {
+		b.Run(name, func(b *testing.B) {
+			locks := benchLocks(b, dial(b, addr), dlock.Config{})
+			ctx := context.Background()
+			measure.Keys(b, func(keys []string) {
+				all, err := locks.AcquireAll(ctx, keys)
+				if err != nil {
+					b.Error(err)
+					return
+				}
+				if err := all.Unlock(ctx); err != nil {
+					b.Error(err)
+				}
+			})
+		})
+	}
+}

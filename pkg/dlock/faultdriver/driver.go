@@ -36,12 +36,35 @@ func (d *faulty) Release(ctx context.Context, r driver.Ref) (driver.State, error
 	return call(ctx, d.faults.draw(Release, r.Key), func() (driver.State, error) { return d.Driver.Release(ctx, r) })
 }
 
-func (d *faulty) Renew(ctx context.Context, refs []driver.Ref) ([]driver.State, error) {
+// CanBatch reports whether the inner driver can acquire and release these keys together.
+func (d *faulty) CanBatch(keys []string) bool {
+	b, ok := d.Driver.(driver.Batcher)
+	return ok && b.CanBatch(keys)
+}
+
+// AcquireBatch and ReleaseBatch are calls of Acquire and Release for several keys: a fault strikes all of them.
+func (d *faulty) AcquireBatch(ctx context.Context, rs []driver.Request) ([]driver.State, error) {
+	keys := make([]string, len(rs))
+	for i := range rs {
+		keys[i] = rs[i].Key
+	}
+	return call(ctx, d.faults.draw(Acquire, keys...), func() ([]driver.State, error) { return d.Driver.(driver.Batcher).AcquireBatch(ctx, rs) })
+}
+
+func (d *faulty) ReleaseBatch(ctx context.Context, refs []driver.Ref) ([]driver.State, error) {
+	return call(ctx, d.faults.draw(Release, keysOf(refs)...), func() ([]driver.State, error) { return d.Driver.(driver.Batcher).ReleaseBatch(ctx, refs) })
+}
+
+func keysOf(refs []driver.Ref) []string {
 	keys := make([]string, len(refs))
 	for i, r := range refs {
 		keys[i] = r.Key
 	}
-	strikes := d.faults.draw(Renew, keys...)
+	return keys
+}
+
+func (d *faulty) Renew(ctx context.Context, refs []driver.Ref) ([]driver.State, error) {
+	strikes := d.faults.draw(Renew, keysOf(refs)...)
 	states, err := call(ctx, strikes, func() ([]driver.State, error) { return d.Driver.Renew(ctx, refs) })
 	for _, r := range strikes {
 		for i := range states {

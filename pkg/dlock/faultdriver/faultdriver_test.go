@@ -110,6 +110,16 @@ func (p *persistent) Release(ctx context.Context, r driver.Ref) (driver.State, e
 	return again(ctx, func() (driver.State, error) { return p.Driver.Release(ctx, r) })
 }
 
+func (p *persistent) CanBatch(keys []string) bool { return p.Driver.(driver.Batcher).CanBatch(keys) }
+
+func (p *persistent) AcquireBatch(ctx context.Context, rs []driver.Request) ([]driver.State, error) {
+	return again(ctx, func() ([]driver.State, error) { return p.Driver.(driver.Batcher).AcquireBatch(ctx, rs) })
+}
+
+func (p *persistent) ReleaseBatch(ctx context.Context, refs []driver.Ref) ([]driver.State, error) {
+	return again(ctx, func() ([]driver.State, error) { return p.Driver.(driver.Batcher).ReleaseBatch(ctx, refs) })
+}
+
 func ref(id string) driver.Ref { return driver.Ref{Key: "k", ID: id, TTL: time.Minute} }
 
 // open returns a faulty driver, and one that sees what is really stored.
@@ -266,4 +276,33 @@ func (b bare) Open(o driver.Options) (driver.Driver, error) {
 	}
 	d, err := memlock.New().Open(o)
 	return struct{ driver.Driver }{d}, err
+}
+
+// A fault strikes a batch as a whole, and a rule for one of its keys does too.
+func TestFaultsInBatches(t *testing.T) {
+	f, d, truth := open(t, faultdriver.Rule{Op: faultdriver.Acquire, Fault: faultdriver.LoseRequest, Key: "b", Times: 1},
+		faultdriver.Rule{Op: faultdriver.Release, Fault: faultdriver.LoseAnswer, Key: "a", Times: 1})
+	b := d.(driver.Batcher)
+	ctx := context.Background()
+	refs := []driver.Ref{{Key: "a", ID: "1", TTL: time.Minute}, {Key: "b", ID: "2", TTL: time.Minute}}
+	requests := []driver.Request{{Ref: refs[0]}, {Ref: refs[1]}}
+	phases := func() (found []driver.Phase) {
+		states, err := truth.Renew(ctx, refs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return []driver.Phase{states[0].Phase, states[1].Phase}
+	}
+	if _, err := b.AcquireBatch(ctx, requests); !errors.Is(err, faultdriver.ErrInjected) || phases()[0] != driver.Gone {
+		t.Errorf("a lost request: %v, and the claims are %v", err, phases())
+	}
+	if states, err := b.AcquireBatch(ctx, requests); err != nil || states[1].Phase != driver.Held || phases()[1] != driver.Held {
+		t.Errorf("%v, %v, and the claims are %v", states, err, phases())
+	}
+	if _, err := b.ReleaseBatch(ctx, refs); !errors.Is(err, faultdriver.ErrInjected) || phases()[0] != driver.Gone || phases()[1] != driver.Gone {
+		t.Errorf("a lost answer: %v, and the claims are %v", err, phases())
+	}
+	if f.Calls(faultdriver.Acquire) != 2 || f.Calls(faultdriver.Release) != 1 {
+		t.Errorf("%d and %d calls", f.Calls(faultdriver.Acquire), f.Calls(faultdriver.Release))
+	}
 }

@@ -108,23 +108,28 @@ func (m *memory) Acquire(ctx context.Context, r driver.Request) (driver.State, e
 		return driver.State{}, fmt.Errorf("%w: %s of %d", driver.ErrUnsupported, r.Mode, r.Limit)
 	}
 	sent := time.Now()
+	m.store.mu.Lock()
+	defer m.store.mu.Unlock()
+	return m.submit(&r, sent), nil
+}
+
+// submit is Acquire under store.mu.
+func (m *memory) submit(r *driver.Request, sent time.Time) driver.State {
 	s := m.store
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	now := s.at(sent)
 	if s.hasTombstone(r.ID, now) {
-		return driver.State{Phase: driver.Gone}, nil
+		return driver.State{Phase: driver.Gone}
 	}
 	e := s.entry(m.prefix+r.Key, now)
 	defer s.dropIfEmpty(e)
 	s.advance(e, now)
 	if c := e.find(r.ID, now); c != nil {
 		c.restart(now, &r.Ref)
-		return e.state(c, sent, now, &r.Ref), nil
+		return e.state(c, sent, now, &r.Ref)
 	}
 	fits := e.queue.head == nil && e.fits(r.Mode, r.Limit)
 	if !fits && !r.Wait {
-		return driver.State{Phase: driver.Gone}, nil
+		return driver.State{Phase: driver.Gone}
 	}
 	c := e.newRecord()
 	*c = record{
@@ -138,7 +143,7 @@ func (m *memory) Acquire(ctx context.Context, r driver.Request) (driver.State, e
 		s.dropOver(now)
 	}
 	c.restart(now, &r.Ref)
-	return e.state(c, sent, now, &r.Ref), nil
+	return e.state(c, sent, now, &r.Ref)
 }
 
 func (m *memory) Renew(ctx context.Context, refs []driver.Ref) ([]driver.State, error) {
@@ -172,14 +177,18 @@ func (m *memory) Release(ctx context.Context, r driver.Ref) (driver.State, error
 	if err := ctx.Err(); err != nil {
 		return driver.State{}, err
 	}
-	s := m.store
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := s.now()
+	m.store.mu.Lock()
+	defer m.store.mu.Unlock()
+	return m.removeRef(r), nil
+}
+
+// removeRef is Release under store.mu.
+func (m *memory) removeRef(r driver.Ref) driver.State {
+	s, now := m.store, m.store.now()
 	if r.Unanswered {
 		s.addTombstone(r.ID, now, r.TTL)
 	}
-	return s.remove(m.prefix+r.Key, r.ID, now, func(*record) bool { return true }), nil
+	return s.remove(m.prefix+r.Key, r.ID, now, func(*record) bool { return true })
 }
 
 func (m *memory) Close() error {

@@ -281,3 +281,27 @@ func BenchmarkHeld(b *testing.B) {
 	b.ReportMetric(float64(goroutines), "goroutines")
 	b.ReportMetric(0, "ns/op")
 }
+
+// BenchmarkAllKeys compares AcquireAll of eight keys with one key, on loopback and over a network whose round trip takes
+// a millisecond.
+func BenchmarkAllKeys(b *testing.B) {
+	server := testenv.Redis(b)
+	far := testenv.Proxy(b, server.Addr())
+	far.Delay(500*time.Microsecond, 500*time.Microsecond)
+	for name, addr := range map[string]string{"loopback": server.Addr(), "1ms": far.Addr()} {
+		b.Run(name, func(b *testing.B) {
+			locks := benchLocks(b, benchClient(b, addr, 16), dlock.Config{})
+			ctx := context.Background()
+			measure.Keys(b, func(keys []string) {
+				all, err := locks.AcquireAll(ctx, keys)
+				if err != nil {
+					b.Error(err)
+					return
+				}
+				if err := all.Unlock(ctx); err != nil {
+					b.Error(err)
+				}
+			})
+		})
+	}
+}

@@ -23,7 +23,7 @@ func CounterOf(lock string) string { return counterOf(lock, false) }
 func Scripts(op string) map[string]string {
 	named := map[string]string{}
 	for _, s := range map[string][]*redisnode.Script{
-		"acquire": {acquireScript, acquireJointScript}, "renew": {renewQueueScript, renewHeldScript, renewJointScript}, "release": {releaseScript}, "inspect": {inspectScript}, "look": {lookScript},
+		"acquire": {acquireScript, acquireJointScript, acquireBatchScript}, "renew": {renewQueueScript, renewHeldScript, renewJointScript}, "release": {releaseScript, releaseBatchScript}, "inspect": {inspectScript}, "look": {lookScript},
 	}[op] {
 		named[s.Hash] = s.Source
 	}

@@ -20,6 +20,8 @@ var (
 	acquireLua string
 	//go:embed lua/acquire_joint.lua
 	acquireJointLua string
+	//go:embed lua/acquire_batch.lua
+	acquireBatchLua string
 	//go:embed lua/renew_held.lua
 	renewHeldLua string
 	//go:embed lua/renew_joint.lua
@@ -28,6 +30,8 @@ var (
 	renewQueueLua string
 	//go:embed lua/release.lua
 	releaseLua string
+	//go:embed lua/release_batch.lua
+	releaseBatchLua string
 	//go:embed lua/inspect.lua
 	inspectLua string
 	//go:embed lua/look.lua
@@ -37,10 +41,12 @@ var (
 var (
 	acquireScript      = newScript(acquireLua)
 	acquireJointScript = newScript(acquireJointLua)
+	acquireBatchScript = newScript(acquireBatchLua)
 	renewHeldScript    = newScript(renewHeldLua)
 	renewJointScript   = newScript(renewJointLua)
 	renewQueueScript   = newScript(renewQueueLua)
 	releaseScript      = newScript(releaseLua)
+	releaseBatchScript = newScript(releaseBatchLua)
 	lookScript         = newScript(lookLua)
 	inspectScript      = newScript(inspectLua)
 )

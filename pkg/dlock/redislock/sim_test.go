@@ -23,7 +23,7 @@ func TestScriptSimulation(t *testing.T) {
 	addr := testenv.Redis(t).Addr()
 	simtest.Suite{
 		Command:  "go test -run TestScriptSimulation -v ./pkg/dlock/redislock",
-		Settings: sim.Settings{Modes: []driver.Mode{driver.Exclusive, driver.Shared, driver.Permit}, Sleeps: true, SetBack: true, Fences: true, FIFO: true, Async: true},
+		Settings: sim.Settings{Modes: []driver.Mode{driver.Exclusive, driver.Shared, driver.Permit}, Sleeps: true, SetBack: true, Fences: true, FIFO: true, Async: true, Several: true},
 		Few:      40, Full: 10_000, Raced: 10, Tries: 20,
 		Open: func(s *sim.Simulation) (sim.Store, func() error, error) {
 			store, err := simredis.NewStore(s, []string{addr}, func(c []redis.UniversalClient) driver.Opener { return redislock.New(c[0]) })
