@@ -72,12 +72,27 @@ func hideContextErrors(err error) error {
 // caller's context ended.
 func (c *Client) callError(ctx context.Context, err error) error {
 	switch {
-	case err == nil || contextEnded(ctx): // the client may notice the deadline before ctx does
-		return err
+	case err == nil:
+		return nil
+	case contextEnded(ctx): // the client may notice the deadline before ctx does
+		return timedOut(ctx, err)
 	case isContextError(err) && c.closing.Err() != nil:
 		return ErrClosed
 	}
 	return hideContextErrors(err)
+}
+
+// timedOut returns the error of a call whose context has ended. A client may set the deadline of the context on its
+// connection: the time-out of that is the end of the context.
+func timedOut(ctx context.Context, err error) error {
+	var timeout interface{ Timeout() bool }
+	if isContextError(err) || !errors.As(err, &timeout) || !timeout.Timeout() {
+		return err
+	}
+	if ended := ctx.Err(); ended != nil {
+		return fmt.Errorf("%w: %w", ended, err)
+	}
+	return fmt.Errorf("%w: %w", context.DeadlineExceeded, err)
 }
 
 // mayBeStored hides ErrUnavailable in the cause of an ErrUnknownOutcome: an earlier attempt
