@@ -149,8 +149,8 @@ func TestForegroundOfARunningJob(t *testing.T) {
 				s.types(t, "\x1a") // which the shell ignores until the job is in the foreground
 				return strings.Contains(s.String(), "suspended")
 			})
-			s.types(t, "ps -o stat= -p $(cat $D/pid) | cut -c1 | sed 's/^/st''ate /'\n")
-			s.shows(t, "state T")
+			s.types(t, "until ps -o stat= -p $(cat $D/pid) | grep -q ^T; do sleep 0.1; done; echo is sto''pped\n")
+			s.shows(t, "is stopped")
 			s.types(t, "kill %1; wait; $P run --try k -- true; echo fr''ee $?\n")
 			s.shows(t, "free 0")
 			s.exits(t)
