@@ -14,7 +14,7 @@ import (
 func threeNodes() *redDriver {
 	d := &redDriver{
 		EventQueue: driver.NewEventQueue(4), majority: 2, nodes: []*node{{at: 0, sweeping: true}, {at: 1, sweeping: true}, {at: 2, sweeping: true}},
-		claims: map[claimID]*claim{}, queues: map[string]*waitQueue{},
+		claims: map[claimID]*claim{}, queues: map[string]*waitQueue{}, released: map[string]struct{}{},
 	}
 	d.workers.work = &d.work
 	return d

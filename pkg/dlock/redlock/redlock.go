@@ -103,7 +103,7 @@ func (o *opener) Open(opts driver.Options) (driver.Driver, error) {
 	}
 	d := &redDriver{
 		EventQueue: driver.NewEventQueue(1024), settings: o.settings, prefix: opts.Prefix, log: opts.Logger,
-		majority: len(servers)/2 + 1, claims: map[claimID]*claim{}, queues: map[string]*waitQueue{}, yields: map[string]time.Time{},
+		majority: len(servers)/2 + 1, claims: map[claimID]*claim{}, queues: map[string]*waitQueue{}, yields: map[string]time.Time{}, released: map[string]struct{}{},
 	}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	d.channel = channelPrefix + opts.Prefix + redisnode.Separator + rand.Text() // no name of a lock contains the separator
@@ -174,5 +174,7 @@ type redDriver struct {
 	claims map[claimID]*claim    // what this driver holds and waits for
 	queues map[string]*waitQueue // by key: what it waits for
 	yields map[string]time.Time  // by key: until when others go first
-	swept  int                   // how many claims were left by the last look for forgotten ones
+	// released are IDs of claims that were held and released: a node may still say that it is their turn.
+	released map[string]struct{}
+	swept    int // how many claims were left by the last look for forgotten ones
 }

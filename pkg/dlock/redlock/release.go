@@ -76,8 +76,15 @@ func (d *redDriver) retire(r driver.Ref) (*claim, driver.Phase) {
 	}
 	c.phase = driver.Gone
 	delete(d.claims, claimID{r.Key, r.ID})
+	if len(d.released) >= maxReleased {
+		clear(d.released)
+	}
+	d.released[r.ID] = struct{}{}
 	return c, was
 }
+
+// maxReleased is how many claims are remembered that were held and released.
+const maxReleased = 256
 
 // freed lets the next claim in the queue try, after other processes if there are any. If it is the turn of another
 // one, the claim thereby says on the nodes that it waits.

@@ -14,7 +14,7 @@ import (
 // whoever finds it free may win. docs/adr/0023-redlock-turns.md says why.
 
 // turnTime returns how long only the claim whose turn it is may try: some times as long as it takes to win.
-func (d *redDriver) turnTime() time.Duration { return max(10*d.pace.get(), 10*time.Millisecond) }
+func (d *redDriver) turnTime() time.Duration { return max(30*d.pace.get(), 30*time.Millisecond) }
 
 // onTurn handles the message of a node that a claim of this driver is to try: "turn", the token of the lock that
 // was released, the claim's place, how long a turn lasts in milliseconds, its ID, and the lock. The first tries when
@@ -35,6 +35,9 @@ func (d *redDriver) onTurn(n *node, payload string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	c, q := d.claims[claimID{key, id}], d.queues[key]
+	if _, late := d.released[id]; late || (c != nil && c.phase == driver.Held) {
+		return // it had its turn, and this node says so late
+	}
 	if c == nil || c.phase != driver.Queued || q == nil {
 		n.leave(leftover{names: d.namesOf(key), id: id, hides: true, by: time.Now().Add(driver.TombstoneTTL(0))})
 		return
@@ -58,7 +61,7 @@ func (d *redDriver) onTurn(n *node, payload string) {
 	c.told.nodes++
 	switch c.told.nodes {
 	case 1:
-		d.nudgeIn(q, d.window(2))
+		d.nudgeIn(q, d.turnTime()/2)
 	case d.majority:
 		c.told.came = true
 		d.nudge(q)

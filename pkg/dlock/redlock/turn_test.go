@@ -67,7 +67,7 @@ func TestTurnOfAMajority(t *testing.T) {
 func TestTurnOfOneNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := startTurns(t)
-		for place, want := range map[int]time.Duration{1: q.window(2), 2: 12 * time.Millisecond, 3: 24 * time.Millisecond} {
+		for place, want := range map[int]time.Duration{1: q.turnTime() / 2, 2: 12 * time.Millisecond, 3: 24 * time.Millisecond} {
 			began := time.Now()
 			q.tells(0, 7, place, 10, "id", "p:k")
 			<-q.Events()
@@ -99,9 +99,14 @@ func TestTurnOfOneThatDoesNotWait(t *testing.T) {
 		}
 		q.tells(0, 7, 1, 10, "gone", "p:k")
 		q.tells(1, 7, 1, 10, "id", "p:unknown")
+		q.released = map[string]struct{}{"released": {}}
+		q.tells(2, 7, 1, 10, "released", "p:k")
 		q.c.phase = driver.Held
 		q.tells(2, 7, 1, 10, "id", "p:k")
-		for i, want := range []string{"gone", "id", "id"} {
+		if n := len(q.nodes[2].leftover); n != 0 {
+			t.Errorf("%d claims are removed that had their turn", n)
+		}
+		for i, want := range []string{"gone", "id"} {
 			left := q.nodes[i].leftover
 			if len(left) != 1 || left[0].id != want || !left[0].hides || left[0].round != 0 || left[0].tombstone != 0 {
 				t.Errorf("node %d removes %+v", i, left)
