@@ -88,7 +88,7 @@ func TestBackgroundLeavesTheTerminal(t *testing.T) {
 	t.Parallel()
 	backend, dir := files(t), t.TempDir()
 	s := interactiveOn(t, backend, dir)
-	s.types(t, "$P run k -- sh -c 'echo one; while [ ! -e $D/end ]; do sleep 0.1; done; echo two'\n")
+	s.types(t, "$P run k -- sh -c 'echo one; while [ -d $D ] && [ ! -e $D/end ]; do sleep 0.1; done; echo two'\n")
 	s.shows(t, "\none\r\n")
 	s.types(t, "\x1a")
 	s.shows(t, "Stopped")
@@ -140,7 +140,7 @@ func TestForegroundOfARunningJob(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := interactive(t, t.TempDir())
-			s.types(t, "echo 'echo $$ > $D/pid; echo one; while :; do sleep 0.1; done' > $D/c\n")
+			s.types(t, "echo 'echo $$ > $D/pid; echo one; while [ -e $D/c ]; do sleep 0.1; done' > $D/c\n")
 			s.types(t, "$P run k -- sh $D/c "+input+" &\n")
 			s.shows(t, "one\r\n")
 			s.types(t, "fg; echo sus''pended\n")
