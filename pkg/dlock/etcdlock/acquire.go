@@ -39,21 +39,10 @@ func (c *claim) value(i driver.Info) string {
 func (d *etcdDriver) submit(ctx context.Context, c *claim, r driver.Request) (driver.State, error) {
 	sent := time.Now()
 	d.mu.Lock()
-	l, repeated := c.lease, c.rev != 0
-	join := repeated || l.aged(sent)
-	s := submission{
-		claim: c, prefix: d.prefixOf(c.key), tombstone: d.tombstoneKey(c.id), lease: l.id, text: c.text, rev: c.rev,
-		wait: r.Wait, busy: d.queues[c.key] != nil,
-	}
-	if s.text == "" {
-		s.text = c.value(r.Info)
-	}
+	l, s := c.lease, d.submissionOf(c, r)
+	join := c.rev != 0 || l.aged(sent)
 	d.mu.Unlock()
-	var alive chan error
-	if join {
-		alive = make(chan error, 1)
-		d.work.Go(func() { alive <- d.keepAlive(ctx, l) })
-	}
+	alive := d.joinLease(ctx, l, join)
 	p, err := d.send(ctx, s)
 	if errors.Is(err, ErrNoSpace) {
 		err = d.withdraw(ctx, s, err)
@@ -61,15 +50,46 @@ func (d *etcdDriver) submit(ctx context.Context, c *claim, r driver.Request) (dr
 	if err != nil {
 		return driver.State{}, err
 	}
-	if join && p.phase != driver.Gone {
-		switch err := <-alive; {
-		case errors.Is(err, errLeaseGone):
+	if p.phase != driver.Gone {
+		if err := awaitLease(alive); err != nil {
 			return driver.State{}, err
-		case err != nil:
-			return driver.State{}, stored(err)
 		}
 	}
 	return d.record(c, p, sent), nil
+}
+
+// submissionOf returns what is sent for a claim. The caller holds mu.
+func (d *etcdDriver) submissionOf(c *claim, r driver.Request) submission {
+	s := submission{
+		claim: c, prefix: d.prefixOf(c.key), tombstone: d.tombstoneKey(c.id), lease: c.lease.id, text: c.text, rev: c.rev,
+		wait: r.Wait, busy: d.queues[c.key] != nil,
+	}
+	if s.text == "" {
+		s.text = c.value(r.Info)
+	}
+	return s
+}
+
+// joinLease sends a keep-alive for a lease that claims join, if one is needed.
+func (d *etcdDriver) joinLease(ctx context.Context, l *lease, needed bool) chan error {
+	if !needed {
+		return nil
+	}
+	alive := make(chan error, 1)
+	d.work.Go(func() { alive <- d.keepAlive(ctx, l) })
+	return alive
+}
+
+// awaitLease waits for the answer to that keep-alive. The claims are stored.
+func awaitLease(alive chan error) error {
+	if alive == nil {
+		return nil
+	}
+	err := <-alive
+	if err == nil || errors.Is(err, errLeaseGone) {
+		return err
+	}
+	return stored(err)
 }
 
 // withdraw takes back a claim that the server refused because it is out of space: etcd carries out
@@ -127,6 +147,11 @@ func (s *submission) put() clientv3.Op {
 	return clientv3.OpPut(s.own, s.text, clientv3.WithLease(s.lease))
 }
 
+// free compares true if there is no claim on the lock, and no tombstone of this claim.
+func (s *submission) free() []clientv3.Cmp {
+	return []clientv3.Cmp{created(s.tombstone, 0), clientv3.Compare(clientv3.CreateRevision(s.prefix).WithPrefix(), "=", 0)}
+}
+
 // isStored reports whether the claim's key holds this claim.
 func (s *submission) isStored(kvs []*mvccpb.KeyValue) bool {
 	return len(kvs) > 0 && (kvs[0].CreateRevision == s.rev || string(kvs[0].Value) == s.text)
@@ -141,7 +166,7 @@ func (d *etcdDriver) send(ctx context.Context, s submission) (position, error) {
 	case isPermit:
 		return d.try(ctx, s)
 	}
-	free := []clientv3.Cmp{created(s.tombstone, 0), clientv3.Compare(clientv3.CreateRevision(s.prefix).WithPrefix(), "=", 0)}
+	free := s.free()
 	if s.kind.mode == driver.Shared { // other readers do not matter
 		others := clientv3.Compare(clientv3.CreateRevision(s.prefix).WithRange(s.prefix+s.kind.part()), "=", 0)
 		free = []clientv3.Cmp{created(s.tombstone, 0), created(s.own, 0), others}

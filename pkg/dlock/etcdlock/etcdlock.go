@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -75,6 +76,7 @@ func (o *opener) Open(opts driver.Options) (driver.Driver, error) {
 		d.keys.backOff.base = time.Second // so that the keep-alives come first
 	}
 	d.batches = newBatcher(d)
+	d.together.Store(maxTogether)
 	d.batches.always = o.alwaysBatch
 	d.losses.wake = make(chan struct{}, 1)
 	if conn := o.client.ActiveConnection(); conn != nil {
@@ -111,6 +113,7 @@ type etcdDriver struct {
 	keys       keyWatcher
 	losses     lossEvents
 	batches    batcher
+	together   atomic.Int64 // how many claims one transaction can submit
 
 	ctx       context.Context // ends with Close
 	cancel    context.CancelFunc
@@ -197,11 +200,10 @@ func (d *etcdDriver) Close() error {
 }
 
 func (d *etcdDriver) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
+	err := d.usable(ctx)
 	switch {
-	case ctx.Err() != nil:
-		return driver.State{}, driver.Classify(ctx.Err(), driver.Transient) // nothing was sent
-	case d.client.Ctx().Err() != nil:
-		return driver.State{}, errClosed
+	case err != nil:
+		return driver.State{}, err
 	case !capacities().Supports(r.Mode) || (r.Mode == driver.Permit && r.Limit < 1):
 		return driver.State{}, fmt.Errorf("%w: %s of %d", driver.ErrUnsupported, r.Mode, r.Limit)
 	case r.Tokens > 1:
@@ -221,20 +223,37 @@ func (d *etcdDriver) Acquire(ctx context.Context, r driver.Request) (driver.Stat
 		if err == nil {
 			return st, nil
 		}
-		d.mu.Lock()
-		gone := errors.Is(err, errLeaseGone)
+		d.submitFailed(err, c)
+		if !errors.Is(err, errLeaseGone) {
+			return driver.State{}, err
+		}
+	}
+}
+
+// usable returns an error if nothing can be sent.
+func (d *etcdDriver) usable(ctx context.Context) error {
+	switch {
+	case ctx.Err() != nil:
+		return driver.Classify(ctx.Err(), driver.Transient)
+	case d.client.Ctx().Err() != nil:
+		return errClosed
+	}
+	return nil
+}
+
+// submitFailed records that claims were submitted with an error.
+func (d *etcdDriver) submitFailed(err error, claims ...*claim) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, c := range claims {
 		switch {
-		case gone:
+		case errors.Is(err, errLeaseGone):
 			d.markLeaseDead(c.lease) // a claim on another one may still be submitted
 			d.forget(c)
 		case driver.ClassOf(err) == driver.Ambiguous:
 			c.open = true
 		case c.rev == 0 && !c.open:
 			d.forget(c) // nothing was stored, and no release will follow
-		}
-		d.mu.Unlock()
-		if !gone {
-			return driver.State{}, err
 		}
 	}
 }

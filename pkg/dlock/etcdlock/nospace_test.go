@@ -43,8 +43,8 @@ func TestRefusedForSpaceIsNotStored(t *testing.T) {
 	}
 }
 
-// lockUntilFull locks one name after another until the server has no more space, and returns the
-// names that were refused.
+// lockUntilFull locks new names, up to three at a time, until the server has no more space, and returns
+// the names that were refused.
 func lockUntilFull(t *testing.T, c *dlock.Client, direct *clientv3.Client) (refused []string) {
 	t.Helper()
 	var mu sync.Mutex
@@ -62,10 +62,10 @@ func lockUntilFull(t *testing.T, c *dlock.Client, direct *clientv3.Client) (refu
 	for w := range 32 {
 		wg.Go(func() {
 			for i := 0; ; i++ {
-				name := fmt.Sprintf("k%d-%d", w, i)
-				g, err := c.TryAcquire(context.Background(), name)
+				names := []string{fmt.Sprintf("k%d-%d", w, i), fmt.Sprintf("l%d-%d", w, i), fmt.Sprintf("m%d-%d", w, i)}[:1+w%3]
+				all, err := c.AcquireAll(context.Background(), names, dlock.WithWait(0))
 				if err == nil {
-					_ = g.Unlock(context.Background())
+					_ = all.Unlock(context.Background())
 					continue
 				}
 				if !errors.Is(err, etcdlock.ErrNoSpace) {
@@ -74,7 +74,7 @@ func lockUntilFull(t *testing.T, c *dlock.Client, direct *clientv3.Client) (refu
 				if !errors.Is(err, dlock.ErrUnknownOutcome) {
 					mu.Lock()
 					defer mu.Unlock()
-					refused = append(refused, name)
+					refused = append(refused, names...)
 				}
 				return
 			}

@@ -26,10 +26,7 @@ func (d *etcdDriver) Release(ctx context.Context, r driver.Ref) (driver.State, e
 	if c != nil && c.key != r.Key {
 		c = nil
 	}
-	simple := c != nil && c.phase == driver.Held && !d.waits(r.Key) && !r.Unanswered && !c.tainted
-	if simple {
-		c.tainted = true // from now on: something else may end the claim before the delete is sent
-	}
+	simple := d.endsSimply(c, r)
 	if c != nil {
 		c.ending = true
 	}
@@ -64,6 +61,16 @@ func (d *etcdDriver) Release(ctx context.Context, r driver.Ref) (driver.State, e
 		d.mu.Unlock()
 	}
 	return driver.State{Phase: phase}, nil
+}
+
+// endsSimply reports whether a claim can be released by delete, and taints it if so. The caller holds mu.
+func (d *etcdDriver) endsSimply(c *claim, r driver.Ref) bool {
+	if c == nil || c.key != r.Key || c.phase != driver.Held || d.waits(r.Key) || r.Unanswered || c.tainted {
+		return false
+	}
+	c.tainted = true // from now on: something else may end the claim before the delete is sent
+	c.ending = true
+	return true
 }
 
 // delete releases a tainted holder when no claim of this driver waits behind it. It does not check

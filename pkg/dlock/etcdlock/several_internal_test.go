@@ -1,0 +1,205 @@
+package etcdlock
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// phases returns the phases of states.
+func phases(states []driver.State) (all []driver.Phase) {
+	for _, st := range states {
+		all = append(all, st.Phase)
+	}
+	return all
+}
+
+// wantPhases asserts the answer to a batch: so many claims are held, and the rest is gone.
+func wantPhases(t *testing.T, states []driver.State, err error, held, all int) {
+	t.Helper()
+	want := slices.Concat(slices.Repeat([]driver.Phase{driver.Held}, held), slices.Repeat([]driver.Phase{driver.Gone}, all-held))
+	if err != nil || !slices.Equal(phases(states), want) {
+		t.Fatalf("%v, %v; want %v", states, err, want)
+	}
+}
+
+// revisionOf returns the revision of the server.
+func revisionOf(t *testing.T, client *clientv3.Client) int64 {
+	t.Helper()
+	resp, err := client.Get(t.Context(), "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.Header.Revision
+}
+
+// countStored returns how many claims are stored on the keys of requests.
+func countStored(t *testing.T, d *etcdDriver, rs []driver.Request) (n int) {
+	t.Helper()
+	for _, r := range rs {
+		resp, err := d.client.Get(t.Context(), d.prefixOf(r.Key), clientv3.WithPrefix(), clientv3.WithCountOnly())
+		if err != nil {
+			t.Fatal(err)
+		}
+		n += int(resp.Count)
+	}
+	return n
+}
+
+// Claims of one call are stored in one transaction, up to the first that must wait, and are released in one.
+func TestSeveralKeysInOneTransaction(t *testing.T) {
+	t.Parallel()
+	server := testenv.Etcd(t).Endpoint()
+	d, client := openInternal(t, server)
+	other, _ := openInternal(t, server)
+	acquireHeld(t, d, driver.Request{Ref: refTo("lease", 1<<20, time.Minute)})
+	for _, taken := range []int{maxTogether, 5, 1, 0} {
+		all := requests(maxTogether)
+		if taken < len(all) {
+			acquireHeld(t, other, driver.Request{Ref: refTo(all[taken].Key, 1<<21, time.Minute)})
+		}
+		before := revisionOf(t, client)
+		states, err := d.AcquireBatch(t.Context(), all)
+		wantPhases(t, states, err, taken, len(all))
+		if after := revisionOf(t, client); after != before+min(1, int64(taken)) {
+			t.Errorf("%d writes for %d claims", after-before, taken)
+		}
+		for i, st := range states[:taken] {
+			if st.Token != before+1 || time.Until(st.Until) > time.Minute || time.Until(st.Until) < 30*time.Second {
+				t.Errorf("%s: %v", all[i].Key, st)
+			}
+		}
+		if n := countStored(t, d, all); n != min(taken+1, len(all)) {
+			t.Errorf("%d claims are stored, want those of %d keys", n, taken+1)
+		}
+		before = revisionOf(t, client)
+		var refs []driver.Ref
+		for _, r := range all[:taken] {
+			refs = append(refs, r.Ref)
+		}
+		states, err = d.ReleaseBatch(t.Context(), refs)
+		wantPhases(t, states, err, taken, taken)
+		if after := revisionOf(t, client); after != before+min(1, int64(taken)) {
+			t.Errorf("%d writes for %d releases", after-before, taken)
+		}
+		if taken < len(all) {
+			_, err := other.Release(t.Context(), refTo(all[taken].Key, 1<<21, time.Minute))
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := countStored(t, d, all); n != 0 {
+			t.Errorf("%d claims are left", n)
+		}
+	}
+}
+
+// A call whose answer is lost is sent again, and finds what it has stored: also if a claim was removed meanwhile.
+func TestSeveralKeysWithoutAnAnswer(t *testing.T) {
+	t.Parallel()
+	server := testenv.Etcd(t).Endpoint()
+	d, g := behindGate(t, server)
+	g.open()
+	all := requests(4)
+	g.lose(errors.New("the answer is lost"))
+	_, err := d.AcquireBatch(t.Context(), all)
+	if driver.ClassOf(err) != driver.Ambiguous {
+		t.Fatalf("the error is %v", err)
+	}
+	g.lose(nil)
+	if n := countStored(t, d, all); n != 4 {
+		t.Fatalf("%d claims are stored: the fault did not happen", n)
+	}
+	states, err := d.AcquireBatch(t.Context(), all)
+	wantPhases(t, states, err, 4, 4)
+	resp, err := d.client.Delete(t.Context(), d.prefixOf(all[1].Key), clientv3.WithPrefix())
+	if err != nil || resp.Deleted != 1 {
+		t.Fatal(resp, err)
+	}
+	tombstone := all[1].Ref
+	tombstone.Unanswered = true
+	if _, err := d.Release(t.Context(), tombstone); err != nil {
+		t.Fatal(err)
+	}
+	states, err = d.AcquireBatch(t.Context(), all)
+	wantPhases(t, states, err, 1, 4)
+	if n := countStored(t, d, all); n != 3 {
+		t.Errorf("%d claims are stored, want the three that nobody removed", n)
+	}
+}
+
+// A server that allows few operations in a transaction refuses the call, stores nothing, and is not asked again.
+func TestSeveralKeysAreTooMany(t *testing.T) {
+	t.Parallel()
+	d, _ := openInternal(t, testenv.Etcd(t, "--max-txn-ops", "10").Endpoint())
+	all := requests(8)
+	keys := make([]string, len(all))
+	for i, r := range all {
+		keys[i] = r.Key
+	}
+	if !d.CanBatch(keys) || d.CanBatch(make([]string, maxTogether+1)) {
+		t.Fatal("CanBatch is wrong before the call")
+	}
+	_, err := d.AcquireBatch(t.Context(), all)
+	if driver.ClassOf(err) != driver.Fatal || countStored(t, d, all) != 0 {
+		t.Errorf("the error is %v, and %d claims are stored", err, countStored(t, d, all))
+	}
+	if d.CanBatch(keys) || !d.CanBatch(keys[:3]) {
+		t.Error("CanBatch is wrong after the call")
+	}
+	states, err := d.AcquireBatch(t.Context(), all[:3])
+	wantPhases(t, states, err, 3, 3)
+}
+
+// If the lease was revoked, the claims are stored on a new one.
+func TestSeveralKeysOnARevokedLease(t *testing.T) {
+	t.Parallel()
+	d, client := openInternal(t, testenv.Etcd(t).Endpoint())
+	acquireHeld(t, d, driver.Request{Ref: refTo("lease", 1<<20, time.Minute)})
+	d.mu.Lock()
+	l := d.leases[60]
+	d.mu.Unlock()
+	if _, err := client.Revoke(t.Context(), l.id); err != nil {
+		t.Fatal(err)
+	}
+	all := requests(3)
+	states, err := d.AcquireBatch(t.Context(), all)
+	wantPhases(t, states, err, 3, 3)
+	if n := countStored(t, d, all); n != 3 {
+		t.Errorf("%d claims are stored", n)
+	}
+}
+
+// A claim that another one of the process waits for is left, and so is one that is not known or may have been released.
+func TestSeveralReleasesLeaveWhatIsNotSimple(t *testing.T) {
+	t.Parallel()
+	d, _ := openInternal(t, testenv.Etcd(t).Endpoint())
+	all := requests(4)
+	states, err := d.AcquireBatch(t.Context(), all)
+	wantPhases(t, states, err, 4, 4)
+	waits, err := d.Acquire(t.Context(), driver.Request{Ref: refTo(all[1].Key, 100, time.Minute), Wait: true})
+	if err != nil || waits.Phase != driver.Queued {
+		t.Fatal(waits, err)
+	}
+	refs := []driver.Ref{all[0].Ref, all[1].Ref, all[2].Ref, refTo("unknown", 101, time.Minute), all[3].Ref}
+	refs[2].Unanswered = true
+	states, err = d.ReleaseBatch(t.Context(), refs)
+	if want := []driver.Phase{driver.Held, driver.Unknown, driver.Unknown, driver.Unknown, driver.Held}; err != nil || !slices.Equal(phases(states), want) {
+		t.Errorf("%v, %v; want %v", phases(states), err, want)
+	}
+	for _, r := range refs[1:3] {
+		st, err := d.Release(t.Context(), r)
+		if err != nil || st.Phase != driver.Held {
+			t.Errorf("%s: %v, %v", r.Key, st, err)
+		}
+	}
+	if n := countStored(t, d, all); n != 1 {
+		t.Errorf("%d claims are left, want the one that waited", n)
+	}
+}
