@@ -2,7 +2,9 @@ package interop_test
 
 import (
 	"context"
+	"fmt"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -67,6 +69,28 @@ func BenchmarkRedlockAlone(b *testing.B) {
 	}
 }
 
+// scripts returns how many scripts a server has run since the last call.
+func scripts(b *testing.B, server redis.UniversalClient) (n float64) {
+	b.Helper()
+	stats, err := server.InfoMap(context.Background(), "commandstats").Result()
+	if err != nil {
+		b.Fatal(err)
+	}
+	for command, values := range stats["Commandstats"] {
+		if strings.HasPrefix(command, "cmdstat_eval") {
+			var calls float64
+			if _, err := fmt.Sscanf(values, "calls=%g", &calls); err != nil {
+				b.Fatal(err)
+			}
+			n += calls
+		}
+	}
+	if err := server.ConfigResetStat(context.Background()).Err(); err != nil {
+		b.Fatal(err)
+	}
+	return n
+}
+
 // BenchmarkRedlockContended compares how often clients of one lock get it with redsync, and with one client.
 func BenchmarkRedlockContended(b *testing.B) {
 	for _, n := range []int{3, 5} {
@@ -98,9 +122,12 @@ func BenchmarkRedlockContended(b *testing.B) {
 				}
 				const d = time.Second
 				measure.Contend(workers, d, ours)
-				var toRedsync, toOne, rates, shares, theirShares, p99 []float64
+				var toRedsync, toOne, rates, shares, theirShares, p99, perNode []float64
 				for range measure.Rounds {
-					o, one := measure.Contend(workers, d, ours), measure.Contend(1, d/2, ours)
+					scripts(b, clients[0])
+					o := measure.Contend(workers, d, ours)
+					perNode = append(perNode, scripts(b, clients[0])/float64(o.Entries))
+					one := measure.Contend(1, d/2, ours)
 					t := measure.Contend(workers, d, theirs(time.Now().Add(d)))
 					toRedsync, toOne, rates = append(toRedsync, o.Rate/t.Rate), append(toOne, o.Rate/one.Rate), append(rates, o.Rate)
 					shares, theirShares, p99 = append(shares, o.Fairness), append(theirShares, t.Fairness), append(p99, o.HandOffP99*1e3)
@@ -111,6 +138,7 @@ func BenchmarkRedlockContended(b *testing.B) {
 				measure.Spread(b, "fairness", shares)
 				measure.Spread(b, "fairness-redsync", theirShares)
 				measure.Spread(b, "handoff-p99-ms", p99)
+				measure.Spread(b, "scripts/node", perNode)
 			})
 		}
 	}

@@ -93,3 +93,46 @@ func BenchmarkBlackHole(b *testing.B) {
 	measure.Spread(b, "hole-us", hole)
 	measure.Spread(b, "alive-us", whole)
 }
+
+// BenchmarkBlackHoles compares how often one and eight Clients get a lock while a minority of the servers is black-holed
+// with how often they do while all of them answer, in turns on the same servers.
+func BenchmarkBlackHoles(b *testing.B) {
+	for _, nodes := range []int{3, 5} {
+		for _, workers := range []int{1, 8} {
+			b.Run(strconv.Itoa(nodes)+"x"+strconv.Itoa(workers), func(b *testing.B) {
+				s := start(b, nodes)
+				var all []*dlock.Client
+				for range workers {
+					all = append(all, locksOn(b, s.dial(b), dlock.Config{}))
+				}
+				enter := func(w int) func() {
+					g, err := all[w].Acquire(context.Background(), "bench")
+					if err != nil {
+						b.Error(err)
+						return nil
+					}
+					return func() {
+						if err := g.Unlock(context.Background()); err != nil {
+							b.Error(err)
+						}
+					}
+				}
+				rate := func(silent bool) float64 {
+					for _, p := range s.proxies[nodes/2+1:] {
+						p.BlackHole(silent)
+					}
+					measure.Contend(workers, 300*time.Millisecond, enter) // until this is noticed, and what was held back has arrived
+					return measure.Contend(workers, 700*time.Millisecond, enter).Rate
+				}
+				var ratios, holes, whole []float64
+				for range measure.Rounds {
+					w, h := rate(false), rate(true)
+					ratios, holes, whole = append(ratios, h/w), append(holes, h), append(whole, w)
+				}
+				measure.Spread(b, "x-whole", ratios)
+				measure.Spread(b, "silent/s", holes)
+				measure.Spread(b, "whole/s", whole)
+			})
+		}
+	}
+}
