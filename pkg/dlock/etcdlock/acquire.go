@@ -85,11 +85,7 @@ func awaitLease(alive chan error) error {
 	if alive == nil {
 		return nil
 	}
-	err := <-alive
-	if err == nil || errors.Is(err, errLeaseGone) {
-		return err
-	}
-	return stored(err)
+	return stored(<-alive)
 }
 
 // withdraw takes back a claim that the server refused because it is out of space: etcd carries out
