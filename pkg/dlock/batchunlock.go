@@ -27,8 +27,9 @@ type unlockPart struct {
 
 // canBatch reports whether the backend can release all locks in one call.
 func (gs *Guards) canBatch() bool {
-	b := gs.all[0].claim.client.batcher
-	return len(gs.all) > 1 && !gs.pair && b != nil && b.CanBatch(gs.Keys())
+	first := gs.all[0].claim
+	b := first.client.batcher
+	return len(gs.all) > 1 && !gs.pair && b != nil && first.mode == driver.Exclusive && b.CanBatch(gs.Keys())
 }
 
 // unlockBatch unlocks all Guards. Each is reported as if it had been unlocked alone.

@@ -130,7 +130,8 @@ type Batcher interface {
 	// the same TTL, do not wait, and have no lease and no range of tokens of their own. It submits them in order, until
 	// one is not Held: that one and all after it are Gone, and the call stores nothing for them. Unlike Acquire, it
 	// may do so although the key is free, if that is not certain at once. In all else it is Acquire for each of them:
-	// a claim that is stored is Held, and its deadline restarts. An error is the error of each of them.
+	// a claim that is stored is Held, and its deadline restarts. An error is the error of each of them. ErrUnsupported means
+	// that these claims can only be submitted alone, as Fixed ones on some backends.
 	AcquireBatch(ctx context.Context, rs []Request) ([]State, error)
 	// ReleaseBatch is Release for each of the claims, for which CanBatch has returned true. A claim whose Phase is
 	// Unknown in the answer was left as it is, and must be released alone. An error is the error of each of them.

@@ -1,6 +1,7 @@
 package drivertest
 
 import (
+	"errors"
 	"time"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
@@ -47,6 +48,17 @@ func batch(s *suite) {
 	s.submit(other, request(s.ref(keys[2])), driver.Held)
 	s.release(d, claims[0].Ref, driver.Held)
 	s.release(other, waiter, driver.Held)
+
+	fixed := s.requests([]string{"{tag}f", "{tag}g"})
+	for i := range fixed {
+		fixed[i].Fixed = true
+	}
+	if _, err := b.AcquireBatch(s.ctx, fixed); errors.Is(err, driver.ErrUnsupported) {
+		s.renew(d, fixed[0].Ref, driver.Gone)
+	} else {
+		s.acquireBatch(b, fixed, 2) // also if an answer was lost
+		s.releaseBatch(b, fixed, driver.Held)
+	}
 
 	late := s.requests([]string{"{tag}d", "{tag}e"})
 	tombstoned := late[0].Ref

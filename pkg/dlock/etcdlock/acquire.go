@@ -45,7 +45,7 @@ func (d *etcdDriver) submit(ctx context.Context, c *claim, r driver.Request) (dr
 	alive := d.joinLease(ctx, l, join)
 	p, err := d.send(ctx, s)
 	if errors.Is(err, ErrNoSpace) {
-		err = d.withdraw(ctx, s, err)
+		err = d.withdraw(ctx, err, s)
 	}
 	if err != nil {
 		return driver.State{}, err
@@ -88,16 +88,22 @@ func awaitLease(alive chan error) error {
 	return stored(<-alive)
 }
 
-// withdraw takes back a claim that the server refused because it is out of space: etcd carries out
+// withdraw takes back claims that the server refused because it is out of space: etcd carries out
 // the transaction that reaches the quota, but still returns the error. A delete still works then. A
-// delete that is not answered may still arrive, so the claim is not submitted again.
-func (d *etcdDriver) withdraw(ctx context.Context, s submission, refused error) error {
+// delete that is not answered may still arrive, so the claims are not submitted again.
+func (d *etcdDriver) withdraw(ctx context.Context, refused error, ss ...submission) error {
+	var deletes []clientv3.Op
+	for _, s := range ss {
+		deletes = append(deletes, clientv3.OpTxn([]clientv3.Cmp{clientv3.Compare(clientv3.Value(s.own), "=", s.text)}, []clientv3.Op{clientv3.OpDelete(s.own)}, nil))
+	}
 	deleted := make(chan error, 1)
 	d.work.Go(func() { // also if the caller's context ends
 		limited, cancel := context.WithTimeout(d.ctx, withdrawTimeout)
 		defer cancel()
-		_, err := d.client.Txn(limited).If(clientv3.Compare(clientv3.Value(s.own), "=", s.text)).Then(clientv3.OpDelete(s.own)).Commit()
-		deleted <- err
+		var err error
+		defer func() { deleted <- err }()
+		defer recoverPanic(&err)
+		_, err = d.client.Txn(limited).Then(deletes...).Commit()
 	})
 	var err error
 	select {
@@ -108,7 +114,9 @@ func (d *etcdDriver) withdraw(ctx context.Context, s submission, refused error) 
 	if err == nil {
 		return refused
 	}
-	d.retire(s.claim)
+	for _, s := range ss {
+		d.retire(s.claim)
+	}
 	return driver.Classify(fmt.Errorf("%w, and the claim was not taken back: %w", refused, err), driver.Ambiguous)
 }
 

@@ -201,7 +201,7 @@ func (d *etcdDriver) sweep(l *lease) {
 		d.work.Go(func() {
 			ctx, cancel := context.WithTimeout(d.ctx, time.Second)
 			defer cancel()
-			if _, err := d.Release(ctx, ref); err != nil {
+			if err := d.releaseSilent(ctx, ref); err != nil {
 				d.log.Warn("a silent claim could not be removed", "key", c.key, "error", err)
 				d.mu.Lock()
 				c.sweeping = false
@@ -209,6 +209,13 @@ func (d *etcdDriver) sweep(l *lease) {
 			}
 		})
 	}
+}
+
+// releaseSilent is Release in the background.
+func (d *etcdDriver) releaseSilent(ctx context.Context, r driver.Ref) (err error) {
+	defer recoverPanic(&err)
+	_, err = d.Release(ctx, r)
+	return err
 }
 
 // forget drops a claim that is gone or was never stored. The caller holds mu.

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
@@ -36,7 +38,7 @@ func (d *etcdDriver) verifyLease(l *lease) {
 	d.work.Go(func() {
 		ctx, cancel := context.WithTimeout(d.ctx, lookTimeout)
 		defer cancel()
-		resp, err := d.client.TimeToLive(ctx, l.id)
+		resp, err := d.timeToLive(ctx, l.id)
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		l.verifying = false
@@ -44,6 +46,12 @@ func (d *etcdDriver) verifyLease(l *lease) {
 			d.markLeaseDead(l)
 		}
 	})
+}
+
+// timeToLive asks for what is left of a lease, in the background.
+func (d *etcdDriver) timeToLive(ctx context.Context, id clientv3.LeaseID) (resp *clientv3.LeaseTimeToLiveResponse, err error) {
+	defer recoverPanic(&err)
+	return d.client.TimeToLive(ctx, id)
 }
 
 // markLeaseDead records that a lease is gone: no new claim joins it, and the claims on it are lost.

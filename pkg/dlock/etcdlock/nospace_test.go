@@ -127,6 +127,9 @@ func dialDeleter(t *testing.T, endpoint string, deaf bool) deleter {
 	d := deleter{letGo: sync.OnceFunc(func() { close(gate) }), held: make(chan struct{}, 64), arrived: make(chan struct{}, 64)}
 	hold := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		txn, ok := req.(*pb.TxnRequest)
+		if ok && len(txn.Success) == 1 && txn.Success[0].GetRequestTxn() != nil {
+			txn = txn.Success[0].GetRequestTxn()
+		}
 		if !ok || len(txn.Success) != 1 || txn.Success[0].GetRequestDeleteRange() == nil {
 			return call(ctx, method, req, reply, cc, opts...)
 		}

@@ -3,6 +3,7 @@ package etcdlock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -18,23 +19,33 @@ const maxTogether = 32
 // CanBatch reports whether one transaction can have all keys.
 func (d *etcdDriver) CanBatch(keys []string) bool { return int64(len(keys)) <= d.together.Load() }
 
-// AcquireBatch submits all claims in one transaction. Claims that were submitted before are submitted one at a time,
-// which finds what is stored.
+// tooMany records that a server refused a transaction for so many claims.
+func (d *etcdDriver) tooMany(claims int) {
+	for {
+		most := d.together.Load()
+		if int64(claims/2) >= most || d.together.CompareAndSwap(most, int64(claims/2)) {
+			return
+		}
+	}
+}
+
+// AcquireBatch submits all claims in one transaction. After an attempt without an answer, it first reads what that
+// attempt has stored.
 func (d *etcdDriver) AcquireBatch(ctx context.Context, rs []driver.Request) ([]driver.State, error) {
 	if err := d.usable(ctx); err != nil {
 		return nil, err
 	}
+	if rs[0].Fixed { // such a claim has a lease of its own
+		return nil, fmt.Errorf("%w: claims without renewal in one transaction", driver.ErrUnsupported)
+	}
 	defer d.call()()
 	ctx = clientv3.WithRequireLeader(ctx)
-	for {
+	for range maxTries {
 		claims, repeated, err := d.enterAll(ctx, rs)
-		switch {
-		case err != nil:
+		if err != nil {
 			return nil, err
-		case repeated:
-			return d.acquireInOrder(ctx, rs)
 		}
-		states, err := d.submitAll(ctx, claims, rs)
+		states, err := d.submitAll(ctx, claims, rs, repeated)
 		if err == nil {
 			return states, nil
 		}
@@ -43,11 +54,16 @@ func (d *etcdDriver) AcquireBatch(ctx context.Context, rs []driver.Request) ([]d
 			return nil, err
 		}
 	}
+	return nil, errLeasesEnd
 }
 
-// enterAll returns a claim for each request, all on one lease, or reports that one of them was submitted before.
+// errLeasesEnd: each lease that the claims were to be stored on ended at once.
+var errLeasesEnd = driver.Classify(errors.New("the lease ended before the claims were stored, several times"), driver.Transient)
+
+// enterAll returns a claim for each request, and whether one of them was submitted before. If none was, all are on one
+// lease.
 func (d *etcdDriver) enterAll(ctx context.Context, rs []driver.Request) (claims []*claim, repeated bool, err error) {
-	for {
+	for range maxTries {
 		claims = make([]*claim, len(rs))
 		for i, r := range rs {
 			if claims[i], err = d.enter(ctx, r); err != nil {
@@ -68,62 +84,47 @@ func (d *etcdDriver) enterAll(ctx context.Context, rs []driver.Request) (claims 
 			return claims, repeated, nil
 		}
 	}
-}
-
-// acquireInOrder submits one claim after another, until one is not granted.
-func (d *etcdDriver) acquireInOrder(ctx context.Context, rs []driver.Request) ([]driver.State, error) {
-	states := make([]driver.State, len(rs))
-	for i := range states {
-		states[i].Phase = driver.Gone
-	}
-	for i, r := range rs {
-		st, err := d.Acquire(ctx, r)
-		switch {
-		case err != nil && i > 0 && driver.ClassOf(err) == driver.Transient:
-			return nil, stored(err) // those before it are
-		case err != nil:
-			return nil, err
-		case st.Phase != driver.Held:
-			return states, nil
-		}
-		states[i] = st
-	}
-	return states, nil
+	return nil, false, errLeasesEnd
 }
 
 // errOutOfOrder: a claim was removed while those after it were stored.
 var errOutOfOrder = driver.Classify(errors.New("a claim was removed while it was submitted"), driver.Ambiguous)
 
-// submitAll is submit for claims that were not submitted before and are on one lease.
-func (d *etcdDriver) submitAll(ctx context.Context, claims []*claim, rs []driver.Request) ([]driver.State, error) {
+// submitAll is submit for several claims, in order, until one is not granted.
+func (d *etcdDriver) submitAll(ctx context.Context, claims []*claim, rs []driver.Request, repeated bool) ([]driver.State, error) {
 	sent := time.Now()
 	ss := make([]submission, len(claims))
 	d.mu.Lock()
-	l := claims[0].lease
-	join := l.aged(sent)
 	for i, c := range claims {
 		ss[i] = d.submissionOf(c, rs[i])
 	}
+	leases := leasesOf(claims, func(l *lease) bool { return repeated || l.aged(sent) })
 	d.mu.Unlock()
-	alive := d.joinLease(ctx, l, join)
-	p, held, err := d.sendAll(ctx, ss)
-	if errors.Is(err, ErrNoSpace) {
-		err = d.withdrawAll(ctx, ss, err)
+	var alive []chan error
+	for _, l := range leases {
+		alive = append(alive, d.joinLease(ctx, l, true))
 	}
+	held, err := d.storeAll(ctx, ss, repeated)
 	if err != nil {
 		return nil, err
 	}
-	if held > 0 {
-		if err := awaitLease(alive); err != nil {
-			return nil, err
+	if len(held) > 0 {
+		for _, a := range alive {
+			if err := awaitLease(a); err != nil {
+				return nil, err
+			}
 		}
 	}
 	states := make([]driver.State, len(claims))
 	for i, c := range claims {
-		if i == held {
-			p = position{phase: driver.Gone}
+		switch {
+		case i < len(held):
+			states[i] = d.record(c, held[i], sent)
+		case repeated: // it may be stored: a release will tell
+			states[i] = driver.State{Phase: driver.Gone}
+		default:
+			states[i] = d.record(c, position{phase: driver.Gone}, sent)
 		}
-		states[i] = d.record(c, p, sent)
 		if i > 0 && states[i].Phase == driver.Held && states[i-1].Phase != driver.Held {
 			return nil, errOutOfOrder
 		}
@@ -131,7 +132,73 @@ func (d *etcdDriver) submitAll(ctx context.Context, claims []*claim, rs []driver
 	return states, nil
 }
 
-// sendAll stores claims in order while their keys are free, and returns how many. Each claim but the first is part of
+// leasesOf returns the leases of claims that are needed, each once. The caller holds mu.
+func leasesOf(claims []*claim, needed func(*lease) bool) (leases []*lease) {
+	for _, c := range claims {
+		if needed(c.lease) && !slices.Contains(leases, c.lease) {
+			leases = append(leases, c.lease)
+		}
+	}
+	return leases
+}
+
+// storeAll stores claims, and returns the positions of those that hold their locks.
+func (d *etcdDriver) storeAll(ctx context.Context, ss []submission, repeated bool) (held []position, err error) {
+	rest := true
+	if repeated {
+		held, rest, err = d.findHeld(ctx, ss)
+		if err != nil || !rest {
+			return held, err
+		}
+	}
+	left := ss[len(held):]
+	p, n, err := d.sendAll(ctx, left)
+	if errors.Is(err, ErrNoSpace) {
+		err = d.withdraw(ctx, err, left...)
+	}
+	if err != nil && len(held) > 0 && driver.ClassOf(err) == driver.Transient {
+		err = stored(err) // those before it are
+	}
+	if err != nil {
+		return nil, err
+	}
+	return append(held, slices.Repeat([]position{p}, n)...), nil
+}
+
+// findHeld reads which claims hold their locks after an attempt that was not answered, up to the first that does not.
+// rest reports whether the others can be submitted: the next is not stored, and all are on one lease.
+func (d *etcdDriver) findHeld(ctx context.Context, ss []submission) (held []position, rest bool, err error) {
+	oldest := []clientv3.OpOption{
+		clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithLimit(1), clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend),
+	}
+	var reads []clientv3.Op
+	oneLease := true
+	for i := range ss {
+		s := &ss[i]
+		reads = append(reads, clientv3.OpGet(s.own), clientv3.OpGet(s.prefix, oldest...))
+		oneLease = oneLease && s.lease == ss[0].lease
+	}
+	resp, err := d.kv.Txn(ctx).Then(reads...).Commit()
+	if err != nil {
+		return nil, false, classify(err)
+	}
+	for i := range ss {
+		s := &ss[i]
+		own, first := resp.Responses[2*i].GetResponseRange().Kvs, resp.Responses[2*i+1].GetResponseRange().Kvs
+		switch {
+		case d.isRetired(s.claim):
+			return held, false, nil
+		case !s.isStored(own):
+			return held, oneLease, nil
+		case string(first[0].Key) != s.own: // it waits, or there is other data
+			return held, false, nil
+		}
+		held = append(held, position{phase: driver.Held, rev: own[0].CreateRevision, asOf: resp.Header.Revision})
+	}
+	return held, false, nil
+}
+
+// sendAll stores claims in order while their locks are free, and returns how many. Each claim but the first is part of
 // what the transaction of the one before it does.
 func (d *etcdDriver) sendAll(ctx context.Context, ss []submission) (p position, held int, err error) {
 	var next []clientv3.Op
@@ -143,10 +210,7 @@ func (d *etcdDriver) sendAll(ctx context.Context, ss []submission) (p position, 
 	}
 	resp, err := d.kv.Txn(ctx).Then(next...).Else(bare...).Commit()
 	if err != nil {
-		if refusalOf(err).tooLarge {
-			d.together.Store(int64(len(ss) / 2))
-		}
-		return position{}, 0, classify(err)
+		return position{}, 0, d.refusedAll(err, len(ss))
 	}
 	ops := resp.Responses
 	for len(ops) > 0 && ops[len(ops)-1].GetResponseTxn().GetSucceeded() {
@@ -157,18 +221,14 @@ func (d *etcdDriver) sendAll(ctx context.Context, ss []submission) (p position, 
 	return position{phase: driver.Held, rev: rev, asOf: rev}, held, nil
 }
 
-// withdrawAll is withdraw for each of several claims.
-func (d *etcdDriver) withdrawAll(ctx context.Context, ss []submission, refused error) error {
-	errs := make([]error, len(ss))
-	for i, s := range ss {
-		errs[i] = d.withdraw(ctx, s, refused)
+// refusedAll classifies the error of a transaction for several claims. If it is too large, it was not executed, and the
+// next ones are smaller.
+func (d *etcdDriver) refusedAll(err error, claims int) error {
+	if refusalOf(err).tooLarge {
+		d.tooMany(claims)
+		return driver.Classify(err, driver.Fatal)
 	}
-	for _, err := range errs {
-		if driver.ClassOf(err) == driver.Ambiguous {
-			return err
-		}
-	}
-	return refused
+	return classify(err)
 }
 
 // ReleaseBatch deletes the keys of claims that hold their locks while no claim of this driver waits behind them, as
@@ -180,36 +240,37 @@ func (d *etcdDriver) ReleaseBatch(ctx context.Context, refs []driver.Ref) ([]dri
 	defer d.call()()
 	ctx = clientv3.WithRequireLeader(ctx)
 	states := make([]driver.State, len(refs))
-	claims, deletes := make([]*claim, len(refs)), make([]clientv3.Op, 0, len(refs))
+	claims, indexes, deletes := make([]*claim, 0, len(refs)), make([]int, 0, len(refs)), make([]clientv3.Op, 0, len(refs))
 	d.mu.Lock()
 	for i, r := range refs {
 		if c := d.claims[r.ID]; d.endsSimply(c, r) {
-			claims[i] = c
-			deletes = append(deletes, clientv3.OpDelete(c.own))
+			claims, indexes, deletes = append(claims, c), append(indexes, i), append(deletes, clientv3.OpDelete(c.own))
 		}
 	}
 	d.mu.Unlock()
-	if len(deletes) == 0 {
+	if len(claims) == 0 {
 		return states, nil
 	}
 	resp, err := d.client.Txn(ctx).Then(deletes...).Commit()
 	if err != nil {
-		return nil, classify(err) // the keys are not reused: the deletes may still arrive
+		err = d.refusedAll(err, len(claims))
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	answers := resp.Responses
-	for i, c := range claims {
-		if c == nil {
+	for j, c := range claims {
+		c.tainted = err != nil && driver.ClassOf(err) == driver.Ambiguous
+		if err != nil {
 			continue
 		}
-		states[i].Phase = driver.Gone
-		if answers[0].GetResponseDeleteRange().GetDeleted() > 0 {
-			states[i].Phase = driver.Held
+		st := &states[indexes[j]]
+		st.Phase = driver.Gone
+		if resp.Responses[j].GetResponseDeleteRange().GetDeleted() > 0 {
+			st.Phase = driver.Held
 		}
-		answers = answers[1:]
-		c.tainted = false
 		d.forget(c)
+	}
+	if err != nil {
+		return nil, err
 	}
 	return states, nil
 }

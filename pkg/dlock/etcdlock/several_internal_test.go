@@ -1,12 +1,19 @@
 package etcdlock
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
@@ -134,6 +141,111 @@ func TestSeveralKeysWithoutAnAnswer(t *testing.T) {
 	}
 }
 
+// calls counts the transactions of a client. It panics in those that only delete, if it is to.
+type calls struct {
+	n      atomic.Int64
+	panics bool
+}
+
+func (c *calls) intercept() grpc.DialOption {
+	return grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, next grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		txn, ok := req.(*pb.TxnRequest)
+		if ok {
+			c.n.Add(1)
+		}
+		if ok && c.panics && len(txn.Failure) == 0 && txn.Success[0].GetRequestTxn() != nil {
+			panic("of the client")
+		}
+		return next(ctx, method, req, reply, cc, opts...)
+	})
+}
+
+// After a lost answer, one call finds what is stored, however many keys there are.
+func TestSeveralKeysAfterALostAnswer(t *testing.T) {
+	t.Parallel()
+	var sent calls
+	d, _ := openInternal(t, testenv.Etcd(t).Endpoint(), sent.intercept())
+	acquireHeld(t, d, driver.Request{Ref: refTo("lease", 1<<20, time.Minute)})
+	g := &gate{KV: d.kv, lost: errors.New("the answer is lost")}
+	kv := d.kv
+	d.kv = g
+	all := requests(maxTogether)
+	if _, err := d.AcquireBatch(t.Context(), all[:maxTogether-2]); driver.ClassOf(err) != driver.Ambiguous {
+		t.Fatalf("the error is %v", err)
+	}
+	d.kv = kv
+	before := sent.n.Load()
+	states, err := d.AcquireBatch(t.Context(), all) // and two more
+	wantPhases(t, states, err, len(all), len(all))
+	if n := sent.n.Load() - before; n != 2 {
+		t.Errorf("%d calls, want one that reads and one that stores the rest", n)
+	}
+	if states[0].Token == 0 || states[0].Token != states[maxTogether-3].Token || states[maxTogether-1].Token <= states[0].Token {
+		t.Errorf("tokens are %d, %d and %d", states[0].Token, states[maxTogether-3].Token, states[maxTogether-1].Token)
+	}
+}
+
+// Claims without renewal have a lease each. They are left to be submitted alone, and nothing is sent.
+func TestSeveralKeysWithoutRenewal(t *testing.T) {
+	t.Parallel()
+	var sent calls
+	d, _ := openInternal(t, testenv.Etcd(t).Endpoint(), sent.intercept())
+	all := requests(2)
+	for i := range all {
+		all[i].Fixed = true
+	}
+	_, err := d.AcquireBatch(t.Context(), all)
+	if !errors.Is(err, driver.ErrUnsupported) || driver.ClassOf(err) != driver.Fatal || sent.n.Load() != 0 {
+		t.Errorf("the error is %v, after %d calls", err, sent.n.Load())
+	}
+}
+
+// A server without space refuses the claims. One call takes back what it may have stored, and a client that panics in
+// it does not end the process.
+func TestSeveralKeysWithoutSpace(t *testing.T) {
+	t.Parallel()
+	for _, panics := range []bool{false, true} {
+		sent := calls{panics: panics}
+		server := testenv.Etcd(t).Endpoint()
+		_, direct := openInternal(t, server)
+		d, _ := openInternal(t, server, sent.intercept())
+		acquireHeld(t, d, driver.Request{Ref: refTo("lease", 1<<20, time.Minute)})
+		_, err := pb.NewMaintenanceClient(direct.ActiveConnection()).Alarm(t.Context(), &pb.AlarmRequest{Action: pb.AlarmRequest_ACTIVATE, Alarm: pb.AlarmType_NOSPACE})
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := sent.n.Load()
+		all := requests(maxTogether)
+		_, err = d.AcquireBatch(t.Context(), all)
+		if !errors.Is(err, ErrNoSpace) || (driver.ClassOf(err) == driver.Ambiguous) != panics {
+			t.Errorf("the error is %v", err)
+		}
+		if n := sent.n.Load() - before; n != 2 {
+			t.Errorf("%d calls, want one that is refused and one that takes back", n)
+		}
+		if n := countStored(t, d, all); n != 0 {
+			t.Errorf("%d claims are stored", n)
+		}
+	}
+}
+
+// A call that is too large to send was not executed.
+func TestSeveralKeysAreTooLarge(t *testing.T) {
+	t.Parallel()
+	d, client := openInternal(t, testenv.Etcd(t).Endpoint())
+	acquireHeld(t, d, driver.Request{Ref: refTo("lease", 1<<20, time.Minute)})
+	d.kv = &gate{KV: client.KV, lost: status.Error(codes.ResourceExhausted, tooLargeToSend)}
+	all := requests(16)
+	_, err := d.AcquireBatch(t.Context(), all)
+	if driver.ClassOf(err) != driver.Fatal || d.together.Load() != 8 {
+		t.Errorf("the error is %v, and %d claims go together", err, d.together.Load())
+	}
+	d.tooMany(20) // of a larger call that was under way
+	if d.together.Load() != 8 {
+		t.Errorf("%d claims go together", d.together.Load())
+	}
+}
+
 // A server that allows few operations in a transaction refuses the call, stores nothing, and is not asked again.
 func TestSeveralKeysAreTooMany(t *testing.T) {
 	t.Parallel()
@@ -155,6 +267,22 @@ func TestSeveralKeysAreTooMany(t *testing.T) {
 	}
 	states, err := d.AcquireBatch(t.Context(), all[:3])
 	wantPhases(t, states, err, 3, 3)
+	var refs []driver.Ref
+	for i := range 12 {
+		r := driver.Request{Ref: refTo(fmt.Sprint("reader", i), 100+i, time.Minute), Mode: driver.Shared}
+		acquireHeld(t, d, r)
+		refs = append(refs, r.Ref)
+	}
+	if _, err := d.ReleaseBatch(t.Context(), refs); driver.ClassOf(err) != driver.Fatal {
+		t.Errorf("12 releases: %v", err)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, r := range refs {
+		if d.claims[r.ID].tainted {
+			t.Errorf("the key of %s is not reused although no delete was executed", r.Key)
+		}
+	}
 }
 
 // If the lease was revoked, the claims are stored on a new one.
