@@ -265,10 +265,20 @@ func (p *pipeliner) start() {
 			p.record(started, awaited(batch), answered)
 			p.mu.Unlock()
 			if len(batch) > 1 {
-				runtime.Gosched() // callers that were just answered are about to call again
+				p.collect(time.Since(started))
 			}
 		}
 	})
+}
+
+// collect lets callers that were just answered call again, so that they share the next round trip. If it takes long,
+// missing it would cost them much more than this delay.
+func (p *pipeliner) collect(trip time.Duration) {
+	if trip < time.Millisecond {
+		runtime.Gosched()
+		return
+	}
+	time.Sleep(min(trip/20, 200*time.Microsecond))
 }
 
 // awaited returns how many calls of a batch have a caller that waits.
