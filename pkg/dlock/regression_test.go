@@ -567,3 +567,25 @@ func TestShortHoldsDoNotWakeTheScheduler(t *testing.T) {
 		}
 	})
 }
+
+// A backend that answers only for a part of each renewal in time keeps all locks: those with the least time are renewed
+// first.
+func TestRenewalOfTheMostUrgentFirst(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		slow := func(ctx context.Context, d driver.Driver, r []driver.Ref) ([]driver.State, error) {
+			few := min(len(r), 6)
+			states, err := d.Renew(ctx, r[:few])
+			elapse(second)
+			return append(states, make([]driver.State, len(r)-few)...), err
+		}
+		c := client(t, &scripted{Opener: memlock.New(), renew: slow}, dlock.Config{DefaultTTL: 12 * second})
+		var guards []*dlock.Guard
+		for i := range 30 {
+			guards = append(guards, acquire(t, c, fmt.Sprint("k", i)))
+		}
+		elapse(5 * time.Minute)
+		for _, g := range guards {
+			alive(t, g)
+		}
+	})
+}

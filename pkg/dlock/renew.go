@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"math/bits"
+	"slices"
 	"time"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
@@ -57,6 +58,9 @@ func (c *Client) sendBatch(f *renewalBatch) {
 	refs := make([]driver.Ref, 0, len(f.pending))
 	timeout := maxTTL
 	now := c.now()
+	if f.failures > 0 { // perhaps the backend cannot answer for all of them in time
+		slices.SortFunc(f.pending, func(a, b *claim) int { return cmp.Compare(a.validUntil, b.validUntil) })
+	}
 	for _, cl := range f.pending {
 		cl.renewPending = false
 		if cl.phase == ended {
