@@ -290,8 +290,18 @@ func (d *etcdDriver) withoutWaiting(ctx context.Context, s submission, find func
 	return position{phase: driver.Gone}, nil
 }
 
+// maxEnqueuing is how many claims are submitted to queues at a time: a server refuses calls when thousands are under way,
+// and answers too late when they are repeated.
+const maxEnqueuing = 64
+
 // enqueue submits a claim at the end of the queue.
 func (d *etcdDriver) enqueue(ctx context.Context, s submission) (position, error) {
+	select {
+	case d.enqueuing <- struct{}{}:
+	case <-ctx.Done():
+		return position{}, driver.Classify(ctx.Err(), driver.Transient) // nothing was sent
+	}
+	defer func() { <-d.enqueuing }()
 	resp, err := d.kv.Txn(ctx).
 		If(created(s.tombstone, 0), created(s.own, 0)).
 		Then(append([]clientv3.Op{s.put()}, s.kind.reads(s.prefix, 0, false)...)...).

@@ -77,6 +77,7 @@ func (o *opener) Open(opts driver.Options) (driver.Driver, error) {
 	}
 	d.batches = newBatcher(d)
 	d.together.Store(maxTogether)
+	d.enqueuing = make(chan struct{}, maxEnqueuing)
 	d.batches.always = o.alwaysBatch
 	d.losses.wake = make(chan struct{}, 1)
 	if conn := o.client.ActiveConnection(); conn != nil {
@@ -113,7 +114,8 @@ type etcdDriver struct {
 	keys       keyWatcher
 	losses     lossEvents
 	batches    batcher
-	together   atomic.Int64 // how many claims one transaction can submit
+	enqueuing  chan struct{} // has room for the claims that are being submitted to queues
+	together   atomic.Int64  // how many claims one transaction can submit
 
 	ctx       context.Context // ends with Close
 	cancel    context.CancelFunc
