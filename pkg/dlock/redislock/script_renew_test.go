@@ -47,8 +47,47 @@ func TestScriptRenewalBringsPlacesBack(t *testing.T) {
 	s.expires(s.n.queue, 60_000)
 	s.do("DEL", s.n.queue, s.n.waiters)
 	s.do("HSET", s.n.waiters, scriptID("b"), fmt.Sprintf("%d damaged 1 0 - {}", s.now+1))
-	s.renew("b", "queued b 0 1 30002") // its arrival is not known any more: it is the first
-	s.queued(fmt.Sprint("b+", -scriptStart))
+	s.renew("b", "gone b 0") // its arrival is not known any more
+	s.queued("")
+}
+
+// A renewal of many waiters takes as many commands as that of a few. It reads the places of the first ones, and
+// estimates the others by when they came.
+func TestScriptRenewsMany(t *testing.T) {
+	s := newScriptLock(t)
+	s.acquire("a", 30_000, 0, 0, fmt.Sprint("held a ", scriptStart))
+	for i, letter := range "bcdefghijklmnopqrstuvwxyz" {
+		arrival := int64(10 * i)
+		if letter > 'p' {
+			arrival += 70
+		}
+		s.wait(scriptID(string(letter)), arrival, 1_000_000, 0, "-")
+	}
+	var want []string
+	for i, letter := range "bcdefghi" {
+		want = append(want, fmt.Sprintf("queued %s 0 %d 30002", scriptID(string(letter)), i+1))
+	}
+	for i, place := range []int{9, 12, 12, 18, 18, 19, 20, 20, 22} { // by arrival, from j, with 8 before it, to w, with 21
+		want = append(want, fmt.Sprintf("queued %s 0 %d 0", scriptID("jopqrstuw"[i:i+1]), place))
+	}
+	s.renew("b c d e f g h i j o p q r s t u w", want...)
+	commands := func(letters string) (n int) {
+		s.check(s.client.ConfigResetStat(s.Context()).Err())
+		s.renewed(letters)
+		for line := range strings.Lines(s.client.Info(s.Context(), "commandstats").Val()) {
+			if _, calls, ok := strings.Cut(line, ":calls="); ok {
+				var called int
+				_, err := fmt.Sscanf(calls, "%d,", &called)
+				s.check(err)
+				n += called
+			}
+		}
+		return n
+	}
+	few, many := commands("b c d e f g h i j"), commands("b c d e f g h i j k l m n o p q r s t u v w x y z")
+	if many > few+2 || few == 0 {
+		t.Errorf("%d commands for 25 waiters, %d for 9", many, few)
+	}
 }
 
 // A renewal gives a free lock to the first waiter, whichever claim it renews, and notifies it.

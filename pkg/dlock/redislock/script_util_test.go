@@ -128,6 +128,13 @@ func (s *scriptLock) releaseWith(letter string, tombstone, gap int, must, want s
 // renew renews claims of one process with a TTL of 20 s and a heartbeat of 2 s.
 func (s *scriptLock) renew(letters string, want ...string) {
 	s.Helper()
+	want = append([]string{"echo"}, want...)
+	s.equal("the answer", strings.Join(s.renewed(letters), " | "), strings.Join(want, " | "))
+}
+
+// renewed returns the answer to a renewal.
+func (s *scriptLock) renewed(letters string) []string {
+	s.Helper()
 	keys := []string{s.n.lock, s.n.counter, s.n.queue, s.n.waiters, s.n.holders}
 	if s.gap {
 		keys = append(keys, s.n.gap)
@@ -136,9 +143,7 @@ func (s *scriptLock) renew(letters string, want ...string) {
 	for _, letter := range strings.Fields(letters) {
 		args = append(args, scriptID(letter), 20_000, 2000)
 	}
-	got := s.texts(s.run(renewQueueScript.Source, keys, args...))
-	want = append([]string{"echo"}, want...)
-	s.equal("the answer", strings.Join(got, " | "), strings.Join(want, " | "))
+	return s.texts(s.run(renewQueueScript.Source, keys, args...))
 }
 
 func (s *scriptLock) texts(reply any) (texts []string) {

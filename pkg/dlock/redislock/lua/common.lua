@@ -37,6 +37,7 @@ local CHUNK = 128            -- waiters read at a time
 local MAX_DROPS = 512        -- dead waiters that a grant drops, rounded up to a chunk
 local TRIM = 16              -- waiters at the head that each renewal examines
 local RECHECKS = 8           -- waiters at the head that ask again when the lease ends
+local EXACT = 8              -- waiters of a renewal whose place is read
 local MAX_GRANTS = 32        -- readers or permits that are granted at a time
 
 local function digits(n) return string.format('%.0f', n) end
@@ -206,6 +207,21 @@ local function prune(queue, waiters, ids, records, now)
   return alive, #dead
 end
 
+-- drop_dead is prune for a caller that does not need the others.
+local function drop_dead(queue, waiters, ids, records, now)
+  local dead = {}
+  for i, id in ipairs(ids) do
+    local deadline = records[i] and tonumber(string.match(records[i], '^(%d+) %S+ %d+%a?%d* %d %S+ '))
+    if not deadline or deadline <= now then
+      dead[#dead + 1] = id
+    elseif deadline > now + HEARTBEAT_US then
+      prune(queue, waiters, {id}, {records[i]}, now)
+    end
+  end
+  drop(queue, waiters, dead)
+  return #dead
+end
+
 -- prune_range is prune for the waiters at positions first to last of the queue. Also returns how
 -- many waiters there were.
 local function prune_range(queue, waiters, first, last, now)
@@ -274,12 +290,11 @@ local function grant_next(lock, queue, waiters, counter, holders, held)
   return #skipped < MAX_SKIPS and seen == CHUNK and redis.call('EXISTS', queue) == 1
 end
 
--- queued returns the state of a waiter. The first few waiters ask again when the holder's lease
--- will have ended, because the very first may be dead. A recheck time of 0 means none. With plain
--- clients, which do not announce a release, the first waiter asks often.
-local function queued(lock, queue, gap, id, more, held, now)
-  local rank, recheck = redis.call('ZRANK', queue, id) or 0, 0
-  local joint = type(held) == 'table'
+-- queued returns the state of a waiter with so many waiters before it. The first few waiters ask again
+-- when the holder's lease will have ended, because the very first may be dead. A recheck time of 0 means
+-- none. With plain clients, which do not announce a release, the first waiter asks often.
+local function queued(lock, gap, id, rank, more, held, now)
+  local recheck, joint = 0, type(held) == 'table'
   if more then
     recheck = 1
   elseif rank < RECHECKS then

@@ -9,22 +9,65 @@
 --@common
 local lock, counter, queue, waiters, holders, gap, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], ARGV[2]
 
+-- ranks_of returns how many waiters are before each of those whose arrivals are given. For the first
+-- waiters it is exact, since it decides when they ask again. Of many others it is an estimate, from the
+-- places of the first and the last of them, and from when each of them came.
+local function ranks_of(queue, waits)
+  local ranks, rest = {}, {}
+  for i, id in ipairs(redis.call('ZRANGE', queue, 0, RECHECKS - 1)) do ranks[id] = i - 1 end
+  for id in pairs(waits) do
+    if not ranks[id] then rest[#rest + 1] = id end
+  end
+  if #rest <= EXACT then
+    for _, id in ipairs(rest) do ranks[id] = redis.call('ZRANK', queue, id) or 0 end
+    return ranks
+  end
+  local first, last = rest[1], rest[1]
+  for _, id in ipairs(rest) do
+    if waits[id] < waits[first] then first = id elseif waits[id] > waits[last] then last = id end -- of the same length
+  end
+  local from, rank = waits[first], redis.call('ZRANK', queue, first) or 0
+  local slope = ((redis.call('ZRANK', queue, last) or 0) - rank) / math.max(waits[last] - from, 1)
+  for _, id in ipairs(rest) do ranks[id] = math.floor(rank + (waits[id] - from) * slope) end
+  return ranks
+end
+
 redis.call('PEXPIRE', waiters, KEEP_MS)
 local now = clock()
-local waits, any = {}, false
-for i = 3, #ARGV, 3 do
-  local id = ARGV[i]
-  local w = parse(redis.call('HGET', waiters, id))
-  if w and w.deadline > now then
-    waits[id], any = true, true
-    w.deadline, w.channel = now + ARGV[i + 2] * 1000, channel
-    if w.skipped == '1' then w.skipped = '2' end
-    store(waiters, id, w)
-    -- The queue may have been deleted or evicted without its records.
-    redis.call('ZADD', queue, 'NX', arrival_of(w.since), id)
-  else
-    drop(queue, waiters, {id}) -- past its deadline, or in the queue without a record
+local ids, records, arrivals, dead = {}, {}, {}, {}
+local waits = {} -- id -> arrival
+for i = 3, #ARGV, 3 do ids[#ids + 1] = ARGV[i] end
+if #ids > 0 then
+  local deadlines = {} -- by heartbeat: printing is expensive
+  local same = '^%d+ (%d+)%.(%d+) %d+%a?%d* [02] ' .. string.gsub(channel, '%p', '%%%0') .. ' ' -- only the deadline changes
+  for i, record in ipairs(redis.call('HMGET', waiters, unpack(ids))) do
+    local id, heartbeat = ids[i], ARGV[3 * i + 2]
+    local found, _, seconds, micros
+    local deadline = record and string.match(record, '^%d+')
+    if deadline then found, _, seconds, micros = string.find(record, same) end
+    local rest = found and string.sub(record, #deadline + 1)
+    if deadline and not rest then
+      local claim, skipped, info
+      seconds, micros, claim, skipped, info = string.match(record, '^%d+ (%d+)%.(%d+) (%d+%a?%d*) (%d) %S+ (.*)$')
+      if seconds then rest = ' ' .. seconds .. '.' .. micros .. ' ' .. claim .. (skipped == '0' and ' 0 ' or ' 2 ') .. channel .. ' ' .. info end
+    end
+    if rest and tonumber(deadline) > now then
+      deadlines[heartbeat] = deadlines[heartbeat] or digits(now + heartbeat * 1000)
+      records[#records + 1] = id
+      records[#records + 1] = deadlines[heartbeat] .. rest
+      waits[id] = seconds .. string.sub('00000' .. micros, -6)
+      arrivals[#arrivals + 1] = waits[id]
+      arrivals[#arrivals + 1] = id
+    else
+      dead[#dead + 1] = id -- past its deadline, or in the queue without a record
+    end
   end
+  drop(queue, waiters, dead)
+end
+local any = #records > 0
+if any then
+  redis.call('HSET', waiters, unpack(records))
+  redis.call('ZADD', queue, 'NX', unpack(arrivals)) -- it may have been deleted or evicted without its records
 end
 redis.call('PEXPIRE', queue, KEEP_MS)
 
@@ -35,22 +78,23 @@ if type(held) ~= 'string' and not in_gap(gap) then
   more = grant_next(lock, queue, waiters, counter, holders, held)
   held = current(lock, holders, now)
 else
-  prune_range(queue, waiters, 0, TRIM - 1, now)
+  local first = redis.call('ZRANGE', queue, 0, TRIM - 1)
+  if #first > 0 then drop_dead(queue, waiters, first, redis.call('HMGET', waiters, unpack(first)), now) end
   if any then mark(lock, held) end
 end
 more = more or is_stale(held)
 local unsubscribed = any and channel ~= '-' and not subscribed(channel) and ' unsubscribed' or ''
+local ranks = any and ranks_of(queue, waits) or {}
 local answers = {ARGV[1]}
-for i = 3, #ARGV, 3 do
-  local id = ARGV[i]
-  local token = extend(lock, holders, held, id, now, ARGV[i + 1])
+for i, id in ipairs(ids) do
+  local token = extend(lock, holders, held, id, now, ARGV[3 * i + 1])
   if token then
     answers[#answers + 1] = 'held ' .. id .. ' ' .. token
   elseif waits[id] then
-    answers[#answers + 1] = queued(lock, queue, gap, id, more, held, now) .. unsubscribed
+    answers[#answers + 1] = queued(lock, gap, id, ranks[id] or 0, more, held, now) .. unsubscribed
   else
     answers[#answers + 1] = 'gone ' .. id .. ' 0'
   end
 end
-if more and #ARGV == 2 then answers[2] = 'more' end
+if more and #ids == 0 then answers[2] = 'more' end
 return answers

@@ -12,8 +12,7 @@ local function make_room(now)
   for i, text in ipairs(redis.call('HRANDFIELD', waiters, SAMPLE, 'WITHVALUES')) do
     if i % 2 == 1 then ids[#ids + 1] = text else records[#records + 1] = text end
   end
-  local _, dropped = prune(queue, waiters, ids, records, now)
-  return n - dropped
+  return n - drop_dead(queue, waiters, ids, records, now)
 end
 
 -- enqueue stores a waiter, at the end of the queue unless it already has a place. If the queue is
@@ -60,4 +59,4 @@ local full = enqueue(now, since)
 if full then return 'full ' .. id .. ' ' .. full end
 redis.call('PEXPIRE', queue, KEEP_MS)
 redis.call('PEXPIRE', waiters, KEEP_MS)
-return queued(lock, queue, gap, id, more, held, now)
+return queued(lock, gap, id, redis.call('ZRANK', queue, id) or 0, more, held, now)
