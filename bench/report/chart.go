@@ -49,7 +49,7 @@ func (c *chart) hint() string {
 		hint = "less is better"
 	}
 	if c.scale.Log {
-		hint += "; powers of ten"
+		hint += ", log scale"
 	}
 	return hint
 }
