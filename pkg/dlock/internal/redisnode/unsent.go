@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -147,7 +148,8 @@ func isUnsent(err error) bool {
 }
 
 // explainWithin is how long a call without a connection may take beyond its timeout to learn the
-// cause. explainedFor is how long a cause is used for other calls.
+// cause. explainedFor is how long a cause is used for other calls, and how long a dial may take: its result
+// is for the calls that follow.
 const (
 	explainWithin = 50 * time.Millisecond
 	explainedFor  = time.Second
@@ -174,6 +176,7 @@ func (e *Explainer) Explain(client redis.UniversalClient, err error) error {
 		select {
 		case <-done:
 		case <-t.C:
+			runtime.Gosched() // if the process itself was stopped, the dial may be about to end
 		}
 	}
 	e.mu.Lock()
@@ -209,7 +212,7 @@ func (e *Explainer) dial(client redis.UniversalClient, done chan<- struct{}) {
 // long.
 func dialOnce(client redis.UniversalClient) (err error) {
 	dial, network, addrs := dialerOf(client)
-	ctx, cancel := context.WithTimeout(context.Background(), explainWithin)
+	ctx, cancel := context.WithTimeout(context.Background(), explainedFor)
 	defer cancel()
 	for _, addr := range addrs {
 		conn, cause := dial(ctx, network, addr)
