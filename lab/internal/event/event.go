@@ -51,6 +51,10 @@ const (
 	Parted = "parted" // the process itself closed the Client meanwhile
 )
 
+// Withdrawn is the note of Failed for a key of several that its call gave up because it did not get
+// another one of them.
+const Withdrawn = "withdrawn"
+
 // A Plan is what a call for a lock asks for besides the key: how the lock may end, and who
 // may hold it at the same time.
 type Plan struct {
@@ -62,6 +66,9 @@ type Plan struct {
 	Limit   int    `json:"limit,omitempty"`    // of permits
 	HasWait bool   `json:"has_wait,omitempty"` // WithWait
 	Wait    int64  `json:"wait,omitempty"`
+	// Together is the call, and the purpose of its claims, if the key is one of several that one call asks
+	// for. Each of them is an attempt of its own.
+	Together string `json:"together,omitempty"`
 }
 
 // An Event is one line of the log.

@@ -53,6 +53,10 @@ var All = []Mutant{
 	{Name: "token-by-counter", Wrong: "the token is the stored one plus one, whatever the time", Topology: schedule.Single, Needs: []schedule.Kind{schedule.SiblingDelete}, change: newNaive(quirks{counts: true})},
 	{Name: "redlock-releases-one-node", Wrong: "a release goes to one server", Topology: schedule.Redlock3, change: wrap(releasesOneNode)},
 	{Name: "no-deadline-redlock", Wrong: "the holder has no deadline of its own (redlock)", Topology: schedule.Redlock3, Needs: []schedule.Kind{schedule.BlackHole, schedule.LagHole}, Longer: true, Whole: true, change: wrap(noDeadline)},
+
+	{Name: "batch-grants-all", Wrong: "of several keys, one that another holds is called granted", Topology: schedule.Single, change: wrap(batchGrantsAll)},
+	{Name: "batch-forgets", Wrong: "of several keys, those that were granted are forgotten if one was not", Topology: schedule.Single, change: wrap(batchForgets)},
+	{Name: "batch-never-releases", Wrong: "the release of several keys is not sent", Topology: schedule.Single, change: wrap(batchNeverReleases)},
 }
 
 // Control is the naive lock without a mistake: the lab must let it pass, or mutants

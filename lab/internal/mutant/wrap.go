@@ -13,6 +13,9 @@ type hooks struct {
 	acquire func(ctx context.Context, d driver.Driver, r driver.Request) (driver.State, error)
 	renew   func(ctx context.Context, d driver.Driver, refs []driver.Ref) ([]driver.State, error)
 	release func(ctx context.Context, d driver.Driver, r driver.Ref) (driver.State, error)
+	// acquireBatch and releaseBatch are for several keys. Without one of them, each key has its own calls.
+	acquireBatch func(ctx context.Context, d driver.Batcher, rs []driver.Request) ([]driver.State, error)
+	releaseBatch func(ctx context.Context, d driver.Batcher, refs []driver.Ref) ([]driver.State, error)
 	// hear changes a push, or drops it.
 	hear func(driver.Event) (driver.Event, bool)
 	// also is another push that follows from one.
@@ -67,6 +70,27 @@ func (m *mutated) Release(ctx context.Context, r driver.Ref) (driver.State, erro
 		return m.Driver.Release(ctx, r)
 	}
 	return m.release(ctx, m.Driver, r)
+}
+
+func (m *mutated) CanBatch(keys []string) bool {
+	d, ok := m.Driver.(driver.Batcher)
+	return ok && (m.acquireBatch != nil || m.releaseBatch != nil) && d.CanBatch(keys)
+}
+
+func (m *mutated) AcquireBatch(ctx context.Context, rs []driver.Request) ([]driver.State, error) {
+	d := m.Driver.(driver.Batcher)
+	if m.acquireBatch == nil {
+		return d.AcquireBatch(ctx, rs)
+	}
+	return m.acquireBatch(ctx, d, rs)
+}
+
+func (m *mutated) ReleaseBatch(ctx context.Context, refs []driver.Ref) ([]driver.State, error) {
+	d := m.Driver.(driver.Batcher)
+	if m.releaseBatch == nil {
+		return d.ReleaseBatch(ctx, refs)
+	}
+	return m.releaseBatch(ctx, d, refs)
 }
 
 func (m *mutated) Events() <-chan driver.Event {

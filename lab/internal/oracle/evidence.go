@@ -41,11 +41,12 @@ type Struck struct {
 // A Ghost is a claim that was stored though its process had closed its Client in
 // good order, or one that has no end (nothing Left).
 type Ghost struct {
-	Key   string
-	PID   int
-	Phase string
-	Token int64
-	Left  time.Duration
+	Key     string
+	PID     int
+	Phase   string
+	Token   int64
+	Purpose string // by which its owner named it
+	Left    time.Duration
 }
 
 // A Stuck worker was told to end at From, and had to be killed, at To.

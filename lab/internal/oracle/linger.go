@@ -48,6 +48,9 @@ func (e *Evidence) lingering(sections []*Section) (found []Violation) {
 			continue
 		}
 		last, grant := e.calls(sections, pids, s)
+		if one := together(sections, s.Purpose, s.Key); one != nil && !e.isRedlock() {
+			last = one
+		}
 		owner := last
 		// A batch may have been handed over, and a closed redlock leaves a node that is away alone.
 		if grant != nil && e.Setup.Batch == 0 && !e.isRedlock() {
@@ -183,7 +186,9 @@ func (e *Evidence) calls(sections []*Section, pids map[string]int, s StoredClaim
 // releaseLost says whether a claim is one whose release, by its owner or by Close, a master had
 // answered when it was killed or deposed, and had not yet sent to its replica. Nothing can tell
 // the client of that, and the claim ends with its lease. What was never granted by the master
-// that the client knew, and still waits at the new one or was granted there, its last call tells.
+// that the client knew, and still waits at the new one or was granted there, its last call tells. A
+// call for several keys releases some that it has while it waits for others, and in the background when
+// it has failed.
 func (e *Evidence) releaseLost(grant, last *Section, s StoredClaim) bool {
 	released := span{}
 	switch {
@@ -191,10 +196,22 @@ func (e *Evidence) releaseLost(grant, last *Section, s StoredClaim) bool {
 		released = span{grant.Released, grant.Released}
 	case grant != nil:
 		released = e.releasedByClose(grant)
+	case last != nil && last.Plan.Together != "":
+		released = span{last.Call, last.end() + int64(CleanupTime)}
 	case last != nil:
 		released = span{last.end(), last.end()}
 	}
 	return released.to != 0 && e.lossy(released.from, released.to, s.Before)
+}
+
+// together is the attempt on a key of the call for several keys that has this purpose, or nil.
+func together(sections []*Section, purpose, key string) *Section {
+	for _, s := range sections {
+		if purpose != "" && s.Plan.Together == purpose && s.Key == key {
+			return s
+		}
+	}
+	return nil
 }
 
 // releasedByClose is when a Client was closed that held a lock, and had all answered.
@@ -255,6 +272,9 @@ func (e *Evidence) overlong(sections []*Section) (found []Violation) {
 	named := map[string]*Section{}
 	for _, s := range sections {
 		named[s.Attempt] = s
+		if s.Plan.Together != "" {
+			named[s.Plan.Together] = s
+		}
 	}
 	for _, s := range e.Stored {
 		limit := max(e.TTL, longestHeartbeat) + slack
@@ -264,7 +284,7 @@ func (e *Evidence) overlong(sections []*Section) (found []Violation) {
 				Detail: fmt.Sprintf("a %s claim of process %d with token %d is stored for another %v, at most %v is right", s.Phase, s.PID, s.Token, s.Left, limit),
 			})
 		}
-		if one := named[s.Purpose]; one != nil && one.Key != s.Key {
+		if one := named[s.Purpose]; one != nil && one.Key != s.Key && together(sections, s.Purpose, s.Key) == nil {
 			found = append(found, Violation{
 				Oracle: "info", Key: s.Key, From: s.Before, To: s.After,
 				Detail: fmt.Sprintf("the claim of %s, which is for %s, is stored here", s.Purpose, one.Key),

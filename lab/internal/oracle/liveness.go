@@ -3,6 +3,7 @@ package oracle
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/ceyewan/genesis/lab/internal/schedule"
@@ -21,9 +22,10 @@ func (e *Evidence) idleTimeout() time.Duration {
 }
 
 // idle finds waiters that were not served though the lock was free. Only keys whose
-// locks all have the same lease are judged.
+// locks all have the same lease are judged. Keys that are locked together are free if none of them
+// is locked: a call that waits for one may have others, and waits only for one that is greater.
 func (e *Evidence) idle(sections []*Section) (found []Violation) {
-	for key, group := range byKey(sections, false) {
+	for key, group := range byTag(sections) {
 		if !sharesLease(key) {
 			continue
 		}
@@ -40,6 +42,19 @@ func (e *Evidence) idle(sections []*Section) (found []Violation) {
 		}
 	}
 	return found
+}
+
+// byTag groups all attempts by key, and those on keys with the same hash tag together.
+func byTag(sections []*Section) map[string][]*Section {
+	groups := map[string][]*Section{}
+	for _, s := range sections {
+		tag := s.Key
+		if before, _, ok := strings.Cut(s.Key, "}"); ok {
+			tag = before + "}"
+		}
+		groups[tag] = append(groups[tag], s)
+	}
+	return groups
 }
 
 // waitersIn are the processes that waited at some time in an interval: each may have been

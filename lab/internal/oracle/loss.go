@@ -1,6 +1,7 @@
 package oracle
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -82,26 +83,35 @@ func (e *Evidence) late(s *Section, from, limit int64, why string) Violation {
 // could have cost them.
 func (e *Evidence) falseLosses(sections []*Section) (found []Violation) {
 	for _, s := range sections {
-		lost := s.Lost || s.Unlock == dlock.ErrOwnershipLost.Error()
-		if s.Enter == 0 || !lost || s.Killed || s.Parted || e.endsByPlan(s) || e.graveIn(s.Key, s.Enter, max(s.Exit, s.Released)) || e.addUp(s) {
+		lost, from, learned := s.loss()
+		if !lost || s.Killed || s.Parted || e.endsByPlan(s) || e.graveIn(s.Key, from, max(s.Exit, s.Released)) || e.addUp(s, learned) {
 			continue
 		}
-		at := s.Learned
-		if !s.Lost { // the release reported it
+		at := learned
+		if s.Enter != 0 && !s.Lost { // the release reported it
 			at = s.Released
 		}
 		found = append(found, Violation{
-			Oracle: "false-loss", Key: s.Key, From: s.Enter, To: max(s.Exit, s.Released), Workers: []string{s.Worker}, at: at,
-			Detail: fmt.Sprintf("%s (fence %d) lost its lock after %v without a fault that explains it", s.Attempt, s.Fence, time.Duration(s.Exit-s.Enter)),
+			Oracle: "false-loss", Key: s.Key, From: from, To: max(s.Exit, s.Released), Workers: []string{s.Worker}, at: at,
+			Detail: fmt.Sprintf("%s (fence %d) lost its lock after %v without a fault that explains it", s.Attempt, s.Fence, time.Duration(s.Exit-cmp.Or(s.Enter, s.Call))),
 		})
 	}
 	return found
 }
 
+// loss says whether a lock was lost, since when a fault may have cost it, and when its holder learned of the
+// loss. A call for several keys may lose one while it waits for another, and then returns at once.
+func (s *Section) loss() (lost bool, from, learned int64) {
+	if s.Enter == 0 {
+		return s.Plan.Together != "" && s.Failed == dlock.ErrOwnershipLost.Error(), s.Exit, s.Exit
+	}
+	return s.Lost || s.Unlock == dlock.ErrOwnershipLost.Error(), s.Enter, s.Learned
+}
+
 // addUp says whether faults, of which each alone is harmless, took more than half of the
 // lease before a loss.
-func (e *Evidence) addUp(s *Section) bool {
-	return e.disturbed(s.Worker, s.Key, s.Learned-int64(e.TTL), s.Learned, 0) > int64(e.TTL)*11/20
+func (e *Evidence) addUp(s *Section, learned int64) bool {
+	return e.disturbed(s.Worker, s.Key, learned-int64(e.TTL), learned, 0) > int64(e.TTL)*11/20
 }
 
 // graveIn says whether a fault that may cost a lock on a key struck in an interval, or so

@@ -22,8 +22,11 @@ func sameLease(key string) bool {
 	return strings.HasPrefix(key, "slow") || strings.HasPrefix(key, "brisk")
 }
 
-// sharesLease says the same also of the keys that readers and permits use.
-func sharesLease(key string) bool { return sameLease(key) || strings.HasPrefix(key, "mixed") }
+// sharesLease says the same also of the keys that readers and permits use, and of those that are
+// locked together in every second epoch.
+func sharesLease(key string) bool {
+	return sameLease(key) || strings.HasPrefix(key, "mixed") || strings.HasPrefix(key, "several-{")
+}
 
 // endsByPlan says whether the end of a lock is what its holder asked for: it is not renewed,
 // or was held for as long as it may be.

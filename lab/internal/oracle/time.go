@@ -100,7 +100,7 @@ func (e *Evidence) slowUnlocks(sections []*Section) (found []Violation) {
 // refusals finds calls that were to wait and were told that another holds the lock.
 func (e *Evidence) refusals(sections []*Section) (found []Violation) {
 	for _, s := range sections {
-		waits := s.Verb == "acquire" || s.Verb == "lock" || s.Verb == "do"
+		waits := slices.Contains([]string{"acquire", "lock", "do", "acquire-all", "do-all"}, s.Verb)
 		waited := s.Plan.HasWait && s.Exit >= s.Call+s.Plan.Wait
 		if s.Failed == dlock.ErrLockHeldByOther.Error() && waits && !waited {
 			found = append(found, Violation{

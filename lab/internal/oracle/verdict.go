@@ -131,10 +131,17 @@ func (e *Evidence) keptByPlan(sections []*Section, g Ghost) bool {
 
 // lostGhost says whether a claim is one whose release was lost in a failover.
 func (e *Evidence) lostGhost(sections []*Section, g Ghost) bool {
-	return slices.ContainsFunc(sections, func(s *Section) bool {
-		stored := StoredClaim{Before: math.MaxInt64, Token: g.Token}
-		return s.Key == g.Key && s.Fence == g.Token && s.Enter != 0 && e.releaseLost(s, nil, stored)
-	})
+	stored, granted := StoredClaim{Before: math.MaxInt64, Token: g.Token}, false
+	for _, s := range sections {
+		if s.Key == g.Key && s.Fence == g.Token && s.Enter != 0 {
+			granted = true
+			if e.releaseLost(s, nil, stored) {
+				return true
+			}
+		}
+	}
+	one := together(sections, g.Purpose, g.Key)
+	return !granted && one != nil && e.releaseLost(nil, one, stored)
 }
 
 // ghostStory describes the attempt that was granted what is left.
@@ -156,7 +163,7 @@ func (e *Evidence) ghostStory(sections []*Section, g Ghost) string {
 		}
 		return story
 	}
-	return fmt.Sprintf("; no attempt was given its token %d", g.Token)
+	return fmt.Sprintf("; no attempt was given its token %d; its purpose is %q", g.Token, g.Purpose)
 }
 
 func (e *Evidence) ghosts(sections []*Section) (found []Violation) {

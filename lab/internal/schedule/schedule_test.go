@@ -72,8 +72,10 @@ func TestSteadyKeysAreInTheirShards(t *testing.T) {
 			}
 		}
 	}
-	if got := schedule.Slot("123456789"); got != 12739 { // from the specification of Redis Cluster
-		t.Errorf("slot %d", got)
+	for _, key := range []string{"123456789", "lab:several-{123456789}-0"} {
+		if got := schedule.Slot(key); got != 12739 { // from the specification of Redis Cluster
+			t.Errorf("slot %d", got)
+		}
 	}
 }
 

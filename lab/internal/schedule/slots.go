@@ -1,6 +1,9 @@
 package schedule
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // Shards is how many masters the cluster has. Each begins with an equal range of slots.
 const Shards = 3
@@ -21,7 +24,7 @@ func SteadyKey(prefix string, shard int, epoch int64) string {
 	}
 }
 
-// ShardOfKey is the shard in whose slots a key without a hash tag is, if none has moved.
+// ShardOfKey is the shard in whose slots a key is, if none has moved.
 func ShardOfKey(key string) int { return (Slot(key)*Shards + Shards - 1) / slots }
 
 // FirstSlot is the first slot of a shard.
@@ -30,8 +33,13 @@ func FirstSlot(shard int) int { return shard * slots / Shards }
 // ShardOf is the shard that a fault strikes.
 func (f Fault) ShardOf() int { return f.Target % Shards }
 
-// Slot is the slot of a key without a hash tag, as Redis computes it: CRC-16/XMODEM.
+// Slot is the slot of a key, as Redis computes it: CRC-16/XMODEM of the key, or of its hash tag.
 func Slot(key string) int {
+	if _, after, ok := strings.Cut(key, "{"); ok {
+		if tag, _, ok := strings.Cut(after, "}"); ok && tag != "" {
+			key = tag
+		}
+	}
 	var crc uint16
 	for _, b := range []byte(key) {
 		crc ^= uint16(b) << 8

@@ -32,7 +32,7 @@ func (t *trial) ghosts(ctx context.Context) (found []oracle.Ghost, err error) {
 	var endless []oracle.Ghost
 	deadline := time.Now().Add(t.evidence.TTL + 3*time.Second)
 	err = t.lookout.each(ctx, func(key string, c dlock.Claim) {
-		ghost := oracle.Ghost{Key: key, PID: c.Info.PID, Phase: string(c.Phase), Token: c.Token, Left: c.Remaining}
+		ghost := oracle.Ghost{Key: key, PID: c.Info.PID, Phase: string(c.Phase), Token: c.Token, Purpose: c.Info.Purpose, Left: c.Remaining}
 		switch {
 		case orderly[c.Info.PID] && c.Remaining > 0:
 			found = append(found, ghost)

@@ -97,7 +97,7 @@ func (l *subscription) follow() {
 
 // change takes in an event. Keys next to the locks have a byte that no lock has.
 func (l *subscription) change(key, what string) {
-	if strings.ContainsAny(key, "{\x01") {
+	if strings.Contains(key, "\x01") {
 		return
 	}
 	one := l.of(key)

@@ -23,6 +23,7 @@ const (
 	planned             // its locks end by plan
 	steady              // on one master of a cluster
 	mixed               // readers, permits and writers, where the backend has them
+	several             // several keys with one call
 )
 
 // hands are those that this trial needs. What measures the time after a holder's death
@@ -36,7 +37,7 @@ func (w *worker) hands() []hand {
 		return []hand{slow, brisk, quick, quicker}
 	default:
 	}
-	all := []hand{slow, brisk, quick, quicker, planned}
+	all := []hand{slow, brisk, quick, quicker, planned, several}
 	if o.Backend.Kind == "cluster" {
 		all = append(all, steady)
 	}
@@ -55,11 +56,15 @@ const (
 	lock       verb = "lock"
 	tryLock    verb = "try-lock"
 	do         verb = "do"
+	acquireAll verb = "acquire-all"
+	doAll      verb = "do-all"
 )
 
 // A task is one attempt to lock and work.
 type task struct {
 	attempt, key     string
+	keys             []string // several, in place of one
+	together         string   // the call, if this is the task of one of its keys
 	verb             verb
 	ttl, wait, hold  time.Duration
 	minHold, maxHold time.Duration
@@ -102,6 +107,10 @@ func (w *worker) draw(r *rand.Rand, h hand, n int) task {
 		t.key, t.anonymous = fmt.Sprintf("mixed-%d", now/2), true
 		t.hold = upTo(r, 100*time.Millisecond)
 		w.choose(r, &t)
+	case several:
+		w.chooseKeys(r, &t, now)
+		t.shorten(r, h)
+		return t
 	default:
 		t.key = fmt.Sprintf("quick-%d-%d", r.IntN(3), now)
 		t.hold = upTo(r, 5*time.Millisecond)
@@ -158,7 +167,7 @@ func (t *task) vary(r *rand.Rand, h hand, ttl time.Duration) {
 
 // shorten makes some callers impatient: they have little time, or do not wait, or leave.
 func (t *task) shorten(r *rand.Rand, h hand) {
-	if h != quick && h != quicker && h != mixed {
+	if h != quick && h != quicker && h != mixed && h != several {
 		return
 	}
 	switch r.IntN(10) {
@@ -219,7 +228,7 @@ func (t task) options() []dlock.LockOption {
 }
 
 func (t task) plan() *event.Plan {
-	p := &event.Plan{Lease: int64(t.ttl), MinHold: int64(t.minHold), MaxHold: int64(t.maxHold), Fixed: t.fixed, Limit: t.limit, HasWait: t.hasWait, Wait: int64(t.wait)}
+	p := &event.Plan{Lease: int64(t.ttl), MinHold: int64(t.minHold), MaxHold: int64(t.maxHold), Fixed: t.fixed, Limit: t.limit, HasWait: t.hasWait, Wait: int64(t.wait), Together: t.together}
 	if t.mode != driver.Exclusive {
 		p.Mode = t.mode.String()
 	}

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
@@ -28,7 +29,7 @@ func newWorker(mode schedule.Mode) *worker {
 
 func TestTheWholeAPIIsDrawn(t *testing.T) {
 	w := newWorker(schedule.Inside)
-	w.shared, w.permits = true, true
+	w.shared, w.permits, w.orders.Setup.Reentrant = true, true, true
 	seen := map[string]bool{}
 	for _, task := range draws(w) {
 		seen[string(task.verb)] = true
@@ -41,7 +42,7 @@ func TestTheWholeAPIIsDrawn(t *testing.T) {
 		}
 	}
 	for _, want := range []string{
-		"acquire", "try-acquire", "lock", "try-lock", "do", "min hold", "max hold", "without renewal", "extend",
+		"acquire", "try-acquire", "lock", "try-lock", "do", "acquire-all", "do-all", "min hold", "max hold", "without renewal", "extend",
 		"wait", "cancel", "inside", "info", "shared", "permit",
 	} {
 		if !seen[want] {
@@ -54,7 +55,7 @@ func TestTheWholeAPIIsDrawn(t *testing.T) {
 func TestLastingKeysHaveOneLease(t *testing.T) {
 	w := newWorker(schedule.Inside)
 	for _, task := range draws(w) {
-		lasting := task.key[:4] == "slow" || task.key[:4] == "bris"
+		lasting := strings.HasPrefix(task.key, "slow") || strings.HasPrefix(task.key, "brisk")
 		if lasting && (task.ttl != w.orders.TTL || task.fixed || task.minHold > 0 || task.maxHold > 0 || task.extend > task.ttl) {
 			t.Fatalf("%+v", task)
 		}

@@ -12,7 +12,10 @@ import (
 
 // attempt locks, works and unlocks. It reports whether the backend seems well.
 func (w *worker) attempt(ctx context.Context, t task) bool {
-	w.log.Add(event.Event{Kind: event.Call, Key: t.key, Attempt: t.attempt, Dur: int64(t.patience()), Verb: string(t.verb), Plan: t.plan()})
+	parts := t.parts()
+	for _, p := range parts {
+		w.log.Add(event.Event{Kind: event.Call, Key: p.key, Attempt: p.attempt, Dur: int64(p.patience()), Verb: string(p.verb), Plan: p.plan()})
+	}
 	s := w.session()
 	var err error
 	switch t.verb {
@@ -20,23 +23,33 @@ func (w *worker) attempt(ctx context.Context, t task) bool {
 		err = w.byKey(ctx, s, t)
 	case do:
 		err = w.byDo(ctx, s, t)
+	case acquireAll:
+		err = w.byGuards(ctx, s, t, parts)
+	case doAll:
+		err = w.byDoAll(ctx, s, t, parts)
 	default:
 		err = w.byGuard(ctx, s, t)
 	}
 	if err == nil {
 		return true
 	}
-	w.log.Add(event.Event{Kind: event.Failed, Key: t.key, Attempt: t.attempt, Note: brief(err)})
+	for _, p := range parts {
+		note := brief(err)
+		if !concerns(err, p.key) {
+			note = event.Withdrawn
+		}
+		w.log.Add(event.Event{Kind: event.Failed, Key: p.key, Attempt: p.attempt, Note: note})
+	}
 	return errors.Is(err, dlock.ErrLockHeldByOther) || errors.Is(err, dlock.ErrLockAlreadyHeld) || errors.Is(err, context.Canceled)
 }
 
 // patient is the context of a call. stay keeps it from ending in the hold.
 func (t task) patient(ctx context.Context) (patient context.Context, stay, cancel func()) {
 	leave := t.patience()
-	if t.cancel == 0 && t.hasWait {
-		leave += t.ttl // WithWait is the bound that is to count
+	if t.cancel == 0 && t.hasWait && (t.keys == nil || t.wait > 0) {
+		leave += t.ttl // WithWait is the bound that is to count; each of several keys is tried for a while
 	}
-	if t.cancel == 0 && t.verb != do {
+	if t.cancel == 0 && t.verb != do && t.verb != doAll {
 		timed, stop := context.WithTimeout(ctx, leave)
 		return timed, func() {}, stop
 	}
@@ -68,7 +81,7 @@ func (w *worker) byGuard(ctx context.Context, s *session, t task) error {
 	if err != nil {
 		return err
 	}
-	w.section(ctx, guard.Context(), s, t, guard)
+	w.section(ctx, guard.Context(), s, t, guard, part{task: t, token: guard.Token()})
 	unlock, stop := t.unlocking(ctx)
 	defer stop()
 	began := mono.Now()
@@ -95,7 +108,7 @@ func (w *worker) byKey(ctx context.Context, s *session, t task) error {
 	}
 	guard, ok := s.client.Held(t.key)
 	if ok { // the owner outlives the wait
-		w.section(ctx, context.WithoutCancel(owner), s, t, guard)
+		w.section(ctx, context.WithoutCancel(owner), s, t, guard, part{task: t, token: guard.Token()})
 	}
 	unlock, stop := t.unlocking(ctx)
 	defer stop()
@@ -116,7 +129,7 @@ func (w *worker) byDo(ctx context.Context, s *session, t task) error {
 	err := s.client.Do(patient, t.key, func(inner context.Context) error {
 		stay()
 		guard, _ := dlock.FromContext(inner)
-		w.section(ctx, inner, s, t, guard)
+		w.section(ctx, inner, s, t, guard, part{task: t, token: guard.Token()})
 		done = mono.Now()
 		return nil
 	}, t.options()...)
@@ -129,11 +142,10 @@ func (w *worker) byDo(ctx context.Context, s *session, t task) error {
 
 // inside asks for the key that is held once more, and gives it back. owner is a context
 // that has it.
-func (w *worker) inside(owner context.Context, s *session, t task, guard *dlock.Guard) {
+func (w *worker) inside(owner context.Context, s *session, t task, token int64) {
 	began := mono.Now()
 	ctx, cancel := context.WithTimeout(owner, t.ttl)
 	defer cancel()
-	token := guard.Token()
 	see := func(g *dlock.Guard, ok bool) {
 		if ok {
 			token = g.Token()
@@ -170,12 +182,14 @@ func (w *worker) inside(owner context.Context, s *session, t task, guard *dlock.
 }
 
 // extend asks for another lease.
-func (w *worker) extend(ctx context.Context, t task, guard *dlock.Guard) {
+func (w *worker) extend(ctx context.Context, t task, of holding, parts []part) {
 	began := mono.Now()
 	ctx, cancel := context.WithTimeout(ctx, t.ttl)
 	defer cancel()
-	err := guard.Extend(ctx, t.extend)
-	w.log.Add(event.Event{At: began, Kind: event.Extended, Key: t.key, Attempt: t.attempt, Dur: int64(t.extend), Note: brief(err)})
+	err := of.Extend(ctx, t.extend)
+	for _, p := range parts {
+		w.log.Add(event.Event{At: began, Kind: event.Extended, Key: p.key, Attempt: p.attempt, Dur: int64(t.extend), Note: brief(errorFor(err, p.key))})
+	}
 }
 
 // kinds are the errors that oracles tell apart.

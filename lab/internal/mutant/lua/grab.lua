@@ -7,14 +7,14 @@ local value = redis.call('GET', KEYS[1])
 if redis.call('EXISTS', KEYS[3]) == 1 then return '' end
 if value and string.sub(value, 1, 32) == ARGV[1] then
   if ARGV[2] ~= '0' and ARGV[3] ~= '1' then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
-  return string.match(value, '^%x+ (%d+) ')
+  return string.match(value, '^%x+%. (%d+) ')
 end
 if value and ARGV[4] ~= '1' then return '' end
 local t = redis.call('TIME')
 local token = math.max((t[1] * 1000000 + t[2]) * ARGV[6], (redis.call('GET', KEYS[2]) or 0) + 1)
 token = string.format('%.0f', token)
 redis.call('SET', KEYS[2], token)
-value = ARGV[1] .. ' ' .. token .. ' ' .. t[1] .. '.' .. t[2] .. ' - ' .. ARGV[5]
+value = ARGV[1] .. '. ' .. token .. ' 1 - ' .. ARGV[5] -- as our own backend stores it, so that the lab can read it
 if ARGV[2] == '0' then
   redis.call('SET', KEYS[1], value)
 else
