@@ -108,3 +108,42 @@ func keysOn(t *testing.T, d *etcdDriver, client *clientv3.Client, key string, le
 	}
 	return keys
 }
+
+// A claim for a queue waits in the process while as many as are allowed are being submitted. If its caller leaves, nothing
+// was sent.
+func TestEnqueueingIsLimited(t *testing.T) {
+	t.Parallel()
+	d, _ := openInternal(t, testenv.Etcd(t).Endpoint())
+	acquireHeld(t, d, driver.Request{Ref: refTo("k", 1, time.Minute)})
+	if st, err := d.Acquire(t.Context(), driver.Request{Ref: refTo("k", 3, time.Minute), Wait: true}); err != nil || st.Phase != driver.Queued {
+		t.Fatal(st, err) // from now on the key is known to be busy
+	}
+	for range maxEnqueuing {
+		d.enqueuing <- struct{}{}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	waiter := driver.Request{Ref: refTo("k", 2, time.Minute), Wait: true}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := d.Acquire(ctx, waiter)
+		ended <- err
+	}()
+	known := func() int {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return len(d.claims)
+	}
+	testenv.Eventually(t, patience, "it is to be submitted", func() bool { return known() == 3 })
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) || driver.ClassOf(err) != driver.Transient {
+		t.Errorf("the error is %v", err)
+	}
+	if n := known(); n != 2 {
+		t.Errorf("%d claims are known, want the first two", n)
+	}
+	<-d.enqueuing
+	st, err := d.Acquire(t.Context(), waiter)
+	if err != nil || st.Phase != driver.Queued || len(d.enqueuing) != maxEnqueuing-1 {
+		t.Errorf("%v, %v, and %d are being submitted", st, err, len(d.enqueuing))
+	}
+}
