@@ -74,7 +74,11 @@ func (f *fleet) start(t *testing.T, locks string) *process {
 // stop lets a process finish what it does.
 func (p *process) stop(t *testing.T) {
 	t.Helper()
-	if err := syscall.Kill(p.Pid(), syscall.SIGTERM); err != nil {
+	process, err := os.FindProcess(p.Pid())
+	if err == nil {
+		err = process.Signal(syscall.SIGTERM)
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	p.ended.Wait()
