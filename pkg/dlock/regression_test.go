@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -587,5 +588,36 @@ func TestRenewalOfTheMostUrgentFirst(t *testing.T) {
 		for _, g := range guards {
 			alive(t, g)
 		}
+	})
+}
+
+// Holders are renewed before waiters, if the backend cannot answer for all of them.
+func TestRenewalOfHoldersFirst(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		store := memlock.New()
+		slow := func(ctx context.Context, d driver.Driver, r []driver.Ref) ([]driver.State, error) {
+			few := min(len(r), 10)
+			states, err := d.Renew(ctx, r[:few])
+			elapse(second / 2)
+			return append(states, make([]driver.State, len(r)-few)...), err
+		}
+		c, other := client(t, &scripted{Opener: store, renew: slow}, dlock.Config{DefaultTTL: 3 * second}), client(t, store, dlock.Config{})
+		acquire(t, other, "waited for")
+		waiting, cancel := context.WithCancel(ctx)
+		var waiters sync.WaitGroup
+		for range 60 {
+			waiters.Go(func() { _, _ = c.Acquire(waiting, "waited for") })
+		}
+		elapse(second)
+		var guards []*dlock.Guard
+		for i := range 6 {
+			guards = append(guards, acquire(t, c, fmt.Sprint("k", i)))
+		}
+		elapse(time.Minute)
+		for _, g := range guards {
+			alive(t, g)
+		}
+		cancel()
+		waiters.Wait()
 	})
 }

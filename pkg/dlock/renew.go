@@ -52,6 +52,18 @@ func (c *Client) sendBatches() {
 	}
 }
 
+// moreUrgent compares claims: those that hold a lock come first, because a place in a queue is lost more easily, and of those the ones
+// with the least time.
+func moreUrgent(a, b *claim) int {
+	if a.phase == held && b.phase == held || a.phase != held && b.phase != held {
+		return cmp.Compare(a.validUntil, b.validUntil)
+	}
+	if a.phase == held {
+		return -1
+	}
+	return 1
+}
+
 // sendBatch sends the renewal of every pending claim that has not ended.
 func (c *Client) sendBatch(f *renewalBatch) {
 	batch := make([]*claim, 0, len(f.pending))
@@ -59,7 +71,7 @@ func (c *Client) sendBatch(f *renewalBatch) {
 	timeout := maxTTL
 	now := c.now()
 	if f.failures > 0 { // perhaps the backend cannot answer for all of them in time
-		slices.SortFunc(f.pending, func(a, b *claim) int { return cmp.Compare(a.validUntil, b.validUntil) })
+		slices.SortFunc(f.pending, moreUrgent)
 	}
 	for _, cl := range f.pending {
 		cl.renewPending = false
