@@ -145,7 +145,10 @@ func (a *allAcquisition) run(ctx context.Context) (all *Guards, err error) {
 // tryAll tries all keys at once, without waiting for any of them. An error ends the call.
 func (a *allAcquisition) tryAll(ctx context.Context) error {
 	if a.canBatch() {
-		return a.tryBatch(ctx)
+		refused, err := a.tryBatch(ctx)
+		if err != nil || !refused {
+			return err
+		}
 	}
 	if len(a.wants) > 1 && a.wants[0].settings.waits() && !a.inOrder {
 		a.tryEach(ctx)

@@ -19,6 +19,7 @@ type batch struct {
 	acquisition // of all claims: they have the same settings
 	parts       []batchPart
 	requests    []driver.Request
+	refused     bool // by the backend, as a whole
 }
 
 // A batchPart is the part of one key.
@@ -49,8 +50,8 @@ func (a *allAcquisition) canBatch() bool {
 
 // tryBatch submits claims on all keys in one call, and keeps the locks that are granted at once. Like a single claim,
 // the batch is sent with the same IDs until it is answered. The caller acquires the other keys alone, unless there
-// is an error.
-func (a *allAcquisition) tryBatch(ctx context.Context) error {
+// is an error. It reports whether the backend refused the call as a whole.
+func (a *allAcquisition) tryBatch(ctx context.Context) (refused bool, err error) {
 	c, s := a.wants[0].client, a.wants[0].settings
 	s.waitUntil(a.deadline)
 	started, observed := c.now(), !c.unobserved()
@@ -71,14 +72,14 @@ func (a *allAcquisition) tryBatch(ctx context.Context) error {
 			a.guards[i], a.wants[i].doubt = b.parts[i].guard.withValues(ctx), b.parts[i].doubt
 		}
 	}()
-	err := b.run(ctx)
+	err = b.run(ctx)
 	if observed {
 		b.report(ctx, started)
 	}
 	if err != nil {
-		return fail(a.op, a.wants[0].key, err)
+		return false, fail(a.op, a.wants[0].key, err)
 	}
-	return nil
+	return b.refused, nil
 }
 
 // run submits the claims. An error means that the whole call has failed.
@@ -187,6 +188,7 @@ func (b *batch) failed(err error) error {
 	for i := range b.parts {
 		b.parts[i].err, b.parts[i].alone = nil, true
 	}
+	b.refused = true
 	return nil
 }
 
