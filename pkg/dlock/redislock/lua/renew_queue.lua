@@ -28,7 +28,7 @@ local function ranks_of(queue, waits)
   end
   local from, rank = waits[first], redis.call('ZRANK', queue, first) or 0
   local slope = ((redis.call('ZRANK', queue, last) or 0) - rank) / math.max(waits[last] - from, 1)
-  for _, id in ipairs(rest) do ranks[id] = math.floor(rank + (waits[id] - from) * slope) end
+  for _, id in ipairs(rest) do ranks[id] = math.max(math.floor(rank + (waits[id] - from) * slope), RECHECKS) end
   return ranks
 end
 
