@@ -10,6 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
 )
 
 // The client's own calls wait for a connection until their context ends and then return the
@@ -34,13 +35,15 @@ func (k failFastKV) Txn(ctx context.Context, in *pb.TxnRequest, opts ...grpc.Cal
 
 // A txnCall records what gRPC reports about a transaction, however often the client repeats it.
 //
-// A message is written only to a stream. When a call ends, gRPC sets the peer of the call's last
-// stream before it calls OnFinish. An attempt without a stream leaves the peer of an earlier
-// attempt in place. If OnFinish was not called, the options did not reach gRPC, or an interceptor
-// returned before gRPC did, so the peer may be set later.
+// A message is written only to a stream. When an attempt ends, gRPC sets the peer of its last stream before it calls OnFinish,
+// and an attempt without a stream sets none. If OnFinish was not called, the options did not reach gRPC, or an interceptor
+// returned before gRPC did, so more may follow.
 type txnCall struct {
-	to    peer.Peer
-	ended atomic.Bool
+	to       peer.Peer // of the attempt in progress
+	attempts atomic.Int32
+	reached  atomic.Int32 // attempts that had a stream
+	last     atomic.Bool  // the last attempt had one
+	result   atomic.Pointer[status.Status]
 }
 
 // nowhere is the initial address, before gRPC sets a peer. A peer that was set may have no address.
@@ -49,17 +52,30 @@ type nowhere struct{}
 func (nowhere) Network() string { return "" }
 func (nowhere) String() string  { return "" }
 
-func (t *txnCall) finish(error) { t.ended.Store(true) }
+func (t *txnCall) finish(err error) {
+	t.result.Store(status.Convert(err))
+	had := t.to.Addr != nowhere{}
+	t.to.Addr = nowhere{}
+	if had {
+		t.reached.Add(1)
+	}
+	t.last.Store(had)
+	t.attempts.Add(1)
+}
 
-// judge marks the error of a transaction that reached no server. The text of an error covers only
-// the last attempt: an earlier attempt may have been carried out.
+// judge marks the error of a transaction that reached no server. The error covers only the last attempt, and an interceptor may have
+// made another one of it: an earlier attempt may have been carried out.
 func (t *txnCall) judge(ctx context.Context, err error) error {
-	ended := t.ended.Load()
-	reached := ended && t.to.Addr != nowhere{}
+	ended, reached := t.attempts.Load() > 0, t.reached.Load()
+	if r := t.result.Load(); t.last.Load() && r.Message() == status.Convert(err).Message() {
+		reached--
+	}
 	switch {
-	case isUnsent(err) && reached:
+	case err == nil:
+		return nil
+	case reached > 0:
 		return fmt.Errorf("an earlier attempt was not answered: %s", err.Error())
-	case isUnsent(err), ended && !reached && ctx.Err() != nil && saysTimeUp(err):
+	case isUnsent(err), ended && !t.last.Load() && ctx.Err() != nil && saysTimeUp(err):
 		return &unsentError{err}
 	}
 	return err

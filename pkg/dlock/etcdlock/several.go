@@ -252,13 +252,14 @@ func (d *etcdDriver) ReleaseBatch(ctx context.Context, refs []driver.Ref) ([]dri
 		return states, nil
 	}
 	resp, err := d.client.Txn(ctx).Then(deletes...).Commit()
+	mayArrive := err != nil && !refusalOf(err).tooLarge // the client may have sent it before, whatever the last attempt says
 	if err != nil {
 		err = d.refusedAll(err, len(claims))
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for j, c := range claims {
-		c.tainted = err != nil && driver.ClassOf(err) == driver.Ambiguous
+		c.tainted = mayArrive
 		if err != nil {
 			continue
 		}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -329,5 +330,56 @@ func TestSeveralReleasesLeaveWhatIsNotSimple(t *testing.T) {
 	}
 	if n := countStored(t, d, all); n != 1 {
 		t.Errorf("%d claims are left, want the one that waited", n)
+	}
+}
+
+// The client repeats a call that was cancelled on its way, and then finds no connection: the deletes may still arrive, so the
+// keys are not used again.
+func TestSeveralReleasesMayArriveLate(t *testing.T) {
+	t.Parallel()
+	fails := grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, next grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		if txn, ok := req.(*pb.TxnRequest); ok && txn.Success[0].GetRequestDeleteRange() != nil {
+			return status.Error(codes.Unavailable, unconnected[0])
+		}
+		return next(ctx, method, req, reply, cc, opts...)
+	})
+	d, _ := openInternal(t, testenv.Etcd(t).Endpoint(), fails)
+	all := requests(2)
+	states, err := d.AcquireBatch(t.Context(), all)
+	wantPhases(t, states, err, 2, 2)
+	if _, err := d.ReleaseBatch(t.Context(), []driver.Ref{all[0].Ref, all[1].Ref}); driver.ClassOf(err) != driver.Transient {
+		t.Fatalf("the error is %v", err)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, r := range all {
+		if !d.claims[r.ID].tainted {
+			t.Errorf("the key of %s would be used again", r.Key)
+		}
+	}
+}
+
+// An attempt that may have been carried out makes the outcome unknown, whatever a later one returns.
+func TestRefusedAfterAnAttempt(t *testing.T) {
+	t.Parallel()
+	var sent atomic.Int64
+	between := grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, next grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		if txn, ok := req.(*pb.TxnRequest); ok && len(txn.Failure) > 0 {
+			if sent.Add(1) > 1 {
+				return rpctypes.ErrGRPCRequestTooManyRequests
+			}
+			err := next(ctx, method, req, reply, cc, opts...)
+			if err == nil {
+				err = status.Error(codes.Canceled, "reset on its way back") // the client repeats it
+			}
+			return err
+		}
+		return next(ctx, method, req, reply, cc, opts...)
+	})
+	d, _ := openInternal(t, testenv.Etcd(t).Endpoint(), between)
+	all := requests(2)
+	_, err := d.AcquireBatch(t.Context(), all)
+	if driver.ClassOf(err) != driver.Ambiguous || sent.Load() < 2 || countStored(t, d, all) != 2 {
+		t.Errorf("the error is %v after %d attempts, and %d claims are stored", err, sent.Load(), countStored(t, d, all))
 	}
 }
