@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"sync"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -291,22 +292,32 @@ func (d *etcdDriver) withoutWaiting(ctx context.Context, s submission, find func
 }
 
 // maxEnqueuing is how many claims are submitted to queues at a time: a server refuses calls when thousands are under way,
-// and answers too late when they are repeated.
-const maxEnqueuing = 64
+// and answers too late when they are repeated. A call that takes longer than slowEnqueue does not count any more, because the
+// member that it was sent to may hang.
+const (
+	maxEnqueuing = 64
+	slowEnqueue  = 200 * time.Millisecond
+)
+
+// errManyEnqueuing: the caller left before its claim could be submitted.
+var errManyEnqueuing = errors.New("other claims of this process are being submitted")
 
 // enqueue submits a claim at the end of the queue.
 func (d *etcdDriver) enqueue(ctx context.Context, s submission) (position, error) {
 	select {
 	case d.enqueuing <- struct{}{}:
 	case <-ctx.Done():
-		return position{}, driver.Classify(ctx.Err(), driver.Transient) // nothing was sent
+		return position{}, driver.Classify(fmt.Errorf("%w: %w", errManyEnqueuing, ctx.Err()), driver.Transient) // nothing was sent
 	}
-	defer func() { <-d.enqueuing }()
+	leave := sync.OnceFunc(func() { <-d.enqueuing })
+	defer time.AfterFunc(slowEnqueue, leave).Stop()
+	defer leave()
 	resp, err := d.kv.Txn(ctx).
 		If(created(s.tombstone, 0), created(s.own, 0)).
 		Then(append([]clientv3.Op{s.put()}, s.kind.reads(s.prefix, 0, false)...)...).
 		Else(clientv3.OpGet(s.own)).
 		Commit()
+	leave()
 	if err != nil {
 		return position{}, classify(err)
 	}
