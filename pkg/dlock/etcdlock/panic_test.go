@@ -15,13 +15,14 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
 
-// An interceptor of the client panics in goroutines of a renewal, where no caller could recover. The renewal is repeated.
+// An interceptor of the client panics in goroutines of a renewal and of a watch, where no caller could recover. The call is repeated.
 func TestPanicOfTheClient(t *testing.T) {
 	t.Parallel()
+	endpoint := testenv.Etcd(t).Endpoint()
 	var at atomic.Value // the call that panics next
 	at.Store("")
 	client, err := clientv3.New(clientv3.Config{
-		Endpoints: []string{testenv.Etcd(t).Endpoint()}, Logger: zap.NewNop(),
+		Endpoints: []string{endpoint}, Logger: zap.NewNop(),
 		DialOptions: []grpc.DialOption{grpc.WithChainStreamInterceptor(
 			func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, next grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 				if name := method[strings.LastIndex(method, "/")+1:]; at.CompareAndSwap(name, "") {
@@ -56,4 +57,13 @@ func TestPanicOfTheClient(t *testing.T) {
 		}
 	}
 	unlock(t, g)
+	holder := acquire(t, locksAt(t, endpoint), "waited for")
+	waits := startWait(t, c, dial(t, endpoint), "waited for")
+	at.Store("Range")
+	unlock(t, holder)
+	next := granted(t, waits)
+	if at.Load() != "" {
+		t.Error("the place of the waiter was not read")
+	}
+	unlock(t, next.guard)
 }

@@ -124,6 +124,7 @@ func (d *etcdDriver) look(ctx context.Context, c *claim, rev int64, opts ...clie
 }
 
 func (d *etcdDriver) lookOnce(ctx context.Context, c *claim, rev int64, whole bool, opts []clientv3.OpOption) (p position, sure bool, err error) {
+	defer recoverPanic(&err)
 	prefix := d.prefixOf(c.key)
 	ops := c.kind.reads(prefix, rev, whole, opts...)
 	if c.kind.mode == driver.Exclusive { // it is among what is read

@@ -214,7 +214,8 @@ const lookTimeout = time.Second
 
 // confirm checks whether the claim before c was deleted after it was last seen and before the watch
 // started.
-func (s *queueWatcher) confirm(c *claim, p position) error {
+func (s *queueWatcher) confirm(c *claim, p position) (err error) {
+	defer recoverPanic(&err)
 	ctx, cancel := context.WithTimeout(s.ctx, lookTimeout)
 	defer cancel()
 	resp, err := s.client.Get(ctx, p.before, clientv3.WithKeysOnly(), clientv3.WithSerializable())
@@ -261,7 +262,8 @@ func (s *queueWatcher) advance(c *claim, rev int64) error {
 
 // grantOthers grants the lock to the next waiters of this driver that hold it as well, after a reader or a
 // permit was granted: with one call for all of them. What it cannot tell, a look at each of them does.
-func (s *queueWatcher) grantOthers(ctx context.Context, k kind) error {
+func (s *queueWatcher) grantOthers(ctx context.Context, k kind) (err error) {
+	defer recoverPanic(&err)
 	var waiting []*claim
 	s.mu.Lock()
 	for _, c := range s.queue.waiting {

@@ -311,6 +311,7 @@ func (w *keyWatcher) checkHolders(ctx context.Context, holders []*claim, ops []c
 
 // readKeys reads one key, or several in a transaction.
 func (w *keyWatcher) readKeys(ctx context.Context, ops []clientv3.Op) (found [][]*mvccpb.KeyValue, err error) {
+	defer recoverPanic(&err)
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	if len(ops) == 1 {
