@@ -2,10 +2,12 @@ package etcdlock_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -141,50 +143,130 @@ func hotKey(b *testing.B, workers int) {
 	measure.Spread(b, "handoff-p99-us", p99us)
 }
 
-// BenchmarkHeld measures what 10,000 held locks cost: leases, goroutines, time.
+// BenchmarkHeld measures what held locks cost at rest: heap, leases, goroutines, proposals, processors.
 func BenchmarkHeld(b *testing.B) {
-	const n = 10_000
-	client := dial(b, testenv.Etcd(b).Endpoint())
-	locks := benchLocks(b, client, dlock.Config{DefaultTTL: 15 * time.Second})
-	ctx := context.Background()
-	guards := make([]*dlock.Guard, n)
-	var wg sync.WaitGroup
-	take := func(from, to int) {
-		for w := range 64 {
-			wg.Go(func() {
-				for i := from + w; i < to; i += 64 {
-					g, err := locks.Acquire(ctx, fmt.Sprintf("held:%06d", i))
-					if err != nil {
-						b.Error(err)
-						return
-					}
-					guards[i] = g
+	for _, n := range []int{10_000, 100_000} {
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
+			server := testenv.Etcd(b)
+			client := dial(b, server.Endpoint())
+			locks := benchLocks(b, client, dlock.Config{DefaultTTL: 30 * time.Second})
+			guards := make([]*dlock.Guard, n)
+			acquireMany(b, locks, guards[:64])
+			r := beginRest(len(guards) - 64)
+			began := time.Now()
+			acquireMany(b, locks, guards[64:])
+			b.ReportMetric(float64(n)/time.Since(began).Seconds(), "acquired/s")
+			r.report(b, server.Endpoint())
+			leases, err := client.Leases(context.Background())
+			check(b, err)
+			lost := 0
+			for _, g := range guards {
+				if g == nil || g.Remaining() <= 0 {
+					lost++
 				}
-			})
-		}
-		wg.Wait()
+			}
+			b.ReportMetric(float64(lost), "lost")
+			b.ReportMetric(float64(len(leases.Leases)), "leases")
+		})
 	}
-	take(0, 64)
-	few := runtime.NumGoroutine()
-	take(64, n)
-	many := runtime.NumGoroutine()
-	before, start := measure.CPU(), time.Now()
-	<-time.After(30 * time.Second)
-	used := (measure.CPU() - before).Seconds() / time.Since(start).Seconds()
-	leases, err := client.Leases(ctx)
-	if err != nil {
-		b.Fatal(err)
+}
+
+// acquireMany acquires a lock for each element.
+func acquireMany(b *testing.B, locks *dlock.Client, guards []*dlock.Guard) {
+	var wg sync.WaitGroup
+	for w := range 64 {
+		wg.Go(func() {
+			for i := w; i < len(guards); i += 64 {
+				g, err := locks.Acquire(context.Background(), fmt.Sprintf("held:%06d:%06d", len(guards), i))
+				if err != nil {
+					b.Error(err)
+					return
+				}
+				guards[i] = g
+			}
+		})
 	}
-	lost := 0
-	for _, g := range guards {
-		if g == nil || g.Remaining() <= 0 {
-			lost++
-		}
+	wg.Wait()
+}
+
+// BenchmarkWaiting measures what waiters of one Client cost at rest, a hundred at each lock.
+func BenchmarkWaiting(b *testing.B) {
+	for _, n := range []int{10_000, 100_000} {
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
+			server := testenv.Etcd(b)
+			holder := benchLocks(b, dial(b, server.Endpoint()), dlock.Config{DefaultTTL: 30 * time.Second})
+			locks := benchLocks(b, dial(b, server.Endpoint()), dlock.Config{DefaultTTL: 30 * time.Second})
+			names := make([]string, n/100)
+			for i := range names {
+				names[i] = fmt.Sprintf("waited:%06d", i)
+				if _, err := holder.Acquire(context.Background(), names[i]); err != nil {
+					b.Fatal(err)
+				}
+			}
+			r := beginRest(n)
+			ctx, cancel := context.WithCancel(context.Background())
+			var wg sync.WaitGroup
+			var failed atomic.Int64
+			began := time.Now()
+			for i := range n {
+				wg.Go(func() {
+					if _, err := locks.Acquire(ctx, names[i%len(names)]); !errors.Is(err, context.Canceled) {
+						failed.Add(1)
+					}
+				})
+			}
+			direct := dial(b, server.Endpoint())
+			for stored := int64(0); stored < int64(n); {
+				resp, err := direct.Get(context.Background(), "waited:", clientv3.WithPrefix(), clientv3.WithCountOnly())
+				check(b, err)
+				stored = resp.Count - int64(len(names))
+			}
+			b.ReportMetric(float64(n)/time.Since(began).Seconds(), "queued/s")
+			r.report(b, server.Endpoint())
+			cancel()
+			began = time.Now()
+			wg.Wait()
+			b.ReportMetric(time.Since(began).Seconds(), "s/cancel-all")
+			b.ReportMetric(float64(failed.Load()), "failed")
+		})
 	}
-	b.ReportMetric(used*100, "%core")
-	b.ReportMetric(float64(lost), "lost")
-	b.ReportMetric(float64(len(leases.Leases)), "leases")
-	b.ReportMetric(float64(many-few), "more-goroutines")
+}
+
+// A rest is what a Client and its server need while nothing is acquired or released.
+type rest struct {
+	claims     int
+	goroutines int
+	memory     uint64
+}
+
+// beginRest is called before so many claims are submitted.
+func beginRest(claims int) rest {
+	return rest{claims: claims, goroutines: runtime.NumGoroutine(), memory: memory()}
+}
+
+// memory returns the size of heap and stacks.
+func memory() uint64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc + m.StackInuse
+}
+
+// report waits for a minute and reports what was used in it.
+func (r rest) report(b *testing.B, endpoint string) {
+	b.Helper()
+	b.ReportMetric(float64(memory()-r.memory)/float64(r.claims), "B/claim")
+	b.ReportMetric(float64(runtime.NumGoroutine()-r.goroutines), "more-goroutines")
+	const proposals, spent = "etcd_server_proposals_applied_total", "process_cpu_seconds_total"
+	cpu, applied, of := measure.CPU(), metric(b, endpoint, proposals), metric(b, endpoint, spent)
+	began := time.Now()
+	<-time.After(time.Minute)
+	took := time.Since(began).Seconds()
+	b.ReportMetric((measure.CPU()-cpu).Seconds()/took*100, "%core")
+	b.ReportMetric(float64(metric(b, endpoint, spent)-of)/took*100, "%core-server")
+	b.ReportMetric(float64(metric(b, endpoint, proposals)-applied)/took, "proposals/s")
+	b.ReportMetric(float64(metric(b, endpoint, "process_resident_memory_bytes"))/(1<<20), "MiB-server")
 	b.ReportMetric(0, "ns/op")
 }
 
