@@ -42,7 +42,8 @@ func (c *clock) now() int64 {
 
 // propose begins a round of a claim. It returns the token with which a claim is to win at once, or 0 if there is none: the greatest time of
 // any node, as tokens are by default. A claim that has tried before contends with others, unless it is its turn. It
-// does not propose then, because the proposals of rounds that lose make nodes refuse those of others. It also returns whether a node may show that
+// does not propose then, because the proposals of rounds that lose make nodes refuse those of others. It proposes no token twice:
+// a node may have accepted it for a round that was lost, and that is about to be removed. It also returns whether a node may show that
 // the claim waits.
 func (d *redDriver) propose(c *claim) (proposal int64, isShown bool) {
 	d.mu.Lock()
@@ -52,11 +53,13 @@ func (d *redDriver) propose(c *claim) (proposal int64, isShown bool) {
 	c.tried = true
 	switch {
 	case was.came:
-		return max(d.latest(), was.after+1), isShown
+		c.proposed = max(d.latest(), was.after+1, c.proposed+1)
 	case isShown:
 		return 0, true
+	default:
+		c.proposed = d.latest()
 	}
-	return d.latest(), false
+	return c.proposed, isShown
 }
 
 // latest returns the greatest time of any node, or 0 if none is known.

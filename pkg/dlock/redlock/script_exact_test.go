@@ -432,6 +432,24 @@ func TestScriptRenews(t *testing.T) {
 	e.stored("b", 1000)
 }
 
+// A claim that has won in its second round, with the token that this node accepted in the first: the renewal stores
+// the second round, so that the removal of the first one no longer takes the node's vote. It sets back no later round.
+func TestScriptRenewalStoresTheRoundThatWon(t *testing.T) {
+	e := startEarly(t)
+	e.propose("a", 1, 0, 0, 500, "held a 500")
+	renew := func(round int) {
+		e.Helper()
+		e.replies(renewScript, []string{e.n.lock, e.n.fence}, "echo 500", "echo", letterID("a"), 10_000, 500, 0, round)
+	}
+	renew(2)
+	e.stored("a 500 0.42 2 {a}", 10_000)
+	e.release("a", 0, 1, "", "gone a 0 0")
+	e.acquire("a", 10, 500, 0, "ours a 500") // a node that lacked the claim was filled
+	renew(2)
+	e.stored("a 500 0.42 10 {a}", 10_000)
+	e.highest(500, day)
+}
+
 // Each claim of a renewal has its own answer, lock and lease.
 func TestScriptRenewsSeveral(t *testing.T) {
 	e := startExact(t)
@@ -449,7 +467,7 @@ func TestScriptRenewsSeveral(t *testing.T) {
 	for i, name := range []string{"x", "y", "z"} {
 		n := (&redDriver{}).namesOf(name)
 		e.expires(n.lock, int64(10_000+i))
-		e.equal("the round of "+name, strings.Fields(e.do("GET", n.lock).(string))[3], []string{"1", "12", "13"}[i])
+		e.equal("the round of "+name, strings.Fields(e.do("GET", n.lock).(string))[3], []string{"11", "12", "13"}[i])
 		e.equal("the fence of "+name, e.do("GET", n.fence), []string{"100", "200", "300"}[i])
 	}
 }

@@ -31,6 +31,8 @@ type claim struct {
 	tries   int           // rounds in a row that others have disturbed
 	notSoon time.Time     // no other round before this, for any caller
 	unheard int           // rounds since the lock was last heard of
+
+	proposed int64 // the last token that it has proposed
 }
 
 // heartbeat returns how long a claim with a TTL lives in the queue without renewal.
