@@ -252,7 +252,7 @@ func (r *round) takeFirst(a answer) {
 		r.owners[redisnode.Text(a.reply[3])]++
 		left := time.Duration(redisnode.Number(a.reply[4])) * time.Millisecond
 		if len(a.reply) > 5 && redisnode.Text(a.reply[5]) == "turn" {
-			left = max(left, time.Second) // by then the lock is most likely taken, and this claim is told of its own turn
+			left = max(left, time.Second) // others are before it; by then the lock is most likely taken, and this claim is told of its own turn
 		}
 		if left >= 0 { // else another program has set the key without an expiry
 			r.left = min(r.left, left)

@@ -85,7 +85,8 @@ func TestScriptTurns(t *testing.T) {
 	e.expires(e.n.turn, 1000)
 	e.queue("b", "c", "a") // until a says again that it waits
 	e.now += 1000
-	e.waits("b", 2, 20, 500, "taken b 0 a 999 turn")
+	e.waits("c", 2, 30, 500, "taken c 0 a 999 turn")
+	e.waits("b", 2, 20, 500, "taken b 0 a 999 next")
 	e.waits("a", 2, 10, 500, "held a 500")
 	e.turn("<nil>")
 	e.queue("b", "c")
@@ -114,9 +115,66 @@ func TestScriptTurnEnds(t *testing.T) {
 	e.waits("a", 1, 10, 0, "taken a 0 f 10000")
 	e.release("f", 0, -1, "", "held f 100 0 a")
 	e.propose("e", 1, 0, 0, 500, "held e 500")
-	e.release("e", 0, -1, "", "held e 500 0 a")
+	e.release("e", 0, -1, "", "held e 500 0")
 	e.now += 1_000_000
 	e.waits("b", 1, 20, 600, "held b 600")
+}
+
+// A claim is told once until it says again that it waits: its process may be stopped. If no other waits, all are told
+// that the lock is free.
+func TestScriptToldOnce(t *testing.T) {
+	e := startEarly(t)
+	a, all := e.listen("a"), e.subscribe()
+	e.acquire("f", 1, 100, 0, "ours f 100")
+	e.waits("a", 1, 10, 0, "taken a 0 f 10000")
+	e.release("f", 0, -1, "", "held f 100 0 a")
+	a.hears(e, 100, 1, "a")
+	e.equal("its place", e.do("ZSCORE", e.n.queue, letterID("a")), 3_000_042) // its deadline
+	e.now += 1_000_000 - 1
+	e.waits("b", 1, 20, 0, "taken b 0 a 1 next") // no process listens for it, so it tries when the turn has ended
+	e.now++
+	e.acquire("f", 2, 200, 0, "ours f 200")
+	e.release("f", 0, -1, "", "held f 200 1")
+	e.hears(all, "free 200 1")
+	e.turn("<nil>")
+	e.queue("b", "a")
+	c := e.listen("c")
+	e.acquire("f", 3, 300, 0, "ours f 300")
+	e.waits("c", 1, 30, 0, "taken c 0 f 10000")
+	e.release("f", 0, -1, "", "held f 300 0 c")
+	c.hears(e, 300, 1, "c")
+	e.acquire("f", 4, 400, 0, "ours f 400")
+	e.waits("a", 2, 10, 0, "taken a 0 f 10000")
+	e.queue("a", "b", "c")
+	e.release("f", 0, -1, "", "held f 400 0 a")
+	a.hears(e, 400, 1, "a") // nothing before
+	e.now = 4_000_042       // no claim has said anything since
+	e.acquire("f", 5, 500, 0, "ours f 500")
+	e.release("f", 0, -1, "", "held f 500 1")
+	e.queue()
+}
+
+// A clock that was set back does not make waiters look as if they had been told.
+func TestScriptTurnAfterAClockIsSetBack(t *testing.T) {
+	e := startExact(t)
+	a := e.listen("a")
+	e.acquire("f", 1, 100, 0, "ours f 100")
+	e.waits("a", 1, 0, 0, "taken a 0 f 10000")
+	e.now -= 1_000_000
+	e.waits("a", 1, 0, 0, "taken a 0 f 11000")
+	e.release("f", 0, -1, "", "held f 100 0 a")
+	a.hears(e, 100, 1, "a")
+}
+
+// The place of a claim behind a turn is not known if the queue is damaged.
+func TestScriptTurnThenADamagedQueue(t *testing.T) {
+	e := startEarly(t)
+	e.listen("a")
+	e.acquire("f", 1, 100, 0, "ours f 100")
+	e.waits("a", 1, 10, 0, "taken a 0 f 10000")
+	e.release("f", 0, -1, "", "held f 100 0 a")
+	e.do("SET", e.n.queue, "damaged")
+	e.waits("b", 1, 20, 0, "taken b 0 a 1000 turn")
 }
 
 // A release passes over waiters that are dead or whose process does not listen, and forgets the dead.

@@ -5,7 +5,8 @@
 --   tombstone  string  an id that must not be stored any more
 --   waiters    hash    id -> "<deadline us> <since> <tokens> <channel> <info>"; the channel
 --                      is "-" if the claim waits behind others of its process
---   queue      zset    the ids of those that do not, by when they began to wait
+--   queue      zset    the ids of those that do not, by when they began to wait, or by their deadline
+--                      if they were told to try and have not said since that they wait
 --   turn       string  the id of the waiter that was told to try; expires after a moment
 -- <since> is seconds and microseconds with a dot between. <info> comes last and may contain
 -- anything. Times are the server's. Numbers are printed with %.0f: Lua's own conversion
@@ -49,7 +50,7 @@ local function show(waiters, queue, id, heartbeat_ms, t, info, channel, began)
   redis.call('PEXPIRE', waiters, KEEP_MS)
   if channel ~= '' then
     local seconds, micros = string.match(since, '^(%d+)%.(%d+)$')
-    local heard = seconds and seconds * 1000000 + micros or now
+    local heard = math.min(seconds and seconds * 1000000 + micros or now, now)
     redis.pcall('ZADD', queue, digits(began ~= '0' and math.min(began, heard) or heard), id)
     redis.pcall('PEXPIRE', queue, KEEP_MS)
   end

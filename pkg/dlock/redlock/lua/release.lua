@@ -10,13 +10,15 @@
 local lock, waiters, queue, turn, id, must = KEYS[1], KEYS[3], KEYS[4], KEYS[5], ARGV[1], ARGV[4]
 
 -- tell tells the three claims that have waited longest, of those whose process listens: the first to try
--- now, and the others in case that those before them do not. The first one goes to the end of the queue until it
--- says again that it waits, so that a process that is stopped is told once.
+-- now, and the others in case that those before them do not. The first one goes to the end of the queue, with its deadline
+-- as its time, and is not told again until it says again that it waits: its process may be stopped.
 local function tell(token)
-  local ids, t, place, told = redis.pcall('ZRANGE', queue, 0, 15), redis.call('TIME'), 1, ''
+  local ids, t, place, told = redis.pcall('ZRANGE', queue, 0, 15, 'WITHSCORES'), redis.call('TIME'), 1, ''
   if ids.err then return '' end
   local now = t[1] * 1000000 + t[2]
-  for _, w in ipairs(ids) do
+  for i = 1, #ids, 2 do
+    local w = ids[i]
+    if tonumber(ids[i + 1]) > now then break end -- it was told, and so were all after it
     local deadline, channel = string.match(redis.call('HGET', waiters, w) or '', '^(%d+) %S+ %d+ (%S+) ')
     if not deadline or tonumber(deadline) <= now then
       redis.pcall('ZREM', queue, w)
@@ -26,7 +28,7 @@ local function tell(token)
         if place == 1 then
           told = w
           redis.pcall('SET', turn, w, 'PX', ARGV[7])
-          redis.pcall('ZADD', queue, 'XX', digits(now), w)
+          redis.pcall('ZADD', queue, 'XX', deadline, w)
         elseif place == 3 then
           break
         end
