@@ -292,8 +292,9 @@ func (d *redDriver) onMessage(channel, payload string) {
 	}
 	q.waiting[0].unheard = 0 // queueOf returns no empty queue
 	if part[0] == "taken" {
-		if token > max(q.freed, q.waiting[0].told.after) { // else a node reports late what has ended
+		if head := q.waiting[0]; token > max(q.freed, head.told.newest()) { // else a node reports late what has ended
 			q.stopTimer()
+			head.told = told{} // the turn of that release is over
 		}
 		q.taken = max(q.taken, token)
 		return

@@ -28,37 +28,92 @@ func (q *quietDriver) tells(node int, words ...any) {
 	q.onTurn(q.nodes[node], strings.Join(text, redisnode.Separator))
 }
 
-// turned checks what the claim knows about its turn.
-func (q *quietDriver) turned(came bool, nodes int, after int64) {
+// turned checks whether the claim knows that it is its turn, and after which token.
+func (q *quietDriver) turned(came bool, after int64) {
 	q.Helper()
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if got := q.c.told; got.came != came || got.nodes != nodes || got.after != after {
-		q.Errorf("it is told %+v, want %v by %d after %d", got, came, nodes, after)
+	if got := q.c.told; got.came != came || got.after != after {
+		q.Errorf("it is told %+v, want %v after %d", got, came, after)
 	}
+}
+
+// startFive is startTurns with five nodes.
+func startFive(t *testing.T) *quietDriver {
+	q := startTurns(t)
+	q.nodes, q.majority = append(q.nodes, &node{at: 3, sweeping: true}, &node{at: 4, sweeping: true}), 3
+	return q
 }
 
 // A claim proposes once a majority has told it to try; each node counts once.
 func TestTurnOfAMajority(t *testing.T) {
+	for nodes, begin := range map[int]func(*testing.T) *quietDriver{3: startTurns, 5: startFive} {
+		synctest.Test(t, func(t *testing.T) {
+			q := begin(t)
+			q.setUnheard(5)
+			for i := range q.majority - 1 {
+				q.tells(nodes-1-i, 7, 1, 10, "id", "p:k")
+				q.tells(nodes-1-i, 7, 1, 10, "id", "p:k")
+			}
+			q.turned(false, 0)
+			if n := q.setUnheard(5); n != 0 {
+				t.Errorf("%d rounds unheard", n)
+			}
+			q.tells(0, 7, 1, 10, "id", "p:k")
+			q.turned(true, 7)
+			q.asked(1) // at once, and not again by the timer of the first message
+			q.tells(1, 7, 1, 10, "id", "p:k")
+			q.turned(true, 7)
+			q.asked(0)
+			if proposal, _ := q.propose(q.c); proposal != 8 {
+				t.Errorf("%d nodes: proposes %d, want more than 7", nodes, proposal)
+			}
+			q.turned(false, 0)
+		})
+	}
+}
+
+// Nodes that speak of different releases are no majority. The first one that speaks of the next release makes the claim try
+// soon, also if the message that another has the lock has stopped that.
+func TestTurnsOfTwoReleases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := startTurns(t)
-		q.setUnheard(5)
+		q := startFive(t)
 		q.tells(0, 7, 1, 10, "id", "p:k")
-		q.tells(0, 7, 1, 10, "id", "p:k")
-		q.turned(false, 1, 7)
-		if n := q.setUnheard(5); n != 0 {
-			t.Errorf("%d rounds unheard", n)
-		}
-		q.tells(2, 9, 1, 10, "id", "p:k")
-		q.turned(true, 2, 9)
-		q.asked(1) // at once, and not again by the timer of the first message
 		q.tells(1, 7, 1, 10, "id", "p:k")
-		q.turned(true, 3, 9)
+		q.says("taken", 8)
 		q.asked(0)
-		if proposal, _ := q.propose(q.c); proposal != 10 {
-			t.Errorf("proposes %d, want more than 9", proposal)
+		for node, token := range []int{9, 7, 9, 7} { // a node may be late
+			q.tells(node, token, 1, 10, "id", "p:k")
+			q.turned(false, 0)
 		}
-		q.turned(false, 0, 0)
+		q.asked(1)
+		q.tells(4, 9, 1, 10, "id", "p:k")
+		q.turned(true, 9)
+		q.asked(1)
+		q.says("taken", 9) // of the lock that was released
+		q.turned(true, 9)
+		q.says("taken", 10)
+		q.turned(false, 0)
+		q.tells(0, 9, 1, 10, "id", "p:k")
+		q.tells(1, 9, 1, 10, "id", "p:k")
+		q.turned(false, 0)
+	})
+}
+
+// The nodes on which another claim has passed its turn on name no token. They count with those that have seen the release.
+func TestTurnThatIsPassedOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := startFive(t)
+		q.tells(0, 0, 1, 10, "id", "p:k")
+		q.tells(1, 7, 1, 10, "id", "p:k")
+		q.turned(false, 0)
+		q.tells(2, 0, 1, 10, "id", "p:k")
+		q.turned(true, 0)
+		q.asked(1)
+		q.tells(3, 7, 1, 10, "id", "p:k")
+		q.tells(4, 7, 1, 10, "id", "p:k")
+		q.turned(true, 7)
+		q.asked(0)
 	})
 }
 
@@ -93,7 +148,7 @@ func TestTurnOfOneThatDoesNotWait(t *testing.T) {
 			q.tells(0, words...)
 		}
 		q.onTurn(q.nodes[0], strings.Join([]string{"torn", "7", "1", "10", "id", "p:k"}, redisnode.Separator))
-		q.turned(false, 0, 0)
+		q.turned(false, 0)
 		if n := len(q.nodes[0].leftover); n != 0 {
 			t.Fatalf("%d claims are removed", n)
 		}
@@ -124,7 +179,7 @@ func TestTurnOfOneBehindOthers(t *testing.T) {
 		q.q.waiting = []*claim{first, q.c}
 		q.tells(0, 7, 1, 10, "id", "p:k")
 		q.tells(1, 7, 1, 10, "id", "p:k")
-		q.turned(false, 0, 0)
+		q.turned(false, 0)
 		q.asked(0)
 	})
 }
