@@ -26,9 +26,28 @@ func (n *node) readClock(a answer, at int) {
 	if len(a.reply) <= at {
 		return
 	}
-	if micros, err := strconv.ParseInt(redisnode.Text(a.reply[at]), 10, 64); err == nil && micros > 0 {
+	if micros, err := strconv.ParseInt(redisnode.Text(a.reply[at]), 10, 64); err == nil && micros > 0 && micros < maxToken {
 		n.clock.set(micros)
 	}
+}
+
+const (
+	// maxToken is greater than every token, and than every time in microseconds until the year 2255. Scripts compare tokens as
+	// floating-point numbers, which have no digits for greater ones.
+	maxToken = 1<<53 - 1
+	// maxAhead is how far a token may be ahead of the clocks, in microseconds, for a message that names it to be believed. A clock may
+	// have been set back since.
+	maxAhead = int64(24 * time.Hour / time.Microsecond)
+)
+
+// token returns a token that a message names, and whether it can be one. One node, or another program, may have published
+// anything.
+func (d *redDriver) token(text string) (token int64, ok bool) {
+	token, err := strconv.ParseInt(text, 10, 64)
+	if latest := d.latest(); latest > 0 && token > latest+maxAhead {
+		return 0, false
+	}
+	return token, err == nil && token >= 0 && token < maxToken
 }
 
 // now returns what the node's clock shows, or 0 if that is unknown.

@@ -283,11 +283,11 @@ func (d *redDriver) onMessage(channel, payload string) {
 	if len(part) < 2 {
 		return
 	}
-	token, err := strconv.ParseInt(part[1], 10, 64)
+	token, isToken := d.token(part[1])
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	q := d.queueOf(channel)
-	if q == nil || err != nil {
+	if q == nil || !isToken {
 		return
 	}
 	q.waiting[0].unheard = 0 // queueOf returns no empty queue

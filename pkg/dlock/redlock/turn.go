@@ -18,6 +18,9 @@ import (
 // turnTime returns how long only the claim whose turn it is may try: some times as long as it takes to win.
 func (d *redDriver) turnTime() time.Duration { return max(30*d.pace.get(), 30*time.Millisecond) }
 
+// maxTurn is the longest turn that any driver gives.
+const maxTurn = 30 * maxPace
+
 // onTurn handles the message of a node that a claim of this driver is to try: "turn", the token of the lock that
 // was released, the claim's place, how long a turn lasts in milliseconds, its ID, and the lock. The first tries when
 // a majority has said so of one release, or soon. The others try if they hear nothing else until the turns before theirs have ended.
@@ -31,9 +34,12 @@ func (d *redDriver) onTurn(n *node, payload string) {
 	if !ok {
 		return
 	}
-	token, _ := strconv.ParseInt(part[1], 10, 64)
+	token, isToken := d.token(part[1])
 	place, _ := strconv.Atoi(part[2])
 	lasts, _ := strconv.ParseInt(part[3], 10, 32)
+	if !isToken || place < 1 || place > 3 || lasts < 1 || lasts > maxTurn.Milliseconds() {
+		return
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	c, q := d.claims[claimID{key, id}], d.queues[key]
@@ -49,7 +55,7 @@ func (d *redDriver) onTurn(n *node, payload string) {
 	}
 	c.unheard = 0
 	if place != 1 {
-		d.nudgeIn(q, time.Duration(max(place-1, 1))*(time.Duration(lasts)*time.Millisecond+expiryRounding))
+		d.nudgeIn(q, time.Duration(place-1)*(time.Duration(lasts)*time.Millisecond+expiryRounding))
 		return
 	}
 	if c.told.said == nil {

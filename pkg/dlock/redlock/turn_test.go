@@ -171,6 +171,57 @@ func TestTurnOfOneThatDoesNotWait(t *testing.T) {
 	})
 }
 
+// What one node says about a token is not proposed, and what makes no sense is not used: a place that is not told, a turn
+// that is longer than any, a token that no script can compare, or one that is far ahead of the clocks.
+func TestTurnOfOneThatLies(t *testing.T) {
+	const now = 1_700_000_000_000_000
+	for name, words := range map[string][]any{
+		"no place":                {7, 0, 30, "id", "p:k"},
+		"place 4":                 {7, 4, 30, "id", "p:k"},
+		"a place without a digit": {7, "first", 30, "id", "p:k"},
+		"no time":                 {7, 1, 0, "id", "p:k"},
+		"too much time":           {7, 2, 1501, "id", "p:k"},
+		"time without a digit":    {7, 2, "long", "id", "p:k"},
+		"a token without a digit": {"x", 1, 30, "id", "p:k"},
+		"a negative token":        {-1, 1, 30, "id", "p:k"},
+		"a huge token":            {maxToken, 1, 30, "id", "p:k"},
+		"a token that overflows":  {"9223372036854775808", 1, 30, "id", "p:k"},
+		"a token far ahead":       {int64(now + 86_400_000_001), 1, 30, "id", "p:k"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			q := startTurns(t)
+			q.nodes[0].clock.set(now)
+			q.setUnheard(5)
+			for i := range q.nodes {
+				q.tells(i, words...)
+			}
+			q.asked(0)
+			if n := q.setUnheard(5); n != 5 {
+				t.Errorf("%s: the message was used", name)
+			}
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		q := startTurns(t)
+		q.nodes[0].clock.set(now)
+		q.tells(0, now+86_400_000_000, 1, 1500, "id", "p:k")
+		q.turned(false, 0)
+		q.asked(1)
+		q.tells(1, now+1, 3, 1500, "id", "p:k")
+		q.asked(1)
+		q.tells(1, now+1, 1, 30, "id", "p:k")
+		q.tells(2, now+1, 1, 30, "id", "p:k")
+		q.turned(true, now+1)
+	})
+	synctest.Test(t, func(t *testing.T) { // no clock is known
+		q := startTurns(t)
+		for i := range 2 {
+			q.tells(i, maxToken-1, 1, 30, "id", "p:k")
+		}
+		q.turned(true, maxToken-1)
+	})
+}
+
 // A claim that waits behind others of its process does not try, whatever a node says.
 func TestTurnOfOneBehindOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

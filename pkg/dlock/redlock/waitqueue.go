@@ -248,8 +248,11 @@ func (p *pace) add(took time.Duration) {
 func (p *pace) get() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return min(max(p.mean, 200*time.Microsecond), 50*time.Millisecond)
+	return min(max(p.mean, 200*time.Microsecond), maxPace)
 }
+
+// maxPace is the slowest pace that is expected.
+const maxPace = 50 * time.Millisecond
 
 // maxWindow limits how far contenders are spread.
 const maxWindow = 32
