@@ -213,29 +213,38 @@ func TestScriptTaken(t *testing.T) {
 	e.stored(fmt.Sprintf("a 0 %d.42 1 {a}", scriptSecond), 8000)
 }
 
-// Every 64th waiter looks for waiters whose heartbeat has ended.
+// One of 64 newcomers, by its ID, looks for waiters whose heartbeat has ended, however many there are: else each newcomer would, while their number
+// stays the same.
 func TestScriptForgetsDeadWaiters(t *testing.T) {
 	e := startExact(t)
 	e.do("SET", e.n.lock, "x")
-	e.do("HSET", e.n.waiters, "dead", fmt.Sprint(e.now, " 1.1 1 - {}"), "alive", fmt.Sprint(e.now+1, " 1.1 1 - {}"), "damaged", "x")
-	for i := range 59 {
-		e.do("HSET", e.n.waiters, fmt.Sprint("other", i), fmt.Sprint(e.now+1, " 1.1 1 - {}"))
+	dead := func() int64 {
+		e.Helper()
+		return e.do("HEXISTS", e.n.waiters, "dead").(int64)
 	}
-	for _, want := range []struct {
-		letter string
-		left   int
-	}{{"a", 63}, {"b", 62}} {
-		e.acquire(want.letter, 1, 0, 3000, "taken "+want.letter+" 0 x -1")
-		e.equal("how many are shown", e.do("HLEN", e.n.waiters), want.left)
+	waits := func(id string) {
+		e.Helper()
+		e.do("HSET", e.n.waiters, "dead", fmt.Sprint(e.now, " 1.1 1 - {}"))
+		e.do("ZADD", e.n.queue, 1, "dead")
+		e.replies(waitScript, []string{e.n.tombstone("x"), e.n.waiters, e.n.queue}, "echo waits", "echo", id, 3000, "{c}", "", 0)
 	}
-	e.equal("the dead", e.do("HEXISTS", e.n.waiters, "dead"), 0)
-	e.equal("the damaged", e.do("HEXISTS", e.n.waiters, "damaged"), 0)
+	e.do("HSET", e.n.waiters, "alive", fmt.Sprint(e.now+1, " 1.1 1 - {}"), "damaged", "x")
+	looks := 0
+	for i := range 256 {
+		waits(fmt.Sprintf("%02x", i) + letterID("0")[2:])
+		if dead() == 0 {
+			looks++
+			e.equal("the place of the dead", e.do("ZSCORE", e.n.queue, "dead"), "<nil>")
+			e.equal("the damaged", e.do("HEXISTS", e.n.waiters, "damaged"), 0)
+		}
+	}
+	e.equal("how many have looked", looks, 256/64)
 	e.equal("the living", e.do("HEXISTS", e.n.waiters, "alive"), 1)
-	e.replies(waitScript, []string{e.n.tombstone("x"), e.n.waiters, e.n.queue}, "echo waits", "echo", letterID("c"), 3000, "{c}", "", 0)
-	e.do("HSET", e.n.waiters, "dead", fmt.Sprint(e.now, " 1.1 1 - {}"))
-	e.equal("how many are shown", e.do("HLEN", e.n.waiters), 64)
-	e.acquire("a", 1, 0, 3000, "taken a 0 x -1") // only a newcomer looks
-	e.equal("how many are shown", e.do("HLEN", e.n.waiters), 64)
+	waits(letterID("0")) // it is no newcomer
+	e.equal("the dead", dead(), 1)
+	e.now += 3_000_000
+	waits("01" + letterID("1")[2:])
+	e.equal("how many are shown", e.do("HLEN", e.n.waiters), 1)
 }
 
 // Confirming gives a claim its token, keeps its lease, and notifies the waiters.

@@ -54,7 +54,7 @@ local function show(waiters, queue, id, heartbeat_ms, t, info, channel, began)
     redis.pcall('ZADD', queue, digits(began ~= '0' and math.min(began, heard) or heard), id)
     redis.pcall('PEXPIRE', queue, KEEP_MS)
   end
-  if was or redis.call('HLEN', waiters) % 64 ~= 0 then return end -- every 64th newcomer looks for dead ones
+  if was or not string.match(id, '^0[0-3]') then return end -- one of 64 newcomers looks for dead ones
   local all = redis.call('HGETALL', waiters)
   for i = 1, #all, 2 do
     local deadline = string.match(all[i + 1], '^(%d+) ')
