@@ -238,7 +238,7 @@ func (n *node) scan(ctx context.Context, prefix string, from uint64, limit int) 
 	return redisnode.Scan(ctx, n.client, prefix, from, limit, nil)
 }
 
-// unknownOwner stands for the owner on a node that did not answer.
+// unknownOwner stands for the owner on a node that did not answer, or did not say.
 const unknownOwner = redisnode.Separator
 
 // ownersOf returns the owner of each lock on each node, or "" if there is none. It does not wait for nodes that
@@ -318,8 +318,12 @@ func (n *node) readOwners(ctx context.Context, locks []string) (owners []string,
 	if err != nil && !errors.As(err, &answer) {
 		return nil, err
 	}
-	for _, c := range cmds { // a key of another type is empty
-		owners = append(owners, c.(*redis.StringCmd).Val()) //nolint:forcetypeassert // GETRANGE has no other
+	for _, c := range cmds {
+		owner := c.(*redis.StringCmd).Val()                                //nolint:forcetypeassert // GETRANGE has no other
+		if c.Err() != nil && !redis.HasErrorPrefix(c.Err(), "WRONGTYPE") { // which is no lock
+			owner = unknownOwner
+		}
+		owners = append(owners, owner)
 	}
 	return owners, nil
 }

@@ -2,6 +2,7 @@ package redlock_test
 
 import (
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -169,5 +170,36 @@ func TestListWithASilentNode(t *testing.T) {
 	check(t, err)
 	if len(claims) != 1 || claims[0].Phase != dlock.PhaseHeld {
 		t.Errorf("inspected %+v", claims)
+	}
+}
+
+// A node that refuses to say who has a lock is not a node without it. A key of another type is none.
+func TestListWithANodeThatRefuses(t *testing.T) {
+	t.Parallel()
+	for name, node := range map[string]int{"scanned": 1, "not scanned": 2} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := start(t, 3)
+			c := s.locks(t, dlock.Config{DefaultTTL: time.Hour})
+			admin, err := c.Admin()
+			check(t, err)
+			acquire(t, c, "k")
+			testenv.Eventually(t, patience, "all nodes have it", func() bool { return s.isOnAll(t, "k") })
+			check(t, s.direct[0].Del(t.Context(), "k").Err())
+			for _, d := range s.direct {
+				check(t, d.RPush(t.Context(), "list", "x").Err())
+			}
+			keys, _, err := admin.ListPage(t.Context(), "", "", 10)
+			check(t, err)
+			if fmt.Sprint(keys) != "[k]" {
+				t.Errorf("listed %q", keys)
+			}
+			check(t, s.direct[node].Do(t.Context(), "ACL", "SETUSER", "default", "-getrange").Err())
+			keys, _, err = admin.ListPage(t.Context(), "", "", 10)
+			check(t, err)
+			if !slices.Contains(keys, "k") {
+				t.Errorf("listed %q", keys)
+			}
+		})
 	}
 }
