@@ -184,6 +184,10 @@ func (d *redDriver) list(ctx context.Context, prefix string, at position, limit 
 	var keys []string
 	var t tally
 	for {
+		if at.done+len(d.nodes)-at.node < d.majority {
+			t.failed = at.node - at.done // some perhaps while another page was made
+			return nil, "", t.noQuorum(len(d.nodes), d.majority, false)
+		}
 		n := min(limit-len(keys), len(at.left))
 		keys, at.left = append(keys, at.left[:n]...), at.left[n:]
 		switch {
@@ -191,8 +195,6 @@ func (d *redDriver) list(ctx context.Context, prefix string, at position, limit 
 			return keys, "", nil
 		case len(keys) == limit:
 			return keys, at.String(), nil
-		case at.node == len(d.nodes):
-			return nil, "", t.noQuorum(len(d.nodes), d.majority, false)
 		}
 		step, next, err := d.scan(ctx, at, prefix, limit)
 		switch {

@@ -3,6 +3,7 @@ package redlock_test
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/redlock"
 )
 
 // Between two pages of a list, other locks are unlocked, or the caller asks for more keys at a time:
@@ -199,6 +201,41 @@ func TestListWithANodeThatRefuses(t *testing.T) {
 			check(t, err)
 			if !slices.Contains(keys, "k") {
 				t.Errorf("listed %q", keys)
+			}
+		})
+	}
+}
+
+// Without a majority, a list fails as soon as that is known, and says why.
+func TestListWithoutAMajority(t *testing.T) {
+	t.Parallel()
+	for up, pages := range []int{30, 30, 0} { // the first node to be scanned, or the last of them
+		t.Run(fmt.Sprint("node ", up, " is up"), func(t *testing.T) {
+			t.Parallel()
+			s := start(t, 3)
+			c := s.locks(t, dlock.Config{DefaultTTL: time.Hour})
+			admin, err := c.Admin()
+			check(t, err)
+			for i := range 10 {
+				key := fmt.Sprintf("k-%02d", i)
+				acquire(t, c, key)
+				testenv.Eventually(t, patience, "all nodes have it", func() bool { return s.isOnAll(t, key) })
+			}
+			for i, server := range s.servers {
+				if i != up {
+					check(t, server.Kill())
+				}
+			}
+			got := 0
+			for next := ""; err == nil; got++ {
+				if got > pages {
+					t.Fatalf("%d pages without a majority", got)
+				}
+				_, next, err = admin.ListPage(t.Context(), "", next, 1)
+			}
+			want(t, err, redlock.ErrNoQuorum)
+			if !strings.Contains(err.Error(), "2 of 3 did not: ") {
+				t.Error(err)
 			}
 		})
 	}
