@@ -137,7 +137,7 @@ func (c *claim) acquireKeys() []string {
 }
 
 func (n *names) releaseKeys(id string) []string {
-	return []string{n.lock, n.tombstone(id), n.waiters, n.queue, n.turn}
+	return []string{n.lock, n.tombstone(id), n.waiters, n.queue, n.turn, n.fence}
 }
 
 func (n *names) tombstone(id string) string { return n.tombstones + id }

@@ -574,3 +574,27 @@ func TestScriptRenewalKeepsTheHighestToken(t *testing.T) {
 	renew(100)
 	e.highest(100, day)
 }
+
+// The day for which the highest token is kept begins with the release. A token that was lost is stored again.
+func TestScriptReleaseKeepsTheHighestToken(t *testing.T) {
+	e := startExact(t)
+	hold := func() {
+		e.Helper()
+		e.acquire("a", 1, 100, 0, "ours a 100")
+		e.do("SET", e.n.fence, "300", "PX", 1000) // of a claim that did not win
+	}
+	hold()
+	e.release("b", 0, -1, "", "gone b 0 0")
+	e.release("a", 0, -1, "99", "gone a 0 0")
+	e.highest(300, 1000)
+	e.release("a", 0, -1, "", "held a 100 0")
+	e.highest(300, day)
+	hold()
+	e.do("DEL", e.n.fence)
+	e.release("a", 0, -1, "", "held a 100 0")
+	e.highest(100, day)
+	e.do("DEL", e.n.fence)
+	e.acquire("a", 1, 0, 0, fmt.Sprintf("ours a %d", e.now)) // it has not won
+	e.release("a", 0, -1, "", "held a 0 0")
+	e.expires(e.n.fence, -2)
+}

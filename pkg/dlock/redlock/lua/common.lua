@@ -1,7 +1,7 @@
 -- Shared by the scripts; replaces their line --@common. Layout 1:
 --   lock       string  "<id> <token> <since> <round> <info>", expires with the lease;
 --                      the token is 0 until the claim has won
---   fence      string  the highest token that won here, kept for a day
+--   fence      string  the highest token that won here, kept for a day after the last use of the lock
 --   tombstone  string  an id that must not be stored any more
 --   waiters    hash    id -> "<deadline us> <since> <tokens> <channel> <info>"; the channel
 --                      is "-" if the claim waits behind others of its process

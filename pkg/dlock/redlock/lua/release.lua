@@ -1,6 +1,6 @@
 -- Removes a claim from this node, and tells the claim that has waited longest to try, or all waiters that the
 -- lock is free. Works at maxmemory: it begins with DEL, ZREM, HDEL or PEXPIRE.
--- KEYS lock, tombstone, waiters, queue, turn
+-- KEYS lock, tombstone, waiters, queue, turn, fence
 -- ARGV id, tombstone ms (0: no tombstone), round (-1: any; else only if it was stored by this round
 --      or an earlier one, and the waiter stays), token that must match ("": any), channel ("": waiters are
 --      not told), "1" to remove the waiter as well, how long only the waiter that is told may try, in ms
@@ -49,6 +49,7 @@ if type(value) == 'string' and owner(value) == id then
     found, token = 'held', was or '0'
   end
 end
+if token ~= '0' and redis.call('PEXPIRE', KEYS[6], FENCE_MS) == 0 then redis.pcall('SET', KEYS[6], token, 'PX', FENCE_MS) end
 local waited = redis.call('EXISTS', waiters, queue, turn) > 0
 if waited and (ARGV[3] == '-1' or ARGV[6] == '1') and (must == '' or must == '0') then
   if unshow(waiters, queue, id) and found == 'gone' then found = 'queued' end
