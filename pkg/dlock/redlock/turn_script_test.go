@@ -88,15 +88,15 @@ func TestScriptTurns(t *testing.T) {
 	e.waits("c", 2, 30, 500, "taken c 0 a 999 turn")
 	e.waits("b", 2, 20, 500, "taken b 0 a 999 next")
 	e.waits("a", 2, 10, 500, "held a 500")
-	e.turn("<nil>")
+	e.turn("a") // until it releases the lock: it has not won yet
 	e.queue("b", "c")
 	e.waiter("a", "")
 
 	e.release("a", 0, -1, "", "held a 500 0 b")
 	b.hears(e, 500, 1, "b")
 	c.hears(e, 500, 2, "c")
+	e.turn("b")
 	e.waits("b", 3, 20, 0, fmt.Sprintf("ours b %d", e.now)) // in two phases
-	e.turn("<nil>")
 	e.queue("c", "b")
 	e.confirm("b", 3, 600, "held b 600")
 	e.queue("c")
@@ -105,6 +105,8 @@ func TestScriptTurns(t *testing.T) {
 	c.hears(e, 600, 1, "c")
 	e.acquire("c", 3, 700, 0, "ours c 700")
 	e.queue()
+	e.release("c", 0, -1, "", "held c 700 0")
+	e.turn("<nil>")
 }
 
 // The turn of a claim does not keep away those that do not wait, and it ends.
@@ -209,6 +211,53 @@ func TestScriptTurnIsPassedOn(t *testing.T) {
 	e.release("b", 0, -1, "", "queued b 0 0")
 	e.turn("<nil>")
 	e.queue()
+}
+
+// So does one that leaves while its round has stored it, with a token or without, in whatever order the removal of the round and
+// of the claim arrive. The removal of a round alone tells no other: the claim tries again.
+func TestScriptTurnIsPassedOnDuringARound(t *testing.T) {
+	for name, tt := range map[string]struct {
+		proposal int64
+		channel  bool // the removal names the channel of the lock
+		earlier  bool // the round is removed first
+		want     string
+		token    int
+	}{
+		"with a token":                       {500, false, false, "held a 500 0 b", 0},
+		"without a token":                    {0, false, false, "held a 0 0 b", 0},
+		"without a token, of a failed call":  {0, true, false, "held a 0 0 b", 0},
+		"with a token, of a failed call":     {500, true, false, "held a 500 0 b", 500},
+		"after its round":                    {500, false, true, "queued a 0 0 b", 0},
+		"after its round, of a failed call":  {500, true, true, "queued a 0 0 b", 0},
+		"after its round, and without token": {0, false, true, "queued a 0 0 b", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := startEarly(t)
+			b := e.listen("b")
+			e.listen("a")
+			e.acquire("f", 1, 100, 0, "ours f 100")
+			e.waits("a", 1, 10, 0, "taken a 0 f 10000")
+			e.waits("b", 1, 20, 0, "taken b 0 f 10000")
+			e.release("f", 0, -1, "", "held f 100 0 a")
+			b.hears(e, 100, 2, "b")
+			id, answer, channel := letterID("a"), fmt.Sprint("ours a 101 ", e.now), ""
+			if tt.proposal > 0 {
+				answer = fmt.Sprint("held a ", tt.proposal, " ", e.now)
+			}
+			e.replies(acquireScript, []string{e.n.lock, e.n.fence, e.n.tombstone(id), e.n.waiters, e.n.queue, e.n.turn}, answer,
+				id, 2, 10_000, 0, 3000, "{a}", tt.proposal, "to-a", 10, 0) // the node may still show that it waits
+			if tt.channel {
+				channel = e.n.channel
+			}
+			if tt.earlier {
+				e.replies(releaseScript, e.n.releaseKeys(id), fmt.Sprint("held a ", tt.proposal, " 0"), id, 0, 2, "", "", 0, 1000)
+				e.turn("a")
+			}
+			e.replies(releaseScript, e.n.releaseKeys(id), tt.want, id, 0, -1, "", channel, 0, 1000)
+			b.hears(e, tt.token, 1, "b")
+			e.turn("b")
+		})
+	}
 }
 
 // Waiters are told in the old way if the queue is damaged, and not at all by a removal without a channel.

@@ -55,7 +55,6 @@ end
 local last = tonumber(known[2] or '0')
 if tonumber(ARGV[7]) > last and tonumber(ARGV[7]) + SLACK_US >= now then token = ARGV[7] end
 redis.call('SET', lock, record(id, token, since, round, ARGV[6]), 'PX', ARGV[3])
-if turn then redis.call('DEL', KEYS[6]) end
 if token ~= '0' then
   redis.call('SET', fence, token, 'PX', FENCE_MS)
   if ARGV[10] == '1' then unshow(KEYS[4], KEYS[5], id) end

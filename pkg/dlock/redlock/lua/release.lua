@@ -53,9 +53,10 @@ if token ~= '0' and redis.call('PEXPIRE', KEYS[6], FENCE_MS) == 0 then redis.pca
 local waited = redis.call('EXISTS', waiters, queue, turn) > 0
 if waited and (ARGV[3] == '-1' or ARGV[6] == '1') and (must == '' or must == '0') then
   if unshow(waiters, queue, id) and found == 'gone' then found = 'queued' end
-  if redis.pcall('GET', turn) == id then -- it was told to try, and does not
+  if redis.pcall('GET', turn) == id then -- it was told to try, and does not, or no longer
     redis.call('DEL', turn)
-    if not value then told = tell('0') end
+    local won = token ~= '0' and ARGV[5] ~= '' -- then others are told below
+    if not won and (found == 'held' or not value) then told = tell('0') end
   end
 end
 if ARGV[2] ~= '0' and (must == '' or found ~= 'gone') then
