@@ -208,9 +208,29 @@ func TestScriptTurnIsPassedOn(t *testing.T) {
 	b.hears(e, 0, 1, "b")
 	e.turn("b")
 	e.propose("e", 1, 0, 0, 500, "held e 500") // it does not wait
+	e.listen("c")
+	e.waits("c", 1, 30, 0, "taken c 0 e 10000")
 	e.release("b", 0, -1, "", "queued b 0 0")
 	e.turn("<nil>")
-	e.queue()
+	e.queue("c")
+}
+
+// A release looks for a process that listens among the sixteen claims that have waited longest.
+func TestScriptTurnOfTheSixteenth(t *testing.T) {
+	e := startEarly(t)
+	c := e.listen("c")
+	for deaf, told := range map[int]string{15: " c", 16: ""} {
+		e.acquire("f", 1, 100, 0, "ours f 100")
+		for i := range deaf {
+			e.do("HSET", e.n.waiters, fmt.Sprint("deaf", i), fmt.Sprint(e.now+1, " 0.1 1 nobody {}"))
+			e.do("ZADD", e.n.queue, i, fmt.Sprint("deaf", i))
+		}
+		e.waits("c", 1, 30, 0, "taken c 0 f 10000")
+		e.release("f", 0, -1, "", "held f 100 0"+told)
+		if told != "" {
+			c.hears(e, 100, 1, "c")
+		}
+	}
 }
 
 // So does one that leaves while its round has stored it, with a token or without, in whatever order the removal of the round and
