@@ -90,7 +90,13 @@ func TestTurnsOfTwoReleases(t *testing.T) {
 		q.tells(4, 9, 1, 10, "id", "p:k")
 		q.turned(true, 9)
 		q.asked(1)
+		q.propose(q.c)
+		q.tells(0, 9, 1, 10, "id", "p:k")
 		q.says("taken", 9) // of the lock that was released
+		q.asked(1)
+		for node := range 3 {
+			q.tells(node, 9, 1, 10, "id", "p:k")
+		}
 		q.turned(true, 9)
 		q.says("taken", 10)
 		q.turned(false, 0)
