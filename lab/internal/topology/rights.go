@@ -28,7 +28,7 @@ const (
 	lookRights    = "+ping +info +scan +getrange"
 	oneRights     = "+publish +subscribe +pubsub|numsub"
 	clusterRights = "+spublish +ssubscribe +sunsubscribe +asking +cluster|slots +cluster|shards +cluster|info +command +pubsub|shardnumsub"
-	redlockRights = "+mget +hget +hset +hdel +hlen +hgetall +zadd +zrem +zrange +publish +subscribe +unsubscribe +pubsub|numsub"
+	redlockRights = "+mget +hget +hset +hdel +hgetall +zadd +zrem +zrange +publish +subscribe +unsubscribe +pubsub|numsub"
 )
 
 func redisRights(kind string) (rules, channels string) {

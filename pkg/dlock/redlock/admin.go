@@ -184,6 +184,10 @@ func (d *redDriver) list(ctx context.Context, prefix string, at position, limit 
 	var keys []string
 	var t tally
 	for {
+		if at.done+len(d.nodes)-at.node < d.majority {
+			t.failed = at.node - at.done // some perhaps while another page was made
+			return nil, "", t.noQuorum(len(d.nodes), d.majority, false)
+		}
 		n := min(limit-len(keys), len(at.left))
 		keys, at.left = append(keys, at.left[:n]...), at.left[n:]
 		switch {
@@ -191,8 +195,6 @@ func (d *redDriver) list(ctx context.Context, prefix string, at position, limit 
 			return keys, "", nil
 		case len(keys) == limit:
 			return keys, at.String(), nil
-		case at.node == len(d.nodes):
-			return nil, "", t.noQuorum(len(d.nodes), d.majority, false)
 		}
 		step, next, err := d.scan(ctx, at, prefix, limit)
 		switch {
@@ -238,7 +240,7 @@ func (n *node) scan(ctx context.Context, prefix string, from uint64, limit int) 
 	return redisnode.Scan(ctx, n.client, prefix, from, limit, nil)
 }
 
-// unknownOwner stands for the owner on a node that did not answer.
+// unknownOwner stands for the owner on a node that did not answer, or did not say.
 const unknownOwner = redisnode.Separator
 
 // ownersOf returns the owner of each lock on each node, or "" if there is none. It does not wait for nodes that
@@ -318,8 +320,12 @@ func (n *node) readOwners(ctx context.Context, locks []string) (owners []string,
 	if err != nil && !errors.As(err, &answer) {
 		return nil, err
 	}
-	for _, c := range cmds { // a key of another type is empty
-		owners = append(owners, c.(*redis.StringCmd).Val()) //nolint:forcetypeassert // GETRANGE has no other
+	for _, c := range cmds {
+		owner := c.(*redis.StringCmd).Val()                                //nolint:forcetypeassert // GETRANGE has no other
+		if c.Err() != nil && !redis.HasErrorPrefix(c.Err(), "WRONGTYPE") { // which is no lock
+			owner = unknownOwner
+		}
+		owners = append(owners, owner)
 	}
 	return owners, nil
 }

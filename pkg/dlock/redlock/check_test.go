@@ -104,7 +104,7 @@ func TestFewRights(t *testing.T) {
 	var clients []redis.UniversalClient
 	for i, server := range s.servers {
 		words := strings.Fields("ACL SETUSER locks on >secret resetkeys resetchannels -@all " +
-			"+eval +evalsha +get +mget +set +del +exists +pexpire +pttl +time +hget +hset +hdel +hlen +hgetall +zadd +zrem +zrange " +
+			"+eval +evalsha +get +mget +set +del +exists +pexpire +pttl +time +hget +hset +hdel +hgetall +zadd +zrem +zrange " +
 			"+publish +subscribe +unsubscribe +pubsub|numsub +ping +info +scan +getrange ~p:* ~{p:* &dlock:*")
 		var args []any
 		for _, w := range words {

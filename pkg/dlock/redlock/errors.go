@@ -1,6 +1,7 @@
 package redlock
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -105,9 +106,9 @@ func isUnsent(err error) bool {
 // other servers cannot form a majority. It says that nothing was done only if that is true on every
 // server; stored reports whether the claim is on some of them.
 func (t *tally) noQuorum(of, majority int, stored bool) error {
-	class, cause := driver.Transient, t.first
+	class, cause := driver.Transient, cmp.Or(t.first, driver.ErrNotReady)
 	if t.ambiguous || stored {
-		class, cause = driver.Ambiguous, hide.From(t.first, driver.ErrUnavailable) // which would say that nothing is stored
+		class, cause = driver.Ambiguous, hide.From(cause, driver.ErrUnavailable) // which would say that nothing is stored
 	}
 	if of-t.fatal < majority {
 		class = driver.Fatal

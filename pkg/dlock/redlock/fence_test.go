@@ -13,6 +13,7 @@ import (
 	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/redlock"
 )
 
 // Tokens increase while nodes stop and come back with their data. Their counters are ahead of their
@@ -189,4 +190,58 @@ func TestProposalOfWhichAMajorityIsNotSure(t *testing.T) {
 		}
 	}
 	unlock(t, g)
+}
+
+// A message that another program publishes on one node does not choose the token of a waiter.
+func TestPublishedTokenIsNotProposed(t *testing.T) {
+	s := start(t, 3)
+	holder, waiter := s.locks(t, dlock.Config{}), s.locks(t, dlock.Config{})
+	g := acquire(t, holder, "k")
+	got := make(chan *dlock.Guard, 1)
+	go func() {
+		next, err := waiter.Acquire(t.Context(), "k")
+		if err != nil {
+			t.Error(err)
+		}
+		got <- next
+	}()
+	var ids, channels []string
+	testenv.Eventually(t, patience, "the claim waits", func() bool {
+		ids = s.direct[0].ZRange(t.Context(), "{k}\x01q", 0, -1).Val()
+		channels = s.direct[0].PubSubChannels(t.Context(), "dlock:\x01*").Val()
+		return len(ids) == 1 && len(channels) == 1
+	})
+	const lie = 9223372036854775806
+	for _, token := range []int64{lie, time.Now().Add(time.Hour).UnixMicro()} {
+		message := strings.Join([]string{"turn", strconv.FormatInt(token, 10), "1", "30", ids[0], "k"}, "\x01")
+		check(t, s.direct[0].Publish(t.Context(), channels[0], message).Err())
+		check(t, s.direct[0].Publish(t.Context(), "dlock:k", "taken\x01"+strconv.FormatInt(lie, 10)).Err())
+	}
+	unlock(t, g)
+	next := <-got
+	if next == nil {
+		t.FailNow()
+	}
+	if late := time.Now().Add(time.Minute).UnixMicro(); next.Token() > late {
+		t.Errorf("the token is %d, %d more than the time", next.Token(), next.Token()-late)
+	}
+	unlock(t, next)
+}
+
+// A greatest token that no script can compare is reported, and only if a majority has one.
+func TestGreatestTokenOutOfRange(t *testing.T) {
+	for _, value := range []string{"9223372036854775807", "18446744073709551616", "9007199254740991"} {
+		t.Run(value, func(t *testing.T) {
+			s := start(t, 3)
+			c := s.locks(t, dlock.Config{})
+			check(t, s.direct[0].Set(t.Context(), "{k}\x01f", value, time.Hour).Err())
+			unlock(t, acquire(t, c, "k"))
+			check(t, s.direct[1].Set(t.Context(), "{k}\x01f", value, time.Hour).Err())
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			_, err := c.Acquire(ctx, "k")
+			want(t, err, redlock.ErrNotALock, redlock.ErrNoQuorum)
+			testenv.Eventually(t, beforeLease, "nothing is stored", func() bool { return len(s.left(t)) == 0 })
+		})
+	}
 }

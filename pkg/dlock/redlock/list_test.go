@@ -2,6 +2,8 @@ package redlock_test
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -9,6 +11,7 @@ import (
 	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/redlock"
 )
 
 // Between two pages of a list, other locks are unlocked, or the caller asks for more keys at a time:
@@ -169,5 +172,71 @@ func TestListWithASilentNode(t *testing.T) {
 	check(t, err)
 	if len(claims) != 1 || claims[0].Phase != dlock.PhaseHeld {
 		t.Errorf("inspected %+v", claims)
+	}
+}
+
+// A node that refuses to say who has a lock is not a node without it. A key of another type is none.
+func TestListWithANodeThatRefuses(t *testing.T) {
+	t.Parallel()
+	for name, node := range map[string]int{"scanned": 1, "not scanned": 2} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := start(t, 3)
+			c := s.locks(t, dlock.Config{DefaultTTL: time.Hour})
+			admin, err := c.Admin()
+			check(t, err)
+			acquire(t, c, "k")
+			testenv.Eventually(t, patience, "all nodes have it", func() bool { return s.isOnAll(t, "k") })
+			check(t, s.direct[0].Del(t.Context(), "k").Err())
+			for _, d := range s.direct {
+				check(t, d.RPush(t.Context(), "list", "x").Err())
+			}
+			keys, _, err := admin.ListPage(t.Context(), "", "", 10)
+			check(t, err)
+			if fmt.Sprint(keys) != "[k]" {
+				t.Errorf("listed %q", keys)
+			}
+			check(t, s.direct[node].Do(t.Context(), "ACL", "SETUSER", "default", "-getrange").Err())
+			keys, _, err = admin.ListPage(t.Context(), "", "", 10)
+			check(t, err)
+			if !slices.Contains(keys, "k") {
+				t.Errorf("listed %q", keys)
+			}
+		})
+	}
+}
+
+// Without a majority, a list fails as soon as that is known, and says why.
+func TestListWithoutAMajority(t *testing.T) {
+	t.Parallel()
+	for up, pages := range []int{30, 30, 0} { // the first node to be scanned, or the last of them
+		t.Run(fmt.Sprint("node ", up, " is up"), func(t *testing.T) {
+			t.Parallel()
+			s := start(t, 3)
+			c := s.locks(t, dlock.Config{DefaultTTL: time.Hour})
+			admin, err := c.Admin()
+			check(t, err)
+			for i := range 10 {
+				key := fmt.Sprintf("k-%02d", i)
+				acquire(t, c, key)
+				testenv.Eventually(t, patience, "all nodes have it", func() bool { return s.isOnAll(t, key) })
+			}
+			for i, server := range s.servers {
+				if i != up {
+					check(t, server.Kill())
+				}
+			}
+			got := 0
+			for next := ""; err == nil; got++ {
+				if got > pages {
+					t.Fatalf("%d pages without a majority", got)
+				}
+				_, next, err = admin.ListPage(t.Context(), "", next, 1)
+			}
+			want(t, err, redlock.ErrNoQuorum)
+			if !strings.Contains(err.Error(), "2 of 3 did not: ") {
+				t.Error(err)
+			}
+		})
 	}
 }

@@ -46,10 +46,10 @@ func (a answer) word() string {
 	return redisnode.Text(a.reply[0])
 }
 
-// number returns the third element of a reply.
-func (a answer) number() int64 {
-	n, _ := strconv.ParseInt(redisnode.Text(a.reply[2]), 10, 64)
-	return n
+// token returns the third element of a reply, and whether it can be a token.
+func (a answer) token() (token int64, ok bool) {
+	token, err := strconv.ParseInt(redisnode.Text(a.reply[2]), 10, 64)
+	return token, err == nil && token < maxToken
 }
 
 // A call makes the command for one node. It runs in the caller's goroutine.
@@ -137,7 +137,7 @@ func (c *claim) acquireKeys() []string {
 }
 
 func (n *names) releaseKeys(id string) []string {
-	return []string{n.lock, n.tombstone(id), n.waiters, n.queue, n.turn}
+	return []string{n.lock, n.tombstone(id), n.waiters, n.queue, n.turn, n.fence}
 }
 
 func (n *names) tombstone(id string) string { return n.tombstones + id }

@@ -1,9 +1,13 @@
 package redlock
 
 import (
+	"errors"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
 // A claim proposes the time of the fastest clock once, and nothing while no clock is known or after it has
@@ -24,7 +28,8 @@ func TestProposal(t *testing.T) {
 		}
 		says(0, "2000")
 		says(2, "3000")
-		says(1, "-5") // a clock before the epoch, and an answer without it
+		says(1, "-5") // a clock before the epoch, one that is out of range, and an answer without it
+		says(1, strconv.Itoa(maxToken))
 		d.nodes[1].readClock(answer{reply: []any{"ours", someID, "7"}}, 3)
 		time.Sleep(5 * time.Microsecond)
 		c := &claim{}
@@ -34,10 +39,12 @@ func TestProposal(t *testing.T) {
 		says(2, "100") // it was set back
 		propose(&claim{}, 2005)
 		c.told = told{came: true, after: 7}
-		propose(c, 2005) // it is its turn
+		propose(c, 3006) // it is its turn
 		propose(c, 0)
 		c.told = told{came: true, after: 7000}
 		propose(c, 7001)
+		c.told = told{came: true, after: 7000}
+		propose(c, 7002) // a node may have stored the other one for a round that is lost
 	})
 }
 
@@ -101,5 +108,27 @@ func TestProposalDecidesARound(t *testing.T) {
 		if r.token != tt.token || over != tt.won || out.won != tt.won || (out.won && out.token != tt.token) {
 			t.Errorf("%s: token %d, %+v, over %v", name, r.token, out, over)
 		}
+	}
+}
+
+// A token that is out of range raises no other, in neither phase, and counts as no vote.
+func TestTokenOutOfRange(t *testing.T) {
+	const huge = "9223372036854775807"
+	r := proposed(t, "held", "ours", "")
+	r.token = 151
+	r.takeFirst(answer{node: r.driver.nodes[2], reply: []any{"ours", someID, huge}})
+	for _, word := range []string{"higher", "held"} {
+		r.votes[1] = confirming
+		r.takeSecond(answer{node: r.driver.nodes[1], reply: []any{word, someID, huge}})
+		if r.votes[1] != failed || r.votes[2] != failed || r.token != 151 || r.candidate != 151 {
+			t.Errorf("%s: %v, token %d", word, r.votes, r.token)
+		}
+	}
+	out, over := r.verdict()
+	if !r.tally.ambiguous {
+		t.Error("the nodes have stored the claim, and the error may say that none has")
+	}
+	if !over || !errors.Is(out.err, ErrNotALock) || driver.ClassOf(out.err) != driver.Fatal {
+		t.Errorf("%+v, over %v", out, over)
 	}
 }

@@ -283,17 +283,18 @@ func (d *redDriver) onMessage(channel, payload string) {
 	if len(part) < 2 {
 		return
 	}
-	token, err := strconv.ParseInt(part[1], 10, 64)
+	token, isToken := d.token(part[1])
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	q := d.queueOf(channel)
-	if q == nil || err != nil {
+	if q == nil || !isToken {
 		return
 	}
 	q.waiting[0].unheard = 0 // queueOf returns no empty queue
 	if part[0] == "taken" {
-		if token > max(q.freed, q.waiting[0].told.after) { // else a node reports late what has ended
+		if head := q.waiting[0]; token > max(q.freed, head.told.newest()) { // else a node reports late what has ended
 			q.stopTimer()
+			head.told = told{} // the turn of that release is over
 		}
 		q.taken = max(q.taken, token)
 		return

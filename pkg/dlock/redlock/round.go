@@ -3,6 +3,7 @@ package redlock
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
@@ -239,9 +240,14 @@ func (r *round) takeFirst(a answer) {
 		}
 		a.node.readClock(a, 3)
 	case "ours":
+		candidate, ok := a.token()
+		if !ok {
+			r.refuse(vote)
+			break
+		}
 		*vote = stored
 		if r.token == 0 {
-			r.candidate = max(r.candidate, a.number())
+			r.candidate = max(r.candidate, candidate)
 		}
 		a.node.readClock(a, 3)
 	case "taken":
@@ -252,7 +258,7 @@ func (r *round) takeFirst(a answer) {
 		r.owners[redisnode.Text(a.reply[3])]++
 		left := time.Duration(redisnode.Number(a.reply[4])) * time.Millisecond
 		if len(a.reply) > 5 && redisnode.Text(a.reply[5]) == "turn" {
-			left = max(left, time.Second) // by then the lock is most likely taken, and this claim is told of its own turn
+			left = max(left, time.Second) // others are before it; by then the lock is most likely taken, and this claim is told of its own turn
 		}
 		if left >= 0 { // else another program has set the key without an expiry
 			r.left = min(r.left, left)
@@ -305,15 +311,23 @@ func (r *round) sendToken(to ...ballot) {
 func (r *round) takeSecond(a answer) {
 	r.waiting--
 	vote := &r.votes[a.node.at]
+	token := int64(0)
+	if a.err == nil {
+		var ok bool
+		if token, ok = a.token(); !ok {
+			r.refuse(vote)
+			return
+		}
+	}
 	switch a.word() {
 	case "held":
-		if a.number() == r.token {
+		if token == r.token {
 			*vote = confirmed
 		}
 	case "lost":
 		*vote = unfit
 	case "higher": // by a claim that did not win, or whose majority did not answer
-		if a.number() < r.token {
+		if token < r.token {
 			return // the greater token is in flight
 		}
 		r.raises++
@@ -321,13 +335,19 @@ func (r *round) takeSecond(a answer) {
 			*vote = unfit
 			return
 		}
-		r.token = a.number() + 1
+		r.token = token + 1
 		r.sendToken(stored, confirming, confirmed)
 	default:
 		*vote = failed
 		r.tally.add(a.err)
 		r.tally.ambiguous = true // whatever became of the token, the claim was stored
 	}
+}
+
+// refuse records that the greatest token on a node is none: no claim can get a greater one there. The node has stored the claim.
+func (r *round) refuse(vote *ballot) {
+	*vote, r.tally.ambiguous = failed, true
+	r.tally.add(driver.Classify(fmt.Errorf("%w: the greatest token of the lock, under %q, is out of range: delete it", ErrNotALock, r.claim.fence), driver.Fatal))
 }
 
 // takeBack removes what a lost round has stored, also from nodes that did not answer, because they
@@ -354,8 +374,8 @@ func (r *round) drain(won bool) {
 		select {
 		case a := <-r.first:
 			r.takeFirst(a)
-			switch vote := r.votes[a.node.at]; {
-			case vote != stored && vote != confirmed:
+			switch {
+			case a.word() != "ours" && a.word() != "held": // it has not stored the claim
 			case won && r.isWanted():
 				r.sendToken(stored)
 			default:

@@ -213,29 +213,38 @@ func TestScriptTaken(t *testing.T) {
 	e.stored(fmt.Sprintf("a 0 %d.42 1 {a}", scriptSecond), 8000)
 }
 
-// Every 64th waiter looks for waiters whose heartbeat has ended.
+// One of 64 newcomers, by its ID, looks for waiters whose heartbeat has ended, however many there are: else each newcomer would, while their number
+// stays the same.
 func TestScriptForgetsDeadWaiters(t *testing.T) {
 	e := startExact(t)
 	e.do("SET", e.n.lock, "x")
-	e.do("HSET", e.n.waiters, "dead", fmt.Sprint(e.now, " 1.1 1 - {}"), "alive", fmt.Sprint(e.now+1, " 1.1 1 - {}"), "damaged", "x")
-	for i := range 59 {
-		e.do("HSET", e.n.waiters, fmt.Sprint("other", i), fmt.Sprint(e.now+1, " 1.1 1 - {}"))
+	dead := func() int64 {
+		e.Helper()
+		return e.do("HEXISTS", e.n.waiters, "dead").(int64)
 	}
-	for _, want := range []struct {
-		letter string
-		left   int
-	}{{"a", 63}, {"b", 62}} {
-		e.acquire(want.letter, 1, 0, 3000, "taken "+want.letter+" 0 x -1")
-		e.equal("how many are shown", e.do("HLEN", e.n.waiters), want.left)
+	waits := func(id string) {
+		e.Helper()
+		e.do("HSET", e.n.waiters, "dead", fmt.Sprint(e.now, " 1.1 1 - {}"))
+		e.do("ZADD", e.n.queue, 1, "dead")
+		e.replies(waitScript, []string{e.n.tombstone("x"), e.n.waiters, e.n.queue}, "echo waits", "echo", id, 3000, "{c}", "", 0)
 	}
-	e.equal("the dead", e.do("HEXISTS", e.n.waiters, "dead"), 0)
-	e.equal("the damaged", e.do("HEXISTS", e.n.waiters, "damaged"), 0)
+	e.do("HSET", e.n.waiters, "alive", fmt.Sprint(e.now+1, " 1.1 1 - {}"), "damaged", "x")
+	looks := 0
+	for i := range 256 {
+		waits(fmt.Sprintf("%02x", i) + letterID("0")[2:])
+		if dead() == 0 {
+			looks++
+			e.equal("the place of the dead", e.do("ZSCORE", e.n.queue, "dead"), "<nil>")
+			e.equal("the damaged", e.do("HEXISTS", e.n.waiters, "damaged"), 0)
+		}
+	}
+	e.equal("how many have looked", looks, 256/64)
 	e.equal("the living", e.do("HEXISTS", e.n.waiters, "alive"), 1)
-	e.replies(waitScript, []string{e.n.tombstone("x"), e.n.waiters, e.n.queue}, "echo waits", "echo", letterID("c"), 3000, "{c}", "", 0)
-	e.do("HSET", e.n.waiters, "dead", fmt.Sprint(e.now, " 1.1 1 - {}"))
-	e.equal("how many are shown", e.do("HLEN", e.n.waiters), 64)
-	e.acquire("a", 1, 0, 3000, "taken a 0 x -1") // only a newcomer looks
-	e.equal("how many are shown", e.do("HLEN", e.n.waiters), 64)
+	waits(letterID("0")) // it is no newcomer
+	e.equal("the dead", dead(), 1)
+	e.now += 3_000_000
+	waits("01" + letterID("1")[2:])
+	e.equal("how many are shown", e.do("HLEN", e.n.waiters), 1)
 }
 
 // Confirming gives a claim its token, keeps its lease, and notifies the waiters.
@@ -432,6 +441,24 @@ func TestScriptRenews(t *testing.T) {
 	e.stored("b", 1000)
 }
 
+// A claim that has won in its second round, with the token that this node accepted in the first: the renewal stores
+// the second round, so that the removal of the first one no longer takes the node's vote. It sets back no later round.
+func TestScriptRenewalStoresTheRoundThatWon(t *testing.T) {
+	e := startEarly(t)
+	e.propose("a", 1, 0, 0, 500, "held a 500")
+	renew := func(round int) {
+		e.Helper()
+		e.replies(renewScript, []string{e.n.lock, e.n.fence}, "echo 500", "echo", letterID("a"), 10_000, 500, 0, round)
+	}
+	renew(2)
+	e.stored("a 500 0.42 2 {a}", 10_000)
+	e.release("a", 0, 1, "", "gone a 0 0")
+	e.acquire("a", 10, 500, 0, "ours a 500") // a node that lacked the claim was filled
+	renew(2)
+	e.stored("a 500 0.42 10 {a}", 10_000)
+	e.highest(500, day)
+}
+
 // Each claim of a renewal has its own answer, lock and lease.
 func TestScriptRenewsSeveral(t *testing.T) {
 	e := startExact(t)
@@ -449,7 +476,7 @@ func TestScriptRenewsSeveral(t *testing.T) {
 	for i, name := range []string{"x", "y", "z"} {
 		n := (&redDriver{}).namesOf(name)
 		e.expires(n.lock, int64(10_000+i))
-		e.equal("the round of "+name, strings.Fields(e.do("GET", n.lock).(string))[3], []string{"1", "12", "13"}[i])
+		e.equal("the round of "+name, strings.Fields(e.do("GET", n.lock).(string))[3], []string{"11", "12", "13"}[i])
 		e.equal("the fence of "+name, e.do("GET", n.fence), []string{"100", "200", "300"}[i])
 	}
 }
@@ -546,4 +573,28 @@ func TestScriptRenewalKeepsTheHighestToken(t *testing.T) {
 	e.do("DEL", e.n.fence)
 	renew(100)
 	e.highest(100, day)
+}
+
+// The day for which the highest token is kept begins with the release. A token that was lost is stored again.
+func TestScriptReleaseKeepsTheHighestToken(t *testing.T) {
+	e := startExact(t)
+	hold := func() {
+		e.Helper()
+		e.acquire("a", 1, 100, 0, "ours a 100")
+		e.do("SET", e.n.fence, "300", "PX", 1000) // of a claim that did not win
+	}
+	hold()
+	e.release("b", 0, -1, "", "gone b 0 0")
+	e.release("a", 0, -1, "99", "gone a 0 0")
+	e.highest(300, 1000)
+	e.release("a", 0, -1, "", "held a 100 0")
+	e.highest(300, day)
+	hold()
+	e.do("DEL", e.n.fence)
+	e.release("a", 0, -1, "", "held a 100 0")
+	e.highest(100, day)
+	e.do("DEL", e.n.fence)
+	e.acquire("a", 1, 0, 0, fmt.Sprintf("ours a %d", e.now)) // it has not won
+	e.release("a", 0, -1, "", "held a 0 0")
+	e.expires(e.n.fence, -2)
 }

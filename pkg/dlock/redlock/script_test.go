@@ -123,6 +123,25 @@ func TestTombstonesAtMaxmemory(t *testing.T) {
 	}
 }
 
+// A renewal stores on a full server that the claim has won, also if the lease stays as it is.
+func TestRenewalAtMaxmemory(t *testing.T) {
+	o := startOne(t)
+	o.acquire(someID, 1, "0", "ours")
+	renew := func(round int, want string) {
+		t.Helper()
+		a := o.node.run(t.Context(), renewScript.Command(t.Context(), []string{o.n.lock, o.n.fence}, someID, someID, 1000, 100, 0, round), someID)
+		if a.err != nil || redisnode.Text(a.reply[1]) != want {
+			t.Errorf("the answer is %q, %v, want %s", a.reply, a.err, want)
+		}
+	}
+	o.limit("1")
+	renew(2, "100")
+	renew(3, "100")
+	o.limit("0")
+	o.release(someID, 0, 2, "", "gone")
+	o.release(someID, 0, 3, "", "held")
+}
+
 // limit sets maxmemory.
 func (o *one) limit(bytes string) {
 	o.Helper()

@@ -103,6 +103,9 @@ func TestNoQuorum(t *testing.T) {
 			t.Errorf("%s: the code is %q, and not that of the cause", name, code)
 		}
 	}
+	if err := (&tally{}).noQuorum(3, 2, false); !errors.Is(err, driver.ErrNotReady) || !errors.Is(err, ErrNoQuorum) {
+		t.Errorf("without a cause: %v", err)
+	}
 	if !errors.Is(errNotEnough, ErrNoQuorum) || !errors.Is(errNotEnough, driver.ErrNotReady) || driver.ClassOf(errNotEnough) != driver.Ambiguous {
 		t.Errorf("%v", errNotEnough)
 	}

@@ -31,6 +31,8 @@ type claim struct {
 	tries   int           // rounds in a row that others have disturbed
 	notSoon time.Time     // no other round before this, for any caller
 	unheard int           // rounds since the lock was last heard of
+
+	proposed int64 // the last token that it has proposed
 }
 
 // heartbeat returns how long a claim with a TTL lives in the queue without renewal.
@@ -246,8 +248,11 @@ func (p *pace) add(took time.Duration) {
 func (p *pace) get() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return min(max(p.mean, 200*time.Microsecond), 50*time.Millisecond)
+	return min(max(p.mean, 200*time.Microsecond), maxPace)
 }
+
+// maxPace is the slowest pace that is expected.
+const maxPace = 50 * time.Millisecond
 
 // maxWindow limits how far contenders are spread.
 const maxWindow = 32

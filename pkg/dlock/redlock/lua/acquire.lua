@@ -9,7 +9,7 @@
 -- Returns {answer, id, number, other, pttl, turn}: "held" with the proposal and the time, if the proposal is
 -- greater than every token that won here before, and not far behind the time; "ours" with the candidate and the time, or with the
 -- token; "taken" with the owner's first 32 characters and the time left, or with the claim that was told to
--- try, the time that it has for that, and "turn"; "tombstoned"; "stale".
+-- try, the time that it has for that, and "turn", or "next" if this claim is the first of those that were not; "tombstoned"; "stale".
 --@common
 local lock, fence, id, round, token = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[4]
 
@@ -26,7 +26,8 @@ end
 local turn = waits and not value and known[3]
 if turn and turn ~= id then
   show(KEYS[4], KEYS[5], id, ARGV[5], t, ARGV[6], ARGV[8], ARGV[9])
-  return {'taken', id, '0', turn, redis.call('PTTL', KEYS[6]), 'turn'}
+  local first = redis.pcall('ZRANGE', KEYS[5], 0, 0)
+  return {'taken', id, '0', turn, redis.call('PTTL', KEYS[6]), first[1] == id and 'next' or 'turn'}
 end
 local since = t[1] .. '.' .. t[2]
 if value then
@@ -54,7 +55,6 @@ end
 local last = tonumber(known[2] or '0')
 if tonumber(ARGV[7]) > last and tonumber(ARGV[7]) + SLACK_US >= now then token = ARGV[7] end
 redis.call('SET', lock, record(id, token, since, round, ARGV[6]), 'PX', ARGV[3])
-if turn then redis.call('DEL', KEYS[6]) end
 if token ~= '0' then
   redis.call('SET', fence, token, 'PX', FENCE_MS)
   if ARGV[10] == '1' then unshow(KEYS[4], KEYS[5], id) end

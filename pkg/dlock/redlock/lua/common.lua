@@ -1,11 +1,12 @@
 -- Shared by the scripts; replaces their line --@common. Layout 1:
 --   lock       string  "<id> <token> <since> <round> <info>", expires with the lease;
 --                      the token is 0 until the claim has won
---   fence      string  the highest token that won here, kept for a day
+--   fence      string  the highest token that won here, kept for a day after the last use of the lock
 --   tombstone  string  an id that must not be stored any more
 --   waiters    hash    id -> "<deadline us> <since> <tokens> <channel> <info>"; the channel
 --                      is "-" if the claim waits behind others of its process
---   queue      zset    the ids of those that do not, by when they began to wait
+--   queue      zset    the ids of those that do not, by when they began to wait, or by their deadline
+--                      if they were told to try and have not said since that they wait
 --   turn       string  the id of the waiter that was told to try; expires after a moment
 -- <since> is seconds and microseconds with a dot between. <info> comes last and may contain
 -- anything. Times are the server's. Numbers are printed with %.0f: Lua's own conversion
@@ -49,11 +50,11 @@ local function show(waiters, queue, id, heartbeat_ms, t, info, channel, began)
   redis.call('PEXPIRE', waiters, KEEP_MS)
   if channel ~= '' then
     local seconds, micros = string.match(since, '^(%d+)%.(%d+)$')
-    local heard = seconds and seconds * 1000000 + micros or now
+    local heard = math.min(seconds and seconds * 1000000 + micros or now, now)
     redis.pcall('ZADD', queue, digits(began ~= '0' and math.min(began, heard) or heard), id)
     redis.pcall('PEXPIRE', queue, KEEP_MS)
   end
-  if was or redis.call('HLEN', waiters) % 64 ~= 0 then return end -- every 64th newcomer looks for dead ones
+  if was or not string.match(id, '^0[0-3]') then return end -- one of 64 newcomers looks for dead ones
   local all = redis.call('HGETALL', waiters)
   for i = 1, #all, 2 do
     local deadline = string.match(all[i + 1], '^(%d+) ')

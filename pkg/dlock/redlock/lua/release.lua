@@ -1,6 +1,6 @@
 -- Removes a claim from this node, and tells the claim that has waited longest to try, or all waiters that the
 -- lock is free. Works at maxmemory: it begins with DEL, ZREM, HDEL or PEXPIRE.
--- KEYS lock, tombstone, waiters, queue, turn
+-- KEYS lock, tombstone, waiters, queue, turn, fence
 -- ARGV id, tombstone ms (0: no tombstone), round (-1: any; else only if it was stored by this round
 --      or an earlier one, and the waiter stays), token that must match ("": any), channel ("": waiters are
 --      not told), "1" to remove the waiter as well, how long only the waiter that is told may try, in ms
@@ -10,13 +10,15 @@
 local lock, waiters, queue, turn, id, must = KEYS[1], KEYS[3], KEYS[4], KEYS[5], ARGV[1], ARGV[4]
 
 -- tell tells the three claims that have waited longest, of those whose process listens: the first to try
--- now, and the others in case that those before them do not. The first one goes to the end of the queue until it
--- says again that it waits, so that a process that is stopped is told once.
+-- now, and the others in case that those before them do not. The first one goes to the end of the queue, with its deadline
+-- as its time, and is not told again until it says again that it waits: its process may be stopped.
 local function tell(token)
-  local ids, t, place, told = redis.pcall('ZRANGE', queue, 0, 15), redis.call('TIME'), 1, ''
+  local ids, t, place, told = redis.pcall('ZRANGE', queue, 0, 15, 'WITHSCORES'), redis.call('TIME'), 1, ''
   if ids.err then return '' end
   local now = t[1] * 1000000 + t[2]
-  for _, w in ipairs(ids) do
+  for i = 1, #ids, 2 do
+    local w = ids[i]
+    if tonumber(ids[i + 1]) > now then break end -- it was told, and so were all after it
     local deadline, channel = string.match(redis.call('HGET', waiters, w) or '', '^(%d+) %S+ %d+ (%S+) ')
     if not deadline or tonumber(deadline) <= now then
       redis.pcall('ZREM', queue, w)
@@ -26,7 +28,7 @@ local function tell(token)
         if place == 1 then
           told = w
           redis.pcall('SET', turn, w, 'PX', ARGV[7])
-          redis.pcall('ZADD', queue, 'XX', digits(now), w)
+          redis.pcall('ZADD', queue, 'XX', deadline, w)
         elseif place == 3 then
           break
         end
@@ -47,12 +49,14 @@ if type(value) == 'string' and owner(value) == id then
     found, token = 'held', was or '0'
   end
 end
+if token ~= '0' and redis.call('PEXPIRE', KEYS[6], FENCE_MS) == 0 then redis.pcall('SET', KEYS[6], token, 'PX', FENCE_MS) end
 local waited = redis.call('EXISTS', waiters, queue, turn) > 0
 if waited and (ARGV[3] == '-1' or ARGV[6] == '1') and (must == '' or must == '0') then
   if unshow(waiters, queue, id) and found == 'gone' then found = 'queued' end
-  if redis.pcall('GET', turn) == id then -- it was told to try, and does not
+  if redis.pcall('GET', turn) == id then -- it was told to try, and does not, or no longer
     redis.call('DEL', turn)
-    if not value then told = tell('0') end
+    local won = token ~= '0' and ARGV[5] ~= '' -- then others are told below
+    if not won and (found == 'held' or not value) then told = tell('0') end
   end
 end
 if ARGV[2] ~= '0' and (must == '' or found ~= 'gone') then

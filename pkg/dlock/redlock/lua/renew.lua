@@ -16,9 +16,12 @@ for i = 1, #KEYS / 2 do
   elseif type(value) ~= 'string' or owner(value) ~= id then
     answers[i + 1] = '-'
   else
-    if ARGV[5 * i] == '1' or redis.call('PTTL', lock) < tonumber(ttl) then redis.call('PEXPIRE', lock, ttl) end
-    local was, since, info = string.match(value, '^%x+ (%d+) (%S+) %d+ (.*)$')
-    if was and was ~= token then -- this node has missed that it won; the removal of a lost round may be on its way
+    local lease = tonumber(ttl)
+    if ARGV[5 * i] ~= '1' then lease = math.max(lease, redis.call('PTTL', lock)) end
+    redis.call('PEXPIRE', lock, lease)
+    local was, since, round, info = string.match(value, '^%x+ (%d+) (%S+) (%d+) (.*)$')
+    if was and (was ~= token or tonumber(round) < tonumber(ARGV[5 * i + 1])) then
+      -- this node has missed that it won, or in which round; the removal of a lost round may be on its way
       raise(fence, token)
       redis.call('SET', lock, record(id, token, since, ARGV[5 * i + 1], info), 'KEEPTTL')
       was = token
