@@ -144,12 +144,12 @@ func leasesOf(claims []*claim, needed func(*lease) bool) (leases []*lease) {
 
 // storeAll stores claims, and returns the positions of those that hold their locks.
 func (d *etcdDriver) storeAll(ctx context.Context, ss []submission, repeated bool) (held []position, err error) {
-	rest := true
 	if repeated {
-		held, rest, err = d.findHeld(ctx, ss)
+		found, rest, err := d.findHeld(ctx, ss)
 		if err != nil || !rest {
-			return held, err
+			return found, err
 		}
+		held = found
 	}
 	left := ss[len(held):]
 	p, n, err := d.sendAll(ctx, left)
