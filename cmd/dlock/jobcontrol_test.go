@@ -88,14 +88,20 @@ func TestBackgroundLeavesTheTerminal(t *testing.T) {
 	t.Parallel()
 	backend, dir := files(t), t.TempDir()
 	s := interactiveOn(t, backend, dir)
-	s.types(t, "$P run k -- sh -c 'echo one; while [ -d $D ] && [ ! -e $D/end ]; do sleep 0.1; done; echo two'\n")
+	end := filepath.Join(dir, "end")
+	if err := syscall.Mkfifo(end, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// It starts no process while it waits: one that is stopped before it has executed another program keeps its parent
+	// from being stopped.
+	s.types(t, "$P run k -- sh -c 'echo one; read line <$D/end; echo two'\n")
 	s.shows(t, "\none\r\n")
 	s.types(t, "\x1a")
 	s.shows(t, "Stopped")
 	s.types(t, "bg\n")
 	s.types(t, "echo in the back''ground\n")
 	s.shows(t, "in the background")
-	if err := os.WriteFile(filepath.Join(dir, "end"), nil, 0o600); err != nil { // while the shell waits for a line
+	if err := os.WriteFile(end, []byte("\n"), 0o600); err != nil { // while the shell waits for a line
 		t.Fatal(err)
 	}
 	s.shows(t, "two")
@@ -139,8 +145,12 @@ func TestForegroundOfARunningJob(t *testing.T) {
 	for name, input := range map[string]string{"terminal": "", "file": "</dev/null"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := interactive(t, t.TempDir())
-			s.types(t, "echo 'echo $$ > $D/pid; echo one; while [ -e $D/c ]; do sleep 0.1; done' > $D/c\n")
+			dir := t.TempDir()
+			if err := syscall.Mkfifo(filepath.Join(dir, "end"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			s := interactive(t, dir)
+			s.types(t, "echo 'echo $$ > $D/pid; echo one; read line <$D/end' > $D/c\n")
 			s.types(t, "$P run k -- sh $D/c "+input+" &\n")
 			s.shows(t, "one\r\n")
 			s.types(t, "fg; echo sus''pended\n")
