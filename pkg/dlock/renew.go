@@ -55,10 +55,10 @@ func (c *Client) sendBatches() {
 // moreUrgent compares claims: those that hold a lock come first, because a place in a queue is lost more easily, and of those the ones
 // with the least time.
 func moreUrgent(a, b *claim) int {
-	if a.phase == held && b.phase == held || a.phase != held && b.phase != held {
+	switch holds := a.phase == held; {
+	case holds == (b.phase == held):
 		return cmp.Compare(a.validUntil, b.validUntil)
-	}
-	if a.phase == held {
+	case holds:
 		return -1
 	}
 	return 1
