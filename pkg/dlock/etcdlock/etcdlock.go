@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -243,16 +244,19 @@ func (d *etcdDriver) usable(ctx context.Context) error {
 	return nil
 }
 
-// submitFailed records that claims were submitted with an error.
+// submitFailed records that claims were submitted with an error. If a lease is gone and the claims are on several, the
+// keep-alive has recorded which it is.
 func (d *etcdDriver) submitFailed(err error, claims ...*claim) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	gone := errors.Is(err, errLeaseGone)
+	split := slices.ContainsFunc(claims, func(c *claim) bool { return c.lease != claims[0].lease })
 	for _, c := range claims {
 		switch {
-		case errors.Is(err, errLeaseGone):
+		case gone && (!split || c.lease.dead):
 			d.markLeaseDead(c.lease) // a claim on another one may still be submitted
 			d.forget(c)
-		case driver.ClassOf(err) == driver.Ambiguous:
+		case gone, driver.ClassOf(err) == driver.Ambiguous:
 			c.open = true
 		case c.rev == 0 && !c.open:
 			d.forget(c) // nothing was stored, and no release will follow

@@ -19,9 +19,9 @@ const maxTogether = 32
 // CanBatch reports whether one transaction can have all keys.
 func (d *etcdDriver) CanBatch(keys []string) bool { return int64(len(keys)) <= d.together.Load() }
 
-// tooMany records that a server refused a transaction for so many claims.
+// tooMany records that a server refused a transaction for so many claims. One claim may be too large by itself.
 func (d *etcdDriver) tooMany(claims int) {
-	for {
+	for claims > 1 {
 		most := d.together.Load()
 		if int64(claims/2) >= most || d.together.CompareAndSwap(most, int64(claims/2)) {
 			return

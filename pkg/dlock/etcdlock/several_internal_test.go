@@ -242,8 +242,32 @@ func TestSeveralKeysAreTooLarge(t *testing.T) {
 		t.Errorf("the error is %v, and %d claims go together", err, d.together.Load())
 	}
 	d.tooMany(20) // of a larger call that was under way
+	d.tooMany(1)
 	if d.together.Load() != 8 {
 		t.Errorf("%d claims go together", d.together.Load())
+	}
+}
+
+// Of claims on two leases, only those on the lease that is gone are forgotten. The locks on the other one stay.
+func TestSeveralKeysOnTwoLeases(t *testing.T) {
+	t.Parallel()
+	d, _ := openInternal(t, testenv.Etcd(t).Endpoint())
+	all := requests(2)
+	acquireHeld(t, d, all[0])
+	d.mu.Lock()
+	first := d.claims[all[0].ID]
+	delete(d.leases, first.lease.seconds) // as if it had ended by the clock of this process
+	d.mu.Unlock()
+	acquireHeld(t, d, all[1])
+	d.mu.Lock()
+	second := d.claims[all[1].ID]
+	d.markLeaseDead(first.lease) // as a keep-alive does
+	d.mu.Unlock()
+	d.submitFailed(classify(rpctypes.ErrLeaseNotFound), first, second)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.claims[all[0].ID] != nil || d.claims[all[1].ID] != second || second.lease.dead || !second.open {
+		t.Errorf("the first claim is known: %v; the second: %v, its lease is dead: %v", d.claims[all[0].ID] != nil, d.claims[all[1].ID] == second, second.lease.dead)
 	}
 }
 
