@@ -752,3 +752,22 @@ func TestContextThatPanicsInABatch(t *testing.T) {
 		}
 	}
 }
+
+// A backend that refuses one call for all keys is asked for each of them at once, not for one after the other.
+func TestAcquireAllAfterARefusedBatch(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		slow := &scripted{Opener: memlock.New(), acquire: func(ctx context.Context, d driver.Driver, r driver.Request) (driver.State, error) {
+			elapse(second)
+			return d.Acquire(ctx, r)
+		}}
+		b := &batching{Opener: slow, before: func(string) error { return driver.ErrUnsupported }}
+		c := client(t, b, dlock.Config{})
+		began := time.Now()
+		all := acquireAll(t, c, "a", "b", "c", "d")
+		if took := time.Since(began); took > 2*second {
+			t.Errorf("it took %v, and each key takes a second", took)
+		}
+		wantErr(t, all.Unlock(ctx))
+		nothing(t, client(t, slow, dlock.Config{}), "a", "b", "c", "d")
+	})
+}
