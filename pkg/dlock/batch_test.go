@@ -756,7 +756,8 @@ func TestContextThatPanicsInABatch(t *testing.T) {
 // A backend that refuses one call for all keys is asked for each of them at once, not for one after the other.
 func TestAcquireAllAfterARefusedBatch(t *testing.T) {
 	virtual(t, func(t *testing.T) {
-		slow := &scripted{Opener: memlock.New(), acquire: func(ctx context.Context, d driver.Driver, r driver.Request) (driver.State, error) {
+		store := memlock.New()
+		slow := &scripted{Opener: store, acquire: func(ctx context.Context, d driver.Driver, r driver.Request) (driver.State, error) {
 			elapse(second)
 			return d.Acquire(ctx, r)
 		}}
@@ -768,6 +769,6 @@ func TestAcquireAllAfterARefusedBatch(t *testing.T) {
 			t.Errorf("it took %v, and each key takes a second", took)
 		}
 		wantErr(t, all.Unlock(ctx))
-		nothing(t, client(t, slow, dlock.Config{}), "a", "b", "c", "d")
+		nothing(t, client(t, store, dlock.Config{}), "a", "b", "c", "d")
 	})
 }
