@@ -290,19 +290,30 @@ local function grant_next(lock, queue, waiters, counter, holders, held)
   return #skipped < MAX_SKIPS and seen == CHUNK and redis.call('EXISTS', queue) == 1
 end
 
+-- lease_left returns after how many milliseconds the lock is free at the latest if its holder is dead. It is
+-- negative if the lock has no expiry.
+local function lease_left(lock, gap, held, now)
+  local left
+  if type(held) == 'table' then
+    left = math.ceil((redis.call('ZRANGE', lock, 0, 0, 'WITHSCORES')[2] - now) / 1000)
+  else
+    left = redis.call('PTTL', lock)
+  end
+  return gap and math.max(left, redis.call('PTTL', gap)) or left
+end
+
 -- queued returns the state of a waiter with so many waiters before it. The first few waiters ask again
--- when the holder's lease will have ended, because the very first may be dead. A recheck time of 0 means
--- none. With plain clients, which do not announce a release, the first waiter asks often.
-local function queued(lock, gap, id, rank, more, held, now)
-  local recheck, joint = 0, type(held) == 'table'
+-- when the holder's lease will have ended, because the very first may be dead; only for them left is needed.
+-- A recheck time of 0 means none. With plain clients, which do not announce a release, the first waiter asks
+-- often.
+local function queued(gap, id, rank, more, held, left)
+  local recheck = 0
   if more then
     recheck = 1
   elseif rank < RECHECKS then
-    local left = joint and math.ceil((redis.call('ZRANGE', lock, 0, 0, 'WITHSCORES')[2] - now) / 1000) or redis.call('PTTL', lock)
-    if gap then left = math.max(left, redis.call('PTTL', gap)) end
     if left >= 0 then recheck = left + 2 end
     if gap and rank == 0 and (recheck == 0 or recheck > 50) then recheck = 50 end
   end
-  return 'queued ' .. id .. ' 0 ' .. (rank + (joint and held.n or 1)) .. ' ' .. recheck
+  return 'queued ' .. id .. ' 0 ' .. (rank + (type(held) == 'table' and held.n or 1)) .. ' ' .. recheck
 end
 

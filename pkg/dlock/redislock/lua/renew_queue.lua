@@ -9,12 +9,12 @@
 --@common
 local lock, counter, queue, waiters, holders, gap, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], ARGV[2]
 
--- ranks_of returns how many waiters are before each of those whose arrivals are given. For the first
--- waiters it is exact, since it decides when they ask again. Of many others it is an estimate, from the
+-- ranks_of returns how many waiters are before each of those whose arrivals are given. For those at the head of
+-- the queue it is exact, since it decides when they ask again. Of many others it is an estimate, from the
 -- places of the first and the last of them, and from when each of them came.
-local function ranks_of(queue, waits)
+local function ranks_of(queue, waits, head)
   local ranks, rest = {}, {}
-  for i, id in ipairs(redis.call('ZRANGE', queue, 0, RECHECKS - 1)) do ranks[id] = i - 1 end
+  for i, id in ipairs(head) do ranks[id] = i - 1 end
   for id in pairs(waits) do
     if not ranks[id] then rest[#rest + 1] = id end
   end
@@ -71,27 +71,29 @@ if any then
 end
 redis.call('PEXPIRE', queue, KEEP_MS)
 
-local more = false
+local more, head = false, nil
 local held, failure = current(lock, holders, now)
 if failure then return failure end
 if type(held) ~= 'string' and not in_gap(gap) then
   more = grant_next(lock, queue, waiters, counter, holders, held)
   held = current(lock, holders, now)
 else
-  local first = redis.call('ZRANGE', queue, 0, TRIM - 1)
-  if #first > 0 then drop_dead(queue, waiters, first, redis.call('HMGET', waiters, unpack(first)), now) end
+  head = redis.call('ZRANGE', queue, 0, TRIM - 1)
+  if #head > 0 and drop_dead(queue, waiters, head, redis.call('HMGET', waiters, unpack(head)), now) > 0 then head = nil end
   if any then mark(lock, held) end
 end
 more = more or is_stale(held)
 local unsubscribed = any and channel ~= '-' and not subscribed(channel) and ' unsubscribed' or ''
-local ranks = any and ranks_of(queue, waits) or {}
-local answers = {ARGV[1]}
+local ranks = any and ranks_of(queue, waits, head or redis.call('ZRANGE', queue, 0, TRIM - 1)) or {}
+local answers, left = {ARGV[1]}, nil
 for i, id in ipairs(ids) do
   local token = extend(lock, holders, held, id, now, ARGV[3 * i + 1])
   if token then
-    answers[#answers + 1] = 'held ' .. id .. ' ' .. token
+    answers[#answers + 1], left = 'held ' .. id .. ' ' .. token, nil -- its lease is longer now
   elseif waits[id] then
-    answers[#answers + 1] = queued(lock, gap, id, ranks[id] or 0, more, held, now) .. unsubscribed
+    local rank = ranks[id] or 0
+    if rank < RECHECKS then left = left or lease_left(lock, gap, held, now) end
+    answers[#answers + 1] = queued(gap, id, rank, more, held, left) .. unsubscribed
   else
     answers[#answers + 1] = 'gone ' .. id .. ' 0'
   end

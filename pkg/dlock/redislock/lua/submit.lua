@@ -59,4 +59,5 @@ local full = enqueue(now, since)
 if full then return 'full ' .. id .. ' ' .. full end
 redis.call('PEXPIRE', queue, KEEP_MS)
 redis.call('PEXPIRE', waiters, KEEP_MS)
-return queued(lock, gap, id, redis.call('ZRANK', queue, id) or 0, more, held, now)
+local rank = redis.call('ZRANK', queue, id) or 0
+return queued(gap, id, rank, more, held, rank < RECHECKS and lease_left(lock, gap, held, now))
