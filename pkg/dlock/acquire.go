@@ -119,12 +119,14 @@ type acquisition struct {
 	earlierUnknown bool   // the outcome of an earlier claim is unknown: it may be stored
 	queued         bool   // the last claim was answered and stored
 	sends          int
+	hasTurn        bool // see awaitTurn
 }
 
 // submit submits one claim, with the same ID until the backend answers, and waits for the grant.
 func (a *acquisition) submit(ctx context.Context, key string) (*Guard, error) {
 	g, returned := a.register(key), false
 	defer func() {
+		a.endTurn()
 		if !returned { // a hook of the backend's client or the caller's context panicked
 			a.panicked(g.claim)
 		}
@@ -144,6 +146,9 @@ func (a *acquisition) panicked(cl *claim) {
 func (a *acquisition) askAndWait(ctx context.Context, g *Guard) (*Guard, error) {
 	for {
 		st, sent, err := a.send(ctx, g.claim)
+		if !hadNoRoom(err) {
+			a.endTurn()
+		}
 		if err == nil {
 			a.publishAttempt(false, nil)
 			err = a.handleAnswer(ctx, g, st, sent)
@@ -160,6 +165,11 @@ func (a *acquisition) askAndWait(ctx context.Context, g *Guard) (*Guard, error) 
 		switch {
 		case class == driver.Fatal:
 			return nil, a.abandon(g.claim, a.outcome(g.claim, err))
+		case hadNoRoom(err):
+			if err := a.awaitTurn(ctx, err); err != nil {
+				return nil, a.abandon(g.claim, a.outcome(g.claim, err))
+			}
+			continue
 		case errors.Is(err, sharedtimeout.ErrAttemptTimeout):
 			continue
 		case ctx.Err() == nil:

@@ -39,6 +39,7 @@ type Client struct {
 	batcher   driver.Batcher      // the same, if it is one
 	log       clog.Logger
 	quiet     bool // the logger discards everything
+	retryLog  retryLog
 	warnsOnly bool // it discards what is below a warning, as the default logger does
 	info      driver.Info
 	admin     bool
@@ -52,6 +53,7 @@ type Client struct {
 
 	timeouts      sharedtimeout.Contexts
 	wake          chan struct{}   // wakes the scheduler: something is due earlier
+	turns         chan struct{}   // see awaitTurn
 	closing       context.Context // ends when Close begins; every backend call but cleanup ends with it
 	cancelCalls   context.CancelFunc
 	cleanup       context.Context // ends when Close stops cleaning up
@@ -138,6 +140,7 @@ func build(cfg *Config, opts []Option) (*Client, error) {
 		epoch:     time.Now(),
 		timerAt:   never,
 		wake:      make(chan struct{}, 1),
+		turns:     make(chan struct{}, maxRetrying),
 		stop:      make(chan struct{}),
 		claims:    newRegistry(), keyed: map[string]*keyedLock{},
 	}

@@ -3,6 +3,7 @@ package dlock
 import (
 	"context"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/ceyewan/genesis/pkg/clog"
@@ -45,14 +46,50 @@ func (c *Client) logLock(msg string, g *Guard, more ...clog.Field) {
 	}
 }
 
-// logRetry logs a failure of a call that is retried: the first, second, fourth, eighth and so on.
+// logRetry logs a failure of a call that is retried: the first, second, fourth, eighth and so on. Thousands of callers that
+// wait would log the same cause, so there is a limit for all of them.
 func (c *Client) logRetry(key string, failures int, err error) {
 	if c.quiet || failures&(failures-1) != 0 {
 		return
 	}
+	skipped, ok := c.retryLog.next(c.now())
+	if !ok {
+		return
+	}
 	c.reporter.add([]report{{run: func() {
-		c.log.Warn("backend fails", clog.String("key", key), clog.Int("attempts", failures), clog.Error(err))
+		fields := []clog.Field{clog.String("key", key), clog.Int("attempts", failures), clog.Error(err)}
+		if skipped > 0 {
+			fields = append(fields, clog.Int("skipped", skipped))
+		}
+		c.log.Warn("backend fails", fields...)
 	}}})
+}
+
+// retryLines is how many failures of retried calls a Client logs in a second.
+const retryLines = 16
+
+// A retryLog limits how often failures of retried calls are logged.
+type retryLog struct {
+	mu      sync.Mutex
+	since   int64 // when the current second began
+	lines   int   // that were logged in it
+	skipped int   // since the last line
+}
+
+// next reports whether a failure is logged, and how many were not since the last that was.
+func (l *retryLog) next(now int64) (skipped int, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if now-l.since >= int64(time.Second) || l.lines == 0 {
+		l.since, l.lines = now, 0
+	}
+	if l.lines == retryLines {
+		l.skipped++
+		return 0, false
+	}
+	l.lines++
+	skipped, l.skipped = l.skipped, 0
+	return skipped, true
 }
 
 // logPermitsDiffer logs that a waiter uses another number of permits than the holder.

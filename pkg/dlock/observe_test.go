@@ -314,6 +314,41 @@ func TestTroubleIsLogged(t *testing.T) {
 	}
 }
 
+// Many callers whose attempts fail for one cause log some lines a second, and how many they have left out.
+func TestManyFailuresAreLoggedOnce(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		o := observe(t)
+		_, faults := faulty(faultdriver.Rule{Op: faultdriver.Acquire, Fault: faultdriver.Fail, Times: 1000})
+		c := o.client(t, faults, dlock.Config{RetryInterval: time.Second})
+		ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+		defer cancel()
+		var callers sync.WaitGroup
+		for i := range 1000 {
+			callers.Go(func() {
+				if g, err := c.Acquire(ctx, fmt.Sprint("k", i)); err == nil {
+					t.Errorf("%v was acquired", g.Key())
+				}
+			})
+		}
+		callers.Wait()
+		elapse(time.Second)
+		faults.Add(faultdriver.Rule{Op: faultdriver.Acquire, Fault: faultdriver.Fail, Times: 1})
+		wantErr(t, acquire(t, c, "next").Unlock(context.Background()))
+		var lines []string
+		for _, line := range o.lines() {
+			if strings.Contains(line, "backend fails") {
+				lines = append(lines, line)
+			}
+		}
+		if len(lines) != 17 {
+			t.Fatalf("%d lines, want 16 and one more", len(lines))
+		}
+		if last := lines[16]; !strings.Contains(last, "key=next ") || !strings.Contains(last, " skipped=984") {
+			t.Error(last)
+		}
+	})
+}
+
 // Without a logger, warnings and errors go to slog.Default, and nothing else does. A zero Logger is silent.
 func TestDefaultLogger(t *testing.T) {
 	o := &observatory{}

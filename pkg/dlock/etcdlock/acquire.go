@@ -15,6 +15,7 @@ import (
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 	"github.com/ceyewan/genesis/pkg/dlock/internal/hide"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/sharedtimeout"
 )
 
 // A record is the value of a claim's key. People and Inspect read it.
@@ -302,12 +303,36 @@ const (
 // errManyEnqueuing: the caller left before its claim could be submitted.
 var errManyEnqueuing = errors.New("other claims of this process are being submitted")
 
-// enqueue submits a claim at the end of the queue.
-func (d *etcdDriver) enqueue(ctx context.Context, s submission) (position, error) {
+// awaitRoom waits until a claim may be submitted to a queue. A claim that waits for its lock leaves half of the time for the
+// call itself, and the engine asks again: nothing has failed.
+func (d *etcdDriver) awaitRoom(ctx context.Context, wait bool) error {
 	select {
 	case d.enqueuing <- struct{}{}:
+		return nil
+	default:
+	}
+	var half <-chan time.Time
+	if end, limited := ctx.Deadline(); wait && limited {
+		t := time.NewTimer(time.Until(end) / 2)
+		defer t.Stop()
+		half = t.C
+	}
+	var why error
+	select {
+	case d.enqueuing <- struct{}{}:
+		return nil
+	case <-half:
+		why = sharedtimeout.ErrAttemptTimeout
 	case <-ctx.Done():
-		return position{}, driver.Classify(fmt.Errorf("%w: %w", errManyEnqueuing, ctx.Err()), driver.Transient) // nothing was sent
+		why = ctx.Err()
+	}
+	return driver.Classify(fmt.Errorf("%w: %w: %w", driver.ErrUnavailable, errManyEnqueuing, why), driver.Transient) // nothing was sent
+}
+
+// enqueue submits a claim at the end of the queue.
+func (d *etcdDriver) enqueue(ctx context.Context, s submission) (position, error) {
+	if err := d.awaitRoom(ctx, s.wait); err != nil {
+		return position{}, err
 	}
 	leave := sync.OnceFunc(func() { <-d.enqueuing })
 	defer time.AfterFunc(slowEnqueue, leave).Stop()

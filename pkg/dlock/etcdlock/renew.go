@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
@@ -139,113 +138,6 @@ func (r *renewal) fail(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.err = cmp.Or(r.err, err)
-}
-
-// maxOps is how many operations a server accepts in one transaction. readers is how many such
-// transactions run at a time.
-const (
-	maxOps  = 128
-	readers = 8
-	// maxVisitOps is how many operations a visit has at most: its own key, two ranges of other kinds and the permits.
-	maxVisitOps = 4
-)
-
-// ops returns the reads for a claim.
-func (v *visit) ops(d *etcdDriver) []clientv3.Op {
-	own := clientv3.OpGet(v.own, clientv3.WithKeysOnly())
-	if v.unsure {
-		own = clientv3.OpGet(v.own) // with its lease, which keys alone do not come with
-	}
-	switch {
-	case v.was.phase == driver.Held || v.was.rev == 0:
-		return []clientv3.Op{own}
-	case v.near:
-		return append([]clientv3.Op{own}, v.kind.reads(d.prefixOf(v.key), v.was.rev, false)...)
-	case v.was.before == "":
-		return []clientv3.Op{own}
-	}
-	return []clientv3.Op{own, clientv3.OpGet(v.was.before, clientv3.WithKeysOnly())}
-}
-
-// read reads all claims, many in one transaction.
-func (r *renewal) read(ctx context.Context, visits []*visit) {
-	var wg sync.WaitGroup
-	turn := make(chan struct{}, readers)
-	for len(visits) > 0 {
-		var ops []clientv3.Op
-		n := 0
-		for n < len(visits) && len(ops)+maxVisitOps <= maxOps {
-			ops = append(ops, visits[n].ops(r.driver)...)
-			n++
-		}
-		batch := visits[:n]
-		visits = visits[n:]
-		turn <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-turn }()
-			if err := r.readBatch(ctx, batch, ops); err != nil {
-				r.fail(err)
-			}
-		})
-	}
-	wg.Wait()
-}
-
-// readBatch returns why no claim of a batch was read. A claim that needs another look fails alone.
-func (r *renewal) readBatch(ctx context.Context, batch []*visit, ops []clientv3.Op) (err error) {
-	defer recoverPanic(&err)
-	resp, err := r.driver.client.Txn(ctx).Then(ops...).Commit()
-	if err != nil {
-		return classify(err)
-	}
-	answers := resp.Responses
-	for _, v := range batch {
-		n := len(v.ops(r.driver))
-		if err := r.take(ctx, v, answers[:n], resp.Header.Revision); err != nil {
-			r.fail(err)
-		} else {
-			v.answered = true
-		}
-		answers = answers[n:]
-	}
-	return nil
-}
-
-// take reads the answer for one claim, and looks again if the answer is not enough.
-func (r *renewal) take(ctx context.Context, v *visit, answers []*pb.ResponseOp, rev int64) error {
-	d := r.driver
-	own := answers[0].GetResponseRange().Kvs
-	if len(own) == 0 || (v.was.rev != 0 && own[0].CreateRevision != v.was.rev) {
-		v.is = position{phase: driver.Gone}
-		return nil
-	}
-	v.attached = own[0].Lease
-	since := own[0].CreateRevision
-	var err error
-	switch {
-	case v.was.phase == driver.Held:
-		v.is = v.was
-		return nil
-	case len(answers) == 1 && v.was.phase == driver.Queued && !v.near: // a permit behind another waiter of this driver
-		v.is = v.was
-		return nil
-	case len(answers) == 1:
-	case v.near:
-		var sure bool
-		v.is, sure = v.kind.place(v.own, d.prefixOf(v.key), since, answers[1:], false)
-		if sure {
-			v.is.asOf = rev
-			return nil
-		}
-	default:
-		if b := answers[1].GetResponseRange().Kvs; len(b) > 0 && b[0].CreateRevision == v.was.beforeRev {
-			v.is = v.was
-			v.is.asOf = rev
-			return nil
-		}
-	}
-	v.is, err = d.look(ctx, v.claim, since)
-	return err
 }
 
 // conclude sets the result for each claim.

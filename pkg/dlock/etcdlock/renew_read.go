@@ -1,0 +1,206 @@
+package etcdlock
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+const (
+	maxOps   = 128  // operations that a server accepts in one transaction
+	maxReads = 1024 // claims that are read in one transaction, unless a queue has more
+	readers  = 8    // transactions that run at a time
+	// Many claims that wait for one lock are read together, unless most of the queue is of other processes.
+	queueFrom  = 8
+	maxForeign = 4
+)
+
+// A reading is the part of a transaction that reads one claim, or the queue in which claims wait.
+type reading struct {
+	visits []*visit
+	ops    []clientv3.Op
+	queue  string // the prefix of the queue, if it is read as a whole
+}
+
+// readings returns what must be read for the claims.
+func (r *renewal) readings(visits []*visit) (all []reading) {
+	queues := map[string][]*visit{}
+	for _, v := range visits {
+		if v.kind.mode == driver.Exclusive && v.was.phase == driver.Queued && v.was.rev != 0 && !v.unsure {
+			queues[v.key] = append(queues[v.key], v)
+		} else {
+			all = append(all, r.alone(v))
+		}
+	}
+	for key, q := range queues {
+		last := slices.MaxFunc(q, func(a, b *visit) int { return cmp.Compare(a.was.ahead, b.was.ahead) })
+		limit := maxForeign * len(q)
+		if len(q) < queueFrom || last.was.ahead > limit {
+			for _, v := range q {
+				all = append(all, r.alone(v))
+			}
+			continue
+		}
+		prefix := r.driver.prefixOf(key)
+		read := clientv3.OpGet(prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithLimit(int64(limit+near)))
+		all = append(all, reading{visits: q, ops: []clientv3.Op{read}, queue: prefix})
+	}
+	return all
+}
+
+// alone returns the reads for one claim.
+func (r *renewal) alone(v *visit) reading {
+	return reading{visits: []*visit{v}, ops: v.ops(r.driver)}
+}
+
+// ops returns the reads for a claim.
+func (v *visit) ops(d *etcdDriver) []clientv3.Op {
+	own := clientv3.OpGet(v.own, clientv3.WithKeysOnly())
+	if v.unsure {
+		own = clientv3.OpGet(v.own) // with its lease, which keys alone do not come with
+	}
+	switch {
+	case v.was.phase == driver.Held || v.was.rev == 0:
+		return []clientv3.Op{own}
+	case v.near:
+		return append([]clientv3.Op{own}, v.kind.reads(d.prefixOf(v.key), v.was.rev, false)...)
+	case v.was.before == "":
+		return []clientv3.Op{own}
+	}
+	return []clientv3.Op{own, clientv3.OpGet(v.was.before, clientv3.WithKeysOnly())}
+}
+
+// read reads all claims, many in one transaction.
+func (r *renewal) read(ctx context.Context, visits []*visit) {
+	r.readAll(ctx, r.readings(visits))
+}
+
+func (r *renewal) readAll(ctx context.Context, all []reading) {
+	var wg sync.WaitGroup
+	turn := make(chan struct{}, readers)
+	for len(all) > 0 {
+		n, ops, claims := 0, 0, 0
+		for n < len(all) && (n == 0 || (ops+len(all[n].ops) <= maxOps && claims+len(all[n].visits) <= maxReads)) {
+			ops += len(all[n].ops)
+			claims += len(all[n].visits)
+			n++
+		}
+		batch := all[:n]
+		all = all[n:]
+		turn <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-turn }()
+			if err := r.readBatch(ctx, batch); err != nil {
+				r.fail(err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// readBatch returns why no claim of a batch was read. A claim that needs another look fails alone.
+func (r *renewal) readBatch(ctx context.Context, batch []reading) (err error) {
+	defer recoverPanic(&err)
+	var ops []clientv3.Op
+	for _, read := range batch {
+		ops = append(ops, read.ops...)
+	}
+	resp, err := r.driver.client.Txn(ctx).Then(ops...).Commit()
+	if err != nil {
+		return classify(err)
+	}
+	answers := resp.Responses
+	var again []reading
+	for _, read := range batch {
+		own := answers[:len(read.ops)]
+		answers = answers[len(read.ops):]
+		if read.queue != "" {
+			if !read.place(own[0].GetResponseRange(), resp.Header.Revision) {
+				for _, v := range read.visits {
+					again = append(again, r.alone(v))
+				}
+			}
+			continue
+		}
+		v := read.visits[0]
+		if err := r.take(ctx, v, own, resp.Header.Revision); err != nil {
+			r.fail(err)
+		} else {
+			v.answered = true
+		}
+	}
+	r.readAll(ctx, again)
+	return nil
+}
+
+// place finds the claims in their queue. It reports false if the answer is not enough: it is not complete, or has keys
+// of which keys alone do not show whether they are claims.
+func (q reading) place(resp *pb.RangeResponse, rev int64) bool {
+	if resp.More {
+		return false
+	}
+	claims, sure := sift(q.queue, resp.Kvs, false)
+	if !sure {
+		return false
+	}
+	slices.SortFunc(claims, func(a, b *mvccpb.KeyValue) int { return cmp.Compare(a.CreateRevision, b.CreateRevision) })
+	for _, v := range q.visits {
+		i, found := slices.BinarySearchFunc(claims, v.was.rev, func(kv *mvccpb.KeyValue, rev int64) int { return cmp.Compare(kv.CreateRevision, rev) })
+		switch {
+		case !found:
+			v.is = position{phase: driver.Gone}
+		case string(claims[i].Key) != v.own: // another client has stored several claims in one transaction
+			return false
+		case i == 0:
+			v.is = position{phase: driver.Held, rev: v.was.rev, asOf: rev}
+		default:
+			v.is = position{phase: driver.Queued, rev: v.was.rev, before: string(claims[i-1].Key), beforeRev: claims[i-1].CreateRevision, ahead: i, asOf: rev}
+		}
+		v.answered = true
+	}
+	return true
+}
+
+// take reads the answer for one claim, and looks again if the answer is not enough.
+func (r *renewal) take(ctx context.Context, v *visit, answers []*pb.ResponseOp, rev int64) error {
+	d := r.driver
+	own := answers[0].GetResponseRange().Kvs
+	if len(own) == 0 || (v.was.rev != 0 && own[0].CreateRevision != v.was.rev) {
+		v.is = position{phase: driver.Gone}
+		return nil
+	}
+	v.attached = own[0].Lease
+	since := own[0].CreateRevision
+	var err error
+	switch {
+	case v.was.phase == driver.Held:
+		v.is = v.was
+		return nil
+	case len(answers) == 1 && v.was.phase == driver.Queued && !v.near: // a permit behind another waiter of this driver
+		v.is = v.was
+		return nil
+	case len(answers) == 1:
+	case v.near:
+		var sure bool
+		v.is, sure = v.kind.place(v.own, d.prefixOf(v.key), since, answers[1:], false)
+		if sure {
+			v.is.asOf = rev
+			return nil
+		}
+	default:
+		if b := answers[1].GetResponseRange().Kvs; len(b) > 0 && b[0].CreateRevision == v.was.beforeRev {
+			v.is = v.was
+			v.is.asOf = rev
+			return nil
+		}
+	}
+	v.is, err = d.look(ctx, v.claim, since)
+	return err
+}

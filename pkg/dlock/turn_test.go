@@ -1,0 +1,104 @@
+package dlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/sharedtimeout"
+	"github.com/ceyewan/genesis/pkg/dlock/memlock"
+)
+
+// A full backend has no room for claims until it is opened.
+type full struct {
+	room   atomic.Bool
+	trying atomic.Int64
+	most   atomic.Int64 // that have tried at a time, since it was reset
+	calls  atomic.Int64
+}
+
+func (f *full) acquire(ctx context.Context, d driver.Driver, r driver.Request) (driver.State, error) {
+	f.calls.Add(1)
+	f.most.Store(max(f.most.Load(), f.trying.Add(1)))
+	defer f.trying.Add(-1)
+	elapse(second)
+	if err := ctx.Err(); err != nil {
+		return driver.State{}, driver.Classify(err, driver.Transient)
+	}
+	if !f.room.Load() {
+		return driver.State{}, driver.Classify(fmt.Errorf("%w: full: %w", driver.ErrUnavailable, sharedtimeout.ErrAttemptTimeout), driver.Transient)
+	}
+	return d.Acquire(ctx, r)
+}
+
+// When a backend has no room for the claims of many callers, some of them ask again and the others wait for their turn. All are
+// served when there is room.
+func TestManyCallersOfAFullBackend(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		store, f := memlock.New(), &full{}
+		c := client(t, &scripted{Opener: store, acquire: f.acquire}, dlock.Config{})
+		const callers = 1000
+		var all sync.WaitGroup
+		for i := range callers {
+			all.Go(func() {
+				g, err := c.Acquire(ctx, fmt.Sprint("k", i))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				wantErr(t, g.Unlock(ctx))
+			})
+		}
+		elapse(1500 * time.Millisecond)
+		synctest.Wait()
+		f.most.Store(0)
+		elapse(10 * second)
+		if n := f.most.Load(); n != 256 {
+			t.Errorf("%d callers ask again at a time, want 256", n)
+		}
+		f.room.Store(true)
+		all.Wait()
+		if n := f.calls.Load(); n > callers+12*256+callers {
+			t.Errorf("%d calls", n)
+		}
+		nothing(t, client(t, store, dlock.Config{}), "k0", "k999")
+	})
+}
+
+// A caller that waits for its turn leaves when its context, its wait or the Client ends.
+func TestLeaveBeforeTheTurn(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		f := &full{}
+		c := client(t, &scripted{Opener: memlock.New(), acquire: f.acquire}, dlock.Config{})
+		var all sync.WaitGroup
+		for i := range 300 { // more than have a turn
+			all.Go(func() {
+				if _, err := c.Acquire(ctx, fmt.Sprint("k", i)); !errors.Is(err, dlock.ErrClosed) {
+					t.Errorf("after Close: %v", err)
+				}
+			})
+		}
+		elapse(5 * second)
+		limited, cancel := context.WithTimeout(ctx, 3*second+500*time.Millisecond)
+		defer cancel()
+		began := time.Now()
+		_, err := c.Acquire(limited, "late")
+		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, dlock.ErrUnavailable) || time.Since(began) != 3*second+500*time.Millisecond {
+			t.Errorf("a context that ends: %v after %v", err, time.Since(began))
+		}
+		began = time.Now()
+		_, err = c.Acquire(ctx, "late", dlock.WithWait(2*second))
+		if !errors.Is(err, dlock.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) || time.Since(began) != 2*second {
+			t.Errorf("a wait that ends: %v after %v", err, time.Since(began))
+		}
+		wantErr(t, c.Close())
+		all.Wait()
+	})
+}
