@@ -112,8 +112,9 @@ func BenchmarkRedlockContended(b *testing.B) {
 				theirs := func(end time.Time) func(int) func() {
 					ctx, cancel := context.WithDeadline(context.Background(), end)
 					b.Cleanup(cancel)
+					name := "theirs" + end.String() // what an attempt that was ended leaves behind stays for 8 s
 					return func(int) func() {
-						m := redsyncOn(clients, "theirs", redsync.WithTries(1<<20))
+						m := redsyncOn(clients, name, redsync.WithTries(1<<20))
 						if m.LockContext(ctx) != nil {
 							return nil
 						}
