@@ -119,7 +119,8 @@ type acquisition struct {
 	earlierUnknown bool   // the outcome of an earlier claim is unknown: it may be stored
 	queued         bool   // the last claim was answered and stored
 	sends          int
-	hasTurn        bool // see awaitTurn
+	hasTurn        bool  // see awaitTurn
+	answers        int64 // of the Client, when it was last asked
 }
 
 // submit submits one claim, with the same ID until the backend answers, and waits for the grant.
@@ -166,7 +167,7 @@ func (a *acquisition) askAndWait(ctx context.Context, g *Guard) (*Guard, error) 
 		case class == driver.Fatal:
 			return nil, a.abandon(g.claim, a.outcome(g.claim, err))
 		case hadNoRoom(err):
-			if err := a.awaitTurn(ctx, err); err != nil {
+			if err := a.awaitTurn(ctx, g.claim.key, err); err != nil {
 				return nil, a.abandon(g.claim, a.outcome(g.claim, err))
 			}
 			continue
@@ -184,6 +185,7 @@ func (a *acquisition) askAndWait(ctx context.Context, g *Guard) (*Guard, error) 
 // handleAnswer records the answer to an attempt. Gone after an unanswered attempt does not reset
 // failures: for an ID that must not be reused, a driver returns Gone without a call to the backend.
 func (a *acquisition) handleAnswer(ctx context.Context, g *Guard, st driver.State, s sent) error {
+	a.client.answers.Add(1)
 	a.queued = st.Phase != driver.Gone
 	if a.queued || !g.claim.unanswered {
 		a.failures = 0
@@ -255,6 +257,7 @@ func (a *acquisition) send(ctx context.Context, cl *claim) (driver.State, sent, 
 // beginSend returns what is known of a call that is about to be sent.
 func (a *acquisition) beginSend() sent {
 	call := sent{at: a.started, suspended: a.client.suspendedTotal(), ttl: a.settings.ttl}
+	a.answers = a.client.answers.Load()
 	a.sends++
 	if a.sends > 1 {
 		call.at = a.client.now()

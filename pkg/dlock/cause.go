@@ -52,7 +52,7 @@ func (a *acquisition) placeLost(err error) error {
 func (a *acquisition) timeoutError(err error, timeout time.Duration) error {
 	class := driver.ClassOf(err)
 	switch {
-	case class != driver.Ambiguous && a.cause == nil && isContextError(err) && !errors.Is(err, ErrUnavailable):
+	case class != driver.Ambiguous && a.cause == nil && isContextError(err) && !errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrNotReady):
 		return driver.Classify(fmt.Errorf("%w: nothing was sent within %v", ErrUnavailable, timeout), class)
 	case class != driver.Ambiguous:
 		return driver.Classify(a.preferCause(err), class)

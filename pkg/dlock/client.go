@@ -54,6 +54,7 @@ type Client struct {
 	timeouts      sharedtimeout.Contexts
 	wake          chan struct{}   // wakes the scheduler: something is due earlier
 	turns         chan struct{}   // see awaitTurn
+	answers       atomic.Int64    // to attempts to acquire
 	closing       context.Context // ends when Close begins; every backend call but cleanup ends with it
 	cancelCalls   context.CancelFunc
 	cleanup       context.Context // ends when Close stops cleaning up

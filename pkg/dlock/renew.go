@@ -55,8 +55,8 @@ func (c *Client) sendBatches() {
 // moreUrgent compares claims: those that hold a lock come first, because a place in a queue is lost more easily, and of those the ones
 // with the least time.
 func moreUrgent(a, b *claim) int {
-	switch holds := a.phase == held; {
-	case holds == (b.phase == held):
+	switch holds := a.phase >= granted; {
+	case holds == (b.phase >= granted):
 		return cmp.Compare(a.validUntil, b.validUntil)
 	case holds:
 		return -1

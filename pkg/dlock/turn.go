@@ -19,8 +19,35 @@ func hadNoRoom(err error) bool {
 	return errors.Is(err, sharedtimeout.ErrAttemptTimeout) && driver.ClassOf(err) == driver.Transient
 }
 
-// awaitTurn waits until the call may ask again. It returns an error if there is no next attempt.
-func (a *acquisition) awaitTurn(ctx context.Context, cause error) error {
+// awaitTurn waits until the call may ask again. If the backend has answered no call of the Client meanwhile, it does not merely lack
+// room: the attempt counts as a failure. It returns an error if there is no next attempt.
+func (a *acquisition) awaitTurn(ctx context.Context, key string, cause error) error {
+	for {
+		if !a.othersProceed() {
+			a.endTurn()
+			a.client.logRetry(key, a.failures+1, cause)
+			return a.backOff(ctx, cause)
+		}
+		err := a.takeTurn(ctx, cause)
+		if !errors.Is(err, errNoTurn) {
+			return err
+		}
+	}
+}
+
+// othersProceed reports whether a call of the Client was answered since it was last asked, or since the attempt began.
+func (a *acquisition) othersProceed() bool {
+	before := a.answers
+	a.answers = a.client.answers.Load()
+	return a.answers != before
+}
+
+// turnPatience is how long a call waits for its turn before it looks whether others proceed.
+const turnPatience = 2 * time.Second
+
+var errNoTurn = errors.New("no turn yet")
+
+func (a *acquisition) takeTurn(ctx context.Context, cause error) error {
 	c := a.client
 	switch {
 	case c.closing.Err() != nil:
@@ -32,12 +59,8 @@ func (a *acquisition) awaitTurn(ctx context.Context, cause error) error {
 	case a.hasTurn:
 		return nil
 	}
-	var timeUp <-chan time.Time
-	if a.deadline != never {
-		t := time.NewTimer(time.Duration(a.deadline - c.now()))
-		defer t.Stop()
-		timeUp = t.C
-	}
+	t := time.NewTimer(min(turnPatience, time.Duration(a.deadline-c.now())))
+	defer t.Stop()
 	select {
 	case c.turns <- struct{}{}:
 		a.hasTurn = true
@@ -46,8 +69,11 @@ func (a *acquisition) awaitTurn(ctx context.Context, cause error) error {
 		return fmt.Errorf("%w (last error: %w)", ctxError(ctx), cause)
 	case <-c.closing.Done():
 		return ErrClosed
-	case <-timeUp:
-		return cause
+	case <-t.C:
+		if c.now() >= a.deadline {
+			return cause
+		}
+		return errNoTurn
 	}
 }
 

@@ -303,8 +303,8 @@ const (
 // errManyEnqueuing: the caller left before its claim could be submitted.
 var errManyEnqueuing = errors.New("other claims of this process are being submitted")
 
-// awaitRoom waits until a claim may be submitted to a queue. A claim that waits for its lock leaves half of the time for the
-// call itself, and the engine asks again: nothing has failed.
+// awaitRoom waits until a claim may be submitted to a queue. If the claim waits for its lock, awaitRoom leaves time for the call
+// itself, and the engine asks again: nothing has failed. Near the end of the wait it does not, because no call would succeed any more.
 func (d *etcdDriver) awaitRoom(ctx context.Context, wait bool) error {
 	select {
 	case d.enqueuing <- struct{}{}:
@@ -312,7 +312,7 @@ func (d *etcdDriver) awaitRoom(ctx context.Context, wait bool) error {
 	default:
 	}
 	var half <-chan time.Time
-	if end, limited := ctx.Deadline(); wait && limited {
+	if end, limited := ctx.Deadline(); wait && limited && time.Until(end) > nearTheEnd {
 		t := time.NewTimer(time.Until(end) / 2)
 		defer t.Stop()
 		half = t.C
@@ -326,8 +326,10 @@ func (d *etcdDriver) awaitRoom(ctx context.Context, wait bool) error {
 	case <-ctx.Done():
 		why = ctx.Err()
 	}
-	return driver.Classify(fmt.Errorf("%w: %w: %w", driver.ErrUnavailable, errManyEnqueuing, why), driver.Transient) // nothing was sent
+	return driver.Classify(fmt.Errorf("%w: %w: %w", driver.ErrNotReady, errManyEnqueuing, why), driver.Transient) // nothing was sent
 }
+
+const nearTheEnd = 500 * time.Millisecond
 
 // enqueue submits a claim at the end of the queue.
 func (d *etcdDriver) enqueue(ctx context.Context, s submission) (position, error) {

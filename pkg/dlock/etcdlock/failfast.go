@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/peer"
@@ -56,11 +57,21 @@ func (t *txnCall) finish(err error) {
 	t.result.Store(status.Convert(err))
 	had := t.to.Addr != nowhere{}
 	t.to.Addr = nowhere{}
-	if had {
+	if had && !refusesToken(err) {
 		t.reached.Add(1)
 	}
-	t.last.Store(had)
+	t.last.Store(had && !refusesToken(err))
 	t.attempts.Add(1)
+}
+
+// refusesToken reports whether a server has refused an attempt because of the token of its user: the client gets another one and
+// repeats it.
+func refusesToken(err error) bool {
+	switch rpctypes.Error(err) {
+	case rpctypes.ErrInvalidAuthToken, rpctypes.ErrAuthOldRevision, rpctypes.ErrUserEmpty:
+		return true
+	}
+	return false
 }
 
 // judge marks the error of a transaction that reached no server. The error covers only the last attempt, and an interceptor may have

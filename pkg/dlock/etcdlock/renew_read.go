@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"strings"
 	"sync"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -113,6 +114,10 @@ func (r *renewal) readBatch(ctx context.Context, batch []reading) (err error) {
 		ops = append(ops, read.ops...)
 	}
 	resp, err := r.driver.client.Txn(ctx).Then(ops...).Commit()
+	if err != nil && strings.Contains(err.Error(), tooLargeToReceive) && slices.ContainsFunc(batch, func(q reading) bool { return q.queue != "" }) {
+		r.readAll(ctx, r.apart(batch))
+		return nil
+	}
 	if err != nil {
 		return classify(err)
 	}
@@ -123,9 +128,7 @@ func (r *renewal) readBatch(ctx context.Context, batch []reading) (err error) {
 		answers = answers[len(read.ops):]
 		if read.queue != "" {
 			if !read.place(own[0].GetResponseRange(), resp.Header.Revision) {
-				for _, v := range read.visits {
-					again = append(again, r.alone(v))
-				}
+				again = append(again, r.apart([]reading{read})...)
 			}
 			continue
 		}
@@ -140,6 +143,19 @@ func (r *renewal) readBatch(ctx context.Context, batch []reading) (err error) {
 	return nil
 }
 
+// tooLargeToReceive is part of gRPC's error for an answer that exceeds the limit of the client.
+const tooLargeToReceive = "received message larger than max"
+
+// apart returns the reads for each claim of a batch.
+func (r *renewal) apart(batch []reading) (all []reading) {
+	for _, read := range batch {
+		for _, v := range read.visits {
+			all = append(all, r.alone(v))
+		}
+	}
+	return all
+}
+
 // place finds the claims in their queue. It reports false if the answer is not enough: it is not complete, or has keys
 // of which keys alone do not show whether they are claims.
 func (q reading) place(resp *pb.RangeResponse, rev int64) bool {
@@ -151,19 +167,22 @@ func (q reading) place(resp *pb.RangeResponse, rev int64) bool {
 		return false
 	}
 	slices.SortFunc(claims, func(a, b *mvccpb.KeyValue) int { return cmp.Compare(a.CreateRevision, b.CreateRevision) })
-	for _, v := range q.visits {
+	places := make([]position, len(q.visits))
+	for k, v := range q.visits {
 		i, found := slices.BinarySearchFunc(claims, v.was.rev, func(kv *mvccpb.KeyValue, rev int64) int { return cmp.Compare(kv.CreateRevision, rev) })
 		switch {
 		case !found:
-			v.is = position{phase: driver.Gone}
+			places[k] = position{phase: driver.Gone}
 		case string(claims[i].Key) != v.own: // another client has stored several claims in one transaction
 			return false
 		case i == 0:
-			v.is = position{phase: driver.Held, rev: v.was.rev, asOf: rev}
+			places[k] = position{phase: driver.Held, rev: v.was.rev, asOf: rev}
 		default:
-			v.is = position{phase: driver.Queued, rev: v.was.rev, before: string(claims[i-1].Key), beforeRev: claims[i-1].CreateRevision, ahead: i, asOf: rev}
+			places[k] = position{phase: driver.Queued, rev: v.was.rev, before: string(claims[i-1].Key), beforeRev: claims[i-1].CreateRevision, ahead: i, asOf: rev}
 		}
-		v.answered = true
+	}
+	for k, v := range q.visits {
+		v.is, v.answered = places[k], true
 	}
 	return true
 }

@@ -2,14 +2,19 @@ package etcdlock
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
@@ -205,5 +210,47 @@ func TestPlacesInAQueue(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A client that accepts only short answers reads the claims of a long queue one by one.
+func TestRenewalWithShortAnswers(t *testing.T) {
+	t.Parallel()
+	endpoint := testenv.Etcd(t).Endpoint()
+	holder, _ := openInternal(t, endpoint)
+	acquireHeld(t, holder, driver.Request{Ref: refTo("k", 1000, time.Minute)})
+	d, _ := openInternal(t, endpoint, grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(1500)))
+	refs := enqueued(t, d, 0, 60)
+	states, err := d.Renew(t.Context(), refs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, st := range states {
+		if st.Phase != driver.Queued {
+			t.Errorf("claim %d is %v", i, st.Phase)
+		}
+	}
+}
+
+// An attempt that a server refused because of an old token was answered: the result of the repeated call is that of the last attempt.
+func TestRefusalAfterANewToken(t *testing.T) {
+	denied := rpctypes.ErrGRPCPermissionDenied
+	for _, c := range []struct {
+		first error
+		known bool
+	}{
+		{rpctypes.ErrGRPCInvalidAuthToken, true},
+		{rpctypes.ErrGRPCAuthOldRevision, true},
+		{rpctypes.ErrGRPCUserEmpty, true},
+		{status.Error(codes.Unavailable, "transport is closing"), false},
+	} {
+		var call txnCall
+		for _, err := range []error{c.first, denied} {
+			call.to.Addr = &net.TCPAddr{}
+			call.finish(err)
+		}
+		if err := call.judge(t.Context(), denied); errors.Is(err, denied) != c.known {
+			t.Errorf("after %v: %v", c.first, err)
+		}
 	}
 }

@@ -228,6 +228,29 @@ func TestPublishedTokenIsNotProposed(t *testing.T) {
 	unlock(t, next)
 }
 
+// A caller that waits gets the same error when its turn comes, and does not wait in vain.
+func TestGreatestTokenOutOfRangeDuringAWait(t *testing.T) {
+	s := start(t, 3)
+	held := acquire(t, s.locks(t, dlock.Config{}), "k")
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	waiter := s.locks(t, dlock.Config{})
+	failed := make(chan error, 1)
+	go func() {
+		_, err := waiter.Acquire(ctx, "k")
+		failed <- err
+	}()
+	testenv.Eventually(t, patience, "it waits", func() bool {
+		return s.direct[0].Exists(t.Context(), "{k}\x01q").Val()+s.direct[1].Exists(t.Context(), "{k}\x01q").Val() > 0
+	})
+	for _, node := range s.direct[:2] {
+		check(t, node.Set(t.Context(), "{k}\x01f", "9223372036854775807", time.Hour).Err())
+	}
+	unlock(t, held)
+	want(t, <-failed, redlock.ErrNotALock, redlock.ErrNoQuorum)
+	testenv.Eventually(t, beforeLease, "nothing is stored", func() bool { return len(s.left(t)) == 0 })
+}
+
 // A greatest token that no script can compare is reported, and only if a majority has one.
 func TestGreatestTokenOutOfRange(t *testing.T) {
 	for _, value := range []string{"9223372036854775807", "18446744073709551616", "9007199254740991"} {

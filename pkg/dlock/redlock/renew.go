@@ -114,7 +114,15 @@ func (r *renewal) try(ctx context.Context, i int) {
 	q := d.enter(c.key)
 	defer d.leave(q)
 	st, err := d.attempt(ctx, q, c)
-	if err != nil {
+	switch {
+	case err == nil:
+	case driver.ClassOf(err) == driver.Fatal: // the engine submits it again, and its caller gets the cause
+		d.mu.Lock()
+		d.drop(c)
+		d.removeEverywhere(c)
+		d.mu.Unlock()
+		st = driver.State{Phase: driver.Gone}
+	default:
 		r.fail(err)
 		return
 	}
