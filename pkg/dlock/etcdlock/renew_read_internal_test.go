@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"sync/atomic"
 	"testing"
@@ -12,6 +13,8 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -219,8 +222,18 @@ func TestRenewalWithShortAnswers(t *testing.T) {
 	endpoint := testenv.Etcd(t).Endpoint()
 	holder, _ := openInternal(t, endpoint)
 	acquireHeld(t, holder, driver.Request{Ref: refTo("k", 1000, time.Minute)})
-	d, _ := openInternal(t, endpoint, grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(1500)))
-	refs := enqueued(t, d, 0, 60)
+	short, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}, Logger: zap.NewNop(), MaxCallSendMsgSize: 16 << 10, MaxCallRecvMsgSize: 16 << 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = short.Close() })
+	opened, err := New(short).Open(driver.Options{Prefix: "p:", Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = opened.Close() })
+	d := opened.(*etcdDriver)
+	refs := enqueued(t, d, 0, 500)
 	states, err := d.Renew(t.Context(), refs)
 	if err != nil {
 		t.Fatal(err)
