@@ -2,6 +2,7 @@ package etcdlock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"sync/atomic"
@@ -67,11 +68,8 @@ func (t *txnCall) finish(err error) {
 // refusesToken reports whether a server has refused an attempt because of the token of its user: the client gets another one and
 // repeats it.
 func refusesToken(err error) bool {
-	switch rpctypes.Error(err) {
-	case rpctypes.ErrInvalidAuthToken, rpctypes.ErrAuthOldRevision, rpctypes.ErrUserEmpty:
-		return true
-	}
-	return false
+	err = rpctypes.Error(err)
+	return errors.Is(err, rpctypes.ErrInvalidAuthToken) || errors.Is(err, rpctypes.ErrAuthOldRevision) || errors.Is(err, rpctypes.ErrUserEmpty)
 }
 
 // judge marks the error of a transaction that reached no server. The error covers only the last attempt, and an interceptor may have
