@@ -11,6 +11,7 @@ import (
 type lease struct {
 	until time.Duration // from when the last call was sent that the store answered with it
 	gone  bool          // the store has said that it is over
+	late  bool          // some answer came when the Client may have given it up
 }
 
 // answered records what a Client was told of a claim by a call that it sent at a time.
@@ -24,6 +25,7 @@ func (s *Simulation) answered(sent time.Duration, r driver.Ref, st driver.State)
 	l := s.leases[g]
 	switch st.Phase {
 	case driver.Held:
+		l.late = l.late || l.until > 0 && s.Now() >= l.until-sparing(r.TTL)
 		l.until = max(l.until, sent+r.TTL)
 	case driver.Gone:
 		l.gone = true

@@ -237,7 +237,7 @@ func (s *Simulation) leaseMayBeOver(h *Hold) bool {
 	if !known {
 		return !s.calm
 	}
-	return l.gone || s.Now() >= l.until-sparing(h.TTL)
+	return l.gone || l.late || s.Now() >= l.until-sparing(h.TTL)
 }
 
 // answerIn is how soon an Extend is answered if nothing fails.

@@ -232,6 +232,56 @@ func BenchmarkWaiting(b *testing.B) {
 	}
 }
 
+// BenchmarkReaders measures how long it takes until 1,000 readers have a lock that a writer leaves, and how many events the server
+// sends for it. The readers are of ten Clients.
+func BenchmarkReaders(b *testing.B) {
+	const clients, readers = 10, 1000
+	server := testenv.Etcd(b)
+	ctx := context.Background()
+	writer := benchLocks(b, dial(b, server.Endpoint()), dlock.Config{DefaultTTL: time.Minute})
+	direct := dial(b, server.Endpoint())
+	var all []*dlock.Client
+	for range clients {
+		all = append(all, benchLocks(b, dial(b, server.Endpoint()), dlock.Config{DefaultTTL: time.Minute}))
+	}
+	var ms, events []float64
+	for range measure.Rounds {
+		g, err := writer.Acquire(ctx, "read")
+		check(b, err)
+		var granted, left sync.WaitGroup
+		granted.Add(readers)
+		leave := make(chan struct{})
+		for i := range readers {
+			left.Go(func() {
+				r, err := all[i%clients].Acquire(ctx, "read", dlock.WithShared())
+				granted.Done()
+				if err != nil {
+					b.Error(err)
+					return
+				}
+				<-leave
+				if err := r.Unlock(ctx); err != nil {
+					b.Error(err)
+				}
+			})
+		}
+		for stored := int64(0); stored < readers+1; {
+			resp, err := direct.Get(ctx, "read", clientv3.WithPrefix(), clientv3.WithCountOnly())
+			check(b, err)
+			stored = resp.Count
+		}
+		before, began := metric(b, server.Endpoint(), "etcd_debugging_mvcc_events_total"), time.Now()
+		check(b, g.Unlock(ctx))
+		granted.Wait()
+		ms = append(ms, float64(time.Since(began).Microseconds())/1000)
+		events = append(events, float64(metric(b, server.Endpoint(), "etcd_debugging_mvcc_events_total")-before)/readers)
+		close(leave)
+		left.Wait()
+	}
+	measure.Spread(b, "ms/all", ms)
+	measure.Spread(b, "events/reader", events)
+}
+
 // A rest is what a Client and its server need while nothing is acquired or released.
 type rest struct {
 	claims     int

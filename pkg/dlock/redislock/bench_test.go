@@ -283,6 +283,33 @@ func BenchmarkHeld(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
+// BenchmarkReaders compares 64 readers of one lock with 64 exclusive locks.
+func BenchmarkReaders(b *testing.B) {
+	ctx, locks := context.Background(), benchLocks(b, benchClient(b, testenv.Redis(b).Addr(), 64), dlock.Config{})
+	const goroutines = 64
+	pair := func(key string, opts ...dlock.LockOption) {
+		g, err := locks.Acquire(ctx, key, opts...)
+		if err != nil {
+			b.Error(err)
+			return
+		}
+		if err := g.Unlock(ctx); err != nil {
+			b.Error(err)
+		}
+	}
+	read := func(int) { pair("read", dlock.WithShared()) }
+	own := func(w int) { pair("own:" + strconv.Itoa(w)) }
+	measure.Pace(goroutines, 300*time.Millisecond, read)
+	measure.Pace(goroutines, 300*time.Millisecond, own)
+	var ratios, readers []float64
+	for range measure.Rounds {
+		r := measure.Pace(goroutines, time.Second, read)
+		ratios, readers = append(ratios, r/measure.Pace(goroutines, time.Second, own)), append(readers, r)
+	}
+	measure.Spread(b, "x-exclusive", ratios)
+	measure.Spread(b, "pairs/s", readers)
+}
+
 // BenchmarkWaiting measures what 10,000 waiters of one Client cost the server at rest, a hundred at each of a hundred locks.
 func BenchmarkWaiting(b *testing.B) {
 	const n, keys = 10_000, 100
