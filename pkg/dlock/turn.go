@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/ceyewan/genesis/pkg/dlock/driver"
 	"github.com/ceyewan/genesis/pkg/dlock/internal/sharedtimeout"
 )
 
@@ -15,9 +14,7 @@ import (
 const maxRetrying = 256
 
 // hadNoRoom reports whether an attempt ended because too many others were under way: nothing was sent, and nothing failed.
-func hadNoRoom(err error) bool {
-	return errors.Is(err, sharedtimeout.ErrAttemptTimeout) && driver.ClassOf(err) == driver.Transient
-}
+func hadNoRoom(err error) bool { return errors.Is(err, sharedtimeout.ErrNoRoom) }
 
 // awaitTurn waits until the call may ask again. If the backend has answered no call of the Client meanwhile, it does not merely lack
 // room: the attempt counts as a failure. It returns an error if there is no next attempt.

@@ -37,7 +37,7 @@ func (f *full) acquire(ctx context.Context, d driver.Driver, r driver.Request) (
 		return driver.State{}, driver.Classify(err, driver.Transient)
 	}
 	if !f.room.Load() {
-		return driver.State{}, driver.Classify(fmt.Errorf("%w: full: %w", driver.ErrNotReady, sharedtimeout.ErrAttemptTimeout), driver.Transient)
+		return driver.State{}, driver.Classify(fmt.Errorf("%w: full: %w", driver.ErrNotReady, sharedtimeout.ErrNoRoom), driver.Transient)
 	}
 	return d.Acquire(ctx, r)
 }
@@ -149,5 +149,26 @@ func TestBackendThatHasNoRoomForAnybody(t *testing.T) {
 		if took := time.Since(began); took > 10*second {
 			t.Errorf("it took %v", took)
 		}
+	})
+}
+
+// A call that its driver has abandoned before anything was sent is made again at once, also one that does not wait.
+func TestUnsentAttemptIsRepeatedAtOnce(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		calls := 0
+		c := client(t, &scripted{Opener: memlock.New(), acquire: func(ctx context.Context, d driver.Driver, r driver.Request) (driver.State, error) {
+			calls++
+			if calls == 1 {
+				return driver.State{}, driver.Classify(sharedtimeout.ErrAttemptTimeout, driver.Transient)
+			}
+			return d.Acquire(ctx, r)
+		}}, dlock.Config{})
+		began := time.Now()
+		g, err := c.TryAcquire(ctx, "k")
+		wantErr(t, err)
+		if took := time.Since(began); took > 0 || calls != 2 {
+			t.Errorf("%d calls in %v", calls, took)
+		}
+		unlock(t, g)
 	})
 }

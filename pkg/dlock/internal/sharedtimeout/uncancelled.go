@@ -10,6 +10,9 @@ import (
 // again at once; the driver then allows it more time. Only Acquire and Release return it.
 var ErrAttemptTimeout = errors.New("the attempt took too long")
 
+// ErrNoRoom: a driver sent nothing, because too many calls were under way. Nothing has failed, and the call may be made again.
+var ErrNoRoom = errors.New("there is no room for another call")
+
 // Uncancelled is a context that ends at its deadline, and sooner only if the Client closes. A
 // driver whose client honors deadlines but not cancellation may make a call under it without
 // watching Done.
