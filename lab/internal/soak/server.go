@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"math"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -31,8 +32,9 @@ func (noServer) close()                                                  {}
 
 // redisProber asks Redis servers.
 type redisProber struct {
-	addrs   []string
-	clients []*redis.Client
+	addrs    []string
+	clients  []*redis.Client
+	rounding *float64 // of roundingBytes; nil until there are fences
 }
 
 func newRedisProber(addrs []string) *redisProber {
@@ -60,13 +62,12 @@ func (p *redisProber) probe(ctx context.Context, rest bool) (map[string]float64,
 		if err != nil {
 			return nil, err
 		}
-		used := infoNumber(info, "used_memory")
 		sum[allKeys] += float64(n)
-		sum[allBytes] += used
+		sum[allBytes] += infoNumber(info, "used_memory")
 		if !rest { // to go through all keys takes the server a while
 			continue
 		}
-		if err := addKinds(ctx, c, used, sum); err != nil {
+		if err := p.addKinds(ctx, c, sum); err != nil {
 			return nil, err
 		}
 	}
@@ -74,7 +75,7 @@ func (p *redisProber) probe(ctx context.Context, rest bool) (map[string]float64,
 }
 
 // addKinds counts the keys of a server by kind, and its bytes without those of fences.
-func addKinds(ctx context.Context, c *redis.Client, used float64, sum map[string]float64) error {
+func (p *redisProber) addKinds(ctx context.Context, c *redis.Client, sum map[string]float64) error {
 	var fences []string
 	all := c.Scan(ctx, 0, "*", 1000).Iterator()
 	for _, kind := range []string{lockKeys, queueKeys, tombstones, counterKeys, fenceKeys, otherKeys} {
@@ -90,7 +91,7 @@ func addKinds(ctx context.Context, c *redis.Client, used float64, sum map[string
 	if err := all.Err(); err != nil {
 		return err
 	}
-	tables, err := tableBytes(ctx, c)
+	tables, beside, err := bytesOf(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -99,11 +100,59 @@ func addKinds(ctx context.Context, c *redis.Client, used float64, sum map[string
 		return err
 	}
 	n := float64(len(fences))
-	sum[otherBytes] += used - tables - n*each
 	if n > 0 {
+		if p.rounding == nil {
+			bytes, err := roundingBytes(ctx, c)
+			if err != nil {
+				return err
+			}
+			p.rounding = &bytes
+		}
+		each += *p.rounding
 		sum[fenceBytes] = each + tables/n // nearly all entries are fences
 	}
+	sum[otherBytes] += beside - n*each
 	return nil
+}
+
+// roundingBytes is what a key with an expiry takes in addition to what the server reports. The server counts 24
+// bytes for each of its two table entries, and an allocator with steps of 16 bytes gives 32. The server does not say
+// which steps its allocator has, so this measures it.
+func roundingBytes(ctx context.Context, c *redis.Client) (float64, error) {
+	const count, step = 8192, 8
+	keys := make([]string, count)
+	for i := range keys {
+		keys[i] = "soak:measure:" + strconv.Itoa(i)
+	}
+	if _, err := addedBytes(ctx, c, keys); err != nil { // the client and the server keep buffers from this
+		return 0, err
+	}
+	added, err := addedBytes(ctx, c, keys)
+	return math.Round(added/count/step) * step, err
+}
+
+// addedBytes stores the keys, and returns what they take in addition to what the server reports.
+func addedBytes(ctx context.Context, c *redis.Client, keys []string) (float64, error) {
+	_, before, err := bytesOf(ctx, c)
+	if err != nil {
+		return 0, err
+	}
+	pipe := c.Pipeline()
+	for i, key := range keys {
+		pipe.Set(ctx, key, 1<<50+i, time.Minute)
+	}
+	if _, err := pipe.Exec(ctx); err != nil {
+		return 0, err
+	}
+	_, after, err := bytesOf(ctx, c)
+	if err != nil {
+		return 0, err
+	}
+	each, err := meanBytes(ctx, c, keys)
+	if err != nil {
+		return 0, err
+	}
+	return after - before - each*float64(len(keys)), c.Del(ctx, keys...).Err()
 }
 
 // meanBytes is what a key takes on the average, but for its entry and its value, which are among
@@ -148,24 +197,28 @@ func kindOf(key string) string {
 	return otherKeys
 }
 
-// tableBytes is what the hash tables of keys and of expiries take. They double now and
-// then, as the number of fences grows.
-func tableBytes(ctx context.Context, c *redis.Client) (sum float64, err error) {
+// bytesOf returns what the hash tables of keys and of expiries take, and what all else takes. The tables double now
+// and then, as the number of fences grows, and the server moves the entries bit by bit: one answer has both
+// figures of one moment.
+func bytesOf(ctx context.Context, c *redis.Client) (tables, beside float64, err error) {
 	stats, err := c.Do(ctx, "MEMORY", "STATS").Result()
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	for name, part := range pairs(stats) {
+		if bytes, ok := part.(int64); ok && name == "total.allocated" {
+			beside += float64(bytes)
+		}
 		if !strings.HasPrefix(name, "db.") {
 			continue
 		}
 		for _, n := range pairs(part) {
 			if bytes, ok := n.(int64); ok {
-				sum += float64(bytes)
+				tables += float64(bytes)
 			}
 		}
 	}
-	return sum, nil
+	return tables, beside - tables, nil
 }
 
 // pairs is a map of an answer, which is one already in version 3 of the protocol.

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -131,5 +132,36 @@ func TestKindOf(t *testing.T) {
 		if got := kindOf(key); got != want {
 			t.Errorf("%q is one of the %s, want %s", key, got, want)
 		}
+	}
+}
+
+// The bytes without fences stay the same, however many fences there are.
+func TestFencesAreSubtracted(t *testing.T) {
+	server := testenv.Redis(t)
+	prober := newRedisProber([]string{server.Addr()})
+	defer prober.close()
+	client := prober.clients[0]
+	other := func(first, count int) float64 {
+		pipe := client.Pipeline()
+		for i := range count {
+			pipe.Set(t.Context(), "{lab:order-"+strconv.Itoa(first+i)+"}\x01f", 1<<50+i, time.Hour)
+		}
+		if _, err := pipe.Exec(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		figures, err := prober.probe(t.Context(), true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return figures[otherBytes]
+	}
+	other(10_000, 20_000) // the client and the server keep buffers from this
+	before := other(30_000, 1)
+	const count = 20_000
+	if each := (other(40_000, count) - before) / count; each > 2 || each < -2 {
+		t.Errorf("%.1f bytes of each fence are taken for something else", each)
+	}
+	if left, err := client.Keys(t.Context(), "soak:*").Result(); err != nil || len(left) != 0 {
+		t.Errorf("%d keys of the measurement are left: %v", len(left), err)
 	}
 }
