@@ -204,6 +204,7 @@ func (b *batch) abandonAll(err error) {
 // record records the answers. The claims that were not granted end.
 func (b *batch) record(ctx context.Context, states []driver.State, call sent) error {
 	c := b.client
+	c.answers.Add(1)
 	c.mu.Lock()
 	now, refused := c.now(), []*batchPart(nil)
 	for i := range b.parts {

@@ -12,9 +12,9 @@ import (
 )
 
 // keepCause stores the error of an attempt. If our own timeout ends a later attempt, this error
-// says more than the timeout.
+// says more than the timeout. A lack of room is no cause: a later attempt had room, or ends with the same error.
 func (a *acquisition) keepCause(err error) {
-	if !errors.Is(err, sharedtimeout.ErrAttemptTimeout) {
+	if !errors.Is(err, sharedtimeout.ErrAttemptTimeout) && !hadNoRoom(err) {
 		a.cause = hideContextErrors(err)
 	}
 }

@@ -22,7 +22,9 @@ func (a *acquisition) awaitTurn(ctx context.Context, key string, cause error) er
 	for {
 		if !a.othersProceed() {
 			a.endTurn()
-			a.client.logRetry(key, a.failures+1, cause)
+			if ctx.Err() == nil {
+				a.client.logRetry(key, a.failures+1, cause)
+			}
 			return a.backOff(ctx, cause)
 		}
 		err := a.takeTurn(ctx, cause)

@@ -172,3 +172,46 @@ func TestUnsentAttemptIsRepeatedAtOnce(t *testing.T) {
 		unlock(t, g)
 	})
 }
+
+// One attempt without room does not change what later attempts are: they count, and their errors are true.
+func TestFailuresAfterALackOfRoom(t *testing.T) {
+	refused := fmt.Errorf("%w: connection refused", driver.ErrUnavailable)
+	for name, later := range map[string]struct {
+		answer func(context.Context) error
+		want   error
+	}{
+		"not answered": {func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, dlock.ErrUnknownOutcome},
+		"not sent": {func(ctx context.Context) error {
+			<-ctx.Done()
+			return driver.Classify(fmt.Errorf("%w: %w", refused, ctx.Err()), driver.Transient)
+		}, dlock.ErrUnavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T) {
+				calls := 0
+				acquire := func(ctx context.Context, d driver.Driver, r driver.Request) (driver.State, error) {
+					if r.Key == "served" {
+						elapse(second / 10)
+						return d.Acquire(ctx, r)
+					}
+					if calls++; calls == 1 {
+						elapse(second / 2)
+						return driver.State{}, driver.Classify(fmt.Errorf("%w: full: %w", driver.ErrNotReady, sharedtimeout.ErrNoRoom), driver.Transient)
+					}
+					return driver.State{}, later.answer(ctx)
+				}
+				c := client(t, &scripted{Opener: memlock.New(), acquire: acquire, remote: true}, dlock.Config{MaxRetries: 3, RetryInterval: 100 * time.Millisecond})
+				stop := serve(t, c)
+				defer stop()
+				limited, cancel := context.WithTimeout(ctx, time.Minute)
+				defer cancel()
+				began := time.Now()
+				_, err := c.Acquire(limited, "k")
+				wantErr(t, err, later.want)
+				if errors.Is(err, dlock.ErrNotReady) || calls != 5 || time.Since(began) > 10*second {
+					t.Errorf("%d calls in %v: %v", calls, time.Since(began), err)
+				}
+			})
+		})
+	}
+}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"sync"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -37,10 +36,11 @@ func (c *claim) value(i driver.Info) string {
 
 // submit stores a claim and finds its place. If much of its lease has passed, submit also sends a
 // keep-alive, which must succeed too.
-func (d *etcdDriver) submit(ctx context.Context, c *claim, r driver.Request) (driver.State, error) {
+func (d *etcdDriver) submit(ctx context.Context, c *claim, r driver.Request, hasRoom bool) (driver.State, error) {
 	sent := time.Now()
 	d.mu.Lock()
 	l, s := c.lease, d.submissionOf(c, r)
+	s.hasRoom = hasRoom
 	join := c.rev != 0 || l.aged(sent)
 	d.mu.Unlock()
 	alive := d.joinLease(ctx, l, join)
@@ -145,6 +145,7 @@ type submission struct {
 	text              string
 	rev               int64 // of the claim's creation, if it is submitted again
 	wait              bool
+	hasRoom           bool // it may be submitted to a queue now
 	busy              bool // a claim of this driver waits for the key, or did recently
 }
 
@@ -293,11 +294,13 @@ func (d *etcdDriver) withoutWaiting(ctx context.Context, s submission, find func
 
 // enqueue submits a claim at the end of the queue.
 func (d *etcdDriver) enqueue(ctx context.Context, s submission) (position, error) {
-	if err := d.awaitRoom(ctx, s.wait); err != nil {
-		return position{}, err
+	leave := func() {}
+	if !s.hasRoom {
+		var err error
+		if leave, err = d.takeRoom(ctx, s.wait); err != nil {
+			return position{}, err
+		}
 	}
-	leave := sync.OnceFunc(func() { <-d.enqueuing })
-	defer time.AfterFunc(slowEnqueue, leave).Stop()
 	defer leave()
 	resp, err := d.kv.Txn(ctx).
 		If(created(s.tombstone, 0), created(s.own, 0)).

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/sharedtimeout"
 )
 
 // ageLease makes the lease of a claim so old that a claim that joins it must keep it alive first.
@@ -145,5 +146,36 @@ func TestEnqueueingIsLimited(t *testing.T) {
 	st, err := d.Acquire(t.Context(), waiter)
 	if err != nil || st.Phase != driver.Queued || len(d.enqueuing) != maxEnqueuing-1 {
 		t.Errorf("%v, %v, and %d are being submitted", st, err, len(d.enqueuing))
+	}
+}
+
+// A claim with a lease of its own asks for that lease when there is room for the claim, not before.
+func TestNoLeaseWithoutRoom(t *testing.T) {
+	t.Parallel()
+	d, client := openInternal(t, testenv.Etcd(t).Endpoint())
+	acquireHeld(t, d, driver.Request{Ref: refTo("k", 1, time.Minute)})
+	for range maxEnqueuing {
+		d.enqueuing <- struct{}{}
+	}
+	leases := func() int {
+		all, err := client.Leases(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(all.Leases)
+	}
+	before, waiter := leases(), driver.Request{Ref: refTo("k", 2, time.Minute), Wait: true, Fixed: true}
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+	defer cancel()
+	if st, err := d.Acquire(ctx, waiter); !errors.Is(err, sharedtimeout.ErrNoRoom) || driver.ClassOf(err) != driver.Transient {
+		t.Errorf("%v, %v", st, err)
+	}
+	if n := leases(); n != before {
+		t.Errorf("%d leases, before it was %d", n, before)
+	}
+	<-d.enqueuing
+	st, err := d.Acquire(t.Context(), waiter)
+	if err != nil || st.Phase != driver.Queued || len(d.enqueuing) != maxEnqueuing-1 || leases() != before+1 {
+		t.Errorf("%v, %v, %d are being submitted, %d leases", st, err, len(d.enqueuing), leases())
 	}
 }

@@ -214,6 +214,14 @@ func (d *etcdDriver) Acquire(ctx context.Context, r driver.Request) (driver.Stat
 	}
 	defer d.call()()
 	ctx = clientv3.WithRequireLeader(ctx) // an isolated member returns an error at once
+	hasRoom := d.needsRoom(r)
+	if hasRoom {
+		leave, err := d.takeRoom(ctx, r.Wait)
+		if err != nil {
+			return driver.State{}, err
+		}
+		defer leave()
+	}
 	for {
 		c, err := d.enter(ctx, r)
 		if err != nil {
@@ -222,7 +230,7 @@ func (d *etcdDriver) Acquire(ctx context.Context, r driver.Request) (driver.Stat
 		if d.isRetired(c) {
 			return driver.State{Phase: driver.Gone}, nil // the caller asks with another ID
 		}
-		st, err := d.submit(ctx, c, r)
+		st, err := d.submit(ctx, c, r, hasRoom)
 		if err == nil {
 			return st, nil
 		}

@@ -55,18 +55,21 @@ func (nowhere) Network() string { return "" }
 func (nowhere) String() string  { return "" }
 
 func (t *txnCall) finish(err error) {
-	t.result.Store(status.Convert(err))
 	had := t.to.Addr != nowhere{}
 	t.to.Addr = nowhere{}
-	if had && !refusesToken(err) {
+	if refusesToken(err) {
+		return
+	}
+	t.result.Store(status.Convert(err))
+	if had {
 		t.reached.Add(1)
 	}
-	t.last.Store(had && !refusesToken(err))
+	t.last.Store(had)
 	t.attempts.Add(1)
 }
 
 // refusesToken reports whether a server has refused an attempt because of the token of its user: the client gets another one and
-// repeats it.
+// repeats it, so that such an attempt says nothing about the transaction.
 func refusesToken(err error) bool {
 	err = rpctypes.Error(err)
 	return errors.Is(err, rpctypes.ErrInvalidAuthToken) || errors.Is(err, rpctypes.ErrAuthOldRevision) || errors.Is(err, rpctypes.ErrUserEmpty)

@@ -267,3 +267,30 @@ func TestRefusalAfterANewToken(t *testing.T) {
 		}
 	}
 }
+
+// A refused token says nothing about the next attempt: if that one is not heard of, it may have been carried out.
+func TestNextAttemptAfterARefusedToken(t *testing.T) {
+	ended, cancel := context.WithTimeout(t.Context(), 0)
+	defer cancel()
+	timeUp := status.FromContextError(ended.Err()).Err()
+	for _, c := range []struct {
+		finished []error
+		unsent   bool
+	}{
+		{[]error{rpctypes.ErrGRPCInvalidAuthToken}, false},
+		{[]error{timeUp}, true}, // without a stream
+	} {
+		var call txnCall
+		for _, err := range c.finished {
+			call.to.Addr = nowhere{}
+			if refusesToken(err) {
+				call.to.Addr = &net.TCPAddr{}
+			}
+			call.finish(err)
+		}
+		var unsent *unsentError
+		if err := call.judge(ended, timeUp); errors.As(err, &unsent) != c.unsent {
+			t.Errorf("after %v: %v", c.finished, err)
+		}
+	}
+}

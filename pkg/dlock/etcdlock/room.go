@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
@@ -20,6 +21,30 @@ const (
 
 // errManyEnqueuing: the caller left before its claim could be submitted.
 var errManyEnqueuing = errors.New("other claims of this process are being submitted")
+
+// takeRoom waits until a claim may be submitted to a queue. The caller must call leave when that has been done.
+func (d *etcdDriver) takeRoom(ctx context.Context, wait bool) (leave func(), err error) {
+	if err := d.awaitRoom(ctx, wait); err != nil {
+		return nil, err
+	}
+	free := sync.OnceFunc(func() { <-d.enqueuing })
+	slow := time.AfterFunc(slowEnqueue, free)
+	return func() {
+		slow.Stop()
+		free()
+	}, nil
+}
+
+// needsRoom reports whether a claim may be submitted to a queue only after a lease has been granted for it alone. It then has
+// room before that: a lease for each attempt that finds no room would burden a busy server more than the claim.
+func (d *etcdDriver) needsRoom(r driver.Request) bool {
+	if !r.Wait || !(r.Fixed || r.OwnLease) {
+		return false
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.claims[r.ID] == nil
+}
 
 // awaitRoom waits until a claim may be submitted to a queue. If the claim waits for its lock, awaitRoom leaves time for the call
 // itself, and the engine asks again: nothing has failed. Near the end of the wait it does not, because no call would succeed any more.

@@ -2,6 +2,7 @@ package redlock
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strconv"
 	"sync"
@@ -116,7 +117,7 @@ func (r *renewal) try(ctx context.Context, i int) {
 	st, err := d.attempt(ctx, q, c)
 	switch {
 	case err == nil:
-	case driver.ClassOf(err) == driver.Fatal: // the engine submits it again, and its caller gets the cause
+	case errors.Is(err, ErrNotALock): // waiting does not cure it: the engine submits it again, and its caller gets the cause
 		d.mu.Lock()
 		d.drop(c)
 		d.removeEverywhere(c)
