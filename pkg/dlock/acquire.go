@@ -95,14 +95,23 @@ func (c *Client) acquireOwnClaim(ctx context.Context, key string, s *lockSetting
 	}
 	a := acquisition{client: c, settings: *s, progress: p, started: c.now(), deadline: deadline}
 	defer func() { s.submitted = a.settings.submitted }()
+	return a.run(ctx, key, nil)
+}
+
+// run acquires the key. first is an attempt that was already made, or nil.
+func (a *acquisition) run(ctx context.Context, key string, first *attempt) (*Guard, error) {
 	for {
-		g, err := a.submit(ctx, key)
+		if first == nil {
+			first = &attempt{guard: a.register(key)}
+		}
+		g, err := a.submit(ctx, first)
 		if !errors.Is(err, errPlaceLost) {
 			return g, err
 		}
 		if err := a.backOff(ctx, a.placeLost(err)); err != nil {
 			return nil, err
 		}
+		first = nil
 	}
 }
 
@@ -124,15 +133,15 @@ type acquisition struct {
 }
 
 // submit submits one claim, with the same ID until the backend answers, and waits for the grant.
-func (a *acquisition) submit(ctx context.Context, key string) (*Guard, error) {
-	g, returned := a.register(key), false
+func (a *acquisition) submit(ctx context.Context, at *attempt) (*Guard, error) {
+	returned := false
 	defer func() {
 		a.endTurn()
 		if !returned { // a hook of the backend's client or the caller's context panicked
-			a.panicked(g.claim)
+			a.panicked(at.guard.claim)
 		}
 	}()
-	got, err := a.askAndWait(ctx, g)
+	got, err := a.askAndWait(ctx, at)
 	returned = true
 	return got, err
 }
@@ -144,15 +153,17 @@ func (a *acquisition) panicked(cl *claim) {
 	_ = a.abandon(cl, nil)
 }
 
-func (a *acquisition) askAndWait(ctx context.Context, g *Guard) (*Guard, error) {
-	for {
-		st, sent, err := a.send(ctx, g.claim)
+func (a *acquisition) askAndWait(ctx context.Context, at *attempt) (*Guard, error) {
+	for g := at.guard; ; at.made = false {
+		if !at.made {
+			a.ask(ctx, ctx, at)
+		}
+		err := at.err
 		if !hadNoRoom(err) {
 			a.endTurn()
 		}
 		if err == nil {
-			a.publishAttempt(false, nil)
-			err = a.handleAnswer(ctx, g, st, sent)
+			err = a.awaitGrant(ctx, g, at.answer)
 			if err == nil && ctx.Err() != nil { // the caller's context ended before the grant arrived
 				err = ctxError(ctx)
 			}
@@ -161,10 +172,8 @@ func (a *acquisition) askAndWait(ctx context.Context, g *Guard) (*Guard, error) 
 			}
 			return g, nil
 		}
-		class := driver.ClassOf(err)
-		a.handleError(g.claim, sent, err, class)
 		switch {
-		case class == driver.Fatal:
+		case driver.ClassOf(err) == driver.Fatal:
 			return nil, a.abandon(g.claim, a.outcome(g.claim, err))
 		case hadNoRoom(err):
 			if err := a.awaitTurn(ctx, g.claim.key, err); err != nil {
@@ -182,39 +191,12 @@ func (a *acquisition) askAndWait(ctx context.Context, g *Guard) (*Guard, error) 
 	}
 }
 
-// handleAnswer records the answer to an attempt. Gone after an unanswered attempt does not reset
-// failures: for an ID that must not be reused, a driver returns Gone without a call to the backend.
-func (a *acquisition) handleAnswer(ctx context.Context, g *Guard, st driver.State, s sent) error {
-	a.client.answers.Add(1)
-	a.queued = st.Phase != driver.Gone
-	if a.queued || !g.claim.unanswered {
-		a.failures = 0
-	} else {
-		a.earlierUnknown = true
-	}
-	a.publishAnswer()
-	return a.applyAnswer(ctx, g, st, s)
-}
-
 // outcome adds ErrUnknownOutcome if an attempt of the call was not answered.
 func (a *acquisition) outcome(cl *claim, err error) error {
 	if cl.unanswered || a.earlierUnknown {
 		return fmt.Errorf("%w: %w", ErrUnknownOutcome, mayBeStored(err))
 	}
 	return err
-}
-
-// handleError records a failed attempt. If its request may still arrive, the release of the claim
-// leaves a tombstone, and a push may report a grant that has already ended.
-func (a *acquisition) handleError(cl *claim, s sent, err error, class driver.Class) {
-	a.publishAttempt(false, err)
-	if class != driver.Ambiguous {
-		return
-	}
-	a.client.mu.Lock()
-	defer a.client.mu.Unlock()
-	cl.unanswered, cl.pushedGrant = true, false
-	a.client.recordUnanswered(cl, s)
 }
 
 // register adds a claim before it is submitted: the push of its grant may precede the answer.
@@ -240,75 +222,16 @@ func (a *acquisition) register(key string) *Guard {
 	return g
 }
 
-func (a *acquisition) send(ctx context.Context, cl *claim) (driver.State, sent, error) {
-	cctx, timeout, cancel := a.callContext(ctx)
-	defer cancel()
-	if a.progress != nil {
-		a.publishAttempt(true, a.progress.err)
-	}
-	call := a.beginSend()
-	st, err := a.client.store.Acquire(cctx, a.request(cl))
-	if err == nil && st.Phase == driver.Unknown {
-		err = errNoAnswer
-	}
-	return st, call, a.sendError(ctx, cctx, timeout, err)
-}
-
-// beginSend returns what is known of a call that is about to be sent.
-func (a *acquisition) beginSend() sent {
-	call := sent{at: a.started, suspended: a.client.suspendedTotal(), ttl: a.settings.ttl}
-	a.answers = a.client.answers.Load()
-	a.sends++
-	if a.sends > 1 {
-		call.at = a.client.now()
-	}
-	return call
-}
-
-func (a *acquisition) request(cl *claim) driver.Request {
-	s := &a.settings
-	return driver.Request{
-		Ref:  driver.Ref{Key: cl.key, ID: cl.id, TTL: s.ttl},
-		Mode: s.mode, Limit: s.limit, Wait: s.waits(), Fixed: s.noRenew, OwnLease: s.ownLease, Tokens: s.tokens, Info: s.info,
-	}
-}
-
-// sendError returns the error of a call that was made with cctx, a child of ctx with a timeout.
-func (a *acquisition) sendError(ctx, cctx context.Context, timeout time.Duration, err error) error {
-	ended := err != nil && contextEnded(ctx) // the driver may notice the deadline before ctx does
+// awaitGrant waits if the claim is queued.
+func (a *acquisition) awaitGrant(ctx context.Context, g *Guard, an answer) error {
 	switch {
-	case err == nil, ended:
-		return err
-	case !contextEnded(cctx):
-		a.keepCause(err)
-	case a.client.closing.Err() != nil && driver.ClassOf(err) == driver.Ambiguous:
-		err = ErrClosed
-	default:
-		err = a.timeoutError(err, timeout)
-	}
-	return hideContextErrors(err)
-}
-
-// applyAnswer accepts the grant if the claim was granted, and waits if it is queued.
-func (a *acquisition) applyAnswer(ctx context.Context, g *Guard, st driver.State, s sent) error {
-	c, cl := a.client, g.claim
-	c.mu.Lock()
-	now := c.now()
-	stored := c.recordAnswer(cl, st, s, now)
-	closed := c.closed
-	accepted := !closed && cl.phase == granted && c.accept(cl, now)
-	if stored && !accepted {
-		cl.wait = &wait{changed: make(chan struct{}, 1)}
-	}
-	c.unlockCall()
-	switch {
-	case closed:
+	case an == whenClosed:
 		return ErrClosed
-	case accepted:
+	case an == accepted:
 		return nil
-	case stored && a.settings.waits():
+	case an == stored && a.settings.waits():
 		return a.await(ctx, g)
-	case stored:
+	case an == stored:
 		return fmt.Errorf("%w: the answer came after the lease, or after the lock was taken away", ErrUnknownOutcome)
 	case a.settings.waits():
 		return errPlaceLost

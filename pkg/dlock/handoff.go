@@ -17,7 +17,7 @@ import (
 // queue.
 //
 // The claim belongs to the handoff, not to the first call: if that call gives up, the others
-// keep their place. A goroutine exists only while a claim is being acquired.
+// keep their place. The first call makes the first attempt itself; a goroutine continues if that does not lead to the lock.
 type handoff struct {
 	client   *Client
 	name     handoffName
@@ -92,10 +92,10 @@ func (c *Client) acquireLocal(ctx context.Context, key string, s *lockSettings) 
 	name := handoffName{key, s.ttl, s.margin, s.info, s.asyncUnlock}
 	name.info.Trace = ""
 	w := &localWaiter{make(chan localResult, 1), c.now()}
-	h, got := c.joinQueue(name, s, w), localResult{}
-	returned := false
+	h, isFirst := c.joinQueue(name, s, w)
+	got, returned := localResult{}, false
 	defer func() {
-		switch { // the context of the caller panicked
+		switch { // a hook of the backend's client or the context of the caller panicked
 		case returned:
 		case got.guard != nil:
 			h.passOnOrRelease(got.guard)
@@ -103,16 +103,20 @@ func (c *Client) acquireLocal(ctx context.Context, key string, s *lockSettings) 
 			_ = h.leave(w)
 		}
 	}()
+	if isFirst {
+		h.attempt(ctx, s)
+	}
 	g, err := h.await(ctx, w, s, &got)
 	returned = true
 	return g, err
 }
 
-// joinQueue adds a waiter to the queue of its handoff, and creates the handoff if necessary.
-func (c *Client) joinQueue(name handoffName, s *lockSettings, w *localWaiter) *handoff {
+// joinQueue adds a waiter to the queue of its handoff, and creates the handoff if necessary. It reports whether
+// the caller must begin to acquire a claim.
+func (c *Client) joinQueue(name handoffName, s *lockSettings, w *localWaiter) (h *handoff, isFirst bool) {
 	c.mu.Lock()
 	defer c.unlock()
-	h := c.handoffs[name]
+	h = c.handoffs[name]
 	if h == nil {
 		h = &handoff{client: c, name: name, settings: lockSettings{
 			ttl: s.ttl, margin: s.margin, info: name.info, asyncUnlock: s.asyncUnlock,
@@ -123,16 +127,20 @@ func (c *Client) joinQueue(name handoffName, s *lockSettings, w *localWaiter) *h
 		c.handoffs[name] = h
 	}
 	h.waiters = append(h.waiters, w)
-	h.startAcquire()
-	return h
+	return h, h.mustAcquire()
 }
 
 // await waits for a result and stores it in got.
 func (h *handoff) await(ctx context.Context, w *localWaiter, s *lockSettings, got *localResult) (*Guard, error) {
 	c := h.client
+	select {
+	case *got = <-w.result:
+		return h.take(ctx, got)
+	default:
+	}
 	var timeUp <-chan time.Time
 	if s.hasWait {
-		t := time.NewTimer(s.wait)
+		t := time.NewTimer(time.Duration(after(w.since, s.wait) - c.now()))
 		defer t.Stop()
 		timeUp = t.C
 	}
@@ -141,14 +149,7 @@ func (h *handoff) await(ctx context.Context, w *localWaiter, s *lockSettings, go
 	var err error
 	select {
 	case *got = <-w.result:
-		if got.guard != nil && ctx.Err() != nil { // the caller's context ended first
-			h.passOnOrRelease(got.guard)
-			return nil, ctxError(ctx)
-		}
-		if got.local {
-			c.measureHandOff()
-		}
-		return got.guard, got.err
+		return h.take(ctx, got)
 	case <-ctx.Done():
 		err = ctxError(ctx)
 	case <-timeUp:
@@ -165,6 +166,18 @@ func (h *handoff) await(ctx context.Context, w *localWaiter, s *lockSettings, go
 		return nil, unresolved
 	}
 	return nil, fmt.Errorf("%w: %w", err, unresolved)
+}
+
+// take returns what a waiter has received.
+func (h *handoff) take(ctx context.Context, got *localResult) (*Guard, error) {
+	if got.guard != nil && ctx.Err() != nil { // the caller's context ended first
+		h.passOnOrRelease(got.guard)
+		return nil, ctxError(ctx)
+	}
+	if got.local {
+		h.client.measureHandOff()
+	}
+	return got.guard, got.err
 }
 
 // leave removes a waiter that gives up from the queue. It returns the error for which the claim
@@ -235,75 +248,6 @@ func (h *handoff) passOnOrRelease(g *Guard) {
 	}
 	c.unlock()
 	c.withdraw(unwanted)
-}
-
-// startAcquire starts to acquire a claim if there are waiters and no claim is being acquired or
-// held. It runs under mu.
-func (h *handoff) startAcquire() {
-	c := h.client
-	if c.closed {
-		h.fail(ErrClosed)
-	}
-	switch {
-	case h.inTurn || h.acquiring:
-		return
-	case len(h.waiters) == 0:
-		delete(c.handoffs, h.name)
-		return
-	}
-	h.acquiring, h.canceled, h.progress, h.acquireDone = true, false, progress{}, make(chan struct{})
-	h.settings.tokens = 1 + min(c.cfg.LocalBatch, max(2*len(h.waiters), minReserve))
-	c.workers.Go(h.acquire)
-}
-
-func (h *handoff) acquire() {
-	c := h.client
-	ctx, cancel := context.WithCancel(c.closing)
-	defer cancel()
-	c.mu.Lock()
-	h.cancelAcquire = cancel
-	if h.canceled {
-		cancel()
-	}
-	done := h.acquireDone
-	c.mu.Unlock()
-	defer close(done)
-	g, err := h.acquireClaim(ctx)
-	c.mu.Lock()
-	unwanted := h.acquired(g, err)
-	h.startAcquire()
-	c.unlock()
-	c.withdraw(unwanted)
-}
-
-// acquireClaim acquires a claim for the waiters. If a hook of the backend's client panics, no caller could recover it.
-func (h *handoff) acquireClaim(ctx context.Context) (g *Guard, err error) {
-	defer recoverHook(&err)
-	return h.client.acquireOwnClaim(ctx, h.name.key, &h.settings, &h.progress)
-}
-
-// acquired records the result of an acquisition. It runs under mu, and returns a claim that the
-// caller must withdraw after unlock.
-func (h *handoff) acquired(g *Guard, err error) (unwanted *claim) {
-	c, canceled := h.client, h.canceled
-	h.acquiring, h.cancelAcquire = false, nil
-	switch {
-	case err != nil && canceled: // startAcquire acquires again for waiters that have joined since
-	case err != nil && c.closed:
-		h.fail(ErrClosed)
-	case err != nil:
-		h.fail(err)
-	case !g.holds(): // lost or closed before a waiter received it
-	case len(h.waiters) == 0:
-		c.finish(g.claim, nil)
-		c.measureHold(g, nil)
-		unwanted = c.cleanUpUnwanted(g.claim)
-	default:
-		g.claim.handoff, h.inTurn, h.releasedAt = h, true, 0
-		h.handoffsLeft, h.earlierWaiters, h.turnEnds = h.settings.tokens-1, len(h.waiters)-1, after(c.now(), turnLength)
-		h.deliver(g, false)
-	}
-	return unwanted
 }
 
 // deliver gives a Guard to the first waiter.

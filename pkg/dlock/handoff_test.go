@@ -125,17 +125,23 @@ func TestHandoffKeepsItsPlace(t *testing.T) {
 func TestHandoffJoinedWhileGivingUp(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		gate := make(chan struct{})
-		var slow atomic.Bool
+		var attempts atomic.Int64
 		store := &scripted{Opener: memlock.New(), acquire: func(ctx context.Context, d driver.Driver, r driver.Request) (driver.State, error) {
-			if slow.Swap(false) {
+			switch attempts.Add(1) {
+			case 1: // of the first call itself
+				return driver.State{}, driver.Classify(errors.New("busy"), driver.Transient)
+			case 2:
 				<-gate // ignores the context
 			}
 			return d.Acquire(ctx, r)
 		}}
 		c := client(t, store, dlock.Config{LocalBatch: 8})
-		slow.Store(true)
 		impatient, cancel := context.WithCancel(ctx)
 		first := queueUp(t, c, impatient, "k", 1)
+		time.Sleep(time.Second)
+		if n := attempts.Load(); n != 2 {
+			t.Fatalf("%d attempts", n)
+		}
 		cancel()
 		<-first[0]
 		second := async(func() error {

@@ -150,8 +150,9 @@ func TestEndBeforeAHandoffWins(t *testing.T) {
 	for range 50 {
 		virtual(t, func(t *testing.T) {
 			c := client(t, memlock.New(), dlock.Config{LocalBatch: 8})
+			holder := acquire(t, c, "k")
 			ends, cancel := context.WithCancel(ctx)
-			_, err := c.Acquire(endsWithTheGrant{ends, &sync.Once{}, cancel}, "k")
+			_, err := c.Acquire(endsWithTheGrant{ends, &sync.Once{}, func() { unlock(t, holder); cancel() }}, "k")
 			wantErr(t, err, context.Canceled)
 			synctest.Wait()
 			free(t, c, "k")

@@ -1,0 +1,174 @@
+package dlock_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/memlock"
+)
+
+// A firstCall records the calls to acquire a key, and lets the first one end differently.
+type firstCall struct {
+	calls atomic.Int64
+	ids   []string
+	ends  func(context.Context, driver.Driver, driver.Request) (driver.State, error)
+}
+
+func (f *firstCall) acquire(ctx context.Context, d driver.Driver, r driver.Request) (driver.State, error) {
+	f.ids = append(f.ids, r.ID)
+	if f.calls.Add(1) == 1 && f.ends != nil {
+		return f.ends(ctx, d, r)
+	}
+	return d.Acquire(ctx, r)
+}
+
+// storesSilently stores the claim, and does not answer until the caller leaves.
+func storesSilently(ctx context.Context, d driver.Driver, r driver.Request) (driver.State, error) {
+	if _, err := d.Acquire(ctx, r); err != nil {
+		return driver.State{}, err
+	}
+	<-ctx.Done()
+	return driver.State{}, ctx.Err()
+}
+
+// says nothing, and has sent nothing when the caller leaves.
+func sendsNothing(ctx context.Context, _ driver.Driver, _ driver.Request) (driver.State, error) {
+	<-ctx.Done()
+	return driver.State{}, driver.Classify(ctx.Err(), driver.Transient)
+}
+
+// With LocalBatch, a caller that finds nobody else makes its call itself, under its own context, as without.
+func TestFirstCallerAsksItself(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		type name struct{}
+		var asked []any
+		acquire := func(ctx context.Context, d driver.Driver, r driver.Request) (driver.State, error) {
+			asked = append(asked, ctx.Value(name{}))
+			return d.Acquire(ctx, r)
+		}
+		c := client(t, &scripted{Opener: memlock.New(), acquire: acquire, remote: true}, dlock.Config{LocalBatch: 8})
+		for _, who := range []string{"a", "b"} {
+			g, err := c.Acquire(context.WithValue(ctx, name{}, who), "k")
+			wantErr(t, err)
+			unlock(t, g)
+		}
+		if len(asked) != 2 || asked[0] != "a" || asked[1] != "b" {
+			t.Errorf("the calls were made for %v", asked)
+		}
+		if n := c.LocalWaiters() + c.Entries(); n != 0 {
+			t.Errorf("%d entries are left", n)
+		}
+	})
+}
+
+// The first caller gives up before its call is answered. Those that wait behind it keep the claim and its place, and it does not count
+// as a failure of theirs.
+func TestFirstCallerLeaves(t *testing.T) {
+	for name, ends := range map[string]func(context.Context, driver.Driver, driver.Request) (driver.State, error){"stored": storesSilently, "not sent": sendsNothing} {
+		for how, limit := range map[string]func() (context.Context, []dlock.LockOption){
+			"context": func() (context.Context, []dlock.LockOption) {
+				limited, cancel := context.WithTimeout(ctx, second/10)
+				t.Cleanup(cancel)
+				return limited, nil
+			},
+			"wait": func() (context.Context, []dlock.LockOption) {
+				return ctx, []dlock.LockOption{dlock.WithWait(second / 10)}
+			},
+		} {
+			t.Run(name+", "+how, func(t *testing.T) {
+				virtual(t, func(t *testing.T) {
+					store, f := memlock.New(), &firstCall{ends: ends}
+					c := client(t, &scripted{Opener: store, acquire: f.acquire, remote: true}, dlock.Config{LocalBatch: 8, MaxRetries: 1})
+					began := time.Now()
+					limited, opts := limit()
+					first := async(func() error {
+						_, err := c.Acquire(limited, "k", opts...)
+						if took := time.Since(began); took != second/10 {
+							t.Errorf("the first caller left after %v", took)
+						}
+						return err
+					})
+					synctest.Wait()
+					next := async(func() *dlock.Guard { return acquire(t, c, "k") })
+					err := <-first
+					if errors.Is(err, dlock.ErrUnknownOutcome) != (name == "stored") || errors.Is(err, context.DeadlineExceeded) != (how == "context") || errors.Is(err, dlock.ErrLockHeldByOther) {
+						t.Errorf("the first caller: %v", err)
+					}
+					g := <-next
+					if len(f.ids) != 2 || f.ids[0] != f.ids[1] {
+						t.Errorf("the calls were for %v", f.ids)
+					}
+					unlock(t, g)
+					nothing(t, client(t, store, dlock.Config{}), "k")
+				})
+			})
+		}
+	}
+}
+
+// If nobody else waits, nothing is left.
+func TestFirstCallerLeavesAlone(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		store, f := memlock.New(), &firstCall{ends: storesSilently}
+		c := client(t, &scripted{Opener: store, acquire: f.acquire, remote: true}, dlock.Config{LocalBatch: 8})
+		limited, cancel := context.WithTimeout(ctx, second/10)
+		defer cancel()
+		_, err := c.Acquire(limited, "k")
+		wantErr(t, err, context.DeadlineExceeded, dlock.ErrUnknownOutcome)
+		synctest.Wait()
+		nothing(t, client(t, store, dlock.Config{}), "k")
+		if n := c.LocalWaiters() + c.Entries(); n != 0 {
+			t.Errorf("%d entries are left", n)
+		}
+	})
+}
+
+// A hook of the backend's client panics in the call of the first caller. That caller gets the panic, and the next one the lock.
+func TestFirstCallerPanics(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		gate := make(chan struct{})
+		store, f := memlock.New(), &firstCall{ends: func(context.Context, driver.Driver, driver.Request) (driver.State, error) {
+			<-gate
+			panic("a hook")
+		}}
+		c := client(t, &scripted{Opener: store, acquire: f.acquire, remote: true}, dlock.Config{LocalBatch: 8})
+		first := async(func() bool { return panics(func() { _, _ = c.Acquire(ctx, "k") }) })
+		synctest.Wait()
+		next := async(func() *dlock.Guard { return acquire(t, c, "k") })
+		synctest.Wait()
+		close(gate)
+		if !<-first {
+			t.Error("the first caller did not get the panic")
+		}
+		unlock(t, <-next)
+		synctest.Wait()
+		nothing(t, client(t, store, dlock.Config{}), "k")
+		if n := c.LocalWaiters() + c.Entries(); n != 0 {
+			t.Errorf("%d entries are left", n)
+		}
+	})
+}
+
+// Close ends the call of the first caller, and of those that wait behind it.
+func TestCloseDuringTheFirstCall(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		store, f := memlock.New(), &firstCall{ends: storesSilently}
+		c := client(t, &scripted{Opener: store, acquire: f.acquire, remote: true}, dlock.Config{LocalBatch: 8})
+		var all []<-chan error
+		for range 2 {
+			all = append(all, async(func() error { _, err := c.Acquire(ctx, "k"); return err }))
+			synctest.Wait()
+		}
+		wantErr(t, c.Close())
+		for _, ended := range all {
+			wantErr(t, <-ended, dlock.ErrClosed)
+		}
+		nothing(t, client(t, store, dlock.Config{}), "k")
+	})
+}
