@@ -92,7 +92,7 @@ func (c *Client) setValidity(cl *claim, st driver.State, s sent) {
 	}
 	if st.Phase == driver.Held && cl.noRenew && s.ttl == cl.ttl {
 		cl.renewAt = never
-	} else if suspended > 0 {
+	} else if overtaken := st.Phase == driver.Queued && cl.phase >= granted; suspended > 0 || (overtaken && cl.noRenew) { // see grant
 		cl.renewAt = c.now()
 	}
 	until := c.at(st.Until)

@@ -239,6 +239,31 @@ func TestWithoutRenewalAfterAWait(t *testing.T) {
 	})
 }
 
+// The same if the lock was granted while a heartbeat of the waiter was under way.
+func TestWithoutRenewalAfterAGrantDuringAHeartbeat(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		var first *dlock.Guard
+		renewals := 0
+		renew := func(ctx context.Context, d driver.Driver, refs []driver.Ref) ([]driver.State, error) {
+			states, err := d.Renew(ctx, refs)
+			if renewals++; renewals == 1 {
+				unlock(t, first)
+				elapse(time.Millisecond)
+			}
+			return states, err
+		}
+		store := memlock.New()
+		first = acquire(t, client(t, store, dlock.Config{}), "k", dlock.WithTTL(time.Hour))
+		c := client(t, &scripted{Opener: store, renew: renew}, dlock.Config{})
+		g := acquire(t, c, "k", dlock.WithTTL(30*second), dlock.WithoutRenewal())
+		start := time.Now()
+		<-g.Done()
+		if took := time.Since(start).Round(10 * time.Millisecond); renewals != 2 || took != 28500*time.Millisecond {
+			t.Errorf("over after %v of 30s, with %d renewals", took, renewals)
+		}
+	})
+}
+
 func TestExtend(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		c := client(t, memlock.New(), dlock.Config{})
