@@ -68,6 +68,7 @@ type Violation struct {
 	// Workers are the processes whose doing it may be.
 	Workers []string `json:"workers,omitempty"`
 
+	claim   string  // that is left, the same each time it is seen
 	at      int64   // when it became a violation; 0: From
 	reached float64 // how much of what is needed there was, if that is what is wrong
 }

@@ -80,8 +80,11 @@ func (e *Evidence) excuse(found []Violation) (long int) {
 			x.Stalled = slices.ContainsFunc(all, func(s stall) bool { return e.excuses(s, x) })
 		}
 	}
+	excused := map[string]bool{} // a claim that was left because of a stall is seen until its lease ends
 	for i := range found {
 		x := &found[i]
+		x.Stalled = x.Stalled || (x.claim != "" && excused[x.claim])
+		excused[x.claim] = x.Stalled
 		if x.Oracle == "history" || x.Oracle == "store" {
 			x.Stalled = x.From != 0 && e.explained(found, x)
 		}

@@ -60,7 +60,7 @@ func (e *Evidence) lingering(sections []*Section) (found []Violation) {
 			continue
 		}
 		found = append(found, Violation{
-			Oracle: "lingering", Key: s.Key, From: s.Before - int64(CleanupTime), To: s.After, Workers: e.workersOf(s.PID), at: e.lastChance(owner, s),
+			Oracle: "lingering", claim: fmt.Sprint(s.Key, s.PID, s.Phase, s.Token), Key: s.Key, From: s.Before - int64(CleanupTime), To: s.After, Workers: e.workersOf(s.PID), at: e.lastChance(owner, s),
 			Detail: fmt.Sprintf("a %s claim of process %d with token %d, which has no call on this key any more, is left for %v; %s",
 				s.Phase, s.PID, s.Token, s.Left, e.story(cmp.Or(grant, last), s)),
 		})

@@ -28,6 +28,28 @@ func TestUnknownClaim(t *testing.T) {
 	s.expect(t)
 }
 
+// A claim that a stall has left is seen until its lease ends. Another one is not excused by that.
+func TestALeftClaimIsSeenAgain(t *testing.T) {
+	for name, tt := range map[string]struct {
+		token   int64
+		stalled bool
+		want    bool
+	}{"the same": {0, true, true}, "another": {7, true, false}, "no stall": {0, false, false}} {
+		s := newStory()
+		s.TTL = 2 * time.Second
+		s.hold("a", 10, 20, 30, 40, 1)
+		s.see(1400, "a")
+		s.see(9000, "a")
+		s.Stored[1].Token = tt.token
+		if tt.stalled {
+			s.stall("a", 200, 900)
+		}
+		if v := s.Judge(0); len(v.Violations) != 2 || v.Stalled() != tt.want {
+			t.Errorf("%s: stalled: %v: %+v", name, v.Stalled(), v.Violations)
+		}
+	}
+}
+
 // A release that a killed master answered, and that its replica never saw, is lost. One
 // that was answered longer before is not.
 func TestAReleaseLostInAFailover(t *testing.T) {
