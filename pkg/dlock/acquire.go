@@ -154,9 +154,9 @@ func (a *acquisition) panicked(cl *claim) {
 }
 
 func (a *acquisition) askAndWait(ctx context.Context, at *attempt) (*Guard, error) {
-	for g := at.guard; ; at.made = false {
+	for g := at.guard; ; at.made, at.left, at.caller = false, false, nil {
 		if !at.made {
-			a.ask(ctx, ctx, at)
+			a.ask(ctx, at)
 		}
 		err := at.err
 		if !hadNoRoom(err) {
@@ -180,7 +180,7 @@ func (a *acquisition) askAndWait(ctx context.Context, at *attempt) (*Guard, erro
 				return nil, a.abandon(g.claim, a.outcome(g.claim, err))
 			}
 			continue
-		case errors.Is(err, sharedtimeout.ErrAttemptTimeout):
+		case errors.Is(err, sharedtimeout.ErrAttemptTimeout), at.left:
 			continue
 		case ctx.Err() == nil:
 			a.client.logRetry(g.claim.key, a.failures+1, err)

@@ -2,17 +2,17 @@ package dlock
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
-	"github.com/ceyewan/genesis/pkg/dlock/internal/sharedtimeout"
 )
 
 // An attempt is a call that submits a claim.
 type attempt struct {
 	guard  *Guard
+	caller context.Context // of the call that makes it, if the acquisition is for several; nil otherwise
 	made   bool
+	left   bool // that call ended before the attempt did
 	sent   sent
 	err    error
 	answer answer // if there is no error
@@ -28,8 +28,12 @@ const (
 	whenClosed               // the Client was closed before
 )
 
-// ask makes an attempt of an acquisition that lasts as long as ctx. The attempt also ends with sendCtx.
-func (a *acquisition) ask(ctx, sendCtx context.Context, at *attempt) {
+// ask makes an attempt of an acquisition that lasts as long as ctx.
+func (a *acquisition) ask(ctx context.Context, at *attempt) {
+	sendCtx := ctx //nolint:contextcheck // the caller may leave before the acquisition ends
+	if at.caller != nil {
+		sendCtx = at.caller
+	}
 	cctx, timeout, cancel := a.callContext(sendCtx)
 	defer cancel()
 	if a.progress != nil {
@@ -40,21 +44,21 @@ func (a *acquisition) ask(ctx, sendCtx context.Context, at *attempt) {
 	if err == nil && st.Phase == driver.Unknown {
 		err = errNoAnswer
 	}
-	at.made, at.err = true, a.sendError(ctx, cctx, timeout, err)
-	if at.err == nil {
+	at.made = true
+	if err == nil {
+		at.err = nil
 		a.publishAttempt(false, nil)
 		at.answer = a.handleAnswer(at.guard, st, at.sent)
 		return
 	}
-	class := driver.ClassOf(at.err)
-	if class != driver.Fatal && contextEnded(sendCtx) && !contextEnded(ctx) {
-		at.err = driver.Classify(errCallerLeft, class)
+	if at.caller != nil && driver.ClassOf(err) != driver.Fatal {
+		now := a.client.now()
+		at.left = contextEnded(at.caller) || now >= a.deadline
+		timeout = min(timeout, time.Duration(now-at.sent.at).Round(time.Millisecond))
 	}
-	a.handleError(at.guard.claim, at.sent, at.err, class)
+	at.err = a.sendError(ctx, cctx, timeout, err)
+	a.handleError(at.guard.claim, at.sent, at.err, driver.ClassOf(at.err))
 }
-
-// errCallerLeft: the acquisition is for several calls, and the one that made the attempt gave up.
-var errCallerLeft = fmt.Errorf("%w when its first caller gave up: %w", errNoAnswer, sharedtimeout.ErrAttemptTimeout)
 
 // beginSend returns what is known of a call that is about to be sent.
 func (a *acquisition) beginSend() sent {

@@ -103,10 +103,14 @@ func (c *Client) acquireLocal(ctx context.Context, key string, s *lockSettings) 
 			_ = h.leave(w)
 		}
 	}()
+	var g *Guard
+	err, left := error(nil), false
 	if isFirst {
-		h.attempt(ctx, s)
+		left, err = h.attempt(ctx, s, w)
 	}
-	g, err := h.await(ctx, w, s, &got)
+	if !left {
+		g, err = h.await(ctx, w, s, &got)
+	}
 	returned = true
 	return g, err
 }
@@ -156,16 +160,21 @@ func (h *handoff) await(ctx context.Context, w *localWaiter, s *lockSettings, go
 	case <-c.closing.Done():
 		err = ErrClosed
 	}
-	unresolved := h.leave(w)
+	return nil, leaveError(err, h.leave(w))
+}
+
+// leaveError returns the error of a waiter that gives up: err is the end of its context or of the Client, or nil at the end of its
+// WithWait, and unresolved the error of leave.
+func leaveError(err, unresolved error) error {
 	switch {
 	case unresolved == nil && err == nil:
-		return nil, ErrLockHeldByOther
+		return ErrLockHeldByOther
 	case unresolved == nil, errors.Is(err, ErrClosed):
-		return nil, err
+		return err
 	case err == nil:
-		return nil, unresolved
+		return unresolved
 	}
-	return nil, fmt.Errorf("%w: %w", err, unresolved)
+	return fmt.Errorf("%w: %w", err, unresolved)
 }
 
 // take returns what a waiter has received.

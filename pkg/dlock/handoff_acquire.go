@@ -6,7 +6,7 @@ import "context"
 // held. It runs under mu.
 func (h *handoff) startAcquire() {
 	if h.mustAcquire() {
-		h.client.workers.Go(func() { h.acquire(nil, nil) })
+		h.client.workers.Go(h.acquire)
 	}
 }
 
@@ -29,15 +29,16 @@ func (h *handoff) mustAcquire() bool {
 }
 
 // attempt makes the first attempt of an acquisition, in the goroutine of the first waiter. If the backend grants the lock at
-// once, as it usually does if no other goroutine waits, no goroutine needs to be started and awaited.
-func (h *handoff) attempt(ctx context.Context, s *lockSettings) {
+// once, as it usually does if no other goroutine waits, no goroutine needs to be started and awaited. If the caller's context or its
+// WithWait ends meanwhile, attempt removes the waiter and returns left and the error of the call.
+func (h *handoff) attempt(ctx context.Context, s *lockSettings, w *localWaiter) (left bool, err error) {
 	c := h.client
 	if h.name.asyncUnlock && c.late == nil { // awaitReleases may wait for longer than the caller
-		c.workers.Go(func() { h.acquire(nil, nil) })
-		return
+		c.workers.Go(h.acquire)
+		return false, nil
 	}
 	a := &acquisition{client: c, settings: h.settings, progress: &h.progress, started: c.now(), deadline: c.waitDeadline(s)}
-	at, returned := &attempt{guard: a.register(h.name.key)}, false
+	at, returned := &attempt{guard: a.register(h.name.key), caller: ctx}, false
 	defer func() {
 		if !returned { // a hook of the backend's client or the context of the caller panicked; the others begin again
 			a.panicked(at.guard.claim)
@@ -47,23 +48,51 @@ func (h *handoff) attempt(ctx context.Context, s *lockSettings) {
 			h.finishAcquire(nil, errNoAnswer)
 		}
 	}()
-	a.ask(c.closing, ctx, at)
+	a.ask(c.closing, at) //nolint:contextcheck // the acquisition may outlast the call
+	switch {
+	case !at.left:
+	case ctx.Err() != nil:
+		err = ctxError(ctx)
+	case contextEnded(ctx): // its timer has not fired yet
+		err = context.DeadlineExceeded
+	}
 	returned = true
-	if at.err == nil && at.answer == accepted {
+	switch {
+	case at.left:
+		_, done, unresolved := h.remove(w)
+		err = leaveError(err, unresolved)
+		if done != nil { // nobody else waits
+			h.finishAcquire(nil, a.abandon(at.guard.claim, err))
+			return true, err
+		}
+	case at.err == nil && at.answer == accepted:
 		h.finishAcquire(at.guard, nil)
-		return
+		return false, nil
 	}
 	a.deadline = never
 	c.calls.Add(1)
-	c.workers.Go(func() {
-		defer c.endCall()
-		h.acquire(a, at)
-	})
+	c.workers.Go(begun{h, a, at}.acquire)
+	return at.left, err
 }
 
-// acquire acquires a claim, with an attempt that was already made, or from the beginning.
-func (h *handoff) acquire(a *acquisition, at *attempt) {
-	c := h.client
+// acquire acquires a claim.
+func (h *handoff) acquire() { begun{handoff: h}.acquireClaim() }
+
+// A begun acquisition is one of which an attempt was already made, if it has one.
+type begun struct {
+	*handoff
+	acquisition *acquisition
+	attempt     *attempt
+}
+
+// acquire continues with the attempt.
+func (b begun) acquire() {
+	defer b.client.endCall()
+	b.acquireClaim()
+}
+
+func (b begun) acquireClaim() {
+	h, c := b.handoff, b.client
 	ctx, cancel := context.WithCancel(c.closing)
 	defer cancel()
 	c.mu.Lock()
@@ -72,16 +101,16 @@ func (h *handoff) acquire(a *acquisition, at *attempt) {
 		cancel()
 	}
 	c.mu.Unlock()
-	h.finishAcquire(h.acquireClaim(ctx, a, at))
+	h.finishAcquire(b.run(ctx))
 }
 
-// acquireClaim acquires a claim for the waiters. If a hook of the backend's client panics, no caller could recover it.
-func (h *handoff) acquireClaim(ctx context.Context, a *acquisition, at *attempt) (g *Guard, err error) {
+// run acquires a claim for the waiters. If a hook of the backend's client panics, no caller could recover it.
+func (b begun) run(ctx context.Context) (g *Guard, err error) {
 	defer recoverHook(&err)
-	if a == nil {
-		return h.client.acquireOwnClaim(ctx, h.name.key, &h.settings, &h.progress)
+	if b.acquisition == nil {
+		return b.client.acquireOwnClaim(ctx, b.name.key, &b.settings, &b.progress)
 	}
-	return a.run(ctx, h.name.key, at)
+	return b.acquisition.run(ctx, b.name.key, b.attempt)
 }
 
 // finishAcquire ends an acquisition.

@@ -16,14 +16,18 @@ import (
 // A firstCall records the calls to acquire a key, and lets the first one end differently.
 type firstCall struct {
 	calls atomic.Int64
+	busy  int64 // the number of a call that fails
 	ids   []string
 	ends  func(context.Context, driver.Driver, driver.Request) (driver.State, error)
 }
 
 func (f *firstCall) acquire(ctx context.Context, d driver.Driver, r driver.Request) (driver.State, error) {
 	f.ids = append(f.ids, r.ID)
-	if f.calls.Add(1) == 1 && f.ends != nil {
+	switch n := f.calls.Add(1); {
+	case n == 1 && f.ends != nil:
 		return f.ends(ctx, d, r)
+	case n == f.busy:
+		return driver.State{}, driver.Classify(errors.New("busy"), driver.Transient)
 	}
 	return d.Acquire(ctx, r)
 }
@@ -67,10 +71,13 @@ func TestFirstCallerAsksItself(t *testing.T) {
 	})
 }
 
-// The first caller gives up before its call is answered. Those that wait behind it keep the claim and its place, and it does not count
-// as a failure of theirs.
+// The first caller gives up before its call is answered. Those that wait behind it keep the claim and its place: it is submitted again at
+// once, and what the first caller did does not count as a failure of theirs.
 func TestFirstCallerLeaves(t *testing.T) {
-	for name, ends := range map[string]func(context.Context, driver.Driver, driver.Request) (driver.State, error){"stored": storesSilently, "not sent": sendsNothing} {
+	for name, tt := range map[string]struct {
+		ends func(context.Context, driver.Driver, driver.Request) (driver.State, error)
+		want error
+	}{"stored": {storesSilently, dlock.ErrUnknownOutcome}, "not sent": {sendsNothing, dlock.ErrUnavailable}} {
 		for how, limit := range map[string]func() (context.Context, []dlock.LockOption){
 			"context": func() (context.Context, []dlock.LockOption) {
 				limited, cancel := context.WithTimeout(ctx, second/10)
@@ -83,8 +90,8 @@ func TestFirstCallerLeaves(t *testing.T) {
 		} {
 			t.Run(name+", "+how, func(t *testing.T) {
 				virtual(t, func(t *testing.T) {
-					store, f := memlock.New(), &firstCall{ends: ends}
-					c := client(t, &scripted{Opener: store, acquire: f.acquire, remote: true}, dlock.Config{LocalBatch: 8, MaxRetries: 1})
+					store, f := memlock.New(), &firstCall{ends: tt.ends, busy: 2}
+					c := client(t, &scripted{Opener: store, acquire: f.acquire, remote: true}, dlock.Config{LocalBatch: 8, MaxRetries: 1, RetryInterval: second})
 					began := time.Now()
 					limited, opts := limit()
 					first := async(func() error {
@@ -97,11 +104,16 @@ func TestFirstCallerLeaves(t *testing.T) {
 					synctest.Wait()
 					next := async(func() *dlock.Guard { return acquire(t, c, "k") })
 					err := <-first
-					if errors.Is(err, dlock.ErrUnknownOutcome) != (name == "stored") || errors.Is(err, context.DeadlineExceeded) != (how == "context") || errors.Is(err, dlock.ErrLockHeldByOther) {
+					wantErr(t, err, tt.want)
+					if errors.Is(err, context.DeadlineExceeded) != (how == "context") || errors.Is(err, dlock.ErrLockHeldByOther) || errors.Is(err, dlock.ErrUnknownOutcome) != (name == "stored") {
 						t.Errorf("the first caller: %v", err)
 					}
-					g := <-next
-					if len(f.ids) != 2 || f.ids[0] != f.ids[1] {
+					synctest.Wait()
+					if n := f.calls.Load(); n != 2 || time.Since(began) != second/10 {
+						t.Errorf("%d calls after %v", n, time.Since(began))
+					}
+					g := <-next // after one failure of its own
+					if len(f.ids) != 3 || f.ids[0] != f.ids[1] || f.ids[1] != f.ids[2] {
 						t.Errorf("the calls were for %v", f.ids)
 					}
 					unlock(t, g)
@@ -122,6 +134,9 @@ func TestFirstCallerLeavesAlone(t *testing.T) {
 		_, err := c.Acquire(limited, "k")
 		wantErr(t, err, context.DeadlineExceeded, dlock.ErrUnknownOutcome)
 		synctest.Wait()
+		if n := f.calls.Load(); n != 1 {
+			t.Errorf("%d calls, the last ones for nobody", n)
+		}
 		nothing(t, client(t, store, dlock.Config{}), "k")
 		if n := c.LocalWaiters() + c.Entries(); n != 0 {
 			t.Errorf("%d entries are left", n)

@@ -38,7 +38,7 @@ func (d *etcdDriver) takeRoom(ctx context.Context, wait bool) (leave func(), err
 // needsRoom reports whether a claim may be submitted to a queue only after a lease has been granted for it alone. It then has
 // room before that: a lease for each attempt that finds no room would burden a busy server more than the claim.
 func (d *etcdDriver) needsRoom(r driver.Request) bool {
-	if !r.Wait || !(r.Fixed || r.OwnLease) {
+	if !r.Wait || (!r.Fixed && !r.OwnLease) {
 		return false
 	}
 	d.mu.Lock()

@@ -308,3 +308,42 @@ func TestWaiterOutlastsADenial(t *testing.T) {
 	unlock(t, held)
 	check(t, <-got)
 }
+
+// Data of another program on one node, and a node that is away for a while, cost a waiter no more than its time: a majority is not
+// affected by either alone.
+func TestWaiterKeepsItsPlaceBesideForeignData(t *testing.T) {
+	s := start(t, 3)
+	check(t, s.direct[0].LPush(t.Context(), "k", "x").Err())
+	held := acquire(t, s.locks(t, dlock.Config{}), "k")
+	waiter := s.locks(t, dlock.Config{})
+	got := make(chan error, 1)
+	go func() {
+		g, err := waiter.Acquire(t.Context(), "k")
+		if err == nil {
+			err = g.Unlock(t.Context())
+		}
+		got <- err
+	}()
+	claim := func() map[string]string { return s.direct[1].HGetAll(t.Context(), "{k}\x01w").Val() }
+	testenv.Eventually(t, patience, "it waits", func() bool { return len(claim()) == 1 })
+	seen := claim()
+	s.proxies[2].Refuse(true)
+	s.proxies[2].Cut()
+	for range 3 { // heartbeats, each of which tries
+		testenv.Eventually(t, patience, "it is renewed", func() bool {
+			now := claim()
+			for id, deadline := range seen {
+				if was, stays := now[id]; !stays {
+					t.Fatalf("%v became %v", seen, now)
+				} else if was != deadline {
+					seen = now
+					return true
+				}
+			}
+			return false
+		})
+	}
+	s.proxies[2].Refuse(false)
+	unlock(t, held)
+	check(t, <-got)
+}

@@ -117,7 +117,8 @@ func (r *renewal) try(ctx context.Context, i int) {
 	st, err := d.attempt(ctx, q, c)
 	switch {
 	case err == nil:
-	case errors.Is(err, ErrNotALock): // waiting does not cure it: the engine submits it again, and its caller gets the cause
+	case driver.ClassOf(err) == driver.Fatal && (errors.Is(err, ErrNotALock) || errors.Is(err, driver.ErrClosed)):
+		// Waiting does not cure it: the engine submits it again, and its caller gets the cause.
 		d.mu.Lock()
 		d.drop(c)
 		d.removeEverywhere(c)
