@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"io/fs"
-	"math"
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -119,16 +119,16 @@ func (p *redisProber) addKinds(ctx context.Context, c *redis.Client, sum map[str
 // bytes for each of its two table entries, and an allocator with steps of 16 bytes gives 32. The server does not say
 // which steps its allocator has, so this measures it.
 func roundingBytes(ctx context.Context, c *redis.Client) (float64, error) {
-	const count, step = 8192, 8
-	keys := make([]string, count)
+	const entries, rounded = 2 * 24, 2 * 32
+	keys := make([]string, 1<<16) // so many that buffers of some 100 KB do not matter
 	for i := range keys {
 		keys[i] = "soak:measure:" + strconv.Itoa(i)
 	}
-	if _, err := addedBytes(ctx, c, keys); err != nil { // the client and the server keep buffers from this
+	added, err := addedBytes(ctx, c, keys)
+	if added/float64(len(keys)) < (rounded-entries)/2 {
 		return 0, err
 	}
-	added, err := addedBytes(ctx, c, keys)
-	return math.Round(added/count/step) * step, err
+	return rounded - entries, err
 }
 
 // addedBytes stores the keys, and returns what they take in addition to what the server reports.
@@ -137,12 +137,14 @@ func addedBytes(ctx context.Context, c *redis.Client, keys []string) (float64, e
 	if err != nil {
 		return 0, err
 	}
-	pipe := c.Pipeline()
-	for i, key := range keys {
-		pipe.Set(ctx, key, 1<<50+i, time.Minute)
-	}
-	if _, err := pipe.Exec(ctx); err != nil {
-		return 0, err
+	for some := range slices.Chunk(keys, 512) {
+		pipe := c.Pipeline()
+		for i, key := range some {
+			pipe.Set(ctx, key, 1<<50+i, time.Minute)
+		}
+		if _, err := pipe.Exec(ctx); err != nil {
+			return 0, err
+		}
 	}
 	_, after, err := bytesOf(ctx, c)
 	if err != nil {
@@ -152,7 +154,12 @@ func addedBytes(ctx context.Context, c *redis.Client, keys []string) (float64, e
 	if err != nil {
 		return 0, err
 	}
-	return after - before - each*float64(len(keys)), c.Del(ctx, keys...).Err()
+	for some := range slices.Chunk(keys, 512) {
+		if err := c.Del(ctx, some...).Err(); err != nil {
+			return 0, err
+		}
+	}
+	return after - before - each*float64(len(keys)), nil
 }
 
 // meanBytes is what a key takes on the average, but for its entry and its value, which are among
