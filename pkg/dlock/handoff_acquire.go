@@ -69,10 +69,10 @@ func (h *handoff) attempt(ctx context.Context, s *lockSettings, w *localWaiter) 
 		h.finishAcquire(at.guard, nil)
 		return false, nil
 	}
-	a.deadline = never
+	a.deadline, left = never, at.left
 	c.calls.Add(1)
-	c.workers.Go(begun{h, a, at}.acquire)
-	return at.left, err
+	c.workers.Go(begun{h, a, at}.acquire) // a and at are its own from here
+	return left, err
 }
 
 // acquire acquires a claim.
