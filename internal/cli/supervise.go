@@ -32,11 +32,11 @@ type supervisor struct {
 // supervise runs the command until it has ended, and returns its exit code.
 func (r *run) supervise(signals <-chan os.Signal) (int, error) {
 	s := &supervisor{run: r}
+	heedStops(r.signals) // before there is a command that would run on without us
 	if err := s.start(); err != nil {
 		return 0, err
 	}
 	defer func() { r.guardianGone = s.guardian.dismiss() }()
-	heedStops(r.signals)
 	over := s.longest()
 	lost := r.guard.Done()
 	timer := time.NewTimer(s.look())
