@@ -71,28 +71,29 @@ func (h *handoff) attempt(ctx context.Context, s *lockSettings, w *localWaiter) 
 	}
 	a.deadline, left = never, at.left
 	c.calls.Add(1)
-	c.workers.Go(begun{h, a, at}.acquire) // a and at are its own from here
+	c.workers.Go((&begun{h, a, at}).acquire) // a and at are its own from here
 	return left, err
 }
 
 // acquire acquires a claim.
-func (h *handoff) acquire() { begun{handoff: h}.acquireClaim() }
+func (h *handoff) acquire() { h.acquireClaim(nil) }
 
-// A begun acquisition is one of which an attempt was already made, if it has one.
+// A begun acquisition is one of which an attempt was already made.
 type begun struct {
-	*handoff
+	handoff     *handoff
 	acquisition *acquisition
 	attempt     *attempt
 }
 
 // acquire continues with the attempt.
-func (b begun) acquire() {
-	defer b.client.endCall()
-	b.acquireClaim()
+func (b *begun) acquire() {
+	defer b.handoff.client.endCall()
+	b.handoff.acquireClaim(b)
 }
 
-func (b begun) acquireClaim() {
-	h, c := b.handoff, b.client
+// acquireClaim acquires a claim, by the acquisition that was begun, if there is one.
+func (h *handoff) acquireClaim(b *begun) {
+	c := h.client
 	ctx, cancel := context.WithCancel(c.closing)
 	defer cancel()
 	c.mu.Lock()
@@ -101,16 +102,16 @@ func (b begun) acquireClaim() {
 		cancel()
 	}
 	c.mu.Unlock()
-	h.finishAcquire(b.run(ctx))
+	h.finishAcquire(h.run(ctx, b))
 }
 
 // run acquires a claim for the waiters. If a hook of the backend's client panics, no caller could recover it.
-func (b begun) run(ctx context.Context) (g *Guard, err error) {
+func (h *handoff) run(ctx context.Context, b *begun) (g *Guard, err error) {
 	defer recoverHook(&err)
-	if b.acquisition == nil {
-		return b.client.acquireOwnClaim(ctx, b.name.key, &b.settings, &b.progress)
+	if b == nil {
+		return h.client.acquireOwnClaim(ctx, h.name.key, &h.settings, &h.progress)
 	}
-	return b.acquisition.run(ctx, b.name.key, b.attempt)
+	return b.acquisition.run(ctx, h.name.key, b.attempt)
 }
 
 // finishAcquire ends an acquisition.

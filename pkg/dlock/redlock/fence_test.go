@@ -271,19 +271,24 @@ func TestGreatestTokenOutOfRange(t *testing.T) {
 	}
 }
 
+// waitAndUnlock waits for a lock in another goroutine, releases it, and sends the error.
+func waitAndUnlock(t *testing.T, c *dlock.Client, key string) <-chan error {
+	done := make(chan error, 1)
+	go func() {
+		g, err := c.Acquire(t.Context(), key)
+		if err == nil {
+			err = g.Unlock(t.Context())
+		}
+		done <- err
+	}()
+	return done
+}
+
 // A user that a majority denies for a moment, as while a password is changed, costs a waiter nothing.
 func TestWaiterOutlastsADenial(t *testing.T) {
 	s := start(t, 3)
 	held := acquire(t, s.locks(t, dlock.Config{}), "k", dlock.WithTTL(time.Hour), dlock.WithoutRenewal()) // makes no call meanwhile
-	waiter := s.locks(t, dlock.Config{})
-	got := make(chan error, 1)
-	go func() {
-		g, err := waiter.Acquire(t.Context(), "k")
-		if err == nil {
-			err = g.Unlock(t.Context())
-		}
-		got <- err
-	}()
+	got := waitAndUnlock(t, s.locks(t, dlock.Config{}), "k")
 	testenv.Eventually(t, patience, "it waits", func() bool {
 		return s.direct[0].Exists(t.Context(), "{k}\x01q").Val()+s.direct[1].Exists(t.Context(), "{k}\x01q").Val() > 0
 	})
@@ -315,15 +320,7 @@ func TestWaiterKeepsItsPlaceBesideForeignData(t *testing.T) {
 	s := start(t, 3)
 	check(t, s.direct[0].LPush(t.Context(), "k", "x").Err())
 	held := acquire(t, s.locks(t, dlock.Config{}), "k")
-	waiter := s.locks(t, dlock.Config{})
-	got := make(chan error, 1)
-	go func() {
-		g, err := waiter.Acquire(t.Context(), "k")
-		if err == nil {
-			err = g.Unlock(t.Context())
-		}
-		got <- err
-	}()
+	got := waitAndUnlock(t, s.locks(t, dlock.Config{}), "k")
 	claim := func() map[string]string { return s.direct[1].HGetAll(t.Context(), "{k}\x01w").Val() }
 	testenv.Eventually(t, patience, "it waits", func() bool { return len(claim()) == 1 })
 	seen := claim()
