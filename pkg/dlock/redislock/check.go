@@ -68,17 +68,14 @@ func poolFinding(size int, stats *redis.PoolStats) driver.Finding {
 }
 
 func (d *redisDriver) checkNode(ctx context.Context, node redis.Cmdable) ([]driver.Finding, error) {
-	ctx, cancel := context.WithTimeout(ctx, tripTimeout)
-	defer cancel()
-	raw, err := node.Info(ctx).Result()
+	info, err := redisnode.Ask(ctx, node, tripTimeout)
 	if err != nil {
 		return nil, err
 	}
-	trip, err := redisnode.RoundTrip(ctx, node)
+	trip, err := redisnode.RoundTrip(ctx, node, tripTimeout)
 	if err != nil {
 		return nil, err
 	}
-	info := redisnode.ParseInfo(raw)
 	all := []driver.Finding{d.version(info), redisnode.Eviction(info), redisnode.Persistence(info), d.replication(info), clock(ctx, node), trip}
 	if info["cluster_enabled"] == "1" {
 		all = append(all, allSlots(ctx, node))
@@ -92,13 +89,11 @@ const maxClockOffset = time.Second
 // clock compares the server's clock with the local one. The difference does not change how long
 // locks last, but tokens are taken from the server's clock if their counter is lost.
 func clock(ctx context.Context, node redis.Cmdable) driver.Finding {
-	before := time.Now()
-	at, err := node.Time(ctx).Result()
+	offset, between, err := redisnode.Clock(ctx, node, tripTimeout)
 	if err != nil {
 		return driver.Finding{Name: "clock", Detail: "not known: " + err.Error()}
 	}
-	between := time.Since(before)
-	return clockFinding(at.Sub(before.Add(between/2)).Abs(), between)
+	return clockFinding(offset.Abs(), between)
 }
 
 func clockFinding(offset, between time.Duration) driver.Finding {
@@ -112,6 +107,8 @@ func clockFinding(offset, between time.Duration) driver.Finding {
 
 // allSlots reports whether the cluster, as this node sees it, serves all slots.
 func allSlots(ctx context.Context, node redis.Cmdable) driver.Finding {
+	ctx, cancel := context.WithTimeout(ctx, tripTimeout)
+	defer cancel()
 	f := driver.Finding{Name: "slots"}
 	raw, err := node.ClusterInfo(ctx).Result()
 	if err != nil {

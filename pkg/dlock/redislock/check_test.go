@@ -3,6 +3,7 @@ package redislock_test
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -55,13 +56,35 @@ func TestCheck(t *testing.T) {
 		{name: "alone", finding: "replication", level: dlock.LevelOK},
 		{name: "replica", finding: "replication", level: dlock.LevelUnsafe, args: []string{"--replicaof", "127.0.0.1", "1"}},
 		{name: "version", finding: "version", level: dlock.LevelOK},
-		{name: "near", finding: "round-trip", level: dlock.LevelOK},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if f := checkServer(t, tc.opts, tc.args...)[tc.finding]; f.Level != tc.level || f.Detail == "" {
 				t.Errorf("%+v, want level %v", f, tc.level)
 			}
 		})
+	}
+}
+
+// Check warns of a server that is far away, and of no other.
+func TestCheckRoundTrip(t *testing.T) {
+	const slow = 200 * time.Millisecond
+	server := testenv.Redis(t)
+	proxy := testenv.Proxy(t, server.Addr())
+	locks := locksOn(t, redislock.New(dialRedis(t, proxy.Addr())), dlock.Config{})
+	for _, delay := range []time.Duration{0, slow} {
+		proxy.Delay(delay, 0)
+		findings, err := locks.Check(t.Context())
+		check(t, err)
+		i := slices.IndexFunc(findings, func(f dlock.Finding) bool { return f.Name == "round-trip" })
+		if i < 0 {
+			t.Fatalf("no round trip in %+v", findings)
+		}
+		f := findings[i]
+		median, err := time.ParseDuration(strings.TrimPrefix(f.Detail, "median "))
+		check(t, err)
+		if median < delay || (f.Level == dlock.LevelWarning) != (median > slow) || f.Fix == "" { // a busy machine is slow as well
+			t.Errorf("%v away: %+v", delay, f)
+		}
 	}
 }
 

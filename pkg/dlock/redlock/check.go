@@ -59,23 +59,14 @@ type look struct {
 
 func (n *node) look(ctx context.Context) (l look) {
 	defer recovered(&l.err)
-	ctx, cancel := context.WithTimeout(ctx, n.driver.settings.longest())
-	defer cancel()
+	limit := n.driver.settings.longest()
 	l = look{node: n}
-	var raw string
-	if raw, l.err = n.client.Info(ctx).Result(); l.err != nil {
+	if l.info, l.err = redisnode.Ask(ctx, n.client, limit); l.err != nil {
 		l.err = redisnode.Classify(l.err)
 		return l
 	}
-	l.info = redisnode.ParseInfo(raw)
-	if l.trip, l.err = redisnode.RoundTrip(ctx, n.client); l.err != nil {
-		return l
-	}
-	before := time.Now()
-	var at time.Time
-	if at, l.err = n.client.Time(ctx).Result(); l.err == nil {
-		l.between = time.Since(before)
-		l.offset = at.Sub(before.Add(l.between / 2))
+	if l.trip, l.err = redisnode.RoundTrip(ctx, n.client, limit); l.err == nil {
+		l.offset, l.between, l.err = redisnode.Clock(ctx, n.client, limit)
 	}
 	return l
 }

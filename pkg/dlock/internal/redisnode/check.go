@@ -71,15 +71,41 @@ func Persistence(info Info) driver.Finding {
 // trips.
 const slowTrip = 200 * time.Millisecond
 
-// RoundTrip measures the round trip to a server.
-func RoundTrip(ctx context.Context, node redis.Cmdable) (driver.Finding, error) {
+// Ask reads what a server says of itself. It may take as long as the limit.
+func Ask(ctx context.Context, node redis.Cmdable, limit time.Duration) (Info, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	raw, err := node.Info(ctx).Result()
+	return ParseInfo(raw), err
+}
+
+// Clock returns how far the clock of a server is ahead of the local one, and how exactly that is known. It may take as long as the limit.
+func Clock(ctx context.Context, node redis.Cmdable, limit time.Duration) (offset, between time.Duration, err error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	before := time.Now()
+	at, err := node.Time(ctx).Result()
+	between = time.Since(before)
+	return at.Sub(before.Add(between / 2)), between, err
+}
+
+func ping(ctx context.Context, node redis.Cmdable, limit time.Duration) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	start := time.Now()
+	err := node.Ping(ctx).Err()
+	return time.Since(start), err
+}
+
+// RoundTrip measures the round trip to a server. Each may take as long as the limit.
+func RoundTrip(ctx context.Context, node redis.Cmdable, limit time.Duration) (driver.Finding, error) {
 	var trips []time.Duration
 	for range 5 {
-		start := time.Now()
-		if err := node.Ping(ctx).Err(); err != nil {
+		took, err := ping(ctx, node, limit)
+		if err != nil {
 			return driver.Finding{}, err
 		}
-		trips = append(trips, time.Since(start))
+		trips = append(trips, took)
 	}
 	slices.Sort(trips)
 	median := trips[len(trips)/2]
