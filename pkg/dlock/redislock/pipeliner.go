@@ -39,6 +39,7 @@ type pipeliner struct {
 
 	mu       sync.Mutex
 	inFlight int
+	full     int  // of them, those with maxBatch calls
 	quick    int  // quick round trips in a row, up to quickTrips
 	batching bool // the last round trip had several calls, so the next calls are collected too
 	pending  []*pendingCall
@@ -69,7 +70,7 @@ const (
 // A pendingCall is a call that waits to be sent in a batch.
 type pendingCall struct {
 	cmd       *command
-	until     time.Time
+	until     time.Time // zero: no limit of its own
 	done      chan struct{}
 	answer    func(error) // called instead of closing done, if the caller does not wait
 	abandoned bool        // its caller has left; under pipeliner.mu
@@ -90,7 +91,11 @@ func (c *pendingCall) end(err error) {
 const (
 	maxInFlight = 6
 	maxBatch    = 128
+	maxFull     = 2
 )
+
+// congested reports whether the pending calls wait for another batch to return. The caller holds mu.
+func (p *pipeliner) congested() bool { return p.full >= maxFull && len(p.pending) >= maxBatch }
 
 // tripTimeout is the longest that a round trip may take, and so the longest that Close waits for
 // one: nothing else ends a call that the client has begun.
@@ -178,12 +183,9 @@ func (p *pipeliner) send(ctx context.Context, cmd *command, mode callMode) error
 		p.mu.Unlock()
 		return p.callInline(ctx, inlineCall{cmd, own, limited, uncancellable, delayed})
 	}
-	c := &pendingCall{cmd: cmd, done: make(chan struct{}), until: time.Now().Add(tripTimeout)}
-	if limited && own.Before(c.until) {
-		c.until = own
-	}
+	c := &pendingCall{cmd: cmd, done: make(chan struct{}), until: own}
 	p.pending = append(p.pending, c)
-	if p.inFlight < maxInFlight {
+	if p.inFlight < maxInFlight && !p.congested() {
 		p.inFlight++
 		p.start()
 	}
@@ -263,6 +265,9 @@ func (p *pipeliner) start() {
 			answered := p.flush(batch)
 			p.mu.Lock()
 			p.record(started, awaited(batch), answered)
+			if len(batch) == maxBatch {
+				p.full--
+			}
 			p.mu.Unlock()
 			if len(batch) > 1 {
 				p.collect(time.Since(started))
@@ -299,29 +304,39 @@ func (p *pipeliner) next() (batch []*pendingCall) {
 	if len(p.delayed) > 0 {
 		p.pending, p.delayed = append(p.delayed, p.pending...), nil
 	}
-	for len(batch) == 0 && len(p.pending) > 0 && p.driver.ctx.Err() == nil {
+	for len(batch) == 0 && len(p.pending) > 0 && !p.congested() && p.driver.ctx.Err() == nil {
 		n := min(len(p.pending), maxBatch)
 		batch = slices.DeleteFunc(p.pending[:n:n], func(c *pendingCall) bool { return c.abandoned })
 		p.pending = p.pending[n:]
 	}
-	if len(batch) == 0 {
+	switch len(batch) {
+	case 0:
 		p.inFlight--
+	case maxBatch:
+		p.full++
 	}
 	return batch
+}
+
+// latest returns the latest deadline of the calls, or zero if one of them has none.
+func latest(batch []*pendingCall) (until time.Time) {
+	for _, c := range batch {
+		if c.until.IsZero() {
+			return time.Time{}
+		}
+		if c.until.After(until) {
+			until = c.until
+		}
+	}
+	return until
 }
 
 // flush makes a round trip and reports whether it was answered. Its deadline is the latest deadline
 // of its calls.
 func (p *pipeliner) flush(batch []*pendingCall) (answered bool) {
-	var until time.Time
-	for _, c := range batch {
-		if c.until.After(until) {
-			until = c.until
-		}
-	}
 	ctx := p.timeouts.Within(p.driver.ctx, tripTimeout)
 	at, _ := ctx.Deadline()
-	if at.After(until) {
+	if until := latest(batch); !until.IsZero() && at.After(until) {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithDeadline(p.driver.ctx, until)
 		defer cancel()

@@ -3,7 +3,9 @@ package redislock_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -13,6 +15,7 @@ import (
 	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
 	"github.com/ceyewan/genesis/pkg/dlock/redislock"
 )
 
@@ -174,5 +177,56 @@ func dies(t *testing.T, proxy *faultproxy.Proxy, cancel context.CancelFunc, call
 	expect(t, call(), errs...)
 	if over := time.Since(started) - 5*time.Millisecond; over > testenv.UnderStress(10*time.Second, 100*time.Millisecond) {
 		t.Errorf("the call outlived its context by %v", over.Round(time.Millisecond))
+	}
+}
+
+// A fullBatches hook counts pipelines of as many calls as one may have.
+type fullBatches struct{ now, most atomic.Int64 }
+
+func (*fullBatches) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (*fullBatches) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+
+func (h *fullBatches) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if len(cmds) < 128 {
+			return next(ctx, cmds)
+		}
+		now := h.now.Add(1)
+		defer h.now.Add(-1)
+		for most := h.most.Load(); now > most && !h.most.CompareAndSwap(most, now); most = h.most.Load() {
+		}
+		return next(ctx, cmds)
+	}
+}
+
+// Thousands of callers at once do not send a server more than it can answer in time, and none of them fails because the
+// others come first.
+func TestManyCallersAtOnce(t *testing.T) {
+	t.Parallel()
+	const callers = 2400 // at 200 ms for each round trip, six full ones at a time would take longer than a call may
+	proxy := testenv.Proxy(t, testenv.Redis(t).Addr())
+	rdb, full := dialRedis(t, proxy.Addr()), &fullBatches{}
+	rdb.AddHook(full)
+	d, err := redislock.New(rdb).Open(driver.Options{Logger: slog.New(slog.DiscardHandler)})
+	check(t, err)
+	defer func() { check(t, d.Close()) }()
+	calls := func(from, to int) {
+		var wg sync.WaitGroup
+		for i := from; i < to; i++ {
+			wg.Go(func() {
+				st, err := d.Acquire(t.Context(), driver.Request{Ref: driver.Ref{Key: fmt.Sprint("k", i), ID: claimID(i), TTL: time.Minute}})
+				if err != nil || st.Phase != driver.Held {
+					t.Errorf("caller %d: %+v, %v", i, st, err)
+				}
+			})
+		}
+		wg.Wait()
+	}
+	proxy.Delay(20*time.Millisecond, 0)
+	calls(0, 64) // for the connections, each of which takes several round trips
+	proxy.Delay(200*time.Millisecond, 0)
+	calls(64, callers)
+	if most := full.most.Load(); most < 1 || most > 2 {
+		t.Errorf("%d full batches were sent at a time, want 1 or 2", most)
 	}
 }
