@@ -108,8 +108,11 @@ func (a *acquisition) run(ctx context.Context, key string, first *attempt) (*Gua
 		if !errors.Is(err, errPlaceLost) {
 			return g, err
 		}
-		if err := a.backOff(ctx, a.placeLost(err)); err != nil {
-			return nil, err
+		if err = a.placeLost(err); !first.left {
+			err = a.backOff(ctx, err)
+			if err != nil {
+				return nil, err
+			}
 		}
 		first = nil
 	}
@@ -263,23 +266,20 @@ func (a *acquisition) await(ctx context.Context, g *Guard) error {
 				return err
 			}
 		case <-ctx.Done():
-			return ctxError(ctx)
+			return leaveError(ctxError(ctx), a.pendingError(g.claim))
 		case <-timeUp:
-			return a.timeUp(g.claim)
+			return leaveError(nil, a.pendingError(g.claim))
 		case <-c.closing.Done():
 			return ErrClosed
 		}
 	}
 }
 
-// timeUp returns the error of a wait that reached its WithWait limit.
-func (a *acquisition) timeUp(cl *claim) error {
+// pendingError returns why it is not known that the claim waits for a holder, or nil.
+func (a *acquisition) pendingError(cl *claim) error {
 	a.client.mu.Lock()
 	defer a.client.unlock()
-	if err := cl.queuedError(); err != nil {
-		return err
-	}
-	return ErrLockHeldByOther
+	return cl.queuedError()
 }
 
 // checkWait reports whether the wait has ended, and with which error.

@@ -27,6 +27,11 @@ func (c *Client) releaseAsync(ctx context.Context, g *Guard) {
 		c.unlock() // waits for nothing: this may be the goroutine of another call
 		c.reportAsync(ctx, g, err)
 	})
+	if g.claim.handoff != nil { // the claim of the next turn is sent with the release
+		c.mu.Lock()
+		g.claim.endTurn()
+		c.unlock()
+	}
 }
 
 // releaseLater is releaseEnded for a Guard whose Unlock has returned.

@@ -49,15 +49,20 @@ func (a *acquisition) ask(ctx context.Context, at *attempt) {
 		at.err = nil
 		a.publishAttempt(false, nil)
 		at.answer = a.handleAnswer(at.guard, st, at.sent)
+		at.left = at.answer == refused && a.callerLeft(at)
 		return
 	}
 	if at.caller != nil && driver.ClassOf(err) != driver.Fatal {
-		now := a.client.now()
-		at.left = contextEnded(at.caller) || now >= a.deadline
-		timeout = min(timeout, time.Duration(now-at.sent.at).Round(time.Millisecond))
+		at.left = a.callerLeft(at)
+		timeout = min(timeout, time.Duration(a.client.now()-at.sent.at).Round(time.Millisecond))
 	}
 	at.err = a.sendError(ctx, cctx, timeout, err)
 	a.handleError(at.guard.claim, at.sent, at.err, driver.ClassOf(at.err))
+}
+
+// callerLeft reports whether the call that made an attempt for several has ended.
+func (a *acquisition) callerLeft(at *attempt) bool {
+	return at.caller != nil && (contextEnded(at.caller) || a.client.now() >= a.deadline)
 }
 
 // beginSend returns what is known of a call that is about to be sent.

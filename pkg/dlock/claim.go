@@ -59,6 +59,7 @@ type claim struct {
 	renewPending bool     // its renewal waits for the batch of its class that is in flight
 	byKey        bool     // the registry indexes it by its key
 	asyncUnlock  bool     // Unlock does not wait for the answer
+	turnEnded    bool     // its turn in the handoff is over
 	extras       *extras  // nil: defaults
 	handoff      *handoff // nil unless the lock may be handed to another goroutine
 	wait         *wait
@@ -219,8 +220,8 @@ func (c *Client) end(cl *claim, cause error) {
 	}
 	cl.phase = ended
 	c.timeline.remove(cl)
-	if cl.handoff != nil && cause != nil { // after a release, finishRelease ends the turn
-		cl.handoff.endTurn()
+	if cause != nil { // after a release, its answer ends the turn
+		cl.endTurn()
 	}
 	if cl.wait != nil {
 		cl.wait.signal()

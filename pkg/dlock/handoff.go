@@ -48,8 +48,9 @@ type handoffName struct {
 
 // A localWaiter is a call that waits in a local queue.
 type localWaiter struct {
-	result chan localResult // buffered by one
-	since  int64
+	result    chan localResult // buffered by one
+	since     int64
+	submitted string // the ID of the claim, when the call gave up
 }
 
 // A delivery is a result that unlock sends to a waiter.
@@ -91,7 +92,7 @@ func (c *Client) acquireLocal(ctx context.Context, key string, s *lockSettings) 
 	defer c.endCall()
 	name := handoffName{key, s.ttl, s.margin, s.info, s.asyncUnlock}
 	name.info.Trace = ""
-	w := &localWaiter{make(chan localResult, 1), c.now()}
+	w := &localWaiter{result: make(chan localResult, 1), since: c.now()}
 	h, isFirst := c.joinQueue(name, s, w)
 	got, returned := localResult{}, false
 	defer func() {
@@ -111,7 +112,7 @@ func (c *Client) acquireLocal(ctx context.Context, key string, s *lockSettings) 
 	if !left {
 		g, err = h.await(ctx, w, s, &got)
 	}
-	returned = true
+	returned, s.submitted = true, w.submitted
 	return g, err
 }
 
@@ -227,6 +228,9 @@ func (h *handoff) remove(w *localWaiter) (waited bool, done <-chan struct{}, unr
 		return false, nil, nil
 	}
 	h.waiters = slices.Delete(h.waiters, i, i+1)
+	if cl := h.progress.claim; cl != nil && !h.inTurn {
+		w.submitted = cl.id
+	}
 	switch {
 	case !h.inTurn:
 		unresolved = h.progress.pendingError()
@@ -271,6 +275,14 @@ func (h *handoff) fail(err error) {
 		h.client.deliveries = append(h.client.deliveries, delivery{w, localResult{err: err}})
 	}
 	h.waiters = nil
+}
+
+// endTurn ends the turn of a claim that may be handed on. It runs under mu.
+func (cl *claim) endTurn() {
+	if cl.handoff != nil && !cl.turnEnded {
+		cl.turnEnded = true
+		cl.handoff.endTurn()
+	}
 }
 
 // endTurn ends a turn after its claim was released or lost. It runs under mu.

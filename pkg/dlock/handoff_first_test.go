@@ -124,6 +124,29 @@ func TestFirstCallerLeaves(t *testing.T) {
 	}
 }
 
+// A driver may answer that nothing is stored, because the first caller has left. That is not a failure of the others either.
+func TestFirstCallerLeavesNothing(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		store, f := memlock.New(), &firstCall{busy: 2, ends: func(ctx context.Context, _ driver.Driver, _ driver.Request) (driver.State, error) {
+			<-ctx.Done()
+			return driver.State{Phase: driver.Gone}, nil
+		}}
+		c := client(t, &scripted{Opener: store, acquire: f.acquire, remote: true}, dlock.Config{LocalBatch: 8, MaxRetries: 1, RetryInterval: second})
+		limited, cancel := context.WithTimeout(ctx, second/10)
+		defer cancel()
+		began := time.Now()
+		first := async(func() error { _, err := c.Acquire(limited, "k"); return err })
+		synctest.Wait()
+		next := async(func() *dlock.Guard { return acquire(t, c, "k") })
+		wantErr(t, <-first, context.DeadlineExceeded)
+		synctest.Wait()
+		if n := f.calls.Load(); n != 2 || time.Since(began) != second/10 {
+			t.Errorf("%d calls after %v", n, time.Since(began))
+		}
+		unlock(t, <-next) // after one failure of its own
+	})
+}
+
 // If nobody else waits, nothing is left.
 func TestFirstCallerLeavesAlone(t *testing.T) {
 	virtual(t, func(t *testing.T) {

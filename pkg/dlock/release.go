@@ -88,9 +88,7 @@ func (c *Client) recordRelease(g *Guard, err error) {
 		g.ownership().cause, g.ownership().released = err, true
 		c.reportLoss(g, lossTaken, "the backend did not have it any more when it was unlocked")
 	}
-	if g.claim.handoff != nil {
-		g.claim.handoff.endTurn()
-	}
+	g.claim.endTurn()
 }
 
 // An unlockResult says what remains to be done after endLocally.

@@ -208,10 +208,14 @@ func (c *Client) renewFailed(cl *claim, f *renewalBatch, err error, s sent) {
 		cl.wait.signal()
 	}
 	pause := c.pause(cl.id, f.failures)
-	if left := cl.remaining(c.now()); cl.validUntil != never && (left > 0 || cl.phase == held) {
+	switch left := cl.remaining(c.now()); {
+	case cl.validUntil == never:
+	case left > 0 || cl.phase == held:
 		// Pauses become shorter near the end of the validity, or of the place in the
 		// queue.
 		pause = min(pause, max(left/4, 5*time.Millisecond))
+	default:
+		pause = min(pause, cl.interval()) // a backend may keep the place for as long as we ask in time
 	}
 	cl.renewAt = max(c.now(), after(s.at, pause)) // the pause includes the time of the attempt
 	c.reschedule(cl)

@@ -251,21 +251,86 @@ func TestLookForHolderHasATimeout(t *testing.T) {
 	})
 }
 
+// adminOf is a scripted backend that returns holders and waiters.
+type adminOf struct{ *scripted }
+
+func (s adminOf) Open(o driver.Options) (driver.Driver, error) {
+	d, err := s.Opener.Open(o)
+	return struct {
+		driver.Driver
+		driver.Admin
+	}{&scriptedDriver{d, s.scripted}, d.(driver.Admin)}, err //nolint:forcetypeassert // memlock is one
+}
+
 // The number of waiters does not include the caller.
 func TestWaitingLeavesOutTheCaller(t *testing.T) {
+	for _, batch := range []int{0, 8} {
+		virtual(t, func(t *testing.T) {
+			store := memlock.New()
+			acquire(t, client(t, store, dlock.Config{}), "k")
+			slow := func(ctx context.Context, d driver.Driver, r driver.Ref) (driver.State, error) {
+				elapse(second)
+				return d.Release(ctx, r)
+			}
+			err := client(t, adminOf{&scripted{Opener: store, release: slow}}, dlock.Config{LocalBatch: batch}).Lock(ctx, "k", dlock.WithWait(second))
+			var e *dlock.Error
+			if !errors.As(err, &e) || e.Waiters != 0 || e.Holder == nil {
+				t.Errorf("LocalBatch %d: %v", batch, err)
+			}
+		})
+	}
+}
+
+// A caller that waits behind another goroutine of its own process is told so.
+func TestHolderInTheSameProcess(t *testing.T) {
 	virtual(t, func(t *testing.T) {
-		store := memlock.New()
-		acquire(t, client(t, store, dlock.Config{}), "k")
-		slow := func(ctx context.Context, d driver.Driver, r driver.Ref) (driver.State, error) {
-			elapse(second)
-			return d.Release(ctx, r)
-		}
-		err := client(t, &scripted{Opener: store, release: slow}, dlock.Config{}).Lock(ctx, "k", dlock.WithWait(second))
+		c := client(t, memlock.New(), dlock.Config{LocalBatch: 8})
+		holder := acquire(t, c, "k")
+		err := c.Lock(ctx, "k", dlock.WithWait(second))
 		var e *dlock.Error
-		if !errors.As(err, &e) || e.Waiters != 0 {
+		if !errors.As(err, &e) || e.Waiters != 0 || e.Holder == nil || e.Holder.Token != holder.Token() {
 			t.Errorf("%v", err)
 		}
 	})
+}
+
+// When the context of a waiter ends while its renewals fail, the error has both.
+func TestCancelledWaitNamesTheCause(t *testing.T) {
+	for _, batch := range []int{0, 8} {
+		virtual(t, func(t *testing.T) {
+			store, denied := memlock.New(), errors.New("denied by the server")
+			acquire(t, client(t, store, dlock.Config{}), "k")
+			fails := func(context.Context, driver.Driver, []driver.Ref) ([]driver.State, error) { return nil, denied }
+			c := client(t, &scripted{Opener: store, renew: fails}, dlock.Config{LocalBatch: batch})
+			short, cancel := context.WithTimeout(ctx, 10*second)
+			defer cancel()
+			_, err := c.Acquire(short, "k")
+			wantErr(t, err, context.DeadlineExceeded, denied, dlock.ErrUnknownOutcome)
+		})
+	}
+}
+
+// While its renewals fail, a waiter asks at least once in each heartbeat: a backend may keep its place for that long.
+func TestFailedHeartbeatsAreRepeatedInTime(t *testing.T) {
+	for _, ttl := range []time.Duration{second / 2, 30 * second} {
+		virtual(t, func(t *testing.T) {
+			store, last := memlock.New(), time.Now()
+			acquire(t, client(t, store, dlock.Config{}), "k")
+			fails := func(context.Context, driver.Driver, []driver.Ref) ([]driver.State, error) {
+				if gap := time.Since(last); gap >= driver.Heartbeat(ttl) {
+					t.Errorf("TTL %v: a renewal came %v after the one before", ttl, gap)
+				}
+				last = time.Now()
+				return nil, errors.New("away")
+			}
+			c := client(t, &scripted{Opener: store, renew: fails}, dlock.Config{RetryInterval: 5 * second})
+			err := c.Lock(ctx, "k", dlock.WithTTL(ttl), dlock.WithWait(20*second))
+			wantErr(t, err, dlock.ErrUnknownOutcome)
+			if time.Since(last) > 5*second {
+				t.Errorf("the last renewal was %v ago", time.Since(last))
+			}
+		})
+	}
 }
 
 // A caller that gives up is not a failure of the backend.

@@ -23,11 +23,20 @@ import (
 // each other never wait for their own release, unless a call was not answered in time.
 func TestAsyncUnlockIsSentWithTheNextCall(t *testing.T) {
 	t.Parallel()
+	for _, batch := range []int{0, 8} {
+		t.Run(fmt.Sprint("LocalBatch ", batch), func(t *testing.T) {
+			t.Parallel()
+			sentWithTheNextCall(t, dlock.Config{LocalBatch: batch})
+		})
+	}
+}
+
+func sentWithTheNextCall(t *testing.T, cfg dlock.Config) {
 	server := testenv.Redis(t)
 	rdb := dialRedis(t, server.Addr())
 	hook := &failureCounter{}
 	rdb.AddHook(hook)
-	c := locksOn(t, redislock.New(rdb, redislock.InlineOnceAnswered(), redislock.ReleaseDelay(time.Hour)), dlock.Config{})
+	c := locksOn(t, redislock.New(rdb, redislock.InlineOnceAnswered(), redislock.ReleaseDelay(time.Hour)), cfg)
 	direct := directTo(t, server)
 	unlock(t, acquire(t, c, "k"))
 	queuedBefore := countCalls(t, direct, "hsetnx")
