@@ -99,7 +99,7 @@ collector that OTEL_EXPORTER_OTLP_ENDPOINT names.
 
 Exit codes other than the command's own:
   64   wrong arguments              75   another client has the lock
-  69   the backend fails            76   the lock was lost, and the command ended
+  69   the backend fails            76   the lock was lost
   126  the command cannot be run    127  the command is not found
   128+N the command, or the wait for the lock, was ended by signal N`,
 		Example: `  dlock run backup -- tar czf /backup/home.tgz /home

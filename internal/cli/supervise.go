@@ -70,11 +70,15 @@ func (r *run) supervise(signals <-chan os.Signal) (int, error) {
 	}
 }
 
-// start starts the command: with the lock's own descriptors if it is a file, so that
+// start starts the command unless the lock is lost already: with the lock's own descriptors if it is a file, so that
 // the lock is held for as long as the command runs, whatever becomes of us; and with
 // a guardian if it has a lease, so that the command ends with us. Where a lock cannot be inherited,
 // the command always ends with us.
 func (s *supervisor) start() (err error) {
+	s.remaining() // for validUntil: we may be stopped until the first look
+	if err := s.guard.Err(); err != nil {
+		return exitWith(ExitLost, "the lock was lost before the command was started: %w", err)
+	}
 	var files []*os.File
 	store, isFile := s.Opener.(*filelock.Store)
 	if isFile {
@@ -148,17 +152,28 @@ func (r *run) reserve() time.Duration { return r.ttl / 20 }
 // endless is more than any lease: what Remaining returns without one is longer still.
 const endless = 1 << 62
 
+// remaining is how long the command may run if nothing is renewed, and whether the lock has a lease that lasts.
+// It updates validUntil.
+func (s *supervisor) remaining() (left time.Duration, lease bool) {
+	now := time.Now() // first: we may be stopped before the next line
+	left = s.guard.Remaining()
+	if left <= 0 || left >= endless {
+		return left, false
+	}
+	left -= s.reserve()
+	until := now.Add(left)
+	if until.Sub(s.validUntil) > s.ttl/100 { // it was renewed
+		s.unrenewed = nil
+	}
+	s.validUntil = until
+	return left, true
+}
+
 // look does what is due, and returns when to look again.
 func (s *supervisor) look() time.Duration {
-	left := s.guard.Remaining()
+	left, lease := s.remaining()
 	now := time.Now()
-	lease := left > 0 && left < endless
 	if lease {
-		left -= s.reserve()
-		if now.Add(left).Sub(s.validUntil) > s.ttl/100 { // it was renewed
-			s.unrenewed = nil
-		}
-		s.validUntil = now.Add(left)
 		s.keepGuardian()
 		s.guardian.expect(s.validUntil)
 	}
