@@ -78,6 +78,7 @@ func (s *settings) validate() error {
 type tally struct {
 	failed    int
 	fatal     int
+	permanent int // of the fatal ones
 	ambiguous bool
 	first     error
 }
@@ -89,11 +90,26 @@ func (t *tally) add(err error) {
 		t.ambiguous = true
 	case driver.Fatal:
 		t.fatal++
+		if isPermanent(err) {
+			t.permanent++
+		}
 	case driver.Transient:
 	}
 	if t.first == nil || errors.Is(t.first, errSilent) || driver.ClassOf(err) == driver.Fatal {
 		t.first = err
 	}
+}
+
+// isPermanent reports whether a fatal error lasts until somebody acts. A denial may be over in a moment, as when a password
+// is changed.
+func isPermanent(err error) bool {
+	return errors.Is(err, ErrNotALock) || errors.Is(err, driver.ErrClosed) || errors.Is(err, redis.ErrClosed)
+}
+
+// endsWait reports whether an error of noQuorum says that waiting is in vain.
+func endsWait(err error) bool {
+	var q *quorumError
+	return errors.As(err, &q) && q.permanent
 }
 
 // isUnsent reports whether an error of noQuorum says that every server was either sent nothing or
@@ -113,13 +129,15 @@ func (t *tally) noQuorum(of, majority int, stored bool) error {
 	if of-t.fatal < majority {
 		class = driver.Fatal
 	}
-	return driver.Classify(&quorumError{fmt.Sprintf("%d of %d did not: ", t.failed, of), cause}, class)
+	q := &quorumError{detail: fmt.Sprintf("%d of %d did not: ", t.failed, of), cause: cause, permanent: of-t.permanent < majority}
+	return driver.Classify(q, class)
 }
 
 // A quorumError is an ErrNoQuorum with its cause, of which it has the kind and the code.
 type quorumError struct {
-	detail string
-	cause  error
+	detail    string
+	cause     error
+	permanent bool // permanent errors alone prevent a majority
 }
 
 // errNotEnough is for calls that do not know what the other servers said.

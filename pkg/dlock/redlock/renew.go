@@ -2,7 +2,6 @@ package redlock
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"strconv"
 	"sync"
@@ -117,8 +116,7 @@ func (r *renewal) try(ctx context.Context, i int) {
 	st, err := d.attempt(ctx, q, c)
 	switch {
 	case err == nil:
-	case driver.ClassOf(err) == driver.Fatal && (errors.Is(err, ErrNotALock) || errors.Is(err, driver.ErrClosed)):
-		// Waiting does not cure it: the engine submits it again, and its caller gets the cause.
+	case endsWait(err): // the engine submits it again, and its caller gets the cause
 		d.mu.Lock()
 		d.drop(c)
 		d.removeEverywhere(c)
