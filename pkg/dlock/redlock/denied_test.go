@@ -1,6 +1,9 @@
 package redlock_test
 
 import (
+	"context"
+	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -125,5 +128,35 @@ func TestWaitEndsForGood(t *testing.T) {
 				t.Error("it waits on")
 			}
 		})
+	}
+}
+
+// Data of another program on one node is not the cause if the other nodes are away: an operator would delete it in vain.
+func TestForeignDataIsNotTheCauseOfAnOutage(t *testing.T) {
+	s := start(t, 3)
+	check(t, s.direct[0].LPush(t.Context(), "k", "x").Err())
+	for _, p := range s.proxies[1:] {
+		p.Refuse(true)
+	}
+	_, err := s.locks(t, dlock.Config{}).TryLock(t.Context(), "k")
+	want(t, err, dlock.ErrUnavailable, redlock.ErrNoQuorum)
+	if errors.Is(err, redlock.ErrNotALock) || !strings.Contains(err.Error(), "WRONGTYPE") {
+		t.Errorf("%v, want an outage as the cause, and the foreign data in the text only", err)
+	}
+}
+
+// The same if they do not answer until the call ends.
+func TestForeignDataIsNotTheCauseOfAHang(t *testing.T) {
+	s := start(t, 3)
+	check(t, s.direct[0].LPush(t.Context(), "k", "x").Err())
+	for _, p := range s.proxies[1:] {
+		p.BlackHole(true)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	_, err := s.open(t, redlock.WithNodeTimeout(2*time.Second)).Acquire(ctx, driver.Request{Ref: claim(0)})
+	want(t, err, driver.ErrUnavailable, redlock.ErrNoQuorum)
+	if errors.Is(err, redlock.ErrNotALock) || driver.ClassOf(err) != driver.Transient {
+		t.Errorf("%v, class %d", err, driver.ClassOf(err))
 	}
 }
