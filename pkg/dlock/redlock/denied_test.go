@@ -160,3 +160,23 @@ func TestForeignDataIsNotTheCauseOfAHang(t *testing.T) {
 		t.Errorf("%v, class %d", err, driver.ClassOf(err))
 	}
 }
+
+// Of two waiters, one tries and is denied, and the other is known to wait: the error says why the first was not renewed.
+func TestRenewTellsWhyOneOfSeveralFailed(t *testing.T) {
+	s := start(t, 3)
+	holder, waiter := s.open(t, patient), s.open(t, patient)
+	submit(t, holder, driver.Request{Ref: claim(0)}, driver.Held)
+	for n := 1; n < 3; n++ {
+		submit(t, waiter, driver.Request{Ref: claim(n), Wait: true}, driver.Queued)
+	}
+	deny(t, s.direct[:2]...)
+	states, err := waiter.Renew(context.Background(), []driver.Ref{claim(1), claim(2)})
+	permit(t, s.direct[:2]...)
+	if len(states) != 2 || states[0].Phase != driver.Unknown || states[1].Phase != driver.Queued {
+		t.Errorf("they are %v", states)
+	}
+	want(t, err, driver.ErrDenied, redlock.ErrNoQuorum)
+	if states, err = waiter.Renew(context.Background(), []driver.Ref{claim(1), claim(2)}); err != nil || len(states) != 2 {
+		t.Errorf("when all is well again: %v, %v", states, err)
+	}
+}

@@ -1,6 +1,7 @@
 package redlock
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strconv"
@@ -63,16 +64,10 @@ const maxBatch = 128
 func (r *renewal) result(ctx context.Context) ([]driver.State, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.answered > 0 {
+	if r.answered == len(r.refs) {
 		return slices.Clone(r.states), nil
 	}
-	if r.err == nil {
-		r.err = ctx.Err()
-	}
-	if r.err == nil {
-		r.err = errNotEnough
-	}
-	return nil, r.err
+	return slices.Clone(r.states), cmp.Or(r.err, ctx.Err(), errNotEnough)
 }
 
 // sort separates the claims that are held, those that try, and those that keep waiting. The other
