@@ -187,10 +187,8 @@ func (w *watched) Acquire(ctx context.Context, r driver.Request) (driver.State, 
 func (w *watched) Renew(ctx context.Context, refs []driver.Ref) ([]driver.State, error) {
 	sent, asked := w.sim.Now(), append([]driver.Ref(nil), refs...)
 	states, err := w.Driver.Renew(ctx, refs)
-	if err == nil {
-		for i, st := range states {
-			w.sim.answered(sent, asked[i], st)
-		}
+	for i, st := range states { // an error is only of those that are Unknown
+		w.sim.answered(sent, asked[i], st)
 	}
 	return states, err
 }

@@ -1,12 +1,16 @@
 package dlock_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
 
 	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
 	"github.com/ceyewan/genesis/pkg/dlock/faultdriver"
+	"github.com/ceyewan/genesis/pkg/dlock/memlock"
 )
 
 // Health has the least share of a lease that was left when a renewal was confirmed, and forgets it
@@ -60,6 +64,31 @@ func TestHealthIgnoresWhatIsNotLate(t *testing.T) {
 			t.Fatal(err)
 		}
 		if h := c.Health(); h.LeastSlackKey != "k" || h.LeastSlack < 0.5 || h.RecentFailedRenewals != 0 {
+			t.Errorf("%+v", h)
+		}
+	})
+}
+
+// If a backend renews some claims and says why it did not renew the others, each of them counts, and Health has the cause.
+func TestHealthShowsWhyPartOfABatchFailed(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		store := &scripted{Opener: memlock.New()}
+		store.renew = func(ctx context.Context, d driver.Driver, refs []driver.Ref) ([]driver.State, error) {
+			states, err := d.Renew(ctx, refs)
+			for i, r := range refs {
+				if r.Key == "failing" && err == nil {
+					states[i], err = driver.State{}, errors.New("denied")
+				}
+			}
+			return states, err
+		}
+		c := client(t, store, dlock.Config{DefaultTTL: 12 * time.Second})
+		failing, renewed := acquire(t, c, "failing"), acquire(t, c, "renewed")
+		elapse(time.Minute)
+		if failing.Err() == nil || renewed.Err() != nil {
+			t.Errorf("%v and %v, want a loss of the first only", failing.Err(), renewed.Err())
+		}
+		if h := c.Health(); h.RecentError != "denied" || h.RecentFailedRenewals == 0 || h.LeastSlackKey != "renewed" || h.LeastSlack < 0.5 {
 			t.Errorf("%+v", h)
 		}
 	})

@@ -125,7 +125,7 @@ func (c *Client) batchAnswered(f *renewalBatch, batch []*claim, refs []driver.Re
 			continue
 		}
 		st := driver.State{}
-		if err == nil && i < len(states) {
+		if i < len(states) {
 			st = states[i]
 		}
 		if c.meters != nil && cl.phase >= held && cl.validUntil != never {

@@ -61,17 +61,17 @@ func optimist(_ Servers, m *memory) hooks {
 		acquire: remember(m),
 		renew: func(ctx context.Context, d driver.Driver, refs []driver.Ref) ([]driver.State, error) {
 			states, err := d.Renew(ctx, refs)
+			m.note(refs, states)
 			if err == nil {
-				m.note(refs, states)
 				return states, nil
 			}
-			for _, r := range refs {
-				c := m.of(r.ID, nil)
-				st := driver.State{}
-				if c.phase == driver.Held {
-					st = held(c.token, r.TTL)
+			for i, r := range refs {
+				if i == len(states) {
+					states = append(states, driver.State{})
 				}
-				states = append(states, st)
+				if c := m.of(r.ID, nil); states[i].Phase == driver.Unknown && c.phase == driver.Held {
+					states[i] = held(c.token, r.TTL)
+				}
 			}
 			return states, nil
 		},
@@ -128,10 +128,11 @@ func givesUp(_ Servers, m *memory) hooks {
 		}
 		answers, err := d.Renew(ctx, live)
 		for j, i := range at {
-			if err != nil {
-				m.of(refs[i].ID, func(c *remembered) { c.failed = true })
-			} else {
+			if j < len(answers) {
 				states[i] = answers[j]
+			}
+			if err != nil && states[i].Phase == driver.Unknown {
+				m.of(refs[i].ID, func(c *remembered) { c.failed = true })
 			}
 		}
 		return states, err
@@ -145,9 +146,11 @@ func errorIsLoss(Servers, *memory) hooks {
 		if err == nil {
 			return states, nil
 		}
-		states = make([]driver.State, len(refs))
+		states = append(states, make([]driver.State, len(refs)-len(states))...)
 		for i := range states {
-			states[i].Phase = driver.Gone
+			if states[i].Phase == driver.Unknown {
+				states[i].Phase = driver.Gone
+			}
 		}
 		return states, nil
 	}}

@@ -60,8 +60,9 @@ type Driver interface {
 	// next claim.
 	//
 	// Result i answers refs[i]; its Phase is Unknown if that part of the backend did not answer.
-	// The error is non-nil only if no claim was answered. The caller does not change refs until
-	// Renew has returned.
+	// The error is non-nil only if some claim was not answered, and says why. It has no effect on the
+	// claims that were answered; the results may be missing if none was. The caller does not change
+	// refs until Renew has returned.
 	Renew(ctx context.Context, refs []Ref) ([]State, error)
 
 	// Release removes a claim in any phase and, in the same atomic step, grants the key to the next

@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
@@ -282,36 +280,6 @@ func waitAndUnlock(t *testing.T, c *dlock.Client, key string) <-chan error {
 		done <- err
 	}()
 	return done
-}
-
-// A user that a majority denies for a moment, as while a password is changed, costs a waiter nothing.
-func TestWaiterOutlastsADenial(t *testing.T) {
-	s := start(t, 3)
-	held := acquire(t, s.locks(t, dlock.Config{}), "k", dlock.WithTTL(time.Hour), dlock.WithoutRenewal()) // makes no call meanwhile
-	got := waitAndUnlock(t, s.locks(t, dlock.Config{}), "k")
-	testenv.Eventually(t, patience, "it waits", func() bool {
-		return s.direct[0].Exists(t.Context(), "{k}\x01q").Val()+s.direct[1].Exists(t.Context(), "{k}\x01q").Val() > 0
-	})
-	denials := func(node *redis.Client) (sum int) {
-		log, err := node.Do(t.Context(), "ACL", "LOG").Slice()
-		check(t, err)
-		for _, entry := range log {
-			fields := entry.(map[any]any)
-			sum += int(fields["count"].(int64))
-		}
-		return sum
-	}
-	for _, node := range s.direct[:2] {
-		check(t, node.Do(t.Context(), "ACL", "SETUSER", "default", "-eval", "-evalsha").Err())
-	}
-	for _, node := range s.direct[:2] {
-		testenv.Eventually(t, patience, "it is denied several times", func() bool { return denials(node) > 3 || len(got) > 0 })
-	}
-	for _, node := range s.direct[:2] {
-		check(t, node.Do(t.Context(), "ACL", "SETUSER", "default", "+@all").Err())
-	}
-	unlock(t, held)
-	check(t, <-got)
 }
 
 // Data of another program on one node, and a node that is away for a while, cost a waiter no more than its time: a majority is not

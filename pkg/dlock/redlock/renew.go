@@ -1,8 +1,8 @@
 package redlock
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"slices"
 	"strconv"
 	"sync"
@@ -64,16 +64,10 @@ const maxBatch = 128
 func (r *renewal) result(ctx context.Context) ([]driver.State, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.answered > 0 {
+	if r.answered == len(r.refs) {
 		return slices.Clone(r.states), nil
 	}
-	if r.err == nil {
-		r.err = ctx.Err()
-	}
-	if r.err == nil {
-		r.err = errNotEnough
-	}
-	return nil, r.err
+	return slices.Clone(r.states), cmp.Or(r.err, ctx.Err(), errNotEnough)
 }
 
 // sort separates the claims that are held, those that try, and those that keep waiting. The other
@@ -117,18 +111,28 @@ func (r *renewal) try(ctx context.Context, i int) {
 	st, err := d.attempt(ctx, q, c)
 	switch {
 	case err == nil:
-	case driver.ClassOf(err) == driver.Fatal && (errors.Is(err, ErrNotALock) || errors.Is(err, driver.ErrClosed)):
-		// Waiting does not cure it: the engine submits it again, and its caller gets the cause.
+	case endsWait(err): // the engine submits it again, and its caller gets the cause
 		d.mu.Lock()
 		d.drop(c)
 		d.removeEverywhere(c)
 		d.mu.Unlock()
 		st = driver.State{Phase: driver.Gone}
 	default:
+		d.keepPlace(c)
 		r.fail(err)
 		return
 	}
 	r.set(i, st)
+}
+
+// keepPlace gives a claim that was not renewed the usual heartbeat, even if its own is shorter: the engine pauses before it tries
+// again. A claim that loses its place meanwhile is submitted anew, and a denial would end its wait.
+func (d *redDriver) keepPlace(c *claim) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if by := time.Now().Add(driver.Heartbeat(time.Hour)); c.phase == driver.Queued && c.until.Before(by) {
+		c.until = by
+	}
 }
 
 // renewQueued handles the claims that wait behind others.

@@ -1,7 +1,6 @@
 package redlock
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -173,7 +172,7 @@ func (r *round) cutShort(err error) error {
 	if !unsent {
 		return err
 	}
-	return driver.Classify(&quorumError{cause: cmp.Or(r.tally.first, redisnode.Unsent(err))}, driver.Transient)
+	return driver.Classify(r.tally.quorumError(len(r.votes), r.driver.majority, redisnode.Unsent(err)), driver.Transient)
 }
 
 // isKnown reports whether some node has the claim, or shows that it waits.

@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
 	"github.com/ceyewan/genesis/pkg/xerrors"
 )
 
@@ -73,34 +74,57 @@ func TestValidity(t *testing.T) {
 	}
 }
 
-// What too few answers mean for the caller.
+// What too few answers mean for the caller, and which of several causes they name: the one that prevents a majority.
 func TestNoQuorum(t *testing.T) {
 	unsent, unknown, denied := driver.Classify(driver.ErrUnavailable, driver.Transient), errors.New("EOF"), driver.Classify(driver.ErrDenied, driver.Fatal)
+	loading, foreign := driver.Classify(driver.ErrNotReady, driver.Transient), driver.Classify(ErrNotALock, driver.Fatal)
+	closed := redisnode.Unsent(redis.ErrClosed)
 	for name, tc := range map[string]struct {
 		errs   []error
+		of     int
 		stored bool
 		want   driver.Class
+		cause  error // unless it is ambiguous
+		ends   bool  // a wait
+		unsent bool
 	}{
-		"nothing was sent":        {[]error{unsent, unsent}, false, driver.Transient},
-		"one may have it":         {[]error{unsent, unknown}, false, driver.Ambiguous},
-		"one has it":              {[]error{unsent, unsent}, true, driver.Ambiguous},
-		"a majority denies":       {[]error{denied, denied}, false, driver.Fatal},
-		"a minority denies":       {[]error{denied, unsent}, false, driver.Transient},
-		"a majority denies later": {[]error{unknown, denied, denied}, true, driver.Fatal},
+		"nothing was sent":               {[]error{unsent, unsent}, 3, false, driver.Transient, driver.ErrUnavailable, false, true},
+		"one may have it":                {[]error{unsent, unknown}, 3, false, driver.Ambiguous, nil, false, false},
+		"one has it":                     {[]error{unsent, unsent}, 3, true, driver.Ambiguous, nil, false, false},
+		"a majority denies":              {[]error{denied, denied}, 3, false, driver.Fatal, driver.ErrDenied, false, false},
+		"a minority denies":              {[]error{denied, unsent}, 3, false, driver.Transient, driver.ErrUnavailable, false, false},
+		"a majority denies later":        {[]error{unknown, denied, denied}, 3, true, driver.Fatal, driver.ErrDenied, false, false},
+		"one is loading, others silent":  {[]error{errSilent, loading, errSilent}, 3, false, driver.Transient, driver.ErrNotReady, false, false},
+		"foreign data and two away":      {[]error{unsent, unsent, foreign}, 3, false, driver.Transient, driver.ErrUnavailable, false, false},
+		"foreign data and two silent":    {[]error{foreign, errSilent, errSilent}, 3, false, driver.Transient, driver.ErrUnavailable, false, false},
+		"foreign data twice, one away":   {[]error{unsent, foreign, foreign}, 3, false, driver.Fatal, ErrNotALock, true, false},
+		"foreign data and a denial":      {[]error{denied, foreign}, 3, false, driver.Fatal, driver.ErrDenied, false, false},
+		"foreign data on two of five":    {[]error{foreign, foreign, unsent}, 5, false, driver.Transient, driver.ErrUnavailable, false, false},
+		"a denial and a closed client":   {[]error{closed, denied}, 3, false, driver.Fatal, driver.ErrDenied, false, false},
+		"foreign data, a closed client":  {[]error{closed, foreign}, 3, false, driver.Fatal, driver.ErrUnavailable, true, false},
+		"two closed clients":             {[]error{closed, closed}, 3, false, driver.Fatal, driver.ErrUnavailable, true, false},
+		"one closed client, two away":    {[]error{closed, unsent, unsent}, 3, false, driver.Transient, driver.ErrUnavailable, false, true},
+		"most are loading, one is away":  {[]error{unsent, loading, loading}, 3, false, driver.Transient, driver.ErrNotReady, false, false},
+		"most are away, one loads first": {[]error{loading, unsent, unsent}, 3, false, driver.Transient, driver.ErrUnavailable, false, true},
 	} {
 		var y tally
 		for _, err := range tc.errs {
 			y.add(err)
 		}
-		err := y.noQuorum(3, 2, tc.stored)
-		if driver.ClassOf(err) != tc.want || !errors.Is(err, ErrNoQuorum) {
-			t.Errorf("%s: %v, class %d", name, err, driver.ClassOf(err))
+		err := y.noQuorum(tc.of, tc.of/2+1, tc.stored)
+		if driver.ClassOf(err) != tc.want || !errors.Is(err, ErrNoQuorum) || endsWait(err) != tc.ends || isUnsent(err) != tc.unsent {
+			t.Errorf("%s: %v, class %d, ends a wait %v, unsent %v", name, err, driver.ClassOf(err), endsWait(err), isUnsent(err))
 		}
-		if tc.want == driver.Ambiguous && errors.Is(err, driver.ErrUnavailable) {
+		switch {
+		case tc.want == driver.Ambiguous && errors.Is(err, driver.ErrUnavailable):
 			t.Errorf("%s: %v, though it may be stored", name, err)
+		case tc.want != driver.Ambiguous && (!errors.Is(err, tc.cause) || xerrors.CodeOf(err) != xerrors.CodeOf(tc.cause)):
+			t.Errorf("%s: %v, want %v", name, err, tc.cause)
 		}
-		if code := xerrors.CodeOf(err); tc.want != driver.Ambiguous && code != xerrors.CodeOf(y.first) {
-			t.Errorf("%s: the code is %q, and not that of the cause", name, code)
+		for _, each := range tc.errs {
+			if !errors.Is(each, errSilent) && !strings.Contains(err.Error(), each.Error()) {
+				t.Errorf("%s: %v does not name %v", name, err, each)
+			}
 		}
 	}
 	if err := (&tally{}).noQuorum(3, 2, false); !errors.Is(err, driver.ErrNotReady) || !errors.Is(err, ErrNoQuorum) {
