@@ -11,7 +11,6 @@ import (
 
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
-	"github.com/ceyewan/genesis/pkg/dlock/driver"
 	"github.com/ceyewan/genesis/pkg/dlock/redlock"
 )
 
@@ -67,33 +66,6 @@ func TestWaiterOutlastsADenial(t *testing.T) {
 			check(t, <-got)
 		})
 	}
-}
-
-// A waiter with a short TTL outlasts a denial too, although the engine pauses for longer than its heartbeat before it tries again: its
-// driver keeps its place.
-func TestDeniedWaiterKeepsItsPlace(t *testing.T) {
-	s := start(t, 3)
-	holder, waiter := s.open(t, patient), s.open(t, patient)
-	submit(t, holder, driver.Request{Ref: claim(0)}, driver.Held)
-	for n := 1; n < 10; n++ {
-		waits := claim(n)
-		submit(t, waiter, driver.Request{Ref: waits, Wait: true}, driver.Queued)
-		waits.TTL = 100 * time.Millisecond
-		deny(t, s.direct[:2]...)
-		began := time.Now()
-		_, err := waiter.Renew(t.Context(), []driver.Ref{waits})
-		want(t, err, driver.ErrDenied)
-		elapse(2 * waits.TTL)
-		permit(t, s.direct[:2]...)
-		p := phase(t, waiter, waits)
-		if p == driver.Queued {
-			return
-		}
-		if took := time.Since(began); took < 2*time.Second {
-			t.Fatalf("it is %v after %v", p, took)
-		}
-	}
-	t.Error("the machine is too slow")
 }
 
 // A wait that no majority can end is ended: the cause stays until somebody acts.

@@ -118,21 +118,10 @@ func (r *renewal) try(ctx context.Context, i int) {
 		d.mu.Unlock()
 		st = driver.State{Phase: driver.Gone}
 	default:
-		d.keepPlace(c)
 		r.fail(err)
 		return
 	}
 	r.set(i, st)
-}
-
-// keepPlace gives a claim that was not renewed the usual heartbeat, even if its own is shorter: the engine pauses before it tries
-// again. A claim that loses its place meanwhile is submitted anew, and a denial would end its wait.
-func (d *redDriver) keepPlace(c *claim) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if by := time.Now().Add(driver.Heartbeat(time.Hour)); c.phase == driver.Queued && c.until.Before(by) {
-		c.until = by
-	}
 }
 
 // renewQueued handles the claims that wait behind others.
