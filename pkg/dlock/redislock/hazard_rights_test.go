@@ -43,11 +43,9 @@ func minimalACL(t testing.TB) []string {
 	t.Helper()
 	rules := []string{"-@all", "+eval", "+evalsha"}
 	for _, op := range []string{"acquire", "renew", "release", "inspect", "look"} {
-		for _, source := range redislock.Scripts(op) {
-			for _, m := range regexp.MustCompile(`call\('(\w+)'`).FindAllStringSubmatch(source, -1) {
-				if m[1] != "PUBSUB" { // of which subcommands are enough
-					rules = append(rules, "+"+strings.ToLower(m[1]))
-				}
+		for _, command := range scriptCommands(op) {
+			if command != "pubsub" { // of which subcommands are enough
+				rules = append(rules, "+"+command)
 			}
 		}
 	}

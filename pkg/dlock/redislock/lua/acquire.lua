@@ -32,21 +32,28 @@ if type(value) == 'string' and known == 0 and ahead < 1024 and not gap and strin
   local micros, seconds = string.sub('00000' .. t[2], -6), ARGV[3] / 1000
   local arrival = t[1] .. micros
   local deadline = seconds % 1 == 0 and (t[1] + seconds) .. micros or string.format('%.0f', arrival + ARGV[3] * 1000)
-  -- The mark comes first: if the user may not set it, nothing is stored.
+  -- What the server may refuse comes first, or is undone: a claim that is refused is not stored.
   if string.sub(value, 33, 33) == '.' and string.find(value, '^%x+%. %d+ %d+ %S+ ') then call('SETRANGE', lock, '32', '+') end
+  -- A busy queue is never empty, and its waiters get the lock before they renew. So new
+  -- waiters extend the expiry of the queue, in every sixteenth second.
+  local extends, recheck = ahead == 0 or t[1] % 16 == 0, 0
+  if extends then
+    local left = call('PTTL', lock) -- see queued(); other waiters get their recheck time when they renew
+    if left >= 0 then recheck = left + 2 end
+  end
+  if ahead > 0 and call('ZCOUNT', queue, arrival, '+inf') > 0 then -- the clock was set back
+    arrival = string.format('%.0f', call('ZRANGE', queue, '-1', '-1', 'WITHSCORES')[2] + 1)
+  end
   if call('HSETNX', waiters, id, deadline .. ' ' .. t[1] .. '.' .. t[2] .. ' ' .. tokens .. ' 0 ' .. who) == 1 then
-    if ahead > 0 and call('ZCOUNT', queue, arrival, '+inf') > 0 then -- the clock was set back
-      arrival = string.format('%.0f', call('ZRANGE', queue, '-1', '-1', 'WITHSCORES')[2] + 1)
+    local failed = redis.pcall('ZADD', queue, 'NX', arrival, id)
+    if extends and type(failed) ~= 'table' then
+      failed = redis.pcall('PEXPIRE', queue, '60000')
+      redis.pcall('PEXPIRE', waiters, '60000')
     end
-    call('ZADD', queue, 'NX', arrival, id)
-    -- A busy queue is never empty, and its waiters get the lock before they renew. So new
-    -- waiters extend the expiry of the queue, in every sixteenth second.
-    local recheck = 0
-    if ahead == 0 or t[1] % 16 == 0 then
-      call('PEXPIRE', queue, '60000')
-      call('PEXPIRE', waiters, '60000')
-      local left = call('PTTL', lock) -- see queued(); other waiters get their recheck time when they renew
-      if left >= 0 then recheck = left + 2 end
+    if type(failed) == 'table' then
+      redis.pcall('ZREM', queue, id)
+      redis.pcall('HDEL', waiters, id)
+      return failed
     end
     return 'queued ' .. id .. ' 0 ' .. (ahead + 1) .. ' ' .. recheck
   end

@@ -154,11 +154,15 @@ local function last_at_least(ms, ...)
   end
 end
 
--- join adds a reader or a permit to the holders, until its deadline.
+-- join adds a reader or a permit to the holders, until its deadline. What the server may refuse comes first,
+-- so that no lock is stored without an expiry: PEXPIRE does nothing to a lock that does not exist yet.
 local function join(lock, holders, held, w, token, now)
-  redis.call('ZADD', lock, 'inf', w.mode, digits(w.deadline), w.id)
+  local ms, lasts, recorded = math.ceil((w.deadline - now) / 1000), redis.call('PTTL', lock), redis.call('PTTL', holders)
+  if lasts < ms or recorded < ms then redis.call('PEXPIRE', lock, math.max(lasts, ms)) end
   redis.call('HSET', holders, w.id, token .. ' ' .. w.tokens .. ' ' .. w.who)
-  last_at_least(math.ceil((w.deadline - now) / 1000), lock, holders)
+  if recorded < ms then redis.call('PEXPIRE', holders, ms) end
+  redis.call('ZADD', lock, 'inf', w.mode, digits(w.deadline), w.id)
+  if lasts == -2 then redis.call('PEXPIRE', lock, ms) end
   return {mode = w.mode, n = (held and held.n or 0) + 1}
 end
 
