@@ -8,9 +8,10 @@ local call = redis.call -- looked up once
 local lock, counter, queue, waiters, holders, tombstone, gap = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local id, who, tokens, mode = ARGV[1], ARGV[4], ARGV[5] or '1', ''
 
--- The common case: the lock has no holder, no waiter and no tombstone.
+-- The common case: the lock has no holder, no waiter and no tombstone. A tombstone counts twice, so that it
+-- is not taken for the waiters of a queue that has lost them.
 local known
-if gap then known = call('EXISTS', lock, queue, tombstone, gap) else known = call('EXISTS', lock, queue, tombstone) end
+if gap then known = call('EXISTS', lock, queue, tombstone, gap) else known = call('EXISTS', lock, queue, waiters, tombstone, tombstone) end
 if known == 0 then
   local t = call('TIME')
   --@token
@@ -19,13 +20,13 @@ if known == 0 then
 end
 
 -- The common case of a busy lock: another claim holds it, so this one waits or fails. The first that
--- waits marks the value, unless it is that of a plain client. Apart from the lock and the queue, only
--- a tombstone or a gap can exist.
+-- waits marks the value, unless it is that of a plain client. Both halves of the queue exist, or none, and
+-- no tombstone.
 local waits = ARGV[3] ~= '0'
 local value = redis.pcall('GET', lock) -- an error if readers or permits hold it
 local ahead = call('ZCARD', queue)
 if value then known = known - 1 end
-if ahead > 0 then known = known - 1 end
+if ahead > 0 then known = known - 2 end
 if type(value) == 'string' and known == 0 and ahead < 1024 and not gap and string.sub(value, 1, 32) ~= id then
   if not waits then return 'gone ' .. id .. ' 0' end
   local t = call('TIME')
