@@ -40,8 +40,9 @@ func WithMinReplicas(n int, within time.Duration) Option {
 
 // WithPlainClients leaves a key free for the time gap after each holder of this library, so that
 // clients that poll with SET NX get their share. It also makes the first waiter ask every 50 ms,
-// because such clients do not announce a release. Without it, those clients get the lock only while
-// no claim of this library waits. It is meant for migrations and must be set on every Client that
+// because such clients do not announce a release. Without it, whoever has the lock keeps it among its
+// own kind: claims of this library pass it on while one of them waits, and while such clients have it, a
+// waiter asks only once a second, so those that poll more often get it before. It is meant for migrations and must be set on every Client that
 // shares the key. It delays each change of holder by the gap. 20 ms is enough alongside redsync.
 func WithPlainClients(gap time.Duration) Option {
 	return func(s *settings) { s.gap = gap }
