@@ -17,7 +17,7 @@
 -- permit, and empty for an exclusive claim.
 -- Who holds a lock is decided by one key, so that no lost key gives it to others. A reader or permit
 -- whose record in holders was lost is gone when it renews.
--- Times are the server's. Numbers are printed with %.0f: Lua's own conversion loses digits.
+-- Times are the server's. Numbers of more than 14 digits are printed with %.0f: Lua's own conversion loses digits.
 -- Printing is expensive, so a string from the server stays a string.
 --
 -- A state is "<phase> <id> <token>". For a waiter three fields follow: how many claims are ahead
