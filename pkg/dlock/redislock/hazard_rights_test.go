@@ -43,11 +43,9 @@ func minimalACL(t testing.TB) []string {
 	t.Helper()
 	rules := []string{"-@all", "+eval", "+evalsha"}
 	for _, op := range []string{"acquire", "renew", "release", "inspect", "look"} {
-		for _, source := range redislock.Scripts(op) {
-			for _, m := range regexp.MustCompile(`call\('(\w+)'`).FindAllStringSubmatch(source, -1) {
-				if m[1] != "PUBSUB" { // of which subcommands are enough
-					rules = append(rules, "+"+strings.ToLower(m[1]))
-				}
+		for _, command := range scriptCommands(op) {
+			if command != "pubsub" { // of which subcommands are enough
+				rules = append(rules, "+"+command)
 			}
 		}
 	}
@@ -125,7 +123,26 @@ func TestMinimalACL(t *testing.T) {
 	}
 }
 
-// The same on a cluster.
+// A user of another database than 0 needs one more permission.
+func TestMinimalACLOfAnotherDatabase(t *testing.T) {
+	t.Parallel()
+	server := testenv.Redis(t)
+	admin := dialRedis(t, server.Addr())
+	rules := slices.Concat([]string{">secret"}, minimalACL(t), aclPush, aclCheck, keyPatterns("p:"), []string{"&dlock:*"})
+	setUser(t, admin, "locks", rules)
+	client := redis.NewClient(&redis.Options{Addr: server.Addr(), DB: 1, Username: "locks", Password: "secret", ContextTimeoutEnabled: true})
+	t.Cleanup(func() { _ = client.Close() })
+	c := locksOn(t, redislock.New(client), dlock.Config{Prefix: "p:"})
+	_, err := c.TryAcquire(t.Context(), "k")
+	wantError(t, err, dlock.ErrDenied)
+	setUser(t, admin, "locks", rules, []string{"+select"})
+	g := acquire(t, c, "k")
+	waiter := startWait(t, c, "k")
+	unlock(t, g)
+	unlock(t, granted(t, waiter, time.Minute).guard)
+}
+
+// The permissions of a user on a cluster.
 func TestMinimalACLOnACluster(t *testing.T) {
 	t.Parallel()
 	cl := testenv.Cluster(t)

@@ -96,3 +96,24 @@ func TestPlaceWithoutARecord(t *testing.T) {
 		t.Errorf("%d places are left", n)
 	}
 }
+
+// Records that a new waiter stores after they were deleted expire, although the queue is not new.
+func TestLostRecordsExpire(t *testing.T) {
+	t.Parallel()
+	const ttl = 30 * time.Second
+	server := testenv.Redis(t)
+	direct, d := dialRedis(t, server.Addr()), openDriver(t, server.Addr())
+	testenv.Eventually(t, time.Minute, "a second in which new waiters do not extend a queue", func() bool {
+		second := direct.Time(t.Context()).Val().Unix() % 16
+		return second > 0 && second < 12
+	})
+	submitClaim(t, d, "k", 1, ttl, driver.Held)
+	submitClaim(t, d, "k", 2, ttl, driver.Queued)
+	check(t, direct.Del(t.Context(), waitersOf("k")).Err())
+	submitClaim(t, d, "k", 3, ttl, driver.Queued)
+	for _, key := range []string{queueOf("k"), waitersOf("k")} {
+		if direct.PTTL(t.Context(), key).Val() <= 0 {
+			t.Errorf("%q would stay forever", key)
+		}
+	}
+}

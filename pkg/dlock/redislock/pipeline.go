@@ -3,6 +3,7 @@ package redislock
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -88,7 +89,7 @@ func (d *redisDriver) exec(ctx context.Context, t trip, cmds []*command) error {
 		redisnode.Execute(ctx, pipe)
 		return nil
 	}
-	wait := redis.NewIntCmd(ctx, "wait", d.settings.replicas, millis(d.settings.replicaWait))
+	wait := redis.NewIntCmd(ctx, "wait", d.settings.replicas, millis(d.replicaWait(ctx)))
 	_ = pipe.Process(ctx, wait)
 	redisnode.Execute(ctx, pipe)
 	n, err := wait.Result()
@@ -96,6 +97,17 @@ func (d *redisDriver) exec(ctx context.Context, t trip, cmds []*command) error {
 		err = driver.Classify(ErrTooFewReplicas, driver.Transient)
 	}
 	return err
+}
+
+// replicaWait returns how long the server is to wait for replicas. It answers before the call ends, so that
+// the caller learns that there were too few. WAIT with 0 would wait forever.
+func (d *redisDriver) replicaWait(ctx context.Context) time.Duration {
+	wait := d.settings.replicaWait
+	if deadline, ok := ctx.Deadline(); ok {
+		left := time.Until(deadline)
+		wait = min(wait, left-min(left/4, tripTimeout))
+	}
+	return max(wait, time.Millisecond)
 }
 
 // retryTrips returns the trips for the commands that were not executed.

@@ -29,7 +29,9 @@ import (
 type Option func(*settings)
 
 // WithMinReplicas accepts a grant or a renewal only when n replicas have confirmed it, each time
-// within the given timeout, which is at most a day. It narrows the window in which a failover gives
+// within the given timeout, which is at most a day. No wait for replicas lasts longer than three quarters of
+// what is left of its call: of the two seconds or the TTL of an attempt, whichever is less, or of the time
+// for a renewal, which is a quarter of the lease. It narrows the window in which a failover gives
 // one lock to two holders, but does not close it: WAIT is not consensus. It costs one round trip to
 // the replicas, and one more to the server when a lock passes from one holder to the next.
 func WithMinReplicas(n int, within time.Duration) Option {
@@ -38,8 +40,9 @@ func WithMinReplicas(n int, within time.Duration) Option {
 
 // WithPlainClients leaves a key free for the time gap after each holder of this library, so that
 // clients that poll with SET NX get their share. It also makes the first waiter ask every 50 ms,
-// because such clients do not announce a release. Without it, those clients get the lock only while
-// no claim of this library waits. It is meant for migrations and must be set on every Client that
+// because such clients do not announce a release. Without it, whoever has the lock keeps it among its
+// own kind: claims of this library pass it on while one of them waits, and while such clients have it, a
+// waiter asks only once a second, so those that poll more often get it before. It is meant for migrations and must be set on every Client that
 // shares the key. It delays each change of holder by the gap. 20 ms is enough alongside redsync.
 func WithPlainClients(gap time.Duration) Option {
 	return func(s *settings) { s.gap = gap }

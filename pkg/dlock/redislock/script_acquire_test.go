@@ -380,3 +380,14 @@ func TestScriptGap(t *testing.T) {
 	s.do("DEL", s.n.gap)
 	s.renew("b", "queued b 0 1 50")
 }
+
+// A tombstone is seen although a half of the queue is missing.
+func TestScriptTombstoneNextToHalfAQueue(t *testing.T) {
+	s := newScriptLock(t)
+	s.acquire("a", 30_000, 0, 0, fmt.Sprint("held a ", scriptStart))
+	s.wait("b", 0, 3_000_000, 0, "-")
+	s.do("DEL", s.n.waiters)
+	s.do("SET", s.n.tombstone(scriptID("c")), "1")
+	s.acquire("c", 30_000, 3000, 0, "gone c 0")
+	s.expires(s.n.waiters, -2)
+}

@@ -86,6 +86,48 @@ func TestScriptReaders(t *testing.T) {
 	s.free()
 }
 
+// The keys of readers expire with the last lease that is left, whoever leaves, and in which way.
+func TestScriptReadersExpireWithTheLastLease(t *testing.T) {
+	s := newScriptLock(t)
+	for name, leave := range map[string]func(){
+		"released":               func() { s.release("a", "held a 0") },
+		"released, with waiters": func() { s.wait("c", 0, 3_000_000, 0, "-"); s.release("a", "held a 0") },
+		"released, all":          func() { s.releaseWith("a", 0, 0, "", "held a 0") },
+		"evicted":                func() { s.releaseWith("a", 0, 0, fmt.Sprint(scriptStart), fmt.Sprint("held a ", scriptStart)) },
+	} {
+		s.use(name)
+		s.join("a", "s", false, fmt.Sprint("held a ", scriptStart))
+		s.joinFor("b", 2000)
+		s.joinFor("d", 1000)
+		s.expires(s.n.lock, 30_000)
+		s.release("d", "held d 0") // not the last lease
+		s.expires(s.n.lock, 30_000)
+		leave()
+		s.expires(s.n.lock, 2000)
+		s.expires(s.n.holders, 2000)
+	}
+	s.use("extended")
+	s.join("a", "s", false, fmt.Sprint("held a ", scriptStart))
+	s.joinFor("b", 25_000)
+	s.renew("a", fmt.Sprint("held a ", scriptStart)) // to a shorter lease
+	s.expires(s.n.lock, 25_000)
+	s.expires(s.n.holders, 25_000)
+	s.renew("b", fmt.Sprint("held b ", scriptStart+1))
+	s.expires(s.n.lock, 20_000)
+	s.expires(s.n.holders, 20_000)
+	s.now += 1_000_000
+	s.renew("b", fmt.Sprint("held b ", scriptStart+1))
+	s.expires(s.n.lock, 20_000)
+	s.expires(s.n.holders, 20_000)
+}
+
+// joinFor submits the claim of a reader that gets the lock, with another TTL.
+func (s *scriptLock) joinFor(letter string, ttl int) {
+	s.Helper()
+	keys := []string{s.n.lock, s.n.counter, s.n.queue, s.n.waiters, s.n.holders, s.n.tombstone(scriptID(letter))}
+	s.run(acquireJointScript.Source, keys, scriptID(letter), ttl, 0, "- {}", 1, "s")
+}
+
 // A reader past its deadline is gone for every script, though the key lives with the others.
 func TestScriptLateReader(t *testing.T) {
 	s := newScriptLock(t)
@@ -259,27 +301,34 @@ func TestScriptSkippedReader(t *testing.T) {
 func TestScriptManyDeadReaders(t *testing.T) {
 	s := newScriptLock(t)
 	const readers, chunk = 500, 128
-	die := func(name string) {
+	die := func(name string, all bool) {
 		s.use(name)
 		keys := []string{s.n.lock, s.n.counter, s.n.queue, s.n.waiters, s.n.holders, s.n.tombstone("x")}
 		s.run(acquireJointScript.Source, keys, scriptID("a"), 3_600_000, 0, "- {}", 1, "s")
 		for i := range readers {
 			s.run(acquireJointScript.Source, keys, fmt.Sprintf("%032d", i), 1000, 0, "- {}", 1, "s")
 		}
+		if all { // then the keys outlive them only if an earlier version has stored them
+			s.release("a", "held a 0")
+			s.do("PEXPIRE", s.n.lock, 3_600_000)
+			s.do("PEXPIRE", s.n.holders, 3_600_000)
+		}
 		s.now += 1_000_000
 	}
-	die("tried")
-	s.release("a", "held a 0")
+	die("tried", true)
 	s.acquire("b", 30_000, 0, 0, "again b 0")
 	s.acquire("b", 30_000, 0, 0, fmt.Sprint("held b ", s.now))
 
-	die("waited for")
-	s.release("a", "held a 0")
+	die("waited for", true)
 	s.acquire("b", 30_000, 3000, 0, fmt.Sprint("queued b 0 ", readers-2*chunk, " 1"))
 	s.renew("b", "queued b 0 1 1")
 	s.renew("b", fmt.Sprint("held b ", s.now))
 
-	die("released")
+	die("survived by one", false)
+	s.release("a", "held a 0")
+	s.acquire("b", 30_000, 0, 0, fmt.Sprint("held b ", s.now))
+
+	die("released", false)
 	s.acquire("b", 30_000, 3000, 0, fmt.Sprint("queued b 0 ", readers-2*chunk+1, " 1"))
 	s.release("a", "held a 0 more")
 	s.renew("")

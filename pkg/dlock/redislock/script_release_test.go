@@ -306,10 +306,12 @@ func TestScriptUsualCasesAreShort(t *testing.T) {
 		{"hold", "exists set set time", acquireScript.Source, keys, []any{scriptID("d"), 30_000, 3000, who, 2}},
 		{"sharded queue", "exists get hsetnx pexpire pexpire pttl setrange time zadd zcard", acquireScript.Source, keys, []any{scriptID("e"), 30_000, 3000, sharded}},
 		{"sharded grant", "get hdel hget pubsub|shardnumsub set set spublish time zrange zrem", releaseScript.Source, keys[:5], []any{scriptID("d") + "."}},
-		{"read", "exists hset pexpire pexpire pttl pttl set time zadd zrange", acquireJointScript.Source, joint, []any{scriptID("a"), 30_000, 3000, who, 1, "s"}},
+		{"read", "exists hset pexpire pexpire pexpire pttl set time zadd zrange", acquireJointScript.Source, joint, []any{scriptID("a"), 30_000, 3000, who, 1, "s"}},
 		{"read too", "exists hset pttl pttl set time zadd zrange zscore zscore", acquireJointScript.Source, joint, []any{scriptID("b"), 20_000, 3000, who, 1, "s"}},
-		{"leave the others", "exists get hdel time zcard zrem zscore", releaseScript.Source, joint[:5], []any{scriptID("a") + "."}},
-		{"leave, the last", "del exists get hdel time zcard zrem zscore", releaseScript.Source, joint[:5], []any{scriptID("b") + "."}},
+		{"read for longer", "exists hset pexpire pexpire pttl pttl set time zadd zrange zscore zscore", acquireJointScript.Source, joint, []any{scriptID("c"), 40_000, 3000, who, 1, "s"}},
+		{"leave the others", "exists get hdel time zrange zrem zscore", releaseScript.Source, joint[:5], []any{scriptID("a") + "."}},
+		{"leave, the longest", "exists get hdel pexpire pexpire time zrange zrem zscore", releaseScript.Source, joint[:5], []any{scriptID("c") + "."}},
+		{"leave, the last", "del exists get hdel time zrange zrem zscore", releaseScript.Source, joint[:5], []any{scriptID("b") + "."}},
 		{"renew", "get pexpire", renewHeldScript.Source, keys[:1], []any{"echo", scriptID("e"), 30_000}},
 	} {
 		s.check(s.client.ConfigResetStat(context.Background()).Err())

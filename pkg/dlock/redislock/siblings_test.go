@@ -210,3 +210,20 @@ func TestLookDoesNotReadTheQueue(t *testing.T) {
 		t.Errorf("a free key: %d wait, %v", n, err)
 	}
 }
+
+// An attempt of a Client ends after two seconds, and earlier with its context. A longer wait for replicas ends
+// in time for the answer.
+func TestMinReplicasWaitEndsWithTheCall(t *testing.T) {
+	t.Parallel()
+	s := testenv.Redis(t)
+	for _, within := range []time.Duration{3 * time.Second, 24 * time.Hour} {
+		c := locksOn(t, redislock.New(dialRedis(t, s.Addr()), redislock.WithMinReplicas(1, within)), dlock.Config{})
+		missesReplicas(t, func(int) error {
+			_, err := c.TryAcquire(t.Context(), "k", dlock.WithTTL(time.Minute))
+			return err
+		})
+		if n := dialRedis(t, s.Addr()).Exists(t.Context(), "k").Val(); n != 0 {
+			t.Error("the claim was not withdrawn")
+		}
+	}
+}

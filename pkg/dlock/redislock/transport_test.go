@@ -357,7 +357,11 @@ func TestMinReplicasOutlastsTimeouts(t *testing.T) {
 				d, err := redislock.New(rdb, redislock.WithMinReplicas(1, waits)).Open(driver.Options{Logger: slog.New(slog.DiscardHandler)})
 				check(t, err)
 				defer func() { _ = d.Close() }()
-				missesReplicas(t, d)
+				missesReplicas(t, func(i int) error {
+					ref := driver.Ref{Key: fmt.Sprint(t.Name(), i), ID: claimID(i), TTL: time.Minute}
+					_, err := d.Acquire(t.Context(), driver.Request{Ref: ref})
+					return err
+				})
 			})
 		}
 	}
@@ -365,14 +369,13 @@ func TestMinReplicasOutlastsTimeouts(t *testing.T) {
 
 // missesReplicas expects an acquire to fail because of missing replicas. A trial is void if this
 // machine may have made it miss the driver's timeout.
-func missesReplicas(t *testing.T, d driver.Driver) {
+func missesReplicas(t *testing.T, acquire func(trial int) error) {
 	t.Helper()
 	metronome := testenv.StartMetronome(t)
 	const trials = 10
 	for i := range trials {
 		began := time.Now()
-		ref := driver.Ref{Key: fmt.Sprint(t.Name(), i), ID: claimID(i), TTL: time.Minute}
-		_, err := d.Acquire(t.Context(), driver.Request{Ref: ref})
+		err := acquire(i)
 		if errors.Is(err, redislock.ErrTooFewReplicas) {
 			return
 		}

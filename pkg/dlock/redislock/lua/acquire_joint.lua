@@ -20,11 +20,17 @@ if known == 0 then
   end
   if room then
     --@token
-    call('ZADD', lock, 'inf', mode, string.format('%.0f', t[1] * 1000000 + t[2] + ARGV[2] * 1000), id)
+    -- See join().
+    local ms, lasts, recorded = ARGV[2] + 0, first[1] and call('PTTL', lock) or -2, call('PTTL', holders)
+    if lasts < ms or recorded < ms then call('PEXPIRE', lock, math.max(lasts, ms)) end
     call('HSET', holders, id, token .. ' ' .. tokens .. ' ' .. who)
-    for i = 1, 5, 4 do -- lock and holders
-      if call('PTTL', KEYS[i]) < ARGV[2] + 0 then call('PEXPIRE', KEYS[i], ARGV[2]) end
+    if recorded < ms then call('PEXPIRE', holders, ms) end
+    local failed = redis.pcall('ZADD', lock, 'inf', mode, string.format('%.0f', t[1] * 1000000 + t[2] + ms * 1000), id)
+    if type(failed) == 'table' then
+      call('HDEL', holders, id)
+      return failed
     end
+    if lasts == -2 then call('PEXPIRE', lock, ms) end
     return 'held ' .. id .. ' ' .. token
   end
 end

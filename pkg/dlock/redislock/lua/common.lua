@@ -17,7 +17,7 @@
 -- permit, and empty for an exclusive claim.
 -- Who holds a lock is decided by one key, so that no lost key gives it to others. A reader or permit
 -- whose record in holders was lost is gone when it renews.
--- Times are the server's. Numbers are printed with %.0f: Lua's own conversion loses digits.
+-- Times are the server's. Numbers of more than 14 digits are printed with %.0f: Lua's own conversion loses digits.
 -- Printing is expensive, so a string from the server stays a string.
 --
 -- A state is "<phase> <id> <token>". For a waiter three fields follow: how many claims are ahead
@@ -154,11 +154,26 @@ local function last_at_least(ms, ...)
   end
 end
 
--- join adds a reader or a permit to the holders, until its deadline.
+-- shrink makes the keys of readers or permits expire with the last lease, after a lease that would have lasted
+-- until the deadline was ended or shortened. Only the last lease matters for that; leases that have ended
+-- never are the last. The mode comes after all leases. If no lease is left, PEXPIRE deletes the keys.
+local function shrink(lock, holders, deadline, now)
+  local last = redis.call('ZRANGE', lock, -2, -2, 'WITHSCORES')[2]
+  if last - deadline >= 0 then return end
+  local ms = math.ceil((last - now) / 1000)
+  redis.call('PEXPIRE', lock, ms)
+  redis.call('PEXPIRE', holders, ms)
+end
+
+-- join adds a reader or a permit to the holders, until its deadline. What the server may refuse comes first,
+-- so that no lock is stored without an expiry: PEXPIRE does nothing to a lock that does not exist yet.
 local function join(lock, holders, held, w, token, now)
-  redis.call('ZADD', lock, 'inf', w.mode, digits(w.deadline), w.id)
+  local ms, lasts, recorded = math.ceil((w.deadline - now) / 1000), redis.call('PTTL', lock), redis.call('PTTL', holders)
+  if lasts < ms or recorded < ms then redis.call('PEXPIRE', lock, math.max(lasts, ms)) end
   redis.call('HSET', holders, w.id, token .. ' ' .. w.tokens .. ' ' .. w.who)
-  last_at_least(math.ceil((w.deadline - now) / 1000), lock, holders)
+  if recorded < ms then redis.call('PEXPIRE', holders, ms) end
+  redis.call('ZADD', lock, 'inf', w.mode, digits(w.deadline), w.id)
+  if lasts == -2 then redis.call('PEXPIRE', lock, ms) end
   return {mode = w.mode, n = (held and held.n or 0) + 1}
 end
 
@@ -169,11 +184,13 @@ local function extend(lock, holders, held, id, now, ms)
     redis.call('PEXPIRE', lock, ms)
     return token_of(held)
   end
-  if type(held) ~= 'table' or not redis.call('ZSCORE', lock, id) then return nil end
-  local token = string.match(redis.call('HGET', holders, id) or '', '^%d+')
+  local before = type(held) == 'table' and redis.call('ZSCORE', lock, id)
+  local token = before and string.match(redis.call('HGET', holders, id) or '', '^%d+')
   if not token then return nil end
+  local deadline = now + ms * 1000
   last_at_least(tonumber(ms), lock, holders)
-  redis.call('ZADD', lock, 'XX', digits(now + ms * 1000), id)
+  redis.call('ZADD', lock, 'XX', digits(deadline), id)
+  if before - deadline > 0 then shrink(lock, holders, before, now) end
   return token
 end
 

@@ -56,7 +56,14 @@ if joint and not extra and call('EXISTS', KEYS[3]) == 0 then
   if type(deadline) == 'string' and deadline - t[1] * 1000000 > t[2] + 0 then
     call('ZREM', lock, id)
     call('HDEL', KEYS[5], id)
-    if call('ZCARD', lock) == 1 then call('DEL', lock, KEYS[5]) end
+    local last = call('ZRANGE', lock, '-2', '-2', 'WITHSCORES')[2] -- see shrink()
+    if not last then
+      call('DEL', lock, KEYS[5])
+    elseif last - deadline < 0 then
+      local ms = math.ceil((last - t[1] * 1000000 - t[2]) / 1000)
+      call('PEXPIRE', lock, ms)
+      call('PEXPIRE', KEYS[5], ms)
+    end
     return 'held ' .. id .. ' 0'
   end
 end
@@ -74,20 +81,21 @@ local function matches(actual)
   return required == '' or required == token
 end
 
-local holds = true
+local holds, joined = true, type(held) == 'table' and redis.call('ZSCORE', lock, id) -- its deadline
 if owner(held) == id then
   if matches(token_of(held)) then
     found, channel = 'held', string.match(held, '^%x+[.+] %d+ %d+ (%S+)') or '-'
     redis.call('DEL', lock)
     held = nil
   end
-elseif type(held) == 'table' and redis.call('ZSCORE', lock, id) then
+elseif joined then
   local actual, its = string.match(redis.call('HGET', holders, id) or '', '^(%d+) %d+ (%S+)')
   if matches(actual) then
     found, channel = 'held', its or '-'
     redis.call('ZREM', lock, id)
     redis.call('HDEL', holders, id)
     held = count(lock, holders, held.mode, held.stale)
+    if held then shrink(lock, holders, joined, now) end
   end
 else
   holds = false

@@ -15,21 +15,30 @@ local function make_room(now)
   return n - drop_dead(queue, waiters, ids, records, now)
 end
 
--- enqueue stores a waiter, at the end of the queue unless it already has a place. If the queue is
--- full, it returns the number of waiters.
+-- enqueue stores a waiter, at the end of the queue unless it already has a place. What the server may refuse
+-- comes first: PEXPIRE does nothing to a queue that does not exist yet. Returns how many waiters are before
+-- it, or the error if the place was refused; or, if the queue is full, the number of waiters and true.
 local function enqueue(now, since)
   local old = parse(redis.call('HGET', waiters, id))
-  local arrival = now
+  local arrival, rank = now, nil
   if old then
     since, arrival = old.since, arrival_of(old.since)
   else
-    local n = make_room(now)
-    if n >= MAX_WAITERS then return n end
+    rank = make_room(now)
+    if rank >= MAX_WAITERS then return rank, true end
     local last = tonumber(redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2])
     arrival = digits(math.max(now, last and last + 1 or 0))
   end
-  redis.call('ZADD', queue, 'NX', arrival, id)
+  local exists = redis.call('PEXPIRE', queue, KEEP_MS)
   redis.call('HSET', waiters, id, digits(now + ARGV[3] * 1000) .. ' ' .. since .. ' ' .. tokens .. mode .. ' ' .. (old and old.skipped or '0') .. ' ' .. who)
+  redis.call('PEXPIRE', waiters, KEEP_MS)
+  local failed = redis.pcall('ZADD', queue, 'NX', arrival, id)
+  if type(failed) == 'table' then
+    redis.call('HDEL', waiters, id)
+    return failed
+  end
+  if exists == 0 then redis.call('PEXPIRE', queue, KEEP_MS) end
+  return rank or redis.call('ZRANK', queue, id) or 0
 end
 
 if redis.call('EXISTS', tombstone) == 1 then return 'gone ' .. id .. ' 0' end
@@ -55,9 +64,8 @@ more = more or is_stale(held)
 
 if ARGV[3] == '0' then return (more and 'again ' or 'gone ') .. id .. ' 0' end
 mark(lock, held) -- first: if the user may not set it, nothing is stored
-local full = enqueue(now, since)
-if full then return 'full ' .. id .. ' ' .. full end
-redis.call('PEXPIRE', queue, KEEP_MS)
-redis.call('PEXPIRE', waiters, KEEP_MS)
-local rank = redis.call('ZRANK', queue, id) or 0
-return queued(gap, id, rank, more, held, rank < RECHECKS and lease_left(lock, gap, held, now))
+local left = lease_left(lock, gap, held, now)
+local rank, full = enqueue(now, since)
+if full then return 'full ' .. id .. ' ' .. rank end
+if type(rank) == 'table' then return rank end
+return queued(gap, id, rank, more, held, left)
