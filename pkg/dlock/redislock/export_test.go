@@ -62,3 +62,18 @@ func NeverInline(d driver.Driver) {
 	r, _ := d.(*redisDriver)
 	r.shortTimeoutClient = nil
 }
+
+// Pending returns how many calls wait to be sent, and InFlight how many round trips are in flight.
+func Pending(d driver.Driver) int {
+	p := &d.(*redisDriver).pipeliner //nolint:forcetypeassert // it is one
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.pending)
+}
+
+func InFlight(d driver.Driver) int {
+	p := &d.(*redisDriver).pipeliner //nolint:forcetypeassert // it is one
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.inFlight
+}

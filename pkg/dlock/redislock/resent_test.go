@@ -31,13 +31,14 @@ func TestResentCommandForgetsItsRefusal(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
 	proxy, direct := testenv.Proxy(t, server.Addr()), directTo(t, server)
-	rdb := redis.NewClient(&redis.Options{Addr: proxy.Addr(), ReadTimeout: 200 * time.Millisecond, MaxRetries: -1})
+	rdb := redis.NewClient(&redis.Options{Addr: proxy.Addr(), ReadTimeout: 2 * time.Second, MaxRetries: -1})
 	t.Cleanup(func() { _ = rdb.Close() })
-	check(t, rdb.Ping(t.Context()).Err())
+	proxy.DeliverAfterClose(true)
 	script := redisnode.NewScript("return redis.call('INCR', KEYS[1])", "")
 	check(t, direct.ScriptLoad(t.Context(), script.Source).Err())
 	for _, said := range []string{"READONLY You can't write against a read only replica.", "MOVED 1 127.0.0.1:1"} {
 		check(t, direct.Del(t.Context(), "n").Err())
+		check(t, rdb.Ping(t.Context()).Err()) // for the connection
 		proxy.Intercept(func(cmd []string) faultproxy.Action {
 			if strings.EqualFold(cmd[0], "evalsha") {
 				return faultproxy.DropReply
