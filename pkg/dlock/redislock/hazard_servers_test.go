@@ -251,6 +251,7 @@ func TestAtMaxmemoryHeldLocksWork(t *testing.T) {
 	a, b := locksAt(t, server.Addr()), locksAt(t, server.Addr())
 	first := acquire(t, a, "k", dlock.WithTTL(ttl))
 	waiter := startWait(t, b, "k", dlock.WithTTL(ttl))
+	acquire(t, a, "readers", dlock.WithShared(), dlock.WithTTL(time.Minute))
 	check(t, direct.ConfigSet(t.Context(), "maxmemory", "1").Err())
 	full := time.Now()
 
@@ -261,6 +262,7 @@ func TestAtMaxmemoryHeldLocksWork(t *testing.T) {
 	if errors.Is(err, dlock.ErrUnknownOutcome) {
 		t.Errorf("nothing was stored, and that is certain: %v", err)
 	}
+	wantError(t, b.Lock(t.Context(), "readers", dlock.WithWait(100*time.Millisecond)), redislock.ErrOutOfMemory) // it is not queued either
 	if countErrors(t, direct, "OOM") == 0 {
 		t.Fatal("the server was not out of memory")
 	}

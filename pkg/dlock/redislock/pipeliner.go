@@ -87,7 +87,8 @@ func (c *pendingCall) end(err error) {
 }
 
 // maxInFlight is how many round trips to a master are in flight at a time. maxBatch is how many
-// calls share one.
+// calls share one, and maxFull how many with so many calls are in flight: more would wait at the server until
+// their time is over, and be sent again.
 const (
 	maxInFlight = 6
 	maxBatch    = 128

@@ -29,8 +29,8 @@ import (
 type Option func(*settings)
 
 // WithMinReplicas accepts a grant or a renewal only when n replicas have confirmed it, each time
-// within the given timeout, which is at most a day. No wait for replicas lasts longer than three quarters of
-// what is left of its call: of the two seconds or the TTL of an attempt, whichever is less, or of the time
+// within the given timeout, which is at most a day. A wait for replicas leaves a quarter of
+// what is left of its call, or 750 ms if these are less: of the two seconds or the TTL of an attempt, whichever is less, or of the time
 // for a renewal, which is a quarter of the lease. It narrows the window in which a failover gives
 // one lock to two holders, but does not close it: WAIT is not consensus. It costs one round trip to
 // the replicas, and one more to the server when a lock passes from one holder to the next.

@@ -106,6 +106,12 @@ func TestScriptReadersExpireWithTheLastLease(t *testing.T) {
 		s.expires(s.n.lock, 2000)
 		s.expires(s.n.holders, 2000)
 	}
+	s.use("just ended") // for less than the unit of an expiry
+	s.join("a", "s", false, fmt.Sprint("held a ", scriptStart))
+	s.joinFor("b", 2000)
+	s.now += 2_000_500
+	s.release("a", "held a 0")
+	s.now -= 2_000_500
 	s.use("extended")
 	s.join("a", "s", false, fmt.Sprint("held a ", scriptStart))
 	s.joinFor("b", 25_000)

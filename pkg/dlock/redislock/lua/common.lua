@@ -156,10 +156,14 @@ end
 
 -- shrink makes the keys of readers or permits expire with the last lease, after a lease that would have lasted
 -- until the deadline was ended or shortened. Only the last lease matters for that; leases that have ended
--- never are the last. The mode comes after all leases. If no lease is left, PEXPIRE deletes the keys.
+-- never are the last. The mode comes after all leases. If the last one has ended, the keys are deleted.
 local function shrink(lock, holders, deadline, now)
   local last = redis.call('ZRANGE', lock, -2, -2, 'WITHSCORES')[2]
   if last - deadline >= 0 then return end
+  if last - now <= 0 then
+    redis.call('DEL', lock, holders)
+    return
+  end
   local ms = math.ceil((last - now) / 1000)
   redis.call('PEXPIRE', lock, ms)
   redis.call('PEXPIRE', holders, ms)

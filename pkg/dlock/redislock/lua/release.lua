@@ -57,7 +57,7 @@ if joint and not extra and call('EXISTS', KEYS[3]) == 0 then
     call('ZREM', lock, id)
     call('HDEL', KEYS[5], id)
     local last = call('ZRANGE', lock, '-2', '-2', 'WITHSCORES')[2] -- see shrink()
-    if not last then
+    if not last or last - t[1] * 1000000 <= t[2] + 0 then
       call('DEL', lock, KEYS[5])
     elseif last - deadline < 0 then
       local ms = math.ceil((last - t[1] * 1000000 - t[2]) / 1000)

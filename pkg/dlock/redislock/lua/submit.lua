@@ -15,9 +15,9 @@ local function make_room(now)
   return n - drop_dead(queue, waiters, ids, records, now)
 end
 
--- enqueue stores a waiter, at the end of the queue unless it already has a place. What the server may refuse
--- comes first: PEXPIRE does nothing to a queue that does not exist yet. Returns how many waiters are before
--- it, or the error if the place was refused; or, if the queue is full, the number of waiters and true.
+-- enqueue stores a waiter, at the end of the queue unless it already has a place. HSET comes first: at maxmemory the
+-- server refuses it, and after another write it would not. If a later command is refused, the waiter is removed. Returns
+-- how many waiters are before it, or the error; or, if the queue is full, the number of waiters and true.
 local function enqueue(now, since)
   local old = parse(redis.call('HGET', waiters, id))
   local arrival, rank = now, nil
@@ -29,15 +29,15 @@ local function enqueue(now, since)
     local last = tonumber(redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2])
     arrival = digits(math.max(now, last and last + 1 or 0))
   end
-  local exists = redis.call('PEXPIRE', queue, KEEP_MS)
   redis.call('HSET', waiters, id, digits(now + ARGV[3] * 1000) .. ' ' .. since .. ' ' .. tokens .. mode .. ' ' .. (old and old.skipped or '0') .. ' ' .. who)
-  redis.call('PEXPIRE', waiters, KEEP_MS)
-  local failed = redis.pcall('ZADD', queue, 'NX', arrival, id)
+  local failed = redis.pcall('PEXPIRE', waiters, KEEP_MS)
+  if type(failed) ~= 'table' then failed = redis.pcall('ZADD', queue, 'NX', arrival, id) end
+  if type(failed) ~= 'table' then failed = redis.pcall('PEXPIRE', queue, KEEP_MS) end
   if type(failed) == 'table' then
-    redis.call('HDEL', waiters, id)
+    redis.pcall('ZREM', queue, id)
+    redis.pcall('HDEL', waiters, id)
     return failed
   end
-  if exists == 0 then redis.call('PEXPIRE', queue, KEEP_MS) end
   return rank or redis.call('ZRANK', queue, id) or 0
 end
 
