@@ -25,7 +25,7 @@ type handoff struct {
 
 	// Under client.mu.
 	waiters        []*localWaiter
-	inTurn         bool               // a claim of this handoff is held, or being released
+	inTurn         bool               // a claim of this handoff is held, or its release is not sent yet
 	releasedAt     int64              // when the release of the claim was sent, 0 if it was not
 	handoffsLeft   int                // how many handoffs are left in this turn
 	earlierWaiters int                // how many of these are for waiters from before the turn
@@ -228,7 +228,7 @@ func (h *handoff) remove(w *localWaiter) (waited bool, done <-chan struct{}, unr
 		return false, nil, nil
 	}
 	h.waiters = slices.Delete(h.waiters, i, i+1)
-	if cl := h.progress.claim; cl != nil && !h.inTurn {
+	if cl := h.progress.claim; cl != nil && !h.inTurn && len(h.waiters) == 0 { // otherwise it stands for the others
 		w.submitted = cl.id
 	}
 	switch {

@@ -69,7 +69,7 @@ func (c *Client) releaseEnded(ctx context.Context, g *Guard, unanswered bool, li
 }
 
 // finishRelease removes a claim whose release was answered or handed to cleanup. It records how the
-// hold ended, and lets the next local waiter submit a claim.
+// hold ended, and lets the next local waiter submit a claim if releaseAsync has not.
 func (c *Client) finishRelease(g *Guard, err error) {
 	c.mu.Lock()
 	defer c.unlockCall()

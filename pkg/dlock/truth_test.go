@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ceyewan/genesis/pkg/dlock"
@@ -279,6 +280,24 @@ func TestWaitingLeavesOutTheCaller(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A local queue has one claim. It counts for the callers that still wait, when one of them gives up.
+func TestWaitingCountsOtherLocalCallers(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		store := memlock.New()
+		holder := acquire(t, client(t, store, dlock.Config{}), "k")
+		c := client(t, store, dlock.Config{LocalBatch: 8})
+		other := async(func() *dlock.Guard { return acquire(t, c, "k") })
+		synctest.Wait()
+		err := c.Lock(ctx, "k", dlock.WithWait(second))
+		var e *dlock.Error
+		if !errors.As(err, &e) || e.Waiters != 1 {
+			t.Errorf("%v", err)
+		}
+		unlock(t, holder)
+		unlock(t, <-other)
+	})
 }
 
 // A caller that waits behind another goroutine of its own process is told so.
