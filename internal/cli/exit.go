@@ -19,7 +19,7 @@ const (
 	ExitBackend     = 69 // the backend cannot be reached, or refuses
 	ExitOutput      = 74 // our output cannot be written
 	ExitNotAcquired = 75 // another client has the lock
-	ExitLost        = 76 // the lock was lost, and the command ended for it or not started
+	ExitLost        = 76 // the lock was lost, and the command was ended for that, or not started
 	ExitCannotRun   = 126
 	ExitNotFound    = 127
 	exitSignal      = 128 // plus the number of the signal

@@ -28,7 +28,7 @@ func (d *redisDriver) ReleaseLater(r driver.Ref, done func(driver.State, error))
 	if d.cluster != nil {
 		p = d.pipelinerFor(d.ctx, n.lock)
 	}
-	p.sendLater(&pendingCall{cmd: cmd, until: time.Now().Add(tripTimeout), answer: func(err error) {
+	p.sendLater(&pendingCall{cmd: cmd, answer: func(err error) {
 		if !cmd.Answered(err) {
 			cmd.Withdraw()
 			done(driver.State{}, cmd.Classify(err))
