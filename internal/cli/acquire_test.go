@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"runtime"
@@ -62,5 +63,15 @@ func TestSignalWithTheGrant(t *testing.T) {
 	var e *exit
 	if !errors.As(err, &e) || e.code != exitSignal+int(syscall.SIGTERM) {
 		t.Errorf("the run goes on: %v", err)
+	}
+}
+
+// A signal that ends a wait counts more than why the last renewal of that wait had failed.
+func TestSignalAfterAFailedRenewal(t *testing.T) {
+	t.Parallel()
+	stopped := fmt.Errorf("%w: %w: %w", context.Canceled, signalled{syscall.SIGINT}, dlock.ErrInvalidKey)
+	var e *exit
+	if err := backendError(stopped); !errors.As(err, &e) || e.code != exitSignal+int(syscall.SIGINT) {
+		t.Errorf("%v", err)
 	}
 }

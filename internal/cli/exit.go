@@ -67,6 +67,7 @@ func usage(cmd *cobra.Command, format string, args ...any) error {
 // backendError gives an error of the lock client its code.
 func backendError(err error) error {
 	var already *exit
+	var by signalled
 	switch {
 	case err == nil:
 		return nil
@@ -76,13 +77,10 @@ func backendError(err error) error {
 		return &exit{ExitNotAcquired, err}
 	case errors.Is(err, dlock.ErrOwnershipLost):
 		return &exit{ExitLost, err}
+	case errors.Is(err, context.Canceled) && errors.As(err, &by): // before the cause of a renewal that had failed
+		return &exit{exitSignal + int(by.number()), nil}
 	case isUsage(err):
 		return &exit{ExitUsage, err}
-	case errors.Is(err, context.Canceled):
-		var s signalled
-		if errors.As(err, &s) {
-			return &exit{exitSignal + int(s.number()), nil}
-		}
 	}
 	return &exit{ExitBackend, err}
 }
