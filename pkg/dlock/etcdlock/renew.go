@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -65,10 +66,8 @@ func (d *etcdDriver) Renew(ctx context.Context, refs []driver.Ref) ([]driver.Sta
 			d.sweep(l)
 		}
 	}
-	for _, st := range r.states {
-		if st.Phase != driver.Unknown {
-			return r.states, nil
-		}
+	if !slices.ContainsFunc(r.states, func(st driver.State) bool { return st.Phase == driver.Unknown }) {
+		return r.states, nil
 	}
 	return r.states, r.err
 }

@@ -1,8 +1,14 @@
 package etcdlock
 
 import (
+	"context"
+	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc"
 
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
@@ -27,4 +33,25 @@ func TestRenewalOfARevokedLease(t *testing.T) {
 			t.Fatalf("round %d: %v, %v", i, states, err)
 		}
 	}
+}
+
+// A renewal that is answered for one claim and not for another says why.
+func TestPartlyAnsweredRenewalHasItsCause(t *testing.T) {
+	t.Parallel()
+	cut := errors.New("the read was cut")
+	var cutting atomic.Bool
+	d, _ := openInternal(t, testenv.Etcd(t).Endpoint(), grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		if _, reads := req.(*pb.TxnRequest); reads && cutting.Load() {
+			return cut
+		}
+		return invoker(ctx, method, req, reply, cc, opts...)
+	}))
+	ref := refTo("k", 1, time.Minute)
+	acquireHeld(t, d, driver.Request{Ref: ref})
+	cutting.Store(true)
+	states, err := d.Renew(t.Context(), []driver.Ref{ref, refTo("other", 2, time.Minute)})
+	if !errors.Is(err, cut) || states[0].Phase != driver.Unknown || states[1].Phase != driver.Gone {
+		t.Errorf("%v, %v", states, err)
+	}
+	cutting.Store(false)
 }

@@ -1,6 +1,7 @@
 package filelock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -110,24 +111,16 @@ func (d *fileDriver) Renew(ctx context.Context, refs []driver.Ref) ([]driver.Sta
 		return nil, err
 	}
 	states := make([]driver.State, len(refs))
-	var firstErr error
-	answered := 0
+	var first error
 	for i, r := range refs {
-		if ctx.Err() != nil {
-			break
+		if err := ctx.Err(); err != nil {
+			return states, cmp.Or(first, err)
 		}
 		st, err := d.confirm(ctx, r)
-		if err == nil {
-			states[i] = st
-			answered++
-		} else if firstErr == nil {
-			firstErr = classify(err)
-		}
+		states[i] = st
+		first = cmp.Or(first, classify(err))
 	}
-	if answered == 0 && firstErr != nil {
-		return nil, firstErr
-	}
-	return states, nil
+	return states, first
 }
 
 // confirm checks whether the file of a claim is still the one at its path.

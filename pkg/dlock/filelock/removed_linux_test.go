@@ -72,7 +72,8 @@ func TestDirectoryTurnsBad(t *testing.T) {
 		t.Fatal(err)
 	}
 	release(t, other, h.Ref)
-	if states, err := d.Renew(ctx, []driver.Ref{w.Ref}); driver.ClassOf(err) != driver.Fatal {
+	states, err := d.Renew(ctx, []driver.Ref{w.Ref, try("another").Ref})
+	if driver.ClassOf(err) != driver.Fatal || states[0].Phase != driver.Unknown || states[1].Phase != driver.Gone {
 		t.Errorf("Renew = %v, %v", states, err)
 	}
 }

@@ -24,7 +24,6 @@ type renewal struct {
 
 	mu       sync.Mutex
 	states   []driver.State
-	answered int
 	returned bool  // Renew has returned: further answers are ignored
 	err      error // the last error
 }
@@ -44,10 +43,10 @@ func (d *redisDriver) Renew(ctx context.Context, refs []driver.Ref) ([]driver.St
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.returned = true
-	if r.answered == 0 {
-		return nil, cmp.Or(r.err, ctx.Err(), errNoAnswer)
+	if !slices.Contains(r.states, driver.State{}) {
+		return slices.Clone(r.states), nil
 	}
-	return slices.Clone(r.states), nil
+	return slices.Clone(r.states), cmp.Or(r.err, ctx.Err(), errNoAnswer)
 }
 
 // errNoAnswer is returned if a call ends just before ctx.Err reports it.
@@ -361,7 +360,6 @@ func (r *renewal) set(i int, st driver.State) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.states[i] = st
-	r.answered++
 }
 
 func (r *renewal) hasReturned() bool {
