@@ -9,6 +9,7 @@ var targets = []judge.Target{
 	{Package: "pkg/dlock", Suites: []string{"pkg/dlock"}},
 	{Package: "pkg/dlock/driver", Suites: []string{"pkg/dlock/driver", "pkg/dlock"}},
 	{Package: "pkg/dlock/internal/sharedtimeout", Suites: []string{"pkg/dlock/internal/sharedtimeout", "pkg/dlock"}},
+	{Package: "pkg/dlock/internal/unanswered", Suites: []string{"pkg/dlock/internal/unanswered"}},
 	{Package: "pkg/dlock/internal/hide", Suites: []string{"pkg/dlock/internal/hide", "pkg/dlock"}},
 	{Package: "pkg/dlock/internal/redisnode", Suites: []string{"pkg/dlock/internal/redisnode", "pkg/dlock/redislock", "pkg/dlock/redlock"}},
 	{Package: "pkg/dlock/memlock", Suites: []string{"pkg/dlock/memlock", "pkg/dlock"}},

@@ -4,13 +4,13 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"slices"
 	"sync"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/unanswered"
 )
 
 // A renewal is the state of one call of Renew. A keep-alive proves that a lease exists, not that a
@@ -22,7 +22,6 @@ type renewal struct {
 
 	mu   sync.Mutex
 	errs map[*lease]error // of keep-alives that failed
-	err  error            // of a keep-alive or, if there is none, of a read
 }
 
 // A visit is the renewal of one claim.
@@ -37,6 +36,7 @@ type visit struct {
 	is       position
 	attached int64 // to this lease
 	answered bool
+	err      error // of a read or a move
 }
 
 // Renew keeps the leases alive and reads the keys, concurrently.
@@ -66,10 +66,7 @@ func (d *etcdDriver) Renew(ctx context.Context, refs []driver.Ref) ([]driver.Sta
 			d.sweep(l)
 		}
 	}
-	if !slices.ContainsFunc(r.states, func(st driver.State) bool { return st.Phase == driver.Unknown }) {
-		return r.states, nil
-	}
-	return r.states, r.err
+	return r.states, unanswered.Cause(r.states, r.causes(visits), cmp.Or(ctx.Err(), errUnread))
 }
 
 // unreached reports whether no keep-alive reached a server. A lease that is gone is an answer: the reads show what became
@@ -129,14 +126,22 @@ func (r *renewal) keepAlive(ctx context.Context, l *lease) {
 	if err := r.driver.keepAlive(ctx, l); err != nil {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.errs[l], r.err = err, err // it says more than that of a read
+		r.errs[l] = err
 	}
 }
 
-func (r *renewal) fail(err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.err = cmp.Or(r.err, err)
+// errUnread is the cause of a claim that was not read.
+var errUnread = errors.New("etcdlock: no answer in time")
+
+// causes returns why claims were not answered. The error of a keep-alive says more than that of a read.
+func (r *renewal) causes(visits []*visit) []error {
+	errs := make([]error, len(r.states))
+	r.driver.mu.Lock()
+	defer r.driver.mu.Unlock()
+	for _, v := range visits {
+		errs[v.index] = cmp.Or(r.errs[v.lease], r.errs[v.other], v.err)
+	}
+	return errs
 }
 
 // conclude sets the result for each claim.
@@ -149,7 +154,7 @@ func (r *renewal) conclude(ctx context.Context, visits []*visit) {
 			r.states[v.index] = d.record(v.claim, v.is, r.sent)
 		case d.misplaced(v):
 			if err := d.move(ctx, v); err != nil {
-				r.fail(err)
+				v.err = err
 				continue
 			}
 			r.states[v.index] = d.record(v.claim, v.is, r.sent)

@@ -3,6 +3,7 @@ package etcdlock
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -40,7 +41,7 @@ func TestPartlyAnsweredRenewalHasItsCause(t *testing.T) {
 	t.Parallel()
 	cut := errors.New("the read was cut")
 	var cutting atomic.Bool
-	d, _ := openInternal(t, testenv.Etcd(t).Endpoint(), grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	d, client := openInternal(t, testenv.Etcd(t).Endpoint(), grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		if _, reads := req.(*pb.TxnRequest); reads && cutting.Load() {
 			return cut
 		}
@@ -53,5 +54,21 @@ func TestPartlyAnsweredRenewalHasItsCause(t *testing.T) {
 	if !errors.Is(err, cut) || states[0].Phase != driver.Unknown || states[1].Phase != driver.Gone {
 		t.Errorf("%v, %v", states, err)
 	}
+
+	// Another claim, whose lease is gone, has another cause.
 	cutting.Store(false)
+	other := refTo("third", 3, 2*time.Minute)
+	acquireHeld(t, d, driver.Request{Ref: other})
+	d.mu.Lock()
+	lease := d.claims[other.ID].lease.id
+	d.mu.Unlock()
+	if _, err := client.Revoke(t.Context(), lease); err != nil {
+		t.Fatal(err)
+	}
+	cutting.Store(true)
+	_, err = d.Renew(t.Context(), []driver.Ref{other, ref})
+	cutting.Store(false)
+	if err == nil || errors.Is(err, errLeaseGone) || !strings.Contains(err.Error(), cut.Error()) {
+		t.Errorf("for two reasons: %v", err)
+	}
 }

@@ -98,8 +98,11 @@ func (r *renewal) readAll(ctx context.Context, all []reading) {
 		turn <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-turn }()
-			if err := r.readBatch(ctx, batch); err != nil {
-				r.fail(err)
+			err := r.readBatch(ctx, batch)
+			for _, read := range batch {
+				for _, v := range read.visits {
+					v.err = cmp.Or(v.err, err)
+				}
 			}
 		})
 	}
@@ -133,11 +136,8 @@ func (r *renewal) readBatch(ctx context.Context, batch []reading) (err error) {
 			continue
 		}
 		v := read.visits[0]
-		if err := r.take(ctx, v, own, resp.Header.Revision); err != nil {
-			r.fail(err)
-		} else {
-			v.answered = true
-		}
+		v.err = r.take(ctx, v, own, resp.Header.Revision)
+		v.answered = v.err == nil
 	}
 	r.readAll(ctx, again)
 	return nil

@@ -1,7 +1,6 @@
 package filelock
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/unanswered"
 )
 
 type fileDriver struct {
@@ -111,16 +111,15 @@ func (d *fileDriver) Renew(ctx context.Context, refs []driver.Ref) ([]driver.Sta
 		return nil, err
 	}
 	states := make([]driver.State, len(refs))
-	var first error
+	errs := make([]error, len(refs))
 	for i, r := range refs {
-		if err := ctx.Err(); err != nil {
-			return states, cmp.Or(first, err)
+		if ctx.Err() != nil {
+			break
 		}
 		st, err := d.confirm(ctx, r)
-		states[i] = st
-		first = cmp.Or(first, classify(err))
+		states[i], errs[i] = st, classify(err)
 	}
-	return states, first
+	return states, unanswered.Cause(states, errs, ctx.Err())
 }
 
 // confirm checks whether the file of a claim is still the one at its path.

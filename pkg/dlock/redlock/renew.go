@@ -10,6 +10,7 @@ import (
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/unanswered"
 )
 
 // A renewal is the state of one call of Renew.
@@ -18,10 +19,9 @@ type renewal struct {
 	refs   []driver.Ref
 	claims []*claim // nil for those that are gone
 
-	mu       sync.Mutex
-	states   []driver.State
-	answered int
-	err      error // the last
+	mu     sync.Mutex
+	states []driver.State
+	errs   []error // of claims that were not answered
 }
 
 // Renew renews held claims on all nodes, many locks per script. Among the waiters, the first of
@@ -34,7 +34,7 @@ func (d *redDriver) Renew(ctx context.Context, refs []driver.Ref) ([]driver.Stat
 	if len(refs) == 0 {
 		return nil, nil
 	}
-	r := &renewal{driver: d, refs: slices.Clone(refs), claims: make([]*claim, len(refs)), states: make([]driver.State, len(refs))}
+	r := &renewal{driver: d, refs: slices.Clone(refs), claims: make([]*claim, len(refs)), states: make([]driver.State, len(refs)), errs: make([]error, len(refs))}
 	done := make(chan struct{})
 	held, firsts, others := r.sort()
 	d.work.Go(func() {
@@ -64,10 +64,7 @@ const maxBatch = 128
 func (r *renewal) result(ctx context.Context) ([]driver.State, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.answered == len(r.refs) {
-		return slices.Clone(r.states), nil
-	}
-	return slices.Clone(r.states), cmp.Or(r.err, ctx.Err(), errNotEnough)
+	return slices.Clone(r.states), unanswered.Cause(r.states, r.errs, cmp.Or(ctx.Err(), errNotEnough))
 }
 
 // sort separates the claims that are held, those that try, and those that keep waiting. The other
@@ -118,7 +115,7 @@ func (r *renewal) try(ctx context.Context, i int) {
 		d.mu.Unlock()
 		st = driver.State{Phase: driver.Gone}
 	default:
-		r.fail(err)
+		r.fail(err, i)
 		return
 	}
 	r.set(i, st)
@@ -164,13 +161,15 @@ func (r *renewal) set(i int, st driver.State) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.states[i] = st
-	r.answered++
 }
 
-func (r *renewal) fail(err error) {
+// fail stores why claims were not answered.
+func (r *renewal) fail(err error, claims ...int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.err = err
+	for _, i := range claims {
+		r.errs[i] = err
+	}
 }
 
 // A poll is what the nodes say about one claim that may be held.
@@ -207,7 +206,7 @@ func (r *renewal) hold(ctx context.Context, batch []int) {
 		}
 	}
 	if !h.isDecided() {
-		r.fail(h.tally.noQuorum(len(d.nodes), d.majority, true))
+		r.fail(h.tally.noQuorum(len(d.nodes), d.majority, true), batch...)
 	}
 	d.work.Go(h.drain)
 }

@@ -1,0 +1,47 @@
+package unanswered_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/unanswered"
+)
+
+func TestCause(t *testing.T) {
+	a, b, other := errors.New("a"), driver.Classify(errors.New("b"), driver.Fatal), errors.New("other")
+	held, unknown := driver.State{Phase: driver.Held}, driver.State{}
+	for _, tc := range []struct {
+		states []driver.State
+		errs   []error
+		want   string
+		wraps  error
+	}{
+		{nil, nil, "<nil>", nil},
+		{[]driver.State{held}, []error{a}, "<nil>", nil}, // it was answered after all
+		{[]driver.State{unknown}, []error{nil}, "other", other},
+		{[]driver.State{held, unknown}, []error{a, b}, "b", b},
+		{[]driver.State{unknown, unknown}, []error{b, b}, "b", b},
+		{[]driver.State{unknown, held, unknown}, []error{a, nil, b}, "several causes: a; b", nil},
+		{[]driver.State{unknown, unknown}, []error{b, nil}, "several causes: b; other", nil},
+	} {
+		err := unanswered.Cause(tc.states, tc.errs, other)
+		if fmt.Sprint(err) != tc.want || (tc.wraps != nil && !errors.Is(err, tc.wraps)) {
+			t.Errorf("%v, %v: %v, want %s", tc.states, tc.errs, err, tc.want)
+		}
+		if tc.wraps == nil && (errors.Is(err, a) || errors.Is(err, b) || driver.ClassOf(err) != driver.Ambiguous) {
+			t.Errorf("%v wraps the cause of one claim", err)
+		}
+	}
+	if err := unanswered.Cause([]driver.State{unknown}, []error{nil}, nil); err == nil {
+		t.Error("a claim was not answered, and there is no error")
+	}
+	states, errs := make([]driver.State, 9), make([]error, 9)
+	for i := range errs {
+		errs[i] = fmt.Errorf("e%d", i)
+	}
+	if err := unanswered.Cause(states, errs, other); err == nil || err.Error() != "several causes: e0; e1; e2; e3; and 5 more" {
+		t.Errorf("%v", err)
+	}
+}
