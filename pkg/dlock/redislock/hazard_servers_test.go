@@ -262,7 +262,7 @@ func TestAtMaxmemoryHeldLocksWork(t *testing.T) {
 	if errors.Is(err, dlock.ErrUnknownOutcome) {
 		t.Errorf("nothing was stored, and that is certain: %v", err)
 	}
-	wantError(t, b.Lock(t.Context(), "readers", dlock.WithWait(100*time.Millisecond)), redislock.ErrOutOfMemory) // it is not queued either
+	wantError(t, b.Lock(t.Context(), "readers", dlock.WithWait(2*time.Second)), redislock.ErrOutOfMemory) // it is not queued either
 	if countErrors(t, direct, "OOM") == 0 {
 		t.Fatal("the server was not out of memory")
 	}
@@ -562,6 +562,38 @@ func TestLocksFollowTheirSlot(t *testing.T) {
 		}
 		unlock(t, second)
 	}
+}
+
+// A reader releases a lock for which others wait, while its slot is moving. The release is refused as a whole until
+// the slot has moved, and then carried out.
+func TestReaderReleasesInAMovingSlot(t *testing.T) {
+	t.Parallel()
+	cl := testenv.Cluster(t)
+	c := locksOn(t, redislock.New(clusterClient(t, cl)), dlock.Config{DefaultTTL: time.Minute})
+	other := locksOn(t, redislock.New(clusterClient(t, cl)), dlock.Config{DefaultTTL: time.Minute})
+	const key = "k"
+	slot, err := cl.Slot(t.Context(), key)
+	check(t, err)
+	from, err := cl.Owner(t.Context(), slot)
+	check(t, err)
+	to := cl.Nodes()[0]
+	if to == from {
+		to = cl.Nodes()[1]
+	}
+	reader := acquire(t, c, key, dlock.WithShared())
+	first, second := startWait(t, other, key), startWait(t, other, key)
+	check(t, cl.BeginMigration(t.Context(), slot, from, to))
+	released := make(chan error, 1)
+	direct := dialRedis(t, from.Addr())
+	before := countErrors(t, direct, "TRYAGAIN")
+	go func() { released <- reader.Unlock(context.Background()) }()
+	testenv.Eventually(t, time.Minute, "the server refuses the release", func() bool { return countErrors(t, direct, "TRYAGAIN") > before || len(released) > 0 })
+	check(t, cl.MoveSlotKeys(t.Context(), slot, from, to))
+	check(t, cl.FinishMigration(t.Context(), slot, from, to))
+	check(t, <-released)
+	guard := granted(t, first, time.Minute).guard
+	unlock(t, guard)
+	unlock(t, granted(t, second, time.Minute).guard)
 }
 
 // awkwardNames returns names that have caused failures in practice, then random ones.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/unanswered"
 )
 
 // A renewal is the state of one call of Renew.
@@ -24,8 +25,8 @@ type renewal struct {
 
 	mu       sync.Mutex
 	states   []driver.State
-	returned bool  // Renew has returned: further answers are ignored
-	err      error // the last error
+	errs     []error // of claims that were not answered
+	returned bool    // Renew has returned: further answers are ignored
 }
 
 // Renew renews held claims with many keys per script, and queued claims one key at a time. Commands
@@ -38,18 +39,16 @@ func (d *redisDriver) Renew(ctx context.Context, refs []driver.Ref) ([]driver.St
 	if len(refs) == 0 {
 		return nil, nil
 	}
-	r := &renewal{driver: d, refs: slices.Clone(refs), sent: time.Now(), states: make([]driver.State, len(refs))}
+	r := &renewal{driver: d, refs: slices.Clone(refs), sent: time.Now(), states: make([]driver.State, len(refs)), errs: make([]error, len(refs))}
 	r.await(ctx, r.group(ctx))
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.returned = true
-	if !slices.Contains(r.states, driver.State{}) {
-		return slices.Clone(r.states), nil
-	}
-	return slices.Clone(r.states), cmp.Or(r.err, ctx.Err(), errNoAnswer)
+	return slices.Clone(r.states), unanswered.Cause(r.states, r.errs, cmp.Or(ctx.Err(), errNoAnswer))
 }
 
-// errNoAnswer is returned if a call ends just before ctx.Err reports it.
+// errNoAnswer is the cause of a claim whose master did not answer while others did, or just before ctx.Err reports
+// the end of the call.
 var errNoAnswer = errors.New("redislock: no answer in time")
 
 // stalledGrace is the shortest time to wait for a master that did not answer recently, once the
@@ -182,7 +181,9 @@ func (d *redisDriver) nodeOf(ctx context.Context, lock string) string {
 func (r *renewal) run(ctx context.Context, p *pipeliner, batches []*batch) {
 	defer func() {
 		if reason := recover(); reason != nil { // of a hook of the client, which no caller could recover
-			r.fail(fmt.Errorf("redislock: a hook of the client panicked: %v", reason))
+			for _, b := range batches {
+				r.fail(b, fmt.Errorf("redislock: a hook of the client panicked: %v", reason))
+			}
 		}
 	}()
 	for len(batches) > 0 && ctx.Err() == nil {
@@ -208,14 +209,14 @@ func (r *renewal) send(ctx context.Context, p *pipeliner, batches []*batch) []*b
 			rest = append(rest, b.split()...)
 		case redis.IsTryAgainError(err) && b.queued:
 			rest = append(rest, r.jointOf(b)...)
-			r.fail(cmds[i].Classify(err))
+			r.fail(b, cmds[i].Classify(err))
 		case err != nil:
 			if redis.IsReadOnlyError(err) {
 				r.driver.suspectSubscription(lockOf(cmds[i]))
 			}
-			r.fail(cmds[i].Classify(err))
+			r.fail(b, cmds[i].Classify(err))
 		case unconfirmed[i] != nil:
-			r.fail(unconfirmed[i])
+			r.fail(b, unconfirmed[i])
 		case b.queued:
 			r.recordStates(b, cmds[i].Val())
 		case b.joint:
@@ -290,7 +291,16 @@ func (r *renewal) command(ctx context.Context, b *batch) *command {
 		ref := r.refs[c]
 		args = append(args, ref.ID, millis(ref.TTL), millis(heartbeat(&ref)))
 	}
-	return renewQueueScript.Command(ctx, d.withGap(n, n.lock, n.counter, n.queue, n.waiters, n.holders), args...)
+	return renewQueueScript.Command(ctx, d.renewQueueKeys(n), args...)
+}
+
+// renewQueueKeys returns the keys for renew_queue.lua.
+func (d *redisDriver) renewQueueKeys(n names) []string {
+	keys := []string{n.lock, n.counter, n.queue, n.waiters, n.holders}
+	if d.bySlot.Load() || d.settings.gap > 0 {
+		keys = append(keys, n.tombstone("")) // of no claim, so it does not exist
+	}
+	return d.withGap(n, keys...)
 }
 
 // recordTokens reads the answer of renew_held.lua. It returns the claims that were not held, each
@@ -298,7 +308,7 @@ func (r *renewal) command(ctx context.Context, b *batch) *command {
 func (r *renewal) recordTokens(b *batch, reply any) (rest []*batch) {
 	list, ok := reply.([]any)
 	if !ok || len(list) != len(b.claims)+1 || redisnode.Text(list[0]) != r.driver.name {
-		r.fail(ErrUnexpectedReply)
+		r.fail(b, ErrUnexpectedReply)
 		return nil
 	}
 	byKey := map[string]*batch{}
@@ -323,14 +333,14 @@ func (r *renewal) recordTokens(b *batch, reply any) (rest []*batch) {
 func (r *renewal) recordStates(b *batch, reply any) {
 	list, ok := reply.([]any)
 	if !ok || len(list) != len(b.claims)+1 || redisnode.Text(list[0]) != r.driver.name {
-		r.fail(ErrUnexpectedReply)
+		r.fail(b, ErrUnexpectedReply)
 		return
 	}
 	unsubscribed, waits := false, false
 	for i, c := range b.claims {
 		a, err := parseAnswer(list[i+1], r.refs[c], r.sent)
 		if err != nil {
-			r.fail(err)
+			r.fail(&batch{claims: []int{c}}, err)
 			continue
 		}
 		unsubscribed, waits = unsubscribed || a.unsubscribed, waits || a.state.Phase == driver.Queued
@@ -386,8 +396,11 @@ func (d *redisDriver) stopWaiting(id string) {
 	delete(d.waiting, id)
 }
 
-func (r *renewal) fail(err error) {
+// fail stores why the claims of a batch were not answered.
+func (r *renewal) fail(b *batch, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.err = err
+	for _, i := range b.claims {
+		r.errs[i] = err
+	}
 }

@@ -2,6 +2,7 @@ package redislock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -92,6 +93,27 @@ func TestRenewDoesNotWaitForAStalledMaster(t *testing.T) {
 		if a, b, took := renew(t, d, refs, within); a != driver.Held || b != driver.Held {
 			t.Errorf("%v and %v after %v from a master that is far away", a, b, took)
 		}
+	}
+}
+
+// A renewal that fails at two masters for different reasons does not give the reason of one to the claims of the other.
+func TestRenewalsThatFailForTwoReasons(t *testing.T) {
+	t.Parallel()
+	d, refs, proxy := twoMasters(t)
+	within, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	direct := d.prefix + refs[1].Key
+	if err := errors.Join(d.client.Del(within, direct).Err(), d.client.LPush(within, direct, "other data").Err()); err != nil {
+		t.Fatal(err)
+	}
+	_, err := d.Renew(within, refs[1:])
+	if !errors.Is(err, ErrNotALock) {
+		t.Fatalf("alone: %v", err)
+	}
+	proxy.BlackHole(true)
+	_, err = d.Renew(within, refs)
+	if err == nil || errors.Is(err, ErrNotALock) || !strings.Contains(err.Error(), "WRONGTYPE") || driver.ClassOf(err) != driver.Ambiguous {
+		t.Errorf("together: %v", err)
 	}
 }
 

@@ -76,6 +76,8 @@ func classifyReply(err error) error {
 		k = kinds["NOPERM"]
 	case strings.HasPrefix(text, "ERR max number of clients"):
 		k = kinds["BUSY"]
+	case strings.Contains(text, "attempted to access a non local key"): // the slot is moving, and a part was carried out
+		k = kind{driver.ErrNotReady, driver.Ambiguous}
 	default:
 		k = kindWithin(text)
 	}

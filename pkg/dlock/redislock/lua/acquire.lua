@@ -11,7 +11,7 @@ local id, who, tokens, mode = ARGV[1], ARGV[4], ARGV[5] or '1', ''
 -- The common case: the lock has no holder, no waiter and no tombstone. A tombstone counts twice, so that it
 -- is not taken for the waiters of a queue that has lost them.
 local known
-if gap then known = call('EXISTS', lock, queue, tombstone, gap) else known = call('EXISTS', lock, queue, waiters, tombstone, tombstone) end
+if gap then known = call('EXISTS', lock, queue, waiters, tombstone, gap) else known = call('EXISTS', lock, queue, waiters, tombstone, tombstone) end
 if known == 0 then
   local t = call('TIME')
   --@token

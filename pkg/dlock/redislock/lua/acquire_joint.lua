@@ -9,7 +9,7 @@ local id, who, tokens, mode = ARGV[1], ARGV[4], ARGV[5], ARGV[6]
 
 -- The common case: no claim waits, there is room, and no holder is past its deadline.
 local known
-if gap then known = call('EXISTS', queue, tombstone, gap) else known = call('EXISTS', queue, tombstone) end
+if gap then known = call('EXISTS', queue, waiters, tombstone, gap) else known = call('EXISTS', queue, waiters, tombstone) end
 if known == 0 then
   local t = call('TIME')
   local first = redis.pcall('ZRANGE', lock, '0', '0', 'WITHSCORES') -- an error if another claim holds it

@@ -114,9 +114,14 @@ local function count(lock, holders, mode, stale)
   return nil
 end
 
--- mode_of returns the mode of a lock that readers or permits hold, or nil if the key is something else.
+-- is_wrong_type reports whether a command was refused because of the type of the key.
+local function is_wrong_type(failure) return string.find(failure.err, 'WRONGTYPE', 1, true) end
+
+-- mode_of returns the mode of a lock that readers or permits hold, or nil if the key is something else, with
+-- the error if it cannot be read.
 local function mode_of(lock)
   local last = redis.pcall('ZRANGE', lock, -1, -1, 'WITHSCORES')
+  if last.err then return nil, last end
   if last[2] == 'inf' and (last[1] == 's' or string.find(last[1], '^p%d+$')) then return last[1] end
   return nil
 end
@@ -127,8 +132,8 @@ end
 local function current(lock, holders, now)
   local value = redis.pcall('GET', lock)
   if type(value) ~= 'table' then return value or nil end
-  local mode = mode_of(lock)
-  if not mode then return nil, value end
+  local mode, failure = mode_of(lock)
+  if not mode then return nil, failure and is_wrong_type(value) and failure or value end
   local dead = redis.call('ZRANGE', lock, '-inf', digits(now), 'BYSCORE', 'LIMIT', 0, CHUNK)
   if #dead > 0 then
     redis.call('ZREM', lock, unpack(dead))
@@ -176,7 +181,7 @@ local function join(lock, holders, held, w, token, now)
   if lasts < ms or recorded < ms then redis.call('PEXPIRE', lock, math.max(lasts, ms)) end
   redis.call('HSET', holders, w.id, token .. ' ' .. w.tokens .. ' ' .. w.who)
   if recorded < ms then redis.call('PEXPIRE', holders, ms) end
-  redis.call('ZADD', lock, 'inf', w.mode, digits(w.deadline), w.id)
+  redis.call('ZADD', lock, 'GT', 'inf', w.mode, digits(w.deadline), w.id)
   if lasts == -2 then redis.call('PEXPIRE', lock, ms) end
   return {mode = w.mode, n = (held and held.n or 0) + 1}
 end

@@ -1,7 +1,7 @@
 -- Removes a claim in any phase. If it held the lock, grants the lock to the next waiter. Works at
 -- maxmemory: its first write is always allowed.
--- KEYS lock, counter, queue, waiters, holders and, if any of the optional arguments is needed,
---      tombstone, gap
+-- KEYS lock, counter, queue, waiters, holders and, on a cluster or if any of the optional arguments is
+--      needed, tombstone and, with those, gap. See renew_queue.lua for why a cluster gets a key that does not exist.
 -- ARGV "<id>." and, optionally, tombstone ms (0: none), gap ms (0: grant; otherwise leave the
 --      key free for that time and only notify the next waiter), token that must match
 --      ("": any)
@@ -41,8 +41,8 @@ if not extra and string.sub(value, 1, 33) == id .. '+' then
     local sharded = string.byte(channel) == 123
     if redis.pcall('PUBSUB', sharded and 'SHARDNUMSUB' or 'NUMSUB', channel)[2] ~= 0 then
       call('ZREM', KEYS[3], next)
-      call('HDEL', KEYS[4], next)
       --@token
+      call('HDEL', KEYS[4], next) -- not sooner: without a token, the waiter gets its place back when it renews
       call('SET', lock, next .. (first[2] and '+ ' or '. ') .. token .. ' ' .. tokens .. ' ' .. who, 'PX', math.ceil(left / 1000))
       redis.pcall(sharded and 'SPUBLISH' or 'PUBLISH', channel, 'held\1' .. lock .. '\1' .. next .. '\1' .. token)
       return value
@@ -73,7 +73,8 @@ local queue, waiters, holders = KEYS[3], KEYS[4], KEYS[5]
 local tombstone_ms, gap_ms, required = tonumber(extra or 0), tonumber(extra and ARGV[3] or 0), extra and ARGV[4] or ''
 local found, token, channel, more = 'gone', '0', '-', false
 local now = clock()
-local held = current(lock, holders, now)
+local held, failure = current(lock, holders, now)
+if failure and not is_wrong_type(failure) then return failure end -- other data is left alone
 
 -- matches reports whether a holder of that token is to be removed.
 local function matches(actual)

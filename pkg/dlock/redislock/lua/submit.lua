@@ -48,10 +48,12 @@ if failure then return failure end
 local token, more = extend(lock, holders, held, id, now, ARGV[2]), false
 if not token and type(held) ~= 'string' and not in_gap(gap) then
   more = grant_next(lock, queue, waiters, counter, holders, held)
-  held = current(lock, holders, now)
+  held, failure = current(lock, holders, now)
+  if failure then return failure end
   token = extend(lock, holders, held, id, now, ARGV[2])
   if not token and not more and fits(held, mode) and redis.call('EXISTS', queue) == 0 then -- all waiters were dead
     token = next_token(counter, tokens, t)
+    redis.call('HDEL', waiters, id) -- its record, if the queue was lost: a holder does not wait
     if mode == '' then
       hold(lock, id, '.', token, tokens, who, ARGV[2])
     else
