@@ -19,7 +19,7 @@ import (
 
 // A pipeliner sends calls to one master. A call is sent at once, with delayed releases if there are any,
 // while fewer than maxInFlight round trips are in flight. Otherwise it becomes pending, and the first batch that
-// returns sends all pending calls in one pipeline. Calls that follow a shared batch are collected
+// returns sends pending calls, up to maxBatch, in one pipeline. Calls that follow a shared batch are collected
 // too. So a single call never waits, and many calls share round trips and system calls.
 //
 // A cluster has one pipeliner per master, so a master that stalls or is far away does not delay the
@@ -43,6 +43,7 @@ type pipeliner struct {
 	quick    int  // quick round trips in a row, up to quickTrips
 	batching bool // the last round trip had several calls, so the next calls are collected too
 	pending  []*pendingCall
+	left     int       // of the pending calls, those whose callers have left
 	used     time.Time // when the last round trip ended
 
 	delayed    []*pendingCall // to be sent with the next call, before it
@@ -73,6 +74,7 @@ type pendingCall struct {
 	until     time.Time // zero: no limit of its own
 	done      chan struct{}
 	answer    func(error) // called instead of closing done, if the caller does not wait
+	taken     bool        // it is not pending any more; under pipeliner.mu
 	abandoned bool        // its caller has left; under pipeliner.mu
 	panicked  any         // what a hook of the client panicked with; set before done is closed
 }
@@ -96,7 +98,7 @@ const (
 )
 
 // congested reports whether the pending calls wait for another batch to return. The caller holds mu.
-func (p *pipeliner) congested() bool { return p.full >= maxFull && len(p.pending) >= maxBatch }
+func (p *pipeliner) congested() bool { return p.full >= maxFull && len(p.pending)-p.left >= maxBatch }
 
 // tripTimeout is the longest that a round trip may take, and so the longest that Close waits for
 // one: nothing else ends a call that the client has begun.
@@ -204,6 +206,9 @@ func (p *pipeliner) send(ctx context.Context, cmd *command, mode callMode) error
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	c.abandoned = true
+	if !c.taken {
+		p.left++
+	}
 	cmd.Withdraw() // its batch may be waiting for a connection
 	return ctx.Err()
 }
@@ -307,8 +312,13 @@ func (p *pipeliner) next() (batch []*pendingCall) {
 	}
 	for len(batch) == 0 && len(p.pending) > 0 && !p.congested() && p.driver.ctx.Err() == nil {
 		n := min(len(p.pending), maxBatch)
-		batch = slices.DeleteFunc(p.pending[:n:n], func(c *pendingCall) bool { return c.abandoned })
+		batch = p.pending[:n:n]
 		p.pending = p.pending[n:]
+		for _, c := range batch {
+			c.taken = true
+		}
+		batch = slices.DeleteFunc(batch, func(c *pendingCall) bool { return c.abandoned })
+		p.left -= n - len(batch)
 	}
 	switch len(batch) {
 	case 0:

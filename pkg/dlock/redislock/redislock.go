@@ -168,6 +168,9 @@ func (d *redisDriver) Close() error {
 	d.closeOnce.Do(func() {
 		d.cancel()
 		d.subscriptions.close()
+		for _, p := range d.pipeliners() {
+			p.stopTimer()
+		}
 		d.work.Wait()
 		d.endLateCalls()
 		d.EventQueue.Close()

@@ -82,6 +82,15 @@ func (p *pipeliner) sendLater(c *pendingCall) {
 	p.mu.Unlock()
 }
 
+// stopTimer is called after the driver's context has ended: no timer starts work any more.
+func (p *pipeliner) stopTimer() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.delayTimer != nil {
+		p.delayTimer.Stop()
+	}
+}
+
 // sendNow sends the delayed calls. If too many round trips are in flight, the next
 // one that ends does. The caller holds mu.
 func (p *pipeliner) sendNow() {
