@@ -37,3 +37,22 @@ func TestLookCountsOtherWaiters(t *testing.T) {
 	delete(d.claims, released.ID)
 	d.mu.Unlock()
 }
+
+// Other data among the first keys, and after them, is not counted.
+func TestLookOmitsOtherData(t *testing.T) {
+	t.Parallel()
+	d, client := openInternal(t, testenv.Etcd(t).Endpoint())
+	acquireHeld(t, d, driver.Request{Ref: refTo("k", 1000, time.Minute)})
+	note := func(name string) {
+		t.Helper()
+		if _, err := client.Put(t.Context(), d.prefixOf("k")+name, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	note("note")
+	enqueued(t, d, 0, near)
+	note("another note")
+	if _, n, err := d.Look(t.Context(), "k", ""); n != near || err != nil {
+		t.Errorf("%d waiters, want %d, %v", n, near, err)
+	}
+}

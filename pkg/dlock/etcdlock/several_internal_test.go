@@ -271,6 +271,22 @@ func TestSeveralKeysOnTwoLeases(t *testing.T) {
 	}
 }
 
+// A claim that was not stored because its lease is gone is forgotten, also if nobody submits it again.
+func TestClaimOfALeaseThatIsGone(t *testing.T) {
+	t.Parallel()
+	d, _ := openInternal(t, testenv.Etcd(t).Endpoint())
+	c, err := d.enter(t.Context(), requests(1)[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.submitFailed(classify(rpctypes.ErrLeaseNotFound), c)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.claims) != 0 || len(c.lease.claims) != 0 || !c.lease.dead {
+		t.Errorf("%d claims are known, %d on the lease, which is dead: %v", len(d.claims), len(c.lease.claims), c.lease.dead)
+	}
+}
+
 // A server that allows few operations in a transaction refuses the call, stores nothing, and is not asked again.
 func TestSeveralKeysAreTooMany(t *testing.T) {
 	t.Parallel()

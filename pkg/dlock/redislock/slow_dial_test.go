@@ -58,6 +58,9 @@ var slowToConnect = map[string]func(*testing.T) redis.UniversalClient{
 	"one server": func(t *testing.T) redis.UniversalClient {
 		return redis.NewClient(&redis.Options{Dialer: newSlowDialer(t).dial, ContextTimeoutEnabled: true})
 	},
+	"cluster that does not answer": func(t *testing.T) redis.UniversalClient {
+		return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{silentAddr(t)}, MaxRedirects: -1, ReadTimeout: 2 * stuck})
+	},
 	"cluster": func(t *testing.T) redis.UniversalClient {
 		return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{refusing}, Dialer: newSlowDialer(t).dial, ContextTimeoutEnabled: true})
 	},

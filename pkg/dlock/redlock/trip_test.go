@@ -76,7 +76,10 @@ func TestTripNeedsSilentNodes(t *testing.T) {
 // The longer a node is silent, the less often it is tried, and one answer ends that.
 func TestSilentNodesAreLeftAlone(t *testing.T) {
 	var h health
-	for range silentAfter + 20 {
+	for missed := range 23 {
+		if h.isSilent() != (missed >= 3) {
+			t.Errorf("silent after %d calls without an answer: %v", missed, h.isSilent())
+		}
 		h.press()
 		h.record(false)
 	}
