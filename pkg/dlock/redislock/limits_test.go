@@ -2,12 +2,17 @@ package redislock
 
 import (
 	"context"
+	"errors"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
 )
 
 // A long round trip without an answer marks its master as stalled, so that renewals at other masters do not wait for
@@ -112,5 +117,48 @@ func TestLeftCallsHoldNothingBack(t *testing.T) {
 	}
 	if batch := p.next(); len(batch) != 0 || len(p.pending) != 0 || p.left != 0 {
 		t.Errorf("%d calls are sent, %d are pending, and %d are counted", len(batch), len(p.pending), p.left)
+	}
+}
+
+// The claim that too few replicas have confirmed is released within a third of its lease, and within two seconds.
+func TestUndoTimeout(t *testing.T) {
+	if undoTimeout(3*time.Second) != time.Second || undoTimeout(time.Hour) != 2*time.Second {
+		t.Errorf("%v and %v", undoTimeout(3*time.Second), undoTimeout(time.Hour))
+	}
+}
+
+// Before Redis 7, waiters on a cluster are not notified, and Check warns of it. A single server notifies them.
+func TestOldClusterGetsAWarning(t *testing.T) {
+	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}})
+	defer func() { _ = cluster.Close() }()
+	for _, tc := range []struct {
+		driver  *redisDriver
+		version string
+		level   driver.Level
+	}{
+		{&redisDriver{}, "6.2.14", driver.OK}, {&redisDriver{cluster: cluster}, "6.2.14", driver.Warning},
+		{&redisDriver{}, "7.0.15", driver.OK}, {&redisDriver{cluster: cluster}, "7.0.15", driver.OK},
+	} {
+		if f := tc.driver.version(redisnode.Info{"redis_version": tc.version}); f.Level != tc.level {
+			t.Errorf("%s on a cluster: %v: %+v", tc.version, tc.driver.cluster != nil, f)
+		}
+	}
+}
+
+// The release of a lock whose name cannot be used on a cluster says so.
+func TestReleaseOfAnInvalidName(t *testing.T) {
+	d := &redisDriver{cluster: &redis.ClusterClient{}}
+	if st, err := d.Release(t.Context(), driver.Ref{Key: "a}b", ID: strings.Repeat("a", 32), TTL: time.Minute}); !errors.Is(err, driver.ErrInvalidKey) {
+		t.Errorf("%v, %v", st, err)
+	}
+}
+
+// The value of a lock without a token is not an answer.
+func TestAnswerWithoutAToken(t *testing.T) {
+	id := strings.Repeat("a", 32)
+	for _, value := range []string{id + ". ", id + ". x 1 - {}", id + "+ 1x 1 - {}"} {
+		if a, err := parseAnswer(value, driver.Ref{ID: id}, time.Time{}); !errors.Is(err, ErrUnexpectedReply) {
+			t.Errorf("%q: %+v, %v", value, a, err)
+		}
 	}
 }

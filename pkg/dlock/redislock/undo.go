@@ -13,7 +13,7 @@ import (
 // release was not answered, the error has no class, so the engine cleans up. The release may
 // arrive at any time, so the ID is retired: it is not used again.
 func (d *redisDriver) undo(ctx context.Context, r driver.Ref, unconfirmed error) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(r.TTL/3, 2*time.Second))
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout(r.TTL))
 	defer cancel()
 	_, err := d.remove(ctx, r.Key, r.ID, "0", "", notInline)
 	if err == nil {
@@ -24,6 +24,9 @@ func (d *redisDriver) undo(ctx context.Context, r driver.Ref, unconfirmed error)
 	}
 	return fmt.Errorf("%w, and the claim was not released: %v", ErrTooFewReplicas, err) //nolint:errorlint // hides the class of err
 }
+
+// undoTimeout returns how long an undo may take: the claim has most of its lease left then.
+func undoTimeout(ttl time.Duration) time.Duration { return min(ttl/3, 2*time.Second) }
 
 // maxRetired is how many retired IDs are kept before those whose time has passed are dropped.
 const maxRetired = 1024
