@@ -203,3 +203,22 @@ func TestSeveralKeysOnACluster(t *testing.T) {
 		}
 	}
 }
+
+// Each claim of a batch has its own Info.
+func TestInfoOfEachKey(t *testing.T) {
+	t.Parallel()
+	d := openDriver(t, testenv.Redis(t).Addr())
+	rs := batchOf("a", "b", "c")
+	for i := range rs {
+		rs[i].Info.Purpose = strings.Repeat("x", i)
+	}
+	_, err := d.(driver.Batcher).AcquireBatch(t.Context(), rs)
+	check(t, err)
+	for i, r := range rs {
+		claims, err := d.(driver.Admin).Inspect(t.Context(), r.Key)
+		check(t, err)
+		if len(claims) != 1 || claims[0].Info.Purpose != strings.Repeat("x", i) {
+			t.Errorf("%s: %+v", r.Key, claims)
+		}
+	}
+}

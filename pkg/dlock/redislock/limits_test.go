@@ -3,6 +3,7 @@ package redislock
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"runtime"
 	"strings"
 	"sync"
@@ -160,5 +161,47 @@ func TestAnswerWithoutAToken(t *testing.T) {
 		if a, err := parseAnswer(value, driver.Ref{ID: id}, time.Time{}); !errors.Is(err, ErrUnexpectedReply) {
 			t.Errorf("%q: %+v, %v", value, a, err)
 		}
+	}
+}
+
+// A wrongReply answers every script with something else.
+type wrongReply struct{}
+
+func (wrongReply) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (wrongReply) ProcessHook(redis.ProcessHook) redis.ProcessHook {
+	return func(_ context.Context, cmd redis.Cmder) error {
+		cmd.(*command).SetVal("something else")
+		return nil
+	}
+}
+
+func (wrongReply) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// An answer that cannot be read is an error for operators too.
+func TestInspectAndLookOfAWrongReply(t *testing.T) {
+	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", ContextTimeoutEnabled: true})
+	defer func() { _ = client.Close() }()
+	client.AddHook(wrongReply{})
+	opened, err := New(client).Open(driver.Options{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, _ := opened.(*redisDriver)
+	defer func() { _ = d.Close() }()
+	if claims, err := d.Inspect(t.Context(), "k"); !errors.Is(err, ErrUnexpectedReply) {
+		t.Errorf("Inspect: %v, %v", claims, err)
+	}
+	if _, n, err := d.Look(t.Context(), "k", ""); !errors.Is(err, ErrUnexpectedReply) {
+		t.Errorf("Look: %d, %v", n, err)
+	}
+}
+
+// docs/backends/redis.md names these limits.
+func TestDocumentedLimits(t *testing.T) {
+	if attemptTimeout != 25*time.Millisecond || tripTimeout != 750*time.Millisecond || maxInFlight != 6 || maxBatch != 128 || maxFull != 2 {
+		t.Error("a limit differs from the document")
 	}
 }
