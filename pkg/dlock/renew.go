@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/unanswered"
 )
 
 // A renewalBatch renews all due claims of one class. Claims are of one class if their leases,
@@ -99,7 +100,7 @@ func (c *Client) renewBatch(f *renewalBatch, batch []*claim, refs []driver.Ref, 
 	ctx, cancel := context.WithTimeout(c.closing, timeout)
 	s := c.sentNow(0)
 	states, err := c.renewSafely(ctx, refs)
-	if err != nil && ctx.Err() != nil && c.closing.Err() == nil && driver.ClassOf(err) == driver.Ambiguous {
+	if err != nil && ctx.Err() != nil && c.closing.Err() == nil && driver.ClassOf(err) == driver.Ambiguous && !unanswered.HasSeveral(err) {
 		err = fmt.Errorf("no answer within %v", timeout) // our timeout, not the caller's
 	}
 	cancel()

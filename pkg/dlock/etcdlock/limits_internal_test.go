@@ -69,9 +69,15 @@ func TestReadersAreGrantedTogether(t *testing.T) {
 		t.Fatal(err)
 	}
 	granted := map[string]bool{}
+	late := time.After(time.Minute)
 	for len(granted) < readers {
-		if e := <-d.Events(); e.State.Phase == driver.Held {
-			granted[e.ID] = true
+		select {
+		case e := <-d.Events():
+			if e.State.Phase == driver.Held {
+				granted[e.ID] = true
+			}
+		case <-late:
+			t.Fatalf("%d of %d readers have the lock", len(granted), readers)
 		}
 	}
 	if n := ops.Load() - before; n >= readers {

@@ -68,7 +68,7 @@ func TestPartlyAnsweredRenewalHasItsCause(t *testing.T) {
 	cutting.Store(true)
 	_, err = d.Renew(t.Context(), []driver.Ref{other, ref})
 	cutting.Store(false)
-	if err == nil || errors.Is(err, errLeaseGone) || !strings.Contains(err.Error(), cut.Error()) {
+	if err == nil || errors.Is(err, errLeaseGone) || errors.Is(err, cut) || !strings.Contains(err.Error(), cut.Error()) || !strings.Contains(err.Error(), errLeaseGone.Error()) {
 		t.Errorf("for two reasons: %v", err)
 	}
 }

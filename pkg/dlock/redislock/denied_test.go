@@ -2,6 +2,7 @@ package redislock_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -133,6 +134,30 @@ func TestDeniedCommandLosesNothing(t *testing.T) {
 	for _, command := range strings.Fields("get zrange zrem del pexpire") {
 		if !denied[command] {
 			t.Errorf("nothing was refused for want of %s", command)
+		}
+	}
+}
+
+// An operator that may not read a lock is told so, and not that it is other data.
+func TestDeniedOperator(t *testing.T) {
+	t.Parallel()
+	server := testenv.Redis(t)
+	direct := directTo(t, server)
+	d := openAsUser(t, server.Addr(), direct)
+	for _, command := range []string{"get", "zrange"} {
+		check(t, direct.FlushAll(t.Context()).Err())
+		check(t, submitAs(t, d, driver.Request{Mode: driver.Shared}, 1, false))
+		setUser(t, direct, "u", allowAll, []string{"-" + command})
+		_, inspected := d.(driver.Admin).Inspect(t.Context(), "k")
+		_, _, looked := d.(driver.HolderFinder).Look(t.Context(), "k", "")
+		setUser(t, direct, "u", allowAll)
+		for what, err := range map[string]error{"Inspect": inspected, "Look": looked} {
+			if err == nil && command == "get" { // it is not needed for readers
+				continue
+			}
+			if !errors.Is(err, driver.ErrDenied) {
+				t.Errorf("%s without %s: %v", what, command, err)
+			}
 		}
 	}
 }

@@ -19,6 +19,11 @@ func queueOf(key string) string {
 	return keys[2]
 }
 
+func holdersOf(key string) string {
+	keys, _ := redislock.Keys("", key)
+	return keys[4]
+}
+
 func waitersOf(key string) string {
 	keys, _ := redislock.Keys("", key)
 	return keys[3]

@@ -52,11 +52,8 @@ func (d *redisDriver) removeFrom(ctx context.Context, n names, key, id, tombston
 
 func (d *redisDriver) releaseCommand(ctx context.Context, n names, id, tombstone, token string) *command {
 	keys, args := []string{n.lock, n.counter, n.queue, n.waiters, n.holders}, []any{id + unmarked}
-	if d.bySlot.Load() {
-		keys = append(keys, n.tombstone(id))
-	}
 	if tombstone != "0" || token != "" || d.settings.gap > 0 {
-		keys, args = append(keys[:5], n.tombstone(id), n.gap), append(args, tombstone, millis(d.settings.gap), token)
+		keys, args = append(keys, n.tombstone(id), n.gap), append(args, tombstone, millis(d.settings.gap), token)
 	}
 	return releaseScript.Command(ctx, keys, args...)
 }
@@ -76,7 +73,7 @@ func (d *redisDriver) grantLater(n names) {
 	defer func() { _ = recover() }() // a hook of the client, which no caller could recover
 	for range maxRepeats {
 		ctx, cancel := context.WithTimeout(d.ctx, tripTimeout)
-		cmd := renewQueueScript.Command(ctx, d.renewQueueKeys(n), d.name, noChannel)
+		cmd := renewQueueScript.Command(ctx, d.withGap(n, n.lock, n.counter, n.queue, n.waiters, n.holders), d.name, noChannel)
 		reply, err := d.call(ctx, cmd, notInline)
 		cancel()
 		list, _ := reply.([]any)

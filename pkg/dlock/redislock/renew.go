@@ -291,16 +291,7 @@ func (r *renewal) command(ctx context.Context, b *batch) *command {
 		ref := r.refs[c]
 		args = append(args, ref.ID, millis(ref.TTL), millis(heartbeat(&ref)))
 	}
-	return renewQueueScript.Command(ctx, d.renewQueueKeys(n), args...)
-}
-
-// renewQueueKeys returns the keys for renew_queue.lua.
-func (d *redisDriver) renewQueueKeys(n names) []string {
-	keys := []string{n.lock, n.counter, n.queue, n.waiters, n.holders}
-	if d.bySlot.Load() || d.settings.gap > 0 {
-		keys = append(keys, n.tombstone("")) // of no claim, so it does not exist
-	}
-	return d.withGap(n, keys...)
+	return renewQueueScript.Command(ctx, d.withGap(n, n.lock, n.counter, n.queue, n.waiters, n.holders), args...)
 }
 
 // recordTokens reads the answer of renew_held.lua. It returns the claims that were not held, each

@@ -100,18 +100,21 @@ func TestRenewDoesNotWaitForAStalledMaster(t *testing.T) {
 func TestRenewalsThatFailForTwoReasons(t *testing.T) {
 	t.Parallel()
 	d, refs, proxy := twoMasters(t)
-	within, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-	defer cancel()
+	within := func() context.Context {
+		ctx, cancel := context.WithTimeout(t.Context(), testenv.UnderStress(8*time.Second, 3*time.Second))
+		t.Cleanup(cancel)
+		return ctx
+	}
 	direct := d.prefix + refs[1].Key
-	if err := errors.Join(d.client.Del(within, direct).Err(), d.client.LPush(within, direct, "other data").Err()); err != nil {
+	if err := errors.Join(d.client.Del(t.Context(), direct).Err(), d.client.LPush(t.Context(), direct, "other data").Err()); err != nil {
 		t.Fatal(err)
 	}
-	_, err := d.Renew(within, refs[1:])
+	_, err := d.Renew(within(), refs[1:])
 	if !errors.Is(err, ErrNotALock) {
 		t.Fatalf("alone: %v", err)
 	}
 	proxy.BlackHole(true)
-	_, err = d.Renew(within, refs)
+	_, err = d.Renew(within(), refs)
 	if err == nil || errors.Is(err, ErrNotALock) || !strings.Contains(err.Error(), "WRONGTYPE") || driver.ClassOf(err) != driver.Ambiguous {
 		t.Errorf("together: %v", err)
 	}

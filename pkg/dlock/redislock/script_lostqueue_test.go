@@ -73,3 +73,16 @@ func TestScriptWaiterSurvivesABadCounter(t *testing.T) {
 	s.release("a", "held a 0")
 	s.queued("")
 }
+
+// A reader that is also stored as a waiter, by whatever mistake, is not granted a shorter lease than it has.
+func TestScriptGrantNeverShortensALease(t *testing.T) {
+	s := newScriptLock(t)
+	s.join("a", "s", false, fmt.Sprint("held a ", scriptStart))
+	s.join("b", "s", false, fmt.Sprint("held b ", scriptStart+1))
+	s.do("ZADD", s.n.queue, scriptStart, scriptID("a"))
+	s.do("HSET", s.n.waiters, scriptID("a"), fmt.Sprintf(`%d %d.42 1s 0 - {}`, s.now+2_000_000, scriptSecond))
+	s.release("b", "held b 0")
+	s.queued("")
+	s.heldBy("s", "a+30000000")
+	s.expires(s.n.lock, 30_000)
+}

@@ -137,7 +137,7 @@ func (s *scriptLock) renewed(letters string) []string {
 	s.Helper()
 	keys := []string{s.n.lock, s.n.counter, s.n.queue, s.n.waiters, s.n.holders}
 	if s.gap {
-		keys = append(keys, s.n.tombstone(""), s.n.gap)
+		keys = append(keys, s.n.gap)
 	}
 	args := []any{"echo", s.channel}
 	for _, letter := range strings.Fields(letters) {

@@ -1,11 +1,16 @@
 package redlock
 
 import (
+	"errors"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ceyewan/genesis/internal/servers"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
@@ -27,33 +32,91 @@ func twoClaims(t *testing.T, d *redDriver) (held, waits *claim) {
 	return both[0], both[1]
 }
 
+// openPatient returns a driver that waits long for each of three servers.
+func openPatient(t *testing.T) (*redDriver, []*servers.Redis) {
+	t.Helper()
+	var clients []redis.UniversalClient
+	var all []*servers.Redis
+	for range 3 {
+		server := testenv.Redis(t)
+		c := server.Client()
+		t.Cleanup(func() { _ = c.Close() })
+		clients, all = append(clients, c), append(all, server)
+	}
+	opened, err := New(clients, WithNodeTimeout(maxNodeTimeout)).Open(driver.Options{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, _ := opened.(*redDriver)
+	t.Cleanup(func() { _ = d.Close() })
+	return d, all
+}
+
+// openCalls returns how many calls to each node may still store a claim.
+func (d *redDriver) openCalls(c *claim) []int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(c.open)
+}
+
 // A claim that has ended is not stored on the nodes that lack it.
 func TestEndedClaimIsNotFilledIn(t *testing.T) {
 	t.Parallel()
-	d, _ := openOnThree(t)
-	c, _ := twoClaims(t, d)
-	release := func(key, id string) {
-		t.Helper()
-		if _, err := d.Release(t.Context(), driver.Ref{Key: key, ID: id, TTL: time.Minute}); err != nil {
-			t.Fatal(err)
-		}
+	d, all := openPatient(t)
+	ref := driver.Ref{Key: "k", ID: strings.Repeat("a", 32), TTL: time.Hour}
+	if st, err := d.Acquire(t.Context(), driver.Request{Ref: ref}); err != nil || st.Phase != driver.Held {
+		t.Fatalf("%v, %v", st, err)
 	}
-	release("k", c.id)
-	open := func() []int {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		return slices.Clone(c.open)
+	d.mu.Lock()
+	c := d.claims[claimID{"k", ref.ID}]
+	d.mu.Unlock()
+	testenv.Eventually(t, time.Minute, "all calls are answered", func() bool { return slices.Equal(d.openCalls(c), []int{0, 0, 0}) })
+	if _, err := d.Release(t.Context(), ref); err != nil {
+		t.Fatal(err)
 	}
-	testenv.Eventually(t, time.Minute, "all calls are answered", func() bool { return slices.Equal(open(), []int{0, 0, 0}) })
 	d.fill(c, d.nodes)
-	for range 3 { // long enough for an answer
-		if _, err := d.Acquire(t.Context(), driver.Request{Ref: driver.Ref{Key: "other", ID: c.id, TTL: time.Minute}}); err != nil {
+	for i := range 3 { // long enough for an answer
+		other := driver.Ref{Key: "other", ID: strings.Repeat(string(rune('b'+i)), 32), TTL: time.Hour}
+		_, err := d.Acquire(t.Context(), driver.Request{Ref: other})
+		_, released := d.Release(t.Context(), other)
+		if err := errors.Join(err, released); err != nil {
 			t.Fatal(err)
 		}
-		release("other", c.id)
 	}
-	if got := open(); !slices.Equal(got, []int{0, 0, 0}) {
-		t.Errorf("%v open calls", got)
+	if open := d.openCalls(c); !slices.Equal(open, []int{0, 0, 0}) {
+		t.Errorf("%v open calls", open)
+	}
+	for i, server := range all {
+		rdb := server.Client()
+		if n, err := rdb.Exists(t.Context(), d.namesOf("k").lock).Result(); n != 0 || err != nil {
+			t.Errorf("node %d has the lock: %v", i, err)
+		}
+		_ = rdb.Close()
+	}
+}
+
+// A node that answers after a majority has decided is not one that did not answer: a release leaves no tombstone there.
+func TestLateAnswerCounts(t *testing.T) {
+	t.Parallel()
+	d, all := openPatient(t)
+	slow := all[2].Client()
+	defer func() { _ = slow.Close() }()
+	for i := range 5 {
+		if err := slow.Do(t.Context(), "CLIENT", "PAUSE", "200", "WRITE").Err(); err != nil {
+			t.Fatal(err)
+		}
+		ref := driver.Ref{Key: "k", ID: strings.Repeat(string(rune('a'+i)), 32), TTL: time.Hour}
+		if st, err := d.Acquire(t.Context(), driver.Request{Ref: ref}); err != nil || st.Phase != driver.Held {
+			t.Fatalf("%v, %v", st, err)
+		}
+		d.mu.Lock()
+		c := d.claims[claimID{"k", ref.ID}]
+		d.mu.Unlock()
+		testenv.Eventually(t, time.Minute, "the late answer counts", func() bool { return slices.Equal(d.openCalls(c), []int{0, 0, 0}) })
+		if _, err := d.Release(t.Context(), ref); err != nil {
+			t.Fatal(err)
+		}
+		testenv.Eventually(t, time.Minute, "the lock is free", func() bool { return slow.Exists(t.Context(), d.namesOf("k").lock).Val() == 0 })
 	}
 }
 

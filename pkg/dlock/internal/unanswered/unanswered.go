@@ -5,40 +5,86 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// maxCauses is how many causes an error names.
-const maxCauses = 4
-
 var errNoAnswer = errors.New("no answer")
 
 // Cause returns the error of a renewal: nil if every claim was answered, and otherwise why those that are
-// Unknown were not. errs has the cause of each claim, and other is the cause of those without one. If there
-// are several causes, the error names them and wraps none: the caller of one lock must not take the cause of
-// another for its own.
+// Unknown were not. errs has the cause of each claim, and other is the cause of those without one.
+//
+// If there are several causes, the error names them, and is what all of them are: the caller of one lock must not take the
+// cause of another for its own.
 func Cause(states []driver.State, errs []error, other error) error {
-	var first error
-	var texts []string
+	var causes []error
 	seen := map[string]bool{}
 	for i, st := range states {
 		if st.Phase != driver.Unknown {
 			continue
 		}
 		err := cmp.Or(errs[i], other, errNoAnswer)
-		first = cmp.Or(first, err)
 		if text := err.Error(); !seen[text] {
 			seen[text] = true
-			texts = append(texts, text)
+			causes = append(causes, err)
 		}
 	}
-	switch n := len(texts); {
-	case n <= 1:
-		return first
-	case n > maxCauses:
-		texts = append(texts[:maxCauses], fmt.Sprintf("and %d more", n-maxCauses))
+	switch len(causes) {
+	case 0:
+		return nil
+	case 1:
+		return causes[0]
 	}
-	return errors.New("several causes: " + strings.Join(texts, "; "))
+	alike := !slices.ContainsFunc(causes, func(err error) bool { return kindOf(err) != kindOf(causes[0]) })
+	return &several{causes, alike}
+}
+
+// A kind is what an error means to the engine and to callers.
+type kind struct {
+	class                                                 driver.Class
+	denied, notReady, unavailable, notALock, key, modeTTL bool
+}
+
+func kindOf(err error) kind {
+	is := func(target error) bool { return errors.Is(err, target) }
+	return kind{
+		driver.ClassOf(err), is(driver.ErrDenied), is(driver.ErrNotReady), is(driver.ErrUnavailable), is(driver.ErrNotALock),
+		is(driver.ErrInvalidKey), is(driver.ErrUnsupported) || is(driver.ErrInvalidTTL),
+	}
+}
+
+// several is an error with several causes.
+type several struct {
+	causes []error
+	alike  bool // they are of one kind
+}
+
+// maxNamed is how many causes an error names.
+const maxNamed = 4
+
+func (s *several) Error() string {
+	var texts []string
+	for _, err := range s.causes[:min(len(s.causes), maxNamed)] {
+		texts = append(texts, err.Error())
+	}
+	if more := len(s.causes) - maxNamed; more > 0 {
+		texts = append(texts, fmt.Sprintf("and %d more", more))
+	}
+	return "several causes: " + strings.Join(texts, "; ")
+}
+
+// Is reports whether all causes are the target.
+func (s *several) Is(target error) bool {
+	return !slices.ContainsFunc(s.causes, func(err error) bool { return !errors.Is(err, target) })
+}
+
+// As finds what an error of the common kind has, such as its class.
+func (s *several) As(target any) bool { return s.alike && errors.As(s.causes[0], target) }
+
+// HasSeveral reports whether an error has several causes.
+func HasSeveral(err error) bool {
+	_, ok := err.(*several) //nolint:errorlint // the error of a renewal is not wrapped
+	return ok
 }

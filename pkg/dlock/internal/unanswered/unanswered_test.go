@@ -37,11 +37,39 @@ func TestCause(t *testing.T) {
 	if err := unanswered.Cause([]driver.State{unknown}, []error{nil}, nil); err == nil {
 		t.Error("a claim was not answered, and there is no error")
 	}
+	if unanswered.HasSeveral(a) || unanswered.HasSeveral(nil) || !unanswered.HasSeveral(unanswered.Cause(make([]driver.State, 2), []error{a, b}, nil)) {
+		t.Error("HasSeveral is wrong")
+	}
 	states, errs := make([]driver.State, 9), make([]error, 9)
 	for i := range errs {
 		errs[i] = fmt.Errorf("e%d", i)
 	}
 	if err := unanswered.Cause(states, errs, other); err == nil || err.Error() != "several causes: e0; e1; e2; e3; and 5 more" {
 		t.Errorf("%v", err)
+	}
+}
+
+// Two servers that cannot be reached are one outage: the error is what both causes are, and no more.
+func TestCausesOfOneKind(t *testing.T) {
+	quorum := errors.New("no quorum")
+	down := func(addr string) error {
+		return driver.Classify(fmt.Errorf("%w: %s", driver.ErrUnavailable, addr), driver.Transient)
+	}
+	lacking := func(addr string) error {
+		return driver.Classify(fmt.Errorf("%w: %w: %s", quorum, driver.ErrUnavailable, addr), driver.Transient)
+	}
+	states := make([]driver.State, 2)
+	err := unanswered.Cause(states, []error{lacking("one"), lacking("two")}, nil)
+	if !errors.Is(err, quorum) || !errors.Is(err, driver.ErrUnavailable) || driver.ClassOf(err) != driver.Transient || errors.Is(err, driver.ErrDenied) {
+		t.Errorf("%v lost its kind", err)
+	}
+	err = unanswered.Cause(states, []error{lacking("one"), down("two")}, nil)
+	if errors.Is(err, quorum) || !errors.Is(err, driver.ErrUnavailable) || driver.ClassOf(err) != driver.Transient {
+		t.Errorf("%v: of a kind that only one cause has", err)
+	}
+	denied := driver.Classify(fmt.Errorf("%w: one", driver.ErrDenied), driver.Fatal)
+	err = unanswered.Cause(states, []error{denied, lacking("two")}, nil)
+	if errors.Is(err, driver.ErrDenied) || errors.Is(err, driver.ErrUnavailable) || driver.ClassOf(err) != driver.Ambiguous {
+		t.Errorf("%v: of the kind of one cause", err)
 	}
 }

@@ -117,13 +117,13 @@ end
 -- is_wrong_type reports whether a command was refused because of the type of the key.
 local function is_wrong_type(failure) return string.find(failure.err, 'WRONGTYPE', 1, true) end
 
--- mode_of returns the mode of a lock that readers or permits hold, or nil if the key is something else, with
--- the error if it cannot be read.
-local function mode_of(lock)
+-- mode_of returns the mode of a lock that readers or permits hold. If the key is something else, or cannot be read, it
+-- returns nil and the error; value is the error that GET has returned.
+local function mode_of(lock, value)
   local last = redis.pcall('ZRANGE', lock, -1, -1, 'WITHSCORES')
-  if last.err then return nil, last end
+  if last.err then return nil, is_wrong_type(value) and last or value end
   if last[2] == 'inf' and (last[1] == 's' or string.find(last[1], '^p%d+$')) then return last[1] end
-  return nil
+  return nil, value
 end
 
 -- current returns what holds the lock: nil if it is free, its value if it is a string, and mode and
@@ -132,8 +132,8 @@ end
 local function current(lock, holders, now)
   local value = redis.pcall('GET', lock)
   if type(value) ~= 'table' then return value or nil end
-  local mode, failure = mode_of(lock)
-  if not mode then return nil, failure and is_wrong_type(value) and failure or value end
+  local mode, failure = mode_of(lock, value)
+  if not mode then return nil, failure end
   local dead = redis.call('ZRANGE', lock, '-inf', digits(now), 'BYSCORE', 'LIMIT', 0, CHUNK)
   if #dead > 0 then
     redis.call('ZREM', lock, unpack(dead))

@@ -21,8 +21,8 @@ local function add(ids, records, before)
 end
 
 if type(value) == 'table' then
-  local mode = mode_of(lock)
-  if not mode then return value end
+  local mode, failure = mode_of(lock, value)
+  if not mode then return failure end
   shown[2] = '~' .. mode
   local rank = from == '-inf' and 0 or tonumber(string.match(from, '^#(%d+)'))
   if rank then

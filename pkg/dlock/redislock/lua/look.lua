@@ -10,8 +10,8 @@ local value = redis.pcall('GET', KEYS[1])
 local waiting = redis.call('ZCARD', KEYS[2])
 if waiting > 0 and redis.call('ZRANK', KEYS[2], ARGV[1]) then waiting = waiting - 1 end
 if type(value) == 'table' then
-  local mode = mode_of(KEYS[1])
-  if not mode then return value end
+  local mode, failure = mode_of(KEYS[1], value)
+  if not mode then return failure end
   local found = redis.call('ZRANGE', KEYS[1], '(' .. now, '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
   local id = found[1]
   if id == mode then return {now, '', -2, waiting} end

@@ -1,7 +1,7 @@
 -- Removes a claim in any phase. If it held the lock, grants the lock to the next waiter. Works at
 -- maxmemory: its first write is always allowed.
--- KEYS lock, counter, queue, waiters, holders and, on a cluster or if any of the optional arguments is
---      needed, tombstone and, with those, gap. See renew_queue.lua for why a cluster gets a key that does not exist.
+-- KEYS lock, counter, queue, waiters, holders and, if any of the optional arguments is needed,
+--      tombstone, gap
 -- ARGV "<id>." and, optionally, tombstone ms (0: none), gap ms (0: grant; otherwise leave the
 --      key free for that time and only notify the next waiter), token that must match
 --      ("": any)

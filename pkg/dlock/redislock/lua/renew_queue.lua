@@ -1,15 +1,13 @@
 -- Renews claims on one lock, in any phase, drops dead waiters and grants the lock. Works at
 -- maxmemory: its first write is always allowed. Without claims it only drops dead waiters
 -- and grants the lock.
--- KEYS lock, counter, queue, waiters, holders and, with plain clients or on a cluster, a key that does not
---      exist and, with plain clients, gap. Because of that key, a cluster refuses the script as a whole while the
---      slot is moving, and not a command in the middle of it.
+-- KEYS lock, counter, queue, waiters, holders and, with plain clients, gap
 -- ARGV echo, channel of the process ("-": it is not subscribed), then id, ttl ms and
 --      heartbeat ms of each claim
 -- Returns {echo, state...}; without claims {echo}, or {echo, "more"} if dead waiters
 -- remain to be dropped.
 --@common
-local lock, counter, queue, waiters, holders, gap, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[7], ARGV[2]
+local lock, counter, queue, waiters, holders, gap, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], ARGV[2]
 
 -- ranks_of returns how many waiters are before each of those whose arrivals are given. For those at the head of
 -- the queue it is exact, since it decides when they ask again. Of many others it is an estimate, from the

@@ -91,13 +91,22 @@ func (j *Judge) groups(s *suite, distance map[string]int) (quick, more, slow []s
 }
 
 // luaStages are the same for all mutants of scripts, whose lines cannot be followed: the
-// simulation of the scripts, then everything in the order of its duration. The race detector
-// has nothing to say about a script.
+// simulation of the scripts, then the tests that are named after scripts, and then the others, each in the order
+// of their duration. The race detector has nothing to say about a script.
 func (j *Judge) luaStages(t Target) (quick, whole []stage) {
 	quick = j.simulations(t, false)
 	for _, pkg := range t.Suites {
 		s := j.suites[pkg]
-		first, more, slow := j.groups(s, nil)
+		distance := map[string]int{}
+		for _, name := range s.names() {
+			if !strings.HasPrefix(name, "TestScript") {
+				distance[name] = 1
+			}
+		}
+		first, more, _ := j.groups(s, distance)
+		slow := slices.DeleteFunc(s.names(), func(name string) bool {
+			return slices.Contains(first, name) || slices.Contains(more, name) || j.isSimulation(pkg, name)
+		})
 		quick = append(quick, stage{name: Quickest, suite: s, tests: first}, stage{name: Covering, suite: s, tests: more})
 		whole = append(whole, stage{name: Whole, suite: s, tests: slow})
 	}
