@@ -33,7 +33,7 @@ type shell struct {
 // called command checks that the lock is held.
 var standIns = map[string]string{
 	"tar": "exit 0", "make": "exit 0", "report.sh": "exit 0", "read.sh": "exit 0", "train.sh": "exit 0",
-	"command": `dlock run --try "${key:-order:1}" -- true; test $? = 75`,
+	"command": `dlock run --wait 8s "${key:-order:1}" -- true; test $? = 75`,
 }
 
 func newShell(t *testing.T) *shell {
