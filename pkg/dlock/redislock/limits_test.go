@@ -137,8 +137,10 @@ func TestOldClusterGetsAWarning(t *testing.T) {
 		version string
 		level   driver.Level
 	}{
-		{&redisDriver{}, "6.2.14", driver.OK}, {&redisDriver{cluster: cluster}, "6.2.14", driver.Warning},
-		{&redisDriver{}, "7.0.15", driver.OK}, {&redisDriver{cluster: cluster}, "7.0.15", driver.OK},
+		{&redisDriver{}, "6.2.14", driver.OK},
+		{&redisDriver{cluster: cluster}, "6.2.14", driver.Warning},
+		{&redisDriver{}, "7.0.15", driver.OK},
+		{&redisDriver{cluster: cluster}, "7.0.15", driver.OK},
 	} {
 		if f := tc.driver.version(redisnode.Info{"redis_version": tc.version}); f.Level != tc.level {
 			t.Errorf("%s on a cluster: %v: %+v", tc.version, tc.driver.cluster != nil, f)
