@@ -384,24 +384,3 @@ func (p *pipeliner) flush(batch []*pendingCall) (answered bool) {
 	}
 	return answered
 }
-
-// await runs f in another goroutine, because the client may not honor ctx. It returns when f
-// returns or ctx ends.
-func await[T any](ctx context.Context, d *redisDriver, f func() (T, error)) (T, error) {
-	type result struct {
-		value T
-		err   error
-	}
-	done := make(chan result, 1)
-	d.work.Go(func() {
-		v, err := f()
-		done <- result{v, err}
-	})
-	select {
-	case r := <-done:
-		return r.value, r.err
-	case <-ctx.Done():
-		var none T
-		return none, ctx.Err()
-	}
-}

@@ -15,21 +15,21 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// twoClaims submits a claim that gets the lock, and one that waits for it.
-func twoClaims(t *testing.T, d *redDriver) (held, waits *claim) {
+// refOf names a claim on the lock k by its number.
+func refOf(n int) driver.Ref {
+	return driver.Ref{Key: "k", ID: strings.Repeat(string(rune('a'+n)), 32), TTL: time.Hour}
+}
+
+// submitted submits a claim, and returns what the driver knows of it.
+func submitted(t *testing.T, d *redDriver, ref driver.Ref, want driver.Phase) *claim {
 	t.Helper()
-	var both []*claim
-	for i, phase := range []driver.Phase{driver.Held, driver.Queued} {
-		ref := driver.Ref{Key: "k", ID: strings.Repeat(string(rune('a'+i)), 32), TTL: time.Minute}
-		st, err := d.Acquire(t.Context(), driver.Request{Ref: ref, Wait: true})
-		if err != nil || st.Phase != phase {
-			t.Fatalf("%v, %v", st, err)
-		}
-		d.mu.Lock()
-		both = append(both, d.claims[claimID{"k", ref.ID}])
-		d.mu.Unlock()
+	st, err := d.Acquire(t.Context(), driver.Request{Ref: ref, Wait: true})
+	if err != nil || st.Phase != want {
+		t.Fatalf("%v, %v", st, err)
 	}
-	return both[0], both[1]
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.claims[claimID{ref.Key, ref.ID}]
 }
 
 // openPatient returns a driver that waits long for each of three servers.
@@ -63,20 +63,16 @@ func (d *redDriver) openCalls(c *claim) []int {
 func TestEndedClaimIsNotFilledIn(t *testing.T) {
 	t.Parallel()
 	d, all := openPatient(t)
-	ref := driver.Ref{Key: "k", ID: strings.Repeat("a", 32), TTL: time.Hour}
-	if st, err := d.Acquire(t.Context(), driver.Request{Ref: ref}); err != nil || st.Phase != driver.Held {
-		t.Fatalf("%v, %v", st, err)
-	}
-	d.mu.Lock()
-	c := d.claims[claimID{"k", ref.ID}]
-	d.mu.Unlock()
+	ref := refOf(0)
+	c := submitted(t, d, ref, driver.Held)
 	testenv.Eventually(t, time.Minute, "all calls are answered", func() bool { return slices.Equal(d.openCalls(c), []int{0, 0, 0}) })
 	if _, err := d.Release(t.Context(), ref); err != nil {
 		t.Fatal(err)
 	}
 	d.fill(c, d.nodes)
 	for i := range 3 { // long enough for an answer
-		other := driver.Ref{Key: "other", ID: strings.Repeat(string(rune('b'+i)), 32), TTL: time.Hour}
+		other := refOf(1 + i)
+		other.Key = "other"
 		_, err := d.Acquire(t.Context(), driver.Request{Ref: other})
 		_, released := d.Release(t.Context(), other)
 		if err := errors.Join(err, released); err != nil {
@@ -105,13 +101,8 @@ func TestLateAnswerCounts(t *testing.T) {
 		if err := slow.Do(t.Context(), "CLIENT", "PAUSE", "200", "WRITE").Err(); err != nil {
 			t.Fatal(err)
 		}
-		ref := driver.Ref{Key: "k", ID: strings.Repeat(string(rune('a'+i)), 32), TTL: time.Hour}
-		if st, err := d.Acquire(t.Context(), driver.Request{Ref: ref}); err != nil || st.Phase != driver.Held {
-			t.Fatalf("%v, %v", st, err)
-		}
-		d.mu.Lock()
-		c := d.claims[claimID{"k", ref.ID}]
-		d.mu.Unlock()
+		ref := refOf(i)
+		c := submitted(t, d, ref, driver.Held)
 		testenv.Eventually(t, time.Minute, "the late answer counts", func() bool { return slices.Equal(d.openCalls(c), []int{0, 0, 0}) })
 		if _, err := d.Release(t.Context(), ref); err != nil {
 			t.Fatal(err)
@@ -125,7 +116,7 @@ func TestNextClaimTriesAtOnce(t *testing.T) {
 	t.Parallel()
 	for told, want := range map[string]bool{"": true, "its own": true, "another": false} {
 		d, _ := openOnThree(t)
-		c, next := twoClaims(t, d)
+		c, next := submitted(t, d, refOf(0), driver.Held), submitted(t, d, refOf(1), driver.Queued)
 		if told == "its own" {
 			told = next.id
 		}

@@ -37,28 +37,25 @@ func Cause(states []driver.State, errs []error, other error) error {
 	case 1:
 		return causes[0]
 	}
-	alike := !slices.ContainsFunc(causes, func(err error) bool { return kindOf(err) != kindOf(causes[0]) })
-	return &several{causes, alike}
+	mixed := slices.ContainsFunc(causes, func(err error) bool { return !alike(err, causes[0]) })
+	return &several{causes, mixed}
 }
 
-// A kind is what an error means to the engine and to callers.
-type kind struct {
-	class                                                 driver.Class
-	denied, notReady, unavailable, notALock, key, modeTTL bool
+// kinds are what an error can mean to callers.
+var kinds = []error{
+	driver.ErrDenied, driver.ErrNotReady, driver.ErrUnavailable, driver.ErrNotALock, driver.ErrInvalidKey, driver.ErrUnsupported, driver.ErrInvalidTTL,
 }
 
-func kindOf(err error) kind {
-	is := func(target error) bool { return errors.Is(err, target) }
-	return kind{
-		driver.ClassOf(err), is(driver.ErrDenied), is(driver.ErrNotReady), is(driver.ErrUnavailable), is(driver.ErrNotALock),
-		is(driver.ErrInvalidKey), is(driver.ErrUnsupported) || is(driver.ErrInvalidTTL),
-	}
+// alike reports whether two errors mean the same to the engine and to callers.
+func alike(a, b error) bool {
+	differs := func(kind error) bool { return errors.Is(a, kind) != errors.Is(b, kind) }
+	return driver.ClassOf(a) == driver.ClassOf(b) && !slices.ContainsFunc(kinds, differs)
 }
 
 // several is an error with several causes.
 type several struct {
 	causes []error
-	alike  bool // they are of one kind
+	mixed  bool // they are not of one kind
 }
 
 // maxNamed is how many causes an error names.
@@ -81,7 +78,7 @@ func (s *several) Is(target error) bool {
 }
 
 // As finds what an error of the common kind has, such as its class.
-func (s *several) As(target any) bool { return s.alike && errors.As(s.causes[0], target) }
+func (s *several) As(target any) bool { return !s.mixed && errors.As(s.causes[0], target) }
 
 // HasSeveral reports whether an error has several causes.
 func HasSeveral(err error) bool {
