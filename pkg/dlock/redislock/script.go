@@ -54,7 +54,7 @@ var (
 // newScript also inserts token.lua into every path that takes a token: a function would slow down
 // the frequent paths.
 func newScript(source string) *redisnode.Script {
-	source = strings.Replace(source, "--@submit\n", submitLua, 1)
+	source = strings.ReplaceAll(source, "--@submit\n", submitLua)
 	common := strings.ReplaceAll(commonLua, "  --@token\n", tokenLua)
 	return redisnode.NewScript(strings.ReplaceAll(source, "  --@token\n", tokenLua), common)
 }

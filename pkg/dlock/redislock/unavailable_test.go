@@ -3,6 +3,7 @@ package redislock_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"strings"
 	"sync/atomic"
@@ -14,6 +15,7 @@ import (
 	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
 	"github.com/ceyewan/genesis/pkg/dlock/redislock"
 )
 
@@ -93,6 +95,36 @@ func TestRefusedWithWait(t *testing.T) {
 				wantRefused(t, err)
 			}
 		})
+	}
+}
+
+// A call that ends while go-redis is still dialing names the cause too.
+func TestRefusedBeforeTheDeadline(t *testing.T) {
+	t.Parallel()
+	ended := make(chan struct{})
+	defer close(ended)
+	refused := errors.New("refused")
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		deadline, _ := ctx.Deadline()
+		if time.Until(deadline) > time.Minute { // go-redis, not the dial that looks for the cause
+			<-ended
+		}
+		return nil, refused
+	}
+	for _, opts := range [][]redislock.Option{nil, {redislock.WithMinReplicas(1, 100*time.Millisecond)}} {
+		client := redis.NewClient(&redis.Options{Dialer: dial, DialTimeout: time.Hour, DialerRetries: 1, ContextTimeoutEnabled: true})
+		t.Cleanup(func() { _ = client.Close() })
+		d, err := redislock.New(client, opts...).Open(driver.Options{Logger: slog.New(slog.DiscardHandler)})
+		check(t, err)
+		t.Cleanup(func() { _ = d.Close() })
+		for _, limit := range []time.Duration{20 * time.Millisecond, time.Minute} { // the caller's, or that of one trip
+			testenv.Eventually(t, time.Minute, "the cause", func() bool { // it may come too late for the first call
+				ctx, cancel := context.WithTimeout(t.Context(), limit)
+				defer cancel()
+				_, err := d.Acquire(ctx, driver.Request{Ref: driver.Ref{Key: "k", ID: claimID(1), TTL: time.Minute}})
+				return errors.Is(err, refused)
+			})
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -234,5 +235,30 @@ func TestBurntIDsAreKeptForTheirTime(t *testing.T) {
 		if !d.isRetired("long") || !d.isRetired("next") || len(d.retired) != 2 {
 			t.Errorf("%d are kept after their time", len(d.retired))
 		}
+	})
+}
+
+// What belongs to a master that has left the cluster is forgotten, but not before its calls have ended.
+func TestUnusedPipelinersAreForgotten(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := &redisDriver{}
+		d.pipelinerAt("unused")
+		d.pipelinerAt("sending").inFlight = 1
+		d.pipelinerAt("pending").pending = []*pendingCall{{}}
+		d.pipelinerAt("delayed").delayed = []*pendingCall{{}}
+		wantKnown := func(want ...string) {
+			t.Helper()
+			got := slices.Sorted(maps.Keys(*d.byMaster.byAddr.Load()))
+			if !slices.Equal(got, want) {
+				t.Errorf("known are %v, want %v", got, want)
+			}
+		}
+		time.Sleep(forgetAfter)
+		d.pipelinerAt("in time")
+		wantKnown("delayed", "in time", "pending", "sending", "unused")
+		time.Sleep(time.Nanosecond)
+		d.pipelinerAt("later")
+		wantKnown("delayed", "in time", "later", "pending", "sending")
 	})
 }
