@@ -3,12 +3,14 @@ package unanswered
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/xerrors"
 )
 
 var errNoAnswer = errors.New("no answer")
@@ -26,7 +28,7 @@ func Cause(states []driver.State, errs []error, other error) error {
 			continue
 		}
 		err := cmp.Or(errs[i], other, errNoAnswer)
-		if text := err.Error(); !seen[text] {
+		if text := textOf(err); !seen[text] {
 			seen[text] = true
 			causes = append(causes, err)
 		}
@@ -37,8 +39,16 @@ func Cause(states []driver.State, errs []error, other error) error {
 	case 1:
 		return causes[0]
 	}
-	mixed := slices.ContainsFunc(causes, func(err error) bool { return !alike(err, causes[0]) })
-	return &several{causes, mixed}
+	several := &several{causes, uniform(causes, func(a, b error) bool { return alike(a, b) && xerrors.CodeOf(a) == xerrors.CodeOf(b) })}
+	if !uniform(causes, alike) {
+		return several
+	}
+	return driver.Classify(several, driver.ClassOf(causes[0]))
+}
+
+// uniform reports whether all causes are the same to a comparison.
+func uniform(causes []error, same func(a, b error) bool) bool {
+	return !slices.ContainsFunc(causes, func(err error) bool { return !same(err, causes[0]) })
 }
 
 // kinds are what an error can mean to callers.
@@ -54,8 +64,8 @@ func alike(a, b error) bool {
 
 // several is an error with several causes.
 type several struct {
-	causes []error
-	mixed  bool // they are not of one kind
+	causes  []error
+	oneCode bool // they are of one kind and have one code
 }
 
 // maxNamed is how many causes an error names.
@@ -64,7 +74,7 @@ const maxNamed = 4
 func (s *several) Error() string {
 	var texts []string
 	for _, err := range s.causes[:min(len(s.causes), maxNamed)] {
-		texts = append(texts, err.Error())
+		texts = append(texts, textOf(err))
 	}
 	if more := len(s.causes) - maxNamed; more > 0 {
 		texts = append(texts, fmt.Sprintf("and %d more", more))
@@ -72,16 +82,24 @@ func (s *several) Error() string {
 	return "several causes: " + strings.Join(texts, "; ")
 }
 
+// textOf leaves out the name of our own timeout, which is that of a caller's context.
+func textOf(err error) string {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return "no answer in time"
+	}
+	return err.Error()
+}
+
 // Is reports whether all causes are the target.
 func (s *several) Is(target error) bool {
 	return !slices.ContainsFunc(s.causes, func(err error) bool { return !errors.Is(err, target) })
 }
 
-// As finds what an error of the common kind has, such as its class.
-func (s *several) As(target any) bool { return !s.mixed && errors.As(s.causes[0], target) }
+// As finds what an error of the common kind has, such as its code.
+func (s *several) As(target any) bool { return s.oneCode && errors.As(s.causes[0], target) }
 
 // HasSeveral reports whether an error has several causes.
 func HasSeveral(err error) bool {
-	_, ok := err.(*several) //nolint:errorlint // the error of a renewal is not wrapped
-	return ok
+	var s *several
+	return errors.As(err, &s)
 }

@@ -1,12 +1,14 @@
 package unanswered_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 	"github.com/ceyewan/genesis/pkg/dlock/internal/unanswered"
+	"github.com/ceyewan/genesis/pkg/xerrors"
 )
 
 func TestCause(t *testing.T) {
@@ -71,5 +73,27 @@ func TestCausesOfOneKind(t *testing.T) {
 	err = unanswered.Cause(states, []error{denied, lacking("two")}, nil)
 	if errors.Is(err, driver.ErrDenied) || errors.Is(err, driver.ErrUnavailable) || driver.ClassOf(err) != driver.Ambiguous {
 		t.Errorf("%v: of the kind of one cause", err)
+	}
+}
+
+// The code of one cause is not that of the others, and our own timeout is not that of the caller's context.
+func TestCausesWithCodes(t *testing.T) {
+	cause := func(causes ...error) error { return unanswered.Cause(make([]driver.State, len(causes)), causes, nil) }
+	coded := func(code, text string) error {
+		return driver.Classify(fmt.Errorf("%w: %s", xerrors.NewOf(driver.ErrNotReady, code, code), text), driver.Transient)
+	}
+	differ, same := cause(coded("a", "1"), coded("b", "2")), cause(coded("a", "1"), coded("a", "2"))
+	if code := xerrors.CodeOf(differ); code != "" || !errors.Is(differ, driver.ErrNotReady) || driver.ClassOf(differ) != driver.Transient {
+		t.Errorf("%v has the code %q and is %v", differ, code, driver.ClassOf(differ))
+	}
+	if code := xerrors.CodeOf(same); code != "a" || driver.ClassOf(same) != driver.Transient {
+		t.Errorf("%v has the code %q and is %v", same, code, driver.ClassOf(same))
+	}
+	if !unanswered.HasSeveral(same) || !unanswered.HasSeveral(differ) {
+		t.Error("HasSeveral is wrong")
+	}
+	timeout := cause(errors.New("refused"), fmt.Errorf("receive: %w", context.DeadlineExceeded), context.DeadlineExceeded)
+	if text := fmt.Sprint(timeout); text != "several causes: refused; no answer in time" {
+		t.Error(text)
 	}
 }
