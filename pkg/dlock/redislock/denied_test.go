@@ -144,19 +144,19 @@ func TestDeniedOperator(t *testing.T) {
 	server := testenv.Redis(t)
 	direct := directTo(t, server)
 	d := openAsUser(t, server.Addr(), direct)
-	for _, command := range []string{"get", "zrange"} {
+	for _, tc := range []struct {
+		mode    driver.Mode
+		command string
+	}{{driver.Exclusive, "get"}, {driver.Shared, "zrange"}} {
 		check(t, direct.FlushAll(t.Context()).Err())
-		check(t, submitAs(t, d, driver.Request{Mode: driver.Shared}, 1, false))
-		setUser(t, direct, "u", allowAll, []string{"-" + command})
+		check(t, submitAs(t, d, driver.Request{Mode: tc.mode}, 1, false))
+		setUser(t, direct, "u", allowAll, []string{"-" + tc.command})
 		_, inspected := d.(driver.Admin).Inspect(t.Context(), "k")
 		_, _, looked := d.(driver.HolderFinder).Look(t.Context(), "k", "")
 		setUser(t, direct, "u", allowAll)
 		for what, err := range map[string]error{"Inspect": inspected, "Look": looked} {
-			if err == nil && command == "get" { // it is not needed for readers
-				continue
-			}
 			if !errors.Is(err, driver.ErrDenied) {
-				t.Errorf("%s without %s: %v", what, command, err)
+				t.Errorf("%s of a %v lock without %s: %v", what, tc.mode, tc.command, err)
 			}
 		}
 	}

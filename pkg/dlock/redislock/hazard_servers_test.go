@@ -358,6 +358,7 @@ var transientReplies = []string{
 	"LOADING Redis is loading the dataset in memory",
 	"MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
 	"CLUSTERDOWN The cluster is down",
+	"ERR Script attempted to execute a write command while the cluster is down and readonly",
 	"MOVED 3999 127.0.0.1:1",
 	"ASK 3999 127.0.0.1:1",
 	"TRYAGAIN Multiple keys request during rehashing of slot",

@@ -117,7 +117,8 @@ type batch struct {
 	claims       []int // indexes into refs
 	namedChannel bool  // the script was given this driver's channel
 	queued       bool  // renewed by renew_queue.lua, on one lock; otherwise by renew_held.lua
-	joint        bool  // renewed by renew_joint.lua, on one lock, whose slot is moving
+	moving       bool  // of one lock, whose slot is moving: what is not held is not looked up in the queue
+	joint        bool  // renewed by renew_joint.lua
 }
 
 // maxRenewals is how many claims one script renews: the server does nothing else meanwhile.
@@ -204,13 +205,14 @@ func (r *renewal) send(ctx context.Context, p *pipeliner, batches []*batch) []*b
 	var rest []*batch
 	for i, b := range batches {
 		err := cmds[i].Err()
+		parts := b.split(err)
 		switch {
-		case err != nil && b.splits(err):
-			rest = append(rest, b.split()...)
-		case redis.IsTryAgainError(err) && b.queued:
-			rest = append(rest, r.jointOf(b)...)
-			r.fail(b, cmds[i].Classify(err))
+		case len(parts) > 0:
+			rest = append(rest, parts...)
 		case err != nil:
+			if redis.IsTryAgainError(err) && b.queued {
+				rest = append(rest, r.withoutQueue(b)...)
+			}
 			if redis.IsReadOnlyError(err) {
 				r.driver.suspectSubscription(lockOf(cmds[i]))
 			}
@@ -219,7 +221,7 @@ func (r *renewal) send(ctx context.Context, p *pipeliner, batches []*batch) []*b
 			r.fail(b, unconfirmed[i])
 		case b.queued:
 			r.recordStates(b, cmds[i].Val())
-		case b.joint:
+		case b.moving:
 			_ = r.recordTokens(b, cmds[i].Val()) // the others are asked for when the slot has moved
 		default:
 			rest = append(rest, r.recordTokens(b, cmds[i].Val())...)
@@ -228,40 +230,43 @@ func (r *renewal) send(ctx context.Context, p *pipeliner, batches []*batch) []*b
 	return rest
 }
 
-// jointOf returns the readers and permits of a batch whose slot is moving. Without the queue, of which
-// keys may not exist, they can be renewed.
-func (r *renewal) jointOf(b *batch) []*batch {
+// withoutQueue returns the claims of a batch whose slot is moving, to be renewed without the queue, of which keys
+// may not exist. One that waits, as far as the driver knows, may have been granted the lock. The scripts ignore one that
+// was not.
+func (r *renewal) withoutQueue(b *batch) []*batch {
 	r.driver.mu.Lock()
 	defer r.driver.mu.Unlock()
-	held := &batch{joint: true}
+	exclusive, joint := &batch{moving: true}, &batch{moving: true, joint: true}
 	for _, i := range b.claims {
-		// One that waits may have been granted the lock, and the script ignores one that was not.
-		_, joint := r.driver.joint[r.refs[i].ID]
-		if joint {
-			held.claims = append(held.claims, i)
+		of := exclusive
+		if _, ok := r.driver.joint[r.refs[i].ID]; ok {
+			of = joint
 		}
+		of.claims = append(of.claims, i)
 	}
-	if len(held.claims) == 0 {
+	return slices.DeleteFunc([]*batch{exclusive, joint}, func(b *batch) bool { return len(b.claims) == 0 })
+}
+
+// split returns the parts of a batch of several keys that were refused together, or nil. A proxy refuses several keys,
+// and a cluster does while their slot is moving: then each is sent alone. A server refuses all keys if the user may not
+// access one of them: then halves are sent, until that one is alone.
+func (b *batch) split(err error) []*batch {
+	if err == nil || len(b.claims) == 1 || b.queued || b.moving {
 		return nil
 	}
-	return []*batch{held}
-}
-
-// splits reports whether several keys were refused together: by a proxy, or because their slot is
-// moving and some of the keys have already moved.
-func (b *batch) splits(err error) bool {
-	if len(b.claims) == 1 || b.queued || b.joint {
-		return false
+	size := 1
+	switch {
+	case redisnode.DeniedKey(err):
+		size = (len(b.claims) + 1) / 2
+	case redis.IsTryAgainError(err), errors.Is(redisnode.Classify(err), driver.ErrInvalidKey):
+	default:
+		return nil
 	}
-	return redis.IsTryAgainError(err) || errors.Is(redisnode.Classify(err), driver.ErrInvalidKey)
-}
-
-func (b *batch) split() []*batch {
-	var single []*batch
-	for _, i := range b.claims {
-		single = append(single, &batch{claims: []int{i}})
+	var parts []*batch
+	for claims := range slices.Chunk(b.claims, size) {
+		parts = append(parts, &batch{claims: claims})
 	}
-	return single
+	return parts
 }
 
 func (r *renewal) command(ctx context.Context, b *batch) *command {

@@ -78,6 +78,8 @@ func classifyReply(err error) error {
 		k = kinds["BUSY"]
 	case strings.Contains(text, "attempted to access a non local key"): // the slot is moving, and a part was carried out
 		k = kind{driver.ErrNotReady, driver.Ambiguous}
+	case strings.Contains(text, "while the cluster is down"): // with cluster-allow-reads-when-down, of the first write
+		k = kinds["CLUSTERDOWN"]
 	default:
 		k = kindWithin(text)
 	}
@@ -89,6 +91,16 @@ func classifyReply(err error) error {
 		err = fmt.Errorf("this server is a replica, connect to the master: %w", err)
 	}
 	return driver.Classify(fmt.Errorf("%w: %w", k.err, err), k.class)
+}
+
+// DeniedKey reports whether a server refused a command because the user may not access one of its keys. It does not if
+// the user may not run the command.
+func DeniedKey(err error) bool {
+	if !errors.Is(classifyReply(err), driver.ErrDenied) {
+		return false
+	}
+	text := err.Error()
+	return strings.Contains(text, "access") && strings.Contains(text, "key")
 }
 
 // A plainReply leaves out of an error where in our script it occurred.
