@@ -222,3 +222,42 @@ func TestInfoOfEachKey(t *testing.T) {
 		}
 	}
 }
+
+// Each lock of a batch has a token above the last one of its own counter.
+func TestBatchWithSeveralCounters(t *testing.T) {
+	t.Parallel()
+	server := testenv.Redis(t)
+	d, direct := openDriver(t, server.Addr()), directTo(t, server)
+	const last = 1 << 52
+	if redislock.CounterOf("a") == redislock.CounterOf("b") {
+		t.Fatal("a and b have the same counter")
+	}
+	check(t, direct.Set(t.Context(), redislock.CounterOf("b"), last, 0).Err())
+	states, err := d.(driver.Batcher).AcquireBatch(t.Context(), batchOf("a", "b"))
+	check(t, err)
+	if states[0].Token >= last || states[1].Token <= last {
+		t.Errorf("%+v", states)
+	}
+}
+
+// A batch that is submitted again leaves the mark by which a release finds the claims that wait.
+func TestRepeatedBatchKeepsWaiters(t *testing.T) {
+	t.Parallel()
+	server := testenv.Redis(t)
+	d, direct := openDriver(t, server.Addr()), directTo(t, server)
+	b, rs := d.(driver.Batcher), batchOf("a", "b")
+	first, err := b.AcquireBatch(t.Context(), rs)
+	check(t, err)
+	submitClaim(t, d, "a", 3, time.Minute, driver.Queued)
+	before := direct.Get(t.Context(), "a").Val()
+	again, err := b.AcquireBatch(t.Context(), rs)
+	check(t, err)
+	if after := direct.Get(t.Context(), "a").Val(); after != before || again[0].Token != first[0].Token {
+		t.Errorf("%q became %q", before, after)
+	}
+	states, err := b.ReleaseBatch(t.Context(), []driver.Ref{rs[1].Ref, rs[0].Ref})
+	check(t, err)
+	if states[0].Phase != driver.Held || states[1].Phase != driver.Unknown {
+		t.Errorf("%+v: only b has nobody who waits", states)
+	}
+}

@@ -2,6 +2,7 @@ package redislock_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/clog"
 	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
 	"github.com/ceyewan/genesis/pkg/dlock/redislock"
 )
 
@@ -164,4 +166,19 @@ func (l *lines) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.String()
+}
+
+// Without the rights to ask, Check finds nothing, and says so.
+func TestCheckDenied(t *testing.T) {
+	t.Parallel()
+	server := testenv.Redis(t)
+	direct := directTo(t, server)
+	d := openAsUser(t, server.Addr(), direct)
+	for _, command := range []string{"info", "ping"} {
+		setUser(t, direct, "u", allowAll, []string{"-" + command})
+		findings, err := d.(driver.Checker).Check(t.Context())
+		if !errors.Is(err, driver.ErrDenied) || len(findings) > 0 {
+			t.Errorf("without %s: %+v, %v", command, findings, err)
+		}
+	}
 }

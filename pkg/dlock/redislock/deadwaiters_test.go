@@ -223,3 +223,18 @@ func TestLivingBehindManyDead(t *testing.T) {
 		t.Errorf("the server did nothing else for %v: %s", e.Duration, e.Args[0])
 	}
 }
+
+// A renewal that removes dead waiters does not count them as ahead.
+func TestRenewalCountsTheLivingAhead(t *testing.T) {
+	t.Parallel()
+	server := testenv.Redis(t)
+	d, direct := openDriver(t, server.Addr()), directTo(t, server)
+	submitClaim(t, d, "k", 1, time.Hour, driver.Held)
+	seedWaiters(t, direct, "k", 2, 6, -time.Second, "dlock:0123456789abcdef")
+	seedWaiters(t, direct, "k", 7, 8, time.Hour, "dlock:0123456789abcdef")
+	states, err := d.Renew(t.Context(), []driver.Ref{{Key: "k", ID: claimID(8), TTL: time.Hour}})
+	check(t, err)
+	if states[0].Phase != driver.Queued || states[0].Ahead != 2 { // the holder and claim 7
+		t.Errorf("%+v", states[0])
+	}
+}

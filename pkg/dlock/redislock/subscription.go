@@ -226,13 +226,18 @@ func (l *subscriptions) masterOf(s *slotSubscription, addr string) (*redis.Clien
 	return d.masterFor(ctx, s.channel)
 }
 
+// addrOf returns the address of a master, or "" without a cluster.
+func (l *subscriptions) addrOf(client *redis.Client) string {
+	if l.driver.cluster == nil {
+		return ""
+	}
+	return client.Options().Addr
+}
+
 // attach assigns a slot to the connection of a master, and creates the connection if there is none.
 // It returns the connection if the caller has to request the channel there.
 func (l *subscriptions) attach(s *slotSubscription, client *redis.Client) *redisnode.Subscription {
-	addr := ""
-	if l.driver.cluster != nil {
-		addr = client.Options().Addr
-	}
+	addr := l.addrOf(client)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ended || l.slots[s.slot] != s {

@@ -112,7 +112,7 @@ func (c *subscription) relocate() {
 		client, err := l.masterOf(s, "")
 		switch {
 		case err != nil:
-		case l.driver.cluster != nil && client.Options().Addr != c.addr:
+		case l.addrOf(client) != c.addr:
 			c.replace(s.slot, "")
 		default:
 			c.client = client // perhaps another one for the same address
