@@ -123,6 +123,7 @@ func TestMajorityDecidesARound(t *testing.T) {
 		{"nodes differ, and the last failed", []ballot{stored, taken, failed}, map[string]int{"a": 1}, false, false, split},
 		{"one may yet name the holder", []ballot{taken, failed, pending}, map[string]int{"a": 1}, false, false, waits},
 		{"a majority failed", []ballot{failed, failed, pending}, nil, false, false, waits},
+		{"a majority failed, and the last is slow", []ballot{failed, failed, pending}, nil, true, false, fails},
 		{"a majority failed, one has the claim", []ballot{failed, failed, stored}, nil, false, false, fails},
 		{"one has its tombstone", []ballot{confirmed, confirmed, tombstoned}, nil, false, false, hasTombstone},
 	} {

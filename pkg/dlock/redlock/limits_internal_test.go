@@ -1,0 +1,85 @@
+package redlock
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+)
+
+// A silent node is tried less and less often, but at least four times a second.
+func TestSilentNodeIsProbed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var h health
+		for range silentAfter {
+			if !h.admits() {
+				t.Fatal("a call is not sent to a node that may answer")
+			}
+			h.record(false)
+		}
+		for _, want := range []time.Duration{0, 40, 80, 160, 250, 250} { // milliseconds; no probe was sent before the first
+			if want > 0 {
+				time.Sleep(want*time.Millisecond - 1)
+				if h.admits() {
+					t.Fatalf("a call is sent before %d ms have passed", want)
+				}
+				time.Sleep(1)
+			}
+			if !h.admits() || h.admits() {
+				t.Fatalf("after %d ms, not exactly one call is sent", want)
+			}
+			h.record(false)
+		}
+	})
+}
+
+// Scripts compare tokens up to 2^53 - 2 exactly.
+func TestGreatestToken(t *testing.T) {
+	for text, want := range map[string]bool{"9007199254740990": true, "9007199254740991": false, "-1": false, "0": true} {
+		if _, ok := (&redDriver{}).token(text); ok != want {
+			t.Errorf("%s is taken for a token: %v", text, ok)
+		}
+	}
+}
+
+// A driver that is closed starts no timer.
+func TestClosedDriverStartsNothing(t *testing.T) {
+	d := startQuiet(t)
+	d.cancel = func() {}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.nudgeLater(d.q, time.Hour); d.q.timer != nil {
+		t.Error("a timer runs after Close")
+	}
+}
+
+// A claim whose submission has failed is removed from the nodes that may have it, and the caller may not know of.
+func TestAbandonedClaimIsRemoved(t *testing.T) {
+	refused := driver.Classify(driver.ErrDenied, driver.Fatal)
+	unsent := driver.Classify(&quorumError{cause: driver.ErrUnavailable}, driver.Transient)
+	for _, tt := range []struct {
+		name string
+		err  error
+		c    claim
+		want bool
+	}{
+		{"one node may have it", refused, claim{open: []int{0, 0, 0}}, true},
+		{"nothing was sent", unsent, claim{open: []int{0, 0, 0}}, false},
+		{"a call may arrive", unsent, claim{open: []int{0, 1, 0}}, true},
+		{"it is shown", unsent, claim{open: []int{0, 0, 0}, shown: true}, true},
+		{"the caller releases it", errors.New("no answer"), claim{open: []int{0, 0, 0}}, false},
+	} {
+		d := threeNodes()
+		d.abandon(&tt.c, tt.err)
+		for _, n := range d.nodes {
+			if removed := len(n.leftover) > 0; removed != tt.want {
+				t.Errorf("%s: it is to be removed: %v", tt.name, removed)
+			}
+		}
+	}
+}
