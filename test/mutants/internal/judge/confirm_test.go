@@ -1,6 +1,7 @@
 package judge
 
 import (
+	"cmp"
 	"errors"
 	"os"
 	"path/filepath"
@@ -8,7 +9,7 @@ import (
 )
 
 // A failure counts only next to runs that pass without the mutant. Here the mutant is never
-// noticed: the test fails when it is told to. m is a run with the mutant, c one without it.
+// noticed: the tests fail when they are told to. m is a run with the mutant, c one without it.
 func TestConfirm(t *testing.T) {
 	j := prepare(t)
 	src, byName := mutants(t, j)
@@ -22,6 +23,7 @@ func TestConfirm(t *testing.T) {
 	}
 	for _, tc := range []struct {
 		name, outcomes string
+		company        string // the outcomes of the test after it, which passes by default
 		status         string
 		broken, shaky  bool
 	}{
@@ -33,24 +35,40 @@ func TestConfirm(t *testing.T) {
 		{name: "c fails and passes, c passes and m fails, four times", outcomes: "ffppfpfpfpfp", status: Caught, shaky: true},
 		{name: "c fails and passes, c passes and m fails, then c fails", outcomes: "ffppff", broken: true, shaky: true},
 		{name: "c fails four times and passes, c passes and m passes", outcomes: "fffffppp", status: Survived, shaky: true},
+		{name: "m passes alone, another fails in company", outcomes: "fp", company: "fp", status: Survived},
+		{name: "m passes alone and fails in company, c passes there", outcomes: "fpppfp", status: Caught},
+		{name: "m passes alone and fails in company, as does c", outcomes: "fpppffp", status: Survived, shaky: true},
+		{name: "m passes alone and fails in company, another fails there in c", outcomes: "fpppfp", company: "fp", status: Survived},
+		{name: "m fails without a name, c passes twice, m fails without a name", outcomes: "gppgp", status: Caught},
+		{name: "m fails without a name, c passes twice, another fails in m", outcomes: "gp", company: "ppfp", status: Survived},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			j.suites[small].forgetShaky("TestScripted")
-			file := filepath.Join(t.TempDir(), "outcomes")
-			err := os.WriteFile(file, []byte(tc.outcomes), 0o600)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Setenv("SMALL_OUTCOMES", file)
+			tell(t, "SMALL_OUTCOMES", tc.outcomes)
+			tell(t, "SMALL_OUTCOMES_OF_COMPANY", cmp.Or(tc.company, "p"))
 			got, err := w.Judge(t.Context(), m, src, smallTarget, false)
 			if got.Status != tc.status || errors.Is(err, ErrBroken) != tc.broken || err != nil && !tc.broken {
 				t.Errorf("%+v, %v; want %q, broken %v", got, err, tc.status, tc.broken)
+			}
+			if got.Test == "TestScriptedCompany" {
+				t.Error("caught by the other test")
 			}
 			if shaky := j.suites[small].record("TestScripted").Shaky; shaky != tc.shaky {
 				t.Errorf("shaky: %v, want %v", shaky, tc.shaky)
 			}
 		})
 	}
+}
+
+// tell writes the outcomes of a scripted test.
+func tell(t *testing.T, variable, outcomes string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "outcomes")
+	err := os.WriteFile(file, []byte(outcomes), 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(variable, file)
 }
 
 // forgetShaky has a test judge as if it had never failed by itself.

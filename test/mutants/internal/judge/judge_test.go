@@ -113,7 +113,7 @@ func TestCoverageChoosesTests(t *testing.T) {
 		"Add: sum := a «+ → -» b":            "TestAdd",
 		"Count: «step(&i) → »":               "TestCount",
 		"Untested: if «ok → (ok) || true» {": "",
-		"Limit: const Limit = «100 → 101»":   "TestAdd TestCount TestNothing TestScripted", // no line that could be followed
+		"Limit: const Limit = «100 → 101»":   "TestAdd TestCount TestNothing TestScripted TestScriptedCompany", // no line that could be followed
 	} {
 		stages, _, err := j.stages(byName[name], smallTarget)
 		if err != nil {

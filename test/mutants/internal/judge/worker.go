@@ -115,7 +115,8 @@ const (
 
 // confirm finds out whether it was the mutant that failed a test, and not a busy machine. The
 // test must pass without the mutant, and fail once more with it: alone, or else in the company
-// in which it failed. Without the name of a test, all of the stage are tried again.
+// in which it failed. Without the name of a test, all of the stage are tried again, and must fail
+// without a name again.
 func (w *Worker) confirm(ctx context.Context, s stage, binary, test string) (guilty bool, err error) {
 	alone := s
 	if test != "" {
@@ -130,13 +131,29 @@ func (w *Worker) confirm(ctx context.Context, s stage, binary, test string) (gui
 	if shaky {
 		return w.failsBetweenControls(ctx, alone, binary)
 	}
-	for _, again := range []stage{alone, s} {
-		guilty, err = w.fails(ctx, again, binary)
-		if err != nil || guilty {
-			break
-		}
+	again, err := w.run(ctx, alone, binary)
+	if err != nil || again.Status == Caught && (test != "" || again.Test == "") {
+		return err == nil, err
 	}
-	return guilty, err
+	return w.failsInCompany(ctx, s, binary, test)
+}
+
+// failsInCompany judges with a test that passes alone with the mutant. The same test must fail again
+// among the others, and all of them must then pass without the mutant: another test that now and
+// then fails by itself says nothing about the mutant.
+func (w *Worker) failsInCompany(ctx context.Context, s stage, binary, test string) (bool, error) {
+	again, err := w.run(ctx, s, binary)
+	if err != nil || again.Status != Caught || again.Test != test {
+		return false, err
+	}
+	control, err := w.run(ctx, s, w.judge.control(s.suite.pkg, s.race))
+	if err != nil || control.Status != Caught {
+		return err == nil, err
+	}
+	if control.Test == test && test != "" {
+		err = s.suite.markShaky(test)
+	}
+	return false, err
 }
 
 // isShaky runs a test without the mutant until it passes, at least twice if it is quick, and

@@ -19,11 +19,18 @@ func TestCount(t *testing.T) {
 
 func TestNothing(*testing.T) {}
 
-// TestScripted fails when told to. The file that SMALL_OUTCOMES names has a letter for each
-// run to come: f to fail, p to pass. The last letter stays.
-func TestScripted(t *testing.T) {
+// TestScripted fails when told to, and TestScriptedCompany, which runs after it.
+func TestScripted(t *testing.T) { scripted(t, "SMALL_OUTCOMES") }
+
+func TestScriptedCompany(t *testing.T) { scripted(t, "SMALL_OUTCOMES_OF_COMPANY") }
+
+// scripted fails when told to. The file that the variable names has a letter for each run to
+// come: f to fail, p to pass, and g to panic in another goroutine, so that the output does not
+// name the test. The last letter stays.
+func scripted(t *testing.T, variable string) {
+	t.Helper()
 	Double(1)
-	file := os.Getenv("SMALL_OUTCOMES")
+	file := os.Getenv(variable)
 	if file == "" {
 		return
 	}
@@ -37,7 +44,11 @@ func TestScripted(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if outcomes[0] == 'f' {
+	switch outcomes[0] {
+	case 'f':
 		t.Error("told to fail")
+	case 'g':
+		go panic("told to panic")
+		select {}
 	}
 }
