@@ -5,6 +5,7 @@ import (
 	"context"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -175,6 +176,7 @@ func (r *renewal) fail(err error, claims ...int) {
 // A poll is what the nodes say about one claim that may be held.
 type poll struct {
 	yes, no int
+	tally   tally // of the nodes that said neither
 	decided bool
 	lacking []*node     // have nothing under the key
 	shorter *shortening // the call, if it shortens the lease
@@ -186,7 +188,6 @@ type holding struct {
 	batch   []int
 	polls   []poll
 	sent    time.Time
-	tally   tally
 	heard   int
 	answers chan answer
 }
@@ -205,8 +206,10 @@ func (r *renewal) hold(ctx context.Context, batch []int) {
 			return
 		}
 	}
-	if !h.isDecided() {
-		r.fail(h.tally.noQuorum(len(d.nodes), d.majority, true), batch...)
+	for k, i := range batch {
+		if p := &h.polls[k]; !p.decided {
+			r.fail(p.tally.noQuorum(len(d.nodes), d.majority, true), i)
+		}
 	}
 	d.work.Go(h.drain)
 }
@@ -255,22 +258,29 @@ func (h *holding) take(a answer) {
 	if a.err == nil && len(a.reply) != len(h.batch)+1 {
 		a.err = ErrUnexpectedReply
 	}
-	if a.err != nil {
-		h.tally.add(a.err)
+	for k := range h.batch {
+		if a.err != nil {
+			h.polls[k].tally.add(a.err)
+			continue
+		}
+		h.polls[k].take(a.node, redisnode.Text(a.reply[k+1]))
+		h.decide(k)
+	}
+}
+
+// take counts what a node says about the claim; see renew.lua.
+func (p *poll) take(n *node, word string) {
+	if text, failed := strings.CutPrefix(word, "!"); failed {
+		p.tally.add(redisnode.ReplyError(text))
 		return
 	}
-	for k := range h.batch {
-		p := &h.polls[k]
-		word := redisnode.Text(a.reply[k+1])
-		if _, err := strconv.ParseInt(word, 10, 64); err == nil {
-			p.yes++
-		} else {
-			p.no++
-			if word == "" {
-				p.lacking = append(p.lacking, a.node)
-			}
-		}
-		h.decide(k)
+	if _, err := strconv.ParseInt(word, 10, 64); err == nil {
+		p.yes++
+		return
+	}
+	p.no++
+	if word == "" {
+		p.lacking = append(p.lacking, n)
 	}
 }
 
@@ -326,7 +336,7 @@ func (h *holding) drain() {
 	}
 	for k, i := range h.batch {
 		c, p := h.claims[i], &h.polls[k]
-		if h.tally.failed == 0 {
+		if p.tally.failed == 0 {
 			h.driver.heardByAll(c, p.shorter)
 		}
 		if p.yes >= h.driver.majority && len(p.lacking) > 0 {

@@ -91,6 +91,18 @@ func classifyReply(err error) error {
 	return driver.Classify(fmt.Errorf("%w: %w", k.err, err), k.class)
 }
 
+// An errorText is an error that a script has returned as text: for one of several claims, of which the others have
+// other answers. An error inside of a list would not do: the client ends with it, and leaves the rest of the list unread.
+type errorText string
+
+func (e errorText) Error() string { return string(e) }
+
+// RedisError makes it an error of the server.
+func (errorText) RedisError() {}
+
+// ReplyError says what the text of an error of the server means, as Classify does.
+func ReplyError(text string) error { return classifyReply(errorText(text)) }
+
 // A plainReply leaves out of an error where in our script it occurred.
 type plainReply struct{ error }
 
