@@ -61,7 +61,7 @@ func TestDeniedCommandLosesNothing(t *testing.T) {
 				submit(t, other, driver.Request{Ref: waiter, Wait: true}, driver.Queued)
 			}
 			setUser(t, s.direct[:2], "-"+command)
-			st := driver.State{}
+			var st driver.State
 			switch {
 			case way.renew:
 				var states []driver.State

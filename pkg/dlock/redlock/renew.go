@@ -38,11 +38,15 @@ func (d *redDriver) Renew(ctx context.Context, refs []driver.Ref) ([]driver.Stat
 	r := &renewal{driver: d, refs: slices.Clone(refs), claims: make([]*claim, len(refs)), states: make([]driver.State, len(refs)), errs: make([]error, len(refs))}
 	done := make(chan struct{})
 	held, firsts, others := r.sort()
+	held, apart := r.separate(held)
 	d.work.Go(func() {
 		defer close(done)
 		var wg sync.WaitGroup
 		for batch := range slices.Chunk(held, maxBatch) {
-			wg.Go(func() { r.hold(ctx, batch) })
+			wg.Go(func() { r.hold(ctx, batch, false) })
+		}
+		for batch := range slices.Chunk(apart, maxBatch) {
+			wg.Go(func() { r.hold(ctx, batch, true) })
 		}
 		for batch := range slices.Chunk(others, maxBatch) {
 			wg.Go(func() { r.renewQueued(ctx, batch) })
@@ -186,6 +190,10 @@ type poll struct {
 type holding struct {
 	*renewal
 	batch   []int
+	apart   bool     // each of the claims was refused because of its key
+	keys    []string // two for each claim
+	args    []any    // five for each claim
+	timeout time.Duration
 	polls   []poll
 	sent    time.Time
 	heard   int
@@ -193,9 +201,9 @@ type holding struct {
 }
 
 // hold renews held claims. It returns when each claim is decided or all nodes have answered.
-func (r *renewal) hold(ctx context.Context, batch []int) {
+func (r *renewal) hold(ctx context.Context, batch []int, apart bool) {
 	d := r.driver
-	h := &holding{renewal: r, batch: batch, polls: make([]poll, len(batch)), sent: time.Now(), answers: make(chan answer, len(d.nodes))}
+	h := &holding{renewal: r, batch: batch, apart: apart, polls: make([]poll, len(batch)), sent: time.Now(), answers: make(chan answer, len(d.nodes))}
 	h.send()
 	for h.heard < len(d.nodes) && !h.isDecided() {
 		select {
@@ -215,10 +223,8 @@ func (r *renewal) hold(ctx context.Context, batch []int) {
 }
 
 func (h *holding) send() {
-	d, echo := h.driver, h.refs[h.batch[0]].ID
-	keys, args := make([]string, 0, 2*len(h.batch)), make([]any, 1, 1+5*len(h.batch))
-	args[0] = echo
-	timeout := d.settings.longest()
+	d := h.driver
+	h.keys, h.args, h.timeout = make([]string, 0, 2*len(h.batch)), make([]any, 0, 5*len(h.batch)), d.settings.longest()
 	for k, i := range h.batch {
 		ref, names := h.refs[i], d.namesOf(h.refs[i].Key)
 		token, round, shorter := d.renewing(h.claims[i], ref.TTL)
@@ -227,12 +233,13 @@ func (h *holding) send() {
 		if shorter != nil {
 			shorten = "1"
 		}
-		keys = append(keys, names.lock, names.fence)
-		args = append(args, ref.ID, millis(ref.TTL), token, shorten, round)
-		timeout = min(timeout, d.settings.patience(ref.TTL))
+		h.keys = append(h.keys, names.lock, names.fence)
+		h.args = append(h.args, ref.ID, millis(ref.TTL), token, shorten, round)
+		h.timeout = min(h.timeout, d.settings.patience(ref.TTL))
 	}
-	d.ask(d.nodes, d.majority, timeout, echo, func(ctx context.Context, _ *node) *redisnode.Command {
-		return renewScript.Command(ctx, keys, args...)
+	all := group{end: len(h.batch)}
+	d.ask(d.nodes, d.majority, h.timeout, h.echo(all), func(ctx context.Context, _ *node) *redisnode.Command {
+		return h.command(ctx, all)
 	}, h.answers)
 }
 
@@ -254,34 +261,47 @@ func (h *holding) isDecided() bool {
 }
 
 func (h *holding) take(a answer) {
+	if len(h.batch) > 1 && redisnode.DeniedKey(a.err) {
+		h.driver.workers.run(h.driver.ctx, func() { h.answers <- h.renewInGroups(a.node) })
+		return
+	}
 	h.heard++
 	if a.err == nil && len(a.reply) != len(h.batch)+1 {
 		a.err = ErrUnexpectedReply
 	}
-	for k := range h.batch {
-		if a.err != nil {
-			h.polls[k].tally.add(a.err)
-			continue
+	for k, i := range h.batch {
+		err := a.err
+		if err == nil {
+			err = h.polls[k].take(a.node, a.reply[k+1])
 		}
-		h.polls[k].take(a.node, redisnode.Text(a.reply[k+1]))
+		if err != nil {
+			h.polls[k].tally.add(err)
+		}
+		if redisnode.DeniedKey(err) {
+			h.driver.keepApart(h.claims[i])
+		}
 		h.decide(k)
 	}
 }
 
-// take counts what a node says about the claim; see renew.lua.
-func (p *poll) take(n *node, word string) {
+// take counts what a node says about the claim, see renew.lua, or returns why the node does not say it.
+func (p *poll) take(n *node, said any) error {
+	if err, failed := said.(error); failed {
+		return err
+	}
+	word := redisnode.Text(said)
 	if text, failed := strings.CutPrefix(word, "!"); failed {
-		p.tally.add(redisnode.ReplyError(text))
-		return
+		return redisnode.ReplyError(text)
 	}
 	if _, err := strconv.ParseInt(word, 10, 64); err == nil {
 		p.yes++
-		return
+		return nil
 	}
 	p.no++
 	if word == "" {
 		p.lacking = append(p.lacking, n)
 	}
+	return nil
 }
 
 // decide reports a claim as soon as a majority agrees. A claim is lost only if so many nodes say
@@ -345,9 +365,10 @@ func (h *holding) drain() {
 	}
 }
 
-// heardByAll records that a call has arrived at all nodes. Another one may still be on its way.
+// heardByAll records that all nodes have carried out a call. Another one may still be on its way.
 func (d *redDriver) heardByAll(c *claim, shorter *shortening) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	c.apart = false
 	c.shorter = slices.DeleteFunc(c.shorter, func(s *shortening) bool { return s == shorter })
 }

@@ -3,6 +3,7 @@ package redisnode
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
@@ -102,6 +103,20 @@ func (errorText) RedisError() {}
 
 // ReplyError says what the text of an error of the server means, as Classify does.
 func ReplyError(text string) error { return classifyReply(errorText(text)) }
+
+// deniedKeys is how servers say that a user may not access a key: Redis 6 and 7.0 (also inside of a script), later ones,
+// and those that name the key.
+var deniedKeys = []string{"one of the keys", "permissions to access a key", "' key"}
+
+// DeniedKey reports whether the server has refused a command because of a key, and not because of the command: it may
+// permit the same command for other keys.
+func DeniedKey(err error) bool {
+	var reply redis.Error
+	if !errors.As(err, &reply) || !errors.Is(classifyReply(reply), driver.ErrDenied) {
+		return false
+	}
+	return slices.ContainsFunc(deniedKeys, func(text string) bool { return strings.Contains(reply.Error(), text) })
+}
 
 // A plainReply leaves out of an error where in our script it occurred.
 type plainReply struct{ error }

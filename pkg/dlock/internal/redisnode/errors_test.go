@@ -24,3 +24,29 @@ func TestReplyError(t *testing.T) {
 		}
 	}
 }
+
+// A denial is about a key if the same command may be permitted for other keys. Servers say so in several ways.
+func TestDeniedKey(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]bool{
+		"NOPERM this user has no permissions to access one of the keys used as arguments":                            true,
+		"ERR The user executing the script can't access at least one of the keys mentioned in the command arguments": true,
+		"NOPERM No permissions to access a key":                                                                      true,
+		"NOPERM ACL failure in script: No permissions to access a key":                                               true,
+		"NOPERM User u has no permissions to access the 'a' key":                                                     true,
+		"NOPERM this user has no permissions to run the 'evalsha' command":                                           false,
+		"NOPERM User key has no permissions to run the 'evalsha' command":                                            false,
+		"NOPERM this user has no permissions to access one of the channels used as arguments":                        false,
+		"ERR The user executing the script can't run this command or subcommand":                                     false,
+		"WRONGPASS invalid username-password pair or user is disabled.":                                              false,
+		"CROSSSLOT Keys in request don't hash to the same slot, or one of the keys is elsewhere":                     false,
+		"ERR one of the keys": false,
+	} {
+		if err := redisnode.ReplyError(text); redisnode.DeniedKey(err) != want {
+			t.Errorf("%q, which is %v: %v", text, err, !want)
+		}
+	}
+	if redisnode.DeniedKey(nil) || redisnode.DeniedKey(driver.ErrDenied) {
+		t.Error("it is so without a reply")
+	}
+}
