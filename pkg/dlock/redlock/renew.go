@@ -5,6 +5,7 @@ import (
 	"context"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -37,11 +38,15 @@ func (d *redDriver) Renew(ctx context.Context, refs []driver.Ref) ([]driver.Stat
 	r := &renewal{driver: d, refs: slices.Clone(refs), claims: make([]*claim, len(refs)), states: make([]driver.State, len(refs)), errs: make([]error, len(refs))}
 	done := make(chan struct{})
 	held, firsts, others := r.sort()
+	held, apart := r.separate(held)
 	d.work.Go(func() {
 		defer close(done)
 		var wg sync.WaitGroup
 		for batch := range slices.Chunk(held, maxBatch) {
-			wg.Go(func() { r.hold(ctx, batch) })
+			wg.Go(func() { r.hold(ctx, batch, false) })
+		}
+		for batch := range slices.Chunk(apart, maxBatch) {
+			wg.Go(func() { r.hold(ctx, batch, true) })
 		}
 		for batch := range slices.Chunk(others, maxBatch) {
 			wg.Go(func() { r.renewQueued(ctx, batch) })
@@ -175,6 +180,7 @@ func (r *renewal) fail(err error, claims ...int) {
 // A poll is what the nodes say about one claim that may be held.
 type poll struct {
 	yes, no int
+	tally   tally // of the nodes that said neither
 	decided bool
 	lacking []*node     // have nothing under the key
 	shorter *shortening // the call, if it shortens the lease
@@ -184,17 +190,20 @@ type poll struct {
 type holding struct {
 	*renewal
 	batch   []int
+	apart   bool     // each of the claims was refused because of its key
+	keys    []string // two for each claim
+	args    []any    // five for each claim
+	timeout time.Duration
 	polls   []poll
 	sent    time.Time
-	tally   tally
 	heard   int
 	answers chan answer
 }
 
 // hold renews held claims. It returns when each claim is decided or all nodes have answered.
-func (r *renewal) hold(ctx context.Context, batch []int) {
+func (r *renewal) hold(ctx context.Context, batch []int, apart bool) {
 	d := r.driver
-	h := &holding{renewal: r, batch: batch, polls: make([]poll, len(batch)), sent: time.Now(), answers: make(chan answer, len(d.nodes))}
+	h := &holding{renewal: r, batch: batch, apart: apart, polls: make([]poll, len(batch)), sent: time.Now(), answers: make(chan answer, len(d.nodes))}
 	h.send()
 	for h.heard < len(d.nodes) && !h.isDecided() {
 		select {
@@ -205,17 +214,17 @@ func (r *renewal) hold(ctx context.Context, batch []int) {
 			return
 		}
 	}
-	if !h.isDecided() {
-		r.fail(h.tally.noQuorum(len(d.nodes), d.majority, true), batch...)
+	for k, i := range batch {
+		if p := &h.polls[k]; !p.decided {
+			r.fail(p.tally.noQuorum(len(d.nodes), d.majority, true), i)
+		}
 	}
 	d.work.Go(h.drain)
 }
 
 func (h *holding) send() {
-	d, echo := h.driver, h.refs[h.batch[0]].ID
-	keys, args := make([]string, 0, 2*len(h.batch)), make([]any, 1, 1+5*len(h.batch))
-	args[0] = echo
-	timeout := d.settings.longest()
+	d := h.driver
+	h.keys, h.args, h.timeout = make([]string, 0, 2*len(h.batch)), make([]any, 0, 5*len(h.batch)), d.settings.longest()
 	for k, i := range h.batch {
 		ref, names := h.refs[i], d.namesOf(h.refs[i].Key)
 		token, round, shorter := d.renewing(h.claims[i], ref.TTL)
@@ -224,12 +233,13 @@ func (h *holding) send() {
 		if shorter != nil {
 			shorten = "1"
 		}
-		keys = append(keys, names.lock, names.fence)
-		args = append(args, ref.ID, millis(ref.TTL), token, shorten, round)
-		timeout = min(timeout, d.settings.patience(ref.TTL))
+		h.keys = append(h.keys, names.lock, names.fence)
+		h.args = append(h.args, ref.ID, millis(ref.TTL), token, shorten, round)
+		h.timeout = min(h.timeout, d.settings.patience(ref.TTL))
 	}
-	d.ask(d.nodes, d.majority, timeout, echo, func(ctx context.Context, _ *node) *redisnode.Command {
-		return renewScript.Command(ctx, keys, args...)
+	all := group{end: len(h.batch)}
+	d.ask(d.nodes, d.majority, h.timeout, h.echo(all), func(ctx context.Context, _ *node) *redisnode.Command {
+		return h.command(ctx, all)
 	}, h.answers)
 }
 
@@ -251,27 +261,47 @@ func (h *holding) isDecided() bool {
 }
 
 func (h *holding) take(a answer) {
+	if len(h.batch) > 1 && redisnode.DeniedKey(a.err) {
+		h.driver.workers.run(h.driver.ctx, func() { h.answers <- h.renewInGroups(a.node) })
+		return
+	}
 	h.heard++
 	if a.err == nil && len(a.reply) != len(h.batch)+1 {
 		a.err = ErrUnexpectedReply
 	}
-	if a.err != nil {
-		h.tally.add(a.err)
-		return
-	}
-	for k := range h.batch {
-		p := &h.polls[k]
-		word := redisnode.Text(a.reply[k+1])
-		if _, err := strconv.ParseInt(word, 10, 64); err == nil {
-			p.yes++
-		} else {
-			p.no++
-			if word == "" {
-				p.lacking = append(p.lacking, a.node)
-			}
+	for k, i := range h.batch {
+		err := a.err
+		if err == nil {
+			err = h.polls[k].take(a.node, a.reply[k+1])
+		}
+		if err != nil {
+			h.polls[k].tally.add(err)
+		}
+		if redisnode.DeniedKey(err) {
+			h.driver.keepApart(h.claims[i])
 		}
 		h.decide(k)
 	}
+}
+
+// take counts what a node says about the claim, see renew.lua, or returns why the node does not say it.
+func (p *poll) take(n *node, said any) error {
+	if err, failed := said.(error); failed {
+		return err
+	}
+	word := redisnode.Text(said)
+	if text, failed := strings.CutPrefix(word, "!"); failed {
+		return redisnode.ReplyError(text)
+	}
+	if _, err := strconv.ParseInt(word, 10, 64); err == nil {
+		p.yes++
+		return nil
+	}
+	p.no++
+	if word == "" {
+		p.lacking = append(p.lacking, n)
+	}
+	return nil
 }
 
 // decide reports a claim as soon as a majority agrees. A claim is lost only if so many nodes say
@@ -326,7 +356,7 @@ func (h *holding) drain() {
 	}
 	for k, i := range h.batch {
 		c, p := h.claims[i], &h.polls[k]
-		if h.tally.failed == 0 {
+		if p.tally.failed == 0 {
 			h.driver.heardByAll(c, p.shorter)
 		}
 		if p.yes >= h.driver.majority && len(p.lacking) > 0 {
@@ -335,9 +365,10 @@ func (h *holding) drain() {
 	}
 }
 
-// heardByAll records that a call has arrived at all nodes. Another one may still be on its way.
+// heardByAll records that all nodes have carried out a call. Another one may still be on its way.
 func (d *redDriver) heardByAll(c *claim, shorter *shortening) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	c.apart = false
 	c.shorter = slices.DeleteFunc(c.shorter, func(s *shortening) bool { return s == shorter })
 }

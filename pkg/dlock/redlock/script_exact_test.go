@@ -459,6 +459,30 @@ func TestScriptRenewalStoresTheRoundThatWon(t *testing.T) {
 	e.highest(500, day)
 }
 
+// An error that concerns one claim is the answer for that claim only: here another program has written its highest token.
+func TestScriptRenewsTheOthersAfterAnError(t *testing.T) {
+	e := startExact(t)
+	var keys []string
+	args := []any{"echo"}
+	for i, name := range []string{"x", "y", "z"} {
+		n := (&redDriver{}).namesOf(name)
+		id := letterID([]string{"a", "b", "c"}[i])
+		e.do("SET", n.lock, id+" 100 1.1 1 {}", "PX", 1000)
+		keys = append(keys, n.lock, n.fence)
+		args = append(args, id, 10_000, 100, 0, 1)
+	}
+	e.do("RPUSH", keys[3], "x")
+	got := e.run(renewScript.Source, keys, args...).([]any)
+	e.equal("the first answer", got[1], "100")
+	e.equal("the third answer", got[3], "100")
+	text, failed := strings.CutPrefix(got[2].(string), "!")
+	if err := redisnode.ReplyError(text); !failed || !errors.Is(err, ErrNotALock) {
+		t.Errorf("the second answer is %q", got[2])
+	}
+	e.expires("x", 10_000)
+	e.expires("z", 10_000)
+}
+
 // Each claim of a renewal has its own answer, lock and lease.
 func TestScriptRenewsSeveral(t *testing.T) {
 	e := startExact(t)

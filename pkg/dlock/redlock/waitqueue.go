@@ -31,6 +31,7 @@ type claim struct {
 	tries   int           // rounds in a row that others have disturbed
 	notSoon time.Time     // no other round before this, for any caller
 	unheard int           // rounds since the lock was last heard of
+	apart   bool          // a node has refused to renew it because of its key; see split.go
 
 	proposed int64 // the last token that it has proposed
 }

@@ -3,6 +3,7 @@ package redisnode
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
@@ -93,14 +94,30 @@ func classifyReply(err error) error {
 	return driver.Classify(fmt.Errorf("%w: %w", k.err, err), k.class)
 }
 
-// DeniedKey reports whether a server refused a command because the user may not access one of its keys. It does not if
-// the user may not run the command.
+// An errorText is an error that a script has returned as text: for one of several claims, of which the others have
+// other answers. An error inside of a list would not do: the client ends with it, and leaves the rest of the list unread.
+type errorText string
+
+func (e errorText) Error() string { return string(e) }
+
+// RedisError makes it an error of the server.
+func (errorText) RedisError() {}
+
+// ReplyError says what the text of an error of the server means, as Classify does.
+func ReplyError(text string) error { return classifyReply(errorText(text)) }
+
+// deniedKeys is how servers say that a user may not access a key: Redis 6 and 7.0 (also inside of a script), later ones,
+// and those that name the key.
+var deniedKeys = []string{"one of the keys", "permissions to access a key", "' key"}
+
+// DeniedKey reports whether the server has refused a command because of a key, and not because of the command: it may
+// permit the same command for other keys.
 func DeniedKey(err error) bool {
-	if !errors.Is(classifyReply(err), driver.ErrDenied) {
+	var reply redis.Error
+	if !errors.As(err, &reply) || !errors.Is(classifyReply(reply), driver.ErrDenied) {
 		return false
 	}
-	text := err.Error()
-	return strings.Contains(text, "access") && strings.Contains(text, "key")
+	return slices.ContainsFunc(deniedKeys, func(text string) bool { return strings.Contains(reply.Error(), text) })
 }
 
 // A plainReply leaves out of an error where in our script it occurred.

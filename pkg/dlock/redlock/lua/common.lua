@@ -20,6 +20,14 @@ local function digits(n) return string.format('%.0f', n) end
 
 local function owner(value) return value and string.sub(value, 1, 32) end
 
+-- read returns the value of a lock, false if there is none, and "" if the key holds data of another kind. If the
+-- server refuses to say, the error follows: the lock may be there.
+local function read(lock)
+  local value = redis.pcall('GET', lock)
+  if type(value) ~= 'table' then return value end
+  return '', not string.find(value.err, 'WRONGTYPE', 1, true) and value or nil
+end
+
 local function record(id, token, since, round, info)
   return id .. ' ' .. token .. ' ' .. since .. ' ' .. round .. ' ' .. info
 end

@@ -40,8 +40,9 @@ local function tell(token)
 end
 
 local found, token, subscribers, told = 'gone', '0', 0, ''
-local value = redis.pcall('GET', lock)
-if type(value) == 'string' and owner(value) == id then
+local value, failure = read(lock)
+if failure then return failure end
+if owner(value) == id then
   local was, round = string.match(value, '^%x+ (%d+) %S+ (%d+) ')
   local mine = ARGV[3] == '-1' or (round and tonumber(round) <= tonumber(ARGV[3]))
   if mine and (must == '' or must == was) then
