@@ -34,6 +34,12 @@ const tombstones = "%tombstone/"
 // limitUser returns a user of a server.
 func limitUser(t *testing.T, server *userServer, prefixes ...string) *limitedUser {
 	t.Helper()
+	return limitUserAt(t, server, server.Endpoint(), prefixes...)
+}
+
+// limitUserAt is limitUser for a client behind a proxy.
+func limitUserAt(t *testing.T, server *userServer, endpoint string, prefixes ...string) *limitedUser {
+	t.Helper()
 	u := &limitedUser{admin: server.dial(t, server.Endpoint())}
 	_, err := u.admin.RoleAdd(t.Context(), "locks")
 	check(t, err)
@@ -49,7 +55,7 @@ func limitUser(t *testing.T, server *userServer, prefixes ...string) *limitedUse
 		return call(ctx, path, req, reply, cc, opts...)
 	}
 	u.client, err = clientv3.New(clientv3.Config{
-		Endpoints: []string{server.Endpoint()}, Username: "u", Password: "secret", Logger: zap.NewNop(), DialTimeout: patience,
+		Endpoints: []string{endpoint}, Username: "u", Password: "secret", Logger: zap.NewNop(), DialTimeout: patience,
 		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(count)},
 	})
 	check(t, err)
@@ -241,4 +247,34 @@ func TestLocksOutliveADeniedOne(t *testing.T) {
 			unlock(t, g)
 		}
 	}
+}
+
+// The user may not watch the key of one lock: the losses of others are still reported.
+func TestDeniedKeyIsNotWatched(t *testing.T) {
+	t.Parallel()
+	server := startWithUsers(t)
+	proxy := testenv.Proxy(t, server.Addr())
+	u := limitUserAt(t, server, urlOf(proxy), "app", "other", tombstones)
+	c := locksOn(t, u.client, dlock.Config{DefaultTTL: lossTTL})
+	var guards []*dlock.Guard
+	for _, key := range []string{"app0", "app1", "other0", "other1"} {
+		guards = append(guards, acquire(t, c, key, dlock.WithoutRenewal()))
+	}
+	watched := func() int { return countWatchers(t, server.Endpoint()) }
+	testenv.Eventually(t, patience, "the keys are watched", func() bool { return watched() == len(guards) })
+	u.deny(t, "other")
+	proxy.Refuse(true)
+	proxy.Cut()
+	testenv.Eventually(t, patience, "the watches are cut", func() bool { return watched() == 0 })
+	remove := func(g *dlock.Guard) {
+		_, err := u.admin.Delete(t.Context(), string(storedClaims(t, u.admin, g.Key())[0].Key))
+		check(t, err)
+	}
+	remove(guards[0]) // a read finds out
+	proxy.Heal()
+	watchLoss(guards[0]).when(t)
+	testenv.Eventually(t, patience, "the key is watched", func() bool { return watched() > 0 })
+	loss := watchLoss(guards[1])
+	remove(guards[1])
+	loss.when(t)
 }
