@@ -20,10 +20,12 @@ type renewal struct {
 	driver *etcdDriver
 	sent   time.Time
 	states []driver.State
-	splits atomic.Int32 // of batches with claims that were denied before, since one was read
+	splits atomic.Int32 // of batches with claims that were denied before
+	again  atomic.Bool  // one of those claims was read: some rights are back
 
 	mu   sync.Mutex
 	errs map[*lease]error // of keep-alives that failed
+	left [][]reading      // that were not split any more
 }
 
 // A visit is the renewal of one claim.

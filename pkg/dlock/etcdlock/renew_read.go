@@ -129,6 +129,12 @@ func (r *renewal) readAll(ctx context.Context, batches [][]reading) {
 		}
 		wg.Wait()
 		batches = slices.Concat(parts...)
+		if r.again.Load() {
+			for _, batch := range r.left {
+				batches = append(batches, halves(batch)...)
+			}
+			r.left = nil
+		}
 	}
 }
 
@@ -154,7 +160,7 @@ func (r *renewal) readBatch(ctx context.Context, batch []reading) (parts [][]rea
 		return nil, classify(err)
 	}
 	if batch[0].visits[0].denied {
-		r.splits.Store(0) // some rights are back
+		r.again.Store(true)
 	}
 	answers := resp.Responses
 	var again []reading
@@ -177,22 +183,28 @@ func (r *renewal) readBatch(ctx context.Context, batch []reading) (parts [][]rea
 
 // split returns the halves of a batch that was refused because the user may not read one of its keys, or nil if the batch
 // stays unread. A claim that was not denied before is read alone in the end: this takes two transactions for each that is
-// denied, but only once. Later renewals read those apart, and stop to split after a few times in vain: perhaps all are
-// still denied.
+// denied, but only once. Later renewals read those apart, and split them a few times only, unless one can be read: perhaps
+// all are still denied.
 func (r *renewal) split(batch []reading) [][]reading {
-	n := len(batch)
-	if n == 1 {
+	if len(batch) == 1 {
 		r.driver.setDenied(batch[0], true)
 		return nil
 	}
-	if batch[0].visits[0].denied && r.splits.Add(1) > maxSplits {
+	if batch[0].visits[0].denied && !r.again.Load() && r.splits.Add(1) > maxSplits {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.left = append(r.left, batch)
 		return nil
 	}
-	slices.SortFunc(batch, func(a, b reading) int { return cmp.Compare(a.visits[0].own, b.visits[0].own) })
-	return [][]reading{batch[:n/2], batch[n/2:]}
+	return halves(batch)
 }
 
-// maxSplits is how often a renewal splits batches of claims that were denied before, until one of them is read.
+func halves(batch []reading) [][]reading {
+	slices.SortFunc(batch, func(a, b reading) int { return cmp.Compare(a.visits[0].own, b.visits[0].own) })
+	return [][]reading{batch[:len(batch)/2], batch[len(batch)/2:]}
+}
+
+// maxSplits is how often a renewal splits batches of claims that were denied before, if none of them is read.
 const maxSplits = 16
 
 // setDenied records whether the user may read the keys of claims.
