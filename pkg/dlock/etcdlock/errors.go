@@ -80,6 +80,9 @@ func classify(err error) error {
 	return err
 }
 
+// isDenied reports whether the server refused a call because the user may not use one of its keys. Another key may be permitted.
+func isDenied(err error) bool { return errors.Is(rpctypes.Error(err), rpctypes.ErrPermissionDenied) }
+
 // unreached classifies the error of a call that was not sent.
 func unreached(err error) error {
 	return driver.Classify(fmt.Errorf("%w: %w", driver.ErrUnavailable, timeUp(err)), driver.Transient)

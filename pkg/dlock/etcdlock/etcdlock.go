@@ -165,6 +165,7 @@ type claim struct {
 	open     bool // some attempt to submit it was never answered
 	tainted  bool // a late delete of its key may still arrive
 	retired  bool // a late delete of the claim may still arrive: see withdraw
+	denied   bool // the user may not read its key
 }
 
 // A position is the place of a claim in its queue.
@@ -235,7 +236,7 @@ func (d *etcdDriver) Acquire(ctx context.Context, r driver.Request) (driver.Stat
 			return st, nil
 		}
 		d.submitFailed(err, c)
-		if !errors.Is(err, errLeaseGone) {
+		if !errors.Is(err, errLeaseGone) && !d.joinRefused(ctx, c, err) {
 			return driver.State{}, err
 		}
 	}

@@ -46,7 +46,11 @@ type keepAliveRequest struct {
 	sent    time.Time
 	overdue *time.Timer
 	ttl     chan int64 // buffered by one: the answer
+	refused bool       // set before the stream is done
 }
+
+// errKeepAliveDenied: the stream has ended, because the server refused to keep another lease alive.
+var errKeepAliveDenied = errors.New("the keep-alive of another lease was refused")
 
 // errKeepAliveOverdue: the stream is replaced, because another member may answer.
 var errKeepAliveOverdue = errors.New("no answer to a keep-alive in time")
@@ -65,13 +69,13 @@ func (k *keepAliver) ask(ctx context.Context, id clientv3.LeaseID, within time.D
 	if err != nil {
 		k.end(s, err)
 		<-s.done
-		return time.Time{}, 0, s.err // it has ended for that reason
+		return time.Time{}, 0, s.errOf(r) // it has ended for that reason
 	}
 	select {
 	case ttl := <-r.ttl:
 		return r.sent, ttl, nil
 	case <-s.done:
-		return time.Time{}, 0, s.err
+		return time.Time{}, 0, s.errOf(r)
 	case <-ctx.Done():
 		return time.Time{}, 0, ctx.Err()
 	}
@@ -225,6 +229,9 @@ func (k *keepAliver) receive(s *keepAliveStream) {
 	for {
 		resp, err := s.next()
 		if err != nil {
+			if isDenied(err) {
+				s.refuseOldest()
+			}
 			k.end(s, err)
 			if k.driver.ctx.Err() == nil && k.driver.needsServer() {
 				k.mu.Lock()
@@ -258,6 +265,29 @@ func (s *keepAliveStream) answer(resp *pb.LeaseKeepAliveResponse) {
 		return
 	}
 	s.pending[resp.ID] = waiting
+}
+
+// errOf returns why a request was not answered. The stream is done.
+func (s *keepAliveStream) errOf(r *keepAliveRequest) error {
+	if isDenied(s.err) && !r.refused {
+		return errKeepAliveDenied
+	}
+	return s.err
+}
+
+// refuseOldest records which request a server has refused: a refusal ends the stream, and requests are answered in order.
+func (s *keepAliveStream) refuseOldest() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var oldest *keepAliveRequest
+	for _, waiting := range s.pending {
+		if oldest == nil || waiting[0].sent.Before(oldest.sent) {
+			oldest = waiting[0]
+		}
+	}
+	if oldest != nil {
+		oldest.refused = true
+	}
 }
 
 // unconnected returns why no stream could be opened since the last one, if no server was reached.

@@ -16,12 +16,14 @@ import (
 type lease struct {
 	id      clientv3.LeaseID
 	seconds int64 // as asked for
+	own     bool  // of one claim
 	alive   shared[struct{}]
 
 	// Under etcdDriver.mu.
 	ttl     time.Duration // as granted
 	renewed time.Time     // when the last call was sent that the server answered
 	dead    bool          // the server does not know it any more
+	denied  error         // the last keep-alive was refused, because the user may not write to a key on it
 	claims  map[string]*claim
 
 	goneAt    int64 // the last revision at which a key on it was deleted by others
@@ -84,7 +86,11 @@ func (c *claim) isAlone() bool { return c.fixed || c.ownLease }
 // leaseFor returns the lease for a TTL, and requests a new one if none is alive.
 func (d *etcdDriver) leaseFor(ctx context.Context, secs int64, own bool) (*lease, error) {
 	if own {
-		return d.grant(ctx, secs)
+		l, err := d.grant(ctx, secs)
+		if err == nil {
+			l.own = true
+		}
+		return l, err
 	}
 	d.mu.Lock()
 	if l := d.leases[secs]; l != nil && !l.over(time.Now()) {
@@ -126,9 +132,16 @@ func (d *etcdDriver) grant(ctx context.Context, secs int64) (*lease, error) {
 }
 
 // keepAlive restarts the deadline of a lease. It retries while there is time: other members may
-// answer if one hangs. errLeaseGone means that the server does not know the lease.
+// answer if one hangs. errLeaseGone means that the server does not know the lease. A shared lease that
+// was denied is left to expire, because the claims on it that the user may write to move to another one.
 func (d *etcdDriver) keepAlive(ctx context.Context, l *lease) error {
 	limit := timeout(l.seconds)
+	d.mu.Lock()
+	denied := l.denied
+	d.mu.Unlock()
+	if denied != nil && !l.own {
+		return denied
+	}
 	_, err := l.alive.do(ctx, d, limit, func(ctx context.Context) (struct{}, error) {
 		for {
 			err := d.keepAliveOnce(ctx, l, min(l.ttl/6, limit/2))
@@ -148,15 +161,24 @@ func (d *etcdDriver) keepAlive(ctx context.Context, l *lease) error {
 // sent.
 func (d *etcdDriver) keepAliveOnce(ctx context.Context, l *lease, within time.Duration) error {
 	ask := d.alive.ask
-	if d.alive.lessor == nil {
+	d.mu.Lock()
+	if d.alive.lessor == nil || l.denied != nil { // another refusal would end the stream
 		ask = d.askWithoutStream
 	}
+	d.mu.Unlock()
 	sent, ttl, err := ask(ctx, l.id, within)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if isDenied(err) {
+		l.denied = classify(err)
+		if d.leases[l.seconds] == l { // the server lets no claim join it
+			delete(d.leases, l.seconds)
+		}
+	}
 	if err != nil {
 		return classify(err)
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	l.denied = nil
 	if ttl <= 0 {
 		d.markLeaseDead(l)
 		return classify(rpctypes.ErrLeaseNotFound)
@@ -167,8 +189,8 @@ func (d *etcdDriver) keepAliveOnce(ctx context.Context, l *lease, within time.Du
 	return nil
 }
 
-// askWithoutStream is for a client without a connection, such as the client of an embedded server:
-// a stream costs nothing there.
+// askWithoutStream does not use the stream of all leases. It is for leases that were denied, and for a client without a
+// connection, such as the client of an embedded server: a stream costs nothing there.
 func (d *etcdDriver) askWithoutStream(ctx context.Context, id clientv3.LeaseID, within time.Duration) (sent time.Time, ttl int64, err error) {
 	limited, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
@@ -182,6 +204,18 @@ func (d *etcdDriver) askWithoutStream(ctx context.Context, id clientv3.LeaseID, 
 		return sent, 0, err
 	}
 	return sent, resp.TTL, nil
+}
+
+// joinRefused reports whether a claim was refused because the user may not write to another key on its lease. It can be
+// submitted again, on another lease.
+func (d *etcdDriver) joinRefused(ctx context.Context, c *claim, err error) bool {
+	if !isDenied(err) || c.isAlone() {
+		return false
+	}
+	d.mu.Lock()
+	l, known := c.lease, d.claims[c.id] == c
+	d.mu.Unlock()
+	return !known && isDenied(d.keepAlive(ctx, l))
 }
 
 // sweep releases the claims on a lease that were not renewed for too long: other claims keep the

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -19,9 +20,12 @@ type renewal struct {
 	driver *etcdDriver
 	sent   time.Time
 	states []driver.State
+	splits atomic.Int32 // of batches with claims that were denied before
+	again  atomic.Bool  // one of those claims was read: some rights are back
 
 	mu   sync.Mutex
 	errs map[*lease]error // of keep-alives that failed
+	left [][]reading      // that were not split any more
 }
 
 // A visit is the renewal of one claim.
@@ -31,6 +35,7 @@ type visit struct {
 	was    position
 	near   bool  // read its place, since it will be served soon
 	unsure bool  // on which lease it is
+	denied bool  // at the last renewal
 	target int64 // the seconds of its TTL
 
 	is       position
@@ -106,7 +111,7 @@ func (r *renewal) sort(refs []driver.Ref) (visits []*visit, leases []*lease) {
 		}
 		c.seen = r.sent // the claim is in use, whatever the result of this call
 		v := &visit{claim: c, index: i, was: c.position, target: seconds(ref.TTL)}
-		v.unsure = c.other != nil
+		v.unsure, v.denied = c.other != nil, c.denied
 		c.queueTTL = ref.QueueTTL
 		switch {
 		case c.phase == driver.Held:
@@ -133,13 +138,17 @@ func (r *renewal) keepAlive(ctx context.Context, l *lease) {
 // errUnread is the cause of a claim that was not read.
 var errUnread = errors.New("etcdlock: no answer in time")
 
-// causes returns why claims were not answered. The error of a keep-alive says more than that of a read.
+// causes returns why claims were not answered. The error of a keep-alive says more than that of a read, unless it was
+// refused, perhaps because of another claim.
 func (r *renewal) causes(visits []*visit) []error {
 	errs := make([]error, len(r.states))
 	r.driver.mu.Lock()
 	defer r.driver.mu.Unlock()
 	for _, v := range visits {
 		errs[v.index] = cmp.Or(r.errs[v.lease], r.errs[v.other], v.err)
+		if isDenied(errs[v.index]) {
+			errs[v.index] = cmp.Or(v.err, errs[v.index])
+		}
 	}
 	return errs
 }
@@ -147,21 +156,34 @@ func (r *renewal) causes(visits []*visit) []error {
 // conclude sets the result for each claim.
 func (r *renewal) conclude(ctx context.Context, visits []*visit) {
 	d := r.driver
+	var wg sync.WaitGroup
+	turn := make(chan struct{}, readers)
 	for _, v := range visits {
 		switch {
 		case !v.answered:
 		case v.is.phase == driver.Gone:
 			r.states[v.index] = d.record(v.claim, v.is, r.sent)
 		case d.misplaced(v):
-			if err := d.move(ctx, v); err != nil {
-				v.err = err
-				continue
-			}
-			r.states[v.index] = d.record(v.claim, v.is, r.sent)
+			turn <- struct{}{}
+			wg.Go(func() {
+				defer func() { <-turn }()
+				v.err = r.move(ctx, v)
+			})
 		case r.kept(v.claim):
 			r.states[v.index] = d.record(v.claim, v.is, r.sent)
 		}
 	}
+	wg.Wait()
+}
+
+// move moves a claim to another lease, and sets the result for it.
+func (r *renewal) move(ctx context.Context, v *visit) (err error) {
+	defer recoverPanic(&err)
+	if err := r.driver.move(ctx, v); err != nil {
+		return err
+	}
+	r.states[v.index] = r.driver.record(v.claim, v.is, r.sent)
+	return nil
 }
 
 // kept reports whether every lease that the claim may be attached to was kept alive. A lease that
@@ -177,9 +199,9 @@ func (r *renewal) kept(c *claim) bool {
 	return r.errs[c.lease] == nil && (c.other == nil || r.errs[c.other] == nil)
 }
 
-// misplaced reports whether a claim must move to another lease, because its TTL has changed, or
-// because one of several moves that were not answered has arrived last. A move that was not
-// answered but has arrived is accepted.
+// misplaced reports whether a claim must move to another lease, because its TTL has changed, because
+// its lease cannot be kept alive for want of rights to another key, or because one of several moves that
+// were not answered has arrived last. A move that was not answered but has arrived is accepted.
 func (d *etcdDriver) misplaced(v *visit) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -187,7 +209,7 @@ func (d *etcdDriver) misplaced(v *visit) bool {
 	if v.unsure && c.other != nil && v.attached == int64(c.other.id) {
 		c.lease, c.other = c.other, c.lease
 	}
-	return (c.lease.seconds != v.target && !c.ownLease) || (v.unsure && v.attached != int64(c.lease.id))
+	return (c.lease.seconds != v.target && !c.ownLease) || (v.unsure && v.attached != int64(c.lease.id)) || (c.lease.denied != nil && !c.lease.own)
 }
 
 // move attaches a claim to the lease of its TTL. The key keeps its creation revision, and so its

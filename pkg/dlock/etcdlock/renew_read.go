@@ -78,14 +78,23 @@ func (v *visit) ops(d *etcdDriver) []clientv3.Op {
 	return []clientv3.Op{own, clientv3.OpGet(v.was.before, clientv3.WithKeysOnly())}
 }
 
-// read reads all claims, many in one transaction.
+// read reads all claims, many in one transaction. Claims that were denied are read apart from the others, and in the order
+// of their keys, in which those that a user may use are neighbors.
 func (r *renewal) read(ctx context.Context, visits []*visit) {
-	r.readAll(ctx, r.readings(visits))
+	var others, denied []*visit
+	for _, v := range visits {
+		if v.denied {
+			denied = append(denied, v)
+		} else {
+			others = append(others, v)
+		}
+	}
+	slices.SortFunc(denied, func(a, b *visit) int { return cmp.Compare(a.own, b.own) })
+	r.readAll(ctx, append(batchesOf(r.readings(others)), batchesOf(r.readings(denied))...))
 }
 
-func (r *renewal) readAll(ctx context.Context, all []reading) {
-	var wg sync.WaitGroup
-	turn := make(chan struct{}, readers)
+// batchesOf returns what is read in one transaction each.
+func batchesOf(all []reading) (batches [][]reading) {
 	for len(all) > 0 {
 		n, ops, claims := 0, 0, 0
 		for n < len(all) && (n == 0 || (ops+len(all[n].ops) <= maxOps && claims+len(all[n].visits) <= maxReads)) {
@@ -93,42 +102,72 @@ func (r *renewal) readAll(ctx context.Context, all []reading) {
 			claims += len(all[n].visits)
 			n++
 		}
-		batch := all[:n]
+		batches = append(batches, all[:n])
 		all = all[n:]
-		turn <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-turn }()
-			err := r.readBatch(ctx, batch)
-			for _, read := range batch {
-				for _, v := range read.visits {
-					v.err = cmp.Or(v.err, err)
-				}
-			}
-		})
 	}
-	wg.Wait()
+	return batches
 }
 
-// readBatch returns why no claim of a batch was read. A claim that needs another look fails alone.
-func (r *renewal) readBatch(ctx context.Context, batch []reading) (err error) {
+// readAll reads batches, and then the parts of those that have to be read in parts.
+func (r *renewal) readAll(ctx context.Context, batches [][]reading) {
+	turn := make(chan struct{}, readers)
+	for len(batches) > 0 {
+		var wg sync.WaitGroup
+		parts := make([][][]reading, len(batches))
+		for i, batch := range batches {
+			turn <- struct{}{}
+			wg.Go(func() {
+				defer func() { <-turn }()
+				var err error
+				parts[i], err = r.readBatch(ctx, batch)
+				for _, read := range batch {
+					for _, v := range read.visits {
+						v.err = cmp.Or(v.err, err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		batches = slices.Concat(parts...)
+		if r.again.Load() {
+			for _, batch := range r.left {
+				batches = append(batches, halves(batch)...)
+			}
+			r.left = nil
+		}
+	}
+}
+
+// readBatch returns what has to be read again in parts, or why no claim of a batch was read. A claim that needs another
+// look fails alone.
+func (r *renewal) readBatch(ctx context.Context, batch []reading) (parts [][]reading, err error) {
 	defer recoverPanic(&err)
 	var ops []clientv3.Op
 	for _, read := range batch {
 		ops = append(ops, read.ops...)
 	}
 	resp, err := r.driver.client.Txn(ctx).Then(ops...).Commit()
-	if err != nil && strings.Contains(err.Error(), tooLargeToReceive) && slices.ContainsFunc(batch, func(q reading) bool { return q.queue != "" }) {
-		r.readAll(ctx, r.apart(batch))
-		return nil
+	switch {
+	case err == nil:
+	case strings.Contains(err.Error(), tooLargeToReceive) && slices.ContainsFunc(batch, func(q reading) bool { return q.queue != "" }):
+		return batchesOf(r.apart(batch)), nil
+	case isDenied(err):
+		if parts := r.split(batch); parts != nil {
+			return parts, nil
+		}
+		return nil, classify(err)
+	default:
+		return nil, classify(err)
 	}
-	if err != nil {
-		return classify(err)
+	if batch[0].visits[0].denied {
+		r.again.Store(true)
 	}
 	answers := resp.Responses
 	var again []reading
 	for _, read := range batch {
 		own := answers[:len(read.ops)]
 		answers = answers[len(read.ops):]
+		r.driver.setDenied(read, false)
 		if read.queue != "" {
 			if !read.place(own[0].GetResponseRange(), resp.Header.Revision) {
 				again = append(again, r.apart([]reading{read})...)
@@ -139,8 +178,45 @@ func (r *renewal) readBatch(ctx context.Context, batch []reading) (err error) {
 		v.err = r.take(ctx, v, own, resp.Header.Revision)
 		v.answered = v.err == nil
 	}
-	r.readAll(ctx, again)
-	return nil
+	return batchesOf(again), nil
+}
+
+// split returns the halves of a batch that was refused because the user may not read one of its keys, or nil if the batch
+// stays unread. A claim that was not denied before is read alone in the end: this takes two transactions for each that is
+// denied, but only once. Later renewals read those apart, and split them a few times only, unless one can be read: perhaps
+// all are still denied.
+func (r *renewal) split(batch []reading) [][]reading {
+	if len(batch) == 1 {
+		r.driver.setDenied(batch[0], true)
+		return nil
+	}
+	if batch[0].visits[0].denied && !r.again.Load() && r.splits.Add(1) > maxSplits {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.left = append(r.left, batch)
+		return nil
+	}
+	return halves(batch)
+}
+
+func halves(batch []reading) [][]reading {
+	slices.SortFunc(batch, func(a, b reading) int { return cmp.Compare(a.visits[0].own, b.visits[0].own) })
+	return [][]reading{batch[:len(batch)/2], batch[len(batch)/2:]}
+}
+
+// maxSplits is how often a renewal splits batches of claims that were denied before, if none of them is read.
+const maxSplits = 16
+
+// setDenied records whether the user may read the keys of claims.
+func (d *etcdDriver) setDenied(read reading, denied bool) {
+	if read.visits[0].denied == denied {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, v := range read.visits {
+		v.claim.denied = denied
+	}
 }
 
 // tooLargeToReceive is part of gRPC's error for an answer that exceeds the limit of the client.

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
@@ -158,6 +160,10 @@ func (s *watchSession) takeAll(responses []*pb.WatchResponse) error {
 func (s *watchSession) take(resp *pb.WatchResponse) error {
 	s.heard, s.asked = time.Now(), false
 	w := s.byID[resp.WatchId]
+	if resp.Canceled && strings.Contains(resp.CancelReason, rpctypes.ErrPermissionDenied.Error()) {
+		s.refuse(w)
+		return nil
+	}
 	if resp.Canceled && (resp.Created || w != nil) { // otherwise this session dropped it
 		return fmt.Errorf("%w: %s", errWatchEnded, resp.CancelReason)
 	}
@@ -177,6 +183,22 @@ func (s *watchSession) take(resp *pb.WatchResponse) error {
 		}
 	}
 	return nil
+}
+
+// refuse forgets a watch that the user may not have: the others continue. A server does not say which one it is, but starts
+// them in order.
+func (s *watchSession) refuse(w *keyWatch) {
+	if w == nil {
+		for _, other := range s.byID {
+			if other.since == 0 && (w == nil || other.id < w.id) {
+				w = other
+			}
+		}
+	}
+	if w != nil {
+		delete(s.byKey, w.key)
+		delete(s.byID, w.id)
+	}
 }
 
 // deleted processes the deletion of a key, which this driver may have done itself. The caller holds
@@ -288,11 +310,17 @@ func (w *keyWatcher) check(ctx context.Context, keys []string) (vacant []string)
 	return vacant
 }
 
-// checkHolders reads keys, and retries until it gets an answer.
+// checkHolders reads keys, and retries until it gets an answer. It leaves out those that the user may not read.
 func (w *keyWatcher) checkHolders(ctx context.Context, holders []*claim, ops []clientv3.Op) (vacant []string) {
 	for again := (backOff{base: 50 * time.Millisecond, most: 2 * time.Second}); ctx.Err() == nil; again.failed() {
 		sleep(ctx, again.wait())
 		found, err := w.readKeys(ctx, ops)
+		if n := len(ops) / 2; isDenied(err) && n > 0 {
+			return append(w.checkHolders(ctx, holders[:n], ops[:n]), w.checkHolders(ctx, holders[n:], ops[n:])...)
+		}
+		if isDenied(err) {
+			return nil
+		}
 		if err != nil {
 			continue
 		}
