@@ -72,7 +72,8 @@ type Simulation struct {
 	links  int
 	holds  map[string][]*Hold // by key
 	grants map[string]grant   // by claim ID: the last
-	begins map[grant]bool     // every grant there was: a claim that was evicted may be stored again
+	begins map[grant]string   // the claim ID of every grant there was: a claim that was evicted may be stored again
+	told   map[string]bool    // by claim ID: its Client was told that it is gone
 
 	firstGrants map[string]int64  // and the token of the first of them
 	purposes    map[string]string // by claim ID
@@ -112,7 +113,7 @@ type fragile interface{ Damage(*rand.Rand) }
 // New prepares a run.
 func New(set Settings) *Simulation {
 	s := &Simulation{
-		Settings: set, begin: time.Now(), holds: map[string][]*Hold{}, grants: map[string]grant{}, begins: map[grant]bool{},
+		Settings: set, begin: time.Now(), holds: map[string][]*Hold{}, grants: map[string]grant{}, begins: map[grant]string{}, told: map[string]bool{},
 		last: map[string]int64{}, lastAlone: map[string]int64{}, taken: map[string][]sample{}, lingers: map[grant]bool{}, callers: map[string]*dlock.Client{},
 		waiting: map[*Request]int{}, firstGrants: map[string]int64{}, purposes: map[string]string{},
 		closed: map[*dlock.Client]bool{}, counts: map[Way]Count{}, byKey: map[keyed][]*Request{},
