@@ -156,10 +156,10 @@ func (s *Simulation) checkOverstay(h *Hold) {
 	}
 }
 
-// checkLeast sees to it that a key is kept for the least hold, and not longer than asked for if its
+// checkLeast sees to it that a lock of any mode is stored for the least hold, and not longer than asked for if its
 // user has unlocked it and nothing fails.
 func (s *Simulation) checkLeast(h *Hold) {
-	if !h.Lingers || h.Inside != nil || !s.calm || s.hasObservers() || h.Mode != driver.Exclusive {
+	if !h.Lingers || h.Inside != nil || !s.calm || s.hasObservers() {
 		return
 	}
 	until := h.entered + h.MinHold
