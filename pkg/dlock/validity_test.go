@@ -417,6 +417,29 @@ func TestMinHoldAndClose(t *testing.T) {
 	})
 }
 
+// A waiter that is granted a lock has the rest of a heartbeat. A large margin leaves so little of it that the lock would end
+// before its next renewal.
+func TestMarginOfAWaiter(t *testing.T) {
+	for _, fixed := range []bool{false, true} {
+		virtual(t, func(t *testing.T) {
+			store := memlock.New()
+			c, other := client(t, store, dlock.Config{}), client(t, store, dlock.Config{})
+			opts := []dlock.LockOption{dlock.WithTTL(10 * second), dlock.WithMargin(2200 * time.Millisecond)}
+			if fixed {
+				opts = append(opts, dlock.WithoutRenewal())
+			}
+			held := acquire(t, other, "k")
+			waiter := async(func() *dlock.Guard { return acquire(t, c, "k", opts...) })
+			elapse(500 * time.Millisecond)
+			unlock(t, held)
+			g := <-waiter
+			elapse(7 * second)
+			alive(t, g)
+			unlock(t, g)
+		})
+	}
+}
+
 func TestMarginEndsOwnershipEarlier(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		c := client(t, memlock.New(), dlock.Config{})
