@@ -88,7 +88,7 @@ func (s *Simulation) checkLoss(h *Hold) {
 	if at == 0 { // in this instant
 		at = s.Now()
 	}
-	if known && !l.gone && at < l.until-sparing(h.TTL) {
+	if known && !l.gone && at < l.until-h.sparing() {
 		s.failf("false loss", "%s lost token %d of %s at %v, and had been told that it has it until %v", h.User, h.Token, h.Key, at, l.until)
 	}
 }
@@ -114,7 +114,7 @@ func (s *Simulation) checkBelief(h *Hold) {
 	}
 	for _, c := range claims {
 		last := max(c.Token, c.LastToken)
-		if c.Phase == driver.Held && c.Token <= h.Token && h.Token <= last && c.Remaining+rounding < left {
+		if c.Phase == driver.Held && c.Token <= h.Token && h.Token <= last && c.Remaining+rounding < left+h.Margin {
 			s.failf("belief", "%s believes in token %d of %s for %v more, and the store keeps it for %v", h.User, h.Token, h.Key, left, c.Remaining)
 		}
 	}

@@ -278,6 +278,9 @@ func (s *Simulation) releases(r driver.Ref) {
 	if !ok || g.key != r.Key {
 		return
 	}
+	if s.leftAlone[g] {
+		s.failf("release", "token %d of %s is given back, and was left to its lease", g.token, r.Key)
+	}
 	next := s.nextGrant(g)
 	for _, h := range s.holds[r.Key] {
 		if h.Token >= g.token && h.Token < next && h.Context.Err() == nil && h.Inside == nil {
