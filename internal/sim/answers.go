@@ -27,11 +27,50 @@ func (s *Simulation) answered(sent time.Duration, r driver.Ref, st driver.State)
 	case driver.Held:
 		l.late = l.late || l.until > 0 && s.Now() >= l.until-sparing(r.TTL)
 		l.until = max(l.until, sent+r.TTL)
+		if !st.Until.IsZero() { // the driver may have sent it later
+			l.until = max(l.until, st.Until.Sub(s.begin))
+		}
 	case driver.Gone:
 		l.gone = true
 	default:
 	}
 	s.leases[g] = l
+}
+
+// renewed records the answer to a renewal. A Client that is told that the store does not have a claim must end what is held by it at once.
+func (s *Simulation) renewed(sent time.Duration, r driver.Ref, st driver.State) {
+	s.answered(sent, r, st)
+	if st.Phase != driver.Gone {
+		return
+	}
+	s.Go(func() {
+		pause(toldGrace)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.told[r.ID] = true
+		for _, h := range s.holds[r.Key] {
+			if h.live() && s.claimOf(h) == r.ID {
+				s.failf("deaf", "%s has token %d of %s, and its Client was told that the store does not have it", h.User, h.Token, h.Key)
+			}
+		}
+	})
+}
+
+// toldGrace is how long a Client may take to end a lock that it was told is gone. Nothing that it waits for takes virtual time.
+const toldGrace = time.Millisecond
+
+// claimOf returns the ID of the claim that a hold has, "" if it is not known. A hold that was handed over has a token after that of
+// the grant.
+func (s *Simulation) claimOf(h *Hold) string { return s.begins[s.grantOf(h)] }
+
+// grantOf returns the grant that a hold has.
+func (s *Simulation) grantOf(h *Hold) (of grant) {
+	for g := range s.begins {
+		if g.key == h.Key && g.token <= h.Token && g.token > of.token {
+			of = g
+		}
+	}
+	return of
 }
 
 // sparing is how much of a lease a Client may give up: its margin, and what separates the
@@ -49,7 +88,7 @@ func (s *Simulation) checkLoss(h *Hold) {
 	if at == 0 { // in this instant
 		at = s.Now()
 	}
-	if known && !l.gone && at < l.until-sparing(h.TTL) {
+	if known && !l.gone && at < l.until-h.sparing() {
 		s.failf("false loss", "%s lost token %d of %s at %v, and had been told that it has it until %v", h.User, h.Token, h.Key, at, l.until)
 	}
 }
@@ -66,14 +105,26 @@ func (s *Simulation) checkBelief(h *Hold) {
 	claims := s.store.Claims(h.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.isEvicted(h) || time.Since(s.lastWake) < wakeGrace {
+	if time.Since(s.lastWake) < wakeGrace {
+		return
+	}
+	if s.isEvicted(h) {
+		s.checkEvictedBelief(h, left)
 		return
 	}
 	for _, c := range claims {
 		last := max(c.Token, c.LastToken)
-		if c.Phase == driver.Held && c.Token <= h.Token && h.Token <= last && c.Remaining+rounding < left {
+		if c.Phase == driver.Held && c.Token <= h.Token && h.Token <= last && c.Remaining+rounding < left+h.Margin {
 			s.failf("belief", "%s believes in token %d of %s for %v more, and the store keeps it for %v", h.User, h.Token, h.Key, left, c.Remaining)
 		}
+	}
+}
+
+// checkEvictedBelief fails if a holder whose lock was evicted believes in it for longer than the last lease that it was told of.
+func (s *Simulation) checkEvictedBelief(h *Hold, left time.Duration) {
+	l, known := s.leases[s.grantOf(h)]
+	if known && l.until > 0 && s.Now()+left > l.until+rounding {
+		s.failf("belief", "%s was evicted, and believes in token %d of %s for %v more, %v longer than its lease", h.User, h.Token, h.Key, left, s.Now()+left-l.until)
 	}
 }
 
@@ -105,10 +156,10 @@ func (s *Simulation) checkOverstay(h *Hold) {
 	}
 }
 
-// checkLeast sees to it that a key is kept for the least hold, and not longer than asked for if its
+// checkLeast sees to it that a lock of any mode is stored for the least hold, and not longer than asked for if its
 // user has unlocked it and nothing fails.
 func (s *Simulation) checkLeast(h *Hold) {
-	if !h.Lingers || h.Inside != nil || !s.calm || s.hasObservers() || h.Mode != driver.Exclusive {
+	if !h.Lingers || h.Inside != nil || !s.calm || s.hasObservers() {
 		return
 	}
 	until := h.entered + h.MinHold
@@ -188,7 +239,7 @@ func (w *watched) Renew(ctx context.Context, refs []driver.Ref) ([]driver.State,
 	sent, asked := w.sim.Now(), append([]driver.Ref(nil), refs...)
 	states, err := w.Driver.Renew(ctx, refs)
 	for i, st := range states { // an error is only of those that are Unknown
-		w.sim.answered(sent, asked[i], st)
+		w.sim.renewed(sent, asked[i], st)
 	}
 	return states, err
 }

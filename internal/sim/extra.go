@@ -123,7 +123,7 @@ func (u *User) askForMore(inner context.Context, c *dlock.Client, outer *Hold) {
 
 // extend asks for another TTL, perhaps the one that there is.
 func (u *User) extend(h *Hold, g *dlock.Guard, ttl time.Duration) {
-	if u.extra(30) || u.Steady {
+	if u.extra(30) || u.Steady || ttl < 3*h.Margin { // which would leave nothing
 		ttl = h.TTL
 	}
 	h.asked = true
@@ -133,7 +133,7 @@ func (u *User) extend(h *Hold, g *dlock.Guard, ttl time.Duration) {
 	err := g.Extend(limit, ttl)
 	left, took := g.Remaining(), u.Observer.Now()-begun
 	u.extended(limit, h, lost, answerIn, err)
-	if err == nil && h.Context.Err() == nil && left < ttl-ttl/20-took-10*time.Millisecond {
+	if err == nil && h.Context.Err() == nil && left < ttl-h.margin(ttl)-took-10*time.Millisecond {
 		u.failf("extend", "%s has extended %s, token %d, by %v within %v, and has %v", u.Name, h.Key, h.Token, ttl, took, left)
 	}
 }

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -94,8 +95,12 @@ func (r remote) Open(o driver.Options) (driver.Driver, error) {
 		Driver: d, reopen: func() (driver.Driver, error) { return r.Opener.Open(o) }, sim: r.sim, name: r.sim.NextLink(), counts: map[string]int{},
 		events: make(chan driver.Event, 64), done: make(chan struct{}),
 	}
+	shown, err := expose(d, l)
+	if err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
 	l.pushes.Go(l.push)
-	return l, nil
+	return shown, nil
 }
 
 // A link is how one Client reaches the store.
@@ -226,12 +231,7 @@ func (l *link) Release(ctx context.Context, r driver.Ref) (driver.State, error) 
 	})
 }
 
-func (l *link) CanBatch(keys []string) bool { return canBatch(l.Driver, keys) }
-
-func canBatch(d driver.Driver, keys []string) bool {
-	b, ok := d.(driver.Batcher)
-	return ok && b.CanBatch(keys)
-}
+func (l *link) CanBatch(keys []string) bool { return l.Driver.(driver.Batcher).CanBatch(keys) }
 
 func (l *link) AcquireBatch(ctx context.Context, rs []driver.Request) ([]driver.State, error) {
 	what := "acquire"
@@ -306,14 +306,6 @@ func (l *link) Inspect(ctx context.Context, key string) ([]driver.Claim, error) 
 	})
 }
 
-func (l *link) List(ctx context.Context, prefix, cursor string, limit int) ([]string, string, error) {
-	return l.Driver.(driver.Admin).List(ctx, prefix, cursor, limit)
-}
-
-func (l *link) Evict(ctx context.Context, key, id string, token int64) (driver.State, error) {
-	return l.Driver.(driver.Admin).Evict(ctx, key, id, token)
-}
-
 // observed has the simulation see what a Client asks for, before the network does.
 type observed struct {
 	sim *Simulation
@@ -325,24 +317,11 @@ func (o observed) Open(opts driver.Options) (driver.Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &watched{Driver: d, sim: o.sim}
-	if late, ok := d.(driver.LateReleaser); ok {
-		return &watchedLate{w, late}, nil
+	shown, err := expose(d, &watched{Driver: d, sim: o.sim})
+	if err != nil {
+		return nil, errors.Join(err, d.Close())
 	}
-	return w, nil
-}
-
-// A watchedLate is a driver that sends releases with the next call.
-type watchedLate struct {
-	*watched
-	late driver.LateReleaser
-}
-
-func (w *watchedLate) SendReleases() { w.late.SendReleases() }
-
-func (w *watchedLate) ReleaseLater(r driver.Ref, done func(driver.State, error)) {
-	w.sim.releases(r)
-	w.late.ReleaseLater(r, done)
+	return shown, nil
 }
 
 type watched struct {
@@ -355,7 +334,7 @@ func (w *watched) Release(ctx context.Context, r driver.Ref) (driver.State, erro
 	return w.Driver.Release(ctx, r)
 }
 
-func (w *watched) CanBatch(keys []string) bool { return canBatch(w.Driver, keys) }
+func (w *watched) CanBatch(keys []string) bool { return w.Driver.(driver.Batcher).CanBatch(keys) }
 
 func (w *watched) AcquireBatch(ctx context.Context, rs []driver.Request) ([]driver.State, error) {
 	sent := w.sim.Now()
@@ -373,16 +352,4 @@ func (w *watched) ReleaseBatch(ctx context.Context, refs []driver.Ref) ([]driver
 		w.sim.releases(r)
 	}
 	return w.Driver.(driver.Batcher).ReleaseBatch(ctx, refs)
-}
-
-func (w *watched) Inspect(ctx context.Context, key string) ([]driver.Claim, error) {
-	return w.Driver.(driver.Admin).Inspect(ctx, key)
-}
-
-func (w *watched) List(ctx context.Context, prefix, cursor string, limit int) ([]string, string, error) {
-	return w.Driver.(driver.Admin).List(ctx, prefix, cursor, limit)
-}
-
-func (w *watched) Evict(ctx context.Context, key, id string, token int64) (driver.State, error) {
-	return w.Driver.(driver.Admin).Evict(ctx, key, id, token)
 }

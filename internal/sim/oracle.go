@@ -146,10 +146,13 @@ func (s *Simulation) isEvicted(h *Hold) bool {
 	return evicted
 }
 
+// isUntold reports whether a hold was evicted, and its Client was not told.
+func (s *Simulation) isUntold(h *Hold) bool { return s.isEvicted(h) && !s.told[s.claimOf(h)] }
+
 // anyEvicted reports whether a hold of a key that is still believed in was evicted.
 func (s *Simulation) anyEvicted(key string) bool {
 	for _, o := range s.holds[key] {
-		if o.live() && s.isEvicted(o) {
+		if o.live() && s.isUntold(o) {
 			return true
 		}
 	}
@@ -157,10 +160,10 @@ func (s *Simulation) anyEvicted(key string) bool {
 }
 
 // conflict is for two holds that exclude each other. After a suspend the first may not
-// have learned of its end yet; after an eviction it may not, unless the same Client was
-// granted the key.
+// have learned of its end yet; after an eviction it may not until its Client is told, unless
+// the same Client was granted the key.
 func (s *Simulation) conflict(h, o *Hold) {
-	if (s.isEvicted(o) || s.isEvicted(h)) && o.Client != h.Client {
+	if (s.isUntold(o) || s.isUntold(h)) && o.Client != h.Client {
 		return
 	}
 	if time.Since(s.lastWake) > wakeGrace {
@@ -224,7 +227,7 @@ func (s *Simulation) Look(key string) {
 		one.left = append(one.left, stored{c.Info.Purpose, one.at + c.Remaining})
 		if c.Phase == driver.Held {
 			s.grants[c.ID], s.purposes[c.ID] = grant{key, c.Token}, c.Info.Purpose
-			s.begins[grant{key, c.Token}] = true
+			s.begins[grant{key, c.Token}] = c.ID
 			if s.firstGrants[c.ID] == 0 {
 				s.firstGrants[c.ID] = c.Token
 			}
@@ -274,6 +277,9 @@ func (s *Simulation) releases(r driver.Ref) {
 	g, ok := s.grants[r.ID]
 	if !ok || g.key != r.Key {
 		return
+	}
+	if s.leftAlone[g] {
+		s.failf("release", "token %d of %s is given back, and was left to its lease", g.token, r.Key)
 	}
 	next := s.nextGrant(g)
 	for _, h := range s.holds[r.Key] {

@@ -47,6 +47,7 @@ func (u *User) several(c *dlock.Client) {
 		holds = append(holds, u.enterTogether(all, q))
 	}
 	u.stay(all.Context(), u.upTo(ttl))
+	u.extendAll(all, holds)
 	for _, h := range holds {
 		u.Observer.Leaves(h)
 	}

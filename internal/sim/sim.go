@@ -1,5 +1,5 @@
-// Package sim runs seeded simulations of Clients in virtual time. Users call everything
-// that the library offers, over a network that delays, loses, repeats and reorders
+// Package sim runs seeded simulations of Clients in virtual time. Users call most of what
+// the library offers (docs/reliability.md lists it, and what is missing), over a network that delays, loses, repeats and reorders
 // messages, and every answer is checked. docs/reliability.md says how to run it.
 //
 // A seed decides everything: what users call, and what becomes of each message. The fate
@@ -46,6 +46,7 @@ type Settings struct {
 	FIFO    bool          // waiters are served in order when nothing fails
 	Async   bool          // users do not always wait for their Unlock
 	Several bool          // users also lock all keys together
+	Rest    bool          // users also call Holder, Leave and Guards.Extend, and ask for margins
 	Exact   bool          // a call is one message and its answer, on no connection that has to be made
 }
 
@@ -72,7 +73,8 @@ type Simulation struct {
 	links  int
 	holds  map[string][]*Hold // by key
 	grants map[string]grant   // by claim ID: the last
-	begins map[grant]bool     // every grant there was: a claim that was evicted may be stored again
+	begins map[grant]string   // the claim ID of every grant there was: a claim that was evicted may be stored again
+	told   map[string]bool    // by claim ID: its Client was told that it is gone
 
 	firstGrants map[string]int64  // and the token of the first of them
 	purposes    map[string]string // by claim ID
@@ -85,6 +87,7 @@ type Simulation struct {
 	lastWake  time.Time
 	callers   map[string]*dlock.Client // by purpose: whose call it was
 	lingers   map[grant]bool           // Close leaves it to its lease
+	leftAlone map[grant]bool           // and its user has called Leave
 	failures  []string
 
 	closed          map[*dlock.Client]bool // from when Close begins
@@ -112,8 +115,8 @@ type fragile interface{ Damage(*rand.Rand) }
 // New prepares a run.
 func New(set Settings) *Simulation {
 	s := &Simulation{
-		Settings: set, begin: time.Now(), holds: map[string][]*Hold{}, grants: map[string]grant{}, begins: map[grant]bool{},
-		last: map[string]int64{}, lastAlone: map[string]int64{}, taken: map[string][]sample{}, lingers: map[grant]bool{}, callers: map[string]*dlock.Client{},
+		Settings: set, begin: time.Now(), holds: map[string][]*Hold{}, grants: map[string]grant{}, begins: map[grant]string{}, told: map[string]bool{},
+		last: map[string]int64{}, lastAlone: map[string]int64{}, taken: map[string][]sample{}, lingers: map[grant]bool{}, leftAlone: map[grant]bool{}, callers: map[string]*dlock.Client{},
 		waiting: map[*Request]int{}, firstGrants: map[string]int64{}, purposes: map[string]string{},
 		closed: map[*dlock.Client]bool{}, counts: map[Way]Count{}, byKey: map[keyed][]*Request{},
 		unlockedByOther: map[keyed]bool{}, lastEviction: map[string]time.Duration{}, evictions: map[grant]time.Duration{}, leases: map[grant]lease{},
@@ -247,6 +250,9 @@ func (s *Simulation) user(p *process, name string) *User {
 			}
 			return plainKey
 		},
+	}
+	if s.Rest {
+		u.Rest, u.Holder, u.Left = s.Draw(name, "rest"), s.toldHolder, s.left
 	}
 	if s.Several {
 		u.Several, u.Withdraws = s.Draw(name, "several"), s.withdraws

@@ -54,6 +54,11 @@ type User struct {
 	// it does not get one of them.
 	Several   *rand.Rand
 	Withdraws func(*Request)
+	// Rest decides when a user asks for a margin, asks for the holder of a key, leaves a lock to its lease, or extends several
+	// locks together; nil: never. Holder and Left are called with the answers.
+	Rest   *rand.Rand
+	Holder func(limit context.Context, c *dlock.Client, key string, begun time.Duration, holder dlock.Claim, held bool, err error)
+	Left   func(h *Hold, err error)
 	// Wrong is called for a promise that was not kept.
 	Wrong func(kind, format string, args ...any)
 	// Extended is called for an Extend: whether the lock was lost before, the context of the call,
@@ -81,6 +86,7 @@ type Request struct {
 	Async              bool // by WithAsyncUnlock
 	Together           bool // with other keys
 	MinHold, MaxHold   time.Duration
+	Margin             time.Duration // by WithMargin
 	Asked              time.Duration
 	Patience           context.Context
 	opts               []dlock.LockOption
@@ -141,6 +147,7 @@ func (u *User) request(c *dlock.Client, verb string) *Request {
 		q.opts = append(q.opts, dlock.WithMinHold(q.MinHold))
 	}
 	u.drawLeast(q)
+	u.drawMargin(q)
 	if u.Async && u.extra(60) {
 		q.Async = true
 		q.opts = append(q.opts, dlock.WithAsyncUnlock())
@@ -213,6 +220,9 @@ func (u *User) Run(ctx context.Context, calls int) {
 		}
 		u.pause(u.upTo(2 * time.Second))
 		c := u.Client()
+		if u.Rest != nil && u.Rest.IntN(4) == 0 {
+			u.askHolder(c)
+		}
 		if u.Several != nil && u.Several.IntN(3) == 0 {
 			u.several(c)
 			continue
@@ -280,6 +290,10 @@ func (u *User) guard(c *dlock.Client, try bool) {
 	}
 	h := u.hold(g.Context(), g, q, nil)
 	u.work(h, g)
+	if u.Rest != nil && q.Fixed && u.Rest.IntN(2) == 0 {
+		u.leaveToLease(h, g)
+		return
+	}
 	u.leave(h, func() error { return g.Unlock(q.Patience) })
 }
 

@@ -237,7 +237,7 @@ func (s *Simulation) leaseMayBeOver(h *Hold) bool {
 	if !known {
 		return !s.calm
 	}
-	return l.gone || l.late || s.Now() >= l.until-sparing(h.TTL)
+	return l.gone || l.late || s.Now() >= l.until-h.sparing()
 }
 
 // answerIn is how soon an Extend is answered if nothing fails.
@@ -283,7 +283,7 @@ func (s *Simulation) checkEarly(h *Hold) {
 	}
 	due := h.entered + h.MaxHold
 	if h.Fixed && (h.MaxHold == 0 || h.TTL < h.MaxHold) {
-		due = h.entered + h.TTL - h.TTL/20
+		due = h.entered + h.TTL - h.margin(h.TTL)
 	}
 	if h.Fixed && h.asked {
 		return

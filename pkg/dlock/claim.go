@@ -168,12 +168,12 @@ func (c *Client) recordQueued(cl *claim, st driver.State, s sent, now int64) {
 }
 
 // grant records that the backend granted the key to a claim. A grant whose validity has
-// passed, or that may have been taken away again, is not delivered to the caller: a
-// renewal is sent at once, and its answer decides.
+// passed or is too short, or that may have been taken away again, is not delivered to the
+// caller: a renewal is sent at once, and its answer decides.
 func (c *Client) grant(cl *claim, token, now int64) {
 	uncertain := cl.pushedGone
 	cl.token, cl.pushedGrant, cl.pushedGone, cl.grantedAt = token, false, false, now
-	if uncertain || cl.validUntil <= now { // accept also checks the suspended time
+	if uncertain || cl.tooShort() || cl.validUntil <= now { // accept also checks the suspended time
 		cl.phase = queued
 		c.renewNow(cl)
 		return
@@ -185,6 +185,12 @@ func (c *Client) grant(cl *claim, token, now int64) {
 	if cl.wait != nil {
 		cl.wait.signal()
 	}
+}
+
+// tooShort reports whether a requested margin leaves so little of a waiter's lease that the validity
+// could end before the next renewal is answered.
+func (cl *claim) tooShort() bool {
+	return cl.requestedMargin() > 0 && cl.lease < cl.ttl && cl.renewAt != never && after(cl.renewAt, cl.renewTimeout()) > cl.validUntil
 }
 
 // accept makes the Guard of a granted claim hold it, unless its validity has passed or the key

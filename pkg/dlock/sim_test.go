@@ -62,6 +62,14 @@ func TestSimulationSeveralKeys(t *testing.T) {
 	s.Run(t)
 }
 
+// The same with users who also ask for margins and for holders, leave locks to their leases, and extend several together.
+func TestSimulationRest(t *testing.T) {
+	s := simulations()
+	s.Command = "go test -run 'TestSimulationRest$' -v ./pkg/dlock"
+	s.Settings.Several, s.Settings.Async, s.Settings.Rest, s.Failed, s.Few, s.Full = true, true, true, nil, 500, 20_000
+	s.Run(t)
+}
+
 // memoryStore is a Store of the memory backend behind a simulated network.
 type memoryStore struct {
 	*memlock.Store

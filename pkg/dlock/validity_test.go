@@ -374,6 +374,31 @@ func TestMinHoldKeepsTheKey(t *testing.T) {
 	})
 }
 
+// Readers and permits have a minimum hold, too: what excludes them, or the last permit, waits for it.
+func TestMinHoldOfReadersAndPermits(t *testing.T) {
+	cases := map[string]struct{ mode, next dlock.LockOption }{
+		"reader and writer": {dlock.WithShared(), nil},
+		"permits":           {dlock.WithPermits(1), dlock.WithPermits(1)},
+	}
+	for name, one := range cases {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T) {
+				store := memlock.New()
+				c, other := client(t, store, dlock.Config{}), client(t, store, dlock.Config{})
+				start, next := time.Now(), []dlock.LockOption(nil)
+				if one.next != nil {
+					next = append(next, one.next)
+				}
+				unlock(t, acquire(t, c, "k", one.mode, dlock.WithTTL(2*second), dlock.WithMinHold(10*second)))
+				unlock(t, acquire(t, other, "k", next...))
+				if took := time.Since(start); took < 10*second || took > 10*second+10*time.Millisecond {
+					t.Errorf("free after %v of 10s", took)
+				}
+			})
+		})
+	}
+}
+
 // If the Client is closed within a minimum hold, the key ends with its lease.
 func TestMinHoldAndClose(t *testing.T) {
 	virtual(t, func(t *testing.T) {
@@ -390,6 +415,29 @@ func TestMinHoldAndClose(t *testing.T) {
 		elapse(2 * second)
 		free(t, other, "k")
 	})
+}
+
+// A waiter that is granted a lock has the rest of a heartbeat. A large margin leaves so little of it that the lock would end
+// before its next renewal.
+func TestMarginOfAWaiter(t *testing.T) {
+	for _, fixed := range []bool{false, true} {
+		virtual(t, func(t *testing.T) {
+			store := memlock.New()
+			c, other := client(t, store, dlock.Config{}), client(t, store, dlock.Config{})
+			opts := []dlock.LockOption{dlock.WithTTL(10 * second), dlock.WithMargin(2200 * time.Millisecond)}
+			if fixed {
+				opts = append(opts, dlock.WithoutRenewal())
+			}
+			held := acquire(t, other, "k")
+			waiter := async(func() *dlock.Guard { return acquire(t, c, "k", opts...) })
+			elapse(500 * time.Millisecond)
+			unlock(t, held)
+			g := <-waiter
+			elapse(7 * second)
+			alive(t, g)
+			unlock(t, g)
+		})
+	}
 }
 
 func TestMarginEndsOwnershipEarlier(t *testing.T) {
