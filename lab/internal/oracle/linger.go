@@ -92,6 +92,10 @@ func (e *Evidence) ended(s *Section) int64 {
 		least = s.Enter + s.Plan.MinHold
 		end = max(end, least)
 	}
+	// An Unlock that waits returns when its first attempt is over, which a fault may keep from an answer.
+	if s.Enter != 0 && s.Plan.Async && s.Failed == "" && e.struck(end-int64(aftermath), end+int64(slack), "") {
+		end += e.releaseTimeout(s)
+	}
 	if s.Enter != 0 && s.Plan.Leave {
 		end = e.leaseEnd(end, s.longest())
 	}

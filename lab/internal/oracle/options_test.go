@@ -27,6 +27,10 @@ func TestAnUnlockThatDoesNotWait(t *testing.T) {
 	s.plan("a", "acquire", async)
 	s.see(1032, "a")
 	s.expect(t, "lingering")
+	s.fault(schedule.ServerPause, 0, 25, 300) // which kept the first attempt from an answer
+	s.expect(t)
+	s.see(1698, "a")
+	s.expect(t, "lingering")
 }
 
 // The answer to a release that was not waited for may be lost with a master some time later.

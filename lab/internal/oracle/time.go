@@ -74,8 +74,12 @@ func (e *Evidence) unlockTimeout(s *Section) int64 {
 	if s.Plan.Async || s.Plan.Leave { // nothing is waited for
 		return int64(maxOverrun + slack)
 	}
-	lease := cmp.Or(s.longest(), int64(e.TTL))
-	return min(lease/3, int64(2*time.Second)) + int64(maxOverrun+slack)
+	return e.releaseTimeout(s) + int64(maxOverrun+slack)
+}
+
+// releaseTimeout is how long the first attempt of a release is waited for.
+func (e *Evidence) releaseTimeout(s *Section) int64 {
+	return min(cmp.Or(s.longest(), int64(e.TTL))/3, int64(2*time.Second))
 }
 
 // slowUnlocks finds releases that returned late, or not until their process ended.
