@@ -58,7 +58,7 @@ func mutants(ctx context.Context, args []string) error {
 }
 
 // hunt runs schedules until one of them catches the mutant. A verdict that the
-// machine may have caused does not count.
+// machine may have caused does not count, and one that is about something else.
 func hunt(ctx context.Context, label string, m mutant.Mutant, tries int, length time.Duration, folder result.Folder) (bool, error) {
 	for n, seed := range m.Seeds(tries, length) {
 		spec := trial.Spec{Seed: seed, Topology: m.Topology, Mode: m.In(), Length: length, Mutant: m.Name}
@@ -66,7 +66,7 @@ func hunt(ctx context.Context, label string, m mutant.Mutant, tries int, length 
 		if err != nil {
 			return false, err
 		}
-		if r.Status() == "failed" {
+		if r.Caught() {
 			return true, nil
 		}
 	}

@@ -26,6 +26,7 @@ const (
 	Released Kind = "released" // Unlock, or Do, returned, Dur after the lock was to be released; Note is its error
 	Again    Kind = "again"    // a call inside the section for the same key returned after Dur; Note is its error
 	Extended Kind = "extended" // Extend was called at At for a lease of Dur; Note is its error
+	Leased   Kind = "leased"   // the ID of the lock's own lease was asked for; Note is the error
 	Stall    Kind = "stall"    // the process was not scheduled for Dur, until At
 	Stop     Kind = "stop"     // the last Client was closed, which took Dur; Note is the error of Close
 	// Ending: the process has been told to end, and is still run; logged every EndingEvery.
@@ -62,6 +63,9 @@ type Plan struct {
 	MinHold int64  `json:"min_hold,omitempty"`
 	MaxHold int64  `json:"max_hold,omitempty"`
 	Fixed   bool   `json:"fixed,omitempty"`    // WithoutRenewal
+	Leave   bool   `json:"leave,omitempty"`    // left to its lease, and not released
+	Async   bool   `json:"async,omitempty"`    // WithAsyncUnlock
+	Margin  int64  `json:"margin,omitempty"`   // WithMargin
 	Mode    string `json:"mode,omitempty"`     // "": exclusive
 	Limit   int    `json:"limit,omitempty"`    // of permits
 	HasWait bool   `json:"has_wait,omitempty"` // WithWait

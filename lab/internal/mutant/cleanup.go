@@ -116,6 +116,12 @@ func hintsOnly(_ Servers, m *memory) hooks {
 			}
 			return states, err
 		},
+		hear: func(ev driver.Event) (driver.Event, bool) {
+			if ev.State.Phase == driver.Held {
+				m.of(ev.ID, func(c *remembered) { c.phase = driver.Held })
+			}
+			return ev, true
+		},
 	}
 }
 

@@ -38,7 +38,9 @@ type Mutant struct {
 	Longer   bool
 	Early    bool
 	Whole    bool // it strikes all of several servers
-	change   func(healthy driver.Opener, s Servers) driver.Opener
+	// By are the oracles that see its mistake. What others see may be the doing of something else.
+	By     []string
+	change func(healthy driver.Opener, s Servers) driver.Opener
 }
 
 // Apply returns the backend that a worker is to use: the healthy one if no mutant is

@@ -92,6 +92,7 @@ type Section struct {
 	Parted               bool          // its own process closed the Client meanwhile
 	Again                []event.Event // calls inside for the same key
 	Extended             []event.Event
+	Leased               string // the error of a call for its lease
 }
 
 // Sections puts the events of each attempt together.
@@ -134,6 +135,8 @@ func (s *Section) take(ev event.Event) (last bool) {
 		s.Exit, s.Learned, s.Lost, s.Parted = ev.At, ev.At-ev.Dur, ev.Note == event.Lost, ev.Note == event.Parted
 	case event.Again:
 		s.Again = append(s.Again, ev)
+	case event.Leased:
+		s.Leased = ev.Note
 	case event.Extended:
 		s.Extended = append(s.Extended, ev)
 	case event.Failed:

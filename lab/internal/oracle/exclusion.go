@@ -56,12 +56,14 @@ func compare(a, b int64) int { return int(min(max(a-b, -1), 1)) }
 // do more, and a fenced store refuses its writes.
 func (e *Evidence) stopped(sections []*Section) {
 	for _, s := range sections {
-		if !s.Plan.Fixed || !s.Lost || s.Enter == 0 || !e.endsByPlan(s) {
+		if !s.Plan.Fixed || !s.Lost || s.Enter == 0 {
 			continue
 		}
+		soonest, latest := e.soonestEnd(s), e.latestEnd(s)
 		for _, f := range e.Faults {
 			asleep := f.Worker == s.Worker && !f.Kind.Kills()
-			if asleep && s.Enter < f.From && f.From < s.Exit && s.Exit <= f.To+int64(slack) {
+			ended := soonest <= f.To && f.From <= latest
+			if asleep && ended && s.Enter < f.From && f.From < s.Exit && s.Exit <= f.To+int64(slack) {
 				s.Exit = f.From
 			}
 		}

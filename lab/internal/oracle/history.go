@@ -152,7 +152,7 @@ func truncate(ops []porcupine.Operation) []porcupine.Operation {
 // operations are what one attempt means to the model. Beyond the assumptions a lock
 // may end at any time after it was granted, which may be before its holder knows of
 // it, and only its token is judged. A lock that is not released by a call that says so, by
-// Do, with a least hold or by Close, ends at some time after the section. An attempt without
+// Do, with a least hold, by an Unlock that does not wait, by its lease or by Close, ends at some time after the section. An attempt without
 // a grant means nothing: if it had the lock without knowing, that had ended before the next
 // grant, so whatever is allowed with it is allowed without. The same holds for what a call for
 // several keys had, and gave up, before it was granted all.
@@ -172,7 +172,7 @@ func (e *Evidence) operations(owner int, s *Section) []porcupine.Operation {
 			all = append(all, op(again, a.At-a.Dur, a.At, a.Fence))
 		}
 	}
-	confirmed := s.Released != 0 && s.Unlock == "" && s.Verb != "do" && s.Verb != "do-all" && s.Plan.MinHold == 0
+	confirmed := s.Released != 0 && s.Unlock == "" && s.Verb != "do" && s.Verb != "do-all" && s.Plan.MinHold == 0 && !s.Plan.Async && !s.Plan.Leave
 	if confirmed && !s.Lost && !s.Parted {
 		return append(all, op(release, s.Exit, s.Released, 0))
 	}

@@ -92,6 +92,13 @@ func (e *Evidence) ended(s *Section) int64 {
 		least = s.Enter + s.Plan.MinHold
 		end = max(end, least)
 	}
+	// An Unlock that waits returns when its first attempt is over, which a fault may keep from an answer.
+	if s.Enter != 0 && s.Plan.Async && s.Failed == "" && e.struck(end-int64(aftermath), end+int64(slack), "") {
+		end += e.releaseTimeout(s)
+	}
+	if s.Enter != 0 && s.Plan.Leave {
+		end = e.leaseEnd(end, s.longest())
+	}
 	at := end
 	for _, c := range e.closings[s.Worker] {
 		if c.to < s.Call {
@@ -102,7 +109,7 @@ func (e *Evidence) ended(s *Section) int64 {
 		}
 		left := c.unknown || c.from < least || (e.isRedlock() && e.unreached(s.Worker, min(at, c.from), c.to))
 		if left && !e.hasCalm(s.Worker, at, c.from) { // there was no time to remove it before
-			end = max(end, e.leaseEnd(c.to))
+			end = max(end, e.leaseEnd(c.to, e.longestLease()))
 		}
 	}
 	return end
@@ -134,14 +141,14 @@ func (e *Evidence) lastChance(owner *Section, s StoredClaim) int64 {
 
 // leaseEnd is when a lease is over at the latest that is not renewed any more. A new leader
 // of etcd, or one that is back, lets every lease begin anew.
-func (e *Evidence) leaseEnd(from int64) int64 {
-	end := from + e.longestLease()
+func (e *Evidence) leaseEnd(from, lease int64) int64 {
+	end := from + lease
 	if e.Topology != schedule.Etcd1 && e.Topology != schedule.Etcd3 {
 		return end
 	}
 	for _, f := range e.Faults { // in their order
 		if f.Kind.RestartsLeases() && f.From < end && f.To > from {
-			end = max(end, f.To+e.longestLease())
+			end = max(end, f.To+lease)
 		}
 	}
 	return end
@@ -192,6 +199,8 @@ func (e *Evidence) calls(sections []*Section, pids map[string]int, s StoredClaim
 func (e *Evidence) releaseLost(grant, last *Section, s StoredClaim) bool {
 	released := span{}
 	switch {
+	case grant != nil && grant.Unlock == "" && grant.Plan.Async: // answered some time after Unlock has returned
+		released = span{grant.Released, grant.Released + int64(CleanupTime)}
 	case grant != nil && grant.Unlock == "":
 		released = span{grant.Released, grant.Released}
 	case grant != nil:

@@ -31,17 +31,27 @@ func (e *Evidence) idle(sections []*Section) (found []Violation) {
 		}
 		inside := spans(group)
 		for _, s := range group {
-			from, to := longestGap(s.Call, waitedUntil(s), inside)
-			if free := to - from - e.disturbed(s.Worker, key, from, to, grace); free > int64(e.idleTimeout()) {
-				found = append(found, Violation{
-					Oracle: "idle", Key: key, From: from, To: to, Workers: waitersIn(group, from, to), at: to - free + int64(e.idleTimeout()),
-					Detail: fmt.Sprintf("%s waited while the lock was free for %v, %v of it undisturbed", s.Attempt, time.Duration(to-from), time.Duration(free)),
-				})
+			if x := e.idleFor(s, key, group, inside); x != nil {
+				found = append(found, *x)
 				break
 			}
 		}
 	}
 	return found
+}
+
+// idleFor finds the first time in which a call waited too long for a lock that was free.
+func (e *Evidence) idleFor(s *Section, key string, group []*Section, inside []span) *Violation {
+	for _, gap := range gaps(s.Call, waitedUntil(s), inside) {
+		free := gap.to - gap.from - e.disturbed(s.Worker, key, gap.from, gap.to, grace)
+		if free > int64(e.idleTimeout()) {
+			return &Violation{
+				Oracle: "idle", Key: key, From: gap.from, To: gap.to, Workers: waitersIn(group, gap.from, gap.to), at: gap.to - free + int64(e.idleTimeout()),
+				Detail: fmt.Sprintf("%s waited while the lock was free for %v, %v of it undisturbed", s.Attempt, time.Duration(gap.to-gap.from), time.Duration(free)),
+			}
+		}
+	}
+	return nil
 }
 
 // byTag groups all attempts by key, and those on keys with the same hash tag together.
@@ -88,22 +98,22 @@ func spans(group []*Section) (all []span) {
 	return all
 }
 
-// longestGap is the longest time between from and to in which no worker was inside.
-func longestGap(from, to int64, inside []span) (gapFrom, gapTo int64) {
+// gaps are the times between from and to in which no worker was inside.
+func gaps(from, to int64, inside []span) (all []span) {
 	at := from
 	for _, in := range inside {
 		if in.to <= at || in.from >= to {
 			continue
 		}
-		if in.from-at > gapTo-gapFrom {
-			gapFrom, gapTo = at, in.from
+		if in.from > at {
+			all = append(all, span{at, in.from})
 		}
 		at = max(at, in.to)
 	}
-	if to-at > gapTo-gapFrom {
-		gapFrom, gapTo = at, to
+	if to > at {
+		all = append(all, span{at, to})
 	}
-	return gapFrom, gapTo
+	return all
 }
 
 // grace is how long clients may take to find their servers again.

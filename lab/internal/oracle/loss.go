@@ -19,28 +19,22 @@ func (e *Evidence) learnWithin() int64 { return int64(e.TTL/3 + 1200*time.Millis
 // lateLosses finds holders that believed in their lock when the server had dropped it:
 // by its expiry, at all; taken away by others, for longer than a renewal takes.
 func (e *Evidence) lateLosses(sections []*Section) (found []Violation, judged int) {
-	byFence := map[string]*Section{}
+	byToken := map[token]*Section{}
 	for _, s := range sections {
 		if s.Enter != 0 {
-			byFence[fmt.Sprint(s.Key, " ", s.Fence)] = s
+			byToken[token{s.Key, s.Fence}] = s
 		}
 	}
 	for _, d := range e.Deaths {
-		s := byFence[fmt.Sprint(d.Key, " ", d.Fence)]
-		if s == nil || s.Killed || e.moving(d) {
-			continue
-		}
-		if s.Lost {
-			judged++
-		}
-		// A replica that took over may have missed the last renewal.
-		lossy := e.lossy(s.Enter, d.At, math.MaxInt64)
-		if lossy && s.Plan.Fixed {
-			continue
-		}
-		limit := e.allowing(s.Worker, d.At+e.allowance(d.Cause, lossy))
-		if limit < s.Learned {
-			found = append(found, e.late(s, d.At, limit, "the server had dropped the lock ("+d.Cause+")"))
+		for i := range max(d.Tokens, 1) {
+			s := byToken[token{d.Key, d.Fence + i}]
+			if s == nil || s.Killed || e.moving(d) {
+				continue
+			}
+			if s.Lost {
+				judged++
+			}
+			found = append(found, e.lateBy(s, d)...)
 		}
 	}
 	for _, f := range e.Faults {
@@ -57,19 +51,55 @@ func (e *Evidence) lateLosses(sections []*Section) (found []Violation, judged in
 	return found, judged
 }
 
+// A token is one of a key.
+type token struct {
+	key   string
+	fence int64
+}
+
+// lateBy judges one holder of a lock that has ended at its server.
+func (e *Evidence) lateBy(s *Section, d watch.Death) []Violation {
+	// A replica that took over may have missed the last renewal.
+	lossy := e.lossy(s.Enter, d.At, math.MaxInt64)
+	if lossy && s.Plan.Fixed {
+		return nil
+	}
+	limit := e.allowing(s.Worker, d.At+e.allowance(d, lossy))
+	if limit >= s.Learned {
+		return nil
+	}
+	return []Violation{e.late(s, d.At, limit, "the server had dropped the lock ("+d.Cause+")")}
+}
+
 // allowance is what a holder may be late by. Beyond the assumptions others take
 // locks away; the server itself never does before the holder has given up, unless it has
 // lost a renewal.
-func (e *Evidence) allowance(cause string, lossy bool) int64 {
-	if lossy || (e.Mode == schedule.Beyond && cause != "expired") {
+func (e *Evidence) allowance(d watch.Death, lossy bool) int64 {
+	if lossy || (e.Mode == schedule.Beyond && d.Cause != "expired" && e.takenAway(d)) {
 		return e.learnWithin()
 	}
 	return 0
 }
 
-// moving says whether a key was dropped because it moved to another server.
+// takenAway says whether a fault may have ended a lock, and not its lease: etcd and replicas of Redis call
+// that a deletion too.
+func (e *Evidence) takenAway(d watch.Death) bool {
+	return slices.ContainsFunc(e.Faults, func(f Struck) bool {
+		switch f.Kind {
+		case schedule.KeyDelete, schedule.LeaseRevoke, schedule.ServerEmpty, schedule.Failover, schedule.ForcedFailover:
+			return f.From <= d.At && d.At <= max(f.To, f.Hit)+int64(slack)
+		default:
+			return false
+		}
+	})
+}
+
+// moving says whether a key was dropped because its slot moved to another server: those of slow keys do.
 func (e *Evidence) moving(d watch.Death) bool {
-	return e.Topology == schedule.Cluster && d.Cause != "expired"
+	return d.Cause != "expired" && slices.ContainsFunc(e.Faults, func(f Struck) bool {
+		moves := f.Kind == schedule.SlotMigration && d.Key == fmt.Sprint("slow-", f.Target%2)
+		return moves && f.From <= d.At && d.At <= f.To+int64(slack)
+	})
 }
 
 func (e *Evidence) late(s *Section, from, limit int64, why string) Violation {

@@ -34,21 +34,40 @@ func (e *Evidence) endsByPlan(s *Section) bool {
 	if most := s.Plan.MaxHold; most > 0 && s.Learned >= s.Enter+most-int64(slack) {
 		return true
 	}
-	if !s.Plan.Fixed {
-		return false
-	}
-	// The lease counts from when the last call of it was sent, which a fault may have put
-	// far before its answer.
-	if e.struck(s.Enter-int64(e.TTL), s.Learned, "") {
-		return true
-	}
-	until := s.Enter + s.Plan.Lease
-	for _, x := range s.Extended {
-		if x.Note == "" {
-			until = x.At + x.Dur
+	return s.Plan.Fixed && s.Learned >= e.soonestEnd(s)-s.Plan.Margin
+}
+
+// soonestEnd is when a lease that is not renewed may have ended for its holder at the soonest. It counts from when
+// the last call of it was sent. A fault may have put that before the grant, or kept a waiter that was granted the
+// lock from the one renewal that makes a whole lease of the rest of its heartbeat.
+func (e *Evidence) soonestEnd(s *Section) int64 {
+	from, lease := s.Enter, s.Plan.Lease
+	for _, f := range e.Faults {
+		concerns := f.Worker == s.Worker || (!f.Kind.OnWorkers() && !f.Kind.Unnoticed())
+		if concerns && f.From <= s.Enter+int64(slack) && f.To >= s.Enter-int64(e.TTL) {
+			from = min(from, f.From) - int64(e.TTL/3)
 		}
 	}
-	return s.Learned >= until-(until-s.Enter)/10-int64(slack)
+	until := from + lease
+	for _, x := range s.Extended {
+		if x.Note == "" {
+			until, lease = x.At+x.Dur, x.Dur
+		}
+	}
+	return until - lease/10 - int64(slack)
+}
+
+// latestEnd is when such a lease has ended at the latest. The one renewal of a waiter may be late if something is
+// wrong.
+func (e *Evidence) latestEnd(s *Section) int64 {
+	until := s.Enter + s.Plan.Lease + int64(slack)
+	if e.struck(s.Enter-int64(e.TTL), until, s.Worker) {
+		until += s.Plan.Lease
+	}
+	for _, x := range s.Extended { // which is tried for a lease; one that failed may have been carried out
+		until = max(until, x.At+s.Plan.Lease+x.Dur)
+	}
+	return until
 }
 
 // keptUntil is how long the key of a section stays taken at least, if nothing but its holder
@@ -60,10 +79,58 @@ func (s *Section) keptUntil() int64 {
 	return max(s.Exit, s.Released, s.Enter+s.Plan.MinHold)
 }
 
+// longest is the longest lease that a lock may have been given.
+func (s *Section) longest() int64 {
+	lease := s.Plan.Lease
+	for _, x := range s.Extended {
+		lease = max(lease, x.Dur)
+	}
+	return lease
+}
+
+// gone finds keys that passed on although their lock was left to a lease that had not ended. The lease counts from
+// the extension, which the server has confirmed.
+func (e *Evidence) gone(sections []*Section) (found []Violation) {
+	for key, group := range byKey(sections, true) {
+		for _, s := range group {
+			if !s.Plan.Leave || s.Lost || s.Parted || s.Unlock != "" || s.Released == 0 || len(s.Extended) != 1 || s.Extended[0].Note != "" {
+				continue
+			}
+			x := s.Extended[0]
+			until := x.At + x.Dur
+			for _, next := range group {
+				if early := until - next.Enter; next.Enter > s.Enter && early > int64(slack)/2 && !e.graveIn(key, x.At, until) {
+					found = append(found, Violation{
+						Oracle: "left", Key: key, From: next.Enter, To: until, Workers: []string{s.Worker, next.Worker}, at: x.At,
+						Detail: fmt.Sprintf("%s got the key %v before the lease ended to which %s had left it", next.Attempt, time.Duration(early), s.Attempt),
+					})
+				}
+			}
+		}
+	}
+	return found
+}
+
+// leases finds locks with a lease of their own that could not say which it is.
+func leases(sections []*Section) (found []Violation) {
+	for _, s := range sections {
+		if s.Leased != "" && !s.Lost && !s.Parted {
+			found = append(found, Violation{
+				Oracle: "lease", Key: s.Key, From: s.Enter, To: s.Exit,
+				Detail: fmt.Sprintf("%s has a lease of its own, and was told %q", s.Attempt, s.Leased),
+			})
+		}
+	}
+	return found
+}
+
 // overstayed finds holders that believed in a lock for longer than it may be held.
 func (e *Evidence) overstayed(sections []*Section) (found []Violation) {
 	for _, s := range sections {
 		most := s.Plan.MaxHold
+		if s.Plan.Fixed && s.Plan.MaxHold == 0 && len(s.Extended) == 0 && !e.struck(s.Enter-int64(e.TTL), s.Enter+s.Plan.Lease, s.Worker) {
+			most = s.Plan.Lease - s.Plan.Margin
+		}
 		if s.Enter == 0 || most == 0 || s.Killed {
 			continue
 		}
@@ -78,26 +145,40 @@ func (e *Evidence) overstayed(sections []*Section) (found []Violation) {
 	return found
 }
 
-// cutShort finds keys that passed on before the least hold of the one before was over.
+// cutShort finds keys that passed on before the least hold of one that had it was over.
 func (e *Evidence) cutShort(sections []*Section) (found []Violation) {
 	for key, group := range byKey(sections, true) {
 		slices.SortFunc(group, func(a, b *Section) int { return compare(a.Enter, b.Enter) })
-		for i, next := range group[1:] {
-			s := group[i]
-			kept := s.Enter + s.Plan.MinHold
-			if s.Plan.MinHold == 0 || s.Plan.Mode != "" || s.Lost || s.Killed || e.closing(s.Worker, s.Call, kept) || e.graveIn(key, s.Enter, kept) || e.killedIn(s.Worker, s.Enter, kept) {
-				continue
-			}
-			if early := kept - next.Enter; early > int64(slack)/2 {
+		var inside []*Section // with their least holds
+		for _, next := range group {
+			inside = slices.DeleteFunc(inside, func(s *Section) bool { return s.Exit <= next.Enter })
+			s := next.against(inside)
+			if s != nil && s.Exit == s.leastEnd()-int64(slack)/2 { // it had left otherwise: see overlaps
 				found = append(found, Violation{
 					// The least hold counts from the grant, which s may have logged late.
-					Oracle: "min-hold", Key: key, From: next.Enter, To: kept, Workers: []string{s.Worker, next.Worker}, at: s.Enter,
-					Detail: fmt.Sprintf("%s got the key %v before the least hold of %s was over", next.Attempt, time.Duration(early), s.Attempt),
+					Oracle: "min-hold", Key: key, From: next.Enter, To: s.leastEnd(), Workers: []string{s.Worker, next.Worker}, at: s.Enter,
+					Detail: fmt.Sprintf("%s got the key %v before the least hold of %s was over", next.Attempt, time.Duration(s.leastEnd()-next.Enter), s.Attempt),
 				})
 			}
+			inside = append(inside, e.withLeastHold(next))
 		}
 	}
 	return found
+}
+
+// leastEnd is when the least hold of a section is over.
+func (s *Section) leastEnd() int64 { return s.Enter + s.Plan.MinHold }
+
+// withLeastHold is a section that lasts for its least hold, less what logs may be wrong by, if nothing but its holder may have
+// ended it.
+func (e *Evidence) withLeastHold(s *Section) *Section {
+	kept := s.leastEnd()
+	if s.Plan.MinHold == 0 || s.Lost || s.Killed || e.closing(s.Worker, s.Call, kept) || e.graveIn(s.Key, s.Enter, kept) || e.killedIn(s.Worker, s.Enter, kept) {
+		return s
+	}
+	long := *s
+	long.Exit = max(s.Exit, kept-int64(slack)/2)
+	return &long
 }
 
 func (e *Evidence) killedIn(worker string, from, to int64) bool {

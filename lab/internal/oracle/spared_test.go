@@ -156,7 +156,7 @@ func TestALeaseThatEndsInAPause(t *testing.T) {
 	}{
 		"left at once":       {event.Plan{Lease: 2000 * ms, Fixed: true}, 2010, 2020, nil},
 		"was stopped before": {event.Plan{Lease: 2000 * ms, Fixed: true}, 1600, 2020, []string{"overlap", "history"}},
-		"stays":              {event.Plan{Lease: 2000 * ms, Fixed: true}, 2010, 2400, []string{"overlap", "history"}},
+		"stays":              {event.Plan{Lease: 2000 * ms, Fixed: true}, 2010, 2400, []string{"overlap", "history", "max-hold"}},
 		"renewed":            {event.Plan{Lease: 2000 * ms}, 2010, 2020, []string{"overlap", "history", "false-loss"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -71,11 +71,15 @@ func (e *Evidence) overruns(sections []*Section) (all []time.Duration, found []V
 // unlockTimeout is how long a release is tried before its caller is let go: a third of the lease, at most
 // two seconds, and what a call may return late, to a worker that is busy.
 func (e *Evidence) unlockTimeout(s *Section) int64 {
-	lease := cmp.Or(s.Plan.Lease, int64(e.TTL))
-	for _, x := range s.Extended {
-		lease = max(lease, x.Dur)
+	if s.Plan.Async || s.Plan.Leave { // nothing is waited for
+		return int64(maxOverrun + slack)
 	}
-	return min(lease/3, int64(2*time.Second)) + int64(maxOverrun+slack)
+	return e.releaseTimeout(s) + int64(maxOverrun+slack)
+}
+
+// releaseTimeout is how long the first attempt of a release is waited for.
+func (e *Evidence) releaseTimeout(s *Section) int64 {
+	return min(cmp.Or(s.longest(), int64(e.TTL))/3, int64(2*time.Second))
 }
 
 // slowUnlocks finds releases that returned late, or not until their process ended.

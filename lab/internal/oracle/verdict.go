@@ -118,13 +118,16 @@ func (v *Verdict) judgeCalls(e *Evidence, sections []*Section) (found []Violatio
 	again, n := e.reentries(sections)
 	others, m := e.slowed(sections)
 	v.Reentries, v.Others = n, m
-	return slices.Concat(again, others, e.overstayed(sections), e.cutShort(sections), e.overlong(sections), e.slowCloses(), e.slowUnlocks(sections), e.failures(sections), e.refusals(sections), e.stuck(), e.unconfirmed(), e.denied(sections))
+	return slices.Concat(again, others, e.overstayed(sections), e.cutShort(sections), e.gone(sections), leases(sections), e.overlong(sections), e.slowCloses(), e.slowUnlocks(sections), e.failures(sections), e.refusals(sections), e.stuck(), e.unconfirmed(), e.denied(sections))
 }
 
-// keptByPlan says whether a claim is one with a least hold that Close has left to its lease.
+// keptByPlan says whether a claim is one with a least hold that Close has left to its lease, or that its holder has.
 func (e *Evidence) keptByPlan(sections []*Section, g Ghost) bool {
 	return slices.ContainsFunc(sections, func(s *Section) bool {
 		least := s.Enter + s.Plan.MinHold
+		if s.Plan.Leave && s.Key == g.Key && s.Fence == g.Token {
+			return int64(g.Left) <= s.longest()
+		}
 		return s.Key == g.Key && s.Fence == g.Token && s.Plan.MinHold > 0 && e.closing(s.Worker, s.Enter, least)
 	})
 }

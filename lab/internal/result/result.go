@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/ceyewan/genesis/lab/internal/event"
+	"github.com/ceyewan/genesis/lab/internal/mutant"
 	"github.com/ceyewan/genesis/lab/internal/oracle"
 	"github.com/ceyewan/genesis/lab/internal/trial"
 )
@@ -64,6 +65,13 @@ func (r Result) Status() string {
 		return "stalled"
 	}
 	return "failed"
+}
+
+// Caught says whether an oracle that is to see the mistake of the mutant has seen it, and no stall of the machine
+// excuses that.
+func (r Result) Caught() bool {
+	m, _ := mutant.Find(r.Mutant)
+	return slices.ContainsFunc(r.Verdict.Violations, func(x oracle.Violation) bool { return !x.Stalled && slices.Contains(m.By, x.Oracle) })
 }
 
 // New makes the Result of a trial.

@@ -39,3 +39,21 @@ func TestResultsOfOtherCodeDoNotCount(t *testing.T) {
 		t.Errorf("a result of another program counts: %v, %v", trials, err)
 	}
 }
+
+// A mutant is caught by an oracle that sees its mistake, and not by what the machine may have caused.
+func TestCaughtByItsOracle(t *testing.T) {
+	for _, tt := range []struct {
+		x    oracle.Violation
+		want bool
+	}{
+		{oracle.Violation{Oracle: "idle"}, true},
+		{oracle.Violation{Oracle: "idle", Stalled: true}, false},
+		{oracle.Violation{Oracle: "false-loss"}, false},
+	} {
+		others := oracle.Violation{Oracle: "denied"}
+		r := result.Result{Spec: trial.Spec{Mutant: "hints-only"}, Verdict: &oracle.Verdict{Violations: []oracle.Violation{others, tt.x}}}
+		if r.Caught() != tt.want {
+			t.Errorf("%+v: caught %v", tt.x, r.Caught())
+		}
+	}
+}

@@ -170,7 +170,7 @@ func (a *adder) mutants(g goals, all []Result) {
 	}
 	caught := map[string]bool{}
 	for _, r := range all {
-		caught[r.Mutant] = caught[r.Mutant] || r.Status() == "failed"
+		caught[r.Mutant] = caught[r.Mutant] || r.Caught()
 	}
 	n := 0
 	for name, yes := range caught {

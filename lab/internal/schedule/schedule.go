@@ -77,7 +77,7 @@ var decks = map[string]map[Mode][]Kind{
 }
 
 var redlockDeck = map[Mode][]Kind{
-	Inside: deck(network, workers, []Kind{DropReplies, ServerPause, ServerRestart, ScriptFlush, WorkerKill, SiblingDelete}),
+	Inside: deck(network, workers, []Kind{DropReplies, LateCalls, ServerPause, ServerRestart, ScriptFlush, WorkerKill, SiblingDelete}),
 	Beyond: deck(asleep, []Kind{ServerEmpty, ServerEmpty, KeyDelete}),
 }
 

@@ -142,6 +142,7 @@ func (i *instance) user(name string, r *rand.Rand) *sim.User {
 		Evict:   func(key string) { i.evict(key) },
 		Key:     func(mixed bool) string { return i.key(r, mixed) },
 		Several: rand.New(rand.NewPCG(r.Uint64(), 1)), Withdraws: func(*sim.Request) {},
+		Extra: rand.New(rand.NewPCG(r.Uint64(), 2)), Async: true,
 	}
 }
 

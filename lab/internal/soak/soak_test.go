@@ -3,6 +3,7 @@ package soak
 import (
 	"bytes"
 	"context"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -15,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/lab/internal/worker"
 )
 
 // Children are this binary again.
@@ -163,5 +165,15 @@ func TestFencesAreSubtracted(t *testing.T) {
 	}
 	if left, err := client.Keys(t.Context(), "soak:*").Result(); err != nil || len(left) != 0 {
 		t.Errorf("%d keys of the measurement are left: %v", len(left), err)
+	}
+}
+
+// Users ask for everything that those of the simulator can: unlocks that do not wait, and what was added to their
+// calls since, such as Do as the owner of a key.
+func TestUsersCallEverything(t *testing.T) {
+	i := &instance{child: &child{orders: Orders{Backend: worker.Backend{Kind: kindMemory}}}}
+	u := i.user("u", rand.New(rand.NewPCG(1, 1)))
+	if u.Extra == nil || u.Several == nil || !u.Async {
+		t.Errorf("%+v", u)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -22,7 +23,7 @@ type sink interface {
 	begin() (ask []string)
 	changed(key string)          // to what is being asked for
 	has(key string, token int64) // 0: none, or one that has not won
-	ended(key string, token int64, cause string)
+	ended(key string, of hold, cause string)
 	interrupted() // nothing is heard until it begins again
 }
 
@@ -58,12 +59,20 @@ type subscription struct {
 // A lock is what is known of one key. Each time it is set is a new generation.
 type lock struct {
 	generation int
-	fence      int64 // 0: not known
+	hold
+	shared []int64 // the tokens of readers or permits, in place of a hold
+}
+
+// A hold is what the server stores of a holder.
+type hold struct {
+	fence  int64 // 0: not known
+	tokens int64 // that it has for handing the lock over, from fence on
 }
 
 type question struct {
 	key        string
 	generation int
+	shared     bool
 }
 
 func (l *subscription) follow() {
@@ -103,14 +112,18 @@ func (l *subscription) change(key, what string) {
 	one := l.of(key)
 	switch what {
 	case "set", "restore":
-		one.generation++
-		one.fence = 0
+		*one = lock{generation: one.generation + 1}
 		l.to.changed(key)
 		l.ask(key, one)
-	case "del", "expired", "evicted":
-		l.to.ended(key, one.fence, what)
+	case "zadd", "zrem": // who of the readers or permits came or went is not said
 		one.generation++
-		one.fence = 0
+		l.askHolders(key, one)
+	case "del", "expired", "evicted":
+		l.to.ended(key, one.hold, what)
+		for _, fence := range one.shared {
+			l.to.ended(key, hold{fence: fence}, what)
+		}
+		*one = lock{generation: one.generation + 1}
 	}
 }
 
@@ -122,11 +135,19 @@ func (l *subscription) of(key string) *lock {
 }
 
 func (l *subscription) ask(key string, one *lock) {
-	l.asked = append(l.asked, question{key, one.generation})
+	l.asked = append(l.asked, question{key: key, generation: one.generation})
 	_ = l.send("GET", key)
 }
 
-// answered takes in the value "<id> <token> …" of the oldest question.
+// askHolders asks for the records of readers or permits, which are in a hash next to the lock. Keys that
+// these use have no hash tag.
+func (l *subscription) askHolders(key string, one *lock) {
+	l.asked = append(l.asked, question{key: key, generation: one.generation, shared: true})
+	_ = l.send("HVALS", "{"+key+"}\x01j")
+}
+
+// answered takes in the value "<id> <token> <tokens> …" of the oldest question, or the records of holders,
+// "<token> …".
 func (l *subscription) answered(value any) {
 	if len(l.asked) == 0 {
 		return
@@ -134,15 +155,44 @@ func (l *subscription) answered(value any) {
 	q := l.asked[0]
 	l.asked = l.asked[1:]
 	one := l.locks[q.key]
-	text, _ := value.(string)
-	part := strings.SplitN(text, " ", 3)
 	if one.generation != q.generation {
 		return
 	}
+	if q.shared {
+		l.compare(q.key, one, value)
+		return
+	}
+	text, _ := value.(string)
+	part := strings.SplitN(text, " ", 4)
 	if len(part) >= 2 {
 		one.fence, _ = strconv.ParseInt(part[1], 10, 64)
 	}
+	if len(part) >= 3 {
+		one.tokens, _ = strconv.ParseInt(part[2], 10, 64)
+	}
 	l.to.has(q.key, one.fence)
+}
+
+// compare finds the readers or permits that have gone since the last answer. A replica of a cluster does not
+// answer.
+func (l *subscription) compare(key string, one *lock, value any) {
+	records, ok := value.([]any)
+	if !ok {
+		return
+	}
+	var now []int64
+	for _, r := range records {
+		first, _, _ := strings.Cut(fmt.Sprint(r), " ")
+		if fence, err := strconv.ParseInt(first, 10, 64); err == nil {
+			now = append(now, fence)
+		}
+	}
+	for _, fence := range one.shared {
+		if !slices.Contains(now, fence) {
+			l.to.ended(key, hold{fence: fence}, "zrem")
+		}
+	}
+	one.shared = now
 }
 
 func (l *subscription) send(words ...string) error {

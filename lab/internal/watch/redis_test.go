@@ -4,11 +4,11 @@ import "testing"
 
 type ends []string
 
-func (*ends) begin() []string                       { return nil }
-func (*ends) changed(string)                        {}
-func (*ends) has(string, int64)                     {}
-func (*ends) interrupted()                          {}
-func (e *ends) ended(key string, _ int64, _ string) { *e = append(*e, key) }
+func (*ends) begin() []string                      { return nil }
+func (*ends) changed(string)                       {}
+func (*ends) has(string, int64)                    {}
+func (*ends) interrupted()                         {}
+func (e *ends) ended(key string, _ hold, _ string) { *e = append(*e, key) }
 
 // The end of a lock is heard also if its key has a hash tag; that of the keys next to it is not.
 func TestLocksAreToldFromTheirSiblings(t *testing.T) {

@@ -19,6 +19,8 @@ type Death struct {
 	Key   string
 	Fence int64
 	Cause string // expired, del, or what else the server calls it
+	// Tokens is how many tokens the lock had, from Fence on, for handing it over inside a process; 0: one.
+	Tokens int64
 }
 
 // A Watcher listens until it is stopped.
@@ -100,9 +102,9 @@ func (alone) changed(string)    {}
 func (alone) has(string, int64) {}
 func (alone) interrupted()      {}
 
-func (a alone) ended(key string, token int64, cause string) {
-	if token != 0 {
-		a.w.add(key, token, cause)
+func (a alone) ended(key string, of hold, cause string) {
+	if of.fence != 0 {
+		a.w.end(Death{At: mono.Now(), Key: key, Fence: of.fence, Tokens: of.tokens, Cause: cause})
 	}
 }
 
@@ -112,8 +114,8 @@ type voter struct {
 	at int
 }
 
-func (v voter) begin() []string                         { return v.q.hear(v.at, true) }
-func (v voter) changed(key string)                      { v.q.set(v.at, key, -1, "") }
-func (v voter) has(key string, token int64)             { v.q.set(v.at, key, token, "not stored") }
-func (v voter) ended(key string, _ int64, cause string) { v.q.set(v.at, key, 0, cause) }
-func (v voter) interrupted()                            { v.q.hear(v.at, false) }
+func (v voter) begin() []string                        { return v.q.hear(v.at, true) }
+func (v voter) changed(key string)                     { v.q.set(v.at, key, -1, "") }
+func (v voter) has(key string, token int64)            { v.q.set(v.at, key, token, "not stored") }
+func (v voter) ended(key string, _ hold, cause string) { v.q.set(v.at, key, 0, cause) }
+func (v voter) interrupted()                           { v.q.hear(v.at, false) }

@@ -79,6 +79,9 @@ func (w *worker) work(ctx, owner context.Context, s *session, t task, of holding
 		}
 	}
 	held := of.Context()
+	if t.ownLease {
+		w.lease(t, of)
+	}
 	if t.again {
 		w.inside(owner, s, t, parts[0].token)
 	}

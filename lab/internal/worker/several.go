@@ -29,7 +29,7 @@ func (w *worker) chooseKeys(r *rand.Rand, t *task, epoch int64) {
 	}
 	t.hold = upTo(r, 20*time.Millisecond)
 	t.anonymous = false // what a failed call leaves is told by its purpose
-	t.verb = acquireAll
+	t.verb, t.async = acquireAll, r.IntN(4) == 0
 	switch n := r.IntN(8); {
 	case n < 4 && w.orders.Setup.Reentrant: // which is how DoAll shows the tokens of all keys
 		t.verb = doAll

@@ -70,7 +70,10 @@ type task struct {
 	minHold, maxHold time.Duration
 	cancel           time.Duration // the caller leaves after this long
 	extend           time.Duration // a lease that the holder asks for half-way
+	margin           time.Duration // WithMargin
 	hasWait, fixed   bool          // WithWait, WithoutRenewal
+	async, ownLease  bool          // WithAsyncUnlock, WithOwnLease
+	leave            bool          // left to its lease, and not released
 	again            bool          // asks for the key once more, inside
 	careless         bool          // does not look at its context before it writes, as a program that is stopped in between
 	mode             driver.Mode
@@ -120,6 +123,7 @@ func (w *worker) draw(r *rand.Rand, h hand, n int) task {
 	}
 	if o.Mode != schedule.Calm && o.Mode != schedule.Kills {
 		t.vary(r, h, o.TTL)
+		t.ownLease = w.leases && !t.fixed && r.IntN(4) == 0
 	}
 	t.shorten(r, h)
 	return t
@@ -134,6 +138,7 @@ func upTo(r *rand.Rand, most time.Duration) time.Duration {
 // they are free.
 func (t *task) vary(r *rand.Rand, h hand, ttl time.Duration) {
 	t.verb = []verb{acquire, acquire, lock, lock, do, do}[r.IntN(6)]
+	t.async = r.IntN(4) == 0
 	alone := h == slow || h == brisk || h == planned // no other hand of the process has this key
 	t.again = alone && r.IntN(3) == 0
 	if alone && r.IntN(4) == 0 {
@@ -149,11 +154,22 @@ func (t *task) vary(r *rand.Rand, h hand, ttl time.Duration) {
 		if h != slow && h != brisk && r.IntN(20) == 0 {
 			t.minHold = 10*time.Millisecond + upTo(r, 50*time.Millisecond)
 		}
+		if h == mixed && r.IntN(10) == 0 { // long enough to be judged
+			t.minHold = ttl/8 + upTo(r, ttl/4)
+		}
 		return
 	}
-	switch r.IntN(5) {
+	switch r.IntN(6) {
 	case 0: // ends with its lease, now and then before its holder is done
 		t.fixed, t.hold = true, ttl/4+upTo(r, ttl)
+		if r.IntN(2) == 0 {
+			t.margin = ttl/8 + upTo(r, ttl/4)
+		}
+	case 5: // outlives its holder, by what the extension has given it
+		t.fixed, t.leave, t.extend, t.hold = true, true, ttl, upTo(r, ttl/8)
+		if t.verb == do {
+			t.verb = acquire
+		}
 	case 1: // the same, unless the one extension is answered
 		t.fixed, t.hold, t.extend = true, ttl/2+upTo(r, ttl*3/2), 2*ttl
 	case 2:
@@ -211,6 +227,15 @@ func (t task) options() []dlock.LockOption {
 	if t.fixed {
 		opts = append(opts, dlock.WithoutRenewal())
 	}
+	if t.margin > 0 {
+		opts = append(opts, dlock.WithMargin(t.margin))
+	}
+	if t.async {
+		opts = append(opts, dlock.WithAsyncUnlock())
+	}
+	if t.ownLease {
+		opts = append(opts, dlock.WithOwnLease())
+	}
 	if t.minHold > 0 {
 		opts = append(opts, dlock.WithMinHold(t.minHold))
 	}
@@ -228,7 +253,7 @@ func (t task) options() []dlock.LockOption {
 }
 
 func (t task) plan() *event.Plan {
-	p := &event.Plan{Lease: int64(t.ttl), MinHold: int64(t.minHold), MaxHold: int64(t.maxHold), Fixed: t.fixed, Limit: t.limit, HasWait: t.hasWait, Wait: int64(t.wait), Together: t.together}
+	p := &event.Plan{Lease: int64(t.ttl), MinHold: int64(t.minHold), MaxHold: int64(t.maxHold), Fixed: t.fixed, Limit: t.limit, HasWait: t.hasWait, Wait: int64(t.wait), Together: t.together, Leave: t.leave, Async: t.async, Margin: int64(t.margin)}
 	if t.mode != driver.Exclusive {
 		p.Mode = t.mode.String()
 	}

@@ -29,21 +29,23 @@ func newWorker(mode schedule.Mode) *worker {
 
 func TestTheWholeAPIIsDrawn(t *testing.T) {
 	w := newWorker(schedule.Inside)
-	w.shared, w.permits, w.orders.Setup.Reentrant = true, true, true
+	w.shared, w.permits, w.leases, w.orders.Setup.Reentrant = true, true, true, true
 	seen := map[string]bool{}
 	for _, task := range draws(w) {
 		seen[string(task.verb)] = true
 		for name, has := range map[string]bool{
 			"min hold": task.minHold > 0, "max hold": task.maxHold > 0, "without renewal": task.fixed, "extend": task.extend > 0,
 			"wait": task.hasWait, "cancel": task.cancel > 0, "inside": task.again, "info": !task.anonymous,
-			"shared": task.mode == driver.Shared, "permit": task.mode == driver.Permit,
+			"margin": task.margin > 0, "async": task.async, "own lease": task.ownLease, "leave": task.leave,
+			"async of several": task.async && task.keys != nil,
+			"shared":           task.mode == driver.Shared, "permit": task.mode == driver.Permit,
 		} {
 			seen[name] = seen[name] || has
 		}
 	}
 	for _, want := range []string{
 		"acquire", "try-acquire", "lock", "try-lock", "do", "acquire-all", "do-all", "min hold", "max hold", "without renewal", "extend",
-		"wait", "cancel", "inside", "info", "shared", "permit",
+		"wait", "cancel", "inside", "info", "shared", "permit", "margin", "async", "own lease", "leave", "async of several",
 	} {
 		if !seen[want] {
 			t.Errorf("%q is never drawn", want)
@@ -67,7 +69,7 @@ func TestTimesAreMeasuredPlainly(t *testing.T) {
 	for _, mode := range []schedule.Mode{schedule.Kills, schedule.Calm} {
 		for _, task := range draws(newWorker(mode)) {
 			plain := task.verb == acquire || task.verb == tryAcquire || task.hasWait
-			if !plain || task.again || task.extend > 0 || task.minHold > 0 || task.maxHold > 0 || task.fixed {
+			if !plain || task.again || task.extend > 0 || task.minHold > 0 || task.maxHold > 0 || task.fixed || task.async || task.ownLease || task.margin > 0 {
 				t.Fatalf("%s: %+v", mode, task)
 			}
 		}

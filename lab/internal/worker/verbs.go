@@ -85,8 +85,16 @@ func (w *worker) byGuard(ctx context.Context, s *session, t task) error {
 	unlock, stop := t.unlocking(ctx)
 	defer stop()
 	began := mono.Now()
-	w.released(t, began, guard.Unlock(unlock))
+	w.released(t, began, t.giveUp(guard, func() error { return guard.Unlock(unlock) }))
 	return nil
+}
+
+// giveUp ends a lock: by an unlock, or by leaving it to its lease.
+func (t task) giveUp(g *dlock.Guard, unlock func() error) error {
+	if t.leave {
+		return g.Leave()
+	}
+	return unlock()
 }
 
 func (w *worker) byKey(ctx context.Context, s *session, t task) error {
@@ -113,11 +121,12 @@ func (w *worker) byKey(ctx context.Context, s *session, t task) error {
 	unlock, stop := t.unlocking(ctx)
 	defer stop()
 	began := mono.Now()
-	err = s.client.Unlock(unlock, t.key)
+	byName := func() error { return s.client.Unlock(unlock, t.key) }
 	if !ok { // it was over before it could be looked at
+		_ = byName()
 		return dlock.ErrOwnershipLost
 	}
-	w.released(t, began, err)
+	w.released(t, began, t.giveUp(guard, byName))
 	return nil
 }
 
@@ -190,6 +199,16 @@ func (w *worker) extend(ctx context.Context, t task, of holding, parts []part) {
 	for _, p := range parts {
 		w.log.Add(event.Event{At: began, Kind: event.Extended, Key: p.key, Attempt: p.attempt, Dur: int64(t.extend), Note: brief(errorFor(err, p.key))})
 	}
+}
+
+// lease asks for the ID of the lock's own lease.
+func (w *worker) lease(t task, of holding) {
+	guard, ok := of.(*dlock.Guard)
+	if !ok {
+		return
+	}
+	_, err := guard.LeaseID()
+	w.log.Add(event.Event{Kind: event.Leased, Key: t.key, Attempt: t.attempt, Note: brief(err)})
 }
 
 // kinds are the errors that oracles tell apart.

@@ -25,8 +25,8 @@ type worker struct {
 	open   func() (*dlock.Client, error)
 	store  *store.Client
 	log    *event.Log
-	// shared and permits say what the backend can do besides exclusive locks.
-	shared, permits bool
+	// shared, permits and leases say what the backend can do besides exclusive locks.
+	shared, permits, leases bool
 
 	mu   sync.Mutex
 	sess *session
@@ -65,7 +65,7 @@ func Main(o Orders) error {
 		return err
 	}
 	w.sess = &session{client: client}
-	w.shared, w.permits = supports(client, dlock.WithShared()), supports(client, dlock.WithPermits(2))
+	w.shared, w.permits, w.leases = supports(client, dlock.WithShared()), supports(client, dlock.WithPermits(2)), supports(client, dlock.WithOwnLease())
 	return w.run()
 }
 
