@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
@@ -105,9 +106,12 @@ func (l *link) Look(ctx context.Context, key, except string) (driver.Claim, int,
 	return f.holder, f.waiting, err
 }
 
+// releaseLimit is how long a Client waits for the answer to a release that no caller waits for. A driver has such a limit.
+const releaseLimit = 2 * time.Second
+
 // ReleaseLater is sent at once, and no call waits for it.
 func (l *link) ReleaseLater(r driver.Ref, done func(driver.State, error)) {
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithTimeout(context.Background(), releaseLimit)
 	l.pushes.Go(func() {
 		defer cancel()
 		done(l.Release(ctx, r))

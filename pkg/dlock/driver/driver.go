@@ -117,7 +117,8 @@ type LateReleaser interface {
 	// ReleaseLater is Release, but does not wait for the answer: it calls done with it, once, on any
 	// goroutine. done does not block. The request may be delayed for a moment, to be sent with the next
 	// call. If the backend can, it carries out an Acquire that begins after ReleaseLater has returned after
-	// it. An error may have any class; nothing was retried. Close ends releases that are not answered.
+	// it. An error may have any class; nothing was retried. A release that is not answered ends with an error after a
+	// while, as a Client that closes waits for it.
 	ReleaseLater(r Ref, done func(State, error))
 	// SendReleases sends the releases that are delayed, because a caller waits for them.
 	SendReleases()

@@ -181,6 +181,7 @@ func (r *renewal) fail(err error, claims ...int) {
 type poll struct {
 	yes, no int
 	tally   tally // of the nodes that said neither
+	denied  bool  // by one of them, because of its key
 	decided bool
 	lacking []*node     // have nothing under the key
 	shorter *shortening // the call, if it shortens the lease
@@ -192,7 +193,7 @@ type holding struct {
 	batch   []int
 	apart   bool     // each of the claims was refused because of its key
 	keys    []string // two for each claim
-	args    []any    // five for each claim
+	args    []any    // the echo, and five for each claim
 	timeout time.Duration
 	polls   []poll
 	sent    time.Time
@@ -224,7 +225,9 @@ func (r *renewal) hold(ctx context.Context, batch []int, apart bool) {
 
 func (h *holding) send() {
 	d := h.driver
-	h.keys, h.args, h.timeout = make([]string, 0, 2*len(h.batch)), make([]any, 0, 5*len(h.batch)), d.settings.longest()
+	all := group{end: len(h.batch)}
+	h.keys, h.args, h.timeout = make([]string, 0, 2*len(h.batch)), make([]any, 1, 1+5*len(h.batch)), d.settings.longest()
+	h.args[0] = h.echo(all)
 	for k, i := range h.batch {
 		ref, names := h.refs[i], d.namesOf(h.refs[i].Key)
 		token, round, shorter := d.renewing(h.claims[i], ref.TTL)
@@ -237,7 +240,6 @@ func (h *holding) send() {
 		h.args = append(h.args, ref.ID, millis(ref.TTL), token, shorten, round)
 		h.timeout = min(h.timeout, d.settings.patience(ref.TTL))
 	}
-	all := group{end: len(h.batch)}
 	d.ask(d.nodes, d.majority, h.timeout, h.echo(all), func(ctx context.Context, _ *node) *redisnode.Command {
 		return h.command(ctx, all)
 	}, h.answers)
@@ -249,10 +251,11 @@ func (d *redDriver) renewing(c *claim, ttl time.Duration) (token, round int64, s
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if ttl < c.ttl {
-		shorter = &shortening{ttl, time.Now().Add(driver.TombstoneTTL(ttl))}
+		shorter = &shortening{ttl: ttl, by: time.Now().Add(driver.TombstoneTTL(ttl))}
 		c.shorter = append(c.shorter, shorter)
 	}
 	c.ttl = ttl
+	c.renewals++
 	return c.token, c.round, shorter
 }
 
@@ -261,7 +264,7 @@ func (h *holding) isDecided() bool {
 }
 
 func (h *holding) take(a answer) {
-	if len(h.batch) > 1 && redisnode.DeniedKey(a.err) {
+	if a.err != nil && len(h.batch) > 1 && h.driver.ctx.Err() == nil && redisnode.DeniedKey(a.err) {
 		h.driver.workers.run(h.driver.ctx, func() { h.answers <- h.renewInGroups(a.node) })
 		return
 	}
@@ -269,16 +272,14 @@ func (h *holding) take(a answer) {
 	if a.err == nil && len(a.reply) != len(h.batch)+1 {
 		a.err = ErrUnexpectedReply
 	}
-	for k, i := range h.batch {
+	for k := range h.batch {
 		err := a.err
 		if err == nil {
 			err = h.polls[k].take(a.node, a.reply[k+1])
 		}
 		if err != nil {
 			h.polls[k].tally.add(err)
-		}
-		if redisnode.DeniedKey(err) {
-			h.driver.keepApart(h.claims[i])
+			h.keepApart(k, err)
 		}
 		h.decide(k)
 	}
@@ -329,8 +330,7 @@ func (d *redDriver) renewed(c *claim, r driver.Ref, sent time.Time) driver.State
 	if c.phase != driver.Held {
 		return driver.State{Phase: driver.Gone}
 	}
-	now := time.Now()
-	c.shorter = slices.DeleteFunc(c.shorter, func(s *shortening) bool { return !now.Before(s.by) })
+	c.shorter = slices.DeleteFunc(c.shorter, func(s *shortening) bool { return !sent.Before(s.by) })
 	for _, s := range c.shorter {
 		ttl = min(ttl, s.ttl)
 	}
@@ -356,19 +356,24 @@ func (h *holding) drain() {
 	}
 	for k, i := range h.batch {
 		c, p := h.claims[i], &h.polls[k]
-		if p.tally.failed == 0 {
-			h.driver.heardByAll(c, p.shorter)
-		}
+		h.driver.drained(c, p)
 		if p.yes >= h.driver.majority && len(p.lacking) > 0 {
 			h.driver.fill(c, p.lacking)
 		}
 	}
 }
 
-// heardByAll records that all nodes have carried out a call. Another one may still be on its way.
-func (d *redDriver) heardByAll(c *claim, shorter *shortening) {
+// drained records what the nodes have said to a renewal. A shortening that has arrived at all nodes still counts for
+// renewals that were sent before: at a node, it may have arrived after them.
+func (d *redDriver) drained(c *claim, p *poll) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	c.apart = false
-	c.shorter = slices.DeleteFunc(c.shorter, func(s *shortening) bool { return s == shorter })
+	c.renewals--
+	c.apart = c.apart && p.denied
+	if p.shorter != nil {
+		p.shorter.arrived = p.tally.failed == 0
+	}
+	if c.renewals == 0 {
+		c.shorter = slices.DeleteFunc(c.shorter, func(s *shortening) bool { return s.arrived })
+	}
 }

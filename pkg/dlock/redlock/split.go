@@ -64,7 +64,7 @@ func (h *holding) renewInGroups(n *node) answer {
 			switch {
 			case redisnode.IsNoScript(cmds[i].Err()) && !g.whole:
 				next = append(next, group{g.first, g.end, true})
-			case redisnode.DeniedKey(a.err) && g.end-g.first > 1:
+			case g.end-g.first > 1 && h.driver.ctx.Err() == nil && redisnode.DeniedKey(a.err):
 				next = append(next, g.split(false)...)
 			default:
 				g.fill(reply[1:], a)
@@ -110,12 +110,19 @@ func (h *holding) echo(g group) string { return h.refs[h.batch[g.first]].ID }
 
 // command renews the claims of a group.
 func (h *holding) command(ctx context.Context, g group) *redisnode.Command {
-	return renewScript.Command(ctx, h.keys[2*g.first:2*g.end], append([]any{h.echo(g)}, h.args[5*g.first:5*g.end]...)...)
+	args := h.args
+	if g.first > 0 || g.end < len(h.batch) {
+		args = append([]any{h.echo(g)}, h.args[1+5*g.first:1+5*g.end]...)
+	}
+	return renewScript.Command(ctx, h.keys[2*g.first:2*g.end], args...)
 }
 
-// keepApart records that a claim was refused because of its key.
-func (d *redDriver) keepApart(c *claim) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	c.apart = true
+// keepApart records that a claim was refused because of its key, if it was.
+func (h *holding) keepApart(k int, err error) {
+	if redisnode.DeniedKey(err) {
+		h.polls[k].denied = true
+		h.driver.mu.Lock()
+		defer h.driver.mu.Unlock()
+		h.claims[h.batch[k]].apart = true
+	}
 }

@@ -17,21 +17,22 @@ type claim struct {
 	queueTTL      time.Duration
 
 	// Under redDriver.mu.
-	phase   driver.Phase // Queued, then Held, then Gone
-	ttl     time.Duration
-	token   int64
-	round   int64     // that has won
-	until   time.Time // the end of its validity, or of its heartbeat while it is queued
-	open    []int     // by node: calls that may store it there and were not answered
-	shown   bool      // a node may show that it waits
-	tried   bool      // it has made a round
-	began   int64     // when it began to wait, by the fastest clock of the nodes, in microseconds; 0 if unknown
-	told    told
-	shorter []*shortening // calls that shorten its lease and may still arrive
-	tries   int           // rounds in a row that others have disturbed
-	notSoon time.Time     // no other round before this, for any caller
-	unheard int           // rounds since the lock was last heard of
-	apart   bool          // a node has refused to renew it because of its key; see split.go
+	phase    driver.Phase // Queued, then Held, then Gone
+	ttl      time.Duration
+	token    int64
+	round    int64     // that has won
+	until    time.Time // the end of its validity, or of its heartbeat while it is queued
+	open     []int     // by node: calls that may store it there and were not answered
+	shown    bool      // a node may show that it waits
+	tried    bool      // it has made a round
+	began    int64     // when it began to wait, by the fastest clock of the nodes, in microseconds; 0 if unknown
+	told     told
+	shorter  []*shortening // calls that shorten its lease and may still arrive, or arrived during a renewal
+	renewals int           // that not all nodes have answered
+	tries    int           // rounds in a row that others have disturbed
+	notSoon  time.Time     // no other round before this, for any caller
+	unheard  int           // rounds since the lock was last heard of
+	apart    bool          // a node has refused to renew it because of its key; see split.go
 
 	proposed int64 // the last token that it has proposed
 }
@@ -44,8 +45,9 @@ func (c *claim) heartbeat(ttl time.Duration) time.Duration {
 
 // A shortening is a call that shortens a lease to ttl, and can arrive until by.
 type shortening struct {
-	ttl time.Duration
-	by  time.Time
+	ttl     time.Duration
+	by      time.Time
+	arrived bool // at all nodes
 }
 
 type claimID struct{ key, id string }

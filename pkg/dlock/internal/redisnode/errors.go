@@ -73,7 +73,7 @@ func classifyReply(err error) error {
 	k, ok := kinds[word]
 	switch {
 	case ok:
-	case strings.Contains(text, "The user executing the script"): // Redis 7, of a command inside a script
+	case strings.Contains(text, "The user executing the script"), strings.Contains(text, "ACL failure in script"): // Redis 7.0, and later
 		k = kinds["NOPERM"]
 	case strings.HasPrefix(text, "ERR max number of clients"):
 		k = kinds["BUSY"]
@@ -124,7 +124,10 @@ func DeniedKey(err error) bool {
 type plainReply struct{ error }
 
 func (p *plainReply) Error() string {
-	text, _, _ := strings.Cut(p.error.Error(), " script: ")
+	text := p.error.Error()
+	if i := strings.LastIndex(text, " script: "); i >= 0 && strings.Contains(text[i:], "@user_script") {
+		return text[:i]
+	}
 	return text
 }
 

@@ -22,14 +22,12 @@ var errNoAnswer = errors.New("no answer")
 // cause of another for its own.
 func Cause(states []driver.State, errs []error, other error) error {
 	var causes []error
-	seen := map[string]bool{}
 	for i, st := range states {
 		if st.Phase != driver.Unknown {
 			continue
 		}
 		err := cmp.Or(errs[i], other, errNoAnswer)
-		if text := textOf(err); !seen[text] {
-			seen[text] = true
+		if !slices.ContainsFunc(causes, func(c error) bool { return same(c, err) }) {
 			causes = append(causes, err)
 		}
 	}
@@ -44,6 +42,11 @@ func Cause(states []driver.State, errs []error, other error) error {
 		return several
 	}
 	return driver.Classify(several, driver.ClassOf(causes[0]))
+}
+
+// same reports whether two causes are one.
+func same(a, b error) bool {
+	return textOf(a) == textOf(b) && alike(a, b) && xerrors.CodeOf(a) == xerrors.CodeOf(b)
 }
 
 // uniform reports whether all causes are the same to a comparison.
@@ -84,7 +87,7 @@ func (s *several) Error() string {
 
 // textOf leaves out the name of our own timeout, which is that of a caller's context.
 func textOf(err error) string {
-	if errors.Is(err, context.DeadlineExceeded) {
+	if err == context.DeadlineExceeded { //nolint:errorlint // one that it is wrapped in says more
 		return "no answer in time"
 	}
 	return err.Error()

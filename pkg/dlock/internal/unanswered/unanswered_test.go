@@ -92,8 +92,13 @@ func TestCausesWithCodes(t *testing.T) {
 	if !unanswered.HasSeveral(same) || !unanswered.HasSeveral(differ) {
 		t.Error("HasSeveral is wrong")
 	}
-	timeout := cause(errors.New("refused"), fmt.Errorf("receive: %w", context.DeadlineExceeded), context.DeadlineExceeded)
-	if text := fmt.Sprint(timeout); text != "several causes: refused; no answer in time" {
+	timeout := cause(errors.New("refused"), fmt.Errorf("dial: %w", context.DeadlineExceeded), context.DeadlineExceeded, context.DeadlineExceeded)
+	if text := fmt.Sprint(timeout); text != "several causes: refused; dial: context deadline exceeded; no answer in time" {
 		t.Error(text)
+	}
+	unsent := driver.Classify(fmt.Errorf("%w: timeout", driver.ErrUnavailable), driver.Transient)
+	unknown := errors.New(unsent.Error())
+	if err := cause(unsent, unknown); driver.ClassOf(err) != driver.Ambiguous || errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("%v: the second may have been executed", err)
 	}
 }
