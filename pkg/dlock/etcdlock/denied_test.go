@@ -15,6 +15,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
@@ -26,6 +28,7 @@ type limitedUser struct {
 	admin  *clientv3.Client
 	client *clientv3.Client
 	txns   atomic.Int64 // that the client has sent
+	mute   atomic.Bool  // the reply to the next transaction that stores something is lost
 }
 
 // tombstones is the prefix of keys that every user needs.
@@ -49,10 +52,15 @@ func limitUserAt(t *testing.T, server *userServer, endpoint string, prefixes ...
 	_, err = u.admin.UserGrantRole(t.Context(), "u", "locks")
 	check(t, err)
 	count := func(ctx context.Context, path string, req, reply any, cc *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-		if _, ok := req.(*etcdserverpb.TxnRequest); ok {
+		txn, ok := req.(*etcdserverpb.TxnRequest)
+		if ok {
 			u.txns.Add(1)
 		}
-		return call(ctx, path, req, reply, cc, opts...)
+		err := call(ctx, path, req, reply, cc, opts...)
+		if ok && len(txn.Success) > 0 && txn.Success[0].GetRequestPut() != nil && u.mute.CompareAndSwap(true, false) {
+			return status.Error(codes.Unavailable, "the reply is lost")
+		}
+		return err
 	}
 	u.client, err = clientv3.New(clientv3.Config{
 		Endpoints: []string{endpoint}, Username: "u", Password: "secret", Logger: zap.NewNop(), DialTimeout: patience,
@@ -275,4 +283,25 @@ func TestDeniedKeyIsNotWatched(t *testing.T) {
 	loss := watchLoss(guards[1])
 	remove(guards[1])
 	loss.when(t)
+	u.permit(t, "other")
+	testenv.Eventually(t, patience, "the keys are watched again", func() bool { return watched() >= 2 })
+	loss = watchLoss(guards[2])
+	remove(guards[2])
+	loss.when(t)
+}
+
+// A claim moves to another lease because of a denied one, and the reply is lost: it is renewed on the lease that it is on.
+func TestMoveWithoutAReplyIsFound(t *testing.T) {
+	t.Parallel()
+	server := startWithUsers(t)
+	u := limitUser(t, server, "app", "other", tombstones)
+	held := u.hold(t, openDriver(t, u.client), "app", "other")
+	held.wants(t)
+	u.deny(t, "other")
+	u.mute.Store(true)
+	_, _, err := held.renew(t)
+	if err == nil || u.mute.Load() {
+		t.Fatalf("no reply was lost: %v", err)
+	}
+	held.wants(t, "other")
 }

@@ -157,6 +157,7 @@ type claim struct {
 	lease    *lease
 	other    *lease        // a second lease it may be on: a move to it was not answered,
 	otherBy  time.Time     // and may arrive until then
+	moves    int           // that were not answered
 	seen     time.Time     // when its last Acquire or Renew was sent
 	span     time.Duration // how long it may go without a call after that
 	swept    bool          // it was not renewed in time, and is gone, whatever the server has

@@ -308,6 +308,9 @@ func (k *keepAliver) end(s *keepAliveStream, err error) {
 	}
 	if k.stream == s {
 		k.stream, k.err = nil, err // for the callers that have waited for it
+		if isDenied(err) {
+			k.err = errKeepAliveDenied // theirs were not sent
+		}
 		k.backOff.failed()
 	}
 	s.err = err

@@ -157,7 +157,7 @@ func (r *renewal) causes(visits []*visit) []error {
 func (r *renewal) conclude(ctx context.Context, visits []*visit) {
 	d := r.driver
 	var wg sync.WaitGroup
-	turn := make(chan struct{}, readers)
+	turn := make(chan struct{}, movers)
 	for _, v := range visits {
 		switch {
 		case !v.answered:
@@ -176,9 +176,15 @@ func (r *renewal) conclude(ctx context.Context, visits []*visit) {
 	wg.Wait()
 }
 
+// movers is how many claims move to another lease at a time: the server stores them together.
+const movers = 64
+
 // move moves a claim to another lease, and sets the result for it.
 func (r *renewal) move(ctx context.Context, v *visit) (err error) {
 	defer recoverPanic(&err)
+	if err := ctx.Err(); err != nil {
+		return unsent(err) // a move that is sent too late would leave it open on which lease the claim is
+	}
 	if err := r.driver.move(ctx, v); err != nil {
 		return err
 	}
@@ -208,6 +214,9 @@ func (d *etcdDriver) misplaced(v *visit) bool {
 	c := v.claim
 	if v.unsure && c.other != nil && v.attached == int64(c.other.id) {
 		c.lease, c.other = c.other, c.lease
+		if c.moves == 1 { // no other can arrive
+			d.leaveOther(c)
+		}
 	}
 	return (c.lease.seconds != v.target && !c.ownLease) || (v.unsure && v.attached != int64(c.lease.id)) || (c.lease.denied != nil && !c.lease.own)
 }
@@ -254,6 +263,7 @@ func (d *etcdDriver) move(ctx context.Context, v *visit) error {
 			by = later(by, c.otherBy) // an earlier move may arrive as well
 		}
 		c.other, c.otherBy = to, by
+		c.moves++
 		to.claims[c.id] = c
 		return err
 	case !resp.Succeeded:
@@ -292,7 +302,7 @@ func (d *etcdDriver) attach(c *claim, to *lease) {
 		return
 	}
 	if c.other == to {
-		c.other = nil
+		c.other, c.moves = nil, 0
 	}
 	delete(from.claims, c.id)
 	c.lease = to
@@ -306,7 +316,7 @@ func (d *etcdDriver) attach(c *claim, to *lease) {
 func (d *etcdDriver) leaveOther(c *claim) {
 	l := c.other
 	delete(l.claims, c.id)
-	c.other = nil
+	c.other, c.moves = nil, 0
 	d.revokeUnused(c, l)
 }
 

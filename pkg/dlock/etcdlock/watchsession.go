@@ -17,6 +17,9 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
+// watchRefusedAfter is the pause before a watch that the user may not have is tried again.
+const watchRefusedAfter = 5 * time.Second
+
 // A watchSession watches keys over one stream. One goroutine runs it.
 type watchSession struct {
 	*keyWatcher
@@ -32,6 +35,7 @@ type watchSession struct {
 	unread  map[string]bool // keys that may have been deleted before their watch started
 	reading bool
 	checked chan []string // buffered by one: reading has ended, and these have no holder
+	refused time.Time     // when the user was last found not to have the right to a watch; zero: never
 	heard   time.Time
 	asked   bool // for progress
 }
@@ -78,7 +82,7 @@ func (s *watchSession) run(inbox *watchInbox, ended <-chan error) error {
 		case vacant := <-s.checked:
 			s.read(vacant)
 		case <-tick.C:
-			err = errors.Join(s.dropIdle(), s.askIfSilent())
+			err = errors.Join(s.dropIdle(), s.askIfSilent(), s.watchRefused())
 		}
 		if err != nil {
 			return err
@@ -198,7 +202,25 @@ func (s *watchSession) refuse(w *keyWatch) {
 	if w != nil {
 		delete(s.byKey, w.key)
 		delete(s.byID, w.id)
+		s.refused = time.Now()
 	}
+}
+
+// watchRefused tries again to watch what the user was not permitted to watch.
+func (s *watchSession) watchRefused() error {
+	if s.refused.IsZero() || time.Since(s.refused) < watchRefusedAfter {
+		return nil
+	}
+	s.refused = time.Time{}
+	var unwatched []*claim
+	s.mu.Lock()
+	for _, c := range s.claims {
+		if c.phase == driver.Held && !c.ending && s.byKey[c.own] == nil {
+			unwatched = append(unwatched, c)
+		}
+	}
+	s.mu.Unlock()
+	return s.watchKeys(unwatched)
 }
 
 // deleted processes the deletion of a key, which this driver may have done itself. The caller holds
