@@ -22,12 +22,15 @@ var errNoAnswer = errors.New("no answer")
 // cause of another for its own.
 func Cause(states []driver.State, errs []error, other error) error {
 	var causes []error
+	seen := map[string][]error{} // by text
 	for i, st := range states {
 		if st.Phase != driver.Unknown {
 			continue
 		}
 		err := cmp.Or(errs[i], other, errNoAnswer)
-		if !slices.ContainsFunc(causes, func(c error) bool { return same(c, err) }) {
+		text := textOf(err)
+		if !slices.ContainsFunc(seen[text], func(c error) bool { return equal(c, err) }) {
+			seen[text] = append(seen[text], err)
 			causes = append(causes, err)
 		}
 	}
@@ -37,16 +40,11 @@ func Cause(states []driver.State, errs []error, other error) error {
 	case 1:
 		return causes[0]
 	}
-	several := &several{causes, uniform(causes, func(a, b error) bool { return alike(a, b) && xerrors.CodeOf(a) == xerrors.CodeOf(b) })}
+	several := &several{causes, uniform(causes, equal)}
 	if !uniform(causes, alike) {
 		return several
 	}
 	return driver.Classify(several, driver.ClassOf(causes[0]))
-}
-
-// same reports whether two causes are one.
-func same(a, b error) bool {
-	return textOf(a) == textOf(b) && alike(a, b) && xerrors.CodeOf(a) == xerrors.CodeOf(b)
 }
 
 // uniform reports whether all causes are the same to a comparison.
@@ -64,6 +62,9 @@ func alike(a, b error) bool {
 	differs := func(kind error) bool { return errors.Is(a, kind) != errors.Is(b, kind) }
 	return driver.ClassOf(a) == driver.ClassOf(b) && !slices.ContainsFunc(kinds, differs)
 }
+
+// equal reports whether two errors also have the same code.
+func equal(a, b error) bool { return alike(a, b) && xerrors.CodeOf(a) == xerrors.CodeOf(b) }
 
 // several is an error with several causes.
 type several struct {
