@@ -60,7 +60,8 @@ func WithMaxHold(longest time.Duration) LockOption {
 
 // WithMargin raises the margin: how long before the end of the lease the holder's
 // ownership ends. The default is a twentieth of the lease and at least 2 ms; the maximum
-// is half of the TTL.
+// is half of the TTL. A waiter that is granted the lock has the rest of a heartbeat at first; if
+// that leaves too little with the margin, its lease is renewed before the caller gets the lock.
 func WithMargin(margin time.Duration) LockOption {
 	return func(s *lockSettings) { s.margin = margin }
 }

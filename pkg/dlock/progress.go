@@ -61,8 +61,8 @@ func (cl *claim) queuedError() error {
 	switch {
 	case cl.failures > 0 && cl.wait != nil:
 	case cl.phase == queued && cl.grantedAt != 0:
-		return fmt.Errorf("%w: it was granted, and the answer took longer than the lease", ErrUnknownOutcome)
-	case cl.phase == queued && cl.expired(cl.client.now()):
+		return fmt.Errorf("%w: it was granted, and its renewal has not been answered yet", ErrUnknownOutcome)
+	case cl.phase == queued && cl.placeExpired(cl.client.now()):
 		return fmt.Errorf("%w: queued, and not renewed for longer than a heartbeat", ErrUnknownOutcome)
 	default:
 		return nil

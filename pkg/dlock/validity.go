@@ -43,8 +43,10 @@ func (c *Client) recordUnanswered(cl *claim, s sent) {
 }
 
 func (cl *claim) marginOf(lease time.Duration) time.Duration {
-	return max(lease/20, 2*time.Millisecond, cl.requestedMargin())
+	return max(leastMargin(lease), cl.requestedMargin())
 }
+
+func leastMargin(lease time.Duration) time.Duration { return max(lease/20, 2*time.Millisecond) }
 
 // interval returns the time from sending a call to the next renewal. It depends on the lease
 // that the claim has at the backend: a waiter that was just granted the key has the rest
@@ -124,6 +126,12 @@ func (c *Client) verified(cl *claim, st driver.State, s sent) {
 
 // expired reports whether ownership has ended by the local clocks.
 func (cl *claim) expired(now int64) bool { return cl.remaining(now) <= 0 }
+
+// placeExpired reports whether a waiter may have lost its place. A requested margin does not shorten it: it is for the holder.
+func (cl *claim) placeExpired(now int64) bool {
+	lease := cl.safeLease(cl.lease)
+	return cl.validUntil != never && cl.remaining(now)+cl.marginOf(lease)-leastMargin(lease) <= 0
+}
 
 func (cl *claim) remaining(now int64) time.Duration {
 	if cl.validUntil == never {

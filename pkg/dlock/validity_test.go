@@ -2,6 +2,7 @@ package dlock_test
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -436,6 +437,22 @@ func TestMarginOfAWaiter(t *testing.T) {
 			elapse(7 * second)
 			alive(t, g)
 			unlock(t, g)
+		})
+	}
+}
+
+// A wait that ends before the lock is free says who has it, whatever the margin of the waiter is.
+func TestMarginOfAWaitThatEnds(t *testing.T) {
+	for _, margin := range []time.Duration{0, 2500 * time.Millisecond, 4 * second} {
+		virtual(t, func(t *testing.T) {
+			store := memlock.New()
+			c, other := client(t, store, dlock.Config{}), client(t, store, dlock.Config{})
+			held := acquire(t, other, "k")
+			_, err := c.Acquire(t.Context(), "k", dlock.WithTTL(10*second), dlock.WithWait(800*time.Millisecond), dlock.WithMargin(margin))
+			if !errors.Is(err, dlock.ErrLockHeldByOther) || errors.Is(err, dlock.ErrUnknownOutcome) {
+				t.Errorf("with a margin of %v: %v", margin, err)
+			}
+			unlock(t, held)
 		})
 	}
 }
