@@ -37,7 +37,7 @@ func overlaps(sections []*Section) (found []Violation) {
 func (s *Section) against(inside []*Section) (worst *Section) {
 	permits := 0
 	for _, other := range inside {
-		together := s.Plan.Mode != "" && s.Plan.Mode == other.Plan.Mode && s.Plan.Limit == other.Plan.Limit
+		together := s.isTogether(other)
 		if together && s.Plan.Limit > 0 {
 			permits++
 			together = permits < s.Plan.Limit
@@ -47,6 +47,11 @@ func (s *Section) against(inside []*Section) (worst *Section) {
 		}
 	}
 	return worst
+}
+
+// isTogether says whether both may be inside, if there are permits for them.
+func (s *Section) isTogether(other *Section) bool {
+	return s.Plan.Mode != "" && s.Plan.Mode == other.Plan.Mode && s.Plan.Limit == other.Plan.Limit
 }
 
 func compare(a, b int64) int { return int(min(max(a-b, -1), 1)) }

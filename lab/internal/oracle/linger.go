@@ -93,7 +93,7 @@ func (e *Evidence) ended(s *Section) int64 {
 		end = max(end, least)
 	}
 	// An Unlock that waits returns when its first attempt is over, which a fault may keep from an answer.
-	if s.Enter != 0 && s.Plan.Async && s.Failed == "" && e.struck(end-int64(aftermath), end+int64(slack), "") {
+	if s.Enter != 0 && s.Plan.Async && s.Failed == "" && e.unreached(s.Worker, s.Key, end, end+int64(slack)) {
 		end += e.releaseTimeout(s)
 	}
 	if s.Enter != 0 && s.Plan.Leave {
@@ -107,7 +107,7 @@ func (e *Evidence) ended(s *Section) int64 {
 		if c.from <= at {
 			end = max(end, c.to)
 		}
-		left := c.unknown || c.from < least || (e.isRedlock() && e.unreached(s.Worker, min(at, c.from), c.to))
+		left := c.unknown || c.from < least || (e.isRedlock() && e.unreached(s.Worker, s.Key, min(at, c.from), c.to))
 		if left && !e.hasCalm(s.Worker, at, c.from) { // there was no time to remove it before
 			end = max(end, e.leaseEnd(c.to, e.longestLease()))
 		}
@@ -118,9 +118,12 @@ func (e *Evidence) ended(s *Section) int64 {
 // unreached says whether a worker may have been unable to reach a node in an interval: a fault struck
 // the nodes or the worker itself, and was healed less than a second before, if at all. A closed
 // redlock, which has removed a claim from a majority, leaves it on such a node to its lease.
-func (e *Evidence) unreached(worker string, from, to int64) bool {
+func (e *Evidence) unreached(worker, key string, from, to int64) bool {
 	return slices.ContainsFunc(e.Faults, func(f Struck) bool {
 		strikes := (!f.Kind.OnWorkers() && !f.Kind.Unnoticed()) || f.Worker == worker
+		if e.Topology == schedule.Cluster && e.spares(f, key) {
+			return false
+		}
 		return strikes && f.From <= to && f.To+int64(CleanupTime) >= from
 	})
 }

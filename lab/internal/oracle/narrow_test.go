@@ -121,4 +121,12 @@ func TestTheLeastHoldOfReaders(t *testing.T) {
 			s.expect(t, tt.want...)
 		})
 	}
+	s := newStory() // the first permit is left early, the second is still held
+	s.hold("a", 10, 20, 30, 40, 1)
+	s.plan("a", "acquire", permit)
+	s.hold("b", 11, 21, 300, 310, 2)
+	s.plan("b", "acquire", event.Plan{Lease: 2000 * ms, Mode: "permit", Limit: 2})
+	s.hold("c", 15, 60, 70, 80, 3)
+	s.plan("c", "acquire", permit)
+	s.expect(t, "min-hold")
 }

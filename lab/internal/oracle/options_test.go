@@ -27,6 +27,10 @@ func TestAnUnlockThatDoesNotWait(t *testing.T) {
 	s.plan("a", "acquire", async)
 	s.see(1032, "a")
 	s.expect(t, "lingering")
+	s.fault(schedule.WorkerPause, 0, 25, 300) // of another worker
+	s.Faults[0].Worker = "b"
+	s.fault(schedule.ScriptFlush, 0, 25, 300)
+	s.expect(t, "lingering")
 	s.fault(schedule.ServerPause, 0, 25, 300) // which kept the first attempt from an answer
 	s.expect(t)
 	s.see(1698, "a")

@@ -153,7 +153,12 @@ func (e *Evidence) cutShort(sections []*Section) (found []Violation) {
 		for _, next := range group {
 			inside = slices.DeleteFunc(inside, func(s *Section) bool { return s.Exit <= next.Enter })
 			s := next.against(inside)
-			if s != nil && s.Exit == s.leastEnd()-int64(slack)/2 { // it had left otherwise: see overlaps
+			if s != nil && !s.hasLeft() && next.isTogether(s) { // any of the others may have left
+				if i := slices.IndexFunc(inside, func(s *Section) bool { return s.hasLeft() && next.isTogether(s) }); i >= 0 {
+					s = inside[i]
+				}
+			}
+			if s != nil && s.hasLeft() { // see overlaps for one that has not
 				found = append(found, Violation{
 					// The least hold counts from the grant, which s may have logged late.
 					Oracle: "min-hold", Key: key, From: next.Enter, To: s.leastEnd(), Workers: []string{s.Worker, next.Worker}, at: s.Enter,
@@ -168,6 +173,9 @@ func (e *Evidence) cutShort(sections []*Section) (found []Violation) {
 
 // leastEnd is when the least hold of a section is over.
 func (s *Section) leastEnd() int64 { return s.Enter + s.Plan.MinHold }
+
+// hasLeft says whether a section lasts for its least hold only: its holder has left before.
+func (s *Section) hasLeft() bool { return s.Plan.MinHold > 0 && s.Exit == s.leastEnd()-int64(slack)/2 }
 
 // withLeastHold is a section that lasts for its least hold, less what logs may be wrong by, if nothing but its holder may have
 // ended it.
