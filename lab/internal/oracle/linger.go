@@ -142,15 +142,18 @@ func (e *Evidence) lastChance(owner *Section, s StoredClaim) int64 {
 	return s.Before
 }
 
+// expiryLag is how long etcd may take to end a lease: it looks for those that are over twice a second, and a majority has to agree.
+const expiryLag = time.Second
+
 // leaseEnd is when a lease is over at the latest that is not renewed any more. A new leader
-// of etcd, or one that is back, lets every lease begin anew.
+// of etcd, or one that is back, lets every lease begin anew that is still stored.
 func (e *Evidence) leaseEnd(from, lease int64) int64 {
 	end := from + lease
 	if e.Topology != schedule.Etcd1 && e.Topology != schedule.Etcd3 {
 		return end
 	}
 	for _, f := range e.Faults { // in their order
-		if f.Kind.RestartsLeases() && f.From < end && f.To > from {
+		if f.Kind.RestartsLeases() && f.From < end+int64(expiryLag) && f.To > from {
 			end = max(end, f.To+lease)
 		}
 	}

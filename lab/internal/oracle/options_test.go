@@ -86,6 +86,18 @@ func TestALockThatIsLeft(t *testing.T) {
 	s.expect(t)
 }
 
+// A leader of etcd that dies before it has ended a lease that is over lets it begin anew.
+func TestALeaseThatWasAboutToEnd(t *testing.T) {
+	for died, want := range map[int64][]string{2200: nil, 3200: {"lingering"}} {
+		s := leaving()
+		s.Topology, s.Mode = schedule.Etcd3, schedule.Beyond
+		s.fault(schedule.LeaderKill, 0, died, died+100)
+		s.see(4500, "a")
+		s.Stored[0].Token = 1
+		s.expect(t, want...)
+	}
+}
+
 // A margin ends the validity so long before the lease.
 func TestAMargin(t *testing.T) {
 	plan := event.Plan{Lease: 2000 * ms, Fixed: true, Margin: 600 * ms}
