@@ -108,7 +108,6 @@ func TestTokensOfATurnAreHeard(t *testing.T) {
 		if g, err = client.Acquire(t.Context(), "k"); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Millisecond)
 		if err := g.Unlock(t.Context()); err != nil {
 			t.Fatal(err)
 		}
