@@ -227,51 +227,53 @@ func attrs(s sdktrace.ReadOnlySpan) map[attribute.Key]string {
 // A waiter's span is linked to the acquisition that it waited for, in any process. The hold has its
 // own span, which shows how it ended.
 func TestSpans(t *testing.T) {
-	o, store := observe(t), memlock.New()
-	c, other := o.client(t, store, dlock.Config{}), o.client(t, store, dlock.Config{})
-	ctx := context.Background()
-	g := acquire(t, c, "k")
-	done := make(chan *dlock.Guard)
-	go func() {
-		g, err := other.Acquire(ctx, "k")
-		if err != nil {
-			t.Error(err)
+	virtual(t, func(t *testing.T) {
+		o, store := observe(t), memlock.New()
+		c, other := o.client(t, store, dlock.Config{}), o.client(t, store, dlock.Config{})
+		ctx := context.Background()
+		g := acquire(t, c, "k")
+		done := make(chan *dlock.Guard)
+		go func() {
+			g, err := other.Acquire(ctx, "k")
+			if err != nil {
+				t.Error(err)
+			}
+			done <- g
+		}()
+		elapse(time.Millisecond) // it waits, and has looked who holds the lock
+		if err := g.Unlock(ctx); err != nil {
+			t.Fatal(err)
 		}
-		done <- g
-	}()
-	eventually(t, "it waits", func() bool { n, _ := o.read(t, "dlock.waiting", "", ""); return n == 1 })
-	if err := g.Unlock(ctx); err != nil {
-		t.Fatal(err)
-	}
-	waiter := <-done
-	first, second := o.span(t, "dlock.acquire", 0), o.span(t, "dlock.acquire", 1)
-	links := second.Links()
-	if len(links) != 1 || links[0].SpanContext.SpanID() != first.SpanContext().SpanID() || links[0].SpanContext.TraceID() != first.SpanContext().TraceID() {
-		t.Errorf("the waiter has the links %v", links)
-	}
-	if a := attrs(first); a["dlock.key"] != "k" || a["dlock.backend"] != "memory" {
-		t.Errorf("acquire has %v", a)
-	}
-	hold := o.span(t, "dlock.hold", 0)
-	if a := attrs(hold); a["dlock.token"] != fmt.Sprint(g.Token()) || len(hold.Links()) != 1 {
-		t.Errorf("hold has %v, links %v", a, hold.Links())
-	}
-	if a := attrs(o.span(t, "dlock.release", 0)); a["dlock.token"] != fmt.Sprint(g.Token()) {
-		t.Errorf("release has %v", a)
-	}
-	if _, err := c.TryAcquire(ctx, "k"); !errors.Is(err, dlock.ErrLockHeldByOther) {
-		t.Fatal(err)
-	}
-	if busy := o.span(t, "dlock.acquire", 2); attrs(busy)["dlock.result"] != "lock_held_by_other" || busy.Status().Code == codes.Error {
-		t.Errorf("a busy key is %v %v", attrs(busy), busy.Status())
-	}
-	if err := other.Close(); err != nil {
-		t.Fatal(err)
-	}
-	<-waiter.Done()
-	if end := o.span(t, "dlock.hold", 1); attrs(end)["dlock.result"] != "closed" || end.Status().Code != codes.Error {
-		t.Errorf("a hold that ended with its Client is %v %v", attrs(end), end.Status())
-	}
+		waiter := <-done
+		first, second := o.span(t, "dlock.acquire", 0), o.span(t, "dlock.acquire", 1)
+		links := second.Links()
+		if len(links) != 1 || links[0].SpanContext.SpanID() != first.SpanContext().SpanID() || links[0].SpanContext.TraceID() != first.SpanContext().TraceID() {
+			t.Errorf("the waiter has the links %v", links)
+		}
+		if a := attrs(first); a["dlock.key"] != "k" || a["dlock.backend"] != "memory" {
+			t.Errorf("acquire has %v", a)
+		}
+		hold := o.span(t, "dlock.hold", 0)
+		if a := attrs(hold); a["dlock.token"] != fmt.Sprint(g.Token()) || len(hold.Links()) != 1 {
+			t.Errorf("hold has %v, links %v", a, hold.Links())
+		}
+		if a := attrs(o.span(t, "dlock.release", 0)); a["dlock.token"] != fmt.Sprint(g.Token()) {
+			t.Errorf("release has %v", a)
+		}
+		if _, err := c.TryAcquire(ctx, "k"); !errors.Is(err, dlock.ErrLockHeldByOther) {
+			t.Fatal(err)
+		}
+		if busy := o.span(t, "dlock.acquire", 2); attrs(busy)["dlock.result"] != "lock_held_by_other" || busy.Status().Code == codes.Error {
+			t.Errorf("a busy key is %v %v", attrs(busy), busy.Status())
+		}
+		if err := other.Close(); err != nil {
+			t.Fatal(err)
+		}
+		<-waiter.Done()
+		if end := o.span(t, "dlock.hold", 1); attrs(end)["dlock.result"] != "closed" || end.Status().Code != codes.Error {
+			t.Errorf("a hold that ended with its Client is %v %v", attrs(end), end.Status())
+		}
+	})
 }
 
 func TestLogLines(t *testing.T) {
