@@ -116,7 +116,8 @@ func TestLateWaiterFindsItsTombstone(t *testing.T) {
 	s.logCommands(t)
 	cancel()
 	want(t, <-second, context.Canceled)
-	testenv.Eventually(t, patience, "the claim is removed", func() bool { return s.hasRun(t, 2, "release", tombstone) })
+	// Not that a release has run: one of a lost round may arrive late as well, and leaves no tombstone.
+	testenv.Eventually(t, patience, "the claim is removed", func() bool { return s.direct[2].Exists(t.Context(), tombstone).Val() == 1 })
 	open()
 	testenv.Eventually(t, patience, "the late call arrives", func() bool { return s.hasRun(t, 2, "wait", tombstone) })
 	if left := waiters(); len(left) != 1 || left[0] != known {
