@@ -17,8 +17,8 @@ type Health struct {
 	// RecentError is why a renewal failed in the last HealthWindow, the latest one; "" if none did.
 	RecentError string
 	// LeastSlack is the least share of a lease, from 0 to 1, that was left when the renewal of a
-	// held lock was confirmed in the last HealthWindow. It is about 0.6 if all is well; near 0,
-	// locks are about to be lost. LeastSlackKey is the key of that lock; "" means that no renewal
+	// held lock was confirmed in the last HealthWindow. It is about 0.6 if all is well, and 0.3 with
+	// the largest margin (WithMargin); near 0, locks are about to be lost. LeastSlackKey is the key of that lock; "" means that no renewal
 	// was confirmed.
 	LeastSlack    float64
 	LeastSlackKey string

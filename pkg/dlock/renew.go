@@ -209,14 +209,18 @@ func (c *Client) renewFailed(cl *claim, f *renewalBatch, err error, s sent) {
 		cl.wait.signal()
 	}
 	pause := c.pause(cl.id, f.failures)
-	switch left := cl.remaining(c.now()); {
+	left := cl.remaining(c.now())
+	if cl.phase < granted && cl.validUntil != never {
+		left = cl.placeRemaining(c.now())
+	}
+	switch {
 	case cl.validUntil == never:
 	case left > 0 || cl.phase == held:
 		// Pauses become shorter near the end of the validity, or of the place in the
 		// queue.
 		pause = min(pause, max(left/4, 5*time.Millisecond))
 	default:
-		pause = min(pause, cl.interval()) // a backend may keep the place for as long as we ask in time
+		pause = min(pause, cl.interval(cl.phase >= held)) // a backend may keep the place for as long as we ask in time
 	}
 	cl.renewAt = max(c.now(), after(s.at, pause)) // the pause includes the time of the attempt
 	c.reschedule(cl)

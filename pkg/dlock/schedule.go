@@ -116,7 +116,7 @@ func (c *Client) runDue(now int64) {
 // renewsEarly reports whether a claim that is not due yet may be renewed now: up to an
 // eighth of its interval early.
 func (cl *claim) renewsEarly(now int64) bool {
-	return cl.wakeAt == cl.renewAt && !cl.renewing && !cl.renewPending && cl.wakeAt <= after(now, cl.interval()/8)
+	return cl.wakeAt == cl.renewAt && !cl.renewing && !cl.renewPending && cl.wakeAt <= after(now, cl.interval(cl.phase >= held)/8)
 }
 
 func (c *Client) handleDue(cl *claim, now int64) {

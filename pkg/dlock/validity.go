@@ -51,18 +51,30 @@ func leastMargin(lease time.Duration) time.Duration { return max(lease/20, 2*tim
 // interval returns the time from sending a call to the next renewal. It depends on the lease
 // that the claim has at the backend: a waiter that was just granted the key has the rest
 // of a heartbeat, and a longer TTL counts only after the backend has confirmed it.
-func (cl *claim) interval() time.Duration {
-	i := cl.safeLease(cl.lease) / 3
-	if r := cl.client.cfg.RenewInterval; r > 0 && cl.phase >= held {
+func (cl *claim) interval(holds bool) time.Duration {
+	i := cl.usable(cl.lease, holds) / 3
+	if r := cl.client.cfg.RenewInterval; r > 0 && holds {
 		i = min(i, r)
 	}
 	return i
 }
 
-// renewTimeout returns how long one attempt to renew may take: a quarter of the lease, so that
-// an attempt that hangs leaves time for two more. A shorter requested TTL counts instead,
+// usable returns the part of a lease in which renewals must succeed. What a holder requested as a margin, beyond what every
+// lock has, is no time for renewals. At most half of a TTL can be requested.
+func (cl *claim) usable(lease time.Duration, holds bool) time.Duration {
+	safe := cl.safeLease(lease)
+	if !holds {
+		return safe
+	}
+	return max(safe-(cl.marginOf(safe)-leastMargin(safe)), safe/2)
+}
+
+// renewTimeout returns how long one attempt to renew may take: a quarter of the usable lease, so that
+// an attempt that hangs leaves time for another. A shorter requested TTL counts instead,
 // so that the attempt ends before that TTL could.
-func (cl *claim) renewTimeout() time.Duration { return cl.safeLease(min(cl.lease, cl.ttl)) / 4 }
+func (cl *claim) renewTimeout() time.Duration {
+	return cl.usable(min(cl.lease, cl.ttl), cl.phase >= granted) / 4
+}
 
 // sent records when a call was sent, by both clocks, and its TTL.
 type sent struct {
@@ -88,9 +100,13 @@ func (c *Client) setValidity(cl *claim, st driver.State, s sent) {
 	if st.Phase == driver.Queued {
 		cl.lease = driver.Heartbeat(s.ttl)
 	}
-	cl.renewAt = after(s.at, cl.interval())
+	if st.Lease > 0 {
+		cl.lease = min(cl.lease, st.Lease)
+	}
+	interval := cl.interval(cl.phase >= held || st.Phase == driver.Held)
+	cl.renewAt = after(s.at, interval)
 	if !st.Until.IsZero() { // the claim may share a lease that is older than the call
-		cl.renewAt = min(cl.renewAt, max(s.at, c.at(st.Until)-int64(cl.lease-cl.interval())))
+		cl.renewAt = min(cl.renewAt, max(s.at, c.at(st.Until)-int64(cl.lease-interval)))
 	}
 	if st.Phase == driver.Held && cl.noRenew && s.ttl == cl.ttl {
 		cl.renewAt = never
@@ -129,8 +145,12 @@ func (cl *claim) expired(now int64) bool { return cl.remaining(now) <= 0 }
 
 // placeExpired reports whether a waiter may have lost its place. A requested margin does not shorten it: it is for the holder.
 func (cl *claim) placeExpired(now int64) bool {
+	return cl.validUntil != never && cl.placeRemaining(now) <= 0
+}
+
+func (cl *claim) placeRemaining(now int64) time.Duration {
 	lease := cl.safeLease(cl.lease)
-	return cl.validUntil != never && cl.remaining(now)+cl.marginOf(lease)-leastMargin(lease) <= 0
+	return cl.remaining(now) + cl.marginOf(lease) - leastMargin(lease)
 }
 
 func (cl *claim) remaining(now int64) time.Duration {

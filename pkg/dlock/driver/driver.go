@@ -206,6 +206,9 @@ type State struct {
 	// clock: the time just before the call was sent, plus TTL (Held) or Ref.Heartbeat (Queued). It
 	// is zero if the backend has no lease.
 	Until time.Time
+	// Lease, if positive, is the TTL that Until is counted with, where that is shorter than the one of the
+	// call: an earlier call with this TTL was not answered, and may still arrive.
+	Lease time.Duration
 	// Recheck, if positive, asks the engine to renew a Queued claim after this time, because the
 	// key may become free by then without an event.
 	Recheck time.Duration

@@ -362,22 +362,27 @@ func (d *etcdDriver) record(c *claim, p position, sent time.Time) driver.State {
 	c.seen = sent
 	if c.phase == driver.Held {
 		c.span = c.lease.ttl
-		return driver.State{Phase: driver.Held, Token: c.rev, Until: d.until(c)}
+		until, lease := d.until(c)
+		return driver.State{Phase: driver.Held, Token: c.rev, Until: until, Lease: lease}
 	}
 	waiter := driver.Ref{TTL: c.lease.ttl, QueueTTL: c.queueTTL}
 	c.span = waiter.Heartbeat()
-	until := d.until(c)
+	until, lease := d.until(c)
 	if beat := sent.Add(c.span); beat.Before(until) {
 		until = beat
 	}
-	return driver.State{Phase: driver.Queued, Ahead: c.ahead, Until: until}
+	return driver.State{Phase: driver.Queued, Ahead: c.ahead, Until: until, Lease: lease}
 }
 
-// until returns the earliest time at which the server may drop a claim.
-func (d *etcdDriver) until(c *claim) time.Time {
-	end := c.lease.end()
+// until returns the earliest time at which the server may drop a claim, and the TTL of its lease if that is shorter than
+// the one of the claim.
+func (d *etcdDriver) until(c *claim) (end time.Time, shorter time.Duration) {
+	end = c.lease.end()
 	if o := c.other; o != nil && o.end().Before(end) {
-		return o.end()
+		end = o.end()
+		if o.ttl < c.lease.ttl {
+			shorter = o.ttl
+		}
 	}
-	return end
+	return end, shorter
 }

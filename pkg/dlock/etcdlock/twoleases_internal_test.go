@@ -30,15 +30,19 @@ func onTwoLeases() (*etcdDriver, *claim) {
 // A claim that may be on either of two leases is valid until the first of them ends.
 func TestClaimOnTwoLeasesIsValidUntilTheFirstEnds(t *testing.T) {
 	d, c := onTwoLeases()
-	if until := d.until(c); !until.Equal(c.other.end()) {
-		t.Errorf("valid for %v more than the shorter lease", until.Sub(c.other.end()))
+	if until, lease := d.until(c); !until.Equal(c.other.end()) || lease != c.other.ttl {
+		t.Errorf("valid for %v more than the shorter lease, which is one of %v", until.Sub(c.other.end()), lease)
 	}
 	c.lease, c.other = c.other, c.lease
-	if until := d.until(c); !until.Equal(c.lease.end()) {
-		t.Errorf("valid for %v more than its lease", until.Sub(c.lease.end()))
+	if until, lease := d.until(c); !until.Equal(c.lease.end()) || lease != 0 {
+		t.Errorf("valid for %v more than its lease, which is one of %v", until.Sub(c.lease.end()), lease)
+	}
+	c.other.ttl, c.other.renewed = c.lease.ttl, c.lease.renewed.Add(-1)
+	if until, lease := d.until(c); !until.Equal(c.other.end()) || lease != 0 {
+		t.Errorf("valid for %v more than the older lease, which is one of %v", until.Sub(c.other.end()), lease)
 	}
 	c.other = nil
-	if until := d.until(c); !until.Equal(c.lease.end()) {
+	if until, _ := d.until(c); !until.Equal(c.lease.end()) {
 		t.Errorf("without another lease, valid for %v more than its lease", until.Sub(c.lease.end()))
 	}
 }

@@ -45,7 +45,7 @@ func TestMajorityDecidesARenewal(t *testing.T) {
 			h := &holding{renewal: r, batch: []int{0}, polls: make([]poll, 1), sent: time.Now()}
 			for _, has := range tt.says {
 				if has {
-					h.polls[0].yes++
+					h.polls[0].yes = append(h.polls[0].yes, 0)
 				} else {
 					h.polls[0].no++
 				}
@@ -192,48 +192,66 @@ func TestOnlyWhatIsHeldIsFilledIn(t *testing.T) {
 	}
 }
 
-// A renewal that shortens a lease may arrive late on any node. Until it cannot arrive any more, the
-// lock is valid for no longer than that, however long the later renewals are.
+// A renewal that shortens a lease may arrive late on any node. Until it cannot arrive any more, a node
+// counts with no more than that, however long the later renewals are.
 func TestShorterLeaseCountsUntilItCannotArrive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := threeNodes()
 		c := &claim{key: "k", id: "id", phase: driver.Held, token: 5, ttl: time.Hour}
-		send := func(ttl time.Duration) (p *poll, answered func(want time.Duration)) {
+		send := func(ttl time.Duration) (p *poll, arrived func(nodes ...int), renewed func(want time.Duration, nodes ...int)) {
+			time.Sleep(1)
 			sent := time.Now()
 			_, _, shorter := d.renewing(c, ttl)
-			return &poll{shorter: shorter}, func(want time.Duration) {
+			arrived = func(nodes ...int) {
+				for _, n := range nodes {
+					d.arrived(shorter, d.nodes[n])
+				}
+			}
+			return &poll{shorter: shorter}, arrived, func(want time.Duration, nodes ...int) {
 				t.Helper()
-				st := d.renewed(c, driver.Ref{Key: "k", ID: "id", TTL: ttl}, sent)
-				if got := st.Until.Sub(sent); st.Phase != driver.Held || got != want-expiryRounding {
-					t.Errorf("renewed for %v: %v for %v, want %v", ttl, st.Phase, got, want-expiryRounding)
+				st := d.renewed(c, driver.Ref{Key: "k", ID: "id", TTL: ttl}, sent, nodes)
+				lease := want
+				if want == ttl {
+					lease = 0
+				}
+				if got := st.Until.Sub(sent); st.Phase != driver.Held || got != want-expiryRounding || st.Lease != lease {
+					t.Errorf("renewed for %v by %v: %v for %v with a lease of %v, want %v", ttl, nodes, st.Phase, got, st.Lease, want-expiryRounding)
 				}
 			}
 		}
-		renew := func(ttl, want time.Duration, failed int) {
+		renew := func(ttl, want time.Duration, nodes ...int) {
 			t.Helper()
-			p, answered := send(ttl)
-			answered(want)
-			p.tally.failed = failed
+			p, _, renewed := send(ttl)
+			renewed(want, nodes...)
 			d.drained(c, p)
 		}
-		renew(time.Hour, time.Hour, 0)
-		renew(time.Minute, time.Minute, 1) // shorter
-		renew(time.Second, time.Second, 0)
-		renew(time.Minute, time.Minute, 0)
-		renew(time.Hour, time.Minute, 0) // the first one may still arrive
-		renew(10*time.Minute, time.Minute, 0)
-		renew(time.Hour, time.Minute, 1)
-		time.Sleep(driver.TombstoneTTL(time.Minute) - 1)
-		renew(time.Hour, time.Minute, 1)
-		time.Sleep(time.Nanosecond)
-		renew(time.Hour, time.Hour, 0)
+		renew(time.Hour, time.Hour, 0, 1)
 
-		first, _ := send(time.Second)
-		second, answered := send(time.Hour)
+		p, arrived, renewed := send(time.Minute)
+		renewed(time.Minute, 0, 1)
+		arrived(0, 1)
+		d.drained(c, p)
+		renew(time.Hour, time.Hour, 0, 1)            // a majority without the third, at which the shorter one may still arrive
+		renew(time.Hour, time.Minute, 0, 2)          // and with it
+		renew(time.Hour, time.Hour, 0, 1, 2)         // the other two are a majority
+		renew(10*time.Minute, time.Minute, 2, 1)     // this one is shorter as well, and no answer to it is recorded
+		renew(time.Hour, 10*time.Minute, 0, 1)       // so it may follow everywhere
+		renew(time.Hour, time.Minute, 1, 2)          // and the first one at the third
+		time.Sleep(driver.TombstoneTTL(time.Minute)) // the first one cannot
+		renew(time.Hour, 10*time.Minute, 1, 2)
+		time.Sleep(driver.TombstoneTTL(10 * time.Minute))
+		renew(time.Hour, time.Hour, 1, 2)
+		if len(c.shorter) > 0 {
+			t.Errorf("%d shorter calls are left", len(c.shorter))
+		}
+
+		first, arrived, _ := send(time.Second)
+		second, _, renewed := send(time.Hour)
+		arrived(0, 1, 2)
 		d.drained(c, first)
-		answered(time.Second) // at some nodes, the first may have arrived after the second
+		renewed(time.Second, 0, 1, 2) // at some nodes, the first may have arrived after the second
 		d.drained(c, second)
-		renew(time.Hour, time.Hour, 0)
+		renew(time.Hour, time.Hour, 0, 1)
 	})
 }
 

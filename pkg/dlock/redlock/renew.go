@@ -179,7 +179,8 @@ func (r *renewal) fail(err error, claims ...int) {
 
 // A poll is what the nodes say about one claim that may be held.
 type poll struct {
-	yes, no int
+	yes     []int // the nodes
+	no      int
 	tally   tally // of the nodes that said neither
 	denied  bool  // by one of them, because of its key
 	decided bool
@@ -205,6 +206,11 @@ type holding struct {
 func (r *renewal) hold(ctx context.Context, batch []int, apart bool) {
 	d := r.driver
 	h := &holding{renewal: r, batch: batch, apart: apart, polls: make([]poll, len(batch)), sent: time.Now(), answers: make(chan answer, len(d.nodes))}
+	yes := make([]int, len(batch)*len(d.nodes))
+	for k := range h.polls {
+		from, to := k*len(d.nodes), (k+1)*len(d.nodes)
+		h.polls[k].yes = yes[from:from:to]
+	}
 	h.send()
 	for h.heard < len(d.nodes) && !h.isDecided() {
 		select {
@@ -216,7 +222,7 @@ func (r *renewal) hold(ctx context.Context, batch []int, apart bool) {
 		}
 	}
 	for k, i := range batch {
-		if p := &h.polls[k]; !p.decided {
+		if p := &h.polls[k]; !p.decided && len(p.yes) < d.majority {
 			r.fail(p.tally.noQuorum(len(d.nodes), d.majority, true), i)
 		}
 	}
@@ -245,20 +251,6 @@ func (h *holding) send() {
 	}, h.answers)
 }
 
-// renewing records the TTL that a claim is renewed with. A call that shortens the lease and is not
-// answered may arrive later, so the driver relies on no more than the shorter lease until then.
-func (d *redDriver) renewing(c *claim, ttl time.Duration) (token, round int64, shorter *shortening) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if ttl < c.ttl {
-		shorter = &shortening{ttl: ttl, by: time.Now().Add(driver.TombstoneTTL(ttl))}
-		c.shorter = append(c.shorter, shorter)
-	}
-	c.ttl = ttl
-	c.renewals++
-	return c.token, c.round, shorter
-}
-
 func (h *holding) isDecided() bool {
 	return !slices.ContainsFunc(h.polls, func(p poll) bool { return !p.decided })
 }
@@ -281,6 +273,9 @@ func (h *holding) take(a answer) {
 			h.polls[k].tally.add(err)
 			h.keepApart(k, err)
 		}
+		if s := h.polls[k].shorter; s != nil && (err == nil || driver.ClassOf(err) != driver.Ambiguous) {
+			h.driver.arrived(s, a.node)
+		}
 		h.decide(k)
 	}
 }
@@ -295,7 +290,7 @@ func (p *poll) take(n *node, said any) error {
 		return redisnode.ReplyError(text)
 	}
 	if _, err := strconv.ParseInt(word, 10, 64); err == nil {
-		p.yes++
+		p.yes = append(p.yes, n.at)
 		return nil
 	}
 	p.no++
@@ -312,9 +307,10 @@ func (h *holding) decide(k int) {
 	c := h.claims[i]
 	switch {
 	case p.decided:
-	case p.yes >= d.majority:
-		p.decided = true
-		h.set(i, d.renewed(c, h.refs[i], h.sent))
+	case len(p.yes) >= d.majority:
+		st := d.renewed(c, h.refs[i], h.sent, p.yes)
+		p.decided = st.Lease == 0 // else another node may confirm more
+		h.set(i, st)
 	case p.no > len(d.nodes)-d.majority:
 		p.decided = true
 		d.lose(c)
@@ -322,20 +318,23 @@ func (h *holding) decide(k int) {
 	}
 }
 
-// renewed moves the deadline of a claim.
-func (d *redDriver) renewed(c *claim, r driver.Ref, sent time.Time) driver.State {
+// renewed moves the deadline of a claim that some nodes have renewed, at least a majority.
+func (d *redDriver) renewed(c *claim, r driver.Ref, sent time.Time, yes []int) driver.State {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	ttl := r.TTL
 	if c.phase != driver.Held {
 		return driver.State{Phase: driver.Gone}
 	}
-	c.shorter = slices.DeleteFunc(c.shorter, func(s *shortening) bool { return !sent.Before(s.by) })
-	for _, s := range c.shorter {
-		ttl = min(ttl, s.ttl)
+	ttl := r.TTL
+	if len(c.shorter) > 0 {
+		ttl = d.confirmed(c, r.TTL, sent, yes)
 	}
 	c.until = d.settings.until(sent, ttl)
-	return driver.State{Phase: driver.Held, Token: c.token, Until: c.until}
+	st := driver.State{Phase: driver.Held, Token: c.token, Until: c.until}
+	if ttl < r.TTL {
+		st.Lease = ttl
+	}
+	return st
 }
 
 // lose forgets a claim that no majority has any more, and removes it from the nodes that still have
@@ -357,23 +356,8 @@ func (h *holding) drain() {
 	for k, i := range h.batch {
 		c, p := h.claims[i], &h.polls[k]
 		h.driver.drained(c, p)
-		if p.yes >= h.driver.majority && len(p.lacking) > 0 {
+		if len(p.yes) >= h.driver.majority && len(p.lacking) > 0 {
 			h.driver.fill(c, p.lacking)
 		}
-	}
-}
-
-// drained records what the nodes have said to a renewal. A shortening that has arrived at all nodes still counts for
-// renewals that were sent before: at a node, it may have arrived after them.
-func (d *redDriver) drained(c *claim, p *poll) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	c.renewals--
-	c.apart = c.apart && p.denied
-	if p.shorter != nil {
-		p.shorter.arrived = p.tally.failed == 0
-	}
-	if c.renewals == 0 {
-		c.shorter = slices.DeleteFunc(c.shorter, func(s *shortening) bool { return s.arrived })
 	}
 }

@@ -43,13 +43,6 @@ func (c *claim) heartbeat(ttl time.Duration) time.Duration {
 	return r.Heartbeat()
 }
 
-// A shortening is a call that shortens a lease to ttl, and can arrive until by.
-type shortening struct {
-	ttl     time.Duration
-	by      time.Time
-	arrived bool // at all nodes
-}
-
 type claimID struct{ key, id string }
 
 // A waitQueue is the claims of this driver on one key. Only the first waiter contends with other
