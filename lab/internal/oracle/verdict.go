@@ -90,7 +90,7 @@ func (e *Evidence) Judge(minRate float64) *Verdict {
 	if e.Mode != schedule.Beyond {
 		lost := e.falseLosses(sections)
 		v.FalseLosses = len(lost)
-		v.Violations = append(append(append(over, v.Violations...), lost...), e.unfenced()...)
+		v.Violations = append(append(append(over, v.Violations...), lost...), e.unfenced(sections)...)
 	} else {
 		slices.SortFunc(over, func(a, b Violation) int { return compare(a.From, b.From) })
 		v.Noted = over[:min(len(over), 20)]
