@@ -101,6 +101,7 @@ func (e *Evidence) Judge(minRate float64) *Verdict {
 	v.Violations = append(append(v.Violations, lingering...), overruns...)
 	v.Violations = append(append(v.Violations, e.rate(v.Sections, minRate)...), v.judgeCalls(e, sections)...)
 	v.Stalls = e.excuse(v.Violations)
+	v.Violations = onePerIdleTime(v.Violations)
 	return v
 }
 
