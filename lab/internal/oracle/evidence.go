@@ -21,6 +21,7 @@ type Evidence struct {
 	Faults   []Struck
 	Writes   []store.Write
 	Counts   store.Counts
+	Lost     []store.LostUpdate // of the unfenced store
 	Deaths   []watch.Death
 	Ghosts   []Ghost
 	Stuck    []Stuck
@@ -68,6 +69,7 @@ type Violation struct {
 	// Workers are the processes whose doing it may be.
 	Workers []string `json:"workers,omitempty"`
 
+	writers bool    // those that overlap both write
 	claim   string  // that is left, the same each time it is seen
 	at      int64   // when it became a violation; 0: From
 	reached float64 // how much of what is needed there was, if that is what is wrong

@@ -22,7 +22,7 @@ func overlaps(sections []*Section) (found []Violation) {
 			if other := s.against(inside); other != nil {
 				end := min(s.Exit, other.Exit)
 				found = append(found, Violation{
-					Oracle: "overlap", Key: key, From: s.Enter, To: end, Workers: []string{other.Worker, s.Worker},
+					Oracle: "overlap", Key: key, From: s.Enter, To: end, Workers: []string{other.Worker, s.Worker}, writers: s.writes() && slices.ContainsFunc(inside, (*Section).writes),
 					Detail: fmt.Sprintf("%s (fence %d) and %s (fence %d) were inside together for %v", other.Attempt, other.Fence, s.Attempt, s.Fence, time.Duration(end-s.Enter)),
 				})
 			}
@@ -53,6 +53,9 @@ func (s *Section) against(inside []*Section) (worst *Section) {
 func (s *Section) isTogether(other *Section) bool {
 	return s.Plan.Mode != "" && s.Plan.Mode == other.Plan.Mode && s.Plan.Limit == other.Plan.Limit
 }
+
+// writes says whether a section writes to the stores: those that share a lock only read.
+func (s *Section) writes() bool { return s.Plan.Mode == "" }
 
 func compare(a, b int64) int { return int(min(max(a-b, -1), 1)) }
 
@@ -153,10 +156,19 @@ func (e *Evidence) stale(sections []*Section) (found []Violation) {
 }
 
 // unfenced judges the store that does not look at tokens. Inside the assumptions the
-// lock alone must have kept it right.
-func (e *Evidence) unfenced() (found []Violation) {
-	if e.Counts.UnfencedLost > 0 {
-		found = append(found, Violation{Oracle: "store", From: e.From, To: e.To, Detail: fmt.Sprintf("%d updates of the unfenced store were lost", e.Counts.UnfencedLost)})
+// lock alone must have kept it right, unless a write took longer than its lock lasted.
+func (e *Evidence) unfenced(sections []*Section) (found []Violation) {
+	writers := map[string][]string{} // by attempt
+	for _, s := range sections {
+		writers[s.Attempt] = []string{s.Worker}
+	}
+	for _, l := range e.Lost {
+		slow := l.Slower()
+		found = append(found, Violation{
+			Oracle: "store", Key: slow.Key, From: slow.Sent, To: slow.At, Workers: writers[slow.Attempt],
+			Detail: fmt.Sprintf("the write of %s (fence %d) overwrote that of %s (fence %d), which it had not seen; that of %s took %v to arrive",
+				l.Write.Attempt, l.Write.Fence, l.Overwritten.Attempt, l.Overwritten.Fence, slow.Attempt, time.Duration(slow.At-slow.Sent)),
+		})
 	}
 	return found
 }

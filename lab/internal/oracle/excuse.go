@@ -76,6 +76,9 @@ func (e *Evidence) excuse(found []Violation) (long int) {
 			x.Stalled = e.share(all, x.From, x.To) >= 1-x.reached
 		case "idle", "stuck":
 			x.Stalled = x.To-x.at <= e.lengthOf(all, x)+e.margin()
+		case "store":
+			late := e.lengthOf(all, x)
+			x.Stalled = late > 0 && x.To-x.From <= late+e.margin()
 		default:
 			x.Stalled = slices.ContainsFunc(all, func(s stall) bool { return e.excuses(s, x) })
 		}
@@ -85,14 +88,17 @@ func (e *Evidence) excuse(found []Violation) (long int) {
 		x := &found[i]
 		x.Stalled = x.Stalled || (x.claim != "" && excused[x.claim])
 		excused[x.claim] = x.Stalled
-		if x.Oracle == "history" || x.Oracle == "store" {
-			x.Stalled = x.From != 0 && e.explained(found, x)
+		switch x.Oracle {
+		case "history":
+			x.Stalled = x.From != 0 && explained(found, x)
+		case "store":
+			x.Stalled = x.Stalled || explained(found, x)
 		}
 	}
 	return long
 }
 
-// An excusable oracle is one that a busy machine can mislead. Tokens, what the stores and
+// An excusable oracle is one that a busy machine can mislead. Tokens, what the fenced store and
 // the servers keep, are the same however slow it is.
 type excusable struct {
 	// network: also by the lab, through which everything goes. It may take as long as it
@@ -115,6 +121,7 @@ var excusables = map[string]excusable{
 	"calm":        {network: true},
 	"stuck":       {network: true},
 	"unconfirmed": {network: true},
+	"store":       {network: true}, // the lab serves it
 }
 
 // excuses says whether one stall may have caused a violation: it is one of its processes,
@@ -140,8 +147,8 @@ func (e *Evidence) concerns(s stall, x *Violation) bool {
 	switch s.worker {
 	case Lab:
 		return excusables[x.Oracle].network
-	case Server:
-		return e.keeps(s, x.Key)
+	case Server: // of locks: no write to the store goes through it
+		return x.Oracle != "store" && e.keeps(s, x.Key)
 	}
 	return slices.Contains(x.Workers, s.worker)
 }
@@ -250,21 +257,24 @@ func (e *Evidence) made(stall event.Event) bool {
 	return e.asleep(stall.Worker, from, stall.At)
 }
 
-// explained says whether overlaps explain what a whole history or a store shows, and
-// the machine explains all of those. Each of them explains one lost update.
-func (e *Evidence) explained(found []Violation, x *Violation) bool {
-	n := 0
+// explained says whether overlaps of its key explain what a whole history or a store shows, and
+// the machine explains all of those. Each overlap of two that write explains one lost update.
+func explained(found []Violation, x *Violation) bool {
+	overlaps, lost := 0, 0
 	for _, o := range found {
-		if o.Oracle != "overlap" || (x.Key != "" && o.Key != x.Key) {
-			continue
+		switch {
+		case o.Key != x.Key:
+		case o.Oracle == "store" && !o.Stalled:
+			lost++
+		case o.Oracle == "overlap" && (o.writers || x.Oracle == "history"):
+			if !o.Stalled {
+				return false
+			}
+			overlaps++
 		}
-		if !o.Stalled {
-			return false
-		}
-		n++
 	}
 	if x.Oracle == "store" {
-		return n >= e.Counts.UnfencedLost
+		return overlaps >= lost
 	}
-	return n > 0
+	return overlaps > 0
 }

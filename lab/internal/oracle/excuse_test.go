@@ -7,6 +7,7 @@ import (
 	"github.com/ceyewan/genesis/lab/internal/event"
 	"github.com/ceyewan/genesis/lab/internal/oracle"
 	"github.com/ceyewan/genesis/lab/internal/schedule"
+	"github.com/ceyewan/genesis/lab/internal/store"
 	"github.com/ceyewan/genesis/lab/internal/watch"
 )
 
@@ -39,7 +40,7 @@ func TestStallOfAnotherWorkerExcusesNothing(t *testing.T) {
 	s.hold("b", 15, 1000, 19_500, 19_510, 2)
 	s.add(16, event.Call, "c", 0, "")
 	s.add(30, event.Failed, "c", 0, "context canceled")
-	s.Counts.UnfencedLost = 1000
+	s.loseUpdate(18_900, 18_901)
 	s.stall("c", 15_899, 16_000)
 	s.expectStalled(t, false, "overlap", "history", "store")
 
@@ -90,10 +91,71 @@ func TestStallOfTheNetworkExcusesNoOverlap(t *testing.T) {
 func TestAnOverlapExplainsOneLostUpdate(t *testing.T) {
 	s := overlapping(50)
 	s.stall("a", 3850, 4050)
-	s.Counts.UnfencedLost = 1
+	s.loseUpdate(4060, 4061)
 	s.expectStalled(t, true, "overlap", "history", "store")
-	s.Counts.UnfencedLost = 2
+	s.loseUpdate(4070, 4071)
 	s.expectStalled(t, false, "overlap", "history", "store")
+}
+
+// loseUpdate adds a lost update of a, whose write was sent and arrived then.
+func (s *story) loseUpdate(sent, arrived int64) {
+	late := store.Write{Key: "slow-0", Attempt: "a/1", Sent: sent * ms, At: arrived * ms}
+	other := store.Write{Key: "slow-0", Attempt: "b/1", Sent: arrived * ms, At: arrived * ms}
+	s.Lost = append(s.Lost, store.LostUpdate{Write: late, Overwritten: other})
+	s.Counts.UnfencedLost++
+}
+
+// Those that share a lock do not write, and what overlaps on another key has nothing to do with this one.
+func TestOverlapOfOthersExplainsNoLostUpdate(t *testing.T) {
+	for name, change := range map[string]func(*event.Event){
+		"a reader":    func(e *event.Event) { e.Plan = &event.Plan{Mode: "shared"} },
+		"another key": func(e *event.Event) { e.Key = "slow-1" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := overlapping(50)
+			for i := range s.Events {
+				if s.Events[i].Worker == "b" || name == "another key" {
+					change(&s.Events[i])
+				}
+			}
+			s.stall("a", 3850, 4050)
+			s.expectStalled(t, true, "overlap", "history")
+			s.loseUpdate(4300, 4301)
+			s.expectStalled(t, false, "overlap", "history", "store")
+		})
+	}
+}
+
+// A holder looks at its lock, which is valid, and writes. The lock ends before the write arrives, and the next one comes: that is
+// excused if the lab, which serves the store, or the writer was stalled meanwhile, for as long as the write took.
+func TestStallExcusesAWriteThatArrivesLate(t *testing.T) {
+	for _, tt := range []struct {
+		name, worker string
+		from, to     int64
+		want         bool
+	}{
+		{"the lab", oracle.Lab, 3000, 4500, true},
+		{"the writer", "a", 3000, 4500, true},
+		{"another worker", "b", 3000, 4500, false},
+		{"a server", oracle.Server, 3000, 4500, false},
+		{"before the write was sent", oracle.Lab, 1400, 2950, false},
+		{"for a part of the time", oracle.Lab, 3000, 4300, false},
+		{"for most of the time", oracle.Lab, 3080, 4480, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := newStory()
+			s.hold("a", 10, 20, 3200, 3210, 1)
+			s.hold("b", 15, 3500, 4000, 4010, 2)
+			s.loseUpdate(3000, 4500)
+			s.stall(tt.worker, tt.from, tt.to)
+			s.expectStalled(t, tt.want, "store")
+		})
+	}
+	s := newStory()
+	s.hold("a", 10, 20, 3200, 3210, 1)
+	s.hold("b", 15, 3500, 4000, 4010, 2)
+	s.loseUpdate(3000, 3050)
+	s.expectStalled(t, false, "store")
 }
 
 func losing(key string) *story {

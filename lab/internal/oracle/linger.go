@@ -160,6 +160,11 @@ func (e *Evidence) leaseEnd(from, lease int64) int64 {
 	return end
 }
 
+// LeftUntil is until when servers may keep what a Client has left to its lease that was closed at a time.
+func (e *Evidence) LeftUntil(closed int64) int64 {
+	return e.leaseEnd(closed, e.longestLease()) + int64(expiryLag)
+}
+
 // hasCalm says whether a worker had a second in an interval in which nothing was wrong, so
 // that what it had to release was released.
 func (e *Evidence) hasCalm(worker string, from, to int64) bool {

@@ -31,27 +31,38 @@ func (e *Evidence) idle(sections []*Section) (found []Violation) {
 		}
 		inside := spans(group)
 		for _, s := range group {
-			if x := e.idleFor(s, key, group, inside); x != nil {
-				found = append(found, *x)
-				break
-			}
+			found = append(found, e.idleFor(s, key, group, inside)...)
 		}
 	}
 	return found
 }
 
-// idleFor finds the first time in which a call waited too long for a lock that was free.
-func (e *Evidence) idleFor(s *Section, key string, group []*Section, inside []span) *Violation {
+// onePerIdleTime leaves one of the violations of several that waited for a key at the same time. One that is
+// excused does not stand for one that is not.
+func onePerIdleTime(found []Violation) (kept []Violation) {
+	for _, x := range found {
+		seen := x.Oracle == "idle" && slices.ContainsFunc(kept, func(k Violation) bool {
+			return k.Oracle == "idle" && k.Key == x.Key && k.Stalled == x.Stalled && k.From < x.To && x.From < k.To
+		})
+		if !seen {
+			kept = append(kept, x)
+		}
+	}
+	return kept
+}
+
+// idleFor finds the times in which a call waited too long for a lock that was free.
+func (e *Evidence) idleFor(s *Section, key string, group []*Section, inside []span) (found []Violation) {
 	for _, gap := range gaps(s.Call, waitedUntil(s), inside) {
 		free := gap.to - gap.from - e.disturbed(s.Worker, key, gap.from, gap.to, grace)
 		if free > int64(e.idleTimeout()) {
-			return &Violation{
+			found = append(found, Violation{
 				Oracle: "idle", Key: key, From: gap.from, To: gap.to, Workers: waitersIn(group, gap.from, gap.to), at: gap.to - free + int64(e.idleTimeout()),
 				Detail: fmt.Sprintf("%s waited while the lock was free for %v, %v of it undisturbed", s.Attempt, time.Duration(gap.to-gap.from), time.Duration(free)),
-			}
+			})
 		}
 	}
-	return nil
+	return found
 }
 
 // byTag groups all attempts by key, and those on keys with the same hash tag together.

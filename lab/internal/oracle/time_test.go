@@ -124,7 +124,7 @@ func TestACallThatOutlastsItsContext(t *testing.T) {
 	s.TTL = 5 * time.Second
 	s.add(10, event.Call, "a", 0, "")
 	s.add(6150, event.Failed, "a", 0, "context deadline exceeded")
-	if v := s.expect(t); v.Overran != 1 || v.Overruns[0] != 140*time.Millisecond {
+	if v := s.expect(t); len(v.Overruns) != 1 || v.Overruns[0] != 140*time.Millisecond {
 		t.Errorf("%+v", v)
 	}
 	s.Events[1].At = 6300 * ms

@@ -38,8 +38,7 @@ type Verdict struct {
 	Recoveries []time.Duration `json:"recoveries,omitempty"`
 	Beheaded   []time.Duration `json:"beheaded,omitempty"`  // recoveries without a leader
 	Handovers  []time.Duration `json:"handovers,omitempty"` // only where nothing disturbs
-	Overruns   []time.Duration `json:"overruns,omitempty"`  // the longest ones
-	Overran    int             `json:"overran"`             // calls whose context ended
+	Overruns   []time.Duration `json:"overruns,omitempty"`  // of all calls whose context ended
 	Violations []Violation     `json:"violations,omitempty"`
 	// Noted are the first overlaps beyond the assumptions.
 	Noted []Violation `json:"noted,omitempty"`
@@ -84,13 +83,14 @@ func (e *Evidence) Judge(minRate float64) *Verdict {
 	if e.Mode == schedule.Calm {
 		v.Handovers = e.handovers(sections)
 	}
-	lingering, overruns := e.lingering(sections), v.judgeOverruns(e, sections)
-	v.Lingering = len(lingering)
+	lingering := e.lingering(sections)
+	overran, overruns := e.overruns(sections)
+	v.Lingering, v.Overruns = len(lingering), overran
 	v.Violations = append(append(append(fence, stale...), late...), history...)
 	if e.Mode != schedule.Beyond {
 		lost := e.falseLosses(sections)
 		v.FalseLosses = len(lost)
-		v.Violations = append(append(append(over, v.Violations...), lost...), e.unfenced()...)
+		v.Violations = append(append(append(over, v.Violations...), lost...), e.unfenced(sections)...)
 	} else {
 		slices.SortFunc(over, func(a, b Violation) int { return compare(a.From, b.From) })
 		v.Noted = over[:min(len(over), 20)]
@@ -101,16 +101,8 @@ func (e *Evidence) Judge(minRate float64) *Verdict {
 	v.Violations = append(append(v.Violations, lingering...), overruns...)
 	v.Violations = append(append(v.Violations, e.rate(v.Sections, minRate)...), v.judgeCalls(e, sections)...)
 	v.Stalls = e.excuse(v.Violations)
+	v.Violations = onePerIdleTime(v.Violations)
 	return v
-}
-
-// keptOverruns is how many of the longest are kept, for the percentile of all trials.
-const keptOverruns = 20
-
-func (v *Verdict) judgeOverruns(e *Evidence, sections []*Section) []Violation {
-	all, found := e.overruns(sections)
-	v.Overran, v.Overruns = len(all), all[max(len(all)-keptOverruns, 0):]
-	return found
 }
 
 // judgeCalls judges what callers ask for besides the key, and what one master does to others.

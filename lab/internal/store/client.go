@@ -35,8 +35,8 @@ func (c *Client) Read(key string, fence int64) (Values, error) {
 }
 
 // Write adds one to what was read.
-func (c *Client) Write(key string, fence int64, attempt string, read Values) error {
-	_, err := c.ask(fmt.Sprintf("write %s %d %s %d %d", key, fence, attempt, read.Fenced, read.Unfenced))
+func (c *Client) Write(w Write, read Values) error {
+	_, err := c.ask(fmt.Sprintf("write %s %d %s %d %d %d", w.Key, w.Fence, w.Attempt, w.Sent, read.Fenced, read.Unfenced))
 	return err
 }
 

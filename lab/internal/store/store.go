@@ -7,17 +7,30 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 
 	"github.com/ceyewan/genesis/lab/internal/mono"
 )
 
-// A Write is one that the fenced counter accepted.
+// A Write is one that arrived at At. Sent is when its writer last saw that it had the lock.
 type Write struct {
-	At      int64
-	Key     string
-	Attempt string
-	Fence   int64
+	Sent, At int64
+	Key      string
+	Attempt  string
+	Fence    int64
+}
+
+// A LostUpdate is a write to the unfenced counter that had not seen another one, and overwrote it. If
+// no sections overlapped, one of the two arrived after its section had ended.
+type LostUpdate struct{ Write, Overwritten Write }
+
+// Slower is the one of both writes that took longer to arrive.
+func (l LostUpdate) Slower() Write {
+	if l.Overwritten.At-l.Overwritten.Sent > l.Write.At-l.Write.Sent {
+		return l.Overwritten
+	}
+	return l.Write
 }
 
 // Counts are what became of all writes.
@@ -39,12 +52,14 @@ type Store struct {
 	conns    map[net.Conn]bool
 	counters map[string]*counters
 	accepted []Write
+	lost     []LostUpdate
 	counts   Counts
 }
 
 type counters struct {
 	fence            int64 // the greatest seen
 	fenced, unfenced int64
+	last             Write // to the unfenced one
 }
 
 // Listen starts a Store on a unix socket.
@@ -76,6 +91,13 @@ func (s *Store) Log() ([]Write, Counts) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]Write(nil), s.accepted...), s.counts
+}
+
+// Lost returns the lost updates of the unfenced counters, in their order.
+func (s *Store) Lost() []LostUpdate {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.lost)
 }
 
 func (s *Store) accept() {
@@ -115,12 +137,12 @@ func (s *Store) forget(conn net.Conn) {
 	}
 }
 
-// answer carries out one line: "read KEY FENCE" or "write KEY FENCE ATTEMPT FENCED
+// answer carries out one line: "read KEY FENCE" or "write KEY FENCE ATTEMPT SENT FENCED
 // UNFENCED", the last two being what the writer has read.
 func (s *Store) answer(line string) string {
 	var verb, key, attempt string
-	var fence, fenced, unfenced int64
-	n, _ := fmt.Sscan(line, &verb, &key, &fence, &attempt, &fenced, &unfenced)
+	var fence, sent, fenced, unfenced int64
+	n, _ := fmt.Sscan(line, &verb, &key, &fence, &attempt, &sent, &fenced, &unfenced)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.counters[key]
@@ -132,8 +154,8 @@ func (s *Store) answer(line string) string {
 	case verb == "read" && n == 3:
 		c.fence = max(c.fence, fence) // from here on whoever came before is refused
 		return fmt.Sprint(c.fenced, " ", c.unfenced)
-	case verb == "write" && n == 6:
-		s.write(c, Write{At: mono.Now(), Key: key, Attempt: attempt, Fence: fence}, fenced, unfenced)
+	case verb == "write" && n == 7:
+		s.write(c, Write{Sent: sent, At: mono.Now(), Key: key, Attempt: attempt, Fence: fence}, fenced, unfenced)
 		return "0 0"
 	}
 	return "bad request"
@@ -143,8 +165,9 @@ func (s *Store) write(c *counters, w Write, fenced, unfenced int64) {
 	s.counts.Writes++
 	if c.unfenced != unfenced {
 		s.counts.UnfencedLost++
+		s.lost = append(s.lost, LostUpdate{Write: w, Overwritten: c.last})
 	}
-	c.unfenced = unfenced + 1
+	c.unfenced, c.last = unfenced+1, w
 	if w.Fence < c.fence {
 		s.counts.Rejected++
 		return

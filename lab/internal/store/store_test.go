@@ -23,6 +23,7 @@ func TestLateWriteIsRefused(t *testing.T) {
 	if len(accepted) != 1 || accepted[0].Attempt != "next" || counts.Rejected != 1 || counts.FencedLost != 0 || counts.UnfencedLost != 1 {
 		t.Errorf("accepted %v, counts %+v", accepted, counts)
 	}
+	expectLost(t, s, "old", "next")
 }
 
 // It is refused even before the next holder has written: that one has read already.
@@ -35,6 +36,17 @@ func TestLateWriteBetweenReadAndWriteIsRefused(t *testing.T) {
 	if accepted, counts := s.Log(); len(accepted) != 1 || counts.Rejected != 1 || counts.FencedLost != 0 {
 		t.Errorf("accepted %v, counts %+v", accepted, counts)
 	}
+	expectLost(t, s, "next", "old")
+}
+
+// The write that was on its way for longer is shown to be the slower one, whichever it is.
+func TestSlowerWriteOfALostUpdate(t *testing.T) {
+	slow, quick := store.Write{Attempt: "slow", Sent: 1, At: 9}, store.Write{Attempt: "quick", Sent: 8, At: 10}
+	for _, l := range []store.LostUpdate{{Write: slow, Overwritten: quick}, {Write: quick, Overwritten: slow}} {
+		if got := l.Slower(); got != slow {
+			t.Errorf("%+v of %+v", got, l)
+		}
+	}
 }
 
 // Tokens that go backwards make even the fenced counter lose updates, and it shows.
@@ -45,6 +57,20 @@ func TestTokensThatRepeatAreSeen(t *testing.T) {
 	write(t, c, 7, "two", two)
 	if _, counts := s.Log(); counts.FencedLost != 1 {
 		t.Errorf("counts %+v", counts)
+	}
+}
+
+// expectLost expects one lost update of the unfenced counter, with the times of both writes.
+func expectLost(t *testing.T, s *store.Store, attempt, overwritten string) {
+	t.Helper()
+	lost := s.Lost()
+	if len(lost) != 1 || lost[0].Write.Attempt != attempt || lost[0].Overwritten.Attempt != overwritten {
+		t.Fatalf("lost %+v", lost)
+	}
+	for _, w := range []store.Write{lost[0].Write, lost[0].Overwritten} {
+		if w.Key != "k" || w.Sent != 10+w.Fence || w.At <= w.Sent {
+			t.Errorf("a write is kept as %+v", w)
+		}
 	}
 }
 
@@ -77,7 +103,7 @@ func read(t *testing.T, c *store.Client, fence int64) store.Values {
 
 func write(t *testing.T, c *store.Client, fence int64, attempt string, v store.Values) {
 	t.Helper()
-	if err := c.Write("k", fence, attempt, v); err != nil {
+	if err := c.Write(store.Write{Sent: 10 + fence, Key: "k", Attempt: attempt, Fence: fence}, v); err != nil {
 		t.Fatal(err)
 	}
 }

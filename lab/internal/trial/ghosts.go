@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/ceyewan/genesis/lab/internal/event"
+	"github.com/ceyewan/genesis/lab/internal/mono"
 	"github.com/ceyewan/genesis/lab/internal/oracle"
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
@@ -20,15 +21,7 @@ func (t *trial) ghosts(ctx context.Context) (found []oracle.Ghost, err error) {
 	if err != nil {
 		return nil, err
 	}
-	orderly := map[int]bool{}
-	for _, e := range events {
-		orderly[e.PID] = orderly[e.PID] || (e.Kind == event.Stop && e.Note != dlock.ErrUnknownOutcome.Error())
-	}
-	for _, e := range events { // what a Client left that was closed before, its lease ends
-		if e.Kind == event.Closed && e.Note != "" {
-			orderly[e.PID] = false
-		}
-	}
+	orderly := t.orderly(events, mono.Now())
 	var endless []oracle.Ghost
 	deadline := time.Now().Add(t.evidence.TTL + 3*time.Second)
 	err = t.lookout.each(ctx, func(key string, c dlock.Claim) {
@@ -46,6 +39,21 @@ func (t *trial) ghosts(ctx context.Context) (found []oracle.Ghost, err error) {
 		}
 	}
 	return found, err
+}
+
+// orderly are the processes that have closed all their Clients, and of which nothing may be stored at a time. What
+// a Client left that was closed before, its lease ends.
+func (t *trial) orderly(events []event.Event, now int64) map[int]bool {
+	orderly := map[int]bool{}
+	for _, e := range events {
+		orderly[e.PID] = orderly[e.PID] || (e.Kind == event.Stop && e.Note != dlock.ErrUnknownOutcome.Error())
+	}
+	for _, e := range events {
+		if e.Kind == event.Closed && e.Note != "" && now <= t.evidence.LeftUntil(e.At) {
+			orderly[e.PID] = false
+		}
+	}
+	return orderly
 }
 
 // stays says whether a claim without time is still there when every lease must have

@@ -167,6 +167,7 @@ func (t *trial) finish() (err error) {
 	}
 	if t.store != nil {
 		t.evidence.Writes, t.evidence.Counts = t.store.Log()
+		t.evidence.Lost = t.store.Lost()
 		_ = t.store.Close()
 	}
 	if t.holders != nil {

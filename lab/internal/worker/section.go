@@ -93,8 +93,9 @@ func (w *worker) work(ctx, owner context.Context, s *session, t task, of holding
 	t.stay(ctx, held, t.hold)
 	s.write(func() {
 		for _, p := range parts {
+			sent := mono.Now() // before the look at the lock, which may end while the write is on its way
 			if (t.careless || held.Err() == nil) && t.mode == driver.Exclusive {
-				_ = w.store.Write(p.key, p.token, p.attempt, p.seen)
+				_ = w.store.Write(store.Write{Sent: sent, Key: p.key, Attempt: p.attempt, Fence: p.token}, p.seen)
 			}
 		}
 	})

@@ -46,8 +46,8 @@ func (w *worker) attempt(ctx context.Context, t task) bool {
 // patient is the context of a call. stay keeps it from ending in the hold.
 func (t task) patient(ctx context.Context) (patient context.Context, stay, cancel func()) {
 	leave := t.patience()
-	if t.cancel == 0 && t.hasWait && (t.keys == nil || t.wait > 0) {
-		leave += t.ttl // WithWait is the bound that is to count; each of several keys is tried for a while
+	if t.cancel == 0 && t.hasWait && t.wait > 0 {
+		leave += t.ttl // WithWait is to end the wait; one of 0 leaves that to the context, as patience says
 	}
 	if t.cancel == 0 && t.verb != do && t.verb != doAll {
 		timed, stop := context.WithTimeout(ctx, leave)
