@@ -133,6 +133,7 @@ func (u *User) extend(h *Hold, g *dlock.Guard, ttl time.Duration) {
 	err := g.Extend(limit, ttl)
 	left, took := g.Remaining(), u.Observer.Now()-begun
 	u.extended(limit, h, lost, answerIn, err)
+	u.extendAgain(h, g, ttl, err)
 	if err == nil && h.Context.Err() == nil && left < ttl-h.margin(ttl)-took-10*time.Millisecond {
 		u.failf("extend", "%s has extended %s, token %d, by %v within %v, and has %v", u.Name, h.Key, h.Token, ttl, took, left)
 	}

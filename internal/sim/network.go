@@ -92,7 +92,7 @@ func (r remote) Open(o driver.Options) (driver.Driver, error) {
 		return nil, err
 	}
 	l := &link{
-		Driver: d, reopen: func() (driver.Driver, error) { return r.Opener.Open(o) }, sim: r.sim, name: r.sim.NextLink(), counts: map[string]int{},
+		Driver: d, reopen: func() (driver.Driver, error) { return r.Opener.Open(o) }, sim: r.sim, name: r.sim.NextLink(), counts: map[string]int{}, least: map[string]time.Duration{},
 		events: make(chan driver.Event, 64), done: make(chan struct{}),
 	}
 	shown, err := expose(d, l)
@@ -115,7 +115,8 @@ type link struct {
 
 	mu     sync.Mutex
 	counts map[string]int
-	busy   sync.WaitGroup // calls at the store
+	least  map[string]time.Duration // by claim: the shortest TTL of a renewal that was not answered
+	busy   sync.WaitGroup           // calls at the store
 	closed bool
 }
 
@@ -213,7 +214,8 @@ func (l *link) Renew(ctx context.Context, refs []driver.Ref) ([]driver.State, er
 		names = append(names, r.Key+" "+r.ID)
 	}
 	slices.Sort(names) // a batch has no order
-	return carry(ctx, l, fmt.Sprint("renew ", names), func(d driver.Driver) ([]driver.State, error) {
+	sent := time.Now()
+	states, err := carry(ctx, l, fmt.Sprint("renew ", names), func(d driver.Driver) ([]driver.State, error) {
 		states, err := d.Renew(context.Background(), refs)
 		for i := range states {
 			l.sim.Look(refs[i].Key)
@@ -221,6 +223,10 @@ func (l *link) Renew(ctx context.Context, refs []driver.Ref) ([]driver.State, er
 		}
 		return states, err
 	})
+	if l.sim.Rest {
+		l.reckon(sent, refs, states)
+	}
+	return states, err
 }
 
 func (l *link) Release(ctx context.Context, r driver.Ref) (driver.State, error) {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
 // drawMargin lets a user ask for a margin.
@@ -120,5 +121,47 @@ func (u *User) extendAll(all *dlock.Guards, holds []*Hold) {
 	}
 	if err == nil && all.Context().Err() == nil && left < ttl-ttl/20-took-10*time.Millisecond {
 		u.failf("extend", "%s has extended several keys by %v within %v, and has %v", u.Name, ttl, took, left)
+	}
+}
+
+// extendAgain asks for the TTL of a lock after a shorter one was asked for, and not answered. Once that is answered, the lock
+// has at least the shorter one.
+func (u *User) extendAgain(h *Hold, g *dlock.Guard, shorter time.Duration, err error) {
+	if u.Rest == nil || shorter >= h.TTL || !errors.Is(err, dlock.ErrUnknownOutcome) {
+		return
+	}
+	limit, cancel := context.WithTimeout(context.Background(), answerIn)
+	defer cancel()
+	begun, lost := u.Observer.Now(), h.lost()
+	err = g.Extend(limit, h.TTL)
+	left, took := g.Remaining(), u.Observer.Now()-begun
+	u.extended(limit, h, lost, answerIn, err)
+	if err == nil && !u.MayBeGone(h) && left < shorter-h.margin(shorter)-took-10*time.Millisecond {
+		u.failf("extend", "%s has extended %s, token %d, by %v within %v after %v without an answer, and has %v", u.Name, h.Key, h.Token, h.TTL, took, shorter, left)
+	}
+}
+
+// disturbed reports whether the store, or a sleep of the machine, may have taken a lock.
+func (s *Simulation) disturbed(h *Hold) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mayBeGone(h)
+}
+
+// reckon answers as a driver does that counts with a renewal which was not answered: it may arrive later than
+// the one that was, and shorten the lease.
+func (l *link) reckon(sent time.Time, refs []driver.Ref, states []driver.State) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i, r := range refs {
+		least, some := l.least[r.ID]
+		switch {
+		case i >= len(states) || states[i].Phase == driver.Unknown:
+			if !some || r.TTL < least {
+				l.least[r.ID] = r.TTL
+			}
+		case some && least < r.TTL && states[i].Phase == driver.Held:
+			states[i].Until, states[i].Lease = sent.Add(least), least
+		}
 	}
 }

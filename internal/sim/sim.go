@@ -46,7 +46,7 @@ type Settings struct {
 	FIFO    bool          // waiters are served in order when nothing fails
 	Async   bool          // users do not always wait for their Unlock
 	Several bool          // users also lock all keys together
-	Rest    bool          // users also call Holder, Leave and Guards.Extend, and ask for margins
+	Rest    bool          // users also call Holder, Leave and Guards.Extend, ask for margins, and extend again
 	Exact   bool          // a call is one message and its answer, on no connection that has to be made
 }
 
@@ -252,7 +252,7 @@ func (s *Simulation) user(p *process, name string) *User {
 		},
 	}
 	if s.Rest {
-		u.Rest, u.Holder, u.Left = s.Draw(name, "rest"), s.toldHolder, s.left
+		u.Rest, u.Holder, u.Left, u.MayBeGone = s.Draw(name, "rest"), s.toldHolder, s.left, s.disturbed
 	}
 	if s.Several {
 		u.Several, u.Withdraws = s.Draw(name, "several"), s.withdraws
