@@ -66,7 +66,10 @@ func TestSimulationSeveralKeys(t *testing.T) {
 func TestSimulationRest(t *testing.T) {
 	s := simulations()
 	s.Command = "go test -run 'TestSimulationRest$' -v ./pkg/dlock"
-	s.Settings.Several, s.Settings.Async, s.Settings.Rest, s.Failed, s.Few, s.Full = true, true, true, nil, 500, 20_000
+	s.Settings.Several, s.Settings.Async, s.Settings.Rest, s.Few, s.Full = true, true, true, 500, 20_000
+	// A longer Extend after a shorter one without an answer lost the lock (48). The oracle did not expect the push of a grant after
+	// the lease to which the lock was left (1435).
+	s.Failed = []uint64{48, 1435}
 	s.Run(t)
 }
 
