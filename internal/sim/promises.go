@@ -115,6 +115,12 @@ func (s *Simulation) checkEnd(h *Hold) {
 	}
 	s.Go(func() {
 		pause(sweeping)
+		s.mu.Lock()
+		left := h.wasLeft
+		s.mu.Unlock()
+		if left { // which keeps also a lock that was lost to its lease
+			return
+		}
 		s.stillHeld(h.Key, h.Token, "kept", "its longest hold was over long ago")
 	})
 }

@@ -81,7 +81,7 @@ func (s *Simulation) left(h *Hold, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.logf("%s has left %s, token %d: %v", h.User, h.Key, h.Token, err)
-	h.done, h.returned = true, s.Now()
+	h.done, h.wasLeft, h.returned = true, true, s.Now()
 	s.lingers[h.grant()] = true
 	if h.Context.Err() == nil {
 		s.failf("context", "%s has left %s, token %d, and its context lives", h.User, h.Key, h.Token)

@@ -91,6 +91,7 @@ type Hold struct {
 	over       bool          // its user has said so
 	done       bool          // its unlock has returned
 	dawdled    bool          // its user has taken its time to unlock
+	wasLeft    bool          // its user has called Leave
 }
 
 func (u *User) chance(percent int) bool { return u.Rand.IntN(100) < percent }
