@@ -199,7 +199,7 @@ func TestShorterLeaseCountsUntilItCannotArrive(t *testing.T) {
 		d := threeNodes()
 		c := &claim{key: "k", id: "id", phase: driver.Held, token: 5, ttl: time.Hour}
 		send := func(ttl time.Duration) (p *poll, arrived func(nodes ...int), renewed func(want time.Duration, nodes ...int)) {
-			time.Sleep(1)
+			time.Sleep(time.Nanosecond)
 			sent := time.Now()
 			_, _, shorter := d.renewing(c, ttl)
 			arrived = func(nodes ...int) {
