@@ -233,7 +233,9 @@ func asError(err error) error {
 
 // Extend sets the TTL to ttl, counted from now, and returns when the backend has
 // confirmed it. With WithoutRenewal, only Extend renews the lock. If ctx ends first, the
-// outcome is unknown, and the next renewal decides.
+// outcome is unknown, and the next renewal decides. A shorter Extend whose outcome is unknown may
+// still arrive: until that is no longer possible (a minute, or its TTL if that is longer), a longer
+// one counts for no more than the shorter TTL.
 func (g *Guard) Extend(ctx context.Context, ttl time.Duration) error {
 	if !g.usable() {
 		return fail("extend", "", fmt.Errorf("%w: zero or copied Guard", ErrLockNotHeld))

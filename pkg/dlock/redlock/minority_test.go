@@ -54,3 +54,32 @@ func TestNextHolderRemovesAMinority(t *testing.T) {
 	soon(t, "the last node has nothing of the first claim", func() bool { return s.stored(t, 2, "k") != old })
 	unlock(t, next)
 }
+
+// One server is down while an operator evicts a holder; the eviction succeeds on the two others, and another Client has the
+// lock for a while. Then the first server is back, and the second is down. The evicted holder does not get the lock back:
+// that a server lacks it does not mean that the holder may store it there.
+func TestEvictionIsNotUndone(t *testing.T) {
+	t.Parallel()
+	s := start(t, 3)
+	c, next := s.locks(t, dlock.Config{}), s.locks(t, dlock.Config{})
+	warm(t, c)
+	warm(t, next)
+	g := acquire(t, c, "k", dlock.WithTTL(10*time.Minute))
+	s.confirms(t)
+	s.proxies[0].Refuse(true)
+	s.proxies[0].Cut()
+	s.evict(t, "k")
+	unlock(t, acquire(t, next, "k", dlock.WithTTL(10*time.Minute)))
+	soon(t, "the lock is free on the two others", func() bool { return s.stored(t, 1, "k") == "" && s.stored(t, 2, "k") == "" })
+	s.proxies[0].Heal()
+	s.proxies[1].Refuse(true)
+	s.proxies[1].Cut()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	want(t, g.Extend(ctx, 10*time.Minute), dlock.ErrUnknownOutcome)
+	if s.stored(t, 2, "k") != "" {
+		t.Error("an evicted claim was stored again")
+	}
+	s.proxies[1].Heal()
+	want(t, g.Extend(t.Context(), 10*time.Minute), dlock.ErrOwnershipLost)
+}
