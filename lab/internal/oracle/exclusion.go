@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/ceyewan/genesis/lab/internal/schedule"
+	"github.com/ceyewan/genesis/lab/internal/store"
 )
 
 // overlaps finds sections of one key that were entered before another had been left, and
@@ -158,17 +159,22 @@ func (e *Evidence) stale(sections []*Section) (found []Violation) {
 // unfenced judges the store that does not look at tokens. Inside the assumptions the
 // lock alone must have kept it right, unless a write took longer than its lock lasted.
 func (e *Evidence) unfenced(sections []*Section) (found []Violation) {
-	writers := map[string][]string{} // by attempt
+	byAttempt := map[string]*Section{}
 	for _, s := range sections {
-		writers[s.Attempt] = []string{s.Worker}
+		byAttempt[s.Attempt] = s
 	}
 	for _, l := range e.Lost {
-		slow := l.Slower()
-		found = append(found, Violation{
-			Oracle: "store", Key: slow.Key, From: slow.Sent, To: slow.At, Workers: writers[slow.Attempt],
-			Detail: fmt.Sprintf("the write of %s (fence %d) overwrote that of %s (fence %d), which it had not seen; that of %s took %v to arrive",
-				l.Write.Attempt, l.Write.Fence, l.Overwritten.Attempt, l.Overwritten.Fence, slow.Attempt, time.Duration(slow.At-slow.Sent)),
-		})
+		x := Violation{
+			Oracle: "store", Key: l.Write.Key, Detail: fmt.Sprintf("the write of %s (fence %d) overwrote that of %s (fence %d), which it had not seen",
+				l.Write.Attempt, l.Write.Fence, l.Overwritten.Attempt, l.Overwritten.Fence),
+		}
+		for _, w := range []store.Write{l.Write, l.Overwritten} { // the latest of those that arrived after their section
+			if s := byAttempt[w.Attempt]; s != nil && w.At > s.Exit && w.At-s.Exit > x.To-x.From {
+				x.From, x.To, x.Workers = max(s.Exit, w.Sent), w.At, []string{s.Worker}
+				x.Detail += fmt.Sprintf("; that of %s took %v to arrive, %v more than its section", w.Attempt, time.Duration(w.At-w.Sent), time.Duration(w.At-s.Exit))
+			}
+		}
+		found = append(found, x)
 	}
 	return found
 }

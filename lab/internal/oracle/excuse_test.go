@@ -158,6 +158,33 @@ func TestStallExcusesAWriteThatArrivesLate(t *testing.T) {
 	s.expectStalled(t, false, "store")
 }
 
+// What counts is the write that arrived after its section, also if the other took longer. A gap counts only after the end of
+// that section.
+func TestStallExcusesTheWriteThatWasLate(t *testing.T) {
+	for name, tt := range map[string]struct {
+		arrived      int64 // of a, whose section ends at 3200
+		worker       string
+		from, to     int64
+		want         bool
+		sent, inTime int64 // of b
+	}{
+		"the other was slow by a gap":  {3600, oracle.Lab, 3700, 4500, false, 3700, 4500},
+		"the other was slow by itself": {3890, "a", 3190, 3890, true, 3900, 4700},
+		"a gap just before":            {3250, "a", 3000, 3191, false, 3260, 3260},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStory()
+			s.hold("a", 10, 20, 3200, 3210, 1)
+			s.hold("b", 15, 3225, 5600, 5610, 2)
+			late := store.Write{Key: "slow-0", Attempt: "a/1", Sent: 3190 * ms, At: tt.arrived * ms}
+			other := store.Write{Key: "slow-0", Attempt: "b/1", Sent: tt.sent * ms, At: tt.inTime * ms}
+			s.Lost = append(s.Lost, store.LostUpdate{Write: other, Overwritten: late})
+			s.stall(tt.worker, tt.from, tt.to)
+			s.expectStalled(t, tt.want, "store")
+		})
+	}
+}
+
 func losing(key string) *story {
 	s := newStory()
 	s.add(10, event.Call, "a", 0, "")

@@ -25,14 +25,6 @@ type Write struct {
 // no sections overlapped, one of the two arrived after its section had ended.
 type LostUpdate struct{ Write, Overwritten Write }
 
-// Slower is the one of both writes that took longer to arrive.
-func (l LostUpdate) Slower() Write {
-	if l.Overwritten.At-l.Overwritten.Sent > l.Write.At-l.Write.Sent {
-		return l.Overwritten
-	}
-	return l.Write
-}
-
 // Counts are what became of all writes.
 type Counts struct {
 	Writes int // that arrived

@@ -39,16 +39,6 @@ func TestLateWriteBetweenReadAndWriteIsRefused(t *testing.T) {
 	expectLost(t, s, "next", "old")
 }
 
-// The write that was on its way for longer is shown to be the slower one, whichever it is.
-func TestSlowerWriteOfALostUpdate(t *testing.T) {
-	slow, quick := store.Write{Attempt: "slow", Sent: 1, At: 9}, store.Write{Attempt: "quick", Sent: 8, At: 10}
-	for _, l := range []store.LostUpdate{{Write: slow, Overwritten: quick}, {Write: quick, Overwritten: slow}} {
-		if got := l.Slower(); got != slow {
-			t.Errorf("%+v of %+v", got, l)
-		}
-	}
-}
-
 // Tokens that go backwards make even the fenced counter lose updates, and it shows.
 func TestTokensThatRepeatAreSeen(t *testing.T) {
 	s, c := start(t)
