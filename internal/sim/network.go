@@ -92,7 +92,7 @@ func (r remote) Open(o driver.Options) (driver.Driver, error) {
 		return nil, err
 	}
 	l := &link{
-		Driver: d, reopen: func() (driver.Driver, error) { return r.Opener.Open(o) }, sim: r.sim, name: r.sim.NextLink(), counts: map[string]int{}, least: map[string]time.Duration{},
+		Driver: d, reopen: func() (driver.Driver, error) { return r.Opener.Open(o) }, sim: r.sim, name: r.sim.NextLink(), counts: map[string]int{},
 		events: make(chan driver.Event, 64), done: make(chan struct{}),
 	}
 	shown, err := expose(d, l)
@@ -115,8 +115,7 @@ type link struct {
 
 	mu     sync.Mutex
 	counts map[string]int
-	least  map[string]time.Duration // by claim: the shortest TTL of a renewal that was not answered
-	busy   sync.WaitGroup           // calls at the store
+	busy   sync.WaitGroup // calls at the store
 	closed bool
 }
 

@@ -81,7 +81,7 @@ func (s *Simulation) left(h *Hold, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.logf("%s has left %s, token %d: %v", h.User, h.Key, h.Token, err)
-	h.done, h.wasLeft, h.returned = true, true, s.Now()
+	h.done, h.wasLeft, h.returned = true, true, s.Now() // also if it was lost: it is not released then
 	s.lingers[h.grant()] = true
 	if h.Context.Err() == nil {
 		s.failf("context", "%s has left %s, token %d, and its context lives", h.User, h.Key, h.Token)
@@ -136,29 +136,34 @@ func (u *User) extendAgain(h *Hold, g *dlock.Guard, shorter time.Duration, err e
 	err = g.Extend(limit, h.TTL)
 	left, took := g.Remaining(), u.Observer.Now()-begun
 	u.extended(limit, h, lost, answerIn, err)
-	if err == nil && !u.MayBeGone(h) && left < shorter-h.margin(shorter)-took-10*time.Millisecond {
-		u.failf("extend", "%s has extended %s, token %d, by %v within %v after %v without an answer, and has %v", u.Name, h.Key, h.Token, h.TTL, took, shorter, left)
+	if err == nil {
+		u.ExtendedAgain(h, shorter, took, left)
 	}
 }
 
-// disturbed reports whether the store, or a sleep of the machine, may have taken a lock.
-func (s *Simulation) disturbed(h *Hold) bool {
+// extendedAgain checks what is left after an Extend that was answered: at least the shortest TTL of those that were not.
+func (s *Simulation) extendedAgain(h *Hold, shorter, took, left time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.mayBeGone(h)
+	if least, some := s.least[s.claimOf(h)]; some {
+		shorter = min(shorter, least)
+	}
+	if left < shorter-h.margin(shorter)-took-10*time.Millisecond && !s.mayBeGone(h) && !s.hasObservers() {
+		s.failf("extend", "%s has extended %s, token %d, within %v after %v without an answer, and has %v", h.User, h.Key, h.Token, took, shorter, left)
+	}
 }
 
 // reckon answers as a driver does that counts with a renewal which was not answered: it may arrive later than
 // the one that was, and shorten the lease.
 func (l *link) reckon(sent time.Time, refs []driver.Ref, states []driver.State) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.sim.mu.Lock()
+	defer l.sim.mu.Unlock()
 	for i, r := range refs {
-		least, some := l.least[r.ID]
+		least, some := l.sim.least[r.ID]
 		switch {
 		case i >= len(states) || states[i].Phase == driver.Unknown:
 			if !some || r.TTL < least {
-				l.least[r.ID] = r.TTL
+				l.sim.least[r.ID] = r.TTL
 			}
 		case some && least < r.TTL && states[i].Phase == driver.Held:
 			states[i].Until, states[i].Lease = sent.Add(least), least

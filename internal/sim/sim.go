@@ -88,6 +88,7 @@ type Simulation struct {
 	callers   map[string]*dlock.Client // by purpose: whose call it was
 	lingers   map[grant]bool           // Close leaves it to its lease
 	leftAlone map[grant]bool           // and its user has called Leave
+	least     map[string]time.Duration // by claim: the shortest TTL of a renewal without an answer
 	failures  []string
 
 	closed          map[*dlock.Client]bool // from when Close begins
@@ -119,7 +120,7 @@ func New(set Settings) *Simulation {
 		last: map[string]int64{}, lastAlone: map[string]int64{}, taken: map[string][]sample{}, lingers: map[grant]bool{}, leftAlone: map[grant]bool{}, callers: map[string]*dlock.Client{},
 		waiting: map[*Request]int{}, firstGrants: map[string]int64{}, purposes: map[string]string{},
 		closed: map[*dlock.Client]bool{}, counts: map[Way]Count{}, byKey: map[keyed][]*Request{},
-		unlockedByOther: map[keyed]bool{}, lastEviction: map[string]time.Duration{}, evictions: map[grant]time.Duration{}, leases: map[grant]lease{},
+		unlockedByOther: map[keyed]bool{}, lastEviction: map[string]time.Duration{}, evictions: map[grant]time.Duration{}, leases: map[grant]lease{}, least: map[string]time.Duration{},
 	}
 	r := s.Draw("weather")
 	s.calm = r.IntN(5) == 0
@@ -252,7 +253,7 @@ func (s *Simulation) user(p *process, name string) *User {
 		},
 	}
 	if s.Rest {
-		u.Rest, u.Holder, u.Left, u.MayBeGone = s.Draw(name, "rest"), s.toldHolder, s.left, s.disturbed
+		u.Rest, u.Holder, u.Left, u.ExtendedAgain = s.Draw(name, "rest"), s.toldHolder, s.left, s.extendedAgain
 	}
 	if s.Several {
 		u.Several, u.Withdraws = s.Draw(name, "several"), s.withdraws

@@ -55,12 +55,12 @@ type User struct {
 	Withdraws func(*Request)
 	// Rest decides when a user asks for a margin, asks for the holder of a key, leaves a lock to its lease, or extends several
 	// locks together; nil: never. Holder and Left are called with the answers. One that has it also extends a lock again after
-	// a shorter Extend without an answer, and asks MayBeGone if the lock is over then.
+	// a shorter Extend without an answer, and calls ExtendedAgain with what is left then.
 	Rest   *rand.Rand
 	Holder func(limit context.Context, c *dlock.Client, key string, begun time.Duration, holder dlock.Claim, held bool, err error)
 	Left   func(h *Hold, err error)
 
-	MayBeGone func(h *Hold) bool
+	ExtendedAgain func(h *Hold, shorter, took, left time.Duration)
 	// Wrong is called for a promise that was not kept.
 	Wrong func(kind, format string, args ...any)
 	// Extended is called for an Extend: whether the lock was lost before, the context of the call,
