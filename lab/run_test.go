@@ -277,7 +277,7 @@ func TestNightNeedsAllItsFigures(t *testing.T) {
 	}
 	want := []string{
 		"faults", "looks at what servers store", "hand-over, single, how many", "hand-over, etcd-1, how many",
-		"returns after the context ended", "mutants caught", "mutation score, percent",
+		"return after the context ended, how many", "mutants caught", "mutation score, percent",
 	}
 	if !slices.Equal(missed, want) {
 		t.Errorf("missed are %q, want %q", missed, want)
