@@ -118,7 +118,7 @@ func (s *Simulation) checkEnd(h *Hold) {
 		s.mu.Lock()
 		left := h.wasLeft
 		s.mu.Unlock()
-		if left { // which keeps also a lock that was lost to its lease
+		if left { // Leave does not release a lost lock either: its lease ends it
 			return
 		}
 		s.stillHeld(h.Key, h.Token, "kept", "its longest hold was over long ago")

@@ -18,8 +18,8 @@ type Health struct {
 	RecentError string
 	// LeastSlack is the least share of a lease, from 0 to 1, that was left when the renewal of a
 	// held lock was confirmed in the last HealthWindow. It is about 0.6 if all is well, and 0.3 with
-	// the largest margin (WithMargin); near 0, locks are about to be lost. LeastSlackKey is the key of that lock; "" means that no renewal
-	// was confirmed.
+	// the largest margin (WithMargin); near 0, locks are about to be lost. LeastSlackKey is the key
+	// of that lock; "" means that no renewal was confirmed.
 	LeastSlack    float64
 	LeastSlackKey string
 	// Losses counts the lost locks since New, by the reason of the metric dlock.losses. It has
