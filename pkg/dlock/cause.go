@@ -19,12 +19,13 @@ func (a *acquisition) keepCause(err error) {
 	}
 }
 
-// preferCause returns the error of an earlier attempt if err only says that a context ended.
+// preferCause returns the error of an earlier attempt if err only says that time is up: the end of a context, or
+// the deadline of a connection, which a client sets to the same time.
 func (a *acquisition) preferCause(err error) error {
 	switch {
 	case errors.Is(err, errPlaceLost): // the key was held when the claim was queued, but may be free now
 		return hide.From(err, ErrLockHeldByOther)
-	case a.cause == nil || !isContextError(err):
+	case a.cause == nil || !isContextError(err) && !isTimeout(err):
 		return err
 	}
 	return a.cause
@@ -85,8 +86,7 @@ func (c *Client) callError(ctx context.Context, err error) error {
 // timedOut returns the error of a call whose context has ended. A client may set the deadline of the context on its
 // connection: the time-out of that is the end of the context.
 func timedOut(ctx context.Context, err error) error {
-	var timeout interface{ Timeout() bool }
-	if isContextError(err) || !errors.As(err, &timeout) || !timeout.Timeout() {
+	if isContextError(err) || !isTimeout(err) {
 		return err
 	}
 	if ended := ctx.Err(); ended != nil {
@@ -101,4 +101,9 @@ func mayBeStored(err error) error { return hide.From(err, ErrUnavailable) }
 
 func isContextError(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+}
+
+func isTimeout(err error) bool {
+	var timeout interface{ Timeout() bool }
+	return errors.As(err, &timeout) && timeout.Timeout()
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -35,8 +36,9 @@ func TestLastCauseIsReported(t *testing.T) {
 		last func(error) error // the error of the last attempt, from that of its context
 		want error
 	}{
-		"the last was not sent": {unreached, dlock.ErrUnavailable},
-		"the last may be":       {func(err error) error { return err }, dlock.ErrUnknownOutcome},
+		"the last was not sent":             {unreached, dlock.ErrUnavailable},
+		"the deadline of a connection came": {func(error) error { return unreached(os.ErrDeadlineExceeded) }, dlock.ErrUnavailable},
+		"the last may be":                   {func(err error) error { return err }, dlock.ErrUnknownOutcome},
 	} {
 		virtual(t, func(t *testing.T) {
 			attempts := 0
