@@ -88,10 +88,7 @@ func adminInspect(s *suite) {
 	refs := []driver.Ref{s.ref("k"), s.ref("k"), s.ref("k"), s.ref("k")}
 	st := driver.State{}
 	for i, r := range refs {
-		got, err := d.Acquire(s.ctx, driver.Request{Ref: r, Wait: true, Info: info})
-		if err != nil {
-			s.Fatal(err)
-		}
+		got := s.acquire(d, driver.Request{Ref: r, Wait: true, Info: info})
 		if i == 0 {
 			st = got
 		}

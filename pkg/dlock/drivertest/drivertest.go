@@ -263,28 +263,18 @@ func newID() string {
 func request(r driver.Ref) driver.Request { return driver.Request{Ref: r} }
 func waiting(r driver.Ref) driver.Request { return driver.Request{Ref: r, Wait: true} }
 
-// ask makes a call and repeats it, as the engine does, if it was not answered: on a busy machine a
-// server may be late. In virtual time no call is late.
+// ask makes a call and repeats it, as the engine does, unless the error is Fatal: on a busy machine a
+// server may be late, or elect a leader. In virtual time no call is late. It reports whether a call
+// before the last one may have been carried out.
 func (s *suite) ask(call func() error) (again bool, err error) {
-	for range 10 {
+	for pause := time.Millisecond; ; pause *= 2 {
 		err = call()
-		if err == nil || s.virtual || driver.ClassOf(err) != driver.Ambiguous {
+		if err == nil || s.virtual || driver.ClassOf(err) == driver.Fatal || pause > time.Second {
 			return again, err
 		}
-		again = true
+		again = again || driver.ClassOf(err) == driver.Ambiguous
+		elapse(pause)
 	}
-	return again, err
-}
-
-// insist is ask for many concurrent calls, which a busy machine may also refuse.
-func (s *suite) insist(call func() error) (err error) {
-	for range 10 {
-		err = call()
-		if err == nil || s.virtual || driver.ClassOf(err) == driver.Fatal {
-			return err
-		}
-	}
-	return err
 }
 
 // submit submits a claim and asserts its phase.

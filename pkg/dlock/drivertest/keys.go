@@ -41,7 +41,8 @@ func hostileKeys(s *suite) {
 			continue
 		}
 		r := s.ref(name)
-		st, err := d.Acquire(s.ctx, request(r))
+		var st driver.State
+		_, err := s.ask(func() (err error) { st, err = d.Acquire(s.ctx, request(r)); return err })
 		if errors.Is(err, driver.ErrInvalidKey) {
 			continue // always refused: a backend may do that
 		}
@@ -133,7 +134,8 @@ func FuzzKeys(f *testing.F, newHarness func(*testing.T) *Harness) {
 		d := s.open()
 		for _, name := range []string{one, two} {
 			r := s.ref(name)
-			st, err := d.Acquire(s.ctx, request(r))
+			var st driver.State
+			_, err := s.ask(func() (err error) { st, err = d.Acquire(s.ctx, request(r)); return err })
 			if errors.Is(err, driver.ErrInvalidKey) {
 				return
 			}

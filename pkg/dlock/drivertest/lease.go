@@ -21,7 +21,8 @@ func mixedBatch(s *suite) {
 
 	refs := []driver.Ref{absent, queued, other, released, held, foreign, s.ref("k3")}
 	want := []driver.Phase{driver.Gone, driver.Queued, driver.Held, driver.Gone, driver.Held, driver.Gone, driver.Gone}
-	states, err := d.Renew(s.ctx, refs)
+	var states []driver.State
+	_, err := s.ask(func() (err error) { states, err = d.Renew(s.ctx, refs); return err })
 	if err != nil || len(states) != len(refs) {
 		s.Fatalf("Renew of %d claims = %d states, %v", len(refs), len(states), err)
 	}

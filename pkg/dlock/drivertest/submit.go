@@ -168,7 +168,8 @@ func deadContext(s *suite) {
 		s.Errorf("Release: %v", err)
 	}
 	r.Unanswered = true
-	if _, err := d.Release(s.ctx, r); err != nil {
+	_, err = s.ask(func() error { _, err := d.Release(s.ctx, r); return err })
+	if err != nil {
 		s.Errorf("Release: %v", err)
 	}
 	s.submit(d, request(s.ref("k")), driver.Held)
