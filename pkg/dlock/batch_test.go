@@ -581,48 +581,51 @@ func TestBlockedTracerKeepsNoLockOfABatch(t *testing.T) {
 // Each key of a batch has its own spans, measurements and log lines, as if it had been locked alone. A key that was
 // not tried is not counted.
 func TestBatchIsReportedByKey(t *testing.T) {
-	o, store := observe(t), memlock.New()
-	c, other := o.client(t, store, dlock.Config{}), client(t, store, dlock.Config{})
-	stored, err := store.Open(driver.Options{})
-	wantErr(t, err)
-	defer stored.Close()
-	all := acquireAll(t, c, "a", "b", "d")
-	tokens := map[string]string{}
-	for _, key := range all.Keys() {
-		tokens[key] = fmt.Sprint(all.Token(key))
-		claims, err := stored.(driver.Admin).Inspect(ctx, key)
+	virtual(t, func(t *testing.T) {
+		o, store := observe(t), memlock.New()
+		c, other := o.client(t, store, dlock.Config{}), client(t, store, dlock.Config{})
+		stored, err := store.Open(driver.Options{})
 		wantErr(t, err)
-		if span := claims[0].Info.Trace; !strings.Contains(span, o.spanOf(t, "dlock.acquire", key).SpanContext().SpanID().String()) {
-			t.Errorf("%q carries the span %q", key, span)
-		}
-	}
-	began := time.Now()
-	wantErr(t, all.Unlock(ctx))
-	for _, key := range all.Keys() {
-		for _, name := range []string{"dlock.release", "dlock.hold"} {
-			if got := attrs(o.spanOf(t, name, key)); got["dlock.token"] != tokens[key] {
-				t.Errorf("%s of %q has %v, and the token is %s", name, key, got, tokens[key])
+		defer stored.Close()
+		all := acquireAll(t, c, "a", "b", "d")
+		tokens := map[string]string{}
+		for _, key := range all.Keys() {
+			tokens[key] = fmt.Sprint(all.Token(key))
+			claims, err := stored.(driver.Admin).Inspect(ctx, key)
+			wantErr(t, err)
+			if span := claims[0].Info.Trace; !strings.Contains(span, o.spanOf(t, "dlock.acquire", key).SpanContext().SpanID().String()) {
+				t.Errorf("%q carries the span %q", key, span)
 			}
 		}
-		release, hold := o.spanOf(t, "dlock.release", key), o.spanOf(t, "dlock.hold", key)
-		if release.StartTime().Before(began) || release.StartTime().After(hold.EndTime()) {
-			t.Errorf("the release of %q began at %v, the call at %v, and the hold ended at %v", key, release.StartTime(), began, hold.EndTime())
-		}
-		for _, event := range []string{"lock acquired", "lock released"} {
-			line := func(line string) bool { return strings.Contains(line, event) && strings.Contains(line, "key="+key+" ") }
-			if !slices.ContainsFunc(o.lines(), line) {
-				t.Errorf("%q of %q is not in %q", event, key, o.lines())
+		elapse(second)
+		began := time.Now()
+		wantErr(t, all.Unlock(ctx))
+		for _, key := range all.Keys() {
+			for _, name := range []string{"dlock.release", "dlock.hold"} {
+				if got := attrs(o.spanOf(t, name, key)); got["dlock.token"] != tokens[key] {
+					t.Errorf("%s of %q has %v, and the token is %s", name, key, got, tokens[key])
+				}
+			}
+			release, hold := o.spanOf(t, "dlock.release", key), o.spanOf(t, "dlock.hold", key)
+			if release.StartTime().Before(began) || release.StartTime().After(hold.EndTime()) {
+				t.Errorf("the release of %q began at %v, the call at %v, and the hold ended at %v", key, release.StartTime(), began, hold.EndTime())
+			}
+			for _, event := range []string{"lock acquired", "lock released"} {
+				line := func(line string) bool { return strings.Contains(line, event) && strings.Contains(line, "key="+key+" ") }
+				if !slices.ContainsFunc(o.lines(), line) {
+					t.Errorf("%q of %q is not in %q", event, key, o.lines())
+				}
 			}
 		}
-	}
-	o.want(t, "dlock.acquisitions", "result", "acquired", 3)
-	o.want(t, "dlock.releases", "result", "released", 3)
-	taken := acquire(t, other, "b")
-	_, err = c.AcquireAll(ctx, []string{"a", "b", "c"}, dlock.WithWait(0))
-	wantErr(t, err, dlock.ErrLockHeldByOther)
-	o.want(t, "dlock.acquisitions", "result", "acquired", 4)
-	o.want(t, "dlock.acquisitions", "result", "lock_held_by_other", 2) // in the batch, and alone
-	unlock(t, taken)
+		o.want(t, "dlock.acquisitions", "result", "acquired", 3)
+		o.want(t, "dlock.releases", "result", "released", 3)
+		taken := acquire(t, other, "b")
+		_, err = c.AcquireAll(ctx, []string{"a", "b", "c"}, dlock.WithWait(0))
+		wantErr(t, err, dlock.ErrLockHeldByOther)
+		o.want(t, "dlock.acquisitions", "result", "acquired", 4)
+		o.want(t, "dlock.acquisitions", "result", "lock_held_by_other", 2) // in the batch, and alone
+		unlock(t, taken)
+	})
 }
 
 // A backend that refuses a batch has not refused its keys: no failure is reported, and they are acquired alone.

@@ -58,8 +58,8 @@ func (c *Client) cleanUp(cl *claim) {
 }
 
 // withdrawTimeout limits how long a call withdraws its claim from a local backend, which
-// usually answers in microseconds.
-const withdrawTimeout = 50 * time.Millisecond
+// usually answers in microseconds. Tests change it.
+var withdrawTimeout = 50 * time.Millisecond
 
 // cleanUpUnwanted is cleanUp for a finished claim that no caller received. On a local backend it
 // returns the claim instead; the caller passes it to withdraw after unlock.

@@ -166,7 +166,7 @@ func TestRandomClose(t *testing.T) {
 
 // Lock and unlock cycles leave nothing behind, with any keys.
 func TestCyclesLeaveNothing(t *testing.T) {
-	store, n := memlock.New(), times(25_000, 1_000_000)
+	store, n := memlock.New(), times(5000, 1_000_000)
 	c := client(t, store, dlock.Config{})
 	for i := range n {
 		key := string(rune(0x4e00+i%20_000)) + string(rune(0x4e00+i/20_000))

@@ -1,6 +1,9 @@
 package dlock
 
-import "time"
+import (
+	"testing"
+	"time"
+)
 
 // WithSleptClock injects the clock of suspended time, as for a remote backend.
 func WithSleptClock(slept func() time.Duration) Option {
@@ -63,4 +66,11 @@ func (c *Client) Queued() (n int) {
 		}
 	}
 	return n
+}
+
+// SetWithdrawTimeout changes withdrawTimeout for a test.
+func SetWithdrawTimeout(tb testing.TB, d time.Duration) {
+	before := withdrawTimeout
+	withdrawTimeout = d
+	tb.Cleanup(func() { withdrawTimeout = before })
 }

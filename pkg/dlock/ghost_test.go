@@ -17,25 +17,33 @@ import (
 // A waiter that gave up is removed when its call returns: after the holder's Unlock the key is free
 // for the next caller, and is not first granted to the waiter that has gone.
 func TestWaiterThatGaveUpIsGone(t *testing.T) {
-	for backend, open := range map[string]func(*testing.T) driver.Opener{
-		"memory": func(*testing.T) driver.Opener { return memlock.New() },
-		"file":   func(t *testing.T) driver.Opener { return filelock.New(filepath.Join(t.TempDir(), "locks")) },
-	} {
-		for name, cfg := range map[string]dlock.Config{"alone": {}, "LocalBatch": {LocalBatch: 8}} {
-			t.Run(backend+" "+name, func(t *testing.T) {
-				store := open(t)
-				holder, waiter, third := client(t, store, dlock.Config{}), client(t, store, cfg), client(t, store, dlock.Config{})
-				refused := 0
-				for range 100 {
-					if !survivesWaiter(t, holder, waiter, third) {
-						refused++
-					}
-				}
-				if refused > 0 {
-					t.Errorf("%d of 100 attempts at a free key were refused", refused)
-				}
-			})
+	for name, cfg := range map[string]dlock.Config{"alone": {}, "LocalBatch": {LocalBatch: 8}} {
+		t.Run("memory "+name, func(t *testing.T) {
+			virtual(t, func(t *testing.T) { leavesNoGhost(t, memlock.New(), cfg) })
+		})
+		t.Run("file "+name, func(t *testing.T) { // its watcher of files stops virtual time
+			dlock.SetWithdrawTimeout(t, time.Minute)
+			leavesNoGhost(t, filelock.New(filepath.Join(t.TempDir(), "locks")), cfg)
+		})
+	}
+}
+
+func leavesNoGhost(t *testing.T, store driver.Opener, cfg dlock.Config) {
+	t.Helper()
+	wantNoneRefused(t, client(t, store, dlock.Config{}), client(t, store, cfg), client(t, store, dlock.Config{}))
+}
+
+// wantNoneRefused repeats survivesWaiter.
+func wantNoneRefused(t *testing.T, holder, waiter, third *dlock.Client) {
+	t.Helper()
+	refused := 0
+	for range 100 {
+		if !survivesWaiter(t, holder, waiter, third) {
+			refused++
 		}
+	}
+	if refused > 0 {
+		t.Errorf("%d of 100 attempts at a free key were refused", refused)
 	}
 }
 
@@ -76,17 +84,11 @@ func survivesWaiter(t *testing.T, holder, waiter, third *dlock.Client) bool {
 func TestLaterCallComesAfterWithdrawal(t *testing.T) {
 	for name, cfg := range map[string]dlock.Config{"alone": {}, "LocalBatch": {LocalBatch: 8}} {
 		t.Run(name, func(t *testing.T) {
-			store, faults := faulty(faultdriver.Rule{Op: faultdriver.Release, Fault: faultdriver.Delay, Delay: time.Millisecond})
-			holder, c := client(t, store, dlock.Config{}), client(t, faults, cfg)
-			refused := 0
-			for range 100 {
-				if !survivesWaiter(t, holder, c, c) {
-					refused++
-				}
-			}
-			if refused > 0 {
-				t.Errorf("%d of 100 attempts at a free key were refused", refused)
-			}
+			virtual(t, func(t *testing.T) {
+				store, faults := faulty(faultdriver.Rule{Op: faultdriver.Release, Fault: faultdriver.Delay, Delay: time.Millisecond})
+				holder, c := client(t, store, dlock.Config{}), client(t, faults, cfg)
+				wantNoneRefused(t, holder, c, c)
+			})
 		})
 	}
 }

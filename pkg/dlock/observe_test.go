@@ -28,7 +28,7 @@ import (
 
 func eventually(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !cond(); elapse(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); !cond(); elapse(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("not in time: %s", what)
 		}
@@ -130,58 +130,60 @@ func (o *observatory) want(t *testing.T, name, attr, value string, want int64) {
 
 // Metrics start at zero, and then show what has happened.
 func TestMetrics(t *testing.T) {
-	o, store := observe(t), memlock.New()
-	c, other := o.client(t, store, dlock.Config{}), o.client(t, store, dlock.Config{})
-	for _, name := range []string{"acquired", "lock_held_by_other", "canceled", "unknown_outcome", "error"} {
-		o.want(t, "dlock.acquisitions", "result", name, 0)
-	}
-	o.want(t, "dlock.losses", "reason", "not_renewed", 0)
-	o.want(t, "dlock.renewals", "result", "failed", 0)
-	o.want(t, "dlock.handoffs", "", "", 0)
-	o.want(t, "dlock.held", "", "", 0)
-
-	ctx := context.Background()
-	g := acquire(t, c, "k")
-	if _, err := other.TryAcquire(ctx, "k"); !errors.Is(err, dlock.ErrLockHeldByOther) {
-		t.Fatal(err)
-	}
-	brief, cancel := context.WithCancel(ctx)
-	done := make(chan error)
-	go func() {
-		_, err := other.Acquire(brief, "k")
-		done <- err
-	}()
-	eventually(t, "it waits", func() bool { n, _ := o.read(t, "dlock.waiting", "", ""); return n == 1 })
-	cancel()
-	if err := <-done; !errors.Is(err, context.Canceled) {
-		t.Fatal(err)
-	}
-	go func() {
-		g, err := other.Acquire(ctx, "k")
-		if err == nil {
-			err = g.Unlock(ctx)
+	virtual(t, func(t *testing.T) {
+		o, store := observe(t), memlock.New()
+		c, other := o.client(t, store, dlock.Config{}), o.client(t, store, dlock.Config{})
+		for _, name := range []string{"acquired", "lock_held_by_other", "canceled", "unknown_outcome", "error"} {
+			o.want(t, "dlock.acquisitions", "result", name, 0)
 		}
-		done <- err
-	}()
-	eventually(t, "it waits", func() bool { n, _ := o.read(t, "dlock.waiting", "", ""); return n == 1 })
-	o.want(t, "dlock.held", "", "", 1)
-	if err := errors.Join(g.Unlock(ctx), <-done); err != nil {
-		t.Fatal(err)
-	}
-	lost := acquire(t, c, "lost", dlock.WithMaxHold(time.Millisecond))
-	<-lost.Done()
+		o.want(t, "dlock.losses", "reason", "not_renewed", 0)
+		o.want(t, "dlock.renewals", "result", "failed", 0)
+		o.want(t, "dlock.handoffs", "", "", 0)
+		o.want(t, "dlock.held", "", "", 0)
 
-	eventually(t, "the loss is counted", func() bool { n, _ := o.read(t, "dlock.losses", "reason", "max_hold"); return n == 1 })
-	o.want(t, "dlock.acquisitions", "result", "acquired", 3)
-	o.want(t, "dlock.acquisitions", "result", "lock_held_by_other", 1)
-	o.want(t, "dlock.acquisitions", "result", "canceled", 1)
-	o.want(t, "dlock.wait.duration", "result", "acquired", 3)
-	o.want(t, "dlock.handoffs", "", "", 1)
-	o.want(t, "dlock.releases", "result", "released", 2)
-	o.want(t, "dlock.hold.duration", "end", "released", 2)
-	o.want(t, "dlock.hold.duration", "end", "ownership_lost", 1)
-	o.want(t, "dlock.held", "", "", 0)
-	o.want(t, "dlock.waiting", "", "", 0)
+		ctx := context.Background()
+		g := acquire(t, c, "k")
+		if _, err := other.TryAcquire(ctx, "k"); !errors.Is(err, dlock.ErrLockHeldByOther) {
+			t.Fatal(err)
+		}
+		brief, cancel := context.WithCancel(ctx)
+		done := make(chan error)
+		go func() {
+			_, err := other.Acquire(brief, "k")
+			done <- err
+		}()
+		eventually(t, "it waits", func() bool { n, _ := o.read(t, "dlock.waiting", "", ""); return n == 1 })
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+		go func() {
+			g, err := other.Acquire(ctx, "k")
+			if err == nil {
+				err = g.Unlock(ctx)
+			}
+			done <- err
+		}()
+		eventually(t, "it waits", func() bool { n, _ := o.read(t, "dlock.waiting", "", ""); return n == 1 })
+		o.want(t, "dlock.held", "", "", 1)
+		if err := errors.Join(g.Unlock(ctx), <-done); err != nil {
+			t.Fatal(err)
+		}
+		lost := acquire(t, c, "lost", dlock.WithMaxHold(time.Millisecond))
+		<-lost.Done()
+
+		eventually(t, "the loss is counted", func() bool { n, _ := o.read(t, "dlock.losses", "reason", "max_hold"); return n == 1 })
+		o.want(t, "dlock.acquisitions", "result", "acquired", 3)
+		o.want(t, "dlock.acquisitions", "result", "lock_held_by_other", 1)
+		o.want(t, "dlock.acquisitions", "result", "canceled", 1)
+		o.want(t, "dlock.wait.duration", "result", "acquired", 3)
+		o.want(t, "dlock.handoffs", "", "", 1)
+		o.want(t, "dlock.releases", "result", "released", 2)
+		o.want(t, "dlock.hold.duration", "end", "released", 2)
+		o.want(t, "dlock.hold.duration", "end", "ownership_lost", 1)
+		o.want(t, "dlock.held", "", "", 0)
+		o.want(t, "dlock.waiting", "", "", 0)
+	})
 }
 
 // Renewals are counted, with the validity that was left.
@@ -277,43 +279,47 @@ func TestSpans(t *testing.T) {
 }
 
 func TestLogLines(t *testing.T) {
-	o := observe(t)
-	c := o.client(t, memlock.New(), dlock.Config{})
-	g := acquire(t, c, "order:123", dlock.WithInfo(dlock.Info{Owner: "api-7"}))
-	if err := g.Unlock(context.Background()); err != nil {
-		t.Fatal(err)
-	}
-	<-acquire(t, c, "lost", dlock.WithMaxHold(2*time.Second)).Done() // long enough that it is logged first
-	eventually(t, "the loss is logged", func() bool { return len(o.lines()) >= 4 })
-	for i, want := range []string{
-		`level=INFO msg="lock acquired" .*namespace=app\.dlock .*key=order:123 owner=api-7 token=1 wait=\S+$`,
-		`level=INFO msg="lock released" .*key=order:123 owner=api-7 token=1 hold=\S+$`,
-		`level=INFO msg="lock acquired" .*component=dlock .*key=lost `,
-		`level=ERROR msg="ownership lost" .*key=lost owner=\S+ token=2 hold=\S+ reason="it reached its maximum hold of 2s"$`,
-	} {
-		if line := o.lines()[i]; !regexp.MustCompile(want).MatchString(line) {
-			t.Errorf("line %d is\n%s\nand should match\n%s", i, line, want)
+	virtual(t, func(t *testing.T) {
+		o := observe(t)
+		c := o.client(t, memlock.New(), dlock.Config{})
+		g := acquire(t, c, "order:123", dlock.WithInfo(dlock.Info{Owner: "api-7"}))
+		if err := g.Unlock(context.Background()); err != nil {
+			t.Fatal(err)
 		}
-	}
+		<-acquire(t, c, "lost", dlock.WithMaxHold(2*time.Second)).Done()
+		eventually(t, "the loss is logged", func() bool { return len(o.lines()) >= 4 })
+		for i, want := range []string{
+			`level=INFO msg="lock acquired" .*namespace=app\.dlock .*key=order:123 owner=api-7 token=1 wait=\S+$`,
+			`level=INFO msg="lock released" .*key=order:123 owner=api-7 token=1 hold=\S+$`,
+			`level=INFO msg="lock acquired" .*component=dlock .*key=lost `,
+			`level=ERROR msg="ownership lost" .*key=lost owner=\S+ token=2 hold=\S+ reason="it reached its maximum hold of 2s"$`,
+		} {
+			if line := o.lines()[i]; !regexp.MustCompile(want).MatchString(line) {
+				t.Errorf("line %d is\n%s\nand should match\n%s", i, line, want)
+			}
+		}
+	})
 }
 
 // A call that keeps trying logs the reason, less and less often.
 func TestTroubleIsLogged(t *testing.T) {
-	o := observe(t)
-	_, faults := faulty(faultdriver.Rule{Op: faultdriver.Acquire, Fault: faultdriver.Fail, Times: 9})
-	c := o.client(t, faults, dlock.Config{RetryInterval: time.Millisecond})
-	if err := acquire(t, c, "k").Unlock(context.Background()); err != nil {
-		t.Fatal(err)
-	}
-	var told []string
-	for _, line := range o.lines() {
-		if m := regexp.MustCompile(`level=WARN msg="backend fails" .*key=k attempts=(\d+) error=\S`).FindStringSubmatch(line); m != nil {
-			told = append(told, m[1])
+	virtual(t, func(t *testing.T) {
+		o := observe(t)
+		_, faults := faulty(faultdriver.Rule{Op: faultdriver.Acquire, Fault: faultdriver.Fail, Times: 9})
+		c := o.client(t, faults, dlock.Config{RetryInterval: time.Millisecond})
+		if err := acquire(t, c, "k").Unlock(context.Background()); err != nil {
+			t.Fatal(err)
 		}
-	}
-	if got := strings.Join(told, " "); got != "1 2 4 8" {
-		t.Errorf("told at the attempts %s, in %q", got, o.lines())
-	}
+		var told []string
+		for _, line := range o.lines() {
+			if m := regexp.MustCompile(`level=WARN msg="backend fails" .*key=k attempts=(\d+) error=\S`).FindStringSubmatch(line); m != nil {
+				told = append(told, m[1])
+			}
+		}
+		if got := strings.Join(told, " "); got != "1 2 4 8" {
+			t.Errorf("told at the attempts %s, in %q", got, o.lines())
+		}
+	})
 }
 
 // Many callers whose attempts fail for one cause log some lines a second, and how many they have left out.
@@ -353,28 +359,30 @@ func TestManyFailuresAreLoggedOnce(t *testing.T) {
 
 // Without a logger, warnings and errors go to slog.Default, and nothing else does. A zero Logger is silent.
 func TestDefaultLogger(t *testing.T) {
-	o := &observatory{}
-	before := slog.Default()
-	slog.SetDefault(slog.New(slog.NewTextHandler(o, &slog.HandlerOptions{Level: slog.LevelDebug})))
-	t.Cleanup(func() { slog.SetDefault(before) })
-	run := func(key string, opts ...dlock.Option) {
-		t.Helper()
-		_, faults := faulty(faultdriver.Rule{Op: faultdriver.Acquire, Fault: faultdriver.Fail, Times: 2})
-		c := client(t, faults, dlock.Config{RetryInterval: time.Millisecond}, opts...)
-		if err := acquire(t, c, key).Unlock(context.Background()); err != nil {
-			t.Fatal(err)
+	virtual(t, func(t *testing.T) {
+		o := &observatory{}
+		before := slog.Default()
+		slog.SetDefault(slog.New(slog.NewTextHandler(o, &slog.HandlerOptions{Level: slog.LevelDebug})))
+		t.Cleanup(func() { slog.SetDefault(before) })
+		run := func(key string, opts ...dlock.Option) {
+			t.Helper()
+			_, faults := faulty(faultdriver.Rule{Op: faultdriver.Acquire, Fault: faultdriver.Fail, Times: 2})
+			c := client(t, faults, dlock.Config{RetryInterval: time.Millisecond}, opts...)
+			if err := acquire(t, c, key).Unlock(context.Background()); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	run("loud")
-	eventually(t, "the failures are logged", func() bool { return len(o.lines()) == 2 })
-	run("silent", dlock.WithLogger(clog.Logger{}))
-	run("loud")
-	eventually(t, "the failures are logged", func() bool { return len(o.lines()) == 4 })
-	for _, line := range o.lines() {
-		if !strings.Contains(line, `level=WARN msg="backend fails"`) || !strings.Contains(line, "key=loud") || !strings.Contains(line, "namespace=dlock") {
-			t.Errorf("logged: %s", line)
+		run("loud")
+		eventually(t, "the failures are logged", func() bool { return len(o.lines()) == 2 })
+		run("silent", dlock.WithLogger(clog.Logger{}))
+		run("loud")
+		eventually(t, "the failures are logged", func() bool { return len(o.lines()) == 4 })
+		for _, line := range o.lines() {
+			if !strings.Contains(line, `level=WARN msg="backend fails"`) || !strings.Contains(line, "key=loud") || !strings.Contains(line, "namespace=dlock") {
+				t.Errorf("logged: %s", line)
+			}
 		}
-	}
+	})
 }
 
 // logDefault makes slog.Default write to an observatory.
@@ -396,86 +404,94 @@ func (o *observatory) wantLogged(t *testing.T, line string) {
 
 // A loss that a call finds is logged without a logger, too.
 func TestDefaultLoggerOfACall(t *testing.T) {
-	o := logDefault(t)
-	c := client(t, &scripted{
-		Opener: memlock.New(),
-		release: func(context.Context, driver.Driver, driver.Ref) (driver.State, error) {
-			return driver.State{Phase: driver.Gone}, nil // it was evicted
-		},
-	}, dlock.Config{})
-	if err := acquire(t, c, "k").Unlock(ctx); !errors.Is(err, dlock.ErrOwnershipLost) {
-		t.Error(err)
-	}
-	o.wantLogged(t, `level=ERROR msg="ownership lost"`)
+	virtual(t, func(t *testing.T) {
+		o := logDefault(t)
+		c := client(t, &scripted{
+			Opener: memlock.New(),
+			release: func(context.Context, driver.Driver, driver.Ref) (driver.State, error) {
+				return driver.State{Phase: driver.Gone}, nil // it was evicted
+			},
+		}, dlock.Config{})
+		if err := acquire(t, c, "k").Unlock(ctx); !errors.Is(err, dlock.ErrOwnershipLost) {
+			t.Error(err)
+		}
+		o.wantLogged(t, `level=ERROR msg="ownership lost"`)
+	})
 }
 
 // Without a logger, slog.Default as it is when something is logged counts, not as it was when the Client was created. All
 // warnings are logged.
 func TestDefaultLoggerChanges(t *testing.T) {
-	store := memlock.New()
-	c := client(t, store, dlock.Config{})
-	o := logDefault(t)
-	acquire(t, client(t, store, dlock.Config{}), "k", dlock.WithPermits(5))
-	waiting, cancel := context.WithCancel(ctx)
-	got := async(func() error { _, err := c.Acquire(waiting, "k", dlock.WithPermits(3)); return err })
-	o.wantLogged(t, `level=WARN msg="the number of permits differs from the holder's"`)
-	cancel()
-	wantErr(t, <-got, context.Canceled)
+	virtual(t, func(t *testing.T) {
+		store := memlock.New()
+		c := client(t, store, dlock.Config{})
+		o := logDefault(t)
+		acquire(t, client(t, store, dlock.Config{}), "k", dlock.WithPermits(5))
+		waiting, cancel := context.WithCancel(ctx)
+		got := async(func() error { _, err := c.Acquire(waiting, "k", dlock.WithPermits(3)); return err })
+		o.wantLogged(t, `level=WARN msg="the number of permits differs from the holder's"`)
+		cancel()
+		wantErr(t, <-got, context.Canceled)
+	})
 }
 
 // LockLogLevel moves the two lines of each lock to another level, and no others.
 func TestLockLogLevel(t *testing.T) {
-	for level, want := range map[string]string{"": "INFO", "info": "INFO", "debug": "DEBUG"} {
-		o := &observatory{}
-		log := slog.New(slog.NewTextHandler(o, &slog.HandlerOptions{Level: slog.LevelDebug}))
-		_, faults := faulty(faultdriver.Rule{Op: faultdriver.Acquire, Fault: faultdriver.Fail, Times: 1})
-		c := client(t, faults, dlock.Config{RetryInterval: time.Millisecond, LockLogLevel: level}, dlock.WithSlog(log))
-		if err := acquire(t, c, "k").Unlock(context.Background()); err != nil {
-			t.Fatal(err)
-		}
-		eventually(t, "all is logged", func() bool { return len(o.lines()) == 3 })
-		got := strings.Join(o.lines(), "")
-		for _, line := range []string{"level=" + want + ` msg="lock acquired"`, "level=" + want + ` msg="lock released"`, `level=WARN msg="backend fails"`} {
-			if !strings.Contains(got, line) {
-				t.Errorf("with %q, %s is not in\n%s", level, line, got)
+	virtual(t, func(t *testing.T) {
+		for level, want := range map[string]string{"": "INFO", "info": "INFO", "debug": "DEBUG"} {
+			o := &observatory{}
+			log := slog.New(slog.NewTextHandler(o, &slog.HandlerOptions{Level: slog.LevelDebug}))
+			_, faults := faulty(faultdriver.Rule{Op: faultdriver.Acquire, Fault: faultdriver.Fail, Times: 1})
+			c := client(t, faults, dlock.Config{RetryInterval: time.Millisecond, LockLogLevel: level}, dlock.WithSlog(log))
+			if err := acquire(t, c, "k").Unlock(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "all is logged", func() bool { return len(o.lines()) == 3 })
+			got := strings.Join(o.lines(), "")
+			for _, line := range []string{"level=" + want + ` msg="lock acquired"`, "level=" + want + ` msg="lock released"`, `level=WARN msg="backend fails"`} {
+				if !strings.Contains(got, line) {
+					t.Errorf("with %q, %s is not in\n%s", level, line, got)
+				}
 			}
 		}
-	}
-	_, err := dlock.New(&dlock.Config{LockLogLevel: "loud"}, dlock.WithBackend(memlock.New()))
-	if !errors.Is(err, dlock.ErrInvalidConfig) {
-		t.Errorf("an unknown level: %v", err)
-	}
+		_, err := dlock.New(&dlock.Config{LockLogLevel: "loud"}, dlock.WithBackend(memlock.New()))
+		if !errors.Is(err, dlock.ErrInvalidConfig) {
+			t.Errorf("an unknown level: %v", err)
+		}
+	})
 }
 
 // A Lock that is refused because the Client has the key is counted. No series shows a result that its call cannot have.
 func TestEverySeriesIsPossible(t *testing.T) {
-	o := observe(t)
-	c := o.client(t, memlock.New(), dlock.Config{})
-	ctx := context.Background()
-	if err := c.Lock(ctx, "k"); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Lock(ctx, "k"); !errors.Is(err, dlock.ErrLockAlreadyHeld) {
-		t.Fatal(err)
-	}
-	if err := c.Unlock(ctx, "k"); err != nil {
-		t.Fatal(err)
-	}
-	o.want(t, "dlock.acquisitions", "result", "acquired", 1)
-	o.want(t, "dlock.acquisitions", "result", "lock_already_held", 1)
-	o.want(t, "dlock.releases", "result", "released", 1)
-	o.want(t, "dlock.releases", "result", "unknown_outcome", 0)
-	for _, c := range []struct{ name, result string }{
-		{"dlock.acquisitions", "released"},
-		{"dlock.acquisitions", "lock_not_held"},
-		{"dlock.releases", "acquired"},
-		{"dlock.releases", "lock_held_by_other"},
-		{"dlock.releases", "invalid_key"},
-	} {
-		if _, ok := o.read(t, c.name, "result", c.result); ok {
-			t.Errorf("%s has the result %s", c.name, c.result)
+	virtual(t, func(t *testing.T) {
+		o := observe(t)
+		c := o.client(t, memlock.New(), dlock.Config{})
+		ctx := context.Background()
+		if err := c.Lock(ctx, "k"); err != nil {
+			t.Fatal(err)
 		}
-	}
+		if err := c.Lock(ctx, "k"); !errors.Is(err, dlock.ErrLockAlreadyHeld) {
+			t.Fatal(err)
+		}
+		if err := c.Unlock(ctx, "k"); err != nil {
+			t.Fatal(err)
+		}
+		o.want(t, "dlock.acquisitions", "result", "acquired", 1)
+		o.want(t, "dlock.acquisitions", "result", "lock_already_held", 1)
+		o.want(t, "dlock.releases", "result", "released", 1)
+		o.want(t, "dlock.releases", "result", "unknown_outcome", 0)
+		for _, c := range []struct{ name, result string }{
+			{"dlock.acquisitions", "released"},
+			{"dlock.acquisitions", "lock_not_held"},
+			{"dlock.releases", "acquired"},
+			{"dlock.releases", "lock_held_by_other"},
+			{"dlock.releases", "invalid_key"},
+		} {
+			if _, ok := o.read(t, c.name, "result", c.result); ok {
+				t.Errorf("%s has the result %s", c.name, c.result)
+			}
+		}
+	})
 }
 
 // A witness records the IDs that it has seen.
@@ -503,7 +519,7 @@ func (w *witness) Acquire(ctx context.Context, r driver.Request) (driver.State, 
 func TestIDsAreNotReported(t *testing.T) {
 	operations := times(2_000, 10_000)
 	o, w := observe(t), &witness{Opener: memlock.New()}
-	c := o.client(t, w, dlock.Config{DefaultTTL: time.Second})
+	c := o.client(t, w, dlock.Config{})
 	ctx := context.Background()
 	for i := range operations {
 		key := fmt.Sprintf("k%d", i%7)

@@ -200,34 +200,36 @@ func TestSuspendDuringUnansweredCall(t *testing.T) {
 
 // Close ends every context before it releases anything, even while cleanup runs.
 func TestCloseEndsContextsDuringCleanup(t *testing.T) {
-	done := map[string]<-chan struct{}{}
-	var early atomic.Int64
-	release := func(ctx context.Context, d driver.Driver, r driver.Ref) (driver.State, error) {
-		if strings.HasPrefix(r.Key, "busy") {
-			return driver.State{}, errNet
+	virtual(t, func(t *testing.T) {
+		done := map[string]<-chan struct{}{}
+		var early atomic.Int64
+		release := func(ctx context.Context, d driver.Driver, r driver.Ref) (driver.State, error) {
+			if strings.HasPrefix(r.Key, "busy") {
+				return driver.State{}, errNet
+			}
+			select {
+			case <-done[r.Key]:
+			default:
+				early.Add(1)
+			}
+			return d.Release(ctx, r)
 		}
-		select {
-		case <-done[r.Key]:
-		default:
-			early.Add(1)
+		c := client(t, &scripted{Opener: memlock.New(), release: release}, dlock.Config{RetryInterval: time.Millisecond})
+		for i := range 2000 {
+			g := acquire(t, c, fmt.Sprint(i))
+			done[g.Key()] = g.Done()
 		}
-		return d.Release(ctx, r)
-	}
-	c := client(t, &scripted{Opener: memlock.New(), release: release}, dlock.Config{RetryInterval: time.Millisecond})
-	for i := range 2000 {
-		g := acquire(t, c, fmt.Sprint(i))
-		done[g.Key()] = g.Done()
-	}
-	for i := range 64 {
-		g := acquire(t, c, fmt.Sprint("busy", i))
-		short, cancel := context.WithTimeout(ctx, time.Millisecond)
-		_ = g.Unlock(short)
-		cancel()
-	}
-	wantErr(t, c.Close(), dlock.ErrUnknownOutcome)
-	if n := early.Load(); n > 0 {
-		t.Errorf("%d of 2000 were released while their contexts lived", n)
-	}
+		for i := range 64 {
+			g := acquire(t, c, fmt.Sprint("busy", i))
+			short, cancel := context.WithTimeout(ctx, time.Millisecond)
+			_ = g.Unlock(short)
+			cancel()
+		}
+		wantErr(t, c.Close(), dlock.ErrUnknownOutcome)
+		if n := early.Load(); n > 0 {
+			t.Errorf("%d of 2000 were released while their contexts lived", n)
+		}
+	})
 }
 
 // One failed heartbeat does not lose the place in the queue, for any pause after an error.

@@ -237,20 +237,22 @@ func TestReentryOptions(t *testing.T) {
 
 // Permits with different limits exclude each other, and the waiter is told so.
 func TestDifferingPermitsAreReported(t *testing.T) {
-	o := observe(t)
-	store := memlock.New()
-	acquire(t, client(t, store, dlock.Config{}), "k", dlock.WithPermits(5))
-	c := o.client(t, store, dlock.Config{})
-	_, err := c.TryAcquire(ctx, "k", dlock.WithPermits(3))
-	wantErr(t, err, dlock.ErrLockHeldByOther)
-	if !strings.Contains(err.Error(), "one of 5 permits") || !strings.Contains(err.Error(), "3") {
-		t.Errorf("%v does not say that the numbers differ", err)
-	}
-	waiting, cancel := context.WithCancel(ctx)
-	got := async(func() error { _, err := c.Acquire(waiting, "k", dlock.WithPermits(3)); return err })
-	eventually(t, "a warning", func() bool { return strings.Contains(strings.Join(o.lines(), "\n"), "number of permits differs") })
-	cancel()
-	wantErr(t, <-got, context.Canceled)
+	virtual(t, func(t *testing.T) {
+		o := observe(t)
+		store := memlock.New()
+		acquire(t, client(t, store, dlock.Config{}), "k", dlock.WithPermits(5))
+		c := o.client(t, store, dlock.Config{})
+		_, err := c.TryAcquire(ctx, "k", dlock.WithPermits(3))
+		wantErr(t, err, dlock.ErrLockHeldByOther)
+		if !strings.Contains(err.Error(), "one of 5 permits") || !strings.Contains(err.Error(), "3") {
+			t.Errorf("%v does not say that the numbers differ", err)
+		}
+		waiting, cancel := context.WithCancel(ctx)
+		got := async(func() error { _, err := c.Acquire(waiting, "k", dlock.WithPermits(3)); return err })
+		eventually(t, "a warning", func() bool { return strings.Contains(strings.Join(o.lines(), "\n"), "number of permits differs") })
+		cancel()
+		wantErr(t, <-got, context.Canceled)
+	})
 }
 
 // Every token of a local turn identifies its holder.

@@ -237,31 +237,33 @@ func TestLongLeasesDoNotHoldUpShortOnes(t *testing.T) {
 
 // Close ends every context before it releases anything.
 func TestCloseEndsContextsFirst(t *testing.T) {
-	done := map[string]<-chan struct{}{}
-	var early atomic.Int64
-	release := func(ctx context.Context, d driver.Driver, r driver.Ref) (driver.State, error) {
-		select {
-		case <-done[r.Key]:
-		default:
-			early.Add(1)
+	virtual(t, func(t *testing.T) {
+		done := map[string]<-chan struct{}{}
+		var early atomic.Int64
+		release := func(ctx context.Context, d driver.Driver, r driver.Ref) (driver.State, error) {
+			select {
+			case <-done[r.Key]:
+			default:
+				early.Add(1)
+			}
+			return d.Release(ctx, r)
 		}
-		return d.Release(ctx, r)
-	}
-	c := client(t, &scripted{Opener: memlock.New(), release: release}, dlock.Config{})
-	for i := range 300 {
-		g := acquire(t, c, fmt.Sprint(i))
-		done[g.Key()] = g.Done()
-		for range 50 {
-			_, cancel := g.WithContext(ctx)
-			defer cancel()
+		c := client(t, &scripted{Opener: memlock.New(), release: release}, dlock.Config{})
+		for i := range 300 {
+			g := acquire(t, c, fmt.Sprint(i))
+			done[g.Key()] = g.Done()
+			for range 50 {
+				_, cancel := g.WithContext(ctx)
+				defer cancel()
+			}
 		}
-	}
-	if err := c.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if n := early.Load(); n > 0 {
-		t.Errorf("%d of 300 were released while their contexts lived", n)
-	}
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if n := early.Load(); n > 0 {
+			t.Errorf("%d of 300 were released while their contexts lived", n)
+		}
+	})
 }
 
 // The time of Close is proportional to the number of held locks.

@@ -53,7 +53,7 @@ func TestHandoffEndsTheContextFirst(t *testing.T) {
 	done := make(chan struct{}, 8)
 	for range cap(done) {
 		go func() {
-			for range times(2000, 20_000) {
+			for range times(300, 20_000) {
 				g, err := c.Acquire(ctx, "k")
 				if err != nil {
 					t.Error(err)
@@ -249,51 +249,53 @@ func children(t *testing.T, parent context.Context, n int) []context.Context { /
 // Close does not release a lock that is being handed over before the context of the former holder,
 // and all contexts derived from it, have ended.
 func TestCloseDuringAHandoff(t *testing.T) {
-	for range times(5, 60) {
-		store := memlock.New()
-		var watched atomic.Pointer[[]context.Context]
-		var early atomic.Int64
-		release := func(ctx context.Context, d driver.Driver, r driver.Ref) (driver.State, error) {
-			if all := watched.Load(); all != nil {
-				for _, child := range *all {
-					if child.Err() == nil {
-						early.Add(1)
+	virtual(t, func(t *testing.T) {
+		for range times(5, 60) {
+			store := memlock.New()
+			var watched atomic.Pointer[[]context.Context]
+			var early atomic.Int64
+			release := func(ctx context.Context, d driver.Driver, r driver.Ref) (driver.State, error) {
+				if all := watched.Load(); all != nil {
+					for _, child := range *all {
+						if child.Err() == nil {
+							early.Add(1)
+						}
 					}
 				}
+				return d.Release(ctx, r)
 			}
-			return d.Release(ctx, r)
-		}
-		c := client(t, &scripted{Opener: store, release: release}, dlock.Config{LocalBatch: 8})
-		first := acquire(t, c, "k")
-		next := async(func() error {
-			g, err := c.Acquire(ctx, "k")
-			if err == nil {
-				_ = g
+			c := client(t, &scripted{Opener: store, release: release}, dlock.Config{LocalBatch: 8})
+			first := acquire(t, c, "k")
+			next := async(func() error {
+				g, err := c.Acquire(ctx, "k")
+				if err == nil {
+					_ = g
+				}
+				return err
+			})
+			eventually(t, "the second waits", func() bool { return c.LocalWaiters() == 1 })
+			all := children(t, first.Context(), 4000)
+			watched.Store(&all)
+			unlocked := async(func() error { return first.Unlock(ctx) })
+			for c.LocalWaiters() > 0 { // zero as soon as it is handed over
+				runtime.Gosched()
 			}
-			return err
-		})
-		eventually(t, "the second waits", func() bool { return c.LocalWaiters() == 1 })
-		all := children(t, first.Context(), 4000) // more take longer to cancel than Close waits, on a machine that is busy enough
-		watched.Store(&all)
-		unlocked := async(func() error { return first.Unlock(ctx) })
-		for c.LocalWaiters() > 0 { // zero as soon as it is handed over
-			runtime.Gosched()
+			if err := c.Close(); err != nil {
+				t.Fatal(err)
+			}
+			<-unlocked
+			<-next
+			if n := early.Load(); n > 0 {
+				t.Fatalf("released while %d contexts of the former holder lived", n)
+			}
 		}
-		if err := c.Close(); err != nil {
-			t.Fatal(err)
-		}
-		<-unlocked
-		<-next
-		if n := early.Load(); n > 0 {
-			t.Fatalf("released while %d contexts of the former holder lived", n)
-		}
-	}
+	})
 }
 
 // The context of a Guard that has ended has ended too, for any number of concurrent callers.
 func TestContextAfterUnlockIsOver(t *testing.T) {
 	c := client(t, memlock.New(), dlock.Config{})
-	for range times(20_000, 200_000) {
+	for range times(2000, 200_000) {
 		g := acquire(t, c, "k")
 		unlock(t, g)
 		living := make(chan bool, 4)

@@ -38,7 +38,7 @@ func simulations() simtest.Suite {
 			33519, // the minimum hold of a user that was blocked by its logger
 			39939, // a loss and the next grant in one answer, for the same Client
 		},
-		Few: 2000, Full: 100_000, Raced: 100, Tries: 5,
+		Few: 1000, Full: 100_000, Raced: 40, Tries: 5,
 	}
 }
 
@@ -48,7 +48,7 @@ func TestSimulation(t *testing.T) { simulations().Run(t) }
 func TestSimulationAsyncUnlock(t *testing.T) {
 	s := simulations()
 	s.Command = "go test -run TestSimulationAsyncUnlock -v ./pkg/dlock"
-	s.Settings.Async, s.Failed, s.Few, s.Full = true, nil, 500, 20_000
+	s.Settings.Async, s.Failed, s.Few, s.Full = true, nil, 400, 20_000
 	s.Run(t)
 }
 
@@ -56,7 +56,7 @@ func TestSimulationAsyncUnlock(t *testing.T) {
 func TestSimulationSeveralKeys(t *testing.T) {
 	s := simulations()
 	s.Command = "go test -run TestSimulationSeveralKeys -v ./pkg/dlock"
-	s.Settings.Several, s.Settings.Async, s.Few, s.Full = true, true, 500, 20_000
+	s.Settings.Several, s.Settings.Async, s.Few, s.Full = true, true, 400, 20_000
 	// The oracle did not expect a Close while a tracer held up Unlock (2372, 2678), nor a renewal that was answered too late (383).
 	s.Failed = []uint64{2372, 2678, 383}
 	s.Run(t)
@@ -66,7 +66,7 @@ func TestSimulationSeveralKeys(t *testing.T) {
 func TestSimulationRest(t *testing.T) {
 	s := simulations()
 	s.Command = "go test -run 'TestSimulationRest$' -v ./pkg/dlock"
-	s.Settings.Several, s.Settings.Async, s.Settings.Rest, s.Few, s.Full = true, true, true, 500, 20_000
+	s.Settings.Several, s.Settings.Async, s.Settings.Rest, s.Few, s.Full = true, true, true, 400, 20_000
 	// A longer Extend after a shorter one without an answer lost the lock (48). The oracle did not expect the push of a grant after
 	// the lease to which the lock was left (1435), nor that one lost by WithMaxHold is left (1837), nor a logger
 	// that blocks Leave for longer than the lease (2263).

@@ -90,69 +90,75 @@ func TestCloseAnswersHandoff(t *testing.T) {
 
 // A loss that Unlock detects is counted and logged, and the hold is not recorded as released.
 func TestLossFoundByUnlock(t *testing.T) {
-	o := observe(t)
-	store, faults := faulty(faultdriver.Rule{Op: faultdriver.Push, Fault: faultdriver.LosePush})
-	g := acquire(t, o.client(t, faults, dlock.Config{}), "k")
-	a, _ := client(t, store, dlock.Config{}).Admin()
-	if err := a.Evict(ctx, "k", g.Token()); err != nil {
-		t.Fatal(err)
-	}
-	wantErr(t, g.Unlock(ctx), dlock.ErrOwnershipLost)
-	taken, _ := o.read(t, "dlock.losses", "reason", "taken_away")
-	released, _ := o.read(t, "dlock.hold.duration", "end", "released")
-	lost, _ := o.read(t, "dlock.hold.duration", "end", "ownership_lost")
-	if log := strings.Join(o.lines(), "\n"); taken != 1 || released != 0 || lost != 1 || !strings.Contains(log, "ownership lost") {
-		t.Errorf("losses %d, holds released %d, lost %d\n%s", taken, released, lost, log)
-	}
+	virtual(t, func(t *testing.T) {
+		o := observe(t)
+		store, faults := faulty(faultdriver.Rule{Op: faultdriver.Push, Fault: faultdriver.LosePush})
+		g := acquire(t, o.client(t, faults, dlock.Config{}), "k")
+		a, _ := client(t, store, dlock.Config{}).Admin()
+		if err := a.Evict(ctx, "k", g.Token()); err != nil {
+			t.Fatal(err)
+		}
+		wantErr(t, g.Unlock(ctx), dlock.ErrOwnershipLost)
+		taken, _ := o.read(t, "dlock.losses", "reason", "taken_away")
+		released, _ := o.read(t, "dlock.hold.duration", "end", "released")
+		lost, _ := o.read(t, "dlock.hold.duration", "end", "ownership_lost")
+		if log := strings.Join(o.lines(), "\n"); taken != 1 || released != 0 || lost != 1 || !strings.Contains(log, "ownership lost") {
+			t.Errorf("losses %d, holds released %d, lost %d\n%s", taken, released, lost, log)
+		}
+	})
 }
 
 // A lock that is handed over between goroutines is measured like any other.
 func TestHandoffFigures(t *testing.T) {
-	o := observe(t)
-	store := memlock.New()
-	c := o.client(t, store, dlock.Config{LocalBatch: 100})
-	other := acquire(t, client(t, store, dlock.Config{}), "k")
-	got := make(chan *dlock.Guard, 6)
-	for range 6 {
-		go func() { got <- acquire(t, c, "k") }()
-	}
-	eventually(t, "they wait", func() bool { n, _ := o.read(t, "dlock.waiting", "", ""); return n == 6 })
-	unlock(t, other) // all of them waited when the turn began, so the time limit does not apply
-	for range 6 {
-		unlock(t, <-got)
-	}
-	figures := map[string]int64{}
-	figures["acquired"], _ = o.read(t, "dlock.acquisitions", "result", "acquired")
-	figures["released"], _ = o.read(t, "dlock.releases", "result", "released")
-	figures["holds"], _ = o.read(t, "dlock.hold.duration", "end", "released")
-	figures["handed over"], _ = o.read(t, "dlock.handoffs", "", "")
-	figures["held"], _ = o.read(t, "dlock.held", "", "")
-	for name, want := range map[string]int64{"acquired": 6, "released": 6, "holds": 6, "handed over": 6, "held": 0} {
-		if figures[name] != want {
-			t.Errorf("%s %d, want %d", name, figures[name], want)
+	virtual(t, func(t *testing.T) {
+		o := observe(t)
+		store := memlock.New()
+		c := o.client(t, store, dlock.Config{LocalBatch: 100})
+		other := acquire(t, client(t, store, dlock.Config{}), "k")
+		got := make(chan *dlock.Guard, 6)
+		for range 6 {
+			go func() { got <- acquire(t, c, "k") }()
 		}
-	}
+		eventually(t, "they wait", func() bool { n, _ := o.read(t, "dlock.waiting", "", ""); return n == 6 })
+		unlock(t, other) // all of them waited when the turn began, so the time limit does not apply
+		for range 6 {
+			unlock(t, <-got)
+		}
+		figures := map[string]int64{}
+		figures["acquired"], _ = o.read(t, "dlock.acquisitions", "result", "acquired")
+		figures["released"], _ = o.read(t, "dlock.releases", "result", "released")
+		figures["holds"], _ = o.read(t, "dlock.hold.duration", "end", "released")
+		figures["handed over"], _ = o.read(t, "dlock.handoffs", "", "")
+		figures["held"], _ = o.read(t, "dlock.held", "", "")
+		for name, want := range map[string]int64{"acquired": 6, "released": 6, "holds": 6, "handed over": 6, "held": 0} {
+			if figures[name] != want {
+				t.Errorf("%s %d, want %d", name, figures[name], want)
+			}
+		}
+	})
 }
 
 // WithWait leaves nothing behind.
 func TestWaitLeavesNoContext(t *testing.T) {
-	heap := func() int64 {
-		runtime.GC()
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return int64(m.HeapAlloc)
-	}
-	_, faults := faulty()
-	c := client(t, faults, dlock.Config{})
-	unlock(t, acquire(t, c, "k"))
-	before := heap()
-	for range 5000 {
-		unlock(t, acquire(t, c, "k", dlock.WithWait(1900*time.Millisecond)))
-	}
-	if grown := heap() - before; grown > 256<<10 {
-		t.Errorf("5000 pairs leave %d KiB behind", grown>>10)
-	}
+	virtual(t, func(t *testing.T) {
+		heap := func() int64 {
+			runtime.GC()
+			runtime.GC()
+			var m runtime.MemStats
+			runtime.ReadMemStats(&m)
+			return int64(m.HeapAlloc)
+		}
+		_, faults := faulty()
+		c := client(t, faults, dlock.Config{})
+		unlock(t, acquire(t, c, "k"))
+		before := heap()
+		for range 5000 { // each attempt has a context of its own: it would take longer than the call waits
+			unlock(t, acquire(t, c, "k", dlock.WithWait(1900*time.Millisecond)))
+		}
+		if grown := heap() - before; grown > 256<<10 {
+			t.Errorf("5000 pairs leave %d KiB behind", grown>>10)
+		}
+	})
 }
 
 // The error of a claim that is not answered has a cause, even if the backend gave none.
@@ -354,22 +360,24 @@ func TestFailedHeartbeatsAreRepeatedInTime(t *testing.T) {
 
 // A caller that gives up is not a failure of the backend.
 func TestCancellationIsNotLogged(t *testing.T) {
-	o := observe(t)
-	asked := make(chan struct{})
-	hang := func(ctx context.Context, _ driver.Driver, _ driver.Request) (driver.State, error) {
-		close(asked)
-		<-ctx.Done()
-		return driver.State{}, ctx.Err()
-	}
-	c := o.client(t, &scripted{Opener: memlock.New(), acquire: hang, remote: true}, dlock.Config{})
-	short, cancel := context.WithCancel(ctx)
-	got := async(func() error { _, err := c.Acquire(short, "k"); return err })
-	<-asked
-	cancel()
-	wantErr(t, <-got, context.Canceled)
-	if log := strings.Join(o.lines(), "\n"); strings.Contains(log, "backend fails") {
-		t.Error(log)
-	}
+	virtual(t, func(t *testing.T) {
+		o := observe(t)
+		asked := make(chan struct{})
+		hang := func(ctx context.Context, _ driver.Driver, _ driver.Request) (driver.State, error) {
+			close(asked)
+			<-ctx.Done()
+			return driver.State{}, ctx.Err()
+		}
+		c := o.client(t, &scripted{Opener: memlock.New(), acquire: hang, remote: true}, dlock.Config{})
+		short, cancel := context.WithCancel(ctx)
+		got := async(func() error { _, err := c.Acquire(short, "k"); return err })
+		<-asked
+		cancel()
+		wantErr(t, <-got, context.Canceled)
+		if log := strings.Join(o.lines(), "\n"); strings.Contains(log, "backend fails") {
+			t.Error(log)
+		}
+	})
 }
 
 // Extend returns when a renewal that it caused was answered, not an earlier one.
