@@ -21,7 +21,8 @@ const starved = 500 * time.Millisecond
 func ServerPauseIsNoLoss(t *testing.T, open Open) {
 	t.Parallel()
 	s := begin(t, open)
-	const ttl, holders = 10 * time.Second, 20 // leaves more than a second for the renewals that are due
+	const holders = 20
+	ttl := testenv.UnderStress(20*time.Second, 10*time.Second) // leaves two seconds for the renewals that are due, or one
 	rng, metronome := rand.New(rand.NewPCG(1, 1)), testenv.StartMetronome(t)
 	var guards []*dlock.Guard
 	for i := range holders {
@@ -197,7 +198,7 @@ func ForgottenLockIsFreed(t *testing.T, open Open) {
 			c, key := s.direct(dlock.Config{DefaultTTL: ttl}), fmt.Sprintf("k%d", i)
 			forgotten = append(forgotten, acquire(t, c, key, dlock.WithMaxHold(longest)))
 			if i%2 == 0 {
-				others = append(others, acquire(t, c, key+"-other"))
+				others = append(others, acquire(t, c, key+"-other", dlock.WithTTL(time.Minute)))
 			}
 		}
 		done := time.Now()

@@ -125,7 +125,7 @@ func (s *scene) overtake(key string, deadline bool, call func(context.Context) e
 	ctx, cancel := context.WithCancel(context.Background())
 	if deadline {
 		// Long enough for the attempt to be under way.
-		ctx, cancel = context.WithTimeout(ctx, testenv.UnderStress(time.Second, 50*time.Millisecond))
+		ctx, cancel = context.WithTimeout(ctx, testenv.UnderStress(3*time.Second, 50*time.Millisecond))
 	}
 	defer cancel()
 	failed := make(chan error, 1)

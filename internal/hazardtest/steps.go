@@ -17,6 +17,8 @@ const (
 	// beforeLease is for what must happen before a lease of a minute ends: on a machine ten
 	// times slower it does, and what only the end of the lease brings does not.
 	beforeLease = 30 * time.Second
+	// stalls is how much time this machine takes at least from a test while it makes a call late.
+	stalls = 50 * time.Millisecond
 )
 
 // A scene is a scenario under way.
@@ -99,14 +101,14 @@ func (s *scene) awaitClaims(key string, n int) {
 // nothingLeft asserts that within some time nothing is stored for claims.
 func (s *scene) nothingLeft(within time.Duration) {
 	s.t.Helper()
-	var left []string
 	end := time.Now().Add(within)
 	for {
-		left = s.Leftovers(s.t)
+		now := time.Now() // before the look: what it shows is not newer
+		left := s.Leftovers(s.t)
 		if len(left) == 0 {
 			return
 		}
-		if time.Now().After(end) {
+		if now.After(end) {
 			s.t.Fatalf("%d are left after %v, such as %q", len(left), within, left[0])
 		}
 		elapse(5 * time.Millisecond)
