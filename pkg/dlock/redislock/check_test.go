@@ -43,6 +43,7 @@ func checkServer(t *testing.T, opts []redislock.Option, args ...string) map[stri
 }
 
 func TestCheck(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		name, finding string
 		level         dlock.Level
@@ -69,6 +70,7 @@ func TestCheck(t *testing.T) {
 
 // Check warns of a server that is far away, and of no other.
 func TestCheckRoundTrip(t *testing.T) {
+	t.Parallel()
 	const slow = 200 * time.Millisecond
 	server := testenv.Redis(t)
 	proxy := testenv.Proxy(t, server.Addr())
@@ -92,6 +94,7 @@ func TestCheckRoundTrip(t *testing.T) {
 
 // Check finds a pool that is too small or in which calls had to wait.
 func TestCheckPool(t *testing.T) {
+	t.Parallel()
 	server := testenv.Redis(t)
 	for _, tc := range []struct {
 		name  string
@@ -134,6 +137,7 @@ func waitForConnection(t *testing.T, client *redis.Client, size int) {
 
 // The first use of a server that evicts keys logs a warning.
 func TestFirstUseWarns(t *testing.T) {
+	t.Parallel()
 	client := testenv.Redis(t, "--maxmemory-policy", "allkeys-lru", "--maxmemory", "50mb").Client()
 	defer func() { _ = client.Close() }()
 	log := &lines{}
@@ -145,7 +149,7 @@ func TestFirstUseWarns(t *testing.T) {
 	if err := locks.Lock(context.Background(), "k"); err != nil {
 		t.Fatal(err)
 	}
-	testenv.Eventually(t, 5*time.Second, "a warning", func() bool {
+	testenv.Eventually(t, time.Minute, "a warning", func() bool {
 		return strings.Contains(log.String(), "redis is not safe for locks") && strings.Contains(log.String(), "noeviction")
 	})
 }

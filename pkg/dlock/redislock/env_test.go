@@ -51,6 +51,12 @@ func locksAt(t testing.TB, addr string) *dlock.Client {
 	return locksOn(t, redislock.New(dialRedis(t, addr)), dlock.Config{})
 }
 
+// renewingLocksAt returns a Client that renews often: its leases may be so long that no stall of the machine ends one.
+func renewingLocksAt(t testing.TB, addr string, interval time.Duration) *dlock.Client {
+	t.Helper()
+	return locksOn(t, redislock.New(dialRedis(t, addr)), dlock.Config{DefaultTTL: 30 * time.Second, RenewInterval: interval})
+}
+
 func check(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
@@ -85,6 +91,20 @@ func unlock(t testing.TB, g *dlock.Guard) {
 	}
 }
 
+// wantBusy asserts that a lock is held. A call that does not wait has 750 ms for its answer, so that it is made again.
+func wantBusy(t testing.TB, c *dlock.Client, key string) {
+	t.Helper()
+	var ok bool
+	var err error
+	testenv.Eventually(t, time.Minute, "an answer", func() bool {
+		ok, err = c.TryLock(t.Context(), key)
+		return !errors.Is(err, dlock.ErrUnknownOutcome) && !errors.Is(err, dlock.ErrUnavailable)
+	})
+	if ok || err != nil {
+		t.Fatalf("%q: %v, %v", key, ok, err)
+	}
+}
+
 func alive(t testing.TB, g *dlock.Guard) {
 	t.Helper()
 	if err := g.Context().Err(); err != nil || g.Remaining() <= 0 {
@@ -110,7 +130,7 @@ func inspect(t testing.TB, c *dlock.Client, key string) []dlock.Claim {
 	t.Helper()
 	a, err := c.Admin()
 	check(t, err)
-	claims, err := a.Inspect(t.Context(), key)
+	claims, err := answered(func() ([]dlock.Claim, error) { return a.Inspect(t.Context(), key) })
 	check(t, err)
 	return claims
 }
@@ -144,7 +164,7 @@ func startWait(t testing.TB, c *dlock.Client, key string, opts ...dlock.LockOpti
 		g, err := c.Acquire(ctx, key, opts...)
 		ch <- outcome{g, err, time.Now()}
 	}()
-	testenv.Eventually(t, 10*time.Second, "the claim is queued", func() bool { return countQueued(t, c, key) > before })
+	testenv.Eventually(t, time.Minute, "the claim is queued", func() bool { return countQueued(t, c, key) > before })
 	return ch
 }
 

@@ -162,9 +162,9 @@ func TestWaiterWithoutChannelRights(t *testing.T) {
 	}
 	defer wg.Wait()
 	defer stop()
-	testenv.Eventually(t, 10*time.Second, "the others are served", func() bool { return served.Load() > 10 })
+	testenv.Eventually(t, time.Minute, "the others are served", func() bool { return served.Load() > 10 })
 	for range 2 {
-		wait, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		wait, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		g, err := deaf.Acquire(wait, "k")
 		cancel()
 		if err != nil {

@@ -109,7 +109,7 @@ func (e *redisEnv) Traits() hazardtest.Traits {
 		ShortTTL: time.Second,
 		Servers:  1,
 
-		WaiterTTL:   testenv.UnderStress(3*time.Second, 600*time.Millisecond),
+		WaiterTTL:   testenv.UnderStress(5*time.Second, 600*time.Millisecond),
 		DeadTTL:     dead, // which is the heartbeat
 		DeadWaiters: testenv.UnderStress(4*dead, dead+dead/3+200*time.Millisecond),
 		Forgotten:   testenv.UnderStress(10*time.Second, 600*time.Millisecond),
@@ -118,7 +118,7 @@ func (e *redisEnv) Traits() hazardtest.Traits {
 		Watches:     1,
 		EarlyLoss:   testenv.UnderStress(1500*time.Millisecond, 50*time.Millisecond),
 
-		Healed:   time.Second,
+		Healed:   testenv.UnderStress(30*time.Second, time.Second), // the leases of these scenarios last a minute
 		HandOver: testenv.UnderStress(5*time.Second, 100*time.Millisecond),
 		Close:    testenv.UnderStress(15*time.Second, 3*time.Second),
 	}

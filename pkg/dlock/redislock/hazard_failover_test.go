@@ -258,8 +258,8 @@ func TestHeldThroughFailover(t *testing.T) {
 	t.Parallel()
 	master, replica := startPair(t)
 	proxy := testenv.Proxy(t, master.Addr())
-	const ttl = 3 * time.Second
-	c := locksOn(t, redislock.New(dialRedis(t, proxy.Addr())), dlock.Config{DefaultTTL: ttl})
+	ttl := testenv.UnderStress(30*time.Second, 3*time.Second)
+	c := locksOn(t, redislock.New(dialRedis(t, proxy.Addr())), dlock.Config{DefaultTTL: ttl, RenewInterval: time.Second})
 	for range testenv.UnderStress(1, 20) {
 		var held []*dlock.Guard
 		for i := range 50 {
@@ -268,7 +268,7 @@ func TestHeldThroughFailover(t *testing.T) {
 		failoverTo(t, master, replica)
 		proxy.Retarget(replica.Addr())
 		master, replica = replica, master
-		<-time.After(2 * ttl) // each has to be renewed several times
+		awaitRenewals(t, dialRedis(t, master.Addr()), 2, held...)
 		lost, unknown := 0, 0
 		for _, g := range held {
 			switch err := g.Unlock(t.Context()); {

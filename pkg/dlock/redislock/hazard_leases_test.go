@@ -25,7 +25,7 @@ import (
 func TestTransientErrorIsNoLoss(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
-	const ttl = 5 * time.Second
+	const ttl, interval = 12 * time.Second, time.Second
 	errs := []string{
 		"BUSY Redis is busy running a script.", "LOADING Redis is loading the dataset in memory", "READONLY You can't write against a read only replica.",
 		"CLUSTERDOWN The cluster is down", "TRYAGAIN Multiple keys request during rehashing of slot", "MASTERDOWN Link with MASTER is down",
@@ -41,7 +41,7 @@ func TestTransientErrorIsNoLoss(t *testing.T) {
 	for _, most := range []int{1, 1000} {
 		for _, text := range errs {
 			proxy := testenv.Proxy(t, server.Addr())
-			c := clientAt(t, proxy.Addr(), dlock.Config{DefaultTTL: ttl, RetryInterval: 50 * time.Millisecond})
+			c := clientAt(t, proxy.Addr(), dlock.Config{DefaultTTL: ttl, RenewInterval: interval, RetryInterval: 50 * time.Millisecond})
 			word, _, _ := strings.Cut(text, " ")
 			g := acquire(t, c, fmt.Sprintf("%s%d", word, most))
 			action := faultproxy.ReplyError(text)
@@ -50,18 +50,22 @@ func TestTransientErrorIsNoLoss(t *testing.T) {
 			}
 			hit := hitNext(proxy, most, action, renewingHeld)
 			holds = append(holds, held{word, g, hit})
-			if most > 1 {
-				first := func() bool { return hit.hits.Load() > 0 }
-				time.AfterFunc(ttl/3+ttl/2-500*time.Millisecond, func() {
-					if !first() {
-						t.Errorf("%s: the fault did not happen", word)
+			if most > 1 { // for half a lease from the first renewal on
+				heal := sync.OnceFunc(func() { time.AfterFunc(ttl/2, proxy.Heal) })
+				proxy.Intercept(func(cmd []string) faultproxy.Action {
+					if kindOf(cmd) == renewingHeld {
+						heal()
 					}
-					proxy.Heal()
+					return hit.rule(cmd)
 				})
 			}
 		}
 	}
-	elapse(2 * ttl)
+	var guards []*dlock.Guard
+	for _, h := range holds {
+		guards = append(guards, h.g)
+	}
+	awaitRenewals(t, directTo(t, server), 1, guards...)
 	for _, h := range holds {
 		if h.hit.hits.Load() == 0 || h.hit.most == 1 && h.hit.seen.Load() < 2 {
 			t.Errorf("%s: %d errors, %d renewals: the fault did not happen", h.word, h.hit.hits.Load(), h.hit.seen.Load())
@@ -78,15 +82,17 @@ func TestTransientErrorIsNoLoss(t *testing.T) {
 func TestLossPrecedesExpiry(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
-	direct := directTo(t, server)
+	direct, metronome := directTo(t, server), testenv.StartMetronome(t)
 	const ttl, holders = 8 * time.Second, 10
+	const beat = 20 * time.Millisecond // in which the metronome notes a stall
 	rng := rand.New(rand.NewPCG(3, 3))
 	for round := range testenv.UnderStress(2, 10) {
 		proxy := testenv.Proxy(t, server.Addr())
 		type held struct {
 			g    *dlock.Guard
 			lost loss
-			dies time.Time
+			dies time.Time // at the earliest
+			took time.Duration
 		}
 		var holds [holders]held
 		for i := range holders {
@@ -114,14 +120,16 @@ func TestLossPrecedesExpiry(t *testing.T) {
 			if left > ttl/2 {
 				fresh++ // it was renewed while answers were late
 			}
-			holds[i].dies = asked.Add(left)
+			holds[i].dies, holds[i].took = asked.Add(left), time.Since(asked)
 		}
 		if fresh == 0 {
 			t.Error("nothing was renewed while answers were late: the fault did not happen")
 		}
 		for _, h := range holds {
 			at := h.lost.when(t)
-			if !at.Before(h.dies) {
+			elapse(beat)
+			// We do not know when exactly the server looked, and a stall of this process has us note the loss late.
+			if excuse := h.took + metronome.LostBetween(h.dies.Add(-beat), at.Add(beat)); !at.Before(h.dies.Add(excuse)) {
 				t.Errorf("answers late by %v: %s died on the server %v before the loss was told", late, h.g.Key(), at.Sub(h.dies))
 			}
 		}
@@ -134,6 +142,7 @@ func TestLossPrecedesExpiry(t *testing.T) {
 
 // Tokens increase through the loss of the counter and of the whole server.
 func TestFenceNeverGoesBack(t *testing.T) {
+	t.Parallel()
 	server := testenv.Redis(t)
 	direct := directTo(t, server)
 	const workers = 3
@@ -150,7 +159,7 @@ func TestFenceNeverGoesBack(t *testing.T) {
 	}
 	var clients []*dlock.Client
 	for range workers {
-		clients = append(clients, clientAt(t, server.Addr(), dlock.Config{DefaultTTL: 5 * time.Second, RetryInterval: 10 * time.Millisecond}))
+		clients = append(clients, clientAt(t, server.Addr(), dlock.Config{DefaultTTL: time.Minute, RetryInterval: 10 * time.Millisecond}))
 	}
 	rounds, each := testenv.UnderStress(4, 10), testenv.UnderStress(150, 334)
 	for range rounds {
@@ -170,7 +179,8 @@ func TestFenceNeverGoesBack(t *testing.T) {
 						deleted++
 						mu.Unlock()
 					}
-					if err := g.Unlock(context.Background()); err != nil {
+					err = g.Unlock(context.Background())
+					if err != nil && !errors.Is(err, dlock.ErrUnknownOutcome) { // it goes on, and the next one waits for it
 						t.Error(err)
 					}
 				}
@@ -215,6 +225,7 @@ func increasing(t *testing.T, c *dlock.Client, key string) (take func(), last fu
 
 // The server comes back with an old snapshot, in which the counter has an old value.
 func TestFenceSurvivesAnOldSnapshot(t *testing.T) {
+	t.Parallel()
 	server := testenv.Redis(t)
 	direct := directTo(t, server)
 	c := clientAt(t, server.Addr(), dlock.Config{DefaultTTL: 5 * time.Second, RetryInterval: 10 * time.Millisecond})
@@ -243,6 +254,7 @@ func TestFenceSurvivesAnOldSnapshot(t *testing.T) {
 
 // A replica that lags behind becomes the master.
 func TestFenceSurvivesFailover(t *testing.T) {
+	t.Parallel()
 	for range testenv.UnderStress(2, 10) {
 		master, replica := testenv.Redis(t), testenv.Redis(t)
 		link, proxy := testenv.Proxy(t, master.Addr()), testenv.Proxy(t, master.Addr())
@@ -287,7 +299,19 @@ func TestRenewalEndsWithUnlock(t *testing.T) {
 	c := clientAt(t, server.Addr(), dlock.Config{DefaultTTL: ttl})
 	each := testenv.UnderStress(20, 500)
 	lost := holdBriefly(t, c, ttl, workers, each)
-	elapse(2 * ttl) // a release whose outcome is unknown goes on for a lease
+	scripts := func() (n int) {
+		for kind, calls := range kindsOf(t, monitor) {
+			if kind != otherScript {
+				n += calls
+			}
+		}
+		return n
+	}
+	testenv.Eventually(t, time.Minute, "a time without calls", func() bool { // a release whose outcome is unknown goes on
+		before := scripts()
+		elapse(2 * ttl)
+		return scripts() == before
+	})
 	quiet := len(monitor.Commands(t))
 	elapse(5 * ttl)
 	if left := leftovers(t, direct); len(left) != 0 {
@@ -385,12 +409,13 @@ var awkwardTTLs = []time.Duration{
 
 // Any TTL is refused, or kept to the millisecond.
 func TestTTLIsKeptOrRefused(t *testing.T) {
+	t.Parallel()
 	server := testenv.Redis(t)
 	direct := directTo(t, server)
 	c := clientAt(t, server.Addr(), dlock.Config{})
 	rng := rand.New(rand.NewPCG(9, 9))
 	accepted, refused := 0, 0
-	for i := range testenv.UnderStress(1500, 50_000) {
+	for i := range testenv.UnderStress(400, 50_000) {
 		ttl := time.Duration(rng.Int64N(1 << (1 + rng.IntN(62))))
 		if i < len(awkwardTTLs) {
 			ttl = awkwardTTLs[i]
@@ -421,12 +446,21 @@ func TestTTLIsKeptOrRefused(t *testing.T) {
 func keptTTL(t *testing.T, c *dlock.Client, direct *redis.Client, ttl time.Duration) bool {
 	t.Helper()
 	sure := testenv.UnderStress(10*time.Second, time.Second) // a shorter lease may run out on a busy machine
-	asked := time.Now()
-	g, err := c.TryAcquire(context.Background(), "k", dlock.WithTTL(ttl), dlock.WithoutRenewal())
+	isFree := func() bool { return storedAt(t, direct, "k") == "" }
+	var asked time.Time
+	var g *dlock.Guard
+	var err error
+	for range 4 { // again if a busy machine left it without an answer
+		asked = time.Now()
+		g, err = c.TryAcquire(context.Background(), "k", dlock.WithTTL(ttl), dlock.WithoutRenewal())
+		if !errors.Is(err, dlock.ErrUnknownOutcome) || ttl <= sure {
+			break
+		}
+		testenv.Eventually(t, time.Minute, "the key is free", isFree)
+	}
 	if err != nil && ttl > sure {
 		t.Fatalf("TTL %v: %v", ttl, err)
 	}
-	isFree := func() bool { return storedAt(t, direct, "k") == "" }
 	if err != nil {
 		testenv.Eventually(t, time.Minute, "the key is free", isFree)
 		return false
@@ -474,6 +508,7 @@ func extendByAll(t *testing.T, c *dlock.Client, direct *redis.Client) {
 
 // No call sends a time of the client's clock, or sets an expiry at an absolute time.
 func TestNoClientClockIsSent(t *testing.T) {
+	t.Parallel()
 	server := testenv.Redis(t)
 	direct, monitor := directTo(t, server), testenv.MonitorRedis(t, server)
 	c := clientAt(t, server.Addr(), dlock.Config{DefaultTTL: 6 * time.Second})
@@ -520,7 +555,7 @@ func useEveryScript(t *testing.T, c, other *dlock.Client, direct *redis.Client, 
 		}
 		granted <- next
 	}()
-	testenv.Eventually(t, 10*time.Second, "a caller waits", func() bool { return direct.ZCard(context.Background(), "{k}\x01y").Val() == 1 })
+	testenv.Eventually(t, time.Minute, "a caller waits", func() bool { return direct.ZCard(context.Background(), "{k}\x01y").Val() == 1 })
 	short, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 	_ = c.Lock(short, "k")
 	cancel()

@@ -23,6 +23,7 @@ import (
 
 // Many concurrent unlocks share pipelines, and one answer is lost.
 func TestLostReplyInAPipelineOfUnlocks(t *testing.T) {
+	t.Parallel()
 	server := testenv.Redis(t)
 	proxy, direct := testenv.Proxy(t, server.Addr()), directTo(t, server)
 	c := clientAt(t, proxy.Addr(), dlock.Config{DefaultTTL: 20 * time.Second, RetryInterval: 10 * time.Millisecond})
@@ -116,6 +117,7 @@ func (l *foreignReplies) check(t *testing.T) {
 // The answer to an earlier acquire arrives in place of the right one: the driver does not accept
 // it, whether it grants or renews.
 func TestForeignReplyIsRefused(t *testing.T) {
+	t.Parallel()
 	server := testenv.Redis(t)
 	direct := directTo(t, server)
 	var swap replySwapper

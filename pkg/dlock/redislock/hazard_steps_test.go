@@ -219,7 +219,7 @@ func (l loss) when(t *testing.T) time.Time {
 	select {
 	case at := <-l.at:
 		return at
-	case <-time.After(15 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatalf("the loss of %q is not told", l.g.Key())
 	}
 	return time.Time{}

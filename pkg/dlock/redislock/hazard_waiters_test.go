@@ -48,7 +48,7 @@ func TestPushedHandOversAreQuick(t *testing.T) {
 	var took time.Duration
 	percent := testenv.UnderStress(50., 99.)
 	for range 3 {
-		all := handOvers(t, a, b, "k", testenv.UnderStress(150, 1000))
+		all := handOvers(t, a, b, "k", testenv.UnderStress(50, 1000))
 		slices.Sort(all)
 		took = stats.Percentile(all, percent)
 		t.Logf("%.0f of 100 take at most %v", percent, took)
@@ -100,7 +100,7 @@ func TestWaitersDoNotSpinWithoutAServer(t *testing.T) {
 			for range waiters - 1 { // goroutines of one client
 				go func() { _, err := c.Acquire(ctx, "k"); errs <- err }()
 			}
-			testenv.Eventually(t, 5*time.Second, "they wait", func() bool { return countQueued(t, c, "k") == waiters })
+			testenv.Eventually(t, time.Minute, "they wait", func() bool { return countQueued(t, c, "k") == waiters })
 			if refuse {
 				admin := dialRedis(t, server.Addr())
 				check(t, admin.ConfigSet(ctx, "min-replicas-to-write", "1").Err())
@@ -110,11 +110,12 @@ func TestWaitersDoNotSpinWithoutAServer(t *testing.T) {
 			for i := range waiters { // these have not even been submitted
 				wait(fmt.Sprint("new", i))
 			}
-			before := hook.commands.Load()
+			before, began := hook.commands.Load(), time.Now()
 			<-time.After(span)
-			rate := float64(hook.commands.Load()-before) / span.Seconds() / (2 * waiters)
+			testenv.Eventually(t, time.Minute, "they try", func() bool { return hook.commands.Load() > before })
+			rate := float64(hook.commands.Load()-before) / time.Since(began).Seconds() / (2 * waiters)
 			t.Logf("%.1f attempts per second and waiter", rate)
-			if rate > 20 || rate == 0 {
+			if rate > 20 {
 				t.Errorf("%.1f attempts per second and waiter", rate)
 			}
 			cancel()

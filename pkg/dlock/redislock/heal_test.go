@@ -18,7 +18,7 @@ func TestLostHalvesOfAQueue(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			const ttl = 2 * time.Second // which is the heartbeat
+			const ttl, heartbeat = 30 * time.Second, 3 * time.Second
 			server := testenv.Redis(t)
 			g := acquire(t, locksAt(t, server.Addr()), "k", dlock.WithTTL(ttl))
 			served := make(chan outcome, 3)
@@ -36,7 +36,7 @@ func TestLostHalvesOfAQueue(t *testing.T) {
 				t.Fatalf("%d keys were deleted", n)
 			}
 			unlock(t, g)
-			timeout := time.After(2 * ttl)
+			timeout := time.After(testenv.UnderStress(25*time.Second, 2*heartbeat))
 			for i := range 3 {
 				select {
 				case one := <-served:

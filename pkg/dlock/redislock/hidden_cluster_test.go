@@ -16,9 +16,10 @@ import (
 func TestClientOfOneServerOnACluster(t *testing.T) {
 	t.Parallel()
 	cl := testenv.Cluster(t)
+	tolerateStalls(t, cl)
 	node := cl.Nodes()[0]
 	key := keyOn(t, cl, node, "k")
-	c := locksOn(t, redislock.New(dialRedis(t, node.Addr())), dlock.Config{DefaultTTL: time.Minute})
+	c := locksOn(t, redislock.New(dialRedis(t, node.Addr())), dlock.Config{DefaultTTL: time.Minute, RenewInterval: time.Second})
 	other := locksOn(t, redislock.New(clusterClient(t, cl)), dlock.Config{DefaultTTL: time.Minute})
 	last := int64(0)
 	for i := range 10 {
@@ -42,6 +43,7 @@ func TestClientOfOneServerOnACluster(t *testing.T) {
 func TestRenewalOfOneServerOnACluster(t *testing.T) {
 	t.Parallel()
 	cl := testenv.Cluster(t)
+	tolerateStalls(t, cl)
 	node := cl.Nodes()[0]
 	direct, d := dialRedis(t, node.Addr()), openDriver(t, node.Addr())
 	refs := make([]driver.Ref, 2)
@@ -53,7 +55,7 @@ func TestRenewalOfOneServerOnACluster(t *testing.T) {
 	if before == 0 {
 		t.Fatal("the client has not met the cluster")
 	}
-	states, err := d.Renew(t.Context(), refs)
+	states, err := answered(func() ([]driver.State, error) { return d.Renew(t.Context(), refs) })
 	check(t, err)
 	for i, st := range states {
 		if st.Phase != driver.Held {

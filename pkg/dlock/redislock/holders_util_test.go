@@ -104,7 +104,7 @@ func serveWaiters(t *testing.T, clients []*dlock.Client, key string, waiters int
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
 	defer cancel()
-	first, err := clients[0].Acquire(ctx, key)
+	first, err := clients[0].Acquire(ctx, key, dlock.WithTTL(time.Minute))
 	check(t, err)
 	log.enter(first.Token())
 	errs := make(chan error, waiters)

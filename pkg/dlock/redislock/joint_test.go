@@ -1,10 +1,8 @@
 package redislock_test
 
 import (
-	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -80,7 +78,12 @@ func TestManyReadersAreGranted(t *testing.T) {
 	const readers = 100
 	var all []<-chan outcome
 	for range readers {
-		all = append(all, startWait(t, c, "k", dlock.WithShared(), dlock.WithTTL(time.Minute)))
+		ch := make(chan outcome, 1)
+		all = append(all, ch)
+		go func() {
+			g, err := c.Acquire(t.Context(), "k", dlock.WithShared(), dlock.WithTTL(time.Minute))
+			ch <- outcome{g, err, time.Now()}
+		}()
 	}
 	awaitQueued(t, holder, "k", readers)
 	unlock(t, writer)
@@ -97,6 +100,16 @@ func TestManyReadersAreGranted(t *testing.T) {
 	}
 }
 
+// seedReaders stores copies of a reader.
+var seedReaders = redis.NewScript(`
+local deadline, record = redis.call('ZSCORE', KEYS[1], ARGV[1]), redis.call('HGET', KEYS[2], ARGV[1])
+for i = 1, ARGV[2] do
+  local id = string.format('%032x', i)
+  redis.call('ZADD', KEYS[1], deadline, id)
+  redis.call('HSET', KEYS[2], id, record)
+end
+return redis.status_reply('OK')`)
+
 // Inspect shows thousands of readers and waiters, in pages.
 func TestManyReadersAreShown(t *testing.T) {
 	t.Parallel()
@@ -104,25 +117,10 @@ func TestManyReadersAreShown(t *testing.T) {
 	direct := directTo(t, server)
 	d := openDriver(t, server.Addr())
 	const readers, waiters = 1100, 600
-	for i := range readers {
-		_, err := d.Acquire(t.Context(), driver.Request{Ref: driver.Ref{Key: "k", ID: claimID(i), TTL: time.Hour}, Mode: driver.Shared})
-		check(t, err)
-	}
-	_, err := d.Acquire(t.Context(), driver.Request{Ref: driver.Ref{Key: "k", ID: claimID(readers), TTL: time.Hour}, Wait: true})
-	check(t, err)
-	// The other waiters are copies of the writer, with a deadline that a slow machine does not miss.
-	keys, _ := redislock.Keys("", "k")
-	queue, hash := keys[2], keys[3]
-	record, err := direct.HGet(t.Context(), hash, claimID(readers)).Result()
-	check(t, err)
-	_, rest, _ := strings.Cut(record, " ")
-	deadline := time.Now().Add(time.Hour).UnixMicro()
-	for i := range waiters {
-		id := claimID(readers + i)
-		check(t, direct.HSet(t.Context(), hash, id, fmt.Sprint(deadline, " ", rest)).Err())
-		check(t, direct.ZAddNX(t.Context(), queue, redis.Z{Score: float64(deadline + int64(i)), Member: id}).Err())
-	}
-	claims, err := d.(driver.Admin).Inspect(t.Context(), "k")
+	check(t, submitAs(t, d, driver.Request{Mode: driver.Shared}, 0, false))
+	check(t, seedReaders.Run(t.Context(), direct, []string{"k", holdersOf("k")}, claimID(0), readers-1).Err())
+	seedWaiters(t, direct, "k", readers, readers+waiters-1, time.Hour, "dlock:nobody")
+	claims, err := answered(func() ([]driver.Claim, error) { return d.(driver.Admin).Inspect(t.Context(), "k") })
 	check(t, err)
 	var held, queued int
 	seen := map[string]bool{}
@@ -148,7 +146,9 @@ func TestReadersAreForgotten(t *testing.T) {
 	ref := func(n int) driver.Ref { return driver.Ref{Key: "k", ID: claimID(n), TTL: time.Minute} }
 	submit := func(n int, mode driver.Mode, want driver.Phase) {
 		t.Helper()
-		st, err := d.Acquire(context.Background(), driver.Request{Ref: ref(n), Mode: mode, Limit: 1})
+		st, err := answered(func() (driver.State, error) {
+			return d.Acquire(t.Context(), driver.Request{Ref: ref(n), Mode: mode, Limit: 1})
+		})
 		if err != nil || st.Phase != want {
 			t.Errorf("%v, %v, want %v", st, err, want)
 		}
@@ -158,13 +158,14 @@ func TestReadersAreForgotten(t *testing.T) {
 	if n := redislock.Joint(d); n != 1 {
 		t.Errorf("%d are known, want 1", n)
 	}
-	if _, err := d.Release(context.Background(), ref(1)); err != nil || redislock.Joint(d) != 0 {
-		t.Errorf("%d are known after a release, %v", redislock.Joint(d), err)
+	releaseClaim(t, d, "k", 1, time.Minute)
+	if n := redislock.Joint(d); n != 0 {
+		t.Errorf("%d are known after a release", n)
 	}
 	submit(3, driver.Permit, driver.Held)
 	check(t, direct.FlushAll(t.Context()).Err())
-	states, err := d.Renew(t.Context(), []driver.Ref{ref(3)})
-	if err != nil || states[0].Phase != driver.Gone || redislock.Joint(d) != 0 {
-		t.Errorf("%d are known after a loss; %v, %v", redislock.Joint(d), states, err)
+	st := renewClaim(t, d, "k", 3, time.Minute)
+	if st.Phase != driver.Gone || redislock.Joint(d) != 0 {
+		t.Errorf("%d are known after a loss; %v", redislock.Joint(d), st)
 	}
 }

@@ -15,19 +15,21 @@ func TestLeftLockEndsWithItsLease(t *testing.T) {
 	addr := testenv.Redis(t).Addr()
 	for _, mode := range [][]dlock.LockOption{nil, {dlock.WithShared()}} {
 		key := fmt.Sprintf("k%d", len(mode))
-		first := locksAt(t, addr)
-		asked := time.Now()
-		g := acquire(t, first, key, append(mode, dlock.WithTTL(4*time.Second), dlock.WithoutRenewal())...)
-		check(t, g.Leave())
-		check(t, first.Close())
-		second := locksAt(t, addr)
-		next := acquire(t, second, key)
-		if waited := time.Since(asked); waited < 4*time.Second {
-			t.Errorf("the key was free after %v", waited)
-		}
-		if next.Token() <= g.Token() {
-			t.Errorf("token %d after %d", next.Token(), g.Token())
-		}
-		unlock(t, next)
+		t.Run(key, func(t *testing.T) {
+			t.Parallel()
+			first := locksAt(t, addr)
+			asked := time.Now()
+			g := acquire(t, first, key, append(mode, dlock.WithTTL(4*time.Second), dlock.WithoutRenewal())...)
+			check(t, g.Leave())
+			check(t, first.Close())
+			next := acquire(t, locksAt(t, addr), key)
+			if waited := time.Since(asked); waited < 4*time.Second {
+				t.Errorf("the key was free after %v", waited)
+			}
+			if next.Token() <= g.Token() {
+				t.Errorf("token %d after %d", next.Token(), g.Token())
+			}
+			unlock(t, next)
+		})
 	}
 }

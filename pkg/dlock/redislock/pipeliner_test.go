@@ -174,10 +174,11 @@ func dies(t *testing.T, proxy *faultproxy.Proxy, cancel context.CancelFunc, call
 	t.Helper()
 	proxy.BlackHole(true)
 	defer proxy.Heal()
-	time.AfterFunc(5*time.Millisecond, cancel)
+	after := testenv.UnderStress(100*time.Millisecond, 5*time.Millisecond) // the call is under way by then
+	time.AfterFunc(after, cancel)
 	started := time.Now()
 	expect(t, call(), errs...)
-	if over := time.Since(started) - 5*time.Millisecond; over > testenv.UnderStress(10*time.Second, 100*time.Millisecond) {
+	if over := time.Since(started) - after; over > testenv.UnderStress(10*time.Second, 100*time.Millisecond) {
 		t.Errorf("the call outlived its context by %v", over.Round(time.Millisecond))
 	}
 }

@@ -2,9 +2,7 @@ package redislock_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"log/slog"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -15,7 +13,6 @@ import (
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
-	"github.com/ceyewan/genesis/pkg/dlock/internal/sharedtimeout"
 	"github.com/ceyewan/genesis/pkg/dlock/redislock"
 )
 
@@ -31,27 +28,13 @@ func newLocks(t *testing.T, client redis.UniversalClient, cfg dlock.Config) *dlo
 
 // A thousand dead waiters ahead delay the next living one by one heartbeat in total.
 func TestThousandDeadWaiters(t *testing.T) {
+	t.Parallel()
 	client := testenv.Redis(t).Client()
 	defer func() { _ = client.Close() }()
 	ctx, locks := context.Background(), newLocks(t, client, dlock.Config{DefaultTTL: 2 * time.Second})
-	g, err := locks.Acquire(ctx, "k")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ghosts, err := redislock.New(client).Open(driver.Options{Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	redislock.NeverInline(ghosts)
-	for i := range 1000 {
-		r := driver.Ref{Key: "k", ID: fmt.Sprintf("%032x", i), TTL: 2 * time.Second}
-		if st, err := ghosts.Acquire(ctx, driver.Request{Ref: r, Wait: true}); err != nil || st.Phase != driver.Queued {
-			t.Fatalf("ghost %d: %v, %v", i, st.Phase, err)
-		}
-	}
-	if err := ghosts.Close(); err != nil { // there are no subscribers and no renewals any more
-		t.Fatal(err)
-	}
+	g := acquire(t, locks, "k", dlock.WithTTL(time.Minute))
+	const heartbeat = 2 * time.Second
+	seedWaiters(t, client, "k", 1, 1000, heartbeat, "dlock:nobody") // without subscribers and renewals
 	got := make(chan error, 1)
 	go func() {
 		live, err := locks.Acquire(ctx, "k")
@@ -65,8 +48,8 @@ func TestThousandDeadWaiters(t *testing.T) {
 		t.Fatal(err)
 	}
 	testenv.Eventually(t, time.Minute, "the living one waits too", func() bool {
-		n, err := client.ZCard(ctx, "{k}\x01y").Result()
-		return err == nil && n >= 1001
+		last := client.ZRange(ctx, queueOf("k"), -1, -1).Val()
+		return len(last) == 1 && last[0] > claimID(1000) // its ID is random
 	})
 	start := time.Now()
 	if err := g.Unlock(ctx); err != nil {
@@ -75,7 +58,6 @@ func TestThousandDeadWaiters(t *testing.T) {
 	if err := <-got; err != nil {
 		t.Fatal(err)
 	}
-	const heartbeat = 2 * time.Second
 	if took := time.Since(start); took > testenv.UnderStress(10*heartbeat, heartbeat*4/3+200*time.Millisecond) {
 		t.Errorf("a thousand dead waiters cost %v", took)
 	}
@@ -88,45 +70,28 @@ func TestThousandDeadWaiters(t *testing.T) {
 // expire: newcomers extend it.
 func TestABusyQueueIsKept(t *testing.T) {
 	t.Parallel()
-	client := testenv.Redis(t).Client()
-	defer func() { _ = client.Close() }()
-	d, err := redislock.New(client).Open(driver.Options{Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	redislock.NeverInline(d)
-	defer func() { _ = d.Close() }()
-	ctx, next := context.Background(), 0
-	submit := func(want driver.Phase) driver.Ref {
-		t.Helper()
-		next++
-		r := driver.Ref{Key: "k", ID: fmt.Sprintf("%032x", next), TTL: time.Minute}
-		st, err := d.Acquire(ctx, driver.Request{Ref: r, Wait: true})
-		for errors.Is(err, sharedtimeout.ErrAttemptTimeout) { // a busy machine ended the attempt
-			st, err = d.Acquire(ctx, driver.Request{Ref: r, Wait: true})
-		}
-		if err != nil || st.Phase != want {
-			t.Fatalf("%v, %v", st.Phase, err)
-		}
-		return r
-	}
-	submit(driver.Held)
-	submit(driver.Queued) // and stays
+	server := testenv.Redis(t)
+	client, d := dialRedis(t, server.Addr()), openDriver(t, server.Addr())
+	submitClaim(t, d, "k", 1, time.Minute, driver.Held)
+	submitClaim(t, d, "k", 2, time.Minute, driver.Queued) // and stays
 	const passed = 30 * time.Second
 	left := func() time.Duration {
-		return min(client.PTTL(ctx, "{k}\x01y").Val(), client.PTTL(ctx, "{k}\x01r").Val())
+		return min(client.PTTL(t.Context(), queueOf("k")).Val(), client.PTTL(t.Context(), waitersOf("k")).Val())
 	}
 	age := func() {
-		for _, key := range []string{"{k}\x01y", "{k}\x01r"} {
-			if err := client.PExpire(ctx, key, passed).Err(); err != nil {
-				t.Fatal(err)
-			}
+		for _, key := range []string{queueOf("k"), waitersOf("k")} {
+			check(t, client.PExpire(t.Context(), key, passed).Err())
 		}
 	}
 	age()
+	next := 2
 	testenv.Eventually(t, 5*time.Minute, "a newcomer keeps the queue", func() bool { // in one second of sixteen
-		submit(driver.Queued)
-		releaseClaim(t, d, "k", next, time.Minute) // again if a busy machine ended the attempt
+		if client.Time(t.Context()).Val().Unix()%16 != 0 {
+			return left() > passed
+		}
+		next++
+		submitClaim(t, d, "k", next, time.Minute, driver.Queued)
+		releaseClaim(t, d, "k", next, time.Minute)
 		if left() < passed/2 {
 			age() // the machine was too busy in that second
 		}
@@ -136,9 +101,8 @@ func TestABusyQueueIsKept(t *testing.T) {
 
 // If a proxy refuses several keys at once, they are sent one by one.
 func TestRenewalThroughAProxyThatSplits(t *testing.T) {
+	t.Parallel()
 	proxy := testenv.Proxy(t, testenv.Redis(t).Addr())
-	client := redis.NewClient(&redis.Options{Addr: proxy.Addr(), ContextTimeoutEnabled: true})
-	defer func() { _ = client.Close() }()
 	var refused atomic.Int64
 	proxy.Intercept(func(cmd []string) faultproxy.Action {
 		if (cmd[0] == "EVALSHA" || cmd[0] == "EVAL") && len(cmd) > 5 && cmd[3] == "k0" && cmd[4] == "k1" {
@@ -147,23 +111,13 @@ func TestRenewalThroughAProxyThatSplits(t *testing.T) {
 		}
 		return faultproxy.Forward
 	})
-	d, err := redislock.New(client).Open(driver.Options{Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	redislock.NeverInline(d)
-	defer func() { _ = d.Close() }()
-	ctx, refs := context.Background(), make([]driver.Ref, 5)
+	d, refs := openDriver(t, proxy.Addr()), make([]driver.Ref, 5)
 	for i := range refs {
-		refs[i] = driver.Ref{Key: fmt.Sprintf("k%d", i), ID: fmt.Sprintf("%032x", i), TTL: 10 * time.Second}
-		if st, err := d.Acquire(ctx, driver.Request{Ref: refs[i]}); err != nil || st.Phase != driver.Held {
-			t.Fatalf("%v, %v", st.Phase, err)
-		}
+		refs[i] = driver.Ref{Key: fmt.Sprintf("k%d", i), ID: claimID(i), TTL: time.Minute}
+		submitClaim(t, d, refs[i].Key, i, time.Minute, driver.Held)
 	}
-	states, err := d.Renew(ctx, refs)
-	if err != nil {
-		t.Fatal(err)
-	}
+	states, err := answered(func() ([]driver.State, error) { return d.Renew(t.Context(), refs) })
+	check(t, err)
 	for i, st := range states {
 		if st.Phase != driver.Held {
 			t.Errorf("claim %d is %v", i, st.Phase)

@@ -189,13 +189,14 @@ func TestReleaseLaterEndsWithClose(t *testing.T) {
 	r := driver.Ref{Key: "k", ID: claimID(1), TTL: time.Minute}
 	releaseClaim(t, d, "k", 1, time.Minute) // the server has the script
 	for range 100 {
-		answers := make(chan error, 3)
-		for range 3 {
-			d.(driver.LateReleaser).ReleaseLater(r, func(_ driver.State, err error) { answers <- err })
-		}
-		for range cap(answers) {
-			check(t, <-answers)
-		}
+		_, err := answered(func() (driver.State, error) {
+			answers := make(chan error, 3)
+			for range cap(answers) {
+				d.(driver.LateReleaser).ReleaseLater(r, func(_ driver.State, err error) { answers <- err })
+			}
+			return driver.State{}, errors.Join(<-answers, <-answers, <-answers)
+		})
+		check(t, err)
 	}
 	late := make(chan error, 2)
 	d.(driver.LateReleaser).ReleaseLater(r, func(_ driver.State, err error) { late <- err })

@@ -59,6 +59,7 @@ func TestForbiddenKeySparesTheOthers(t *testing.T) {
 func TestUnheardGrantInAMovingSlot(t *testing.T) {
 	t.Parallel()
 	cl := testenv.Cluster(t)
+	tolerateStalls(t, cl)
 	open := func() driver.Driver {
 		d, err := redislock.New(clusterClient(t, cl)).Open(driver.Options{Logger: slog.New(slog.DiscardHandler)})
 		check(t, err)

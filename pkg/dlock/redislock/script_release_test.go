@@ -13,12 +13,16 @@ import (
 // usualAndGeneral runs a test with the short code for the common case of a release, and with the
 // general code.
 func usualAndGeneral(t *testing.T, test func(s *scriptLock, release func(letter, want string))) {
-	s := newScriptLock(t)
-	test(s, s.release)
-	s = newScriptLock(t)
-	test(s, func(letter, want string) {
-		s.Helper()
-		s.releaseWith(letter, 0, 0, "", want)
+	t.Run("usual", func(t *testing.T) {
+		s := newScriptLock(t)
+		test(s, s.release)
+	})
+	t.Run("general", func(t *testing.T) {
+		s := newScriptLock(t)
+		test(s, func(letter, want string) {
+			s.Helper()
+			s.releaseWith(letter, 0, 0, "", want)
+		})
 	})
 }
 
@@ -182,16 +186,18 @@ func TestScriptPassesOver(t *testing.T) {
 // No more than 64 waiters are passed over.
 func TestScriptPassesOverSome(t *testing.T) {
 	for unheard, want := range map[int]string{63: "f", 64: "0"} {
-		s := newScriptLock(t)
-		s.acquire("a", 30_000, 0, 0, fmt.Sprint("held a ", scriptStart))
-		for i := range unheard {
-			s.wait(fmt.Sprintf("%032x", i), int64(i), 1_000_000, 0, "dlock:nobody")
-		}
-		s.wait("f", 1000, 1_000_000, 0, "-")
-		s.release("a", "held a 0")
-		if value, _ := s.do("GET", s.n.lock).(string); !strings.HasPrefix(value, want) {
-			t.Errorf("behind %d waiters without subscribers, %q was served", unheard, value)
-		}
+		t.Run(fmt.Sprint(unheard), func(t *testing.T) {
+			s := newScriptLock(t)
+			s.acquire("a", 30_000, 0, 0, fmt.Sprint("held a ", scriptStart))
+			for i := range unheard {
+				s.wait(fmt.Sprintf("%032x", i), int64(i), 1_000_000, 0, "dlock:nobody")
+			}
+			s.wait("f", 1000, 1_000_000, 0, "-")
+			s.release("a", "held a 0")
+			if value, _ := s.do("GET", s.n.lock).(string); !strings.HasPrefix(value, want) {
+				t.Errorf("behind %d waiters without subscribers, %q was served", unheard, value)
+			}
+		})
 	}
 }
 
@@ -225,15 +231,17 @@ func TestScriptFindsTheLivingInALaterChunk(t *testing.T) {
 // the chunks, so that four of them contain 511 and the fifth is the last.
 func TestScriptDropsAsManyAsItMay(t *testing.T) {
 	for dead, want := range map[int]string{511: "c", 511 + 128: "b"} {
-		s := newScriptLock(t)
-		s.acquire("a", 30_000, 0, 0, fmt.Sprint("held a ", scriptStart))
-		s.wait("b", 0, 1_000_000, 0, "dlock:nobody")
-		s.crowd(dead, 1, 0)
-		s.wait("c", 1000, 1_000_000, 0, "-")
-		s.release("a", "held a 0")
-		if value, _ := s.do("GET", s.n.lock).(string); !strings.HasPrefix(value, scriptID(want)) {
-			t.Errorf("around %d dead waiters %q was served, want %s", dead, value, want)
-		}
+		t.Run(fmt.Sprint(dead), func(t *testing.T) {
+			s := newScriptLock(t)
+			s.acquire("a", 30_000, 0, 0, fmt.Sprint("held a ", scriptStart))
+			s.wait("b", 0, 1_000_000, 0, "dlock:nobody")
+			s.crowd(dead, 1, 0)
+			s.wait("c", 1000, 1_000_000, 0, "-")
+			s.release("a", "held a 0")
+			if value, _ := s.do("GET", s.n.lock).(string); !strings.HasPrefix(value, scriptID(want)) {
+				t.Errorf("around %d dead waiters %q was served, want %s", dead, value, want)
+			}
+		})
 	}
 }
 

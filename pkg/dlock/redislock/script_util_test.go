@@ -33,6 +33,7 @@ type scriptLock struct {
 
 func newScriptLock(t *testing.T) *scriptLock {
 	t.Helper()
+	t.Parallel() // each has a server, and a clock, of its own
 	client := testenv.Redis(t).Client()
 	t.Cleanup(func() { _ = client.Close() })
 	s := &scriptLock{T: t, client: client, now: scriptStart, channel: "-"}

@@ -61,14 +61,13 @@ func keyOn(t *testing.T, cl *servers.Cluster, node *servers.Redis, hint string) 
 	}
 }
 
-// serveWithoutAll lets the nodes of a cluster serve their keys while others are down.
-func serveWithoutAll(t *testing.T, cl *servers.Cluster) {
+// tolerateStalls makes the nodes of a cluster continue when one does not answer for a while.
+func tolerateStalls(t *testing.T, cl *servers.Cluster) {
 	t.Helper()
-	for _, n := range cl.Nodes() {
-		c := n.Client()
-		check(t, c.ConfigSet(t.Context(), "cluster-require-full-coverage", "no").Err())
-		check(t, c.ConfigSet(t.Context(), "cluster-node-timeout", "60000").Err())
-		_ = c.Close()
+	for _, node := range cl.Nodes() {
+		client := dialRedis(t, node.Addr())
+		check(t, client.ConfigSet(t.Context(), "cluster-require-full-coverage", "no").Err())
+		check(t, client.ConfigSet(t.Context(), "cluster-node-timeout", "60000").Err())
 	}
 }
 
@@ -86,11 +85,13 @@ func pairs(ctx context.Context, t *testing.T, c *dlock.Client, keys []string, lo
 				if err == nil {
 					err = g.Unlock(ctx)
 				}
-				if err != nil {
+				switch {
+				case err == nil:
+					n.Add(1)
+				case !errors.Is(err, dlock.ErrUnknownOutcome): // of an Unlock on a busy machine
 					t.Errorf("%s: %v", k, err)
 					return
 				}
-				n.Add(1)
 				elapse(2 * time.Millisecond)
 			}
 		})
@@ -100,26 +101,31 @@ func pairs(ctx context.Context, t *testing.T, c *dlock.Client, keys []string, lo
 }
 
 // A stalled master does not affect the locks of the others, whether or not the client honors
-// deadlines, and Close does not wait long for it.
+// deadlines, and Close does not wait long for it. What is held there is renewed.
 func TestStalledMasterCostsOthersNothing(t *testing.T) {
+	cl := testenv.Cluster(t)
+	tolerateStalls(t, cl)
 	for _, honors := range []bool{true, false} {
 		t.Run(fmt.Sprintf("honors=%v", honors), func(t *testing.T) {
-			cl := testenv.Cluster(t)
-			serveWithoutAll(t, cl)
 			o := &redis.ClusterOptions{Addrs: cl.Addrs(), ContextTimeoutEnabled: honors}
 			c, control := clusterLocks(t, o), clusterLocks(t, o)
 			nodes := cl.Nodes()
 			var bad, good, same []string
 			for i := range 8 {
-				bad = append(bad, keyOn(t, cl, nodes[0], fmt.Sprintf("bad%d-", i)))
-				good = append(good, keyOn(t, cl, nodes[1+i%2], fmt.Sprintf("good%d-", i)))
-				same = append(same, keyOn(t, cl, nodes[1+i%2], fmt.Sprintf("same%d-", i)))
+				bad = append(bad, keyOn(t, cl, nodes[0], fmt.Sprintf("bad-%v%d-", honors, i)))
+				good = append(good, keyOn(t, cl, nodes[1+i%2], fmt.Sprintf("good-%v%d-", honors, i)))
+				same = append(same, keyOn(t, cl, nodes[1+i%2], fmt.Sprintf("same-%v%d-", honors, i)))
 			}
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			pairs(ctx, t, c, slices.Concat(good, bad), 200*time.Millisecond)
 			pairs(ctx, t, control, same, 200*time.Millisecond)
 			before := pairs(ctx, t, c, good, time.Second)
+			ends := map[*dlock.Guard]time.Time{}
+			for _, k := range good {
+				g := acquire(t, c, "{"+k+"} held")
+				ends[g] = time.Now().Add(g.Remaining())
+			}
 			check(t, nodes[0].Pause())
 			var stuck, measured sync.WaitGroup
 			for _, k := range bad {
@@ -139,6 +145,12 @@ func TestStalledMasterCostsOthersNothing(t *testing.T) {
 			t.Logf("%.0f pairs/s before; then %.0f next to callers that are stuck, %.0f of a Client without", before, during, usual)
 			if during < least*usual {
 				t.Errorf("%.2f of the pairs next to a stalled master, want %.2f", during/usual, least)
+			}
+			for g, end := range ends {
+				testenv.Eventually(t, time.Minute, "a lock at another master is renewed", func() bool {
+					return time.Now().Add(g.Remaining()).After(end.Add(time.Second))
+				})
+				unlock(t, g)
 			}
 			cancel()
 			stuck.Wait()
@@ -172,6 +184,7 @@ func farMaster(t *testing.T) (c *dlock.Client, cl *servers.Cluster, far *faultpr
 
 // Calls to a far master are not abandoned early because the others are near.
 func TestFarMasterAmongNearOnes(t *testing.T) {
+	t.Parallel()
 	c, cl, proxy := farMaster(t)
 	nodes := cl.Nodes()
 	far := keyOn(t, cl, nodes[0], "far")
@@ -188,15 +201,26 @@ func TestFarMasterAmongNearOnes(t *testing.T) {
 				if g, err := c.Acquire(near, k); err == nil {
 					_ = g.Unlock(ctx)
 				}
+				elapse(2 * time.Millisecond) // the machine is not the limit
 			}
 		})
 	}
 	const n = 10
 	var calls atomic.Int64
+	var mu sync.Mutex
+	sent := map[string]time.Time{}
 	proxy.Intercept(func(cmd []string) faultproxy.Action {
-		if kind := kindOf(cmd); (kind == acquiring || kind == releasing) && cmd[3] == far {
+		kind := kindOf(cmd)
+		if (kind != acquiring && kind != releasing) || cmd[3] != far {
+			return faultproxy.Forward
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		call := fmt.Sprint(kind, claimIDs(cmd))
+		if first, again := sent[call]; !again || time.Since(first) < 500*time.Millisecond { // not one that a busy machine left without an answer
 			calls.Add(1)
 		}
+		sent[call] = time.Now()
 		return faultproxy.Forward
 	})
 	for range 3 {
@@ -222,7 +246,9 @@ func TestFarMasterAmongNearOnes(t *testing.T) {
 
 // A process has one subscription connection to each master, however many slots have waiters.
 func TestOneSubscriptionPerMaster(t *testing.T) {
+	t.Parallel()
 	cl := testenv.Cluster(t)
+	tolerateStalls(t, cl)
 	o := func() *redis.ClusterOptions {
 		return &redis.ClusterOptions{Addrs: cl.Addrs(), ContextTimeoutEnabled: true}
 	}
@@ -283,7 +309,9 @@ func subscribers(t *testing.T, node *servers.Redis) int {
 
 // A cluster client that reads from replicas still subscribes at masters.
 func TestReadOnlyClientSubscribesAtTheMaster(t *testing.T) {
+	t.Parallel()
 	cl := testenv.ClusterWithReplicas(t, 1)
+	tolerateStalls(t, cl)
 	for name, o := range map[string]*redis.ClusterOptions{
 		"ReadOnly":       {ReadOnly: true},
 		"RouteByLatency": {RouteByLatency: true},
@@ -302,7 +330,7 @@ func TestReadOnlyClientSubscribesAtTheMaster(t *testing.T) {
 					}
 				}
 				unlock(t, g)
-				unlock(t, granted(t, w, 10*time.Second).guard)
+				unlock(t, granted(t, w, time.Minute).guard)
 			}
 		})
 	}
@@ -312,9 +340,11 @@ func TestReadOnlyClientSubscribesAtTheMaster(t *testing.T) {
 func TestMinReplicasFollowsASlot(t *testing.T) {
 	t.Parallel()
 	cl := testenv.ClusterWithReplicas(t, 1)
-	c := clusterLocks(t, &redis.ClusterOptions{Addrs: cl.Addrs(), ContextTimeoutEnabled: true}, redislock.WithMinReplicas(1, 500*time.Millisecond))
-	const key, ttl = "k", 4 * time.Second
-	g := acquire(t, c, key, dlock.WithTTL(ttl))
+	tolerateStalls(t, cl)
+	replicas := redislock.WithMinReplicas(1, 500*time.Millisecond)
+	c := locksOn(t, redislock.New(clusterClient(t, cl), replicas), dlock.Config{DefaultTTL: 30 * time.Second, RenewInterval: time.Second})
+	const key = "k"
+	g := acquire(t, c, key)
 	from, err := cl.NodeFor(t.Context(), key)
 	check(t, err)
 	to := cl.Nodes()[0]
@@ -323,19 +353,11 @@ func TestMinReplicasFollowsASlot(t *testing.T) {
 	}
 	slot, err := cl.Slot(t.Context(), key)
 	check(t, err)
-	survives := func(what string) {
-		t.Helper()
-		select {
-		case <-g.Done():
-			t.Fatalf("lost while %s: %v", what, context.Cause(g.Context()))
-		case <-time.After(3 * ttl / 2):
-		}
-	}
 	check(t, cl.BeginMigration(t.Context(), slot, from, to))
 	check(t, cl.MoveSlotKeys(t.Context(), slot, from, to))
-	survives("the slot moves")
+	awaitConfirmed(t, 3, g) // while the slot moves
 	check(t, cl.FinishMigration(t.Context(), slot, from, to))
-	survives("another master has the slot")
+	awaitConfirmed(t, 3, g)
 	unlock(t, g)
 	unlock(t, acquire(t, c, key))
 }

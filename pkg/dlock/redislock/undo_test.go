@@ -116,8 +116,9 @@ func TestUnwantedGrantGoesBackBeforeReplicasConfirm(t *testing.T) {
 		return faultproxy.Forward
 	})
 	acquire(t, holder, "other")
-	startWait(t, waiter, "other") // so that the process goes on listening
-	err := waiter.Lock(t.Context(), "k", dlock.WithTTL(time.Hour), dlock.WithWait(time.Second))
+	startWait(t, waiter, "other")                           // so that the process goes on listening
+	wait := testenv.UnderStress(5*time.Second, time.Second) // with the answer that it is queued
+	err := waiter.Lock(t.Context(), "k", dlock.WithTTL(time.Hour), dlock.WithWait(wait))
 	if !errors.Is(err, dlock.ErrLockHeldByOther) {
 		t.Fatal(err)
 	}

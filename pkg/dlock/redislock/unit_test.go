@@ -178,7 +178,7 @@ func TestParseAnswer(t *testing.T) {
 			t.Errorf("%q became %+v, %v", text, got, err)
 		}
 	}
-	if _, err := parseAnswer("full id 100000", r, time.Time{}); !errors.Is(err, ErrQueueFull) || driver.ClassOf(err) != driver.Transient {
+	if _, err := parseAnswer("full id 100000", r, time.Time{}); !errors.Is(err, ErrQueueFull) || driver.ClassOf(err) != driver.Transient || !strings.Contains(err.Error(), "100000") {
 		t.Errorf("a full queue became %v", err)
 	}
 }
