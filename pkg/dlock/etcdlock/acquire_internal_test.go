@@ -165,7 +165,7 @@ func TestNoLeaseWithoutRoom(t *testing.T) {
 		return len(all.Leases)
 	}
 	before, waiter := leases(), driver.Request{Ref: refTo("k", 2, time.Minute), Wait: true, Fixed: true}
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	if st, err := d.Acquire(ctx, waiter); !errors.Is(err, sharedtimeout.ErrNoRoom) || driver.ClassOf(err) != driver.Transient {
 		t.Errorf("%v, %v", st, err)

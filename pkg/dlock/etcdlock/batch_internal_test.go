@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -509,5 +510,110 @@ func TestBatchWithoutSpace(t *testing.T) {
 		if !errors.Is(o.err, ErrNoSpace) || err != nil || stored.Count > 0 {
 			t.Errorf("%s: %v, %v, stored %v, %v", all[i].Key, o.State, o.err, stored, err)
 		}
+	}
+}
+
+// A batch that was refused is sent again in parts only if nothing of it was executed. A delete is, whatever the reason; a
+// claim is if the reason may be another claim.
+func TestWhatARefusedBatchSendsAgain(t *testing.T) {
+	const put, del = "x", ""
+	full := func(err error) bool { return errors.Is(err, rpctypes.ErrNoSpace) }
+	for name, tt := range map[string]struct {
+		err   error
+		text  string
+		again bool
+		is    func(error) bool
+	}{
+		"dead lease":           {rpctypes.ErrGRPCLeaseNotFound, put, true, nil},
+		"dead lease, delete":   {rpctypes.ErrGRPCLeaseNotFound, del, true, nil},
+		"denied":               {rpctypes.ErrGRPCPermissionDenied, put, true, nil},
+		"denied, delete":       {rpctypes.ErrGRPCPermissionDenied, del, true, nil},
+		"too many":             {rpctypes.ErrGRPCTooManyOps, put, true, nil},
+		"too large":            {rpctypes.ErrGRPCRequestTooLarge, put, true, nil},
+		"too large to send":    {errors.New(tooLargeToSend), put, true, nil},
+		"no leader":            {rpctypes.ErrGRPCNoLeader, put, false, func(err error) bool { return driver.ClassOf(classify(err)) == driver.Transient }},
+		"no leader, delete":    {rpctypes.ErrGRPCNoLeader, del, true, nil},
+		"no answer":            {errors.New("broken"), put, false, func(err error) bool { return driver.ClassOf(classify(err)) == driver.Ambiguous }},
+		"no answer, delete":    {errors.New("broken"), del, false, func(err error) bool { return driver.ClassOf(classify(err)) == driver.Ambiguous }},
+		"out of space":         {rpctypes.ErrNoSpace, put, false, full},
+		"out of space, delete": {rpctypes.ErrNoSpace, del, false, func(err error) bool { return errors.Is(err, errMaybeDeleted) && !full(err) }},
+	} {
+		b := newBatcher(nil)
+		newCall := func(left bool) *call { return &call{text: tt.text, done: make(chan struct{}), left: left} }
+		call1, left := newCall(false), newCall(true)
+		b.inFlight = 1 // the batch
+		b.finish(&batch{calls: []*call{call1, left, newCall(true), newCall(true)}}, nil, tt.err)
+		if call1.again != tt.again || !call1.finished || left.again || left.finished || (call1.err == nil) != (tt.is == nil) {
+			t.Errorf("%s: again %v, %v", name, call1.again, call1.err)
+		}
+		if tt.is != nil && !tt.is(call1.err) {
+			t.Errorf("%s: %v", name, call1.err)
+		}
+		inFlight := 1
+		if tt.again {
+			inFlight++ // and not one for a caller that has left, because nothing would end it
+		}
+		if b.inFlight != inFlight {
+			t.Errorf("%s: %d in flight, want %d", name, b.inFlight, inFlight)
+		}
+		most := maxBatch
+		if refusalOf(tt.err).tooLarge {
+			most = 2
+		}
+		if b.maxCalls != most {
+			t.Errorf("%s: batches of %d calls, want %d", name, b.maxCalls, most)
+		}
+	}
+}
+
+// A batch is canceled when its last caller leaves, and not before: the others still want their locks.
+func TestBatchIsCanceledWithItsLastCaller(t *testing.T) {
+	b := newBatcher(nil)
+	canceled := false
+	x := &batch{waiting: 3, cancel: func() { canceled = true }}
+	for i := range 3 {
+		c := &call{batch: x}
+		finished, sent := b.leave(c)
+		if finished || !sent || !c.left || canceled != (i == 2) {
+			t.Errorf("%d of 3 have left: finished %v, sent %v, canceled %v", i+1, finished, sent, canceled)
+		}
+	}
+	ended := &call{batch: &batch{waiting: 1}, finished: true}
+	if finished, sent := b.leave(ended); !finished || !sent || ended.left {
+		t.Errorf("a call that has ended: %v, %v", finished, sent)
+	}
+}
+
+// Calls that are pending are taken in order, up to a number and a size, but always at least one. The lock of a claim that
+// was taken, or whose caller has left, is free for the next batch.
+func TestWhatABatchTakes(t *testing.T) {
+	b := newBatcher(nil)
+	add := func(lock string, bytes int) *call {
+		c := &call{lock: lock, text: strings.Repeat("x", bytes)}
+		b.pending = append(b.pending, c)
+		if c.isPut() {
+			b.puts[lock] = true
+		}
+		return c
+	}
+	large, half, rest, release := add("large", maxBatchBytes+1), add("half", maxBatchBytes/2), add("rest", maxBatchBytes/2), add("release", 0)
+	small, leaves := add("small", 1), add("leaves", 1)
+	if finished, sent := b.leave(leaves); finished || sent || b.puts["leaves"] || len(b.pending) != 5 {
+		t.Errorf("%v, %v, and %d are pending", finished, sent, len(b.pending))
+	}
+	for i, want := range [][]*call{{large}, {half, rest, release}, {small}, nil} {
+		if got := b.take(); !slices.Equal(got, want) {
+			t.Errorf("batch %d has %d calls, want %d", i, len(got), len(want))
+		}
+	}
+	if len(b.puts) != 0 || b.pending != nil {
+		t.Errorf("%v are pending", b.puts)
+	}
+	b.maxCalls = 2
+	for range 3 {
+		add("k", 0)
+	}
+	if n := len(b.take()); n != 2 {
+		t.Errorf("%d calls, want 2", n)
 	}
 }

@@ -121,7 +121,7 @@ func TestRepeatedClaimIsOneClaim(t *testing.T) {
 			if len(claims) != 1 || claims[0].CreateRevision != g.Token() {
 				t.Fatalf("token %d, stored: %v", g.Token(), claims)
 			}
-			unlock(t, g)
+			check(t, g.Unlock(t.Context()))
 			if left := leftovers(t, direct); len(left) != 0 {
 				t.Fatalf("left: %q", left)
 			}
@@ -384,7 +384,7 @@ func TestLeaderAndHolderDie(t *testing.T) {
 // revoke a lease that has ended meanwhile by its own clock, so each round begins with a renewal.
 func TestStaleLeaderRevokesNothing(t *testing.T) {
 	t.Parallel()
-	const ttl, pause = 8 * time.Second, 4800 * time.Millisecond
+	const ttl, pause = 16 * time.Second, 9600 * time.Millisecond
 	cluster := testenv.EtcdCluster(t)
 	c := locksAt(t, cluster.Endpoints()...)
 	leader, err := cluster.WaitLeader(t.Context())
@@ -441,7 +441,7 @@ func TestDeletedKeyIsALoss(t *testing.T) {
 // All members are down for half a TTL, and nothing is lost.
 func TestAllMembersDownIsNoLoss(t *testing.T) {
 	t.Parallel()
-	const ttl, clients = 12 * time.Second, 8 // leaves more than a second to connect again
+	const ttl, clients = 36 * time.Second, 8 // leaves half of it to restart, and four seconds to connect again
 	for range testenv.UnderStress(1, 20) {
 		server := testenv.Etcd(t)
 		proxy := testenv.Proxy(t, server.Addr())
@@ -702,10 +702,11 @@ func TestLocksShareLeases(t *testing.T) {
 					opts = append(opts, dlock.WithoutRenewal()) // has a lease of its own
 				}
 				g, err := c.Acquire(ctx, fmt.Sprint("k", i%4), opts...)
+				began := time.Now()
 				if err == nil {
 					err = g.Unlock(t.Context())
 				}
-				if err != nil {
+				if err != nil && !isLate(err, began) {
 					t.Error(err)
 					return
 				}

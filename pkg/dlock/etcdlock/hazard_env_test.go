@@ -58,10 +58,10 @@ func (e *etcdEnv) Traits() hazardtest.Traits {
 		Slow:     true,
 		Servers:  1,
 
-		WaiterTTL:     testenv.UnderStress(3050*time.Millisecond, 1050*time.Millisecond), // on a lease of a second more
-		DeadTTL:       5 * time.Second,
-		DeadWaiters:   testenv.UnderStress(25*time.Second, 6500*time.Millisecond), // one lease each are fifty
-		Forgotten:     4*time.Second + testenv.UnderStress(beforeLease, 1500*time.Millisecond),
+		WaiterTTL:     testenv.UnderStress(6050*time.Millisecond, 1050*time.Millisecond), // on a lease of a second more
+		DeadTTL:       testenv.UnderStress(6*time.Second, 5*time.Second),                 // an unlock has a third of it
+		DeadWaiters:   testenv.UnderStress(25*time.Second, 6500*time.Millisecond),        // one lease each are fifty
+		Forgotten:     testenv.UnderStress(7*time.Second+beforeLease, 5500*time.Millisecond),
 		Unpushed:      testenv.UnderStress(15*time.Second, 1500*time.Millisecond),
 		IdleCPU:       testenv.UnderStress(.5, .05), // a waiter that asks all the time takes one
 		Watches:       3,                            // each holder watches its own key

@@ -586,10 +586,10 @@ func TestWithoutSpaceHeldLocksWork(t *testing.T) {
 		wantError(t, err, dlock.ErrUnknownOutcome) // there is no space for a tombstone
 	}
 	testenv.Eventually(t, testenv.UnderStress(ttl*2/3, time.Second+slack), "what was unlocked is free", func() bool { return len(storedClaims(t, direct, "unsure")) == 0 })
-	unlock(t, g)
+	check(t, g.Unlock(t.Context()))
 	next := granted(t, waiter).guard
 	awaitRenewal(t, next)
-	unlock(t, next)
+	check(t, next.Unlock(t.Context()))
 	if n := len(storedClaims(t, direct, "held")); n != 0 {
 		t.Errorf("%d claims of what was unlocked", n)
 	}

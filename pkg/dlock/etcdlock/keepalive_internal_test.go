@@ -8,8 +8,11 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/ceyewan/genesis/internal/servers"
@@ -189,4 +192,104 @@ func TestPauseBetweenStreamsIsAPartOfTheTimeForAnAnswer(t *testing.T) {
 			}
 		}
 	}
+}
+
+// An answer belongs to the oldest request of its lease, which is then not overdue any more.
+func TestAnswerEndsTheTimeOfItsRequest(t *testing.T) {
+	late := func() *time.Timer { return time.AfterFunc(time.Hour, func() {}) }
+	first := &keepAliveRequest{overdue: late(), ttl: make(chan int64, 1)}
+	second := &keepAliveRequest{overdue: late(), ttl: make(chan int64, 1)}
+	s := &keepAliveStream{pending: map[int64][]*keepAliveRequest{7: {first, second}}}
+	s.answer(&pb.LeaseKeepAliveResponse{ID: 8, TTL: 5}) // nobody has asked
+	s.answer(&pb.LeaseKeepAliveResponse{ID: 7, TTL: 6})
+	if len(first.ttl) != 1 || len(second.ttl) != 0 || len(s.pending[7]) != 1 || s.pending[7][0] != second || first.overdue.Stop() {
+		t.Errorf("%d and %d answers, %d requests are left", len(first.ttl), len(second.ttl), len(s.pending[7]))
+	}
+	s.answer(&pb.LeaseKeepAliveResponse{ID: 7, TTL: 0})
+	if <-first.ttl != 6 || <-second.ttl != 0 || len(s.pending) != 0 || second.overdue.Stop() {
+		t.Errorf("requests of %d leases are left", len(s.pending))
+	}
+}
+
+// A refusal ends the stream. It is that of the oldest request, and the others were not refused.
+func TestRefusalIsThatOfTheOldestRequest(t *testing.T) {
+	now := time.Now()
+	oldest, later, other := &keepAliveRequest{sent: now}, &keepAliveRequest{sent: now.Add(1)}, &keepAliveRequest{sent: now.Add(2)}
+	for range 20 { // in any order
+		s := &keepAliveStream{err: rpctypes.ErrPermissionDenied, pending: map[int64][]*keepAliveRequest{1: {later}, 2: {oldest, other}, 3: {other}}}
+		s.refuseOldest()
+		if !oldest.refused || later.refused || other.refused {
+			t.Fatalf("refused are %v, %v and %v", oldest.refused, later.refused, other.refused)
+		}
+		if err := s.errOf(oldest); !isDenied(err) {
+			t.Errorf("the oldest: %v", err)
+		}
+		if err := s.errOf(later); !errors.Is(err, errKeepAliveDenied) || isDenied(err) {
+			t.Errorf("a later one: %v", err)
+		}
+	}
+	(&keepAliveStream{}).refuseOldest() // without requests
+	broken := errors.New("broken")
+	if err := (&keepAliveStream{err: broken}).errOf(later); !errors.Is(err, broken) {
+		t.Errorf("of a broken stream: %v", err)
+	}
+}
+
+// A stream ends once, for the first reason. Those that have waited for it are told, unless another request was refused.
+func TestStreamEndsOnce(t *testing.T) {
+	for reason, told := range map[error]error{errKeepAliveOverdue: errKeepAliveOverdue, rpctypes.ErrPermissionDenied: errKeepAliveDenied} {
+		canceled := 0
+		s := &keepAliveStream{done: make(chan struct{}), cancel: func() { canceled++ }}
+		k := &keepAliver{stream: s, backOff: backOff{base: time.Second, most: time.Minute}}
+		k.end(s, reason)
+		next := &keepAliveStream{done: make(chan struct{})}
+		k.stream = next
+		k.end(s, errors.New("later"))
+		if !errors.Is(s.err, reason) || !errors.Is(k.err, told) || k.stream != next || canceled != 1 || k.backOff.failures != 1 {
+			t.Errorf("%v and %v, canceled %d times, %d failures", s.err, k.err, canceled, k.backOff.failures)
+		}
+	}
+}
+
+// An attempt to open a stream has more time after each failure, up to a limit, and more for a client that authenticates.
+func TestTimeToOpenAStream(t *testing.T) {
+	for user, want := range map[string][]time.Duration{"": {1, 2, 4, 4}, "root": {3, 4, 4, 4}} {
+		d := &etcdDriver{client: &clientv3.Client{Username: user}}
+		for i, failures := range []int{0, 1, 2, 100} {
+			if got := d.openTimeout(failures); got != want[i]*time.Second {
+				t.Errorf("user %q after %d failures: %v, want %v s", user, failures, got, int64(want[i]))
+			}
+		}
+	}
+}
+
+// Each failure doubles the pause, which is random by half, up to a limit. A success ends that.
+func TestPausesGrow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := backOff{base: time.Second, most: 5 * time.Second}
+		if b.wait() > 0 {
+			t.Error("the first attempt waits")
+		}
+		for i, want := range []time.Duration{1, 2, 4, 5, 5, 1} {
+			if i == 5 {
+				b.succeeded()
+			}
+			b.failed()
+			if pause := b.wait(); pause < want*time.Second/2 || pause > want*time.Second*3/2 {
+				t.Errorf("after %d failures: %v, want about %d s", i+1, pause, want)
+			}
+		}
+		time.Sleep(time.Hour)
+		if b.wait() > 0 {
+			t.Error("an hour later, an attempt waits")
+		}
+		shortest, longest := time.Hour, time.Duration(0)
+		for range 1000 {
+			pause := jitter(time.Minute)
+			shortest, longest = min(shortest, pause), max(longest, pause)
+		}
+		if shortest < 30*time.Second || longest > 90*time.Second || longest-shortest < 50*time.Second {
+			t.Errorf("a minute is varied from %v to %v", shortest, longest)
+		}
+	})
 }

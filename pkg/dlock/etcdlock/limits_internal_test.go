@@ -23,6 +23,7 @@ func TestSpaceOfTheFullestMember(t *testing.T) {
 	}{
 		{[]*clientv3.StatusResponse{member(500, 0)}, "the quota is not known", driver.OK},
 		{[]*clientv3.StatusResponse{member(500, 1000), member(100, 1000)}, "50% of the quota in use", driver.OK},
+		{[]*clientv3.StatusResponse{member(800, 1000), member(100, 1000)}, "80% of the quota in use", driver.OK},
 		{[]*clientv3.StatusResponse{member(500, 1000), member(801, 1000)}, "80% of the quota in use", driver.Warning},
 	} {
 		if f := space(tc.members); f.Detail != tc.detail || f.Level != tc.level {

@@ -196,8 +196,12 @@ func TestLateDeleteSparesTheNextGrant(t *testing.T) {
 	ref := refOf("k", 1)
 	holder := newMutex(t, server.Endpoint(), "k", 60) // its key alone does not show whether it is a claim
 	check(t, holder.Lock(t.Context()))
-	short, cancel := context.WithTimeout(t.Context(), time.Second)
+	short, cancel := context.WithCancel(t.Context())
 	defer cancel()
+	go func() {
+		<-client.held
+		cancel()
+	}()
 	if st, err := d.Acquire(short, driver.Request{Ref: ref}); err == nil || driver.ClassOf(err) != driver.Ambiguous {
 		t.Fatalf("the delete was held up, and Acquire has %v, %v", st, err)
 	}

@@ -18,7 +18,7 @@ import (
 func TestKeysOnTheLeaseOfALock(t *testing.T) {
 	t.Parallel()
 	client := dial(t, testenv.Etcd(t).Endpoint())
-	locks := locksOn(t, client, dlock.Config{DefaultTTL: 3 * time.Second})
+	locks := locksOn(t, client, dlock.Config{DefaultTTL: 6 * time.Second})
 	ctx := t.Context()
 	attach := func(key string) *dlock.Guard {
 		t.Helper()
