@@ -164,6 +164,7 @@ func (v *variant) isBrief() bool { return v.fault != nil && testenv.UnderStress(
 // The suite on three and on five nodes, and with as many of them down or slow as a majority can
 // spare: the cases that take work, one variant after another.
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	f := startFarm(t)
 	for _, v := range variants {
 		t.Run(v.name, func(t *testing.T) { v.run(t, f, v.works()) })

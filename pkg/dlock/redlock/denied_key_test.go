@@ -223,6 +223,6 @@ func TestDeniedKeyThroughAClient(t *testing.T) {
 	}
 	elapse(ttl)
 	for _, g := range permitted {
-		unlock(t, g)
+		check(t, g.Unlock(t.Context()))
 	}
 }

@@ -26,9 +26,9 @@ func (s *set) open(tb testing.TB, opts ...redlock.Option) driver.Driver {
 	return d
 }
 
-// claim returns the n-th claim on the key k, with a lease that does not expire during the test.
+// claim returns the n-th claim on the key k, with a lease that does not expire during the test, held or queued.
 func claim(n int) driver.Ref {
-	return driver.Ref{Key: "k", ID: fmt.Sprintf("%032x", n), TTL: time.Minute}
+	return driver.Ref{Key: "k", ID: fmt.Sprintf("%032x", n), TTL: time.Minute, QueueTTL: time.Minute}
 }
 
 func submit(tb testing.TB, d driver.Driver, r driver.Request, phase driver.Phase) {
@@ -73,6 +73,7 @@ func awaitPush(tb testing.TB, d driver.Driver, r driver.Ref, what string) {
 // The nodes notify a waiter of another process that the lock is free. It does not ask by itself
 // here, so nothing else could notify it.
 func TestWaiterIsNotified(t *testing.T) {
+	t.Parallel()
 	s := start(t, 3)
 	holder, waiter := s.open(t, patient), s.open(t, patient)
 	for i := range testenv.UnderStress(3, 100) {
@@ -96,7 +97,7 @@ func TestWaiterIsNotified(t *testing.T) {
 // messages in between were missed.
 func TestBrokenSubscriptionsWakeTheWaiter(t *testing.T) {
 	s := start(t, 3)
-	holder, waiter := s.open(t), s.open(t)
+	holder, waiter := s.open(t, patient), s.open(t, patient)
 	submit(t, holder, driver.Request{Ref: claim(0)}, driver.Held)
 	submit(t, waiter, driver.Request{Ref: claim(1), Wait: true}, driver.Queued)
 	awaitPush(t, waiter, claim(1), "that a majority is subscribed")
@@ -208,7 +209,7 @@ func (s *set) scripts(tb testing.TB, node int) int {
 func TestCleanupOutlastsAnOutage(t *testing.T) {
 	t.Parallel()
 	s := start(t, 3)
-	d := s.open(t, redlock.WithNodeTimeout(enough)) // cleanup fails three times
+	d := s.open(t, redlock.WithNodeTimeout(3*time.Second)) // cleanup fails three times
 	for i := range testenv.UnderStress(1, 20) {
 		for _, c := range s.direct[:2] {
 			check(t, c.Set(t.Context(), "k", "another's", time.Minute).Err())

@@ -24,12 +24,16 @@ func (s *set) confirmed(tb testing.TB, id string) (n int) {
 // A waiter wins a majority and does not learn of it; then it misses its heartbeat, and its driver
 // removes it. Its next renewal must not find what the removal has not reached yet.
 func TestDroppedWaiterIsNotRenewed(t *testing.T) {
+	t.Parallel()
 	s := start(t, 3)
-	d := s.open(t)
+	d := s.open(t, patient)
 	direct := (&set{servers: s.servers, proxies: s.proxies, direct: s.direct}).straight(t)
-	other := direct.open(t)
+	other := direct.open(t, patient)
 	submit(t, other, driver.Request{Ref: claim(0)}, driver.Held)
-	submit(t, d, driver.Request{Ref: claim(1), Wait: true}, driver.Queued)
+	const silence = 6 * time.Second // longer than a machine stalls between two calls
+	dropped := claim(1)
+	dropped.QueueTTL = silence
+	submit(t, d, driver.Request{Ref: dropped, Wait: true}, driver.Queued)
 	release(t, other, claim(0), driver.Held)
 	var silent atomic.Bool
 	silent.Store(true)
@@ -42,21 +46,23 @@ func TestDroppedWaiterIsNotRenewed(t *testing.T) {
 		}
 		return faultproxy.Forward
 	})
-	for tries := 0; s.confirmed(t, claim(1).ID) < 2; tries++ {
+	for tries := 0; s.confirmed(t, dropped.ID) < 2; tries++ {
 		if tries == 20 {
 			t.Fatal("no round has reached a majority")
 		}
-		if states, err := d.Renew(t.Context(), []driver.Ref{claim(1)}); err == nil && states[0].Phase == driver.Held {
+		if states, err := d.Renew(t.Context(), []driver.Ref{dropped}); err == nil && states[0].Phase == driver.Held {
 			t.Fatal("the round was answered")
 		}
 	}
 	silent.Store(false)
-	elapse(driver.Heartbeat(claim(1).TTL) + 100*time.Millisecond)
+	elapse(silence + 100*time.Millisecond)
 	submit(t, d, driver.Request{Ref: claim(2), Wait: true}, driver.Queued) // drops the first
-	if p := phase(t, d, claim(1)); p != driver.Gone {
+	if p := phase(t, d, dropped); p != driver.Gone {
 		t.Errorf("a claim that is being removed is %v", p)
 	}
-	if n := s.confirmed(t, claim(1).ID); n < 2 {
+	if n := s.confirmed(t, dropped.ID); n < 2 {
 		t.Errorf("%d nodes have the claim: the removal has reached them, and this has shown nothing", n)
 	}
+	s.heal()
+	s.cut()
 }

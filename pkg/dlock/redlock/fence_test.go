@@ -3,6 +3,7 @@ package redlock_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"strconv"
 	"strings"
@@ -19,6 +20,7 @@ import (
 // Tokens increase while nodes stop and come back with their data. Their counters are ahead of their
 // clocks, and of each other, so that the time does not help.
 func TestFencesIncreaseThroughRestarts(t *testing.T) {
+	t.Parallel()
 	s := start(t, 3, "--appendonly", "yes", "--appendfsync", "everysec")
 	for i, c := range s.direct {
 		ahead := time.Now().Add(time.Duration(i+1) * time.Hour).UnixMicro()
@@ -77,6 +79,7 @@ func TestFencesIncreaseThroughRestarts(t *testing.T) {
 // A token counts only when a majority has accepted it: a later claim that reaches that majority
 // gets a greater one, although the nodes' counters were far apart.
 func TestTokenMeetsEveryMajority(t *testing.T) {
+	t.Parallel()
 	s := start(t, 5)
 	last := int64(0)
 	c := s.locks(t, dlock.Config{DefaultTTL: 5 * time.Second})
@@ -253,6 +256,7 @@ func TestGreatestTokenOutOfRangeDuringAWait(t *testing.T) {
 
 // A greatest token that no script can compare is reported, and only if a majority has one.
 func TestGreatestTokenOutOfRange(t *testing.T) {
+	t.Parallel()
 	for _, value := range []string{"9223372036854775807", "18446744073709551616", "9007199254740991"} {
 		t.Run(value, func(t *testing.T) {
 			s := start(t, 3)
@@ -285,27 +289,29 @@ func waitAndUnlock(t *testing.T, c *dlock.Client, key string) <-chan error {
 // Data of another program on one node, and a node that is away for a while, cost a waiter no more than its time: a majority is not
 // affected by either alone.
 func TestWaiterKeepsItsPlaceBesideForeignData(t *testing.T) {
+	t.Parallel()
 	s := start(t, 3)
 	check(t, s.direct[0].LPush(t.Context(), "k", "x").Err())
 	held := acquire(t, s.locks(t, dlock.Config{}), "k")
 	got := waitAndUnlock(t, s.locks(t, dlock.Config{}), "k")
 	claim := func() map[string]string { return s.direct[1].HGetAll(t.Context(), "{k}\x01w").Val() }
 	testenv.Eventually(t, patience, "it waits", func() bool { return len(claim()) == 1 })
-	seen := claim()
+	seen, metronome, began := claim(), testenv.StartMetronome(t), time.Now()
 	s.proxies[2].Refuse(true)
 	s.proxies[2].Cut()
 	for range 3 { // heartbeats, each of which tries
 		testenv.Eventually(t, patience, "it is renewed", func() bool {
-			now := claim()
-			for id, deadline := range seen {
-				if was, stays := now[id]; !stays {
-					t.Fatalf("%v became %v", seen, now)
-				} else if was != deadline {
-					seen = now
-					return true
+			before, now := seen, claim()
+			for id := range before {
+				if _, stays := now[id]; !stays && metronome.Lost(began) < starved {
+					t.Fatalf("%v became %v", before, now)
 				}
 			}
-			return false
+			if len(now) == 0 {
+				return false // it queues again
+			}
+			seen = now
+			return !maps.Equal(before, now)
 		})
 	}
 	s.proxies[2].Refuse(false)

@@ -117,17 +117,20 @@ func (e *nodesEnv) opOf(cmd []string) (hazardtest.Op, bool) {
 	return 0, false
 }
 
+// shortLease is long enough that an unlock, which has a third of it, outlasts a stall.
+var shortLease = testenv.UnderStress(6*time.Second, 3*time.Second)
+
 func (e *nodesEnv) Traits() hazardtest.Traits {
 	return hazardtest.Traits{
 		ShortTTL: 2 * time.Second,
 		Slow:     true,
 		Servers:  envNodes,
 
-		WaiterTTL: 3 * time.Second,
-		DeadTTL:   3 * time.Second,
+		WaiterTTL: shortLease,
+		DeadTTL:   shortLease,
 		// The heartbeat, and a third.
 		DeadWaiters: testenv.UnderStress(12*time.Second, 4200*time.Millisecond),
-		Forgotten:   3*time.Second + testenv.UnderStress(beforeLease, 1500*time.Millisecond),
+		Forgotten:   shortLease + testenv.UnderStress(beforeLease, 1500*time.Millisecond),
 		Unpushed:    testenv.UnderStress(15*time.Second, 2*time.Second),
 		IdleCPU:     testenv.UnderStress(.5, .05),
 		Watches:     1,

@@ -22,8 +22,8 @@ func TestLeaseCountsFromTheSending(t *testing.T) {
 	d, err := redlock.New(s.clients, patient).Open(driver.Options{Logger: quietLog})
 	check(t, err)
 	defer func() { _ = d.Close() }()
-	const late, ttl = time.Second, 8 * time.Second // a node has a quarter of it
-	warm(t, s.locks(t, dlock.Config{}))            // the nodes know the scripts
+	const late, ttl = time.Second, 20 * time.Second // a node has a quarter of it
+	warm(t, s.locks(t, dlock.Config{}))             // the nodes know the scripts
 	first := driver.Ref{Key: "first", ID: "00000000000000000000000000000000", TTL: time.Minute}
 	_, err = d.Acquire(t.Context(), driver.Request{Ref: first}) // and the driver has connections
 	check(t, err)

@@ -55,7 +55,7 @@ func TestEmptyNodesAdmitNoOther(t *testing.T) {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			t.Parallel()
 			s := start(t, n)
-			const ttl = 4 * time.Second
+			const ttl = 6 * time.Second // an unlock has a third of it
 			var r room
 			metronome := testenv.StartMetronome(t)
 			ctx, cancel := context.WithCancel(t.Context())
@@ -104,7 +104,7 @@ func isStarved(metronome *testenv.Metronome, err error, unlocked time.Time, ttl 
 	} else if !errors.Is(err, dlock.ErrUnknownOutcome) {
 		return false
 	}
-	return metronome.Lost(since) > 500*time.Millisecond
+	return metronome.Lost(since) > starved
 }
 
 // isOnAll reports whether all nodes have the same claim.

@@ -93,7 +93,7 @@ func TestWrongPassword(t *testing.T) {
 			if wrong < 2 {
 				g := acquire(t, c, "k")
 				elapse(testenv.UnderStress(6*time.Second, 20*time.Second)) // renewals try the node again
-				unlock(t, g)
+				check(t, g.Unlock(t.Context()))
 			} else {
 				for range 5 {
 					_, err := c.Acquire(t.Context(), "k")
@@ -129,7 +129,7 @@ func TestRenewalEndsWithUnlock(t *testing.T) {
 		}
 		return faultproxy.Forward
 	})
-	const ttl, locks = 4 * time.Second, 10
+	const ttl, locks = 6 * time.Second, 10 // an unlock has a third of it
 	c := s.locks(t, dlock.Config{DefaultTTL: ttl})
 	var wg sync.WaitGroup
 	for i := range locks {
@@ -141,8 +141,9 @@ func TestRenewalEndsWithUnlock(t *testing.T) {
 					return
 				}
 				elapse(ttl / 3 * time.Duration(2*locks+i) / (2 * locks)) // about when it is renewed
+				began := time.Now()
 				err = g.Unlock(t.Context())
-				if err != nil && !errors.Is(err, dlock.ErrOwnershipLost) { // a machine may stall
+				if err != nil && !errors.Is(err, dlock.ErrOwnershipLost) && !isLate(err, began) { // a machine may stall
 					t.Error(err)
 				}
 			}
@@ -210,7 +211,7 @@ func TestTTLIsKeptOrRefused(t *testing.T) {
 func TestPatientWaitersAreServed(t *testing.T) {
 	t.Parallel()
 	e := openEnv(t)
-	const ttl, waiters = 3 * time.Second, 6
+	const ttl, heartbeat, waiters = 6 * time.Second, 3 * time.Second, 6
 	open := func() *dlock.Client {
 		c, err := dlock.New(&dlock.Config{DefaultTTL: ttl}, dlock.WithBackend(e.Direct(t)))
 		check(t, err)
@@ -218,11 +219,16 @@ func TestPatientWaitersAreServed(t *testing.T) {
 		return c
 	}
 	g := acquire(t, open(), "k", dlock.WithTTL(time.Minute))
-	served := make(chan error, waiters)
+	type outcome struct {
+		guard *dlock.Guard
+		err   error
+	}
+	served := make(chan outcome, waiters)
 	clients := []*dlock.Client{open(), open(), open()}
 	for i := range waiters {
 		go func() {
-			served <- clients[i%3].Do(t.Context(), "k", func(context.Context) error { return nil })
+			next, err := clients[i%3].Acquire(t.Context(), "k")
+			served <- outcome{next, err}
 		}()
 	}
 	shown := func() (ids []string) {
@@ -233,21 +239,22 @@ func TestPatientWaitersAreServed(t *testing.T) {
 		return ids
 	}
 	testenv.Eventually(t, patience, "all are shown", func() bool { return len(shown()) == waiters+1 })
-	before := shown()
-	elapse(testenv.UnderStress[time.Duration](4, 10) * ttl)
-	if after := shown(); !slices.Equal(before, after) {
+	before, metronome, began := shown(), testenv.StartMetronome(t), time.Now()
+	elapse(testenv.UnderStress[time.Duration](4, 10) * heartbeat)
+	if after := shown(); !slices.Equal(before, after) && metronome.Lost(began) < starved {
 		t.Errorf("%q wait, and then %q", before, after)
 	}
 	select {
-	case err := <-served:
-		t.Fatalf("a waiter ended: %v", err)
+	case got := <-served:
+		t.Fatalf("a waiter ended: %v", got.err)
 	default:
 	}
 	unlock(t, g)
 	for range waiters {
 		select {
-		case err := <-served:
-			check(t, err)
+		case got := <-served:
+			check(t, got.err)
+			unlock(t, got.guard)
 		case <-time.After(patience):
 			t.Fatal("a waiter is not served")
 		}

@@ -31,7 +31,7 @@ func TestAtMaxmemoryHeldLocksWork(t *testing.T) {
 		t.Errorf("a new lock: %v", err)
 	}
 	check(t, g.Extend(t.Context(), 2*time.Minute))
-	unlock(t, g)
+	check(t, g.Unlock(t.Context()))
 	soon(t, "nothing is left", func() bool { return len(s.left(t)) == 0 })
 }
 

@@ -22,6 +22,7 @@ func (s *set) confirms(tb testing.TB) {
 // A majority has lost the lock, and one node still has it: Close removes it there, even if its
 // holder has not unlocked it.
 func TestCloseReleasesAMinority(t *testing.T) {
+	t.Parallel()
 	s := start(t, 3)
 	for _, unlocks := range []bool{true, false} {
 		c := s.locks(t, dlock.Config{})

@@ -65,7 +65,7 @@ func openOnThree(t *testing.T) (d *redDriver, listed func() int64) {
 		t.Cleanup(func() { _ = c.Close() })
 		clients = append(clients, c)
 	}
-	opened, err := New(clients).Open(driver.Options{Logger: slog.New(slog.DiscardHandler)})
+	opened, err := New(clients, WithNodeTimeout(maxNodeTimeout)).Open(driver.Options{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,12 +4,10 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
-	"github.com/ceyewan/genesis/pkg/dlock/redlock"
 )
 
 // A lost round has stored a claim on one node, which its removal has not reached yet. A later round
@@ -17,7 +15,7 @@ import (
 // what it counted: with another node restarted, the lock would have two holders.
 func TestRemovalOfALostRoundAfterARenewal(t *testing.T) {
 	s := start(t, 3)
-	d := s.open(t, redlock.WithNodeTimeout(time.Second))
+	d := s.open(t, patient)
 	other := (&set{servers: s.servers, proxies: s.proxies, direct: s.direct}).straight(t).open(t, patient)
 	submit(t, other, driver.Request{Ref: claim(0)}, driver.Held)
 	s.confirms(t)
@@ -50,9 +48,11 @@ func TestRemovalOfALostRoundAfterARenewal(t *testing.T) {
 
 	s.logCommands(t)
 	noRemoval.Store(false)
+	s.cut() // so that the removal is tried again at once
 	testenv.Eventually(t, beforeLease, "the removal arrives", func() bool { return s.hasRun(t, 2, "release", "k") })
 	if !ours() {
 		t.Error("the node that has renewed the claim does not have it any more")
 	}
 	submit(t, other, driver.Request{Ref: claim(2)}, driver.Gone)
+	s.cut()
 }

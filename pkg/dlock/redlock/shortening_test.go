@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
 
@@ -18,9 +19,15 @@ func TestLongerExtendAfterAShorterOneWithoutAnAnswer(t *testing.T) {
 	for _, p := range s.proxies[1:] {
 		p.BlackHoleDown(true)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	want(t, g.Extend(ctx, time.Minute), dlock.ErrUnknownOutcome)
+	extended := make(chan error, 1)
+	go func() { extended <- g.Extend(ctx, time.Minute) }()
+	for _, d := range s.direct[1:] {
+		testenv.Eventually(t, patience, "a node has the shorter lease", func() bool { return d.PTTL(t.Context(), "k").Val() <= time.Minute })
+	}
+	cancel()
+	want(t, <-extended, dlock.ErrUnknownOutcome)
 	for _, p := range s.proxies[1:] {
 		p.Cut() // before the answers that were kept back could arrive
 		p.BlackHoleDown(false)
