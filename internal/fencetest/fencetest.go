@@ -26,11 +26,8 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/memlock"
 )
 
-// Rounds is how often a stale holder tries to write.
-const Rounds = 1000
-
-// slowRounds is how often it does on a slow resource, without DLOCK_STRESS.
-const slowRounds = 200
+// rounds is how often a stale holder tries to write. Each try without the fence must show the fault.
+var rounds = testenv.UnderStress(200, 1000)
 
 // A Resource is what is tested. The functions may be called from any goroutine.
 type Resource struct {
@@ -43,15 +40,6 @@ type Resource struct {
 	// Temporary reports an error after which the same write can be tried again, such as a deadlock
 	// that the database has resolved. Optional.
 	Temporary func(error) bool
-	// Slow is a resource whose writes take long, and for which fewer of them are made.
-	Slow bool
-}
-
-func (r Resource) rounds() int {
-	if r.Slow {
-		return testenv.UnderStress(slowRounds, Rounds)
-	}
-	return Rounds
 }
 
 // Run runs all scenarios.
@@ -65,7 +53,6 @@ func Run(t *testing.T, r Resource) {
 func lateWrites(t *testing.T, r Resource) {
 	l := newLock(t)
 	late, concurrent, wrong, control := 0, 0, 0, 0
-	rounds := r.rounds()
 	for i := range rounds {
 		stale, current := l.twoHolders(t)
 		name := fmt.Sprint("round:", i)
@@ -150,16 +137,14 @@ type write struct {
 	accepted          bool
 }
 
-const (
-	writers   = 16
-	perWriter = 40
-)
+const writers = 16
+
+var perWriter = testenv.UnderStress(10, 40)
 
 // randomTokens: many holders write at the same time, with tokens that increase by and large. A write that begins after a greater token was
 // accepted is refused, and the last value is that of the greatest token.
 func randomTokens(t *testing.T, r Resource) {
 	var clock atomic.Int64
-	perWriter := max(10, perWriter*r.rounds()/Rounds)
 	all := make([]write, writers*perWriter)
 	var wg sync.WaitGroup
 	for i := range writers {

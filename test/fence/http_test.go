@@ -64,6 +64,5 @@ func TestHTTPWithDatabase(t *testing.T) {
 		},
 		Plain: func(ctx context.Context, name, value string) error { return d.put(ctx, d.db, name, value) },
 		Read:  func(ctx context.Context, name string) (string, error) { return d.read(ctx, "value", "data", name) },
-		Slow:  true, // two transactions and a request for each write
 	})
 }

@@ -31,7 +31,6 @@ func TestFileRefusesLateWrites(t *testing.T) {
 			text, err := os.ReadFile(filepath.Join(dir, name))
 			return string(text), err
 		},
-		Slow: true, // each write waits for the disk
 	})
 	left, err := filepath.Glob(filepath.Join(dir, ".*"))
 	if err != nil || len(left) != 0 {

@@ -239,31 +239,34 @@ func holder(t testing.TB, dir, key string, mode driver.Mode) (*exec.Cmd, string)
 
 const contenders = 4
 
-// contend keeps taking a lock for a while, and prints how often it had it. It begins when all
-// processes are running and ends when the first one does: a single process has the lock much more
-// often.
+// contend keeps taking a lock in several rounds, and prints how often it had it. A round begins when all processes are
+// there, so that one that is stopped misses a single round. It ends when one has had the lock often: a single process
+// has it much more often.
 func contend(d driver.Driver) {
 	dir := filepath.Dir(os.Getenv(childDir))
-	over := filepath.Join(dir, "over")
-	must(os.WriteFile(filepath.Join(dir, fmt.Sprint("there", os.Getpid())), nil, 0o600))
-	for all := 0; all < contenders; <-time.After(time.Millisecond) {
-		names, err := filepath.Glob(filepath.Join(dir, "there*"))
-		must(err)
-		all = len(names)
-	}
-	n := 0
-	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); n++ {
-		if _, err := os.Stat(over); err == nil {
-			break
+	total := 0
+	for round := range 8 {
+		over := filepath.Join(dir, fmt.Sprint("over", round))
+		must(os.WriteFile(filepath.Join(dir, fmt.Sprintf("there%d.%d", round, os.Getpid())), nil, 0o600))
+		for all := 0; all < contenders; <-time.After(5 * time.Millisecond) {
+			names, err := filepath.Glob(filepath.Join(dir, fmt.Sprintf("there%d.*", round)))
+			must(err)
+			all = len(names)
 		}
-		r := ref("contend")
-		take(d, driver.Request{Ref: r})
-		if _, err := d.Release(ctx, r); err != nil {
-			panic(err)
+		for range 200 {
+			if _, err := os.Stat(over); err == nil {
+				break
+			}
+			r := ref("contend")
+			take(d, driver.Request{Ref: r})
+			if _, err := d.Release(ctx, r); err != nil {
+				panic(err)
+			}
+			total++
 		}
+		must(os.WriteFile(over, nil, 0o600))
 	}
-	must(os.WriteFile(over, nil, 0o600))
-	fmt.Println(n)
+	fmt.Println(total)
 }
 
 // No process starves among several that constantly want one lock.

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 	"github.com/ceyewan/genesis/pkg/dlock/filelock"
 )
@@ -86,7 +87,7 @@ func TestScriptEmptiesTheFile(t *testing.T) {
 		_ = script.Wait()
 	}()
 	d := oneFile(t, path)
-	for range 4000 {
+	for range testenv.UnderStress(800, 4000) {
 		r := try("k")
 		file(t, d, r, driver.Held)
 		release(t, d, r.Ref)

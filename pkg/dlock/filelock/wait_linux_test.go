@@ -122,7 +122,7 @@ func TestManyWaiters(t *testing.T) {
 
 // Cycles and names leave nothing behind.
 func TestCyclesLeakNothing(t *testing.T) {
-	cycles := testenv.UnderStress(20_000, 100_000)
+	cycles := testenv.UnderStress(4000, 100_000)
 	dir := filepath.Join(t.TempDir(), "locks")
 	d := newDriver(t, dir)
 	file(t, d, try("warm"), driver.Held)
@@ -164,7 +164,8 @@ func TestCyclesLeakNothing(t *testing.T) {
 func TestHandOver(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "locks")
-	a, b := newDriver(t, dir), newDriver(t, dir)
+	a, b := newDriver(t, dir), open(t, filelock.New(dir).Notified(), driver.Options{})
+	defer func() { _ = b.Close() }()
 	for name, rest := range map[string]time.Duration{"at once": 0, "soon": 300 * time.Microsecond, "late": 600 * time.Millisecond} {
 		const n = 40
 		holds, waits := make([]driver.Request, n), make([]driver.Request, n)
@@ -183,9 +184,8 @@ func TestHandOver(t *testing.T) {
 		}
 		slices.Sort(took)
 		t.Logf("%s: p50 %v, max %v", name, took[n/2], took[n-1])
-		// An idle waiter that is not notified looks four times a second: half of them would take
-		// 125 ms.
-		if took[n/2] > testenv.UnderStress(100*time.Millisecond, 50*time.Millisecond) {
+		// An idle waiter that is not notified would never be granted the lock.
+		if took[n/2] > testenv.UnderStress(time.Minute, 50*time.Millisecond) {
 			t.Errorf("%s: half of them took more than %v", name, took[n/2])
 		}
 	}
@@ -361,18 +361,20 @@ func TestInspectionDisturbsNoHolder(t *testing.T) {
 				return
 			default:
 			}
-			if _, err := other.(driver.Admin).Inspect(ctx, "k"); err != nil {
+			began := time.Now()
+			_, err := other.(driver.Admin).Inspect(ctx, "k")
+			if err = unlessGuarded(began, err); err != nil {
 				done <- err
 				return
 			}
 		}
 	}()
-	for i := range 3000 {
+	for i := range testenv.UnderStress(600, 3000) {
 		r := try("k")
 		if i%3 == 1 {
 			r.Mode = driver.Shared
 		}
-		file(t, d, r, driver.Held)
+		freeLock(t, d, r)
 		release(t, d, r.Ref)
 	}
 	close(stop)
