@@ -148,6 +148,7 @@ func TestHoldGRPC(t *testing.T) {
 		"closed":   func(t *testing.T, r *etcdRig) { check(t, r.through.Close()) },
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			r := newEtcdRig(t)
 			release := r.proxy.HoldGRPC(pathTxn, 1)
 			// The server receives this deadline, too.
@@ -319,7 +320,10 @@ func TestGRPCDeliversAfterClose(t *testing.T) {
 	r := newEtcdRig(t)
 	r.proxy.DeliverAfterClose(true)
 	r.proxy.Delay(time.Hour, 0)
-	if err := r.commit(within(t, soon), "key"); !timedOut(err) {
+	ctx, giveUp := context.WithCancel(t.Context())
+	result := r.commitBehind(ctx, t, "key")
+	giveUp()
+	if err := <-result; !errors.Is(err, context.Canceled) {
 		t.Errorf("the delayed transaction: %v", err)
 	}
 	check(t, r.through.Close())

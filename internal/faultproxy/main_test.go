@@ -28,7 +28,7 @@ func (quiet) Printf(context.Context, string, ...any) {}
 
 const (
 	patience = time.Minute            // for what must happen, on a busy machine
-	sent     = 2 * time.Second        // for a request that must have left before it is given up
+	sent     = 6 * time.Second        // for a request that must have left before it is given up
 	soon     = 100 * time.Millisecond // for what is not going to happen
 )
 

@@ -20,7 +20,7 @@ const (
 	logName     = "output.log"
 	logTail     = 4 << 10
 	stopTimeout = 3 * time.Second
-	killTimeout = 10 * time.Second
+	killTimeout = time.Minute
 )
 
 // ProcessOptions say what to run.

@@ -143,7 +143,7 @@ func TestStopLetsAPausedProcessEndItself(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	script := `trap "echo bye > farewell; exit" TERM; echo ready; while :; do sleep 0.01; done`
-	p, err := servers.StartProcess(servers.ProcessOptions{Path: "/bin/sh", Args: []string{"-c", script}, Dir: dir})
+	p, err := servers.StartProcess(servers.ProcessOptions{Path: "/bin/sh", Args: []string{"-c", script}, Dir: dir, StopWithin: time.Minute})
 	check(t, err)
 	awaitLog(t, p, "ready")
 	check(t, p.Pause())

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -52,12 +53,14 @@ func occupy(t *testing.T, nodes []*servers.Redis, clients ...redis.UniversalClie
 	}
 }
 
-// useLocks holds some locks for two leases, and takes and releases others meanwhile.
-func useLocks(t *testing.T, c *dlock.Client) {
+// useLocks holds some locks for more than a lease, and takes and releases others meanwhile. A call that a server has
+// not answered counts only if connections of their own have always been answered soon.
+func useLocks(t *testing.T, nodes []*servers.Redis, c *dlock.Client) {
 	t.Helper()
 	const ttl = 5 * time.Second
-	ctx, cancel := context.WithTimeout(t.Context(), 2*ttl)
+	ctx, cancel := context.WithTimeout(t.Context(), ttl+time.Second)
 	defer cancel()
+	slow := slowAnswers(ctx, t, nodes)
 	var held []*dlock.Guard
 	for i := range 4 {
 		g, err := c.Acquire(ctx, "held"+strconv.Itoa(i), dlock.WithTTL(ttl))
@@ -68,21 +71,33 @@ func useLocks(t *testing.T, c *dlock.Client) {
 		held = append(held, g)
 	}
 	var wg sync.WaitGroup
-	for i := range 8 {
+	unanswered := make(chan error, 8)
+	for i := range cap(unanswered) {
 		wg.Go(func() {
-			for ctx.Err() == nil {
+			for ; ctx.Err() == nil; <-time.After(5 * time.Millisecond) {
 				g, err := c.Acquire(ctx, fmt.Sprint("other", i))
 				if err == nil {
 					err = g.Unlock(context.WithoutCancel(ctx))
 				}
-				if err != nil && ctx.Err() == nil {
-					t.Errorf("other %d: %v", i, err)
-					return
+				if err == nil || ctx.Err() != nil {
+					continue
 				}
+				if errors.Is(err, dlock.ErrUnknownOutcome) {
+					unanswered <- err
+				} else {
+					t.Errorf("other %d: %v", i, err)
+				}
+				return
 			}
 		})
 	}
 	wg.Wait()
+	close(unanswered)
+	if took := slow(); took < time.Second {
+		for err := range unanswered {
+			t.Errorf("the servers were never silent for longer than %v: %v", took, err)
+		}
+	}
 	for _, g := range held {
 		if g.Context().Err() != nil {
 			t.Errorf("%s is lost: %v", g.Key(), context.Cause(g.Context()))
@@ -90,6 +105,29 @@ func useLocks(t *testing.T, c *dlock.Client) {
 		if err := g.Unlock(t.Context()); err != nil {
 			t.Errorf("unlock %s: %v", g.Key(), err)
 		}
+	}
+}
+
+// slowAnswers asks servers on connections of their own until ctx ends, and then returns the longest time without an
+// answer.
+func slowAnswers(ctx context.Context, t *testing.T, nodes []*servers.Redis) func() time.Duration {
+	t.Helper()
+	var wg sync.WaitGroup
+	took := make([]time.Duration, len(nodes))
+	for i, n := range nodes {
+		wg.Go(func() {
+			admin := n.Client()
+			defer func() { _ = admin.Close() }()
+			for last := time.Now(); ctx.Err() == nil; <-time.After(50 * time.Millisecond) {
+				_ = admin.Ping(context.WithoutCancel(ctx)).Err()
+				took[i] = max(took[i], time.Since(last))
+				last = time.Now()
+			}
+		})
+	}
+	return func() time.Duration {
+		wg.Wait()
+		return slices.Max(took)
 	}
 }
 
@@ -103,7 +141,7 @@ func TestRedisLocksHaveTheirOwnPool(t *testing.T) {
 		t.Fatal(err)
 	}
 	stop := occupy(t, []*servers.Redis{server}, c.Client())
-	useLocks(t, locks)
+	useLocks(t, []*servers.Redis{server}, locks)
 	stop()
 	findings, err := locks.Check(t.Context())
 	if err != nil {
@@ -133,7 +171,7 @@ func TestRedlockLocksHaveTheirOwnPools(t *testing.T) {
 		t.Fatal(err)
 	}
 	stop := occupy(t, nodes, c.Clients()...)
-	useLocks(t, locks)
+	useLocks(t, nodes, locks)
 	stop()
 	if err := locks.Close(); err != nil {
 		t.Error(err)

@@ -198,20 +198,21 @@ func TestSecretsAreNotLogged(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, test := range map[string]struct {
-		reply http.HandlerFunc
-		want  string
+		reply   http.HandlerFunc
+		timeout time.Duration
+		want    string
 	}{
-		"refused":     {echo(http.StatusForbidden), "403 Forbidden"},
-		"overloaded":  {echo(http.StatusServiceUnavailable), "503 Service Unavailable"},
-		"in part":     {func(w http.ResponseWriter, _ *http.Request) { protobuf(w, partial) }, "the collector rejected 7 items"},
-		"broken off":  {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "EOF"},
-		"not OTLP":    {echo(http.StatusOK), ""},
-		"bad message": {func(w http.ResponseWriter, _ *http.Request) { protobuf(w, []byte(secret)) }, ""},
+		"refused":     {echo(http.StatusForbidden), time.Minute, "403 Forbidden"},
+		"overloaded":  {echo(http.StatusServiceUnavailable), 4 * time.Second, "503 Service Unavailable"}, // which it waits out
+		"in part":     {func(w http.ResponseWriter, _ *http.Request) { protobuf(w, partial) }, time.Minute, "the collector rejected 7 items"},
+		"broken off":  {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, time.Minute, "EOF"},
+		"not OTLP":    {echo(http.StatusOK), time.Minute, ""},
+		"bad message": {func(w http.ResponseWriter, _ *http.Request) { protobuf(w, []byte(secret)) }, time.Minute, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newCollector(t, test.reply)
 			shutdown, log := report(t, otlp.Config{
-				Endpoint: c.endpoint(), Insecure: true, Headers: map[string]string{"authorization": secret}, Timeout: time.Second,
+				Endpoint: c.endpoint(), Insecure: true, Headers: map[string]string{"authorization": secret}, Timeout: test.timeout,
 			})
 			if err := shutdown(t.Context()); err != nil {
 				t.Errorf("Shutdown: %v", err)
