@@ -14,12 +14,26 @@ func main() {
 		fmt.Fprintln(os.Stderr, "usage: picture FILE")
 		os.Exit(64)
 	}
-	text, err := record("")
-	if err == nil {
-		err = os.WriteFile(os.Args[1], []byte(draw(text)), 0o644)
-	}
+	err := picture(os.Args[1])
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "picture:", err)
 		os.Exit(1)
 	}
+}
+
+func picture(file string) error {
+	dir, err := os.MkdirTemp("", "dlock-picture-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	err = build(dir)
+	if err != nil {
+		return err
+	}
+	text, err := record(dir, "")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, []byte(draw(text)), 0o644)
 }

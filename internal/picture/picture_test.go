@@ -9,10 +9,21 @@ import (
 	"testing"
 )
 
-// The picture in the README is what the command shows today.
 func TestPictureIsTrue(t *testing.T) {
 	t.Parallel()
-	text, err := record("")
+	dlock := t.TempDir()
+	err := build(dlock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Run("as drawn", func(t *testing.T) { testPicture(t, dlock) })
+	t.Run("a command fails", func(t *testing.T) { testFailure(t, dlock) })
+}
+
+// The picture in the README is what the command shows today.
+func testPicture(t *testing.T, dlock string) {
+	t.Parallel()
+	text, err := record(dlock, "")
 	if err != nil {
 		t.Fatalf("%v: %s", err, text)
 	}
@@ -30,9 +41,9 @@ func TestPictureIsTrue(t *testing.T) {
 }
 
 // A command that fails ends the scene.
-func TestCommandThatFails(t *testing.T) {
+func testFailure(t *testing.T, dlock string) {
 	t.Parallel()
-	text, err := record("file://relative")
+	text, err := record(dlock, "file://relative")
 	if err == nil || !strings.Contains(text, "absolute path") {
 		t.Errorf("%v: %s", err, text)
 	}

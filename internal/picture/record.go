@@ -40,17 +40,23 @@ read _ <end
 // wide is a terminal that cuts nothing: the longest name of a host has 64 characters, and is replaced.
 const wide = 250
 
-// record plays the scene, and returns what a terminal got. Without a backend, it uses files of its own.
-func record(backend string) (string, error) {
+// build builds dlock in a folder.
+func build(dir string) error {
+	out, err := exec.Command("go", "build", "-tags", "filesonly", "-ldflags=-w", "-o", dir, "github.com/ceyewan/genesis/cmd/dlock").CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	return nil
+}
+
+// record plays the scene with the dlock of a folder, and returns what a terminal got. Without a backend, it uses files
+// of its own.
+func record(program, backend string) (string, error) {
 	dir, err := os.MkdirTemp("", "dlock-picture-")
 	if err != nil {
 		return "", err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	build := exec.Command("go", "build", "-tags", "filesonly", "-o", dir, "github.com/ceyewan/genesis/cmd/dlock")
-	if out, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("%w: %s", err, out)
-	}
 	if err := os.WriteFile(filepath.Join(dir, "report.sh"), []byte(report), 0o755); err != nil {
 		return "", err
 	}
@@ -59,7 +65,7 @@ func record(backend string) (string, error) {
 	}
 	cmd := exec.Command("sh", "-c", scene)
 	cmd.Dir = dir
-	cmd.Env = []string{"PATH=" + dir + ":" + os.Getenv("PATH"), "TERM=xterm", "USER=ann", "DLOCK_BACKEND=" + backend}
+	cmd.Env = []string{"PATH=" + program + ":" + os.Getenv("PATH"), "TERM=xterm", "USER=ann", "DLOCK_BACKEND=" + backend}
 	terminal, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 30, Cols: wide})
 	if err != nil {
 		return "", err
