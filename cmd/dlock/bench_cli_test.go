@@ -95,13 +95,15 @@ func (r *benchResult) check(t *testing.T, counted bool) {
 	shares, turns, open := make([]int, r.Clients), 0, 0
 	for i := range r.Rounds {
 		m := &r.Rounds[i]
-		m.check(t, r, counted)
+		if m.Acquisitions > 0 || stress() { // a machine that stalls can take a whole round
+			m.check(t, r, counted)
+		}
 		turns, open = turns+m.Acquisitions, open+m.OpenWaits
 		for c, n := range m.Shares {
 			shares[c] += n
 		}
 	}
-	if turns != r.Acquisitions || open != r.OpenWaits || !slices.Equal(shares, r.Shares) {
+	if turns == 0 || turns != r.Acquisitions || open != r.OpenWaits || !slices.Equal(shares, r.Shares) {
 		t.Errorf("%d clients: the rounds sum up to %d acquisitions, %d open waits and %v, not %d, %d and %v",
 			r.Clients, turns, open, shares, r.Acquisitions, r.OpenWaits, r.Shares)
 	}
@@ -113,6 +115,16 @@ func (r *benchResult) check(t *testing.T, counted bool) {
 			t.Errorf("%d clients: a percentile is below a smaller one", r.Clients)
 		}
 	}
+}
+
+// commands is how many were sent, also by those that still waited when a round ended: on a slow machine they count.
+func (r *benchResult) commands() (sum float64) {
+	for _, m := range r.Rounds {
+		if m.Commands != nil {
+			sum += *m.Commands * float64(m.Acquisitions)
+		}
+	}
+	return sum
 }
 
 func (m *benchRound) check(t *testing.T, r *benchResult, counted bool) {
@@ -181,8 +193,8 @@ func TestBenchOnRedis(t *testing.T) {
 		m := &r.Results[i]
 		m.check(t, true)
 		turns += int64(m.Acquisitions)
-		if c := m.Commands.Median; len(m.Rounds) != 3 || c < 1.5 || c > 10 {
-			t.Errorf("%d rounds, %v commands", len(m.Rounds), c)
+		if c := m.Commands; len(m.Rounds) != 3 || c == nil || c.Median < 1.5 || (stress() && c.Median > 10) || m.commands() > 10*float64(m.Acquisitions+m.OpenWaits) {
+			t.Errorf("%d rounds, %+v commands", len(m.Rounds), c)
 		}
 		if m.Clients == 6 && m.Section > 0 && m.OpenWaits == 0 {
 			t.Error("no client waited when a round ended")

@@ -125,7 +125,7 @@ func TestBenchLosesItsBackend(t *testing.T) {
 // On a terminal there is one line, which changes, and is gone in the end.
 func TestBenchOnTerminal(t *testing.T) {
 	t.Parallel()
-	cmd := command(files(t), "bench", "--clients", "2", "--section", "0", "--duration", "300ms")
+	cmd := command(files(t), "bench", "--clients", "2", "--section", "0", "--duration", "2s")
 	s := onTerminal(t, cmd)
 	s.shows(t, "2/3, round 2, 2 clients, empty section: ")
 	s.shows(t, "Mutual exclusion held")

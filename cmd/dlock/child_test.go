@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -121,6 +122,9 @@ func wrapProgram(t testing.TB, file, backend, mode, witness string, flags ...str
 	w := &wrapped{Cmd: command(backend, args...)}
 	w.Path = file
 	w.Env = append(w.Env, childMode+"="+mode)
+	if slices.Contains(flags, "--json") { // the event of a wait is awaited
+		w.Env = append(w.Env, impatient)
+	}
 	out, err := w.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

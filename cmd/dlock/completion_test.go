@@ -21,7 +21,9 @@ func TestCompletion(t *testing.T) {
 			}
 		}
 	})
-	out, errs, code := dlock(t, "redis://127.0.0.1:1", "__complete", "show", "")
+	away := command("redis://127.0.0.1:1", "__complete", "show", "")
+	away.Env = append(away.Env, impatient)
+	out, errs, code := finish(t, away)
 	if code != 0 || out != ":4\n" || strings.Contains(errs, "refused") {
 		t.Errorf("a backend that is away: exit %d, %q, %q", code, out, errs)
 	}

@@ -59,7 +59,7 @@ func TestEvery(t *testing.T) {
 // A command that fails counts as run, unless --retry says otherwise; its code is the exit code, and recorded.
 func TestEveryFails(t *testing.T) {
 	t.Parallel()
-	backend := "redis://" + testenv.Redis(t).Addr()
+	backend := theRedis.backend(t)
 	for range 3 {
 		if _, errs, code := dlock(t, backend, "run", "--every", "1h", "--retry", "again", "--", "sh", "-c", "exit 3"); code != 3 || errs != "" {
 			t.Errorf("exit %d, %q", code, errs)
@@ -85,7 +85,7 @@ func TestEveryWaits(t *testing.T) {
 	t.Parallel()
 	onServers(t, func(t *testing.T, backend string) {
 		begun := func() int64 {
-			out, errs, code := dlock(t, backend, "run", "-q", "--every", "4s", "--wait", "2m", "job", "--", "date", "+%s%N")
+			out, errs, code := dlock(t, backend, "run", "-q", "--every", "8s", "--wait", "2m", "job", "--", "date", "+%s%N")
 			at, err := strconv.ParseInt(strings.TrimSpace(out), 10, 64)
 			if code != 0 || err != nil {
 				t.Fatalf("exit %d, %q, %q", code, out, errs)
@@ -131,7 +131,7 @@ func TestEveryIsKilled(t *testing.T) {
 // What cannot be combined is refused before anything is done.
 func TestEveryUsage(t *testing.T) {
 	t.Parallel()
-	backend := "redis://" + testenv.Redis(t).Addr()
+	backend := theRedis.backend(t)
 	for _, args := range []string{
 		"--every 0", "--every -1s", "--every 25h", "--every soon", "--retry", "--every 1h --try", "--every 1h --shared",
 		"--every 1h --permits 2", "--every 1h --min-hold 1s", "--every 10s --ttl 20s",
@@ -151,7 +151,7 @@ func TestEveryUsage(t *testing.T) {
 // A signal ends the wait until the job is due, and reaches the command while it runs.
 func TestEverySignal(t *testing.T) {
 	t.Parallel()
-	backend := "redis://" + testenv.Redis(t).Addr()
+	backend := theRedis.backend(t)
 	running := command(backend, "run", "--every", "1h", "job", "--", "sh", "-c", "trap 'exit 7' TERM; echo began; while :; do sleep 0.1; done")
 	out, err := running.StdoutPipe()
 	if err == nil {
@@ -169,7 +169,7 @@ func TestEverySignal(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = waiting.Process.Kill() })
-	testenv.Eventually(t, time.Minute, "it waits", func() bool { return len(seen(t, backend, "job").Queue) == 1 })
+	queued(t, backend, "job", 1)
 	for cmd, want := range map[*exec.Cmd]int{waiting: 128 + int(syscall.SIGTERM), running: 7} {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		_ = cmd.Wait()

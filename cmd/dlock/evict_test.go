@@ -16,8 +16,8 @@ import (
 
 // onServers are the backends that can evict.
 func onServers(t *testing.T, test func(t *testing.T, backend string)) {
-	t.Run("redis", func(t *testing.T) { t.Parallel(); test(t, "redis://"+testenv.Redis(t).Addr()) })
-	t.Run("etcd", func(t *testing.T) { t.Parallel(); test(t, "etcd://"+testenv.Etcd(t).Addr()) })
+	t.Run("redis", func(t *testing.T) { t.Parallel(); test(t, theRedis.backend(t)) })
+	t.Run("etcd", func(t *testing.T) { t.Parallel(); test(t, theEtcd.backend(t)) })
 }
 
 // H3: no holder is evicted without a terminal unless --yes and the token that was seen
@@ -108,7 +108,7 @@ func TestEvictIsAudited(t *testing.T) {
 		r := audited(t, errs)
 		host, _ := os.Hostname()
 		want := map[string]any{
-			"result": "evicted", "key": "k", "token": float64(token), "backend": backend, "owner": "ann", "host": host,
+			"result": "evicted", "key": "k", "token": float64(token), "backend": where(backend), "owner": "ann", "host": host,
 			"pid": float64(ann.Process.Pid), "by_uid": float64(os.Getuid()), "by_host": host,
 		}
 		for name, value := range want {
@@ -166,7 +166,7 @@ func audited(t *testing.T, log string) map[string]any {
 // On a terminal the holder is shown, and only a yes evicts.
 func TestEvictAsks(t *testing.T) {
 	t.Parallel()
-	backend := "redis://" + testenv.Redis(t).Addr()
+	backend := theRedis.backend(t)
 	_, token := holds(t, backend, "ann", "k")
 	waits(t, backend, "bob", "k", 1)
 	for _, tc := range []struct {
@@ -196,7 +196,7 @@ func TestEvictAsks(t *testing.T) {
 // H3: a lock that passes on while the operator thinks is not touched.
 func TestEvictPassedOnMeanwhile(t *testing.T) {
 	t.Parallel()
-	backend := "redis://" + testenv.Redis(t).Addr()
+	backend := theRedis.backend(t)
 	ann, _ := holds(t, backend, "ann", "k")
 	bob := waits(t, backend, "bob", "k", 1)
 	cmd := command(backend, "evict", "k")
@@ -234,11 +234,10 @@ func TestEvictFile(t *testing.T) {
 // A backend that does not answer leaves the outcome open, and that is written down.
 func TestEvictUnanswered(t *testing.T) {
 	t.Parallel()
-	r := testenv.Redis(t)
-	backend := "redis://" + r.Addr()
+	backend := theRedis.backend(t)
 	_, token := holds(t, backend, "ann", "k")
-	p := testenv.Proxy(t, r.Addr())
-	cmd := command("redis://"+p.Addr(), "evict", "k")
+	faulty, p := through(t, backend)
+	cmd := command(faulty, "evict", "k")
 	s := onTerminal(t, cmd)
 	s.shows(t, "[y/N] ")
 	p.BlackHole(true)

@@ -1,11 +1,8 @@
 package main
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -13,37 +10,16 @@ import (
 	"github.com/ceyewan/genesis/internal/testenv"
 )
 
-// guardianOf waits for the guardian of a command, if it is another one than before.
-func guardianOf(t *testing.T, witness string, before int) (pid int) {
-	t.Helper()
-	group, err := os.ReadFile(witness)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := fmt.Sprintf("dlock\x00__guardian\x00%s\x00", group)
-	testenv.Eventually(t, time.Minute, "a guardian of the command", func() bool {
-		files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
-		for _, f := range files {
-			if text, err := os.ReadFile(f); err == nil && string(text) == want {
-				pid, _ = strconv.Atoi(strings.Split(f, "/")[2])
-				return pid != before
-			}
-		}
-		return false
-	})
-	return pid
-}
-
 // A guardian that was killed is replaced, so that the command does not outlive the lock of a dlock that is stopped.
 func TestGuardianKilled(t *testing.T) {
 	t.Parallel()
-	backend, witness := "redis://"+testenv.Redis(t).Addr(), filepath.Join(t.TempDir(), "w")
-	h := wrap(t, backend, "stubborn", witness, shortly("k")...)
+	backend, witness := theRedis.backend(t), filepath.Join(t.TempDir(), "w")
+	h := wrap(t, backend, "stubborn", witness, reserved("k")...)
 	h.says(t, "ready")
 	first := guardianOf(t, witness, 0)
 	_ = syscall.Kill(first, syscall.SIGKILL)
 	guardianOf(t, witness, first)
-	next := wrap(t, backend, "brief", witness, shortly("k")...)
+	next := wrap(t, backend, "brief", witness, "k")
 	_ = h.Process.Signal(syscall.SIGSTOP)
 	next.says(t, "alone")
 }
@@ -52,7 +28,7 @@ func TestGuardianKilled(t *testing.T) {
 func TestGuardianStopped(t *testing.T) {
 	t.Parallel()
 	witness := filepath.Join(t.TempDir(), "w")
-	h := wrap(t, "redis://"+testenv.Redis(t).Addr(), "obedient", witness, shortly("k")...)
+	h := wrap(t, theRedis.backend(t), "obedient", witness, "k")
 	h.says(t, "ready")
 	guardian := guardianOf(t, witness, 0)
 	_ = syscall.Kill(guardian, syscall.SIGSTOP)
@@ -77,10 +53,10 @@ func TestGuardianOfARemovedProgram(t *testing.T) {
 	if err := os.Link(program, file); err != nil {
 		t.Fatal(err)
 	}
-	backend := "redis://" + testenv.Redis(t).Addr()
-	holder := wrap(t, backend, "obedient", filepath.Join(dir, "holder"), shortly("k")...)
+	backend := theRedis.backend(t)
+	holder := wrap(t, backend, "obedient", filepath.Join(dir, "holder"), "k")
 	holder.says(t, "ready")
-	h := wrapProgram(t, file, backend, "obedient", witness, append([]string{"--json"}, shortly("k")...)...)
+	h := wrapProgram(t, file, backend, "obedient", witness, "--json", "k")
 	awaitEvent(t, h, "waiting")
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)

@@ -5,14 +5,20 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"go.etcd.io/etcd/client/v3"
 
+	"github.com/ceyewan/genesis/internal/cli"
 	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/testenv"
 )
@@ -28,52 +34,82 @@ var short = []string{"--ttl", "5s", "--grace", "500ms"}
 
 func shortly(key string) []string { return append(short[:len(short):len(short)], key) }
 
+// graciously gives the command time to obey, and dlock time to ask it to end, on a machine that stalls for seconds.
+func graciously(key string) []string {
+	return []string{"--ttl", graceTTL.String(), "--grace", "5s", key}
+}
+
+const graceTTL = 15 * time.Second
+
+// reserved has the command killed so long before its lock passes on that it is dead by then on such a machine: a twentieth
+// of the TTL.
+func reserved(key string) []string {
+	if stress() {
+		return shortly(key)
+	}
+	return []string{"--ttl", "45s", "--grace", "15s", key}
+}
+
 // A lease is a backend with a server that can fail.
 type lease struct {
 	backend string            // past the proxy
 	faulty  string            // through the proxy
 	proxy   *faultproxy.Proxy // to the server
-	server  interface {
-		Pause() error
-		Resume() error
-		Kill() error
-	}
-	remove func(t *testing.T, key string) // takes a lock away, as an operator would
 }
 
+// onLeases runs a test that cuts itself off from its server, at most.
 func onLeases(t *testing.T, test func(t *testing.T, l *lease)) {
+	onServers(t, func(t *testing.T, backend string) {
+		l := &lease{backend: backend}
+		l.faulty, l.proxy = through(t, backend)
+		test(t, l)
+	})
+}
+
+// remove takes a lock away, as an operator would.
+func (l *lease) remove(t *testing.T, key string) {
+	t.Helper()
+	u, err := cli.ParseURL(l.backend)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key = u.Param("prefix") + key
+	if u.Scheme == "redis" {
+		client := redis.NewClient(&redis.Options{Addr: u.Hosts[0]})
+		defer client.Close()
+		if n, err := client.Del(t.Context(), key).Result(); n != 1 || err != nil {
+			t.Fatalf("DEL: %d, %v", n, err)
+		}
+		return
+	}
+	client, err := clientv3.New(clientv3.Config{Endpoints: u.Hosts})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	if r, err := client.Delete(t.Context(), key+"/", clientv3.WithPrefix()); err != nil || r.Deleted != 1 {
+		t.Fatalf("delete: %v, %v", r, err)
+	}
+}
+
+// A mortal server is one that a test may pause and kill.
+type mortal interface {
+	Pause() error
+	Resume() error
+	Kill() error
+}
+
+// onMortals runs a test on servers of its own.
+func onMortals(t *testing.T, test func(t *testing.T, backend string, server mortal)) {
 	t.Run("redis", func(t *testing.T) {
 		t.Parallel()
 		r := testenv.Redis(t)
-		p := testenv.Proxy(t, r.Addr())
-		test(t, &lease{
-			backend: "redis://" + r.Addr(), faulty: "redis://" + p.Addr(), proxy: p, server: r,
-			remove: func(t *testing.T, key string) {
-				client := r.Client()
-				defer client.Close()
-				if n, err := client.Del(t.Context(), key).Result(); n != 1 || err != nil {
-					t.Fatalf("DEL: %d, %v", n, err)
-				}
-			},
-		})
+		test(t, "redis://"+r.Addr(), r)
 	})
 	t.Run("etcd", func(t *testing.T) {
 		t.Parallel()
 		e := testenv.Etcd(t)
-		p := testenv.Proxy(t, e.Addr())
-		test(t, &lease{
-			backend: "etcd://" + e.Addr(), faulty: "etcd://" + p.Addr(), proxy: p, server: e,
-			remove: func(t *testing.T, key string) {
-				client, err := clientv3.New(clientv3.Config{Endpoints: []string{e.Endpoint()}})
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer client.Close()
-				if r, err := client.Delete(t.Context(), key+"/", clientv3.WithPrefix()); err != nil || r.Deleted != 1 {
-					t.Fatalf("delete: %v, %v", r, err)
-				}
-			},
-		})
+		test(t, "etcd://"+e.Addr(), e)
 	})
 }
 
@@ -107,9 +143,9 @@ func TestLostByBlackHole(t *testing.T) {
 			var holders, nexts []*wrapped
 			for i := range width {
 				key, witness := fmt.Sprint("k", i), filepath.Join(t.TempDir(), "w")
-				h := wrap(t, l.faulty, "stubborn", witness, shortly(key)...)
+				h := wrap(t, l.faulty, "stubborn", witness, reserved(key)...)
 				h.says(t, "ready")
-				next := wrap(t, l.backend, "brief", witness, shortly(key)...)
+				next := wrap(t, l.backend, "brief", witness, key)
 				holders, nexts = append(holders, h), append(nexts, next)
 			}
 			l.proxy.BlackHole(true)
@@ -124,28 +160,28 @@ func TestLostByBlackHole(t *testing.T) {
 // The same with a server that does not answer for a while.
 func TestLostByPause(t *testing.T) {
 	t.Parallel()
-	onLeases(t, func(t *testing.T, l *lease) {
+	onMortals(t, func(t *testing.T, backend string, server mortal) {
 		width, rounds := times()
 		for range rounds {
 			var holders []*wrapped
 			var witnesses []string
 			for i := range width {
 				witness := filepath.Join(t.TempDir(), "w")
-				h := wrap(t, l.backend, "stubborn", witness, shortly(fmt.Sprint("k", i))...)
+				h := wrap(t, backend, "stubborn", witness, shortly(fmt.Sprint("k", i))...)
 				h.says(t, "ready")
 				holders, witnesses = append(holders, h), append(witnesses, witness)
 			}
-			if err := l.server.Pause(); err != nil {
+			if err := server.Pause(); err != nil {
 				t.Fatal(err)
 			}
 			for i := range width {
 				diesWithin(t, witnesses[i], shortTTL+busy)
 			}
-			if err := l.server.Resume(); err != nil {
+			if err := server.Resume(); err != nil {
 				t.Fatal(err)
 			}
 			for i := range width {
-				handOver(t, wrap(t, l.backend, "brief", witnesses[i], shortly(fmt.Sprint("k", i))...), holders[i])
+				handOver(t, wrap(t, backend, "brief", witnesses[i], shortly(fmt.Sprint("k", i))...), holders[i])
 			}
 		}
 	})
@@ -156,7 +192,7 @@ func TestLossIsReportedFirst(t *testing.T) {
 	t.Parallel()
 	onLeases(t, func(t *testing.T, l *lease) {
 		witness := filepath.Join(t.TempDir(), "w")
-		h := wrap(t, l.faulty, "obedient", witness, shortly("k")...)
+		h := wrap(t, l.faulty, "obedient", witness, graciously("k")...)
 		h.says(t, "ready")
 		l.proxy.BlackHole(true)
 		h.says(t, "caught terminated")
@@ -194,7 +230,7 @@ func TestLostByDeletion(t *testing.T) {
 func TestEveryLostByDeletion(t *testing.T) {
 	t.Parallel()
 	onLeases(t, func(t *testing.T, l *lease) {
-		h := wrap(t, l.backend, "obedient", filepath.Join(t.TempDir(), "w"), "--every", "1h", "--ttl", "3s", "--grace", "500ms", "k")
+		h := wrap(t, l.backend, "obedient", filepath.Join(t.TempDir(), "w"), "--every", "1h", "--ttl", "12s", "--grace", "500ms", "k")
 		h.says(t, "ready")
 		l.remove(t, "k")
 		if code := h.ends(t); code != 76 || !strings.Contains(h.stderr.String(), "ownership of the lock was lost") {
@@ -214,14 +250,14 @@ var busy = testenv.UnderStress(30*time.Second, 100*time.Millisecond)
 // say why.
 func TestLostServer(t *testing.T) {
 	t.Parallel()
-	onLeases(t, func(t *testing.T, l *lease) {
+	onMortals(t, func(t *testing.T, backend string, server mortal) {
 		witness := filepath.Join(t.TempDir(), "w")
-		h := wrap(t, l.backend, "stubborn", witness, shortly("k")...)
+		h := wrap(t, backend, "stubborn", witness, graciously("k")...)
 		h.says(t, "ready")
-		if err := l.server.Kill(); err != nil {
+		if err := server.Kill(); err != nil {
 			t.Fatal(err)
 		}
-		diesWithin(t, witness, shortTTL+busy)
+		diesWithin(t, witness, graceTTL+busy)
 		if code := h.ends(t); code != 76 {
 			t.Errorf("exit %d, %s", code, h.stderr.String())
 		}
@@ -241,10 +277,10 @@ func TestLostServer(t *testing.T) {
 // Programs get the same: every line is JSON, and those of the first failed renewal and of the end have the cause.
 func TestLostServerAsJSON(t *testing.T) {
 	t.Parallel()
-	onLeases(t, func(t *testing.T, l *lease) {
-		h := wrap(t, l.backend, "obedient", filepath.Join(t.TempDir(), "w"), append([]string{"--json"}, shortly("k")...)...)
+	onMortals(t, func(t *testing.T, backend string, server mortal) {
+		h := wrap(t, backend, "obedient", filepath.Join(t.TempDir(), "w"), append([]string{"--json"}, graciously("k")...)...)
 		h.says(t, "ready")
-		if err := l.server.Kill(); err != nil {
+		if err := server.Kill(); err != nil {
 			t.Fatal(err)
 		}
 		code := h.ends(t)
@@ -287,6 +323,36 @@ func TestLostWarns(t *testing.T) {
 	})
 }
 
+// guardianOf waits for the guardian of a command, if it is another one than before.
+func guardianOf(t testing.TB, witness string, before int) (pid int) {
+	t.Helper()
+	group, err := os.ReadFile(witness)
+	if err != nil {
+		t.Fatal(err)
+	}
+	testenv.Eventually(t, time.Minute, "a guardian of the command", func() bool {
+		pid = processOf("dlock", "__guardian", string(group))
+		return pid != 0 && pid != before
+	})
+	return pid
+}
+
+// processOf is the process with a command line, or 0. Not every Linux has pgrep.
+func processOf(command ...string) (pid int) {
+	if runtime.GOOS != "linux" {
+		out, _ := exec.Command("pgrep", "-fx", strings.Join(command, " ")).Output() // fails if there is none
+		pid, _ = strconv.Atoi(strings.TrimSpace(string(out)))
+		return pid
+	}
+	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, f := range files {
+		if text, err := os.ReadFile(f); err == nil && string(text) == strings.Join(command, "\x00")+"\x00" {
+			pid, _ = strconv.Atoi(strings.Split(f, "/")[2])
+		}
+	}
+	return pid
+}
+
 // Whoever kills the wrapper kills the command too, where the lock would pass on
 // otherwise (F5).
 func TestWrapperKilled(t *testing.T) {
@@ -296,9 +362,10 @@ func TestWrapperKilled(t *testing.T) {
 		witness := filepath.Join(t.TempDir(), "w")
 		h := wrap(t, l.backend, "stubborn", witness, "--ttl", ttl.String(), "--grace", "500ms", "k")
 		h.says(t, "ready")
+		guardianOf(t, witness, 0)
 		_ = h.Process.Kill()
 		diesWithin(t, witness, testenv.UnderStress(ttl/2, 200*time.Millisecond))
-		wrap(t, l.backend, "brief", witness, shortly("k")...).says(t, "alone")
+		wrap(t, l.backend, "brief", witness, "k").says(t, "alone")
 	})
 }
 
@@ -308,9 +375,10 @@ func TestWrapperStopped(t *testing.T) {
 	t.Parallel()
 	onLeases(t, func(t *testing.T, l *lease) {
 		witness := filepath.Join(t.TempDir(), "w")
-		h := wrap(t, l.backend, "stubborn", witness, shortly("k")...)
+		h := wrap(t, l.backend, "stubborn", witness, reserved("k")...)
 		h.says(t, "ready")
-		next := wrap(t, l.backend, "brief", witness, shortly("k")...)
+		guardianOf(t, witness, 0)
+		next := wrap(t, l.backend, "brief", witness, "k")
 		_ = h.Process.Signal(syscall.SIGSTOP)
 		next.says(t, "alone")
 		_ = h.Process.Signal(syscall.SIGCONT)

@@ -86,15 +86,15 @@ func TestLsPages(t *testing.T) {
 // A reply that is lost is asked for again.
 func TestLsInsists(t *testing.T) {
 	t.Parallel()
-	r := testenv.Redis(t)
-	holds(t, "redis://"+r.Addr(), "ann", "k")
-	p := testenv.Proxy(t, r.Addr())
+	backend := theRedis.backend(t)
+	holds(t, backend, "ann", "k")
+	faulty, p := through(t, backend)
 	p.Intercept(faultproxy.Next(2, faultproxy.DropReply, "evalsha"))
-	if out, errs, code := dlock(t, "redis://"+p.Addr(), "ls"); code != 0 || !strings.Contains(out, "ann@") {
+	if out, errs, code := dlock(t, faulty, "ls"); code != 0 || !strings.Contains(out, "ann@") {
 		t.Errorf("exit %d, %s%s", code, out, errs)
 	}
 	p.Intercept(faultproxy.Every(faultproxy.DropReply, "evalsha"))
-	if out, errs, code := dlock(t, "redis://"+p.Addr(), "ls"); code != 69 || errs == "" {
+	if out, errs, code := dlock(t, faulty, "ls"); code != 69 || errs == "" {
 		t.Errorf("exit %d, %s%s", code, out, errs)
 	}
 }

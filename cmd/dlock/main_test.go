@@ -17,8 +17,12 @@ import (
 	"go.uber.org/goleak"
 )
 
-// program is the command, built as a user would build it, with the race detector.
+// program is the command, built as a user would build it, but with the race detector, and with longer limits of time, unless
+// the limits are what a test is about: then it is called with impatient.
 var program string
+
+// impatient gives the program the limits that users have.
+const impatient = "DLOCK_TEST_PATIENCE="
 
 func TestMain(m *testing.M) {
 	if mode := os.Getenv(childMode); mode != "" {
@@ -28,7 +32,7 @@ func TestMain(m *testing.M) {
 	if err == nil {
 		program = filepath.Join(dir, "dlock")
 		var out []byte
-		if out, err = exec.Command("go", "build", "-race", "-ldflags=-s -w", "-o", program, ".").CombinedOutput(); err != nil {
+		if out, err = exec.Command("go", "build", "-race", "-tags=patient", "-ldflags=-s -w", "-o", program, ".").CombinedOutput(); err != nil {
 			err = fmt.Errorf("%w: %s", err, out)
 		}
 	}
@@ -39,6 +43,7 @@ func TestMain(m *testing.M) {
 	for _, name := range []string{"DLOCK_BACKEND", "DLOCK_CONFIG", "DLOCK_PASSWORD", "NO_COLOR", "LOGNAME", "USERNAME"} {
 		_ = os.Unsetenv(name)
 	}
+	_ = os.Setenv("DLOCK_TEST_PATIENCE", "30s")
 	// Under nohup, every program here would ignore SIGHUP. What is
 	// caught here, they have as it should be.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
@@ -46,9 +51,9 @@ func TestMain(m *testing.M) {
 	// The tests wait more than they work. Under stress their bounds are pass marks, and they
 	// must not take time from each other. A flag of the command wins.
 	if !stress() {
-		_ = flag.Set("test.parallel", "6")
+		_ = flag.Set("test.parallel", "10")
 	}
-	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+	goleak.VerifyTestMain(stopping{m}, goleak.Cleanup(func(code int) {
 		_ = os.RemoveAll(dir)
 		os.Exit(code)
 	}))

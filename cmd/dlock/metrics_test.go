@@ -104,7 +104,7 @@ func TestRunWritesLossesAndSkips(t *testing.T) {
 	t.Parallel()
 	onLeases(t, func(t *testing.T, l *lease) {
 		path := filepath.Join(t.TempDir(), "job.prom")
-		h := wrap(t, l.backend, "obedient", filepath.Join(t.TempDir(), "w"), append([]string{"--metrics-textfile", path}, shortly("k")...)...)
+		h := wrap(t, l.backend, "obedient", filepath.Join(t.TempDir(), "w"), append([]string{"--metrics-textfile", path}, graciously("k")...)...)
 		h.says(t, "ready")
 		l.remove(t, "k")
 		if code := h.ends(t); code != 76 {
@@ -246,7 +246,7 @@ func TestRunCannotSendMetrics(t *testing.T) {
 	defer hangs.Close()
 	for _, endpoint := range []string{"http://127.0.0.1:1", "http://" + hangs.Addr().String(), "localhost:4318", "http://%zz"} {
 		began := time.Now()
-		errs, code := runWith(t, []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + endpoint, "OTEL_EXPORTER_OTLP_HEADERS=wrong"}, "k", "--", "sh", "-c", "exit 3")
+		errs, code := runWith(t, []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + endpoint, "OTEL_EXPORTER_OTLP_HEADERS=wrong", impatient}, "k", "--", "sh", "-c", "exit 3")
 		if took := time.Since(began); code != 3 || took > 30*time.Second || strings.Count(errs, "\n") != 1 || !strings.HasPrefix(errs, "dlock: the metrics were not written: OTEL_EXPORTER_OTLP_ENDPOINT") {
 			t.Errorf("%s: exit %d after %v, %s", endpoint, code, took, errs)
 		}

@@ -7,8 +7,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-
-	"github.com/ceyewan/genesis/internal/testenv"
 )
 
 var colours = regexp.MustCompile("\x1b\\[[0-9;]*m")
@@ -28,7 +26,7 @@ func fits(t *testing.T, what, text string, columns int) {
 // What people read breaks between words, on a narrow terminal and on a wide one.
 func TestNarrowTerminal(t *testing.T) {
 	t.Parallel()
-	backend := "redis://" + testenv.Redis(t).Addr()
+	backend := theRedis.backend(t)
 	const key = "deploy:web-frontend-production"
 	holds(t, backend, "billing", key)
 	waits(t, backend, "bob", key, 1)
@@ -62,7 +60,7 @@ func TestNarrowTerminal(t *testing.T) {
 // On forty columns, a wait names its key, and a watch shows the columns that it has room for.
 func TestVeryNarrowTerminal(t *testing.T) {
 	t.Parallel()
-	backend := "redis://" + testenv.Redis(t).Addr()
+	backend := theRedis.backend(t)
 	holds(t, backend, "billing", "deploy:web")
 	waits(t, backend, "bob", "deploy:web", 1)
 	waiter := command(backend, "run", "deploy:web", "--", "true")

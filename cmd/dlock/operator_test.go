@@ -12,8 +12,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/ceyewan/genesis/internal/testenv"
 )
 
 // A claimant is a dlock run that has a lock, or waits for it, until it is told to end.
@@ -86,7 +84,7 @@ func holds(t testing.TB, backend, user string, args ...string) (*claimant, int64
 func waits(t testing.TB, backend, user, key string, place int) *claimant {
 	t.Helper()
 	c := claims(t, backend, user, key)
-	testenv.Eventually(t, time.Minute, user+" waits", func() bool { return len(seen(t, backend, key).Queue) == place })
+	queued(t, backend, key, place)
 	return c
 }
 

@@ -8,8 +8,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/ceyewan/genesis/internal/testenv"
 )
 
 // A wait without a limit outlives a server that is away for a while, as in a restart or a failover, and says so at once.
@@ -42,7 +40,7 @@ func TestWaitEndsWithTheBackend(t *testing.T) {
 		holder := wrap(t, l.backend, "obedient", witness, "k")
 		holder.says(t, "ready")
 		next := wrap(t, l.faulty, "brief", witness, shortly("k")...)
-		testenv.Eventually(t, time.Minute, "it waits", func() bool { return len(seen(t, l.backend, "k").Queue) == 1 })
+		queued(t, l.backend, "k", 1)
 		l.proxy.Refuse(true)
 		l.proxy.Cut()
 		code, errs := next.ends(t), next.stderr.String()

@@ -24,8 +24,8 @@ import (
 // onEach runs a test on every kind of backend that the command has.
 func onEach(t *testing.T, test func(t *testing.T, backend, name string)) {
 	t.Run("file", func(t *testing.T) { t.Parallel(); test(t, files(t), "file") })
-	t.Run("redis", func(t *testing.T) { t.Parallel(); test(t, "redis://"+testenv.Redis(t).Addr(), "redis") })
-	t.Run("etcd", func(t *testing.T) { t.Parallel(); test(t, "etcd://"+testenv.Etcd(t).Addr(), "etcd") })
+	t.Run("redis", func(t *testing.T) { t.Parallel(); test(t, theRedis.backend(t), "redis") })
+	t.Run("etcd", func(t *testing.T) { t.Parallel(); test(t, theEtcd.backend(t), "etcd") })
 }
 
 func TestRun(t *testing.T) {
@@ -169,7 +169,7 @@ func TestRunBlocked(t *testing.T) {
 	t.Parallel()
 	r, w := fullPipe(t)
 	backend, witness := files(t), filepath.Join(t.TempDir(), "w")
-	cmd := command(backend, "run", "--max-hold", "2s", "--grace", "300ms", "k", "--", os.Args[0], witness)
+	cmd := command(backend, "run", "--max-hold", "10s", "--grace", "300ms", "k", "--", os.Args[0], witness)
 	cmd.Env = append(cmd.Env, childMode+"=stubborn")
 	cmd.Stderr = w
 	out, err := cmd.StdoutPipe()
@@ -226,6 +226,7 @@ func TestRunBlockedWait(t *testing.T) {
 	long := reportsAfter(t, backend)
 	r, w := fullPipe(t)
 	cmd := command(backend, "run", "k", "--", "echo", "ran")
+	cmd.Env = append(cmd.Env, impatient)
 	cmd.Stderr = w
 	out, err := cmd.StdoutPipe()
 	if err == nil {
@@ -235,7 +236,7 @@ func TestRunBlockedWait(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(3 * long) // no event shows that it reports into a full pipe
+	time.Sleep(3*long + 5*time.Second) // no event shows that it reports into a full pipe
 	_ = holder.Process.Signal(syscall.SIGTERM)
 	stuck := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
 	defer stuck.Stop()
@@ -253,6 +254,7 @@ func TestRunBlockedWait(t *testing.T) {
 func reportsAfter(t *testing.T, backend string) time.Duration {
 	t.Helper()
 	cmd := command(backend, "run", "k", "--", "true")
+	cmd.Env = append(cmd.Env, impatient)
 	errs, err := cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -315,7 +317,7 @@ func TestRunCrowd(t *testing.T) {
 		}
 		// A process that gets no processor for seconds rightly loses its lock. The trial is void then, and is
 		// repeated with fewer processes at a time.
-		for _, atOnce := range []int{25, 8, 3, 2} {
+		for _, atOnce := range testenv.UnderStress([]int{8, 3, 2}, []int{25, 8, 3, 2}) {
 			if lost := runCrowd(t, backend, crowd, atOnce); lost == 0 {
 				return
 			}

@@ -34,7 +34,7 @@ func TestRunReapsOrphans(t *testing.T) {
 	t.Parallel()
 	const grace = 100 * time.Second
 	witness := filepath.Join(t.TempDir(), "witness")
-	cmd := exec.CommandContext(t.Context(), os.Args[0], program, "run", "--max-hold", "1s", "--ttl", "10m", "--grace", grace.String(), "k", "--", os.Args[0], witness)
+	cmd := exec.CommandContext(t.Context(), os.Args[0], program, "run", "--max-hold", "20s", "--ttl", "10m", "--grace", grace.String(), "k", "--", os.Args[0], witness)
 	cmd.Env = append(os.Environ(), "DLOCK_BACKEND="+files(t), subreaper+"=1", childMode+"=obedient")
 	out, err := cmd.StdoutPipe()
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -27,12 +28,21 @@ func TestTakenLockIsReported(t *testing.T) {
 			waits(t, backend, "bob", "k", 1)
 			waiting = "1 waiting"
 		}
-		_, errs, code := dlock(t, backend, "run", "--wait", "2s", "k", "--", "true")
+		_, errs, code := dlock(t, backend, "run", "--wait", "5s", "k", "--", "true")
 		want := regexp.MustCompile(`\(held by ` + me.Username + `@\S+ pid \d+ for (\d+m)?\d+s, ` + waiting + `\)\n$`)
 		if code != 75 || !want.MatchString(errs) || strings.Count(errs, "dlock: ") != strings.Count(errs, "\n") {
 			t.Errorf("exit %d, %s", code, errs)
 		}
-		_, errs, _ = dlock(t, backend, "run", "--json", "--wait", "2s", "k", "--", "true")
+		w := &wrapped{Cmd: command(backend, "run", "--json", "k", "--", "true")}
+		w.Env = append(w.Env, impatient)
+		w.Stderr = &w.stderr
+		if err := w.Start(); err != nil {
+			t.Fatal(err)
+		}
+		awaitEvent(t, w, "waiting")
+		_ = w.Process.Signal(syscall.SIGTERM)
+		_ = w.Wait()
+		errs = w.stderr.String()
 		var e struct {
 			Event string
 			Ahead *int

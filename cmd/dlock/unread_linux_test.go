@@ -12,8 +12,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/ceyewan/genesis/internal/testenv"
 )
 
 // A watch whose reader has stopped to read ends with the first signal.
@@ -60,7 +58,7 @@ func TestWatchUnread(t *testing.T) {
 // A run whose standard error is not read ends with the first signal: with a log, and while it waits.
 func TestRunUnread(t *testing.T) {
 	t.Parallel()
-	backend, dir := "redis://"+testenv.Redis(t).Addr(), t.TempDir()
+	backend, dir := theRedis.backend(t), t.TempDir()
 	holder := wrap(t, backend, "obedient", filepath.Join(dir, "w"), "k")
 	holder.says(t, "ready")
 	long := reportsAfter(t, backend)
@@ -71,7 +69,7 @@ func TestRunUnread(t *testing.T) {
 		_, w := fullPipe(t)
 		witness := filepath.Join(dir, "w"+tc.key)
 		cmd := command(backend, "run", tc.flag, tc.key, "--", os.Args[0], witness)
-		cmd.Env = append(cmd.Env, childMode+"=obedient")
+		cmd.Env = append(cmd.Env, childMode+"=obedient", impatient)
 		cmd.Stderr = w
 		out, err := cmd.StdoutPipe()
 		if err == nil {
@@ -85,7 +83,7 @@ func TestRunUnread(t *testing.T) {
 		if tc.key == "free" {
 			_, _ = bufio.NewReader(out).ReadString('\n')
 		} else {
-			testenv.Eventually(t, time.Minute, "it waits", func() bool { return len(seen(t, backend, "k").Queue) == 1 })
+			queued(t, backend, "k", 1)
 			time.Sleep(3 * long) // no event shows that it reports into a full pipe
 		}
 		_ = cmd.Process.Signal(syscall.SIGTERM)

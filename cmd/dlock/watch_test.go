@@ -144,10 +144,10 @@ func TestWatchResizes(t *testing.T) {
 // A backend that fails is told, asked again, and does not keep anybody from leaving.
 func TestWatchThroughAnOutage(t *testing.T) {
 	t.Parallel()
-	r := testenv.Redis(t)
-	holds(t, "redis://"+r.Addr(), "ann", "k")
-	p := testenv.Proxy(t, r.Addr())
-	s, cmd := watched(t, "redis://"+p.Addr())
+	backend := theRedis.backend(t)
+	holds(t, backend, "ann", "k")
+	faulty, p := through(t, backend)
+	s, cmd := watched(t, faulty)
 	s.shows(t, "ann@")
 	p.Refuse(true)
 	p.Cut()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -13,10 +12,8 @@ import (
 	"github.com/ceyewan/genesis/pkg/clog"
 )
 
-const (
-	completeWithin = time.Second // a user has pressed a key, and waits
-	completions    = 200
-)
+// completions is how many keys a shell is given at most.
+const completions = 200
 
 // completesKey has the shell complete the first argument of cmd with keys that are
 // held.

@@ -33,10 +33,9 @@ type Metric struct {
 type MetricSender func(context.Context, RunMetrics) error
 
 const (
-	sendTimeout = 2 * time.Second // a run is over, and somebody waits for its end
-	maxKeyLabel = 1024            // the longest key that a lock can have
-	maxTextfile = 1 << 20         // more than we write
-	maxValue    = 1 << 40         // more than any exit code, and than any time in seconds
+	maxKeyLabel = 1024    // the longest key that a lock can have
+	maxTextfile = 1 << 20 // more than we write
+	maxValue    = 1 << 40 // more than any exit code, and than any time in seconds
 )
 
 // checkTextfile refuses a name that node_exporter would not read.

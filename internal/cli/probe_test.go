@@ -5,6 +5,7 @@ import (
 	"errors"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/filelock"
@@ -34,5 +35,18 @@ func TestDoctorOfAUsedFile(t *testing.T) {
 	d := &diagnosis{session: &session{Backend: b, client: open()}, ttl: defaultRunTTL}
 	if findings, err := d.try(t.Context()); !errors.Is(err, dlock.ErrLockHeldByOther) || tries != 4 {
 		t.Errorf("after %d tries: %v, %v", tries, findings, err)
+	}
+}
+
+// A TTL is judged by what locks take: by the median for safety, and by the slowest for pauses.
+func TestDoctorJudgesTheTTL(t *testing.T) {
+	t.Parallel()
+	for ttl, want := range map[time.Duration]dlock.Level{
+		4 * time.Second: dlock.LevelOK, 3900 * time.Millisecond: dlock.LevelWarning, 900 * time.Millisecond: dlock.LevelWarning, 899 * time.Millisecond: dlock.LevelUnsafe,
+	} {
+		p := &probe{diagnosis: &diagnosis{ttl: ttl}, leased: true, took: []time.Duration{400 * time.Millisecond, 300 * time.Millisecond, 200 * time.Millisecond}}
+		if f := p.latency(); f.Level != want || (f.Fix == "") != (want == dlock.LevelOK) {
+			t.Errorf("%v: %+v", ttl, f)
+		}
 	}
 }

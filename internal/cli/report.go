@@ -47,7 +47,7 @@ type reporter struct {
 }
 
 func newReporter(r *run) reporter {
-	rep := reporter{key: r.key, events: r.stderr, screen: r.stderr, asJSON: r.asJSON, quiet: r.quiet, terminal: isTerminal(r.stderr), patience: time.Second}
+	rep := reporter{key: r.key, events: r.stderr, screen: r.stderr, asJSON: r.asJSON, quiet: r.quiet, terminal: isTerminal(r.stderr), patience: reportAfter}
 	if rep.terminal {
 		rep.patience = 200 * time.Millisecond
 	}

@@ -225,13 +225,13 @@ func (r *run) heeds(s os.Signal) bool {
 // patience is how long to wait at the end for whoever reads what we have written: without a limit, unless we were told to end.
 func (r *run) patience() <-chan time.Time {
 	if r.toldToEnd {
-		return time.After(leastPatience)
+		return time.After(unreadTimeout)
 	}
 	return nil
 }
 
-// leastPatience is how long connecting may take at least, even with --try.
-const leastPatience = time.Second
+// unreadTimeout is how long a reader that does not read may delay the end that a signal asks for.
+const unreadTimeout = time.Second
 
 // begin opens the session. --try and --wait limit that too.
 func (r *run) begin(log clog.Logger) (err error) {

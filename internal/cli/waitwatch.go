@@ -98,7 +98,7 @@ func (w *waitWatch) failed(err error, probe *time.Timer) {
 
 // isStored reports whether the backend answers and knows that we wait, if it knows its waiters.
 func (w *waitWatch) isStored(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, 2*leastPatience)
+	ctx, cancel := context.WithTimeout(ctx, 2*probePause)
 	defer cancel()
 	a, err := w.client.Admin()
 	if err != nil {

@@ -109,7 +109,7 @@ func (v *watch) untilSignal(parent context.Context, first snapshot) error {
 	select {
 	case err := <-done:
 		return err
-	case <-time.After(leastPatience):
+	case <-time.After(unreadTimeout):
 	}
 	if keyboard != nil {
 		_ = term.Restore(int(v.stdin.Fd()), keyboard)

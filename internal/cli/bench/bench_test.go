@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -32,10 +33,12 @@ func onMemory(t *testing.T, n int) []*dlock.Client {
 }
 
 // No client gets a turn while another program has the key, and those waits count.
-func TestOpenWaitsCount(t *testing.T) {
+func TestOpenWaitsCount(t *testing.T) { synctest.Test(t, openWaitsCount) }
+
+func openWaitsCount(t *testing.T) {
 	all := onMemory(t, 4)
 	stranger := all[3]
-	p := &Plan{Key: "k", Clients: []int{3}, Sections: []time.Duration{0}, Duration: 200 * time.Millisecond, Rounds: 3, Lockers: all[:3]}
+	p := &Plan{Key: "k", Clients: []int{3}, Sections: []time.Duration{time.Millisecond}, Duration: 200 * time.Millisecond, Rounds: 3, Lockers: all[:3]}
 	p.Progress = func(s Step) {
 		if s.Round != 2 {
 			return
@@ -53,10 +56,10 @@ func TestOpenWaitsCount(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := r.Results[0].Rounds[1]
-	if m.Acquisitions != 0 || m.OpenWaits != 3 || m.Wait.P70 < 0.1 || m.Wait.Max > m.Seconds || m.Rate != 0 || m.CPU != nil {
+	if m.Acquisitions != 0 || m.OpenWaits != 3 || m.Wait.P70 != 0.2 || m.Wait.Max != m.Seconds || m.Rate != 0 || m.CPU != nil {
 		t.Errorf("%+v", m)
 	}
-	if r := r.Results[0]; r.Acquisitions == 0 || r.Rate.Min != 0 || r.Max.Max < 0.1 || len(r.Rounds) != 3 {
+	if r := r.Results[0]; r.Acquisitions == 0 || r.Rate.Min != 0 || r.Max.Max != 0.2 || len(r.Rounds) != 3 {
 		t.Errorf("%+v", r)
 	}
 	if !r.Exclusion.Held {
@@ -66,11 +69,13 @@ func TestOpenWaitsCount(t *testing.T) {
 
 // Run returns why its context has ended, with what was measured until then, and the
 // key is free.
-func TestRunEndsWithItsContext(t *testing.T) {
+func TestRunEndsWithItsContext(t *testing.T) { synctest.Test(t, runEndsWithItsContext) }
+
+func runEndsWithItsContext(t *testing.T) {
 	all := onMemory(t, 2)
 	stop := errors.New("enough")
 	ctx, cancel := context.WithCancelCause(t.Context())
-	p := &Plan{Key: "k", Clients: []int{2}, Sections: []time.Duration{0, time.Hour}, Duration: time.Hour, Rounds: 3, Lockers: all}
+	p := &Plan{Key: "k", Clients: []int{2}, Sections: []time.Duration{time.Millisecond, time.Hour}, Duration: time.Hour, Rounds: 3, Lockers: all}
 	p.Progress = func(s Step) {
 		if s.Ended == nil {
 			time.AfterFunc(50*time.Millisecond, func() { cancel(stop) })
