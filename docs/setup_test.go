@@ -50,7 +50,7 @@ func TestGettingStarted(t *testing.T) {
 	}
 	steps := script.String()
 	for _, step := range [][2]string{
-		{"redis-server &\n", "export GOFLAGS='-mod=mod -ldflags=-w' GOPROXY=off GOWORK=off REDIS=" + s.redis + "\n"},
+		{"redis-server &\n", "export GOFLAGS='-mod=mod -ldflags=-w' GOWORK=off REDIS=" + s.redis + "\n"},
 		{"go get " + module + "\n", "go mod edit -require=" + module + "@v0.0.0 -replace=" + module + "=\"$root\"\n" +
 			"cp \"$root/go.sum\" . && cp " + file + " .\n"},
 		{"go mod tidy && ", ""}, // it could ask the network for the tests of other modules
