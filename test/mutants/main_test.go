@@ -30,19 +30,22 @@ func TestEquivalentsExist(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	exist := map[equivalent]bool{}
+	exist, generated := map[equivalent]bool{}, map[string]bool{}
 	for e := range known {
-		src, err := os.ReadFile(filepath.Join(root(t), e.file))
-		if err != nil {
-			t.Error(err)
-			continue
-		}
-		all, err := mutate.Generate(e.file, src)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, m := range all {
-			exist[identity(m)] = true
+		if !generated[e.file] {
+			generated[e.file] = true
+			src, err := os.ReadFile(filepath.Join(root(t), e.file))
+			if err != nil {
+				t.Error(err)
+				continue
+			}
+			all, err := mutate.Generate(e.file, src)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range all {
+				exist[identity(m)] = true
+			}
 		}
 		if !exist[e] {
 			t.Errorf("equivalent.txt names a mutant that does not exist: %s", strings.Join([]string{e.file, e.fn, e.text}, separator))

@@ -27,7 +27,8 @@ type builder struct {
 
 // build compiles the tests of a package. Flags are those of go test.
 func (b *builder) build(ctx context.Context, pkg, binary string, flags ...string) error {
-	args := append([]string{"go", "test", "-c", "-o", binary}, flags...)
+	// Linking what only debuggers read takes two thirds of the time.
+	args := append([]string{"go", "test", "-c", "-ldflags=-w", "-o", binary}, flags...)
 	c := command{dir: b.root, args: append(args, "./"+pkg), tmp: filepath.Dir(binary)}
 	if b.cache != "" {
 		c.env = []string{"GOCACHE=" + b.cache}

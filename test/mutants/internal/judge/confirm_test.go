@@ -21,6 +21,19 @@ func TestConfirm(t *testing.T) {
 	if !ok {
 		t.Fatal("there is no mutant of Double")
 	}
+	dir := t.TempDir()
+	overlay, err := w.builder.overlay(m, src, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stages, _, err := j.stages(m, smallTarget)
+	if err != nil {
+		t.Fatal(err)
+	}
+	binary, err := w.binary(t.Context(), stages[0], dir, overlay) // one for all
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, tc := range []struct {
 		name, outcomes string
 		company        string // the outcomes of the test after it, which passes by default
@@ -46,7 +59,7 @@ func TestConfirm(t *testing.T) {
 			j.suites[small].forgetShaky("TestScripted")
 			tell(t, "SMALL_OUTCOMES", tc.outcomes)
 			tell(t, "SMALL_OUTCOMES_OF_COMPANY", cmp.Or(tc.company, "p"))
-			got, err := w.Judge(t.Context(), m, src, smallTarget, false)
+			got, err := w.try(t.Context(), stages[0], binary)
 			if got.Status != tc.status || errors.Is(err, ErrBroken) != tc.broken || err != nil && !tc.broken {
 				t.Errorf("%+v, %v; want %q, broken %v", got, err, tc.status, tc.broken)
 			}

@@ -31,7 +31,7 @@ func TestNothingOutlivesACommand(t *testing.T) {
 				c.limit = 8 * time.Second
 			} else {
 				go func() {
-					for ; ctx.Err() == nil; time.Sleep(time.Millisecond) {
+					for ; ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
 						if _, err := os.Stat(ready); err == nil {
 							cancel()
 						}
@@ -60,7 +60,7 @@ func awaitEnd(t *testing.T, text string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		stat, _ := os.ReadFile(filepath.Join("/proc", text, "stat"))
 		if syscall.Kill(pid, 0) != nil || strings.Contains(string(stat), ") Z ") {
 			return

@@ -1,6 +1,8 @@
 // Package small is what the tests of the command mutate.
 package small
 
+import "time"
+
 // Limit is the greatest sum.
 const Limit = 100
 
@@ -13,11 +15,12 @@ func Add(a, b int) int {
 	return sum
 }
 
-// Count hangs if its step is removed.
+// Count hangs if its step is removed, without keeping a processor busy.
 func Count(n int) int {
 	i := 0
 	for i < n {
 		step(&i)
+		time.Sleep(time.Millisecond)
 	}
 	return i
 }
