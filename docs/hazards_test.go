@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -19,7 +20,7 @@ var packagesOfRows = map[string]string{
 var rowsOfAll = []string{"engine", "Redis", "etcd", "Redlock", "files"}
 
 var (
-	testFunction = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+	testFunction = regexp.MustCompile(`^func ((?:Test|Example|Fuzz|Benchmark)\w*)\(`)
 	testName     = regexp.MustCompile("`(Test\\w+)`")
 )
 
@@ -90,20 +91,38 @@ func rowsOf(hazard string) map[string]string {
 }
 
 // testsIn are the names of the tests of a package.
-func testsIn(t *testing.T, dir string) (names []string) {
+func testsIn(t *testing.T, dir string) []string {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
-	if err != nil || len(files) == 0 {
+	names, err := functionsIn(dir)
+	if err != nil || len(names) == 0 {
 		t.Fatalf("no tests in %s: %v", dir, err)
+	}
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !strings.HasPrefix(name, "Test") })
+}
+
+// foundFunctions are the results of functionsIn: many blocks and commands name tests of the same folders.
+var foundFunctions sync.Map
+
+// functionsIn are the names of the functions in a folder that go test runs.
+func functionsIn(dir string) (names []string, err error) {
+	if found, ok := foundFunctions.Load(dir); ok {
+		return found.([]string), nil
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+	if err != nil {
+		return nil, err
 	}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
-			t.Fatal(err)
+			return nil, err
 		}
-		for _, m := range testFunction.FindAllStringSubmatch(string(text), -1) {
-			names = append(names, m[1])
+		for line := range strings.Lines(string(text)) {
+			if m := testFunction.FindStringSubmatch(line); m != nil {
+				names = append(names, m[1])
+			}
 		}
 	}
-	return names
+	foundFunctions.Store(dir, names)
+	return names, nil
 }
