@@ -84,7 +84,7 @@ func TestConfigurationIsKnown(t *testing.T) {
 
 var (
 	link    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
-	heading = regexp.MustCompile(`(?m)^#+ (.*)$`)
+	heading = regexp.MustCompile(`^#+ (.*)`)
 	dropped = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
 )
 
@@ -126,8 +126,9 @@ func TestLinks(t *testing.T) {
 
 // hasAnchor knows how headings become anchors.
 func hasAnchor(text, anchor string) bool {
-	for _, m := range heading.FindAllStringSubmatch(text, -1) {
-		if strings.ReplaceAll(dropped.ReplaceAllString(strings.ToLower(m[1]), ""), " ", "-") == anchor {
+	for line := range strings.Lines(text) {
+		m := heading.FindStringSubmatch(line)
+		if m != nil && strings.ReplaceAll(dropped.ReplaceAllString(strings.ToLower(m[1]), ""), " ", "-") == anchor {
 			return true
 		}
 	}
