@@ -50,7 +50,7 @@ var Tiny = Plan{
 	Clients: []int{2, 4}, Sections: []time.Duration{0, time.Millisecond}, Turns: 2,
 	Shortest: 40 * time.Millisecond, Longest: 50 * time.Millisecond, SlowHot: []int{2},
 	HandOff: 40 * time.Millisecond, Batch: 40 * time.Millisecond,
-	Held: []int{100, 200}, HeldTTL: 3 * time.Second, Keep: 100 * time.Millisecond, CrashTTL: time.Second,
+	Held: []int{100, 200}, HeldTTL: 3 * time.Second, Keep: 100 * time.Millisecond, CrashTTL: 4 * time.Second,
 	Waiters: []int{1, 20}, Growth: 40 * time.Millisecond,
 }
 

@@ -56,19 +56,24 @@ func contendOn(t *testing.T, q queue, section, lasts time.Duration) *Outcome {
 	return o
 }
 
+// lasts is so long that clients have a turn in a round even if they are stopped at first.
+const lasts = 2 * time.Second
+
 func TestOverlapsAreSeen(t *testing.T) {
-	if o := contendOn(t, queue{mu: &sync.Mutex{}}, time.Millisecond, 300*time.Millisecond); o.Trouble.Overlaps != 0 || sum(o.Shares) == 0 {
+	t.Parallel()
+	if o := contendOn(t, queue{mu: &sync.Mutex{}}, 10*time.Millisecond, lasts); o.Trouble.Overlaps != 0 || sum(o.Shares) == 0 {
 		t.Errorf("%+v", o)
 	}
-	if o := contendOn(t, queue{broken: true}, time.Millisecond, 300*time.Millisecond); o.Trouble.Overlaps == 0 {
+	if o := contendOn(t, queue{broken: true}, 10*time.Millisecond, lasts); o.Trouble.Overlaps == 0 {
 		t.Errorf("not seen: %+v", o)
 	}
 }
 
 func TestErrorsAreSeen(t *testing.T) {
+	t.Parallel()
 	q := queue{mu: &sync.Mutex{}, fails: &atomic.Int64{}}
 	q.fails.Store(3)
-	if o := contendOn(t, q, 0, 300*time.Millisecond); o.Trouble.GaveUp != 3 || o.Trouble.Errors != 0 || sum(o.Shares) == 0 {
+	if o := contendOn(t, q, 10*time.Millisecond, lasts); o.Trouble.GaveUp != 3 || o.Trouble.Errors != 0 || sum(o.Shares) == 0 {
 		t.Errorf("%+v", o)
 	}
 }

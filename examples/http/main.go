@@ -52,7 +52,7 @@ func run(ctx context.Context, out io.Writer, addr, listen string) error {
 	defer locks.Close() // releases the locks that requests still hold
 
 	mux := http.NewServeMux()
-	mux.Handle("POST /reports/{name}", &reports{locks, build})
+	mux.Handle("POST /reports/{name}", &reports{locks, time.Second, build})
 	server := &http.Server{Addr: listen, Handler: mux, ReadHeaderTimeout: 5 * time.Second}
 	fmt.Fprintln(out, "try: curl -i -X POST", listen+"/reports/july")
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()

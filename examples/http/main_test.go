@@ -27,8 +27,13 @@ type silent struct{}
 
 func (silent) Printf(context.Context, string, ...any) {}
 
-// short is a lease that ends during a test.
-const short = 6 * time.Second
+const (
+	// short is a lease that ends during a test.
+	short = 6 * time.Second
+	// enough is a wait for a lock that is free; brief is one for a lock that is not.
+	enough = time.Minute
+	brief  = 5 * time.Second
+)
 
 // client returns a lock Client like that of the example, with another lease.
 func client(t *testing.T, addr string, ttl time.Duration) *dlock.Client {
@@ -47,10 +52,10 @@ func client(t *testing.T, addr string, ttl time.Duration) *dlock.Client {
 }
 
 // serve starts a server whose reports are built by build, and returns its URL.
-func serve(t *testing.T, locks *dlock.Client, build func(context.Context, string) error) string {
+func serve(t *testing.T, locks *dlock.Client, wait time.Duration, build func(context.Context, string) error) string {
 	t.Helper()
 	mux := http.NewServeMux()
-	mux.Handle("POST /reports/{name}", &reports{locks, build})
+	mux.Handle("POST /reports/{name}", &reports{locks, wait, build})
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
 	return server.URL
@@ -86,12 +91,13 @@ func TestAnswers(t *testing.T) {
 	t.Parallel()
 	addr := testenv.Redis(t).Addr()
 	locks, other := client(t, addr, short), client(t, addr, short)
-	url := serve(t, locks, func(_ context.Context, name string) error {
+	build := func(_ context.Context, name string) error {
 		if name == "bad" {
 			return errors.New("no data")
 		}
 		return nil
-	})
+	}
+	url := serve(t, locks, enough, build)
 	wants(t, url+"/reports/july", 200, "built july")
 	wants(t, url+"/reports/bad", 500, "the report could not be built")
 	wants(t, url+"/reports/%01", 400, "no report has such a name")
@@ -99,7 +105,7 @@ func TestAnswers(t *testing.T) {
 	if err := other.Lock(t.Context(), "report:july"); err != nil {
 		t.Fatal(err)
 	}
-	wants(t, url+"/reports/july", 409, "this report is being built")
+	wants(t, serve(t, locks, brief, build)+"/reports/july", 409, "this report is being built")
 	wants(t, url+"/reports/june", 200, "built june")
 	if err := other.Unlock(t.Context(), "report:july"); err != nil {
 		t.Fatal(err)
@@ -115,7 +121,7 @@ func TestLoss(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	url := serve(t, client(t, addr, short), func(ctx context.Context, _ string) error {
+	url := serve(t, client(t, addr, short), enough, func(ctx context.Context, _ string) error {
 		guard, _ := dlock.FromContext(ctx)
 		if err := admin.Evict(ctx, guard.Key(), guard.Token()); err != nil {
 			t.Error(err)
@@ -136,7 +142,7 @@ func TestClientGone(t *testing.T) {
 	locks := client(t, testenv.Redis(t).Addr(), time.Minute)
 	ctx, leave := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	url := serve(t, locks, func(ctx context.Context, _ string) error {
+	url := serve(t, locks, enough, func(ctx context.Context, _ string) error {
 		leave()
 		<-ctx.Done()
 		ended <- context.Cause(ctx)
@@ -161,10 +167,10 @@ func TestClientGone(t *testing.T) {
 func TestSilence(t *testing.T) {
 	t.Parallel()
 	proxy := testenv.Proxy(t, testenv.Redis(t).Addr())
-	url := serve(t, client(t, proxy.Addr(), short), func(context.Context, string) error { return nil })
-	wants(t, url+"/reports/july", 200, "built july")
+	locks, build := client(t, proxy.Addr(), short), func(context.Context, string) error { return nil }
+	wants(t, serve(t, locks, enough, build)+"/reports/july", 200, "built july")
 	proxy.BlackHole(true)
-	wants(t, url+"/reports/july", 503, "no lock can be had now")
+	wants(t, serve(t, locks, brief, build)+"/reports/july", 503, "no lock can be had now")
 	proxy.Heal()
 }
 

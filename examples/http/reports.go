@@ -13,13 +13,13 @@ import (
 // reports builds a report for each request, under a lock named after the report.
 type reports struct {
 	locks *dlock.Client
+	wait  time.Duration // short, because a waiting request keeps its connection open
 	build func(ctx context.Context, name string) error
 }
 
 func (s *reports) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("name")
-	// The wait is short, because a waiting request keeps its connection open.
-	guard, err := s.locks.Acquire(r.Context(), "report:"+name, dlock.WithWait(time.Second))
+	guard, err := s.locks.Acquire(r.Context(), "report:"+name, dlock.WithWait(s.wait))
 	if err != nil {
 		refuse(w, err)
 		return

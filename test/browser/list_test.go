@@ -3,6 +3,7 @@ package browser
 import (
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -142,12 +143,18 @@ func TestThousandsOfLocks(t *testing.T) {
 const longestTask = 200 // milliseconds
 
 func scrollsThousands(t *testing.T, c *dlock.Client, url string) {
-	const many = 5000
-	for i := range many {
-		if _, err := c.TryAcquire(t.Context(), fmt.Sprintf("lock:%05d", i), dlock.WithTTL(time.Hour), dlock.WithoutRenewal()); err != nil {
-			t.Fatal(err)
-		}
+	const many, atOnce = 5000, 20
+	var work sync.WaitGroup
+	for first := range atOnce {
+		work.Go(func() {
+			for i := first; i < many; i += atOnce {
+				if _, err := c.TryAcquire(t.Context(), fmt.Sprintf("lock:%05d", i), dlock.WithTTL(time.Hour), dlock.WithoutRenewal()); err != nil {
+					t.Error(err)
+				}
+			}
+		})
 	}
+	work.Wait()
 	p := openTab(t, light, url)
 	p.await("all of them", `document.getElementById("count").textContent === "5,000 locks"`)
 	p.sort("key")

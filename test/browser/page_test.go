@@ -37,7 +37,7 @@ func program(t testing.TB) string {
 		if built.dir, built.err = os.MkdirTemp("", "dlock-cmd-"); built.err != nil {
 			return
 		}
-		out, err := exec.Command("go", "build", "-C", root(t), "-o", filepath.Join(built.dir, "dlock"), "./cmd/dlock").CombinedOutput()
+		out, err := exec.Command("go", "build", "-C", root(t), "-ldflags=-w", "-o", filepath.Join(built.dir, "dlock"), "./cmd/dlock").CombinedOutput()
 		if err != nil {
 			built.err = fmt.Errorf("%w: %s", err, out)
 		}

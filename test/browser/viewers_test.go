@@ -156,12 +156,17 @@ func (o *observer) watch(viewers int, within time.Duration) (s sample) {
 		all.Wait()
 		client.CloseIdleConnections()
 	}()
-	testenv.Eventually(o.t, limit, "the viewers are there", func() bool { return o.metric("dlock_page_viewers") >= float64(viewers) && events.Load() > 0 })
-	began, calls, readings, seen, commands := time.Now(), o.metric("dlock_page_backend_calls_total"), o.metric("dlock_page_readings_total"), events.Load(), o.commands()
+	testenv.Eventually(o.t, limit, "the viewers are there", func() bool { return o.metrics().sum("dlock_page_viewers") >= float64(viewers) && events.Load() > 0 })
+	began, before, seen, commands := time.Now(), o.metrics(), events.Load(), o.commands()
 	time.Sleep(within)
-	testenv.Eventually(o.t, limit, "some readings", func() bool { return o.metric("dlock_page_readings_total") >= readings+10 })
+	grown := func(after metrics, name string) float64 { return after.sum(name) - before.sum(name) }
+	var after metrics // of one answer, so that the calls are those of the readings
+	testenv.Eventually(o.t, limit, "some readings", func() bool {
+		after = o.metrics()
+		return grown(after, "dlock_page_readings_total") >= 10
+	})
 	return sample{
-		viewers: viewers, took: time.Since(began), calls: o.metric("dlock_page_backend_calls_total") - calls, readings: o.metric("dlock_page_readings_total") - readings,
+		viewers: viewers, took: time.Since(began), calls: grown(after, "dlock_page_backend_calls_total"), readings: grown(after, "dlock_page_readings_total"),
 		events: events.Load() - seen, commands: o.commands() - commands, memory: o.memory(),
 	}
 }
@@ -188,8 +193,10 @@ func follow(ctx context.Context, client *http.Client, page string, events *atomi
 	}
 }
 
-// metric returns the sum of a metric over its labels.
-func (o *observer) metric(name string) (sum float64) {
+// metrics are those of the page at one moment, by their names with labels.
+type metrics map[string]float64
+
+func (o *observer) metrics() metrics {
 	o.t.Helper()
 	answer, err := http.Get(o.page + "metrics")
 	if err != nil {
@@ -200,12 +207,22 @@ func (o *observer) metric(name string) (sum float64) {
 	if err != nil {
 		o.t.Fatal(err)
 	}
-	for _, m := range regexp.MustCompile(`(?m)^`+name+`(?:\{.*\})? (\S+)$`).FindAllStringSubmatch(string(text), -1) {
-		v, err := strconv.ParseFloat(m[1], 64)
+	all := metrics{}
+	for _, m := range regexp.MustCompile(`(?m)^(\w+(?:\{.*\})?) (\S+)$`).FindAllStringSubmatch(string(text), -1) {
+		all[m[1]], err = strconv.ParseFloat(m[2], 64)
 		if err != nil {
 			o.t.Fatal(err)
 		}
-		sum += v
+	}
+	return all
+}
+
+// sum returns the sum of a metric over its labels.
+func (m metrics) sum(name string) (sum float64) {
+	for series, v := range m {
+		if series == name || strings.HasPrefix(series, name+"{") {
+			sum += v
+		}
 	}
 	return sum
 }

@@ -64,9 +64,10 @@ func TestWaiterFindsTheirExpiry(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, client *redis.Client, r rival) {
 		c := ours(t, client)
-		obtain(t, client, r, "k", short)
+		const ends = 8 * time.Second // long enough to see that ours waits
+		obtain(t, client, r, "k", ends)
 		done := waiting(t, c, "k")
-		within(t, short+recheck+slack, "ours has the key after their lease", done)
+		within(t, ends+recheck+slack, "ours has the key after their lease", done)
 		refused(t, client, r, "k")
 	})
 }
@@ -76,14 +77,14 @@ func TestWaiterSitsThroughTheirExtension(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, client *redis.Client, r rival) {
 		c := ours(t, client)
-		h := obtain(t, client, r, "k", 6*time.Second)
+		h := obtain(t, client, r, "k", 16*time.Second)
 		value := stored(t, client, "k")
 		done := waiting(t, c, "k")
-		elapse(3 * time.Second)
+		elapse(8 * time.Second)
 		if ok, err := h.extend(t.Context()); !ok || err != nil {
 			t.Fatalf("%v, %v", ok, err)
 		}
-		elapse(3600 * time.Millisecond) // longer than their first lease had left
+		elapse(8600 * time.Millisecond) // longer than their first lease had left
 		untouched(t, client, "k", value)
 		queued(t, c, "k", 1)
 		released(t, h, true)

@@ -98,9 +98,9 @@ func TestRedlockAndRedsyncTogether(t *testing.T) {
 	var d detector
 	entered := make([]atomic.Int64, 4)
 	workers := crew(4, func(i int) {
+		c := oursOn(t, clients)
 		for ctx.Err() == nil {
 			if i < 2 {
-				c := oursOn(t, clients)
 				if c.Lock(ctx, "k") == nil {
 					d.hold(time.Millisecond)
 					entered[i].Add(1)
