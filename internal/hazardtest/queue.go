@@ -203,7 +203,8 @@ func NoThunderingHerd(t *testing.T, open Open) {
 	perHand := requests / float64(count.Load()) / float64(s.Traits().Servers)
 	wg.Wait()
 	t.Logf("%.2f requests per hand-over and server, %.1f %% of a CPU while %d wait", perHand, 100*idle, clients*each)
-	if perHand > 10 || count.Load() < hands {
+	// To wake all would be 200. On a busy machine, calls are repeated, and waiters renew more often between two hand-overs.
+	if perHand > testenv.UnderStress(20.0, 10) || count.Load() < hands {
 		t.Errorf("%.1f requests per hand-over and server, of %d", perHand, count.Load())
 	}
 	if idle > s.Traits().IdleCPU {
