@@ -348,21 +348,29 @@ func (s *suite) takes(d driver.Driver, key string, within time.Duration) driver.
 	s.Helper()
 	var r driver.Ref
 	begun := time.Now()
-	s.eventually(within, "the key comes free", func() bool {
-		r = s.ref(key)
-		st, err := d.Acquire(s.ctx, request(r))
-		if err == nil && st.Phase == driver.Held {
-			return true
-		}
-		if _, err := s.ask(func() error { _, err := d.Release(s.ctx, r); return err }); err != nil {
-			s.Errorf("Release(%q): %v", key, err)
-		}
-		if time.Since(begun) < s.TTL*9/10 { // what is free by then stays free
-			elapse(s.TTL / 40)
-		}
-		return false
+	s.eventually(within, "the key comes free", func() (ok bool) {
+		r, ok = s.tries(d, key, begun)
+		return ok
 	})
 	return r
+}
+
+// tries tries a new claim on a key whose lease began then. What is free early stays free, so that it
+// pauses until the lease is almost over.
+func (s *suite) tries(d driver.Driver, key string, begun time.Time) (r driver.Ref, ok bool) {
+	s.Helper()
+	r = s.ref(key)
+	st, err := d.Acquire(s.ctx, request(r))
+	if err == nil && st.Phase == driver.Held {
+		return r, true
+	}
+	if _, err := s.ask(func() error { _, err := d.Release(s.ctx, r); return err }); err != nil {
+		s.Errorf("Release(%q): %v", key, err)
+	}
+	if time.Since(begun) < s.TTL*9/10 {
+		elapse(s.TTL / 40)
+	}
+	return r, false
 }
 
 // eventually polls, because a lease ends without an event.
