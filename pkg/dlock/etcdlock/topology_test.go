@@ -11,11 +11,15 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/faultdriver"
 )
 
+// withoutCostly leaves out the cases that take most of the processors' time and are the same for every client: they run on
+// one server without faults, and everywhere under stress.
+var withoutCostly = drivertest.Except(testenv.UnderStress([]string{"HostileKeys", "UnreadPushes", "BigBatch", "FenceIncreases"}, nil)...)
+
 func TestConformanceCluster(t *testing.T) {
 	t.Parallel()
 	cluster := testenv.EtcdCluster(t)
 	client := dial(t, cluster.Endpoints()...)
-	drivertest.Run(t, harness(client, cluster.Endpoints()), drivertest.AtOnce())
+	drivertest.Run(t, harness(client, cluster.Endpoints()), drivertest.AtOnce(), withoutCostly)
 }
 
 // The suite through a slow network.
@@ -25,7 +29,7 @@ func TestConformanceProxy(t *testing.T) {
 	proxy := testenv.Proxy(t, server.Addr())
 	client := dial(t, "http://"+proxy.Addr())
 	proxy.Delay(time.Millisecond, time.Millisecond)
-	drivertest.Run(t, harness(client, []string{server.Endpoint()}), drivertest.AtOnce())
+	drivertest.Run(t, harness(client, []string{server.Endpoint()}), drivertest.AtOnce(), withoutCostly)
 }
 
 // The suite with calls that arrive twice, and pushes that arrive twice or late. Each call that may
@@ -53,7 +57,7 @@ func TestConformanceFaults(t *testing.T) {
 			return d
 		}
 		return harness
-	}, drivertest.AtOnce())
+	}, drivertest.AtOnce(), withoutCostly)
 	if faults.Injected(faultdriver.Duplicate) == 0 {
 		t.Error("no fault happened")
 	}

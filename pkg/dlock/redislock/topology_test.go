@@ -18,6 +18,10 @@ import (
 // count, on a single server.
 var fewGrants = testenv.UnderStress(300, 2000)
 
+// withoutCostly leaves out the cases that take most of the processors' time and are the same for every client: they run on
+// one server, on a cluster and with few rights, and everywhere under stress.
+var withoutCostly = drivertest.Except(testenv.UnderStress([]string{"HostileKeys", "UnreadPushes", "BigBatch", "FenceIncreases"}, nil)...)
+
 func TestConformanceSentinel(t *testing.T) {
 	t.Parallel()
 	s := testenv.Sentinel(t)
@@ -33,7 +37,7 @@ func TestConformanceSentinel(t *testing.T) {
 		harness := h(t)
 		harness.Grants = fewGrants
 		return harness
-	}, drivertest.AtOnce())
+	}, drivertest.AtOnce(), withoutCostly)
 }
 
 // With replicas that must confirm, all cases still pass.
@@ -52,7 +56,7 @@ func TestConformanceMinReplicas(t *testing.T) {
 		harness := h(t)
 		harness.Grants = fewGrants
 		return harness
-	}, drivertest.AtOnce())
+	}, drivertest.AtOnce(), withoutCostly)
 }
 
 // keepMaster makes sentinels leave the master its role, even if a busy machine keeps it from answering for a while.
@@ -99,7 +103,7 @@ func TestConformanceProxy(t *testing.T) {
 		harness := h(t)
 		harness.Grants = fewGrants
 		return harness
-	}, drivertest.AtOnce())
+	}, drivertest.AtOnce(), withoutCostly)
 }
 
 // The suite with calls that arrive twice, and pushes that arrive twice or late.
@@ -128,7 +132,7 @@ func TestConformanceFaults(t *testing.T) {
 			return d
 		}
 		return harness
-	}, drivertest.AtOnce())
+	}, drivertest.AtOnce(), withoutCostly)
 	if faults.Injected(faultdriver.Duplicate) == 0 {
 		t.Error("no fault happened")
 	}
