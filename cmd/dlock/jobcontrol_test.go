@@ -165,8 +165,8 @@ func TestForegroundOfARunningJob(t *testing.T) {
 			s.shows(t, "suspended")
 			s.types(t, "until ps -o stat= -p $(cat $D/pid) | grep -q ^T; do sleep 0.1; done; echo is sto''pped\n")
 			s.shows(t, "is stopped")
-			// bash may still take the job for stopped, and would not wait for it then.
-			s.types(t, `kill %1; until [ -z "$(jobs -r)$(jobs -s)" ]; do sleep 0.1; done; $P run --try k -- true; echo fr''ee $?`+"\n")
+			// bash may still take the job for stopped, and wait would not wait for it then.
+			s.types(t, "kill %1; while kill -0 %1; do sleep 0.1; done 2>/dev/null; $P run --try k -- true; echo fr''ee $?\n")
 			s.shows(t, "free 0")
 			s.exits(t)
 		})
