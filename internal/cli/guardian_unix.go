@@ -30,28 +30,43 @@ type guardian struct {
 // longer is stopped.
 const guardianTimeout = time.Second
 
-// callGuardian starts a guardian of a process group.
-func callGuardian(group int) (*guardian, error) {
-	read, write, err := os.Pipe()
+// callGuardian starts a guardian of a process group, which kills it then unless it hears from us.
+func callGuardian(group int, end time.Time) (*guardian, error) {
+	g, in, err := newGuardian(end)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = read.Close() }()
-	p, err := startSelf([]string{"dlock", guardianCommand, strconv.Itoa(group)}, &os.ProcAttr{
+	defer func() { _ = in.Close() }()
+	g.process, err = startSelf([]string{"dlock", guardianCommand, strconv.Itoa(group)}, &os.ProcAttr{
 		Dir:   "/",
-		Files: []*os.File{read, nil, nil},
+		Files: []*os.File{in, nil, nil},
 		Sys:   &syscall.SysProcAttr{Setsid: true}, // no signal of our terminal reaches it
 	})
 	if err != nil {
-		_ = write.Close()
+		_ = g.pipe.Close()
 		return nil, err
 	}
-	g := &guardian{p, write, make(chan struct{})}
 	go func() {
 		defer close(g.ended)
-		_, _ = p.Wait()
+		_, _ = g.process.Wait()
 	}()
 	return g, nil
+}
+
+// newGuardian returns a guardian without a process, and its input, in which it finds the time: we may be stopped before it has
+// begun.
+func newGuardian(end time.Time) (*guardian, *os.File, error) {
+	in, pipe, err := os.Pipe()
+	if err != nil {
+		return nil, nil, err
+	}
+	g := &guardian{pipe: pipe, ended: make(chan struct{})}
+	err = g.tell(end)
+	if err != nil {
+		_, _ = in.Close(), pipe.Close()
+		return nil, nil, err
+	}
+	return g, in, nil
 }
 
 // startSelf starts this program, on Linux also if its file was removed since.
@@ -94,10 +109,14 @@ func (g *guardian) expect(end time.Time) {
 	if g == nil {
 		return
 	}
-	if err := g.send(int64(time.Until(end)), end.UnixNano()); err != nil {
+	err := g.tell(end)
+	if err != nil {
 		_ = g.process.Kill()
 	}
 }
+
+// tell sends a time as it is, and as a duration.
+func (g *guardian) tell(end time.Time) error { return g.send(int64(time.Until(end)), end.UnixNano()) }
 
 // send writes a line. The pipe holds thousands of them.
 func (g *guardian) send(line ...any) error {

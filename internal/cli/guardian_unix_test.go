@@ -10,13 +10,16 @@ import (
 	"time"
 )
 
-// A guardian that reads late, because it or we were stopped, does not add that time to the lock; nor
+// A guardian knows the time before it has begun. One that reads late, because it or we were stopped, does not add that time to the lock; nor
 // does a clock that was set.
 func TestGuardianGoesByTheTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g, read := testGuardian(t)
+		g, read := testGuardian(t, time.Now().Add(time.Hour))
 		g.expect(time.Now().Add(5 * time.Second))
-		line := read()
+		first, line := read(), read()
+		if left, err := remaining(first); left != time.Hour || err != nil {
+			t.Errorf("%v, %v are left of an hour for a guardian that has just begun", left, err)
+		}
 		time.Sleep(2 * time.Second)
 		if left, err := remaining(line); left != 3*time.Second || err != nil {
 			t.Errorf("%v, %v are left of 5 s after 2 s", left, err)
@@ -38,15 +41,15 @@ func TestGuardianGoesByTheTime(t *testing.T) {
 }
 
 // testGuardian returns a guardian without a process, and what reads the lines that it is sent.
-func testGuardian(t *testing.T) (*guardian, func() string) {
+func testGuardian(t *testing.T, end time.Time) (*guardian, func() string) {
 	t.Helper()
-	read, write, err := os.Pipe()
+	g, in, err := newGuardian(end)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _, _ = read.Close(), write.Close() })
-	lines := bufio.NewReader(read)
-	return &guardian{pipe: write}, func() string {
+	t.Cleanup(func() { _, _ = in.Close(), g.pipe.Close() })
+	lines := bufio.NewReader(in)
+	return g, func() string {
 		line, err := lines.ReadString('\n')
 		if err != nil {
 			t.Fatal(err)

@@ -11,7 +11,7 @@ const guardianCommand = "__guardian"
 // debugger has stopped does not end the command.
 type guardian struct{}
 
-func callGuardian(int) (*guardian, error) { return nil, nil }
+func callGuardian(int, time.Time) (*guardian, error) { return nil, nil }
 
 func (*guardian) alive() bool { return true }
 

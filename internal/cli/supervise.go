@@ -110,7 +110,7 @@ func (s *supervisor) keepGuardian() {
 	news := s.called.IsZero() || s.guardian != nil
 	s.called = time.Now()
 	s.guardian.dismiss()
-	g, err := callGuardian(s.child.pid)
+	g, err := callGuardian(s.child.pid, s.validUntil)
 	switch {
 	case err == nil:
 		s.guardian, s.unguarded = g, g.whenEnded()
