@@ -40,6 +40,7 @@ func init() {
 		"only the last ID has a tombstone":   {"TombstoneLasts", func(b backend) driver.Driver { return &oneTombstone{b} }},
 		"tombstones do not count in a queue": {"TombstonedID", func(b backend) driver.Driver { return &sideDoor{b} }},
 		"renewed leases are overstated":      {"UntilIsPessimistic", func(b backend) driver.Driver { return &flatterer{b} }},
+		"shared leases are overstated":       {"UntilIsPessimistic", func(b backend) driver.Driver { return &pooler{backend: b} }},
 	} {
 		broken[name] = b
 	}
@@ -205,6 +206,34 @@ func (b *flatterer) Renew(ctx context.Context, refs []driver.Ref) ([]driver.Stat
 		states[i].Until = states[i].Until.Add(20 * time.Millisecond)
 	}
 	return states, err
+}
+
+// pooler keeps all claims of a driver on one lease, and counts it from the answer, unless it was renewed.
+type pooler struct {
+	backend
+	mu   sync.Mutex
+	held []driver.Ref
+}
+
+func (b *pooler) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
+	st, err := b.backend.Acquire(ctx, r)
+	if err == nil && st.Phase == driver.Held {
+		b.mu.Lock()
+		b.held = append(b.held, r.Ref)
+		b.mu.Unlock()
+		st.Until = st.Until.Add(20 * time.Millisecond)
+	}
+	return st, err
+}
+
+func (b *pooler) Renew(ctx context.Context, refs []driver.Ref) ([]driver.State, error) {
+	b.mu.Lock()
+	_, err := b.backend.Renew(ctx, slices.Clone(b.held))
+	b.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	return b.backend.Renew(ctx, refs)
 }
 
 // shortTombstones keeps the tombstones of claims that were found in one phase for only a second.

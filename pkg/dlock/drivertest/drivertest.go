@@ -18,6 +18,7 @@ import (
 	"os/exec"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -197,6 +198,8 @@ type suite struct {
 	*Harness
 	ctx     context.Context
 	virtual bool
+
+	calls, repeated atomic.Int64 // of ask
 }
 
 func newSuite(t *testing.T, h *Harness, virtual bool) *suite {
@@ -216,10 +219,22 @@ func newSuite(t *testing.T, h *Harness, virtual bool) *suite {
 	if h.Grants == 0 {
 		h.Grants = 10_000
 	}
-	// A Driver may abandon a call early under a context that can be cancelled. The suite calls only
-	// once.
+	// A Driver may abandon a call early under a context that can be cancelled, and most calls should count.
 	uncancelled := sharedtimeout.Uncancelled{Context: context.Background(), Values: context.Background()}
-	return &suite{T: t, Harness: h, ctx: uncancelled, virtual: virtual}
+	s := &suite{T: t, Harness: h, ctx: uncancelled, virtual: virtual}
+	t.Cleanup(s.judgeRepetitions)
+	return s
+}
+
+// judgeRepetitions fails a backend that seldom answers at once, which no busy machine explains.
+func (s *suite) judgeRepetitions() {
+	calls, repeated := s.calls.Load(), s.repeated.Load()
+	switch {
+	case repeated > calls+20:
+		s.Errorf("%d calls were repeated %d times: the backend fails calls that it could answer", calls, repeated)
+	case repeated > 0:
+		s.Logf("%d calls were repeated %d times", calls, repeated)
+	}
 }
 
 // open returns a driver, which is closed when the case ends.
@@ -267,11 +282,13 @@ func waiting(r driver.Ref) driver.Request { return driver.Request{Ref: r, Wait: 
 // server may be late, or elect a leader. In virtual time no call is late. It reports whether a call
 // before the last one may have been carried out.
 func (s *suite) ask(call func() error) (again bool, err error) {
+	s.calls.Add(1)
 	for pause := time.Millisecond; ; pause *= 2 {
 		err = call()
 		if err == nil || s.virtual || driver.ClassOf(err) == driver.Fatal || pause > time.Second {
 			return again, err
 		}
+		s.repeated.Add(1)
 		again = again || driver.ClassOf(err) == driver.Ambiguous
 		elapse(pause)
 	}
