@@ -134,34 +134,36 @@ func TestFirstClaimThatWaits(t *testing.T) {
 		{name: "refused before the caller left", answers: []any{gone, full}, ends: true, phase: driver.Gone},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
-			// Calls are inline, so that the answer counts even if the caller has left.
-			d, h := openScripted(t, func(_ context.Context, c sent) (any, error) {
-				if tc.ends && c.n == len(tc.answers)-1 {
-					cancel()
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				// Calls are inline, so that the answer counts even if the caller has left.
+				d, h := openScripted(t, func(_ context.Context, c sent) (any, error) {
+					if tc.ends && c.n == len(tc.answers)-1 {
+						cancel()
+					}
+					err, failed := tc.answers[c.n].(error)
+					if failed {
+						return nil, err
+					}
+					return tc.answers[c.n], nil
+				}, func(s *settings) { s.alwaysInline = true })
+				st, err := d.Acquire(ctx, driver.Request{Ref: claimA, Wait: true})
+				if st.Phase != tc.phase || !errors.Is(err, tc.err) || (err != nil && driver.ClassOf(err) != tc.class) {
+					t.Errorf("%+v, %v, class %v", st, err, driver.ClassOf(err))
 				}
-				err, failed := tc.answers[c.n].(error)
-				if failed {
-					return nil, err
+				if len(h.calls) != len(tc.answers) {
+					t.Fatalf("sent %q", h.sentScripts())
 				}
-				return tc.answers[c.n], nil
-			}, func(s *settings) { s.alwaysInline = true })
-			st, err := d.Acquire(ctx, driver.Request{Ref: claimA, Wait: true})
-			if st.Phase != tc.phase || !errors.Is(err, tc.err) || (err != nil && driver.ClassOf(err) != tc.class) {
-				t.Errorf("%+v, %v, class %v", st, err, driver.ClassOf(err))
-			}
-			if len(h.calls) != len(tc.answers) {
-				t.Fatalf("sent %q", h.sentScripts())
-			}
-			for i, c := range h.calls {
-				if waits := c.args[2] != "0"; waits != (i == 1) {
-					t.Errorf("call %d has heartbeat %q", i, c.args[2])
+				for i, c := range h.calls {
+					if waits := c.args[2] != "0"; waits != (i == 1) {
+						t.Errorf("call %d has heartbeat %q", i, c.args[2])
+					}
 				}
-			}
-			if len(h.calls) > 1 && !d.subscriptions.ready(0) {
-				t.Error("queued before the first attempt to subscribe has ended")
-			}
+				if len(h.calls) > 1 && !d.subscriptions.ready(0) {
+					t.Error("queued before the first attempt to subscribe has ended")
+				}
+			})
 		})
 	}
 }
