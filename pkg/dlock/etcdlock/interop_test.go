@@ -664,7 +664,7 @@ func TestCheckCluster(t *testing.T) {
 	if f := findingOf(t, findings, "member"); !strings.Contains(f.Detail, nodes[0].Addr()) {
 		t.Errorf("which one is down? %+v", f)
 	}
-	unlock(t, acquire(t, c, "k")) // two are enough
+	check(t, acquire(t, c, "k").Unlock(t.Context())) // two are enough
 
 	check(t, nodes[1].Kill())
 	wantUnsafe(t, locksAt(t, nodes[2].Endpoint()))
