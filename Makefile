@@ -43,6 +43,9 @@ stress: ## long random runs, with the full counts
 	DLOCK_STRESS=1 DLOCK_TEST_REQUIRE=1 $(GO) test -v -timeout 60m -count=1 -run '^TestSeveralKeysHaveNoDeadlock$$' ./pkg/dlock/redislock ./pkg/dlock/etcdlock
 	DLOCK_STRESS=1 DLOCK_TEST_REQUIRE=1 $(GO) test -race -timeout 30m -count=1 ./pkg/dlock/fence/...
 	DLOCK_STRESS=1 DLOCK_TEST_REQUIRE=1 $(GO) test -C test/fence -race -timeout 60m -count=1 .
+	DLOCK_STRESS=1 DLOCK_TEST_REQUIRE=1 $(GO) test -race -timeout 60m -count=1 ./pkg/connector ./pkg/dlock/once ./test/errors ./examples/once ./examples/move
+	DLOCK_STRESS=1 DLOCK_TEST_REQUIRE=1 $(GO) test -C test/browser -race -timeout 30m -count=1 .
+	DLOCK_STRESS=1 DLOCK_TEST_REQUIRE=1 $(GO) test -C test/interop -race -timeout 30m -count=1 .
 	$(GO) test -race -timeout 60m -count=20 ./pkg/dlock ./pkg/dlock/memlock ./pkg/dlock/faultdriver
 
 fuzz: ## fuzz each entry point for a minute

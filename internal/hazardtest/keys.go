@@ -103,8 +103,10 @@ func lockSeveral(c *dlock.Client, rounds int, seed uint64, dir string) {
 		case err == nil:
 			locked++
 			enter(dir, keys)
+			began := time.Now()
 			err = all.Unlock(context.Background())
-			if err != nil && !errors.Is(err, dlock.ErrUnknownOutcome) { // it goes on: nothing is left at the end
+			isLate := time.Since(began) > testenv.UnderStress(time.Second, time.Hour) && errors.Is(err, dlock.ErrUnknownOutcome)
+			if err != nil && !isLate { // it goes on: nothing is left at the end
 				fmt.Println("unlock:", err)
 			}
 		case errors.Is(err, context.DeadlineExceeded) && wait < time.Hour:

@@ -17,8 +17,6 @@ const (
 	// beforeLease is for what must happen before a lease of a minute ends: on a machine ten
 	// times slower it does, and what only the end of the lease brings does not.
 	beforeLease = 30 * time.Second
-	// stalls is how much time this machine takes at least from a test while it makes a call late.
-	stalls = 50 * time.Millisecond
 )
 
 // A scene is a scenario under way.

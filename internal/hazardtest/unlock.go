@@ -30,7 +30,7 @@ func LostUnlockReplyUnlocks(t *testing.T, open Open) {
 		waiter := s.wait(next, "k")
 		lost, started := s.Lose(Release, 1), time.Now()
 		err := g.Unlock(context.Background())
-		late := time.Since(started) > time.Second && metronome.Lost(started) > stalls // an unlock gives up after two
+		late := isStalled(metronome, started, time.Second) // an unlock gives up after two
 		switch {
 		case err == nil:
 			confirmed[i%2]++
