@@ -4,7 +4,6 @@ package cli
 
 import (
 	"bufio"
-	"os"
 	"testing"
 	"testing/synctest"
 	"time"

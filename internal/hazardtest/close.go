@@ -2,7 +2,6 @@ package hazardtest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -95,12 +94,11 @@ func (s *scene) closeWhileHeld() {
 		}
 		testenv.Eventually(t, patience, "the releases are under way", func() bool { return held.Least() > 0 })
 		land()
-		late := time.Since(started) > closeIsLate
 		err := returned(t, "Close", closed)
 		switch {
 		case err == nil:
 			confirmed++
-		case !late || !errors.Is(err, dlock.ErrUnknownOutcome):
+		case !GaveUp(t, err, started):
 			t.Fatalf("close: %v", err)
 		}
 		s.Heal()

@@ -195,9 +195,6 @@ func (s *scene) callWithout(dead bool, end contextEnd, c *dlock.Client, calls []
 	s.closeWithin(c, dlock.ErrUnknownOutcome)
 }
 
-// closeIsLate is how long a Close takes at least that gives up on servers that answer: it does so after two seconds.
-const closeIsLate = time.Second
-
 // closeWithin closes a Client, and reports whether Close gave up. It gives up after two seconds, and must be back in three;
 // without a timeout it would wait for servers that do not answer. With nil as what is wanted, it may give up only if the machine
 // took the time.
@@ -208,7 +205,7 @@ func (s *scene) closeWithin(c *dlock.Client, want error) (gaveUp bool) {
 	go func() { closed <- c.Close() }()
 	err := returned(s.t, "Close", closed)
 	took := time.Since(started)
-	gaveUp = want == nil && errors.Is(err, dlock.ErrUnknownOutcome) && isStalled(metronome, started, closeIsLate)
+	gaveUp = want == nil && errors.Is(err, dlock.ErrUnknownOutcome) && testenv.Stalled(s.t, started, giveUpAfter)
 	if !errors.Is(err, want) && !gaveUp {
 		s.t.Errorf("Close returns %v, want %v", err, want)
 	}
@@ -216,11 +213,4 @@ func (s *scene) closeWithin(c *dlock.Client, want error) (gaveUp bool) {
 		s.t.Errorf("Close took %v", took.Round(time.Millisecond))
 	}
 	return gaveUp
-}
-
-// isStalled reports whether a call that began then took more than the limit, on a machine that did not run the test for a
-// quarter of the time, and the servers no more often. Under stress that is no excuse.
-func isStalled(m *testenv.Metronome, began time.Time, limit time.Duration) bool {
-	took := time.Since(began)
-	return took > testenv.UnderStress(limit, time.Hour) && m.Lost(began) > took/4
 }

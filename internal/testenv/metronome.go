@@ -19,18 +19,70 @@ type beat struct {
 	late time.Duration
 }
 
-// StartMetronome returns a metronome that ends with the test.
+// running is the metronome of all tests that run at a time, and how many excuses each has needed.
+var running struct {
+	mu      sync.Mutex
+	tests   map[testing.TB]int
+	beating *Metronome
+	end     func()
+}
+
+// StartMetronome returns a metronome that beats until the test ends, at least. Tests that run at the same time share it.
 func StartMetronome(tb testing.TB) *Metronome {
 	tb.Helper()
-	m := &Metronome{}
+	running.mu.Lock()
+	defer running.mu.Unlock()
+	if _, known := running.tests[tb]; known {
+		return running.beating
+	}
+	if len(running.tests) == 0 {
+		running.tests = map[testing.TB]int{}
+		running.beating, running.end = NewMetronome()
+	}
+	running.tests[tb] = 0
+	tb.Cleanup(func() {
+		running.mu.Lock()
+		defer running.mu.Unlock()
+		delete(running.tests, tb)
+		if len(running.tests) == 0 {
+			running.end()
+		}
+	})
+	return running.beating
+}
+
+// NewMetronome returns a metronome that beats until end is called.
+func NewMetronome() (m *Metronome, end func()) {
+	m = &Metronome{}
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { m.run(ctx) })
-	tb.Cleanup(func() {
+	return m, func() {
 		cancel()
 		wg.Wait()
-	})
-	return m
+	}
+}
+
+// Stalled reports whether a call that began then took longer than a limit on account of the machine, which did not run us for
+// a quarter of the time, and servers no more often. Under stress nothing is excused.
+func (m *Metronome) Stalled(began time.Time, limit time.Duration) bool {
+	took := time.Since(began)
+	return took > UnderStress(limit, time.Hour) && m.Lost(began) > took/4
+}
+
+// maxExcuses is how many calls of a test a machine may delay.
+const maxExcuses = 5
+
+// Stalled is Metronome.Stalled for a test that has started one, or a server, before. No test is excused often.
+func Stalled(tb testing.TB, began time.Time, limit time.Duration) bool {
+	tb.Helper()
+	if !StartMetronome(tb).Stalled(began, limit) {
+		return false
+	}
+	running.mu.Lock()
+	defer running.mu.Unlock()
+	running.tests[tb]++
+	return running.tests[tb] <= maxExcuses
 }
 
 func (m *Metronome) run(ctx context.Context) {
@@ -63,4 +115,14 @@ func (m *Metronome) LostBetween(from, to time.Time) (sum time.Duration) {
 		}
 	}
 	return sum
+}
+
+// Longest returns the longest stall that ended since then.
+func (m *Metronome) Longest(since time.Time) (longest time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i := len(m.beats) - 1; i >= 0 && m.beats[i].at.After(since); i-- {
+		longest = max(longest, m.beats[i].late)
+	}
+	return longest
 }

@@ -149,6 +149,7 @@ type stopper interface{ Stop() error }
 
 func start[S stopper](tb testing.TB, begin func(context.Context) (S, error)) S {
 	tb.Helper()
+	StartMetronome(tb) // for calls that the machine may delay: see Stalled
 	ctx, cancel := context.WithTimeout(tb.Context(), startWithin)
 	defer cancel()
 	server, err := begin(ctx)

@@ -20,6 +20,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/ceyewan/genesis/internal/faultproxy"
+	"github.com/ceyewan/genesis/internal/hazardtest"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
@@ -83,19 +84,9 @@ func acquire(t testing.TB, c *dlock.Client, key string, opts ...dlock.LockOption
 	return g
 }
 
-// unlock is for tests of something else: an Unlock that gave up, as on a machine that stalled, is no failure.
 func unlock(t testing.TB, g *dlock.Guard) {
 	t.Helper()
-	began := time.Now()
-	err := g.Unlock(context.Background())
-	if !isLate(err, began) {
-		check(t, err)
-	}
-}
-
-// isLate reports whether a call gave up after its time, and not before. Under stress none does.
-func isLate(err error, began time.Time) bool {
-	return time.Since(began) > testenv.UnderStress(time.Second, time.Hour) && (errors.Is(err, dlock.ErrUnknownOutcome) || errors.Is(err, dlock.ErrUnavailable))
+	hazardtest.Unlock(t, g)
 }
 
 // tryAcquire takes a key that must be free.
@@ -103,7 +94,7 @@ func tryAcquire(t testing.TB, c *dlock.Client, key string, opts ...dlock.LockOpt
 	t.Helper()
 	began := time.Now()
 	g, err := c.TryAcquire(t.Context(), key, opts...)
-	if isLate(err, began) { // its claim may still be there
+	if hazardtest.GaveUp(t, err, began) { // its claim may still be there
 		return acquire(t, c, key, opts...)
 	}
 	check(t, err)

@@ -14,6 +14,7 @@ import (
 	"go.etcd.io/etcd/client/v3/concurrency"
 
 	"github.com/ceyewan/genesis/internal/faultproxy"
+	"github.com/ceyewan/genesis/internal/hazardtest"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
@@ -706,7 +707,7 @@ func TestLocksShareLeases(t *testing.T) {
 				if err == nil {
 					err = g.Unlock(t.Context())
 				}
-				if err != nil && !isLate(err, began) {
+				if err != nil && !hazardtest.GaveUp(t, err, began) {
 					t.Error(err)
 					return
 				}

@@ -16,6 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/ceyewan/genesis/internal/faultproxy"
+	"github.com/ceyewan/genesis/internal/hazardtest"
 	"github.com/ceyewan/genesis/internal/servers"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
@@ -86,9 +87,7 @@ func acquire(t testing.TB, c *dlock.Client, key string, opts ...dlock.LockOption
 
 func unlock(t testing.TB, g *dlock.Guard) {
 	t.Helper()
-	if err := g.Unlock(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	hazardtest.Unlock(t, g)
 }
 
 // wantBusy asserts that a lock is held. A call that does not wait has 750 ms for its answer, so that it is made again.

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/ceyewan/genesis/internal/faultproxy"
+	"github.com/ceyewan/genesis/internal/hazardtest"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/redlock"
@@ -73,19 +74,9 @@ func acquire(tb testing.TB, c *dlock.Client, key string, opts ...dlock.LockOptio
 	return g
 }
 
-// unlock is for tests of something else: an Unlock that gave up, as on a machine that stalled, is no failure.
 func unlock(tb testing.TB, g *dlock.Guard) {
 	tb.Helper()
-	began := time.Now()
-	err := g.Unlock(context.Background())
-	if !isLate(err, began) {
-		check(tb, err)
-	}
-}
-
-// isLate reports whether a call gave up after its time, and not before. Under stress none does.
-func isLate(err error, began time.Time) bool {
-	return time.Since(began) > testenv.UnderStress(time.Second, time.Hour) && (errors.Is(err, dlock.ErrUnknownOutcome) || errors.Is(err, dlock.ErrUnavailable))
+	hazardtest.Unlock(tb, g)
 }
 
 // warm makes all nodes know the scripts, and opens the Client's connections.

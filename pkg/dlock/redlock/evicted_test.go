@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ceyewan/genesis/internal/hazardtest"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
@@ -35,7 +36,7 @@ func TestEvictedClientAsksAgain(t *testing.T) {
 			s.evict(t, name)
 			began := time.Now()
 			got, err := c.TryAcquire(t.Context(), name, opts...)
-			if isLate(err, began) { // its claim may still be there
+			if hazardtest.GaveUp(t, err, began) { // its claim may still be there
 				got, err = acquire(t, c, name, opts...), nil
 			}
 			check(t, err)

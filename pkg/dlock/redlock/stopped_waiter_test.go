@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ceyewan/genesis/internal/hazardtest"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
@@ -75,7 +76,7 @@ func acquisitions(tb testing.TB, clients []*dlock.Client, period time.Duration) 
 				n.Add(1)
 				began := time.Now()
 				err = g.Unlock(tb.Context())
-				if err != nil && !isLate(err, began) {
+				if err != nil && !hazardtest.GaveUp(tb, err, began) {
 					tb.Error(err)
 					return
 				}
