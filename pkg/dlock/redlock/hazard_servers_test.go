@@ -208,11 +208,20 @@ func TestTTLIsKeptOrRefused(t *testing.T) {
 	}
 }
 
+// heartbeat is how long a waiter lives without a renewal.
+const heartbeat = 3 * time.Second
+
+// mayMiss reports whether the machine may be why a waiter has missed a heartbeat since then: it renews three times in that time.
+func mayMiss(t *testing.T, since time.Time) bool {
+	t.Helper()
+	return testenv.StartMetronome(t).Longest(since.Add(-heartbeat)) > testenv.UnderStress(heartbeat/3, time.Hour)
+}
+
 // Waiters of several Clients wait for many heartbeats: each keeps its place, and all are served.
 func TestPatientWaitersAreServed(t *testing.T) {
 	t.Parallel()
 	e := openEnv(t)
-	const ttl, heartbeat, waiters = 6 * time.Second, 3 * time.Second, 6
+	const ttl, waiters = 6 * time.Second, 6
 	open := func() *dlock.Client {
 		c, err := dlock.New(&dlock.Config{DefaultTTL: ttl}, dlock.WithBackend(e.Direct(t)))
 		check(t, err)
@@ -240,10 +249,17 @@ func TestPatientWaitersAreServed(t *testing.T) {
 		return ids
 	}
 	testenv.Eventually(t, patience, "all are shown", func() bool { return len(shown()) == waiters+1 })
-	before, metronome, began := shown(), testenv.StartMetronome(t), time.Now()
-	elapse(testenv.UnderStress[time.Duration](4, 10) * heartbeat)
-	if after := shown(); !slices.Equal(before, after) && metronome.Lost(began) < testenv.UnderStress(starved, time.Hour) {
-		t.Errorf("%q wait, and then %q", before, after)
+	for try := 1; ; try++ {
+		before, began := shown(), time.Now()
+		elapse(testenv.UnderStress[time.Duration](4, 10) * heartbeat)
+		after := shown()
+		if slices.Equal(before, after) {
+			break
+		}
+		if try == 3 || !mayMiss(t, began) {
+			t.Errorf("%q wait, and then %q", before, after)
+			break
+		}
 	}
 	select {
 	case got := <-served:

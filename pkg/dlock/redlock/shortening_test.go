@@ -24,7 +24,10 @@ func TestLongerExtendAfterAShorterOneWithoutAnAnswer(t *testing.T) {
 	extended := make(chan error, 1)
 	go func() { extended <- g.Extend(ctx, time.Minute) }()
 	for _, d := range s.direct[1:] {
-		testenv.Eventually(t, patience, "a node has the shorter lease", func() bool { return d.PTTL(t.Context(), "k").Val() <= time.Minute })
+		testenv.Eventually(t, patience, "a node has the shorter lease", func() bool {
+			left, err := d.PTTL(t.Context(), "k").Result()
+			return err == nil && left > 0 && left <= time.Minute
+		})
 	}
 	cancel()
 	want(t, <-extended, dlock.ErrUnknownOutcome)
@@ -56,6 +59,7 @@ func TestExtendsBesideAServerThatDoesNotAnswer(t *testing.T) {
 				c := s.locks(t, dlock.Config{})
 				warm(t, c)
 				g := acquire(t, c, "k", append(options, dlock.WithTTL(time.Hour))...)
+				testenv.Eventually(t, patience, "all have the lock", func() bool { return s.isOnAll(t, "k") })
 				fault(s)
 				check(t, g.Extend(t.Context(), time.Minute))
 				check(t, g.Extend(t.Context(), time.Hour))

@@ -115,7 +115,7 @@ func TestSeeminglyDeadNodesAreAsked(t *testing.T) {
 	d := opened.(*redDriver)
 	defer func() { _ = d.Close() }()
 	proxies[0].BlackHole(true)
-	for i := range 2 { // a call may take a quarter of the timeout
+	for i := range testenv.UnderStress(2, 5) { // a call may take a quarter of the timeout
 		for _, n := range d.nodes {
 			n.health.mu.Lock()
 			n.health.missed, n.health.probed = 0, time.Now()
