@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 	"github.com/ceyewan/genesis/pkg/xerrors"
@@ -218,5 +219,49 @@ func evictedAsksAgain(s *suite) {
 			s.renew(other, next, driver.Held)
 			s.release(other, next, driver.Held)
 		}
+	}
+}
+
+// evictedIsStoredOnce: a claim that was evicted through another Driver and is submitted again, with the same ID, is Gone,
+// or it is granted again with a new token. What is stored is what the answer says, and its release leaves nothing. A
+// Driver that follows its claims learns of the eviction before, while or after it submits.
+func evictedIsStoredOnce(s *suite) {
+	d, other := s.open(), s.open()
+	a := s.admin(d)
+	if a == nil || s.NoEvict {
+		return
+	}
+	s.submit(other, request(s.ref("another key")), driver.Held) // a lease that both share does not end with the claim
+	for round := range 8 {
+		r := s.ref("k")
+		first := s.submit(other, request(r), driver.Held)
+		elapse(time.Duration(round/2) * 20 * time.Millisecond)
+		if st, err := a.Evict(s.ctx, "k", r.ID, first.Token); err != nil || st.Phase != driver.Held {
+			s.Fatalf("Evict = %v, %v", st.Phase, err)
+		}
+		again := s.acquire(other, driver.Request{Ref: r, Wait: round%2 == 1})
+		if again.Phase == driver.Held && s.Caps.Fencing && again.Token <= first.Token {
+			s.Errorf("token %d after %d was evicted", again.Token, first.Token)
+		}
+		s.isStoredOnce(a, r, again)
+		if now := s.renew(other, r, again.Phase); now.Token != again.Token {
+			s.Errorf("token %d became %d by a renewal", again.Token, now.Token)
+		}
+		s.release(other, r, again.Phase)
+		s.isStoredOnce(a, r, driver.State{Phase: driver.Gone})
+	}
+}
+
+// isStoredOnce asserts that a claim is held with its token, or that nothing is stored if it is Gone.
+func (s *suite) isStoredOnce(a driver.Admin, r driver.Ref, st driver.State) {
+	s.Helper()
+	claims, err := a.Inspect(s.ctx, r.Key)
+	switch {
+	case err != nil:
+		s.Fatalf("Inspect: %v", err)
+	case st.Phase == driver.Gone && len(claims) == 0:
+	case st.Phase == driver.Held && len(claims) == 1 && claims[0].ID == r.ID && claims[0].Token == st.Token:
+	default:
+		s.Errorf("%v are stored of a claim that is %v with token %d", claims, st.Phase, st.Token)
 	}
 }

@@ -52,6 +52,7 @@ var broken = map[string]brokenBackend{
 	"a waiter taken for the holder":     {"LookAtHolder", func(b backend) driver.Driver { return &mistaken{backend: b} }},
 	"evict without comparing":           {"AdminEvict", func(b backend) driver.Driver { return &bouncer{backend: b} }},
 	"an evicted claim is remembered":    {"EvictedAsksAgain", func(b backend) driver.Driver { return &rememberer{backend: b} }},
+	"a claim stored again is the old":   {"EvictedIsStoredOnce", func(b backend) driver.Driver { return &nostalgic{backend: b, first: map[string]int64{}} }},
 	"keys differ only in case":          {"HostileKeys", func(b backend) driver.Driver { return &folder{backend: b} }},
 	"keys cut at the slash":             {"HostileKeys", func(b backend) driver.Driver { return &cutter{backend: b} }},
 	"two holders at a time":             {"MutualExclusion", func(b backend) driver.Driver { return &sharer{backend: b} }},

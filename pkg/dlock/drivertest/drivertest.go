@@ -186,6 +186,7 @@ var cases = []testCase{
 	{"LookAtHolder", lookAtHolder},
 	{"AdminEvict", adminEvict},
 	{"EvictedAsksAgain", evictedAsksAgain},
+	{"EvictedIsStoredOnce", evictedIsStoredOnce},
 	{"HostileKeys", hostileKeys},
 	{"Prefixes", prefixes},
 	{"MutualExclusion", mutualExclusion},

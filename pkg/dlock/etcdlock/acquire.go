@@ -61,14 +61,10 @@ func (d *etcdDriver) submit(ctx context.Context, c *claim, r driver.Request, has
 
 // submissionOf returns what is sent for a claim. The caller holds mu.
 func (d *etcdDriver) submissionOf(c *claim, r driver.Request) submission {
-	s := submission{
+	return submission{
 		claim: c, prefix: d.prefixOf(c.key), tombstone: d.tombstoneKey(c.id), lease: c.lease.id, text: c.text, rev: c.rev,
 		wait: r.Wait, busy: d.queues[c.key] != nil,
 	}
-	if s.text == "" {
-		s.text = c.value(r.Info)
-	}
-	return s
 }
 
 // joinLease sends a keep-alive for a lease that claims join, if one is needed.
@@ -143,7 +139,7 @@ type submission struct {
 	prefix, tombstone string
 	lease             clientv3.LeaseID
 	text              string
-	rev               int64 // of the claim's creation, if it is submitted again
+	rev               int64 // of the claim's creation, if that is known: then it is not stored once more
 	wait              bool
 	hasRoom           bool // it may be submitted to a queue now
 	busy              bool // a claim of this driver waits for the key, or did recently
@@ -160,13 +156,21 @@ func (s *submission) free() []clientv3.Cmp {
 
 // isStored reports whether the claim's key holds this claim.
 func (s *submission) isStored(kvs []*mvccpb.KeyValue) bool {
-	return len(kvs) > 0 && (kvs[0].CreateRevision == s.rev || string(kvs[0].Value) == s.text)
+	if len(kvs) == 0 {
+		return false
+	}
+	if s.rev != 0 {
+		return kvs[0].CreateRevision == s.rev
+	}
+	return string(kvs[0].Value) == s.text
 }
 
-// send stores a claim. It first assumes that the key is free, which is cheapest if it is; for a
+// send stores a claim, unless it is stored. It first assumes that the key is free, which is cheapest if it is; for a
 // busy key it puts the claim at the end of the queue at once.
 func (d *etcdDriver) send(ctx context.Context, s submission) (position, error) {
 	switch isPermit := s.kind.mode == driver.Permit; { // which may share the lock with others
+	case s.rev != 0:
+		return d.findStored(ctx, s)
 	case s.wait && (s.busy || isPermit):
 		return d.enqueue(ctx, s)
 	case isPermit:

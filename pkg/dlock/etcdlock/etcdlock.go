@@ -237,7 +237,7 @@ func (d *etcdDriver) Acquire(ctx context.Context, r driver.Request) (driver.Stat
 			return st, nil
 		}
 		d.submitFailed(err, c)
-		if !errors.Is(err, errLeaseGone) && !d.joinRefused(ctx, c, err) {
+		if !errors.Is(err, errLeaseGone) && !errors.Is(err, errRemoved) && !d.joinRefused(ctx, c, err) {
 			return driver.State{}, err
 		}
 	}

@@ -50,7 +50,7 @@ func (d *etcdDriver) AcquireBatch(ctx context.Context, rs []driver.Request) ([]d
 			return states, nil
 		}
 		d.submitFailed(err, claims...)
-		if !errors.Is(err, errLeaseGone) {
+		if !errors.Is(err, errLeaseGone) && !errors.Is(err, errRemoved) {
 			return nil, err
 		}
 	}
@@ -152,6 +152,9 @@ func (d *etcdDriver) storeAll(ctx context.Context, ss []submission, repeated boo
 		held = found
 	}
 	left := ss[len(held):]
+	if i := slices.IndexFunc(left, func(s submission) bool { return s.rev != 0 }); i >= 0 {
+		left = left[:i] // that one is stored, and so ends the chain: it is not stored once more if it is removed meanwhile
+	}
 	p, n, err := d.sendAll(ctx, left)
 	if errors.Is(err, ErrNoSpace) {
 		err = d.withdraw(ctx, err, left...)
@@ -181,6 +184,9 @@ func (d *etcdDriver) findHeld(ctx context.Context, ss []submission) (held []posi
 	resp, err := d.kv.Txn(ctx).Then(reads...).Commit()
 	if err != nil {
 		return nil, false, classify(err)
+	}
+	if d.forgetRemoved(ss, resp.Responses) {
+		return nil, false, errRemoved
 	}
 	for i := range ss {
 		s := &ss[i]

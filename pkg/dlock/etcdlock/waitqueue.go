@@ -193,8 +193,8 @@ func (d *etcdDriver) known(own string, rev int64) bool {
 
 // setPosition records the position of an existing claim. The caller holds mu.
 func (d *etcdDriver) setPosition(c *claim, p position) {
-	if c.phase == driver.Held {
-		return // once the first, it stays it
+	if p.rev < c.rev || (c.phase == driver.Held && p.rev == c.rev) {
+		return // once the first, it stays it, unless it was removed and stored again between two submissions at a time
 	}
 	c.text = ""
 	if p.phase == driver.Held || p.asOf >= c.asOf {
