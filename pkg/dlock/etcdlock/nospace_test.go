@@ -155,6 +155,16 @@ func dialDeleter(t *testing.T, endpoint string, deaf bool) deleter {
 	return d
 }
 
+// awaitDelete waits until a delete is held, or has arrived.
+func awaitDelete(t *testing.T, deletes <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-deletes:
+	case <-time.After(patience):
+		t.Fatalf("no delete within %v", patience)
+	}
+}
+
 // A call whose claim is taken back returns when its context ends, without waiting for the delete.
 func TestTakingBackHeedsTheContext(t *testing.T) {
 	t.Parallel()
@@ -171,7 +181,7 @@ func TestTakingBackHeedsTheContext(t *testing.T) {
 		_, err := d.Acquire(ctx, driver.Request{Ref: refOf("k", 1)})
 		returned <- err
 	}()
-	<-client.held
+	awaitDelete(t, client.held)
 	cancel()
 	select {
 	case err := <-returned:
@@ -196,20 +206,26 @@ func TestLateDeleteSparesTheNextGrant(t *testing.T) {
 	ref := refOf("k", 1)
 	holder := newMutex(t, server.Endpoint(), "k", 60) // its key alone does not show whether it is a claim
 	check(t, holder.Lock(t.Context()))
-	short, cancel := context.WithCancel(t.Context())
+	short, cancel := context.WithTimeout(t.Context(), patience) // for a driver that sends no delete
 	defer cancel()
 	go func() {
-		<-client.held
+		select {
+		case <-client.held:
+		case <-short.Done():
+		}
 		cancel()
 	}()
 	if st, err := d.Acquire(short, driver.Request{Ref: ref}); err == nil || driver.ClassOf(err) != driver.Ambiguous {
 		t.Fatalf("the delete was held up, and Acquire has %v, %v", st, err)
 	}
+	if errors.Is(short.Err(), context.DeadlineExceeded) {
+		t.Fatal("no delete was sent")
+	}
 	check(t, holder.Unlock(t.Context()))
 	again, err := d.Acquire(t.Context(), driver.Request{Ref: ref})
 	check(t, err)
 	client.letGo()
-	<-client.arrived
+	awaitDelete(t, client.arrived)
 	next, err := other.Acquire(t.Context(), driver.Request{Ref: refOf("k", 3)})
 	check(t, err)
 	if again.Phase == driver.Held && next.Phase == driver.Held {

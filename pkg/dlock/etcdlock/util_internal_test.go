@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 
+	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
@@ -38,12 +39,15 @@ func refTo(key string, id int, ttl time.Duration) driver.Ref {
 	return driver.Ref{Key: key, ID: fmt.Sprintf("%032x", id), TTL: ttl}
 }
 
-// acquireHeld submits a claim that must be granted at once, again if a busy server has not granted a lease in time.
+// acquireHeld submits a claim that must be granted at once, again if a server has not granted a lease in time because the
+// machine stalled.
 func acquireHeld(t *testing.T, d driver.Driver, r driver.Request) driver.State {
 	t.Helper()
 	began := time.Now()
 	st, err := d.Acquire(t.Context(), r)
-	for err != nil && driver.ClassOf(err) == driver.Transient && time.Since(began) < patience {
+	for err != nil && driver.ClassOf(err) == driver.Transient && testenv.Stalled(t, began, time.Second) {
+		t.Logf("the machine stalled, so the call is repeated: %v", err)
+		began = time.Now()
 		st, err = d.Acquire(t.Context(), r)
 	}
 	if err != nil || st.Phase != driver.Held {
