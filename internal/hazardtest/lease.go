@@ -184,13 +184,19 @@ func DeadOwnerFreesTheLock(t *testing.T, open Open) {
 	}
 }
 
+// A LeaseSharer is an Env in which the locks of a Client share a lease, which keeps all of them.
+type LeaseSharer interface {
+	// Lease is the lease of a held lock.
+	Lease(tb testing.TB, key string) int64
+}
+
 // ForgottenLockIsFreed has the owner forget a lock with a longest hold: it is renewed until
-// then, and does not stay, whether or not the same Client has another lock.
+// then, and does not stay, whether or not the same Client has another lock with the same TTL.
 func ForgottenLockIsFreed(t *testing.T, open Open) {
 	t.Parallel()
 	s := begin(t, open)
 	ttl := s.Traits().WaiterTTL
-	longest := 2 * ttl // what is not renewed ends before
+	longest, metronome := 2*ttl, testenv.StartMetronome(t) // what is not renewed ends before
 	for range testenv.UnderStress(1, 10) {
 		var forgotten, others []*dlock.Guard
 		at := time.Now()
@@ -198,7 +204,11 @@ func ForgottenLockIsFreed(t *testing.T, open Open) {
 			c, key := s.direct(dlock.Config{DefaultTTL: ttl}), fmt.Sprintf("k%d", i)
 			forgotten = append(forgotten, acquire(t, c, key, dlock.WithMaxHold(longest)))
 			if i%2 == 0 {
-				others = append(others, acquire(t, c, key+"-other", dlock.WithTTL(time.Minute)))
+				others = append(others, acquire(t, c, key+"-other"))
+				e, shares := s.Env.(LeaseSharer)
+				if shares && e.Lease(t, key) != e.Lease(t, key+"-other") {
+					t.Error("the other lock does not keep the lease: the scenario does not bite")
+				}
 			}
 		}
 		done := time.Now()
@@ -216,8 +226,9 @@ func ForgottenLockIsFreed(t *testing.T, open Open) {
 			elapse(20 * time.Millisecond)
 		}
 		for _, g := range others {
-			s.alive(g)
-			unlock(t, g)
+			if s.renewed(g, ttl, metronome, at) {
+				unlock(t, g)
+			}
 		}
 	}
 }

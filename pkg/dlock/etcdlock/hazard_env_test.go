@@ -235,6 +235,12 @@ func (e *etcdEnv) leaseEnds(tb testing.TB, kv *mvccpb.KeyValue) (sooner, later t
 	return asked.Add(ttl), time.Now().Add(ttl + time.Second)
 }
 
+// Lease returns what keeps a lock, and all others of its Client with the same TTL.
+func (e *etcdEnv) Lease(tb testing.TB, key string) int64 {
+	tb.Helper()
+	return e.holder(tb, key).Lease
+}
+
 func (e *etcdEnv) Leftovers(tb testing.TB) []string {
 	tb.Helper()
 	return leftovers(tb, e.client)
