@@ -2,7 +2,9 @@ package drivertest_test
 
 import (
 	"context"
+	"errors"
 	"sync"
+	"sync/atomic"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
@@ -24,4 +26,45 @@ func (b *nostalgic) Acquire(ctx context.Context, r driver.Request) (driver.State
 		b.first[r.ID] = st.Token
 	}
 	return st, err
+}
+
+// failing are broken backends that only real time shows: in virtual time, no call is repeated.
+var failing = map[string]brokenBackend{
+	"the first attempt is not answered": {"Order", func(b backend) driver.Driver { return &flaky{backend: b, class: driver.Ambiguous} }},
+	"the caller has to try again":       {"Order", func(b backend) driver.Driver { return &flaky{backend: b, class: driver.Transient} }},
+}
+
+// flaky fails every second call.
+type flaky struct {
+	backend
+	class driver.Class
+	calls atomic.Int64
+}
+
+func (b *flaky) fail() error {
+	if b.calls.Add(1)%2 == 0 {
+		return nil
+	}
+	return driver.Classify(errors.New("try again"), b.class)
+}
+
+func (b *flaky) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
+	if err := b.fail(); err != nil {
+		return driver.State{}, err
+	}
+	return b.backend.Acquire(ctx, r)
+}
+
+func (b *flaky) Renew(ctx context.Context, refs []driver.Ref) ([]driver.State, error) {
+	if err := b.fail(); err != nil {
+		return nil, err
+	}
+	return b.backend.Renew(ctx, refs)
+}
+
+func (b *flaky) Release(ctx context.Context, r driver.Ref) (driver.State, error) {
+	if err := b.fail(); err != nil {
+		return driver.State{}, err
+	}
+	return b.backend.Release(ctx, r)
 }

@@ -18,7 +18,6 @@ import (
 	"os/exec"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -200,7 +199,7 @@ type suite struct {
 	ctx     context.Context
 	virtual bool
 
-	calls, repeated atomic.Int64 // of ask
+	asked tally
 }
 
 func newSuite(t *testing.T, h *Harness, virtual bool) *suite {
@@ -223,19 +222,8 @@ func newSuite(t *testing.T, h *Harness, virtual bool) *suite {
 	// A Driver may abandon a call early under a context that can be cancelled, and most calls should count.
 	uncancelled := sharedtimeout.Uncancelled{Context: context.Background(), Values: context.Background()}
 	s := &suite{T: t, Harness: h, ctx: uncancelled, virtual: virtual}
-	t.Cleanup(s.judgeRepetitions)
+	t.Cleanup(s.judgeCalls)
 	return s
-}
-
-// judgeRepetitions fails a backend that seldom answers at once, which no busy machine explains.
-func (s *suite) judgeRepetitions() {
-	calls, repeated := s.calls.Load(), s.repeated.Load()
-	switch {
-	case repeated > calls+20:
-		s.Errorf("%d calls were repeated %d times: the backend fails calls that it could answer", calls, repeated)
-	case repeated > 0:
-		s.Logf("%d calls were repeated %d times", calls, repeated)
-	}
 }
 
 // open returns a driver, which is closed when the case ends.
@@ -278,22 +266,6 @@ func newID() string {
 // request submits without waiting; waiting submits and waits.
 func request(r driver.Ref) driver.Request { return driver.Request{Ref: r} }
 func waiting(r driver.Ref) driver.Request { return driver.Request{Ref: r, Wait: true} }
-
-// ask makes a call and repeats it, as the engine does, unless the error is Fatal: on a busy machine a
-// server may be late, or elect a leader. In virtual time no call is late. It reports whether a call
-// before the last one may have been carried out.
-func (s *suite) ask(call func() error) (again bool, err error) {
-	s.calls.Add(1)
-	for pause := time.Millisecond; ; pause *= 2 {
-		err = call()
-		if err == nil || s.virtual || driver.ClassOf(err) == driver.Fatal || pause > time.Second {
-			return again, err
-		}
-		s.repeated.Add(1)
-		again = again || driver.ClassOf(err) == driver.Ambiguous
-		elapse(pause)
-	}
-}
 
 // submit submits a claim and asserts its phase.
 func (s *suite) submit(d driver.Driver, r driver.Request, want driver.Phase) driver.State {
@@ -394,13 +366,22 @@ func (s *suite) tries(d driver.Driver, key string, begun time.Time) (r driver.Re
 // eventually polls, because a lease ends without an event.
 func (s *suite) eventually(within time.Duration, what string, ok func() bool) {
 	s.Helper()
+	if !s.polls(within, ok) {
+		s.Fatalf("not within %v: %s", within, what)
+	}
+}
+
+// polls reports whether ok becomes true in time.
+func (s *suite) polls(within time.Duration, ok func() bool) bool {
+	s.Helper()
 	pause := time.Millisecond
 	for end := time.Now().Add(within); !ok(); elapse(pause) {
 		if time.Now().After(end) {
-			s.Fatalf("not within %v: %s", within, what)
+			return false
 		}
 		pause = min(2*pause, max(s.TTL/400, 5*time.Millisecond))
 	}
+	return true
 }
 
 // elapse lets time pass, as leases need it.

@@ -1,0 +1,25 @@
+package drivertest
+
+import "testing"
+
+// A few calls may fail, and a tenth of many. An error that is only passed on is not excused by many calls.
+func TestJudgeOfRepeatedCalls(t *testing.T) {
+	for _, tc := range []struct {
+		calls, repeated, transient int64
+		ok                         bool
+	}{
+		{calls: 0, ok: true},
+		{calls: 30, repeated: 20, transient: 20, ok: true}, // an election
+		{calls: 25, repeated: 25},                          // each first attempt
+		{calls: 25, repeated: 25, transient: 25},
+		{calls: 300, repeated: 50, ok: true}, // a busy machine
+		{calls: 300, repeated: 51},
+		{calls: 1000, repeated: 500}, // every second call
+		{calls: 1000, repeated: 20, transient: 20, ok: true},
+		{calls: 1000, repeated: 21, transient: 21},
+	} {
+		if err := judge(tc.calls, tc.repeated, tc.transient); (err == nil) != tc.ok {
+			t.Errorf("%+v: %v", tc, err)
+		}
+	}
+}
