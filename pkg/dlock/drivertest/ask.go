@@ -57,7 +57,7 @@ func (s *suite) judgeCalls() {
 func judge(calls, repeated, transient int64) error {
 	switch {
 	case transient > maxRepeated:
-		return fmt.Errorf("%d of %d calls failed and could be repeated: the backend leaves its own retries to the caller", transient, calls)
+		return fmt.Errorf("%d of %d calls had to be tried again: the backend leaves its own retries to the caller", transient, calls)
 	case repeated > calls/10+maxRepeated:
 		return fmt.Errorf("%d of %d calls had to be repeated: the backend fails calls that it could answer", repeated, calls)
 	}
