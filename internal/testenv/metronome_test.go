@@ -1,0 +1,38 @@
+package testenv_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ceyewan/genesis/internal/testenv"
+)
+
+// A call is excused only if it was late, and the machine took much of its time; and not often.
+func TestStalled(t *testing.T) {
+	t.Setenv(testenv.StressEnv, "")
+	m := testenv.StartMetronome(t)
+	if testenv.StartMetronome(t) != m {
+		t.Error("a test has two metronomes")
+	}
+	began := time.Now()
+	testenv.Stall(m, began.Add(-time.Second), time.Minute)
+	late := began.Add(-10 * time.Second)
+	if testenv.Stalled(t, late, time.Hour) {
+		t.Error("excused though not late")
+	}
+	if testenv.Stalled(t, began.Add(-500*time.Millisecond), 0) {
+		t.Error("excused by a stall that was over")
+	}
+	if m.Longest(late) < time.Minute {
+		t.Errorf("the longest stall is %v", m.Longest(late))
+	}
+	for i := range 6 {
+		if got := testenv.Stalled(t, late, time.Second); got != (i < 5) {
+			t.Errorf("excuse %d: %v", i+1, got)
+		}
+	}
+	t.Setenv(testenv.StressEnv, "1")
+	if m.Stalled(late, time.Second) {
+		t.Error("excused under stress")
+	}
+}
