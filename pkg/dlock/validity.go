@@ -103,31 +103,40 @@ func (c *Client) setValidity(cl *claim, st driver.State, s sent) {
 	if st.Lease > 0 {
 		cl.lease = min(cl.lease, st.Lease)
 	}
-	interval := cl.interval(cl.phase >= held || st.Phase == driver.Held)
-	cl.renewAt = after(s.at, interval)
+	holds := cl.phase >= held || st.Phase == driver.Held
+	cl.renewAt = after(s.at, cl.interval(holds))
+	until, safe := c.at(st.Until), cl.safeLease(cl.lease)
+	if safe < cl.lease {
+		until = endOf(safe, s, until, cl.lease)
+	}
 	if !st.Until.IsZero() { // the claim may share a lease that is older than the call
-		cl.renewAt = min(cl.renewAt, max(s.at, c.at(st.Until)-int64(cl.lease-interval)))
+		cl.renewAt = min(cl.renewAt, max(s.at, until-int64(safe-cl.usable(safe, holds)/3)))
 	}
 	if st.Phase == driver.Held && cl.noRenew && s.ttl == cl.ttl {
 		cl.renewAt = never
 	} else if overtaken := st.Phase == driver.Queued && cl.phase >= granted; suspended > 0 || (overtaken && cl.noRenew) { // see grant
 		cl.renewAt = c.now()
 	}
-	until := c.at(st.Until)
 	switch {
 	case st.Until.IsZero() && c.caps.Lease: // the driver leaves the computation to us
-		until = after(s.at, cl.lease)
+		until = after(s.at, safe)
 	case st.Until.IsZero():
 		cl.validUntil = never
 		return
 	}
-	safe := cl.safeLease(cl.lease)
-	valid := until - int64(cl.lease-safe) - int64(cl.marginOf(safe)) - suspended
+	valid := until - int64(cl.marginOf(safe)) - suspended
 	if st.Phase == driver.Queued && cl.phase >= granted { // a push of the grant overtook this answer
 		c.subtractSuspended(cl)
 		valid = max(valid, cl.validUntil)
 	}
 	cl.validUntil, cl.suspended = valid, s.suspended+suspended
+}
+
+// endOf returns when a shorter lease ends that counts instead of the one of an answered call: a call that shortens it arrives
+// later than that one was sent. What the driver has subtracted from the lease, as for clocks that drift, counts in proportion.
+func endOf(shorter time.Duration, s sent, until int64, lease time.Duration) int64 {
+	subtracted := max(after(s.at, lease)-until, 0)
+	return after(s.at, shorter) - int64(float64(subtracted)*float64(shorter)/float64(lease))
 }
 
 // verified records that a claim is still held, without extending it.

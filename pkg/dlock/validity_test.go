@@ -333,6 +333,74 @@ func TestExtendUnanswered(t *testing.T) {
 	})
 }
 
+// A backend subtracts a share of each lease, for clocks that drift. If a shorter lease counts, so does its share alone: that of
+// a long lease can be more than all of the shorter one.
+func TestExtendUnansweredOnClocksThatDrift(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		_, faults := faulty()
+		drifting, renewals := drift(faults)
+		c := client(t, drifting, dlock.Config{})
+		g := acquire(t, c, "k", dlock.WithTTL(10*time.Hour))
+		faults.Add(faultdriver.Rule{Op: faultdriver.Renew, Fault: faultdriver.LoseAnswer, Hang: true})
+		short, cancel := context.WithTimeout(ctx, second)
+		defer cancel()
+		wantErr(t, g.Extend(short, time.Minute), dlock.ErrUnknownOutcome, context.DeadlineExceeded)
+		faults.Clear()
+		if err := g.Extend(ctx, 10*time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		const want = time.Minute - time.Minute/100 - time.Minute/20 // its margin
+		if left := g.Remaining(); left != want {
+			t.Errorf("%v left, want %v", left, want)
+		}
+		before := renewals.Load()
+		elapse(2 * time.Minute)
+		alive(t, g)
+		if n := renewals.Load() - before; n > 10 {
+			t.Errorf("%d renewals in two minutes, want one each 20 s at first", n)
+		}
+		unlock(t, g)
+	})
+}
+
+// What is subtracted from a long lease may be more than the interval of renewals that a user has set. It is no lease that is
+// almost over.
+func TestRenewIntervalOnClocksThatDrift(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		drifting, renewals := drift(memlock.New())
+		c := client(t, drifting, dlock.Config{RenewInterval: time.Second})
+		g := acquire(t, c, "k", dlock.WithTTL(time.Hour))
+		elapse(time.Minute)
+		if n := renewals.Load(); n < 55 || n > 65 {
+			t.Errorf("%d renewals in a minute, want one each second", n)
+		}
+		unlock(t, g)
+	})
+}
+
+// drift is a backend that subtracts a hundredth of each lease, and counts its renewals.
+func drift(o driver.Opener) (*scripted, *atomic.Int64) {
+	renewals := &atomic.Int64{}
+	return &scripted{
+		Opener: o,
+		acquire: func(ctx context.Context, d driver.Driver, r driver.Request) (driver.State, error) {
+			st, err := d.Acquire(ctx, r)
+			st.Until = st.Until.Add(-r.TTL / 100)
+			return st, err
+		},
+		renew: func(ctx context.Context, d driver.Driver, refs []driver.Ref) ([]driver.State, error) {
+			if renewals.Add(1) > 1000 {
+				return nil, errors.New("too many renewals")
+			}
+			states, err := d.Renew(ctx, refs)
+			for i := range states {
+				states[i].Until = states[i].Until.Add(-refs[i].TTL / 100)
+			}
+			return states, err
+		},
+	}, renewals
+}
+
 func TestMaxHoldIsALoss(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		store := memlock.New()
