@@ -330,7 +330,7 @@ func guardianOf(t testing.TB, witness string, before int) (pid int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	testenv.Eventually(t, time.Minute, "a guardian of the command", func() bool {
+	testenv.Eventually(t, testenv.UnderStress(time.Minute, 2*time.Second), "a guardian of the command", func() bool {
 		pid = processOf("dlock", "__guardian", string(group))
 		return pid != 0 && pid != before
 	})

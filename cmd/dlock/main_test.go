@@ -17,8 +17,8 @@ import (
 	"go.uber.org/goleak"
 )
 
-// program is the command, built as a user would build it, but with the race detector, and with longer limits of time, unless
-// the limits are what a test is about: then it is called with impatient.
+// program is the command, built as a user would build it, but with the race detector, and except under stress with longer limits
+// of time. Where the limits are what a test is about, it is called with impatient.
 var program string
 
 // impatient gives the program the limits that users have.
@@ -28,14 +28,7 @@ func TestMain(m *testing.M) {
 	if mode := os.Getenv(childMode); mode != "" {
 		os.Exit(beChild(mode))
 	}
-	dir, err := os.MkdirTemp("", "dlock-cmd-")
-	if err == nil {
-		program = filepath.Join(dir, "dlock")
-		var out []byte
-		if out, err = exec.Command("go", "build", "-race", "-tags=patient", "-ldflags=-s -w", "-o", program, ".").CombinedOutput(); err != nil {
-			err = fmt.Errorf("%w: %s", err, out)
-		}
-	}
+	dir, err := build()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -43,7 +36,6 @@ func TestMain(m *testing.M) {
 	for _, name := range []string{"DLOCK_BACKEND", "DLOCK_CONFIG", "DLOCK_PASSWORD", "NO_COLOR", "LOGNAME", "USERNAME"} {
 		_ = os.Unsetenv(name)
 	}
-	_ = os.Setenv("DLOCK_TEST_PATIENCE", "30s")
 	// Under nohup, every program here would ignore SIGHUP. What is
 	// caught here, they have as it should be.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
@@ -51,12 +43,31 @@ func TestMain(m *testing.M) {
 	// The tests wait more than they work. Under stress their bounds are pass marks, and they
 	// must not take time from each other. A flag of the command wins.
 	if !stress() {
+		_ = os.Setenv("DLOCK_TEST_PATIENCE", "30s")
 		_ = flag.Set("test.parallel", "10")
 	}
 	goleak.VerifyTestMain(stopping{m}, goleak.Cleanup(func(code int) {
 		_ = os.RemoveAll(dir)
 		os.Exit(code)
 	}))
+}
+
+// build builds the command in a new folder.
+func build() (dir string, err error) {
+	dir, err = os.MkdirTemp("", "dlock-cmd-")
+	if err != nil {
+		return "", err
+	}
+	program = filepath.Join(dir, "dlock")
+	args := []string{"build", "-race", "-ldflags=-s -w", "-o", program}
+	if !stress() {
+		args = append(args, "-tags=patient")
+	}
+	out, err := exec.Command("go", append(args, ".")...).CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("%w: %s", err, out)
+	}
+	return dir, nil
 }
 
 // files is the URL of a fresh directory of locks.

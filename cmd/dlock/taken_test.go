@@ -39,6 +39,7 @@ func TestTakenLockIsReported(t *testing.T) {
 		if err := w.Start(); err != nil {
 			t.Fatal(err)
 		}
+		t.Cleanup(func() { _ = w.Process.Kill() })
 		awaitEvent(t, w, "waiting")
 		_ = w.Process.Signal(syscall.SIGTERM)
 		_ = w.Wait()

@@ -2,7 +2,7 @@ package cli
 
 import "time"
 
-// How long a call may keep its user waiting. Tests of the command lengthen some of them.
+// How long a call may keep its user waiting. Tests of the command lengthen all of them, unless they test one.
 var (
 	leastPatience  = patient(time.Second)     // connecting may take at least this long, even with --try
 	reportAfter    = patient(time.Second)     // a wait is worth a word
