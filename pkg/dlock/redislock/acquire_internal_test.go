@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"io"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -178,6 +180,24 @@ func TestClaimBehindDeadWaiters(t *testing.T) {
 	if len(h.calls) != maxRepeats || Waiting(d) != 0 {
 		t.Errorf("%d calls", len(h.calls))
 	}
+	drops, longest := scriptConstant(t, "MAX_DROPS"), scriptConstant(t, "MAX_WAITERS")
+	if maxRepeats*drops < 2*longest {
+		t.Errorf("%d calls drop %d dead waiters, and a queue has up to %d", maxRepeats, maxRepeats*drops, longest)
+	}
+}
+
+// scriptConstant returns a constant of the script that submits claims.
+func scriptConstant(t *testing.T, name string) (n int) {
+	t.Helper()
+	found := regexp.MustCompile(`\b` + name + `(?:, \w+)* = (\d+)`).FindStringSubmatch(acquireScript.Source)
+	if found == nil {
+		t.Fatalf("there is no %s", name)
+	}
+	n, err := strconv.Atoi(found[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
 
 // A claim is submitted once, and once more if it shows that there is a cluster.

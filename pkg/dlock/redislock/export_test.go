@@ -1,7 +1,10 @@
 package redislock
 
 import (
+	"errors"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
@@ -39,6 +42,17 @@ func AlwaysInline() Option { return func(s *settings) { s.alwaysInline = true } 
 
 // ReleaseDelay sets how long a release whose caller does not wait is delayed without another call.
 func ReleaseDelay(d time.Duration) Option { return func(s *settings) { s.releaseDelay = d } }
+
+// Unanswered reports whether an error says that no answer came in time, or that nothing was sent in time: on a busy
+// machine, a call of a correct driver may end so. Every other error is a decision of the server or of the driver.
+func Unanswered(err error) bool {
+	var reply redis.Error
+	if err == nil || errors.As(err, &reply) || errors.Is(err, driver.ErrNotReady) {
+		return false
+	}
+	class := driver.ClassOf(err)
+	return class == driver.Ambiguous || (class == driver.Transient && errors.Is(err, driver.ErrUnavailable))
+}
 
 // Waiting returns how many claims a driver considers queued.
 func Waiting(d driver.Driver) int {

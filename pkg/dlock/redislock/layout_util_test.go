@@ -41,11 +41,12 @@ func openDriver(t testing.TB, addr string, opts ...redislock.Option) driver.Driv
 
 func claimID(n int) string { return fmt.Sprintf("%032x", n) }
 
-// answered repeats a call of a driver that a busy machine has left without an answer, as the engine does.
+// answered repeats a call of a driver that a busy machine has left without an answer, as the engine does. It repeats no
+// call that the server, or the driver itself, has refused.
 func answered[T any](call func() (T, error)) (T, error) {
 	result, err := call()
 	for range 3 {
-		if err == nil || driver.ClassOf(err) == driver.Fatal {
+		if !redislock.Unanswered(err) {
 			break
 		}
 		result, err = call()

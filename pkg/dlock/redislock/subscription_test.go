@@ -56,8 +56,8 @@ func submit(t *testing.T, d *redisDriver, r driver.Request) {
 	t.Helper()
 	_, err := d.Acquire(t.Context(), r)
 	for range 3 {
-		if err == nil {
-			return
+		if !Unanswered(err) {
+			break
 		}
 		_, err = d.Acquire(t.Context(), r)
 	}
@@ -498,16 +498,13 @@ func TestCallAfterAFailoverWithAFullPool(t *testing.T) {
 	submit(t, d, r)
 	fillPool(t, client, master)
 	failover(t, master, replica, proxy)
+	began := time.Now()
 	st, err := d.Release(t.Context(), r.Ref)
-	carried := driver.Held
-	for range 3 {
-		if err == nil || driver.ClassOf(err) != driver.Ambiguous {
-			break
-		}
-		st, err = d.Release(t.Context(), r.Ref) // a busy machine left it without an answer
-		carried = st.Phase                      // perhaps that of the attempt before
+	stalled := Unanswered(err) && testenv.Stalled(t, began, tripTimeout/2)
+	if stalled { // one attempt more, after which there are still enough stale connections
+		st, err = d.Release(t.Context(), r.Ref)
 	}
-	if err != nil || st.Phase != carried {
+	if err != nil || st.Phase != driver.Held && !(stalled && st.Phase == driver.Gone) { // the first attempt may have been carried out
 		t.Errorf("%v, %v", st.Phase, err)
 	}
 }
