@@ -158,18 +158,21 @@ func TestMinimalACLOnACluster(t *testing.T) {
 	}
 	a, b := open(), open()
 	for i := range 6 {
-		key := fmt.Sprint("k", i)
+		node := cl.Nodes()[i%3]
+		stored := keyOn(t, cl, node, fmt.Sprintf("p:k%d-", i))
+		key, direct := strings.TrimPrefix(stored, "p:"), dialRedis(t, node.Addr())
 		g := acquire(t, a, key)
 		ch := startWait(t, b, key)
+		testenv.Eventually(t, time.Minute, "the waiter has a channel", func() bool { // a first subscription takes a busy machine long
+			records := direct.HVals(t.Context(), waitersOf(stored)).Val()
+			return len(records) == 1 && strings.Contains(records[0], "dlock:")
+		})
+		before := countCalls(t, direct, "spublish")
 		unlock(t, g)
 		unlock(t, granted(t, ch, time.Minute).guard)
-	}
-	pushed := 0
-	for _, node := range cl.Nodes() { // only to a subscriber
-		pushed += countCalls(t, dialRedis(t, node.Addr()), "spublish")
-	}
-	if pushed == 0 {
-		t.Error("no grant was pushed")
+		if countCalls(t, direct, "spublish") == before { // which is called for a subscriber only
+			t.Errorf("the grant of %q was not pushed", key)
+		}
 	}
 	g := acquire(t, a, "renewed")
 	awaitConfirmed(t, 2, g)

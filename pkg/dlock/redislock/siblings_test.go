@@ -84,7 +84,7 @@ func TestReleasedClaimsAreForgotten(t *testing.T) {
 	d, holder := openDriver(t, s.Addr()), openDriver(t, s.Addr())
 	submitClaim(t, holder, "k", 1, time.Minute, driver.Held)
 	const ttl = 3 * time.Second
-	const rounds = 100
+	rounds := testenv.UnderStress(100, 400)
 	for i := range rounds {
 		id := i + 10
 		submitClaim(t, d, "k", id, ttl, driver.Queued)
