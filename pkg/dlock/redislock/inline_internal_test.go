@@ -3,8 +3,10 @@ package redislock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -122,23 +124,46 @@ func TestRefusedCallsAreSentAgain(t *testing.T) {
 
 // With replicas that must confirm, and for renewals, a script that the server does not know is sent in full too.
 func TestUnknownScriptInAPipeline(t *testing.T) {
-	unknown := replyError("NOSCRIPT No matching script")
-	for _, always := range []bool{false, true} {
-		d, h := openScripted(t, func(_ context.Context, c sent) (any, error) {
-			if c.n == 0 || always {
-				return nil, unknown
-			}
-			return "held " + claimA.ID + " 5", nil
-		}, WithMinReplicas(1, time.Second))
-		h.replicas = 1
-		st, err := d.Acquire(t.Context(), driver.Request{Ref: claimA})
-		if (err == nil) == always || (st.Phase == driver.Held) == always {
-			t.Errorf("%+v, %v", st, err)
+	acquire := func(t *testing.T, d *redisDriver) (driver.State, error) {
+		t.Helper()
+		return d.Acquire(t.Context(), driver.Request{Ref: claimA})
+	}
+	renew := func(t *testing.T, d *redisDriver) (driver.State, error) {
+		t.Helper()
+		states, err := d.Renew(t.Context(), []driver.Ref{claimA})
+		return states[0], err
+	}
+	for _, tc := range []struct {
+		name, script string
+		call         func(*testing.T, *redisDriver) (driver.State, error)
+		opts         []Option
+	}{
+		{"acquire with replicas", "acquire", acquire, []Option{WithMinReplicas(1, time.Second)}},
+		{"renew", "renewHeld", renew, nil},
+		{"renew with replicas", "renewHeld", renew, []Option{WithMinReplicas(1, time.Second)}},
+	} {
+		for _, always := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s always=%v", tc.name, always), func(t *testing.T) {
+				d, h := openScripted(t, func(_ context.Context, c sent) (any, error) {
+					switch {
+					case c.n == 0 || always:
+						return nil, replyError("NOSCRIPT No matching script")
+					case tc.script == "renewHeld":
+						return []any{c.args[0], "5"}, nil
+					}
+					return "held " + claimA.ID + " 5", nil
+				}, tc.opts...)
+				h.replicas = 1
+				st, err := tc.call(t, d)
+				if (err == nil) == always || (st.Phase == driver.Held) == always {
+					t.Errorf("%+v, %v", st, err)
+				}
+				times := 1
+				if always { // a server that never knows it is asked a limited number of times
+					times = maxTrips - 1
+				}
+				h.wantSent(t, append([]string{tc.script}, slices.Repeat([]string{"whole " + tc.script}, times)...)...)
+			})
 		}
-		want := []string{"acquire", "whole acquire"}
-		if always {
-			want = append(want, "whole acquire", "whole acquire")
-		}
-		h.wantSent(t, want...)
 	}
 }
