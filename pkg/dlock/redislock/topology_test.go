@@ -18,8 +18,8 @@ import (
 // count, on a single server.
 var fewGrants = testenv.UnderStress(300, 2000)
 
-// withoutCostly leaves out the cases that take most of the processors' time and are the same for every client: they run on
-// one server, on a cluster and with few rights, and everywhere under stress.
+// withoutCostly leaves out the cases that take most of the processors' time, for other clients and networks: these change
+// neither the calls nor the scripts. All other suites have all cases, and under stress these have them too.
 var withoutCostly = drivertest.Except(testenv.UnderStress([]string{"HostileKeys", "UnreadPushes", "BigBatch", "FenceIncreases"}, nil)...)
 
 func TestConformanceSentinel(t *testing.T) {
@@ -56,7 +56,7 @@ func TestConformanceMinReplicas(t *testing.T) {
 		harness := h(t)
 		harness.Grants = fewGrants
 		return harness
-	}, drivertest.AtOnce(), withoutCostly)
+	}, drivertest.AtOnce())
 }
 
 // keepMaster makes sentinels leave the master its role, even if a busy machine keeps it from answering for a while.
@@ -132,7 +132,7 @@ func TestConformanceFaults(t *testing.T) {
 			return d
 		}
 		return harness
-	}, drivertest.AtOnce(), withoutCostly)
+	}, drivertest.AtOnce())
 	if faults.Injected(faultdriver.Duplicate) == 0 {
 		t.Error("no fault happened")
 	}
