@@ -24,17 +24,21 @@ func CreateVisibly(path, name string) error {
 	return err
 }
 
-// Notified makes the Store try an idle queue only when it is notified.
-func (s *Store) Notified() *Store {
-	s.signals = func(log *slog.Logger) signals { return onlySignals{newSignals(log)} }
+// Notified makes the Store try a queue only when it begins to wait, when it is notified, and after pauses up to a
+// length. A lock that is released by closing its file needs short pauses: the kernel reports the close first.
+func (s *Store) Notified(pauses time.Duration) *Store {
+	s.signals = func(log *slog.Logger) signals { return onlySignals{newSignals(log), pauses} }
 	return s
 }
 
-// onlySignals ends no pause, except the short ones that follow a notification.
-type onlySignals struct{ signals }
+// onlySignals ends no longer pause.
+type onlySignals struct {
+	signals
+	longest time.Duration
+}
 
 func (s onlySignals) wait(until time.Time) ([]int, bool) {
-	if time.Until(until) > 100*time.Millisecond {
+	if time.Until(until) > s.longest {
 		until = until.Add(time.Hour)
 	}
 	return s.signals.wait(until)

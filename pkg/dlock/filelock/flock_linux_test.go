@@ -57,12 +57,13 @@ func TestPlainFlock(t *testing.T) {
 // A holder that unlocks and keeps the file open is noticed a little later.
 func TestFlockCommandEnds(t *testing.T) {
 	t.Parallel()
+	const notified = 100 * time.Millisecond
 	for name, tc := range map[string]struct {
 		end    func(*os.File) error
 		store  *filelock.Store
 		within time.Duration
 	}{
-		"it ends": {func(f *os.File) error { return f.Close() }, filelock.New(mkdir(t, 0o700)).Notified(), 100 * time.Millisecond},
+		"it ends": {func(f *os.File) error { return f.Close() }, filelock.New(mkdir(t, 0o700)).Notified(notified), notified},
 		"it unlocks": {
 			func(f *os.File) error { return unix.Flock(int(f.Fd()), unix.LOCK_UN) }, filelock.New(mkdir(t, 0o700)), 450 * time.Millisecond,
 		},
@@ -93,8 +94,8 @@ func TestFlockCommandEnds(t *testing.T) {
 				granted(t, d, waits[i].Ref)
 				took[i] = time.Since(began)
 			}
-			if slices.Min(took) > testenv.UnderStress(time.Minute, tc.within) {
-				t.Errorf("all took more than %v: %v", tc.within, took)
+			if slices.Max(took) > 10*time.Second || slices.Min(took) > testenv.UnderStress(time.Minute, tc.within) {
+				t.Errorf("noticed after %v", took)
 			}
 		})
 	}

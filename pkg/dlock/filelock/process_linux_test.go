@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -34,7 +35,8 @@ func monotonic() int64 {
 	return ts.Nano()
 }
 
-// run starts n processes of a role and returns what they print, once they have ended.
+// run starts n processes of a role and returns what they print, once they have ended. If one fails, it kills the
+// others, which may wait for it.
 func run(t *testing.T, dir, role string, n int) [][]string {
 	t.Helper()
 	cmds, outs := make([]*exec.Cmd, n), make([]strings.Builder, n)
@@ -45,11 +47,28 @@ func run(t *testing.T, dir, role string, n int) [][]string {
 			t.Fatal(err)
 		}
 	}
-	lines := make([][]string, n)
+	var first sync.Once
+	var ended sync.WaitGroup
 	for i, cmd := range cmds {
-		if err := cmd.Wait(); err != nil {
-			t.Errorf("process %d: %v", i, err)
-		}
+		ended.Go(func() {
+			err := cmd.Wait()
+			if err == nil {
+				return
+			}
+			first.Do(func() {
+				t.Errorf("process %d: %v", i, err)
+				for _, other := range cmds {
+					_ = other.Process.Kill()
+				}
+			})
+		})
+	}
+	ended.Wait()
+	if t.Failed() {
+		t.FailNow()
+	}
+	lines := make([][]string, n)
+	for i := range outs {
 		lines[i] = strings.Fields(outs[i].String())
 	}
 	return lines
@@ -248,7 +267,11 @@ func contend(d driver.Driver) {
 	for round := range 8 {
 		over := filepath.Join(dir, fmt.Sprint("over", round))
 		must(os.WriteFile(filepath.Join(dir, fmt.Sprintf("there%d.%d", round, os.Getpid())), nil, 0o600))
+		began := time.Now()
 		for all := 0; all < contenders; <-time.After(5 * time.Millisecond) {
+			if time.Since(began) > time.Minute {
+				panic(fmt.Sprintf("%d processes are in round %d", all, round))
+			}
 			names, err := filepath.Glob(filepath.Join(dir, fmt.Sprintf("there%d.*", round)))
 			must(err)
 			all = len(names)

@@ -212,6 +212,7 @@ func TestCleanWhileProcessesStart(t *testing.T) {
 // Clean and concurrent lock calls do not disturb each other.
 func TestCleanWhileLocking(t *testing.T) {
 	t.Parallel()
+	testenv.StartMetronome(t)
 	dir := filepath.Join(t.TempDir(), "locks")
 	store := filelock.New(dir)
 	a, b := newDriver(t, dir), newDriver(t, dir)
@@ -220,8 +221,11 @@ func TestCleanWhileLocking(t *testing.T) {
 		go func() {
 			began := time.Now()
 			_, err := store.Clean(ctx, 0)
-			cleaned <- unlessGuarded(began, err)
+			cleaned <- unlessStopped(t, began, err)
 		}()
+		for range i % 256 { // meet Clean at each of its steps
+			_, _ = os.Stat(dir)
+		}
 		one, two := try("k"), try("k")
 		if i%2 == 0 {
 			one.Mode = driver.Shared
