@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 	"github.com/ceyewan/genesis/pkg/dlock/faultdriver"
@@ -22,7 +24,9 @@ func TestWaiterThatGaveUpIsGone(t *testing.T) {
 			virtual(t, func(t *testing.T) { leavesNoGhost(t, memlock.New(), cfg) })
 		})
 		t.Run("file "+name, func(t *testing.T) { // its watcher of files stops virtual time
-			dlock.SetWithdrawTimeout(t, time.Minute)
+			if testenv.UnderStress(true, false) { // a stall must not end a withdrawal
+				dlock.SetWithdrawTimeout(t, time.Minute)
+			}
 			leavesNoGhost(t, filelock.New(filepath.Join(t.TempDir(), "locks")), cfg)
 		})
 	}
@@ -36,20 +40,25 @@ func leavesNoGhost(t *testing.T, store driver.Opener, cfg dlock.Config) {
 // wantNoneRefused repeats survivesWaiter.
 func wantNoneRefused(t *testing.T, holder, waiter, third *dlock.Client) {
 	t.Helper()
-	refused := 0
-	for range 100 {
-		if !survivesWaiter(t, holder, waiter, third) {
+	refused, took := 0, make([]time.Duration, 100)
+	for i := range took {
+		var got bool
+		if got, took[i] = survivesWaiter(t, holder, waiter, third); !got {
 			refused++
 		}
 	}
 	if refused > 0 {
 		t.Errorf("%d of 100 attempts at a free key were refused", refused)
 	}
+	slices.Sort(took)
+	if most := testenv.UnderStress(150*time.Millisecond, 20*time.Millisecond); took[50] > most { // stalls do not delay half of them
+		t.Errorf("half of the waiters gave up only after %v", took[50])
+	}
 }
 
 // survivesWaiter makes a call wait for a lock and give up, and reports whether another call gets
-// the lock when it is unlocked.
-func survivesWaiter(t *testing.T, holder, waiter, third *dlock.Client) bool {
+// the lock when it is unlocked, and how long the first call took.
+func survivesWaiter(t *testing.T, holder, waiter, third *dlock.Client) (got bool, took time.Duration) {
 	t.Helper()
 	ctx := t.Context()
 	g, err := holder.Acquire(ctx, "k")
@@ -58,13 +67,15 @@ func survivesWaiter(t *testing.T, holder, waiter, third *dlock.Client) bool {
 	}
 	wait, cancel := context.WithTimeout(ctx, time.Millisecond)
 	defer cancel()
+	began := time.Now()
 	if _, err := waiter.Acquire(wait, "k"); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("the waiter: %v", err)
 	}
+	took = time.Since(began)
 	if err := g.Unlock(ctx); err != nil {
 		t.Fatal(err)
 	}
-	got, err := third.TryLock(ctx, "k")
+	got, err = third.TryLock(ctx, "k")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +87,7 @@ func survivesWaiter(t *testing.T, holder, waiter, third *dlock.Client) bool {
 	if err := third.Unlock(ctx, "k"); err != nil {
 		t.Fatal(err)
 	}
-	return got
+	return got, took
 }
 
 // On a remote backend the withdrawal continues after the call has returned. A later call of the
