@@ -28,8 +28,8 @@ etcd: ## build etcd and etcdctl for the tests into build/bin
 race: ## the tests of the library alone, with the race detector
 	$(GO) test -race ./pkg/...
 
-conformance: ## the conformance suite on every backend
-	DLOCK_TEST_REQUIRE=1 $(GO) test -race -run 'Conformance|SuiteRejects' ./pkg/dlock/...
+conformance: ## the conformance suite on every backend, with all cases
+	DLOCK_STRESS=1 DLOCK_TEST_REQUIRE=1 $(GO) test -race -p 1 -timeout 30m -run 'Conformance|SuiteRejects' ./pkg/dlock/...
 
 stress: ## long random runs, with the full counts
 	DLOCK_STRESS=1 $(GO) test -timeout 60m -count=1 -run '^TestSimulation$$' ./pkg/dlock
@@ -38,12 +38,12 @@ stress: ## long random runs, with the full counts
 	DLOCK_STRESS=1 DLOCK_TEST_REQUIRE=1 $(GO) test -race -timeout 60m -count=1 ./pkg/dlock/redislock
 	DLOCK_STRESS=1 DLOCK_TEST_REQUIRE=1 $(GO) test -race -timeout 90m -count=1 ./pkg/dlock/etcdlock
 	DLOCK_STRESS=1 DLOCK_TEST_REQUIRE=1 $(GO) test -race -timeout 60m -count=1 ./pkg/dlock/redlock
-	DLOCK_STRESS=1 DLOCK_TEST_REQUIRE=1 $(GO) test -race -timeout 30m -count=1 ./pkg/dlock/filelock ./cmd/dlock
+	DLOCK_STRESS=1 DLOCK_TEST_REQUIRE=1 $(GO) test -race -p 1 -timeout 30m -count=1 ./pkg/dlock/filelock ./cmd/dlock
 	DLOCK_STRESS=1 DLOCK_TEST_REQUIRE=1 $(GO) test -v -timeout 60m -count=1 -run 'Processes|Stubborn' ./pkg/dlock/election
 	DLOCK_STRESS=1 DLOCK_TEST_REQUIRE=1 $(GO) test -v -timeout 60m -count=1 -run '^TestSeveralKeysHaveNoDeadlock$$' ./pkg/dlock/redislock ./pkg/dlock/etcdlock
 	DLOCK_STRESS=1 DLOCK_TEST_REQUIRE=1 $(GO) test -race -timeout 30m -count=1 ./pkg/dlock/fence/...
 	DLOCK_STRESS=1 DLOCK_TEST_REQUIRE=1 $(GO) test -C test/fence -race -timeout 60m -count=1 .
-	DLOCK_STRESS=1 DLOCK_TEST_REQUIRE=1 $(GO) test -race -timeout 60m -count=1 ./pkg/connector ./pkg/dlock/once ./test/errors ./examples/once ./examples/move
+	DLOCK_STRESS=1 DLOCK_TEST_REQUIRE=1 $(GO) test -race -p 1 -timeout 60m -count=1 ./pkg/connector ./pkg/dlock/once ./test/errors ./examples/once ./examples/move
 	DLOCK_STRESS=1 DLOCK_TEST_REQUIRE=1 $(GO) test -C test/browser -race -timeout 30m -count=1 .
 	DLOCK_STRESS=1 DLOCK_TEST_REQUIRE=1 $(GO) test -C test/interop -race -timeout 30m -count=1 .
 	$(GO) test -race -timeout 60m -count=20 ./pkg/dlock ./pkg/dlock/memlock ./pkg/dlock/faultdriver
