@@ -161,8 +161,10 @@ func TestStalledMasterCostsOthersNothing(t *testing.T) {
 			stuck.Wait()
 			at := time.Now()
 			_ = c.Close()
-			if took := time.Since(at); took > 8*time.Second {
-				t.Errorf("Close took %v", took)
+			took := time.Since(at)
+			t.Logf("Close took %v", took)
+			if took > 8*time.Second && !testenv.Stalled(t, at, 8*time.Second) {
+				t.Error("Close waits for the master that is stalled")
 			}
 		})
 	}
