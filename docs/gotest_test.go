@@ -14,7 +14,7 @@ import (
 
 // Flags of go test that the documents use, by whether a value follows.
 var (
-	flagsWithValue = []string{"-run", "-bench", "-benchtime", "-fuzz", "-fuzztime", "-timeout"}
+	flagsWithValue = []string{"-run", "-bench", "-benchtime", "-fuzz", "-fuzztime", "-timeout", "-p"}
 	flagsAlone     = []string{"-v", "-race"}
 	functionOf     = map[string]string{"-run": "(?:Test|Example|Fuzz)", "-bench": "Benchmark", "-fuzz": "Fuzz"}
 )
