@@ -157,6 +157,11 @@ func GaveUp(tb testing.TB, err error, began time.Time) bool {
 	return (errors.Is(err, dlock.ErrUnknownOutcome) || errors.Is(err, dlock.ErrUnavailable)) && testenv.Stalled(tb, began, giveUpAfter)
 }
 
+// isDelayed reports whether a test has held a call up for half of its time. Under stress that is no excuse.
+func isDelayed(began time.Time) bool {
+	return time.Since(began) > testenv.UnderStress(giveUpAfter, time.Hour)
+}
+
 // giveUpAfter is half of the time after which an unlock and Close give up.
 const giveUpAfter = time.Second
 

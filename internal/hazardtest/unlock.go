@@ -64,8 +64,8 @@ func RepeatedUnlockSparesTheNextHold(t *testing.T, open Open) {
 	s := begin(t, open)
 	c := s.proxied(dlock.Config{DefaultTTL: time.Minute, RetryInterval: 5 * time.Millisecond})
 	warm(t, c)
-	confirmed := 0
-	for range s.rounds(30, 30, 200) {
+	confirmed, rounds := 0, s.rounds(30, 30, 200)
+	for range rounds {
 		g := acquire(t, c, "k")
 		arrived := s.Carried(t, Release)
 		lost := s.Lose(Release, 1)
@@ -76,13 +76,14 @@ func RepeatedUnlockSparesTheNextHold(t *testing.T, open Open) {
 			return held.Most() > 0 && lost.Least() == 1
 		})
 		again := acquire(t, c, "k")
-		before := arrived()
+		before, delayed := arrived(), isDelayed(started)
 		land()
 		err := returned(t, "Unlock", unlocked)
 		switch {
 		case err == nil:
 			confirmed++
-		case !GaveUp(t, err, started):
+		case delayed && errors.Is(err, dlock.ErrUnknownOutcome), GaveUp(t, err, started):
+		default:
 			t.Fatalf("unlock: %v", err)
 		}
 		testenv.Eventually(t, patience, "the repetition arrives", func() bool { return arrived() > before })
@@ -90,8 +91,8 @@ func RepeatedUnlockSparesTheNextHold(t *testing.T, open Open) {
 		s.Heal()
 		unlock(t, again)
 	}
-	if confirmed == 0 {
-		t.Error("no unlock was confirmed: this machine is too slow")
+	if confirmed < rounds/2 {
+		t.Errorf("only %d of %d unlocks were confirmed: this machine is too slow", confirmed, rounds)
 	}
 	s.nothingLeft(s.Traits().Healed)
 }
