@@ -121,10 +121,10 @@ func TestForeignReplyIsRefused(t *testing.T) {
 	server := testenv.Redis(t)
 	direct := directTo(t, server)
 	var swap replySwapper
-	c := clientWith(t, &redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true, PoolSize: 1, Dialer: swap.dial},
-		dlock.Config{DefaultTTL: 20 * time.Second})
-	warm(t, c)
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true, PoolSize: 1, Dialer: swap.dial})
+	t.Cleanup(func() { _ = rdb.Close() })
 	for i := range testenv.UnderStress(50, 500) {
+		c := locksOn(t, redislock.New(rdb), dlock.Config{DefaultTTL: 20 * time.Second})
 		a, b := fmt.Sprintf("a%d", i), fmt.Sprintf("b%d", i)
 		swap.keep()
 		g := acquire(t, c, a) // its answer is kept
@@ -141,6 +141,7 @@ func TestForeignReplyIsRefused(t *testing.T) {
 			t.Fatal("the fault did not happen")
 		}
 		unlock(t, g)
+		check(t, c.Close()) // so that no cleanup shares a trip with the next calls
 	}
 }
 
