@@ -109,8 +109,8 @@ func (c *Client) setValidity(cl *claim, st driver.State, s sent) {
 	if safe < cl.lease {
 		until = endOf(safe, s, until, cl.lease)
 	}
-	if !st.Until.IsZero() { // the claim may share a lease that is older than the call
-		cl.renewAt = min(cl.renewAt, max(s.at, until-int64(safe-cl.usable(safe, holds)/3)))
+	if !st.Until.IsZero() {
+		cl.renewAt = min(cl.renewAt, cl.renewalBefore(until, s.at, safe, holds))
 	}
 	if st.Phase == driver.Held && cl.noRenew && s.ttl == cl.ttl {
 		cl.renewAt = never
@@ -130,6 +130,14 @@ func (c *Client) setValidity(cl *claim, st driver.State, s sent) {
 		valid = max(valid, cl.validUntil)
 	}
 	cl.validUntil, cl.suspended = valid, s.suspended+suspended
+}
+
+// renewalBefore returns when to renew a claim that may share a lease, which is older than the call and so ends sooner. A driver may
+// also have subtracted for clocks that drift: then the lease is not almost over, and a part of what is left passes first.
+func (cl *claim) renewalBefore(until, sent int64, lease time.Duration, holds bool) int64 {
+	third := until - int64(lease-cl.usable(lease, holds)/3)
+	left := max(until-int64(cl.marginOf(lease))-sent, 0)
+	return max(third, sent+left/10)
 }
 
 // endOf returns when a shorter lease ends that counts instead of the one of an answered call: a call that shortens it arrives

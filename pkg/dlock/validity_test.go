@@ -3,6 +3,7 @@ package dlock_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -338,7 +339,7 @@ func TestExtendUnanswered(t *testing.T) {
 func TestExtendUnansweredOnClocksThatDrift(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		_, faults := faulty()
-		drifting, renewals := drift(faults)
+		drifting, renewals := drift(faults, 0.01)
 		c := client(t, drifting, dlock.Config{})
 		g := acquire(t, c, "k", dlock.WithTTL(10*time.Hour))
 		faults.Add(faultdriver.Rule{Op: faultdriver.Renew, Fault: faultdriver.LoseAnswer, Hang: true})
@@ -367,7 +368,7 @@ func TestExtendUnansweredOnClocksThatDrift(t *testing.T) {
 // almost over.
 func TestRenewIntervalOnClocksThatDrift(t *testing.T) {
 	virtual(t, func(t *testing.T) {
-		drifting, renewals := drift(memlock.New())
+		drifting, renewals := drift(memlock.New(), 0.01)
 		c := client(t, drifting, dlock.Config{RenewInterval: time.Second})
 		g := acquire(t, c, "k", dlock.WithTTL(time.Hour))
 		elapse(time.Minute)
@@ -378,14 +379,35 @@ func TestRenewIntervalOnClocksThatDrift(t *testing.T) {
 	})
 }
 
-// drift is a backend that subtracts a hundredth of each lease, and counts its renewals.
-func drift(o driver.Opener) (*scripted, *atomic.Int64) {
+// However much is subtracted, a lock is renewed a few times per lease, also with a margin.
+func TestRenewalsOnClocksThatDriftMuch(t *testing.T) {
+	for _, tc := range []struct{ share, margin float64 }{{0.2, 0}, {0.34, 0}, {0.5, 0}, {0.2, 0.5}, {0.4, 0.5}} {
+		t.Run(fmt.Sprint(tc.share, " ", tc.margin), func(t *testing.T) {
+			virtual(t, func(t *testing.T) {
+				const ttl = time.Minute
+				drifting, renewals := drift(memlock.New(), tc.share)
+				c := client(t, drifting, dlock.Config{})
+				g := acquire(t, c, "k", dlock.WithTTL(ttl), dlock.WithMargin(time.Duration(tc.margin*float64(ttl))))
+				elapse(5 * ttl)
+				alive(t, g)
+				if n := renewals.Load(); n < 15 || n > 5*100 {
+					t.Errorf("%d renewals in five leases", n)
+				}
+				unlock(t, g)
+			})
+		})
+	}
+}
+
+// drift is a backend that subtracts a share of each lease, and counts its renewals.
+func drift(o driver.Opener, share float64) (*scripted, *atomic.Int64) {
+	subtracted := func(ttl time.Duration) time.Duration { return time.Duration(share * float64(ttl)) }
 	renewals := &atomic.Int64{}
 	return &scripted{
 		Opener: o,
 		acquire: func(ctx context.Context, d driver.Driver, r driver.Request) (driver.State, error) {
 			st, err := d.Acquire(ctx, r)
-			st.Until = st.Until.Add(-r.TTL / 100)
+			st.Until = st.Until.Add(-subtracted(r.TTL))
 			return st, err
 		},
 		renew: func(ctx context.Context, d driver.Driver, refs []driver.Ref) ([]driver.State, error) {
@@ -394,7 +416,7 @@ func drift(o driver.Opener) (*scripted, *atomic.Int64) {
 			}
 			states, err := d.Renew(ctx, refs)
 			for i := range states {
-				states[i].Until = states[i].Until.Add(-refs[i].TTL / 100)
+				states[i].Until = states[i].Until.Add(-subtracted(refs[i].TTL))
 			}
 			return states, err
 		},
