@@ -24,7 +24,9 @@ func (d *etcdDriver) findStored(ctx context.Context, s submission) (position, er
 	if !s.isStored(resp.Responses[0].GetResponseRange().Kvs) {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		d.forget(s.claim)
+		if s.claim.rev == s.rev { // else another submission has stored it anew
+			d.forget(s.claim)
+		}
 		return position{}, errRemoved
 	}
 	look := func() (position, error) { return d.lookStored(ctx, s.claim, s.rev) }
@@ -41,7 +43,9 @@ func (d *etcdDriver) forgetRemoved(ss []submission, answers []*pb.ResponseOp) (r
 	for i := range ss {
 		s := &ss[i]
 		if s.rev != 0 && !s.retired && !s.isStored(answers[2*i].GetResponseRange().Kvs) {
-			d.forget(s.claim)
+			if s.claim.rev == s.rev {
+				d.forget(s.claim)
+			}
 			removed = true
 		}
 	}
