@@ -91,7 +91,7 @@ func RepeatedUnlockSparesTheNextHold(t *testing.T, open Open) {
 		s.Heal()
 		unlock(t, again)
 	}
-	if confirmed < rounds/2 {
+	if confirmed < rounds-5 {
 		t.Errorf("only %d of %d unlocks were confirmed: this machine is too slow", confirmed, rounds)
 	}
 	s.nothingLeft(s.Traits().Healed)
@@ -112,7 +112,7 @@ func LateUnlockSparesTheNextHold(t *testing.T, open Open) {
 		held, land := s.Hold(Release, 1)
 		ctx, cancel := context.WithCancel(context.Background())
 		unlocked, started := make(chan error, 1), time.Now()
-		late := func() bool { return time.Since(started) > time.Second } // an unlock gives up after two
+		late := func() bool { return isDelayed(started) }
 		go func() { unlocked <- g.Unlock(ctx) }()
 		testenv.Eventually(t, patience, "the unlock is under way", func() bool { return held.Least() > 0 })
 		if s.token("k") != g.Token() && !late() {

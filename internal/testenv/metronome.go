@@ -11,8 +11,14 @@ import (
 // not the fault of the code under test.
 type Metronome struct {
 	mu    sync.Mutex
+	last  time.Time
 	beats []beat
 }
+
+const (
+	interval = 5 * time.Millisecond
+	isLate   = 2 * interval // a beat that is later than that is a stall
+)
 
 type beat struct {
 	at   time.Time
@@ -53,7 +59,7 @@ func StartMetronome(tb testing.TB) *Metronome {
 
 // NewMetronome returns a metronome that beats until end is called.
 func NewMetronome() (m *Metronome, end func()) {
-	m = &Metronome{}
+	m = &Metronome{last: time.Now()}
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { m.run(ctx) })
@@ -81,22 +87,29 @@ func Stalled(tb testing.TB, began time.Time, limit time.Duration) bool {
 	}
 	running.mu.Lock()
 	defer running.mu.Unlock()
+	if _, runs := running.tests[tb]; !runs {
+		return false
+	}
 	running.tests[tb]++
 	return running.tests[tb] <= maxExcuses
 }
 
 func (m *Metronome) run(ctx context.Context) {
-	const every = 5 * time.Millisecond
-	for last := time.Now(); ctx.Err() == nil; {
-		<-time.After(every)
-		now := time.Now()
-		if late := now.Sub(last) - every; late > 2*every {
-			m.mu.Lock()
-			m.beats = append(m.beats, beat{now, late})
-			m.mu.Unlock()
-		}
-		last = now
+	for ctx.Err() == nil {
+		<-time.After(interval)
+		m.mu.Lock()
+		m.beat()
+		m.mu.Unlock()
 	}
+}
+
+// beat records the time since the last beat if it was too long. The caller holds mu.
+func (m *Metronome) beat() {
+	now := time.Now()
+	if late := now.Sub(m.last) - interval; late > isLate {
+		m.beats = append(m.beats, beat{now, late})
+	}
+	m.last = now
 }
 
 // Lost returns how much time the machine has taken from the test since then.
@@ -109,9 +122,10 @@ func (m *Metronome) Lost(since time.Time) time.Duration {
 func (m *Metronome) LostBetween(from, to time.Time) (sum time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.beat() // a stall may be under way
 	for i := len(m.beats) - 1; i >= 0 && m.beats[i].at.After(from); i-- {
-		if !m.beats[i].at.After(to) {
-			sum += m.beats[i].late
+		if b := m.beats[i]; !b.at.After(to) {
+			sum += min(b.late, b.at.Sub(from)) // it may have begun before
 		}
 	}
 	return sum
@@ -121,6 +135,7 @@ func (m *Metronome) LostBetween(from, to time.Time) (sum time.Duration) {
 func (m *Metronome) Longest(since time.Time) (longest time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.beat()
 	for i := len(m.beats) - 1; i >= 0 && m.beats[i].at.After(since); i-- {
 		longest = max(longest, m.beats[i].late)
 	}

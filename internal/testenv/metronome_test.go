@@ -15,15 +15,19 @@ func TestStalled(t *testing.T) {
 		t.Error("a test has two metronomes")
 	}
 	began := time.Now()
-	testenv.Stall(m, began.Add(-time.Second), time.Minute)
 	late := began.Add(-10 * time.Second)
+	testenv.Stall(m, began.Add(-9*time.Second), time.Minute)
+	if testenv.Stalled(t, late, time.Second) {
+		t.Error("excused by a stall most of which was before the call")
+	}
+	testenv.Stall(m, began.Add(-time.Second), 5*time.Second)
 	if testenv.Stalled(t, late, time.Hour) {
 		t.Error("excused though not late")
 	}
 	if testenv.Stalled(t, began.Add(-500*time.Millisecond), 0) {
 		t.Error("excused by a stall that was over")
 	}
-	if m.Longest(late) < time.Minute {
+	if m.Longest(began.Add(-2*time.Second)) < 5*time.Second {
 		t.Errorf("the longest stall is %v", m.Longest(late))
 	}
 	for i := range 6 {
