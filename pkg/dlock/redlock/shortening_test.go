@@ -16,6 +16,7 @@ func TestLongerExtendAfterAShorterOneWithoutAnAnswer(t *testing.T) {
 	c := s.locks(t, dlock.Config{})
 	warm(t, c)
 	g := acquire(t, c, "k", dlock.WithTTL(time.Hour))
+	testenv.Eventually(t, patience, "all have the lock", func() bool { return s.isOnAll(t, "k") })
 	for _, p := range s.proxies[1:] {
 		p.BlackHoleDown(true)
 	}
