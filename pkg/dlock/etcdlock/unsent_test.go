@@ -42,9 +42,13 @@ func newDetour(t *testing.T, way through) *detour {
 	t.Helper()
 	d := &detour{proxy: testenv.Proxy(t, testenv.Etcd(t).Addr())}
 	between := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-		// etcd's client reads the peer when the call is over, and a way may make it later.
-		opts = slices.DeleteFunc(slices.Clone(opts), func(o grpc.CallOption) bool { _, ok := o.(grpc.PeerCallOption); return ok })
-		direct := func(ctx context.Context) error { return call(ctx, method, req, reply, cc, opts...) }
+		direct := func(ctx context.Context) error {
+			opts := slices.Clone(opts)
+			if ctx.Done() == nil { // it is made when the caller has left, and may read the peer
+				opts = slices.DeleteFunc(opts, func(o grpc.CallOption) bool { _, ok := o.(grpc.PeerCallOption); return ok })
+			}
+			return call(ctx, method, req, reply, cc, opts...)
+		}
 		txn, ok := req.(*pb.TxnRequest)
 		if !ok || len(txn.Success) == 0 || !bytes.Contains(txn.Success[0].GetRequestPut().GetValue(), []byte(`"key":"detour"`)) {
 			return direct(ctx)
