@@ -46,6 +46,7 @@ stress: ## long random runs, with the full counts
 	DLOCK_STRESS=1 DLOCK_TEST_REQUIRE=1 $(GO) test -race -p 1 -timeout 60m -count=1 ./pkg/connector ./pkg/dlock/once ./test/errors ./examples/once ./examples/move
 	DLOCK_STRESS=1 DLOCK_TEST_REQUIRE=1 $(GO) test -C test/browser -race -timeout 30m -count=1 .
 	DLOCK_STRESS=1 DLOCK_TEST_REQUIRE=1 $(GO) test -C test/interop -race -timeout 30m -count=1 .
+	DLOCK_STRESS=1 DLOCK_TEST_REQUIRE=1 $(GO) test -C lab -race -timeout 60m -count=1 .
 	$(GO) test -race -timeout 60m -count=20 ./pkg/dlock ./pkg/dlock/memlock ./pkg/dlock/faultdriver
 
 fuzz: ## fuzz each entry point for a minute
