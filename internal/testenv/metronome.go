@@ -16,8 +16,8 @@ type Metronome struct {
 }
 
 const (
-	interval = 5 * time.Millisecond
-	isLate   = 2 * interval // a beat that is later than that is a stall
+	interval  = 5 * time.Millisecond
+	tolerated = 2 * interval // a beat that is later than that is a stall
 )
 
 type beat struct {
@@ -106,7 +106,7 @@ func (m *Metronome) run(ctx context.Context) {
 // beat records the time since the last beat if it was too long. The caller holds mu.
 func (m *Metronome) beat() {
 	now := time.Now()
-	if late := now.Sub(m.last) - interval; late > isLate {
+	if late := now.Sub(m.last) - interval; late > tolerated {
 		m.beats = append(m.beats, beat{now, late})
 	}
 	m.last = now
