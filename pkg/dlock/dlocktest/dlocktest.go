@@ -35,7 +35,8 @@ func NewOn(tb testing.TB, store *memlock.Store, cfg *dlock.Config, opts ...dlock
 
 // Lose takes key away from its holder, as an operator's eviction does: the guard's context ends
 // with ErrOwnershipLost. If c itself holds key by Lock, Lose returns when c knows; the holder of a
-// Guard waits for Guard.Done.
+// Guard waits for Guard.Done. Call it once the code under test has the lock, as inside the function of
+// Do: a claim that is taken away before its Lock has returned is submitted again.
 func Lose(tb testing.TB, c *dlock.Client, key string) {
 	tb.Helper()
 	admin, err := c.Admin()

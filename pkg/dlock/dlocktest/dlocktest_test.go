@@ -18,8 +18,9 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // work is a user's job: it stops when it loses its lock.
-func work(ctx context.Context, locks *dlock.Client) error {
+func work(ctx context.Context, locks *dlock.Client, begin func()) error {
 	return locks.Do(ctx, "job", func(ctx context.Context) error {
+		begin()
 		<-ctx.Done()
 		return context.Cause(ctx)
 	})
@@ -27,19 +28,9 @@ func work(ctx context.Context, locks *dlock.Client) error {
 
 func TestWorkStopsWhenTheLockIsLost(t *testing.T) {
 	locks := dlocktest.New(t)
-	done := make(chan error)
-	go func() { done <- work(t.Context(), locks) }()
-	admin, err := locks.Admin()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for held := false; !held; {
-		claims, err := admin.Inspect(t.Context(), "job")
-		if err != nil {
-			t.Fatal(err)
-		}
-		held = len(claims) > 0
-	}
+	done, begun := make(chan error), make(chan struct{})
+	go func() { done <- work(t.Context(), locks, func() { close(begun) }) }()
+	<-begun
 	dlocktest.Lose(t, locks, "job")
 	if err := <-done; !errors.Is(err, dlock.ErrOwnershipLost) {
 		t.Error(err)
