@@ -90,7 +90,7 @@ func (s *Simulation) Enters(h *Hold) {
 			s.conflict(h, o)
 		}
 	}
-	if h.Mode == driver.Permit && together >= h.Limit && time.Since(s.lastWake) > wakeGrace && !s.anyEvicted(h.Key) {
+	if h.Mode == driver.Permit && together >= h.Limit && time.Since(s.lastWake) > wakeGrace && !s.anyEvicted(h.Key) && !s.isUntold(h) {
 		s.failf("overlap", "%s has permit %d of %d of %s", h.User, together+1, h.Limit, h.Key)
 	}
 	s.holds[h.Key] = append(s.holds[h.Key], h)
