@@ -112,5 +112,6 @@ deps: ## check what each package links
 cover: etcd ## statement coverage of each package of pkg/, by all tests; fails below 90 %
 	rm -rf build/cover && mkdir -p build/cover
 	DLOCK_TEST_REQUIRE=1 $(GO) test -count=1 -timeout 30m -coverpkg=./pkg/... ./pkg/... ./cmd/dlock -args -test.gocoverdir=$(CURDIR)/build/cover
+	DLOCK_TEST_REQUIRE=1 $(GO) test -C test/fence -count=1 -timeout 30m -coverpkg=github.com/ceyewan/genesis/pkg/... . -args -test.gocoverdir=$(CURDIR)/build/cover
 	$(GO) tool covdata percent -i=build/cover | tee build/cover.txt
 	@awk '/\/pkg\// && $$3+0 < 90 {print $$1 " is covered by " $$3 " only"; low=1} END {exit low}' build/cover.txt

@@ -1,6 +1,7 @@
 package drivertest_test
 
 import (
+	"flag"
 	"maps"
 	"os"
 	"os/exec"
@@ -67,7 +68,11 @@ func TestSuiteRejectsBrokenBackends(t *testing.T) {
 	for name, b := range all {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestSubject$/^"+b.caughtBy+"$", "-test.timeout=60s")
+			args := []string{"-test.run=^TestSubject$/^" + b.caughtBy + "$", "-test.timeout=60s"}
+			if cover := flag.Lookup("test.gocoverdir"); cover != nil && cover.Value.String() != "" { // what is reported counts as well
+				args = append(args, "-test.gocoverdir="+cover.Value.String())
+			}
+			cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
 			cmd.Env = append(os.Environ(), chosen+"="+name)
 			out, err := cmd.CombinedOutput()
 			if err == nil {
