@@ -432,7 +432,36 @@ func TestReportedBreaks(t *testing.T) {
 			}
 		}
 	})
+	inBubble(t, func(t *testing.T, d *redisDriver, cluster *silentCluster) {
+		var text strings.Builder
+		c := slotsAt(t, d, nodeA, 7)
+		d.log = slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		cluster.mu.Lock()
+		cluster.dial = errors.New("no route")
+		cluster.mu.Unlock()
+		d.work.Go(c.run)
+		time.Sleep(5 * time.Millisecond)
+		d.cancel()
+		d.work.Wait()
+		if !strings.Contains(text.String(), "no route") {
+			t.Errorf("the cause is lost: %s", &text)
+		}
+	})
 	if fix := (&redisDriver{}).subscribeFix(); strings.Contains(fix, "ssubscribe") {
 		t.Errorf("a single server needs %q", fix)
 	}
+}
+
+// A pause ends with the driver, and says so.
+func TestPauseEndsWithTheDriver(t *testing.T) {
+	inBubble(t, func(t *testing.T, d *redisDriver, _ *silentCluster) {
+		began := time.Now()
+		if !d.sleep(time.Second) || time.Since(began) != time.Second {
+			t.Errorf("it ended after %v", time.Since(began))
+		}
+		time.AfterFunc(time.Second, d.cancel)
+		if d.sleep(time.Hour) || time.Since(began) != 2*time.Second {
+			t.Errorf("it ended after %v, as if its time were over", time.Since(began))
+		}
+	})
 }

@@ -40,6 +40,18 @@ func TestRenewalEndsBeforeItsAnswer(t *testing.T) {
 	})
 }
 
+// What a renewal had no time for has no error of its own: nothing was sent.
+func TestRenewalWithoutTime(t *testing.T) {
+	d, h := openScripted(t, nil)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	r := renewalOf(d, claimA)
+	r.run(ended, &d.pipeliner, []*batch{{claims: []int{0}}})
+	if h.wantSent(t); r.errs[0] != nil {
+		t.Errorf("%v", r.errs[0])
+	}
+}
+
 // A stalled master is waited for if there is no other.
 func TestOnlyMasterIsStalled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
