@@ -26,7 +26,7 @@ type answer struct {
 func parseAnswer(reply any, r driver.Ref, sent time.Time) (answer, error) {
 	text := redisnode.Text(reply)
 	if len(text) > len(r.ID)+2 && text[:len(r.ID)] == r.ID {
-		return parseValue(text[len(r.ID)+2:], r, sent)
+		return parseValue(text[len(r.ID)+2:])
 	}
 	word, rest, _ := strings.Cut(text, " ")
 	id, rest, _ := strings.Cut(rest, " ")
@@ -52,16 +52,14 @@ func parseAnswer(reply any, r driver.Ref, sent time.Time) (answer, error) {
 	return a, nil
 }
 
-// parseValue reads what follows the ID and the mark in the value of a lock.
-func parseValue(text string, r driver.Ref, sent time.Time) (answer, error) {
+// parseValue reads what follows the ID and the mark in the value of a lock. Only a release is answered with it.
+func parseValue(text string) (answer, error) {
 	digits, _, _ := strings.Cut(text, " ")
 	token, err := strconv.ParseInt(digits, 10, 64)
 	if err != nil {
 		return answer{}, fmt.Errorf("%w: token %q", ErrUnexpectedReply, digits)
 	}
-	a := answer{state: driver.State{Phase: driver.Held, Token: token}}
-	a.setUntil(r, sent)
-	return a, nil
+	return answer{state: driver.State{Phase: driver.Held, Token: token}}, nil
 }
 
 // parseQueued reads "<ahead> <recheck ms>" and possibly "unsubscribed".
