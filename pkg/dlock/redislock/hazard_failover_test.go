@@ -32,6 +32,7 @@ func releaseDelay(round int) time.Duration { return time.Duration(round%3) * 700
 func TestWaitersFollowAClusterFailover(t *testing.T) {
 	t.Parallel()
 	cl := testenv.ClusterWithReplicas(t, 1)
+	failOverOnRequest(t, cl)
 	const key = "k"
 	master, err := cl.NodeFor(t.Context(), key)
 	check(t, err)
@@ -120,6 +121,7 @@ func failoverTo(t *testing.T, master, replica *servers.Redis) {
 func TestWaitersThatReadFromReplicas(t *testing.T) {
 	t.Parallel()
 	cl := testenv.ClusterWithReplicas(t, 1)
+	tolerateStalls(t, cl)
 	awaitReplicasListed(t, cl)
 	const key = "k"
 	for name, client := range map[string]func() *redis.ClusterClient{

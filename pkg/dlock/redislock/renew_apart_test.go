@@ -102,6 +102,7 @@ func TestUnheardGrantInAMovingSlot(t *testing.T) {
 func TestClusterThatIsDownIsNotReady(t *testing.T) {
 	t.Parallel()
 	cl := testenv.Cluster(t)
+	setOnNodes(t, cl, "cluster-node-timeout", "60000") // so that it is not down before
 	c := locksOn(t, redislock.New(clusterClient(t, cl)), dlock.Config{})
 	unlock(t, acquire(t, c, "k"))
 	slot, err := cl.Slot(t.Context(), "k")

@@ -65,10 +65,24 @@ func keyOn(t *testing.T, cl *servers.Cluster, node *servers.Redis, hint string) 
 // tolerateStalls makes the nodes of a cluster continue when one does not answer for a while.
 func tolerateStalls(t *testing.T, cl *servers.Cluster) {
 	t.Helper()
+	setOnNodes(t, cl, "cluster-require-full-coverage", "no")
+	setOnNodes(t, cl, "cluster-node-timeout", "60000")
+}
+
+// failOverOnRequest makes replicas leave their masters in place until a test asks for a failover, even if a busy machine
+// keeps a master from answering for a while. The timeout of the nodes stays short: a replica that was promoted before
+// waits for a multiple of it.
+func failOverOnRequest(t *testing.T, cl *servers.Cluster) {
+	t.Helper()
+	setOnNodes(t, cl, "cluster-replica-no-failover", "yes")
+	setOnNodes(t, cl, "cluster-require-full-coverage", "no")
+}
+
+// setOnNodes changes a setting of all nodes of a cluster.
+func setOnNodes(t *testing.T, cl *servers.Cluster, name, value string) {
+	t.Helper()
 	for _, node := range cl.Nodes() {
-		client := dialRedis(t, node.Addr())
-		check(t, client.ConfigSet(t.Context(), "cluster-require-full-coverage", "no").Err())
-		check(t, client.ConfigSet(t.Context(), "cluster-node-timeout", "60000").Err())
+		check(t, dialRedis(t, node.Addr()).ConfigSet(t.Context(), name, value).Err())
 	}
 }
 
@@ -174,6 +188,7 @@ func TestStalledMasterCostsOthersNothing(t *testing.T) {
 func farMaster(t *testing.T) (c *dlock.Client, cl *servers.Cluster, far *faultproxy.Proxy) {
 	t.Helper()
 	cl = testenv.Cluster(t)
+	tolerateStalls(t, cl)
 	node := cl.Nodes()[0]
 	far = testenv.Proxy(t, node.Addr())
 	c = clusterLocks(t, &redis.ClusterOptions{
@@ -232,20 +247,26 @@ func TestFarMasterAmongNearOnes(t *testing.T) {
 	for range 3 {
 		unlock(t, acquire(t, c, far)) // the scripts are known, and connections made
 	}
-	calls.Store(0)
-	conns := proxy.Connections()
+	made := 0
 	for range n {
+		calls.Store(0)
+		began, conns := time.Now(), proxy.Connections()
 		g, err := c.Acquire(ctx, far)
 		check(t, err)
 		elapse(5 * time.Millisecond)
-		check(t, g.Unlock(ctx))
+		unlock(t, g)
+		got, dialed := calls.Load(), proxy.Connections()-conns
+		if (got != 2 || dialed > 0) && testenv.Stalled(t, began, 500*time.Millisecond) {
+			continue // the proxy stalled as well, and then met a call and its repetition at once
+		}
+		made += dialed
+		if got != 2 {
+			t.Errorf("%d calls for a pair, want 2", got)
+		}
 	}
 	stop()
 	wg.Wait()
-	if got := calls.Load(); got != 2*n {
-		t.Errorf("%d calls for %d pairs, want %d", got, n, 2*n)
-	}
-	if made := proxy.Connections() - conns; made > 2 {
+	if made > 2 {
 		t.Errorf("%d new connections for %d pairs", made, n)
 	}
 }
@@ -374,6 +395,7 @@ func TestMinReplicasFollowsASlot(t *testing.T) {
 func TestMinReplicasOutlastsTimeouts(t *testing.T) {
 	const reads, waits = 3 * time.Second, 4 * time.Second
 	server, cl := testenv.Redis(t), testenv.Cluster(t)
+	tolerateStalls(t, cl)
 	for _, honors := range []bool{true, false} {
 		for name, rdb := range map[string]redis.UniversalClient{
 			"server":  redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: honors, ReadTimeout: reads}),
