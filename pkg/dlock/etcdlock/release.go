@@ -335,7 +335,7 @@ func (b *tombstoneLease) lose(id clientv3.LeaseID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.id == id {
-		b.id, b.end = 0, time.Time{}
+		b.end = time.Time{}
 	}
 }
 
