@@ -76,7 +76,7 @@ func TestInspectPartial(t *testing.T) {
 	admin, err := c.Admin()
 	check(t, err)
 	g := acquire(t, c, "k")
-	testenv.Eventually(t, patience, "all nodes have it", func() bool { return s.isOnAll(t, "k") })
+	testenv.Eventually(t, patience, "all nodes have its token", func() bool { return s.agree(t, "k", g.Token()) })
 	shows := func(phase dlock.Phase, listed int) {
 		t.Helper()
 		claims, err := admin.Inspect(t.Context(), "k")

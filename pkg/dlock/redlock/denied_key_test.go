@@ -107,7 +107,8 @@ func TestDeniedKeyLosesNoOtherLock(t *testing.T) {
 			s := start(t, 3)
 			d := s.open(t, patient)
 			refs := holdKeys(t, d, appKeys(tt.locks, tt.denied...)...)
-			phase(t, d, refs[0]) // now all nodes know the script
+			phase(t, d, refs[0])
+			s.loaded(t, "renew", len(s.direct)) // the last node may be late
 			s.narrow(t)
 			calls := s.renewals()
 			s.renewDenied(t, d, refs)
@@ -191,7 +192,8 @@ func TestDeniedEverything(t *testing.T) {
 			s := start(t, 3)
 			d := s.open(t, patient)
 			refs := holdKeys(t, d, appKeys(n, all...)...)
-			phase(t, d, refs[0]) // now all nodes know the script
+			phase(t, d, refs[0])
+			s.loaded(t, "renew", len(s.direct)) // the last node may be late
 			setUser(t, s.direct, tt.rules...)
 			calls := s.renewals()
 			for _, most := range tt.most {
@@ -208,7 +210,7 @@ func TestDeniedEverything(t *testing.T) {
 func TestDeniedKeyThroughAClient(t *testing.T) {
 	t.Parallel()
 	s := start(t, 3)
-	const ttl = 8 * time.Second
+	const ttl = 15 * time.Second // which a busy machine can keep
 	c := s.locks(t, dlock.Config{DefaultTTL: ttl})
 	var permitted []*dlock.Guard
 	for i := range 10 {
@@ -223,6 +225,6 @@ func TestDeniedKeyThroughAClient(t *testing.T) {
 	}
 	elapse(ttl)
 	for _, g := range permitted {
-		check(t, g.Unlock(t.Context()))
+		unlock(t, g)
 	}
 }

@@ -148,6 +148,7 @@ func TestRenewTellsWhyOneOfSeveralFailed(t *testing.T) {
 	s := start(t, 3)
 	holder, waiter := s.open(t, patient), s.open(t, patient)
 	submit(t, holder, driver.Request{Ref: claim(0)}, driver.Held)
+	s.confirms(t)
 	for n := 1; n < 3; n++ {
 		submit(t, waiter, driver.Request{Ref: claim(n), Wait: true}, driver.Queued)
 	}

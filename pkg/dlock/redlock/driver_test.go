@@ -106,6 +106,25 @@ func TestBrokenSubscriptionsWakeTheWaiter(t *testing.T) {
 		t.Fatalf("told without a reason: %+v", ev)
 	default:
 	}
+	// No node gets its subscription back before the driver has noticed that all are broken: it takes one of which it has not
+	// noticed that for a part of the majority.
+	var again [3]sync.Once
+	var noticed atomic.Int32
+	all := make(chan struct{})
+	s.intercept(func(node int, cmd []string) faultproxy.Action {
+		if cmd[0] == "SUBSCRIBE" {
+			again[node].Do(func() {
+				if noticed.Add(1) == int32(len(again)) {
+					close(all)
+				}
+			})
+			select {
+			case <-all:
+			case <-t.Context().Done():
+			}
+		}
+		return faultproxy.Forward
+	})
 	for _, p := range s.proxies {
 		p.Cut()
 	}

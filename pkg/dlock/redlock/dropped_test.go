@@ -30,6 +30,10 @@ func TestDroppedWaiterIsNotRenewed(t *testing.T) {
 	direct := (&set{servers: s.servers, proxies: s.proxies, direct: s.direct}).straight(t)
 	other := direct.open(t, patient)
 	submit(t, other, driver.Request{Ref: claim(0)}, driver.Held)
+	s.confirms(t)
+	for _, p := range s.proxies {
+		p.DropMessages(true) // a claim that is told its turn may win without a confirm, and so without a reply to drop
+	}
 	const silence = 6 * time.Second // longer than a machine stalls between two calls
 	dropped := claim(1)
 	dropped.QueueTTL = silence

@@ -3,6 +3,7 @@ package redlock_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -79,6 +80,39 @@ func unlock(tb testing.TB, g *dlock.Guard) {
 	hazardtest.Unlock(tb, g)
 }
 
+// tryUnlock is unlock for any goroutine of a test: it returns the error.
+func tryUnlock(tb testing.TB, g *dlock.Guard) error {
+	tb.Helper()
+	began := time.Now()
+	err := g.Unlock(context.Background())
+	if hazardtest.GaveUp(tb, err, began) {
+		return nil
+	}
+	return err
+}
+
+// unlockKey is unlock for a key that Lock has locked.
+func unlockKey(tb testing.TB, c *dlock.Client, key string) {
+	tb.Helper()
+	began := time.Now()
+	err := c.Unlock(context.Background(), key)
+	if !hazardtest.GaveUp(tb, err, began) {
+		check(tb, err)
+	}
+}
+
+// closeLocks closes a Client, and reports whether Close gave up, because the machine delayed it.
+func closeLocks(tb testing.TB, c *dlock.Client) (gaveUp bool) {
+	tb.Helper()
+	began := time.Now()
+	err := c.Close()
+	gaveUp = hazardtest.GaveUp(tb, err, began)
+	if !gaveUp {
+		check(tb, err)
+	}
+	return gaveUp
+}
+
 // warm makes all nodes know the scripts, and opens the Client's connections.
 func warm(tb testing.TB, c *dlock.Client) {
 	tb.Helper()
@@ -149,6 +183,20 @@ func (s *set) hasRun(tb testing.TB, node int, script, key string) bool {
 	check(tb, err)
 	return slices.ContainsFunc(log, func(l redis.SlowLog) bool {
 		return len(l.Args) > 3 && l.Args[1] == redlock.Scripts[script] && slices.Contains(l.Args[3:], key)
+	})
+}
+
+// loaded waits until so many nodes know a script: the call that loads it has arrived there.
+func (s *set) loaded(tb testing.TB, script string, nodes int) {
+	tb.Helper()
+	testenv.Eventually(tb, patience, fmt.Sprintf("%d nodes know %s", nodes, script), func() bool {
+		known := 0
+		for _, d := range s.direct {
+			if d.ScriptExists(tb.Context(), redlock.Scripts[script]).Val()[0] {
+				known++
+			}
+		}
+		return known >= nodes
 	})
 }
 

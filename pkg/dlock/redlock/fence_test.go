@@ -143,8 +143,11 @@ func TestUncontendedPairTakesTwoTrips(t *testing.T) {
 	t.Parallel()
 	s := start(t, 3)
 	c := s.locks(t, dlock.Config{})
-	warm(t, c)
-	unlock(t, acquire(t, s.locks(t, dlock.Config{}), "k", dlock.WithTTL(time.Hour))) // another Client has had it
+	other := s.locks(t, dlock.Config{})
+	unlock(t, acquire(t, other, "k", dlock.WithTTL(time.Hour))) // another Client has had it
+	closeLocks(t, other)                                        // none of its calls is under way any more
+	metronome, began := testenv.StartMetronome(t), time.Now()
+	warm(t, c) // after the other: its proposals must be greater than that token
 	s.logCommands(t)
 	last := int64(0)
 	for range 10 {
@@ -165,8 +168,10 @@ func TestUncontendedPairTakesTwoTrips(t *testing.T) {
 		last = g.Token()
 		unlock(t, g)
 	}
+	// A node refuses a proposal that reaches it a second late.
+	isLate := metronome.Longest(began) > testenv.UnderStress(500*time.Millisecond, time.Hour)
 	for i := range s.servers {
-		if s.hasRun(t, i, "confirm", "k") {
+		if s.hasRun(t, i, "confirm", "k") && !isLate {
 			t.Errorf("node %d was sent a token in a second trip", i)
 		}
 	}
@@ -279,7 +284,7 @@ func waitAndUnlock(t *testing.T, c *dlock.Client, key string) <-chan error {
 	go func() {
 		g, err := c.Acquire(t.Context(), key)
 		if err == nil {
-			err = g.Unlock(t.Context())
+			err = tryUnlock(t, g)
 		}
 		done <- err
 	}()
@@ -292,7 +297,7 @@ func TestWaiterKeepsItsPlaceBesideForeignData(t *testing.T) {
 	t.Parallel()
 	s := start(t, 3)
 	check(t, s.direct[0].LPush(t.Context(), "k", "x").Err())
-	held := acquire(t, s.locks(t, dlock.Config{}), "k")
+	held := acquire(t, s.locks(t, dlock.Config{}), "k", dlock.WithTTL(time.Hour))
 	got := waitAndUnlock(t, s.locks(t, dlock.Config{}), "k")
 	claim := func() map[string]string {
 		fields, err := s.direct[1].HGetAll(t.Context(), "{k}\x01w").Result()

@@ -17,7 +17,7 @@ import (
 
 // refOf names a claim on the lock k by its number.
 func refOf(n int) driver.Ref {
-	return driver.Ref{Key: "k", ID: strings.Repeat(string(rune('a'+n)), 32), TTL: time.Hour}
+	return driver.Ref{Key: "k", ID: strings.Repeat(string(rune('a'+n)), 32), TTL: time.Hour, QueueTTL: time.Hour}
 }
 
 // submitted submits a claim, and returns what the driver knows of it.

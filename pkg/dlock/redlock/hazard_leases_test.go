@@ -145,7 +145,7 @@ func (s *set) agree(t *testing.T, key string, token int64) bool {
 func TestMinorityIsFilled(t *testing.T) {
 	t.Parallel()
 	s := start(t, 5)
-	c := s.locks(t, dlock.Config{DefaultTTL: 6 * time.Second}) // which a busy machine can keep
+	c := s.locks(t, dlock.Config{DefaultTTL: 15 * time.Second}) // which a busy machine can keep
 	g := acquire(t, c, "k")
 	for range testenv.UnderStress(3, 30) {
 		testenv.Eventually(t, patience, "all nodes have it", func() bool { return s.holders(t, "k") == 5 })

@@ -160,7 +160,11 @@ func TestSlowNodesKeepNothing(t *testing.T) {
 			_, err := d.Release(t.Context(), ref)
 			check(t, err)
 		}
-		testenv.Eventually(t, 2*delay+testenv.UnderStress(4500*time.Millisecond, 1500*time.Millisecond), "nothing is left", func() bool { return s.holders(t, "k") == 0 })
+		within, began := 2*delay+testenv.UnderStress(4500*time.Millisecond, 1500*time.Millisecond), time.Now()
+		testenv.Eventually(t, patience, "nothing is left", func() bool { return s.holders(t, "k") == 0 })
+		if took := time.Since(began); took > within && !testenv.Stalled(t, began, within) {
+			t.Errorf("nothing was left only after %v, want within %v", took, within)
+		}
 	}
 	if won == 0 || lost == 0 {
 		t.Errorf("won %d, lost %d: one of the two was not tried", won, lost)

@@ -3,7 +3,6 @@ package redlock_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -32,41 +31,29 @@ func TestFlushedScriptsAreLoadedAgain(t *testing.T) {
 	}
 	// A node that one call does not reach gets the lock by another script, or with the next renewal.
 	const majority, all = 2, 3
-	loaded := func(script string, nodes int) {
-		t.Helper()
-		testenv.Eventually(t, patience, fmt.Sprintf("%d nodes know %s again", nodes, script), func() bool {
-			known := 0
-			for _, d := range s.direct {
-				if d.ScriptExists(t.Context(), redlock.Scripts[script]).Val()[0] {
-					known++
-				}
-			}
-			return known >= nodes
-		})
-	}
 	for range testenv.UnderStress(5, 100) {
 		flush()
 		g := acquire(t, c, "k")
-		loaded("acquire", all)
+		s.loaded(t, "acquire", all)
 		for _, d := range s.direct { // so that the next proposal is refused
 			check(t, d.Set(t.Context(), fenceOf("refused"), time.Now().Add(time.Hour).UnixMicro(), time.Minute).Err())
 		}
 		flush()
 		unlock(t, acquire(t, c, "refused"))
-		loaded("confirm", majority)
+		s.loaded(t, "confirm", majority)
 		flush()
 		check(t, g.Extend(t.Context(), 2*time.Minute))
-		loaded("renew", majority)
+		s.loaded(t, "renew", majority)
 		flush()
 		done := make(chan error, 1)
 		go func() { done <- other.Lock(t.Context(), "k") }()
-		loaded("acquire", all)
+		s.loaded(t, "acquire", all)
 		flush()
 		unlock(t, g)
-		loaded("release", all)
+		s.loaded(t, "release", all)
 		check(t, <-done)
 		flush()
-		check(t, other.Unlock(t.Context(), "k"))
+		unlockKey(t, other, "k")
 		soon(t, "nothing is left", func() bool { return len(s.left(t)) == 0 })
 	}
 }
@@ -94,7 +81,7 @@ func TestWrongPassword(t *testing.T) {
 			if wrong < 2 {
 				g := acquire(t, c, "k")
 				elapse(testenv.UnderStress(6*time.Second, 20*time.Second)) // renewals try the node again
-				check(t, g.Unlock(t.Context()))
+				unlock(t, g)
 			} else {
 				for range 5 {
 					_, err := c.Acquire(t.Context(), "k")

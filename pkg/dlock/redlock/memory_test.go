@@ -31,7 +31,7 @@ func TestAtMaxmemoryHeldLocksWork(t *testing.T) {
 		t.Errorf("a new lock: %v", err)
 	}
 	check(t, g.Extend(t.Context(), 2*time.Minute))
-	check(t, g.Unlock(t.Context()))
+	unlock(t, g)
 	soon(t, "nothing is left", func() bool { return len(s.left(t)) == 0 })
 }
 

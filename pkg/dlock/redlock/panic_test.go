@@ -104,11 +104,25 @@ func TestPanicOfAHookInTheBackground(t *testing.T) {
 				h.command.Store(command)
 				h.on.Store(true)
 			}
+			panicked := func() (sum int64) {
+				for _, h := range hooks {
+					sum += h.panicked.Load()
+				}
+				return sum
+			}
+			waiting, withdraw := context.WithCancel(ctx)
+			defer withdraw()
 			waits := make(chan error, 1)
 			go func() { // subscribes, and is withdrawn
-				_, err := locksOn(t, clients, dlock.Config{}, patient).Acquire(ctx, "k", dlock.WithWait(100*time.Millisecond))
+				_, err := locksOn(t, clients, dlock.Config{}, patient).Acquire(waiting, "k")
 				waits <- err
 			}()
+			if command == "hello" { // nothing but a subscription needs new connections
+				testenv.Eventually(t, patience, "it subscribes", func() bool { return panicked() >= 2 })
+			} else {
+				elapse(100 * time.Millisecond)
+			}
+			withdraw()
 			if err := <-waits; err == nil {
 				t.Error("two have the lock")
 			}
@@ -119,11 +133,7 @@ func TestPanicOfAHookInTheBackground(t *testing.T) {
 				if _, err := c.TryAcquire(ctx, "k"); err == nil {
 					t.Error("two have the lock")
 				}
-				var panicked int64
-				for _, h := range hooks {
-					panicked += h.panicked.Load()
-				}
-				return panicked >= 2 // a list needs no more nodes
+				return panicked() >= 2 // a list needs no more nodes
 			})
 			for _, h := range hooks {
 				h.on.Store(false)

@@ -150,7 +150,10 @@ func TestRefusedRemovalIsTriedAgain(t *testing.T) {
 	if st, err := d.Acquire(t.Context(), driver.Request{Ref: ref}); err != nil || st.Phase != driver.Held {
 		t.Fatal(st, err)
 	}
-	testenv.Eventually(t, time.Minute, "the node has the claim", func() bool { return direct.Exists(t.Context(), "k").Val() == 1 })
+	testenv.Eventually(t, time.Minute, "the node has the claim and its token", func() bool {
+		fields := strings.Fields(direct.Get(t.Context(), "k").Val())
+		return len(fields) > 1 && fields[1] != "0"
+	})
 	set("min-replicas-to-write", "1")
 	by := time.Now().Add(time.Hour)
 	n.leave(leftover{names: d.namesOf("k"), id: ref.ID, by: by}, // which writes

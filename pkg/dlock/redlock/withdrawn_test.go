@@ -12,6 +12,7 @@ import (
 	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
 	"github.com/ceyewan/genesis/pkg/dlock/redlock"
 )
 
@@ -44,7 +45,7 @@ func TestWithdrawnClaimLeavesNothing(t *testing.T) {
 	}
 	s.heal()
 	warm(t, c)
-	check(t, c.Close()) // after the last cleanup
+	closeLocks(t, c) // after the last cleanup
 	for _, d := range s.direct {
 		for _, key := range withdrawn {
 			keys, err := d.Keys(t.Context(), "{"+key+"}*").Result()
@@ -78,11 +79,29 @@ func TestRefusedWaiterIsNotShown(t *testing.T) {
 	})
 }
 
+// A longHeartbeat lets waiters live for a minute without a renewal: one that has missed its heartbeat queues again as another claim.
+type longHeartbeat struct{ driver.Opener }
+
+type longHeartbeatDriver struct{ driver.Driver }
+
+func (l longHeartbeat) Open(o driver.Options) (driver.Driver, error) {
+	d, err := l.Opener.Open(o)
+	return longHeartbeatDriver{d}, err
+}
+
+func (d longHeartbeatDriver) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
+	r.QueueTTL = time.Minute
+	return d.Driver.Acquire(ctx, r)
+}
+
 // A call that records a waiter and arrives after the waiter has left does not record it.
 func TestLateWaiterFindsItsTombstone(t *testing.T) {
 	t.Parallel()
 	s := start(t, 3)
-	holder, c := s.locks(t, dlock.Config{}), s.locks(t, dlock.Config{DefaultTTL: time.Hour})
+	holder := s.locks(t, dlock.Config{})
+	c, err := dlock.New(&dlock.Config{DefaultTTL: time.Hour}, dlock.WithBackend(longHeartbeat{redlock.New(s.dial(t), patient)}))
+	check(t, err)
+	defer func() { _ = c.Close() }()
 	warm(t, c)
 	defer unlock(t, acquire(t, holder, "k", dlock.WithTTL(time.Hour)))
 	waiting, leave := context.WithCancel(t.Context())
