@@ -33,8 +33,8 @@ func TestSeveralKeysInOneRequest(t *testing.T) {
 				t.Errorf("%q is %q, not a lock with a lease", key, value)
 			}
 		}
-		check(t, all.Unlock(t.Context()))
-		if left := rdb.Exists(t.Context(), keys...).Val(); left != 0 {
+		free := unlockAll(t, all)
+		if left := rdb.Exists(t.Context(), keys...).Val(); free && left != 0 {
 			t.Errorf("%d of %q are left", left, keys)
 		}
 	}
@@ -121,7 +121,7 @@ func TestSeveralKeysAtMaxmemory(t *testing.T) {
 	rdb, c := dialRedis(t, server.Addr()), locksAt(t, server.Addr())
 	keys := []string{"a", "b", "c"}
 	check(t, rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
-	_, err := c.AcquireAll(t.Context(), keys, dlock.WithWait(0))
+	_, err := answered(func() (*dlock.Guards, error) { return c.AcquireAll(t.Context(), keys, dlock.WithWait(0)) })
 	wantError(t, err, redislock.ErrOutOfMemory)
 	if left := leftovers(t, rdb); len(left) > 0 || errors.Is(err, dlock.ErrUnknownOutcome) {
 		t.Errorf("%q are stored, and the error is %v", left, err)
@@ -151,7 +151,7 @@ func TestLostAnswerOfABatch(t *testing.T) {
 	for range 2 { // sends the scripts
 		all, err := c.AcquireAll(t.Context(), keys)
 		check(t, err)
-		check(t, all.Unlock(t.Context()))
+		unlockAll(t, all)
 	}
 	var mu sync.Mutex
 	var sent []string // the IDs of each attempt
@@ -177,7 +177,7 @@ func TestLostAnswerOfABatch(t *testing.T) {
 		t.Errorf("the attempts have the IDs %q, and %q is stored", sent, stored)
 	}
 	mu.Unlock()
-	check(t, all.Unlock(t.Context()))
+	unlockAll(t, all)
 	lose(1 << 30)
 	_, err = c.AcquireAll(t.Context(), keys, dlock.WithWait(0))
 	wantError(t, err, dlock.ErrUnknownOutcome)
@@ -207,7 +207,7 @@ func TestSeveralKeysOnACluster(t *testing.T) {
 						t.Errorf("%s: no token for %q", name, key)
 					}
 				}
-				check(t, all.Unlock(t.Context()))
+				unlockAll(t, all)
 			}
 		}
 	}
@@ -221,7 +221,7 @@ func TestInfoOfEachKey(t *testing.T) {
 	for i := range rs {
 		rs[i].Info.Purpose = strings.Repeat("x", i)
 	}
-	_, err := d.(driver.Batcher).AcquireBatch(t.Context(), rs)
+	_, err := answered(func() ([]driver.State, error) { return d.(driver.Batcher).AcquireBatch(t.Context(), rs) })
 	check(t, err)
 	for i, r := range rs {
 		claims, err := d.(driver.Admin).Inspect(t.Context(), r.Key)
@@ -242,7 +242,7 @@ func TestBatchWithSeveralCounters(t *testing.T) {
 		t.Fatal("a and b have the same counter")
 	}
 	check(t, direct.Set(t.Context(), redislock.CounterOf("b"), last, 0).Err())
-	states, err := d.(driver.Batcher).AcquireBatch(t.Context(), batchOf("a", "b"))
+	states, err := answered(func() ([]driver.State, error) { return d.(driver.Batcher).AcquireBatch(t.Context(), batchOf("a", "b")) })
 	check(t, err)
 	if states[0].Token >= last || states[1].Token <= last {
 		t.Errorf("%+v", states)
@@ -255,18 +255,24 @@ func TestRepeatedBatchKeepsWaiters(t *testing.T) {
 	server := testenv.Redis(t)
 	d, direct := openDriver(t, server.Addr()), directTo(t, server)
 	b, rs := d.(driver.Batcher), batchOf("a", "b")
-	first, err := b.AcquireBatch(t.Context(), rs)
+	submit := func() ([]driver.State, error) { return b.AcquireBatch(t.Context(), rs) }
+	first, err := answered(submit)
 	check(t, err)
 	submitClaim(t, d, "a", 3, time.Minute, driver.Queued)
 	before := direct.Get(t.Context(), "a").Val()
-	again, err := b.AcquireBatch(t.Context(), rs)
+	again, err := answered(submit)
 	check(t, err)
 	if after := direct.Get(t.Context(), "a").Val(); after != before || again[0].Token != first[0].Token {
 		t.Errorf("%q became %q", before, after)
 	}
-	states, err := b.ReleaseBatch(t.Context(), []driver.Ref{rs[1].Ref, rs[0].Ref})
+	calls := 0
+	states, err := answered(func() ([]driver.State, error) {
+		calls++
+		return b.ReleaseBatch(t.Context(), []driver.Ref{rs[1].Ref, rs[0].Ref})
+	})
 	check(t, err)
-	if states[0].Phase != driver.Held || states[1].Phase != driver.Unknown {
+	released := states[0].Phase == driver.Held || calls > 1 && direct.Exists(t.Context(), "b").Val() == 0 // by a call without an answer
+	if !released || states[1].Phase != driver.Unknown {
 		t.Errorf("%+v: only b has nobody who waits", states)
 	}
 }

@@ -212,9 +212,7 @@ func TestRenewalCountsTheLivingAhead(t *testing.T) {
 	submitClaim(t, d, "k", 1, time.Hour, driver.Held)
 	seedWaiters(t, direct, "k", 2, 6, -time.Second, "dlock:0123456789abcdef")
 	seedWaiters(t, direct, "k", 7, 8, time.Hour, "dlock:0123456789abcdef")
-	states, err := d.Renew(t.Context(), []driver.Ref{{Key: "k", ID: claimID(8), TTL: time.Hour}})
-	check(t, err)
-	if states[0].Phase != driver.Queued || states[0].Ahead != 2 { // the holder and claim 7
-		t.Errorf("%+v", states[0])
+	if st := renewClaim(t, d, "k", 8, time.Hour); st.Phase != driver.Queued || st.Ahead != 2 { // the holder and claim 7
+		t.Errorf("%+v", st)
 	}
 }

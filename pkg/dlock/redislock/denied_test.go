@@ -151,7 +151,10 @@ func TestDeniedOperator(t *testing.T) {
 		check(t, submitAs(t, d, driver.Request{Mode: tc.mode}, 1, false))
 		setUser(t, direct, "u", allowAll, []string{"-" + tc.command})
 		_, inspected := d.(driver.Admin).Inspect(t.Context(), "k")
-		_, _, looked := d.(driver.HolderFinder).Look(t.Context(), "k", "")
+		_, looked := answered(func() (int, error) {
+			_, waiters, err := d.(driver.HolderFinder).Look(t.Context(), "k", "")
+			return waiters, err
+		})
 		setUser(t, direct, "u", allowAll)
 		for what, err := range map[string]error{"Inspect": inspected, "Look": looked} {
 			if !errors.Is(err, driver.ErrDenied) {

@@ -90,6 +90,45 @@ func unlock(t testing.TB, g *dlock.Guard) {
 	hazardtest.Unlock(t, g)
 }
 
+// tryUnlock is the same as unlock, for any goroutine: it returns an error that the machine has not caused.
+func tryUnlock(t testing.TB, g *dlock.Guard) error {
+	t.Helper()
+	began := time.Now()
+	err := g.Unlock(context.Background())
+	if hazardtest.GaveUp(t, err, began) {
+		return nil
+	}
+	return err
+}
+
+// unlockAll is the same as unlock for all locks of a call. It reports whether they are free.
+func unlockAll(t testing.TB, all *dlock.Guards) (free bool) {
+	t.Helper()
+	began := time.Now()
+	err := all.Unlock(context.Background())
+	if err != nil && !hazardtest.GaveUp(t, err, began) {
+		t.Fatal(err)
+	}
+	return err == nil
+}
+
+// evict evicts a claim, again if a busy machine has left that without an answer: it has 750 ms. Only after such a call
+// there may be nothing left to evict.
+func evict(t testing.TB, admin *dlock.Admin, key string, token int64) {
+	t.Helper()
+	err := admin.Evict(t.Context(), key, token)
+	for range 3 {
+		if errors.Is(err, dlock.ErrLockNotHeld) || !redislock.Unanswered(err) {
+			break
+		}
+		err = admin.Evict(t.Context(), key, token)
+		if errors.Is(err, dlock.ErrLockNotHeld) {
+			return
+		}
+	}
+	check(t, err)
+}
+
 // wantBusy asserts that a lock is held. A call that does not wait has 750 ms for its answer, so that it is made again.
 func wantBusy(t testing.TB, c *dlock.Client, key string) {
 	t.Helper()
@@ -129,7 +168,11 @@ func inspect(t testing.TB, c *dlock.Client, key string) []dlock.Claim {
 	t.Helper()
 	a, err := c.Admin()
 	check(t, err)
-	claims, err := answered(func() ([]dlock.Claim, error) { return a.Inspect(t.Context(), key) })
+	var claims []dlock.Claim
+	testenv.Eventually(t, time.Minute, "an answer", func() bool {
+		claims, err = a.Inspect(t.Context(), key)
+		return !redislock.Unanswered(err)
+	})
 	check(t, err)
 	return claims
 }

@@ -37,18 +37,19 @@ func TestEvictedHolderLearns(t *testing.T) {
 	if channels := direct.PubSubChannels(t.Context(), "*").Val(); len(channels) != 0 {
 		t.Fatalf("subscribed to %q: the test shows nothing", channels)
 	}
-	check(t, admin.Evict(t.Context(), "k", g.Token()))
+	evict(t, admin, "k", g.Token())
 	wantLost(t, g, time.Now(), ttl/3+slack)
 
 	// One that has waited is notified. Its next renewal would be after 20 minutes.
 	c := locksAt(t, server.Addr())
 	other := acquire(t, c, "k", dlock.WithTTL(time.Hour))
 	waiter := startWait(t, c, "k", dlock.WithTTL(time.Hour))
+	awaitChannels(t, direct, "k", nil)
 	unlock(t, other)
 	g = granted(t, waiter, time.Minute).guard
 	testenv.Eventually(t, time.Minute, "the renewal after the grant", func() bool {
 		return direct.PTTL(t.Context(), "k").Val() > 50*time.Minute
 	})
-	check(t, admin.Evict(t.Context(), "k", g.Token()))
+	evict(t, admin, "k", g.Token())
 	wantLost(t, g, time.Now(), time.Minute)
 }

@@ -29,8 +29,7 @@ func TestGrantIsStoredBeforeItIsPublished(t *testing.T) {
 	direct, d := dialRedis(t, server.Addr()), openDriver(t, server.Addr())
 	m := testenv.MonitorRedis(t, server)
 	submitClaim(t, d, "k", 1, ttl, driver.Held)
-	submitClaim(t, d, "k", 2, ttl, driver.Queued)
-	submitClaim(t, d, "k", 3, ttl, driver.Queued)
+	submitWaiters(t, d, direct, "k", ttl, 2, 3)
 	releaseClaim(t, d, "k", 1, ttl) // to one that listens
 	seedWaiters(t, direct, "k", 100, 102, time.Second, "dlock:nobody")
 	releaseClaim(t, d, "k", 2, ttl) // over three that do not listen
@@ -63,9 +62,7 @@ func TestUnheardWaiterIsPassedOverOnce(t *testing.T) {
 	server := testenv.Redis(t)
 	direct, d := dialRedis(t, server.Addr()), openDriver(t, server.Addr())
 	submitClaim(t, d, "k", 1, ttl, driver.Held)
-	for n := range 4 {
-		submitClaim(t, d, "k", 2+n, ttl, driver.Queued)
-	}
+	submitWaiters(t, d, direct, "k", ttl, 2, 3, 4, 5)
 	unheard := func() {
 		record := strings.Fields(direct.HGet(t.Context(), waitersOf("k"), claimID(2)).Val())
 		record[4] = "dlock:nobody"
@@ -101,7 +98,7 @@ func TestRenewalSaysUnheard(t *testing.T) {
 	server := testenv.Redis(t)
 	direct, d := dialRedis(t, server.Addr()), openDriver(t, server.Addr())
 	submitClaim(t, d, "k", 1, ttl, driver.Held)
-	submitClaim(t, d, "k", 2, ttl, driver.Queued)
+	submitWaiters(t, d, direct, "k", ttl, 2)
 	heard := strings.Fields(direct.HGet(t.Context(), waitersOf("k"), claimID(2)).Val())[4]
 	keys, _ := redislock.Keys("", "k")
 	for channel, want := range map[string]bool{"dlock:nobody": true, "-": false, heard: false} {

@@ -49,7 +49,7 @@ func TestReadersAreShown(t *testing.T) {
 		t.Errorf("the permit is shown as %+v", c)
 	}
 
-	check(t, admin.Evict(t.Context(), "data", reader.Token()))
+	evict(t, admin, "data", reader.Token())
 	wantLost(t, reader, time.Now(), time.Minute)
 	alive(t, rest)
 	unlock(t, rest)

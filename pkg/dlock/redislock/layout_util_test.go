@@ -3,12 +3,15 @@ package redislock_test
 import (
 	"fmt"
 	"log/slog"
+	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 	"github.com/ceyewan/genesis/pkg/dlock/redislock"
 )
@@ -71,6 +74,37 @@ func renewClaim(t testing.TB, d driver.Driver, key string, n int, ttl time.Durat
 	states, err := answered(func() ([]driver.State, error) { return d.Renew(t.Context(), refs) })
 	check(t, err)
 	return states[0]
+}
+
+// awaitChannels waits until the waiters of a lock have channels, to which the server pushes. A first subscription may take
+// a busy machine longer than a claim waits for it: the claim is then queued without a channel, and a renewal adds it. A
+// Client renews by itself as soon as it is subscribed. A test that uses a driver says how to renew.
+func awaitChannels(t testing.TB, direct *redis.Client, key string, renew func()) {
+	t.Helper()
+	testenv.Eventually(t, time.Minute, "the waiters have channels", func() bool {
+		records := direct.HVals(t.Context(), waitersOf(key)).Val()
+		if len(records) > 0 && !slices.ContainsFunc(records, func(r string) bool { return !strings.Contains(r, " dlock:") }) {
+			return true
+		}
+		if renew != nil {
+			renew()
+		}
+		return false
+	})
+}
+
+// submitWaiters submits claims that wait, and returns when each has a channel.
+func submitWaiters(t testing.TB, d driver.Driver, direct *redis.Client, key string, ttl time.Duration, claims ...int) {
+	t.Helper()
+	renewAll := func() {
+		for _, n := range claims {
+			renewClaim(t, d, key, n, ttl)
+		}
+	}
+	for _, n := range claims {
+		submitClaim(t, d, key, n, ttl, driver.Queued)
+	}
+	awaitChannels(t, direct, key, renewAll)
 }
 
 // releaseClaim releases a claim. A repeated release finds nothing, which is acceptable.

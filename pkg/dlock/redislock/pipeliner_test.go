@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/ceyewan/genesis/internal/faultproxy"
+	"github.com/ceyewan/genesis/internal/hazardtest"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
@@ -29,7 +30,8 @@ func makeQuick(t *testing.T, ctx context.Context, c *dlock.Client) { //nolint:re
 		if err := c.Lock(ctx, "warm"); err != nil {
 			t.Fatal(err)
 		}
-		if err := c.Unlock(ctx, "warm"); err != nil {
+		began := time.Now()
+		if err := c.Unlock(ctx, "warm"); err != nil && !hazardtest.GaveUp(t, err, began) {
 			t.Fatal(err)
 		}
 	}
@@ -83,30 +85,48 @@ func TestTimedOutAcquireIsMadeAgain(t *testing.T) {
 			}
 			return faultproxy.Forward
 		})
-		if ok, err := c.TryLock(ctx, "k"); !ok || err != nil {
+		isFree := func() bool { return direct.Exists(t.Context(), "k").Val() == 0 }
+		began := time.Now()
+		ok, err := c.TryLock(ctx, "k")
+		if redislock.Unanswered(err) && testenv.Stalled(t, began, 500*time.Millisecond) {
+			testenv.Eventually(t, time.Minute, "the claim is taken back", func() bool { return isFree() && countTombstones(t, direct) > 0 })
+			return false
+		}
+		if !ok || err != nil {
 			t.Fatalf("TryLock: %v, %v", ok, err)
 		}
-		if err := c.Unlock(ctx, "k"); err != nil {
+		began = time.Now()
+		err = c.Unlock(ctx, "k")
+		if hazardtest.GaveUp(t, err, began) {
+			testenv.Eventually(t, time.Minute, "the lock is free", isFree)
+			return false
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
 		if calls.Load() == 1 {
 			return false
 		}
 		elapse(300 * time.Millisecond) // until the first has arrived
-		tombstones := 0
-		for _, key := range direct.Keys(t.Context(), "*").Val() {
-			if key == "k" {
-				t.Error("a claim that arrived late was stored")
-			}
-			if strings.Contains(key, "\x01b") {
-				tombstones++
-			}
+		if !isFree() {
+			t.Error("a claim that arrived late was stored")
 		}
-		if tombstones != 1 {
-			t.Errorf("%d IDs have tombstones, want 1", tombstones)
+		if n := countTombstones(t, direct); n != 1 {
+			t.Errorf("%d IDs have tombstones, want 1", n)
 		}
 		return true
 	})
+}
+
+// countTombstones returns how many IDs have tombstones.
+func countTombstones(t *testing.T, direct *redis.Client) (n int) {
+	t.Helper()
+	for _, key := range direct.Keys(t.Context(), "*").Val() {
+		if strings.Contains(key, "\x01b") {
+			n++
+		}
+	}
+	return n
 }
 
 // A release that was abandoned early was still carried out. The release that follows finds nothing,
@@ -138,7 +158,12 @@ func TestTimedOutReleaseIsMadeAgain(t *testing.T) {
 			}
 			return faultproxy.Swallow
 		})
-		if err := c.Unlock(ctx, "k"); err != nil {
+		began := time.Now()
+		err := c.Unlock(ctx, "k")
+		if hazardtest.GaveUp(t, err, began) {
+			return false
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
 		return calls.Load() > 1
@@ -177,7 +202,10 @@ func dies(t *testing.T, proxy *faultproxy.Proxy, cancel context.CancelFunc, call
 	after := testenv.UnderStress(100*time.Millisecond, 5*time.Millisecond) // the call is under way by then
 	time.AfterFunc(after, cancel)
 	started := time.Now()
-	expect(t, call(), errs...)
+	err := call()
+	if errors.Is(err, context.Canceled) || !hazardtest.GaveUp(t, err, started) { // an unlock may have ended before it was canceled
+		expect(t, err, errs...)
+	}
 	if over := time.Since(started) - after; over > testenv.UnderStress(10*time.Second, 100*time.Millisecond) {
 		t.Errorf("the call outlived its context by %v", over.Round(time.Millisecond))
 	}

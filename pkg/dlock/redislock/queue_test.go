@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/ceyewan/genesis/internal/faultproxy"
+	"github.com/ceyewan/genesis/internal/hazardtest"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
@@ -35,34 +36,32 @@ func TestThousandDeadWaiters(t *testing.T) {
 	g := acquire(t, locks, "k", dlock.WithTTL(time.Minute))
 	const heartbeat = 2 * time.Second
 	seedWaiters(t, client, "k", 1, 1000, heartbeat, "dlock:nobody") // without subscribers and renewals
-	got := make(chan error, 1)
+	got, delayed := make(chan error, 1), false
 	go func() {
 		live, err := locks.Acquire(ctx, "k")
 		if err == nil {
+			began := time.Now()
 			err = live.Unlock(ctx)
+			if delayed = hazardtest.GaveUp(t, err, began); delayed { // it goes on in the background
+				err = nil
+			}
 		}
 		got <- err
 	}()
-	admin, err := locks.Admin()
-	if err != nil {
-		t.Fatal(err)
-	}
 	testenv.Eventually(t, time.Minute, "the living one waits too", func() bool {
 		last := client.ZRange(ctx, queueOf("k"), -1, -1).Val()
 		return len(last) == 1 && last[0] > claimID(1000) // its ID is random
 	})
 	start := time.Now()
-	if err := g.Unlock(ctx); err != nil {
-		t.Fatal(err)
-	}
+	unlock(t, g)
 	if err := <-got; err != nil {
 		t.Fatal(err)
 	}
 	if took := time.Since(start); took > testenv.UnderStress(10*heartbeat, heartbeat*4/3+200*time.Millisecond) {
 		t.Errorf("a thousand dead waiters cost %v", took)
 	}
-	if claims, err := admin.Inspect(ctx, "k"); err != nil || len(claims) != 0 {
-		t.Errorf("left behind: %d claims, %v", len(claims), err)
+	if claims := inspect(t, locks, "k"); len(claims) != 0 && !delayed {
+		t.Errorf("left behind: %d claims", len(claims))
 	}
 }
 
@@ -72,7 +71,7 @@ func TestABusyQueueIsKept(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
 	client, d := dialRedis(t, server.Addr()), openDriver(t, server.Addr())
-	submitClaim(t, d, "k", 1, time.Minute, driver.Held)
+	submitClaim(t, d, "k", 1, time.Hour, driver.Held)     // for longer than the test takes
 	submitClaim(t, d, "k", 2, time.Minute, driver.Queued) // and stays
 	const passed = 30 * time.Second
 	left := func() time.Duration {

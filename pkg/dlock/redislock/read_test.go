@@ -4,6 +4,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/testenv"
@@ -20,6 +21,7 @@ func TestReadsAreRepeated(t *testing.T) {
 	admin, err := c.Admin()
 	check(t, err)
 	inspect := redislock.Scripts("inspect")
+	const trip = 560 * time.Millisecond // the shortest time after which a call is sent again
 	for name, read := range map[string]struct {
 		is   func(cmd []string) bool
 		keys func() (int, error)
@@ -33,7 +35,7 @@ func TestReadsAreRepeated(t *testing.T) {
 			func() (int, error) { keys, _, err := admin.ListPage(t.Context(), "", "", 10); return len(keys), err },
 		},
 	} {
-		if n, err := read.keys(); n != 1 || err != nil { // and the script is known
+		if n, err := answered(read.keys); n != 1 || err != nil { // and the script is known
 			t.Fatalf("%s: %d, %v", name, n, err)
 		}
 		var swallowed atomic.Int64
@@ -43,12 +45,14 @@ func TestReadsAreRepeated(t *testing.T) {
 			}
 			return faultproxy.Forward
 		})
-		n, err := read.keys()
+		began := time.Now()
+		n, err := answered(read.keys)
 		if n != 1 || err != nil {
 			t.Errorf("%s: %d, %v", name, n, err)
 		}
-		if swallowed.Load() != 3 {
-			t.Errorf("%s was sent %d times, want 3", name, swallowed.Load())
+		most := 1 + int64(time.Since(began)/trip) // a busy machine may leave one without an answer as well
+		if sent := swallowed.Load(); sent < 3 || sent > most {
+			t.Errorf("%s was sent %d times, want 3 to %d", name, sent, most)
 		}
 	}
 }

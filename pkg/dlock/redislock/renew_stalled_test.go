@@ -22,9 +22,7 @@ import (
 func twoMasters(t *testing.T) (d *redisDriver, refs []driver.Ref, proxy *faultproxy.Proxy) {
 	t.Helper()
 	cl := testenv.Cluster(t)
-	for _, node := range cl.Nodes() { // they serve their keys also if the machine stalls
-		do(t, node, "CONFIG", "SET", "cluster-require-full-coverage", "no", "cluster-node-timeout", "60000")
-	}
+	tolerateStalls(t, cl)
 	node := cl.Nodes()[0]
 	proxy = testenv.Proxy(t, node.Addr())
 	d, _ = open(t, redis.NewClusterClient(&redis.ClusterOptions{

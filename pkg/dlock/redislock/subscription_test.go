@@ -77,6 +77,14 @@ func do(t *testing.T, node *servers.Redis, args ...any) *redis.Cmd {
 	return cmd
 }
 
+// tolerateStalls makes the nodes of a cluster continue when one does not answer for a while.
+func tolerateStalls(t *testing.T, cl *servers.Cluster) {
+	t.Helper()
+	for _, node := range cl.Nodes() {
+		do(t, node, "CONFIG", "SET", "cluster-require-full-coverage", "no", "cluster-node-timeout", "60000")
+	}
+}
+
 // numSub returns how many subscribers a server counts.
 func numSub(t *testing.T, node *servers.Redis, command, channel string) int64 {
 	t.Helper()
@@ -148,7 +156,7 @@ func TestUnheardFollowsTheMaster(t *testing.T) {
 	if numSub(t, replica, "NUMSUB", channel) != 0 || !l.isConfirmed(0) {
 		t.Fatal("it follows by itself, and this shows nothing")
 	}
-	before := proxy.Connections()
+	before, began := proxy.Connections(), time.Now()
 	for range 5 {
 		l.reportUnsubscribed(0)
 	}
@@ -164,8 +172,9 @@ func TestUnheardFollowsTheMaster(t *testing.T) {
 		t.Fatal("nothing asks for what waits")
 	}
 	l.reportUnsubscribed(0) // within the same second
-	if made := proxy.Connections() - before; made != 1 {
-		t.Errorf("%d connections were made, want 1", made)
+	// On a busy machine an attempt may have ended without an answer, or a second may have passed.
+	if made, most := proxy.Connections()-before, 1+int(time.Since(began)/tripTimeout); made < 1 || made > most {
+		t.Errorf("%d connections were made, want 1 to %d", made, most)
 	}
 }
 
@@ -214,6 +223,7 @@ func TestReadOnlyAnswerMovesTheSubscription(t *testing.T) {
 func TestSubscriptionFollowsASlot(t *testing.T) {
 	t.Parallel()
 	cl := testenv.Cluster(t)
+	tolerateStalls(t, cl)
 	d, _ := open(t, redis.NewClusterClient(&redis.ClusterOptions{Addrs: cl.Addrs(), ContextTimeoutEnabled: true}))
 	l, slot := &d.subscriptions, slotOf("k")
 	channel := slotChannel(slot, d.name)
@@ -244,6 +254,9 @@ func TestSubscriptionFollowsASlot(t *testing.T) {
 func TestSubscriptionFollowsAFailover(t *testing.T) {
 	t.Parallel()
 	cl := testenv.ClusterWithReplicas(t, 1)
+	for _, node := range cl.Nodes() { // they fail over on request only, whatever stalls
+		do(t, node, "CONFIG", "SET", "cluster-replica-no-failover", "yes", "cluster-require-full-coverage", "no")
+	}
 	d, _ := open(t, redis.NewClusterClient(&redis.ClusterOptions{Addrs: cl.Addrs(), ContextTimeoutEnabled: true}))
 	l, slot := &d.subscriptions, slotOf("k")
 	channel := slotChannel(slot, d.name)
@@ -268,17 +281,19 @@ func TestSubscriptionFollowsAFailover(t *testing.T) {
 		testenv.Eventually(t, 20*time.Second, "a replica that is in sync", func() bool {
 			return strings.Contains(do(t, step.to, "INFO", "replication").String(), "master_link_status:up")
 		})
-		asked := time.Time{}
+		asked, replica := time.Time{}, step.to.Client()
 		testenv.Eventually(t, time.Minute, "the replica is promoted", func() bool {
 			if strings.Contains(do(t, step.to, "INFO", "replication").String(), "role:master") {
 				return true
 			}
-			if time.Since(asked) > 7*time.Second { // a busy machine may miss the 5 s that a failover gets
+			// A busy machine may miss the 5 s that a failover gets. After a stall, the replica refuses as long as it
+			// considers its master failed.
+			if time.Since(asked) > 7*time.Second && replica.Do(t.Context(), "CLUSTER", "FAILOVER").Err() == nil {
 				asked = time.Now()
-				do(t, step.to, "CLUSTER", "FAILOVER")
 			}
 			return false
 		})
+		_ = replica.Close()
 		testenv.Eventually(t, 6*sweepPause, "a subscriber at the new master", func() bool {
 			step.look()
 			return numSub(t, step.to, "SHARDNUMSUB", channel) == 1 && l.isConfirmed(slot)
@@ -290,6 +305,7 @@ func TestSubscriptionFollowsAFailover(t *testing.T) {
 func TestUnusedSlotsAreUnsubscribed(t *testing.T) {
 	t.Parallel()
 	cl := testenv.Cluster(t)
+	tolerateStalls(t, cl)
 	d, _ := open(t, redis.NewClusterClient(&redis.ClusterOptions{Addrs: cl.Addrs(), ContextTimeoutEnabled: true}))
 	l, kept := &d.subscriptions, slotOf("kept")
 	d.mu.Lock()
@@ -299,14 +315,12 @@ func TestUnusedSlotsAreUnsubscribed(t *testing.T) {
 		l.await(t.Context(), slotOf(fmt.Sprint("k", i)))
 	}
 	l.await(t.Context(), kept)
-	testenv.Eventually(t, 6*sweepPause, "only one subscription is left", func() bool {
+	testenv.Eventually(t, 6*sweepPause, "only the subscription with a waiter is left", func() bool {
 		l.mu.Lock()
-		defer l.mu.Unlock()
-		return len(l.slots) == 1 && len(l.conns) == 1
+		slots, conns := len(l.slots), len(l.conns)
+		l.mu.Unlock()
+		return slots == 1 && conns == 1 && l.isConfirmed(kept) // which may have been subscribed later than the others ended
 	})
-	if !l.isConfirmed(kept) || l.isConfirmed(slotOf("k0")) {
-		t.Error("the wrong one is left")
-	}
 	node, err := cl.NodeFor(t.Context(), "kept")
 	if err != nil {
 		t.Fatal(err)
@@ -347,6 +361,7 @@ func TestRefusedSubscriptionIsLogged(t *testing.T) {
 // Subscribing at a stalled master delays neither claims at the others nor Close.
 func TestSubscribingAtAStalledMaster(t *testing.T) {
 	cl := testenv.Cluster(t)
+	tolerateStalls(t, cl)
 	d, _ := open(t, redis.NewClusterClient(&redis.ClusterOptions{Addrs: cl.Addrs(), ContextTimeoutEnabled: true}))
 	l, nodes := &d.subscriptions, cl.Nodes()
 	var bad, good []int
@@ -392,10 +407,8 @@ func TestSubscribingAtAStalledMaster(t *testing.T) {
 func TestUnservedSlotKeepsTheOthers(t *testing.T) {
 	t.Parallel()
 	cl := testenv.Cluster(t)
+	tolerateStalls(t, cl)
 	nodes := cl.Nodes()
-	for _, node := range nodes {
-		do(t, node, "CONFIG", "SET", "cluster-require-full-coverage", "no")
-	}
 	hole := slotOf("hole")
 	for _, node := range nodes {
 		do(t, node, "CLUSTER", "DELSLOTS", hole).Err()

@@ -62,8 +62,19 @@ func TestConformanceMinReplicas(t *testing.T) {
 // keepMaster makes sentinels leave the master its role, even if a busy machine keeps it from answering for a while.
 func keepMaster(t *testing.T, s *servers.Sentinel) {
 	t.Helper()
+	setDownAfter(t, s, time.Minute)
+}
+
+// replaceDeadMaster makes sentinels replace a silent master again soon, after keepMaster.
+func replaceDeadMaster(t *testing.T, s *servers.Sentinel) {
+	t.Helper()
+	setDownAfter(t, s, 500*time.Millisecond)
+}
+
+func setDownAfter(t *testing.T, s *servers.Sentinel, silent time.Duration) {
+	t.Helper()
 	for _, node := range s.Sentinels() {
-		check(t, dialRedis(t, node.Addr()).Do(t.Context(), "SENTINEL", "SET", servers.MasterName, "down-after-milliseconds", "60000").Err())
+		check(t, dialRedis(t, node.Addr()).Do(t.Context(), "SENTINEL", "SET", servers.MasterName, "down-after-milliseconds", silent.Milliseconds()).Err())
 	}
 }
 

@@ -99,7 +99,7 @@ func TestUnwantedGrantGoesBackBeforeReplicasConfirm(t *testing.T) {
 	t.Parallel()
 	master, _ := startPair(t)
 	p, direct := testenv.Proxy(t, master.Addr()), dialRedis(t, master.Addr())
-	replicas := redislock.WithMinReplicas(1, 100*time.Millisecond)
+	replicas := redislock.WithMinReplicas(1, 10*time.Second) // which a busy machine keeps as well
 	waiter := locksOn(t, redislock.New(dialRedis(t, p.Addr()), replicas), dlock.Config{})
 	holder := locksAt(t, master.Addr())
 	g := acquire(t, holder, "k", dlock.WithTTL(time.Hour))
@@ -116,7 +116,8 @@ func TestUnwantedGrantGoesBackBeforeReplicasConfirm(t *testing.T) {
 		return faultproxy.Forward
 	})
 	acquire(t, holder, "other")
-	startWait(t, waiter, "other")                           // so that the process goes on listening
+	startWait(t, waiter, "other") // so that the process goes on listening
+	awaitChannels(t, direct, "other", nil)
 	wait := testenv.UnderStress(5*time.Second, time.Second) // with the answer that it is queued
 	err := waiter.Lock(t.Context(), "k", dlock.WithTTL(time.Hour), dlock.WithWait(wait))
 	if !errors.Is(err, dlock.ErrLockHeldByOther) {
