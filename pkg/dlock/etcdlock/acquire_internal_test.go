@@ -66,9 +66,8 @@ func TestLeaseGoneWhileAcquiring(t *testing.T) {
 		if n := len(keysOn(t, d, client, "k", lease)); n != 0 {
 			t.Errorf("%d keys on the lease that is gone", n)
 		}
-		states, err := d.Renew(t.Context(), []driver.Ref{second})
-		if err != nil || states[0].Phase != driver.Held || states[0].Token != st.Token {
-			t.Errorf("%v, %v: want it held with token %d", states, err, st.Token)
+		if states := renewed(t, d, second); states[0].Phase != driver.Held || states[0].Token != st.Token {
+			t.Errorf("%v: want it held with token %d", states, st.Token)
 		}
 		return
 	}

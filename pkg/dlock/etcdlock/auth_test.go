@@ -169,7 +169,7 @@ func TestTokenOfAUserEnds(t *testing.T) {
 	loss.when(t)
 	got := startWait(t, locksOn(t, server.dial(t, urlOf(proxy)), dlock.Config{DefaultTTL: ttl}), admin, "k")
 	elapse(ttl)
-	check(t, g.Unlock(t.Context()))
+	unlock(t, g)
 	unlock(t, granted(t, got).guard)
 }
 

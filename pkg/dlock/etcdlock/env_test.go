@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -89,6 +90,24 @@ func unlock(t testing.TB, g *dlock.Guard) {
 	hazardtest.Unlock(t, g)
 }
 
+// released unlocks a guard. Its claim is deleted when Unlock returns, or soon if the machine stalled.
+func released(t testing.TB, direct *clientv3.Client, g *dlock.Guard) {
+	t.Helper()
+	isStored := func() bool {
+		return slices.ContainsFunc(storedClaims(t, direct, g.Key()), func(kv *mvccpb.KeyValue) bool { return kv.CreateRevision == g.Token() })
+	}
+	began := time.Now()
+	err := g.Unlock(t.Context())
+	if hazardtest.GaveUp(t, err, began) {
+		testenv.Eventually(t, patience, "the Client goes on releasing", func() bool { return !isStored() })
+		return
+	}
+	check(t, err)
+	if isStored() {
+		t.Errorf("%q is unlocked, and stored", g.Key())
+	}
+}
+
 // tryAcquire takes a key that must be free.
 func tryAcquire(t testing.TB, c *dlock.Client, key string, opts ...dlock.LockOption) *dlock.Guard {
 	t.Helper()
@@ -99,6 +118,11 @@ func tryAcquire(t testing.TB, c *dlock.Client, key string, opts ...dlock.LockOpt
 	}
 	check(t, err)
 	return g
+}
+
+// isUnanswered reports whether a call failed because a server did not answer in time.
+func isUnanswered(err error) bool {
+	return errors.Is(err, dlock.ErrUnknownOutcome) || errors.Is(err, dlock.ErrUnavailable)
 }
 
 func alive(t testing.TB, g *dlock.Guard) {
@@ -168,6 +192,14 @@ func awaitRenewal(t testing.TB, guards ...*dlock.Guard) {
 		}
 		return len(renewed) == len(guards)
 	})
+}
+
+// outlive waits until guards have been renewed for longer than a lease.
+func outlive(t testing.TB, guards ...*dlock.Guard) {
+	t.Helper()
+	for began := time.Now(); time.Since(began) < guards[0].TTL()+time.Second; {
+		awaitRenewal(t, guards...)
+	}
 }
 
 // storedClaims returns the keys below the name of a lock, in order.
@@ -259,7 +291,7 @@ func renew(t testing.TB, d driver.Driver, ref driver.Ref) driver.State {
 }
 
 // answered makes a call, and repeats it if it failed while the machine stalled: the driver gives a server two seconds for a
-// lease or a keep-alive.
+// lease or a keep-alive, and one for the lease of its tombstones.
 func answered(t testing.TB, call func() error) {
 	t.Helper()
 	for began := time.Now(); ; began = time.Now() {

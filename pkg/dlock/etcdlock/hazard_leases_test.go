@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/ceyewan/genesis/internal/faultproxy"
+	"github.com/ceyewan/genesis/internal/hazardtest"
 	"github.com/ceyewan/genesis/internal/servers"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
@@ -130,23 +131,22 @@ func (b *failingRenewals) arm() {
 }
 
 // check checks the holder some time after the last error.
-func (b *failingRenewals) check(t *testing.T, direct *clientv3.Client, ttl time.Duration, metronome *testenv.Metronome) {
+func (b *failingRenewals) check(t *testing.T, direct *clientv3.Client) {
 	t.Helper()
 	b.mu.Lock()
 	txns, alives := b.hits[txnPath], b.hits[keepAlivePath]
 	b.armed = false
-	first := b.first
 	b.mu.Unlock()
 	if txns == 0 || alives == 0 || b.span > 0 && txns+alives < 4 {
 		t.Errorf("%s: %d and %d errors: the fault did not happen", b.name, txns, alives)
 	}
-	if !renewedAgain(t, b.g, ttl, metronome, first) {
-		return
-	}
+	alive(t, b.g)
 	if token := storedToken(t, direct, b.g.Key()); token != b.g.Token() {
 		t.Errorf("%s: the server has token %d, the guard %d", b.name, token, b.g.Token())
 	}
-	if err := b.g.Unlock(context.Background()); err != nil {
+	began := time.Now()
+	err := b.g.Unlock(context.Background())
+	if err != nil && !hazardtest.GaveUp(t, err, began) {
 		t.Errorf("%s: %v", b.name, err)
 	}
 }
@@ -157,9 +157,9 @@ func TestTransientErrorIsNoLoss(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
 	direct := dial(t, server.Endpoint())
-	const ttl = 6 * time.Second
-	metronome := testenv.StartMetronome(t)
+	const ttl = 30 * time.Second // renewed after a third, so that a sixth is left after the errors
 	var holds []*failingRenewals
+	var guards []*dlock.Guard
 	for _, err := range []error{
 		rpctypes.ErrGRPCNoLeader, rpctypes.ErrGRPCLeaderChanged, rpctypes.ErrGRPCNotLeader, rpctypes.ErrGRPCStopped,
 		rpctypes.ErrGRPCTimeout, rpctypes.ErrGRPCTimeoutDueToLeaderFail, rpctypes.ErrGRPCTimeoutDueToConnectionLost,
@@ -168,18 +168,18 @@ func TestTransientErrorIsNoLoss(t *testing.T) {
 		status.Error(codes.Canceled, "stream terminated"), status.Error(codes.Internal, "broken frame"),
 		status.Error(codes.Unknown, "a proxy says so"), io.ErrUnexpectedEOF,
 	} {
-		for _, span := range []time.Duration{0, ttl/2 - 100*time.Millisecond} {
+		for _, span := range []time.Duration{0, ttl / 2} {
 			b := &failingRenewals{name: fmt.Sprintf("%v, for %v", err, span), err: err, span: span, hits: map[string]int{}}
 			spy := &callSpy{fault: b.fault}
 			c := locksOn(t, spy.dial(t, server.Endpoint()), dlock.Config{DefaultTTL: ttl, RetryInterval: 50 * time.Millisecond})
 			b.g = acquire(t, c, fmt.Sprintf("k%d", len(holds)))
 			b.arm()
-			holds = append(holds, b)
+			holds, guards = append(holds, b), append(guards, b.g)
 		}
 	}
-	elapse(2 * ttl)
+	awaitRenewal(t, guards...)
 	for _, b := range holds {
-		b.check(t, direct, ttl, metronome)
+		b.check(t, direct)
 	}
 }
 
@@ -266,7 +266,12 @@ func TestLossPrecedesExpiry(t *testing.T) {
 		var wg sync.WaitGroup
 		for _, l := range links {
 			wg.Go(func() {
-				for quiet := l.late > ttl/6; !quiet; elapse(5 * time.Millisecond) {
+				quiet, started := l.late > ttl/6, time.Now()
+				for ; !quiet; elapse(5 * time.Millisecond) {
+					if l.g.Context().Err() != nil || time.Since(started) > patience {
+						t.Errorf("%s was not quiet before it was lost: %v", l.g.Key(), context.Cause(l.g.Context()))
+						break
+					}
 					l.sent, quiet = l.spy.last(ttl / 3)
 					quiet = quiet && l.spy.longest() >= l.late
 				}
@@ -372,7 +377,7 @@ func TestRenewalEndsWithUnlock(t *testing.T) {
 		return receivedMessages(t, server, "LeaseKeepAlive") > before+1
 	})
 	for _, g := range guards {
-		check(t, g.Unlock(t.Context()))
+		released(t, direct, g)
 	}
 	if left := leftovers(t, direct); len(left) != 0 {
 		t.Errorf("left: %q", left)

@@ -2,6 +2,7 @@ package etcdlock_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -13,6 +14,8 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
 
 	"github.com/ceyewan/genesis/internal/hazardtest"
 	"github.com/ceyewan/genesis/internal/testenv"
@@ -239,12 +242,16 @@ func TestAdminModes(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
 	direct := dial(t, server.Endpoint())
-	c := locksOn(t, dial(t, server.Endpoint()), dlock.Config{DefaultTTL: time.Minute})
+	client, answers := countTxns(t, server.Endpoint())
+	c := locksOn(t, client, dlock.Config{DefaultTTL: time.Minute})
 	one, two := acquire(t, c, "data", dlock.WithShared()), acquire(t, c, "data", dlock.WithShared())
 	writer := startWait(t, c, direct, "data")
 	late := startWait(t, c, direct, "data", dlock.WithShared())
 	permit := acquire(t, c, "gpu", dlock.WithPermits(1))
+	before := answers.Load()
 	queued := startWait(t, c, direct, "gpu", dlock.WithPermits(1))
+	// Else it submits the same claim again, also after it is evicted.
+	testenv.Eventually(t, patience, "the waiter knows that it is queued", func() bool { return answers.Load() > before })
 	admin, err := c.Admin()
 	check(t, err)
 	claims, err := admin.Inspect(t.Context(), "data")
@@ -283,6 +290,25 @@ func TestAdminModes(t *testing.T) {
 	unlock(t, granted(t, queued).guard)
 }
 
+// countTxns returns a client, and how many of its transactions were answered.
+func countTxns(t *testing.T, endpoint string) (*clientv3.Client, *atomic.Int64) {
+	t.Helper()
+	answers := new(atomic.Int64)
+	count := func(ctx context.Context, path string, req, reply any, cc *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		err := call(ctx, path, req, reply, cc, opts...)
+		if err == nil && path == txnPath {
+			answers.Add(1)
+		}
+		return err
+	}
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints: []string{endpoint}, Logger: zap.NewNop(), DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(count)},
+	})
+	check(t, err)
+	t.Cleanup(func() { _ = client.Close() })
+	return client, answers
+}
+
 // Other data below the name of a lock, which looks like a permit, is not counted.
 func TestPermitsAmongStrangers(t *testing.T) {
 	t.Parallel()
@@ -316,21 +342,33 @@ func TestTryPermits(t *testing.T) {
 	}
 	for round := range testenv.UnderStress(10, 200) {
 		key := fmt.Sprint("k", round)
-		guards := make(chan *dlock.Guard, callers)
+		guards, failed := make(chan *dlock.Guard, callers), make(chan error, callers)
+		began := time.Now()
 		var wg sync.WaitGroup
 		for _, c := range clients {
 			wg.Go(func() {
 				g, err := c.TryAcquire(t.Context(), key, dlock.WithPermits(limit))
 				if err == nil {
 					guards <- g
+				} else if !errors.Is(err, dlock.ErrLockHeldByOther) {
+					failed <- err
 				}
 			})
 		}
 		wg.Wait()
-		if n := len(guards); n != limit {
+		stalled := false
+		for len(failed) > 0 {
+			err := <-failed
+			stalled = stalled || hazardtest.GaveUp(t, err, began) // one stall delays several of them
+			if !stalled || !isUnanswered(err) {
+				t.Fatalf("round %d: %v", round, err)
+			}
+		}
+		n := len(guards)
+		if n > limit || n < limit && !stalled { // what gave up may have stored its permit
 			t.Fatalf("round %d: %d of %d have one of %d permits", round, n, callers, limit)
 		}
-		for range limit {
+		for range n {
 			unlock(t, <-guards)
 		}
 	}
@@ -362,7 +400,7 @@ func TestOwnerModes(t *testing.T) {
 				wantError(t, err, etcdlock.ErrNotHeld)
 			}
 		}
-		check(t, g.Unlock(t.Context()))
+		released(t, direct, g)
 		if write() {
 			t.Error("a reader that has left may write")
 		}

@@ -26,6 +26,10 @@ func stallRelease(t *testing.T, unanswered bool) {
 	first, second := refTo("k", 1, time.Minute), refTo("k", 2, time.Minute)
 	first.Unanswered = unanswered
 	acquireHeld(t, d, driver.Request{Ref: first})
+	warm := refTo("warm", 3, time.Minute)
+	warm.Unanswered = true
+	// It makes the lease of the tombstones.
+	answered(t, func() error { _, err := d.Release(t.Context(), warm); return err })
 	d.tombstones.mu.Lock() // Release takes it after its decision
 	released := make(chan error, 1)
 	go func() {
@@ -38,9 +42,8 @@ func stallRelease(t *testing.T, unanswered bool) {
 	if _, err := client.Delete(t.Context(), d.prefixOf("k"), clientv3.WithPrefix()); err != nil {
 		t.Fatal(err)
 	}
-	states, err := d.Renew(t.Context(), []driver.Ref{first})
-	if err != nil || states[0].Phase != driver.Gone {
-		t.Fatalf("%v, %v: the claim is deleted", states, err)
+	if states := renewed(t, d, first); states[0].Phase != driver.Gone {
+		t.Fatalf("%v: the claim is deleted", states)
 	}
 	granted := acquireHeld(t, d, driver.Request{Ref: second})
 	d.mu.Lock()

@@ -40,13 +40,26 @@ func enqueued(t *testing.T, d *etcdDriver, from, n int) (refs []driver.Ref) {
 	for i := range n {
 		ref := refTo("k", from+i, time.Minute)
 		ref.QueueTTL = time.Minute
-		st, err := d.Acquire(t.Context(), driver.Request{Ref: ref, Wait: true})
-		if err != nil || st.Phase != driver.Queued {
-			t.Fatalf("claim %d: %v, %v", i, st, err)
+		var st driver.State
+		answered(t, func() (err error) { st, err = d.Acquire(t.Context(), driver.Request{Ref: ref, Wait: true}); return err })
+		if st.Phase != driver.Queued {
+			t.Fatalf("claim %d: %v", i, st)
 		}
 		refs = append(refs, ref)
 	}
 	return refs
+}
+
+// renewedWith is renewed for a driver whose operations are counted. It returns how many it took.
+func renewedWith(t *testing.T, d *etcdDriver, ops *atomic.Int64, refs []driver.Ref) (states []driver.State, n int64) {
+	t.Helper()
+	answered(t, func() (err error) {
+		before := ops.Load()
+		states, err = d.Renew(t.Context(), refs)
+		n = ops.Load() - before
+		return err
+	})
+	return states, n
 }
 
 // Many claims that wait for one lock are renewed with one read, and each gets its exact place.
@@ -60,12 +73,9 @@ func TestRenewalReadsAQueueAtOnce(t *testing.T) {
 	d, client := openInternal(t, endpoint, counting)
 	refs := enqueued(t, d, 0, 30)
 
-	renew := func(want func(i int) string) {
+	renew := func(want func(i int) string) int64 {
 		t.Helper()
-		states, err := d.Renew(t.Context(), refs)
-		if err != nil {
-			t.Fatal(err)
-		}
+		states, n := renewedWith(t, d, ops, refs)
 		for i, st := range states {
 			got := st.Phase.String()
 			if st.Phase == driver.Queued {
@@ -75,10 +85,9 @@ func TestRenewalReadsAQueueAtOnce(t *testing.T) {
 				t.Errorf("claim %d is %s, want %s", i, got, want(i))
 			}
 		}
+		return n
 	}
-	before := ops.Load()
-	renew(func(i int) string { return fmt.Sprint("queued ", i+1) })
-	if n := ops.Load() - before; n != 1 {
+	if n := renew(func(i int) string { return fmt.Sprint("queued ", i+1) }); n != 1 {
 		t.Errorf("%d reads, want 1", n)
 	}
 
@@ -124,17 +133,13 @@ func TestRenewalInAForeignQueue(t *testing.T) {
 	ops, counting := opsCounter()
 	d, _ := openInternal(t, endpoint, counting)
 	refs := enqueued(t, d, 500, queueFrom)
-	before := ops.Load()
-	states, err := d.Renew(t.Context(), refs)
-	if err != nil {
-		t.Fatal(err)
-	}
+	states, n := renewedWith(t, d, ops, refs)
 	for i, st := range states {
 		if st.Phase != driver.Queued {
 			t.Errorf("claim %d is %v", i, st.Phase)
 		}
 	}
-	if n := ops.Load() - before; n < queueFrom {
+	if n < queueFrom {
 		t.Errorf("%d reads for %d claims", n, len(refs))
 	}
 
@@ -145,17 +150,13 @@ func TestRenewalInAForeignQueue(t *testing.T) {
 	}
 	d.mu.Unlock()
 	enqueued(t, other, 2000, near+1)
-	before = ops.Load()
-	states, err = d.Renew(t.Context(), refs)
-	if err != nil {
-		t.Fatal(err)
-	}
+	states, n = renewedWith(t, d, ops, refs)
 	for i, st := range states {
 		if st.Phase != driver.Queued {
 			t.Errorf("claim %d is %v", i, st.Phase)
 		}
 	}
-	if n := ops.Load() - before; n <= queueFrom {
+	if n <= queueFrom {
 		t.Errorf("%d reads for %d claims", n, len(refs))
 	}
 }
@@ -234,11 +235,7 @@ func TestRenewalWithShortAnswers(t *testing.T) {
 	t.Cleanup(func() { _ = opened.Close() })
 	d := opened.(*etcdDriver)
 	refs := enqueued(t, d, 0, 500)
-	states, err := d.Renew(t.Context(), refs)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i, st := range states {
+	for i, st := range renewed(t, d, refs...) {
 		if st.Phase != driver.Queued {
 			t.Errorf("claim %d is %v", i, st.Phase)
 		}

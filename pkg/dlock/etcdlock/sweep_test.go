@@ -33,6 +33,16 @@ func swept(t *testing.T) (*clientv3.Client, *faultproxy.Proxy, driver.Driver) {
 	return client, proxy, d
 }
 
+// acquireNow submits a claim that must be granted at once.
+func acquireNow(t *testing.T, d driver.Driver, r driver.Ref) (st driver.State) {
+	t.Helper()
+	answered(t, func() (err error) { st, err = d.Acquire(t.Context(), driver.Request{Ref: r}); return err })
+	if st.Phase != driver.Held {
+		t.Fatal(st)
+	}
+	return st
+}
+
 // A claim that is submitted repeatedly counts as renewed, although no attempt was answered: the
 // sweep must not delete what the last attempt was granted.
 func TestSweepSparesAClaimThatIsBeingSubmitted(t *testing.T) {
@@ -41,9 +51,7 @@ func TestSweepSparesAClaimThatIsBeingSubmitted(t *testing.T) {
 	const ttl = 4 * time.Second
 	other := driver.Ref{Key: "other", ID: strings.Repeat("a", 32), TTL: ttl}
 	mine := driver.Ref{Key: "mine", ID: strings.Repeat("b", 32), TTL: ttl}
-	if st, err := d.Acquire(t.Context(), driver.Request{Ref: other}); err != nil || st.Phase != driver.Held {
-		t.Fatal(st, err)
-	}
+	acquireNow(t, d, other)
 	land := proxy.HoldGRPC("/etcdserverpb.Lease/LeaseGrant", 1) // the sweep's tombstone
 	var silent time.Time
 	testenv.Eventually(t, patience, "a renewal looks for silent claims", func() bool {
@@ -62,10 +70,7 @@ func TestSweepSparesAClaimThatIsBeingSubmitted(t *testing.T) {
 		_, err := d.Renew(t.Context(), []driver.Ref{other}) // which starts the sweep, unless it fails
 		return err == nil && renewed.After(silent)
 	})
-	st, err := d.Acquire(t.Context(), driver.Request{Ref: mine})
-	if err != nil || st.Phase != driver.Held {
-		t.Fatal(st, err)
-	}
+	st := acquireNow(t, d, mine)
 	land()
 	deleted := client.Watch(t.Context(), "p:mine/", clientv3.WithPrefix(), clientv3.WithFilterPut(), clientv3.WithRev(st.Token))
 	select {
@@ -86,16 +91,14 @@ func TestSweptClaimIsGone(t *testing.T) {
 	other := driver.Ref{Key: "other", ID: strings.Repeat("a", 32), TTL: ttl}
 	mine := driver.Ref{Key: "mine", ID: strings.Repeat("b", 32), TTL: ttl}
 	for _, r := range []driver.Ref{other, mine} {
-		if st, err := d.Acquire(t.Context(), driver.Request{Ref: r}); err != nil || st.Phase != driver.Held {
-			t.Fatal(st, err)
-		}
+		acquireNow(t, d, r)
 	}
 	// The sweep's tombstone needs a lease, which it does not get: nothing is removed yet.
-	granted := proxy.HoldGRPC("/etcdserverpb.Lease/LeaseGrant", 1)
+	granted, before := proxy.HoldGRPC("/etcdserverpb.Lease/LeaseGrant", 1), proxy.GRPCCalls()["/etcdserverpb.Lease/LeaseGrant"]
 	silent := time.Now().Add(ttl + ttl/3 + 100*time.Millisecond)
 	testenv.Eventually(t, patience, "the sweep begins", func() bool {
 		_, _ = d.Renew(t.Context(), []driver.Ref{other})
-		return time.Now().After(silent) && proxy.GRPCCalls()["/etcdserverpb.Lease/LeaseGrant"] > 1
+		return time.Now().After(silent) && proxy.GRPCCalls()["/etcdserverpb.Lease/LeaseGrant"] > before
 	})
 	for _, ask := range []func() (driver.State, error){
 		func() (driver.State, error) {
@@ -104,8 +107,10 @@ func TestSweptClaimIsGone(t *testing.T) {
 		},
 		func() (driver.State, error) { return d.Acquire(t.Context(), driver.Request{Ref: mine}) },
 	} {
-		if st, err := ask(); err != nil || st.Phase != driver.Gone {
-			t.Errorf("%v, %v, though it is being removed", st, err)
+		var st driver.State
+		answered(t, func() (err error) { st, err = ask(); return err })
+		if st.Phase != driver.Gone {
+			t.Errorf("%v, though it is being removed", st)
 		}
 	}
 	granted()

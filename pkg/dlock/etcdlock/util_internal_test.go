@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -54,6 +55,58 @@ func acquireHeld(t *testing.T, d driver.Driver, r driver.Request) driver.State {
 		t.Fatalf("%v, %v: not granted", st, err)
 	}
 	return st
+}
+
+// answered makes a call, and repeats it if it failed while the machine stalled: the driver gives a server two seconds for a
+// lease or a keep-alive, and one for the lease of its tombstones.
+func answered(t *testing.T, call func() error) {
+	t.Helper()
+	for began := time.Now(); ; began = time.Now() {
+		err := call()
+		if err == nil {
+			return
+		}
+		if driver.ClassOf(err) == driver.Fatal || !testenv.Stalled(t, began, time.Second) {
+			t.Fatal(err)
+		}
+		t.Logf("the machine stalled, so the call is repeated: %v", err)
+	}
+}
+
+// renewed renews claims, and returns their states.
+func renewed(t *testing.T, d driver.Driver, refs ...driver.Ref) (states []driver.State) {
+	t.Helper()
+	answered(t, func() (err error) { states, err = d.Renew(t.Context(), refs); return err })
+	return states
+}
+
+// SlowestWrite returns how long the slowest of the writes took that a server carried out during a call: it shows whether the
+// server stalled, or its disk.
+func SlowestWrite(t testing.TB, client *clientv3.Client, call func()) (slowest time.Duration) {
+	t.Helper()
+	done := make(chan struct{})
+	var writing sync.WaitGroup
+	writing.Go(func() {
+		for {
+			began := time.Now()
+			_, err := client.Put(t.Context(), "slowest write", "")
+			if err != nil {
+				t.Error(err)
+			}
+			slowest = max(slowest, time.Since(began))
+			select {
+			case <-done:
+				return
+			case <-time.After(time.Millisecond):
+			}
+		}
+	})
+	func() { // which may end the test
+		defer writing.Wait()
+		defer close(done)
+		call()
+	}()
+	return slowest
 }
 
 // stacks returns the stacks of all goroutines.

@@ -43,23 +43,20 @@ func TestNamespaceOfTheClient(t *testing.T) {
 		}
 		return names
 	}
-	one := locksOn(t, namespaced(t, server.Endpoint(), "one/"), dlock.Config{DefaultTTL: 6 * time.Second})
-	two := locksOn(t, namespaced(t, server.Endpoint(), "two/"), dlock.Config{DefaultTTL: 6 * time.Second})
+	const ttl = 10 * time.Second // much is left when it is renewed
+	inOne := namespaced(t, server.Endpoint(), "one/")
+	one := locksOn(t, inOne, dlock.Config{DefaultTTL: ttl})
+	two := locksOn(t, namespaced(t, server.Endpoint(), "two/"), dlock.Config{DefaultTTL: ttl})
 	g, h := acquire(t, one, "k"), acquire(t, two, "k") // which do not exclude each other
 	for _, name := range stored() {
 		if !strings.HasPrefix(name, "one/") && !strings.HasPrefix(name, "two/") {
 			t.Errorf("%q is outside the namespaces", name)
 		}
 	}
-	waiting := make(chan *dlock.Guard, 1)
-	go func() { waiting <- acquire(t, one, "k") }()
-	select { // longer than a lease
-	case <-g.Done():
-		t.Error("lost")
-	case <-time.After(7 * time.Second):
-	}
+	waiting := startWait(t, one, inOne, "k")
+	outlive(t, g, h)
 	unlock(t, g)
-	unlock(t, <-waiting)
+	unlock(t, granted(t, waiting).guard)
 	_, err := raw.Delete(t.Context(), "two/", clientv3.WithPrefix())
 	check(t, err)
 	select { // else its lease is renewed forever
@@ -175,7 +172,7 @@ func TestWatchesOfWhatIsGone(t *testing.T) {
 		check(t, err)
 	}
 	for range 100 {
-		<-d.Events()
+		nextEvent(t, d)
 	}
 	watchers(t, server.Endpoint(), "of keys that are gone", func(n int) bool { return n <= 5 })
 }
@@ -207,17 +204,16 @@ func TestLastSecondOfALease(t *testing.T) {
 	_, err := raw.Txn(t.Context()).Then(clientv3.OpDelete("k0/", clientv3.WithPrefix()), clientv3.OpDelete("k1/", clientv3.WithPrefix())).Commit()
 	check(t, err)
 	for told := 0; told < 2; { // at one revision, which makes the driver ask after the lease
-		if ev := <-d.Events(); ev.State.Phase == driver.Gone {
+		if nextEvent(t, d).State.Phase == driver.Gone {
 			told++
 		}
 	}
 	testenv.Eventually(t, patience, "the driver has looked, and taken in what it saw", func() bool {
 		return looks.Load() > 0 && !isRunning("verifyLease")
 	})
-	st, err := d.Renew(t.Context(), refs[2:])
-	check(t, err)
-	if there := len(get().Kvs) > 0; there && st[0].Phase != driver.Held {
-		t.Errorf("%v, and the server has the key", st[0].Phase)
+	st := renew(t, d, refs[2])
+	if there := len(get().Kvs) > 0; there && st.Phase != driver.Held {
+		t.Errorf("%v, and the server has the key", st.Phase)
 	}
 }
 
