@@ -137,8 +137,13 @@ func (s *scene) everyCall() (*dlock.Client, []namedCall) {
 	admin, err := c.Admin()
 	check(s.t, err)
 	warm(s.t, c)
-	held, extended := acquire(s.t, c, "held"), acquire(s.t, c, "extended")
+	s.awaitWatches(0)
+	held := acquire(s.t, c, "held")
+	s.awaitWatches(1)
+	extended := acquire(s.t, c, "extended")
+	s.awaitWatches(2)
 	check(s.t, c.Lock(context.Background(), "keyed"))
+	s.awaitWatches(3)
 	_, err = admin.Inspect(context.Background(), "held")
 	check(s.t, err)
 	return c, []namedCall{
@@ -156,6 +161,16 @@ func (s *scene) everyCall() (*dlock.Client, []namedCall) {
 		{"Admin.Evict", func(ctx context.Context) error { return admin.Evict(ctx, "held", held.Token()) }},
 		{"Check", func(ctx context.Context) error { _, err := c.Check(ctx); return err }},
 	}
+}
+
+// awaitWatches waits until a Client watches all locks that it holds, if holders watch on this backend: it then reads what it
+// watches, and several locks at once with a call that may count as a write.
+func (s *scene) awaitWatches(locks int) {
+	s.t.Helper()
+	each := s.Traits().HolderWatches
+	testenv.Eventually(s.t, patience, "the locks are watched", func() bool {
+		return each == 0 || s.Subscriptions(s.t) == locks*each
+	})
 }
 
 // callWithout makes the calls on a link that is dead, or cut and refused.

@@ -130,9 +130,15 @@ func acquire(tb testing.TB, c *dlock.Client, key string, opts ...dlock.LockOptio
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	g, err := c.Acquire(ctx, key, opts...)
-	check(tb, err)
-	return g
+	for {
+		began := time.Now()
+		g, err := c.Acquire(ctx, key, opts...)
+		if err != nil && ctx.Err() == nil && GaveUp(tb, err, began) {
+			continue // a Client with MaxRetries does not wait until its context ends
+		}
+		check(tb, err)
+		return g
+	}
 }
 
 func unlock(tb testing.TB, g *dlock.Guard) {
@@ -144,11 +150,32 @@ func unlock(tb testing.TB, g *dlock.Guard) {
 // releasing.
 func Unlock(tb testing.TB, g *dlock.Guard) {
 	tb.Helper()
-	began := time.Now()
-	err := g.Unlock(context.Background())
-	if err != nil && !GaveUp(tb, err, began) {
+	err := unlocked(tb, g)
+	if err != nil {
 		tb.Fatalf("unlock: %v", err)
 	}
+}
+
+// release is Unlock for any goroutine of a test.
+//
+//nolint:contextcheck,nolintlint // the metronome outlasts the caller's context; the linter reports this in the callers
+func release(tb testing.TB, g *dlock.Guard) {
+	tb.Helper()
+	err := unlocked(tb, g)
+	if err != nil {
+		tb.Errorf("unlock: %v", err)
+	}
+}
+
+// unlocked unlocks a guard. It returns no error if Unlock gave up because the machine delayed it.
+func unlocked(tb testing.TB, g *dlock.Guard) error {
+	tb.Helper()
+	began := time.Now()
+	err := g.Unlock(context.Background())
+	if err != nil && GaveUp(tb, err, began) {
+		return nil
+	}
+	return err
 }
 
 // GaveUp reports whether a call gave up because the machine delayed it. The test has started a server or a metronome before.
@@ -164,6 +191,9 @@ func isDelayed(began time.Time) bool {
 
 // giveUpAfter is half of the time after which an unlock and Close give up.
 const giveUpAfter = time.Second
+
+// oneAttempt is less than a call waits for its answer on any backend. A call that does not wait for a lock is not repeated.
+const oneAttempt = 500 * time.Millisecond
 
 // An outcome is how a call that waited ended.
 type outcome struct {
@@ -185,8 +215,14 @@ func beginWait(ctx context.Context, c *dlock.Client, key string, opts ...dlock.L
 // wait starts to wait for a lock, and returns when the servers have the claim.
 func (s *scene) wait(c *dlock.Client, key string, opts ...dlock.LockOption) <-chan outcome {
 	s.t.Helper()
+	return s.waitWith(s.t.Context(), c, key, opts...)
+}
+
+// waitWith is wait until a context ends.
+func (s *scene) waitWith(ctx context.Context, c *dlock.Client, key string, opts ...dlock.LockOption) <-chan outcome {
+	s.t.Helper()
 	before := len(s.Claims(s.t, key))
-	ch := beginWait(s.t.Context(), c, key, opts...)
+	ch := beginWait(ctx, c, key, opts...)
 	testenv.Eventually(s.t, patience, "the claim is queued", func() bool { return len(s.Claims(s.t, key)) > before })
 	return ch
 }

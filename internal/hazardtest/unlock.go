@@ -10,6 +10,7 @@ import (
 
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
 // LostUnlockReplyUnlocks loses the reply to an unlock. The unlock is a success all the same,
@@ -36,11 +37,10 @@ func LostUnlockReplyUnlocks(t *testing.T, open Open) {
 		case !GaveUp(t, err, started):
 			t.Fatalf("unlock: %v", err)
 		}
-		// A majority of several servers is enough for the Unlock.
-		testenv.Eventually(t, patience, "every server loses a reply", func() bool { return lost.Least() == 1 })
-		if lost.Seen() < 2 {
-			t.Fatalf("%d unlocks were sent: the fault did not happen", lost.Seen())
-		}
+		// A majority of several servers is enough for the Unlock. One that gave up is repeated later.
+		testenv.Eventually(t, patience, "every server loses a reply, and the unlock is repeated", func() bool {
+			return lost.Least() == 1 && lost.Seen() >= 2
+		})
 		got := s.granted(waiter)
 		took := got.at.Sub(lost.First())
 		longest = max(longest, took)
@@ -118,12 +118,12 @@ func LateUnlockSparesTheNextHold(t *testing.T, open Open) {
 		if s.token("k") != g.Token() && !late() {
 			t.Fatal("the unlock was not held up: the fault did not happen")
 		}
-		if evict := i%2 == 1; evict {
-			err := admin.Evict(context.Background(), "k", g.Token())
+		if evicts := i%2 == 1; evicts {
+			again, err := evict(t, admin, g)
 			switch {
 			case err == nil:
 				evicted++
-			case !late() || !errors.Is(err, dlock.ErrLockNotHeld):
+			case !again && !late() || !errors.Is(err, dlock.ErrLockNotHeld):
 				t.Fatal(err)
 			}
 		} else { // cleanup takes over
@@ -150,6 +150,21 @@ func LateUnlockSparesTheNextHold(t *testing.T, open Open) {
 		t.Errorf("%d unlocks were cancelled, %d locks evicted: this machine is too slow", cancelled, evicted)
 	}
 	s.nothingLeft(s.Traits().Healed)
+}
+
+// evict evicts a holder. It reports whether it had to be repeated because the machine delayed it: an attempt that was not
+// answered may have been carried out.
+func evict(t *testing.T, admin *dlock.Admin, g *dlock.Guard) (again bool, err error) {
+	t.Helper()
+	for {
+		began := time.Now()
+		err = admin.Evict(context.Background(), g.Key(), g.Token())
+		isAnswer := err == nil || errors.Is(err, dlock.ErrLockNotHeld)
+		if isAnswer || driver.ClassOf(err) == driver.Fatal || !testenv.Stalled(t, began, oneAttempt) {
+			return again, err
+		}
+		again = true
+	}
 }
 
 // UnlockAfterExpirySparesTheNextHolder unlocks what has ended and is held by another Client: the
@@ -215,7 +230,7 @@ func (s *scene) unlockAfter(end expiry) {
 		expect(t, stale[i].Unlock(context.Background()), dlock.ErrOwnershipLost)
 	}
 	testenv.Eventually(t, patience, "every unlock has reached the servers", func() bool { return arrived()-already >= n })
-	check(t, a.Close()) // whatever it still wanted to do is done, and was answered
+	s.closeWithin(a, nil) // whatever it still wanted to do is done, and was answered unless the machine took the time
 	for i := range n {
 		now := s.Claims(t, key(i))
 		if len(now) != 1 || now[0].Text != before[i].Text || now[0].movedSince(before[i]) != 0 {

@@ -67,10 +67,7 @@ func (s *suite) checkListed(d driver.Driver, held map[string]driver.Ref) {
 	}
 	listed := map[string]bool{}
 	for cursor := ""; ; {
-		keys, next, err := a.List(s.ctx, "", cursor, 100)
-		if err != nil {
-			s.Fatalf("List: %v", err)
-		}
+		keys, next := s.list(a, "", cursor, 100)
 		for _, k := range keys {
 			listed[k] = true
 			if _, ok := held[k]; !ok {
@@ -86,9 +83,9 @@ func (s *suite) checkListed(d driver.Driver, held map[string]driver.Ref) {
 		if !listed[name] {
 			s.Errorf("%q is held and not listed", name)
 		}
-		claims, err := a.Inspect(s.ctx, name)
-		if err != nil || len(claims) != 1 || claims[0].ID != r.ID {
-			s.Errorf("Inspect(%q) = %v, %v", name, claims, err)
+		claims := s.inspect(a, name)
+		if len(claims) != 1 || claims[0].ID != r.ID {
+			s.Errorf("Inspect(%q) = %v", name, claims)
 		}
 	}
 }

@@ -20,9 +20,9 @@ func bigBatch(s *suite) {
 		if want[i].Phase != driver.Held || a == nil || !s.Caps.Lease {
 			continue
 		}
-		claims, err := a.Inspect(s.ctx, r.Key)
-		if err != nil || len(claims) != 1 {
-			s.Fatalf("Inspect(%q) = %v, %v", r.Key, claims, err)
+		claims := s.inspect(a, r.Key)
+		if len(claims) != 1 {
+			s.Fatalf("Inspect(%q) = %v", r.Key, claims)
 		}
 		if claims[0].Remaining < r.TTL/2 {
 			s.Fatalf("claim %d of %d was renewed for %v, and %v are left", i, len(refs), r.TTL, claims[0].Remaining)

@@ -7,7 +7,8 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
-// queueUp submits one holder and n waiters, each with its own driver.
+// queueUp submits one holder and n waiters, each with its own driver. It renews those that wait meanwhile: a backend may
+// keep their places for less time than they ask for, and a busy machine takes long for all of them.
 func (s *suite) queueUp(key string, n int, ref func(string) driver.Ref) (ds []driver.Driver, refs []driver.Ref) {
 	s.Helper()
 	for i := range n + 1 {
@@ -17,9 +18,19 @@ func (s *suite) queueUp(key string, n int, ref func(string) driver.Ref) (ds []dr
 			want = driver.Held
 		}
 		s.submit(d, waiting(r), want)
+		for j := 1; j < i; j++ {
+			s.renew(ds[j], refs[j], driver.Queued)
+		}
 		ds, refs = append(ds, d), append(refs, r)
 	}
 	return ds, refs
+}
+
+// keepQueued renews all waiters of one driver in one call.
+func (s *suite) keepQueued(d driver.Driver, waiters []driver.Ref) {
+	s.Helper()
+	want := slices.Repeat([]driver.State{{Phase: driver.Queued}}, len(waiters))
+	s.renewMany(d, waiters, want, time.Now().Add(longLease))
 }
 
 // order: claims are granted in the order of their arrival, or, without FIFO, all of them
