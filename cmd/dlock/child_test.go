@@ -51,7 +51,12 @@ func beChild(mode string) int {
 	}
 	_ = f.Truncate(0)
 	_, _ = fmt.Fprint(f, os.Getpid())
-	if !strings.HasSuffix(witness, grandchild) { // and a child of its own, which must die as well
+	caught := make(chan os.Signal, 1)
+	signal.Notify(caught, syscall.SIGUSR1)
+	if mode == "obedient" || (mode == "abandoning" && !strings.HasSuffix(witness, grandchild)) {
+		signal.Notify(caught, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	}
+	if !strings.HasSuffix(witness, grandchild) { // and a child of its own, which must die as well, and says when both are ready
 		cmd := exec.Command(os.Args[0], witness+grandchild)
 		cmd.Stdout = os.Stdout
 		if err := cmd.Start(); err != nil {
@@ -59,11 +64,6 @@ func beChild(mode string) int {
 		}
 	} else {
 		fmt.Println("ready")
-	}
-	caught := make(chan os.Signal, 1)
-	signal.Notify(caught, syscall.SIGUSR1)
-	if mode == "obedient" || (mode == "abandoning" && !strings.HasSuffix(witness, grandchild)) {
-		signal.Notify(caught, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	}
 	fmt.Println("caught", <-caught)
 	return 7

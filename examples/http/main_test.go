@@ -153,7 +153,7 @@ func TestClientGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	if resp, err := http.DefaultClient.Do(req); !errors.Is(err, context.Canceled) {
-		t.Errorf("%v, %v", resp, err)
+		t.Fatalf("%v, %v", resp, err) // the work may not have begun
 	}
 	if cause := <-ended; !errors.Is(cause, context.Canceled) || errors.Is(cause, dlock.ErrOwnershipLost) {
 		t.Errorf("the work ended because of %v", cause)

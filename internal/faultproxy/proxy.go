@@ -109,17 +109,23 @@ func (p *Proxy) admit(client *net.TCPConn) {
 	})
 }
 
-// Close cuts all connections, ends the proxy and waits for its goroutines. A second Close does
-// nothing.
-func (p *Proxy) Close() error {
+// Shut cuts all connections, ends the proxy and waits for its goroutines. Until Close, nothing listens on its port: another
+// proxy or server would otherwise get it, and a client that is to be refused would reach that.
+func (p *Proxy) Shut() error {
 	p.cancel()
 	err := p.listener.Close()
 	p.Cut()
 	p.wg.Wait()
-	p.port.Release()
 	if errors.Is(err, net.ErrClosed) {
 		return nil
 	}
+	return err
+}
+
+// Close is Shut, and gives the port back. A second Close does nothing.
+func (p *Proxy) Close() error {
+	err := p.Shut()
+	p.port.Release()
 	return err
 }
 

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/ceyewan/genesis/internal/faultproxy"
+	"github.com/ceyewan/genesis/internal/loopback"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/clog"
 	"github.com/ceyewan/genesis/pkg/connector"
@@ -210,15 +211,15 @@ func (d *door) knock(t *testing.T) {
 	}
 }
 
-// unused returns an address without a listener.
+// unused returns an address on which nothing listens until the test ends.
 func unused(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	port, err := loopback.ReservePort()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().String()
+	t.Cleanup(port.Release)
+	return port.Addr()
 }
 
 // halfOpen returns a host that accepts connections and never answers; it counts them.

@@ -35,7 +35,7 @@ var procedures = map[string]procedure{
 	"redlock, refused by a majority": redlockMajorityRefused,
 	"etcd, refused": func(t *testing.T) scene {
 		s := startEtcd(t)
-		check(t, s.proxy.Close())
+		check(t, s.proxy.Shut())
 		return scene{locks: s.locks(t, "", ""), stored: s.stored}
 	},
 	"etcd, refused later": func(t *testing.T) scene {
@@ -43,7 +43,7 @@ var procedures = map[string]procedure{
 		conn := s.connect(t, "", "")
 		locks := onConnected(t, conn)
 		warm(t, locks)
-		check(t, s.proxy.Close())
+		check(t, s.proxy.Shut())
 		awaitRefusal(t, onConnected(t, conn))
 		return scene{locks: locks, stored: s.stored}
 	},

@@ -23,14 +23,14 @@ func onBoth(fault func(t *testing.T, s *redisSet) scene, args ...string) (single
 }
 
 func redisRefused(t *testing.T, s *redisSet) scene {
-	s.each(t, func(i int) error { return s.proxies[i].Close() })
+	s.each(t, func(i int) error { return s.proxies[i].Shut() })
 	return scene{locks: s.locks(t, "", ""), stored: s.stored}
 }
 
 func redisCutAndRefused(t *testing.T, s *redisSet) scene {
 	locks := s.locks(t, "", "")
 	warm(t, locks)
-	s.each(t, func(i int) error { return s.proxies[i].Close() })
+	s.each(t, func(i int) error { return s.proxies[i].Shut() })
 	return scene{locks: locks, stored: s.stored}
 }
 
@@ -177,7 +177,7 @@ func closedPorts(t *testing.T, n int) (addrs []string) {
 	for range n {
 		p := testenv.Proxy(t, "127.0.0.1:1")
 		addrs = append(addrs, p.Addr())
-		check(t, p.Close())
+		check(t, p.Shut())
 	}
 	return addrs
 }
@@ -213,7 +213,7 @@ func clusterDown(t *testing.T) scene {
 
 func redlockMajorityRefused(t *testing.T) scene {
 	s := startRedis(t, 3)
-	check(t, s.proxies[0].Close())
-	check(t, s.proxies[1].Close())
+	check(t, s.proxies[0].Shut())
+	check(t, s.proxies[1].Shut())
 	return scene{locks: s.locks(t, "", ""), stored: s.stored, heal: func(*testing.T) {}}
 }

@@ -30,7 +30,10 @@ func TestLossesAreShown(t *testing.T) {
 	began := time.Now().UnixMilli()
 	g := f.take("k", dlock.WithInfo(dlock.Info{Owner: "ann"}))
 	token := fmt.Sprint(g.Token())
-	f.request("POST", "/api/v1/evict", `{"source":"memory","key":"k","token":"`+token+`","confirm":"k"}`, "Content-Type", "application/json")
+	answer := f.request("POST", "/api/v1/evict", `{"source":"memory","key":"k","token":"`+token+`","confirm":"k"}`, "Content-Type", "application/json")
+	if answer.StatusCode/100 != 2 {
+		t.Fatal(answer.Status) // nothing would end the lock
+	}
 	<-g.Context().Done()
 	check := func(own *ownLocks) bool {
 		if len(own.LastLosses) == 0 {

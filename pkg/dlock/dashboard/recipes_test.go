@@ -181,7 +181,11 @@ func TestJobRunsAndIsDue(t *testing.T) {
 			return errors.New("exit status 1")
 		}, once.WithInfo(dlock.Info{Owner: "bob", Host: "db-1", PID: 77}))
 	}()
-	<-began
+	select {
+	case <-began:
+	case <-done:
+		t.Fatal("the job did not run")
+	}
 	f.eventually("it runs", func() bool {
 		j := f.jobs()[0]
 		return j.State == jobRuns && j.Runner == process{"bob", "db-1", 77} && j.Since > 0 && j.Last.OK

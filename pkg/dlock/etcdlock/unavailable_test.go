@@ -74,7 +74,7 @@ func TestRefusedIsUnavailable(t *testing.T) {
 	client := dial(t, urlOf(proxy))
 	withLease := locksOn(t, client, dlock.Config{DefaultTTL: time.Minute})
 	warm(t, withLease)
-	check(t, proxy.Close()) // nothing listens from then on
+	check(t, proxy.Shut()) // nothing listens from then on
 	awaitRefusal(t, client)
 	for name, c := range map[string]*dlock.Client{
 		"no lease":   clientAt(t, "http://127.0.0.1:1", dlock.Config{DefaultTTL: time.Minute}),

@@ -68,7 +68,7 @@ func newDetour(t *testing.T, way through) *detour {
 
 // shut ends the proxy, and waits until the client has no connection.
 func (d *detour) shut() error {
-	err := d.proxy.Close()
+	err := d.proxy.Shut()
 	conn := d.client.ActiveConnection()
 	for conn.GetState() == connectivity.Ready {
 		if !conn.WaitForStateChange(context.Background(), connectivity.Ready) {

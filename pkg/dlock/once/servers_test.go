@@ -34,21 +34,22 @@ func TestExtendedRun(t *testing.T) {
 				return client(t, store)
 			}
 			first, second := open(), open()
-			opts := []once.Option{once.WithHold(6 * time.Second), once.WithLease(5 * time.Second)}
+			hold := testenv.UnderStress(18*time.Second, 6*time.Second)
+			opts := []once.Option{once.WithHold(hold), once.WithLease(hold * 5 / 6)}
 			asked := time.Now()
-			ran, err := do(t, job(t, first, 6*time.Second, opts...), 4*time.Second, nil)
+			ran, err := do(t, job(t, first, hold, opts...), hold*2/3, nil)
 			if !ran || err != nil {
 				t.Fatalf("it ran: %v, %v", ran, err)
 			}
 			check(t, first.Close())
 			g, err := second.Acquire(t.Context(), "report")
 			check(t, err)
-			if waited := time.Since(asked); waited < 6*time.Second {
+			if waited := time.Since(asked); waited < hold {
 				t.Errorf("the key was free after %v", waited)
 			}
 			check(t, g.Unlock(t.Context()))
-			last, found, err := job(t, second, 6*time.Second).Last(t.Context())
-			if err != nil || !found || !last.OK || last.Took < 4*time.Second || time.Since(last.Ended) > time.Since(asked) {
+			last, found, err := job(t, second, hold).Last(t.Context())
+			if err != nil || !found || !last.OK || last.Took < hold*2/3 || time.Since(last.Ended) > time.Since(asked) {
 				t.Errorf("the last run is %+v, %v, %v", last, found, err)
 			}
 		})

@@ -163,7 +163,7 @@ func TestSentThenRefusedIsUnknown(t *testing.T) {
 		proxy := testenv.Proxy(t, server.Addr())
 		client := redis.NewClient(&redis.Options{Addr: proxy.Addr(), ContextTimeoutEnabled: true, DialerRetries: 1})
 		defer client.Close()
-		hook := &retrier{between: func() { _ = proxy.Close() }} // nothing listens from then on
+		hook := &retrier{between: func() { _ = proxy.Shut() }} // nothing listens from then on
 		if retries {
 			client.AddHook(hook)
 		}
