@@ -444,7 +444,7 @@ func TestLeavingABatch(t *testing.T) {
 	}
 	sent := driver.Ref{Key: "left502", ID: refTo("", 502, 0).ID, TTL: time.Minute, Unanswered: true}
 	var st driver.State
-	answered(t, func() (err error) { st, err = d.Release(t.Context(), sent); return err })
+	Answered(t, func() (err error) { st, err = d.Release(t.Context(), sent); return err })
 	if st.Phase == driver.Gone {
 		t.Errorf("a call that was sent is not stored: %v", st)
 	}

@@ -290,21 +290,7 @@ func renew(t testing.TB, d driver.Driver, ref driver.Ref) driver.State {
 	return states[0]
 }
 
-// answered makes a call, and repeats it if it failed while the machine stalled: the driver gives a server two seconds for a
-// lease or a keep-alive, and one for the lease of its tombstones.
-func answered(t testing.TB, call func() error) {
-	t.Helper()
-	for began := time.Now(); ; began = time.Now() {
-		err := call()
-		if err == nil {
-			return
-		}
-		if driver.ClassOf(err) == driver.Fatal || !testenv.Stalled(t, began, time.Second) {
-			t.Fatal(err)
-		}
-		t.Logf("the machine stalled, so the call is repeated: %v", err)
-	}
-}
+var answered = etcdlock.Answered
 
 // nextEvent waits for a push, which must come before the lease of refOf ends.
 func nextEvent(t testing.TB, d driver.Driver) driver.Event {

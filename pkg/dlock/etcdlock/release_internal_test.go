@@ -29,7 +29,7 @@ func stallRelease(t *testing.T, unanswered bool) {
 	warm := refTo("warm", 3, time.Minute)
 	warm.Unanswered = true
 	// It makes the lease of the tombstones.
-	answered(t, func() error { _, err := d.Release(t.Context(), warm); return err })
+	Answered(t, func() error { _, err := d.Release(t.Context(), warm); return err })
 	d.tombstones.mu.Lock() // Release takes it after its decision
 	released := make(chan error, 1)
 	go func() {

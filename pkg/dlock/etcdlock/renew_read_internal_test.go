@@ -41,7 +41,7 @@ func enqueued(t *testing.T, d *etcdDriver, from, n int) (refs []driver.Ref) {
 		ref := refTo("k", from+i, time.Minute)
 		ref.QueueTTL = time.Minute
 		var st driver.State
-		answered(t, func() (err error) { st, err = d.Acquire(t.Context(), driver.Request{Ref: ref, Wait: true}); return err })
+		Answered(t, func() (err error) { st, err = d.Acquire(t.Context(), driver.Request{Ref: ref, Wait: true}); return err })
 		if st.Phase != driver.Queued {
 			t.Fatalf("claim %d: %v", i, st)
 		}
@@ -53,7 +53,7 @@ func enqueued(t *testing.T, d *etcdDriver, from, n int) (refs []driver.Ref) {
 // renewedWith is renewed for a driver whose operations are counted. It returns how many it took.
 func renewedWith(t *testing.T, d *etcdDriver, ops *atomic.Int64, refs []driver.Ref) (states []driver.State, n int64) {
 	t.Helper()
-	answered(t, func() (err error) {
+	Answered(t, func() (err error) {
 		before := ops.Load()
 		states, err = d.Renew(t.Context(), refs)
 		n = ops.Load() - before

@@ -30,10 +30,10 @@ type scriptedStore struct {
 }
 
 type scriptedTxn struct {
-	store      *scriptedStore
-	ctx        context.Context
-	ifs        []clientv3.Cmp
-	then, such []clientv3.Op
+	store           *scriptedStore
+	ctx             context.Context
+	ifs             []clientv3.Cmp
+	then, otherwise []clientv3.Op
 }
 
 func (s *scriptedStore) Txn(ctx context.Context) clientv3.Txn {
@@ -58,7 +58,10 @@ func (s *scriptedStore) Get(ctx context.Context, key string, opts ...clientv3.Op
 func (x *scriptedTxn) If(c ...clientv3.Cmp) clientv3.Txn  { x.ifs = append(x.ifs, c...); return x }
 func (x *scriptedTxn) Then(o ...clientv3.Op) clientv3.Txn { x.then = append(x.then, o...); return x }
 
-func (x *scriptedTxn) Else(o ...clientv3.Op) clientv3.Txn { x.such = append(x.such, o...); return x }
+func (x *scriptedTxn) Else(o ...clientv3.Op) clientv3.Txn {
+	x.otherwise = append(x.otherwise, o...)
+	return x
+}
 
 func (x *scriptedTxn) Commit() (*clientv3.TxnResponse, error) {
 	if !sleep(x.ctx, x.store.takes) {
@@ -89,7 +92,14 @@ func (s *scriptedStore) kinds() (all []string) {
 			words = append(words, fmt.Sprint("if ", len(x.ifs)))
 		}
 		for _, op := range x.then {
-			words = append(words, map[bool]string{op.IsGet(): "get", op.IsPut(): "put", op.IsDelete(): "delete"}[true])
+			switch {
+			case op.IsGet():
+				words = append(words, "get")
+			case op.IsPut():
+				words = append(words, "put")
+			case op.IsDelete():
+				words = append(words, "delete")
+			}
 		}
 		all = append(all, strings.Join(words, " "))
 	}

@@ -132,7 +132,7 @@ func TestSeveralKeysWithoutAnAnswer(t *testing.T) {
 	}
 	tombstone := all[1].Ref
 	tombstone.Unanswered = true
-	answered(t, func() error { _, err := d.Release(t.Context(), tombstone); return err })
+	Answered(t, func() error { _, err := d.Release(t.Context(), tombstone); return err })
 	states, err = d.AcquireBatch(t.Context(), all)
 	wantPhases(t, states, err, 1, 4)
 	if n := countStored(t, d, all); n != 3 {

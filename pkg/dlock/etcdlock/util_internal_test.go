@@ -57,9 +57,9 @@ func acquireHeld(t *testing.T, d driver.Driver, r driver.Request) driver.State {
 	return st
 }
 
-// answered makes a call, and repeats it if it failed while the machine stalled: the driver gives a server two seconds for a
+// Answered makes a call, and repeats it if it failed while the machine stalled: the driver gives a server two seconds for a
 // lease or a keep-alive, and one for the lease of its tombstones.
-func answered(t *testing.T, call func() error) {
+func Answered(t testing.TB, call func() error) {
 	t.Helper()
 	for began := time.Now(); ; began = time.Now() {
 		err := call()
@@ -76,7 +76,7 @@ func answered(t *testing.T, call func() error) {
 // renewed renews claims, and returns their states.
 func renewed(t *testing.T, d driver.Driver, refs ...driver.Ref) (states []driver.State) {
 	t.Helper()
-	answered(t, func() (err error) { states, err = d.Renew(t.Context(), refs); return err })
+	Answered(t, func() (err error) { states, err = d.Renew(t.Context(), refs); return err })
 	return states
 }
 

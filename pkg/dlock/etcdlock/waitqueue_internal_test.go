@@ -148,7 +148,7 @@ func TestWhoIsToldOfAPlace(t *testing.T) {
 		if !tc.told && tc.p.phase == driver.Held && c.phase != was {
 			t.Errorf("%s: it is %v now", tc.name, c.phase)
 		}
-		if tc.name == "gone" && d.claims[c.id] != nil {
+		if tc.told && tc.p.phase == driver.Gone && d.claims[c.id] != nil {
 			t.Error("a claim that is gone is known")
 		}
 	}

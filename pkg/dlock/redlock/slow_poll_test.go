@@ -53,14 +53,7 @@ func TestWaiterNextToForeignKeyPollsSlowly(t *testing.T) {
 				}
 				got <- g
 			}()
-			testenv.Eventually(t, patience, "the waiter asks, and listens", func() bool {
-				for _, d := range s.direct {
-					if d.PubSubNumSub(t.Context(), "dlock:k").Val()["dlock:k"] == 0 {
-						return false
-					}
-				}
-				return rounds.Load() > 0
-			})
+			testenv.Eventually(t, patience, "the waiter asks, and listens", func() bool { return rounds.Load() > 0 && s.isHeard(t, "k") })
 			atFirst := rounds.Load()
 			elapse(3 * time.Second) // it may have asked more often at first
 			if tc.nodes < 3 || tc.ttl > 0 {
@@ -95,4 +88,16 @@ func TestWaiterNextToForeignKeyPollsSlowly(t *testing.T) {
 			}
 		})
 	}
+}
+
+// isHeard reports whether every node has a subscriber to what is told about a lock.
+func (s *set) isHeard(t *testing.T, key string) bool {
+	t.Helper()
+	channel := "dlock:" + key
+	for _, d := range s.direct {
+		if d.PubSubNumSub(t.Context(), channel).Val()[channel] == 0 {
+			return false
+		}
+	}
+	return true
 }
