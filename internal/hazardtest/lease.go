@@ -222,6 +222,9 @@ func ForgottenLockIsFreed(t *testing.T, open Open) {
 		for len(forgotten) > 0 {
 			forgotten = slices.DeleteFunc(forgotten, func(g *dlock.Guard) bool {
 				lost, free := g.Context().Err() != nil, len(s.Claims(t, g.Key())) == 0
+				if left := g.Remaining(); free && left > 0 && g.Context().Err() == nil { // whatever stalls
+					t.Fatalf("%q is free, and its holder believes in it for %v more", g.Key(), left)
+				}
 				if (lost || free) && time.Since(at) < longest && !ended[g] {
 					testenv.Eventually(t, patience, "the loss is reported", func() bool { return g.Context().Err() != nil })
 					s.judgeLoss(g, metronome, at)

@@ -34,6 +34,9 @@ func LostUnlockReplyUnlocks(t *testing.T, open Open) {
 		switch {
 		case err == nil:
 			confirmed[i%2]++
+			if lost.Seen() < 2 {
+				t.Fatal("an unlock whose reply was lost is confirmed, and was not repeated")
+			}
 		case !GaveUp(t, err, started):
 			t.Fatalf("unlock: %v", err)
 		}
