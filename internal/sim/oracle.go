@@ -83,14 +83,14 @@ func (s *Simulation) Enters(h *Hold) {
 		if !o.live() {
 			continue
 		}
-		if o.Mode == driver.Permit && h.Inside == nil {
+		if o.Mode == driver.Permit && h.Inside == nil && !s.isUntold(o) { // one that was evicted takes no place
 			together++
 		}
 		if !h.fits(o) {
 			s.conflict(h, o)
 		}
 	}
-	if h.Mode == driver.Permit && together >= h.Limit && time.Since(s.lastWake) > wakeGrace && !s.anyEvicted(h.Key) && !s.isUntold(h) {
+	if h.Mode == driver.Permit && together >= h.Limit && time.Since(s.lastWake) > wakeGrace && !s.isUntold(h) {
 		s.failf("overlap", "%s has permit %d of %d of %s", h.User, together+1, h.Limit, h.Key)
 	}
 	s.holds[h.Key] = append(s.holds[h.Key], h)
@@ -148,16 +148,6 @@ func (s *Simulation) isEvicted(h *Hold) bool {
 
 // isUntold reports whether a hold was evicted, and its Client was not told.
 func (s *Simulation) isUntold(h *Hold) bool { return s.isEvicted(h) && !s.told[s.claimOf(h)] }
-
-// anyEvicted reports whether a hold of a key that is still believed in was evicted.
-func (s *Simulation) anyEvicted(key string) bool {
-	for _, o := range s.holds[key] {
-		if o.live() && s.isUntold(o) {
-			return true
-		}
-	}
-	return false
-}
 
 // conflict is for two holds that exclude each other. After a suspend the first may not
 // have learned of its end yet; after an eviction it may not until its Client is told, unless

@@ -68,16 +68,16 @@ func lockUntilFull(t *testing.T, c *dlock.Client, direct *clientv3.Client) (refu
 					_ = all.Unlock(context.Background())
 					continue
 				}
-				if !errors.Is(err, etcdlock.ErrNoSpace) {
-					if isUnanswered(err) && time.Since(began) < patience {
-						continue // the server has more to do than it can answer in time
-					}
-					t.Error(err)
-				}
-				if !errors.Is(err, dlock.ErrUnknownOutcome) {
+				if !errors.Is(err, dlock.ErrUnknownOutcome) { // then nothing of it may be stored
 					mu.Lock()
-					defer mu.Unlock()
 					refused = append(refused, names...)
+					mu.Unlock()
+				}
+				if isUnanswered(err) && time.Since(began) < patience && !errors.Is(err, etcdlock.ErrNoSpace) {
+					continue // the server has more to do than it can answer in time
+				}
+				if !errors.Is(err, etcdlock.ErrNoSpace) {
+					t.Error(err)
 				}
 				return
 			}

@@ -78,6 +78,9 @@ func namedHolder(t *testing.T, c *dlock.Client, key string) (e *dlock.Error) {
 	t.Helper()
 	testenv.Eventually(t, patience, "the holder is named", func() bool {
 		_, err := c.TryAcquire(t.Context(), key)
+		if err == nil {
+			t.Fatalf("%s is acquired, and another holds it", key)
+		}
 		return errors.As(err, &e) && e.Holder != nil
 	})
 	wantError(t, e, dlock.ErrLockHeldByOther)
