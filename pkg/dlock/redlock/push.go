@@ -23,6 +23,7 @@ type subscription struct {
 	mu         sync.Mutex              // held for moments, never while the node is called
 	connection *redisnode.Subscription // nil while there is none
 	wanted     map[string]time.Time    // by channel: when it was last requested; nil before the first
+	missed     map[string]bool         // channels that were wanted when a connection broke, and are not subscribed again
 	pruned     time.Time
 	stirred    chan struct{}
 	ended      bool
@@ -49,7 +50,7 @@ func (e *subscription) want(channel string) {
 		return
 	}
 	if e.wanted == nil {
-		e.wanted, e.stirred = map[string]time.Time{}, make(chan struct{}, 1)
+		e.wanted, e.missed, e.stirred = map[string]time.Time{}, map[string]bool{}, make(chan struct{}, 1)
 		e.node.driver.work.Go(e.run)
 	}
 	e.wanted[channel] = time.Now()
@@ -153,15 +154,27 @@ func (e *subscription) receive(connection *redisnode.Subscription, pause *redisn
 	}
 }
 
-// broken closes the connection.
+// broken closes the connection. It may have been dead for a while.
 func (e *subscription) broken() {
 	e.mu.Lock()
 	connection := e.connection
 	e.connection = nil
+	for channel := range e.wanted {
+		e.missed[channel] = true
+	}
 	e.mu.Unlock()
 	if connection != nil {
 		connection.Close()
 	}
+}
+
+// hasMissed reports whether messages of a channel that is subscribed again may have been missed.
+func (e *subscription) hasMissed(channel string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	missed := e.missed[channel]
+	delete(e.missed, channel)
+	return missed
 }
 
 // report logs why a connection broke. A node that refuses a subscription answers at once.
@@ -203,6 +216,7 @@ func (e *subscription) dropIdle() (idle []string) {
 		if now.Sub(at) > linger {
 			idle = append(idle, c)
 			delete(e.wanted, c)
+			delete(e.missed, c)
 		}
 	}
 	if e.connection != nil {
@@ -217,7 +231,7 @@ func (e *subscription) take(connection *redisnode.Subscription, msg any) {
 	switch m := msg.(type) {
 	case *redis.Subscription:
 		if m.Kind == "subscribe" {
-			d.onSubscribed(connection, m.Channel)
+			d.onSubscribed(e, connection, m.Channel)
 			break
 		}
 		connection.Unconfirm(m.Channel)
@@ -250,26 +264,34 @@ func (d *redDriver) listeners(channel string) (n int) {
 	return n
 }
 
-// onSubscribed handles a channel that is subscribed from now on: earlier messages were missed. A queue
-// is rechecked once, when a majority of the nodes is subscribed to its channel and to that of the driver. Subscriptions are counted under
-// mu, so that exactly one of them completes the majority.
-func (d *redDriver) onSubscribed(connection *redisnode.Subscription, channel string) {
+// onSubscribed handles a channel that is subscribed from now on: earlier messages were missed. A queue is rechecked once
+// when a majority of the nodes is subscribed to its channel and to that of the driver. Subscriptions are counted under mu,
+// so that exactly one of them completes the majority. A queue is also rechecked once after each connection that broke: the
+// connections to other nodes may be dead as well, and are counted until that is noticed.
+func (d *redDriver) onSubscribed(e *subscription, connection *redisnode.Subscription, channel string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !connection.Confirm(channel) {
 		return
 	}
-	if d.listeners(channel) != d.majority {
+	missed, subscribed := e.hasMissed(channel), d.listeners(channel)
+	if subscribed < d.majority || subscribed > d.majority && !missed {
 		return
 	}
+	completes := func(other string) bool {
+		if subscribed == d.majority {
+			return d.listeners(other) >= d.majority
+		}
+		return connection.IsConfirmed(other)
+	}
 	if channel != d.channel {
-		if q := d.queueOf(channel); q != nil && d.listeners(d.channel) >= d.majority {
+		if q := d.queueOf(channel); q != nil && completes(d.channel) {
 			d.nudge(q)
 		}
 		return
 	}
 	for _, q := range d.queues {
-		if len(q.waiting) > 0 && d.listeners(channelPrefix+d.prefix+q.key) >= d.majority {
+		if len(q.waiting) > 0 && completes(channelPrefix+d.prefix+q.key) {
 			d.nudge(q)
 		}
 	}
