@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
@@ -39,6 +40,28 @@ func (s *suite) ask(call func() error) (again bool, err error) {
 		elapse(pause)
 	}
 }
+
+// askOnce makes a call that the engine does not repeat. It is repeated only if the machine stalled while it was made. It
+// reports whether a call before the last one may have been carried out.
+func (s *suite) askOnce(call func() error) (again bool, err error) {
+	for {
+		began := time.Now()
+		err = call()
+		if err == nil || driver.ClassOf(err) == driver.Fatal || !s.stalled(began) {
+			return again, err
+		}
+		again = again || driver.ClassOf(err) == driver.Ambiguous
+	}
+}
+
+// stalled reports whether the machine, and not the backend, made a call late that began then. In virtual time no call is late.
+func (s *suite) stalled(began time.Time) bool {
+	s.Helper()
+	return !s.virtual && testenv.Stalled(s.T, began, oneAttempt)
+}
+
+// oneAttempt is less than a call waits for its answer on any backend.
+const oneAttempt = 500 * time.Millisecond
 
 // judgeCalls fails a backend that does not answer calls that it could answer.
 func (s *suite) judgeCalls() {

@@ -22,6 +22,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 	"github.com/ceyewan/genesis/pkg/dlock/internal/sharedtimeout"
 )
@@ -51,6 +52,9 @@ type Harness struct {
 	// NoAdmin says that the driver does not implement driver.Admin; NoEvict says that Evict is
 	// unsupported.
 	NoAdmin, NoEvict bool
+	// Quorum says that a majority of several servers answers for all of them. What the others still
+	// store of an ended claim may then be shown for as long as Slack.
+	Quorum bool
 	// Child returns a command that runs this package's Child on the same store. It is required for
 	// a store that outlives a process.
 	Child func(t *testing.T) *exec.Cmd
@@ -223,6 +227,9 @@ func newSuite(t *testing.T, h *Harness, virtual bool) *suite {
 	uncancelled := sharedtimeout.Uncancelled{Context: context.Background(), Values: context.Background()}
 	s := &suite{T: t, Harness: h, ctx: uncancelled, virtual: virtual}
 	t.Cleanup(s.judgeCalls)
+	if !virtual {
+		testenv.StartMetronome(t)
+	}
 	return s
 }
 
@@ -350,12 +357,14 @@ func (s *suite) takes(d driver.Driver, key string, within time.Duration) driver.
 func (s *suite) tries(d driver.Driver, key string, begun time.Time) (r driver.Ref, ok bool) {
 	s.Helper()
 	r = s.ref(key)
-	st, err := d.Acquire(s.ctx, request(r))
+	var st driver.State
+	_, err := s.ask(func() (err error) { st, err = d.Acquire(s.ctx, request(r)); return err })
 	if err == nil && st.Phase == driver.Held {
 		return r, true
 	}
-	if _, err := s.ask(func() error { _, err := d.Release(s.ctx, r); return err }); err != nil {
-		s.Errorf("Release(%q): %v", key, err)
+	_, unreleased := s.ask(func() error { _, err := d.Release(s.ctx, r); return err })
+	if err != nil || unreleased != nil {
+		s.Errorf("Acquire(%q): %v; Release: %v", key, err, unreleased)
 	}
 	if time.Since(begun) < s.TTL*9/10 {
 		elapse(s.TTL / 40)

@@ -69,9 +69,9 @@ func (s *suite) showsTokens(d driver.Driver, first, last int64) {
 	if !ok {
 		return
 	}
-	claims, err := admin.Inspect(s.ctx, "k")
-	if err != nil || len(claims) == 0 {
-		s.Fatalf("Inspect = %v, %v", claims, err)
+	claims := s.inspect(admin, "k")
+	if len(claims) == 0 {
+		s.Fatal("Inspect shows no holder")
 	}
 	if c := claims[0]; c.Token != first || c.LastToken != last {
 		s.Errorf("the holder has the tokens %d to %d, want %d to %d", c.Token, c.LastToken, first, last)

@@ -112,7 +112,7 @@ func (v *variant) harness(clients []redis.UniversalClient, addrs []string) func(
 	return func(t *testing.T) *drivertest.Harness {
 		own := t.Name() + ":"
 		return &drivertest.Harness{
-			Caps: caps, Prefix: own, TTL: 4 * time.Second, WaiterTTL: time.Minute, Slack: 4 * time.Second, Grants: testenv.UnderStress(60, 2000),
+			Caps: caps, Prefix: own, TTL: 4 * time.Second, WaiterTTL: time.Minute, Slack: 4 * time.Second, Grants: testenv.UnderStress(60, 2000), Quorum: true,
 			Open: func(t *testing.T, o driver.Options) driver.Driver {
 				t.Helper()
 				d, err := redlock.New(clients, redlock.WithNodeTimeout(v.timeout)).Open(o)
