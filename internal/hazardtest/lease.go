@@ -13,10 +13,6 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
 
-// starved is how much of our time must be lost before a machine is to blame for what it came
-// too late for.
-const starved = 500 * time.Millisecond
-
 // ServerPauseIsNoLoss stops the servers for up to half of a lease: no lock is lost.
 func ServerPauseIsNoLoss(t *testing.T, open Open) {
 	t.Parallel()
@@ -24,59 +20,59 @@ func ServerPauseIsNoLoss(t *testing.T, open Open) {
 	const holders = 20
 	ttl := testenv.UnderStress(20*time.Second, 10*time.Second) // leaves two seconds for the renewals that are due, or one
 	rng, metronome := rand.New(rand.NewPCG(1, 1)), testenv.StartMetronome(t)
-	var guards []*dlock.Guard
+	var clients [holders]*dlock.Client
+	var guards [holders]*dlock.Guard
 	for i := range holders {
-		c := s.direct(dlock.Config{DefaultTTL: ttl})
-		guards = append(guards, acquire(t, c, fmt.Sprintf("k%d", i)))
+		clients[i] = s.direct(dlock.Config{DefaultTTL: ttl})
+		guards[i] = acquire(t, clients[i], fmt.Sprintf("k%d", i))
 		elapse(ttl / 3 / holders) // so that their renewals are spread
 	}
-	for i := range testenv.UnderStress(2, 15) { // 15 x 20 are 300 runs
-		d := ttl/10 + time.Duration(rng.Int64N(int64(ttl/2-ttl/10)))
-		if i == 0 {
+	s.untilShown(testenv.UnderStress(2, 15), func(shown int) bool { // 15 x 20 are 300 runs
+		d, isVoid := ttl/10+time.Duration(rng.Int64N(int64(ttl/2-ttl/10))), false
+		if shown == 0 {
 			d = ttl / 2
 		}
 		started := time.Now()
 		s.Pause(t, d)
-		guards = slices.DeleteFunc(guards, func(g *dlock.Guard) bool {
-			if !s.renewed(g, ttl, metronome, started) {
-				return true
-			}
-			if token := s.token(g.Key()); token != g.Token() {
+		for i, g := range guards {
+			if !s.renewed(g, ttl/20, metronome, started) { // half of what the pause leaves
+				guards[i], isVoid = acquire(t, clients[i], g.Key()), true
+			} else if token := s.token(g.Key()); token != g.Token() {
 				t.Errorf("pause %v: the servers have token %d, the guard %d", d, token, g.Token())
 			}
-			return false
-		})
-	}
+		}
+		return !isVoid
+	})
 	for _, g := range guards {
 		unlock(t, g)
 	}
 }
 
 // renewed waits until a guard has been renewed lately. It is a failure if it is lost instead,
-// unless that was for want of time and this machine had none for us.
-func (s *scene) renewed(g *dlock.Guard, ttl time.Duration, metronome *testenv.Metronome, since time.Time) bool {
+// unless the machine stalled for as long as the scenario has to spare.
+func (s *scene) renewed(g *dlock.Guard, spare time.Duration, metronome *testenv.Metronome, since time.Time) bool {
 	s.t.Helper()
 	left := time.Duration(0)
 	testenv.Eventually(s.t, patience, "the lock is renewed again", func() bool {
 		left = g.Remaining()
-		return left == 0 || left > ttl*3/4
+		return left == 0 || left > g.TTL()*3/4
 	})
 	if left > 0 {
 		s.alive(g)
 		return true
 	}
-	s.judgeLoss(g, metronome, since)
+	s.judgeLoss(g, spare, metronome, since)
 	return false
 }
 
-// judgeLoss fails the test unless a guard was lost for want of time, and this machine had none for us.
-func (s *scene) judgeLoss(g *dlock.Guard, metronome *testenv.Metronome, since time.Time) {
+// judgeLoss fails the test unless a guard was not renewed in time because the machine stalled.
+func (s *scene) judgeLoss(g *dlock.Guard, spare time.Duration, metronome *testenv.Metronome, since time.Time) {
 	s.t.Helper()
-	lost, cause := metronome.Lost(since), context.Cause(g.Context())
-	if lost < starved || !strings.Contains(cause.Error(), "not renewed in time") {
-		s.t.Errorf("%q is lost: %v", g.Key(), cause)
+	longest, cause := metronome.Longest(since), context.Cause(g.Context())
+	if !isStalled(metronome, since, spare) || !strings.Contains(cause.Error(), "not renewed in time") {
+		s.t.Fatalf("%q is lost, and the longest stall was %v: %v", g.Key(), longest, cause)
 	}
-	s.t.Logf("%q is lost, as are %v of our time", g.Key(), lost)
+	s.t.Logf("%q is lost after a stall of %v", g.Key(), longest)
 }
 
 // DeadLinkIsLostInTime lets the link die after locks were acquired or renewed: the loss is reported
@@ -201,48 +197,55 @@ type LeaseSharer interface {
 func ForgottenLockIsFreed(t *testing.T, open Open) {
 	t.Parallel()
 	s := begin(t, open)
-	ttl := s.Traits().WaiterTTL
-	longest, metronome := 2*ttl, testenv.StartMetronome(t) // what is not renewed ends before
-	for range testenv.UnderStress(1, 10) {
-		var forgotten, others []*dlock.Guard
-		ended := map[*dlock.Guard]bool{}
-		at := time.Now()
-		for i := range 10 {
-			c, key := s.direct(dlock.Config{DefaultTTL: ttl}), fmt.Sprintf("k%d", i)
-			forgotten = append(forgotten, acquire(t, c, key, dlock.WithMaxHold(longest)))
-			if i%2 == 0 {
-				others = append(others, acquire(t, c, key+"-other"))
-				e, shares := s.Env.(LeaseSharer)
-				if shares && e.Lease(t, key) != e.Lease(t, key+"-other") {
-					t.Error("the other lock does not keep the lease: the scenario does not bite")
-				}
-			}
-		}
-		done := time.Now()
-		for len(forgotten) > 0 {
-			forgotten = slices.DeleteFunc(forgotten, func(g *dlock.Guard) bool {
-				lost, free := g.Context().Err() != nil, len(s.Claims(t, g.Key())) == 0
-				if left := g.Remaining(); free && left > 0 && g.Context().Err() == nil { // whatever stalls
-					t.Fatalf("%q is free, and its holder believes in it for %v more", g.Key(), left)
-				}
-				if (lost || free) && time.Since(at) < longest && !ended[g] {
-					testenv.Eventually(t, patience, "the loss is reported", func() bool { return g.Context().Err() != nil })
-					s.judgeLoss(g, metronome, at)
-					ended[g] = true
-				}
-				if took := time.Since(done); took > longest+s.Traits().Forgotten {
-					t.Fatalf("%q is still there after %v: lost %v, free %v", g.Key(), took, lost, free)
-				}
-				return lost && free
-			})
-			elapse(20 * time.Millisecond)
-		}
-		for _, g := range others {
-			if s.renewed(g, ttl, metronome, at) {
-				unlock(t, g)
+	s.untilShown(testenv.UnderStress(1, 10), func(int) bool { return s.forgetLocks() })
+}
+
+// forgetLocks is one trial of ForgottenLockIsFreed. It shows nothing if a lock was lost because the machine stalled.
+func (s *scene) forgetLocks() (shown bool) {
+	t, ttl, metronome := s.t, s.Traits().WaiterTTL, testenv.StartMetronome(s.t)
+	longest := 2 * ttl // what is not renewed ends before
+	shown = true
+	var forgotten, others []*dlock.Guard
+	ended := map[*dlock.Guard]bool{}
+	at := time.Now()
+	for i := range 10 {
+		c, key := s.direct(dlock.Config{DefaultTTL: ttl}), fmt.Sprintf("k%d", i)
+		forgotten = append(forgotten, acquire(t, c, key, dlock.WithMaxHold(longest)))
+		if i%2 == 0 {
+			others = append(others, acquire(t, c, key+"-other"))
+			e, shares := s.Env.(LeaseSharer)
+			if shares && e.Lease(t, key) != e.Lease(t, key+"-other") {
+				t.Error("the other lock does not keep the lease: the scenario does not bite")
 			}
 		}
 	}
+	done := time.Now()
+	for len(forgotten) > 0 {
+		forgotten = slices.DeleteFunc(forgotten, func(g *dlock.Guard) bool {
+			lost, free := g.Context().Err() != nil, len(s.Claims(t, g.Key())) == 0
+			if left := g.Remaining(); free && left > 0 && g.Context().Err() == nil { // whatever stalls
+				t.Fatalf("%q is free, and its holder believes in it for %v more", g.Key(), left)
+			}
+			if (lost || free) && time.Since(at) < longest && !ended[g] {
+				testenv.Eventually(t, patience, "the loss is reported", func() bool { return g.Context().Err() != nil })
+				s.judgeLoss(g, ttl/2, metronome, at)
+				shown, ended[g] = false, true
+			}
+			if took := time.Since(done); took > longest+s.Traits().Forgotten {
+				t.Fatalf("%q is still there after %v: lost %v, free %v", g.Key(), took, lost, free)
+			}
+			return lost && free
+		})
+		elapse(20 * time.Millisecond)
+	}
+	for _, g := range others {
+		if s.renewed(g, ttl/2, metronome, at) {
+			unlock(t, g)
+		} else {
+			shown = false
+		}
+	}
+	return shown
 }
 
 // RenewalDoesNotResurrect renews what has ended behind the holder's back: it does not come
@@ -283,14 +286,17 @@ func RenewalDoesNotResurrect(t *testing.T, open Open) {
 			unlock(t, other)
 		}
 	}
-	s.lostByRenewal(b)
+	s.untilShown(1, func(int) bool { return s.lostByRenewal(b) })
 	s.nothingLeft(s.Traits().Healed)
 }
 
-// lostByRenewal is the same with the renewals that the caller does not ask for.
-func (s *scene) lostByRenewal(b *dlock.Client) {
+// lostByRenewal is the same with the renewals that the caller does not ask for. It shows nothing if the machine stalled
+// instead of renewing.
+func (s *scene) lostByRenewal(b *dlock.Client) (shown bool) {
+	const ttl = 6 * time.Second
 	t, metronome, started := s.t, testenv.StartMetronome(s.t), time.Now()
-	a := s.proxied(dlock.Config{DefaultTTL: 6 * time.Second})
+	a := s.proxied(dlock.Config{DefaultTTL: ttl})
+	shown = true
 	var guards, others [3]*dlock.Guard
 	for i := range guards {
 		key := fmt.Sprintf("auto%d", i)
@@ -311,8 +317,11 @@ func (s *scene) lostByRenewal(b *dlock.Client) {
 		}
 		cause := context.Cause(g.Context())
 		expect(t, cause, dlock.ErrOwnershipLost)
-		if strings.Contains(cause.Error(), "not renewed in time") && metronome.Lost(started) < starved {
-			t.Errorf("no renewal has noticed that %q is gone: %v", g.Key(), cause)
+		if strings.Contains(cause.Error(), "not renewed in time") {
+			if !isStalled(metronome, started, ttl/2) {
+				t.Fatalf("no renewal has noticed that %q is gone: %v", g.Key(), cause)
+			}
+			shown = false
 		}
 		if other := others[i]; other != nil {
 			s.holds(other, "the renewal took the lock of another")
@@ -322,4 +331,5 @@ func (s *scene) lostByRenewal(b *dlock.Client) {
 		}
 		expect(t, g.Unlock(context.Background()), dlock.ErrOwnershipLost)
 	}
+	return shown
 }

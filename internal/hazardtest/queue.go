@@ -109,7 +109,7 @@ func handOvers(ctx context.Context, t *testing.T, two []*dlock.Client, key strin
 		waiter := beginWait(ctx, two[(i+1)%2], key)
 		elapse(time.Duration(rng.IntN(300)) * time.Millisecond)
 		began := time.Now()
-		_ = g.Unlock(context.WithoutCancel(ctx)) // the next one gets it or not
+		release(t, g)
 		got := <-waiter
 		g, err = got.guard, got.err
 		took = append(took, got.at.Sub(began))
@@ -220,7 +220,6 @@ func WaitersAreServedInOrder(t *testing.T, open Open) {
 	var count, predicted, inversions atomic.Int64
 	var expected string // guarded by the lock, as is looked
 	var looked time.Time
-	metronome := testenv.StartMetronome(t)
 	shares := make([]int64, clients)
 	for i := range clients {
 		c := s.direct(dlock.Config{})
@@ -234,9 +233,9 @@ func WaitersAreServedInOrder(t *testing.T, open Open) {
 				}
 				count.Add(1)
 				shares[i]++
-				if expected != "" && metronome.Longest(looked) < testenv.UnderStress(time.Second, time.Hour) { // else the first may have missed its heartbeat
+				if expected != "" {
 					predicted.Add(1)
-					if expected != me {
+					if expected != me && !testenv.Stalled(t, looked, time.Second) { // else the first may have missed its heartbeat
 						inversions.Add(1)
 					}
 				}
@@ -292,8 +291,10 @@ func CancelledWaitersLeaveTheQueue(t *testing.T, open Open) {
 				case err == nil:
 					acquired.Add(1)
 					elapse(time.Duration(rng.IntN(2000)) * time.Microsecond)
+					began := time.Now()
 					err = g.Unlock(ctx)
-					if err != nil && !errors.Is(err, dlock.ErrUnknownOutcome) {
+					isCut := errors.Is(err, dlock.ErrUnknownOutcome) && within < patience
+					if err != nil && !isCut && !GaveUp(t, err, began) {
 						t.Error(err)
 					}
 				case errors.Is(err, context.DeadlineExceeded):

@@ -96,6 +96,30 @@ func (s *scene) awaitClaims(key string, n int) {
 	testenv.Eventually(s.t, patience, "the claims are stored", func() bool { return len(s.Claims(s.t, key)) == n })
 }
 
+// maxVoid is how many trials of a scenario the machine may void.
+const maxVoid = 5
+
+// untilShown makes trials until n of them have shown something. A trial is told how many have, and shows nothing if the
+// machine stalled.
+func (s *scene) untilShown(n int, trial func(shown int) bool) {
+	s.t.Helper()
+	for shown, void := 0, 0; shown < n; {
+		if trial(shown) {
+			shown++
+			continue
+		}
+		void++
+		if void > maxVoid {
+			s.t.Fatalf("%d trials are void, and %d of %d have shown something: this machine is too slow", void, shown, n)
+		}
+	}
+}
+
+// isStalled reports whether the machine stalled at a time for as long as a scenario has to spare. Under stress that is no excuse.
+func isStalled(metronome *testenv.Metronome, since time.Time, spare time.Duration) bool {
+	return metronome.Longest(since) >= testenv.UnderStress(spare, time.Hour)
+}
+
 // nothingLeft asserts that within some time nothing is stored for claims.
 func (s *scene) nothingLeft(within time.Duration) {
 	s.t.Helper()
@@ -182,11 +206,6 @@ func unlocked(tb testing.TB, g *dlock.Guard) error {
 func GaveUp(tb testing.TB, err error, began time.Time) bool {
 	tb.Helper()
 	return (errors.Is(err, dlock.ErrUnknownOutcome) || errors.Is(err, dlock.ErrUnavailable)) && testenv.Stalled(tb, began, giveUpAfter)
-}
-
-// isDelayed reports whether a test has held a call up for half of its time. Under stress that is no excuse.
-func isDelayed(began time.Time) bool {
-	return time.Since(began) > testenv.UnderStress(giveUpAfter, time.Hour)
 }
 
 // giveUpAfter is half of the time after which an unlock and Close give up.
