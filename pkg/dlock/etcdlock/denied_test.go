@@ -244,17 +244,22 @@ func TestDeniedKeyAmongSeveral(t *testing.T) {
 // The locks of a process outlive one to which its user loses the right.
 func TestLocksOutliveADeniedOne(t *testing.T) {
 	t.Parallel()
+	untilValid(t, func() bool { return locksOutlive(t) })
+}
+
+func locksOutlive(t *testing.T) (valid bool) {
+	t.Helper()
 	const ttl = 5 * time.Second
 	server := startWithUsers(t)
 	u := limitUser(t, server, "app", "other", tombstones)
 	c := locksOn(t, u.client, dlock.Config{DefaultTTL: ttl})
-	var guards []*dlock.Guard
+	var stall sharedStall
+	var holds []hold
 	for _, key := range numbered("app", 10) {
-		guards = append(guards, acquire(t, c, key))
+		holds = append(holds, keep(t, &stall, acquire(t, c, key)))
 	}
-	guards = append(guards, acquire(t, c, "app-own", dlock.WithOwnLease()))
+	holds = append(holds, keep(t, &stall, acquire(t, c, "app-own", dlock.WithOwnLease())))
 	other := acquire(t, c, "other")
-	metronome, denied := testenv.StartMetronome(t), time.Now()
 	u.deny(t, "other")
 	select {
 	case <-other.Done():
@@ -262,11 +267,13 @@ func TestLocksOutliveADeniedOne(t *testing.T) {
 	case <-time.After(patience):
 		t.Fatal("the lock that is denied is not lost")
 	}
-	for _, g := range guards {
-		if renewedAgain(t, g, ttl, metronome, denied) {
-			unlock(t, g)
+	for _, h := range holds {
+		if !renewedAgain(t, h) {
+			return false
 		}
+		unlock(t, h.Guard)
 	}
+	return true
 }
 
 // The user may not watch the key of one lock: the losses of others are still reported.

@@ -71,9 +71,6 @@ const (
 // elapse lets time pass where time itself is the subject.
 func elapse(d time.Duration) { <-time.After(d) }
 
-// starved is how much time the test must lose before the machine is the reason for a delay.
-const starved = 500 * time.Millisecond
-
 // clientAt returns a Client with the defaults of a user. It is closed when the test ends.
 func clientAt(t *testing.T, endpoint string, cfg dlock.Config) *dlock.Client {
 	t.Helper()

@@ -662,14 +662,18 @@ func wantLevels(t testing.TB, findings []dlock.Finding, want map[string]dlock.Le
 }
 
 // calmFindings is wantFindings for a cluster, of which these members run. During an election a member has no leader, and when
-// the machine stalls, one may not answer in the two seconds that it has: then Check is repeated.
+// the machine stalls, one may not answer in the two seconds that it has: then Check is repeated. Five elections are no calm.
 func calmFindings(t testing.TB, direct *clientv3.Client, running []*servers.Etcd, c *dlock.Client, want map[string]dlock.Level) []dlock.Finding {
 	t.Helper()
-	for {
+	for elections := 0; ; {
 		term, began := awaitTerm(t, direct, running), time.Now()
 		findings, err := c.Check(t.Context())
-		stalled := testenv.Stalled(t, began, time.Second)
-		if now := awaitTerm(t, direct, running); stalled || now != term {
+		stalled := testenv.Stalled(t, began, giveUpAfter)
+		now := awaitTerm(t, direct, running)
+		if now != term {
+			elections++
+		}
+		if stalled || now != term && elections < 5 {
 			t.Logf("a stall, or an election in term %d, now %d: %+v, %v", term, now, findings, err)
 			continue
 		}

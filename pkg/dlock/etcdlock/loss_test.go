@@ -193,8 +193,10 @@ func TestWatchesOfOwnKeys(t *testing.T) {
 		t.Errorf("told %v of a claim that was released", ev.State)
 	default:
 	}
-	// A stream that does not respond within two seconds is replaced.
-	if calls := proxy.GRPCCalls()[watchPath]; calls != 1 && metronome.Longest(began) < time.Second {
+	// A stream that does not respond within two seconds is replaced, which a stall excuses once.
+	calls := proxy.GRPCCalls()[watchPath]
+	replaced := calls == 2 && metronome.Longest(began) > testenv.UnderStress(time.Second, time.Hour)
+	if calls != 1 && !replaced {
 		t.Errorf("%d streams for the watches", calls)
 	}
 }

@@ -47,13 +47,16 @@ func TestRefusedForSpaceIsNotStored(t *testing.T) {
 // the names that were refused.
 func lockUntilFull(t *testing.T, c *dlock.Client, direct *clientv3.Client) (refused []string) {
 	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	defer cancel()
 	var mu sync.Mutex
 	var wg sync.WaitGroup
-	value, began := strings.Repeat("x", 20_000), time.Now()
+	var stall sharedStall
+	value := strings.Repeat("x", 20_000)
 	for w := range 4 {
 		wg.Go(func() {
 			for i := 0; ; i++ {
-				if _, err := direct.Put(context.Background(), fmt.Sprint("fill", w, " ", i), value); err != nil {
+				if _, err := direct.Put(ctx, fmt.Sprint("fill", w, " ", i), value); err != nil {
 					return
 				}
 			}
@@ -63,7 +66,8 @@ func lockUntilFull(t *testing.T, c *dlock.Client, direct *clientv3.Client) (refu
 		wg.Go(func() {
 			for i := 0; ; i++ {
 				names := []string{fmt.Sprintf("k%d-%d", w, i), fmt.Sprintf("l%d-%d", w, i), fmt.Sprintf("m%d-%d", w, i)}[:1+w%3]
-				all, err := c.AcquireAll(context.Background(), names, dlock.WithWait(0))
+				began := time.Now()
+				all, err := c.AcquireAll(ctx, names, dlock.WithWait(0))
 				if err == nil {
 					_ = all.Unlock(context.Background())
 					continue
@@ -73,13 +77,13 @@ func lockUntilFull(t *testing.T, c *dlock.Client, direct *clientv3.Client) (refu
 					refused = append(refused, names...)
 					mu.Unlock()
 				}
-				if isUnanswered(err) && time.Since(began) < patience && !errors.Is(err, etcdlock.ErrNoSpace) {
-					continue // the server has more to do than it can answer in time
+				if errors.Is(err, etcdlock.ErrNoSpace) {
+					return
 				}
-				if !errors.Is(err, etcdlock.ErrNoSpace) {
+				if !isUnanswered(err) || !stall.excuses(t, began, giveUpAfter) {
 					t.Error(err)
+					return
 				}
-				return
 			}
 		})
 	}

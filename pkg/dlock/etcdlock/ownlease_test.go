@@ -8,6 +8,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/ceyewan/genesis/internal/hazardtest"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/etcdlock"
@@ -72,19 +73,24 @@ func TestSharedLeaseIsNotShown(t *testing.T) {
 	check(t, memory.Close())
 }
 
-// namedHolder tries to acquire a lock that another holds until the error names the holder, which it does if that is found in
-// 250 ms.
+// namedHolder tries to acquire a lock that another holds, and returns the error, which names the holder. A call looks for the
+// holder for 250 ms only.
 func namedHolder(t *testing.T, c *dlock.Client, key string) (e *dlock.Error) {
 	t.Helper()
-	testenv.Eventually(t, patience, "the holder is named", func() bool {
+	for {
+		began := time.Now()
 		_, err := c.TryAcquire(t.Context(), key)
-		if err == nil {
-			t.Fatalf("%s is acquired, and another holds it", key)
+		if hazardtest.GaveUp(t, err, began) {
+			continue
 		}
-		return errors.As(err, &e) && e.Holder != nil
-	})
-	wantError(t, e, dlock.ErrLockHeldByOther)
-	return e
+		wantError(t, err, dlock.ErrLockHeldByOther)
+		if errors.As(err, &e) && e.Holder != nil {
+			return e
+		}
+		if !testenv.Stalled(t, began, 125*time.Millisecond) {
+			t.Fatalf("no holder is named: %v", err)
+		}
+	}
 }
 
 // The holder is found among other data below the name of its lock.

@@ -48,21 +48,20 @@ func awaitRefusal(t *testing.T, client *clientv3.Client) {
 	})
 }
 
-// allRefused expects that error of a call. If the machine gave none of its attempts the time to
-// learn the cause, the error is only unavailable, and the call is repeated.
+// allRefused expects that error of a call. If the machine stalled and gave none of its attempts the time to learn the cause, the
+// error is only unavailable, and the call is repeated. The shortest has 300 ms.
 func allRefused(t *testing.T, call func() error) {
 	t.Helper()
-	const trials = 20
-	for range trials - 1 {
+	for {
+		began := time.Now()
 		err := call()
 		starved := err != nil && strings.Contains(err.Error(), "context deadline exceeded") && !strings.Contains(err.Error(), "connection")
-		if !starved {
+		if !starved || !testenv.Stalled(t, began, 150*time.Millisecond) {
 			wantRefused(t, err)
 			return
 		}
 		wantUnavailable(t, err)
 	}
-	wantRefused(t, call())
 }
 
 // A server that refuses connections is reported as such at once and each time, with or without a

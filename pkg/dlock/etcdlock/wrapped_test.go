@@ -73,14 +73,17 @@ func TestNamespaceOfTheClient(t *testing.T) {
 func submitMany(t *testing.T, d driver.Driver, n int, name func(int) string) {
 	t.Helper()
 	var submitting sync.WaitGroup
+	var stall sharedStall
 	for w := range 32 {
 		submitting.Go(func() {
 			for i := w; i < n; i += 32 {
 				ref := refOf(name(i), i)
 				ref.TTL = 10 * time.Minute
+				began := time.Now()
 				st, err := d.Acquire(t.Context(), driver.Request{Ref: ref})
-				for began := time.Now(); err != nil && driver.ClassOf(err) != driver.Fatal && time.Since(began) < patience; {
-					st, err = d.Acquire(t.Context(), driver.Request{Ref: ref}) // a busy server was late
+				for err != nil && driver.ClassOf(err) != driver.Fatal && stall.excuses(t, began, giveUpAfter) {
+					began = time.Now()
+					st, err = d.Acquire(t.Context(), driver.Request{Ref: ref})
 				}
 				if err != nil || st.Phase != driver.Held {
 					t.Errorf("%v, %v", st.Phase, err)
