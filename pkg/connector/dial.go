@@ -49,8 +49,8 @@ func (d *dialer) dial(ctx context.Context, network, addr string) (net.Conn, erro
 
 // alertWithin is how soon a server reports that it rejects the client certificate. With TLS 1.3 the
 // alert comes after the handshake, and data that the client writes meanwhile may make it miss the
-// alert.
-const alertWithin = 200 * time.Millisecond
+// alert. It is a variable for tests.
+var alertWithin = 200 * time.Millisecond
 
 // explain dials again to find out why there is no connection. It returns nil if it finds no reason.
 func (d *dialer) explain(ctx context.Context, addrs []string) error {

@@ -53,51 +53,32 @@ func occupy(t *testing.T, nodes []*servers.Redis, clients ...redis.UniversalClie
 	}
 }
 
-// useLocks holds some locks for more than a lease, and takes and releases others meanwhile. A call that was not answered
-// is excused only if most servers were silent during that call also on connections of the test's own.
+const (
+	useTTL      = time.Minute // longer than any machine stands still
+	renewEvery  = 500 * time.Millisecond
+	useRenewals = 10 // of each lock that is held
+	useTurns    = 50 // of each caller meanwhile
+)
+
+// useLocks holds some locks until each was renewed several times, and takes and releases others meanwhile. A call that was not
+// answered is excused only if most servers were silent during that call also on connections of the test's own.
 func useLocks(t *testing.T, nodes []*servers.Redis, c *dlock.Client) {
 	t.Helper()
-	const ttl = 5 * time.Second
-	ctx, cancel := context.WithTimeout(t.Context(), ttl+time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
 	silences := silencesOf(ctx, t, nodes)
-	var held []*dlock.Guard
-	for i := range 4 {
-		g, err := c.Acquire(ctx, "held"+strconv.Itoa(i), dlock.WithTTL(ttl))
-		if err != nil {
-			t.Errorf("acquire: %v", err)
-			return
-		}
-		held = append(held, g)
-	}
+	held := holdLocks(ctx, t, c)
+	renewed, failures := make(chan struct{}), make([][]failure, 8)
 	var wg sync.WaitGroup
-	type failure struct {
-		span
-		err error
-	}
-	failures := make([][]failure, 8)
 	for i := range failures {
-		wg.Go(func() {
-			used := 0
-			for ; ctx.Err() == nil; <-time.After(5 * time.Millisecond) {
-				began := time.Now()
-				g, err := c.Acquire(ctx, fmt.Sprint("other", i))
-				if err == nil {
-					err = g.Unlock(context.WithoutCancel(ctx))
-				}
-				switch {
-				case err == nil:
-					used++
-				case ctx.Err() == nil:
-					failures[i] = append(failures[i], failure{span{began, time.Now()}, err})
-				}
-			}
-			if used == 0 {
-				t.Errorf("other %d was never locked", i)
-			}
-		})
+		wg.Go(func() { failures[i] = takeTurns(ctx, t, c, fmt.Sprint("other", i), renewed) })
 	}
+	for _, g := range held {
+		awaitRenewals(ctx, t, g)
+	}
+	close(renewed)
 	wg.Wait()
+	cancel()
 	silent := silences()
 	for _, failed := range failures {
 		first := slices.IndexFunc(failed, func(f failure) bool {
@@ -115,6 +96,69 @@ func useLocks(t *testing.T, nodes []*servers.Redis, c *dlock.Client) {
 			t.Errorf("unlock %s: %v", g.Key(), err)
 		}
 	}
+}
+
+func holdLocks(ctx context.Context, t *testing.T, c *dlock.Client) (held []*dlock.Guard) {
+	t.Helper()
+	for i := range 4 {
+		g, err := c.Acquire(ctx, "held"+strconv.Itoa(i))
+		if err != nil {
+			t.Errorf("acquire: %v", err)
+			return held
+		}
+		held = append(held, g)
+	}
+	return held
+}
+
+// awaitRenewals waits until a lock was renewed several times: nothing else makes its lease longer.
+func awaitRenewals(ctx context.Context, t *testing.T, g *dlock.Guard) {
+	t.Helper()
+	renewals := 0
+	for before := g.Remaining(); renewals < useRenewals; <-time.After(10 * time.Millisecond) {
+		if ctx.Err() != nil || g.Context().Err() != nil {
+			t.Errorf("%s was renewed %d times", g.Key(), renewals)
+			return
+		}
+		now := g.Remaining()
+		if now > before {
+			renewals++
+		}
+		before = now
+	}
+}
+
+// A failure is a call that has failed.
+type failure struct {
+	span
+	err error
+}
+
+// takeTurns takes and releases a lock, some times and until a channel is closed.
+func takeTurns(ctx context.Context, t *testing.T, c *dlock.Client, key string, until <-chan struct{}) (failed []failure) {
+	turns := 0
+	for over := false; !over || turns < useTurns; <-time.After(5 * time.Millisecond) {
+		began := time.Now()
+		g, err := c.Acquire(ctx, key)
+		if err == nil {
+			err = g.Unlock(context.WithoutCancel(ctx))
+		}
+		switch {
+		case err == nil:
+			turns++
+		case ctx.Err() != nil:
+			t.Errorf("%s was locked %d times: %v", key, turns, err)
+			return failed
+		default:
+			failed = append(failed, failure{span{began, time.Now()}, err})
+		}
+		select {
+		case <-until:
+			over = true
+		default:
+		}
+	}
+	return failed
 }
 
 // A span is a time from one moment to another.
@@ -179,7 +223,7 @@ func TestRedisLocksHaveTheirOwnPool(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
 	c := newRedis(t, connector.RedisConfig{Addr: server.Addr(), PoolSize: 2})
-	locks, err := dlock.NewRedis(c, &dlock.Config{})
+	locks, err := dlock.NewRedis(c, &dlock.Config{DefaultTTL: useTTL, RenewInterval: renewEvery})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -209,7 +253,7 @@ func TestRedlockLocksHaveTheirOwnPools(t *testing.T) {
 		nodes, addrs = append(nodes, n), append(addrs, n.Addr())
 	}
 	c := newRedlock(t, connector.RedlockConfig{Addrs: addrs, PoolSize: 2})
-	locks, err := dlock.NewRedlock(c, &dlock.Config{})
+	locks, err := dlock.NewRedlock(c, &dlock.Config{DefaultTTL: useTTL, RenewInterval: renewEvery})
 	if err != nil {
 		t.Fatal(err)
 	}

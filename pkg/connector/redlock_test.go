@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ceyewan/genesis/internal/servers"
 	"github.com/ceyewan/genesis/pkg/connector"
@@ -60,7 +61,8 @@ func TestRedlockConnector(t *testing.T) {
 		server := redisWithUsers(t)
 		nodes, addrs = append(nodes, server), append(addrs, server.Addr())
 	}
-	c := newRedlock(t, connector.RedlockConfig{Addrs: addrs, Password: password, ConnectTimeout: long}, connector.WithRedlockOptions(redlock.WithDrift(0.02)))
+	c := newRedlock(t, connector.RedlockConfig{Addrs: addrs, Password: password, ConnectTimeout: long},
+		connector.WithRedlockOptions(redlock.WithDrift(0.02), redlock.WithNodeTimeout(5*time.Second))) // a machine may stand still
 	mustConnect(t, c)
 	locks := func() (*dlock.Client, error) { return dlock.NewRedlock(c, &dlock.Config{Prefix: "p:"}) }
 	lockOnce(t, locks)
