@@ -44,8 +44,10 @@ func TestDeletedFenceOfFileIsMadeAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
 	done := make(chan error, 1)
-	go func() { done <- fence.WriteFile(context.Background(), path, []byte("b"), 0o600, 2) }()
+	go func() { done <- fence.WriteFile(ctx, path, []byte("b"), 0o600, 2) }()
 	waitUntilOpen(t, path+".fence", 2) // here and in WriteFile
 	err = errors.Join(os.Remove(path+".fence"), other.Close())
 	if err != nil {
