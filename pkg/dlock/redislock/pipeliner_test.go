@@ -141,9 +141,8 @@ func TestTimedOutReleaseIsMadeAgain(t *testing.T) {
 	untilInline(t, func() bool {
 		proxy.Heal()
 		makeQuick(t, ctx, c)
-		if err := c.Lock(ctx, "k"); err != nil {
-			t.Fatal(err)
-		}
+		check(t, c.Lock(ctx, "k", dlock.WithTTL(time.Hour)))
+		isFree := func() bool { return direct.Exists(t.Context(), "k").Val() == 0 }
 		var calls atomic.Int64
 		proxy.Intercept(func(cmd []string) faultproxy.Action {
 			if kindOf(cmd) != releasing || cmd[3] == "warm" || calls.Add(1) > 1 {
@@ -161,10 +160,12 @@ func TestTimedOutReleaseIsMadeAgain(t *testing.T) {
 		began := time.Now()
 		err := c.Unlock(ctx, "k")
 		if hazardtest.GaveUp(t, err, began) {
+			testenv.Eventually(t, time.Minute, "the lock is free", isFree)
 			return false
 		}
-		if err != nil {
-			t.Fatal(err)
+		check(t, err)
+		if !isFree() {
+			t.Error("the lock is still stored")
 		}
 		return calls.Load() > 1
 	})

@@ -2,9 +2,13 @@ package redlock_test
 
 import (
 	"context"
+	"slices"
+	"strconv"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/hazardtest"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
@@ -22,7 +26,7 @@ func (s *set) evict(tb testing.TB, key string) {
 		tb.Fatalf("%s is not held: %v", key, claims)
 	}
 	check(tb, admin.Evict(tb.Context(), key, claims[0].Token))
-	check(tb, c.Close()) // so that no call is under way to a node that a majority did not need
+	closeLocks(tb, c) // so that no call is under way to a node that a majority did not need, unless the machine stalls
 }
 
 // A Client whose lock was evicted can acquire it like any other Client, at once and not when the
@@ -75,6 +79,73 @@ func TestEvictedByOthersServesOwnWaiter(t *testing.T) {
 		s.waits(t, "k")
 		s.evict(t, "k")
 		check(t, <-done)
+	}
+}
+
+// An eviction reaches one node late: by then the evicted claim is gone from there, and another claim has the lock. That one
+// keeps it on all nodes, whether it is of the same Client or of another.
+func TestLateEvictionSparesTheNextHolder(t *testing.T) {
+	t.Parallel()
+	for name, isOther := range map[string]bool{"of another Client": true, "of the same Client": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := start(t, 3)
+			c := s.locks(t, dlock.Config{})
+			next := c
+			if isOther {
+				next = s.locks(t, dlock.Config{})
+			}
+			warm(t, c)
+			s.loaded(t, "release", 3)
+			old := acquire(t, c, "k", dlock.WithTTL(time.Hour), dlock.WithoutRenewal())
+			s.confirms(t)
+			land := s.evictLate(t, old)
+			began := time.Now()
+			err := old.Unlock(t.Context()) // removes the claim from the last node
+			if !hazardtest.GaveUp(t, err, began) {
+				want(t, err, dlock.ErrOwnershipLost)
+			}
+			soon(t, "no node has the evicted claim", func() bool { return s.holders(t, "k") == 0 })
+			g := acquire(t, next, "k", dlock.WithTTL(time.Hour), dlock.WithoutRenewal())
+			soon(t, "all nodes have the next claim", func() bool { return s.agree(t, "k", g.Token()) })
+			land()
+			if !s.agree(t, "k", g.Token()) {
+				t.Errorf("a node does not have the lock with the token %d any more", g.Token())
+			}
+			third, _ := s.locks(t, dlock.Config{}).TryAcquire(t.Context(), "k")
+			if third != nil {
+				t.Error("a third Client has the lock as well")
+			}
+			check(t, g.Extend(t.Context(), time.Hour))
+			unlock(t, g)
+		})
+	}
+}
+
+// evictLate evicts a holder, and keeps the call from the last node until land is called. That returns once the node has
+// carried it out.
+func (s *set) evictLate(t *testing.T, g *dlock.Guard) (land func()) {
+	t.Helper()
+	admin, err := s.locks(t, dlock.Config{}).Admin()
+	check(t, err)
+	token := strconv.FormatInt(g.Token(), 10)
+	gate, held := make(chan struct{}), make(chan struct{})
+	open, hold := sync.OnceFunc(func() { close(gate) }), sync.OnceFunc(func() { close(held) })
+	t.Cleanup(open)
+	s.proxies[2].DeliverAfterClose(true) // the call lands even if the operator no longer waits for it
+	s.proxies[2].Intercept(func(cmd []string) faultproxy.Action {
+		if calls(cmd, "release", g.Key()) && slices.Contains(cmd, token) { // a release by the holder names no token
+			hold()
+			<-gate
+		}
+		return faultproxy.Forward
+	})
+	check(t, admin.Evict(t.Context(), g.Key(), g.Token()))
+	<-held
+	s.logCommands(t)
+	return func() {
+		open()
+		testenv.Eventually(t, patience, "the late eviction arrives", func() bool { return s.hasRun(t, 2, "release", token) })
 	}
 }
 

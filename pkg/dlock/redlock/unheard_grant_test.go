@@ -45,8 +45,16 @@ func (u *unheardDriver) Renew(ctx context.Context, refs []driver.Ref) ([]driver.
 // A waiter has won, and its caller has not heard of it. Then a majority loses the lock, so the
 // caller submits another claim. Nothing of the first one stays on the node that still has it.
 func TestUnheardGrantLeavesNoMinority(t *testing.T) {
+	for !unheardGrantLeavesNoMinority(t) {
+		t.Log("the machine delayed Close, which gave up")
+	}
+}
+
+// unheardGrantLeavesNoMinority reports whether it has shown something: a Close that the machine has delayed gives up.
+func unheardGrantLeavesNoMinority(t *testing.T) (shown bool) {
+	t.Helper()
 	s := start(t, 3)
-	holder := acquire(t, s.locks(t, dlock.Config{}), "k", dlock.WithTTL(time.Minute))
+	holder := acquire(t, s.locks(t, dlock.Config{}), "k", dlock.WithTTL(time.Hour))
 	b := &unheardGrant{Opener: redlock.New(s.dial(t), patient), won: func() {
 		var nodes []int // which have it: a slow one may have had the lock of the holder when it was asked
 		soon(t, "a majority has the lock and its token", func() bool {
@@ -69,7 +77,7 @@ func TestUnheardGrantLeavesNoMinority(t *testing.T) {
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
-		g, err := c.Acquire(ctx, "k", dlock.WithTTL(2*patience))
+		g, err := c.Acquire(ctx, "k", dlock.WithTTL(time.Hour))
 		if err == nil {
 			err = tryUnlock(t, g)
 		}
@@ -89,9 +97,9 @@ func TestUnheardGrantLeavesNoMinority(t *testing.T) {
 	if b.times.Load() == 0 {
 		t.Fatal("no renewal has won, and this has shown nothing")
 	}
-	within := testenv.UnderStress(beforeLease, 1500*time.Millisecond)
 	if closeLocks(t, c) {
-		within = 3 * patience // when the lease ends
+		return false
 	}
-	testenv.Eventually(t, within, "no node has anything", func() bool { return s.holders(t, "k") == 0 })
+	soon(t, "no node has anything", func() bool { return s.holders(t, "k") == 0 })
+	return true
 }

@@ -50,10 +50,10 @@ func TestWaiterWithoutChannelRights(t *testing.T) {
 	}
 	text := new(lockedBuffer)
 	log := slog.New(slog.NewTextHandler(text, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	unheard, err := dlock.New(&dlock.Config{}, dlock.WithBackend(redlock.New(clients)), dlock.WithLogger(clog.FromSlog(log)))
+	unheard, err := dlock.New(&dlock.Config{}, dlock.WithBackend(redlock.New(clients, patient)), dlock.WithLogger(clog.FromSlog(log)))
 	check(t, err)
 	t.Cleanup(func() { _ = unheard.Close() })
-	holder := locksOn(t, s.clients, dlock.Config{})
+	holder := locksOn(t, s.clients, dlock.Config{}, patient)
 	g := acquire(t, holder, "k")
 
 	before, began := connections(t, s.direct[0]), time.Now()
