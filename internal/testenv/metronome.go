@@ -103,7 +103,8 @@ func (m *Metronome) run(ctx context.Context) {
 	}
 }
 
-// beat records the time since the last beat if it was too long. The caller holds mu.
+// beat records the time since the last beat if it was too long. Who asks does so as well, because a stall may still be under
+// way for the metronome. The caller holds mu.
 func (m *Metronome) beat() {
 	now := time.Now()
 	if late := now.Sub(m.last) - interval; late > tolerated {
@@ -114,7 +115,10 @@ func (m *Metronome) beat() {
 
 // Lost returns how much time the machine has taken from the test since then.
 func (m *Metronome) Lost(since time.Time) time.Duration {
-	return m.LostBetween(since, time.Now())
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.beat()
+	return m.lost(since, m.last)
 }
 
 // LostBetween returns how much time the machine took from the test in stalls that ended between two
@@ -122,7 +126,11 @@ func (m *Metronome) Lost(since time.Time) time.Duration {
 func (m *Metronome) LostBetween(from, to time.Time) (sum time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.beat() // a stall may be under way
+	m.beat()
+	return m.lost(from, to)
+}
+
+func (m *Metronome) lost(from, to time.Time) (sum time.Duration) {
 	for i := len(m.beats) - 1; i >= 0 && m.beats[i].at.After(from); i-- {
 		if b := m.beats[i]; !b.at.After(to) {
 			sum += min(b.late, b.at.Sub(from)) // it may have begun before

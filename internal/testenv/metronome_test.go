@@ -40,3 +40,15 @@ func TestStalled(t *testing.T) {
 		t.Error("excused under stress")
 	}
 }
+
+// The test runs again after a stall, and the metronome does not yet.
+func TestStallUnderWay(t *testing.T) {
+	t.Setenv(testenv.StressEnv, "")
+	began := time.Now().Add(-10 * time.Second)
+	if !testenv.StandStill(9*time.Second).Stalled(began, time.Second) {
+		t.Error("it does not excuse a call")
+	}
+	if longest := testenv.StandStill(9 * time.Second).Longest(began); longest < 8*time.Second {
+		t.Errorf("it lasts %v", longest)
+	}
+}
