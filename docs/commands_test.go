@@ -124,7 +124,12 @@ func untilServed(c docscan.Command) (string, error) {
 	if c.Span {
 		return named(c)
 	}
-	return c.Text + ` --listen 127.0.0.1:0 >url & pid=$!; until grep -q http url; do sleep 0.02; done; kill $pid; wait $pid || test $? = 143`, nil
+	return c.Text + ` --listen 127.0.0.1:0 >url & pid=$!; SECONDS=0
+until grep -q http url; do
+  test $SECONDS -lt 60 || { echo "no address within a minute" >&2; kill -KILL $pid; exit 1; }
+  sleep 0.02
+done
+kill $pid; wait $pid || test $? = 143`, nil
 }
 
 // eachCommand reads a list such as "dlock ls / show".

@@ -123,6 +123,9 @@ func needTools(t *testing.T, script string) {
 	}
 }
 
+// scriptLimit is for scripts of several commands, each of which waits for seconds at most.
+const scriptLimit = 5 * time.Minute
+
 // run runs a script to its end and returns what it prints.
 func (s *shell) run(t *testing.T, script string) string {
 	t.Helper()
@@ -134,7 +137,15 @@ func (s *shell) run(t *testing.T, script string) string {
 	}
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
-	err := cmd.Run()
+	err := cmd.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stuck := time.AfterFunc(scriptLimit, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
+	err = cmd.Wait()
+	if !stuck.Stop() {
+		t.Errorf("it has not ended within %v", scriptLimit)
+	}
 	want := 0
 	if strings.HasPrefix(script, "dlock evict") && !strings.Contains(script, "--yes") && !strings.Contains(script, "--help") {
 		want = 64 // it cannot ask here

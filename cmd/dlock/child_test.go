@@ -150,9 +150,22 @@ func killChild(witness string) {
 	}
 }
 
+// limit ends dlock and what is read of it if that takes longer than any lease of the tests, until the function is called.
+func (w *wrapped) limit(t testing.TB) (stop func()) {
+	t.Helper()
+	const limit = 3 * time.Minute
+	stuck := time.AfterFunc(limit, func() {
+		t.Errorf("nothing within %v; %s", limit, w.stderr.String())
+		_ = w.Process.Kill()
+		_ = w.pipe.Close()
+	})
+	return func() { stuck.Stop() }
+}
+
 // says waits for a line of the child.
 func (w *wrapped) says(t testing.TB, want string) {
 	t.Helper()
+	defer w.limit(t)()
 	line, err := w.out.ReadString('\n')
 	if strings.TrimSpace(line) != want {
 		t.Fatalf("the command says %q (%v), not %q; %s", line, err, want, w.stderr.String())
@@ -162,6 +175,7 @@ func (w *wrapped) says(t testing.TB, want string) {
 // ends waits for the end of dlock and returns its exit code.
 func (w *wrapped) ends(t testing.TB) int {
 	t.Helper()
+	defer w.limit(t)()
 	_, _ = io.Copy(io.Discard, w.out)
 	_ = w.Wait()
 	return w.ProcessState.ExitCode()

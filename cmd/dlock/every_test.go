@@ -84,8 +84,9 @@ func TestEveryFails(t *testing.T) {
 func TestEveryWaits(t *testing.T) {
 	t.Parallel()
 	onServers(t, func(t *testing.T, backend string) {
+		const every = 30 * time.Second // an attempt that takes a twentieth of it is given up
 		begun := func() int64 {
-			out, errs, code := dlock(t, backend, "run", "-q", "--every", "8s", "--wait", "2m", "job", "--", "date", "+%s%N")
+			out, errs, code := dlock(t, backend, "run", "-q", "--every", every.String(), "--wait", "4m", "job", "--", "date", "+%s%N")
 			at, err := strconv.ParseInt(strings.TrimSpace(out), 10, 64)
 			if code != 0 || err != nil {
 				t.Fatalf("exit %d, %q, %q", code, out, errs)
@@ -95,7 +96,7 @@ func TestEveryWaits(t *testing.T) {
 		before := begun()
 		for range 2 {
 			now := begun()
-			if gap := time.Duration(now - before); gap < 2*time.Second { // without the hold, it would be milliseconds
+			if gap := time.Duration(now - before); gap < every/4 { // without the hold, it would be milliseconds
 				t.Errorf("the next run began after %v", gap)
 			}
 			before = now

@@ -106,7 +106,7 @@ func TestBackgroundLeavesTheTerminal(t *testing.T) {
 	if err := os.WriteFile(end, []byte("\n"), 0o600); err != nil { // while the shell waits for a line
 		t.Fatal(err)
 	}
-	s.shows(t, "two")
+	s.shows(t, "two\r\n") // and not the line that was typed
 	if _, errs, code := dlock(t, backend, "run", "--wait", "1m", "k", "--", "true"); code != 0 {
 		t.Fatalf("exit %d, %s", code, errs)
 	}

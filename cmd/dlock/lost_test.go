@@ -23,16 +23,8 @@ import (
 	"github.com/ceyewan/genesis/internal/testenv"
 )
 
-// How long locks last in these tests: long enough for a machine that stalls for a second.
-// etcd counts in seconds.
-const (
-	shortTTL   = 5 * time.Second
-	shortGrace = 500 * time.Millisecond
-)
-
-var short = []string{"--ttl", "5s", "--grace", "500ms"}
-
-func shortly(key string) []string { return append(short[:len(short):len(short)], key) }
+// shortGrace is the grace period where the command is not meant to use it.
+const shortGrace = 500 * time.Millisecond
 
 // graciously gives the command time to obey, and dlock time to ask it to end, on a machine that stalls for seconds.
 func graciously(key string) []string {
@@ -44,11 +36,13 @@ const graceTTL = 15 * time.Second
 // reserved has the command killed so long before its lock passes on that it is dead by then on such a machine: a twentieth
 // of the TTL.
 func reserved(key string) []string {
-	if stress() {
-		return shortly(key)
-	}
-	return []string{"--ttl", "45s", "--grace", "15s", key}
+	return []string{"--ttl", reservedTTL.String(), "--grace", testenv.UnderStress(reservedTTL/3, shortGrace).String(), key}
 }
+
+var reservedTTL = testenv.UnderStress(45*time.Second, 5*time.Second) // etcd counts in seconds
+
+// longTTL is a lease whose end must not be what ends a command: less than half of it takes longer than any stall.
+var longTTL = testenv.UnderStress(time.Minute, 12*time.Second)
 
 // A lease is a backend with a server that can fail.
 type lease struct {
@@ -167,7 +161,7 @@ func TestLostByPause(t *testing.T) {
 			var witnesses []string
 			for i := range width {
 				witness := filepath.Join(t.TempDir(), "w")
-				h := wrap(t, backend, "stubborn", witness, shortly(fmt.Sprint("k", i))...)
+				h := wrap(t, backend, "stubborn", witness, reserved(fmt.Sprint("k", i))...)
 				h.says(t, "ready")
 				holders, witnesses = append(holders, h), append(witnesses, witness)
 			}
@@ -175,13 +169,13 @@ func TestLostByPause(t *testing.T) {
 				t.Fatal(err)
 			}
 			for i := range width {
-				diesWithin(t, witnesses[i], shortTTL+busy)
+				diesWithin(t, witnesses[i], reservedTTL+busy)
 			}
 			if err := server.Resume(); err != nil {
 				t.Fatal(err)
 			}
 			for i := range width {
-				handOver(t, wrap(t, backend, "brief", witnesses[i], shortly(fmt.Sprint("k", i))...), holders[i])
+				handOver(t, wrap(t, backend, "brief", witnesses[i], reserved(fmt.Sprint("k", i))...), holders[i])
 			}
 		}
 	})
@@ -207,13 +201,12 @@ func TestLossIsReportedFirst(t *testing.T) {
 func TestLostByDeletion(t *testing.T) {
 	t.Parallel()
 	onLeases(t, func(t *testing.T, l *lease) {
-		const ttl = 12 * time.Second
 		for _, mode := range []string{"obedient", "stubborn"} {
 			witness := filepath.Join(t.TempDir(), "w")
-			h := wrap(t, l.backend, mode, witness, "--ttl", ttl.String(), "--grace", "500ms", "k")
+			h := wrap(t, l.backend, mode, witness, "--ttl", longTTL.String(), "--grace", "500ms", "k")
 			h.says(t, "ready")
 			l.remove(t, "k")
-			diesWithin(t, witness, testenv.UnderStress(ttl*3/4, ttl/3+shortGrace+busy))
+			diesWithin(t, witness, testenv.UnderStress(longTTL*3/4, longTTL/3+shortGrace+busy))
 			if code := h.ends(t); code != 76 || !strings.Contains(h.stderr.String(), "ownership of the lock was lost") {
 				t.Errorf("exit %d, %s", code, h.stderr.String())
 			}
@@ -230,7 +223,7 @@ func TestLostByDeletion(t *testing.T) {
 func TestEveryLostByDeletion(t *testing.T) {
 	t.Parallel()
 	onLeases(t, func(t *testing.T, l *lease) {
-		h := wrap(t, l.backend, "obedient", filepath.Join(t.TempDir(), "w"), "--every", "1h", "--ttl", "12s", "--grace", "500ms", "k")
+		h := wrap(t, l.backend, "obedient", filepath.Join(t.TempDir(), "w"), "--every", "1h", "--ttl", longTTL.String(), "--grace", "500ms", "k")
 		h.says(t, "ready")
 		l.remove(t, "k")
 		if code := h.ends(t); code != 76 || !strings.Contains(h.stderr.String(), "ownership of the lock was lost") {
@@ -308,7 +301,7 @@ func TestLostWarns(t *testing.T) {
 	t.Parallel()
 	onLeases(t, func(t *testing.T, l *lease) {
 		witness := filepath.Join(t.TempDir(), "w")
-		h := wrap(t, l.backend, "obedient", witness, append([]string{"--on-lost", "warn", "--json"}, shortly("k")...)...)
+		h := wrap(t, l.backend, "obedient", witness, append([]string{"--on-lost", "warn", "--json"}, reserved("k")...)...)
 		h.says(t, "ready")
 		l.remove(t, "k")
 		awaitEvent(t, h, "lost")
@@ -358,13 +351,12 @@ func processOf(command ...string) (pid int) {
 func TestWrapperKilled(t *testing.T) {
 	t.Parallel()
 	onLeases(t, func(t *testing.T, l *lease) {
-		const ttl = 12 * time.Second // whose end must not be what ends the command
 		witness := filepath.Join(t.TempDir(), "w")
-		h := wrap(t, l.backend, "stubborn", witness, "--ttl", ttl.String(), "--grace", "500ms", "k")
+		h := wrap(t, l.backend, "stubborn", witness, "--ttl", longTTL.String(), "--grace", "500ms", "k")
 		h.says(t, "ready")
 		guardianOf(t, witness, 0)
 		_ = h.Process.Kill()
-		diesWithin(t, witness, testenv.UnderStress(ttl/2, 200*time.Millisecond))
+		diesWithin(t, witness, testenv.UnderStress(longTTL/2, 200*time.Millisecond))
 		wrap(t, l.backend, "brief", witness, "k").says(t, "alone")
 	})
 }

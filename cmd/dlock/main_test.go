@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 )
@@ -83,6 +84,9 @@ func command(backend string, args ...string) *exec.Cmd {
 	return cmd
 }
 
+// callLimit is more than any call of the tests waits for.
+const callLimit = 5 * time.Minute
+
 // dlock calls the command to its end.
 func dlock(t testing.TB, backend string, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
@@ -93,7 +97,15 @@ func finish(t testing.TB, cmd *exec.Cmd) (stdout, stderr string, code int) {
 	t.Helper()
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
-	err := cmd.Run()
+	err := cmd.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stuck := time.AfterFunc(callLimit, func() { _ = cmd.Process.Kill() })
+	err = cmd.Wait()
+	if !stuck.Stop() {
+		t.Errorf("%q has not ended within %v", cmd.Args, callLimit)
+	}
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
 		t.Fatal(err)

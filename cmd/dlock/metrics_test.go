@@ -276,9 +276,15 @@ func TestRunSendsMetricsUntilASignal(t *testing.T) {
 	cmd.Env = append(cmd.Env, "OTEL_EXPORTER_OTLP_ENDPOINT=http://"+hangs.Addr().String())
 	var errs strings.Builder
 	cmd.Stderr = &errs
+	if err := hangs.(*net.TCPListener).SetDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	stuck := time.AfterFunc(2*time.Minute, func() { _ = cmd.Process.Kill() })
+	defer stuck.Stop()
+	t.Cleanup(func() { _ = cmd.Process.Kill() }) // unless it has ended
 	conn, err := hangs.Accept()
 	if err != nil {
 		t.Fatal(err)

@@ -66,7 +66,10 @@ func (s *screen) shows(t testing.TB, what string) {
 	testenv.Eventually(t, time.Minute, "the terminal shows "+what, func() bool { return strings.Contains(s.String(), what) })
 }
 
+// exitOf waits for the end of a command and returns its exit code, or -1 if it had to be killed.
 func exitOf(cmd *exec.Cmd) int {
+	stuck := time.AfterFunc(2*time.Minute, func() { _ = cmd.Process.Kill() })
+	defer stuck.Stop()
 	_ = cmd.Wait()
 	return cmd.ProcessState.ExitCode()
 }

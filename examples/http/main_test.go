@@ -28,11 +28,11 @@ type silent struct{}
 func (silent) Printf(context.Context, string, ...any) {}
 
 const (
-	// short is a lease that ends during a test.
-	short = 6 * time.Second
+	// lease outlasts any stall of the machine. No test waits for its end.
+	lease = time.Minute
 	// enough is a wait for a lock that is free; brief is one for a lock that is not.
 	enough = time.Minute
-	brief  = 5 * time.Second
+	brief  = 10 * time.Second
 )
 
 // client returns a lock Client like that of the example, with another lease.
@@ -90,7 +90,7 @@ func wants(t *testing.T, url string, status int, text string) {
 func TestAnswers(t *testing.T) {
 	t.Parallel()
 	addr := testenv.Redis(t).Addr()
-	locks, other := client(t, addr, short), client(t, addr, short)
+	locks, other := client(t, addr, lease), client(t, addr, lease)
 	build := func(_ context.Context, name string) error {
 		if name == "bad" {
 			return errors.New("no data")
@@ -117,11 +117,12 @@ func TestAnswers(t *testing.T) {
 func TestLoss(t *testing.T) {
 	t.Parallel()
 	addr := testenv.Redis(t).Addr()
-	admin, err := client(t, addr, short).Admin()
+	admin, err := client(t, addr, lease).Admin()
 	if err != nil {
 		t.Fatal(err)
 	}
-	url := serve(t, client(t, addr, short), enough, func(ctx context.Context, _ string) error {
+	// The holder asks three times in a lease.
+	url := serve(t, client(t, addr, lease/2), enough, func(ctx context.Context, _ string) error {
 		guard, _ := dlock.FromContext(ctx)
 		if err := admin.Evict(ctx, guard.Key(), guard.Token()); err != nil {
 			t.Error(err)
@@ -139,13 +140,17 @@ func TestLoss(t *testing.T) {
 // The HTTP client disconnects: the work ends, and the lock is released.
 func TestClientGone(t *testing.T) {
 	t.Parallel()
-	locks := client(t, testenv.Redis(t).Addr(), time.Minute)
+	locks := client(t, testenv.Redis(t).Addr(), lease)
 	ctx, leave := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	url := serve(t, locks, enough, func(ctx context.Context, _ string) error {
 		leave()
-		<-ctx.Done()
-		ended <- context.Cause(ctx)
+		select {
+		case <-ctx.Done():
+			ended <- context.Cause(ctx)
+		case <-time.After(time.Minute):
+			ended <- errors.New("its context has not ended")
+		}
 		return ctx.Err()
 	})
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/reports/july", nil)
@@ -158,7 +163,7 @@ func TestClientGone(t *testing.T) {
 	if cause := <-ended; !errors.Is(cause, context.Canceled) || errors.Is(cause, dlock.ErrOwnershipLost) {
 		t.Errorf("the work ended because of %v", cause)
 	}
-	if err := locks.Lock(t.Context(), "report:july", dlock.WithWait(30*time.Second)); err != nil {
+	if err := locks.Lock(t.Context(), "report:july", dlock.WithWait(enough)); err != nil {
 		t.Errorf("the lock was not released: %v", err)
 	}
 }
@@ -167,7 +172,7 @@ func TestClientGone(t *testing.T) {
 func TestSilence(t *testing.T) {
 	t.Parallel()
 	proxy := testenv.Proxy(t, testenv.Redis(t).Addr())
-	locks, build := client(t, proxy.Addr(), short), func(context.Context, string) error { return nil }
+	locks, build := client(t, proxy.Addr(), lease), func(context.Context, string) error { return nil }
 	wants(t, serve(t, locks, enough, build)+"/reports/july", 200, "built july")
 	proxy.BlackHole(true)
 	wants(t, serve(t, locks, brief, build)+"/reports/july", 503, "no lock can be had now")

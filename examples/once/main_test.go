@@ -31,10 +31,10 @@ type printed struct {
 	at    time.Time
 }
 
-// midway returns an interval of about eight seconds of which a half is left, by the clock: processes that start now try
+// midway returns an interval of about 16 seconds of which a half is left, by the clock: processes that start now try
 // to run the job a second time before the interval is over.
 func midway() time.Duration {
-	for every := 8 * time.Second; ; every += time.Millisecond {
+	for every := 16 * time.Second; ; every += time.Millisecond {
 		now := time.Now()
 		if left := now.Truncate(every).Add(every).Sub(now); left > every/2 && left < every*5/8 {
 			return every
@@ -78,7 +78,7 @@ func TestOncePerInterval(t *testing.T) {
 			}
 			before = r
 			all[r.pid].Kill()
-		case <-time.After(time.Minute):
+		case <-time.After(5 * every): // an attempt that takes a twentieth of an interval is given up
 			t.Fatal("the job does not run")
 		}
 	}

@@ -68,7 +68,7 @@ func pauseRedis(t *testing.T, s *redisSet, locks *dlock.Client) scene {
 // redisCut has scripts carried out and their connections cut, and lets nothing be cleaned
 // up until it is healed.
 func redisCut(t *testing.T, s *redisSet) scene {
-	locks := s.locks(t, "", "")
+	locks := s.answering(t, "", "")
 	warm(t, locks)
 	for _, p := range s.proxies {
 		var acquire atomic.Pointer[string] // the script that comes first
@@ -92,24 +92,24 @@ func redisCut(t *testing.T, s *redisSet) scene {
 
 func redisWrongPassword(t *testing.T, s *redisSet) scene {
 	s.command(t, "ACL", "SETUSER", "locks", "on", ">right", "~*", "&*", "+@all")
-	return scene{locks: s.locks(t, "locks", "wrong"), stored: s.stored}
+	return scene{locks: s.answering(t, "locks", "wrong"), stored: s.stored}
 }
 
 func redisNoRights(t *testing.T, s *redisSet) scene {
 	s.command(t, "ACL", "SETUSER", "weak", "on", ">secret", "~*", "+ping", "+hello")
-	return scene{locks: s.locks(t, "weak", "secret"), stored: s.stored}
+	return scene{locks: s.answering(t, "weak", "secret"), stored: s.stored}
 }
 
 func redisReadOnly(t *testing.T, s *redisSet) scene {
 	s.command(t, "REPLICAOF", "127.0.0.1", "1")
-	return scene{locks: s.locks(t, "", ""), stored: s.stored}
+	return scene{locks: s.answering(t, "", ""), stored: s.stored}
 }
 
 // redisLoading has servers load keys slowly, for longer than the row takes.
 func redisLoading(t *testing.T, s *redisSet) scene {
-	locks := s.locks(t, "", "")
+	locks := s.answering(t, "", "")
 	warm(t, locks)
-	s.command(t, "DEBUG", "POPULATE", 3000, "key", 2048) // each is more than the interval
+	s.command(t, "DEBUG", "POPULATE", 10_000, "key", 2048) // each is more than the interval
 	s.command(t, "CONFIG", "SET", "key-load-delay", 10_000)
 	s.command(t, "CONFIG", "SET", "loading-process-events-interval-bytes", 1024)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -126,7 +126,7 @@ func redisLoading(t *testing.T, s *redisSet) scene {
 }
 
 func redisFull(t *testing.T, s *redisSet) scene {
-	locks := s.locks(t, "", "")
+	locks := s.answering(t, "", "")
 	warm(t, locks)
 	s.command(t, "CONFIG", "SET", "maxmemory", "1")
 	return scene{locks: locks, stored: s.stored}

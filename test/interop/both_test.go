@@ -34,16 +34,12 @@ func TestBothExcludesThem(t *testing.T) {
 			t.Fatal(err)
 		}
 		h := obtain(t, client, r, "order:123", lease)
-		if ok, err := both.TryLock(t.Context(), "order:123"); ok || err != nil {
-			t.Errorf("%v, %v while they hold it", ok, err)
-		}
+		busy(t, both, "order:123")
 		released(t, h, true)
 		if err := both.Lock(t.Context(), "order:123"); err != nil {
 			t.Fatal(err)
 		}
 		refused(t, client, r, "order:123")
-		if err := both.Unlock(t.Context(), "order:123"); err != nil {
-			t.Error(err)
-		}
+		unlock(t, both, "order:123")
 	})
 }

@@ -15,15 +15,11 @@ func TestOursExcludesThem(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, client *redis.Client, r rival) {
 		c := ours(t, client)
-		if ok, err := c.TryLock(t.Context(), "k"); !ok || err != nil {
-			t.Fatalf("%v, %v", ok, err)
-		}
+		takes(t, c, "k")
 		value := stored(t, client, "k")
 		refused(t, client, r, "k")
 		untouched(t, client, "k", value)
-		if err := c.Unlock(t.Context(), "k"); err != nil {
-			t.Fatal(err)
-		}
+		unlock(t, c, "k")
 		released(t, obtain(t, client, r, "k", lease), true)
 	})
 }
@@ -34,16 +30,12 @@ func TestTheyExcludeOurs(t *testing.T) {
 		c := ours(t, client)
 		h := obtain(t, client, r, "k", lease)
 		value := stored(t, client, "k")
-		if ok, err := c.TryLock(t.Context(), "k"); ok || err != nil {
-			t.Fatalf("%v, %v", ok, err)
-		}
+		busy(t, c, "k")
 		err := c.Lock(t.Context(), "k", dlock.WithWait(3*time.Second))
 		wantErr(t, err, dlock.ErrLockHeldByOther)
 		untouched(t, client, "k", value)
 		released(t, h, true)
-		if ok, err := c.TryLock(t.Context(), "k"); !ok || err != nil {
-			t.Fatalf("%v, %v", ok, err)
-		}
+		takes(t, c, "k")
 	})
 }
 
@@ -129,9 +121,7 @@ func TestTheyNeverTouchOurs(t *testing.T) {
 		if left := remaining(t, client, "k"); left < 5*time.Second {
 			t.Fatalf("our lease of 10s has %v left", left)
 		}
-		if err := c.Unlock(t.Context(), "k"); err != nil {
-			t.Fatal(err)
-		}
+		unlock(t, c, "k")
 	})
 }
 

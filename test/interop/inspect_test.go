@@ -94,9 +94,7 @@ func TestInspectEmptyValue(t *testing.T) {
 	if err := client.Set(t.Context(), "k", "", lease).Err(); err != nil {
 		t.Fatal(err)
 	}
-	if ok, err := c.TryLock(t.Context(), "k"); ok || err != nil {
-		t.Fatalf("%v, %v", ok, err)
-	}
+	busy(t, c, "k")
 	claims, err := admin(t, c).Inspect(t.Context(), "k")
 	if err != nil || len(claims) != 1 {
 		t.Fatalf("a key that is taken has the claims %v, %v", claims, err)

@@ -58,6 +58,65 @@ func ours(t *testing.T, client *redis.Client, opts ...redislock.Option) *dlock.C
 	return c
 }
 
+// answered is less than a server may take to answer: what is over sooner has not run out of time.
+const answered = 400 * time.Millisecond
+
+// busy asserts that TryLock finds a key taken. It is repeated if the machine stalled for so long that it was not answered in
+// time.
+func busy(t *testing.T, c dlock.Locker, key string) {
+	t.Helper()
+	for {
+		began := time.Now()
+		ok, err := c.TryLock(t.Context(), key)
+		if isUnanswered(err) && testenv.Stalled(t, began, answered) {
+			continue
+		}
+		if ok || err != nil {
+			t.Fatalf("ours got a key that is taken: %v, %v", ok, err)
+		}
+		return
+	}
+}
+
+// takes asserts that TryLock takes a free key. If the machine stalled for so long that it was not answered in time, the next
+// call waits until what it has left is gone.
+func takes(t *testing.T, c dlock.Locker, key string) {
+	t.Helper()
+	began := time.Now()
+	ok, err := c.TryLock(t.Context(), key)
+	if isUnanswered(err) && testenv.Stalled(t, began, answered) {
+		err = c.Lock(t.Context(), key, dlock.WithWait(soon))
+		ok = err == nil
+	}
+	if !ok || err != nil {
+		t.Fatalf("ours did not get a free key: %v, %v", ok, err)
+	}
+}
+
+func isUnanswered(err error) bool {
+	return errors.Is(err, dlock.ErrUnknownOutcome) || errors.Is(err, dlock.ErrUnavailable)
+}
+
+// unlock releases a key. If the machine stalled for so long that the release was not answered in time, it waits until the
+// release in the background has ended: a key of ours can be taken then.
+func unlock(t *testing.T, c dlock.Locker, key string) {
+	t.Helper()
+	for {
+		began := time.Now()
+		err := c.Unlock(t.Context(), key)
+		if err == nil {
+			return
+		}
+		if !errors.Is(err, dlock.ErrUnknownOutcome) || !testenv.Stalled(t, began, answered) {
+			t.Fatal(err)
+		}
+		err = c.Lock(t.Context(), key, dlock.WithWait(soon))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // A rival is a library that locks with SET NX PX.
 type rival struct {
 	name string
