@@ -128,7 +128,8 @@ func TestProxyDelays(t *testing.T) {
 		return nil
 	})
 	check(t, err)
-	if took := time.Since(begin); took < up+down || took > 100*(up+down)*6/10 { // not each by itself
+	const most = 100 * (up + down) * 6 / 10 // not each by itself
+	if took := time.Since(begin); took < up+down || took > most && !testenv.Stalled(t, begin, most) {
 		t.Errorf("100 commands at once took %v", took)
 	}
 }

@@ -35,14 +35,14 @@ func TestEtcdWaitsForItsPorts(t *testing.T) {
 			squatter := occupy(t, e.ports[i].Addr())
 			restarted := make(chan error, 1)
 			go func() { restarted <- e.Restart(t.Context(), true) }()
-			err := await(t.Context(), "a failed start", func(context.Context) error {
+			err := await(aMinute(t), "a failed start", func(context.Context) error {
 				if !strings.Contains(e.Log(), "address already in use") {
 					return errors.New(e.Log())
 				}
 				return nil
 			})
 			squatter.Close()
-			if err := errors.Join(err, <-restarted); err != nil {
+			if err := errors.Join(err, ended(t, restarted)); err != nil {
 				t.Error(err)
 			}
 		})

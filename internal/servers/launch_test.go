@@ -22,6 +22,25 @@ func occupy(t *testing.T, addr string) net.Listener {
 	return l
 }
 
+// aMinute returns the context of a wait that must end.
+func aMinute(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, errors.New("not within a minute"))
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// ended returns the result of a call in the background.
+func ended(t *testing.T, call <-chan error) error {
+	t.Helper()
+	select {
+	case err := <-call:
+		return err
+	case <-time.After(time.Minute):
+		return errors.New("the call in the background does not end within a minute")
+	}
+}
+
 // skipMissing does what testenv does, which cannot be imported here: without a server, a test is
 // skipped locally and fails where servers are required.
 func skipMissing(t *testing.T, err error) {
@@ -75,7 +94,7 @@ func TestRestartWaitsForItsPort(t *testing.T) {
 	squatter := occupy(t, r.Addr())
 	restarted := make(chan error, 1)
 	go func() { restarted <- r.Restart(t.Context(), true) }()
-	err = await(t.Context(), "a failed start", func(context.Context) error {
+	err = await(aMinute(t), "a failed start", func(context.Context) error {
 		if !strings.Contains(r.Log(), "ddress already in use") {
 			return errors.New(r.Log())
 		}
@@ -87,7 +106,7 @@ func TestRestartWaitsForItsPort(t *testing.T) {
 	default:
 	}
 	squatter.Close()
-	if err := errors.Join(err, <-restarted); err != nil {
+	if err := errors.Join(err, ended(t, restarted)); err != nil {
 		t.Error(err)
 	}
 }

@@ -63,7 +63,7 @@ func TestForksEndWithTheirProcess(t *testing.T) {
 func TestServerDiesWithItsParent(t *testing.T) {
 	t.Parallel()
 	testenv.Redis(t) // skip here where there is none
-	parent := exec.Command(os.Args[0])
+	parent := exec.CommandContext(within(t, patience), os.Args[0])
 	parent.Env = append(os.Environ(), parentEnv+"=1", "TMPDIR="+t.TempDir())
 	parent.Stderr = os.Stderr
 	out, err := parent.StdoutPipe()
@@ -101,7 +101,7 @@ func burnThread() { runtime.LockOSThread() }
 
 func TestChildrenEndWithTheirCommand(t *testing.T) {
 	t.Parallel()
-	cmd := exec.Command("/bin/sh", "-c", "sleep 300 & echo $!; wait")
+	cmd := exec.CommandContext(within(t, patience), "/bin/sh", "-c", "sleep 300 & echo $!; wait")
 	out, err := cmd.StdoutPipe()
 	check(t, err)
 	child := testenv.Child(t, cmd)

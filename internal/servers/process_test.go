@@ -43,7 +43,11 @@ func TestProcessThatCannotStart(t *testing.T) {
 func TestStopReportsAnUnaskedEnd(t *testing.T) {
 	t.Parallel()
 	p := shell(t, "echo out of order; exit 3")
-	<-p.Done()
+	select {
+	case <-p.Done():
+	case <-time.After(patience):
+		t.Fatalf("it does not end: %s", p.Log())
+	}
 	err := p.Stop()
 	if err == nil || !strings.Contains(err.Error(), "out of order") || !strings.Contains(err.Error(), "status 3") {
 		t.Errorf("Stop says %v", err)

@@ -23,7 +23,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	redis.SetLogger(silent{})                                                     // it reports every fault that the tests inject
+	redis.SetLogger(silent{})                                                       // it reports every fault that the tests inject
 	connector.AwaitAlerts(testenv.UnderStress(5*time.Second, 200*time.Millisecond)) // a machine may stand still meanwhile
 	goleak.VerifyTestMain(m)
 }

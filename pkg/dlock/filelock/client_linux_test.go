@@ -42,7 +42,9 @@ func TestClient(t *testing.T) {
 	}
 	got := make(chan *dlock.Guard)
 	go func() {
-		g, err := b.Acquire(ctx, "order:1")
+		limited, cancel := context.WithTimeout(ctx, time.Minute)
+		defer cancel()
+		g, err := b.Acquire(limited, "order:1")
 		if err != nil {
 			t.Error(err)
 		}
@@ -53,6 +55,9 @@ func TestClient(t *testing.T) {
 		t.Error(err)
 	}
 	next := <-got
+	if next == nil {
+		t.FailNow()
+	}
 	if next.Token() <= g.Token() {
 		t.Errorf("token %d after %d", next.Token(), g.Token())
 	}

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 	"github.com/ceyewan/genesis/pkg/dlock/filelock"
 )
@@ -98,16 +99,20 @@ func TestFileIsAboutToBeOpened(t *testing.T) {
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for range 20 { // a busy machine may take longer than is waited
+	testenv.StartMetronome(t)
+	for stalled := true; stalled; {
+		began := time.Now()
 		if err = errors.Join(os.Chmod(path, 0o600), os.Truncate(path, 0), os.Chtimes(path, time.Now(), time.Now())); err != nil {
 			t.Fatal(err)
 		}
-		opening := time.AfterFunc(5*time.Millisecond, func() { _ = os.Chmod(path, 0o666) })
+		opened := make(chan struct{})
+		time.AfterFunc(5*time.Millisecond, func() {
+			_ = os.Chmod(path, 0o666)
+			close(opened)
+		})
 		err = attempt()
-		opening.Stop()
-		if err == nil {
-			break
-		}
+		<-opened
+		stalled = err != nil && testenv.Stalled(t, began, 50*time.Millisecond) // an attempt waits no longer
 	}
 	if err != nil {
 		t.Errorf("a file that was opened to all meanwhile: %v", err)

@@ -1,6 +1,7 @@
 package filelock_test
 
 import (
+	"context"
 	"errors"
 	"os"
 	"os/exec"
@@ -8,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
@@ -18,7 +20,9 @@ import (
 func TestWaiterLeavesAnEmptyFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(mkdir(t, 0o700), "k.lock")
-	script := exec.CommandContext(t.Context(), "sh", "-c", `exec 9>>"$1"; flock 9; echo locked; read _; echo $$ >&9; read _`, "sh", path)
+	short, cancel := context.WithTimeout(t.Context(), time.Minute) // no read or wait below takes longer
+	defer cancel()
+	script := exec.CommandContext(short, "sh", "-c", `exec 9>>"$1"; flock 9; echo locked; read _; echo $$ >&9; read _`, "sh", path)
 	in, err := script.StdinPipe()
 	must(err)
 	out, err := script.StdoutPipe()
@@ -41,7 +45,8 @@ func TestWaiterLeavesAnEmptyFile(t *testing.T) {
 		t.Errorf("the file is %q, %v, want %q", text, err, want)
 	}
 	must(in.Close())
-	_ = script.Wait() // the last read finds the end
+	_ = script.Wait()    // the last read finds the end
+	release(t, d, w.Ref) // it locks the file for moments, to see what it contains
 	if _, err := oneFile(t, path).Acquire(ctx, try("k")); !errors.Is(err, filelock.ErrNotALock) {
 		t.Errorf("a file with a PID: %v", err)
 	}

@@ -3,6 +3,7 @@
 package once_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -42,7 +43,9 @@ func TestExtendedRun(t *testing.T) {
 				t.Fatalf("it ran: %v, %v", ran, err)
 			}
 			check(t, first.Close())
-			g, err := second.Acquire(t.Context(), "report")
+			short, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			g, err := second.Acquire(short, "report")
 			check(t, err)
 			if waited := time.Since(asked); waited < hold {
 				t.Errorf("the key was free after %v", waited)

@@ -513,8 +513,9 @@ func TestNoClientClockIsSent(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
 	direct, monitor := directTo(t, server), testenv.MonitorRedis(t, server)
-	c := clientAt(t, server.Addr(), dlock.Config{DefaultTTL: 6 * time.Second})
-	other := clientAt(t, server.Addr(), dlock.Config{DefaultTTL: 5 * time.Second})
+	// The leases outlast a machine that stalls; a renewal comes after a third of them.
+	c := clientAt(t, server.Addr(), dlock.Config{DefaultTTL: testenv.UnderStress(30*time.Second, 6*time.Second)})
+	other := clientAt(t, server.Addr(), dlock.Config{DefaultTTL: testenv.UnderStress(25*time.Second, 5*time.Second)})
 	for i := range testenv.UnderStress(2, 20) {
 		useEveryScript(t, c, other, direct, monitor, i)
 	}
@@ -551,7 +552,9 @@ func useEveryScript(t *testing.T, c, other *dlock.Client, direct *redis.Client, 
 	g := acquire(t, c, "k")
 	granted := make(chan *dlock.Guard, 1)
 	go func() {
-		next, err := other.Acquire(context.Background(), "k")
+		limited, cancel := context.WithTimeout(context.Background(), 2*time.Minute) // two waits of at most a minute follow
+		defer cancel()
+		next, err := other.Acquire(limited, "k")
 		if err != nil {
 			t.Error(err)
 		}
@@ -575,7 +578,7 @@ func useEveryScript(t *testing.T, c, other *dlock.Client, direct *redis.Client, 
 	if next == nil {
 		t.FailNow()
 	}
-	if err := next.Extend(context.Background(), 10*time.Second); err != nil {
+	if err := next.Extend(context.Background(), testenv.UnderStress(time.Minute, 10*time.Second)); err != nil {
 		t.Error(err)
 	}
 	if _, _, err := admin.ListPage(context.Background(), "", "", 10); err != nil {
