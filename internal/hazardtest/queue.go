@@ -220,6 +220,7 @@ func WaitersAreServedInOrder(t *testing.T, open Open) {
 	var count, predicted, inversions atomic.Int64
 	var expected string // guarded by the lock, as is looked
 	var looked time.Time
+	metronome := testenv.StartMetronome(t)
 	shares := make([]int64, clients)
 	for i := range clients {
 		c := s.direct(dlock.Config{})
@@ -235,7 +236,7 @@ func WaitersAreServedInOrder(t *testing.T, open Open) {
 				shares[i]++
 				if expected != "" {
 					predicted.Add(1)
-					if expected != me && !testenv.Stalled(t, looked, time.Second) { // else the first may have missed its heartbeat
+					if expected != me && !metronome.Stalled(looked, time.Second) { // else the first may have missed its heartbeat
 						inversions.Add(1)
 					}
 				}

@@ -153,7 +153,7 @@ var slack = testenv.UnderStress(20*time.Second, 5*time.Second)
 func (r *row) walk(t *testing.T, s scene) {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())
-	err, took := r.call(t, func() error {
+	took, err := r.call(t, func() error {
 		ok, err := s.locks.TryLock(ctx, "try")
 		if ok {
 			t.Fatal("the fault did not happen: TryLock has the lock")
@@ -171,7 +171,7 @@ func (r *row) walk(t *testing.T, s scene) {
 	if r.wait == "at once" {
 		patience = longWait
 	}
-	err, took = r.call(t, func() error {
+	took, err = r.call(t, func() error {
 		_, err := s.waits.Acquire(ctx, "wait", dlock.WithWait(patience))
 		return err
 	})
@@ -183,7 +183,7 @@ func (r *row) walk(t *testing.T, s scene) {
 }
 
 // call makes a call, and again if the machine stalled for so long that an attempt has ended before it met the fault.
-func (r *row) call(t *testing.T, do func() error) (err error, took time.Duration) {
+func (r *row) call(t *testing.T, do func() error) (took time.Duration, err error) {
 	t.Helper()
 	for {
 		began := time.Now()
@@ -191,7 +191,7 @@ func (r *row) call(t *testing.T, do func() error) (err error, took time.Duration
 		took = time.Since(began)
 		isUnanswered := errors.Is(err, dlock.ErrUnknownOutcome) || errors.Is(err, dlock.ErrUnavailable)
 		if !isUnanswered || errors.Is(err, r.kind) && r.hasText(err) || !testenv.Stalled(t, began, answered) {
-			return err, took
+			return took, err
 		}
 		r.cutShort = true
 		t.Logf("the machine stalled, so the call is repeated: %v", err)
