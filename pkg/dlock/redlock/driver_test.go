@@ -93,26 +93,83 @@ func TestWaiterIsNotified(t *testing.T) {
 	}
 }
 
-// When a connection for messages breaks, the waiter is asked to renew as soon as there is another, even if a majority is
-// still counted as subscribed: the other connections may be dead as well, and messages were missed.
-func TestBrokenSubscriptionsWakeTheWaiter(t *testing.T) {
-	s := start(t, 3)
-	holder, waiter := s.open(t, patient), s.open(t, patient)
+// waitsAtAll returns a driver whose claim waits, and which hears all nodes and has nothing to say.
+func (s *set) waitsAtAll(t *testing.T) (holder, waiter driver.Driver) {
+	t.Helper()
+	holder, waiter = s.open(t, patient), s.open(t, patient)
 	submit(t, holder, driver.Request{Ref: claim(0)}, driver.Held)
 	submit(t, waiter, driver.Request{Ref: claim(1), Wait: true}, driver.Queued)
 	awaitPush(t, waiter, claim(1), "that a majority is subscribed")
-	testenv.Eventually(t, patience, "every node has its subscriber", func() bool { return s.isHeard(t, claim(1).Key) })
+	testenv.Eventually(t, patience, "all nodes are heard", func() bool { return redlock.Listens(waiter, claim(1).Key) == len(s.proxies) })
 	select {
 	case ev := <-waiter.Events():
 		t.Fatalf("told without a reason: %+v", ev)
 	default:
 	}
-	s.proxies[0].Cut()
-	awaitPush(t, waiter, claim(1), "that one node is subscribed again")
+	return holder, waiter
+}
+
+// When a majority of the broken subscriptions is established again, the waiter is asked to renew:
+// messages in between were missed.
+func TestBrokenSubscriptionsWakeTheWaiter(t *testing.T) {
+	s := start(t, 3)
+	_, waiter := s.waitsAtAll(t)
 	for _, p := range s.proxies {
 		p.Cut()
 	}
 	awaitPush(t, waiter, claim(1), "that the nodes are subscribed again")
+}
+
+// The connections to all nodes are dead, and only one breaks. The others still count, but the waiter is asked to renew once
+// that one is established again: the message that the lock is free was missed.
+func TestOneBrokenSubscriptionWakesTheWaiter(t *testing.T) {
+	s := start(t, 3)
+	holder, waiter := s.waitsAtAll(t)
+	for _, p := range s.proxies[1:] {
+		p.DropMessages(true)
+	}
+	gate, comes := make(chan struct{}), make(chan struct{})
+	open, came := sync.OnceFunc(func() { close(gate) }), sync.OnceFunc(func() { close(comes) })
+	t.Cleanup(open)
+	s.proxies[0].Intercept(func(cmd []string) faultproxy.Action {
+		if cmd[0] == "SUBSCRIBE" {
+			came()
+			<-gate
+		}
+		return faultproxy.Forward
+	})
+	s.proxies[0].Cut()
+	select {
+	case <-comes:
+	case <-time.After(patience):
+		t.Fatal("the driver does not subscribe again")
+	}
+	release(t, holder, claim(0), driver.Held)
+	soon(t, "all nodes have told that the lock is free", func() bool { return s.holders(t, claim(0).Key) == 0 })
+	open()
+	awaitPush(t, waiter, claim(1), "that the node is subscribed again")
+}
+
+// A node whose connections break again and again does not make the waiter ask all nodes each time.
+func TestFlappingSubscriptionSparesTheNodes(t *testing.T) {
+	s := start(t, 3)
+	_, waiter := s.waitsAtAll(t)
+	began, before, pushes := time.Now(), s.proxies[0].Connections(), 0
+	made := func() int { return s.proxies[0].Connections() - before }
+	for time.Since(began) < 3*redlock.RecheckPause/2 || made() < 10 {
+		s.proxies[0].Cut()
+		testenv.Eventually(t, patience, "the driver subscribes again", func() bool {
+			select {
+			case <-waiter.Events():
+				pushes++
+			default:
+			}
+			return redlock.Listens(waiter, claim(1).Key) == len(s.proxies)
+		})
+	}
+	if most := 1 + int(time.Since(began)/redlock.RecheckPause); pushes > most {
+		t.Errorf("asked to renew %d times after %d connections in %v", pushes, made(), time.Since(began))
+	}
 }
 
 // A gate keeps the first release of the lock k from a node, and counts all releases.

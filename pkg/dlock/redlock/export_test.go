@@ -1,6 +1,20 @@
 package redlock
 
-import "github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
+import (
+	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
+)
+
+// RecheckPause is the least time between two rechecks after connections to a node that broke.
+const RecheckPause = recheckPause
+
+// Listens reports on how many nodes a driver knows that it is subscribed to all that it needs to hear of a key.
+func Listens(d driver.Driver, key string) int {
+	r := d.(*redDriver)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return min(r.listeners(r.channel), r.listeners(channelPrefix+r.prefix+key))
+}
 
 // Scripts maps the names of the scripts to their hashes, and Sources to their text.
 var (

@@ -23,7 +23,8 @@ type subscription struct {
 	mu         sync.Mutex              // held for moments, never while the node is called
 	connection *redisnode.Subscription // nil while there is none
 	wanted     map[string]time.Time    // by channel: when it was last requested; nil before the first
-	missed     map[string]bool         // channels that were wanted when a connection broke, and are not subscribed again
+	missed     map[string]bool         // channels that were wanted while there was no connection, and are not subscribed yet
+	broke      time.Time               // when channels were last added to them; zero before the first connection breaks
 	pruned     time.Time
 	stirred    chan struct{}
 	ended      bool
@@ -54,6 +55,9 @@ func (e *subscription) want(channel string) {
 		e.node.driver.work.Go(e.run)
 	}
 	e.wanted[channel] = time.Now()
+	if e.connection == nil && !e.broke.IsZero() {
+		e.missed[channel] = true
+	}
 	if connection := e.connection; connection != nil && connection.Want(channel) {
 		e.node.driver.work.Go(func() {
 			var panicked error // the channel is requested again with the next connection
@@ -154,13 +158,20 @@ func (e *subscription) receive(connection *redisnode.Subscription, pause *redisn
 	}
 }
 
+// recheckPause is the least time between two connections of a node after which all queues are rechecked: one that breaks again
+// and again must not make every waiter ask all nodes each time.
+const recheckPause = time.Second
+
 // broken closes the connection. It may have been dead for a while.
 func (e *subscription) broken() {
 	e.mu.Lock()
 	connection := e.connection
 	e.connection = nil
-	for channel := range e.wanted {
-		e.missed[channel] = true
+	if time.Since(e.broke) >= recheckPause {
+		e.broke = time.Now()
+		for channel := range e.wanted {
+			e.missed[channel] = true
+		}
 	}
 	e.mu.Unlock()
 	if connection != nil {
