@@ -76,7 +76,11 @@ func (d *dialer) probe(ctx context.Context, addr string) error {
 	if d.tls == nil {
 		return nil
 	}
-	_ = conn.SetReadDeadline(time.Now().Add(alertWithin))
+	until := time.Now().Add(alertWithin)
+	if end, ok := ctx.Deadline(); ok && end.Before(until) {
+		until = end
+	}
+	_ = conn.SetReadDeadline(until)
 	if _, err = conn.Read(make([]byte, 1)); isTLS(err) {
 		return handshakeError(err)
 	}
