@@ -137,6 +137,7 @@ func (s *shell) run(t *testing.T, script string) string {
 	}
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
+	cmd.WaitDelay = scriptLimit // for what it leaves behind, which has the pipes
 	err := cmd.Start()
 	if err != nil {
 		t.Fatal(err)

@@ -84,7 +84,7 @@ func command(backend string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// callLimit is more than any call of the tests waits for.
+// callLimit is a minute more than any call of the tests waits for.
 const callLimit = 5 * time.Minute
 
 // dlock calls the command to its end.
@@ -97,6 +97,7 @@ func finish(t testing.TB, cmd *exec.Cmd) (stdout, stderr string, code int) {
 	t.Helper()
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
+	cmd.WaitDelay = callLimit // for what it leaves behind, which has the pipes
 	err := cmd.Start()
 	if err != nil {
 		t.Fatal(err)

@@ -163,7 +163,7 @@ func TestClientGone(t *testing.T) {
 	if cause := <-ended; !errors.Is(cause, context.Canceled) || errors.Is(cause, dlock.ErrOwnershipLost) {
 		t.Errorf("the work ended because of %v", cause)
 	}
-	if err := locks.Lock(t.Context(), "report:july", dlock.WithWait(enough)); err != nil {
+	if err := locks.Lock(t.Context(), "report:july", dlock.WithWait(lease/2)); err != nil {
 		t.Errorf("the lock was not released: %v", err)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ceyewan/genesis/internal/metronome"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
@@ -88,7 +89,7 @@ func readRounds(out *bufio.Scanner, progress chan<- struct{}) (r keysResult) {
 func lockSeveral(c *dlock.Client, rounds int, seed uint64, dir string) {
 	random := rand.New(rand.NewPCG(seed, 1))
 	locked, gaveUp, late := 0, 0, 0
-	metronome, end := testenv.NewMetronome()
+	beats, end := metronome.New()
 	defer end()
 	for range rounds {
 		keys := slices.Clone(severalKeys)
@@ -107,11 +108,11 @@ func lockSeveral(c *dlock.Client, rounds int, seed uint64, dir string) {
 			enter(dir, keys)
 			began := time.Now()
 			err = all.Unlock(context.Background())
-			isLate := errors.Is(err, dlock.ErrUnknownOutcome) && metronome.Stalled(began, giveUpAfter)
+			isLate := errors.Is(err, dlock.ErrUnknownOutcome) && beats.Stalled(began, giveUpAfter)
 			if isLate { // nothing is left at the end
 				late++
 			}
-			if err != nil && !isLate || late > maxVoid {
+			if err != nil && (!isLate || late > maxVoid) {
 				fmt.Println("unlock:", err)
 			}
 		case errors.Is(err, context.DeadlineExceeded) && wait < time.Hour:

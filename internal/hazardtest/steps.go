@@ -100,7 +100,7 @@ func (s *scene) awaitClaims(key string, n int) {
 const maxVoid = 5
 
 // untilShown makes trials until n of them have shown something. A trial is told how many have, and shows nothing if the
-// machine stalled.
+// machine stalled, or was slow.
 func (s *scene) untilShown(n int, trial func(shown int) bool) {
 	s.t.Helper()
 	for shown, void := 0, 0; shown < n; {
@@ -118,6 +118,12 @@ func (s *scene) untilShown(n int, trial func(shown int) bool) {
 // isStalled reports whether the machine stalled at a time for as long as a scenario has to spare. Under stress that is no excuse.
 func isStalled(metronome *testenv.Metronome, since time.Time, spare time.Duration) bool {
 	return metronome.Longest(since) >= testenv.UnderStress(spare, time.Hour)
+}
+
+// isLate reports whether a trial has held a call up for longer than that call may take. Then the call may have given up, and the
+// trial is void. Under stress that is no excuse.
+func isLate(began time.Time, limit time.Duration) bool {
+	return time.Since(began) > testenv.UnderStress(limit, time.Hour)
 }
 
 // nothingLeft asserts that within some time nothing is stored for claims.

@@ -67,7 +67,6 @@ func RepeatedUnlockSparesTheNextHold(t *testing.T, open Open) {
 	s := begin(t, open)
 	c := s.proxied(dlock.Config{DefaultTTL: time.Minute, RetryInterval: 5 * time.Millisecond})
 	warm(t, c)
-	metronome := testenv.StartMetronome(t)
 	s.untilShown(s.rounds(30, 30, 200), func(int) (confirmed bool) {
 		g := acquire(t, c, "k")
 		arrived := s.Carried(t, Release)
@@ -79,10 +78,10 @@ func RepeatedUnlockSparesTheNextHold(t *testing.T, open Open) {
 			return held.Most() > 0 && lost.Least() == 1
 		})
 		again := acquire(t, c, "k")
-		before, stalled := arrived(), metronome.Stalled(started, giveUpAfter)
+		before, late := arrived(), isLate(started, giveUpAfter)
 		land()
 		err := returned(t, "Unlock", unlocked)
-		gaveUp := errors.Is(err, dlock.ErrUnknownOutcome) && stalled
+		gaveUp := errors.Is(err, dlock.ErrUnknownOutcome) && late
 		if err != nil && !gaveUp && !GaveUp(t, err, started) {
 			t.Fatalf("unlock: %v", err)
 		}
@@ -108,8 +107,8 @@ func LateUnlockSparesTheNextHold(t *testing.T, open Open) {
 	s.nothingLeft(s.Traits().Healed)
 }
 
-// unlockLate is one trial of LateUnlockSparesTheNextHold. It shows nothing if the machine stalled for so long that the unlock
-// was repeated, or gave up, before the claim was evicted or cleaned up.
+// unlockLate is one trial of LateUnlockSparesTheNextHold. It shows nothing if it took so long that the unlock was repeated, or
+// gave up, before the claim was evicted or cleaned up.
 func (s *scene) unlockLate(c *dlock.Client, admin *dlock.Admin, evicts bool) (shown bool) {
 	t := s.t
 	g := acquire(t, c, "k")
@@ -117,16 +116,16 @@ func (s *scene) unlockLate(c *dlock.Client, admin *dlock.Admin, evicts bool) (sh
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	unlocked, started := make(chan error, 1), time.Now()
-	stalled := func() bool { return testenv.Stalled(t, started, oneAttempt) }
+	late := func() bool { return isLate(started, oneAttempt) }
 	go func() { unlocked <- g.Unlock(ctx) }()
 	testenv.Eventually(t, patience, "the unlock is under way", func() bool { return held.Least() > 0 })
 	isRepeated := s.token("k") != g.Token()
-	if isRepeated && !stalled() {
+	if isRepeated && !late() {
 		t.Fatal("the unlock was not held up: the fault did not happen")
 	}
 	if evicts {
 		again, err := evict(t, admin, g)
-		isGone := errors.Is(err, dlock.ErrLockNotHeld) && (isRepeated || again || stalled())
+		isGone := errors.Is(err, dlock.ErrLockNotHeld) && (isRepeated || again || late())
 		if err != nil && !isGone {
 			t.Fatal(err)
 		}
@@ -136,7 +135,7 @@ func (s *scene) unlockLate(c *dlock.Client, admin *dlock.Admin, evicts bool) (sh
 		err := returned(t, "Unlock", unlocked)
 		isUnknown := errors.Is(err, dlock.ErrUnknownOutcome)
 		shown = isUnknown && errors.Is(err, context.Canceled)
-		hasEnded := (err == nil || isUnknown) && (shown || isRepeated || stalled())
+		hasEnded := (err == nil || isUnknown) && (shown || isRepeated || late())
 		if !hasEnded {
 			t.Fatalf("unlock: %v", err)
 		}

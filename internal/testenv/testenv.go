@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/ceyewan/genesis/internal/faultproxy"
+	"github.com/ceyewan/genesis/internal/metronome"
 	"github.com/ceyewan/genesis/internal/servers"
 )
 
@@ -22,16 +23,24 @@ import (
 const RequireEnv = "DLOCK_TEST_REQUIRE"
 
 // StressEnv is set where tests run their full counts and check every limit of real time.
-const StressEnv = "DLOCK_STRESS"
+const StressEnv = metronome.StressEnv
 
-// UnderStress returns full if DLOCK_STRESS is set, and usual otherwise. The values are counts, or
-// limits of real time. A strict limit is meaningful only on an idle machine, so the usual one
-// separates right from wrong even on a machine ten times slower.
-func UnderStress[T any](usual, full T) T {
-	if os.Getenv(StressEnv) != "" {
-		return full
-	}
-	return usual
+// UnderStress is metronome.UnderStress.
+func UnderStress[T any](usual, full T) T { return metronome.UnderStress(usual, full) }
+
+// A Metronome is a metronome.Metronome.
+type Metronome = metronome.Metronome
+
+// StartMetronome is metronome.Start.
+func StartMetronome(tb testing.TB) *Metronome {
+	tb.Helper()
+	return metronome.Start(tb)
+}
+
+// Stalled is metronome.Stalled.
+func Stalled(tb testing.TB, began time.Time, limit time.Duration) bool {
+	tb.Helper()
+	return metronome.Stalled(tb, began, limit)
 }
 
 const (

@@ -100,8 +100,8 @@ type Admin interface {
 
 	// Evict removes the claim on key with this ID and this token (0 for a queued claim) and grants
 	// the key to the next claim, as Release does. It returns the phase that it found; Gone means
-	// that there was no such claim and nothing was changed. An Acquire that was not answered before may
-	// store the claim again when it is repeated.
+	// that there was no such claim and nothing was changed. An Acquire whose answer was lost may store
+	// the claim again when it is repeated.
 	Evict(ctx context.Context, key, id string, token int64) (State, error)
 }
 

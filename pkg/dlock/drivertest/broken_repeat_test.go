@@ -37,7 +37,7 @@ var failing = map[string]brokenBackend{
 	"every second page is not listed":   {"AdminList", newNegligent},
 	"every second inspection fails":     {"AdminInspect", newNegligent},
 	"every second look fails":           {"LookAtHolder", newNegligent},
-	"an eviction is carried out late":   {"AdminEvict", newNegligent},
+	"an eviction is not answered":       {"AdminEvict", newNegligent},
 	"most of a big batch is unanswered": {"BigBatch", func(b backend) driver.Driver { return &silent{backend: b} }},
 	"an ended claim is shown a while":   {"EvictedIsStoredOnce", func(b backend) driver.Driver { return &lingering{backend: b} }},
 }
@@ -88,7 +88,7 @@ func (b *flaky) Release(ctx context.Context, r driver.Ref) (driver.State, error)
 	return b.backend.Release(ctx, r)
 }
 
-// negligent does not answer every second call that the engine makes once. It carries out what it has not answered.
+// negligent leaves every second call unanswered that the engine makes once, and carries it out.
 type negligent struct {
 	backend
 	failures

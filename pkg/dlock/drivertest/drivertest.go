@@ -22,7 +22,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/internal/metronome"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 	"github.com/ceyewan/genesis/pkg/dlock/internal/sharedtimeout"
 )
@@ -228,7 +228,7 @@ func newSuite(t *testing.T, h *Harness, virtual bool) *suite {
 	s := &suite{T: t, Harness: h, ctx: uncancelled, virtual: virtual}
 	t.Cleanup(s.judgeCalls)
 	if !virtual {
-		testenv.StartMetronome(t)
+		metronome.Start(t)
 	}
 	return s
 }

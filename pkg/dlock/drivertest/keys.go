@@ -9,7 +9,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/internal/metronome"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
@@ -120,7 +120,7 @@ func prefixes(s *suite) {
 // FuzzKeys fuzzes key names against a backend: a valid name is either refused with ErrInvalidKey or
 // works exactly, next to any other name.
 func FuzzKeys(f *testing.F, newHarness func(*testing.T) *Harness) {
-	testenv.StartMetronome(f) // else every input starts and ends its own
+	metronome.Start(f) // else every input starts and ends its own
 	nasty := NastyKeys()
 	for i, name := range nasty {
 		f.Add(name, nasty[(i+1)%len(nasty)])

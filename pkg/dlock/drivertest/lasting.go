@@ -113,7 +113,7 @@ func (s *suite) renewMany(d driver.Driver, refs []driver.Ref, want []driver.Stat
 	isUnknown := func(st driver.State) bool { return st.Phase == driver.Unknown }
 	isLate := slices.ContainsFunc(states, isUnknown) && s.stalled(last)
 	for i, st := range states {
-		if isUnknown(st) && isLate { // no answer from a server that stalled
+		if isUnknown(st) && isLate { // no answer, because the machine stalled
 			st = s.look(d, refs[i])
 		}
 		if want[i].Phase == driver.Queued && st.Phase == driver.Gone && s.Caps.Lease && time.Now().After(due) {

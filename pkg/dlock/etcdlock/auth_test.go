@@ -148,7 +148,7 @@ func compareSessions(t *testing.T, holders int, ttl, span time.Duration) {
 // also on a stream that is older than the token or breaks after it.
 func TestTokenOfAUserEnds(t *testing.T) {
 	t.Parallel()
-	untilValid(t, func() bool { return tokenEnds(t) })
+	untilValid(t, tokenEnds)
 }
 
 func tokenEnds(t *testing.T) (valid bool) {
@@ -157,9 +157,8 @@ func tokenEnds(t *testing.T) (valid bool) {
 	proxy := testenv.Proxy(t, server.Addr())
 	const ttl = 5 * time.Second
 	c := locksOn(t, server.dial(t, urlOf(proxy)), dlock.Config{DefaultTTL: ttl})
-	var stall sharedStall
 	g := acquire(t, c, "k")
-	held := keep(t, &stall, g)
+	held := keep(t, g, ttl/4)
 	elapse(ttl + time.Second)
 	proxy.Cut()
 	elapse(ttl + time.Second)
@@ -184,7 +183,7 @@ func tokenEnds(t *testing.T) (valid bool) {
 // streams, however long the server takes for that, and no lock is lost.
 func TestFleetOfUsersReconnects(t *testing.T) {
 	t.Parallel()
-	untilValid(t, func() bool { return fleetReconnects(t) })
+	untilValid(t, fleetReconnects)
 }
 
 func fleetReconnects(t *testing.T) (valid bool) {
@@ -196,7 +195,7 @@ func fleetReconnects(t *testing.T) (valid bool) {
 	var holds []hold
 	for i := range holders {
 		c := locksOn(t, server.dial(t, urlOf(proxy)), dlock.Config{DefaultTTL: ttl})
-		holds = append(holds, keep(t, &stall, acquire(t, c, fmt.Sprintf("k%d", i))))
+		holds = append(holds, keep(t, acquire(t, c, fmt.Sprintf("k%d", i)), ttl/4))
 	}
 	elapse(ttl / 2) // all have a stream for their keep-alives
 	before := server.authentications.Load()

@@ -244,7 +244,7 @@ func TestDeniedKeyAmongSeveral(t *testing.T) {
 // The locks of a process outlive one to which its user loses the right.
 func TestLocksOutliveADeniedOne(t *testing.T) {
 	t.Parallel()
-	untilValid(t, func() bool { return locksOutlive(t) })
+	untilValid(t, locksOutlive)
 }
 
 func locksOutlive(t *testing.T) (valid bool) {
@@ -253,12 +253,11 @@ func locksOutlive(t *testing.T) (valid bool) {
 	server := startWithUsers(t)
 	u := limitUser(t, server, "app", "other", tombstones)
 	c := locksOn(t, u.client, dlock.Config{DefaultTTL: ttl})
-	var stall sharedStall
 	var holds []hold
 	for _, key := range numbered("app", 10) {
-		holds = append(holds, keep(t, &stall, acquire(t, c, key)))
+		holds = append(holds, keep(t, acquire(t, c, key), ttl/4))
 	}
-	holds = append(holds, keep(t, &stall, acquire(t, c, "app-own", dlock.WithOwnLease())))
+	holds = append(holds, keep(t, acquire(t, c, "app-own", dlock.WithOwnLease()), ttl/4))
 	other := acquire(t, c, "other")
 	u.deny(t, "other")
 	select {

@@ -280,10 +280,11 @@ func TestHandOversDuringCompactions(t *testing.T) {
 					<-time.After(700 * time.Millisecond)
 				}
 				section.leave()
-				began := time.Now()
+				began, before := time.Now(), cuts.Load()
 				err = g.Unlock(t.Context())
 				freed.Store(int64(time.Since(epoch)))
-				if err != nil && !hazardtest.GaveUp(t, err, began) {
+				isCut := errors.Is(err, dlock.ErrUnknownOutcome) && cuts.Load() > before
+				if err != nil && !isCut && !hazardtest.GaveUp(t, err, began) {
 					t.Error(err)
 				}
 			}
@@ -688,7 +689,7 @@ func TestCloseWithoutMembers(t *testing.T) {
 // Many locks share few leases, and none of them remains.
 func TestLocksShareLeases(t *testing.T) {
 	t.Parallel()
-	untilValid(t, func() bool { return locksShareLeases(t) })
+	untilValid(t, locksShareLeases)
 }
 
 // locksShareLeases is a round of TestLocksShareLeases. It reports false if the Client may not know of all its leases, because a
@@ -748,30 +749,38 @@ func TestCloseLeavesNoLease(t *testing.T) {
 	proxy := testenv.Proxy(t, server.Addr())
 	direct, client := dial(t, server.Endpoint()), dial(t, urlOf(proxy))
 	proxy.Delay(10*time.Millisecond, 0)
-	for rounds := testenv.UnderStress(3, 100); rounds > 0; {
+	for rounds, void := testenv.UnderStress(3, 100), 0; rounds > 0; {
 		c, opened := locksOn(t, client, dlock.Config{DefaultTTL: time.Hour}), time.Now()
 		unlock(t, acquire(t, c, "k"))
 		unlock(t, acquire(t, c, "fixed", dlock.WithoutRenewal()))
 		if closeLeaves(t, c, direct, opened) {
 			rounds--
+		} else if void++; void > 5 {
+			t.Fatal("the machine or the server is too slow")
 		}
 	}
 }
 
 // closeLeaves closes a Client, which must leave only the leases of others. It reports false if it left more because the machine
-// stalled: Close has 300 ms to revoke leases, and does not know one of those that were asked for since then if its grant took two
-// seconds. They are revoked then.
+// or the server was slow: Close has 300 ms to revoke leases, and does not know one of those that were asked for since then if its
+// grant took two seconds. They are revoked then.
 func closeLeaves(t *testing.T, c *dlock.Client, direct *clientv3.Client, asked time.Time, others ...clientv3.LeaseID) bool {
 	t.Helper()
+	const limit = 150 * time.Millisecond
+	var left []clientv3.LeaseID
 	closing := time.Now()
-	check(t, c.Close())
-	left := allLeases(t, direct)
+	slowest := etcdlock.SlowestWrite(t, direct, func() {
+		check(t, c.Close())
+		left = allLeases(t, direct)
+	})
 	if slices.Equal(left, others) {
 		return true
 	}
-	if !testenv.Stalled(t, closing, 150*time.Millisecond) && !testenv.Stalled(t, asked, giveUpAfter) {
-		t.Fatalf("the leases %v are left, want %v", left, others)
+	isSlow := slowest > testenv.UnderStress(limit, time.Hour)
+	if !isSlow && !testenv.Stalled(t, closing, limit) && !testenv.Stalled(t, asked, giveUpAfter) {
+		t.Fatalf("the leases %v are left, want %v, and no write took longer than %v", left, others, slowest)
 	}
+	t.Logf("a write took %v, and left are %v", slowest, left)
 	for _, id := range left {
 		if !slices.Contains(others, id) {
 			_, _ = direct.Revoke(t.Context(), id) // which Close may have done meanwhile

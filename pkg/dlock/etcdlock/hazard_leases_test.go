@@ -45,15 +45,14 @@ func pauseFor(t *testing.T, server *servers.Etcd, direct *clientv3.Client, d tim
 // A lock joins the lease of a lock that was released some time ago. That must not shorten its life.
 func TestServerPauseAfterJoiningALeaseIsNoLoss(t *testing.T) {
 	t.Parallel()
-	untilValid(t, func() bool { return pauseAfterJoining(t) })
+	untilValid(t, pauseAfterJoining)
 }
 
 func pauseAfterJoining(t *testing.T) (valid bool) {
 	t.Helper()
 	server := testenv.Etcd(t)
 	direct := dial(t, server.Endpoint())
-	const ttl = 10 * time.Second
-	var stall sharedStall
+	const ttl = 20 * time.Second
 	var holds []hold
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -69,7 +68,7 @@ func pauseAfterJoining(t *testing.T) (valid bool) {
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			holds = append(holds, keep(t, &stall, g))
+			holds = append(holds, keep(t, g, ttl/20)) // half of what the pause leaves
 		})
 	}
 	wg.Wait()
@@ -211,7 +210,7 @@ func TestHungRenewalIsNoLoss(t *testing.T) {
 	direct := dial(t, server.Endpoint())
 	for round := range testenv.UnderStress(1, 10) {
 		try := 0
-		untilValid(t, func() bool {
+		untilValid(t, func(t *testing.T) bool {
 			try++
 			return renewalsHang(t, server, direct, fmt.Sprintf("k%d-%d", round, try))
 		})
@@ -222,14 +221,13 @@ func TestHungRenewalIsNoLoss(t *testing.T) {
 func renewalsHang(t *testing.T, server *servers.Etcd, direct *clientv3.Client, tag string) (valid bool) {
 	t.Helper()
 	const ttl = 6 * time.Second
-	var stall sharedStall
 	var links []*link
 	var holds []hold
 	var before []callCount
 	hung := [][]string{{keepAlivePath}, {txnPath}, {keepAlivePath, txnPath}}
 	for i, paths := range hung {
 		l := linkTo(t, server, direct, fmt.Sprintf("%s-%d", tag, i), ttl)
-		links, holds, before = append(links, l), append(holds, keep(t, &stall, l.g)), append(before, countCalls(l.proxy))
+		links, holds, before = append(links, l), append(holds, keep(t, l.g, ttl/6)), append(before, countCalls(l.proxy))
 		for _, path := range paths {
 			l.proxy.HoldGRPC(path, 1)
 		}
@@ -347,7 +345,7 @@ func TestLossPrecedesExpiryWithoutKeepAlives(t *testing.T) {
 	for i := range n {
 		key := fmt.Sprintf("k%d", i)
 		g, err := c.Acquire(context.Background(), key, dlock.WithWait(ttl/10))
-		if err != nil { // the lease is too old, and its keep-alive is not answered
+		if err != nil { // the lease is too old and its keep-alive is not answered, or no new one is granted in time
 			refused++
 			if !errors.Is(err, dlock.ErrUnavailable) {
 				expect(t, err, dlock.ErrUnknownOutcome)

@@ -51,7 +51,6 @@ func lockUntilFull(t *testing.T, c *dlock.Client, direct *clientv3.Client) (refu
 	defer cancel()
 	var mu sync.Mutex
 	var wg sync.WaitGroup
-	var stall sharedStall
 	value := strings.Repeat("x", 20_000)
 	for w := range 4 {
 		wg.Go(func() {
@@ -80,7 +79,7 @@ func lockUntilFull(t *testing.T, c *dlock.Client, direct *clientv3.Client) (refu
 				if errors.Is(err, etcdlock.ErrNoSpace) {
 					return
 				}
-				if !isUnanswered(err) || !stall.excuses(t, began, giveUpAfter) {
+				if !isUnanswered(err) || time.Since(began) < giveUpAfter { // the server has more to do than it can answer in time
 					t.Error(err)
 					return
 				}

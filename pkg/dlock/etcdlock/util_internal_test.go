@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -77,6 +78,35 @@ func renewed(t *testing.T, d driver.Driver, refs ...driver.Ref) (states []driver
 	t.Helper()
 	Answered(t, func() (err error) { states, err = d.Renew(t.Context(), refs); return err })
 	return states
+}
+
+// SlowestWrite returns how long the slowest of the writes took that a server carried out during a call: it shows whether the
+// server stalled, or its disk.
+func SlowestWrite(t testing.TB, client *clientv3.Client, call func()) (slowest time.Duration) {
+	t.Helper()
+	done := make(chan struct{})
+	var writing sync.WaitGroup
+	writing.Go(func() {
+		for {
+			began := time.Now()
+			_, err := client.Put(t.Context(), "slowest write", "")
+			if err != nil {
+				t.Error(err)
+			}
+			slowest = max(slowest, time.Since(began))
+			select {
+			case <-done:
+				return
+			case <-time.After(time.Millisecond):
+			}
+		}
+	})
+	func() { // which may end the test
+		defer writing.Wait()
+		defer close(done)
+		call()
+	}()
+	return slowest
 }
 
 // stacks returns the stacks of all goroutines.

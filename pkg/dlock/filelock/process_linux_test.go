@@ -359,7 +359,7 @@ func TestWriterAmongReaders(t *testing.T) {
 		}
 	}
 	d := newDriver(t, dir)
-	most, limit := testenv.UnderStress(30*time.Second, 5*time.Second), time.Minute
+	most, limit := testenv.UnderStress(30*time.Second, 5*time.Second), 5*time.Minute
 	for waited, start := 0, time.Now(); waited < 20; { // from time to time there is no reader
 		if time.Since(start) > limit {
 			if !testenv.Stalled(t, start, limit) {

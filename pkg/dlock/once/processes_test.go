@@ -176,7 +176,7 @@ func next(t *testing.T, began chan beginning, i int) beginning {
 		select {
 		case b := <-began:
 			return b
-		case <-time.After(time.Minute):
+		case <-time.After(2 * time.Minute):
 			if took := time.Since(start); !testenv.Stalled(t, start, took-time.Millisecond) {
 				t.Fatalf("run %d does not begin for %v", i, took)
 			}

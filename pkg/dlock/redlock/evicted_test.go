@@ -141,7 +141,11 @@ func (s *set) evictLate(t *testing.T, g *dlock.Guard) (land func()) {
 		return faultproxy.Forward
 	})
 	check(t, admin.Evict(t.Context(), g.Key(), g.Token()))
-	<-held
+	select {
+	case <-held:
+	case <-time.After(patience):
+		t.Fatal("the eviction is not sent to the last node")
+	}
 	s.logCommands(t)
 	return func() {
 		open()
