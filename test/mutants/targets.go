@@ -27,7 +27,7 @@ var simulators = []judge.Simulator{
 // helpers are packages, with those below them, that tests call. A mutant that was caught is
 // judged again after a change of one.
 var helpers = []string{
-	"internal/faultproxy", "internal/hazardtest", "internal/loopback", "internal/measure", "internal/servers",
-	"internal/sim", "internal/stats", "internal/testenv",
+	"internal/faultproxy", "internal/hazardtest", "internal/loopback", "internal/measure", "internal/metronome",
+	"internal/servers", "internal/sim", "internal/stats", "internal/testenv",
 	"pkg/dlock/dlocktest", "pkg/dlock/drivertest", "pkg/dlock/faultdriver",
 }
