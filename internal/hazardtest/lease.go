@@ -97,20 +97,22 @@ func (s *scene) loseLink() {
 		losses[i] = watchLoss(guards[i])
 	}
 	var sent [holders]time.Time
+	var quiet [holders]bool // no renewal is under way, and the machine did not stall when the last one was sent
 	// delay is by how much the last renewal of a lock may have been stamped late.
 	delay := func(i int) time.Duration {
 		return metronome.LostBetween(sent[i].Add(-ttl/20), sent[i].Add(20*time.Millisecond))
 	}
-	testenv.Eventually(t, patience, "no renewal is under way, and the machine did not stall when they were sent", func() bool {
+	testenv.Eventually(t, patience, "most locks are quiet", func() bool { // on a slow machine, the renewal of one or another is always under way
+		n := 0
 		for i, g := range guards {
-			var quiet bool
-			sent[i], quiet = s.Renewed(t, g.Key())
+			sent[i], quiet[i] = s.Renewed(t, g.Key())
 			since := time.Since(sent[i])
-			if !quiet || since < 30*time.Millisecond || since > ttl/3-100*time.Millisecond || delay(i) > ttl/12 {
-				return false
+			quiet[i] = quiet[i] && since > 30*time.Millisecond && since < ttl/3-100*time.Millisecond && delay(i) < ttl/12
+			if quiet[i] {
+				n++
 			}
 		}
-		return true
+		return n > holders/2
 	})
 	s.BlackHole(true)
 	least := ttl - ttl/20 - s.Traits().EarlyLoss
@@ -121,14 +123,17 @@ func (s *scene) loseLink() {
 		case <-time.After(beforeLease):
 			t.Fatalf("the loss of %q is not reported", g.Key())
 		}
+		expect(t, context.Cause(g.Context()), dlock.ErrOwnershipLost)
+		if g.Remaining() != 0 {
+			t.Error("a lost guard has time remaining")
+		}
+		if !quiet[i] {
+			continue
+		}
 		after, most := lost.Sub(sent[i]), ttl+metronome.Lost(lost.Add(-ttl/2))
 		early := least - delay(i)
 		if after > most || after < early {
 			t.Errorf("lost %v after the last renewal, want %v to %v", after, early, most)
-		}
-		expect(t, context.Cause(g.Context()), dlock.ErrOwnershipLost)
-		if g.Remaining() != 0 {
-			t.Error("a lost guard has time remaining")
 		}
 		token := s.token(g.Key())
 		if token != g.Token() && time.Since(sent[i]) < ttl { // looking takes time, too
