@@ -83,3 +83,28 @@ func TestAbandonedClaimIsRemoved(t *testing.T) {
 		}
 	}
 }
+
+// What a lost round removes is announced only where it may have been announced that the lock is taken: when nodes were sent a
+// token.
+func TestLostRoundIsAnnouncedIfItWas(t *testing.T) {
+	const channel = "dlock:p:k"
+	for _, tt := range []struct {
+		proposal, token int64
+		want            string
+	}{{7, 0, ""}, {7, 7, ""}, {7, 9, channel}, {0, 9, channel}} {
+		n := &node{sweeping: true}
+		r := &round{claim: &claim{names: names{channel: channel}}, proposal: tt.proposal, token: tt.token}
+		if r.takeBackFrom(n); n.leftover[0].names.channel != tt.want {
+			t.Errorf("proposal %d, token %d: announced in %q, want %q", tt.proposal, tt.token, n.leftover[0].names.channel, tt.want)
+		}
+	}
+}
+
+// A key that a plain client has locked on exactly a majority of the nodes has that holder.
+func TestPlainClientHoldsWithAMajority(t *testing.T) {
+	for on, want := range map[int]bool{1: false, 2: true, 3: true} {
+		if _, ok := (&seen{on: on}).won(2); ok != want {
+			t.Errorf("on %d nodes: %v", on, ok)
+		}
+	}
+}
