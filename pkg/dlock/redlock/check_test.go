@@ -2,6 +2,7 @@ package redlock_test
 
 import (
 	"fmt"
+	"log/slog"
 	"net"
 	"strings"
 	"testing"
@@ -11,7 +12,9 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/ceyewan/genesis/internal/testenv"
+	"github.com/ceyewan/genesis/pkg/clog"
 	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/redlock"
 )
 
 // level returns the level of the first finding with this name whose detail contains text.
@@ -140,6 +143,35 @@ func TestFewRights(t *testing.T) {
 	for i, c := range s.direct {
 		if n := c.Do(t.Context(), "ACL", "LOG").Val(); len(n.([]any)) > 0 {
 			t.Errorf("node %d denied %v", i, n)
+		}
+	}
+}
+
+// The first lock logs what makes it unsafe, and nothing else. A Client asks once, and drops what is not answered in two seconds:
+// if that was because the machine stalled, another Client is used.
+func TestFirstUseWarns(t *testing.T) {
+	t.Parallel()
+	s := start(t, 3)
+	check(t, s.direct[1].ConfigSet(t.Context(), "maxmemory-policy", "allkeys-lru").Err())
+	check(t, s.direct[1].ConfigSet(t.Context(), "maxmemory", "100mb").Err())
+	for warned := false; !warned; {
+		text := new(lockedBuffer)
+		log := clog.FromSlog(slog.New(slog.NewTextHandler(text, nil)))
+		c, err := dlock.New(&dlock.Config{}, dlock.WithBackend(redlock.New(s.dial(t), patient)), dlock.WithLogger(log))
+		check(t, err)
+		began := time.Now()
+		unlock(t, acquire(t, c, "k"))
+		warns := func() int { return strings.Count(text.String(), "redis is not safe for locks") }
+		for limit := time.Now().Add(5 * time.Second); warns() == 0 && time.Now().Before(limit); {
+			<-time.After(10 * time.Millisecond)
+		}
+		closeLocks(t, c) // which ends the check
+		warned = warns() > 0
+		if !warned && !testenv.Stalled(t, began, time.Second) {
+			t.Fatalf("the log is %q", text)
+		}
+		if warned && (warns() != 1 || !strings.Contains(text.String(), "eviction-policy")) {
+			t.Errorf("the log is %q", text)
 		}
 	}
 }

@@ -108,3 +108,64 @@ func TestPlainClientHoldsWithAMajority(t *testing.T) {
 		}
 	}
 }
+
+// A group that was refused is split into eight parts at most, none of which is larger than it needs to be.
+func TestGroupIsSplitIntoEight(t *testing.T) {
+	for n := 2; n < 40; n++ {
+		parts, at := group{first: 3, end: 3 + n}.split(false), 3
+		for _, p := range parts {
+			if p.first != at || p.end <= p.first || p.end-p.first > (n+7)/8 {
+				t.Errorf("%d claims are split into %v", n, parts)
+			}
+			at = p.end
+		}
+		if at != 3+n || len(parts) > 8 {
+			t.Errorf("%d claims are split into %v", n, parts)
+		}
+	}
+}
+
+// The places in a queue begin behind the holder.
+func TestPlacesInAQueue(t *testing.T) {
+	d := startQuiet(t)
+	next := &claim{}
+	d.q.waiting = append(d.q.waiting, next)
+	if first, second := d.q.ahead(d.c), d.q.ahead(next); first != 1 || second != 2 {
+		t.Errorf("%d and %d are ahead", first, second)
+	}
+}
+
+// A queue that nobody uses any more is forgotten when its holder has released the lock.
+func TestFreedQueueIsForgotten(t *testing.T) {
+	d := startQuiet(t)
+	d.q.waiting, d.q.holder = nil, d.c
+	d.q.users = 0
+	d.freed(d.c, "k", &removal{})
+	if len(d.queues) != 0 {
+		t.Error("the queue is kept")
+	}
+}
+
+// Of claims that wait, the oldest is shown first.
+func TestOldestIsShownFirst(t *testing.T) {
+	s := snapshot{claims: map[string]*seen{}}
+	for id, age := range map[string]time.Duration{"a": time.Second, "b": 3 * time.Second, "c": 2 * time.Second} {
+		s.claims[id] = &seen{Claim: driver.Claim{ID: id, Age: age, Phase: driver.Queued}, on: 1, leases: []time.Duration{time.Minute}}
+	}
+	var order string
+	for _, c := range s.show(2, 0) {
+		order += c.ID
+	}
+	if order != "bca" {
+		t.Errorf("shown in the order %s", order)
+	}
+}
+
+// A subscription that has ended takes no more channels.
+func TestEndedSubscriptionWantsNothing(t *testing.T) {
+	e := &startListening(t).nodes[0].subscription
+	e.close()
+	if e.want("another"); !e.wanted["another"].IsZero() {
+		t.Error("a channel is wanted that nobody receives")
+	}
+}
