@@ -94,8 +94,8 @@ func TestLostRoundIsAnnouncedIfItWas(t *testing.T) {
 	}{{7, 0, ""}, {7, 7, ""}, {7, 9, channel}, {0, 9, channel}} {
 		n := &node{sweeping: true}
 		r := &round{claim: &claim{names: names{channel: channel}}, proposal: tt.proposal, token: tt.token}
-		if r.takeBackFrom(n); n.leftover[0].names.channel != tt.want {
-			t.Errorf("proposal %d, token %d: announced in %q, want %q", tt.proposal, tt.token, n.leftover[0].names.channel, tt.want)
+		if r.takeBackFrom(n); n.leftover[0].channel != tt.want {
+			t.Errorf("proposal %d, token %d: announced in %q, want %q", tt.proposal, tt.token, n.leftover[0].channel, tt.want)
 		}
 	}
 }
