@@ -54,25 +54,13 @@ func TestWaiterNextToForeignKeyPollsSlowly(t *testing.T) {
 				got <- g
 			}()
 			testenv.Eventually(t, patience, "the waiter asks, and listens", func() bool { return rounds.Load() > 0 && s.isHeard(t, "k") })
-			atFirst := rounds.Load()
-			elapse(3 * time.Second) // it may have asked more often at first
-			if tc.nodes < 3 || tc.ttl > 0 {
-				// Twelve rounds in which it hears nothing, however long this machine takes for them.
-				testenv.Eventually(t, patience, "it has asked often", func() bool { return rounds.Load()-atFirst > 12 })
-			}
 			perSecond := 5.0
 			if tc.ttl > 0 {
 				// Its nodes have little time. Rounds that a slow machine loses are repeated, at
 				// most ten a second; there are twenty heartbeats.
 				perSecond = testenv.UnderStress(12.0, 5.0)
 			}
-			before, began := rounds.Load(), time.Now()
-			elapse(3 * time.Second)
-			n, span := rounds.Load()-before, time.Since(began)
-			if float64(n) > perSecond*span.Seconds() {
-				t.Errorf("%d rounds in %v while nothing changed, want at most %v a second", n, span, perSecond)
-			}
-
+			pollsSlowly(t, &rounds, tc.nodes < 3 || tc.ttl > 0, perSecond)
 			for _, d := range s.direct {
 				check(t, d.Del(t.Context(), "k").Err())
 			}
@@ -87,6 +75,23 @@ func TestWaiterNextToForeignKeyPollsSlowly(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// pollsSlowly asserts that a waiter asks no more often than that, once it has asked for a while, or often without hearing anything.
+func pollsSlowly(t *testing.T, rounds *atomic.Int64, onlyAfterMany bool, perSecond float64) {
+	t.Helper()
+	atFirst := rounds.Load()
+	elapse(3 * time.Second) // it may have asked more often at first
+	if onlyAfterMany {
+		// Twelve rounds in which it hears nothing, however long this machine takes for them.
+		testenv.Eventually(t, patience, "it has asked often", func() bool { return rounds.Load()-atFirst > 12 })
+	}
+	before, began := rounds.Load(), time.Now()
+	elapse(3 * time.Second)
+	n, span := rounds.Load()-before, time.Since(began)
+	if float64(n) > perSecond*span.Seconds() {
+		t.Errorf("%d rounds in %v while nothing changed, want at most %v a second", n, span, perSecond)
 	}
 }
 
