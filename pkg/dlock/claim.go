@@ -174,8 +174,7 @@ func (c *Client) grant(cl *claim, token, now int64) {
 	uncertain := cl.pushedGone
 	cl.token, cl.pushedGrant, cl.pushedGone, cl.grantedAt = token, false, false, now
 	if uncertain || cl.tooShort() || cl.validUntil <= now { // accept also checks the suspended time
-		cl.phase = queued
-		c.renewNow(cl)
+		c.requeue(cl)
 		return
 	}
 	cl.phase = granted
@@ -185,6 +184,12 @@ func (c *Client) grant(cl *claim, token, now int64) {
 	if cl.wait != nil {
 		cl.wait.signal()
 	}
+}
+
+// requeue makes a granted claim wait again, until a renewal decides. That one is for its whole lease.
+func (c *Client) requeue(cl *claim) {
+	cl.phase, cl.verify = queued, false
+	c.renewNow(cl)
 }
 
 // tooShort reports whether a requested margin leaves so little of a waiter's lease that the validity
@@ -197,8 +202,7 @@ func (cl *claim) tooShort() bool {
 // has been granted to another claim since.
 func (c *Client) accept(cl *claim, now int64) bool {
 	if cl.expired(now) || !c.admit(cl) {
-		cl.phase = queued
-		c.renewNow(cl)
+		c.requeue(cl)
 		return false
 	}
 	cl.phase, cl.wait = held, nil

@@ -169,6 +169,11 @@ func (c *Client) cutMinHold(cl *claim) {
 
 // verifyNow renews a claim at once. A claim that must not be renewed is only verified.
 func (c *Client) verifyNow(cl *claim) {
-	cl.verify = cl.verify || !cl.renewable() && cl.renewAt == never // otherwise the due renewal decides
+	cl.verify = cl.verify || cl.isFixed() // otherwise the due renewal decides
 	c.renewNow(cl)
+}
+
+// isFixed reports whether a claim has its whole TTL and must not be renewed, unless an Extend waits.
+func (cl *claim) isFixed() bool {
+	return cl.noRenew && cl.renewAt == never && cl.phase >= granted && (cl.phase == granted || cl.wait == nil)
 }

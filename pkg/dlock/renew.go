@@ -32,8 +32,8 @@ func (c *Client) enqueueRenewal(cl *claim) {
 	c.reschedule(cl)
 }
 
-// renewNow makes a claim due at once. A renewal in flight is repeated, because its answer may be
-// older than the event that caused this call.
+// renewNow makes a claim due at once. A renewal in flight is followed by another, because its answer may
+// be older than the event that caused this call.
 func (c *Client) renewNow(cl *claim) {
 	cl.renewAt, cl.renewAgain = c.now(), cl.renewing
 	c.reschedule(cl)
@@ -79,7 +79,7 @@ func (c *Client) sendBatch(f *renewalBatch) {
 		if cl.phase == ended {
 			continue
 		}
-		cl.renewing = true
+		cl.renewing, cl.renewAgain = true, false
 		batch = append(batch, cl)
 		ref := cl.renewalRef(now)
 		refs = append(refs, ref)
@@ -144,7 +144,7 @@ func (c *Client) batchAnswered(f *renewalBatch, batch []*claim, refs []driver.Re
 			c.health.confirmed(now, cl.key, slack)
 		}
 		if cl.renewAgain && cl.phase != ended {
-			c.renewNow(cl)
+			c.verifyNow(cl)
 		}
 	}
 	c.health.batch(now, len(batch)-failed, failed, err)

@@ -39,6 +39,8 @@ func simulations() simtest.Suite {
 			39939, // a loss and the next grant in one answer, for the same Client
 			// The oracle did not expect a permit that was evicted while a logger held up its user.
 			109897,
+			// A lock that must not be renewed was extended after an event during an attempt to renew that failed.
+			312624,
 		},
 		Few: 1000, Full: 100_000, Raced: 40, Tries: 5,
 	}

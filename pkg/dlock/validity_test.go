@@ -266,6 +266,48 @@ func TestWithoutRenewalAfterAGrantDuringAHeartbeat(t *testing.T) {
 	})
 }
 
+// An event during the renewal that grants such a lock, or during an earlier attempt that fails, does not extend it, even if the answers
+// to what follows are lost.
+func TestWithoutRenewalAfterAnEventDuringARenewal(t *testing.T) {
+	for _, fail := range []int{0, 1, 2} {
+		t.Run(fmt.Sprintf("%d attempts fail", fail), func(t *testing.T) {
+			virtual(t, func(t *testing.T) { eventDuringARenewal(t, fail) })
+		})
+	}
+}
+
+func eventDuringARenewal(t *testing.T, fail int) {
+	var first *dlock.Guard
+	events, n := make(chan driver.Event), 0
+	renew := func(ctx context.Context, d driver.Driver, refs []driver.Ref) ([]driver.State, error) {
+		n++
+		if n == 1 {
+			unlock(t, first)
+		}
+		states, err := d.Renew(ctx, refs)
+		if n <= max(1, fail) {
+			events <- driver.Event{}
+			elapse(time.Millisecond)
+		}
+		if n != fail+1 && n < fail+4 {
+			return nil, errors.New("the answer is lost")
+		}
+		return states, err
+	}
+	store := memlock.New()
+	first = acquire(t, client(t, store, dlock.Config{}), "k", dlock.WithTTL(time.Hour))
+	c := client(t, &scripted{Opener: store, renew: renew, events: events}, dlock.Config{})
+	g := acquire(t, c, "k", dlock.WithTTL(30*second), dlock.WithoutRenewal())
+	start := time.Now()
+	<-g.Done()
+	if took := time.Since(start).Round(10 * time.Millisecond); took != 28500*time.Millisecond {
+		t.Errorf("over after %v of 30s", took)
+	}
+	if fail > 0 && n != fail+1 || fail == 0 && n != 4 { // with 0, it is verified, and two answers are lost
+		t.Errorf("%d renewals", n)
+	}
+}
+
 func TestExtend(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		c := client(t, memlock.New(), dlock.Config{})
