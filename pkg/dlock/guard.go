@@ -235,7 +235,8 @@ func asError(err error) error {
 // confirmed it. With WithoutRenewal, only Extend renews the lock. If ctx ends first, the
 // outcome is unknown, and the next renewal decides. A shorter Extend whose outcome is unknown may
 // still arrive: until that is no longer possible (a minute, or its TTL if that is longer), a longer
-// one counts for no more than the shorter TTL.
+// one counts for no more than the shorter TTL. So may a call that asked, with the rest of the TTL, whether a
+// lock without renewal is still held, if its answer was lost.
 func (g *Guard) Extend(ctx context.Context, ttl time.Duration) error {
 	if !g.usable() {
 		return fail("extend", "", fmt.Errorf("%w: zero or copied Guard", ErrLockNotHeld))

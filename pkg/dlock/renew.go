@@ -39,9 +39,6 @@ func (c *Client) renewNow(cl *claim) {
 	c.reschedule(cl)
 }
 
-// renewable reports whether the engine renews the claim by itself.
-func (cl *claim) renewable() bool { return !cl.noRenew || cl.phase < held }
-
 func (c *Client) sendBatches() {
 	if c.closed {
 		return

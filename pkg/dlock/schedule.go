@@ -156,7 +156,7 @@ func (c *Client) checkSuspend() {
 	c.suspendedBefore = total
 	for _, cl := range append(timeline(nil), c.timeline...) {
 		if cl.validUntil != never && c.subtractSuspended(cl) {
-			if cl.renewable() {
+			if !cl.isFixed() {
 				cl.renewAt = c.now()
 			}
 			c.reschedule(cl)

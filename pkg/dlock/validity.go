@@ -92,7 +92,7 @@ func (c *Client) sentNow(ttl time.Duration) sent {
 // detects later suspends.
 func (c *Client) setValidity(cl *claim, st driver.State, s sent) {
 	suspended := c.suspendedSince(s.suspended)
-	if cl.verify && st.Phase == driver.Held && s.ttl < cl.ttl {
+	if cl.verify && st.Phase == driver.Held {
 		c.verified(cl, st, s)
 		return
 	}

@@ -308,6 +308,51 @@ func eventDuringARenewal(t *testing.T, fail int) {
 	}
 }
 
+// A lock with the least TTL of its backend ends with it as well: to verify it, no less can be asked for.
+func TestWithoutRenewalAtTheLeastTTL(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		events := make(chan driver.Event)
+		store := &scripted{Opener: memlock.New(), events: events, caps: func(c *driver.Caps) { c.MinTTL = second }}
+		g := acquire(t, client(t, store, dlock.Config{}), "k", dlock.WithTTL(second), dlock.WithoutRenewal())
+		start := time.Now()
+		for range 4 {
+			events <- driver.Event{}
+			elapse(second / 5)
+		}
+		<-g.Done()
+		if took := time.Since(start).Round(10 * time.Millisecond); took != 950*time.Millisecond {
+			t.Errorf("over after %v of 1s", took)
+		}
+	})
+}
+
+// Each of two Extends with the same TTL gets it counted from its own call, also if they overlap.
+func TestOverlappingExtendsWithoutRenewal(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		sent, answer, renewals := make(chan struct{}), make(chan struct{}), 0
+		renew := func(ctx context.Context, d driver.Driver, refs []driver.Ref) ([]driver.State, error) {
+			states, err := d.Renew(ctx, refs)
+			if renewals++; renewals == 1 {
+				close(sent)
+				<-answer
+			}
+			return states, err
+		}
+		c := client(t, &scripted{Opener: memlock.New(), renew: renew}, dlock.Config{})
+		g := acquire(t, c, "k", dlock.WithTTL(20*second), dlock.WithoutRenewal())
+		extend := func() error { return g.Extend(ctx, 20*second) }
+		first := async(extend)
+		<-sent
+		elapse(second)
+		next := async(extend)
+		elapse(time.Millisecond)
+		close(answer)
+		if err := errors.Join(<-first, <-next); err != nil || renewals != 2 || g.Remaining() != 19*second {
+			t.Errorf("%d renewals, %v left of 20s: %v", renewals, g.Remaining(), err)
+		}
+	})
+}
+
 func TestExtend(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		c := client(t, memlock.New(), dlock.Config{})
