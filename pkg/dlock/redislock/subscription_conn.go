@@ -84,6 +84,8 @@ func (c *subscription) use(connection *redisnode.Subscription) bool {
 // receive forwards messages until the connection breaks or no slot needs it.
 func (c *subscription) receive(connection *redisnode.Subscription) error {
 	swept := time.Now()
+	var since time.Time // when it was first complete
+	defer func() { c.pause.Lasted(since) }()
 	fresh := map[int]bool{} // slots that were confirmed and must be rechecked
 	for {
 		msg, err := connection.Receive()
@@ -96,8 +98,8 @@ func (c *subscription) receive(connection *redisnode.Subscription) error {
 			return err
 		}
 		complete := len(fresh) > 0 && connection.IsComplete()
-		if complete {
-			c.pause = 0
+		if complete && since.IsZero() {
+			since = time.Now()
 		}
 		if complete || len(fresh) >= maxFresh {
 			c.all.driver.recheck(fresh)

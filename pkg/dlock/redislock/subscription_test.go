@@ -209,6 +209,31 @@ func TestBrokenSubscriptionAsksForWaiters(t *testing.T) {
 	}
 }
 
+// A connection that breaks each time when it was established does not make all waiters ask each time. One that lasts for a second, on a
+// slow machine, makes up to eight more possible in the next second.
+func TestFlappingSubscriptionSparesTheServer(t *testing.T) {
+	t.Parallel()
+	proxy := testenv.Proxy(t, testenv.Redis(t).Addr())
+	d, _ := open(t, redis.NewClient(&redis.Options{Addr: proxy.Addr(), ContextTimeoutEnabled: true}))
+	d.mu.Lock()
+	d.waiting["id"] = waiter{key: "k"}
+	d.mu.Unlock()
+	d.subscriptions.await(t.Context(), 0)
+	began, asked := time.Now(), 0
+	for time.Since(began) < 2*time.Second {
+		select {
+		case <-d.Events():
+			asked++
+		case <-time.After(20 * time.Second):
+			t.Fatalf("after %d connections, nothing asks for what waits", asked)
+		}
+		proxy.Cut()
+	}
+	if took := time.Since(began); asked > 8*(2+int(took/time.Second)) {
+		t.Errorf("asked %d times in %v", asked, took)
+	}
+}
+
 // Calls that reach a demoted master move the subscription too.
 func TestReadOnlyAnswerMovesTheSubscription(t *testing.T) {
 	t.Parallel()

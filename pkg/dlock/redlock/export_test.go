@@ -5,9 +5,6 @@ import (
 	"github.com/ceyewan/genesis/pkg/dlock/internal/redisnode"
 )
 
-// RecheckPause is the least time between two rechecks after connections to a node that broke.
-const RecheckPause = recheckPause
-
 // Listens reports on how many nodes a driver knows that it is subscribed to all that it needs to hear of a key.
 func Listens(d driver.Driver, key string) int {
 	r := d.(*redDriver)

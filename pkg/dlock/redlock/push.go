@@ -23,8 +23,8 @@ type subscription struct {
 	mu         sync.Mutex              // held for moments, never while the node is called
 	connection *redisnode.Subscription // nil while there is none
 	wanted     map[string]time.Time    // by channel: when it was last requested; nil before the first
-	missed     map[string]bool         // channels that were wanted while there was no connection, and are not subscribed yet
-	broke      time.Time               // when channels were last added to them; zero before the first connection breaks
+	missed     map[string]bool         // channels that were wanted while there was no connection, and whose queues are not rechecked yet
+	broken     bool                    // an attempt to connect has failed, or a connection has broken
 	pruned     time.Time
 	stirred    chan struct{}
 	ended      bool
@@ -55,7 +55,7 @@ func (e *subscription) want(channel string) {
 		e.node.driver.work.Go(e.run)
 	}
 	e.wanted[channel] = time.Now()
-	if e.connection == nil && !e.broke.IsZero() {
+	if e.connection == nil && e.broken {
 		e.missed[channel] = true
 	}
 	if connection := e.connection; connection != nil && connection.Want(channel) {
@@ -103,7 +103,7 @@ func (e *subscription) run() {
 			continue
 		}
 		err := e.listen(&pause)
-		e.broken()
+		e.disconnect()
 		e.report(err)
 		d.sleep(pause.Next(redisnode.MaxBackoff))
 	}
@@ -145,33 +145,30 @@ func (e *subscription) use(connection *redisnode.Subscription) bool {
 
 // receive forwards messages until the connection breaks.
 func (e *subscription) receive(connection *redisnode.Subscription, pause *redisnode.Backoff) error {
+	var since time.Time
 	for {
 		msg, err := connection.Receive()
 		if err != nil {
+			pause.Lasted(since)
 			return err
 		}
 		if msg != nil {
-			*pause = 0
+			if since.IsZero() {
+				since = time.Now()
+			}
 			e.take(connection, msg)
 		}
 		connection.Unsubscribe(e.dropIdle()...)
 	}
 }
 
-// recheckPause is the least time between two connections of a node after which all queues are rechecked: one that breaks again
-// and again must not make every waiter ask all nodes each time.
-const recheckPause = time.Second
-
-// broken closes the connection. It may have been dead for a while.
-func (e *subscription) broken() {
+// disconnect closes the connection, which may have been dead for a while.
+func (e *subscription) disconnect() {
 	e.mu.Lock()
 	connection := e.connection
-	e.connection = nil
-	if time.Since(e.broke) >= recheckPause {
-		e.broke = time.Now()
-		for channel := range e.wanted {
-			e.missed[channel] = true
-		}
+	e.connection, e.broken = nil, true
+	for channel := range e.wanted {
+		e.missed[channel] = true
 	}
 	e.mu.Unlock()
 	if connection != nil {
@@ -179,7 +176,7 @@ func (e *subscription) broken() {
 	}
 }
 
-// hasMissed reports whether messages of a channel that is subscribed again may have been missed.
+// hasMissed reports whether messages of a channel that is subscribed again may have been missed, once.
 func (e *subscription) hasMissed(channel string) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -285,24 +282,22 @@ func (d *redDriver) onSubscribed(e *subscription, connection *redisnode.Subscrip
 	if !connection.Confirm(channel) {
 		return
 	}
-	missed, subscribed := e.hasMissed(channel), d.listeners(channel)
-	if subscribed < d.majority || subscribed > d.majority && !missed {
+	subscribed := d.listeners(channel)
+	if subscribed < d.majority {
 		return
 	}
-	completes := func(other string) bool {
-		if subscribed == d.majority {
-			return d.listeners(other) >= d.majority
-		}
-		return connection.IsConfirmed(other)
+	asks := func(keyChannel, other string) bool {
+		missed := connection.IsConfirmed(other) && e.hasMissed(keyChannel)
+		return d.listeners(other) >= d.majority && (missed || subscribed == d.majority)
 	}
 	if channel != d.channel {
-		if q := d.queueOf(channel); q != nil && completes(d.channel) {
+		if q := d.queueOf(channel); asks(channel, d.channel) && q != nil {
 			d.nudge(q)
 		}
 		return
 	}
 	for _, q := range d.queues {
-		if len(q.waiting) > 0 && completes(channelPrefix+d.prefix+q.key) {
+		if keyChannel := channelPrefix + d.prefix + q.key; asks(keyChannel, keyChannel) && len(q.waiting) > 0 {
 			d.nudge(q)
 		}
 	}

@@ -2,7 +2,6 @@ package redlock
 
 import (
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -88,52 +87,64 @@ func TestMajorityOfSubscriptionsAsksOnce(t *testing.T) {
 	})
 }
 
-// After a connection that broke, the waiter is asked once more when both channels are confirmed, even if a majority was never
-// missing; but not after each of several within a second.
-func TestBrokenConnectionAsksOnceASecond(t *testing.T) {
-	for _, first := range []int{0, 1} {
-		synctest.Test(t, func(t *testing.T) {
+// After each connection that broke, the waiter is asked once more when both channels are confirmed, even if a majority was never
+// missing. A connection that breaks before that changes nothing.
+func TestBrokenConnectionAsksOnce(t *testing.T) {
+	eachOrder(nil, []confirmation{{2, 0}, {2, 1}}, func(order []confirmation) {
+		for _, confirmed := range []int{0, 1, 2} { // channels, before the connection breaks again
 			l := startListening(t)
 			for node := range l.nodes {
 				l.confirms(node, 0)
 				l.confirms(node, 1)
 			}
-			breaks := func(want int) {
+			reconnect := func(confirms []confirmation, want int) {
 				t.Helper()
-				l.nodes[2].subscription.broken()
+				l.nodes[2].subscription.disconnect()
 				l.connect(2)
-				if l.confirms(2, first) != 0 {
-					t.Error("asked before both channels are confirmed")
-				}
-				if got := l.confirms(2, 1-first); got != want {
-					t.Errorf("asked %d times after a connection that broke, want %d", got, want)
+				for i, c := range confirms {
+					asked := l.confirms(c.node, c.channel)
+					if isLast := i == 1; isLast && asked != want || !isLast && asked != 0 {
+						t.Errorf("%v, after %d before: asked %d times at the confirmation of channel %d", order, confirmed, asked, c.channel)
+					}
 				}
 			}
-			breaks(1)
-			time.Sleep(recheckPause - time.Nanosecond)
-			breaks(0)
-			time.Sleep(time.Nanosecond)
-			breaks(1)
-		})
-	}
+			reconnect(order[:confirmed], 1)
+			reconnect([]confirmation{order[1], order[0]}, 1)
+			reconnect(order, 1)
+		}
+	})
+}
+
+// A node whose connection breaks while others have none completes the majority each time, and then the waiter is asked once, not
+// also because of what it may have missed.
+func TestMajorityAfterABreakAsksOnce(t *testing.T) {
+	eachOrder(nil, []confirmation{{1, 0}, {1, 1}}, func(order []confirmation) {
+		l := startListening(t)
+		for _, c := range []confirmation{{0, 0}, {0, 1}, {1, 0}, {1, 1}} {
+			l.confirms(c.node, c.channel)
+		}
+		l.nodes[1].subscription.disconnect()
+		l.connect(1)
+		if first, second := l.confirms(1, order[0].channel), l.confirms(1, order[1].channel); first != 0 || second != 1 {
+			t.Errorf("%v: asked %d and %d times, want 0 and 1", order, first, second)
+		}
+	})
 }
 
 // A lock is waited for while a node has no connection, because the last one broke: then the waiter is asked as well.
 func TestWantedWhileBrokenIsMissed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := startListening(t)
-		for node := range l.nodes {
-			l.confirms(node, 0)
-			l.confirms(node, 1)
-		}
-		e := &l.nodes[2].subscription
-		delete(e.wanted, l.channels()[1])
-		e.broken()
-		e.stirred = make(chan struct{}, 1)
-		e.want(l.channels()[1])
-		l.connect(2)
-		if asked := l.confirms(2, 0) + l.confirms(2, 1); asked != 1 {
-			t.Errorf("asked %d times, want once", asked)
-		}
-	})
+	l := startListening(t)
+	for node := range l.nodes {
+		l.confirms(node, 0)
+		l.confirms(node, 1)
+	}
+	e := &l.nodes[2].subscription
+	delete(e.wanted, l.channels()[1])
+	e.disconnect()
+	e.stirred = make(chan struct{}, 1)
+	e.want(l.channels()[1])
+	l.connect(2)
+	if asked := l.confirms(2, 0) + l.confirms(2, 1); asked != 1 {
+		t.Errorf("asked %d times, want once", asked)
+	}
 }

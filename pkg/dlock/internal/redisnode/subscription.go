@@ -272,3 +272,14 @@ func (b *Backoff) Next(most time.Duration) time.Duration {
 	*b = Backoff(min(max(2*time.Duration(*b), 10*time.Millisecond), most))
 	return time.Duration(*b)
 }
+
+// steady is how long a connection must last for the next pause to be short again. After each new connection all waiters ask, and
+// a connection that breaks again and again must not make them do so all the time.
+const steady = time.Second
+
+// Lasted records that a connection broke which had been complete since then; since is zero if it never was.
+func (b *Backoff) Lasted(since time.Time) {
+	if !since.IsZero() && time.Since(since) >= steady {
+		*b = 0
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -20,6 +21,28 @@ func TestBackoff(t *testing.T) {
 			t.Errorf("pause %d is %v, want %d ms", i, got, want)
 		}
 	}
+}
+
+// A pause is short again after a connection that lasted for a second, and not after one that broke at once or never was.
+func TestBackoffAfterAConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for lasted, want := range map[time.Duration]time.Duration{0: 20, time.Second - 1: 20, time.Second: 10} {
+			var b redisnode.Backoff
+			b.Next(time.Second)
+			since := time.Now()
+			time.Sleep(lasted)
+			b.Lasted(since)
+			if got := b.Next(time.Second); got != want*time.Millisecond {
+				t.Errorf("after a connection of %v, the pause is %v, want %d ms", lasted, got, want)
+			}
+		}
+		var b redisnode.Backoff
+		b.Next(time.Second)
+		b.Lasted(time.Time{})
+		if got := b.Next(time.Second); got != 20*time.Millisecond {
+			t.Errorf("without a connection, the second pause is %v", got)
+		}
+	})
 }
 
 // A channel that is wanted before the connection exists is requested by Open, a later one by its
