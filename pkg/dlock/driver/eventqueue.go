@@ -16,20 +16,26 @@ func NewEventQueue(size int) *EventQueue { return &EventQueue{events: make(chan 
 // Events returns the channel for Driver.Events.
 func (o *EventQueue) Events() <-chan Event { return o.events }
 
-// Send queues an event. It drops the event if the EventQueue is closed.
+// Send queues an event. It drops the event if the EventQueue is closed. If the queue is full, an Event without an ID, after which
+// the engine renews every claim, takes the place of all that is in it: one for each of the lost events would cost the engine as
+// much as it lags behind already.
 func (o *EventQueue) Send(ev Event) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for !o.closed {
+	if o.closed {
+		return
+	}
+	select {
+	case o.events <- ev:
+		return
+	default:
+	}
+	for {
 		select {
-		case o.events <- ev:
+		case <-o.events:
+		default:
+			o.events <- Event{} // only Send fills the queue
 			return
-		default:
-		}
-		select {
-		case <-o.events: // one event is lost, so ask the engine to renew every claim
-			ev = Event{}
-		default:
 		}
 	}
 }
