@@ -76,11 +76,10 @@ func (d *dialer) probe(ctx context.Context, addr string) error {
 	if d.tls == nil {
 		return nil
 	}
-	until := time.Now().Add(alertWithin)
-	if end, ok := ctx.Deadline(); ok && end.Before(until) {
-		until = end
-	}
-	_ = conn.SetReadDeadline(until)
+	_ = conn.SetReadDeadline(time.Now().Add(alertWithin))
+	end := func() { _ = conn.SetReadDeadline(time.Now()) }
+	defer context.AfterFunc(ctx, end)()
+	defer context.AfterFunc(d.lifetime, end)() //nolint:contextcheck // whichever ends first
 	if _, err = conn.Read(make([]byte, 1)); isTLS(err) {
 		return handshakeError(err)
 	}
