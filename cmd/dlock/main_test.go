@@ -109,7 +109,7 @@ func finish(t testing.TB, cmd *exec.Cmd) (stdout, stderr string, code int) {
 	}
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
-		t.Fatal(err)
+		t.Fatalf("%q: %v", cmd.Args, err)
 	}
 	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
 }
