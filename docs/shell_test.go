@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -91,6 +92,7 @@ func (s *shell) hold(t *testing.T, script string, env []string) (release func())
 	key := cmp.Or(heldKey.FindString(script), "deploy")
 	cmd := exec.CommandContext(t.Context(), filepath.Join(s.path, "dlock"), "run", "-q", key, "--", "sh", "-c", "echo held; exec cat")
 	cmd.Env = env
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	in, err1 := cmd.StdinPipe()
 	out, err2 := cmd.StdoutPipe()
 	err := errors.Join(err1, err2)
@@ -100,14 +102,18 @@ func (s *shell) hold(t *testing.T, script string, env []string) (release func())
 	if err != nil {
 		t.Fatal(err)
 	}
+	stuck := time.AfterFunc(scriptLimit, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
 	line, _ := bufio.NewReader(out).ReadString('\n')
 	if line != "held\n" {
 		t.Errorf("no holder of %s: %q", key, line)
 	}
-	release = func() {
+	release = sync.OnceFunc(func() {
 		_ = in.Close()
 		_ = cmd.Wait() // it fails where it is evicted
-	}
+		if !stuck.Stop() {
+			t.Errorf("the holder of %s has not ended within %v", key, scriptLimit)
+		}
+	})
 	t.Cleanup(release)
 	return release
 }
