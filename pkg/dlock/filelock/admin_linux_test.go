@@ -58,6 +58,43 @@ func TestDeadHoldersAreNotShown(t *testing.T) {
 	}
 }
 
+// openIn counts the descriptors of this process that are a directory or a file in it.
+func openIn(t *testing.T, dir string) int {
+	t.Helper()
+	dir, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	names, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, name := range names {
+		path, _ := os.Readlink("/proc/self/fd/" + name.Name()) // some are closed by now
+		if path == dir || strings.HasPrefix(path, dir+"/") {
+			n++
+		}
+	}
+	return n
+}
+
+// List reads the key of a long name inside the file, and closes the file.
+func TestListClosesFiles(t *testing.T) {
+	t.Parallel()
+	dir := mkdir(t, 0o700)
+	d := newDriver(t, dir)
+	key := strings.Repeat("long ", 100)
+	file(t, d, try(key), driver.Held)
+	before := openIn(t, dir)
+	if keys := list(t, d); !slices.Equal(keys, []string{key}) {
+		t.Errorf("listed %q", keys)
+	}
+	if after := openIn(t, dir); after != before || before == 0 {
+		t.Errorf("%d descriptors after List, %d before", after, before)
+	}
+}
+
 // Among several holders the living ones are shown, in the order of their tokens.
 func TestSharedHoldersAreShown(t *testing.T) {
 	t.Parallel()

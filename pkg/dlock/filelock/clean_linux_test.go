@@ -90,6 +90,21 @@ func TestCleanLeavesALockTakenMeanwhile(t *testing.T) {
 	t.Error("Clean never got the guard")
 }
 
+// Clean reports a directory that is not safe, and removes nothing there.
+func TestCleanOfUnsafeDirectory(t *testing.T) {
+	t.Parallel()
+	dir := mkdir(t, 0o700)
+	used(t, newDriver(t, dir), try("k"))
+	must(os.Chmod(dir, 0o777))
+	n, err := filelock.New(dir).Clean(ctx, 0)
+	if n != 0 || !errors.Is(err, filelock.ErrInsecureDir) || driver.ClassOf(err) != driver.Fatal {
+		t.Errorf("Clean = %d, %v", n, err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, filelock.Name("k"))); err != nil {
+		t.Error(err)
+	}
+}
+
 // Slots after a missing one are removed too, with their lock or after it.
 func TestCleanOrphanSlots(t *testing.T) {
 	t.Parallel()

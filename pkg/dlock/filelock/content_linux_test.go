@@ -93,3 +93,20 @@ func TestErrorsNameTheFile(t *testing.T) {
 		names(err, key+".lock")
 	}
 }
+
+// Only claims that can wait leave a free lock to an earlier waiter. A try takes the lock.
+func TestTryTakesAwaitedLock(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []driver.Mode{driver.Exclusive, driver.Shared, driver.Permit} {
+		for range 10 { // on a slow machine, the waiter may count no longer
+			dir := mkdir(t, 0o700)
+			holder, d, dead := newDriver(t, dir), newDriver(t, dir), open(t, filelock.New(dir), driver.Options{})
+			held := try("k")
+			file(t, holder, held, driver.Held)
+			file(t, dead, wait("k"), driver.Queued)
+			must(dead.Close()) // as a crash: its mark stays
+			release(t, holder, held.Ref)
+			file(t, d, driver.Request{Ref: ref("k"), Mode: mode, Limit: 1}, driver.Held)
+		}
+	}
+}

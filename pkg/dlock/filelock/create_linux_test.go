@@ -2,11 +2,14 @@ package filelock_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -46,18 +49,54 @@ func TestSharedFileIsNeverClosedToOthers(t *testing.T) {
 	}
 }
 
-// If a file cannot be created without a name, it is open to all users once it is created.
-func TestCreateVisibly(t *testing.T) {
+// A file is open to all users once it is created, also if it cannot be created without a name. A file
+// that another process has created first is reported, and no descriptor is left.
+func TestCreate(t *testing.T) {
 	t.Parallel()
-	dir := mkdir(t, 0o777|os.ModeSticky)
-	if err := filelock.CreateVisibly(dir, "f"); err != nil {
-		t.Fatal(err)
+	for name, create := range map[string]func(dir, name string) error{"hidden": filelock.Create, "visible": filelock.CreateVisibly} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := mkdir(t, 0o777|os.ModeSticky)
+			if err := create(dir, "f"); err != nil {
+				t.Fatal(err)
+			}
+			if st, err := os.Stat(filepath.Join(dir, "f")); err != nil || st.Mode() != 0o666 {
+				t.Errorf("%v, %v", st, err)
+			}
+			if err := create(dir, "f"); !errors.Is(err, syscall.EEXIST) {
+				t.Errorf("again: %v", err)
+			}
+			if n := openIn(t, dir); n != 0 {
+				t.Errorf("%d descriptors are left", n)
+			}
+		})
 	}
-	if st, err := os.Stat(filepath.Join(dir, "f")); err != nil || st.Mode() != 0o666 {
+}
+
+func init() { roles["chrooted"] = chrooted }
+
+// chrooted takes a lock where there is no /proc.
+func chrooted(driver.Driver) {
+	must(unix.Chroot(os.Getenv(childDir)))
+	d, err := filelock.New("/locks", filelock.WithSharedDir()).Open(driver.Options{Logger: quiet})
+	must(err)
+	st, err := d.Acquire(ctx, try("k"))
+	fmt.Println(st.Phase, err)
+	must(d.Close())
+}
+
+// Without /proc, a file gets its name before it is open to all users.
+func TestSharedFileWithoutProc(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: only root can change the root directory")
+	}
+	dir := t.TempDir()
+	if said := strings.Join(run(t, dir, "chrooted", 1)[0], " "); said != "held <nil>" {
+		t.Errorf("Acquire = %s", said)
+	}
+	if st, err := os.Stat(filepath.Join(dir, "locks", filelock.Name("k"))); err != nil || st.Mode() != 0o666 {
 		t.Errorf("%v, %v", st, err)
-	}
-	if err := filelock.CreateVisibly(dir, "f"); !errors.Is(err, syscall.EEXIST) {
-		t.Errorf("again: %v", err)
 	}
 }
 
@@ -123,5 +162,36 @@ func TestFileIsAboutToBeOpened(t *testing.T) {
 	}
 	if err := attempt(); !errors.Is(err, os.ErrPermission) || driver.ClassOf(err) != driver.Fatal {
 		t.Errorf("an old file: %v", err)
+	}
+}
+
+// A new file that is still empty may be opened to all users soon, and is waited for. One that has
+// content stays closed to this user, who is refused at once.
+func TestClosedFileWithContent(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: only root can create a file as another user")
+	}
+	dir, err := os.MkdirTemp("", "locks")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	must(os.Chmod(dir, 0o777|os.ModeSticky))
+	path := filepath.Join(dir, filelock.Name("k"))
+	for text, waits := range map[string]bool{"": true, "precious": false} {
+		synctest.Test(t, func(t *testing.T) {
+			must(errors.Join(os.WriteFile(path, []byte(text), 0o600), os.Chtimes(path, time.Now(), time.Now())))
+			began := time.Now()
+			asUser(t, 1001, func() {
+				d := open(t, filelock.New(dir, filelock.WithSharedDir()).AsUser(1001), driver.Options{})
+				defer func() { _ = d.Close() }()
+				if st, err := d.Acquire(ctx, try("k")); !errors.Is(err, os.ErrPermission) {
+					t.Errorf("%q: Acquire = %v, %v", text, st.Phase, err)
+				}
+			})
+			if took := time.Since(began); (took > 0) != waits {
+				t.Errorf("%q: refused after %v", text, took)
+			}
+		})
 	}
 }

@@ -10,14 +10,19 @@ var (
 	ParseEvents = parseEvents
 )
 
-// CreateVisibly creates a file of a shared directory where there is no better way.
-func CreateVisibly(path, name string) error {
+// Create creates a file of a shared directory.
+func Create(path, name string) error { return createShared(path, name, create) }
+
+// CreateVisibly does so where there is no better way.
+func CreateVisibly(path, name string) error { return createShared(path, name, createVisibly) }
+
+func createShared(path, name string, create func(*directory, string) (int, error)) error {
 	fd, err := openDir(path)
 	if err != nil {
 		return err
 	}
 	defer closeFile(fd)
-	f, err := createVisibly(&directory{fd: fd, path: path, perm: sharedPerm}, name)
+	f, err := create(&directory{fd: fd, path: path, perm: sharedPerm}, name)
 	if err == nil {
 		closeFile(f)
 	}

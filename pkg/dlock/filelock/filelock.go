@@ -157,6 +157,5 @@ func (b *tombstones) has(id string) bool {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	end, ok := b.until[id]
-	return ok && time.Now().Before(end)
+	return time.Now().Before(b.until[id]) // without a tombstone that is the zero time
 }

@@ -1,6 +1,7 @@
 package filelock_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -13,9 +14,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/filelock"
 )
 
-func init() { roles["starved"], roles["full"], roles["idle"] = starved, full, idle }
+func init() {
+	roles["starved"], roles["full"], roles["idle"] = starved, full, idle
+	roles["noStdin"], roles["noCopies"] = noStdin, noCopies
+}
 
 func must(err error) {
 	if err != nil {
@@ -116,5 +121,69 @@ func TestWaitingIsIdle(t *testing.T) {
 	t.Logf("%d writes", n)
 	if err != nil || n < 1 || n > 60 {
 		t.Errorf("a waiter wrote %v times in a second", said)
+	}
+}
+
+// childStore opens a Store of its own in a child process.
+func childStore() (*filelock.Store, driver.Driver) {
+	store := filelock.New(os.Getenv(childDir))
+	d, err := store.Open(driver.Options{Logger: quiet})
+	must(err)
+	return store, d
+}
+
+// noStdin closes the standard input, so that the file of a lock gets its descriptor, which is 0. It
+// takes and releases the lock, lets another Client do so, and counts the descriptors of the lock.
+func noStdin(other driver.Driver) {
+	store, d := childStore()
+	defer func() { _ = d.Close() }()
+	_, err := d.Acquire(ctx, try("first")) // opens the directory
+	must(err)
+	must(os.Stdin.Close())
+	for _, d := range []driver.Driver{d, other} {
+		r := try("k")
+		st, err := d.Acquire(ctx, r)
+		fmt.Println(st.Phase, err)
+		path, err := os.Readlink("/proc/self/fd/0")
+		fmt.Println(filepath.Base(path), err)
+		_, err = d.Release(ctx, r.Ref)
+		must(err)
+	}
+	st, err := d.Acquire(ctx, try("k"))
+	must(err)
+	files, err := store.Descriptors("k", st.Token)
+	fmt.Println(len(files), err)
+}
+
+// A file whose descriptor is 0 is a file like any other.
+func TestDescriptorZero(t *testing.T) {
+	t.Parallel()
+	said := run(t, filepath.Join(t.TempDir(), "locks"), "noStdin", 1)[0]
+	if got, want := strings.Join(said, " "), strings.Repeat("held <nil> k.lock <nil> ", 2)+"1 <nil>"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// noCopies passes on a lock without and with free descriptors.
+func noCopies(driver.Driver) {
+	store, d := childStore()
+	defer func() { _ = d.Close() }()
+	st, err := d.Acquire(ctx, try("k"))
+	must(err)
+	end := limit(unix.RLIMIT_NOFILE, 3)
+	files, err := store.Descriptors("k", st.Token)
+	end()
+	fmt.Println(len(files), errors.Is(err, unix.EMFILE))
+	files, err = store.Descriptors("k", st.Token)
+	fmt.Println(len(files), err)
+}
+
+// If the descriptors of a lock cannot be copied, that is an error: a child without them would not
+// keep the lock.
+func TestDescriptorsCannotBeCopied(t *testing.T) {
+	t.Parallel()
+	said := run(t, filepath.Join(t.TempDir(), "locks"), "noCopies", 1)[0]
+	if got, want := strings.Join(said, " "), "0 true 1 <nil>"; got != want {
+		t.Errorf("%q, want %q", got, want)
 	}
 }

@@ -3,6 +3,7 @@ package filelock
 import (
 	"bytes"
 	"errors"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -97,4 +98,31 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("%q is written as %q", text[:headSize], again)
 		}
 	})
+}
+
+// A waiter that gives up removes its own mark, and leaves that of another waiter.
+func TestUnmark(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "locks")
+	dir, err := New(path).openDirectory(path, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeFile(dir.fd)
+	fd, err := openFile(dir, "k.lock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeFile(fd)
+	c := claim{main: file{fd: fd}, arrived: 2}
+	for _, test := range []struct{ mark, want record }{
+		{record{waited: 3, first: 1}, record{waited: 3, first: 1}}, {record{waited: 3, first: 2}, record{}},
+	} {
+		if err := writeAt(fd, test.mark.appendTo(appendMark(nil, test.mark.waited, test.mark.first)), 0); err != nil {
+			t.Fatal(err)
+		}
+		c.unmark()
+		if rec, _, err := read(fd); err != nil || rec != test.want {
+			t.Errorf("%+v became %+v, %v", test.mark, rec, err)
+		}
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"testing"
 
@@ -61,5 +62,32 @@ func TestTwoFilesOfAKey(t *testing.T) {
 			must(in.Close())
 			must(flock.Wait())
 		})
+	}
+}
+
+// Whether a directory lists a name is found out without leaving the directory open.
+func TestIsListedClosesDirectory(t *testing.T) {
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // it would close what is left open
+	dir := mkdir(t, 0o700)
+	must(os.WriteFile(filepath.Join(dir, "k.lock"), nil, 0o600))
+	for name, want := range map[string]bool{"k.lock": true, "K.lock": false} {
+		if got := filelock.IsListed(dir, name); got != want {
+			t.Errorf("%s is listed: %v", name, got)
+		}
+	}
+	if n := openIn(t, dir); n != 0 {
+		t.Errorf("%d descriptors are left", n)
+	}
+}
+
+// Where names cannot be read, a file that exists counts: else a key could have two files.
+func TestUnreadableNamesCount(t *testing.T) {
+	t.Parallel()
+	noDir := filepath.Join(t.TempDir(), "file")
+	must(os.WriteFile(noDir, nil, 0o600))
+	for _, dir := range []string{noDir, noDir + ".missing"} {
+		if !filelock.IsListed(dir, "k.lock") {
+			t.Errorf("%s: not listed", dir)
+		}
 	}
 }

@@ -36,3 +36,20 @@ func TestManyTombstonesLast(t *testing.T) {
 		}
 	})
 }
+
+// Expired tombstones take no more memory than those that still count.
+func TestExpiredTombstonesAreFew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const living = 1000
+		var b tombstones
+		most := 0
+		for i := range 20 * living {
+			b.add(strconv.Itoa(i), time.Hour)
+			most = max(most, len(b.until))
+			time.Sleep(driver.TombstoneTTL(time.Hour) / living)
+		}
+		if most > 2*living+100 {
+			t.Errorf("up to %d tombstones are kept, and %d count", most, living)
+		}
+	})
+}
