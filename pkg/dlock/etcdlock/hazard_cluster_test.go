@@ -202,11 +202,19 @@ func TestNeverFirstWithoutAKey(t *testing.T) {
 }
 
 // startBreaking keeps compacting the history to its head, and cuts connections from time to time,
-// until stop is called. It counts both.
-func startBreaking(t *testing.T, direct *clientv3.Client, proxy *faultproxy.Proxy, compactions, cuts *atomic.Int64) (stop func()) {
+// until stop is called. It counts both, and records its writes.
+func startBreaking(t *testing.T, direct *clientv3.Client, proxy *faultproxy.Proxy, r *handOvers) (stop func()) {
 	t.Helper()
 	done, over := make(chan struct{}), make(chan struct{})
-	ctx := context.WithoutCancel(t.Context())
+	compact := func() error {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
+		defer cancel()
+		resp, err := direct.Put(ctx, "tick", "")
+		if err == nil {
+			_, err = direct.Compact(ctx, resp.Header.Revision)
+		}
+		return err
+	}
 	go func() {
 		defer close(over)
 		for n := 1; ; n++ {
@@ -215,14 +223,13 @@ func startBreaking(t *testing.T, direct *clientv3.Client, proxy *faultproxy.Prox
 				return
 			case <-time.After(100 * time.Millisecond):
 			}
-			if resp, err := direct.Put(ctx, "tick", ""); err == nil {
-				if _, err := direct.Compact(ctx, resp.Header.Revision); err == nil {
-					compactions.Add(1)
-				}
+			err := r.stall.writes.Record(compact)
+			if err == nil {
+				r.compactions.Add(1)
 			}
 			if n%5 == 0 {
 				proxy.Cut()
-				cuts.Add(1)
+				r.cuts.Add(1)
 			}
 		}
 	}()
@@ -243,8 +250,66 @@ func endContender(ctx context.Context, client *clientv3.Client, n *atomic.Int64)
 	}
 }
 
+// handOvers are clients that hold a lock in turn while connections break and watches end.
+type handOvers struct {
+	epoch   time.Time
+	section section
+	stall   sharedStall
+	// losing makes the next release lose its reply and its connection: a cut by the clock meets few of them.
+	losing                                        atomic.Bool
+	worst, freed, compactions, cuts, ended, again atomic.Int64
+}
+
+// loseRelease is a rule for a proxy.
+func (r *handOvers) loseRelease(path, _ string) (drop bool, until <-chan struct{}) {
+	return path == deletePath && r.losing.CompareAndSwap(true, false), nil
+}
+
+// contend acquires and releases the lock until ctx ends; what it waits for then has until patient ends.
+func (r *handOvers) contend(ctx, patient context.Context, t *testing.T, c *dlock.Client, first int) {
+	t.Helper()
+	for n := first; ctx.Err() == nil; n++ {
+		g, err := c.Acquire(patient, "k")
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		if since := r.freed.Load(); since > 0 {
+			r.worst.Store(max(r.worst.Load(), int64(time.Since(r.epoch))-since)) // the lock guards it
+		}
+		r.section.enter()
+		if n%8 == 0 { // a watch for it is cut and compacted away
+			<-time.After(700 * time.Millisecond)
+		}
+		r.section.leave()
+		loses := n%8 == 4
+		if loses {
+			r.losing.Store(true)
+		}
+		began := time.Now()
+		r.freed.Store(int64(began.Sub(r.epoch))) // not later: the next one may have the lock before Unlock returns
+		err = g.Unlock(t.Context())
+		switch {
+		case err == nil && loses && !r.losing.Load():
+			r.again.Add(1)
+		case err != nil && (!isUnanswered(err) || !r.stall.excuses(t, began, giveUpAfter)):
+			t.Errorf("unlock after %v: %v", time.Since(began), err)
+		}
+	}
+}
+
+// enough reports whether all faults took place, and locks were handed over all the same.
+func (r *handOvers) enough(least int) bool {
+	return r.compactions.Load() >= 5 && r.cuts.Load() >= 2 && r.ended.Load() > 0 && r.again.Load() >= 2 && r.section.count() >= least
+}
+
+func (r *handOvers) String() string {
+	return fmt.Sprintf("%d hand-overs, %d compactions, %d cuts, %d watches ended, %d unlocks confirmed after a lost reply; worst %v",
+		r.section.count(), r.compactions.Load(), r.cuts.Load(), r.ended.Load(), r.again.Load(), time.Duration(r.worst.Load()))
+}
+
 // While the history is compacted under the watches and connections break, every handoff takes
-// place, and every contender is served.
+// place, every contender is served, and every unlock is confirmed.
 func TestHandOversDuringCompactions(t *testing.T) {
 	t.Parallel()
 	const waiters = 8
@@ -256,44 +321,17 @@ func TestHandOversDuringCompactions(t *testing.T) {
 	defer cancel()
 	patient, end := context.WithTimeout(t.Context(), span+2*patience)
 	defer end()
+	r := &handOvers{epoch: time.Now(), stall: sharedStall{writes: &etcdlock.Writes{}}}
+	proxy.InterceptGRPC(r.loseRelease)
 	var wg sync.WaitGroup
-	var section section
-	var worst, freed, compactions, cuts, ended atomic.Int64
 	observer := dial(t, urlOf(proxy))
-	wg.Go(func() { endContender(ctx, observer, &ended) })
-	stop := startBreaking(t, direct, proxy, &compactions, &cuts)
-	epoch := time.Now()
+	wg.Go(func() { endContender(ctx, observer, &r.ended) })
+	stop := startBreaking(t, direct, proxy, r)
 	for i := range waiters {
 		c := locksOn(t, dial(t, urlOf(proxy)), dlock.Config{DefaultTTL: time.Minute})
-		wg.Go(func() {
-			for n := i; ctx.Err() == nil; n++ {
-				g, err := c.Acquire(patient, "k")
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				if since := freed.Load(); since > 0 {
-					worst.Store(max(worst.Load(), int64(time.Since(epoch))-since)) // the lock guards it
-				}
-				section.enter()
-				if n%8 == 0 { // a watch for it is cut and compacted away
-					<-time.After(700 * time.Millisecond)
-				}
-				section.leave()
-				began, before := time.Now(), cuts.Load()
-				err = g.Unlock(t.Context())
-				freed.Store(int64(time.Since(epoch)))
-				isCut := errors.Is(err, dlock.ErrUnknownOutcome) && cuts.Load() > before
-				if err != nil && !isCut && !hazardtest.GaveUp(t, err, began) {
-					t.Error(err)
-				}
-			}
-		})
+		wg.Go(func() { r.contend(ctx, patient, t, c, i) })
 	}
-	enough := func() bool {
-		return compactions.Load() >= 5 && cuts.Load() >= 2 && ended.Load() > 0 && section.count() >= 2*waiters
-	}
-	for time.Since(epoch) < span || !enough() && patient.Err() == nil {
+	for !t.Failed() && (time.Since(r.epoch) < span || !r.enough(2*waiters) && patient.Err() == nil) {
 		<-time.After(10 * time.Millisecond)
 	}
 	cancel()
@@ -302,12 +340,12 @@ func TestHandOversDuringCompactions(t *testing.T) {
 	_, err := direct.Delete(t.Context(), "tick")
 	check(t, err)
 	testenv.Eventually(t, time.Second+slack, "no contender is left", func() bool { return len(leftovers(t, direct)) == 0 })
-	section.judge(t, 2*waiters)
-	if !enough() {
-		t.Errorf("%d compactions, %d cuts, %d watches ended: the test does not bite", compactions.Load(), cuts.Load(), ended.Load())
+	r.section.judge(t, 2*waiters)
+	t.Log(r)
+	if !t.Failed() && !r.enough(2*waiters) {
+		t.Error("the test does not bite")
 	}
-	t.Logf("%d hand-overs, %d compactions, %d cuts; worst %v", section.entries, compactions.Load(), cuts.Load(), time.Duration(worst.Load()))
-	if w := time.Duration(worst.Load()); w > testenv.UnderStress(beforeLease, 2*time.Second) {
+	if w := time.Duration(r.worst.Load()); w > testenv.UnderStress(beforeLease, 2*time.Second) {
 		t.Errorf("a free lock was taken after %v", w)
 	}
 }

@@ -1,6 +1,7 @@
 package etcdlock
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"runtime"
@@ -8,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
@@ -80,33 +82,115 @@ func renewed(t *testing.T, d driver.Driver, refs ...driver.Ref) (states []driver
 	return states
 }
 
-// SlowestWrite returns how long the slowest of the writes took that a server carried out during a call: it shows whether the
-// server stalled, or its disk.
-func SlowestWrite(t testing.TB, client *clientv3.Client, call func()) (slowest time.Duration) {
+// Writes records how long a server takes for the writes of a plain client, which shows whether the server is slow, or its disk.
+type Writes struct {
+	mu    sync.Mutex
+	spans []*writeSpan
+}
+
+// A writeSpan is when a write was under way. One that is not answered has no end.
+type writeSpan struct{ began, ended time.Time }
+
+// Record makes a write, and records how long it takes, whether it fails or not.
+func (w *Writes) Record(write func() error) error {
+	span := &writeSpan{began: time.Now()}
+	w.mu.Lock()
+	w.spans = append(w.spans, span)
+	w.mu.Unlock()
+	err := write()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	span.ended = time.Now()
+	return err
+}
+
+// Slowest returns how long the slowest write took that had not ended before a time.
+func (w *Writes) Slowest(since time.Time) (slowest time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, span := range w.spans {
+		switch {
+		case span.ended.IsZero():
+			slowest = max(slowest, time.Since(span.began))
+		case span.ended.After(since):
+			slowest = max(slowest, span.ended.Sub(span.began))
+		}
+	}
+	return slowest
+}
+
+const (
+	writeTimeout = 30 * time.Second      // a server that hangs must not hang the test
+	writePause   = 15 * time.Millisecond // the writes must not slow down the disk that they measure
+)
+
+// KeepWriting records writes until stop is called, which waits for the last one.
+func (w *Writes) KeepWriting(t testing.TB, client *clientv3.Client) (stop func()) {
 	t.Helper()
 	done := make(chan struct{})
 	var writing sync.WaitGroup
+	write := func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), writeTimeout)
+		defer cancel()
+		_, err := client.Put(ctx, "slowest write", "")
+		return err
+	}
 	writing.Go(func() {
 		for {
-			began := time.Now()
-			_, err := client.Put(t.Context(), "slowest write", "")
-			if err != nil {
-				t.Error(err)
+			err := w.Record(write)
+			if err != nil { // a server that is slow enough says so
+				t.Logf("a write that measures the server: %v", err)
 			}
-			slowest = max(slowest, time.Since(began))
 			select {
 			case <-done:
 				return
-			case <-time.After(time.Millisecond):
+			case <-time.After(writePause):
 			}
 		}
 	})
+	return func() {
+		close(done)
+		writing.Wait()
+	}
+}
+
+// SlowestWrite returns how long the slowest write took that a server had to carry out during a call.
+func SlowestWrite(t testing.TB, client *clientv3.Client, call func()) time.Duration {
+	t.Helper()
+	var writes Writes
+	stop := writes.KeepWriting(t, client)
 	func() { // which may end the test
-		defer writing.Wait()
-		defer close(done)
+		defer stop()
 		call()
 	}()
-	return slowest
+	return writes.Slowest(time.Time{})
+}
+
+// A server that is too slow to answer a write fails no test: it is slow for as long as that takes.
+func TestSlowestWriteOfAServerThatTimesOut(t *testing.T) {
+	t.Parallel()
+	const timeout = 50 * time.Millisecond
+	failed := make(chan struct{}, 1)
+	answer := func(context.Context, string, any, any, *grpc.ClientConn, grpc.UnaryInvoker, ...grpc.CallOption) error {
+		<-time.After(timeout)
+		select {
+		case failed <- struct{}{}:
+		default:
+		}
+		return rpctypes.ErrGRPCTimeout
+	}
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints: []string{"http://127.0.0.1:1"}, Logger: zap.NewNop(), // it is not reached
+		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(answer)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	slowest := SlowestWrite(t, client, func() { <-failed })
+	if slowest < timeout {
+		t.Errorf("the slowest write took %v, and none was answered within %v", slowest, timeout)
+	}
 }
 
 // stacks returns the stacks of all goroutines.

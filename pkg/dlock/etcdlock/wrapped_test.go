@@ -19,6 +19,7 @@ import (
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/etcdlock"
 )
 
 // namespaced returns a client whose keys are all below a prefix, which its user does not see.
@@ -69,30 +70,43 @@ func TestNamespaceOfTheClient(t *testing.T) {
 	}
 }
 
-// submitMany holds locks with long names and long leases.
-func submitMany(t *testing.T, d driver.Driver, n int, name func(int) string) {
+// submitMany holds locks with long names and long leases, on a server that may be slow to store so many.
+func submitMany(t *testing.T, d driver.Driver, endpoint string, n int, name func(int) string) {
 	t.Helper()
+	stall := sharedStall{writes: &etcdlock.Writes{}}
+	stop := stall.writes.KeepWriting(t, dial(t, endpoint))
+	defer stop()
 	var submitting sync.WaitGroup
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
 	for w := range 32 {
 		submitting.Go(func() {
-			for i := w; i < n; i += 32 {
+			for i := w; i < n && !t.Failed(); i += 32 {
 				ref := refOf(name(i), i)
 				ref.TTL = 10 * time.Minute
-				began := time.Now()
-				st, err := d.Acquire(ctx, driver.Request{Ref: ref})
-				for err != nil && driver.ClassOf(err) != driver.Fatal && time.Since(began) > giveUpAfter && ctx.Err() == nil {
-					began = time.Now() // the server has more to do than it can answer in time
-					st, err = d.Acquire(ctx, driver.Request{Ref: ref})
-				}
-				if err != nil || st.Phase != driver.Held {
-					t.Errorf("%v, %v", st.Phase, err)
-				}
+				submitDelayed(t, d, ref, &stall)
 			}
 		})
 	}
 	submitting.Wait()
+	if t.Failed() {
+		t.FailNow() // what is missing would be waited for
+	}
+}
+
+// submitDelayed submits a claim that must be granted, again if a stall has delayed it. It has a limit of its own: how long many
+// claims take depends on the machine.
+func submitDelayed(t *testing.T, d driver.Driver, ref driver.Ref, stall *sharedStall) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	began := time.Now()
+	st, err := d.Acquire(ctx, driver.Request{Ref: ref})
+	for err != nil && driver.ClassOf(err) != driver.Fatal && ctx.Err() == nil && stall.excuses(t, began, giveUpAfter) {
+		began = time.Now()
+		st, err = d.Acquire(ctx, driver.Request{Ref: ref})
+	}
+	if err != nil || st.Phase != driver.Held {
+		t.Errorf("a claim is %v after %v: %v", st.Phase, time.Since(began), err)
+	}
 }
 
 // watchers waits until the server has a number of watches.
@@ -108,7 +122,7 @@ func TestManyKeysAreWatchedAgain(t *testing.T) {
 	proxy := testenv.Proxy(t, server.Addr())
 	d := openDriver(t, dial(t, "http://"+proxy.Addr()))
 	name := func(i int) string { return fmt.Sprintf("k%d-%s", i, strings.Repeat("x", 60)) }
-	submitMany(t, d, n, name)
+	submitMany(t, d, server.Endpoint(), n, name)
 	all := func(have int) bool { return have >= n }
 	watchers(t, server.Endpoint(), "before the cut", all)
 	proxy.Refuse(true) // until we have seen that they are gone
@@ -167,7 +181,7 @@ func TestWatchesOfWhatIsGone(t *testing.T) {
 	server := testenv.Etcd(t)
 	raw := dial(t, server.Endpoint())
 	d := openDriver(t, dial(t, server.Endpoint()))
-	submitMany(t, d, 1, func(int) string { return "keep" })
+	submitMany(t, d, server.Endpoint(), 1, func(int) string { return "keep" })
 	for i := range 100 {
 		ref := refOf(fmt.Sprintf("k%d", i), i+1)
 		ref.TTL = time.Minute
