@@ -1,6 +1,11 @@
 package drivertest
 
-import "testing"
+import (
+	"testing"
+	"time"
+
+	"github.com/ceyewan/genesis/internal/metronome"
+)
 
 // A few calls may fail, and a tenth of many. An error that is only passed on is not excused by many calls.
 func TestJudgeOfRepeatedCalls(t *testing.T) {
@@ -21,5 +26,27 @@ func TestJudgeOfRepeatedCalls(t *testing.T) {
 		if err := judge(tc.calls, tc.repeated, tc.transient); (err == nil) != tc.ok {
 			t.Errorf("%+v: %v", tc, err)
 		}
+	}
+}
+
+// A late call is excused once in a case and twice in a run, and never in virtual time.
+func TestFewLateCallsAreExcused(t *testing.T) {
+	late := time.Now().Add(-metronome.UnderStress(2*oneAttempt, 2*time.Hour))
+	c := config{}
+	for i, want := range []bool{true, true, false} {
+		s := suite{T: t, config: &c}
+		if s.excusesLate(time.Now()) {
+			t.Error("a call is excused that was not late")
+		}
+		if got := s.excusesLate(late); got != want {
+			t.Errorf("case %d: excused %v, want %v", i, got, want)
+		}
+		if s.excusesLate(late) {
+			t.Errorf("case %d: a second late call is excused", i)
+		}
+	}
+	s := suite{T: t, config: &config{virtual: true}}
+	if s.excusesLate(late) {
+		t.Error("a late call is excused in virtual time")
 	}
 }

@@ -42,6 +42,8 @@ var failing = map[string]brokenBackend{
 	"an ended claim is shown a while":   {"EvictedIsStoredOnce", func(b backend) driver.Driver { return &lingering{backend: b} }},
 }
 
+func init() { broken["the first look is late"] = brokenBackend{"AdminInspect", newTardy} }
+
 // failures fails every second call.
 type failures struct {
 	class driver.Class
@@ -88,16 +90,28 @@ func (b *flaky) Release(ctx context.Context, r driver.Ref) (driver.State, error)
 	return b.backend.Release(ctx, r)
 }
 
-// negligent leaves every second call unanswered that the engine makes once, and carries it out.
+// negligent leaves some calls unanswered that the engine makes once, and carries them out.
 type negligent struct {
 	backend
-	failures
+	fail func() error
 }
 
+// newNegligent returns a backend that leaves every second call unanswered.
 func newNegligent(b backend) driver.Driver {
-	n := &negligent{backend: b}
-	n.class = driver.Ambiguous
-	return n
+	f := &failures{class: driver.Ambiguous}
+	return &negligent{b, f.fail}
+}
+
+// newTardy returns a backend that is late, and then leaves its first call unanswered. It is for virtual time, where nothing else is late.
+func newTardy(b backend) driver.Driver {
+	var called atomic.Bool
+	return &negligent{b, func() error {
+		if called.Swap(true) {
+			return nil
+		}
+		time.Sleep(2 * time.Second)
+		return driver.Classify(errors.New("no answer in time"), driver.Ambiguous)
+	}}
 }
 
 func (b *negligent) List(ctx context.Context, prefix, cursor string, limit int) ([]string, string, error) {

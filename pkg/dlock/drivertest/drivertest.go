@@ -18,6 +18,7 @@ import (
 	"os/exec"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -67,6 +68,7 @@ type config struct {
 	virtual      bool
 	atOnce       bool
 	only, except []string
+	late         atomic.Int64 // calls that were late, in all cases of a run
 }
 
 // InVirtualTime runs every case in a bubble of testing/synctest, where leases expire without a real
@@ -107,7 +109,7 @@ func Run(t *testing.T, newHarness func(*testing.T) *Harness, opts ...Option) {
 	}
 	c.validate(t)
 	run := func(cs testCase) {
-		body := func(t *testing.T) { cs.run(newSuite(t, newHarness(t), c.virtual)) }
+		body := func(t *testing.T) { cs.run(newSuite(t, newHarness(t), &c)) }
 		t.Run(cs.name, func(t *testing.T) {
 			if c.virtual {
 				synctest.Test(t, body)
@@ -200,13 +202,14 @@ var cases = []testCase{
 type suite struct {
 	*testing.T
 	*Harness
-	ctx     context.Context
-	virtual bool
+	*config
+	ctx context.Context
 
-	asked tally
+	asked   tally
+	wasLate atomic.Bool // a call was: see excusesLate
 }
 
-func newSuite(t *testing.T, h *Harness, virtual bool) *suite {
+func newSuite(t *testing.T, h *Harness, c *config) *suite {
 	t.Helper()
 	if h.Prefix == "" {
 		h.Prefix = "suite:"
@@ -225,9 +228,9 @@ func newSuite(t *testing.T, h *Harness, virtual bool) *suite {
 	}
 	// A Driver may abandon a call early under a context that can be cancelled, and most calls should count.
 	uncancelled := sharedtimeout.Uncancelled{Context: context.Background(), Values: context.Background()}
-	s := &suite{T: t, Harness: h, ctx: uncancelled, virtual: virtual}
+	s := &suite{T: t, Harness: h, config: c, ctx: uncancelled}
 	t.Cleanup(s.judgeCalls)
-	if !virtual {
+	if !c.virtual {
 		metronome.Start(t)
 	}
 	return s

@@ -129,7 +129,7 @@ func FuzzKeys(f *testing.F, newHarness func(*testing.T) *Harness) {
 		if !valid(one) || !valid(two) || one == two {
 			return
 		}
-		s := newSuite(t, newHarness(t), false)
+		s := newSuite(t, newHarness(t), &config{})
 		d := s.open()
 		for _, name := range []string{one, two} {
 			r := s.ref(name)
