@@ -10,8 +10,9 @@ import (
 // ScriptTimes are when scripts were last called for locks in Redis, which their leases count
 // from.
 type ScriptTimes struct {
-	mu   sync.Mutex
-	sent map[string]time.Time
+	mu      sync.Mutex
+	sent    map[string]time.Time
+	ignored bool
 }
 
 // Record takes down that a script is called now. The command names locks, and keys that belong
@@ -19,6 +20,9 @@ type ScriptTimes struct {
 func (s *ScriptTimes) Record(cmd []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.ignored {
+		return
+	}
 	if s.sent == nil {
 		s.sent = map[string]time.Time{}
 	}
@@ -28,6 +32,14 @@ func (s *ScriptTimes) Record(cmd []string) {
 			s.sent[key] = time.Now()
 		}
 	}
+}
+
+// Ignore makes Record do nothing. It is called when a link is dead: what came before is recorded, and what comes after does
+// not reach a server.
+func (s *ScriptTimes) Ignore(on bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ignored = on
 }
 
 // Last is when a script was last called for a lock.

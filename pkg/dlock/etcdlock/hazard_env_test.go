@@ -37,14 +37,14 @@ type etcdEnv struct {
 	silent atomic.Bool // watches are held
 
 	mu       sync.Mutex
-	pending  int                 // calls for leases that are not answered
+	pending  map[int64]int       // keep-alives that are not answered, by lease
 	renewals map[int64]time.Time // when the last answered one left, by lease
 	leases   map[string]int64    // of locks
 }
 
 func openEnv(tb testing.TB) hazardtest.Env {
 	tb.Helper()
-	e := &etcdEnv{server: testenv.Etcd(tb), renewals: map[int64]time.Time{}, leases: map[string]int64{}}
+	e := &etcdEnv{server: testenv.Etcd(tb), pending: map[int64]int{}, renewals: map[int64]time.Time{}, leases: map[string]int64{}}
 	e.proxy, e.client = testenv.Proxy(tb, e.server.Addr()), dial(tb, e.server.Endpoint())
 	e.proxy.InterceptGRPC(e.rule)
 	tb.Cleanup(e.calls.Heal)
@@ -96,10 +96,14 @@ func (e *etcdEnv) unary(ctx context.Context, path string, req, reply any, cc *gr
 	if path != grantPath {
 		return call(ctx, path, req, reply, cc, opts...)
 	}
-	sent := e.leaseCall()
+	sent := time.Now()
 	err := call(ctx, path, req, reply, cc, opts...)
-	granted, _ := reply.(*etcdserverpb.LeaseGrantResponse)
-	e.leaseAnswer(sent, granted.GetID(), err)
+	if err == nil {
+		granted, _ := reply.(*etcdserverpb.LeaseGrantResponse)
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.renewals[granted.GetID()] = sent
+	}
 	return err
 }
 
@@ -125,48 +129,39 @@ func (e *etcdEnv) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.Cl
 type keepAliveStream struct {
 	grpc.ClientStream
 	env  *etcdEnv
-	mu   sync.Mutex
-	sent []time.Time // of what is not answered
+	sent []keepAlive // that are not answered; guarded by env.mu
+}
+
+type keepAlive struct {
+	lease int64
+	at    time.Time
 }
 
 func (s *keepAliveStream) SendMsg(m any) error {
-	s.mu.Lock()
-	s.sent = append(s.sent, s.env.leaseCall())
-	s.mu.Unlock()
+	alive, _ := m.(*etcdserverpb.LeaseKeepAliveRequest)
+	s.env.mu.Lock()
+	s.sent = append(s.sent, keepAlive{alive.GetID(), time.Now()})
+	s.env.pending[alive.GetID()]++
+	s.env.mu.Unlock()
 	return s.ClientStream.SendMsg(m)
 }
 
 func (s *keepAliveStream) RecvMsg(m any) error {
 	err := s.ClientStream.RecvMsg(m)
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.env.mu.Lock()
+	defer s.env.mu.Unlock()
 	if err != nil { // the stream is over
 		for _, sent := range s.sent {
-			s.env.leaseAnswer(sent, 0, err)
+			s.env.pending[sent.lease]--
 		}
 		s.sent = nil
 		return err
 	}
-	alive, _ := m.(*etcdserverpb.LeaseKeepAliveResponse)
-	s.env.leaseAnswer(s.sent[0], alive.GetID(), nil)
+	first := s.sent[0]
+	s.env.pending[first.lease]--
+	s.env.renewals[first.lease] = first.at
 	s.sent = s.sent[1:]
 	return nil
-}
-
-func (e *etcdEnv) leaseCall() time.Time {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.pending++
-	return time.Now()
-}
-
-func (e *etcdEnv) leaseAnswer(sent time.Time, lease int64, err error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.pending--
-	if err == nil {
-		e.renewals[lease] = sent
-	}
 }
 
 func (e *etcdEnv) Renewed(tb testing.TB, key string) (time.Time, bool) {
@@ -180,7 +175,7 @@ func (e *etcdEnv) Renewed(tb testing.TB, key string) (time.Time, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.leases[key] = lease
-	return e.renewals[lease], e.pending == 0
+	return e.renewals[lease], e.pending[lease] == 0
 }
 
 // opOf returns the operation of a call. Claims are put and deleted; a release may put a tombstone.

@@ -30,7 +30,6 @@ type redisEnv struct {
 	client   redis.Options // of clients, except the address
 	calls    hazardtest.Calls
 	renewals hazardtest.ScriptTimes
-	dead     atomic.Bool // nothing passes
 	// stalled: the first connection that is opened once a claim waits gets no answer, and no subscription
 	// does. Other connections may be opened meanwhile, for calls that a busy machine has ended.
 	stalled, waiting, swallowed atomic.Bool
@@ -75,7 +74,7 @@ func (e *redisEnv) rule(cmd []string) faultproxy.Action {
 	if op == hazardtest.Acquire && e.stalled.Load() {
 		e.waiting.Store(true)
 	}
-	if op != hazardtest.Release && !e.dead.Load() {
+	if op != hazardtest.Release {
 		e.renewals.Record(cmd)
 	}
 	v := e.calls.Next(0, op)
@@ -270,8 +269,8 @@ func (e *redisEnv) Refuse(on bool) { e.proxy.Refuse(on) }
 func (e *redisEnv) Cut()           { e.proxy.Cut() }
 
 func (e *redisEnv) BlackHole(on bool) {
-	e.dead.Store(on)
 	e.proxy.BlackHole(on)
+	e.renewals.Ignore(on) // not before: what still passes counts
 }
 
 func (e *redisEnv) Heal() {

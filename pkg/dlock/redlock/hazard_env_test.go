@@ -27,7 +27,6 @@ type nodesEnv struct {
 	*set
 	calls    hazardtest.Calls
 	renewals hazardtest.ScriptTimes
-	dead     atomic.Bool // nothing passes
 	// confirming: the faults apply to the acquires of the second phase.
 	confirming atomic.Bool
 	// stalled: the connection that is opened once a claim waits gets no answer.
@@ -76,7 +75,7 @@ func (e *nodesEnv) rule(node int, cmd []string) faultproxy.Action {
 	if op == hazardtest.Acquire && e.stalled.Load() {
 		e.waiting.Store(true)
 	}
-	if op != hazardtest.Release && !e.dead.Load() {
+	if op != hazardtest.Release {
 		e.renewals.Record(cmd)
 	}
 	v := e.calls.Next(node, op)
@@ -399,8 +398,8 @@ func (e *nodesEnv) Delay(up, down time.Duration) {
 }
 
 func (e *nodesEnv) BlackHole(on bool) {
-	e.dead.Store(on)
 	e.each(func(p *faultproxy.Proxy) { p.BlackHole(on) })
+	e.renewals.Ignore(on) // not before: what still passes counts
 }
 
 func (e *nodesEnv) Refuse(on bool) { e.each(func(p *faultproxy.Proxy) { p.Refuse(on) }) }
