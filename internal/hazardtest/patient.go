@@ -49,6 +49,8 @@ func (s *scene) waitPatiently(key string) (void string) {
 		if !isStalled(metronome, began, driver.Heartbeat(ttl)/3) { // a third has passed before it is renewed
 			t.Fatal(lost)
 		}
+		// What was stored of a lost place ends, and no waiter stays without a place, or with two.
+		testenv.Eventually(t, patience, "each waiter has one claim again", func() bool { return haveOneEach(s.claimsBehind(g), len(waiters)) })
 		cancel()
 		unlock(t, g)
 		s.leave(waiters)
@@ -108,4 +110,13 @@ func lostPlace(before, after []Claim, waiters int) string {
 		}
 	}
 	return ""
+}
+
+// haveOneEach reports whether each waiter has one claim behind the holder, in any order.
+func haveOneEach(claims []Claim, waiters int) bool {
+	purposes := map[string]bool{}
+	for _, c := range claims[1:] {
+		purposes[c.Purpose] = true
+	}
+	return len(claims) == 1+waiters && len(purposes) == waiters
 }

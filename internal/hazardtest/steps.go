@@ -121,7 +121,8 @@ func isStalled(metronome *testenv.Metronome, since time.Time, spare time.Duratio
 }
 
 // isLate reports whether a trial has held a call up for longer than that call may take. Then the call may have given up, and the
-// trial is void. Under stress that is no excuse.
+// trial is void. This is not a measured stall: the time is also that of the code under test, which may be slow itself. So it may
+// only void a trial, of which untilShown allows few, and never excuse a failure. Under stress it does not even do that.
 func isLate(began time.Time, limit time.Duration) bool {
 	return time.Since(began) > testenv.UnderStress(limit, time.Hour)
 }
