@@ -208,7 +208,7 @@ func (m *machine) Evict(rt *rapid.T) {
 		expect(rt, err, dlock.ErrLockNotHeld)
 	}
 	m.holder[w.key] = nil
-	elapse(5 * second) // at least one renewal, because the push or its answer may be lost
+	elapse(10 * second) // its lease: the push may be lost, and the answers to all renewals
 }
 
 func (m *machine) Elapse(rt *rapid.T) {
