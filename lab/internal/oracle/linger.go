@@ -34,10 +34,7 @@ const unreplicated = 100 * time.Millisecond
 // lingering finds claims of which no call knows: all calls of their process on that
 // key had returned, and what was held released, a second before.
 func (e *Evidence) lingering(sections []*Section) (found []Violation) {
-	pids, dead := map[string]int{}, map[int]int64{}
-	for _, ev := range e.Events {
-		pids[ev.Worker] = ev.PID
-	}
+	pids, dead := e.pids(), map[int]int64{}
 	for _, f := range e.Faults {
 		if f.Kind.Kills() {
 			dead[pids[f.Worker]] = f.From
@@ -66,6 +63,15 @@ func (e *Evidence) lingering(sections []*Section) (found []Violation) {
 		})
 	}
 	return found
+}
+
+// pids are the processes of the workers.
+func (e *Evidence) pids() map[string]int {
+	pids := map[string]int{}
+	for _, ev := range e.Events {
+		pids[ev.Worker] = ev.PID
+	}
+	return pids
 }
 
 func (e *Evidence) isRedlock() bool {
@@ -248,8 +254,8 @@ func (e *Evidence) releasedByClose(s *Section) span {
 // what it answered, before a given time.
 func (e *Evidence) lossy(from, to, before int64) bool {
 	return slices.ContainsFunc(e.Faults, func(f Struck) bool {
-		loses := f.Kind == schedule.Failover || f.Kind == schedule.ForcedFailover
-		return loses && f.From-int64(unreplicated) <= to && from <= f.Hit && f.Hit < before
+		loses := f.Kind.ReplacesMaster() && f.Kind != schedule.PlannedFailover
+		return loses && f.From-int64(unreplicated) <= to && from <= f.Hit && f.From < before
 	})
 }
 

@@ -86,7 +86,7 @@ func (e *Evidence) allowance(d watch.Death, lossy bool) int64 {
 func (e *Evidence) takenAway(d watch.Death) bool {
 	return slices.ContainsFunc(e.Faults, func(f Struck) bool {
 		switch f.Kind {
-		case schedule.KeyDelete, schedule.LeaseRevoke, schedule.ServerEmpty, schedule.Failover, schedule.ForcedFailover:
+		case schedule.KeyDelete, schedule.LeaseRevoke, schedule.ServerEmpty, schedule.Failover, schedule.ForcedFailover, schedule.OwnFailover:
 			return f.From <= d.At && d.At <= max(f.To, f.Hit)+int64(slack)
 		default:
 			return false

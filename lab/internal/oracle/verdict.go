@@ -135,8 +135,17 @@ func (e *Evidence) lostGhost(sections []*Section, g Ghost) bool {
 			}
 		}
 	}
-	one := together(sections, g.Purpose, g.Key)
-	return !granted && one != nil && e.releaseLost(nil, one, stored)
+	if granted {
+		return false
+	}
+	if g.Purpose != "" {
+		one := together(sections, g.Purpose, g.Key)
+		return one != nil && e.releaseLost(nil, one, stored)
+	}
+	pids := e.pids() // it does not say which call it is of
+	return slices.ContainsFunc(sections, func(s *Section) bool {
+		return s.Key == g.Key && pids[s.Worker] == g.PID && s.Enter == 0 && s.Failed != "" && e.releaseLost(nil, s, stored)
+	})
 }
 
 // ghostStory describes the attempt that was granted what is left.

@@ -36,14 +36,17 @@ const (
 	// ForcedFailover has sentinels replace a master that works on until it is told:
 	// SENTINEL FAILOVER.
 	ForcedFailover Kind = "forced-failover"
-	MasterStall    Kind = "master-stall" // SIGSTOP of one of several masters, for longer than a lease
-	FarMaster      Kind = "far-master"   // one of several masters is Param further away
-	ClientKill     Kind = "client-kill"  // the server closes all connections
-	ScriptFlush    Kind = "script-flush"
-	Compact        Kind = "compact"
-	SlotMigration  Kind = "slot-migration"
-	LeaseRevoke    Kind = "lease-revoke" // of a holder's lease
-	KeyDelete      Kind = "key-delete"   // of a holder's lock
+	// OwnFailover is one that no schedule has planned: the servers took a busy master for dead, or one from which they had been cut
+	// off, and replaced it.
+	OwnFailover   Kind = "own-failover"
+	MasterStall   Kind = "master-stall" // SIGSTOP of one of several masters, for longer than a lease
+	FarMaster     Kind = "far-master"   // one of several masters is Param further away
+	ClientKill    Kind = "client-kill"  // the server closes all connections
+	ScriptFlush   Kind = "script-flush"
+	Compact       Kind = "compact"
+	SlotMigration Kind = "slot-migration"
+	LeaseRevoke   Kind = "lease-revoke" // of a holder's lease
+	KeyDelete     Kind = "key-delete"   // of a holder's lock
 	// SiblingDelete is the deletion, as by an eviction, of one of the keys next to
 	// a lock: its queue, its waiters or its last token.
 	SiblingDelete Kind = "sibling-delete"
@@ -90,6 +93,11 @@ func (k Kind) Kills() bool { return k == WorkerKill || k == Beheading }
 // OfOneMaster says whether the fault strikes one of several masters, and the others must go
 // on as before.
 func (k Kind) OfOneMaster() bool { return k == MasterStall || k == FarMaster }
+
+// ReplacesMaster says whether a replica becomes a master.
+func (k Kind) ReplacesMaster() bool {
+	return k == Failover || k == PlannedFailover || k == ForcedFailover || k == OwnFailover
+}
 
 // Unnoticed says whether waiters are served in time while the fault lasts.
 func (k Kind) Unnoticed() bool {

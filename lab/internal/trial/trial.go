@@ -76,6 +76,7 @@ type trial struct {
 	log      *event.Log
 	crew     *crew
 	holders  *holders
+	turns    turns
 	progress Progress
 	evidence *oracle.Evidence
 }
