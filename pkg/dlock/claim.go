@@ -133,6 +133,9 @@ func (c *Client) recordAnswer(cl *claim, st driver.State, s sent, now int64) boo
 		if cl.phase < held {
 			c.grant(cl, st.Token, now)
 		}
+		if cl.renewAgain && !cl.renewing { // the answer may be older than an event that came before it
+			c.verifyNow(cl)
+		}
 	case driver.Queued:
 		if cl.phase >= granted && s.at > cl.grantedAt {
 			return false // the call was sent after the grant: the lock has been taken away

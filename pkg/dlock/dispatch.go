@@ -81,10 +81,15 @@ func (s *ignoredIDs) add(id string, until, now int64) bool {
 	return true
 }
 
-// renewAll renews all claims, because pushes may have been lost.
+// renewAll renews all claims, because pushes may have been lost. One that has no answer yet is renewed after it, and the push of
+// its grant is not believed: the grant may have ended since.
 func (c *Client) renewAll() {
 	for cl := range c.claims.all() {
-		if cl.phase != submitting && cl.phase != ended {
+		switch cl.phase {
+		case ended:
+		case submitting:
+			cl.renewAgain, cl.pushedGrant = true, false
+		default:
 			c.verifyNow(cl)
 		}
 	}

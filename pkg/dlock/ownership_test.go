@@ -388,6 +388,7 @@ func TestPushDuringRelease(t *testing.T) {
 			releases++
 			for _, st := range []driver.State{{Phase: driver.Held, Token: 1}, {Phase: driver.Gone}, {}} {
 				events <- driver.Event{Key: r.Key, ID: r.ID, State: st}
+				elapse(time.Millisecond) // it is dispatched
 			}
 			elapse(second) // all effects of the pushes are done by then
 			return d.Release(ctx, r)
@@ -404,8 +405,17 @@ func TestPushDuringRelease(t *testing.T) {
 }
 
 // A hint that arrives before the claim's first answer is not lost: the answer may be older than the
-// hint.
+// hint. Neither is an event without an ID, in whose place there may have been one.
 func TestHintBeforeTheAnswer(t *testing.T) {
+	t.Run("of the claim", func(t *testing.T) {
+		hintBeforeTheAnswer(t, func(r driver.Request) driver.Event { return driver.Event{Key: r.Key, ID: r.ID} })
+	})
+	t.Run("of all", func(t *testing.T) {
+		hintBeforeTheAnswer(t, func(driver.Request) driver.Event { return driver.Event{} })
+	})
+}
+
+func hintBeforeTheAnswer(t *testing.T, hint func(driver.Request) driver.Event) {
 	virtual(t, func(t *testing.T) {
 		store, events := memlock.New(), make(chan driver.Event)
 		other := client(t, store, dlock.Config{})
@@ -413,7 +423,8 @@ func TestHintBeforeTheAnswer(t *testing.T) {
 		acq := func(ctx context.Context, d driver.Driver, r driver.Request) (driver.State, error) {
 			st, err := d.Acquire(ctx, r)
 			unlock(t, holder)
-			events <- driver.Event{Key: r.Key, ID: r.ID}
+			events <- hint(r)
+			elapse(time.Millisecond) // it is dispatched
 			return st, err
 		}
 		c := client(t, &scripted{Opener: store, events: events, acquire: acq}, dlock.Config{})
@@ -426,4 +437,77 @@ func TestHintBeforeTheAnswer(t *testing.T) {
 			t.Errorf("the hint was taken for a grant: token %d, claims %v", g.Token(), claims)
 		}
 	})
+}
+
+// A grant whose end was lost before the answer arrived, or the push of which came before that end, is verified at once.
+func TestLostEventsBeforeTheAnswer(t *testing.T) {
+	for name, options := range map[string][]dlock.LockOption{"renewed": nil, "not to be renewed": {dlock.WithoutRenewal()}} {
+		t.Run(name, func(t *testing.T) { virtual(t, func(t *testing.T) { lostEnd(t, options...) }) })
+	}
+	t.Run("pushed", func(t *testing.T) { virtual(t, lostEndOfAPush) })
+}
+
+func lostEnd(t *testing.T, options ...dlock.LockOption) {
+	store, events := memlock.New(), make(chan driver.Event)
+	other := client(t, store, dlock.Config{})
+	var next *dlock.Guard
+	acq := func(ctx context.Context, d driver.Driver, r driver.Request) (driver.State, error) {
+		st, err := d.Acquire(ctx, r)
+		next = evict(t, other, "k")
+		events <- driver.Event{}
+		elapse(time.Millisecond) // it is dispatched
+		return st, err
+	}
+	g := acquire(t, client(t, &scripted{Opener: store, events: events, acquire: acq}, dlock.Config{}), "k", options...)
+	began := time.Now()
+	<-g.Done()
+	if took := time.Since(began); took > 10*time.Millisecond {
+		t.Errorf("the holder learned of its loss after %v", took)
+	}
+	unlock(t, next)
+}
+
+func lostEndOfAPush(t *testing.T) {
+	store, events := memlock.New(), make(chan driver.Event)
+	other := client(t, store, dlock.Config{})
+	holder := acquire(t, other, "k")
+	var next *dlock.Guard
+	acq := func(ctx context.Context, d driver.Driver, r driver.Request) (driver.State, error) {
+		st, err := d.Acquire(ctx, r)
+		unlock(t, holder)
+		events <- driver.Event{Key: r.Key, ID: r.ID, State: driver.State{Phase: driver.Held, Token: inspect(t, other, "k")[0].Token}}
+		elapse(time.Millisecond) // it is dispatched
+		next = evict(t, other, "k")
+		events <- driver.Event{}
+		elapse(time.Millisecond) // it is dispatched
+		return st, err
+	}
+	first := true
+	c := client(t, &scripted{Opener: store, events: events, acquire: func(ctx context.Context, d driver.Driver, r driver.Request) (driver.State, error) {
+		if first {
+			first = false
+			return acq(ctx, d, r)
+		}
+		return d.Acquire(ctx, r)
+	}}, dlock.Config{})
+	got := async(func() *dlock.Guard { return acquire(t, c, "k") })
+	elapse(second / 2)
+	select {
+	case g := <-got:
+		t.Errorf("two have the lock, with tokens %d and %d", g.Token(), next.Token())
+		return
+	default:
+	}
+	unlock(t, next)
+	unlock(t, <-got)
+}
+
+// evict takes a lock away from its holder, and returns the lock that another gets.
+func evict(t *testing.T, c *dlock.Client, key string) *dlock.Guard {
+	t.Helper()
+	a, _ := c.Admin()
+	if err := a.Evict(ctx, key, inspect(t, c, key)[0].Token); err != nil {
+		t.Fatal(err)
+	}
+	return acquire(t, c, key)
 }
