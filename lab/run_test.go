@@ -276,7 +276,7 @@ func TestNightNeedsAllItsFigures(t *testing.T) {
 		}
 	}
 	want := []string{
-		"faults", "looks at what servers store", "hand-over, single, how many", "hand-over, etcd-1, how many",
+		"faults", "looks at what servers store", "handoff, single, how many", "handoff, etcd-1, how many",
 		"return after the context ended, how many", "mutants caught", "mutation score, percent",
 	}
 	if !slices.Equal(missed, want) {

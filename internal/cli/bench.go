@@ -29,7 +29,7 @@ func (w *app) benchCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bench [flags]",
 		Short: "Measure how a backend shares one lock among few clients and many",
-		Long: `Bench lets clients fight for one lock: each takes it, holds it for the section, gives
+		Long: `Bench lets clients compete for one lock: each takes it, holds it for the section, gives
 it back and asks again. It shows how long they waited (mean, percentiles, longest),
 how many acquisitions there were in a second, how fairly they were shared, and what an
 acquisition cost, for an empty section and for one of --section. Every figure is the
@@ -59,11 +59,11 @@ Exit codes:
 		},
 	}
 	f := cmd.Flags()
-	f.IntSliceVar(&c.plan.Clients, "clients", []int{2, 8, 64}, "how many clients fight; one experiment for each `number`")
+	f.IntSliceVar(&c.plan.Clients, "clients", []int{2, 8, 64}, "how many clients compete; one experiment for each `number`")
 	f.Var(newDuration(&c.section, time.Millisecond), "section", "how long the lock is held, in addition to an empty section; 0 measures that one alone")
 	f.Var(newDuration(&c.plan.Duration, 2*time.Second), "duration", "how long a round takes")
 	f.IntVar(&c.plan.Rounds, "rounds", bench.LeastRounds, "how many rounds each experiment has, 3 or more")
-	f.StringVar(&c.plan.Key, "key", "", "the lock to fight for, instead of a random one that is removed afterwards")
+	f.StringVar(&c.plan.Key, "key", "", "the lock to compete for, instead of a random one that is removed afterwards")
 	f.BoolVar(&c.asJSON, "json", false, "write the report as JSON")
 	f.StringVar(&c.page, "html", "", "write the report with charts to this `file` as well")
 	f.BoolVarP(&c.quiet, "quiet", "q", false, "show no progress")

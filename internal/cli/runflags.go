@@ -44,7 +44,7 @@ func (r *run) flags(cmd *cobra.Command) {
 	f.IntVarP(&r.conflict, "conflict-exit-code", "E", ExitNotAcquired, "exit with `N` instead of 75 if the lock is taken")
 	f.Var(newDuration(&r.ttl, defaultRunTTL), "ttl", "how long the lock outlives this process, at least three times --grace; files need none")
 	f.BoolVarP(&r.shared, "shared", "s", false, "hold together with others that do the same; those that do not wait for all of them")
-	f.IntVar(&r.permits, "permits", 0, "at most `N` hold at a time; all must say the same N")
+	f.IntVar(&r.permits, "permits", 0, "at most `N` hold at a time; all must pass the same N")
 	f.Var(newDuration(&r.minHold, 0), "min-hold", "keep the lock for at least this long, so that a short job runs once though clocks differ: by its lease, after dlock has ended; for files, which have none, dlock waits")
 	f.Var(newDuration(&r.maxHold, 0), "max-hold", "end the command after this long, and exit 76")
 	f.Var(newDuration(&r.every, 0), "every", "run at most once per this interval, on any host; otherwise skip and exit 0, or wait with --wait")
@@ -53,7 +53,7 @@ func (r *run) flags(cmd *cobra.Command) {
 	f.StringVar(&r.onLost, "on-lost", "kill", "what to do with the command if the lock is lost: kill or warn")
 	_ = cmd.RegisterFlagCompletionFunc("on-lost", cobra.FixedCompletions([]cobra.Completion{"kill", "warn"}, cobra.ShellCompDirectiveNoFileComp))
 	f.StringVar(&r.textfile, "metrics-textfile", "", "write metrics of the run to this `FILE.prom`, for the textfile collector of node_exporter")
-	f.BoolVarP(&r.quiet, "quiet", "q", false, "say nothing but errors")
+	f.BoolVarP(&r.quiet, "quiet", "q", false, "write only errors")
 	f.BoolVar(&r.asJSON, "json", false, "write what happens to standard error as lines of JSON")
 }
 

@@ -44,7 +44,8 @@
 // # Contexts
 //
 // The context of Lock and Acquire limits the wait, not the hold. The context of
-// Do limits both. Unlock with a context that has ended still releases the lock.
+// Do limits the wait and ends the context of its function; the lock is held until the function
+// returns. Unlock with a context that has ended still releases the lock.
 //
 // # Errors
 //

@@ -233,10 +233,10 @@ func asError(err error) error {
 
 // Extend sets the TTL to ttl, counted from now, and returns when the backend has
 // confirmed it. With WithoutRenewal, only Extend renews the lock. If ctx ends first, the
-// outcome is unknown, and the next renewal decides. A shorter Extend whose outcome is unknown may
-// still arrive: until that is no longer possible (a minute, or its TTL if that is longer), a longer
-// one counts for no more than the shorter TTL. So may a call that asked, with the rest of the TTL, whether a
-// lock without renewal is still held, if its answer was lost.
+// outcome is unknown, and the next renewal decides. A call with a shorter TTL that was not
+// answered may still arrive and shorten the lease: an earlier Extend, or a check of a lock without
+// renewal. Until that is no longer possible (a minute, or its TTL if that is longer), a longer Extend
+// counts for no more than the shorter TTL.
 func (g *Guard) Extend(ctx context.Context, ttl time.Duration) error {
 	if !g.usable() {
 		return fail("extend", "", fmt.Errorf("%w: zero or copied Guard", ErrLockNotHeld))

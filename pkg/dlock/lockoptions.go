@@ -17,7 +17,8 @@ func WithTTL(ttl time.Duration) LockOption {
 }
 
 // WithWait limits the wait for the key, in addition to the context. After that time the
-// call returns ErrLockHeldByOther. 0 means to try once.
+// call returns ErrLockHeldByOther, or the error of the backend if that is why it did not get the lock.
+// 0 means to try once.
 func WithWait(longest time.Duration) LockOption {
 	return func(s *lockSettings) { s.wait, s.hasWait = longest, true }
 }
@@ -85,8 +86,8 @@ func WithShared() LockOption {
 }
 
 // WithPermits acquires one of limit permits of the key: at most that many callers hold it
-// at a time. All callers must use the same limit, or they wait for each other. If the
-// backend has no permits, the call returns ErrUnsupported.
+// at a time. limit is between 1 and 1,048,576. All callers must use the same limit, or they wait
+// for each other. If the backend has no permits, the call returns ErrUnsupported.
 func WithPermits(limit int) LockOption {
 	return func(s *lockSettings) { s.mode, s.limit, s.permits = driver.Permit, limit, true }
 }

@@ -104,7 +104,7 @@ func times(n int64) string {
 
 // Method says how it was measured, for whoever reads the figures.
 var Method = []string{
-	"Some clients fight for one key. Each asks for it, waits, holds it for the length of the section, gives it back and asks again at once. " +
+	"Some clients compete for one key. Each asks for it, waits, holds it for the length of the section, gives it back and asks again at once. " +
 		"They are separate clients with connections of their own, in one process. For the server they look like as many processes; " +
 		"the CPU of this host is shared by all of them.",
 	"A wait lasts from asking to holding. Percentiles count every acquisition once. Waits that are still open when a round ends are counted as well, " +

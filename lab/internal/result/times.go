@@ -45,7 +45,7 @@ func (a *adder) times(g goals, topologies []string) {
 	handed := func(r Result) []time.Duration { return r.Verdict.Handovers }
 	for _, topology := range topologies {
 		here := func(r Result) bool { return r.Topology == topology }
-		a.percentile("hand-over, "+topology, 99, a.collect(here, handed), g.times, 20*time.Millisecond)
+		a.percentile("handoff, "+topology, 99, a.collect(here, handed), g.times, 20*time.Millisecond)
 	}
 	a.overruns(g)
 }
