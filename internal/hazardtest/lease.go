@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -19,12 +18,13 @@ func ServerPauseIsNoLoss(t *testing.T, open Open) {
 	s := begin(t, open)
 	const holders = 20
 	ttl := testenv.UnderStress(20*time.Second, 10*time.Second) // leaves two seconds for the renewals that are due, or one
-	rng, metronome := rand.New(rand.NewPCG(1, 1)), testenv.StartMetronome(t)
+	rng := rand.New(rand.NewPCG(1, 1))
 	var clients [holders]*dlock.Client
-	var guards [holders]*dlock.Guard
+	var guards [holders]*Hold
+	hold := func(i int) *Hold { return Keep(t, acquire(t, clients[i], fmt.Sprintf("k%d", i)), ttl/20) } // half of what the pause leaves
 	for i := range holders {
 		clients[i] = s.direct(dlock.Config{DefaultTTL: ttl})
-		guards[i] = acquire(t, clients[i], fmt.Sprintf("k%d", i))
+		guards[i] = hold(i)
 		elapse(ttl / 3 / holders) // so that their renewals are spread
 	}
 	s.untilShown(testenv.UnderStress(2, 15), func(shown int) bool { // 15 x 20 are 300 runs
@@ -32,11 +32,10 @@ func ServerPauseIsNoLoss(t *testing.T, open Open) {
 		if shown == 0 {
 			d = ttl / 2
 		}
-		started := time.Now()
 		s.Pause(t, d)
 		for i, g := range guards {
-			if !s.renewed(g, ttl/20, metronome, started) { // half of what the pause leaves
-				guards[i], isVoid = acquire(t, clients[i], g.Key()), true
+			if !g.RenewedAgain(t) {
+				guards[i], isVoid = hold(i), true
 			} else if token := s.token(g.Key()); token != g.Token() {
 				t.Errorf("pause %v: the servers have token %d, the guard %d", d, token, g.Token())
 			}
@@ -44,35 +43,8 @@ func ServerPauseIsNoLoss(t *testing.T, open Open) {
 		return !isVoid
 	})
 	for _, g := range guards {
-		unlock(t, g)
+		unlock(t, g.Guard)
 	}
-}
-
-// renewed waits until a guard has been renewed lately. It is a failure if it is lost instead,
-// unless the machine stalled for as long as the scenario has to spare.
-func (s *scene) renewed(g *dlock.Guard, spare time.Duration, metronome *testenv.Metronome, since time.Time) bool {
-	s.t.Helper()
-	left := time.Duration(0)
-	testenv.Eventually(s.t, patience, "the lock is renewed again", func() bool {
-		left = g.Remaining()
-		return left == 0 || left > g.TTL()*3/4
-	})
-	if left > 0 {
-		s.alive(g)
-		return true
-	}
-	s.judgeLoss(g, spare, metronome, since)
-	return false
-}
-
-// judgeLoss fails the test unless a guard was not renewed in time because the machine stalled.
-func (s *scene) judgeLoss(g *dlock.Guard, spare time.Duration, metronome *testenv.Metronome, since time.Time) {
-	s.t.Helper()
-	longest, cause := metronome.Longest(since), context.Cause(g.Context())
-	if !isStalled(metronome, since, spare) || !strings.Contains(cause.Error(), "not renewed in time") {
-		s.t.Fatalf("%q is lost, and the longest stall was %v: %v", g.Key(), longest, cause)
-	}
-	s.t.Logf("%q is lost after a stall of %v", g.Key(), longest)
 }
 
 // DeadOwnerFreesTheLock has the owner of a lock panic, or its context end: the lock does not
@@ -132,14 +104,13 @@ func (s *scene) forgetLocks() (shown bool) {
 	t, ttl, metronome := s.t, s.Traits().WaiterTTL, testenv.StartMetronome(s.t)
 	longest := 2 * ttl // what is not renewed ends before
 	shown = true
-	var forgotten, others []*dlock.Guard
-	ended := map[*dlock.Guard]bool{}
+	var forgotten, others []*Hold
 	at := time.Now()
 	for i := range 10 {
 		c, key := s.direct(dlock.Config{DefaultTTL: ttl}), fmt.Sprintf("k%d", i)
-		forgotten = append(forgotten, acquire(t, c, key, dlock.WithMaxHold(longest)))
+		forgotten = append(forgotten, Keep(t, acquire(t, c, key, dlock.WithMaxHold(longest)), ttl/2))
 		if i%2 == 0 {
-			others = append(others, acquire(t, c, key+"-other"))
+			others = append(others, Keep(t, acquire(t, c, key+"-other"), ttl/2))
 			e, shares := s.Env.(LeaseSharer)
 			if shares && e.Lease(t, key) != e.Lease(t, key+"-other") {
 				t.Error("the other lock does not keep the lease: the scenario does not bite")
@@ -148,17 +119,15 @@ func (s *scene) forgetLocks() (shown bool) {
 	}
 	done := time.Now()
 	for len(forgotten) > 0 {
-		forgotten = slices.DeleteFunc(forgotten, func(g *dlock.Guard) bool {
+		forgotten = slices.DeleteFunc(forgotten, func(g *Hold) bool {
 			lost, free := g.Context().Err() != nil, len(s.Claims(t, g.Key())) == 0
 			if left := g.Remaining(); free && left > 0 && g.Context().Err() == nil { // whatever stalls
 				t.Fatalf("%q is free, and its holder believes in it for %v more", g.Key(), left)
 			}
-			if (lost || free) && time.Since(at) < longest && !ended[g] {
-				testenv.Eventually(t, patience, "the loss is reported", func() bool { return g.Context().Err() != nil })
-				s.judgeLoss(g, ttl/2, metronome, at)
-				shown, ended[g] = false, true
+			if (lost || free) && time.Since(at) < longest && g.Lost(t) {
+				shown = false
 			}
-			if took := time.Since(done); took > longest+s.Traits().Forgotten {
+			if took := time.Since(done); took > longest+s.Traits().Forgotten+metronome.Lost(done) {
 				t.Fatalf("%q is still there after %v: lost %v, free %v", g.Key(), took, lost, free)
 			}
 			return lost && free
@@ -166,8 +135,8 @@ func (s *scene) forgetLocks() (shown bool) {
 		elapse(20 * time.Millisecond)
 	}
 	for _, g := range others {
-		if s.renewed(g, ttl/2, metronome, at) {
-			unlock(t, g)
+		if g.RenewedAgain(t) {
+			unlock(t, g.Guard)
 		} else {
 			shown = false
 		}
@@ -221,13 +190,14 @@ func RenewalDoesNotResurrect(t *testing.T, open Open) {
 // instead of renewing.
 func (s *scene) lostByRenewal(b *dlock.Client) (shown bool) {
 	const ttl = 6 * time.Second
-	t, metronome, started := s.t, testenv.StartMetronome(s.t), time.Now()
+	t := s.t
 	a := s.proxied(dlock.Config{DefaultTTL: ttl})
 	shown = true
-	var guards, others [3]*dlock.Guard
+	var guards [3]*Hold
+	var others [3]*dlock.Guard
 	for i := range guards {
 		key := fmt.Sprintf("auto%d", i)
-		guards[i] = acquire(t, a, key)
+		guards[i] = Keep(t, acquire(t, a, key), ttl/2)
 		s.Delete(t, key)
 		switch i { // 0: it is free
 		case 1:
@@ -244,10 +214,7 @@ func (s *scene) lostByRenewal(b *dlock.Client) (shown bool) {
 		}
 		cause := context.Cause(g.Context())
 		expect(t, cause, dlock.ErrOwnershipLost)
-		if strings.Contains(cause.Error(), "not renewed in time") {
-			if !isStalled(metronome, started, ttl/2) {
-				t.Fatalf("no renewal has noticed that %q is gone: %v", g.Key(), cause)
-			}
+		if isUnrenewed(cause) && g.Lost(t) { // no renewal has noticed
 			shown = false
 		}
 		if other := others[i]; other != nil {

@@ -46,7 +46,8 @@ func (s *scene) waitPatiently(key string) (void string) {
 	after := s.claimsBehind(g)
 	s.alive(g)
 	if lost := lostPlace(before, after, len(waiters)); lost != "" {
-		if !isStalled(metronome, began, driver.Heartbeat(ttl)/3) { // a third has passed before it is renewed
+		heartbeat := driver.Heartbeat(ttl)
+		if !metronome.MayMiss(began, heartbeat, heartbeat/3) { // a third has passed before it is renewed
 			t.Fatal(lost)
 		}
 		// What was stored of a lost place ends, and no waiter stays without a place, or with two.

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/ceyewan/genesis/internal/measure"
-	"github.com/ceyewan/genesis/internal/stats"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
 )
@@ -26,15 +25,17 @@ func DeadWaitersAreSkipped(t *testing.T, open Open) {
 	for name, sig := range map[string]syscall.Signal{"Killed": syscall.SIGKILL, "Stopped": stopSignal} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			for range testenv.UnderStress(1, 20) {
-				begin(t, open).skipDeadWaiters(sig)
-			}
+			s := &scene{t: t} // each trial has its own servers
+			s.untilShown(testenv.UnderStress(1, 20), func(int) bool { return begin(t, open).skipDeadWaiters(sig) })
 		})
 	}
 }
 
-func (s *scene) skipDeadWaiters(sig syscall.Signal) {
+// skipDeadWaiters is one trial of DeadWaitersAreSkipped. It shows nothing if a waiter has lost its place because the machine
+// stalled.
+func (s *scene) skipDeadWaiters(sig syscall.Signal) (shown bool) {
 	t, ttl := s.t, s.Traits().DeadTTL
+	metronome, started := testenv.StartMetronome(t), time.Now()
 	a, b := s.direct(dlock.Config{}), s.direct(dlock.Config{})
 	g := acquire(t, a, "k")
 	dying := s.startProcess()
@@ -43,83 +44,54 @@ func (s *scene) skipDeadWaiters(sig syscall.Signal) {
 	}
 	s.awaitClaims("k", 11)
 	var living []<-chan outcome
-	for range 10 {
-		living = append(living, s.wait(b, "k", dlock.WithTTL(ttl)))
+	for i := range 10 {
+		living = append(living, s.wait(b, "k", dlock.WithTTL(ttl), dlock.WithInfo(dlock.Info{Purpose: fmt.Sprint("living ", i)})))
 	}
-	if n := len(s.Claims(t, "k")); n != 21 {
-		t.Fatalf("%d claims", n)
+	var order []string
+	for _, c := range s.Claims(t, "k") {
+		order = append(order, c.Purpose)
 	}
 	dying.signal(sig)
 	began := time.Now()
 	unlock(t, g)
-	next := s.granted(living[0])
+	first, next := s.anyGranted(living)
 	took := next.at.Sub(began)
-	if most := s.Traits().DeadWaiters; took > most {
+	behind := slices.Index(order, "living 0")
+	if first != 0 || behind != 11 || len(order) != 21 {
+		if !metronome.MayMiss(started, ttl, ttl/3) { // each place is renewed after a third of the time that it lasts
+			t.Fatalf("living waiter %d had the lock first, of %q", first, order)
+		}
+		t.Logf("the machine stalled: living waiter %d had the lock first, of %q", first, order)
+	} else if most := s.Traits().DeadWaiters + metronome.LostBetween(began, next.at); took > most {
 		t.Errorf("the first living waiter had to wait %v, more than %v", took, most)
+	} else {
+		shown = true
 	}
 	t.Logf("after %v", took)
 	unlock(t, next.guard)
-	for _, ch := range living[1:] {
-		unlock(t, s.granted(ch).guard)
+	for left := slices.Delete(living, first, first+1); len(left) > 0; left = slices.Delete(left, first, first+1) {
+		first, next = s.anyGranted(left)
+		unlock(t, next.guard)
 	}
+	return shown || t.Failed()
 }
 
-// WaitersSurviveLostPushes drops all pushes to waiters: a handoff takes a heartbeat, of a
-// second at most, and neither a third of the lease nor forever.
-func WaitersSurviveLostPushes(t *testing.T, open Open) {
-	t.Parallel()
-	s := begin(t, open)
-	s.DropPushes()
-	cfg := dlock.Config{DefaultTTL: time.Minute}
-	two := []*dlock.Client{s.proxied(cfg), s.proxied(cfg)}
-	warm(t, two...)
-	ctx, cancel := context.WithTimeout(t.Context(), testenv.UnderStress(180*time.Second, 300*time.Second))
-	defer cancel()
-	const pairs = 10
-	each := max(2, s.rounds(2, 4, 100))
-	var wg sync.WaitGroup
-	var mu sync.Mutex
-	var all []time.Duration
-	for i := range pairs {
-		rng := rand.New(rand.NewPCG(3, uint64(i)))
-		wg.Go(func() {
-			took := handOvers(ctx, t, two, fmt.Sprint("k", i), each, rng)
-			mu.Lock()
-			defer mu.Unlock()
-			all = append(all, took...)
-		})
-	}
-	wg.Wait()
-	s.PushesDropped(t)
-	if len(all) != pairs*each {
-		t.Fatalf("%d of %d hand-overs", len(all), pairs*each)
-	}
-	slices.Sort(all)
-	if worst := all[len(all)-1]; worst > s.Traits().Unpushed {
-		t.Errorf("a hand-over took %v", worst)
-	}
-	t.Logf("%d hand-overs: median %v, worst %v", len(all), stats.Percentile(all, 50), stats.Percentile(all, 100))
-}
-
-// handOvers lets two Clients hand a lock to and fro, at any moment of a heartbeat, and returns
-// how long each time took from before Unlock.
-func handOvers(ctx context.Context, t *testing.T, two []*dlock.Client, key string, n int, rng *rand.Rand) (took []time.Duration) {
-	g, err := two[0].Acquire(ctx, key)
-	for i := 0; i < n && err == nil; i++ {
-		waiter := beginWait(ctx, two[(i+1)%2], key)
-		elapse(time.Duration(rng.IntN(300)) * time.Millisecond)
-		began := time.Now()
-		release(t, g)
-		got := <-waiter
-		g, err = got.guard, got.err
-		took = append(took, got.at.Sub(began))
-	}
-	if err != nil {
-		t.Error(err)
-		return took
-	}
-	release(t, g)
-	return took
+// anyGranted waits for the end of any of these waits, which must be a grant.
+func (s *scene) anyGranted(waiters []<-chan outcome) (which int, got outcome) {
+	s.t.Helper()
+	testenv.Eventually(s.t, patience, "a waiter is served", func() bool {
+		for i, ch := range waiters {
+			select {
+			case got = <-ch:
+				which = i
+				return true
+			default:
+			}
+		}
+		return false
+	})
+	check(s.t, got.err)
+	return which, got
 }
 
 // NoThunderingHerd has 200 waiters: a hand-over wakes one of them, and those of a process share
@@ -133,7 +105,9 @@ func NoThunderingHerd(t *testing.T, open Open) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	g := acquire(t, s.direct(dlock.Config{}), "k")
+	first := s.direct(dlock.Config{})
+	mark := s.idleMark(first, clients*each)
+	g := acquire(t, first, "k")
 	var wg sync.WaitGroup
 	var count atomic.Int64
 	for range clients {
@@ -151,7 +125,7 @@ func NoThunderingHerd(t *testing.T, open Open) {
 	s.awaitClaims("k", clients*each+1)
 	testenv.Eventually(t, patience, "each process listens once", func() bool { return s.Subscriptions(t) == s.Traits().herd(clients) })
 	before, began := s.Requests(t), time.Now()
-	idle := idleCPU(t, s.Traits().IdleCPU)
+	idle := idleCPU(t, mark)
 	waiting := float64(s.Requests(t)-before) / time.Since(began).Seconds() // the control: what renewals need
 	if n := s.Subscriptions(t); n > s.Traits().herd(clients) {
 		t.Errorf("%d processes have %d subscriptions", clients+1, n)
@@ -162,14 +136,36 @@ func NoThunderingHerd(t *testing.T, open Open) {
 	requests := float64(s.Requests(t)-before) - waiting*time.Since(began).Seconds()
 	perHand := requests / float64(count.Load()) / float64(s.Traits().Servers)
 	wg.Wait()
-	t.Logf("%.2f requests per hand-over and server, %.1f %% of a CPU while %d wait", perHand, 100*idle, clients*each)
+	t.Logf("%.2f requests per hand-over and server, %.1f of %.1f %% of a CPU while %d wait", perHand, 100*idle, 100*mark, clients*each)
 	// To wake all would be 200. On a busy machine, calls are repeated, and waiters renew more often between two hand-overs.
 	if perHand > testenv.UnderStress(20.0, 10) || count.Load() < hands {
 		t.Errorf("%.1f requests per hand-over and server, of %d", perHand, count.Load())
 	}
-	if idle > s.Traits().IdleCPU {
+	if idle > mark {
 		t.Errorf("%.1f %% of a CPU is used for waiting", 100*idle)
 	}
+}
+
+// idleMark is how much of a CPU this process may use while so many wait. On a slow machine, what it does anyway and what the
+// waiters may ask, once a second each, takes more of it: the control is measured while nothing waits.
+func (s *scene) idleMark(c *dlock.Client, waiting int) float64 {
+	s.t.Helper()
+	const pairs = 50
+	warm(s.t, c)
+	requests, busy := s.Requests(s.t), measure.CPU()
+	for range pairs {
+		unlock(s.t, acquire(s.t, c, "k"))
+	}
+	asking := (measure.CPU() - busy).Seconds() / float64(max(pairs, s.Requests(s.t)-requests))
+	alone := usedCPU(500 * time.Millisecond)
+	return s.Traits().IdleCPU + testenv.UnderStress(alone+float64(waiting)*asking, 0)
+}
+
+// usedCPU is how much of a CPU this process uses for some time.
+func usedCPU(d time.Duration) float64 {
+	busy, began := measure.CPU(), time.Now()
+	elapse(d)
+	return float64(measure.CPU()-busy) / float64(time.Since(began))
 }
 
 // herd is how many subscriptions there are while one Client holds a lock and so many others
@@ -197,9 +193,7 @@ func idleCPU(t *testing.T, mark float64) float64 {
 	t.Helper()
 	least := 1.0
 	for range 3 {
-		busy, began := measure.CPU(), time.Now()
-		elapse(1500 * time.Millisecond)
-		least = min(least, float64(measure.CPU()-busy)/float64(time.Since(began)))
+		least = min(least, usedCPU(1500*time.Millisecond))
 		if least <= mark {
 			break
 		}
@@ -214,13 +208,13 @@ func WaitersAreServedInOrder(t *testing.T, open Open) {
 	s := begin(t, open)
 	const clients = 8
 	total := int64(s.rounds(300, 1000, 10_000))
+	mayMiss := func(looked time.Time) bool { return testenv.Stalled(t, looked, time.Second) } // its heartbeat
 	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
 	defer cancel()
 	var wg sync.WaitGroup
 	var count, predicted, inversions atomic.Int64
 	var expected string // guarded by the lock, as is looked
 	var looked time.Time
-	metronome := testenv.StartMetronome(t)
 	shares := make([]int64, clients)
 	for i := range clients {
 		c := s.direct(dlock.Config{})
@@ -236,7 +230,7 @@ func WaitersAreServedInOrder(t *testing.T, open Open) {
 				shares[i]++
 				if expected != "" {
 					predicted.Add(1)
-					if expected != me && !metronome.Stalled(looked, time.Second) { // else the first may have missed its heartbeat
+					if expected != me && !mayMiss(looked) {
 						inversions.Add(1)
 					}
 				}

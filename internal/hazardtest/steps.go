@@ -115,11 +115,6 @@ func (s *scene) untilShown(n int, trial func(shown int) bool) {
 	}
 }
 
-// isStalled reports whether the machine stalled at a time for as long as a scenario has to spare. Under stress that is no excuse.
-func isStalled(metronome *testenv.Metronome, since time.Time, spare time.Duration) bool {
-	return metronome.Longest(since) >= testenv.UnderStress(spare, time.Hour)
-}
-
 // isLate reports whether a trial has held a call up for longer than that call may take. Then the call may have given up, and the
 // trial is void. This is not a measured stall: the time is also that of the code under test, which may be slow itself. So it may
 // only void a trial, of which untilShown allows few, and never excuse a failure. Under stress it does not even do that.

@@ -40,10 +40,12 @@ type beat struct {
 	late time.Duration
 }
 
-// running is the metronome of all tests that run at a time, and how many excuses each has needed.
+// running is the metronome of all tests that run at a time, and how many excuses each has needed: for stalls, and for calls that
+// were late without one.
 var running struct {
 	mu      sync.Mutex
 	tests   map[testing.TB]int
+	late    map[testing.TB]int
 	beating *Metronome
 	end     func()
 }
@@ -57,7 +59,7 @@ func Start(tb testing.TB) *Metronome {
 		return running.beating
 	}
 	if len(running.tests) == 0 {
-		running.tests = map[testing.TB]int{}
+		running.tests, running.late = map[testing.TB]int{}, map[testing.TB]int{}
 		running.beating, running.end = New()
 	}
 	running.tests[tb] = 0
@@ -65,6 +67,7 @@ func Start(tb testing.TB) *Metronome {
 		running.mu.Lock()
 		defer running.mu.Unlock()
 		delete(running.tests, tb)
+		delete(running.late, tb)
 		if len(running.tests) == 0 {
 			running.end()
 		}
@@ -107,6 +110,28 @@ func Stalled(tb testing.TB, began time.Time, limit time.Duration) bool {
 	}
 	running.tests[tb]++
 	return running.tests[tb] <= maxExcuses
+}
+
+// maxLate is how many calls of a test may be late for no reason that was measured: it may be a server that did not run.
+const maxLate = 2
+
+// Late reports whether a call took longer than a limit, so that it may be made again: Stalled, or one of few of a test that has
+// started a metronome, or a server, before.
+func Late(tb testing.TB, began time.Time, limit time.Duration) bool {
+	tb.Helper()
+	if time.Since(began) <= UnderStress(limit, time.Hour) {
+		return false
+	}
+	if Stalled(tb, began, limit) {
+		return true
+	}
+	running.mu.Lock()
+	defer running.mu.Unlock()
+	if _, runs := running.tests[tb]; !runs {
+		return false
+	}
+	running.late[tb]++
+	return running.late[tb] <= maxLate
 }
 
 func (m *Metronome) run(ctx context.Context) {
@@ -163,4 +188,30 @@ func (m *Metronome) Longest(since time.Time) (longest time.Duration) {
 		longest = max(longest, m.beats[i].late)
 	}
 	return longest
+}
+
+// MayMiss reports whether stalls since then may have kept the test from something that is due once within a time, by as much as
+// it has to spare: one stall of that length, or many short ones within that time. These delay each step of a call, and do so if
+// together they take twice what there is to spare, or half of the time. Under stress nothing is excused.
+func (m *Metronome) MayMiss(since time.Time, within, spare time.Duration) bool {
+	if os.Getenv(StressEnv) != "" {
+		return false
+	}
+	return m.Longest(since) >= spare || m.mostLost(since, within) >= min(2*spare, within/2)
+}
+
+// mostLost returns how much time the machine has taken from the test, since then, within any time of this length.
+func (m *Metronome) mostLost(since time.Time, within time.Duration) (most time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.beat()
+	for i := len(m.beats) - 1; i >= 0 && m.beats[i].at.After(since); i-- {
+		end := m.beats[i].at
+		from := end.Add(-within)
+		if from.Before(since) {
+			from = since
+		}
+		most = max(most, m.lost(from, end))
+	}
+	return most
 }

@@ -43,6 +43,12 @@ func Stalled(tb testing.TB, began time.Time, limit time.Duration) bool {
 	return metronome.Stalled(tb, began, limit)
 }
 
+// Late is metronome.Late.
+func Late(tb testing.TB, began time.Time, limit time.Duration) bool {
+	tb.Helper()
+	return metronome.Late(tb, began, limit)
+}
+
 const (
 	startWithin = 60 * time.Second
 	pollFirst   = time.Millisecond

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/ceyewan/genesis/internal/faultproxy"
+	"github.com/ceyewan/genesis/internal/hazardtest"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
@@ -89,7 +90,7 @@ func TestBatchIsStoredAsAWhole(t *testing.T) {
 			redislock.NeverInline(d)
 			b := d.(driver.Batcher)
 			submit := func(keys ...string) ([]driver.State, error) {
-				return answered(func() ([]driver.State, error) { return b.AcquireBatch(t.Context(), batchOf(keys...)) })
+				return answered(t, func() ([]driver.State, error) { return b.AcquireBatch(t.Context(), batchOf(keys...)) })
 			}
 			_, err = submit("a", "b")
 			check(t, err)
@@ -123,7 +124,7 @@ func TestSeveralKeysAtMaxmemory(t *testing.T) {
 	rdb, c := dialRedis(t, server.Addr()), locksAt(t, server.Addr())
 	keys := []string{"a", "b", "c"}
 	check(t, rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
-	_, err := answered(func() (*dlock.Guards, error) { return c.AcquireAll(t.Context(), keys, dlock.WithWait(0)) })
+	_, err := answered(t, func() (*dlock.Guards, error) { return c.AcquireAll(t.Context(), keys, dlock.WithWait(0)) })
 	wantError(t, err, redislock.ErrOutOfMemory)
 	if left := leftovers(t, rdb); len(left) > 0 || errors.Is(err, dlock.ErrUnknownOutcome) {
 		t.Errorf("%q are stored, and the error is %v", left, err)
@@ -223,7 +224,7 @@ func TestInfoOfEachKey(t *testing.T) {
 	for i := range rs {
 		rs[i].Info.Purpose = strings.Repeat("x", i)
 	}
-	_, err := answered(func() ([]driver.State, error) { return d.(driver.Batcher).AcquireBatch(t.Context(), rs) })
+	_, err := answered(t, func() ([]driver.State, error) { return d.(driver.Batcher).AcquireBatch(t.Context(), rs) })
 	check(t, err)
 	for i, r := range rs {
 		claims, err := d.(driver.Admin).Inspect(t.Context(), r.Key)
@@ -244,7 +245,7 @@ func TestBatchWithSeveralCounters(t *testing.T) {
 		t.Fatal("a and b have the same counter")
 	}
 	check(t, direct.Set(t.Context(), redislock.CounterOf("b"), last, 0).Err())
-	states, err := answered(func() ([]driver.State, error) { return d.(driver.Batcher).AcquireBatch(t.Context(), batchOf("a", "b")) })
+	states, err := answered(t, func() ([]driver.State, error) { return d.(driver.Batcher).AcquireBatch(t.Context(), batchOf("a", "b")) })
 	check(t, err)
 	if states[0].Token >= last || states[1].Token <= last {
 		t.Errorf("%+v", states)
@@ -254,21 +255,26 @@ func TestBatchWithSeveralCounters(t *testing.T) {
 // A batch that is submitted again leaves the mark by which a release finds the claims that wait.
 func TestRepeatedBatchKeepsWaiters(t *testing.T) {
 	t.Parallel()
+	hazardtest.Within(t, place, repeatedBatchKeepsWaiters)
+}
+
+func repeatedBatchKeepsWaiters(t testing.TB) {
+	t.Helper()
 	server := testenv.Redis(t)
 	d, direct := openDriver(t, server.Addr()), directTo(t, server)
 	b, rs := d.(driver.Batcher), batchOf("a", "b")
 	submit := func() ([]driver.State, error) { return b.AcquireBatch(t.Context(), rs) }
-	first, err := answered(submit)
+	first, err := answered(t, submit)
 	check(t, err)
 	submitClaim(t, d, "a", 3, time.Minute, driver.Queued)
 	before := direct.Get(t.Context(), "a").Val()
-	again, err := answered(submit)
+	again, err := answered(t, submit)
 	check(t, err)
 	if after := direct.Get(t.Context(), "a").Val(); after != before || again[0].Token != first[0].Token {
 		t.Errorf("%q became %q", before, after)
 	}
 	calls := 0
-	states, err := answered(func() ([]driver.State, error) {
+	states, err := answered(t, func() ([]driver.State, error) {
 		calls++
 		return b.ReleaseBatch(t.Context(), []driver.Ref{rs[1].Ref, rs[0].Ref})
 	})

@@ -45,7 +45,7 @@ func TestCheckCluster(t *testing.T) {
 // findingOf returns the finding of Check with this name for one server.
 func findingOf(t *testing.T, locks *dlock.Client, name, addr string) dlock.Finding {
 	t.Helper()
-	findings, err := answered(func() ([]dlock.Finding, error) { return locks.Check(t.Context()) })
+	findings, err := answered(t, func() ([]dlock.Finding, error) { return locks.Check(t.Context()) })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,7 +29,7 @@ func checkServer(t *testing.T, opts []redislock.Option, args ...string) map[stri
 		t.Fatal(err)
 	}
 	defer func() { _ = locks.Close() }()
-	findings, err := answered(func() ([]dlock.Finding, error) { return locks.Check(t.Context()) })
+	findings, err := answered(t, func() ([]dlock.Finding, error) { return locks.Check(t.Context()) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +78,7 @@ func TestCheckRoundTrip(t *testing.T) {
 	locks := locksOn(t, redislock.New(dialRedis(t, proxy.Addr())), dlock.Config{})
 	for _, delay := range []time.Duration{0, slow} {
 		proxy.Delay(delay, 0)
-		findings, err := answered(func() ([]dlock.Finding, error) { return locks.Check(t.Context()) })
+		findings, err := answered(t, func() ([]dlock.Finding, error) { return locks.Check(t.Context()) })
 		check(t, err)
 		i := slices.IndexFunc(findings, func(f dlock.Finding) bool { return f.Name == "round-trip" })
 		if i < 0 {
@@ -114,7 +114,7 @@ func TestCheckPool(t *testing.T) {
 			if tc.wait {
 				waitForConnection(t, client, tc.size)
 			}
-			findings, err := answered(func() ([]dlock.Finding, error) { return locks.Check(t.Context()) })
+			findings, err := answered(t, func() ([]dlock.Finding, error) { return locks.Check(t.Context()) })
 			check(t, err)
 			for _, f := range findings {
 				if f.Name == "pool" && f.Level == tc.level && (f.Fix != "") == (f.Level != dlock.LevelOK) {

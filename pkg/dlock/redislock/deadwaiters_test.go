@@ -7,6 +7,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/ceyewan/genesis/internal/hazardtest"
 	"github.com/ceyewan/genesis/internal/servers"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
@@ -35,7 +36,7 @@ func checkScriptsAreBounded(t *testing.T, m *testenv.Monitor) {
 }
 
 // deadQueue stores a lock with a holder and many dead waiters.
-func deadQueue(t *testing.T, server *servers.Redis, d driver.Driver, dead int) *redis.Client {
+func deadQueue(t testing.TB, server *servers.Redis, d driver.Driver, dead int) *redis.Client {
 	t.Helper()
 	direct := dialRedis(t, server.Addr())
 	submitClaim(t, d, "k", dead+1, 30*time.Second, driver.Held)
@@ -96,6 +97,11 @@ func TestReleaseGoesOnInTheBackground(t *testing.T) {
 // While the lock is held, each renewal drops dead waiters at the head.
 func TestRenewalTrimsTheQueue(t *testing.T) {
 	t.Parallel()
+	hazardtest.Within(t, place, renewalTrimsTheQueue)
+}
+
+func renewalTrimsTheQueue(t testing.TB) {
+	t.Helper()
 	const ttl, dead = 30 * time.Second, 100
 	server := testenv.Redis(t)
 	d := openDriver(t, server.Addr())
@@ -136,6 +142,11 @@ func TestNewcomersSampleALongQueue(t *testing.T) {
 // be dead. Those behind them do not ask.
 func TestFirstEightWaitersRecheck(t *testing.T) {
 	t.Parallel()
+	hazardtest.Within(t, place, firstEightWaitersRecheck)
+}
+
+func firstEightWaitersRecheck(t testing.TB) {
+	t.Helper()
 	const ttl = 30 * time.Second
 	server := testenv.Redis(t)
 	d := openDriver(t, server.Addr())

@@ -151,7 +151,7 @@ func TestDeniedOperator(t *testing.T) {
 		check(t, submitAs(t, d, driver.Request{Mode: tc.mode}, 1, false))
 		setUser(t, direct, "u", allowAll, []string{"-" + tc.command})
 		_, inspected := d.(driver.Admin).Inspect(t.Context(), "k")
-		_, looked := answered(func() (int, error) {
+		_, looked := answered(t, func() (int, error) {
 			_, waiters, err := d.(driver.HolderFinder).Look(t.Context(), "k", "")
 			return waiters, err
 		})
@@ -168,7 +168,7 @@ func TestDeniedOperator(t *testing.T) {
 func submitAs(t *testing.T, d driver.Driver, r driver.Request, n int, wait bool) (err error) {
 	t.Helper()
 	r.Ref, r.Wait = driver.Ref{Key: "k", ID: claimID(n), TTL: time.Minute}, wait
-	_, err = answered(func() (driver.State, error) { return d.Acquire(t.Context(), r) })
+	_, err = answered(t, func() (driver.State, error) { return d.Acquire(t.Context(), r) })
 	return err
 }
 

@@ -112,6 +112,18 @@ func unlockAll(t testing.TB, all *dlock.Guards) (free bool) {
 	return err == nil
 }
 
+// closeLocks closes a Client, and reports whether Close gave up, because the machine delayed it.
+func closeLocks(t testing.TB, c *dlock.Client) (gaveUp bool) {
+	t.Helper()
+	began := time.Now()
+	err := c.Close()
+	gaveUp = hazardtest.GaveUp(t, err, began)
+	if !gaveUp {
+		check(t, err)
+	}
+	return gaveUp
+}
+
 // oneAttempt is less than a call waits for its answer, which is 750 ms.
 const oneAttempt = 500 * time.Millisecond
 
@@ -136,12 +148,7 @@ func evict(t testing.TB, admin *dlock.Admin, key string, token int64) {
 // wantBusy asserts that a lock is held. A call that does not wait has 750 ms for its answer, so that it is made again.
 func wantBusy(t testing.TB, c *dlock.Client, key string) {
 	t.Helper()
-	var ok bool
-	var err error
-	testenv.Eventually(t, time.Minute, "an answer", func() bool {
-		ok, err = c.TryLock(t.Context(), key)
-		return !errors.Is(err, dlock.ErrUnknownOutcome) && !errors.Is(err, dlock.ErrUnavailable)
-	})
+	ok, err := answered(t, func() (bool, error) { return c.TryLock(t.Context(), key) })
 	if ok || err != nil {
 		t.Fatalf("%q: %v, %v", key, ok, err)
 	}
@@ -154,17 +161,31 @@ func alive(t testing.TB, g *dlock.Guard) {
 	}
 }
 
-// wantLost asserts that the guard is lost within a time that counts from start.
+// wantLost asserts that the guard is lost within a time that counts from start, without the stalls of the machine.
 func wantLost(t testing.TB, g *dlock.Guard, start time.Time, within time.Duration) {
 	t.Helper()
 	select {
 	case <-g.Done():
-	case <-time.After(within + 10*time.Second):
+	case <-time.After(time.Minute):
 	}
-	took := time.Since(start)
+	took, lost := time.Since(start), testenv.StartMetronome(t).Lost(start)
 	wantError(t, context.Cause(g.Context()), dlock.ErrOwnershipLost)
-	if took > within {
-		t.Fatalf("lost after %v, want at most %v", took, within)
+	if took > within+lost {
+		t.Fatalf("lost after %v, want at most %v and %v of stalls", took, within, lost)
+	}
+}
+
+// eventually is testenv.Eventually without the stalls of the machine.
+func eventually(t testing.TB, within time.Duration, what string, cond func() bool) {
+	t.Helper()
+	began, metronome, holds := time.Now(), testenv.StartMetronome(t), false
+	testenv.Eventually(t, within+time.Minute, what, func() bool {
+		isOver := time.Since(began) > within+metronome.Lost(began) // before the look
+		holds = cond()
+		return holds || isOver
+	})
+	if !holds {
+		t.Fatalf("not within %v: %s", within, what)
 	}
 }
 
@@ -172,11 +193,7 @@ func inspect(t testing.TB, c *dlock.Client, key string) []dlock.Claim {
 	t.Helper()
 	a, err := c.Admin()
 	check(t, err)
-	var claims []dlock.Claim
-	testenv.Eventually(t, time.Minute, "an answer", func() bool {
-		claims, err = a.Inspect(t.Context(), key)
-		return !redislock.Unanswered(err)
-	})
+	claims, err := answered(t, func() ([]dlock.Claim, error) { return a.Inspect(t.Context(), key) })
 	check(t, err)
 	return claims
 }
@@ -214,17 +231,20 @@ func startWait(t testing.TB, c *dlock.Client, key string, opts ...dlock.LockOpti
 	return ch
 }
 
-// granted waits for the end of a wait, which must be a grant.
+// granted waits for the end of a wait, which must be a grant. The time does not count in which the machine stalls.
 func granted(t testing.TB, ch <-chan outcome, within time.Duration) outcome {
 	t.Helper()
-	select {
-	case got := <-ch:
-		check(t, got.err)
-		return got
-	case <-time.After(within):
-		t.Fatalf("not granted within %v", within)
-		return outcome{}
+	began, metronome := time.Now(), testenv.StartMetronome(t)
+	for left := within; left > 0; left = within + metronome.Lost(began) - time.Since(began) {
+		select {
+		case got := <-ch:
+			check(t, got.err)
+			return got
+		case <-time.After(left):
+		}
 	}
+	t.Fatalf("not granted within %v", within)
+	return outcome{}
 }
 
 // serverInfo returns one field of INFO.

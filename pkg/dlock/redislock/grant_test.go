@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/ceyewan/genesis/internal/hazardtest"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/clog"
 	"github.com/ceyewan/genesis/pkg/dlock"
@@ -24,6 +25,11 @@ import (
 // that are passed over receive no message.
 func TestGrantIsStoredBeforeItIsPublished(t *testing.T) {
 	t.Parallel()
+	hazardtest.Within(t, place, grantIsStoredBeforeItIsPublished)
+}
+
+func grantIsStoredBeforeItIsPublished(t testing.TB) {
+	t.Helper()
 	const ttl = 30 * time.Second
 	server := testenv.Redis(t)
 	direct, d := dialRedis(t, server.Addr()), openDriver(t, server.Addr())
@@ -58,6 +64,11 @@ func TestGrantIsStoredBeforeItIsPublished(t *testing.T) {
 // place. Its renewal updates its channel.
 func TestUnheardWaiterIsPassedOverOnce(t *testing.T) {
 	t.Parallel()
+	hazardtest.Within(t, place, unheardWaiterIsPassedOverOnce)
+}
+
+func unheardWaiterIsPassedOverOnce(t testing.TB) {
+	t.Helper()
 	const ttl = 30 * time.Second
 	server := testenv.Redis(t)
 	direct, d := dialRedis(t, server.Addr()), openDriver(t, server.Addr())
@@ -94,6 +105,11 @@ func TestUnheardWaiterIsPassedOverOnce(t *testing.T) {
 // A renewal reports "unsubscribed" to a process that considers itself subscribed but is not.
 func TestRenewalSaysUnheard(t *testing.T) {
 	t.Parallel()
+	hazardtest.Within(t, place, renewalSaysUnheard)
+}
+
+func renewalSaysUnheard(t testing.TB) {
+	t.Helper()
 	const ttl = 30 * time.Second
 	server := testenv.Redis(t)
 	direct, d := dialRedis(t, server.Addr()), openDriver(t, server.Addr())
@@ -210,6 +226,11 @@ func TestDeadlineFarAheadIsClamped(t *testing.T) {
 // After the clock was set back, newcomers are placed behind the waiters.
 func TestOrderAfterTheClockWasSetBack(t *testing.T) {
 	t.Parallel()
+	hazardtest.Within(t, place, orderAfterTheClockWasSetBack)
+}
+
+func orderAfterTheClockWasSetBack(t testing.TB) {
+	t.Helper()
 	const ttl = 30 * time.Second
 	server := testenv.Redis(t)
 	direct := dialRedis(t, server.Addr())

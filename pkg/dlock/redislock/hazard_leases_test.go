@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -19,12 +20,18 @@ import (
 	"github.com/ceyewan/genesis/internal/hazardtest"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
+	"github.com/ceyewan/genesis/pkg/dlock/redislock"
 )
 
 // A renewal gets one transient error of each kind, and then transient errors for half a lease:
 // there is no loss.
 func TestTransientErrorIsNoLoss(t *testing.T) {
 	t.Parallel()
+	hazardtest.UntilValid(t, renewAfterErrors)
+}
+
+// renewAfterErrors is a round of TestTransientErrorIsNoLoss. It is void if a lock was lost because the machine stalled.
+func renewAfterErrors(t *testing.T) (valid bool) {
 	server := testenv.Redis(t)
 	const ttl = 30 * time.Second // renewed after a third, so that a sixth is left after the errors
 	errs := []string{
@@ -34,8 +41,8 @@ func TestTransientErrorIsNoLoss(t *testing.T) {
 		"MISCONF Errors writing to the AOF file", "MOVED 1 127.0.0.1:1", "",
 	}
 	type held struct {
+		*hazardtest.Hold
 		word string
-		g    *dlock.Guard
 		hit  *scriptHits
 	}
 	var holds []held
@@ -44,13 +51,13 @@ func TestTransientErrorIsNoLoss(t *testing.T) {
 			proxy := testenv.Proxy(t, server.Addr())
 			c := clientAt(t, proxy.Addr(), dlock.Config{DefaultTTL: ttl, RetryInterval: 50 * time.Millisecond})
 			word, _, _ := strings.Cut(text, " ")
-			g := acquire(t, c, fmt.Sprintf("%s%d", word, most))
+			g := hazardtest.Keep(t, acquire(t, c, fmt.Sprintf("%s%d", word, most)), ttl/20) // less than is left after the errors
 			action := faultproxy.ReplyError(text)
 			if text == "" { // the connection breaks
 				action = faultproxy.DropReply
 			}
 			hit := hitNext(proxy, most, action, renewingHeld)
-			holds = append(holds, held{word, g, hit})
+			holds = append(holds, held{g, word, hit})
 			if most > 1 { // for half a lease from the first renewal on
 				heal := sync.OnceFunc(func() { time.AfterFunc(ttl/2, proxy.Heal) })
 				proxy.Intercept(func(cmd []string) faultproxy.Action {
@@ -62,20 +69,27 @@ func TestTransientErrorIsNoLoss(t *testing.T) {
 			}
 		}
 	}
-	var guards []*dlock.Guard
+	direct, last, seen := directTo(t, server), make([]time.Duration, len(holds)), make([]bool, len(holds))
+	testenv.Eventually(t, time.Minute, "all are renewed, or lost", func() bool {
+		for i, h := range holds {
+			left := leaseLeft(t, direct, h.Key())
+			isRenewed := last[i] > 0 && left > last[i]+50*time.Millisecond
+			last[i], seen[i] = left, seen[i] || isRenewed || h.Context().Err() != nil
+		}
+		return !slices.Contains(seen, false)
+	})
 	for _, h := range holds {
-		guards = append(guards, h.g)
-	}
-	awaitRenewals(t, directTo(t, server), 1, guards...)
-	for _, h := range holds {
+		if h.Lost(t) {
+			return false
+		}
 		if h.hit.hits.Load() == 0 || h.hit.most == 1 && h.hit.seen.Load() < 2 {
 			t.Errorf("%s: %d errors, %d renewals: the fault did not happen", h.word, h.hit.hits.Load(), h.hit.seen.Load())
 		}
-		alive(t, h.g)
-		if err := tryUnlock(t, h.g); err != nil {
+		if err := tryUnlock(t, h.Guard); err != nil {
 			t.Errorf("%s: %v", h.word, err)
 		}
 	}
+	return true
 }
 
 // Answers to renewals come late, and then not at all: the loss is reported before the key expires
@@ -300,7 +314,17 @@ func TestRenewalEndsWithUnlock(t *testing.T) {
 	ttl := testenv.UnderStress(300*time.Millisecond, 50*time.Millisecond)
 	c := clientAt(t, server.Addr(), dlock.Config{DefaultTTL: ttl})
 	each := testenv.UnderStress(20, 500)
-	lost := holdBriefly(t, c, ttl, workers, each)
+	holds, lost := 0, 0
+	for try := range 6 { // short leases end on a busy machine
+		ended := holdBriefly(t, c, ttl, workers, each)
+		holds, lost = holds+workers*each, lost+ended
+		if ended <= workers*each/testenv.UnderStress(2, 5) {
+			break
+		}
+		if try == 5 {
+			t.Errorf("%d of %d holds took too long, and no fewer before: this machine is too slow", ended, workers*each)
+		}
+	}
 	scripts := func() (n int) {
 		for kind, calls := range kindsOf(t, monitor) {
 			if kind != otherScript {
@@ -320,17 +344,14 @@ func TestRenewalEndsWithUnlock(t *testing.T) {
 		t.Errorf("left: %q", left)
 	}
 	released, renewals, late := endsOfRenewal(t, monitor.Commands(t), quiet, ttl)
-	if renewals == 0 || released < workers*each-lost {
-		t.Errorf("%d renewals, %d releases of %d: the test does not bite", renewals, released, workers*each)
+	if renewals == 0 || released < holds-lost {
+		t.Errorf("%d renewals, %d releases of %d: the test does not bite", renewals, released, holds)
 	}
-	if lost > workers*each/testenv.UnderStress(2, 5) { // a short lease on a busy machine
-		t.Errorf("%d of %d holds were lost", lost, workers*each)
-	}
-	t.Logf("%d holds, %d lost, %d renewals, of which %d crossed the release", workers*each, lost, renewals, late)
+	t.Logf("%d holds, %d of which took too long, %d renewals, of which %d crossed the release", holds, lost, renewals, late)
 }
 
-// holdBriefly lets workers hold locks for up to a lease, each this many times, and returns how many
-// were lost.
+// holdBriefly lets workers hold locks for up to half of a lease, each this many times, and returns how many ended because they
+// took as long as a lease. No other may.
 func holdBriefly(t *testing.T, c *dlock.Client, ttl time.Duration, workers, each int) int {
 	t.Helper()
 	var lost atomic.Int64
@@ -339,26 +360,35 @@ func holdBriefly(t *testing.T, c *dlock.Client, ttl time.Duration, workers, each
 		wg.Go(func() {
 			rng := rand.New(rand.NewPCG(6, uint64(w)))
 			for range each {
+				asked := time.Now()
 				g, err := c.Acquire(context.Background(), fmt.Sprintf("k%d", w))
 				if err != nil {
 					t.Error(err)
 					return
 				}
+				granted := time.Now()
 				if hold := rng.IntN(4); hold > 0 {
 					elapse(ttl/3*time.Duration(hold)/2 - time.Duration(rng.IntN(int(2*time.Millisecond))))
 				}
 				err = g.Unlock(context.Background())
 				switch {
-				case errors.Is(err, dlock.ErrOwnershipLost), errors.Is(err, dlock.ErrUnknownOutcome):
-					lost.Add(1) // this machine stood still for a lease, or for the timeout of a release
+				case mayHaveEnded(err, asked, ttl):
+					lost.Add(1)
 				case err != nil:
-					t.Error(err)
+					t.Errorf("after %v, %v of them after the grant: %v", time.Since(asked), time.Since(granted), err)
 				}
 			}
 		})
 	}
 	wg.Wait()
 	return int(lost.Load())
+}
+
+// mayHaveEnded reports whether a call for a lock that was asked for at a time failed because its lease had ended, which it cannot
+// have before that time and nine tenths of its TTL.
+func mayHaveEnded(err error, asked time.Time, ttl time.Duration) bool {
+	failed := errors.Is(err, dlock.ErrOwnershipLost) || errors.Is(err, dlock.ErrUnknownOutcome)
+	return failed && time.Since(asked) >= ttl-ttl/10
 }
 
 // endsOfRenewal asserts from the commands of a server that renewals only renew, that they end with
@@ -444,28 +474,27 @@ func TestTTLIsKeptOrRefused(t *testing.T) {
 }
 
 // keptTTL acquires with an allowed TTL, asserts that the server keeps it, and releases. It reports
-// false if a very short lease expired before the answer came.
+// false if a very short lease ended before the answer came.
 func keptTTL(t *testing.T, c *dlock.Client, direct *redis.Client, ttl time.Duration) bool {
 	t.Helper()
-	sure := testenv.UnderStress(10*time.Second, time.Second) // a shorter lease may run out on a busy machine
 	isFree := func() bool { return storedAt(t, direct, "k") == "" }
 	var asked time.Time
 	var g *dlock.Guard
-	var err error
-	for range 4 { // again if a busy machine left it without an answer
+	for g == nil { // again if a busy machine left it without an answer
+		var err error
 		asked = time.Now()
 		g, err = c.TryAcquire(context.Background(), "k", dlock.WithTTL(ttl), dlock.WithoutRenewal())
-		if !errors.Is(err, dlock.ErrUnknownOutcome) || ttl <= sure {
+		if err == nil {
 			break
 		}
+		ended := mayHaveEnded(err, asked, ttl)
+		if !ended && (!redislock.Unanswered(err) || !testenv.Stalled(t, asked, oneAttempt)) {
+			t.Fatalf("TTL %v: after %v: %v", ttl, time.Since(asked), err)
+		}
 		testenv.Eventually(t, time.Minute, "the key is free", isFree)
-	}
-	if err != nil && ttl > sure {
-		t.Fatalf("TTL %v: %v", ttl, err)
-	}
-	if err != nil {
-		testenv.Eventually(t, time.Minute, "the key is free", isFree)
-		return false
+		if ended {
+			return false
+		}
 	}
 	remaining := g.Remaining()
 	left := leaseLeft(t, direct, "k")
@@ -477,8 +506,9 @@ func keptTTL(t *testing.T, c *dlock.Client, direct *redis.Client, ttl time.Durat
 	if remaining > ttl {
 		t.Fatalf("TTL %v: the guard believes in %v", ttl, remaining)
 	}
-	if err := tryUnlock(t, g); err != nil && ttl > sure {
-		t.Fatalf("TTL %v: %v", ttl, err)
+	err := tryUnlock(t, g)
+	if err != nil && !mayHaveEnded(err, asked, ttl) {
+		t.Fatalf("TTL %v: after %v: %v", ttl, time.Since(asked), err)
 	}
 	testenv.Eventually(t, time.Minute, "the key is free", isFree)
 	return true
@@ -491,18 +521,24 @@ func extendByAll(t *testing.T, c *dlock.Client, direct *redis.Client) {
 	for _, ttl := range awkwardTTLs {
 		asked := time.Now()
 		err := g.Extend(context.Background(), ttl)
-		switch {
-		case ttl < leastTTL || ttl > mostTTL:
+		if ttl < leastTTL || ttl > mostTTL {
 			expect(t, err, dlock.ErrInvalidTTL)
-		case ttl >= testenv.UnderStress(10*time.Second, 100*time.Millisecond):
-			if err != nil {
-				t.Fatalf("extend by %v: %v", ttl, err)
+			continue
+		}
+		left := leaseLeft(t, direct, "k")
+		took := time.Since(asked)
+		gone := left == -2 && took >= ttl-ttl/10 // so short a lease may end on a busy machine
+		switch {
+		case err != nil && !mayHaveEnded(err, asked, ttl):
+			t.Fatalf("extend by %v: after %v: %v", ttl, took, err)
+		case err == nil && !gone && (left <= 0 || left > ttl+time.Millisecond || left < ttl-took-time.Millisecond):
+			t.Fatalf("extended by %v: %v left after %v", ttl, left, took)
+		}
+		if ttl < 10*time.Second {
+			err = tryUnlock(t, g)
+			if err != nil && !mayHaveEnded(err, asked, ttl) {
+				t.Fatalf("extended by %v: unlocked after %v: %v", ttl, time.Since(asked), err)
 			}
-			if left := leaseLeft(t, direct, "k"); left <= 0 || left > ttl+time.Millisecond || left < ttl-time.Since(asked)-time.Millisecond {
-				t.Fatalf("extended by %v: %v left", ttl, left)
-			}
-		default: // so short a lease may run out on a busy machine
-			_ = g.Unlock(context.Background())
 			g = acquire(t, c, "k")
 		}
 	}
@@ -617,7 +653,7 @@ func TestServerClockJumpIsALoss(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
 	direct := directTo(t, server)
-	store := guardedValue{direct}
+	store, metronome := guardedValue{direct}, testenv.StartMetronome(t)
 	const holders = 10
 	ttl := testenv.UnderStress(6*time.Second, 1500*time.Millisecond)
 	a, b := clientAt(t, server.Addr(), dlock.Config{DefaultTTL: ttl}), clientAt(t, server.Addr(), dlock.Config{DefaultTTL: time.Minute})
@@ -645,8 +681,9 @@ func TestServerClockJumpIsALoss(t *testing.T) {
 				t.Errorf("a stale write was taken: %v", err)
 			}
 			// One renewal interval and a round trip, not at the end of the lease.
-			if took := lost[i].when(t).Sub(jumped); took > ttl/3+testenv.UnderStress(ttl/2, 100*time.Millisecond) {
-				t.Errorf("lost %v after the jump, want %v", took, ttl/3)
+			at := lost[i].when(t)
+			if took := at.Sub(jumped) - metronome.LostBetween(jumped, at); took > ttl/3+testenv.UnderStress(ttl/2, 100*time.Millisecond) {
+				t.Errorf("lost %v after the jump without stalls, want %v", took, ttl/3)
 			}
 			expect(t, context.Cause(g.Context()), dlock.ErrOwnershipLost)
 			expect(t, g.Unlock(context.Background()), dlock.ErrOwnershipLost)

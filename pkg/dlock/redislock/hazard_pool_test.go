@@ -3,11 +3,13 @@ package redislock_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/ceyewan/genesis/internal/hazardtest"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/connector"
 	"github.com/ceyewan/genesis/pkg/dlock"
@@ -17,6 +19,11 @@ import (
 // acquired, renewed and released.
 func TestBlockingCommandsSpareTheLocks(t *testing.T) {
 	t.Parallel()
+	hazardtest.UntilValid(t, lockWithABlockedPool)
+}
+
+// lockWithABlockedPool is a round of TestBlockingCommandsSpareTheLocks. It is void if a lock was lost because the machine stalled.
+func lockWithABlockedPool(t *testing.T) (valid bool) {
 	const pool = 2
 	server := testenv.Redis(t)
 	conn, err := connector.NewRedis(&connector.RedisConfig{Addr: server.Addr(), PoolSize: pool})
@@ -27,9 +34,9 @@ func TestBlockingCommandsSpareTheLocks(t *testing.T) {
 	check(t, err)
 	t.Cleanup(func() { _ = locks.Close() })
 
-	var held []*dlock.Guard
+	var held []*hazardtest.Hold
 	for i := range 20 {
-		held = append(held, acquire(t, locks, fmt.Sprint("held ", i)))
+		held = append(held, hazardtest.Keep(t, acquire(t, locks, fmt.Sprint("held ", i)), ttl/3))
 	}
 	blockPool(t, conn, pool)
 	direct := dialRedis(t, server.Addr())
@@ -44,14 +51,15 @@ func TestBlockingCommandsSpareTheLocks(t *testing.T) {
 		cancel()
 		check(t, err)
 		unlock(t, g)
-		for _, g := range held {
-			alive(t, g)
+		if slices.ContainsFunc(held, func(h *hazardtest.Hold) bool { return h.Lost(t) }) {
+			return false
 		}
 		elapse(10 * time.Millisecond)
 	}
-	for _, g := range held {
-		unlock(t, g)
+	for _, h := range held {
+		unlock(t, h.Guard)
 	}
+	return true
 }
 
 // blockPool runs n blocking commands on the connector's client until the test ends.

@@ -133,7 +133,7 @@ func TestMinimalACLOfAnotherDatabase(t *testing.T) {
 	client := redis.NewClient(&redis.Options{Addr: server.Addr(), DB: 1, Username: "locks", Password: "secret", ContextTimeoutEnabled: true})
 	t.Cleanup(func() { _ = client.Close() })
 	c := locksOn(t, redislock.New(client), dlock.Config{Prefix: "p:"})
-	_, err := answered(func() (*dlock.Guard, error) { return c.TryAcquire(t.Context(), "k") })
+	_, err := answered(t, func() (*dlock.Guard, error) { return c.TryAcquire(t.Context(), "k") })
 	wantError(t, err, dlock.ErrDenied)
 	setUser(t, admin, "locks", rules, []string{"+select"})
 	g := acquire(t, c, "k")
@@ -217,7 +217,7 @@ func TestNoSecretsInLogsAndErrors(t *testing.T) {
 	wrong := redis.NewClient(&redis.Options{Addr: server.Addr(), Password: password + "x", ContextTimeoutEnabled: true})
 	defer wrong.Close()
 	stranger := locksOn(t, redislock.New(wrong), dlock.Config{}, withLog)
-	_, err := answered(func() (bool, error) { return stranger.TryLock(t.Context(), "k") })
+	_, err := answered(t, func() (bool, error) { return stranger.TryLock(t.Context(), "k") })
 	wantError(t, err, dlock.ErrDenied)
 	said.add(err)
 	proxy.Heal()
@@ -501,7 +501,7 @@ func refusedWhereDataIs(t *testing.T, c *dlock.Client, direct *redis.Client, key
 	t.Helper()
 	check(t, put(direct, key))
 	same := untouched(t, direct, key)
-	_, err := answered(func() (*dlock.Guard, error) { return c.TryAcquire(t.Context(), key) })
+	_, err := answered(t, func() (*dlock.Guard, error) { return c.TryAcquire(t.Context(), key) })
 	wantError(t, err, redislock.ErrNotALock)
 	began := time.Now()
 	_, err = c.Acquire(t.Context(), key)
@@ -529,7 +529,7 @@ func refusedWhereDataCame(t *testing.T, server *servers.Redis, c *dlock.Client, 
 	check(t, err)
 	same := untouched(t, direct, key)
 	other := locksAt(t, server.Addr())
-	_, err = answered(func() (*dlock.Guard, error) { return other.TryAcquire(ctx, key) })
+	_, err = answered(t, func() (*dlock.Guard, error) { return other.TryAcquire(ctx, key) })
 	wantError(t, err, redislock.ErrNotALock)
 	if err := g.Unlock(ctx); err == nil {
 		t.Errorf("%s: an Unlock of what was overwritten succeeded", key)
@@ -547,7 +547,7 @@ func refusedAtSiblings(t *testing.T, server *servers.Redis, c *dlock.Client) {
 	ctx, direct := t.Context(), dialRedis(t, server.Addr())
 	for i := range 2 {
 		name, sibling := fmt.Sprint("sibling", i), ""
-		g, err := answered(func() (*dlock.Guard, error) { // each time another lock: one without an answer may be stored
+		g, err := answered(t, func() (*dlock.Guard, error) { // each time another lock: one without an answer may be stored
 			name += "."
 			keys, _ := redislock.Keys("", name)
 			sibling = keys[2+i]

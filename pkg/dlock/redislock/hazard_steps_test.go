@@ -40,7 +40,7 @@ func clientWith(t *testing.T, o *redis.Options, cfg dlock.Config, opts ...dlock.
 }
 
 // directTo returns a client that reaches the server without faults.
-func directTo(t *testing.T, server *servers.Redis) *redis.Client {
+func directTo(t testing.TB, server *servers.Redis) *redis.Client {
 	t.Helper()
 	rdb := server.Client()
 	t.Cleanup(func() { _ = rdb.Close() })

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ceyewan/genesis/internal/hazardtest"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
@@ -52,6 +53,11 @@ func TestLostHalvesOfAQueue(t *testing.T) {
 // Waiters whose queue was deleted return to their places.
 func TestLostQueueKeepsItsOrder(t *testing.T) {
 	t.Parallel()
+	hazardtest.Within(t, place, lostQueueKeepsItsOrder)
+}
+
+func lostQueueKeepsItsOrder(t testing.TB) {
+	t.Helper()
 	const ttl = 30 * time.Second
 	server := testenv.Redis(t)
 	direct, d := dialRedis(t, server.Addr()), openDriver(t, server.Addr())
@@ -83,6 +89,11 @@ func TestLostQueueKeepsItsOrder(t *testing.T) {
 // A place without a record is removed, and its claim is notified.
 func TestPlaceWithoutARecord(t *testing.T) {
 	t.Parallel()
+	hazardtest.Within(t, place, placeWithoutARecord)
+}
+
+func placeWithoutARecord(t testing.TB) {
+	t.Helper()
 	const ttl = 30 * time.Second
 	server := testenv.Redis(t)
 	direct, d := dialRedis(t, server.Addr()), openDriver(t, server.Addr())

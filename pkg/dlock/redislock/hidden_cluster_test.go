@@ -55,7 +55,7 @@ func TestRenewalOfOneServerOnACluster(t *testing.T) {
 	if before == 0 {
 		t.Fatal("the client has not met the cluster")
 	}
-	states, err := answered(func() ([]driver.State, error) { return d.Renew(t.Context(), refs) })
+	states, err := answered(t, func() ([]driver.State, error) { return d.Renew(t.Context(), refs) })
 	check(t, err)
 	for i, st := range states {
 		if st.Phase != driver.Held {
@@ -73,6 +73,6 @@ func TestKeysThatAreAlwaysRefused(t *testing.T) {
 	proxy := testenv.Proxy(t, testenv.Redis(t).Addr())
 	c := locksAt(t, proxy.Addr())
 	proxy.Intercept(faultproxy.Every(faultproxy.ReplyError("CROSSSLOT Keys in request don't hash to the same slot"), "evalsha", "eval"))
-	_, err := answered(func() (*dlock.Guard, error) { return c.TryAcquire(t.Context(), "k") })
+	_, err := answered(t, func() (*dlock.Guard, error) { return c.TryAcquire(t.Context(), "k") })
 	wantError(t, err, dlock.ErrInvalidKey)
 }

@@ -120,7 +120,7 @@ func TestManyReadersAreShown(t *testing.T) {
 	check(t, submitAs(t, d, driver.Request{Mode: driver.Shared}, 0, false))
 	check(t, seedReaders.Run(t.Context(), direct, []string{"k", holdersOf("k")}, claimID(0), readers-1).Err())
 	seedWaiters(t, direct, "k", readers, readers+waiters-1, time.Hour, "dlock:nobody")
-	claims, err := answered(func() ([]driver.Claim, error) { return d.(driver.Admin).Inspect(t.Context(), "k") })
+	claims, err := answered(t, func() ([]driver.Claim, error) { return d.(driver.Admin).Inspect(t.Context(), "k") })
 	check(t, err)
 	var held, queued int
 	seen := map[string]bool{}
@@ -146,7 +146,7 @@ func TestReadersAreForgotten(t *testing.T) {
 	ref := func(n int) driver.Ref { return driver.Ref{Key: "k", ID: claimID(n), TTL: time.Minute} }
 	submit := func(n int, mode driver.Mode, want driver.Phase) {
 		t.Helper()
-		st, err := answered(func() (driver.State, error) {
+		st, err := answered(t, func() (driver.State, error) {
 			return d.Acquire(t.Context(), driver.Request{Ref: ref(n), Mode: mode, Limit: 1})
 		})
 		if err != nil || st.Phase != want {

@@ -21,7 +21,7 @@ func TestLeftLockEndsWithItsLease(t *testing.T) {
 			asked := time.Now()
 			g := acquire(t, first, key, append(mode, dlock.WithTTL(4*time.Second), dlock.WithoutRenewal())...)
 			check(t, g.Leave())
-			check(t, first.Close())
+			closeLocks(t, first)
 			next := acquire(t, locksAt(t, addr), key)
 			if waited := time.Since(asked); waited < 4*time.Second {
 				t.Errorf("the key was free after %v", waited)

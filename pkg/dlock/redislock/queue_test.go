@@ -118,7 +118,7 @@ func TestRenewalThroughAProxyThatSplits(t *testing.T) {
 		refs[i] = driver.Ref{Key: fmt.Sprintf("k%d", i), ID: claimID(i), TTL: time.Minute}
 		submitClaim(t, d, refs[i].Key, i, time.Minute, driver.Held)
 	}
-	states, err := answered(func() ([]driver.State, error) { return d.Renew(t.Context(), refs) })
+	states, err := answered(t, func() ([]driver.State, error) { return d.Renew(t.Context(), refs) })
 	check(t, err)
 	for i, st := range states {
 		if st.Phase != driver.Held {

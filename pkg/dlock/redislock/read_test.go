@@ -34,7 +34,7 @@ func TestReadsAreRepeated(t *testing.T) {
 			func() (int, error) { keys, _, err := admin.ListPage(t.Context(), "", "", 10); return len(keys), err },
 		},
 	} {
-		if n, err := answered(read.keys); n != 1 || err != nil { // and the script is known
+		if n, err := answered(t, read.keys); n != 1 || err != nil { // and the script is known
 			t.Fatalf("%s: %d, %v", name, n, err)
 		}
 		for {

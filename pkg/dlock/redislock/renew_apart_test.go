@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ceyewan/genesis/internal/hazardtest"
 	"github.com/ceyewan/genesis/internal/servers"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
@@ -58,6 +59,11 @@ func TestForbiddenKeySparesTheOthers(t *testing.T) {
 // A waiter that was granted the lock, but has not heard of it, is renewed while the slot of the lock is moving.
 func TestUnheardGrantInAMovingSlot(t *testing.T) {
 	t.Parallel()
+	hazardtest.Within(t, place, unheardGrantInAMovingSlot)
+}
+
+func unheardGrantInAMovingSlot(t testing.TB) {
+	t.Helper()
 	cl := testenv.Cluster(t)
 	tolerateStalls(t, cl)
 	open := func() driver.Driver {

@@ -4,14 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
@@ -33,18 +31,12 @@ func TestResentCommandForgetsItsRefusal(t *testing.T) {
 	proxy, direct := testenv.Proxy(t, server.Addr()), directTo(t, server)
 	rdb := redis.NewClient(&redis.Options{Addr: proxy.Addr(), ReadTimeout: 2 * time.Second, MaxRetries: -1})
 	t.Cleanup(func() { _ = rdb.Close() })
-	proxy.DeliverAfterClose(true)
 	script := redisnode.NewScript("return redis.call('INCR', KEYS[1])", "")
 	check(t, direct.ScriptLoad(t.Context(), script.Source).Err())
 	for _, said := range []string{"READONLY You can't write against a read only replica.", "MOVED 1 127.0.0.1:1"} {
 		check(t, direct.Del(t.Context(), "n").Err())
 		check(t, rdb.Ping(t.Context()).Err()) // for the connection
-		proxy.Intercept(func(cmd []string) faultproxy.Action {
-			if strings.EqualFold(cmd[0], "evalsha") {
-				return faultproxy.DropReply
-			}
-			return faultproxy.Forward
-		})
+		proxy.Delay(0, time.Hour)             // no answer gets through until all commands were carried out
 		pipe := rdb.Pipeline()
 		var cmds []*redisnode.Command
 		for range 3 {
@@ -54,8 +46,14 @@ func TestResentCommandForgetsItsRefusal(t *testing.T) {
 			cmds = append(cmds, cmd)
 			_ = pipe.Process(t.Context(), cmd)
 		}
-		redisnode.Execute(t.Context(), pipe)
+		executed := make(chan struct{})
+		go func() {
+			defer close(executed)
+			redisnode.Execute(t.Context(), pipe)
+		}()
 		testenv.Eventually(t, time.Minute, "they were carried out", func() bool { return direct.Get(t.Context(), "n").Val() == "3" })
+		proxy.Cut()
+		<-executed
 		for i, cmd := range cmds {
 			err := cmd.Classify(cmd.Err())
 			if err == nil || driver.ClassOf(err) != driver.Ambiguous {

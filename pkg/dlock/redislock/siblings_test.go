@@ -185,7 +185,7 @@ func TestLookDoesNotReadTheQueue(t *testing.T) {
 	d := openDriver(t, s.Addr())
 	submitClaim(t, d, "k", 999999, time.Hour, driver.Held)
 	direct := dialRedis(t, s.Addr())
-	seedWaiters(t, direct, "k", 1, 2000, 3*time.Second, "dlock:0123456789abcdef")
+	seedWaiters(t, direct, "k", 1, 2000, time.Hour, "dlock:0123456789abcdef")
 	c := locksAt(t, s.Addr())
 	check(t, direct.ConfigResetStat(t.Context()).Err())
 	var e *dlock.Error
@@ -204,7 +204,7 @@ func TestLookDoesNotReadTheQueue(t *testing.T) {
 		t.Fatal("no HolderFinder")
 	}
 	look := func(key, id string) (n int, err error) {
-		return answered(func() (int, error) { _, n, err := looker.Look(t.Context(), key, id); return n, err })
+		return answered(t, func() (int, error) { _, n, err := looker.Look(t.Context(), key, id); return n, err })
 	}
 	n, err := look("k", claimID(1))
 	if err != nil || n != 1999 {

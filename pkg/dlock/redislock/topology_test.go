@@ -78,7 +78,7 @@ func setDownAfter(t *testing.T, s *servers.Sentinel, silent time.Duration) {
 	}
 }
 
-func clusterClient(t *testing.T, c *servers.Cluster) *redis.ClusterClient {
+func clusterClient(t testing.TB, c *servers.Cluster) *redis.ClusterClient {
 	t.Helper()
 	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: c.Addrs(), ContextTimeoutEnabled: true})
 	t.Cleanup(func() { _ = client.Close() })

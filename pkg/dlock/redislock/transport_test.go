@@ -50,7 +50,7 @@ func clusterLocks(t *testing.T, o *redis.ClusterOptions, opts ...redislock.Optio
 }
 
 // keyOn returns a key that a node of a cluster has.
-func keyOn(t *testing.T, cl *servers.Cluster, node *servers.Redis, hint string) string {
+func keyOn(t testing.TB, cl *servers.Cluster, node *servers.Redis, hint string) string {
 	t.Helper()
 	for i := 0; ; i++ {
 		key := hint + strconv.Itoa(i)
@@ -63,7 +63,7 @@ func keyOn(t *testing.T, cl *servers.Cluster, node *servers.Redis, hint string) 
 }
 
 // tolerateStalls makes the nodes of a cluster continue when one does not answer for a while.
-func tolerateStalls(t *testing.T, cl *servers.Cluster) {
+func tolerateStalls(t testing.TB, cl *servers.Cluster) {
 	t.Helper()
 	setOnNodes(t, cl, "cluster-node-timeout", "60000")
 	setOnNodes(t, cl, "cluster-require-full-coverage", "no")
@@ -79,7 +79,7 @@ func failOverOnRequest(t *testing.T, cl *servers.Cluster) {
 }
 
 // setOnNodes changes a setting of all nodes of a cluster.
-func setOnNodes(t *testing.T, cl *servers.Cluster, name, value string) {
+func setOnNodes(t testing.TB, cl *servers.Cluster, name, value string) {
 	t.Helper()
 	for _, node := range cl.Nodes() {
 		check(t, dialRedis(t, node.Addr()).ConfigSet(t.Context(), name, value).Err())

@@ -214,7 +214,7 @@ func TestWithdrawnCallIsNotSent(t *testing.T) {
 	}
 	proxy.Heal()
 	unlock(t, acquire(t, c, "d"))
-	check(t, c.Close())
+	closeLocks(t, c)
 	direct := server.Client()
 	defer direct.Close()
 	left := direct.Exists(t.Context(), "a", "b", "c").Val()

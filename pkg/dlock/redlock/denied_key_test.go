@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ceyewan/genesis/internal/faultproxy"
+	"github.com/ceyewan/genesis/internal/hazardtest"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
@@ -209,12 +210,17 @@ func TestDeniedEverything(t *testing.T) {
 // Through a Client: the lock whose key is denied is lost when its lease ends, and the others are held.
 func TestDeniedKeyThroughAClient(t *testing.T) {
 	t.Parallel()
+	hazardtest.UntilValid(t, loseTheDeniedKey)
+}
+
+// loseTheDeniedKey is a round of TestDeniedKeyThroughAClient. It is void if another lock was lost because the machine stalled.
+func loseTheDeniedKey(t *testing.T) (valid bool) {
 	s := start(t, 3)
-	const ttl = 15 * time.Second // which a busy machine can keep
+	const ttl = 15 * time.Second
 	c := s.locks(t, dlock.Config{DefaultTTL: ttl})
-	var permitted []*dlock.Guard
+	var permitted []*hazardtest.Hold
 	for i := range 10 {
-		permitted = append(permitted, acquire(t, c, fmt.Sprint("app:", i)))
+		permitted = append(permitted, hazardtest.Keep(t, acquire(t, c, fmt.Sprint("app:", i)), ttl/5)) // a third of what there is to spare
 	}
 	other := acquire(t, c, "other")
 	s.narrow(t)
@@ -224,7 +230,11 @@ func TestDeniedKeyThroughAClient(t *testing.T) {
 		t.Fatal("the lock that is denied is still held")
 	}
 	elapse(ttl)
-	for _, g := range permitted {
-		unlock(t, g)
+	for _, h := range permitted {
+		if h.Lost(t) {
+			return false
+		}
+		unlock(t, h.Guard)
 	}
+	return true
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ceyewan/genesis/internal/faultproxy"
+	"github.com/ceyewan/genesis/internal/hazardtest"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
@@ -25,6 +26,14 @@ func (s *set) confirmed(tb testing.TB, id string) (n int) {
 // removes it. Its next renewal must not find what the removal has not reached yet.
 func TestDroppedWaiterIsNotRenewed(t *testing.T) {
 	t.Parallel()
+	hazardtest.Within(t, silence, dropAWaiter)
+}
+
+// silence is for how long a waiter of TestDroppedWaiterIsNotRenewed is not renewed.
+const silence = 6 * time.Second
+
+func dropAWaiter(t testing.TB) {
+	t.Helper()
 	s := start(t, 3)
 	d := s.open(t, patient)
 	direct := (&set{servers: s.servers, proxies: s.proxies, direct: s.direct}).straight(t)
@@ -34,7 +43,6 @@ func TestDroppedWaiterIsNotRenewed(t *testing.T) {
 	for _, p := range s.proxies {
 		p.DropMessages(true) // a claim that is told its turn may win without a confirm, and so without a reply to drop
 	}
-	const silence = 6 * time.Second // longer than a machine stalls between two calls
 	dropped := claim(1)
 	dropped.QueueTTL = silence
 	submit(t, d, driver.Request{Ref: dropped, Wait: true}, driver.Queued)

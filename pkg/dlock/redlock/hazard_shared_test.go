@@ -33,6 +33,7 @@ func TestCallsReturnWithTheirContext(t *testing.T) {
 }
 
 func TestWaitersSurviveLostPushes(t *testing.T) { hazardtest.WaitersSurviveLostPushes(t, openEnv) }
+func TestPushedHandOversAreQuick(t *testing.T)  { hazardtest.PushedHandOversAreQuick(t, openEnv) }
 func TestDeadWaitersAreSkipped(t *testing.T)    { hazardtest.DeadWaitersAreSkipped(t, openEnv) }
 func TestNoThunderingHerd(t *testing.T)         { hazardtest.NoThunderingHerd(t, openEnv) }
 

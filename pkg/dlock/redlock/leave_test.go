@@ -15,7 +15,7 @@ func TestLeftLockEndsWithItsLease(t *testing.T) {
 	asked := time.Now()
 	g := acquire(t, first, "k", dlock.WithTTL(4*time.Second), dlock.WithoutRenewal())
 	check(t, g.Leave())
-	check(t, first.Close())
+	closeLocks(t, first)
 	next := acquire(t, second, "k")
 	if waited := time.Since(asked); waited < 4*time.Second {
 		t.Errorf("the key was free after %v", waited)
