@@ -83,12 +83,23 @@ func passes(t *testing.T, s stored) {
 	}
 }
 
-// isLate reports whether calls returned later than the lab allows, by less than two seconds, and nothing else is wrong. Only under
-// stress has the machine nothing else to do.
+// isLate reports whether a few calls returned later than the lab allows, by less than two seconds, and nothing else is wrong. Only
+// under stress has the machine nothing else to do. Calls that a measured stall has delayed do not count; of the others, a product
+// that is late itself delays each whose context ends, or each release.
 func isLate(r result.Result) bool {
-	return os.Getenv(testenv.StressEnv) == "" && !slices.ContainsFunc(r.Verdict.Violations, func(x oracle.Violation) bool {
-		return x.Oracle != "overrun" || x.To-x.From > int64(2*time.Second)
-	}) && !r.Verdict.Passed()
+	if os.Getenv(testenv.StressEnv) != "" || r.Verdict.Passed() {
+		return false
+	}
+	late := 0
+	for _, x := range r.Verdict.Violations {
+		if x.Oracle != "overrun" || x.To-x.From > int64(2*time.Second) {
+			return false
+		}
+		if !x.Stalled {
+			late++
+		}
+	}
+	return late <= 2+len(r.Verdict.Overruns)/20
 }
 
 // isCaught tries a few times: schedules repeat exactly, what processes do under them
@@ -137,5 +148,39 @@ func TestEveryMutantHasASeed(t *testing.T) {
 		if s.Mutant != "" && s.Length > 12e9 {
 			t.Errorf("the seed of %s takes %v", s.Mutant, s.Length)
 		}
+	}
+}
+
+// Few calls that are late for no reason that was measured are left to make stress, and nothing else.
+func TestFewLateCallsAreExcused(t *testing.T) {
+	t.Setenv(testenv.StressEnv, "")
+	late := func(oracleName string, by time.Duration, stalled bool) oracle.Violation {
+		return oracle.Violation{Oracle: oracleName, From: 1, To: 1 + int64(by), Stalled: stalled}
+	}
+	few := late("overrun", time.Second, false)
+	for _, tc := range []struct {
+		name  string
+		found []oracle.Violation
+		want  bool
+	}{
+		{"none", nil, false},
+		{"two", []oracle.Violation{few, few}, true},
+		{"three", []oracle.Violation{few, few, few}, false},
+		{"and one that a stall explains", []oracle.Violation{few, few, late("overrun", time.Second, true)}, true},
+		{"very late", []oracle.Violation{late("overrun", 3*time.Second, false)}, false},
+		{"something else", []oracle.Violation{few, late("idle", time.Second, false)}, false},
+	} {
+		if got := isLate(resultOf(trial.Spec{}, tc.found...)); got != tc.want {
+			t.Errorf("%s: %v", tc.name, got)
+		}
+	}
+	r := resultOf(trial.Spec{}, few, few, few)
+	r.Verdict.Overruns = make([]time.Duration, 20)
+	if !isLate(r) {
+		t.Error("three of twenty are not excused")
+	}
+	t.Setenv(testenv.StressEnv, "1")
+	if isLate(r) {
+		t.Error("excused under stress")
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/testenv"
 )
 
@@ -120,22 +121,14 @@ func TestRunFindsJSONInWrongArguments(t *testing.T) {
 // not hold up a cron job. Without a limit it takes five seconds, which is the control.
 func TestRunLimitsConnecting(t *testing.T) {
 	t.Parallel()
-	onLeases(t, func(t *testing.T, l *lease) {
-		l.proxy.BlackHole(true)
+	onServers(t, func(t *testing.T, backend string) {
 		calls := [][]string{{}, {"--try"}, {"--wait", "1s"}, {"--wait", "0"}}
 		took := make([]time.Duration, len(calls))
 		var all sync.WaitGroup
 		for i, flags := range calls {
-			all.Go(func() {
-				cmd := command(l.faulty, append(append([]string{"run"}, flags...), "k", "--", "true")...)
-				cmd.Env = append(cmd.Env, impatient)
-				began := time.Now()
-				_, errs, code := finish(t, cmd)
-				took[i] = time.Since(began)
-				if code != 69 {
-					t.Errorf("%q: exit %d, %s", flags, code, errs)
-				}
-			})
+			faulty, proxy := through(t, backend)
+			proxy.BlackHole(true)
+			all.Go(func() { took[i] = refusedAfter(t, faulty, proxy, flags) })
 			if stress() {
 				all.Wait() // each alone
 			}
@@ -147,6 +140,36 @@ func TestRunLimitsConnecting(t *testing.T) {
 			}
 		}
 	})
+}
+
+// refusedAfter returns how long a command takes that cannot connect, from its first connection: a process may take long to start.
+func refusedAfter(t *testing.T, backend string, proxy *faultproxy.Proxy, flags []string) time.Duration {
+	t.Helper()
+	cmd := command(backend, append(append([]string{"run"}, flags...), "k", "--", "true")...)
+	cmd.Env = append(cmd.Env, impatient)
+	connected, ended := make(chan time.Time, 1), make(chan struct{})
+	go func() {
+		for proxy.Connections() == 0 {
+			select {
+			case <-time.After(time.Millisecond):
+			case <-ended:
+				close(connected)
+				return
+			}
+		}
+		connected <- time.Now()
+	}()
+	_, errs, code := finish(t, cmd)
+	at := time.Now()
+	close(ended)
+	if code != 69 {
+		t.Errorf("%q: exit %d, %s", flags, code, errs)
+	}
+	began, ok := <-connected
+	if !ok {
+		t.Errorf("%q: it did not connect", flags)
+	}
+	return at.Sub(began)
 }
 
 // A call that the client repeats says at its first failure what is wrong.

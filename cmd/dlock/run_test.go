@@ -315,16 +315,25 @@ func TestRunCrowd(t *testing.T) {
 		default:
 			crowd = 15
 		}
-		// A process that gets no processor for seconds rightly loses its lock. The trial is void then, and is
+		// A process that gets no processor for most of its lease rightly loses its lock. The trial is void then, and is
 		// repeated with fewer processes at a time.
+		metronome := testenv.StartMetronome(t)
 		for _, atOnce := range testenv.UnderStress([]int{8, 3, 2}, []int{25, 8, 3, 2}) {
-			if lost := runCrowd(t, backend, crowd, atOnce); lost == 0 {
+			began := time.Now()
+			lost := runCrowd(t, backend, crowd, atOnce)
+			if lost == 0 {
 				return
+			}
+			if stalled := metronome.Lost(began); stalled < runTTL/4 {
+				t.Fatalf("%d processes have lost their locks, %d at a time, and the machine stalled for %v only", lost, atOnce, stalled)
 			}
 		}
 		t.Error("each time a process has lost its lock")
 	})
 }
+
+// runTTL is the lease of a command that asks for none.
+const runTTL = 30 * time.Second
 
 // runCrowd runs processes that increment a number under one lock, atOnce of them at a time. It returns how
 // many have lost the lock because they did not renew it in time; if none, it asserts the number.

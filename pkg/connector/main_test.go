@@ -95,13 +95,13 @@ func mustConnect(t *testing.T, c conn) {
 // refused checks that Connect fails in time with this kind of error, and returns it.
 func refused(t *testing.T, c conn, kind error, within time.Duration) error {
 	t.Helper()
-	began := time.Now()
+	metronome, began := testenv.StartMetronome(t), time.Now()
 	err := c.Connect(t.Context())
 	over := overrun
 	if errors.Is(kind, connector.ErrTimeout) {
 		over = overTimeout
 	}
-	if took := time.Since(began); took > within+over {
+	if took := time.Since(began); took > within+over+testenv.UnderStress(metronome.Lost(began), 0) {
 		t.Errorf("took %v, allowed were %v", took, within)
 	}
 	if !errors.Is(err, kind) || xerrors.CodeOf(err) != xerrors.CodeOf(kind) {

@@ -172,11 +172,12 @@ func (r *row) walk(t *testing.T, s scene) {
 		patience = longWait
 	}
 	for tries := 1; ; tries++ {
+		began := time.Now()
 		took, err = r.call(t, func() error {
 			_, err := s.waits.Acquire(ctx, "wait", dlock.WithWait(patience))
 			return err
 		})
-		if tries == 5 || !r.endedDuringAttempt(err) {
+		if tries == 5 || !r.endedDuringAttempt(t, err, began) {
 			break
 		}
 		t.Logf("the wait ended during an attempt, once more: %v", err)
@@ -222,10 +223,25 @@ func (r *row) judgeWait(t *testing.T, err error) {
 	r.judge(t, "WithWait", err, r.kind)
 }
 
-// endedDuringAttempt reports whether a wait for servers that refuse has ended while they were asked, which a slow machine can
-// take long for. Then the outcome is unknown, and not unavailable.
-func (r *row) endedDuringAttempt(err error) bool {
-	return errors.Is(r.kind, dlock.ErrUnavailable) && errors.Is(err, dlock.ErrUnknownOutcome) && strings.Contains(err.Error(), "no answer within ")
+// unanswered is what an error says of an attempt that had no answer, and how long that was.
+var unanswered = regexp.MustCompile("no answer within ([^ ,]+)")
+
+// endedDuringAttempt reports whether a wait for servers that refuse has ended while they were asked. Then the outcome is unknown,
+// and not unavailable. The attempt began shortly before the end, or the machine stalled.
+func (r *row) endedDuringAttempt(t *testing.T, err error, began time.Time) bool {
+	t.Helper()
+	if !errors.Is(r.kind, dlock.ErrUnavailable) || !errors.Is(err, dlock.ErrUnknownOutcome) {
+		return false
+	}
+	found := unanswered.FindStringSubmatch(err.Error())
+	if found == nil {
+		return false
+	}
+	had, bad := time.ParseDuration(found[1])
+	if bad != nil {
+		t.Fatalf("%v: %v", err, bad)
+	}
+	return had < answered || testenv.Stalled(t, began, answered)
 }
 
 // judge holds an error against its row: it is of these kinds and no other.

@@ -149,7 +149,7 @@ type redsyncHolding struct{ mutex *redsync.Mutex }
 
 func tryRedsync(ctx context.Context, client *redis.Client, key string, ttl time.Duration) (holding, error) {
 	// Its calls get a twentieth of the lease, which is too little of a short one.
-	m := redsync.New(goredis.NewPool(client)).NewMutex(key, redsync.WithExpiry(ttl), redsync.WithTimeoutFactor(0.5))
+	m := redsync.New(goredis.NewPool(client)).NewMutex(key, redsync.WithExpiry(ttl), redsync.WithTimeoutFactor(0.9))
 	err := m.TryLockContext(ctx)
 	var taken *redsync.ErrTaken
 	if errors.As(err, &taken) {

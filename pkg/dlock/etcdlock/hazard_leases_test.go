@@ -7,7 +7,6 @@ import (
 	"io"
 	"math"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -147,9 +146,19 @@ func TestTransientErrorIsNoLoss(t *testing.T) {
 	t.Parallel()
 	server := testenv.Etcd(t)
 	direct := dial(t, server.Endpoint())
+	try := 0
+	untilValid(t, func(t *testing.T) bool {
+		try++
+		return renewalsFail(t, server, direct, fmt.Sprint("k", try))
+	})
+}
+
+// renewalsFail is a round of TestTransientErrorIsNoLoss, with locks of its own.
+func renewalsFail(t *testing.T, server *servers.Etcd, direct *clientv3.Client, tag string) (valid bool) {
+	t.Helper()
 	const ttl = 30 * time.Second // renewed after a third, so that a sixth is left after the errors
-	var holds []*failingRenewals
-	var guards []*dlock.Guard
+	var failing []*failingRenewals
+	var holds []hold
 	for _, err := range []error{
 		rpctypes.ErrGRPCNoLeader, rpctypes.ErrGRPCLeaderChanged, rpctypes.ErrGRPCNotLeader, rpctypes.ErrGRPCStopped,
 		rpctypes.ErrGRPCTimeout, rpctypes.ErrGRPCTimeoutDueToLeaderFail, rpctypes.ErrGRPCTimeoutDueToConnectionLost,
@@ -162,24 +171,25 @@ func TestTransientErrorIsNoLoss(t *testing.T) {
 			b := &failingRenewals{name: fmt.Sprintf("%v, for %v", err, span), err: err, span: span, hits: map[string]int{}}
 			spy := &callSpy{fault: b.fault}
 			c := locksOn(t, spy.dial(t, server.Endpoint()), dlock.Config{DefaultTTL: ttl, RetryInterval: 50 * time.Millisecond})
-			b.g = acquire(t, c, fmt.Sprintf("k%d", len(holds)))
+			b.g = acquire(t, c, fmt.Sprintf("%s-%d", tag, len(holds)))
 			b.arm()
-			holds, guards = append(holds, b), append(guards, b.g)
+			failing, holds = append(failing, b), append(holds, keep(t, b.g, ttl/20))
 		}
 	}
 	for range 2 { // a part of a renewal that failed may be taken for the first one
-		awaitRenewal(t, guards...)
-	}
-	fresh := map[*dlock.Guard]bool{}
-	testenv.Eventually(t, patience, "a whole lease after the errors", func() bool {
-		for _, g := range guards {
-			fresh[g] = fresh[g] || g.Remaining() > ttl*3/4
+		if !eachRenewed(t, holds) {
+			return false
 		}
-		return !slices.ContainsFunc(guards, func(g *dlock.Guard) bool { return !fresh[g] })
-	})
-	for _, b := range holds {
+	}
+	for _, h := range holds { // for a whole lease after the errors
+		if !renewedAgain(t, h) {
+			return false
+		}
+	}
+	for _, b := range failing {
 		b.check(t, direct)
 	}
+	return true
 }
 
 // A link is a holder with its own network.

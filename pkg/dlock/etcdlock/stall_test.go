@@ -103,6 +103,38 @@ func renewedAgain(t *testing.T, h hold) bool {
 		alive(t, h.Guard)
 		return true
 	}
+	wantExcused(t, h)
+	return false
+}
+
+// eachRenewed waits until each of the guards has been renewed once more. It reports false if one was lost and that is excused.
+func eachRenewed(t *testing.T, holds []hold) bool {
+	t.Helper()
+	last, renewed := map[*dlock.Guard]time.Duration{}, map[*dlock.Guard]bool{}
+	var lost *hold
+	testenv.Eventually(t, patience, "a renewal", func() bool {
+		for _, h := range holds {
+			left := h.Remaining()
+			if left <= 0 {
+				lost = &h
+				return true
+			}
+			if before, seen := last[h.Guard]; seen && left > before {
+				renewed[h.Guard] = true
+			}
+			last[h.Guard] = left
+		}
+		return len(renewed) == len(holds)
+	})
+	if lost != nil {
+		wantExcused(t, *lost)
+	}
+	return lost == nil
+}
+
+// wantExcused fails the test unless the loss of a guard is excused.
+func wantExcused(t *testing.T, h hold) {
+	t.Helper()
 	excused := false
 	select {
 	case excused = <-h.excused:
@@ -111,5 +143,4 @@ func renewedAgain(t *testing.T, h hold) bool {
 	if !excused {
 		t.Fatalf("%q is lost: %v", h.Key(), context.Cause(h.Context()))
 	}
-	return false
 }

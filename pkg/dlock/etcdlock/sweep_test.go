@@ -47,14 +47,22 @@ func acquireNow(t *testing.T, d driver.Driver, r driver.Ref) (st driver.State) {
 // sweep must not delete what the last attempt was granted.
 func TestSweepSparesAClaimThatIsBeingSubmitted(t *testing.T) {
 	t.Parallel()
+	untilValid(t, sparesSubmitted)
+}
+
+// sparesSubmitted is a round of TestSweepSparesAClaimThatIsBeingSubmitted. It is void if the machine stalled for so long that the
+// claim may have been silent.
+func sparesSubmitted(t *testing.T) (valid bool) {
+	t.Helper()
 	client, proxy, d := swept(t)
 	const ttl = 4 * time.Second
 	other := driver.Ref{Key: "other", ID: strings.Repeat("a", 32), TTL: ttl}
 	mine := driver.Ref{Key: "mine", ID: strings.Repeat("b", 32), TTL: ttl}
 	acquireNow(t, d, other)
 	land := proxy.HoldGRPC("/etcdserverpb.Lease/LeaseGrant", 1) // the sweep's tombstone
-	var silent time.Time
+	var silent, last time.Time
 	testenv.Eventually(t, patience, "a renewal looks for silent claims", func() bool {
+		last = time.Now()
 		release := proxy.HoldGRPC("/etcdserverpb.KV/Txn", 1)
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		if _, err := d.Acquire(ctx, driver.Request{Ref: mine}); err == nil {
@@ -70,8 +78,15 @@ func TestSweepSparesAClaimThatIsBeingSubmitted(t *testing.T) {
 		_, err := d.Renew(t.Context(), []driver.Ref{other}) // which starts the sweep, unless it fails
 		return err == nil && renewed.After(silent)
 	})
-	st := acquireNow(t, d, mine)
+	var st driver.State
+	answered(t, func() (err error) { st, err = d.Acquire(t.Context(), driver.Request{Ref: mine}); return err })
 	land()
+	switch {
+	case st.Phase == driver.Gone && testenv.Stalled(t, last, ttl*3/4):
+		return false
+	case st.Phase != driver.Held:
+		t.Fatal(st)
+	}
 	deleted := client.Watch(t.Context(), "p:mine/", clientv3.WithPrefix(), clientv3.WithFilterPut(), clientv3.WithRev(st.Token))
 	select {
 	case <-deleted:
@@ -80,6 +95,7 @@ func TestSweepSparesAClaimThatIsBeingSubmitted(t *testing.T) {
 		}
 	case <-time.After(time.Until(st.Until) - ttl/2): // the sweep deletes as soon as it has its tombstone
 	}
+	return true
 }
 
 // A claim that was not renewed for too long is gone as soon as its removal was attempted: the

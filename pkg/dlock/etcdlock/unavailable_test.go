@@ -48,15 +48,15 @@ func awaitRefusal(t *testing.T, client *clientv3.Client) {
 	})
 }
 
-// allRefused expects that error of a call. If the machine gave none of its attempts the time to learn the cause, the error is
-// only unavailable, and the call is repeated, though not often. The shortest has 300 ms.
+// allRefused expects that error of a call. If the machine stalled, so that none of its attempts had the time to learn the cause,
+// the error is only unavailable, and the call is repeated. The shortest has 300 ms.
 func allRefused(t *testing.T, call func() error) {
 	t.Helper()
-	for tries := 1; ; tries++ {
+	for {
 		began := time.Now()
 		err := call()
 		starved := err != nil && strings.Contains(err.Error(), "context deadline exceeded") && !strings.Contains(err.Error(), "connection")
-		if tries > 5 || !starved || time.Since(began) < testenv.UnderStress(150*time.Millisecond, time.Hour) {
+		if !starved || !testenv.Stalled(t, began, 150*time.Millisecond) {
 			wantRefused(t, err)
 			return
 		}
@@ -80,6 +80,7 @@ func TestRefusedIsUnavailable(t *testing.T) {
 		"with lease": withLease,
 	} {
 		t.Run(name, func(t *testing.T) {
+			testenv.StartMetronome(t)
 			quickest := time.Hour
 			for range 4 {
 				allRefused(t, func() error {

@@ -188,8 +188,7 @@ func TestCrashRelease(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "locks")
 	d := newDriver(t, dir)
 	var took []time.Duration
-	testenv.StartMetronome(t)
-	start := time.Now()
+	metronome := testenv.StartMetronome(t)
 	for round := range rounds {
 		r := driver.Request{Ref: ref("crash"), Wait: true, Mode: driver.Mode(round % 3)}
 		if r.Mode == driver.Permit {
@@ -204,7 +203,7 @@ func TestCrashRelease(t *testing.T) {
 			t.Fatal(err)
 		}
 		granted(t, d, w.Ref)
-		took = append(took, time.Since(began))
+		took = append(took, time.Since(began)-testenv.UnderStress(metronome.Lost(began), 0))
 		_ = cmd.Wait()
 		release(t, d, w.Ref)
 	}
@@ -212,8 +211,7 @@ func TestCrashRelease(t *testing.T) {
 	t.Logf("crash release: p50 %v, max %v", took[rounds/2], took[rounds-1])
 	// Only the end of the process frees the lock, so there is no time at which it is too late.
 	longest, median := testenv.UnderStress(time.Minute, time.Second), testenv.UnderStress(time.Second, 100*time.Millisecond)
-	slow := took[rounds/2] > median && !testenv.Stalled(t, start, rounds/2*median)
-	if took[rounds-1] > longest || slow {
+	if took[rounds-1] > longest || took[rounds/2] > median {
 		t.Errorf("it took %v, and up to %v", took[rounds/2], took[rounds-1])
 	}
 }

@@ -4,6 +4,7 @@ package once_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -50,7 +51,11 @@ func TestExtendedRun(t *testing.T) {
 			if waited := time.Since(asked); waited < hold {
 				t.Errorf("the key was free after %v", waited)
 			}
-			check(t, g.Unlock(t.Context()))
+			began := time.Now()
+			err = g.Unlock(t.Context())
+			if !errors.Is(err, dlock.ErrUnknownOutcome) || !testenv.Stalled(t, began, time.Second) { // half of the time after which it gives up
+				check(t, err)
+			}
 			last, found, err := job(t, second, hold).Last(t.Context())
 			if err != nil || !found || !last.OK || last.Took < hold*2/3 || time.Since(last.Ended) > time.Since(asked) {
 				t.Errorf("the last run is %+v, %v, %v", last, found, err)
