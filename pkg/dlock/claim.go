@@ -133,7 +133,7 @@ func (c *Client) recordAnswer(cl *claim, st driver.State, s sent, now int64) boo
 		if cl.phase < held {
 			c.grant(cl, st.Token, now)
 		}
-		if cl.renewAgain && !cl.renewing { // the answer may be older than an event that came before it
+		if cl.phase == granted && cl.renewAgain && !cl.renewing { // the answer may be older than an event that came before it
 			c.verifyNow(cl)
 		}
 	case driver.Queued:

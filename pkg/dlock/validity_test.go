@@ -308,6 +308,33 @@ func eventDuringARenewal(t *testing.T, fail int) {
 	}
 }
 
+// Neither does an event during the renewal of an Extend: what follows only verifies the lock.
+func TestExtendWithAnEventDuringItsRenewal(t *testing.T) {
+	virtual(t, func(t *testing.T) {
+		events, n := make(chan driver.Event), 0
+		renew := func(ctx context.Context, d driver.Driver, refs []driver.Ref) ([]driver.State, error) {
+			states, err := d.Renew(ctx, refs)
+			if n++; n == 1 {
+				events <- driver.Event{}
+				elapse(time.Millisecond)
+			} else if n < 5 {
+				return nil, errors.New("the answer is lost")
+			}
+			return states, err
+		}
+		c := client(t, &scripted{Opener: memlock.New(), renew: renew, events: events}, dlock.Config{})
+		g := acquire(t, c, "k", dlock.WithTTL(30*second), dlock.WithoutRenewal())
+		start := time.Now()
+		if err := g.Extend(ctx, 30*second); err != nil {
+			t.Fatal(err)
+		}
+		<-g.Done()
+		if took := time.Since(start).Round(10 * time.Millisecond); took != 28500*time.Millisecond || n < 5 {
+			t.Errorf("over after %v of 30s, with %d renewals", took, n)
+		}
+	})
+}
+
 // A lock with the least TTL of its backend ends with it as well: to verify it, no less can be asked for.
 func TestWithoutRenewalAtTheLeastTTL(t *testing.T) {
 	virtual(t, func(t *testing.T) {
