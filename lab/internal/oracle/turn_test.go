@@ -7,6 +7,7 @@ import (
 	"github.com/ceyewan/genesis/lab/internal/event"
 	"github.com/ceyewan/genesis/lab/internal/oracle"
 	"github.com/ceyewan/genesis/lab/internal/schedule"
+	"github.com/ceyewan/genesis/pkg/dlock"
 )
 
 // What a master answered before it was a replica is lost as well if the servers replaced it themselves, and only then.
@@ -51,7 +52,7 @@ func TestAReleaseLostInAFailoverOfTheServersOwn(t *testing.T) {
 func TestAFailedCallIsLostInAFailover(t *testing.T) {
 	told := func(failed int64, worker string) *story {
 		s := newStory()
-		s.Mode = schedule.Beyond
+		s.Mode, s.To = schedule.Beyond, 10_600*ms // the longest lease is ten seconds
 		s.Faults = []oracle.Struck{{Fault: schedule.Fault{Kind: schedule.ForcedFailover}, From: 400 * ms, Hit: 900 * ms, To: 950 * ms}}
 		s.add(10, event.Call, worker, 0, "")
 		s.add(failed, event.Failed, worker, 0, "outcome is unknown")
@@ -68,6 +69,24 @@ func TestAFailedCallIsLostInAFailover(t *testing.T) {
 	s.expect(t, "ghost")
 	s.Ghosts[0].Key, s.Ghosts[0].Purpose = "slow-0", "of another call"
 	s.expect(t, "ghost")
+	s.Ghosts[0].Purpose = "a/1"
+	s.expect(t)
+	s.To += ms // its lease would have ended
+	s.expect(t, "ghost")
+	for _, refused := range []struct {
+		verb string
+		wait int64
+		want []string
+	}{{"try-acquire", 0, []string{"ghost"}}, {"do", 0, []string{"ghost"}}, {"acquire", 100 * ms, nil}} {
+		s = told(600, "a")
+		for i := range s.Events {
+			if e := &s.Events[i]; e.Worker == "a" && e.Kind == event.Failed {
+				e.Note = dlock.ErrLockHeldByOther.Error()
+			}
+		}
+		s.plan("a", refused.verb, event.Plan{HasWait: true, Wait: refused.wait})
+		s.expect(t, refused.want...)
+	}
 	s = told(600, "d")
 	s.Ghosts[0].PID = 'd'
 	s.expect(t)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ceyewan/genesis/lab/internal/event"
 	"github.com/ceyewan/genesis/lab/internal/schedule"
+	"github.com/ceyewan/genesis/pkg/dlock"
 )
 
 // A Verdict is the judgement of a trial, and its figures.
@@ -138,13 +139,15 @@ func (e *Evidence) lostGhost(sections []*Section, g Ghost) bool {
 	if granted {
 		return false
 	}
-	if g.Purpose != "" {
-		one := together(sections, g.Purpose, g.Key)
-		return one != nil && e.releaseLost(nil, one, stored)
+	if one := together(sections, g.Purpose, g.Key); one != nil {
+		return e.releaseLost(nil, one, stored)
 	}
-	pids := e.pids() // it does not say which call it is of
+	pids := e.pids()
 	return slices.ContainsFunc(sections, func(s *Section) bool {
-		return s.Key == g.Key && pids[s.Worker] == g.PID && s.Enter == 0 && s.Failed != "" && e.releaseLost(nil, s, stored)
+		ofIt := s.Key == g.Key && pids[s.Worker] == g.PID && s.Plan.Together == "" && (g.Purpose == "" || g.Purpose == s.Attempt)
+		try := strings.HasPrefix(s.Verb, "try-") || (s.Plan.HasWait && s.Plan.Wait == 0)
+		refused := try && s.Failed == dlock.ErrLockHeldByOther.Error() // nothing was stored
+		return ofIt && s.Enter == 0 && s.Failed != "" && !refused && s.end()+e.longestLease() >= e.To && e.releaseLost(nil, s, stored)
 	})
 }
 
