@@ -317,15 +317,18 @@ func TestRunCrowd(t *testing.T) {
 		}
 		// A process that gets no processor for most of its lease rightly loses its lock. The trial is void then, and is
 		// repeated with fewer processes at a time.
-		metronome := testenv.StartMetronome(t)
+		metronome, unmeasured := testenv.StartMetronome(t), 0 // it measures this process, and not those of the crowd
 		for _, atOnce := range testenv.UnderStress([]int{8, 3, 2}, []int{25, 8, 3, 2}) {
 			began := time.Now()
 			lost := runCrowd(t, backend, crowd, atOnce)
 			if lost == 0 {
 				return
 			}
-			if stalled := metronome.Lost(began); stalled < runTTL/4 {
-				t.Fatalf("%d processes have lost their locks, %d at a time, and the machine stalled for %v only", lost, atOnce, stalled)
+			if metronome.MayMiss(began, runTTL, runTTL/4) {
+				continue
+			}
+			if unmeasured++; unmeasured > testenv.UnderStress(1, 0) {
+				t.Fatalf("%d processes have lost their locks, %d at a time, and no stall of the machine explains it", lost, atOnce)
 			}
 		}
 		t.Error("each time a process has lost its lock")

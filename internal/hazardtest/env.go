@@ -121,6 +121,8 @@ type Traits struct {
 	Forgotten time.Duration
 	// Unpushed is how long a handoff may take without a push.
 	Unpushed time.Duration
+	// InOrder: waiters are served in the order of their arrival.
+	InOrder bool
 	// IdleCPU is how much of a CPU 200 waiters may use.
 	IdleCPU float64
 	// Watches is how many Subscriptions there are when a Client that holds one lock waits for

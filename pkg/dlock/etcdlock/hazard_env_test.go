@@ -63,6 +63,7 @@ func (e *etcdEnv) Traits() hazardtest.Traits {
 		DeadWaiters:   testenv.UnderStress(25*time.Second, 6500*time.Millisecond),        // one lease each are fifty
 		Forgotten:     testenv.UnderStress(7*time.Second+beforeLease, 5500*time.Millisecond),
 		Unpushed:      testenv.UnderStress(15*time.Second, 1500*time.Millisecond),
+		InOrder:       true,
 		IdleCPU:       testenv.UnderStress(.5, .05), // a waiter that asks all the time takes one
 		Watches:       3,                            // each holder watches its own key
 		HolderWatches: 1,

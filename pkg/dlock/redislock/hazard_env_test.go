@@ -113,6 +113,7 @@ func (e *redisEnv) Traits() hazardtest.Traits {
 		DeadWaiters: testenv.UnderStress(4*dead, dead+dead/3+200*time.Millisecond),
 		Forgotten:   testenv.UnderStress(10*time.Second, 600*time.Millisecond),
 		Unpushed:    time.Second + testenv.UnderStress(4*time.Second, 250*time.Millisecond),
+		InOrder:     true,
 		IdleCPU:     .05,
 		Watches:     1,
 		EarlyLoss:   testenv.UnderStress(1500*time.Millisecond, 50*time.Millisecond),

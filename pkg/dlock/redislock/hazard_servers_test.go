@@ -622,7 +622,11 @@ func TestLocksFollowTheirSlot(t *testing.T) {
 		}
 		check(t, cl.MoveSlotKeys(t.Context(), slot, from, to))
 		check(t, cl.FinishMigration(t.Context(), slot, from, to))
+		metronome, moved := testenv.StartMetronome(t), time.Now()
 		awaitConfirmed(t, 2, first)
+		if took := time.Since(moved) - metronome.Lost(moved); took > 2*interval+2*slack {
+			t.Errorf("two renewals after the slot had moved took %v", took)
+		}
 		alive(t, first)
 		unlock(t, first)
 		second := granted(t, waiter, 2*time.Second+slack).guard

@@ -81,6 +81,12 @@ func TestWrongPassword(t *testing.T) {
 			if wrong < 2 {
 				g := acquire(t, c, "k")
 				elapse(testenv.UnderStress(6*time.Second, 20*time.Second)) // renewals try the node again
+				left := g.Remaining()
+				testenv.Eventually(t, time.Minute, "it is renewed", func() bool {
+					before := left
+					left = g.Remaining()
+					return left > before+time.Second
+				})
 				unlock(t, g)
 			} else {
 				for range 5 {
