@@ -65,7 +65,20 @@ func (t *replicated) follow(ctx context.Context, replica, master *servers.Redis)
 	if err = say(ctx, replica, "REPLICAOF", host, port); err != nil {
 		return err
 	}
-	return awaitRole(ctx, replica, "slave")
+	return inSync(ctx, replica, master)
+}
+
+// inSync waits until a server is a replica, and its master knows that: before, the master passes nothing on to it.
+func inSync(ctx context.Context, replica, master *servers.Redis) error {
+	if err := awaitRole(ctx, replica, "slave"); err != nil {
+		return err
+	}
+	c := master.Client()
+	defer c.Close()
+	return until(ctx, fmt.Sprintf("%s has a replica", master.Addr()), func() bool {
+		info, err := c.Info(ctx, "replication").Result()
+		return err == nil && strings.Contains(info, "state=online")
+	})
 }
 
 // awaitRole waits until a server is a master, or a replica that is in sync.
@@ -151,7 +164,7 @@ func (t *replicated) failOver(ctx context.Context, master, replica *servers.Redi
 		return nil, err
 	}
 	t.swap()
-	return func(ctx context.Context) error { return awaitRole(ctx, master, "slave") }, nil
+	return func(ctx context.Context) error { return inSync(ctx, master, replica) }, nil
 }
 
 // comeBack promotes the replica of a dead master, and brings that one back as a replica.
