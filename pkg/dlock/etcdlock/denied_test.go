@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/ceyewan/genesis/internal/hazardtest"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
@@ -244,7 +245,7 @@ func TestDeniedKeyAmongSeveral(t *testing.T) {
 // The locks of a process outlive one to which its user loses the right.
 func TestLocksOutliveADeniedOne(t *testing.T) {
 	t.Parallel()
-	untilValid(t, locksOutlive)
+	hazardtest.UntilValid(t, locksOutlive)
 }
 
 func locksOutlive(t *testing.T) (valid bool) {
@@ -253,11 +254,11 @@ func locksOutlive(t *testing.T) (valid bool) {
 	server := startWithUsers(t)
 	u := limitUser(t, server, "app", "other", tombstones)
 	c := locksOn(t, u.client, dlock.Config{DefaultTTL: ttl})
-	var holds []hold
+	var holds []*hazardtest.Hold
 	for _, key := range numbered("app", 10) {
-		holds = append(holds, keep(t, acquire(t, c, key), ttl/4))
+		holds = append(holds, hazardtest.Keep(t, acquire(t, c, key), ttl/4))
 	}
-	holds = append(holds, keep(t, acquire(t, c, "app-own", dlock.WithOwnLease()), ttl/4))
+	holds = append(holds, hazardtest.Keep(t, acquire(t, c, "app-own", dlock.WithOwnLease()), ttl/4))
 	other := acquire(t, c, "other")
 	u.deny(t, "other")
 	select {
@@ -267,7 +268,7 @@ func locksOutlive(t *testing.T) (valid bool) {
 		t.Fatal("the lock that is denied is not lost")
 	}
 	for _, h := range holds {
-		if !renewedAgain(t, h) {
+		if !h.RenewedAgain(t) {
 			return false
 		}
 		unlock(t, h.Guard)

@@ -431,7 +431,7 @@ func TestStaleLeaderRevokesNothing(t *testing.T) {
 	t.Parallel()
 	cluster := testenv.EtcdCluster(t)
 	try := 0
-	untilValid(t, func(t *testing.T) bool {
+	hazardtest.UntilValid(t, func(t *testing.T) bool {
 		try++
 		return leadersPause(t, cluster, fmt.Sprint("k", try))
 	})
@@ -446,7 +446,7 @@ func leadersPause(t *testing.T, cluster *servers.EtcdCluster, tag string) (valid
 	c := locksAt(t, cluster.Endpoints()...)
 	leader, err := cluster.WaitLeader(t.Context())
 	check(t, err)
-	holds := []hold{keep(t, acquire(t, c, tag+"a", dlock.WithTTL(ttl)), spare), keep(t, acquire(t, c, tag+"b", dlock.WithTTL(ttl)), spare)}
+	holds := []*hazardtest.Hold{hazardtest.Keep(t, acquire(t, c, tag+"a", dlock.WithTTL(ttl)), spare), hazardtest.Keep(t, acquire(t, c, tag+"b", dlock.WithTTL(ttl)), spare)}
 	for range testenv.UnderStress(2, 100) {
 		began := time.Now()
 		check(t, leader.Pause())
@@ -747,7 +747,7 @@ func TestCloseWithoutMembers(t *testing.T) {
 // Many locks share few leases, and none of them remains.
 func TestLocksShareLeases(t *testing.T) {
 	t.Parallel()
-	untilValid(t, locksShareLeases)
+	hazardtest.UntilValid(t, locksShareLeases)
 }
 
 // locksShareLeases is a round of TestLocksShareLeases. It reports false if the Client may not know of all its leases, because a

@@ -44,7 +44,7 @@ func pauseFor(t *testing.T, server *servers.Etcd, direct *clientv3.Client, d tim
 // A lock joins the lease of a lock that was released some time ago. That must not shorten its life.
 func TestServerPauseAfterJoiningALeaseIsNoLoss(t *testing.T) {
 	t.Parallel()
-	untilValid(t, pauseAfterJoining)
+	hazardtest.UntilValid(t, pauseAfterJoining)
 }
 
 func pauseAfterJoining(t *testing.T) (valid bool) {
@@ -52,7 +52,7 @@ func pauseAfterJoining(t *testing.T) (valid bool) {
 	server := testenv.Etcd(t)
 	direct := dial(t, server.Endpoint())
 	const ttl = 20 * time.Second
-	var holds []hold
+	var holds []*hazardtest.Hold
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	for i := range 4 { // the lease is up to three tenths of its TTL old
@@ -67,7 +67,7 @@ func pauseAfterJoining(t *testing.T) (valid bool) {
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			holds = append(holds, keep(t, g, ttl/20)) // half of what the pause leaves
+			holds = append(holds, hazardtest.Keep(t, g, ttl/20)) // half of what the pause leaves
 		})
 	}
 	wg.Wait()
@@ -75,7 +75,7 @@ func pauseAfterJoining(t *testing.T) (valid bool) {
 	pauseFor(t, server, direct, ttl/2)
 	valid = true
 	for _, h := range holds {
-		if renewedAgain(t, h) {
+		if h.RenewedAgain(t) {
 			unlock(t, h.Guard)
 		} else {
 			valid = false
@@ -147,7 +147,7 @@ func TestTransientErrorIsNoLoss(t *testing.T) {
 	server := testenv.Etcd(t)
 	direct := dial(t, server.Endpoint())
 	try := 0
-	untilValid(t, func(t *testing.T) bool {
+	hazardtest.UntilValid(t, func(t *testing.T) bool {
 		try++
 		return renewalsFail(t, server, direct, fmt.Sprint("k", try))
 	})
@@ -158,7 +158,7 @@ func renewalsFail(t *testing.T, server *servers.Etcd, direct *clientv3.Client, t
 	t.Helper()
 	const ttl = 30 * time.Second // renewed after a third, so that a sixth is left after the errors
 	var failing []*failingRenewals
-	var holds []hold
+	var holds []*hazardtest.Hold
 	for _, err := range []error{
 		rpctypes.ErrGRPCNoLeader, rpctypes.ErrGRPCLeaderChanged, rpctypes.ErrGRPCNotLeader, rpctypes.ErrGRPCStopped,
 		rpctypes.ErrGRPCTimeout, rpctypes.ErrGRPCTimeoutDueToLeaderFail, rpctypes.ErrGRPCTimeoutDueToConnectionLost,
@@ -173,7 +173,7 @@ func renewalsFail(t *testing.T, server *servers.Etcd, direct *clientv3.Client, t
 			c := locksOn(t, spy.dial(t, server.Endpoint()), dlock.Config{DefaultTTL: ttl, RetryInterval: 50 * time.Millisecond})
 			b.g = acquire(t, c, fmt.Sprintf("%s-%d", tag, len(holds)))
 			b.arm()
-			failing, holds = append(failing, b), append(holds, keep(t, b.g, ttl/20))
+			failing, holds = append(failing, b), append(holds, hazardtest.Keep(t, b.g, ttl/20))
 		}
 	}
 	for range 2 { // a part of a renewal that failed may be taken for the first one
@@ -182,7 +182,7 @@ func renewalsFail(t *testing.T, server *servers.Etcd, direct *clientv3.Client, t
 		}
 	}
 	for _, h := range holds { // for a whole lease after the errors
-		if !renewedAgain(t, h) {
+		if !h.RenewedAgain(t) {
 			return false
 		}
 	}
@@ -220,7 +220,7 @@ func TestHungRenewalIsNoLoss(t *testing.T) {
 	direct := dial(t, server.Endpoint())
 	for round := range testenv.UnderStress(1, 10) {
 		try := 0
-		untilValid(t, func(t *testing.T) bool {
+		hazardtest.UntilValid(t, func(t *testing.T) bool {
 			try++
 			return renewalsHang(t, server, direct, fmt.Sprintf("k%d-%d", round, try))
 		})
@@ -232,12 +232,12 @@ func renewalsHang(t *testing.T, server *servers.Etcd, direct *clientv3.Client, t
 	t.Helper()
 	const ttl = 6 * time.Second
 	var links []*link
-	var holds []hold
+	var holds []*hazardtest.Hold
 	var before []callCount
 	hung := [][]string{{keepAlivePath}, {txnPath}, {keepAlivePath, txnPath}}
 	for i, paths := range hung {
 		l := linkTo(t, server, direct, fmt.Sprintf("%s-%d", tag, i), ttl)
-		links, holds, before = append(links, l), append(holds, keep(t, l.g, ttl/6)), append(before, countCalls(l.proxy))
+		links, holds, before = append(links, l), append(holds, hazardtest.Keep(t, l.g, ttl/6)), append(before, countCalls(l.proxy))
 		for _, path := range paths {
 			l.proxy.HoldGRPC(path, 1)
 		}
@@ -245,7 +245,7 @@ func renewalsHang(t *testing.T, server *servers.Etcd, direct *clientv3.Client, t
 	elapse(2 * ttl)
 	valid = true
 	for i, l := range links {
-		if !renewedAgain(t, holds[i]) {
+		if !holds[i].RenewedAgain(t) {
 			valid = false
 			continue
 		}

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/ceyewan/genesis/internal/faultproxy"
+	"github.com/ceyewan/genesis/internal/hazardtest"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 	"github.com/ceyewan/genesis/pkg/dlock/etcdlock"
@@ -47,7 +48,7 @@ func acquireNow(t *testing.T, d driver.Driver, r driver.Ref) (st driver.State) {
 // sweep must not delete what the last attempt was granted.
 func TestSweepSparesAClaimThatIsBeingSubmitted(t *testing.T) {
 	t.Parallel()
-	untilValid(t, sparesSubmitted)
+	hazardtest.UntilValid(t, sparesSubmitted)
 }
 
 // sparesSubmitted is a round of TestSweepSparesAClaimThatIsBeingSubmitted. It is void if the machine stalled for so long that the
