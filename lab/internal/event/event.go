@@ -20,7 +20,8 @@ type Kind string
 const (
 	Start    Kind = "start"    // the process is ready
 	Call     Kind = "call"     // Verb is about to be called, with Dur of patience, as Plan says
-	Enter    Kind = "enter"    // it returned with the lock; the section begins
+	Granted  Kind = "granted"  // a call of the backend, sent Dur before, returned with the lock
+	Enter    Kind = "enter"    // the call returned with the lock; the section begins
 	Failed   Kind = "failed"   // it returned an error, in Note
 	Exit     Kind = "exit"     // the section is over; Note is Done or Lost, which was learned Dur before
 	Released Kind = "released" // Unlock, or Do, returned, Dur after the lock was to be released; Note is its error

@@ -83,6 +83,7 @@ type Section struct {
 	Call                 int64
 	Asked                int64 // when its lock was asked for: by the first of a turn; see turns
 	Patience             int64 // how long the call may take
+	Sent                 int64 // when the call that was granted at once was sent; 0: not known
 	Enter                int64 // 0: never
 	Exit                 int64 // or when its process was killed
 	Learned              int64 // of the loss; Exit if there was none
@@ -97,12 +98,22 @@ type Section struct {
 	Leased               string // the error of a call for its lease
 }
 
+// A grantKey names a grant: its key and its token.
+type grantKey struct {
+	key   string
+	fence int64
+}
+
 // Sections puts the events of each attempt together.
 func (e *Evidence) Sections() []*Section {
 	var all []*Section
 	byAttempt := map[string]*Section{}
 	open := map[string]map[*Section]bool{} // by worker
+	sent := map[grantKey]int64{}
 	for _, ev := range e.Events {
+		if ev.Kind == event.Granted {
+			sent[grantKey{ev.Key, ev.Fence}] = ev.At - ev.Dur
+		}
 		if ev.Kind == event.Call {
 			s := &Section{Attempt: ev.Attempt, Key: ev.Key, Worker: ev.Worker, Verb: ev.Verb, Call: ev.At, Asked: ev.At, Patience: ev.Dur}
 			if ev.Plan != nil {
@@ -115,8 +126,13 @@ func (e *Evidence) Sections() []*Section {
 			open[ev.Worker][s] = true
 			continue
 		}
-		if s := byAttempt[ev.Attempt]; s != nil && s.take(ev) {
-			delete(open[ev.Worker], s)
+		if s := byAttempt[ev.Attempt]; s != nil {
+			if ev.Kind == event.Enter {
+				s.Sent = sent[grantKey{ev.Key, ev.Fence}]
+			}
+			if s.take(ev) {
+				delete(open[ev.Worker], s)
+			}
 		}
 	}
 	for worker, left := range open {

@@ -42,6 +42,9 @@ func (e *Evidence) endsByPlan(s *Section) bool {
 // lock from the one renewal that makes a whole lease of the rest of its heartbeat.
 func (e *Evidence) soonestEnd(s *Section) int64 {
 	from, lease := s.Enter, s.Plan.Lease
+	if s.Sent != 0 {
+		from = min(from, s.Sent)
+	}
 	for _, f := range e.Faults {
 		concerns := f.Worker == s.Worker || (!f.Kind.OnWorkers() && !f.Kind.Unnoticed())
 		if concerns && f.From <= s.Enter+int64(slack) && f.To >= s.Enter-int64(e.TTL) {

@@ -52,6 +52,28 @@ func TestAnEndByPlanIsNoLoss(t *testing.T) {
 	}
 }
 
+// The lease counts from when the call was sent that was granted, however long its answer took.
+func TestALeaseCountsFromItsCall(t *testing.T) {
+	for _, tt := range []struct {
+		name              string
+		sent, took, fence int64
+		want              []string
+	}{
+		{"the answer took long", 5, 400, 1, nil},
+		{"it did not", 405, 4, 1, []string{"false-loss"}},
+		{"that of another grant did", 5, 400, 2, []string{"false-loss"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := newStory()
+			s.add(tt.sent+tt.took, event.Granted, "a", tt.fence, "")
+			s.Events[len(s.Events)-1].Dur = tt.took * ms
+			s.lose("a", 5, 410, 1890, 1)
+			s.plan("a", "acquire", event.Plan{Lease: 2000 * ms, Fixed: true})
+			s.expect(t, tt.want...)
+		})
+	}
+}
+
 func TestAnExtensionMovesThePlan(t *testing.T) {
 	s := newStory()
 	s.lose("a", 5, 10, 1900, 1)

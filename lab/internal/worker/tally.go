@@ -6,11 +6,13 @@ import (
 	"strings"
 
 	"github.com/ceyewan/genesis/lab/internal/event"
+	"github.com/ceyewan/genesis/lab/internal/mono"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
 )
 
 // tally logs every call that ended without an answer: the server may have carried it
-// out or not, and may yet. How many there were says what "no ghosts" is worth. The engine asks
+// out or not, and may yet. How many there were says what "no ghosts" is worth. It also logs when a call
+// for a lock that was granted at once was sent, because the lease counts from then. The engine asks
 // a driver what else it can do, so what is returned can do the same as the driver, and no more.
 func tally(healthy driver.Opener, log *event.Log) driver.Opener {
 	return opener(func(o driver.Options) (driver.Driver, error) {
@@ -103,8 +105,13 @@ type tallied struct {
 }
 
 func (t *tallied) Acquire(ctx context.Context, r driver.Request) (driver.State, error) {
+	sent := mono.Now()
 	s, err := t.Driver.Acquire(ctx, r)
 	t.count(err, "acquire")
+	if err == nil && s.Phase == driver.Held {
+		now := mono.Now()
+		t.log.Add(event.Event{At: now, Kind: event.Granted, Key: r.Key, Fence: s.Token, Dur: now - sent})
+	}
 	return s, err
 }
 

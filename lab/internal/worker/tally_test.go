@@ -8,8 +8,11 @@ import (
 	"testing"
 
 	"github.com/ceyewan/genesis/lab/internal/event"
+	"github.com/ceyewan/genesis/lab/internal/mono"
 	"github.com/ceyewan/genesis/lab/internal/mutant"
+	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/driver"
+	"github.com/ceyewan/genesis/pkg/dlock/memlock"
 )
 
 // open opens a driver on clients that no server answers.
@@ -87,5 +90,36 @@ func TestLateReleasesAreCounted(t *testing.T) {
 	all, err := event.Read(path)
 	if err != nil || !answered || len(all) != 1 || all[0].Kind != event.Ambiguous || all[0].Note != "release" {
 		t.Errorf("%v, %v, %+v", answered, err, all)
+	}
+}
+
+// The log says when a lock was asked for that was granted at once, under the name that the section logs too.
+func TestGrantsAreLogged(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "events")
+	log, err := event.Open(path, "w")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	store := memlock.New()
+	client, err := dlock.New(&dlock.Config{}, dlock.WithBackend(opener(func(o driver.Options) (driver.Driver, error) {
+		d, err := store.Open(o)
+		return &tallied{Driver: d, log: log}, err
+	})))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	before := mono.Now()
+	g, err := client.Acquire(t.Context(), "planned-0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := event.Read(path)
+	if err != nil || len(all) != 1 {
+		t.Fatalf("%v, %+v", err, all)
+	}
+	if e := all[0]; e.Kind != event.Granted || e.Key != "planned-0" || e.Fence != g.Token() || e.At-e.Dur < before || e.At > mono.Now() {
+		t.Errorf("%+v, asked for at %d, token %d", e, before, g.Token())
 	}
 }
