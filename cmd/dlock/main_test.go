@@ -37,9 +37,13 @@ func TestMain(m *testing.M) {
 	for _, name := range []string{"DLOCK_BACKEND", "DLOCK_CONFIG", "DLOCK_PASSWORD", "NO_COLOR", "LOGNAME", "USERNAME"} {
 		_ = os.Unsetenv(name)
 	}
-	// Under nohup, every program here would ignore SIGHUP. What is
+	// Under nohup, or in the background of a shell, every program here would ignore a signal. What is
 	// caught here, they have as it should be.
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
+	for _, sig := range []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT} {
+		if signal.Ignored(sig) {
+			signal.Notify(make(chan os.Signal, 1), sig)
+		}
+	}
 	_ = os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE")) // or every call takes a second longer
 	// The tests wait more than they work. Under stress their bounds are pass marks, and they
 	// must not take time from each other. A flag of the command wins.
