@@ -3,6 +3,7 @@ package main
 import (
 	_ "embed"
 	"encoding/json"
+	"flag"
 	"os"
 	"slices"
 	"strings"
@@ -26,6 +27,7 @@ func TestMain(m *testing.M) {
 		main()
 		return
 	}
+	_ = flag.Set("test.parallel", "3") // a flag of the command wins
 	goleak.VerifyTestMain(m)
 }
 
@@ -53,7 +55,7 @@ func seeds(t *testing.T) (all []stored) {
 // machine is shared by replays, and taken by one that the others have stalled.
 var machine sync.RWMutex
 
-// Replays run two at a time: a schedule is mostly waiting.
+// Replays run three at a time: a schedule is mostly waiting.
 func TestStoredSeeds(t *testing.T) {
 	for _, s := range seeds(t) {
 		if !s.Always && os.Getenv("DLOCK_STRESS") == "" {

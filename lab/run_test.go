@@ -20,7 +20,7 @@ import (
 
 func testOptions(t *testing.T) options {
 	t.Helper()
-	o, err := parseRun([]string{"-results", t.TempDir(), "-goals", "tests", "-topologies", "single,etcd-1", "-at-once", "4", "-duration", "24s"})
+	o, err := parseRun([]string{"-results", t.TempDir(), "-goals", "tests", "-topologies", "single,etcd-1", "-at-once", "4", "-duration", "20s"})
 	if err != nil {
 		t.Fatal(err)
 	}
