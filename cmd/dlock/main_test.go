@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 	}
 	// Under nohup, or in the background of a shell, every program here would ignore a signal. What is
 	// caught here, they have as it should be.
-	for _, sig := range []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT} {
+	for _, sig := range []os.Signal{syscall.SIGHUP, syscall.SIGINT} {
 		if signal.Ignored(sig) {
 			signal.Notify(make(chan os.Signal, 1), sig)
 		}

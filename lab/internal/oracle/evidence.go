@@ -98,10 +98,11 @@ type Section struct {
 	Leased               string // the error of a call for its lease
 }
 
-// A grantKey names a grant: its key and its token.
+// A grantKey names a grant: its key, its token, and who got it.
 type grantKey struct {
-	key   string
-	fence int64
+	key    string
+	fence  int64
+	worker string
 }
 
 // Sections puts the events of each attempt together.
@@ -112,7 +113,7 @@ func (e *Evidence) Sections() []*Section {
 	sent := map[grantKey]int64{}
 	for _, ev := range e.Events {
 		if ev.Kind == event.Granted {
-			sent[grantKey{ev.Key, ev.Fence}] = ev.At - ev.Dur
+			sent[grantKey{ev.Key, ev.Fence, ev.Worker}] = ev.At - ev.Dur
 		}
 		if ev.Kind == event.Call {
 			s := &Section{Attempt: ev.Attempt, Key: ev.Key, Worker: ev.Worker, Verb: ev.Verb, Call: ev.At, Asked: ev.At, Patience: ev.Dur}
@@ -128,7 +129,7 @@ func (e *Evidence) Sections() []*Section {
 		}
 		if s := byAttempt[ev.Attempt]; s != nil {
 			if ev.Kind == event.Enter {
-				s.Sent = sent[grantKey{ev.Key, ev.Fence}]
+				s.Sent = sent[grantKey{ev.Key, ev.Fence, ev.Worker}]
 			}
 			if s.take(ev) {
 				delete(open[ev.Worker], s)
