@@ -36,20 +36,24 @@ type options struct {
 	programs string   // the folder of the programs
 }
 
-func main() {
+func main() { os.Exit(status(os.Args[1:])) }
+
+// status runs the command, and returns its exit status.
+func status(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGQUIT)
 	defer stop()
-	o, err := parse(os.Args[1:])
+	o, err := parse(args)
 	if errors.Is(err, flag.ErrHelp) {
-		return
+		return 0
 	}
 	if err == nil {
 		err = o.run(ctx, os.Stdout)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "runner:", err)
-		os.Exit(1)
+		return 1
 	}
+	return 0
 }
 
 func parse(args []string) (*options, error) {
