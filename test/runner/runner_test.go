@@ -31,7 +31,7 @@ func module(t *testing.T, packages map[string]string) *options {
 	}
 	write("go.mod", "module example.test/m\n\ngo 1.26\n")
 	for folder, body := range packages {
-		write(filepath.Join(folder, "a_test.go"), "package a\n\nimport (\n\t\"os\"\n\t\"path/filepath\"\n\t\"testing\"\n\t\"time\"\n)\n\nvar _, _, _, _ = os.Args, filepath.Base, testing.Short, time.Now\n\n"+body)
+		write(filepath.Join(folder, "a_test.go"), "package a\n\nimport (\n\t\"os\"\n\t\"testing\"\n\t\"time\"\n)\n\nvar _, _, _ = os.Args, testing.Short, time.Now\n\n"+body)
 	}
 	o, err := parse([]string{"-C", dir, "-race=false", "-at-once", "2"})
 	if err != nil {
@@ -175,50 +175,19 @@ func TestProgramsStay(t *testing.T) {
 	}
 }
 
-// Those that take long begin, in their order, and only half as many of them run at the same time.
-func TestThoseThatTakeLong(t *testing.T) {
-	// Each notes its beginning and its end.
-	dir := t.TempDir()
-	const body = `func TestA(t *testing.T) {
-	log, err := os.OpenFile(os.Getenv("NOTES")+"/log", os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+func TestThoseThatTakeLongBegin(t *testing.T) {
+	o := module(t, map[string]string{"a": passes, "b": passes, "c": passes, "d/b": passes})
+	o.first = []string{"d/b", "c"}
+	all, err := o.list(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer log.Close()
-	wd, _ := os.Getwd()
-	log.WriteString("begin " + filepath.Base(wd) + "\n")
-	time.Sleep(100 * time.Millisecond)
-	log.WriteString("end " + filepath.Base(wd) + "\n")
-}
-`
-	t.Setenv("NOTES", dir)
-	o := module(t, map[string]string{"a": body, "b": body, "c": body, "d": body, "e": body, "f": body})
-	o.first, o.atOnce = []string{"d", "c", "b"}, 3
-	if out, err := says(t, o); err != nil {
-		t.Fatalf("%v, %q", err, out)
+	var got []string
+	for _, p := range all {
+		got = append(got, strings.TrimPrefix(p.ImportPath, "example.test/m/"))
 	}
-	text, err := os.ReadFile(filepath.Join(dir, "log"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	running, begun := 0, ""
-	for line := range strings.Lines(string(text)) {
-		verb, name, _ := strings.Cut(strings.TrimSpace(line), " ")
-		if !strings.Contains("bcd", name) {
-			continue
-		}
-		if verb == "begin" {
-			running++
-			begun += name
-		} else {
-			running--
-		}
-		if running > 2 {
-			t.Errorf("three at a time: %s", text)
-		}
-	}
-	if len(begun) != 3 || strings.HasSuffix(begun, "d") || strings.HasPrefix(begun, "b") {
-		t.Errorf("they begin as %s", begun)
+	if strings.Join(got, " ") != "d/b c a b" {
+		t.Error(got)
 	}
 }
 

@@ -16,44 +16,35 @@ import (
 // outputTime is how long a process that a program has left may keep its output open.
 const outputTime = time.Minute
 
-// test runs the programs, and prints what go test prints, one package after the other. All are run even if some fail. Of those that
-// take long, half as many run at the same time as of all packages: they would make each other too slow.
+// test runs the programs, and prints what go test prints, one package after the other. All are run even if some fail.
 func (o *options) test(ctx context.Context, all []*pkg, out io.Writer) error {
+	next := make(chan *pkg)
 	var mu sync.Mutex
 	failed := 0
-	take := func(queue <-chan *pkg) {
-		for p := range queue {
-			if ctx.Err() != nil {
-				return
-			}
-			text, err := o.runOne(p)
-			mu.Lock()
-			if err != nil {
-				failed++
-			}
-			_, _ = out.Write(text)
-			mu.Unlock()
-		}
-	}
-	long, short := make(chan *pkg, len(all)), make(chan *pkg, len(all))
-	for _, p := range all {
-		if o.rank(p) < len(o.first) {
-			long <- p
-		} else {
-			short <- p
-		}
-	}
-	close(long)
-	close(short)
 	var work sync.WaitGroup
-	for i := range max(o.atOnce, 1) {
+	for range max(o.atOnce, 1) {
 		work.Go(func() {
-			if i%2 == 0 {
-				take(long)
+			for p := range next {
+				text, err := o.runOne(p)
+				mu.Lock()
+				if err != nil {
+					failed++
+				}
+				_, _ = out.Write(text)
+				mu.Unlock()
 			}
-			take(short)
 		})
 	}
+	for _, p := range all {
+		if ctx.Err() != nil {
+			break
+		}
+		select {
+		case next <- p:
+		case <-ctx.Done():
+		}
+	}
+	close(next)
 	work.Wait()
 	if ctx.Err() != nil {
 		return ctx.Err()
