@@ -27,7 +27,7 @@ type options struct {
 	race     bool
 	only     bool // build, and run nothing
 	atOnce   int
-	first    []string // packages that take long
+	first    []string // folders of packages that take long
 	limit    time.Duration
 	trace    time.Duration // when a program that hangs outside of its tests is to print where, and to end
 	kill     time.Duration // when one that does not end is killed
@@ -67,7 +67,7 @@ func parse(args []string) (*options, error) {
 	f.BoolVar(&o.only, "build", false, "only build the programs")
 	f.IntVar(&o.atOnce, "at-once", runtime.NumCPU(), "how many packages are tested at the same time")
 	f.DurationVar(&o.limit, "limit", 20*time.Minute, "end a program that takes longer")
-	first := f.String("first", "", "folders of packages to begin with, separated by commas")
+	first := f.String("first", "", "folders of packages that begin first, in this order, separated by commas")
 	if err := f.Parse(args); err != nil {
 		return nil, err
 	}

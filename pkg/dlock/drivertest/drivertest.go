@@ -47,9 +47,8 @@ type Harness struct {
 	WaiterTTL time.Duration
 	// Slack is how much later than due a lease may end. The default is 250 ms.
 	Slack time.Duration
-	// Grants is the number of grants over which tokens must increase. The default is 10,000. With
-	// fewer than 1,000, the suite also leaves fewer pushes unread and tries fewer random keys, and with
-	// fewer than 150 its contenders lock less often.
+	// Grants is the number of grants over which tokens must increase. The default is 10,000. With fewer than
+	// 1,000, fewer pushes are left unread and fewer random keys tried; below 150, contenders lock less often.
 	Grants int
 	// NoAdmin says that the driver does not implement driver.Admin; NoEvict says that Evict is
 	// unsupported.
