@@ -60,6 +60,9 @@ const (
 	useTurns    = 50 // of each caller meanwhile
 )
 
+// usePause is how long a caller waits between two turns.
+var usePause = testenv.UnderStress(40*time.Millisecond, 5*time.Millisecond)
+
 // useLocks holds some locks until each was renewed several times, and takes and releases others meanwhile. A call that was not
 // answered is excused only if most servers were silent during that call also on connections of the test's own.
 func useLocks(t *testing.T, nodes []*servers.Redis, c *dlock.Client) {
@@ -137,7 +140,7 @@ type failure struct {
 // takeTurns takes and releases a lock, some times and until a channel is closed.
 func takeTurns(ctx context.Context, t *testing.T, c *dlock.Client, key string, until <-chan struct{}) (failed []failure) {
 	turns := 0
-	for over := false; !over || turns < useTurns; <-time.After(5 * time.Millisecond) {
+	for over := false; !over || turns < useTurns; <-time.After(usePause) {
 		began := time.Now()
 		g, err := c.Acquire(ctx, key)
 		if err == nil {

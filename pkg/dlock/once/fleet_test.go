@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/faultdriver"
 	"github.com/ceyewan/genesis/pkg/dlock/memlock"
@@ -108,7 +109,7 @@ func (p *process) work(ctx context.Context, dies bool) error {
 // Over 1,000 intervals, with five processes whose clocks are up to 30 s apart and drift, that die in the middle of runs: no
 // two runs begin within one hold, none overlap, and one begins whenever the hold has passed and a process is alive.
 func TestFleet(t *testing.T) {
-	for seed := range uint64(3) {
+	for seed := range testenv.UnderStress[uint64](1, 3) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				const intervals, every = 1000, 10 * time.Minute
