@@ -169,8 +169,7 @@ func (d *redDriver) judge(q *waitQueue, c *claim, sent time.Time, out outcome) (
 
 // queued returns the state of a waiting claim. The caller holds mu.
 func (d *redDriver) queued(q *waitQueue, c *claim, sent time.Time, recheck time.Duration) driver.State {
-	h := c.heartbeat(c.ttl)
-	return driver.State{Phase: driver.Queued, Ahead: q.ahead(c), Until: sent.Add(h), Recheck: min(recheck, h/3)}
+	return driver.State{Phase: driver.Queued, Ahead: q.ahead(c), Until: sent.Add(c.heartbeat(c.ttl)), Recheck: min(recheck, c.third())}
 }
 
 // quietPause is the shortest time between two rounds after quietAfter rounds have changed nothing
@@ -185,7 +184,7 @@ const (
 // or after a short random time that grows with each try, if several claims contend or the lock is
 // just being freed. The caller holds mu.
 func (d *redDriver) pauseAfter(c *claim, out outcome) time.Duration {
-	third := c.heartbeat(c.ttl) / 3
+	third := c.third()
 	c.unheard++
 	isQuiet := c.unheard > quietAfter
 	if !out.split {

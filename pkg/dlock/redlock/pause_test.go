@@ -10,7 +10,7 @@ import (
 
 // When a claim tries again by itself: when the holder's lease has ended; after a short random time
 // that grows with each try, if no contender had a majority; at a low rate if no message about the
-// lock arrives.
+// lock arrives. It does not depend on how long its place lasts.
 func TestPauseAfterALostRound(t *testing.T) {
 	const ms = time.Millisecond
 	held, forever, split := outcome{left: 100 * ms}, outcome{left: farAway}, outcome{split: true}
@@ -38,8 +38,11 @@ func TestPauseAfterALostRound(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				d := &redDriver{}
 				d.pace.add(8 * ms)
-				for range 50 {
+				for i := range 50 {
 					c := &claim{ttl: time.Minute, phase: driver.Queued, tries: tt.tries, unheard: tt.unheard}
+					if i%2 == 1 {
+						c.ttl, c.queueTTL = time.Hour, time.Hour
+					}
 					pause := d.pauseAfter(c, tt.out)
 					if pause < tt.least || pause > tt.most {
 						t.Fatalf("a pause of %v, want from %v to %v", pause, tt.least, tt.most)

@@ -43,6 +43,11 @@ func (c *claim) heartbeat(ttl time.Duration) time.Duration {
 	return r.Heartbeat()
 }
 
+// third returns the longest time after which a claim tries again. A place that lasts long is no reason to try seldom.
+func (c *claim) third() time.Duration {
+	return min(c.heartbeat(c.ttl), driver.Heartbeat(c.ttl)) / 3
+}
+
 type claimID struct{ key, id string }
 
 // A waitQueue is the claims of this driver on one key. Only the first waiter contends with other
