@@ -48,7 +48,7 @@ func TestSignalsIgnored(t *testing.T) {
 		for _, s := range signals {
 			_ = w.Process.Signal(s.Signal)
 		}
-		if _, _, code := dlock(t, backend, "run", "--wait", "300ms", "k", "--", "true"); code != 75 {
+		if _, _, code := dlock(t, backend, "run", "--wait", "2s", "k", "--", "true"); code != 75 {
 			t.Errorf("the lock passed on though the command goes on: exit %d", code)
 		}
 		if isFree(t, witness) {

@@ -1,6 +1,7 @@
 package hazardtest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"testing"
@@ -57,6 +58,7 @@ func (s *scene) direct(cfg dlock.Config, opts ...dlock.Option) *dlock.Client {
 
 func newClient(tb testing.TB, backend driver.Opener, cfg dlock.Config, opts ...dlock.Option) *dlock.Client {
 	tb.Helper()
+	cfg.DefaultTTL = cmp.Or(cfg.DefaultTTL, testenv.Lease)
 	c, err := dlock.New(&cfg, append([]dlock.Option{dlock.WithBackend(backend), dlock.WithAdmin()}, opts...)...)
 	check(tb, err)
 	tb.Cleanup(func() { _ = c.Close() })

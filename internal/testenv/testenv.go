@@ -25,6 +25,9 @@ const RequireEnv = "DLOCK_TEST_REQUIRE"
 // StressEnv is set where tests run their full counts and check every limit of real time.
 const StressEnv = metronome.StressEnv
 
+// Lease is that of a lock whose test is not about leases: longer than any machine, or server, stands still.
+var Lease = UnderStress(time.Minute, 10*time.Second)
+
 // UnderStress is metronome.UnderStress.
 func UnderStress[T any](usual, full T) T { return metronome.UnderStress(usual, full) }
 

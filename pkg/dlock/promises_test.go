@@ -187,7 +187,7 @@ func TestMinHoldBeyondALeaseWithoutRenewal(t *testing.T) {
 	c := client(t, memlock.New(), dlock.Config{})
 	_, err := c.Acquire(ctx, "k", dlock.WithTTL(time.Second), dlock.WithoutRenewal(), dlock.WithMinHold(2*time.Second))
 	wantErr(t, err, dlock.ErrInvalidConfig)
-	unlock(t, acquire(t, c, "l", dlock.WithTTL(time.Second), dlock.WithMinHold(time.Minute)))
+	unlock(t, acquire(t, c, "l", dlock.WithTTL(time.Minute), dlock.WithMinHold(time.Hour)))
 }
 
 // Re-entry gives what the outer lock has, and refuses anything more.

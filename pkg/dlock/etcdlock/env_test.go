@@ -2,6 +2,7 @@ package etcdlock_test
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,6 +39,7 @@ func urlOf(p *faultproxy.Proxy) string { return "http://" + p.Addr() }
 // locksOn returns a Client on an etcd client. It is closed when the test ends.
 func locksOn(t testing.TB, client *clientv3.Client, cfg dlock.Config) *dlock.Client {
 	t.Helper()
+	cfg.DefaultTTL = cmp.Or(cfg.DefaultTTL, testenv.Lease)
 	c, err := dlock.New(&cfg, dlock.WithBackend(etcdlock.New(client)), dlock.WithAdmin())
 	check(t, err)
 	t.Cleanup(func() { _ = c.Close() })

@@ -2,6 +2,7 @@ package redislock_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,6 +39,7 @@ func dialRedis(t testing.TB, addr string) *redis.Client {
 // locksOn returns a Client on a backend. It is closed when the test ends.
 func locksOn(t testing.TB, b driver.Opener, cfg dlock.Config, opts ...dlock.Option) *dlock.Client {
 	t.Helper()
+	cfg.DefaultTTL = cmp.Or(cfg.DefaultTTL, testenv.Lease)
 	c, err := dlock.New(&cfg, append([]dlock.Option{dlock.WithBackend(b), dlock.WithAdmin()}, opts...)...)
 	if err != nil {
 		t.Fatal(err)

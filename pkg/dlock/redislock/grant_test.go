@@ -194,6 +194,11 @@ func TestWaiterWithoutChannelRights(t *testing.T) {
 // keep the lock for longer than a heartbeat.
 func TestDeadlineFarAheadIsClamped(t *testing.T) {
 	t.Parallel()
+	hazardtest.Within(t, place, deadlineFarAheadIsClamped)
+}
+
+func deadlineFarAheadIsClamped(t testing.TB) {
+	t.Helper()
 	const ttl, longest = 30 * time.Second, 3 * time.Second
 	server := testenv.Redis(t)
 	direct, d := dialRedis(t, server.Addr()), openDriver(t, server.Addr())

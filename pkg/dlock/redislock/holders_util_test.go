@@ -134,7 +134,7 @@ func serveWaiters(t *testing.T, clients []*dlock.Client, key string, waiters int
 }
 
 // awaitQueued waits until this many callers are queued for a key.
-func awaitQueued(t *testing.T, c *dlock.Client, key string, want int) {
+func awaitQueued(t testing.TB, c *dlock.Client, key string, want int) {
 	t.Helper()
 	testenv.Eventually(t, 30*time.Second, fmt.Sprintf("%d are queued", want), func() bool { return countQueued(t, c, key) == want })
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/ceyewan/genesis/internal/faultproxy"
+	"github.com/ceyewan/genesis/internal/hazardtest"
 	"github.com/ceyewan/genesis/internal/servers"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
@@ -25,6 +26,11 @@ import (
 // Two names that differ only in their braces share no key.
 func TestNamesWithAndWithoutBraces(t *testing.T) {
 	t.Parallel()
+	hazardtest.Within(t, place, namesWithAndWithoutBraces)
+}
+
+func namesWithAndWithoutBraces(t testing.TB) {
+	t.Helper()
 	s := testenv.Redis(t)
 	a, b := openDriver(t, s.Addr()), openDriver(t, s.Addr())
 	const ttl = 30 * time.Second // of a waiter, the heartbeat counts

@@ -141,7 +141,7 @@ func TestStalledMasterCostsOthersNothing(t *testing.T) {
 			before := pairs(ctx, t, c, good, time.Second)
 			ends := map[*dlock.Guard]time.Time{}
 			for _, k := range good {
-				g := acquire(t, c, "{"+k+"} held")
+				g := acquire(t, c, "{"+k+"} held", dlock.WithTTL(15*time.Second)) // it is renewed after five
 				ends[g] = time.Now().Add(g.Remaining())
 			}
 			check(t, nodes[0].Pause())

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/ceyewan/genesis/internal/faultproxy"
+	"github.com/ceyewan/genesis/internal/hazardtest"
 	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/redislock"
@@ -97,6 +98,11 @@ func TestRetriesEndACallThatIsTakenBack(t *testing.T) {
 // it as soon as it receives the push, also if it waits for replicas.
 func TestUnwantedGrantGoesBackBeforeReplicasConfirm(t *testing.T) {
 	t.Parallel()
+	hazardtest.Within(t, place, unwantedGrantGoesBackBeforeReplicasConfirm)
+}
+
+func unwantedGrantGoesBackBeforeReplicasConfirm(t testing.TB) {
+	t.Helper()
 	master, _ := startPair(t)
 	p, direct := testenv.Proxy(t, master.Addr()), dialRedis(t, master.Addr())
 	replicas := redislock.WithMinReplicas(1, 10*time.Second) // which a busy machine keeps as well

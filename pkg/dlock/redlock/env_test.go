@@ -1,6 +1,7 @@
 package redlock_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -60,6 +61,7 @@ func (s *set) locks(tb testing.TB, cfg dlock.Config, opts ...redlock.Option) *dl
 
 func locksOn(tb testing.TB, clients []redis.UniversalClient, cfg dlock.Config, opts ...redlock.Option) *dlock.Client {
 	tb.Helper()
+	cfg.DefaultTTL = cmp.Or(cfg.DefaultTTL, testenv.Lease)
 	c, err := dlock.New(&cfg, dlock.WithBackend(redlock.New(clients, opts...)), dlock.WithAdmin())
 	check(tb, err)
 	tb.Cleanup(func() { _ = c.Close() })
