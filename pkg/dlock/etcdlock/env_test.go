@@ -46,7 +46,7 @@ func locksOn(t testing.TB, client *clientv3.Client, cfg dlock.Config) *dlock.Cli
 	return c
 }
 
-// locksAt returns a Client with defaults on its own etcd client.
+// locksAt returns a Client whose locks last testenv.Lease, on its own etcd client.
 func locksAt(t testing.TB, endpoints ...string) *dlock.Client {
 	t.Helper()
 	return locksOn(t, dial(t, endpoints...), dlock.Config{})

@@ -729,7 +729,7 @@ func TestCloseWithoutMembers(t *testing.T) {
 		direct := dial(t, server.Endpoint())
 		c := locksAt(t, server.Endpoint())
 		held := []*dlock.Guard{acquire(t, c, "k"), acquire(t, c, "fixed", dlock.WithoutRenewal())}
-		unlock(t, acquire(t, c, "unused", dlock.WithTTL(time.Minute))) // a lease that can be revoked
+		unlock(t, acquire(t, c, "unused", dlock.WithTTL(time.Hour))) // a lease of its own, that can be revoked
 		queued := startWait(t, c, direct, "k")
 		check(t, server.Pause())
 		submitting := make(chan error, 1)

@@ -71,7 +71,7 @@ const (
 // elapse lets time pass where time itself is the subject.
 func elapse(d time.Duration) { <-time.After(d) }
 
-// clientAt returns a Client with the defaults of a user. It is closed when the test ends.
+// clientAt returns a Client whose locks last testenv.Lease. It is closed when the test ends.
 func clientAt(t *testing.T, endpoint string, cfg dlock.Config) *dlock.Client {
 	t.Helper()
 	return locksOn(t, dial(t, endpoint), cfg)

@@ -48,7 +48,7 @@ func locksOn(t testing.TB, b driver.Opener, cfg dlock.Config, opts ...dlock.Opti
 	return c
 }
 
-// locksAt returns a Client with defaults on its own redis client.
+// locksAt returns a Client whose locks last testenv.Lease, on its own redis client.
 func locksAt(t testing.TB, addr string) *dlock.Client {
 	t.Helper()
 	return locksOn(t, redislock.New(dialRedis(t, addr)), dlock.Config{})

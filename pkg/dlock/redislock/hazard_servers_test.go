@@ -138,7 +138,7 @@ func TestMinReplicasWithSentinel(t *testing.T) {
 		}
 		safe, plain, other := open(redislock.WithMinReplicas(1, 100*time.Millisecond)), open(), open()
 		unlock(t, acquire(t, safe, "warm"))
-		unlock(t, acquire(t, plain, "plain"))
+		unlock(t, acquire(t, plain, "plain", dlock.WithTTL(10*time.Second))) // a replica may not hear of the release
 		replicas, err := s.Replicas(t.Context())
 		check(t, err)
 		master, err := s.Master(t.Context())
@@ -738,7 +738,7 @@ func TestSiblingsShareASlotOnACluster(t *testing.T) {
 	t.Parallel()
 	cl := testenv.Cluster(t)
 	tolerateStalls(t, cl)
-	c := locksOn(t, redislock.New(clusterClient(t, cl)), dlock.Config{Prefix: "p:"})
+	c := locksOn(t, redislock.New(clusterClient(t, cl)), dlock.Config{Prefix: "p:", RenewInterval: time.Second}) // many together
 	other := locksOn(t, redislock.New(clusterClient(t, cl)), dlock.Config{Prefix: "p:"})
 	held, refused := map[string]*dlock.Guard{}, 0
 	for i, name := range awkwardNames(testenv.UnderStress(300, 5000)) {

@@ -1,6 +1,7 @@
 package redislock_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/ceyewan/genesis/internal/faultproxy"
 	"github.com/ceyewan/genesis/internal/servers"
+	"github.com/ceyewan/genesis/internal/testenv"
 	"github.com/ceyewan/genesis/pkg/dlock"
 	"github.com/ceyewan/genesis/pkg/dlock/redislock"
 )
@@ -21,7 +23,7 @@ import (
 // elapse lets time pass where time itself is the subject.
 func elapse(d time.Duration) { <-time.After(d) }
 
-// clientAt returns a Client with the defaults of a user. It is closed when the test ends.
+// clientAt returns a Client whose locks last testenv.Lease. It is closed when the test ends.
 func clientAt(t *testing.T, addr string, cfg dlock.Config, opts ...dlock.Option) *dlock.Client {
 	t.Helper()
 	return clientWith(t, &redis.Options{Addr: addr, ContextTimeoutEnabled: true}, cfg, opts...)
@@ -31,6 +33,7 @@ func clientWith(t *testing.T, o *redis.Options, cfg dlock.Config, opts ...dlock.
 	t.Helper()
 	rdb := redis.NewClient(o)
 	t.Cleanup(func() { _ = rdb.Close() })
+	cfg.DefaultTTL = cmp.Or(cfg.DefaultTTL, testenv.Lease)
 	c, err := dlock.New(&cfg, append([]dlock.Option{dlock.WithBackend(redislock.New(rdb)), dlock.WithAdmin()}, opts...)...)
 	if err != nil {
 		t.Fatal(err)

@@ -98,8 +98,11 @@ func TestRetriesEndACallThatIsTakenBack(t *testing.T) {
 // it as soon as it receives the push, also if it waits for replicas.
 func TestUnwantedGrantGoesBackBeforeReplicasConfirm(t *testing.T) {
 	t.Parallel()
-	hazardtest.Within(t, place, unwantedGrantGoesBackBeforeReplicasConfirm)
+	hazardtest.Within(t, unwantedWait+place, unwantedGrantGoesBackBeforeReplicasConfirm)
 }
+
+// unwantedWait is how long the caller waits who then leaves: with the answer that it is queued.
+var unwantedWait = testenv.UnderStress(5*time.Second, time.Second)
 
 func unwantedGrantGoesBackBeforeReplicasConfirm(t testing.TB) {
 	t.Helper()
@@ -124,8 +127,7 @@ func unwantedGrantGoesBackBeforeReplicasConfirm(t testing.TB) {
 	acquire(t, holder, "other")
 	startWait(t, waiter, "other") // so that the process goes on listening
 	awaitChannels(t, direct, "other", nil)
-	wait := testenv.UnderStress(5*time.Second, time.Second) // with the answer that it is queued
-	err := waiter.Lock(t.Context(), "k", dlock.WithTTL(time.Hour), dlock.WithWait(wait))
+	err := waiter.Lock(t.Context(), "k", dlock.WithTTL(time.Hour), dlock.WithWait(unwantedWait))
 	if !errors.Is(err, dlock.ErrLockHeldByOther) {
 		t.Fatal(err)
 	}

@@ -110,7 +110,7 @@ func contend(clients []redis.UniversalClient) {
 	var overlaps, served atomic.Int64
 	var wg sync.WaitGroup
 	for i := range childRuns {
-		c, err := dlock.New(&dlock.Config{}, dlock.WithBackend(redlock.New(clients)))
+		c, err := dlock.New(&dlock.Config{DefaultTTL: testenv.Lease}, dlock.WithBackend(redlock.New(clients)))
 		if err != nil {
 			panic(err)
 		}

@@ -45,7 +45,7 @@ func TestPauseAfterALostRound(t *testing.T) {
 					}
 					pause := d.pauseAfter(c, tt.out)
 					if pause < tt.least || pause > tt.most {
-						t.Fatalf("a pause of %v, want from %v to %v", pause, tt.least, tt.most)
+						t.Fatalf("a pause of %v, want from %v to %v; the place lasts %v", pause, tt.least, tt.most, c.heartbeat(c.ttl))
 					}
 					want := tt.notSoon
 					if want < 0 {
@@ -60,5 +60,15 @@ func TestPauseAfterALostRound(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// A waiter looks again in time, however long its place lasts.
+func TestRecheckOfALongPlace(t *testing.T) {
+	c := &claim{ttl: time.Hour, queueTTL: time.Hour, phase: driver.Queued}
+	sent := time.Now()
+	st := (&redDriver{}).queued(&waitQueue{waiting: []*claim{c}}, c, sent, farAway)
+	if st.Recheck != time.Second || !st.Until.Equal(sent.Add(time.Hour)) {
+		t.Errorf("again after %v, until %v later", st.Recheck, st.Until.Sub(sent))
 	}
 }

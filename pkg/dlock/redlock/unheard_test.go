@@ -50,7 +50,7 @@ func TestWaiterWithoutChannelRights(t *testing.T) {
 	}
 	text := new(lockedBuffer)
 	log := slog.New(slog.NewTextHandler(text, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	unheard, err := dlock.New(&dlock.Config{}, dlock.WithBackend(redlock.New(clients, patient)), dlock.WithLogger(clog.FromSlog(log)))
+	unheard, err := dlock.New(&dlock.Config{DefaultTTL: testenv.Lease}, dlock.WithBackend(redlock.New(clients, patient)), dlock.WithLogger(clog.FromSlog(log)))
 	check(t, err)
 	t.Cleanup(func() { _ = unheard.Close() })
 	holder := locksOn(t, s.clients, dlock.Config{}, patient)

@@ -43,7 +43,7 @@ func (c *claim) heartbeat(ttl time.Duration) time.Duration {
 	return r.Heartbeat()
 }
 
-// third returns the longest time after which a claim tries again. A place that lasts long is no reason to try seldom.
+// third is a third of the usual heartbeat, also for a claim whose place lasts longer: that is no reason to try seldom.
 func (c *claim) third() time.Duration {
 	return min(c.heartbeat(c.ttl), driver.Heartbeat(c.ttl)) / 3
 }
