@@ -175,13 +175,13 @@ func evict(t *testing.T, admin *dlock.Admin, g *dlock.Guard) (again bool, err er
 // caller gets the error, and the other lock and its lease stay as they are.
 func UnlockAfterExpirySparesTheNextHolder(t *testing.T, open Open) {
 	t.Parallel()
-	minute := dlock.WithTTL(time.Minute)
+	hour := dlock.WithTTL(time.Hour) // no renewal shows the holder what has happened, however slow the machine is
 	for name, end := range map[string]expiry{
 		// The holder's own clock knows.
 		"Known": {opts: []dlock.LockOption{dlock.WithoutRenewal()}},
 		// Only the servers know.
-		"Expired": {opts: []dlock.LockOption{minute, dlock.WithoutRenewal()}, by: Env.Expire},
-		"Deleted": {opts: []dlock.LockOption{minute}, by: Env.Delete},
+		"Expired": {opts: []dlock.LockOption{hour, dlock.WithoutRenewal()}, by: Env.Expire},
+		"Deleted": {opts: []dlock.LockOption{hour}, by: Env.Delete},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -219,7 +219,7 @@ func (s *scene) unlockAfter(end expiry) {
 	}
 	s.nothingLeft(patience)
 	for i := range n { // each with a lease of its own, which nothing of B moves
-		fresh[i] = acquire(t, b, key(i), dlock.WithTTL(time.Minute), dlock.WithoutRenewal())
+		fresh[i] = acquire(t, b, key(i), dlock.WithTTL(time.Hour), dlock.WithoutRenewal())
 		claims := s.Claims(t, key(i))
 		if len(claims) != 1 {
 			t.Fatalf("%d claims on %q", len(claims), key(i))
